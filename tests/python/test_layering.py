@@ -1,0 +1,88 @@
+"""Each room includes only itself and the rooms above it; third-party code stays in its room."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Order of the rooms: one may include itself and what stands before it.
+ROOMS = ["sim/units", "sim/plan", "kernels", "sim/timeline", "sim/machine", "sim/cost", "sim/des", "sim/model",
+         "sim/parallel", "sim/serve", "sim/explore", "sim/scenario", "bindings"]
+# The GPU side sees specs, plans, timelines and units only; the simulator never sees it.
+GPU_ROOMS = ("kernels/cuda", "kernels/execute", "kernels/calibrate", "kernels/tool")
+GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", "kernels")
+
+# Third-party header prefix -> the only places that may include it.
+THIRD_PARTY = {
+    "simgrid/": ["sim/des/network_simgrid.cpp"],
+    "yaml-cpp/": ["sim/scenario/"],
+    "Eigen/": ["sim/cost/"],
+    "pybind11/": ["bindings/"],
+    "cuda": ["kernels/"],
+    "nccl": ["kernels/"],
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
+
+
+def sources():
+    for folder in ("sim", "kernels", "bindings"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".h", ".cpp", ".cuh", ".cu"):
+                yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+
+
+def room_of(name):
+    rooms = [room for room in ROOMS if name == room or name.startswith(room + "/")]
+    return max(rooms, key=len) if rooms else None
+
+
+def violations(name, text):
+    """What `name` includes that it must not."""
+    found = []
+    room = room_of(name)
+    on_gpu = name.startswith(GPU_ROOMS) or name.endswith((".cu", ".cuh"))
+    for bracket, target in INCLUDE.findall(text):
+        if bracket == '"':
+            target_room = room_of(target)
+            if target_room is None:
+                found.append(f'{name}: "{target}" is not a path from the project root into a room')
+            elif on_gpu and not target.startswith(GPU_MAY_INCLUDE):
+                found.append(f"{name}: the GPU side may not include {target}")
+            elif not on_gpu and target.startswith(GPU_ROOMS):
+                found.append(f"{name}: the simulator may not include the GPU side ({target})")
+            elif not on_gpu and ROOMS.index(target_room) > ROOMS.index(room):
+                found.append(f"{name}: {room} stands above {target_room} and may not include {target}")
+        for prefix, homes in THIRD_PARTY.items():
+            if bracket == "<" and target.startswith(prefix) and not any(name.startswith(home) for home in homes):
+                found.append(f"{name}: <{target}> belongs to {homes}")
+    return found
+
+
+def test_every_include_points_upwards():
+    found = [line for name, text in sources() for line in violations(name, text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name, include", [
+    ("sim/plan/plan.cpp", '#include "sim/cost/cost.h"'),
+    ("sim/des/heap.cpp", "#include <simgrid/s4u.hpp>"),
+    ("sim/serve/router.cpp", "#include <yaml-cpp/yaml.h>"),
+    ("kernels/execute/execute.cu", '#include "sim/des/simulate.h"'),
+    ("sim/model/lower.cpp", '#include "kernels/cuda/stream.h"'),
+    ("sim/model/lower.cpp", '#include "model.h"'),
+])
+def test_a_wrong_include_is_found(name, include):
+    assert violations(name, include + "\n")
+
+
+@pytest.mark.parametrize("header", sorted(
+    path.relative_to(ROOT).as_posix() for folder in ("sim", "kernels", "bindings")
+    for path in (ROOT / folder).rglob("*.h")))
+def test_header_begins_with_pragma_once_and_says_what_it_is_for(header):
+    lines = (ROOT / header).read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "#pragma once"
+    comment = next(line for line in lines[1:] if line.strip())
+    assert comment.startswith("//"), f"{header}: the first thing after #pragma once is a comment"

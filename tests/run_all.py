@@ -1,0 +1,159 @@
+"""Runs every test this machine can run and ends with one line "N passed, N failed".
+
+Stages: C++ build with warnings as errors, CTest, pytest (Python, notebooks, the report in a
+browser), the C++ tests again under address and undefined behaviour sanitizers, clang-format and
+clang-tidy. Stages that cannot run here say so. `--fast` leaves out sanitizers and clang-tidy;
+`--stage NAME` runs one stage.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+JOBS = str(os.cpu_count() or 2)
+CXX_ROOTS = ("sim", "kernels", "bindings", "tests")
+
+
+class Tally:
+    def __init__(self):
+        self.passed = 0
+        self.failed = 0
+        self.skipped = 0
+        self.notes = []
+
+    def add(self, passed, failed, skipped=0):
+        self.passed += passed
+        self.failed += failed
+        self.skipped += skipped
+
+
+def call(command, **options):
+    """Runs a command with its output on ours; returns whether it succeeded."""
+    print("$ " + " ".join(map(str, command)), flush=True)
+    return subprocess.run(command, cwd=ROOT, **options).returncode == 0
+
+
+def add_junit(tally, path):
+    """Counts the cases of a JUnit file; a missing file is one failure."""
+    if not path.exists():
+        print(f"no results in {path}")
+        tally.add(0, 1)
+        return
+    root = ElementTree.parse(path).getroot()
+    cases = list(root.iter("testcase"))
+    failed = sum(1 for case in cases if case.find("failure") is not None or case.find("error") is not None)
+    skipped = [case for case in cases if case.find("skipped") is not None]
+    for case in skipped:
+        reason = case.find("skipped").get("message") or ""
+        tally.notes.append(f"skipped {case.get('classname')}.{case.get('name')}: {reason[:120]}")
+    tally.add(len(cases) - failed - len(skipped), failed, len(skipped))
+    if not cases:
+        print(f"no test ran in {path}")
+        tally.add(0, 1)
+
+
+def ctest(tally, build, environment=None):
+    junit = build / "ctest.xml"
+    junit.unlink(missing_ok=True)
+    call(["ctest", "--test-dir", str(build), "-j", JOBS, "--output-on-failure", "--no-tests=error",
+          "--progress", "--quiet", "--output-junit", str(junit)],
+         env={**os.environ, **(environment or {})})
+    add_junit(tally, junit)
+
+
+def stage_cpp(tally):
+    if not call(["cmake", "--build", str(BUILD), "-j", JOBS]):
+        tally.add(0, 1)
+        return
+    tally.add(1, 0)
+    ctest(tally, BUILD)
+
+
+def stage_python(tally):
+    junit = BUILD / "pytest.xml"
+    junit.unlink(missing_ok=True)
+    call([sys.executable, "-m", "pytest", f"--junitxml={junit}"])
+    add_junit(tally, junit)
+
+
+def stage_sanitizers(tally):
+    build = ROOT / "build-asan"
+    if not (call(["cmake", "--preset", "asan"], stdout=subprocess.DEVNULL)
+            and call(["cmake", "--build", "--preset", "asan", "-j", JOBS])):
+        tally.add(0, 1)
+        return
+    # SimGrid keeps its engine and signals for the life of the process; that is no leak of ours.
+    ctest(tally, build, {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"})
+
+
+def cxx_files(suffixes):
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", *CXX_ROOTS], cwd=ROOT,
+                            capture_output=True, text=True, check=True).stdout.split()
+    return [name for name in listed if name.endswith(suffixes) and (ROOT / name).exists()]
+
+
+def stage_format(tally):
+    tool = shutil.which("clang-format-19")
+    if not tool:
+        tally.notes.append("skipped clang-format: clang-format-19 is not installed")
+        tally.add(0, 0, 1)
+        return
+    ok = call([tool, "--dry-run", "-Werror", *cxx_files((".h", ".cpp", ".cuh", ".cu"))])
+    tally.add(int(ok), int(not ok))
+
+
+def stage_tidy(tally):
+    tool = shutil.which("run-clang-tidy-19")
+    if not tool:
+        tally.notes.append("skipped clang-tidy: clang-tidy-19 is not installed")
+        tally.add(0, 0, 1)
+        return
+    # Tests are macros to clang-tidy; the libraries and bindings are what it reads.
+    log = BUILD / "clang-tidy.log"
+    with open(log, "w", encoding="utf-8") as output:
+        ok = call([tool, "-quiet", "-j", JOBS, "-p", str(BUILD), f"^{ROOT}/(sim|kernels|bindings)/.*\\.cpp$"],
+                  stdout=output, stderr=subprocess.DEVNULL)
+    if not ok:
+        lines = [line for line in log.read_text(encoding="utf-8").splitlines()
+                 if ": error:" in line or ": warning:" in line]
+        print("\n".join(sorted(set(lines))) or log.read_text(encoding="utf-8")[-4000:])
+    tally.add(int(ok), int(not ok))
+
+
+STAGES = {"cpp": stage_cpp, "python": stage_python, "format": stage_format,
+          "tidy": stage_tidy, "sanitizers": stage_sanitizers}
+SLOW = ("tidy", "sanitizers")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="orrery test", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--fast", action="store_true", help="leave out sanitizers and clang-tidy")
+    parser.add_argument("--stage", choices=STAGES, action="append", help="run only this stage")
+    arguments = parser.parse_args()
+    names = arguments.stage or [name for name in STAGES if not (arguments.fast and name in SLOW)]
+
+    tally = Tally()
+    for name in names:
+        begin = time.monotonic()
+        before = tally.failed
+        print(f"\n== {name}", flush=True)
+        STAGES[name](tally)
+        result = "ok" if tally.failed == before else "FAILED"
+        print(f"== {name}: {result} in {time.monotonic() - begin:.0f} s", flush=True)
+    for note in tally.notes:
+        print(note)
+    if not shutil.which("nvidia-smi"):
+        print("no GPU here: tests labelled gpu were not run")
+    print(f"{tally.passed} passed, {tally.failed} failed" + (f", {tally.skipped} skipped" if tally.skipped else ""))
+    return 1 if tally.failed or not tally.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
