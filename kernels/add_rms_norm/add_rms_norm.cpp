@@ -1,0 +1,27 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// 5 flops per element: rms_norm and the addition. Reads bf16 x, residual and w; writes residual and
+// y.
+Work work(DType dtype, const Dims& dims) {
+  const double tokens = size(dims, "tokens");
+  const double hidden = size(dims, "hidden");
+  const double bf16 = bytes_per_element(DType::kBf16);
+  return {.flops = Flops(5 * tokens * hidden),
+          .bytes_read = Bytes((2 * tokens + 1) * hidden * bf16),
+          .bytes_written = Bytes(tokens * hidden * (bf16 + activation_bytes(dtype)))};
+}
+
+}  // namespace
+
+KernelSpec add_rms_norm_spec() {
+  return {.name = "add_rms_norm",
+          .summary = "residual += x, then y = rms_norm(residual); dtype is the format of y",
+          .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
+          .work = work};
+}
+
+}  // namespace orrery

@@ -1,0 +1,46 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// 2 flops per multiply-add in each of q k^T and p v, over the pairs that the causal mask and the
+// window leave; softmax is not counted, as usual for MFU. Reads bf16 q and each visible key and
+// value once for a group of query heads; writes bf16.
+Work work(DType dtype, const Dims& dims) {
+  const double batch = size(dims, "batch");
+  const double query = size(dims, "query");
+  const double heads = size(dims, "heads");
+  const double kv_heads = size(dims, "kv_heads");
+  const double head_dim = size(dims, "head_dim");
+  const double context = size(dims, "context");
+  const double window = size(dims, "window");
+  const double pairs = batch * causal_pairs(query, context, window);
+  const double keys = batch * causal_keys(query, context, window);
+  const double q_bytes = batch * query * heads * head_dim * bytes_per_element(DType::kBf16);
+  return {.flops = Flops(4 * heads * head_dim * pairs),
+          .bytes_read = Bytes(q_bytes + 2 * keys * kv_heads * head_dim * bytes_per_element(dtype)),
+          .bytes_written = Bytes(q_bytes)};
+}
+
+}  // namespace
+
+KernelSpec attention_prefill_spec() {
+  return {.name = "attention_prefill",
+          .summary =
+              "causal attention of new tokens over themselves and the cached ones; dtype is the KV "
+              "format",
+          .dims = {{.name = "batch", .meaning = "sequences"},
+                   {.name = "query", .meaning = "new tokens per sequence"},
+                   {.name = "context",
+                    .meaning = "cached tokens per sequence before the new ones",
+                    .may_be_zero = true},
+                   {.name = "heads", .meaning = "query heads on this rank"},
+                   {.name = "kv_heads", .meaning = "key and value heads on this rank"},
+                   {.name = "head_dim", .meaning = "elements per head"},
+                   {.name = "window",
+                    .meaning = "newest keys each token sees, itself included; 2^30: all"}},
+          .work = work};
+}
+
+}  // namespace orrery

@@ -1,0 +1,34 @@
+#include <algorithm>
+
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// A copy. No more rows are read than the table has. Ids are int32.
+Work work(DType dtype, const Dims& dims) {
+  const double tokens = size(dims, "tokens");
+  const double hidden = size(dims, "hidden");
+  const double vocab = size(dims, "vocab");
+  const double bytes_per_row = hidden * bytes_per_element(dtype);
+  return {.flops = Flops(0),
+          .bytes_read = Bytes(std::min(tokens, vocab) * bytes_per_row +
+                              tokens * bytes_per_element(DType::kInt32)),
+          .bytes_written = Bytes(tokens * bytes_per_row)};
+}
+
+}  // namespace
+
+KernelSpec embedding_spec() {
+  return {.name = "embedding",
+          .summary = "rows of the embedding table by token id; dtype is the format of the table",
+          .dims = {{.name = "tokens", .meaning = "token ids"},
+                   {.name = "hidden", .meaning = "columns of the table"},
+                   {.name = "vocab",
+                    .meaning = "rows of the table; ids outside of them give zeros",
+                    .is_contraction = true}},
+          .work = work};
+}
+
+}  // namespace orrery

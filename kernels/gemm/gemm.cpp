@@ -1,0 +1,29 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// 2 flops per multiply-add. Reads x and w, writes y.
+Work work(DType dtype, const Dims& dims) {
+  const double m = size(dims, "m");
+  const double n = size(dims, "n");
+  const double k = size(dims, "k");
+  return {.flops = Flops(2 * m * n * k),
+          .bytes_read = Bytes(m * k * activation_bytes(dtype) + n * k * weight_bytes(dtype)),
+          .bytes_written = Bytes(m * n * result_bytes(dtype))};
+}
+
+}  // namespace
+
+KernelSpec gemm_spec() {
+  return {
+      .name = "gemm",
+      .summary = "linear layer y[m,n] = x[m,k] w[n,k]; dtype is the format of w and x, y is bf16",
+      .dims = {{.name = "m", .meaning = "rows of x: tokens"},
+               {.name = "n", .meaning = "rows of w: output columns"},
+               {.name = "k", .meaning = "input columns", .is_contraction = true}},
+      .work = work};
+}
+
+}  // namespace orrery

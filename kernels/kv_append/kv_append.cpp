@@ -1,0 +1,28 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// A copy; the conversion to an 8-bit cache counts one product per element.
+Work work(DType dtype, const Dims& dims) {
+  const double tokens = size(dims, "tokens");
+  const double width = size(dims, "width");
+  const double elements = tokens * width;
+  const bool converts = bytes_per_element(dtype) < bytes_per_element(DType::kBf16);
+  return {.flops = Flops(converts ? elements : 0),
+          .bytes_read = Bytes(elements * bytes_per_element(DType::kBf16)),
+          .bytes_written = Bytes(elements * bytes_per_element(dtype))};
+}
+
+}  // namespace
+
+KernelSpec kv_append_spec() {
+  return {.name = "kv_append",
+          .summary = "stores keys and values of new tokens in the KV cache; dtype is the KV format",
+          .dims = {{.name = "tokens", .meaning = "new tokens"},
+                   {.name = "width", .meaning = "elements stored per token"}},
+          .work = work};
+}
+
+}  // namespace orrery

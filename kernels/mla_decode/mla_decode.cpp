@@ -1,0 +1,38 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// All heads share one key (latent and rotated part) whose latent is the value too, so the cache is
+// read once. Source: DeepSeek-V2, arXiv 2405.04434, section 2.1 and appendix C.
+Work work(DType dtype, const Dims& dims) {
+  const double batch = size(dims, "batch");
+  const double context = size(dims, "context");
+  const double heads = size(dims, "heads");
+  const double kv_lora_rank = size(dims, "kv_lora_rank");
+  const double rope_dim = size(dims, "rope_dim");
+  const double key = kv_lora_rank + rope_dim;
+  const double bf16 = bytes_per_element(DType::kBf16);
+  return {.flops = Flops(2 * batch * heads * context * (key + kv_lora_rank)),
+          .bytes_read =
+              Bytes(batch * heads * key * bf16 + batch * context * key * bytes_per_element(dtype)),
+          .bytes_written = Bytes(batch * heads * kv_lora_rank * bf16)};
+}
+
+}  // namespace
+
+KernelSpec mla_decode_spec() {
+  return {.name = "mla_decode",
+          .summary =
+              "absorbed MLA of one new token per sequence over the latent cache; dtype is the "
+              "cache format",
+          .dims = {{.name = "batch", .meaning = "sequences"},
+                   {.name = "context", .meaning = "mean tokens per sequence, the new one included"},
+                   {.name = "heads", .meaning = "heads on this rank"},
+                   {.name = "kv_lora_rank", .meaning = "elements of the latent of a token"},
+                   {.name = "rope_dim", .meaning = "elements of its rotated key"}},
+          .work = work};
+}
+
+}  // namespace orrery

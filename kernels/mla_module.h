@@ -1,0 +1,52 @@
+#pragma once
+
+// Work that both MLA modules share: projections around the attention and the traffic of the cache.
+
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+
+// Sizes of one layer on one rank, in elements.
+struct MlaModule {
+  double heads, hidden, kv_lora_rank, nope, rope, v;
+  double q_weights;     // hidden -> (q_lora_rank ->) heads (nope + rope)
+  double kv_a_weights;  // hidden -> kv_lora_rank + rope
+  double kv_b_weights;  // kv_lora_rank -> heads (nope + v)
+  double o_weights;     // heads v -> hidden
+  double cached_token_bytes;
+
+  [[nodiscard]] double weights() const {
+    return q_weights + kv_a_weights + kv_b_weights + o_weights;
+  }
+};
+
+inline MlaModule mla_module(const Dims& dims) {
+  MlaModule m{};
+  m.heads = size(dims, "heads");
+  m.hidden = size(dims, "hidden");
+  m.kv_lora_rank = size(dims, "kv_lora_rank");
+  m.nope = size(dims, "qk_nope_head_dim");
+  m.rope = size(dims, "qk_rope_head_dim");
+  m.v = size(dims, "v_head_dim");
+  const double q_lora_rank = size(dims, "q_lora_rank");
+  const double q_columns = m.heads * (m.nope + m.rope);
+  m.q_weights = q_lora_rank > 0 ? q_lora_rank * (m.hidden + q_columns) : m.hidden * q_columns;
+  m.kv_a_weights = m.hidden * (m.kv_lora_rank + m.rope);
+  m.kv_b_weights = m.kv_lora_rank * m.heads * (m.nope + m.v);
+  m.o_weights = m.heads * m.v * m.hidden;
+  m.cached_token_bytes = (m.kv_lora_rank + m.rope) * size(dims, "kv_bits") / 8;
+  return m;
+}
+
+// `new_tokens` pass through in bf16 and are cached; `cached_tokens` are read from the cache.
+inline Work mla_module_work(DType dtype, const MlaModule& m, double flops, double new_tokens,
+                            double cached_tokens) {
+  const double stream = new_tokens * m.hidden * bytes_per_element(DType::kBf16);
+  return {.flops = Flops(flops),
+          .bytes_read = Bytes(m.weights() * weight_bytes(dtype) + stream +
+                              cached_tokens * m.cached_token_bytes),
+          .bytes_written = Bytes(stream + new_tokens * m.cached_token_bytes)};
+}
+
+}  // namespace orrery

@@ -1,0 +1,44 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// As attention_prefill with a key and a value per head, of different sizes. The expansion from the
+// latent cache is gemms of its own.
+Work work(DType dtype, const Dims& dims) {
+  const double batch = size(dims, "batch");
+  const double query = size(dims, "query");
+  const double heads = size(dims, "heads");
+  const double qk_head_dim = size(dims, "qk_head_dim");
+  const double v_head_dim = size(dims, "v_head_dim");
+  const double context = size(dims, "context");
+  const double all = context + query;
+  const double pairs = batch * causal_pairs(query, context, all);
+  const double bf16 = bytes_per_element(DType::kBf16);
+  const double kv_elements = batch * all * heads * (qk_head_dim + v_head_dim);
+  return {.flops = Flops(2 * heads * (qk_head_dim + v_head_dim) * pairs),
+          .bytes_read = Bytes(batch * query * heads * qk_head_dim * bf16 +
+                              kv_elements * bytes_per_element(dtype)),
+          .bytes_written = Bytes(batch * query * heads * v_head_dim * bf16)};
+}
+
+}  // namespace
+
+KernelSpec mla_prefill_spec() {
+  return {
+      .name = "mla_prefill",
+      .summary =
+          "causal MLA with keys and values expanded to all heads; dtype is the format of k and v",
+      .dims = {{.name = "batch", .meaning = "sequences"},
+               {.name = "query", .meaning = "new tokens per sequence"},
+               {.name = "context",
+                .meaning = "cached tokens per sequence before the new ones",
+                .may_be_zero = true},
+               {.name = "heads", .meaning = "heads on this rank"},
+               {.name = "qk_head_dim", .meaning = "elements of a query or key: nope + rope"},
+               {.name = "v_head_dim", .meaning = "elements of a value"}},
+      .work = work};
+}
+
+}  // namespace orrery

@@ -1,0 +1,26 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// One sum per element.
+Work work(DType dtype, const Dims& dims) {
+  const double tokens = size(dims, "tokens");
+  const double hidden = size(dims, "hidden");
+  const double bytes = tokens * hidden * bytes_per_element(dtype);
+  return {.flops = Flops(tokens * hidden),
+          .bytes_read = Bytes(2 * bytes),
+          .bytes_written = Bytes(bytes)};
+}
+
+}  // namespace
+
+KernelSpec residual_add_spec() {
+  return {.name = "residual_add",
+          .summary = "residual += x; dtype is the format of both",
+          .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
+          .work = work};
+}
+
+}  // namespace orrery

@@ -1,0 +1,27 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// 4 flops per element: square, sum, scale, weight. Reads bf16 x and w.
+Work work(DType dtype, const Dims& dims) {
+  const double tokens = size(dims, "tokens");
+  const double hidden = size(dims, "hidden");
+  const double bf16 = bytes_per_element(DType::kBf16);
+  return {.flops = Flops(4 * tokens * hidden),
+          .bytes_read = Bytes((tokens + 1) * hidden * bf16),
+          .bytes_written = Bytes(tokens * hidden * activation_bytes(dtype))};
+}
+
+}  // namespace
+
+KernelSpec rms_norm_spec() {
+  return {.name = "rms_norm",
+          .summary =
+              "y = x / rms(x) * w by rows; dtype is the format of y, fp8 is quantised on the way",
+          .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
+          .work = work};
+}
+
+}  // namespace orrery

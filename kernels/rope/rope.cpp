@@ -1,0 +1,31 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// A rotation of each pair takes 4 products and 2 sums: 3 flops per element. Reads the elements and,
+// for each token, head_dim / 2 cosines and sines.
+Work work(DType dtype, const Dims& dims) {
+  const double tokens = size(dims, "tokens");
+  const double heads = size(dims, "heads");
+  const double head_dim = size(dims, "head_dim");
+  const double bytes = tokens * heads * head_dim * bytes_per_element(dtype);
+  return {.flops = Flops(3 * tokens * heads * head_dim),
+          .bytes_read = Bytes(bytes + tokens * head_dim * bytes_per_element(dtype)),
+          .bytes_written = Bytes(bytes)};
+}
+
+}  // namespace
+
+KernelSpec rope_spec() {
+  return {
+      .name = "rope",
+      .summary = "rotary position embedding of queries and keys in place; dtype is their format",
+      .dims = {{.name = "tokens", .meaning = "rows"},
+               {.name = "heads", .meaning = "heads rotated: query and key heads"},
+               {.name = "head_dim", .meaning = "rotated elements per head"}},
+      .work = work};
+}
+
+}  // namespace orrery

@@ -1,0 +1,176 @@
+// verify() of sim/plan/plan.h: the rules of a plan that need kernel specs or the whole plan.
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/kernel_spec.h"
+#include "sim/plan/plan.h"
+
+namespace orrery {
+namespace {
+
+std::string dim_names(const KernelSpec& spec) {
+  std::string names;
+  for (const DimSpec& dim : spec.dims) names.append(names.empty() ? "" : " ").append(dim.name);
+  return names;
+}
+
+std::string dim_names(const Dims& dims) {
+  std::string names;
+  for (const Dim& dim : dims) names.append(names.empty() ? "" : " ").append(dim.name);
+  return names.empty() ? "none" : names;
+}
+
+constexpr std::size_t kShown = 8;
+
+// The first kShown ranks of a set for a message.
+std::string some(std::span<const int> ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i) {
+    text.append(i == 0 ? "" : ",").append(std::to_string(ranks[i]));
+  }
+  return ranks.size() > kShown ? text + ",... (" + std::to_string(ranks.size()) + ")" : text;
+}
+
+bool intersect(std::span<const int> a, std::span<const int> b) {
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a[i] == b[j]) return true;
+    a[i] < b[j] ? ++i : ++j;
+  }
+  return false;
+}
+
+class Verifier {
+ public:
+  explicit Verifier(const Plan& plan) : plan_(plan), written_on_(plan.tensors().size()) {}
+
+  void run() {
+    for (std::size_t i = 0; i < plan_.tensors().size(); ++i) check_tensor(i);
+    for (op_ = 0; op_ < plan_.ops().size(); ++op_) check_op(plan_.ops()[op_]);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw std::invalid_argument("op " + std::to_string(op_) + " \"" + plan_.ops()[op_].name +
+                                "\": " + what);
+  }
+
+  void check_tensor(std::size_t i) const {
+    const Tensor& tensor = plan_.tensors()[i];
+    for (const Axis& axis : tensor.axes) {
+      // The cache of a prompt that starts has no tokens yet.
+      const std::int64_t least = tensor.role == TensorRole::kKvCache ? 0 : 1;
+      if (axis.size >= least) continue;
+      throw std::invalid_argument("tensor " + std::to_string(i) + " \"" + tensor.name +
+                                  "\": axis " + axis.name + " has size " +
+                                  std::to_string(axis.size) + ", expected at least " +
+                                  std::to_string(least));
+    }
+  }
+
+  void check_op(const Op& op) {
+    if (const auto* kernel = std::get_if<KernelOp>(&op.body)) check_kernel(*kernel);
+    if (const auto* comm = std::get_if<CommOp>(&op.body)) check_comm(*comm, plan_.ranks(op.ranks));
+    for (const TensorId tensor : op.reads) check_read(op, tensor);
+    for (const TensorId tensor : op.writes) check_write(op, tensor);
+  }
+
+  void check_kernel(const KernelOp& kernel) const {
+    const KernelSpec* spec = nullptr;
+    try {
+      spec = &kernel_spec(kernel.kernel);
+    } catch (const std::invalid_argument& error) {
+      fail(error.what());
+    }
+    if (!std::ranges::equal(kernel.dims, spec->dims, {}, &Dim::name, &DimSpec::name)) {
+      fail("kernel " + kernel.kernel + " has dims " + dim_names(kernel.dims) + ", expected " +
+           dim_names(*spec));
+    }
+    for (std::size_t i = 0; i < spec->dims.size(); ++i) {
+      const std::int64_t least = spec->dims[i].may_be_zero ? 0 : 1;
+      if (kernel.dims[i].size >= least) continue;
+      fail("kernel " + kernel.kernel + " has " + kernel.dims[i].name + " = " +
+           std::to_string(kernel.dims[i].size) + ", expected at least " + std::to_string(least));
+    }
+    try {
+      spec->work(kernel.dtype, kernel.dims);
+    } catch (const std::invalid_argument& error) {
+      fail("kernel " + kernel.kernel + ": " + error.what());
+    }
+  }
+
+  void check_comm(const CommOp& comm, std::span<const int> ranks) const {
+    const std::string kind(to_text(comm.kind));
+    if (ranks.size() < 2) {
+      fail(kind + " has the one rank " + some(ranks) + ", expected at least two");
+    }
+    if (comm.kind == CollectiveKind::kSendRecv && ranks.size() != 2) {
+      fail(kind + " has " + std::to_string(ranks.size()) + " ranks, expected two");
+    }
+    const double bytes = comm.bytes_per_rank.value();
+    if (!std::isfinite(bytes) || bytes <= 0) {
+      fail(kind + " moves " + std::to_string(bytes) + " bytes per rank, expected more than none");
+    }
+  }
+
+  // Where senders and receivers may differ, a tensor need not be on all ranks of the op.
+  static bool has_sides(const Op& op) {
+    const auto* comm = std::get_if<CommOp>(&op.body);
+    return comm != nullptr &&
+           (comm->kind == CollectiveKind::kSendRecv || comm->kind == CollectiveKind::kBroadcast ||
+            comm->kind == CollectiveKind::kAllToAll);
+  }
+
+  void check_present(const Op& op, TensorId id, std::string_view does) const {
+    const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(id)];
+    if (tensor.ranks == op.ranks) return;
+    const auto needed = plan_.ranks(op.ranks);
+    const auto present = plan_.ranks(tensor.ranks);
+    if (has_sides(op) ? intersect(needed, present) : std::ranges::includes(present, needed)) return;
+    fail(std::string(does) + " tensor " + std::to_string(id) + " \"" + tensor.name +
+         "\", which is on ranks " + some(present) + ", but the op runs on ranks " + some(needed) +
+         ", expected " + (has_sides(op) ? "one of them" : "all of them") + " to have it");
+  }
+
+  void check_read(const Op& op, TensorId id) {
+    check_present(op, id, "reads");
+    const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(id)];
+    if (tensor.role != TensorRole::kActivation && tensor.role != TensorRole::kOutput) return;
+    const auto& writers = written_on_[static_cast<std::size_t>(id)];
+    if (std::ranges::find(writers, op.ranks) != writers.end()) return;
+    for (const int rank : plan_.ranks(op.ranks)) {
+      if (!plan_.contains(tensor.ranks, rank)) continue;
+      const auto writes_here = [&](GroupId group) { return plan_.contains(group, rank); };
+      if (std::ranges::any_of(writers, writes_here)) continue;
+      fail("reads " + std::string(to_text(tensor.role)) + " " + std::to_string(id) + " \"" +
+           tensor.name + "\" on rank " + std::to_string(rank) +
+           ", where no earlier op writes it; expected an op before that does, or role input");
+    }
+  }
+
+  void check_write(const Op& op, TensorId id) {
+    check_present(op, id, "writes");
+    const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(id)];
+    if (tensor.role == TensorRole::kWeight) {
+      fail("writes weight " + std::to_string(id) + " \"" + tensor.name +
+           "\", expected weights to be read only");
+    }
+    auto& writers = written_on_[static_cast<std::size_t>(id)];
+    if (std::ranges::find(writers, op.ranks) == writers.end()) writers.push_back(op.ranks);
+  }
+
+  const Plan& plan_;
+  std::size_t op_ = 0;
+  std::vector<std::vector<GroupId>> written_on_;  // by tensor: groups of the ops that wrote it
+};
+
+}  // namespace
+
+void verify(const Plan& plan) { Verifier(plan).run(); }
+
+}  // namespace orrery

@@ -1,0 +1,243 @@
+#pragma once
+
+// The Plan: a typed graph of kernel, communication and host ops placed on ranks and streams. It
+// says what runs where and after what, never how long. `simulate` (sim/des) and `execute`
+// (kernels/execute) are its two interpreters.
+//
+//   * Ops are appended and may only refer to earlier ops and to tensors already added, so a Plan is
+//     acyclic by construction.
+//   * An op with several ranks is SPMD: a kernel or host op runs on each of its ranks by itself; a
+//     communication op is one collective with all its ranks as participants. An op and one of its
+//     ranks together are called a task.
+//   * A tensor is present on each rank of its rank set with the same local shape. Reading a tensor
+//     on a rank waits for the latest earlier op that wrote it on that rank.
+//   * Tasks of one (rank, stream) run in the order of the ops (stream order is implicit). `after`
+//     is for control dependencies only.
+//   * `repeat`: a run of ops [first, last) that stands for `count` consecutive copies of itself
+//     (equal layers). Interpreters and metrics treat it as unrolled; `unroll` writes it out.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// Storage and arithmetic formats. kFp8 is e4m3 with per-tensor or per-token scales, kFp8Block e4m3
+// with 128x128 block scales (DeepSeek), kMxfp4 and kInt4 four-bit weights with group scales.
+enum class DType : std::uint8_t {
+  kFp32,
+  kBf16,
+  kFp16,
+  kFp8,
+  kFp8Block,
+  kMxfp4,
+  kInt4,
+  kInt8,
+  kInt32
+};
+std::string_view to_text(DType dtype);     // "bf16", "fp8", "fp8_block", ...
+DType parse_dtype(std::string_view text);  // throws std::invalid_argument with the known names
+double bytes_per_element(DType dtype);  // scales of block formats included (fp8_block 1 + 4/16384)
+
+// Names of tensor axes. Parallel passes shard axes by these names and know nothing else of a model.
+namespace axis {
+inline constexpr std::string_view kTokens = "tokens";  // rows of the step: prefill + decode tokens
+inline constexpr std::string_view kSeqs = "seqs";      // sequences (rows of logits)
+inline constexpr std::string_view kHidden = "hidden";
+inline constexpr std::string_view kHeads = "heads";  // query heads (times head_dim where flat)
+inline constexpr std::string_view kKvHeads = "kv_heads";
+inline constexpr std::string_view kHeadDim = "head_dim";
+inline constexpr std::string_view kQkv = "qkv";        // fused q, k and v columns
+inline constexpr std::string_view kLatent = "latent";  // MLA / MFA compressed rank
+inline constexpr std::string_view kFfn = "ffn";        // dense FFN columns
+inline constexpr std::string_view kExpertFfn = "expert_ffn";
+inline constexpr std::string_view kExperts = "experts";
+inline constexpr std::string_view kVocab = "vocab";
+inline constexpr std::string_view kContext = "context";  // cached tokens
+}  // namespace axis
+
+enum class TensorRole : std::uint8_t { kWeight, kActivation, kKvCache, kInput, kOutput };
+std::string_view to_text(TensorRole role);            // "weight", "activation", "kv_cache", ...
+TensorRole parse_tensor_role(std::string_view text);  // this and its like throw as parse_dtype does
+
+using TensorId = std::int32_t;
+using OpId = std::int32_t;
+using GroupId = std::int32_t;  // an interned, ascending set of ranks
+
+struct Axis {
+  std::string name;
+  std::int64_t size = 0;
+  auto operator<=>(const Axis&) const = default;
+};
+
+struct Tensor {
+  std::string name;
+  DType dtype = DType::kBf16;
+  std::vector<Axis> axes;  // local shape on each rank
+  TensorRole role = TensorRole::kActivation;
+  GroupId ranks = 0;
+  bool operator==(const Tensor&) const = default;
+};
+std::int64_t num_elements(const Tensor& tensor);
+Bytes bytes_of(const Tensor& tensor);
+
+// One named dimension of a kernel call; `axis` is the tensor axis it follows when that is sharded
+// (empty: never sharded). A fused dimension such as gate+up columns is ffn with size 2*ffn.
+struct Dim {
+  std::string name;
+  std::int64_t size = 0;
+  std::string axis;
+  bool operator==(const Dim&) const = default;
+};
+using Dims = std::vector<Dim>;
+std::int64_t dim(const Dims& dims,
+                 std::string_view name);  // throws std::invalid_argument if absent
+
+struct KernelOp {
+  std::string kernel;  // a registered kernel spec (kernels/kernel_spec.h)
+  DType dtype = DType::kBf16;
+  Dims dims;
+  bool operator==(const KernelOp&) const = default;
+};
+
+enum class CollectiveKind : std::uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kSendRecv,
+  kBroadcast
+};
+std::string_view to_text(CollectiveKind kind);  // "all_reduce", "send_recv", ...
+CollectiveKind parse_collective_kind(std::string_view text);
+
+// `bytes_per_rank`: all_reduce, broadcast and send_recv: the buffer; all_gather: each rank's
+// contribution; reduce_scatter: each rank's full input; all_to_all: all that one rank sends, its
+// own share included.
+struct CommOp {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  DType dtype = DType::kBf16;
+  Bytes bytes_per_rank;
+  bool operator==(const CommOp&) const = default;
+};
+
+enum class HostKind : std::uint8_t { kLaunchGap, kD2hSync, kScheduler, kSampling };
+std::string_view to_text(HostKind kind);  // "launch_gap", "d2h_sync", "scheduler", "sampling"
+HostKind parse_host_kind(std::string_view text);
+struct HostOp {
+  HostKind kind = HostKind::kScheduler;
+  bool operator==(const HostOp&) const = default;
+};
+
+using OpBody = std::variant<KernelOp, CommOp, HostOp>;
+
+struct Op {
+  std::string name;
+  OpBody body;
+  GroupId ranks = 0;
+  int stream = 0;  // the same stream number on each rank; 0 is the main compute stream
+  std::vector<TensorId> reads;
+  std::vector<TensorId> writes;
+  std::vector<OpId> after;
+  bool operator==(const Op&) const = default;
+};
+
+struct Repeat {
+  OpId first = 0;
+  OpId last = 0;           // one past the end
+  std::int64_t count = 1;  // total number of copies, >= 1
+  bool operator==(const Repeat&) const = default;
+};
+
+class Plan {
+ public:
+  // Only saves allocations.
+  void reserve(std::size_t num_ops, std::size_t num_tensors);
+  // Interns the set; ranks are sorted and must be distinct, >= 0 and not empty.
+  GroupId add_group(std::vector<int> ranks);
+  // Both throw std::invalid_argument when an id refers to something not yet added, or on a negative
+  // stream. Cost is linear in the op's own reads, writes and after.
+  TensorId add_tensor(Tensor tensor);
+  OpId add_op(Op op);
+  // The run [first, last) of ops added so far; runs may not overlap. count >= 1. Kept by `first`.
+  void add_repeat(Repeat repeat);
+
+  [[nodiscard]] const std::vector<Op>& ops() const { return ops_; }
+  [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
+  [[nodiscard]] const std::vector<Repeat>& repeats() const { return repeats_; }
+  [[nodiscard]] std::span<const int> ranks(GroupId group) const;  // ascending
+  [[nodiscard]] bool contains(GroupId group, int rank) const;
+  [[nodiscard]] int num_groups() const { return static_cast<int>(groups_.size()); }
+  [[nodiscard]] int num_ranks() const { return num_ranks_; }  // highest rank + 1
+  // How often op `id` runs when the plan is unrolled.
+  [[nodiscard]] std::int64_t multiplicity(OpId id) const;
+
+  bool operator==(const Plan&) const = default;
+
+ private:
+  std::vector<Op> ops_;
+  std::vector<Tensor> tensors_;
+  std::vector<Repeat> repeats_;
+  std::vector<std::vector<int>> groups_;
+  std::map<std::vector<int>, GroupId> group_ids_;
+  int num_ranks_ = 0;
+};
+
+// The grammar of a Plan. Checks each kernel op against its spec (known kernel, exactly its dims in
+// the spec's order, all positive), that a collective has at least two ranks (send_recv exactly two)
+// and moves a positive number of bytes, that what an op reads and writes is present on all its
+// ranks (on one of them at least for send_recv, broadcast and all_to_all, whose senders and
+// receivers may differ), that activations and outputs are written before they are read on each
+// rank, that weights are never written. Throws std::invalid_argument naming the op and what would
+// be right. Defined in kernels/verify.cpp: link orrery::kernel_specs.
+void verify(const Plan& plan);
+
+// How many tensors each tensor stands for when the plan is unrolled (num_copies(p)[tensor id]):
+//   * a weight or KV cache: m when every op that uses it runs m times (copy i of a layer has its
+//     own, also when several runs of m share it, as micro-batches do); else 1, shared by all;
+//   * an input: 1;
+//   * an activation or output: its run's count when only ops of repeated runs use it and each of
+//     these runs writes it before reading it; else 1 (carried from copy to copy, or read later).
+std::vector<std::int64_t> num_copies(const Plan& plan);
+
+// A plan without repeats: each run written out `count` times, its ops named "<name>#<copy>", and
+// tensors copied as num_copies says, named likewise. `after` an op of a run from outside it means
+// after its last copy.
+Plan unroll(const Plan& plan);
+
+// Text form, one line per group, tensor, op and repeat; parse_plan(to_text(p)) == p:
+//
+//   group g0 0-7                                   also 0,4,8 and 0-316/4 (every fourth)
+//   tensor t0 embed.weight weight bf16 [vocab=128256,hidden=8192] g0
+//   op o0 embed kernel embedding bf16 tokens=64:tokens hidden=8192:hidden vocab=128256:vocab g0 s0
+//       reads t0,t1 writes t2                      (on the same line; dims are name=size:axis)
+//   op o1 reduce comm all_reduce bf16 1048576B g0 s1 reads t2 writes t2 after o0
+//   op o2 schedule host scheduler g0 s0
+//   repeat o0-o1 x80                               both ends included
+//
+// A name with other characters than letters, digits and "_.-/#+*" is quoted, with C escapes for
+// the quote, the backslash and the line end. Empty lines and lines that start with "#" are ignored.
+// parse_plan throws std::invalid_argument with the line number.
+std::string to_text(const Plan& plan);
+Plan parse_plan(std::string_view text);
+
+struct MemoryUse {
+  Bytes weights;
+  Bytes kv_cache;
+  Bytes activations;  // peak over the order of ops of activation, input and output tensors alive
+};
+// Memory of `rank`. Weights and KV cache count num_copies times. Activations live from their first
+// to their last use, inputs from the start, outputs to the end; what a run of several copies reads
+// before writing it lives through the whole run. 0 <= rank, else std::invalid_argument.
+MemoryUse memory_of(const Plan& plan, int rank);
+// Elements of all weights present on `rank`, num_copies times each. Throws as memory_of.
+std::int64_t num_weight_elements(const Plan& plan, int rank);
+
+}  // namespace orrery

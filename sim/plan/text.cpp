@@ -1,0 +1,139 @@
+// Writes a plan as text; parse_plan.cpp reads it back. The grammar stands in plan.h.
+
+#include "sim/units/text.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "sim/plan/plan.h"
+
+namespace orrery {
+namespace {
+
+bool is_bare(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+         std::string_view("_.-/#+*").find(c) != std::string_view::npos;
+}
+
+void append_name(std::string& out, std::string_view name) {
+  if (!name.empty() && std::ranges::all_of(name, is_bare)) {
+    out += name;
+    return;
+  }
+  out += '"';
+  for (const char c : name) {
+    if (c == '\n') {
+      out += "\\n";
+      continue;
+    }
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  out += '"';
+}
+
+// Ascending ranks as the longest arithmetic runs, greedily: "0-7", "0-316/4", "5".
+void append_ranks(std::string& out, std::span<const int> ranks) {
+  for (std::size_t i = 0; i < ranks.size();) {
+    if (i > 0) out += ',';
+    std::size_t last = i;
+    if (i + 1 < ranks.size()) {
+      const int stride = ranks[i + 1] - ranks[i];
+      while (last + 1 < ranks.size() && ranks[last + 1] - ranks[last] == stride) ++last;
+      // Two ranks apart read better as a list: "0,4" rather than "0-4/4".
+      if (last == i + 1 && stride > 1) last = i;
+      if (last > i) {
+        out += std::to_string(ranks[i]) + "-" + std::to_string(ranks[last]);
+        if (stride > 1) out += "/" + std::to_string(stride);
+        i = last + 1;
+        continue;
+      }
+    }
+    out += std::to_string(ranks[i]);
+    ++i;
+  }
+}
+
+void append_ids(std::string& out, std::string_view word, char prefix,
+                std::span<const std::int32_t> ids) {
+  if (ids.empty()) return;
+  out.append(" ").append(word).append(" ");
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) out += ',';
+    out += prefix;
+    out += std::to_string(ids[i]);
+  }
+}
+
+void append_tensor(std::string& out, const Tensor& tensor) {
+  append_name(out, tensor.name);
+  out.append(" ").append(to_text(tensor.role)).append(" ").append(to_text(tensor.dtype));
+  out += " [";
+  for (std::size_t i = 0; i < tensor.axes.size(); ++i) {
+    if (i > 0) out += ',';
+    append_name(out, tensor.axes[i].name);
+    out += "=" + std::to_string(tensor.axes[i].size);
+  }
+  out += "] g" + std::to_string(tensor.ranks);
+}
+
+void append_body(std::string& out, const OpBody& body) {
+  if (const auto* kernel = std::get_if<KernelOp>(&body)) {
+    out += " kernel ";
+    append_name(out, kernel->kernel);
+    out.append(" ").append(to_text(kernel->dtype));
+    for (const Dim& dim : kernel->dims) {
+      out += ' ';
+      append_name(out, dim.name);
+      out += "=" + std::to_string(dim.size);
+      if (dim.axis.empty()) continue;
+      out += ':';
+      append_name(out, dim.axis);
+    }
+  } else if (const auto* comm = std::get_if<CommOp>(&body)) {
+    out.append(" comm ").append(to_text(comm->kind)).append(" ").append(to_text(comm->dtype));
+    out += " " + format_number(comm->bytes_per_rank.value()) + "B";
+  } else {
+    out.append(" host ").append(to_text(std::get<HostOp>(body).kind));
+  }
+}
+
+void append_op(std::string& out, const Op& op) {
+  append_name(out, op.name);
+  append_body(out, op.body);
+  out += " g" + std::to_string(op.ranks) + " s" + std::to_string(op.stream);
+  append_ids(out, "reads", 't', op.reads);
+  append_ids(out, "writes", 't', op.writes);
+  append_ids(out, "after", 'o', op.after);
+}
+
+}  // namespace
+
+std::string to_text(const Plan& plan) {
+  std::string out;
+  for (GroupId group = 0; group < plan.num_groups(); ++group) {
+    out += "group g" + std::to_string(group) + " ";
+    append_ranks(out, plan.ranks(group));
+    out += '\n';
+  }
+  for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
+    out += "tensor t" + std::to_string(i) + " ";
+    append_tensor(out, plan.tensors()[i]);
+    out += '\n';
+  }
+  for (std::size_t i = 0; i < plan.ops().size(); ++i) {
+    out += "op o" + std::to_string(i) + " ";
+    append_op(out, plan.ops()[i]);
+    out += '\n';
+  }
+  for (const Repeat& repeat : plan.repeats()) {
+    out += "repeat o" + std::to_string(repeat.first) + "-o" + std::to_string(repeat.last - 1) +
+           " x" + std::to_string(repeat.count) + "\n";
+  }
+  return out;
+}
+
+}  // namespace orrery

@@ -1,0 +1,109 @@
+#pragma once
+
+// When everything ran: spans of ops on ranks and streams, transfers on links, and metrics over
+// them. A Timeline comes from `simulate` or from `execute`; nothing in it depends on which.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "sim/plan/plan.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// How a time was obtained.
+enum class Basis : std::uint8_t { kMeasured, kInterpolated, kRoofline };
+std::string_view to_text(Basis basis);  // "measured", "interpolated", "roofline"
+
+enum class SpanKind : std::uint8_t { kKernel, kComm, kHost };
+std::string_view to_text(SpanKind kind);  // "kernel", "comm", "host"
+
+struct Span {
+  OpId op = 0;            // op of the plan it came from
+  std::int32_t copy = 0;  // which copy when the op is in a repeat
+  int rank = 0;
+  int stream = 0;
+  SpanKind kind = SpanKind::kKernel;
+  Basis basis = Basis::kMeasured;
+  Seconds start;
+  Seconds end;
+};
+
+// A transfer occupying a link (simulated network only).
+struct LinkSpan {
+  int link = 0;  // index into Timeline::links
+  OpId op = 0;
+  Bytes bytes;
+  Seconds start;
+  Seconds end;
+};
+
+struct Timeline {
+  std::vector<std::string> op_names;  // by OpId
+  std::vector<Span> spans;            // ordered by (start, rank, stream)
+  std::vector<std::string> links;
+  std::vector<LinkSpan> link_spans;
+  // How many ranks of the plan each simulated rank stands for; empty: each for itself.
+  std::vector<std::pair<int, int>> represented;  // (rank, count)
+};
+
+// When the last span ends; time counts from the start of the step. Zero for an empty timeline.
+Seconds makespan(const Timeline& timeline);
+// Time during which at least one span of `kind` runs on `rank`.
+Seconds busy(const Timeline& timeline, int rank, SpanKind kind);
+// Time during which communication runs on `rank` and no kernel does.
+Seconds exposed_communication(const Timeline& timeline, int rank);
+
+// The above for all ranks of the timeline at once, ascending.
+struct RankTimes {
+  int rank = 0;
+  Seconds kernel;
+  Seconds comm;
+  Seconds host;
+  Seconds exposed_comm;
+};
+std::vector<RankTimes> rank_times(const Timeline& timeline);
+
+// Shares of summed span time by basis, each rank counted as often as it stands for others; they add
+// to 1 (all zero when no span takes time).
+struct BasisShares {
+  double measured = 0;
+  double interpolated = 0;
+  double roofline = 0;
+};
+BasisShares basis_shares(const Timeline& timeline);
+
+// Indices of spans from first to last: why the last span to end did not end earlier. Before each
+// span comes the dependency that ended last (the previous on its stream, the latest writer of what
+// it reads, `after`; for a collective those of all its ranks). If that left a gap, and another span
+// of the same rank ended just when this one started, that span comes before it. So each span starts
+// when the one before ends, or later by a gap when nothing of its rank ended then. Needs spans in
+// order.
+std::vector<std::size_t> critical_path(const Timeline& timeline, const Plan& plan);
+
+struct OpDifference {
+  OpId op = 0;
+  Seconds a;  // mean duration over ranks and copies
+  Seconds b;
+};
+struct Comparison {
+  Seconds makespan_a;
+  Seconds makespan_b;
+  std::vector<OpDifference> ops;  // largest absolute total difference first
+};
+// Both timelines must be of the same plan. The total of an op is its mean times its copies; ops
+// with no span in either are left out. Throws std::invalid_argument if their ops differ.
+Comparison compare(const Timeline& a, const Timeline& b);
+
+// Chrome trace event JSON, opens in Perfetto: one process per rank with one thread per stream, one
+// process "links" with one thread per link (and more where transfers on a link overlap, since a
+// thread shows one at a time). Events carry the op's name, kind and basis; times in microseconds,
+// rounded to Perfetto's nanosecond. Throws std::invalid_argument on a span whose op or link is
+// unknown.
+std::string to_perfetto(const Timeline& timeline);
+
+}  // namespace orrery

@@ -1,0 +1,144 @@
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "sim/plan/plan.h"
+#include "tests/plan/example_plan.h"
+
+namespace orrery {
+namespace {
+
+// Parses a plan and expects that verify rejects it with a message that contains `part`.
+void expect_rejected(const std::string& text, const std::string& part) {
+  const Plan plan = parse_plan(text);
+  try {
+    verify(plan);
+    FAIL() << "verified, expected an error with: " << part;
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+void expect_verified(const std::string& text) {
+  try {
+    verify(parse_plan(text));
+  } catch (const std::invalid_argument& error) {
+    FAIL() << error.what();
+  }
+}
+
+const std::string kGroups = "group g0 0\ngroup g1 0,1\ngroup g2 1\ngroup g3 0-2\n";
+
+TEST(Verify, AcceptsTheExampleAndTheEmptyPlan) {
+  EXPECT_NO_THROW(verify(example_plan().plan));
+  EXPECT_NO_THROW(verify(Plan()));
+}
+
+TEST(Verify, RejectsAnUnknownKernelWithTheNearest) {
+  expect_rejected(kGroups + "op o0 qkv kernel gem bf16 m=1 n=1 k=1 g0 s0",
+                  "op 0 \"qkv\": unknown kernel \"gem\", nearest is \"gemm\"");
+}
+
+TEST(Verify, RejectsDimsThatAreNotThoseOfTheKernel) {
+  const std::string expected = "expected m n k";
+  expect_rejected(kGroups + "op o0 x kernel gemm bf16 m=1 n=1 g0 s0", expected);
+  expect_rejected(kGroups + "op o0 x kernel gemm bf16 m=1 n=1 k=1 l=1 g0 s0", expected);
+  expect_rejected(kGroups + "op o0 x kernel gemm bf16 m=1 k=1 n=1 g0 s0", expected);
+  expect_rejected(kGroups + "op o0 x kernel gemm bf16 g0 s0", "has dims none");
+}
+
+TEST(Verify, RejectsDimsBelowOne) {
+  expect_rejected(kGroups + "op o0 x kernel gemm bf16 m=0 n=1 k=1 g0 s0", "m = 0");
+  expect_rejected(kGroups + "op o0 x kernel gemm bf16 m=1 n=-4 k=1 g0 s0", "n = -4");
+}
+
+TEST(Verify, AcceptsAPrefillWithoutCachedContext) {
+  const std::string op = kGroups + "op o0 x kernel attention_prefill bf16 batch=1 query=8 ";
+  const std::string rest = " heads=4 kv_heads=2 head_dim=16 window=1073741824 g0 s0";
+  expect_verified(op + "context=0" + rest);
+  expect_rejected(op + "context=-1" + rest, "context = -1, expected at least 0");
+}
+
+TEST(Verify, RejectsDimsThatContradictEachOther) {
+  expect_rejected(kGroups +
+                      "op o0 x kernel moe bf16 tokens=1 hidden=8 inter=8 topk=2 experts=16 "
+                      "experts_total=8 g0 s0",
+                  "experts of at most experts_total");
+}
+
+TEST(Verify, RejectsACollectiveOfOneRank) {
+  expect_rejected(kGroups + "op o0 x comm all_reduce bf16 8B g0 s0", "expected at least two");
+}
+
+TEST(Verify, RejectsASendOfThreeRanks) {
+  expect_rejected(kGroups + "op o0 x comm send_recv bf16 8B g3 s0", "has 3 ranks, expected two");
+}
+
+TEST(Verify, RejectsACollectiveThatMovesNothing) {
+  expect_rejected(kGroups + "op o0 x comm all_reduce bf16 0B g1 s0", "expected more than none");
+  expect_rejected(kGroups + "op o0 x comm all_reduce bf16 -8B g1 s0", "expected more than none");
+  expect_rejected(kGroups + "op o0 x comm all_reduce bf16 infB g1 s0", "expected more than none");
+  expect_rejected(kGroups + "op o0 x comm all_reduce bf16 nanB g1 s0", "expected more than none");
+}
+
+TEST(Verify, RejectsTensorsThatAreNotOnTheRanksOfTheOp) {
+  expect_rejected(kGroups +
+                      "tensor t0 w weight bf16 [hidden=1] g0\n"
+                      "op o0 x host scheduler g1 s0 reads t0",
+                  "reads tensor 0 \"w\", which is on ranks 0, but the op runs on ranks 0,1");
+  expect_rejected(kGroups +
+                      "tensor t0 a activation bf16 [hidden=1] g2\n"
+                      "op o0 x host scheduler g0 s0 writes t0",
+                  "writes tensor 0 \"a\"");
+}
+
+TEST(Verify, AcceptsATensorOnMoreRanksThanTheOp) {
+  expect_verified(kGroups +
+                  "tensor t0 w weight bf16 [hidden=1] g1\n"
+                  "op o0 x host scheduler g0 s0 reads t0");
+}
+
+TEST(Verify, ASendReadsOnOneRankAndWritesOnTheOther) {
+  const std::string tensors = kGroups +
+                              "tensor t0 a activation bf16 [hidden=1] g0\n"
+                              "tensor t1 b activation bf16 [hidden=1] g2\n"
+                              "op o0 make host scheduler g0 s0 writes t0\n";
+  expect_verified(tensors + "op o1 send comm send_recv bf16 2B g1 s0 reads t0 writes t1\n" +
+                  "op o2 use host scheduler g2 s0 reads t1");
+  // An all-reduce needs both sides.
+  expect_rejected(tensors + "op o1 sum comm all_reduce bf16 2B g1 s0 reads t0",
+                  "expected all of them to have it");
+}
+
+TEST(Verify, RejectsReadingAnActivationThatNobodyWrote) {
+  expect_rejected(kGroups +
+                      "tensor t0 a activation bf16 [hidden=1] g0\n"
+                      "op o0 x host scheduler g0 s0 reads t0 writes t0",
+                  "reads activation 0 \"a\" on rank 0, where no earlier op writes it");
+}
+
+TEST(Verify, RejectsReadingOnARankWhereNobodyWrote) {
+  const std::string tensors = kGroups + "tensor t0 a activation bf16 [hidden=1] g1\n";
+  const std::string write0 = "op o0 x host scheduler g0 s0 writes t0\n";
+  expect_rejected(tensors + write0 + "op o1 y host scheduler g1 s0 reads t0", "on rank 1");
+  expect_verified(tensors + write0 +
+                  "op o1 z host scheduler g2 s0 writes t0\n"
+                  "op o2 y host scheduler g1 s0 reads t0");
+}
+
+TEST(Verify, RejectsWritingAWeight) {
+  expect_rejected(kGroups +
+                      "tensor t0 w weight bf16 [hidden=1] g0\n"
+                      "op o0 x host scheduler g0 s0 writes t0",
+                  "writes weight 0 \"w\"");
+}
+
+TEST(Verify, RejectsEmptyTensorsButForTheCache) {
+  expect_rejected(kGroups + "tensor t0 w weight bf16 [hidden=0] g0", "axis hidden has size 0");
+  expect_verified(kGroups + "tensor t0 kv kv_cache bf16 [context=0] g0");
+  expect_rejected(kGroups + "tensor t0 kv kv_cache bf16 [context=-1] g0", "expected at least 0");
+}
+
+}  // namespace
+}  // namespace orrery
