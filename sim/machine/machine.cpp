@@ -1,0 +1,115 @@
+#include "sim/machine/machine.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <stdexcept>
+
+#include "sim/machine/kinds/kinds.h"
+#include "sim/units/nearest.h"
+
+namespace orrery {
+namespace {
+
+constexpr int kMaxGpus = 10'000;
+
+void require(const MachineSpec& spec, bool condition, const std::string& what) {
+  if (!condition) throw std::invalid_argument("machine '" + spec.name + "': " + what);
+}
+
+void check_common(const MachineSpec& spec) {
+  require(spec, spec.num_gpus >= 1 && spec.num_gpus <= kMaxGpus,
+          "num_gpus is " + std::to_string(spec.num_gpus) + "; expected 1 to " +
+              std::to_string(kMaxGpus));
+  require(spec, spec.gpus_per_node >= 1,
+          "gpus_per_node is " + std::to_string(spec.gpus_per_node) + "; expected at least 1");
+  const auto require_latency = [&](Seconds latency, const std::string& field) {
+    require(spec, latency.value() >= 0 && std::isfinite(latency.value()),
+            field + " is " + std::to_string(latency.value()) + " s; expected 0 or more, finite");
+  };
+  require_latency(spec.nvlink_latency, "nvlink_latency");
+  require_latency(spec.nic_latency, "nic_latency");
+  require_latency(spec.switch_latency, "switch_latency");
+  const Device& device = spec.device;
+  require(spec, device.hbm_capacity.value() > 0,
+          "device '" + device.name + "' has no hbm_capacity; expected a positive amount");
+  require(spec, device.hbm_bandwidth.value() > 0,
+          "device '" + device.name + "' has no hbm_bandwidth; expected a positive rate");
+}
+
+void check_gpu(const Machine& machine, int gpu) {
+  if (gpu < 0 || gpu >= machine.num_gpus()) {
+    throw std::invalid_argument("machine '" + machine.spec.name + "' has no GPU " +
+                                std::to_string(gpu) + "; it has 0 to " +
+                                std::to_string(machine.num_gpus() - 1));
+  }
+}
+
+}  // namespace
+
+std::span<const TopologyKind> topology_kinds() {
+  static const std::array<TopologyKind, 4> kinds = {
+      kinds::kSingleGpu,
+      kinds::kNvswitchNode,
+      kinds::kRailFatTree,
+      kinds::kNvl72,
+  };
+  return kinds;
+}
+
+const TopologyKind& topology_kind(std::string_view name) {
+  const auto kinds = topology_kinds();
+  const auto found = std::ranges::find(kinds, name, &TopologyKind::name);
+  if (found != kinds.end()) return *found;
+  std::vector<std::string_view> names;
+  std::string known;
+  for (const TopologyKind& kind : kinds) {
+    names.push_back(kind.name);
+    known += (known.empty() ? "" : ", ") + std::string(kind.name);
+  }
+  throw std::invalid_argument("unknown machine kind '" + std::string(name) + "'; did you mean '" +
+                              nearest(name, names) + "'? Known: " + known);
+}
+
+Route kinds::composed_route(const TopologyKind& kind, const Machine& machine, int from, int to) {
+  Route route;
+  if (from == to) return route;
+  const int fabric = kind.fabric(machine, from, to);
+  const std::vector<int> down = kind.port(machine, fabric, to).down;
+  route.links = kind.port(machine, fabric, from).up;
+  route.links.insert(route.links.end(), down.begin(), down.end());
+  for (const int link : route.links) {
+    route.latency += machine.links[static_cast<std::size_t>(link)].latency;
+  }
+  return route;
+}
+
+Route Machine::route(int from, int to) const {
+  check_gpu(*this, from);
+  check_gpu(*this, to);
+  return topology_kind(spec.kind).route(*this, from, to);
+}
+
+int Machine::nvlink_domain_of(int gpu) const {
+  check_gpu(*this, gpu);
+  return gpu / topology_kind(spec.kind).nvlink_domain_size(spec);
+}
+
+bool Machine::in_one_nvlink_domain(std::span<const int> gpus) const {
+  if (gpus.empty()) return true;
+  const int domain_size = topology_kind(spec.kind).nvlink_domain_size(spec);
+  const auto [low, high] = std::ranges::minmax(gpus);
+  check_gpu(*this, low);
+  check_gpu(*this, high);
+  return low / domain_size == high / domain_size;
+}
+
+Machine make_machine(const MachineSpec& spec) {
+  const TopologyKind& kind = topology_kind(spec.kind);
+  check_common(spec);
+  Machine machine{.spec = spec, .links = {}};
+  kind.build(machine);
+  return machine;
+}
+
+}  // namespace orrery

@@ -1,0 +1,102 @@
+#pragma once
+
+// What plans run on: one kind of device, the links between devices, and the route of a transfer.
+// Topology kinds (sim/machine/kinds/<kind>.cpp) build a Machine from a MachineSpec.
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/plan/plan.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// One GPU as its data sheet has it. Each number's source stands in `sources` under the field's
+// name.
+struct Device {
+  std::string name;  // "h200-sxm"
+  Bytes hbm_capacity;
+  BytesPerSecond hbm_bandwidth;
+  std::map<DType, FlopsPerSecond> dense_flops;  // peak without sparsity; absent: not supported
+  int num_sms = 0;
+  Watts tdp;
+  double usd_per_hour = 0;  // rental; 0: unknown
+  std::map<std::string, std::string> sources;
+};
+
+// One direction of a physical connection. Concurrent flows share `rate` max-min fairly.
+struct Link {
+  std::string name;  // "gpu3.nvlink.up"
+  BytesPerSecond rate;
+  Seconds latency;
+};
+
+struct Route {
+  std::vector<int> links;  // indices into Machine::links in order; empty when a == b
+  Seconds latency;         // sum over links
+};
+
+// Numbers a topology kind needs; a kind ignores what does not apply to it and says so in its header
+// comment. Rates are per GPU and per direction.
+struct MachineSpec {
+  std::string name;
+  std::string kind;  // "single_gpu" "nvswitch_node" "rail_fat_tree" "nvl72"
+  Device device;
+  int num_gpus = 1;
+  int gpus_per_node = 8;
+  BytesPerSecond nvlink_rate;
+  Seconds nvlink_latency;
+  BytesPerSecond nic_rate;
+  Seconds nic_latency;
+  Seconds switch_latency;             // each leaf or spine hop
+  double spine_oversubscription = 1;  // leaf down-links to up-links
+  int nodes_per_leaf = 32;
+  std::map<std::string, std::string> sources;
+};
+
+struct Machine {
+  MachineSpec spec;
+  std::vector<Link> links;
+
+  [[nodiscard]] int num_gpus() const { return spec.num_gpus; }
+  [[nodiscard]] const Device& device() const { return spec.device; }
+  [[nodiscard]] int node_of(int gpu) const { return gpu / spec.gpus_per_node; }
+  // Throws std::invalid_argument when a GPU does not exist. O(1).
+  [[nodiscard]] Route route(int from, int to) const;
+  // NVLink domain of a GPU: the node, or the rack of 72 where the kind says so.
+  [[nodiscard]] int nvlink_domain_of(int gpu) const;
+  // Whether all of `gpus` share one NVLink domain.
+  [[nodiscard]] bool in_one_nvlink_domain(std::span<const int> gpus) const;
+};
+
+// Builds links for spec.kind. 1 <= num_gpus <= 10,000. Throws std::invalid_argument on an unknown
+// kind (with the known ones), a size outside the kind's range, or a missing rate.
+Machine make_machine(const MachineSpec& spec);
+
+// How one GPU enters and leaves a fabric: a route within the fabric is the `up` links of its source
+// and then the `down` links of its destination, so routes need no table.
+struct Port {
+  std::vector<int> up;  // indices into Machine::links
+  std::vector<int> down;
+};
+
+struct TopologyKind {
+  std::string_view name;
+  std::string_view summary;
+  void (*build)(Machine& machine);  // checks the spec, fills machine.links
+  Route (*route)(const Machine& machine, int from, int to);
+  int (*nvlink_domain_size)(const MachineSpec& spec);
+  // Which fabric carries from -> to (from != to), and a GPU's port on a fabric in [0, num_fabrics).
+  int (*fabric)(const Machine& machine, int from, int to);
+  Port (*port)(const Machine& machine, int fabric, int gpu);
+  int (*num_fabrics)(const MachineSpec& spec);
+};
+std::span<const TopologyKind> topology_kinds();
+// Throws std::invalid_argument with the known names.
+const TopologyKind& topology_kind(std::string_view name);
+
+}  // namespace orrery
