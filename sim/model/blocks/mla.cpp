@@ -1,0 +1,286 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "sim/model/blocks/blocks.h"
+
+namespace orrery {
+namespace {
+
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1). The cache holds one
+// latent of kv_lora_rank and one rotary key per token for all heads. k_b and v_b expand a latent to
+// keys and values of a head; they are one projection in the expanded form and two batched GEMMs
+// around latent attention in the absorbed form.
+class Mla {
+ public:
+  explicit Mla(Lowering& step)
+      : step_(step),
+        model_(step.model),
+        shape_(step.step),
+        heads_(model_.num_attention_heads),
+        kv_width_(model_.kv_lora_rank + model_.qk_rope_head_dim),
+        weights_(step.options.precision.weights),
+        kv_dtype_(step.options.precision.kv_cache) {}
+
+  void lower();
+
+ private:
+  void lower_module();
+  void project();
+  void lower_indexer(TensorId input);
+  void lower_expanded(std::string_view name, AxisRef rows, DimRef batch, std::int64_t query,
+                      std::int64_t context);
+  void lower_absorbed(std::string_view name, AxisRef rows, std::int64_t context);
+  TensorId projected(std::string_view name, std::vector<TensorId> input, AxisRef n, AxisRef k) {
+    return step_.linear({.name = name,
+                         .inputs = std::move(input),
+                         .rows = step_.tokens(),
+                         .n = n,
+                         .k = k,
+                         .weights = weights_});
+  }
+  [[nodiscard]] bool is_sparse() const { return model_.index_topk > 0; }
+  [[nodiscard]] std::int64_t attended(std::int64_t context) const {
+    return is_sparse() ? std::min(context, model_.index_topk) : context;
+  }
+  [[nodiscard]] AxisRef head_columns(std::int64_t per_head) const {
+    return {axis::kHeads, heads_ * per_head};
+  }
+
+  Lowering& step_;
+  const ModelConfig& model_;
+  const StepShape& shape_;
+  std::int64_t heads_;
+  std::int64_t kv_width_;
+  DType weights_;
+  DType kv_dtype_;
+  TensorId q_ = -1;
+  TensorId kv_ = -1;
+  TensorId k_b_ = -1;
+  TensorId v_b_ = -1;
+  std::vector<TensorId> outputs_;
+};
+
+void Mla::lower_indexer(TensorId input) {
+  // Lightning indexer (DeepSeek-V3.2 report, section 2.1): its heads are not sharded. Its keys live
+  // in a cache of their own.
+  const AxisRef q_rank{axis::kLatent, model_.q_lora_rank};
+  const AxisRef head{"index_head_dim", model_.index_head_dim};
+  const TensorId query = projected(
+      "index_q_proj", {q_}, {"index_heads", model_.index_n_heads * model_.index_head_dim}, q_rank);
+  const TensorId key = projected("index_k_proj", {input}, head, step_.hidden_axis());
+  const TensorId gates = projected("index_weights_proj", {input},
+                                   {"index_heads", model_.index_n_heads}, step_.hidden_axis());
+  const TensorId picked = step_.tensor("index", DType::kInt32, TensorRole::kActivation,
+                                       {step_.tokens(), {"index_topk", model_.index_topk}});
+  // Mean context of a row, prefill and decode rows together.
+  const std::int64_t prefill_context = shape_.prefill_context + (shape_.prefill_query + 1) / 2;
+  const std::int64_t context = (shape_.prefill_tokens * prefill_context +
+                                shape_.num_decodes * shape_.decode_context + shape_.tokens - 1) /
+                               shape_.tokens;
+  step_.kernel("sparse_index", "sparse_index", kv_dtype_,
+               {{"tokens", shape_.tokens, axis::kTokens},
+                {"context", context},
+                {"index_heads", model_.index_n_heads},
+                {"index_head_dim", model_.index_head_dim}},
+               {query, key, gates}, {picked});
+}
+
+void Mla::project() {
+  const bool fuses_quant = step_.has_fp8_activations() && step_.options.fuse_norm_quant;
+  const AxisRef kv_rank{axis::kLatent, model_.kv_lora_rank};
+  const AxisRef q_columns = head_columns(model_.qk_nope_head_dim + model_.qk_rope_head_dim);
+  const TensorId input = step_.linear_input_norm("attn_norm");
+  TensorId latent = -1;
+  TensorId q = -1;
+  if (model_.q_lora_rank > 0) {
+    const AxisRef q_rank{axis::kLatent, model_.q_lora_rank};
+    latent = projected("qkv_a_proj", {input}, {axis::kLatent, model_.q_lora_rank + kv_width_},
+                       step_.hidden_axis());
+    q_ = step_.rms_norm("q_a_norm", latent, step_.tokens(), q_rank, fuses_quant);
+    if (!fuses_quant) q_ = step_.quantized("q_a_quant", {q_}, step_.tokens(), q_rank).front();
+    if (is_sparse()) lower_indexer(input);
+    q = projected("q_b_proj", {q_}, q_columns, q_rank);
+  } else {
+    q = projected("q_proj", {input}, q_columns, step_.hidden_axis());
+    latent = projected("kv_a_proj", {input}, {axis::kLatent, kv_width_}, step_.hidden_axis());
+  }
+  q_ = q;
+  const TensorId kv_normed = step_.rms_norm("kv_a_norm", latent, step_.tokens(), kv_rank, false);
+  step_.kernel("rope", "rope", DType::kBf16,
+               {{"tokens", shape_.tokens, axis::kTokens},
+                {"heads", heads_ + 1, axis::kQkv},
+                {"head_dim", model_.qk_rope_head_dim}},
+               {q_, latent}, {q_, latent});
+  kv_ = step_.tensor("kv_new", kv_dtype_, TensorRole::kKvCache,
+                     {step_.tokens(), {axis::kLatent, kv_width_}});
+  step_.kernel("kv_append", "kv_append", kv_dtype_,
+               {{"tokens", shape_.tokens, axis::kTokens}, {"width", kv_width_}},
+               {kv_normed, latent}, {kv_});
+  k_b_ =
+      step_.weight("k_b_proj.weight", weights_, {head_columns(model_.qk_nope_head_dim), kv_rank});
+  v_b_ = step_.weight("v_b_proj.weight", weights_, {head_columns(model_.v_head_dim), kv_rank});
+}
+
+// `query` new tokens after `context` cached ones per sequence: all their latents are expanded.
+void Mla::lower_expanded(std::string_view name, AxisRef rows, DimRef batch, std::int64_t query,
+                         std::int64_t context) {
+  const std::string prefix(name);
+  const AxisRef kv_rows{rows.name, rows.size + batch.size * context};
+  const AxisRef columns = head_columns(model_.qk_nope_head_dim + model_.v_head_dim);
+  const TensorId expanded = step_.activation(prefix + ".kv_b", {kv_rows, columns});
+  step_.kernel(prefix + ".kv_b_proj", "gemm", weights_,
+               {{"m", kv_rows.size, kv_rows.name},
+                {"n", columns.size, columns.name},
+                {"k", model_.kv_lora_rank, axis::kLatent}},
+               {kv_, k_b_, v_b_}, {expanded});
+  outputs_.push_back(step_.activation(prefix, {rows, head_columns(model_.v_head_dim)}));
+  step_.kernel(prefix, "mla_prefill", DType::kBf16,
+               {{"batch", batch.size, batch.axis},
+                {"query", query},
+                {"context", context},
+                {"heads", heads_, axis::kHeads},
+                {"qk_head_dim", model_.qk_nope_head_dim + model_.qk_rope_head_dim},
+                {"v_head_dim", model_.v_head_dim}},
+               {q_, expanded}, {outputs_.back()});
+}
+
+// Each row attends the latents of `context` tokens by itself. Engines keep the halves of kv_b in
+// bf16 for this (vLLM: W_UK_T, W_UV), so the batched GEMMs are bf16 whatever the weights are.
+void Mla::lower_absorbed(std::string_view name, AxisRef rows, std::int64_t context) {
+  const std::string prefix(name);
+  const TensorId q_latent =
+      step_.activation(prefix + ".q_latent", {rows, head_columns(model_.kv_lora_rank)});
+  step_.kernel(prefix + ".absorb_k", "batched_gemm", DType::kBf16,
+               {{"batch", heads_, axis::kHeads},
+                {"m", rows.size, rows.name},
+                {"n", model_.kv_lora_rank},
+                {"k", model_.qk_nope_head_dim}},
+               {q_, k_b_}, {q_latent});
+  const TensorId latent_out =
+      step_.activation(prefix + ".latent", {rows, head_columns(model_.kv_lora_rank)});
+  step_.kernel(prefix, "mla_decode", kv_dtype_,
+               {{"batch", rows.size, rows.name},
+                {"context", context},
+                {"heads", heads_, axis::kHeads},
+                {"kv_lora_rank", model_.kv_lora_rank},
+                {"rope_dim", model_.qk_rope_head_dim}},
+               {q_latent, q_, kv_}, {latent_out});
+  outputs_.push_back(step_.activation(prefix + ".out", {rows, head_columns(model_.v_head_dim)}));
+  step_.kernel(prefix + ".absorb_v", "batched_gemm", DType::kBf16,
+               {{"batch", heads_, axis::kHeads},
+                {"m", rows.size, rows.name},
+                {"n", model_.v_head_dim},
+                {"k", model_.kv_lora_rank}},
+               {latent_out, v_b_}, {outputs_.back()});
+}
+
+// The whole attention of a layer as one op; it reads every weight that the op-by-op form has.
+void Mla::lower_module() {
+  if (is_sparse()) {
+    throw std::invalid_argument("model \"" + model_.name +
+                                "\": mla_form module has no kernel for sparse attention "
+                                "(index_topk), expected auto, absorbed or expanded");
+  }
+  const AxisRef kv_rank{axis::kLatent, model_.kv_lora_rank};
+  const AxisRef v_columns = head_columns(model_.v_head_dim);
+  const std::int64_t qk_head_dim = model_.qk_nope_head_dim + model_.qk_rope_head_dim;
+  const TensorId input = step_.block_norm("attn_norm", false);
+  const auto weight = [&](std::string_view name, std::initializer_list<AxisRef> axes) {
+    return step_.weight(name, weights_, axes);
+  };
+  kv_ = step_.tensor("kv_new", kv_dtype_, TensorRole::kKvCache,
+                     {step_.tokens(), {axis::kLatent, kv_width_}});
+  std::vector<TensorId> reads{input};
+  const AxisRef q_columns = head_columns(qk_head_dim);
+  if (model_.q_lora_rank > 0) {
+    const AxisRef q_rank{axis::kLatent, model_.q_lora_rank};
+    reads.push_back(weight("qkv_a_proj.weight",
+                           {{axis::kLatent, model_.q_lora_rank + kv_width_}, step_.hidden_axis()}));
+    reads.push_back(step_.weight("q_a_norm.weight", DType::kBf16, {q_rank}));
+    reads.push_back(weight("q_b_proj.weight", {q_columns, q_rank}));
+  } else {
+    reads.push_back(weight("q_proj.weight", {q_columns, step_.hidden_axis()}));
+    reads.push_back(weight("kv_a_proj.weight", {{axis::kLatent, kv_width_}, step_.hidden_axis()}));
+  }
+  reads.push_back(step_.weight("kv_a_norm.weight", DType::kBf16, {kv_rank}));
+  reads.push_back(weight("k_b_proj.weight", {head_columns(model_.qk_nope_head_dim), kv_rank}));
+  reads.push_back(weight("v_b_proj.weight", {v_columns, kv_rank}));
+  reads.push_back(weight("o_proj.weight", {step_.hidden_axis(), v_columns}));
+  const TensorId output = step_.block_output("attn_out");
+  const auto kv_bits = static_cast<std::int64_t>(8 * bytes_per_element(kv_dtype_));
+  if (shape_.prefill_tokens > 0) {
+    step_.kernel("mla_prefill", "mla_prefill_module", weights_,
+                 {{"batch", shape_.prefill_batch, axis::kSeqs},
+                  {"query", shape_.prefill_query},
+                  {"context", shape_.prefill_context},
+                  {"heads", heads_, axis::kHeads},
+                  {"hidden", model_.hidden_size, axis::kHidden},
+                  {"q_lora_rank", model_.q_lora_rank},
+                  {"kv_lora_rank", model_.kv_lora_rank},
+                  {"qk_nope_head_dim", model_.qk_nope_head_dim},
+                  {"qk_rope_head_dim", model_.qk_rope_head_dim},
+                  {"v_head_dim", model_.v_head_dim},
+                  {"kv_bits", kv_bits}},
+                 reads, {kv_, output});
+  }
+  if (shape_.num_decodes > 0) {
+    step_.kernel("mla_decode", "mla_decode_module", weights_,
+                 {{"batch", shape_.num_decodes, axis::kSeqs},
+                  {"context", shape_.decode_context},
+                  {"heads", heads_, axis::kHeads},
+                  {"hidden", model_.hidden_size, axis::kHidden},
+                  {"q_lora_rank", model_.q_lora_rank},
+                  {"kv_lora_rank", model_.kv_lora_rank},
+                  {"qk_nope_head_dim", model_.qk_nope_head_dim},
+                  {"qk_rope_head_dim", model_.qk_rope_head_dim},
+                  {"v_head_dim", model_.v_head_dim},
+                  {"kv_bits", kv_bits}},
+                 reads, {kv_, output});
+  }
+  step_.finish_block("attn_residual", output);
+}
+
+void Mla::lower() {
+  const MlaForm form = step_.options.mla_form;
+  if (form == MlaForm::kModule) {
+    lower_module();
+    return;
+  }
+  project();
+  if (shape_.prefill_tokens > 0) {
+    const AxisRef rows{axis::kTokens, shape_.prefill_tokens};
+    // Sparse attention gathers latents for each row, which only the absorbed form can use.
+    if (form == MlaForm::kAbsorbed || is_sparse()) {
+      const std::int64_t context = shape_.prefill_context + (shape_.prefill_query + 1) / 2;
+      lower_absorbed("mla_prefill", rows, attended(context));
+    } else {
+      lower_expanded("mla_prefill", rows, {"batch", shape_.prefill_batch, axis::kSeqs},
+                     shape_.prefill_query, shape_.prefill_context);
+    }
+  }
+  if (shape_.num_decodes > 0) {
+    const AxisRef rows{axis::kSeqs, shape_.num_decodes};
+    if (form == MlaForm::kExpanded) {
+      lower_expanded("mla_decode", rows, {"batch", shape_.num_decodes, axis::kSeqs}, 1,
+                     attended(shape_.decode_context) - 1);
+    } else {
+      lower_absorbed("mla_decode", rows, attended(shape_.decode_context));
+    }
+  }
+  const AxisRef columns = head_columns(model_.v_head_dim);
+  const TensorId output = step_.block_output("attn_out");
+  step_.linear({.name = "o_proj",
+                .inputs = step_.quantized("o_quant", outputs_, step_.tokens(), columns),
+                .rows = step_.tokens(),
+                .n = step_.hidden_axis(),
+                .k = columns,
+                .weights = weights_,
+                .output = output});
+  step_.finish_block("attn_residual", output);
+}
+
+}  // namespace
+
+void lower_mla(Lowering& step, const LayerConfig& /*layer*/) { Mla(step).lower(); }
+
+}  // namespace orrery

@@ -1,0 +1,281 @@
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "sim/model/config_reader.h"
+#include "sim/model/model.h"
+#include "sim/units/nearest.h"
+
+namespace orrery {
+namespace {
+
+// What a config.json does not say because it is fixed in the architecture's code.
+struct Architecture {
+  std::string_view model_type;
+  AttentionKind attention = AttentionKind::kGqa;
+  bool is_moe = false;
+  bool has_qkv_bias = false;        // biases on q, k, v whatever attention_bias says
+  bool o_proj_follows_bias = true;  // attention_bias also puts a bias on o_proj
+  bool has_qk_norm = false;
+  bool has_router_bias = false;
+  bool has_moe_bias = false;
+  bool has_shared_expert = false;  // one shared expert of the routed experts' size
+  std::string_view missing_block;  // a part of the architecture that no block here lowers
+};
+
+// One line per model_type; the classes are those of Hugging Face transformers and of vLLM.
+constexpr auto kArchitectures = std::to_array<Architecture>({
+    {.model_type = "llama"},
+    {.model_type = "mistral"},
+    {.model_type = "qwen2", .has_qkv_bias = true, .o_proj_follows_bias = false},
+    {.model_type = "qwen3", .has_qk_norm = true},
+    {.model_type = "qwen3_moe", .is_moe = true, .has_qk_norm = true},
+    {.model_type = "mixtral", .is_moe = true},
+    {.model_type = "deepseek_v2", .attention = AttentionKind::kMla, .is_moe = true},
+    {.model_type = "deepseek_v3",
+     .attention = AttentionKind::kMla,
+     .is_moe = true,
+     .has_router_bias = true},
+    {.model_type = "deepseek_v32",
+     .attention = AttentionKind::kMla,
+     .is_moe = true,
+     .has_router_bias = true},
+    {.model_type = "kimi_k2",
+     .attention = AttentionKind::kMla,
+     .is_moe = true,
+     .has_router_bias = true},
+    {.model_type = "kimi_k25",
+     .attention = AttentionKind::kMla,
+     .is_moe = true,
+     .has_router_bias = true},
+    {.model_type = "glm_moe_dsa",
+     .attention = AttentionKind::kMla,
+     .is_moe = true,
+     .has_router_bias = true},
+    {.model_type = "glm4_moe",
+     .is_moe = true,
+     .o_proj_follows_bias = false,
+     .has_router_bias = true},
+    {.model_type = "gpt_oss", .is_moe = true, .has_router_bias = true, .has_moe_bias = true},
+    {.model_type = "llama4", .is_moe = true, .has_shared_expert = true},
+    {.model_type = "llama4_text", .is_moe = true, .has_shared_expert = true},
+    {.model_type = "minimax_m2", .is_moe = true, .has_router_bias = true},
+    {.model_type = "step3_text", .attention = AttentionKind::kMfa, .is_moe = true},
+    {.model_type = "step3p7", .is_moe = true, .has_router_bias = true},
+    {.model_type = "qwen3_5_moe", .is_moe = true, .missing_block = "linear_attention"},
+});
+
+const Architecture& architecture(const ConfigReader& reader) {
+  const std::string model_type = reader.text("model_type");
+  std::vector<std::string_view> known;
+  for (const Architecture& entry : kArchitectures) {
+    if (entry.model_type == model_type) {
+      if (!entry.missing_block.empty()) {
+        reader.fail("model_type \"" + model_type + "\" has " + std::string(entry.missing_block) +
+                    " layers, for which there is no block here");
+      }
+      return entry;
+    }
+    known.push_back(entry.model_type);
+  }
+  if (model_type.empty()) reader.fail("missing model_type; a config.json names its architecture");
+  std::string names;
+  for (const std::string_view name : known) names.append(names.empty() ? "" : ", ").append(name);
+  reader.fail("model_type \"" + model_type + "\" has no lowering here, expected one of " + names +
+              "; the nearest is \"" + nearest(model_type, known) + "\"");
+}
+
+void read_attention(const ConfigReader& reader, const Architecture& arch, ModelConfig& model) {
+  model.attention_bias = arch.has_qkv_bias || reader.flag("attention_bias", false);
+  model.o_proj_bias = arch.o_proj_follows_bias && reader.flag("attention_bias", false);
+  model.use_qk_norm = arch.has_qk_norm || reader.flag("use_qk_norm", false);
+  model.num_attention_heads = reader.at(Field::kNumAttentionHeads);
+  const std::int64_t heads = model.num_attention_heads;
+
+  if (arch.attention == AttentionKind::kMla) {
+    reader.require(
+        {Field::kKvLoraRank, Field::kQkNopeHeadDim, Field::kQkRopeHeadDim, Field::kVHeadDim});
+    model.q_lora_rank = reader.get(Field::kQLoraRank, 0);
+    model.kv_lora_rank = reader.at(Field::kKvLoraRank);
+    model.qk_nope_head_dim = reader.at(Field::kQkNopeHeadDim);
+    model.qk_rope_head_dim = reader.at(Field::kQkRopeHeadDim);
+    model.v_head_dim = reader.at(Field::kVHeadDim);
+    // The latent cache has one head; configs fill these two with unrelated values.
+    model.num_key_value_heads = 1;
+    model.head_dim = model.qk_nope_head_dim + model.qk_rope_head_dim;
+    if (reader.find(Field::kIndexTopk)) {
+      reader.require({Field::kIndexNHeads, Field::kIndexHeadDim, Field::kQLoraRank});
+      model.index_topk = reader.at(Field::kIndexTopk);
+      model.index_n_heads = reader.at(Field::kIndexNHeads);
+      model.index_head_dim = reader.at(Field::kIndexHeadDim);
+    }
+    return;
+  }
+
+  model.num_key_value_heads = reader.get(Field::kNumKeyValueHeads, heads);
+  if (heads % model.num_key_value_heads != 0) {
+    reader.fail("num_attention_heads is " + std::to_string(heads) +
+                ", not a multiple of num_key_value_heads, " +
+                std::to_string(model.num_key_value_heads));
+  }
+  if (arch.attention == AttentionKind::kMfa) {
+    reader.require({Field::kShareQDim, Field::kHeadDim});
+    model.share_q_dim = reader.at(Field::kShareQDim);
+  }
+  if (!reader.find(Field::kHeadDim) && model.hidden_size % heads != 0) {
+    reader.fail("there is no head_dim and hidden_size, " + std::to_string(model.hidden_size) +
+                ", is not a multiple of num_attention_heads, " + std::to_string(heads));
+  }
+  model.head_dim = reader.get(Field::kHeadDim, model.hidden_size / heads);
+}
+
+void read_experts(const ConfigReader& reader, const Architecture& arch, ModelConfig& model) {
+  if (!arch.is_moe) return;
+  reader.require({Field::kNumExperts, Field::kNumExpertsPerTok});
+  model.num_experts = reader.at(Field::kNumExperts);
+  model.num_experts_per_tok = reader.at(Field::kNumExpertsPerTok);
+  if (model.num_experts_per_tok > model.num_experts) {
+    reader.fail("num_experts_per_tok is " + std::to_string(model.num_experts_per_tok) +
+                ", more than the " + std::to_string(model.num_experts) + " experts");
+  }
+  model.moe_intermediate_size =
+      reader.get(Field::kMoeIntermediateSize, reader.get(Field::kIntermediateSize, 0));
+  if (model.moe_intermediate_size == 0) reader.require({Field::kMoeIntermediateSize});
+  const std::int64_t num_shared =
+      reader.get(Field::kNumSharedExperts, arch.has_shared_expert ? 1 : 0);
+  model.shared_expert_intermediate_size =
+      reader.get(Field::kSharedExpertIntermediateSize, num_shared * model.moe_intermediate_size);
+  model.n_group = reader.get(Field::kNGroup, 1);
+  model.topk_group = reader.get(Field::kTopkGroup, model.n_group);
+  if (model.num_experts % model.n_group != 0 || model.topk_group > model.n_group) {
+    reader.fail("n_group is " + std::to_string(model.n_group) + " and topk_group " +
+                std::to_string(model.topk_group) + ", expected n_group to divide the " +
+                std::to_string(model.num_experts) + " experts and topk_group <= n_group");
+  }
+  model.moe_bias = arch.has_moe_bias;
+  model.router_bias = arch.has_router_bias;
+}
+
+// Whether layer `i` has routed experts, for each way in which configs say so.
+std::vector<bool> moe_layers(const ConfigReader& reader, const Architecture& arch,
+                             std::int64_t num_layers) {
+  std::vector<bool> result(static_cast<std::size_t>(num_layers), arch.is_moe);
+  if (!arch.is_moe) return result;
+
+  const auto listed = [&](std::string_view name, const std::vector<std::int64_t>& layers,
+                          bool is_moe) {
+    for (const std::int64_t layer : layers) {
+      if (layer < 0 || layer >= num_layers) {
+        reader.fail("field " + std::string(name) + " names layer " + std::to_string(layer) +
+                    ", expected layers from 0 to " + std::to_string(num_layers - 1));
+      }
+      result[static_cast<std::size_t>(layer)] = is_moe;
+    }
+  };
+  if (const auto layers = reader.integers("moe_layers_enum")) {
+    result.assign(result.size(), false);
+    listed("moe_layers_enum", *layers, true);
+    return result;
+  }
+
+  const std::int64_t first = reader.get(Field::kFirstKDenseReplace, 0);
+  const std::int64_t freq = reader.get(Field::kMoeLayerFreq, 1);
+  // Two names of one rule: every step-th layer is MoE, counted from the end of the first step.
+  const std::int64_t step =
+      reader.get(Field::kInterleaveMoeLayerStep, reader.get(Field::kDecoderSparseStep, 1));
+  if (first > num_layers) {
+    reader.fail("first_k_dense_replace is " + std::to_string(first) + ", more than the " +
+                std::to_string(num_layers) + " layers of num_hidden_layers");
+  }
+  for (std::int64_t i = 0; i < num_layers; ++i) {
+    result[static_cast<std::size_t>(i)] = i >= first && i % freq == 0 && (i + 1) % step == 0;
+  }
+  if (const auto layers = reader.integers("mlp_only_layers")) {
+    listed("mlp_only_layers", *layers, false);
+  }
+  return result;
+}
+
+// The window of each layer; 0 is full attention.
+std::vector<std::int64_t> windows(const ConfigReader& reader, std::int64_t num_layers) {
+  std::vector<std::int64_t> result(static_cast<std::size_t>(num_layers), 0);
+  const std::vector<std::string> types = reader.texts("layer_types");
+  if (!types.empty()) {
+    if (types.size() != result.size()) {
+      reader.fail("layer_types has " + std::to_string(types.size()) +
+                  " entries, expected one for each of the " + std::to_string(num_layers) +
+                  " layers of num_hidden_layers");
+    }
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      if (types[i] == "full_attention") continue;
+      if (types[i] == "sliding_attention") {
+        result[i] = reader.at(Field::kSlidingWindow);
+      } else if (types[i] == "chunked_attention") {
+        result[i] = reader.at(Field::kAttentionChunkSize);
+      } else {
+        reader.fail("layer " + std::to_string(i) + " is of type \"" + types[i] +
+                    "\", which has no block here; known are full_attention, sliding_attention, "
+                    "chunked_attention");
+      }
+    }
+    return result;
+  }
+  // Llama 4 attends inside chunks except in every fourth layer (Llama4TextConfig:
+  // no_rope_layer_interval = 4). A chunk is counted as a window, which is its upper bound.
+  if (const auto chunk = reader.find(Field::kAttentionChunkSize)) {
+    for (std::size_t i = 0; i < result.size(); ++i) result[i] = (i + 1) % 4 == 0 ? 0 : *chunk;
+  }
+  if (const auto window = reader.find(Field::kSlidingWindow);
+      window && reader.flag("use_sliding_window", true)) {
+    // Qwen2's max_window_layers: the first layers keep full attention.
+    const std::int64_t first =
+        reader.flag("use_sliding_window", false) ? reader.get(Field::kMaxWindowLayers, 0) : 0;
+    for (std::int64_t i = first; i < num_layers; ++i) result[static_cast<std::size_t>(i)] = *window;
+  }
+  return result;
+}
+
+}  // namespace
+
+ModelConfig model_config(std::string_view name, const ConfigFields& fields) {
+  const ConfigReader reader(name, fields);
+  const Architecture& arch = architecture(reader);
+  reader.require(
+      {Field::kHiddenSize, Field::kVocabSize, Field::kNumHiddenLayers, Field::kNumAttentionHeads});
+  ModelConfig model;
+  model.name = name;
+  model.model_type = reader.text("model_type");
+  model.hidden_size = reader.at(Field::kHiddenSize);
+  model.vocab_size = reader.at(Field::kVocabSize);
+  model.tie_word_embeddings = reader.flag("tie_word_embeddings", false);
+  model.max_position_embeddings = reader.get(Field::kMaxPositionEmbeddings, 0);
+  const std::int64_t num_layers = reader.at(Field::kNumHiddenLayers);
+  const std::vector<std::int64_t> window = windows(reader, num_layers);
+  read_attention(reader, arch, model);
+  read_experts(reader, arch, model);
+
+  const std::vector<bool> is_moe = moe_layers(reader, arch, num_layers);
+  for (std::size_t i = 0; i < is_moe.size(); ++i) {
+    LayerConfig layer{.attention = arch.attention, .sliding_window = window[i]};
+    if (is_moe[i]) {
+      layer.ffn = FfnKind::kMoe;
+    } else {
+      layer.intermediate_size =
+          reader.get(Field::kIntermediateSizeMlp, reader.get(Field::kIntermediateSize, 0));
+      if (layer.intermediate_size == 0) reader.require({Field::kIntermediateSize});
+    }
+    model.layers.push_back(layer);
+  }
+  const double expert_elements = 3.0 * static_cast<double>(model.num_experts) *
+                                 static_cast<double>(model.moe_intermediate_size) *
+                                 static_cast<double>(model.hidden_size * num_layers);
+  if (expert_elements > 1e15) {
+    reader.fail(
+        "the routed experts hold more than 10^15 parameters; check n_routed_experts, "
+        "moe_intermediate_size and num_hidden_layers");
+  }
+  return model;
+}
+
+}  // namespace orrery

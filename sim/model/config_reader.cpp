@@ -1,0 +1,202 @@
+#include "sim/model/config_reader.h"
+
+#include <charconv>
+#include <initializer_list>
+#include <stdexcept>
+
+#include "sim/units/text.h"
+
+namespace orrery {
+namespace {
+
+// Larger than any field of a model in use; keeps products of sizes inside 64 bits.
+constexpr std::int64_t kMaxSize = 1 << 20;
+
+struct FieldSpec {
+  Field field;
+  std::array<std::string_view, 4> names;  // the first is the one used in messages
+  std::int64_t least = 1;
+  std::int64_t most = kMaxSize;
+};
+
+// Every number that is read, by Field, with the names it has in different architectures.
+constexpr std::array<FieldSpec, static_cast<std::size_t>(Field::kNumFields)> kFields = {{
+    {Field::kHiddenSize, {"hidden_size"}},
+    {Field::kVocabSize, {"vocab_size"}},
+    {Field::kNumHiddenLayers, {"num_hidden_layers"}, 1, 4096},
+    {Field::kNumAttentionHeads, {"num_attention_heads"}},
+    {Field::kNumKeyValueHeads, {"num_key_value_heads", "num_attention_groups"}},
+    {Field::kHeadDim, {"head_dim"}},
+    {Field::kIntermediateSize, {"intermediate_size"}},
+    {Field::kIntermediateSizeMlp, {"intermediate_size_mlp"}},
+    {Field::kMaxPositionEmbeddings, {"max_position_embeddings"}, 1, std::int64_t{1} << 40},
+    {Field::kSlidingWindow, {"sliding_window"}, 1, std::int64_t{1} << 40},
+    {Field::kAttentionChunkSize, {"attention_chunk_size"}, 1, std::int64_t{1} << 40},
+    {Field::kMaxWindowLayers, {"max_window_layers"}, 0},
+    {Field::kQLoraRank, {"q_lora_rank"}},
+    {Field::kKvLoraRank, {"kv_lora_rank"}},
+    {Field::kQkNopeHeadDim, {"qk_nope_head_dim"}},
+    {Field::kQkRopeHeadDim, {"qk_rope_head_dim"}},
+    {Field::kVHeadDim, {"v_head_dim"}},
+    {Field::kIndexTopk, {"index_topk"}},
+    {Field::kIndexNHeads, {"index_n_heads"}},
+    {Field::kIndexHeadDim, {"index_head_dim"}},
+    {Field::kShareQDim, {"share_q_dim"}},
+    {Field::kNumExperts,
+     {"n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"}},
+    {Field::kNumExpertsPerTok, {"num_experts_per_tok", "experts_per_token", "moe_top_k"}},
+    {Field::kMoeIntermediateSize, {"moe_intermediate_size"}},
+    {Field::kSharedExpertIntermediateSize,
+     {"shared_expert_intermediate_size", "share_expert_dim", "shared_intermediate_size"},
+     0},
+    {Field::kNumSharedExperts, {"n_shared_experts"}, 0},
+    {Field::kNGroup, {"n_group"}},
+    {Field::kTopkGroup, {"topk_group"}},
+    {Field::kFirstKDenseReplace, {"first_k_dense_replace"}, 0},
+    {Field::kMoeLayerFreq, {"moe_layer_freq"}},
+    {Field::kDecoderSparseStep, {"decoder_sparse_step"}},
+    {Field::kInterleaveMoeLayerStep, {"interleave_moe_layer_step"}},
+}};
+
+// The table is indexed by Field.
+static_assert([] {
+  for (std::size_t i = 0; i < kFields.size(); ++i) {
+    if (static_cast<std::size_t>(kFields[i].field) != i) return false;
+  }
+  return true;
+}());
+
+std::string describe(const ConfigValue& value) {
+  struct {
+    std::string operator()(std::monostate) const { return "null"; }
+    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+    std::string operator()(std::int64_t number) const { return std::to_string(number); }
+    std::string operator()(double number) const { return format_number(number); }
+    std::string operator()(const std::string& text) const { return "the text \"" + text + "\""; }
+    std::string operator()(const std::vector<std::int64_t>&) const { return "a list of numbers"; }
+    std::string operator()(const std::vector<std::string>&) const { return "a list of texts"; }
+  } visitor;
+  return std::visit(visitor, value);
+}
+
+std::string range_text(const FieldSpec& spec) {
+  return "a whole number from " + std::to_string(spec.least) + " to " + std::to_string(spec.most);
+}
+
+}  // namespace
+
+ConfigReader::ConfigReader(std::string_view model, const ConfigFields& fields)
+    : model_(model), fields_(fields) {
+  const auto nested = fields.lower_bound("text_config.");
+  if (nested != fields.end() && nested->first.starts_with("text_config.")) prefix_ = "text_config.";
+
+  for (const FieldSpec& spec : kFields) {
+    auto& number = numbers_[static_cast<std::size_t>(spec.field)];
+    std::string_view first_name;
+    for (const std::string_view name : spec.names) {
+      const ConfigValue* found = name.empty() ? nullptr : value(name);
+      if (found == nullptr) continue;
+      const auto* whole = std::get_if<std::int64_t>(found);
+      if (whole == nullptr || *whole < spec.least || *whole > spec.most) {
+        fail("field " + std::string(name) + " is " + describe(*found) + ", expected " +
+             range_text(spec));
+      }
+      if (number && *number != *whole) {
+        fail("field " + std::string(name) + " is " + std::to_string(*whole) + " but " +
+             std::string(first_name) + " is " + std::to_string(*number) +
+             ", expected equal values: they are names of the same number");
+      }
+      number = *whole;
+      first_name = name;
+    }
+  }
+}
+
+const ConfigValue* ConfigReader::value(std::string_view name) const {
+  for (const std::string& key : {prefix_ + std::string(name), std::string(name)}) {
+    const auto found = fields_.find(key);
+    if (found != fields_.end() && !std::holds_alternative<std::monostate>(found->second)) {
+      return &found->second;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<std::int64_t> ConfigReader::find(Field field) const {
+  return numbers_[static_cast<std::size_t>(field)];
+}
+
+std::int64_t ConfigReader::get(Field field, std::int64_t otherwise) const {
+  return find(field).value_or(otherwise);
+}
+
+std::int64_t ConfigReader::at(Field field) const {
+  require({field});
+  return *find(field);
+}
+
+void ConfigReader::require(std::initializer_list<Field> fields) const {
+  std::string missing;
+  for (const Field field : fields) {
+    if (find(field)) continue;
+    if (!missing.empty()) missing += ", ";
+    missing += kFields[static_cast<std::size_t>(field)].names.front();
+  }
+  if (missing.empty()) return;
+  fail("missing " + missing + "; a config.json of model_type \"" + text("model_type") +
+       "\" needs these fields");
+}
+
+bool ConfigReader::flag(std::string_view name, bool otherwise) const {
+  const ConfigValue* found = value(name);
+  if (found == nullptr) return otherwise;
+  if (const auto* result = std::get_if<bool>(found)) return *result;
+  fail("field " + std::string(name) + " is " + describe(*found) + ", expected true or false");
+}
+
+std::string ConfigReader::text(std::string_view name) const {
+  // At the top first: a multimodal config names its own model_type there.
+  const auto top = fields_.find(std::string(name));
+  const ConfigValue* found = top != fields_.end() ? &top->second : value(name);
+  if (found == nullptr || std::holds_alternative<std::monostate>(*found)) return "";
+  if (const auto* result = std::get_if<std::string>(found)) return *result;
+  fail("field " + std::string(name) + " is " + describe(*found) + ", expected text");
+}
+
+std::vector<std::string> ConfigReader::texts(std::string_view name) const {
+  const ConfigValue* found = value(name);
+  if (found == nullptr) return {};
+  if (const auto* result = std::get_if<std::vector<std::string>>(found)) return *result;
+  const auto* numbers = std::get_if<std::vector<std::int64_t>>(found);
+  if (numbers != nullptr && numbers->empty()) return {};  // an empty list has no type
+  fail("field " + std::string(name) + " is " + describe(*found) + ", expected a list of texts");
+}
+
+std::optional<std::vector<std::int64_t>> ConfigReader::integers(std::string_view name) const {
+  const ConfigValue* found = value(name);
+  if (found == nullptr) return std::nullopt;
+  if (const auto* result = std::get_if<std::vector<std::int64_t>>(found)) return *result;
+  const auto* list = std::get_if<std::vector<std::string>>(found);
+  if (list != nullptr && list->empty()) return std::vector<std::int64_t>{};
+  if (const auto* joined = std::get_if<std::string>(found)) {
+    std::vector<std::int64_t> result;
+    const char* at = joined->data();
+    const char* const end = at + joined->size();
+    while (at != end) {
+      std::int64_t number = 0;
+      const auto parsed = std::from_chars(at, end, number);
+      if (parsed.ec != std::errc() || (parsed.ptr != end && *parsed.ptr != ',')) break;
+      result.push_back(number);
+      if (parsed.ptr == end) return result;
+      at = parsed.ptr + 1;
+    }
+  }
+  fail("field " + std::string(name) + " is " + describe(*found) +
+       ", expected a list of whole numbers");
+}
+
+void ConfigReader::fail(const std::string& message) const {
+  throw std::invalid_argument("model \"" + model_ + "\": " + message);
+}
+
+}  // namespace orrery

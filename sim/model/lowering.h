@@ -1,0 +1,122 @@
+#pragma once
+
+// What blocks share while one engine step is lowered: the shapes of the step, the plan so far, and
+// the few operations (linear layer, norm, quantisation) that every block is made of.
+//
+// Between blocks the step carries two tensors. With fuse_residual_norm, as vLLM does it, `hidden`
+// is what the last block computed and `residual` the sum of all before it; the next norm adds the
+// two. The first layer adds a residual of zeros, so that all layers are equal. Without it `hidden`
+// is the sum itself.
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/model/model.h"
+
+namespace orrery {
+
+// The batch as the kernels see it: prefill chunks of different lengths are one uniform batch with
+// the same tokens and the same causal work.
+struct StepShape {
+  std::int64_t tokens = 0;  // prefill_tokens + num_decodes
+  std::int64_t seqs = 0;    // rows of logits
+  std::int64_t prefill_tokens = 0;
+  std::int64_t prefill_batch = 0;
+  std::int64_t prefill_query = 0;
+  std::int64_t prefill_context = 0;
+  std::int64_t num_decodes = 0;
+  std::int64_t decode_context = 0;  // mean, the new token included
+};
+
+// With T = sum q, W = sum q (c + q/2) (new tokens times cached tokens that they attend, up to a
+// constant) over the chunks (q new tokens after c cached):
+//   q_eff = sum q^2 / T    batch = max(1, round(T / q_eff))    query = round(T / batch)
+//   context = max(0, round(W / T - query / 2)).
+// Equal chunks come back as they are. Throws std::invalid_argument on an empty or contradictory
+// batch.
+StepShape step_shape(const Batch& batch);
+
+struct AxisRef {
+  std::string_view name;
+  std::int64_t size = 0;
+};
+
+struct DimRef {
+  std::string_view name;
+  std::int64_t size = 0;
+  std::string_view axis;
+};
+
+// y[rows, n] = x[rows, k] w[n, k]; `inputs` are read in place of one x when parts of x were
+// computed by different ops.
+struct Linear {
+  std::string_view name;
+  std::vector<TensorId> inputs;
+  AxisRef rows;
+  AxisRef n;
+  AxisRef k;
+  DType weights = DType::kBf16;
+  bool has_bias = false;
+  TensorId output = -1;  // -1: a new activation
+};
+
+class Lowering {
+ public:
+  Lowering(const ModelConfig& model, const Batch& batch, const LoweringOptions& options);
+
+  const ModelConfig& model;
+  const LoweringOptions& options;
+  const StepShape step;
+  Plan plan;
+  TensorId hidden = -1;
+  TensorId embedding = -1;  // weight, shared with the LM head when tied
+
+  // Names of ops and tensors added from now on start with `prefix`.
+  void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
+
+  [[nodiscard]] AxisRef tokens() const { return {axis::kTokens, step.tokens}; }
+  [[nodiscard]] AxisRef hidden_axis() const { return {axis::kHidden, model.hidden_size}; }
+  [[nodiscard]] bool has_fp8_activations() const { return has_fp8_activations_; }
+
+  TensorId tensor(std::string_view name, DType dtype, TensorRole role,
+                  std::initializer_list<AxisRef> axes);
+  TensorId weight(std::string_view name, DType dtype, std::initializer_list<AxisRef> axes) {
+    return tensor(name, dtype, TensorRole::kWeight, axes);
+  }
+  TensorId activation(std::string_view name, std::initializer_list<AxisRef> axes) {
+    return tensor(name, DType::kBf16, TensorRole::kActivation, axes);
+  }
+  void kernel(std::string_view name, std::string_view kernel, DType dtype,
+              std::initializer_list<DimRef> dims, std::vector<TensorId> reads,
+              std::vector<TensorId> writes);
+
+  TensorId linear(Linear spec);
+  // RMS norm of x over `width`; the result is quantised if `is_quantised`.
+  TensorId rms_norm(std::string_view name, TensorId x, AxisRef rows, AxisRef width,
+                    bool is_quantised);
+  // The norm before a block, residual added; `is_quantised` as above.
+  TensorId block_norm(std::string_view name, bool is_quantised);
+  // The norm before linear layers that all take quantised input: fused or followed by `quantize`.
+  TensorId linear_input_norm(std::string_view name);
+  // FP8 copy of the parts of one activation of `width` columns, or `parts` as they are when linear
+  // layers take bf16.
+  std::vector<TensorId> quantized(std::string_view name, std::vector<TensorId> parts, AxisRef rows,
+                                  AxisRef width);
+
+  // Where the last op of a block writes, and what makes it part of `hidden`.
+  TensorId block_output(std::string_view name);
+  void finish_block(std::string_view name, TensorId output);
+
+ private:
+  std::string named(std::string_view name) const;
+
+  std::string prefix_;
+  GroupId ranks_ = 0;
+  TensorId residual_ = -1;
+  bool has_fp8_activations_ = false;
+};
+
+}  // namespace orrery

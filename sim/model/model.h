@@ -1,0 +1,142 @@
+#pragma once
+
+// A model as blocks, and its lowering: one engine step of a batch becomes the Plan of one rank that
+// holds the whole model. Parallel passes (sim/parallel) then shard that plan by axis names.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "sim/plan/plan.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+namespace axis {
+// Tokens routed over the expert group: all tokens of the instance, since routed experts are shared
+// by its data-parallel ranks. Data parallelism does not split this axis.
+inline constexpr std::string_view kRoutedTokens = "routed_tokens";
+}  // namespace axis
+
+// A config.json flattened: nested objects by dotted keys ("text_config.hidden_size"), lists of
+// scalars as vectors. Null values are kept as monostate.
+using ConfigValue = std::variant<std::monostate, bool, std::int64_t, double, std::string,
+                                 std::vector<std::int64_t>, std::vector<std::string>>;
+using ConfigFields = std::map<std::string, ConfigValue>;
+
+enum class AttentionKind : std::uint8_t { kGqa, kMla, kMfa };
+enum class FfnKind : std::uint8_t { kDense, kMoe };
+
+// Fields carry the names of Hugging Face's config.json.
+struct LayerConfig {
+  AttentionKind attention = AttentionKind::kGqa;
+  FfnKind ffn = FfnKind::kDense;
+  std::int64_t sliding_window = 0;     // 0: full attention
+  std::int64_t intermediate_size = 0;  // dense FFN columns of this layer; 0 for MoE layers
+  bool operator==(const LayerConfig&) const = default;
+};
+
+struct ModelConfig {
+  std::string name;
+  std::string model_type;
+  std::int64_t hidden_size = 0;
+  std::int64_t vocab_size = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_key_value_heads = 0;
+  std::int64_t head_dim = 0;
+  bool attention_bias = false;
+  bool o_proj_bias = false;
+  bool use_qk_norm = false;
+  bool tie_word_embeddings = false;
+  std::int64_t max_position_embeddings = 0;  // 0: the config does not say
+  // MLA
+  std::int64_t q_lora_rank = 0;  // 0: q is projected directly
+  std::int64_t kv_lora_rank = 0;
+  std::int64_t qk_nope_head_dim = 0;
+  std::int64_t qk_rope_head_dim = 0;
+  std::int64_t v_head_dim = 0;
+  std::int64_t index_topk = 0;  // sparse attention over the top-k cached tokens; 0: none
+  std::int64_t index_n_heads = 0;
+  std::int64_t index_head_dim = 0;
+  // MFA
+  std::int64_t share_q_dim = 0;
+  // MoE
+  std::int64_t num_experts = 0;
+  std::int64_t num_experts_per_tok = 0;
+  std::int64_t moe_intermediate_size = 0;
+  std::int64_t shared_expert_intermediate_size = 0;  // all shared experts together; 0: none
+  std::int64_t n_group = 1;
+  std::int64_t topk_group = 1;
+  bool moe_bias = false;  // expert projections carry biases
+  bool router_bias = false;
+  std::vector<LayerConfig> layers;
+  bool operator==(const ModelConfig&) const = default;
+};
+
+// Reads the fields of a Hugging Face config. Throws std::invalid_argument naming the missing or
+// contradictory field, or the architecture part that has no block here (linear attention, ...).
+ModelConfig model_config(std::string_view name, const ConfigFields& fields);
+
+// A run of new tokens of one request: `query` tokens after `context` already cached.
+struct PrefillChunk {
+  std::int64_t query = 0;
+  std::int64_t context = 0;
+  bool produces_token = true;  // the chunk ends its prompt, so a token is sampled
+  bool operator==(const PrefillChunk&) const = default;
+};
+
+// What one engine step computes: prefill chunks and one token for each of `num_decodes` sequences
+// whose contexts (the new token included) sum to `decode_context`.
+struct Batch {
+  std::vector<PrefillChunk> prefill;
+  std::int64_t num_decodes = 0;
+  std::int64_t decode_context = 0;
+  bool operator==(const Batch&) const = default;
+};
+std::int64_t num_tokens(const Batch& batch);
+std::int64_t num_sampled(const Batch& batch);
+
+struct Precision {
+  DType weights = DType::kBf16;  // of linear layers; norms, router, embedding stay bf16
+  // Routed experts where they differ (gpt-oss: mxfp4 experts, bf16 elsewhere); none: as `weights`.
+  std::optional<DType> expert_weights;
+  DType activations = DType::kBf16;  // inputs of linear layers (fp8: quantised before each)
+  DType kv_cache = DType::kBf16;
+  DType lm_head = DType::kBf16;
+  bool operator==(const Precision&) const = default;
+};
+
+enum class MlaForm : std::uint8_t {
+  kAuto,  // absorbed for decode, not absorbed for prefill
+  kAbsorbed,
+  kExpanded,
+  kModule  // the whole attention of a layer as one op, as engines' module tables measure it
+};
+
+struct LoweringOptions {
+  Precision precision;
+  MlaForm mla_form = MlaForm::kAuto;
+  bool fuse_residual_norm = true;  // residual add inside rms_norm
+  bool fuse_norm_quant = true;     // fp8 quantisation inside rms_norm and silu_mul
+};
+
+// The plan of one rank with the whole model. Equal consecutive layers are a Repeat.
+// Throws std::invalid_argument when the batch is empty or a part has no lowering.
+Plan lower(const ModelConfig& model, const Batch& batch, const LoweringOptions& options);
+
+struct ParameterCount {
+  std::int64_t total = 0;
+  std::int64_t active = 0;  // per token, embeddings included
+};
+ParameterCount count_parameters(const ModelConfig& model);
+
+// Bytes one cached token takes over all layers, unsharded (window layers count up to the window in
+// `kv_bytes`, which is exact for a sequence of `context` tokens).
+Bytes kv_bytes_per_token(const ModelConfig& model, DType kv_dtype);
+Bytes kv_bytes(const ModelConfig& model, DType kv_dtype, std::int64_t context);
+
+}  // namespace orrery

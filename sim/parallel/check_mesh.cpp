@@ -1,0 +1,181 @@
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "sim/model/layer_runs.h"
+#include "sim/parallel/parallel.h"
+
+namespace orrery {
+namespace {
+
+// Larger meshes than any machine here (10,000 GPUs) are typing errors; products stay in 64 bits.
+constexpr std::int64_t kMaxWays = 1 << 20;
+
+class MeshCheck {
+ public:
+  MeshCheck(const ModelConfig& model, const Mesh& mesh) : model_(model), mesh_(mesh) {}
+
+  void run() const {
+    check_sizes();
+    check_tensor();
+    check_experts();
+    check_pipeline();
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const {
+    throw std::invalid_argument("model \"" + model_.name + "\": " + message);
+  }
+
+  // `is_legal` for values from 1 to `most`: the ones next to `found`.
+  static std::string nearest_legal(std::string_view name, std::int64_t found, std::int64_t most,
+                                   const std::function<bool(std::int64_t)>& is_legal) {
+    std::string text = "; nearest legal " + std::string(name) + ": ";
+    std::int64_t below = std::min(found - 1, most);
+    while (below > 0 && !is_legal(below)) --below;
+    std::int64_t above = found + 1;
+    while (above <= most && !is_legal(above)) ++above;
+    const bool has_below = below > 0;
+    const bool has_above = above <= most;
+    if (has_below) text += std::to_string(below);
+    if (has_below && has_above) text += " or ";
+    if (has_above) text += std::to_string(above);
+    return has_below || has_above ? text : "";
+  }
+
+  void check_sizes() const {
+    const struct {
+      std::string_view name;
+      int size;
+    } sizes[] = {{"dp", mesh_.dp}, {"tp", mesh_.tp},
+                 {"cp", mesh_.cp}, {"ep", mesh_.ep},
+                 {"pp", mesh_.pp}, {"num_micro_batches", mesh_.num_micro_batches}};
+    for (const auto& entry : sizes) {
+      if (entry.size >= 1 && entry.size <= kMaxWays) continue;
+      fail(std::string(entry.name) + " is " + std::to_string(entry.size) + ", expected 1 to " +
+           std::to_string(kMaxWays));
+    }
+    const double total = static_cast<double>(mesh_.dp) * mesh_.tp * mesh_.cp * mesh_.pp;
+    if (total > static_cast<double>(kMaxWays)) {
+      fail("dp * tp * cp * pp is more than " + std::to_string(kMaxWays) + " ranks");
+    }
+    if (mesh_.cp != 1) {
+      fail("cp is " + std::to_string(mesh_.cp) +
+           ", but context parallelism is not implemented; expected 1");
+    }
+    if (mesh_.sp && mesh_.tp == 1) {
+      fail(
+          "sp is on with tp 1, expected tp >= 2: sequence parallelism splits tokens over tp ranks");
+    }
+  }
+
+  [[nodiscard]] bool has_latent_kv() const {
+    return !model_.layers.empty() && model_.layers.front().attention == AttentionKind::kMla;
+  }
+
+  // Key and value heads are split, or replicated when there are fewer than ranks.
+  [[nodiscard]] bool fits_kv_heads(std::int64_t tp) const {
+    const std::int64_t kv_heads = model_.num_key_value_heads;
+    return has_latent_kv() || kv_heads % tp == 0 || tp % kv_heads == 0;
+  }
+  // FFN columns that tp splits: of dense layers and of shared experts.
+  [[nodiscard]] std::set<std::int64_t> ffn_columns() const {
+    std::set<std::int64_t> columns;
+    for (const LayerConfig& layer : model_.layers) {
+      columns.insert(layer.ffn == FfnKind::kDense ? layer.intermediate_size
+                                                  : model_.shared_expert_intermediate_size);
+    }
+    columns.erase(0);
+    return columns;
+  }
+  [[nodiscard]] bool is_legal_tp(std::int64_t tp) const {
+    return model_.num_attention_heads % tp == 0 && fits_kv_heads(tp) &&
+           std::ranges::all_of(ffn_columns(),
+                               [&](std::int64_t columns) { return columns % tp == 0; });
+  }
+
+  void check_tensor() const {
+    const std::int64_t tp = mesh_.tp;
+    const auto legal = [&] {
+      return nearest_legal("tp", tp, model_.num_attention_heads,
+                           [&](std::int64_t value) { return is_legal_tp(value); });
+    };
+    if (model_.num_attention_heads % tp != 0) {
+      fail("tp " + std::to_string(tp) + " does not divide num_attention_heads " +
+           std::to_string(model_.num_attention_heads) + legal());
+    }
+    if (!fits_kv_heads(tp)) {
+      fail("tp " + std::to_string(tp) + " neither divides num_key_value_heads " +
+           std::to_string(model_.num_key_value_heads) + " nor is a multiple of it" + legal());
+    }
+    for (const std::int64_t columns : ffn_columns()) {
+      if (columns % tp == 0) continue;
+      fail("tp " + std::to_string(tp) + " does not divide the " + std::to_string(columns) +
+           " columns of intermediate_size (dense layers or shared experts)" + legal());
+    }
+  }
+
+  void check_experts() const {
+    const std::int64_t ep = mesh_.ep;
+    const std::int64_t ranks = static_cast<std::int64_t>(mesh_.dp) * mesh_.tp;
+    const std::int64_t columns = model_.moe_intermediate_size;
+    const std::int64_t redundant = mesh_.num_redundant_experts;
+    const std::int64_t experts = model_.num_experts + redundant;
+    if (redundant < 0 || redundant > kMaxWays || (redundant > 0 && ep == 1)) {
+      fail("num_redundant_experts is " + std::to_string(redundant) + " with ep " +
+           std::to_string(ep) + ", expected 0, or at least 1 with ep >= 2");
+    }
+    if (model_.num_experts == 0) {
+      if (ep == 1) return;
+      fail("ep is " + std::to_string(ep) + ", but the model has no routed experts; expected 1");
+    }
+    const auto is_legal = [&](std::int64_t value) {
+      return ranks % value == 0 && experts % value == 0 && columns % (ranks / value) == 0;
+    };
+    const std::string legal = nearest_legal("ep", ep, ranks, is_legal);
+    if (ranks % ep != 0) {
+      fail("ep " + std::to_string(ep) + " does not divide dp * tp = " + std::to_string(ranks) +
+           legal);
+    }
+    if (experts % ep != 0) {
+      fail("ep " + std::to_string(ep) + " does not divide the " +
+           std::to_string(model_.num_experts) + " routed and " + std::to_string(redundant) +
+           " redundant experts" + legal + "; or num_redundant_experts: " +
+           std::to_string((model_.num_experts + ep - 1) / ep * ep - model_.num_experts));
+    }
+    if (columns % (ranks / ep) != 0) {
+      fail("dp * tp / ep = " + std::to_string(ranks / ep) +
+           " does not divide moe_intermediate_size " + std::to_string(columns) + legal);
+    }
+  }
+
+  void check_pipeline() const {
+    const auto num_layers = static_cast<std::int64_t>(model_.layers.size());
+    if (mesh_.pp > num_layers) {
+      fail("pp " + std::to_string(mesh_.pp) + " is more than the " + std::to_string(num_layers) +
+           " layers; nearest legal pp: " + std::to_string(num_layers));
+    }
+    std::int64_t num_units = 0;
+    for (const LayerRun& run : layer_runs(model_.layers)) num_units += run.count;
+    if (mesh_.pp > num_units) {
+      fail("pp " + std::to_string(mesh_.pp) + " is more than the " + std::to_string(num_units) +
+           " groups in which unlike layers repeat; nearest legal pp: " + std::to_string(num_units));
+    }
+    if (mesh_.pp == 1 && mesh_.num_micro_batches > 1) {
+      fail("num_micro_batches is " + std::to_string(mesh_.num_micro_batches) +
+           " with pp 1, expected 1: micro-batches fill the stages of a pipeline");
+    }
+  }
+
+  const ModelConfig& model_;
+  const Mesh& mesh_;
+};
+
+}  // namespace
+
+void check_mesh(const ModelConfig& model, const Mesh& mesh) { MeshCheck(model, mesh).run(); }
+
+}  // namespace orrery

@@ -1,0 +1,184 @@
+// Expert parallelism (GShard, arXiv 2006.16668): routed experts lie on ep x (dp tp / ep) ranks,
+// whole experts over ep and slices of their columns over the rest. With one data-parallel rank all
+// ranks have all tokens and the tensor pass adds up the results. With more, tokens and results
+// travel:
+//
+//   all_to_all:  dispatch tokens topk rows -> experts -> combine -> [all_gather over tp]
+//   all_gather:  all_gather over dp -> experts -> reduce_scatter over dp -> [all_reduce over tp]
+//
+// Ranks of a tp group hold the same tokens, so with all_to_all each sends a slice of them.
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "sim/parallel/rewrite.h"
+
+namespace orrery {
+namespace {
+
+bool is_routed_axis(std::string_view name) {
+  return name == axis::kExperts || name == axis::kExpertFfn;
+}
+
+class ExpertPass {
+ public:
+  ExpertPass(const Plan& plan, const Mesh& mesh)
+      : source_(plan), mesh_(mesh), rewrite_(plan, 1), stage_ranks_(mesh.dp * mesh.tp) {
+    if (stage_ranks_ % mesh.ep != 0) {
+      throw std::invalid_argument("ep is " + std::to_string(mesh.ep) +
+                                  ", expected a divisor of dp * tp, " +
+                                  std::to_string(stage_ranks_));
+    }
+  }
+
+  Plan run() {
+    const auto share = [&](std::string_view name, std::int64_t size) {
+      return share_of(name, size);
+    };
+    rewrite_.copy_tensors([&](Tensor& tensor) { shard_axes(tensor, share); });
+    for (OpId id = 0; static_cast<std::size_t>(id) < source_.ops().size(); ++id) {
+      Op op = source_.ops()[static_cast<std::size_t>(id)];
+      rewrite_.begin(id);
+      auto* kernel = std::get_if<KernelOp>(&op.body);
+      const bool is_routed =
+          kernel != nullptr && std::ranges::any_of(kernel->dims, is_routed_axis, &Dim::axis);
+      if (!is_routed) {
+        rewrite_.copy(id, std::move(op));
+        continue;
+      }
+      for (Dim& entry : kernel->dims) {
+        entry.size = share_of(entry.axis, entry.size);
+        if (entry.name == "experts_total") entry.size += mesh_.num_redundant_experts;
+      }
+      if (mesh_.dp == 1) {
+        rewrite_.copy(id, std::move(op));
+      } else if (uses_all_to_all(mesh_)) {
+        exchange_by_all_to_all(id, std::move(op));
+      } else {
+        exchange_by_all_gather(id, std::move(op));
+      }
+    }
+    return rewrite_.finish();
+  }
+
+ private:
+  [[nodiscard]] std::int64_t share_of(std::string_view name, std::int64_t size) const {
+    if (name == axis::kExperts) {
+      return exact_share(name, size + mesh_.num_redundant_experts, mesh_.ep);
+    }
+    if (name == axis::kExpertFfn) return exact_share(name, size, stage_ranks_ / mesh_.ep);
+    return size;
+  }
+
+  [[nodiscard]] bool is_activation(TensorId id) const {
+    return rewrite_.tensor(id).role != TensorRole::kWeight;
+  }
+
+  TensorId with_rows(TensorId id, std::string_view suffix, std::int64_t rows) {
+    std::vector<Axis> axes = rewrite_.tensor(id).axes;
+    for (Axis& entry : axes) {
+      if (entry.name == axis::kTokens) entry.size = rows;
+    }
+    return rewrite_.add_tensor_like(id, suffix, axes);
+  }
+
+  [[nodiscard]] std::int64_t rows_of(TensorId id) const {
+    const Tensor& tensor = rewrite_.tensor(id);
+    const auto tokens = std::ranges::find(tensor.axes, axis::kTokens, &Axis::name);
+    if (tokens == tensor.axes.end()) {
+      throw std::invalid_argument("tensor \"" + tensor.name +
+                                  "\" of a routed op has no axis tokens, expected one");
+    }
+    return tokens->size;
+  }
+
+  void collective(const std::string& name, CollectiveKind kind, DType dtype, Bytes bytes, int size,
+                  int stride, const std::vector<TensorId>& reads,
+                  const std::vector<TensorId>& writes, GroupId ranks) {
+    rewrite_.insert_collectives(name, {.kind = kind, .dtype = dtype, .bytes_per_rank = bytes},
+                                rewrite_.groups_of(ranks, size, stride), reads, writes);
+  }
+
+  void exchange_by_all_gather(OpId id, Op op) {
+    const GroupId ranks = rewrite_.group(op.ranks);
+    const int stride = mesh_.cp * mesh_.tp;
+    const std::string name = op.name;
+    std::vector<TensorId> parts;
+    std::vector<TensorId> wholes;
+    Bytes contribution;
+    for (TensorId& read : op.reads) {
+      if (!is_activation(read)) continue;
+      parts.push_back(read);
+      contribution += bytes_of(rewrite_.tensor(read));
+      read = with_rows(read, ".all", mesh_.dp * rows_of(read));
+      wholes.push_back(read);
+    }
+    collective(name + ".all_gather", CollectiveKind::kAllGather,
+               rewrite_.tensor(parts.front()).dtype, contribution, mesh_.dp, stride, parts, wholes,
+               ranks);
+    const TensorId output = op.writes.front();
+    const TensorId whole = with_rows(output, ".all", mesh_.dp * rows_of(output));
+    op.writes.front() = whole;
+    rewrite_.copy(id, std::move(op));
+    collective(name + ".reduce_scatter", CollectiveKind::kReduceScatter,
+               rewrite_.tensor(whole).dtype, bytes_of(rewrite_.tensor(whole)), mesh_.dp, stride,
+               {whole}, {output}, ranks);
+  }
+
+  void exchange_by_all_to_all(OpId id, Op op) {
+    const auto& kernel = std::get<KernelOp>(op.body);
+    const GroupId ranks = rewrite_.group(op.ranks);
+    const std::string name = op.name;
+    const std::int64_t topk = dim(kernel.dims, "topk");
+    const std::int64_t routed_rows = ceil_div(dim(kernel.dims, "tokens") * topk, mesh_.ep);
+
+    // The first activation holds the rows, the others (routing) go with them.
+    std::vector<TensorId> sent;
+    std::vector<TensorId> reads;
+    for (const TensorId read : op.reads) (is_activation(read) ? sent : reads).push_back(read);
+    const std::int64_t sent_rows = ceil_div(rows_of(sent.front()), mesh_.tp) * topk;
+    const auto row_bytes = [&](TensorId tensor) {
+      return bytes_of(rewrite_.tensor(tensor)) / static_cast<double>(rows_of(tensor));
+    };
+    const TensorId dispatched = with_rows(sent.front(), ".dispatched", routed_rows);
+    collective(name + ".dispatch", CollectiveKind::kAllToAll, rewrite_.tensor(dispatched).dtype,
+               row_bytes(dispatched) * static_cast<double>(sent_rows), stage_ranks_, mesh_.cp, sent,
+               {dispatched}, ranks);
+    reads.insert(reads.begin(), dispatched);
+    op.reads = reads;
+
+    const TensorId output = op.writes.front();
+    const TensorId computed = with_rows(output, ".computed", routed_rows);
+    op.writes.front() = computed;
+    rewrite_.copy(id, std::move(op));
+
+    const bool is_sliced = mesh_.tp > 1;
+    const TensorId combined =
+        is_sliced ? with_rows(output, ".slice", ceil_div(rows_of(output), mesh_.tp)) : output;
+    collective(name + ".combine", CollectiveKind::kAllToAll, rewrite_.tensor(output).dtype,
+               row_bytes(computed) * static_cast<double>(sent_rows), stage_ranks_, mesh_.cp,
+               {computed}, {combined}, ranks);
+    if (is_sliced) {
+      collective(name + ".all_gather", CollectiveKind::kAllGather, rewrite_.tensor(output).dtype,
+                 bytes_of(rewrite_.tensor(combined)), mesh_.tp, 1, {combined}, {output}, ranks);
+    }
+  }
+
+  const Plan& source_;
+  const Mesh& mesh_;
+  Rewrite rewrite_;
+  int stage_ranks_;
+};
+
+}  // namespace
+
+bool expert_applies(const Plan& plan, const Mesh& mesh) {
+  if (mesh.dp * mesh.tp == 1) return false;
+  return std::ranges::any_of(plan.tensors(), [](const Tensor& tensor) {
+    return tensor.role == TensorRole::kWeight && has_axis(tensor, axis::kExperts);
+  });
+}
+
+Plan expert_pass(const Plan& plan, const Mesh& mesh) { return ExpertPass(plan, mesh).run(); }
+
+}  // namespace orrery

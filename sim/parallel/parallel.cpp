@@ -1,0 +1,86 @@
+#include "sim/parallel/parallel.h"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <utility>
+
+#include "sim/model/layer_runs.h"
+#include "sim/parallel/rewrite.h"
+
+namespace orrery {
+namespace {
+
+constexpr auto kPasses = std::to_array<ParallelPass>({
+    {.name = "data",
+     .summary = "each dp rank, and each micro-batch, has its share of the rows",
+     .applies = data_applies,
+     .apply = data_pass},
+    {.name = "tensor",
+     .summary = "heads, FFN columns and vocabulary over tp; all_reduce of partial results",
+     .applies = tensor_applies,
+     .apply = tensor_pass},
+    {.name = "expert",
+     .summary = "routed experts over ep, their columns over the rest; tokens exchanged over dp",
+     .applies = expert_applies,
+     .apply = expert_pass},
+    {.name = "sequence",
+     .summary = "norms on tokens / tp; all_reduce becomes reduce_scatter and all_gather",
+     .applies = sequence_applies,
+     .apply = sequence_pass},
+    {.name = "pipeline",
+     .summary = "layers over stages, micro-batches one after another, send_recv in between",
+     .applies = pipeline_applies,
+     .apply = pipeline_pass},
+});
+
+}  // namespace
+
+int num_ranks(const Mesh& mesh) { return mesh.dp * mesh.tp * mesh.cp * mesh.pp; }
+
+std::span<const ParallelPass> parallel_passes() { return kPasses; }
+
+Plan parallelize(const Plan& plan, const Mesh& mesh) {
+  if (mesh.cp != 1) {
+    throw std::invalid_argument("cp is " + std::to_string(mesh.cp) +
+                                ", but context parallelism is not implemented; expected 1");
+  }
+  Plan result;
+  const Plan* latest = &plan;
+  for (const ParallelPass& pass : kPasses) {
+    if (!pass.applies(*latest, mesh)) continue;
+    result = pass.apply(*latest, mesh);
+    latest = &result;
+  }
+  if (latest == &plan) return plan;
+  return result;
+}
+
+Bytes kv_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dtype,
+                        std::int64_t context) {
+  const std::vector<LayerRun> runs = layer_runs(model.layers);
+  std::int64_t num_units = 0;
+  for (const LayerRun& run : runs) num_units += run.count;
+  const std::vector<std::int64_t> shares = stage_shares(num_units, mesh.pp);
+
+  ModelConfig part = model;
+  part.num_key_value_heads = std::max<std::int64_t>(1, model.num_key_value_heads / mesh.tp);
+  Bytes most;
+  std::size_t stage = 0;
+  std::int64_t units = 0;
+  part.layers.clear();
+  for (const LayerRun& run : runs) {
+    for (std::int64_t copy = 0; copy < run.count; ++copy) {
+      const auto first = model.layers.begin() + run.first + copy * run.period;
+      part.layers.insert(part.layers.end(), first, first + run.period);
+      if (++units < shares[stage]) continue;
+      most = std::max(most, kv_bytes(part, kv_dtype, context));
+      part.layers.clear();
+      units = 0;
+      ++stage;
+    }
+  }
+  return most;
+}
+
+}  // namespace orrery

@@ -1,0 +1,69 @@
+#pragma once
+
+// Passes Plan -> Plan over named axes. A pass knows no model and no topology: it shards axes, grows
+// rank sets and inserts the collectives that its sharding implies.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/model/model.h"
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+// How tokens reach routed experts on other data-parallel ranks, and how results come back.
+//   kAllToAll   dispatch and combine of tokens * topk rows; needs ep == dp * tp
+//   kAllGather  all_gather of all tokens over dp, reduce_scatter of the results; also what a mesh
+//               with ep < dp * tp does, whose ranks each hold a slice of their experts' columns
+enum class ExpertComm : std::uint8_t { kAllToAll, kAllGather };
+
+// How many ways each strategy splits one instance of a model. Attention runs on dp x tp ranks
+// (cp, sp inside them), routed experts on ep x (dp*tp/ep) ranks of the same stage; pp stages follow
+// each other. ranks = dp * tp * cp * pp. Rank order, slowest first: pp, dp, cp, tp.
+//
+//   dp=2 tp=2 pp=2:   stage 0 | dp 0: rank 0 1 | dp 1: rank 2 3 |
+//                     stage 1 | dp 0: rank 4 5 | dp 1: rank 6 7 |     tp groups 01 23 45 67
+struct Mesh {
+  int dp = 1;
+  int tp = 1;
+  int cp = 1;
+  int ep = 1;
+  int pp = 1;
+  bool sp = false;  // shard norms over tp along tokens (all_reduce -> reduce_scatter + all_gather)
+  int num_micro_batches = 1;                       // pp only
+  ExpertComm expert_comm = ExpertComm::kAllToAll;  // dp > 1 with routed experts only
+  // Copies of hot experts, so that ep divides the experts in all (DeepSeek-V3 report,
+  // section 3.4.2: 256 + 64 on 320 ranks). Routing is balanced over all of them.
+  int num_redundant_experts = 0;
+  bool operator==(const Mesh&) const = default;
+};
+[[nodiscard]] int num_ranks(const Mesh& mesh);
+
+// Throws std::invalid_argument when the mesh cannot hold the model: says which divisibility rule
+// failed (heads % tp, experts % ep, layers >= pp, ...) and the nearest legal values.
+void check_mesh(const ModelConfig& model, const Mesh& mesh);
+
+struct ParallelPass {
+  std::string_view name;
+  std::string_view summary;
+  // Whether the pass changes this plan; `parallelize` skips those that do not.
+  bool (*applies)(const Plan& plan, const Mesh& mesh);
+  Plan (*apply)(const Plan& plan, const Mesh& mesh);
+};
+// In the order in which they apply.
+std::span<const ParallelPass> parallel_passes();
+
+// All passes for the mesh over a plan of one rank. The batch lowered into `plan` is that of the
+// whole instance; the data pass gives each dp rank its (rounded up) share. Throws
+// std::invalid_argument when an axis does not divide (check_mesh says it better) or cp > 1.
+Plan parallelize(const Plan& plan, const Mesh& mesh);
+
+// Bytes that one cached sequence of `context` tokens takes on the rank that holds most of it: its
+// stage's layers, its share of the KV heads (whole latents for MLA).
+Bytes kv_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dtype,
+                        std::int64_t context);
+
+}  // namespace orrery

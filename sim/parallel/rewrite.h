@@ -1,0 +1,106 @@
+#pragma once
+
+// What passes share: copying a plan op by op with ops inserted in between, and collectives over
+// every group of ranks that a split makes.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/parallel/parallel.h"
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// size / ways. Throws std::invalid_argument naming the axis when it does not divide.
+std::int64_t exact_share(std::string_view axis, std::int64_t size, std::int64_t ways);
+
+bool has_axis(const Tensor& tensor, std::string_view axis);
+
+// Applies share(axis name, size) -> size to every axis or dim that has a name.
+template <typename Share>
+void shard_axes(Tensor& tensor, const Share& share) {
+  for (Axis& entry : tensor.axes) entry.size = share(entry.name, entry.size);
+}
+
+// Stages of a pipeline: the repeat copies each takes, as even as possible. What is left over goes
+// to the stages before the last, which holds the LM head, from the back (as vLLM's get_pp_indices).
+std::vector<std::int64_t> stage_shares(std::int64_t num_units, int num_stages);
+
+// A copy of `source` in the making. Every rank r of the source becomes the ranks
+// ways * r ... ways * r + ways - 1; tensor ids are kept, later tensors are appended.
+//
+//   for each op of the source:   if (at_run_boundary(id)) insert(...);   // outside the run
+//                                begin(id);
+//                                insert(...);                            // inside the run
+//                                copy(id, std::move(op));
+//   finish();
+class Rewrite {
+ public:
+  Rewrite(const Plan& source, int ways);
+
+  // Group of the new plan for a group of the source.
+  [[nodiscard]] GroupId group(GroupId source_group) const {
+    return groups_[static_cast<std::size_t>(source_group)];
+  }
+  // Copies all tensors, each changed by change(tensor) first.
+  template <typename Change>
+  void copy_tensors(const Change& change) {
+    for (const Tensor& original : source_.tensors()) {
+      Tensor tensor = original;
+      tensor.ranks = group(tensor.ranks);
+      change(tensor);
+      plan_.add_tensor(std::move(tensor));
+    }
+  }
+  [[nodiscard]] const Tensor& tensor(TensorId id) const {
+    return plan_.tensors()[static_cast<std::size_t>(id)];
+  }
+  // A new tensor like `id` under the name "<name><suffix>".
+  TensorId add_tensor_like(TensorId id, std::string_view suffix, const std::vector<Axis>& axes);
+
+  // Whether a repeated run starts or ends at this op of the source. What is inserted before begin()
+  // stands outside a run that starts here, and inside one that ends here.
+  [[nodiscard]] bool at_run_boundary(OpId id) const;
+  void begin(OpId id);
+  // `op` is the source's op `id`, perhaps changed; its ranks and `after` are still the source's.
+  void copy(OpId id, Op op);
+  // Leaves op `id` out; `after` it is after what came before it.
+  void drop(OpId id);
+  OpId insert(Op op) { return plan_.add_op(std::move(op)); }
+  // One collective for each of `groups`. Names get the group's first rank when there are several.
+  void insert_collectives(std::string_view name, CommOp body, const std::vector<GroupId>& groups,
+                          const std::vector<TensorId>& reads, const std::vector<TensorId>& writes);
+  // Groups of `size` ranks of the new plan's `ranks` that lie `stride` apart.
+  std::vector<GroupId> groups_of(GroupId ranks, int size, int stride);
+
+  [[nodiscard]] Plan finish();
+
+ private:
+  const Plan& source_;
+  Plan plan_;
+  std::vector<GroupId> groups_;   // by group of the source
+  std::vector<OpId> first_;       // by op of the source: where what stands for it begins
+  std::vector<OpId> copies_;      // by op of the source: the op itself
+  std::vector<bool> boundaries_;  // by op of the source, one more at the end
+};
+
+// The passes, in files of their own.
+bool data_applies(const Plan& plan, const Mesh& mesh);
+Plan data_pass(const Plan& plan, const Mesh& mesh);
+bool tensor_applies(const Plan& plan, const Mesh& mesh);
+Plan tensor_pass(const Plan& plan, const Mesh& mesh);
+bool expert_applies(const Plan& plan, const Mesh& mesh);
+Plan expert_pass(const Plan& plan, const Mesh& mesh);
+bool sequence_applies(const Plan& plan, const Mesh& mesh);
+Plan sequence_pass(const Plan& plan, const Mesh& mesh);
+bool pipeline_applies(const Plan& plan, const Mesh& mesh);
+Plan pipeline_pass(const Plan& plan, const Mesh& mesh);
+
+// Whether results of routed experts come back by all_to_all, so that they are whole on arrival.
+bool uses_all_to_all(const Mesh& mesh);
+
+}  // namespace orrery

@@ -1,0 +1,231 @@
+// Tensor parallelism (Megatron-LM, arXiv 1909.08053): heads, FFN columns and vocabulary are split
+// over tp ranks. An op that sums over a split axis leaves a partial result, which is reduced where
+// it is first needed; adding two partial results gives one, so routed and shared experts share a
+// reduction.
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
+#include "kernels/kernel_spec.h"
+#include "sim/parallel/rewrite.h"
+
+namespace orrery {
+namespace {
+
+// Attention of the plan before it is split. Key and value heads are replicated where there are
+// fewer than ranks, so columns that hold query, key and value heads do not shrink evenly.
+struct HeadLayout {
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 1;
+  std::int64_t head_dim = 0;
+};
+
+HeadLayout head_layout(const Plan& plan) {
+  HeadLayout layout;
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr) continue;
+    HeadLayout found;
+    for (const Dim& entry : kernel->dims) {
+      if (entry.name == "heads" && entry.axis == axis::kHeads) found.heads = entry.size;
+      if (entry.name == "kv_heads") found.kv_heads = entry.size;
+      if (entry.name == "head_dim") found.head_dim = entry.size;
+    }
+    if (found.heads == 0) continue;
+    if (layout.heads != 0 && (layout.heads != found.heads || layout.kv_heads != found.kv_heads)) {
+      throw std::invalid_argument(
+          "op \"" + op.name + "\" has " + std::to_string(found.heads) + " heads and " +
+          std::to_string(found.kv_heads) + " kv_heads, expected those of the layers before, " +
+          std::to_string(layout.heads) + " and " + std::to_string(layout.kv_heads));
+    }
+    layout = found;
+  }
+  return layout;
+}
+
+class TensorShares {
+ public:
+  TensorShares(const Plan& plan, int tp) : tp_(tp), layout_(head_layout(plan)) {}
+
+  // `unit`: columns per head of a fused axis.
+  [[nodiscard]] std::int64_t share(std::string_view name, std::int64_t size,
+                                   std::int64_t unit) const {
+    if (name == axis::kHeads || name == axis::kFfn) return exact_share(name, size, tp_);
+    if (name == axis::kVocab) return ceil_div(size, tp_);  // padded
+    if (name == axis::kKvHeads) return kv_share(size);
+    if (name != axis::kQkv) return size;
+    const std::int64_t query = layout_.heads * unit;
+    if (layout_.heads == 0 || size < query) {
+      throw std::invalid_argument("axis qkv of size " + std::to_string(size) +
+                                  " has no attention op whose heads it holds");
+    }
+    return exact_share(axis::kHeads, query, tp_) + kv_share(size - query);
+  }
+  [[nodiscard]] std::int64_t of_tensor(std::string_view name, std::int64_t size) const {
+    return share(name, size, layout_.head_dim);
+  }
+  // Dims of one kernel call; those that must be whole stay so.
+  void shard(Dims& dims, const KernelSpec& spec) const {
+    const bool counts_heads = std::ranges::find(dims, "head_dim", &Dim::name) != dims.end();
+    const std::int64_t unit = counts_heads ? 1 : layout_.head_dim;
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      if (i < spec.dims.size() && spec.dims[i].must_be_whole) continue;
+      dims[i].size = share(dims[i].axis, dims[i].size, unit);
+    }
+  }
+
+  static bool splits(std::string_view name) {
+    constexpr auto kSplit = std::to_array<std::string_view>(
+        {axis::kHeads, axis::kKvHeads, axis::kQkv, axis::kFfn, axis::kVocab});
+    return std::ranges::find(kSplit, name) != kSplit.end();
+  }
+
+ private:
+  [[nodiscard]] std::int64_t kv_share(std::int64_t size) const {
+    if (layout_.kv_heads % tp_ == 0) return size / tp_;
+    if (tp_ % layout_.kv_heads == 0) return size / layout_.kv_heads;
+    return exact_share(axis::kKvHeads, layout_.kv_heads, tp_);
+  }
+
+  std::int64_t tp_;
+  HeadLayout layout_;
+};
+
+class TensorPass {
+ public:
+  TensorPass(const Plan& plan, const Mesh& mesh)
+      : source_(plan), mesh_(mesh), shares_(plan, mesh.tp), rewrite_(plan, mesh.tp) {}
+
+  Plan run() {
+    rewrite_.copy_tensors([&](Tensor& tensor) {
+      shard_axes(tensor, [&](std::string_view name, std::int64_t size) {
+        return shares_.of_tensor(name, size);
+      });
+    });
+    const auto num_ops = static_cast<OpId>(source_.ops().size());
+    for (OpId id = 0; id < num_ops; ++id) {
+      const Op& op = source_.ops()[static_cast<std::size_t>(id)];
+      // A run's copies must find tensors as they left them.
+      if (rewrite_.at_run_boundary(id)) reduce_all();
+      rewrite_.begin(id);
+      copy(id, op);
+    }
+    if (num_ops > 0) reduce_all();
+    return rewrite_.finish();
+  }
+
+ private:
+  void copy(OpId id, Op op) {
+    auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr) {
+      rewrite_.copy(id, std::move(op));
+      return;
+    }
+    const KernelSpec& spec = kernel_spec(kernel->kernel);
+    bool leaves_partial = false;
+    for (std::size_t i = 0; i < kernel->dims.size() && i < spec.dims.size(); ++i) {
+      const std::string& name = kernel->dims[i].axis;
+      if (spec.dims[i].is_contraction && sums_over_ranks(name)) leaves_partial = true;
+      if (spec.dims[i].must_be_whole && TensorShares::splits(name)) gather(op, name);
+    }
+    const bool adds_partials = kernel->kernel == "residual_add" && can_add_partial(op.reads);
+    for (const TensorId read : op.reads) adds_partials ? forget(read) : reduce(read);
+    for (const TensorId written : op.writes) {
+      if (source_.tensors()[static_cast<std::size_t>(written)].role == TensorRole::kKvCache)
+        continue;
+      forget(written);
+      if (leaves_partial || adds_partials) {
+        pending_.push_back({.tensor = written, .ranks = op.ranks, .producer = op.name});
+      }
+    }
+    shares_.shard(kernel->dims, spec);
+    rewrite_.copy(id, std::move(op));
+  }
+
+  // Routed experts lie on tp ranks too, unless an all_to_all brings their results back whole.
+  [[nodiscard]] bool sums_over_ranks(std::string_view name) const {
+    if (name == axis::kExperts || name == axis::kExpertFfn) return !uses_all_to_all(mesh_);
+    return TensorShares::splits(name);
+  }
+
+  struct Partial {
+    TensorId tensor;
+    GroupId ranks;  // of the source
+    std::string producer;
+  };
+
+  // All partial, and this op is the only one to read them.
+  [[nodiscard]] bool can_add_partial(const std::vector<TensorId>& ids) const {
+    return std::ranges::all_of(ids, [&](TensorId id) {
+      const auto reads_it = [&](const Op& op) {
+        return std::ranges::find(op.reads, id) != op.reads.end();
+      };
+      return std::ranges::find(pending_, id, &Partial::tensor) != pending_.end() &&
+             std::ranges::count_if(source_.ops(), reads_it) == 1;
+    });
+  }
+  void forget(TensorId id) {
+    std::erase_if(pending_, [&](const Partial& entry) { return entry.tensor == id; });
+  }
+
+  void reduce(TensorId id) {
+    const auto entry = std::ranges::find(pending_, id, &Partial::tensor);
+    if (entry == pending_.end()) return;
+    const Tensor& tensor = rewrite_.tensor(id);
+    rewrite_.insert_collectives(entry->producer + ".all_reduce",
+                                {.kind = CollectiveKind::kAllReduce,
+                                 .dtype = tensor.dtype,
+                                 .bytes_per_rank = bytes_of(tensor)},
+                                tp_groups(entry->ranks), {id}, {id});
+    pending_.erase(entry);
+  }
+  void reduce_all() {
+    while (!pending_.empty()) reduce(pending_.front().tensor);
+  }
+
+  // Replaces what `op` reads along the split axis `name` by gathered copies.
+  void gather(Op& op, std::string_view name) {
+    for (TensorId& read : op.reads) {
+      const Tensor& whole = source_.tensors()[static_cast<std::size_t>(read)];
+      if (whole.role == TensorRole::kWeight || !has_axis(whole, name)) continue;
+      const TensorId gathered = rewrite_.add_tensor_like(
+          read, ".whole", with_size_of(whole, rewrite_.tensor(read), name));
+      const Tensor& part = rewrite_.tensor(read);
+      rewrite_.insert_collectives(part.name + ".all_gather",
+                                  {.kind = CollectiveKind::kAllGather,
+                                   .dtype = part.dtype,
+                                   .bytes_per_rank = bytes_of(part)},
+                                  tp_groups(op.ranks), {read}, {gathered});
+      read = gathered;
+    }
+  }
+
+  // The axes of `part` with `name` as long as in `whole`.
+  static std::vector<Axis> with_size_of(const Tensor& whole, const Tensor& part,
+                                        std::string_view name) {
+    std::vector<Axis> axes = part.axes;
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      if (axes[i].name == name) axes[i].size = whole.axes[i].size;
+    }
+    return axes;
+  }
+
+  std::vector<GroupId> tp_groups(GroupId source_group) {
+    return rewrite_.groups_of(rewrite_.group(source_group), mesh_.tp, 1);
+  }
+
+  const Plan& source_;
+  const Mesh& mesh_;
+  TensorShares shares_;
+  Rewrite rewrite_;
+  std::vector<Partial> pending_;  // partial tensors, in the order in which they were written
+};
+
+}  // namespace
+
+bool tensor_applies(const Plan& /*plan*/, const Mesh& mesh) { return mesh.tp > 1; }
+
+Plan tensor_pass(const Plan& plan, const Mesh& mesh) { return TensorPass(plan, mesh).run(); }
+
+}  // namespace orrery
