@@ -1,0 +1,304 @@
+// Where activities overlap on SMs and links, the SimGrid levels show it and the heap does not.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <array>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "sim/des/flows.h"
+#include "tests/des/step_builder.h"
+
+#ifndef ORRERY_NO_SIMGRID
+
+namespace orrery::test {
+namespace {
+
+using enum StepLevel;
+
+double end_us(const Timeline& timeline, OpId op) {
+  double end = 0;
+  for (const Span& span : timeline.spans) {
+    if (span.op == op) end = std::max(end, span.end.value() * 1e6);
+  }
+  return end;
+}
+
+Timeline run_at(const StepBuilder& step, const Machine& machine, StepLevel level) {
+  return run(step, machine, {.level = level});
+}
+
+TEST(Sharing, TwoKernelsShareTheSmsOfTheirGpu) {
+  // Both want all SMs. Heap: max(10, 20) = 20. Shared: half speed until the first has done its 10
+  // at 20 us; the second then has 10 left alone: 30.
+  StepBuilder step;
+  const OpId a = step.kernel({0}, 10, 0);
+  const OpId b = step.kernel({0}, 20, 1);
+  const Machine machine = nvswitch_machine(1);
+  EXPECT_DOUBLE_EQ(makespan_us(step, machine, kHeap), 20);
+  for (const StepLevel level : {kRepresentative, kAllRanks}) {
+    const Timeline timeline = run_at(step, machine, level);
+    EXPECT_NEAR(end_us(timeline, a), 20, 2e-8);
+    EXPECT_NEAR(end_us(timeline, b), 30, 3e-8);
+  }
+}
+
+TEST(Sharing, AKernelThatStartsLateSharesOnlyTheRest) {
+  // a (12) alone to 4 us; then both at half speed: a's other 8 take 16, it ends at 20; c has done 8
+  // of 10 by then and ends at 22.
+  StepBuilder step;
+  const OpId a = step.kernel({0}, 12, 0);
+  const OpId b = step.host(HostKind::kScheduler, {0}, 4);
+  const OpId c = step.kernel({0}, 10, 1);
+  const Timeline timeline = run_at(step, nvswitch_machine(1), kAllRanks);
+  EXPECT_DOUBLE_EQ(end_us(timeline, b), 4);
+  EXPECT_NEAR(end_us(timeline, a), 20, 2e-8);
+  EXPECT_NEAR(end_us(timeline, c), 22, 2e-8);
+}
+
+TEST(Sharing, ACollectiveTakesItsSmsFromAKernelBesideIt) {
+  // 100 SMs; the kernel wants 100, the collective holds 20: the kernel runs at 100 / 120 for 60 us,
+  // has done 50 of 100 and needs 50 more: 110. The collective is not slowed.
+  StepBuilder step;
+  const OpId kernel = step.kernel({0, 1}, 100, 0);
+  const OpId comm = step.comm(CollectiveKind::kAllReduce, {0, 1}, 1e3, 60, 1);
+  const Machine machine = nvswitch_machine(2, 100);
+  EXPECT_DOUBLE_EQ(makespan_us(step, machine, kHeap), 100);
+  for (const StepLevel level : {kRepresentative, kAllRanks}) {
+    const Timeline timeline = run_at(step, machine, level);
+    EXPECT_NEAR(end_us(timeline, comm), 60, 6e-8);
+    EXPECT_NEAR(end_us(timeline, kernel), 110, 1.1e-7);
+  }
+}
+
+TEST(Sharing, WithoutSmsForCollectivesOverlapIsFree) {
+  StepBuilder step;
+  step.kernel({0, 1}, 100, 0);
+  step.comm(CollectiveKind::kAllReduce, {0, 1}, 1e3, 60, 1);
+  const Timeline timeline = run(step, nvswitch_machine(2), {.level = kAllRanks, .comm_sms = 0});
+  EXPECT_NEAR(makespan(timeline).value(), 100e-6, 1e-13);
+}
+
+// 400 GB/s: 40 MB take 100 us.
+constexpr double kBytes = 40e6;
+
+TEST(Sharing, TwoFlowsOnOneLinkShareItMaxMin) {
+  // 0 -> 1 and 0 -> 2 meet on the up-link of GPU 0: 2 * 40 MB / 400 GB/s = 200 us.
+  StepBuilder step;
+  step.comm(CollectiveKind::kSendRecv, {0, 1}, kBytes, 100, 0);
+  step.comm(CollectiveKind::kSendRecv, {0, 2}, kBytes, 100, 1);
+  const Machine machine = nvswitch_machine(3);
+  EXPECT_DOUBLE_EQ(makespan_us(step, machine, kHeap), 100);
+  EXPECT_NEAR(makespan_us(step, machine, kAllRanks), 200, 2e-7);
+}
+
+TEST(Sharing, AFlowThatStartsLateSharesOnlyTheRest) {
+  // The second starts at 50. Until then the first has sent half; the other half takes 100 at half
+  // rate: ends at 150. The second has half left then: 200.
+  StepBuilder step;
+  const OpId first = step.comm(CollectiveKind::kSendRecv, {0, 1}, kBytes, 100, 0);
+  step.kernel({2}, 50, 1);
+  const OpId second = step.comm(CollectiveKind::kSendRecv, {0, 2}, kBytes, 100, 1);
+  const Timeline timeline = run_at(step, nvswitch_machine(3), kAllRanks);
+  EXPECT_NEAR(end_us(timeline, first), 150, 2e-7);
+  EXPECT_NEAR(end_us(timeline, second), 200, 2e-7);
+}
+
+TEST(Sharing, UnequalFlowsShareMaxMinAndTheRestIsTaken) {
+  // Down-link of 3 carries 0 -> 3 and 1 -> 3; up-link of 0 carries 0 -> 3 and 0 -> 2. All rates 200
+  // GB/s until 1 -> 3 (10 MB, 50 us) and 0 -> 2 (10 MB, 50 us) end; 0 -> 3 has 30 of 40 MB left at
+  // 400 GB/s: 75 us. It ends at 125.
+  StepBuilder step;
+  const OpId large = step.comm(CollectiveKind::kSendRecv, {0, 3}, kBytes, 100, 0);
+  const OpId a = step.comm(CollectiveKind::kSendRecv, {1, 3}, kBytes / 4, 25, 1);
+  const OpId b = step.comm(CollectiveKind::kSendRecv, {0, 2}, kBytes / 4, 25, 2);
+  const Timeline timeline = run_at(step, nvswitch_machine(4), kAllRanks);
+  EXPECT_NEAR(end_us(timeline, a), 50, 1e-7);
+  EXPECT_NEAR(end_us(timeline, b), 50, 1e-7);
+  EXPECT_NEAR(end_us(timeline, large), 125, 2e-7);
+}
+
+TEST(Sharing, DirectionsOfALinkAreIndependent) {
+  // Ranks 0 and 1 send to each other's neighbours on disjoint links; no wait.
+  StepBuilder step;
+  step.comm(CollectiveKind::kSendRecv, {0, 1}, kBytes, 100, 0);
+  step.comm(CollectiveKind::kSendRecv, {1, 2}, kBytes, 100, 1);
+  EXPECT_NEAR(makespan_us(step, nvswitch_machine(3), kAllRanks), 100, 1e-7);
+}
+
+TEST(Sharing, OnlyTheBytesShareNotTheFixedPart) {
+  // 110 us each: 10 us fixed, then 100 us of bytes, which share: 10 + 200.
+  StepBuilder step;
+  step.comm(CollectiveKind::kSendRecv, {0, 1}, kBytes, 110, 0);
+  step.comm(CollectiveKind::kSendRecv, {0, 2}, kBytes, 110, 1);
+  EXPECT_NEAR(makespan_us(step, nvswitch_machine(3), kAllRanks), 210, 2e-7);
+}
+
+TEST(Sharing, AnOversubscribedSpineIsShared) {
+  // Nodes 0, 1 (pod 0) send on rail 0 to nodes 2, 3 (pod 1). NIC 50 GB/s; the leaf's trunk is
+  // 2 * 50 / 2 = 50 GB/s for both: 5 MB each take 100 us alone and 200 us together.
+  StepBuilder step;
+  step.comm(CollectiveKind::kSendRecv, {0, 16}, 5e6, 100, 0);
+  step.comm(CollectiveKind::kSendRecv, {8, 24}, 5e6, 100, 0);
+  EXPECT_NEAR(makespan_us(step, rail_machine(32, 2), kAllRanks), 200, 2e-7);
+  EXPECT_NEAR(makespan_us(step, rail_machine(32, 1), kAllRanks), 100, 1e-7);
+}
+
+TEST(Sharing, AnImbalancedRankIsTheOneAllWaitFor) {
+  // Expert load 10 us on ranks 0..6 and 16 us on rank 7; the barrier waits: 16 + 20, not the mean.
+  StepBuilder step;
+  step.kernel(range(0, 7), 10);
+  step.kernel({7}, 16);
+  step.comm(CollectiveKind::kAllToAll, range(0, 8), 1e6, 20);
+  for (const StepLevel level : {kHeap, kRepresentative, kAllRanks}) {
+    EXPECT_NEAR(makespan_us(step, nvswitch_machine(8), level), 36, 4e-8) << to_text(level);
+  }
+}
+
+// Every activity in SimGrid from its start: an isolated one must take exactly its own time.
+double always_us(const StepBuilder& step, const Machine& machine, des::SharingMode mode) {
+  const PricedPlan priced = des::assemble(step.plan, step.times);
+  const des::Step full{.priced = &priced, .machine = &machine};
+  const SimulateOptions options{.level = kAllRanks};
+  return makespan(des::run_events(full, options, des::all_ranks(step.plan), mode)).value() * 1e6;
+}
+
+TEST(Sharing, IsolatedCollectivesTakeTheirOwnTimeInSimGrid) {
+  // 2 nodes on different pods of a 4:1 oversubscribed fabric, so the flows of one collective share
+  // trunks; and inside one node.
+  const Machine machine = rail_machine(32, 4);
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+        CollectiveKind::kAllToAll, CollectiveKind::kBroadcast}) {
+    for (const auto& ranks : {range(0, 32), range(0, 8), std::vector<int>{0, 1, 9, 17}}) {
+      StepBuilder step;
+      step.comm(kind, ranks, 3e6, 777);
+      EXPECT_NEAR(always_us(step, machine, des::SharingMode::kAlways), 777, 777e-9)
+          << to_text(kind) << " over " << ranks.size();
+    }
+  }
+}
+
+StepBuilder overlapped_layers(int num_ranks, int layers) {
+  StepBuilder step;
+  const std::vector<int> ranks = range(0, num_ranks);
+  const TensorId x = step.tensor(ranks);
+  const TensorId y = step.tensor(ranks);
+  step.kernel(ranks, 5, 0, {}, {x});
+  const OpId first = step.kernel(ranks, 11, 0, {x}, {x});
+  step.comm(CollectiveKind::kAllToAll, ranks, 6e6, 31, 1, {x}, {y});
+  step.kernel(ranks, 33, 0, {x}, {});
+  for (int rank = 0; rank < num_ranks; rank += 2) {
+    step.comm(CollectiveKind::kAllReduce, {rank, rank + 1}, 1e6, 9, 2, {x}, {x});
+  }
+  step.kernel(ranks, 7, 0, {x, y}, {x});
+  step.repeat(first, layers);
+  return step;
+}
+
+TEST(Sharing, EnteringSimGridOnlyWhenContendedChangesNothing) {
+  for (const int num_ranks : {8, 16}) {
+    const Machine machine = rail_machine(num_ranks);
+    const StepBuilder step = overlapped_layers(num_ranks, 5);
+    const double lazy = always_us(step, machine, des::SharingMode::kWhenContended);
+    const double always = always_us(step, machine, des::SharingMode::kAlways);
+    EXPECT_NEAR(lazy, always, 1e-9 * always);
+    EXPECT_GT(lazy, makespan_us(step, machine, kHeap));
+  }
+}
+
+TEST(Sharing, ARepresentativeTakesAsLongAsAllRanksOfItsClass) {
+  const Machine machine = nvswitch_machine(8);
+  const StepBuilder step = overlapped_layers(8, 5);
+  const double all = makespan_us(step, machine, kAllRanks);
+  EXPECT_NEAR(makespan_us(step, machine, kRepresentative), all, 1e-9 * all);
+}
+
+bool same_bytes(const Timeline& a, const Timeline& b) {
+  if (a.spans.size() != b.spans.size() || a.link_spans.size() != b.link_spans.size()) return false;
+  for (std::size_t i = 0; i < a.spans.size(); ++i) {
+    const Span& s = a.spans[i];
+    const Span& t = b.spans[i];
+    if (s.op != t.op || s.copy != t.copy || s.rank != t.rank || s.stream != t.stream) return false;
+    if (s.start != t.start || s.end != t.end) return false;
+  }
+  return a.links == b.links;
+}
+
+TEST(Sharing, TwoRunsGiveTheSameBytes) {
+  const Machine machine = nvswitch_machine(8);
+  const StepBuilder step = overlapped_layers(8, 3);
+  for (const StepLevel level : {kHeap, kRepresentative, kAllRanks}) {
+    EXPECT_TRUE(same_bytes(run_at(step, machine, level), run_at(step, machine, level)))
+        << to_text(level);
+  }
+}
+
+TEST(Sharing, AnotherMachineInBetweenChangesNothing) {
+  const Machine machine = nvswitch_machine(8);
+  const StepBuilder step = overlapped_layers(8, 3);
+  const Timeline before = run_at(step, machine, kAllRanks);
+  EXPECT_GT(makespan_us(overlapped_layers(16, 2), rail_machine(16), kAllRanks), 0);
+  EXPECT_TRUE(same_bytes(before, run_at(step, machine, kAllRanks)));
+}
+
+TEST(Sharing, TheEngineServesSeveralThreads) {
+  const Machine machine = nvswitch_machine(8);
+  const StepBuilder step = overlapped_layers(8, 3);
+  const Timeline expected = run_at(step, machine, kAllRanks);
+  std::array<Timeline, 4> results;
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(results.size());
+    for (Timeline& result : results) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 5; ++i) result = run_at(step, machine, kAllRanks);
+      });
+    }
+  }
+  for (const Timeline& result : results) EXPECT_TRUE(same_bytes(expected, result));
+}
+
+void on_interrupt(int) {}
+
+TEST(Sharing, TheEngineLeavesSignalHandlersAlone) {
+  struct sigaction own{};
+  own.sa_handler = on_interrupt;
+  struct sigaction before{};
+  ASSERT_EQ(sigaction(SIGINT, &own, &before), 0);
+  struct sigaction segv_before{};
+  sigaction(SIGSEGV, nullptr, &segv_before);
+  // A machine that no other test uses, so the engine is built here.
+  StepBuilder step;
+  step.kernel({0}, 1, 0);
+  step.kernel({0}, 1, 1);
+  EXPECT_NEAR(makespan_us(step, nvswitch_machine(1, 77), kAllRanks), 2, 1e-8);
+  struct sigaction after{};
+  sigaction(SIGINT, &before, &after);
+  EXPECT_EQ(after.sa_handler, on_interrupt);
+  struct sigaction segv_after{};
+  sigaction(SIGSEGV, nullptr, &segv_after);
+  EXPECT_EQ(segv_after.sa_handler, segv_before.sa_handler);
+}
+
+TEST(Sharing, LinkSpansCarryTheBytesOfTheCollective) {
+  // All-to-all of 4 MB over 4 ranks: each up-link and each down-link carries 3/4 of 4 MB.
+  StepBuilder step;
+  step.comm(CollectiveKind::kAllToAll, range(0, 4), 4e6, 50);
+  const Timeline timeline = run_at(step, nvswitch_machine(8), kAllRanks);
+  ASSERT_EQ(timeline.links.size(), 8U);  // links of the four ranks only
+  ASSERT_EQ(timeline.link_spans.size(), 8U);
+  for (const LinkSpan& span : timeline.link_spans) {
+    EXPECT_DOUBLE_EQ(span.bytes.value(), 3e6);
+    EXPECT_DOUBLE_EQ(span.end.value(), 50e-6);
+  }
+  EXPECT_TRUE(run(step, nvswitch_machine(8), {.level = kAllRanks, .record_links = false})
+                  .link_spans.empty());
+}
+
+}  // namespace
+}  // namespace orrery::test
+
+#endif
