@@ -1,0 +1,108 @@
+#include "sim/serve/capacity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "sim/units/parse.h"
+
+namespace orrery {
+namespace {
+
+// Fills everything but the KV cache.
+MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
+  const EngineConfig& engine = request.engine;
+  // The largest step: a prompt chunk that fills the token budget next to as many decodes.
+  const std::int64_t decodes = std::min(engine.max_num_seqs, engine.max_num_batched_tokens - 1);
+  Batch largest{.num_decodes = decodes, .decode_context = decodes};
+  if (engine.max_num_batched_tokens > decodes) {
+    largest.prefill.push_back({.query = engine.max_num_batched_tokens - decodes, .context = 0});
+  }
+  const Plan plan = parallelize(lower(request.model, largest, request.lowering), request.mesh);
+  MemoryBudget budget{
+      .hbm = device.hbm_capacity,
+      .usable = device.hbm_capacity * engine.gpu_memory_utilization,
+      .graphs = request.graphs,
+      .communication = num_ranks(request.mesh) > 1 ? request.communication : Bytes(0)};
+  // Ranks of a stage are alike; stages differ (embedding first, LM head last).
+  const int ranks_per_stage = plan.num_ranks() / request.mesh.pp;
+  for (int rank = 0; rank < plan.num_ranks(); rank += ranks_per_stage) {
+    const MemoryUse use = memory_of(plan, rank);
+    budget.weights = std::max(budget.weights, use.weights);
+    budget.activations = std::max(budget.activations, use.activations);
+  }
+  return budget;
+}
+
+Bytes left_for_kv(const MemoryBudget& budget) {
+  return budget.usable - budget.weights - budget.activations - budget.graphs - budget.communication;
+}
+
+// "; tp 4 would fit" or why nothing does.
+std::string smallest_fit(CapacityRequest request, const Device& device) {
+  constexpr int kMostRanks = 1024;
+  for (int tp = request.mesh.tp * 2; tp <= kMostRanks; tp *= 2) {
+    request.mesh.tp = tp;
+    request.mesh.ep = request.mesh.ep > 1 ? request.mesh.dp * tp : 1;
+    try {
+      check_mesh(request.model, request.mesh);
+      const MemoryBudget budget = fixed_part(request, device);
+      const Bytes block = kv_bytes_per_token_per_gpu(request.model, request.mesh,
+                                                     request.lowering.precision.kv_cache) *
+                          static_cast<double>(request.engine.block_size);
+      if (left_for_kv(budget) >= block) {
+        return "; tp " + std::to_string(tp) + " (" + std::to_string(num_ranks(request.mesh)) +
+               " GPUs) would fit";
+      }
+    } catch (const std::invalid_argument&) {
+      break;  // no legal mesh of that size
+    }
+  }
+  return "; no larger tp fits: use pp, narrower weights or a larger device";
+}
+
+}  // namespace
+
+Bytes kv_bytes_per_token_per_gpu(const ModelConfig& model, const Mesh& mesh, DType kv_dtype) {
+  double share = 1;
+  const bool has_heads = std::ranges::any_of(model.layers, [](const LayerConfig& layer) {
+    return layer.attention != AttentionKind::kMla;
+  });
+  if (has_heads) {
+    const auto kv_heads = static_cast<double>(model.num_key_value_heads);
+    share = std::max(1.0, kv_heads / mesh.tp) / kv_heads;
+  }
+  const auto layers = static_cast<double>(model.layers.size());
+  const double stage = std::ceil(layers / mesh.pp) / layers;
+  return kv_bytes_per_token(model, kv_dtype) * (share * stage / mesh.cp);
+}
+
+MemoryBudget memory_budget(const CapacityRequest& request, const Device& device) {
+  const double utilization = request.engine.gpu_memory_utilization;
+  if (!(utilization > 0 && utilization <= 1)) {
+    throw std::invalid_argument("gpu_memory_utilization is " + std::to_string(utilization) +
+                                ", expected above 0 and at most 1");
+  }
+  MemoryBudget budget = fixed_part(request, device);
+  budget.kv_block =
+      kv_bytes_per_token_per_gpu(request.model, request.mesh, request.lowering.precision.kv_cache) *
+      static_cast<double>(request.engine.block_size);
+  const Bytes left = left_for_kv(budget);
+  if (left < budget.kv_block) {
+    throw std::invalid_argument(
+        request.model.name + " does not fit on " + device.name + ": one GPU needs " +
+        to_text(budget.weights) + " of weights, " + to_text(budget.activations) +
+        " of activations, " + to_text(budget.graphs) + " of graphs, " +
+        to_text(budget.communication) + " of communication buffers and " +
+        to_text(budget.kv_block) + " for one KV block, " + to_text(budget.kv_block - left) +
+        " more than the " + to_text(budget.usable) + " that gpu_memory_utilization leaves" +
+        smallest_fit(request, device));
+  }
+  const auto blocks = static_cast<std::int64_t>(left / budget.kv_block);
+  budget.kv_cache = budget.kv_block * static_cast<double>(blocks);
+  budget.num_kv_blocks = blocks * request.mesh.dp;
+  return budget;
+}
+
+}  // namespace orrery

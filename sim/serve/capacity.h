@@ -1,0 +1,47 @@
+#pragma once
+
+// What one GPU's memory holds, and how many KV blocks remain: as vLLM plans it, HBM times
+// gpu_memory_utilization minus weights, peak activations, captured graphs and communication
+// buffers.
+
+#include <cstdint>
+
+#include "sim/machine/machine.h"
+#include "sim/model/model.h"
+#include "sim/parallel/parallel.h"
+#include "sim/serve/serve.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// All of the rank that holds most.
+struct MemoryBudget {
+  Bytes hbm;
+  Bytes usable;  // hbm * gpu_memory_utilization
+  Bytes weights;
+  Bytes activations;  // peak of a step of max_num_batched_tokens
+  Bytes graphs;
+  Bytes communication;
+  Bytes kv_cache;                  // what remains, in whole blocks
+  Bytes kv_block;                  // bytes of one block on one GPU
+  std::int64_t num_kv_blocks = 0;  // of one instance: over its data-parallel ranks
+};
+
+struct CapacityRequest {
+  ModelConfig model;
+  Mesh mesh;
+  LoweringOptions lowering;
+  EngineConfig engine;
+  Bytes graphs;
+  Bytes communication;
+};
+
+// Throws std::invalid_argument when weights and buffers leave no room for one block: by how much,
+// and the smallest tensor parallelism that would fit on this device.
+MemoryBudget memory_budget(const CapacityRequest& request, const Device& device);
+
+// Bytes that one cached token takes on one GPU: KV heads are split over tp (replicated where there
+// are fewer than ranks), latent caches are whole on each, layers are split over pp.
+Bytes kv_bytes_per_token_per_gpu(const ModelConfig& model, const Mesh& mesh, DType kv_dtype);
+
+}  // namespace orrery

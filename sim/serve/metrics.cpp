@@ -1,0 +1,103 @@
+#include "sim/serve/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace orrery {
+
+Quantiles quantiles(std::vector<double>& values) {
+  Quantiles result;
+  if (values.empty()) return result;
+  std::ranges::sort(values);
+  const auto count = static_cast<double>(values.size());
+  const auto at = [&](double share) {
+    const double rank = std::max(std::ceil(share * count), 1.0);
+    return values[static_cast<std::size_t>(rank) - 1];
+  };
+  result.mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  result.p50 = at(0.5);
+  result.p90 = at(0.9);
+  result.p99 = at(0.99);
+  result.max = values.back();
+  return result;
+}
+
+Seconds ttft(const RequestRecord& record) { return record.first_token - record.arrival; }
+
+Seconds e2e(const RequestRecord& record) { return record.finish - record.arrival; }
+
+Seconds tpot(const RequestRecord& record) {
+  if (record.output_tokens < 2) return Seconds(0);
+  return (record.finish - record.first_token) / static_cast<double>(record.output_tokens - 1);
+}
+
+bool meets(const RequestRecord& record, const Slo& slo) {
+  return ttft(record) <= slo.ttft && tpot(record) <= slo.tpot && e2e(record) <= slo.e2e;
+}
+
+ServingMetrics serving_metrics(std::span<const RequestRecord> records, std::int64_t num_warmup,
+                               std::span<const ReplicaTotals* const> replicas, const Slo& slo) {
+  ServingMetrics metrics;
+  std::vector<double> ttfts;
+  std::vector<double> tpots;
+  std::vector<double> e2es;
+  std::int64_t num_good = 0;
+  Seconds begin(1e300);
+  Seconds end(0);
+  for (const RequestRecord& record : records) {
+    metrics.num_preemptions += record.num_preemptions;
+    if (record.id < num_warmup) continue;
+    ++metrics.num_requests;
+    metrics.prompt_tokens += record.prompt_tokens;
+    metrics.output_tokens += record.output_tokens;
+    metrics.cached_tokens += record.cached_tokens;
+    ttfts.push_back(ttft(record).value());
+    e2es.push_back(e2e(record).value());
+    if (record.output_tokens >= 2) tpots.push_back(tpot(record).value());
+    num_good += meets(record, slo) ? 1 : 0;
+    begin = std::min(begin, record.arrival);
+    end = std::max(end, record.finish);
+  }
+  metrics.ttft_s = quantiles(ttfts);
+  metrics.tpot_s = quantiles(tpots);
+  metrics.e2e_s = quantiles(e2es);
+  if (metrics.num_requests > 0) {
+    metrics.duration = end - begin;
+    const double seconds = metrics.duration.value();
+    metrics.output_tokens_per_s = static_cast<double>(metrics.output_tokens) / seconds;
+    metrics.requests_per_s = static_cast<double>(metrics.num_requests) / seconds;
+    metrics.goodput_requests_per_s = static_cast<double>(num_good) / seconds;
+    metrics.slo_attainment =
+        static_cast<double>(num_good) / static_cast<double>(metrics.num_requests);
+  }
+
+  LatencyHistogram itl;
+  Seconds busy;
+  double utilisation = 0;
+  double batches = 0;
+  BasisSeconds basis;
+  for (const ReplicaTotals* totals : replicas) {
+    itl.merge(totals->itl);
+    busy += totals->busy;
+    utilisation += totals->kv_utilisation_seconds;
+    metrics.kv_utilisation_max = std::max(metrics.kv_utilisation_max, totals->kv_utilisation_max);
+    metrics.num_steps += totals->num_steps;
+    batches += totals->batch_steps;
+    basis.measured += totals->basis.measured;
+    basis.interpolated += totals->basis.interpolated;
+    basis.roofline += totals->basis.roofline;
+  }
+  metrics.itl_s = itl.quantiles();
+  if (busy > Seconds(0)) metrics.kv_utilisation_mean = utilisation / busy.value();
+  if (metrics.num_steps > 0) metrics.mean_batch = batches / static_cast<double>(metrics.num_steps);
+  const Seconds sum = basis.measured + basis.interpolated + basis.roofline;
+  if (sum > Seconds(0)) {
+    metrics.basis = {.measured = basis.measured / sum,
+                     .interpolated = basis.interpolated / sum,
+                     .roofline = basis.roofline / sum};
+  }
+  return metrics;
+}
+
+}  // namespace orrery

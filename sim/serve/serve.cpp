@@ -1,0 +1,266 @@
+#include "sim/serve/serve.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "sim/serve/metrics.h"
+#include "sim/serve/replica.h"
+#include "sim/serve/router.h"
+
+namespace orrery {
+namespace {
+
+void require(bool holds, const std::string& message) {
+  if (!holds) throw std::invalid_argument(message);
+}
+
+void check(const ServiceConfig& config, const Workload& workload) {
+  const EngineConfig& engine = config.engine;
+  require(config.num_replicas >= 1,
+          "replicas is " + std::to_string(config.num_replicas) + ", expected at least 1");
+  require(engine.block_size >= 1,
+          "block_size is " + std::to_string(engine.block_size) + ", expected at least 1");
+  require(engine.max_num_seqs >= 1,
+          "max_num_seqs is " + std::to_string(engine.max_num_seqs) + ", expected at least 1");
+  require(engine.max_num_batched_tokens >= engine.max_num_seqs,
+          "max_num_batched_tokens is " + std::to_string(engine.max_num_batched_tokens) +
+              ", expected at least max_num_seqs, " + std::to_string(engine.max_num_seqs));
+  require(config.num_kv_blocks >= 1, "the KV cache has " + std::to_string(config.num_kv_blocks) +
+                                         " blocks, expected at least 1");
+  require(!engine.enable_prefix_caching || workload.hash_block_tokens % engine.block_size == 0,
+          "block_size is " + std::to_string(engine.block_size) +
+              ", expected a divisor of the workload's hash blocks of " +
+              std::to_string(workload.hash_block_tokens) + " tokens");
+}
+
+void check(const Request& request, const ServiceConfig& config) {
+  const EngineConfig& engine = config.engine;
+  const std::string name = "request " + std::to_string(request.id);
+  require(request.prompt_tokens >= 1 && request.output_tokens >= 1,
+          name + " has " + std::to_string(request.prompt_tokens) + " prompt and " +
+              std::to_string(request.output_tokens) +
+              " output tokens, expected at least 1 of each");
+  const std::int64_t total = request.prompt_tokens + request.output_tokens;
+  require(engine.max_model_len == 0 || total <= engine.max_model_len,
+          name + " has " + std::to_string(total) +
+              " prompt and output tokens, more than max_model_len, " +
+              std::to_string(engine.max_model_len));
+  // The last output token is never computed, so it takes no room in the cache.
+  const std::int64_t capacity = config.num_kv_blocks * engine.block_size;
+  require(total - 1 <= capacity, name + " needs " + std::to_string(total - 1) +
+                                     " tokens of KV cache, more than the " +
+                                     std::to_string(capacity) + " that one replica holds");
+  require(engine.enable_chunked_prefill || total - 1 <= engine.max_num_batched_tokens,
+          name + " needs up to " + std::to_string(total - 1) +
+              " tokens in one step without chunked prefill, more than max_num_batched_tokens, " +
+              std::to_string(engine.max_num_batched_tokens));
+}
+
+void check(const Workload& workload, const ServiceConfig& config) {
+  check(config, workload);
+  Seconds before(-std::numeric_limits<double>::infinity());
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    const Request& request = workload.requests[i];
+    require(request.id == static_cast<std::int64_t>(i),
+            "request at index " + std::to_string(i) + " has id " + std::to_string(request.id) +
+                ", expected its index");
+    check(request, config);
+    if (workload.closed_loop_concurrency > 0) continue;
+    require(std::isfinite(request.arrival.value()) && request.arrival >= Seconds(0),
+            "request " + std::to_string(i) + " arrives at a time that is negative or not finite");
+    require(request.arrival >= before,
+            "request " + std::to_string(i) +
+                " arrives before the one above; expected ascending arrivals");
+    before = request.arrival;
+  }
+}
+
+// Calls back from whatever thread finishes requests, one call at a time.
+class ProgressCounter {
+ public:
+  ProgressCounter(const Progress& progress, std::int64_t total)
+      : progress_(progress), total_(total), interval_(std::max<std::int64_t>(total / 100, 1)) {}
+  void add(std::int64_t count) {
+    if (!progress_ || count == 0) return;
+    const std::scoped_lock lock(mutex_);
+    const std::int64_t before = done_;
+    done_ += count;
+    if (before / interval_ != done_ / interval_ || done_ == total_) progress_(done_, total_);
+  }
+
+ private:
+  const Progress& progress_;
+  std::int64_t total_;
+  std::int64_t interval_;
+  std::int64_t done_ = 0;
+  std::mutex mutex_;
+};
+
+// Replicas in one order of events: arrivals and ends of steps by time, arrivals first on a tie,
+// replicas by index.
+class EventLoop {
+ public:
+  EventLoop(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& workload,
+            const RouterPolicy& router, ProgressCounter& progress)
+      : replicas_(replicas), workload_(workload), router_(router), progress_(progress) {}
+
+  // `arrivals`: indices of the requests to serve, ascending. In a closed loop the first
+  // `closed_loop_concurrency` arrive at 0 and each finish sends the next.
+  void run(std::span<const std::int64_t> arrivals) {
+    const bool is_closed = workload_.closed_loop_concurrency > 0;
+    std::size_t next = 0;
+    std::size_t sent =
+        is_closed
+            ? std::min(arrivals.size(), static_cast<std::size_t>(workload_.closed_loop_concurrency))
+            : arrivals.size();
+    Seconds closed_time;
+    std::vector<std::int64_t> finished;
+    while (true) {
+      if (next < sent) {
+        const Seconds time =
+            is_closed ? closed_time
+                      : workload_.requests[static_cast<std::size_t>(arrivals[next])].arrival;
+        if (ends_.empty() || time <= ends_.begin()->first) {
+          do {
+            submit(time, arrivals[next++]);
+          } while (next < sent &&
+                   (is_closed ||
+                    workload_.requests[static_cast<std::size_t>(arrivals[next])].arrival == time));
+          for (std::size_t i = 0; i < replicas_.size(); ++i) start(i, time);
+          continue;
+        }
+      }
+      if (ends_.empty()) return;
+      const auto [time, replica] = *ends_.begin();
+      ends_.erase(ends_.begin());
+      finished.clear();
+      replicas_[replica]->complete_step(finished);
+      progress_.add(static_cast<std::int64_t>(finished.size()));
+      if (is_closed) {
+        closed_time = time;
+        sent = std::min(arrivals.size(), sent + finished.size());
+        while (next < sent) submit(time, arrivals[next++]);
+        for (std::size_t i = 0; i < replicas_.size(); ++i) start(i, time);
+      } else {
+        start(replica, time);
+      }
+    }
+  }
+
+ private:
+  void submit(Seconds time, std::int64_t idx) {
+    const Request& request = workload_.requests[static_cast<std::size_t>(idx)];
+    const std::size_t choice = router_.choose(replicas_, request, idx, time);
+    Replica& replica = *replicas_[choice];
+    if (!replica.is_stepping()) {
+      replica.submit(time, idx);
+      return;
+    }
+    const Seconds before = replica.step_end();
+    replica.submit(time, idx);
+    if (replica.step_end() != before) {
+      ends_.erase({before, choice});
+      ends_.emplace(replica.step_end(), choice);
+    }
+  }
+  void start(std::size_t index, Seconds time) {
+    Replica& replica = *replicas_[index];
+    if (replica.is_stepping()) return;
+    replica.start(time);
+    if (replica.is_stepping()) ends_.emplace(replica.step_end(), index);
+  }
+
+  std::vector<std::unique_ptr<Replica>>& replicas_;
+  const Workload& workload_;
+  const RouterPolicy& router_;
+  ProgressCounter& progress_;
+  std::set<std::pair<Seconds, std::size_t>> ends_;
+};
+
+// Replicas that share nothing but the order of arrivals, side by side.
+void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& workload,
+               int num_threads, ProgressCounter& progress) {
+  std::atomic<std::size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&] {
+    try {
+      for (std::size_t i = next++; i < replicas.size(); i = next++) {
+        std::vector<std::int64_t> arrivals;
+        for (std::size_t idx = i; idx < workload.requests.size(); idx += replicas.size()) {
+          arrivals.push_back(static_cast<std::int64_t>(idx));
+        }
+        std::vector<std::unique_ptr<Replica>> alone;
+        alone.push_back(std::move(replicas[i]));
+        EventLoop(alone, workload, router_policy(RouterKind::kRoundRobin), progress).run(arrivals);
+        replicas[i] = std::move(alone.front());
+      }
+    } catch (...) {  // the caller's thread throws it again
+      const std::scoped_lock lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
+    work();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+ServiceResult serve(const Workload& workload, const ServiceConfig& config, const Slo& slo,
+                    const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
+                    const Progress& progress) {
+  check(workload, config);
+  ServiceResult result;
+  result.requests.resize(workload.requests.size());
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    const Request& request = workload.requests[i];
+    result.requests[i].id = request.id;
+    result.requests[i].prompt_tokens = request.prompt_tokens;
+    result.requests[i].output_tokens = request.output_tokens;
+  }
+  std::vector<std::unique_ptr<Replica>> replicas;
+  for (int i = 0; i < config.num_replicas; ++i) {
+    replicas.push_back(
+        std::make_unique<Replica>(i, config, workload.hash_block_tokens / config.engine.block_size,
+                                  workload.requests, result.requests, make_backend(i)));
+  }
+
+  ProgressCounter counter(progress, static_cast<std::int64_t>(workload.requests.size()));
+  const RouterPolicy& router = router_policy(config.router);
+  if (router.is_load_blind && workload.closed_loop_concurrency == 0) {
+    run_apart(replicas, workload, config.num_threads, counter);
+  } else {
+    std::vector<std::int64_t> all(workload.requests.size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
+    EventLoop(replicas, workload, router, counter).run(all);
+  }
+
+  std::vector<const ReplicaTotals*> totals;
+  for (const std::unique_ptr<Replica>& replica : replicas) {
+    assert(replica->is_drained());
+    totals.push_back(&replica->totals());
+    result.steps.insert(result.steps.end(), replica->steps().begin(), replica->steps().end());
+  }
+  std::ranges::sort(result.steps, [](const StepRecord& a, const StepRecord& b) {
+    return a.start != b.start ? a.start < b.start : a.replica < b.replica;
+  });
+  result.metrics = serving_metrics(result.requests, workload.warmup_requests, totals, slo);
+  return result;
+}
+
+}  // namespace orrery

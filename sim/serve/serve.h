@@ -1,0 +1,133 @@
+#pragma once
+
+// A simulated service: requests arrive, a router picks a replica, each replica's scheduler forms
+// batches (continuous batching with chunked prefill, as vLLM v1), steps take the time that a
+// StepBackend says, and every request's times are recorded.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/serve/step_backend.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+struct Request {
+  std::int64_t id = 0;
+  Seconds arrival;
+  std::int64_t prompt_tokens = 0;  // >= 1
+  std::int64_t output_tokens = 0;  // >= 1
+  // Identity of each full prefix block of `Workload::hash_block_tokens` prompt tokens; may be
+  // empty.
+  std::vector<std::uint64_t> block_hashes;
+};
+
+struct Workload {
+  std::vector<Request> requests;             // ascending arrival; ignored arrivals when closed_loop
+  std::int64_t closed_loop_concurrency = 0;  // > 0: next request is sent when one completes
+  std::int64_t hash_block_tokens = 0;
+  std::int64_t warmup_requests = 0;  // first requests excluded from metrics
+};
+
+// vLLM v1 names and defaults.
+struct EngineConfig {
+  std::int64_t max_num_seqs = 256;
+  std::int64_t max_num_batched_tokens = 8192;
+  std::int64_t block_size = 16;
+  double gpu_memory_utilization = 0.9;
+  bool enable_chunked_prefill = true;
+  bool enable_prefix_caching = false;
+  // Admit a request only when blocks for all its tokens so far are free, not just for its first
+  // chunk (as vLLM 0.19 does by default).
+  bool scheduler_reserve_full_isl = true;
+  std::int64_t max_model_len = 0;  // 0: the model's
+};
+
+enum class RouterKind : std::uint8_t { kRoundRobin, kLeastLoaded, kPrefixAware };
+
+struct ServiceConfig {
+  EngineConfig engine;
+  int num_replicas = 1;
+  RouterKind router = RouterKind::kRoundRobin;
+  std::int64_t num_kv_blocks = 0;  // per replica
+  int num_threads = 1;             // replicas behind a load-blind router run side by side
+  bool record_steps = true;
+};
+
+struct RequestRecord {
+  std::int64_t id = 0;
+  int replica = 0;
+  std::int64_t prompt_tokens = 0;
+  std::int64_t output_tokens = 0;
+  std::int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache at first admission
+  int num_preemptions = 0;
+  Seconds arrival;
+  Seconds first_scheduled;
+  Seconds first_token;
+  Seconds finish;
+};
+
+// One record per leap: `num_steps` equal batches.
+struct StepRecord {
+  int replica = 0;
+  Seconds start;
+  Seconds duration;  // of all num_steps
+  std::int64_t num_steps = 1;
+  std::int64_t prefill_tokens = 0;  // per step
+  std::int64_t num_prefills = 0;
+  std::int64_t num_decodes = 0;
+  std::int64_t decode_context = 0;  // at the first step
+  std::int64_t num_waiting = 0;
+  // At the end, before requests that finish give theirs back.
+  std::int64_t kv_blocks_used = 0;
+};
+
+struct Slo {
+  Seconds ttft{1e300};
+  Seconds tpot{1e300};
+  Seconds e2e{1e300};
+};
+
+struct Quantiles {
+  double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
+};
+
+struct ServingMetrics {
+  std::int64_t num_requests = 0;  // measured (warm-up excluded)
+  std::int64_t output_tokens = 0;
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  Quantiles ttft_s, tpot_s, itl_s, e2e_s;  // TPOT = (e2e - ttft) / (output - 1), requests with >= 2
+  Seconds duration;                        // first arrival to last finish
+  double output_tokens_per_s = 0;
+  double requests_per_s = 0;
+  double goodput_requests_per_s = 0;  // requests that meet all limits of the SLO, per second
+  double slo_attainment = 0;          // share of requests that do
+  double kv_utilisation_mean = 0;     // time-weighted over replicas
+  double kv_utilisation_max = 0;
+  std::int64_t num_preemptions = 0;
+  std::int64_t num_steps = 0;
+  double mean_batch = 0;  // sequences per step
+  BasisShares basis;
+};
+
+struct ServiceResult {
+  std::vector<RequestRecord> requests;  // by id
+  std::vector<StepRecord> steps;        // by (start, replica)
+  ServingMetrics metrics;
+};
+
+using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+// `make_backend(replica)` is called once per replica. Throws std::invalid_argument for a request
+// that can never run (longer than max_model_len or than the whole KV cache), a zero-length prompt
+// or output, arrivals that are unsorted or not finite: the message names the request.
+ServiceResult serve(const Workload& workload, const ServiceConfig& config, const Slo& slo,
+                    const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
+                    const Progress& progress = {});
+
+}  // namespace orrery

@@ -1,0 +1,178 @@
+#include "sim/serve/simulated_steps.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+
+namespace orrery {
+namespace {
+
+constexpr double kStepsPerOctave = 8;      // grid of mean contexts
+constexpr std::int64_t kFirstContext = 8;  // below, every context is a grid point
+constexpr int kMixedBits = 4;              // significant bits of batches priced as a whole
+
+std::int64_t grid_point(std::int64_t index) {
+  if (index < kFirstContext) return index + 1;
+  const double octaves = static_cast<double>(index - kFirstContext + 1) / kStepsPerOctave;
+  return static_cast<std::int64_t>(
+      std::llround(static_cast<double>(kFirstContext) * std::exp2(octaves)));
+}
+
+// Largest grid index whose point is at most `context` >= 1. Points rise by at least one: 8 *
+// 2^(1/8) = 8.7 rounds to 9.
+std::int64_t grid_index(double context) {
+  auto index = static_cast<std::int64_t>(
+      context < static_cast<double>(kFirstContext)
+          ? context - 1
+          : static_cast<double>(kFirstContext) - 1 +
+                std::log2(context / static_cast<double>(kFirstContext)) * kStepsPerOctave);
+  while (static_cast<double>(grid_point(index + 1)) <= context) ++index;
+  while (index > 0 && static_cast<double>(grid_point(index)) > context) --index;
+  return index;
+}
+
+template <typename Map, typename Key, typename Make>
+DeviceTime remember(std::shared_mutex& mutex, Map& map, const Key& key, Make make) {
+  {
+    const std::shared_lock lock(mutex);
+    const auto found = map.find(key);
+    if (found != map.end()) return found->second;
+  }
+  const DeviceTime made = make();
+  const std::unique_lock lock(mutex);
+  return map.try_emplace(key, made).first->second;
+}
+
+BasisSeconds scaled(const BasisSeconds& basis, double factor) {
+  return {.measured = basis.measured * factor,
+          .interpolated = basis.interpolated * factor,
+          .roofline = basis.roofline * factor};
+}
+
+StepSetup setup(const SimulatedStepsConfig& config, const CostModel* cost) {
+  return {.model = config.model,
+          .mesh = config.mesh,
+          .lowering = config.lowering,
+          .machine = config.machine,
+          .cost = cost,
+          .level = config.level};
+}
+
+}  // namespace
+
+StepTimes::StepTimes(SimulatedStepsConfig config)
+    : config_(std::move(config)),
+      graph_(setup(config_, config_.graph_cost)),
+      eager_(setup(config_, config_.eager_cost)),
+      graph_skeletons_(graph_),
+      eager_skeletons_(eager_) {
+  if (!std::ranges::is_sorted(config_.graph_batch_sizes) ||
+      (!config_.graph_batch_sizes.empty() && config_.graph_batch_sizes.front() < 1)) {
+    throw std::invalid_argument("graph_batch_sizes must ascend and be at least 1");
+  }
+}
+
+std::int64_t StepTimes::padded(std::int64_t num_decodes) const {
+  const auto size = std::ranges::lower_bound(config_.graph_batch_sizes, num_decodes);
+  return size == config_.graph_batch_sizes.end() ? num_decodes : *size;
+}
+
+bool StepTimes::is_graph(const Batch& batch) const {
+  return batch.prefill.empty() && !config_.graph_batch_sizes.empty() &&
+         batch.num_decodes <= config_.graph_batch_sizes.back();
+}
+
+DeviceTime StepTimes::decode_time(std::int64_t num_decodes, std::int64_t context) {
+  const Batch batch{.num_decodes = num_decodes, .decode_context = num_decodes * context};
+  const bool graph = is_graph(batch);
+  const std::int64_t rows = graph ? padded(num_decodes) : num_decodes;
+  return remember(mutex_, decode_times_, std::pair{num_decodes, context}, [&] {
+    StepSkeletons& skeletons = graph ? graph_skeletons_ : eager_skeletons_;
+    if (skeletons.apply()) return skeletons.time(batch, rows, static_cast<double>(context));
+    // Padding rows hold no context: the same tokens attended, spread over more sequences.
+    return step_time(
+        graph ? graph_ : eager_,
+        {.num_decodes = rows, .decode_context = std::max(num_decodes * context, rows)});
+  });
+}
+
+DeviceTime StepTimes::mixed_time(const Batch& batch) {
+  if (eager_skeletons_.apply()) {
+    const double context = batch.num_decodes > 0 ? static_cast<double>(batch.decode_context) /
+                                                       static_cast<double>(batch.num_decodes)
+                                                 : 0;
+    return eager_skeletons_.time(batch, batch.num_decodes,
+                                 static_cast<double>(round_bits(std::llround(context), 6)));
+  }
+  // Priced as a whole, so few shapes only: one chunk with the tokens and contexts of all.
+  std::int64_t query = 0;
+  std::int64_t context = 0;
+  bool produces_token = false;
+  for (const PrefillChunk& chunk : batch.prefill) {
+    query += chunk.query;
+    context += chunk.query * chunk.context;
+    produces_token = produces_token || chunk.produces_token;
+  }
+  const std::int64_t mean = batch.num_decodes > 0 ? batch.decode_context / batch.num_decodes : 0;
+  const std::vector<std::int64_t> key = {
+      round_bits(query, kMixedBits + 2), round_bits(context / query, kMixedBits),
+      produces_token ? 1 : 0, round_bits(batch.num_decodes, kMixedBits),
+      std::max<std::int64_t>(round_bits(mean, kMixedBits), 1)};
+  return remember(mutex_, mixed_times_, key, [&] {
+    return step_time(
+        eager_, {.prefill = {{.query = key[0], .context = key[1], .produces_token = key[2] != 0}},
+                 .num_decodes = key[3],
+                 .decode_context = key[3] * key[4]});
+  });
+}
+
+StepTime StepTimes::step(const Batch& batch) {
+  if (batch.prefill.empty()) {
+    const LeapTime one = leap(batch, 1);
+    return {.duration = one.first, .basis = one.basis};
+  }
+  const DeviceTime device = mixed_time(batch);
+  const Seconds host = host_time();
+  return {.duration =
+              config_.async_scheduling ? std::max(device.duration, host) : device.duration + host,
+          .basis = device.basis};
+}
+
+LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps) {
+  const auto n = static_cast<double>(batch.num_decodes);
+  const double context = static_cast<double>(batch.decode_context) / n;  // grows by 1 each step
+  const std::int64_t index = grid_index(context);
+  const auto low = static_cast<double>(grid_point(index));
+  const auto high = static_cast<double>(grid_point(index + 1));
+  const DeviceTime at_low = decode_time(batch.num_decodes, grid_point(index));
+  const DeviceTime at_high = decode_time(batch.num_decodes, grid_point(index + 1));
+
+  LeapTime leap;
+  leap.num_steps =
+      std::clamp(static_cast<std::int64_t>(std::ceil(high - context)), std::int64_t{1}, max_steps);
+  leap.slope = (at_high.duration - at_low.duration) / (high - low);
+  leap.first = at_low.duration + leap.slope * (context - low);
+  const Seconds host = host_time();
+  if (!config_.async_scheduling) {
+    leap.first += host;
+  } else if (leap.first < host) {
+    // The host is the slower one until the device time, which grows, reaches it.
+    const double steps = leap.slope > Seconds(0) ? (host - leap.first) / leap.slope : 1e18;
+    const auto bound = static_cast<std::int64_t>(std::min(std::ceil(steps), 1e18));
+    leap.num_steps = std::clamp(bound, std::int64_t{1}, leap.num_steps);
+    leap.first = host;
+    leap.slope = Seconds(0);
+  }
+  const double middle = (context - low) / (high - low);
+  const auto steps = static_cast<double>(leap.num_steps);
+  leap.basis = {.measured = at_low.basis.measured * (1 - middle) + at_high.basis.measured * middle,
+                .interpolated =
+                    at_low.basis.interpolated * (1 - middle) + at_high.basis.interpolated * middle,
+                .roofline = at_low.basis.roofline * (1 - middle) + at_high.basis.roofline * middle};
+  leap.basis = scaled(leap.basis, steps);
+  return leap;
+}
+
+}  // namespace orrery

@@ -1,0 +1,75 @@
+#pragma once
+
+// Steps in virtual time. Decode batches are padded to captured graph sizes and replayed as graphs;
+// steps with prefill, and batches above the largest captured size, are launched one kernel at a
+// time. Within an interval of mean context the time of a decode step is linear in it.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <shared_mutex>
+#include <utility>
+#include <vector>
+
+#include "sim/serve/step_backend.h"
+#include "sim/serve/step_skeletons.h"
+
+namespace orrery {
+
+struct SimulatedStepsConfig {
+  ModelConfig model;
+  Mesh mesh;
+  LoweringOptions lowering;
+  StepLevel level = StepLevel::kClosedForm;
+  const Machine* machine = nullptr;
+  const CostModel* graph_cost = nullptr;  // LaunchMode::kGraph
+  const CostModel* eager_cost = nullptr;  // LaunchMode::kEager
+  HostCosts host;
+  // Ascending; empty: no graphs, all steps are eager.
+  std::vector<std::int64_t> graph_batch_sizes;
+  bool async_scheduling = false;  // a step takes the longer of device and host instead of the sum
+};
+
+// Times of steps of one deployment, shared by its replicas. Thread safe; the value for a batch does
+// not depend on what was asked before.
+class StepTimes {
+ public:
+  explicit StepTimes(SimulatedStepsConfig config);
+
+  // Time of one step, host included.
+  StepTime step(const Batch& batch);
+  // Linear piece of decode steps that starts with `batch`, see StepBackend::leap.
+  LeapTime leap(const Batch& batch, std::int64_t max_steps);
+
+ private:
+  [[nodiscard]] bool is_graph(const Batch& batch) const;
+  [[nodiscard]] std::int64_t padded(std::int64_t num_decodes) const;
+  // Device time of a decode-only batch at a grid point of the mean context.
+  DeviceTime decode_time(std::int64_t num_decodes, std::int64_t context);
+  DeviceTime mixed_time(const Batch& batch);
+  [[nodiscard]] Seconds host_time() const { return config_.host.scheduler + config_.host.sampling; }
+
+  SimulatedStepsConfig config_;
+  StepSetup graph_;
+  StepSetup eager_;
+  StepSkeletons graph_skeletons_;
+  StepSkeletons eager_skeletons_;
+  std::shared_mutex mutex_;
+  std::map<std::pair<std::int64_t, std::int64_t>, DeviceTime> decode_times_;
+  std::map<std::vector<std::int64_t>, DeviceTime> mixed_times_;
+};
+
+class SimulatedSteps : public StepBackend {
+ public:
+  // `times` outlives it.
+  explicit SimulatedSteps(StepTimes& times) : times_(times) {}
+  StepTime run(const Batch& batch) override { return times_.step(batch); }
+  LeapTime leap(const Batch& batch, std::int64_t max_steps) override {
+    return times_.leap(batch, max_steps);
+  }
+
+ private:
+  StepTimes& times_;
+};
+
+}  // namespace orrery

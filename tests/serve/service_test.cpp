@@ -1,0 +1,231 @@
+// The scheduler against closed forms: a step takes 10 ms + 1 ms for each prompt token unless
+// stated.
+
+#include <gtest/gtest.h>
+
+#include "tests/serve/fake_steps.h"
+
+namespace orrery {
+namespace {
+
+using testing::FakeTimes;
+using testing::serve_fake;
+using testing::small_service;
+using testing::workload_of;
+
+constexpr double kTolerance = 1e-12;
+
+TEST(Service, ALoneRequestTakesItsPrefillAndItsDecodeSteps) {
+  const auto result =
+      serve_fake(workload_of({{.arrival = Seconds(1), .prompt_tokens = 20, .output_tokens = 5}}),
+                 small_service());
+  const RequestRecord& record = result.requests[0];
+  EXPECT_NEAR(record.first_token.value(), 1 + 0.010 + 0.020, kTolerance);
+  EXPECT_NEAR(record.finish.value(), 1.030 + 4 * 0.010, kTolerance);
+  EXPECT_EQ(result.metrics.num_steps, 5);  // the first token comes from the prefill
+  EXPECT_NEAR(result.metrics.tpot_s.mean, 0.010, kTolerance);
+}
+
+TEST(Service, ALeapOfGrowingStepsIsAnArithmeticSeries) {
+  // Contexts of the decode steps: 20 + 1, 20 + 2, ..., 20 + 4 = 90 tokens at 1 ms each.
+  const auto result = serve_fake(workload_of({{.prompt_tokens = 20, .output_tokens = 5}}),
+                                 small_service(), {.per_context = Seconds(0.001)});
+  EXPECT_NEAR(result.requests[0].finish.value(), 0.030 + 4 * 0.010 + 0.090, kTolerance);
+}
+
+TEST(Service, OneOutputTokenEndsWithThePrefill) {
+  const auto result =
+      serve_fake(workload_of({{.prompt_tokens = 7, .output_tokens = 1}}), small_service());
+  EXPECT_EQ(result.requests[0].first_token, result.requests[0].finish);
+  EXPECT_EQ(result.metrics.num_steps, 1);
+}
+
+TEST(Service, ALongPromptIsCutIntoChunksOfTheBudget) {
+  std::vector<Batch> batches;
+  serve_fake(workload_of({{.prompt_tokens = 150, .output_tokens = 1}}), small_service(), {},
+             &batches);
+  ASSERT_EQ(batches.size(), 3U);  // 64 + 64 + 22
+  EXPECT_EQ(batches[0].prefill[0], (PrefillChunk{64, 0, false}));
+  EXPECT_EQ(batches[1].prefill[0], (PrefillChunk{64, 64, false}));
+  EXPECT_EQ(batches[2].prefill[0], (PrefillChunk{22, 128, true}));
+}
+
+TEST(Service, WithoutChunkingAPromptWaitsForAWholeBudget) {
+  ServiceConfig config = small_service();
+  config.engine.enable_chunked_prefill = false;
+  std::vector<Batch> batches;
+  serve_fake(workload_of({{.prompt_tokens = 40, .output_tokens = 1},
+                          {.prompt_tokens = 30, .output_tokens = 1}}),
+             config, {}, &batches);
+  ASSERT_EQ(batches.size(), 2U);  // 40 + 30 > 64
+  EXPECT_EQ(batches[0].prefill.size(), 1U);
+  EXPECT_EQ(batches[1].prefill[0].query, 30);
+}
+
+TEST(Service, DecodesComeBeforePromptsInTheBudget) {
+  std::vector<Batch> batches;
+  serve_fake(workload_of({{.prompt_tokens = 4, .output_tokens = 50},
+                          {.arrival = Seconds(0.02), .prompt_tokens = 100, .output_tokens = 1}}),
+             small_service(), {}, &batches);
+  // Some step decodes the first and spends the other 63 tokens on the second's prompt.
+  const auto mixed = std::ranges::find_if(
+      batches, [](const Batch& batch) { return batch.num_decodes > 0 && !batch.prefill.empty(); });
+  ASSERT_NE(mixed, batches.end());
+  EXPECT_EQ(mixed->prefill[0].query, 63);
+  EXPECT_EQ(num_tokens(*mixed), 64);
+}
+
+TEST(Service, AnArrivalEndsALeapAtTheNextStep) {
+  // First: prefill ends at 14 ms, then steps end at 24, 34, 44 ms, ... The second arrives at 31 ms
+  // and is first scheduled at 34 ms.
+  const auto result =
+      serve_fake(workload_of({{.prompt_tokens = 4, .output_tokens = 100},
+                              {.arrival = Seconds(0.031), .prompt_tokens = 4, .output_tokens = 1}}),
+                 small_service());
+  EXPECT_NEAR(result.requests[1].first_scheduled.value(), 0.034, kTolerance);
+  EXPECT_NEAR(result.requests[1].finish.value(), 0.034 + 0.014, kTolerance);
+}
+
+TEST(Service, NoMoreThanMaxNumSeqsRun) {
+  ServiceConfig config = small_service();
+  config.engine.max_num_seqs = 2;
+  std::vector<Request> requests(5, {.prompt_tokens = 4, .output_tokens = 10});
+  std::vector<Batch> batches;
+  const auto result = serve_fake(workload_of(requests), config, {}, &batches);
+  for (const Batch& batch : batches) {
+    EXPECT_LE(batch.num_decodes + static_cast<std::int64_t>(batch.prefill.size()), 2);
+  }
+  EXPECT_LE(result.requests[1].finish, result.requests[2].first_token);
+}
+
+TEST(Service, PreemptionHappensExactlyWhenBlocksRunOut) {
+  // Blocks of 4 tokens, 5 blocks. Two prompts of 4 tokens take one block each; both take a second
+  // block at position 4 (4 used), and a third at position 8, where only one is left: the later
+  // request gives up its 2 blocks. The first then ends with 4 + 9 - 1 = 12 tokens in 3 blocks.
+  ServiceConfig config = small_service();
+  config.num_kv_blocks = 5;
+  const auto result = serve_fake(workload_of({{.prompt_tokens = 4, .output_tokens = 9},
+                                              {.prompt_tokens = 4, .output_tokens = 9}}),
+                                 config);
+  EXPECT_EQ(result.requests[0].num_preemptions, 0);
+  EXPECT_EQ(result.requests[1].num_preemptions, 1);
+  EXPECT_EQ(result.metrics.num_preemptions, 1);
+
+  config.num_kv_blocks = 6;
+  const auto roomy = serve_fake(workload_of({{.prompt_tokens = 4, .output_tokens = 9},
+                                             {.prompt_tokens = 4, .output_tokens = 9}}),
+                                config);
+  EXPECT_EQ(roomy.metrics.num_preemptions, 0);
+}
+
+TEST(Service, APreemptedRequestComputesItsPromptAndItsTokensAgain) {
+  ServiceConfig config = small_service();
+  config.num_kv_blocks = 5;
+  std::vector<Batch> batches;
+  serve_fake(workload_of({{.prompt_tokens = 4, .output_tokens = 9},
+                          {.prompt_tokens = 4, .output_tokens = 9}}),
+             config, {}, &batches);
+  // At position 8 the second had made 1 + 4 tokens: 4 + 5 = 9 tokens to compute again.
+  const bool is_recomputed = std::ranges::any_of(batches, [](const Batch& batch) {
+    return batch.prefill.size() == 1 && batch.prefill[0] == PrefillChunk{9, 0, true};
+  });
+  EXPECT_TRUE(is_recomputed);
+}
+
+Request with_prefix(double arrival, std::int64_t prompt, std::vector<std::uint64_t> hashes) {
+  return {.arrival = Seconds(arrival),
+          .prompt_tokens = prompt,
+          .output_tokens = 2,
+          .block_hashes = std::move(hashes)};
+}
+
+TEST(Service, ARepeatedPromptComputesOnlyWhatIsNotCached) {
+  ServiceConfig config = small_service();
+  config.engine.enable_prefix_caching = true;
+  Workload workload =
+      workload_of({with_prefix(0, 40, {1, 2, 3, 4, 5}), with_prefix(1, 40, {1, 2, 3, 9, 8}),
+                   with_prefix(2, 40, {1, 2, 3, 4, 5})});
+  workload.hash_block_tokens = 8;
+  const auto result = serve_fake(workload, config);
+  EXPECT_EQ(result.requests[0].cached_tokens, 0);
+  EXPECT_EQ(result.requests[1].cached_tokens, 24);
+  // All 40 tokens are cached, but at least one must be computed: 4 units of 8.
+  EXPECT_EQ(result.requests[2].cached_tokens, 32);
+  EXPECT_NEAR((result.requests[2].first_token - result.requests[2].arrival).value(), 0.010 + 0.008,
+              kTolerance);
+}
+
+TEST(Service, WithoutThePrefixCacheHashesChangeNothing) {
+  Workload workload =
+      workload_of({with_prefix(0, 40, {1, 2, 3, 4, 5}), with_prefix(1, 40, {1, 2, 3, 4, 5})});
+  workload.hash_block_tokens = 8;
+  EXPECT_EQ(serve_fake(workload, small_service()).requests[1].cached_tokens, 0);
+}
+
+TEST(Service, AClosedLoopKeepsItsConcurrency) {
+  // One at a time: each takes 10 + 4 ms and 3 decode steps of 10 ms, so n requests take n * 44 ms.
+  Workload workload =
+      workload_of(std::vector<Request>(5, {.prompt_tokens = 4, .output_tokens = 4}));
+  workload.closed_loop_concurrency = 1;
+  const auto result = serve_fake(workload, small_service());
+  EXPECT_NEAR(result.metrics.duration.value(), 5 * 0.044, kTolerance);
+  for (std::size_t i = 1; i < 5; ++i) {
+    EXPECT_EQ(result.requests[i].arrival, result.requests[i - 1].finish);
+  }
+}
+
+TEST(Service, RoundRobinTakesReplicasInTurn) {
+  ServiceConfig config = small_service();
+  config.num_replicas = 3;
+  const auto result = serve_fake(
+      workload_of(std::vector<Request>(7, {.prompt_tokens = 4, .output_tokens = 2})), config);
+  for (std::size_t i = 0; i < 7; ++i)
+    EXPECT_EQ(result.requests[i].replica, static_cast<int>(i % 3));
+}
+
+TEST(Service, LeastLoadedAvoidsTheBusyReplica) {
+  ServiceConfig config = small_service();
+  config.num_replicas = 2;
+  config.router = RouterKind::kLeastLoaded;
+  const auto result =
+      serve_fake(workload_of({{.prompt_tokens = 60, .output_tokens = 200},
+                              {.arrival = Seconds(0.001), .prompt_tokens = 4, .output_tokens = 4},
+                              {.arrival = Seconds(0.5), .prompt_tokens = 4, .output_tokens = 4}}),
+                 config);
+  EXPECT_EQ(result.requests[0].replica, 0);
+  EXPECT_EQ(result.requests[1].replica, 1);
+  EXPECT_EQ(result.requests[2].replica, 1);  // the first still has tokens to make
+}
+
+TEST(Service, PrefixAwareFollowsTheCache) {
+  ServiceConfig config = small_service();
+  config.num_replicas = 3;
+  config.router = RouterKind::kPrefixAware;
+  config.engine.enable_prefix_caching = true;
+  Workload workload =
+      workload_of({with_prefix(0, 40, {1, 2, 3, 4, 5}), with_prefix(0.001, 40, {7, 8, 9, 10, 11}),
+                   with_prefix(5, 40, {7, 8, 9, 10, 11})});
+  workload.hash_block_tokens = 8;
+  const auto result = serve_fake(workload, config);
+  EXPECT_EQ(result.requests[2].replica, result.requests[1].replica);
+  EXPECT_NE(result.requests[1].replica, result.requests[0].replica);
+}
+
+TEST(Service, StepRecordsAddUpToTheBusyTime) {
+  const auto result =
+      serve_fake(workload_of(std::vector<Request>(9, {.prompt_tokens = 10, .output_tokens = 20})),
+                 small_service());
+  Seconds end;
+  std::int64_t steps = 0;
+  for (const StepRecord& step : result.steps) {
+    EXPECT_NEAR(step.start.value(), end.value(), kTolerance);  // no gap: there is always work
+    end = step.start + step.duration;
+    steps += step.num_steps;
+  }
+  EXPECT_EQ(steps, result.metrics.num_steps);
+  // The ninth request ends alone: 10 + 20 - 1 tokens in blocks of 4.
+  EXPECT_EQ(result.steps.back().kv_blocks_used, 8);
+}
+
+}  // namespace
+}  // namespace orrery

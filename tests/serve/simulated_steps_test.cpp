@@ -1,0 +1,179 @@
+// Step times from parts against the plan of the exact batch.
+
+#include "sim/serve/simulated_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/model/small_models.h"
+
+namespace orrery {
+namespace {
+
+using testing::small_deepseek;
+using testing::small_llama;
+
+// A node of four GPUs with round numbers; costs are rooflines, there are no tables.
+class SimulatedStepsTest : public ::testing::Test {
+ protected:
+  SimulatedStepsConfig config(const ModelConfig& model, Mesh mesh) {
+    return {.model = model,
+            .mesh = mesh,
+            .machine = &machine_,
+            .graph_cost = &graph_cost_,
+            .eager_cost = &eager_cost_,
+            .host = host_,
+            .graph_batch_sizes = {1, 2, 4, 8, 16, 32, 64}};
+  }
+  StepSetup setup(const ModelConfig& model, Mesh mesh, const CostModel& cost) const {
+    return {.model = model, .mesh = mesh, .machine = &machine_, .cost = &cost};
+  }
+
+  HostCosts host_{.eager_launch = Seconds(5e-6),
+                  .graph_node = Seconds(1e-6),
+                  .scheduler = Seconds(3e-4),
+                  .sampling = Seconds(2e-4)};
+  Machine machine_ = make_machine({.name = "test",
+                                   .kind = "nvswitch_node",
+                                   .device = {.name = "gpu",
+                                              .hbm_capacity = Bytes(80e9),
+                                              .hbm_bandwidth = BytesPerSecond(4e12),
+                                              .dense_flops = {{DType::kBf16, FlopsPerSecond(1e15)},
+                                                              {DType::kFp8, FlopsPerSecond(2e15)}},
+                                              .num_sms = 100},
+                                   .num_gpus = 4,
+                                   .gpus_per_node = 4,
+                                   .nvlink_rate = BytesPerSecond(450e9),
+                                   .nvlink_latency = Seconds(1e-6)});
+  CostModel graph_cost_{
+      machine_, nullptr, nullptr, {.launch_mode = LaunchMode::kGraph, .host = host_}};
+  CostModel eager_cost_{
+      machine_, nullptr, nullptr, {.launch_mode = LaunchMode::kEager, .host = host_}};
+};
+
+TEST_F(SimulatedStepsTest, ADecodeStepOnTheGridIsTheClosedFormOfItsPlanPlusHostTime) {
+  for (const Mesh& mesh : {Mesh{}, Mesh{.tp = 2}}) {
+    StepTimes times(config(small_llama(), mesh));
+    // 8 sequences of 1024 tokens: a captured size, and 8 * 2^(56/8) is a grid point.
+    const Batch batch{.num_decodes = 8, .decode_context = 8 * 1024};
+    const Seconds exact = step_time(setup(small_llama(), mesh, graph_cost_), batch).duration;
+    EXPECT_NEAR(times.step(batch).duration.value(), (exact + Seconds(5e-4)).value(), 1e-12);
+  }
+}
+
+TEST_F(SimulatedStepsTest, APartialGraphBatchCostsWhatThePaddedOneComputes) {
+  StepTimes times(config(small_llama(), {}));
+  // 5 sequences run the token-wise ops of 8; attention is that of 5.
+  const Seconds five = times.step({.num_decodes = 5, .decode_context = 5 * 1024}).duration;
+  const Seconds eight = times.step({.num_decodes = 8, .decode_context = 8 * 1024}).duration;
+  const Seconds four = times.step({.num_decodes = 4, .decode_context = 4 * 1024}).duration;
+  EXPECT_LE(five, eight);
+  EXPECT_GE(five, four);
+}
+
+TEST_F(SimulatedStepsTest, MixedStepsAreWithinHalfAPercentOfTheirExactPlan) {
+  for (const Mesh& mesh : {Mesh{}, Mesh{.tp = 4}}) {
+    StepTimes times(config(small_llama(), mesh));
+    const StepSetup exact = setup(small_llama(), mesh, eager_cost_);
+    for (const Batch& batch :
+         {Batch{.prefill = {{.query = 1234, .context = 0}},
+                .num_decodes = 37,
+                .decode_context = 37 * 901},
+          Batch{.prefill = {{.query = 4011, .context = 2000}},
+                .num_decodes = 190,
+                .decode_context = 190 * 3333},
+          Batch{.prefill = {{.query = 700, .context = 0}, {.query = 700, .context = 0}}},
+          Batch{.prefill = {{.query = 17, .context = 5000}},
+                .num_decodes = 3,
+                .decode_context = 999}}) {
+      const double whole = (step_time(exact, batch).duration + Seconds(5e-4)).value();
+      EXPECT_NEAR(times.step(batch).duration.value(), whole, 0.005 * whole) << batch.num_decodes;
+    }
+  }
+}
+
+TEST_F(SimulatedStepsTest, DecodeStepsBetweenGridPointsAreWithinHalfAPercent) {
+  StepTimes times(config(small_llama(), {}));
+  const StepSetup exact = setup(small_llama(), {}, graph_cost_);
+  for (const std::int64_t context : {11, 100, 777, 1500, 30001}) {
+    const Batch batch{.num_decodes = 16, .decode_context = 16 * context};
+    const double whole = (step_time(exact, batch).duration + Seconds(5e-4)).value();
+    EXPECT_NEAR(times.step(batch).duration.value(), whole, 0.005 * whole) << context;
+  }
+}
+
+TEST_F(SimulatedStepsTest, ALeapContinuesWhereTheStepBeforeEnded) {
+  StepTimes times(config(small_llama(), {}));
+  Batch batch{.num_decodes = 16, .decode_context = 16 * 1000};
+  const LeapTime leap = times.leap(batch, 1000000);
+  EXPECT_GT(leap.num_steps, 10);  // to the next grid point, 1 / 8 octave
+  EXPECT_LT(leap.num_steps, 200);
+  for (const std::int64_t steps : {std::int64_t{1}, leap.num_steps - 1}) {
+    Batch later = batch;
+    later.decode_context += 16 * steps;
+    const double expected = (leap.first + leap.slope * static_cast<double>(steps)).value();
+    EXPECT_NEAR(times.leap(later, 1).first.value(), expected, 1e-12);
+  }
+}
+
+TEST_F(SimulatedStepsTest, TheFirstQuestionDoesNotChangeLaterAnswers) {
+  StepTimes a(config(small_llama(), {}));
+  StepTimes b(config(small_llama(), {}));
+  const Batch one{
+      .prefill = {{.query = 1001, .context = 3}}, .num_decodes = 9, .decode_context = 900};
+  const Batch two{
+      .prefill = {{.query = 1002, .context = 3}}, .num_decodes = 9, .decode_context = 901};
+  const Seconds first = a.step(one).duration;
+  b.step(two);
+  EXPECT_EQ(b.step(one).duration, first);
+}
+
+TEST_F(SimulatedStepsTest, AsyncSchedulingHidesHostTimeBehindTheDevice) {
+  SimulatedStepsConfig async = config(small_llama(), {});
+  async.async_scheduling = true;
+  StepTimes hidden(async);
+  const Batch small{.num_decodes = 1, .decode_context = 10};
+  EXPECT_DOUBLE_EQ(hidden.step(small).duration.value(), 5e-4);  // the host is the slower one
+  const Batch large{.prefill = {{.query = 60000, .context = 0}}};
+  StepTimes plain(config(small_llama(), {}));
+  EXPECT_NEAR((plain.step(large).duration - hidden.step(large).duration).value(), 5e-4, 1e-12);
+}
+
+TEST_F(SimulatedStepsTest, ExpertParallelModelsRunAtEveryLevel) {
+  for (const StepLevel level : {StepLevel::kClosedForm, StepLevel::kHeap}) {
+    SimulatedStepsConfig expert = config(small_deepseek(), {.dp = 4, .ep = 4});
+    expert.level = level;
+    StepTimes times(expert);
+    const Seconds small = times.step({.num_decodes = 4, .decode_context = 4000}).duration;
+    const Seconds large = times.step({.num_decodes = 64, .decode_context = 640000}).duration;
+    EXPECT_GT(small, Seconds(5e-4));
+    EXPECT_GT(large, small);
+  }
+}
+
+TEST_F(SimulatedStepsTest, PipelinesAreNoChainAndStillRun) {
+  StepTimes times(config(small_llama(), {.tp = 2, .pp = 2}));
+  EXPECT_GT(times.step({.prefill = {{.query = 512, .context = 0}}}).duration, Seconds(5e-4));
+  const LeapTime leap = times.leap({.num_decodes = 8, .decode_context = 8000}, 50);
+  EXPECT_GE(leap.num_steps, 1);
+  EXPECT_GT(leap.first, Seconds(5e-4));
+}
+
+TEST_F(SimulatedStepsTest, BasisSharesAreOfTheDeviceTime) {
+  StepTimes times(config(small_llama(), {}));
+  const StepTime step = times.step({.num_decodes = 8, .decode_context = 8192});
+  EXPECT_EQ(step.basis.measured, Seconds(0));  // no tables here
+  EXPECT_GT(step.basis.roofline, Seconds(0));
+  EXPECT_LE(step.basis.roofline, step.duration);
+}
+
+TEST(RoundBits, KeepsSmallValuesAndRoundsLargeOnesToTheNearest) {
+  EXPECT_EQ(round_bits(255, 8), 255);
+  EXPECT_EQ(round_bits(257, 8), 258);    // step 2, halves up
+  EXPECT_EQ(round_bits(1021, 8), 1020);  // step 4
+  EXPECT_EQ(round_bits(0, 8), 0);
+}
+
+}  // namespace
+}  // namespace orrery

@@ -1,0 +1,119 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "sim/serve/workload.h"
+
+namespace orrery {
+namespace {
+
+class TraceTest : public ::testing::Test {
+ protected:
+  ~TraceTest() override { std::filesystem::remove(file_); }
+
+  const std::filesystem::path& write(const std::string& text) {
+    std::ofstream(file_) << text;
+    return file_;
+  }
+  // The message with which reading `text` as CSV or Mooncake JSONL fails.
+  std::string refusal(const std::string& text, bool is_mooncake = false) {
+    write(text);
+    try {
+      static_cast<void>(is_mooncake ? read_mooncake_trace(file_) : read_csv_trace(file_));
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "(read)";
+  }
+  void expect_refusal(const std::string& text, const std::string& part, bool is_mooncake = false) {
+    const std::string message = refusal(text, is_mooncake);
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_EQ(message.find(file_.string()), 0U) << message;
+  }
+
+ private:
+  std::filesystem::path file_ = std::filesystem::temp_directory_path() /
+                                (std::string("orrery_trace_") +
+                                 ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+constexpr auto kAzureHeader = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+
+TEST_F(TraceTest, AzureTimesStartAtZeroAndKeepTheirFraction) {
+  const Workload workload =
+      read_csv_trace(write(std::string(kAzureHeader) + "2023-11-16 23:59:59.7500000,374,44\r\n"
+                                                       "2023-11-17 00:00:01.2500000,396,109\r\n"));
+  ASSERT_EQ(workload.requests.size(), 2U);
+  EXPECT_EQ(workload.requests[0].arrival, Seconds(0));
+  EXPECT_DOUBLE_EQ(workload.requests[1].arrival.value(), 1.5);  // over midnight
+  EXPECT_EQ(workload.requests[1].prompt_tokens, 396);
+  EXPECT_EQ(workload.requests[1].output_tokens, 109);
+}
+
+TEST_F(TraceTest, ColumnsMayComeInAnyOrderAndPlainSecondsWork) {
+  const Workload workload =
+      read_csv_trace(write("prompt_tokens,other,output_tokens,arrival_s\n5,x,6,1.5\n7,y,8,2\n"));
+  EXPECT_EQ(workload.requests[1].prompt_tokens, 7);
+  EXPECT_DOUBLE_EQ(workload.requests[1].arrival.value(), 0.5);
+}
+
+TEST_F(TraceTest, OnlyTheFirstRequestsAreReadWhenAsked) {
+  const auto& file = write("arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,1,1\n2,1,1\n");
+  EXPECT_EQ(read_csv_trace(file, 2).requests.size(), 2U);
+}
+
+TEST_F(TraceTest, AMissingColumnIsNamed) {
+  expect_refusal("TIMESTAMP,ContextTokens\n", "without GeneratedTokens");
+  expect_refusal("arrival_s,prompt_tokens\n", "without output_tokens");
+}
+
+TEST_F(TraceTest, BadFieldsNameTheirLine) {
+  const std::string header = "arrival_s,prompt_tokens,output_tokens\n";
+  expect_refusal(header + "0,1,1\nabc,1,1\n", ":3: arrival_s is \"abc\"");
+  expect_refusal(header + "nan,1,1\n", ":2: the timestamp is not finite");
+  expect_refusal(header + "inf,1,1\n", ":2: the timestamp is not finite");
+  expect_refusal(header + "5,1,1\n4,1,1\n", ":3: the timestamp is before");
+  expect_refusal(header + "0,1,0\n", ":2: output_tokens is \"0\"");
+  expect_refusal(header + "0,-3,1\n", ":2: prompt_tokens is \"-3\"");
+  expect_refusal(header + "0,1.5,1\n", ":2: prompt_tokens is \"1.5\"");
+  expect_refusal(header + "0,1\n", ":2: found 2 fields");
+  expect_refusal(std::string(kAzureHeader) + "2023-13-16 18:15:46,1,1\n", ":2: TIMESTAMP is");
+  expect_refusal(std::string(kAzureHeader) + "yesterday,1,1\n", ":2: TIMESTAMP is");
+}
+
+TEST_F(TraceTest, AnEmptyTraceAndAMissingFileAreErrors) {
+  expect_refusal("arrival_s,prompt_tokens,output_tokens\n", "holds no request");
+  EXPECT_THROW(static_cast<void>(read_csv_trace("/nowhere/trace.csv")), std::invalid_argument);
+}
+
+TEST_F(TraceTest, MooncakeKeepsOnlyHashesOfFullBlocks) {
+  // 1100 tokens hold two full blocks of 512; the third hash stands for the rest.
+  const Workload workload = read_mooncake_trace(write(
+      R"({"timestamp": 1500, "input_length": 1100, "output_length": 6, "hash_ids": [1, 2, 3]})"
+      "\n"
+      R"({"timestamp": 2000, "input_length": 512, "output_length": 1, "hash_ids": [1]})"
+      "\n"));
+  ASSERT_EQ(workload.requests.size(), 2U);
+  EXPECT_EQ(workload.hash_block_tokens, 512);
+  EXPECT_DOUBLE_EQ(workload.requests[1].arrival.value(), 0.5);
+  EXPECT_EQ(workload.requests[0].block_hashes, (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(workload.requests[1].block_hashes, (std::vector<std::uint64_t>{1}));
+}
+
+TEST_F(TraceTest, MooncakeErrorsNameTheirLine) {
+  expect_refusal("{\"timestamp\": 1}\n", ":1: expected an object with timestamp", true);
+  expect_refusal("{broken\n", ":1:", true);
+  expect_refusal(R"({"timestamp": 1, "input_length": 1, "output_length": 0, "hash_ids": []})"
+                 "\n",
+                 "expected at least 1", true);
+  expect_refusal(R"({"timestamp": 2, "input_length": 1, "output_length": 1, "hash_ids": []})"
+                 "\n"
+                 R"({"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": []})"
+                 "\n",
+                 ":2: the timestamp is before", true);
+}
+
+}  // namespace
+}  // namespace orrery
