@@ -1,0 +1,223 @@
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "sim/cost/collectives.h"
+#include "sim/cost/csv_reader.h"
+
+namespace orrery {
+namespace {
+
+constexpr double kMeasuredSpread = 0.02;      // repeats of one point differ by about this
+constexpr double kInterpolatedSpread = 0.08;  // held-out points, docs/data.md
+constexpr double kExtrapolatedSpread = 0.2;
+
+CollectiveKind parse_kind(const std::filesystem::path& path) {
+  const std::string stem = path.stem().string();
+  std::string known;
+  for (int i = 0; i <= static_cast<int>(CollectiveKind::kBroadcast); ++i) {
+    const std::string_view name = to_text(static_cast<CollectiveKind>(i));
+    if (name == stem) {
+      return static_cast<CollectiveKind>(i);
+    }
+    known += (known.empty() ? "" : ", ") + std::string(name);
+  }
+  throw std::invalid_argument(path.string() + ": no collective of that name; expected one of " +
+                              known);
+}
+
+int element_bytes(DType dtype) { return bytes_per_element(dtype) < 2 ? 1 : 2; }
+
+using Samples = std::map<double, std::vector<double>>;  // times by bytes
+
+void read(const std::filesystem::path& path, std::map<CurveKey, Samples>& samples) {
+  const CollectiveKind kind = parse_kind(path);
+  CsvReader csv(path);
+  const int implementation = csv.require("implementation");
+  const int mode = csv.require("mode");
+  const int dtype = csv.require("dtype");
+  const int num_gpus = csv.require("num_gpus");
+  const int bytes = csv.require("bytes");
+  const int time = csv.require("time_us");
+  while (csv.next()) {
+    CurveKey key{.kind = kind,
+                 .implementation = std::string(csv.text(implementation)),
+                 .mode = std::string(csv.text(mode)),
+                 .element_bytes = 2,
+                 .num_gpus = static_cast<int>(csv.integer(num_gpus))};
+    if (key.mode != "graph" && key.mode != "eager" && key.mode != "unspecified") {
+      csv.fail("column mode: found '" + key.mode + "'; expected graph, eager or unspecified");
+    }
+    if (key.num_gpus < 2) {
+      csv.fail("column num_gpus: found " + std::to_string(key.num_gpus) + "; expected 2 or more");
+    }
+    try {
+      key.element_bytes = element_bytes(parse_dtype(csv.text(dtype)));
+    } catch (const std::invalid_argument& error) {
+      csv.fail("column dtype: " + std::string(error.what()));
+    }
+    samples[key][csv.positive_number(bytes)].push_back(csv.positive_number(time) * 1e-6);
+  }
+}
+
+double median(std::vector<double>& values) {
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// Curve of (kind, implementation, one of two modes) at num_gpus, between measured numbers if
+// needed.
+std::optional<Estimate> along_gpus(const CollectiveTables::Tables& tables, CurveKey key,
+                                   double bytes) {
+  const int wanted = key.num_gpus;
+  const CollectiveCurve* below = nullptr;
+  const CollectiveCurve* above = nullptr;
+  int gpus_below = 0;
+  int gpus_above = 0;
+  key.num_gpus = 0;
+  for (auto at = tables.curves.lower_bound(key); at != tables.curves.end(); ++at) {
+    CurveKey same = key;
+    same.num_gpus = at->first.num_gpus;
+    if (at->first != same) {
+      break;
+    }
+    if (at->first.num_gpus <= wanted) {
+      below = &at->second;
+      gpus_below = at->first.num_gpus;
+    }
+    if (at->first.num_gpus >= wanted) {
+      above = &at->second;
+      gpus_above = at->first.num_gpus;
+      break;
+    }
+  }
+  if (below == nullptr || above == nullptr) {
+    return std::nullopt;
+  }
+  const Estimate low = below->at(bytes);
+  if (gpus_below == gpus_above) {
+    return low;
+  }
+  const Estimate high = above->at(bytes);
+  const double share =
+      std::log(static_cast<double>(wanted) / gpus_below) / std::log(1.0 * gpus_above / gpus_below);
+  return Estimate{
+      .time = Seconds(std::pow(low.time.value(), 1 - share) * std::pow(high.time.value(), share)),
+      .basis = std::max({low.basis, high.basis, Basis::kInterpolated}),
+      .spread = std::max({low.spread, high.spread, kInterpolatedSpread})};
+}
+
+}  // namespace
+
+CollectiveTables::CollectiveTables() : tables_(std::make_unique<Tables>()) {}
+CollectiveTables::~CollectiveTables() = default;
+CollectiveTables::CollectiveTables(CollectiveTables&&) noexcept = default;
+CollectiveTables& CollectiveTables::operator=(CollectiveTables&&) noexcept = default;
+
+CollectiveTables CollectiveTables::load(const std::filesystem::path& directory) {
+  if (!std::filesystem::is_directory(directory)) {
+    throw std::invalid_argument(directory.string() +
+                                ": not a directory; expected one with <collective>.csv files");
+  }
+  std::vector<std::filesystem::path> files;
+  for (const auto& file : std::filesystem::directory_iterator(directory)) {
+    if (file.path().extension() == ".csv") {
+      files.push_back(file.path());
+    }
+  }
+  if (files.empty()) {
+    throw std::invalid_argument(directory.string() +
+                                ": found no CSV file; expected <collective>.csv");
+  }
+  std::ranges::sort(files);
+  std::map<CurveKey, Samples> samples;
+  for (const std::filesystem::path& file : files) {
+    read(file, samples);
+  }
+  CollectiveTables tables;
+  tables.tables_->name = directory.filename().string();
+  for (auto& [key, points] : samples) {
+    CollectiveCurve& curve = tables.tables_->curves[key];
+    for (auto& [bytes, times] : points) {
+      curve.bytes.push_back(bytes);
+      curve.time_s.push_back(median(times));
+    }
+  }
+  return tables;
+}
+
+Estimate CollectiveCurve::at(double size) const {
+  const auto above = std::ranges::lower_bound(bytes, size);
+  if (above == bytes.end()) {
+    return {.time = Seconds(time_s.back() * size / bytes.back()),
+            .basis = Basis::kRoofline,
+            .spread = kExtrapolatedSpread};
+  }
+  const auto i = static_cast<std::size_t>(above - bytes.begin());
+  if (*above == size) {
+    return {.time = Seconds(time_s[i]), .basis = Basis::kMeasured, .spread = kMeasuredSpread};
+  }
+  if (i == 0) {
+    return {.time = Seconds(time_s[0]), .basis = Basis::kRoofline, .spread = kExtrapolatedSpread};
+  }
+  const double share = std::log(size / bytes[i - 1]) / std::log(bytes[i] / bytes[i - 1]);
+  return {.time = Seconds(std::pow(time_s[i - 1], 1 - share) * std::pow(time_s[i], share)),
+          .basis = Basis::kInterpolated,
+          .spread = kInterpolatedSpread};
+}
+
+double table_bytes(const CommOp& op, int num_ranks) {
+  return op.bytes_per_rank.value() * (op.kind == CollectiveKind::kAllGather ? num_ranks : 1);
+}
+
+std::optional<Estimate> measured_collective(const CollectiveTables::Tables& tables,
+                                            const CommOp& op, int num_gpus,
+                                            const CostOptions& options) {
+  const double bytes = table_bytes(op, num_gpus);
+  const std::string_view mode = to_text(options.launch_mode);
+  const auto look_up = [&](std::string implementation,
+                           std::string_view key_mode) -> std::optional<Estimate> {
+    CurveKey key{.kind = op.kind,
+                 .implementation = std::move(implementation),
+                 .mode = std::string(key_mode),
+                 .element_bytes = element_bytes(op.dtype),
+                 .num_gpus = num_gpus};
+    std::optional<Estimate> found = along_gpus(tables, key, bytes);
+    if (!found) {
+      // A copy does not care for the width of elements.
+      key.element_bytes = key.element_bytes == 1 ? 2 : 1;
+      found = along_gpus(tables, key, bytes);
+    }
+    return found;
+  };
+  const auto of = [&](const std::string& implementation) {
+    std::optional<Estimate> found = look_up(implementation, mode);
+    return found ? found : look_up(implementation, "unspecified");
+  };
+  const std::string& wanted = options.all_reduce_implementation;
+  if (op.kind != CollectiveKind::kAllReduce) {
+    return of("nccl");
+  }
+  if (!wanted.empty()) {
+    return of(wanted);
+  }
+  const std::optional<Estimate> custom = of("custom");
+  std::optional<Estimate> nccl = of("nccl");
+  if (custom && nccl && options.launch_mode == LaunchMode::kEager) {
+    const auto floor = tables.curves.find({.kind = op.kind,
+                                           .implementation = "custom",
+                                           .mode = "eager",
+                                           .element_bytes = 2,
+                                           .num_gpus = num_gpus});
+    if (floor != tables.curves.end()) {
+      nccl->time = std::max(nccl->time, Seconds(floor->second.time_s.front()));
+    }
+  }
+  if (!custom || (nccl && nccl->time < custom->time)) {
+    return nccl;
+  }
+  return custom;
+}
+
+}  // namespace orrery

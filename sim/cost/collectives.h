@@ -1,0 +1,60 @@
+#pragma once
+
+// Collective times: measured curves inside one NVLink domain, formulas elsewhere.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "sim/cost/cost.h"
+
+namespace orrery {
+
+// Time against bytes for one way of doing one collective. Bytes are the whole buffer, as nccl-tests
+// counts it (docs/data.md).
+struct CollectiveCurve {
+  std::vector<double> bytes;   // ascending
+  std::vector<double> time_s;  // median of the repeats of a point
+
+  // Interpolated in log-log. Below the first point its time, above the last one in proportion to
+  // bytes, both as kRoofline.
+  [[nodiscard]] Estimate at(double size) const;
+};
+
+struct CurveKey {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::string implementation;  // "nccl", "custom"
+  std::string mode;            // "graph", "eager", "unspecified"
+  int element_bytes = 2;       // 1 or 2
+  int num_gpus = 0;
+  auto operator<=>(const CurveKey&) const = default;
+};
+
+struct CollectiveTables::Tables {
+  std::string name;
+  std::map<CurveKey, CollectiveCurve> curves;
+};
+
+// The buffer of a call in the terms of the tables: all_gather counts its output, the rest their
+// input.
+double table_bytes(const CommOp& op, int num_ranks);
+
+// Measured time among `num_gpus` of one NVLink domain; empty when the tables have no such
+// collective or stop below num_gpus. Between measured numbers of GPUs the time is interpolated in
+// their logarithm. all_reduce takes the faster of what is measured, or
+// options.all_reduce_implementation; eager custom rows hold the host's time per call, so an eager
+// NCCL call is not let below their floor.
+std::optional<Estimate> measured_collective(const CollectiveTables::Tables& tables,
+                                            const CommOp& op, int num_gpus,
+                                            const CostOptions& options);
+
+// Time by formula: ring or direct inside a domain, and over several domains reduce-scatter inside,
+// ring across over each GPU's NIC, all-gather inside. `tables` may be null; they supply the parts
+// inside a domain and the fitted efficiency of NVLink.
+Estimate modelled_collective(const Machine& machine, const CollectiveTables::Tables* tables,
+                             const CommOp& op, std::span<const int> ranks,
+                             const CostOptions& options);
+
+}  // namespace orrery

@@ -1,0 +1,157 @@
+#pragma once
+
+// How long one op takes. A CostModel answers for a kernel, in this order: a measured point;
+// interpolation in log-dims inside the measured hull; roofline times an efficiency fitted on the
+// nearest measurements. The basis travels with the number; nothing is extrapolated silently.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/kernel_spec.h"
+#include "sim/machine/machine.h"
+#include "sim/plan/plan.h"
+#include "sim/timeline/timeline.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+struct Estimate {
+  Seconds time;
+  Basis basis = Basis::kRoofline;
+  double spread = 0;  // relative standard deviation expected of time
+};
+
+// How ops reach the GPU: one launch each from the host, or nodes of a replayed CUDA graph.
+enum class LaunchMode : std::uint8_t { kEager, kGraph };
+std::string_view to_text(LaunchMode mode);
+
+// Host-side times, parameters of an engine profile with a source each.
+struct HostCosts {
+  Seconds eager_launch;  // host time to enqueue one kernel
+  Seconds graph_node;    // gap between dependent nodes of a replayed graph
+  Seconds d2h_sync;      // device-to-host copy of a flag and wake-up of the host
+  Seconds scheduler;     // choosing a batch, building its inputs
+  Seconds sampling;      // reading tokens back, detokenising, streaming out
+};
+
+// Measured tables of one provider (an engine version, or our own kernels) on one device.
+class Provider {
+ public:
+  Provider();
+  ~Provider();
+  Provider(Provider&&) noexcept;
+  Provider& operator=(Provider&&) noexcept;
+
+  // Finds every <kernel>.csv under `directory` (see docs/data.md for the columns); a file is parsed
+  // when its kernel is first asked for. Throws std::invalid_argument when the directory has no
+  // table or one of an unknown kernel. Whatever parses a file throws std::invalid_argument with
+  // file and line on a malformed row. Thread safe.
+  static Provider load(const std::filesystem::path& directory);
+
+  [[nodiscard]] const std::string& name() const;
+  [[nodiscard]] bool has_kernel(std::string_view kernel) const;
+  [[nodiscard]] std::vector<std::string> kernels() const;
+  [[nodiscard]] std::int64_t num_rows(std::string_view kernel) const;
+
+  struct Tables;
+  [[nodiscard]] const Tables& tables() const { return *tables_; }
+
+ private:
+  std::unique_ptr<Tables> tables_;
+};
+
+// Measured collective tables of a machine.
+class CollectiveTables {
+ public:
+  CollectiveTables();
+  ~CollectiveTables();
+  CollectiveTables(CollectiveTables&&) noexcept;
+  CollectiveTables& operator=(CollectiveTables&&) noexcept;
+  // Reads every <collective>.csv under `directory` (docs/data.md). Throws std::invalid_argument
+  // with file and line on a malformed row.
+  static CollectiveTables load(const std::filesystem::path& directory);
+
+  struct Tables;
+  [[nodiscard]] const Tables& tables() const { return *tables_; }
+
+ private:
+  std::unique_ptr<Tables> tables_;
+};
+
+struct CostOptions {
+  LaunchMode launch_mode = LaunchMode::kGraph;
+  HostCosts host;
+  std::string all_reduce_implementation;  // "" best of what is measured, else "nccl", "custom"
+  std::string moe_distribution = "power_law_1.01";  // which measured routing skew to use
+  // Asked for kernels that the provider does not have, such as another engine's MLA kernels. Its
+  // answers are kInterpolated at best and carry a larger spread. Must outlive the model.
+  const Provider* fallback_provider = nullptr;
+};
+
+// Thread safe for concurrent calls. The provider, tables and machine must outlive it.
+class CostModel {
+ public:
+  CostModel(const Machine& machine, const Provider* provider, const CollectiveTables* collectives,
+            CostOptions options);
+  ~CostModel();
+  CostModel(CostModel&&) noexcept;
+
+  // Throws std::invalid_argument for an unknown kernel, a missing or non-positive dim, a dtype that
+  // the device does not support, or a routing distribution that the provider does not have.
+  [[nodiscard]] Estimate kernel(const KernelOp& op) const;
+  // Collective among the GPUs `ranks` (global ids on the machine); alone on the network.
+  [[nodiscard]] Estimate collective(const CommOp& op, std::span<const int> ranks) const;
+  [[nodiscard]] Estimate host(const HostOp& op) const;
+  [[nodiscard]] Estimate price(const Plan& plan, const Op& op) const;
+
+  [[nodiscard]] const Machine& machine() const;
+  [[nodiscard]] const CostOptions& options() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Closed-form collective times on links of one rate and latency, n >= 2 ranks, exact when nothing
+// else runs; throw std::invalid_argument on fewer ranks or a rate of 0. Source: Thakur,
+// Rabenseifner, Gropp, IJHPCA 19(1), 2005.
+//   ring all_reduce       2 (n-1) (latency + buffer / (n rate))
+//   ring all_gather       (n-1) (latency + contribution / rate)
+//   ring reduce_scatter   (n-1) (latency + input / (n rate))
+//   direct all_to_all     latency + (n-1)/n sent / rate       all peers at once over one port
+//   one-shot all_reduce   latency + (n-1) buffer / rate       each rank reads all other buffers
+//   pipelined broadcast   (n-1) latency + buffer / rate
+Seconds ring_all_reduce_time(Bytes buffer, int ranks, BytesPerSecond rate, Seconds latency);
+Seconds ring_all_gather_time(Bytes contribution, int ranks, BytesPerSecond rate, Seconds latency);
+Seconds ring_reduce_scatter_time(Bytes input, int ranks, BytesPerSecond rate, Seconds latency);
+Seconds direct_all_to_all_time(Bytes sent, int ranks, BytesPerSecond rate, Seconds latency);
+Seconds one_shot_all_reduce_time(Bytes buffer, int ranks, BytesPerSecond rate, Seconds latency);
+Seconds pipelined_broadcast_time(Bytes buffer, int ranks, BytesPerSecond rate, Seconds latency);
+
+// Error of the model on measured points it was not given: rows are split by a fixed hash, each
+// held-out row is predicted from the others.
+struct HeldOutError {
+  std::string kernel;
+  std::string dtype;
+  std::int64_t num_points = 0;
+  double median = 0;  // |predicted - measured| / measured
+  double p95 = 0;
+  double bias = 0;  // mean of (predicted - measured) / measured
+};
+// What is held out together: single rows, or everything of one shape (all m of one (n, k) of a
+// gemm, all rows of one family of another kernel), so that the whole shape is new to the model.
+enum class HeldOutUnit : std::uint8_t { kRow, kShape };
+// Kernels in alphabetical order, then dtypes; collectives (single points of a curve) last under
+// their name with the implementation as dtype. Rows that only bound a time (host bound) are not
+// scored. Throws std::invalid_argument unless 0 < held_out_share < 1.
+std::vector<HeldOutError> held_out_errors(const Machine& machine, const Provider& provider,
+                                          const CollectiveTables* collectives,
+                                          double held_out_share = 0.1,
+                                          HeldOutUnit unit = HeldOutUnit::kRow);
+
+}  // namespace orrery

@@ -1,0 +1,33 @@
+#pragma once
+
+// Time of one kernel call from measured rows. Interpolated is log(time / work-model time), linearly
+// in the logarithms of the axes; where a grid has a hole, the hole is filled first from the lines
+// through it, each weighted by how well the same line would have predicted its neighbours.
+
+#include <optional>
+
+#include "sim/cost/kernel_table.h"
+#include "sim/cost/roofline.h"
+#include "sim/machine/machine.h"
+#include "sim/timeline/timeline.h"
+
+namespace orrery {
+
+struct Prediction {
+  Seconds time;
+  Basis basis = Basis::kRoofline;
+};
+
+// `dims` in the order of the kernel's spec, `distribution` an index into table.distributions().
+//   * kMeasured: the call is a row of the table.
+//   * kInterpolated: it lies between rows of its family, or of two families that differ only in
+//     kv_heads and bracket it, or the only row is host bound and its fp8 twin stands in.
+//   * kRoofline: outside; the work model times the ratio at the nearest measured place. Prefill
+//   over
+//     cached context, when the table has none, takes the ratio of the square problem of equal work.
+// Empty when the table has no rows of that distribution. `device` supplies the peaks of the work
+// model. Thread safe.
+std::optional<Prediction> predict(const KernelTable& table, const Device& device, DType dtype,
+                                  int distribution, std::span<const std::int64_t> dims);
+
+}  // namespace orrery

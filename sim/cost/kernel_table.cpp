@@ -1,0 +1,260 @@
+#include "sim/cost/kernel_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "sim/cost/csv_reader.h"
+
+namespace orrery {
+namespace {
+
+constexpr double kMicrosecond = 1e-6;
+
+struct NamedLayout {
+  std::string_view kernel;
+  std::array<std::string_view, kMaxAxes> axes;
+  std::string_view tied;
+};
+
+// Axes are dims along which time / work-model time is smooth enough to interpolate. A kernel that
+// is not listed interpolates over its first three dims.
+constexpr std::array kLayouts = {
+    NamedLayout{"gemm", {"m", "n", "k"}, ""},
+    NamedLayout{"batched_gemm", {"batch", "m", ""}, ""},
+    NamedLayout{"attention_prefill", {"batch", "query", "heads"}, "kv_heads"},
+    NamedLayout{"attention_decode", {"batch", "context", "heads"}, "kv_heads"},
+    NamedLayout{"mla_prefill", {"batch", "query", "heads"}, ""},
+    NamedLayout{"mla_decode", {"batch", "context", "heads"}, ""},
+    NamedLayout{"mla_prefill_module", {"batch", "query", "heads"}, ""},
+    NamedLayout{"mla_decode_module", {"batch", "context", "heads"}, ""},
+    NamedLayout{"moe", {"tokens", "inter", "experts"}, ""},
+    NamedLayout{"quantize", {"tokens", "hidden", ""}, ""},
+};
+
+int dim_index(const KernelSpec& spec, std::string_view name) {
+  for (std::size_t i = 0; i < spec.dims.size(); ++i) {
+    if (spec.dims[i].name == name) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+DType read_dtype(const CsvReader& csv, int column) {
+  try {
+    return parse_dtype(csv.text(column));
+  } catch (const std::invalid_argument& error) {
+    csv.fail("column dtype: " + std::string(error.what()));
+  }
+}
+
+struct KeyHash {
+  std::size_t operator()(const KernelTable::Key& key) const {
+    std::uint64_t hash = 0x9E3779B97F4A7C15ULL;
+    for (const std::int64_t value : key) {
+      hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001B3ULL;
+      hash ^= hash >> 29;
+    }
+    return hash;
+  }
+};
+
+void sort_unique(std::vector<std::int64_t>& values) {
+  std::ranges::sort(values);
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+}
+
+int position(const std::vector<std::int64_t>& axis, std::int64_t value) {
+  return static_cast<int>(std::ranges::lower_bound(axis, value) - axis.begin());
+}
+
+}  // namespace
+
+KernelRows read_kernel_rows(const std::filesystem::path& path) {
+  CsvReader csv(path);
+  KernelRows rows;
+  rows.spec = find_kernel_spec(path.stem().string());
+  if (rows.spec == nullptr) {
+    throw std::invalid_argument(path.string() + ": no kernel of that name; expected <kernel>.csv");
+  }
+  const int dtype_column = csv.require("dtype");
+  const int time_column = csv.require("time_us");
+  const int distribution_column = csv.column("distribution");
+  const int host_bound_column = csv.column("host_bound");
+  std::vector<int> columns;
+  columns.reserve(rows.spec->dims.size());
+  for (const DimSpec& dim : rows.spec->dims) {
+    columns.push_back(csv.require(dim.name));
+  }
+  rows.num_dims = static_cast<int>(columns.size());
+  std::string_view last_text;
+  DType last_dtype = DType::kBf16;
+  while (csv.next()) {
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      std::int64_t value = csv.integer(columns[i]);
+      const std::string_view name = rows.spec->dims[i].name;
+      if (value == 0 && !rows.spec->dims[i].may_be_zero && name != "window") {
+        csv.fail("column " + std::string(name) + ": found 0; expected 1 or more");
+      }
+      if (value == 0 && name == "window") {
+        value = kFullWindow;
+      }
+      rows.dims.push_back(value);
+    }
+    rows.time_s.push_back(csv.positive_number(time_column) * kMicrosecond);
+    if (csv.text(dtype_column) != last_text) {
+      last_dtype = read_dtype(csv, dtype_column);
+      last_text = csv.text(dtype_column);
+    }
+    rows.dtype.push_back(last_dtype);
+    std::uint8_t distribution = 0;
+    if (distribution_column >= 0) {
+      const std::string_view name = csv.text(distribution_column);
+      const auto found = std::ranges::find(rows.distributions, name);
+      distribution = static_cast<std::uint8_t>(found - rows.distributions.begin());
+      if (found == rows.distributions.end()) {
+        rows.distributions.emplace_back(name);
+      }
+    }
+    rows.distribution.push_back(distribution);
+    const bool is_host_bound = host_bound_column >= 0 && csv.integer(host_bound_column) != 0;
+    rows.host_bound.push_back(is_host_bound ? 1 : 0);
+  }
+  return rows;
+}
+
+GridLayout grid_layout(const KernelSpec& spec) {
+  GridLayout layout;
+  const auto named = std::ranges::find(kLayouts, spec.name, &NamedLayout::kernel);
+  if (named == kLayouts.end()) {
+    layout.num_axes = std::min<int>(kMaxAxes, static_cast<int>(spec.dims.size()));
+    for (int a = 0; a < layout.num_axes; ++a) {
+      layout.axes[a] = a;
+    }
+    return layout;
+  }
+  for (const std::string_view name : named->axes) {
+    const int index = dim_index(spec, name);
+    if (index >= 0) {
+      layout.axes[layout.num_axes++] = index;
+    }
+  }
+  layout.tied = dim_index(spec, named->tied);
+  return layout;
+}
+
+KernelTable::Key KernelTable::key(DType dtype, int distribution,
+                                  std::span<const std::int64_t> dims) const {
+  Key key(dims.size() + 2);
+  key[0] = static_cast<std::int64_t>(dtype);
+  key[1] = distribution;
+  std::ranges::copy(dims, key.begin() + 2);
+  if (layout_.tied >= 0) {
+    const std::int64_t follower = dims[layout_.tied];
+    // One head is both multi-head and grouped; it is filed as grouped.
+    if (follower > 1 && follower == dims[layout_.axes[layout_.num_axes - 1]]) {
+      key[2 + layout_.tied] = 0;
+    }
+  }
+  for (int a = 0; a < layout_.num_axes; ++a) {
+    key[2 + layout_.axes[a]] = 0;
+  }
+  return key;
+}
+
+KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::int64_t)>& keep)
+    : spec_(rows.spec), layout_(grid_layout(*rows.spec)), distributions_(rows.distributions) {
+  // Rows of each family, families in order of first appearance.
+  std::unordered_map<Key, std::size_t, KeyHash> numbers;
+  std::vector<std::pair<Key, std::vector<std::int64_t>>> members;
+  for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
+    if (keep && !keep(row)) {
+      continue;
+    }
+    Key row_key = key(rows.dtype[row], rows.distribution[row], rows.row_dims(row));
+    if (!members.empty() && members.back().first == row_key) {
+      members.back().second.push_back(row);
+      continue;
+    }
+    const auto [found, is_new] = numbers.try_emplace(row_key, members.size());
+    if (is_new) {
+      members.emplace_back(std::move(row_key), std::vector<std::int64_t>{});
+    }
+    members[found->second].second.push_back(row);
+  }
+  for (auto& [family_key, family_rows] : members) {
+    Grid grid;
+    grid.dims.assign(family_key.begin() + 2, family_key.end());
+    grid.is_tied = layout_.tied >= 0 && grid.dims[layout_.tied] == 0;
+    for (int a = 0; a < kMaxAxes; ++a) {
+      if (a < layout_.num_axes) {
+        std::vector<std::int64_t>& axis = grid.axes[a];
+        axis.reserve(family_rows.size());
+        for (const std::int64_t row : family_rows) {
+          const std::int64_t value = rows.row_dims(row)[layout_.axes[a]];
+          if (axis.empty() || axis.back() != value) {
+            axis.push_back(value);
+          }
+        }
+        sort_unique(axis);
+      } else {
+        grid.axes[a] = {0};
+      }
+    }
+    grid.time_s.assign(grid.axes[0].size() * grid.axes[1].size() * grid.axes[2].size(),
+                       std::numeric_limits<double>::quiet_NaN());
+    for (const std::int64_t row : family_rows) {
+      std::array<int, kMaxAxes> node{};
+      for (int a = 0; a < layout_.num_axes; ++a) {
+        node[a] = position(grid.axes[a], rows.row_dims(row)[layout_.axes[a]]);
+      }
+      const std::size_t index = grid.index(node);
+      if (rows.host_bound[row] != 0) {
+        grid.host_bound.resize(grid.time_s.size());
+        grid.host_bound[index] = true;
+      } else {
+        grid.time_s[index] = std::fmin(grid.time_s[index], rows.time_s[row]);
+      }
+    }
+    families_.emplace(std::move(family_key), std::move(grid));
+  }
+  link_twins();
+}
+
+void KernelTable::link_twins() {
+  for (auto& [family_key, grid] : families_) {
+    if (grid.host_bound.empty()) {
+      continue;
+    }
+    Key twin_key = family_key;
+    twin_key[0] = static_cast<std::int64_t>(DType::kFp8);
+    const auto twin = families_.find(twin_key);
+    if (twin == families_.end() || twin->second.axes != grid.axes) {
+      continue;
+    }
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < grid.time_s.size(); ++i) {
+      const double ratio = grid.time_s[i] / twin->second.time_s[i];
+      if (!std::isnan(ratio)) {
+        ratios.push_back(ratio);
+      }
+    }
+    grid.twin = &twin->second;
+    if (!ratios.empty()) {
+      const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
+      std::ranges::nth_element(ratios, middle);
+      grid.twin_factor = *middle;
+    }
+  }
+}
+
+const Grid* KernelTable::family(DType dtype, int distribution,
+                                std::span<const std::int64_t> dims) const {
+  const auto found = families_.find(key(dtype, distribution, dims));
+  return found == families_.end() ? nullptr : &found->second;
+}
+
+}  // namespace orrery

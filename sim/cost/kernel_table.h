@@ -1,0 +1,100 @@
+#pragma once
+
+// Measured rows of one kernel, arranged for interpolation. Rows that agree in everything but up to
+// three numeric dims (the axes) form a family; a family is a grid over its axes, with holes where
+// nothing was measured. Immutable after construction, so safe to read from many threads.
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/kernel_spec.h"
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+inline constexpr int kMaxAxes = 3;
+// Value of a `window` dim that means full attention; tables write it as 0.
+inline constexpr std::int64_t kFullWindow = std::int64_t{1} << 30;
+
+// Rows as read, in file order. Row i has its dims, in the order of the kernel's spec, at
+// dims[i * num_dims].
+struct KernelRows {
+  const KernelSpec* spec = nullptr;
+  int num_dims = 0;
+  std::vector<std::string> distributions;  // names in the column `distribution`; empty without one
+  std::vector<std::int64_t> dims;
+  std::vector<double> time_s;
+  std::vector<DType> dtype;
+  std::vector<std::uint8_t> distribution;  // index into distributions
+  std::vector<std::uint8_t> host_bound;    // 1: the time is the host's and only bounds the kernel's
+
+  [[nodiscard]] std::int64_t num_rows() const { return static_cast<std::int64_t>(time_s.size()); }
+  [[nodiscard]] std::span<const std::int64_t> row_dims(std::int64_t row) const {
+    return {dims.data() + row * num_dims, static_cast<std::size_t>(num_dims)};
+  }
+};
+
+// Reads <kernel>.csv. Throws std::invalid_argument with file and line.
+KernelRows read_kernel_rows(const std::filesystem::path& path);
+
+// Which dims of a kernel are axes, in the order of the grid. `tied` names a dim that follows the
+// last axis when both are equal (kv_heads of multi-head attention follows heads).
+struct GridLayout {
+  int num_axes = 0;
+  std::array<int, kMaxAxes> axes{};  // indices into spec.dims
+  int tied = -1;
+};
+GridLayout grid_layout(const KernelSpec& spec);
+
+// One family: times over the outer product of its axes, first axis slowest.
+struct Grid {
+  std::vector<std::int64_t> dims;  // full dims of the family; axis entries are meaningless
+  std::array<std::vector<std::int64_t>, kMaxAxes> axes;  // ascending; unused axes hold one 0
+  std::vector<double> time_s;                            // NaN: not measured
+  bool is_tied = false;
+  // Nodes whose row was host bound; empty when there are none. They are priced from `twin`, the
+  // same family in fp8, times `twin_factor` (median ratio where both were measured).
+  std::vector<bool> host_bound;
+  const Grid* twin = nullptr;
+  double twin_factor = 1;
+
+  [[nodiscard]] std::size_t index(const std::array<int, kMaxAxes>& node) const {
+    return (static_cast<std::size_t>(node[0]) * axes[1].size() + node[1]) * axes[2].size() +
+           node[2];
+  }
+};
+
+class KernelTable {
+ public:
+  using Key = std::vector<std::int64_t>;  // dtype, distribution, family dims (axes as 0)
+
+  // Arranges the rows for which `keep` is true (all without one). When several rows measure one
+  // point, the fastest counts: an engine picks the faster kernel.
+  explicit KernelTable(const KernelRows& rows,
+                       const std::function<bool(std::int64_t)>& keep = nullptr);
+
+  [[nodiscard]] const KernelSpec& spec() const { return *spec_; }
+  [[nodiscard]] const GridLayout& layout() const { return layout_; }
+  [[nodiscard]] const std::vector<std::string>& distributions() const { return distributions_; }
+  [[nodiscard]] const std::map<Key, Grid>& families() const { return families_; }
+  // Family of a call; null when there is none. dims in the order of the spec.
+  [[nodiscard]] const Grid* family(DType dtype, int distribution,
+                                   std::span<const std::int64_t> dims) const;
+  [[nodiscard]] Key key(DType dtype, int distribution, std::span<const std::int64_t> dims) const;
+
+ private:
+  void link_twins();
+
+  const KernelSpec* spec_ = nullptr;
+  GridLayout layout_;
+  std::vector<std::string> distributions_;
+  std::map<Key, Grid> families_;
+};
+
+}  // namespace orrery

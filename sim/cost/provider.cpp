@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "sim/cost/csv_reader.h"
+#include "sim/cost/provider_tables.h"
+
+namespace orrery {
+
+Provider::Provider() : tables_(std::make_unique<Tables>()) {}
+Provider::~Provider() = default;
+Provider::Provider(Provider&&) noexcept = default;
+Provider& Provider::operator=(Provider&&) noexcept = default;
+
+Provider Provider::load(const std::filesystem::path& directory) {
+  if (!std::filesystem::is_directory(directory)) {
+    throw std::invalid_argument(directory.string() +
+                                ": not a directory; expected one with <kernel>.csv files");
+  }
+  Provider provider;
+  provider.tables_->name = directory.filename().string();
+  for (const auto& file : std::filesystem::directory_iterator(directory)) {
+    if (file.path().extension() != ".csv") {
+      continue;
+    }
+    const std::string kernel = file.path().stem().string();
+    if (find_kernel_spec(kernel) == nullptr) {
+      throw std::invalid_argument(file.path().string() +
+                                  ": no kernel of that name; expected <kernel>.csv");
+    }
+    auto entry = std::make_unique<Tables::Entry>();
+    entry->path = file.path();
+    provider.tables_->entries.emplace(kernel, std::move(entry));
+  }
+  if (provider.tables_->entries.empty()) {
+    throw std::invalid_argument(directory.string() + ": found no CSV file; expected <kernel>.csv");
+  }
+  return provider;
+}
+
+const std::string& Provider::name() const { return tables_->name; }
+
+bool Provider::has_kernel(std::string_view kernel) const {
+  return tables_->entries.find(kernel) != tables_->entries.end();
+}
+
+std::vector<std::string> Provider::kernels() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : tables_->entries) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+std::int64_t Provider::num_rows(std::string_view kernel) const {
+  return tables_->table(kernel) == nullptr ? 0 : tables_->entries.find(kernel)->second->num_rows;
+}
+
+const KernelTable* Provider::Tables::table(std::string_view kernel) const {
+  const auto found = entries.find(kernel);
+  if (found == entries.end()) {
+    return nullptr;
+  }
+  Entry& entry = *found->second;
+  std::call_once(entry.once, [&entry] {
+    const KernelRows rows = read_kernel_rows(entry.path);
+    entry.table = std::make_unique<KernelTable>(rows);
+    entry.num_rows = rows.num_rows();
+  });
+  return entry.table.get();
+}
+
+}  // namespace orrery

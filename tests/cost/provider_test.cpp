@@ -1,0 +1,103 @@
+#include <gtest/gtest.h>
+
+#include "tests/cost/cost_testing.h"
+
+namespace orrery {
+namespace {
+
+using testing::error_of;
+using testing::expect_contains;
+using testing::TableDirectory;
+
+constexpr const char* kHeader = "dtype,m,n,k,time_us,source\n";
+
+// The error of parsing a gemm.csv of these lines.
+std::string gemm_error(const std::string& content) {
+  const TableDirectory directory;
+  directory.write("gemm.csv", content);
+  const Provider provider = Provider::load(directory.path());
+  return error_of([&] { (void)provider.num_rows("gemm"); });
+}
+
+TEST(Provider, CountsRowsAndNamesItsKernels) {
+  const TableDirectory directory;
+  directory.write("gemm.csv", std::string(kHeader) + "bf16,1,2,3,4.5,0\r\n\nfp8,1,2,3,4,0\n");
+  const Provider provider = Provider::load(directory.path());
+  EXPECT_EQ(provider.kernels(), std::vector<std::string>{"gemm"});
+  EXPECT_TRUE(provider.has_kernel("gemm"));
+  EXPECT_FALSE(provider.has_kernel("moe"));
+  EXPECT_EQ(provider.num_rows("gemm"), 2);
+  EXPECT_EQ(provider.num_rows("moe"), 0);
+}
+
+TEST(Provider, NamesFileAndLineOfABadNumber) {
+  const std::string error =
+      gemm_error(std::string(kHeader) + "bf16,1,2,3,4.5,0\nbf16,1,x,3,4.5,0\n");
+  expect_contains(error, "gemm.csv:3:");
+  expect_contains(error, "column n: found 'x'");
+}
+
+TEST(Provider, RejectsTimesThatAreNotPositiveAndFinite) {
+  for (const std::string time : {"0", "-1", "nan", "inf", "", "1.5ms"}) {
+    expect_contains(gemm_error(std::string(kHeader) + "bf16,1,2,3," + time + ",0\n"),
+                    "gemm.csv:2: column time_us");
+  }
+}
+
+TEST(Provider, RejectsAZeroDim) {
+  expect_contains(gemm_error(std::string(kHeader) + "bf16,0,2,3,1,0\n"), "column m: found 0");
+}
+
+TEST(Provider, RejectsTooFewAndTooManyFields) {
+  expect_contains(gemm_error(std::string(kHeader) + "bf16,1,2,3\n"), "gemm.csv:2: found 4 fields");
+  expect_contains(gemm_error(std::string(kHeader) + "bf16,1,2,3,4,0,9\n"), "found 7 fields");
+}
+
+TEST(Provider, RejectsAnUnknownDtypeWithItsLine) {
+  expect_contains(gemm_error(std::string(kHeader) + "bf17,1,2,3,4,0\n"),
+                  "gemm.csv:2: column dtype");
+}
+
+TEST(Provider, RejectsAMissingColumn) {
+  const std::string error = gemm_error("dtype,m,n,time_us\nbf16,1,2,3\n");
+  expect_contains(error, "no column 'k'");
+  expect_contains(error, "found dtype, m, n, time_us");
+}
+
+TEST(Provider, RejectsAnEmptyFile) { expect_contains(gemm_error(""), "no header"); }
+
+TEST(Provider, RejectsATableOfAnUnknownKernel) {
+  const TableDirectory directory;
+  directory.write("gem.csv", kHeader);
+  expect_contains(error_of([&] { Provider::load(directory.path()); }), "no kernel of that name");
+}
+
+TEST(Provider, RejectsADirectoryThatIsMissingOrEmpty) {
+  const TableDirectory directory;
+  expect_contains(error_of([&] { Provider::load(directory.path()); }), "no CSV file");
+  expect_contains(error_of([&] { Provider::load(directory.path() / "none"); }), "not a directory");
+}
+
+TEST(Provider, ParsesOnlyTheKernelsAskedFor) {
+  const TableDirectory directory;
+  directory.write("gemm.csv", std::string(kHeader) + "bf16,1,2,3,4.5,0\n");
+  directory.write("quantize.csv", "dtype,tokens,hidden,time_us\nfp8,1,oops,1\n");
+  const Provider provider = Provider::load(directory.path());
+  EXPECT_EQ(provider.num_rows("gemm"), 1);
+  expect_contains(error_of([&] { (void)provider.num_rows("quantize"); }), "quantize.csv:2:");
+}
+
+TEST(Provider, ShippedTablesParse) {
+  const std::filesystem::path devices =
+      std::filesystem::path(ORRERY_SOURCE_DIR) / "topologies" / "devices";
+  for (const char* name :
+       {"h200-sxm/vllm-0.24.0", "h200-sxm/trtllm-1.3.0rc20", "h100-sxm/vllm-0.24.0"}) {
+    const Provider provider = Provider::load(devices / name);
+    for (const std::string& kernel : provider.kernels()) {
+      EXPECT_GT(provider.num_rows(kernel), 800) << name << " " << kernel;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orrery
