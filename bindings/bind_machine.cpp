@@ -1,0 +1,77 @@
+// Machines, their providers, and the kernels that plans are made of.
+
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "kernels/kernel_spec.h"
+#include "sim/cost/cost.h"
+#include "sim/machine/machine.h"
+#include "sim/scenario/machine_file.h"
+
+namespace orrery::bindings {
+
+namespace py = pybind11;
+
+namespace {
+
+py::dict machine_summary(const std::string& file, const std::string& topologies) {
+  const MachineFile machine = read_machine(file, topologies);
+  const MachineSpec& spec = machine.spec;
+  py::dict summary;
+  summary["name"] = spec.name;
+  summary["kind"] = spec.kind;
+  summary["device"] = spec.device.name;
+  summary["num_gpus"] = spec.num_gpus;
+  summary["gpus_per_node"] = spec.gpus_per_node;
+  summary["hbm_capacity_bytes"] = spec.device.hbm_capacity.value();
+  summary["hbm_bandwidth_bytes_per_s"] = spec.device.hbm_bandwidth.value();
+  summary["nvlink_rate_bytes_per_s"] = spec.nvlink_rate.value();
+  summary["nic_rate_bytes_per_s"] = spec.nic_rate.value();
+  summary["device_directory"] = machine.device_directory.string();
+  summary["providers"] = provider_names(machine.device_directory);
+  return summary;
+}
+
+py::list kernels() {
+  py::list list;
+  for (const KernelSpec& spec : kernel_specs()) {
+    std::vector<std::string> dims;
+    dims.reserve(spec.dims.size());
+    for (const DimSpec& dim : spec.dims) {
+      dims.emplace_back(dim.name);
+    }
+    py::dict kernel;
+    kernel["name"] = std::string(spec.name);
+    kernel["summary"] = std::string(spec.summary);
+    kernel["dims"] = dims;
+    list.append(kernel);
+  }
+  return list;
+}
+
+}  // namespace
+
+void bind_machine(py::module_& module) {
+  module.def(
+      "machine_names", [](const std::string& topologies) { return machine_names(topologies); },
+      py::arg("topologies"), "Names of the machine files in a directory, ascending.");
+  module.def("machine_summary", &machine_summary, py::arg("file"), py::arg("topologies"),
+             "What a machine file says, with the providers measured on its device.");
+  module.def("kernel_specs", &kernels, "Name, summary and dims of every kernel.");
+  module.def(
+      "provider_rows",
+      [](const std::string& directory) {
+        const Provider provider = Provider::load(directory);
+        py::dict rows;
+        for (const std::string& kernel : provider.kernels()) {
+          rows[py::str(kernel)] = provider.num_rows(kernel);
+        }
+        return rows;
+      },
+      py::arg("directory"), "Number of measured rows by kernel of a provider's directory.");
+}
+
+}  // namespace orrery::bindings

@@ -1,0 +1,162 @@
+// Scenarios: loading, running, writing; and ScenarioError with its place.
+
+#include <pybind11/functional.h>
+#include <pybind11/gil_safe_call_once.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "sim/scenario/outputs.h"
+#include "sim/scenario/reader.h"
+#include "sim/scenario/run.h"
+#include "sim/scenario/scenario.h"
+
+namespace orrery::bindings {
+
+namespace py = pybind11;
+
+namespace {
+
+using Callback = std::optional<std::function<void(std::int64_t, std::int64_t)>>;
+
+// Raises orrery.ScenarioError with file, line, column and the message without its place.
+void set_scenario_error(const py::object& type, const ScenarioError& error) {
+  const py::object instance = type(error.what());
+  instance.attr("file") = error.file();
+  instance.attr("line") = error.line();
+  instance.attr("column") = error.column();
+  instance.attr("message") = error.message();
+  PyErr_SetObject(type.ptr(), instance.ptr());
+}
+
+// Calls `callback` at most twenty times a second, and lets Ctrl-C through.
+Progress throttled(const Callback& callback) {
+  using Clock = std::chrono::steady_clock;
+  struct State {
+    std::mutex mutex;
+    Clock::time_point last;
+  };
+  // Shared because std::function copies its target.
+  return [&callback, state = std::make_shared<State>()](std::int64_t done, std::int64_t total) {
+    const std::scoped_lock guard(state->mutex);
+    const Clock::time_point now = Clock::now();
+    if (done < total && now - state->last < std::chrono::milliseconds(50)) {
+      return;
+    }
+    state->last = now;
+    const py::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() != 0) {
+      throw py::error_already_set();
+    }
+    if (callback) {
+      (*callback)(done, total);
+    }
+  };
+}
+
+RunResult run(const Scenario& scenario, int threads, const Callback& progress) {
+  Scenario own = scenario;
+  own.threads = threads;
+  const Progress report = throttled(progress);
+  const py::gil_scoped_release release;
+  return run_scenario(own, report);
+}
+
+StepResult step(const Scenario& scenario, const Batch& batch, const std::string& level) {
+  const StepLevel parsed = parse_step_level(level);
+  const py::gil_scoped_release release;
+  return simulate_step(scenario, batch, parsed);
+}
+
+void bind_step(py::module_& module) {
+  py::class_<StepResult>(module, "StepResult", "One engine step simulated in detail.")
+      .def_readonly("batch", &StepResult::batch)
+      .def_property_readonly(
+          "level", [](const StepResult& result) { return std::string(to_text(result.level)); })
+      .def_readonly("timeline", &StepResult::timeline)
+      .def_property_readonly(
+          "plan_text", [](const StepResult& result) { return to_text(result.plan); },
+          "The plan in its text form, one line per op.");
+}
+
+}  // namespace
+
+void bind_scenario(py::module_& module) {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> error_type;
+  error_type.call_once_and_store_result([&]() -> py::object {
+    return py::exception<ScenarioError>(module, "ScenarioError", PyExc_ValueError);
+  });
+  error_type.get_stored().attr("__doc__") =
+      "A scenario that cannot be: .file, .line, .column (0: no place), .message.";
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): pybind11 gives the type.
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) {
+        std::rethrow_exception(pointer);
+      }
+    } catch (const ScenarioError& error) {
+      set_scenario_error(error_type.get_stored(), error);
+    }
+  });
+
+  py::class_<Scenario>(module, "Scenario",
+                       "A question about serving a model, checked and resolved.")
+      .def_readonly("name", &Scenario::name)
+      .def_readonly("question", &Scenario::question)
+      .def_readonly("model", &Scenario::model_config)
+      .def_readonly("machine", &Scenario::machine)
+      .def_readonly("provider", &Scenario::provider)
+      .def_readonly("replicas", &Scenario::replicas)
+      .def_property_readonly("gpus_per_replica",
+                             [](const Scenario& scenario) { return num_ranks(scenario.mesh); })
+      .def_readonly("seed", &Scenario::seed)
+      .def(
+          "to_yaml", [](const Scenario& scenario) { return to_yaml(scenario); },
+          "The scenario with every default spelled out.")
+      .def(
+          "__eq__", [](const Scenario& a, const Scenario& b) { return to_yaml(a) == to_yaml(b); },
+          py::arg("other"))
+      .def("__repr__", [](const Scenario& scenario) {
+        return "Scenario(" + scenario.name + ": " + scenario.model + " on " + scenario.machine +
+               ")";
+      });
+  bind_step(module);
+  py::class_<RunResult>(module, "RunResult", "A simulated service.")
+      .def_readonly("scenario", &RunResult::scenario)
+      .def_readonly("service", &RunResult::service)
+      .def_readonly("step", &RunResult::step)
+      .def_readonly("warnings", &RunResult::warnings)
+      .def(
+          "summary_json", [](const RunResult& result) { return summary_json(result); },
+          "Content of summary.json.")
+      .def(
+          "write",
+          [](const RunResult& result, const std::string& directory) {
+            const py::gil_scoped_release release;
+            write_outputs(result, directory);
+          },
+          py::arg("directory"), "Writes the run's files into an existing directory.");
+
+  module.def(
+      "load_scenario",
+      [](const std::string& file, const std::string& root,
+         const std::vector<std::string>& overrides) {
+        return load_scenario(file, {root}, overrides);
+      },
+      py::arg("file"), py::arg("root"), py::arg("overrides") = std::vector<std::string>(),
+      "Reads a scenario file; names are looked up under `root`.");
+  module.def("run_scenario", &run, py::arg("scenario"), py::arg("threads") = 1,
+             py::arg("progress") = py::none(), "Simulates the service.");
+  module.def("simulate_step", &step, py::arg("scenario"), py::arg("batch"), py::arg("level"),
+             "Simulates one engine step of one replica.");
+}
+
+}  // namespace orrery::bindings

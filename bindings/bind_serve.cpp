@@ -1,0 +1,78 @@
+// Columns of a simulated service's requests and steps.
+
+#include <cmath>
+#include <limits>
+
+#include "bindings/bind.h"
+#include "sim/serve/serve.h"
+
+namespace orrery::bindings {
+
+namespace py = pybind11;
+
+namespace {
+
+py::dict request_columns(const ServiceResult& service) {
+  using Record = RequestRecord;
+  const auto& rows = service.requests;
+  py::dict columns;
+  columns["id"] = column<std::int64_t>(rows, [](const Record& r) { return r.id; });
+  columns["replica"] = column<std::int32_t>(rows, [](const Record& r) { return r.replica; });
+  columns["prompt_tokens"] =
+      column<std::int64_t>(rows, [](const Record& r) { return r.prompt_tokens; });
+  columns["output_tokens"] =
+      column<std::int64_t>(rows, [](const Record& r) { return r.output_tokens; });
+  columns["cached_tokens"] =
+      column<std::int64_t>(rows, [](const Record& r) { return r.cached_tokens; });
+  columns["num_preemptions"] =
+      column<std::int32_t>(rows, [](const Record& r) { return r.num_preemptions; });
+  columns["arrival_s"] = column<double>(rows, [](const Record& r) { return r.arrival.value(); });
+  columns["first_scheduled_s"] =
+      column<double>(rows, [](const Record& r) { return r.first_scheduled.value(); });
+  columns["first_token_s"] =
+      column<double>(rows, [](const Record& r) { return r.first_token.value(); });
+  columns["finish_s"] = column<double>(rows, [](const Record& r) { return r.finish.value(); });
+  columns["ttft_s"] =
+      column<double>(rows, [](const Record& r) { return (r.first_token - r.arrival).value(); });
+  columns["tpot_s"] = column<double>(rows, [](const Record& r) {
+    return r.output_tokens > 1
+               ? (r.finish - r.first_token).value() / static_cast<double>(r.output_tokens - 1)
+               : std::numeric_limits<double>::quiet_NaN();
+  });
+  columns["e2e_s"] =
+      column<double>(rows, [](const Record& r) { return (r.finish - r.arrival).value(); });
+  return columns;
+}
+
+py::dict step_columns(const ServiceResult& service) {
+  using Record = StepRecord;
+  const auto& rows = service.steps;
+  py::dict columns;
+  columns["replica"] = column<std::int32_t>(rows, [](const Record& r) { return r.replica; });
+  columns["start_s"] = column<double>(rows, [](const Record& r) { return r.start.value(); });
+  columns["duration_s"] = column<double>(rows, [](const Record& r) { return r.duration.value(); });
+  columns["num_steps"] = column<std::int64_t>(rows, [](const Record& r) { return r.num_steps; });
+  columns["prefill_tokens"] =
+      column<std::int64_t>(rows, [](const Record& r) { return r.prefill_tokens; });
+  columns["num_prefills"] =
+      column<std::int64_t>(rows, [](const Record& r) { return r.num_prefills; });
+  columns["num_decodes"] =
+      column<std::int64_t>(rows, [](const Record& r) { return r.num_decodes; });
+  columns["decode_context"] =
+      column<std::int64_t>(rows, [](const Record& r) { return r.decode_context; });
+  columns["num_waiting"] =
+      column<std::int64_t>(rows, [](const Record& r) { return r.num_waiting; });
+  columns["kv_blocks_used"] =
+      column<std::int64_t>(rows, [](const Record& r) { return r.kv_blocks_used; });
+  return columns;
+}
+
+}  // namespace
+
+void bind_serve(py::module_& module) {
+  py::class_<ServiceResult>(module, "ServiceResult", "Every request's times and every step taken.")
+      .def("request_columns", &request_columns, "One array per column over the requests, by id.")
+      .def("step_columns", &step_columns, "One array per column over the leaps of steps.");
+}
+
+}  // namespace orrery::bindings

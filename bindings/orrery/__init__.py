@@ -1,0 +1,33 @@
+"""Orrery: how will this traffic be served, by which placement, and how long does one step take?
+
+    import orrery
+
+    scenario = orrery.load("scenarios/quickstart.yaml")
+    result = orrery.simulate(scenario)
+    result.summary["ttft_s"]["p99"]
+    result.requests.to_pandas()
+
+Times are seconds and amounts are bytes, under names that say so (`ttft_s`, `weights_bytes`).
+"""
+
+from __future__ import annotations
+
+from ._core import Batch, ModelConfig, PrefillChunk, Scenario, ScenarioError, __version__
+from .simulation import RunResult, Summary, Table, TimelineTable, load, project_root, simulate, step
+
+__all__ = [
+    "Batch",
+    "ModelConfig",
+    "PrefillChunk",
+    "RunResult",
+    "Scenario",
+    "ScenarioError",
+    "Summary",
+    "Table",
+    "TimelineTable",
+    "__version__",
+    "load",
+    "project_root",
+    "simulate",
+    "step",
+]

@@ -1,0 +1,262 @@
+"""The command line: `orrery run | report | bench | models | machines | providers | kernels`.
+
+Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["bench"]:  # has options of its own
+        from . import bench
+
+        return bench.main(words[1:]) or 0
+    options = _parser().parse_args(words)
+    try:
+        return options.command(options)
+    except KeyboardInterrupt:
+        print("\norrery: interrupted", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, FileExistsError) as error:  # ScenarioError is a ValueError
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (OSError, RuntimeError, MemoryError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="orrery", description="Simulates how a large language model is served.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="simulate a scenario and write a run directory")
+    run.add_argument("file", type=pathlib.Path, metavar="FILE", help="scenario, see scenarios/")
+    run.add_argument("-o", "--output", type=pathlib.Path, metavar="DIR", help="run directory (runs/<scenario>)")
+    run.add_argument("--force", action="store_true", help="replace an earlier run in DIR")
+    run.add_argument("--json", action="store_true", help="print summary.json and wall_s instead of a table")
+    run.add_argument("--threads", type=_positive, default=1, metavar="N", help="simulate replicas side by side")
+    run.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", dest="overrides",
+                     help="replace one value of the scenario; may be given several times")  # fmt: skip
+    run.add_argument("--no-report", action="store_true", help="do not write report.html")
+    run.add_argument("--progress", action="store_true", help="show progress even where stderr is no terminal")
+    run.set_defaults(command=_run)
+
+    report = commands.add_parser("report", help="write report.html of a run directory again")
+    report.add_argument("directory", type=pathlib.Path, metavar="RUN_DIR")
+    report.set_defaults(command=_report)
+
+    commands.add_parser("bench", help="measure the simulator itself", add_help=False)
+    for name, text, command in (
+        ("models", "list the models that scenarios may name", _models),
+        ("machines", "list the machines", _machines),
+        ("providers", "list the measured kernel tables of each device", _providers),
+        ("kernels", "list the kernels that plans are made of", _kernels),
+    ):
+        commands.add_parser(name, help=text).set_defaults(command=command)
+    from ._core import __version__
+
+    parser.add_argument("--version", action="version", version=f"orrery {__version__}")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+_positive.__name__ = "whole number of at least 1"  # argparse quotes it: "invalid ... value: '0'"
+
+
+def _run(options: argparse.Namespace) -> int:
+    from . import simulation
+
+    began = time.perf_counter()
+    scenario = simulation.load(options.file, overrides=options.overrides)
+    directory = options.output or pathlib.Path("runs") / scenario.name
+    simulation.check_output(directory, force=options.force)
+    with _ProgressBar(sys.stderr, shown=options.progress or sys.stderr.isatty()) as bar:
+        result = simulation.simulate(scenario, threads=options.threads, progress=bar.update)
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    result.write(directory, force=options.force, report=not options.no_report)
+    wall_s = time.perf_counter() - began
+    if options.json:
+        import json
+
+        print(json.dumps(result.to_dict() | {"wall_s": wall_s}, indent=2))
+    else:
+        print(_table(result.summary, colour=_wants_colour(sys.stdout)))
+        print(f"\nsimulated in {wall_s:.2f} s; written to {directory}{os.sep}")
+        if not options.no_report:
+            print(f"report: {directory / 'report.html'}")
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    if not options.directory.is_dir():
+        raise ValueError(f"found no directory '{options.directory}'; expected one that 'orrery run' wrote")
+    from .report import render
+
+    print(render(options.directory))
+    return 0
+
+
+def _models(_: argparse.Namespace) -> int:
+    from . import _core
+    from .simulation import project_root
+
+    directory = str(project_root() / "models")
+    rows = []
+    for name in _core.model_names(directory):
+        try:
+            model = _core.read_model(_core.model_path(directory, name))
+        except ValueError as error:
+            rows.append((name, "–", "–", "–", str(error).partition(": ")[2]))
+            continue
+        active = f"{model.num_active_parameters / 1e9:.1f}" if model.num_experts else ""
+        rows.append((name, f"{model.num_parameters / 1e9:.1f}", active, str(model.num_layers), model.model_type))
+    print(_aligned(("model", "parameters, G", "active, G", "layers", "type"), rows, right=(1, 2, 3)))
+    return 0
+
+
+def _machines(_: argparse.Namespace) -> int:
+    rows = []
+    for machine in _machine_summaries():
+        rate = machine["nvlink_rate_bytes_per_s"]
+        rows.append((machine["name"], machine["kind"], machine["device"], f"{machine['num_gpus']:,}",
+                     f"{machine['hbm_capacity_bytes'] / 1e9:.0f} GB", f"{rate / 1e9:.0f} GB/s" if rate else "",
+                     ", ".join(machine["providers"]) or "none"))  # fmt: skip
+    print(_aligned(("machine", "kind", "device", "GPUs", "HBM", "NVLink", "providers"), rows, right=(3, 4, 5)))
+    return 0
+
+
+def _providers(_: argparse.Namespace) -> int:
+    from . import _core
+
+    rows = []
+    seen = set()
+    for machine in _machine_summaries():
+        for provider in machine["providers"]:
+            directory = pathlib.Path(machine["device_directory"]) / provider
+            if directory not in seen:
+                seen.add(directory)
+                counts = _core.provider_rows(str(directory))
+                kernels = ", ".join(f"{kernel} {count:,}" for kernel, count in counts.items())
+                rows.append((machine["device"], provider, f"{sum(counts.values()):,}", kernels))
+    print(_aligned(("device", "provider", "rows", "kernels"), rows, right=(2,)))
+    return 0
+
+
+def _kernels(_: argparse.Namespace) -> int:
+    from . import _core
+
+    rows = [(kernel["name"], ", ".join(kernel["dims"]), kernel["summary"]) for kernel in _core.kernel_specs()]
+    print(_aligned(("kernel", "dims", "what it does"), rows))
+    return 0
+
+
+def _machine_summaries() -> list[dict[str, Any]]:
+    from . import _core
+    from .simulation import project_root
+
+    topologies = project_root() / "topologies"
+    names = _core.machine_names(str(topologies))
+    return [_core.machine_summary(str(topologies / f"{name}.yaml"), str(topologies)) for name in names]
+
+
+class _ProgressBar:
+    """One line on `stream`, rewritten in place; removed when done."""
+
+    _WIDTH = 30
+
+    def __init__(self, stream: TextIO, *, shown: bool) -> None:
+        self._stream = stream
+        self.update: Callable[[int, int], None] | None = self._update if shown else None
+
+    def __enter__(self) -> _ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.update:
+            self._stream.write("\r" + " " * (self._WIDTH + 40) + "\r")
+            self._stream.flush()
+
+    def _update(self, done: int, total: int) -> None:
+        filled = self._WIDTH * done // max(total, 1)
+        bar = "█" * filled + "░" * (self._WIDTH - filled)
+        self._stream.write(f"\r{bar} {done:,} of {total:,} requests")
+        self._stream.flush()
+
+
+def _wants_colour(stream: TextIO) -> bool:
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
+        if abs(value) < limit:
+            return f"{value * factor:.3g} {unit}" if abs(value * factor) < 999.5 else f"{value * factor:.0f} {unit}"
+    return f"{value / 60:.1f} min"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _table(summary: Any, *, colour: bool) -> str:
+    """The summary as people read it."""
+    bold, plain = ("\033[1m", "\033[0m") if colour else ("", "")
+    labels = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"), ("itl_s", "ITL"), ("e2e_s", "end to end"))
+    quantiles = ("mean", "p50", "p90", "p99", "max")
+    latency = [(label, *(_seconds(summary[key][name]) for name in quantiles)) for key, label in labels]
+    memory = summary["memory_per_gpu"]
+    used = ("weights", "kv_cache", "activations", "graphs", "communication")
+    parts = ", ".join(f"{name.replace('_', ' ')} {memory[name + '_bytes'] / 2**30:.1f}" for name in used)
+    basis = summary["basis"]
+    facts = [
+        ("requests", f"{summary['requests']:,} in {_seconds(summary['duration_s'])}, {summary['requests_per_s']:.2f}/s"),
+        ("tokens", f"{summary['prompt_tokens']:,} prompt, {summary['output_tokens']:,} output"),
+        ("prefix cache", f"{_percent(summary['cached_tokens'] / max(summary['prompt_tokens'], 1))} of prompt tokens found"),
+        ("output tokens/s", f"{summary['output_tokens_per_s']:,.0f}, {summary['output_tokens_per_s_per_gpu']:,.0f} per GPU"
+                            f" ({summary['num_gpus']} GPUs)"),
+        ("goodput", f"{summary['goodput']:.2f} requests/s, {_percent(summary['slo_attainment'])} of requests meet the SLO"),
+        ("KV utilisation", f"{_percent(summary['kv_utilisation']['mean'])} mean, {_percent(summary['kv_utilisation']['max'])} max"
+                           f" of {summary['num_kv_blocks']:,} blocks per replica"),
+        ("preemptions", f"{summary['preemptions']:,}"),
+        ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
+        ("simulated time is", ", ".join(f"{_percent(basis[name])} {name}" for name in ("measured", "interpolated", "roofline"))),
+    ]  # fmt: skip
+    lines = [f"{bold}{summary['question'] or summary['scenario']}{plain}", ""]
+    lines += _aligned(("", *quantiles), latency, right=range(1, 6)).splitlines()
+    lines += ["", *_aligned((), facts).splitlines()]
+    return "\n".join(lines)
+
+
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Columns two spaces apart; those in `right` are flush right."""
+    table = [header, *rows] if header else list(rows)
+    if not table:
+        return ""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = []
+    for row in table:
+        cells = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""The capacity-planning report of one run: a single HTML file that needs no network.
+
+Answers, from a run directory that `orrery run` wrote: how fast are requests served, when and why
+are they slow, where do a step's time and a GPU's memory go, and how sure is all that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+
+from . import content, figures, run_directory, step_figures, timeline
+
+__all__ = ["render"]
+
+_HERE = pathlib.Path(__file__).parent
+
+
+def render(run_dir: pathlib.Path) -> pathlib.Path:
+    """Writes report.html into `run_dir` and returns its path; an older one is replaced.
+
+    The same run directory gives the same bytes. Throws ValueError naming the file and what it
+    lacks when the directory or a file in it is missing or malformed.
+    """
+    run_dir = pathlib.Path(run_dir)
+    html = _html(run_directory.read(run_dir))
+    path = run_dir / "report.html"
+    path.write_text(html, encoding="utf-8")
+    return path
+
+
+def _html(run: run_directory.Run) -> str:
+    import jinja2  # here, so that importing orrery does not pay for it
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    bins = timeline.bin_run(run)
+    breakdown = step_figures.breakdown_rows(run)
+    plots = {
+        figure.name: figure
+        for figure in (
+            *figures.latency_cdfs(run),
+            timeline.timeline(run, bins),
+            figures.ttft_scatter(run),
+            figures.step_histogram(run),
+            figures.memory(run),
+            step_figures.step_breakdown(breakdown),
+            step_figures.step_gantt(run),
+        )
+        if figure is not None
+    }
+    # "<" may not stand in a script element: it could close it.
+    specs = json.dumps([figure.spec() for figure in plots.values()], allow_nan=False, separators=(",", ":"))
+    return environment.get_template("template.html.j2").render(
+        run=run,
+        content=content,
+        plots=plots,
+        bins=bins,
+        breakdown=breakdown,
+        specs=specs.replace("<", "\\u003c"),
+        style=(_HERE / "style.css").read_text(encoding="utf-8"),
+        script=(_HERE / "report.js").read_text(encoding="utf-8"),
+        plotly=_plotly_js(),
+    )
+
+
+def _plotly_js() -> str:
+    """Plotly's JavaScript as its Python package ships it; the package is found, not imported."""
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("the report needs the package plotly; install it with 'pip install plotly'")
+    return (pathlib.Path(spec.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")

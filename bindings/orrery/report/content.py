@@ -1,0 +1,375 @@
+"""What the report says in words and tables; every statement is computed from the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from . import figures, quantities, timeline
+from .run_directory import BASES, LATENCIES, QUANTILES, Run
+
+LATENCY_TITLES = {
+    "ttft_s": ("TTFT", "time to first token"),
+    "tpot_s": ("TPOT", "time per output token after the first, mean of each request"),
+    "itl_s": ("ITL", "inter-token latency, each gap between two tokens"),
+    "e2e_s": ("End to end", "arrival to last token"),
+}
+BASIS_MEANINGS = {
+    "measured": "The exact shape was timed on this GPU (or, for a collective, on this kind of machine). "
+    "The error is that of the measurement.",
+    "interpolated": "The shape lies between timed shapes, and the time is read off between them. "
+    "The error is larger where the kernel changes its tiling in between.",
+    "roofline": "No timed shapes surround this one. The time is what the data sheet's FLOP/s and bytes/s allow, "
+    "times the efficiency of the nearest timed shapes. Treat it as an estimate.",
+}
+# Top-level keys that summary.json may use to say where the run's numbers come from.
+PROVENANCE_KEYS = ("provenance", "meta")
+PROVENANCE_SCALARS = ("revision", "version", "provider", "licence", "license")
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    key: str  # of summary.json, dotted
+    title: str
+    value: str
+    unit: str
+    detail: str
+    met: bool | None = None  # whether the p99 is within `limit`, when there is one
+    limit: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class LatencyRow:
+    key: str
+    title: str
+    meaning: str
+    cells: tuple[tuple[str, bool], ...]  # (value, whether it is over the limit)
+    limit: str
+
+
+# Parts of a workload that say no more than their absence would.
+NEUTRAL = (("rate_scale", "1"), ("warmup_requests", "0"), ("num_requests", "0"))
+
+
+def _last_name(text: str) -> str:
+    return pathlib.PurePosixPath(text).name if "/" in text else text
+
+
+def _brief(value: object) -> str:
+    """One line for a part of the scenario: file names without directories, mappings as "key value"."""
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{str(key).replace('_', ' ')} {_brief(item)}"
+            for key, item in value.items()
+            if item not in ("", {}, []) and (key, item) not in NEUTRAL
+        )
+    if isinstance(value, list):
+        return ", ".join(_brief(item) for item in value)
+    return _last_name(str(value))
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """Model, machine, placement, traffic and engine, as (name, one line)."""
+    scenario, summary = run.scenario, run.summary
+    found = [("Model", _model(scenario.get("model"))), ("Machine", _brief(scenario.get("machine", "")))]
+    num_gpus = summary["num_gpus"]
+    gpus = _counted(num_gpus, "GPU")
+    placement = _placement(scenario.get("placement"))
+    found.append(("Placement", f"{placement} ({gpus})" if placement else gpus))
+    traffic = _brief(scenario.get("workload", ""))
+    served = (
+        f"{quantities.count(summary['requests'])} requests in {quantities.seconds(summary['duration_s'])}"
+    )
+    found.append(("Traffic", f"{traffic}; {served}" if traffic else served))
+    engine = scenario.get("engine")
+    profile = engine.get("profile", "") if isinstance(engine, dict) else str(engine or "")
+    provider = _brief(scenario.get("provider", ""))
+    timed = f"kernel times of {provider}" if provider else ""
+    found.append(("Engine", ", ".join(text for text in (_brief(profile), timed) if text)))
+    limits = ", ".join(
+        f"{figures.LATENCY_NAMES[name]} ≤ {quantities.short_seconds(limit)}"
+        for name, limit in run.slo_s.items()
+    )
+    found.append(("SLO", limits or "none given"))
+    return [(name, text) for name, text in found if text]
+
+
+def _model(model: object) -> str:
+    if not isinstance(model, dict):
+        return _last_name(str(model or ""))
+    name = _last_name(str(model.get("config", model.get("name", ""))))
+    parts = {key: str(model[key]).upper() for key in ("weights", "activations", "kv_cache") if model.get(key)}
+    if not parts:
+        return name
+    if len(set(parts.values())) == 1:
+        precision = next(iter(parts.values()))
+    else:
+        precision = ", ".join(f"{text} {key.replace('kv_cache', 'KV cache')}" for key, text in parts.items())
+    return f"{name}, {precision}"
+
+
+def _placement(placement: object) -> str:
+    if not isinstance(placement, dict):
+        return str(placement or "")
+    mesh = [
+        f"{key.upper()}{placement[key]}"
+        for key in ("tp", "ep", "pp", "cp", "dp")
+        if placement.get(key, "1") not in ("1", "")
+    ]
+    if placement.get("sp") == "true":
+        mesh.append("with sequence parallelism")
+    replicas = str(placement.get("replicas", "1"))
+    text = " ".join(mesh) or "one GPU each"
+    return f"{replicas} replicas of {text}" if replicas != "1" else ("1 replica of " + text if mesh else "")
+
+
+def title(run: Run) -> str:
+    question = run.scenario.get("question")
+    if isinstance(question, str) and question.strip():
+        return " ".join(question.split())
+    return f"How is {_model(run.scenario.get('model')) or 'the model'} served?"
+
+
+def cards(run: Run) -> list[Card]:
+    s = run.summary
+    found = []
+    for name in ("ttft", "tpot"):
+        value = s[f"{name}_s"]["p50"]
+        p99, limit = s[f"{name}_s"]["p99"], run.slo_s.get(name)
+        number, _, unit = quantities.seconds(value).partition(" ")
+        detail = f"p99 {quantities.seconds(p99)}"
+        met = p99 <= limit if limit and p99 is not None else None
+        found.append(
+            Card(
+                f"{name}_s.p50",
+                f"{figures.LATENCY_NAMES[name]}, median",
+                number,
+                unit,
+                detail,
+                met,
+                quantities.short_seconds(limit) if limit else "",
+            )
+        )
+    found += [
+        Card(
+            "output_tokens_per_s",
+            "Output throughput",
+            quantities.number(s["output_tokens_per_s"]),
+            "tokens/s",
+            f"{quantities.count(s['output_tokens'])} tokens in all",
+        ),
+        Card(
+            "output_tokens_per_s_per_gpu",
+            "Output per GPU",
+            quantities.number(s["output_tokens_per_s_per_gpu"]),
+            "tokens/s",
+            _counted(s["num_gpus"], "GPU"),
+        ),
+        Card(
+            "goodput",
+            "Goodput",
+            quantities.number(s["goodput"]),
+            "requests/s",
+            f"of {quantities.number(s['requests_per_s'])} requests/s finished",
+        ),
+        Card(
+            "slo_attainment",
+            "SLO attainment",
+            *quantities.percent(s["slo_attainment"]).rsplit(" ", 1),
+            "requests within every limit" if run.slo_s else "no limit given",
+        ),
+    ]
+    return found
+
+
+def latency_rows(run: Run) -> list[LatencyRow]:
+    rows = []
+    for key in LATENCIES:
+        short, meaning = LATENCY_TITLES[key]
+        name = key.removesuffix("_s")
+        limit = run.slo_s.get(name)
+        values = [run.summary[key][quantile] for quantile in QUANTILES]
+        cells = tuple((quantities.seconds(v), bool(limit and v is not None and v > limit)) for v in values)
+        rows.append(
+            LatencyRow(
+                key, short, meaning, cells, quantities.short_seconds(limit) if limit else quantities.NO_VALUE
+            )
+        )
+    return rows
+
+
+def readings(run: Run, bins: timeline.RunBins) -> list[str]:
+    """Sentences that a planner would otherwise have to work out of the plots."""
+    s, requests = run.summary, run.requests
+    found = []
+    if run.slo_s:
+        missed = {}
+        for name, limit in run.slo_s.items():
+            values = requests[f"{name}_s"]
+            misses = values > limit
+            if name == "tpot":
+                misses &= requests["output_tokens"] >= 2
+            missed[figures.LATENCY_NAMES[name]] = int(misses.sum())
+        if any(missed.values()):
+            text = " and ".join(f"{num:,} miss that on {name}" for name, num in missed.items() if num)
+            found.append(
+                f"{quantities.percent(s['slo_attainment'])} of the requests meet every limit; {text}."
+            )
+        else:
+            found.append("Every request meets every limit.")
+    waiting = float(np.mean(requests["first_scheduled_s"] - requests["arrival_s"]))
+    ttft = float(np.mean(requests["ttft_s"]))
+    found.append(
+        f"A request waits {quantities.seconds(waiting)} on average until its first step; "
+        f"its first token follows {quantities.seconds(max(ttft - waiting, 0.0))} later."
+    )
+    peak = bins.busiest()
+    found.append(
+        f"At the busiest time ({quantities.seconds(float(bins.edges[peak]))} into the run) "
+        f"{quantities.number(float(bins.running[peak]))} sequences run and "
+        f"{quantities.number(float(bins.waiting[peak]))} wait, at "
+        f"{quantities.number(float(bins.output_tokens_per_s[peak]))} output tokens/s."
+    )
+    kv, preemptions = s["kv_utilisation"], s["preemptions"]
+    times = {0: "no request was preempted", 1: "1 preemption"}.get(
+        preemptions, f"{preemptions:,} preemptions"
+    )
+    found.append(
+        f"The KV cache is {quantities.percent(kv['mean'])} full on average "
+        f"and {quantities.percent(kv['max'])} at most; {times}."
+    )
+    return found
+
+
+def totals(run: Run) -> list[tuple[str, str]]:
+    s = run.summary
+    return [
+        ("Requests", quantities.count(s["requests"])),
+        ("Prompt tokens", quantities.count(s["prompt_tokens"])),
+        ("Output tokens", quantities.count(s["output_tokens"])),
+        ("Engine steps", quantities.count(s["num_steps"])),
+        *(
+            [("Sequences per step, mean", quantities.number(s["mean_batch"]))]
+            if quantities.is_number(s.get("mean_batch"))
+            else []
+        ),
+        *(
+            [("Prompt tokens from the prefix cache", quantities.count(s["cached_tokens"]))]
+            if s.get("cached_tokens")
+            else []
+        ),
+        ("Simulated time", quantities.seconds(s["duration_s"])),
+        ("KV cache in use, mean", quantities.percent(s["kv_utilisation"]["mean"])),
+        ("KV cache in use, most", quantities.percent(s["kv_utilisation"]["max"])),
+        ("Preemptions", quantities.count(s["preemptions"])),
+    ]
+
+
+def memory_rows(run: Run) -> list[tuple[str, str, str]]:
+    parts = figures.memory_parts(run)
+    total = sum(size for _, _, size in parts) or 1.0
+    return [(name, quantities.gibibytes(size), quantities.percent(size / total)) for name, _, size in parts]
+
+
+def bases(run: Run) -> list[tuple[str, float, str, str]]:
+    """(basis, percent width, share as text, meaning)."""
+    shares = run.summary["basis"]
+    return [
+        (name, round(100 * shares[name], 3), quantities.percent(shares[name]), BASIS_MEANINGS[name])
+        for name in BASES
+    ]
+
+
+def assumptions(run: Run) -> list[str]:
+    """What the simulation takes as given rather than works out."""
+    found = [
+        "Host time (choosing a batch, launching, reading tokens back) is a parameter of the engine profile"
+        " and is not part of the shares above.",
+        "Requests arrive and end as the workload says: each yields exactly its number of output tokens.",
+    ]
+    level = run.scenario.get("step_level")
+    if isinstance(level, str) and level:
+        found.append(f"Steps are priced at the level “{level.replace('_', ' ')}”.")
+    found.append(
+        "Nothing fails, no other work shares the GPUs, and clocks stay as they were when the kernels were timed."
+    )
+    return found
+
+
+def provenance(run: Run) -> list[tuple[str, list[str]]]:
+    """(name, lines) of everything the run says about the origin of its numbers."""
+    found: dict[str, list[str]] = {}
+    for key in PROVENANCE_SCALARS:
+        if isinstance(run.summary.get(key), str):
+            found[key] = [run.summary[key]]
+    for key in PROVENANCE_KEYS:
+        if isinstance(run.summary.get(key), dict):
+            for name, value in run.summary[key].items():
+                found[name] = _lines(value)
+    for name in ("provider", "seed"):
+        value = run.scenario.get(name)
+        if name not in found and isinstance(value, str) and value:
+            found[name] = [value]
+    return [(name.replace("_", " ").capitalize(), lines) for name, lines in found.items() if lines]
+
+
+def _lines(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [f"{key}: {'; '.join(_lines(item))}" for key, item in value.items()]
+    if isinstance(value, list):
+        return [line for item in value for line in _lines(item)]
+    return [] if value is None else str(value).splitlines()
+
+
+def chosen_step(run: Run) -> str:
+    """The batch of the step that the trace shows, and how long it takes."""
+    step = run.summary.get("step")
+    if not isinstance(step, dict):
+        return ""
+    parts = []
+    if step.get("num_prefills"):
+        parts.append(
+            f"{quantities.count(step.get('prefill_tokens'))} prompt tokens "
+            f"of {_counted(step['num_prefills'], 'request')}"
+        )
+    if step.get("num_decodes"):
+        mean = (step.get("decode_context") or 0) / step["num_decodes"]
+        parts.append(
+            f"one token for each of {_counted(step['num_decodes'], 'sequence')} "
+            f"of {quantities.count(mean)} tokens on average"
+        )
+    text = " and ".join(parts)
+    if quantities.is_number(step.get("makespan_s")):
+        text += f", in {quantities.seconds(step['makespan_s'])}"
+    if step.get("level"):
+        text += f", simulated at the level “{str(step['level']).replace('_', ' ')}”"
+    return text
+
+
+def _counted(num: int, noun: str) -> str:
+    return f"{num:,} {noun}" + ("" if num == 1 else "s")
+
+
+def warnings(run: Run) -> list[str]:
+    found = run.summary.get("warnings", [])
+    return [str(text) for text in found] if isinstance(found, list) else [str(found)]
+
+
+def sample_note(run: Run) -> str:
+    """Says so when the table and the figures are not over the same requests."""
+    drawn, measured = len(run.requests["id"]), run.summary["requests"]
+    if drawn == measured:
+        return ""
+    return f"The figures show all {drawn:,} requests, the table the {measured:,} after the warm-up."
+
+
+def kv_capacity(run: Run) -> str:
+    num_blocks = run.summary["num_kv_blocks"]
+    text = f"{num_blocks:,} blocks for each replica"
+    engine = run.scenario.get("engine")
+    block_size = engine.get("block_size", "") if isinstance(engine, dict) else ""
+    if block_size.isdigit():
+        text += f", room for {num_blocks * int(block_size):,} tokens"
+    return text

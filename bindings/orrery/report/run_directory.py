@@ -1,0 +1,272 @@
+"""Reads the run directory that `orrery run` writes, and says precisely what is wrong with one that is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import pathlib
+
+import numpy as np
+
+from . import quantities, resolved_scenario
+
+REQUEST_COLUMNS = (
+    "id",
+    "replica",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "num_preemptions",
+    "arrival_s",
+    "first_scheduled_s",
+    "first_token_s",
+    "finish_s",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+)
+STEP_COLUMNS = (
+    "replica",
+    "start_s",
+    "duration_s",
+    "num_steps",
+    "prefill_tokens",
+    "num_prefills",
+    "num_decodes",
+    "decode_context",
+    "num_waiting",
+    "kv_blocks_used",
+)
+QUANTILES = ("mean", "p50", "p90", "p99", "max")
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+MEMORY_PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "graphs_bytes", "communication_bytes")
+BASES = ("measured", "interpolated", "roofline")
+_SUMMARY_NUMBERS = (
+    "requests",
+    "output_tokens",
+    "prompt_tokens",
+    "output_tokens_per_s",
+    "output_tokens_per_s_per_gpu",
+    "requests_per_s",
+    "goodput",
+    "slo_attainment",
+    "preemptions",
+    "num_steps",
+    "duration_s",
+    "num_gpus",
+    "num_kv_blocks",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """One bar of the step trace. Times in seconds from the start of the step."""
+
+    row: str
+    is_link: bool
+    name: str
+    kind: str  # kernel, comm, host or link
+    basis: str  # measured, interpolated, roofline or ""
+    start_s: float
+    end_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    directory: pathlib.Path
+    scenario: dict
+    scenario_text: str
+    summary: dict
+    requests: dict[str, np.ndarray]  # one array per column, in file order
+    steps: dict[str, np.ndarray]
+    spans: tuple[Span, ...]
+    slo_s: dict[str, float]  # subset of ttft, tpot, e2e
+
+
+def read(directory: pathlib.Path) -> Run:
+    """Everything a report needs. Throws ValueError naming the file and what it lacks."""
+    if not directory.is_dir():
+        raise ValueError(f"{directory}: found no such directory, expected one written by 'orrery run'")
+    names = ("scenario.yaml", "summary.json", "requests.csv", "steps.csv", "step.trace.json")
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing:
+        raise ValueError(
+            f"{directory}: no file {', '.join(missing)}; expected a directory written by 'orrery run'"
+        )
+    scenario_path = directory / "scenario.yaml"
+    try:
+        scenario = resolved_scenario.read(scenario_path)
+        scenario_text = scenario_path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{scenario_path}: not UTF-8 text: {error}") from None
+    return Run(
+        directory=directory,
+        scenario=scenario,
+        scenario_text=scenario_text,
+        summary=_read_summary(directory / "summary.json"),
+        requests=_read_columns(directory / "requests.csv", REQUEST_COLUMNS, may_be_empty=("tpot_s",)),
+        steps=_read_columns(directory / "steps.csv", STEP_COLUMNS, may_be_empty=()),
+        spans=_read_trace(directory / "step.trace.json"),
+        slo_s=_read_slo(scenario_path, scenario),
+    )
+
+
+def _read_json(path: pathlib.Path) -> object:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise ValueError(f"{path}: not JSON: {error}") from None
+
+
+def _read_summary(path: pathlib.Path) -> dict:
+    summary = _read_json(path)
+    if not isinstance(summary, dict):
+        raise ValueError(f"{path}: found {type(summary).__name__}, expected an object")
+    for key in _SUMMARY_NUMBERS:
+        _number(path, summary, key)
+    for key in LATENCIES:
+        nullable = key in ("tpot_s", "itl_s")
+        quantiles = _object(path, summary, key)
+        for name in QUANTILES:
+            _number(path, quantiles, name, prefix=key + ".", nullable=nullable)
+    for key, parts in (
+        ("kv_utilisation", ("mean", "max")),
+        ("basis", BASES),
+        ("memory_per_gpu", MEMORY_PARTS + ("hbm_bytes",)),
+    ):
+        for name in parts:
+            _number(path, _object(path, summary, key), name, prefix=key + ".")
+    breakdown = summary.get("step_breakdown")
+    if not isinstance(breakdown, list):
+        raise ValueError(f"{path}: found no list 'step_breakdown'")
+    for i, entry in enumerate(breakdown):
+        prefix = f"step_breakdown[{i}]."
+        if not isinstance(entry, dict):
+            raise ValueError(f"{path}: found {entry!r} at step_breakdown[{i}], expected an object")
+        _number(path, entry, "time_s", prefix=prefix)
+        for name in ("op", "kind"):
+            if not isinstance(entry.get(name), str):
+                raise ValueError(f"{path}: found no text '{prefix}{name}'")
+    return summary
+
+
+def _object(path: pathlib.Path, parent: dict, key: str) -> dict:
+    if not isinstance(parent.get(key), dict):
+        raise ValueError(f"{path}: found no object '{key}'")
+    return parent[key]
+
+
+def _number(path: pathlib.Path, parent: dict, key: str, *, prefix: str = "", nullable: bool = False) -> None:
+    if key not in parent:
+        raise ValueError(f"{path}: found no '{prefix}{key}', expected a number")
+    value = parent[key]
+    if nullable and (value is None or (isinstance(value, float) and math.isnan(value))):
+        parent[key] = None
+        return
+    if not quantities.is_number(value):
+        raise ValueError(f"{path}: found {value!r} for '{prefix}{key}', expected a number")
+
+
+def _read_columns(
+    path: pathlib.Path, columns: tuple[str, ...], may_be_empty: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """The named columns as float64 arrays; columns in any order, further ones are ignored."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+    header, _, body = text.partition("\n")
+    names = [name.strip() for name in header.split(",")]
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise ValueError(f"{path}:1: no column {', '.join(missing)}; found {', '.join(names)}")
+    if not body.strip():
+        raise ValueError(f"{path}: found a header and no rows")
+    indices = [names.index(name) for name in columns]
+    # An empty cell is "no value"; loadtxt knows only nan. Twice, for two in a row.
+    filled = body.replace(",,", ",nan,").replace(",,", ",nan,") if ",," in body else body
+    try:
+        table = np.loadtxt(io.StringIO(filled), delimiter=",", usecols=indices, comments=None, ndmin=2)
+    except ValueError:
+        raise ValueError(_first_bad_cell(path, body, names, columns)) from None
+    result = {name: table[:, i] for i, name in enumerate(columns)}
+    for name, values in result.items():
+        if name not in may_be_empty and not np.isfinite(values).all():
+            line = int(np.flatnonzero(~np.isfinite(values))[0]) + 2
+            raise ValueError(f"{path}:{line}: found no finite number in column '{name}'")
+    return result
+
+
+def _first_bad_cell(path: pathlib.Path, body: str, names: list[str], columns: tuple[str, ...]) -> str:
+    for line, text in enumerate(body.splitlines(), start=2):
+        cells = text.split(",")
+        if text and len(cells) != len(names):
+            return f"{path}:{line}: found {len(cells)} cells, expected {len(names)} as in the header"
+        for name, cell in zip(names, cells):
+            try:
+                float(cell or "nan")
+            except ValueError:
+                if name in columns:
+                    return f"{path}:{line}: found '{cell}' in column '{name}', expected a number"
+    return f"{path}: not a table of numbers"
+
+
+def _read_trace(path: pathlib.Path) -> tuple[Span, ...]:
+    """Complete ("X") events of a Chrome trace, ordered by start; "M" events name the rows."""
+    document = _read_json(path)
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list):
+        raise ValueError(f"{path}: found no list 'traceEvents'")
+    processes: dict = {}
+    threads: dict = {}
+    complete = []
+    for i, event in enumerate(events):
+        if not isinstance(event, dict) or "ph" not in event:
+            raise ValueError(f"{path}: found no 'ph' in traceEvents[{i}]")
+        if event["ph"] == "M" and isinstance(event.get("args"), dict):
+            if event.get("name") == "process_name":
+                processes[event.get("pid")] = str(event["args"].get("name"))
+            elif event.get("name") == "thread_name":
+                threads[event.get("pid"), event.get("tid")] = str(event["args"].get("name"))
+        elif event["ph"] == "X":
+            if not (quantities.is_number(event.get("ts")) and quantities.is_number(event.get("dur"))):
+                raise ValueError(f"{path}: found no number 'ts' or 'dur' in traceEvents[{i}]")
+            complete.append(event)
+    spans = []
+    for event in sorted(complete, key=lambda e: e["ts"]):
+        pid, tid = event.get("pid"), event.get("tid")
+        process = processes.get(pid, f"rank {pid}")
+        thread = threads.get((pid, tid), f"stream {tid}")
+        is_link = process.startswith("link")
+        args = event["args"] if isinstance(event.get("args"), dict) else {}
+        kind = "link" if is_link else str(args.get("kind", event.get("cat", "kernel")))
+        spans.append(
+            Span(
+                row=thread if is_link else f"{process} · {thread}",
+                is_link=is_link,
+                name=str(event.get("name", "")),
+                kind="comm" if kind.startswith("comm") else kind,
+                basis=str(args.get("basis", "")),
+                start_s=event["ts"] * 1e-6,
+                end_s=(event["ts"] + event["dur"]) * 1e-6,
+            )
+        )
+    return tuple(spans)
+
+
+def _read_slo(path: pathlib.Path, scenario: dict) -> dict[str, float]:
+    slo = scenario.get("slo")
+    limits = {}
+    for name in ("ttft", "tpot", "e2e"):
+        text = slo.get(name) if isinstance(slo, dict) else None
+        if not text or text in ("null", "~", "none", "inf", ".inf"):
+            continue
+        try:
+            limit = quantities.parse_seconds(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: slo.{name}: {error}") from None
+        if limit < 1e17:  # the engine spells "no limit" as an absurdly long one
+            limits[name] = limit
+    return limits

@@ -1,0 +1,166 @@
+"""The run over its time: steps and requests binned into intervals, and the figure of that."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from . import quantities
+from .plotting import Figure, panel_domains, panel_title, rounded, time_unit
+from .run_directory import Run
+
+NUM_BINS = 240  # of the run's time: a third of a plot's pixels
+
+
+def bin_amounts(edges: np.ndarray, start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> np.ndarray:
+    """Amounts, each spread evenly over its [start, end), summed into the bins between `edges`.
+
+    The intervals must not overlap. Conserves the sum when the edges cover all intervals.
+    """
+    order = np.argsort(start, kind="stable")
+    after = np.cumsum(amount[order])
+    knots = np.maximum.accumulate(np.column_stack([start[order], end[order]]).ravel())
+    totals = np.column_stack([after - amount[order], after]).ravel()
+    return np.diff(np.interp(edges, knots, totals, left=0.0, right=float(after[-1])))
+
+
+@dataclasses.dataclass(frozen=True)
+class RunBins:
+    """The run in NUM_BINS equal intervals; rates per second, levels as means over the interval."""
+
+    edges: np.ndarray  # [bins + 1] seconds from the first arrival
+    arrivals_per_s: np.ndarray
+    running: np.ndarray  # sequences in a step, all replicas
+    waiting: np.ndarray
+    kv_mean: np.ndarray  # share of the KV blocks, mean over replicas
+    kv_busiest: np.ndarray  # of the fullest replica
+    output_tokens_per_s: np.ndarray
+    prompt_tokens_per_s: np.ndarray
+    num_replicas: int
+
+    def busiest(self) -> int:
+        """The interval with the most sequences in the service."""
+        return int(np.argmax(self.running + self.waiting))
+
+
+def bin_run(run: Run) -> RunBins:
+    requests, steps = run.requests, run.steps
+    num_replicas = int(max(steps["replica"].max(), requests["replica"].max())) + 1
+    begin = float(min(requests["arrival_s"].min(), steps["start_s"].min()))
+    end = float(max(requests["finish_s"].max(), (steps["start_s"] + steps["duration_s"]).max()))
+    edges = np.linspace(begin, max(end, begin + 1e-9), NUM_BINS + 1)
+    width = edges[1] - edges[0]
+    num_blocks = max(run.summary["num_kv_blocks"], 1)
+    running, waiting, output, prompt = (np.zeros(NUM_BINS) for _ in range(4))
+    kv = np.zeros((num_replicas, NUM_BINS))
+    for replica in np.unique(steps["replica"]).astype(int):
+        step = {name: values[steps["replica"] == replica] for name, values in steps.items()}
+        start, duration = step["start_s"], step["duration_s"]
+        stop = start + duration
+        running += bin_amounts(edges, start, stop, (step["num_prefills"] + step["num_decodes"]) * duration)
+        waiting += bin_amounts(edges, start, stop, step["num_waiting"] * duration)
+        output += bin_amounts(edges, start, stop, step["num_decodes"] * step["num_steps"])
+        prompt += bin_amounts(edges, start, stop, step["prefill_tokens"] * step["num_steps"])
+        # kv_blocks_used is after the step: blocks of a new prefill are in use from the step's start, those
+        # of a request that ends with it until the step's end, so the level inside is the larger of before
+        # and after. Between steps it is the one after.
+        after = step["kv_blocks_used"]
+        inside = np.maximum(after, np.append(0.0, after[:-1]))
+        next_start = np.append(np.maximum(start[1:], stop[:-1]), stop[-1:])
+        kv[replica] = bin_amounts(edges, start, stop, inside * duration)
+        kv[replica] += bin_amounts(edges, stop, next_start, after * (next_start - stop))
+    # The last chunk of a prefill yields the first output token; decodes yield the others.
+    output += np.histogram(requests["first_token_s"], edges)[0]
+    kv /= width * num_blocks
+    return RunBins(
+        edges=edges - begin,
+        arrivals_per_s=np.histogram(requests["arrival_s"], edges)[0] / width,
+        running=running / width,
+        waiting=waiting / width,
+        kv_mean=kv.mean(axis=0),
+        kv_busiest=kv.max(axis=0),
+        output_tokens_per_s=output / width,
+        prompt_tokens_per_s=prompt / width,
+        num_replicas=num_replicas,
+    )
+
+
+def timeline(run: Run, bins: RunBins) -> Figure:
+    """Six panels over the run's time, one below the other on one axis."""
+    scale, unit = time_unit(float(bins.edges[-1]))
+    x = rounded((bins.edges[:-1] + bins.edges[1:]) / 2 / scale)
+    panels = _panels(bins)
+    domains = panel_domains(len(panels), 0.026, 0.03)
+    data, annotations, layout = [], [], {}
+    for i, (title, lines) in enumerate(panels):
+        axis = "y" if i == 0 else f"y{i + 1}"
+        layout["yaxis" + axis[1:]] = {
+            "domain": domains[i],
+            "rangemode": "tozero",
+            "nticks": 4,
+            "tickformat": "~%" if title.startswith("KV") else _tick_format(lines),
+        }
+        annotations.append(panel_title(title, domains[i][1]))
+        for name, values, color, filled, number_format, suffix in lines:
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": name,
+                    "x": x,
+                    "y": rounded(values, 4),
+                    "xaxis": "x",
+                    "yaxis": axis,
+                    "line": {"color": color, "width": 1.5, "shape": "hvh"},
+                    "fill": "tozeroy" if filled else "none",
+                    "fillcolor": color + "-soft" if filled else None,
+                    "hovertemplate": f"%{{x:.4~g}} {unit}: %{{y:{number_format}}}{suffix}<extra>{name}</extra>",
+                }
+            )
+    layout["xaxis"] = {
+        "anchor": axis,
+        "ticksuffix": f" {unit}",
+        "range": [0, float(f"{bins.edges[-1] / scale:.6g}")],
+    }
+    layout |= {"annotations": annotations, "margin": {"l": 46, "r": 20, "t": 4, "b": 26}}
+    interval = quantities.seconds(float(bins.edges[1]))
+    peak = bins.busiest()
+    label = (
+        "Arrivals, running and waiting sequences, KV utilisation and throughput "
+        f"over {quantities.seconds(float(bins.edges[-1]))}. "
+        f"Busiest at {quantities.seconds(float(bins.edges[peak]))}: "
+        f"{quantities.number(float(bins.running[peak]))} sequences run."
+    )
+    caption = f"Means over intervals of {interval}, all replicas together; time runs from the first arrival."
+    return Figure("timeline", "", caption, label, 780, data, layout)
+
+
+def _panels(bins: RunBins) -> list[tuple[str, list[tuple]]]:
+    """(title, lines) of each panel; a line is (name, values, colour, filled, number format, suffix)."""
+    kv = "KV cache in use"
+    if bins.num_replicas > 1:
+        kv += ': <span style="color:$c-purple">mean</span> and <span style="color:$c-grey">fullest replica</span>'
+    return [
+        ("Arrivals per second", [("arrivals", bins.arrivals_per_s, "$c-blue", True, ",.3~g", "/s")]),
+        ("Sequences running", [("running", bins.running, "$c-green", True, ",.3~g", "")]),
+        ("Sequences waiting", [("waiting", bins.waiting, "$c-orange", True, ",.3~g", "")]),
+        (
+            kv,
+            [("fullest replica", bins.kv_busiest, "$c-grey", False, ".1%", "")][: bins.num_replicas - 1]
+            + [("mean", bins.kv_mean, "$c-purple", True, ".1%", "")],
+        ),
+        (
+            "Output tokens per second",
+            [("output", bins.output_tokens_per_s, "$c-blue", True, ",.4~s", " tokens/s")],
+        ),
+        (
+            "Prompt tokens computed per second",
+            [("prompt", bins.prompt_tokens_per_s, "$c-grey", True, ",.4~s", " tokens/s")],
+        ),
+    ]
+
+
+def _tick_format(lines: list[tuple]) -> str:
+    # SI prefixes read well from "1k" on, not below 1, where 0.5 would become "500m".
+    return "~s" if max(float(values.max()) for _, values, *_ in lines) >= 1000 else "~g"

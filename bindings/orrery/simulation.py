@@ -1,0 +1,273 @@
+"""Loading scenarios, simulating them, and what comes out: frozen results with tables and plots."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects
+
+Progress = collections.abc.Callable[[int, int], None]
+
+
+def project_root() -> pathlib.Path:
+    """Directory with models/, topologies/, scenarios/ and data/: ORRERY_ROOT, an installed package's
+    own copy, or the checkout that this package lies in."""
+    if root := os.environ.get("ORRERY_ROOT"):
+        return pathlib.Path(root)
+    package = pathlib.Path(__file__).resolve().parent
+    share = package / "share"
+    return share if share.is_dir() else package.parents[1]
+
+
+def load(path: str | os.PathLike[str], *, overrides: collections.abc.Iterable[str] = ()) -> _core.Scenario:
+    """Scenario of a YAML file.
+
+    `overrides` are "key.path=value" texts that replace values of the file. Raises ScenarioError with
+    file, line and column.
+    """
+    return _core.load_scenario(os.fspath(path), str(project_root()), list(overrides))
+
+
+def simulate(scenario: _core.Scenario, *, threads: int = 1, progress: Progress | None = None) -> RunResult:
+    """Serves the scenario's workload in simulated time.
+
+    The result does not depend on `threads`. `progress(done, total)` is called now and then, in
+    requests. Raises ScenarioError.
+    """
+    if threads < 1:
+        raise ValueError(f"found threads={threads}; expected at least 1")
+    return RunResult(_core.run_scenario(scenario, threads, progress))
+
+
+def step(scenario: _core.Scenario, batch: _core.Batch, *, level: str = "representative") -> TimelineTable:
+    """Timeline of one engine step of `batch` on one replica.
+
+    `level` is closed_form, heap, representative or all_ranks; closed_form gives the makespan of a
+    plan that is one chain.
+    """
+    return TimelineTable(_core.simulate_step(scenario, batch, level).timeline)
+
+
+class Summary(collections.abc.Mapping[str, Any]):
+    """Content of summary.json; its entries are attributes as well (`summary.output_tokens_per_s`)."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(f"summary has no '{name}'; it has {', '.join(self.__dict__['_values'])}") from None
+
+    def __iter__(self) -> collections.abc.Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Summary({self._values['requests']} requests, {self._values['output_tokens_per_s']:.0f} output tokens/s)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """A copy as plain dicts and lists."""
+        return json.loads(json.dumps(self._values))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of numbers; `columns()` has one NumPy array each, names carry the unit."""
+
+    _read: collections.abc.Callable[[], dict[str, Any]]
+    _name: str
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, Any]:
+        return self._read()
+
+    def columns(self) -> dict[str, Any]:
+        """One array per column."""
+        return dict(self._columns)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The table as a data frame."""
+        import pandas
+
+        return pandas.DataFrame(self._columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def __repr__(self) -> str:
+        return f"Table({self._name}: {len(self)} rows, columns {', '.join(self._columns)})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TimelineTable:
+    """When every op of a step ran."""
+
+    _timeline: _core.Timeline
+
+    @property
+    def makespan_s(self) -> float:
+        return self._timeline.makespan_s
+
+    def busy_s(self, rank: int = 0) -> dict[str, float]:
+        """Seconds during which kernels, communication and host work run on `rank`."""
+        return self._timeline.busy_s(rank)
+
+    def exposed_communication_s(self, rank: int = 0) -> float:
+        """Seconds during which communication runs on `rank` and no kernel does."""
+        return self._timeline.exposed_communication_s(rank)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per span: op, copy, rank, stream, kind, basis, start_s, end_s."""
+        import pandas
+
+        return pandas.DataFrame(self._timeline.columns())
+
+    def links_to_pandas(self) -> pandas.DataFrame:
+        """One row per transfer on a link: link, op, bytes, start_s, end_s."""
+        import pandas
+
+        return pandas.DataFrame(self._timeline.link_columns())
+
+    def to_perfetto(self) -> str:
+        """Chrome trace event JSON; opens in Perfetto."""
+        return self._timeline.to_perfetto()
+
+    def plot(self) -> plotly.graph_objects.Figure:
+        """Spans as bars, one row per rank and stream."""
+        from . import plots
+
+        return plots.timeline(self)
+
+    def __len__(self) -> int:
+        return len(self._timeline)
+
+    def __repr__(self) -> str:
+        return f"TimelineTable({len(self)} spans, {self.makespan_s * 1e3:.3f} ms)"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunResult:
+    """A simulated service."""
+
+    _result: _core.RunResult
+
+    @property
+    def scenario(self) -> _core.Scenario:
+        return self._result.scenario
+
+    @functools.cached_property
+    def summary(self) -> Summary:
+        """Content of summary.json."""
+        return Summary(json.loads(self._result.summary_json()))
+
+    @functools.cached_property
+    def requests(self) -> Table:
+        """One row per request."""
+        return Table(self._result.service.request_columns, "requests")
+
+    @functools.cached_property
+    def steps(self) -> Table:
+        """One row per leap of equal steps."""
+        return Table(self._result.service.step_columns, "steps")
+
+    @functools.cached_property
+    def timeline(self) -> TimelineTable:
+        """The chosen step in detail."""
+        return TimelineTable(self._result.step.timeline)
+
+    @property
+    def plan_text(self) -> str:
+        """Plan of the chosen step, one line per op."""
+        return self._result.step.plan_text
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(self._result.warnings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary as plain dicts."""
+        return self.summary.to_dict()
+
+    def plot_latencies(self) -> plotly.graph_objects.Figure:
+        """Shares of requests below a TTFT, TPOT and end-to-end time."""
+        from . import plots
+
+        return plots.latencies(self)
+
+    def plot_load(self) -> plotly.graph_objects.Figure:
+        """Running and waiting sequences and KV blocks over time."""
+        from . import plots
+
+        return plots.load(self)
+
+    def plot_step(self) -> plotly.graph_objects.Figure:
+        """Where the chosen step's time goes, by op."""
+        from . import plots
+
+        return plots.step_shares(self)
+
+    def write(self, directory: str | os.PathLike[str], *, force: bool = False, report: bool = True) -> pathlib.Path:
+        """Writes the run directory, whole or not at all.
+
+        Raises FileExistsError when `directory` exists, unless `force` is given and it is empty or an
+        earlier run; anything else is never overwritten.
+        """
+        import tempfile
+
+        directory = pathlib.Path(directory)
+        check_output(directory, force=force)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
+            partial = pathlib.Path(scratch) / directory.name
+            partial.mkdir()
+            self._result.write(str(partial))
+            if report:
+                from .report import render
+
+                render(partial)
+            if directory.exists():
+                directory.rename(pathlib.Path(scratch) / "replaced")
+            partial.rename(directory)
+        return directory
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RunResult):
+            return NotImplemented
+        return self.scenario == other.scenario and self._result.summary_json() == other._result.summary_json()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"RunResult({self.scenario.name}: {self.summary!r})"
+
+
+def check_output(directory: pathlib.Path, *, force: bool) -> None:
+    """Raises FileExistsError when a run may not be written to `directory`."""
+    if not directory.exists() and not directory.is_symlink():
+        return
+    if not force:
+        raise FileExistsError(f"output directory '{directory}' exists; expected a new one, or --force to replace it")
+    is_run = directory.is_dir() and (directory / "summary.json").is_file()
+    is_empty = directory.is_dir() and not any(directory.iterdir())
+    if directory.is_symlink() or not (is_run or is_empty):
+        raise FileExistsError(f"'{directory}' exists and is no run directory (no summary.json); it is left as it is")
+
+
+__all__ = ["RunResult", "Summary", "Table", "TimelineTable", "check_output", "load", "project_root", "simulate", "step"]

@@ -1,0 +1,64 @@
+#pragma once
+
+// The rooms of one scenario put together: machine, measured tables, cost model. Neither copied nor
+// moved, because the parts refer to each other.
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/cost/cost.h"
+#include "sim/machine/machine.h"
+#include "sim/model/model.h"
+#include "sim/scenario/run.h"
+#include "sim/scenario/scenario.h"
+
+namespace orrery {
+
+class Assembly {
+ public:
+  // Throws ScenarioError when a table is malformed or the machine cannot be built.
+  explicit Assembly(const Scenario& scenario);
+  Assembly(const Assembly&) = delete;
+  Assembly& operator=(const Assembly&) = delete;
+
+  [[nodiscard]] const Machine& machine() const { return machine_; }
+  // Kernels as nodes of a replayed CUDA graph, and launched one by one.
+  [[nodiscard]] const CostModel& graph_cost() const { return graph_cost_; }
+  [[nodiscard]] const CostModel& eager_cost() const { return eager_cost_; }
+
+ private:
+  Machine machine_;
+  Provider provider_;
+  CollectiveTables collectives_;
+  CostModel graph_cost_;
+  CostModel eager_cost_;
+};
+
+// As in run.h, on rooms that are put together already.
+StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, const Batch& batch,
+                         StepLevel level);
+
+// Decode batch sizes that the engine captured, ascending; none when it launches everything eagerly.
+std::vector<std::int64_t> graph_batch_sizes(const Scenario& scenario);
+
+LoweringOptions lowering_options(const Scenario& scenario);
+
+// Runs `part`; a std::invalid_argument from it becomes a ScenarioError at the top-level key `key`.
+template <typename Part>
+auto at_key(const Scenario& scenario, std::string_view key, Part part) {
+  try {
+    return part();
+  } catch (const ScenarioError&) {
+    throw;
+  } catch (const std::invalid_argument& error) {
+    const auto found = scenario.where.find(std::string(key));
+    const Location& where =
+        found != scenario.where.end() ? found->second : scenario.where.at(std::string());
+    fail_at(where, std::string(key) + ": " + error.what());
+  }
+}
+
+}  // namespace orrery

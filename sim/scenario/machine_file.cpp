@@ -1,0 +1,151 @@
+#include "sim/scenario/machine_file.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "sim/scenario/reader.h"
+#include "sim/units/nearest.h"
+
+namespace orrery {
+
+namespace {
+
+std::map<DType, FlopsPerSecond> read_dense_flops(const YamlNode& node,
+                                                 std::map<std::string, std::string>& sources) {
+  const std::string path = "dense_flops";
+  Reader reader(node, path, {"fp32", "bf16", "fp16", "fp8", "fp8_block", "mxfp4", "int4", "int8"});
+  std::map<std::string, std::string> own;
+  reader.collect_sources(&own);
+  std::map<DType, FlopsPerSecond> flops;
+  for (const YamlNode::Entry& entry : node.entries) {
+    flops[parse_dtype(entry.key)] = reader.flops_per_second(entry.key);
+  }
+  for (const auto& [key, source] : own) {
+    sources[std::string(path).append(".").append(key)] = source;
+  }
+  return flops;
+}
+
+std::vector<std::string> sorted_names(const std::filesystem::path& directory, bool directories) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    if (directories ? entry.is_directory() : entry.path().extension() == ".yaml") {
+      names.push_back(entry.path().stem().string());
+      if (directories) {
+        names.back() = entry.path().filename().string();  // "vllm-0.24.0" has no extension
+      }
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string known(const std::string& found, const std::vector<std::string>& names) {
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  std::string text;
+  for (const std::string& name : names) {
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return views.empty() ? "; there are none"
+                       : "; did you mean '" + nearest(found, views) + "'? Known: " + text;
+}
+
+}  // namespace
+
+Device read_device(const std::filesystem::path& file) {
+  const YamlNode root = read_yaml(file);
+  Reader reader(
+      root, "",
+      {"name", "hbm_capacity", "hbm_bandwidth", "dense_flops", "num_sms", "tdp", "usd_per_hour"});
+  Device device;
+  reader.collect_sources(&device.sources);
+  device.name = reader.text("name");
+  device.hbm_capacity = reader.bytes("hbm_capacity");
+  device.hbm_bandwidth = reader.bytes_per_second("hbm_bandwidth");
+  device.dense_flops = read_dense_flops(reader.at("dense_flops"), device.sources);
+  if (reader.has("num_sms")) {
+    device.num_sms = static_cast<int>(reader.integer("num_sms", 1, 100'000));
+  }
+  if (reader.has("tdp")) {
+    device.tdp = reader.watts("tdp");
+  }
+  if (reader.has("usd_per_hour")) {
+    device.usd_per_hour = reader.number("usd_per_hour", 0);
+  }
+  return device;
+}
+
+MachineFile read_machine(const std::filesystem::path& file,
+                         const std::filesystem::path& topologies) {
+  const YamlNode root = read_yaml(file);
+  Reader reader(root, "",
+                {"name", "kind", "device", "num_gpus", "gpus_per_node", "nvlink_rate",
+                 "nvlink_latency", "nic_rate", "nic_latency", "switch_latency",
+                 "spine_oversubscription", "nodes_per_leaf", "collectives"});
+  MachineFile machine;
+  MachineSpec& spec = machine.spec;
+  reader.collect_sources(&spec.sources);
+  spec.name = reader.has("name") ? reader.text("name") : file.stem().string();
+  std::vector<std::string_view> kinds;
+  for (const TopologyKind& kind : topology_kinds()) {
+    kinds.push_back(kind.name);
+  }
+  spec.kind = kinds[reader.choice("kind", kinds)];
+
+  const std::string device = reader.text("device");
+  machine.device_directory = topologies / "devices" / device;
+  if (!std::filesystem::exists(machine.device_directory / "device.yaml")) {
+    reader.fail("device", "unknown device '" + device + "'" +
+                              known(device, sorted_names(topologies / "devices", true)));
+  }
+  spec.device = read_device(machine.device_directory / "device.yaml");
+
+  const auto whole = [&](std::string_view key, int& value) {
+    if (reader.has(key)) {
+      value = static_cast<int>(reader.integer(key, 1, 10'000));
+    }
+  };
+  const auto rate = [&](std::string_view key, BytesPerSecond& value) {
+    if (reader.has(key)) {
+      value = reader.bytes_per_second(key);
+    }
+  };
+  const auto latency = [&](std::string_view key, Seconds& value) {
+    if (reader.has(key)) {
+      value = reader.seconds(key, /*zero_allowed=*/true);
+    }
+  };
+  whole("num_gpus", spec.num_gpus);
+  whole("gpus_per_node", spec.gpus_per_node);
+  whole("nodes_per_leaf", spec.nodes_per_leaf);
+  rate("nvlink_rate", spec.nvlink_rate);
+  rate("nic_rate", spec.nic_rate);
+  latency("nvlink_latency", spec.nvlink_latency);
+  latency("nic_latency", spec.nic_latency);
+  latency("switch_latency", spec.switch_latency);
+  if (reader.has("spine_oversubscription")) {
+    spec.spine_oversubscription = reader.number("spine_oversubscription", 1);
+  }
+  const std::filesystem::path collectives =
+      topologies / (reader.has("collectives") ? reader.text("collectives") : spec.name);
+  if (std::filesystem::is_directory(collectives)) {
+    machine.collectives_directory = collectives;
+  } else if (reader.has("collectives")) {
+    reader.fail("collectives", "no such directory: " + collectives.string());
+  }
+  return machine;
+}
+
+std::vector<std::string> machine_names(const std::filesystem::path& topologies) {
+  return sorted_names(topologies, false);
+}
+
+std::vector<std::string> provider_names(const std::filesystem::path& device_directory) {
+  return sorted_names(device_directory, true);
+}
+
+}  // namespace orrery

@@ -1,0 +1,190 @@
+#include "sim/scenario/model_file.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+namespace orrery {
+
+namespace {
+
+constexpr std::string_view kConfig = ".config";
+constexpr std::string_view kMeta = "meta-";
+constexpr std::string_view kInstruct = "-instruct";
+
+template <typename Number>
+std::optional<Number> parse_number(const std::string& text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_whole_text = end == text.data() + text.size();
+  return error == std::errc() && is_whole_text ? std::optional(value) : std::nullopt;
+}
+
+ConfigValue scalar_value(const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kNull) {
+    return std::monostate();
+  }
+  if (node.is_quoted) {
+    return node.scalar;
+  }
+  if (node.scalar == "true" || node.scalar == "false") {
+    return node.scalar == "true";
+  }
+  if (const auto whole = parse_number<std::int64_t>(node.scalar)) {
+    return *whole;
+  }
+  if (const auto fraction = parse_number<double>(node.scalar);
+      fraction && std::isfinite(*fraction)) {
+    return *fraction;
+  }
+  return node.scalar;
+}
+
+// Lists of whole numbers or booleans, else of text; nothing for lists that hold a fraction.
+std::optional<ConfigValue> list_value(const YamlNode& node) {
+  std::vector<std::int64_t> numbers;
+  std::vector<std::string> texts;
+  for (const YamlNode& item : node.items) {
+    const ConfigValue value = scalar_value(item);
+    if (std::holds_alternative<double>(value)) {
+      return std::nullopt;
+    }
+    if (const auto* number = std::get_if<std::int64_t>(&value)) {
+      numbers.push_back(*number);
+    } else if (const auto* flag = std::get_if<bool>(&value)) {
+      numbers.push_back(*flag ? 1 : 0);
+    }
+    texts.push_back(item.scalar);
+  }
+  if (numbers.size() == texts.size()) {
+    return numbers;
+  }
+  return texts;
+}
+
+void flatten(const YamlNode& node, const std::string& key, ConfigFields& fields) {
+  const std::string prefix = key.empty() ? "" : key + ".";
+  if (node.kind == YamlNode::Kind::kMap) {
+    for (const YamlNode::Entry& entry : node.entries) {
+      flatten(entry.value, prefix + entry.key, fields);
+    }
+    return;
+  }
+  if (node.kind != YamlNode::Kind::kList) {
+    fields[key] = scalar_value(node);
+    return;
+  }
+  const bool all_scalar = std::ranges::all_of(node.items, [](const YamlNode& item) {
+    return item.kind == YamlNode::Kind::kScalar || item.kind == YamlNode::Kind::kNull;
+  });
+  if (all_scalar) {
+    if (auto value = list_value(node)) {
+      fields[key] = *std::move(value);
+    }
+    return;
+  }
+  for (std::size_t index = 0; index < node.items.size(); ++index) {
+    flatten(node.items[index], prefix + std::to_string(index), fields);
+  }
+}
+
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return text;
+}
+
+// The file's name in lower case without its endings, or "" when it is no model file.
+std::string full_name(const std::filesystem::path& file) {
+  if (file.extension() != ".json" && file.extension() != ".yaml") {
+    return "";
+  }
+  std::string name = lower_case(file.stem().string());
+  if (name.ends_with(kConfig)) {
+    name.resize(name.size() - kConfig.size());
+  }
+  return name;
+}
+
+// The full name without "<owner>--".
+std::string own_name(const std::filesystem::path& file) {
+  std::string name = full_name(file);
+  if (const std::size_t owner = name.find("--"); owner != std::string::npos) {
+    name.erase(0, owner + 2);
+  }
+  return name;
+}
+
+// The rule of models/README.md: without a leading "meta-" and a trailing "-instruct" either.
+std::string short_name(const std::filesystem::path& file) {
+  std::string name = own_name(file);
+  if (name.starts_with(kMeta)) {
+    name.erase(0, kMeta.size());
+  }
+  if (name.ends_with(kInstruct)) {
+    name.resize(name.size() - kInstruct.size());
+  }
+  return name;
+}
+
+}  // namespace
+
+ConfigFields flatten_config(const YamlNode& root) {
+  if (root.kind != YamlNode::Kind::kMap) {
+    fail_at(root.where, "found " + describe(root) + "; expected the mapping of a config.json");
+  }
+  ConfigFields fields;
+  flatten(root, "", fields);
+  return fields;
+}
+
+ModelConfig read_model(const std::filesystem::path& file) {
+  const YamlNode root = read_yaml(file);
+  std::string name = short_name(file);
+  if (name == "config") {  // a checkpoint's directory, as downloaded
+    name = file.parent_path().filename().string();
+  }
+  try {
+    return model_config(name, flatten_config(root));
+  } catch (const ScenarioError&) {
+    throw;
+  } catch (const std::invalid_argument& error) {
+    throw ScenarioError(file.string(), 0, 0, error.what());
+  }
+}
+
+std::vector<std::string> model_names(const std::filesystem::path& models) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(models, error)) {
+    if (std::string name = short_name(entry.path()); !name.empty()) {
+      names.push_back(std::move(name));
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::filesystem::path model_path(const std::filesystem::path& models, const std::string& name) {
+  const std::string wanted = lower_case(name);
+  std::vector<std::filesystem::path> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(models, error)) {
+    const std::filesystem::path& file = entry.path();
+    const bool is_named = short_name(file) == wanted || own_name(file) == wanted ||
+                          full_name(file) == wanted ||
+                          lower_case(file.filename().string()) == wanted;
+    if (is_named && !full_name(file).empty()) {
+      found.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(found);
+  return found.empty() || name.empty() ? std::filesystem::path() : found.front();
+}
+
+}  // namespace orrery

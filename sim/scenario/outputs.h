@@ -1,0 +1,20 @@
+#pragma once
+
+// The files of a run directory, byte for byte the same for the same scenario and seed.
+
+#include <filesystem>
+#include <string>
+
+#include "sim/scenario/run.h"
+
+namespace orrery {
+
+std::string summary_json(const RunResult& result);
+std::string requests_csv(const ServiceResult& service);
+std::string steps_csv(const ServiceResult& service);
+
+// Writes scenario.yaml, summary.json, requests.csv, steps.csv and step.trace.json into `directory`,
+// which must exist. Throws std::runtime_error with the path when a file cannot be written.
+void write_outputs(const RunResult& result, const std::filesystem::path& directory);
+
+}  // namespace orrery

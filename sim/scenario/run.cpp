@@ -1,0 +1,102 @@
+#include "sim/scenario/run.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/scenario/assembly.h"
+#include "sim/serve/simulated_steps.h"
+
+namespace orrery {
+
+namespace {
+
+MemoryBudget budget(const Scenario& scenario) {
+  const EngineProfile& profile = scenario.engine_profile;
+  CapacityRequest request;
+  request.model = scenario.model_config;
+  request.mesh = scenario.mesh;
+  request.lowering = lowering_options(scenario);
+  request.engine = scenario.engine;
+  request.graphs = graph_batch_sizes(scenario).empty() ? Bytes(0) : profile.graph_memory;
+  request.communication = num_ranks(scenario.mesh) > 1 ? profile.communication_buffers : Bytes(0);
+  return at_key(scenario, "placement",
+                [&] { return memory_budget(request, scenario.machine_spec.device); });
+}
+
+SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly) {
+  SimulatedStepsConfig config;
+  config.model = scenario.model_config;
+  config.mesh = scenario.mesh;
+  config.lowering = lowering_options(scenario);
+  config.level = scenario.step_level;
+  config.machine = &assembly.machine();
+  config.graph_cost = &assembly.graph_cost();
+  config.eager_cost = &assembly.eager_cost();
+  config.host = scenario.engine_profile.host;
+  config.graph_batch_sizes = graph_batch_sizes(scenario);
+  config.async_scheduling = scenario.engine_profile.async_scheduling;
+  return config;
+}
+
+ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memory) {
+  ServiceConfig config;
+  config.engine = scenario.engine;
+  config.num_replicas = scenario.replicas;
+  config.router = scenario.router;
+  config.num_kv_blocks = memory.num_kv_blocks;
+  config.num_threads = scenario.threads;
+  return config;
+}
+
+// What the reader of a result should know besides its numbers.
+std::vector<std::string> warnings_of(const Scenario& scenario) {
+  std::vector<std::string> warnings;
+  const int ranks = num_ranks(scenario.mesh);
+  const int node = scenario.machine_spec.gpus_per_node;
+  if (scenario.replicas > 1 && node % ranks != 0 && ranks % node != 0) {
+    warnings.push_back("replicas of " + std::to_string(ranks) + " GPUs straddle nodes of " +
+                       std::to_string(node) +
+                       "; all are timed as the first one, which lies at the start of a node");
+  }
+  const std::int64_t positions = scenario.model_config.max_position_embeddings;
+  if (positions > 0 && scenario.engine.max_model_len > positions) {
+    warnings.push_back("max_model_len " + std::to_string(scenario.engine.max_model_len) +
+                       " is more than the " + std::to_string(positions) +
+                       " positions that the model was trained for");
+  }
+  if (scenario.provider_directory.empty()) {
+    warnings.emplace_back("provider none: every kernel stands on its roofline, none is measured");
+  }
+  return warnings;
+}
+
+}  // namespace
+
+RunResult run_scenario(const Scenario& scenario, const Progress& progress) {
+  RunResult result;
+  result.scenario = scenario;
+  result.num_gpus = scenario.replicas * num_ranks(scenario.mesh);
+  result.warnings = warnings_of(scenario);
+  result.memory = budget(scenario);
+  const Workload workload =
+      at_key(scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
+  const Assembly assembly(scenario);
+  StepTimes times =
+      at_key(scenario, "model", [&] { return StepTimes(steps_config(scenario, assembly)); });
+  result.service = at_key(scenario, "workload", [&] {
+    return serve(
+        workload, service_config(scenario, result.memory), scenario.slo,
+        [&](int) { return std::make_unique<SimulatedSteps>(times); }, progress);
+  });
+  const Batch batch = scenario.chosen_step == Batch{} ? median_decode_step(result.service.steps)
+                                                      : scenario.chosen_step;
+  // Every rank gets its row in the trace while they are few enough to read.
+  constexpr int kMaxRanksShown = 16;
+  const StepLevel level = num_ranks(scenario.mesh) <= kMaxRanksShown ? StepLevel::kAllRanks
+                                                                     : StepLevel::kRepresentative;
+  result.step = simulate_step(assembly, scenario, batch, level);
+  return result;
+}
+
+}  // namespace orrery

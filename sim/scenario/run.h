@@ -1,0 +1,59 @@
+#pragma once
+
+// A scenario as a simulated service: puts the rooms together and keeps everything the outputs need.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/des/simulate.h"
+#include "sim/model/model.h"
+#include "sim/plan/plan.h"
+#include "sim/scenario/scenario.h"
+#include "sim/serve/capacity.h"
+#include "sim/serve/serve.h"
+#include "sim/timeline/timeline.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// One op of the chosen step, its repeats together, the mean over ranks.
+struct StepShare {
+  std::string op;
+  SpanKind kind = SpanKind::kKernel;
+  Seconds time;
+  double share = 0;                // of the summed time of all ops
+  Basis basis = Basis::kMeasured;  // the one most of its time stands on
+};
+
+// One engine step simulated in detail.
+struct StepResult {
+  Batch batch;
+  StepLevel level = StepLevel::kRepresentative;
+  Plan plan;
+  Timeline timeline;
+  std::vector<StepShare> shares;  // longest first
+};
+
+struct RunResult {
+  Scenario scenario;
+  ServiceResult service;
+  StepResult step;
+  MemoryBudget memory;
+  int num_gpus = 0;
+  std::vector<std::string> warnings;
+};
+
+// Throws ScenarioError where the scenario asks for something impossible (a model that does not fit,
+// a request longer than the KV cache, a malformed trace).
+RunResult run_scenario(const Scenario& scenario, const Progress& progress = {});
+
+// One step of `batch` on one replica. Throws ScenarioError or std::invalid_argument.
+StepResult simulate_step(const Scenario& scenario, const Batch& batch, StepLevel level);
+
+// The decode-only step of median duration, each step of a leap counting once; the most common kind
+// of step where the run has none. Exposed for tests.
+Batch median_decode_step(const std::vector<StepRecord>& steps);
+
+}  // namespace orrery

@@ -1,0 +1,388 @@
+#include "sim/scenario/scenario.h"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <utility>
+
+#include "sim/scenario/machine_file.h"
+#include "sim/scenario/model_file.h"
+#include "sim/units/nearest.h"
+#include "sim/units/text.h"
+
+namespace orrery {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> kRouters = {"round_robin", "least_loaded",
+                                                      "prefix_aware"};
+constexpr std::array<std::string_view, 2> kExpertComms = {"all_to_all", "all_gather"};
+constexpr std::string_view kNoProvider = "none";
+constexpr std::string_view kMedianDecode = "median_decode";
+
+std::string unknown_name(const std::string& what, const std::string& found,
+                         const std::vector<std::string>& names) {
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  std::string text = "unknown " + what + " '" + found + "'";
+  if (!known.empty()) {
+    text += "; did you mean '" + nearest(found, known) + "'?";
+  }
+  text += " Known: ";
+  for (const std::string& name : names) {
+    text += (name == names.front() ? "" : ", ") + name;
+  }
+  return text + "; or a path";
+}
+
+// A name that looks like a path is one.
+bool is_path(const std::string& name) {
+  return name.find('/') != std::string::npos || name.ends_with(".yaml") || name.ends_with(".json");
+}
+
+std::filesystem::path required_file(const Reader& reader, std::string_view key,
+                                    const std::string& name, const std::filesystem::path& directory,
+                                    const ProjectPaths& paths) {
+  std::filesystem::path file = resolve_path(name, directory, paths.root);
+  if (file.empty()) {
+    reader.fail(key, "found no file '" + name + "' in " + directory.string() + " or " +
+                         paths.root.string());
+  }
+  return file;
+}
+
+void read_model_part(const YamlNode& node, const std::filesystem::path& directory,
+                     Scenario& scenario) {
+  const Reader reader(
+      node, "model", {"config", "weights", "expert_weights", "activations", "kv_cache", "lm_head"});
+  scenario.model = reader.text("config");
+  const std::filesystem::path models = scenario.paths.root / "models";
+  std::filesystem::path file;
+  if (is_path(scenario.model)) {
+    file = required_file(reader, "config", scenario.model, directory, scenario.paths);
+  } else {
+    file = model_path(models, scenario.model);
+    if (file.empty()) {
+      reader.fail("config", unknown_name("model", scenario.model, model_names(models)));
+    }
+  }
+  scenario.model_config = read_model(file);
+  const auto format = [&](std::string_view key, DType& dtype) {
+    if (reader.has(key)) {
+      dtype = reader.convert(key, parse_dtype);
+    }
+  };
+  format("weights", scenario.precision.weights);
+  if (reader.has("expert_weights")) {
+    scenario.precision.expert_weights = reader.convert("expert_weights", parse_dtype);
+  }
+  format("activations", scenario.precision.activations);
+  format("kv_cache", scenario.precision.kv_cache);
+  format("lm_head", scenario.precision.lm_head);
+}
+
+// machine: NAME, or {name: NAME, num_gpus: N} where the topology can have any size.
+void read_machine_part(const Reader& root, const std::filesystem::path& directory,
+                       Scenario& scenario) {
+  const std::filesystem::path topologies = scenario.paths.root / "topologies";
+  const YamlNode& node = root.at("machine");
+  const bool is_mapping = node.kind == YamlNode::Kind::kMap;
+  const Reader reader = is_mapping ? Reader(node, "machine", {"name", "num_gpus"}) : root;
+  const std::string_view key = is_mapping ? "name" : "machine";
+  scenario.machine = reader.text(key);
+  std::filesystem::path file;
+  if (is_path(scenario.machine)) {
+    file = required_file(reader, key, scenario.machine, directory, scenario.paths);
+  } else {
+    file = topologies / (scenario.machine + ".yaml");
+    if (!std::filesystem::exists(file)) {
+      reader.fail(key, unknown_name("machine", scenario.machine, machine_names(topologies)));
+    }
+  }
+  MachineFile machine = read_machine(file, topologies);
+  scenario.machine_spec = std::move(machine.spec);
+  scenario.collectives_directory = std::move(machine.collectives_directory);
+  if (is_mapping && reader.has("num_gpus")) {
+    scenario.machine_spec.num_gpus = static_cast<int>(reader.integer("num_gpus", 1, 10'000));
+  }
+  try {
+    (void)make_machine(scenario.machine_spec);
+  } catch (const std::invalid_argument& error) {
+    fail_at(node.where, std::string("machine: ") + error.what());
+  }
+
+  scenario.provider = root.text("provider");
+  if (scenario.provider == kNoProvider) {
+    return;
+  }
+  scenario.provider_directory =
+      is_path(scenario.provider) ? resolve_path(scenario.provider, directory, scenario.paths.root)
+                                 : machine.device_directory / scenario.provider;
+  if (scenario.provider_directory.empty() ||
+      !std::filesystem::is_directory(scenario.provider_directory)) {
+    std::vector<std::string> known = provider_names(machine.device_directory);
+    known.emplace_back(kNoProvider);
+    root.fail("provider", unknown_name("provider of " + scenario.machine_spec.device.name,
+                                       scenario.provider, known));
+  }
+}
+
+void read_placement(const YamlNode& node, Scenario& scenario) {
+  const Reader reader(node, "placement",
+                      {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
+                       "expert_comm", "num_redundant_experts"});
+  const auto ways = [&](std::string_view key, int& value) {
+    if (reader.has(key)) {
+      value = static_cast<int>(reader.integer(key, 1, 10'000));
+    }
+  };
+  Mesh& mesh = scenario.mesh;
+  ways("replicas", scenario.replicas);
+  ways("dp", mesh.dp);
+  ways("tp", mesh.tp);
+  ways("cp", mesh.cp);
+  ways("ep", mesh.ep);
+  ways("pp", mesh.pp);
+  ways("num_micro_batches", mesh.num_micro_batches);
+  if (reader.has("num_redundant_experts")) {
+    mesh.num_redundant_experts =
+        static_cast<int>(reader.integer("num_redundant_experts", 0, 10'000));
+  }
+  if (reader.has("expert_comm")) {
+    mesh.expert_comm = static_cast<ExpertComm>(reader.choice("expert_comm", kExpertComms));
+  }
+  if (reader.has("sp")) {
+    mesh.sp = reader.boolean("sp");
+  }
+  try {
+    check_mesh(scenario.model_config, mesh);
+  } catch (const std::invalid_argument& error) {
+    fail_at(node.where, std::string("placement: ") + error.what());
+  }
+  const std::int64_t gpus = std::int64_t{scenario.replicas} * num_ranks(mesh);
+  if (gpus > scenario.machine_spec.num_gpus) {
+    fail_at(node.where, "placement: needs " + std::to_string(gpus) + " GPUs (" +
+                            std::to_string(scenario.replicas) + " replicas of " +
+                            std::to_string(num_ranks(mesh)) + "); machine " +
+                            scenario.machine_spec.name + " has " +
+                            std::to_string(scenario.machine_spec.num_gpus));
+  }
+}
+
+void read_engine(const YamlNode* node, const YamlNode& root, const std::filesystem::path& directory,
+                 Scenario& scenario) {
+  YamlNode empty;
+  empty.kind = YamlNode::Kind::kMap;
+  empty.where = root.where;
+  const Reader reader(node == nullptr ? empty : *node, "engine",
+                      {"profile", "max_num_seqs", "max_num_batched_tokens", "block_size",
+                       "gpu_memory_utilization", "enable_chunked_prefill", "enable_prefix_caching",
+                       "scheduler_reserve_full_isl", "max_model_len"});
+  if (reader.has("profile")) {
+    scenario.profile = reader.text("profile");
+  }
+  const std::filesystem::path profiles = scenario.paths.root / "scenarios" / "engines";
+  std::filesystem::path file = profiles / (scenario.profile + ".yaml");
+  if (is_path(scenario.profile)) {
+    file = required_file(reader, "profile", scenario.profile, directory, scenario.paths);
+  } else if (!std::filesystem::exists(file)) {
+    reader.fail("profile",
+                unknown_name("engine profile", scenario.profile, machine_names(profiles)));
+  }
+  scenario.engine_profile = read_engine_profile(file);
+
+  EngineConfig& engine = scenario.engine;
+  const auto whole = [&](std::string_view key, std::int64_t& value, std::int64_t min) {
+    if (reader.has(key)) {
+      value = reader.integer(key, min, 1'000'000'000);
+    }
+  };
+  whole("max_num_seqs", engine.max_num_seqs, 1);
+  whole("max_num_batched_tokens", engine.max_num_batched_tokens, 1);
+  whole("block_size", engine.block_size, 1);
+  whole("max_model_len", engine.max_model_len, 1);
+  if (reader.has("gpu_memory_utilization")) {
+    engine.gpu_memory_utilization = reader.number("gpu_memory_utilization", 0, 1, true);
+  }
+  if (reader.has("enable_chunked_prefill")) {
+    engine.enable_chunked_prefill = reader.boolean("enable_chunked_prefill");
+  }
+  if (reader.has("enable_prefix_caching")) {
+    engine.enable_prefix_caching = reader.boolean("enable_prefix_caching");
+  }
+  if (reader.has("scheduler_reserve_full_isl")) {
+    engine.scheduler_reserve_full_isl = reader.boolean("scheduler_reserve_full_isl");
+  }
+  if (engine.max_model_len == 0) {
+    engine.max_model_len = scenario.model_config.max_position_embeddings;
+  }
+}
+
+void read_slo(const YamlNode& node, Slo& slo) {
+  const Reader reader(node, "slo", {"ttft", "tpot", "e2e"});
+  const auto limit = [&](std::string_view key, Seconds& value) {
+    if (reader.has(key)) {
+      value = reader.seconds(key);
+    }
+  };
+  limit("ttft", slo.ttft);
+  limit("tpot", slo.tpot);
+  limit("e2e", slo.e2e);
+}
+
+// "median_decode", or the batch itself.
+Batch read_chosen_step(const Reader& root) {
+  Batch batch;
+  const YamlNode& node = root.at("chosen_step");
+  if (node.kind == YamlNode::Kind::kScalar) {
+    if (node.scalar != kMedianDecode) {
+      root.fail("chosen_step", "found '" + node.scalar + "'; expected " +
+                                   std::string(kMedianDecode) +
+                                   " or a batch {prefill: [{query, context}], num_decodes, "
+                                   "decode_context}");
+    }
+    return batch;
+  }
+  const Reader reader(node, "chosen_step", {"prefill", "num_decodes", "decode_context"});
+  if (reader.has("prefill")) {
+    const YamlNode& chunks = reader.at("prefill");
+    if (chunks.kind != YamlNode::Kind::kList) {
+      reader.fail("prefill", "found " + describe(chunks) + "; expected a list of chunks");
+    }
+    for (const YamlNode& item : chunks.items) {
+      const Reader chunk(item, "chosen_step.prefill", {"query", "context"});
+      batch.prefill.push_back({.query = chunk.integer("query", 1),
+                               .context = chunk.has("context") ? chunk.integer("context", 0) : 0});
+    }
+  }
+  if (reader.has("num_decodes")) {
+    batch.num_decodes = reader.integer("num_decodes", 0);
+    batch.decode_context = reader.integer("decode_context", batch.num_decodes);
+  }
+  if (batch == Batch{}) {
+    root.fail("chosen_step", "found an empty batch; expected prefill or num_decodes");
+  }
+  return batch;
+}
+
+std::string seconds_yaml(Seconds value) { return format_number(value.value()) + " s"; }
+
+std::string yaml_bool(bool value) { return value ? "true" : "false"; }
+
+std::string chosen_step_yaml(const Batch& batch) {
+  if (batch == Batch{}) {
+    return std::string(kMedianDecode);
+  }
+  std::string prefill;
+  for (const PrefillChunk& chunk : batch.prefill) {
+    prefill += (prefill.empty() ? "" : ", ") + ("{query: " + std::to_string(chunk.query)) +
+               ", context: " + std::to_string(chunk.context) + "}";
+  }
+  std::string text = "{prefill: [" + prefill + "]";
+  if (batch.num_decodes > 0) {
+    text += ", num_decodes: " + std::to_string(batch.num_decodes) +
+            ", decode_context: " + std::to_string(batch.decode_context);
+  }
+  return text + "}";
+}
+
+}  // namespace
+
+Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& paths,
+                       const std::vector<std::string>& overrides) {
+  YamlNode root_node = read_yaml(file);
+  for (const std::string& assignment : overrides) {
+    set_value(root_node, assignment);
+  }
+  const Reader root(root_node, "",
+                    {"question", "model", "machine", "provider", "placement", "engine", "router",
+                     "workload", "slo", "step_level", "chosen_step", "seed"});
+  const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
+  Scenario scenario;
+  scenario.paths = paths;
+  scenario.name = file.stem().string();
+  for (const YamlNode::Entry& entry : root_node.entries) {
+    scenario.where[entry.key] = entry.where;
+  }
+  scenario.where[""] = {file.string(), 0, 0};
+  if (root.has("question")) {
+    scenario.question = root.text("question");
+  }
+  read_model_part(root.at("model"), directory, scenario);
+  read_machine_part(root, directory, scenario);
+  if (root.has("placement")) {
+    read_placement(root.at("placement"), scenario);
+  }
+  read_engine(root_node.find("engine"), root_node, directory, scenario);
+  if (root.has("router")) {
+    scenario.router = static_cast<RouterKind>(root.choice("router", kRouters));
+  }
+  scenario.workload = read_workload(root.at("workload"), directory, paths.root);
+  if (root.has("slo")) {
+    read_slo(root.at("slo"), scenario.slo);
+  }
+  if (root.has("step_level")) {
+    scenario.step_level = root.convert("step_level", parse_step_level);
+  }
+  if (root.has("chosen_step")) {
+    scenario.chosen_step = read_chosen_step(root);
+  }
+  if (root.has("seed")) {
+    scenario.seed = static_cast<std::uint64_t>(root.integer("seed", 0));
+  }
+  return scenario;
+}
+
+std::string to_yaml(const Scenario& scenario) {
+  const Precision& precision = scenario.precision;
+  const Mesh& mesh = scenario.mesh;
+  const EngineConfig& engine = scenario.engine;
+  const auto number = [](std::int64_t value) { return std::to_string(value); };
+  std::string text;
+  text += "question: " + quoted_yaml(scenario.question) + "\n";
+  text += "model:\n  config: " + quoted_yaml(scenario.model) +
+          "\n  weights: " + std::string(to_text(precision.weights)) +
+          (precision.expert_weights
+               ? "\n  expert_weights: " + std::string(to_text(*precision.expert_weights))
+               : std::string()) +
+          "\n  activations: " + std::string(to_text(precision.activations)) +
+          "\n  kv_cache: " + std::string(to_text(precision.kv_cache)) +
+          "\n  lm_head: " + std::string(to_text(precision.lm_head)) + "\n";
+  text += "machine: {name: " + quoted_yaml(scenario.machine) +
+          ", num_gpus: " + number(scenario.machine_spec.num_gpus) + "}\n";
+  text += "provider: " + quoted_yaml(scenario.provider) + "\n";
+  text +=
+      "placement:\n  replicas: " + number(scenario.replicas) + "\n  dp: " + number(mesh.dp) +
+      "\n  tp: " + number(mesh.tp) + "\n  cp: " + number(mesh.cp) + "\n  ep: " + number(mesh.ep) +
+      "\n  pp: " + number(mesh.pp) + "\n  sp: " + yaml_bool(mesh.sp) +
+      "\n  num_micro_batches: " + number(mesh.num_micro_batches) +
+      "\n  expert_comm: " + std::string(kExpertComms[static_cast<std::size_t>(mesh.expert_comm)]) +
+      "\n  num_redundant_experts: " + number(mesh.num_redundant_experts) + "\n";
+  text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
+          "\n  max_num_seqs: " + number(engine.max_num_seqs) +
+          "\n  max_num_batched_tokens: " + number(engine.max_num_batched_tokens) +
+          "\n  block_size: " + number(engine.block_size) +
+          "\n  gpu_memory_utilization: " + format_number(engine.gpu_memory_utilization) +
+          "\n  enable_chunked_prefill: " + yaml_bool(engine.enable_chunked_prefill) +
+          "\n  enable_prefix_caching: " + yaml_bool(engine.enable_prefix_caching) +
+          "\n  scheduler_reserve_full_isl: " + yaml_bool(engine.scheduler_reserve_full_isl) +
+          "\n  max_model_len: " + number(engine.max_model_len) + "\n";
+  text += "router: " + std::string(to_text(scenario.router)) + "\n";
+  text += "workload: " + to_yaml(scenario.workload, scenario.paths.root) + "\n";
+  std::string slo;
+  const Slo none;
+  const auto limit = [&](std::string_view key, Seconds value, Seconds absent) {
+    if (value < absent) {
+      slo += "\n  " + std::string(key) + ": " + seconds_yaml(value);
+    }
+  };
+  limit("ttft", scenario.slo.ttft, none.ttft);
+  limit("tpot", scenario.slo.tpot, none.tpot);
+  limit("e2e", scenario.slo.e2e, none.e2e);
+  text += slo.empty() ? "" : "slo:" + slo + "\n";
+  text += "step_level: " + std::string(to_text(scenario.step_level)) + "\n";
+  text += "chosen_step: " + chosen_step_yaml(scenario.chosen_step) + "\n";
+  text += "seed: " + std::to_string(scenario.seed) + "\n";
+  return text;
+}
+
+}  // namespace orrery

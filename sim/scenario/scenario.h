@@ -1,0 +1,74 @@
+#pragma once
+
+// One question about serving a model, as a scenario file asks it. Defaults are the member
+// initialisers here and in EngineConfig (sim/serve/serve.h), nowhere else.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/cost/cost.h"
+#include "sim/des/simulate.h"
+#include "sim/machine/machine.h"
+#include "sim/model/model.h"
+#include "sim/parallel/parallel.h"
+#include "sim/scenario/engine_profile.h"
+#include "sim/scenario/reader.h"
+#include "sim/scenario/workload.h"
+#include "sim/serve/router.h"
+#include "sim/serve/serve.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// Where names are looked up.
+struct ProjectPaths {
+  std::filesystem::path root;  // holds models/, topologies/, scenarios/, data/
+};
+
+struct Scenario {
+  std::string name;  // the file's stem
+  std::string question;
+
+  std::string model;  // name or path
+  Precision precision;
+  std::string machine;
+  std::string provider;
+  int replicas = 1;
+  Mesh mesh;
+  std::string profile = "vllm";
+  EngineConfig engine;
+  RouterKind router = RouterKind::kRoundRobin;
+  WorkloadSpec workload;
+  Slo slo;
+  StepLevel step_level = StepLevel::kClosedForm;
+  std::uint64_t seed = 1;
+  int threads = 1;
+  // The step that is simulated in detail: nothing given means the median decode step of the run.
+  Batch chosen_step;
+
+  // What the names above stand for.
+  ModelConfig model_config;
+  MachineSpec machine_spec;
+  EngineProfile engine_profile;
+  std::filesystem::path provider_directory;     // empty for "none": roofline only
+  std::filesystem::path collectives_directory;  // empty: the machine has no measured collectives
+
+  // Where each top-level key stands, for errors that show only when the scenario runs.
+  std::map<std::string, Location> where;
+  ProjectPaths paths;
+};
+
+// Reads, checks and resolves a scenario file. `overrides` are "key.path=value" texts applied before
+// reading. Throws ScenarioError.
+Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& paths,
+                       const std::vector<std::string>& overrides = {});
+
+// The scenario with every default spelled out and every quantity with its unit; loading it again
+// gives the same scenario.
+std::string to_yaml(const Scenario& scenario);
+
+}  // namespace orrery

@@ -1,0 +1,178 @@
+// One engine step in detail, and which step of a run that is.
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/scenario/assembly.h"
+#include "sim/scenario/run.h"
+
+namespace orrery {
+
+namespace {
+
+// The mean over ranks of each op's summed time; ops of equal name together.
+std::vector<StepShare> op_shares(const Timeline& timeline) {
+  std::map<int, double> weights;
+  for (const auto& [rank, count] : timeline.represented) {
+    weights[rank] = count;
+  }
+  if (weights.empty()) {
+    for (const Span& span : timeline.spans) {
+      weights[span.rank] = 1;
+    }
+  }
+  const double num_ranks =
+      std::accumulate(weights.begin(), weights.end(), 0.0,
+                      [](double sum, const auto& entry) { return sum + entry.second; });
+
+  struct Sum {
+    SpanKind kind = SpanKind::kKernel;
+    std::map<Basis, Seconds> by_basis;
+  };
+  std::map<std::string, Sum> sums;
+  for (const Span& span : timeline.spans) {
+    Sum& sum = sums[timeline.op_names[static_cast<std::size_t>(span.op)]];
+    sum.kind = span.kind;
+    sum.by_basis[span.basis] += (span.end - span.start) * (weights[span.rank] / num_ranks);
+  }
+  std::vector<StepShare> shares;
+  for (const auto& [name, sum] : sums) {
+    StepShare share;
+    share.op = name;
+    share.kind = sum.kind;
+    Seconds most;
+    for (const auto& [basis, time] : sum.by_basis) {
+      share.time += time;
+      if (time > most) {
+        most = time;
+        share.basis = basis;
+      }
+    }
+    shares.push_back(share);
+  }
+  return shares;
+}
+
+// Time of the first rank on which nothing runs: gaps between graph nodes or launches.
+Seconds idle_time(const Timeline& timeline) {
+  if (timeline.spans.empty()) {
+    return Seconds(0);
+  }
+  const int rank = timeline.spans.front().rank;
+  Seconds idle;
+  Seconds reached;
+  for (const Span& span : timeline.spans) {  // ordered by start
+    if (span.rank == rank) {
+      idle += std::max(Seconds(0), span.start - reached);
+      reached = std::max(reached, span.end);
+    }
+  }
+  return idle;
+}
+
+std::vector<StepShare> step_shares(const Timeline& timeline) {
+  std::vector<StepShare> shares = op_shares(timeline);
+  if (const Seconds idle = idle_time(timeline); idle > Seconds(0)) {
+    StepShare gaps;
+    gaps.op = "gaps between kernels";
+    gaps.kind = SpanKind::kHost;
+    gaps.time = idle;
+    shares.push_back(gaps);
+  }
+  Seconds total;
+  for (const StepShare& share : shares) {
+    total += share.time;
+  }
+  for (StepShare& share : shares) {
+    share.share = total > Seconds(0) ? share.time / total : 0;
+  }
+  // By name where times are equal, so that the order is one.
+  std::ranges::sort(shares, [](const StepShare& a, const StepShare& b) {
+    return a.time != b.time ? a.time > b.time : a.op < b.op;
+  });
+  return shares;
+}
+
+// `num_prefills` chunks as equal as can be, without cached tokens (records do not keep them).
+Batch batch_of(const StepRecord& step) {
+  Batch batch;
+  for (std::int64_t i = 0; i < step.num_prefills; ++i) {
+    const std::int64_t query =
+        step.prefill_tokens / step.num_prefills + (i < step.prefill_tokens % step.num_prefills);
+    if (query > 0) {
+      PrefillChunk chunk;
+      chunk.query = query;
+      batch.prefill.push_back(chunk);
+    }
+  }
+  batch.num_decodes = step.num_decodes;
+  batch.decode_context = step.decode_context;
+  return batch;
+}
+
+}  // namespace
+
+Batch median_decode_step(const std::vector<StepRecord>& steps) {
+  std::vector<const StepRecord*> chosen;
+  for (const bool wants_decode : {true, false}) {
+    for (const StepRecord& step : steps) {
+      if ((step.num_prefills == 0) == wants_decode) {
+        chosen.push_back(&step);
+      }
+    }
+    if (!chosen.empty()) {
+      break;
+    }
+  }
+  if (chosen.empty()) {
+    return {};
+  }
+  const auto step_time = [](const StepRecord* step) {
+    return step->duration / static_cast<double>(step->num_steps);
+  };
+  std::ranges::stable_sort(chosen, std::less<>(), step_time);
+  std::int64_t num_steps = 0;
+  for (const StepRecord* step : chosen) {
+    num_steps += step->num_steps;
+  }
+  std::int64_t seen = 0;
+  for (const StepRecord* step : chosen) {
+    seen += step->num_steps;
+    if (2 * seen >= num_steps) {
+      return batch_of(*step);
+    }
+  }
+  return batch_of(*chosen.back());
+}
+
+StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, const Batch& batch,
+                         StepLevel level) {
+  StepResult result;
+  result.batch = batch;
+  result.level = level;
+  result.plan = at_key(scenario, "model", [&] {
+    return parallelize(lower(scenario.model_config, batch, lowering_options(scenario)),
+                       scenario.mesh);
+  });
+  SimulateOptions options;
+  options.level = level;
+  const std::vector<std::int64_t> sizes = graph_batch_sizes(scenario);
+  const bool is_graph =
+      batch.prefill.empty() && !sizes.empty() && batch.num_decodes <= sizes.back();
+  const CostModel& cost = is_graph ? assembly.graph_cost() : assembly.eager_cost();
+  result.timeline = at_key(scenario, "provider", [&] {
+    return simulate(result.plan, assembly.machine(), cost, options);
+  });
+  result.shares = step_shares(result.timeline);
+  return result;
+}
+
+StepResult simulate_step(const Scenario& scenario, const Batch& batch, StepLevel level) {
+  return simulate_step(Assembly(scenario), scenario, batch, level);
+}
+
+}  // namespace orrery

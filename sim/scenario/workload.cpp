@@ -1,0 +1,245 @@
+#include "sim/scenario/workload.h"
+
+#include <array>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "sim/units/text.h"
+
+namespace orrery {
+
+namespace {
+
+constexpr std::string_view kHex = "0123456789abcdef";
+constexpr std::array<std::string_view, 5> kSources = {"trace", "mooncake", "poisson", "gamma",
+                                                      "closed_loop"};
+
+constexpr std::int64_t kMaxTokens = 100'000'000;
+constexpr std::int64_t kMaxRequests = 100'000'000;
+
+//   1024                                        always the same
+//   {min: 100, max: 2000}                       uniform
+//   {mean: 800, cv: 1.2, min: 1, max: 8192}     log-normal; cv = standard deviation / mean
+LengthDistribution read_lengths(const Reader& parent, std::string_view key) {
+  const YamlNode& node = parent.at(key);
+  if (node.kind != YamlNode::Kind::kMap) {
+    const std::int64_t length = parent.integer(key, 1, kMaxTokens);
+    return {.mean = static_cast<double>(length), .min = length, .max = length};
+  }
+  const Reader reader(node, parent.path_of(key), {"mean", "cv", "min", "max"});
+  LengthDistribution spec;
+  spec.max = reader.integer("max", 1, kMaxTokens);
+  if (reader.has("mean") || reader.has("cv")) {
+    spec.kind = LengthKind::kLogNormal;
+    spec.mean = reader.number("mean", 1, static_cast<double>(kMaxTokens));
+    spec.cv = reader.number("cv", 0, 100);
+    spec.min = reader.has("min") ? reader.integer("min", 1, spec.max) : 1;
+  } else {
+    spec.kind = LengthKind::kUniform;
+    spec.min = reader.integer("min", 1, spec.max);
+    spec.mean = 0.5 * static_cast<double>(spec.min + spec.max);
+  }
+  return spec;
+}
+
+TraceWorkload read_trace(const Reader& reader, std::string_view key, TraceFormat format,
+                         const std::filesystem::path& directory,
+                         const std::filesystem::path& root) {
+  TraceWorkload trace;
+  trace.format = format;
+  const std::filesystem::path file = reader.text(key);
+  trace.file = resolve_path(file, directory, root);
+  if (trace.file.empty()) {
+    reader.fail(key, "found no file '" + file.string() + "' in " + directory.string() + " or " +
+                         root.string());
+  }
+  if (reader.has("num_requests")) {
+    trace.num_requests = reader.integer("num_requests", 1, kMaxRequests);
+  }
+  if (reader.has("rate_scale")) {
+    trace.rate_scale = reader.number("rate_scale", 0, 1e9, /*above=*/true);
+  }
+  return trace;
+}
+
+ArrivalWorkload read_arrivals(const YamlNode& node, const std::string& path, bool is_gamma) {
+  const Reader reader =
+      is_gamma ? Reader(node, path,
+                        {"requests_per_s", "cv", "num_requests", "prompt_tokens", "output_tokens"})
+               : Reader(node, path,
+                        {"requests_per_s", "num_requests", "prompt_tokens", "output_tokens"});
+  return {.requests_per_s = reader.number("requests_per_s", 0, 1e9, /*above=*/true),
+          .cv = is_gamma ? reader.number("cv", 0, 100, /*above=*/true) : 1,
+          .num_requests = reader.integer("num_requests", 1, kMaxRequests),
+          .prompt_tokens = read_lengths(reader, "prompt_tokens"),
+          .output_tokens = read_lengths(reader, "output_tokens")};
+}
+
+ClosedLoopWorkload read_closed_loop(const YamlNode& node, const std::string& path) {
+  const Reader reader(node, path,
+                      {"concurrency", "num_requests", "prompt_tokens", "output_tokens"});
+  return {.concurrency = reader.integer("concurrency", 1, kMaxRequests),
+          .num_requests = reader.integer("num_requests", 1, kMaxRequests),
+          .prompt_tokens = read_lengths(reader, "prompt_tokens"),
+          .output_tokens = read_lengths(reader, "output_tokens")};
+}
+
+std::string lengths_yaml(const LengthDistribution& spec) {
+  switch (spec.kind) {
+    case LengthKind::kFixed:
+      return std::to_string(spec.min);
+    case LengthKind::kUniform:
+      return "{min: " + std::to_string(spec.min) + ", max: " + std::to_string(spec.max) + "}";
+    case LengthKind::kLogNormal:
+      return "{mean: " + format_number(spec.mean) + ", cv: " + format_number(spec.cv) +
+             ", min: " + std::to_string(spec.min) + ", max: " + std::to_string(spec.max) + "}";
+  }
+  return "";
+}
+
+std::string source_yaml(const TraceWorkload& trace, const std::filesystem::path& root) {
+  const std::filesystem::path relative = trace.file.lexically_relative(root);
+  const bool is_inside = !relative.empty() && !relative.string().starts_with("..");
+  const std::string file = (is_inside ? relative : trace.file).string();
+  std::string text = trace.format == TraceFormat::kAzureCsv ? "trace: " : "mooncake: ";
+  text += quoted_yaml(file);
+  if (trace.num_requests > 0) {
+    text += ", num_requests: " + std::to_string(trace.num_requests);
+  }
+  return text + ", rate_scale: " + format_number(trace.rate_scale);
+}
+
+std::string source_yaml(const ArrivalWorkload& arrivals, const std::filesystem::path&) {
+  const bool is_poisson = arrivals.cv == 1;
+  return (is_poisson ? "poisson: {" : "gamma: {cv: " + format_number(arrivals.cv) + ", ") +
+         "requests_per_s: " + format_number(arrivals.requests_per_s) +
+         ", num_requests: " + std::to_string(arrivals.num_requests) +
+         ", prompt_tokens: " + lengths_yaml(arrivals.prompt_tokens) +
+         ", output_tokens: " + lengths_yaml(arrivals.output_tokens) + "}";
+}
+
+std::string source_yaml(const ClosedLoopWorkload& loop, const std::filesystem::path&) {
+  return "closed_loop: {concurrency: " + std::to_string(loop.concurrency) +
+         ", num_requests: " + std::to_string(loop.num_requests) +
+         ", prompt_tokens: " + lengths_yaml(loop.prompt_tokens) +
+         ", output_tokens: " + lengths_yaml(loop.output_tokens) + "}";
+}
+
+Workload requests_of(const TraceWorkload& trace, std::uint64_t) {
+  Workload workload = trace.format == TraceFormat::kAzureCsv
+                          ? read_csv_trace(trace.file, trace.num_requests)
+                          : read_mooncake_trace(trace.file, trace.num_requests);
+  if (trace.rate_scale != 1) {
+    scale_rate(workload, trace.rate_scale);
+  }
+  return workload;
+}
+
+Workload requests_of(const ArrivalWorkload& arrivals, std::uint64_t seed) {
+  return open_loop(arrivals.requests_per_s, arrivals.cv, arrivals.num_requests,
+                   arrivals.prompt_tokens, arrivals.output_tokens, seed);
+}
+
+Workload requests_of(const ClosedLoopWorkload& loop, std::uint64_t seed) {
+  return closed_loop(loop.concurrency, loop.num_requests, loop.prompt_tokens, loop.output_tokens,
+                     seed);
+}
+
+}  // namespace
+
+std::string quoted_yaml(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      result += '\\';
+      result += c;
+    } else if (code < 0x20) {
+      result += "\\u00";
+      result += kHex[code >> 4U];
+      result += kHex[code & 15U];
+    } else {
+      result += c;
+    }
+  }
+  return result + "\"";
+}
+
+WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& directory,
+                           const std::filesystem::path& root) {
+  const Reader reader(node, "workload",
+                      {"trace", "mooncake", "poisson", "gamma", "closed_loop", "num_requests",
+                       "rate_scale", "warmup_requests"});
+  std::string_view source;
+  for (const std::string_view key : kSources) {
+    if (reader.has(key)) {
+      if (!source.empty()) {
+        reader.fail(key, "found both '" + std::string(source) + "' and '" + std::string(key) +
+                             "'; expected one of them");
+      }
+      source = key;
+    }
+  }
+  if (source.empty()) {
+    fail_at(node.where, "workload: expected one of trace, mooncake, poisson, gamma, closed_loop");
+  }
+  const bool is_trace = source == "trace" || source == "mooncake";
+  for (const std::string_view key : {"num_requests", "rate_scale"}) {
+    if (!is_trace && reader.has(key)) {
+      reader.fail(key, "belongs to a trace; for " + std::string(source) + " write it inside '" +
+                           std::string(source) + "'");
+    }
+  }
+  WorkloadSpec spec;
+  const std::string path = reader.path_of(source);
+  if (is_trace) {
+    const TraceFormat format =
+        source == "trace" ? TraceFormat::kAzureCsv : TraceFormat::kMooncakeJsonl;
+    spec.source = read_trace(reader, source, format, directory, root);
+  } else if (source == "closed_loop") {
+    spec.source = read_closed_loop(reader.at(source), path);
+  } else {
+    spec.source = read_arrivals(reader.at(source), path, source == "gamma");
+  }
+  if (reader.has("warmup_requests")) {
+    spec.warmup_requests = reader.integer("warmup_requests", 0, kMaxRequests);
+  }
+  return spec;
+}
+
+std::string to_yaml(const WorkloadSpec& spec, const std::filesystem::path& root) {
+  const std::string source =
+      std::visit([&](const auto& part) { return source_yaml(part, root); }, spec.source);
+  return "{" + source + ", warmup_requests: " + std::to_string(spec.warmup_requests) + "}";
+}
+
+Workload make_workload(const WorkloadSpec& spec, std::uint64_t seed) {
+  Workload workload =
+      std::visit([&](const auto& source) { return requests_of(source, seed); }, spec.source);
+  workload.warmup_requests = spec.warmup_requests;
+  if (spec.warmup_requests >= static_cast<std::int64_t>(workload.requests.size())) {
+    throw std::invalid_argument("found warmup_requests: " + std::to_string(spec.warmup_requests) +
+                                " of " + std::to_string(workload.requests.size()) +
+                                " requests; expected fewer than all");
+  }
+  return workload;
+}
+
+std::filesystem::path resolve_path(const std::filesystem::path& path,
+                                   const std::filesystem::path& directory,
+                                   const std::filesystem::path& root) {
+  std::error_code ignored;
+  if (path.empty()) {
+    return {};
+  }
+  for (const std::filesystem::path& base : {directory, root}) {
+    std::filesystem::path candidate = (base / path).lexically_normal();
+    if (std::filesystem::exists(candidate, ignored)) {
+      return candidate;
+    }
+  }
+  return {};
+}
+
+}  // namespace orrery

@@ -1,0 +1,70 @@
+#pragma once
+
+// The workload part of a scenario: its keys, and the requests that it stands for.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "sim/scenario/reader.h"
+#include "sim/serve/serve.h"
+#include "sim/serve/workload.h"
+
+namespace orrery {
+
+enum class TraceFormat : std::uint8_t { kAzureCsv, kMooncakeJsonl };
+struct TraceWorkload {
+  TraceFormat format = TraceFormat::kAzureCsv;
+  std::filesystem::path file;     // resolved
+  std::int64_t num_requests = 0;  // the first so many; 0: all
+  double rate_scale = 1;          // arrivals come this many times as fast
+  bool operator==(const TraceWorkload&) const = default;
+};
+
+// Independent inter-arrival times: gamma with coefficient of variation `cv`; cv = 1 is Poisson.
+struct ArrivalWorkload {
+  double requests_per_s = 0;
+  double cv = 1;
+  std::int64_t num_requests = 0;
+  LengthDistribution prompt_tokens;
+  LengthDistribution output_tokens;
+  bool operator==(const ArrivalWorkload&) const = default;
+};
+
+struct ClosedLoopWorkload {
+  std::int64_t concurrency = 0;
+  std::int64_t num_requests = 0;
+  LengthDistribution prompt_tokens;
+  LengthDistribution output_tokens;
+  bool operator==(const ClosedLoopWorkload&) const = default;
+};
+
+struct WorkloadSpec {
+  std::variant<TraceWorkload, ArrivalWorkload, ClosedLoopWorkload> source;
+  std::int64_t warmup_requests = 0;  // the first so many are served but not measured
+  bool operator==(const WorkloadSpec&) const = default;
+};
+
+// Exactly one of trace, mooncake, poisson, gamma, closed_loop. Throws ScenarioError.
+WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& directory,
+                           const std::filesystem::path& root);
+
+// The value of `workload:` as flow YAML; paths under `root` are written relative to it.
+std::string to_yaml(const WorkloadSpec& spec, const std::filesystem::path& root);
+
+// Reads the trace or draws the requests. Same seed, same requests. Throws std::invalid_argument
+// with the trace's file and line.
+Workload make_workload(const WorkloadSpec& spec, std::uint64_t seed);
+
+// A double-quoted YAML scalar, which is a JSON string as well.
+std::string quoted_yaml(std::string_view text);
+
+// `path` itself when absolute, else relative to `directory`, else to `root`; empty when there is no
+// such file.
+std::filesystem::path resolve_path(const std::filesystem::path& path,
+                                   const std::filesystem::path& directory,
+                                   const std::filesystem::path& root);
+
+}  // namespace orrery

@@ -1,0 +1,63 @@
+"""Makes the package importable from the checkout, and gives tests a small scenario and the command line."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bindings"))
+# For tests that start a Python of their own.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "bindings"), os.environ.get("PYTHONPATH")]))
+
+TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:00:00.0000000,374,44
+2023-11-16 18:00:00.5000000,396,109
+2023-11-16 18:00:01.2500000,879,55
+2023-11-16 18:00:01.2500000,91,1
+2023-11-16 18:00:03.0000000,1500,130
+"""
+
+SCENARIO = """question: Does a small service work?
+model: {config: llama-3.1-8b, weights: bf16, activations: bf16, kv_cache: bf16}
+machine: hgx-h200
+provider: vllm-0.24.0
+placement: {replicas: 2, tp: 2}
+engine: {profile: vllm, max_num_seqs: 64, max_num_batched_tokens: 2048}
+router: round_robin
+workload: {trace: trace.csv}
+slo: {ttft: 2 s, tpot: 50 ms}
+seed: 1
+"""
+
+
+class Workplace:
+    """A directory with scenario.yaml and trace.csv, and the command line run inside it."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.scenario = directory / "scenario.yaml"
+        self.trace = directory / "trace.csv"
+        self.scenario.write_text(SCENARIO, encoding="utf-8")
+        self.trace.write_text(TRACE, encoding="utf-8")
+
+    def replace(self, old, new):
+        """Edits the scenario; the old text must be there."""
+        text = self.scenario.read_text(encoding="utf-8")
+        assert old in text
+        self.scenario.write_text(text.replace(old, new), encoding="utf-8")
+
+    def orrery(self, *arguments):
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "bindings"), "COLUMNS": "100"}
+        return subprocess.run([sys.executable, "-m", "orrery", *map(str, arguments)], cwd=self.directory, env=environment,
+                              capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+
+    def run(self, *arguments):
+        return self.orrery("run", self.scenario, "-o", "out", "--no-report", *arguments)
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    return Workplace(tmp_path)

@@ -1,0 +1,130 @@
+"""The Python interface: loading, simulating, tables, plots, errors, and a quick import."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import orrery
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    from conftest import Workplace
+
+    return orrery.simulate(orrery.load(Workplace(tmp_path_factory.mktemp("package")).scenario))
+
+
+def test_a_result_compares_equal_to_the_same_run(result):
+    again = orrery.simulate(result.scenario, threads=2)
+    assert again == result
+    assert again.summary == result.summary
+
+
+def test_tables_have_one_row_per_request_and_per_leap(result):
+    requests = result.requests.to_pandas()
+    assert list(requests["id"]) == [0, 1, 2, 3, 4]
+    assert (requests["e2e_s"] >= requests["ttft_s"]).all()
+    # The fourth request of the trace has one output token, so no time per further token.
+    assert requests["tpot_s"].isna().sum() == 1
+    steps = result.steps.to_pandas()
+    assert steps["num_steps"].sum() == result.summary["num_steps"]
+    assert len(result.steps) == len(steps)
+
+
+def test_the_timeline_spans_lie_within_the_makespan(result):
+    spans = result.timeline.to_pandas()
+    assert len(spans) == len(result.timeline) > 0
+    assert spans["end_s"].max() == pytest.approx(result.timeline.makespan_s)
+    assert (spans["end_s"] >= spans["start_s"]).all()
+    assert set(spans["kind"]) <= {"kernel", "comm", "host"}
+
+
+def test_a_summary_is_a_mapping_with_attributes_and_cannot_be_changed(result):
+    assert result.summary.requests == result.summary["requests"] == 5
+    with pytest.raises(AttributeError, match="no 'request'"):
+        _ = result.summary.request
+    with pytest.raises(TypeError):
+        result.summary["requests"] = 6
+    result.summary.to_dict()["requests"] = 6
+    assert result.summary.requests == 5
+
+
+def test_results_are_frozen(result):
+    with pytest.raises(AttributeError):
+        result.anything = 1
+
+
+def test_a_longer_context_makes_a_decode_step_longer(result):
+    short = orrery.step(result.scenario, orrery.Batch(num_decodes=32, decode_context=32 * 100))
+    long = orrery.step(result.scenario, orrery.Batch(num_decodes=32, decode_context=32 * 8000))
+    assert long.makespan_s > short.makespan_s
+
+
+def test_levels_agree_on_a_step_without_contention(result):
+    batch = orrery.Batch(num_decodes=16, decode_context=16 * 500)
+    closed = orrery.step(result.scenario, batch, level="closed_form").makespan_s
+    assert orrery.step(result.scenario, batch, level="heap").makespan_s == pytest.approx(closed, rel=1e-9)
+
+
+def test_an_unknown_level_and_an_empty_batch_are_value_errors(result):
+    with pytest.raises(ValueError, match="closed_form"):
+        orrery.step(result.scenario, orrery.Batch(num_decodes=1, decode_context=1), level="exact")
+    with pytest.raises(ValueError):
+        orrery.step(result.scenario, orrery.Batch())
+
+
+def test_plots_are_figures(result):
+    go = pytest.importorskip("plotly.graph_objects")
+    for figure in (result.plot_latencies(), result.plot_load(), result.plot_step(), result.timeline.plot()):
+        assert isinstance(figure, go.Figure)
+        assert len(figure.data) > 0
+
+
+def test_a_scenario_error_carries_its_place(tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text("question: x\nmodle: 1\n", encoding="utf-8")
+    with pytest.raises(orrery.ScenarioError) as caught:
+        orrery.load(file)
+    error = caught.value
+    assert isinstance(error, ValueError)
+    assert (error.file, error.line, error.column) == (str(file), 2, 1)
+    assert "did you mean 'model'" in error.message
+    assert str(error) == f"{file}:2:1: {error.message}"
+
+
+def test_progress_is_reported_and_an_exception_in_it_ends_the_run(result):
+    seen = []
+    orrery.simulate(result.scenario, progress=lambda done, total: seen.append((done, total)))
+    assert seen and seen[-1][0] <= seen[-1][1] == 5
+
+    def stop(done, total):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        orrery.simulate(result.scenario, progress=stop)
+
+
+def test_a_run_is_written_whole_or_not_at_all(result, tmp_path, monkeypatch):
+    def fail(self, directory):
+        pathlib.Path(directory, "half").write_text("", encoding="utf-8")
+        raise OSError("disk full")
+
+    class Broken:
+        write = fail
+        scenario = result.scenario
+
+    broken = orrery.RunResult(Broken())
+    with pytest.raises(OSError, match="disk full"):
+        broken.write(tmp_path / "out", report=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", ["numpy", "pandas", "plotly", "jinja2", "tempfile", "rich"])
+def test_importing_the_command_line_does_not_import(module):
+    code = f"import sys, orrery.cli; sys.exit({module!r} in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "bindings")}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0

@@ -1,0 +1,218 @@
+#include "sim/scenario/scenario.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "sim/scenario/machine_file.h"
+#include "sim/scenario/run.h"
+
+namespace orrery {
+namespace {
+
+const ProjectPaths kPaths{ORRERY_SOURCE_DIR};
+
+// A fresh directory, removed with its content at the end of the test.
+class ScenarioTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = std::filesystem::temp_directory_path() /
+                 (std::string("orrery_") + info->test_suite_name() + "_" + info->name());
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::filesystem::path write(const std::string& name, const std::string& text) const {
+    std::ofstream(directory_ / name) << text;
+    return directory_ / name;
+  }
+
+  std::filesystem::path directory_;
+};
+
+constexpr const char* kMinimal =
+    "model: {config: llama-3.1-8b}\n"
+    "machine: hgx-h200\n"
+    "provider: vllm-0.24.0\n"
+    "workload: {closed_loop: {concurrency: 2, num_requests: 4, prompt_tokens: 10, "
+    "output_tokens: 5}}\n";
+
+TEST_F(ScenarioTest, what_a_minimal_scenario_leaves_out_is_vllms_default) {
+  const Scenario scenario = load_scenario(write("small.yaml", kMinimal), kPaths);
+  EXPECT_EQ(scenario.name, "small");
+  EXPECT_EQ(scenario.replicas, 1);
+  EXPECT_EQ(scenario.mesh, Mesh{});
+  EXPECT_EQ(scenario.engine.max_num_seqs, 256);
+  EXPECT_EQ(scenario.engine.block_size, 16);
+  EXPECT_EQ(scenario.engine.max_model_len, 131072);  // the model's
+  EXPECT_EQ(scenario.precision, Precision{});
+  EXPECT_EQ(scenario.chosen_step, Batch{});
+  EXPECT_EQ(scenario.machine_spec.num_gpus, 8);
+}
+
+TEST_F(ScenarioTest, a_resolved_scenario_loads_again_as_itself) {
+  for (const std::string file : {"quickstart", "deepseek_v3_one_node", "llama_8b_closed_loop",
+                                 "mooncake_prefix_cache", "qwen3_30b_poisson"}) {
+    const Scenario scenario = load_scenario(kPaths.root / "scenarios" / (file + ".yaml"), kPaths);
+    const std::string resolved = to_yaml(scenario);
+    const Scenario again = load_scenario(write(file + ".yaml", resolved), kPaths);
+    EXPECT_EQ(to_yaml(again), resolved);
+    EXPECT_EQ(again.mesh, scenario.mesh);
+    EXPECT_EQ(again.workload, scenario.workload);
+    EXPECT_EQ(again.precision, scenario.precision);
+    EXPECT_EQ(again.question, scenario.question);
+  }
+}
+
+TEST_F(ScenarioTest, overrides_replace_values_before_reading) {
+  const Scenario scenario = load_scenario(
+      write("small.yaml", kMinimal), kPaths,
+      {"placement.tp=4", "seed=7", "slo.ttft=300 ms", "workload.closed_loop.concurrency=3"});
+  EXPECT_EQ(scenario.mesh.tp, 4);
+  EXPECT_EQ(scenario.seed, 7U);
+  EXPECT_EQ(scenario.slo.ttft, Seconds(0.3));
+  EXPECT_EQ(std::get<ClosedLoopWorkload>(scenario.workload.source).concurrency, 3);
+}
+
+TEST_F(ScenarioTest, placement_and_engine_keys_reach_their_fields_and_come_back) {
+  const std::string text =
+      "model: {config: deepseek-v3, weights: fp8_block, activations: fp8_block}\n"
+      "machine: {name: h200-cluster, num_gpus: 320}\n"
+      "provider: none\n"
+      "placement: {dp: 320, ep: 320, expert_comm: all_gather, num_redundant_experts: 64}\n"
+      "engine: {scheduler_reserve_full_isl: false}\n"
+      "workload: {closed_loop: {concurrency: 2, num_requests: 4, prompt_tokens: 10, "
+      "output_tokens: 5}}\n";
+  const Scenario scenario = load_scenario(write("a.yaml", text), kPaths);
+  EXPECT_EQ(scenario.mesh.num_redundant_experts, 64);
+  EXPECT_EQ(scenario.mesh.expert_comm, ExpertComm::kAllGather);
+  EXPECT_EQ(scenario.machine_spec.num_gpus, 320);
+  EXPECT_FALSE(scenario.engine.scheduler_reserve_full_isl);
+  EXPECT_TRUE(scenario.provider_directory.empty());
+  const Scenario again = load_scenario(write("b.yaml", to_yaml(scenario)), kPaths);
+  EXPECT_EQ(again.mesh, scenario.mesh);
+  EXPECT_EQ(again.machine_spec.num_gpus, 320);
+  EXPECT_FALSE(again.engine.scheduler_reserve_full_isl);
+}
+
+TEST_F(ScenarioTest, a_chosen_step_is_a_batch_or_the_median_decode_step) {
+  const std::string head = kMinimal;
+  const Scenario scenario = load_scenario(
+      write("a.yaml", head + "chosen_step: {prefill: [{query: 100, context: 28}], num_decodes: 2, "
+                             "decode_context: 50}\n"),
+      kPaths);
+  ASSERT_EQ(scenario.chosen_step.prefill.size(), 1U);
+  EXPECT_EQ(scenario.chosen_step.prefill[0].context, 28);
+  EXPECT_EQ(scenario.chosen_step.decode_context, 50);
+  EXPECT_THROW(load_scenario(write("b.yaml", head + "chosen_step: slowest\n"), kPaths),
+               ScenarioError);
+  EXPECT_THROW(load_scenario(write("c.yaml", head + "chosen_step: {}\n"), kPaths), ScenarioError);
+  // Two sequences cannot have one token of context between them.
+  EXPECT_THROW(
+      load_scenario(write("d.yaml", head + "chosen_step: {num_decodes: 2, decode_context: 1}\n"),
+                    kPaths),
+      ScenarioError);
+}
+
+TEST_F(ScenarioTest, lengths_are_fixed_uniform_or_log_normal) {
+  const std::string text =
+      "poisson: {requests_per_s: 2, num_requests: 9, prompt_tokens: {min: 10, max: 30}, "
+      "output_tokens: {mean: 50, cv: 0.5, max: 400}}\n";
+  const WorkloadSpec spec = read_workload(parse_yaml(text, "f.yaml"), "/", "/");
+  const auto& arrivals = std::get<ArrivalWorkload>(spec.source);
+  EXPECT_EQ(arrivals.cv, 1);
+  EXPECT_EQ(arrivals.prompt_tokens.kind, LengthKind::kUniform);
+  EXPECT_EQ(arrivals.output_tokens.kind, LengthKind::kLogNormal);
+  EXPECT_EQ(arrivals.output_tokens.min, 1);
+  for (const std::string lengths :
+       {"0", "{min: 5, max: 4}", "{mean: 5, max: 9}", "{mean: 5, cv: -1, max: 9}", "[3]"}) {
+    const std::string bad =
+        "closed_loop: {concurrency: 1, num_requests: 1, output_tokens: 1, "
+        "prompt_tokens: " +
+        lengths + "}\n";
+    EXPECT_THROW(read_workload(parse_yaml(bad, "f.yaml"), "/", "/"), ScenarioError) << lengths;
+  }
+}
+
+TEST_F(ScenarioTest, a_path_is_looked_up_beside_the_scenario_before_the_project) {
+  write("here.csv", "x");
+  EXPECT_EQ(resolve_path("here.csv", directory_, kPaths.root), directory_ / "here.csv");
+  EXPECT_EQ(resolve_path("scenarios/quickstart.yaml", directory_, kPaths.root),
+            kPaths.root / "scenarios/quickstart.yaml");
+  EXPECT_TRUE(resolve_path("nowhere.csv", directory_, kPaths.root).empty());
+  EXPECT_TRUE(resolve_path("", directory_, kPaths.root).empty());
+}
+
+TEST(MachineFile, every_shipped_machine_loads_and_builds) {
+  const std::filesystem::path topologies = kPaths.root / "topologies";
+  const std::vector<std::string> names = machine_names(topologies);
+  EXPECT_FALSE(names.empty());
+  for (const std::string& name : names) {
+    const MachineFile file = read_machine(topologies / (name + ".yaml"), topologies);
+    EXPECT_GT(file.spec.device.hbm_capacity.value(), 0) << name;
+    EXPECT_FALSE(file.spec.device.sources.empty()) << name;
+    EXPECT_EQ(make_machine(file.spec).num_gpus(), file.spec.num_gpus) << name;
+  }
+}
+
+TEST_F(ScenarioTest, an_unknown_device_names_the_known_ones) {
+  const auto file = write("m.yaml",
+                          "kind: nvswitch_node\ndevice: h201-sxm\nnum_gpus: 8\n"
+                          "nvlink_rate: 450 GB/s\nnvlink_latency: 1 us\n");
+  try {
+    read_machine(file, kPaths.root / "topologies");
+    FAIL() << "no error";
+  } catch (const ScenarioError& error) {
+    EXPECT_EQ(error.line(), 2);
+    EXPECT_NE(std::string(error.what()).find("did you mean 'h200-sxm'"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(EngineProfileFile, every_number_of_vllm_has_its_source) {
+  const EngineProfile profile =
+      read_engine_profile(kPaths.root / "scenarios" / "engines" / "vllm.yaml");
+  EXPECT_GT(profile.host.scheduler.value(), 0);
+  for (const std::string key :
+       {"host.eager_launch", "host.graph_node", "host.d2h_sync", "host.scheduler", "host.sampling",
+        "graph_memory", "communication_buffers"}) {
+    EXPECT_TRUE(profile.sources.contains(key)) << key;
+  }
+}
+
+StepRecord decode_step(double duration_s, std::int64_t num_steps, std::int64_t num_decodes) {
+  StepRecord step;
+  step.duration = Seconds(duration_s);
+  step.num_steps = num_steps;
+  step.num_decodes = num_decodes;
+  step.decode_context = 100 * num_decodes;
+  return step;
+}
+
+TEST(MedianDecodeStep, counts_each_step_of_a_leap) {
+  // Per step: 1 s (once), 2 s (five times), 9 s (three times). Of nine steps the fifth is a 2 s
+  // one.
+  std::vector<StepRecord> steps = {decode_step(1, 1, 1), decode_step(27, 3, 3),
+                                   decode_step(10, 5, 2)};
+  EXPECT_EQ(median_decode_step(steps).num_decodes, 2);
+  EXPECT_EQ(median_decode_step(steps).decode_context, 200);
+}
+
+TEST(MedianDecodeStep, leaves_steps_with_prefill_aside_unless_there_are_no_others) {
+  StepRecord prefill = decode_step(100, 50, 0);
+  prefill.num_prefills = 2;
+  prefill.prefill_tokens = 101;
+  EXPECT_EQ(median_decode_step({prefill, decode_step(1, 1, 4)}).num_decodes, 4);
+  const Batch batch = median_decode_step({prefill});
+  ASSERT_EQ(batch.prefill.size(), 2U);  // 101 tokens in two chunks: 51 and 50
+  EXPECT_EQ(batch.prefill[0].query + batch.prefill[1].query, 101);
+}
+
+}  // namespace
+}  // namespace orrery
