@@ -15,10 +15,11 @@
 #include <utility>
 #include <vector>
 
+// clang-format off: version.h is not self-contained and must come last
 #include <simgrid/kernel/Timer.hpp>
 #include <simgrid/s4u.hpp>
-// Not self-contained: after s4u.hpp.
 #include <simgrid/version.h>
+// clang-format on
 
 #if SIMGRID_VERSION < 33200 || SIMGRID_VERSION >= 33400
 #error "sim/des speaks the interface of SimGrid 3.32 and 3.33 (Debian 12); later ones renamed it"

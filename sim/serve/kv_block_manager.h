@@ -9,8 +9,8 @@
 //   num_blocks = private (counted) + units in use + idle
 //   idle, least recently used first: [never written] [unit] [12 blocks] [unit] ... <- given back
 //
-// Private blocks that are given back queue behind idle units as in vLLM's free list, so the output of
-// finished requests pushes old prompts out.
+// Private blocks that are given back queue behind idle units as in vLLM's free list, so the output
+// of finished requests pushes old prompts out.
 //
 // Not thread safe; one per replica.
 

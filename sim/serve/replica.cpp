@@ -57,8 +57,6 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
       records_(records),
       backend_(std::move(backend)),
       blocks_(config.num_kv_blocks, blocks_per_unit_),
-      made_tokens_(requests.size(), 0),
-      last_token_(requests.size()),
       residues_(static_cast<std::size_t>(config.engine.block_size), 0) {}
 
 std::int64_t Replica::position(const Sequence& sequence) const {
@@ -201,10 +199,11 @@ void Replica::preempt_last() {
   const std::int64_t computed = position(sequence);
   outstanding_ += computed;
   if (sequence.is_decoding) {
-    made_tokens_[idx] = sequence.generated + step_ - sequence.joined_step;
-    last_token_[idx] = last_end_;
+    preempted_[sequence.idx] = {.generated = sequence.generated + step_ - sequence.joined_step,
+                                .last_token = last_end_};
     leave_decodes(sequence);
   } else {
+    preempted_[sequence.idx] = {.generated = sequence.generated, .last_token = sequence.last_token};
     prefilling_ = -1;
   }
   release(sequence, computed);
@@ -246,7 +245,9 @@ void Replica::admit(std::int64_t& budget, Seconds now) {
 bool Replica::admit_front(std::int64_t& budget, Seconds now) {
   const std::int64_t idx = waiting_.front();
   const Request& request = requests_[static_cast<std::size_t>(idx)];
-  const std::int64_t target = request.prompt_tokens + made_tokens_[static_cast<std::size_t>(idx)];
+  const auto again = preempted_.find(idx);
+  const Preempted made = again != preempted_.end() ? again->second : Preempted{};
+  const std::int64_t target = request.prompt_tokens + made.generated;
   // At least one token is computed even if all are cached, to have logits to sample from.
   std::int64_t num_units = 0;
   if (blocks_per_unit_ > 0) {
@@ -275,8 +276,10 @@ bool Replica::admit_front(std::int64_t& budget, Seconds now) {
               .order = next_order_++,
               .target = target,
               .computed = cached,
-              .generated = made_tokens_[static_cast<std::size_t>(idx)],
-              .num_units = num_units};
+              .generated = made.generated,
+              .num_units = num_units,
+              .last_token = made.last_token};
+  if (again != preempted_.end()) preempted_.erase(again);
   running_.emplace(sequence.order, slot);
   waiting_.pop_front();
   outstanding_ -= cached;
@@ -376,7 +379,7 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     if (sequence.generated == 0) {
       records_[idx].first_token = flight.end;
     } else {
-      totals_.itl.add(flight.end - last_token_[idx]);
+      totals_.itl.add(flight.end - sequence.last_token);
     }
     ++sequence.generated;
     if (sequence.generated == requests_[idx].output_tokens) {

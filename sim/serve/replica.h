@@ -24,6 +24,7 @@
 #include <queue>
 #include <set>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/serve/kv_block_manager.h"
@@ -82,6 +83,7 @@ class Replica {
     std::int64_t generated = 0;  // output tokens made before `joined_step`
     std::int64_t joined_step = 0;
     std::int64_t num_units = 0;  // leading prompt units held in the prefix cache
+    Seconds last_token;          // while a preempted one computes its tokens again
     bool is_decoding = false;
   };
   struct Chunk {
@@ -98,6 +100,11 @@ class Replica {
     std::vector<Chunk> chunks;
     std::int64_t blocks_before = 0;
     std::int64_t reserved_blocks = 0;  // of decodes, taken for the first step of a leap
+  };
+  // What a request that waits again has made before.
+  struct Preempted {
+    std::int64_t generated = 0;
+    Seconds last_token;
   };
   struct Finish {
     std::int64_t step = 0;
@@ -145,8 +152,7 @@ class Replica {
   KvBlockManager blocks_;
 
   std::deque<std::int64_t> waiting_;
-  std::vector<std::int64_t> made_tokens_;  // by request: output tokens made before a preemption
-  std::vector<Seconds> last_token_;        // by request: of a preempted one
+  std::unordered_map<std::int64_t, Preempted> preempted_;  // by request; never iterated
   std::vector<Sequence> slots_;
   std::vector<std::int64_t> free_slots_;
   std::set<std::pair<std::int64_t, std::int64_t>> running_;  // (order, slot)

@@ -104,7 +104,7 @@ DeviceTime StepTimes::mixed_time(const Batch& batch) {
                                                        static_cast<double>(batch.num_decodes)
                                                  : 0;
     return eager_skeletons_.time(batch, batch.num_decodes,
-                                 static_cast<double>(round_bits(std::llround(context), 6)));
+                                 static_cast<double>(round_bits(std::llround(context), 8)));
   }
   // Priced as a whole, so few shapes only: one chunk with the tokens and contexts of all.
   std::int64_t query = 0;

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -13,8 +14,12 @@
 namespace orrery {
 namespace {
 
-constexpr int kTokenBits = 8;
-constexpr int kShapeBits = 6;
+constexpr int kTokenBits = 7;
+constexpr int kShapeBits = 8;   // of attention
+constexpr int kSampleBits = 6;  // of LM head and sampling
+// Rows of the smallest GEMM tile worth following: times jump at its multiples, so that no cell of
+// token counts may reach over one.
+constexpr std::int64_t kTileTokens = 128;
 
 // Kernels priced anew for each batch; their dims batch, query and context describe it.
 constexpr std::array<std::string_view, 6> kAttentionKernels = {
@@ -46,11 +51,6 @@ Seconds& of_basis(BasisSeconds& sums, Basis basis) {
                                          : sums.roofline;
 }
 
-void add(DeviceTime& sum, const Estimate& estimate, Seconds gap, double count) {
-  sum.duration += (estimate.time + gap) * count;
-  of_basis(sum.basis, estimate.basis) += estimate.time * count;
-}
-
 void set_dim(KernelOp& op, std::string_view name, std::int64_t size) {
   const auto found = std::ranges::find(op.dims, name, &Dim::name);
   if (found != op.dims.end()) found->size = size;
@@ -58,20 +58,44 @@ void set_dim(KernelOp& op, std::string_view name, std::int64_t size) {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-}  // namespace
-
-DeviceTime operator+(const DeviceTime& a, const DeviceTime& b) {
-  return {.duration = a.duration + b.duration,
-          .basis = {.measured = a.basis.measured + b.basis.measured,
-                    .interpolated = a.basis.interpolated + b.basis.interpolated,
-                    .roofline = a.basis.roofline + b.basis.roofline}};
+// One past the last op of the run of repeated ops that starts at `id`, or of the ops up to the next
+// run.
+OpId section_end_of(const Plan& plan, OpId id) {
+  auto end = static_cast<OpId>(plan.ops().size());
+  for (const Repeat& repeat : plan.repeats()) {
+    if (repeat.first == id) return repeat.last;
+    if (repeat.first > id) end = std::min(end, repeat.first);
+  }
+  return end;
 }
+
+BasisSeconds sum(const BasisSeconds& a, const BasisSeconds& b) {
+  return {.measured = a.measured + b.measured,
+          .interpolated = a.interpolated + b.interpolated,
+          .roofline = a.roofline + b.roofline};
+}
+
+BasisSeconds mix(const BasisSeconds& a, const BasisSeconds& b, double share) {
+  return {.measured = a.measured * (1 - share) + b.measured * share,
+          .interpolated = a.interpolated * (1 - share) + b.interpolated * share,
+          .roofline = a.roofline * (1 - share) + b.roofline * share};
+}
+
+}  // namespace
 
 std::int64_t round_bits(std::int64_t value, int bits) {
   const int width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(value)));
   if (width <= bits) return value;
   const std::int64_t step = std::int64_t{1} << (width - bits);
   return (value + step / 2) / step * step;
+}
+
+TokenCell token_cell(std::int64_t tokens) {
+  const int width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(tokens - 1)));
+  if (width <= kTokenBits) return {.first = tokens, .last = tokens};
+  const std::int64_t step = std::min(std::int64_t{1} << (width - kTokenBits), kTileTokens);
+  const std::int64_t below = (tokens - 1) / step * step;
+  return {.first = below + 1, .last = below + step};
 }
 
 Plan step_plan(const StepSetup& setup, const Batch& batch) {
@@ -119,30 +143,37 @@ StepSkeletons::Skeleton StepSkeletons::make_skeleton(std::int64_t tokens, std::i
   const bool is_graph = options.launch_mode == LaunchMode::kGraph;
 
   Skeleton skeleton;
-  skeleton.total = closed_form(priced, *setup_.cost);
-  skeleton.launch = is_graph ? Seconds(0) : options.host.eager_launch;
   const int rank = plan.ranks(plan.ops().front().ranks).front();
-  DeviceTime rest;
-  Seconds attention_sum;
-  for (std::size_t i = 0; i < plan.ops().size(); ++i) {
-    const Op& op = plan.ops()[i];
+  OpId section_end = 0;
+  for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
+    if (id >= section_end) {
+      section_end = section_end_of(plan, id);
+      const auto first = static_cast<std::int32_t>(skeleton.tasks.size());
+      skeleton.sections.push_back({.first = first, .last = first, .count = plan.multiplicity(id)});
+    }
+    const Op& op = plan.ops()[static_cast<std::size_t>(id)];
     if (!std::ranges::binary_search(plan.ranks(op.ranks), rank)) continue;
-    const auto count = static_cast<double>(plan.multiplicity(static_cast<OpId>(i)));
+    const Estimate& estimate = priced.times[static_cast<std::size_t>(id)];
+    const auto count = static_cast<double>(plan.multiplicity(id));
     // The closed form counts one gap before each graph node but the first.
-    const Seconds gap = is_graph && i > 0 ? options.host.graph_node : Seconds(0);
+    const Seconds gap = is_graph && id > 0 ? options.host.graph_node : Seconds(0);
+    if (is_per_sequence(plan, op)) {
+      skeleton.tail.times.push_back(gap + estimate.time);
+      of_basis(skeleton.tail.basis, estimate.basis) += estimate.time;
+      continue;
+    }
+    Task task{.time = gap + estimate.time};
     if (is_attention(op)) {
       const auto& kernel = std::get<KernelOp>(op.body);
-      auto& list = is_decode_attention(kernel) ? skeleton.decode : skeleton.prefill;
-      list.push_back({.op = kernel, .time = priced.times[i].time, .count = count});
-      rest.duration += gap * count;
-      attention_sum += priced.times[i].time * count;
+      task = {.time = gap, .attention = static_cast<std::int32_t>(skeleton.attention.size())};
+      skeleton.attention.push_back(
+          {.op = kernel, .is_decode = is_decode_attention(kernel), .count = count});
     } else {
-      add(is_per_sequence(plan, op) ? skeleton.tail : rest, priced.times[i], gap, count);
+      of_basis(skeleton.basis, estimate.basis) += estimate.time * count;
     }
+    skeleton.tasks.push_back(task);
+    ++skeleton.sections.back().last;
   }
-  skeleton.rest = rest.duration;
-  skeleton.basis = rest.basis;
-  skeleton.all_ops = rest.duration + attention_sum + skeleton.tail.duration;
   return skeleton;
 }
 
@@ -158,27 +189,68 @@ const StepSkeletons::Skeleton& StepSkeletons::skeleton(std::int64_t tokens, Cont
   return skeletons_.try_emplace(key, std::move(made)).first->second;
 }
 
-DeviceTime StepSkeletons::tail(std::int64_t num_sampled, Content content) {
-  const std::pair key{num_sampled, content};
+const StepSkeletons::Tail& StepSkeletons::tail(std::int64_t num_sampled) {
   {
     const std::shared_lock lock(mutex_);
-    const auto found = tails_.find(key);
+    const auto found = tails_.find(num_sampled);
     if (found != tails_.end()) return found->second;
   }
-  const DeviceTime made = make_skeleton(num_sampled, num_sampled, Content::kDecode).tail;
+  Tail made = make_skeleton(num_sampled, num_sampled, Content::kDecode).tail;
   const std::unique_lock lock(mutex_);
-  return tails_.try_emplace(key, made).first->second;
+  return tails_.try_emplace(num_sampled, std::move(made)).first->second;
 }
 
-DeviceTime StepSkeletons::attention_time(const Attention& attention, std::int64_t batch,
-                                         std::int64_t query, std::int64_t context) const {
-  KernelOp op = attention.op;
-  set_dim(op, "batch", ceil_div(batch, setup_.mesh.dp));
-  set_dim(op, "query", query);
-  set_dim(op, "context", context);
-  DeviceTime result;
-  add(result, setup_.cost->kernel(op), Seconds(0), attention.count);
-  return result;
+std::vector<Seconds> StepSkeletons::attention_times(const Skeleton& skeleton, const Batch& batch,
+                                                    double context, BasisSeconds& basis) const {
+  StepShape prefill;
+  if (!batch.prefill.empty()) prefill = step_shape({.prefill = batch.prefill});
+  std::vector<Seconds> times;
+  times.reserve(skeleton.attention.size());
+  for (const Attention& attention : skeleton.attention) {
+    KernelOp op = attention.op;
+    if (attention.is_decode) {
+      set_dim(op, "batch", ceil_div(batch.num_decodes, setup_.mesh.dp));
+      set_dim(op, "context", std::llround(context));
+    } else {
+      set_dim(op, "batch", ceil_div(prefill.prefill_batch, setup_.mesh.dp));
+      set_dim(op, "query", round_bits(prefill.prefill_query, kShapeBits));
+      set_dim(op, "context", round_bits(prefill.prefill_context, kShapeBits));
+    }
+    const Estimate estimate = setup_.cost->kernel(op);
+    of_basis(basis, estimate.basis) += estimate.time * attention.count;
+    times.push_back(estimate.time);
+  }
+  return times;
+}
+
+// With launch time e, task k (from 0) starts at max(end of k - 1, (k + 1) e). For the lag
+// d = end - e (tasks so far), one copy of m tasks of T in all is d' = max(d + a, c): a = T - m e,
+// and c is d' from d = -inf. n copies: max(d + n a, c + (n - 1) max(a, 0)).
+Seconds StepSkeletons::end_of(const Skeleton& skeleton, std::span<const Seconds> attention,
+                              std::span<const Seconds> tail, Seconds launch) {
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  const double e = launch.value();
+  double lag = 0;
+  double num_tasks = 0;
+  for (const Section& section : skeleton.sections) {
+    double growth = 0;         // a
+    double catch_up = kNever;  // c
+    for (std::int32_t i = section.first; i < section.last; ++i) {
+      const Task& task = skeleton.tasks[static_cast<std::size_t>(i)];
+      double time = task.time.value();
+      if (task.attention >= 0) time += attention[static_cast<std::size_t>(task.attention)].value();
+      growth += time - e;
+      catch_up = std::max(catch_up - e, 0.0) + time;
+    }
+    const auto count = static_cast<double>(section.count);
+    lag = std::max(lag + count * growth, catch_up + (count - 1) * std::max(growth, 0.0));
+    num_tasks += count * (section.last - section.first);
+  }
+  for (const Seconds time : tail) {
+    lag = std::max(lag - e, 0.0) + time.value();
+    num_tasks += 1;
+  }
+  return Seconds(lag + e * num_tasks);
 }
 
 DeviceTime StepSkeletons::time(const Batch& batch, std::int64_t padded_decodes, double context) {
@@ -193,30 +265,30 @@ DeviceTime StepSkeletons::time(const Batch& batch, std::int64_t padded_decodes, 
     tokens += chunk.query;
     num_sampled += chunk.produces_token ? 1 : 0;
   }
-  const Skeleton& base = skeleton(
-      has_prefill ? std::max<std::int64_t>(round_bits(tokens, kTokenBits), has_decode ? 2 : 1)
-                  : tokens,
-      content);
-  DeviceTime result{.duration = base.rest, .basis = base.basis};
-  if (has_prefill) {
-    const StepShape shape = step_shape({.prefill = batch.prefill});
-    for (const Attention& attention : base.prefill) {
-      result = result + attention_time(attention, shape.prefill_batch,
-                                       round_bits(shape.prefill_query, kShapeBits),
-                                       round_bits(shape.prefill_context, kShapeBits));
-    }
+  // Decode batches have captured sizes, few enough to keep each.
+  const TokenCell cell =
+      has_prefill ? token_cell(tokens) : TokenCell{.first = tokens, .last = tokens};
+  const Skeleton& base = skeleton(cell.first, content);
+  const Skeleton& last = skeleton(cell.last, content);
+  const double share = cell.first == cell.last ? 0
+                                               : static_cast<double>(tokens - cell.first) /
+                                                     static_cast<double>(cell.last - cell.first);
+  const CostOptions& options = setup_.cost->options();
+  const Seconds launch =
+      options.launch_mode == LaunchMode::kEager ? options.host.eager_launch : Seconds(0);
+  DeviceTime result{.basis = mix(base.basis, last.basis, share)};
+  const std::vector<Seconds> attention = attention_times(base, batch, context, result.basis);
+  std::span<const Seconds> tail_times;
+  if (num_sampled > 0) {
+    const Tail& end = tail(round_bits(num_sampled, kSampleBits));
+    tail_times = end.times;
+    result.basis = sum(result.basis, end.basis);
   }
-  if (has_decode) {
-    const auto mean = static_cast<std::int64_t>(std::llround(context));
-    for (const Attention& attention : base.decode) {
-      result = result + attention_time(attention, batch.num_decodes, 0, mean);
-    }
+  result.duration = end_of(base, attention, tail_times, launch);
+  if (share > 0) {
+    result.duration =
+        result.duration * (1 - share) + end_of(last, attention, tail_times, launch) * share;
   }
-  if (num_sampled > 0) result = result + tail(round_bits(num_sampled, kTokenBits - 2), content);
-  // Eager launches: the GPU waits for the first, or throughout when the host is the slower one.
-  const bool is_host_bound = base.total > base.all_ops + base.launch * 2;
-  result.duration += base.launch;
-  if (is_host_bound) result.duration = std::max(result.duration, base.total);
   return result;
 }
 

@@ -172,6 +172,38 @@ bool is_full(const Workload& workload, std::int64_t max_requests) {
   return max_requests > 0 && static_cast<std::int64_t>(workload.requests.size()) >= max_requests;
 }
 
+// nlohmann/json would turn 3.7, true or -1 into some whole number without a word.
+std::int64_t whole_number(const nlohmann::json& value, std::string_view key) {
+  if (!value.is_number_integer() ||
+      (value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{1} << 62)) {
+    throw std::invalid_argument(std::string(key) + " is " + value.dump() +
+                                ", expected a whole number");
+  }
+  return value.get<std::int64_t>();
+}
+
+Request mooncake_request(std::string_view line) {
+  const nlohmann::json object = nlohmann::json::parse(line);
+  Request request;
+  const nlohmann::json& timestamp = object.at("timestamp");
+  if (!timestamp.is_number()) {
+    throw std::invalid_argument("timestamp is " + timestamp.dump() + ", expected milliseconds");
+  }
+  request.arrival = Seconds(timestamp.get<double>() * 1e-3);
+  request.prompt_tokens = whole_number(object.at("input_length"), "input_length");
+  request.output_tokens = whole_number(object.at("output_length"), "output_length");
+  const nlohmann::json& hashes = object.at("hash_ids");
+  if (!hashes.is_array()) {
+    throw std::invalid_argument("hash_ids is " + hashes.dump() + ", expected a list");
+  }
+  for (const nlohmann::json& hash : hashes) {
+    const std::int64_t id = whole_number(hash, "hash_ids");
+    if (id < 0) throw std::invalid_argument("hash_ids has " + hash.dump() + ", expected 0 or more");
+    request.block_hashes.push_back(static_cast<std::uint64_t>(id));
+  }
+  return request;
+}
+
 }  // namespace
 
 Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requests) {
@@ -228,16 +260,14 @@ Workload read_mooncake_trace(const std::filesystem::path& file, std::int64_t max
     if (is_full(workload, max_requests)) return;
     Request request;
     try {
-      const nlohmann::json object = nlohmann::json::parse(line);
-      request.arrival = Seconds(object.at("timestamp").get<double>() * 1e-3);
-      request.prompt_tokens = object.at("input_length").get<std::int64_t>();
-      request.output_tokens = object.at("output_length").get<std::int64_t>();
-      request.block_hashes = object.at("hash_ids").get<std::vector<std::uint64_t>>();
+      request = mooncake_request(line);
     } catch (const nlohmann::json::exception& error) {
       fail(file, number,
            std::string("expected an object with timestamp, input_length, output_length and "
                        "hash_ids: ") +
                error.what());
+    } catch (const std::invalid_argument& error) {
+      fail(file, number, error.what());
     }
     if (request.prompt_tokens < 1 || request.output_tokens < 1) {
       fail(file, number,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <vector>
 
 #include "sim/serve/random.h"
 #include "sim/serve/serve.h"
@@ -20,9 +21,19 @@ struct LengthDistribution {
   double cv = 0;    // kLogNormal: standard deviation / mean
   std::int64_t min = 1;
   std::int64_t max = 0;
+  // kUniform: the lengths to draw from (before clamping) in place of all of [min, max]; may be
+  // empty.
+  std::vector<std::int64_t> values{};
   bool operator==(const LengthDistribution&) const = default;
 };
 std::int64_t draw(const LengthDistribution& lengths, Random& random);
+
+// Log-normal lengths by what traces are described with. With p50 = exp(mu):
+//   mean / p50 = exp(sigma^2 / 2), p99 / p50 = exp(2.3263 sigma).
+// Throw std::invalid_argument unless 0 < p50 <= mean or p50 <= p99.
+LengthDistribution lognormal_of_mean_p50(double mean, double p50, std::int64_t min,
+                                         std::int64_t max);
+LengthDistribution lognormal_of_p50_p99(double p50, double p99, std::int64_t min, std::int64_t max);
 
 // `num_requests` requests with independent gamma inter-arrival times of coefficient of variation
 // `cv` (1: Poisson) at `requests_per_s`. Throws std::invalid_argument on rates, counts or lengths

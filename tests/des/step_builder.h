@@ -102,7 +102,7 @@ struct Host {
   double node_us = 0;
 };
 
-inline Timeline run(const StepBuilder& step, const Machine& machine, SimulateOptions options,
+inline Timeline run(const StepBuilder& step, const Machine& machine, const SimulateOptions& options,
                     const Host& host = {}) {
   const PricedPlan priced = des::assemble(step.plan, step.times);
   HostCosts costs;

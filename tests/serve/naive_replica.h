@@ -1,0 +1,226 @@
+#pragma once
+
+// One replica by the letter of vLLM v1's scheduler (vllm/v1/core/sched/scheduler.py): every request
+// is looked at in every step and every KV block has an identity and a place in one free list. Slow
+// and plain, to compare the fast replica with. A prefix-cache unit is one block. Times are those of
+// FakeSteps.
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "tests/serve/fake_steps.h"
+
+namespace orrery::testing {
+
+class NaiveReplica {
+ public:
+  NaiveReplica(const Workload& workload, const ServiceConfig& config, FakeTimes times)
+      : workload_(workload), config_(config), times_(times), states_(workload.requests.size()) {
+    for (std::int64_t id = 0; id < config.num_kv_blocks; ++id) {
+      blocks_.push_back({});
+      free_.push_back(id);
+    }
+  }
+
+  std::vector<RequestRecord> run() {
+    std::size_t next = 0;
+    std::size_t num_finished = 0;
+    Seconds now;
+    while (num_finished < states_.size()) {
+      while (next < states_.size() && workload_.requests[next].arrival <= now)
+        waiting_.push_back(next++);
+      if (waiting_.empty() && running_.empty()) {
+        now = workload_.requests[next].arrival;
+        continue;
+      }
+      const std::vector<std::pair<std::size_t, std::int64_t>> scheduled = schedule(now);
+      if (scheduled.empty()) continue;  // all were preempted: the next call admits again
+      std::int64_t prefill = 0;
+      std::int64_t contexts = 0;
+      for (const auto& [idx, count] : scheduled) {
+        if (states_[idx].num_computed + 1 == length(idx) && states_[idx].is_decoding) {
+          contexts += length(idx);
+        } else {
+          prefill += count;
+        }
+      }
+      now += times_.base + times_.per_prefill * static_cast<double>(prefill) +
+             times_.per_context * static_cast<double>(contexts);
+      for (const auto& [idx, count] : scheduled) {
+        State& state = states_[idx];
+        state.num_computed += count;
+        if (state.num_computed < length(idx)) continue;
+        if (state.num_generated == 0) state.record.first_token = now;
+        ++state.num_generated;
+        state.is_decoding = true;
+        if (state.num_generated < workload_.requests[idx].output_tokens) continue;
+        state.record.finish = now;
+        release(idx);
+        std::erase(running_, idx);
+        ++num_finished;
+      }
+    }
+    std::vector<RequestRecord> records;
+    for (const State& state : states_) records.push_back(state.record);
+    return records;
+  }
+  [[nodiscard]] std::int64_t num_free() const { return static_cast<std::int64_t>(free_.size()); }
+
+ private:
+  struct Block {
+    std::int64_t references = 0;
+    bool has_hash = false;
+    std::uint64_t hash = 0;
+  };
+  struct State {
+    RequestRecord record{};
+    std::int64_t num_computed = 0;
+    std::int64_t num_generated = 0;
+    bool is_decoding = false;
+    std::vector<std::int64_t> blocks{};
+    std::size_t num_hashed = 0;  // leading blocks whose content is known to the cache
+  };
+
+  [[nodiscard]] std::int64_t length(std::size_t idx) const {
+    return workload_.requests[idx].prompt_tokens + states_[idx].num_generated;
+  }
+  [[nodiscard]] std::int64_t needed(std::int64_t tokens) const {
+    return (tokens + config_.engine.block_size - 1) / config_.engine.block_size;
+  }
+  bool allocate(std::size_t idx, std::int64_t tokens) {
+    State& state = states_[idx];
+    const std::int64_t count = needed(tokens) - static_cast<std::int64_t>(state.blocks.size());
+    if (count > num_free()) return false;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t id = free_.front();
+      free_.pop_front();
+      Block& block = blocks_[id];
+      if (block.has_hash) {
+        cached_.erase(block.hash);
+        block.has_hash = false;
+      }
+      block.references = 1;
+      state.blocks.push_back(id);
+    }
+    if (!config_.engine.enable_prefix_caching) return true;
+    const auto& hashes = workload_.requests[idx].block_hashes;
+    for (; state.num_hashed < hashes.size() &&
+           static_cast<std::int64_t>(state.num_hashed + 1) * config_.engine.block_size <= tokens;
+         ++state.num_hashed) {
+      Block& block = blocks_[state.blocks[state.num_hashed]];
+      if (block.has_hash) continue;
+      const auto found = cached_.find(hashes[state.num_hashed]);
+      if (found != cached_.end()) {
+        // Someone else's copy is shared and this one given back (vLLM keeps both).
+        const std::int64_t own = state.blocks[state.num_hashed];
+        take(found->second);
+        state.blocks[state.num_hashed] = found->second;
+        give(own);
+        continue;
+      }
+      block.has_hash = true;
+      block.hash = hashes[state.num_hashed];
+      cached_[block.hash] = state.blocks[state.num_hashed];
+    }
+    return true;
+  }
+  void take(std::int64_t id) {
+    if (blocks_[id].references++ == 0) free_.remove(id);
+  }
+  void give(std::int64_t id) {
+    if (--blocks_[id].references == 0) free_.push_back(id);
+  }
+  void release(std::size_t idx) {
+    State& state = states_[idx];
+    for (auto id = state.blocks.rbegin(); id != state.blocks.rend(); ++id) give(*id);
+    state.blocks.clear();
+    state.num_hashed = 0;
+  }
+
+  std::vector<std::pair<std::size_t, std::int64_t>> schedule(Seconds now) {
+    std::vector<std::pair<std::size_t, std::int64_t>> scheduled;
+    std::int64_t budget = config_.engine.max_num_batched_tokens;
+    bool has_preempted = false;
+    for (std::size_t i = 0; i < running_.size() && budget > 0;) {
+      const std::size_t idx = running_[i];
+      State& state = states_[idx];
+      const std::int64_t count = std::min(length(idx) - state.num_computed, budget);
+      bool is_self = false;
+      while (!allocate(idx, state.num_computed + count)) {
+        const std::size_t victim = running_.back();
+        running_.pop_back();
+        State& loser = states_[victim];
+        release(victim);
+        loser.num_computed = 0;
+        loser.is_decoding = false;
+        ++loser.record.num_preemptions;
+        waiting_.push_front(victim);
+        has_preempted = true;
+        is_self = victim == idx;
+        if (is_self) break;
+      }
+      if (is_self) break;
+      scheduled.emplace_back(idx, count);
+      budget -= count;
+      ++i;
+    }
+    while (!has_preempted && !waiting_.empty() && budget > 0 &&
+           static_cast<std::int64_t>(running_.size()) < config_.engine.max_num_seqs) {
+      const std::size_t idx = waiting_.front();
+      State& state = states_[idx];
+      std::vector<std::int64_t> hits;
+      std::int64_t num_idle = 0;
+      if (config_.engine.enable_prefix_caching) {
+        for (const std::uint64_t hash : workload_.requests[idx].block_hashes) {
+          const auto found = cached_.find(hash);
+          if (found == cached_.end() ||
+              static_cast<std::int64_t>(hits.size() + 1) * config_.engine.block_size >
+                  length(idx) - 1) {
+            break;
+          }
+          hits.push_back(found->second);
+          num_idle += blocks_[found->second].references == 0 ? 1 : 0;
+        }
+      }
+      const std::int64_t cached =
+          static_cast<std::int64_t>(hits.size()) * config_.engine.block_size;
+      std::int64_t count = length(idx) - cached;
+      if (!config_.engine.enable_chunked_prefill && count > budget) break;
+      count = std::min(count, budget);
+      const std::int64_t must_fit =
+          config_.engine.scheduler_reserve_full_isl ? length(idx) : cached + count;
+      if (needed(must_fit) - static_cast<std::int64_t>(hits.size()) > num_free() - num_idle) break;
+      for (const std::int64_t id : hits) take(id);
+      state.blocks = hits;
+      state.num_hashed = hits.size();
+      allocate(idx, cached + count);
+      state.num_computed = cached;
+      if (state.record.num_preemptions == 0) {
+        state.record.first_scheduled = now;
+        state.record.cached_tokens = cached;
+      }
+      waiting_.pop_front();
+      running_.push_back(idx);
+      scheduled.emplace_back(idx, count);
+      budget -= count;
+    }
+    return scheduled;
+  }
+
+  const Workload& workload_;
+  ServiceConfig config_;
+  FakeTimes times_;
+  std::vector<State> states_;
+  std::vector<Block> blocks_;
+  std::list<std::int64_t> free_;
+  std::map<std::uint64_t, std::int64_t> cached_;
+  std::deque<std::size_t> waiting_;
+  std::vector<std::size_t> running_;
+};
+
+}  // namespace orrery::testing

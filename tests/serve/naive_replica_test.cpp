@@ -1,0 +1,106 @@
+// The fast replica against the naive one on random workloads: same schedule, same times.
+
+#include "tests/serve/naive_replica.h"
+
+#include <gtest/gtest.h>
+
+#include "sim/serve/workload.h"
+
+namespace orrery {
+namespace {
+
+using testing::FakeTimes;
+using testing::NaiveReplica;
+using testing::serve_fake;
+using testing::small_service;
+
+constexpr std::uint64_t kNumSeeds = 8;
+
+// Prompts of up to 150 tokens; those of equal id modulo 7 share their content.
+Workload random_workload(std::uint64_t seed, std::int64_t block_size) {
+  Workload workload =
+      open_loop(40, 1.5, 200, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
+                {.kind = LengthKind::kLogNormal, .mean = 20, .cv = 1, .min = 1, .max = 120}, seed);
+  workload.hash_block_tokens = block_size;
+  for (Request& request : workload.requests) {
+    for (std::int64_t unit = 0; unit < request.prompt_tokens / block_size; ++unit) {
+      request.block_hashes.push_back(static_cast<std::uint64_t>(request.id % 7 * 1000 + unit));
+    }
+  }
+  return workload;
+}
+
+// Returns (preemptions, cached tokens), so that callers can see that the case is not an easy one.
+std::pair<std::int64_t, std::int64_t> expect_equal(const ServiceConfig& config) {
+  // Times without a common divisor: no step ends by chance when a request arrives.
+  const FakeTimes times{.base = Seconds(0.0101),
+                        .per_prefill = Seconds(0.00100737),
+                        .per_context = Seconds(1.0123e-5)};
+  std::int64_t num_preemptions = 0;
+  std::int64_t num_cached = 0;
+  for (std::uint64_t seed = 1; seed <= kNumSeeds; ++seed) {
+    const Workload workload = random_workload(seed, config.engine.block_size);
+    const auto fast = serve_fake(workload, config, times);
+    NaiveReplica naive(workload, config, times);
+    const std::vector<RequestRecord> slow = naive.run();
+    EXPECT_EQ(naive.num_free(), config.num_kv_blocks);
+    for (std::size_t i = 0; i < slow.size(); ++i) {
+      const RequestRecord& a = fast.requests[i];
+      const RequestRecord& b = slow[i];
+      const bool is_equal = std::abs((a.first_scheduled - b.first_scheduled).value()) < 1e-9 &&
+                            std::abs((a.first_token - b.first_token).value()) < 1e-9 &&
+                            std::abs((a.finish - b.finish).value()) < 1e-9 &&
+                            a.num_preemptions == b.num_preemptions &&
+                            a.cached_tokens == b.cached_tokens;
+      EXPECT_TRUE(is_equal) << "seed " << seed << " request " << i << " finish " << a.finish.value()
+                            << " against " << b.finish.value();
+      if (!is_equal) return {};
+      num_preemptions += b.num_preemptions;
+      num_cached += b.cached_tokens;
+    }
+  }
+  return {num_preemptions, num_cached};
+}
+
+// 70 blocks of 4 tokens hold one longest request and little more; 1000 hold all.
+class NaiveReplicaTest : public ::testing::TestWithParam<std::int64_t> {
+ protected:
+  static ServiceConfig config() {
+    ServiceConfig config = small_service();
+    config.num_kv_blocks = GetParam();
+    return config;
+  }
+};
+
+TEST_P(NaiveReplicaTest, ChunkedPrefillIsScheduledAlike) {
+  const auto [preemptions, cached] = expect_equal(config());
+  EXPECT_EQ(preemptions > 0, GetParam() < 1000);
+  EXPECT_EQ(cached, 0);
+}
+
+TEST_P(NaiveReplicaTest, WholePromptsAreScheduledAlike) {
+  ServiceConfig whole = config();
+  whole.engine.enable_chunked_prefill = false;
+  whole.engine.max_num_batched_tokens = 300;
+  expect_equal(whole);
+}
+
+TEST_P(NaiveReplicaTest, AdmissionByTheFirstChunkIsScheduledAlike) {
+  ServiceConfig eager = config();
+  eager.engine.scheduler_reserve_full_isl = false;
+  expect_equal(eager);
+}
+
+TEST_P(NaiveReplicaTest, ThePrefixCacheHoldsAndForgetsAlike) {
+  ServiceConfig caching = config();
+  caching.engine.enable_prefix_caching = true;
+  const auto [preemptions, cached] = expect_equal(caching);
+  EXPECT_GT(cached, 0);
+  caching.engine.scheduler_reserve_full_isl = false;
+  expect_equal(caching);
+}
+
+INSTANTIATE_TEST_SUITE_P(Blocks, NaiveReplicaTest, ::testing::Values(70, 90, 150, 1000));
+
+}  // namespace
+}  // namespace orrery
