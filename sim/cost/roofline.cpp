@@ -14,16 +14,17 @@ struct Entry {
 
 constexpr Seconds us(double value) { return Seconds(value * 1e-6); }
 
-// Kernels that the shipped tables measure: the two efficiencies are those of large shapes on H200 (0.6
-// of the dense peak, 0.8 of the HBM rate; cf. AIConfigurator's own factor 0.8), the floor is about the
-// smallest time in the table. They only shape the interpolation. A spread is half of the 95th
-// percentile of the held-out errors in docs/data.md.
+// Kernels that the shipped tables measure: the two efficiencies are those of large shapes on H200
+// (0.6 of the dense peak, 0.8 of the HBM rate; cf. AIConfigurator's own factor 0.8), the floor is
+// about the smallest time in the table. They only shape the interpolation. A spread is half of the
+// 95th percentile of the held-out errors in docs/data.md.
 //
-// Element-wise kernels have no rows. Their rates are measured ones of comparable kernels, with sources in
-// docs/data.md: gather 4.0 TB/s, silu_mul 4.1 TB/s and scatter 3.5 TB/s of 4.8 TB/s on H200; fused norm
-// with quantisation 2.14 TB/s of 3.35 TB/s on H100 (0.64). Floor 2 us: small kernels in a CUDA graph
-// take 2 to 2.5 us. Grouped top-k on H200: 4 us. For rope and sample there is no measurement; they are
-// assumed to stream like silu_mul and the norm. Their spreads are assumptions.
+// Element-wise kernels have no rows. Their rates are measured ones of comparable kernels, with
+// sources in docs/data.md: gather 4.0 TB/s, silu_mul 4.1 TB/s and scatter 3.5 TB/s of 4.8 TB/s on
+// H200; fused norm with quantisation 2.14 TB/s of 3.35 TB/s on H100 (0.64). Floor 2 us: small
+// kernels in a CUDA graph take 2 to 2.5 us. Grouped top-k on H200: 4 us. For rope and sample there
+// is no measurement; they are assumed to stream like silu_mul and the norm. Their spreads are
+// assumptions.
 constexpr std::array kEntries = {
     Entry{"gemm", {0.6, 0.8, us(2.4), 0.05}},
     Entry{"batched_gemm", {0.6, 0.8, us(3), 0.04}},

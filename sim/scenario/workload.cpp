@@ -1,5 +1,6 @@
 #include "sim/scenario/workload.h"
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string_view>
@@ -18,29 +19,66 @@ constexpr std::array<std::string_view, 5> kSources = {"trace", "mooncake", "pois
 constexpr std::int64_t kMaxTokens = 100'000'000;
 constexpr std::int64_t kMaxRequests = 100'000'000;
 
+// Log-normal lengths from two of mean, cv, p50 and p99.
+LengthDistribution read_log_normal(const Reader& reader) {
+  const std::int64_t max = reader.integer("max", 1, kMaxTokens);
+  const std::int64_t min = reader.has("min") ? reader.integer("min", 1, max) : 1;
+  const auto length = [&](std::string_view key) {
+    return reader.number(key, 1, static_cast<double>(kMaxTokens));
+  };
+  try {
+    if (reader.has("mean") && reader.has("p50")) {
+      return lognormal_of_mean_p50(length("mean"), length("p50"), min, max);
+    }
+    if (reader.has("p50") || reader.has("p99")) {
+      return lognormal_of_p50_p99(length("p50"), length("p99"), min, max);
+    }
+  } catch (const ScenarioError&) {
+    throw;
+  } catch (const std::invalid_argument& error) {
+    reader.fail("p50", error.what());
+  }
+  LengthDistribution lengths;
+  lengths.kind = LengthKind::kLogNormal;
+  lengths.mean = length("mean");
+  lengths.cv = reader.number("cv", 0, 100);
+  lengths.min = min;
+  lengths.max = max;
+  return lengths;
+}
+
 //   1024                                        always the same
 //   {min: 100, max: 2000}                       uniform
-//   {mean: 800, cv: 1.2, min: 1, max: 8192}     log-normal; cv = standard deviation / mean
+//   {values: [128, 512, 2048]}                  one of these, each as likely
+//   {mean: 800, cv: 1.2, min: 1, max: 8192}     log-normal; cv = standard deviation / mean;
+//                                               also {mean, p50, ...} or {p50, p99, ...}
 LengthDistribution read_lengths(const Reader& parent, std::string_view key) {
   const YamlNode& node = parent.at(key);
+  LengthDistribution lengths;
   if (node.kind != YamlNode::Kind::kMap) {
-    const std::int64_t length = parent.integer(key, 1, kMaxTokens);
-    return {.mean = static_cast<double>(length), .min = length, .max = length};
+    lengths.min = lengths.max = parent.integer(key, 1, kMaxTokens);
+    lengths.mean = static_cast<double>(lengths.min);
+    return lengths;
   }
-  const Reader reader(node, parent.path_of(key), {"mean", "cv", "min", "max"});
-  LengthDistribution spec;
-  spec.max = reader.integer("max", 1, kMaxTokens);
-  if (reader.has("mean") || reader.has("cv")) {
-    spec.kind = LengthKind::kLogNormal;
-    spec.mean = reader.number("mean", 1, static_cast<double>(kMaxTokens));
-    spec.cv = reader.number("cv", 0, 100);
-    spec.min = reader.has("min") ? reader.integer("min", 1, spec.max) : 1;
-  } else {
-    spec.kind = LengthKind::kUniform;
-    spec.min = reader.integer("min", 1, spec.max);
-    spec.mean = 0.5 * static_cast<double>(spec.min + spec.max);
+  if (node.find("values") != nullptr) {
+    const Reader reader(node, parent.path_of(key), {"values"});
+    lengths.kind = LengthKind::kUniform;
+    lengths.values = reader.integers("values");
+    if (lengths.values.empty()) {
+      reader.fail("values", "found an empty list; expected at least one length");
+    }
+    lengths.min = std::ranges::min(lengths.values);
+    lengths.max = std::ranges::max(lengths.values);
+    return lengths;
   }
-  return spec;
+  const Reader reader(node, parent.path_of(key), {"mean", "cv", "p50", "p99", "min", "max"});
+  if (node.entries.size() > 2 || !reader.has("min") || !reader.has("max")) {
+    return read_log_normal(reader);
+  }
+  lengths.kind = LengthKind::kUniform;
+  lengths.max = reader.integer("max", 1, kMaxTokens);
+  lengths.min = reader.integer("min", 1, lengths.max);
+  return lengths;
 }
 
 TraceWorkload read_trace(const Reader& reader, std::string_view key, TraceFormat format,
@@ -89,8 +127,16 @@ std::string lengths_yaml(const LengthDistribution& spec) {
   switch (spec.kind) {
     case LengthKind::kFixed:
       return std::to_string(spec.min);
-    case LengthKind::kUniform:
+    case LengthKind::kUniform: {
+      std::string values;
+      for (const std::int64_t value : spec.values) {
+        values += (values.empty() ? "" : ", ") + std::to_string(value);
+      }
+      if (!values.empty()) {
+        return "{values: [" + values + "]}";
+      }
       return "{min: " + std::to_string(spec.min) + ", max: " + std::to_string(spec.max) + "}";
+    }
     case LengthKind::kLogNormal:
       return "{mean: " + format_number(spec.mean) + ", cv: " + format_number(spec.cv) +
              ", min: " + std::to_string(spec.min) + ", max: " + std::to_string(spec.max) + "}";

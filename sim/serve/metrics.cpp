@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "sim/serve/leap_time.h"
+
 namespace orrery {
 
 Quantiles quantiles(std::vector<double>& values) {
@@ -84,18 +86,16 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records, std::int6
     metrics.kv_utilisation_max = std::max(metrics.kv_utilisation_max, totals->kv_utilisation_max);
     metrics.num_steps += totals->num_steps;
     batches += totals->batch_steps;
-    basis.measured += totals->basis.measured;
-    basis.interpolated += totals->basis.interpolated;
-    basis.roofline += totals->basis.roofline;
+    basis = sum(basis, totals->basis);
   }
   metrics.itl_s = itl.quantiles();
   if (busy > Seconds(0)) metrics.kv_utilisation_mean = utilisation / busy.value();
   if (metrics.num_steps > 0) metrics.mean_batch = batches / static_cast<double>(metrics.num_steps);
-  const Seconds sum = basis.measured + basis.interpolated + basis.roofline;
-  if (sum > Seconds(0)) {
-    metrics.basis = {.measured = basis.measured / sum,
-                     .interpolated = basis.interpolated / sum,
-                     .roofline = basis.roofline / sum};
+  const Seconds all = basis.measured + basis.interpolated + basis.roofline;
+  if (all > Seconds(0)) {
+    metrics.basis = {.measured = basis.measured / all,
+                     .interpolated = basis.interpolated / all,
+                     .roofline = basis.roofline / all};
   }
   return metrics;
 }

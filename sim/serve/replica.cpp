@@ -2,47 +2,14 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <utility>
+
+#include "sim/serve/leap_time.h"
 
 namespace orrery {
 namespace {
 
 std::int64_t floor_mod(std::int64_t a, std::int64_t b) { return (a % b + b) % b; }
-
-// Time of the first `num_steps` steps of a leap.
-Seconds leap_duration(const LeapTime& time, std::int64_t num_steps) {
-  const auto n = static_cast<double>(num_steps);
-  return time.first * n + time.slope * (n * (n - 1) / 2);
-}
-
-// Fewest steps, at least one, that take `elapsed` or longer; at most time.num_steps.
-std::int64_t steps_to_reach(const LeapTime& time, Seconds elapsed) {
-  // slope/2 n^2 + (first - slope/2) n = elapsed
-  const double a = time.slope.value() / 2;
-  const double b = time.first.value() - a;
-  const double c = elapsed.value();
-  // Stable for a -> 0: n = 2c / (b + sqrt(b^2 + 4 a c)).
-  const double root = std::sqrt(std::max(b * b + 4 * a * c, 0.0));
-  const double guess = c > 0 ? 2 * c / (b + root) : 1;
-  std::int64_t steps = static_cast<std::int64_t>(
-      std::clamp(std::ceil(guess), 1.0, static_cast<double>(time.num_steps)));
-  while (steps > 1 && leap_duration(time, steps - 1) >= elapsed) --steps;
-  while (steps < time.num_steps && leap_duration(time, steps) < elapsed) ++steps;
-  return steps;
-}
-
-BasisSeconds operator*(const BasisSeconds& basis, double factor) {
-  return {.measured = basis.measured * factor,
-          .interpolated = basis.interpolated * factor,
-          .roofline = basis.roofline * factor};
-}
-
-void operator+=(BasisSeconds& sum, const BasisSeconds& basis) {
-  sum.measured += basis.measured;
-  sum.interpolated += basis.interpolated;
-  sum.roofline += basis.roofline;
-}
 
 }  // namespace
 
@@ -132,7 +99,7 @@ void Replica::cut_flight(Seconds now) {
   const std::int64_t steps = steps_to_reach(flight.time, now - flight.begin);
   if (steps >= flight.time.num_steps) return;
   const Seconds duration = leap_duration(flight.time, steps);
-  flight.time.basis = flight.time.basis * (duration / (flight.end - flight.begin));
+  flight.time.basis = scaled(flight.time.basis, duration / (flight.end - flight.begin));
   flight.time.num_steps = steps;
   flight.end = flight.begin + duration;
 }
@@ -407,7 +374,7 @@ void Replica::account(const Flight& flight) {
   const double before = static_cast<double>(flight.blocks_before) / total;
   const double after = static_cast<double>(blocks_.num_used()) / total;
   totals_.busy += duration;
-  totals_.basis += flight.time.basis;
+  totals_.basis = sum(totals_.basis, flight.time.basis);
   totals_.kv_utilisation_seconds += duration.value() * (before + after) / 2;
   totals_.kv_utilisation_max = std::max(totals_.kv_utilisation_max, after);
   totals_.num_steps += steps;

@@ -257,6 +257,7 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& config, const
     result.requests[i].output_tokens = request.output_tokens;
   }
   std::vector<std::unique_ptr<Replica>> replicas;
+  replicas.reserve(static_cast<std::size_t>(config.num_replicas));
   for (int i = 0; i < config.num_replicas; ++i) {
     replicas.push_back(
         std::make_unique<Replica>(i, config, workload.hash_block_tokens / config.engine.block_size,
@@ -274,7 +275,9 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& config, const
   }
 
   std::vector<const ReplicaTotals*> totals;
+  totals.reserve(replicas.size());
   for (const std::unique_ptr<Replica>& replica : replicas) {
+    assert(replica->is_drained());
     assert(replica->is_drained());
     totals.push_back(&replica->totals());
     result.steps.insert(result.steps.end(), replica->steps().begin(), replica->steps().end());

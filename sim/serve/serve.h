@@ -107,7 +107,7 @@ struct ServingMetrics {
   double requests_per_s = 0;
   double goodput_requests_per_s = 0;  // requests that meet all limits of the SLO, per second
   double slo_attainment = 0;          // share of requests that do
-  double kv_utilisation_mean = 0;     // time-weighted over replicas
+  double kv_utilisation_mean = 0;     // over the time that replicas step
   double kv_utilisation_max = 0;
   std::int64_t num_preemptions = 0;
   std::int64_t num_steps = 0;
@@ -121,6 +121,7 @@ struct ServiceResult {
   ServingMetrics metrics;
 };
 
+// One call at a time, from whichever thread finished the request.
 using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // `make_backend(replica)` is called once per replica. Throws std::invalid_argument for a request

@@ -6,6 +6,8 @@
 #include <optional>
 #include <stdexcept>
 
+#include "sim/serve/leap_time.h"
+
 namespace orrery {
 namespace {
 
@@ -43,12 +45,6 @@ DeviceTime remember(std::shared_mutex& mutex, Map& map, const Key& key, Make mak
   const DeviceTime made = make();
   const std::unique_lock lock(mutex);
   return map.try_emplace(key, made).first->second;
-}
-
-BasisSeconds scaled(const BasisSeconds& basis, double factor) {
-  return {.measured = basis.measured * factor,
-          .interpolated = basis.interpolated * factor,
-          .roofline = basis.roofline * factor};
 }
 
 StepSetup setup(const SimulatedStepsConfig& config, const CostModel* cost) {
@@ -165,13 +161,10 @@ LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps) {
     leap.first = host;
     leap.slope = Seconds(0);
   }
-  const double middle = (context - low) / (high - low);
   const auto steps = static_cast<double>(leap.num_steps);
-  leap.basis = {.measured = at_low.basis.measured * (1 - middle) + at_high.basis.measured * middle,
-                .interpolated =
-                    at_low.basis.interpolated * (1 - middle) + at_high.basis.interpolated * middle,
-                .roofline = at_low.basis.roofline * (1 - middle) + at_high.basis.roofline * middle};
-  leap.basis = scaled(leap.basis, steps);
+  // Linear in the context, so the steps of the leap sum to as many of its middle.
+  const double middle = (context + (steps - 1) / 2 - low) / (high - low);
+  leap.basis = scaled(mix(at_low.basis, at_high.basis, middle), steps);
   return leap;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "sim/model/lowering.h"
+#include "sim/serve/leap_time.h"
 
 namespace orrery {
 namespace {
@@ -67,18 +68,6 @@ OpId section_end_of(const Plan& plan, OpId id) {
     if (repeat.first > id) end = std::min(end, repeat.first);
   }
   return end;
-}
-
-BasisSeconds sum(const BasisSeconds& a, const BasisSeconds& b) {
-  return {.measured = a.measured + b.measured,
-          .interpolated = a.interpolated + b.interpolated,
-          .roofline = a.roofline + b.roofline};
-}
-
-BasisSeconds mix(const BasisSeconds& a, const BasisSeconds& b, double share) {
-  return {.measured = a.measured * (1 - share) + b.measured * share,
-          .interpolated = a.interpolated * (1 - share) + b.interpolated * share,
-          .roofline = a.roofline * (1 - share) + b.roofline * share};
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct LengthDistribution {
   std::int64_t max = 0;
   // kUniform: the lengths to draw from (before clamping) in place of all of [min, max]; may be
   // empty.
-  std::vector<std::int64_t> values{};
+  std::vector<std::int64_t> values;
   bool operator==(const LengthDistribution&) const = default;
 };
 std::int64_t draw(const LengthDistribution& lengths, Random& random);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -131,13 +132,29 @@ TEST_F(ScenarioTest, lengths_are_fixed_uniform_or_log_normal) {
   EXPECT_EQ(arrivals.output_tokens.kind, LengthKind::kLogNormal);
   EXPECT_EQ(arrivals.output_tokens.min, 1);
   for (const std::string lengths :
-       {"0", "{min: 5, max: 4}", "{mean: 5, max: 9}", "{mean: 5, cv: -1, max: 9}", "[3]"}) {
+       {"{values: []}", "{values: [0]}", "{values: [3], min: 1}", "{p50: 9, p99: 4, max: 20}",
+        "{p50: 9, max: 20}", "0", "{min: 5, max: 4}", "{mean: 5, max: 9}",
+        "{mean: 5, cv: -1, max: 9}", "[3]"}) {
     const std::string bad =
         "closed_loop: {concurrency: 1, num_requests: 1, output_tokens: 1, "
         "prompt_tokens: " +
         lengths + "}\n";
     EXPECT_THROW(read_workload(parse_yaml(bad, "f.yaml"), "/", "/"), ScenarioError) << lengths;
   }
+}
+
+TEST_F(ScenarioTest, lengths_may_be_given_as_values_or_by_quantiles) {
+  const WorkloadSpec spec = read_workload(
+      parse_yaml("closed_loop: {concurrency: 1, num_requests: 2, prompt_tokens: {values: [9, 4]}, "
+                 "output_tokens: {p50: 100, p99: 1000, max: 5000}}\n",
+                 "f.yaml"),
+      "/", "/");
+  const auto& loop = std::get<ClosedLoopWorkload>(spec.source);
+  EXPECT_EQ(loop.prompt_tokens.min, 4);
+  EXPECT_EQ(loop.prompt_tokens.max, 9);
+  // mean = p50 exp(sigma^2 / 2) with sigma = ln(10) / 2.3263 = 0.98979.
+  EXPECT_NEAR(loop.output_tokens.mean, 100 * std::exp(0.98979 * 0.98979 / 2), 0.05);
+  EXPECT_EQ(read_workload(parse_yaml(to_yaml(spec, "/"), "f.yaml"), "/", "/"), spec);
 }
 
 TEST_F(ScenarioTest, a_path_is_looked_up_beside_the_scenario_before_the_project) {

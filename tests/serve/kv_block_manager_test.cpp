@@ -63,5 +63,27 @@ TEST(KvBlockManager, ContentThatIsCachedIsNotPublishedAgain) {
   EXPECT_FALSE(blocks.publish_unit(11));
 }
 
+TEST(KvBlockManager, GivenBackBlocksQueueBehindIdleUnits) {
+  // 8 blocks; idle in this order: 2 never written, unit 11, 2 private ones given back, unit 12.
+  constexpr std::array<std::uint64_t, 1> kFirst = {11};
+  constexpr std::array<std::uint64_t, 1> kSecond = {12};
+  KvBlockManager blocks(8, 2);
+  blocks.allocate(6);
+  blocks.publish_unit(11);
+  blocks.publish_unit(12);
+  blocks.release_units(kFirst);
+  blocks.free(2);
+  blocks.release_units(kSecond);
+  blocks.allocate(2);
+  EXPECT_EQ(blocks.num_cached_units(kFirst), 1);
+  blocks.allocate(1);  // half of unit 11 is enough to lose it
+  EXPECT_EQ(blocks.num_cached_units(kFirst), 0);
+  blocks.allocate(3);  // its other half and the private blocks
+  EXPECT_EQ(blocks.num_cached_units(kSecond), 1);
+  blocks.allocate(1);
+  EXPECT_EQ(blocks.num_cached_units(kSecond), 0);
+  EXPECT_EQ(blocks.num_available(), 1);
+}
+
 }  // namespace
 }  // namespace orrery

@@ -66,6 +66,7 @@ class NaiveReplica {
       }
     }
     std::vector<RequestRecord> records;
+    records.reserve(states_.size());
     for (const State& state : states_) records.push_back(state.record);
     return records;
   }
@@ -78,11 +79,11 @@ class NaiveReplica {
     std::uint64_t hash = 0;
   };
   struct State {
-    RequestRecord record{};
+    RequestRecord record;
     std::int64_t num_computed = 0;
     std::int64_t num_generated = 0;
     bool is_decoding = false;
-    std::vector<std::int64_t> blocks{};
+    std::vector<std::int64_t> blocks;
     std::size_t num_hashed = 0;  // leading blocks whose content is known to the cache
   };
 

@@ -99,5 +99,41 @@ TEST(ServiceBadInput, AnUnknownRouterNamesTheNearest) {
   }
 }
 
+TEST(ServiceBadInput, MoreHashesThanFullBlocksAreRefused) {
+  Workload workload =
+      workload_of({{.prompt_tokens = 15, .output_tokens = 1, .block_hashes = {1, 2}}});
+  workload.hash_block_tokens = 8;
+  expect_mentions(refusal(workload, small_service()), "has 2 block hashes of 8 tokens");
+}
+
+TEST(ServiceBadInput, LengthsWhoseSumWouldOverflowAreRefused) {
+  expect_mentions(refusal({.prompt_tokens = std::numeric_limits<std::int64_t>::max(),
+                           .output_tokens = std::numeric_limits<std::int64_t>::max()}),
+                  "expected at most 2^40");
+}
+
+TEST(ServiceBadInput, CountsOutOfRangeAreRefused) {
+  Workload workload = workload_of({{.prompt_tokens = 4, .output_tokens = 1}});
+  workload.warmup_requests = 1;
+  expect_mentions(refusal(workload, small_service()), "warmup_requests is 1");
+  workload.warmup_requests = 0;
+  workload.closed_loop_concurrency = -1;
+  expect_mentions(refusal(workload, small_service()), "concurrency is -1");
+  workload.closed_loop_concurrency = 0;
+  ServiceConfig config = small_service();
+  config.num_threads = 0;
+  expect_mentions(refusal(workload, config), "num_threads is 0");
+  config = small_service();
+  config.num_replicas = 0;
+  expect_mentions(refusal(workload, config), "replicas is 0");
+}
+
+TEST(ServiceBadInput, APrefixAwareRouterNeedsThePrefixCache) {
+  ServiceConfig config = small_service();
+  config.router = RouterKind::kPrefixAware;
+  expect_mentions(refusal(workload_of({{.prompt_tokens = 4, .output_tokens = 1}}), config),
+                  "enable_prefix_caching");
+}
+
 }  // namespace
 }  // namespace orrery

@@ -141,6 +141,7 @@ TEST_P(ServiceLaws, AClosedLoopNeverHasMoreThanItsConcurrency) {
   const auto result = serve_fake(workload, config);
   // Each request but the first five arrives exactly when an earlier one finishes.
   std::vector<double> finishes;
+  finishes.reserve(result.requests.size());
   for (const RequestRecord& record : result.requests) finishes.push_back(record.finish.value());
   std::ranges::sort(finishes);
   for (std::size_t i = 5; i < result.requests.size(); ++i) {

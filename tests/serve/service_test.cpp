@@ -8,7 +8,6 @@
 namespace orrery {
 namespace {
 
-using testing::FakeTimes;
 using testing::serve_fake;
 using testing::small_service;
 using testing::workload_of;

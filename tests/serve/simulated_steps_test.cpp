@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "sim/serve/random.h"
 #include "tests/model/small_models.h"
 
 namespace orrery {
@@ -56,7 +57,7 @@ TEST_F(SimulatedStepsTest, ADecodeStepOnTheGridIsTheClosedFormOfItsPlanPlusHostT
   for (const Mesh& mesh : {Mesh{}, Mesh{.tp = 2}}) {
     StepTimes times(config(small_llama(), mesh));
     // 8 sequences of 1024 tokens: a captured size, and 8 * 2^(56/8) is a grid point.
-    const Batch batch{.num_decodes = 8, .decode_context = 8 * 1024};
+    const Batch batch{.num_decodes = 8, .decode_context = 8192};
     const Seconds exact = step_time(setup(small_llama(), mesh, graph_cost_), batch).duration;
     EXPECT_NEAR(times.step(batch).duration.value(), (exact + Seconds(5e-4)).value(), 1e-12);
   }
@@ -65,9 +66,9 @@ TEST_F(SimulatedStepsTest, ADecodeStepOnTheGridIsTheClosedFormOfItsPlanPlusHostT
 TEST_F(SimulatedStepsTest, APartialGraphBatchCostsWhatThePaddedOneComputes) {
   StepTimes times(config(small_llama(), {}));
   // 5 sequences run the token-wise ops of 8; attention is that of 5.
-  const Seconds five = times.step({.num_decodes = 5, .decode_context = 5 * 1024}).duration;
-  const Seconds eight = times.step({.num_decodes = 8, .decode_context = 8 * 1024}).duration;
-  const Seconds four = times.step({.num_decodes = 4, .decode_context = 4 * 1024}).duration;
+  const Seconds five = times.step({.num_decodes = 5, .decode_context = 5120}).duration;
+  const Seconds eight = times.step({.num_decodes = 8, .decode_context = 8192}).duration;
+  const Seconds four = times.step({.num_decodes = 4, .decode_context = 4096}).duration;
   EXPECT_LE(five, eight);
   EXPECT_GE(five, four);
 }
@@ -79,10 +80,10 @@ TEST_F(SimulatedStepsTest, MixedStepsAreWithinHalfAPercentOfTheirExactPlan) {
     for (const Batch& batch :
          {Batch{.prefill = {{.query = 1234, .context = 0}},
                 .num_decodes = 37,
-                .decode_context = 37 * 901},
+                .decode_context = 33337},
           Batch{.prefill = {{.query = 4011, .context = 2000}},
                 .num_decodes = 190,
-                .decode_context = 190 * 3333},
+                .decode_context = 633270},
           Batch{.prefill = {{.query = 700, .context = 0}, {.query = 700, .context = 0}}},
           Batch{.prefill = {{.query = 17, .context = 5000}},
                 .num_decodes = 3,
@@ -103,9 +104,43 @@ TEST_F(SimulatedStepsTest, DecodeStepsBetweenGridPointsAreWithinHalfAPercent) {
   }
 }
 
+// A skeleton once took the longer of its own sum and the closed form at context 1024, and the two
+// differ by rounding.
+TEST_F(SimulatedStepsTest, ShortContextsAreNotTakenForLongOnes) {
+  for (const std::int64_t sequences : {4, 8, 16, 32, 64}) {
+    StepTimes times(config(small_llama(), {}));
+    const Batch batch{.num_decodes = sequences, .decode_context = sequences * 32};
+    const Seconds exact = step_time(setup(small_llama(), {}, graph_cost_), batch).duration;
+    EXPECT_NEAR(times.step(batch).duration.value(), (exact + Seconds(5e-4)).value(), 1e-12);
+  }
+}
+
+TEST_F(SimulatedStepsTest, RandomMixedStepsAreWithinHalfAPercentOfTheirExactPlan) {
+  constexpr std::uint64_t kSeed = 7;
+  Random random(kSeed);
+  for (const Mesh& mesh : {Mesh{}, Mesh{.tp = 4}}) {
+    StepTimes times(config(small_llama(), mesh));
+    const StepSetup exact = setup(small_llama(), mesh, eager_cost_);
+    const auto up_to = [&](double most) {  // from 1, evenly in the logarithm
+      return static_cast<std::int64_t>(std::exp(random.uniform() * std::log(most)));
+    };
+    for (int i = 0; i < 200; ++i) {
+      Batch batch;
+      for (std::int64_t chunk = random.uniform_integer(1, 3); chunk > 0; --chunk) {
+        batch.prefill.push_back({.query = up_to(6000), .context = up_to(6000) - 1});
+      }
+      batch.num_decodes = random.uniform_integer(0, 200);
+      batch.decode_context = batch.num_decodes * up_to(8000);
+      const double whole = (step_time(exact, batch).duration + Seconds(5e-4)).value();
+      ASSERT_NEAR(times.step(batch).duration.value(), whole, 0.005 * whole)
+          << "seed " << kSeed << " batch " << i << " query " << batch.prefill[0].query;
+    }
+  }
+}
+
 TEST_F(SimulatedStepsTest, ALeapContinuesWhereTheStepBeforeEnded) {
   StepTimes times(config(small_llama(), {}));
-  Batch batch{.num_decodes = 16, .decode_context = 16 * 1000};
+  Batch batch{.num_decodes = 16, .decode_context = 16000};
   const LeapTime leap = times.leap(batch, 1000000);
   EXPECT_GT(leap.num_steps, 10);  // to the next grid point, 1 / 8 octave
   EXPECT_LT(leap.num_steps, 200);
@@ -115,6 +150,19 @@ TEST_F(SimulatedStepsTest, ALeapContinuesWhereTheStepBeforeEnded) {
     const double expected = (leap.first + leap.slope * static_cast<double>(steps)).value();
     EXPECT_NEAR(times.leap(later, 1).first.value(), expected, 1e-12);
   }
+}
+
+TEST_F(SimulatedStepsTest, TheBasisOfALeapIsTheSumOverItsSteps) {
+  StepTimes times(config(small_llama(), {}));
+  Batch batch{.num_decodes = 16, .decode_context = 16000};
+  const LeapTime leap = times.leap(batch, 20);
+  ASSERT_EQ(leap.num_steps, 20);
+  Seconds sum;
+  for (int i = 0; i < 20; ++i) {
+    sum += times.leap(batch, 1).basis.roofline;
+    batch.decode_context += 16;
+  }
+  EXPECT_NEAR(leap.basis.roofline.value(), sum.value(), 1e-12);
 }
 
 TEST_F(SimulatedStepsTest, TheFirstQuestionDoesNotChangeLaterAnswers) {
@@ -173,6 +221,17 @@ TEST(RoundBits, KeepsSmallValuesAndRoundsLargeOnesToTheNearest) {
   EXPECT_EQ(round_bits(257, 8), 258);    // step 2, halves up
   EXPECT_EQ(round_bits(1021, 8), 1020);  // step 4
   EXPECT_EQ(round_bits(0, 8), 0);
+}
+
+TEST(TokenCell, HoldsItsCountAndNeverReachesOverATileEdge) {
+  for (std::int64_t tokens = 1; tokens < 40000; ++tokens) {
+    const TokenCell cell = token_cell(tokens);
+    ASSERT_LE(cell.first, tokens);
+    ASSERT_GE(cell.last, tokens);
+    ASSERT_EQ((cell.first - 1) / 128, (cell.last - 1) / 128) << tokens;
+    ASSERT_LE(cell.last - cell.first, tokens / 64) << tokens;
+    ASSERT_EQ(token_cell(cell.first).last, cell.last);
+  }
 }
 
 }  // namespace

@@ -115,5 +115,29 @@ TEST_F(TraceTest, MooncakeErrorsNameTheirLine) {
                  ":2: the timestamp is before", true);
 }
 
+TEST_F(TraceTest, MooncakeNumbersMustBeWhole) {
+  const auto row = [](const std::string& input, const std::string& hashes) {
+    return R"({"timestamp": 1, "output_length": 1, "input_length": )" + input +
+           R"(, "hash_ids": )" + hashes + "}\n";
+  };
+  expect_refusal(row("3.7", "[]"), ":1: input_length is 3.7", true);
+  expect_refusal(row("true", "[]"), ":1: input_length is true", true);
+  expect_refusal(row("-3", "[]"), "expected at least 1", true);
+  expect_refusal(row("600", "[-1]"), ":1: hash_ids has -1", true);
+  expect_refusal(row("600", "[0.5]"), ":1: hash_ids is 0.5", true);
+  expect_refusal(row("600", "7"), ":1: hash_ids is 7", true);
+  expect_refusal(row("99999999999999999999", "[]"), ":1: input_length is", true);
+}
+
+TEST_F(TraceTest, TheShippedTraceIsRead) {
+  const std::filesystem::path traces = std::filesystem::path(ORRERY_SOURCE_DIR) / "data/traces";
+  const Workload azure = read_csv_trace(traces / "azure_llm_2023_conv.csv");
+  EXPECT_EQ(azure.requests.size(), 19366U);
+  // 18:15:46.6805900 to 19:14:08.4025270.
+  EXPECT_NEAR(azure.requests.back().arrival.value(), 3501.721937, 1e-6);
+  EXPECT_EQ(azure.requests.front().prompt_tokens, 374);
+  EXPECT_EQ(azure.requests.back().output_tokens, 183);
+}
+
 }  // namespace
 }  // namespace orrery

@@ -1,0 +1,23 @@
+#pragma once
+
+// Arithmetic on step times: the length of a part of a leap, and shares of time by basis.
+
+#include <cstdint>
+
+#include "sim/serve/step_backend.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// Time of the first `num_steps` steps of a leap: n first + slope n (n - 1) / 2.
+Seconds leap_duration(const LeapTime& time, std::int64_t num_steps);
+
+// Fewest steps, at least one, that take `elapsed` or longer; at most time.num_steps.
+std::int64_t steps_to_reach(const LeapTime& time, Seconds elapsed);
+
+BasisSeconds sum(const BasisSeconds& a, const BasisSeconds& b);
+BasisSeconds scaled(const BasisSeconds& basis, double factor);
+// a at share 0, b at share 1, linear between.
+BasisSeconds mix(const BasisSeconds& a, const BasisSeconds& b, double share);
+
+}  // namespace orrery
