@@ -95,7 +95,7 @@ def step_levels(repeats: int) -> list[Figure]:
     for level, limit in limits.items():
         count = {"closed_form": 1000, "all_ranks": max(1, repeats // 2)}.get(level, 10 * repeats)
         timing = _core.time_step(scenario, batch, level, count)
-        what = f"{timing['num_ops']:,} ops on {timing['num_ranks']} ranks, makespan {timing['makespan_s'] * 1e3:.3f} ms; median of {count}"
+        what = f"{timing['num_ops']:,} ops on {timing['num_ranks']} ranks, makespan {timing['makespan_s'] * 1e3:.3f} ms; median of {count}; lowering, passes and pricing before it {timing['lower_s'] * 1e3:.3g} ms, once"
         figures.append(figure(f"deepseek_v3_320_{level}", timing["wall_s"], "s", limit, what))
     return figures
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "sim/scenario/provenance.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -152,6 +153,10 @@ std::string summary_json(const RunResult& result) {
   for (const std::string& warning : result.warnings) {
     warnings += (warnings.empty() ? "" : ", ") + json_string(warning);
   }
+  JsonObject origin;
+  for (const auto& [name, text] : provenance(result.scenario)) {
+    origin.text(name, text);
+  }
   JsonObject summary = JsonObject::block();
   summary.text("scenario", result.scenario.name)
       .text("question", result.scenario.question)
@@ -180,7 +185,8 @@ std::string summary_json(const RunResult& result) {
       .whole("num_kv_blocks", result.memory.num_kv_blocks)
       .raw("step", step_json(result.step))
       .raw("step_breakdown", breakdown_json(result.step.shares))
-      .raw("warnings", "[" + warnings + "]");
+      .raw("warnings", "[" + warnings + "]")
+      .raw("provenance", origin.inline_text());
   return summary.block_text();
 }
 

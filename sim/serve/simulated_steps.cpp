@@ -111,11 +111,12 @@ DeviceTime StepTimes::mixed_time(const Batch& batch) {
     context += chunk.query * chunk.context;
     produces_token = produces_token || chunk.produces_token;
   }
+  const std::int64_t prefix = query > 0 ? context / query : 0;
   const std::int64_t mean = batch.num_decodes > 0 ? batch.decode_context / batch.num_decodes : 0;
-  const std::vector<std::int64_t> key = {
-      round_bits(query, kMixedBits + 2), round_bits(context / query, kMixedBits),
-      produces_token ? 1 : 0, round_bits(batch.num_decodes, kMixedBits),
-      std::max<std::int64_t>(round_bits(mean, kMixedBits), 1)};
+  const std::vector<std::int64_t> key = {round_bits(query, kMixedBits + 2),
+                                         round_bits(prefix, kMixedBits), produces_token ? 1 : 0,
+                                         round_bits(batch.num_decodes, kMixedBits),
+                                         std::max<std::int64_t>(round_bits(mean, kMixedBits), 1)};
   return remember(mutex_, mixed_times_, key, [&] {
     return step_time(
         eager_, {.prefill = {{.query = key[0], .context = key[1], .produces_token = key[2] != 0}},

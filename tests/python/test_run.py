@@ -168,3 +168,11 @@ def test_every_shipped_scenario_runs(file):
     summary = orrery.simulate(orrery.load(file)).summary
     assert summary["requests"] > 0
     assert summary["output_tokens_per_s"] > 0
+
+
+def test_the_summary_says_what_its_numbers_rest_on():
+    scenario = orrery.load(orrery.project_root() / "scenarios" / "quickstart.yaml", overrides=["workload.num_requests=3"])
+    provenance = orrery.simulate(scenario).summary["provenance"]
+    assert provenance["orrery_version"] == orrery.__version__
+    assert provenance["provider"] == "vllm-0.24.0"
+    assert provenance["tables_licence"] == "Apache-2.0"

@@ -73,7 +73,7 @@ def _brief(value: object) -> str:
 def facts(run: Run) -> list[tuple[str, str]]:
     """Model, machine, placement, traffic and engine, as (name, one line)."""
     scenario, summary = run.scenario, run.summary
-    found = [("Model", _model(scenario.get("model"))), ("Machine", _brief(scenario.get("machine", "")))]
+    found = [("Model", _model(scenario.get("model"))), ("Machine", _machine(scenario.get("machine", "")))]
     num_gpus = summary["num_gpus"]
     gpus = _counted(num_gpus, "GPU")
     placement = _placement(scenario.get("placement"))
@@ -94,6 +94,12 @@ def facts(run: Run) -> list[tuple[str, str]]:
     )
     found.append(("SLO", limits or "none given"))
     return [(name, text) for name, text in found if text]
+
+
+def _machine(machine: object) -> str:
+    if isinstance(machine, dict) and {"name", "num_gpus"} <= machine.keys():
+        return f"{_last_name(str(machine['name']))} with {_counted(int(machine['num_gpus']), 'GPU')}"
+    return _brief(machine)
 
 
 def _model(model: object) -> str:
