@@ -171,6 +171,8 @@ def test_every_shipped_scenario_runs(file):
 
 
 def test_the_summary_says_what_its_numbers_rest_on():
+    import orrery
+
     scenario = orrery.load(orrery.project_root() / "scenarios" / "quickstart.yaml", overrides=["workload.num_requests=3"])
     provenance = orrery.simulate(scenario).summary["provenance"]
     assert provenance["orrery_version"] == orrery.__version__
