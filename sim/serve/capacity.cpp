@@ -1,7 +1,6 @@
 #include "sim/serve/capacity.h"
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -35,6 +34,12 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
   return budget;
 }
 
+// One block on the GPU that holds most. Per token, as if no layer had a window.
+Bytes kv_block_bytes(const CapacityRequest& request) {
+  return kv_bytes_per_rank(request.model, request.mesh, request.lowering.precision.kv_cache, 1) *
+         static_cast<double>(request.engine.block_size);
+}
+
 Bytes left_for_kv(const MemoryBudget& budget) {
   return budget.usable - budget.weights - budget.activations - budget.graphs - budget.communication;
 }
@@ -48,9 +53,7 @@ std::string smallest_fit(CapacityRequest request, const Device& device) {
     try {
       check_mesh(request.model, request.mesh);
       const MemoryBudget budget = fixed_part(request, device);
-      const Bytes block = kv_bytes_per_token_per_gpu(request.model, request.mesh,
-                                                     request.lowering.precision.kv_cache) *
-                          static_cast<double>(request.engine.block_size);
+      const Bytes block = kv_block_bytes(request);
       if (left_for_kv(budget) >= block) {
         return "; tp " + std::to_string(tp) + " (" + std::to_string(num_ranks(request.mesh)) +
                " GPUs) would fit";
@@ -64,20 +67,6 @@ std::string smallest_fit(CapacityRequest request, const Device& device) {
 
 }  // namespace
 
-Bytes kv_bytes_per_token_per_gpu(const ModelConfig& model, const Mesh& mesh, DType kv_dtype) {
-  double share = 1;
-  const bool has_heads = std::ranges::any_of(model.layers, [](const LayerConfig& layer) {
-    return layer.attention != AttentionKind::kMla;
-  });
-  if (has_heads) {
-    const auto kv_heads = static_cast<double>(model.num_key_value_heads);
-    share = std::max(1.0, kv_heads / mesh.tp) / kv_heads;
-  }
-  const auto layers = static_cast<double>(model.layers.size());
-  const double stage = std::ceil(layers / mesh.pp) / layers;
-  return kv_bytes_per_token(model, kv_dtype) * (share * stage / mesh.cp);
-}
-
 MemoryBudget memory_budget(const CapacityRequest& request, const Device& device) {
   const double utilization = request.engine.gpu_memory_utilization;
   if (!(utilization > 0 && utilization <= 1)) {
@@ -85,9 +74,7 @@ MemoryBudget memory_budget(const CapacityRequest& request, const Device& device)
                                 ", expected above 0 and at most 1");
   }
   MemoryBudget budget = fixed_part(request, device);
-  budget.kv_block =
-      kv_bytes_per_token_per_gpu(request.model, request.mesh, request.lowering.precision.kv_cache) *
-      static_cast<double>(request.engine.block_size);
+  budget.kv_block = kv_block_bytes(request);
   const Bytes left = left_for_kv(budget);
   if (left < budget.kv_block) {
     throw std::invalid_argument(

@@ -40,8 +40,4 @@ struct CapacityRequest {
 // and the smallest tensor parallelism that would fit on this device.
 MemoryBudget memory_budget(const CapacityRequest& request, const Device& device);
 
-// Bytes that one cached token takes on one GPU: KV heads are split over tp (replicated where there
-// are fewer than ranks), latent caches are whole on each, layers are split over pp.
-Bytes kv_bytes_per_token_per_gpu(const ModelConfig& model, const Mesh& mesh, DType kv_dtype);
-
 }  // namespace orrery

@@ -20,18 +20,19 @@ CapacityRequest request(const ModelConfig& model, Mesh mesh = {}) {
   return made;
 }
 
-TEST(Capacity, BytesPerTokenAreKeysAndValuesOfAllLayers) {
-  // 4 layers x 2 kv heads x 32 dims x (K and V) x 2 bytes.
-  EXPECT_DOUBLE_EQ(kv_bytes_per_token_per_gpu(small_llama(), {}, DType::kBf16).value(),
-                   4 * 2 * 32 * 2 * 2);
+TEST(Capacity, ABlockHoldsKeysAndValuesOfAllLayersOfOneGpu) {
+  const auto block = [](const ModelConfig& model, Mesh mesh) {
+    return memory_budget(request(model, mesh), kDevice).kv_block.value();
+  };
+  // 16 tokens x 4 layers x 2 kv heads x 32 dims x (K and V) x 2 bytes.
+  EXPECT_DOUBLE_EQ(block(small_llama(), {}), 16 * 4 * 2 * 32 * 2 * 2);
   // tp 2: one head each; tp 4: no less than one head.
-  EXPECT_DOUBLE_EQ(kv_bytes_per_token_per_gpu(small_llama(), {.tp = 2}, DType::kBf16).value(), 512);
-  EXPECT_DOUBLE_EQ(kv_bytes_per_token_per_gpu(small_llama(), {.tp = 4}, DType::kBf16).value(), 512);
+  EXPECT_DOUBLE_EQ(block(small_llama(), {.tp = 2}), 16 * 512);
+  EXPECT_DOUBLE_EQ(block(small_llama(), {.tp = 4}), 16 * 512);
   // pp 2: two of four layers.
-  EXPECT_DOUBLE_EQ(kv_bytes_per_token_per_gpu(small_llama(), {.pp = 2}, DType::kBf16).value(), 512);
+  EXPECT_DOUBLE_EQ(block(small_llama(), {.pp = 2}), 16 * 512);
   // MLA: (64 + 16) latent columns on every rank.
-  EXPECT_DOUBLE_EQ(kv_bytes_per_token_per_gpu(small_deepseek(), {.tp = 4}, DType::kBf16).value(),
-                   4 * 80 * 2);
+  EXPECT_DOUBLE_EQ(block(small_deepseek(), {.tp = 4}), 16 * 4 * 80 * 2);
 }
 
 TEST(Capacity, TheBudgetAddsUpToWhatIsUsable) {
