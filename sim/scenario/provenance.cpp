@@ -21,10 +21,10 @@ std::string first_line(const std::filesystem::path& file) {
 std::string revision(const std::filesystem::path& root) {
   constexpr std::string_view kReference = "ref: ";
   const std::filesystem::path git = root / ".git";
-  const std::string head = first_line(git / "HEAD");
+  std::string head = first_line(git / "HEAD");
   if (!head.starts_with(kReference)) return head;
   const std::string reference = head.substr(kReference.size());
-  const std::string loose = first_line(git / reference);
+  std::string loose = first_line(git / reference);
   if (!loose.empty()) return loose;
   std::ifstream packed(git / "packed-refs");  // lines "<commit> <reference>"
   for (std::string line; std::getline(packed, line);) {
