@@ -1,11 +1,36 @@
 #pragma once
 
-// Work that both MLA modules share: projections around the attention and the traffic of the cache.
+// Dims and work that both MLA modules share: projections around the attention, traffic of the
+// cache.
+
+#include <utility>
+#include <vector>
 
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
 namespace orrery {
+
+// `batch_dims`, which say what the step computes, followed by the dims of the layer.
+inline std::vector<DimSpec> mla_module_dims(std::vector<DimSpec> batch_dims) {
+  std::vector<DimSpec> dims = std::move(batch_dims);
+  for (const DimSpec& dim : std::vector<DimSpec>{
+           {.name = "heads",
+            .meaning = "heads on this rank; the output projection sums over them",
+            .is_contraction = true},
+           {.name = "hidden", .meaning = "columns of the residual stream"},
+           {.name = "q_lora_rank",
+            .meaning = "elements of the latent of q; 0: q is projected directly",
+            .may_be_zero = true},
+           {.name = "kv_lora_rank", .meaning = "elements of the latent of k and v"},
+           {.name = "qk_nope_head_dim", .meaning = "unrotated elements of a query or key"},
+           {.name = "qk_rope_head_dim", .meaning = "rotated elements of a query or key"},
+           {.name = "v_head_dim", .meaning = "elements of a value"},
+           {.name = "kv_bits", .meaning = "bits per cached element"}}) {
+    dims.push_back(dim);
+  }
+  return dims;
+}
 
 // Sizes of one layer on one rank, in elements.
 struct MlaModule {

@@ -28,23 +28,11 @@ KernelSpec mla_prefill_module_spec() {
           .summary =
               "whole MLA attention of one layer in prefill, projections included; dtype is the "
               "gemm format",
-          .dims = {{.name = "batch", .meaning = "sequences"},
-                   {.name = "query", .meaning = "new tokens per sequence"},
-                   {.name = "context",
-                    .meaning = "cached tokens per sequence before the new ones",
-                    .may_be_zero = true},
-                   {.name = "heads",
-                    .meaning = "heads on this rank; the output projection sums over them",
-                    .is_contraction = true},
-                   {.name = "hidden", .meaning = "columns of the residual stream"},
-                   {.name = "q_lora_rank",
-                    .meaning = "elements of the latent of q; 0: q is projected directly",
-                    .may_be_zero = true},
-                   {.name = "kv_lora_rank", .meaning = "elements of the latent of k and v"},
-                   {.name = "qk_nope_head_dim", .meaning = "unrotated elements of a query or key"},
-                   {.name = "qk_rope_head_dim", .meaning = "rotated elements of a query or key"},
-                   {.name = "v_head_dim", .meaning = "elements of a value"},
-                   {.name = "kv_bits", .meaning = "bits per cached element"}},
+          .dims = mla_module_dims({{.name = "batch", .meaning = "sequences"},
+                                   {.name = "query", .meaning = "new tokens per sequence"},
+                                   {.name = "context",
+                                    .meaning = "cached tokens per sequence before the new ones",
+                                    .may_be_zero = true}}),
           .work = work};
 }
 

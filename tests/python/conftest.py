@@ -33,7 +33,7 @@ seed: 1
 """
 
 
-class Workplace:
+class Workdir:
     """A directory with scenario.yaml and trace.csv, and the command line run inside it."""
 
     def __init__(self, directory):
@@ -59,5 +59,5 @@ class Workplace:
 
 
 @pytest.fixture
-def workplace(tmp_path):
-    return Workplace(tmp_path)
+def workdir(tmp_path):
+    return Workdir(tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 
 
-def expect_refusal(workplace, result, *parts):
+def expect_refusal(workdir, result, *parts):
     assert result.returncode == 2, result.stderr
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
@@ -11,37 +11,37 @@ def expect_refusal(workplace, result, *parts):
     for part in parts:
         assert part in result.stderr
     # Neither an output directory nor a temporary one stays behind.
-    assert not (workplace.directory / "out").exists()
-    assert not [path.name for path in workplace.directory.iterdir() if path.name.startswith(".")]
+    assert not (workdir.directory / "out").exists()
+    assert not [path.name for path in workdir.directory.iterdir() if path.name.startswith(".")]
 
 
-def test_the_small_scenario_itself_runs(workplace):
-    result = workplace.run()
+def test_the_small_scenario_itself_runs(workdir):
+    result = workdir.run()
     assert result.returncode == 0, result.stderr
-    assert (workplace.directory / "out" / "summary.json").is_file()
+    assert (workdir.directory / "out" / "summary.json").is_file()
 
 
-def test_a_missing_scenario_file(workplace):
-    expect_refusal(workplace, workplace.orrery("run", "nowhere.yaml", "-o", "out"), "nowhere.yaml", "no such file")
+def test_a_missing_scenario_file(workdir):
+    expect_refusal(workdir, workdir.orrery("run", "nowhere.yaml", "-o", "out"), "nowhere.yaml", "no such file")
 
 
-def test_a_directory_instead_of_a_file(workplace):
-    expect_refusal(workplace, workplace.orrery("run", ".", "-o", "out"), "is a directory")
+def test_a_directory_instead_of_a_file(workdir):
+    expect_refusal(workdir, workdir.orrery("run", ".", "-o", "out"), "is a directory")
 
 
-def test_a_yaml_syntax_error(workplace):
-    workplace.replace("{replicas: 2, tp: 2}", "{replicas: 2, tp: 2")
-    expect_refusal(workplace, workplace.run(), "scenario.yaml:", "YAML syntax")
+def test_a_yaml_syntax_error(workdir):
+    workdir.replace("{replicas: 2, tp: 2}", "{replicas: 2, tp: 2")
+    expect_refusal(workdir, workdir.run(), "scenario.yaml:", "YAML syntax")
 
 
-def test_an_empty_file(workplace):
-    workplace.scenario.write_text("", encoding="utf-8")
-    expect_refusal(workplace, workplace.run(), "empty")
+def test_an_empty_file(workdir):
+    workdir.scenario.write_text("", encoding="utf-8")
+    expect_refusal(workdir, workdir.run(), "empty")
 
 
-def test_a_file_that_is_no_text(workplace):
-    workplace.scenario.write_bytes(bytes(range(256)))
-    expect_refusal(workplace, workplace.run(), "scenario.yaml")
+def test_a_file_that_is_no_text(workdir):
+    workdir.scenario.write_bytes(bytes(range(256)))
+    expect_refusal(workdir, workdir.run(), "scenario.yaml")
 
 
 @pytest.mark.parametrize(
@@ -79,21 +79,21 @@ def test_a_file_that_is_no_text(workplace):
         ("seed: 1", "seed: -1", "scenario.yaml:10:7", ("seed", "at least 0")),
     ],
 )
-def test_a_scenario_that_says_something_impossible(workplace, old, new, place, parts):
-    workplace.replace(old, new)
-    expect_refusal(workplace, workplace.run(), place, *parts)
+def test_a_scenario_that_says_something_impossible(workdir, old, new, place, parts):
+    workdir.replace(old, new)
+    expect_refusal(workdir, workdir.run(), place, *parts)
 
 
-def test_a_model_that_does_not_fit(workplace):
+def test_a_model_that_does_not_fit(workdir):
     # Llama-3.1-405B in bf16 needs 2 * 406e9 / 2 = 406 GB on each of two GPUs; 0.9 * 141 GiB = 136 GB.
-    workplace.replace("llama-3.1-8b", "llama-3.1-405b")
-    expect_refusal(workplace, workplace.run(), "scenario.yaml:5:1", "placement", "406 GB", "136 GB", "would fit")
+    workdir.replace("llama-3.1-8b", "llama-3.1-405b")
+    expect_refusal(workdir, workdir.run(), "scenario.yaml:5:1", "placement", "406 GB", "136 GB", "would fit")
 
 
-def test_a_model_whose_parts_are_not_supported_says_which(workplace):
-    workplace.replace("llama-3.1-8b", "broken.json")
-    (workplace.directory / "broken.json").write_text('{"model_type": "llama", "hidden_size": 64}', encoding="utf-8")
-    expect_refusal(workplace, workplace.run(), "broken.json")
+def test_a_model_whose_parts_are_not_supported_says_which(workdir):
+    workdir.replace("llama-3.1-8b", "broken.json")
+    (workdir.directory / "broken.json").write_text('{"model_type": "llama", "hidden_size": 64}', encoding="utf-8")
+    expect_refusal(workdir, workdir.run(), "broken.json")
 
 
 @pytest.mark.parametrize(
@@ -110,46 +110,46 @@ def test_a_model_whose_parts_are_not_supported_says_which(workplace):
         ("396,109", "many,109", ("trace.csv", "3", "many")),
     ],
 )
-def test_a_trace_with_a_bad_row(workplace, old, new, parts):
-    text = workplace.trace.read_text(encoding="utf-8")
+def test_a_trace_with_a_bad_row(workdir, old, new, parts):
+    text = workdir.trace.read_text(encoding="utf-8")
     assert old in text
-    workplace.trace.write_text(text.replace(old, new), encoding="utf-8")
-    expect_refusal(workplace, workplace.run(), *parts)
+    workdir.trace.write_text(text.replace(old, new), encoding="utf-8")
+    expect_refusal(workdir, workdir.run(), *parts)
 
 
-def test_an_empty_trace(workplace):
-    workplace.trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n", encoding="utf-8")
-    expect_refusal(workplace, workplace.run(), "trace.csv")
+def test_an_empty_trace(workdir):
+    workdir.trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n", encoding="utf-8")
+    expect_refusal(workdir, workdir.run(), "trace.csv")
 
 
-def test_a_request_longer_than_the_kv_cache(workplace):
+def test_a_request_longer_than_the_kv_cache(workdir):
     # 130,000 + 44 tokens fit Llama's 131,072 positions, but not GPUs of which 12 % is to be used:
     # 0.12 * 151 GB = 18.2 GB less 8 GB of weights and at least 2 GiB kept aside is 8 GB, and a token
     # takes 32 layers * 2 * 4 heads * 128 * 2 B = 65.5 kB on each of two GPUs: 122,000 at most.
-    workplace.replace("max_num_seqs: 64", "gpu_memory_utilization: 0.12")
-    workplace.trace.write_text(workplace.trace.read_text(encoding="utf-8").replace("374,44", "130000,44"), encoding="utf-8")
-    expect_refusal(workplace, workplace.run(), "KV")
+    workdir.replace("max_num_seqs: 64", "gpu_memory_utilization: 0.12")
+    workdir.trace.write_text(workdir.trace.read_text(encoding="utf-8").replace("374,44", "130000,44"), encoding="utf-8")
+    expect_refusal(workdir, workdir.run(), "KV")
 
 
-def test_a_request_longer_than_the_model_allows(workplace):
-    workplace.trace.write_text(workplace.trace.read_text(encoding="utf-8").replace("374,44", "200000,44"), encoding="utf-8")
-    expect_refusal(workplace, workplace.run(), "200")
+def test_a_request_longer_than_the_model_allows(workdir):
+    workdir.trace.write_text(workdir.trace.read_text(encoding="utf-8").replace("374,44", "200000,44"), encoding="utf-8")
+    expect_refusal(workdir, workdir.run(), "200")
 
 
-def test_an_unknown_kernel_in_a_provider(workplace):
-    provider = workplace.directory / "provider"
+def test_an_unknown_kernel_in_a_provider(workdir):
+    provider = workdir.directory / "provider"
     provider.mkdir()
     (provider / "warp_drive.csv").write_text("dtype,m,latency_us\nbf16,1,1.0\n", encoding="utf-8")
-    workplace.replace("vllm-0.24.0", "./provider")
-    expect_refusal(workplace, workplace.run(), "warp_drive")
+    workdir.replace("vllm-0.24.0", "./provider")
+    expect_refusal(workdir, workdir.run(), "warp_drive")
 
 
-def test_a_provider_with_a_malformed_row(workplace):
-    provider = workplace.directory / "provider"
+def test_a_provider_with_a_malformed_row(workdir):
+    provider = workdir.directory / "provider"
     provider.mkdir()
     (provider / "gemm.csv").write_text("not,a,table\n1,2\n", encoding="utf-8")
-    workplace.replace("vllm-0.24.0", "./provider")
-    expect_refusal(workplace, workplace.run(), "gemm.csv")
+    workdir.replace("vllm-0.24.0", "./provider")
+    expect_refusal(workdir, workdir.run(), "gemm.csv")
 
 
 @pytest.mark.parametrize(
@@ -162,65 +162,65 @@ def test_a_provider_with_a_malformed_row(workplace):
         ("placement=[1", "YAML syntax"),
     ],
 )
-def test_an_override_that_cannot_be(workplace, assignment, part):
-    expect_refusal(workplace, workplace.run("--set", assignment), "--set", part)
+def test_an_override_that_cannot_be(workdir, assignment, part):
+    expect_refusal(workdir, workdir.run("--set", assignment), "--set", part)
 
 
 def files_of(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_an_output_directory_that_exists_is_left_as_it_is(workplace):
-    out = workplace.directory / "out"
+def test_an_output_directory_that_exists_is_left_as_it_is(workdir):
+    out = workdir.directory / "out"
     out.mkdir()
     (out / "notes.txt").write_text("mine", encoding="utf-8")
-    result = workplace.run()
+    result = workdir.run()
     assert result.returncode == 2
     assert "exists" in result.stderr and "--force" in result.stderr
     assert files_of(out) == {"notes.txt": b"mine"}
 
 
-def test_force_replaces_an_earlier_run_and_nothing_else(workplace):
-    out = workplace.directory / "out"
-    assert workplace.run().returncode == 0
+def test_force_replaces_an_earlier_run_and_nothing_else(workdir):
+    out = workdir.directory / "out"
+    assert workdir.run().returncode == 0
     (out / "summary.json").write_text("{}", encoding="utf-8")
-    assert workplace.run("--force").returncode == 0
+    assert workdir.run("--force").returncode == 0
     assert (out / "summary.json").stat().st_size > 100
 
-    other = workplace.directory / "other"
+    other = workdir.directory / "other"
     other.mkdir()
     (other / "notes.txt").write_text("mine", encoding="utf-8")
-    result = workplace.orrery("run", workplace.scenario, "-o", other, "--force")
+    result = workdir.orrery("run", workdir.scenario, "-o", other, "--force")
     assert result.returncode == 2
     assert "no run directory" in result.stderr
     assert files_of(other) == {"notes.txt": b"mine"}
 
 
-def test_a_failed_run_with_force_keeps_the_earlier_one(workplace):
-    assert workplace.run().returncode == 0
-    before = files_of(workplace.directory / "out")
-    workplace.trace.write_text("TIMESTAMP\n", encoding="utf-8")
-    result = workplace.run("--force")
+def test_a_failed_run_with_force_keeps_the_earlier_one(workdir):
+    assert workdir.run().returncode == 0
+    before = files_of(workdir.directory / "out")
+    workdir.trace.write_text("TIMESTAMP\n", encoding="utf-8")
+    result = workdir.run("--force")
     assert result.returncode == 2
-    assert files_of(workplace.directory / "out") == before
+    assert files_of(workdir.directory / "out") == before
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["fly"], ["run", "x.yaml", "--threads", "0"], ["run", "x.yaml", "--warp"]])
-def test_bad_usage(workplace, arguments):
-    result = workplace.orrery(*arguments)
+def test_bad_usage(workdir, arguments):
+    result = workdir.orrery(*arguments)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     assert "usage:" in result.stderr
 
 
-def test_a_report_of_something_that_is_no_run_directory(workplace):
-    result = workplace.orrery("report", workplace.directory)
+def test_a_report_of_something_that_is_no_run_directory(workdir):
+    result = workdir.orrery("report", workdir.directory)
     assert result.returncode == 2
     assert result.stderr.startswith("error: ") and "Traceback" not in result.stderr
 
 
-def test_a_directory_that_cannot_be_written_fails_without_a_traceback(workplace):
-    (workplace.directory / "file").write_text("", encoding="utf-8")
-    result = workplace.orrery("run", workplace.scenario, "-o", "file/out", "--no-report")
+def test_a_directory_that_cannot_be_written_fails_without_a_traceback(workdir):
+    (workdir.directory / "file").write_text("", encoding="utf-8")
+    result = workdir.orrery("run", workdir.scenario, "-o", "file/out", "--no-report")
     assert result.returncode in (1, 2)
     assert "Traceback" not in result.stderr

@@ -115,8 +115,8 @@ def test_the_same_scenario_gives_the_same_bytes_with_one_or_two_threads(quicksta
         assert (tmp_path / "quickstart" / name).read_bytes() == (directory / name).read_bytes(), name
 
 
-def test_a_table_is_printed_without_colour_into_a_pipe(workplace):
-    result = workplace.run()
+def test_a_table_is_printed_without_colour_into_a_pipe(workdir):
+    result = workdir.run()
     assert result.returncode == 0, result.stderr
     assert "\033" not in result.stdout
     for word in ("TTFT", "TPOT", "ITL", "end to end", "goodput", "KV utilisation", "preemptions", "measured", "per GPU"):
@@ -124,28 +124,28 @@ def test_a_table_is_printed_without_colour_into_a_pipe(workplace):
     assert result.stderr == ""
 
 
-def test_progress_goes_to_stderr_when_asked_for(workplace):
-    result = workplace.run("--progress", "--json")
+def test_progress_goes_to_stderr_when_asked_for(workdir):
+    result = workdir.run("--progress", "--json")
     assert result.returncode == 0, result.stderr
     assert "of 5 requests" in result.stderr
     json.loads(result.stdout)
 
 
-def test_the_default_run_directory_is_named_after_the_scenario(workplace):
-    result = workplace.orrery("run", workplace.scenario, "--no-report")
+def test_the_default_run_directory_is_named_after_the_scenario(workdir):
+    result = workdir.orrery("run", workdir.scenario, "--no-report")
     assert result.returncode == 0, result.stderr
-    assert (workplace.directory / "runs" / "scenario" / "summary.json").is_file()
+    assert (workdir.directory / "runs" / "scenario" / "summary.json").is_file()
 
 
-def test_an_override_replaces_one_value(workplace):
-    result = workplace.run("--set", "placement.replicas=1", "--json")
+def test_an_override_replaces_one_value(workdir):
+    result = workdir.run("--set", "placement.replicas=1", "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["num_gpus"] == 2
 
 
 @pytest.mark.parametrize("command", ["models", "machines", "providers", "kernels"])
-def test_listings_print_a_table(workplace, command):
-    result = workplace.orrery(command)
+def test_listings_print_a_table(workdir, command):
+    result = workdir.orrery(command)
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.splitlines()) > 1
 
