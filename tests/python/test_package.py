@@ -13,9 +13,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    from conftest import Workplace
+    from conftest import Workdir
 
-    return orrery.simulate(orrery.load(Workplace(tmp_path_factory.mktemp("package")).scenario))
+    return orrery.simulate(orrery.load(Workdir(tmp_path_factory.mktemp("package")).scenario))
 
 
 def test_a_result_compares_equal_to_the_same_run(result):
