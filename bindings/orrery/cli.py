@@ -1,4 +1,4 @@
-"""The command line: `orrery run | report | bench | models | machines | providers | kernels`.
+"""The command line: `orrery run | report | import | bench | models | machines | providers | kernels`.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -58,6 +58,15 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("directory", type=pathlib.Path, metavar="RUN_DIR")
     report.set_defaults(command=_report)
 
+    importers = commands.add_parser("import", help="turn published measurements into tables under topologies/")
+    formats = importers.add_subparsers(title="formats", required=True, metavar="FORMAT")
+    from .importers.aiconfigurator import command as aiconfigurator
+
+    aiconfigurator.add_arguments(
+        formats.add_parser("aiconfigurator", help="op tables of ai-dynamo/aiconfigurator: CSV, gzipped CSV, Parquet")
+    )
+    formats.choices["aiconfigurator"].set_defaults(command=_import_aiconfigurator)
+
     commands.add_parser("bench", help="measure the simulator itself", add_help=False)
     for name, text, command in (
         ("models", "list the models that scenarios may name", _models),
@@ -114,6 +123,13 @@ def _report(options: argparse.Namespace) -> int:
 
     print(render(options.directory))
     return 0
+
+
+def _import_aiconfigurator(options: argparse.Namespace) -> int:
+    from .importers.aiconfigurator import command
+    from .simulation import project_root
+
+    return command.run(options, project_root() / "topologies")
 
 
 def _models(_: argparse.Namespace) -> int:

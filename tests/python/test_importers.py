@@ -1,47 +1,13 @@
-"""The importer of AIConfigurator's op tables: row counts, units, bad input, and that shipped files are its output."""
+"""The importer of AIConfigurator's op tables: units, selection, bad input, Parquet, and the command line."""
 
 import csv
 import gzip
-import importlib.util
-import math
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-TOPOLOGIES = ROOT / "topologies"
-SOURCES = ROOT.parent / "shared" / "data" / "kernels"
-
-_spec = importlib.util.spec_from_file_location(
-    "orrery_aiconfigurator_importer", ROOT / "bindings" / "orrery" / "importers" / "aiconfigurator.py"
-)
-aiconfigurator = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = aiconfigurator
-_spec.loader.exec_module(aiconfigurator)
-
-# directory, kernel, rows of the source without its header
-SHIPPED = [
-    ("devices/h200-sxm/vllm-0.24.0", "gemm", 107225),
-    ("devices/h200-sxm/vllm-0.24.0", "attention_prefill", 50830),
-    ("devices/h200-sxm/vllm-0.24.0", "attention_decode", 62166),
-    ("devices/h200-sxm/vllm-0.24.0", "mla_prefill_module", 3886),
-    ("devices/h200-sxm/vllm-0.24.0", "mla_decode_module", 5888),
-    ("devices/h200-sxm/vllm-0.24.0", "moe", 48762),
-    ("devices/h200-sxm/vllm-0.24.0", "quantize", 1628),
-    ("devices/h200-sxm/trtllm-1.3.0rc20", "mla_prefill", 1760),
-    ("devices/h200-sxm/trtllm-1.3.0rc20", "mla_decode", 2896),
-    ("devices/h200-sxm/trtllm-1.3.0rc20", "batched_gemm", 848),
-    ("devices/h100-sxm/vllm-0.24.0", "gemm", 107188),
-    ("devices/h100-sxm/vllm-0.24.0", "attention_prefill", 50830),
-    ("devices/h100-sxm/vllm-0.24.0", "attention_decode", 62166),
-    ("devices/h100-sxm/vllm-0.24.0", "moe", 49862),
-    ("hgx-h200", "all_reduce", 516),
-    ("hgx-h200", "all_gather", 378),
-    ("hgx-h200", "reduce_scatter", 378),
-    ("hgx-h200", "all_to_all", 378),
-    ("hgx-h100", "all_reduce", 516),
-]
+from orrery.importers import aiconfigurator
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -55,54 +21,35 @@ def write_source(directory: Path, name: str, text: str) -> None:
         handle.write(text)
 
 
+def import_rows(directory: Path, kernel: str, engine: str = "vllm") -> list[dict[str, str]]:
+    """The rows of `kernel` after importing <engine> 1 from `directory`."""
+    listing = aiconfigurator.find_tables(directory)
+    aiconfigurator.import_provider(listing, directory / "out", engine=engine, version="1", device="gpu")
+    return rows_of(directory / "out" / "devices" / "gpu" / f"{engine}-1" / f"{kernel}.csv")
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess:
+    words = [sys.executable, "-m", "orrery", "import", "aiconfigurator", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
 GEMM_HEADER = "framework,version,device,op_name,kernel_source,gemm_dtype,m,n,k,latency\n"
-
-
-@pytest.mark.parametrize(("directory", "kernel", "rows"), SHIPPED)
-def test_shipped_tables_have_every_row_of_their_source(directory: str, kernel: str, rows: int) -> None:
-    assert len(rows_of(TOPOLOGIES / directory / f"{kernel}.csv")) == rows
-    assert f"  {kernel}:\n    rows: {rows}\n" in (TOPOLOGIES / directory / "meta.yaml").read_text()
-
-
-def test_shipped_tables_name_source_and_licence() -> None:
-    for meta in TOPOLOGIES.glob("**/meta.yaml"):
-        text = meta.read_text()
-        if "ai-dynamo/aiconfigurator" not in text:
-            continue
-        assert "licence: Apache-2.0" in text
-        assert "NVIDIA CORPORATION" in text
-        assert "microseconds" in text
-        assert "SPDX-License-Identifier: Apache-2.0" in (meta.parent / "NOTICE").read_text()
-    assert "Apache License" in (TOPOLOGIES / "LICENSE-APACHE-2.0").read_text()
-
-
-def test_shipped_tables_stay_small_enough_for_git() -> None:
-    total = sum(path.stat().st_size for path in TOPOLOGIES.rglob("*") if path.is_file())
-    assert total < 25e6
-
-
-@pytest.mark.skipif(not SOURCES.is_dir(), reason="the source tables (../shared) are not here")
-def test_importing_again_gives_the_shipped_files(tmp_path: Path) -> None:
-    for gpu in ("h200", "h100"):
-        source = SOURCES / f"aiconfigurator_{gpu}"
-        arguments = [str(source), str(tmp_path), "--device", f"{gpu}-sxm", "--machine", f"hgx-{gpu}"]
-        assert aiconfigurator.main(arguments) == 0
-    arguments = [str(SOURCES / "aiconfigurator_h200"), str(tmp_path), "--engine", "trtllm", "--version", "1.3.0rc20",
-                 "--device", "h200-sxm", "--kernels", "mla_decode", "mla_prefill", "batched_gemm"]
-    assert aiconfigurator.main(arguments) == 0
-    written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(written) > 20
-    for path in written:
-        shipped = TOPOLOGIES / path.relative_to(tmp_path)
-        assert path.read_bytes() == shipped.read_bytes(), f"{shipped}: run the importer again (docs/data.md)"
+GEMM_ROW = "VLLM,1,NVIDIA H200,gemm,cublas,bfloat16,3,64,32,0.1\n"
+MOE_HEADER = (
+    "kernel_source,moe_dtype,num_tokens,hidden_size,inter_size,topk,num_experts,moe_tp_size,moe_ep_size,"
+    "distribution,latency\n"
+)
+PREFILL_HEADER = (
+    "kernel_source,batch_size,isl,num_heads,num_key_value_heads,head_dim,attn_dtype,kv_cache_dtype,step,window_size,"
+    "latency\n"
+)
+ALL_REDUCE = "framework,version,device,op_name,kernel_source,allreduce_dtype,num_gpus,message_size,latency"
 
 
 def test_milliseconds_become_microseconds_and_values_keep_six_digits(tmp_path: Path) -> None:
     write_source(tmp_path, "gemm_vllm_1.csv.gz", GEMM_HEADER + "VLLM,1,GPU,gemm,cublas,bfloat16,3,64,32,0.0123456789\n")
-    aiconfigurator.import_provider(tmp_path, tmp_path / "out", engine="vllm", version="1", device="gpu")
-    (row,) = rows_of(tmp_path / "out/devices/gpu/vllm-1/gemm.csv")
-    assert row == {"dtype": "bf16", "m": "3", "n": "64", "k": "32", "time_us": "12.3457", "host_bound": "0",
-                   "source": "0"}
+    (row,) = import_rows(tmp_path, "gemm")
+    assert row == {"dtype": "bf16", "m": "3", "n": "64", "k": "32", "time_us": "12.3457", "source": "0"}
 
 
 def test_elements_become_bytes_of_the_whole_buffer(tmp_path: Path) -> None:
@@ -113,44 +60,80 @@ def test_elements_become_bytes_of_the_whole_buffer(tmp_path: Path) -> None:
         "TRTLLM,9.1,GPU,alltoall,NCCL,half,4,1024,0.01\n"
         "TRTLLM,9.1,GPU,alltoall,NCCL,int8,4,1024,0.02\n",
     )
-    aiconfigurator.import_collectives(tmp_path, tmp_path / "out", machine="node")
+    aiconfigurator.import_collectives(aiconfigurator.find_tables(tmp_path), tmp_path / "out", machine="node")
     rows = rows_of(tmp_path / "out/node/all_to_all.csv")
     assert [(row["dtype"], row["bytes"], row["time_us"]) for row in rows] == [
         ("fp16", "2048", "10"),
         ("int8", "1024", "20"),
     ]
-    assert {row["version"] for row in rows} == {"9.1"}
+    assert {(row["implementation"], row["version"]) for row in rows} == {("nccl", "9.1")}
 
 
-def test_graph_and_eager_rows_are_kept_apart(tmp_path: Path) -> None:
-    write_source(
-        tmp_path,
-        "custom_allreduce_graph_vs_eager_vllm_1.csv",
-        "framework,version,device,op_name,kernel_source,allreduce_dtype,num_gpus,message_size,latency,backend\n"
-        "vLLM,1,GPU,all_reduce,x,bfloat16,2,128,0.004,vllm_graph\n"
-        "vLLM,1,GPU,all_reduce,x,bfloat16,2,128,0.02,vllm_eager\n",
-    )
-    aiconfigurator.import_collectives(tmp_path, tmp_path / "out", machine="node")
-    modes = {row["mode"]: float(row["time_us"]) for row in rows_of(tmp_path / "out/node/all_reduce.csv")}
-    assert modes == {"graph": 4.0, "eager": 20.0}
+def test_custom_all_reduce_keeps_engines_and_launch_modes_apart(tmp_path: Path) -> None:
+    # TensorRT-LLM's table names no mode: its calls are replayed from a CUDA graph.
+    write_source(tmp_path, "custom_allreduce_graph_vs_eager_vllm_1.csv",
+                 f"{ALL_REDUCE},backend\n"
+                 "vLLM,1,GPU,all_reduce,x,bfloat16,2,128,0.004,vllm_graph\n"
+                 "vLLM,1,GPU,all_reduce,x,bfloat16,2,128,0.02,vllm_eager\n")  # fmt: skip
+    write_source(tmp_path, "custom_allreduce_sglang_2.csv",
+                 f"{ALL_REDUCE},backend\nSGLang,2,GPU,all_reduce,x,bfloat16,2,128,0.03,sglang_eager\n")  # fmt: skip
+    write_source(tmp_path, "custom_allreduce_trtllm_3.csv",
+                 f"{ALL_REDUCE},implementation\nTRTLLM,3,GPU,all_reduce,x,bfloat16,2,128,0.0026,trtllm\n")  # fmt: skip
+    aiconfigurator.import_collectives(aiconfigurator.find_tables(tmp_path), tmp_path / "out", machine="node")
+    rows = rows_of(tmp_path / "out/node/all_reduce.csv")
+    assert [(row["implementation"], row["version"], row["mode"], row["time_us"]) for row in rows] == [
+        ("custom_sglang", "sglang-2", "eager", "30"),
+        ("custom_trtllm", "trtllm-3", "graph", "2.6"),
+        ("custom_vllm", "vllm-1", "eager", "20"),
+        ("custom_vllm", "vllm-1", "graph", "4"),
+    ]
 
 
 def test_sharded_experts_become_the_dims_of_one_rank(tmp_path: Path) -> None:
-    # 160 experts over 64 ranks: rank 0 holds 160 // 64 + 1 = 3; inter 1536 over tp 1.
+    # 160 experts over 64 ranks: rank 0 holds 160 // 64 + 1 = 3; inter 1536 over tp 4 is 384.
     write_source(
         tmp_path,
         "moe_vllm_1.csv",
-        "kernel_source,moe_dtype,num_tokens,hidden_size,inter_size,topk,num_experts,moe_tp_size,moe_ep_size,"
-        "distribution,latency\n"
-        "x,fp8,8,4096,1536,8,160,1,64,balanced,0.1\n"
-        "x,fp8,8,4096,1536,8,128,4,1,balanced,0.1\n",
+        MOE_HEADER + "x,fp8,8,4096,1536,8,160,1,64,balanced,0.1\nx,fp8,8,4096,1536,8,128,4,1,balanced,0.1\n",
     )
-    aiconfigurator.import_provider(tmp_path, tmp_path / "out", engine="vllm", version="1", device="gpu")
-    rows = rows_of(tmp_path / "out/devices/gpu/vllm-1/moe.csv")
-    assert sorted((row["inter"], row["experts"], row["experts_total"]) for row in rows) == [
+    assert sorted((row["inter"], row["experts"], row["experts_total"]) for row in import_rows(tmp_path, "moe")) == [
         ("1536", "3", "160"),
         ("384", "128", "128"),
     ]
+
+
+def test_rows_left_out_are_counted_in_meta(tmp_path: Path) -> None:
+    # One row stays; then a format without a name here, experts without a gate, and experts split over 8 x 4 GPUs.
+    write_source(
+        tmp_path,
+        "moe_trtllm_1.csv",
+        MOE_HEADER + "x,fp8,8,4096,1536,8,128,8,2,balanced,0.1\n"
+        "x,nvfp4,8,4096,1536,8,128,1,1,balanced,0.1\n"
+        "x,bfloat16,8,2688,1856,6,128,1,1,balanced,0.1\n"
+        "x,fp8,8,4096,1536,8,128,8,4,balanced,0.1\n"
+        "x,fp8,16,4096,1536,8,128,8,4,balanced,0.1\n",
+    )
+    (row,) = import_rows(tmp_path, "moe", "trtllm")
+    assert (row["inter"], row["experts"]) == ("192", "64")
+    meta = (tmp_path / "out/devices/gpu/trtllm-1/meta.yaml").read_text()
+    assert "rows: 1\n" in meta
+    assert '"format nvfp4 has no name here": 1\n' in meta
+    assert "Nemotron-H" in meta
+    assert 'over more than 16 GPUs": 2\n' in meta
+
+
+def test_of_several_implementations_of_one_point_the_fastest_is_kept(tmp_path: Path) -> None:
+    write_source(
+        tmp_path,
+        "context_attention_trtllm_1.csv",
+        PREFILL_HEADER + "flow,1,128,8,8,128,bfloat16,fp8,0,0,0.020\nflow,1,128,8,8,128,fp8,fp8,0,0,0.009\n"
+        "flow,1,256,8,8,128,bfloat16,fp8,0,0,0.030\nflow,1,256,8,8,128,fp8,fp8,0,0,0.100\n",
+    )
+    rows = import_rows(tmp_path, "attention_prefill", "trtllm")
+    assert [(row["query"], row["time_us"], row["source"]) for row in rows] == [("128", "9", "1"), ("256", "30", "0")]
+    meta = (tmp_path / "out/devices/gpu/trtllm-1/meta.yaml").read_text()
+    assert '1: "flow, fp8 arithmetic"' in meta
+    assert "timed with several\": 2\n" in meta
 
 
 def test_decode_context_counts_the_new_token(tmp_path: Path) -> None:
@@ -160,8 +143,7 @@ def test_decode_context_counts_the_new_token(tmp_path: Path) -> None:
         "kernel_source,batch_size,isl,num_heads,num_key_value_heads,head_dim,kv_cache_dtype,step,window_size,latency\n"
         "fa3,4,1,32,8,128,fp8,1023,0,0.05\n",
     )
-    aiconfigurator.import_provider(tmp_path, tmp_path / "out", engine="vllm", version="1", device="gpu")
-    (row,) = rows_of(tmp_path / "out/devices/gpu/vllm-1/attention_decode.csv")
+    (row,) = import_rows(tmp_path, "attention_decode")
     assert (row["context"], row["dtype"], row["window"]) == ("1024", "fp8", "0")
 
 
@@ -174,43 +156,104 @@ def test_block_scaled_rows_at_the_hosts_floor_are_flagged(tmp_path: Path) -> Non
             ("cutlass", "fp8", 64, 0.015), (source, "fp8_block", 64, 0.085),
             ("cutlass", "fp8", 8192, 0.280), (source, "fp8_block", 8192, 0.300),
         ]
-    )
+    )  # fmt: skip
     write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + rows)
-    aiconfigurator.import_provider(tmp_path, tmp_path / "out", engine="vllm", version="1", device="gpu")
-    flags = {(row["dtype"], row["m"]): row["host_bound"] for row in rows_of(tmp_path / "out/devices/gpu/vllm-1/gemm.csv")}
+    flags = {(row["dtype"], row["m"]): row["host_bound"] for row in import_rows(tmp_path, "gemm")}
     assert flags == {("fp8", "64"): "0", ("fp8_block", "64"): "1", ("fp8", "8192"): "0", ("fp8_block", "8192"): "0"}
+
+
+def test_parquet_in_the_published_layout_gives_the_same_table_as_csv(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    from pyarrow import parquet
+
+    for directory in ("csv", "published/trtllm/1"):
+        (tmp_path / directory).mkdir(parents=True)
+    write_source(tmp_path / "csv", "gemm_trtllm_1.csv",
+                 GEMM_HEADER + "T,1,NVIDIA H200,gemm,f,fp8,3,64,32,0.0123456789\nT,1,NVIDIA H200,gemm,f,fp8,1,64,32,0.01\n")  # fmt: skip
+    names = GEMM_HEADER.strip().split(",")
+    rows = [("T", "1", "NVIDIA H200", "gemm", "f", "fp8", m, 64, 32, t) for m, t in ((3, 0.0123456789), (1, 0.01))]
+    columns = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "published/trtllm/1/gemm_perf.parquet")
+    assert import_rows(tmp_path / "published", "gemm", "trtllm") == import_rows(tmp_path / "csv", "gemm", "trtllm")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gemm_vllm_1.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(aiconfigurator.TableError, match=r"pip install 'orrery\[parquet\]'"):
+        import_rows(tmp_path, "gemm")
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("VLLM,1,GPU,gemm,x,float7,3,64,32,0.1", "dtype 'float7'"),
+        ("VLLM,1,GPU,gemm,x,float7,3,64,32,0.1", "dtype 'float7'; expected one of bfloat16"),
         ("VLLM,1,GPU,gemm,x,fp8,three,64,32,0.1", "three"),
-        ("VLLM,1,GPU,gemm,x,fp8,3,64,32,-0.1", "expected more than 0"),
+        ("VLLM,1,GPU,gemm,x,fp8,3,64,32,-0.1", "latency -0.1; expected more than 0"),
+        ("VLLM,1,GPU,gemm,x,fp8,3,64,32,nan", "latency nan; expected more than 0"),
+        ("VLLM,1,GPU,gemm,x,fp8,3", "int"),
     ],
 )
 def test_a_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, message: str) -> None:
-    write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + "VLLM,1,GPU,gemm,x,fp8,3,64,32,0.1\n" + row + "\n")
+    write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + GEMM_ROW + row + "\n")
     with pytest.raises(aiconfigurator.TableError, match=message) as error:
-        aiconfigurator.import_provider(tmp_path, tmp_path / "out", engine="vllm", version="1", device="gpu")
+        import_rows(tmp_path, "gemm")
     assert "gemm_vllm_1.csv:3:" in str(error.value)
 
 
-def test_bad_usage_exits_with_two_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (
-        [str(tmp_path / "none"), str(tmp_path)],
-        [str(tmp_path), str(tmp_path), "--kernels", "gem"],
-        [str(tmp_path), str(tmp_path), "--version", "9.9"],
+def test_a_missing_column_is_named_with_those_found(tmp_path: Path) -> None:
+    write_source(tmp_path, "gemm_vllm_1.csv", "m,n,k,gemm_dtype,time\n3,64,32,fp8,0.1\n")
+    with pytest.raises(aiconfigurator.TableError, match="no column 'latency'; found m, n, k, gemm_dtype, time"):
+        import_rows(tmp_path, "gemm")
+
+
+def test_a_table_held_by_two_files_is_an_error(tmp_path: Path) -> None:
+    write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + GEMM_ROW)
+    write_source(tmp_path, "gemm_vllm_1.csv.gz", GEMM_HEADER + GEMM_ROW)
+    with pytest.raises(aiconfigurator.TableError, match="hold the same table"):
+        import_rows(tmp_path, "gemm")
+
+
+def test_a_damaged_gzip_file_is_an_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "gemm_vllm_1.csv.gz").write_text("no gzip")
+    with pytest.raises(aiconfigurator.TableError, match=r"gemm_vllm_1\.csv\.gz: .*expected gzipped CSV"):
+        import_rows(tmp_path, "gemm")
+
+
+def test_the_command_lists_what_it_finds_and_imports_every_engine(tmp_path: Path) -> None:
+    for engine in ("vllm", "trtllm"):
+        write_source(tmp_path, f"gemm_{engine}_1.csv", GEMM_HEADER + GEMM_ROW)
+    write_source(tmp_path, "mamba_vllm_1.csv", "latency\n1\n")
+    done = command(tmp_path, "--into", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "vllm 1 kernels: gemm\n" in done.stdout
+    assert "vllm 1 not imported: mamba\n" in done.stdout
+    # The rows name the device.
+    assert sorted(path.name for path in (tmp_path / "out/devices/h200-sxm").iterdir()) == ["trtllm-1", "vllm-1"]
+
+
+def test_the_command_imports_one_engine_on_request(tmp_path: Path) -> None:
+    for engine in ("vllm", "trtllm"):
+        write_source(tmp_path, f"gemm_{engine}_1.csv", GEMM_HEADER + GEMM_ROW)
+    done = command(tmp_path, "--engine", "trtllm", "--device", "own", "--kernels", "gemm", "--into", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (0, "own/trtllm-1\n  gemm: 1 rows\n")
+    assert [path.name for path in (tmp_path / "out/devices").iterdir()] == ["own"]
+
+
+def test_bad_usage_exits_with_two_and_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + GEMM_ROW.replace("NVIDIA H200", "RIVA 128"))
+    for arguments, message in (
+        ([tmp_path / "none"], "none is not a directory"),
+        ([tmp_path / "empty"], "holds no table; expected files such as"),
+        ([tmp_path, "--kernels", "gem"], "found kernel 'gem'; expected one of gemm"),
+        ([tmp_path, "--engine", "vllm", "--version", "9.9"], "no such table of vllm 9.9; found vllm 1"),
+        ([tmp_path, "--version", "1"], "without --engine"),
+        ([tmp_path], "gemm_vllm_1.csv:2: device 'RIVA 128'; expected one of"),
+        ([tmp_path, "--device", "x", "--machine", "y"], "no collective table; expected nccl_<version>.csv"),
     ):
-        assert aiconfigurator.main(arguments) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: ")
-        assert error.count("\n") == 1
-
-
-def test_shipped_times_are_plausible_microseconds() -> None:
-    # An 8192^3 bf16 GEMM is 1.1e12 FLOP: at 600 to 989 TFLOP/s 1.1 to 1.8 ms.
-    rows = rows_of(TOPOLOGIES / "devices/h200-sxm/vllm-0.24.0/gemm.csv")
-    (row,) = [row for row in rows if (row["dtype"], row["m"], row["n"], row["k"]) == ("bf16", "8192", "8192", "8192")]
-    assert 1100 < float(row["time_us"]) < 1900
-    assert math.isfinite(float(row["time_us"]))
+        done = command(*arguments, "--into", tmp_path / "out")
+        assert done.returncode == 2, arguments
+        assert message in done.stderr
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
