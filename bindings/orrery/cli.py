@@ -58,14 +58,17 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("directory", type=pathlib.Path, metavar="RUN_DIR")
     report.set_defaults(command=_report)
 
-    importers = commands.add_parser("import", help="turn published measurements into tables under topologies/")
-    formats = importers.add_subparsers(title="formats", required=True, metavar="FORMAT")
-    from .importers.aiconfigurator import command as aiconfigurator
-
-    aiconfigurator.add_arguments(
-        formats.add_parser("aiconfigurator", help="op tables of ai-dynamo/aiconfigurator: CSV, gzipped CSV, Parquet")
-    )
-    formats.choices["aiconfigurator"].set_defaults(command=_import_aiconfigurator)
+    importer = commands.add_parser("import", help="turn published measurements into tables under topologies/")
+    formats = importer.add_subparsers(title="formats", required=True, metavar="FORMAT")
+    tables = formats.add_parser("aiconfigurator", help="op tables of ai-dynamo/aiconfigurator (CSV, Parquet)")
+    tables.add_argument("source", type=pathlib.Path, metavar="DIR", help="directory with the tables")
+    tables.add_argument("--engine", metavar="E", help="vllm, sglang or trtllm (all that are found)")
+    tables.add_argument("--version", metavar="V", help="version of the engine (all that are found)")
+    tables.add_argument("--device", metavar="D", help="directory under topologies/devices (as the rows say)")
+    tables.add_argument("--machine", metavar="M", help="machine whose collectives to import (none)")
+    tables.add_argument("--into", type=pathlib.Path, metavar="DIR", help="where to write (the project's topologies/)")
+    tables.add_argument("--kernels", nargs="+", metavar="K", help="only these kernels")
+    tables.set_defaults(command=_import_aiconfigurator)
 
     commands.add_parser("bench", help="measure the simulator itself", add_help=False)
     for name, text, command in (

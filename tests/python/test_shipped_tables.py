@@ -67,9 +67,7 @@ def test_shipped_tables_have_every_row_that_is_not_left_out(directory: str, kern
 
 
 def test_every_shipped_provider_is_counted_above() -> None:
-    found = {
-        (str(path.parent.relative_to(TOPOLOGIES)), path.stem) for path in TOPOLOGIES.glob("devices/*/*/*.csv")
-    }
+    found = {(str(path.parent.relative_to(TOPOLOGIES)), path.stem) for path in TOPOLOGIES.glob("devices/*/*/*.csv")}
     assert found == {(directory, kernel) for directory, kernel, _ in SHIPPED if directory.startswith("devices/")}
 
 
@@ -115,8 +113,8 @@ def test_shipped_tables_stay_small_enough_for_git() -> None:
 @pytest.mark.skipif(not SOURCES.is_dir(), reason="the source tables (../shared) are not here")
 def test_importing_again_gives_the_shipped_files(tmp_path: Path) -> None:
     for gpu in ("h200", "h100"):
-        words = ["import", "aiconfigurator", str(SOURCES / f"aiconfigurator_{gpu}"), "--machine", f"hgx-{gpu}"]
-        subprocess.run([sys.executable, "-m", "orrery", *words, "--into", str(tmp_path)], check=True, capture_output=True)
+        words = ["aiconfigurator", SOURCES / f"aiconfigurator_{gpu}", "--machine", f"hgx-{gpu}", "--into", tmp_path]
+        subprocess.run([sys.executable, "-m", "orrery", "import", *words], check=True, capture_output=True)
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) > 35
     for path in written:

@@ -26,13 +26,14 @@ _UNITS = (
 )
 _NOTES = {
     "nccl": (
-        "nccl: nccl-tests, calls queued on a stream (not a CUDA graph), hence mode unspecified; version is what the rows"
-        " say, whatever the name of the source file",
+        "nccl: nccl-tests, calls queued on a stream (not a CUDA graph), hence mode unspecified; version is what the"
+        " rows say, whatever the name of the source file",
         "rows that repeat a point are repeats of the measurement; readers take the median",
     ),
     "custom": (
         "custom_<engine>: what the engine dispatches to at that size, so above its size limit it is NCCL again",
-        "custom graph: calls replayed from a CUDA graph; custom eager: calls from Python",
+        "custom graph: calls replayed from a CUDA graph",
+        "custom eager: calls from Python, each with a copy of its input",
     ),
     "custom_vllm": ("custom_vllm eager: floor about 20 us of host time",),
     "custom_sglang": ("custom_sglang eager: floor about 30 us of host time",),

@@ -21,17 +21,6 @@ _DEVICES = {
 _KERNEL_OPS = {op for kernel in KERNELS for op in kernel.ops}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of the command."""
-    parser.add_argument("source", type=Path, metavar="DIR", help="directory with AIConfigurator's tables")
-    parser.add_argument("--engine", metavar="E", help="vllm, sglang or trtllm (all that are found)")
-    parser.add_argument("--version", metavar="V", help="version of the engine (all that are found)")
-    parser.add_argument("--device", metavar="D", help="directory under topologies/devices (as the rows say)")
-    parser.add_argument("--machine", metavar="M", help="machine whose collectives to import (none)")
-    parser.add_argument("--into", type=Path, metavar="TOPOLOGIES", help="topologies directory to write into (the project's)")
-    parser.add_argument("--kernels", nargs="+", metavar="K", help="only these kernels")
-
-
 def run(options: argparse.Namespace, topologies: Path) -> int:
     """Runs the command on parsed options; `topologies` is where to write without --into. Throws TableError."""
     known = [kernel.name for kernel in KERNELS]
@@ -49,8 +38,10 @@ def run(options: argparse.Namespace, topologies: Path) -> int:
         _print_listing(listing)
     for engine, version in providers:
         device = options.device or _device(listing, engine, version)
-        written = import_provider(listing, topologies, engine=engine, version=version, device=device, kernels=options.kernels)
-        _print_written(f"{device}/{engine}-{version}", written)
+        tables = import_provider(
+            listing, topologies, engine=engine, version=version, device=device, kernels=options.kernels
+        )
+        _print_written(f"{device}/{engine}-{version}", tables)
     if options.machine:
         _print_written(options.machine, import_collectives(listing, topologies, machine=options.machine))
     return 0
@@ -61,9 +52,7 @@ def _wanted(listing: Listing, options: argparse.Namespace) -> list[tuple[str, st
     ops = {op for kernel in KERNELS if not options.kernels or kernel.name in options.kernels for op in kernel.ops}
     tables = [table for table in listing.tables if table.op in ops]
     found = sorted({(table.engine, table.version) for table in tables})
-    wanted = [
-        each for each in found if options.engine in (None, each[0]) and (options.version or each[1]) == each[1]
-    ]
+    wanted = [each for each in found if options.engine in (None, each[0]) and (options.version or each[1]) == each[1]]
     if options.engine and not wanted:
         asked = f"{options.engine} {options.version or ''}".strip()
         names = ", ".join(" ".join(each) for each in found) or "none"

@@ -40,7 +40,8 @@ class Listing:
 
     def find(self, ops: Iterable[str], engine: str, version: str) -> SourceTable | None:
         """The table of one of `ops`; throws TableError when two files hold it."""
-        found = [table for table in self.tables if (table.engine, table.version) == (engine, version) and table.op in ops]
+        of_engine = [table for table in self.tables if (table.engine, table.version) == (engine, version)]
+        found = [table for table in of_engine if table.op in ops]
         if len(found) > 1:
             raise TableError(f"{found[0].path} and {found[1].path} hold the same table; expected one of them")
         return found[0] if found else None
@@ -60,7 +61,8 @@ def find_tables(directory: Path) -> Listing:
             tables.append(SourceTable(op=match["op"], engine=path.parts[-3], version=path.parts[-2], path=path))
     if not tables:
         raise TableError(
-            f"{directory} holds no table; expected files such as gemm_vllm_0.24.0.csv.gz or vllm/0.24.0/gemm_perf.parquet"
+            f"{directory} holds no table; expected files such as gemm_vllm_0.24.0.csv.gz or"
+            " vllm/0.24.0/gemm_perf.parquet"
         )
     return Listing(tables=tuple(sorted(tables)))
 
