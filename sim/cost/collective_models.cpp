@@ -30,9 +30,9 @@ std::map<int, int> ranks_by_domain(const Machine& machine, std::span<const int> 
 
 class Model {
  public:
-  Model(const Machine& machine, const CollectiveTables::Tables* tables, const CommOp& op,
+  Model(const Machine& machine, const CollectiveCurves& curves, const CommOp& op,
         const CostOptions& options)
-      : machine_(machine), tables_(tables), op_(op), options_(options) {}
+      : machine_(machine), curves_(curves), op_(op), options_(options) {}
 
   Seconds run(std::span<const int> ranks) {
     if (op_.kind == CollectiveKind::kSendRecv) {
@@ -57,23 +57,25 @@ class Model {
   }
 
  private:
-  BytesPerSecond nvlink() const {
-    return machine_.spec.nvlink_rate *
-           (tables_ == nullptr ? kNvlinkEfficiency : fitted_efficiency());
-  }
+  BytesPerSecond nvlink() const { return machine_.spec.nvlink_rate * fitted_efficiency(); }
   BytesPerSecond nic() const { return machine_.spec.nic_rate * kNicEfficiency; }
 
   // Share of the NVLink rate that the largest measured direct exchange reaches: in an all_to_all
   // each rank sends (n-1)/n of its buffer over its own link.
   double fitted_efficiency() const {
     double best = 0;
-    for (const auto& [key, curve] : tables_->curves) {
-      if (key.kind == CollectiveKind::kAllToAll) {
-        const double sent = curve.bytes.back() * (key.num_gpus - 1) / key.num_gpus;
-        best = std::max(best, sent / curve.time_s.back() / machine_.spec.nvlink_rate.value());
+    for (const CollectiveSource& source : curves_.sources) {
+      for (const auto& [key, curve] : source.tables->tables().curves) {
+        if (key.kind == CollectiveKind::kAllToAll) {
+          const double sent = curve.bytes.back() * (key.num_gpus - 1) / key.num_gpus;
+          best = std::max(best, sent / curve.time_s.back() / source.nvlink_rate.value());
+        }
+      }
+      if (best > 0) {
+        return std::min(best, 1.0);
       }
     }
-    return best > 0 ? std::min(best, 1.0) : kNvlinkEfficiency;
+    return kNvlinkEfficiency;
   }
 
   // One collective inside a domain: measured if it can be, else by closed form.
@@ -82,10 +84,8 @@ class Model {
       return Seconds(0);
     }
     const CommOp part{.kind = kind, .dtype = op_.dtype, .bytes_per_rank = bytes};
-    if (tables_ != nullptr) {
-      if (const auto found = measured_collective(*tables_, part, num_ranks, options_)) {
-        return found->time;
-      }
+    if (const auto found = measured_collective(curves_, part, num_ranks, options_)) {
+      return found->time;
     }
     const Seconds latency = machine_.spec.nvlink_latency;
     switch (kind) {
@@ -148,7 +148,7 @@ class Model {
   }
 
   const Machine& machine_;
-  const CollectiveTables::Tables* tables_;
+  const CollectiveCurves& curves_;
   const CommOp& op_;
   const CostOptions& options_;
   Seconds latency_across_;
@@ -156,10 +156,10 @@ class Model {
 
 }  // namespace
 
-Estimate modelled_collective(const Machine& machine, const CollectiveTables::Tables* tables,
+Estimate modelled_collective(const Machine& machine, const CollectiveCurves& curves,
                              const CommOp& op, std::span<const int> ranks,
                              const CostOptions& options) {
-  return {.time = Model(machine, tables, op, options).run(ranks),
+  return {.time = Model(machine, curves, op, options).run(ranks),
           .basis = Basis::kRoofline,
           .spread = kModelSpread};
 }

@@ -66,10 +66,21 @@ double median(std::vector<double>& values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+// A curve at `bytes` with what it needs beyond its first point, the bandwidth part, times
+// `stretch`.
+Estimate stretched(const CollectiveCurve& curve, double bytes, double stretch) {
+  Estimate estimate = curve.at(bytes);
+  const Seconds latency(curve.time_s.front());
+  if (stretch != 1 && estimate.time > latency) {
+    estimate.time = latency + (estimate.time - latency) * stretch;
+  }
+  return estimate;
+}
+
 // Curve of (kind, implementation, one of two modes) at num_gpus, between measured numbers if
-// needed.
+// needed, its bandwidth part times `stretch`.
 std::optional<Estimate> along_gpus(const CollectiveTables::Tables& tables, CurveKey key,
-                                   double bytes) {
+                                   double bytes, double stretch) {
   const int wanted = key.num_gpus;
   const CollectiveCurve* below = nullptr;
   const CollectiveCurve* above = nullptr;
@@ -95,17 +106,53 @@ std::optional<Estimate> along_gpus(const CollectiveTables::Tables& tables, Curve
   if (below == nullptr || above == nullptr) {
     return std::nullopt;
   }
-  const Estimate low = below->at(bytes);
+  const Estimate low = stretched(*below, bytes, stretch);
   if (gpus_below == gpus_above) {
     return low;
   }
-  const Estimate high = above->at(bytes);
+  const Estimate high = stretched(*above, bytes, stretch);
   const double share =
       std::log(static_cast<double>(wanted) / gpus_below) / std::log(1.0 * gpus_above / gpus_below);
   return Estimate{
       .time = Seconds(std::pow(low.time.value(), 1 - share) * std::pow(high.time.value(), share)),
       .basis = std::max({low.basis, high.basis, Basis::kInterpolated}),
       .spread = std::max({low.spread, high.spread, kInterpolatedSpread})};
+}
+
+// The same of the first source that has such a curve.
+std::optional<Estimate> first_of(const CollectiveCurves& curves, const CurveKey& key,
+                                 double bytes) {
+  for (const CollectiveSource& source : curves.sources) {
+    const double stretch = source.nvlink_rate / curves.nvlink_rate;
+    std::optional<Estimate> found = along_gpus(source.tables->tables(), key, bytes, stretch);
+    if (!found) {
+      continue;
+    }
+    if (!source.is_own) {
+      const bool is_equal = source.nvlink_rate == curves.nvlink_rate;
+      found->basis = std::max(found->basis, is_equal ? Basis::kInterpolated : Basis::kRoofline);
+      found->spread = std::max(found->spread, is_equal ? kInterpolatedSpread : kExtrapolatedSpread);
+    }
+    return found;
+  }
+  return std::nullopt;
+}
+
+// Host time in eager rows of a custom all_reduce among `num_gpus`: their smallest size.
+Seconds eager_floor(const CollectiveCurves& curves, const std::string& implementation,
+                    int num_gpus) {
+  const CurveKey key{.kind = CollectiveKind::kAllReduce,
+                     .implementation = implementation,
+                     .mode = "eager",
+                     .element_bytes = 2,
+                     .num_gpus = num_gpus};
+  for (const CollectiveSource& source : curves.sources) {
+    const auto& known = source.tables->tables().curves;
+    if (const auto found = known.find(key); found != known.end()) {
+      return Seconds(found->second.time_s.front());
+    }
+  }
+  return Seconds(0);
 }
 
 }  // namespace
@@ -171,23 +218,22 @@ double table_bytes(const CommOp& op, int num_ranks) {
   return op.bytes_per_rank.value() * (op.kind == CollectiveKind::kAllGather ? num_ranks : 1);
 }
 
-std::optional<Estimate> measured_collective(const CollectiveTables::Tables& tables,
-                                            const CommOp& op, int num_gpus,
-                                            const CostOptions& options) {
+std::optional<Estimate> measured_collective(const CollectiveCurves& curves, const CommOp& op,
+                                            int num_gpus, const CostOptions& options) {
   const double bytes = table_bytes(op, num_gpus);
   const std::string_view mode = to_text(options.launch_mode);
-  const auto look_up = [&](std::string implementation,
+  const auto look_up = [&](const std::string& implementation,
                            std::string_view key_mode) -> std::optional<Estimate> {
     CurveKey key{.kind = op.kind,
-                 .implementation = std::move(implementation),
+                 .implementation = implementation,
                  .mode = std::string(key_mode),
                  .element_bytes = element_bytes(op.dtype),
                  .num_gpus = num_gpus};
-    std::optional<Estimate> found = along_gpus(tables, key, bytes);
+    std::optional<Estimate> found = first_of(curves, key, bytes);
     if (!found) {
       // A copy does not care for the width of elements.
       key.element_bytes = key.element_bytes == 1 ? 2 : 1;
-      found = along_gpus(tables, key, bytes);
+      found = first_of(curves, key, bytes);
     }
     return found;
   };
@@ -195,24 +241,19 @@ std::optional<Estimate> measured_collective(const CollectiveTables::Tables& tabl
     std::optional<Estimate> found = look_up(implementation, mode);
     return found ? found : look_up(implementation, "unspecified");
   };
+  const bool is_all_reduce = op.kind == CollectiveKind::kAllReduce;
   const std::string& wanted = options.all_reduce_implementation;
-  if (op.kind != CollectiveKind::kAllReduce) {
+  if (!is_all_reduce || wanted == "nccl") {
     return of("nccl");
   }
-  if (!wanted.empty()) {
-    return of(wanted);
+  // An engine whose own kernel does not serve this number of GPUs takes NCCL.
+  const std::optional<Estimate> custom = of(options.custom_all_reduce);
+  if (custom && wanted == "custom") {
+    return custom;
   }
-  const std::optional<Estimate> custom = of("custom");
   std::optional<Estimate> nccl = of("nccl");
   if (custom && nccl && options.launch_mode == LaunchMode::kEager) {
-    const auto floor = tables.curves.find({.kind = op.kind,
-                                           .implementation = "custom",
-                                           .mode = "eager",
-                                           .element_bytes = 2,
-                                           .num_gpus = num_gpus});
-    if (floor != tables.curves.end()) {
-      nccl->time = std::max(nccl->time, Seconds(floor->second.time_s.front()));
-    }
+    nccl->time = std::max(nccl->time, eager_floor(curves, options.custom_all_reduce, num_gpus));
   }
   if (!custom || (nccl && nccl->time < custom->time)) {
     return nccl;

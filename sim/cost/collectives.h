@@ -25,7 +25,7 @@ struct CollectiveCurve {
 
 struct CurveKey {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::string implementation;  // "nccl", "custom"
+  std::string implementation;  // "nccl", "custom_vllm", ...
   std::string mode;            // "graph", "eager", "unspecified"
   int element_bytes = 2;       // 1 or 2
   int num_gpus = 0;
@@ -41,19 +41,25 @@ struct CollectiveTables::Tables {
 // input.
 double table_bytes(const CommOp& op, int num_ranks);
 
-// Measured time among `num_gpus` of one NVLink domain; empty when the tables have no such
-// collective or stop below num_gpus. Between measured numbers of GPUs the time is interpolated in
-// their logarithm. all_reduce takes the faster of what is measured, or
-// options.all_reduce_implementation; eager custom rows hold the host's time per call, so an eager
-// NCCL call is not let below their floor.
-std::optional<Estimate> measured_collective(const CollectiveTables::Tables& tables,
-                                            const CommOp& op, int num_gpus,
-                                            const CostOptions& options);
+// Tables in the order in which they are asked, for a machine of `nvlink_rate`.
+struct CollectiveCurves {
+  std::span<const CollectiveSource> sources;
+  BytesPerSecond nvlink_rate;
+};
+
+// Measured time among `num_gpus` of one NVLink domain; empty when no table has such a collective or
+// all stop below num_gpus. Between measured numbers of GPUs the time is interpolated in their
+// logarithm. The time that a curve needs beyond its smallest size is scaled to this NVLink rate;
+// such answers are kRoofline, or kInterpolated at equal rates. all_reduce takes the faster of NCCL
+// and the engine's own, or options.all_reduce_implementation; eager custom rows hold the host's
+// time per call, so an eager NCCL call is not let below their floor.
+std::optional<Estimate> measured_collective(const CollectiveCurves& curves, const CommOp& op,
+                                            int num_gpus, const CostOptions& options);
 
 // Time by formula: ring or direct inside a domain, and over several domains reduce-scatter inside,
-// ring across over each GPU's NIC, all-gather inside. `tables` may be null; they supply the parts
+// ring across over each GPU's NIC, all-gather inside. Curves, where there are any, supply the parts
 // inside a domain and the fitted efficiency of NVLink.
-Estimate modelled_collective(const Machine& machine, const CollectiveTables::Tables* tables,
+Estimate modelled_collective(const Machine& machine, const CollectiveCurves& curves,
                              const CommOp& op, std::span<const int> ranks,
                              const CostOptions& options);
 

@@ -2,7 +2,8 @@
 
 // How long one op takes. A CostModel answers for a kernel, in this order: a measured point;
 // interpolation in log-dims inside the measured hull; roofline times an efficiency fitted on the
-// nearest measurements. The basis travels with the number; nothing is extrapolated silently.
+// nearest measurements. Tables of other devices and providers stand in where a table is missing.
+// The basis travels with the number; nothing is extrapolated silently.
 
 #include <cstdint>
 #include <filesystem>
@@ -83,32 +84,85 @@ class CollectiveTables {
   std::unique_ptr<Tables> tables_;
 };
 
+// Tables that every run of this process shares: each is parsed once, and again when one of its
+// files has changed. Shared pointers, since neither the runs nor the cache is the last to need
+// them. Thread safe. Throw as `load` does.
+std::shared_ptr<const Provider> shared_provider(const std::filesystem::path& directory);
+std::shared_ptr<const CollectiveTables> shared_collectives(const std::filesystem::path& directory);
+
+// How measured tables relate to a provider and device that are asked for: the order in which they
+// are asked. Time against the work model carries over between devices, peaks do not.
+enum class Kinship : std::uint8_t {
+  kOwn,                           // that provider on that device
+  kSibling,                       // that provider on a device of the same architecture
+  kOtherProvider,                 // another provider on that device
+  kOtherProviderOnSibling,        // another provider on a device of the same architecture
+  kOtherArchitecture,             // that provider on another device of the same vendor
+  kOtherProviderAndArchitecture,  // another provider on another device of the same vendor
+  kNone                           // of no use
+};
+Kinship kinship(std::string_view provider, const Device& device, std::string_view measured_provider,
+                const Device& measured_on);
+// Distance of two devices in peak and HBM bandwidth, in e-folds; orders tables of equal kinship.
+double device_distance(const Device& a, const Device& b);
+
+// Tables of kernels and the device that they were measured on. Both must outlive the model.
+struct KernelSource {
+  const Provider* provider = nullptr;
+  const Device* device = nullptr;
+  Kinship kinship = Kinship::kOwn;
+};
+// Tables of collectives and the NVLink rate of the machine that they were measured on.
+struct CollectiveSource {
+  const CollectiveTables* tables = nullptr;
+  BytesPerSecond nvlink_rate;
+  bool is_own = true;  // measured on the machine asked for, or on nodes of its kind
+};
+// Which of its sources a model took for (some calls of) a kernel.
+struct SourceUse {
+  std::string kernel;
+  std::size_t source_idx = 0;
+  auto operator<=>(const SourceUse&) const = default;
+};
+
 struct CostOptions {
   LaunchMode launch_mode = LaunchMode::kGraph;
   HostCosts host;
-  std::string all_reduce_implementation;  // "" best of what is measured, else "nccl", "custom"
-  std::string moe_distribution = "power_law_1.01";  // which measured routing skew to use
-  // Asked for kernels that the provider does not have, such as another engine's MLA kernels. Its
-  // answers are kInterpolated at best and carry a larger spread. Must outlive the model.
-  const Provider* fallback_provider = nullptr;
+  // "" best of NCCL and the engine's own, "nccl", "custom": the engine's own.
+  std::string all_reduce_implementation;
+  std::string custom_all_reduce = "custom_vllm";  // the engine's own, as the tables name it
+  // Routing skew of an MoE. A table without rows of it answers from the nearest that it has, in the
+  // order balanced, uniform, power_law_1.01, power_law_1.2.
+  std::string moe_distribution = "power_law_1.01";
 };
 
-// Thread safe for concurrent calls. The provider, tables and machine must outlive it.
+// Thread safe for concurrent calls. Tables and machine must outlive it.
 class CostModel {
  public:
+  // Tables measured on this machine; either may be null.
   CostModel(const Machine& machine, const Provider* provider, const CollectiveTables* collectives,
             CostOptions options);
+  // Tables in the order in which they are asked. A kernel call is answered by the first that holds
+  // its family (its dtype and the dims that are not interpolated); if none does, by the nearest
+  // family of the first that has the kernel. Other architectures are asked only when no table of
+  // this one has the kernel. Answers of a sibling device or another provider are kInterpolated at
+  // best, those of another architecture kRoofline. Collectives: the first that has the curve, its
+  // bandwidth part scaled by the NVLink rates.
+  CostModel(const Machine& machine, std::vector<KernelSource> kernels,
+            std::vector<CollectiveSource> collectives, CostOptions options);
   ~CostModel();
   CostModel(CostModel&&) noexcept;
 
   // Throws std::invalid_argument for an unknown kernel, a missing or non-positive dim, a dtype that
-  // the device does not support, or a routing distribution that the provider does not have.
+  // the device does not support, or an unknown routing distribution.
   [[nodiscard]] Estimate kernel(const KernelOp& op) const;
   // Collective among the GPUs `ranks` (global ids on the machine); alone on the network.
   [[nodiscard]] Estimate collective(const CommOp& op, std::span<const int> ranks) const;
   [[nodiscard]] Estimate host(const HostOp& op) const;
   [[nodiscard]] Estimate price(const Plan& plan, const Op& op) const;
 
+  // What answered the kernels asked for so far, ascending; kernels that no table has are left out.
+  [[nodiscard]] std::vector<SourceUse> sources_used() const;
   [[nodiscard]] const Machine& machine() const;
   [[nodiscard]] const CostOptions& options() const;
 
@@ -153,5 +207,9 @@ std::vector<HeldOutError> held_out_errors(const Machine& machine, const Provider
                                           const CollectiveTables* collectives,
                                           double held_out_share = 0.1,
                                           HeldOutUnit unit = HeldOutUnit::kRow);
+// Error of tables that stand in for another device: every tenth row of `measured`, by the same
+// hash, is predicted from `stand_in` alone. Order as above; only kernels that both have.
+std::vector<HeldOutError> transfer_errors(const KernelSource& measured,
+                                          const KernelSource& stand_in);
 
 }  // namespace orrery

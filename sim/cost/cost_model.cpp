@@ -1,5 +1,10 @@
 #include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <mutex>
+#include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "sim/cost/collectives.h"
 #include "sim/cost/estimate_cache.h"
@@ -10,11 +15,17 @@ namespace orrery {
 namespace {
 
 // Relative standard deviations. Measured: repeated runs of one kernel. Nearest efficiency: outside
-// the measured hull, from shapes held out as a whole (docs/data.md). Another engine's kernel: the
-// vLLM, SGLang and TensorRT-LLM tables differ by about this on equal shapes.
+// the measured hull, from shapes held out as a whole (docs/data.md). Sibling: half of the 95th
+// percentile of the H100's rows predicted from the H200's. Another engine's kernel: the vLLM,
+// SGLang and TensorRT-LLM tables differ by about this on equal shapes.
 constexpr double kMeasuredSpread = 0.01;
 constexpr double kNearestSpread = 0.25;
+constexpr double kSiblingSpread = 0.1;
 constexpr double kOtherEngineSpread = 0.15;
+
+// Routing skews from the most even to the least.
+constexpr std::array<std::string_view, 4> kSkews = {"balanced", "uniform", "power_law_1.01",
+                                                    "power_law_1.2"};
 
 std::string names_of(const std::vector<DimSpec>& dims) {
   std::string text;
@@ -52,69 +63,102 @@ std::string_view to_text(LaunchMode mode) { return mode == LaunchMode::kEager ? 
 
 struct CostModel::Impl {
   const Machine& machine;
-  const Provider* provider;
-  const CollectiveTables* collectives;
+  std::vector<KernelSource> kernels;
+  std::vector<CollectiveSource> collectives;
   CostOptions options;
   EstimateCache cache;
+  std::mutex used_mutex;
+  std::set<SourceUse> used;
 
-  [[nodiscard]] Estimate compute(const KernelOp& op) const;
-  [[nodiscard]] std::optional<Estimate> from_provider(const Provider& source, const KernelOp& op,
-                                                      std::span<const std::int64_t> dims) const;
-  [[nodiscard]] int distribution_of(const KernelTable& table, const Provider& source) const;
+  Estimate compute(const KernelOp& op);
+  // Of one source; the prediction's basis and spread are lowered by its kinship.
+  [[nodiscard]] std::optional<Estimate> from_source(const KernelSource& source, const KernelOp& op,
+                                                    std::span<const std::int64_t> dims,
+                                                    bool& is_own_family) const;
 };
 
-int CostModel::Impl::distribution_of(const KernelTable& table, const Provider& source) const {
+namespace {
+
+// Index of the distribution `wanted`, or of the nearest that the table has.
+int distribution_of(const KernelTable& table, const std::string& wanted) {
   const std::vector<std::string>& known = table.distributions();
-  if (known.empty()) {
-    return 0;
+  const auto found = std::ranges::find(known, wanted);
+  if (known.empty() || found != known.end()) {
+    return static_cast<int>(found - known.begin());
   }
-  const auto found = std::ranges::find(known, options.moe_distribution);
-  if (found == known.end()) {
+  const auto skew = [](std::string_view name) { return std::ranges::find(kSkews, name); };
+  if (skew(wanted) == kSkews.end()) {
     std::string names;
-    for (const std::string& name : known) {
-      names += (names.empty() ? "" : ", ") + name;
+    for (const std::string_view name : kSkews) {
+      names += (names.empty() ? "" : ", ") + std::string(name);
     }
-    throw std::invalid_argument("provider " + source.name() + " has no routing distribution '" +
-                                options.moe_distribution + "'; it has " + names);
+    throw std::invalid_argument("unknown routing distribution '" + wanted + "'; expected one of " +
+                                names + ", or one of the table's");
   }
-  return static_cast<int>(found - known.begin());
+  const auto distance = [&](const std::string& name) {
+    return std::abs(skew(name) - skew(wanted));
+  };
+  return static_cast<int>(std::ranges::min_element(known, {}, distance) - known.begin());
 }
 
-std::optional<Estimate> CostModel::Impl::from_provider(const Provider& source, const KernelOp& op,
-                                                       std::span<const std::int64_t> dims) const {
-  const KernelTable* table = source.tables().table(op.kernel);
+}  // namespace
+
+std::optional<Estimate> CostModel::Impl::from_source(const KernelSource& source, const KernelOp& op,
+                                                     std::span<const std::int64_t> dims,
+                                                     bool& is_own_family) const {
+  const KernelTable* table = source.provider->tables().table(op.kernel);
   if (table == nullptr) {
     return std::nullopt;
   }
+  const int distribution = distribution_of(*table, options.moe_distribution);
   const std::optional<Prediction> found =
-      predict(*table, machine.device(), op.dtype, distribution_of(*table, source), dims);
+      predict(*table, *source.device, machine.device(), op.dtype, distribution, dims);
   if (!found) {
     return std::nullopt;
   }
+  is_own_family = found->is_own_family;
   Estimate estimate{.time = found->time, .basis = found->basis, .spread = kMeasuredSpread};
-  if (found->basis == Basis::kInterpolated) {
-    estimate.spread = work_model(op.kernel).spread;
-  } else if (found->basis == Basis::kRoofline) {
+  if (source.kinship != Kinship::kOwn) {
+    estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
+    estimate.spread = source.kinship == Kinship::kSibling ? kSiblingSpread : kOtherEngineSpread;
+  }
+  if (source.kinship >= Kinship::kOtherArchitecture) {
+    estimate.basis = Basis::kRoofline;
+  }
+  if (estimate.basis == Basis::kInterpolated) {
+    estimate.spread = std::max(estimate.spread, work_model(op.kernel).spread);
+  } else if (estimate.basis == Basis::kRoofline) {
     estimate.spread = std::max(kNearestSpread, work_model(op.kernel).spread);
   }
   return estimate;
 }
 
-Estimate CostModel::Impl::compute(const KernelOp& op) const {
+Estimate CostModel::Impl::compute(const KernelOp& op) {
   const KernelSpec& spec = kernel_spec(op.kernel);
   const std::vector<std::int64_t> dims = ordered_dims(spec, op);
   const FlopsPerSecond peak = peak_flops(machine.device(), arithmetic_dtype(op.kernel, op.dtype));
-  if (provider != nullptr) {
-    if (const auto estimate = from_provider(*provider, op, dims)) {
-      return *estimate;
+  std::optional<Estimate> answer;
+  std::size_t answered_by = 0;
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    // Another architecture only where this one has nothing.
+    if (answer && kernels[i].kinship >= Kinship::kOtherArchitecture &&
+        kernels[answered_by].kinship < Kinship::kOtherArchitecture) {
+      break;
+    }
+    bool is_own_family = false;
+    const std::optional<Estimate> found = from_source(kernels[i], op, dims, is_own_family);
+    if (found && (is_own_family || !answer)) {
+      answer = found;
+      answered_by = i;
+    }
+    if (found && is_own_family) {
+      break;
     }
   }
-  if (options.fallback_provider != nullptr) {
-    if (auto estimate = from_provider(*options.fallback_provider, op, dims)) {
-      estimate->basis = std::max(estimate->basis, Basis::kInterpolated);
-      estimate->spread = std::max(estimate->spread, kOtherEngineSpread);
-      return *estimate;
-    }
+  if (answer) {
+    const std::lock_guard lock(used_mutex);
+    used.insert({op.kernel, answered_by});
+    return *answer;
   }
   const WorkModel model = work_model(op.kernel);
   return {.time = work_model_time(model, work_of(op), peak, machine.device().hbm_bandwidth),
@@ -122,9 +166,34 @@ Estimate CostModel::Impl::compute(const KernelOp& op) const {
           .spread = std::max(kNearestSpread, model.spread)};
 }
 
+namespace {
+
+std::vector<KernelSource> own_source(const Machine& machine, const Provider* provider) {
+  if (provider == nullptr) {
+    return {};
+  }
+  return {{.provider = provider, .device = &machine.device()}};
+}
+
+std::vector<CollectiveSource> own_source(const Machine& machine, const CollectiveTables* tables) {
+  if (tables == nullptr) {
+    return {};
+  }
+  return {{.tables = tables, .nvlink_rate = machine.spec.nvlink_rate}};
+}
+
+}  // namespace
+
 CostModel::CostModel(const Machine& machine, const Provider* provider,
                      const CollectiveTables* collectives, CostOptions options)
-    : impl_(new Impl{machine, provider, collectives, std::move(options), {}}) {}
+    : CostModel(machine, own_source(machine, provider), own_source(machine, collectives),
+                std::move(options)) {}
+CostModel::CostModel(const Machine& machine, std::vector<KernelSource> kernels,
+                     std::vector<CollectiveSource> collectives, CostOptions options)
+    : impl_(new Impl{.machine = machine,
+                     .kernels = std::move(kernels),
+                     .collectives = std::move(collectives),
+                     .options = std::move(options)}) {}
 CostModel::~CostModel() = default;
 CostModel::CostModel(CostModel&&) noexcept = default;
 
@@ -149,16 +218,15 @@ Estimate CostModel::collective(const CommOp& op, std::span<const int> ranks) con
                                 std::to_string(op.bytes_per_rank.value()) +
                                 " bytes; expected more than 0");
   }
-  const CollectiveTables::Tables* tables =
-      impl_->collectives == nullptr ? nullptr : &impl_->collectives->tables();
-  if (tables != nullptr && impl_->machine.in_one_nvlink_domain(ranks)) {
+  const CollectiveCurves curves{impl_->collectives, impl_->machine.spec.nvlink_rate};
+  if (impl_->machine.in_one_nvlink_domain(ranks)) {
     const auto found =
-        measured_collective(*tables, op, static_cast<int>(ranks.size()), impl_->options);
+        measured_collective(curves, op, static_cast<int>(ranks.size()), impl_->options);
     if (found) {
       return *found;
     }
   }
-  return modelled_collective(impl_->machine, tables, op, ranks, impl_->options);
+  return modelled_collective(impl_->machine, curves, op, ranks, impl_->options);
 }
 
 Estimate CostModel::host(const HostOp& op) const {
@@ -191,6 +259,11 @@ Estimate CostModel::price(const Plan& plan, const Op& op) const {
     return collective(*comm_op, plan.ranks(op.ranks));
   }
   return host(std::get<HostOp>(op.body));
+}
+
+std::vector<SourceUse> CostModel::sources_used() const {
+  const std::lock_guard lock(impl_->used_mutex);
+  return {impl_->used.begin(), impl_->used.end()};
 }
 
 const Machine& CostModel::machine() const { return impl_->machine; }

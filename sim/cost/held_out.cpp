@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <stdexcept>
 
 #include "sim/cost/collectives.h"
@@ -63,11 +64,9 @@ std::vector<bool> dims_of_unit(const KernelSpec& spec, HeldOutUnit unit) {
   return counts;
 }
 
-void score_kernel(const Device& device, const std::filesystem::path& path, double share,
-                  HeldOutUnit unit, std::vector<HeldOutError>& results) {
-  const KernelRows rows = read_kernel_rows(path);
-  const std::vector<bool> counts = dims_of_unit(*rows.spec, unit);
-  const auto is_held_out = [&](std::int64_t row) {
+// Rows of the unit that the hash draws.
+std::function<bool(std::int64_t)> draw(const KernelRows& rows, double share, HeldOutUnit unit) {
+  return [&rows, share, counts = dims_of_unit(*rows.spec, unit)](std::int64_t row) {
     HashedShare hash;
     hash.add(static_cast<std::uint64_t>(rows.dtype[row]));
     hash.add(rows.distribution[row]);
@@ -79,18 +78,26 @@ void score_kernel(const Device& device, const std::filesystem::path& path, doubl
     }
     return hash.value() < share;
   };
-  const KernelTable known(rows, [&](std::int64_t row) { return !is_held_out(row); });
+}
+
+// What is predicted for row `row` of `rows`, if anything.
+using Predict = std::function<std::optional<Prediction>(std::int64_t row)>;
+
+// Errors of `predict` on the rows for which `is_scored`, by dtype.
+void score_rows(const KernelRows& rows, const Device& device,
+                const std::function<bool(std::int64_t)>& is_scored, const Predict& predicted,
+                std::vector<HeldOutError>& results) {
   // The answer of the full table: the fastest of the rows of a point, and not a host-bound one.
   const KernelTable all(rows);
   std::map<DType, Errors> errors;
   for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
-    if (rows.host_bound[row] != 0 || !is_held_out(row)) {
+    if (rows.host_bound[row] != 0 || !is_scored(row)) {
       continue;
     }
     const DType dtype = rows.dtype[row];
-    const int distribution = rows.distribution[row];
-    const auto truth = predict(all, device, dtype, distribution, rows.row_dims(row));
-    const auto guess = predict(known, device, dtype, distribution, rows.row_dims(row));
+    const auto truth =
+        predict(all, device, device, dtype, rows.distribution[row], rows.row_dims(row));
+    const auto guess = predicted(row);
     if (guess && truth && truth->basis == Basis::kMeasured) {
       errors[dtype].relative.push_back(guess->time / truth->time - 1);
     }
@@ -98,6 +105,18 @@ void score_kernel(const Device& device, const std::filesystem::path& path, doubl
   for (const auto& [dtype, scored] : errors) {
     results.push_back(scored.summary(std::string(rows.spec->name), std::string(to_text(dtype))));
   }
+}
+
+void score_kernel(const Device& device, const std::filesystem::path& path, double share,
+                  HeldOutUnit unit, std::vector<HeldOutError>& results) {
+  const KernelRows rows = read_kernel_rows(path);
+  const auto is_held_out = draw(rows, share, unit);
+  const KernelTable known(rows, [&](std::int64_t row) { return !is_held_out(row); });
+  const auto from_known = [&](std::int64_t row) {
+    return predict(known, device, device, rows.dtype[row], rows.distribution[row],
+                   rows.row_dims(row));
+  };
+  score_rows(rows, device, is_held_out, from_known, results);
 }
 
 void score_collectives(const CollectiveTables::Tables& tables, double share,
@@ -151,6 +170,35 @@ std::vector<HeldOutError> held_out_errors(const Machine& machine, const Provider
   }
   if (collectives != nullptr && unit == HeldOutUnit::kRow) {
     score_collectives(collectives->tables(), held_out_share, results);
+  }
+  return results;
+}
+
+std::vector<HeldOutError> transfer_errors(const KernelSource& measured,
+                                          const KernelSource& stand_in) {
+  constexpr double kShare = 0.1;
+  std::vector<HeldOutError> results;
+  for (const auto& [kernel, entry] : measured.provider->tables().entries) {
+    const KernelTable* table = stand_in.provider->tables().table(kernel);
+    if (table == nullptr) {
+      continue;
+    }
+    const KernelRows rows = read_kernel_rows(entry->path);
+    const auto from_stand_in = [&](std::int64_t row) -> std::optional<Prediction> {
+      int distribution = 0;
+      if (!rows.distributions.empty()) {
+        const auto& names = table->distributions();
+        const auto same = std::ranges::find(names, rows.distributions[rows.distribution[row]]);
+        if (same == names.end()) {
+          return std::nullopt;
+        }
+        distribution = static_cast<int>(same - names.begin());
+      }
+      return predict(*table, *stand_in.device, *measured.device, rows.dtype[row], distribution,
+                     rows.row_dims(row));
+    };
+    score_rows(rows, *measured.device, draw(rows, kShare, HeldOutUnit::kRow), from_stand_in,
+               results);
   }
   return results;
 }

@@ -4,229 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include "sim/cost/family_ratio.h"
+
 namespace orrery {
 namespace {
-
-using Node = std::array<int, kMaxAxes>;
-using Point = std::array<double, kMaxAxes>;
-
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-// Weight of a line that ends at the hole against one that passes through it, and of the error of
-// the next nodes on the line itself, where leaving a node out doubles the gap. Chosen on the
-// held-out rows of the H200 tables; those of the H100 confirm them.
-constexpr double kOneSided = 0.1;
-constexpr double kSameLine = 0.3;
-// Variance added to a line's own error: the scatter of the measurement itself, about 0.3 %.
-constexpr double kNoiseVariance = 1e-5;
-// Variance assumed of a line when no neighbour can judge it (10 %).
-constexpr double kUnknownVariance = 1e-2;
-
-struct Ratio {
-  double log = 0;
-  bool is_inside = true;  // bracketed by measurements on all sides
-};
-
-// A guess at a node from its own line along one axis.
-struct LineGuess {
-  double value = kNone;
-  bool is_bracketed = false;
-};
-
-class Interpolator {
- public:
-  Interpolator(const KernelTable& table, const Device& device, DType dtype)
-      : table_(table),
-        model_(work_model(table.spec().name)),
-        dtype_(dtype),
-        peak_(peak_flops(device, arithmetic_dtype(table.spec().name, dtype))),
-        bandwidth_(device.hbm_bandwidth) {
-    for (const DimSpec& dim : table.spec().dims) {
-      scratch_.push_back(Dim{.name = std::string(dim.name), .size = 1, .axis = {}});
-    }
-  }
-
-  // Work-model time of a call.
-  double model_time(std::span<const std::int64_t> dims) {
-    for (std::size_t i = 0; i < dims.size(); ++i) {
-      scratch_[i].size = dims[i];
-    }
-    return model_time_of_scratch();
-  }
-
-  // log(time / work-model time) of the family at `point`, clamped to the grid.
-  Ratio ratio_at(const Grid& grid, const Point& point);
-
- private:
-  double model_time_of_scratch() const {
-    return work_model_time(model_, table_.spec().work(dtype_, scratch_), peak_, bandwidth_).value();
-  }
-
-  double node_ratio(const Grid& grid, const Node& node);
-  LineGuess along(const Grid& grid, const Node& node, int axis);
-  // Mean square error of `axis` lines at the neighbours of `node`.
-  double line_variance(const Grid& grid, const Node& node, int axis);
-  Ratio fill(const Grid& grid, const Node& node);
-  double nearest(const Grid& grid, const Node& node);
-
-  const KernelTable& table_;
-  WorkModel model_;
-  DType dtype_;
-  FlopsPerSecond peak_;
-  BytesPerSecond bandwidth_;
-  Dims scratch_;
-};
-
-double Interpolator::node_ratio(const Grid& grid, const Node& node) {
-  const std::size_t index = grid.index(node);
-  double time = grid.time_s[index];
-  if (std::isnan(time) && grid.twin != nullptr && grid.host_bound[index]) {
-    time = grid.twin->time_s[index] * grid.twin_factor;
-  }
-  if (std::isnan(time)) {
-    return kNone;
-  }
-  const GridLayout& layout = table_.layout();
-  for (std::size_t i = 0; i < grid.dims.size(); ++i) {
-    scratch_[i].size = grid.dims[i];
-  }
-  for (int a = 0; a < layout.num_axes; ++a) {
-    scratch_[layout.axes[a]].size = grid.axes[a][node[a]];
-  }
-  if (grid.is_tied) {
-    scratch_[layout.tied].size = scratch_[layout.axes[layout.num_axes - 1]].size;
-  }
-  return std::log(time / model_time_of_scratch());
-}
-
-LineGuess Interpolator::along(const Grid& grid, const Node& node, int axis) {
-  const std::vector<std::int64_t>& values = grid.axes[axis];
-  const int size = static_cast<int>(values.size());
-  Node low = node;
-  Node high = node;
-  double low_ratio = kNone;
-  double high_ratio = kNone;
-  while (--low[axis] >= 0 && std::isnan(low_ratio)) {
-    low_ratio = node_ratio(grid, low);
-  }
-  while (++high[axis] < size && std::isnan(high_ratio)) {
-    high_ratio = node_ratio(grid, high);
-  }
-  if (std::isnan(low_ratio) || std::isnan(high_ratio)) {
-    return {std::isnan(low_ratio) ? high_ratio : low_ratio, false};
-  }
-  // Both loops step once past the node they found.
-  const auto low_value = static_cast<double>(values[low[axis] + 1]);
-  const auto high_value = static_cast<double>(values[high[axis] - 1]);
-  const double share = std::log(static_cast<double>(values[node[axis]]) / low_value) /
-                       std::log(high_value / low_value);
-  return {low_ratio + share * (high_ratio - low_ratio), true};
-}
-
-double Interpolator::line_variance(const Grid& grid, const Node& node, int axis) {
-  double sum = 0;
-  int count = 0;
-  for (int other = 0; other < kMaxAxes; ++other) {
-    for (const int step : {-1, 1}) {
-      Node neighbour = node;
-      neighbour[other] += step;
-      if (neighbour[other] < 0 || neighbour[other] >= static_cast<int>(grid.axes[other].size())) {
-        continue;
-      }
-      const double truth = node_ratio(grid, neighbour);
-      if (std::isnan(truth)) {
-        continue;
-      }
-      const LineGuess guess = along(grid, neighbour, axis);
-      if (!std::isnan(guess.value)) {
-        sum += (other == axis ? kSameLine : 1) * (truth - guess.value) * (truth - guess.value);
-        ++count;
-      }
-    }
-  }
-  return count == 0 ? kUnknownVariance : sum / count;
-}
-
-Ratio Interpolator::fill(const Grid& grid, const Node& node) {
-  double sum = 0;
-  double weights = 0;
-  bool is_inside = false;
-  for (int axis = 0; axis < kMaxAxes; ++axis) {
-    const LineGuess guess = along(grid, node, axis);
-    if (std::isnan(guess.value)) {
-      continue;
-    }
-    is_inside = is_inside || guess.is_bracketed;
-    const double weight =
-        (guess.is_bracketed ? 1.0 : kOneSided) / (line_variance(grid, node, axis) + kNoiseVariance);
-    sum += weight * guess.value;
-    weights += weight;
-  }
-  return weights > 0 ? Ratio{sum / weights, is_inside} : Ratio{nearest(grid, node), false};
-}
-
-double Interpolator::nearest(const Grid& grid, const Node& node) {
-  double best = kNone;
-  int best_distance = std::numeric_limits<int>::max();
-  Node at{};
-  for (at[0] = 0; at[0] < static_cast<int>(grid.axes[0].size()); ++at[0]) {
-    for (at[1] = 0; at[1] < static_cast<int>(grid.axes[1].size()); ++at[1]) {
-      for (at[2] = 0; at[2] < static_cast<int>(grid.axes[2].size()); ++at[2]) {
-        const int distance =
-            std::abs(at[0] - node[0]) + std::abs(at[1] - node[1]) + std::abs(at[2] - node[2]);
-        const double ratio = distance < best_distance ? node_ratio(grid, at) : kNone;
-        if (!std::isnan(ratio)) {
-          best = ratio;
-          best_distance = distance;
-        }
-      }
-    }
-  }
-  return best;
-}
-
-Ratio Interpolator::ratio_at(const Grid& grid, const Point& point) {
-  Node low{};
-  Node high{};
-  Point share{};
-  Ratio result;
-  for (int a = 0; a < table_.layout().num_axes; ++a) {
-    const std::vector<std::int64_t>& axis = grid.axes[a];
-    const auto above = std::ranges::lower_bound(
-        axis, point[a], {}, [](std::int64_t value) { return static_cast<double>(value); });
-    const int index = static_cast<int>(above - axis.begin());
-    if (above == axis.end()) {
-      low[a] = high[a] = index - 1;
-      result.is_inside = false;
-    } else if (static_cast<double>(*above) == point[a] || index == 0) {
-      low[a] = high[a] = index;
-      result.is_inside = result.is_inside && static_cast<double>(*above) == point[a];
-    } else {
-      low[a] = index - 1;
-      high[a] = index;
-      const auto below = static_cast<double>(axis[index - 1]);
-      share[a] = std::log(point[a] / below) / std::log(static_cast<double>(*above) / below);
-    }
-  }
-  for (int corner = 0; corner < (1 << kMaxAxes); ++corner) {
-    Node node{};
-    double weight = 1;
-    for (int a = 0; a < kMaxAxes; ++a) {
-      const bool is_high = (corner >> a & 1) != 0;
-      node[a] = is_high ? high[a] : low[a];
-      weight *= is_high ? share[a] : 1 - share[a];
-    }
-    if (weight == 0) {
-      continue;
-    }
-    Ratio value{node_ratio(grid, node), true};
-    if (std::isnan(value.log)) {
-      value = fill(grid, node);
-    }
-    result.log += weight * value.log;
-    result.is_inside = result.is_inside && value.is_inside;
-  }
-  return result;
-}
 
 // Octaves that another format counts for: more than any other difference.
 constexpr double kOtherFormat = 100;
@@ -244,15 +25,16 @@ double family_distance(const KernelTable::Key& a, const KernelTable::Key& b) {
 
 class Predictor {
  public:
-  Predictor(const KernelTable& table, const Device& device, DType dtype, int distribution,
-            std::span<const std::int64_t> dims)
+  Predictor(const KernelTable& table, const Device& measured_on, const Device& device, DType dtype,
+            int distribution, std::span<const std::int64_t> dims)
       : table_(table),
+        measured_on_(measured_on),
         device_(device),
         dtype_(stored_dtype(dtype)),
         distribution_(distribution),
         dims_(dims),
         family_dims_(dims.begin(), dims.end()),
-        interpolator_(table, device, dtype_) {
+        interpolator_(table, measured_on, dtype_) {
     for (int a = 0; a < table.layout().num_axes; ++a) {
       point_[a] = static_cast<double>(dims[table.layout().axes[a]]);
     }
@@ -269,6 +51,7 @@ class Predictor {
     const auto found = std::ranges::find(dims, name, &DimSpec::name);
     return found == dims.end() ? -1 : static_cast<int>(found - dims.begin());
   }
+  Seconds on_device(double time);
   void widen_window();
   bool move_to_empty_context();
   std::optional<Ratio> between_kv_heads();
@@ -276,14 +59,32 @@ class Predictor {
   std::optional<double> measured(const Grid& grid) const;
 
   const KernelTable& table_;
+  const Device& measured_on_;
   const Device& device_;
   DType dtype_;
   int distribution_;
   std::span<const std::int64_t> dims_;
   std::vector<std::int64_t> family_dims_;  // dims under which the family is looked up
-  Point point_{};
+  GridPoint point_{};
   Interpolator interpolator_;
 };
+
+// A measured or interpolated time moved to the device asked for. What it needs less than the work
+// model is an efficiency of the whole; what it needs more is latency and idle units, which a faster
+// memory does not shorten: it follows the work model at the new peak and the old bandwidth. On the
+// H100 predicted from the H200 this halves the error of scaling the whole time (docs/data.md).
+Seconds Predictor::on_device(double time) {
+  if (&device_ == &measured_on_) {
+    return Seconds(time);
+  }
+  const double there = interpolator_.model_time(dims_);
+  const double here = Interpolator(table_, device_, dtype_).model_time(dims_);
+  if (time <= there) {
+    return Seconds(time * here / there);
+  }
+  Interpolator other_peak(table_, device_, measured_on_.hbm_bandwidth, dtype_);
+  return Seconds(here + (time - there) * other_peak.model_time(dims_) / there);
+}
 
 // A window that covers everything is full attention.
 void Predictor::widen_window() {
@@ -327,7 +128,7 @@ bool Predictor::move_to_empty_context() {
 }
 
 std::optional<double> Predictor::measured(const Grid& grid) const {
-  Node node{};
+  std::array<int, kMaxAxes> node{};
   for (int a = 0; a < table_.layout().num_axes; ++a) {
     const std::vector<std::int64_t>& axis = grid.axes[a];
     const std::int64_t value = family_dims_[table_.layout().axes[a]];
@@ -394,7 +195,7 @@ std::optional<Ratio> Predictor::from_nearest_family() {
     return std::nullopt;
   }
   // The neighbour's ratio is to the work of its own format, since that is what was measured.
-  Interpolator neighbour(table_, device_, static_cast<DType>((*best_key)[0]));
+  Interpolator neighbour(table_, measured_on_, static_cast<DType>((*best_key)[0]));
   return Ratio{neighbour.ratio_at(*best, point_).log, false};
 }
 
@@ -406,29 +207,32 @@ std::optional<Prediction> Predictor::run() {
   if (grid != nullptr) {
     if (!is_equivalent) {
       if (const std::optional<double> time = measured(*grid)) {
-        return Prediction{Seconds(*time), Basis::kMeasured};
+        return Prediction{on_device(*time), Basis::kMeasured, true};
       }
     }
     ratio = interpolator_.ratio_at(*grid, point_);
   } else {
     ratio = between_kv_heads();
-    if (!ratio) {
-      ratio = from_nearest_family();
-    }
+  }
+  const bool is_own_family = ratio.has_value();
+  if (!ratio) {
+    ratio = from_nearest_family();
   }
   if (!ratio) {
     return std::nullopt;
   }
   const bool is_inside = ratio->is_inside && !is_equivalent;
-  return Prediction{Seconds(interpolator_.model_time(dims_) * std::exp(ratio->log)),
-                    is_inside ? Basis::kInterpolated : Basis::kRoofline};
+  const double time = interpolator_.model_time(dims_) * std::exp(ratio->log);
+  return Prediction{on_device(time), is_inside ? Basis::kInterpolated : Basis::kRoofline,
+                    is_own_family};
 }
 
 }  // namespace
 
-std::optional<Prediction> predict(const KernelTable& table, const Device& device, DType dtype,
-                                  int distribution, std::span<const std::int64_t> dims) {
-  return Predictor(table, device, dtype, distribution, dims).run();
+std::optional<Prediction> predict(const KernelTable& table, const Device& measured_on,
+                                  const Device& device, DType dtype, int distribution,
+                                  std::span<const std::int64_t> dims) {
+  return Predictor(table, measured_on, device, dtype, distribution, dims).run();
 }
 
 }  // namespace orrery

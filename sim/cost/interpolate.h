@@ -1,8 +1,6 @@
 #pragma once
 
-// Time of one kernel call from measured rows. Interpolated is log(time / work-model time), linearly
-// in the logarithms of the axes; where a grid has a hole, the hole is filled first from the lines
-// through it, each weighted by how well the same line would have predicted its neighbours.
+// Time of one kernel call from measured rows: which family answers, and on which device.
 
 #include <optional>
 
@@ -16,6 +14,7 @@ namespace orrery {
 struct Prediction {
   Seconds time;
   Basis basis = Basis::kRoofline;
+  bool is_own_family = false;  // from rows of the call's own family, or of two that bracket it
 };
 
 // `dims` in the order of the kernel's spec, `distribution` an index into table.distributions().
@@ -23,11 +22,12 @@ struct Prediction {
 //   * kInterpolated: it lies between rows of its family, or of two families that differ only in
 //     kv_heads and bracket it, or the only row is host bound and its fp8 twin stands in.
 //   * kRoofline: outside; the work model times the ratio at the nearest measured place. Prefill
-//   over
-//     cached context, when the table has none, takes the ratio of the square problem of equal work.
-// Empty when the table has no rows of that distribution. `device` supplies the peaks of the work
-// model. Thread safe.
-std::optional<Prediction> predict(const KernelTable& table, const Device& device, DType dtype,
-                                  int distribution, std::span<const std::int64_t> dims);
+//     over cached context, when the table has none, takes the ratio of the square problem of equal
+//     work.
+// Empty when the table has no rows of that distribution. The table was measured on `measured_on`;
+// the answer is for `device`. Thread safe.
+std::optional<Prediction> predict(const KernelTable& table, const Device& measured_on,
+                                  const Device& device, DType dtype, int distribution,
+                                  std::span<const std::int64_t> dims);
 
 }  // namespace orrery

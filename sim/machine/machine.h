@@ -18,7 +18,9 @@ namespace orrery {
 // One GPU as its data sheet has it. Each number's source stands in `sources` under the field's
 // name.
 struct Device {
-  std::string name;  // "h200-sxm"
+  std::string name;          // "h200-sxm"
+  std::string vendor;        // "nvidia"; empty: unknown
+  std::string architecture;  // "hopper": devices that share one run the same kernels
   Bytes hbm_capacity;
   BytesPerSecond hbm_bandwidth;
   std::map<DType, FlopsPerSecond> dense_flops;  // peak without sparsity; absent: not supported

@@ -1,42 +1,88 @@
 #include "sim/scenario/assembly.h"
 
 #include <algorithm>
+#include <iterator>
+#include <span>
+#include <utility>
 
 namespace orrery {
 
 namespace {
 
-Provider load_provider(const Scenario& scenario) {
-  return scenario.provider_directory.empty() ? Provider()
-                                             : Provider::load(scenario.provider_directory);
+std::vector<std::shared_ptr<const Provider>> load_providers(const Scenario& scenario) {
+  std::vector<std::shared_ptr<const Provider>> loaded;
+  for (const KernelDirectory& directory : scenario.kernel_tables) {
+    loaded.push_back(shared_provider(directory.path));
+  }
+  return loaded;
 }
 
-CollectiveTables load_collectives(const Scenario& scenario) {
-  return scenario.collectives_directory.empty()
-             ? CollectiveTables()
-             : CollectiveTables::load(scenario.collectives_directory);
+std::vector<std::shared_ptr<const CollectiveTables>> load_collectives(const Scenario& scenario) {
+  std::vector<std::shared_ptr<const CollectiveTables>> loaded;
+  for (const CollectiveDirectory& directory : scenario.collective_tables) {
+    loaded.push_back(shared_collectives(directory.path));
+  }
+  return loaded;
 }
 
-CostModel make_cost(const Scenario& scenario, const Machine& machine, const Provider& provider,
-                    const CollectiveTables& collectives, LaunchMode mode) {
+CostModel make_cost(const Scenario& scenario, const Machine& machine,
+                    std::span<const KernelDirectory> directories,
+                    std::span<const std::shared_ptr<const Provider>> providers,
+                    std::span<const std::shared_ptr<const CollectiveTables>> collectives,
+                    LaunchMode mode) {
+  std::vector<KernelSource> kernels;
+  for (std::size_t i = 0; i < directories.size(); ++i) {
+    kernels.push_back({.provider = providers[i].get(),
+                       .device = &directories[i].device,
+                       .kinship = directories[i].kinship});
+  }
+  std::vector<CollectiveSource> curves;
+  for (std::size_t i = 0; i < collectives.size(); ++i) {
+    curves.push_back({.tables = collectives[i].get(),
+                      .nvlink_rate = scenario.collective_tables[i].nvlink_rate,
+                      .is_own = scenario.collective_tables[i].is_own});
+  }
   CostOptions options;
   options.launch_mode = mode;
   options.host = scenario.engine_profile.host;
   options.all_reduce_implementation = scenario.engine_profile.all_reduce_implementation;
-  return at_key(scenario, "provider", [&] {
-    return CostModel(machine, scenario.provider_directory.empty() ? nullptr : &provider,
-                     scenario.collectives_directory.empty() ? nullptr : &collectives, options);
-  });
+  options.custom_all_reduce = scenario.engine_profile.custom_all_reduce;
+  options.moe_distribution = to_text(scenario.expert_load);
+  return {machine, std::move(kernels), std::move(curves), std::move(options)};
 }
 
 }  // namespace
 
 Assembly::Assembly(const Scenario& scenario)
     : machine_(at_key(scenario, "machine", [&] { return make_machine(scenario.machine_spec); })),
-      provider_(at_key(scenario, "provider", [&] { return load_provider(scenario); })),
+      kernel_directories_(scenario.kernel_tables),
+      providers_(at_key(scenario, "provider", [&] { return load_providers(scenario); })),
       collectives_(at_key(scenario, "machine", [&] { return load_collectives(scenario); })),
-      graph_cost_(make_cost(scenario, machine_, provider_, collectives_, LaunchMode::kGraph)),
-      eager_cost_(make_cost(scenario, machine_, provider_, collectives_, LaunchMode::kEager)) {}
+      graph_cost_(make_cost(scenario, machine_, kernel_directories_, providers_, collectives_,
+                            LaunchMode::kGraph)),
+      eager_cost_(make_cost(scenario, machine_, kernel_directories_, providers_, collectives_,
+                            LaunchMode::kEager)) {}
+
+std::vector<TableUse> Assembly::tables_used() const {
+  std::vector<SourceUse> uses = graph_cost_.sources_used();
+  std::ranges::copy(eager_cost_.sources_used(), std::back_inserter(uses));
+  std::ranges::sort(uses);
+  uses.erase(std::unique(uses.begin(), uses.end()), uses.end());
+  std::vector<TableUse> tables;
+  for (std::size_t i = 0; i < kernel_directories_.size(); ++i) {
+    const KernelDirectory& directory = kernel_directories_[i];
+    TableUse table{directory.provider, directory.device.name, directory.kinship, {}};
+    for (const SourceUse& use : uses) {
+      if (use.source_idx == i) {
+        table.kernels.push_back(use.kernel);
+      }
+    }
+    if (!table.kernels.empty()) {
+      tables.push_back(std::move(table));
+    }
+  }
+  return tables;
+}
 
 std::vector<std::int64_t> graph_batch_sizes(const Scenario& scenario) {
   const EngineProfile& profile = scenario.engine_profile;

@@ -4,6 +4,7 @@
 // moved, because the parts refer to each other.
 
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -28,11 +29,15 @@ class Assembly {
   // Kernels as nodes of a replayed CUDA graph, and launched one by one.
   [[nodiscard]] const CostModel& graph_cost() const { return graph_cost_; }
   [[nodiscard]] const CostModel& eager_cost() const { return eager_cost_; }
+  // The kernel tables that answered so far, in the order in which they are asked.
+  [[nodiscard]] std::vector<TableUse> tables_used() const;
 
  private:
   Machine machine_;
-  Provider provider_;
-  CollectiveTables collectives_;
+  std::vector<KernelDirectory> kernel_directories_;
+  // Shared with the other runs of the process (sim/cost/cost.h).
+  std::vector<std::shared_ptr<const Provider>> providers_;
+  std::vector<std::shared_ptr<const CollectiveTables>> collectives_;
   CostModel graph_cost_;
   CostModel eager_cost_;
 };

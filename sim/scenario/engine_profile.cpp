@@ -35,9 +35,10 @@ std::string_view to_text(MlaForm form) { return kMlaForms[static_cast<std::size_
 
 EngineProfile read_engine_profile(const std::filesystem::path& file) {
   const YamlNode root = read_yaml(file);
-  Reader reader(root, "",
-                {"name", "host", "async_scheduling", "launch_mode", "graph_batch_sizes",
-                 "graph_memory", "communication_buffers", "mla_form", "all_reduce"});
+  Reader reader(
+      root, "",
+      {"name", "host", "async_scheduling", "launch_mode", "graph_batch_sizes", "graph_memory",
+       "communication_buffers", "mla_form", "all_reduce", "custom_all_reduce"});
   EngineProfile profile;
   profile.name = reader.text("name");
   profile.host = read_host(reader.at("host"), profile.sources);
@@ -54,6 +55,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
   profile.mla_form = static_cast<MlaForm>(reader.choice("mla_form", kMlaForms));
   const std::size_t all_reduce = reader.choice("all_reduce", kAllReduce);
   profile.all_reduce_implementation = all_reduce == 0 ? "" : kAllReduce[all_reduce];
+  profile.custom_all_reduce = reader.text("custom_all_reduce");
   return profile;
 }
 

@@ -28,7 +28,8 @@ struct EngineProfile {
   Bytes graph_memory;           // per GPU
   Bytes communication_buffers;  // per GPU, when an instance has more than one
   MlaForm mla_form = MlaForm::kAuto;
-  std::string all_reduce_implementation;  // "" best of what is measured, else "nccl", "custom"
+  std::string all_reduce_implementation;  // "" best of both, else "nccl", "custom": its own
+  std::string custom_all_reduce;          // its own as the collective tables name it
   std::map<std::string, std::string> sources;
 };
 

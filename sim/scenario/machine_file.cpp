@@ -58,12 +58,14 @@ std::string known(const std::string& found, const std::vector<std::string>& name
 
 Device read_device(const std::filesystem::path& file) {
   const YamlNode root = read_yaml(file);
-  Reader reader(
-      root, "",
-      {"name", "hbm_capacity", "hbm_bandwidth", "dense_flops", "num_sms", "tdp", "usd_per_hour"});
+  Reader reader(root, "",
+                {"name", "vendor", "architecture", "hbm_capacity", "hbm_bandwidth", "dense_flops",
+                 "num_sms", "tdp", "usd_per_hour"});
   Device device;
   reader.collect_sources(&device.sources);
   device.name = reader.text("name");
+  device.vendor = reader.text("vendor");
+  device.architecture = reader.text("architecture");
   device.hbm_capacity = reader.bytes("hbm_capacity");
   device.hbm_bandwidth = reader.bytes_per_second("hbm_bandwidth");
   device.dense_flops = read_dense_flops(reader.at("dense_flops"), device.sources);

@@ -154,7 +154,7 @@ std::string summary_json(const RunResult& result) {
     warnings += (warnings.empty() ? "" : ", ") + json_string(warning);
   }
   JsonObject origin;
-  for (const auto& [name, text] : provenance(result.scenario)) {
+  for (const auto& [name, text] : provenance(result.scenario, result.tables_used)) {
     origin.text(name, text);
   }
   JsonObject summary = JsonObject::block();

@@ -35,7 +35,8 @@ std::string revision(const std::filesystem::path& root) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scenario) {
+std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scenario,
+                                                            std::span<const TableUse> tables) {
   std::vector<std::pair<std::string, std::string>> found;
   const auto add = [&](const std::string& name, const std::string& text) {
     if (!text.empty()) found.emplace_back(name, text);
@@ -43,8 +44,14 @@ std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scen
   add("orrery_version", ORRERY_VERSION);
   add("revision", revision(scenario.paths.root));
   add("provider", scenario.provider);
-  const std::filesystem::path meta = scenario.provider_directory / "meta.yaml";
-  if (scenario.provider_directory.empty() || !std::filesystem::exists(meta)) return found;
+  std::string used;
+  for (const TableUse& use : tables) {
+    used += (used.empty() ? "" : "; ") + to_text(use);
+  }
+  add("kernel_tables", used);
+  if (scenario.kernel_tables.empty()) return found;
+  const std::filesystem::path meta = scenario.kernel_tables.front().path / "meta.yaml";
+  if (!std::filesystem::exists(meta)) return found;
   const YamlNode node = read_yaml(meta);
   for (const char* key : {"source_repository", "licence", "copyright"}) {
     const YamlNode* value = node.find(key);

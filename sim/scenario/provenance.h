@@ -3,16 +3,19 @@
 // What a run's numbers rest on, for its summary and report: the revision of the simulator and the
 // origin and licence of the measured tables.
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "sim/scenario/run.h"
 #include "sim/scenario/scenario.h"
 
 namespace orrery {
 
 // (name, text) pairs in a fixed order; entries that are not known are left out. The revision is
-// read from the checkout's .git, the tables' origin from the provider's meta.yaml.
-std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scenario);
+// read from the checkout's .git, the tables' origin from the meta.yaml of the nearest tables.
+std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scenario,
+                                                            std::span<const TableUse> tables);
 
 }  // namespace orrery

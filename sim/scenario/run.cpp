@@ -65,13 +65,38 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
                        " is more than the " + std::to_string(positions) +
                        " positions that the model was trained for");
   }
-  if (scenario.provider_directory.empty()) {
+  if (scenario.kernel_tables.empty()) {
     warnings.emplace_back("provider none: every kernel stands on its roofline, none is measured");
+  }
+  if (ranks > 1 && !scenario.collective_tables.empty() &&
+      !scenario.collective_tables.front().is_own) {
+    warnings.push_back("no collectives are measured on " + scenario.machine_spec.name +
+                       ": within a node those of " + scenario.collective_tables.front().machine +
+                       " stand in, scaled to its NVLink rate");
   }
   return warnings;
 }
 
+// Which tables answered instead of the provider's own of this device.
+void warn_of_stand_ins(RunResult& result) {
+  const std::string own =
+      result.scenario.provider + " has no rows on " + result.scenario.machine_spec.device.name;
+  for (const TableUse& use : result.tables_used) {
+    if (use.kinship != Kinship::kOwn) {
+      result.warnings.push_back(own + " for some calls: " + to_text(use));
+    }
+  }
+}
+
 }  // namespace
+
+std::string to_text(const TableUse& use) {
+  std::string text;
+  for (const std::string& kernel : use.kernels) {
+    text += (text.empty() ? "" : ", ") + kernel;
+  }
+  return text + " from " + use.provider + " on " + use.device;
+}
 
 RunResult run_scenario(const Scenario& scenario, const Progress& progress) {
   RunResult result;
@@ -96,6 +121,8 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress) {
   const StepLevel level = num_ranks(scenario.mesh) <= kMaxRanksShown ? StepLevel::kAllRanks
                                                                      : StepLevel::kRepresentative;
   result.step = simulate_step(assembly, scenario, batch, level);
+  result.tables_used = assembly.tables_used();
+  warn_of_stand_ins(result);
   return result;
 }
 

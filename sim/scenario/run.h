@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/cost/cost.h"
 #include "sim/des/simulate.h"
 #include "sim/model/model.h"
 #include "sim/plan/plan.h"
@@ -36,6 +37,16 @@ struct StepResult {
   std::vector<StepShare> shares;  // longest first
 };
 
+// Kernels that one provider's table of one device answered (some calls of).
+struct TableUse {
+  std::string provider;
+  std::string device;
+  Kinship kinship = Kinship::kOwn;
+  std::vector<std::string> kernels;  // ascending
+};
+// "gemm, moe from vllm-0.24.0 on h200-sxm".
+std::string to_text(const TableUse& use);
+
 struct RunResult {
   Scenario scenario;
   ServiceResult service;
@@ -43,6 +54,7 @@ struct RunResult {
   MemoryBudget memory;
   int num_gpus = 0;
   std::vector<std::string> warnings;
+  std::vector<TableUse> tables_used;
 };
 
 // Throws ScenarioError where the scenario asks for something impossible (a model that does not fit,

@@ -17,6 +17,8 @@ namespace {
 constexpr std::array<std::string_view, 3> kRouters = {"round_robin", "least_loaded",
                                                       "prefix_aware"};
 constexpr std::array<std::string_view, 2> kExpertComms = {"all_to_all", "all_gather"};
+constexpr std::array<std::string_view, 4> kExpertLoads = {"balanced", "uniform", "power_law_1.01",
+                                                          "power_law_1.2"};
 constexpr std::string_view kNoProvider = "none";
 constexpr std::string_view kMedianDecode = "median_decode";
 
@@ -53,7 +55,8 @@ std::filesystem::path required_file(const Reader& reader, std::string_view key,
 void read_model_part(const YamlNode& node, const std::filesystem::path& directory,
                      Scenario& scenario) {
   const Reader reader(
-      node, "model", {"config", "weights", "expert_weights", "activations", "kv_cache", "lm_head"});
+      node, "model",
+      {"config", "weights", "expert_weights", "activations", "kv_cache", "lm_head", "expert_load"});
   scenario.model = reader.text("config");
   const std::filesystem::path models = scenario.paths.root / "models";
   std::filesystem::path file;
@@ -78,6 +81,37 @@ void read_model_part(const YamlNode& node, const std::filesystem::path& director
   format("activations", scenario.precision.activations);
   format("kv_cache", scenario.precision.kv_cache);
   format("lm_head", scenario.precision.lm_head);
+  if (reader.has("expert_load")) {
+    scenario.expert_load = static_cast<ExpertLoad>(reader.choice("expert_load", kExpertLoads));
+  }
+}
+
+// provider: NAME of tables on any device of the vendor, a path to tables of this device, or none.
+void read_provider(const Reader& root, const std::filesystem::path& directory,
+                   const std::filesystem::path& topologies, Scenario& scenario) {
+  scenario.provider = root.text("provider");
+  if (scenario.provider == kNoProvider) {
+    return;
+  }
+  const Device& device = scenario.machine_spec.device;
+  std::filesystem::path own;
+  std::vector<std::string> known = usable_providers(topologies, device);
+  bool is_known = std::ranges::find(known, scenario.provider) != known.end();
+  if (is_path(scenario.provider)) {
+    own = resolve_path(scenario.provider, directory, scenario.paths.root);
+    is_known = std::filesystem::is_directory(own);
+  }
+  if (!is_known) {
+    known.emplace_back(kNoProvider);
+    root.fail("provider", unknown_name("provider of " + device.name, scenario.provider, known));
+  }
+  scenario.kernel_tables = kernel_directories(
+      topologies, own.empty() ? scenario.provider : own.filename().string(), device);
+  if (!own.empty()) {
+    scenario.kernel_tables.insert(
+        scenario.kernel_tables.begin(),
+        {.path = own, .provider = own.filename().string(), .device = device});
+  }
 }
 
 // machine: NAME, or {name: NAME, num_gpus: N} where the topology can have any size.
@@ -100,7 +134,6 @@ void read_machine_part(const Reader& root, const std::filesystem::path& director
   }
   MachineFile machine = read_machine(file, topologies);
   scenario.machine_spec = std::move(machine.spec);
-  scenario.collectives_directory = std::move(machine.collectives_directory);
   if (is_mapping && reader.has("num_gpus")) {
     scenario.machine_spec.num_gpus = static_cast<int>(reader.integer("num_gpus", 1, 10'000));
   }
@@ -110,20 +143,9 @@ void read_machine_part(const Reader& root, const std::filesystem::path& director
     fail_at(node.where, std::string("machine: ") + error.what());
   }
 
-  scenario.provider = root.text("provider");
-  if (scenario.provider == kNoProvider) {
-    return;
-  }
-  scenario.provider_directory =
-      is_path(scenario.provider) ? resolve_path(scenario.provider, directory, scenario.paths.root)
-                                 : machine.device_directory / scenario.provider;
-  if (scenario.provider_directory.empty() ||
-      !std::filesystem::is_directory(scenario.provider_directory)) {
-    std::vector<std::string> known = provider_names(machine.device_directory);
-    known.emplace_back(kNoProvider);
-    root.fail("provider", unknown_name("provider of " + scenario.machine_spec.device.name,
-                                       scenario.provider, known));
-  }
+  scenario.collective_tables =
+      collective_directories(topologies, scenario.machine_spec, machine.collectives_directory);
+  read_provider(root, directory, topologies, scenario);
 }
 
 void read_placement(const YamlNode& node, Scenario& scenario) {
@@ -287,6 +309,8 @@ std::string chosen_step_yaml(const Batch& batch) {
 
 }  // namespace
 
+std::string_view to_text(ExpertLoad load) { return kExpertLoads[static_cast<std::size_t>(load)]; }
+
 Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& paths,
                        const std::vector<std::string>& overrides) {
   YamlNode root_node = read_yaml(file);
@@ -346,7 +370,8 @@ std::string to_yaml(const Scenario& scenario) {
                : std::string()) +
           "\n  activations: " + std::string(to_text(precision.activations)) +
           "\n  kv_cache: " + std::string(to_text(precision.kv_cache)) +
-          "\n  lm_head: " + std::string(to_text(precision.lm_head)) + "\n";
+          "\n  lm_head: " + std::string(to_text(precision.lm_head)) +
+          "\n  expert_load: " + std::string(to_text(scenario.expert_load)) + "\n";
   text += "machine: {name: " + quoted_yaml(scenario.machine) +
           ", num_gpus: " + number(scenario.machine_spec.num_gpus) + "}\n";
   text += "provider: " + quoted_yaml(scenario.provider) + "\n";

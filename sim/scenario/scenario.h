@@ -16,6 +16,7 @@
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
 #include "sim/scenario/engine_profile.h"
+#include "sim/scenario/measured_tables.h"
 #include "sim/scenario/reader.h"
 #include "sim/scenario/workload.h"
 #include "sim/serve/router.h"
@@ -29,12 +30,18 @@ struct ProjectPaths {
   std::filesystem::path root;  // holds models/, topologies/, scenarios/, data/
 };
 
+// How evenly tokens choose experts, as the benchmarks of the tables name it: every expert the same,
+// at random, or with a share falling as a power of its rank.
+enum class ExpertLoad : std::uint8_t { kBalanced, kUniform, kPowerLaw101, kPowerLaw12 };
+std::string_view to_text(ExpertLoad load);  // "balanced", "uniform", "power_law_1.01", ...
+
 struct Scenario {
   std::string name;  // the file's stem
   std::string question;
 
   std::string model;  // name or path
   Precision precision;
+  ExpertLoad expert_load = ExpertLoad::kPowerLaw101;
   std::string machine;
   std::string provider;
   int replicas = 1;
@@ -54,8 +61,10 @@ struct Scenario {
   ModelConfig model_config;
   MachineSpec machine_spec;
   EngineProfile engine_profile;
-  std::filesystem::path provider_directory;     // empty for "none": roofline only
-  std::filesystem::path collectives_directory;  // empty: the machine has no measured collectives
+  // Measured tables in the order in which they are asked. No kernel tables with provider "none":
+  // roofline only.
+  std::vector<KernelDirectory> kernel_tables;
+  std::vector<CollectiveDirectory> collective_tables;
 
   // Where each top-level key stands, for errors that show only when the scenario runs.
   std::map<std::string, Location> where;

@@ -91,8 +91,8 @@ TEST(Collectives, MoreGpusThanMeasuredAreModelled) {
 }
 
 constexpr const char* kCustomAndNccl =
-    "custom,1,graph,bf16,4,1024,5\ncustom,1,eager,bf16,4,1024,21\n"
-    "custom,1,graph,bf16,4,4096,60\ncustom,1,eager,bf16,4,4096,70\n"
+    "custom_vllm,1,graph,bf16,4,1024,5\ncustom_vllm,1,eager,bf16,4,1024,21\n"
+    "custom_vllm,1,graph,bf16,4,4096,60\ncustom_vllm,1,eager,bf16,4,4096,70\n"
     "nccl,1,unspecified,fp16,4,1024,10\nnccl,1,unspecified,fp16,4,4096,40\n";
 
 TEST(Collectives, AllReduceTakesTheFasterImplementation) {
@@ -108,6 +108,48 @@ TEST(Collectives, AllReduceImplementationCanBeFixed) {
   options.all_reduce_implementation = "nccl";
   EXPECT_NEAR(price("all_reduce.csv", kCustomAndNccl, small, 4, options).time.value(), 10e-6,
               1e-15);
+}
+
+TEST(Collectives, AnEngineTakesItsOwnImplementationAndNoOthers) {
+  // 5 us is vLLM's kernel; TensorRT-LLM's is not measured here, so NCCL's 10 us stand.
+  const CommOp small = comm(CollectiveKind::kAllReduce, 1024);
+  CostOptions options;
+  for (const std::string choice : {"", "custom"}) {
+    options.all_reduce_implementation = choice;
+    options.custom_all_reduce = "custom_vllm";
+    EXPECT_NEAR(price("all_reduce.csv", kCustomAndNccl, small, 4, options).time.value(), 5e-6,
+                1e-15);
+    options.custom_all_reduce = "custom_trtllm";
+    EXPECT_NEAR(price("all_reduce.csv", kCustomAndNccl, small, 4, options).time.value(), 10e-6,
+                1e-15);
+  }
+}
+
+// Price on a node of `rate` with the tables of another of 450 GB/s.
+Estimate transferred(double rate, const CommOp& op) {
+  const TableDirectory directory;
+  directory.write("all_reduce.csv", std::string(kHeader) + kTwoPoints);
+  const CollectiveTables tables = CollectiveTables::load(directory.path());
+  MachineSpec spec = node_spec();
+  spec.nvlink_rate = BytesPerSecond(rate);
+  const Machine machine = make_machine(spec);
+  const CostModel cost(machine, {}, {{&tables, BytesPerSecond(450e9), false}}, {});
+  return cost.collective(op, first_ranks(4));
+}
+
+TEST(Collectives, AnotherMachinesCurveKeepsItsLatencyAndScalesItsBandwidth) {
+  // 10 us at the smallest size stay; the 30 us beyond it take 450/300 as long: 10 + 45 us.
+  const Estimate slower = transferred(300e9, comm(CollectiveKind::kAllReduce, 4096));
+  EXPECT_NEAR(slower.time.value(), 55e-6, 1e-15);
+  EXPECT_EQ(slower.basis, Basis::kRoofline);
+  const Estimate small = transferred(300e9, comm(CollectiveKind::kAllReduce, 1024));
+  EXPECT_NEAR(small.time.value(), 10e-6, 1e-15);
+}
+
+TEST(Collectives, AnotherMachinesCurveAtTheSameRateIsInterpolated) {
+  const Estimate same = transferred(450e9, comm(CollectiveKind::kAllReduce, 4096));
+  EXPECT_NEAR(same.time.value(), 40e-6, 1e-15);
+  EXPECT_EQ(same.basis, Basis::kInterpolated);
 }
 
 TEST(Collectives, EagerRowsHoldTheHostsTimeForBothImplementations) {

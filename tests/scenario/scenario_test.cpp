@@ -95,7 +95,7 @@ TEST_F(ScenarioTest, placement_and_engine_keys_reach_their_fields_and_come_back)
   EXPECT_EQ(scenario.mesh.expert_comm, ExpertComm::kAllGather);
   EXPECT_EQ(scenario.machine_spec.num_gpus, 320);
   EXPECT_FALSE(scenario.engine.scheduler_reserve_full_isl);
-  EXPECT_TRUE(scenario.provider_directory.empty());
+  EXPECT_TRUE(scenario.kernel_tables.empty());
   const Scenario again = load_scenario(write("b.yaml", to_yaml(scenario)), kPaths);
   EXPECT_EQ(again.mesh, scenario.mesh);
   EXPECT_EQ(again.machine_spec.num_gpus, 320);

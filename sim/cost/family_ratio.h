@@ -1,0 +1,63 @@
+#pragma once
+
+// Ratio of measured time to work model between the rows of one family: log(time / work-model time)
+// is interpolated linearly in the logarithms of the axes. A hole of the grid is filled first from
+// the lines through it, each weighted by how well the same line would have predicted its
+// neighbours.
+
+#include <array>
+#include <span>
+
+#include "sim/cost/kernel_table.h"
+#include "sim/cost/roofline.h"
+#include "sim/machine/machine.h"
+
+namespace orrery {
+
+using GridPoint = std::array<double, kMaxAxes>;
+
+struct Ratio {
+  double log = 0;
+  bool is_inside = true;  // bracketed by measurements on all sides
+};
+
+// Not thread safe; made for one call.
+class Interpolator {
+ public:
+  // Work model of `device`, with `bandwidth` in place of its own.
+  Interpolator(const KernelTable& table, const Device& device, BytesPerSecond bandwidth,
+               DType dtype);
+  Interpolator(const KernelTable& table, const Device& device, DType dtype)
+      : Interpolator(table, device, device.hbm_bandwidth, dtype) {}
+
+  // Work-model time of a call, in seconds.
+  double model_time(std::span<const std::int64_t> dims);
+
+  // log(time / work-model time) of the family at `point`, clamped to the grid.
+  Ratio ratio_at(const Grid& grid, const GridPoint& point);
+
+ private:
+  using Node = std::array<int, kMaxAxes>;
+  // A guess at a node from its own line along one axis; NaN where the line has no other node.
+  struct LineGuess {
+    double value = 0;
+    bool is_bracketed = false;
+  };
+
+  [[nodiscard]] double model_time_of_scratch() const;
+  double node_ratio(const Grid& grid, const Node& node);
+  LineGuess along(const Grid& grid, const Node& node, int axis);
+  // Mean square error of `axis` lines at the neighbours of `node`.
+  double line_variance(const Grid& grid, const Node& node, int axis);
+  Ratio fill(const Grid& grid, const Node& node);
+  double nearest(const Grid& grid, const Node& node);
+
+  const KernelTable& table_;
+  WorkModel model_;
+  DType dtype_;
+  FlopsPerSecond peak_;
+  BytesPerSecond bandwidth_;
+  Dims scratch_;
+};
+
+}  // namespace orrery

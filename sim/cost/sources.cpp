@@ -1,0 +1,75 @@
+// Which measured tables stand in for others, and tables that are shared by all runs of a process.
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "sim/cost/cost.h"
+
+namespace orrery {
+namespace {
+
+// A directory's newest CSV file, so that tables that changed on disk are read again.
+std::filesystem::file_time_type newest_table(const std::filesystem::path& directory) {
+  auto newest = std::filesystem::file_time_type::min();
+  std::error_code error;  // `load` reports a directory that cannot be read
+  for (const auto& file : std::filesystem::directory_iterator(directory, error)) {
+    if (file.path().extension() == ".csv") {
+      newest = std::max(newest, file.last_write_time());
+    }
+  }
+  return newest;
+}
+
+template <typename Tables>
+std::shared_ptr<const Tables> shared(const std::filesystem::path& directory) {
+  using Key = std::pair<std::filesystem::path, std::filesystem::file_time_type>;
+  static std::mutex mutex;
+  static std::map<Key, std::shared_ptr<const Tables>> loaded;
+  const std::filesystem::path canonical = std::filesystem::weakly_canonical(directory);
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<const Tables>& tables = loaded[{canonical, newest_table(canonical)}];
+  if (tables == nullptr) {
+    tables = std::make_shared<const Tables>(Tables::load(canonical));
+  }
+  return tables;
+}
+
+double log_ratio(double a, double b) { return std::abs(std::log(a / b)); }
+
+}  // namespace
+
+std::shared_ptr<const Provider> shared_provider(const std::filesystem::path& directory) {
+  return shared<Provider>(directory);
+}
+
+std::shared_ptr<const CollectiveTables> shared_collectives(const std::filesystem::path& directory) {
+  return shared<CollectiveTables>(directory);
+}
+
+Kinship kinship(std::string_view provider, const Device& device, std::string_view measured_provider,
+                const Device& measured_on) {
+  const bool is_asked = provider == measured_provider;
+  if (device.name == measured_on.name) {
+    return is_asked ? Kinship::kOwn : Kinship::kOtherProvider;
+  }
+  if (!device.architecture.empty() && device.architecture == measured_on.architecture) {
+    return is_asked ? Kinship::kSibling : Kinship::kOtherProviderOnSibling;
+  }
+  if (!device.vendor.empty() && device.vendor == measured_on.vendor) {
+    return is_asked ? Kinship::kOtherArchitecture : Kinship::kOtherProviderAndArchitecture;
+  }
+  return Kinship::kNone;
+}
+
+double device_distance(const Device& a, const Device& b) {
+  const auto peak = [](const Device& device) {
+    const auto found = device.dense_flops.find(DType::kBf16);
+    return found == device.dense_flops.end() ? 1.0 : found->second.value();
+  };
+  return log_ratio(peak(a), peak(b)) + log_ratio(a.hbm_bandwidth.value(), b.hbm_bandwidth.value());
+}
+
+}  // namespace orrery

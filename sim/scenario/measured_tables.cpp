@@ -1,0 +1,114 @@
+#include "sim/scenario/measured_tables.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "sim/scenario/machine_file.h"
+
+namespace orrery {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_table(const fs::path& directory) {
+  std::error_code error;  // a directory that is not there has none
+  const fs::directory_iterator files(directory, error);
+  return std::any_of(begin(files), end(files),
+                     [](const auto& file) { return file.path().extension() == ".csv"; });
+}
+
+// Directories right below `directory`, ascending.
+std::vector<fs::path> folders(const fs::path& directory) {
+  std::vector<fs::path> found;
+  std::error_code error;  // a directory that is not there has none
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (entry.is_directory()) {
+      found.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+// Every provider's directory with the device that it was measured on.
+std::vector<KernelDirectory> all_kernel_directories(const fs::path& topologies) {
+  std::vector<KernelDirectory> found;
+  for (const fs::path& device_directory : folders(topologies / "devices")) {
+    std::vector<fs::path> providers = folders(device_directory);
+    std::erase_if(providers, [](const fs::path& path) { return !has_table(path); });
+    if (providers.empty()) {
+      continue;
+    }
+    const Device device = read_device(device_directory / "device.yaml");
+    for (fs::path& path : providers) {
+      std::string name = path.filename().string();
+      found.push_back({.path = std::move(path), .provider = std::move(name), .device = device});
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<KernelDirectory> kernel_directories(const fs::path& topologies,
+                                                std::string_view provider, const Device& device) {
+  std::vector<KernelDirectory> found = all_kernel_directories(topologies);
+  for (KernelDirectory& directory : found) {
+    directory.kinship = kinship(provider, device, directory.provider, directory.device);
+  }
+  std::erase_if(
+      found, [](const KernelDirectory& directory) { return directory.kinship == Kinship::kNone; });
+  const auto order = [&](const KernelDirectory& directory) {
+    return std::tuple(directory.kinship, device_distance(device, directory.device),
+                      directory.device.name, directory.provider);
+  };
+  std::ranges::sort(found, {}, order);
+  return found;
+}
+
+std::vector<std::string> usable_providers(const fs::path& topologies, const Device& device) {
+  std::set<std::string> names;
+  for (const KernelDirectory& directory : all_kernel_directories(topologies)) {
+    if (kinship(directory.provider, device, directory.provider, directory.device) !=
+        Kinship::kNone) {
+      names.insert(directory.provider);
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
+std::vector<CollectiveDirectory> collective_directories(const fs::path& topologies,
+                                                        const MachineSpec& spec,
+                                                        const fs::path& own) {
+  std::vector<std::pair<std::tuple<double, double, std::string>, CollectiveDirectory>> others;
+  for (const fs::path& path : folders(topologies)) {
+    const fs::path file = path.string() + ".yaml";
+    if (path == own || !has_table(path) || !fs::exists(file)) {
+      continue;
+    }
+    const MachineSpec other = read_machine(file, topologies).spec;
+    if (kinship("", spec.device, "", other.device) == Kinship::kNone ||
+        !(spec.nvlink_rate.value() > 0 && other.nvlink_rate.value() > 0)) {
+      continue;
+    }
+    others.push_back(
+        {{std::abs(std::log(spec.nvlink_rate / other.nvlink_rate)),
+          device_distance(spec.device, other.device), other.name},
+         {.path = path, .machine = other.name, .nvlink_rate = other.nvlink_rate, .is_own = false}});
+  }
+  std::ranges::sort(others, {}, [](const auto& item) { return item.first; });
+  std::vector<CollectiveDirectory> found;
+  if (!own.empty()) {
+    found.push_back({.path = own, .machine = spec.name, .nvlink_rate = spec.nvlink_rate});
+  }
+  for (auto& [order, directory] : others) {
+    found.push_back(std::move(directory));
+  }
+  return found;
+}
+
+}  // namespace orrery

@@ -1,0 +1,49 @@
+#pragma once
+
+// Which directories of measured tables a run draws on, nearest first: the provider on the device of
+// the machine, then what may stand in for it (Kinship in sim/cost/cost.h).
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/cost/cost.h"
+#include "sim/machine/machine.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+struct KernelDirectory {
+  std::filesystem::path path;
+  std::string provider;
+  Device device;  // on which it was measured
+  Kinship kinship = Kinship::kOwn;
+};
+
+struct CollectiveDirectory {
+  std::filesystem::path path;
+  std::string machine;
+  BytesPerSecond nvlink_rate;
+  bool is_own = true;
+};
+
+// Tables below <topologies>/devices that can answer for `provider` on `device`, in the order of
+// their kinship, then of the devices' distance, then by name. Throws ScenarioError on a malformed
+// device.yaml.
+std::vector<KernelDirectory> kernel_directories(const std::filesystem::path& topologies,
+                                                std::string_view provider, const Device& device);
+
+// Names under which a provider may be asked for on `device`: those measured on a device of the same
+// vendor, ascending.
+std::vector<std::string> usable_providers(const std::filesystem::path& topologies,
+                                          const Device& device);
+
+// Collective tables for `spec`: `own` unless it is empty, then those of machines whose devices are
+// of the same vendor, by the ratio of the NVLink rates, then the devices' distance, then by name.
+// Throws ScenarioError on a malformed machine file.
+std::vector<CollectiveDirectory> collective_directories(const std::filesystem::path& topologies,
+                                                        const MachineSpec& spec,
+                                                        const std::filesystem::path& own);
+
+}  // namespace orrery
