@@ -14,19 +14,41 @@ constexpr std::array<std::string_view, 4> kMlaForms = {"auto", "absorbed", "expa
 constexpr std::array<std::string_view, 2> kLaunchModes = {"eager", "graph"};
 constexpr std::array<std::string_view, 3> kAllReduce = {"best", "nccl", "custom"};
 
-HostCosts read_host(const YamlNode& node, std::map<std::string, std::string>& sources) {
-  Reader reader(node, "host", {"eager_launch", "graph_node", "d2h_sync", "scheduler", "sampling"});
-  std::map<std::string, std::string> own;
-  reader.collect_sources(&own);
-  const HostCosts host{.eager_launch = reader.seconds("eager_launch", true),
-                       .graph_node = reader.seconds("graph_node", true),
-                       .d2h_sync = reader.seconds("d2h_sync", true),
-                       .scheduler = reader.seconds("scheduler", true),
-                       .sampling = reader.seconds("sampling", true)};
-  for (const auto& [key, source] : own) {
-    sources["host." + key] = source;
+// A mapping of the profile whose values are times, zero allowed, by key; sources as "name.key".
+class Times {
+ public:
+  Times(const Reader& profile, std::string name, std::initializer_list<std::string_view> keys)
+      : reader_(profile.at(name), name, keys), name_(std::move(name)) {
+    reader_.collect_sources(&sources_);
   }
-  return host;
+  [[nodiscard]] Seconds at(std::string_view key) const { return reader_.seconds(key, true); }
+  void add_sources(std::map<std::string, std::string>& all) const {
+    for (const auto& [key, source] : sources_) {
+      all[name_ + "." + key] = source;
+    }
+  }
+
+ private:
+  Reader reader_;
+  std::string name_;
+  std::map<std::string, std::string> sources_;
+};
+
+void read_times(const Reader& reader, EngineProfile& profile) {
+  const Times host(
+      reader, "host",
+      {"eager_launch", "graph_node", "d2h_sync", "scheduler_base", "scheduler_per_sequence"});
+  profile.host = {.eager_launch = host.at("eager_launch"),
+                  .graph_node = host.at("graph_node"),
+                  .d2h_sync = host.at("d2h_sync")};
+  profile.scheduler_base = host.at("scheduler_base");
+  profile.scheduler_per_sequence = host.at("scheduler_per_sequence");
+  host.add_sources(profile.sources);
+  const Times front_end(reader, "front_end", {"per_request", "per_prompt_token", "stream_latency"});
+  profile.front_end = {.per_request = front_end.at("per_request"),
+                       .per_prompt_token = front_end.at("per_prompt_token"),
+                       .stream_latency = front_end.at("stream_latency")};
+  front_end.add_sources(profile.sources);
 }
 
 }  // namespace
@@ -37,11 +59,12 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
   const YamlNode root = read_yaml(file);
   Reader reader(
       root, "",
-      {"name", "host", "async_scheduling", "launch_mode", "graph_batch_sizes", "graph_memory",
-       "communication_buffers", "mla_form", "all_reduce", "custom_all_reduce"});
+      {"name", "host", "front_end", "async_scheduling", "launch_mode", "graph_batch_sizes",
+       "graph_memory", "communication_buffers", "mla_form", "all_reduce",
+        "custom_all_reduce"});
   EngineProfile profile;
   profile.name = reader.text("name");
-  profile.host = read_host(reader.at("host"), profile.sources);
+  read_times(reader, profile);
   profile.async_scheduling = reader.boolean("async_scheduling");
   profile.launch_mode = static_cast<LaunchMode>(reader.choice("launch_mode", kLaunchModes));
   profile.graph_batch_sizes = reader.integers("graph_batch_sizes");

@@ -12,6 +12,7 @@
 
 #include "sim/cost/cost.h"
 #include "sim/model/model.h"
+#include "sim/serve/serve.h"
 #include "sim/units/units.h"
 
 namespace orrery {
@@ -19,7 +20,12 @@ namespace orrery {
 struct EngineProfile {
   std::string name;
   HostCosts host;
-  // The host prepares step i+1 while the GPU runs step i, so a step takes the longer of the two.
+  // Host time of a step besides launches: base + per_sequence * (decodes + prefill chunks).
+  Seconds scheduler_base;
+  Seconds scheduler_per_sequence;
+  FrontEndConfig front_end;
+  // The host prepares step i+1 while the GPU runs step i, so a step takes the longer of the two;
+  // see EngineConfig::async_scheduling for what that does to arrivals.
   bool async_scheduling = false;
   // Decode batches are padded to the next of these sizes and replayed as a CUDA graph; larger ones,
   // and steps with prefill, are launched eagerly where `launch_mode` is kGraph.

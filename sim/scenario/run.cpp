@@ -33,7 +33,8 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   config.machine = &assembly.machine();
   config.graph_cost = &assembly.graph_cost();
   config.eager_cost = &assembly.eager_cost();
-  config.host = scenario.engine_profile.host;
+  config.scheduler_base = scenario.engine_profile.scheduler_base;
+  config.scheduler_per_sequence = scenario.engine_profile.scheduler_per_sequence;
   config.graph_batch_sizes = graph_batch_sizes(scenario);
   config.async_scheduling = scenario.engine_profile.async_scheduling;
   return config;
@@ -42,6 +43,8 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
 ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memory) {
   ServiceConfig config;
   config.engine = scenario.engine;
+  config.engine.async_scheduling = scenario.engine_profile.async_scheduling;
+  config.front_end = scenario.engine_profile.front_end;
   config.num_replicas = scenario.replicas;
   config.router = scenario.router;
   config.num_kv_blocks = memory.num_kv_blocks;

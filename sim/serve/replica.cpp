@@ -7,56 +7,26 @@
 #include "sim/serve/leap_time.h"
 
 namespace orrery {
-namespace {
-
-std::int64_t floor_mod(std::int64_t a, std::int64_t b) { return (a % b + b) % b; }
-
-}  // namespace
-
 Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per_unit,
                  std::span<const Request> requests, std::span<RequestRecord> records,
                  std::unique_ptr<StepBackend> backend)
     : index_(index),
       engine_(config.engine),
+      front_end_(config.front_end),
       record_steps_(config.record_steps),
       blocks_per_unit_(config.engine.enable_prefix_caching ? blocks_per_unit : 0),
       requests_(requests),
       records_(records),
       backend_(std::move(backend)),
       blocks_(config.num_kv_blocks, blocks_per_unit_),
-      residues_(static_cast<std::size_t>(config.engine.block_size), 0) {}
+      decodes_(config.engine.block_size) {}
 
 std::int64_t Replica::position(const Sequence& sequence) const {
-  return sequence.computed + (sequence.is_decoding ? step_ - sequence.joined_step : 0);
+  return sequence.computed + (sequence.is_decoding ? decodes_.step() - sequence.joined_step : 0);
 }
 
 std::int64_t Replica::blocks_for(std::int64_t tokens) const {
   return (tokens + engine_.block_size - 1) / engine_.block_size;
-}
-
-std::int64_t Replica::decode_blocks(std::int64_t num_steps) const {
-  // A sequence takes a block in the step that begins with its position a multiple of the block
-  // size: once in each block_size steps, in the step given by its residue.
-  std::int64_t blocks = num_steps / engine_.block_size * num_decodes_;
-  for (std::int64_t i = 0; i < num_steps % engine_.block_size; ++i) {
-    blocks += residues_[static_cast<std::size_t>(floor_mod(-(step_ + i), engine_.block_size))];
-  }
-  return blocks;
-}
-
-std::int64_t Replica::steps_before_full(std::int64_t available, std::int64_t limit) const {
-  if (num_decodes_ == 0) return limit;
-  const std::int64_t cycles = available / num_decodes_;
-  if (cycles >= limit / engine_.block_size + 1) return limit;
-  available -= cycles * num_decodes_;
-  std::int64_t steps = cycles * engine_.block_size;
-  while (steps < limit) {
-    available -=
-        residues_[static_cast<std::size_t>(floor_mod(-(step_ + steps), engine_.block_size))];
-    if (available < 0) break;
-    ++steps;
-  }
-  return std::min(steps, limit);
 }
 
 std::span<const std::uint64_t> Replica::units_of(const Request& request, std::int64_t count) const {
@@ -70,11 +40,17 @@ std::int64_t Replica::num_cached_units(const Request& request) const {
 std::int64_t Replica::outstanding_tokens(Seconds now) const {
   if (!flight_ || !flight_->is_leap || now <= flight_->begin) return outstanding_;
   const std::int64_t done = steps_to_reach(flight_->time, now - flight_->begin) - 1;
-  return outstanding_ - done * num_decodes_;
+  return outstanding_ - done * decodes_.size();
 }
 
 bool Replica::is_drained() const {
-  return waiting_.empty() && running_.empty() && !flight_ && blocks_.num_used() == 0;
+  return arriving_.empty() && waiting_.empty() && running_.empty() && ended_.empty() && !flight_ &&
+         blocks_.num_used() == 0;
+}
+
+std::optional<Seconds> Replica::next_event() const {
+  if (arriving_.empty()) return flight_ ? std::optional(flight_->end) : std::nullopt;
+  return flight_ ? std::min(flight_->end, arriving_.front().known) : arriving_.front().known;
 }
 
 void Replica::submit(Seconds now, std::int64_t idx) {
@@ -83,20 +59,37 @@ void Replica::submit(Seconds now, std::int64_t idx) {
   record.replica = index_;
   record.arrival = now;
   outstanding_ += request.prompt_tokens + request.output_tokens - 1;
-  // Behind a request that could not be admitted this one cannot either, so the leap goes on.
-  if (waiting_.empty() && could_admit()) cut_flight(now);
-  waiting_.push_back(idx);
+  front_end_free_ = std::max(front_end_free_, now) + front_end_.per_request +
+                    front_end_.per_prompt_token * static_cast<double>(request.prompt_tokens);
+  arriving_.push_back({.idx = idx, .known = front_end_free_});
+  deliver(now);
+}
+
+void Replica::advance(Seconds now, std::vector<std::int64_t>& finished) {
+  deliver(now);
+  if (flight_ && flight_->end <= now) complete_step(finished);
+}
+
+void Replica::deliver(Seconds now) {
+  while (!arriving_.empty() && arriving_.front().known <= now) {
+    // Behind a request that could not be admitted this one cannot either, so the leap goes on.
+    if (waiting_.empty() && could_admit()) cut_flight(arriving_.front().known);
+    waiting_.push_back(arriving_.front());
+    arriving_.pop_front();
+  }
 }
 
 bool Replica::could_admit() const {
   return static_cast<std::int64_t>(running_.size()) < engine_.max_num_seqs &&
-         num_decodes_ < engine_.max_num_batched_tokens;
+         decodes_.size() < engine_.max_num_batched_tokens;
 }
 
-void Replica::cut_flight(Seconds now) {
+// The leap in flight ends where a request known since `known` can join.
+void Replica::cut_flight(Seconds known) {
   if (!flight_ || !flight_->is_leap) return;
   Flight& flight = *flight_;
-  const std::int64_t steps = steps_to_reach(flight.time, now - flight.begin);
+  std::int64_t steps = steps_to_reach(flight.time, known - flight.begin);
+  if (engine_.async_scheduling && known > flight.begin) ++steps;
   if (steps >= flight.time.num_steps) return;
   const Seconds duration = leap_duration(flight.time, steps);
   flight.time.basis = scaled(flight.time.basis, duration / (flight.end - flight.begin));
@@ -105,52 +98,61 @@ void Replica::cut_flight(Seconds now) {
 }
 
 void Replica::start(Seconds now) {
-  if (flight_ || (running_.empty() && waiting_.empty())) return;
-  bool has_preempted = preempt_until_decodes_fit();
-  Flight flight;
-  flight.begin = now;
-  flight_ = std::move(flight);
-
-  std::int64_t budget = engine_.max_num_batched_tokens - num_decodes_;
-  const std::int64_t blocks_of_one_step = decode_blocks(1);
-  blocks_.allocate(blocks_of_one_step);
-  if (prefilling_ >= 0 && !continue_prefill(budget)) has_preempted = true;
-  if (!has_preempted) admit(budget, now);
-
-  Batch& batch = flight_->batch;
-  batch.num_decodes = num_decodes_;
-  batch.decode_context = decode_positions_ + num_decodes_;
-  if (batch.prefill.empty() && num_decodes_ == 0) {
-    // Nothing could run; REQUIRES that each request fits into the empty cache (checked by serve).
-    flight_.reset();
+  if (flight_) return;
+  const Seconds known = engine_.async_scheduling ? last_step_begin_ : now;
+  if (!schedule(now, known)) {
+    // Nothing to run ahead with: the engine is idle and takes up all that there is by now.
+    release_ended();
+    if (schedule(now, now)) time_flight(flight_->has_preempted);
     return;
   }
-  if (batch.prefill.empty()) {
-    while (true) {
-      const Finish& next = finishes_.top();
-      const Sequence& sequence = slots_[static_cast<std::size_t>(next.slot)];
-      if (sequence.order == next.order && sequence.is_decoding) break;
-      finishes_.pop();
-    }
-    const std::int64_t limit = has_preempted ? 1 : finishes_.top().step - step_;
-    flight_->is_leap = true;
+  // The next batch may take the places of what ended, or requests that came too late for this one.
+  const bool is_next_known =
+      waiting_.empty() || (ended_.empty() && waiting_.front().known <= known);
+  release_ended();
+  time_flight(flight_->has_preempted || !is_next_known);
+}
+
+bool Replica::schedule(Seconds now, Seconds known) {
+  if (running_.empty() && waiting_.empty()) return false;
+  const bool has_preempted = preempt_until_decodes_fit();
+  flight_ = Flight{.begin = now, .has_preempted = has_preempted};
+
+  std::int64_t budget = engine_.max_num_batched_tokens - decodes_.size();
+  flight_->reserved_blocks = decodes_.blocks(1);
+  blocks_.allocate(flight_->reserved_blocks);
+  if (prefilling_ >= 0 && !continue_prefill(budget)) flight_->has_preempted = true;
+  if (!flight_->has_preempted) admit(budget, now, known);
+
+  Batch& batch = flight_->batch;
+  batch.num_decodes = decodes_.size();
+  batch.decode_context = decodes_.positions() + decodes_.size();
+  if (batch.prefill.empty() && batch.num_decodes == 0) flight_.reset();
+  return flight_.has_value();
+}
+
+void Replica::time_flight(bool is_single) {
+  Flight& flight = *flight_;
+  if (flight.batch.prefill.empty()) {
+    flight.is_leap = true;
     // The others of the leap are taken when it is known how long it was.
-    flight_->reserved_blocks = blocks_of_one_step;
-    flight_->blocks_before = blocks_.num_used() - blocks_of_one_step;
-    flight_->time = backend_->leap(
-        batch, steps_before_full(blocks_.num_available() + blocks_of_one_step, limit));
+    flight.blocks_before = blocks_.num_used() - flight.reserved_blocks;
+    const std::int64_t limit = is_single ? 1 : decodes_.steps_to_finish();
+    flight.time = backend_->leap(
+        flight.batch,
+        decodes_.steps_before_full(blocks_.num_available() + flight.reserved_blocks, limit));
   } else {
-    flight_->blocks_before = blocks_.num_used();
-    const StepTime time = backend_->run(batch);
-    flight_->time = {
+    flight.blocks_before = blocks_.num_used();
+    const StepTime time = backend_->run(flight.batch);
+    flight.time = {
         .num_steps = 1, .first = time.duration, .slope = Seconds(0), .basis = time.basis};
   }
-  flight_->end = now + leap_duration(flight_->time, flight_->time.num_steps);
+  flight.end = flight.begin + leap_duration(flight.time, flight.time.num_steps);
 }
 
 bool Replica::preempt_until_decodes_fit() {
   bool has_preempted = false;
-  while (decode_blocks(1) > blocks_.num_available()) {
+  while (decodes_.blocks(1) > blocks_.num_available()) {
     preempt_last();
     has_preempted = true;
   }
@@ -162,23 +164,20 @@ void Replica::preempt_last() {
   const auto last = std::prev(running_.end());
   const std::int64_t slot = last->second;
   Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
-  const auto idx = static_cast<std::size_t>(sequence.idx);
-  const std::int64_t computed = position(sequence);
-  outstanding_ += computed;
+  Preempted made{.generated = sequence.generated, .last_token = sequence.last_token};
   if (sequence.is_decoding) {
-    preempted_[sequence.idx] = {.generated = sequence.generated + step_ - sequence.joined_step,
-                                .last_token = last_end_};
-    leave_decodes(sequence);
+    made.generated += decodes_.step() - sequence.joined_step;
+    made.last_token = last_end_;
+    leave_decodes(sequence, slot);
   } else {
-    preempted_[sequence.idx] = {.generated = sequence.generated, .last_token = sequence.last_token};
     prefilling_ = -1;
   }
-  release(sequence, computed);
-  ++records_[idx].num_preemptions;
-  waiting_.push_front(sequence.idx);
-  sequence = Sequence{.order = -1};
-  free_slots_.push_back(slot);
+  preempted_[sequence.idx] = made;
+  outstanding_ += sequence.computed;
+  ++records_[static_cast<std::size_t>(sequence.idx)].num_preemptions;
+  waiting_.push_front({.idx = sequence.idx, .known = last_step_begin_});
   running_.erase(last);
+  release(slot);
 }
 
 bool Replica::continue_prefill(std::int64_t& budget) {
@@ -202,15 +201,15 @@ bool Replica::continue_prefill(std::int64_t& budget) {
   return true;
 }
 
-void Replica::admit(std::int64_t& budget, Seconds now) {
-  while (!waiting_.empty() && budget > 0 && prefilling_ < 0 &&
-         static_cast<std::int64_t>(running_.size()) < engine_.max_num_seqs) {
+void Replica::admit(std::int64_t& budget, Seconds now, Seconds known) {
+  while (!waiting_.empty() && waiting_.front().known <= known && budget > 0 && prefilling_ < 0 &&
+         static_cast<std::int64_t>(running_.size() + ended_.size()) < engine_.max_num_seqs) {
     if (!admit_front(budget, now)) return;
   }
 }
 
 bool Replica::admit_front(std::int64_t& budget, Seconds now) {
-  const std::int64_t idx = waiting_.front();
+  const std::int64_t idx = waiting_.front().idx;
   const Request& request = requests_[static_cast<std::size_t>(idx)];
   const auto again = preempted_.find(idx);
   const Preempted made = again != preempted_.end() ? again->second : Preempted{};
@@ -292,50 +291,39 @@ void Replica::publish_units(Sequence& sequence, std::int64_t computed) {
   }
 }
 
-void Replica::release(const Sequence& sequence, std::int64_t computed) {
-  const Request& request = requests_[static_cast<std::size_t>(sequence.idx)];
-  blocks_.free(blocks_for(computed) - sequence.num_units * blocks_per_unit_);
-  blocks_.release_units(units_of(request, sequence.num_units));
-}
-
 void Replica::join_decodes(std::int64_t slot) {
   Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
-  sequence.is_decoding = true;
-  sequence.joined_step = step_;
-  ++num_decodes_;
-  decode_positions_ += sequence.computed;
-  ++residues_[static_cast<std::size_t>(floor_mod(sequence.computed - step_, engine_.block_size))];
   const std::int64_t left =
       requests_[static_cast<std::size_t>(sequence.idx)].output_tokens - sequence.generated;
-  finishes_.push({.step = step_ + left, .order = sequence.order, .slot = slot});
+  sequence.is_decoding = true;
+  sequence.joined_step = decodes_.step();
+  sequence.finish_step = sequence.joined_step + left;
+  decodes_.join(sequence.computed,
+                {.step = sequence.finish_step, .order = sequence.order, .slot = slot});
 }
 
-void Replica::leave_decodes(const Sequence& sequence) {
-  --num_decodes_;
-  decode_positions_ -= position(sequence);
-  --residues_[static_cast<std::size_t>(
-      floor_mod(sequence.computed - sequence.joined_step, engine_.block_size))];
+void Replica::leave_decodes(Sequence& sequence, std::int64_t slot) {
+  sequence.computed = position(sequence);
+  sequence.is_decoding = false;
+  decodes_.leave(sequence.computed,
+                 {.step = sequence.finish_step, .order = sequence.order, .slot = slot});
 }
 
 void Replica::complete_step(std::vector<std::int64_t>& finished) {
   const Flight flight = *std::exchange(flight_, std::nullopt);
   const std::int64_t steps = flight.time.num_steps;
-  if (flight.is_leap) blocks_.allocate(decode_blocks(steps) - flight.reserved_blocks);
+  if (flight.is_leap) blocks_.allocate(decodes_.blocks(steps) - flight.reserved_blocks);
   account(flight);
+  last_step_begin_ = flight.begin + leap_duration(flight.time, steps - 1);
   last_end_ = flight.end;
-  if (num_decodes_ > 0) {
-    totals_.itl.add_linear(flight.time.first, flight.time.slope, steps, num_decodes_);
-    step_ += steps;
-    decode_positions_ += steps * num_decodes_;
-    outstanding_ -= steps * num_decodes_;
+  if (decodes_.size() > 0) {
+    totals_.itl.add_linear(flight.time.first, flight.time.slope, steps, decodes_.size());
+    outstanding_ -= steps * decodes_.size();
+    decodes_.advance(steps);
   }
-  while (!finishes_.empty() && finishes_.top().step <= step_) {
-    const Finish finish = finishes_.top();
-    finishes_.pop();
-    const Sequence& sequence = slots_[static_cast<std::size_t>(finish.slot)];
-    if (sequence.order != finish.order || !sequence.is_decoding) continue;  // preempted meanwhile
-    leave_decodes(sequence);
-    finish_sequence(finish.slot, flight.end, finished);
+  while (const std::optional<std::int64_t> slot = decodes_.finished()) {
+    leave_decodes(slots_[static_cast<std::size_t>(*slot)], *slot);
+    finish_sequence(*slot, flight.end, finished);
   }
   for (const Chunk& chunk : flight.chunks) {
     Sequence& sequence = slots_[static_cast<std::size_t>(chunk.slot)];
@@ -344,7 +332,7 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     if (!chunk.ends_prompt) continue;
     const auto idx = static_cast<std::size_t>(sequence.idx);
     if (sequence.generated == 0) {
-      records_[idx].first_token = flight.end;
+      records_[idx].first_token = flight.end + front_end_.stream_latency;
     } else {
       totals_.itl.add(flight.end - sequence.last_token);
     }
@@ -358,13 +346,26 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
 }
 
 void Replica::finish_sequence(std::int64_t slot, Seconds now, std::vector<std::int64_t>& finished) {
-  Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
-  release(sequence, position(sequence));
-  records_[static_cast<std::size_t>(sequence.idx)].finish = now;
+  const Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
+  records_[static_cast<std::size_t>(sequence.idx)].finish = now + front_end_.stream_latency;
   finished.push_back(sequence.idx);
   running_.erase({sequence.order, slot});
+  ended_.push_back(slot);
+  if (!engine_.async_scheduling) release_ended();
+}
+
+void Replica::release(std::int64_t slot) {
+  Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
+  const Request& request = requests_[static_cast<std::size_t>(sequence.idx)];
+  blocks_.free(blocks_for(sequence.computed) - sequence.num_units * blocks_per_unit_);
+  blocks_.release_units(units_of(request, sequence.num_units));
   sequence = Sequence{.order = -1};
   free_slots_.push_back(slot);
+}
+
+void Replica::release_ended() {
+  for (const std::int64_t slot : ended_) release(slot);
+  ended_.clear();
 }
 
 void Replica::account(const Flight& flight) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// One engine: a waiting queue, the running requests and their KV blocks, and the step in flight.
-// Decides batches as vLLM v1's scheduler does:
+// One replica: a front end, and behind it an engine: a waiting queue, the running requests and
+// their KV blocks, and the step in flight. Decides batches as vLLM v1's scheduler does:
 //
 //   1. running requests in order of admission: one token for each that decodes, then the next chunk
 //      of a prompt that is not finished (at most one: the last admitted);
@@ -12,8 +12,14 @@
 //
 // Steps that only decode are taken together until something changes the batch: a finish, an
 // arrival that could be admitted, KV blocks running out, or the backend's next bucket. What such a
-// leap does to each request is kept as offsets to the replica's step counter, so its cost does not
-// depend on the batch.
+// leap does to each request is kept as offsets to a step counter (DecodeBatch), so its cost does
+// not depend on the batch.
+//
+// With asynchronous scheduling the batch of a step knows what was known when the step before began:
+//
+//   step       |    k    |   k+1   |   k+2   |
+//   arrives        ^                [ runs
+//   ends                 ]         [ its seat and its blocks are taken again
 //
 // Not thread safe.
 
@@ -21,12 +27,12 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "sim/serve/decode_batch.h"
 #include "sim/serve/kv_block_manager.h"
 #include "sim/serve/latency_histogram.h"
 #include "sim/serve/serve.h"
@@ -51,14 +57,15 @@ class Replica {
           std::span<const Request> requests, std::span<RequestRecord> records,
           std::unique_ptr<StepBackend> backend);
 
-  // Request `idx` arrives at `now`, not before any earlier event of this replica.
+  // A client sends request `idx` at `now`, not before any earlier event of this replica.
   void submit(Seconds now, std::int64_t idx);
   // Starts a step if none is in flight and there is work.
   void start(Seconds now);
-  [[nodiscard]] bool is_stepping() const { return flight_.has_value(); }
-  [[nodiscard]] Seconds step_end() const { return flight_->end; }
-  // Applies the step in flight; indices of requests that finished are appended to `finished`.
-  void complete_step(std::vector<std::int64_t>& finished);
+  // When `advance` is due next: a request leaves the front end, or the step in flight ends.
+  [[nodiscard]] std::optional<Seconds> next_event() const;
+  // Applies what is due at `now`, the time of next_event(); indices of requests that finished are
+  // appended to `finished`.
+  void advance(Seconds now, std::vector<std::int64_t>& finished);
 
   // Tokens still to be computed for all requests here at `now`, the step in flight counted as far
   // as it has come.
@@ -74,7 +81,8 @@ class Replica {
 
  private:
   // A running request. While it prefills, `computed` counts its tokens in the KV cache; while it
-  // decodes, its position is `computed` plus the steps since `joined_step`.
+  // decodes, its position is `computed` plus the steps since `joined_step`. Once ended it may hold
+  // its `computed` tokens for one more step.
   struct Sequence {
     std::int64_t idx = 0;
     std::int64_t order = 0;   // of admission
@@ -82,6 +90,7 @@ class Replica {
     std::int64_t computed = 0;
     std::int64_t generated = 0;  // output tokens made before `joined_step`
     std::int64_t joined_step = 0;
+    std::int64_t finish_step = 0;
     std::int64_t num_units = 0;  // leading prompt units held in the prefix cache
     Seconds last_token;          // while a preempted one computes its tokens again
     bool is_decoding = false;
@@ -96,6 +105,7 @@ class Replica {
     Seconds end;
     LeapTime time;  // num_steps == 1 for steps with prefill
     bool is_leap = false;
+    bool has_preempted = false;
     Batch batch;
     std::vector<Chunk> chunks;
     std::int64_t blocks_before = 0;
@@ -106,44 +116,46 @@ class Replica {
     std::int64_t generated = 0;
     Seconds last_token;
   };
-  struct Finish {
-    std::int64_t step = 0;
-    std::int64_t order = 0;
-    std::int64_t slot = 0;
-    // Soonest on top of a std::priority_queue.
-    bool operator<(const Finish& other) const {
-      return step != other.step ? step > other.step : order > other.order;
-    }
+  // A request that the engine knows of since `known`.
+  struct Waiting {
+    std::int64_t idx = 0;
+    Seconds known;
   };
 
   // Position of a decoding sequence: tokens in the KV cache before the current step.
   [[nodiscard]] std::int64_t position(const Sequence& sequence) const;
   [[nodiscard]] std::int64_t blocks_for(std::int64_t tokens) const;
-  // Blocks that `num_steps` decode steps of the current batch take.
-  [[nodiscard]] std::int64_t decode_blocks(std::int64_t num_steps) const;
-  // Most decode steps that `available` blocks are enough for, at most `limit`.
-  [[nodiscard]] std::int64_t steps_before_full(std::int64_t available, std::int64_t limit) const;
   [[nodiscard]] std::span<const std::uint64_t> units_of(const Request& request,
                                                         std::int64_t count) const;
   [[nodiscard]] bool could_admit() const;
 
+  // Moves what has left the front end by `now` to the waiting queue.
+  void deliver(Seconds now);
+  // Forms a batch of what is known since `known` or earlier; false when it would be empty.
+  bool schedule(Seconds now, Seconds known);
+  // How long the batch just formed takes: a leap when it only decodes, unless `is_single`.
+  void time_flight(bool is_single);
   bool preempt_until_decodes_fit();
   void preempt_last();
   // False when the prompt had to give up its blocks.
   bool continue_prefill(std::int64_t& budget);
-  void admit(std::int64_t& budget, Seconds now);
+  void admit(std::int64_t& budget, Seconds now, Seconds known);
   bool admit_front(std::int64_t& budget, Seconds now);
   std::int64_t new_slot();
   void publish_units(Sequence& sequence, std::int64_t computed);
-  void release(const Sequence& sequence, std::int64_t computed);
   void join_decodes(std::int64_t slot);
-  void leave_decodes(const Sequence& sequence);
-  void cut_flight(Seconds now);
+  void leave_decodes(Sequence& sequence, std::int64_t slot);
+  void cut_flight(Seconds known);
+  void complete_step(std::vector<std::int64_t>& finished);
   void account(const Flight& flight);
   void finish_sequence(std::int64_t slot, Seconds now, std::vector<std::int64_t>& finished);
+  // Gives back the blocks of a sequence that neither runs nor decodes any more, and its slot.
+  void release(std::int64_t slot);
+  void release_ended();
 
   int index_;
   EngineConfig engine_;
+  FrontEndConfig front_end_;
   bool record_steps_;
   std::int64_t blocks_per_unit_;
   std::span<const Request> requests_;
@@ -151,21 +163,20 @@ class Replica {
   std::unique_ptr<StepBackend> backend_;
   KvBlockManager blocks_;
 
-  std::deque<std::int64_t> waiting_;
+  Seconds front_end_free_;
+  std::deque<Waiting> arriving_;  // in the front end; `known` is when they leave it
+  std::deque<Waiting> waiting_;   // preempted ones first
   std::unordered_map<std::int64_t, Preempted> preempted_;  // by request; never iterated
   std::vector<Sequence> slots_;
   std::vector<std::int64_t> free_slots_;
   std::set<std::pair<std::int64_t, std::int64_t>> running_;  // (order, slot)
-  std::priority_queue<Finish> finishes_;                     // entries of preempted ones are stale
+  std::vector<std::int64_t> ended_;  // slots that ended with the last step and are not free yet
   std::int64_t next_order_ = 0;
   std::int64_t prefilling_ = -1;  // slot of the prompt cut in the middle
 
-  std::int64_t step_ = 0;  // decode steps so far
-  std::int64_t num_decodes_ = 0;
-  std::int64_t decode_positions_ = 0;  // sum of position() over decoding sequences
-  std::vector<std::int64_t>
-      residues_;  // count of decoding sequences by (position - step) mod block
+  DecodeBatch decodes_;
   std::int64_t outstanding_ = 0;
+  Seconds last_step_begin_;
   Seconds last_end_;  // of the step before
   std::optional<Flight> flight_;
   ReplicaTotals totals_;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cassert>
 #include <cmath>
+#include <deque>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -130,90 +131,94 @@ class ProgressCounter {
   std::mutex mutex_;
 };
 
-// Replicas in one order of events: arrivals and ends of steps by time, arrivals first on a tie,
-// replicas by index.
+constexpr Seconds kNever(std::numeric_limits<double>::infinity());
+
+// Replicas in one order of events: requests that clients send and what happens in replicas, by
+// time, the former first on a tie, replicas by index.
 class EventLoop {
  public:
   EventLoop(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& workload,
-            const RouterPolicy& router, ProgressCounter& progress)
-      : replicas_(replicas), workload_(workload), router_(router), progress_(progress) {}
+            const RouterPolicy& router, Seconds stream_latency, ProgressCounter& progress)
+      : replicas_(replicas),
+        workload_(workload),
+        router_(router),
+        stream_latency_(stream_latency),
+        progress_(progress),
+        events_of_(replicas.size(), kNever) {}
 
   // `arrivals`: indices of the requests to serve, ascending. In a closed loop the first
-  // `closed_loop_concurrency` arrive at 0 and each finish sends the next.
+  // `closed_loop_concurrency` are sent at 0 and another one whenever a client has its last token.
   void run(std::span<const std::int64_t> arrivals) {
-    const bool is_closed = workload_.closed_loop_concurrency > 0;
-    std::size_t next = 0;
-    std::size_t sent =
-        is_closed
-            ? std::min(arrivals.size(), static_cast<std::size_t>(workload_.closed_loop_concurrency))
-            : arrivals.size();
-    Seconds closed_time;
+    arrivals_ = arrivals;
+    if (is_closed_) {
+      sends_.assign(static_cast<std::size_t>(workload_.closed_loop_concurrency), Seconds(0));
+    }
     std::vector<std::int64_t> finished;
     while (true) {
-      if (next < sent) {
-        const Seconds time =
-            is_closed ? closed_time
-                      : workload_.requests[static_cast<std::size_t>(arrivals[next])].arrival;
-        if (ends_.empty() || time <= ends_.begin()->first) {
-          do {
-            submit(time, arrivals[next++]);
-          } while (next < sent &&
-                   (is_closed ||
-                    workload_.requests[static_cast<std::size_t>(arrivals[next])].arrival == time));
-          for (std::size_t i = 0; i < replicas_.size(); ++i) start(i, time);
-          continue;
-        }
+      const Seconds event = events_.empty() ? kNever : events_.begin()->first;
+      const Seconds sent = next_send();
+      const Seconds now = std::min(event, sent);
+      if (now == kNever) return;
+      if (sent <= event) {
+        send_due(now);
+        continue;
       }
-      if (ends_.empty()) return;
-      const auto [time, replica] = *ends_.begin();
-      ends_.erase(ends_.begin());
+      const std::size_t replica = events_.begin()->second;
       finished.clear();
-      replicas_[replica]->complete_step(finished);
+      replicas_[replica]->advance(now, finished);
       progress_.add(static_cast<std::int64_t>(finished.size()));
-      if (is_closed) {
-        closed_time = time;
-        sent = std::min(arrivals.size(), sent + finished.size());
-        while (next < sent) submit(time, arrivals[next++]);
-        for (std::size_t i = 0; i < replicas_.size(); ++i) start(i, time);
+      if (is_closed_) sends_.insert(sends_.end(), finished.size(), now + stream_latency_);
+      if (next_send() <= now) {
+        send_due(now);
       } else {
-        start(replica, time);
+        start(replica, now);
       }
     }
   }
 
  private:
-  void submit(Seconds time, std::int64_t idx) {
-    const Request& request = workload_.requests[static_cast<std::size_t>(idx)];
-    const std::size_t choice = router_.choose(replicas_, request, idx, time);
-    Replica& replica = *replicas_[choice];
-    if (!replica.is_stepping()) {
-      replica.submit(time, idx);
-      return;
-    }
-    const Seconds before = replica.step_end();
-    replica.submit(time, idx);
-    if (replica.step_end() != before) {
-      ends_.erase({before, choice});
-      ends_.emplace(replica.step_end(), choice);
-    }
+  [[nodiscard]] Seconds next_send() const {
+    if (next_ == arrivals_.size()) return kNever;
+    if (is_closed_) return sends_.empty() ? kNever : sends_.front();
+    return workload_.requests[static_cast<std::size_t>(arrivals_[next_])].arrival;
   }
-  void start(std::size_t index, Seconds time) {
+  // Sends what is due at `now`; then whoever can starts a step.
+  void send_due(Seconds now) {
+    for (; next_send() <= now; ++next_) {
+      const std::int64_t idx = arrivals_[next_];
+      const Request& request = workload_.requests[static_cast<std::size_t>(idx)];
+      replicas_[router_.choose(replicas_, request, idx, now)]->submit(now, idx);
+      if (is_closed_) sends_.pop_front();
+    }
+    for (std::size_t i = 0; i < replicas_.size(); ++i) start(i, now);
+  }
+  void start(std::size_t index, Seconds now) {
     Replica& replica = *replicas_[index];
-    if (replica.is_stepping()) return;
-    replica.start(time);
-    if (replica.is_stepping()) ends_.emplace(replica.step_end(), index);
+    replica.start(now);
+    const Seconds event = replica.next_event().value_or(kNever);
+    Seconds& known = events_of_[index];
+    if (event == known) return;
+    if (known != kNever) events_.erase({known, index});
+    if (event != kNever) events_.emplace(event, index);
+    known = event;
   }
 
   std::vector<std::unique_ptr<Replica>>& replicas_;
   const Workload& workload_;
   const RouterPolicy& router_;
+  Seconds stream_latency_;
   ProgressCounter& progress_;
-  std::set<std::pair<Seconds, std::size_t>> ends_;
+  bool is_closed_ = workload_.closed_loop_concurrency > 0;
+  std::span<const std::int64_t> arrivals_;
+  std::size_t next_ = 0;       // into arrivals_
+  std::deque<Seconds> sends_;  // of a closed loop, ascending
+  std::set<std::pair<Seconds, std::size_t>> events_;
+  std::vector<Seconds> events_of_;  // of each replica, as in events_
 };
 
 // Replicas that share nothing but the order of arrivals, side by side.
 void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& workload,
-               int num_threads, ProgressCounter& progress) {
+               const ServiceConfig& config, ProgressCounter& progress) {
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;
   std::exception_ptr error;
@@ -226,7 +231,9 @@ void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& 
         }
         std::vector<std::unique_ptr<Replica>> alone;
         alone.push_back(std::move(replicas[i]));
-        EventLoop(alone, workload, router_policy(RouterKind::kRoundRobin), progress).run(arrivals);
+        EventLoop(alone, workload, router_policy(RouterKind::kRoundRobin),
+                  config.front_end.stream_latency, progress)
+            .run(arrivals);
         replicas[i] = std::move(alone.front());
       }
     } catch (...) {  // the caller's thread throws it again
@@ -236,7 +243,7 @@ void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& 
   };
   {
     std::vector<std::jthread> threads;
-    for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
+    for (int i = 1; i < config.num_threads; ++i) threads.emplace_back(work);
     work();
   }
   if (error) std::rethrow_exception(error);
@@ -267,17 +274,16 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& config, const
   ProgressCounter counter(progress, static_cast<std::int64_t>(workload.requests.size()));
   const RouterPolicy& router = router_policy(config.router);
   if (router.is_load_blind && workload.closed_loop_concurrency == 0) {
-    run_apart(replicas, workload, config.num_threads, counter);
+    run_apart(replicas, workload, config, counter);
   } else {
     std::vector<std::int64_t> all(workload.requests.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
-    EventLoop(replicas, workload, router, counter).run(all);
+    EventLoop(replicas, workload, router, config.front_end.stream_latency, counter).run(all);
   }
 
   std::vector<const ReplicaTotals*> totals;
   totals.reserve(replicas.size());
   for (const std::unique_ptr<Replica>& replica : replicas) {
-    assert(replica->is_drained());
     assert(replica->is_drained());
     totals.push_back(&replica->totals());
     result.steps.insert(result.steps.end(), replica->steps().begin(), replica->steps().end());

@@ -45,12 +45,25 @@ struct EngineConfig {
   // chunk (as vLLM 0.19 does by default).
   bool scheduler_reserve_full_isl = true;
   std::int64_t max_model_len = 0;  // 0: the model's
+  // Batch k+1 is fixed when step k begins: a request that arrives during step k runs in step k+2 at
+  // the earliest, and the seat and the blocks of a sequence that ends with step k are free for step
+  // k+2. An idle engine starts at once.
+  bool async_scheduling = false;
+};
+
+// What lies between clients and the engine of one replica: one serial server through which each
+// request passes before the engine sees it (HTTP, tokenizing), and the way back of tokens.
+struct FrontEndConfig {
+  Seconds per_request;
+  Seconds per_prompt_token;
+  Seconds stream_latency;  // from the end of a step until clients have its tokens
 };
 
 enum class RouterKind : std::uint8_t { kRoundRobin, kLeastLoaded, kPrefixAware };
 
 struct ServiceConfig {
   EngineConfig engine;
+  FrontEndConfig front_end;
   int num_replicas = 1;
   RouterKind router = RouterKind::kRoundRobin;
   std::int64_t num_kv_blocks = 0;  // per replica
@@ -65,10 +78,10 @@ struct RequestRecord {
   std::int64_t output_tokens = 0;
   std::int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache at first admission
   int num_preemptions = 0;
-  Seconds arrival;
-  Seconds first_scheduled;
-  Seconds first_token;
-  Seconds finish;
+  Seconds arrival;          // sent by the client
+  Seconds first_scheduled;  // in the engine
+  Seconds first_token;      // at the client
+  Seconds finish;           // at the client
 };
 
 // One record per leap: `num_steps` equal batches.

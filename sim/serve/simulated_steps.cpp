@@ -125,13 +125,19 @@ DeviceTime StepTimes::mixed_time(const Batch& batch) {
   });
 }
 
+Seconds StepTimes::host_time(const Batch& batch) const {
+  const auto sequences =
+      static_cast<double>(batch.num_decodes) + static_cast<double>(batch.prefill.size());
+  return config_.scheduler_base + config_.scheduler_per_sequence * sequences;
+}
+
 StepTime StepTimes::step(const Batch& batch) {
   if (batch.prefill.empty()) {
     const LeapTime one = leap(batch, 1);
     return {.duration = one.first, .basis = one.basis};
   }
   const DeviceTime device = mixed_time(batch);
-  const Seconds host = host_time();
+  const Seconds host = host_time(batch);
   return {.duration =
               config_.async_scheduling ? std::max(device.duration, host) : device.duration + host,
           .basis = device.basis};
@@ -151,7 +157,7 @@ LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps) {
       std::clamp(static_cast<std::int64_t>(std::ceil(high - context)), std::int64_t{1}, max_steps);
   leap.slope = (at_high.duration - at_low.duration) / (high - low);
   leap.first = at_low.duration + leap.slope * (context - low);
-  const Seconds host = host_time();
+  const Seconds host = host_time(batch);
   if (!config_.async_scheduling) {
     leap.first += host;
   } else if (leap.first < host) {

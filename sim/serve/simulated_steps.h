@@ -2,7 +2,12 @@
 
 // Steps in virtual time. Decode batches are padded to captured graph sizes and replayed as graphs;
 // steps with prefill, and batches above the largest captured size, are launched one kernel at a
-// time. Within an interval of mean context the time of a decode step is linear in it.
+// time: kernel k (from 0) starts when the one before has ended and the host has issued it, at (k +
+// 1) eager_launch, so the host runs ahead of long kernels and holds up short ones. Within an
+// interval of mean context the time of a decode step is linear in it.
+//
+// Besides launching, the host takes scheduler_base + scheduler_per_sequence * (decodes + chunks)
+// for a step: choosing the batch, its inputs, its results.
 
 #include <cstdint>
 #include <map>
@@ -24,10 +29,13 @@ struct SimulatedStepsConfig {
   const Machine* machine = nullptr;
   const CostModel* graph_cost = nullptr;  // LaunchMode::kGraph
   const CostModel* eager_cost = nullptr;  // LaunchMode::kEager
-  HostCosts host;
+  Seconds scheduler_base;
+  Seconds scheduler_per_sequence;
   // Ascending; empty: no graphs, all steps are eager.
   std::vector<std::int64_t> graph_batch_sizes;
-  bool async_scheduling = false;  // a step takes the longer of device and host instead of the sum
+  // The host prepares a step while the one before runs: a step takes the longer of host and device
+  // instead of the sum.
+  bool async_scheduling = false;
 };
 
 // Times of steps of one deployment, shared by its replicas. Thread safe; the value for a batch does
@@ -47,7 +55,7 @@ class StepTimes {
   // Device time of a decode-only batch at a grid point of the mean context.
   DeviceTime decode_time(std::int64_t num_decodes, std::int64_t context);
   DeviceTime mixed_time(const Batch& batch);
-  [[nodiscard]] Seconds host_time() const { return config_.host.scheduler + config_.host.sampling; }
+  [[nodiscard]] Seconds host_time(const Batch& batch) const;
 
   SimulatedStepsConfig config_;
   StepSetup graph_;

@@ -195,11 +195,39 @@ TEST_F(ScenarioTest, an_unknown_device_names_the_known_ones) {
 TEST(EngineProfileFile, every_number_of_vllm_has_its_source) {
   const EngineProfile profile =
       read_engine_profile(kPaths.root / "scenarios" / "engines" / "vllm.yaml");
-  EXPECT_GT(profile.host.scheduler.value(), 0);
+  EXPECT_GT(profile.scheduler_base.value(), 0);
   for (const std::string key :
-       {"host.eager_launch", "host.graph_node", "host.d2h_sync", "host.scheduler", "host.sampling",
-        "graph_memory", "communication_buffers"}) {
+       {"host.eager_launch", "host.graph_node", "host.d2h_sync", "host.scheduler_base",
+        "host.scheduler_per_sequence", "front_end.per_request", "front_end.per_prompt_token",
+        "front_end.stream_latency", "graph_memory", "communication_buffers"}) {
     EXPECT_TRUE(profile.sources.contains(key)) << key;
+  }
+}
+
+// vllm.yaml with one text replaced.
+std::string changed_profile(const std::string& from, const std::string& to) {
+  std::ifstream file(kPaths.root / "scenarios" / "engines" / "vllm.yaml");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  text.replace(text.find(from), from.size(), to);
+  return text;
+}
+
+TEST_F(ScenarioTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
+  for (const auto& [from, to, message] : std::vector<std::array<std::string, 3>>{
+           {"scheduler_base:", "scheduler_bas:", "did you mean 'scheduler_base'"},
+           {"scheduler_per_sequence: {value:", "scheduler_per_sequence: {value: -1 us, was:",
+            "host.scheduler_per_sequence"},
+           {"per_request: {value:", "per_request: {value: 3, was:", "front_end.per_request"},
+           {"per_prompt_token:", "per_prompt_tokens:", "did you mean 'per_prompt_token'"},
+           {"stream_latency:", "latency:", "did you mean 'stream_latency'"},
+           {"front_end:", "frontend:", "did you mean 'front_end'"}}) {
+    try {
+      read_engine_profile(write("engine.yaml", changed_profile(from, to)));
+      ADD_FAILURE() << "no error for " << to;
+    } catch (const ScenarioError& error) {
+      EXPECT_GT(error.line(), 0);
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+    }
   }
 }
 

@@ -28,43 +28,32 @@ class NaiveReplica {
   }
 
   std::vector<RequestRecord> run() {
+    const FrontEndConfig& front_end = config_.front_end;
+    Seconds free;  // the front end
+    for (const Request& request : workload_.requests) {
+      free = std::max(free, request.arrival) + front_end.per_request +
+             front_end.per_prompt_token * static_cast<double>(request.prompt_tokens);
+      known_.push_back(free);
+    }
     std::size_t next = 0;
     std::size_t num_finished = 0;
     Seconds now;
+    Seconds begin_before;
     while (num_finished < states_.size()) {
-      while (next < states_.size() && workload_.requests[next].arrival <= now)
-        waiting_.push_back(next++);
-      if (waiting_.empty() && running_.empty()) {
-        now = workload_.requests[next].arrival;
+      while (next < states_.size() && known_[next] <= now) waiting_.push_back(next++);
+      auto scheduled = schedule(now, config_.engine.async_scheduling ? begin_before : now);
+      for (const std::size_t idx : ended_) release(idx);
+      ended_.clear();
+      if (scheduled.empty()) scheduled = schedule(now, now);
+      if (scheduled.empty()) {
+        now = known_[next];
         continue;
       }
-      const std::vector<std::pair<std::size_t, std::int64_t>> scheduled = schedule(now);
-      if (scheduled.empty()) continue;  // all were preempted: the next call admits again
-      std::int64_t prefill = 0;
-      std::int64_t contexts = 0;
-      for (const auto& [idx, count] : scheduled) {
-        if (states_[idx].num_computed + 1 == length(idx) && states_[idx].is_decoding) {
-          contexts += length(idx);
-        } else {
-          prefill += count;
-        }
-      }
-      now += times_.base + times_.per_prefill * static_cast<double>(prefill) +
-             times_.per_context * static_cast<double>(contexts);
-      for (const auto& [idx, count] : scheduled) {
-        State& state = states_[idx];
-        state.num_computed += count;
-        if (state.num_computed < length(idx)) continue;
-        if (state.num_generated == 0) state.record.first_token = now;
-        ++state.num_generated;
-        state.is_decoding = true;
-        if (state.num_generated < workload_.requests[idx].output_tokens) continue;
-        state.record.finish = now;
-        release(idx);
-        std::erase(running_, idx);
-        ++num_finished;
-      }
+      begin_before = now;
+      now += duration(scheduled);
+      num_finished += apply(scheduled, now);
     }
+    for (const std::size_t idx : ended_) release(idx);
     std::vector<RequestRecord> records;
     records.reserve(states_.size());
     for (const State& state : states_) records.push_back(state.record);
@@ -86,6 +75,45 @@ class NaiveReplica {
     std::vector<std::int64_t> blocks;
     std::size_t num_hashed = 0;  // leading blocks whose content is known to the cache
   };
+
+  using Scheduled = std::vector<std::pair<std::size_t, std::int64_t>>;  // request, tokens
+
+  [[nodiscard]] Seconds duration(const Scheduled& scheduled) const {
+    std::int64_t prefill = 0;
+    std::int64_t contexts = 0;
+    for (const auto& [idx, count] : scheduled) {
+      if (states_[idx].num_computed + 1 == length(idx) && states_[idx].is_decoding) {
+        contexts += length(idx);
+      } else {
+        prefill += count;
+      }
+    }
+    return times_.base + times_.per_prefill * static_cast<double>(prefill) +
+           times_.per_context * static_cast<double>(contexts);
+  }
+  // Returns how many requests ended.
+  std::size_t apply(const Scheduled& scheduled, Seconds now) {
+    std::size_t num_ended = 0;
+    const Seconds at_client = now + config_.front_end.stream_latency;
+    for (const auto& [idx, count] : scheduled) {
+      State& state = states_[idx];
+      state.num_computed += count;
+      if (state.num_computed < length(idx)) continue;
+      if (state.num_generated == 0) state.record.first_token = at_client;
+      ++state.num_generated;
+      state.is_decoding = true;
+      if (state.num_generated < workload_.requests[idx].output_tokens) continue;
+      state.record.finish = at_client;
+      std::erase(running_, idx);
+      ended_.push_back(idx);
+      ++num_ended;
+    }
+    if (!config_.engine.async_scheduling) {
+      for (const std::size_t idx : ended_) release(idx);
+      ended_.clear();
+    }
+    return num_ended;
+  }
 
   [[nodiscard]] std::int64_t length(std::size_t idx) const {
     return workload_.requests[idx].prompt_tokens + states_[idx].num_generated;
@@ -143,8 +171,9 @@ class NaiveReplica {
     state.num_hashed = 0;
   }
 
-  std::vector<std::pair<std::size_t, std::int64_t>> schedule(Seconds now) {
-    std::vector<std::pair<std::size_t, std::int64_t>> scheduled;
+  // A batch of what is known since `known` or earlier.
+  Scheduled schedule(Seconds now, Seconds known) {
+    Scheduled scheduled;
     std::int64_t budget = config_.engine.max_num_batched_tokens;
     bool has_preempted = false;
     for (std::size_t i = 0; i < running_.size() && budget > 0;) {
@@ -170,8 +199,9 @@ class NaiveReplica {
       budget -= count;
       ++i;
     }
-    while (!has_preempted && !waiting_.empty() && budget > 0 &&
-           static_cast<std::int64_t>(running_.size()) < config_.engine.max_num_seqs) {
+    while (!has_preempted && !waiting_.empty() && known_[waiting_.front()] <= known && budget > 0 &&
+           static_cast<std::int64_t>(running_.size() + ended_.size()) <
+               config_.engine.max_num_seqs) {
       const std::size_t idx = waiting_.front();
       State& state = states_[idx];
       std::vector<std::int64_t> hits;
@@ -222,6 +252,8 @@ class NaiveReplica {
   std::map<std::uint64_t, std::int64_t> cached_;
   std::deque<std::size_t> waiting_;
   std::vector<std::size_t> running_;
+  std::vector<std::size_t> ended_;  // hold seats and blocks until the next batch is formed
+  std::vector<Seconds> known_;      // to the engine
 };
 
 }  // namespace orrery::testing

@@ -100,6 +100,26 @@ TEST_P(NaiveReplicaTest, ThePrefixCacheHoldsAndForgetsAlike) {
   expect_equal(caching);
 }
 
+TEST_P(NaiveReplicaTest, AsynchronousStepsAreScheduledAlike) {
+  ServiceConfig async = config();
+  async.engine.async_scheduling = true;
+  const auto [preemptions, cached] = expect_equal(async);
+  EXPECT_EQ(preemptions > 0, GetParam() < 1000);
+  async.engine.enable_prefix_caching = true;
+  EXPECT_GT(expect_equal(async).second, 0);
+}
+
+TEST_P(NaiveReplicaTest, RequestsPassTheFrontEndAlike) {
+  for (const bool is_async : {false, true}) {
+    ServiceConfig front = config();
+    front.engine.async_scheduling = is_async;
+    front.front_end = {.per_request = Seconds(0.00213),
+                       .per_prompt_token = Seconds(1.017e-4),
+                       .stream_latency = Seconds(0.00371)};
+    expect_equal(front);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Blocks, NaiveReplicaTest, ::testing::Values(70, 90, 150, 1000));
 
 }  // namespace

@@ -70,19 +70,23 @@ TEST_P(ServiceLaws, LeapsAreEqualToSingleSteps) {
   const FakeTimes times{.per_context = Seconds(1e-5)};
   FakeTimes single = times;
   single.leaps = false;
-  const auto leaps = serve_fake(workload, tight_service(), times);
-  const auto steps = serve_fake(workload, tight_service(), single);
-  for (std::size_t i = 0; i < leaps.requests.size(); ++i) {
-    const RequestRecord& a = leaps.requests[i];
-    const RequestRecord& b = steps.requests[i];
-    ASSERT_NEAR(a.first_token.value(), b.first_token.value(), 1e-9) << "request " << i;
-    ASSERT_NEAR(a.finish.value(), b.finish.value(), 1e-9) << "request " << i;
-    ASSERT_EQ(a.num_preemptions, b.num_preemptions) << "request " << i;
+  for (const bool is_async : {false, true}) {
+    ServiceConfig config = tight_service();
+    config.engine.async_scheduling = is_async;
+    const auto leaps = serve_fake(workload, config, times);
+    const auto steps = serve_fake(workload, config, single);
+    for (std::size_t i = 0; i < leaps.requests.size(); ++i) {
+      const RequestRecord& a = leaps.requests[i];
+      const RequestRecord& b = steps.requests[i];
+      ASSERT_NEAR(a.first_token.value(), b.first_token.value(), 1e-9) << "request " << i;
+      ASSERT_NEAR(a.finish.value(), b.finish.value(), 1e-9) << "request " << i;
+      ASSERT_EQ(a.num_preemptions, b.num_preemptions) << "request " << i;
+    }
+    EXPECT_EQ(leaps.metrics.num_steps, steps.metrics.num_steps);
+    EXPECT_LT(leaps.steps.size(), steps.steps.size());
+    EXPECT_NEAR(leaps.metrics.itl_s.mean, steps.metrics.itl_s.mean, 1e-12);
+    EXPECT_NEAR(leaps.metrics.kv_utilisation_max, steps.metrics.kv_utilisation_max, 1e-12);
   }
-  EXPECT_EQ(leaps.metrics.num_steps, steps.metrics.num_steps);
-  EXPECT_LT(leaps.steps.size(), steps.steps.size());
-  EXPECT_NEAR(leaps.metrics.itl_s.mean, steps.metrics.itl_s.mean, 1e-12);
-  EXPECT_NEAR(leaps.metrics.kv_utilisation_max, steps.metrics.kv_utilisation_max, 1e-12);
 }
 
 TEST_P(ServiceLaws, FirstTokensComeInOrderOfArrivalWithoutPreemption) {

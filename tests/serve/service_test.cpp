@@ -85,6 +85,71 @@ TEST(Service, AnArrivalEndsALeapAtTheNextStep) {
   EXPECT_NEAR(result.requests[1].finish.value(), 0.034 + 0.014, kTolerance);
 }
 
+TEST(Service, AsynchronouslyAnArrivalRunsInTheStepAfterTheNext) {
+  // As above, but when the second arrives at 31 ms the step of 34 ms is fixed already.
+  ServiceConfig config = small_service();
+  config.engine.async_scheduling = true;
+  const auto result =
+      serve_fake(workload_of({{.prompt_tokens = 4, .output_tokens = 100},
+                              {.arrival = Seconds(0.031), .prompt_tokens = 4, .output_tokens = 1}}),
+                 config);
+  EXPECT_EQ(result.requests[0].first_scheduled, Seconds(0));  // an idle engine starts at once
+  EXPECT_NEAR(result.requests[1].first_scheduled.value(), 0.044, kTolerance);
+}
+
+TEST(Service, AsynchronouslyAPlaceIsRefilledOneStepLater) {
+  // Two seats. Both prefill until 18 ms; the first ends at 28 ms. The third takes its seat in the
+  // step of 38 ms, or of 28 ms without asynchronous scheduling.
+  for (const bool is_async : {false, true}) {
+    ServiceConfig config = small_service();
+    config.engine.max_num_seqs = 2;
+    config.engine.async_scheduling = is_async;
+    const auto result = serve_fake(workload_of({{.prompt_tokens = 4, .output_tokens = 2},
+                                                {.prompt_tokens = 4, .output_tokens = 50},
+                                                {.prompt_tokens = 4, .output_tokens = 1}}),
+                                   config);
+    EXPECT_NEAR(result.requests[2].first_scheduled.value(), is_async ? 0.038 : 0.028, kTolerance);
+  }
+}
+
+TEST(Service, AClosedLoopOfOneIsNotDelayedByAsynchronousScheduling) {
+  // Nothing runs when the next request comes, so no batch is fixed.
+  Workload workload =
+      workload_of(std::vector<Request>(5, {.prompt_tokens = 4, .output_tokens = 4}));
+  workload.closed_loop_concurrency = 1;
+  ServiceConfig config = small_service();
+  config.engine.async_scheduling = true;
+  EXPECT_NEAR(serve_fake(workload, config).metrics.duration.value(), 5 * 0.044, kTolerance);
+}
+
+TEST(Service, TheFrontEndServesOneRequestAtATime) {
+  // 3 ms + 10 * 0.2 ms = 5 ms each, so the third is seen at 15 ms. The first runs from 5 to 25 ms,
+  // the others together from 25 to 55 ms; clients have each token 4 ms later.
+  ServiceConfig config = small_service();
+  config.front_end = {.per_request = Seconds(0.003),
+                      .per_prompt_token = Seconds(0.0002),
+                      .stream_latency = Seconds(0.004)};
+  const auto result = serve_fake(
+      workload_of(std::vector<Request>(3, {.prompt_tokens = 10, .output_tokens = 1})), config);
+  EXPECT_NEAR(result.requests[0].first_scheduled.value(), 0.005, kTolerance);
+  EXPECT_NEAR(result.requests[0].first_token.value(), 0.029, kTolerance);
+  EXPECT_NEAR(result.requests[2].first_scheduled.value(), 0.025, kTolerance);
+  EXPECT_NEAR(result.requests[2].first_token.value(), 0.059, kTolerance);
+}
+
+TEST(Service, TheNextRequestOfAClosedLoopIsSentWhenTheClientHasTheLastToken) {
+  // Each takes 2 ms in the front end, 14 + 3 * 10 ms in the engine and 1 ms back.
+  Workload workload =
+      workload_of(std::vector<Request>(5, {.prompt_tokens = 4, .output_tokens = 4}));
+  workload.closed_loop_concurrency = 1;
+  ServiceConfig config = small_service();
+  config.front_end = {.per_request = Seconds(0.002), .stream_latency = Seconds(0.001)};
+  const auto result = serve_fake(workload, config);
+  EXPECT_NEAR(result.metrics.duration.value(), 5 * 0.047, kTolerance);
+  EXPECT_NEAR(result.metrics.ttft_s.max, 0.002 + 0.014 + 0.001, kTolerance);
+  EXPECT_NEAR(result.metrics.tpot_s.mean, 0.010, kTolerance);
+}
+
 TEST(Service, NoMoreThanMaxNumSeqsRun) {
   ServiceConfig config = small_service();
   config.engine.max_num_seqs = 2;

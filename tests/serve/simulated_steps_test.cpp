@@ -24,17 +24,14 @@ class SimulatedStepsTest : public ::testing::Test {
             .machine = &machine_,
             .graph_cost = &graph_cost_,
             .eager_cost = &eager_cost_,
-            .host = host_,
+            .scheduler_base = Seconds(5e-4),
             .graph_batch_sizes = {1, 2, 4, 8, 16, 32, 64}};
   }
   StepSetup setup(const ModelConfig& model, Mesh mesh, const CostModel& cost) const {
     return {.model = model, .mesh = mesh, .machine = &machine_, .cost = &cost};
   }
 
-  HostCosts host_{.eager_launch = Seconds(5e-6),
-                  .graph_node = Seconds(1e-6),
-                  .scheduler = Seconds(3e-4),
-                  .sampling = Seconds(2e-4)};
+  HostCosts host_{.eager_launch = Seconds(5e-6), .graph_node = Seconds(1e-6)};
   Machine machine_ = make_machine({.name = "test",
                                    .kind = "nvswitch_node",
                                    .device = {.name = "gpu",
@@ -186,6 +183,45 @@ TEST_F(SimulatedStepsTest, AsyncSchedulingHidesHostTimeBehindTheDevice) {
   const Batch large{.prefill = {{.query = 60000, .context = 0}}};
   StepTimes plain(config(small_llama(), {}));
   EXPECT_NEAR((plain.step(large).duration - hidden.step(large).duration).value(), 5e-4, 1e-12);
+}
+
+TEST_F(SimulatedStepsTest, HostTimeGrowsWithTheSequencesOfAStep) {
+  SimulatedStepsConfig costly = config(small_llama(), {});
+  costly.scheduler_per_sequence = Seconds(1e-4);
+  StepTimes with(costly);
+  StepTimes without(config(small_llama(), {}));
+  const Batch decodes{.num_decodes = 16, .decode_context = 16000};
+  const LeapTime a = with.leap(decodes, 100);
+  const LeapTime b = without.leap(decodes, 100);
+  EXPECT_NEAR((a.first - b.first).value(), 16e-4, 1e-12);
+  EXPECT_EQ(a.slope, b.slope);
+  Batch mixed = decodes;
+  mixed.prefill = {{.query = 100, .context = 0}, {.query = 50, .context = 0}};
+  EXPECT_NEAR((with.step(mixed).duration - without.step(mixed).duration).value(), 18e-4, 1e-12);
+}
+
+TEST_F(SimulatedStepsTest, EagerLaunchesBoundSmallPrefillsAndNotLargeOnes) {
+  const Seconds launch(30e-6);
+  const CostModel slow(machine_, nullptr, nullptr,
+                       {.launch_mode = LaunchMode::kEager, .host = {.eager_launch = launch}});
+  const CostModel instant(machine_, nullptr, nullptr, {.launch_mode = LaunchMode::kEager});
+  const auto time_of = [&](const CostModel& cost, std::int64_t query) {
+    SimulatedStepsConfig eager = config(small_llama(), {});
+    eager.eager_cost = &cost;
+    eager.scheduler_base = Seconds(0);
+    return StepTimes(eager).step({.prefill = {{.query = query, .context = 0}}}).duration;
+  };
+  const Plan plan =
+      step_plan(setup(small_llama(), {}, slow), {.prefill = {{.query = 16, .context = 0}}});
+  double num_ops = 0;
+  for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
+    num_ops += static_cast<double>(plan.multiplicity(id));
+  }
+  // Each kernel of 16 tokens is shorter than a launch, so only the last is seen after it is issued.
+  EXPECT_GE(time_of(slow, 16), launch * num_ops);
+  EXPECT_LT(time_of(slow, 16), launch * (num_ops + 1));
+  // 600000 tokens: each kernel is longer than a launch, so only the first waits for its own.
+  EXPECT_NEAR((time_of(slow, 600000) - time_of(instant, 600000)).value(), launch.value(), 1e-9);
 }
 
 TEST_F(SimulatedStepsTest, ExpertParallelModelsRunAtEveryLevel) {
