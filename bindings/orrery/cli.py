@@ -1,4 +1,4 @@
-"""The command line: `orrery run | report | bench | models | machines | providers | kernels`.
+"""The command line: `orrery run | report | scorecard | bench | models | machines | providers | kernels`.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
+
+from .text_table import aligned as _aligned
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +59,15 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="write report.html of a run directory again")
     report.add_argument("directory", type=pathlib.Path, metavar="RUN_DIR")
     report.set_defaults(command=_report)
+
+    card = commands.add_parser("scorecard", help="simulate published measurements and print the errors")
+    card.add_argument("--cases", type=pathlib.Path, metavar="FILE.csv", help="cases (data/serving/published_serving.csv)")
+    card.add_argument("--filter", action="append", default=[], metavar="KEY=VALUE", dest="filters",
+                      help="only cases whose column KEY is VALUE; may be given several times")  # fmt: skip
+    card.add_argument("--json", action="store_true", help="print every case and table as JSON")
+    card.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write a page with scatter plots and tables")
+    card.add_argument("--threads", type=_positive, metavar="N", help="cases side by side (number of cores)")
+    card.set_defaults(command=_scorecard)
 
     commands.add_parser("bench", help="measure the simulator itself", add_help=False)
     for name, text, command in (
@@ -113,6 +124,15 @@ def _report(options: argparse.Namespace) -> int:
     from .report import render
 
     print(render(options.directory))
+    return 0
+
+
+def _scorecard(options: argparse.Namespace) -> int:
+    from .scorecard import command
+
+    with _ProgressBar(sys.stderr, shown=sys.stderr.isatty(), noun="cases") as bar:
+        print(command.run(cases=options.cases, filters=options.filters, threads=options.threads, as_json=options.json,
+                          html=options.html, progress=bar.update))  # fmt: skip
     return 0
 
 
@@ -184,8 +204,9 @@ class _ProgressBar:
 
     _WIDTH = 30
 
-    def __init__(self, stream: TextIO, *, shown: bool) -> None:
+    def __init__(self, stream: TextIO, *, shown: bool, noun: str = "requests") -> None:
         self._stream = stream
+        self._noun = noun
         self.update: Callable[[int, int], None] | None = self._update if shown else None
 
     def __enter__(self) -> _ProgressBar:
@@ -199,7 +220,7 @@ class _ProgressBar:
     def _update(self, done: int, total: int) -> None:
         filled = self._WIDTH * done // max(total, 1)
         bar = "█" * filled + "░" * (self._WIDTH - filled)
-        self._stream.write(f"\r{bar} {done:,} of {total:,} requests")
+        self._stream.write(f"\r{bar} {done:,} of {total:,} {self._noun}")
         self._stream.flush()
 
 
@@ -246,17 +267,4 @@ def _table(summary: Any, *, colour: bool) -> str:
     lines = [f"{bold}{summary['question'] or summary['scenario']}{plain}", ""]
     lines += _aligned(("", *quantiles), latency, right=range(1, 6)).splitlines()
     lines += ["", *_aligned((), facts).splitlines()]
-    return "\n".join(lines)
-
-
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Columns two spaces apart; those in `right` are flush right."""
-    table = [header, *rows] if header else list(rows)
-    if not table:
-        return ""
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    lines = []
-    for row in table:
-        cells = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths))]
-        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
