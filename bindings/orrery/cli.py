@@ -1,4 +1,4 @@
-"""The command line: `orrery run | report | import | bench | models | machines | providers | kernels`.
+"""The command line: `orrery run | report | scorecard | import | bench | models | machines | providers | kernels`.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
+
+from .text_table import aligned as _aligned
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,6 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     tables.add_argument("--into", type=pathlib.Path, metavar="DIR", help="where to write (the project's topologies/)")
     tables.add_argument("--kernels", nargs="+", metavar="K", help="only these kernels")
     tables.set_defaults(command=_import_aiconfigurator)
+    card = commands.add_parser("scorecard", help="simulate published measurements and print the errors")
+    card.add_argument("--cases", type=pathlib.Path, metavar="FILE.csv", help="cases (data/serving/published_serving.csv)")
+    card.add_argument("--filter", action="append", default=[], metavar="KEY=VALUE", dest="filters",
+                      help="only cases whose column KEY is VALUE; may be given several times")  # fmt: skip
+    card.add_argument("--json", action="store_true", help="print every case and table as JSON")
+    card.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write a page with scatter plots and tables")
+    card.add_argument("--threads", type=_positive, metavar="N", help="cases side by side (number of cores)")
+    card.set_defaults(command=_scorecard)
 
     commands.add_parser("bench", help="measure the simulator itself", add_help=False)
     for name, text, command in (
@@ -133,6 +143,13 @@ def _import_aiconfigurator(options: argparse.Namespace) -> int:
     from .simulation import project_root
 
     return command.run(options, project_root() / "topologies")
+def _scorecard(options: argparse.Namespace) -> int:
+    from .scorecard import command
+
+    with _ProgressBar(sys.stderr, shown=sys.stderr.isatty(), noun="cases") as bar:
+        print(command.run(cases=options.cases, filters=options.filters, threads=options.threads, as_json=options.json,
+                          html=options.html, progress=bar.update))  # fmt: skip
+    return 0
 
 
 def _models(_: argparse.Namespace) -> int:
@@ -203,8 +220,9 @@ class _ProgressBar:
 
     _WIDTH = 30
 
-    def __init__(self, stream: TextIO, *, shown: bool) -> None:
+    def __init__(self, stream: TextIO, *, shown: bool, noun: str = "requests") -> None:
         self._stream = stream
+        self._noun = noun
         self.update: Callable[[int, int], None] | None = self._update if shown else None
 
     def __enter__(self) -> _ProgressBar:
@@ -218,7 +236,7 @@ class _ProgressBar:
     def _update(self, done: int, total: int) -> None:
         filled = self._WIDTH * done // max(total, 1)
         bar = "█" * filled + "░" * (self._WIDTH - filled)
-        self._stream.write(f"\r{bar} {done:,} of {total:,} requests")
+        self._stream.write(f"\r{bar} {done:,} of {total:,} {self._noun}")
         self._stream.flush()
 
 
@@ -265,17 +283,4 @@ def _table(summary: Any, *, colour: bool) -> str:
     lines = [f"{bold}{summary['question'] or summary['scenario']}{plain}", ""]
     lines += _aligned(("", *quantiles), latency, right=range(1, 6)).splitlines()
     lines += ["", *_aligned((), facts).splitlines()]
-    return "\n".join(lines)
-
-
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Columns two spaces apart; those in `right` are flush right."""
-    table = [header, *rows] if header else list(rows)
-    if not table:
-        return ""
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    lines = []
-    for row in table:
-        cells = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths))]
-        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)

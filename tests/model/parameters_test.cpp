@@ -34,6 +34,8 @@ const std::vector<Published>& published() {
       {"deepseek-ai--DeepSeek-V2-Lite", 15.7, 2.7},
       {"deepseek-ai--DeepSeek-V3.2", 671.0, 37.6, true},
       {"deepseek-ai--DeepSeek-V3", 671.0, 37.6},
+      {"meta-llama--Llama-2-7b", 6.7, 6.7},
+      {"meta-llama--Llama-2-70b", 69.0, 69.0},
       {"meta-llama--Llama-3.2-1B-Instruct", 1.2, 1.2},
       {"meta-llama--Llama-4-Maverick-17B-128E-Instruct", 400.7, 17.2},
       {"meta-llama--Llama-4-Scout-17B-16E-Instruct", 107.8, 17.2},

@@ -1,0 +1,113 @@
+"""Simulates published cases and sets the simulated metrics beside the published ones."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import pathlib
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import simulation
+from . import metrics, scenarios
+from .cases import Case
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One metric of one case; `published` and `simulated` in seconds or per second."""
+
+    metric: str  # label of metrics.METRICS
+    unit: str
+    published: float
+    simulated: float
+
+    @property
+    def error(self) -> float:
+        """Simulated over published, less 1."""
+        return self.simulated / self.published - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A case with its comparisons, or with the reason why there are none."""
+
+    case: Case
+    reason: str = ""
+    comparisons: tuple[Comparison, ...] = ()
+    left_out: tuple[str, ...] = ()  # metrics that have no simulated counterpart
+    basis: Mapping[str, float] = dataclasses.field(default_factory=dict)  # shares of simulated time
+    split: Mapping[str, float] = dataclasses.field(default_factory=dict)  # where the time goes, see _split
+
+    def simulated(self, metric: str) -> Comparison | None:
+        return next((c for c in self.comparisons if c.metric == metric), None)
+
+
+def compare(cases: Sequence[Case], *, threads: int, progress: Progress | None = None,
+            profiles: Mapping[str, pathlib.Path] | None = None) -> list[Outcome]:  # fmt: skip
+    """One outcome per case, in the order of `cases`, whatever `threads` is.
+
+    `profiles` replaces the profile of an engine by a file. `progress(done, total)` is called per case.
+    """
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        futures = [
+            pool.submit(_outcome, case, pathlib.Path(folder) / f"{number}.yaml", profiles or {})
+            for number, case in enumerate(cases)
+        ]
+        if progress:
+            for done, _ in enumerate(concurrent.futures.as_completed(futures), 1):
+                progress(done, len(futures))
+        return [future.result() for future in futures]
+
+
+def _outcome(case: Case, path: pathlib.Path, profiles: Mapping[str, pathlib.Path]) -> Outcome:
+    if case.problem:
+        return Outcome(case, case.problem)
+    left_out = tuple(m.metric for m in case.measurements if not metrics.known(m.metric, m.unit))
+    if len(left_out) == len(case.measurements):
+        return Outcome(case, f"no simulated counterpart of {left_out[0]}", left_out=left_out)
+    profile = profiles.get(case.fields["engine"])
+    try:
+        path.write_text(scenarios.scenario_text(case), encoding="utf-8")
+        scenario = simulation.load(path, overrides=[f"engine.profile={profile}"] if profile else [])
+        result = simulation.simulate(scenario)
+    except (scenarios.CannotSimulate, ValueError) as error:
+        return Outcome(case, _reason(error), left_out=left_out)
+    summary = result.summary
+    comparisons = []
+    for measurement in case.measurements:
+        if metrics.known(measurement.metric, measurement.unit):
+            metric = metrics.METRICS[measurement.metric]
+            simulated = metric.simulated(summary)
+            if simulated is not None:
+                published = measurement.value * metrics.UNITS[measurement.unit][1]
+                comparisons.append(Comparison(metric.label, metric.unit, published, simulated))
+    return Outcome(case, "", tuple(comparisons), left_out, summary["basis"], _split(result))
+
+
+def _reason(error: Exception) -> str:
+    """The message without the place in a temporary file."""
+    return getattr(error, "message", str(error))
+
+
+def _split(result: simulation.RunResult) -> dict[str, Any]:
+    """Mean wait until the first step, and the shares of engine time in steps with and without prefill."""
+    requests, steps = result.requests.columns(), result.steps.columns()
+    has_prefill = steps["prefill_tokens"] > 0
+    busy = max(float(steps["duration_s"].sum()), 1e-300)
+    return {
+        "wait_s": float(np.mean(requests["first_scheduled_s"] - requests["arrival_s"])),
+        "ttft_s": float(np.mean(requests["ttft_s"])),
+        "prefill_share": float(steps["duration_s"][has_prefill].sum()) / busy,
+        "prefill_step_s": _mean(steps["duration_s"][has_prefill], steps["num_steps"][has_prefill]),
+        "decode_step_s": _mean(steps["duration_s"][~has_prefill], steps["num_steps"][~has_prefill]),
+    }
+
+
+def _mean(durations: np.ndarray, counts: np.ndarray) -> float | None:
+    return float(durations.sum() / counts.sum()) if counts.size else None

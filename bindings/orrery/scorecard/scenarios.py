@@ -1,0 +1,119 @@
+"""The scenario of a published case, as YAML text."""
+
+from __future__ import annotations
+
+import re
+
+from .cases import Case
+from .rules import MACHINES, MODELS, settings
+
+DEFAULT_QUEUED = 1000  # requests of an "all queued" run whose source does not say how many
+PROMPTS_PER_CLIENT = 10  # of a closed loop: InferenceX and the vLLM runs say 10 x C, others do not say
+
+
+class CannotSimulate(Exception):
+    """The case is well formed, and this simulator cannot run it; the message says why."""
+
+
+def scenario_text(case: Case) -> str:
+    """YAML of the case. Throws CannotSimulate."""
+    fields = dict(case.fields)
+    if fields["layout"] != "aggregated":
+        raise CannotSimulate(f"layout {fields['layout'] or 'not stated'}")
+    if not fields["engine"]:
+        raise CannotSimulate("engine not stated")
+    model = fields["model_file"] or MODELS.get(fields["model"])
+    if model is None:
+        raise CannotSimulate(f"no model file for {fields['model']}")
+    if not fields["tp"]:
+        raise CannotSimulate("parallelism not stated")
+    if not fields["weights_dtype"]:
+        raise CannotSimulate("weight format not stated")
+    prompt, output = _tokens(fields, "isl"), _tokens(fields, "osl")
+    if fields["load_kind"] == "static_batch":
+        fields["prefill_of_batch"] = str(prompt * _clients(fields))
+    found = settings(fields)
+    if "provider" not in found:
+        raise CannotSimulate(f"no kernel tables for engine {fields['engine']}")
+    formats = "".join(f", {key}: {found[key]}" for key in ("weights", "expert_weights", "activations", "kv_cache") if key in found)
+    limits = "".join(f", {key}: {found[key]}" for key in ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"))
+    return (
+        f"question: What does the published case {case.case_id} measure?\n"
+        f"model: {{config: {model}{formats}}}\n"
+        f"machine: {_machine(case)}\n"
+        f"provider: {found['provider']}\n"
+        f"placement: {_placement(case)}\n"
+        f"engine: {{profile: {found['profile']}{limits}}}\n"
+        f"workload: {_workload(case, _lengths(fields, prompt), _lengths(fields, output))}\n"
+        "slo: {ttft: 2 s, tpot: 50 ms}\n"
+    )
+
+
+def _tokens(fields: dict[str, str], column: str) -> int:
+    if not re.fullmatch(r"[1-9]\d*", fields[column]):
+        raise CannotSimulate("lengths are those of a data set" if "dataset" in fields[column] else "lengths not stated as numbers")
+    return int(fields[column])
+
+
+def _clients(fields: dict[str, str]) -> int:
+    if not re.fullmatch(r"[1-9]\d*", fields["load_value"]):
+        raise CannotSimulate(f"{fields['load_kind']} load without a whole number of requests")
+    return int(fields["load_value"])
+
+
+def _lengths(fields: dict[str, str], nominal: int) -> str:
+    if fields["lengths"].startswith("uniform_0.8") and nominal > 1:
+        return f"{{min: {int(0.8 * nominal)}, max: {nominal}}}"
+    if fields["lengths"] in ("fixed", "see isl/osl/notes"):
+        return str(nominal)
+    raise CannotSimulate(f"length distribution '{fields['lengths']}'")
+
+
+def _machine(case: Case) -> str:
+    key = case.fields["gpu_key"]
+    if key not in MACHINES:
+        raise CannotSimulate(f"no machine for GPU '{key}'")
+    node, size, cluster = MACHINES[key]
+    gpus = _gpus(case)
+    if gpus <= size:
+        return node
+    if cluster is None:
+        raise CannotSimulate(f"no machine with {gpus} GPUs of kind '{key}'")
+    return f"{{name: {cluster}, num_gpus: {gpus}}}"
+
+
+def _gpus(case: Case) -> int:
+    return case.whole("tp", 1) * case.whole("pp", 1) * case.whole("attention_dp", 1) * case.whole("replicas", 1)
+
+
+def _placement(case: Case) -> str:
+    tp, dp, ep = case.whole("tp", 1), case.whole("attention_dp", 1), case.whole("moe_ep", 1)
+    if case.fields["moe_tp"] and case.whole("moe_tp", 1) * ep != tp * dp:
+        raise CannotSimulate("experts are on other GPUs than attention (MoE TP x EP is not TP x DP)")
+    return f"{{replicas: {case.whole('replicas', 1)}, tp: {tp}, pp: {case.whole('pp', 1)}, dp: {dp}, ep: {ep}}}"
+
+
+def _workload(case: Case, prompt: str, output: str) -> str:
+    fields = dict(case.fields)
+    lengths = f"prompt_tokens: {prompt}, output_tokens: {output}"
+    kind = fields["load_kind"]
+    if kind == "closed_loop":
+        clients = _clients(fields)
+        return f"{{closed_loop: {{concurrency: {clients}, num_requests: {num_requests(fields, PROMPTS_PER_CLIENT * clients)}, {lengths}}}}}"
+    if kind in ("static_batch", "all_at_once"):
+        queued = _clients(fields) if kind == "static_batch" else num_requests(fields, DEFAULT_QUEUED)
+        return f"{{closed_loop: {{concurrency: {queued}, num_requests: {queued}, {lengths}}}}}"
+    if kind == "poisson":
+        return f"{{poisson: {{requests_per_s: {fields['load_value']}, num_requests: {num_requests(fields, DEFAULT_QUEUED)}, {lengths}}}}}"
+    raise CannotSimulate("load not stated")
+
+
+def num_requests(fields: dict[str, str], default: int) -> int:
+    """Requests of the run: what the notes list for these lengths ("3000 (128/2048, 2048/128), ..."), else what
+    they or the load column state ("500 requests", "80 prompts"), else `default`."""
+    wanted = f"{fields['isl']}/{fields['osl']}"
+    for count, lengths in re.findall(r"(\d+)(?: reqs)? \(([\d/, ]+)\)", fields["notes"]):
+        if wanted in re.split(r", ?", lengths):
+            return int(count)
+    stated = re.search(r"(?<![\dx.])\b(\d+) (?:requests|prompts)\b", f"{fields['batch_or_concurrency']}; {fields['notes']}")
+    return int(stated[1]) if stated else default

@@ -1,0 +1,128 @@
+"""Errors by group, the fixed split into a fit and a held-out half, and how well parallelisms are ranked."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+
+import pandas
+
+from .outcomes import Outcome
+
+HALVES = ("fit", "held out")
+
+
+def half(case_id: str) -> str:
+    """The half that a case belongs to for ever: the lowest bit of SHA-256 of its id."""
+    return HALVES[hashlib.sha256(case_id.encode()).digest()[-1] & 1]
+
+
+def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
+    """One row per compared metric, with the columns to group by; `error` is simulated / published - 1."""
+    rows = [
+        {
+            "case_id": outcome.case.case_id,
+            "family": outcome.case.family,
+            "engine": " ".join(filter(None, (outcome.case.fields["engine"], outcome.case.fields["engine_version"]))),
+            "gpu": outcome.case.fields["gpu_key"],
+            "model": outcome.case.fields["model_file"].rpartition("--")[2] or outcome.case.fields["model"],
+            "parallelism": parallelism(outcome),
+            "phase": outcome.case.fields["phase"],
+            "quality": outcome.case.fields["quality"],
+            "half": half(outcome.case.case_id),
+            "load": outcome.case.fields["load_kind"],
+            "metric": comparison.metric,
+            "unit": comparison.unit,
+            "published": comparison.published,
+            "simulated": comparison.simulated,
+            "error": comparison.error,
+            "roofline": outcome.basis["roofline"],
+        }
+        for outcome in outcomes
+        for comparison in outcome.comparisons
+    ]
+    return pandas.DataFrame(rows)
+
+
+def parallelism(outcome: Outcome) -> str:
+    """Such as "TP4 EP4" or "TP8"; one GPU is "TP1"."""
+    case = outcome.case
+    ways = (("TP", case.whole("tp", 1)), ("PP", case.whole("pp", 1)), ("DP", case.whole("attention_dp", 1)),
+            ("EP", case.whole("moe_ep", 1)), ("x", case.whole("replicas", 1)))  # fmt: skip
+    return " ".join(f"{name}{count}" for name, count in ways if count > 1) or "TP1"
+
+
+def errors_by(errors: pandas.DataFrame, *columns: str) -> pandas.DataFrame:
+    """Number of cases, mean (MAPE), median and 90th percentile of the absolute error, and mean signed error."""
+    magnitude = errors.assign(magnitude=errors["error"].abs())
+    groups = magnitude.groupby(list(columns), sort=True)
+    return pandas.DataFrame({
+        "cases": groups.size(),
+        "mape": groups["magnitude"].mean(),
+        "median": groups["magnitude"].median(),
+        "p90": groups["magnitude"].quantile(0.9),
+        "bias": groups["error"].mean(),
+    }).reset_index()  # fmt: skip
+
+
+def rankings(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
+    """How the simulator orders parallelisms that were measured under equal load.
+
+    Groups have equal model, GPU kind, engine, version, lengths and either equal concurrency or equal
+    concurrency per GPU. Per kind of load and measure: number of groups, pairs, Kendall's tau over all pairs
+    (concordant less discordant, over both; pairs published as equal do not count), and the share of groups
+    whose best parallelism is found.
+    """
+    found = []
+    for load in ("concurrency", "concurrency per GPU"):
+        for measure in ("TPOT", "output throughput per GPU"):
+            groups: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+            for outcome in outcomes:
+                if pair := _ranked(outcome, measure):
+                    groups.setdefault(_load_key(outcome, load), []).append(pair)
+            found.append({"load": load, "measure": measure, **_kendall(groups.values(), lowest=measure == "TPOT")})
+    return pandas.DataFrame(found)
+
+
+def _load_key(outcome: Outcome, load: str) -> tuple[object, ...]:
+    fields = outcome.case.fields
+    clients = float(fields["load_value"])
+    names = ("family", "model", "weights_dtype", "gpu_key", "engine", "engine_version", "isl", "osl", "lengths")
+    return (*(fields[name] for name in names), clients / (_gpus(outcome) if load.endswith("GPU") else 1))
+
+
+def _gpus(outcome: Outcome) -> int:
+    case = outcome.case
+    return case.whole("tp", 1) * case.whole("pp", 1) * case.whole("attention_dp", 1) * case.whole("replicas", 1)
+
+
+def _ranked(outcome: Outcome, measure: str) -> tuple[float, float] | None:
+    """(published, simulated) of a closed loop. Throughput follows from Little's law, for both alike:
+    C requests are in flight, each for TTFT + (output - 1) TPOT."""
+    ttft, tpot = outcome.simulated("TTFT"), outcome.simulated("TPOT")
+    if outcome.case.fields["load_kind"] != "closed_loop" or ttft is None or tpot is None:
+        return None
+    if measure == "TPOT":
+        return tpot.published, tpot.simulated
+    output, clients = int(outcome.case.fields["osl"]), float(outcome.case.fields["load_value"])
+    tokens = clients * output / _gpus(outcome)
+    published = tokens / (ttft.published + (output - 1) * tpot.published)
+    return published, tokens / (ttft.simulated + (output - 1) * tpot.simulated)
+
+
+def _kendall(groups: object, *, lowest: bool) -> dict[str, float]:
+    agree = disagree = best = count = 0
+    for group in groups:  # type: ignore[attr-defined]
+        if len(group) < 2:
+            continue
+        count += 1
+        choose = min if lowest else max
+        best += choose(group)[0] == choose(group, key=lambda pair: pair[1])[0]
+        for (a, x), (b, y) in itertools.combinations(group, 2):
+            if a != b:
+                agree += (a < b) == (x < y) and x != y
+                disagree += (a < b) != (x < y) or x == y
+    pairs = agree + disagree
+    return {"groups": count, "pairs": pairs, "tau": (agree - disagree) / pairs if pairs else float("nan"),
+            "best_found": best / count if count else float("nan")}  # fmt: skip

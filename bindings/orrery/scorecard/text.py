@@ -1,0 +1,123 @@
+"""The scorecard as a terminal shows it."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+import pandas
+
+from ..text_table import aligned
+from . import explain, statistics
+from .outcomes import Comparison, Outcome
+
+# Metrics side by side in the tables by group; every metric stands in the first table.
+MAIN = ("TTFT", "TPOT", "prefill time", "decode time", "output throughput")
+COVERED_GPUS = ("h100", "h200", "h800", "h20", "a100", "b200")
+
+
+def render(outcomes: Sequence[Outcome]) -> str:
+    """Every section, separated by blank lines."""
+    errors = statistics.table(outcomes)
+    parts = [coverage(outcomes)]
+    if not errors.empty:
+        parts += ["Errors of all cases\n" + full_table(statistics.errors_by(errors, "metric"), "metric")]
+        parts += [grouped(errors, column) for column in ("engine", "model", "parallelism", "phase", "family", "quality", "half")]
+        parts += [basis(outcomes), ranking(outcomes), worst(outcomes)]
+    parts += [left_out(outcomes)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def coverage(outcomes: Sequence[Outcome]) -> str:
+    done = [outcome for outcome in outcomes if not outcome.reason]
+    wanted = [o for o in outcomes if o.case.fields["structured"] == "yes" and o.case.fields["gpu_key"] in COVERED_GPUS]
+    covered = sum(not outcome.reason for outcome in wanted)
+    share = f" ({100 * covered / len(wanted):.1f} %)" if wanted else ""
+    return (
+        f"{len(done):,} of {len(outcomes):,} cases simulated, {sum(len(o.comparisons) for o in done):,} metrics compared\n"
+        f"structured cases on {', '.join(COVERED_GPUS)}: {covered:,} of {len(wanted):,}{share}"
+    )
+
+
+def percent(value: float, *, signed: bool = False) -> str:
+    return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
+
+
+def full_table(table: pandas.DataFrame, *names: str) -> str:
+    """Number of cases and the four error figures in percent, behind the grouping columns."""
+    rows = [
+        (*(str(row[name]) for name in names), f"{row['cases']:,}", percent(row["mape"]), percent(row["median"]),
+         percent(row["p90"]), percent(row["bias"], signed=True))
+        for row in table.to_dict("records")
+    ]  # fmt: skip
+    columns = range(len(names), len(names) + 5)
+    return aligned((*names, "cases", "MAPE %", "median %", "p90 %", "bias %"), rows, right=columns)
+
+
+def grouped(errors: pandas.DataFrame, column: str) -> str:
+    """MAPE and bias of the main metrics, one line per value of `column`."""
+    table = statistics.errors_by(errors, column, "metric").set_index([column, "metric"])
+    metrics = [metric for metric in MAIN if metric in set(errors["metric"])]
+    rows = []
+    for value in sorted(set(errors[column])):
+        cells = [_cell(table, (value, metric)) for metric in metrics]
+        if any(cells):
+            rows.append((value, *cells))
+    title = f"MAPE and bias in %, cases, by {column}\n"
+    return title + aligned((column, *metrics), rows, right=range(1, len(metrics) + 1)) if rows else ""
+
+
+def _cell(table: pandas.DataFrame, key: tuple[str, str]) -> str:
+    if key not in table.index:
+        return ""
+    row = table.loc[key]
+    return f"{percent(row['mape'])} {percent(row['bias'], signed=True):>7} {int(row['cases']):>5,}"
+
+
+def basis(outcomes: Sequence[Outcome]) -> str:
+    """Mean shares of simulated time, by engine and GPU kind."""
+    shares: dict[tuple[str, str], list[Outcome]] = collections.defaultdict(list)
+    for outcome in outcomes:
+        if not outcome.reason:
+            shares[outcome.case.fields["engine"], outcome.case.fields["gpu_key"]].append(outcome)
+    names = ("measured", "interpolated", "roofline")
+    rows = [
+        (*key, f"{len(group):,}", *(percent(sum(o.basis[name] for o in group) / len(group)) for name in names))
+        for key, group in sorted(shares.items())
+    ]
+    return "Basis of simulated time, mean share in %\n" + aligned(("engine", "GPU", "cases", *names), rows, right=range(2, 6))
+
+
+def ranking(outcomes: Sequence[Outcome]) -> str:
+    rows = [
+        (row["load"], row["measure"], f"{row['groups']:,}", f"{row['pairs']:,}", f"{row['tau']:.3f}", percent(row["best_found"]))
+        for row in statistics.rankings(outcomes).to_dict("records")
+        if row["pairs"]
+    ]
+    header = ("equal", "ranked by", "groups", "pairs", "Kendall tau", "best found %")
+    return "Order of parallelisms under equal load\n" + aligned(header, rows, right=range(2, 6)) if rows else ""
+
+
+def number(comparison: Comparison, value: float) -> str:
+    return f"{1e3 * value:.4g} ms" if comparison.unit == "s" else f"{value:.4g}/s"
+
+
+def worst(outcomes: Sequence[Outcome]) -> str:
+    lines = ["Worst case of each family, engine, model, GPU and metric"]
+    for finding in explain.worst(outcomes):
+        case, comparison = finding.outcome.case, finding.comparison
+        fields = case.fields
+        lines.append(
+            f"{case.case_id}: {comparison.metric} {number(comparison, comparison.simulated)} simulated, "
+            f"{number(comparison, comparison.published)} published ({100 * comparison.error:+.0f} %); {fields['engine']} "
+            f"{fields['engine_version']}, {fields['model']}, {fields['gpu_key']}, {statistics.parallelism(finding.outcome)}, "
+            f"{fields['isl']}/{fields['osl']}, {fields['load_kind']} {fields['load_value']}; worst of {finding.num_alike}"
+        )
+        lines += [f"    {sentence}" for sentence in finding.sentences]
+    return "\n".join(lines)
+
+
+def left_out(outcomes: Sequence[Outcome]) -> str:
+    counts = collections.Counter(outcome.reason for outcome in outcomes if outcome.reason)
+    rows = [(f"{count:,}", reason) for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    return "Cases that cannot be simulated, by reason\n" + aligned((), rows, right=(0,)) if rows else ""
