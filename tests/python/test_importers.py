@@ -122,6 +122,13 @@ def test_rows_left_out_are_counted_in_meta(tmp_path: Path) -> None:
     assert 'over more than 16 GPUs": 2\n' in meta
 
 
+def test_a_table_of_which_nothing_is_left_writes_no_file(tmp_path: Path) -> None:
+    write_source(tmp_path, "moe_vllm_1.csv", MOE_HEADER + "x,nvfp4,8,4096,1536,8,128,1,1,balanced,0.1\n")
+    write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + GEMM_ROW)
+    assert len(import_rows(tmp_path, "gemm")) == 1
+    assert not (tmp_path / "out/devices/gpu/vllm-1/moe.csv").exists()
+
+
 def test_of_several_implementations_of_one_point_the_fastest_is_kept(tmp_path: Path) -> None:
     write_source(
         tmp_path,
@@ -199,6 +206,13 @@ def test_a_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, message
     with pytest.raises(aiconfigurator.TableError, match=message) as error:
         import_rows(tmp_path, "gemm")
     assert "gemm_vllm_1.csv:3:" in str(error.value)
+
+
+def test_an_unknown_kv_format_is_not_taken_for_a_missing_column(tmp_path: Path) -> None:
+    header = "kernel_source,gemm_type,kv_cache_dtype,batch_size,isl,step,num_heads,latency\n"
+    write_source(tmp_path, "mla_context_module_vllm_1.csv", header + "x,bfloat16,fp6,1,128,0,16,0.1\n")
+    with pytest.raises(aiconfigurator.TableError, match="kv_cache_dtype 'fp6'; expected one of bfloat16, fp8"):
+        import_rows(tmp_path, "mla_prefill_module")
 
 
 def test_a_missing_column_is_named_with_those_found(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ COLLECTIVES = {
     "alltoall": "all_to_all",
 }
 HEADER = ("implementation", "version", "mode", "dtype", "num_gpus", "bytes", "time_us")
+Measurement = tuple[str, str, str, str, int, int, str]  # as in HEADER
 
 _CUSTOM_OPS = ("custom_allreduce", "custom_allreduce_graph_vs_eager")
 _ELEMENT_BYTES = {"half": 2, "int8": 1, "bfloat16": 2, "float16": 2}
@@ -50,7 +51,7 @@ def _bytes(row: Row, dtype: str) -> int:
     return int(row["message_size"]) * _ELEMENT_BYTES[row[dtype]]
 
 
-def _nccl_row(row: Row, _: SourceTable) -> tuple[str, tuple]:
+def _nccl_row(row: Row, _: SourceTable) -> tuple[str, Measurement]:
     if row["op_name"] not in COLLECTIVES:
         raise TableError(f"op_name '{row['op_name']}'; expected one of {', '.join(COLLECTIVES)}")
     size = _bytes(row, "nccl_dtype")
@@ -58,7 +59,7 @@ def _nccl_row(row: Row, _: SourceTable) -> tuple[str, tuple]:
                                          int(row["num_gpus"]), size, microseconds(row["latency"]))  # fmt: skip
 
 
-def _custom_row(row: Row, table: SourceTable) -> tuple[str, tuple]:
+def _custom_row(row: Row, table: SourceTable) -> tuple[str, Measurement]:
     # TensorRT-LLM's table has no column `backend`; see the note above.
     mode = row["backend"].rpartition("_")[2] if "backend" in row or table.engine != "trtllm" else "graph"
     if mode not in ("graph", "eager"):
@@ -69,7 +70,7 @@ def _custom_row(row: Row, table: SourceTable) -> tuple[str, tuple]:
                           microseconds(row["latency"]))  # fmt: skip
 
 
-def _parser(table: SourceTable) -> Callable[[Row, SourceTable], tuple[str, tuple]] | None:
+def _parser(table: SourceTable) -> Callable[[Row, SourceTable], tuple[str, Measurement]] | None:
     if (table.engine, table.op) == (NCCL, NCCL):
         return _nccl_row
     return _custom_row if table.engine in ENGINES and table.op in _CUSTOM_OPS else None
@@ -85,12 +86,14 @@ def import_collectives(listing: Listing, topologies: Path, *, machine: str) -> d
 
     Throws TableError, with file and line where a row does not fit, and when there is nothing to import.
     """
-    rows: dict[str, list[tuple]] = {}
+    rows: dict[str, list[Measurement]] = {}
     tables: dict[str, Written] = {}
     implementations = set()
     for table in listing.tables:
         parse = _parser(table)
-        for line, source_row in read_rows(table.path) if parse else ():
+        if parse is None:
+            continue
+        for line, source_row in read_rows(table.path):
             try:
                 collective, row = parse(source_row, table)
             except KeyError as error:

@@ -36,7 +36,7 @@ def _fastest(kernel: Kernel, table: SourceTable, written: Written) -> dict[Point
         try:
             dims, dtype = kernel.row(row)
             timed = (microseconds(row["latency"]), source_name(row))
-            point = (dtype, *(row[name] for name in kernel.extra), *dims)
+            point: Point = (dtype, *(row[name] for name in kernel.extra), *dims)
         except RowSkipped as skipped:
             written.left_out[str(skipped)] += 1
             continue
@@ -75,8 +75,9 @@ def _import_kernel(kernel: Kernel, table: SourceTable, directory: Path) -> Writt
     for point, (time, source) in points.items():
         flagged = (int(point in host_bound),) if flag else ()
         rows.append((*point, time, *flagged, written.sources.index(source)))
-    header = ("dtype", *kernel.extra, *kernel.dims, "time_us", *flag, "source")
-    write_csv(directory / f"{kernel.name}.csv", header, sorted(rows))
+    if rows:  # a table of formats without a name here has none, and an empty file is no table
+        header = ("dtype", *kernel.extra, *kernel.dims, "time_us", *flag, "source")
+        write_csv(directory / f"{kernel.name}.csv", header, sorted(rows))
     return written
 
 
@@ -104,6 +105,7 @@ def import_provider(
         'units: "time_us: microseconds of one call; sizes: elements, tokens, heads"',
         'order: "rows are sorted by their columns; of several rows of one point the fastest is kept"',
     ]
+    directory.mkdir(parents=True, exist_ok=True)
     write_meta(directory, head, tables)
     write_notice(directory, f"{engine} {version} on {device}")
     return tables

@@ -34,9 +34,10 @@ _NOTES: dict[str, dict[str, tuple[str, ...]]] = {
             "CUDA graph over up to six layers with their own weights",
         ),
         "trtllm": (
-            "fp8: a linear layer without an input scale, so the time includes dynamic per-tensor quantising of x, 7.2 us"
-            " more than with vLLM's static scale (median of m up to 64, n up to 512, k up to 4,096; least row 11.8 us);"
-            " fp8_block: includes quantising x",
+            "fp8: a linear layer without an input scale, so the time includes dynamic per-tensor quantising of x, 7.2"
+            " us more than with vLLM's static scale (median of m up to 64, n up to 512, k up to 4,096); least row 11.8"
+            " us",
+            "fp8_block: includes quantising x",
             "CUDA graph over up to five layers with their own weights, one where the weights exceed L2",
         ),
     },

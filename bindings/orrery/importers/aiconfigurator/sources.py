@@ -99,15 +99,21 @@ _KV_BITS = {"bfloat16": 16, "fp8": 8}
 _MODULE_DIMS = tuple(DEEPSEEK_V3)
 
 
+def _kv_bits(row: Row) -> int:
+    if row["kv_cache_dtype"] not in _KV_BITS:
+        raise TableError(f"kv_cache_dtype '{row['kv_cache_dtype']}'; expected one of {', '.join(_KV_BITS)}")
+    return _KV_BITS[row["kv_cache_dtype"]]
+
+
 def _mla_prefill_module(row: Row) -> tuple[tuple[int, ...], str]:
     dims = _int(row, "batch_size", "isl", "step", "num_heads") + tuple(DEEPSEEK_V3.values())
-    return (*dims, _KV_BITS[row["kv_cache_dtype"]]), named_dtype(row["gemm_type"])
+    return (*dims, _kv_bits(row)), named_dtype(row["gemm_type"])
 
 
 def _mla_decode_module(row: Row) -> tuple[tuple[int, ...], str]:
     # The module tables give the whole sequence, the new token included, as `step`.
     dims = _int(row, "batch_size", "step", "num_heads") + tuple(DEEPSEEK_V3.values())
-    return (*dims, _KV_BITS[row["kv_cache_dtype"]]), named_dtype(row["gemm_type"])
+    return (*dims, _kv_bits(row)), named_dtype(row["gemm_type"])
 
 
 def _mla_prefill(row: Row) -> tuple[tuple[int, ...], str]:
