@@ -6,6 +6,42 @@
 
 namespace orrery {
 
+namespace {
+
+constexpr std::string_view kInclusionsFile = "includes";
+
+std::vector<Provider::Tables::Inclusion> read_inclusions(const std::filesystem::path& path) {
+  CsvReader reader(path);
+  const int kernel = reader.require("kernel");
+  const int dtype = reader.require("dtype");
+  const int included = reader.require("includes");
+  const int floor = reader.require("floor_us");
+  std::vector<Provider::Tables::Inclusion> inclusions;
+  while (reader.next()) {
+    for (const int column : {kernel, included}) {
+      if (find_kernel_spec(reader.text(column)) == nullptr) {
+        reader.fail("found kernel '" + std::string(reader.text(column)) + "'; expected a known one");
+      }
+    }
+    Provider::Tables::Inclusion inclusion{.kernel = std::string(reader.text(kernel)),
+                                          .included = std::string(reader.text(included))};
+    if (reader.text(dtype) != "any") {
+      try {
+        inclusion.dtype = parse_dtype(reader.text(dtype));
+      } catch (const std::invalid_argument& error) {
+        reader.fail(error.what());
+      }
+    }
+    if (reader.text(floor) != "0") {
+      inclusion.floor = Seconds(reader.positive_number(floor) * 1e-6);
+    }
+    inclusions.push_back(std::move(inclusion));
+  }
+  return inclusions;
+}
+
+}  // namespace
+
 Provider::Provider() : tables_(std::make_unique<Tables>()) {}
 Provider::~Provider() = default;
 Provider::Provider(Provider&&) noexcept = default;
@@ -23,6 +59,10 @@ Provider Provider::load(const std::filesystem::path& directory) {
       continue;
     }
     const std::string kernel = file.path().stem().string();
+    if (kernel == kInclusionsFile) {
+      provider.tables_->inclusions = read_inclusions(file.path());
+      continue;
+    }
     if (find_kernel_spec(kernel) == nullptr) {
       throw std::invalid_argument(file.path().string() +
                                   ": no kernel of that name; expected <kernel>.csv");
@@ -53,6 +93,22 @@ std::vector<std::string> Provider::kernels() const {
 
 std::int64_t Provider::num_rows(std::string_view kernel) const {
   return tables_->table(kernel) == nullptr ? 0 : tables_->entries.find(kernel)->second->num_rows;
+}
+
+const Provider::Tables::Inclusion* Provider::Tables::inclusion(std::string_view kernel, DType dtype,
+                                                               std::string_view included) const {
+  const auto found = std::ranges::find_if(inclusions, [&](const Inclusion& inclusion) {
+    return inclusion.kernel == kernel && inclusion.included == included &&
+           inclusion.dtype.value_or(dtype) == dtype;
+  });
+  return found == inclusions.end() ? nullptr : &*found;
+}
+
+bool Provider::Tables::is_paid_elsewhere(std::string_view included, DType dtype) const {
+  return std::ranges::any_of(inclusions, [&](const Inclusion& inclusion) {
+    return inclusion.included == included && inclusion.floor.value() == 0 &&
+           inclusion.dtype.value_or(dtype) == dtype;
+  });
 }
 
 const KernelTable* Provider::Tables::table(std::string_view kernel) const {

@@ -5,6 +5,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "sim/cost/cost.h"
 #include "sim/cost/kernel_table.h"
@@ -19,12 +22,27 @@ struct Provider::Tables {
     std::int64_t num_rows = 0;
   };
 
+  // What the rows of a kernel hold besides it, a line of includes.csv: the engine's call that was
+  // timed does more than the plan's op of that name.
+  struct Inclusion {
+    std::string kernel;
+    std::optional<DType> dtype;  // of the rows; empty: all
+    std::string included;        // kernel that they hold as well
+    Seconds floor;               // its time on few rows, 0 when it is not to be taken out
+  };
+
   std::string name;
+  std::vector<Inclusion> inclusions;
   std::map<std::string, std::unique_ptr<Entry>, std::less<>> entries;
 
   // Null when the provider has no such kernel. Throws std::invalid_argument with file and line when
   // its file is malformed.
   [[nodiscard]] const KernelTable* table(std::string_view kernel) const;
+  // The line that says that rows of `kernel` hold `included` too, null without one.
+  [[nodiscard]] const Inclusion* inclusion(std::string_view kernel, DType dtype,
+                                           std::string_view included) const;
+  // True when rows of some kernel of this provider hold `included`, which is paid for with them.
+  [[nodiscard]] bool is_paid_elsewhere(std::string_view included, DType dtype) const;
 };
 
 }  // namespace orrery
