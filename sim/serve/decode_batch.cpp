@@ -44,6 +44,7 @@ std::int64_t& DecodeBatch::residue(std::int64_t position) {
 void DecodeBatch::join(std::int64_t position, const Finish& finish) {
   ++num_sequences_;
   positions_ += position;
+  finish_steps_ += finish.step;
   ++residue(position);
   finishes_.insert(finish);
 }
@@ -51,6 +52,7 @@ void DecodeBatch::join(std::int64_t position, const Finish& finish) {
 void DecodeBatch::leave(std::int64_t position, const Finish& finish) {
   --num_sequences_;
   positions_ -= position;
+  finish_steps_ -= finish.step;
   --residue(position);
   finishes_.erase(finish);
 }

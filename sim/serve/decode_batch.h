@@ -31,6 +31,8 @@ class DecodeBatch {
   [[nodiscard]] std::int64_t step() const { return step_; }
   // Sum over sequences of the tokens in the KV cache before the next step.
   [[nodiscard]] std::int64_t positions() const { return positions_; }
+  // Sum over sequences of the tokens that they are still to make.
+  [[nodiscard]] std::int64_t tokens_left() const { return finish_steps_ - num_sequences_ * step_; }
   // KV blocks that the next `num_steps` steps take.
   [[nodiscard]] std::int64_t blocks(std::int64_t num_steps) const;
   // Most steps that `available` blocks are enough for, at most `limit`.
@@ -54,6 +56,7 @@ class DecodeBatch {
   std::int64_t step_ = 0;
   std::int64_t num_sequences_ = 0;
   std::int64_t positions_ = 0;
+  std::int64_t finish_steps_ = 0;       // sum
   std::vector<std::int64_t> residues_;  // sequences by (position - step) mod block_size
   std::set<Finish> finishes_;
 };

@@ -29,6 +29,11 @@ std::int64_t Replica::blocks_for(std::int64_t tokens) const {
   return (tokens + engine_.block_size - 1) / engine_.block_size;
 }
 
+// Tokens in the KV cache when the last output token, which is never computed, is made.
+std::int64_t Replica::full_length(const Request& request) const {
+  return request.prompt_tokens + request.output_tokens - 1;
+}
+
 std::span<const std::uint64_t> Replica::units_of(const Request& request, std::int64_t count) const {
   return std::span(request.block_hashes).first(static_cast<std::size_t>(count));
 }
@@ -107,28 +112,12 @@ void Replica::start(Seconds now) {
     return;
   }
   // The next batch may take the places of what ended, or requests that came too late for this one.
+  // An estimate of what runs may come to let in one that has a seat.
   const bool is_next_known =
-      waiting_.empty() || (ended_.empty() && waiting_.front().known <= known);
+      waiting_.empty() || (ended_.empty() && waiting_.front().known <= known &&
+                           (engine_.kv_admission != KvAdmission::kEstimated || !could_admit()));
   release_ended();
   time_flight(flight_->has_preempted || !is_next_known);
-}
-
-bool Replica::schedule(Seconds now, Seconds known) {
-  if (running_.empty() && waiting_.empty()) return false;
-  const bool has_preempted = preempt_until_decodes_fit();
-  flight_ = Flight{.begin = now, .has_preempted = has_preempted};
-
-  std::int64_t budget = engine_.max_num_batched_tokens - decodes_.size();
-  flight_->reserved_blocks = decodes_.blocks(1);
-  blocks_.allocate(flight_->reserved_blocks);
-  if (prefilling_ >= 0 && !continue_prefill(budget)) flight_->has_preempted = true;
-  if (!flight_->has_preempted) admit(budget, now, known);
-
-  Batch& batch = flight_->batch;
-  batch.num_decodes = decodes_.size();
-  batch.decode_context = decodes_.positions() + decodes_.size();
-  if (batch.prefill.empty() && batch.num_decodes == 0) flight_.reset();
-  return flight_.has_value();
 }
 
 void Replica::time_flight(bool is_single) {
@@ -150,147 +139,6 @@ void Replica::time_flight(bool is_single) {
   flight.end = flight.begin + leap_duration(flight.time, flight.time.num_steps);
 }
 
-bool Replica::preempt_until_decodes_fit() {
-  bool has_preempted = false;
-  while (decodes_.blocks(1) > blocks_.num_available()) {
-    preempt_last();
-    has_preempted = true;
-  }
-  return has_preempted;
-}
-
-void Replica::preempt_last() {
-  assert(!running_.empty());
-  const auto last = std::prev(running_.end());
-  const std::int64_t slot = last->second;
-  Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
-  Preempted made{.generated = sequence.generated, .last_token = sequence.last_token};
-  if (sequence.is_decoding) {
-    made.generated += decodes_.step() - sequence.joined_step;
-    made.last_token = last_end_;
-    leave_decodes(sequence, slot);
-  } else {
-    prefilling_ = -1;
-  }
-  preempted_[sequence.idx] = made;
-  outstanding_ += sequence.computed;
-  ++records_[static_cast<std::size_t>(sequence.idx)].num_preemptions;
-  waiting_.push_front({.idx = sequence.idx, .known = last_step_begin_});
-  running_.erase(last);
-  release(slot);
-}
-
-bool Replica::continue_prefill(std::int64_t& budget) {
-  const std::int64_t slot = prefilling_;
-  Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
-  const std::int64_t remaining = sequence.target - sequence.computed;
-  const std::int64_t query = std::min(remaining, budget);
-  if (query == 0) return true;
-  const std::int64_t blocks = blocks_for(sequence.computed + query) - blocks_for(sequence.computed);
-  if (blocks > blocks_.num_available()) {
-    preempt_last();  // it is the last one itself
-    return false;
-  }
-  blocks_.allocate(blocks);
-  budget -= query;
-  flight_->chunks.push_back({.slot = slot, .query = query, .ends_prompt = query == remaining});
-  flight_->batch.prefill.push_back(
-      {.query = query, .context = sequence.computed, .produces_token = query == remaining});
-  publish_units(sequence, sequence.computed + query);
-  if (query == remaining) prefilling_ = -1;
-  return true;
-}
-
-void Replica::admit(std::int64_t& budget, Seconds now, Seconds known) {
-  while (!waiting_.empty() && waiting_.front().known <= known && budget > 0 && prefilling_ < 0 &&
-         static_cast<std::int64_t>(running_.size() + ended_.size()) < engine_.max_num_seqs) {
-    if (!admit_front(budget, now)) return;
-  }
-}
-
-bool Replica::admit_front(std::int64_t& budget, Seconds now) {
-  const std::int64_t idx = waiting_.front().idx;
-  const Request& request = requests_[static_cast<std::size_t>(idx)];
-  const auto again = preempted_.find(idx);
-  const Preempted made = again != preempted_.end() ? again->second : Preempted{};
-  const std::int64_t target = request.prompt_tokens + made.generated;
-  // At least one token is computed even if all are cached, to have logits to sample from.
-  std::int64_t num_units = 0;
-  if (blocks_per_unit_ > 0) {
-    const std::int64_t limit = std::min(static_cast<std::int64_t>(request.block_hashes.size()),
-                                        (target - 1) / (blocks_per_unit_ * engine_.block_size));
-    num_units = blocks_.num_cached_units(units_of(request, limit));
-  }
-  const auto units = units_of(request, num_units);
-  const std::int64_t cached = num_units * blocks_per_unit_ * engine_.block_size;
-  const std::int64_t remaining = target - cached;
-  if (!engine_.enable_chunked_prefill && remaining > budget) return false;
-  const std::int64_t query = std::min(remaining, budget);
-  const std::int64_t blocks = blocks_for(cached + query) - num_units * blocks_per_unit_;
-  const std::int64_t must_fit =
-      blocks_for(engine_.scheduler_reserve_full_isl ? target : cached + query) -
-      num_units * blocks_per_unit_;
-  if (must_fit > blocks_.num_available() - blocks_.num_idle_units(units) * blocks_per_unit_) {
-    return false;
-  }
-  blocks_.acquire_units(units);
-  blocks_.allocate(blocks);
-
-  const std::int64_t slot = new_slot();
-  Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
-  sequence = {.idx = idx,
-              .order = next_order_++,
-              .target = target,
-              .computed = cached,
-              .generated = made.generated,
-              .num_units = num_units,
-              .last_token = made.last_token};
-  if (again != preempted_.end()) preempted_.erase(again);
-  running_.emplace(sequence.order, slot);
-  waiting_.pop_front();
-  outstanding_ -= cached;
-  RequestRecord& record = records_[static_cast<std::size_t>(idx)];
-  if (record.num_preemptions == 0) {
-    record.first_scheduled = now;
-    record.cached_tokens = cached;
-  }
-  budget -= query;
-  flight_->chunks.push_back({.slot = slot, .query = query, .ends_prompt = query == remaining});
-  flight_->batch.prefill.push_back(
-      {.query = query, .context = cached, .produces_token = query == remaining});
-  publish_units(sequence, cached + query);
-  if (query < remaining) prefilling_ = slot;
-  return true;
-}
-
-std::int64_t Replica::new_slot() {
-  if (free_slots_.empty()) {
-    slots_.emplace_back();
-    return static_cast<std::int64_t>(slots_.size()) - 1;
-  }
-  const std::int64_t slot = free_slots_.back();
-  free_slots_.pop_back();
-  return slot;
-}
-
-// Units are published when their tokens are scheduled, as vLLM does. A unit that another request
-// published meanwhile is shared and the private copy dropped.
-void Replica::publish_units(Sequence& sequence, std::int64_t computed) {
-  if (blocks_per_unit_ == 0) return;
-  const Request& request = requests_[static_cast<std::size_t>(sequence.idx)];
-  const std::int64_t unit_tokens = blocks_per_unit_ * engine_.block_size;
-  const std::int64_t full =
-      std::min(computed / unit_tokens, static_cast<std::int64_t>(request.block_hashes.size()));
-  for (; sequence.num_units < full; ++sequence.num_units) {
-    const auto next =
-        std::span(request.block_hashes).subspan(static_cast<std::size_t>(sequence.num_units), 1);
-    if (!blocks_.publish_unit(next.front())) {
-      blocks_.acquire_units(next);
-      blocks_.free(blocks_per_unit_);
-    }
-  }
-}
-
 void Replica::join_decodes(std::int64_t slot) {
   Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
   const std::int64_t left =
@@ -298,6 +146,10 @@ void Replica::join_decodes(std::int64_t slot) {
   sequence.is_decoding = true;
   sequence.joined_step = decodes_.step();
   sequence.finish_step = sequence.joined_step + left;
+  if (last_tokens_.empty() || last_tokens_.back().time != sequence.last_token) {
+    last_tokens_.push_back({.time = sequence.last_token});
+  }
+  ++last_tokens_.back().count;
   decodes_.join(sequence.computed,
                 {.step = sequence.finish_step, .order = sequence.order, .slot = slot});
 }
@@ -305,6 +157,9 @@ void Replica::join_decodes(std::int64_t slot) {
 void Replica::leave_decodes(Sequence& sequence, std::int64_t slot) {
   sequence.computed = position(sequence);
   sequence.is_decoding = false;
+  sequence.last_token = std::max(sequence.last_token, last_decode_end_);
+  const auto last = std::ranges::find(last_tokens_, sequence.last_token, &LastToken::time);
+  if (--last->count == 0) last_tokens_.erase(last);
   decodes_.leave(sequence.computed,
                  {.step = sequence.finish_step, .order = sequence.order, .slot = slot});
 }
@@ -315,9 +170,8 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
   if (flight.is_leap) blocks_.allocate(decodes_.blocks(steps) - flight.reserved_blocks);
   account(flight);
   last_step_begin_ = flight.begin + leap_duration(flight.time, steps - 1);
-  last_end_ = flight.end;
-  if (decodes_.size() > 0) {
-    totals_.itl.add_linear(flight.time.first, flight.time.slope, steps, decodes_.size());
+  if (flight.batch.num_decodes > 0) {
+    add_latencies(flight);
     outstanding_ -= steps * decodes_.size();
     decodes_.advance(steps);
   }
@@ -336,6 +190,7 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     } else {
       totals_.itl.add(flight.end - sequence.last_token);
     }
+    sequence.last_token = flight.end;
     ++sequence.generated;
     if (sequence.generated == requests_[idx].output_tokens) {
       finish_sequence(chunk.slot, flight.end, finished);
@@ -343,6 +198,17 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
       join_decodes(chunk.slot);
     }
   }
+}
+
+// Times between tokens of the decodes. Steps that only prefill may lie before the first of them.
+void Replica::add_latencies(const Flight& flight) {
+  const LeapTime& time = flight.time;
+  for (const LastToken& last : last_tokens_) {
+    totals_.itl.add(time.first + (flight.begin - last.time), last.count);
+  }
+  totals_.itl.add_linear(time.first + time.slope, time.slope, time.num_steps - 1, decodes_.size());
+  last_decode_end_ = flight.end;
+  last_tokens_.assign(1, {.time = flight.end, .count = decodes_.size()});
 }
 
 void Replica::finish_sequence(std::int64_t slot, Seconds now, std::vector<std::int64_t>& finished) {
@@ -359,6 +225,7 @@ void Replica::release(std::int64_t slot) {
   const Request& request = requests_[static_cast<std::size_t>(sequence.idx)];
   blocks_.free(blocks_for(sequence.computed) - sequence.num_units * blocks_per_unit_);
   blocks_.release_units(units_of(request, sequence.num_units));
+  committed_blocks_ -= blocks_for(full_length(request));
   sequence = Sequence{.order = -1};
   free_slots_.push_back(slot);
 }

@@ -1,7 +1,8 @@
 #pragma once
 
 // One replica: a front end, and behind it an engine: a waiting queue, the running requests and
-// their KV blocks, and the step in flight. Decides batches as vLLM v1's scheduler does:
+// their KV blocks, and the step in flight. Decides batches as vLLM v1's scheduler does (and in the
+// ways of other engines that SchedulerPolicy and KvAdmission name):
 //
 //   1. running requests in order of admission: one token for each that decodes, then the next chunk
 //      of a prompt that is not finished (at most one: the last admitted);
@@ -92,7 +93,7 @@ class Replica {
     std::int64_t joined_step = 0;
     std::int64_t finish_step = 0;
     std::int64_t num_units = 0;  // leading prompt units held in the prefix cache
-    Seconds last_token;          // while a preempted one computes its tokens again
+    Seconds last_token;          // before it joined the decodes
     bool is_decoding = false;
   };
   struct Chunk {
@@ -116,6 +117,11 @@ class Replica {
     std::int64_t generated = 0;
     Seconds last_token;
   };
+  // Decoding sequences whose last token came at `time`.
+  struct LastToken {
+    Seconds time;
+    std::int64_t count = 0;
+  };
   // A request that the engine knows of since `known`.
   struct Waiting {
     std::int64_t idx = 0;
@@ -133,20 +139,29 @@ class Replica {
   void deliver(Seconds now);
   // Forms a batch of what is known since `known` or earlier; false when it would be empty.
   bool schedule(Seconds now, Seconds known);
+  void schedule_decodes();
+  void schedule_prefill(std::int64_t budget, Seconds now, Seconds known);
   // How long the batch just formed takes: a leap when it only decodes, unless `is_single`.
   void time_flight(bool is_single);
-  bool preempt_until_decodes_fit();
   void preempt_last();
   // False when the prompt had to give up its blocks.
   bool continue_prefill(std::int64_t& budget);
   void admit(std::int64_t& budget, Seconds now, Seconds known);
   bool admit_front(std::int64_t& budget, Seconds now);
+  // Whether KvAdmission lets in a request of `target` tokens to prefill, `cached` of them in the
+  // prefix cache in `units`, that computes `query` now.
+  [[nodiscard]] bool has_blocks_for(const Request& request, std::int64_t target,
+                                    std::int64_t cached, std::int64_t query,
+                                    std::span<const std::uint64_t> units) const;
+  void add_chunk(std::int64_t slot, std::int64_t query);
+  [[nodiscard]] std::int64_t full_length(const Request& request) const;
   std::int64_t new_slot();
   void publish_units(Sequence& sequence, std::int64_t computed);
   void join_decodes(std::int64_t slot);
   void leave_decodes(Sequence& sequence, std::int64_t slot);
   void cut_flight(Seconds known);
   void complete_step(std::vector<std::int64_t>& finished);
+  void add_latencies(const Flight& flight);
   void account(const Flight& flight);
   void finish_sequence(std::int64_t slot, Seconds now, std::vector<std::int64_t>& finished);
   // Gives back the blocks of a sequence that neither runs nor decodes any more, and its slot.
@@ -175,9 +190,12 @@ class Replica {
   std::int64_t prefilling_ = -1;  // slot of the prompt cut in the middle
 
   DecodeBatch decodes_;
+  std::vector<LastToken> last_tokens_;  // of all decoding sequences, ascending; counts above 0
+  std::int64_t committed_blocks_ = 0;  // that running and ended sequences hold at their full length
+  std::int64_t promised_tokens_ = 0;   // that sequences prefilled in this step are yet to add
   std::int64_t outstanding_ = 0;
   Seconds last_step_begin_;
-  Seconds last_end_;  // of the step before
+  Seconds last_decode_end_;
   std::optional<Flight> flight_;
   ReplicaTotals totals_;
   std::vector<StepRecord> steps_;

@@ -39,6 +39,9 @@ void check(const ServiceConfig& config, const Workload& workload) {
   require(engine.max_num_batched_tokens >= engine.max_num_seqs,
           "max_num_batched_tokens is " + std::to_string(engine.max_num_batched_tokens) +
               ", expected at least max_num_seqs, " + std::to_string(engine.max_num_seqs));
+  require(
+      engine.new_token_ratio >= 0 && engine.new_token_ratio <= 1,
+      "new_token_ratio is " + std::to_string(engine.new_token_ratio) + ", expected from 0 to 1");
   require(config.num_kv_blocks >= 1, "the KV cache has " + std::to_string(config.num_kv_blocks) +
                                          " blocks, expected at least 1");
   require(config.router != RouterKind::kPrefixAware || engine.enable_prefix_caching,
@@ -80,8 +83,11 @@ void check(const Request& request, const ServiceConfig& config, std::int64_t has
   require(total - 1 <= capacity, name + " needs " + std::to_string(total - 1) +
                                      " tokens of KV cache, more than the " +
                                      std::to_string(capacity) + " that one replica holds");
-  require(engine.enable_chunked_prefill || total - 1 <= engine.max_num_batched_tokens,
-          name + " needs up to " + std::to_string(total - 1) +
+  // What was preempted computes its own tokens again with its prompt.
+  const std::int64_t whole =
+      engine.kv_admission == KvAdmission::kFullLength ? request.prompt_tokens : total - 1;
+  require(engine.enable_chunked_prefill || whole <= engine.max_num_batched_tokens,
+          name + " needs up to " + std::to_string(whole) +
               " tokens in one step without chunked prefill, more than max_num_batched_tokens, " +
               std::to_string(engine.max_num_batched_tokens));
   const auto num_hashes = static_cast<std::int64_t>(request.block_hashes.size());

@@ -33,6 +33,21 @@ struct Workload {
   std::int64_t warmup_requests = 0;  // first requests excluded from metrics
 };
 
+// What a step is made of when both decodes and prompts could run.
+enum class SchedulerPolicy : std::uint8_t {
+  kMixed,        // decodes, and prompts in the token budget that they leave (vLLM, TensorRT-LLM)
+  kPrefillFirst  // prompts alone while any can run, else decodes alone (SGLang)
+};
+
+// Which KV blocks must be free for a waiting request to be admitted.
+enum class KvAdmission : std::uint8_t {
+  kPrompt,      // those of its prompt (vLLM)
+  kFullLength,  // those of its prompt and whole output, beside the same of all that run: nothing is
+                // ever preempted (TensorRT-LLM, GUARANTEED_NO_EVICT)
+  kEstimated  // those of its prompt and whole output, beside new_token_ratio of the tokens that the
+              // decoding ones may still make (SGLang)
+};
+
 // vLLM v1 names and defaults.
 struct EngineConfig {
   std::int64_t max_num_seqs = 256;
@@ -49,6 +64,9 @@ struct EngineConfig {
   // the earliest, and the seat and the blocks of a sequence that ends with step k are free for step
   // k+2. An idle engine starts at once.
   bool async_scheduling = false;
+  SchedulerPolicy scheduler_policy = SchedulerPolicy::kMixed;
+  KvAdmission kv_admission = KvAdmission::kPrompt;
+  double new_token_ratio = 0;  // kEstimated only; in [0, 1]
 };
 
 // What lies between clients and the engine of one replica: one serial server through which each

@@ -1,11 +1,13 @@
 #pragma once
 
-// One replica by the letter of vLLM v1's scheduler (vllm/v1/core/sched/scheduler.py): every request
+// One replica by the letter of vLLM v1's scheduler (vllm/v1/core/sched/scheduler.py) and of the
+// policies of other engines: every request
 // is looked at in every step and every KV block has an identity and a place in one free list. Slow
 // and plain, to compare the fast replica with. A prefix-cache unit is one block. Times are those of
 // FakeSteps.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -175,10 +177,31 @@ class NaiveReplica {
   Scheduled schedule(Seconds now, Seconds known) {
     Scheduled scheduled;
     std::int64_t budget = config_.engine.max_num_batched_tokens;
+    if (config_.engine.scheduler_policy == SchedulerPolicy::kPrefillFirst) {
+      if (schedule_running(scheduled, budget, {.prompts = true})) {
+        schedule_waiting(scheduled, budget, now, known);
+      }
+      if (scheduled.empty()) schedule_running(scheduled, budget, {.decodes = true});
+    } else if (schedule_running(scheduled, budget, {.prompts = true, .decodes = true})) {
+      schedule_waiting(scheduled, budget, now, known);
+    }
+    return scheduled;
+  }
+
+  struct Kinds {
+    bool prompts = false;
+    bool decodes = false;
+  };
+  // False when a request was preempted.
+  bool schedule_running(Scheduled& scheduled, std::int64_t& budget, Kinds kinds) {
     bool has_preempted = false;
     for (std::size_t i = 0; i < running_.size() && budget > 0;) {
       const std::size_t idx = running_[i];
       State& state = states_[idx];
+      if (state.is_decoding ? !kinds.decodes : !kinds.prompts) {
+        ++i;
+        continue;
+      }
       const std::int64_t count = std::min(length(idx) - state.num_computed, budget);
       bool is_self = false;
       while (!allocate(idx, state.num_computed + count)) {
@@ -199,7 +222,47 @@ class NaiveReplica {
       budget -= count;
       ++i;
     }
-    while (!has_preempted && !waiting_.empty() && known_[waiting_.front()] <= known && budget > 0 &&
+    return !has_preempted;
+  }
+
+  // Tokens in the cache when the last output token is made.
+  [[nodiscard]] std::int64_t full_length(std::size_t idx) const {
+    return workload_.requests[idx].prompt_tokens + workload_.requests[idx].output_tokens - 1;
+  }
+  // Whether the policy lets in `idx`, of which `hits` are cached, `num_idle` of them idle, beside
+  // what is `scheduled` so far.
+  [[nodiscard]] bool may_admit(std::size_t idx, std::int64_t count, std::int64_t hits,
+                               std::int64_t num_idle, const Scheduled& scheduled) const {
+    const EngineConfig& engine = config_.engine;
+    if (engine.kv_admission == KvAdmission::kFullLength) {
+      std::int64_t committed = needed(full_length(idx));
+      for (const std::size_t other : running_) committed += needed(full_length(other));
+      for (const std::size_t other : ended_) committed += needed(full_length(other));
+      return committed <= config_.num_kv_blocks;
+    }
+    std::int64_t must_fit =
+        needed(engine.scheduler_reserve_full_isl ? length(idx) : hits * engine.block_size + count);
+    if (engine.kv_admission == KvAdmission::kEstimated) {
+      std::int64_t left = 0;
+      for (const std::size_t other : running_) {
+        if (states_[other].is_decoding) {
+          left += workload_.requests[other].output_tokens - states_[other].num_generated;
+        }
+      }
+      std::int64_t promised = 0;
+      for (const auto& [other, tokens] : scheduled) {
+        if (states_[other].is_decoding) continue;
+        promised += full_length(other) - states_[other].num_computed - tokens;
+      }
+      must_fit =
+          needed(full_length(idx)) +
+          needed(promised + std::llround(engine.new_token_ratio * static_cast<double>(left)));
+    }
+    return must_fit - hits <= num_free() - num_idle;
+  }
+
+  void schedule_waiting(Scheduled& scheduled, std::int64_t& budget, Seconds now, Seconds known) {
+    while (!waiting_.empty() && known_[waiting_.front()] <= known && budget > 0 &&
            static_cast<std::int64_t>(running_.size() + ended_.size()) <
                config_.engine.max_num_seqs) {
       const std::size_t idx = waiting_.front();
@@ -223,9 +286,9 @@ class NaiveReplica {
       std::int64_t count = length(idx) - cached;
       if (!config_.engine.enable_chunked_prefill && count > budget) break;
       count = std::min(count, budget);
-      const std::int64_t must_fit =
-          config_.engine.scheduler_reserve_full_isl ? length(idx) : cached + count;
-      if (needed(must_fit) - static_cast<std::int64_t>(hits.size()) > num_free() - num_idle) break;
+      if (!may_admit(idx, count, static_cast<std::int64_t>(hits.size()), num_idle, scheduled)) {
+        break;
+      }
       for (const std::int64_t id : hits) take(id);
       state.blocks = hits;
       state.num_hashed = hits.size();
@@ -240,7 +303,6 @@ class NaiveReplica {
       scheduled.emplace_back(idx, count);
       budget -= count;
     }
-    return scheduled;
   }
 
   const Workload& workload_;

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "sim/serve/workload.h"
 
 namespace orrery {
@@ -117,6 +119,33 @@ TEST_P(NaiveReplicaTest, RequestsPassTheFrontEndAlike) {
                        .per_prompt_token = Seconds(1.017e-4),
                        .stream_latency = Seconds(0.00371)};
     expect_equal(front);
+  }
+}
+
+// Every policy with every admission, synchronous and not, with and without the prefix cache.
+TEST_P(NaiveReplicaTest, EveryPolicyIsScheduledAlike) {
+  for (const SchedulerPolicy policy : {SchedulerPolicy::kMixed, SchedulerPolicy::kPrefillFirst}) {
+    for (const KvAdmission admission :
+         {KvAdmission::kPrompt, KvAdmission::kFullLength, KvAdmission::kEstimated}) {
+      for (const int flags : {0, 1, 2, 3}) {
+        SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)) + " admission " +
+                     std::to_string(static_cast<int>(admission)) + " flags " +
+                     std::to_string(flags));
+        ServiceConfig chosen = config();
+        chosen.engine.scheduler_policy = policy;
+        chosen.engine.kv_admission = admission;
+        chosen.engine.new_token_ratio = admission == KvAdmission::kEstimated ? 0.3 : 0;
+        chosen.engine.async_scheduling = (flags & 1) != 0;
+        chosen.engine.enable_prefix_caching = (flags & 2) != 0;
+        const auto [preemptions, cached] = expect_equal(chosen);
+        if (admission == KvAdmission::kFullLength) {
+          EXPECT_EQ(preemptions, 0);
+        }
+        if (GetParam() == 70 && admission == KvAdmission::kPrompt) {
+          EXPECT_GT(preemptions, 0);
+        }
+      }
+    }
   }
 }
 

@@ -81,6 +81,22 @@ TEST(ServiceBadInput, AnUnchunkedPromptAboveTheBudgetIsRefused) {
                   "without chunked prefill");
 }
 
+TEST(ServiceBadInput, WithoutPreemptionOnlyThePromptMustFitTheBudgetWhole) {
+  ServiceConfig config = small_service();  // 64 tokens
+  config.engine.enable_chunked_prefill = false;
+  config.engine.kv_admission = KvAdmission::kFullLength;
+  EXPECT_EQ(refusal(workload_of({{.prompt_tokens = 64, .output_tokens = 9}}), config), "(served)");
+  expect_mentions(refusal(workload_of({{.prompt_tokens = 65, .output_tokens = 1}}), config),
+                  "needs up to 65 tokens in one step without chunked prefill");
+}
+
+TEST(ServiceBadInput, ANewTokenRatioOutsideOfZeroToOneIsRefused) {
+  ServiceConfig config = small_service();
+  config.engine.new_token_ratio = 1.5;
+  expect_mentions(refusal(workload_of({{.prompt_tokens = 1, .output_tokens = 1}}), config),
+                  "expected from 0 to 1");
+}
+
 TEST(ServiceBadInput, HashBlocksThatAreNoMultipleOfTheBlockSizeAreRefused) {
   ServiceConfig config = small_service();
   config.engine.enable_prefix_caching = true;

@@ -150,6 +150,55 @@ TEST(Service, TheNextRequestOfAClosedLoopIsSentWhenTheClientHasTheLastToken) {
   EXPECT_NEAR(result.metrics.tpot_s.mean, 0.010, kTolerance);
 }
 
+TEST(Service, PrefillFirstNeverMixes) {
+  // The first decodes from 14 ms; the second arrives at 20 ms, so its 100 tokens run alone in
+  // chunks of 64 and 36 from 24 ms to 98 ms and to 144 ms; then both decode.
+  ServiceConfig config = small_service();
+  config.engine.scheduler_policy = SchedulerPolicy::kPrefillFirst;
+  std::vector<Batch> batches;
+  const auto result = serve_fake(
+      workload_of({{.prompt_tokens = 4, .output_tokens = 5},
+                   {.arrival = Seconds(0.02), .prompt_tokens = 100, .output_tokens = 2}}),
+      config, {}, &batches);
+  for (const Batch& batch : batches) EXPECT_TRUE(batch.prefill.empty() || batch.num_decodes == 0);
+  EXPECT_NEAR(result.requests[1].first_token.value(), 0.144, kTolerance);
+  EXPECT_NEAR(result.requests[1].finish.value(), 0.154, kTolerance);
+  EXPECT_NEAR(result.requests[0].finish.value(), 0.174, kTolerance);
+  // Tokens of the first: 24, 154, 164, 174 ms after 14; of the second: 154 after 144.
+  EXPECT_NEAR(result.metrics.itl_s.mean, (0.174 - 0.014 + 0.010) / 5, kTolerance);
+  EXPECT_NEAR(result.metrics.itl_s.max, 0.130, kTolerance);
+}
+
+TEST(Service, AdmissionByFullLengthWaitsInsteadOfPreempting) {
+  // 4 + 9 - 1 = 12 tokens take 3 of the 5 blocks, so one runs after the other: 14 + 8 * 10 ms each.
+  ServiceConfig config = small_service();
+  config.num_kv_blocks = 5;
+  config.engine.kv_admission = KvAdmission::kFullLength;
+  const Workload workload = workload_of(
+      {{.prompt_tokens = 4, .output_tokens = 9}, {.prompt_tokens = 4, .output_tokens = 9}});
+  const auto result = serve_fake(workload, config);
+  EXPECT_EQ(result.metrics.num_preemptions, 0);
+  EXPECT_NEAR(result.requests[1].first_scheduled.value(), 0.094, kTolerance);
+  config.num_kv_blocks = 6;
+  EXPECT_EQ(serve_fake(workload, config).requests[1].first_scheduled, Seconds(0));
+}
+
+TEST(Service, EstimatedAdmissionKeepsAShareOfTheOutputFree) {
+  // 10 blocks of 4. At 14 ms the first takes its second block and may make 35 more tokens; the
+  // second needs 2 blocks at full length (5 tokens). At ratio r the first keeps r * 35 tokens free:
+  // the 6 blocks left are enough for 24 tokens, r = 0.68, and not for 24.5, r = 0.7.
+  ServiceConfig config = small_service();
+  config.num_kv_blocks = 10;
+  config.engine.kv_admission = KvAdmission::kEstimated;
+  const Workload workload =
+      workload_of({{.prompt_tokens = 4, .output_tokens = 36},
+                   {.arrival = Seconds(0.001), .prompt_tokens = 4, .output_tokens = 2}});
+  config.engine.new_token_ratio = 0.68;
+  EXPECT_NEAR(serve_fake(workload, config).requests[1].first_scheduled.value(), 0.014, kTolerance);
+  config.engine.new_token_ratio = 0.7;
+  EXPECT_GT(serve_fake(workload, config).requests[1].first_scheduled, Seconds(0.014));
+}
+
 TEST(Service, NoMoreThanMaxNumSeqsRun) {
   ServiceConfig config = small_service();
   config.engine.max_num_seqs = 2;

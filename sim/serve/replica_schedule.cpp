@@ -1,0 +1,194 @@
+// Which sequences a step computes: Replica's decisions, one batch at a time.
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "sim/serve/replica.h"
+
+namespace orrery {
+
+bool Replica::schedule(Seconds now, Seconds known) {
+  if (running_.empty() && waiting_.empty()) return false;
+  flight_ = Flight{.begin = now};
+  promised_tokens_ = 0;
+  if (engine_.scheduler_policy == SchedulerPolicy::kPrefillFirst) {
+    schedule_prefill(engine_.max_num_batched_tokens, now, known);
+    if (flight_->chunks.empty()) schedule_decodes();
+  } else {
+    schedule_decodes();
+    schedule_prefill(engine_.max_num_batched_tokens - decodes_.size(), now, known);
+  }
+  if (flight_->chunks.empty() && flight_->batch.num_decodes == 0) flight_.reset();
+  return flight_.has_value();
+}
+
+void Replica::schedule_decodes() {
+  while (decodes_.blocks(1) > blocks_.num_available()) {
+    preempt_last();
+    flight_->has_preempted = true;
+  }
+  flight_->reserved_blocks = decodes_.blocks(1);
+  blocks_.allocate(flight_->reserved_blocks);
+  flight_->batch.num_decodes = decodes_.size();
+  flight_->batch.decode_context = decodes_.positions() + decodes_.size();
+}
+
+void Replica::schedule_prefill(std::int64_t budget, Seconds now, Seconds known) {
+  if (prefilling_ >= 0 && !continue_prefill(budget)) flight_->has_preempted = true;
+  if (!flight_->has_preempted) admit(budget, now, known);
+}
+
+void Replica::preempt_last() {
+  assert(!running_.empty());
+  const auto last = std::prev(running_.end());
+  const std::int64_t slot = last->second;
+  Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
+  Preempted made{.generated = sequence.generated, .last_token = sequence.last_token};
+  if (sequence.is_decoding) {
+    made.generated += decodes_.step() - sequence.joined_step;
+    leave_decodes(sequence, slot);
+    made.last_token = sequence.last_token;
+  } else {
+    prefilling_ = -1;
+  }
+  preempted_[sequence.idx] = made;
+  outstanding_ += sequence.computed;
+  ++records_[static_cast<std::size_t>(sequence.idx)].num_preemptions;
+  waiting_.push_front({.idx = sequence.idx, .known = last_step_begin_});
+  running_.erase(last);
+  release(slot);
+}
+
+bool Replica::continue_prefill(std::int64_t& budget) {
+  const std::int64_t slot = prefilling_;
+  Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
+  const std::int64_t remaining = sequence.target - sequence.computed;
+  const std::int64_t query = std::min(remaining, budget);
+  if (query == 0) return true;
+  const std::int64_t blocks = blocks_for(sequence.computed + query) - blocks_for(sequence.computed);
+  if (blocks > blocks_.num_available()) {
+    preempt_last();  // it is the last one itself
+    return false;
+  }
+  blocks_.allocate(blocks);
+  budget -= query;
+  add_chunk(slot, query);
+  return true;
+}
+
+void Replica::add_chunk(std::int64_t slot, std::int64_t query) {
+  Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
+  const std::int64_t computed = sequence.computed + query;
+  const bool ends_prompt = computed == sequence.target;
+  flight_->chunks.push_back({.slot = slot, .query = query, .ends_prompt = ends_prompt});
+  flight_->batch.prefill.push_back(
+      {.query = query, .context = sequence.computed, .produces_token = ends_prompt});
+  promised_tokens_ += full_length(requests_[static_cast<std::size_t>(sequence.idx)]) - computed;
+  publish_units(sequence, computed);
+  prefilling_ = ends_prompt ? -1 : slot;
+}
+
+void Replica::admit(std::int64_t& budget, Seconds now, Seconds known) {
+  while (!waiting_.empty() && waiting_.front().known <= known && budget > 0 && prefilling_ < 0 &&
+         static_cast<std::int64_t>(running_.size() + ended_.size()) < engine_.max_num_seqs) {
+    if (!admit_front(budget, now)) return;
+  }
+}
+
+bool Replica::admit_front(std::int64_t& budget, Seconds now) {
+  const std::int64_t idx = waiting_.front().idx;
+  const Request& request = requests_[static_cast<std::size_t>(idx)];
+  const auto again = preempted_.find(idx);
+  const Preempted made = again != preempted_.end() ? again->second : Preempted{};
+  const std::int64_t target = request.prompt_tokens + made.generated;
+  // At least one token is computed even if all are cached, to have logits to sample from.
+  std::int64_t num_units = 0;
+  if (blocks_per_unit_ > 0) {
+    const std::int64_t limit = std::min(static_cast<std::int64_t>(request.block_hashes.size()),
+                                        (target - 1) / (blocks_per_unit_ * engine_.block_size));
+    num_units = blocks_.num_cached_units(units_of(request, limit));
+  }
+  const auto units = units_of(request, num_units);
+  const std::int64_t cached = num_units * blocks_per_unit_ * engine_.block_size;
+  const std::int64_t remaining = target - cached;
+  if (!engine_.enable_chunked_prefill && remaining > budget) return false;
+  const std::int64_t query = std::min(remaining, budget);
+  if (!has_blocks_for(request, target, cached, query, units)) return false;
+  blocks_.acquire_units(units);
+  blocks_.allocate(blocks_for(cached + query) - num_units * blocks_per_unit_);
+  committed_blocks_ += blocks_for(full_length(request));
+
+  const std::int64_t slot = new_slot();
+  Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
+  sequence = {.idx = idx,
+              .order = next_order_++,
+              .target = target,
+              .computed = cached,
+              .generated = made.generated,
+              .num_units = num_units,
+              .last_token = made.last_token};
+  if (again != preempted_.end()) preempted_.erase(again);
+  running_.emplace(sequence.order, slot);
+  waiting_.pop_front();
+  outstanding_ -= cached;
+  RequestRecord& record = records_[static_cast<std::size_t>(idx)];
+  if (record.num_preemptions == 0) {
+    record.first_scheduled = now;
+    record.cached_tokens = cached;
+  }
+  budget -= query;
+  add_chunk(slot, query);
+  return true;
+}
+
+bool Replica::has_blocks_for(const Request& request, std::int64_t target, std::int64_t cached,
+                             std::int64_t query, std::span<const std::uint64_t> units) const {
+  const std::int64_t full = blocks_for(full_length(request));
+  std::int64_t needed = 0;
+  switch (engine_.kv_admission) {
+    case KvAdmission::kPrompt:
+      needed = blocks_for(engine_.scheduler_reserve_full_isl ? target : cached + query);
+      break;
+    case KvAdmission::kFullLength:
+      return committed_blocks_ + full <= blocks_.num_blocks();
+    case KvAdmission::kEstimated: {
+      const double left = static_cast<double>(decodes_.tokens_left());
+      needed = full + blocks_for(promised_tokens_ + std::llround(engine_.new_token_ratio * left));
+      break;
+    }
+  }
+  const auto num_units = static_cast<std::int64_t>(units.size());
+  return needed - num_units * blocks_per_unit_ <=
+         blocks_.num_available() - blocks_.num_idle_units(units) * blocks_per_unit_;
+}
+
+std::int64_t Replica::new_slot() {
+  if (free_slots_.empty()) {
+    slots_.emplace_back();
+    return static_cast<std::int64_t>(slots_.size()) - 1;
+  }
+  const std::int64_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+// Units are published when their tokens are scheduled, as vLLM does. A unit that another request
+// published meanwhile is shared and the private copy dropped.
+void Replica::publish_units(Sequence& sequence, std::int64_t computed) {
+  if (blocks_per_unit_ == 0) return;
+  const Request& request = requests_[static_cast<std::size_t>(sequence.idx)];
+  const std::int64_t unit_tokens = blocks_per_unit_ * engine_.block_size;
+  const std::int64_t full =
+      std::min(computed / unit_tokens, static_cast<std::int64_t>(request.block_hashes.size()));
+  for (; sequence.num_units < full; ++sequence.num_units) {
+    const auto next =
+        std::span(request.block_hashes).subspan(static_cast<std::size_t>(sequence.num_units), 1);
+    if (!blocks_.publish_unit(next.front())) {
+      blocks_.acquire_units(next);
+      blocks_.free(blocks_per_unit_);
+    }
+  }
+}
+
+}  // namespace orrery
