@@ -54,7 +54,10 @@ class Predictor {
   Seconds on_device(double time);
   void widen_window();
   bool move_to_empty_context();
+  double equivalent_model_time();
   std::optional<Ratio> between_kv_heads();
+  [[nodiscard]] GridPoint equivalent_point(const Grid& foreign) const;
+  [[nodiscard]] double distance_to_grid(const Grid& grid, const GridPoint& point) const;
   std::optional<Ratio> from_nearest_family();
   std::optional<double> measured(const Grid& grid) const;
 
@@ -127,6 +130,17 @@ bool Predictor::move_to_empty_context() {
   return true;
 }
 
+// Work-model time of the problem that stands in for a prefill over cached context. It computes as
+// much and reads less, so what it loses against its work model is what the call loses; the cache is
+// streamed besides at the work model's rate, as the decode tables confirm for short queries.
+double Predictor::equivalent_model_time() {
+  std::vector<std::int64_t> dims = family_dims_;
+  for (int a = 0; a < table_.layout().num_axes; ++a) {
+    dims[table_.layout().axes[a]] = std::max<std::int64_t>(1, std::llround(point_[a]));
+  }
+  return interpolator_.model_time(dims);
+}
+
 std::optional<double> Predictor::measured(const Grid& grid) const {
   std::array<int, kMaxAxes> node{};
   for (int a = 0; a < table_.layout().num_axes; ++a) {
@@ -175,6 +189,32 @@ std::optional<Ratio> Predictor::between_kv_heads() {
   return Ratio{low.log + share * (high.log - low.log), low.is_inside && high.is_inside};
 }
 
+// How far a point lies outside the axes of a grid, in octaves.
+double Predictor::distance_to_grid(const Grid& grid, const GridPoint& point) const {
+  double distance = 0;
+  for (int a = 0; a < table_.layout().num_axes; ++a) {
+    const auto low = static_cast<double>(grid.axes[a].front());
+    const auto high = static_cast<double>(grid.axes[a].back());
+    distance += std::abs(std::log2(point[a] / std::clamp(point[a], low, high)));
+  }
+  return distance;
+}
+
+// The call's place in a foreign family. An MoE keeps the tokens per expert, which decide how many
+// experts are read and how full their tiles are.
+GridPoint Predictor::equivalent_point(const Grid& foreign) const {
+  GridPoint point = point_;
+  const int topk = dim_index("topk");
+  const int experts_total = dim_index("experts_total");
+  if (topk >= 0 && experts_total >= 0) {
+    const auto share = [&](const auto& dims) {
+      return static_cast<double>(dims[topk]) / static_cast<double>(dims[experts_total]);
+    };
+    point[0] *= share(dims_) / share(foreign.dims);
+  }
+  return point;
+}
+
 std::optional<Ratio> Predictor::from_nearest_family() {
   const KernelTable::Key key = table_.key(dtype_, distribution_, family_dims_);
   const KernelTable::Key* best_key = nullptr;
@@ -184,7 +224,8 @@ std::optional<Ratio> Predictor::from_nearest_family() {
     if (other[1] != key[1]) {
       continue;
     }
-    const double distance = family_distance(key, other);
+    const double distance =
+        family_distance(key, other) + distance_to_grid(grid, equivalent_point(grid));
     if (distance < best_distance) {
       best_key = &other;
       best = &grid;
@@ -196,7 +237,7 @@ std::optional<Ratio> Predictor::from_nearest_family() {
   }
   // The neighbour's ratio is to the work of its own format, since that is what was measured.
   Interpolator neighbour(table_, measured_on_, static_cast<DType>((*best_key)[0]));
-  return Ratio{neighbour.ratio_at(*best, point_).log, false};
+  return Ratio{neighbour.ratio_at(*best, equivalent_point(*best)).log, false};
 }
 
 std::optional<Prediction> Predictor::run() {
@@ -222,7 +263,11 @@ std::optional<Prediction> Predictor::run() {
     return std::nullopt;
   }
   const bool is_inside = ratio->is_inside && !is_equivalent;
-  const double time = interpolator_.model_time(dims_) * std::exp(ratio->log);
+  const double model = interpolator_.model_time(dims_);
+  double time = model * std::exp(ratio->log);
+  if (is_equivalent && ratio->log > 0) {
+    time = model + std::min(model, equivalent_model_time()) * (std::exp(ratio->log) - 1);
+  }
   return Prediction{on_device(time), is_inside ? Basis::kInterpolated : Basis::kRoofline,
                     is_own_family};
 }

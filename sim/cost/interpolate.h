@@ -23,7 +23,8 @@ struct Prediction {
 //     kv_heads and bracket it, or the only row is host bound and its fp8 twin stands in.
 //   * kRoofline: outside; the work model times the ratio at the nearest measured place. Prefill
 //     over cached context, when the table has none, takes the ratio of the square problem of equal
-//     work.
+//     work. Of families of other dims, one whose axes cover the call is preferred; an MoE keeps its
+//     tokens per expert there.
 // Empty when the table has no rows of that distribution. The table was measured on `measured_on`;
 // the answer is for `device`. Thread safe.
 std::optional<Prediction> predict(const KernelTable& table, const Device& measured_on,

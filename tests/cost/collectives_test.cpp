@@ -165,6 +165,14 @@ TEST(Collectives, EagerRowsHoldTheHostsTimeForBothImplementations) {
   EXPECT_NEAR(eager(4096), 40e-6, 1e-15);
 }
 
+TEST(Collectives, WithoutEagerRowsThoseOfAGraphStand) {
+  CostOptions options;
+  options.launch_mode = LaunchMode::kEager;
+  const Estimate estimate = price("all_reduce.csv", "custom_vllm,1,graph,bf16,4,1024,5\n",
+                                  comm(CollectiveKind::kAllReduce, 1024), 4, options);
+  EXPECT_NEAR(estimate.time.value(), 5e-6, 1e-15);
+}
+
 TEST(Collectives, WithoutTablesAllToAllFollowsTheClosedForm) {
   // 5 us per call + 1 us + 7/8 * 8 MB / 370 GB/s
   const Machine machine = make_machine(node_spec());

@@ -162,6 +162,58 @@ TEST(CostModel, PrefillOverCachedContextTakesLongerAndSaysItIsExtrapolated) {
   }
 }
 
+TEST(CostModel, AShortQueryOverALongContextTakesAboutADecodeStep) {
+  // Both stream the same keys and values once; one new token is what a decode step is.
+  const Provider provider = Provider::load(std::filesystem::path(ORRERY_SOURCE_DIR) /
+                                           "topologies/devices/h200-sxm/vllm-0.24.0");
+  const CostModel cost(node(), &provider, nullptr, {});
+  for (const std::int64_t batch : {1, 8}) {
+    for (const std::int64_t context : {8192, 32768}) {
+      const KernelOp decode{.kernel = "attention_decode",
+                            .dtype = DType::kBf16,
+                            .dims = {{.name = "batch", .size = batch, .axis = {}},
+                                     {.name = "context", .size = context, .axis = {}},
+                                     {.name = "heads", .size = 32, .axis = {}},
+                                     {.name = "kv_heads", .size = 8, .axis = {}},
+                                     {.name = "head_dim", .size = 128, .axis = {}},
+                                     {.name = "window", .size = 1 << 30, .axis = {}}}};
+      const double ratio =
+          cost.kernel(prefill(batch, 1, context - 1, 32, 8)).time / cost.kernel(decode).time;
+      EXPECT_GT(ratio, 0.8) << batch << " " << context;
+      EXPECT_LT(ratio, 1.35) << batch << " " << context;
+    }
+  }
+}
+
+KernelOp moe(std::int64_t tokens, std::int64_t topk, std::int64_t experts_total) {
+  return {.kernel = "moe",
+          .dtype = DType::kBf16,
+          .dims = {{.name = "tokens", .size = tokens, .axis = {}},
+                   {.name = "hidden", .size = 1024, .axis = {}},
+                   {.name = "inter", .size = 512, .axis = {}},
+                   {.name = "topk", .size = topk, .axis = {}},
+                   {.name = "experts", .size = 16, .axis = {}},
+                   {.name = "experts_total", .size = experts_total, .axis = {}}}};
+}
+
+TEST(CostModel, AnUnmeasuredMoeTakesTheEfficiencyAtEqualTokensPerExpert) {
+  // Measured: 2 of 16 experts. 16 tokens at twice the work model, 32 tokens at three times. Asked:
+  // 4 of 16 experts with 16 tokens, 4 tokens per expert as in the second row.
+  char rows[160];
+  std::snprintf(
+      rows, sizeof rows,
+      "bf16,balanced,16,1024,512,2,16,16,%.15g\nbf16,balanced,32,1024,512,2,16,16,%.15g\n",
+      2e6 * work_time(moe(16, 2, 16)).value(), 3e6 * work_time(moe(32, 2, 16)).value());
+  const TableDirectory directory;
+  directory.write("moe.csv", std::string("dtype,distribution,tokens,hidden,inter,topk,experts,"
+                                         "experts_total,time_us\n") +
+                                 rows);
+  const Provider provider = Provider::load(directory.path());
+  const Estimate estimate = CostModel(node(), &provider, nullptr, {}).kernel(moe(16, 4, 16));
+  EXPECT_NEAR(estimate.time / work_time(moe(16, 4, 16)), 3, 1e-9);
+  EXPECT_EQ(estimate.basis, Basis::kRoofline);
+}
+
 TEST(CostModel, ShippedRowComesBackFromTheShippedProvider) {
   const std::filesystem::path directory =
       std::filesystem::path(ORRERY_SOURCE_DIR) / "topologies/devices/h200-sxm/vllm-0.24.0";
