@@ -13,6 +13,31 @@ namespace {
 constexpr std::array<std::string_view, 4> kMlaForms = {"auto", "absorbed", "expanded", "module"};
 constexpr std::array<std::string_view, 2> kLaunchModes = {"eager", "graph"};
 constexpr std::array<std::string_view, 3> kAllReduce = {"best", "nccl", "custom"};
+// whole_prompts is mixed without chunked prefill.
+constexpr std::array<std::string_view, 3> kSchedulerPolicies = {"mixed", "whole_prompts",
+                                                                "prefill_first"};
+constexpr std::array<std::string_view, 3> kKvAdmissions = {"prompt", "full_length", "estimated"};
+
+// The file with what it does not state itself taken from the profile that it extends.
+YamlNode read_extended(const std::filesystem::path& file, int depth) {
+  constexpr int kMostExtensions = 8;  // more are a cycle
+  YamlNode node = read_yaml(file);
+  const YamlNode* base_name = node.find("extends");
+  if (base_name == nullptr) {
+    return node;
+  }
+  const std::string base = base_name->scalar;
+  const std::filesystem::path base_file = file.parent_path() / (base + ".yaml");
+  if (base.empty() || !std::filesystem::exists(base_file)) {
+    fail_at(base_name->where, "extends: found " + describe(*base_name) +
+                                  "; expected the name of a profile beside it");
+  }
+  if (depth == kMostExtensions) {
+    fail_at(base_name->where, "extends: profiles extend each other in a cycle");
+  }
+  add_missing(node, read_extended(base_file, depth + 1));
+  return node;
+}
 
 // A mapping of the profile whose values are times, zero allowed, by key; sources as "name.key".
 class Times {
@@ -51,21 +76,39 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   front_end.add_sources(profile.sources);
 }
 
+void read_scheduler(const Reader& reader, EngineProfile& profile) {
+  EngineConfig& engine = profile.engine;
+  const std::string_view policy =
+      kSchedulerPolicies[reader.choice("scheduler_policy", kSchedulerPolicies)];
+  engine.async_scheduling = reader.boolean("async_scheduling");
+  engine.enable_chunked_prefill = policy != "whole_prompts";
+  engine.scheduler_policy =
+      policy == "prefill_first" ? SchedulerPolicy::kPrefillFirst : SchedulerPolicy::kMixed;
+  engine.kv_admission = static_cast<KvAdmission>(reader.choice("kv_admission", kKvAdmissions));
+  if (engine.kv_admission == KvAdmission::kEstimated) {
+    engine.new_token_ratio = reader.number("new_token_ratio", 0, 1);
+  } else if (reader.has("new_token_ratio")) {
+    reader.fail("new_token_ratio", "belongs to kv_admission: estimated");
+  }
+  engine.max_num_seqs = reader.integer("max_num_seqs", 1, 1'000'000'000);
+  engine.max_num_batched_tokens = reader.integer("max_num_batched_tokens", 1, 1'000'000'000);
+}
+
 }  // namespace
 
 std::string_view to_text(MlaForm form) { return kMlaForms[static_cast<std::size_t>(form)]; }
 
 EngineProfile read_engine_profile(const std::filesystem::path& file) {
-  const YamlNode root = read_yaml(file);
+  const YamlNode root = read_extended(file, 0);
   Reader reader(
       root, "",
-      {"name", "host", "front_end", "async_scheduling", "launch_mode", "graph_batch_sizes",
-       "graph_memory", "communication_buffers", "mla_form", "all_reduce",
+      {"name", "extends", "host", "front_end", "async_scheduling", "scheduler_policy",
+       "kv_admission", "new_token_ratio", "max_num_seqs", "max_num_batched_tokens", "launch_mode",
+       "graph_batch_sizes", "graph_memory", "communication_buffers", "mla_form", "all_reduce",
         "custom_all_reduce"});
   EngineProfile profile;
   profile.name = reader.text("name");
   read_times(reader, profile);
-  profile.async_scheduling = reader.boolean("async_scheduling");
   profile.launch_mode = static_cast<LaunchMode>(reader.choice("launch_mode", kLaunchModes));
   profile.graph_batch_sizes = reader.integers("graph_batch_sizes");
   const auto& sizes = profile.graph_batch_sizes;
@@ -73,6 +116,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
     reader.fail("graph_batch_sizes", "expected ascending sizes, each once");
   }
   reader.collect_sources(&profile.sources);
+  read_scheduler(reader, profile);
   profile.graph_memory = reader.bytes("graph_memory", true);
   profile.communication_buffers = reader.bytes("communication_buffers", true);
   profile.mla_form = static_cast<MlaForm>(reader.choice("mla_form", kMlaForms));

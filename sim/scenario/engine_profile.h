@@ -1,8 +1,9 @@
 #pragma once
 
 // What an engine does between and around kernels: host times, launch mode, captured graphs, memory
-// that it keeps for itself. A profile is a file scenarios/engines/<name>.yaml; each number has its
-// source there.
+// that it keeps for itself, and how it schedules. A profile is a file
+// scenarios/engines/<name>.yaml; each number has its source there. A profile that `extends` another
+// one states what differs.
 
 #include <cstdint>
 #include <filesystem>
@@ -24,9 +25,6 @@ struct EngineProfile {
   Seconds scheduler_base;
   Seconds scheduler_per_sequence;
   FrontEndConfig front_end;
-  // The host prepares step i+1 while the GPU runs step i, so a step takes the longer of the two;
-  // see EngineConfig::async_scheduling for what that does to arrivals.
-  bool async_scheduling = false;
   // Decode batches are padded to the next of these sizes and replayed as a CUDA graph; larger ones,
   // and steps with prefill, are launched eagerly where `launch_mode` is kGraph.
   LaunchMode launch_mode = LaunchMode::kGraph;
@@ -34,6 +32,8 @@ struct EngineProfile {
   Bytes graph_memory;           // per GPU
   Bytes communication_buffers;  // per GPU, when an instance has more than one
   MlaForm mla_form = MlaForm::kAuto;
+  // The engine's own defaults; the scenario's `engine` goes before.
+  EngineConfig engine;
   std::string all_reduce_implementation;  // "" best of both, else "nccl", "custom": its own
   std::string custom_all_reduce;          // its own as the collective tables name it
   std::map<std::string, std::string> sources;

@@ -77,6 +77,10 @@ YamlNode read_yaml(const std::filesystem::path& path);
 // text. Throws ScenarioError when the path runs through something that is no mapping.
 void set_value(YamlNode& root, std::string_view assignment);
 
+// Adds to the mapping `node` the entries of the mapping `base` whose keys it lacks, at every depth.
+// A {value, source} of `node` stays as it is.
+void add_missing(YamlNode& node, const YamlNode& base);
+
 [[noreturn]] void fail_at(const Location& where, const std::string& message);
 
 // "'tp: two' ...; expected a whole number".

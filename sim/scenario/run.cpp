@@ -36,14 +36,13 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   config.scheduler_base = scenario.engine_profile.scheduler_base;
   config.scheduler_per_sequence = scenario.engine_profile.scheduler_per_sequence;
   config.graph_batch_sizes = graph_batch_sizes(scenario);
-  config.async_scheduling = scenario.engine_profile.async_scheduling;
+  config.async_scheduling = scenario.engine.async_scheduling;
   return config;
 }
 
 ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memory) {
   ServiceConfig config;
   config.engine = scenario.engine;
-  config.engine.async_scheduling = scenario.engine_profile.async_scheduling;
   config.front_end = scenario.engine_profile.front_end;
   config.num_replicas = scenario.replicas;
   config.router = scenario.router;

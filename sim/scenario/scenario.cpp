@@ -212,6 +212,7 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   }
   scenario.engine_profile = read_engine_profile(file);
 
+  scenario.engine = scenario.engine_profile.engine;
   EngineConfig& engine = scenario.engine;
   const auto whole = [&](std::string_view key, std::int64_t& value, std::int64_t min) {
     if (reader.has(key)) {

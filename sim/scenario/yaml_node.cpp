@@ -233,4 +233,18 @@ void set_value(YamlNode& root, std::string_view assignment) {
   }
 }
 
+void add_missing(YamlNode& node, const YamlNode& base) {
+  if (node.kind != YamlNode::Kind::kMap || node.find("value") != nullptr) {
+    return;
+  }
+  for (const YamlNode::Entry& entry : base.entries) {
+    const auto own = std::ranges::find(node.entries, entry.key, &YamlNode::Entry::key);
+    if (own == node.entries.end()) {
+      node.entries.push_back(entry);
+    } else {
+      add_missing(own->value, entry.value);
+    }
+  }
+}
+
 }  // namespace orrery

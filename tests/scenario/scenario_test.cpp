@@ -192,9 +192,12 @@ TEST_F(ScenarioTest, an_unknown_device_names_the_known_ones) {
   }
 }
 
+EngineProfile shipped_profile(const std::string& name) {
+  return read_engine_profile(kPaths.root / "scenarios" / "engines" / (name + ".yaml"));
+}
+
 TEST(EngineProfileFile, every_number_of_vllm_has_its_source) {
-  const EngineProfile profile =
-      read_engine_profile(kPaths.root / "scenarios" / "engines" / "vllm.yaml");
+  const EngineProfile profile = shipped_profile("vllm");
   EXPECT_GT(profile.scheduler_base.value(), 0);
   for (const std::string key :
        {"host.eager_launch", "host.graph_node", "host.d2h_sync", "host.scheduler_base",
@@ -202,6 +205,63 @@ TEST(EngineProfileFile, every_number_of_vllm_has_its_source) {
         "front_end.stream_latency", "graph_memory", "communication_buffers"}) {
     EXPECT_TRUE(profile.sources.contains(key)) << key;
   }
+}
+
+TEST(EngineProfileFile, engines_schedule_in_their_own_ways) {
+  const EngineProfile vllm = shipped_profile("vllm");
+  EXPECT_TRUE(vllm.engine.async_scheduling);
+  EXPECT_TRUE(vllm.engine.enable_chunked_prefill);
+  EXPECT_EQ(vllm.engine.kv_admission, KvAdmission::kPrompt);
+  EXPECT_FALSE(shipped_profile("vllm_sync").engine.async_scheduling);
+  const EngineProfile trtllm = shipped_profile("trtllm");
+  EXPECT_FALSE(trtllm.engine.enable_chunked_prefill);
+  EXPECT_EQ(trtllm.engine.scheduler_policy, SchedulerPolicy::kMixed);
+  EXPECT_EQ(trtllm.engine.kv_admission, KvAdmission::kFullLength);
+  EXPECT_EQ(trtllm.graph_batch_sizes.back(), 2048);
+  const EngineProfile sglang = shipped_profile("sglang");
+  EXPECT_EQ(sglang.engine.scheduler_policy, SchedulerPolicy::kPrefillFirst);
+  EXPECT_EQ(sglang.engine.kv_admission, KvAdmission::kEstimated);
+  EXPECT_GT(sglang.engine.new_token_ratio, 0);
+}
+
+TEST(EngineProfileFile, a_profile_that_extends_another_keeps_what_it_does_not_state) {
+  const EngineProfile base = shipped_profile("vllm");
+  const EngineProfile extended = shipped_profile("vllm_sync");
+  EXPECT_EQ(extended.name, "vllm_sync");
+  EXPECT_EQ(extended.graph_batch_sizes, base.graph_batch_sizes);
+  EXPECT_EQ(extended.host.eager_launch, base.host.eager_launch);  // beside host times of its own
+  EXPECT_NE(extended.scheduler_per_sequence, base.scheduler_per_sequence);
+  EXPECT_EQ(extended.sources.at("host.eager_launch"), base.sources.at("host.eager_launch"));
+}
+
+TEST_F(ScenarioTest, an_engine_starts_from_its_profiles_defaults) {
+  const std::string text = kMinimal;
+  const Scenario plain =
+      load_scenario(write("a.yaml", text + "engine: {profile: trtllm}\n"), kPaths);
+  EXPECT_EQ(plain.engine.max_num_seqs, 2048);
+  EXPECT_FALSE(plain.engine.enable_chunked_prefill);
+  const Scenario stated =
+      load_scenario(write("b.yaml", text + "engine: {profile: trtllm, max_num_seqs: 64, "
+                                           "enable_chunked_prefill: true}\n"),
+                    kPaths);
+  EXPECT_EQ(stated.engine.max_num_seqs, 64);
+  EXPECT_TRUE(stated.engine.enable_chunked_prefill);
+  EXPECT_EQ(to_yaml(load_scenario(write("c.yaml", to_yaml(stated)), kPaths)), to_yaml(stated));
+}
+
+TEST_F(ScenarioTest, profiles_that_extend_nothing_or_each_other_are_refused) {
+  const auto refusal = [&](const std::filesystem::path& file) -> std::string {
+    try {
+      read_engine_profile(file);
+    } catch (const ScenarioError& error) {
+      return error.what();
+    }
+    return "(read)";
+  };
+  EXPECT_NE(refusal(write("a.yaml", "name: a\nextends: nobody\n")).find("a.yaml:2:10: extends"),
+            std::string::npos);
+  write("b.yaml", "name: b\nextends: c\n");
+  EXPECT_NE(refusal(write("c.yaml", "name: c\nextends: b\n")).find("cycle"), std::string::npos);
 }
 
 // vllm.yaml with one text replaced.
@@ -220,7 +280,14 @@ TEST_F(ScenarioTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
            {"per_request: {value:", "per_request: {value: 3, was:", "front_end.per_request"},
            {"per_prompt_token:", "per_prompt_tokens:", "did you mean 'per_prompt_token'"},
            {"stream_latency:", "latency:", "did you mean 'stream_latency'"},
-           {"front_end:", "frontend:", "did you mean 'front_end'"}}) {
+           {"front_end:", "frontend:", "did you mean 'front_end'"},
+           {"value: mixed", "value: mixd", "did you mean 'mixed'"},
+           {"value: prompt", "value: promt", "did you mean 'prompt'"},
+           {"value: prompt", "value: estimated", "missing key 'new_token_ratio'"},
+           {"kv_admission:", "new_token_ratio: 0.5\nkv_admission:", "belongs to kv_admission"},
+           {"max_num_seqs: {value: 256", "max_num_seqs: {value: 0", "max_num_seqs"},
+           {"max_num_batched_tokens: {value: 8192", "max_num_batched_tokens: {value: many",
+            "max_num_batched_tokens"}}) {
     try {
       read_engine_profile(write("engine.yaml", changed_profile(from, to)));
       ADD_FAILURE() << "no error for " << to;
