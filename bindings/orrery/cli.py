@@ -240,6 +240,20 @@ class _ProgressBar:
         self._stream.flush()
 
 
+def _likely(summary: Any) -> list[tuple[str, tuple[float, float]]]:
+    """Intervals of mean TTFT and TPOT, from published runs of the same engine."""
+    from .scorecard.intervals import interval
+
+    engine = summary["provenance"]["provider"].partition("-")[0]
+    found = []
+    for label, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")):
+        mean = summary[key]["mean"]
+        bounds = mean and interval(mean, metric=label, roofline=summary["basis"]["roofline"], engine=engine)
+        if bounds:
+            found.append((label, bounds))
+    return found
+
+
 def _wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
@@ -267,6 +281,7 @@ def _table(summary: Any, *, colour: bool) -> str:
     used = ("weights", "kv_cache", "activations", "graphs", "communication")
     parts = ", ".join(f"{name.replace('_', ' ')} {memory[name + '_bytes'] / 2**30:.1f}" for name in used)
     basis = summary["basis"]
+    likely = [f"{label} {_seconds(low)} to {_seconds(high)}" for label, (low, high) in _likely(summary)]
     facts = [
         ("requests", f"{summary['requests']:,} in {_seconds(summary['duration_s'])}, {summary['requests_per_s']:.2f}/s"),
         ("tokens", f"{summary['prompt_tokens']:,} prompt, {summary['output_tokens']:,} output"),
@@ -279,6 +294,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("preemptions", f"{summary['preemptions']:,}"),
         ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
         ("simulated time is", ", ".join(f"{_percent(basis[name])} {name}" for name in ("measured", "interpolated", "roofline"))),
+        *([("80 % interval", ", ".join(likely) + " (mean; docs/accuracy.md)")] if likely else []),
     ]  # fmt: skip
     lines = [f"{bold}{summary['question'] or summary['scenario']}{plain}", ""]
     lines += _aligned(("", *quantiles), latency, right=range(1, 6)).splitlines()

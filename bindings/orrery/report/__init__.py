@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from . import content, figures, run_directory, step_figures, timeline
 
-__all__ = ["render"]
+__all__ = ["page_parts", "render"]
 
 _HERE = pathlib.Path(__file__).parent
 
@@ -55,19 +57,26 @@ def _html(run: run_directory.Run) -> str:
         )
         if figure is not None
     }
-    # "<" may not stand in a script element: it could close it.
-    specs = json.dumps([figure.spec() for figure in plots.values()], allow_nan=False, separators=(",", ":"))
     return environment.get_template("template.html.j2").render(
         run=run,
         content=content,
         plots=plots,
         bins=bins,
         breakdown=breakdown,
-        specs=specs.replace("<", "\\u003c"),
-        style=(_HERE / "style.css").read_text(encoding="utf-8"),
-        script=(_HERE / "report.js").read_text(encoding="utf-8"),
-        plotly=_plotly_js(),
+        **page_parts([figure.spec() for figure in plots.values()]),
     )
+
+
+def page_parts(specs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What makes a page self-contained: `specs` of its figures as JSON, `style`, `script` and `plotly`."""
+    # "<" may not stand in a script element: it could close it.
+    text = json.dumps(specs, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return {
+        "specs": text,
+        "style": (_HERE / "style.css").read_text(encoding="utf-8"),
+        "script": (_HERE / "report.js").read_text(encoding="utf-8"),
+        "plotly": _plotly_js(),
+    }
 
 
 def _plotly_js() -> str:

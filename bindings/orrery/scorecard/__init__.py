@@ -1,6 +1,5 @@
-"""Published serving measurements against the simulator: `orrery scorecard`."""
+"""Published serving measurements against the simulator: `orrery scorecard`.
 
-from .cases import Case, Measurement, read_cases, select
-from .outcomes import Comparison, Outcome, compare
-
-__all__ = ["Case", "Comparison", "Measurement", "Outcome", "compare", "read_cases", "select"]
+cases.read_cases -> outcomes.compare -> statistics, calibration, explain -> text, page. `intervals.interval` serves
+any run; fit.py sets what may be fitted.
+"""

@@ -15,6 +15,8 @@ import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from . import rules
+
 IDENTITY = ("id", "case_id", "metric", "value", "unit")
 CONFIGURATION = (
     "model", "precision", "gpu", "num_gpus", "parallelism", "phase", "isl", "osl", "batch_or_concurrency", "notes",
@@ -110,7 +112,7 @@ def _case(path: pathlib.Path, case_id: str, group: Sequence[tuple[int, dict[str,
     fields = {name: first[name].strip() for name in ("source", *CONFIGURATION)}
     fields["family"] = first["id"].partition("-")[0]
     measurements = tuple(Measurement(metric, sum(v) / len(v), unit) for (metric, unit), v in values.items())
-    return Case(case_id, first_line, fields, measurements, next(problems, ""))
+    return Case(case_id, first_line, rules.corrected(fields), measurements, next(problems, ""))
 
 
 def select(cases: Iterable[Case], filters: Iterable[str]) -> list[Case]:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..simulation import project_root
-from . import explain, statistics, text
+from . import calibration, explain, intervals, statistics, text
 from .cases import read_cases, select
-from .outcomes import Outcome, Progress, compare
+from .outcomes import Comparison, Outcome, Progress, compare
 
 
 def run(*, cases: pathlib.Path | None, filters: Sequence[str], threads: int | None, as_json: bool,
@@ -22,6 +22,10 @@ def run(*, cases: pathlib.Path | None, filters: Sequence[str], threads: int | No
         raise ValueError(f"found no file '{path}'; expected a CSV of published cases")
     chosen = select(read_cases(path), filters)
     outcomes = compare(chosen, threads=threads or os.cpu_count() or 1, progress=progress)
+    if html:
+        from . import page
+
+        page.write(html, outcomes)
     return json.dumps(to_dict(outcomes), indent=1, allow_nan=False) if as_json else text.render(outcomes)
 
 
@@ -36,6 +40,7 @@ def to_dict(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             " x ".join(keys): _records(statistics.errors_by(errors, *keys)),
             **{f"metric x {c}": _records(statistics.errors_by(errors, "metric", c)) for c in ("family", "quality", "half")},
         },
+        "intervals": [] if errors.empty else _records(calibration.coverage(errors)),
         "rankings": _records(statistics.rankings(outcomes)),
         "worst": [{"case_id": f.outcome.case.case_id, "metric": f.comparison.metric, "error": f.comparison.error,
                    "explanation": list(f.sentences)} for f in explain.worst(outcomes)],
@@ -55,8 +60,15 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "half": statistics.half(case.case_id),
         "cannot_be_simulated": outcome.reason or None,
         "metrics_left_out": list(outcome.left_out),
-        "metrics": [{"metric": c.metric, "unit": c.unit, "published": c.published, "simulated": c.simulated, "error": c.error}
-                    for c in outcome.comparisons],
+        "metrics": [{"metric": c.metric, "unit": c.unit, "published": c.published, "simulated": c.simulated, "error": c.error,
+                     "interval": _interval(outcome, c)} for c in outcome.comparisons],
         "basis": dict(outcome.basis),
         "split": dict(outcome.split),
     }  # fmt: skip
+
+
+def _interval(outcome: Outcome, comparison: Comparison) -> list[float] | None:
+    fields = outcome.case.fields
+    found = intervals.interval(comparison.simulated, metric=comparison.metric, roofline=outcome.basis["roofline"],
+                               engine=fields["engine"], load=fields["load_kind"])  # fmt: skip
+    return list(found) if found else None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Sequence
 
 import pandas
 
 from .outcomes import Outcome
 
+NOISE = 0.02  # repeated runs of one configuration differ by so much (data/serving/SOURCES.md)
+Pair = tuple[float, float]  # published, simulated
 HALVES = ("fit", "held out")
 
 
@@ -71,17 +74,18 @@ def rankings(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
 
     Groups have equal model, GPU kind, engine, version, lengths and either equal concurrency or equal
     concurrency per GPU. Per kind of load and measure: number of groups, pairs, Kendall's tau over all pairs
-    (concordant less discordant, over both; pairs published as equal do not count), and the share of groups
-    whose best parallelism is found.
+    (concordant less discordant, over both; pairs published within NOISE of each other do not count), and the
+    share of groups in which the parallelism that is simulated as best was published within NOISE of the best.
     """
     found = []
     for load in ("concurrency", "concurrency per GPU"):
         for measure in ("TPOT", "output throughput per GPU"):
-            groups: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+            groups: dict[tuple[object, ...], dict[str, Pair]] = {}
             for outcome in outcomes:
                 if pair := _ranked(outcome, measure):
-                    groups.setdefault(_load_key(outcome, load), []).append(pair)
-            found.append({"load": load, "measure": measure, **_kendall(groups.values(), lowest=measure == "TPOT")})
+                    groups.setdefault(_load_key(outcome, load), {}).setdefault(parallelism(outcome), pair)
+            pairs = [list(group.values()) for group in groups.values() if len(group) > 1]
+            found.append({"load": load, "measure": measure, **_kendall(pairs, lowest=measure == "TPOT")})
     return pandas.DataFrame(found)
 
 
@@ -97,7 +101,7 @@ def _gpus(outcome: Outcome) -> int:
     return case.whole("tp", 1) * case.whole("pp", 1) * case.whole("attention_dp", 1) * case.whole("replicas", 1)
 
 
-def _ranked(outcome: Outcome, measure: str) -> tuple[float, float] | None:
+def _ranked(outcome: Outcome, measure: str) -> Pair | None:
     """(published, simulated) of a closed loop. Throughput follows from Little's law, for both alike:
     C requests are in flight, each for TTFT + (output - 1) TPOT."""
     ttft, tpot = outcome.simulated("TTFT"), outcome.simulated("TPOT")
@@ -111,18 +115,20 @@ def _ranked(outcome: Outcome, measure: str) -> tuple[float, float] | None:
     return published, tokens / (ttft.simulated + (output - 1) * tpot.simulated)
 
 
-def _kendall(groups: object, *, lowest: bool) -> dict[str, float]:
-    agree = disagree = best = count = 0
-    for group in groups:  # type: ignore[attr-defined]
-        if len(group) < 2:
-            continue
-        count += 1
-        choose = min if lowest else max
-        best += choose(group)[0] == choose(group, key=lambda pair: pair[1])[0]
+def _kendall(groups: Sequence[Sequence[Pair]], *, lowest: bool) -> dict[str, float]:
+    sign = 1 if lowest else -1
+    agree = disagree = best = 0
+    for group in groups:
+        chosen = min(group, key=lambda pair: sign * pair[1])[0]
+        best += not _differ(chosen, min(group, key=lambda pair: sign * pair[0])[0])
         for (a, x), (b, y) in itertools.combinations(group, 2):
-            if a != b:
-                agree += (a < b) == (x < y) and x != y
-                disagree += (a < b) != (x < y) or x == y
+            if _differ(a, b):
+                agree += (a - b) * (x - y) > 0
+                disagree += (a - b) * (x - y) <= 0
     pairs = agree + disagree
-    return {"groups": count, "pairs": pairs, "tau": (agree - disagree) / pairs if pairs else float("nan"),
-            "best_found": best / count if count else float("nan")}  # fmt: skip
+    return {"groups": len(groups), "pairs": pairs, "tau": (agree - disagree) / pairs if pairs else math.nan,
+            "best_found": best / len(groups) if groups else math.nan}  # fmt: skip
+
+
+def _differ(a: float, b: float) -> bool:
+    return abs(a - b) > NOISE * min(a, b)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas
 
 from ..text_table import aligned
-from . import explain, statistics
+from . import calibration, explain, statistics
 from .outcomes import Comparison, Outcome
 
 # Metrics side by side in the tables by group; every metric stands in the first table.
 MAIN = ("TTFT", "TPOT", "prefill time", "decode time", "output throughput")
+BASES = ("measured", "interpolated", "roofline")
 COVERED_GPUS = ("h100", "h200", "h800", "h20", "a100", "b200")
 
 
@@ -23,9 +24,23 @@ def render(outcomes: Sequence[Outcome]) -> str:
     if not errors.empty:
         parts += ["Errors of all cases\n" + full_table(statistics.errors_by(errors, "metric"), "metric")]
         parts += [grouped(errors, column) for column in ("engine", "model", "parallelism", "phase", "family", "quality", "half")]
-        parts += [basis(outcomes), ranking(outcomes), worst(outcomes)]
-    parts += [left_out(outcomes)]
+        parts += [
+            _titled(f"Published values inside the {100 * calibration.LEVEL:.0f} % intervals around simulated ones",
+                    ("half", "metric", "values", "inside %", "median high / low"), covered_rows(errors), 2),
+            _titled("Basis of simulated time, mean share in %", ("engine", "GPU", "cases", *BASES), basis_rows(outcomes), 2),
+            _titled("Order of parallelisms under equal load",
+                    ("equal", "ranked by", "groups", "pairs", "Kendall tau", "best found %"), ranking_rows(outcomes), 2),
+            worst(outcomes),
+        ]  # fmt: skip
+    parts += [_titled("Cases that cannot be simulated, by reason", ("cases", "reason"), reasons(outcomes), 0, right=(0,))]
     return "\n\n".join(part for part in parts if part)
+
+
+def _titled(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], num_text: int, *,
+            right: Collection[int] | None = None) -> str:  # fmt: skip
+    """A table under its title, columns from `num_text` on flush right; nothing without rows."""
+    columns = range(num_text, len(header)) if right is None else right
+    return f"{title}\n{aligned(header, rows, right=columns)}" if rows else ""
 
 
 def coverage(outcomes: Sequence[Outcome]) -> str:
@@ -74,28 +89,32 @@ def _cell(table: pandas.DataFrame, key: tuple[str, str]) -> str:
     return f"{percent(row['mape'])} {percent(row['bias'], signed=True):>7} {int(row['cases']):>5,}"
 
 
-def basis(outcomes: Sequence[Outcome]) -> str:
+def basis_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     """Mean shares of simulated time, by engine and GPU kind."""
     shares: dict[tuple[str, str], list[Outcome]] = collections.defaultdict(list)
     for outcome in outcomes:
         if not outcome.reason:
             shares[outcome.case.fields["engine"], outcome.case.fields["gpu_key"]].append(outcome)
-    names = ("measured", "interpolated", "roofline")
-    rows = [
-        (*key, f"{len(group):,}", *(percent(sum(o.basis[name] for o in group) / len(group)) for name in names))
+    return [
+        (*key, f"{len(group):,}", *(percent(sum(o.basis[name] for o in group) / len(group)) for name in BASES))
         for key, group in sorted(shares.items())
     ]
-    return "Basis of simulated time, mean share in %\n" + aligned(("engine", "GPU", "cases", *names), rows, right=range(2, 6))
 
 
-def ranking(outcomes: Sequence[Outcome]) -> str:
-    rows = [
+def covered_rows(errors: pandas.DataFrame) -> list[tuple[str, ...]]:
+    """Share of published values inside the shipped intervals; their bounds were set on the fit half."""
+    return [
+        (row["half"], row["metric"], f"{row['cases']:,}", percent(row["inside"]), f"{row['width']:.2f}")
+        for row in calibration.coverage(errors).to_dict("records")
+    ]
+
+
+def ranking_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    return [
         (row["load"], row["measure"], f"{row['groups']:,}", f"{row['pairs']:,}", f"{row['tau']:.3f}", percent(row["best_found"]))
         for row in statistics.rankings(outcomes).to_dict("records")
         if row["pairs"]
     ]
-    header = ("equal", "ranked by", "groups", "pairs", "Kendall tau", "best found %")
-    return "Order of parallelisms under equal load\n" + aligned(header, rows, right=range(2, 6)) if rows else ""
 
 
 def number(comparison: Comparison, value: float) -> str:
@@ -117,7 +136,7 @@ def worst(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def left_out(outcomes: Sequence[Outcome]) -> str:
+def reasons(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+    """(number of cases, why they cannot be simulated), most first."""
     counts = collections.Counter(outcome.reason for outcome in outcomes if outcome.reason)
-    rows = [(f"{count:,}", reason) for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-    return "Cases that cannot be simulated, by reason\n" + aligned((), rows, right=(0,)) if rows else ""
+    return [(f"{count:,}", reason) for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]

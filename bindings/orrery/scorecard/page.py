@@ -1,0 +1,132 @@
+"""The scorecard as one HTML file that needs no network: scatter plots, tables, intervals, coverage."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas
+
+from ..report import page_parts, quantities
+from ..report.plotting import Axis, Figure, rounded
+from . import calibration, explain, statistics, text
+from .outcomes import Outcome
+
+_HERE = pathlib.Path(__file__).parent
+SHOWN = (*text.MAIN, "TTFT p50", "TPOT p50")  # metrics with a scatter plot
+COLOURS = ("$c-blue", "$c-orange", "$c-green", "$c-purple", "$c-red", "$c-grey")
+BAND = 0.25  # the dotted lines: simulated 25 % above and below published
+
+
+def write(path: pathlib.Path, outcomes: Sequence[Outcome]) -> None:
+    """Writes the page. The same outcomes give the same bytes."""
+    import jinja2
+
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True,
+                                     lstrip_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
+    errors = statistics.table(outcomes)
+    figures = scatters(errors) if len(errors) else []
+    html = environment.get_template("page.html.j2").render(
+        title="Published measurements and simulated ones",
+        coverage=text.coverage(outcomes).splitlines(),
+        cards=cards(errors) if len(errors) else [],
+        figures=figures,
+        tables=tables(outcomes, errors) if len(errors) else [],
+        worst=explain.worst(outcomes),
+        number=text.number,
+        parallelism=statistics.parallelism,
+        left_out=text.reasons(outcomes),
+        **page_parts([figure.spec() for figure in figures]),
+    )
+    path.write_text(html, encoding="utf-8")
+
+
+def cards(errors: pandas.DataFrame) -> list[dict[str, str]]:
+    """MAPE of the main metrics over the held-out half."""
+    held_out = errors[errors["half"] == "held out"]
+    found = statistics.errors_by(held_out, "metric").set_index("metric") if len(held_out) else pandas.DataFrame()
+    return [
+        {"title": f"{metric}, held out", "value": text.percent(found.loc[metric, "mape"]), "unit": "% MAPE",
+         "detail": f"median {text.percent(found.loc[metric, 'median'])} %, bias {text.percent(found.loc[metric, 'bias'], signed=True)} %, "
+                   f"{found.loc[metric, 'cases']:,} cases"}
+        for metric in text.MAIN if metric in found.index
+    ]  # fmt: skip
+
+
+def scatters(errors: pandas.DataFrame) -> list[Figure]:
+    """Simulated against published, a point per case, coloured by family."""
+    families = sorted(set(errors["family"]))
+    colours = {family: COLOURS[i % len(COLOURS)] for i, family in enumerate(families)}
+    symbols = {family: ("circle", "diamond-open", "x")[i // len(COLOURS) % 3] for i, family in enumerate(families)}
+    figures = []
+    for number, metric in enumerate(metric for metric in SHOWN if metric in set(errors["metric"])):
+        points = errors[errors["metric"] == metric]
+        as_text = _as_text(points["unit"].iloc[0])
+        both = np.concatenate([points["published"], points["simulated"]])
+        axis = Axis(is_log=True, low=float(both.min()), high=float(both.max()))
+        ends = axis.place(np.array([axis.low, axis.high]))
+        data: list[dict[str, Any]] = [
+            _line(ends, ends + shift, dash) for shift, dash in ((0, "solid"), (np.log10(1 + BAND), "dot"), (np.log10(1 - BAND), "dot"))
+        ]
+        for family, group in points.groupby("family"):
+            data.append({
+                "type": "scatter", "mode": "markers", "name": family,
+                "x": rounded(axis.place(group["published"].to_numpy()), 5), "y": rounded(axis.place(group["simulated"].to_numpy()), 5),
+                "marker": {"color": colours[family], "symbol": symbols[family], "size": 6, "opacity": 0.65},
+                "text": [_hover(row, as_text) for row in group.to_dict("records")],
+                "hovertemplate": "%{text}<extra>" + family + "</extra>",
+            })  # fmt: skip
+        layout = {
+            "xaxis": axis.layout(as_text, 6) | {"title": {"text": "published"}},
+            "yaxis": axis.layout(as_text, 7) | {"title": {"text": "simulated"}},
+            "margin": {"l": 74, "r": 12, "t": 8, "b": 48},
+        }
+        summary = statistics.errors_by(points, "metric").iloc[0]
+        caption = f"{summary['cases']:,} cases, MAPE {text.percent(summary['mape'])} %, bias {text.percent(summary['bias'], signed=True)} %."
+        legend = tuple((family + {"circle": "", "diamond-open": " (diamonds)", "x": " (crosses)"}[symbols[family]], colours[family], "")
+                       for family in sorted(set(points["family"])))  # fmt: skip
+        label = f"Scatter plot of {metric}, simulated against published: {caption}"
+        figures.append(Figure(f"scatter_{number}", metric, caption, label, 380, data, layout, legend))
+    return figures
+
+
+def _as_text(unit: str) -> Callable[[float], str]:
+    return quantities.short_seconds if unit == "s" else lambda value: f"{value:,.4g}/s"
+
+
+def _line(x: np.ndarray, y: np.ndarray, dash: str) -> dict[str, Any]:
+    return {"type": "scatter", "mode": "lines", "x": rounded(x, 5), "y": rounded(y, 5), "hoverinfo": "skip",
+            "line": {"color": "$c-grey", "width": 1.25, "dash": dash}}  # fmt: skip
+
+
+def _hover(row: dict[str, Any], as_text: Callable[[float], str]) -> str:
+    published, simulated = (as_text(float(f"{row[key]:.4g}")) for key in ("published", "simulated"))
+    return (
+        f"{row['case_id']}: {row['engine']}, {row['model']}, {row['gpu']}, {row['parallelism']}<br>"
+        f"published {published}, simulated {simulated} ({100 * row['error']:+.0f} %)"
+    )
+
+
+def tables(outcomes: Sequence[Outcome], errors: pandas.DataFrame) -> list[dict[str, Any]]:
+    """Every table of the terminal, and the nested one: title, header, rows of text, number of leading text columns."""
+    figures = ("cases", "MAPE %", "median %", "p90 %", "bias %")
+
+    def of(*columns: str) -> list[tuple[str, ...]]:
+        return [(*(str(row[c]) for c in columns), f"{row['cases']:,}", *(text.percent(row[k]) for k in ("mape", "median", "p90")),
+                 text.percent(row["bias"], signed=True)) for row in statistics.errors_by(errors, *columns).to_dict("records")]  # fmt: skip
+
+    found = [{"title": "All cases", "header": ("metric", *figures), "rows": of("metric"), "text": 1}]
+    found.append({"title": "Fit half and held-out half", "header": ("metric", "half", *figures), "rows": of("metric", "half"), "text": 2})
+    for column in ("engine", "model", "parallelism", "phase", "family", "quality"):
+        found.append({"title": f"By {column}", "header": ("metric", column, *figures), "rows": of("metric", column), "text": 2})
+    nested = ("metric", "engine", "model", "parallelism", "phase")
+    found.append({"title": "By engine, model, parallelism and phase", "header": (*nested, *figures), "rows": of(*nested), "text": 5})
+    found.append({"title": "Order of parallelisms under equal load", "text": 2,
+                  "header": ("equal", "ranked by", "groups", "pairs", "Kendall tau", "best found %"), "rows": text.ranking_rows(outcomes)})
+    found.append({"title": f"Published values inside the {100 * calibration.LEVEL:.0f} % intervals", "text": 2,
+                  "header": ("half", "metric", "values", "inside %", "median high / low"), "rows": text.covered_rows(errors)})
+    found.append({"title": "Basis of simulated time, mean share in %", "text": 2,
+                  "header": ("engine", "GPU", "cases", *text.BASES), "rows": text.basis_rows(outcomes)})  # fmt: skip
+    return found
