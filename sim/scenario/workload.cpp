@@ -13,8 +13,8 @@ namespace orrery {
 namespace {
 
 constexpr std::string_view kHex = "0123456789abcdef";
-constexpr std::array<std::string_view, 5> kSources = {"trace", "mooncake", "poisson", "gamma",
-                                                      "closed_loop"};
+constexpr std::array<std::string_view, 7> kSources = {
+    "trace", "mooncake", "poisson", "gamma", "closed_loop", "offline", "static_batch"};
 
 constexpr std::int64_t kMaxTokens = 100'000'000;
 constexpr std::int64_t kMaxRequests = 100'000'000;
@@ -123,6 +123,16 @@ ClosedLoopWorkload read_closed_loop(const YamlNode& node, const std::string& pat
           .output_tokens = read_lengths(reader, "output_tokens")};
 }
 
+// A static batch has `batch` sequences where offline requests have `num_requests`.
+OfflineWorkload read_offline(const YamlNode& node, const std::string& path, bool is_static_batch) {
+  const std::string_view count = is_static_batch ? "batch" : "num_requests";
+  const Reader reader(node, path, {count, "prompt_tokens", "output_tokens"});
+  return {.num_requests = reader.integer(count, 1, kMaxRequests),
+          .prompt_tokens = read_lengths(reader, "prompt_tokens"),
+          .output_tokens = read_lengths(reader, "output_tokens"),
+          .is_static_batch = is_static_batch};
+}
+
 std::string lengths_yaml(const LengthDistribution& spec) {
   switch (spec.kind) {
     case LengthKind::kFixed:
@@ -172,6 +182,13 @@ std::string source_yaml(const ClosedLoopWorkload& loop, const std::filesystem::p
          ", output_tokens: " + lengths_yaml(loop.output_tokens) + "}";
 }
 
+std::string source_yaml(const OfflineWorkload& offline, const std::filesystem::path&) {
+  return (offline.is_static_batch ? "static_batch: {batch: " : "offline: {num_requests: ") +
+         std::to_string(offline.num_requests) +
+         ", prompt_tokens: " + lengths_yaml(offline.prompt_tokens) +
+         ", output_tokens: " + lengths_yaml(offline.output_tokens) + "}";
+}
+
 Workload requests_of(const TraceWorkload& trace, std::uint64_t) {
   Workload workload = trace.format == TraceFormat::kAzureCsv
                           ? read_csv_trace(trace.file, trace.num_requests)
@@ -190,6 +207,11 @@ Workload requests_of(const ArrivalWorkload& arrivals, std::uint64_t seed) {
 Workload requests_of(const ClosedLoopWorkload& loop, std::uint64_t seed) {
   return closed_loop(loop.concurrency, loop.num_requests, loop.prompt_tokens, loop.output_tokens,
                      seed);
+}
+
+Workload requests_of(const OfflineWorkload& spec, std::uint64_t seed) {
+  return offline(spec.num_requests, spec.prompt_tokens, spec.output_tokens, spec.is_static_batch,
+                 seed);
 }
 
 }  // namespace
@@ -215,8 +237,8 @@ std::string quoted_yaml(std::string_view text) {
 WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& directory,
                            const std::filesystem::path& root) {
   const Reader reader(node, "workload",
-                      {"trace", "mooncake", "poisson", "gamma", "closed_loop", "num_requests",
-                       "rate_scale", "warmup_requests"});
+                      {"trace", "mooncake", "poisson", "gamma", "closed_loop", "offline",
+                       "static_batch", "num_requests", "rate_scale", "warmup_requests"});
   std::string_view source;
   for (const std::string_view key : kSources) {
     if (reader.has(key)) {
@@ -228,7 +250,9 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
     }
   }
   if (source.empty()) {
-    fail_at(node.where, "workload: expected one of trace, mooncake, poisson, gamma, closed_loop");
+    fail_at(node.where,
+            "workload: expected one of trace, mooncake, poisson, gamma, closed_loop, "
+            "offline, static_batch");
   }
   const bool is_trace = source == "trace" || source == "mooncake";
   for (const std::string_view key : {"num_requests", "rate_scale"}) {
@@ -245,6 +269,8 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
     spec.source = read_trace(reader, source, format, directory, root);
   } else if (source == "closed_loop") {
     spec.source = read_closed_loop(reader.at(source), path);
+  } else if (source == "offline" || source == "static_batch") {
+    spec.source = read_offline(reader.at(source), path, source == "static_batch");
   } else {
     spec.source = read_arrivals(reader.at(source), path, source == "gamma");
   }

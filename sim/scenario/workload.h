@@ -41,13 +41,23 @@ struct ClosedLoopWorkload {
   bool operator==(const ClosedLoopWorkload&) const = default;
 };
 
+// All requests wait from the start; `static_batch`: they are one batch that starts together.
+struct OfflineWorkload {
+  std::int64_t num_requests = 0;
+  LengthDistribution prompt_tokens;
+  LengthDistribution output_tokens;
+  bool is_static_batch = false;
+  bool operator==(const OfflineWorkload&) const = default;
+};
+
 struct WorkloadSpec {
-  std::variant<TraceWorkload, ArrivalWorkload, ClosedLoopWorkload> source;
+  std::variant<TraceWorkload, ArrivalWorkload, ClosedLoopWorkload, OfflineWorkload> source;
   std::int64_t warmup_requests = 0;  // the first so many are served but not measured
   bool operator==(const WorkloadSpec&) const = default;
 };
 
-// Exactly one of trace, mooncake, poisson, gamma, closed_loop. Throws ScenarioError.
+// Exactly one of trace, mooncake, poisson, gamma, closed_loop, offline, static_batch. Throws
+// ScenarioError.
 WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& directory,
                            const std::filesystem::path& root);
 

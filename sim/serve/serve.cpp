@@ -116,6 +116,30 @@ void check(const Workload& workload, const ServiceConfig& config) {
   }
 }
 
+// What the workload asks of the engine instead of what `config` says.
+ServiceConfig adapted(ServiceConfig config, const Workload& workload) {
+  if (workload.is_offline) config.front_end = {};
+  if (!workload.is_static_batch) return config;
+  EngineConfig& engine = config.engine;
+  engine.max_num_seqs = static_cast<std::int64_t>(workload.requests.size());
+  engine.max_num_batched_tokens = 0;
+  std::int64_t longest = 0;
+  for (const Request& request : workload.requests) {
+    engine.max_num_batched_tokens += request.prompt_tokens;
+    longest = std::max(longest, request.prompt_tokens + request.output_tokens - 1);
+  }
+  engine.kv_admission = KvAdmission::kPrompt;
+  engine.enable_chunked_prefill = true;
+  const std::int64_t sequences =
+      (engine.max_num_seqs + config.num_replicas - 1) / config.num_replicas;
+  const std::int64_t blocks = sequences * ((longest + engine.block_size - 1) / engine.block_size);
+  require(blocks <= config.num_kv_blocks,
+          "a static batch of " + std::to_string(sequences) + " sequences needs up to " +
+              std::to_string(blocks) + " KV blocks, more than the " +
+              std::to_string(config.num_kv_blocks) + " that one replica holds");
+  return config;
+}
+
 // Calls back from whatever thread finishes requests, one call at a time.
 class ProgressCounter {
  public:
@@ -257,9 +281,11 @@ void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& 
 
 }  // namespace
 
-ServiceResult serve(const Workload& workload, const ServiceConfig& config, const Slo& slo,
+ServiceResult serve(const Workload& workload, const ServiceConfig& given, const Slo& slo,
                     const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
                     const Progress& progress) {
+  check(given, workload);
+  const ServiceConfig config = adapted(given, workload);
   check(workload, config);
   ServiceResult result;
   result.requests.resize(workload.requests.size());

@@ -31,6 +31,9 @@ struct Workload {
   std::int64_t closed_loop_concurrency = 0;  // > 0: next request is sent when one completes
   std::int64_t hash_block_tokens = 0;
   std::int64_t warmup_requests = 0;  // first requests excluded from metrics
+  bool is_offline = false;           // requests come from the engine's own process: no front end
+  // All prompts in one step whatever the token budget, then decodes until the last has ended.
+  bool is_static_batch = false;
 };
 
 // What a step is made of when both decodes and prompts could run.

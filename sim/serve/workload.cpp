@@ -119,6 +119,16 @@ Workload closed_loop(std::int64_t concurrency, std::int64_t num_requests,
   return workload;
 }
 
+Workload offline(std::int64_t num_requests, const LengthDistribution& prompt,
+                 const LengthDistribution& output, bool is_static_batch, std::uint64_t seed) {
+  Random random(seed);
+  Workload workload;
+  workload.requests = draw_requests(num_requests, prompt, output, random);
+  workload.is_offline = true;
+  workload.is_static_batch = is_static_batch;
+  return workload;
+}
+
 void scale_rate(Workload& workload, double factor) {
   if (!(factor > 0) || !std::isfinite(factor)) {
     throw std::invalid_argument("rate scale is " + std::to_string(factor) + ", expected above 0");

@@ -47,6 +47,11 @@ Workload closed_loop(std::int64_t concurrency, std::int64_t num_requests,
                      const LengthDistribution& prompt, const LengthDistribution& output,
                      std::uint64_t seed);
 
+// `num_requests` requests that all wait at 0, without a front end before the engine; with
+// `is_static_batch` one batch that starts together. Throws as above.
+Workload offline(std::int64_t num_requests, const LengthDistribution& prompt,
+                 const LengthDistribution& output, bool is_static_batch, std::uint64_t seed);
+
 // Azure LLM inference trace: CSV with the columns TIMESTAMP ("2023-11-16 18:15:46.6805900"),
 // ContextTokens and GeneratedTokens in any order; also plain CSV with arrival_s, prompt_tokens and
 // output_tokens. The first arrival becomes t = 0. `max_requests` 0: all. Throws

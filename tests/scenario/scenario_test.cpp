@@ -157,6 +157,31 @@ TEST_F(ScenarioTest, lengths_may_be_given_as_values_or_by_quantiles) {
   EXPECT_EQ(read_workload(parse_yaml(to_yaml(spec, "/"), "f.yaml"), "/", "/"), spec);
 }
 
+TEST_F(ScenarioTest, offline_and_static_batches_are_workloads) {
+  const WorkloadSpec queue = read_workload(
+      parse_yaml("offline: {num_requests: 9, prompt_tokens: 7, output_tokens: {min: 2, max: 4}}\n",
+                 "f.yaml"),
+      "/", "/");
+  EXPECT_EQ(read_workload(parse_yaml(to_yaml(queue, "/"), "f.yaml"), "/", "/"), queue);
+  const Workload requests = make_workload(queue, 1);
+  EXPECT_EQ(requests.requests.size(), 9U);
+  EXPECT_TRUE(requests.is_offline);
+  EXPECT_FALSE(requests.is_static_batch);
+  const WorkloadSpec batch = read_workload(
+      parse_yaml("static_batch: {batch: 4, prompt_tokens: 7, output_tokens: 3}\n", "f.yaml"), "/",
+      "/");
+  EXPECT_EQ(read_workload(parse_yaml(to_yaml(batch, "/"), "f.yaml"), "/", "/"), batch);
+  EXPECT_TRUE(make_workload(batch, 1).is_static_batch);
+  for (const std::string bad :
+       {"offline: {batch: 4, prompt_tokens: 7, output_tokens: 3}",
+        "static_batch: {num_requests: 4, prompt_tokens: 7, output_tokens: 3}",
+        "static_batch: {batch: 0, prompt_tokens: 7, output_tokens: 3}",
+        "offline: {num_requests: 4, prompt_tokens: 7}",
+        "{offline: {num_requests: 1, prompt_tokens: 7, output_tokens: 1}, num_requests: 3}"}) {
+    EXPECT_THROW(read_workload(parse_yaml(bad, "f.yaml"), "/", "/"), ScenarioError) << bad;
+  }
+}
+
 TEST_F(ScenarioTest, a_path_is_looked_up_beside_the_scenario_before_the_project) {
   write("here.csv", "x");
   EXPECT_EQ(resolve_path("here.csv", directory_, kPaths.root), directory_ / "here.csv");

@@ -97,6 +97,18 @@ TEST(ServiceBadInput, ANewTokenRatioOutsideOfZeroToOneIsRefused) {
                   "expected from 0 to 1");
 }
 
+TEST(ServiceBadInput, AStaticBatchThatTheKvCacheCannotHoldIsRefused) {
+  // 4 + 9 - 1 = 12 tokens in 3 blocks each.
+  Workload workload =
+      workload_of(std::vector<Request>(4, {.prompt_tokens = 4, .output_tokens = 9}));
+  workload.is_static_batch = true;
+  ServiceConfig config = small_service();
+  config.num_kv_blocks = 12;
+  EXPECT_EQ(refusal(workload, config), "(served)");
+  config.num_kv_blocks = 11;
+  expect_mentions(refusal(workload, config), "needs up to 12 KV blocks, more than the 11");
+}
+
 TEST(ServiceBadInput, HashBlocksThatAreNoMultipleOfTheBlockSizeAreRefused) {
   ServiceConfig config = small_service();
   config.engine.enable_prefix_caching = true;

@@ -199,6 +199,30 @@ TEST(Service, EstimatedAdmissionKeepsAShareOfTheOutputFree) {
   EXPECT_GT(serve_fake(workload, config).requests[1].first_scheduled, Seconds(0.014));
 }
 
+TEST(Service, OfflineRequestsPassNoFrontEnd) {
+  ServiceConfig config = small_service();
+  config.front_end = {.per_request = Seconds(0.002), .stream_latency = Seconds(0.001)};
+  Workload workload =
+      workload_of(std::vector<Request>(3, {.prompt_tokens = 4, .output_tokens = 1}));
+  workload.is_offline = true;
+  // 12 prompt tokens in one step.
+  EXPECT_NEAR(serve_fake(workload, config).metrics.ttft_s.max, 0.022, kTolerance);
+}
+
+TEST(Service, AStaticBatchPrefillsInOneStepWhateverTheBudget) {
+  // 10 prompts of 20 tokens against a budget of 64 and 8 seats: 10 + 200 ms, then 4 steps of 10 ms.
+  Workload workload =
+      workload_of(std::vector<Request>(10, {.prompt_tokens = 20, .output_tokens = 5}));
+  workload.is_static_batch = true;
+  ServiceConfig config = small_service();
+  config.engine.enable_chunked_prefill = false;
+  std::vector<Batch> batches;
+  const auto result = serve_fake(workload, config, {}, &batches);
+  EXPECT_EQ(batches.front().prefill.size(), 10U);
+  EXPECT_NEAR(result.metrics.ttft_s.max, 0.210, kTolerance);
+  EXPECT_NEAR(result.metrics.duration.value(), 0.250, kTolerance);
+}
+
 TEST(Service, NoMoreThanMaxNumSeqsRun) {
   ServiceConfig config = small_service();
   config.engine.max_num_seqs = 2;
