@@ -21,7 +21,7 @@ inline double size(const Dims& dims, std::string_view name) {
 inline double weight_bytes(DType format) { return bytes_per_element(format); }
 
 // Activations entering a linear layer of that format. Block-scaled fp8 has a float for 128 elements
-// of a token (DeepSeek-V3, arXiv 2412.19437, section 3.3.2); four-bit formats are weight-only.
+// of a token (DeepSeek-V3, arXiv 2412.19437, section 3.3.2); mxfp4 and int4 are weight-only.
 inline double activation_bytes(DType format) {
   switch (format) {
     case DType::kFp8Block:

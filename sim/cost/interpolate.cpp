@@ -9,12 +9,38 @@
 namespace orrery {
 namespace {
 
-// Octaves that another format counts for: more than any other difference.
-constexpr double kOtherFormat = 100;
+// Octaves that narrow products against bf16 ones count for: more than any width of the weights.
+constexpr double kOtherArithmetic = 10;
 
-// Distance of two families in octaves, summed over their dims.
+// The format whose rows answer for `dtype`: itself, or else the nearest in arithmetic and then in
+// width among those of that distribution. Itself also where the table has none of them.
+DType nearest_format(const KernelTable& table, DType dtype, int distribution) {
+  const auto distance = [&](DType other) {
+    const std::string_view kernel = table.spec().name;
+    const bool is_narrow = arithmetic_dtype(kernel, dtype) != DType::kBf16;
+    const bool other_is_narrow = arithmetic_dtype(kernel, other) != DType::kBf16;
+    return (is_narrow == other_is_narrow ? 0 : kOtherArithmetic) +
+           std::abs(std::log2(bytes_per_element(other) / bytes_per_element(dtype)));
+  };
+  std::optional<DType> best;
+  for (const auto& [key, grid] : table.families()) {
+    const auto format = static_cast<DType>(key[0]);
+    if (key[1] != distribution) {
+      continue;
+    }
+    if (format == dtype) {
+      return dtype;
+    }
+    if (!best || distance(format) < distance(*best)) {
+      best = format;
+    }
+  }
+  return best.value_or(dtype);
+}
+
+// Distance of two families of one format in octaves, summed over their dims.
 double family_distance(const KernelTable::Key& a, const KernelTable::Key& b) {
-  double distance = a[0] == b[0] ? 0 : kOtherFormat;
+  double distance = 0;
   for (std::size_t i = 2; i < a.size(); ++i) {
     const double low = static_cast<double>(std::max<std::int64_t>(a[i], 1));
     const double high = static_cast<double>(std::max<std::int64_t>(b[i], 1));
@@ -31,10 +57,11 @@ class Predictor {
         measured_on_(measured_on),
         device_(device),
         dtype_(stored_dtype(dtype)),
+        rows_dtype_(nearest_format(table, dtype_, distribution)),
         distribution_(distribution),
         dims_(dims),
         family_dims_(dims.begin(), dims.end()),
-        interpolator_(table, measured_on, dtype_) {
+        interpolator_(table, measured_on, rows_dtype_) {
     for (int a = 0; a < table.layout().num_axes; ++a) {
       point_[a] = static_cast<double>(dims[table.layout().axes[a]]);
     }
@@ -65,6 +92,7 @@ class Predictor {
   const Device& measured_on_;
   const Device& device_;
   DType dtype_;
+  DType rows_dtype_;  // format of the rows that answer
   int distribution_;
   std::span<const std::int64_t> dims_;
   std::vector<std::int64_t> family_dims_;  // dims under which the family is looked up
@@ -72,12 +100,12 @@ class Predictor {
   Interpolator interpolator_;
 };
 
-// A measured or interpolated time moved to the device asked for. What it needs less than the work
+// A time of the rows moved to the device and format asked for. What it needs less than the work
 // model is an efficiency of the whole; what it needs more is latency and idle units, which a faster
 // memory does not shorten: it follows the work model at the new peak and the old bandwidth. On the
 // H100 predicted from the H200 this halves the error of scaling the whole time (docs/data.md).
 Seconds Predictor::on_device(double time) {
-  if (&device_ == &measured_on_) {
+  if (&device_ == &measured_on_ && rows_dtype_ == dtype_) {
     return Seconds(time);
   }
   const double there = interpolator_.model_time(dims_);
@@ -98,7 +126,8 @@ void Predictor::widen_window() {
     return;
   }
   const std::int64_t reach = dims_[context] + (query >= 0 ? dims_[query] : 0);
-  if (dims_[window] >= reach && table_.family(dtype_, distribution_, family_dims_) == nullptr) {
+  if (dims_[window] >= reach &&
+      table_.family(rows_dtype_, distribution_, family_dims_) == nullptr) {
     family_dims_[window] = kFullWindow;
   }
 }
@@ -110,7 +139,7 @@ bool Predictor::move_to_empty_context() {
   const int context = dim_index("context");
   const int query = dim_index("query");
   if (context < 0 || query < 0 || dims_[context] == 0 ||
-      table_.family(dtype_, distribution_, family_dims_) != nullptr) {
+      table_.family(rows_dtype_, distribution_, family_dims_) != nullptr) {
     return false;
   }
   family_dims_[context] = 0;
@@ -164,7 +193,7 @@ std::optional<Ratio> Predictor::between_kv_heads() {
   const std::int64_t wanted = family_dims_[tied];
   const Grid* below = nullptr;
   const Grid* above = nullptr;
-  KernelTable::Key key = table_.key(dtype_, distribution_, family_dims_);
+  KernelTable::Key key = table_.key(rows_dtype_, distribution_, family_dims_);
   for (const auto& [other, grid] : table_.families()) {
     const std::int64_t kv_heads = other[2 + tied];
     key[2 + tied] = kv_heads;
@@ -216,18 +245,16 @@ GridPoint Predictor::equivalent_point(const Grid& foreign) const {
 }
 
 std::optional<Ratio> Predictor::from_nearest_family() {
-  const KernelTable::Key key = table_.key(dtype_, distribution_, family_dims_);
-  const KernelTable::Key* best_key = nullptr;
+  const KernelTable::Key key = table_.key(rows_dtype_, distribution_, family_dims_);
   const Grid* best = nullptr;
   double best_distance = std::numeric_limits<double>::infinity();
   for (const auto& [other, grid] : table_.families()) {
-    if (other[1] != key[1]) {
+    if (other[0] != key[0] || other[1] != key[1]) {
       continue;
     }
     const double distance =
         family_distance(key, other) + distance_to_grid(grid, equivalent_point(grid));
     if (distance < best_distance) {
-      best_key = &other;
       best = &grid;
       best_distance = distance;
     }
@@ -235,34 +262,33 @@ std::optional<Ratio> Predictor::from_nearest_family() {
   if (best == nullptr) {
     return std::nullopt;
   }
-  // The neighbour's ratio is to the work of its own format, since that is what was measured.
-  Interpolator neighbour(table_, measured_on_, static_cast<DType>((*best_key)[0]));
-  return Ratio{neighbour.ratio_at(*best, equivalent_point(*best)).log, false};
+  return Ratio{interpolator_.ratio_at(*best, equivalent_point(*best)).log, false};
 }
 
 std::optional<Prediction> Predictor::run() {
   widen_window();
   const bool is_equivalent = move_to_empty_context();
-  const Grid* grid = table_.family(dtype_, distribution_, family_dims_);
+  const Grid* grid = table_.family(rows_dtype_, distribution_, family_dims_);
   std::optional<Ratio> ratio;
   if (grid != nullptr) {
     if (!is_equivalent) {
       if (const std::optional<double> time = measured(*grid)) {
-        return Prediction{on_device(*time), Basis::kMeasured, true};
+        const bool is_own = rows_dtype_ == dtype_;
+        return Prediction{on_device(*time), is_own ? Basis::kMeasured : Basis::kRoofline, is_own};
       }
     }
     ratio = interpolator_.ratio_at(*grid, point_);
   } else {
     ratio = between_kv_heads();
   }
-  const bool is_own_family = ratio.has_value();
+  const bool is_own_family = ratio.has_value() && rows_dtype_ == dtype_;
   if (!ratio) {
     ratio = from_nearest_family();
   }
   if (!ratio) {
     return std::nullopt;
   }
-  const bool is_inside = ratio->is_inside && !is_equivalent;
+  const bool is_inside = ratio->is_inside && !is_equivalent && rows_dtype_ == dtype_;
   const double model = interpolator_.model_time(dims_);
   double time = model * std::exp(ratio->log);
   if (is_equivalent && ratio->log > 0) {

@@ -25,7 +25,8 @@ struct Prediction {
 //     over cached context, when the table has none, takes the ratio of the square problem of equal
 //     work. Of families of other dims, one whose axes cover the call is preferred; an MoE keeps its
 //     tokens per expert there.
-// Empty when the table has no rows of that distribution. The table was measured on `measured_on`;
+// A format that the table lacks is priced from the rows of the nearest one (kRoofline). Empty when
+// the table has no rows of that distribution. The table was measured on `measured_on`;
 // the answer is for `device`. Thread safe.
 std::optional<Prediction> predict(const KernelTable& table, const Device& measured_on,
                                   const Device& device, DType dtype, int distribution,

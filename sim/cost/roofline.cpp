@@ -63,10 +63,10 @@ WorkModel work_model(std::string_view kernel) {
 DType arithmetic_dtype(std::string_view kernel, DType dtype) {
   const bool is_product = kernel == "gemm" || kernel == "batched_gemm" || kernel == "moe" ||
                           kernel.ends_with("_module");
-  if (is_product && (dtype == DType::kFp8 || dtype == DType::kFp8Block || dtype == DType::kInt8)) {
-    return dtype == DType::kInt8 ? DType::kInt8 : DType::kFp8;
+  if (is_product && (dtype == DType::kFp8 || dtype == DType::kFp8Block)) {
+    return DType::kFp8;
   }
-  return DType::kBf16;
+  return is_product && (dtype == DType::kInt8 || dtype == DType::kNvfp4) ? dtype : DType::kBf16;
 }
 
 FlopsPerSecond peak_flops(const Device& device, DType dtype) {

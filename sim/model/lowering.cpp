@@ -8,18 +8,20 @@
 namespace orrery {
 namespace {
 
-bool is_fp8(DType dtype) { return dtype == DType::kFp8 || dtype == DType::kFp8Block; }
+bool is_quantised(DType dtype) {
+  return dtype == DType::kFp8 || dtype == DType::kFp8Block || dtype == DType::kNvfp4;
+}
 
 bool check_precision(const Precision& precision) {
-  const bool quantises = is_fp8(precision.activations);
+  const bool quantises = is_quantised(precision.activations);
   if (!quantises && precision.activations != DType::kBf16) {
     throw std::invalid_argument("activations are " + std::string(to_text(precision.activations)) +
-                                ", expected bf16, fp8 or fp8_block");
+                                ", expected bf16, fp8, fp8_block or nvfp4");
   }
-  if (quantises && !is_fp8(precision.weights)) {
+  if (quantises && !is_quantised(precision.weights)) {
     throw std::invalid_argument("activations are " + std::string(to_text(precision.activations)) +
                                 " with weights " + std::string(to_text(precision.weights)) +
-                                ", expected fp8 or fp8_block weights, or bf16 activations");
+                                ", expected fp8, fp8_block or nvfp4 weights, or bf16 activations");
   }
   return quantises;
 }

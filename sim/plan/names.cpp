@@ -12,8 +12,8 @@ namespace orrery {
 namespace {
 
 // Entry i names the enumerator of value i.
-constexpr std::array<std::string_view, 9> kDTypes{"fp32",  "bf16", "fp16", "fp8",  "fp8_block",
-                                                  "mxfp4", "int4", "int8", "int32"};
+constexpr std::array<std::string_view, 10> kDTypes{"fp32",  "bf16",  "fp16", "fp8",  "fp8_block",
+                                                   "mxfp4", "nvfp4", "int4", "int8", "int32"};
 constexpr std::array<std::string_view, 5> kRoles{"weight", "activation", "kv_cache", "input",
                                                  "output"};
 constexpr std::array<std::string_view, 6> kCollectives{"all_reduce", "all_gather", "reduce_scatter",
@@ -67,6 +67,8 @@ double bytes_per_element(DType dtype) {
       return 1 + 4.0 / (128 * 128);  // a float for each 128x128 block
     case DType::kMxfp4:
       return 0.5 + 1.0 / 32;  // one E8M0 byte for 32 elements; OCP MX specification v1.0, table 1
+    case DType::kNvfp4:
+      return 0.5 + 1.0 / 16;  // one E4M3 byte for 16 elements; NVIDIA cuDNN, block scaling of FP4
     case DType::kInt4:
       return 0.5 + 2.0 / 128;  // a bf16 scale for 128 elements, the group size of AWQ and GPTQ
   }

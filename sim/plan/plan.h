@@ -30,7 +30,8 @@
 namespace orrery {
 
 // Storage and arithmetic formats. kFp8 is e4m3 with per-tensor or per-token scales, kFp8Block e4m3
-// with 128x128 block scales (DeepSeek), kMxfp4 and kInt4 four-bit weights with group scales.
+// with 128x128 block scales (DeepSeek), kMxfp4 and kInt4 four-bit weights with group scales, kNvfp4
+// four-bit weights and activations (Blackwell).
 enum class DType : std::uint8_t {
   kFp32,
   kBf16,
@@ -38,6 +39,7 @@ enum class DType : std::uint8_t {
   kFp8,
   kFp8Block,
   kMxfp4,
+  kNvfp4,
   kInt4,
   kInt8,
   kInt32

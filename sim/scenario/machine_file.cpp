@@ -16,7 +16,8 @@ namespace {
 std::map<DType, FlopsPerSecond> read_dense_flops(const YamlNode& node,
                                                  std::map<std::string, std::string>& sources) {
   const std::string path = "dense_flops";
-  Reader reader(node, path, {"fp32", "bf16", "fp16", "fp8", "fp8_block", "mxfp4", "int4", "int8"});
+  Reader reader(node, path,
+                {"fp32", "bf16", "fp16", "fp8", "fp8_block", "mxfp4", "nvfp4", "int4", "int8"});
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   std::map<DType, FlopsPerSecond> flops;

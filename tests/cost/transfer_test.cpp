@@ -147,6 +147,24 @@ TEST(Transfer, AnotherArchitectureAnswersWhereThisOneHasNothingAndIsCalledRoofli
   EXPECT_GE(estimate.spread, 0.25);
 }
 
+TEST(Transfer, AFormatWithoutRowsTakesTheEfficiencyOfTheNearest) {
+  // nvfp4 products are narrow as fp8's are: 0.8 times the work model there, not bf16's 0.5, though
+  // the device of the rows does not compute in nvfp4 at all.
+  const Device hopper = device_like_node("hopper", 1, 1);
+  Device blackwell = device_like_node("blackwell", 2, 1.5);
+  blackwell.dense_flops[DType::kNvfp4] = FlopsPerSecond(8e15);
+  char rows[160];
+  std::snprintf(rows, sizeof rows, "bf16,64,4096,4096,%.15g\nfp8,64,4096,4096,%.15g\n",
+                0.5e6 * work_time(hopper, gemm(64, 4096, 4096)).value(),
+                0.8e6 * work_time(hopper, gemm(64, 4096, 4096, DType::kFp8)).value());
+  const Measured measured(hopper, rows);
+  const Machine machine = machine_of(blackwell);
+  const CostModel cost(machine, {measured.as(Kinship::kOtherArchitecture)}, {}, {});
+  const KernelOp op = gemm(64, 4096, 4096, DType::kNvfp4);
+  EXPECT_NEAR(cost.kernel(op).time / work_time(blackwell, op), 0.8, 1e-9);
+  EXPECT_EQ(cost.kernel(op).basis, Basis::kRoofline);
+}
+
 TEST(Transfer, SpreadGrowsWithTheDistanceOfTheKin) {
   const Device device = device_like_node("device", 1, 1);
   const Measured measured(device, "bf16,16,256,512,9\n");

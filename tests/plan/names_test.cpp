@@ -37,7 +37,7 @@ TEST(Names, AnUnknownDTypeIsAnErrorWithTheNearestAndAllKnown) {
   } catch (const std::invalid_argument& error) {
     EXPECT_STREQ(error.what(),
                  "unknown dtype \"bf_16\", nearest is \"bf16\"; expected one of fp32 bf16 fp16 fp8 "
-                 "fp8_block mxfp4 int4 int8 int32");
+                 "fp8_block mxfp4 nvfp4 int4 int8 int32");
   }
 }
 
