@@ -49,8 +49,14 @@ CORRECTIONS = (
 )  # fmt: skip
 
 RULES = (
-    Rule("provider", "vllm-0.24.0", {"engine": "vllm|sglang|trtllm"}, "measured kernels of the engine, newest tables"),
-    Rule("profile", "vllm", {"engine": "vllm|sglang|trtllm"}, "host behaviour of the engine"),
+    Rule("provider", "vllm-0.24.0", {"engine": "vllm"}, "measured kernels of the engine, newest tables"),
+    Rule("provider", "trtllm-1.3.0rc20", {"engine": "trtllm"}, "measured kernels of the engine, newest tables"),
+    Rule("provider", "sglang-0.5.14", {"engine": "sglang"}, "measured kernels of the engine, newest tables"),
+    Rule("profile", "vllm", {"family": "SILIX", "model_file": ".*Llama-3.1-70B", "engine": "vllm"}, "InferenceX sets --async-scheduling"),
+    Rule("profile", "sglang_mixed", {"family": "SILGA", "engine": "sglang"},
+         "AIConfigurator's generator (rule_plugin/sglang.rule) sets enable_mixed_chunk"),
+    Rule("profile", "vllm_sync", {"engine": "vllm", "engine_version": r"0\.(\d|1[0-3])(\..*)?"}, "asynchronous scheduling is the default since 0.14"),
+    Rule("profile", "{engine}", {"engine": "vllm|sglang|trtllm"}, "host behaviour of the engine"),
     # Formats
     Rule("weights", "fp8_block", {"model_file": ".*(MiniMax-M2.5|DeepSeek-V3|DeepSeek-R1).*", "weights_dtype": "fp8"},
          "the published checkpoint is block scaled (128 x 128)"),
@@ -76,11 +82,16 @@ RULES = (
     # Engine
     Rule("max_num_seqs", "{max_batch}", {"max_batch": ".+"}, "stated"),
     Rule("max_num_seqs", "{load_value}", {"family": "SILIX|IX832", "engine": "vllm"}, "InferenceX sets max-num-seqs = C"),
+    Rule("max_num_seqs", "{one_fewer}", {"family": "SILGA", "engine": "trtllm", "model_file": ".*Llama-3.1-8B"},
+         "TTFT grows with the output length by 0.9 of one C-th of a request's duration at every TP, length and C: one of C always waits"),
+    Rule("max_num_seqs", "{load_value}", {"family": "SILGA"}, "AIConfigurator's generator sends workers x max_batch_size at once"),
     Rule("max_num_seqs", "{load_value}", {"load_kind": "static_batch"}, "the batch itself"),
     Rule("max_num_seqs", "2048", {"engine": "trtllm"}, "default max_batch_size of trtllm-bench and trtllm-serve"),
     Rule("max_num_seqs", "1024", {"engine": "vllm"}, "vLLM's default for an API server on 80 GB GPUs and larger"),
     Rule("max_num_seqs", "2048", {"engine": "sglang"}, "SGLang limits by memory; its default upper bound is not below"),
     Rule("max_num_batched_tokens", "{max_num_tokens}", {"max_num_tokens": ".+"}, "stated"),
+    Rule("max_num_batched_tokens", "{generated_tokens}", {"family": "SILGA"},
+         "AIConfigurator's generator (rule_plugin/*.rule): max_num_tokens = max_batch_size + isl + 1500"),
     Rule("max_num_batched_tokens", "{prefill_of_batch}", {"load_kind": "static_batch"}, "the whole batch is one prefill"),
     Rule("max_num_batched_tokens", "16384", {"family": "SILIX", "engine": "trtllm"}, "InferenceX sets max_num_tokens"),
     Rule("max_num_batched_tokens", "8192", {}, "vLLM on 80 GB GPUs (API server), TensorRT-LLM and SGLang: default"),

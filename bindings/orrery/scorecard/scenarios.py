@@ -32,6 +32,9 @@ def scenario_text(case: Case) -> str:
     prompt, output = _tokens(fields, "isl"), _tokens(fields, "osl")
     if fields["load_kind"] == "static_batch":
         fields["prefill_of_batch"] = str(prompt * _clients(fields))
+    if fields["load_kind"] == "closed_loop":
+        fields["generated_tokens"] = str(prompt + _clients(fields) + 1500)
+        fields["one_fewer"] = str(max(1, _clients(fields) - 1))
     found = settings(fields)
     if "provider" not in found:
         raise CannotSimulate(f"no kernel tables for engine {fields['engine']}")
