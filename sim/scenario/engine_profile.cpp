@@ -69,9 +69,10 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   profile.scheduler_base = host.at("scheduler_base");
   profile.scheduler_per_sequence = host.at("scheduler_per_sequence");
   host.add_sources(profile.sources);
-  const Times front_end(reader, "front_end", {"per_request", "per_prompt_token", "stream_latency"});
+  const Times front_end(reader, "front_end", {"per_request", "per_prompt_token", "per_output_token", "stream_latency"});
   profile.front_end = {.per_request = front_end.at("per_request"),
                        .per_prompt_token = front_end.at("per_prompt_token"),
+                       .per_output_token = front_end.at("per_output_token"),
                        .stream_latency = front_end.at("stream_latency")};
   front_end.add_sources(profile.sources);
 }

@@ -198,7 +198,7 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   const Reader reader(node == nullptr ? empty : *node, "engine",
                       {"profile", "max_num_seqs", "max_num_batched_tokens", "block_size",
                        "gpu_memory_utilization", "enable_chunked_prefill", "enable_prefix_caching",
-                       "scheduler_reserve_full_isl", "max_model_len"});
+                       "scheduler_reserve_full_isl", "max_model_len", "stream_interval"});
   if (reader.has("profile")) {
     scenario.profile = reader.text("profile");
   }
@@ -223,6 +223,7 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   whole("max_num_batched_tokens", engine.max_num_batched_tokens, 1);
   whole("block_size", engine.block_size, 1);
   whole("max_model_len", engine.max_model_len, 1);
+  whole("stream_interval", engine.stream_interval, 1);
   if (reader.has("gpu_memory_utilization")) {
     engine.gpu_memory_utilization = reader.number("gpu_memory_utilization", 0, 1, true);
   }
@@ -391,7 +392,8 @@ std::string to_yaml(const Scenario& scenario) {
           "\n  enable_chunked_prefill: " + yaml_bool(engine.enable_chunked_prefill) +
           "\n  enable_prefix_caching: " + yaml_bool(engine.enable_prefix_caching) +
           "\n  scheduler_reserve_full_isl: " + yaml_bool(engine.scheduler_reserve_full_isl) +
-          "\n  max_model_len: " + number(engine.max_model_len) + "\n";
+          "\n  max_model_len: " + number(engine.max_model_len) +
+          "\n  stream_interval: " + number(engine.stream_interval) + "\n";
   text += "router: " + std::string(to_text(scenario.router)) + "\n";
   text += "workload: " + to_yaml(scenario.workload, scenario.paths.root) + "\n";
   std::string slo;

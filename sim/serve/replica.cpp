@@ -19,6 +19,7 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
       records_(records),
       backend_(std::move(backend)),
       blocks_(config.num_kv_blocks, blocks_per_unit_),
+      stream_(config.front_end.per_output_token, config.front_end.stream_latency),
       decodes_(config.engine.block_size) {}
 
 std::int64_t Replica::position(const Sequence& sequence) const {
@@ -170,14 +171,20 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
   if (flight.is_leap) blocks_.allocate(decodes_.blocks(steps) - flight.reserved_blocks);
   account(flight);
   last_step_begin_ = flight.begin + leap_duration(flight.time, steps - 1);
+  const std::int64_t tokens =
+      flight.batch.num_decodes + std::ranges::count_if(flight.chunks, &Chunk::ends_prompt);
+  const Seconds first_end = flight.begin + leap_duration(flight.time, 1);
+  const Seconds at_client = stream_.arrival(first_end, flight.end, steps, tokens);
   if (flight.batch.num_decodes > 0) {
     add_latencies(flight);
     outstanding_ -= steps * decodes_.size();
     decodes_.advance(steps);
+    stream_first_tokens(flight, tokens);
   }
+  stream_.deliver(first_end, flight.end, steps, tokens);
   while (const std::optional<std::int64_t> slot = decodes_.finished()) {
     leave_decodes(slots_[static_cast<std::size_t>(*slot)], *slot);
-    finish_sequence(*slot, flight.end, finished);
+    finish_sequence(*slot, at_client, finished);
   }
   for (const Chunk& chunk : flight.chunks) {
     Sequence& sequence = slots_[static_cast<std::size_t>(chunk.slot)];
@@ -185,15 +192,19 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     outstanding_ -= chunk.query;
     if (!chunk.ends_prompt) continue;
     const auto idx = static_cast<std::size_t>(sequence.idx);
-    if (sequence.generated == 0) {
-      records_[idx].first_token = flight.end + front_end_.stream_latency;
-    } else {
-      totals_.itl.add(flight.end - sequence.last_token);
-    }
+    if (sequence.generated > 0) totals_.itl.add(flight.end - sequence.last_token);
     sequence.last_token = flight.end;
+    const bool has_streamed = sequence.generated >= engine_.stream_interval;
     ++sequence.generated;
+    if (!has_streamed && sequence.generated >= engine_.stream_interval) {
+      records_[idx].first_token = at_client;
+    } else if (!has_streamed) {
+      first_tokens_.push({.step = decodes_.step() + engine_.stream_interval - sequence.generated,
+                          .order = sequence.order,
+                          .slot = chunk.slot});
+    }
     if (sequence.generated == requests_[idx].output_tokens) {
-      finish_sequence(chunk.slot, flight.end, finished);
+      finish_sequence(chunk.slot, at_client, finished);
     } else {
       join_decodes(chunk.slot);
     }
@@ -211,9 +222,25 @@ void Replica::add_latencies(const Flight& flight) {
   last_tokens_.assign(1, {.time = flight.end, .count = decodes_.size()});
 }
 
-void Replica::finish_sequence(std::int64_t slot, Seconds now, std::vector<std::int64_t>& finished) {
+void Replica::stream_first_tokens(const Flight& flight, std::int64_t tokens) {
+  for (; !first_tokens_.empty() && first_tokens_.top().step <= decodes_.step();
+       first_tokens_.pop()) {
+    const FirstToken& first = first_tokens_.top();
+    const Sequence& sequence = slots_[static_cast<std::size_t>(first.slot)];
+    if (sequence.order != first.order) continue;  // preempted meanwhile
+    const std::int64_t steps = first.step - (decodes_.step() - flight.time.num_steps);
+    records_[static_cast<std::size_t>(sequence.idx)].first_token =
+        stream_.arrival(flight.begin + leap_duration(flight.time, 1),
+                        flight.begin + leap_duration(flight.time, steps), steps, tokens);
+  }
+}
+
+void Replica::finish_sequence(std::int64_t slot, Seconds at_client,
+                              std::vector<std::int64_t>& finished) {
   const Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
-  records_[static_cast<std::size_t>(sequence.idx)].finish = now + front_end_.stream_latency;
+  RequestRecord& record = records_[static_cast<std::size_t>(sequence.idx)];
+  record.finish = at_client;
+  if (record.output_tokens < engine_.stream_interval) record.first_token = at_client;
   finished.push_back(sequence.idx);
   running_.erase({sequence.order, slot});
   ended_.push_back(slot);

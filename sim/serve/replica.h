@@ -28,6 +28,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <queue>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -37,6 +38,7 @@
 #include "sim/serve/kv_block_manager.h"
 #include "sim/serve/latency_histogram.h"
 #include "sim/serve/serve.h"
+#include "sim/serve/token_stream.h"
 
 namespace orrery {
 
@@ -122,6 +124,14 @@ class Replica {
     Seconds time;
     std::int64_t count = 0;
   };
+  // A sequence whose client sees its first token with decode step `step`.
+  struct FirstToken {
+    std::int64_t step = 0;
+    std::int64_t order = 0;
+    std::int64_t slot = 0;
+    // Soonest on top of a std::priority_queue.
+    bool operator<(const FirstToken& other) const { return step > other.step; }
+  };
   // A request that the engine knows of since `known`.
   struct Waiting {
     std::int64_t idx = 0;
@@ -163,7 +173,10 @@ class Replica {
   void complete_step(std::vector<std::int64_t>& finished);
   void add_latencies(const Flight& flight);
   void account(const Flight& flight);
-  void finish_sequence(std::int64_t slot, Seconds now, std::vector<std::int64_t>& finished);
+  // Records first tokens that clients get during the decode steps of `flight`, which takes
+  // `tokens` tokens a step.
+  void stream_first_tokens(const Flight& flight, std::int64_t tokens);
+  void finish_sequence(std::int64_t slot, Seconds at_client, std::vector<std::int64_t>& finished);
   // Gives back the blocks of a sequence that neither runs nor decodes any more, and its slot.
   void release(std::int64_t slot);
   void release_ended();
@@ -179,6 +192,8 @@ class Replica {
   KvBlockManager blocks_;
 
   Seconds front_end_free_;
+  TokenStream stream_;
+  std::priority_queue<FirstToken> first_tokens_;  // entries of preempted ones are stale
   std::deque<Waiting> arriving_;  // in the front end; `known` is when they leave it
   std::deque<Waiting> waiting_;   // preempted ones first
   std::unordered_map<std::int64_t, Preempted> preempted_;  // by request; never iterated

@@ -4,16 +4,18 @@
 #include <atomic>
 #include <cassert>
 #include <cmath>
-#include <deque>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <mutex>
+#include <queue>
 #include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "sim/serve/metrics.h"
 #include "sim/serve/replica.h"
@@ -168,11 +170,12 @@ constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 class EventLoop {
  public:
   EventLoop(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& workload,
-            const RouterPolicy& router, Seconds stream_latency, ProgressCounter& progress)
+            const RouterPolicy& router, std::span<const RequestRecord> records,
+            ProgressCounter& progress)
       : replicas_(replicas),
         workload_(workload),
         router_(router),
-        stream_latency_(stream_latency),
+        records_(records),
         progress_(progress),
         events_of_(replicas.size(), kNever) {}
 
@@ -181,7 +184,7 @@ class EventLoop {
   void run(std::span<const std::int64_t> arrivals) {
     arrivals_ = arrivals;
     if (is_closed_) {
-      sends_.assign(static_cast<std::size_t>(workload_.closed_loop_concurrency), Seconds(0));
+      for (std::int64_t i = 0; i < workload_.closed_loop_concurrency; ++i) sends_.emplace(0);
     }
     std::vector<std::int64_t> finished;
     while (true) {
@@ -197,7 +200,11 @@ class EventLoop {
       finished.clear();
       replicas_[replica]->advance(now, finished);
       progress_.add(static_cast<std::int64_t>(finished.size()));
-      if (is_closed_) sends_.insert(sends_.end(), finished.size(), now + stream_latency_);
+      if (is_closed_) {
+        for (const std::int64_t idx : finished) {
+          sends_.push(records_[static_cast<std::size_t>(idx)].finish);
+        }
+      }
       if (next_send() <= now) {
         send_due(now);
       } else {
@@ -209,7 +216,7 @@ class EventLoop {
  private:
   [[nodiscard]] Seconds next_send() const {
     if (next_ == arrivals_.size()) return kNever;
-    if (is_closed_) return sends_.empty() ? kNever : sends_.front();
+    if (is_closed_) return sends_.empty() ? kNever : sends_.top();
     return workload_.requests[static_cast<std::size_t>(arrivals_[next_])].arrival;
   }
   // Sends what is due at `now`; then whoever can starts a step.
@@ -218,7 +225,7 @@ class EventLoop {
       const std::int64_t idx = arrivals_[next_];
       const Request& request = workload_.requests[static_cast<std::size_t>(idx)];
       replicas_[router_.choose(replicas_, request, idx, now)]->submit(now, idx);
-      if (is_closed_) sends_.pop_front();
+      if (is_closed_) sends_.pop();
     }
     for (std::size_t i = 0; i < replicas_.size(); ++i) start(i, now);
   }
@@ -236,19 +243,20 @@ class EventLoop {
   std::vector<std::unique_ptr<Replica>>& replicas_;
   const Workload& workload_;
   const RouterPolicy& router_;
-  Seconds stream_latency_;
+  std::span<const RequestRecord> records_;
   ProgressCounter& progress_;
   bool is_closed_ = workload_.closed_loop_concurrency > 0;
   std::span<const std::int64_t> arrivals_;
   std::size_t next_ = 0;       // into arrivals_
-  std::deque<Seconds> sends_;  // of a closed loop, ascending
+  std::priority_queue<Seconds, std::vector<Seconds>, std::greater<>> sends_;  // of a closed loop
   std::set<std::pair<Seconds, std::size_t>> events_;
   std::vector<Seconds> events_of_;  // of each replica, as in events_
 };
 
 // Replicas that share nothing but the order of arrivals, side by side.
 void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& workload,
-               const ServiceConfig& config, ProgressCounter& progress) {
+               const ServiceConfig& config, std::span<const RequestRecord> records,
+               ProgressCounter& progress) {
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;
   std::exception_ptr error;
@@ -261,8 +269,8 @@ void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& 
         }
         std::vector<std::unique_ptr<Replica>> alone;
         alone.push_back(std::move(replicas[i]));
-        EventLoop(alone, workload, router_policy(RouterKind::kRoundRobin),
-                  config.front_end.stream_latency, progress)
+        EventLoop(alone, workload, router_policy(RouterKind::kRoundRobin), records,
+                  progress)
             .run(arrivals);
         replicas[i] = std::move(alone.front());
       }
@@ -306,11 +314,11 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
   ProgressCounter counter(progress, static_cast<std::int64_t>(workload.requests.size()));
   const RouterPolicy& router = router_policy(config.router);
   if (router.is_load_blind && workload.closed_loop_concurrency == 0) {
-    run_apart(replicas, workload, config, counter);
+    run_apart(replicas, workload, config, result.requests, counter);
   } else {
     std::vector<std::int64_t> all(workload.requests.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
-    EventLoop(replicas, workload, router, config.front_end.stream_latency, counter).run(all);
+    EventLoop(replicas, workload, router, result.requests, counter).run(all);
   }
 
   std::vector<const ReplicaTotals*> totals;

@@ -70,6 +70,9 @@ struct EngineConfig {
   SchedulerPolicy scheduler_policy = SchedulerPolicy::kMixed;
   KvAdmission kv_admission = KvAdmission::kPrompt;
   double new_token_ratio = 0;  // kEstimated only; in [0, 1]
+  // Tokens are sent to the client this many at a time, the first ones too (TensorRT-LLM's
+  // stream_interval): a client's first token comes with the interval's last, or the output's.
+  std::int64_t stream_interval = 1;
 };
 
 // What lies between clients and the engine of one replica: one serial server through which each
@@ -77,7 +80,8 @@ struct EngineConfig {
 struct FrontEndConfig {
   Seconds per_request;
   Seconds per_prompt_token;
-  Seconds stream_latency;  // from the end of a step until clients have its tokens
+  Seconds per_output_token;  // of the server that sends tokens out, one after the other
+  Seconds stream_latency;    // from then until clients have them
 };
 
 enum class RouterKind : std::uint8_t { kRoundRobin, kLeastLoaded, kPrefixAware };

@@ -96,13 +96,22 @@ class NaiveReplica {
   // Returns how many requests ended.
   std::size_t apply(const Scheduled& scheduled, Seconds now) {
     std::size_t num_ended = 0;
-    const Seconds at_client = now + config_.front_end.stream_latency;
+    std::int64_t num_tokens = 0;
+    for (const auto& [idx, count] : scheduled) {
+      if (states_[idx].num_computed + count == length(idx)) ++num_tokens;
+    }
+    stream_free_ = std::max(stream_free_, now) +
+                   config_.front_end.per_output_token * static_cast<double>(num_tokens);
+    const Seconds at_client = stream_free_ + config_.front_end.stream_latency;
     for (const auto& [idx, count] : scheduled) {
       State& state = states_[idx];
       state.num_computed += count;
       if (state.num_computed < length(idx)) continue;
-      if (state.num_generated == 0) state.record.first_token = at_client;
       ++state.num_generated;
+      if (state.num_generated == std::min(config_.engine.stream_interval,
+                                          workload_.requests[idx].output_tokens)) {
+        state.record.first_token = at_client;
+      }
       state.is_decoding = true;
       if (state.num_generated < workload_.requests[idx].output_tokens) continue;
       state.record.finish = at_client;
@@ -311,6 +320,7 @@ class NaiveReplica {
   std::vector<State> states_;
   std::vector<Block> blocks_;
   std::list<std::int64_t> free_;
+  Seconds stream_free_;
   std::map<std::uint64_t, std::int64_t> cached_;
   std::deque<std::size_t> waiting_;
   std::vector<std::size_t> running_;

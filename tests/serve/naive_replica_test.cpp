@@ -122,6 +122,20 @@ TEST_P(NaiveReplicaTest, RequestsPassTheFrontEndAlike) {
   }
 }
 
+// Slower than most steps, so that tokens queue; and in groups, the first of which is late.
+TEST_P(NaiveReplicaTest, TokensAreStreamedAlike) {
+  for (const std::int64_t interval : {1, 7}) {
+    for (const double per_token : {0.0, 0.00131, 0.0123}) {
+      ServiceConfig streaming = config();
+      streaming.engine.async_scheduling = interval == 7;
+      streaming.engine.stream_interval = interval;
+      streaming.front_end = {.per_output_token = Seconds(per_token),
+                             .stream_latency = Seconds(0.00371)};
+      expect_equal(streaming);
+    }
+  }
+}
+
 // Every policy with every admission, synchronous and not, with and without the prefix cache.
 TEST_P(NaiveReplicaTest, EveryPolicyIsScheduledAlike) {
   for (const SchedulerPolicy policy : {SchedulerPolicy::kMixed, SchedulerPolicy::kPrefillFirst}) {
