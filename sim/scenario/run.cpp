@@ -46,6 +46,7 @@ ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memor
   config.front_end = scenario.engine_profile.front_end;
   config.num_replicas = scenario.replicas;
   config.router = scenario.router;
+  config.num_dp_ranks = scenario.mesh.dp;
   config.num_kv_blocks = memory.num_kv_blocks;
   config.num_threads = scenario.threads;
   return config;

@@ -12,11 +12,14 @@ namespace {
 // Fills everything but the KV cache.
 MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
   const EngineConfig& engine = request.engine;
-  // The largest step: a prompt chunk that fills the token budget next to as many decodes.
+  // The largest step: on each data-parallel rank as many decodes as run, and a prompt chunk that
+  // fills its token budget.
   const std::int64_t decodes = std::min(engine.max_num_seqs, engine.max_num_batched_tokens - 1);
-  Batch largest{.num_decodes = decodes, .decode_context = decodes};
+  const std::int64_t dp = request.mesh.dp;
+  Batch largest{.num_decodes = decodes * dp, .decode_context = decodes * dp};
   if (engine.max_num_batched_tokens > decodes) {
-    largest.prefill.push_back({.query = engine.max_num_batched_tokens - decodes, .context = 0});
+    largest.prefill.assign(static_cast<std::size_t>(dp),
+                           {.query = engine.max_num_batched_tokens - decodes, .context = 0});
   }
   const Plan plan = parallelize(lower(request.model, largest, request.lowering), request.mesh);
   MemoryBudget budget{

@@ -11,6 +11,7 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
                  std::span<const Request> requests, std::span<RequestRecord> records,
                  std::unique_ptr<StepBackend> backend)
     : index_(index),
+      num_dp_ranks_(config.num_dp_ranks),
       engine_(config.engine),
       front_end_(config.front_end),
       record_steps_(config.record_steps),
@@ -86,8 +87,8 @@ void Replica::deliver(Seconds now) {
 }
 
 bool Replica::could_admit() const {
-  return static_cast<std::int64_t>(running_.size()) < engine_.max_num_seqs &&
-         decodes_.size() < engine_.max_num_batched_tokens;
+  return static_cast<std::int64_t>(running_.size()) < engine_.max_num_seqs * num_dp_ranks_ &&
+         decodes_.size() < engine_.max_num_batched_tokens * num_dp_ranks_;
 }
 
 // The leap in flight ends where a request known since `known` can join.

@@ -5,7 +5,7 @@
 // ways of other engines that SchedulerPolicy and KvAdmission name):
 //
 //   1. running requests in order of admission: one token for each that decodes, then the next chunk
-//      of a prompt that is not finished (at most one: the last admitted);
+//      of a prompt that is not finished (at most one for each data-parallel rank);
 //   2. if nothing was preempted, waiting requests in order while max_num_seqs, the token budget
 //      and KV blocks allow; a prompt longer than the budget left is cut (chunked prefill).
 //   When a decoding request needs a block and there is none, the request admitted last gives up its
@@ -150,12 +150,12 @@ class Replica {
   // Forms a batch of what is known since `known` or earlier; false when it would be empty.
   bool schedule(Seconds now, Seconds known);
   void schedule_decodes();
-  void schedule_prefill(std::int64_t budget, Seconds now, Seconds known);
+  void schedule_prefill(std::int64_t num_decodes, Seconds now, Seconds known);
   // How long the batch just formed takes: a leap when it only decodes, unless `is_single`.
   void time_flight(bool is_single);
   void preempt_last();
-  // False when the prompt had to give up its blocks.
-  bool continue_prefill(std::int64_t& budget);
+  // The next chunk of a prompt that was cut; false when it could not have the blocks.
+  bool continue_prefill(std::int64_t slot, std::int64_t& budget);
   void admit(std::int64_t& budget, Seconds now, Seconds known);
   bool admit_front(std::int64_t& budget, Seconds now);
   // Whether KvAdmission lets in a request of `target` tokens to prefill, `cached` of them in the
@@ -182,6 +182,7 @@ class Replica {
   void release_ended();
 
   int index_;
+  std::int64_t num_dp_ranks_;
   EngineConfig engine_;
   FrontEndConfig front_end_;
   bool record_steps_;
@@ -202,11 +203,13 @@ class Replica {
   std::set<std::pair<std::int64_t, std::int64_t>> running_;  // (order, slot)
   std::vector<std::int64_t> ended_;  // slots that ended with the last step and are not free yet
   std::int64_t next_order_ = 0;
-  std::int64_t prefilling_ = -1;  // slot of the prompt cut in the middle
+  // Slots of prompts cut in the middle, in order of admission: at most one for each dp rank.
+  std::vector<std::int64_t> prefilling_;
 
   DecodeBatch decodes_;
   std::vector<LastToken> last_tokens_;  // of all decoding sequences, ascending; counts above 0
   std::int64_t committed_blocks_ = 0;  // that running and ended sequences hold at their full length
+  std::int64_t largest_chunk_ = 0;     // of this step: the token budget that a rank has left
   std::int64_t promised_tokens_ = 0;   // that sequences prefilled in this step are yet to add
   std::int64_t outstanding_ = 0;
   Seconds last_step_begin_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <utility>
 
 #include "sim/serve/replica.h"
 
@@ -13,11 +14,11 @@ bool Replica::schedule(Seconds now, Seconds known) {
   flight_ = Flight{.begin = now};
   promised_tokens_ = 0;
   if (engine_.scheduler_policy == SchedulerPolicy::kPrefillFirst) {
-    schedule_prefill(engine_.max_num_batched_tokens, now, known);
+    schedule_prefill(0, now, known);
     if (flight_->chunks.empty()) schedule_decodes();
   } else {
     schedule_decodes();
-    schedule_prefill(engine_.max_num_batched_tokens - decodes_.size(), now, known);
+    schedule_prefill(decodes_.size(), now, known);
   }
   if (flight_->chunks.empty() && flight_->batch.num_decodes == 0) flight_.reset();
   return flight_.has_value();
@@ -34,8 +35,16 @@ void Replica::schedule_decodes() {
   flight_->batch.decode_context = decodes_.positions() + decodes_.size();
 }
 
-void Replica::schedule_prefill(std::int64_t budget, Seconds now, Seconds known) {
-  if (prefilling_ >= 0 && !continue_prefill(budget)) flight_->has_preempted = true;
+// Beside `num_decodes` decodes. A chunk runs on one rank, so it fits the budget of that rank.
+void Replica::schedule_prefill(std::int64_t num_decodes, Seconds now, Seconds known) {
+  std::int64_t budget = engine_.max_num_batched_tokens * num_dp_ranks_ - num_decodes;
+  largest_chunk_ =
+      engine_.max_num_batched_tokens - (num_decodes + num_dp_ranks_ - 1) / num_dp_ranks_;
+  for (const std::int64_t slot : std::exchange(prefilling_, {})) {
+    const Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
+    const bool is_running = sequence.order >= 0;  // not preempted for one before it
+    if (is_running && !continue_prefill(slot, budget)) flight_->has_preempted = true;
+  }
   if (!flight_->has_preempted) admit(budget, now, known);
 }
 
@@ -50,7 +59,7 @@ void Replica::preempt_last() {
     leave_decodes(sequence, slot);
     made.last_token = sequence.last_token;
   } else {
-    prefilling_ = -1;
+    std::erase(prefilling_, slot);
   }
   preempted_[sequence.idx] = made;
   outstanding_ += sequence.computed;
@@ -60,16 +69,21 @@ void Replica::preempt_last() {
   release(slot);
 }
 
-bool Replica::continue_prefill(std::int64_t& budget) {
-  const std::int64_t slot = prefilling_;
+bool Replica::continue_prefill(std::int64_t slot, std::int64_t& budget) {
   Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
-  const std::int64_t remaining = sequence.target - sequence.computed;
-  const std::int64_t query = std::min(remaining, budget);
-  if (query == 0) return true;
+  const std::int64_t query =
+      std::min({sequence.target - sequence.computed, budget, largest_chunk_});
   const std::int64_t blocks = blocks_for(sequence.computed + query) - blocks_for(sequence.computed);
-  if (blocks > blocks_.num_available()) {
-    preempt_last();  // it is the last one itself
-    return false;
+  while (blocks > blocks_.num_available()) {
+    const std::int64_t last = running_.rbegin()->second;
+    if (slots_[static_cast<std::size_t>(last)].is_decoding) break;  // it will end and give back
+    preempt_last();
+    flight_->has_preempted = true;
+    if (last == slot) return false;
+  }
+  if (blocks > blocks_.num_available() || query == 0) {
+    prefilling_.push_back(slot);
+    return blocks <= blocks_.num_available();
   }
   blocks_.allocate(blocks);
   budget -= query;
@@ -86,12 +100,14 @@ void Replica::add_chunk(std::int64_t slot, std::int64_t query) {
       {.query = query, .context = sequence.computed, .produces_token = ends_prompt});
   promised_tokens_ += full_length(requests_[static_cast<std::size_t>(sequence.idx)]) - computed;
   publish_units(sequence, computed);
-  prefilling_ = ends_prompt ? -1 : slot;
+  if (!ends_prompt) prefilling_.push_back(slot);
 }
 
 void Replica::admit(std::int64_t& budget, Seconds now, Seconds known) {
-  while (!waiting_.empty() && waiting_.front().known <= known && budget > 0 && prefilling_ < 0 &&
-         static_cast<std::int64_t>(running_.size() + ended_.size()) < engine_.max_num_seqs) {
+  while (!waiting_.empty() && waiting_.front().known <= known && budget > 0 &&
+         static_cast<std::int64_t>(prefilling_.size()) < num_dp_ranks_ &&
+         static_cast<std::int64_t>(running_.size() + ended_.size()) <
+             engine_.max_num_seqs * num_dp_ranks_) {
     if (!admit_front(budget, now)) return;
   }
 }
@@ -112,8 +128,8 @@ bool Replica::admit_front(std::int64_t& budget, Seconds now) {
   const auto units = units_of(request, num_units);
   const std::int64_t cached = num_units * blocks_per_unit_ * engine_.block_size;
   const std::int64_t remaining = target - cached;
-  if (!engine_.enable_chunked_prefill && remaining > budget) return false;
-  const std::int64_t query = std::min(remaining, budget);
+  const std::int64_t query = std::min({remaining, budget, largest_chunk_});
+  if (query == 0 || (!engine_.enable_chunked_prefill && query < remaining)) return false;
   if (!has_blocks_for(request, target, cached, query, units)) return false;
   blocks_.acquire_units(units);
   blocks_.allocate(blocks_for(cached + query) - num_units * blocks_per_unit_);

@@ -34,6 +34,8 @@ void check(const ServiceConfig& config, const Workload& workload) {
           "num_threads is " + std::to_string(config.num_threads) + ", expected at least 1");
   require(config.num_replicas >= 1,
           "replicas is " + std::to_string(config.num_replicas) + ", expected at least 1");
+  require(config.num_dp_ranks >= 1,
+          "num_dp_ranks is " + std::to_string(config.num_dp_ranks) + ", expected at least 1");
   require(engine.block_size >= 1,
           "block_size is " + std::to_string(engine.block_size) + ", expected at least 1");
   require(engine.max_num_seqs >= 1,
@@ -81,10 +83,11 @@ void check(const Request& request, const ServiceConfig& config, std::int64_t has
               " prompt and output tokens, more than max_model_len, " +
               std::to_string(engine.max_model_len));
   // The last output token is never computed, so it takes no room in the cache.
-  const std::int64_t capacity = config.num_kv_blocks * engine.block_size;
-  require(total - 1 <= capacity, name + " needs " + std::to_string(total - 1) +
-                                     " tokens of KV cache, more than the " +
-                                     std::to_string(capacity) + " that one replica holds");
+  const std::int64_t capacity = config.num_kv_blocks / config.num_dp_ranks * engine.block_size;
+  require(total - 1 <= capacity,
+          name + " needs " + std::to_string(total - 1) + " tokens of KV cache, more than the " +
+              std::to_string(capacity) + " that one " +
+              (config.num_dp_ranks == 1 ? "replica" : "data-parallel rank") + " holds");
   // What was preempted computes its own tokens again with its prompt.
   const std::int64_t whole =
       engine.kv_admission == KvAdmission::kFullLength ? request.prompt_tokens : total - 1;

@@ -51,7 +51,7 @@ enum class KvAdmission : std::uint8_t {
               // decoding ones may still make (SGLang)
 };
 
-// vLLM v1 names and defaults.
+// vLLM v1 names and defaults. Limits hold for each data-parallel rank of an instance.
 struct EngineConfig {
   std::int64_t max_num_seqs = 256;
   std::int64_t max_num_batched_tokens = 8192;
@@ -91,7 +91,10 @@ struct ServiceConfig {
   FrontEndConfig front_end;
   int num_replicas = 1;
   RouterKind router = RouterKind::kRoundRobin;
-  std::int64_t num_kv_blocks = 0;  // per replica
+  // Ranks of a replica that each have requests of their own and step together. The scheduler deals
+  // with all of them at once, as if requests and blocks were spread evenly.
+  int num_dp_ranks = 1;
+  std::int64_t num_kv_blocks = 0;  // per replica, over its data-parallel ranks
   int num_threads = 1;             // replicas behind a load-blind router run side by side
   bool record_steps = true;
 };

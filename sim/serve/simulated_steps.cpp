@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "sim/model/lowering.h"
 #include "sim/serve/leap_time.h"
 
 namespace orrery {
@@ -70,14 +71,18 @@ StepTimes::StepTimes(SimulatedStepsConfig config)
   }
 }
 
+std::int64_t StepTimes::rank_decodes(std::int64_t num_decodes) const {
+  return (num_decodes + config_.mesh.dp - 1) / config_.mesh.dp;
+}
+
 std::int64_t StepTimes::padded(std::int64_t num_decodes) const {
-  const auto size = std::ranges::lower_bound(config_.graph_batch_sizes, num_decodes);
-  return size == config_.graph_batch_sizes.end() ? num_decodes : *size;
+  const auto size = std::ranges::lower_bound(config_.graph_batch_sizes, rank_decodes(num_decodes));
+  return size == config_.graph_batch_sizes.end() ? num_decodes : *size * config_.mesh.dp;
 }
 
 bool StepTimes::is_graph(const Batch& batch) const {
   return batch.prefill.empty() && !config_.graph_batch_sizes.empty() &&
-         batch.num_decodes <= config_.graph_batch_sizes.back();
+         rank_decodes(batch.num_decodes) <= config_.graph_batch_sizes.back();
 }
 
 DeviceTime StepTimes::decode_time(std::int64_t num_decodes, std::int64_t context) {
@@ -102,7 +107,8 @@ DeviceTime StepTimes::mixed_time(const Batch& batch) {
     return eager_skeletons_.time(batch, batch.num_decodes,
                                  static_cast<double>(round_bits(std::llround(context), 8)));
   }
-  // Priced as a whole, so few shapes only: one chunk with the tokens and contexts of all.
+  // Priced as a whole, so few shapes only: equal chunks with the tokens and contexts of all, one
+  // where no data-parallel ranks share them.
   std::int64_t query = 0;
   std::int64_t context = 0;
   bool produces_token = false;
@@ -113,22 +119,26 @@ DeviceTime StepTimes::mixed_time(const Batch& batch) {
   }
   const std::int64_t prefix = query > 0 ? context / query : 0;
   const std::int64_t mean = batch.num_decodes > 0 ? batch.decode_context / batch.num_decodes : 0;
-  const std::vector<std::int64_t> key = {round_bits(query, kMixedBits + 2),
-                                         round_bits(prefix, kMixedBits), produces_token ? 1 : 0,
+  const std::int64_t chunks = config_.mesh.dp > 1 ? step_shape(batch).prefill_batch : 1;
+  const std::vector<std::int64_t> key = {round_bits((query + chunks - 1) / chunks, kMixedBits + 2),
+                                         round_bits(prefix, kMixedBits),
+                                         produces_token ? 1 : 0,
+                                         chunks,
                                          round_bits(batch.num_decodes, kMixedBits),
                                          std::max<std::int64_t>(round_bits(mean, kMixedBits), 1)};
   return remember(mutex_, mixed_times_, key, [&] {
-    return step_time(
-        eager_, {.prefill = {{.query = key[0], .context = key[1], .produces_token = key[2] != 0}},
-                 .num_decodes = key[3],
-                 .decode_context = key[3] * key[4]});
+    const PrefillChunk chunk{.query = key[0], .context = key[1], .produces_token = key[2] != 0};
+    return step_time(eager_, {.prefill = std::vector(static_cast<std::size_t>(key[3]), chunk),
+                              .num_decodes = key[4],
+                              .decode_context = key[4] * key[5]});
   });
 }
 
 Seconds StepTimes::host_time(const Batch& batch) const {
-  const auto sequences =
-      static_cast<double>(batch.num_decodes) + static_cast<double>(batch.prefill.size());
-  return config_.scheduler_base + config_.scheduler_per_sequence * sequences;
+  // Each data-parallel rank has a host process of its own.
+  const std::int64_t sequences =
+      rank_decodes(batch.num_decodes + static_cast<std::int64_t>(batch.prefill.size()));
+  return config_.scheduler_base + config_.scheduler_per_sequence * static_cast<double>(sequences);
 }
 
 StepTime StepTimes::step(const Batch& batch) {

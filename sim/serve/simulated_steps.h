@@ -8,6 +8,10 @@
 //
 // Besides launching, the host takes scheduler_base + scheduler_per_sequence * (decodes + chunks)
 // for a step: choosing the batch, its inputs, its results.
+//
+// With data-parallel ranks a step takes as long as the rank with the largest share: sequences and
+// prompt chunks are dealt round robin, each chunk to one rank, and all ranks pad to the same graph.
+// Chunks of one step count as equally long there, and a rank's own unevenness is left out.
 
 #include <cstdint>
 #include <map>
@@ -51,6 +55,8 @@ class StepTimes {
 
  private:
   [[nodiscard]] bool is_graph(const Batch& batch) const;
+  // Decodes of the fullest data-parallel rank.
+  [[nodiscard]] std::int64_t rank_decodes(std::int64_t num_decodes) const;
   [[nodiscard]] std::int64_t padded(std::int64_t num_decodes) const;
   // Device time of a decode-only batch at a grid point of the mean context.
   DeviceTime decode_time(std::int64_t num_decodes, std::int64_t context);

@@ -18,6 +18,7 @@ namespace {
 constexpr int kTokenBits = 7;
 constexpr int kShapeBits = 8;   // of attention
 constexpr int kSampleBits = 6;  // of LM head and sampling
+constexpr int kDecodeBits = 4;  // beside prefill, shared by data-parallel ranks
 // Rows of the smallest GEMM tile worth following: times jump at its multiples, so that no cell of
 // token counts may reach over one.
 constexpr std::int64_t kTileTokens = 128;
@@ -113,18 +114,18 @@ StepSkeletons::StepSkeletons(StepSetup setup) : setup_(std::move(setup)) {
   apply_ = priced.is_chain && priced.chains.size() == 1;
 }
 
-StepSkeletons::Skeleton StepSkeletons::make_skeleton(std::int64_t tokens, std::int64_t num_sampled,
-                                                     Content content) const {
-  // Any batch of that many tokens: attention is replaced, so how they are split does not matter.
+StepSkeletons::Skeleton StepSkeletons::make_skeleton(std::int64_t tokens,
+                                                     const Content& content) const {
+  // Attention is replaced, so how tokens are split matters for the shares of ranks only.
   Batch batch;
-  if (content != Content::kPrefill) {
-    batch.num_decodes = content == Content::kDecode ? tokens : std::min(num_sampled, tokens - 1);
-    batch.decode_context = batch.num_decodes * 1024;
-  }
-  if (content != Content::kDecode) {
-    const std::int64_t query = tokens - batch.num_decodes;
-    batch.prefill.push_back(
-        {.query = query, .context = 0, .produces_token = batch.num_decodes == 0});
+  batch.num_decodes = content.chunks == 0 ? tokens : std::min(content.decodes, tokens - 1);
+  batch.decode_context = batch.num_decodes * 1024;
+  const std::int64_t queries = tokens - batch.num_decodes;
+  const std::int64_t chunks = std::min(content.chunks, queries);
+  for (std::int64_t i = 0; i < chunks; ++i) {
+    batch.prefill.push_back({.query = queries / chunks + (i < queries % chunks ? 1 : 0),
+                             .context = 0,
+                             .produces_token = batch.num_decodes == 0 && i == 0});
   }
   const Plan plan = step_plan(setup_, batch);
   const PricedPlan priced = price(plan, *setup_.cost);
@@ -166,14 +167,15 @@ StepSkeletons::Skeleton StepSkeletons::make_skeleton(std::int64_t tokens, std::i
   return skeleton;
 }
 
-const StepSkeletons::Skeleton& StepSkeletons::skeleton(std::int64_t tokens, Content content) {
+const StepSkeletons::Skeleton& StepSkeletons::skeleton(std::int64_t tokens,
+                                                       const Content& content) {
   const std::pair key{tokens, content};
   {
     const std::shared_lock lock(mutex_);
     const auto found = skeletons_.find(key);
     if (found != skeletons_.end()) return found->second;
   }
-  Skeleton made = make_skeleton(tokens, 1, content);
+  Skeleton made = make_skeleton(tokens, content);
   const std::unique_lock lock(mutex_);
   return skeletons_.try_emplace(key, std::move(made)).first->second;
 }
@@ -184,7 +186,7 @@ const StepSkeletons::Tail& StepSkeletons::tail(std::int64_t num_sampled) {
     const auto found = tails_.find(num_sampled);
     if (found != tails_.end()) return found->second;
   }
-  Tail made = make_skeleton(num_sampled, num_sampled, Content::kDecode).tail;
+  Tail made = make_skeleton(num_sampled, {.decodes = num_sampled}).tail;
   const std::unique_lock lock(mutex_);
   return tails_.try_emplace(num_sampled, std::move(made)).first->second;
 }
@@ -244,10 +246,10 @@ Seconds StepSkeletons::end_of(const Skeleton& skeleton, std::span<const Seconds>
 
 DeviceTime StepSkeletons::time(const Batch& batch, std::int64_t padded_decodes, double context) {
   const bool has_prefill = !batch.prefill.empty();
-  const bool has_decode = batch.num_decodes > 0;
-  const Content content = !has_prefill ? Content::kDecode
-                          : has_decode ? Content::kBoth
-                                       : Content::kPrefill;
+  const bool is_shared = has_prefill && setup_.mesh.dp > 1;
+  const Content content{
+      .chunks = is_shared ? step_shape({.prefill = batch.prefill}).prefill_batch : has_prefill,
+      .decodes = is_shared ? round_bits(batch.num_decodes, kDecodeBits) : batch.num_decodes > 0};
   std::int64_t tokens = padded_decodes;
   std::int64_t num_sampled = padded_decodes;
   for (const PrefillChunk& chunk : batch.prefill) {

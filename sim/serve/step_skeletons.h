@@ -89,10 +89,19 @@ class StepSkeletons {
     BasisSeconds basis;  // of the fixed times
     Tail tail;
   };
-  enum class Content : std::uint8_t { kPrefill, kDecode, kBoth };
+  // What besides its tokens a skeleton depends on. Where data-parallel ranks share a step, the rows
+  // of the fullest one follow from the number of equal chunks and of decodes; elsewhere those
+  // are 1.
+  struct Content {
+    std::int64_t chunks = 0;
+    std::int64_t decodes = 0;
+    bool operator<(const Content& other) const {
+      return chunks != other.chunks ? chunks < other.chunks : decodes < other.decodes;
+    }
+  };
 
-  const Skeleton& skeleton(std::int64_t tokens, Content content);
-  Skeleton make_skeleton(std::int64_t tokens, std::int64_t num_sampled, Content content) const;
+  const Skeleton& skeleton(std::int64_t tokens, const Content& content);
+  Skeleton make_skeleton(std::int64_t tokens, const Content& content) const;
   const Tail& tail(std::int64_t num_sampled);
   // Time of one copy of each attention of the skeleton; their basis is added to `basis`.
   std::vector<Seconds> attention_times(const Skeleton& skeleton, const Batch& batch, double context,

@@ -44,6 +44,18 @@ TEST(ServiceBadInput, ARequestLongerThanTheKvCacheIsRefused) {
                   "needs 41 tokens of KV cache, more than the 40");
 }
 
+TEST(ServiceBadInput, ARequestMustFitTheKvCacheOfOneDataParallelRank) {
+  ServiceConfig config = small_service();
+  config.num_kv_blocks = 20;
+  config.num_dp_ranks = 2;
+  EXPECT_EQ(refusal(workload_of({{.prompt_tokens = 31, .output_tokens = 10}}), config), "(served)");
+  expect_mentions(refusal(workload_of({{.prompt_tokens = 32, .output_tokens = 10}}), config),
+                  "more than the 40 that one data-parallel rank holds");
+  config.num_dp_ranks = 0;
+  expect_mentions(refusal(workload_of({{.prompt_tokens = 1, .output_tokens = 1}}), config),
+                  "num_dp_ranks is 0");
+}
+
 TEST(ServiceBadInput, ARequestLongerThanTheModelIsRefused) {
   ServiceConfig config = small_service();
   config.engine.max_model_len = 50;

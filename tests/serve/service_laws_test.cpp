@@ -70,9 +70,15 @@ TEST_P(ServiceLaws, LeapsAreEqualToSingleSteps) {
   const FakeTimes times{.per_context = Seconds(1e-5)};
   FakeTimes single = times;
   single.leaps = false;
-  for (const bool is_async : {false, true}) {
+  for (const int flags : {0, 1, 2, 3}) {
     ServiceConfig config = tight_service();
-    config.engine.async_scheduling = is_async;
+    config.engine.async_scheduling = (flags & 1) != 0;
+    if ((flags & 2) != 0) {  // prompts of up to 150 tokens are cut on several ranks at once
+      config.num_dp_ranks = 3;
+      config.engine.max_num_batched_tokens = 24;
+      config.num_kv_blocks = 3 * 70;
+      config.engine.scheduler_reserve_full_isl = false;
+    }
     const auto leaps = serve_fake(workload, config, times);
     const auto steps = serve_fake(workload, config, single);
     for (std::size_t i = 0; i < leaps.requests.size(); ++i) {

@@ -223,6 +223,21 @@ TEST(Service, AStaticBatchPrefillsInOneStepWhateverTheBudget) {
   EXPECT_NEAR(result.metrics.duration.value(), 0.250, kTolerance);
 }
 
+TEST(Service, EachDataParallelRankHasItsOwnBudget) {
+  ServiceConfig config = small_service();
+  config.num_dp_ranks = 2;
+  std::vector<Batch> batches;
+  serve_fake(workload_of(std::vector<Request>(2, {.prompt_tokens = 100, .output_tokens = 1})),
+             config, {}, &batches);
+  ASSERT_EQ(batches.size(), 2U);  // both prompts are cut, each on its rank
+  EXPECT_EQ(batches[0].prefill, (std::vector<PrefillChunk>{{64, 0, false}, {64, 0, false}}));
+  EXPECT_EQ(batches[1].prefill, (std::vector<PrefillChunk>{{36, 64, true}, {36, 64, true}}));
+  batches.clear();
+  serve_fake(workload_of(std::vector<Request>(20, {.prompt_tokens = 4, .output_tokens = 5})),
+             config, {}, &batches);
+  EXPECT_EQ(batches[0].prefill.size(), 16U);  // 8 seats on each
+}
+
 TEST(Service, NoMoreThanMaxNumSeqsRun) {
   ServiceConfig config = small_service();
   config.engine.max_num_seqs = 2;

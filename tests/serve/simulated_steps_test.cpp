@@ -236,6 +236,32 @@ TEST_F(SimulatedStepsTest, ExpertParallelModelsRunAtEveryLevel) {
   }
 }
 
+// A skeleton once held all prompt tokens of a step on one data-parallel rank.
+TEST_F(SimulatedStepsTest, DataParallelRanksShareTheChunksOfAStep) {
+  const Mesh mesh{.dp = 4, .ep = 4};
+  StepTimes times(config(small_deepseek(), mesh));
+  const StepSetup exact = setup(small_deepseek(), mesh, eager_cost_);
+  const PrefillChunk chunk{.query = 40000, .context = 0};
+  for (const std::size_t chunks : {1, 2, 4, 6, 8}) {
+    const Batch batch{
+        .prefill = std::vector(chunks, chunk), .num_decodes = 128, .decode_context = 128 * 1024};
+    const double whole = (step_time(exact, batch).duration + Seconds(5e-4)).value();
+    EXPECT_NEAR(times.step(batch).duration.value(), whole, 0.01 * whole) << chunks;
+  }
+}
+
+TEST_F(SimulatedStepsTest, DataParallelRanksPadToTheGraphOfTheFullest) {
+  // 4 ranks: 17 sequences leave 5 on the fullest, which pads to 8, as 32 sequences need.
+  StepTimes times(config(small_deepseek(), {.dp = 4, .ep = 4}));
+  const auto time_of = [&](std::int64_t sequences) {
+    return times.step({.num_decodes = sequences, .decode_context = sequences * 1024}).duration;
+  };
+  EXPECT_GT(time_of(17), time_of(16));
+  EXPECT_LE(time_of(17), time_of(32));
+  // 260 sequences are 65 a rank, beyond the largest graph of 64: eager.
+  EXPECT_GT(time_of(260), time_of(256));
+}
+
 TEST_F(SimulatedStepsTest, PipelinesAreNoChainAndStillRun) {
   StepTimes times(config(small_llama(), {.tp = 2, .pp = 2}));
   EXPECT_GT(times.step({.prefill = {{.query = 512, .context = 0}}}).duration, Seconds(5e-4));
