@@ -20,12 +20,12 @@ constexpr double kUnknownVariance = 1e-2;
 
 }  // namespace
 
-Interpolator::Interpolator(const KernelTable& table, const Device& device, BytesPerSecond bandwidth,
+Interpolator::Interpolator(const KernelTable& table, FlopsPerSecond peak, BytesPerSecond bandwidth,
                            DType dtype)
     : table_(table),
       model_(work_model(table.spec().name)),
       dtype_(dtype),
-      peak_(peak_flops(device, arithmetic_dtype(table.spec().name, dtype))),
+      peak_(peak),
       bandwidth_(bandwidth) {
   for (const DimSpec& dim : table.spec().dims) {
     scratch_.push_back(Dim{.name = std::string(dim.name), .size = 1, .axis = {}});

@@ -24,11 +24,9 @@ struct Ratio {
 // Not thread safe; made for one call.
 class Interpolator {
  public:
-  // Work model of `device`, with `bandwidth` in place of its own.
-  Interpolator(const KernelTable& table, const Device& device, BytesPerSecond bandwidth,
+  // The work model has that peak and bandwidth.
+  Interpolator(const KernelTable& table, FlopsPerSecond peak, BytesPerSecond bandwidth,
                DType dtype);
-  Interpolator(const KernelTable& table, const Device& device, DType dtype)
-      : Interpolator(table, device, device.hbm_bandwidth, dtype) {}
 
   // Work-model time of a call, in seconds.
   double model_time(std::span<const std::int64_t> dims);

@@ -61,7 +61,8 @@ class Predictor {
         distribution_(distribution),
         dims_(dims),
         family_dims_(dims.begin(), dims.end()),
-        interpolator_(table, measured_on, rows_dtype_) {
+        interpolator_(table, peak_of(measured_on, rows_dtype_), measured_on.hbm_bandwidth,
+                      rows_dtype_) {
     for (int a = 0; a < table.layout().num_axes; ++a) {
       point_[a] = static_cast<double>(dims[table.layout().axes[a]]);
     }
@@ -73,6 +74,9 @@ class Predictor {
   // Tables measure bf16; fp16 runs on the same units at the same width.
   static DType stored_dtype(DType dtype) { return dtype == DType::kFp16 ? DType::kBf16 : dtype; }
 
+  FlopsPerSecond peak_of(const Device& device, DType dtype) const {
+    return peak_flops(device, arithmetic_dtype(table_.spec().name, dtype));
+  }
   int dim_index(std::string_view name) const {
     const std::vector<DimSpec>& dims = table_.spec().dims;
     const auto found = std::ranges::find(dims, name, &DimSpec::name);
@@ -108,12 +112,16 @@ Seconds Predictor::on_device(double time) {
   if (&device_ == &measured_on_ && rows_dtype_ == dtype_) {
     return Seconds(time);
   }
+  const FlopsPerSecond peak = peak_of(device_, dtype_);
+  const FlopsPerSecond reached =
+      peak * efficiency_gain(device_, peak, measured_on_, peak_of(measured_on_, rows_dtype_));
   const double there = interpolator_.model_time(dims_);
-  const double here = Interpolator(table_, device_, dtype_).model_time(dims_);
+  const double here =
+      Interpolator(table_, reached, device_.hbm_bandwidth, dtype_).model_time(dims_);
   if (time <= there) {
     return Seconds(time * here / there);
   }
-  Interpolator other_peak(table_, device_, measured_on_.hbm_bandwidth, dtype_);
+  Interpolator other_peak(table_, reached, measured_on_.hbm_bandwidth, dtype_);
   return Seconds(here + (time - there) * other_peak.model_time(dims_) / there);
 }
 

@@ -1,5 +1,6 @@
 #include "sim/cost/roofline.h"
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string>
@@ -92,6 +93,18 @@ FlopsPerSecond peak_flops(const Device& device, DType dtype) {
   }
   throw std::invalid_argument("device " + device.name + " does not compute in " +
                               std::string(to_text(dtype)) + "; it has " + known);
+}
+
+double efficiency_gain(const Device& device, FlopsPerSecond peak, const Device& measured_on,
+                       FlopsPerSecond measured_peak) {
+  constexpr double kCarried = 0.6;  // compute efficiency of the work models of measured kernels
+  constexpr double kUnitsAlone = 0.92;
+  if (device.num_sms == 0 || measured_on.num_sms == 0) {
+    return 1;
+  }
+  const double per_sm = peak / measured_peak * measured_on.num_sms / device.num_sms;
+  const double of_units = 1 / kUnitsAlone;
+  return (1 / kCarried) / (of_units + (1 / kCarried - of_units) * std::min(per_sm, 1.0));
 }
 
 Seconds work_model_time(const WorkModel& model, const Work& work, FlopsPerSecond peak,

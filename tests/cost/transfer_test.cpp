@@ -14,13 +14,14 @@ using testing::TableDirectory;
 
 constexpr const char* kGemmHeader = "dtype,m,n,k,time_us\n";
 
-// As node_spec(), under another name and with its rates multiplied.
+// As node_spec(), under another name and with its rates multiplied; SMs follow the peak.
 Device device_like_node(const std::string& name, double flops, double bandwidth) {
   Device device = node_spec().device;
   device.name = name;
   device.vendor = "vendor";
   device.architecture = "arch";
   device.hbm_bandwidth = device.hbm_bandwidth * bandwidth;
+  device.num_sms = static_cast<int>(100 * flops);
   for (auto& [dtype, rate] : device.dense_flops) {
     rate = rate * flops;
   }
@@ -87,6 +88,21 @@ TEST(Transfer, AComputeBoundInefficiencyGrowsWithThePeak) {
   const Device slow = device_like_node("slow", 0.5, 1);
   const KernelOp op = gemm(16384, 16384, 16384);
   EXPECT_NEAR(transferred(fast, slow, op, 1.5) / work_time(slow, op), 1.5, 1e-9);
+}
+
+TEST(Transfer, SlowerTensorUnitsComeNearerToTheirPeak) {
+  // A quarter of the peak on as many SMs. At 0.6 of the peak, 1/0.92 of 1/0.6 is the units' own
+  // time; the rest belongs to the SM and takes a quarter as long in terms of the new peak: 1/0.92 +
+  // (1/0.6 - 1/0.92) / 4 = 1.232 instead of 1.667 times flops / peak. 16384^3 is 99 % arithmetic.
+  const Device fast = device_like_node("fast", 1, 1);
+  Device cut = device_like_node("cut", 0.25, 1);
+  cut.num_sms = fast.num_sms;
+  const KernelOp op = gemm(16384, 16384, 16384);
+  EXPECT_NEAR(transferred(fast, cut, op, 1) / work_time(cut, op), 1.232 / 1.667, 5e-3);
+  // Faster units are no nearer.
+  Device wide = device_like_node("wide", 4, 1);
+  wide.num_sms = fast.num_sms;
+  EXPECT_NEAR(transferred(fast, wide, op, 1) / work_time(wide, op), 1, 1e-9);
 }
 
 TEST(Transfer, TheOrderIsProviderThenDeviceThenArchitecture) {
