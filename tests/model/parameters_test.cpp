@@ -42,6 +42,7 @@ const std::vector<Published>& published() {
       {"meta-llama--Meta-Llama-3.1-405B", 405.8, 405.8},
       {"meta-llama--Meta-Llama-3.1-70B", 70.6, 70.6},
       {"meta-llama--Meta-Llama-3.1-8B", 8.0, 8.0},
+      {"mistralai--Mistral-7B-v0.2", 7.2, 7.2},
       {"mistralai--Mixtral-8x22B-v0.1", 140.6, 39.2},
       {"mistralai--Mixtral-8x7B-v0.1", 46.7, 12.9},
       {"moonshotai--Kimi-K2-Instruct", 1026.4, 32.9},

@@ -39,16 +39,28 @@ def coverage(errors: pandas.DataFrame) -> pandas.DataFrame:
     """Share of published values inside the shipped intervals, and median high / low, by half and metric."""
     rows = []
     for row in errors.to_dict("records"):
-        found = interval(row["simulated"], metric=row["metric"], roofline=row["roofline"], engine=row["engine"].partition(" ")[0],
-                         load=row["load"])  # fmt: skip
+        found = interval(
+            row["simulated"],
+            metric=row["metric"],
+            roofline=row["roofline"],
+            engine=row["engine"].partition(" ")[0],
+            load=row["load"],
+        )
         if found:
-            rows.append({"half": row["half"], "metric": row["metric"], "inside": found[0] <= row["published"] <= found[1],
-                         "width": found[1] / found[0]})  # fmt: skip
+            rows.append(
+                {
+                    "half": row["half"],
+                    "metric": row["metric"],
+                    "inside": found[0] <= row["published"] <= found[1],
+                    "width": found[1] / found[0],
+                }
+            )
     table = pandas.DataFrame(rows, columns=["half", "metric", "inside", "width"])
     every = table.assign(metric="all")
     groups = pandas.concat([every, table]).groupby(["half", "metric"])
-    return pandas.DataFrame({"cases": groups.size(), "inside": groups["inside"].mean(),
-                             "width": groups["width"].median()}).reset_index()  # fmt: skip
+    return pandas.DataFrame(
+        {"cases": groups.size(), "inside": groups["inside"].mean(), "width": groups["width"].median()}
+    ).reset_index()
 
 
 def _width(factor: float, roofline: float | np.ndarray) -> float | np.ndarray:
@@ -56,7 +68,9 @@ def _width(factor: float, roofline: float | np.ndarray) -> float | np.ndarray:
 
 
 def _groups(errors: pandas.DataFrame) -> pandas.DataFrame:
-    return errors.assign(engine=errors["engine"].str.partition(" ")[0], residual=np.log(errors["published"] / errors["simulated"]))
+    return errors.assign(
+        engine=errors["engine"].str.partition(" ")[0], residual=np.log(errors["published"] / errors["simulated"])
+    )
 
 
 def _quantiles(errors: pandas.DataFrame, factor: float) -> dict[Key, tuple[int, Bounds]]:

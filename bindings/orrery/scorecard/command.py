@@ -8,18 +8,29 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import pandas
+
 from ..simulation import project_root
 from . import calibration, explain, intervals, statistics, text
 from .cases import read_cases, select
 from .outcomes import Comparison, Outcome, Progress, compare
 
 
-def run(*, cases: pathlib.Path | None, filters: Sequence[str], threads: int | None, as_json: bool,
-        html: pathlib.Path | None, progress: Progress | None) -> str:  # fmt: skip
+def run(
+    *,
+    cases: pathlib.Path | None,
+    filters: Sequence[str],
+    threads: int | None,
+    as_json: bool,
+    html: pathlib.Path | None,
+    progress: Progress | None,
+) -> str:
     """What stdout shows. Throws ValueError for bad input."""
     path = cases or project_root() / "data" / "serving" / "published_serving.csv"
     if not path.is_file():
         raise ValueError(f"found no file '{path}'; expected a CSV of published cases")
+    if html and not html.parent.is_dir():
+        raise ValueError(f"found no directory '{html.parent}' for '{html.name}'")
     chosen = select(read_cases(path), filters)
     outcomes = compare(chosen, threads=threads or os.cpu_count() or 1, progress=progress)
     if html:
@@ -35,20 +46,32 @@ def to_dict(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     keys = ("metric", "engine", "model", "parallelism", "phase")
     return {
         "cases": [_case(outcome) for outcome in outcomes],
-        "errors": {} if errors.empty else {
+        "errors": {}
+        if errors.empty
+        else {
             "metric": _records(statistics.errors_by(errors, "metric")),
             " x ".join(keys): _records(statistics.errors_by(errors, *keys)),
-            **{f"metric x {c}": _records(statistics.errors_by(errors, "metric", c)) for c in ("family", "quality", "half")},
+            **{
+                f"metric x {c}": _records(statistics.errors_by(errors, "metric", c))
+                for c in ("family", "quality", "half")
+            },
         },
         "intervals": [] if errors.empty else _records(calibration.coverage(errors)),
         "rankings": _records(statistics.rankings(outcomes)),
-        "worst": [{"case_id": f.outcome.case.case_id, "metric": f.comparison.metric, "error": f.comparison.error,
-                   "explanation": list(f.sentences)} for f in explain.worst(outcomes)],
-    }  # fmt: skip
+        "worst": [
+            {
+                "case_id": f.outcome.case.case_id,
+                "metric": f.comparison.metric,
+                "error": f.comparison.error,
+                "explanation": list(f.sentences),
+            }
+            for f in explain.worst(outcomes)
+        ],
+    }
 
 
-def _records(table: Any) -> list[dict[str, Any]]:
-    return [{k: None if v != v else v for k, v in row.items()} for row in table.to_dict("records")]
+def _records(table: pandas.DataFrame) -> list[dict[str, Any]]:
+    return [{k: None if pandas.isna(v) else v for k, v in row.items()} for row in table.to_dict("records")]
 
 
 def _case(outcome: Outcome) -> dict[str, Any]:
@@ -60,15 +83,29 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "half": statistics.half(case.case_id),
         "cannot_be_simulated": outcome.reason or None,
         "metrics_left_out": list(outcome.left_out),
-        "metrics": [{"metric": c.metric, "unit": c.unit, "published": c.published, "simulated": c.simulated, "error": c.error,
-                     "interval": _interval(outcome, c)} for c in outcome.comparisons],
+        "metrics": [
+            {
+                "metric": c.metric,
+                "unit": c.unit,
+                "published": c.published,
+                "simulated": c.simulated,
+                "error": c.error,
+                "interval": _interval(outcome, c),
+            }
+            for c in outcome.comparisons
+        ],
         "basis": dict(outcome.basis),
         "split": dict(outcome.split),
-    }  # fmt: skip
+    }
 
 
 def _interval(outcome: Outcome, comparison: Comparison) -> list[float] | None:
     fields = outcome.case.fields
-    found = intervals.interval(comparison.simulated, metric=comparison.metric, roofline=outcome.basis["roofline"],
-                               engine=fields["engine"], load=fields["load_kind"])  # fmt: skip
+    found = intervals.interval(
+        comparison.simulated,
+        metric=comparison.metric,
+        roofline=outcome.basis["roofline"],
+        engine=fields["engine"],
+        load=fields["load_kind"],
+    )
     return list(found) if found else None

@@ -27,12 +27,20 @@ def worst(outcomes: Sequence[Outcome], limit: int = 20) -> list[Finding]:
     for outcome in outcomes:
         fields = outcome.case.fields
         for comparison in outcome.comparisons:
-            key = (*(fields[name] for name in ("family", "engine", "engine_version", "model", "gpu_key")), comparison.metric)
+            key = (
+                *(fields[name] for name in ("family", "engine", "engine_version", "model", "gpu_key")),
+                comparison.metric,
+            )
             groups.setdefault(key, []).append((outcome, comparison))
     found = [(max(group, key=lambda pair: _distance(pair[1])), len(group)) for group in groups.values()]
     found.sort(key=lambda item: -_distance(item[0][1]))
     return [
-        Finding(outcome, comparison, count, (_where(outcome), *_neighbours(outcome, comparison, outcomes)))
+        Finding(
+            outcome,
+            comparison,
+            count,
+            (_where(outcome), *_implied(outcome), *_neighbours(outcome, comparison, outcomes)),
+        )
         for (outcome, comparison), count in found[:limit]
     ]
 
@@ -43,13 +51,34 @@ def _distance(comparison: Comparison) -> float:
 
 def _where(outcome: Outcome) -> str:
     split, basis = outcome.split, outcome.basis
-    steps = [f"a step {name} prefill takes {1e3 * split[key]:.3g} ms" for name, key in
-             (("with", "prefill_step_s"), ("without", "decode_step_s")) if split[key] is not None]  # fmt: skip
+    steps = [
+        f"a step {name} prefill takes {1e3 * split[key]:.3g} ms"
+        for name, key in (("with", "prefill_step_s"), ("without", "decode_step_s"))
+        if split[key] is not None
+    ]
     return (
-        f"Simulated: a request waits {1e3 * split['wait_s']:.3g} of its {1e3 * split['ttft_s']:.3g} ms to the first token; "
+        f"Simulated: a request waits {1e3 * split['wait_s']:.3g} of its {1e3 * split['ttft_s']:.3g} ms "
+        "to the first token; "
         f"{', '.join(steps)}; {100 * split['prefill_share']:.0f} % of engine time is in steps with prefill; "
         f"{100 * basis['roofline']:.0f} % of kernel time is roofline."
     )
+
+
+def _implied(outcome: Outcome) -> list[str]:
+    """What the published times of a closed loop mean by Little's law: C requests take TTFT + (output - 1) TPOT
+    each. More than a GPU's data sheet allows says that fewer were in flight than stated."""
+    ttft, tpot, fields = outcome.simulated("TTFT"), outcome.simulated("TPOT"), outcome.case.fields
+    if fields["load_kind"] != "closed_loop" or ttft is None or tpot is None:
+        return []
+    output = int(fields["osl"])
+    requests_per_s = float(fields["load_value"]) / (ttft.published + (output - 1) * tpot.published)
+    flops = (
+        requests_per_s * (int(fields["isl"]) + output) * outcome.split["flops_per_token"] / statistics.num_gpus(outcome)
+    )
+    return [
+        f"With {fields['load_value']} requests in flight the published times mean "
+        f"{requests_per_s * output:,.0f} output tokens/s and {flops / 1e12:,.0f} TFLOP/s on each GPU."
+    ]
 
 
 def _neighbours(outcome: Outcome, comparison: Comparison, outcomes: Sequence[Outcome]) -> list[str]:
@@ -79,8 +108,11 @@ def _load(outcome: Outcome) -> float:
 
 def _ratio(kind: str, here: Comparison, other: Outcome, there: Comparison) -> str:
     fields = other.case.fields
-    what = (f"Load {fields['load_value']} of the same source" if kind == "load" else
-            f"{fields['family']} ({fields['engine']} {fields['engine_version']}, {statistics.parallelism(other)})")  # fmt: skip
+    what = (
+        f"Load {fields['load_value']} of the same source"
+        if kind == "load"
+        else f"{fields['family']} ({fields['engine']} {fields['engine_version']}, {statistics.parallelism(other)})"
+    )
     return (
         f"{what}: published {there.published / here.published:.2f} times this, "
         f"simulated {there.simulated / here.simulated:.2f} times."

@@ -16,6 +16,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import statistics as stdlib_statistics
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from ..simulation import project_root
 from ..text_table import aligned
 from . import calibration, rules, statistics
 from .cases import Case, read_cases, select
+from .metrics import METRICS as TABLE
 from .outcomes import Outcome, compare
 from .parameters import CANDIDATES
 
@@ -33,25 +35,28 @@ MAX_ROUNDS = 3
 Values = Mapping[str, str]
 
 
-def with_value(profile: str, path: str, value: str) -> str:
-    """The profile's text with another value at "section.key". Throws KeyError when the key is not there."""
-    section, _, key = path.rpartition(".")
-    found = re.search(rf"^{re.escape(section)}:\n((?:[ #].*\n)*)", profile, re.MULTILINE)
-    line = re.compile(rf"^(  {re.escape(key)}: )(\{{value: [^,}}]+|[^{{#\n]+)", re.MULTILINE)
-    if found is None or not line.search(found[1]):
-        raise KeyError(path)
-    body = line.sub(lambda m: m[1] + ("{value: " if m[2].startswith("{") else "") + value, found[1], count=1)
-    return profile[: found.start(1)] + body + profile[found.end(1) :]
+def extending(profile: str, values: Values) -> str:
+    """A profile that takes everything from the one named `profile` but `values`, by "section.key"."""
+    sections: dict[str, list[str]] = {}
+    for path, value in values.items():
+        section, _, key = path.partition(".")
+        sections.setdefault(section, []).append(f"  {key}: {value}\n")
+    return f"name: {profile}\nextends: {profile}\n" + "".join(
+        f"{name}:\n{''.join(lines)}" for name, lines in sections.items()
+    )
 
 
-def value_of(profile: str, path: str) -> str:
-    """The text of the value at "section.key". Throws KeyError."""
-    section, _, key = path.rpartition(".")
-    found = re.search(rf"^{re.escape(section)}:\n((?:[ #].*\n)*)", profile, re.MULTILINE)
-    cell = found and re.search(rf"^  {re.escape(key)}: (?:\{{value: )?([^,}}#\n]+)", found[1], re.MULTILINE)
-    if not cell:
-        raise KeyError(path)
-    return cell[1].strip()
+def value_of(directory: pathlib.Path, profile: str, path: str) -> str:
+    """The value at "section.key" of a profile in `directory` or of one that it extends. Throws KeyError."""
+    text = (directory / f"{profile}.yaml").read_text(encoding="utf-8")
+    section, _, key = path.partition(".")
+    body = re.search(rf"^{re.escape(section)}:\n((?:[ #].*\n)*)", text, re.MULTILINE)
+    cell = body and re.search(rf"^  {re.escape(key)}: (?:\{{value: )?([^,}}#\n]+)", body[1], re.MULTILINE)
+    if cell:
+        return cell[1].strip()
+    if base := re.search(r"^extends: (\S+)", text, re.MULTILINE):
+        return value_of(directory, base[1], path)
+    raise KeyError(path)
 
 
 def loss(outcomes: Sequence[Outcome]) -> float:
@@ -73,44 +78,55 @@ def search(cases: Sequence[Case], start: Values, evaluate: Callable[[Values], Se
     for _ in range(MAX_ROUNDS):
         before = dict(best)
         for path in start:
-            options = {value: score(tuple(sorted((best | {path: value}).items()))) for value in (best[path], *CANDIDATES[path])}
+            options = {
+                value: score(tuple(sorted((best | {path: value}).items()))) for value in (best[path], *CANDIDATES[path])
+            }
             best[path] = min(options, key=lambda value: options[value])
         if best == before:
             break
     return best
 
 
-def _evaluator(cases: Sequence[Case], profile: str, engine: str, folder: pathlib.Path, threads: int) -> Callable[[Values], Sequence[Outcome]]:
+def _evaluator(
+    cases: Sequence[Case], profile: str, engine: str, folder: pathlib.Path, threads: int
+) -> Callable[[Values], Sequence[Outcome]]:
     @functools.cache
     def evaluate(items: tuple[tuple[str, str], ...]) -> Sequence[Outcome]:
-        text = profile
-        for path, value in items:
-            text = with_value(text, path, value)
-        file = folder / "profile.yaml"
-        file.write_text(text, encoding="utf-8")
+        file = folder / "fitted.yaml"
+        file.write_text(extending(profile, dict(items)), encoding="utf-8")
         print(".", end="", file=sys.stderr, flush=True)
         return compare(cases, threads=threads, profiles={engine: file})
 
     return lambda values: evaluate(tuple(sorted(values.items())))
 
 
+def _has_metrics(case: Case) -> bool:
+    return any(m.metric in TABLE and TABLE[m.metric].label in METRICS for m in case.measurements)
+
+
 def _fit_profile(engine: str, name: str, threads: int) -> None:
-    profile = (project_root() / "scenarios" / "engines" / f"{name}.yaml").read_text(encoding="utf-8")
-    start = {}
-    for path in CANDIDATES:
-        try:
-            start[path] = value_of(profile, path)
-        except KeyError:
-            print(f"{name} has no {path}; left out", file=sys.stderr)
-    every = select(read_cases(project_root() / "data/serving/published_serving.csv"), [f"engine={engine}", "load_kind=closed_loop"])
-    cases = [case for case in every if rules.settings(case.fields).get("profile") == name and not case.problem]
+    directory = project_root() / "scenarios" / "engines"
+    start = {path: value_of(directory, name, path) for path in CANDIDATES}
+    every = select(
+        read_cases(project_root() / "data/serving/published_serving.csv"), [f"engine={engine}", "load_kind=closed_loop"]
+    )
+    cases = [
+        case
+        for case in every
+        if rules.settings(case.fields).get("profile") == name and not case.problem and _has_metrics(case)
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        evaluate = _evaluator(cases, profile, engine, pathlib.Path(folder), threads)
+        for file in directory.glob("*.yaml"):  # a profile extends one that lies beside it
+            shutil.copy(file, folder)
+        evaluate = _evaluator(cases, name, engine, pathlib.Path(folder), threads)
         fit = [case for case in cases if statistics.half(case.case_id) == "fit"]
         best = search(fit, start, evaluate)
         print(aligned(("parameter", "before", "fitted"), [(path, start[path], best[path]) for path in start]))
-        rows = [(label, half, *_errors(evaluate(values), lambda o, h=half: statistics.half(o.case.case_id) == h))
-                for label, values in (("before", start), ("fitted", best)) for half in statistics.HALVES]  # fmt: skip
+        rows = [
+            (label, half, *_errors(evaluate(values), lambda o, h=half: statistics.half(o.case.case_id) == h))
+            for label, values in (("before", start), ("fitted", best))
+            for half in statistics.HALVES
+        ]
         print("\n" + aligned(("values", "half", *_HEADER), rows, right=range(2, 8)))
         for column in ("model", "engine_version"):
             print("\n" + _leave_one_out(column, cases, start, evaluate))
@@ -124,18 +140,30 @@ def _errors(outcomes: Sequence[Outcome], wanted: Callable[[Outcome], bool]) -> t
     cells = [str(len(chosen)), f"{loss(chosen):.3f}"]
     for metric in METRICS:
         errors = [c.error for c in (o.simulated(metric) for o in chosen) if c]
-        cells += [f"{100 * stdlib_statistics.fmean(map(abs, errors)):.1f}", f"{100 * stdlib_statistics.fmean(errors):+.1f}"] if errors else ["", ""]
+        cells += (
+            [f"{100 * stdlib_statistics.fmean(map(abs, errors)):.1f}", f"{100 * stdlib_statistics.fmean(errors):+.1f}"]
+            if errors
+            else ["", ""]
+        )
     return tuple(cells)
 
 
-def _leave_one_out(column: str, cases: Sequence[Case], start: Values, evaluate: Callable[[Values], Sequence[Outcome]]) -> str:
+def _leave_one_out(
+    column: str, cases: Sequence[Case], start: Values, evaluate: Callable[[Values], Sequence[Outcome]]
+) -> str:
     """Errors on the cases of one value of `column`, with the parameters found without them."""
     rows = []
     for value in sorted({case.fields[column] for case in cases}):
         others = [case for case in cases if case.fields[column] != value]
         if others:
             best = search(others, start, evaluate)
-            rows.append((value or "not stated", *_errors(evaluate(best), lambda o, v=value: o.case.fields[column] == v), ", ".join(best.values())))
+            rows.append(
+                (
+                    value or "not stated",
+                    *_errors(evaluate(best), lambda o, v=value: o.case.fields[column] == v),
+                    ", ".join(best.values()),
+                )
+            )
     return aligned((f"without {column}", *_HEADER, "fitted without it"), rows, right=range(1, 7))
 
 
@@ -143,13 +171,17 @@ def _fit_intervals(threads: int) -> None:
     path = project_root() / "data" / "serving"
     errors = statistics.table(compare(read_cases(path / "published_serving.csv"), threads=threads))
     calibration.write(path / "intervals.csv", *calibration.fit(errors[errors["half"] == "fit"]))
-    rows = [(r["half"], r["metric"], str(r["cases"]), f"{100 * r['inside']:.1f}", f"{r['width']:.2f}")
-            for r in calibration.coverage(errors).to_dict("records")]  # fmt: skip
+    rows = [
+        (r["half"], r["metric"], str(r["cases"]), f"{100 * r['inside']:.1f}", f"{r['width']:.2f}")
+        for r in calibration.coverage(errors).to_dict("records")
+    ]
     print(aligned(("half", "metric", "cases", "inside %", "high / low"), rows, right=range(2, 5)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m orrery.scorecard.fit", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m orrery.scorecard.fit", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--engine", choices=("vllm", "trtllm", "sglang"), help="engine whose cases are used")
     parser.add_argument("--profile", help="name of its profile in scenarios/engines/ (the engine's name)")
     parser.add_argument("--intervals", action="store_true", help="write data/serving/intervals.csv")

@@ -31,14 +31,19 @@ def _rate(label: str, of: Callable[[Summary], float], *, per_gpu: bool = False) 
 
 def _table() -> dict[str, Metric]:
     table = {}
-    for name, label, key in (("ttft", "TTFT", "ttft_s"), ("tpot", "TPOT", "tpot_s"), ("itl", "ITL", "itl_s"),
-                             ("e2e_latency", "end to end", "e2e_s"), ("latency", "end to end", "e2e_s")):  # fmt: skip
+    for name, label, key in (
+        ("ttft", "TTFT", "ttft_s"),
+        ("tpot", "TPOT", "tpot_s"),
+        ("itl", "ITL", "itl_s"),
+        ("e2e_latency", "end to end", "e2e_s"),
+        ("latency", "end to end", "e2e_s"),
+    ):
         for prefix, quantile in (("", "mean"), ("mean_", "mean"), ("median_", "p50"), ("p90_", "p90"), ("p99_", "p99")):
             table[prefix + name] = _latency(label, key, quantile)
     table["prompt_time"] = table["first_token_latency"] = _latency("prefill time", "ttft_s", "mean")
     table["token_time"] = _latency("decode time", "tpot_s", "mean")
     output, prompt = (lambda s: s["output_tokens"]), (lambda s: s["prompt_tokens"])
-    both = lambda s: s["prompt_tokens"] + s["output_tokens"]  # noqa: E731
+    both = lambda s: s["prompt_tokens"] + s["output_tokens"]
     table["total_output_throughput"] = table["output_throughput"] = _rate("output throughput", output)
     table["output_throughput_per_gpu"] = _rate("output throughput", output, per_gpu=True)
     table["input_throughput"] = _rate("input throughput", prompt)

@@ -48,8 +48,13 @@ class Outcome:
         return next((c for c in self.comparisons if c.metric == metric), None)
 
 
-def compare(cases: Sequence[Case], *, threads: int, progress: Progress | None = None,
-            profiles: Mapping[str, pathlib.Path] | None = None) -> list[Outcome]:  # fmt: skip
+def compare(
+    cases: Sequence[Case],
+    *,
+    threads: int,
+    progress: Progress | None = None,
+    profiles: Mapping[str, pathlib.Path] | None = None,
+) -> list[Outcome]:
     """One outcome per case, in the order of `cases`, whatever `threads` is.
 
     `profiles` replaces the profile of an engine by a file. `progress(done, total)` is called per case.
@@ -96,11 +101,13 @@ def _reason(error: Exception) -> str:
 
 
 def _split(result: simulation.RunResult) -> dict[str, Any]:
-    """Mean wait until the first step, and the shares of engine time in steps with and without prefill."""
+    """Mean wait and TTFT, share of engine time in steps with prefill, mean time of a step with and without
+    prefill, and FLOP of the model's products per token."""
     requests, steps = result.requests.columns(), result.steps.columns()
     has_prefill = steps["prefill_tokens"] > 0
     busy = max(float(steps["duration_s"].sum()), 1e-300)
     return {
+        "flops_per_token": 2.0 * result.scenario.model.num_active_parameters,
         "wait_s": float(np.mean(requests["first_scheduled_s"] - requests["arrival_s"])),
         "ttft_s": float(np.mean(requests["ttft_s"])),
         "prefill_share": float(steps["duration_s"][has_prefill].sum()) / busy,

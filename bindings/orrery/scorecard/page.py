@@ -24,8 +24,13 @@ def write(path: pathlib.Path, outcomes: Sequence[Outcome]) -> None:
     """Writes the page. The same outcomes give the same bytes."""
     import jinja2
 
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True,
-                                     lstrip_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
     errors = statistics.table(outcomes)
     figures = scatters(errors) if len(errors) else []
     html = environment.get_template("page.html.j2").render(
@@ -35,8 +40,7 @@ def write(path: pathlib.Path, outcomes: Sequence[Outcome]) -> None:
         figures=figures,
         tables=tables(outcomes, errors) if len(errors) else [],
         worst=explain.worst(outcomes),
-        number=text.number,
-        parallelism=statistics.parallelism,
+        headline=text.headline,
         left_out=text.reasons(outcomes),
         **page_parts([figure.spec() for figure in figures]),
     )
@@ -48,11 +52,17 @@ def cards(errors: pandas.DataFrame) -> list[dict[str, str]]:
     held_out = errors[errors["half"] == "held out"]
     found = statistics.errors_by(held_out, "metric").set_index("metric") if len(held_out) else pandas.DataFrame()
     return [
-        {"title": f"{metric}, held out", "value": text.percent(found.loc[metric, "mape"]), "unit": "% MAPE",
-         "detail": f"median {text.percent(found.loc[metric, 'median'])} %, bias {text.percent(found.loc[metric, 'bias'], signed=True)} %, "
-                   f"{found.loc[metric, 'cases']:,} cases"}
-        for metric in text.MAIN if metric in found.index
-    ]  # fmt: skip
+        {
+            "title": f"{metric}, held out",
+            "value": text.percent(found.loc[metric, "mape"]),
+            "unit": "% MAPE",
+            "detail": f"median {text.percent(found.loc[metric, 'median'])} %, "
+            f"bias {text.percent(found.loc[metric, 'bias'], signed=True)} %, "
+            f"{found.loc[metric, 'cases']:,} cases",
+        }
+        for metric in text.MAIN
+        if metric in found.index
+    ]
 
 
 def scatters(errors: pandas.DataFrame) -> list[Figure]:
@@ -68,25 +78,38 @@ def scatters(errors: pandas.DataFrame) -> list[Figure]:
         axis = Axis(is_log=True, low=float(both.min()), high=float(both.max()))
         ends = axis.place(np.array([axis.low, axis.high]))
         data: list[dict[str, Any]] = [
-            _line(ends, ends + shift, dash) for shift, dash in ((0, "solid"), (np.log10(1 + BAND), "dot"), (np.log10(1 - BAND), "dot"))
+            _line(ends, ends + shift, dash)
+            for shift, dash in ((0, "solid"), (np.log10(1 + BAND), "dot"), (np.log10(1 - BAND), "dot"))
         ]
         for family, group in points.groupby("family"):
-            data.append({
-                "type": "scatter", "mode": "markers", "name": family,
-                "x": rounded(axis.place(group["published"].to_numpy()), 5), "y": rounded(axis.place(group["simulated"].to_numpy()), 5),
-                "marker": {"color": colours[family], "symbol": symbols[family], "size": 6, "opacity": 0.65},
-                "text": [_hover(row, as_text) for row in group.to_dict("records")],
-                "hovertemplate": "%{text}<extra>" + family + "</extra>",
-            })  # fmt: skip
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": family,
+                    "x": rounded(axis.place(group["published"].to_numpy()), 5),
+                    "y": rounded(axis.place(group["simulated"].to_numpy()), 5),
+                    "marker": {"color": colours[family], "symbol": symbols[family], "size": 6, "opacity": 0.65},
+                    "text": [_hover(row, as_text) for row in group.to_dict("records")],
+                    "hovertemplate": "%{text}<extra>" + family + "</extra>",
+                }
+            )
         layout = {
             "xaxis": axis.layout(as_text, 6) | {"title": {"text": "published"}},
             "yaxis": axis.layout(as_text, 7) | {"title": {"text": "simulated"}},
             "margin": {"l": 74, "r": 12, "t": 8, "b": 48},
         }
         summary = statistics.errors_by(points, "metric").iloc[0]
-        caption = f"{summary['cases']:,} cases, MAPE {text.percent(summary['mape'])} %, bias {text.percent(summary['bias'], signed=True)} %."
-        legend = tuple((family + {"circle": "", "diamond-open": " (diamonds)", "x": " (crosses)"}[symbols[family]], colours[family], "")
-                       for family in sorted(set(points["family"])))  # fmt: skip
+        bias = text.percent(summary["bias"], signed=True)
+        caption = f"{summary['cases']:,} cases, MAPE {text.percent(summary['mape'])} %, bias {bias} %."
+        legend = tuple(
+            (
+                family + {"circle": "", "diamond-open": " (diamonds)", "x": " (crosses)"}[symbols[family]],
+                colours[family],
+                "",
+            )
+            for family in sorted(set(points["family"]))
+        )
         label = f"Scatter plot of {metric}, simulated against published: {caption}"
         figures.append(Figure(f"scatter_{number}", metric, caption, label, 380, data, layout, legend))
     return figures
@@ -97,8 +120,14 @@ def _as_text(unit: str) -> Callable[[float], str]:
 
 
 def _line(x: np.ndarray, y: np.ndarray, dash: str) -> dict[str, Any]:
-    return {"type": "scatter", "mode": "lines", "x": rounded(x, 5), "y": rounded(y, 5), "hoverinfo": "skip",
-            "line": {"color": "$c-grey", "width": 1.25, "dash": dash}}  # fmt: skip
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": rounded(x, 5),
+        "y": rounded(y, 5),
+        "hoverinfo": "skip",
+        "line": {"color": "$c-grey", "width": 1.25, "dash": dash},
+    }
 
 
 def _hover(row: dict[str, Any], as_text: Callable[[float], str]) -> str:
@@ -114,19 +143,60 @@ def tables(outcomes: Sequence[Outcome], errors: pandas.DataFrame) -> list[dict[s
     figures = ("cases", "MAPE %", "median %", "p90 %", "bias %")
 
     def of(*columns: str) -> list[tuple[str, ...]]:
-        return [(*(str(row[c]) for c in columns), f"{row['cases']:,}", *(text.percent(row[k]) for k in ("mape", "median", "p90")),
-                 text.percent(row["bias"], signed=True)) for row in statistics.errors_by(errors, *columns).to_dict("records")]  # fmt: skip
+        return [
+            (
+                *(str(row[c]) for c in columns),
+                f"{row['cases']:,}",
+                *(text.percent(row[k]) for k in ("mape", "median", "p90")),
+                text.percent(row["bias"], signed=True),
+            )
+            for row in statistics.errors_by(errors, *columns).to_dict("records")
+        ]
 
     found = [{"title": "All cases", "header": ("metric", *figures), "rows": of("metric"), "text": 1}]
-    found.append({"title": "Fit half and held-out half", "header": ("metric", "half", *figures), "rows": of("metric", "half"), "text": 2})
+    found.append(
+        {
+            "title": "Fit half and held-out half",
+            "header": ("metric", "half", *figures),
+            "rows": of("metric", "half"),
+            "text": 2,
+        }
+    )
     for column in ("engine", "model", "parallelism", "phase", "family", "quality"):
-        found.append({"title": f"By {column}", "header": ("metric", column, *figures), "rows": of("metric", column), "text": 2})
+        found.append(
+            {"title": f"By {column}", "header": ("metric", column, *figures), "rows": of("metric", column), "text": 2}
+        )
     nested = ("metric", "engine", "model", "parallelism", "phase")
-    found.append({"title": "By engine, model, parallelism and phase", "header": (*nested, *figures), "rows": of(*nested), "text": 5})
-    found.append({"title": "Order of parallelisms under equal load", "text": 2,
-                  "header": ("equal", "ranked by", "groups", "pairs", "Kendall tau", "best found %"), "rows": text.ranking_rows(outcomes)})
-    found.append({"title": f"Published values inside the {100 * calibration.LEVEL:.0f} % intervals", "text": 2,
-                  "header": ("half", "metric", "values", "inside %", "median high / low"), "rows": text.covered_rows(errors)})
-    found.append({"title": "Basis of simulated time, mean share in %", "text": 2,
-                  "header": ("engine", "GPU", "cases", *text.BASES), "rows": text.basis_rows(outcomes)})  # fmt: skip
+    found.append(
+        {
+            "title": "By engine, model, parallelism and phase",
+            "header": (*nested, *figures),
+            "rows": of(*nested),
+            "text": 5,
+        }
+    )
+    found.append(
+        {
+            "title": "Order of parallelisms under equal load",
+            "text": 2,
+            "header": ("equal", "ranked by", "groups", "pairs", "Kendall tau", "best found %"),
+            "rows": text.ranking_rows(outcomes),
+        }
+    )
+    found.append(
+        {
+            "title": f"Published values inside the {100 * calibration.LEVEL:.0f} % intervals",
+            "text": 2,
+            "header": ("half", "metric", "values", "inside %", "median high / low"),
+            "rows": text.covered_rows(errors),
+        }
+    )
+    found.append(
+        {
+            "title": "Basis of simulated time, mean share in %",
+            "text": 2,
+            "header": ("engine", "GPU", "cases", *text.BASES),
+            "rows": text.basis_rows(outcomes),
+        }
+    )
     return found

@@ -1,7 +1,7 @@
 """The few numbers of an engine profile that published measurements may set, and their candidate values.
 
 Each stands for one physical cost of every model and machine; none is per case or per model. Key paths are
-those of scenarios/engines/<profile>.yaml; a profile that lacks a key is not asked for it.
+those of scenarios/engines/<profile>.yaml.
 """
 
 CANDIDATES: dict[str, tuple[str, ...]] = {

@@ -7,6 +7,9 @@ import re
 from .cases import Case
 from .rules import MACHINES, MODELS, settings
 
+FORMATS = ("weights", "expert_weights", "activations", "kv_cache")
+LIMITS = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "max_model_len",
+          "stream_interval")  # fmt: skip
 DEFAULT_QUEUED = 1000  # requests of an "all queued" run whose source does not say how many
 PROMPTS_PER_CLIENT = 10  # of a closed loop: InferenceX and the vLLM runs say 10 x C, others do not say
 
@@ -30,16 +33,10 @@ def scenario_text(case: Case) -> str:
     if not fields["weights_dtype"]:
         raise CannotSimulate("weight format not stated")
     prompt, output = _tokens(fields, "isl"), _tokens(fields, "osl")
-    if fields["load_kind"] == "static_batch":
-        fields["prefill_of_batch"] = str(prompt * _clients(fields))
-    if fields["load_kind"] == "closed_loop":
-        fields["generated_tokens"] = str(prompt + _clients(fields) + 1500)
-        fields["one_fewer"] = str(max(1, _clients(fields) - 1))
     found = settings(fields)
     if "provider" not in found:
         raise CannotSimulate(f"no kernel tables for engine {fields['engine']}")
-    formats = "".join(f", {key}: {found[key]}" for key in ("weights", "expert_weights", "activations", "kv_cache") if key in found)
-    limits = "".join(f", {key}: {found[key]}" for key in ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"))
+    formats, limits = ("".join(f", {key}: {found[key]}" for key in keys if key in found) for keys in (FORMATS, LIMITS))
     return (
         f"question: What does the published case {case.case_id} measure?\n"
         f"model: {{config: {model}{formats}}}\n"
@@ -54,7 +51,9 @@ def scenario_text(case: Case) -> str:
 
 def _tokens(fields: dict[str, str], column: str) -> int:
     if not re.fullmatch(r"[1-9]\d*", fields[column]):
-        raise CannotSimulate("lengths are those of a data set" if "dataset" in fields[column] else "lengths not stated as numbers")
+        raise CannotSimulate(
+            "lengths are those of a data set" if "dataset" in fields[column] else "lengths not stated as numbers"
+        )
     return int(fields[column])
 
 
@@ -102,12 +101,15 @@ def _workload(case: Case, prompt: str, output: str) -> str:
     kind = fields["load_kind"]
     if kind == "closed_loop":
         clients = _clients(fields)
-        return f"{{closed_loop: {{concurrency: {clients}, num_requests: {num_requests(fields, PROMPTS_PER_CLIENT * clients)}, {lengths}}}}}"
-    if kind in ("static_batch", "all_at_once"):
-        queued = _clients(fields) if kind == "static_batch" else num_requests(fields, DEFAULT_QUEUED)
-        return f"{{closed_loop: {{concurrency: {queued}, num_requests: {queued}, {lengths}}}}}"
+        count = num_requests(fields, PROMPTS_PER_CLIENT * clients)
+        return f"{{closed_loop: {{concurrency: {clients}, num_requests: {count}, {lengths}}}}}"
+    if kind == "static_batch":
+        return f"{{static_batch: {{batch: {_clients(fields)}, {lengths}}}}}"
+    if kind == "all_at_once":
+        return f"{{offline: {{num_requests: {num_requests(fields, DEFAULT_QUEUED)}, {lengths}}}}}"
     if kind == "poisson":
-        return f"{{poisson: {{requests_per_s: {fields['load_value']}, num_requests: {num_requests(fields, DEFAULT_QUEUED)}, {lengths}}}}}"
+        count = num_requests(fields, DEFAULT_QUEUED)
+        return f"{{poisson: {{requests_per_s: {fields['load_value']}, num_requests: {count}, {lengths}}}}}"
     raise CannotSimulate("load not stated")
 
 
@@ -118,5 +120,7 @@ def num_requests(fields: dict[str, str], default: int) -> int:
     for count, lengths in re.findall(r"(\d+)(?: reqs)? \(([\d/, ]+)\)", fields["notes"]):
         if wanted in re.split(r", ?", lengths):
             return int(count)
-    stated = re.search(r"(?<![\dx.])\b(\d+) (?:requests|prompts)\b", f"{fields['batch_or_concurrency']}; {fields['notes']}")
+    stated = re.search(
+        r"(?<![\dx.])\b(\d+) (?:requests|prompts)\b", f"{fields['batch_or_concurrency']}; {fields['notes']}"
+    )
     return int(stated[1]) if stated else default

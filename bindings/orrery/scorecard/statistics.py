@@ -51,8 +51,13 @@ def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
 def parallelism(outcome: Outcome) -> str:
     """Such as "TP4 EP4" or "TP8"; one GPU is "TP1"."""
     case = outcome.case
-    ways = (("TP", case.whole("tp", 1)), ("PP", case.whole("pp", 1)), ("DP", case.whole("attention_dp", 1)),
-            ("EP", case.whole("moe_ep", 1)), ("x", case.whole("replicas", 1)))  # fmt: skip
+    ways = (
+        ("TP", case.whole("tp", 1)),
+        ("PP", case.whole("pp", 1)),
+        ("DP", case.whole("attention_dp", 1)),
+        ("EP", case.whole("moe_ep", 1)),
+        ("x", case.whole("replicas", 1)),
+    )
     return " ".join(f"{name}{count}" for name, count in ways if count > 1) or "TP1"
 
 
@@ -60,13 +65,15 @@ def errors_by(errors: pandas.DataFrame, *columns: str) -> pandas.DataFrame:
     """Number of cases, mean (MAPE), median and 90th percentile of the absolute error, and mean signed error."""
     magnitude = errors.assign(magnitude=errors["error"].abs())
     groups = magnitude.groupby(list(columns), sort=True)
-    return pandas.DataFrame({
-        "cases": groups.size(),
-        "mape": groups["magnitude"].mean(),
-        "median": groups["magnitude"].median(),
-        "p90": groups["magnitude"].quantile(0.9),
-        "bias": groups["error"].mean(),
-    }).reset_index()  # fmt: skip
+    return pandas.DataFrame(
+        {
+            "cases": groups.size(),
+            "mape": groups["magnitude"].mean(),
+            "median": groups["magnitude"].median(),
+            "p90": groups["magnitude"].quantile(0.9),
+            "bias": groups["error"].mean(),
+        }
+    ).reset_index()
 
 
 def rankings(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
@@ -93,10 +100,10 @@ def _load_key(outcome: Outcome, load: str) -> tuple[object, ...]:
     fields = outcome.case.fields
     clients = float(fields["load_value"])
     names = ("family", "model", "weights_dtype", "gpu_key", "engine", "engine_version", "isl", "osl", "lengths")
-    return (*(fields[name] for name in names), clients / (_gpus(outcome) if load.endswith("GPU") else 1))
+    return (*(fields[name] for name in names), clients / (num_gpus(outcome) if load.endswith("GPU") else 1))
 
 
-def _gpus(outcome: Outcome) -> int:
+def num_gpus(outcome: Outcome) -> int:
     case = outcome.case
     return case.whole("tp", 1) * case.whole("pp", 1) * case.whole("attention_dp", 1) * case.whole("replicas", 1)
 
@@ -110,7 +117,7 @@ def _ranked(outcome: Outcome, measure: str) -> Pair | None:
     if measure == "TPOT":
         return tpot.published, tpot.simulated
     output, clients = int(outcome.case.fields["osl"]), float(outcome.case.fields["load_value"])
-    tokens = clients * output / _gpus(outcome)
+    tokens = clients * output / num_gpus(outcome)
     published = tokens / (ttft.published + (output - 1) * tpot.published)
     return published, tokens / (ttft.simulated + (output - 1) * tpot.simulated)
 
@@ -126,8 +133,12 @@ def _kendall(groups: Sequence[Sequence[Pair]], *, lowest: bool) -> dict[str, flo
                 agree += (a - b) * (x - y) > 0
                 disagree += (a - b) * (x - y) <= 0
     pairs = agree + disagree
-    return {"groups": len(groups), "pairs": pairs, "tau": (agree - disagree) / pairs if pairs else math.nan,
-            "best_found": best / len(groups) if groups else math.nan}  # fmt: skip
+    return {
+        "groups": len(groups),
+        "pairs": pairs,
+        "tau": (agree - disagree) / pairs if pairs else math.nan,
+        "best_found": best / len(groups) if groups else math.nan,
+    }
 
 
 def _differ(a: float, b: float) -> bool:

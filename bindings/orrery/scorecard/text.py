@@ -23,21 +23,42 @@ def render(outcomes: Sequence[Outcome]) -> str:
     parts = [coverage(outcomes)]
     if not errors.empty:
         parts += ["Errors of all cases\n" + full_table(statistics.errors_by(errors, "metric"), "metric")]
-        parts += [grouped(errors, column) for column in ("engine", "model", "parallelism", "phase", "family", "quality", "half")]
         parts += [
-            _titled(f"Published values inside the {100 * calibration.LEVEL:.0f} % intervals around simulated ones",
-                    ("half", "metric", "values", "inside %", "median high / low"), covered_rows(errors), 2),
-            _titled("Basis of simulated time, mean share in %", ("engine", "GPU", "cases", *BASES), basis_rows(outcomes), 2),
-            _titled("Order of parallelisms under equal load",
-                    ("equal", "ranked by", "groups", "pairs", "Kendall tau", "best found %"), ranking_rows(outcomes), 2),
+            grouped(errors, column)
+            for column in ("engine", "model", "parallelism", "phase", "family", "quality", "half")
+        ]
+        parts += [
+            _titled(
+                f"Published values inside the {100 * calibration.LEVEL:.0f} % intervals around simulated ones",
+                ("half", "metric", "values", "inside %", "median high / low"),
+                covered_rows(errors),
+                2,
+            ),
+            _titled(
+                "Basis of simulated time, mean share in %", ("engine", "GPU", "cases", *BASES), basis_rows(outcomes), 2
+            ),
+            _titled(
+                "Order of parallelisms under equal load",
+                ("equal", "ranked by", "groups", "pairs", "Kendall tau", "best found %"),
+                ranking_rows(outcomes),
+                2,
+            ),
             worst(outcomes),
-        ]  # fmt: skip
-    parts += [_titled("Cases that cannot be simulated, by reason", ("cases", "reason"), reasons(outcomes), 0, right=(0,))]
+        ]
+    parts += [
+        _titled("Cases that cannot be simulated, by reason", ("cases", "reason"), reasons(outcomes), 0, right=(0,))
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _titled(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], num_text: int, *,
-            right: Collection[int] | None = None) -> str:  # fmt: skip
+def _titled(
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    num_text: int,
+    *,
+    right: Collection[int] | None = None,
+) -> str:
     """A table under its title, columns from `num_text` on flush right; nothing without rows."""
     columns = range(num_text, len(header)) if right is None else right
     return f"{title}\n{aligned(header, rows, right=columns)}" if rows else ""
@@ -49,22 +70,30 @@ def coverage(outcomes: Sequence[Outcome]) -> str:
     covered = sum(not outcome.reason for outcome in wanted)
     share = f" ({100 * covered / len(wanted):.1f} %)" if wanted else ""
     return (
-        f"{len(done):,} of {len(outcomes):,} cases simulated, {sum(len(o.comparisons) for o in done):,} metrics compared\n"
+        f"{len(done):,} of {len(outcomes):,} cases simulated, "
+        f"{sum(len(o.comparisons) for o in done):,} metrics compared\n"
         f"structured cases on {', '.join(COVERED_GPUS)}: {covered:,} of {len(wanted):,}{share}"
     )
 
 
 def percent(value: float, *, signed: bool = False) -> str:
-    return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
+    rounded = round(100 * value, 1) + 0.0  # no "-0.0"
+    return f"{rounded:+.1f}" if signed else f"{rounded:.1f}"
 
 
 def full_table(table: pandas.DataFrame, *names: str) -> str:
     """Number of cases and the four error figures in percent, behind the grouping columns."""
     rows = [
-        (*(str(row[name]) for name in names), f"{row['cases']:,}", percent(row["mape"]), percent(row["median"]),
-         percent(row["p90"]), percent(row["bias"], signed=True))
+        (
+            *(str(row[name]) for name in names),
+            f"{row['cases']:,}",
+            percent(row["mape"]),
+            percent(row["median"]),
+            percent(row["p90"]),
+            percent(row["bias"], signed=True),
+        )
         for row in table.to_dict("records")
-    ]  # fmt: skip
+    ]
     columns = range(len(names), len(names) + 5)
     return aligned((*names, "cases", "MAPE %", "median %", "p90 %", "bias %"), rows, right=columns)
 
@@ -111,7 +140,14 @@ def covered_rows(errors: pandas.DataFrame) -> list[tuple[str, ...]]:
 
 def ranking_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     return [
-        (row["load"], row["measure"], f"{row['groups']:,}", f"{row['pairs']:,}", f"{row['tau']:.3f}", percent(row["best_found"]))
+        (
+            row["load"],
+            row["measure"],
+            f"{row['groups']:,}",
+            f"{row['pairs']:,}",
+            f"{row['tau']:.3f}",
+            percent(row["best_found"]),
+        )
         for row in statistics.rankings(outcomes).to_dict("records")
         if row["pairs"]
     ]
@@ -121,18 +157,23 @@ def number(comparison: Comparison, value: float) -> str:
     return f"{1e3 * value:.4g} ms" if comparison.unit == "s" else f"{value:.4g}/s"
 
 
+def headline(finding: explain.Finding) -> str:
+    """What was simulated and published, and of which case."""
+    case, comparison = finding.outcome.case, finding.comparison
+    names = ("engine", "engine_version", "model", "gpu_key")
+    return (
+        f"{case.case_id}: {comparison.metric} {number(comparison, comparison.simulated)} simulated, "
+        f"{number(comparison, comparison.published)} published ({100 * comparison.error:+.0f} %); "
+        f"{' '.join(filter(None, (case.fields[name] for name in names)))} {statistics.parallelism(finding.outcome)}, "
+        f"{case.fields['isl']}/{case.fields['osl']}, {case.fields['load_kind']} {case.fields['load_value']}; "
+        f"worst of {finding.num_alike}"
+    )
+
+
 def worst(outcomes: Sequence[Outcome]) -> str:
     lines = ["Worst case of each family, engine, model, GPU and metric"]
     for finding in explain.worst(outcomes):
-        case, comparison = finding.outcome.case, finding.comparison
-        fields = case.fields
-        lines.append(
-            f"{case.case_id}: {comparison.metric} {number(comparison, comparison.simulated)} simulated, "
-            f"{number(comparison, comparison.published)} published ({100 * comparison.error:+.0f} %); {fields['engine']} "
-            f"{fields['engine_version']}, {fields['model']}, {fields['gpu_key']}, {statistics.parallelism(finding.outcome)}, "
-            f"{fields['isl']}/{fields['osl']}, {fields['load_kind']} {fields['load_value']}; worst of {finding.num_alike}"
-        )
-        lines += [f"    {sentence}" for sentence in finding.sentences]
+        lines += [headline(finding), *(f"    {sentence}" for sentence in finding.sentences)]
     return "\n".join(lines)
 
 

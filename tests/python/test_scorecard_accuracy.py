@@ -1,0 +1,52 @@
+"""The comparison with published measurements must not get worse: a fixed sample of every family."""
+
+import hashlib
+import pathlib
+
+import pytest
+from orrery.scorecard import calibration, cases, outcomes, statistics
+
+SHIPPED = pathlib.Path(__file__).resolve().parents[2] / "data" / "serving" / "published_serving.csv"
+PER_GROUP = 5  # of each family and engine
+# MAPE found at this revision, times 1.15: room for changes that trade one case for another.
+BOUNDS = {
+    "TPOT": 0.0,
+}
+
+
+@pytest.fixture(scope="module")
+def sample():
+    """The first structured cases of each family and engine on H100 and H200, by SHA-256 of their ids."""
+    groups = {}
+    for case in sorted(cases.read_cases(SHIPPED), key=lambda case: hashlib.sha256(case.case_id.encode()).digest()):
+        if case.fields["structured"] == "yes" and case.fields["gpu_key"] in ("h100", "h200"):
+            groups.setdefault((case.family, case.fields["engine"]), []).append(case)
+    chosen = [case for group in sorted(groups) for case in groups[group][:PER_GROUP]]
+    return outcomes.compare(chosen, threads=2)
+
+
+def test_every_family_is_in_the_sample_and_simulated(sample):
+    assert {o.case.family for o in sample} == {
+        "IXPOS",
+        "SILGA",
+        "SILIX",
+        "SPLITWISE",
+        "TRT017",
+        "TRT08",
+        "TRT09",
+        "TRT10",
+        "TRT12",
+    }
+    assert [(o.case.case_id, o.reason) for o in sample if o.reason] == []
+
+
+@pytest.mark.parametrize("metric", BOUNDS)
+def test_the_error_does_not_grow(sample, metric):
+    errors = statistics.errors_by(statistics.table(sample), "metric").set_index("metric")
+    assert errors.loc[metric, "mape"] < BOUNDS[metric]
+
+
+def test_most_published_values_lie_in_the_intervals(sample):
+    # 80 % are meant to. With about 100 values of 60 cases two standard errors are 11 %.
+    found = calibration.coverage(statistics.table(sample).assign(half="sample")).set_index("metric")
+    assert 0.65 < found.loc["all", "inside"]

@@ -1,0 +1,168 @@
+"""What the scorecard makes of good, bad and unsupported rows: errors name file, line and column, reasons are listed."""
+
+import pytest
+import scorecard_rows
+from orrery.scorecard import cases, outcomes, rules, scenarios
+
+
+def read(tmp_path, *rows):
+    return cases.read_cases(scorecard_rows.write(tmp_path / "cases.csv", rows))
+
+
+def reason_of(tmp_path, **cells):
+    (outcome,) = outcomes.compare(read(tmp_path, scorecard_rows.row(**cells)), threads=1)
+    return outcome.reason
+
+
+def settings_of(tmp_path, **cells):
+    (case,) = read(tmp_path, scorecard_rows.row(**cells))
+    return rules.settings(case.fields)
+
+
+def test_rows_of_one_case_id_become_one_case(tmp_path):
+    found = read(
+        tmp_path,
+        scorecard_rows.row(),
+        scorecard_rows.row(id="MADE-2", metric="tpot", value="5"),
+        scorecard_rows.row(id="MADE-3", case_id="other"),
+    )
+    assert [(case.case_id, case.line, len(case.measurements)) for case in found] == [("good", 2, 2), ("other", 4, 1)]
+    assert found[0].family == "MADE"
+
+
+def test_repeated_measurements_of_a_case_count_by_their_mean(tmp_path):
+    (case,) = read(tmp_path, scorecard_rows.row(value="20"), scorecard_rows.row(id="MADE-2", value="30"))
+    assert case.measurements == (cases.Measurement("ttft", 25.0, "ms"),)
+
+
+def test_a_missing_column_is_an_error_with_its_name(tmp_path):
+    path = scorecard_rows.write(
+        tmp_path / "cases.csv", [scorecard_rows.row()], [c for c in cases.COLUMNS if c != "gpu_key"]
+    )
+    with pytest.raises(ValueError, match=r"cases\.csv:1: missing column 'gpu_key'"):
+        cases.read_cases(path)
+
+
+def test_a_row_with_too_few_cells_is_an_error_with_its_line(tmp_path):
+    path = scorecard_rows.write(tmp_path / "cases.csv", [scorecard_rows.row()])
+    path.write_text(path.read_text(encoding="utf-8") + "MADE-2,somewhere\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"cases\.csv:3: found fewer cells than columns"):
+        cases.read_cases(path)
+
+
+def test_a_row_without_case_id_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"cases\.csv:2: column 'case_id' is empty"):
+        read(tmp_path, scorecard_rows.row(case_id=""))
+
+
+def test_a_file_that_is_no_text_is_an_error(tmp_path):
+    path = tmp_path / "cases.csv"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match=r"cases\.csv"):
+        cases.read_cases(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("tp", "eight"),
+        ("tp", "0"),
+        ("tp", "-8"),
+        ("moe_ep", "1.5"),
+        ("value", "20-22"),
+        ("value", "-3"),
+        ("value", "nan"),
+        ("load_value", "many"),
+        ("load_value", "0"),
+    ],
+)
+def test_a_cell_that_is_no_number_lists_its_case_with_file_line_and_column(tmp_path, column, text):
+    reason = reason_of(tmp_path, **{column: text})
+    assert "cases.csv:2: column " + repr(column) in reason
+    assert repr(text) in reason
+
+
+def test_rows_that_disagree_about_their_case_list_it_with_both_lines(tmp_path):
+    outcome, other = outcomes.compare(
+        read(
+            tmp_path,
+            scorecard_rows.row(),
+            scorecard_rows.row(id="MADE-2", tp="2"),
+            scorecard_rows.row(id="MADE-3", case_id="b"),
+        ),
+        threads=1,
+    )
+    assert "cases.csv:3: column 'tp': found '2', but line 2 of the same case has '1'" in outcome.reason
+    assert other.reason == ""
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"engine": "lmdeploy"}, "no kernel tables for engine lmdeploy"),
+        ({"engine": ""}, "engine not stated"),
+        ({"gpu_key": "rtx4090"}, "no machine for GPU 'rtx4090'"),
+        ({"gpu_key": "h20", "tp": "16"}, "no machine with 16 GPUs"),
+        ({"model_file": "", "model": "Falcon 180B"}, "no model file for Falcon 180B"),
+        ({"model_file": "falcon-180b"}, "unknown model 'falcon-180b'"),
+        ({"layout": "pd"}, "layout pd"),
+        ({"tp": ""}, "parallelism not stated"),
+        ({"weights_dtype": ""}, "weight format not stated"),
+        ({"weights_dtype": "fp6"}, "fp6"),
+        ({"isl": "dataset"}, "lengths are those of a data set"),
+        ({"osl": "mean 290.1"}, "lengths not stated as numbers"),
+        ({"lengths": "zipf"}, "length distribution 'zipf'"),
+        ({"load_kind": ""}, "load not stated"),
+        ({"load_value": ""}, "closed_loop load without"),
+        ({"metric": "kv_transfer_time"}, "no simulated counterpart of kv_transfer_time"),
+        ({"metric": "ttft", "unit": "GB/s"}, "no simulated counterpart of ttft"),
+        ({"tp": "3"}, "placement"),
+        ({"tp": "4", "moe_tp": "2", "moe_ep": "4"}, "experts are on other GPUs"),
+    ],
+)
+def test_an_unsupported_case_is_listed_with_a_reason(tmp_path, cells, words):
+    reason = reason_of(tmp_path, **cells)
+    assert words in reason
+    assert str(tmp_path) not in reason
+
+
+def test_one_unsupported_metric_leaves_the_others_of_its_case(tmp_path):
+    rows = (scorecard_rows.row(), scorecard_rows.row(id="MADE-2", metric="goodput", unit="req/s"))
+    (outcome,) = outcomes.compare(read(tmp_path, *rows), threads=1)
+    assert [c.metric for c in outcome.comparisons] == ["TTFT"]
+    assert outcome.left_out == ("goodput",)
+
+
+def test_block_scaled_checkpoints_are_known_by_name(tmp_path):
+    found = settings_of(tmp_path, model_file="MiniMaxAI--MiniMax-M2.5", weights_dtype="fp8")
+    assert (found["weights"], found["activations"], found["kv_cache"]) == ("fp8_block", "fp8_block", "bf16")
+
+
+def test_experts_may_have_a_format_of_their_own(tmp_path):
+    found = settings_of(tmp_path, model_file="openai--gpt-oss-120b", weights_dtype="mxfp4")
+    assert (found["weights"], found["expert_weights"], found["activations"]) == ("bf16", "mxfp4", "bf16")
+
+
+def test_a_stated_kv_format_wins_over_every_rule(tmp_path):
+    assert settings_of(tmp_path, engine="trtllm", weights_dtype="fp8", kv_dtype="bf16")["kv_cache"] == "bf16"
+    assert settings_of(tmp_path, engine="trtllm", weights_dtype="fp8")["kv_cache"] == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("notes", "lengths", "expected"),
+    [
+        ("num_requests 30000 (128/128), 3000 (128/2048, 2048/128), 1500 (5000/500)", ("128", "128"), 30000),
+        ("num_requests 30000 (128/128), 3000 (128/2048, 2048/128), 1500 (5000/500)", ("2048", "128"), 3000),
+        ("3000 reqs (1024/1024), 1500 (8192/1024,1024/8192)", ("1024", "8192"), 1500),
+        ("v0.14 + backend, 500 requests, arrival QPS=2", ("467", "256"), 500),
+        ("client not stated", ("1", "1"), 77),
+    ],
+)
+def test_the_number_of_requests_is_read_from_the_notes(notes, lengths, expected):
+    fields = {"notes": notes, "isl": lengths[0], "osl": lengths[1], "batch_or_concurrency": ""}
+    assert scenarios.num_requests(fields, 77) == expected
+
+
+def test_every_rule_has_a_reason():
+    assert all(rule.reason for rule in rules.RULES)
+    assert all(reason for _, _, reason in rules.CORRECTIONS)
