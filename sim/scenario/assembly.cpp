@@ -11,6 +11,7 @@ namespace {
 
 std::vector<std::shared_ptr<const Provider>> load_providers(const Scenario& scenario) {
   std::vector<std::shared_ptr<const Provider>> loaded;
+  loaded.reserve(scenario.kernel_tables.size());
   for (const KernelDirectory& directory : scenario.kernel_tables) {
     loaded.push_back(shared_provider(directory.path));
   }
@@ -19,6 +20,7 @@ std::vector<std::shared_ptr<const Provider>> load_providers(const Scenario& scen
 
 std::vector<std::shared_ptr<const CollectiveTables>> load_collectives(const Scenario& scenario) {
   std::vector<std::shared_ptr<const CollectiveTables>> loaded;
+  loaded.reserve(scenario.collective_tables.size());
   for (const CollectiveDirectory& directory : scenario.collective_tables) {
     loaded.push_back(shared_collectives(directory.path));
   }
@@ -31,12 +33,14 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
                     std::span<const std::shared_ptr<const CollectiveTables>> collectives,
                     LaunchMode mode) {
   std::vector<KernelSource> kernels;
+  kernels.reserve(directories.size());
   for (std::size_t i = 0; i < directories.size(); ++i) {
     kernels.push_back({.provider = providers[i].get(),
                        .device = &directories[i].device,
                        .kinship = directories[i].kinship});
   }
   std::vector<CollectiveSource> curves;
+  curves.reserve(collectives.size());
   for (std::size_t i = 0; i < collectives.size(); ++i) {
     curves.push_back({.tables = collectives[i].get(),
                       .nvlink_rate = scenario.collective_tables[i].nvlink_rate,

@@ -94,23 +94,23 @@ void read_provider(const Reader& root, const std::filesystem::path& directory,
     return;
   }
   const Device& device = scenario.machine_spec.device;
-  std::filesystem::path own;
-  std::vector<std::string> known = usable_providers(topologies, device);
-  bool is_known = std::ranges::find(known, scenario.provider) != known.end();
+  std::vector<KernelDirectory>& tables = scenario.kernel_tables;
+  bool is_known = false;
   if (is_path(scenario.provider)) {
-    own = resolve_path(scenario.provider, directory, scenario.paths.root);
+    const auto own = resolve_path(scenario.provider, directory, scenario.paths.root);
+    const std::string name = own.filename().string();
     is_known = std::filesystem::is_directory(own);
+    tables = kernel_directories(topologies, name, device);
+    tables.insert(tables.begin(), {.path = own, .provider = name, .device = device});
+  } else {
+    tables = kernel_directories(topologies, scenario.provider, device);
+    is_known =
+        std::ranges::find(tables, scenario.provider, &KernelDirectory::provider) != tables.end();
   }
   if (!is_known) {
+    std::vector<std::string> known = usable_providers(topologies, device);
     known.emplace_back(kNoProvider);
     root.fail("provider", unknown_name("provider of " + device.name, scenario.provider, known));
-  }
-  scenario.kernel_tables = kernel_directories(
-      topologies, own.empty() ? scenario.provider : own.filename().string(), device);
-  if (!own.empty()) {
-    scenario.kernel_tables.insert(
-        scenario.kernel_tables.begin(),
-        {.path = own, .provider = own.filename().string(), .device = device});
   }
 }
 
