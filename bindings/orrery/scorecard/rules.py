@@ -44,6 +44,8 @@ class Rule:
     reason: str
 
 
+# Where SILGA's engines got their settings: it launches them by these rules when it checks its own predictions.
+AICONFIGURATOR = "AIConfigurator at 2b264ba, generator/rule_plugin/benchmark/*.rule"
 TRTLLM_TOKENS, TRTLLM_BATCH = 8192, 2048  # TensorRT-LLM's default max_num_tokens and max_batch_size
 
 # Cells that other statements of the same source contradict: (when, cells, reason).
@@ -93,8 +95,14 @@ RULES = (
     Rule("max_num_seqs", "{max_batch}", {"max_batch": ".+"}, "stated"),
     Rule("max_num_seqs", "{load_value}", {"family": "SILIX|IX832", "engine": "vllm"},
          "InferenceX sets max-num-seqs = C"),
+    Rule("max_num_seqs", "{load_value}", {"family": "SILGA", "load_value": ".+"},
+         f"{AICONFIGURATOR}: max_batch_size is the batch that the run is for"),
     Rule("max_num_seqs", "1024", {"engine": "vllm"}, "vLLM's default for an API server on 80 GB GPUs and larger"),
     Rule("max_num_batched_tokens", "{max_num_tokens}", {"max_num_tokens": ".+"}, "stated"),
+    Rule("max_num_batched_tokens", "{prompt_plus_1500}", {"family": "SILGA", "engine": "sglang"},
+         f"{AICONFIGURATOR}: max_prefill_tokens = isl + 1500"),
+    Rule("max_num_batched_tokens", "{batch_plus_prompt_plus_1500}", {"family": "SILGA"},
+         f"{AICONFIGURATOR}: max_num_tokens = max_batch_size + isl + 1500"),
     Rule("max_num_batched_tokens", "16384", {"family": "SILIX", "engine": "trtllm"}, "InferenceX sets max_num_tokens"),
     Rule("max_num_batched_tokens", "{whole_prompt}", {"engine": "trtllm"},
          "default 8192; without chunked prefill a step must hold the longest prompt beside a full batch of decodes"),
@@ -131,6 +139,8 @@ def _derived(fields: Mapping[str, str]) -> dict[str, str]:
     lengths = [int(fields[name]) if fields[name].isdecimal() else 0 for name in ("isl", "osl")]
     return {
         "longest": str(sum(lengths)),  # tokens of a finished sequence
+        "prompt_plus_1500": str(lengths[0] + 1500),
+        "batch_plus_prompt_plus_1500": str(int(float(fields["load_value"] or 0)) + lengths[0] + 1500),
         "whole_prompt": str(max(TRTLLM_TOKENS, lengths[0] + TRTLLM_BATCH)),
     }
 
