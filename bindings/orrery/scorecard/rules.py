@@ -61,9 +61,10 @@ RULES = (
     Rule("provider", "sglang-0.5.14", {"engine": "sglang"}, "the engine's own kernels, newest tables"),
     Rule("profile", "vllm_sync", {"engine": "vllm", "engine_version": r"0\.(\d|1[0-3])(\..*)?"},
          "asynchronous scheduling is on by default from vLLM 0.14 on"),
-    Rule("profile", "vllm_sync", {"family": "SPLITWISE"}, "vLLM of 2023 (Splitwise, ISCA 2024)"),
+    Rule("profile", "vllm_eager", {"family": "SPLITWISE"}, "vLLM of 2023 (Splitwise, ISCA 2024), before its CUDA graphs"),
     Rule("profile", "vllm", {"engine": "vllm"},
          "0.14 or later, or InferenceX without a version, which sets --async-scheduling"),
+    Rule("profile", "sglang_mixed", {"family": "SILGA", "engine": "sglang"}, f"{AICONFIGURATOR}: enable_mixed_chunk = true"),
     Rule("profile", "{engine}", {"engine": "trtllm|sglang"}, "the engine's profile"),
     # Formats
     Rule("weights", "fp8_block", {"model_file": ".*(MiniMax-M2.5|DeepSeek-V3|DeepSeek-R1).*", "weights_dtype": "fp8"},
