@@ -128,6 +128,9 @@ struct SourceUse {
 struct CostOptions {
   LaunchMode launch_mode = LaunchMode::kGraph;
   HostCosts host;
+  // Time of a kernel in a step of the engine against its time alone, as tables have it: other
+  // clocks under power, caches that others used, gaps.
+  double kernel_time = 1;
   // "" best of NCCL and the engine's own, "nccl", "custom": the engine's own.
   std::string all_reduce_implementation;
   std::string custom_all_reduce = "custom_vllm";  // the engine's own, as the tables name it

@@ -235,7 +235,8 @@ Estimate CostModel::kernel(const KernelOp& op) const {
   if (const std::optional<Estimate> known = impl_->cache.find(op)) {
     return *known;
   }
-  const Estimate estimate = impl_->compute(op);
+  Estimate estimate = impl_->compute(op);
+  estimate.time = estimate.time * impl_->options.kernel_time;
   impl_->cache.insert(op, estimate);
   return estimate;
 }

@@ -49,6 +49,7 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   CostOptions options;
   options.launch_mode = mode;
   options.host = scenario.engine_profile.host;
+  options.kernel_time = scenario.engine_profile.kernel_time[static_cast<std::size_t>(mode)];
   options.all_reduce_implementation = scenario.engine_profile.all_reduce_implementation;
   options.custom_all_reduce = scenario.engine_profile.custom_all_reduce;
   options.moe_distribution = to_text(scenario.expert_load);

@@ -77,6 +77,19 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   front_end.add_sources(profile.sources);
 }
 
+void read_kernel_time(const Reader& profile, std::map<std::string, std::string>& sources,
+                      std::array<double, 2>& kernel_time) {
+  Reader reader(profile.at("kernel_time"), "kernel_time", {"eager", "graph"});
+  std::map<std::string, std::string> own;
+  reader.collect_sources(&own);
+  for (std::size_t mode = 0; mode < kernel_time.size(); ++mode) {
+    kernel_time[mode] = reader.number(kLaunchModes[mode], 0.1, 10);
+  }
+  for (const auto& [key, source] : own) {
+    sources["kernel_time." + key] = source;
+  }
+}
+
 void read_scheduler(const Reader& reader, EngineProfile& profile) {
   EngineConfig& engine = profile.engine;
   const std::string_view policy =
@@ -103,13 +116,14 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
   const YamlNode root = read_extended(file, 0);
   Reader reader(
       root, "",
-      {"name", "extends", "host", "front_end", "async_scheduling", "scheduler_policy",
+      {"name", "extends", "host", "kernel_time", "front_end", "async_scheduling", "scheduler_policy",
        "kv_admission", "new_token_ratio", "max_num_seqs", "max_num_batched_tokens", "launch_mode",
        "graph_batch_sizes", "graph_memory", "communication_buffers", "mla_form", "all_reduce",
         "custom_all_reduce"});
   EngineProfile profile;
   profile.name = reader.text("name");
   read_times(reader, profile);
+  read_kernel_time(reader, profile.sources, profile.kernel_time);
   profile.launch_mode = static_cast<LaunchMode>(reader.choice("launch_mode", kLaunchModes));
   profile.graph_batch_sizes = reader.integers("graph_batch_sizes");
   const auto& sizes = profile.graph_batch_sizes;

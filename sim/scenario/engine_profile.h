@@ -5,6 +5,7 @@
 // scenarios/engines/<name>.yaml; each number has its source there. A profile that `extends` another
 // one states what differs.
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -21,6 +22,7 @@ namespace orrery {
 struct EngineProfile {
   std::string name;
   HostCosts host;
+  std::array<double, 2> kernel_time{1, 1};  // by LaunchMode, CostOptions::kernel_time
   // Host time of a step besides launches: base + per_sequence * (decodes + prefill chunks).
   Seconds scheduler_base;
   Seconds scheduler_per_sequence;

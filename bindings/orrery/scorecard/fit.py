@@ -24,13 +24,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..simulation import project_root
 from ..text_table import aligned
-from . import calibration, rules, statistics
+from . import calibration, rules, statistics, text
 from .cases import Case, read_cases, select
 from .metrics import METRICS as TABLE
+from .metrics import known
 from .outcomes import Outcome, compare
 from .parameters import CANDIDATES
 
-METRICS = ("TTFT", "TPOT")
+# Times to the first token and per token after it; online runs and static batches name them differently.
+METRICS = {"TTFT": ("TTFT", "prefill time"), "TPOT": ("TPOT", "decode time")}
 MAX_ROUNDS = 3
 Values = Mapping[str, str]
 
@@ -60,14 +62,13 @@ def value_of(directory: pathlib.Path, profile: str, path: str) -> str:
 
 
 def loss(outcomes: Sequence[Outcome]) -> float:
-    """Median of |log(simulated / published)| over TTFT plus the same over TPOT; infinite without either."""
-    return sum(_median(outcomes, metric) for metric in METRICS)
+    """Median of |log(simulated / published)| over TTFT, plus that over TPOT; infinite with neither."""
+    logs = [[abs(math.log1p(error)) for error in _errors_of(outcomes, metric)] for metric in METRICS]
+    return sum(stdlib_statistics.median(found) for found in logs if found) if any(logs) else math.inf
 
 
-def _median(outcomes: Sequence[Outcome], metric: str) -> float:
-    found = [o.simulated(metric) for o in outcomes]
-    errors = [abs(math.log(c.simulated / c.published)) for c in found if c]
-    return stdlib_statistics.median(errors) if errors else math.inf
+def _errors_of(outcomes: Sequence[Outcome], metric: str) -> list[float]:
+    return [c.error for outcome in outcomes for c in outcome.comparisons if c.metric in METRICS[metric]]
 
 
 def search(cases: Sequence[Case], start: Values, evaluate: Callable[[Values], Sequence[Outcome]]) -> dict[str, str]:
@@ -100,21 +101,22 @@ def _evaluator(
     return lambda values: evaluate(tuple(sorted(values.items())))
 
 
-def _has_metrics(case: Case) -> bool:
-    return any(m.metric in TABLE and TABLE[m.metric].label in METRICS for m in case.measurements)
+def _cases_of(engine: str, profile: str) -> list[Case]:
+    """Published cases that the rules give this profile and that state a time to the first token or per token."""
+    labels = {label for names in METRICS.values() for label in names}
+    every = select(read_cases(project_root() / "data" / "serving" / "published_serving.csv"), [f"engine={engine}"])
+    return [
+        case
+        for case in every
+        if rules.settings(case.fields).get("profile") == profile
+        and any(known(m.metric, m.unit) and TABLE[m.metric].label in labels for m in case.measurements)
+    ]
 
 
 def _fit_profile(engine: str, name: str, threads: int) -> None:
     directory = project_root() / "scenarios" / "engines"
     start = {path: value_of(directory, name, path) for path in CANDIDATES}
-    every = select(
-        read_cases(project_root() / "data/serving/published_serving.csv"), [f"engine={engine}", "load_kind=closed_loop"]
-    )
-    cases = [
-        case
-        for case in every
-        if rules.settings(case.fields).get("profile") == name and not case.problem and _has_metrics(case)
-    ]
+    cases = _cases_of(engine, name)
     with tempfile.TemporaryDirectory() as folder:
         for file in directory.glob("*.yaml"):  # a profile extends one that lies beside it
             shutil.copy(file, folder)
@@ -139,12 +141,9 @@ def _errors(outcomes: Sequence[Outcome], wanted: Callable[[Outcome], bool]) -> t
     chosen = [outcome for outcome in outcomes if not outcome.reason and wanted(outcome)]
     cells = [str(len(chosen)), f"{loss(chosen):.3f}"]
     for metric in METRICS:
-        errors = [c.error for c in (o.simulated(metric) for o in chosen) if c]
-        cells += (
-            [f"{100 * stdlib_statistics.fmean(map(abs, errors)):.1f}", f"{100 * stdlib_statistics.fmean(errors):+.1f}"]
-            if errors
-            else ["", ""]
-        )
+        errors = _errors_of(chosen, metric)
+        means = (stdlib_statistics.fmean(map(abs, errors)), stdlib_statistics.fmean(errors)) if errors else ()
+        cells += [text.percent(means[0]), text.percent(means[1], signed=True)] if means else ["", ""]
     return tuple(cells)
 
 

@@ -44,6 +44,8 @@ class Rule:
     reason: str
 
 
+# Where SILGA's engines got their settings: it launches them by these rules when it checks its own predictions.
+AICONFIGURATOR = "AIConfigurator at 2b264ba, generator/rule_plugin/benchmark/*.rule"
 TRTLLM_TOKENS, TRTLLM_BATCH = 8192, 2048  # TensorRT-LLM's default max_num_tokens and max_batch_size
 
 # Cells that other statements of the same source contradict: (when, cells, reason).
@@ -57,13 +59,12 @@ RULES = (
     Rule("provider", "vllm-0.24.0", {"engine": "vllm"}, "the engine's own kernels, newest tables"),
     Rule("provider", "trtllm-1.3.0rc20", {"engine": "trtllm"}, "the engine's own kernels, newest tables"),
     Rule("provider", "sglang-0.5.14", {"engine": "sglang"}, "the engine's own kernels, newest tables"),
-    Rule("profile", "sglang_mixed", {"family": "SILGA", "engine": "sglang"},
-         "AIConfigurator's generator (rule_plugin/sglang.rule) sets enable_mixed_chunk"),
     Rule("profile", "vllm_sync", {"engine": "vllm", "engine_version": r"0\.(\d|1[0-3])(\..*)?"},
          "asynchronous scheduling is on by default from vLLM 0.14 on"),
-    Rule("profile", "vllm_sync", {"family": "SPLITWISE"}, "vLLM of 2023 (Splitwise, ISCA 2024)"),
+    Rule("profile", "vllm_eager", {"family": "SPLITWISE"}, "vLLM of 2023 (Splitwise, ISCA 2024), before its CUDA graphs"),
     Rule("profile", "vllm", {"engine": "vllm"},
          "0.14 or later, or InferenceX without a version, which sets --async-scheduling"),
+    Rule("profile", "sglang_mixed", {"family": "SILGA", "engine": "sglang"}, f"{AICONFIGURATOR}: enable_mixed_chunk = true"),
     Rule("profile", "{engine}", {"engine": "trtllm|sglang"}, "the engine's profile"),
     # Formats
     Rule("weights", "fp8_block", {"model_file": ".*(MiniMax-M2.5|DeepSeek-V3|DeepSeek-R1).*", "weights_dtype": "fp8"},
@@ -96,12 +97,15 @@ RULES = (
     Rule("max_num_seqs", "{load_value}", {"family": "SILIX|IX832", "engine": "vllm"},
          "InferenceX sets max-num-seqs = C"),
     Rule("max_num_seqs", "{one_fewer}", {"family": "SILGA", "engine": "trtllm", "model_file": ".*Llama-3.1-8B"},
-         "TTFT grows with the output length by 0.9 of one C-th of a request's duration at every TP, length and C: one of C always waits"),
-    Rule("max_num_seqs", "{load_value}", {"family": "SILGA"}, "AIConfigurator's generator sends workers x max_batch_size at once"),
+         "TTFT grows with the output by 0.9 of one C-th of a request's duration at every TP, length and C: one of C waits"),
+    Rule("max_num_seqs", "{load_value}", {"family": "SILGA", "load_value": ".+"},
+         f"{AICONFIGURATOR}: max_batch_size is the batch that the run is for"),
     Rule("max_num_seqs", "1024", {"engine": "vllm"}, "vLLM's default for an API server on 80 GB GPUs and larger"),
     Rule("max_num_batched_tokens", "{max_num_tokens}", {"max_num_tokens": ".+"}, "stated"),
-    Rule("max_num_batched_tokens", "{generated_tokens}", {"family": "SILGA"},
-         "AIConfigurator's generator (rule_plugin/*.rule): max_num_tokens = max_batch_size + isl + 1500"),
+    Rule("max_num_batched_tokens", "{prompt_plus_1500}", {"family": "SILGA", "engine": "sglang"},
+         f"{AICONFIGURATOR}: max_prefill_tokens = isl + 1500"),
+    Rule("max_num_batched_tokens", "{batch_plus_prompt_plus_1500}", {"family": "SILGA"},
+         f"{AICONFIGURATOR}: max_num_tokens = max_batch_size + isl + 1500"),
     Rule("max_num_batched_tokens", "16384", {"family": "SILIX", "engine": "trtllm"}, "InferenceX sets max_num_tokens"),
     Rule("max_num_batched_tokens", "{whole_prompt}", {"engine": "trtllm"},
          "default 8192; without chunked prefill a step must hold the longest prompt beside a full batch of decodes"),
@@ -141,8 +145,9 @@ def _derived(fields: Mapping[str, str]) -> dict[str, str]:
     clients = int(fields["load_value"]) if fields["load_value"].isdecimal() else 1
     return {
         "longest": str(sum(lengths)),  # tokens of a finished sequence
-        "generated_tokens": str(lengths[0] + clients + 1500),
         "one_fewer": str(max(1, clients - 1)),
+        "prompt_plus_1500": str(lengths[0] + 1500),
+        "batch_plus_prompt_plus_1500": str(clients + lengths[0] + 1500),
         "whole_prompt": str(max(TRTLLM_TOKENS, lengths[0] + TRTLLM_BATCH)),
     }
 
