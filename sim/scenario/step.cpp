@@ -162,8 +162,8 @@ StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, con
   options.level = level;
   const std::vector<std::int64_t> sizes = graph_batch_sizes(scenario);
   const int dp = scenario.mesh.dp;
-  const bool is_graph = batch.prefill.empty() && !sizes.empty() &&
-                        (batch.num_decodes + dp - 1) / dp <= sizes.back();
+  const bool is_graph =
+      batch.prefill.empty() && !sizes.empty() && (batch.num_decodes + dp - 1) / dp <= sizes.back();
   const CostModel& cost = is_graph ? assembly.graph_cost() : assembly.eager_cost();
   result.timeline = at_key(scenario, "provider", [&] {
     return simulate(result.plan, assembly.machine(), cost, options);
