@@ -136,6 +136,7 @@ def _fit_profile(engine: str, name: str, threads: int) -> None:
         for file in directory.glob("*.yaml"):  # a profile extends one that lies beside it
             shutil.copy(file, folder)
         evaluate = _evaluator(cases, name, engine, pathlib.Path(folder), threads)
+        cases = [outcome.case for outcome in evaluate(start) if outcome.comparisons]
         fit = [case for case in cases if statistics.half(case.case_id) == "fit"]
         best = search(fit, start, evaluate)
         print(aligned(("parameter", "before", "fitted"), [(path, start[path], best[path]) for path in start]))
@@ -146,7 +147,8 @@ def _fit_profile(engine: str, name: str, threads: int) -> None:
         ]
         print("\n" + aligned(("values", "half", *_HEADER), rows, right=range(2, 8)))
         for column in ("model", "engine_version"):
-            print("\n" + _leave_one_out(column, cases, start, evaluate))
+            if len({case.fields[column] for case in cases}) > 1:
+                print("\n" + _leave_one_out(column, cases, start, evaluate))
 
 
 _HEADER = ("cases", "loss", "TTFT MAPE %", "bias %", "TPOT MAPE %", "bias %")
@@ -168,16 +170,9 @@ def _leave_one_out(
     """Errors on the cases of one value of `column`, with the parameters found without them."""
     rows = []
     for value in sorted({case.fields[column] for case in cases}):
-        others = [case for case in cases if case.fields[column] != value]
-        if others:
-            best = search(others, start, evaluate)
-            rows.append(
-                (
-                    value or "not stated",
-                    *_errors(evaluate(best), lambda o, v=value: o.case.fields[column] == v),
-                    ", ".join(best.values()),
-                )
-            )
+        best = search([case for case in cases if case.fields[column] != value], start, evaluate)
+        errors = _errors(evaluate(best), lambda o, v=value: o.case.fields[column] == v)
+        rows.append((value or "not stated", *errors, ", ".join(best.values())))
     return aligned((f"without {column}", *_HEADER, "fitted without it"), rows, right=range(1, 7))
 
 
