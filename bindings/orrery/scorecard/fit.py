@@ -3,9 +3,9 @@
     python -m orrery.scorecard.fit --engine vllm --profile vllm      # search, held-out and leave-one-out errors
     python -m orrery.scorecard.fit --intervals                       # data/serving/intervals.csv, profiles as they are
 
-The search goes through the parameters one by one, takes the candidate with the least loss, and starts again
-until nothing changes. Loss: median of |log(simulated / published)| over TTFT, plus that over TPOT, so neither
-metric and no single case decides. Nothing is written to scenarios/; the numbers are printed.
+The search goes through the parameters one by one, steps to the next candidate as long as the loss falls, and
+starts again until nothing changes. Loss: mean of |log(simulated / published)|, at most log 2 of each case, over TTFT, plus that
+over TPOT, so neither metric decides alone and no case of whatever is not modelled does. Nothing is written to scenarios/; the numbers are printed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from .parameters import CANDIDATES
 
 # Times to the first token and per token after it; online runs and static batches name them differently.
 METRICS = {"TTFT": ("TTFT", "prefill time"), "TPOT": ("TPOT", "decode time")}
+CAP = math.log(2)
 MAX_ROUNDS = 3
 Values = Mapping[str, str]
 
@@ -48,8 +49,8 @@ def extending(profile: str, values: Values) -> str:
     )
 
 
-def value_of(directory: pathlib.Path, profile: str, path: str) -> str:
-    """The value at "section.key" of a profile in `directory` or of one that it extends. Throws KeyError."""
+def value_of(directory: pathlib.Path, profile: str, path: str) -> str | None:
+    """The value at "section.key" of a profile in `directory` or of one that it extends; None where none has it."""
     text = (directory / f"{profile}.yaml").read_text(encoding="utf-8")
     section, _, key = path.partition(".")
     body = re.search(rf"^{re.escape(section)}:\n((?:[ #].*\n)*)", text, re.MULTILINE)
@@ -58,13 +59,13 @@ def value_of(directory: pathlib.Path, profile: str, path: str) -> str:
         return cell[1].strip()
     if base := re.search(r"^extends: (\S+)", text, re.MULTILINE):
         return value_of(directory, base[1], path)
-    raise KeyError(path)
+    return None
 
 
 def loss(outcomes: Sequence[Outcome]) -> float:
-    """Median of |log(simulated / published)| over TTFT, plus that over TPOT; infinite with neither."""
-    logs = [[abs(math.log1p(error)) for error in _errors_of(outcomes, metric)] for metric in METRICS]
-    return sum(stdlib_statistics.median(found) for found in logs if found) if any(logs) else math.inf
+    """Mean of |log(simulated / published)|, each at most CAP, over TTFT, plus that over TPOT; infinite with neither."""
+    logs = [[min(abs(math.log1p(error)), CAP) for error in _errors_of(outcomes, metric)] for metric in METRICS]
+    return sum(stdlib_statistics.fmean(found) for found in logs if found) if any(logs) else math.inf
 
 
 def _errors_of(outcomes: Sequence[Outcome], metric: str) -> list[float]:
@@ -72,20 +73,34 @@ def _errors_of(outcomes: Sequence[Outcome], metric: str) -> list[float]:
 
 
 def search(cases: Sequence[Case], start: Values, evaluate: Callable[[Values], Sequence[Outcome]]) -> dict[str, str]:
-    """Coordinate search over CANDIDATES from `start`. `evaluate` simulates all cases with given values."""
+    """Coordinate descent over CANDIDATES from `start`. `evaluate` simulates all cases with given values."""
     ids = {case.case_id for case in cases}
     best = dict(start)
     score = functools.cache(lambda items: loss([o for o in evaluate(dict(items)) if o.case.case_id in ids]))
     for _ in range(MAX_ROUNDS):
         before = dict(best)
         for path in start:
-            options = {
-                value: score(tuple(sorted((best | {path: value}).items()))) for value in (best[path], *CANDIDATES[path])
-            }
-            best[path] = min(options, key=lambda value: options[value])
+            options = {_number(value): value for value in (best[path], *CANDIDATES[path])}
+            ordered = [options[number] for number in sorted(options)]
+            best[path] = _descend(ordered, best[path], lambda v, p=path: score(tuple(sorted((best | {p: v}).items()))))
         if best == before:
             break
     return best
+
+
+def _descend(ordered: Sequence[str], current: str, score: Callable[[str], float]) -> str:
+    """Where steps to either side no longer lower the score."""
+    at = next(i for i, value in enumerate(ordered) if _number(value) == _number(current))
+    for step in (1, -1):
+        while 0 <= at + step < len(ordered) and score(ordered[at + step]) < score(ordered[at]):
+            at += step
+    return ordered[at]
+
+
+def _number(value: str) -> float:
+    """In seconds, or plain."""
+    number, _, unit = value.partition(" ")
+    return float(number) * {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
 
 
 def _evaluator(
@@ -115,12 +130,13 @@ def _cases_of(engine: str, profile: str) -> list[Case]:
 
 def _fit_profile(engine: str, name: str, threads: int) -> None:
     directory = project_root() / "scenarios" / "engines"
-    start = {path: value_of(directory, name, path) for path in CANDIDATES}
+    start = {path: value for path in CANDIDATES if (value := value_of(directory, name, path)) is not None}
     cases = _cases_of(engine, name)
     with tempfile.TemporaryDirectory() as folder:
         for file in directory.glob("*.yaml"):  # a profile extends one that lies beside it
             shutil.copy(file, folder)
         evaluate = _evaluator(cases, name, engine, pathlib.Path(folder), threads)
+        cases = [outcome.case for outcome in evaluate(start) if outcome.comparisons]
         fit = [case for case in cases if statistics.half(case.case_id) == "fit"]
         best = search(fit, start, evaluate)
         print(aligned(("parameter", "before", "fitted"), [(path, start[path], best[path]) for path in start]))
@@ -131,7 +147,8 @@ def _fit_profile(engine: str, name: str, threads: int) -> None:
         ]
         print("\n" + aligned(("values", "half", *_HEADER), rows, right=range(2, 8)))
         for column in ("model", "engine_version"):
-            print("\n" + _leave_one_out(column, cases, start, evaluate))
+            if len({case.fields[column] for case in cases}) > 1:
+                print("\n" + _leave_one_out(column, cases, start, evaluate))
 
 
 _HEADER = ("cases", "loss", "TTFT MAPE %", "bias %", "TPOT MAPE %", "bias %")
@@ -153,16 +170,9 @@ def _leave_one_out(
     """Errors on the cases of one value of `column`, with the parameters found without them."""
     rows = []
     for value in sorted({case.fields[column] for case in cases}):
-        others = [case for case in cases if case.fields[column] != value]
-        if others:
-            best = search(others, start, evaluate)
-            rows.append(
-                (
-                    value or "not stated",
-                    *_errors(evaluate(best), lambda o, v=value: o.case.fields[column] == v),
-                    ", ".join(best.values()),
-                )
-            )
+        best = search([case for case in cases if case.fields[column] != value], start, evaluate)
+        errors = _errors(evaluate(best), lambda o, v=value: o.case.fields[column] == v)
+        rows.append((value or "not stated", *errors, ", ".join(best.values())))
     return aligned((f"without {column}", *_HEADER, "fitted without it"), rows, right=range(1, 7))
 
 
