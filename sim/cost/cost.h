@@ -131,6 +131,7 @@ struct CostOptions {
   // Time of a kernel in a step of the engine against its time alone, as tables have it: other
   // clocks under power, caches that others used, gaps.
   double kernel_time = 1;
+  double moe_kernel_time = 1;  // the same of `moe` kernels
   // "" best of NCCL and the engine's own, "nccl", "custom": the engine's own.
   std::string all_reduce_implementation;
   std::string custom_all_reduce = "custom_vllm";  // the engine's own, as the tables name it

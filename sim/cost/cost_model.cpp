@@ -107,7 +107,8 @@ constexpr double kQuantizeBandwidth = 0.42;
 // What is left of a row at least when the quantising is taken out.
 constexpr double kLeastRemainder = 0.4;
 
-Seconds quantize_time(const Device& device, Seconds floor, std::int64_t rows, std::int64_t columns) {
+Seconds quantize_time(const Device& device, Seconds floor, std::int64_t rows,
+                      std::int64_t columns) {
   constexpr double kBytesPerElement = 3;  // bf16 in, fp8 out
   const Bytes moved(static_cast<double>(rows) * static_cast<double>(columns) * kBytesPerElement);
   return floor + moved / (device.hbm_bandwidth * kQuantizeBandwidth);
@@ -120,8 +121,7 @@ Seconds without_inclusions(const Provider::Tables& tables, const Device& device,
   if (held == nullptr || held->floor.value() == 0) {
     return measured;
   }
-  const Seconds quantize =
-      quantize_time(device, held->floor, dim(op.dims, "m"), dim(op.dims, "k"));
+  const Seconds quantize = quantize_time(device, held->floor, dim(op.dims, "m"), dim(op.dims, "k"));
   return std::max(measured - quantize, measured * kLeastRemainder);
 }
 
@@ -236,7 +236,9 @@ Estimate CostModel::kernel(const KernelOp& op) const {
     return *known;
   }
   Estimate estimate = impl_->compute(op);
-  estimate.time = estimate.time * impl_->options.kernel_time;
+  const CostOptions& options = impl_->options;
+  estimate.time =
+      estimate.time * (op.kernel == "moe" ? options.moe_kernel_time : options.kernel_time);
   impl_->cache.insert(op, estimate);
   return estimate;
 }

@@ -20,7 +20,8 @@ std::vector<Provider::Tables::Inclusion> read_inclusions(const std::filesystem::
   while (reader.next()) {
     for (const int column : {kernel, included}) {
       if (find_kernel_spec(reader.text(column)) == nullptr) {
-        reader.fail("found kernel '" + std::string(reader.text(column)) + "'; expected a known one");
+        reader.fail("found kernel '" + std::string(reader.text(column)) +
+                    "'; expected a known one");
       }
     }
     Provider::Tables::Inclusion inclusion{.kernel = std::string(reader.text(kernel)),

@@ -49,7 +49,10 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   CostOptions options;
   options.launch_mode = mode;
   options.host = scenario.engine_profile.host;
-  options.kernel_time = scenario.engine_profile.kernel_time[static_cast<std::size_t>(mode)];
+  const EngineProfile& profile = scenario.engine_profile;
+  const bool is_eager = mode == LaunchMode::kEager;
+  options.kernel_time = is_eager ? profile.kernel_time.eager : profile.kernel_time.graph;
+  options.moe_kernel_time = is_eager ? profile.kernel_time.eager_moe : profile.kernel_time.graph;
   options.all_reduce_implementation = scenario.engine_profile.all_reduce_implementation;
   options.custom_all_reduce = scenario.engine_profile.custom_all_reduce;
   options.moe_distribution = to_text(scenario.expert_load);

@@ -69,7 +69,8 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   profile.scheduler_base = host.at("scheduler_base");
   profile.scheduler_per_sequence = host.at("scheduler_per_sequence");
   host.add_sources(profile.sources);
-  const Times front_end(reader, "front_end", {"per_request", "per_prompt_token", "per_output_token", "stream_latency"});
+  const Times front_end(reader, "front_end",
+                        {"per_request", "per_prompt_token", "per_output_token", "stream_latency"});
   profile.front_end = {.per_request = front_end.at("per_request"),
                        .per_prompt_token = front_end.at("per_prompt_token"),
                        .per_output_token = front_end.at("per_output_token"),
@@ -77,16 +78,15 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   front_end.add_sources(profile.sources);
 }
 
-void read_kernel_time(const Reader& profile, std::map<std::string, std::string>& sources,
-                      std::array<double, 2>& kernel_time) {
-  Reader reader(profile.at("kernel_time"), "kernel_time", {"eager", "graph"});
+void read_kernel_times(const Reader& profile, EngineProfile& into) {
+  Reader reader(profile.at("kernel_time"), "kernel_time", {"eager", "eager_moe", "graph"});
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
-  for (std::size_t mode = 0; mode < kernel_time.size(); ++mode) {
-    kernel_time[mode] = reader.number(kLaunchModes[mode], 0.1, 10);
-  }
+  into.kernel_time = {.eager = reader.number("eager", 0.1, 10),
+                      .eager_moe = reader.number("eager_moe", 0.1, 10),
+                      .graph = reader.number("graph", 0.1, 10)};
   for (const auto& [key, source] : own) {
-    sources["kernel_time." + key] = source;
+    into.sources["kernel_time." + key] = source;
   }
 }
 
@@ -114,16 +114,15 @@ std::string_view to_text(MlaForm form) { return kMlaForms[static_cast<std::size_
 
 EngineProfile read_engine_profile(const std::filesystem::path& file) {
   const YamlNode root = read_extended(file, 0);
-  Reader reader(
-      root, "",
-      {"name", "extends", "host", "kernel_time", "front_end", "async_scheduling", "scheduler_policy",
-       "kv_admission", "new_token_ratio", "max_num_seqs", "max_num_batched_tokens", "launch_mode",
-       "graph_batch_sizes", "graph_memory", "communication_buffers", "mla_form", "all_reduce",
-        "custom_all_reduce"});
+  Reader reader(root, "",
+                {"name", "extends", "host", "kernel_time", "front_end", "async_scheduling",
+                 "scheduler_policy", "kv_admission", "new_token_ratio", "max_num_seqs",
+                 "max_num_batched_tokens", "launch_mode", "graph_batch_sizes", "graph_memory",
+                 "communication_buffers", "mla_form", "all_reduce", "custom_all_reduce"});
   EngineProfile profile;
   profile.name = reader.text("name");
   read_times(reader, profile);
-  read_kernel_time(reader, profile.sources, profile.kernel_time);
+  read_kernel_times(reader, profile);
   profile.launch_mode = static_cast<LaunchMode>(reader.choice("launch_mode", kLaunchModes));
   profile.graph_batch_sizes = reader.integers("graph_batch_sizes");
   const auto& sizes = profile.graph_batch_sizes;

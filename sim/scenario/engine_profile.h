@@ -5,7 +5,6 @@
 // scenarios/engines/<name>.yaml; each number has its source there. A profile that `extends` another
 // one states what differs.
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -19,10 +18,18 @@
 
 namespace orrery {
 
+// Time of kernels in steps of the engine against their times alone, by launch mode, MoE kernels
+// of eager steps apart: CostOptions::kernel_time.
+struct KernelTimes {
+  double eager = 1;
+  double eager_moe = 1;
+  double graph = 1;
+};
+
 struct EngineProfile {
   std::string name;
   HostCosts host;
-  std::array<double, 2> kernel_time{1, 1};  // by LaunchMode, CostOptions::kernel_time
+  KernelTimes kernel_time;
   // Host time of a step besides launches: base + per_sequence * (decodes + prefill chunks).
   Seconds scheduler_base;
   Seconds scheduler_per_sequence;

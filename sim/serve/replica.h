@@ -195,8 +195,8 @@ class Replica {
   Seconds front_end_free_;
   TokenStream stream_;
   std::priority_queue<FirstToken> first_tokens_;  // entries of preempted ones are stale
-  std::deque<Waiting> arriving_;  // in the front end; `known` is when they leave it
-  std::deque<Waiting> waiting_;   // preempted ones first
+  std::deque<Waiting> arriving_;                  // in the front end; `known` is when they leave it
+  std::deque<Waiting> waiting_;                   // preempted ones first
   std::unordered_map<std::int64_t, Preempted> preempted_;  // by request; never iterated
   std::vector<Sequence> slots_;
   std::vector<std::int64_t> free_slots_;

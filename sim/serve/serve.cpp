@@ -250,7 +250,7 @@ class EventLoop {
   ProgressCounter& progress_;
   bool is_closed_ = workload_.closed_loop_concurrency > 0;
   std::span<const std::int64_t> arrivals_;
-  std::size_t next_ = 0;       // into arrivals_
+  std::size_t next_ = 0;                                                      // into arrivals_
   std::priority_queue<Seconds, std::vector<Seconds>, std::greater<>> sends_;  // of a closed loop
   std::set<std::pair<Seconds, std::size_t>> events_;
   std::vector<Seconds> events_of_;  // of each replica, as in events_
@@ -272,8 +272,7 @@ void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& 
         }
         std::vector<std::unique_ptr<Replica>> alone;
         alone.push_back(std::move(replicas[i]));
-        EventLoop(alone, workload, router_policy(RouterKind::kRoundRobin), records,
-                  progress)
+        EventLoop(alone, workload, router_policy(RouterKind::kRoundRobin), records, progress)
             .run(arrivals);
         replicas[i] = std::move(alone.front());
       }

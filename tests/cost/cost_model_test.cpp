@@ -57,6 +57,57 @@ TEST(CostModel, AMeasuredPointIsReturnedAsItIs) {
   EXPECT_EQ(cost.kernel(gemm(16, 256, 512)).time, estimate.time);
 }
 
+TEST(CostModel, WhatRowsHoldBesidesTheirKernelIsPaidOnce) {
+  const TableDirectory directory;
+  directory.write("gemm.csv",
+                  "dtype,m,n,k,time_us\nfp8,16,256,8192,40\nfp8,16,512,8192,60\n"
+                  "bf16,16,256,8192,40\nfp8,16,1024,8192,12\n");
+  directory.write("includes.csv",
+                  "kernel,dtype,includes,floor_us\ngemm,fp8,quantize,9\n"
+                  "attention_decode,any,rope,0\ngemm,fp8_block,quantize,0\n");
+  const Provider provider = Provider::load(directory.path());
+  const CostModel cost(node(), &provider, nullptr, {});
+  // 9 us and 16 x 8192 elements of 3 bytes at 0.42 of 4.8 TB/s.
+  const double quantize = 9e-6 + 16 * 8192 * 3 / (0.42 * 4.8e12);
+  const Estimate fp8 = cost.kernel(gemm(16, 256, 8192, DType::kFp8));
+  EXPECT_NEAR(fp8.time.value(), 40e-6 - quantize, 1e-12);
+  EXPECT_EQ(fp8.basis, Basis::kInterpolated);
+  EXPECT_NEAR(cost.kernel(gemm(16, 256, 8192)).time.value(), 40e-6, 1e-12);
+  // Something is left of a row in any case.
+  EXPECT_NEAR(cost.kernel(gemm(16, 1024, 8192, DType::kFp8)).time.value(), 0.4 * 12e-6, 1e-12);
+  const KernelOp rope{.kernel = "rope",
+                      .dims = {{.name = "tokens", .size = 16},
+                               {.name = "heads", .size = 8},
+                               {.name = "head_dim", .size = 128}}};
+  EXPECT_EQ(cost.kernel(rope).time, Seconds(0));
+  EXPECT_EQ(cost.kernel(rope).basis, Basis::kMeasured);
+  KernelOp quantize_op{.kernel = "quantize",
+                       .dtype = DType::kFp8Block,
+                       .dims = {{.name = "tokens", .size = 16}, {.name = "hidden", .size = 8192}}};
+  EXPECT_EQ(cost.kernel(quantize_op).time, Seconds(0));
+  quantize_op.dtype = DType::kFp8;
+  EXPECT_GT(cost.kernel(quantize_op).time, Seconds(0));
+}
+
+TEST(CostModel, KernelsInsideAStepTakeTheFactorOfTheProfile) {
+  CostOptions options;
+  options.kernel_time = 1.25;
+  options.moe_kernel_time = 1.5;
+  const CostModel plain(node(), nullptr, nullptr, {});
+  const CostModel inside(node(), nullptr, nullptr, options);
+  const KernelOp product = gemm(64, 256, 512);
+  EXPECT_NEAR(inside.kernel(product).time.value(), 1.25 * plain.kernel(product).time.value(),
+              1e-15);
+  const KernelOp moe{.kernel = "moe",
+                     .dims = {{.name = "tokens", .size = 64},
+                              {.name = "hidden", .size = 2048},
+                              {.name = "inter", .size = 768},
+                              {.name = "topk", .size = 8},
+                              {.name = "experts", .size = 128},
+                              {.name = "experts_total", .size = 128}}};
+  EXPECT_NEAR(inside.kernel(moe).time.value(), 1.5 * plain.kernel(moe).time.value(), 1e-15);
+}
+
 TEST(CostModel, ATimeBetweenTwoMeasurementsIsInterpolatedBetweenThem) {
   const TableDirectory directory;
   directory.write("gemm.csv", "dtype,m,n,k,time_us\nbf16,16,256,512,12.5\nbf16,32,256,512,15\n");

@@ -78,6 +78,28 @@ TEST(Provider, RejectsADirectoryThatIsMissingOrEmpty) {
   expect_contains(error_of([&] { Provider::load(directory.path() / "none"); }), "not a directory");
 }
 
+std::string inclusion_error(const std::string& lines) {
+  const TableDirectory directory;
+  directory.write("gemm.csv", "dtype,m,n,k,time_us\nbf16,16,256,512,12.5\n");
+  directory.write("includes.csv", lines);
+  try {
+    Provider::load(directory.path());
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "(loaded)";
+}
+
+TEST(Provider, SaysWhichLineOfItsInclusionsIsWrong) {
+  const std::string header = "kernel,dtype,includes,floor_us\n";
+  EXPECT_EQ(inclusion_error(header + "gemm,any,quantize,0\ngemm,fp8,quantize,2.5\n"), "(loaded)");
+  expect_contains(inclusion_error(header + "gem,fp8,quantize,2\n"), "includes.csv:2");
+  expect_contains(inclusion_error(header + "gemm,fp8,quantise,2\n"), "quantise");
+  expect_contains(inclusion_error(header + "gemm,fp7,quantize,2\n"), "fp7");
+  expect_contains(inclusion_error(header + "gemm,fp8,quantize,-2\n"), "includes.csv:2");
+  expect_contains(inclusion_error("kernel,dtype,includes\n"), "floor_us");
+}
+
 TEST(Provider, ParsesOnlyTheKernelsAskedFor) {
   const TableDirectory directory;
   directory.write("gemm.csv", std::string(kHeader) + "bf16,1,2,3,4.5,0\n");

@@ -227,7 +227,8 @@ TEST(EngineProfileFile, every_number_of_vllm_has_its_source) {
   for (const std::string key :
        {"host.eager_launch", "host.graph_node", "host.d2h_sync", "host.scheduler_base",
         "host.scheduler_per_sequence", "front_end.per_request", "front_end.per_prompt_token",
-        "front_end.stream_latency", "graph_memory", "communication_buffers"}) {
+        "front_end.per_output_token", "front_end.stream_latency", "kernel_time.eager",
+        "kernel_time.eager_moe", "kernel_time.graph", "graph_memory", "communication_buffers"}) {
     EXPECT_TRUE(profile.sources.contains(key)) << key;
   }
 }
@@ -304,6 +305,9 @@ TEST_F(ScenarioTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
             "host.scheduler_per_sequence"},
            {"per_request: {value:", "per_request: {value: 3, was:", "front_end.per_request"},
            {"per_prompt_token:", "per_prompt_tokens:", "did you mean 'per_prompt_token'"},
+           {"per_output_token:", "output_token:", "did you mean 'per_output_token'"},
+           {"eager_moe:", "moe:", "kernel_time"},
+           {"graph: {value: 1.0", "graph: {value: 0", "kernel_time.graph"},
            {"stream_latency:", "latency:", "did you mean 'stream_latency'"},
            {"front_end:", "frontend:", "did you mean 'front_end'"},
            {"value: mixed", "value: mixd", "did you mean 'mixed'"},

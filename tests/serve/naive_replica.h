@@ -108,8 +108,8 @@ class NaiveReplica {
       state.num_computed += count;
       if (state.num_computed < length(idx)) continue;
       ++state.num_generated;
-      if (state.num_generated == std::min(config_.engine.stream_interval,
-                                          workload_.requests[idx].output_tokens)) {
+      if (state.num_generated ==
+          std::min(config_.engine.stream_interval, workload_.requests[idx].output_tokens)) {
         state.record.first_token = at_client;
       }
       state.is_decoding = true;

@@ -14,6 +14,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "host.scheduler_per_sequence": _steps("us", 0, 2, 5, 10, 15, 20, 30, 40, 50, 70, 100),
     "host.eager_launch": _steps("us", 5, 10, 20, 30, 40, 50, 60, 80, 100, 120),
     "kernel_time.eager": _steps("", 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5),
+    "kernel_time.eager_moe": _steps("", 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2),
     "kernel_time.graph": _steps("", 0.9, 0.94, 0.97, 1, 1.03, 1.06, 1.1, 1.15, 1.2),
     "front_end.per_request": _steps("ms", 0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 16),
     "front_end.per_prompt_token": _steps("us", 0, 0.5, 1, 2, 3, 4, 6, 8, 12, 16),
