@@ -55,6 +55,16 @@ CORRECTIONS = (
      "the row id says tp4 ep4, and TPOT is that of the same source's rows of 4 GPUs within 1.5 % at 13 of 15 loads"),
 )  # fmt: skip
 
+# Rows that contradict physics, their own source or another one, whatever the simulator says of them: (when, reason). They count
+# in every figure; the scorecard prints its main figures without them as well.
+CONTRADICTIONS = (
+    ({"family": "SILIX", "model_file": ".*gpt-oss-120b", "load_value": "512"},
+     "512 clients with half the TPOT of 64 clients of the same source: far fewer ran at a time"),
+    ({"family": "SILGA", "engine": "vllm", "model_file": ".*Llama-3.1-8B"},
+     "prompts and outputs of the stated load need over 1,500 TFLOP/s on one GPU"),
+    ({"family": "IXPOS"}, "TTFT is 4 to 5 times that of the same model, engine, GPU and lengths in SILIX, and falls with more clients"),
+)  # fmt: skip
+
 RULES = (
     Rule("provider", "vllm-0.24.0", {"engine": "vllm"}, "the engine's own kernels, newest tables"),
     Rule("provider", "trtllm-1.3.0rc20", {"engine": "trtllm"}, "the engine's own kernels, newest tables"),
@@ -132,6 +142,11 @@ def corrected(fields: Mapping[str, str]) -> dict[str, str]:
         if _matches(when, fields):
             result |= cells
     return result
+
+
+def contradiction(fields: Mapping[str, str]) -> str:
+    """Why the row cannot be right as it stands, or nothing."""
+    return next((reason for when, reason in CONTRADICTIONS if _matches(when, fields)), "")
 
 
 def settings(fields: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pandas
 
+from . import rules
 from .outcomes import Outcome
 
 NOISE = 0.02  # repeated runs of one configuration differ by so much (data/serving/SOURCES.md)
@@ -35,6 +36,7 @@ def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
             "quality": outcome.case.fields["quality"],
             "half": half(outcome.case.case_id),
             "load": outcome.case.fields["load_kind"],
+            "contradiction": rules.contradiction(outcome.case.fields | {"family": outcome.case.family}),
             "metric": comparison.metric,
             "unit": comparison.unit,
             "published": comparison.published,

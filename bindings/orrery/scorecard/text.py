@@ -23,6 +23,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
     parts = [coverage(outcomes)]
     if not errors.empty:
         parts += ["Errors of all cases\n" + full_table(statistics.errors_by(errors, "metric"), "metric")]
+        parts += [held_out(errors)]
         parts += [
             grouped(errors, column)
             for column in ("engine", "model", "parallelism", "phase", "family", "quality", "half")
@@ -96,6 +97,20 @@ def full_table(table: pandas.DataFrame, *names: str) -> str:
     ]
     columns = range(len(names), len(names) + 5)
     return aligned((*names, "cases", "MAPE %", "median %", "p90 %", "bias %"), rows, right=columns)
+
+
+def held_out(errors: pandas.DataFrame) -> str:
+    """The cases that nothing was fitted to, with and without those that contradict themselves or other sources."""
+    unseen = errors[errors["half"] == statistics.HALVES[1]]
+    if unseen.empty:
+        return ""
+    consistent = unseen[unseen["contradiction"] == ""]
+    tables = [(name, statistics.errors_by(rows, "metric").assign(rows=name)) for name, rows in
+              (("all", unseen), ("consistent", consistent)) if not rows.empty]  # fmt: skip
+    reasons_ = sorted(set(unseen["contradiction"]) - {""})
+    title = f"Errors of held-out cases; {len(unseen) - len(consistent)} metrics are not consistent (docs/accuracy.md)" if reasons_ else (
+        "Errors of held-out cases")  # fmt: skip
+    return f"{title}\n" + full_table(pandas.concat([table for _, table in tables]).sort_values(["metric", "rows"]), "metric", "rows")
 
 
 def grouped(errors: pandas.DataFrame, column: str) -> str:
