@@ -115,12 +115,16 @@ ArrivalWorkload read_arrivals(const YamlNode& node, const std::string& path, boo
 }
 
 ClosedLoopWorkload read_closed_loop(const YamlNode& node, const std::string& path) {
-  const Reader reader(node, path,
-                      {"concurrency", "num_requests", "prompt_tokens", "output_tokens"});
+  const Reader reader(
+      node, path,
+      {"concurrency", "num_requests", "prompt_tokens", "output_tokens", "distinct_prompts"});
   return {.concurrency = reader.integer("concurrency", 1, kMaxRequests),
           .num_requests = reader.integer("num_requests", 1, kMaxRequests),
           .prompt_tokens = read_lengths(reader, "prompt_tokens"),
-          .output_tokens = read_lengths(reader, "output_tokens")};
+          .output_tokens = read_lengths(reader, "output_tokens"),
+          .distinct_prompts = reader.has("distinct_prompts")
+                                  ? reader.integer("distinct_prompts", 1, kMaxRequests)
+                                  : 0};
 }
 
 // A static batch has `batch` sequences where offline requests have `num_requests`.
@@ -179,7 +183,10 @@ std::string source_yaml(const ClosedLoopWorkload& loop, const std::filesystem::p
   return "closed_loop: {concurrency: " + std::to_string(loop.concurrency) +
          ", num_requests: " + std::to_string(loop.num_requests) +
          ", prompt_tokens: " + lengths_yaml(loop.prompt_tokens) +
-         ", output_tokens: " + lengths_yaml(loop.output_tokens) + "}";
+         ", output_tokens: " + lengths_yaml(loop.output_tokens) +
+         (loop.distinct_prompts > 0 ? ", distinct_prompts: " + std::to_string(loop.distinct_prompts)
+                                    : "") +
+         "}";
 }
 
 std::string source_yaml(const OfflineWorkload& offline, const std::filesystem::path&) {
@@ -205,8 +212,12 @@ Workload requests_of(const ArrivalWorkload& arrivals, std::uint64_t seed) {
 }
 
 Workload requests_of(const ClosedLoopWorkload& loop, std::uint64_t seed) {
-  return closed_loop(loop.concurrency, loop.num_requests, loop.prompt_tokens, loop.output_tokens,
-                     seed);
+  Workload workload = closed_loop(loop.concurrency, loop.num_requests, loop.prompt_tokens,
+                                  loop.output_tokens, seed);
+  if (loop.distinct_prompts > 0) {
+    repeat_prompts(workload, loop.distinct_prompts);
+  }
+  return workload;
 }
 
 Workload requests_of(const OfflineWorkload& spec, std::uint64_t seed) {

@@ -38,6 +38,7 @@ struct ClosedLoopWorkload {
   std::int64_t num_requests = 0;
   LengthDistribution prompt_tokens;
   LengthDistribution output_tokens;
+  std::int64_t distinct_prompts = 0;  // > 0: request i sends the prompt of request i modulo this
   bool operator==(const ClosedLoopWorkload&) const = default;
 };
 

@@ -119,6 +119,25 @@ Workload closed_loop(std::int64_t concurrency, std::int64_t num_requests,
   return workload;
 }
 
+void repeat_prompts(Workload& workload, std::int64_t num_distinct) {
+  if (num_distinct < 1) {
+    throw std::invalid_argument("found " + std::to_string(num_distinct) +
+                                " distinct prompts, expected at least 1");
+  }
+  constexpr std::int64_t kBlockTokens = 64;            // of every engine's block sizes a multiple
+  constexpr std::uint64_t kBlocksPerPrompt = 1 << 24;  // more than any prompt has
+  workload.hash_block_tokens = kBlockTokens;
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    const std::size_t prompt = i % static_cast<std::size_t>(num_distinct);
+    Request& request = workload.requests[i];
+    request.prompt_tokens = workload.requests[prompt].prompt_tokens;
+    request.block_hashes.clear();
+    for (std::int64_t block = 0; block < request.prompt_tokens / kBlockTokens; ++block) {
+      request.block_hashes.push_back(prompt * kBlocksPerPrompt + static_cast<std::uint64_t>(block));
+    }
+  }
+}
+
 Workload offline(std::int64_t num_requests, const LengthDistribution& prompt,
                  const LengthDistribution& output, bool is_static_batch, std::uint64_t seed) {
   Random random(seed);

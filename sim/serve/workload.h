@@ -47,6 +47,11 @@ Workload closed_loop(std::int64_t concurrency, std::int64_t num_requests,
                      const LengthDistribution& prompt, const LengthDistribution& output,
                      std::uint64_t seed);
 
+// Makes request i send the prompt of request i modulo `num_distinct`, as benchmark clients do that
+// draw from a data set; prefix caches find it. Throws std::invalid_argument unless num_distinct
+// >= 1.
+void repeat_prompts(Workload& workload, std::int64_t num_distinct);
+
 // `num_requests` requests that all wait at 0, without a front end before the engine; with
 // `is_static_batch` one batch that starts together. Throws as above.
 Workload offline(std::int64_t num_requests, const LengthDistribution& prompt,

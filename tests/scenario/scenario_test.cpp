@@ -157,6 +157,15 @@ TEST_F(ScenarioTest, lengths_may_be_given_as_values_or_by_quantiles) {
   EXPECT_EQ(read_workload(parse_yaml(to_yaml(spec, "/"), "f.yaml"), "/", "/"), spec);
 }
 
+TEST_F(ScenarioTest, a_closed_loop_may_repeat_its_prompts) {
+  std::string text = kMinimal;
+  text.replace(text.find("num_requests: 4,"), 16, "num_requests: 4, distinct_prompts: 3,");
+  const Scenario scenario = load_scenario(write("a.yaml", text), kPaths);
+  EXPECT_EQ(std::get<ClosedLoopWorkload>(scenario.workload.source).distinct_prompts, 3);
+  EXPECT_EQ(to_yaml(load_scenario(write("b.yaml", to_yaml(scenario)), kPaths)), to_yaml(scenario));
+  EXPECT_EQ(make_workload(scenario.workload, 1).hash_block_tokens, 64);
+}
+
 TEST_F(ScenarioTest, offline_and_static_batches_are_workloads) {
   const WorkloadSpec queue = read_workload(
       parse_yaml("offline: {num_requests: 9, prompt_tokens: 7, output_tokens: {min: 2, max: 4}}\n",

@@ -114,5 +114,22 @@ TEST(Workload, EmpiricalLengthsAreDrawnFromTheirList) {
   EXPECT_NEAR(counts[500], 10000, 300);  // 900 is clamped
 }
 
+TEST(RepeatedPrompts, EveryNthRequestSendsTheSameOne) {
+  const LengthDistribution uniform{.kind = LengthKind::kUniform, .min = 100, .max = 900};
+  Workload workload = closed_loop(2, 9, uniform, kFixed, 3);
+  repeat_prompts(workload, 4);
+  EXPECT_EQ(workload.hash_block_tokens, 64);
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    const Request& request = workload.requests[i];
+    EXPECT_EQ(request.prompt_tokens, workload.requests[i % 4].prompt_tokens);
+    EXPECT_EQ(request.block_hashes, workload.requests[i % 4].block_hashes);
+    EXPECT_EQ(static_cast<std::int64_t>(request.block_hashes.size()), request.prompt_tokens / 64);
+    if (i > 0 && i < 4) {
+      EXPECT_NE(request.block_hashes[0], workload.requests[0].block_hashes[0]);
+    }
+  }
+  EXPECT_THROW(repeat_prompts(workload, 0), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace orrery

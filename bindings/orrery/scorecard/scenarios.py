@@ -9,7 +9,7 @@ from .rules import MACHINES, MODELS, settings
 
 FORMATS = ("weights", "expert_weights", "activations", "kv_cache")
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "max_model_len",
-          "stream_interval")  # fmt: skip
+          "stream_interval", "enable_prefix_caching")  # fmt: skip
 DEFAULT_QUEUED = 1000  # requests of an "all queued" run whose source does not say how many
 PROMPTS_PER_CLIENT = 10  # of a closed loop: InferenceX and the vLLM runs say 10 x C, others do not say
 
@@ -37,6 +37,7 @@ def scenario_text(case: Case) -> str:
     if "provider" not in found:
         raise CannotSimulate(f"no kernel tables for engine {fields['engine']}")
     formats, limits = ("".join(f", {key}: {found[key]}" for key in keys if key in found) for keys in (FORMATS, LIMITS))
+    repeats = f", distinct_prompts: {found['distinct_prompts']}" if "distinct_prompts" in found else ""
     return (
         f"question: What does the published case {case.case_id} measure?\n"
         f"model: {{config: {model}{formats}}}\n"
@@ -44,7 +45,7 @@ def scenario_text(case: Case) -> str:
         f"provider: {found['provider']}\n"
         f"placement: {_placement(case)}\n"
         f"engine: {{profile: {found['profile']}{limits}}}\n"
-        f"workload: {_workload(case, _lengths(fields, prompt), _lengths(fields, output))}\n"
+        f"workload: {_workload(case, _lengths(fields, prompt), _lengths(fields, output), repeats)}\n"
         "slo: {ttft: 2 s, tpot: 50 ms}\n"
     )
 
@@ -95,14 +96,14 @@ def _placement(case: Case) -> str:
     return f"{{replicas: {case.whole('replicas', 1)}, tp: {tp}, pp: {case.whole('pp', 1)}, dp: {dp}, ep: {ep}}}"
 
 
-def _workload(case: Case, prompt: str, output: str) -> str:
+def _workload(case: Case, prompt: str, output: str, repeats: str) -> str:
     fields = dict(case.fields)
     lengths = f"prompt_tokens: {prompt}, output_tokens: {output}"
     kind = fields["load_kind"]
     if kind == "closed_loop":
         clients = _clients(fields)
         count = num_requests(fields, PROMPTS_PER_CLIENT * clients)
-        return f"{{closed_loop: {{concurrency: {clients}, num_requests: {count}, {lengths}}}}}"
+        return f"{{closed_loop: {{concurrency: {clients}, num_requests: {count}, {lengths}{repeats}}}}}"
     if kind == "static_batch":
         return f"{{static_batch: {{batch: {_clients(fields)}, {lengths}}}}}"
     if kind == "all_at_once":
