@@ -264,9 +264,9 @@ TEST(EngineProfileFile, a_profile_that_extends_another_keeps_what_it_does_not_st
   const EngineProfile extended = shipped_profile("vllm_sync");
   EXPECT_EQ(extended.name, "vllm_sync");
   EXPECT_EQ(extended.graph_batch_sizes, base.graph_batch_sizes);
-  EXPECT_EQ(extended.host.eager_launch, base.host.eager_launch);  // beside host times of its own
+  EXPECT_EQ(extended.host.d2h_sync, base.host.d2h_sync);  // beside host times of its own
   EXPECT_NE(extended.scheduler_per_sequence, base.scheduler_per_sequence);
-  EXPECT_EQ(extended.sources.at("host.eager_launch"), base.sources.at("host.eager_launch"));
+  EXPECT_EQ(extended.sources.at("host.d2h_sync"), base.sources.at("host.d2h_sync"));
 }
 
 TEST_F(ScenarioTest, an_engine_starts_from_its_profiles_defaults) {

@@ -167,7 +167,8 @@ def step_histogram(run: Run) -> Figure:
         }
         annotations.append(
             panel_title(
-                shares[-1].replace(name, f'<span style="color:{color}">{name}</span>', 1), domains[i][1]
+                # Short enough for a narrow page in any font.
+                f'<span style="color:{color}">{name}</span>: {of_steps} of steps, {of_time} time', domains[i][1]
             )
         )
         data.append(
