@@ -55,12 +55,13 @@ CORRECTIONS = (
      "the row id says tp4 ep4, and TPOT is that of the same source's rows of 4 GPUs within 1.5 % at 13 of 15 loads"),
 )  # fmt: skip
 
-# Rows that contradict physics, their own source or another one, whatever the simulator says of them: (when, reason). They count
-# in every figure; the scorecard prints its main figures without them as well.
+# Rows that contradict physics, their own source or another one, whatever the simulator says of them: (when, reason).
+# They count in every figure; the scorecard prints its main figures without them as well.
 CONTRADICTIONS = (
     ({"family": "SILIX", "model_file": ".*gpt-oss-120b", "load_value": "512"},
      "512 clients with half the TPOT of 64 clients of the same source: far fewer ran at a time"),
-    ({"family": "IXPOS"}, "TTFT is 4 to 5 times that of the same model, engine, GPU and lengths in SILIX, and falls with more clients"),
+    ({"family": "IXPOS"},
+     "TTFT is 4 to 5 times that of the same model, engine and GPU in SILIX, and falls with more clients"),
 )  # fmt: skip
 
 RULES = (

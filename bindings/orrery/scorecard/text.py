@@ -105,12 +105,15 @@ def held_out(errors: pandas.DataFrame) -> str:
     if unseen.empty:
         return ""
     consistent = unseen[unseen["contradiction"] == ""]
-    tables = [(name, statistics.errors_by(rows, "metric").assign(rows=name)) for name, rows in
-              (("all", unseen), ("consistent", consistent)) if not rows.empty]  # fmt: skip
-    reasons_ = sorted(set(unseen["contradiction"]) - {""})
-    title = f"Errors of held-out cases; {len(unseen) - len(consistent)} metrics are not consistent (docs/accuracy.md)" if reasons_ else (
-        "Errors of held-out cases")  # fmt: skip
-    return f"{title}\n" + full_table(pandas.concat([table for _, table in tables]).sort_values(["metric", "rows"]), "metric", "rows")
+    tables = [
+        statistics.errors_by(rows, "metric").assign(rows=name)
+        for name, rows in (("all", unseen), ("consistent", consistent))
+        if not rows.empty
+    ]
+    title = "Errors of held-out cases"
+    if left_out := len(unseen) - len(consistent):
+        title += f"; {left_out} metrics are not consistent (docs/accuracy.md)"
+    return f"{title}\n" + full_table(pandas.concat(tables).sort_values(["metric", "rows"]), "metric", "rows")
 
 
 def grouped(errors: pandas.DataFrame, column: str) -> str:
