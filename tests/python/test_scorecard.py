@@ -9,7 +9,7 @@ import numpy as np
 import pandas
 import pytest
 import scorecard_rows
-from orrery.scorecard import calibration, cases, command, fit, intervals, outcomes, statistics
+from orrery.scorecard import calibration, cases, command, fit, intervals, outcomes, rules, statistics, text
 
 SHIPPED = pathlib.Path(__file__).resolve().parents[2] / "data" / "serving" / "published_serving.csv"
 
@@ -54,6 +54,22 @@ def _half_by_hand(name):
 
     digest = subprocess.run(["sha256sum"], input=name.encode(), capture_output=True, check=True).stdout.split()[0]
     return "held out" if int(digest, 16) % 2 else "fit"
+
+
+def test_held_out_errors_are_shown_with_and_without_contradictory_rows():
+    unseen = {"metric": "TPOT", "half": "held out", "contradiction": ""}
+    rows = [unseen | {"error": 0.1}, unseen | {"error": 0.9, "contradiction": "impossible"}, unseen | {"error": 0.3, "half": "fit"}]
+    printed = text.held_out(pandas.DataFrame(rows)).splitlines()
+    assert "1 metrics are not consistent" in printed[0]
+    assert [line.split()[:4] for line in printed[2:]] == [["TPOT", "all", "2", "50.0"], ["TPOT", "consistent", "1", "10.0"]]
+    assert "not consistent" not in text.held_out(pandas.DataFrame(rows[:1]))
+    assert text.held_out(pandas.DataFrame(rows[2:])) == ""
+
+
+def test_only_rows_of_the_table_are_called_contradictory():
+    crowd = {"family": "SILIX", "model_file": "openai--gpt-oss-120b", "load_value": "512"}
+    assert rules.contradiction(crowd)
+    assert not rules.contradiction(crowd | {"load_value": "64"})
 
 
 def test_kendall_tau_is_one_for_equal_order_and_minus_one_for_the_reverse():

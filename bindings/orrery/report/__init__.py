@@ -10,11 +10,14 @@ import importlib.util
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import content, figures, run_directory, step_figures, timeline
 
-__all__ = ["page_parts", "render"]
+if TYPE_CHECKING:
+    import jinja2
+
+__all__ = ["page_parts", "render", "templates"]
 
 _HERE = pathlib.Path(__file__).parent
 
@@ -32,16 +35,20 @@ def render(run_dir: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def _html(run: run_directory.Run) -> str:
+def templates(folder: pathlib.Path) -> jinja2.Environment:
+    """The Jinja templates of `folder`; a name that a template does not get is an error."""
     import jinja2  # here, so that importing orrery does not pay for it
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+
+
+def _html(run: run_directory.Run) -> str:
     bins = timeline.bin_run(run)
     breakdown = step_figures.breakdown_rows(run)
     plots = {
@@ -57,7 +64,7 @@ def _html(run: run_directory.Run) -> str:
         )
         if figure is not None
     }
-    return environment.get_template("template.html.j2").render(
+    return templates(_HERE).get_template("template.html.j2").render(
         run=run,
         content=content,
         plots=plots,

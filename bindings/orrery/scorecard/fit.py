@@ -4,8 +4,9 @@
     python -m orrery.scorecard.fit --intervals                       # data/serving/intervals.csv, profiles as they are
 
 The search goes through the parameters one by one, steps to the next candidate as long as the loss falls, and
-starts again until nothing changes. Loss: mean of |log(simulated / published)|, at most log 2 of each case, over TTFT, plus that
-over TPOT, so neither metric decides alone and no case of whatever is not modelled does. Nothing is written to scenarios/; the numbers are printed.
+starts again until nothing changes. Loss: mean of |log(simulated / published)|, at most log 2 of each case, over TTFT,
+plus that over TPOT, so neither metric decides alone and no case of whatever is not modelled does. Nothing is written
+to scenarios/; the numbers are printed.
 """
 
 from __future__ import annotations

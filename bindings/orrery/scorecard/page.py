@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas
 
-from ..report import page_parts, quantities
+from ..report import page_parts, quantities, templates
 from ..report.plotting import Axis, Figure, rounded
 from . import calibration, explain, statistics, text
 from .outcomes import Outcome
@@ -22,18 +22,9 @@ BAND = 0.25  # the dotted lines: simulated 25 % above and below published
 
 def write(path: pathlib.Path, outcomes: Sequence[Outcome]) -> None:
     """Writes the page. The same outcomes give the same bytes."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
     errors = statistics.table(outcomes)
     figures = scatters(errors) if len(errors) else []
-    html = environment.get_template("page.html.j2").render(
+    html = templates(_HERE).get_template("page.html.j2").render(
         title="Published measurements and simulated ones",
         coverage=text.coverage(outcomes).splitlines(),
         cards=cards(errors) if len(errors) else [],
