@@ -17,7 +17,10 @@ namespace orrery::cuda {
 
 namespace detail {
 struct DestroyStream {
-  void operator()(cudaStream_t stream) const { static_cast<void>(cudaStreamDestroy(stream)); }
+  bool owns = true;
+  void operator()(cudaStream_t stream) const {
+    if (owns) static_cast<void>(cudaStreamDestroy(stream));
+  }
 };
 struct DestroyEvent {
   void operator()(cudaEvent_t event) const { static_cast<void>(cudaEventDestroy(event)); }
@@ -43,10 +46,15 @@ class Stream {
     ORRERY_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     stream_.reset(stream);
   }
+  // A view of another library's stream, which must outlive it.
+  static Stream borrow(cudaStream_t stream) { return Stream(stream); }
   [[nodiscard]] cudaStream_t get() const { return stream_.get(); }
   void synchronize() const { ORRERY_CUDA(cudaStreamSynchronize(get())); }
 
  private:
+  explicit Stream(cudaStream_t borrowed)
+      : stream_(borrowed, detail::DestroyStream{.owns = false}) {}
+
   detail::Owner<cudaStream_t, detail::DestroyStream> stream_;
 };
 

@@ -1,56 +1,58 @@
-// orrery-gpu: the GPU side as one program. `orrery-gpu time launch` prints measured rows as CSV
-// with the device, driver and clocks they were taken at. Links neither the simulator nor Python.
-
-#include <cuda_runtime_api.h>
+// orrery-gpu: the GPU side as one program, with neither the simulator nor Python.
 
 #include <cstdio>
 #include <exception>
-#include <string>
+#include <span>
+#include <stdexcept>
 #include <string_view>
 #include <vector>
 
-#include "kernels/cuda/check.h"
-#include "kernels/probe_launch/probe_launch.h"
+#include "kernels/tool/commands.h"
 
 namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 
-int clock_khz(cudaDeviceAttr attribute, int device) {
-  int value = 0;
-  ORRERY_CUDA(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
+struct Command {
+  std::string_view name;
+  std::string_view usage;
+  int (*run)(std::span<const std::string_view> arguments);
+};
 
-void time_launch() {
-  int device = 0;
-  ORRERY_CUDA(cudaGetDevice(&device));
-  cudaDeviceProp properties{};
-  ORRERY_CUDA(cudaGetDeviceProperties(&properties, device));
-  int driver = 0;
-  ORRERY_CUDA(cudaDriverGetVersion(&driver));
-  std::printf("device,driver_cuda,sm_clock_mhz,probe,median_us,spread,samples\n");
-  for (const orrery::ProbeRow& row : orrery::probe_launch()) {
-    std::printf("%s,%d,%d,%s,%.4f,%.4f,%d\n", properties.name, driver,
-                clock_khz(cudaDevAttrClockRate, device) / 1000, row.probe.c_str(),
-                row.median.value() * 1e6, row.spread, row.samples);
+constexpr Command kCommands[] = {
+    {"check", "check [KERNEL…]         compare each kernel with its double-precision reference",
+     orrery::tool::check},
+    {"time",
+     "time launch | [KERNEL…]  time the benchmark shapes of kernels, or the costs of launching",
+     orrery::tool::time},
+};
+
+int usage() {
+  std::fprintf(stderr, "usage:\n");
+  for (const Command& command : kCommands) {
+    std::fprintf(stderr, "  orrery-gpu %.*s\n", static_cast<int>(command.usage.size()),
+                 command.usage.data());
   }
+  return kExitUsage;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string_view> arguments(argv + 1, argv + argc);
-  if (arguments.size() != 2 || arguments[0] != "time" || arguments[1] != "launch") {
-    std::fprintf(stderr, "usage: orrery-gpu time launch\n");
-    return kExitUsage;
+  if (arguments.empty()) return usage();
+  for (const Command& command : kCommands) {
+    if (command.name != arguments[0]) continue;
+    try {
+      return command.run(std::span(arguments).subspan(1));
+    } catch (const std::invalid_argument& error) {
+      std::fprintf(stderr, "orrery-gpu: %s\n", error.what());
+      return kExitUsage;
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "orrery-gpu: %s\n", error.what());
+      return kExitFailed;
+    }
   }
-  try {
-    time_launch();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "orrery-gpu: %s\n", error.what());
-    return kExitFailed;
-  }
-  return 0;
+  return usage();
 }

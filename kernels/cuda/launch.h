@@ -1,0 +1,61 @@
+#pragma once
+
+// Launches a kernel with attributes (cluster, programmatic dependent launch) and raises its limit
+// of dynamic shared memory when it needs more than the default 48 KiB.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "kernels/cuda/handles.h"
+
+namespace orrery::cuda {
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;  // dynamic
+  unsigned cluster = 1;          // blocks along x that share a cluster
+  // The kernel may start before its predecessor in the stream has finished; it must call
+  // cudaGridDependencySynchronize() before it reads what that one wrote.
+  bool programmatic = false;
+};
+
+// Throws cuda::Error, with the kernel's argument types checked by the compiler.
+template <typename... Parameters, typename... Arguments>
+void launch(const Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+            Arguments&&... arguments) {
+  constexpr std::size_t kDefaultSharedBytes = 48 * 1024;
+  if (shape.shared_bytes > kDefaultSharedBytes) {
+    ORRERY_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(shape.shared_bytes)));
+  }
+  cudaLaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim = {.x = shape.cluster, .y = 1, .z = 1};
+    ++count;
+  }
+  if (shape.programmatic) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count].val.programmaticStreamSerializationAllowed = 1;
+    ++count;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream.get();
+  config.attrs = attributes;
+  config.numAttrs = count;
+  ORRERY_CUDA(
+      cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...));
+}
+
+// Properties of the current device, read once per device.
+const cudaDeviceProp& device_properties();
+
+}  // namespace orrery::cuda

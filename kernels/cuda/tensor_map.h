@@ -1,0 +1,30 @@
+#pragma once
+
+// Tensor maps of the bulk copy engine (TMA). Pass them as `const __grid_constant__ CUtensorMap`.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <span>
+
+namespace orrery::cuda {
+
+enum class Swizzle : std::uint8_t { kNone, k32, k64, k128 };  // bytes of the swizzle atom's row
+
+// One map of a tensor in device memory, sizes and strides innermost first.
+//   data     16-byte aligned
+//   sizes    elements per dim, 1 to 5 dims
+//   strides  bytes per step of dims 1.. (one fewer than sizes), multiples of 16
+//   box      elements per dim of one copy, at most 256 each; the innermost at most the swizzle
+//   width
+// Reads outside of `sizes` give zeros. Throws std::runtime_error when the driver refuses the map.
+CUtensorMap tensor_map(CUtensorMapDataType type, const void* data,
+                       std::span<const std::uint64_t> sizes, std::span<const std::uint64_t> strides,
+                       std::span<const std::uint32_t> box, Swizzle swizzle);
+
+// The map of a row-major matrix [rows, columns] whose rows are `row_bytes` apart.
+CUtensorMap matrix_map(CUtensorMapDataType type, const void* data, std::uint64_t rows,
+                       std::uint64_t columns, std::uint64_t row_bytes, std::uint32_t box_rows,
+                       std::uint32_t box_columns, Swizzle swizzle);
+
+}  // namespace orrery::cuda

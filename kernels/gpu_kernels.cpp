@@ -1,0 +1,35 @@
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
+#include "kernels/harness/gpu_kernel.h"
+#include "sim/units/nearest.h"
+
+namespace orrery {
+
+// The table of kernels with device code; KERNEL(name) stands for name_gpu() in
+// kernels/<name>/gpu.cu.
+#define ORRERY_GPU_KERNELS(KERNEL) KERNEL(residual_add)
+
+#define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
+ORRERY_GPU_KERNELS(ORRERY_DECLARE_GPU)
+#undef ORRERY_DECLARE_GPU
+
+std::span<const GpuKernel> gpu_kernels() {
+#define ORRERY_CALL_GPU(name) name##_gpu(),
+  static const std::array kernels{ORRERY_GPU_KERNELS(ORRERY_CALL_GPU)};
+#undef ORRERY_CALL_GPU
+  return kernels;
+}
+
+const GpuKernel& gpu_kernel(std::string_view name) {
+  const auto kernels = gpu_kernels();
+  const auto found = std::ranges::find(kernels, name, &GpuKernel::name);
+  if (found != kernels.end()) return *found;
+  std::vector<std::string_view> known;
+  for (const GpuKernel& kernel : kernels) known.push_back(kernel.name);
+  throw std::invalid_argument("no device code for kernel \"" + std::string(name) +
+                              "\", nearest is \"" + nearest(name, known) + "\"");
+}
+
+}  // namespace orrery

@@ -1,0 +1,41 @@
+#include "kernels/harness/check.h"
+
+#include <algorithm>
+
+namespace orrery {
+namespace {
+
+bool all_pass(const std::vector<Difference>& differences) {
+  return std::ranges::all_of(differences, &Difference::passes);
+}
+
+void overwrite(const cuda::Stream& stream, const Tile& tile, int byte) {
+  ORRERY_CUDA(cudaMemsetAsync(tile.data, byte, tile.bytes, stream.get()));
+}
+
+}  // namespace
+
+bool CheckReport::passes() const {
+  return !differences.empty() && all_pass(differences) && unnoticed.empty();
+}
+
+CheckReport check_case(const GpuKernel& kernel, const KernelOp& op) {
+  constexpr int kZero = 0x00;
+  constexpr int kNan = 0xFF;
+  const cuda::Stream stream;
+  const auto kernel_case = kernel.make_case(op, {});
+  CheckReport report;
+  kernel_case->reset(stream);
+  kernel_case->launch(stream, 0);
+  report.differences = kernel_case->differences(stream);
+  for (const Tile& tile : kernel_case->tiles()) {
+    kernel_case->reset(stream);
+    if (!tile.is_output) overwrite(stream, tile, kZero);
+    kernel_case->launch(stream, 0);
+    if (tile.is_output) overwrite(stream, tile, kNan);
+    if (all_pass(kernel_case->differences(stream))) report.unnoticed.push_back(tile.what);
+  }
+  return report;
+}
+
+}  // namespace orrery

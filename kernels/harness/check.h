@@ -1,0 +1,23 @@
+#pragma once
+
+// The check of one kernel call against its reference, and the check of that check.
+
+#include <string>
+#include <vector>
+
+#include "kernels/harness/gpu_kernel.h"
+
+namespace orrery {
+
+struct CheckReport {
+  std::vector<Difference> differences;  // of the kernel as it is
+  std::vector<std::string> unnoticed;   // tiles whose loss left every difference within its bound
+  [[nodiscard]] bool passes() const;
+};
+
+// Makes the case, launches it on reset operands and compares; then again for each of its tiles with
+// that tile lost: zeroed before the launch (operands) or NaN after it (outputs). Throws what
+// make_case and the launch throw.
+CheckReport check_case(const GpuKernel& kernel, const KernelOp& op);
+
+}  // namespace orrery

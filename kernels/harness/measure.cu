@@ -1,0 +1,123 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/harness/measure.h"
+
+namespace orrery {
+namespace {
+
+constexpr int kMinLaunches = 20;   // per sample: the ends of a replay do not show
+constexpr int kMaxLaunches = 200;  // below the depth of the launch queue (1,024)
+constexpr Seconds kSampleTime{5e-4};
+
+// Keeps its stream shut until the host sets *gate, so that the launches behind it are all queued.
+__global__ void wait_kernel(const volatile int* gate) {
+  while (*gate == 0) {
+  }
+}
+
+class Sampler {
+ public:
+  Sampler(KernelCase& kernel_case, const MeasureOptions& options)
+      : case_(kernel_case), options_(options), gate_(1) {
+    *gate_.get() = 1;
+    const Seconds one = eager(case_.num_sets() == 1 ? 2 : 4);
+    const int wanted = static_cast<int>(std::ceil(kSampleTime / one));
+    launches_ = std::clamp(wanted, one > Seconds(2e-3) ? 3 : kMinLaunches, kMaxLaunches);
+  }
+  [[nodiscard]] int launches() const { return launches_; }
+
+  // Mean time of one launch in one replay or burst.
+  Seconds sample() {
+    if (options_.mode == LaunchMode::kEager) return eager(launches_);
+    if (graphs_.empty()) capture();
+    begin_.record(stream_);
+    graphs_[next_graph_].launch(stream_);
+    end_.record(stream_);
+    end_.synchronize();
+    next_graph_ = (next_graph_ + 1) % graphs_.size();
+    return (end_ - begin_) / launches_;
+  }
+
+ private:
+  int next_set() {
+    if (options_.l2 == L2State::kWarm) return 0;
+    const int set = set_;
+    set_ = (set_ + 1) % case_.num_sets();
+    return set;
+  }
+
+  // As many graphs as it takes to come round to every set.
+  void capture() {
+    const int rounds =
+        options_.l2 == L2State::kWarm ? 1 : (case_.num_sets() + launches_ - 1) / launches_;
+    for (int i = 0; i < rounds; ++i) {
+      graphs_.push_back(cuda::Graph::capture(stream_, [&] {
+        for (int launch = 0; launch < launches_; ++launch) case_.launch(stream_, next_set());
+      }));
+    }
+  }
+
+  Seconds eager(int launches) {
+    volatile int* const open = gate_.get();
+    *open = 0;
+    wait_kernel<<<1, 1, 0, stream_.get()>>>(gate_.get());
+    ORRERY_CUDA(cudaPeekAtLastError());
+    begin_.record(stream_);
+    try {
+      for (int launch = 0; launch < launches; ++launch) case_.launch(stream_, next_set());
+    } catch (...) {  // the stream must open before the error leaves
+      *open = 1;
+      throw;
+    }
+    end_.record(stream_);
+    *open = 1;
+    end_.synchronize();
+    return (end_ - begin_) / launches;
+  }
+
+  KernelCase& case_;
+  MeasureOptions options_;
+  cuda::Stream stream_;
+  cuda::Event begin_;
+  cuda::Event end_;
+  cuda::PinnedBuffer<int> gate_;
+  std::vector<cuda::Graph> graphs_;
+  std::size_t next_graph_ = 0;
+  int set_ = 0;
+  int launches_ = 1;
+};
+
+}  // namespace
+
+int sets_for(Bytes bytes) {
+  constexpr double kMost = 512;
+  const double l2 = cuda::device_properties().l2CacheSize;
+  return static_cast<int>(std::clamp(std::ceil(2 * l2 / std::max(bytes.value(), 1.0)), 1.0, kMost));
+}
+
+Measurement measure(KernelCase& kernel_case, const MeasureOptions& options) {
+  Sampler sampler(kernel_case, options);
+  std::vector<double> times;
+  Seconds spent;
+  constexpr int kWarmup = 2;
+  for (int i = 0; i < kWarmup; ++i) sampler.sample();
+  double spread = 0;
+  while (true) {
+    const Seconds time = sampler.sample();
+    spent += time * sampler.launches();
+    times.insert(std::ranges::upper_bound(times, time.value()), time.value());
+    const double median = times[times.size() / 2];
+    spread = (times[times.size() * 3 / 4] - times[times.size() / 4]) / median;
+    const bool enough = static_cast<int>(times.size()) >= options.min_samples;
+    if (enough && (spread <= options.spread || spent >= options.budget)) break;
+  }
+  return {.median = Seconds(times[times.size() / 2]),
+          .spread = spread,
+          .samples = static_cast<int>(times.size()),
+          .launches = sampler.launches()};
+}
+
+}  // namespace orrery

@@ -1,0 +1,20 @@
+#pragma once
+
+// The commands of orrery-gpu. Each returns the exit code (0 done, 1 failed) and throws
+// std::invalid_argument for bad usage (exit 2).
+
+#include <span>
+#include <string_view>
+
+namespace orrery::tool {
+
+// Checks all kernels or those named; prints a line per call and "N passed, N failed".
+int check(std::span<const std::string_view> arguments);
+// Times the benchmark shapes of all kernels or those named; "launch" times the costs of launching.
+int time(std::span<const std::string_view> arguments);
+
+// Throws std::invalid_argument when there is no usable GPU: none present, no driver, or one whose
+// architecture this program holds no code for (it says which it holds).
+void require_gpu();
+
+}  // namespace orrery::tool
