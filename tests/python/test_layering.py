@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ["sim/units", "sim/plan", "kernels", "sim/timeline", "sim/machine", "sim/cost", "sim/des", "sim/model",
          "sim/parallel", "sim/serve", "sim/explore", "sim/scenario", "bindings"]
 # The GPU side sees specs, plans, timelines and units only; the simulator never sees it.
-GPU_ROOMS = ("kernels/cuda", "kernels/execute", "kernels/calibrate", "kernels/tool")
+GPU_ROOMS = ("kernels/cuda", "kernels/harness", "kernels/execute", "kernels/calibrate", "kernels/compare", "kernels/tool")
 GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", "kernels")
 
 # Third-party header prefix -> the only places that may include it.
