@@ -43,7 +43,7 @@ double Interpolator::model_time_of_scratch() const {
   return work_model_time(model_, table_.spec().work(dtype_, scratch_), peak_, bandwidth_).value();
 }
 
-double Interpolator::node_ratio(const Grid& grid, const Node& node) {
+double Interpolator::node_ratio(const FamilyGrid& grid, const Node& node) {
   const std::size_t index = grid.index(node);
   double time = grid.time_s[index];
   if (std::isnan(time) && grid.twin != nullptr && grid.host_bound[index]) {
@@ -65,7 +65,7 @@ double Interpolator::node_ratio(const Grid& grid, const Node& node) {
   return std::log(time / model_time_of_scratch());
 }
 
-Interpolator::LineGuess Interpolator::along(const Grid& grid, const Node& node, int axis) {
+Interpolator::LineGuess Interpolator::along(const FamilyGrid& grid, const Node& node, int axis) {
   const std::vector<std::int64_t>& values = grid.axes[axis];
   const int size = static_cast<int>(values.size());
   Node low = node;
@@ -89,7 +89,7 @@ Interpolator::LineGuess Interpolator::along(const Grid& grid, const Node& node, 
   return {low_ratio + share * (high_ratio - low_ratio), true};
 }
 
-double Interpolator::line_variance(const Grid& grid, const Node& node, int axis) {
+double Interpolator::line_variance(const FamilyGrid& grid, const Node& node, int axis) {
   double sum = 0;
   int count = 0;
   for (int other = 0; other < kMaxAxes; ++other) {
@@ -113,7 +113,7 @@ double Interpolator::line_variance(const Grid& grid, const Node& node, int axis)
   return count == 0 ? kUnknownVariance : sum / count;
 }
 
-Ratio Interpolator::fill(const Grid& grid, const Node& node) {
+Ratio Interpolator::fill(const FamilyGrid& grid, const Node& node) {
   double sum = 0;
   double weights = 0;
   bool is_inside = false;
@@ -131,7 +131,7 @@ Ratio Interpolator::fill(const Grid& grid, const Node& node) {
   return weights > 0 ? Ratio{sum / weights, is_inside} : Ratio{nearest(grid, node), false};
 }
 
-double Interpolator::nearest(const Grid& grid, const Node& node) {
+double Interpolator::nearest(const FamilyGrid& grid, const Node& node) {
   double best = kNone;
   int best_distance = std::numeric_limits<int>::max();
   Node at{};
@@ -151,7 +151,7 @@ double Interpolator::nearest(const Grid& grid, const Node& node) {
   return best;
 }
 
-Ratio Interpolator::ratio_at(const Grid& grid, const GridPoint& point) {
+Ratio Interpolator::ratio_at(const FamilyGrid& grid, const GridPoint& point) {
   Node low{};
   Node high{};
   GridPoint share{};
