@@ -116,17 +116,20 @@ void Refiner::propose(const Line& line, std::vector<Candidate>& found) const {
                                    .axis = {}});
     }
     if (!is_allowed(candidate.op)) continue;
-    // Error of the line between both at the candidate: h1 h2 / 2 of the second derivative.
-    const double curvature = std::max(line.curvature(i), line.curvature(i + 1));
+    // Error of the line between both at the candidate: h1 h2 / 2 of the second derivative. What
+    // bends inside the interval, smoothly or in a step, shows at both its ends; what shows at one
+    // alone bends beyond it.
+    const double curvature = std::sqrt(line.curvature(i) * line.curvature(i + 1));
     candidate.error = curvature * octaves(low, *middle) * octaves(*middle, high) / 2;
     candidate.priority = candidate.error * std::sqrt(octaves(low, high));
     found.push_back(std::move(candidate));
   }
 }
 
-std::vector<Candidate> Refiner::next(int count) const {
+std::vector<Candidate> Refiner::next(int count, double least_error) const {
   std::vector<Candidate> found;
   for (const Line& line : lines()) propose(line, found);
+  std::erase_if(found, [&](const Candidate& one) { return one.error < least_error; });
   // Values of each dim among the points; neighbours of a candidate stand next to it in another dim.
   std::vector<std::map<DType, std::set<std::int64_t>>> values(spec_.dims.size());
   for (const auto& [at, ratio] : log_ratio_) {

@@ -41,9 +41,9 @@ class Refiner {
   void add(const KernelOp& op, Seconds time);
   void refuse(const KernelOp& op);  // never proposed again
 
-  // The `count` mid-points of the highest priority, best first; no two next to each other, so that
-  // the second may profit from the first.
-  [[nodiscard]] std::vector<Candidate> next(int count) const;
+  // At most `count` mid-points with an error expected of `least_error` or more, the highest priority
+  // first; no two next to each other, so that the second may profit from the first.
+  [[nodiscard]] std::vector<Candidate> next(int count, double least_error) const;
 
   // Dims between whose values the simulator interpolates this kernel.
   [[nodiscard]] bool is_axis(std::string_view dim) const;

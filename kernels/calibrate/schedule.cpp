@@ -55,8 +55,8 @@ class KernelSchedule {
       measure(point.op, true, 0);
     }
     while (spent_ < share) {
-      const std::vector<Candidate> candidates = refiner_.next(kBatch);
-      if (candidates.empty() || candidates.front().error < options_.error) break;
+      const std::vector<Candidate> candidates = refiner_.next(kBatch, options_.error);
+      if (candidates.empty()) break;
       for (const Candidate& candidate : candidates) {
         if (spent_ < share) measure(candidate.op, false, candidate.error);
       }

@@ -26,7 +26,7 @@ struct KernelGrids {
 struct ScheduleOptions {
   Seconds budget{540};
   // Errors expected below this are not worth a point.
-  double error = 0.01;
+  double error = 0.005;
 };
 
 // Times one call in each of the states, of them the first also sustained, with one set-up; a row
