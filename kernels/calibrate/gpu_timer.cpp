@@ -43,9 +43,10 @@ std::string today() {
 
 }  // namespace
 
-GpuTimer::GpuTimer() : nvml_(Nvml::open(pci_bus_id())) {}
+GpuTimer::GpuTimer() : monitor_(Nvml::open(pci_bus_id())) {}
 
 std::vector<Fact> GpuTimer::facts(const std::string& revision) const {
+  const Nvml* const nvml = monitor_.nvml();
   int driver = 0;
   int runtime = 0;
   ORRERY_CUDA(cudaDriverGetVersion(&driver));
@@ -53,15 +54,15 @@ std::vector<Fact> GpuTimer::facts(const std::string& revision) const {
   std::vector<Fact> found = {
       {.name = "device_name", .value = cuda::device_properties().name, .must_match = true},
       {.name = "driver",
-       .value = nvml_ ? nvml_->driver() : "for CUDA " + version_text(driver),
+       .value = nvml != nullptr ? nvml->driver() : "for CUDA " + version_text(driver),
        .must_match = true},
       {.name = "cuda", .value = version_text(runtime), .must_match = true},
       {.name = "revision", .value = revision, .must_match = true},
       {.name = "date", .value = today()}};
-  if (nvml_) {
-    found.push_back({.name = "sm_clock_mhz_max", .value = std::to_string(nvml_->max_sm_mhz())});
+  if (nvml != nullptr) {
+    found.push_back({.name = "sm_clock_mhz_max", .value = std::to_string(nvml->max_sm_mhz())});
     found.push_back({.name = "power_limit_w",
-                     .value = std::to_string(static_cast<int>(nvml_->power_limit().value()))});
+                     .value = std::to_string(static_cast<int>(nvml->power_limit().value()))});
   } else {
     found.push_back({.name = "nvml", .value = "not available: no clocks, power or throttling"});
   }
@@ -72,14 +73,14 @@ Row GpuTimer::measure_state(KernelCase& kernel_case, const KernelOp& op, State s
   constexpr Seconds kGpuTime{0.03};
   constexpr int kMinSamples = 5;
   ClockState clocks;
-  MeasureOptions options{
-      .l2 = state.l2, .mode = state.mode, .min_samples = kMinSamples, .budget = kGpuTime};
-  if (nvml_) {
-    options.keep_sample = [&] {
-      clocks = nvml_->clocks();
-      return !clocks.is_throttled;
-    };
-  }
+  const MeasureOptions options{.l2 = state.l2,
+                               .mode = state.mode,
+                               .min_samples = kMinSamples,
+                               .budget = kGpuTime,
+                               .keep_sample = [&] {
+                                 clocks = monitor_.clocks();
+                                 return !clocks.is_throttled;
+                               }};
   const Measurement measured = measure(kernel_case, options);
   return {.op = op,
           .state = state,
@@ -91,43 +92,41 @@ Row GpuTimer::measure_state(KernelCase& kernel_case, const KernelOp& op, State s
           .power_capped = clocks.is_power_capped};
 }
 
-// The energy counter moves in steps, so the window runs from one step to another.
+// The energy counter moves in steps, so the window runs from one step to another. Of the launches
+// it is known within some milliseconds how many were finished at a step.
 std::optional<Sustained> GpuTimer::measure_power(KernelCase& kernel_case) {
   constexpr Seconds kSettle{0.1};  // clocks follow the power within some tens of ms
   constexpr Seconds kWindow{0.3};
-  constexpr Seconds kGiveUp{2.0};
-  if (!nvml_ || !nvml_->joules()) return std::nullopt;
+  constexpr Seconds kGiveUp{1.5};
   const Clock::time_point begin = Clock::now();
-  struct Step {
-    double joules = 0;
-    Seconds at;
+  struct Mark {
+    EnergyStep step;
+    Seconds at;  // of the count
     std::int64_t launches = 0;
   };
-  std::optional<Step> first;
-  std::optional<Step> last;
-  double known = 0;
+  std::optional<Mark> first;
+  std::optional<Mark> last;
+  std::optional<EnergyStep> known;
   run_sustained(kernel_case, [&](std::int64_t launches) {
     const Seconds now = since(begin);
-    if (now < kSettle) {
-      known = nvml_->joules().value_or(0);
-      return true;
-    }
-    const double joules = nvml_->joules().value_or(0);
-    if (joules != known) {
-      const Step step{.joules = joules, .at = now, .launches = launches};
-      known = joules;
+    const std::optional<EnergyStep> step = monitor_.energy();
+    const bool is_new = step && (!known || step->at != known->at);
+    known = step;
+    if (now >= kSettle && is_new) {
+      const Mark mark{.step = *step, .at = now, .launches = launches};
       if (!first) {
-        first = step;
+        first = mark;
       } else if (now - first->at >= kWindow) {
-        last = step;
+        last = mark;
       }
     }
     return !last && now < kGiveUp;
   });
   if (!last) return std::nullopt;
-  const Seconds window = last->at - first->at;
-  return Sustained{.power = Watts((last->joules - first->joules) / window.value()),
-                   .time = window / static_cast<double>(last->launches - first->launches)};
+  const double seconds = std::chrono::duration<double>(last->step.at - first->step.at).count();
+  return Sustained{
+      .power = Watts((last->step.joules - first->step.joules) / seconds),
+      .time = (last->at - first->at) / static_cast<double>(last->launches - first->launches)};
 }
 
 std::vector<Row> GpuTimer::time_point(const KernelOp& op, std::span<const State> states,

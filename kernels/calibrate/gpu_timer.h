@@ -2,12 +2,13 @@
 
 // Times points of calibration on the current device.
 
-#include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/calibrate/journal.h"
-#include "kernels/calibrate/nvml.h"
+#include "kernels/calibrate/monitor.h"
 #include "kernels/calibrate/row.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/harness/gpu_kernel.h"
@@ -30,7 +31,7 @@ class GpuTimer {
   Row measure_state(KernelCase& kernel_case, const KernelOp& op, State state);
   std::optional<Sustained> measure_power(KernelCase& kernel_case);
 
-  std::unique_ptr<Nvml> nvml_;
+  Monitor monitor_;
   cuda::MemoryCache memory_;
 };
 

@@ -18,7 +18,7 @@ struct ClockState {
   bool is_power_capped = false;  // by the power limit: how this GPU runs under such a load
 };
 
-// Not thread safe.
+// Thread safe, as the library is.
 class Nvml {
  public:
   // Empty when the library or the device cannot be had. `pci_bus_id` as cudaDeviceGetPCIBusId

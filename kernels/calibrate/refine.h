@@ -41,8 +41,8 @@ class Refiner {
   void add(const KernelOp& op, Seconds time);
   void refuse(const KernelOp& op);  // never proposed again
 
-  // At most `count` mid-points with an error expected of `least_error` or more, the highest priority
-  // first; no two next to each other, so that the second may profit from the first.
+  // At most `count` mid-points with an error expected of `least_error` or more, the highest
+  // priority first; no two next to each other, so that the second may profit from the first.
   [[nodiscard]] std::vector<Candidate> next(int count, double least_error) const;
 
   // Dims between whose values the simulator interpolates this kernel.
