@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 
 #include "kernels/calibrate/points.h"
 #include "kernels/calibrate/row.h"
@@ -14,34 +16,37 @@ namespace {
 // Second derivative assumed where a line has no inner point, per octave squared: an error of 2 % in
 // the middle of an octave.
 constexpr double kUnknownCurvature = 0.16;
-// What remains of an error when the same place was measured on a neighbouring line: holes of the
-// grid are filled from there.
-constexpr double kKnownNextDoor = 0.5;
 
 double octaves(std::int64_t low, std::int64_t high) {
   return std::log2(static_cast<double>(high) / static_cast<double>(low));
 }
 
+using Line = std::vector<std::pair<std::int64_t, double>>;  // ascending
+
+// Second derivative at point i of a line, or at the nearest inner one.
+double curvature(const Line& line, std::size_t i) {
+  if (line.size() < 3) return kUnknownCurvature;
+  i = std::clamp<std::size_t>(i, 1, line.size() - 2);
+  const double before = octaves(line[i - 1].first, line[i].first);
+  const double after = octaves(line[i].first, line[i + 1].first);
+  const double slope_before = (line[i].second - line[i - 1].second) / before;
+  const double slope_after = (line[i + 1].second - line[i].second) / after;
+  return std::abs(slope_after - slope_before) * 2 / (before + after);
+}
+
+// In strides of about the golden section, so that any beginning of the list covers all of it: the
+// plane on which the time runs out then has its holes between measured points.
+std::vector<KernelOp> scattered(std::vector<KernelOp> points) {
+  constexpr double kGoldenSection = 0.618;
+  const std::size_t count = points.size();
+  auto stride = static_cast<std::size_t>(kGoldenSection * static_cast<double>(count)) + 1;
+  while (std::gcd(stride, count) != 1) ++stride;
+  std::vector<KernelOp> order;
+  for (std::size_t i = 0; i < count; ++i) order.push_back(std::move(points[i * stride % count]));
+  return order;
+}
+
 }  // namespace
-
-// Points that differ in one dim only, ascending.
-struct Refiner::Line {
-  DType dtype = DType::kBf16;
-  std::size_t axis = 0;  // of the spec's dims
-  Sizes dims;            // of the first point
-  std::vector<std::pair<std::int64_t, double>> points;
-
-  // Second derivative at point i, or at the nearest inner one.
-  [[nodiscard]] double curvature(std::size_t i) const {
-    if (points.size() < 3) return kUnknownCurvature;
-    i = std::clamp<std::size_t>(i, 1, points.size() - 2);
-    const double before = octaves(points[i - 1].first, points[i].first);
-    const double after = octaves(points[i].first, points[i + 1].first);
-    const double slope_before = (points[i].second - points[i - 1].second) / before;
-    const double slope_after = (points[i + 1].second - points[i].second) / after;
-    return std::abs(slope_after - slope_before) * 2 / (before + after);
-  }
-};
 
 Refiner::Refiner(const KernelSpec& spec, std::span<const Grid> grids, const Device& device)
     : spec_(spec), grids_(grids), device_(device), is_axis_(spec.dims.size()) {
@@ -54,119 +59,137 @@ bool Refiner::is_axis(std::string_view dim) const {
   return found != spec_.dims.end() && is_axis_[found - spec_.dims.begin()];
 }
 
-void Refiner::add(const KernelOp& op, Seconds time) {
+Refiner::Sizes Refiner::sizes_of(const KernelOp& op) const {
   Sizes sizes;
   for (const DimSpec& dim : spec_.dims) sizes.push_back(orrery::dim(op.dims, dim.name));
+  return sizes;
+}
+
+KernelOp Refiner::op_of(const Family& family, const Sizes& sizes) const {
+  KernelOp op{.kernel = std::string(spec_.name), .dtype = family.grid->dtype, .dims = {}};
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    op.dims.push_back({.name = std::string(spec_.dims[d].name), .size = sizes[d], .axis = {}});
+  }
+  return op;
+}
+
+void Refiner::add(const KernelOp& op, Seconds time) {
   const Seconds model = work_model_time(work_model(spec_.name), work_of(op),
                                         peak_flops(device_, arithmetic_dtype(spec_.name, op.dtype)),
                                         device_.hbm_bandwidth);
-  log_ratio_[{op.dtype, std::move(sizes)}] = std::log(time / model);
+  const double log_ratio = std::log(time / model);
+  insert(op, &log_ratio);
 }
 
-void Refiner::refuse(const KernelOp& op) { refused_.insert(op_text(op)); }
+void Refiner::refuse(const KernelOp& op) {
+  refused_.insert(op_text(op));
+  insert(op, nullptr);
+}
 
-std::vector<Refiner::Line> Refiner::lines() const {
-  std::vector<Line> found;
-  for (std::size_t axis = 0; axis < is_axis_.size(); ++axis) {
-    if (!is_axis_[axis]) continue;
-    std::map<std::pair<DType, Sizes>, std::size_t> numbers;
-    for (const auto& [at, ratio] : log_ratio_) {  // ascending, hence so is each line
-      auto where = at;
-      where.second[axis] = 0;
-      const auto [number, is_new] = numbers.try_emplace(std::move(where), found.size());
-      if (is_new)
-        found.push_back({.dtype = at.first, .axis = axis, .dims = at.second, .points = {}});
-      found[number->second].points.emplace_back(at.second[axis], ratio);
+// Into each grid that spans the point. Dims that are no axes take the values that the grid lists.
+void Refiner::insert(const KernelOp& op, const double* log_ratio) {
+  const Sizes sizes = sizes_of(op);
+  for (const Grid& grid : grids_) {
+    Sizes family_dims = sizes;
+    bool is_inside = grid.dtype == op.dtype && (grid.accept == nullptr || grid.accept(op.dims));
+    for (std::size_t d = 0; is_inside && d < sizes.size(); ++d) {
+      const auto axis = std::ranges::find(grid.axes, spec_.dims[d].name, &GridAxis::dim);
+      const std::vector<std::int64_t>& values = axis->values;
+      is_inside = is_axis_[d] ? values.front() <= sizes[d] && sizes[d] <= values.back()
+                              : std::ranges::binary_search(values, sizes[d]);
+      if (is_axis_[d]) family_dims[d] = 0;
     }
+    if (!is_inside) continue;
+    Family& family = families_[{&grid, family_dims}];
+    family.grid = &grid;
+    family.dims = sizes;
+    family.values.resize(sizes.size());
+    for (std::size_t d = 0; d < sizes.size(); ++d) family.values[d].insert(sizes[d]);
+    if (log_ratio != nullptr) family.log_ratio[sizes] = *log_ratio;
+  }
+}
+
+std::vector<KernelOp> Refiner::missing(const Family& family,
+                                       const std::vector<std::set<std::int64_t>>& values) const {
+  std::vector<Sizes> product{{}};
+  for (const std::set<std::int64_t>& of_dim : values) {
+    std::vector<Sizes> longer;
+    for (const Sizes& sizes : product) {
+      for (const std::int64_t value : of_dim) {
+        longer.push_back(sizes);
+        longer.back().push_back(value);
+      }
+    }
+    product = std::move(longer);
+  }
+  std::vector<KernelOp> found;
+  for (const Sizes& sizes : product) {
+    if (family.log_ratio.contains(sizes)) continue;
+    KernelOp op = op_of(family, sizes);
+    const bool is_accepted = family.grid->accept == nullptr || family.grid->accept(op.dims);
+    if (is_accepted && !refused_.contains(op_text(op))) found.push_back(std::move(op));
   }
   return found;
 }
 
-// The coarsest rule among the grids of this format that hold the dim as an axis.
-std::int64_t Refiner::multiple(DType dtype, std::size_t dim) const {
-  std::int64_t greatest = 1;
-  for (const Grid& grid : grids_) {
-    const auto axis = std::ranges::find(grid.axes, spec_.dims[dim].name, &GridAxis::dim);
-    if (grid.dtype == dtype && axis != grid.axes.end()) {
-      greatest = std::max(greatest, multiple_of(*axis));
-    }
+// Mean over the lines along `axis` that were measured at both ends of the interval.
+double Refiner::expected_error(const Family& family, std::size_t axis, std::int64_t low,
+                               std::int64_t middle, std::int64_t high) const {
+  std::map<Sizes, Line> lines;
+  for (const auto& [sizes, ratio] : family.log_ratio) {
+    Sizes others = sizes;
+    others[axis] = 0;
+    lines[std::move(others)].emplace_back(sizes[axis], ratio);
   }
-  return greatest;
-}
-
-bool Refiner::is_allowed(const KernelOp& op) const {
-  if (refused_.contains(op_text(op))) return false;
-  return std::ranges::any_of(grids_, [&](const Grid& grid) {
-    return grid.dtype == op.dtype && (grid.accept == nullptr || grid.accept(op.dims));
-  });
-}
-
-void Refiner::propose(const Line& line, std::vector<Candidate>& found) const {
-  const std::int64_t step = multiple(line.dtype, line.axis);
-  for (std::size_t i = 0; i + 1 < line.points.size(); ++i) {
-    const auto [low, low_ratio] = line.points[i];
-    const auto [high, high_ratio] = line.points[i + 1];
-    const std::optional<std::int64_t> middle = midpoint(low, high, step);
-    if (!middle) continue;
-    Candidate candidate{.op = {.kernel = std::string(spec_.name), .dtype = line.dtype, .dims = {}},
-                        .axis = line.axis};
-    for (std::size_t d = 0; d < line.dims.size(); ++d) {
-      candidate.op.dims.push_back({.name = std::string(spec_.dims[d].name),
-                                   .size = d == line.axis ? *middle : line.dims[d],
-                                   .axis = {}});
-    }
-    if (!is_allowed(candidate.op)) continue;
-    // Error of the line between both at the candidate: h1 h2 / 2 of the second derivative. What
+  double sum = 0;
+  int count = 0;
+  for (const auto& [others, line] : lines) {
+    const auto at = std::ranges::find(line, low, &Line::value_type::first);
+    if (at == line.end() || std::next(at) == line.end() || std::next(at)->first != high) continue;
+    const auto i = static_cast<std::size_t>(at - line.begin());
+    // The error of the straight line at the candidate is h1 h2 / 2 of the second derivative. What
     // bends inside the interval, smoothly or in a step, shows at both its ends; what shows at one
     // alone bends beyond it.
-    const double curvature = std::sqrt(line.curvature(i) * line.curvature(i + 1));
-    candidate.error = curvature * octaves(low, *middle) * octaves(*middle, high) / 2;
-    candidate.priority = candidate.error * std::sqrt(octaves(low, high));
-    found.push_back(std::move(candidate));
+    sum += std::sqrt(curvature(line, i) * curvature(line, i + 1)) * octaves(low, middle) *
+           octaves(middle, high) / 2;
+    ++count;
   }
+  return count > 0 ? sum / count : 0;
 }
 
-std::vector<Candidate> Refiner::next(int count, double least_error) const {
-  std::vector<Candidate> found;
-  for (const Line& line : lines()) propose(line, found);
-  std::erase_if(found, [&](const Candidate& one) { return one.error < least_error; });
-  // Values of each dim among the points; neighbours of a candidate stand next to it in another dim.
-  std::vector<std::map<DType, std::set<std::int64_t>>> values(spec_.dims.size());
-  for (const auto& [at, ratio] : log_ratio_) {
-    for (std::size_t d = 0; d < values.size(); ++d) values[d][at.first].insert(at.second[d]);
+Plane Refiner::next(double least_error) const {
+  Plane best;
+  for (const auto& [key, family] : families_) {
+    for (KernelOp& op : missing(family, family.values)) best.points.push_back(std::move(op));
   }
-  const auto next_door = [&](const Candidate& candidate, const auto& is_taken) {
-    Sizes at;
-    for (const Dim& dim : candidate.op.dims) at.push_back(dim.size);
-    for (std::size_t d = 0; d < at.size(); ++d) {
-      const std::set<std::int64_t>& all = values[d][candidate.op.dtype];
-      const auto here = all.find(at[d]);
-      if (!is_axis_[d] || d == candidate.axis || here == all.end()) continue;
-      Sizes other = at;
-      if (here != all.begin() && (other[d] = *std::prev(here), is_taken(other))) return true;
-      if (std::next(here) != all.end() && (other[d] = *std::next(here), is_taken(other)))
-        return true;
+  if (!best.points.empty()) return best;
+  double best_gain = 0;
+  for (const auto& [key, family] : families_) {
+    for (std::size_t axis = 0; axis < is_axis_.size(); ++axis) {
+      const std::set<std::int64_t>& values = family.values[axis];
+      if (!is_axis_[axis] || values.size() < 2 || *values.begin() < 1) continue;
+      const std::int64_t multiple =
+          multiple_of(*std::ranges::find(family.grid->axes, spec_.dims[axis].name, &GridAxis::dim));
+      const double whole = octaves(*values.begin(), *values.rbegin());
+      for (auto low = values.begin(); std::next(low) != values.end(); ++low) {
+        const std::int64_t high = *std::next(low);
+        const std::optional<std::int64_t> middle = midpoint(*low, high, multiple);
+        if (!middle) continue;
+        const double error = expected_error(family, axis, *low, *middle, high);
+        if (error < least_error) continue;
+        std::vector<std::set<std::int64_t>> plane = family.values;
+        plane[axis] = {*middle};
+        std::vector<KernelOp> points = missing(family, plane);
+        if (points.empty()) continue;
+        // A random call lies in the interval with probability h / whole.
+        const double gain =
+            error * octaves(*low, high) / whole / static_cast<double>(points.size());
+        if (gain > best_gain) {
+          best_gain = gain;
+          best = {.points = scattered(std::move(points)), .error = error};
+        }
+      }
     }
-    return false;
-  };
-  for (Candidate& candidate : found) {
-    const bool is_known = next_door(candidate, [&](const Sizes& sizes) {
-      return log_ratio_.contains({candidate.op.dtype, sizes});
-    });
-    if (is_known) candidate.priority *= kKnownNextDoor;
-  }
-  std::ranges::stable_sort(found, std::greater{}, &Candidate::priority);
-  std::vector<Candidate> best;
-  std::set<std::pair<DType, Sizes>> chosen;
-  for (Candidate& candidate : found) {
-    if (static_cast<int>(best.size()) == count) break;
-    const bool is_close = next_door(candidate, [&](const Sizes& sizes) {
-      return chosen.contains({candidate.op.dtype, sizes});
-    });
-    Sizes at;
-    for (const Dim& dim : candidate.op.dims) at.push_back(dim.size);
-    if (is_close || !chosen.emplace(candidate.op.dtype, at).second) continue;
-    best.push_back(std::move(candidate));
   }
   return best;
 }

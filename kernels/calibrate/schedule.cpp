@@ -16,9 +16,7 @@ constexpr std::array kOtherStates = {State{.l2 = L2State::kWarm},
 // Parts of a kernel's share that go to other states and to sustained power.
 constexpr double kOtherStatesShare = 0.1;
 constexpr double kPowerShare = 0.1;
-// Points between two fsyncs; also between two looks for mid-points, which take longer the more
-// points there are: one more for each sixteen.
-constexpr int kBatch = 16;
+constexpr int kBatch = 16;  // points between two fsyncs
 
 class KernelSchedule {
  public:
@@ -56,10 +54,10 @@ class KernelSchedule {
       measure(point.op, true, 0);
     }
     while (spent_ < share) {
-      const std::vector<Candidate> candidates = refiner_.next(kBatch + points_ / kBatch, options_.error);
-      if (candidates.empty()) break;
-      for (const Candidate& candidate : candidates) {
-        if (spent_ < share) measure(candidate.op, false, candidate.error);
+      const Plane plane = refiner_.next(options_.error);
+      if (plane.points.empty()) break;
+      for (const KernelOp& op : plane.points) {
+        if (spent_ < share) measure(op, false, plane.error);
       }
     }
     journal_.sync();

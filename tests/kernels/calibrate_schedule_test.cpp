@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 
 #include "kernels/calibrate/known_devices.h"
@@ -223,31 +224,83 @@ TEST_F(ScheduleTest, ATableThatIsWrongByATenthIsJudgedSo) {
   EXPECT_NEAR(summaries[0].bias, 0.1, 0.02);
 }
 
-TEST(Refiner, RefusedAndForbiddenPointsAreNotProposed) {
-  KernelGrids kernel = residual_add();
-  kernel.grids[0].accept = [](const Dims& dims) { return dim(dims, "hidden") != 4096; };
-  Refiner refiner(*kernel.spec, kernel.grids, h200());
-  for (const CoarsePoint& point : coarse_points(*kernel.spec, kernel.grids[0])) {
-    refiner.add(point.op, smooth(point.op));
+class RefinerTest : public testing::Test {
+ protected:
+  void add_all(const std::vector<KernelOp>& points) {
+    for (const KernelOp& op : points) refiner_.add(op, smooth(op));
   }
-  std::vector<Candidate> first = refiner.next(100, 0);
-  ASSERT_FALSE(first.empty());
-  for (const Candidate& candidate : first) EXPECT_NE(dim(candidate.op.dims, "hidden"), 4096);
-  refiner.refuse(first[0].op);
-  for (const Candidate& candidate : refiner.next(100, 0)) EXPECT_NE(candidate.op, first[0].op);
+  void add_coarse() {
+    for (const CoarsePoint& point : coarse_points(*kernel_.spec, kernel_.grids[0])) {
+      refiner_.add(point.op, smooth(point.op));
+    }
+  }
+  KernelGrids kernel_ = residual_add();
+  Refiner refiner_{*kernel_.spec, kernel_.grids, h200()};
+};
+
+TEST_F(RefinerTest, APlaneIsOneValueOfOneAxisWithAllValuesOfTheOther) {
+  add_coarse();
+  const Plane plane = refiner_.next(0.001);
+  std::set<std::int64_t> tokens;
+  std::set<std::int64_t> hidden;
+  for (const KernelOp& op : plane.points) {
+    tokens.insert(dim(op.dims, "tokens"));
+    hidden.insert(dim(op.dims, "hidden"));
+  }
+  const bool is_row = tokens.size() == 1 && hidden.size() == 2;     // 2048, 8192
+  const bool is_column = tokens.size() == 4 && hidden.size() == 1;  // 1, 16, 256, 4096
+  EXPECT_TRUE(is_row || is_column) << tokens.size() << " x " << hidden.size();
+  EXPECT_GT(plane.error, 0.001);
 }
 
-TEST(Refiner, ProposalsOfOneCallAreNoNeighbours) {
-  const KernelGrids kernel = residual_add();
-  Refiner refiner(*kernel.spec, kernel.grids, h200());
-  for (const CoarsePoint& point : coarse_points(*kernel.spec, kernel.grids[0])) {
-    refiner.add(point.op, smooth(point.op));
+TEST_F(RefinerTest, WhatIsMissingOfAPlaneComesBeforeTheNext) {
+  add_coarse();
+  std::vector<KernelOp> plane = refiner_.next(0.001).points;
+  ASSERT_GE(plane.size(), 2u);
+  const KernelOp last = plane.back();
+  plane.pop_back();
+  add_all(plane);
+  ASSERT_EQ(refiner_.next(0.001).points, std::vector{last});
+  refiner_.refuse(last);
+  for (const KernelOp& op : refiner_.next(0.001).points) EXPECT_NE(op, last);
+}
+
+TEST_F(RefinerTest, PointsThatTheGridRefusesAreNotProposed) {
+  kernel_.grids[0].accept = [](const Dims& dims) { return dim(dims, "hidden") != 4096; };
+  add_coarse();
+  for (int i = 0; i < 20; ++i) {
+    const Plane plane = refiner_.next(1e-4);
+    for (const KernelOp& op : plane.points) ASSERT_NE(dim(op.dims, "hidden"), 4096);
+    add_all(plane.points);
   }
-  std::map<std::int64_t, int> per_tokens;
-  for (const Candidate& candidate : refiner.next(100, 0))
-    ++per_tokens[dim(candidate.op.dims, "tokens")];
-  for (const std::int64_t between : {4, 64, 1024}) {
-    EXPECT_LE(per_tokens[between], 1) << "two columns of hidden at " << between;
+}
+
+TEST_F(RefinerTest, EndsWhenEveryIntervalIsGoodEnough) {
+  add_coarse();
+  int planes = 0;
+  for (Plane plane = refiner_.next(0.01); !plane.points.empty(); plane = refiner_.next(0.01)) {
+    add_all(plane.points);
+    ASSERT_LT(++planes, 50);
+  }
+  EXPECT_GT(planes, 2);
+}
+
+TEST_F(RefinerTest, GridsOfOneKernelAreRefinedEachInItsOwnRange) {
+  Grid small{.axes = {{.dim = "tokens", .values = {1, 4}}, {.dim = "hidden", .values = {64, 128}}}};
+  kernel_.grids.push_back(small);
+  Refiner refiner(*kernel_.spec, kernel_.grids, h200());
+  for (const Grid& grid : kernel_.grids) {
+    for (const CoarsePoint& point : coarse_points(*kernel_.spec, grid)) {
+      refiner.add(point.op, smooth(point.op));
+    }
+  }
+  for (int i = 0; i < 20; ++i) {
+    const Plane plane = refiner.next(1e-4);
+    for (const KernelOp& op : plane.points) {
+      // Not the product of the values of both: hidden 128 to 2048 at 4096 tokens.
+      ASSERT_TRUE(dim(op.dims, "hidden") >= 2048 || dim(op.dims, "tokens") <= 4) << op_text(op);
+      refiner.add(op, smooth(op));
+    }
   }
 }
 
