@@ -49,6 +49,7 @@ class Side {
   // Dates of the chunks' ends, the first one's start before them, after `begin`.
   [[nodiscard]] std::vector<double> dates(const cuda::Event& begin) const {
     std::vector<double> result;
+    result.reserve(marks_.size());
     for (const cuda::Event& mark : marks_) result.push_back((mark - begin).value());
     return result;
   }
@@ -116,6 +117,7 @@ CoRunRow run_pair(const LoadKind& first, Side& a, const LoadKind& second, Side& 
                   const std::optional<cuda::Board>& board) {
   CoRunRow row;
   std::vector<Together> runs;
+  runs.reserve(kRepeats);
   for (int i = 0; i < kRepeats; ++i) runs.push_back(run_together(a, b, board, row.sm_clock_mhz));
   std::ranges::sort(runs, {}, &Together::first);
   const Together& median = runs[runs.size() / 2];
@@ -142,6 +144,7 @@ void co_run(std::string_view prefix, const std::function<void(const CoRunRow&)>&
   const std::vector<LoadKind> kinds = load_kinds();
   const auto board = board_if_any();
   std::vector<std::unique_ptr<Side>> sides;
+  sides.reserve(kinds.size());
   for (const LoadKind& kind : kinds) sides.push_back(std::make_unique<Side>(kind));
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     for (std::size_t j = i; j < kinds.size(); ++j) {

@@ -1,7 +1,8 @@
 #pragma once
 
 // A gate in streams: work enqueued behind it waits until the host opens it, so that measurements
-// see a full queue and streams start together.
+// see a full queue and streams start together. Kernels must have run once before they are enqueued
+// behind a gate: loading one may wait for the GPU, which waits for the gate.
 
 #include "kernels/cuda/handles.h"
 

@@ -8,7 +8,7 @@
 namespace orrery {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = 64 * 1024 * 1024;
+constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) {
