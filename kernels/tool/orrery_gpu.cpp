@@ -24,7 +24,10 @@ constexpr Command kCommands[] = {
     {"check", "check [KERNEL…]         compare each kernel with its double-precision reference",
      orrery::tool::check},
     {"time",
-     "time launch | [KERNEL…]  time the benchmark shapes of kernels, or the costs of launching",
+     "time [KERNEL…] | launch | probes | corun [LOAD]\n"
+     "                             time the benchmark shapes of kernels, the costs of launching, "
+     "the\n"
+     "                             GPU's streams, events and clocks, pairs of loads side by side",
      orrery::tool::time},
     {"calibrate",
      "calibrate -o DIR [--kernels A,B] [--quick | --budget SECONDS] [--check [--shapes N] [--seed "
