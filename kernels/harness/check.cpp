@@ -23,7 +23,7 @@ CheckReport check_case(const GpuKernel& kernel, const KernelOp& op) {
   constexpr int kZero = 0x00;
   constexpr int kNan = 0xFF;
   const cuda::Stream stream;
-  const auto kernel_case = kernel.make_case(op, {});
+  const auto kernel_case = kernel.make_case(op, {.vary = true});
   CheckReport report;
   kernel_case->reset(stream);
   kernel_case->launch(stream, 0);

@@ -57,6 +57,9 @@ class KernelCase {
 struct CaseOptions {
   std::uint64_t seed = 1;
   int sets = 1;
+  // What the dims leave open may vary: sequences of a batch shorter than they say, other block
+  // sizes. For checks; a timing takes the op's work from its dims.
+  bool vary = false;
 };
 
 // Values of one dim that calibration starts from, ascending; it adds points between where needed.
