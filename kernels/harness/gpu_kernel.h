@@ -58,6 +58,9 @@ class KernelCase {
 struct CaseOptions {
   std::uint64_t seed = 1;
   int sets = 1;
+  // What the dims leave open may vary: sequences of a batch shorter than they say, other block
+  // sizes. For checks; a timing takes the op's work from its dims.
+  bool vary = false;
 };
 
 struct GpuKernel {
