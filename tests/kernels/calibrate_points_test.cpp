@@ -127,7 +127,7 @@ TEST(CalibrationPoints, RandomPointsLieInsideTheGridOnTheirMultiplesAndSpread) {
   }
   EXPECT_GT(m.size(), 80u);
   // Log-uniform: n is below the geometric mean half the time; 6 deviations of sqrt(400) / 2 = 10.
-  EXPECT_NEAR(below_middle, kDraws / 2, 60);
+  EXPECT_NEAR(below_middle, kDraws / 2.0, 60);
 }
 
 }  // namespace
