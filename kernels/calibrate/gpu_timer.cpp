@@ -152,11 +152,13 @@ std::vector<Row> GpuTimer::time_point(const KernelOp& op, std::span<const State>
       rows.back().cost = since(begin);
       begin = Clock::now();
     }
-  } catch (const std::invalid_argument& error) {
-    refuse(error.what());
   } catch (const cuda::Error& error) {
     if (error.code() != cudaErrorMemoryAllocation) throw;
     refuse("out of memory");
+  } catch (const std::invalid_argument& error) {  // the kernel does not take it
+    refuse(error.what());
+  } catch (const std::runtime_error& error) {  // a library does not
+    refuse(error.what());
   }
   return rows;
 }
