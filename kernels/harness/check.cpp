@@ -38,7 +38,7 @@ CheckReport check_case(KernelCase& kernel_case) {
 }
 
 CheckReport check_case(const GpuKernel& kernel, const KernelOp& op) {
-  return check_case(*kernel.make_case(op, {}));
+  return check_case(*kernel.make_case(op, {.vary = true}));
 }
 
 }  // namespace orrery

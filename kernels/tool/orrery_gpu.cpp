@@ -29,6 +29,14 @@ constexpr Command kCommands[] = {
      "the\n"
      "                             GPU's streams, events and clocks, pairs of loads side by side",
      orrery::tool::time},
+    {"calibrate",
+     "calibrate -o DIR [--kernels A,B] [--quick | --budget SECONDS] [--check [--shapes N] [--seed "
+     "N]]\n"
+     "                       [--device N] [--revision TEXT] [--fresh]\n"
+     "                           time kernels into tables under DIR; a run that was stopped goes "
+     "on;\n"
+     "                           --check judges the tables by shapes that they do not hold",
+     orrery::tool::calibrate},
 };
 
 int usage() {
