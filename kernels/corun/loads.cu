@@ -106,11 +106,13 @@ LoadKind gemm(std::int64_t m, std::int64_t n, std::int64_t k, int sms = 0) {
 }
 
 // blocks = 0: small blocks, many waves.
-LoadKind memory(StreamKind kind, std::size_t bytes, int blocks) {
+LoadKind memory(StreamKind kind, std::size_t bytes, int blocks,
+                MemorySplit split = MemorySplit::kShared) {
   const StreamShape shape{.method = blocks > 0 ? StreamMethod::kBulk : StreamMethod::kLoads,
+                          .split = split,
                           .blocks = blocks};
-  return {std::string(to_text(kind)) + " bytes=" + std::to_string(bytes) +
-              " blocks=" + std::to_string(blocks),
+  return {std::string(to_text(kind)) + " bytes=" + std::to_string(bytes) + " blocks=" +
+              std::to_string(blocks) + (split == MemorySplit::kDefault ? " split=default" : ""),
           [=] { return std::make_unique<StreamLoad>(kind, bytes, shape); }};
 }
 
@@ -145,17 +147,17 @@ int reachable_peer(int device) {
 
 std::vector<LoadKind> load_kinds() {
   constexpr std::size_t kLarge = 512 * kMiB;  // ten times the L2 cache
-  std::vector<LoadKind> kinds{gemm(8192, 8192, 8192), gemm(4096, 4096, 4096),
-                              gemm(2048, 8192, 8192), gemm(4096, 4096, 4096, 112),
-                              gemm(8192, 8192, 8192, 64)};
-  for (const int blocks : {8, 16, 32, 66, 132, 0}) {
+  std::vector<LoadKind> kinds{gemm(8192, 8192, 8192),      gemm(4096, 4096, 4096),
+                              gemm(2048, 8192, 8192),      gemm(64, 28672, 8192),
+                              gemm(4096, 4096, 4096, 100), gemm(8192, 8192, 8192, 64)};
+  for (const int blocks : {16, 32, 66, 132, 0}) {
     kinds.push_back(memory(StreamKind::kRead, kLarge, blocks));
   }
-  kinds.push_back(memory(StreamKind::kRead, kLarge / 8, 132));
-  kinds.push_back(memory(StreamKind::kWrite, kLarge, 132));
+  kinds.push_back(memory(StreamKind::kWrite, kLarge, 0));
   for (const int blocks : {16, 132, 0}) kinds.push_back(memory(StreamKind::kCopy, kLarge, blocks));
+  kinds.push_back(memory(StreamKind::kCopy, kLarge, 0, MemorySplit::kDefault));
   kinds.push_back(l2_read(24 * kMiB, 20));
-  for (const int blocks : {8, 16, 32, 64}) kinds.push_back(hold(blocks));
+  for (const int blocks : {16, 32, 64}) kinds.push_back(hold(blocks));
 
   int device = 0;
   ORRERY_CUDA(cudaGetDevice(&device));
