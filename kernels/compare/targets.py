@@ -69,4 +69,12 @@ TARGETS: tuple[Target, ...] = (
         kernel="attention_decode", text="not slower than cuDNN at batch 1, 8K context", bound=1.0,
         applies=_is("attention_decode", lambda row: is_cudnn(row) and row["shape"]["batch"] == 1 and row["shape"]["context"] == 8192),
     ),
+    Target(
+        kernel="all_reduce", text="at most 0.6 of NCCL's time up to 1 MB, 2 and 4 GPUs", bound=0.6, at_least=False, figure=time_ratio,
+        applies=_is("all_reduce", lambda row: row["gpus"] in (2, 4) and row["shape"]["bytes"] <= 1 << 20),
+    ),
+    Target(
+        kernel="all_reduce", text="not slower than NCCL above 1 MB", bound=1.0, at_least=False, figure=time_ratio,
+        applies=_is("all_reduce", lambda row: row["shape"]["bytes"] > 1 << 20),
+    ),
 )  # fmt: skip

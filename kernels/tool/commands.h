@@ -8,9 +8,11 @@
 
 namespace orrery::tool {
 
-// Checks all kernels or those named; prints a line per call and "N passed, N failed".
+// Checks all kernels or those named, and communication among the GPUs present ("collectives");
+// prints a line per call and "N passed, N failed".
 int check(std::span<const std::string_view> arguments);
-// Times the benchmark shapes of all kernels or those named; "launch" times the costs of launching.
+// Times the benchmark shapes of all kernels or those named; "launch" times the costs of launching,
+// "collectives", "links" and "kv_transfer" communication among GPUs.
 int time(std::span<const std::string_view> arguments);
 
 // Throws std::invalid_argument when there is no usable GPU: none present, no driver, or one whose

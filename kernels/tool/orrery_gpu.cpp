@@ -21,10 +21,13 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
-    {"check", "check [KERNEL…]         compare each kernel with its double-precision reference",
+    {"check",
+     "check [KERNEL…]  compare each kernel with its double-precision reference; \"collectives\": "
+     "communication among GPUs",
      orrery::tool::check},
     {"time",
-     "time launch | [KERNEL…]  time the benchmark shapes of kernels, or the costs of launching",
+     "time [KERNEL…] | launch | collectives | links | kv_transfer [--gpus N[,N…]] [-o DIR]  time "
+     "the benchmark shapes of kernels, the costs of launching, communication among GPUs",
      orrery::tool::time},
 };
 

@@ -6,6 +6,7 @@
 #include "kernels/kernel_spec.h"
 #include "kernels/probe_launch/probe_launch.h"
 #include "kernels/tool/commands.h"
+#include "kernels/tool/peers.h"
 #include "kernels/tool/selection.h"
 
 namespace orrery::tool {
@@ -33,6 +34,10 @@ void print_time(const GpuKernel& kernel, const KernelOp& op) {
 }  // namespace
 
 int time(std::span<const std::string_view> arguments) {
+  if (!arguments.empty() && is_peer_timing(arguments[0])) {
+    require_gpu();
+    return time_peers(arguments[0], arguments.subspan(1));
+  }
   const bool launch_costs = arguments.size() == 1 && arguments[0] == "launch";
   const auto kernels = launch_costs ? std::vector<const GpuKernel*>() : select_kernels(arguments);
   require_gpu();
