@@ -10,6 +10,9 @@ namespace orrery {
 namespace {
 
 constexpr std::int64_t kLeastBytes = 256;
+// NCCL changes its protocol between these, with steps in its times.
+constexpr std::int64_t kFineBytes = std::int64_t{64} << 10;
+constexpr std::int64_t kCoarseBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kMostOwnBytes = std::int64_t{64} << 20;
 
 struct Operands {
@@ -95,8 +98,11 @@ void sweep_collectives(std::span<const int> devices, std::int64_t most_bytes,
         CollectiveKind::kAllToAll, CollectiveKind::kSendRecv, CollectiveKind::kBroadcast}) {
     if (kind == CollectiveKind::kSendRecv && devices.size() != 2) continue;
     for (std::int64_t bytes = kLeastBytes; bytes <= most_bytes; bytes *= 2) {
-      for (const LaunchMode mode : {LaunchMode::kGraph, LaunchMode::kEager}) {
-        sweep.measure(kind, bytes, mode);
+      sweep.measure(kind, bytes, LaunchMode::kGraph);
+      sweep.measure(kind, bytes, LaunchMode::kEager);
+      const std::int64_t between = bytes / 2 * 3;
+      if (bytes >= kFineBytes && bytes < kCoarseBytes && between <= most_bytes) {
+        sweep.measure(kind, between, LaunchMode::kGraph);
       }
     }
   }
