@@ -40,8 +40,8 @@ class InputSets {
   }
   [[nodiscard]] std::vector<double> made() const { return host_normal<T>(count_, seed_, scale_); }
   // `count` elements of set 0 from `first` on, as far as there are so many.
-  [[nodiscard]] Tile tile(std::string what, std::size_t first, std::size_t count) const {
-    return {.what = std::move(what),
+  [[nodiscard]] Tile tile(const std::string& what, std::size_t first, std::size_t count) const {
+    return {.what = what,
             .data = (*this)[0] + first,
             .bytes = std::min(count, count_ - first) * sizeof(T)};
   }
@@ -68,8 +68,8 @@ class OutputSets {
   [[nodiscard]] std::vector<double> host(const cuda::Stream& stream) const {
     return host_double(stream, (*this)[0], count_);
   }
-  [[nodiscard]] Tile tile(std::string what, std::size_t first, std::size_t count) const {
-    return {.what = std::move(what),
+  [[nodiscard]] Tile tile(const std::string& what, std::size_t first, std::size_t count) const {
+    return {.what = what,
             .data = (*this)[0] + first,
             .bytes = std::min(count, count_ - first) * sizeof(T),
             .is_output = true};

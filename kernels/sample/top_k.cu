@@ -12,51 +12,56 @@ namespace orrery {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kVectors = 4;
 constexpr int kCapacity = 4096;  // keys that shared memory holds
 
-// Calls visit(key) for each element of the row that falls to this thread: always the same ones.
+// The thread's largest value by its ordered bits; 0 where it has none.
+template <typename T, bool kAligned>
+__device__ std::uint32_t largest_of(const T* row, std::int64_t vocab) {
+  std::uint32_t most = 0;  // below every value
+  if constexpr (kAligned) {
+    for_each_vector(row, vocab / LogitVector<T>::kSize, threadIdx.x, kThreads,
+                    [&](const LogitVector<T>& vector, std::int64_t) {
+                      most = max(most, ordered(vector.largest()));
+                    });
+  } else {
+    for (std::int64_t i = threadIdx.x; i < vocab; i += kThreads) {
+      most = max(most, ordered(as_float(row[i])));
+    }
+  }
+  return most;
+}
+
+// Calls visit(value, id) for the thread's share of the row, or less: vectors wholly below `least`
+// are left out.
 template <typename T, bool kAligned, typename Visit>
-__device__ void for_each_key(const T* row, std::int64_t vocab, Visit&& visit) {
+__device__ void for_each_from(const T* row, std::int64_t vocab, float least, Visit&& visit) {
   if constexpr (!kAligned) {
     for (std::int64_t i = threadIdx.x; i < vocab; i += kThreads) {
       visit(as_float(row[i]), static_cast<std::uint32_t>(i));
     }
   } else {
     constexpr int kSize = LogitVector<T>::kSize;
-    const std::int64_t vectors = vocab / kSize;
-    for (std::int64_t at = threadIdx.x; at < vectors; at += kVectors * kThreads) {
-      LogitVector<T> batch[kVectors];
+    for_each_vector(row, vocab / kSize, threadIdx.x, kThreads,
+                    [&](const LogitVector<T>& vector, std::int64_t at) {
+                      if (vector.largest() < least) return;
+                      float values[kSize];
+                      vector.values(values);
 #pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        if (at + i * kThreads < vectors) batch[i].load(row, at + i * kThreads);
-      }
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        if (at + i * kThreads >= vectors) continue;
-        float values[kSize];
-        batch[i].values(values);
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) {
-          visit(values[j], static_cast<std::uint32_t>((at + i * kThreads) * kSize + j));
-        }
-      }
-    }
+                      for (int i = 0; i < kSize; ++i) {
+                        visit(values[i], static_cast<std::uint32_t>(at * kSize + i));
+                      }
+                    });
   }
 }
 
-// The largest key that at least `k` of the threads' keys reach, bit by bit from the top; ids of at
-// most `id_bits` bits.
-__device__ Key kth_largest(Key key, int k, int id_bits) {
-  Key found = 0;
-  for (int bit = 63; bit >= 0; --bit) {
-    // The upper bits of ~id are ones in every key.
-    const Key candidate = found | Key{1} << bit;
-    if (bit < 32 && bit >= id_bits) {
-      found = candidate;
-    } else if (__syncthreads_count(key >= candidate) >= k) {
-      found = candidate;
-    }
+// The k-th largest of the threads' values, bit by bit from the top; the lowest kIgnored bits are
+// rounded down.
+template <int kIgnored>
+__device__ std::uint32_t kth_largest(std::uint32_t value, int k) {
+  std::uint32_t found = 0;
+  for (int bit = 31; bit >= kIgnored; --bit) {
+    const std::uint32_t candidate = found | 1U << bit;
+    if (__syncthreads_count(value >= candidate) >= k) found = candidate;
   }
   return found;
 }
@@ -68,20 +73,20 @@ struct Shared {
   int count;
 };
 
-// A key that at least k and at most kCapacity keys of the row reach, given one that at least k do.
-// The k-th largest of the threads' largest is nearly always it: only where a few threads hold far
-// more than their share of large logits is the gap halved further, at a pass over the row each.
+// Gathers at least k and at most kCapacity keys of the row: those that reach a threshold. At `low`
+// at least k do, and nearly always few more; only where the row's largest lie with few threads, or
+// many are equal, the threshold is raised further, at a pass over the row each.
 template <typename T, bool kAligned>
-__device__ Key collect(Shared& shared, const T* row, std::int64_t vocab, Key low, int k) {
+__device__ void collect(Shared& shared, const T* row, std::int64_t vocab, Key low, int k) {
   Key high = ~Key{0};  // reached by fewer than k
   Key threshold = low;
   while (true) {
     if (threadIdx.x == 0) shared.count = 0;
     __syncthreads();
     const float least = value_of(threshold);
-    for_each_key<T, kAligned>(row, vocab, [&](float value, std::uint32_t id) {
+    for_each_from<T, kAligned>(row, vocab, least, [&](float value, std::uint32_t id) {
       if (value < least) return;
-      const Key key = key_of(value, id);
+      const Key key = key_of(ordered(value), id);
       if (key < threshold) return;
       const int at = atomicAdd(&shared.count, 1);
       if (at < kCapacity) shared.keys[at] = key;
@@ -89,7 +94,7 @@ __device__ Key collect(Shared& shared, const T* row, std::int64_t vocab, Key low
     __syncthreads();
     const int count = shared.count;
     __syncthreads();
-    if (count >= k && count <= kCapacity) return threshold;
+    if (count >= k && count <= kCapacity) return;
     (count < k ? high : low) = threshold;
     threshold = low + (high - low) / 2;
   }
@@ -135,28 +140,23 @@ __device__ void choose(Shared& shared, int k, float temperature, double chance, 
 }
 
 // A block per row, which is read twice, the second time mostly from the L2 cache:
-//   1  each thread's largest key; the k-th largest of those is a lower bound of the row's k-th
+//   1  each thread's largest value; the k-th largest of those is a lower bound of the row's k-th
 //   2  all keys that reach the bound into shared memory: k and a few more
 //   3  their rank by counting, the first k in order
 //   4  softmax, cumulated sum, choice
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     top_k_kernel(const T* logits, const std::uint64_t* counters, std::int32_t* ids,
-                 std::int64_t vocab, int k, int id_bits, float temperature, std::uint64_t seed) {
+                 std::int64_t vocab, int k, float temperature, std::uint64_t seed) {
   __shared__ Shared shared;
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
   const T* const row = logits + blockIdx.x * vocab;
-  float most = -INFINITY;
-  std::uint32_t most_at = ~0U;
-  for_each_key<T, kAligned>(row, vocab, [&](float value, std::uint32_t id) {
-    if (value > most || most_at == ~0U) {
-      most = fmaxf(value, -INFINITY);  // NaN counts as -infinity
-      most_at = id;
-    }
-  });
-  const Key own = most_at == ~0U ? 0 : key_of(most, most_at);
-  collect<T, kAligned>(shared, row, vocab, kth_largest(own, k, id_bits), k);
+  // Equal values share a threshold, whatever their ids; of bf16 only the upper half of the bits
+  // differs.
+  constexpr int kIgnored = sizeof(T) == sizeof(bf16) ? 16 : 0;
+  const std::uint32_t bound = kth_largest<kIgnored>(largest_of<T, kAligned>(row, vocab), k);
+  collect<T, kAligned>(shared, row, vocab, static_cast<Key>(bound) << 32, k);
   const int count = shared.count;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
     const Key key = shared.keys[i];
@@ -181,15 +181,13 @@ void top_k(const cuda::Stream& stream, const T* logits, const std::uint64_t* cou
                                 ", expected a positive one (sample_argmax is greedy)");
   }
   if (seqs == 0 || vocab == 0) return;
-  int id_bits = 1;
-  while ((std::int64_t{1} << id_bits) < vocab) ++id_bits;
   const bool aligned = vocab % LogitVector<T>::kSize == 0 && vector_aligned(logits);
   const int k = static_cast<int>(std::min<std::int64_t>(options.k, vocab));
   cuda::launch(
       stream,
       {.grid = dim3(static_cast<unsigned>(seqs)), .block = dim3(kThreads), .programmatic = true},
       aligned ? top_k_kernel<T, true> : top_k_kernel<T, false>, logits, counters, ids, vocab, k,
-      id_bits, options.temperature, options.seed);
+      options.temperature, options.seed);
 }
 
 }  // namespace

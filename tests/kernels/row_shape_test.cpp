@@ -17,7 +17,7 @@ TEST(RowShape, CoversTheRowWithWholeWarpsAndLittleWaste) {
       const std::int64_t held = static_cast<std::int64_t>(shape.threads) * shape.vectors_per_thread;
       ASSERT_GE(held * kVector, columns);
       // One warp less would not do.
-      ASSERT_LT((held - 32 * shape.vectors_per_thread) * kVector, columns);
+      ASSERT_LT((held - std::int64_t{32} * shape.vectors_per_thread) * kVector, columns);
       ASSERT_EQ(shape.threads % 32, 0);
       ASSERT_LE(shape.threads, kMostRowThreads);
       ASSERT_LE(shape.vectors_per_thread, kMostRowVectors);

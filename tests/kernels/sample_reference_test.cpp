@@ -9,6 +9,7 @@
 
 #include "kernels/sample/random.h"
 #include "kernels/sample/reference.h"
+#include "kernels/sample/shape.h"
 
 namespace orrery {
 namespace {
@@ -58,6 +59,27 @@ TEST(ChooseReference, InvertsTheCumulatedProbabilities) {
   EXPECT_EQ(reference::choose(candidates, 0.4999), 7);
   EXPECT_EQ(reference::choose(candidates, 0.5), 3);
   EXPECT_EQ(reference::choose(candidates, 0.9999), 9);
+}
+
+TEST(ArgmaxShape, SharesARowOnlyAmongBlocksThatFindWork) {
+  for (const std::int64_t parts : {1, 1000, 16032, 200000}) {
+    for (const std::int64_t seqs : {1, 8, 64, 132, 1024}) {
+      const ArgmaxShape shape = argmax_shape(seqs, parts);
+      EXPECT_LE(shape.cluster, kMostArgmaxCluster);
+      EXPECT_LE(shape.threads, kMostArgmaxThreads);
+      EXPECT_EQ(shape.cluster & (shape.cluster - 1), 0U);
+      // Half as many blocks would have left each thread more than its four pieces.
+      if (shape.cluster > 1) {
+        EXPECT_LT(shape.cluster / 2 * 256 * 4, parts);
+      }
+    }
+  }
+}
+
+TEST(ArgmaxShape, GivesManyRowsABlockEachAndFewRowsACluster) {
+  EXPECT_EQ(argmax_shape(1024, 16032).cluster, 1U);
+  EXPECT_EQ(argmax_shape(1, 16032).cluster, 8U);
+  EXPECT_EQ(argmax_shape(1, 16032).threads, 512U);
 }
 
 TEST(Uniform, HasMeanOneHalfAndVarianceOneTwelfth) {
