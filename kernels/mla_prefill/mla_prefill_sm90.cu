@@ -5,7 +5,7 @@ namespace orrery {
 
 void mla_prefill(const cuda::Stream& stream, const PrefillPlan& plan, const MlaPrefill& call) {
   // One query tile: with two of each of 48 KiB of keys and 32 KiB of values a second does not fit.
-  using Mla = prefill::Config<kMlaQkHeadDim, kMlaVHeadDim, 2, 1, false>;
+  using Mla = prefill::Config<kMlaQkHeadDim, kMlaVHeadDim, 2, 1, 2, false>;
   static_assert(Mla::kRows == kMlaPrefillTileRows);
   if (plan.tokens() == 0) return;
   prefill::require(call.heads > 0 && call.scale > 0,
@@ -15,9 +15,10 @@ void mla_prefill(const cuda::Stream& stream, const PrefillPlan& plan, const MlaP
                        " rows, expected " + std::to_string(kMlaPrefillTileRows));
   prefill::require_aligned("mla_prefill", {call.q, call.out, call.keys, call.values});
   const prefill::Maps maps{
-      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, Mla::kQkDim, 64),
-      .k = prefill::rows_map(call.keys, plan.keys(), call.heads, Mla::kQkDim, Mla::kKeys),
-      .v = prefill::rows_map(call.values, plan.keys(), call.heads, Mla::kVDim, Mla::kKeys)};
+      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, Mla::kQkDim,
+                             Mla::kQkDim / prefill::kPanel),
+      .k = prefill::rows_map(call.keys, plan.keys(), call.heads, Mla::kQkDim, 1),
+      .v = prefill::rows_map(call.values, plan.keys(), call.heads, Mla::kVDim, 1)};
   prefill::launch<Mla>(
       stream, maps,
       prefill::arguments(plan, call.out, call.lse, call.heads, call.heads, call.scale));
