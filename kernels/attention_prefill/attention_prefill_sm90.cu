@@ -65,11 +65,11 @@ void attention_prefill(const cuda::Stream& stream, const PrefillPlan& plan,
                        const AttentionPrefill& call, const bf16* keys, const bf16* values) {
   if (plan.tokens() == 0) return;
   check(plan, call, keys, values);
-  const int panels = call.head_dim / prefill::kPanel;
+  constexpr int kKeys = Head128<false>::kKeys;
   const prefill::Maps maps{
-      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, call.head_dim, panels),
-      .k = prefill::rows_map(keys, plan.keys(), call.kv_heads, call.head_dim, 1),
-      .v = prefill::rows_map(values, plan.keys(), call.kv_heads, call.head_dim, 1)};
+      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, call.head_dim, 64),
+      .k = prefill::rows_map(keys, plan.keys(), call.kv_heads, call.head_dim, kKeys),
+      .v = prefill::rows_map(values, plan.keys(), call.kv_heads, call.head_dim, kKeys)};
   launch<false>(
       stream, call, maps,
       prefill::arguments(plan, call.out, call.lse, call.heads, call.kv_heads, call.scale));
@@ -86,16 +86,15 @@ void attention_prefill(const cuda::Stream& stream, const PrefillPlan& plan,
   const auto pages = [&](const bf16* data) {
     return prefill::pages_map(data, cache.num_blocks, block_size, call.kv_heads, call.head_dim);
   };
-  const prefill::Maps maps{.q = prefill::rows_map(call.q, plan.tokens(), call.heads, call.head_dim,
-                                                  call.head_dim / prefill::kPanel),
-                           .k = pages(cache.keys),
-                           .v = pages(cache.values)};
+  const prefill::Maps maps{
+      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, call.head_dim, 64),
+      .k = pages(cache.keys),
+      .v = pages(cache.values)};
   prefill::Arguments a =
       prefill::arguments(plan, call.out, call.lse, call.heads, call.kv_heads, call.scale);
   a.block_table = cache.block_table;
   a.blocks_per_sequence = cache.blocks_per_sequence;
   a.block_size = block_size;
-  a.box_rows = std::min(block_size, prefill::kMostBoxRows);
   launch<true>(stream, call, maps, a);
 }
 

@@ -27,23 +27,21 @@ inline void require_aligned(const char* kernel, std::initializer_list<const void
   }
 }
 
-constexpr int kMostBoxRows = 64;
-
-// Boxes of kMostBoxRows rows of one head of a bf16 tensor [rows, heads, dim], of `box_panels`
-// panels of 128 bytes, each panel swizzled and one after the other in shared memory.
+// Boxes of `box_rows` rows of one head of a bf16 tensor [rows, heads, dim]: the 128-byte panels of
+// a row lie `box_rows` rows apart in shared memory, each panel swizzled.
 inline CUtensorMap rows_map(const bf16* data, std::int64_t rows, std::int64_t heads, int dim,
-                            int box_panels) {
+                            int box_rows) {
   const auto size = [](std::int64_t count) { return static_cast<std::uint64_t>(count); };
   const std::array sizes{size(kPanel), size(rows), size(dim / kPanel), size(heads)};
   const std::array strides{size(heads * dim) * sizeof(bf16), size(kPanel) * sizeof(bf16),
                            size(dim) * sizeof(bf16)};
-  const std::array box{static_cast<std::uint32_t>(kPanel), static_cast<std::uint32_t>(kMostBoxRows),
-                       static_cast<std::uint32_t>(box_panels), 1U};
+  const std::array box{static_cast<std::uint32_t>(kPanel), static_cast<std::uint32_t>(box_rows),
+                       static_cast<std::uint32_t>(dim / kPanel), 1U};
   return cuda::tensor_map(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, sizes, strides, box,
                           cuda::Swizzle::k128);
 }
 
-// Boxes of one panel of a page, or of kMostBoxRows rows of it, of bf16 pages [num_blocks,
+// Boxes of one panel of one page of bf16 pages [num_blocks,
 // block_size, heads, dim].
 inline CUtensorMap pages_map(const bf16* data, std::int64_t num_blocks, int block_size,
                              std::int64_t heads, int dim) {
@@ -52,7 +50,7 @@ inline CUtensorMap pages_map(const bf16* data, std::int64_t num_blocks, int bloc
   const std::array strides{size(dim) * sizeof(bf16), size(heads * dim) * sizeof(bf16),
                            size(block_size * heads * dim) * sizeof(bf16)};
   const std::array box{static_cast<std::uint32_t>(kPanel), 1U,
-                       static_cast<std::uint32_t>(std::min(block_size, kMostBoxRows)), 1U};
+                       static_cast<std::uint32_t>(block_size), 1U};
   return cuda::tensor_map(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, sizes, strides, box,
                           cuda::Swizzle::k128);
 }
@@ -70,8 +68,7 @@ inline Arguments arguments(const PrefillPlan& plan, bf16* out, float* lse, int h
           .heads = heads,
           .heads_per_kv = heads / kv_heads,
           .scale_log2 = static_cast<float>(scale * kLog2E),
-          .window = plan.window(),
-          .box_rows = kMostBoxRows};
+          .window = plan.window()};
 }
 
 // One block per multiprocessor, each taking tiles until none are left.

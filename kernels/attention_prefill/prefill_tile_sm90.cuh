@@ -27,14 +27,14 @@ struct Config {
   static constexpr int kRows = 64 * kConsumers;  // of a query tile
   static constexpr int kKeys = 128;              // of a key or value tile
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
 };
 
 inline constexpr int kPanel = 64;  // bf16 in one 128-byte row of a swizzled tile
 
-// Copies' maps: queries in boxes of 64 rows and all panels, keys and values in boxes of box_rows
-// rows and one panel.
+// Copies' maps: queries in boxes of 64 rows, keys and values in boxes of kKeys rows or of one panel
+// of one page.
 struct Maps {
   CUtensorMap q;
   CUtensorMap k;
@@ -55,7 +55,6 @@ struct Arguments {
   const std::int32_t* block_table = nullptr;  // kPaged: as in PagedKv
   std::int64_t blocks_per_sequence = 0;
   int block_size = 0;
-  int box_rows = 0;  // keys in one copy: a page, 64 at most
 };
 
 // A tile as the producer hands it to the consumers; rows = 0 ends the kernel.

@@ -15,10 +15,9 @@ void mla_prefill(const cuda::Stream& stream, const PrefillPlan& plan, const MlaP
                        " rows, expected " + std::to_string(kMlaPrefillTileRows));
   prefill::require_aligned("mla_prefill", {call.q, call.out, call.keys, call.values});
   const prefill::Maps maps{
-      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, Mla::kQkDim,
-                             Mla::kQkDim / prefill::kPanel),
-      .k = prefill::rows_map(call.keys, plan.keys(), call.heads, Mla::kQkDim, 1),
-      .v = prefill::rows_map(call.values, plan.keys(), call.heads, Mla::kVDim, 1)};
+      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, Mla::kQkDim, 64),
+      .k = prefill::rows_map(call.keys, plan.keys(), call.heads, Mla::kQkDim, Mla::kKeys),
+      .v = prefill::rows_map(call.values, plan.keys(), call.heads, Mla::kVDim, Mla::kKeys)};
   prefill::launch<Mla>(
       stream, maps,
       prefill::arguments(plan, call.out, call.lse, call.heads, call.heads, call.scale));
