@@ -1,0 +1,467 @@
+#include <array>
+#include <bit>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/attention_decode/attention_decode.h"
+#include "kernels/attention_decode/cursor.cuh"
+#include "kernels/attention_decode/merge.cuh"
+#include "kernels/attention_decode/tile.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm90.cuh"
+#include "kernels/cuda/tensor_map.h"
+
+namespace orrery {
+namespace {
+
+using namespace decode;
+
+constexpr int kThreads = kWarps * 32;
+
+struct Parameters {
+  Work work;
+  AttentionDecodeSplit split;
+  Workspace workspace;
+  Output output;
+  const bf16* q;
+  const std::int32_t* block_table;
+  std::int64_t blocks_per_sequence;
+  std::int32_t block_shift;  // log2 of the block size
+  std::int32_t box_keys;     // keys of one copy
+  std::int32_t boxes;        // copies of one tile
+  std::int32_t head_bytes;   // of a query head
+  std::int32_t ratio;        // heads / kv_heads
+  float scale_log2;
+};
+
+template <int kHeadDim, int kHeadTiles>
+struct Shared {
+  static constexpr int kStages = 2;
+  static constexpr int kRowFloats = kHeadDim + 4;  // no bank conflicts between heads
+  char keys[kWarps][kStages][kTileBytes];          // 1,024-byte aligned: the swizzle's period
+  char values[kWarps][kStages][kTileBytes];
+  float acc[kWarps][8 * kHeadTiles][kRowFloats];
+  float2 stats[kWarps][8 * kHeadTiles];  // max, sum
+  std::uint64_t keys_full[kWarps][kStages];
+  std::uint64_t values_full[kWarps][kStages];
+  StretchScratch scratch;
+  bool is_last;
+};
+
+// A warp's units in the order in which it takes them; copies their tiles ahead. Of a row's units
+// the warps with the same kv head take turns.
+//
+// A full ring of all multiprocessors is 25 MB in flight, 6 us of memory time, and anything small
+// that is asked for behind it waits as long. So block table entries come 32 at a time, and the
+// lines that the next row starts with are fetched to the L2 cache when a row is begun.
+class Feeder {
+ public:
+  __device__ Feeder(const Parameters& parameters, const Cursor& start, const CUtensorMap* keys,
+                    const CUtensorMap* values)
+      : parameters_(parameters), keys_(keys), values_(values), cursor_(start) {
+    const int warp = threadIdx.x / 32;
+    const int heads = parameters.split.heads_per_block;
+    head_ = warp % heads;
+    part_ = warp / heads;
+    step_ = kWarps / heads;
+    policy_ = sm90::evict_first();
+    if (cursor_.done()) return;
+    unit_ = cursor_.begin_unit() + part_;
+    settle();
+    if (!cursor_.done()) prefetch_next_row();
+  }
+  __device__ void copy_keys(char* tile, std::uint64_t* full) const { copy(keys_, tile, full); }
+  __device__ void copy_values(char* tile, std::uint64_t* full) const { copy(values_, tile, full); }
+  __device__ void next() {
+    if (cursor_.done()) return;
+    unit_ += step_;
+    first_lane_ += parameters_.boxes;
+    settle();
+  }
+
+ private:
+  // To the next row that has a unit for this warp, with its block table entries.
+  __device__ void settle() {
+    bool is_new = first_lane_ >= 32;
+    while (unit_ >= cursor_.end_unit()) {
+      cursor_.next();
+      if (cursor_.done()) return;
+      unit_ = cursor_.begin_unit() + part_;
+      prefetch_next_row();
+      is_new = true;
+    }
+    if (is_new) look_up();
+  }
+  // Entries for this unit and those after it, one per copy, a lane each.
+  __device__ void look_up() {
+    const int lane = threadIdx.x % 32;
+    const int unit = unit_ + lane / parameters_.boxes * step_;
+    const int key = unit * parameters_.work.keys + lane % parameters_.boxes * parameters_.box_keys;
+    // Units may reach over blocks that the sequence does not have: any other will do.
+    const int shift = parameters_.block_shift;
+    const int page =
+        min(max(key >> shift, cursor_.first_key() >> shift), (cursor_.context() - 1) >> shift);
+    block_ = __ldg(table(cursor_.seq()) + page);
+    first_lane_ = 0;
+  }
+  __device__ void prefetch_next_row() const {
+    const bool same = cursor_.group() + 1 < parameters_.work.groups;
+    const int seq = cursor_.seq() + (same ? 0 : 1);
+    if (seq >= parameters_.work.seqs) return;
+    const int heads = parameters_.split.heads_per_block * parameters_.ratio;
+    const int first = (same ? cursor_.group() + 1 : 0) * heads;
+    const int head_bytes = parameters_.head_bytes;
+    const auto* q =
+        reinterpret_cast<const char*>(parameters_.q) +
+        (static_cast<std::int64_t>(seq) * parameters_.output.heads + first) * head_bytes;
+    constexpr int kLine = 128;
+    const int line = static_cast<int>(threadIdx.x) * kLine;
+    if (line < heads * head_bytes) sm90::prefetch_l2(q + line);
+    if (threadIdx.x % 32 == 0 && !same) sm90::prefetch_l2(table(seq));
+  }
+  [[nodiscard]] __device__ const std::int32_t* table(int seq) const {
+    return parameters_.block_table + seq * parameters_.blocks_per_sequence;
+  }
+  __device__ void copy(const CUtensorMap* map, char* tile, std::uint64_t* full) const {
+    if (cursor_.done()) return;
+    const int lane = threadIdx.x % 32;
+    const int block = __shfl_sync(0xFFFFFFFF, block_, first_lane_ + lane);
+    if (lane == 0) sm90::barrier_arrive_expect(full, kTileBytes);
+    __syncwarp();
+    if (lane < parameters_.boxes) {
+      const int key = unit_ * parameters_.work.keys + lane * parameters_.box_keys;
+      const int row = key & ((1 << parameters_.block_shift) - 1);
+      const int kv_head = cursor_.group() * parameters_.split.heads_per_block + head_;
+      sm90::load_5d(tile + lane * (kTileBytes / parameters_.boxes), map, 0, row, 0, kv_head, block,
+                    full, policy_);
+    }
+  }
+
+  const Parameters& parameters_;
+  const CUtensorMap* keys_;
+  const CUtensorMap* values_;
+  Cursor cursor_;
+  std::uint64_t policy_;
+  int head_;
+  int part_;
+  int step_;
+  int unit_ = 0;
+  int block_ = 0;        // of one copy, this lane's
+  int first_lane_ = 32;  // that holds this unit's; 32: none does
+};
+
+// Keys of the unit that the token does not see get weight zero: their scores become -infinity, and
+// their values, which may be anything, zero. `first` and `end`: keys seen, counted from the unit's.
+template <typename T, int kHeadDim, int kHeadTiles>
+__device__ void mask(float (&scores)[TileShape<T, kHeadDim>::kKeyTiles][kHeadTiles][4], int first,
+                     int end) {
+  const int g = threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int m = 0; m < TileShape<T, kHeadDim>::kKeyTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kHeadTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = 16 * m + g + i / 2 * 8;
+        if (key < first || key >= end) scores[m][n][i] = -INFINITY;
+      }
+    }
+  }
+}
+template <typename T, int kHeadDim>
+__device__ void zero_unseen(char* values, int first, int end) {
+  using Shape = TileShape<T, kHeadDim>;
+  constexpr int kRowChunks = Shape::kRowBytes / 16;
+  for (int i = threadIdx.x % 32; i < kTileBytes / 16; i += 32) {
+    const int row = i / kRowChunks % Shape::kKeys;
+    if (row < first || row >= end) reinterpret_cast<uint4*>(values)[i] = uint4{};
+  }
+  sm90::fence_async_shared();
+  __syncwarp();
+}
+
+// The block's warps' softmaxes over a row become its outputs, or a partial result where other
+// blocks share it.
+template <typename T, int kHeadDim, int kHeadTiles>
+__device__ void finish_row(Shared<kHeadDim, kHeadTiles>& shared, const Parameters& parameters,
+                           const Cursor& row, WarpSoftmax<T, kHeadDim, kHeadTiles>& softmax) {
+  constexpr int kPerLane = kHeadDim / 32;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  softmax.finish();
+#pragma unroll
+  for (int n = 0; n < kHeadTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int head = 8 * n + 2 * (lane % 4) + i % 2;
+#pragma unroll
+      for (int d = 0; d < kHeadDim / 16; ++d) {
+        shared.acc[warp][head][softmax.dim_of(d, i)] = softmax.acc[n][d][i];
+      }
+      if (lane < 4 && i < 2) {
+        shared.stats[warp][head] = make_float2(softmax.max[n][i], softmax.sum[n][i]);
+      }
+    }
+  }
+  __syncthreads();
+  const int kv_heads = parameters.split.heads_per_block;
+  const int heads = kv_heads * parameters.ratio;
+  const bool whole = row.is_whole();
+  for (int head = warp; head < heads; head += kWarps) {
+    const int kv_head = head / parameters.ratio;
+    const int tile_row = head % parameters.ratio;
+    const auto has_head = [&](int w) { return w % kv_heads == kv_head; };
+    const int source = lane % kWarps;
+    const float2 stats =
+        has_head(source) ? shared.stats[source][tile_row] : make_float2(-INFINITY, 0);
+    HeadPart<kPerLane> part{.acc = {}, .max = stats.x, .sum = 0};
+#pragma unroll
+    for (int distance = 1; distance < kWarps; distance *= 2) {
+      part.max = fmaxf(part.max, __shfl_xor_sync(0xFFFFFFFF, part.max, distance));
+    }
+    const float weight = exp2f(stats.x - part.max);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      part.sum += __shfl_sync(0xFFFFFFFF, weight * stats.y, w);
+      const float of_warp = __shfl_sync(0xFFFFFFFF, weight, w);
+      if (!has_head(w)) continue;
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        part.acc[i] += of_warp * shared.acc[w][tile_row][lane * kPerLane + i];
+      }
+    }
+    if (whole) {
+      write_output(parameters.output, row.seq(), row.group() * heads + head, part);
+    } else {
+      const int slot = slot_of(row.first_block(), static_cast<int>(blockIdx.x));
+      write_partial(parameters.workspace, heads, slot, head, part);
+    }
+  }
+  if (whole) {
+    __syncthreads();  // the next row writes shared.acc
+  } else {
+    merge_row<kPerLane>(parameters.workspace, parameters.output, row, heads, shared.is_last);
+  }
+}
+
+// Sequences without keys.
+template <int kHeadDim>
+__device__ void write_empty(const Parameters& parameters) {
+  const Output& output = parameters.output;
+  for (int seq = static_cast<int>(blockIdx.x); seq < parameters.work.seqs;
+       seq += static_cast<int>(gridDim.x)) {
+    if (__ldg(parameters.work.context_lens + seq) > 0) continue;
+    const std::int64_t first = static_cast<std::int64_t>(seq) * output.heads;
+    for (int i = threadIdx.x; i < output.heads * kHeadDim; i += kThreads) {
+      output.out[first * kHeadDim + i] = __float2bfloat16_rn(0);
+    }
+    for (int i = threadIdx.x; output.lse && i < output.heads; i += kThreads) {
+      output.lse[first + i] = -INFINITY;
+    }
+  }
+}
+
+// Reads the part of the block table that this block needs if all contexts are equal, so that it is
+// on its way while the lengths are: the look-up that follows finds it in the cache.
+__device__ std::int32_t guess_block_table(const Parameters& parameters) {
+  const int rows = parameters.work.seqs * parameters.work.groups;
+  const int blocks = static_cast<int>(gridDim.x);
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * rows;
+  const int row = static_cast<int>(at / blocks);
+  const std::int64_t entries = parameters.blocks_per_sequence;
+  const std::int64_t first = at % blocks * entries / blocks;
+  const std::int64_t lane_entry = min(first + threadIdx.x % 32, entries - 1);
+  std::int32_t entry;
+  asm volatile("ld.global.nc.b32 %0, [%1];"
+               : "=r"(entry)
+               : "l"(parameters.block_table + row / parameters.work.groups * entries + lane_entry));
+  return entry;
+}
+
+template <typename T, int kHeadDim, int kHeadTiles>
+__global__ void __launch_bounds__(kThreads, 1)
+    decode_kernel(const __grid_constant__ CUtensorMap keys_map,
+                  const __grid_constant__ CUtensorMap values_map,
+                  const __grid_constant__ Parameters parameters) {
+  using Tile = TileShape<T, kHeadDim>;
+  using Memory = Shared<kHeadDim, kHeadTiles>;
+  extern __shared__ __align__(1024) char shared_bytes[];
+  Memory& shared = *reinterpret_cast<Memory*>(shared_bytes);
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) {
+    sm90::prefetch_tensor_map(&keys_map);
+    sm90::prefetch_tensor_map(&values_map);
+    for (int stage = 0; stage < Memory::kStages; ++stage) {
+      sm90::barrier_init(&shared.keys_full[warp][stage], 1);
+      sm90::barrier_init(&shared.values_full[warp][stage], 1);
+    }
+    sm90::fence_barrier_init();
+  }
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+  const std::int32_t guess = guess_block_table(parameters);
+  const Stretch stretch = find_stretch(parameters.work, parameters.split, shared.scratch);
+  Cursor row(parameters.work, stretch);
+  WarpSoftmax<T, kHeadDim, kHeadTiles> softmax;
+  const int kv_heads = parameters.split.heads_per_block;
+  const auto load_queries = [&] {
+    const std::int64_t kv_head = row.group() * kv_heads + warp % kv_heads;
+    const std::int64_t head =
+        static_cast<std::int64_t>(row.seq()) * parameters.output.heads + kv_head * parameters.ratio;
+    softmax.load(parameters.q + head * kHeadDim, parameters.ratio);
+  };
+  if (!row.done()) load_queries();
+  Feeder feeder(parameters, row, &keys_map, &values_map);
+  for (int stage = 0; stage < Memory::kStages; ++stage) {
+    feeder.copy_keys(shared.keys[warp][stage], &shared.keys_full[warp][stage]);
+    feeder.copy_values(shared.values[warp][stage], &shared.values_full[warp][stage]);
+    feeder.next();
+  }
+  asm volatile("" ::"r"(guess));
+  write_empty<kHeadDim>(parameters);
+
+  int stage = 0;
+  std::uint32_t parity = 0;
+  while (!row.done()) {
+    softmax.start(parameters.scale_log2);
+    const int end = row.end_unit();
+    for (int unit = row.begin_unit() + warp / kv_heads; unit < end; unit += kWarps / kv_heads) {
+      const int first_seen = row.first_key() - unit * Tile::kKeys;
+      const int end_seen = row.context() - unit * Tile::kKeys;
+      const bool is_edge = first_seen > 0 || end_seen < Tile::kKeys;
+      float scores[Tile::kKeyTiles][kHeadTiles][4];
+      std::uint32_t weights[Tile::kKeyTiles][kHeadTiles][2];
+      sm90::barrier_wait(&shared.keys_full[warp][stage], parity);
+      softmax.score(shared.keys[warp][stage], scores);
+      __syncwarp();
+      feeder.copy_keys(shared.keys[warp][stage], &shared.keys_full[warp][stage]);
+      if (is_edge) mask<T, kHeadDim, kHeadTiles>(scores, first_seen, end_seen);
+      softmax.weigh(scores, weights);
+      sm90::barrier_wait(&shared.values_full[warp][stage], parity);
+      if (is_edge) zero_unseen<T, kHeadDim>(shared.values[warp][stage], first_seen, end_seen);
+      softmax.accumulate(shared.values[warp][stage], weights);
+      __syncwarp();
+      feeder.copy_values(shared.values[warp][stage], &shared.values_full[warp][stage]);
+      feeder.next();
+      if (++stage == Memory::kStages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+    finish_row(shared, parameters, row, softmax);
+    row.next();
+    if (!row.done()) load_queries();
+  }
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::invalid_argument("attention_decode: " + what);
+}
+
+// As [blocks, kv heads, halves of a row, tokens, elements of a half]: a box is one head's keys with
+// each half's rows together.
+template <typename T, int kHeadDim>
+CUtensorMap cache_map(const PagedKv<const T>& cache, const T* data, int kv_heads) {
+  using Tile = TileShape<T, kHeadDim>;
+  constexpr std::uint64_t kHeadBytes = kHeadDim * sizeof(T);
+  const auto block_size = static_cast<std::uint64_t>(cache.block_size);
+  const auto heads = static_cast<std::uint64_t>(kv_heads);
+  const std::array<std::uint64_t, 5> sizes{Tile::kHalfDims, block_size, Tile::kHalves, heads,
+                                           static_cast<std::uint64_t>(cache.num_blocks)};
+  const std::array<std::uint64_t, 4> strides{heads * kHeadBytes, Tile::kRowBytes, kHeadBytes,
+                                             block_size * heads * kHeadBytes};
+  const auto box_keys = static_cast<std::uint32_t>(std::min(cache.block_size, Tile::kKeys));
+  const std::array<std::uint32_t, 5> box{Tile::kHalfDims, box_keys, Tile::kHalves, 1, 1};
+  constexpr auto kType =
+      kIsFp8<T> ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return cuda::tensor_map(kType, data, sizes, strides, box,
+                          Tile::kRowBytes == 128 ? cuda::Swizzle::k128 : cuda::Swizzle::k64,
+                          CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+}
+
+template <typename T, int kHeadDim, int kHeadTiles>
+void launch_kernel(const cuda::Stream& stream, const PagedKv<const T>& cache, int kv_heads,
+                   Parameters parameters) {
+  using Tile = TileShape<T, kHeadDim>;
+  parameters.work.keys = Tile::kKeys;
+  parameters.box_keys = std::min(cache.block_size, Tile::kKeys);
+  parameters.boxes = Tile::kKeys / parameters.box_keys;
+  parameters.head_bytes = kHeadDim * sizeof(bf16);
+  const auto blocks = static_cast<unsigned>(parameters.split.blocks);
+  cuda::launch(stream,
+               {.grid = dim3(blocks),
+                .block = dim3(kThreads),
+                .shared_bytes = sizeof(Shared<kHeadDim, kHeadTiles>),
+                .programmatic = parameters.split.starts_early},
+               decode_kernel<T, kHeadDim, kHeadTiles>,
+               cache_map<T, kHeadDim>(cache, cache.keys, kv_heads),
+               cache_map<T, kHeadDim>(cache, cache.values, kv_heads), parameters);
+}
+
+Workspace lay_out(void* workspace, const AttentionDecodeSplit& split, int heads_per_slot) {
+  const std::size_t slots = static_cast<std::size_t>(split.blocks) * 2;
+  auto* const counters = static_cast<std::uint32_t*>(workspace);
+  auto* const stats = reinterpret_cast<float2*>(counters + 2 * slots);
+  return {.group_arrivals = counters,
+          .row_arrivals = counters + slots,
+          .stats = stats,
+          .acc = reinterpret_cast<float*>(stats + slots * heads_per_slot)};
+}
+
+}  // namespace
+
+template <typename T>
+void attention_decode(const cuda::Stream& stream, const AttentionDecodeOutput& output,
+                      const bf16* q, const PagedKv<const T>& cache,
+                      const std::int32_t* context_lens, const AttentionDecodeShape& shape,
+                      float scale, const AttentionDecodeSplit& split, void* workspace) {
+  if (shape.seqs == 0) return;
+  // Refuses shapes that the kernel does not take.
+  static_cast<void>(attention_decode_split(shape, sizeof(T), split.blocks));
+  require(cache.block_size >= 16 && cache.block_size <= 128 &&
+              std::has_single_bit(static_cast<unsigned>(cache.block_size)),
+          "block_size " + std::to_string(cache.block_size) + "; takes 16, 32, 64 and 128");
+  require(scale > 0, "scale " + std::to_string(scale) + "; takes positive ones");
+  const int ratio = shape.heads / shape.kv_heads;
+  constexpr float kLog2E = 1.44269504088896f;
+  const Parameters parameters{
+      .work = {.context_lens = context_lens,
+               .seqs = shape.seqs,
+               .groups = shape.kv_heads / split.heads_per_block,
+               .window = shape.window},
+      .split = split,
+      .workspace = lay_out(workspace, split, split.heads_per_block * ratio),
+      .output = {.out = output.out,
+                 .lse = output.lse,
+                 .value_scale = cache.value_scale,
+                 .heads = shape.heads},
+      .q = q,
+      .block_table = cache.block_table,
+      .blocks_per_sequence = cache.blocks_per_sequence,
+      .block_shift = std::countr_zero(static_cast<unsigned>(cache.block_size)),
+      .ratio = ratio,
+      .scale_log2 = scale * cache.key_scale * kLog2E};
+  const auto run = [&]<int kHeadDim>() {
+    if (ratio <= 8) {
+      launch_kernel<T, kHeadDim, 1>(stream, cache, shape.kv_heads, parameters);
+    } else {
+      launch_kernel<T, kHeadDim, 2>(stream, cache, shape.kv_heads, parameters);
+    }
+  };
+  if (shape.head_dim == 64) {
+    run.template operator()<64>();
+  } else {
+    run.template operator()<128>();
+  }
+}
+
+template void attention_decode(const cuda::Stream&, const AttentionDecodeOutput&, const bf16*,
+                               const PagedKv<const bf16>&, const std::int32_t*,
+                               const AttentionDecodeShape&, float, const AttentionDecodeSplit&,
+                               void*);
+template void attention_decode(const cuda::Stream&, const AttentionDecodeOutput&, const bf16*,
+                               const PagedKv<const fp8>&, const std::int32_t*,
+                               const AttentionDecodeShape&, float, const AttentionDecodeSplit&,
+                               void*);
+
+}  // namespace orrery
