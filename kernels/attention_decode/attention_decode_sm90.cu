@@ -162,6 +162,31 @@ __device__ std::int32_t guess_block_table(const Parameters& parameters) {
   return entry;
 }
 
+// One launch, one block of 8 warps per multiprocessor, each with an even stretch of all units of
+// keys and values (split.h), found from the lengths on the device. A unit is 4 KB of keys and 4 KB
+// of values of one kv head. Every warp works alone on its own ring of units, so that nothing but
+// the end of a row synchronises warps:
+//
+//   warp    copy engine                     products (tile.cuh)
+//           K0 V0 K1 V1 ------------------> S = K0 Q, refill K2, softmax, O += V0 P, refill V2, ...
+//   row     warps -> shared memory -> output, or -> workspace -> last block of the row (merge.cuh)
+//
+// 128 KB in flight per multiprocessor, about three times what 4.4 TB/s at 1 us need; the work on a
+// unit is a fifth of the time in which it arrives (bf16). Bytes: keys and values once, 2 seqs
+// context kv_heads head_dim; 2 ratio flops per byte in bf16.
+//
+// On one H200, cold, beside cuDNN's attention over a contiguous cache (PyTorch 2.11), 32 query and
+// 8 kv heads of 128 unless stated, us (TB/s of keys and values):
+//   batch x context            bf16            cuDNN    fp8
+//     1 x 8192                  15.3            15.4     12.6
+//    64 x 2048                 123.4 (4.35)    122.6     66.9 (4.01)
+//   128 x 4096, 64 heads       473.5 (4.54)    470.0    249.1 (4.31)
+//   256 x 8192                1869.8 (4.59)   1856.6    965.2 (4.45)
+// Large caches are bound by memory, small ones by latency: lengths, block table and first tiles
+// come one after the other from cold memory, about 4 us until the rings are full, and the merges of
+// warps and blocks take 3 to 4 us after the last product. What helped at 128 x 4096: L2 fetches of
+// 128 bytes (of 256 they took in the head beside it as well: 4.07 -> 4.25 TB/s) and queries and
+// block table asked for before the rings fill, with rows that blocks do not share (-> 4.54 TB/s).
 template <typename T, int kHeadDim, int kHeadTiles>
 __global__ void __launch_bounds__(kThreads, 1)
     decode_kernel(const __grid_constant__ CUtensorMap keys_map,

@@ -45,13 +45,11 @@ class Operands:
         self.out = torch.empty(batch, heads, head_dim, device="cuda", dtype=torch.bfloat16)
 
 
-def decode(library: Library, point: tuple[int, int, int, int, int], fp8: bool) -> Comparison:
-    """One shape. With an fp8 cache the peers read the same values from a bf16 one."""
+def decode(library: Library, point: tuple[int, int, int, int, int], operands: list[Operands], fp8: bool) -> Comparison:
+    """One shape on its operand sets. With an fp8 cache the peers read the same values from a bf16 one."""
     batch, context, heads, kv_heads, head_dim = point
     element_bytes = 1 if fp8 else 2
     cache_elements = 2.0 * batch * context * kv_heads * head_dim
-    sets = sets_for(cache_elements * element_bytes)
-    operands = [Operands(*point, fp8) for _ in range(sets)]
     workspace_bytes = torch.zeros(1, dtype=torch.int64)
     library.attention_decode_workspace(workspace_bytes, element_bytes, batch, heads, kv_heads, head_dim, context)
     workspace = torch.zeros(int(workspace_bytes), device="cuda", dtype=torch.uint8)
@@ -87,7 +85,7 @@ def decode(library: Library, point: tuple[int, int, int, int, int], fp8: bool) -
             f"cudnn{suffix}": lambda i: peer(SDPBackend.CUDNN_ATTENTION, i),
             f"flash{suffix}": lambda i: peer(SDPBackend.FLASH_ATTENTION, i),
         },
-        sets=sets, bytes=cache_elements * element_bytes + 4.0 * batch * heads * head_dim,
+        sets=len(operands), bytes=cache_elements * element_bytes + 4.0 * batch * heads * head_dim,
         flops=2 * heads / kv_heads * cache_elements, outputs=outputs,
     )  # fmt: skip
 
@@ -97,6 +95,10 @@ def comparisons(library: Library) -> Iterator[Comparison]:
     for fp8 in (False, True):
         for point in dict.fromkeys(NAMED + SWEEP):
             batch, context, _, kv_heads, head_dim = point
-            if 4.0 * batch * context * kv_heads * head_dim <= MAX_BYTES:
-                yield decode(library, point, fp8)
-                torch.cuda.empty_cache()
+            cache_elements = 2.0 * batch * context * kv_heads * head_dim
+            if 2 * cache_elements > MAX_BYTES:
+                continue
+            operands = [Operands(*point, fp8) for _ in range(sets_for(cache_elements * (1 if fp8 else 2)))]
+            yield decode(library, point, operands, fp8)
+            operands.clear()  # the comparison outlives its timing
+            torch.cuda.empty_cache()
