@@ -31,14 +31,18 @@ void share_memory(std::span<const GpuDemand> demands, std::span<const double> gr
                   std::vector<GpuShare>& shares) {
   const auto asked = [&](std::size_t i) { return demands[i].hbm * shares[i].speed; };
   std::vector<std::size_t> open;
+  double left = 1;
   double weights = 0;
   for (std::size_t i = 0; i < demands.size(); ++i) {
     if (asked(i) <= 0) continue;
+    if (granted[i] <= 0) {  // a copy engine
+      left = std::max(left - asked(i), 0.0);
+      continue;
+    }
     open.push_back(i);
     weights += granted[i];
   }
   std::ranges::stable_sort(open, {}, [&](std::size_t i) { return asked(i) / granted[i]; });
-  double left = 1;
   for (const std::size_t i : open) {
     const double fair = left * granted[i] / weights;
     if (asked(i) > fair + kRounding) shares[i].speed = fair / demands[i].hbm;

@@ -65,6 +65,12 @@ TEST(GpuShares, MemoryIsSharedBySmsButNobodyGetsMoreThanItAsksFor) {
   EXPECT_DOUBLE_EQ(three[2], 0.8 * 4 / 7 / 0.7);
 }
 
+TEST(GpuShares, ACopyEngineTakesNoSmsAndHasTheMemoryItAsksFor) {
+  const auto both = speeds({{.math = 0, .hbm = 1}, {.sms = 0, .math = 0, .hbm = 0.2}});
+  EXPECT_DOUBLE_EQ(both[0], 0.8);
+  EXPECT_DOUBLE_EQ(both[1], 1);
+}
+
 TEST(GpuShares, UnderThePowerLimitAllThatComputesSlowsAlike) {
   // 0.5 + 0.4 of the peak, and 0.6 is left: 2 / 3 of the speed each.
   const auto both = speeds({{.sms = 0.5, .math = 0.5}, {.sms = 0.5, .math = 0.4}});

@@ -93,6 +93,9 @@ des::GpuDemand demand_of(const Load& load) {
     }
     demand = des::kernel_demand(h200(), op, load.alone);
     demand.sms = sm_share(load.dim("sms"));
+  } else if (load.kind == "peer_copy" || load.kind == "peer_write") {
+    demand.hbm = std::min(Bytes(load.dim("bytes")) / h200().sharing.hbm_rate / load.alone, 1.0);
+    if (load.kind == "peer_copy") demand.sms = 0;
   } else if (load.kind == "read" || load.kind == "write" || load.kind == "copy") {
     const Bytes bytes(load.dim("bytes") * (load.kind == "copy" ? 2 : 1));
     demand.hbm = std::min(bytes / h200().sharing.hbm_rate / load.alone, 1.0);
