@@ -42,6 +42,7 @@ std::vector<KernelOp> scattered(std::vector<KernelOp> points) {
   auto stride = static_cast<std::size_t>(kGoldenSection * static_cast<double>(count)) + 1;
   while (std::gcd(stride, count) != 1) ++stride;
   std::vector<KernelOp> order;
+  order.reserve(count);
   for (std::size_t i = 0; i < count; ++i) order.push_back(std::move(points[i * stride % count]));
   return order;
 }

@@ -53,6 +53,11 @@ def is_cudnn(row: Row) -> bool:
     return "cudnn" in row["peer"].lower()
 
 
+def is_nccl(row: Row) -> bool:
+    """Whether the peer is NCCL."""
+    return row["peer"].startswith("NCCL")
+
+
 TARGETS: tuple[Target, ...] = (
     Target(kernel="gemm", text="0.98 of torch at every shape", applies=_is("gemm"), bound=0.98),
     Target(kernel="gemm", text="1.1 times torch at m <= 64", applies=_is("gemm", lambda row: row["shape"]["m"] <= 64), bound=1.1),
@@ -68,5 +73,13 @@ TARGETS: tuple[Target, ...] = (
     Target(
         kernel="attention_decode", text="not slower than cuDNN at batch 1, 8K context", bound=1.0,
         applies=_is("attention_decode", lambda row: is_cudnn(row) and row["shape"]["batch"] == 1 and row["shape"]["context"] == 8192),
+    ),
+    Target(
+        kernel="all_reduce", text="at most 0.6 of NCCL's time up to 1 MB, 2 and 4 GPUs", bound=0.6, at_least=False, figure=time_ratio,
+        applies=_is("all_reduce", lambda row: is_nccl(row) and row["gpus"] in (2, 4) and row["shape"]["bytes"] <= 1 << 20),
+    ),
+    Target(
+        kernel="all_reduce", text="not slower than NCCL above 1 MB", bound=1.0, at_least=False, figure=time_ratio,
+        applies=_is("all_reduce", lambda row: is_nccl(row) and row["shape"]["bytes"] > 1 << 20),
     ),
 )  # fmt: skip

@@ -55,6 +55,14 @@ void launch(const Stream& stream, const LaunchShape& shape, void (*kernel)(Param
       cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...));
 }
 
+// Loads a kernel's code onto the current device, which its first launch would do otherwise; loading
+// waits for running kernels.
+template <typename... Parameters>
+void load(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes attributes{};
+  ORRERY_CUDA(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
+}
+
 // Properties of the current device, read once per device.
 const cudaDeviceProp& device_properties();
 

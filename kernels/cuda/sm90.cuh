@@ -227,6 +227,22 @@ __device__ inline void cluster_sync() {
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
 }
+// The two halves of cluster_sync without its ordering of memory, for work in between.
+__device__ inline void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ inline void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Writes at the offset of `shared` in block `block` of the cluster, which must have started.
+__device__ inline void store_cluster(unsigned long long* shared, unsigned long long value,
+                                     std::uint32_t block) {
+  std::uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(remote)
+               : "r"(shared_address(shared)), "r"(block));
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(remote), "l"(value) : "memory");
+}
 // True in one lane of a converged warp.
 __device__ inline bool elect_one() {
   std::uint32_t chosen;

@@ -106,6 +106,7 @@ std::vector<double> host_double(const cuda::Stream& stream, const T* data, std::
   template std::vector<T> host_copy(const cuda::Stream&, const T*, std::size_t);                 \
   template std::vector<double> host_double(const cuda::Stream&, const T*, std::size_t);
 ORRERY_OPERANDS(bf16)
+ORRERY_OPERANDS(fp16)
 ORRERY_OPERANDS(fp8)
 ORRERY_OPERANDS(float)
 #undef ORRERY_OPERANDS

@@ -12,7 +12,7 @@
 
 namespace orrery {
 
-// `count` normal values of mean 0 and deviation `scale`, rounded to T (bf16, fp8, float).
+// `count` normal values of mean 0 and deviation `scale`, rounded to T (bf16, fp16, fp8, float).
 template <typename T>
 void fill_normal(const cuda::Stream& stream, T* data, std::size_t count, std::uint64_t seed,
                  float scale = 1.0f);
@@ -35,7 +35,7 @@ cuda::DeviceBuffer<T> device_copy(std::span<const T> values) {
 // Device memory on the host, after synchronising `stream`.
 template <typename T>
 std::vector<T> host_copy(const cuda::Stream& stream, const T* data, std::size_t count);
-// The same as double; T is bf16, fp8, float or std::int32_t.
+// The same as double; T is bf16, fp16, fp8, float or std::int32_t.
 template <typename T>
 std::vector<double> host_double(const cuda::Stream& stream, const T* data, std::size_t count);
 

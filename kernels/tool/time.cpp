@@ -7,6 +7,7 @@
 #include "kernels/harness/measure.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/tool/commands.h"
+#include "kernels/tool/peers.h"
 #include "kernels/tool/probes.h"
 #include "kernels/tool/selection.h"
 
@@ -28,6 +29,10 @@ void print_time(const GpuKernel& kernel, const KernelOp& op) {
 
 int time(std::span<const std::string_view> arguments) {
   const std::string_view what = arguments.empty() ? "" : arguments[0];
+  if (is_peer_timing(what)) {
+    require_gpu();
+    return time_peers(what, arguments.subspan(1));
+  }
   if (what == "launch" || what == "probes" || what == "corun") {
     if (arguments.size() > (what == "corun" ? 2 : 1)) {
       throw std::invalid_argument("time " + std::string(what) + ": too many arguments");

@@ -1,0 +1,272 @@
+#include <stdexcept>
+#include <string>
+
+#include "kernels/all_reduce/all_reduce.h"
+#include "kernels/all_reduce/slots.cuh"
+#include "kernels/cuda/launch.h"
+
+// Ranks push 16-byte vectors into the receive areas of their peers; the data is its own flag. A
+// free slot holds 0xFF bytes, a NaN of every dtype that no sender writes (a NaN of that pattern is
+// sent as another one), so a receiver polls its own memory until each 32-bit word differs, and
+// frees the slot again. Nothing else is exchanged: one way over NVLink per hop, no fence, no
+// barrier.
+//
+//   one-shot   push own input to all peers   | own slots: wait for n-1, sum in rank order, output
+//              (n-1) bytes per link, one hop
+//   two-shot   push share p of input to p    | own share: wait for n-1, sum, output, push to all
+//              2 (n-1)/n bytes, two hops     | shares of the others: wait, output
+//
+//   receive area of a rank:   half 0                          | half 1
+//   one-shot                  [from 0][from 1] … [from n-1]   | same
+//   two-shot                  [my share from 0 … n-1][result of 0 … n-1]
+//
+// Calls use the halves in turn, by a count of calls in device memory, so a graph may be replayed.
+// Two halves are enough without a barrier: a rank that starts call e + 2 has ended e + 1, for which
+// it needed data that every peer sent within e + 1, thus after that peer had ended e and freed the
+// half. (In two-shot a rank may hear of a peer through a third one's result.) Each kernel's end
+// orders its stores before the next kernel's.
+//
+// Blocks wait for blocks of other GPUs but never for their own grid, and the grid (at most 64
+// blocks of 512 threads) is resident at once beside nothing else that spins.
+
+namespace orrery {
+namespace {
+
+// Sums of a batch: vectors `offset + u * stride` of the input, and of every peer q the ones at
+// slots[q * slots_stride + u * stride]; `use(u, sum)` takes each below `end`.
+template <typename T, int kRanks, typename Use>
+__device__ void receive(Receiver& receiver, const AllReducePeers& peers, const T* input,
+                        std::int64_t count, std::int64_t offset, std::int64_t end, uint4* slots,
+                        std::int64_t slots_stride, std::int64_t stride, const Use& use) {
+  uint4 all[kBatch<kRanks>][kRanks];
+#pragma unroll
+  for (int u = 0; u < kBatch<kRanks>; ++u) {
+    if (offset + u * stride >= end) continue;
+    const uint4 own = load_vector(input, offset + u * stride, count);
+#pragma unroll
+    for (int q = 0; q < kRanks; ++q) {
+      if (q < peers.num_ranks) {
+        all[u][q] = select(q == peers.rank, own, load_slot(slots + q * slots_stride + u * stride));
+      }
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kBatch<kRanks>; ++u) {
+    if (offset + u * stride >= end) continue;
+#pragma unroll
+    for (int q = 0; q < kRanks; ++q) {
+      if (q < peers.num_ranks && q != peers.rank) {
+        receiver.finish(slots + q * slots_stride + u * stride, all[u][q]);
+      }
+    }
+    use(u, sum<T, kRanks>(all[u], peers.num_ranks));
+  }
+}
+
+template <typename T, int kRanks>
+__global__ void __launch_bounds__(kMaxAllReduceThreads)
+    one_shot_kernel(const __grid_constant__ AllReducePeers peers, const T* input, T* output,
+                    std::int64_t count) {
+  constexpr int kPush = 4;  // vectors loaded ahead
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
+  const std::int64_t vectors = (count + kPerVector<T> - 1) / kPerVector<T>;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  const int half = begin_call(peers);
+  for (std::int64_t i = first; i < vectors; i += kPush * stride) {
+    uint4 own[kPush];
+#pragma unroll
+    for (int u = 0; u < kPush; ++u) {
+      const std::int64_t at = i + u * stride;
+      if (at < vectors) own[u] = without_free(load_vector(input, at, count));
+    }
+#pragma unroll
+    for (int u = 0; u < kPush; ++u) {
+      const std::int64_t at = i + u * stride;
+      if (at >= vectors) continue;
+#pragma unroll
+      for (int k = 1; k < kRanks; ++k) {
+        if (k >= peers.num_ranks) continue;
+        store_slot(half_of(peers, peer_after(peers, k), half) + peers.rank * vectors + at, own[u]);
+      }
+    }
+  }
+  Receiver receiver(peers);
+  uint4* const slots = half_of(peers, peers.rank, half);
+  for (std::int64_t i = first; i < vectors; i += kBatch<kRanks> * stride) {
+    receive<T, kRanks>(
+        receiver, peers, input, count, i, vectors, slots + i, vectors, stride,
+        [&](int u, const uint4& sum) { store_vector(output, i + u * stride, count, sum); });
+  }
+}
+
+template <typename T, int kRanks>
+__global__ void __launch_bounds__(kMaxAllReduceThreads)
+    two_shot_kernel(const __grid_constant__ AllReducePeers peers, const T* input, T* output,
+                    std::int64_t count) {
+  constexpr int kUnroll = kBatch<kRanks>;
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
+  const std::int64_t vectors = (count + kPerVector<T> - 1) / kPerVector<T>;
+  const std::int64_t share = (vectors + peers.num_ranks - 1) / peers.num_ranks;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  const int half = begin_call(peers);
+  // Calls visit(u, k, q, i, at) for a batch of vectors i of the share of each peer q: vector `at`
+  // of the whole.
+  const auto for_batch = [&](std::int64_t begin, const auto& visit) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int k = 1; k < kRanks; ++k) {
+        const std::int64_t i = begin + u * stride;
+        const int q = peer_after(peers, k);
+        const std::int64_t at = q * share + i;
+        if (k < peers.num_ranks && i < share && at < vectors) visit(u, k, q, i, at);
+      }
+    }
+  };
+  uint4 parts[kUnroll][kRanks];
+  // Each peer its share.
+  for (std::int64_t begin = first; begin < share; begin += kUnroll * stride) {
+    for_batch(begin, [&](int u, int k, int, std::int64_t, std::int64_t at) {
+      parts[u][k] = without_free(load_vector(input, at, count));
+    });
+    for_batch(begin, [&](int u, int k, int q, std::int64_t i, std::int64_t) {
+      store_slot(half_of(peers, q, half) + peers.rank * share + i, parts[u][k]);
+    });
+  }
+  // Own share: sum and send on.
+  Receiver receiver(peers);
+  uint4* const slots = half_of(peers, peers.rank, half);
+  const std::int64_t results = peers.num_ranks * share;
+  const std::int64_t own = peers.rank * share;
+  const std::int64_t own_end = min(own + share, vectors);
+  for (std::int64_t i = first; own + i < own_end; i += kUnroll * stride) {
+    receive<T, kRanks>(receiver, peers, input, count, own + i, own_end, slots + i, share, stride,
+                       [&](int u, const uint4& sum) {
+                         const std::int64_t at = own + i + u * stride;
+                         const uint4 result = without_free(sum);
+#pragma unroll
+                         for (int k = 1; k < kRanks; ++k) {
+                           if (k >= peers.num_ranks) continue;
+                           store_slot(half_of(peers, peer_after(peers, k), half) + results + at,
+                                      result);
+                         }
+                         store_vector(output, at, count, result);
+                       });
+  }
+  // Results of the peers.
+  for (std::int64_t begin = first; begin < share; begin += kUnroll * stride) {
+    for_batch(begin, [&](int u, int k, int, std::int64_t, std::int64_t at) {
+      parts[u][k] = load_slot(slots + results + at);
+    });
+    for_batch(begin, [&](int u, int k, int, std::int64_t, std::int64_t at) {
+      receiver.finish(slots + results + at, parts[u][k]);
+      store_vector(output, at, count, parts[u][k]);
+    });
+  }
+}
+
+template <typename T, int kRanks>
+void launch_kernel(const cuda::Stream& stream, const AllReducePeers& peers,
+                   AllReduceAlgorithm algorithm, const void* input, void* output,
+                   std::int64_t count, const AllReduceShape& shape, bool programmatic) {
+  const auto kernel = algorithm == AllReduceAlgorithm::kOneShot ? one_shot_kernel<T, kRanks>
+                                                                : two_shot_kernel<T, kRanks>;
+  cuda::launch(
+      stream,
+      {.grid = dim3(shape.blocks), .block = dim3(shape.threads), .programmatic = programmatic},
+      kernel, peers, static_cast<const T*>(input), static_cast<T*>(output), count);
+}
+
+template <typename T>
+void launch_ranks(const cuda::Stream& stream, const AllReducePeers& peers,
+                  AllReduceAlgorithm algorithm, const void* input, void* output, std::int64_t count,
+                  const AllReduceShape& shape, bool programmatic) {
+  const auto launch = peers.num_ranks <= 2   ? launch_kernel<T, 2>
+                      : peers.num_ranks <= 4 ? launch_kernel<T, 4>
+                                             : launch_kernel<T, kMaxRanks>;
+  launch(stream, peers, algorithm, input, output, count, shape, programmatic);
+}
+
+void require_fits(const AllReducePeers& peers, AllReduceAlgorithm algorithm, std::int64_t bytes,
+                  const void* input, const void* output, const AllReduceShape& shape) {
+  if ((reinterpret_cast<std::uintptr_t>(input) | reinterpret_cast<std::uintptr_t>(output)) % 16 !=
+      0) {
+    throw std::invalid_argument("all_reduce: pointers must be 16-byte aligned");
+  }
+  const std::int64_t needed = all_reduce_slot_bytes(algorithm, bytes, peers.num_ranks);
+  if (algorithm == AllReduceAlgorithm::kNccl || needed > peers.half_bytes) {
+    throw std::invalid_argument("all_reduce " + std::string(to_text(algorithm)) + " of " +
+                                std::to_string(bytes) + " bytes needs " + std::to_string(needed) +
+                                " bytes of receive area; the workspace has " +
+                                std::to_string(peers.half_bytes));
+  }
+  if (shape.blocks < 1 || shape.blocks > kMaxAllReduceBlocks || shape.threads < 1 ||
+      shape.threads > kMaxAllReduceThreads) {
+    throw std::invalid_argument("all_reduce: " + std::to_string(shape.blocks) + " blocks of " +
+                                std::to_string(shape.threads) + " threads; at most " +
+                                std::to_string(kMaxAllReduceBlocks) + " of " +
+                                std::to_string(kMaxAllReduceThreads));
+  }
+}
+
+template <typename T, int kRanks>
+void load_kernels() {
+  cuda::load(one_shot_kernel<T, kRanks>);
+  cuda::load(two_shot_kernel<T, kRanks>);
+}
+
+}  // namespace
+
+void load_all_reduce(int num_ranks) {
+  const auto load = [&]<int kRanks>() {
+    load_kernels<bf16, kRanks>();
+    load_kernels<fp16, kRanks>();
+    load_kernels<float, kRanks>();
+  };
+  if (num_ranks <= 2) return load.template operator()<2>();
+  if (num_ranks <= 4) return load.template operator()<4>();
+  load.template operator()<kMaxRanks>();
+}
+
+void all_reduce(const cuda::Stream& stream, const AllReducePeers& peers,
+                AllReduceAlgorithm algorithm, DType dtype, const void* input, void* output,
+                std::int64_t count, const AllReduceShape& shape, bool programmatic) {
+  const auto bytes =
+      static_cast<std::int64_t>(static_cast<double>(count) * bytes_per_element(dtype));
+  require_fits(peers, algorithm, bytes, input, output, shape);
+  if (count == 0) return;
+  if (peers.num_ranks == 1) {
+    if (input == output) return;
+    ORRERY_CUDA(cudaMemcpyAsync(output, input, bytes, cudaMemcpyDeviceToDevice, stream.get()));
+    return;
+  }
+  switch (dtype) {
+    case DType::kBf16:
+      return launch_ranks<bf16>(stream, peers, algorithm, input, output, count, shape,
+                                programmatic);
+    case DType::kFp16:
+      return launch_ranks<fp16>(stream, peers, algorithm, input, output, count, shape,
+                                programmatic);
+    case DType::kFp32:
+      return launch_ranks<float>(stream, peers, algorithm, input, output, count, shape,
+                                 programmatic);
+    default:
+      throw std::invalid_argument("all_reduce takes bf16, fp16 and fp32, not " +
+                                  std::string(to_text(dtype)));
+  }
+}
+
+void all_reduce(const cuda::Stream& stream, const AllReducePeers& peers,
+                AllReduceAlgorithm algorithm, DType dtype, const void* input, void* output,
+                std::int64_t count) {
+  const auto bytes =
+      static_cast<std::int64_t>(static_cast<double>(count) * bytes_per_element(dtype));
+  all_reduce(stream, peers, algorithm, dtype, input, output, count,
+             all_reduce_shape(algorithm, bytes, peers.num_ranks));
+}
+
+}  // namespace orrery

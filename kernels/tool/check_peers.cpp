@@ -1,0 +1,49 @@
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "kernels/all_reduce/choice.h"
+#include "kernels/collectives/check.h"
+#include "kernels/cuda/devices.h"
+#include "kernels/kv_transfer/check.h"
+#include "kernels/tool/peers.h"
+
+namespace orrery::tool {
+namespace {
+
+void print(const CollectiveReport& report) {
+  std::printf("%s %s", report.passes() ? "ok  " : "FAIL", report.what.c_str());
+  if (!report.differences.empty()) {
+    const Difference& worst = *std::ranges::max_element(report.differences, {}, &Difference::error);
+    std::printf("  %s %.2e (<= %.1e)", worst.what.c_str(), worst.error, worst.bound);
+  }
+  for (const std::string& fault : report.faults) std::printf("  %s", fault.c_str());
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+CheckCount check_peers() {
+  CheckCount count;
+  const int gpus = std::min(cuda::device_count(), kMaxRanks);
+  if (gpus < 2) {
+    std::printf("skipped: collectives need 2 GPUs, there is %d\n", gpus);
+    return count;
+  }
+  const auto report = [&](const CollectiveReport& result) {
+    print(result);
+    ++(result.passes() ? count.passed : count.failed);
+  };
+  for (const int size : std::set<int>{2, gpus}) {
+    std::vector<int> devices(size);
+    std::iota(devices.begin(), devices.end(), 0);
+    check_collectives(devices, report);
+    if (size == 2) check_kv_transfer(devices, report);
+  }
+  return count;
+}
+
+}  // namespace orrery::tool

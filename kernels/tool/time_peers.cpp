@@ -1,0 +1,230 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/all_reduce/choice.h"
+#include "kernels/collectives/sweep.h"
+#include "kernels/cuda/devices.h"
+#include "kernels/cuda/nccl.h"
+#include "kernels/kv_transfer/measure.h"
+#include "kernels/probe_link/probe_link.h"
+#include "kernels/tool/peers.h"
+
+namespace orrery::tool {
+namespace {
+
+// What GPUs of 478 GB/s NVLink per direction could reach; the limit of comparisons.
+constexpr BytesPerSecond kRawNvlink{18 * 26.562e9};
+
+struct Options {
+  std::vector<int> gpus;  // numbers of GPUs
+  std::filesystem::path directory;
+  std::int64_t most_bytes = std::int64_t{1} << 30;
+  std::string revision = "unknown";
+};
+
+std::int64_t parse_number(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw std::invalid_argument("\"" + std::string(text) + "\" is not a number");
+  }
+  return number;
+}
+
+Options parse(std::span<const std::string_view> arguments) {
+  Options options;
+  const int present = cuda::device_count();
+  for (std::size_t i = 0; i < arguments.size(); i += 2) {
+    const std::string_view name = arguments[i];
+    if (i + 1 == arguments.size()) {
+      throw std::invalid_argument(std::string(name) + " lacks its value");
+    }
+    const std::string_view value = arguments[i + 1];
+    if (name == "--gpus") {
+      for (std::size_t begin = 0; begin <= value.size();) {
+        const std::size_t end = std::min(value.find(',', begin), value.size());
+        options.gpus.push_back(static_cast<int>(parse_number(value.substr(begin, end - begin))));
+        begin = end + 1;
+      }
+    } else if (name == "-o") {
+      options.directory = value;
+    } else if (name == "--most-bytes") {
+      options.most_bytes = parse_number(value);
+    } else if (name == "--revision") {
+      options.revision = value;
+    } else {
+      throw std::invalid_argument("unknown option " + std::string(name) +
+                                  "; there are --gpus, --most-bytes, --revision and -o");
+    }
+  }
+  if (options.gpus.empty()) options.gpus = present > 2 ? std::vector{2, present} : std::vector{2};
+  for (const int gpus : options.gpus) {
+    if (gpus < 2 || gpus > std::min(present, kMaxRanks)) {
+      throw std::invalid_argument("--gpus " + std::to_string(gpus) + ": expected 2 to " +
+                                  std::to_string(kMaxRanks) + ", and there are " +
+                                  std::to_string(present));
+    }
+  }
+  if (!options.directory.empty()) std::filesystem::create_directories(options.directory);
+  return options;
+}
+
+std::vector<int> first_devices(int count) {
+  std::vector<int> devices(count);
+  std::iota(devices.begin(), devices.end(), 0);
+  return devices;
+}
+
+// Lines of one table, to stdout and to a file when there is a directory.
+class Table {
+ public:
+  Table(const Options& options, const std::string& name, const std::string& header) {
+    if (!options.directory.empty()) file_.open(options.directory / (name + ".csv"));
+    std::printf("%s\n", name.c_str());
+    write(header);
+  }
+  void write(const std::string& line) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+    if (file_.is_open()) file_ << line << "\n";
+  }
+
+ private:
+  std::ofstream file_;
+};
+
+std::string microseconds(Seconds time) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3f", time.value() * 1e6);
+  return text.data();
+}
+
+std::string spread_and_samples(double spread, int samples) {
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), "%.4f,%d", spread, samples);
+  return text.data();
+}
+
+// "2026-11-21", UTC.
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 16> text{};
+  std::strftime(text.data(), text.size(), "%F", &parts);
+  return text.data();
+}
+
+// Objects in the form of docs/kernels/h200.json: our all-reduce beside NCCL's, graph-captured.
+void write_comparison(const Options& options, const std::vector<CollectiveRow>& rows) {
+  if (options.directory.empty()) return;
+  std::map<std::pair<int, std::int64_t>, const CollectiveRow*> ours;
+  for (const CollectiveRow& row : rows) {
+    if (row.implementation == "orrery" && row.mode == LaunchMode::kGraph) {
+      ours[{row.num_gpus, row.bytes}] = &row;
+    }
+  }
+  std::ofstream file(options.directory / "comparison.json");
+  const char* separator = "[\n";
+  for (const CollectiveRow& row : rows) {
+    const bool is_peer = row.kind == CollectiveKind::kAllReduce && row.implementation == "nccl" &&
+                         row.mode == LaunchMode::kGraph;
+    if (!is_peer) continue;
+    const CollectiveRow& own = *ours.at({row.num_gpus, row.bytes});
+    // Each GPU must send at least 2 (n-1)/n of the buffer.
+    const Bytes least(2.0 * (row.num_gpus - 1) / row.num_gpus * static_cast<double>(row.bytes));
+    file << separator << R"({"kernel": "all_reduce", "dtype": ")" << to_text(row.dtype)
+         << R"(", "shape": {"bytes": )" << row.bytes << R"(}, "ours_us": )"
+         << microseconds(own.time.median) << R"(, "peer": "NCCL )" << row.version
+         << R"(", "peer_us": )" << microseconds(row.time.median) << R"(, "limit_us": )"
+         << microseconds(least / kRawNvlink) << R"(, "gpus": )" << row.num_gpus
+         << R"(, "revision": ")" << options.revision << R"(", "date": ")" << today() << R"("})";
+    separator = ",\n";
+  }
+  file << "\n]\n";
+}
+
+void time_collectives(const Options& options) {
+  const std::string header =
+      "implementation,version,mode,dtype,num_gpus,bytes,time_us,spread,samples";
+  std::map<CollectiveKind, Table> tables;
+  std::vector<CollectiveRow> rows;
+  for (const int gpus : options.gpus) {
+    sweep_collectives(first_devices(gpus), options.most_bytes, [&](const CollectiveRow& row) {
+      rows.push_back(row);
+      const std::string name(to_text(row.kind));
+      Table& table = tables.try_emplace(row.kind, options, name, header).first->second;
+      table.write(row.implementation + "," + row.version + "," +
+                  (row.mode == LaunchMode::kGraph ? "graph" : "eager") + "," +
+                  std::string(to_text(row.dtype)) + "," + std::to_string(row.num_gpus) + "," +
+                  std::to_string(row.bytes) + "," + microseconds(row.time.median) + "," +
+                  spread_and_samples(row.time.spread, row.time.samples));
+    });
+  }
+  write_comparison(options, rows);
+}
+
+void time_links(const Options& options) {
+  Table table(options, "nvlink",
+              "probe,method,traffic,from,to,bytes,time_us,gbytes_per_s,spread,samples");
+  const int gpus = std::ranges::max(options.gpus);
+  for (const LinkRow& row : probe_link(first_devices(gpus))) {
+    const double peers = row.from < 0 ? gpus - 1 : 1;
+    std::array<char, 32> rate{};
+    std::snprintf(rate.data(), rate.size(), "%.1f", peers * (row.bytes / row.time).value() * 1e-9);
+    table.write(row.probe + "," + row.method + "," + row.traffic + "," + std::to_string(row.from) +
+                "," + std::to_string(row.to) + "," +
+                std::to_string(static_cast<std::int64_t>(row.bytes.value())) + "," +
+                microseconds(row.time) + "," + rate.data() + "," +
+                spread_and_samples(row.spread, row.samples));
+  }
+}
+
+void time_kv_transfer(const Options& options) {
+  Table table(options, "kv_transfer",
+              "method,block_bytes,blocks,layout,bytes,time_us,gbytes_per_s,spread,samples");
+  const cuda::DeviceTeam team(first_devices(2));
+  for (const KvTransferRow& row : measure_kv_transfer(team)) {
+    const std::int64_t bytes = row.shape.block_bytes * row.shape.blocks * row.shape.layers;
+    std::array<char, 32> rate{};
+    std::snprintf(rate.data(), rate.size(), "%.1f",
+                  static_cast<double>(bytes) / row.time.median.value() * 1e-9);
+    table.write(row.method + "," + std::to_string(row.shape.block_bytes) + "," +
+                std::to_string(row.shape.blocks) + "," +
+                (row.shape.scattered ? "scattered" : "contiguous") + "," + std::to_string(bytes) +
+                "," + microseconds(row.time.median) + "," + rate.data() + "," +
+                spread_and_samples(row.time.spread, row.time.samples));
+  }
+}
+
+struct Timing {
+  std::string_view what;
+  void (*run)(const Options& options);
+};
+constexpr std::array kTimings = {Timing{.what = "collectives", .run = time_collectives},
+                                 Timing{.what = "links", .run = time_links},
+                                 Timing{.what = "kv_transfer", .run = time_kv_transfer}};
+
+}  // namespace
+
+bool is_peer_timing(std::string_view what) {
+  return std::ranges::find(kTimings, what, &Timing::what) != kTimings.end();
+}
+
+int time_peers(std::string_view what, std::span<const std::string_view> arguments) {
+  const Options options = parse(arguments);
+  std::ranges::find(kTimings, what, &Timing::what)->run(options);
+  return 0;
+}
+
+}  // namespace orrery::tool
