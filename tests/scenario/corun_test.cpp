@@ -9,8 +9,10 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -230,6 +232,21 @@ TEST(CoRun, TheDevicesRatesAreThoseOfItsRows) {
     EXPECT_NEAR(h200().sharing.sms_for_hbm * h200().num_sms, rate / per_sm, 3) << load.name;
     break;
   }
+}
+
+TEST(CoRun, AShareOfSmsNeedsTheirNumber) {
+  const auto file = std::filesystem::temp_directory_path() / "orrery_sharing_without_sms.yaml";
+  std::ofstream(file) << "name: x\nvendor: nvidia\narchitecture: hopper\nhbm_capacity: 80 GB\n"
+                         "hbm_bandwidth: 3 TB/s\ndense_flops: {bf16: 900 TFLOP/s}\n"
+                         "sharing: {hbm_rate: 2.8 TB/s, sms_for_hbm: 60, "
+                         "bf16_under_power_limit: 600 TFLOP/s}\n";
+  try {
+    (void)read_device(file);
+    ADD_FAILURE() << "accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("num_sms"), std::string::npos) << error.what();
+  }
+  std::filesystem::remove(file);
 }
 
 }  // namespace
