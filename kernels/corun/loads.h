@@ -37,6 +37,7 @@ struct LoadKind {
 //   l2_read bytes      the same 24 MiB read again and again by all SMs
 //   hold blocks        blocks that keep an SM each and use nothing else
 //   peer_copy bytes    the copy engine to the second GPU
+//   peer_all_reduce bytes   NCCL's all-reduce with the second GPU
 //   peer_write bytes blocks   SMs that copy to the second GPU
 std::vector<LoadKind> load_kinds();
 

@@ -25,20 +25,29 @@ double speed_on(const SharingRates& rates, const GpuDemand& demand, double grant
   return speed;
 }
 
-// Lowers speeds until what is asked of the memory fits into it.
-void share_memory(std::span<const GpuDemand> demands, std::vector<GpuShare>& shares) {
+// Lowers speeds until what is asked of the memory fits into it: in proportion to the SMs granted,
+// since each has about as many bytes under way, but to none more than it asks for.
+void share_memory(std::span<const GpuDemand> demands, std::span<const double> granted,
+                  std::vector<GpuShare>& shares) {
   const auto asked = [&](std::size_t i) { return demands[i].hbm * shares[i].speed; };
   std::vector<std::size_t> open;
-  for (std::size_t i = 0; i < demands.size(); ++i) {
-    if (asked(i) > 0) open.push_back(i);
-  }
-  std::ranges::stable_sort(open, {}, asked);
   double left = 1;
-  for (std::size_t next = 0; next < open.size(); ++next) {
-    const std::size_t i = open[next];
-    const double fair = left / static_cast<double>(open.size() - next);
+  double weights = 0;
+  for (std::size_t i = 0; i < demands.size(); ++i) {
+    if (asked(i) <= 0) continue;
+    if (granted[i] <= 0) {  // a copy engine
+      left = std::max(left - asked(i), 0.0);
+      continue;
+    }
+    open.push_back(i);
+    weights += granted[i];
+  }
+  std::ranges::stable_sort(open, {}, [&](std::size_t i) { return asked(i) / granted[i]; });
+  for (const std::size_t i : open) {
+    const double fair = left * granted[i] / weights;
     if (asked(i) > fair + kRounding) shares[i].speed = fair / demands[i].hbm;
     left -= asked(i);
+    weights -= granted[i];
   }
 }
 
@@ -97,16 +106,18 @@ GpuDemand collective_demand(const SharingRates& rates, double sms, Bytes bytes, 
 
 std::vector<GpuShare> share_gpu(const SharingRates& rates, std::span<const GpuDemand> demands) {
   std::vector<GpuShare> shares;
+  std::vector<double> granted;
   shares.reserve(demands.size());
+  granted.reserve(demands.size());
   double free = 1;
   for (const GpuDemand& demand : demands) {
-    const double granted = std::min(demand.sms, free);
-    free = std::max(free - granted, 0.0);
-    shares.push_back(
-        {.speed = speed_on(rates, demand, granted), .has_all = granted + kRounding >= demand.sms});
+    granted.push_back(std::min(demand.sms, free));
+    free = std::max(free - granted.back(), 0.0);
+    shares.push_back({.speed = speed_on(rates, demand, granted.back()),
+                      .has_all = granted.back() + kRounding >= demand.sms});
   }
   share_power(rates, demands, shares);
-  share_memory(demands, shares);
+  share_memory(demands, granted, shares);
   return shares;
 }
 

@@ -44,7 +44,8 @@ struct GpuShare {
 //           freed.
 //   speed   what is bound by the SMs slows as it has fewer of them; what is bound by memory, once
 //           they no longer draw the memory rate (SharingRates::sms_for_hbm)
-//   memory  max-min fair: none gets less than it asks for while another gets more
+//   memory  in proportion to the SMs, since each has about as many bytes under way; none gets more
+//           than it asks for, and what it leaves is shared by the others (max-min)
 //   power   all that computes slows alike where together it computes more than the power limit
 //           leaves (SharingRates::math_share) and than one of them does alone
 std::vector<GpuShare> share_gpu(const SharingRates& rates, std::span<const GpuDemand> demands);

@@ -119,6 +119,11 @@ void Sharing::start_flows(std::int32_t id, double now) {
 // What each user of this GPU has, after they have changed.
 void Sharing::share_out(int gpu, double now) {
   auto& users = gpu_users_[static_cast<std::size_t>(gpu)];
+  if (users.empty()) return;
+  if (users.size() == 1 && at(users[0].activity).kind == Kind::kKernel) {  // most of the time
+    set_speed(users[0].activity, 1, now);
+    return;
+  }
   std::vector<GpuDemand> demands;
   demands.reserve(users.size());
   for (const GpuUser& user : users) demands.push_back(at(user.activity).demand);

@@ -54,14 +54,21 @@ TEST(GpuShares, TwoStreamsTakeTheSumOfTheirTimes) {
   EXPECT_EQ(both, (std::vector<double>{0.5, 0.5}));
 }
 
-TEST(GpuShares, MemoryIsSharedMaxMin) {
-  // 0.2 and 0.6 and 0.7 ask: the first has all it asks for, the others 0.4 each.
+TEST(GpuShares, MemoryIsSharedBySmsButNobodyGetsMoreThanItAsksFor) {
+  // 0.2, 0.7 and 0.6 are asked for on 0.3, 0.4 and 0.3 of the SMs: the first has all it asks for,
+  // the others share 0.8 as 4 to 3.
   const auto three = speeds({{.sms = 0.3, .math = 0, .hbm = 0.6},
                              {.sms = 0.3, .math = 0, .hbm = 0.2},
                              {.sms = 0.4, .math = 0, .hbm = 0.7}});
-  EXPECT_DOUBLE_EQ(three[0], 0.4 / 0.6);
+  EXPECT_DOUBLE_EQ(three[0], 0.8 * 3 / 7 / 0.6);
   EXPECT_DOUBLE_EQ(three[1], 1);
-  EXPECT_DOUBLE_EQ(three[2], 0.4 / 0.7);
+  EXPECT_DOUBLE_EQ(three[2], 0.8 * 4 / 7 / 0.7);
+}
+
+TEST(GpuShares, ACopyEngineTakesNoSmsAndHasTheMemoryItAsksFor) {
+  const auto both = speeds({{.math = 0, .hbm = 1}, {.sms = 0, .math = 0, .hbm = 0.2}});
+  EXPECT_DOUBLE_EQ(both[0], 0.8);
+  EXPECT_DOUBLE_EQ(both[1], 1);
 }
 
 TEST(GpuShares, UnderThePowerLimitAllThatComputesSlowsAlike) {
