@@ -9,7 +9,8 @@ namespace orrery {
 
 // The table of kernels with device code; KERNEL(name) stands for name_gpu() in
 // kernels/<name>/gpu.cu.
-#define ORRERY_GPU_KERNELS(KERNEL) KERNEL(residual_add)
+#define ORRERY_GPU_KERNELS(KERNEL) \
+  KERNEL(attention_prefill) KERNEL(mla_prefill) KERNEL(residual_add)
 
 #define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
 ORRERY_GPU_KERNELS(ORRERY_DECLARE_GPU)

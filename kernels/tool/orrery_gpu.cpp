@@ -26,9 +26,21 @@ constexpr Command kCommands[] = {
      "communication among GPUs",
      orrery::tool::check},
     {"time",
-     "time [KERNEL…] | launch | collectives | links | kv_transfer [--gpus N[,N…]] [-o DIR]  time "
-     "the benchmark shapes of kernels, the costs of launching, communication among GPUs",
+     "time [KERNEL…] | launch | probes | corun [LOAD] | collectives, links or kv_transfer [--gpus "
+     "N[,N…]] [-o DIR]\n"
+     "                             time the benchmark shapes of kernels, the costs of launching, "
+     "the\n"
+     "                             GPU's streams, events and clocks, pairs of loads side by side,\n"
+     "                             communication among GPUs",
      orrery::tool::time},
+    {"calibrate",
+     "calibrate -o DIR [--kernels A,B] [--quick | --budget SECONDS] [--check [--shapes N] [--seed "
+     "N]]\n"
+     "                       [--device N] [--revision TEXT] [--fresh]\n"
+     "                           time kernels into tables under DIR; a run that was stopped goes "
+     "on;\n"
+     "                           --check judges the tables by shapes that they do not hold",
+     orrery::tool::calibrate},
 };
 
 int usage() {
