@@ -16,7 +16,7 @@ struct Plan {
 Plan plan_for(Seconds one) {
   if (one > Seconds(2e-3)) return {.launches = 3, .samples = 5};
   if (one > Seconds(2e-4)) return {.launches = 20, .samples = 7};
-  return {.launches = 50, .samples = 15};
+  return {.launches = 50, .samples = 11};
 }
 
 // Calls of one competitor on all ranks.
