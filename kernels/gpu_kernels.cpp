@@ -10,6 +10,8 @@ namespace orrery {
 // The table of kernels with device code; KERNEL(name) stands for name_gpu() in
 // kernels/<name>/gpu.cu.
 #define ORRERY_GPU_KERNELS(KERNEL) \
+  KERNEL(attention_prefill)        \
+  KERNEL(mla_prefill)              \
   KERNEL(rms_norm)                 \
   KERNEL(add_rms_norm)             \
   KERNEL(rope)                     \

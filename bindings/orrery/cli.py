@@ -1,4 +1,4 @@
-"""The command line: `orrery run | report | scorecard | import | bench | models | machines | providers | kernels`.
+"""The command line: `orrery run | report | calibrate | scorecard | import | bench | models | machines | providers | kernels`.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -59,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="write report.html of a run directory again")
     report.add_argument("directory", type=pathlib.Path, metavar="RUN_DIR")
     report.set_defaults(command=_report)
+
+    from . import calibrate
+
+    calibration = commands.add_parser("calibrate", help="time the kernels on the GPU here, for the provider orrery")
+    calibrate.add_options(calibration)
+    calibration.set_defaults(command=_calibrate)
 
     importer = commands.add_parser("import", help="turn published measurements into tables under topologies/")
     formats = importer.add_subparsers(title="formats", required=True, metavar="FORMAT")
@@ -136,6 +142,13 @@ def _report(options: argparse.Namespace) -> int:
 
     print(render(options.directory))
     return 0
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from . import calibrate
+    from .simulation import project_root
+
+    return calibrate.run(options, project_root())
 
 
 def _import_aiconfigurator(options: argparse.Namespace) -> int:

@@ -1,24 +1,67 @@
-"""Compares our kernels with PyTorch's on the GPU here: python3 kernels/compare/compare.py BUILD/kernels/compare/liborrery_compare.so [FAMILY…]."""
+"""Compares our kernels with PyTorch's on the GPU here and keeps the rows in docs/kernels.
+
+python3 kernels/compare/compare.py [--library PATH] [-o DIR] [FAMILY…]
+"""
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import subprocess
 import sys
 from pathlib import Path
 
-import elementwise
-import torch
-from harness import Library, run
+from report import Row, load, merge, render, save
 
-FAMILIES = {"elementwise": elementwise}
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "build-gpu/kernels/compare/liborrery_compare.so"
+
+
+def revision() -> str:
+    """The commit that the kernels were built from, with a mark where the tree differs from it."""
+    described = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=10"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return described.stdout.strip() or "unknown"
+
+
+def measure(library: Path, families: list[str], revision_name: str) -> list[Row]:
+    """One row per shape and peer of the families, or of all."""
+    import torch
+    from families import FAMILIES
+    from harness import Library, run
+
+    unknown = set(families) - set(FAMILIES)
+    if unknown:
+        raise SystemExit(f"unknown family {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")
+    torch.manual_seed(1)
+    ours = Library(library.resolve())
+    date = datetime.date.today().isoformat()
+    rows = []
+    for name in families or FAMILIES:
+        for result in run(FAMILIES[name].comparisons(ours)):
+            rows += result.rows(revision=revision_name, date=date)
+        torch.cuda.empty_cache()
+    return rows
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the named families, or all."""
-    library = Library(Path(arguments[0]).resolve())
-    torch.manual_seed(1)
-    for name in arguments[1:] or FAMILIES:
-        run(FAMILIES[name].comparisons(library))
-        torch.cuda.empty_cache()
+    """Measures, merges with what is there, and renders the page."""
+    parser = argparse.ArgumentParser(prog="compare.py", description=__doc__.split("\n")[0])
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help="families to measure again (default: all)")
+    parser.add_argument("--library", type=Path, default=LIBRARY, help="liborrery_compare.so of a build with preset gpu")
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs/kernels", help="directory of h200.json and h200.md")
+    parser.add_argument("--revision", default=None, help="commit the library was built from (default: git's)")
+    parser.add_argument("--merge", type=Path, action="append", default=[], help="rows measured elsewhere, in the form of h200.json")
+    parser.add_argument("--render", action="store_true", help="measure nothing; render the rows there are")
+    options = parser.parse_args(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)
+    path = options.output / "h200.json"
+    rows = load(path)
+    for other in options.merge:
+        rows = merge(rows, load(other))
+    if not options.render:
+        rows = merge(rows, measure(options.library, options.families, options.revision or revision()))
+    save(path, rows)
+    render(rows, path.with_suffix(".md"))
     return 0
 
 

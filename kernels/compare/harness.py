@@ -83,6 +83,15 @@ class Result:
     times_us: dict[str, float] = field(default_factory=dict)
     disagreement: float = 0.0
 
+    def rows(self, *, revision: str, date: str) -> list[dict]:
+        """One row per peer, in the form of docs/kernels/h200.json."""
+        case = self.comparison
+        common = {"kernel": case.kernel, "dtype": case.dtype, "shape": case.shape, "ours_us": round(self.times_us["ours"], 3)}
+        return [
+            {**common, "peer": peer, "peer_us": round(time, 3), "limit_us": round(case.limit_us(), 3), "gpus": 1, "revision": revision, "date": date}
+            for peer, time in self.times_us.items() if peer != "ours"
+        ]  # fmt: skip
+
 
 def sets_for(bytes_per_set: float) -> int:
     """Operand sets that together exceed twice the L2 cache."""

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/memory.h"
 #include "sim/units/units.h"
 
 namespace orrery::cuda {
@@ -29,7 +30,7 @@ struct DestroyGraph {
   void operator()(cudaGraphExec_t graph) const { static_cast<void>(cudaGraphExecDestroy(graph)); }
 };
 struct FreeDevice {
-  void operator()(void* memory) const { static_cast<void>(cudaFree(memory)); }
+  void operator()(void* memory) const { free_device(memory); }
 };
 struct FreeHost {
   void operator()(void* memory) const { static_cast<void>(cudaFreeHost(memory)); }
@@ -84,11 +85,8 @@ class Event {
 template <typename T>
 class DeviceBuffer {
  public:
-  explicit DeviceBuffer(std::size_t size) : size_(size) {
-    void* memory = nullptr;
-    ORRERY_CUDA(cudaMalloc(&memory, size * sizeof(T)));
-    memory_.reset(memory);
-  }
+  explicit DeviceBuffer(std::size_t size)
+      : memory_(detail::allocate_device(size * sizeof(T))), size_(size) {}
   [[nodiscard]] T* get() const { return static_cast<T*>(memory_.get()); }
   [[nodiscard]] std::size_t size() const { return size_; }
 

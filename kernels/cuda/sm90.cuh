@@ -149,6 +149,18 @@ __device__ inline void store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
+// Until at most kPending committed stores are not yet complete.
+template <int kPending>
+__device__ inline void store_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+}
+// `bytes` (a multiple of 16) from shared to global memory; joins the next committed group.
+__device__ inline void store_bulk(void* global, const void* shared, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(shared_address(shared)), "r"(bytes)
+               : "memory");
+}
+
 // Orders this thread's ordinary accesses of shared memory before later ones of the copy engine and
 // the tensor cores; a barrier among the writing threads must follow.
 __device__ inline void fence_async_shared() {

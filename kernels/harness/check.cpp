@@ -19,23 +19,26 @@ bool CheckReport::passes() const {
   return !differences.empty() && all_pass(differences) && unnoticed.empty();
 }
 
-CheckReport check_case(const GpuKernel& kernel, const KernelOp& op) {
+CheckReport check_case(KernelCase& kernel_case) {
   constexpr int kZero = 0x00;
   constexpr int kNan = 0xFF;
   const cuda::Stream stream;
-  const auto kernel_case = kernel.make_case(op, {});
   CheckReport report;
-  kernel_case->reset(stream);
-  kernel_case->launch(stream, 0);
-  report.differences = kernel_case->differences(stream);
-  for (const Tile& tile : kernel_case->tiles()) {
-    kernel_case->reset(stream);
+  kernel_case.reset(stream);
+  kernel_case.launch(stream, 0);
+  report.differences = kernel_case.differences(stream);
+  for (const Tile& tile : kernel_case.tiles()) {
+    kernel_case.reset(stream);
     if (!tile.is_output) overwrite(stream, tile, kZero);
-    kernel_case->launch(stream, 0);
+    kernel_case.launch(stream, 0);
     if (tile.is_output) overwrite(stream, tile, kNan);
-    if (all_pass(kernel_case->differences(stream))) report.unnoticed.push_back(tile.what);
+    if (all_pass(kernel_case.differences(stream))) report.unnoticed.push_back(tile.what);
   }
   return report;
+}
+
+CheckReport check_case(const GpuKernel& kernel, const KernelOp& op) {
+  return check_case(*kernel.make_case(op, {.vary = true}));
 }
 
 }  // namespace orrery

@@ -15,9 +15,11 @@ struct CheckReport {
   [[nodiscard]] bool passes() const;
 };
 
-// Makes the case, launches it on reset operands and compares; then again for each of its tiles with
-// that tile lost: zeroed before the launch (operands) or NaN after it (outputs). Throws what
-// make_case and the launch throw.
+// Launches the case on reset operands and compares; then again for each of its tiles with that tile
+// lost: zeroed before the launch (operands) or NaN after it (outputs). Throws what the launch
+// throws.
+CheckReport check_case(KernelCase& kernel_case);
+// The same of a new case; throws what make_case throws, too.
 CheckReport check_case(const GpuKernel& kernel, const KernelOp& op);
 
 }  // namespace orrery

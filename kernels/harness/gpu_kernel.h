@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/handles.h"
 #include "kernels/harness/difference.h"
+#include "kernels/harness/grid.h"
 #include "sim/plan/plan.h"
 #include "sim/units/units.h"
 
@@ -57,18 +58,9 @@ class KernelCase {
 struct CaseOptions {
   std::uint64_t seed = 1;
   int sets = 1;
-};
-
-// Values of one dim that calibration starts from, ascending; it adds points between where needed.
-struct GridAxis {
-  std::string_view dim;
-  std::vector<std::int64_t> values;
-};
-// A family of calls: the product of its axes, less the points that accept() refuses.
-struct Grid {
-  DType dtype = DType::kBf16;
-  std::vector<GridAxis> axes;
-  bool (*accept)(const Dims& dims) = nullptr;  // null: all
+  // What the dims leave open may vary: sequences of a batch shorter than they say, other block
+  // sizes. For checks; a timing takes the op's work from its dims.
+  bool vary = false;
 };
 
 struct GpuKernel {

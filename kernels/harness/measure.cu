@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
@@ -8,9 +9,22 @@
 namespace orrery {
 namespace {
 
-constexpr int kMinLaunches = 20;   // per sample: the ends of a replay do not show
-constexpr int kMaxLaunches = 200;  // below the depth of the launch queue (1,024)
+// Launches in one sample: 0.5 ms of them, at least 20 but not more than 2 ms, at least 3. The ends
+// of a replay (about 2 us) are then below 0.1 %, and 200 is below the depth of the launch queue
+// (1,024).
 constexpr Seconds kSampleTime{5e-4};
+constexpr Seconds kLongestSample{2e-3};
+constexpr double kEnoughLaunches = 20;
+constexpr int kMinLaunches = 3;
+constexpr int kMaxLaunches = 200;
+// Refused samples after which measure() gives up, unless more were kept.
+constexpr int kMaxDiscarded = 1000;
+
+int launches_per_sample(Seconds one) {
+  const double wanted =
+      std::max(kSampleTime / one, std::min(kEnoughLaunches, kLongestSample / one));
+  return std::clamp(static_cast<int>(std::ceil(wanted)), kMinLaunches, kMaxLaunches);
+}
 
 // Keeps its stream shut until the host sets *gate, so that the launches behind it are all queued.
 __global__ void wait_kernel(const volatile int* gate) {
@@ -22,26 +36,41 @@ class Sampler {
  public:
   Sampler(KernelCase& kernel_case, const MeasureOptions& options)
       : case_(kernel_case), options_(options), gate_(1) {
-    *gate_.get() = 1;
-    const Seconds one = eager(case_.num_sets() == 1 ? 2 : 4);
-    const int wanted = static_cast<int>(std::ceil(kSampleTime / one));
-    launches_ = std::clamp(wanted, one > Seconds(2e-3) ? 3 : kMinLaunches, kMaxLaunches);
+    // Before any gated burst: the first launch of a kernel loads its code, which waits for running
+    // kernels, so that behind a closed gate it would wait for ever.
+    case_.launch(stream_, 0);
+    stream_.synchronize();
+    launches_ = launches_per_sample(eager(3));
   }
   [[nodiscard]] int launches() const { return launches_; }
+  // Whether the last sample counts.
+  [[nodiscard]] bool is_kept() const { return is_kept_; }
 
   // Mean time of one launch in one replay or burst.
   Seconds sample() {
     if (options_.mode == LaunchMode::kEager) return eager(launches_);
     if (graphs_.empty()) capture();
     begin_.record(stream_);
-    graphs_[next_graph_].launch(stream_);
+    replay();
     end_.record(stream_);
-    end_.synchronize();
-    next_graph_ = (next_graph_ + 1) % graphs_.size();
-    return (end_ - begin_) / launches_;
+    return finish(launches_);
   }
 
+  // Enqueues one replay.
+  void replay() {
+    if (graphs_.empty()) capture();
+    graphs_[next_graph_].launch(stream_);
+    next_graph_ = (next_graph_ + 1) % graphs_.size();
+  }
+  [[nodiscard]] const cuda::Stream& stream() const { return stream_; }
+
  private:
+  Seconds finish(int launches) {
+    is_kept_ = !options_.keep_sample || options_.keep_sample();
+    end_.synchronize();
+    return (end_ - begin_) / launches;
+  }
+
   int next_set() {
     if (options_.l2 == L2State::kWarm) return 0;
     const int set = set_;
@@ -74,8 +103,7 @@ class Sampler {
     }
     end_.record(stream_);
     *open = 1;
-    end_.synchronize();
-    return (end_ - begin_) / launches;
+    return finish(launches);
   }
 
   KernelCase& case_;
@@ -88,6 +116,7 @@ class Sampler {
   std::size_t next_graph_ = 0;
   int set_ = 0;
   int launches_ = 1;
+  bool is_kept_ = true;
 };
 
 }  // namespace
@@ -105,8 +134,16 @@ Measurement measure(KernelCase& kernel_case, const MeasureOptions& options) {
   constexpr int kWarmup = 2;
   for (int i = 0; i < kWarmup; ++i) sampler.sample();
   double spread = 0;
+  int discarded = 0;
   while (true) {
     const Seconds time = sampler.sample();
+    if (!sampler.is_kept()) {
+      if (++discarded > kMaxDiscarded + static_cast<int>(times.size())) {
+        throw std::runtime_error("the GPU is throttled: " + std::to_string(discarded) +
+                                 " samples discarded");
+      }
+      continue;
+    }
     spent += time * sampler.launches();
     times.insert(std::ranges::upper_bound(times, time.value()), time.value());
     const double median = times[times.size() / 2];
@@ -117,7 +154,24 @@ Measurement measure(KernelCase& kernel_case, const MeasureOptions& options) {
   return {.median = Seconds(times[times.size() / 2]),
           .spread = spread,
           .samples = static_cast<int>(times.size()),
-          .launches = sampler.launches()};
+          .launches = sampler.launches(),
+          .discarded = discarded};
+}
+
+void run_sustained(KernelCase& kernel_case, const std::function<bool(std::int64_t)>& tick) {
+  constexpr int kReplaysAhead = 2;
+  Sampler sampler(kernel_case, {});
+  std::vector<cuda::Event> finished(kReplaysAhead);
+  for (std::int64_t replay = 0;; ++replay) {
+    const cuda::Event& event = finished[static_cast<std::size_t>(replay % kReplaysAhead)];
+    if (replay >= kReplaysAhead) {
+      event.synchronize();  // of the replay that used it before
+      if (!tick((replay - kReplaysAhead + 1) * sampler.launches())) break;
+    }
+    sampler.replay();
+    event.record(sampler.stream());
+  }
+  sampler.stream().synchronize();
 }
 
 }  // namespace orrery

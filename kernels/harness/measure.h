@@ -2,42 +2,24 @@
 
 // Times one case: graph replays or eager launches, cold or warm L2, until the spread is small.
 
-#include <cstdint>
+#include <functional>
 
 #include "kernels/harness/gpu_kernel.h"
+#include "kernels/harness/measurement.h"
 #include "sim/units/units.h"
 
 namespace orrery {
 
-enum class L2State : std::uint8_t {
-  kCold,  // launches rotate over the case's sets; the caller gave it enough of them (sets_for)
-  kWarm   // every launch uses set 0
-};
-enum class LaunchMode : std::uint8_t {
-  kGraph,  // nodes of one replayed graph: the time holds the gap between nodes
-  kEager   // launched one by one into a stream held shut until all are queued
-};
-
-struct MeasureOptions {
-  L2State l2 = L2State::kCold;
-  LaunchMode mode = LaunchMode::kGraph;
-  double spread = 0.005;  // enough when the relative interquartile range is below
-  int min_samples = 7;
-  Seconds budget{0.1};  // of GPU time, after which the spread is what it is
-};
-
-struct Measurement {
-  Seconds median;
-  double spread = 0;  // interquartile range / median
-  int samples = 0;    // each the mean over `launches`
-  int launches = 0;
-};
-
 // Sets whose operands together exceed twice the L2 cache of the current device when one set touches
-// `bytes`; at least 1, at most 512.
+// `bytes`; at least 1, at most 512: operands of less than 2/512 of it stay in L2 all the same.
 int sets_for(Bytes bytes);
 
-// Runs on the current device. Throws cuda::Error.
+// Runs on the current device. Throws cuda::Error, and std::runtime_error when keep_sample refuses
+// nearly everything.
 Measurement measure(KernelCase& kernel_case, const MeasureOptions& options);
+
+// Keeps the GPU busy with cold launches from a graph. `tick` is called every few milliseconds with
+// the number of launches finished so far, until it returns false. Throws cuda::Error.
+void run_sustained(KernelCase& kernel_case, const std::function<bool(std::int64_t)>& tick);
 
 }  // namespace orrery

@@ -10,8 +10,11 @@ namespace orrery::tool {
 
 // Checks all kernels or those named; prints a line per call and "N passed, N failed".
 int check(std::span<const std::string_view> arguments);
-// Times the benchmark shapes of all kernels or those named; "launch" times the costs of launching.
+// Times the benchmark shapes of all kernels or those named; "launch" the costs of launching,
+// "probes" these, streams, events and clocks, "corun" pairs of loads side by side.
 int time(std::span<const std::string_view> arguments);
+// Times kernels into tables under a directory, or with --check judges such tables; resumable.
+int calibrate(std::span<const std::string_view> arguments);
 
 // Throws std::invalid_argument when there is no usable GPU: none present, no driver, or one whose
 // architecture this program holds no code for (it says which it holds).

@@ -24,8 +24,19 @@ constexpr Command kCommands[] = {
     {"check", "check [KERNEL…]         compare each kernel with its double-precision reference",
      orrery::tool::check},
     {"time",
-     "time launch | [KERNEL…]  time the benchmark shapes of kernels, or the costs of launching",
+     "time [KERNEL…] | launch | probes | corun [LOAD]\n"
+     "                             time the benchmark shapes of kernels, the costs of launching, "
+     "the\n"
+     "                             GPU's streams, events and clocks, pairs of loads side by side",
      orrery::tool::time},
+    {"calibrate",
+     "calibrate -o DIR [--kernels A,B] [--quick | --budget SECONDS] [--check [--shapes N] [--seed "
+     "N]]\n"
+     "                       [--device N] [--revision TEXT] [--fresh]\n"
+     "                           time kernels into tables under DIR; a run that was stopped goes "
+     "on;\n"
+     "                           --check judges the tables by shapes that they do not hold",
+     orrery::tool::calibrate},
 };
 
 int usage() {

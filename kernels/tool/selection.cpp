@@ -1,5 +1,7 @@
 #include "kernels/tool/selection.h"
 
+#include "kernels/calibrate/row.h"
+
 namespace orrery::tool {
 
 std::vector<const GpuKernel*> select_kernels(std::span<const std::string_view> names) {
@@ -11,10 +13,6 @@ std::vector<const GpuKernel*> select_kernels(std::span<const std::string_view> n
   return kernels;
 }
 
-std::string describe(const KernelOp& op) {
-  std::string text = op.kernel + " " + std::string(to_text(op.dtype));
-  for (const Dim& dim : op.dims) text += " " + dim.name + "=" + std::to_string(dim.size);
-  return text;
-}
+std::string describe(const KernelOp& op) { return calibrate::op_text(op); }
 
 }  // namespace orrery::tool

@@ -1,23 +1,17 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
+#include <stdexcept>
+#include <string>
 
 #include "kernels/harness/measure.h"
 #include "kernels/kernel_spec.h"
-#include "kernels/probe_launch/probe_launch.h"
 #include "kernels/tool/commands.h"
+#include "kernels/tool/probes.h"
 #include "kernels/tool/selection.h"
 
 namespace orrery::tool {
 namespace {
-
-void print_probes() {
-  std::printf("probe,median_us,spread,samples\n");
-  for (const ProbeRow& row : probe_launch()) {
-    std::printf("%s,%.4f,%.4f,%d\n", row.probe.c_str(), row.median.value() * 1e6, row.spread,
-                row.samples);
-  }
-}
 
 void print_time(const GpuKernel& kernel, const KernelOp& op) {
   const Work work = work_of(op);
@@ -33,10 +27,19 @@ void print_time(const GpuKernel& kernel, const KernelOp& op) {
 }  // namespace
 
 int time(std::span<const std::string_view> arguments) {
-  const bool launch_costs = arguments.size() == 1 && arguments[0] == "launch";
-  const auto kernels = launch_costs ? std::vector<const GpuKernel*>() : select_kernels(arguments);
+  const std::string_view what = arguments.empty() ? "" : arguments[0];
+  if (what == "launch" || what == "probes" || what == "corun") {
+    if (arguments.size() > (what == "corun" ? 2 : 1)) {
+      throw std::invalid_argument("time " + std::string(what) + ": too many arguments");
+    }
+    require_gpu();
+    if (what == "launch") print_launch_probes();
+    if (what == "probes") print_all_probes();
+    if (what == "corun") print_co_runs(arguments.size() > 1 ? arguments[1] : "");
+    return 0;
+  }
+  const auto kernels = select_kernels(arguments);
   require_gpu();
-  if (launch_costs) print_probes();
   for (const GpuKernel* kernel : kernels) {
     for (const KernelOp& op : kernel->bench_ops()) print_time(*kernel, op);
   }

@@ -13,7 +13,9 @@ constexpr double kInterpolatedSpread = 0.08;  // held-out points, docs/data.md
 constexpr double kExtrapolatedSpread = 0.2;
 
 CollectiveKind parse_kind(const std::filesystem::path& path) {
-  const std::string stem = path.stem().string();
+  // all_reduce.csv, or all_reduce.<source>.csv beside it.
+  const std::string file = path.filename().string();
+  const std::string stem = file.substr(0, file.find('.'));
   std::string known;
   for (int i = 0; i <= static_cast<int>(CollectiveKind::kBroadcast); ++i) {
     const std::string_view name = to_text(static_cast<CollectiveKind>(i));

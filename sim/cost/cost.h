@@ -73,8 +73,8 @@ class CollectiveTables {
   ~CollectiveTables();
   CollectiveTables(CollectiveTables&&) noexcept;
   CollectiveTables& operator=(CollectiveTables&&) noexcept;
-  // Reads every <collective>.csv under `directory` (docs/data.md). Throws std::invalid_argument
-  // with file and line on a malformed row.
+  // Reads every <collective>.csv and <collective>.<source>.csv in `directory` (docs/data.md).
+  // Throws std::invalid_argument with file and line on a malformed row.
   static CollectiveTables load(const std::filesystem::path& directory);
 
   struct Tables;

@@ -19,6 +19,8 @@ namespace {
 // percentile of the H100's rows predicted from the H200's. Another engine's kernel: the vLLM,
 // SGLang and TensorRT-LLM tables differ by about this on equal shapes.
 constexpr double kMeasuredSpread = 0.01;
+// Interquartile range of a normal distribution over its standard deviation.
+constexpr double kQuartilesPerDeviation = 1.349;
 constexpr double kNearestSpread = 0.25;
 constexpr double kSiblingSpread = 0.1;
 constexpr double kOtherEngineSpread = 0.15;
@@ -144,7 +146,7 @@ std::optional<Estimate> CostModel::Impl::from_source(const KernelSource& source,
   const Provider::Tables& tables = source.provider->tables();
   Estimate estimate{.time = without_inclusions(tables, machine.device(), op, found->time),
                     .basis = found->basis,
-                    .spread = kMeasuredSpread};
+                    .spread = std::max(kMeasuredSpread, found->spread / kQuartilesPerDeviation)};
   if (estimate.time != found->time) {
     estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
   }

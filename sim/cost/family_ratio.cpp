@@ -43,7 +43,7 @@ double Interpolator::model_time_of_scratch() const {
   return work_model_time(model_, table_.spec().work(dtype_, scratch_), peak_, bandwidth_).value();
 }
 
-double Interpolator::node_ratio(const Grid& grid, const Node& node) {
+double Interpolator::node_ratio(const FamilyGrid& grid, const Node& node) {
   const std::size_t index = grid.index(node);
   double time = grid.time_s[index];
   if (std::isnan(time) && grid.twin != nullptr && grid.host_bound[index]) {
@@ -65,7 +65,17 @@ double Interpolator::node_ratio(const Grid& grid, const Node& node) {
   return std::log(time / model_time_of_scratch());
 }
 
-Interpolator::LineGuess Interpolator::along(const Grid& grid, const Node& node, int axis) {
+double Interpolator::known_ratio(const FamilyGrid& grid, const Node& node, bool with_filled) {
+  const double measured = node_ratio(grid, node);
+  if (!std::isnan(measured) || !with_filled) {
+    return measured;
+  }
+  const std::optional<Ratio> filled = from_lines(grid, node, false);
+  return filled && filled->is_inside ? filled->log : kNone;
+}
+
+Interpolator::LineGuess Interpolator::along(const FamilyGrid& grid, const Node& node, int axis,
+                                            bool with_filled) {
   const std::vector<std::int64_t>& values = grid.axes[axis];
   const int size = static_cast<int>(values.size());
   Node low = node;
@@ -73,10 +83,10 @@ Interpolator::LineGuess Interpolator::along(const Grid& grid, const Node& node, 
   double low_ratio = kNone;
   double high_ratio = kNone;
   while (--low[axis] >= 0 && std::isnan(low_ratio)) {
-    low_ratio = node_ratio(grid, low);
+    low_ratio = known_ratio(grid, low, with_filled);
   }
   while (++high[axis] < size && std::isnan(high_ratio)) {
-    high_ratio = node_ratio(grid, high);
+    high_ratio = known_ratio(grid, high, with_filled);
   }
   if (std::isnan(low_ratio) || std::isnan(high_ratio)) {
     return {std::isnan(low_ratio) ? high_ratio : low_ratio, false};
@@ -89,7 +99,7 @@ Interpolator::LineGuess Interpolator::along(const Grid& grid, const Node& node, 
   return {low_ratio + share * (high_ratio - low_ratio), true};
 }
 
-double Interpolator::line_variance(const Grid& grid, const Node& node, int axis) {
+double Interpolator::line_variance(const FamilyGrid& grid, const Node& node, int axis) {
   double sum = 0;
   int count = 0;
   for (int other = 0; other < kMaxAxes; ++other) {
@@ -113,12 +123,13 @@ double Interpolator::line_variance(const Grid& grid, const Node& node, int axis)
   return count == 0 ? kUnknownVariance : sum / count;
 }
 
-Ratio Interpolator::fill(const Grid& grid, const Node& node) {
+std::optional<Ratio> Interpolator::from_lines(const FamilyGrid& grid, const Node& node,
+                                              bool with_filled) {
   double sum = 0;
   double weights = 0;
   bool is_inside = false;
   for (int axis = 0; axis < kMaxAxes; ++axis) {
-    const LineGuess guess = along(grid, node, axis);
+    const LineGuess guess = along(grid, node, axis, with_filled);
     if (std::isnan(guess.value)) {
       continue;
     }
@@ -128,10 +139,24 @@ Ratio Interpolator::fill(const Grid& grid, const Node& node) {
     sum += weight * guess.value;
     weights += weight;
   }
-  return weights > 0 ? Ratio{sum / weights, is_inside} : Ratio{nearest(grid, node), false};
+  return weights > 0 ? std::optional(Ratio{sum / weights, is_inside}) : std::nullopt;
 }
 
-double Interpolator::nearest(const Grid& grid, const Node& node) {
+// A table that was refined point by point has holes no line of which has measured nodes on both
+// sides; lines through filled nodes then stand in.
+Ratio Interpolator::fill(const FamilyGrid& grid, const Node& node) {
+  const std::optional<Ratio> direct = from_lines(grid, node, false);
+  if (direct && direct->is_inside) {
+    return *direct;
+  }
+  const std::optional<Ratio> through_filled = from_lines(grid, node, true);
+  if (through_filled && through_filled->is_inside) {
+    return *through_filled;
+  }
+  return direct ? *direct : Ratio{nearest(grid, node), false};
+}
+
+double Interpolator::nearest(const FamilyGrid& grid, const Node& node) {
   double best = kNone;
   int best_distance = std::numeric_limits<int>::max();
   Node at{};
@@ -151,7 +176,7 @@ double Interpolator::nearest(const Grid& grid, const Node& node) {
   return best;
 }
 
-Ratio Interpolator::ratio_at(const Grid& grid, const GridPoint& point) {
+Ratio Interpolator::ratio_at(const FamilyGrid& grid, const GridPoint& point) {
   Node low{};
   Node high{};
   GridPoint share{};

@@ -6,6 +6,7 @@
 // neighbours.
 
 #include <array>
+#include <optional>
 #include <span>
 
 #include "sim/cost/kernel_table.h"
@@ -32,7 +33,7 @@ class Interpolator {
   double model_time(std::span<const std::int64_t> dims);
 
   // log(time / work-model time) of the family at `point`, clamped to the grid.
-  Ratio ratio_at(const Grid& grid, const GridPoint& point);
+  Ratio ratio_at(const FamilyGrid& grid, const GridPoint& point);
 
  private:
   using Node = std::array<int, kMaxAxes>;
@@ -43,12 +44,17 @@ class Interpolator {
   };
 
   [[nodiscard]] double model_time_of_scratch() const;
-  double node_ratio(const Grid& grid, const Node& node);
-  LineGuess along(const Grid& grid, const Node& node, int axis);
+  double node_ratio(const FamilyGrid& grid, const Node& node);
+  // The ratio of a node that is measured; with `with_filled` also of one that lies between measured
+  // nodes of a line of its own. Else NaN.
+  double known_ratio(const FamilyGrid& grid, const Node& node, bool with_filled);
+  LineGuess along(const FamilyGrid& grid, const Node& node, int axis, bool with_filled = false);
   // Mean square error of `axis` lines at the neighbours of `node`.
-  double line_variance(const Grid& grid, const Node& node, int axis);
-  Ratio fill(const Grid& grid, const Node& node);
-  double nearest(const Grid& grid, const Node& node);
+  double line_variance(const FamilyGrid& grid, const Node& node, int axis);
+  Ratio fill(const FamilyGrid& grid, const Node& node);
+  // From the lines through a node that is not measured; empty when none has another node.
+  std::optional<Ratio> from_lines(const FamilyGrid& grid, const Node& node, bool with_filled);
+  double nearest(const FamilyGrid& grid, const Node& node);
 
   const KernelTable& table_;
   WorkModel model_;

@@ -87,10 +87,10 @@ class Predictor {
   bool move_to_empty_context();
   double equivalent_model_time();
   std::optional<Ratio> between_kv_heads();
-  [[nodiscard]] GridPoint equivalent_point(const Grid& foreign) const;
-  [[nodiscard]] double distance_to_grid(const Grid& grid, const GridPoint& point) const;
+  [[nodiscard]] GridPoint equivalent_point(const FamilyGrid& foreign) const;
+  [[nodiscard]] double distance_to_grid(const FamilyGrid& grid, const GridPoint& point) const;
   std::optional<Ratio> from_nearest_family();
-  std::optional<double> measured(const Grid& grid) const;
+  std::optional<std::size_t> measured(const FamilyGrid& grid) const;
 
   const KernelTable& table_;
   const Device& measured_on_;
@@ -178,7 +178,8 @@ double Predictor::equivalent_model_time() {
   return interpolator_.model_time(dims);
 }
 
-std::optional<double> Predictor::measured(const Grid& grid) const {
+// Index of the call's own row.
+std::optional<std::size_t> Predictor::measured(const FamilyGrid& grid) const {
   std::array<int, kMaxAxes> node{};
   for (int a = 0; a < table_.layout().num_axes; ++a) {
     const std::vector<std::int64_t>& axis = grid.axes[a];
@@ -189,8 +190,8 @@ std::optional<double> Predictor::measured(const Grid& grid) const {
     }
     node[a] = static_cast<int>(found - axis.begin());
   }
-  const double time = grid.time_s[grid.index(node)];
-  return std::isnan(time) ? std::nullopt : std::optional(time);
+  const std::size_t index = grid.index(node);
+  return std::isnan(grid.time_s[index]) ? std::nullopt : std::optional(index);
 }
 
 std::optional<Ratio> Predictor::between_kv_heads() {
@@ -199,8 +200,8 @@ std::optional<Ratio> Predictor::between_kv_heads() {
     return std::nullopt;
   }
   const std::int64_t wanted = family_dims_[tied];
-  const Grid* below = nullptr;
-  const Grid* above = nullptr;
+  const FamilyGrid* below = nullptr;
+  const FamilyGrid* above = nullptr;
   KernelTable::Key key = table_.key(rows_dtype_, distribution_, family_dims_);
   for (const auto& [other, grid] : table_.families()) {
     const std::int64_t kv_heads = other[2 + tied];
@@ -227,7 +228,7 @@ std::optional<Ratio> Predictor::between_kv_heads() {
 }
 
 // How far a point lies outside the axes of a grid, in octaves.
-double Predictor::distance_to_grid(const Grid& grid, const GridPoint& point) const {
+double Predictor::distance_to_grid(const FamilyGrid& grid, const GridPoint& point) const {
   double distance = 0;
   for (int a = 0; a < table_.layout().num_axes; ++a) {
     const auto low = static_cast<double>(grid.axes[a].front());
@@ -239,7 +240,7 @@ double Predictor::distance_to_grid(const Grid& grid, const GridPoint& point) con
 
 // The call's place in a foreign family. An MoE keeps the tokens per expert, which decide how many
 // experts are read and how full their tiles are.
-GridPoint Predictor::equivalent_point(const Grid& foreign) const {
+GridPoint Predictor::equivalent_point(const FamilyGrid& foreign) const {
   GridPoint point = point_;
   const int topk = dim_index("topk");
   const int experts_total = dim_index("experts_total");
@@ -254,7 +255,7 @@ GridPoint Predictor::equivalent_point(const Grid& foreign) const {
 
 std::optional<Ratio> Predictor::from_nearest_family() {
   const KernelTable::Key key = table_.key(rows_dtype_, distribution_, family_dims_);
-  const Grid* best = nullptr;
+  const FamilyGrid* best = nullptr;
   double best_distance = std::numeric_limits<double>::infinity();
   for (const auto& [other, grid] : table_.families()) {
     if (other[0] != key[0] || other[1] != key[1]) {
@@ -276,13 +277,16 @@ std::optional<Ratio> Predictor::from_nearest_family() {
 std::optional<Prediction> Predictor::run() {
   widen_window();
   const bool is_equivalent = move_to_empty_context();
-  const Grid* grid = table_.family(rows_dtype_, distribution_, family_dims_);
+  const FamilyGrid* grid = table_.family(rows_dtype_, distribution_, family_dims_);
   std::optional<Ratio> ratio;
   if (grid != nullptr) {
     if (!is_equivalent) {
-      if (const std::optional<double> time = measured(*grid)) {
+      if (const std::optional<std::size_t> row = measured(*grid)) {
         const bool is_own = rows_dtype_ == dtype_;
-        return Prediction{on_device(*time), is_own ? Basis::kMeasured : Basis::kRoofline, is_own};
+        return Prediction{.time = on_device(grid->time_s[*row]),
+                          .basis = is_own ? Basis::kMeasured : Basis::kRoofline,
+                          .is_own_family = is_own,
+                          .spread = grid->spread[*row]};
       }
     }
     ratio = interpolator_.ratio_at(*grid, point_);
@@ -302,8 +306,9 @@ std::optional<Prediction> Predictor::run() {
   if (is_equivalent && ratio->log > 0) {
     time = model + std::min(model, equivalent_model_time()) * (std::exp(ratio->log) - 1);
   }
-  return Prediction{on_device(time), is_inside ? Basis::kInterpolated : Basis::kRoofline,
-                    is_own_family};
+  return Prediction{.time = on_device(time),
+                    .basis = is_inside ? Basis::kInterpolated : Basis::kRoofline,
+                    .is_own_family = is_own_family};
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ struct Prediction {
   Seconds time;
   Basis basis = Basis::kRoofline;
   bool is_own_family = false;  // from rows of the call's own family, or of two that bracket it
+  double spread = 0;           // of the samples of a measured row, interquartile range / median
 };
 
 // `dims` in the order of the kernel's spec, `distribution` an index into table.distributions().

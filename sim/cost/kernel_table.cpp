@@ -51,6 +51,18 @@ DType read_dtype(const CsvReader& csv, int column) {
   }
 }
 
+// Which of two words a column holds; the first when there is no such column.
+int choice(const CsvReader& csv, int column, std::array<std::string_view, 2> words) {
+  if (column < 0 || csv.text(column) == words[0]) {
+    return 0;
+  }
+  if (csv.text(column) != words[1]) {
+    csv.fail("column " + csv.columns()[column] + ": found '" + std::string(csv.text(column)) +
+             "'; expected " + std::string(words[0]) + " or " + std::string(words[1]));
+  }
+  return 1;
+}
+
 struct KeyHash {
   std::size_t operator()(const KernelTable::Key& key) const {
     std::uint64_t hash = 0x9E3779B97F4A7C15ULL;
@@ -84,6 +96,9 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
   const int time_column = csv.require("time_us");
   const int distribution_column = csv.column("distribution");
   const int host_bound_column = csv.column("host_bound");
+  const int spread_column = csv.column("spread");
+  const int l2_column = csv.column("l2");
+  const int mode_column = csv.column("mode");
   std::vector<int> columns;
   columns.reserve(rows.spec->dims.size());
   for (const DimSpec& dim : rows.spec->dims) {
@@ -93,6 +108,11 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
   std::string_view last_text;
   DType last_dtype = DType::kBf16;
   while (csv.next()) {
+    const bool is_cold = choice(csv, l2_column, {"cold", "warm"}) == 0;
+    const bool is_graph = choice(csv, mode_column, {"graph", "eager"}) == 0;
+    if (!is_cold || !is_graph) {
+      continue;
+    }
     for (std::size_t i = 0; i < columns.size(); ++i) {
       std::int64_t value = csv.integer(columns[i]);
       const std::string_view name = rows.spec->dims[i].name;
@@ -105,6 +125,8 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
       rows.dims.push_back(value);
     }
     rows.time_s.push_back(csv.positive_number(time_column) * kMicrosecond);
+    const bool has_spread = spread_column >= 0 && csv.text(spread_column) != "0";
+    rows.spread.push_back(has_spread ? csv.positive_number(spread_column) : 0);
     if (csv.text(dtype_column) != last_text) {
       last_dtype = read_dtype(csv, dtype_column);
       last_text = csv.text(dtype_column);
@@ -186,7 +208,7 @@ KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::i
     members[found->second].second.push_back(row);
   }
   for (auto& [family_key, family_rows] : members) {
-    Grid grid;
+    FamilyGrid grid;
     grid.dims.assign(family_key.begin() + 2, family_key.end());
     grid.is_tied = layout_.tied >= 0 && grid.dims[layout_.tied] == 0;
     for (int a = 0; a < kMaxAxes; ++a) {
@@ -204,8 +226,9 @@ KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::i
         grid.axes[a] = {0};
       }
     }
-    grid.time_s.assign(grid.axes[0].size() * grid.axes[1].size() * grid.axes[2].size(),
-                       std::numeric_limits<double>::quiet_NaN());
+    const std::size_t num_nodes = grid.axes[0].size() * grid.axes[1].size() * grid.axes[2].size();
+    grid.time_s.assign(num_nodes, std::numeric_limits<double>::quiet_NaN());
+    grid.spread.assign(num_nodes, 0.0);
     for (const std::int64_t row : family_rows) {
       std::array<int, kMaxAxes> node{};
       for (int a = 0; a < layout_.num_axes; ++a) {
@@ -215,8 +238,9 @@ KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::i
       if (rows.host_bound[row] != 0) {
         grid.host_bound.resize(grid.time_s.size());
         grid.host_bound[index] = true;
-      } else {
-        grid.time_s[index] = std::fmin(grid.time_s[index], rows.time_s[row]);
+      } else if (!(grid.time_s[index] <= rows.time_s[row])) {  // or NaN
+        grid.time_s[index] = rows.time_s[row];
+        grid.spread[index] = rows.spread[row];
       }
     }
     families_.emplace(std::move(family_key), std::move(grid));
@@ -251,8 +275,8 @@ void KernelTable::link_twins() {
   }
 }
 
-const Grid* KernelTable::family(DType dtype, int distribution,
-                                std::span<const std::int64_t> dims) const {
+const FamilyGrid* KernelTable::family(DType dtype, int distribution,
+                                      std::span<const std::int64_t> dims) const {
   const auto found = families_.find(key(dtype, distribution, dims));
   return found == families_.end() ? nullptr : &found->second;
 }

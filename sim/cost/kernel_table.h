@@ -30,6 +30,7 @@ struct KernelRows {
   std::vector<std::string> distributions;  // names in the column `distribution`; empty without one
   std::vector<std::int64_t> dims;
   std::vector<double> time_s;
+  std::vector<double> spread;  // interquartile range / median of the samples; 0: not known
   std::vector<DType> dtype;
   std::vector<std::uint8_t> distribution;  // index into distributions
   std::vector<std::uint8_t> host_bound;    // 1: the time is the host's and only bounds the kernel's
@@ -40,7 +41,8 @@ struct KernelRows {
   }
 };
 
-// Reads <kernel>.csv. Throws std::invalid_argument with file and line.
+// Reads <kernel>.csv. Of rows that name an L2 state (column l2) or a launch mode (column mode) only
+// those of a cold L2 in a graph. Throws std::invalid_argument with file and line.
 KernelRows read_kernel_rows(const std::filesystem::path& path);
 
 // Which dims of a kernel are axes, in the order of the grid. `tied` names a dim that follows the
@@ -53,15 +55,16 @@ struct GridLayout {
 GridLayout grid_layout(const KernelSpec& spec);
 
 // One family: times over the outer product of its axes, first axis slowest.
-struct Grid {
+struct FamilyGrid {
   std::vector<std::int64_t> dims;  // full dims of the family; axis entries are meaningless
   std::array<std::vector<std::int64_t>, kMaxAxes> axes;  // ascending; unused axes hold one 0
   std::vector<double> time_s;                            // NaN: not measured
+  std::vector<double> spread;                            // of time_s
   bool is_tied = false;
   // Nodes whose row was host bound; empty when there are none. They are priced from `twin`, the
   // same family in fp8, times `twin_factor` (median ratio where both were measured).
   std::vector<bool> host_bound;
-  const Grid* twin = nullptr;
+  const FamilyGrid* twin = nullptr;
   double twin_factor = 1;
 
   [[nodiscard]] std::size_t index(const std::array<int, kMaxAxes>& node) const {
@@ -82,10 +85,10 @@ class KernelTable {
   [[nodiscard]] const KernelSpec& spec() const { return *spec_; }
   [[nodiscard]] const GridLayout& layout() const { return layout_; }
   [[nodiscard]] const std::vector<std::string>& distributions() const { return distributions_; }
-  [[nodiscard]] const std::map<Key, Grid>& families() const { return families_; }
+  [[nodiscard]] const std::map<Key, FamilyGrid>& families() const { return families_; }
   // Family of a call; null when there is none. dims in the order of the spec.
-  [[nodiscard]] const Grid* family(DType dtype, int distribution,
-                                   std::span<const std::int64_t> dims) const;
+  [[nodiscard]] const FamilyGrid* family(DType dtype, int distribution,
+                                         std::span<const std::int64_t> dims) const;
   [[nodiscard]] Key key(DType dtype, int distribution, std::span<const std::int64_t> dims) const;
 
  private:
@@ -94,7 +97,7 @@ class KernelTable {
   const KernelSpec* spec_ = nullptr;
   GridLayout layout_;
   std::vector<std::string> distributions_;
-  std::map<Key, Grid> families_;
+  std::map<Key, FamilyGrid> families_;
 };
 
 }  // namespace orrery

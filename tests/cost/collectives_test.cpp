@@ -260,6 +260,23 @@ TEST(Collectives, ShippedTablesHoldEveryCollectiveOfTheNode) {
   }
 }
 
+TEST(Collectives, FilesOfSeveralSourcesAddUp) {
+  // 4 us by one implementation in one file, 3 us by another in the other; the engine's own wins.
+  const TableDirectory directory;
+  directory.write("all_reduce.csv", std::string(kHeader) + "nccl,1,graph,bf16,2,4096,4\n");
+  directory.write("all_reduce.own.csv", std::string(kHeader) + "mine,1,graph,bf16,2,4096,3\n");
+  const CollectiveTables tables = CollectiveTables::load(directory.path());
+  const Machine machine = make_machine(node_spec());
+  const auto time = [&](const std::string& implementation) {
+    const CostModel cost(
+        machine, nullptr, &tables,
+        {.all_reduce_implementation = implementation, .custom_all_reduce = "mine"});
+    return cost.collective(comm(CollectiveKind::kAllReduce, 4096), first_ranks(2)).time.value();
+  };
+  EXPECT_NEAR(time("nccl"), 4e-6, 1e-15);
+  EXPECT_NEAR(time("custom"), 3e-6, 1e-15);
+}
+
 TEST(Collectives, RejectsTooFewRanksAndNoBytes) {
   const Machine machine = make_machine(node_spec());
   const CostModel cost(machine, nullptr, nullptr, {});

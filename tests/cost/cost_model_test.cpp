@@ -141,6 +141,28 @@ TEST(CostModel, AConstantRatioToTheWorkModelIsKeptInsideAndOutside) {
   expect_twice(gemm(64, 1024, 50000), Basis::kRoofline);
 }
 
+TEST(CostModel, AHoleWhoseLinesAreOpenIsFilledThroughFilledNodes) {
+  // m      n: 256  512  1024       A calibration adds single points, here (32, 256) and (16, 512).
+  // 16         x    x    x         On neither line through the hole (32, 512) are there measured
+  // 32         x    ?    .         nodes on both sides, but (32, 1024) and (64, 512) can be filled.
+  // 64         x    .    x
+  const TableDirectory directory;
+  std::string rows = "dtype,m,n,k,time_us\n";
+  for (const auto& [m, n] : std::vector<std::pair<int, int>>{
+           {16, 256}, {16, 512}, {16, 1024}, {32, 256}, {64, 256}, {64, 1024}}) {
+    // Ratios 1 at m 16, 2 at m 64 and, between, a power of m; none depends on n.
+    const double ratio = std::sqrt(m / 16.0);
+    const double time_us = ratio * work_time(gemm(m, n, 512)).value() * 1e6;
+    rows += "bf16," + std::to_string(m) + "," + std::to_string(n) + ",512," +
+            std::to_string(time_us) + "\n";
+  }
+  directory.write("gemm.csv", rows);
+  const Provider provider = Provider::load(directory.path());
+  const Estimate estimate = CostModel(node(), &provider, nullptr, {}).kernel(gemm(32, 512, 512));
+  EXPECT_EQ(estimate.basis, Basis::kInterpolated);
+  EXPECT_NEAR(estimate.time / work_time(gemm(32, 512, 512)), std::sqrt(2.0), 1e-3);
+}
+
 TEST(CostModel, SpreadGrowsFromMeasuredToInterpolatedToExtrapolated) {
   const TableDirectory directory;
   directory.write("gemm.csv", twice_the_work_model());

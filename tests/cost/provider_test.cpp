@@ -109,6 +109,40 @@ TEST(Provider, ParsesOnlyTheKernelsAskedFor) {
   expect_contains(error_of([&] { (void)provider.num_rows("quantize"); }), "quantize.csv:2:");
 }
 
+constexpr const char* kStates = "dtype,m,n,k,time_us,spread,l2,mode\n";
+
+TEST(Provider, ReadsRowsOfAColdCacheInAGraph) {
+  const TableDirectory directory;
+  directory.write("gemm.csv", std::string(kStates) +
+                                  "bf16,16,256,512,10,0.004,cold,graph\n"
+                                  "bf16,16,256,512,4,0.004,warm,graph\n"
+                                  "bf16,16,256,512,6,0.004,cold,eager\n");
+  const Provider provider = Provider::load(directory.path());
+  EXPECT_EQ(provider.num_rows("gemm"), 1);
+  const Machine machine = make_machine(testing::node_spec());
+  const CostModel cost(machine, &provider, nullptr, {});
+  EXPECT_NEAR(cost.kernel(testing::gemm(16, 256, 512)).time.value(), 10e-6, 1e-12);
+}
+
+TEST(Provider, RejectsAStateThatItDoesNotKnow) {
+  expect_contains(gemm_error(std::string(kStates) + "bf16,1,2,3,4,0.1,tepid,graph\n"),
+                  "gemm.csv:2: column l2: found 'tepid'; expected cold or warm");
+}
+
+TEST(Provider, TheSpreadOfARowReachesItsEstimate) {
+  const TableDirectory directory;
+  directory.write("gemm.csv", std::string(kStates) +
+                                  "bf16,16,256,512,10,0.1349,cold,graph\n"
+                                  "bf16,32,256,512,10,0.0001,cold,graph\n");
+  const Provider provider = Provider::load(directory.path());
+  const Machine machine = make_machine(testing::node_spec());
+  const CostModel cost(machine, &provider, nullptr, {});
+  // An interquartile range of 1.349 deviations.
+  EXPECT_NEAR(cost.kernel(testing::gemm(16, 256, 512)).spread, 0.1, 1e-9);
+  // Never below what repeated runs differ by.
+  EXPECT_NEAR(cost.kernel(testing::gemm(32, 256, 512)).spread, 0.01, 1e-9);
+}
+
 TEST(Provider, ShippedTablesParse) {
   const std::filesystem::path devices =
       std::filesystem::path(ORRERY_SOURCE_DIR) / "topologies" / "devices";

@@ -35,7 +35,7 @@ def test_every_header_compiles_alone():
     if not shutil.which("g++"):
         pytest.skip("g++ is not installed")
     headers = [path for folder in ("sim", "kernels", "bindings") for path in sorted((ROOT / folder).rglob("*.h"))
-               if shutil.which("nvcc") or "kernels/cuda" not in path.as_posix()]
+               if shutil.which("nvcc") or folder != "kernels"]
     assert headers
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         broken = [f"{name}\n{errors}" for name, errors in pool.map(compile_alone, headers) if errors]

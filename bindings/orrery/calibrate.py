@@ -1,0 +1,120 @@
+"""`orrery calibrate`: runs orrery-gpu on the GPU here and puts its tables under topologies/devices/<gpu>/orrery/."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+PROVIDER = "orrery"
+BUILDS = ("build-gpu", "build")
+PROGRAM = pathlib.Path("kernels", "tool", "orrery-gpu")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the command, most of them those of `orrery-gpu calibrate`."""
+    parser.add_argument("--kernels", metavar="A,B", help="only these kernels (all)")
+    parser.add_argument("--quick", action="store_true", help="fewer points, in at most 90 s")
+    parser.add_argument("--budget", type=int, metavar="SECONDS", help="time to spend (540, with --quick 75)")
+    parser.add_argument("--check", action="store_true", help="measure shapes that the tables do not hold, print the errors")
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="GPU, counted from 0")
+    parser.add_argument("--fresh", action="store_true", help="discard what was measured before")
+    parser.add_argument("-o", "--output", type=pathlib.Path, default=pathlib.Path("calibration"), metavar="DIR",
+                        help="where measurements are collected; started again it goes on (calibration)")  # fmt: skip
+    parser.add_argument("--into", type=pathlib.Path, metavar="DIR", help="where tables go (the project's topologies/)")
+
+
+def run(options: argparse.Namespace, root: pathlib.Path) -> int:
+    """Measures, then installs the tables; returns the exit code. Raises ValueError for what cannot be used."""
+    topologies = options.into or root / "topologies"
+    if not (topologies / "devices").is_dir():
+        raise ValueError(f"found no directory '{topologies / 'devices'}'; expected one with the known devices")
+    command = [str(find_program(root)), "calibrate", "-o", str(options.output), "--device", str(options.device)]
+    for name in ("kernels", "budget"):
+        value = getattr(options, name)
+        command += [f"--{name}", str(value)] if value is not None else []
+    for name in ("quick", "check", "fresh"):
+        command += [f"--{name}"] if getattr(options, name) else []
+    code = subprocess.run(command, check=False).returncode
+    if code != 0:
+        return code if code > 0 else 1  # killed by a signal
+    print(f"tables in {install(options.output, topologies)}")
+    return 0
+
+
+def find_program(root: pathlib.Path) -> pathlib.Path:
+    """orrery-gpu: ORRERY_GPU, a build of the checkout at `root`, PATH, or built now where nvcc is."""
+    if named := os.environ.get("ORRERY_GPU"):
+        if not os.access(named, os.X_OK):
+            raise ValueError(f"ORRERY_GPU names '{named}', which is no program")
+        return pathlib.Path(named)
+    for build in BUILDS:
+        if os.access(program := root / build / PROGRAM, os.X_OK):
+            return program
+    if found := shutil.which("orrery-gpu"):
+        return pathlib.Path(found)
+    if not (root / "CMakePresets.json").is_file() or not _nvcc():
+        raise ValueError("found no orrery-gpu: neither ORRERY_GPU nor PATH has it, and there is no nvcc to build it with; "
+                         "install the CUDA toolkit (13.0 or later) beside a checkout of the project")  # fmt: skip
+    print("building orrery-gpu (once; a few minutes)", file=sys.stderr)
+    for step in (["cmake", "--preset", "gpu"], ["cmake", "--build", "--preset", "gpu", "--target", "orrery-gpu"]):
+        built = subprocess.run(step, cwd=root, capture_output=True, text=True, check=False)
+        if built.returncode != 0:
+            raise RuntimeError(f"{' '.join(step)} failed:\n{(built.stdout + built.stderr)[-3000:]}")
+    return root / BUILDS[0] / PROGRAM
+
+
+def _nvcc() -> bool:
+    return bool(shutil.which("nvcc") or os.environ.get("CUDACXX"))
+
+
+def install(measured: pathlib.Path, topologies: pathlib.Path) -> pathlib.Path:
+    """Copies tables and meta.yaml of a calibration to the device's directory; returns that.
+
+    Tables of kernels that were not measured stay, with what meta.yaml says of them. Raises ValueError when nothing was
+    measured or when topologies/ does not know the device.
+    """
+    meta = measured / "meta.yaml"
+    if not meta.is_file():
+        raise ValueError(f"found no tables in '{measured}'; expected what 'orrery calibrate' measured there")
+    text = meta.read_text(encoding="utf-8")
+    name = re.search(r"^device: (\S+)$", text, re.MULTILINE)
+    if not name:
+        raise ValueError(f"{meta}: found no line 'device: <name>'")
+    device = topologies / "devices" / name[1]
+    if not (device / "device.yaml").is_file():
+        raise ValueError(f"{device}: found no device.yaml for this GPU; describe it as its neighbours do, then run again")
+    target = device / PROVIDER
+    target.mkdir(exist_ok=True)
+    for table in sorted(measured.glob("*.csv")):
+        _replace(target / table.name, table.read_text(encoding="utf-8"))
+    old = target / "meta.yaml"
+    _replace(old, merged(old.read_text(encoding="utf-8") if old.is_file() else "", text))
+    if (measured / "held_out.txt").is_file() and measured.resolve() != target.resolve():
+        _replace(target / "held_out.txt", (measured / "held_out.txt").read_text(encoding="utf-8"))
+    return target
+
+
+def merged(old: str, new: str) -> str:
+    """meta.yaml `new` with the entries of those tables of `old` that it does not have."""
+    head, tables = _tables(new)
+    tables = _tables(old)[1] | tables
+    return head + "".join(tables[name] for name in sorted(tables))
+
+
+def _tables(text: str) -> tuple[str, dict[str, str]]:
+    """What stands before the entries under the key `tables`, which is the last one, and each entry by its name."""
+    head, key, rest = text.partition("\ntables:\n")
+    entries = re.split(r"^(?=  \w)", rest, flags=re.MULTILINE)
+    return head + key, {entry.strip().partition(":")[0]: entry for entry in entries if entry.strip()}
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+    """Writes a file as a whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

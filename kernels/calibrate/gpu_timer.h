@@ -1,0 +1,38 @@
+#pragma once
+
+// Times points of calibration on the current device.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/calibrate/journal.h"
+#include "kernels/calibrate/monitor.h"
+#include "kernels/calibrate/row.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/harness/gpu_kernel.h"
+
+namespace orrery::calibrate {
+
+// Not thread safe. Without NVML rows have no clock and no power, and throttling is not seen.
+class GpuTimer {
+ public:
+  GpuTimer();
+
+  // What the rows are measured with: device, driver, CUDA, revision (these must match in one
+  // table), clocks, power limit, date.
+  [[nodiscard]] std::vector<Fact> facts(const std::string& revision) const;
+
+  // As TimePoint of schedule.h. Throws cuda::Error, but for a lack of memory, which is a refusal.
+  std::vector<Row> time_point(const KernelOp& op, std::span<const State> states, bool power);
+
+ private:
+  Row measure_state(KernelCase& kernel_case, const KernelOp& op, State state);
+  std::optional<Sustained> measure_power(KernelCase& kernel_case);
+
+  Monitor monitor_;
+  cuda::MemoryCache memory_;
+};
+
+}  // namespace orrery::calibrate

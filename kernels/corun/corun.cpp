@@ -1,0 +1,162 @@
+#include "kernels/corun/corun.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+
+#include "kernels/cuda/gate.h"
+#include "kernels/cuda/nvml.h"
+
+namespace orrery {
+namespace {
+
+constexpr Seconds kChunk{1e-3};  // alone; one graph, so that launching it is no part of the time
+constexpr int kChunks = 12;
+constexpr int kRepeats = 3;
+constexpr double kSettle = 0.1;  // of the common stretch is dropped at its start
+
+// One load on a stream of its own, in chunks with an event after each.
+class Side {
+ public:
+  explicit Side(const LoadKind& kind) : load_(kind.make()), marks_(kChunks + 1) {
+    load_->launch(stream_);  // loads the kernel outside of the capture
+    marks_[0].record(stream_);
+    load_->launch(stream_);
+    marks_[1].record(stream_);
+    marks_[1].synchronize();
+    const Seconds one = marks_[1] - marks_[0];
+    launches_ = std::clamp(static_cast<int>(std::lround(kChunk / one)), 1, 200);
+    graph_.push_back(cuda::Graph::capture(stream_, [&] {
+      for (int i = 0; i < launches_; ++i) load_->launch(stream_);
+    }));
+    alone_ = run_alone();
+  }
+  [[nodiscard]] Seconds alone() const { return alone_; }
+  [[nodiscard]] const cuda::Stream& stream() const { return stream_; }
+
+  void enqueue() {
+    marks_[0].record(stream_);
+    for (int i = 1; i <= kChunks; ++i) {
+      graph_[0].launch(stream_);
+      marks_[static_cast<std::size_t>(i)].record(stream_);
+    }
+  }
+  void synchronize() const { marks_.back().synchronize(); }
+  // Dates of the chunks' ends, the first one's start before them, after `begin`.
+  [[nodiscard]] std::vector<double> dates(const cuda::Event& begin) const {
+    std::vector<double> result;
+    result.reserve(marks_.size());
+    for (const cuda::Event& mark : marks_) result.push_back((mark - begin).value());
+    return result;
+  }
+  // Launches ended by `date` (a part of one counts as that part).
+  [[nodiscard]] double launches_by(std::span<const double> dates, double date) const {
+    const auto next = std::ranges::upper_bound(dates, date);
+    if (next == dates.begin()) return 0;
+    const auto chunk = static_cast<double>(next - dates.begin()) - 1;
+    if (next == dates.end()) return chunk * launches_;
+    const double before = *(next - 1);
+    return (chunk + (date - before) / (*next - before)) * launches_;
+  }
+
+ private:
+  Seconds run_alone() {
+    std::vector<double> times;
+    for (int i = 0; i < kRepeats; ++i) {
+      enqueue();
+      synchronize();
+      for (std::size_t mark = 2; mark < marks_.size(); ++mark) {
+        times.push_back((marks_[mark] - marks_[mark - 1]).value());
+      }
+    }
+    std::ranges::sort(times);
+    return Seconds(times[times.size() / 2]) / launches_;
+  }
+
+  std::unique_ptr<Load> load_;
+  cuda::Stream stream_;
+  std::vector<cuda::Event> marks_;
+  std::vector<cuda::Graph> graph_;
+  int launches_ = 1;
+  Seconds alone_;
+};
+
+struct Together {
+  double first = 0;  // seconds per launch
+  double second = 0;
+};
+
+Together run_together(Side& a, Side& b, const std::optional<cuda::Board>& board, double& clock) {
+  cuda::Gate gate;
+  const cuda::Event begin;
+  begin.record(a.stream());
+  gate.close(a.stream());
+  gate.close(b.stream());
+  a.enqueue();
+  b.enqueue();
+  gate.open();
+  if (board) clock = board->sm_clock_mhz();
+  a.synchronize();
+  b.synchronize();
+  const auto dates_a = a.dates(begin);
+  const auto dates_b = b.dates(begin);
+  const double start = std::max(dates_a.front(), dates_b.front());
+  const double end = std::min(dates_a.back(), dates_b.back());
+  const double from = start + kSettle * (end - start);
+  const auto time_per_launch = [&](const Side& side, std::span<const double> dates) {
+    return (end - from) / (side.launches_by(dates, end) - side.launches_by(dates, from));
+  };
+  return {.first = time_per_launch(a, dates_a), .second = time_per_launch(b, dates_b)};
+}
+
+CoRunRow run_pair(const LoadKind& first, Side& a, const LoadKind& second, Side& b,
+                  const std::optional<cuda::Board>& board) {
+  CoRunRow row;
+  std::vector<Together> runs;
+  runs.reserve(kRepeats);
+  for (int i = 0; i < kRepeats; ++i) runs.push_back(run_together(a, b, board, row.sm_clock_mhz));
+  std::ranges::sort(runs, {}, &Together::first);
+  const Together& median = runs[runs.size() / 2];
+  row.first = {.load = first.name, .alone = a.alone(), .together = Seconds(median.first)};
+  row.second = {.load = second.name, .alone = b.alone(), .together = Seconds(median.second)};
+  row.spread = (runs.back().first - runs.front().first) / median.first;
+  row.repeats = kRepeats;
+  return row;
+}
+
+std::optional<cuda::Board> board_if_any() {
+  int device = 0;
+  ORRERY_CUDA(cudaGetDevice(&device));
+  try {
+    return cuda::Board::of_device(device);
+  } catch (const std::runtime_error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+void co_run(std::string_view prefix, const std::function<void(const CoRunRow&)>& on_row) {
+  const std::vector<LoadKind> kinds = load_kinds();
+  const auto board = board_if_any();
+  std::vector<std::unique_ptr<Side>> sides;
+  sides.reserve(kinds.size());
+  for (const LoadKind& kind : kinds) sides.push_back(std::make_unique<Side>(kind));
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    for (std::size_t j = i; j < kinds.size(); ++j) {
+      if (!kinds[i].name.starts_with(prefix) && !kinds[j].name.starts_with(prefix)) continue;
+      if (i != j) {
+        on_row(run_pair(kinds[i], *sides[i], kinds[j], *sides[j], board));
+      } else {
+        Side twin(kinds[i]);
+        on_row(run_pair(kinds[i], *sides[i], kinds[i], twin, board));
+      }
+    }
+  }
+}
+
+}  // namespace orrery

@@ -1,0 +1,219 @@
+// orrery-gpu calibrate: times kernels into tables, or judges the tables by held-out shapes.
+
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/calibrate/gpu_timer.h"
+#include "kernels/calibrate/known_devices.h"
+#include "kernels/calibrate/points.h"
+#include "kernels/calibrate/progress_bar.h"
+#include "kernels/calibrate/refine.h"
+#include "kernels/calibrate/schedule.h"
+#include "kernels/calibrate/tables.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/tool/commands.h"
+#include "kernels/tool/selection.h"
+#include "sim/units/nearest.h"
+
+namespace orrery::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Seconds kFullBudget{540};
+constexpr Seconds kQuickBudget{75};
+constexpr int kShapesPerFormat = 40;
+
+struct Options {
+  std::vector<std::string_view> kernels;
+  Seconds budget = kFullBudget;
+  bool check = false;
+  bool fresh = false;
+  int device = 0;
+  int shapes = kShapesPerFormat;
+  std::uint64_t seed = 1;
+  std::string revision = ORRERY_REVISION;
+  fs::path directory;
+};
+
+std::int64_t whole(std::string_view option, std::string_view text) {
+  std::int64_t value = -1;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value < 0) {
+    throw std::invalid_argument(std::string(option) + ": found '" + std::string(text) +
+                                "'; expected a whole number, zero or more");
+  }
+  return value;
+}
+
+std::vector<std::string_view> words(std::string_view list) {
+  std::vector<std::string_view> found;
+  while (!list.empty()) {
+    const std::string_view word = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(word.size() + 1, list.size()));
+    if (!word.empty()) found.push_back(word);
+  }
+  return found;
+}
+
+Options parse(std::span<const std::string_view> arguments) {
+  constexpr std::array<std::string_view, 10> kNames = {
+      "--kernels",  "--budget", "--device", "--shapes", "--seed",
+      "--revision", "-o",       "--quick",  "--check",  "--fresh"};
+  Options options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view name = arguments[i];
+    const auto value = [&] {
+      if (i + 1 == arguments.size()) {
+        throw std::invalid_argument(std::string(name) + " needs a value");
+      }
+      return arguments[++i];
+    };
+    if (name == "--quick") {
+      options.budget = kQuickBudget;
+    } else if (name == "--check") {
+      options.check = true;
+    } else if (name == "--fresh") {
+      options.fresh = true;
+    } else if (name == "--kernels") {
+      options.kernels = words(value());
+    } else if (name == "--budget") {
+      options.budget = Seconds(static_cast<double>(whole(name, value())));
+    } else if (name == "--device") {
+      options.device = static_cast<int>(whole(name, value()));
+    } else if (name == "--shapes") {
+      options.shapes = static_cast<int>(whole(name, value()));
+    } else if (name == "--seed") {
+      options.seed = static_cast<std::uint64_t>(whole(name, value()));
+    } else if (name == "--revision") {
+      options.revision = value();
+    } else if (name == "-o") {
+      options.directory = value();
+    } else {
+      throw std::invalid_argument("unknown option '" + std::string(name) + "', nearest is '" +
+                                  std::string(nearest(name, kNames)) + "'");
+    }
+  }
+  if (options.directory.empty()) throw std::invalid_argument("calibrate needs -o DIR");
+  if (options.budget.value() <= 0) throw std::invalid_argument("--budget: found 0; expected more");
+  return options;
+}
+
+void use_device(int device) {
+  int count = 0;
+  ORRERY_CUDA(cudaGetDeviceCount(&count));
+  if (device >= count) {
+    throw std::invalid_argument("--device: found " + std::to_string(device) + "; there are " +
+                                std::to_string(count) + " GPUs, counted from 0");
+  }
+  ORRERY_CUDA(cudaSetDevice(device));
+}
+
+using Kernels = std::vector<calibrate::KernelGrids>;
+
+Kernels grids_of(const std::vector<const GpuKernel*>& kernels) {
+  Kernels grids;
+  for (const GpuKernel* kernel : kernels) {
+    grids.push_back({.spec = &kernel_spec(kernel->name), .grids = kernel->grids()});
+  }
+  return grids;
+}
+
+int measure_tables(const Options& options, const Kernels& kernels, const Device& device,
+                   calibrate::GpuTimer& timer) {
+  calibrate::Journal journal(options.directory / "journal.txt", timer.facts(options.revision),
+                             options.fresh);
+  const std::size_t known = journal.rows().size();
+  if (known > 0) std::fprintf(stderr, "%zu rows measured before are kept\n", known);
+  {
+    calibrate::ProgressBar bar(stderr);
+    calibrate::measure_all(
+        kernels, device, {.budget = options.budget}, journal,
+        [&](const KernelOp& op, std::span<const calibrate::State> states, bool power) {
+          return timer.time_point(op, states, power);
+        },
+        [&](const calibrate::Progress& progress) { bar.show(progress); });
+  }
+  calibrate::write_tables(options.directory, device.name, journal);
+  std::printf("%zu rows, %zu of them new; tables of %s in %s\n", journal.rows().size(),
+              journal.rows().size() - known, device.name.c_str(), options.directory.c_str());
+  return 0;
+}
+
+// Random shapes of one grid that the kernel takes.
+std::vector<calibrate::Row> measure_held_out(const calibrate::KernelGrids& kernel, const Grid& grid,
+                                             const Options& options, const Device& device,
+                                             calibrate::GpuTimer& timer) {
+  constexpr int kMostRefused = 20;  // per shape wanted
+  const calibrate::Refiner refiner(*kernel.spec, kernel.grids, device);
+  const auto is_axis = [&](std::string_view dim) { return refiner.is_axis(dim); };
+  const calibrate::State state;
+  std::vector<calibrate::Row> rows;
+  for (int i = 0; i < options.shapes * kMostRefused; ++i) {
+    if (static_cast<int>(rows.size()) == options.shapes) break;
+    const KernelOp op = calibrate::random_point(
+        *kernel.spec, grid, is_axis, options.seed * 1000003 + static_cast<std::uint64_t>(i));
+    if (grid.accept != nullptr && !grid.accept(op.dims)) continue;
+    for (calibrate::Row& row : timer.time_point(op, {&state, 1}, false)) {
+      if (row.refusal.empty()) rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+int check_tables(const Options& options, const Kernels& kernels, const Device& device,
+                 calibrate::GpuTimer& timer) {
+  std::vector<calibrate::Judged> judged;
+  calibrate::ProgressBar bar(stderr);
+  for (std::size_t k = 0; k < kernels.size(); ++k) {
+    if (!fs::exists(options.directory / (std::string(kernels[k].spec->name) + ".csv"))) continue;
+    std::vector<calibrate::Row> rows;
+    for (const Grid& grid : kernels[k].grids) {
+      for (calibrate::Row& row : measure_held_out(kernels[k], grid, options, device, timer)) {
+        rows.push_back(std::move(row));
+      }
+      bar.show({.kernel = std::string(kernels[k].spec->name),
+                .points = static_cast<int>(rows.size()),
+                .spent = Seconds(static_cast<double>(k)),
+                .budget = Seconds(static_cast<double>(kernels.size()))});
+    }
+    for (auto& one : calibrate::judge(options.directory, device, rows)) judged.push_back(one);
+  }
+  if (judged.empty()) {
+    throw std::invalid_argument(options.directory.string() +
+                                " holds no table of these kernels; measure first");
+  }
+  std::vector<calibrate::Fact> facts = timer.facts(options.revision);
+  facts.push_back({.name = "seed", .value = std::to_string(options.seed)});
+  const std::string text = calibrate::held_out_text(facts, judged);
+  std::ofstream(options.directory / "held_out.txt") << text;
+  std::fputs(text.substr(0, text.find("\n\n") + 1).c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+int calibrate(std::span<const std::string_view> arguments) {
+  const Options options = parse(arguments);
+  const std::vector<const GpuKernel*> kernels = select_kernels(options.kernels);
+  require_gpu();
+  use_device(options.device);
+  require_gpu();  // of the device that was chosen
+  fs::create_directories(options.directory);
+  orrery::calibrate::GpuTimer timer;
+  const Device device = orrery::calibrate::known_device(cuda::device_properties().name);
+  return options.check ? check_tables(options, grids_of(kernels), device, timer)
+                       : measure_tables(options, grids_of(kernels), device, timer);
+}
+
+}  // namespace orrery::tool

@@ -1,0 +1,13 @@
+#pragma once
+
+// Probes and co-run measurements as CSV with their provenance on standard output.
+
+#include <string_view>
+
+namespace orrery::tool {
+
+void print_launch_probes();                 // probe_launch
+void print_all_probes();                    // and streams, synchronisation, clocks
+void print_co_runs(std::string_view load);  // pairs with a load of that name; empty: all
+
+}  // namespace orrery::tool

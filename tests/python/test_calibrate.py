@@ -1,0 +1,175 @@
+"""`orrery calibrate`: what it installs, and every way in which it cannot run. No GPU is needed."""
+
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+
+import pytest
+
+from orrery import calibrate
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+META = """provider: orrery
+device: h200-sxm
+units: "text with tables: in it"
+tables:
+  gemm:
+    rows: 2
+    measured_with:
+      revision: "abc"
+"""
+ROWS = "dtype,m,n,k,time_us,spread,samples,l2,mode,sm_clock_mhz,power_capped,power_w,sustained_us\n" \
+       "bf16,16,256,512,7.5,0.004,5,cold,graph,1980,0,,\nbf16,16,256,512,5,0.004,5,warm,graph,1980,0,,\n"
+
+# Stands in for orrery-gpu: writes down its arguments and the tables of a calibration.
+FAKE = """#!/bin/sh
+echo "$@" >> "{log}"
+while [ "$1" != -o ]; do shift; done
+mkdir -p "$2" && cp "{tables}"/* "$2"
+exit {code}
+"""
+
+
+@pytest.fixture
+def gpu_program(tmp_path, monkeypatch):
+    """Makes a stand-in with that exit code; returns the file in which its arguments are."""
+    def make(code=0):
+        tables = tmp_path / "tables"
+        tables.mkdir()
+        (tables / "meta.yaml").write_text(META)
+        (tables / "gemm.csv").write_text(ROWS)
+        program = tmp_path / "orrery-gpu"
+        program.write_text(FAKE.format(log=tmp_path / "log", tables=tables, code=code))
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("ORRERY_GPU", str(program))
+        return tmp_path / "log"
+    return make
+
+
+@pytest.fixture
+def topologies(tmp_path):
+    device = tmp_path / "topologies" / "devices" / "h200-sxm"
+    device.mkdir(parents=True)
+    shutil.copy(ROOT / "topologies" / "devices" / "h200-sxm" / "device.yaml", device)
+    return tmp_path / "topologies"
+
+
+def test_tables_land_with_the_device_and_options_are_passed_on(workdir, gpu_program, topologies):
+    log = gpu_program()
+    result = workdir.orrery("calibrate", "--quick", "--kernels", "gemm", "--device", "1", "--into", topologies)
+    assert result.returncode == 0, result.stderr
+    assert log.read_text().split() == "calibrate -o calibration --device 1 --kernels gemm --quick".split()
+    installed = topologies / "devices" / "h200-sxm" / "orrery"
+    assert (installed / "gemm.csv").read_text() == ROWS
+    assert (installed / "meta.yaml").read_text() == META
+    assert str(installed) in result.stdout
+
+
+def test_a_scenario_may_name_the_provider_and_is_priced_by_its_cold_graph_rows(gpu_program, topologies):
+    from orrery import _core
+
+    gpu_program()
+    measured = topologies.parent / "tables"
+    installed = calibrate.install(measured, topologies)
+    assert _core.provider_rows(str(installed)) == {"gemm": 1}
+
+
+def test_the_exit_code_of_the_program_is_passed_on_and_nothing_installed(workdir, gpu_program, topologies):
+    gpu_program(code=2)
+    assert workdir.orrery("calibrate", "--into", topologies).returncode == 2
+    assert not (topologies / "devices" / "h200-sxm" / "orrery").exists()
+
+
+def test_a_program_that_was_killed_is_a_failure(workdir, gpu_program, topologies, tmp_path):
+    gpu_program()
+    (tmp_path / "orrery-gpu").write_text("#!/bin/sh\nkill -9 $$\n")
+    assert workdir.orrery("calibrate", "--into", topologies).returncode == 1
+
+
+def test_tables_of_other_kernels_stay(topologies):
+    old = META.replace("gemm", "rope").replace("abc", "old")
+    text = calibrate.merged(old, META)
+    assert text.index("  gemm:") < text.index("  rope:")
+    assert 'revision: "old"' in text and 'revision: "abc"' in text
+    assert text.count("provider:") == 1
+
+
+def test_a_table_measured_again_replaces_what_was_said_of_it():
+    assert calibrate.merged(META.replace("abc", "old"), META) == META
+
+
+def test_a_gpu_without_a_device_file_is_named(tmp_path, gpu_program, topologies):
+    gpu_program()
+    (tmp_path / "tables" / "meta.yaml").write_text(META.replace("h200-sxm", "unknown-gpu"))
+    with pytest.raises(ValueError, match=r"unknown-gpu: found no device\.yaml"):
+        calibrate.install(tmp_path / "tables", topologies)
+
+
+@pytest.mark.parametrize("arguments, part", [
+    (("--into", "nowhere"), "nowhere"),
+    (("--budget", "soon"), "--budget"),
+    (("--device", "first"), "--device"),
+])
+def test_bad_arguments(workdir, gpu_program, arguments, part):
+    gpu_program()
+    result = workdir.orrery("calibrate", *arguments)
+    assert result.returncode == 2
+    assert part in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_program_that_is_not_there(workdir, monkeypatch):
+    monkeypatch.setenv("ORRERY_GPU", "/nowhere/orrery-gpu")
+    result = workdir.orrery("calibrate")
+    assert result.returncode == 2
+    assert "ORRERY_GPU names '/nowhere/orrery-gpu'" in result.stderr
+
+
+def test_without_program_and_compiler_it_says_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.delenv("ORRERY_GPU", raising=False)
+    monkeypatch.delenv("CUDACXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="no nvcc to build it with"):
+        calibrate.find_program(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def real_program():
+    """orrery-gpu as built here."""
+    for build in (*calibrate.BUILDS, "build-dev"):
+        if os.access(program := ROOT / build / calibrate.PROGRAM, os.X_OK):
+            return program
+    pytest.skip("orrery-gpu is not built here: no CUDA toolkit")
+
+
+def run_program(program, *arguments):
+    return subprocess.run([program, "calibrate", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("arguments, part", [
+    ((), "-o DIR"),
+    (("-o",), "-o needs a value"),
+    (("-o", "{out}", "--kernel", "rope"), "unknown option '--kernel', nearest is '--kernels'"),
+    (("-o", "{out}", "--kernels", "residul_add"), 'nearest is "residual_add"'),
+    (("-o", "{out}", "--budget", "-3"), "--budget: found '-3'"),
+    (("-o", "{out}", "--budget", "0"), "--budget: found 0"),
+    (("-o", "{out}", "--device", "x"), "--device: found 'x'"),
+])
+def test_bad_usage_of_the_program_is_exit_2_and_writes_nothing(real_program, tmp_path, arguments, part):
+    out = tmp_path / "out"
+    result = run_program(real_program, *(argument.format(out=out) for argument in arguments))
+    assert result.returncode == 2
+    assert part in result.stderr
+    assert not out.exists()
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there is a GPU here")
+@pytest.mark.parametrize("extra", [(), ("--check",), ("--quick",)])
+def test_without_a_gpu_the_program_says_so_and_exits_with_2(real_program, tmp_path, extra):
+    result = run_program(real_program, "-o", tmp_path / "out", *extra)
+    assert result.returncode == 2
+    assert "no GPU to run on" in result.stderr
+    assert not (tmp_path / "out").exists()
