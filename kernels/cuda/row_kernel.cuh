@@ -15,8 +15,6 @@
 // add_rms_norm 262 us (4.09), to fp8 224 us (4.20); silu_mul of 14,336 columns to fp8 284 us (4.14).
 // A copy streams 4.23 there, two reads to a write 4.38.
 
-#include <algorithm>
-
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/programmatic.cuh"
 #include "kernels/cuda/reduce.cuh"
