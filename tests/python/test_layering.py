@@ -10,8 +10,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Order of the rooms: one may include itself and what stands before it.
 ROOMS = ["sim/units", "sim/plan", "kernels", "sim/timeline", "sim/machine", "sim/cost", "sim/des", "sim/model",
          "sim/parallel", "sim/serve", "sim/explore", "sim/scenario", "bindings"]
-# The GPU side sees specs, plans, timelines and units only; the simulator never sees it.
-GPU_ROOMS = ("kernels/cuda", "kernels/harness", "kernels/execute", "kernels/calibrate", "kernels/compare", "kernels/tool")
+# What kernels are, which the simulator sees; all else in kernels/ is the GPU side, which sees specs, plans, timelines and
+# units only.
+KERNELS = re.findall(r"KERNEL\((\w+)\)", (ROOT / "kernels/kernel_specs.cpp").read_text(encoding="utf-8"))
+SPECS = {"kernels/kernel_spec.h", "kernels/kernel_specs.cpp", "kernels/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
+         *(f"kernels/{kernel}/{kernel}.cpp" for kernel in KERNELS)}
 GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", "kernels")
 # Calibration judges its tables by the simulator's own interpolation, and needs what a device is for it.
 CALIBRATE_MAY_INCLUDE = ("sim/cost/interpolate.h", "sim/cost/kernel_table.h", "sim/cost/roofline.h", "sim/machine/machine.h")
@@ -45,7 +48,7 @@ def violations(name, text):
     """What `name` includes that it must not."""
     found = []
     room = room_of(name)
-    on_gpu = name.startswith(GPU_ROOMS) or name.endswith((".cu", ".cuh"))
+    on_gpu = room == "kernels" and name not in SPECS
     for bracket, target in INCLUDE.findall(text):
         if bracket == '"':
             target_room = room_of(target)
@@ -55,7 +58,7 @@ def violations(name, text):
                 continue
             elif on_gpu and not target.startswith(GPU_MAY_INCLUDE):
                 found.append(f"{name}: the GPU side may not include {target}")
-            elif not on_gpu and target.startswith(GPU_ROOMS):
+            elif not on_gpu and target_room == "kernels" and target not in SPECS:
                 found.append(f"{name}: the simulator may not include the GPU side ({target})")
             elif not on_gpu and ROOMS.index(target_room) > ROOMS.index(room):
                 found.append(f"{name}: {room} stands above {target_room} and may not include {target}")
@@ -77,6 +80,9 @@ def test_every_include_points_upwards():
     ("kernels/execute/execute.cu", '#include "sim/des/simulate.h"'),
     ("kernels/calibrate/tables.cpp", '#include "sim/cost/cost.h"'),
     ("sim/model/lower.cpp", '#include "kernels/cuda/stream.h"'),
+    ("sim/cost/roofline.cpp", '#include "kernels/gemm/gemm.h"'),
+    ("kernels/gemm/gemm.cpp", '#include "kernels/gemm/gemm.h"'),
+    ("kernels/gemm/gemm_sm90.cu", '#include "sim/cost/kernel_table.h"'),
     ("sim/model/lower.cpp", '#include "model.h"'),
 ])
 def test_a_wrong_include_is_found(name, include):
