@@ -26,8 +26,9 @@
 // half. (In two-shot a rank may hear of a peer through a third one's result.) Each kernel's end
 // orders its stores before the next kernel's.
 //
-// Blocks wait for blocks of other GPUs but never for their own grid, and the grid (at most 64
-// blocks of 512 threads) is resident at once beside nothing else that spins.
+// A block waits for the blocks of its own index on other GPUs and never for its own grid. The grid
+// (at most 128 blocks of 512 threads, one per SM) is resident at once where it finds the GPU free,
+// and blocks start in order where it does not.
 
 namespace orrery {
 namespace {
@@ -35,67 +36,69 @@ namespace {
 // Sums of a batch: vectors `offset + u * stride` of the input, and of every peer q the ones at
 // slots[q * slots_stride + u * stride]; `use(u, sum)` takes each below `end`.
 template <typename T, int kRanks, typename Use>
-__device__ void receive(Receiver& receiver, const AllReducePeers& peers, const T* input,
-                        std::int64_t count, std::int64_t offset, std::int64_t end, uint4* slots,
-                        std::int64_t slots_stride, std::int64_t stride, const Use& use) {
-  uint4 all[kBatch<kRanks>][kRanks];
+__device__ void receive_sums(Receiver& receiver, const AllReducePeers& peers, const T* input,
+                             std::int64_t count, std::int64_t offset, std::int64_t end,
+                             uint4* slots, std::int64_t slots_stride, std::int64_t stride,
+                             const Use& use) {
+  constexpr int kUnroll = kBatch<kRanks>;
+  uint4 own[kUnroll];
 #pragma unroll
-  for (int u = 0; u < kBatch<kRanks>; ++u) {
-    if (offset + u * stride >= end) continue;
-    const uint4 own = load_vector(input, offset + u * stride, count);
-#pragma unroll
-    for (int q = 0; q < kRanks; ++q) {
-      if (q < peers.num_ranks) {
-        all[u][q] = select(q == peers.rank, own, load_slot(slots + q * slots_stride + u * stride));
-      }
-    }
+  for (int u = 0; u < kUnroll; ++u) {
+    if (offset + u * stride < end) own[u] = load_vector(input, offset + u * stride, count);
   }
+  uint4 all[kUnroll][kRanks];
+  receiver.receive(
+      all,
+      [&](int u, int q) {
+        return q < peers.num_ranks && q != peers.rank && offset + u * stride < end;
+      },
+      [&](int u, int q) { return slots + q * slots_stride + u * stride; });
 #pragma unroll
-  for (int u = 0; u < kBatch<kRanks>; ++u) {
+  for (int u = 0; u < kUnroll; ++u) {
     if (offset + u * stride >= end) continue;
 #pragma unroll
-    for (int q = 0; q < kRanks; ++q) {
-      if (q < peers.num_ranks && q != peers.rank) {
-        receiver.finish(slots + q * slots_stride + u * stride, all[u][q]);
-      }
-    }
+    for (int q = 0; q < kRanks; ++q) all[u][q] = select(q == peers.rank, own[u], all[u][q]);
     use(u, sum<T, kRanks>(all[u], peers.num_ranks));
   }
 }
 
+// Each thread loads its first vectors while it waits for the count of calls, and further ones while
+// the last are on their way.
 template <typename T, int kRanks>
 __global__ void __launch_bounds__(kMaxAllReduceThreads)
     one_shot_kernel(const __grid_constant__ AllReducePeers peers, const T* input, T* output,
                     std::int64_t count) {
-  constexpr int kPush = 4;  // vectors loaded ahead
+  constexpr int kPush = 4;  // vectors at once
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
   const std::int64_t vectors = (count + kPerVector<T> - 1) / kPerVector<T>;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  uint4 own[kPush];
+  const auto for_batch = [&](std::int64_t begin, const auto& visit) {
+#pragma unroll
+    for (int u = 0; u < kPush; ++u) {
+      if (begin + u * stride < vectors) visit(own[u], begin + u * stride);
+    }
+  };
+  const auto load = [&](uint4& vector, std::int64_t at) { vector = load_vector(input, at, count); };
+  for_batch(first, load);
   const int half = begin_call(peers);
   for (std::int64_t i = first; i < vectors; i += kPush * stride) {
-    uint4 own[kPush];
-#pragma unroll
-    for (int u = 0; u < kPush; ++u) {
-      const std::int64_t at = i + u * stride;
-      if (at < vectors) own[u] = without_free(load_vector(input, at, count));
-    }
-#pragma unroll
-    for (int u = 0; u < kPush; ++u) {
-      const std::int64_t at = i + u * stride;
-      if (at >= vectors) continue;
+    for_batch(i, [&](const uint4& vector, std::int64_t at) {
+      const uint4 sent = without_free(vector);
 #pragma unroll
       for (int k = 1; k < kRanks; ++k) {
         if (k >= peers.num_ranks) continue;
-        store_slot(half_of(peers, peer_after(peers, k), half) + peers.rank * vectors + at, own[u]);
+        store_slot(half_of(peers, peer_after(peers, k), half) + peers.rank * vectors + at, sent);
       }
-    }
+    });
+    for_batch(i + kPush * stride, load);
   }
   Receiver receiver(peers);
   uint4* const slots = half_of(peers, peers.rank, half);
   for (std::int64_t i = first; i < vectors; i += kBatch<kRanks> * stride) {
-    receive<T, kRanks>(
+    receive_sums<T, kRanks>(
         receiver, peers, input, count, i, vectors, slots + i, vectors, stride,
         [&](int u, const uint4& sum) { store_vector(output, i + u * stride, count, sum); });
   }
@@ -112,30 +115,36 @@ __global__ void __launch_bounds__(kMaxAllReduceThreads)
   const std::int64_t share = (vectors + peers.num_ranks - 1) / peers.num_ranks;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  const int half = begin_call(peers);
-  // Calls visit(u, k, q, i, at) for a batch of vectors i of the share of each peer q: vector `at`
-  // of the whole.
+  // Vector u of the batch at `begin` of the share of the k-th peer, as an index into the whole;
+  // past the end of either: `vectors`.
+  const auto index = [&](std::int64_t begin, int u, int k) {
+    const std::int64_t i = begin + u * stride;
+    if (k == 0 || k >= peers.num_ranks || i >= share) return vectors;
+    return min(peer_after(peers, k) * share + i, vectors);
+  };
+  uint4 parts[kUnroll][kRanks];
   const auto for_batch = [&](std::int64_t begin, const auto& visit) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
 #pragma unroll
       for (int k = 1; k < kRanks; ++k) {
-        const std::int64_t i = begin + u * stride;
-        const int q = peer_after(peers, k);
-        const std::int64_t at = q * share + i;
-        if (k < peers.num_ranks && i < share && at < vectors) visit(u, k, q, i, at);
+        if (const std::int64_t at = index(begin, u, k); at < vectors) visit(u, k, at);
       }
     }
   };
-  uint4 parts[kUnroll][kRanks];
   // Each peer its share.
+  const auto load = [&](int u, int k, std::int64_t at) {
+    parts[u][k] = load_vector(input, at, count);
+  };
+  for_batch(first, load);
+  const int half = begin_call(peers);
   for (std::int64_t begin = first; begin < share; begin += kUnroll * stride) {
-    for_batch(begin, [&](int u, int k, int, std::int64_t, std::int64_t at) {
-      parts[u][k] = without_free(load_vector(input, at, count));
+    for_batch(begin, [&](int u, int k, std::int64_t) {
+      store_slot(
+          half_of(peers, peer_after(peers, k), half) + peers.rank * share + begin + u * stride,
+          without_free(parts[u][k]));
     });
-    for_batch(begin, [&](int u, int k, int q, std::int64_t i, std::int64_t) {
-      store_slot(half_of(peers, q, half) + peers.rank * share + i, parts[u][k]);
-    });
+    for_batch(begin + kUnroll * stride, load);
   }
   // Own share: sum and send on.
   Receiver receiver(peers);
@@ -144,28 +153,26 @@ __global__ void __launch_bounds__(kMaxAllReduceThreads)
   const std::int64_t own = peers.rank * share;
   const std::int64_t own_end = min(own + share, vectors);
   for (std::int64_t i = first; own + i < own_end; i += kUnroll * stride) {
-    receive<T, kRanks>(receiver, peers, input, count, own + i, own_end, slots + i, share, stride,
-                       [&](int u, const uint4& sum) {
-                         const std::int64_t at = own + i + u * stride;
-                         const uint4 result = without_free(sum);
+    receive_sums<T, kRanks>(
+        receiver, peers, input, count, own + i, own_end, slots + i, share, stride,
+        [&](int u, const uint4& sum) {
+          const std::int64_t at = own + i + u * stride;
+          const uint4 result = without_free(sum);
 #pragma unroll
-                         for (int k = 1; k < kRanks; ++k) {
-                           if (k >= peers.num_ranks) continue;
-                           store_slot(half_of(peers, peer_after(peers, k), half) + results + at,
-                                      result);
-                         }
-                         store_vector(output, at, count, result);
-                       });
+          for (int k = 1; k < kRanks; ++k) {
+            if (k >= peers.num_ranks) continue;
+            store_slot(half_of(peers, peer_after(peers, k), half) + results + at, result);
+          }
+          store_vector(output, at, count, result);
+        });
   }
   // Results of the peers.
   for (std::int64_t begin = first; begin < share; begin += kUnroll * stride) {
-    for_batch(begin, [&](int u, int k, int, std::int64_t, std::int64_t at) {
-      parts[u][k] = load_slot(slots + results + at);
-    });
-    for_batch(begin, [&](int u, int k, int, std::int64_t, std::int64_t at) {
-      receiver.finish(slots + results + at, parts[u][k]);
-      store_vector(output, at, count, parts[u][k]);
-    });
+    receiver.receive(
+        parts, [&](int u, int k) { return index(begin, u, k) < vectors; },
+        [&](int u, int k) { return slots + results + index(begin, u, k); });
+    for_batch(begin,
+              [&](int u, int k, std::int64_t at) { store_vector(output, at, count, parts[u][k]); });
   }
 }
 

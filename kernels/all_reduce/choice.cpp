@@ -40,10 +40,10 @@ AllReduceAlgorithm choose_all_reduce(std::int64_t bytes, int num_ranks) {
   };
   constexpr std::int64_t kKiB = 1024;
   constexpr std::int64_t kMiB = 1024 * kKiB;
-  // One-shot moves (n-1) bytes over each link and waits once, two-shot 2 (n-1)/n bytes and waits
-  // twice: the same bytes for two ranks, so two-shot never pays there.
-  const Limits limits = num_ranks <= 2   ? Limits{.one_shot = 8 * kMiB, .two_shot = 8 * kMiB}
-                        : num_ranks <= 4 ? Limits{.one_shot = 256 * kKiB, .two_shot = 8 * kMiB}
+  // One-shot moves (n-1) times the buffer over each link and waits once, two-shot 2 (n-1)/n times
+  // and waits twice. Eight GPUs were not measured; their limits are on the side of NCCL.
+  const Limits limits = num_ranks <= 2   ? Limits{.one_shot = 2 * kMiB, .two_shot = 64 * kMiB}
+                        : num_ranks <= 4 ? Limits{.one_shot = 384 * kKiB, .two_shot = 24 * kMiB}
                                          : Limits{.one_shot = 64 * kKiB, .two_shot = 4 * kMiB};
   if (bytes <= limits.one_shot) return AllReduceAlgorithm::kOneShot;
   if (bytes <= limits.two_shot) return AllReduceAlgorithm::kTwoShot;
@@ -53,19 +53,22 @@ AllReduceAlgorithm choose_all_reduce(std::int64_t bytes, int num_ranks) {
 AllReduceShape all_reduce_shape(AllReduceAlgorithm algorithm, std::int64_t bytes, int num_ranks) {
   require_ranks(num_ranks);
   constexpr std::int64_t kWarp = 32;
-  constexpr std::int64_t kBlocks = 64;
+  constexpr std::int64_t kFewBlocks = 64;
   if (algorithm == AllReduceAlgorithm::kNccl) {
     throw std::invalid_argument("NCCL chooses its own launch");
   }
   const std::int64_t vectors = vectors_of(bytes);
   const std::int64_t items =
       algorithm == AllReduceAlgorithm::kOneShot ? vectors : (vectors + num_ranks - 1) / num_ranks;
-  // Few threads per block first, so that small calls spread over SMs.
-  const std::int64_t per_block = (items + kBlocks - 1) / kBlocks;
+  // One vector per thread while that lasts: blocks of 128 threads up to kFewBlocks, then larger
+  // ones, then more blocks.
+  const std::int64_t most =
+      items <= kFewBlocks * kMaxAllReduceThreads ? kFewBlocks : kMaxAllReduceBlocks;
+  const std::int64_t per_block = (items + most - 1) / most;
   const std::int64_t threads =
       std::clamp((per_block + kWarp - 1) / kWarp * kWarp, std::int64_t{128},
                  static_cast<std::int64_t>(kMaxAllReduceThreads));
-  const std::int64_t blocks = std::clamp((items + threads - 1) / threads, std::int64_t{1}, kBlocks);
+  const std::int64_t blocks = std::clamp((items + threads - 1) / threads, std::int64_t{1}, most);
   return {.blocks = static_cast<int>(blocks), .threads = static_cast<int>(threads)};
 }
 

@@ -47,19 +47,44 @@ class Receiver {
  public:
   __device__ explicit Receiver(const AllReducePeers& peers) : peers_(peers) { begin_ = clock64(); }
 
-  // Completes a first look at `slot` and frees it.
-  __device__ void finish(uint4* slot, uint4& value) {
-    while (!is_full(value) && !gave_up_) {
-      value = load_slot(slot);
-      if (clock64() - begin_ > peers_.timeout_cycles) {
+  // Fills values[u][q] from slot(u, q) wherever is_sent(u, q), looking at all that are missing at
+  // once, and frees the slots.
+  template <int kBatches, int kRanks, typename IsSent, typename Slot>
+  __device__ void receive(uint4 (&values)[kBatches][kRanks], const IsSent& is_sent,
+                          const Slot& slot) {
+    std::uint32_t sent = 0;
+    for_each<kBatches, kRanks>([&](int u, int q, std::uint32_t bit) {
+      values[u][q] = make_uint4(0, 0, 0, 0);
+      if (is_sent(u, q)) sent |= bit;
+    });
+    for (std::uint32_t missing = sent; missing != 0 && !gave_up_;) {
+      for_each<kBatches, kRanks>([&](int u, int q, std::uint32_t bit) {
+        if ((missing & bit) != 0) values[u][q] = load_slot(slot(u, q));
+      });
+      for_each<kBatches, kRanks>([&](int u, int q, std::uint32_t bit) {
+        if (is_full(values[u][q])) missing &= ~bit;
+      });
+      if (clock64() - begin_ > peers_.timeout_cycles && missing != 0) {
         gave_up_ = true;
         *peers_.timed_out = 1;
       }
     }
-    *slot = make_uint4(kFree, kFree, kFree, kFree);
+    for_each<kBatches, kRanks>([&](int u, int q, std::uint32_t bit) {
+      if ((sent & bit) != 0) *slot(u, q) = make_uint4(kFree, kFree, kFree, kFree);
+      if (gave_up_) values[u][q] = make_uint4(kFree, kFree, kFree, kFree);
+    });
   }
 
  private:
+  template <int kBatches, int kRanks, typename Visit>
+  static __device__ void for_each(const Visit& visit) {
+#pragma unroll
+    for (int u = 0; u < kBatches; ++u) {
+#pragma unroll
+      for (int q = 0; q < kRanks; ++q) visit(u, q, 1u << (u * kRanks + q));
+    }
+  }
+
   const AllReducePeers& peers_;
   std::int64_t begin_ = 0;
   bool gave_up_ = false;

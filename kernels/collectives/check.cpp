@@ -130,7 +130,7 @@ class Case {
 
   // Losses that differences() did not notice: a tile of each rank's input, one of each output.
   std::vector<std::string> unnoticed(Implementation implementation) {
-    constexpr std::int64_t kTile = 256;
+    constexpr std::int64_t kTile = 1024;
     std::vector<std::string> result;
     for (int rank = 0; rank < group_.size(); ++rank) {
       const cuda::DeviceGuard guard(group_.team().devices()[rank]);

@@ -2,16 +2,10 @@
 #include <memory>
 
 #include "kernels/collectives/measure.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/gate.h"
 
 namespace orrery {
 namespace {
-
-// Keeps its stream shut until the host sets *gate.
-__global__ void wait_kernel(const volatile int* gate) {
-  while (*gate == 0) {
-  }
-}
 
 struct Plan {
   int launches = 0;  // per sample
@@ -22,20 +16,21 @@ struct Plan {
 Plan plan_for(Seconds one) {
   if (one > Seconds(2e-3)) return {.launches = 3, .samples = 5};
   if (one > Seconds(2e-4)) return {.launches = 20, .samples = 7};
-  return {.launches = 50, .samples = 15};
+  return {.launches = 50, .samples = 11};
 }
 
 // Calls of one competitor on all ranks.
 class Sampler {
  public:
   Sampler(const cuda::DeviceTeam& team, const EnqueueCollective& enqueue, LaunchMode mode)
-      : team_(team), enqueue_(enqueue), mode_(mode), gate_(1), graphs_(team.size()) {
-    for (const int device : team.devices()) {
-      const cuda::DeviceGuard guard(device);
-      cuda::load(wait_kernel);  // not while a call waits for another rank
+      : team_(team), enqueue_(enqueue), mode_(mode), graphs_(team.size()) {
+    for (int rank = 0; rank < team.size(); ++rank) {
+      const cuda::DeviceGuard guard(team.devices()[rank]);
       events_.emplace_back();
+      gate_.close(team.stream(rank));  // loads its kernel
     }
-    *gate_.get() = 1;
+    gate_.open();
+    team.synchronize();
     team.run([&](int rank) {  // a first call may set up what later ones use
       enqueue_(rank, team_.stream(rank));
       team_.stream(rank).synchronize();
@@ -60,15 +55,13 @@ class Sampler {
   };
 
   Seconds sample(int launches, LaunchMode mode) {
-    volatile int* const open = gate_.get();
-    *open = 0;
     try {
       team_.run([&](int rank) { queue(rank, launches, mode); });
     } catch (...) {  // the streams must open before the error leaves
-      *open = 1;
+      gate_.open();
       throw;
     }
-    *open = 1;
+    gate_.open();
     Seconds longest;
     for (int rank = 0; rank < team_.size(); ++rank) {
       const cuda::DeviceGuard guard(team_.devices()[rank]);
@@ -80,8 +73,7 @@ class Sampler {
 
   void queue(int rank, int launches, LaunchMode mode) {
     const cuda::Stream& stream = team_.stream(rank);
-    wait_kernel<<<1, 1, 0, stream.get()>>>(gate_.get());
-    ORRERY_CUDA(cudaPeekAtLastError());
+    gate_.close(stream);
     enqueue_(rank, stream);
     events_[rank].begin.record(stream);
     if (mode == LaunchMode::kGraph) {
@@ -95,7 +87,7 @@ class Sampler {
   const cuda::DeviceTeam& team_;
   EnqueueCollective enqueue_;
   LaunchMode mode_;
-  cuda::PinnedBuffer<int> gate_;
+  cuda::Gate gate_;
   std::vector<std::unique_ptr<cuda::Graph>> graphs_;
   std::vector<Events> events_;
   Plan plan_;

@@ -24,7 +24,7 @@ class Sweep {
  public:
   Sweep(std::span<const int> devices, std::int64_t most_bytes,
         const std::function<void(const CollectiveRow&)>& row)
-      : group_(devices, {.one_shot_bytes = kMostOwnBytes / 4, .two_shot_bytes = kMostOwnBytes}),
+      : group_(devices, {.one_shot_bytes = kMostOwnBytes / 8, .two_shot_bytes = kMostOwnBytes}),
         row_(row) {
     for (int rank = 0; rank < group_.size(); ++rank) {
       const cuda::DeviceGuard guard(devices[rank]);
@@ -98,11 +98,11 @@ void sweep_collectives(std::span<const int> devices, std::int64_t most_bytes,
         CollectiveKind::kAllToAll, CollectiveKind::kSendRecv, CollectiveKind::kBroadcast}) {
     if (kind == CollectiveKind::kSendRecv && devices.size() != 2) continue;
     for (std::int64_t bytes = kLeastBytes; bytes <= most_bytes; bytes *= 2) {
-      sweep.measure(kind, bytes, LaunchMode::kGraph);
-      sweep.measure(kind, bytes, LaunchMode::kEager);
-      const std::int64_t between = bytes / 2 * 3;
-      if (bytes >= kFineBytes && bytes < kCoarseBytes && between <= most_bytes) {
-        sweep.measure(kind, between, LaunchMode::kGraph);
+      const bool is_fine = bytes >= kFineBytes && bytes < kCoarseBytes;
+      for (const std::int64_t size : {bytes, bytes / 2 * 3}) {
+        if (size > most_bytes || (size != bytes && !is_fine)) continue;
+        sweep.measure(kind, size, LaunchMode::kGraph);
+        sweep.measure(kind, size, LaunchMode::kEager);
       }
     }
   }

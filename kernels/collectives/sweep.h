@@ -25,7 +25,7 @@ struct CollectiveRow {
 };
 
 // Every collective in bf16 among `devices`, graph and eager, at powers of two from 256 bytes to
-// `most_bytes`, graph also half-way between from 64 KiB to 64 MiB; all_reduce by NCCL and by ours,
+// `most_bytes`, and half-way between from 64 KiB to 64 MiB; all_reduce by NCCL and by ours,
 // interleaved, and "orrery" as what choose_all_reduce() takes. send_recv among two devices only.
 // Calls `row` with each.
 void sweep_collectives(std::span<const int> devices, std::int64_t most_bytes,

@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     os.environ |= {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
     options.output.mkdir(parents=True, exist_ok=True)
-    command = [options.program, "time", "collectives", "--gpus", options.gpus, "-o", options.output]
+    command = [options.program.resolve(), "time", "collectives", "--gpus", options.gpus, "-o", options.output]
     subprocess.run([*command, "--revision", options.revision or revision()], check=True)
     path = options.output / "comparison.json"
     rows = json.loads(path.read_text(encoding="utf-8"))

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 
 import sampling
-from harness import Call, Comparison, Library, sets_for
+from harness import Call, Comparison, Library
 from streams import Stream
 
-DECODE_AND_PREFILL = (1, 64, 256, 4096, 16384)
+DECODE_AND_PREFILL = (1, 64, 4096, 16384)
 FP8_MAX = 448.0
 
 

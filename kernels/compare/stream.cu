@@ -2,21 +2,21 @@
 
 #include "kernels/compare/c_api.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/programmatic.cuh"
 
 namespace orrery::compare {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kVectorsInFlight = 4;
 
-// The yardstick of memory-bound kernels: each thread reads kReads stretches of 16-byte vectors and
-// writes kWrites, with nothing to compute but an xor, which keeps every load alive.
-template <int kReads, int kWrites>
+// The yardstick of memory-bound kernels: each thread reads kUnits vectors of 16 bytes from each of
+// kReads stretches and writes as many to kWrites, with nothing to compute but an xor, which keeps
+// every load alive. The fastest of the thread counts, vectors per thread and cache hints tried on
+// an H200 over 768 MB: 4.65 TB/s read only, 4.23 as a copy, 4.38 with two reads to a write.
+template <int kReads, int kWrites, int kUnits>
 __global__ void __launch_bounds__(kThreads)
     stream_kernel(const uint4* source, uint4* sink, std::int64_t units) {
-  constexpr int kUnits = kVectorsInFlight / kReads;
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
+  begin_dependent();
   const std::int64_t first =
       static_cast<std::int64_t>(blockIdx.x) * kThreads * kUnits + threadIdx.x;
   uint4 vectors[kUnits][kReads];
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < kReads; ++j) {
       const std::int64_t at = first + i * kThreads;
-      vectors[i][j] = at < units ? __ldcs(source + j * units + at) : uint4{};
+      vectors[i][j] = at < units ? source[j * units + at] : uint4{};
     }
   }
 #pragma unroll
@@ -50,12 +50,13 @@ template <int kReads, int kWrites>
 void launch_stream(const cuda::Stream& stream, const void* source, void* sink,
                    std::int64_t vectors) {
   const std::int64_t units = vectors / kReads;
-  constexpr std::int64_t kPerBlock = kThreads * kVectorsInFlight / kReads;
+  constexpr int kUnits = kWrites == 0 ? 4 : 1;
+  constexpr std::int64_t kPerBlock = kThreads * kUnits;
   cuda::launch(stream,
                {.grid = dim3(static_cast<unsigned>((units + kPerBlock - 1) / kPerBlock)),
                 .block = dim3(kThreads),
                 .programmatic = true},
-               stream_kernel<kReads, kWrites>, static_cast<const uint4*>(source),
+               stream_kernel<kReads, kWrites, kUnits>, static_cast<const uint4*>(source),
                static_cast<uint4*>(sink), units);
 }
 

@@ -27,19 +27,18 @@ struct SumAndPeak {
 };
 
 // Over the threads of a row that share threadIdx.y: one warp, or a whole block of up to kMostWarps
-// warps and one row. `turn` alternates between 0 and 1 from call to call, so that one barrier per
-// call is enough.
+// warps and one row. Once per launch: the shared memory is not free for another call.
 template <bool kSum, bool kPeak>
-__device__ SumAndPeak row_reduce(SumAndPeak value, int turn) {
-  __shared__ SumAndPeak partial[2][kMostWarps];
+__device__ SumAndPeak row_reduce(SumAndPeak value) {
+  __shared__ SumAndPeak partial[kMostWarps];
   if constexpr (kSum) value.sum = warp_sum(value.sum);
   if constexpr (kPeak) value.peak = warp_peak(value.peak);
   const unsigned warps = blockDim.x / kWarpSize;
   if (warps == 1) return value;
   const unsigned lane = threadIdx.x % kWarpSize;
-  if (lane == 0) partial[turn][threadIdx.x / kWarpSize] = value;
+  if (lane == 0) partial[threadIdx.x / kWarpSize] = value;
   __syncthreads();
-  value = lane < warps ? partial[turn][lane] : SumAndPeak{};
+  value = lane < warps ? partial[lane] : SumAndPeak{};
   if constexpr (kSum) value.sum = warp_sum(value.sum);
   if constexpr (kPeak) value.peak = warp_peak(value.peak);
   return value;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kVectorSize = 8;
 constexpr std::int64_t kWarp = 32;
-constexpr std::int64_t kBlock = 256;
+constexpr int kBlock = 256;
 constexpr std::int64_t kFewRows = 264;                 // two for each multiprocessor of an H200
 constexpr std::int64_t kFewVectors = 4L * 132 * 1024;  // four for each of 1,024 threads on each
 
@@ -16,19 +16,20 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 }  // namespace
 
-RowShape row_shape(std::int64_t rows, std::int64_t columns) {
+RowShape row_shape(std::int64_t rows, std::int64_t columns, int preferred) {
   if (columns % kVectorSize != 0) return {.threads = kBlock};
+  const bool few = rows <= kFewRows;
   const std::int64_t vectors = columns / kVectorSize;
-  constexpr std::array kFew{1, 2, 4, 8};
-  constexpr std::array kMany{4, 4, 4, 8};
-  for (const int per_thread : rows <= kFewRows ? kFew : kMany) {
+  constexpr std::array kVectorsPerThread{1, 2, 4};
+  for (const int per_thread : kVectorsPerThread) {
+    if (!few && per_thread < preferred) continue;
     const std::int64_t threads = ceil_div(ceil_div(vectors, per_thread), kWarp) * kWarp;
-    if (threads > kMostRowThreads) continue;
-    const bool shares_block = threads == kWarp && rows > kFewRows;
+    // One vector each pays up to half of the most threads.
+    if (threads > (per_thread == 1 ? kMostRowThreads / 2 : kMostRowThreads)) continue;
     constexpr int kRowsPerBlock = 4;
     return {.vectors_per_thread = per_thread,
             .threads = static_cast<int>(threads),
-            .rows_per_block = shares_block ? kRowsPerBlock : 1};
+            .rows_per_block = threads == kWarp && !few ? kRowsPerBlock : 1};
   }
   return {.threads = kBlock};
 }

@@ -3,11 +3,18 @@
 // What element-wise kernels read and write, as small types that the two kernels of row_kernel.cuh
 // and map_kernel.cuh are made of: a source gives rows of bf16, a sink takes them.
 //
-// A source:  Raw load(row, column)          eight elements from `column` on, as they lie in memory
+// A source:  kRowVectors how many vectors a thread of the row kernel takes where there are many
+// rows
+//            Raw load(row, column)          eight elements from `column` on, as they lie in memory
 //            uint4 keep(row, column, raw)   the eight values, packed; writes what the source
 //            updates float first(row, column)       one value, likewise float again(row, column)
 //            the same value a second time, with no further effect
-// A sink:    float begin(row, factor, peak, leader)   what each value is multiplied by before it
+// A sink:    kVectors    how many vectors a thread of the map kernel takes where there are many:
+// what
+//                        streams best on an H200 for such a mix of reads and writes (a copy: one
+//                        4.23 TB/s, four 4.05; half as much written as read: two, since blocks of
+//                        256 threads with one vector each start no faster than 3.4 TB/s read)
+//            float begin(row, factor, peak, leader)   what each value is multiplied by before it
 //            is rounded, for values v * factor of which `peak` is the largest; `leader` is one
 //            thread of the row and may write what there is once for a row
 //            put(row, column, values) and put(row, column, value)
@@ -19,7 +26,7 @@ namespace orrery {
 
 // x [rows, columns]
 struct PlainRows {
-  static constexpr int kLoads = 1;
+  static constexpr int kRowVectors = 4;
   struct Raw {
     uint4 x;
   };
@@ -38,7 +45,7 @@ struct PlainRows {
 
 // residual += x, both [rows, columns]; the values are the sums as rounded to bf16.
 struct SumRows {
-  static constexpr int kLoads = 2;
+  static constexpr int kRowVectors = 2;
   struct Raw {
     uint4 residual;
     uint4 x;
@@ -74,7 +81,7 @@ struct SumRows {
 
 // silu(gate) * up of x [rows, 2 columns], gate first; rounded to bf16.
 struct GatedRows {
-  static constexpr int kLoads = 2;
+  static constexpr int kRowVectors = 2;
   struct Raw {
     uint4 gate;
     uint4 up;
@@ -109,6 +116,7 @@ struct GatedRows {
 // y [rows, columns] in bf16
 struct Bf16Rows {
   static constexpr bool kNeedsPeak = false;
+  static constexpr int kVectors = 1;
   bf16* y;
   std::int64_t columns;
 
@@ -128,6 +136,7 @@ struct Bf16Rows {
 // y [rows, columns] in fp8 with one scale for all: `multiplier` is its reciprocal.
 struct StaticFp8Rows {
   static constexpr bool kNeedsPeak = false;
+  static constexpr int kVectors = 2;
   fp8* y;
   std::int64_t columns;
   float multiplier;

@@ -129,6 +129,15 @@ __device__ inline void load_4d(void* shared, const CUtensorMap* map, int x, int 
       : "memory");
 }
 
+__device__ inline void load_5d(void* shared, const CUtensorMap* map, int x, int y, int z, int w,
+                               int v, std::uint64_t* barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
 __device__ inline void store_2d(const CUtensorMap* map, const void* shared, int x, int y) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
@@ -196,6 +205,23 @@ __device__ inline std::uint64_t descriptor_128(const void* shared, std::uint32_t
   };
   return field(shared_address(shared)) | field(leading) << 16 | field(stride) << 32 |
          kSwizzle128 << 62;
+}
+
+// --- flags between blocks ------------------------------------------------------------------------
+
+// Adds for the whole GPU and gives what was there: what this block did before (after a barrier) is
+// seen by whoever finds the sum.
+__device__ inline std::uint32_t add_acquire_release(std::uint32_t* counter, std::uint32_t value) {
+  std::uint32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(value)
+               : "memory");
+  return before;
+}
+// Brings the cache line of a global address to the L2 cache.
+__device__ inline void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
 // --- registers, named barriers, clusters

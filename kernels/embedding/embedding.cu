@@ -6,7 +6,6 @@ namespace {
 
 // table [vocab, columns] by ids [rows]; zeros where the id is outside. Rows may be asked for again.
 struct GatheredRows {
-  static constexpr int kLoads = 1;
   struct Raw {
     uint4 x;
   };

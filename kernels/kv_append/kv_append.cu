@@ -6,7 +6,6 @@ namespace {
 
 // Rows 0 .. tokens - 1 are keys, the next `tokens` are values.
 struct KeyValueRows {
-  static constexpr int kLoads = 1;
   struct Raw {
     uint4 x;
   };
@@ -31,6 +30,7 @@ struct KeyValueRows {
 // The same rows of the cache, at their slots.
 template <typename T>
 struct SlotRows {
+  static constexpr int kVectors = sizeof(T) == sizeof(bf16) ? 1 : 2;
   const std::int64_t* slots;
   T* keys;
   T* values;

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "kernels/cuda/devices.h"
+#include "kernels/cuda/gate.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/probe_link/probe_link.h"
 
@@ -62,12 +63,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Keeps its stream shut until the host sets *gate.
-__global__ void wait_kernel(const volatile int* gate) {
-  while (*gate == 0) {
-  }
-}
-
 struct Memory {
   cuda::DeviceBuffer<std::byte> sent{kBytes};
   cuda::DeviceBuffer<std::byte> received{kBytes};
@@ -78,12 +73,11 @@ struct Memory {
 
 class Links {
  public:
-  explicit Links(std::span<const int> devices) : team_(devices), gate_(1) {
+  explicit Links(std::span<const int> devices) : team_(devices) {
     for (int rank = 0; rank < team_.size(); ++rank) {
       const cuda::DeviceGuard guard(team_.devices()[rank]);
       memory_.push_back(std::make_unique<Memory>());
       // Loading waits for running kernels, so not behind a closed gate.
-      cuda::load(wait_kernel);
       cuda::load(ping_pong_kernel);
       cuda::load(load_chain_kernel);
       cuda::load(copy_kernel);
@@ -91,8 +85,10 @@ class Links {
       ORRERY_CUDA(cudaMemsetAsync(memory.sent.get(), 0, kBytes, team_.stream(rank).get()));
       ORRERY_CUDA(cudaMemsetAsync(memory.flags.get(), 0, 32 * sizeof(std::uint32_t),
                                   team_.stream(rank).get()));
-      team_.stream(rank).synchronize();
+      gate_.close(team_.stream(rank));
     }
+    gate_.open();
+    team_.synchronize();
   }
 
   std::vector<LinkRow> probe() {
@@ -131,18 +127,16 @@ class Links {
 
   // Times what `queue(rank)` enqueues on each rank that `takes_part`, all let go at once.
   Seconds sample(const std::vector<bool>& takes_part, const std::function<void(int)>& queue) {
-    volatile int* const open = gate_.get();
-    *open = 0;
     for (int rank = 0; rank < team_.size(); ++rank) {
       if (!takes_part[rank]) continue;
       const cuda::DeviceGuard guard(team_.devices()[rank]);
       const cuda::Stream& stream = team_.stream(rank);
-      wait_kernel<<<1, 1, 0, stream.get()>>>(gate_.get());
+      gate_.close(stream);
       memory_[rank]->begin.record(stream);
       queue(rank);
       memory_[rank]->end.record(stream);
     }
-    *open = 1;
+    gate_.open();
     Seconds longest;
     for (int rank = 0; rank < team_.size(); ++rank) {
       if (!takes_part[rank]) continue;
@@ -240,7 +234,7 @@ class Links {
   }
 
   cuda::DeviceTeam team_;
-  cuda::PinnedBuffer<int> gate_;
+  cuda::Gate gate_;
   std::vector<std::unique_ptr<Memory>> memory_;
   std::vector<LinkRow> rows_;
 };

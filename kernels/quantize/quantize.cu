@@ -1,4 +1,5 @@
 #include "kernels/cuda/map_kernel.cuh"
+#include "kernels/cuda/programmatic.cuh"
 #include "kernels/cuda/row_kernel.cuh"
 #include "kernels/quantize/quantize.h"
 
@@ -6,7 +7,7 @@ namespace orrery {
 namespace {
 
 constexpr int kBlockThreads = 256;
-constexpr int kVectorsPerThread = 4;
+constexpr int kVectorsPerThread = 2;
 constexpr int kLanes = kQuantizeBlock / kVectorSize;  // threads that share a scale
 
 // `count` vectors in blocks of kLanes; half a warp reduces each block by shuffles. Each thread
@@ -14,8 +15,7 @@ constexpr int kLanes = kQuantizeBlock / kVectorSize;  // threads that share a sc
 template <int kVectors>
 __global__ void __launch_bounds__(kBlockThreads)
     blocks_kernel(const bf16* x, fp8* y, float* scales, std::int64_t count) {
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
+  begin_dependent();
   const std::int64_t first =
       static_cast<std::int64_t>(blockIdx.x) * kBlockThreads * kVectors + threadIdx.x;
   uint4 packed[kVectors];
@@ -49,8 +49,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 __global__ void __launch_bounds__(kBlockThreads)
     blocks_scalar_kernel(const bf16* x, fp8* y, float* scales, std::int64_t tokens,
                          std::int64_t hidden) {
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
+  begin_dependent();
   const std::int64_t per_row = (hidden + kQuantizeBlock - 1) / kQuantizeBlock;
   const std::int64_t block =
       (static_cast<std::int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x) / kWarpSize;

@@ -6,6 +6,7 @@ namespace {
 
 // The source has updated the residual: nothing more to write.
 struct NoRows {
+  static constexpr int kVectors = 1;
   __device__ float begin(std::int64_t, float factor, float, bool) const { return factor; }
   __device__ void put(std::int64_t, std::int64_t, const uint4&) const {}
   __device__ void put(std::int64_t, std::int64_t, float) const {}

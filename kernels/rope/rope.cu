@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/programmatic.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/rope/rope.h"
 
@@ -53,8 +54,7 @@ __device__ void load_factors(const float* table, float (&factors)[kPairs]) {
 template <bool kInterleaved, int kHeads>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(Operands operands, unsigned items, unsigned per_token, unsigned per_head) {
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
+  begin_dependent();
   const unsigned item = blockIdx.x * kThreads + threadIdx.x;
   if (item >= items) return;
   const RopeShape& shape = operands.shape;
@@ -105,8 +105,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Any width and alignment: a block per token, pair by pair.
 __global__ void __launch_bounds__(kThreads) rope_scalar_kernel(Operands operands) {
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
+  begin_dependent();
   const RopeShape& shape = operands.shape;
   const std::int64_t half = shape.rotary_dim / 2;
   const std::int64_t token = blockIdx.x;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/programmatic.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/sample/logits.cuh"
@@ -58,8 +59,7 @@ __global__ void __launch_bounds__(kMostArgmaxThreads)
   __shared__ std::uint32_t block_id;
   __shared__ Key of_blocks[kMostArgmaxCluster];
   sm90::cluster_arrive_relaxed();  // this block has started
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
+  begin_dependent();
   const T* const row = logits + blockIdx.y * vocab;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const Seen seen = largest_of<T, kAligned>(row, vocab, thread,

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/programmatic.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/sample/logits.cuh"
 #include "kernels/sample/random.h"
@@ -149,8 +150,7 @@ __global__ void __launch_bounds__(kThreads)
     top_k_kernel(const T* logits, const std::uint64_t* counters, std::int32_t* ids,
                  std::int64_t vocab, int k, float temperature, std::uint64_t seed) {
   __shared__ Shared shared;
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
+  begin_dependent();
   const T* const row = logits + blockIdx.x * vocab;
   // Equal values share a threshold, whatever their ids; of bf16 only the upper half of the bits
   // differs.

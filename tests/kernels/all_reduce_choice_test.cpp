@@ -35,13 +35,6 @@ TEST(AllReduceChoice, OneShotEndsSoonerAmongMoreRanks) {
   }
 }
 
-TEST(AllReduceChoice, TwoRanksNeverTakeTwoShot) {
-  // Both move the buffer once; two-shot waits twice.
-  for (std::int64_t bytes = 1; bytes <= 1024 * kMiB; bytes *= 2) {
-    EXPECT_NE(choose_all_reduce(bytes, 2), AllReduceAlgorithm::kTwoShot) << bytes;
-  }
-}
-
 TEST(AllReduceChoice, RefusesNumbersOfRanksItHasNoKernelFor) {
   EXPECT_THROW(choose_all_reduce(1, 0), std::invalid_argument);
   EXPECT_THROW(choose_all_reduce(1, kMaxRanks + 1), std::invalid_argument);

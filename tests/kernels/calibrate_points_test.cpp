@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "kernels/calibrate/points.h"
@@ -86,6 +87,22 @@ TEST(CalibrationPoints, TheFirstCoarsePointsSpanTheWholeRange) {
   std::set<std::int64_t> m;
   for (int i = 0; i < 12; ++i) m.insert(dim(points[i].op.dims, "m"));
   EXPECT_EQ(m, (std::set<std::int64_t>{1, 256, 512}));
+}
+
+TEST(CalibrationPoints, ScatteringKeepsEveryPointAndSpreadsAnyBeginning) {
+  for (const int count : {0, 1, 2, 3, 10, 64, 100, 101}) {
+    std::vector<int> points(static_cast<std::size_t>(count));
+    std::iota(points.begin(), points.end(), 0);
+    scatter(std::span(points));
+    // Of the first quarter some lie in each third of the original order.
+    std::set<int> thirds;
+    for (int i = 0; i < (count + 3) / 4; ++i) thirds.insert(3 * points[i] / count);
+    if (count >= 10) {
+      EXPECT_EQ(thirds.size(), 3u) << count;
+    }
+    std::ranges::sort(points);
+    for (int i = 0; i < count; ++i) ASSERT_EQ(points[i], i) << count;
+  }
 }
 
 TEST(CalibrationPoints, PointsThatTheGridRefusesAreLeftOut) {

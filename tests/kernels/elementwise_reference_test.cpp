@@ -1,4 +1,4 @@
-// Laws of silu_mul, embedding, kv_append and residual_add.
+// Laws of silu_mul, embedding and kv_append.
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,6 @@
 
 #include "kernels/embedding/reference.h"
 #include "kernels/kv_append/reference.h"
-#include "kernels/residual_add/reference.h"
 #include "kernels/silu_mul/reference.h"
 
 namespace orrery {
@@ -53,11 +52,6 @@ TEST(KvAppendReference, RejectsSlotsOutsideOfTheCache) {
   EXPECT_THROW(reference::kv_append(std::vector<double>(4), std::vector<double>(2),
                                     std::vector<std::int64_t>{2}, 2),
                std::invalid_argument);
-}
-
-TEST(ResidualAddReference, AddsElementByElement) {
-  EXPECT_EQ(reference::residual_add(std::vector<double>{1, 2}, std::vector<double>{10, 20}),
-            (std::vector<double>{11, 22}));
 }
 
 }  // namespace

@@ -10,9 +10,10 @@ namespace {
 constexpr std::int64_t kVector = 8;
 
 TEST(RowShape, CoversTheRowWithWholeWarpsAndLittleWaste) {
-  for (const std::int64_t rows : {1, 300, 100000}) {
+  for (const int preferred : {2, 4}) {
+    const std::int64_t rows = preferred == 2 ? 1 : 100000;
     for (std::int64_t columns = kVector; columns <= 32768; columns += kVector) {
-      const RowShape shape = row_shape(rows, columns);
+      const RowShape shape = row_shape(rows, columns, preferred);
       ASSERT_GT(shape.vectors_per_thread, 0) << columns;
       const std::int64_t held = static_cast<std::int64_t>(shape.threads) * shape.vectors_per_thread;
       ASSERT_GE(held * kVector, columns);
@@ -20,25 +21,30 @@ TEST(RowShape, CoversTheRowWithWholeWarpsAndLittleWaste) {
       ASSERT_LT((held - std::int64_t{32} * shape.vectors_per_thread) * kVector, columns);
       ASSERT_EQ(shape.threads % 32, 0);
       ASSERT_LE(shape.threads, kMostRowThreads);
-      ASSERT_LE(shape.vectors_per_thread, kMostRowVectors);
     }
   }
 }
 
 TEST(RowShape, OnlyRowsOfOneWarpShareABlock) {
   for (const std::int64_t columns : {8, 1024, 1032, 4096}) {
-    const RowShape shape = row_shape(100000, columns);
+    const RowShape shape = row_shape(100000, columns, 4);
     EXPECT_EQ(shape.rows_per_block > 1, shape.threads == 32) << columns;
   }
 }
 
 TEST(RowShape, LeavesTheRegisterPathWhereItDoesNotFit) {
-  EXPECT_EQ(row_shape(10, 32776).vectors_per_thread, 0);
-  EXPECT_EQ(row_shape(10, 4095).vectors_per_thread, 0);
+  EXPECT_EQ(row_shape(10, 32776, 4).vectors_per_thread, 0);
+  EXPECT_EQ(row_shape(10, 4095, 4).vectors_per_thread, 0);
+}
+
+TEST(RowShape, KeepsToThePreferenceWhereTheRowIsShortEnough) {
+  EXPECT_EQ(row_shape(100000, 16384, 2).vectors_per_thread, 2);
+  EXPECT_EQ(row_shape(100000, 16392, 2).vectors_per_thread, 4);
+  EXPECT_EQ(row_shape(100000, 16384, 4).vectors_per_thread, 4);
 }
 
 TEST(RowShape, GivesFewRowsMoreThreads) {
-  EXPECT_GT(row_shape(1, 4096).threads, row_shape(100000, 4096).threads);
+  EXPECT_GT(row_shape(1, 4096, 4).threads, row_shape(100000, 4096, 4).threads);
 }
 
 TEST(MapShape, CoversEachRowOnceWithoutAnEmptyChunk) {

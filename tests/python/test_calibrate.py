@@ -69,6 +69,14 @@ def test_tables_land_with_the_device_and_options_are_passed_on(workdir, gpu_prog
     assert str(installed) in result.stdout
 
 
+def test_tables_of_a_host_without_python_are_installed_without_measuring(workdir, gpu_program, topologies, tmp_path):
+    log = gpu_program()
+    result = workdir.orrery("calibrate", "--from", tmp_path / "tables", "--into", topologies)
+    assert result.returncode == 0, result.stderr
+    assert (topologies / "devices" / "h200-sxm" / "orrery" / "gemm.csv").read_text() == ROWS
+    assert not log.exists()
+
+
 @pytest.fixture
 def root(topologies, monkeypatch):
     """A project of its own whose h200-sxm has no tables yet."""
@@ -131,6 +139,7 @@ def test_a_gpu_without_a_device_file_is_named(tmp_path, gpu_program, topologies)
 
 @pytest.mark.parametrize("arguments, part", [
     (("--into", "nowhere"), "nowhere"),
+    (("--from", "nowhere"), "found no tables in 'nowhere'"),
     (("--budget", "soon"), "--budget"),
     (("--device", "first"), "--device"),
 ])
