@@ -29,6 +29,12 @@
 // A block waits for the blocks of its own index on other GPUs and never for its own grid. The grid
 // (at most 128 blocks of 512 threads, one per SM) is resident at once where it finds the GPU free,
 // and blocks start in order where it does not.
+//
+// Measured on H200s (us, graph-captured, NCCL 2.28.3 in the same run; bf16):
+//   2 GPUs   256 B 2.4 (NCCL 5.6)   64 KiB 3.2 (6.9)   1 MiB 6.5 (13.6)   16 MiB 51.8 (75.5)
+//   4 GPUs   256 B 2.7 (8.5)        64 KiB 3.7 (10.5)  1 MiB 9.3 (17.4)   16 MiB 79.6 (97.0)
+// Small calls: 1.2 us one way over NVLink (kernels/probe_link) and the start of a graph node; large
+// ones: what SMs store with all links busy, 355 of 478 GB/s, so 70.9 us for 16 MiB among 4.
 
 namespace orrery {
 namespace {

@@ -51,9 +51,10 @@ void all_reduce(const cuda::Stream& stream, const AllReducePeers& peers,
 void load_all_reduce(int num_ranks);
 
 struct AllReduceOptions {
-  // Largest buffer of each algorithm.
-  std::int64_t one_shot_bytes = std::int64_t{8} << 20;
-  std::int64_t two_shot_bytes = std::int64_t{32} << 20;
+  // Largest buffer of each algorithm; choose_all_reduce() takes none larger. Each half of a rank's
+  // receive area holds n of the first or two of the second: 256 MiB in all with these.
+  std::int64_t one_shot_bytes = std::int64_t{3} << 20;
+  std::int64_t two_shot_bytes = std::int64_t{64} << 20;
   Seconds timeout{10.0};
 };
 

@@ -42,8 +42,8 @@ AllReduceAlgorithm choose_all_reduce(std::int64_t bytes, int num_ranks) {
   constexpr std::int64_t kMiB = 1024 * kKiB;
   // One-shot moves (n-1) times the buffer over each link and waits once, two-shot 2 (n-1)/n times
   // and waits twice. Eight GPUs were not measured; their limits are on the side of NCCL.
-  const Limits limits = num_ranks <= 2   ? Limits{.one_shot = 2 * kMiB, .two_shot = 64 * kMiB}
-                        : num_ranks <= 4 ? Limits{.one_shot = 384 * kKiB, .two_shot = 24 * kMiB}
+  const Limits limits = num_ranks <= 2   ? Limits{.one_shot = 3 * kMiB, .two_shot = 64 * kMiB}
+                        : num_ranks <= 4 ? Limits{.one_shot = 320 * kKiB, .two_shot = 48 * kMiB}
                                          : Limits{.one_shot = 64 * kKiB, .two_shot = 4 * kMiB};
   if (bytes <= limits.one_shot) return AllReduceAlgorithm::kOneShot;
   if (bytes <= limits.two_shot) return AllReduceAlgorithm::kTwoShot;

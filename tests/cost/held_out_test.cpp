@@ -85,7 +85,8 @@ TEST(HeldOut, MediansOnTheShippedTablesStayLow) {
       {"attention_decode", 1.5},  {"attention_prefill", 2.5},  {"gemm", 2.6},
       {"mla_decode_module", 1.5}, {"mla_prefill_module", 1.5}, {"moe", 4.0},
       {"quantize", 4.0},          {"all_reduce", 5.0},         {"all_gather", 6.0},
-      {"reduce_scatter", 4.0},    {"all_to_all", 7.0}};
+      {"reduce_scatter", 4.0},    {"all_to_all", 7.0},         {"send_recv", 4.0},
+      {"broadcast", 4.0}};
   const Provider provider = Provider::load(topologies() / "devices/h200-sxm/vllm-0.24.0");
   const CollectiveTables collectives = CollectiveTables::load(topologies() / "hgx-h200");
   const auto errors = held_out_errors(h200(), provider, &collectives);
