@@ -24,9 +24,10 @@ struct GemmOptions {
   // Times the candidates on operands of its own, rotating past the L2 cache, and keeps the fastest;
   // else choose_gemm() decides. The first plan of a shape in the process decides for those after.
   bool tune = false;
-  // The weight-streaming kernel may start while the kernel before it in the stream still runs, and
-  // fetch weights meanwhile (programmatic dependent launch). Only where that kernel writes
-  // neither w nor its scales. Without effect on cuBLASLt's kernels.
+  // The weight-streaming kernel may start while the kernels before it in the stream still run, and
+  // fetch weights meanwhile (programmatic dependent launch); x, its scales and y wait for them.
+  // Only where nothing queued on the stream writes w or its scales. Without effect on cuBLASLt's
+  // kernels.
   bool overlap = false;
 };
 

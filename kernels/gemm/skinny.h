@@ -9,8 +9,8 @@
 namespace orrery {
 
 struct SkinnyOptions {
-  // Starts while the kernel before it in the stream still runs and fetches weights meanwhile
-  // (programmatic dependent launch). Only where that kernel writes neither w nor its scales.
+  // Starts while the kernels before it in the stream still run and fetches weights meanwhile
+  // (programmatic dependent launch). Only where none of them writes w or its scales.
   bool programmatic = false;
 };
 
