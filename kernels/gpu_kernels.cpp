@@ -10,6 +10,7 @@ namespace orrery {
 // The table of kernels with device code; KERNEL(name) stands for name_gpu() in
 // kernels/<name>/gpu.cu.
 #define ORRERY_GPU_KERNELS(KERNEL) \
+  KERNEL(gemm)                     \
   KERNEL(attention_prefill)        \
   KERNEL(attention_decode)         \
   KERNEL(mla_prefill)              \

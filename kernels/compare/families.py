@@ -7,9 +7,11 @@ from types import ModuleType
 import attention_decode
 import attention_prefill
 import elementwise
+import gemm
 
 FAMILIES: dict[str, ModuleType] = {
     "attention_decode": attention_decode,
     "attention_prefill": attention_prefill,
     "elementwise": elementwise,
+    "gemm": gemm,
 }

@@ -269,6 +269,19 @@ __device__ inline void store_cluster(unsigned long long* shared, unsigned long l
                : "r"(shared_address(shared)), "r"(block));
   asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(remote), "l"(value) : "memory");
 }
+// Four floats at the offset of `shared` in block `block` of the cluster, which must not have ended.
+__device__ inline float4 load_cluster(const float4* shared, std::uint32_t block) {
+  std::uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(remote)
+               : "r"(shared_address(shared)), "r"(block));
+  float4 value;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(remote)
+               : "memory");
+  return value;
+}
 // True in one lane of a converged warp.
 __device__ inline bool elect_one() {
   std::uint32_t chosen;

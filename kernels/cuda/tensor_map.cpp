@@ -68,11 +68,12 @@ CUtensorMap tensor_map(CUtensorMapDataType type, const void* data,
 
 CUtensorMap matrix_map(CUtensorMapDataType type, const void* data, std::uint64_t rows,
                        std::uint64_t columns, std::uint64_t row_bytes, std::uint32_t box_rows,
-                       std::uint32_t box_columns, Swizzle swizzle) {
+                       std::uint32_t box_columns, Swizzle swizzle,
+                       CUtensorMapL2promotion promotion) {
   const std::array<std::uint64_t, 2> sizes{columns, rows};
   const std::array<std::uint64_t, 1> strides{row_bytes};
   const std::array<std::uint32_t, 2> box{box_columns, box_rows};
-  return tensor_map(type, data, sizes, strides, box, swizzle);
+  return tensor_map(type, data, sizes, strides, box, swizzle, promotion);
 }
 
 }  // namespace orrery::cuda

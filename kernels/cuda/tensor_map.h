@@ -28,6 +28,7 @@ CUtensorMap tensor_map(CUtensorMapDataType type, const void* data,
 // The map of a row-major matrix [rows, columns] whose rows are `row_bytes` apart.
 CUtensorMap matrix_map(CUtensorMapDataType type, const void* data, std::uint64_t rows,
                        std::uint64_t columns, std::uint64_t row_bytes, std::uint32_t box_rows,
-                       std::uint32_t box_columns, Swizzle swizzle);
+                       std::uint32_t box_columns, Swizzle swizzle,
+                       CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 
 }  // namespace orrery::cuda

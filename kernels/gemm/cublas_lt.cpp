@@ -1,0 +1,105 @@
+#include "kernels/gemm/cublas_lt.h"
+
+#include <array>
+#include <map>
+#include <mutex>
+
+#define ORRERY_CUBLAS(call)                                                \
+  do {                                                                     \
+    const cublasStatus_t orrery_code = (call);                             \
+    if (orrery_code != CUBLAS_STATUS_SUCCESS) {                            \
+      throw ::orrery::CublasError(orrery_code, #call, __FILE__, __LINE__); \
+    }                                                                      \
+  } while (false)
+
+namespace orrery {
+namespace {
+
+// Of the current device. Thread safe; kept until the process ends, when the driver frees it.
+cublasLtHandle_t handle() {
+  static std::mutex mutex;
+  static std::map<int, cublasLtHandle_t> known;
+  int device = 0;
+  ORRERY_CUDA(cudaGetDevice(&device));
+  const std::scoped_lock lock(mutex);
+  cublasLtHandle_t& found = known[device];
+  if (found == nullptr) ORRERY_CUBLAS(cublasLtCreate(&found));
+  return found;
+}
+
+template <typename T>
+void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  ORRERY_CUBLAS(cublasLtMatmulDescSetAttribute(product, attribute, static_cast<const void*>(&value),
+                                               sizeof(value)));
+}
+
+}  // namespace
+
+// cuBLASLt is column-major: y^T[n, m] = w^T^T x^T, where a row-major [rows, k] is a column-major
+// [k, rows]. So w is its A, transposed, and x its B: the one form it has for fp8 on Hopper.
+LtGemm::LtGemm(const GemmShape& shape) : is_fp8_(shape.dtype == DType::kFp8) {
+  const cudaDataType_t type = is_fp8_ ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+  ORRERY_CUBLAS(cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  set(&product_, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  if (is_fp8_) {
+    const auto mode = shape.scaling == Fp8Scaling::kRowwise
+                          ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                          : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    set(&product_, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+    set(&product_, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+    // The heuristic refuses scale modes without pointers, and reads none.
+    alignas(16) static constexpr float kAnyScale[4]{};
+    const float* const any_scale = kAnyScale;
+    set(&product_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, any_scale);
+    set(&product_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, any_scale);
+  }
+  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&w_, type, shape.k, shape.n, shape.k));
+  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&x_, type, shape.k, shape.m, shape.k));
+  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&y_, CUDA_R_16BF, shape.n, shape.m, shape.n));
+  propose(1);
+  if (is_fp8_) propose(0);
+  if (proposals_.empty()) {
+    throw std::invalid_argument("cuBLASLt has no gemm for " + std::string(to_text(shape.dtype)) +
+                                " m=" + std::to_string(shape.m) + " n=" + std::to_string(shape.n) +
+                                " k=" + std::to_string(shape.k) +
+                                (is_fp8_ ? "; fp8 needs n and k to be multiples of 16" : ""));
+  }
+}
+
+void LtGemm::propose(std::int8_t fast_accumulation) {
+  if (is_fp8_) set(&product_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast_accumulation);
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  ORRERY_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
+  ORRERY_CUBLAS(
+      cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                           &kMaxWorkspaceBytes, sizeof(kMaxWorkspaceBytes)));
+  std::array<cublasLtMatmulHeuristicResult_t, kProposals> results{};
+  int found = 0;
+  const cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(
+      handle(), &product_, &w_, &x_, &y_, &y_, &preference, kProposals, results.data(), &found);
+  if (code == CUBLAS_STATUS_NOT_SUPPORTED) return;
+  ORRERY_CUBLAS(code);
+  for (int i = 0; i < found; ++i) proposals_.push_back({results[i], fast_accumulation});
+}
+
+void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, int algorithm,
+                    void* workspace) const {
+  constexpr float kOne = 1;
+  constexpr float kZero = 0;
+  cublasLtMatmulDescOpaque_t product = product_;
+  cublasLtMatrixLayoutOpaque_t x = x_;
+  cublasLtMatrixLayoutOpaque_t w = w_;
+  cublasLtMatrixLayoutOpaque_t y = y_;
+  const Proposal& proposal = proposals_[algorithm];
+  const cublasLtMatmulHeuristicResult_t& chosen = proposal.found;
+  if (is_fp8_) {
+    set(&product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, proposal.fast_accumulation);
+    set(&product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.w_scale);
+    set(&product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.x_scale);
+  }
+  ORRERY_CUBLAS(cublasLtMatmul(handle(), &product, &kOne, operands.w, &w, operands.x, &x, &kZero,
+                               operands.y, &y, operands.y, &y, &chosen.algo, workspace,
+                               chosen.workspaceSize, stream.get()));
+}
+
+}  // namespace orrery

@@ -1,0 +1,66 @@
+#pragma once
+
+// gemm on cuBLASLt: the algorithms that its heuristic proposes for a shape, each of which may be
+// launched. https://docs.nvidia.com/cuda/cublas (cuBLASLt; narrow precision data types usage).
+
+#include <cublasLt.h>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/handles.h"
+#include "kernels/gemm/gemm.h"
+
+namespace orrery {
+
+class CublasError : public std::runtime_error {
+ public:
+  CublasError(cublasStatus_t code, const char* call, const char* file, int line)
+      : std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + call + ": " +
+                           cublasLtGetStatusName(code) + " (" + cublasLtGetStatusString(code) +
+                           ")"),
+        code_(code) {}
+  [[nodiscard]] cublasStatus_t code() const { return code_; }
+
+ private:
+  cublasStatus_t code_;
+};
+
+// Immutable and thread safe; launches that share a workspace must be on one stream.
+class LtGemm {
+ public:
+  // At most kProposals that need at most kMaxWorkspaceBytes, best first; for fp8 as many again
+  // without the tensor core's fast accumulation, which at times are faster. Throws
+  // std::invalid_argument when cuBLASLt has none for the shape.
+  explicit LtGemm(const GemmShape& shape);
+
+  [[nodiscard]] int num_algorithms() const { return static_cast<int>(proposals_.size()); }
+  [[nodiscard]] std::size_t workspace_bytes(int algorithm) const {
+    return proposals_[algorithm].found.workspaceSize;
+  }
+  // `workspace` holds workspace_bytes(algorithm), 256-byte aligned. Throws CublasError.
+  void launch(const cuda::Stream& stream, const GemmOperands& operands, int algorithm,
+              void* workspace) const;
+
+  static constexpr int kProposals = 8;
+  static constexpr std::size_t kMaxWorkspaceBytes = std::size_t{32} << 20;  // as PyTorch on Hopper
+
+ private:
+  struct Proposal {
+    cublasLtMatmulHeuristicResult_t found;
+    std::int8_t fast_accumulation;  // fp8 only
+  };
+  void propose(std::int8_t fast_accumulation);
+
+  // The library's descriptors as plain values: nothing to destroy.
+  cublasLtMatmulDescOpaque_t product_{};
+  cublasLtMatrixLayoutOpaque_t x_{};
+  cublasLtMatrixLayoutOpaque_t w_{};
+  cublasLtMatrixLayoutOpaque_t y_{};
+  std::vector<Proposal> proposals_;
+  bool is_fp8_;
+};
+
+}  // namespace orrery
