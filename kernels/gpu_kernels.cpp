@@ -12,6 +12,7 @@ namespace orrery {
 #define ORRERY_GPU_KERNELS(KERNEL) \
   KERNEL(attention_prefill)        \
   KERNEL(mla_prefill)              \
+  KERNEL(mla_decode)               \
   KERNEL(rms_norm)                 \
   KERNEL(add_rms_norm)             \
   KERNEL(rope)                     \
