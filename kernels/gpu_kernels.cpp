@@ -14,6 +14,7 @@ namespace orrery {
   KERNEL(attention_prefill)        \
   KERNEL(attention_decode)         \
   KERNEL(mla_prefill)              \
+  KERNEL(mla_decode)               \
   KERNEL(rms_norm)                 \
   KERNEL(add_rms_norm)             \
   KERNEL(rope)                     \

@@ -8,10 +8,12 @@ import attention_decode
 import attention_prefill
 import elementwise
 import gemm
+import mla_decode
 
 FAMILIES: dict[str, ModuleType] = {
     "attention_decode": attention_decode,
     "attention_prefill": attention_prefill,
     "elementwise": elementwise,
     "gemm": gemm,
+    "mla_decode": mla_decode,
 }

@@ -71,6 +71,14 @@ def is_nccl(row: Row) -> bool:
     return row["peer"].startswith("NCCL")
 
 
+def mla_rate(row: Row) -> float:
+    """The time of an MLA decode at 3.8 TB/s or 600 TFLOP/s, whichever binds, over ours."""
+    batch, context, heads = (row["shape"][dim] for dim in ("batch", "context", "heads"))
+    moved = 2.0 * batch * (context * 576 + heads * (576 + 512))
+    flops = 2.0 * batch * heads * context * (576 + 512)
+    return 1e6 * max(moved / 3.8e12, flops / 600e12) / row["ours_us"]
+
+
 TARGETS: tuple[Target, ...] = (
     Target(kernel="gemm", text="0.98 of torch at every shape", applies=_is("gemm"), bound=0.98),
     Target(kernel="gemm", text="1.1 times torch at m <= 64", applies=_is("gemm", lambda row: row["shape"]["m"] <= 64), bound=1.1),
@@ -86,6 +94,10 @@ TARGETS: tuple[Target, ...] = (
     Target(
         kernel="attention_decode", text="not slower than cuDNN at batch 1, 8K context", bound=1.0,
         applies=_is("attention_decode", lambda row: is_cudnn(row) and row["shape"]["batch"] == 1 and row["shape"]["context"] == 8192),
+    ),
+    Target(
+        kernel="mla_decode", text="3.8 TB/s or 600 TFLOP/s, whichever binds, at batch 128, 4K context", bound=1.0, figure=mla_rate,
+        applies=_is("mla_decode", lambda row: row["shape"]["batch"] == 128 and row["shape"]["context"] == 4096),
     ),
     Target(
         kernel="all_reduce", text="at most 0.6 of NCCL's time up to 1 MB, 2 and 4 GPUs", bound=0.6, at_least=False, figure=time_ratio,

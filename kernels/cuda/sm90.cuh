@@ -224,8 +224,26 @@ __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// --- registers, named barriers, clusters
-// -----------------------------------------------------------
+// --- matrices of 8 rows of 16 bytes --------------------------------------------------------------
+
+// Four matrices; lane l gives the address of row l % 8 of matrix l / 8 and holds, of each, the pair
+// of 16-bit elements 2 (l % 4) in row l / 4: with matrices (rows 0-7, 8-15) x (bytes 0-15, 16-31)
+// this is the layout of a product's operand A.
+__device__ inline void load_matrix_x4(std::uint32_t (&d)[4], const void* shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(shared_address(shared))
+               : "memory");
+}
+__device__ inline void store_matrix_x4(void* shared, std::uint32_t a, std::uint32_t b,
+                                       std::uint32_t c, std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   shared_address(shared)),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+// --- registers, named barriers, clusters ---------------------------------------------------------
 
 template <int kRegisters>
 __device__ inline void registers_increase() {
