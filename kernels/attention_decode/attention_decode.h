@@ -18,14 +18,15 @@ struct AttentionDecodeOutput {
 
 // out = softmax(scale q K^T) V per sequence and head; head h uses kv head h / (heads / kv_heads).
 //   q             bf16 [seqs, heads, head_dim]
-//   cache         T = bf16 or fp8; keys and values 16-byte aligned
+//   cache         T = bf16 or fp8
 //   context_lens  int32 [seqs] on the device: tokens in the cache, the new one included; 0 gives
 //                 zeros and an lse of -infinity. They may differ and may change between replays of
 //                 a captured launch. Cache rows outside of what a token sees are never used, even
 //                 NaN.
 //   split         of attention_decode_split() for this shape and sizeof(T)
-//   workspace     attention_decode_workspace_bytes(), 16-byte aligned, its counters zeroed once;
-//                 launches that share it must not overlap
+//   workspace     attention_decode_workspace_bytes(), its counters zeroed once; launches that share
+//                 it must not overlap
+// out, q, keys, values and workspace are 16-byte aligned.
 // Allocates nothing and synchronises nothing. Throws std::invalid_argument for a shape, block size
 // or alignment that it does not take, cuda::Error when the launch fails.
 template <typename T>

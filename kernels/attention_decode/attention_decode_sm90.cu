@@ -330,6 +330,17 @@ void attention_decode(const cuda::Stream& stream, const AttentionDecodeOutput& o
   require(cache.block_size >= 16 && cache.block_size <= 128 &&
               std::has_single_bit(static_cast<unsigned>(cache.block_size)),
           "block_size " + std::to_string(cache.block_size) + "; takes 16, 32, 64 and 128");
+  require(split.blocks >= 1 && split.blocks <= kFanIn * kFanIn && split.min_units >= 1 &&
+              split.heads_per_block >= 1 && kWarps % split.heads_per_block == 0 &&
+              shape.kv_heads % split.heads_per_block == 0,
+          "a split that is not one of attention_decode_split() for this shape");
+  for (const void* pointer :
+       {static_cast<const void*>(output.out), static_cast<const void*>(q),
+        static_cast<const void*>(cache.keys), static_cast<const void*>(cache.values),
+        static_cast<const void*>(workspace)}) {
+    require(reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0,
+            "pointers must be 16-byte aligned");
+  }
   require(scale > 0, "scale " + std::to_string(scale) + "; takes positive ones");
   const int ratio = shape.heads / shape.kv_heads;
   constexpr float kLog2E = 1.44269504088896f;
