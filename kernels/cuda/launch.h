@@ -26,7 +26,7 @@ struct LaunchShape {
 template <typename... Parameters, typename... Arguments>
 void launch(const Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             Arguments&&... arguments) {
-  constexpr std::size_t kDefaultSharedBytes = 48 * 1024;
+  constexpr std::size_t kDefaultSharedBytes = std::size_t{48} * 1024;
   if (shape.shared_bytes > kDefaultSharedBytes) {
     ORRERY_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
