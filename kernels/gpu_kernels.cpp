@@ -10,7 +10,18 @@ namespace orrery {
 // The table of kernels with device code; KERNEL(name) stands for name_gpu() in
 // kernels/<name>/gpu.cu.
 #define ORRERY_GPU_KERNELS(KERNEL) \
-  KERNEL(attention_prefill) KERNEL(mla_prefill) KERNEL(residual_add)
+  KERNEL(attention_prefill)        \
+  KERNEL(attention_decode)         \
+  KERNEL(mla_prefill)              \
+  KERNEL(rms_norm)                 \
+  KERNEL(add_rms_norm)             \
+  KERNEL(rope)                     \
+  KERNEL(kv_append)                \
+  KERNEL(silu_mul)                 \
+  KERNEL(quantize)                 \
+  KERNEL(residual_add)             \
+  KERNEL(embedding)                \
+  KERNEL(sample)
 
 #define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
 ORRERY_GPU_KERNELS(ORRERY_DECLARE_GPU)

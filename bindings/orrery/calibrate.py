@@ -25,6 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="discard what was measured before")
     parser.add_argument("-o", "--output", type=pathlib.Path, default=pathlib.Path("calibration"), metavar="DIR",
                         help="where measurements are collected; started again it goes on (calibration)")  # fmt: skip
+    parser.add_argument("--from", type=pathlib.Path, metavar="DIR", dest="measured",
+                        help="measure nothing, take what 'orrery-gpu calibrate -o DIR' measured on another host")  # fmt: skip
     parser.add_argument("--into", type=pathlib.Path, metavar="DIR", help="where tables go (the project's topologies/)")
 
 
@@ -33,6 +35,9 @@ def run(options: argparse.Namespace, root: pathlib.Path) -> int:
     topologies = options.into or root / "topologies"
     if not (topologies / "devices").is_dir():
         raise ValueError(f"found no directory '{topologies / 'devices'}'; expected one with the known devices")
+    if options.measured:
+        print(f"tables in {install(options.measured, topologies)}")
+        return 0
     command = [str(find_program(root)), "calibrate", "-o", str(options.output), "--device", str(options.device)]
     for name in ("kernels", "budget"):
         value = getattr(options, name)

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "kernels/attention_prefill/attention_prefill.h"
 #include "kernels/attention_prefill/launch_sm90.cuh"
 #include "kernels/harness/operands.h"
@@ -8,9 +12,9 @@ namespace {
 using prefill::require;
 
 template <bool kPaged>
-using Head64 = prefill::Config<64, 64, 3, 2, kPaged>;
+using Head64 = prefill::Config<64, 64, 3, 2, 2, kPaged>;
 template <bool kPaged>
-using Head128 = prefill::Config<128, 128, 2, 2, kPaged>;
+using Head128 = prefill::Config<128, 128, 2, 2, 2, kPaged>;
 
 void check(const PrefillPlan& plan, const AttentionPrefill& call, const bf16* keys,
            const bf16* values) {

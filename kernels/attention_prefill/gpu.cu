@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "kernels/attention_prefill/attention_prefill.h"
 #include "kernels/attention_prefill/prefill_case.h"
 #include "kernels/kernel_spec.h"
-#include "kernels/work.h"
 
 namespace orrery {
 namespace {

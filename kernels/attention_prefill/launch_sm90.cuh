@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -39,7 +41,8 @@ inline CUtensorMap rows_map(const bf16* data, std::int64_t rows, std::int64_t he
                           cuda::Swizzle::k128);
 }
 
-// Boxes of one panel of one page of bf16 pages [num_blocks, block_size, heads, dim].
+// Boxes of one panel of one page of bf16 pages [num_blocks,
+// block_size, heads, dim].
 inline CUtensorMap pages_map(const bf16* data, std::int64_t num_blocks, int block_size,
                              std::int64_t heads, int dim) {
   const auto size = [](std::int64_t count) { return static_cast<std::uint64_t>(count); };

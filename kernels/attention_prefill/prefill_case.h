@@ -3,7 +3,8 @@
 // What the cases of attention_prefill and mla_prefill share: lengths, sampled rows of the
 // reference, and the comparison.
 
-#include <optional>
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/attention_prefill/attention_prefill.h"

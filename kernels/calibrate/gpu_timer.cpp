@@ -19,12 +19,15 @@ Seconds since(Clock::time_point begin) {
   return Seconds(std::chrono::duration<double>(Clock::now() - begin).count());
 }
 
-std::string pci_bus_id() {
+// Of the current device, if the driver's management library knows it.
+std::optional<cuda::Board> current_board() {
   int device = 0;
   ORRERY_CUDA(cudaGetDevice(&device));
-  std::array<char, 32> text{};
-  ORRERY_CUDA(cudaDeviceGetPCIBusId(text.data(), text.size(), device));
-  return text.data();
+  try {
+    return cuda::Board::of_device(device);
+  } catch (const std::runtime_error&) {
+    return std::nullopt;  // facts() says so
+  }
 }
 
 // 13000 as "13.0".
@@ -43,10 +46,10 @@ std::string today() {
 
 }  // namespace
 
-GpuTimer::GpuTimer() : monitor_(Nvml::open(pci_bus_id())) {}
+GpuTimer::GpuTimer() : monitor_(current_board()) {}
 
 std::vector<Fact> GpuTimer::facts(const std::string& revision) const {
-  const Nvml* const nvml = monitor_.nvml();
+  const std::optional<cuda::Board>& board = monitor_.board();
   int driver = 0;
   int runtime = 0;
   ORRERY_CUDA(cudaDriverGetVersion(&driver));
@@ -54,15 +57,16 @@ std::vector<Fact> GpuTimer::facts(const std::string& revision) const {
   std::vector<Fact> found = {
       {.name = "device_name", .value = cuda::device_properties().name, .must_match = true},
       {.name = "driver",
-       .value = nvml != nullptr ? nvml->driver() : "for CUDA " + version_text(driver),
+       .value = board ? board->driver() : "for CUDA " + version_text(driver),
        .must_match = true},
       {.name = "cuda", .value = version_text(runtime), .must_match = true},
       {.name = "revision", .value = revision, .must_match = true},
       {.name = "date", .value = today()}};
-  if (nvml != nullptr) {
-    found.push_back({.name = "sm_clock_mhz_max", .value = std::to_string(nvml->max_sm_mhz())});
+  if (board) {
+    found.push_back({.name = "sm_clock_mhz_max",
+                     .value = std::to_string(static_cast<int>(board->max_sm_clock_mhz()))});
     found.push_back({.name = "power_limit_w",
-                     .value = std::to_string(static_cast<int>(nvml->power_limit().value()))});
+                     .value = std::to_string(static_cast<int>(board->power_limit_watts()))});
   } else {
     found.push_back({.name = "nvml", .value = "not available: no clocks, power or throttling"});
   }
@@ -148,11 +152,13 @@ std::vector<Row> GpuTimer::time_point(const KernelOp& op, std::span<const State>
       rows.back().cost = since(begin);
       begin = Clock::now();
     }
-  } catch (const std::invalid_argument& error) {
-    refuse(error.what());
   } catch (const cuda::Error& error) {
     if (error.code() != cudaErrorMemoryAllocation) throw;
     refuse("out of memory");
+  } catch (const std::invalid_argument& error) {  // the kernel does not take it
+    refuse(error.what());
+  } catch (const std::runtime_error& error) {  // a library does not
+    refuse(error.what());
   }
   return rows;
 }

@@ -24,7 +24,8 @@ class GpuTimer {
   // table), clocks, power limit, date.
   [[nodiscard]] std::vector<Fact> facts(const std::string& revision) const;
 
-  // As TimePoint of schedule.h. Throws cuda::Error, but for a lack of memory, which is a refusal.
+  // As TimePoint of schedule.h. A lack of memory and errors of kernel and libraries are refusals;
+  // throws cuda::Error for all else, after which the device is of no use.
   std::vector<Row> time_point(const KernelOp& op, std::span<const State> states, bool power);
 
  private:

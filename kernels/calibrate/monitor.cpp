@@ -1,13 +1,33 @@
 #include "kernels/calibrate/monitor.h"
 
+#include <cstdio>
+#include <exception>
 #include <utility>
 
 namespace orrery::calibrate {
+namespace {
 
-Monitor::Monitor(std::unique_ptr<Nvml> nvml) : nvml_(std::move(nvml)) {
-  if (nvml_) {
-    clocks_ = nvml_->clocks();
-    thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+ClockState read_clocks(const cuda::Board& board) {
+  constexpr std::uint64_t kThrottled =
+      cuda::kThrottleHardware | cuda::kThrottleThermal | cuda::kThrottlePowerBrake;
+  const std::uint64_t reasons = board.throttle_reasons();
+  return {.sm_mhz = static_cast<int>(board.sm_clock_mhz()),
+          .is_throttled = (reasons & kThrottled) != 0,
+          .is_power_capped = (reasons & cuda::kThrottlePowerCap) != 0};
+}
+
+}  // namespace
+
+Monitor::Monitor(std::optional<cuda::Board> board) : board_(std::move(board)) {
+  if (board_) {
+    clocks_ = read_clocks(*board_);
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      try {
+        watch(stop);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "clocks and energy are no longer watched: %s\n", error.what());
+      }
+    });
   }
 }
 
@@ -23,15 +43,15 @@ std::optional<EnergyStep> Monitor::energy() const {
 
 void Monitor::watch(const std::stop_token& stop) {
   constexpr std::chrono::milliseconds kPause{2};
-  std::optional<double> before = nvml_->joules();
+  double before = board_->energy_joules();
   while (!stop.stop_requested()) {
-    const ClockState clocks = nvml_->clocks();
-    const std::optional<double> joules = nvml_->joules();
+    const ClockState clocks = read_clocks(*board_);
+    const double joules = board_->energy_joules();
     {
       const std::scoped_lock lock(mutex_);
       clocks_ = clocks;
-      if (joules && joules != before) {
-        energy_ = EnergyStep{.joules = *joules, .at = std::chrono::steady_clock::now()};
+      if (joules != before) {
+        energy_ = EnergyStep{.joules = joules, .at = std::chrono::steady_clock::now()};
       }
     }
     before = joules;

@@ -5,16 +5,20 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <stop_token>
 #include <thread>
 
-#include "kernels/calibrate/nvml.h"
-#include "sim/units/units.h"
+#include "kernels/cuda/nvml.h"
 
 namespace orrery::calibrate {
+
+struct ClockState {
+  int sm_mhz = 0;
+  bool is_throttled = false;     // by heat or by the board's protection: not the GPU's own speed
+  bool is_power_capped = false;  // by the power limit: how this GPU runs under such a load
+};
 
 // A step of the energy counter, which moves every 20 to 100 ms, and when it was seen.
 struct EnergyStep {
@@ -25,8 +29,9 @@ struct EnergyStep {
 // Owns the thread. Thread safe.
 class Monitor {
  public:
-  explicit Monitor(std::unique_ptr<Nvml> nvml);  // may be null: nothing is known then
-  [[nodiscard]] const Nvml* nvml() const { return nvml_.get(); }
+  // Empty: nothing is known.
+  explicit Monitor(std::optional<cuda::Board> board);
+  [[nodiscard]] const std::optional<cuda::Board>& board() const { return board_; }
   [[nodiscard]] ClockState clocks() const;
   // The last step; empty until one was seen.
   [[nodiscard]] std::optional<EnergyStep> energy() const;
@@ -34,7 +39,7 @@ class Monitor {
  private:
   void watch(const std::stop_token& stop);
 
-  std::unique_ptr<Nvml> nvml_;
+  std::optional<cuda::Board> board_;
   mutable std::mutex mutex_;
   ClockState clocks_;
   std::optional<EnergyStep> energy_;

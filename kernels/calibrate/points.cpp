@@ -35,7 +35,8 @@ double uniform(std::uint64_t& state) {
 }  // namespace
 
 std::int64_t multiple_of(const GridAxis& axis) {
-  constexpr std::int64_t kMost = 64;
+  constexpr std::int64_t kMost =
+      128;  // of which models' columns are multiples, with few exceptions
   if (axis.multiple > 0) return axis.multiple;
   std::int64_t common = 0;
   for (const std::int64_t value : axis.values) common = std::gcd(common, value);

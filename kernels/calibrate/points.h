@@ -2,8 +2,10 @@
 
 // Points of calibration grids: the coarse ones, those between two, and random ones. No CUDA.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -23,6 +25,20 @@ std::optional<std::int64_t> midpoint(std::int64_t low, std::int64_t high, std::i
 
 // Every 2^level-th value, the last one always.
 std::vector<std::int64_t> thinned(const std::vector<std::int64_t>& values, int level);
+
+// Reorders in strides of about the golden section, so that any beginning covers the whole: where
+// the time runs out, holes then have measured points around them.
+template <typename Point>
+void scatter(std::span<Point> points) {
+  constexpr double kGoldenSection = 0.618;
+  const std::size_t count = points.size();
+  auto stride = static_cast<std::size_t>(kGoldenSection * static_cast<double>(count)) + 1;
+  while (std::gcd(stride, count) > 1) ++stride;
+  std::vector<Point> order;
+  order.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) order.push_back(std::move(points[i * stride % count]));
+  std::ranges::move(order, points.begin());
+}
 
 struct CoarsePoint {
   KernelOp op;

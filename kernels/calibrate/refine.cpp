@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 
 #include "kernels/calibrate/points.h"
 #include "kernels/calibrate/row.h"
@@ -32,18 +31,6 @@ double curvature(const Line& line, std::size_t i) {
   const double slope_before = (line[i].second - line[i - 1].second) / before;
   const double slope_after = (line[i + 1].second - line[i].second) / after;
   return std::abs(slope_after - slope_before) * 2 / (before + after);
-}
-
-// In strides of about the golden section, so that any beginning of the list covers all of it: the
-// plane on which the time runs out then has its holes between measured points.
-std::vector<KernelOp> scattered(std::vector<KernelOp> points) {
-  constexpr double kGoldenSection = 0.618;
-  const std::size_t count = points.size();
-  auto stride = static_cast<std::size_t>(kGoldenSection * static_cast<double>(count)) + 1;
-  while (std::gcd(stride, count) != 1) ++stride;
-  std::vector<KernelOp> order;
-  for (std::size_t i = 0; i < count; ++i) order.push_back(std::move(points[i * stride % count]));
-  return order;
 }
 
 }  // namespace
@@ -186,7 +173,8 @@ Plane Refiner::next(double least_error) const {
             error * octaves(*low, high) / whole / static_cast<double>(points.size());
         if (gain > best_gain) {
           best_gain = gain;
-          best = {.points = scattered(std::move(points)), .error = error};
+          scatter(std::span(points));
+          best = {.points = std::move(points), .error = error};
         }
       }
     }

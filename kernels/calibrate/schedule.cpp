@@ -32,6 +32,7 @@ class KernelSchedule {
         coarse_.push_back(std::move(point));
       }
     }
+    scatter(std::span(coarse_));  // of all formats and families
     std::ranges::stable_sort(coarse_, std::greater{}, &CoarsePoint::level);
     for (const Row& row : journal.rows()) {
       if (row.op.kernel == kernel.spec->name) count(row);

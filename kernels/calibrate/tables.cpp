@@ -171,8 +171,12 @@ std::vector<Judged> judge(const fs::path& directory, const Device& device,
 }
 
 std::vector<ErrorSummary> summarise(std::span<const Judged> judged) {
+  struct Errors {
+    std::vector<double> inside;
+    std::vector<double> outside;
+  };
   std::vector<ErrorSummary> found;
-  std::vector<std::vector<double>> errors;
+  std::vector<Errors> errors;
   for (const Judged& one : judged) {
     const std::string dtype = text_of(to_text(one.op.dtype));
     auto at = std::ranges::find_if(found, [&](const ErrorSummary& summary) {
@@ -182,15 +186,19 @@ std::vector<ErrorSummary> summarise(std::span<const Judged> judged) {
       at = found.insert(at, {.kernel = one.op.kernel, .dtype = dtype});
       errors.emplace_back();
     }
-    ++at->points;
-    at->outside += one.is_inside ? 0 : 1;
-    at->bias += one.error();
-    errors[static_cast<std::size_t>(at - found.begin())].push_back(std::abs(one.error()));
+    Errors& of_dtype = errors[static_cast<std::size_t>(at - found.begin())];
+    (one.is_inside ? of_dtype.inside : of_dtype.outside).push_back(std::abs(one.error()));
+    if (one.is_inside) at->bias += one.error();
   }
   for (std::size_t i = 0; i < found.size(); ++i) {
-    found[i].bias /= found[i].points;
-    found[i].median = quantile(errors[i], 0.5);
-    found[i].p95 = quantile(errors[i], 0.95);
+    found[i].points = static_cast<int>(errors[i].inside.size());
+    found[i].outside = static_cast<int>(errors[i].outside.size());
+    if (found[i].points > 0) {
+      found[i].bias /= found[i].points;
+      found[i].median = quantile(errors[i].inside, 0.5);
+      found[i].p95 = quantile(errors[i].inside, 0.95);
+    }
+    if (found[i].outside > 0) found[i].outside_median = quantile(errors[i].outside, 0.5);
   }
   return found;
 }
@@ -199,11 +207,12 @@ std::string held_out_text(std::span<const Fact> facts, std::span<const Judged> j
   std::string text = "# Interpolation of the tables against shapes that they do not hold\n";
   for (const Fact& fact : facts) text += "# " + fact.name + ": " + fact.value + "\n";
   text += print("%-20s %-9s %6s %8s %8s %8s %8s\n", "kernel", "dtype", "shapes", "median", "p95",
-                "bias", "outside");
+                "bias", "outside (median)");
   for (const ErrorSummary& summary : summarise(judged)) {
-    text += print("%-20s %-9s %6d %7.1f%% %7.1f%% %+7.1f%% %8d\n", summary.kernel.c_str(),
+    text += print("%-20s %-9s %6d %7.1f%% %7.1f%% %+7.1f%% %8d", summary.kernel.c_str(),
                   summary.dtype.c_str(), summary.points, summary.median * 100, summary.p95 * 100,
                   summary.bias * 100, summary.outside);
+    text += summary.outside > 0 ? print(" (%.1f%%)\n", summary.outside_median * 100) : "\n";
   }
   text += "\n";
   for (const Judged& one : judged) {

@@ -32,14 +32,17 @@ struct Judged {
 std::vector<Judged> judge(const std::filesystem::path& directory, const Device& device,
                           std::span<const Row> measured);
 
+// Of shapes between measured ones; those beyond (a grid's corner may be refused for its size) are
+// called roofline by the simulator and stand apart.
 struct ErrorSummary {
   std::string kernel;
   std::string dtype;
   int points = 0;
-  int outside = 0;    // of them not interpolated
   double median = 0;  // of |predicted / measured - 1|
   double p95 = 0;
   double bias = 0;  // mean of predicted / measured - 1
+  int outside = 0;
+  double outside_median = 0;
 };
 // By kernel and dtype, in the order of first appearance.
 std::vector<ErrorSummary> summarise(std::span<const Judged> judged);

@@ -148,11 +148,13 @@ def run(comparisons: Iterable[Comparison]) -> list[Result]:
     for comparison in comparisons:
         result = compare(comparison)
         times = "  ".join(f"{name} {time:.2f}" for name, time in result.times_us.items())
-        best = min((t for name, t in result.times_us.items() if name != "ours"), default=float("nan"))
+        best = min((t for name, t in result.times_us.items() if name not in ("ours", "stream")), default=float("nan"))
         shape = " ".join(f"{key}={value}" for key, value in comparison.shape.items())
+        ours = result.times_us["ours"]
+        stream = f", stream/ours {result.times_us['stream'] / ours:.3f}" if "stream" in result.times_us else ""
         print(
-            f"{comparison.kernel} {comparison.dtype} {shape}: {times} us, peer/ours {best / result.times_us['ours']:.3f},"
-            f" limit {comparison.limit_us():.2f}, differ {result.disagreement:.1e}",
+            f"{comparison.kernel} {comparison.dtype} {shape}: {times} us, peer/ours {best / ours:.3f}"
+            f"{stream}, limit {comparison.limit_us():.2f}, differ {result.disagreement:.1e}",
             flush=True,
         )
         results.append(result)

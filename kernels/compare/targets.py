@@ -48,6 +48,19 @@ def kv_bytes(row: Row) -> float:
     return 2.0 * shape["batch"] * shape["context"] * shape["kv_heads"] * shape["head_dim"] * element
 
 
+ELEMENTWISE = ("residual_add", "rms_norm", "add_rms_norm", "silu_mul", "quantize", "rope", "kv_append", "embedding", "sample")
+
+
+def is_elementwise(row: Row) -> bool:
+    """Whether the kernel is bound by memory alone; top-k sampling reads its logits twice and sorts."""
+    return row["kernel"] in ELEMENTWISE and "top_k" not in row["shape"]
+
+
+def moved_bytes(row: Row) -> float:
+    """Bytes that a memory-bound kernel moves, from its limit at the data sheet's 4.8 TB/s."""
+    return row["limit_us"] * 4.8e6
+
+
 def is_cudnn(row: Row) -> bool:
     """Whether the peer is cuDNN's attention."""
     return "cudnn" in row["peer"].lower()
@@ -81,5 +94,13 @@ TARGETS: tuple[Target, ...] = (
     Target(
         kernel="all_reduce", text="not slower than NCCL above 1 MB", bound=1.0, at_least=False, figure=time_ratio,
         applies=_is("all_reduce", lambda row: is_nccl(row) and row["shape"]["bytes"] > 1 << 20),
+    ),
+    Target(
+        kernel="element-wise", text="0.9 of a stream of as many bytes, above 64 MB", bound=0.9,
+        applies=lambda row: is_elementwise(row) and row["peer"] == "stream" and moved_bytes(row) > 64e6,
+    ),
+    Target(
+        kernel="element-wise", text="not slower than torch (compiled where that fuses)", bound=1.0,
+        applies=lambda row: is_elementwise(row) and row["peer"] in ("torch", "torch.compile"),
     ),
 )  # fmt: skip

@@ -33,9 +33,7 @@ class Side {
     graph_.push_back(cuda::Graph::capture(stream_, [&] {
       for (int i = 0; i < launches_; ++i) load_->launch(stream_);
     }));
-    alone_ = run_alone();
   }
-  [[nodiscard]] Seconds alone() const { return alone_; }
   [[nodiscard]] const cuda::Stream& stream() const { return stream_; }
 
   void enqueue() {
@@ -63,34 +61,31 @@ class Side {
     return (chunk + (date - before) / (*next - before)) * launches_;
   }
 
- private:
+  // One launch, on average over the chunks but the first.
   Seconds run_alone() {
-    std::vector<double> times;
-    for (int i = 0; i < kRepeats; ++i) {
-      enqueue();
-      synchronize();
-      for (std::size_t mark = 2; mark < marks_.size(); ++mark) {
-        times.push_back((marks_[mark] - marks_[mark - 1]).value());
-      }
-    }
-    std::ranges::sort(times);
-    return Seconds(times[times.size() / 2]) / launches_;
+    enqueue();
+    synchronize();
+    return (marks_.back() - marks_[1]) / ((kChunks - 1) * launches_);
   }
 
+ private:
   std::unique_ptr<Load> load_;
   cuda::Stream stream_;
   std::vector<cuda::Event> marks_;
   std::vector<cuda::Graph> graph_;
   int launches_ = 1;
-  Seconds alone_;
 };
 
-struct Together {
-  double first = 0;  // seconds per launch
+struct Times {  // of one launch
+  double first_alone = 0;
+  double second_alone = 0;
+  double first = 0;
   double second = 0;
 };
 
-Together run_together(Side& a, Side& b, const std::optional<cuda::Board>& board, double& clock) {
+// Each alone and then both, one after the other, so that all are taken at the same temperature.
+Times run_once(Side& a, Side& b, const std::optional<cuda::Board>& board, double& clock) {
+  Times times{.first_alone = a.run_alone().value(), .second_alone = b.run_alone().value()};
   cuda::Gate gate;
   const cuda::Event begin;
   begin.record(a.stream());
@@ -110,20 +105,27 @@ Together run_together(Side& a, Side& b, const std::optional<cuda::Board>& board,
   const auto time_per_launch = [&](const Side& side, std::span<const double> dates) {
     return (end - from) / (side.launches_by(dates, end) - side.launches_by(dates, from));
   };
-  return {.first = time_per_launch(a, dates_a), .second = time_per_launch(b, dates_b)};
+  times.first = time_per_launch(a, dates_a);
+  times.second = time_per_launch(b, dates_b);
+  return times;
 }
 
 CoRunRow run_pair(const LoadKind& first, Side& a, const LoadKind& second, Side& b,
                   const std::optional<cuda::Board>& board) {
   CoRunRow row;
-  std::vector<Together> runs;
+  std::vector<Times> runs;
   runs.reserve(kRepeats);
-  for (int i = 0; i < kRepeats; ++i) runs.push_back(run_together(a, b, board, row.sm_clock_mhz));
-  std::ranges::sort(runs, {}, &Together::first);
-  const Together& median = runs[runs.size() / 2];
-  row.first = {.load = first.name, .alone = a.alone(), .together = Seconds(median.first)};
-  row.second = {.load = second.name, .alone = b.alone(), .together = Seconds(median.second)};
-  row.spread = (runs.back().first - runs.front().first) / median.first;
+  for (int i = 0; i < kRepeats; ++i) runs.push_back(run_once(a, b, board, row.sm_clock_mhz));
+  const auto median = [&](double Times::* time) {
+    std::ranges::sort(runs, {}, time);
+    return Seconds(runs[runs.size() / 2].*time);
+  };
+  row.second = {.load = second.name,
+                .alone = median(&Times::second_alone),
+                .together = median(&Times::second)};
+  row.first = {
+      .load = first.name, .alone = median(&Times::first_alone), .together = median(&Times::first)};
+  row.spread = (runs.back().first - runs.front().first) / row.first.together.value();
   row.repeats = kRepeats;
   return row;
 }

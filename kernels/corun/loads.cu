@@ -1,6 +1,10 @@
+#include <array>
+
 #include "kernels/corun/loads.h"
+#include "kernels/cuda/devices.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul_lt.h"
+#include "kernels/cuda/nccl.h"
 #include "kernels/harness/operands.h"
 #include "kernels/probe_stream/probe_stream.h"
 
@@ -45,18 +49,17 @@ class StreamLoad final : public Load {
         {.source = source_.get(), .target = target_.get(), .sum = sum_.get(), .bytes = bytes_},
         shape_);
   }
-  void copy_to_target(const cuda::Stream& stream, int from, int to) const {
-    ORRERY_CUDA(cudaMemcpyPeerAsync(target_.get(), to, source_.get(), from, bytes_, stream.get()));
+  // By the copy engine.
+  void copy_to_target(const cuda::Stream& stream) const {
+    ORRERY_CUDA(
+        cudaMemcpyAsync(target_.get(), source_.get(), bytes_, cudaMemcpyDefault, stream.get()));
   }
 
  private:
   static cuda::DeviceBuffer<unsigned char> buffer_on(int device, std::size_t bytes) {
-    int current = 0;
-    ORRERY_CUDA(cudaGetDevice(&current));
-    if (device >= 0) ORRERY_CUDA(cudaSetDevice(device));
-    cuda::DeviceBuffer<unsigned char> buffer(bytes);
-    ORRERY_CUDA(cudaSetDevice(current));
-    return buffer;
+    if (device < 0) return cuda::DeviceBuffer<unsigned char>(bytes);
+    const cuda::DeviceGuard guard(device);
+    return cuda::DeviceBuffer<unsigned char>(bytes);
   }
 
   StreamKind kind_;
@@ -69,14 +72,47 @@ class StreamLoad final : public Load {
 
 class PeerCopyLoad final : public Load {
  public:
-  PeerCopyLoad(std::size_t bytes, int from, int to)
-      : memory_(StreamKind::kCopy, bytes, {}, to), from_(from), to_(to) {}
-  void launch(const cuda::Stream& stream) override { memory_.copy_to_target(stream, from_, to_); }
+  PeerCopyLoad(std::size_t bytes, int peer) : memory_(StreamKind::kCopy, bytes, {}, peer) {}
+  void launch(const cuda::Stream& stream) override { memory_.copy_to_target(stream); }
 
  private:
   StreamLoad memory_;
-  int from_;
-  int to_;
+};
+
+// NCCL's all-reduce of two GPUs. The peer's half runs on a stream of its own that waits for this
+// GPU's and is waited for, so that launches follow each other on both.
+class AllReduceLoad final : public Load {
+ public:
+  AllReduceLoad(std::size_t bytes, int device, int peer)
+      : ranks_(cuda::Communicator::for_devices(std::array{device, peer})), count_(bytes / 2) {
+    for (const int rank_device : {device, peer}) {
+      const cuda::DeviceGuard guard(rank_device);
+      buffers_.push_back(normal_buffer<bf16>(count_, 1));
+      events_.emplace_back();
+      streams_.emplace_back();
+    }
+  }
+  void launch(const cuda::Stream& stream) override {
+    const cuda::Stream& peer = streams_[1];
+    events_[0].record(stream);
+    ORRERY_CUDA(cudaStreamWaitEvent(peer.get(), events_[0].get(), 0));
+    ORRERY_NCCL(cuda::nccl().group_start());
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      ORRERY_NCCL(cuda::nccl().all_reduce(buffers_[rank].get(), buffers_[rank].get(), count_,
+                                          ncclBfloat16, ncclMax, ranks_[rank].get(),
+                                          rank == 0 ? stream.get() : peer.get()));
+    }
+    ORRERY_NCCL(cuda::nccl().group_end());
+    events_[1].record(peer);
+    ORRERY_CUDA(cudaStreamWaitEvent(stream.get(), events_[1].get(), 0));
+  }
+
+ private:
+  std::vector<cuda::Communicator> ranks_;
+  std::size_t count_;
+  std::vector<cuda::DeviceBuffer<bf16>> buffers_;
+  std::vector<cuda::Event> events_;
+  std::vector<cuda::Stream> streams_;
 };
 
 __global__ void hold_kernel(long long cycles) {
@@ -106,11 +142,13 @@ LoadKind gemm(std::int64_t m, std::int64_t n, std::int64_t k, int sms = 0) {
 }
 
 // blocks = 0: small blocks, many waves.
-LoadKind memory(StreamKind kind, std::size_t bytes, int blocks) {
+LoadKind memory(StreamKind kind, std::size_t bytes, int blocks,
+                MemorySplit split = MemorySplit::kShared) {
   const StreamShape shape{.method = blocks > 0 ? StreamMethod::kBulk : StreamMethod::kLoads,
+                          .split = split,
                           .blocks = blocks};
-  return {std::string(to_text(kind)) + " bytes=" + std::to_string(bytes) +
-              " blocks=" + std::to_string(blocks),
+  return {std::string(to_text(kind)) + " bytes=" + std::to_string(bytes) + " blocks=" +
+              std::to_string(blocks) + (split == MemorySplit::kDefault ? " split=default" : ""),
           [=] { return std::make_unique<StreamLoad>(kind, bytes, shape); }};
 }
 
@@ -145,17 +183,17 @@ int reachable_peer(int device) {
 
 std::vector<LoadKind> load_kinds() {
   constexpr std::size_t kLarge = 512 * kMiB;  // ten times the L2 cache
-  std::vector<LoadKind> kinds{gemm(8192, 8192, 8192), gemm(4096, 4096, 4096),
-                              gemm(2048, 8192, 8192), gemm(4096, 4096, 4096, 112),
-                              gemm(8192, 8192, 8192, 64)};
-  for (const int blocks : {8, 16, 32, 66, 132, 0}) {
+  std::vector<LoadKind> kinds{gemm(8192, 8192, 8192),      gemm(4096, 4096, 4096),
+                              gemm(2048, 8192, 8192),      gemm(64, 28672, 8192),
+                              gemm(4096, 4096, 4096, 100), gemm(8192, 8192, 8192, 64)};
+  for (const int blocks : {16, 32, 66, 132, 0}) {
     kinds.push_back(memory(StreamKind::kRead, kLarge, blocks));
   }
-  kinds.push_back(memory(StreamKind::kRead, kLarge / 8, 132));
-  kinds.push_back(memory(StreamKind::kWrite, kLarge, 132));
+  kinds.push_back(memory(StreamKind::kWrite, kLarge, 0));
   for (const int blocks : {16, 132, 0}) kinds.push_back(memory(StreamKind::kCopy, kLarge, blocks));
+  kinds.push_back(memory(StreamKind::kCopy, kLarge, 0, MemorySplit::kDefault));
   kinds.push_back(l2_read(24 * kMiB, 20));
-  for (const int blocks : {8, 16, 32, 64}) kinds.push_back(hold(blocks));
+  for (const int blocks : {16, 32, 64}) kinds.push_back(hold(blocks));
 
   int device = 0;
   ORRERY_CUDA(cudaGetDevice(&device));
@@ -163,7 +201,9 @@ std::vector<LoadKind> load_kinds() {
   if (peer < 0) return kinds;
   constexpr std::size_t kPeer = 128 * kMiB;
   kinds.push_back({"peer_copy bytes=" + std::to_string(kPeer),
-                   [=] { return std::make_unique<PeerCopyLoad>(kPeer, device, peer); }});
+                   [=] { return std::make_unique<PeerCopyLoad>(kPeer, peer); }});
+  kinds.push_back({"peer_all_reduce bytes=" + std::to_string(kPeer),
+                   [=] { return std::make_unique<AllReduceLoad>(kPeer, device, peer); }});
   for (const int blocks : {4, 8, 16, 32}) {
     kinds.push_back(
         {"peer_write bytes=" + std::to_string(kPeer) + " blocks=" + std::to_string(blocks), [=] {

@@ -31,10 +31,13 @@ struct LoadKind {
 //   gemm m n k sms     bf16 product (cuBLASLt) made for `sms` SMs, 0: all
 //   read, write, copy bytes blocks   streams past the L2 cache (kernels/probe_stream); blocks=0: a
 //                      grid of small blocks that fills the GPU several times over, as most
-//                      element-wise kernels are
+//                      element-wise kernels are. Their SMs are split between cache and shared
+//                      memory as the other loads need it, or (split=default) as they are for a
+//                      kernel without shared memory: then an SM must run empty between the two
 //   l2_read bytes      the same 24 MiB read again and again by all SMs
 //   hold blocks        blocks that keep an SM each and use nothing else
 //   peer_copy bytes    the copy engine to the second GPU
+//   peer_all_reduce bytes   NCCL's all-reduce with the second GPU
 //   peer_write bytes blocks   SMs that copy to the second GPU
 std::vector<LoadKind> load_kinds();
 

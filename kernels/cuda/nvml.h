@@ -11,7 +11,8 @@
 
 namespace orrery::cuda {
 
-// The board of one CUDA device. Readings take 10 to 100 us of host time each and change nothing.
+// The board of one CUDA device. Readings take 10 us to some ms of host time each and change
+// nothing.
 class Board {
  public:
   // Throws std::runtime_error when the library is missing or does not know the device.
@@ -41,5 +42,6 @@ inline constexpr std::uint64_t kThrottleIdle = 0x1;
 inline constexpr std::uint64_t kThrottlePowerCap = 0x4;
 inline constexpr std::uint64_t kThrottleHardware = 0x8;
 inline constexpr std::uint64_t kThrottleThermal = 0x20 | 0x40;
+inline constexpr std::uint64_t kThrottlePowerBrake = 0x80;  // asked for by the board
 
 }  // namespace orrery::cuda

@@ -129,6 +129,15 @@ __device__ inline void load_4d(void* shared, const CUtensorMap* map, int x, int 
       : "memory");
 }
 
+__device__ inline void load_5d(void* shared, const CUtensorMap* map, int x, int y, int z, int w,
+                               int v, std::uint64_t* barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
 __device__ inline void store_2d(const CUtensorMap* map, const void* shared, int x, int y) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
@@ -198,6 +207,23 @@ __device__ inline std::uint64_t descriptor_128(const void* shared, std::uint32_t
          kSwizzle128 << 62;
 }
 
+// --- flags between blocks ------------------------------------------------------------------------
+
+// Adds for the whole GPU and gives what was there: what this block did before (after a barrier) is
+// seen by whoever finds the sum.
+__device__ inline std::uint32_t add_acquire_release(std::uint32_t* counter, std::uint32_t value) {
+  std::uint32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(value)
+               : "memory");
+  return before;
+}
+// Brings the cache line of a global address to the L2 cache.
+__device__ inline void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 // --- registers, named barriers, clusters
 // -----------------------------------------------------------
 
@@ -226,6 +252,22 @@ __device__ inline void cluster_sync() {
       "barrier.cluster.arrive.release.aligned;\n"
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
+}
+// The two halves of cluster_sync without its ordering of memory, for work in between.
+__device__ inline void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ inline void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Writes at the offset of `shared` in block `block` of the cluster, which must have started.
+__device__ inline void store_cluster(unsigned long long* shared, unsigned long long value,
+                                     std::uint32_t block) {
+  std::uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(remote)
+               : "r"(shared_address(shared)), "r"(block));
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(remote), "l"(value) : "memory");
 }
 // True in one lane of a converged warp.
 __device__ inline bool elect_one() {

@@ -45,14 +45,15 @@ CUtensorMapSwizzle to_driver(Swizzle swizzle) {
 
 CUtensorMap tensor_map(CUtensorMapDataType type, const void* data,
                        std::span<const std::uint64_t> sizes, std::span<const std::uint64_t> strides,
-                       std::span<const std::uint32_t> box, Swizzle swizzle) {
+                       std::span<const std::uint32_t> box, Swizzle swizzle,
+                       CUtensorMapL2promotion promotion) {
   static const Encode encode = encode_function();
   constexpr std::array<std::uint32_t, 5> kSteps{1, 1, 1, 1, 1};
   CUtensorMap map{};
-  const CUresult code = encode(
-      &map, type, static_cast<cuuint32_t>(sizes.size()), const_cast<void*>(data), sizes.data(),
-      strides.data(), box.data(), kSteps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, to_driver(swizzle),
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult code =
+      encode(&map, type, static_cast<cuuint32_t>(sizes.size()), const_cast<void*>(data),
+             sizes.data(), strides.data(), box.data(), kSteps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+             to_driver(swizzle), promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS) {
     std::string shape;
     for (std::size_t i = 0; i < sizes.size(); ++i) {

@@ -17,10 +17,13 @@ enum class Swizzle : std::uint8_t { kNone, k32, k64, k128 };  // bytes of the sw
 //   strides  bytes per step of dims 1.. (one fewer than sizes), multiples of 16
 //   box      elements per dim of one copy, at most 256 each; the innermost at most the swizzle
 //   width
+//   promotion  bytes that a miss of the L2 cache fetches; what lies beside a row of the box should
+//   be wanted soon too
 // Reads outside of `sizes` give zeros. Throws std::runtime_error when the driver refuses the map.
 CUtensorMap tensor_map(CUtensorMapDataType type, const void* data,
                        std::span<const std::uint64_t> sizes, std::span<const std::uint64_t> strides,
-                       std::span<const std::uint32_t> box, Swizzle swizzle);
+                       std::span<const std::uint32_t> box, Swizzle swizzle,
+                       CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 
 // The map of a row-major matrix [rows, columns] whose rows are `row_bytes` apart.
 CUtensorMap matrix_map(CUtensorMapDataType type, const void* data, std::uint64_t rows,

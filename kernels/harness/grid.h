@@ -14,7 +14,7 @@ namespace orrery {
 struct GridAxis {
   std::string_view dim;
   std::vector<std::int64_t> values;
-  // Points between are multiples of this; 0: of what divides all values, at most 64.
+  // Points between are multiples of this; 0: of what divides all values, at most 128.
   std::int64_t multiple = 0;
 };
 // A family of calls: the product of its axes, less the points that accept() refuses.

@@ -9,13 +9,13 @@
 namespace orrery {
 namespace {
 
-// Launches in one sample: 0.5 ms of them, at least 20 but not more than 2 ms, at least 3. The ends
-// of a replay (about 2 us) are then below 0.1 %, and 200 is below the depth of the launch queue
-// (1,024).
+// Launches in one sample: 0.5 ms of them, at least 20 but not more than 2 ms, at least 1. The ends
+// of a replay (about 2 us) are then below 0.1 % of a sample of 2 ms, and 200 is below the depth of
+// the launch queue (1,024).
 constexpr Seconds kSampleTime{5e-4};
 constexpr Seconds kLongestSample{2e-3};
 constexpr double kEnoughLaunches = 20;
-constexpr int kMinLaunches = 3;
+constexpr int kMinLaunches = 1;
 constexpr int kMaxLaunches = 200;
 // Refused samples after which measure() gives up, unless more were kept.
 constexpr int kMaxDiscarded = 1000;

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <limits>
+#include <map>
 #include <stdexcept>
 
 #include "kernels/harness/operands.h"
@@ -44,6 +45,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Of this thread on the current device. Cases make hundreds of small buffers, and a stream takes
+// longer to make than one of them to fill.
+const cuda::Stream& own_stream() {
+  thread_local std::map<int, cuda::Stream> streams;
+  int device = 0;
+  ORRERY_CUDA(cudaGetDevice(&device));
+  return streams[device];
+}
+
 unsigned blocks_for(std::size_t count) {
   constexpr std::size_t kMost = 4096;
   return static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kMost));
@@ -69,7 +79,7 @@ void fill_uniform(const cuda::Stream& stream, T* data, std::size_t count, std::u
 
 template <typename T>
 cuda::DeviceBuffer<T> normal_buffer(std::size_t count, std::uint64_t seed, float scale) {
-  const cuda::Stream stream;
+  const cuda::Stream& stream = own_stream();
   cuda::DeviceBuffer<T> buffer(count);
   fill_normal(stream, buffer.get(), count, seed, scale);
   stream.synchronize();

@@ -5,7 +5,7 @@ namespace orrery {
 
 void mla_prefill(const cuda::Stream& stream, const PrefillPlan& plan, const MlaPrefill& call) {
   // One query tile: with two of each of 48 KiB of keys and 32 KiB of values a second does not fit.
-  using Mla = prefill::Config<kMlaQkHeadDim, kMlaVHeadDim, 2, 1, false>;
+  using Mla = prefill::Config<kMlaQkHeadDim, kMlaVHeadDim, 2, 1, 2, false>;
   static_assert(Mla::kRows == kMlaPrefillTileRows);
   if (plan.tokens() == 0) return;
   prefill::require(call.heads > 0 && call.scale > 0,

@@ -16,10 +16,16 @@ namespace orrery {
 enum class StreamKind : std::uint8_t { kRead, kWrite, kCopy };
 std::string_view to_text(StreamKind kind);  // "read" "write" "copy"
 
-enum class StreamMethod : std::uint8_t { kLoads, kBulk };  // 16-byte accesses, bulk copy engine
+// 16-byte accesses, or the bulk copy engine (not for writes).
+enum class StreamMethod : std::uint8_t { kLoads, kBulk };
+
+// How an SM splits its 256 KiB between cache and shared memory while kLoads runs. An SM changes the
+// split only when it is empty, so kernels that want another one wait for it.
+enum class MemorySplit : std::uint8_t { kDefault, kShared };
 
 struct StreamShape {
   StreamMethod method = StreamMethod::kBulk;
+  MemorySplit split = MemorySplit::kDefault;
   int blocks = 0;  // 0: as many as fill the GPU
   int rounds = 1;  // times that the launch goes over its bytes
 };
@@ -45,8 +51,9 @@ void stream_memory(const cuda::Stream& stream, StreamKind kind, const StreamOper
                    const StreamShape& shape);
 
 // Rows "stream_read", "stream_write", "stream_copy" over size (64 KiB to 4 GiB) with warm and cold
-// L2; a copy of `bytes` moves twice that. Checks first that the streams move what they should and
-// throws std::runtime_error if not. Needs 8 GiB of device memory; about ten seconds.
+// L2, each by the faster method; a copy of `bytes` moves twice that. Checks first that the streams
+// move what they should and throws std::runtime_error if not. Needs 8 GiB of device memory; about
+// ten seconds.
 std::vector<ProbeRow> probe_stream();
 
 }  // namespace orrery

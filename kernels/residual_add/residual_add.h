@@ -9,8 +9,9 @@
 
 namespace orrery {
 
-// 16-byte aligned, contiguous, not overlapping; sums in fp32, rounded once. Throws
-// std::invalid_argument for pointers that are not aligned, cuda::Error when the launch fails.
+// Contiguous, not overlapping; sums in fp32, rounded once. 16-byte aligned pointers and a hidden
+// that is a multiple of 8 go by vectors; anything else is correct but slow. Throws cuda::Error when
+// the launch fails.
 void residual_add(const cuda::Stream& stream, bf16* residual, const bf16* x, std::int64_t tokens,
                   std::int64_t hidden);
 

@@ -145,8 +145,11 @@ int measure_tables(const Options& options, const Kernels& kernels, const Device&
         [&](const calibrate::Progress& progress) { bar.show(progress); });
   }
   calibrate::write_tables(options.directory, device.name, journal);
-  std::printf("%zu rows, %zu of them new; tables of %s in %s\n", journal.rows().size(),
-              journal.rows().size() - known, device.name.c_str(), options.directory.c_str());
+  const auto refused = std::ranges::count_if(
+      journal.rows(), [](const calibrate::Row& row) { return !row.refusal.empty(); });
+  std::printf("%zu rows, %zu of them new, %td refused (why: journal.txt); tables of %s in %s\n",
+              journal.rows().size(), journal.rows().size() - known, refused, device.name.c_str(),
+              options.directory.c_str());
   return 0;
 }
 

@@ -16,39 +16,32 @@ constexpr int kExitUsage = 2;
 
 struct Command {
   std::string_view name;
-  std::string_view usage;
   int (*run)(std::span<const std::string_view> arguments);
 };
 
 constexpr Command kCommands[] = {
-    {"check",
-     "check [KERNEL…]  compare each kernel with its double-precision reference; \"collectives\": "
-     "communication among GPUs",
-     orrery::tool::check},
-    {"time",
-     "time [KERNEL…] | launch | probes | corun [LOAD] | collectives, links or kv_transfer [--gpus "
-     "N[,N…]] [-o DIR]\n"
-     "                             time the benchmark shapes of kernels, the costs of launching, "
-     "the\n"
-     "                             GPU's streams, events and clocks, pairs of loads side by side,\n"
-     "                             communication among GPUs",
-     orrery::tool::time},
-    {"calibrate",
-     "calibrate -o DIR [--kernels A,B] [--quick | --budget SECONDS] [--check [--shapes N] [--seed "
-     "N]]\n"
-     "                       [--device N] [--revision TEXT] [--fresh]\n"
-     "                           time kernels into tables under DIR; a run that was stopped goes "
-     "on;\n"
-     "                           --check judges the tables by shapes that they do not hold",
-     orrery::tool::calibrate},
+    {"check", orrery::tool::check},
+    {"time", orrery::tool::time},
+    {"calibrate", orrery::tool::calibrate},
 };
 
+constexpr const char* kUsage = R"(usage:
+  orrery-gpu check [KERNEL…]      compare each kernel with its double-precision reference
+  orrery-gpu check collectives    the same for communication among the GPUs here
+  orrery-gpu time [KERNEL…]       time the benchmark shapes of kernels
+  orrery-gpu time launch          the costs of launching
+  orrery-gpu time probes          these, streams, events and clocks
+  orrery-gpu time corun [LOAD]    pairs of loads side by side
+  orrery-gpu time collectives | links | kv_transfer [--gpus N[,N…]] [-o DIR]
+                                  communication among GPUs
+  orrery-gpu calibrate -o DIR [--kernels A,B] [--quick | --budget SECONDS] [--check [--shapes N] [--seed N]]
+                       [--device N] [--revision TEXT] [--fresh]
+                                  time kernels into tables under DIR; a run that was stopped goes on;
+                                  --check judges the tables by shapes that they do not hold
+)";
+
 int usage() {
-  std::fprintf(stderr, "usage:\n");
-  for (const Command& command : kCommands) {
-    std::fprintf(stderr, "  orrery-gpu %.*s\n", static_cast<int>(command.usage.size()),
-                 command.usage.data());
-  }
+  std::fputs(kUsage, stderr);
   return kExitUsage;
 }
 

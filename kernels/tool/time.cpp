@@ -29,6 +29,10 @@ void print_time(const GpuKernel& kernel, const KernelOp& op) {
 
 int time(std::span<const std::string_view> arguments) {
   const std::string_view what = arguments.empty() ? "" : arguments[0];
+  if (is_peer_timing(what)) {
+    require_gpu();
+    return time_peers(what, arguments.subspan(1));
+  }
   if (what == "launch" || what == "probes" || what == "corun") {
     if (arguments.size() > (what == "corun" ? 2 : 1)) {
       throw std::invalid_argument("time " + std::string(what) + ": too many arguments");
@@ -38,10 +42,6 @@ int time(std::span<const std::string_view> arguments) {
     if (what == "probes") print_all_probes();
     if (what == "corun") print_co_runs(arguments.size() > 1 ? arguments[1] : "");
     return 0;
-  }
-  if (is_peer_timing(what)) {
-    require_gpu();
-    return time_peers(what, arguments.subspan(1));
   }
   const auto kernels = select_kernels(arguments);
   require_gpu();

@@ -192,7 +192,11 @@ void Run::begin(TaskRef ref, double now) {
   const Rank& rank = ranks_[static_cast<std::size_t>(ref.rank_index)];
   const double time =
       step_.priced->times[static_cast<std::size_t>(task.op)].time.value() * rank.factor;
-  own(task.is_host ? sharing_.start_host(now, time) : sharing_.start_kernel(rank.rank, now, time),
+  own(task.is_host ? sharing_.start_host(now, time)
+                   : sharing_.start_kernel(rank.rank, now, time,
+                                           step_.demands.empty()
+                                               ? GpuDemand{}
+                                               : step_.demands[static_cast<std::size_t>(task.op)]),
       {.task = ref, .start = now});
 }
 
@@ -243,7 +247,7 @@ void Run::handle(const Event& event) {
 
 void Run::end(std::int32_t activity, double now) {
   const Owner owner = owners_[static_cast<std::size_t>(activity)];
-  sharing_.finish(activity);
+  sharing_.finish(activity, now);
   if (owner.meeting < 0) {
     end_task(owner.task, owner.start, now);
     return;

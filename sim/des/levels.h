@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/cost/cost.h"
+#include "sim/des/gpu_shares.h"
 #include "sim/des/rank_classes.h"
 #include "sim/des/simulate.h"
 #include "sim/machine/machine.h"
@@ -29,6 +30,7 @@ struct Step {
   const Machine* machine = nullptr;
   LaunchMode launch_mode = LaunchMode::kGraph;
   HostCosts host;
+  std::vector<GpuDemand> demands;  // by op; empty: those of GpuDemand{}
 };
 
 // Throws as orrery::simulate does.

@@ -10,10 +10,7 @@ struct SimGridNetwork::Impl {};
 
 SimGridNetwork::SimGridNetwork(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SimGridNetwork::~SimGridNetwork() = default;
-void SimGridNetwork::start_kernel(int, Seconds, int, int, Seconds) {}
 void SimGridNetwork::start_flow(int, int, Bytes, int, Seconds) {}
-int SimGridNetwork::start_hold(int, int, Seconds) { return 0; }
-void SimGridNetwork::end_hold(int) {}
 bool SimGridNetwork::is_idle() const { return true; }
 void SimGridNetwork::run(Client&) {}
 

@@ -40,18 +40,15 @@ constexpr double kPrecision = 1e-12;
 // SimGrid counts whole bytes; links and flows are scaled so that rounding is below 1e-10 of a
 // kilobyte, and a terabyte fits 64 bits.
 constexpr double kUnitsPerByte = 1 << 23;
-// Flops of a hold: at one per second it outlasts any step.
-constexpr double kForever = 1e9;
 
 struct Activity {
   SimGridNetwork::Impl* network = nullptr;
   std::size_t index = 0;  // its place in Impl::activities
   int activity = 0;
-  bool is_live = false;
   sg4::ActivityPtr handle;
 };
 
-// Owns what is in flight. SimGrid goes on using an ended or cancelled activity until it has handled
+// Owns what is in flight. SimGrid goes on using an ended activity until it has handled
 // its action, some time before its clock has moved on twice; only then is the handle dropped.
 class ActivityPool {
  public:
@@ -109,7 +106,7 @@ class Platform {
   int num_fabrics_ = 1;
   std::unique_ptr<sg4::Engine> engine_;
   ActivityPool activities_;        // gone before the engine is
-  std::vector<sg4::Host*> hosts_;  // by (gpu, fabric); fabric 0 also stands for the SMs
+  std::vector<sg4::Host*> hosts_;  // by (gpu, fabric)
 };
 
 // SimGrid takes SIGINT and SIGSEGV over; whoever handled them before keeps them.
@@ -162,7 +159,7 @@ Platform::Platform(const Machine& machine) : machine_(machine), engine_(make_eng
     for (int fabric = 0; fabric < num_fabrics_; ++fabric) {
       sg4::Host* host =
           zone->create_host("gpu" + std::to_string(gpu) + "." + std::to_string(fabric), 1.0);
-      host->set_core_count(std::max(machine.device().num_sms, 1))->seal();
+      host->seal();
       hosts_.push_back(host);
       if (fabric >= fabrics) continue;
       const Port port = kind.port(machine, fabric, gpu);
@@ -173,14 +170,13 @@ Platform::Platform(const Machine& machine) : machine_(machine), engine_(make_eng
   zone->seal();
 }
 
-// A last turn lets SimGrid forget cancelled activities before their handles are dropped.
+// A last turn lets SimGrid forget ended activities before their handles are dropped.
 Platform::~Platform() { engine_->run(); }
 
 bool Platform::fits(const Machine& machine) const {
   if (machine.spec.kind != machine_.spec.kind || machine.num_gpus() != machine_.num_gpus() ||
       machine.spec.gpus_per_node != machine_.spec.gpus_per_node ||
       machine.spec.nodes_per_leaf != machine_.spec.nodes_per_leaf ||
-      machine.device().num_sms != machine_.device().num_sms ||
       machine.links.size() != machine_.links.size()) {
     return false;
   }
@@ -197,7 +193,7 @@ struct SimGridNetwork::Impl {
 
   Platform& platform;
   Client* client = nullptr;
-  int num_live = 0;  // holds included
+  int num_live = 0;
   simgrid::kernel::timer::Timer* timer = nullptr;
   bool is_running = false;
 
@@ -211,22 +207,11 @@ struct SimGridNetwork::Impl {
     Activity& added = platform.activities().add();
     added.network = this;
     added.activity = activity;
-    added.is_live = true;
     ++num_live;
     return added;
   }
 
-  void start_exec(Activity& activity, int gpu, double seconds, int sms) {
-    sg4::ExecPtr exec = sg4::Exec::init();
-    exec->set_flops_amount(seconds)->set_thread_count(sms);
-    exec->set_host(platform.host(gpu, 0));
-    exec->set_data(&activity);
-    activity.handle = exec;
-    exec->vetoable_start();
-  }
-
   void retire(Activity& activity) {
-    activity.is_live = false;
     --num_live;
     platform.activities().retire(activity);
   }
@@ -254,7 +239,6 @@ struct SimGridNetwork::Impl {
   }
 
   void on_completion(Activity& activity) {
-    if (!activity.is_live) return;  // an ended hold
     retire(activity);
     client->on_progress(activity.activity, now());
     arm();
@@ -337,10 +321,6 @@ class EngineThread {
 SimGridNetwork::SimGridNetwork(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SimGridNetwork::~SimGridNetwork() = default;
 
-void SimGridNetwork::start_kernel(int gpu, Seconds time_alone, int sms, int activity, Seconds now) {
-  impl_->start_exec(impl_->add(activity, now), gpu, time_alone.value(), sms);
-}
-
 void SimGridNetwork::start_flow(int from, int to, Bytes bytes, int activity, Seconds now) {
   Activity& added = impl_->add(activity, now);
   const Machine& machine = impl_->platform.machine();
@@ -351,18 +331,6 @@ void SimGridNetwork::start_flow(int from, int to, Bytes bytes, int activity, Sec
   comm->set_data(&added);
   added.handle = comm;
   comm->start();
-}
-
-int SimGridNetwork::start_hold(int gpu, int sms, Seconds now) {
-  Activity& added = impl_->add(0, now);
-  impl_->start_exec(added, gpu, kForever, sms);
-  return static_cast<int>(added.index);
-}
-
-void SimGridNetwork::end_hold(int hold) {
-  Activity& activity = impl_->platform.activities().at(static_cast<std::size_t>(hold));
-  impl_->retire(activity);
-  activity.handle->cancel();
 }
 
 bool SimGridNetwork::is_idle() const { return impl_->num_live == 0; }

@@ -1,10 +1,10 @@
 #pragma once
 
-// Fluid sharing in SimGrid: kernels share the SMs of a GPU, flows share links max-min fairly.
+// Fluid sharing in SimGrid: flows share links max-min fairly.
 //
 // The process has one SimGrid engine, on one thread of its own that starts with the first use and
 // lives as long as the process. Jobs from any thread are handed to it and run one at a time. The
-// platform is built once per machine shape (kind, sizes, SMs, link rates) and kept; another shape
+// platform is built once per machine shape (kind, sizes, link rates) and kept; another shape
 // builds a new engine, which SimGrid 3.32 bears some hundred times per process (1-2 ms each at
 // first, growing), so sweeps over machines belong into several processes. A child of fork() cannot
 // use an engine of its parent: with_simgrid says so.
@@ -29,16 +29,11 @@ class SimGridNetwork {
     // Date of the next own event; infinity for none.
     [[nodiscard]] virtual Seconds next_event() const = 0;
     virtual void handle_events_until(Seconds now) = 0;
-    // One kernel, or one flow, of `activity` has ended.
+    // One flow of `activity` has ended.
     virtual void on_progress(int activity, Seconds now) = 0;
   };
 
-  // `time_alone` is what is left of the kernel if it ran alone; it wants `sms` of the SMs.
-  void start_kernel(int gpu, Seconds time_alone, int sms, int activity, Seconds now);
   void start_flow(int from, int to, Bytes bytes, int activity, Seconds now);
-  // Holds SMs without ever ending by itself; the number returned ends it.
-  int start_hold(int gpu, int sms, Seconds now);
-  void end_hold(int hold);
 
   [[nodiscard]] bool is_idle() const;
   // Advances the network and the client's events together until the network is idle.

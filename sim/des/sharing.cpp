@@ -17,10 +17,13 @@ Sharing::Sharing(const Machine& machine, const SimulateOptions& options, Agenda&
       agenda_(agenda),
       network_(network),
       mode_(mode),
-      num_sms_(std::max(machine.device().num_sms, 1)),
-      comm_sms_(std::min(options.comm_sms, machine.device().num_sms)) {
+      rates_(sharing_rates(machine.device())),
+      comm_sms_(
+          machine.device().num_sms > 0
+              ? std::min(static_cast<double>(options.comm_sms) / machine.device().num_sms, 1.0)
+              : 0) {
   if (mode == SharingMode::kNone) return;
-  sm_users_.resize(static_cast<std::size_t>(machine.num_gpus()));
+  gpu_users_.resize(static_cast<std::size_t>(machine.num_gpus()));
   link_users_.resize(machine.links.size());
 }
 
@@ -51,14 +54,16 @@ std::int32_t Sharing::start_host(double now, double time) {
   return id;
 }
 
-std::int32_t Sharing::start_kernel(int gpu, double now, double time) {
+std::int32_t Sharing::start_kernel(int gpu, double now, double time, const GpuDemand& demand) {
   const std::int32_t id = add(Kind::kKernel);
   end_at(id, now + time);
   if (mode_ == SharingMode::kNone) return id;
-  at(id).sms = num_sms_;
-  at(id).gpus.push_back(gpu);
-  use_sms(id, gpu, now);
-  if (mode_ == SharingMode::kAlways) enter_network(id, now);
+  Activity& added = at(id);
+  added.demand = demand;
+  added.since = now;
+  added.left = time;
+  add_user(id, gpu);
+  share_out(gpu, now);
   return id;
 }
 
@@ -70,18 +75,29 @@ std::int32_t Sharing::start_collective(const FlowSet& flows, Bytes bytes_each,
     return id;
   }
   Activity& added = at(id);
-  added.sms = comm_sms_;
   added.flows = &flows;
+  added.time = time;
   added.flow_time = std::min(time, orrery::des::time_alone(flows, bytes_each).value());
-  added.gpus.assign(gpus.begin(), gpus.end());
-  const double begin = now + (time - added.flow_time);
-  for (const int gpu : gpus) use_sms(id, gpu, now);
+  added.demand = collective_demand(rates_, comm_sms_, bytes_each, Seconds(time));
+  added.num_waiting = static_cast<int>(gpus.size());
+  for (const int gpu : gpus) add_user(id, gpu);
+  for (const int gpu : gpus) share_out(gpu, now);
+  return id;
+}
+
+void Sharing::add_user(std::int32_t id, int gpu) {
+  at(id).gpus.push_back(gpu);
+  gpu_users_[static_cast<std::size_t>(gpu)].push_back({.activity = id});
+}
+
+// It has its SMs on all its GPUs.
+void Sharing::begin_collective(std::int32_t id, double now) {
+  const double begin = now + (at(id).time - at(id).flow_time);
   if (begin > now) {
     agenda_.push(begin, EventKind::kFlows, id, at(id).generation);
   } else {
     start_flows(id, now);
   }
-  return id;
 }
 
 void Sharing::start_flows(std::int32_t id, double now) {
@@ -100,21 +116,39 @@ void Sharing::start_flows(std::int32_t id, double now) {
   if (is_contended) enter_network(id, now);
 }
 
-// More SMs wanted on the GPU than there are: all its users share in SimGrid from now on.
-void Sharing::use_sms(std::int32_t id, int gpu, double now) {
-  auto& users = sm_users_[static_cast<std::size_t>(gpu)];
-  users.push_back({.activity = id});
-  int wanted = 0;
-  for (const SmUser& user : users) wanted += at(user.activity).sms;
-  if (wanted <= num_sms_) return;
-  for (SmUser& user : users) {
-    const Activity& activity = at(user.activity);
+// What each user of this GPU has, after they have changed.
+void Sharing::share_out(int gpu, double now) {
+  auto& users = gpu_users_[static_cast<std::size_t>(gpu)];
+  if (users.empty()) return;
+  if (users.size() == 1 && at(users[0].activity).kind == Kind::kKernel) {  // most of the time
+    set_speed(users[0].activity, 1, now);
+    return;
+  }
+  std::vector<GpuDemand> demands;
+  demands.reserve(users.size());
+  for (const GpuUser& user : users) demands.push_back(at(user.activity).demand);
+  const std::vector<GpuShare> shares = share_gpu(rates_, demands);
+  std::vector<std::int32_t> beginning;
+  for (std::size_t i = 0; i < users.size(); ++i) {
+    Activity& activity = at(users[i].activity);
     if (activity.kind == Kind::kKernel) {
-      enter_network(user.activity, now);
-    } else if (user.hold < 0 && activity.sms > 0) {
-      user.hold = network_->start_hold(gpu, activity.sms, Seconds(now));
+      set_speed(users[i].activity, shares[i].speed, now);
+    } else if (!users[i].has_sms && shares[i].has_all) {
+      users[i].has_sms = true;
+      if (--activity.num_waiting == 0) beginning.push_back(users[i].activity);
     }
   }
+  for (const std::int32_t id : beginning) begin_collective(id, now);
+}
+
+void Sharing::set_speed(std::int32_t id, double speed, double now) {
+  Activity& kernel = at(id);
+  if (kernel.speed == speed) return;
+  kernel.left = std::max(kernel.left - kernel.speed * (now - kernel.since), 0.0);
+  kernel.since = now;
+  kernel.speed = speed;
+  ++kernel.generation;  // its end on the agenda is void
+  if (speed > 0) end_at(id, now + kernel.left / speed);
 }
 
 void Sharing::enter_network(std::int32_t id, double now) {
@@ -123,11 +157,6 @@ void Sharing::enter_network(std::int32_t id, double now) {
   if (activity.is_in_network || left <= kPrecision) return;
   activity.is_in_network = true;
   ++activity.generation;  // its end is no longer on the agenda
-  if (activity.kind == Kind::kKernel) {
-    activity.num_open = 1;
-    network_->start_kernel(activity.gpus.front(), Seconds(left), activity.sms, id, Seconds(now));
-    return;
-  }
   activity.num_open = static_cast<int>(activity.flows->flows.size());
   for (const Flow& flow : activity.flows->flows) {
     network_->start_flow(flow.from, flow.to, flow.rate * Seconds(left), id, Seconds(now));
@@ -140,22 +169,21 @@ bool Sharing::is_current(std::int32_t id, std::int32_t generation) const {
 
 bool Sharing::on_progress(std::int32_t id) { return --at(id).num_open == 0; }
 
-void Sharing::finish(std::int32_t id) {
-  Activity& activity = at(id);
+void Sharing::finish(std::int32_t id, double now) {
+  ++at(id).generation;
   if (mode_ != SharingMode::kNone) {
-    for (const int gpu : activity.gpus) {
-      auto& users = sm_users_[static_cast<std::size_t>(gpu)];
-      const auto user = std::ranges::find(users, id, &SmUser::activity);
-      if (user->hold >= 0) network_->end_hold(user->hold);
-      users.erase(user);
-    }
-    if (activity.has_flows_running) {
-      for (const auto& [link, num_flows] : activity.flows->num_flows_on) {
+    if (at(id).has_flows_running) {
+      for (const auto& [link, num_flows] : at(id).flows->num_flows_on) {
         std::erase(link_users_[static_cast<std::size_t>(link)], id);
       }
     }
+    const std::vector<int> gpus = std::exchange(at(id).gpus, {});
+    for (const int gpu : gpus) {
+      std::erase_if(gpu_users_[static_cast<std::size_t>(gpu)],
+                    [id](const GpuUser& user) { return user.activity == id; });
+    }
+    for (const int gpu : gpus) share_out(gpu, now);
   }
-  ++activity.generation;
   free_.push_back(id);
 }
 

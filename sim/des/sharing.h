@@ -1,13 +1,14 @@
 #pragma once
 
-// What runs on the machine, and for how long it will. An activity alone on its SMs and links ends
-// after its own time, an event on the agenda. Where activities overlap on the SMs of a GPU (more
-// wanted than there are) or on a link, what is left of all of them goes to SimGrid and ends when
-// SimGrid says so. Amounts are set so that an activity alone takes exactly its own time either way.
+// What runs on the machine, and for how long it will. An activity alone on its GPU and links ends
+// after its own time, an event on the agenda. Where kernels and collectives overlap on a GPU, each
+// has what share_gpu() leaves it, and the ends on the agenda follow. Where flows overlap on a link,
+// what is left of them goes to SimGrid and ends when SimGrid says so. Amounts are set so that an
+// activity alone takes exactly its own time either way.
 //
-//   kernel      wants all SMs
-//   collective  holds comm_sms on each rank from start to end; first its fixed part (a delay), then
-//               its flows for the rest
+//   kernel      wants all SMs, and of the memory rate what its bytes take
+//   collective  waits until it has comm_sms on each rank and keeps them to its end; first its fixed
+//               part (a delay), then its flows for the rest
 
 #include <cstdint>
 #include <limits>
@@ -16,6 +17,7 @@
 
 #include "sim/des/agenda.h"
 #include "sim/des/flows.h"
+#include "sim/des/gpu_shares.h"
 #include "sim/des/levels.h"
 #include "sim/des/network_simgrid.h"
 
@@ -28,7 +30,7 @@ class Sharing {
           SimGridNetwork* network, SharingMode mode);
 
   // Each returns the activity; it ends with an event kEnd of that id and its current generation.
-  std::int32_t start_kernel(int gpu, double now, double time);
+  std::int32_t start_kernel(int gpu, double now, double time, const GpuDemand& demand);
   std::int32_t start_host(double now, double time);
   // `flows` must outlive the activity; `gpus` are those of the simulated participants.
   std::int32_t start_collective(const FlowSet& flows, Bytes bytes_each, std::span<const int> gpus,
@@ -38,10 +40,10 @@ class Sharing {
   void start_flows(std::int32_t activity, double now);
   // True when an event kEnd is current.
   [[nodiscard]] bool is_current(std::int32_t activity, std::int32_t generation) const;
-  // One kernel or flow of the activity has ended in SimGrid; true when it was the last one.
+  // One flow of the activity has ended in SimGrid; true when it was the last one.
   bool on_progress(std::int32_t activity);
-  // Frees what the ended activity held.
-  void finish(std::int32_t activity);
+  // Frees what the activity held that ended at `now`.
+  void finish(std::int32_t activity, double now);
 
  private:
   enum class Kind : std::uint8_t { kHost, kKernel, kCollective };
@@ -49,34 +51,44 @@ class Sharing {
     Kind kind = Kind::kHost;
     std::int32_t generation = 0;
     double end = std::numeric_limits<double>::infinity();  // on the agenda
-    int sms = 0;
-    bool is_in_network = false;  // the kernel or the flows
-    int num_open = 0;            // flows still running in SimGrid
-    const FlowSet* flows = nullptr;
-    double flow_time = 0;
-    bool has_flows_running = false;
     std::vector<int> gpus;
+    GpuDemand demand;
+    // Of a kernel: it has run at `speed` since `since`, when it had `left` seconds (alone) to go.
+    double speed = 1;
+    double since = 0;
+    double left = 0;
+    // Of a collective.
+    const FlowSet* flows = nullptr;
+    double time = 0;
+    double flow_time = 0;  // the last part of `time`
+    int num_waiting = 0;   // GPUs on which it has not its SMs yet
+    bool has_flows_running = false;
+    bool is_in_network = false;
+    int num_open = 0;  // flows still running in SimGrid
   };
-  struct SmUser {
+  struct GpuUser {
     std::int32_t activity = 0;
-    int hold = -1;  // of a collective, in SimGrid
+    bool has_sms = false;  // of a collective
   };
 
   std::int32_t add(Kind kind);
   Activity& at(std::int32_t id) { return activities_[static_cast<std::size_t>(id)]; }
   void end_at(std::int32_t id, double time);
-  void use_sms(std::int32_t id, int gpu, double now);
+  void add_user(std::int32_t id, int gpu);
+  void share_out(int gpu, double now);
+  void set_speed(std::int32_t id, double speed, double now);
+  void begin_collective(std::int32_t id, double now);
   void enter_network(std::int32_t id, double now);
 
   const Machine& machine_;
   Agenda& agenda_;
   SimGridNetwork* network_;
   SharingMode mode_;
-  int num_sms_;
-  int comm_sms_;
+  SharingRates rates_;
+  double comm_sms_;  // as a share
   std::vector<Activity> activities_;
   std::vector<std::int32_t> free_;
-  std::vector<std::vector<SmUser>> sm_users_;          // by GPU
+  std::vector<std::vector<GpuUser>> gpu_users_;        // by GPU, in the order in which they came
   std::vector<std::vector<std::int32_t>> link_users_;  // by link: collectives with flows on it
 };
 

@@ -93,11 +93,14 @@ Timeline des::simulate(const Step& step, const SimulateOptions& options) {
 
 Timeline simulate(const PricedPlan& priced, const Machine& machine, const CostModel& cost,
                   const SimulateOptions& options) {
-  return des::simulate({.priced = &priced,
-                        .machine = &machine,
-                        .launch_mode = cost.options().launch_mode,
-                        .host = cost.options().host},
-                       options);
+  des::Step step{.priced = &priced,
+                 .machine = &machine,
+                 .launch_mode = cost.options().launch_mode,
+                 .host = cost.options().host};
+  const bool shares =
+      options.level == StepLevel::kRepresentative || options.level == StepLevel::kAllRanks;
+  if (shares) step.demands = des::kernel_demands(*priced.plan, priced.times, machine.device());
+  return des::simulate(step, options);
 }
 
 Timeline simulate(const Plan& plan, const Machine& machine, const CostModel& cost,

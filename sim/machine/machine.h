@@ -15,6 +15,13 @@
 
 namespace orrery {
 
+// How fast the memory is for kernels that share a GPU (sim/des); 0: not measured.
+struct SharingRates {
+  BytesPerSecond hbm_rate;  // of a stream of reads by all SMs
+  double sms_for_hbm = 0;   // share of the SMs that draws that rate
+  double math_share = 0;    // of the dense peak, what the power limit leaves when all SMs compute
+};
+
 // One GPU as its data sheet has it. Each number's source stands in `sources` under the field's
 // name.
 struct Device {
@@ -25,6 +32,7 @@ struct Device {
   BytesPerSecond hbm_bandwidth;
   std::map<DType, FlopsPerSecond> dense_flops;  // peak without sparsity; absent: not supported
   int num_sms = 0;
+  SharingRates sharing;
   Watts tdp;
   double usd_per_hour = 0;  // rental; 0: unknown
   std::map<std::string, std::string> sources;

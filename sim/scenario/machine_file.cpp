@@ -30,6 +30,29 @@ std::map<DType, FlopsPerSecond> read_dense_flops(const YamlNode& node,
   return flops;
 }
 
+// sms_for_hbm is a number of the device's SMs, bf16_under_power_limit a rate.
+SharingRates read_sharing(const YamlNode& node, const Device& device,
+                          std::map<std::string, std::string>& sources) {
+  const std::string path = "sharing";
+  Reader reader(node, path, {"hbm_rate", "sms_for_hbm", "bf16_under_power_limit"});
+  std::map<std::string, std::string> own;
+  reader.collect_sources(&own);
+  SharingRates rates;
+  rates.hbm_rate = reader.bytes_per_second("hbm_rate");
+  if (device.num_sms == 0) reader.fail("sms_for_hbm", "this needs the device's num_sms");
+  rates.sms_for_hbm =
+      static_cast<double>(reader.integer("sms_for_hbm", 1, device.num_sms)) / device.num_sms;
+  const auto peak = device.dense_flops.find(DType::kBf16);
+  if (peak == device.dense_flops.end()) {
+    reader.fail("bf16_under_power_limit", "this needs the device's dense_flops of bf16");
+  }
+  rates.math_share = reader.flops_per_second("bf16_under_power_limit") / peak->second;
+  for (const auto& [key, source] : own) {
+    sources[std::string(path).append(".").append(key)] = source;
+  }
+  return rates;
+}
+
 std::vector<std::string> sorted_names(const std::filesystem::path& directory, bool directories) {
   std::vector<std::string> names;
   std::error_code error;
@@ -61,7 +84,7 @@ Device read_device(const std::filesystem::path& file) {
   const YamlNode root = read_yaml(file);
   Reader reader(root, "",
                 {"name", "vendor", "architecture", "hbm_capacity", "hbm_bandwidth", "dense_flops",
-                 "num_sms", "tdp", "usd_per_hour"});
+                 "num_sms", "sharing", "tdp", "usd_per_hour"});
   Device device;
   reader.collect_sources(&device.sources);
   device.name = reader.text("name");
@@ -72,6 +95,9 @@ Device read_device(const std::filesystem::path& file) {
   device.dense_flops = read_dense_flops(reader.at("dense_flops"), device.sources);
   if (reader.has("num_sms")) {
     device.num_sms = static_cast<int>(reader.integer("num_sms", 1, 100'000));
+  }
+  if (reader.has("sharing")) {
+    device.sharing = read_sharing(reader.at("sharing"), device, device.sources);
   }
   if (reader.has("tdp")) {
     device.tdp = reader.watts("tdp");

@@ -30,9 +30,8 @@ Timeline run_at(const StepBuilder& step, const Machine& machine, StepLevel level
   return run(step, machine, {.level = level});
 }
 
-TEST(Sharing, TwoKernelsShareTheSmsOfTheirGpu) {
-  // Both want all SMs. Heap: max(10, 20) = 20. Shared: half speed until the first has done its 10
-  // at 20 us; the second then has 10 left alone: 30.
+TEST(Sharing, AKernelThatFillsTheGpuKeepsTheNextOneWaiting) {
+  // Both want all SMs. Heap: max(10, 20) = 20. Shared: the second begins when the first ends.
   StepBuilder step;
   const OpId a = step.kernel({0}, 10, 0);
   const OpId b = step.kernel({0}, 20, 1);
@@ -40,37 +39,69 @@ TEST(Sharing, TwoKernelsShareTheSmsOfTheirGpu) {
   EXPECT_DOUBLE_EQ(makespan_us(step, machine, kHeap), 20);
   for (const StepLevel level : {kRepresentative, kAllRanks}) {
     const Timeline timeline = run_at(step, machine, level);
-    EXPECT_NEAR(end_us(timeline, a), 20, 2e-8);
+    EXPECT_NEAR(end_us(timeline, a), 10, 1e-8);
     EXPECT_NEAR(end_us(timeline, b), 30, 3e-8);
   }
 }
 
-TEST(Sharing, AKernelThatStartsLateSharesOnlyTheRest) {
-  // a (12) alone to 4 us; then both at half speed: a's other 8 take 16, it ends at 20; c has done 8
-  // of 10 by then and ends at 22.
+TEST(Sharing, AWaitingKernelGoesBeforeTheNextOneOfTheRunningStream) {
+  // a, a (10 each) on one stream, b (4) on the other from 3 us on: b follows the first a. Ends at
+  // 10, 24 and 14.
   StepBuilder step;
-  const OpId a = step.kernel({0}, 12, 0);
-  const OpId b = step.host(HostKind::kScheduler, {0}, 4);
-  const OpId c = step.kernel({0}, 10, 1);
+  const OpId first = step.kernel({0}, 10, 0);
+  const OpId second = step.kernel({0}, 10, 0);
+  step.host(HostKind::kScheduler, {0}, 3);
+  const OpId other = step.kernel({0}, 4, 1);
   const Timeline timeline = run_at(step, nvswitch_machine(1), kAllRanks);
-  EXPECT_DOUBLE_EQ(end_us(timeline, b), 4);
-  EXPECT_NEAR(end_us(timeline, a), 20, 2e-8);
-  EXPECT_NEAR(end_us(timeline, c), 22, 2e-8);
+  EXPECT_NEAR(end_us(timeline, first), 10, 1e-8);
+  EXPECT_NEAR(end_us(timeline, other), 14, 1e-8);
+  EXPECT_NEAR(end_us(timeline, second), 24, 1e-8);
 }
 
-TEST(Sharing, ACollectiveTakesItsSmsFromAKernelBesideIt) {
-  // 100 SMs; the kernel wants 100, the collective holds 20: the kernel runs at 100 / 120 for 60 us,
-  // has done 50 of 100 and needs 50 more: 110. The collective is not slowed.
+TEST(Sharing, KernelsOnHalfOfTheSmsShareTheMemory) {
+  // Each has half of the SMs and asks for 0.8 of the memory rate: together 1.6, so both run at 1 /
+  // 1.6 until the first has done its 10 at 16 us; the second has 10 left alone: 26.
   StepBuilder step;
-  const OpId kernel = step.kernel({0, 1}, 100, 0);
+  const OpId a = step.kernel({0}, 10, 0);
+  const OpId b = step.kernel({0}, 20, 1);
+  const PricedPlan priced = des::assemble(step.plan, step.times);
+  const Machine machine = nvswitch_machine(1);
+  const des::GpuDemand half{.sms = 0.5, .math = 0, .hbm = 0.8};
+  const Timeline timeline = des::simulate(
+      {.priced = &priced, .machine = &machine, .demands = {half, half}}, {.level = kAllRanks});
+  EXPECT_NEAR(end_us(timeline, a), 16, 2e-8);
+  EXPECT_NEAR(end_us(timeline, b), 26, 3e-8);
+}
+
+TEST(Sharing, ACollectiveTakesItsSmsFromAKernelThatComesLater) {
+  // 100 SMs, of which the collective holds 20 until 60 us: the kernel that comes at 5 us has 80
+  // until then, has done 44 of its 100 us and needs 56 more: 116. The collective is not slowed.
+  StepBuilder step;
   const OpId comm = step.comm(CollectiveKind::kAllReduce, {0, 1}, 1e3, 60, 1);
+  step.host(HostKind::kScheduler, {0, 1}, 5);
+  const OpId kernel = step.kernel({0, 1}, 100, 0);
   const Machine machine = nvswitch_machine(2, 100);
-  EXPECT_DOUBLE_EQ(makespan_us(step, machine, kHeap), 100);
+  EXPECT_DOUBLE_EQ(makespan_us(step, machine, kHeap), 105);
   for (const StepLevel level : {kRepresentative, kAllRanks}) {
     const Timeline timeline = run_at(step, machine, level);
     EXPECT_NEAR(end_us(timeline, comm), 60, 6e-8);
-    EXPECT_NEAR(end_us(timeline, kernel), 110, 1.1e-7);
+    EXPECT_NEAR(end_us(timeline, kernel), 116, 1.2e-7);
   }
+}
+
+TEST(Sharing, ACollectiveWaitsForItsSmsOnAllItsRanks) {
+  // The kernel on rank 1 fills its GPU until 30 us; the collective begins there and ends at 90,
+  // having kept its 20 SMs of rank 0 all the time: the kernel of 80 us that came there at 5 has 80
+  // of 100 SMs until 90, has done 68, and ends at 102.
+  StepBuilder step;
+  const OpId busy = step.kernel({1}, 30, 0);
+  const OpId comm = step.comm(CollectiveKind::kAllReduce, {0, 1}, 1e3, 60, 1);
+  step.host(HostKind::kScheduler, {0}, 5);
+  const OpId kernel = step.kernel({0}, 80, 0);
+  const Timeline timeline = run_at(step, nvswitch_machine(2, 100), kAllRanks);
+  EXPECT_NEAR(end_us(timeline, busy), 30, 3e-8);
+  EXPECT_NEAR(end_us(timeline, comm), 90, 9e-8);
+  EXPECT_NEAR(end_us(timeline, kernel), 102, 1.1e-7);
 }
 
 TEST(Sharing, WithoutSmsForCollectivesOverlapIsFree) {
@@ -270,11 +301,11 @@ TEST(Sharing, TheEngineLeavesSignalHandlersAlone) {
   ASSERT_EQ(sigaction(SIGINT, &own, &before), 0);
   struct sigaction segv_before{};
   sigaction(SIGSEGV, nullptr, &segv_before);
-  // A machine that no other test uses, so the engine is built here.
+  // A machine that no other test uses, so the engine is built here: 7 GPUs.
   StepBuilder step;
-  step.kernel({0}, 1, 0);
-  step.kernel({0}, 1, 1);
-  EXPECT_NEAR(makespan_us(step, nvswitch_machine(1, 77), kAllRanks), 2, 1e-8);
+  step.comm(CollectiveKind::kSendRecv, {0, 1}, kBytes, 100, 0);
+  step.comm(CollectiveKind::kSendRecv, {0, 2}, kBytes, 100, 1);
+  EXPECT_NEAR(makespan_us(step, nvswitch_machine(7), kAllRanks), 200, 2e-7);
   struct sigaction after{};
   sigaction(SIGINT, &before, &after);
   EXPECT_EQ(after.sa_handler, on_interrupt);

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <stdexcept>
@@ -95,7 +96,7 @@ TEST(AttentionReference, DoesNotSeeLaterKeysNorOtherSequences) {
 
 TEST(AttentionReference, OfAChunkIsThatOfTheWholePrompt) {
   const auto [q, keys, values] = operands(6, 6);
-  const std::vector<double> tail(q.begin() + 4 * 20, q.end());  // tokens 4 and 5
+  const std::vector<double> tail(q.begin() + 80, q.end());  // of 20 each: tokens 4 and 5
   const PrefillSequence whole{.query = 6, .context = 0};
   const PrefillSequence chunk{.query = 2, .context = 4};
   const auto of_whole = query_tokens(std::span(&whole, 1));

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "kernels/calibrate/points.h"
@@ -51,12 +52,12 @@ TEST(CalibrationPoints, HalvingEndsOnBothSidesOfAStep) {
   EXPECT_EQ(high, 129);
 }
 
-TEST(CalibrationPoints, MultiplesFollowTheValuesUpTo64) {
-  EXPECT_EQ(multiple_of({.dim = "n", .values = {1024, 4096}}), 64);
+TEST(CalibrationPoints, MultiplesFollowTheValuesUpTo128) {
+  EXPECT_EQ(multiple_of({.dim = "n", .values = {1024, 4096}}), 128);
   EXPECT_EQ(multiple_of({.dim = "heads", .values = {8, 24}}), 8);
   EXPECT_EQ(multiple_of({.dim = "m", .values = {1, 64}}), 1);
   EXPECT_EQ(multiple_of({.dim = "query", .values = {0, 64}}), 64);
-  EXPECT_EQ(multiple_of({.dim = "n", .values = {1024, 4096}, .multiple = 128}), 128);
+  EXPECT_EQ(multiple_of({.dim = "n", .values = {1024, 4096}, .multiple = 16}), 16);
 }
 
 TEST(CalibrationPoints, ThinningKeepsBothEnds) {
@@ -86,6 +87,22 @@ TEST(CalibrationPoints, TheFirstCoarsePointsSpanTheWholeRange) {
   std::set<std::int64_t> m;
   for (int i = 0; i < 12; ++i) m.insert(dim(points[i].op.dims, "m"));
   EXPECT_EQ(m, (std::set<std::int64_t>{1, 256, 512}));
+}
+
+TEST(CalibrationPoints, ScatteringKeepsEveryPointAndSpreadsAnyBeginning) {
+  for (const int count : {0, 1, 2, 3, 10, 64, 100, 101}) {
+    std::vector<int> points(static_cast<std::size_t>(count));
+    std::iota(points.begin(), points.end(), 0);
+    scatter(std::span(points));
+    // Of the first quarter some lie in each third of the original order.
+    std::set<int> thirds;
+    for (int i = 0; i < (count + 3) / 4; ++i) thirds.insert(3 * points[i] / count);
+    if (count >= 10) {
+      EXPECT_EQ(thirds.size(), 3u) << count;
+    }
+    std::ranges::sort(points);
+    for (int i = 0; i < count; ++i) ASSERT_EQ(points[i], i) << count;
+  }
 }
 
 TEST(CalibrationPoints, PointsThatTheGridRefusesAreLeftOut) {
@@ -120,14 +137,14 @@ TEST(CalibrationPoints, RandomPointsLieInsideTheGridOnTheirMultiplesAndSpread) {
     EXPECT_LE(dim(op.dims, "m"), 512);
     EXPECT_GE(n, 1024);
     EXPECT_LE(n, 4096);
-    EXPECT_EQ(n % 64, 0);
+    EXPECT_EQ(n % 128, 0);
     EXPECT_TRUE(std::ranges::count(grid.axes[0].values, dim(op.dims, "k")) == 1) << "no axis";
     below_middle += n < 2048 ? 1 : 0;
     EXPECT_EQ(op, random_point(gemm(), grid, [](std::string_view name) { return name != "k"; }, i));
   }
   EXPECT_GT(m.size(), 80u);
   // Log-uniform: n is below the geometric mean half the time; 6 deviations of sqrt(400) / 2 = 10.
-  EXPECT_NEAR(below_middle, kDraws / 2, 60);
+  EXPECT_NEAR(below_middle, kDraws / 2.0, 60);
 }
 
 }  // namespace

@@ -224,6 +224,24 @@ TEST_F(ScheduleTest, ATableThatIsWrongByATenthIsJudgedSo) {
   EXPECT_NEAR(summaries[0].bias, 0.1, 0.02);
 }
 
+TEST(Summaries, ShapesBeyondTheTableStandApart) {
+  const KernelOp op{.kernel = "gemm", .dims = {}};
+  const auto off_by = [&](double error, bool is_inside) {
+    return Judged{
+        .op = op, .measured = Seconds(1), .predicted = Seconds(1 + error), .is_inside = is_inside};
+  };
+  const std::vector<Judged> judged = {off_by(0.01, true), off_by(-0.02, true), off_by(0.04, true),
+                                      off_by(0.5, false)};
+  const std::vector<ErrorSummary> summaries = summarise(judged);
+  ASSERT_EQ(summaries.size(), 1u);
+  EXPECT_EQ(summaries[0].points, 3);
+  EXPECT_NEAR(summaries[0].median, 0.02, 1e-12);
+  EXPECT_NEAR(summaries[0].p95, 0.04, 1e-12);
+  EXPECT_NEAR(summaries[0].bias, 0.01, 1e-12);  // (0.01 - 0.02 + 0.04) / 3
+  EXPECT_EQ(summaries[0].outside, 1);
+  EXPECT_NEAR(summaries[0].outside_median, 0.5, 1e-12);
+}
+
 class RefinerTest : public testing::Test {
  protected:
   void add_all(const std::vector<KernelOp>& points) {

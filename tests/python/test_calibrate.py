@@ -1,5 +1,6 @@
 """`orrery calibrate`: what it installs, and every way in which it cannot run. No GPU is needed."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -68,13 +69,41 @@ def test_tables_land_with_the_device_and_options_are_passed_on(workdir, gpu_prog
     assert str(installed) in result.stdout
 
 
-def test_a_scenario_may_name_the_provider_and_is_priced_by_its_cold_graph_rows(gpu_program, topologies):
+def test_tables_of_a_host_without_python_are_installed_without_measuring(workdir, gpu_program, topologies, tmp_path):
+    log = gpu_program()
+    result = workdir.orrery("calibrate", "--from", tmp_path / "tables", "--into", topologies)
+    assert result.returncode == 0, result.stderr
+    assert (topologies / "devices" / "h200-sxm" / "orrery" / "gemm.csv").read_text() == ROWS
+    assert not log.exists()
+
+
+@pytest.fixture
+def root(topologies, monkeypatch):
+    """A project of its own whose h200-sxm has no tables yet."""
+    for name in ("models", "scenarios", "data"):
+        (topologies.parent / name).symlink_to(ROOT / name)
+    for entry in (ROOT / "topologies").glob("*.yaml"):
+        (topologies / entry.name).symlink_to(entry)
+    monkeypatch.setenv("ORRERY_ROOT", str(topologies.parent))
+    return topologies.parent
+
+
+def test_a_scenario_names_the_provider_and_is_priced_by_its_cold_graph_rows(workdir, gpu_program, root):
+    gpu_program()
+    workdir.replace("provider: vllm-0.24.0", "provider: orrery")
+    before = workdir.run("--json")
+    assert before.returncode == 2 and "unknown provider of h200-sxm 'orrery'" in before.stderr
+    assert workdir.orrery("calibrate").returncode == 0
+    assert _core_rows(root) == {"gemm": 1}, "the warm row is not for the simulator"
+    result = workdir.run("--json")
+    assert result.returncode == 0, result.stderr
+    assert "orrery" in json.loads(result.stdout)["provenance"]["kernel_tables"]
+
+
+def _core_rows(root):
     from orrery import _core
 
-    gpu_program()
-    measured = topologies.parent / "tables"
-    installed = calibrate.install(measured, topologies)
-    assert _core.provider_rows(str(installed)) == {"gemm": 1}
+    return _core.provider_rows(str(root / "topologies" / "devices" / "h200-sxm" / "orrery"))
 
 
 def test_the_exit_code_of_the_program_is_passed_on_and_nothing_installed(workdir, gpu_program, topologies):
@@ -110,6 +139,7 @@ def test_a_gpu_without_a_device_file_is_named(tmp_path, gpu_program, topologies)
 
 @pytest.mark.parametrize("arguments, part", [
     (("--into", "nowhere"), "nowhere"),
+    (("--from", "nowhere"), "found no tables in 'nowhere'"),
     (("--budget", "soon"), "--budget"),
     (("--device", "first"), "--device"),
 ])

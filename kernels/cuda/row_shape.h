@@ -1,0 +1,39 @@
+#pragma once
+
+// How rows are laid out over threads in the element-wise kernels.
+
+#include <cstdint>
+
+namespace orrery {
+
+// Kernels that reduce each row and hold it in registers: a row is `threads` threads with
+// `vectors_per_thread` vectors of 8 elements each.
+struct RowShape {
+  int vectors_per_thread = 0;  // 1, 2 or 4; 0: too long for registers, or not whole vectors
+  int threads = 0;             // per row, a multiple of 32; above 32 a block holds one row
+  int rows_per_block = 1;
+};
+
+inline constexpr int kMostRowThreads = 1024;
+
+// Many rows: `preferred` vectors per thread, so that several blocks share a multiprocessor, more
+// where the row is too long for that. Few rows (each has a multiprocessor to itself): threads
+// before vectors. columns >= 1.
+RowShape row_shape(std::int64_t rows, std::int64_t columns, int preferred);
+
+// Kernels without a reduction: `threads_x` threads with `vectors_per_thread` vectors each cover one
+// of `chunks` stretches of a row; a block holds `rows_per_block` such stretches.
+struct MapShape {
+  int vectors_per_thread = 1;
+  int threads_x = 0;
+  int rows_per_block = 1;
+  std::int64_t chunks = 1;  // per row
+  [[nodiscard]] std::int64_t blocks(std::int64_t rows) const {
+    return chunks * ((rows + rows_per_block - 1) / rows_per_block);
+  }
+};
+
+// For rows of `vectors` vectors; `most_vectors` is what a thread takes where there is enough to do.
+MapShape map_shape(std::int64_t rows, std::int64_t vectors, int most_vectors);
+
+}  // namespace orrery

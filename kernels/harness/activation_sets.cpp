@@ -1,0 +1,85 @@
+#include "kernels/harness/activation_sets.h"
+
+#include <stdexcept>
+
+#include "kernels/quantize/reference.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::size_t kBlock = 128;
+
+std::size_t elements(ActivationFormat format, bool of_bf16, std::int64_t rows,
+                     std::int64_t columns) {
+  return (format == ActivationFormat::kBf16) == of_bf16 ? static_cast<std::size_t>(rows * columns)
+                                                        : 0;
+}
+
+std::size_t group_of(ActivationFormat format, std::size_t columns) {
+  return format == ActivationFormat::kFp8Block ? kBlock : columns;
+}
+
+std::size_t num_scales(ActivationFormat format, std::size_t rows, std::size_t columns) {
+  const bool dynamic =
+      format == ActivationFormat::kFp8Rowwise || format == ActivationFormat::kFp8Block;
+  const std::size_t group = group_of(format, columns);
+  return dynamic ? rows * ((columns + group - 1) / group) : 0;
+}
+
+}  // namespace
+
+ActivationFormat activation_format(const KernelOp& op, bool takes_blocks) {
+  if (op.dtype == DType::kBf16) return ActivationFormat::kBf16;
+  if (op.dtype == DType::kFp8Block && takes_blocks) return ActivationFormat::kFp8Block;
+  if (op.dtype == DType::kFp8) {
+    return variant(op.dims, "static_scale") != 0 ? ActivationFormat::kFp8Static
+                                                 : ActivationFormat::kFp8Rowwise;
+  }
+  throw std::invalid_argument(op.kernel + " does not take " + std::string(to_text(op.dtype)) +
+                              ", expected bf16 or fp8" + (takes_blocks ? " or fp8_block" : ""));
+}
+
+ActivationSets::ActivationSets(ActivationFormat format, std::int64_t rows, std::int64_t columns,
+                               int sets)
+    : format_(format),
+      rows_(static_cast<std::size_t>(rows)),
+      columns_(static_cast<std::size_t>(columns)),
+      group_(group_of(format, columns_)),
+      bf16_(elements(format, true, rows, columns), sets),
+      fp8_(elements(format, false, rows, columns), sets),
+      scales_(num_scales(format, rows_, columns_), sets) {}
+
+void ActivationSets::reset(const cuda::Stream& stream) const {
+  bf16_.reset(stream);
+  fp8_.reset(stream);
+  scales_.reset(stream);
+}
+
+std::vector<Difference> ActivationSets::differences(const cuda::Stream& stream,
+                                                    std::span<const double> ref,
+                                                    double scale_bound) const {
+  if (format_ == ActivationFormat::kBf16) {
+    return {difference("y", bf16_.host(stream), ref, kBf16Bound)};
+  }
+  std::vector<double> values = fp8_.host(stream);
+  if (format_ == ActivationFormat::kFp8Static) {
+    for (double& value : values) value *= kStaticScale;
+    return {difference("y", values, ref, kFp8Bound)};
+  }
+  const std::vector<double> scales = scales_.host(stream);
+  const std::size_t groups = scales.size() / rows_;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] *= scales[i / columns_ * groups + i % columns_ / group_];
+  }
+  return {
+      difference("y", values, ref, kFp8Bound),
+      difference("scales", scales, reference::quantize_scales(ref, columns_, group_), scale_bound)};
+}
+
+Tile ActivationSets::tile() const {
+  const std::size_t first = rows_ / 2 * columns_;
+  return format_ == ActivationFormat::kBf16 ? bf16_.tile("a row of y", first, columns_)
+                                            : fp8_.tile("a row of y", first, columns_);
+}
+
+}  // namespace orrery

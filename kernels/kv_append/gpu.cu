@@ -1,0 +1,176 @@
+#include <cmath>
+#include <stdexcept>
+
+#include "kernels/harness/operand_sets.h"
+#include "kernels/kv_append/kv_append.h"
+#include "kernels/kv_append/reference.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::int32_t kBlockSize = kDefaultBlockSize;
+
+// Half of the width is keys and half values; an odd width, or the variant "keys_only", is one
+// tensor as in MLA. Slots are scattered over a cache of twice the tokens; every seventh token is
+// skipped.
+template <typename T>
+class KvAppendCase final : public KernelCase {
+ public:
+  KvAppendCase(const KernelOp& op, const CaseOptions& options)
+      : tokens_(dim(op.dims, "tokens")),
+        keys_only_(dim(op.dims, "width") % 2 != 0 || variant(op.dims, "keys_only") != 0),
+        width_(dim(op.dims, "width") / (keys_only_ ? 1 : 2)),
+        blocks_(2 * tokens_ / kBlockSize + 1),
+        keys_(static_cast<std::size_t>(tokens_ * width_), options.seed, options.sets),
+        values_(static_cast<std::size_t>(keys_only_ ? 0 : tokens_ * width_), options.seed + 1,
+                options.sets),
+        key_cache_(static_cast<std::size_t>(cache_rows() * width_), options.sets),
+        value_cache_(static_cast<std::size_t>(keys_only_ ? 0 : cache_rows() * width_),
+                     options.sets),
+        slots_(device_copy<std::int64_t>(slots())) {}
+
+  void launch(const cuda::Stream& stream, int set) override {
+    const PagedKv<T> cache{.keys = key_cache_[set],
+                           .values = keys_only_ ? nullptr : value_cache_[set],
+                           .block_size = kBlockSize,
+                           .num_blocks = static_cast<std::int32_t>(blocks_),
+                           .key_scale = kKeyScale,
+                           .value_scale = kValueScale};
+    kv_append(stream, keys_[set], keys_only_ ? nullptr : values_[set], slots_.get(), cache, tokens_,
+              width_);
+  }
+  void reset(const cuda::Stream& stream) override {
+    keys_.reset(stream);
+    values_.reset(stream);
+    key_cache_.reset(stream);
+    value_cache_.reset(stream);
+    stream.synchronize();
+  }
+  std::vector<Difference> differences(const cuda::Stream& stream) override {
+    auto all = compare("keys", key_cache_.host(stream), keys_.made(), kKeyScale);
+    if (keys_only_) return all;
+    for (auto& one : compare("values", value_cache_.host(stream), values_.made(), kValueScale)) {
+      all.push_back(std::move(one));
+    }
+    return all;
+  }
+  std::vector<Tile> tiles() override {
+    const auto width = static_cast<std::size_t>(width_);
+    const auto slot = static_cast<std::size_t>(slots()[0]);
+    std::vector<Tile> all{key_cache_.tile("a cached key", slot * width, width),
+                          keys_.tile("a key", 0, width)};
+    if (keys_only_) return all;
+    all.push_back(value_cache_.tile("a cached value", slot * width, width));
+    all.push_back(values_.tile("a value", 0, width));
+    return all;
+  }
+  [[nodiscard]] int num_sets() const override { return keys_.num_sets(); }
+
+ private:
+  static constexpr bool kExact = sizeof(T) == sizeof(bf16);
+  static constexpr float kKeyScale = kExact ? 1.0f : 0.02f;
+  static constexpr float kValueScale = kExact ? 1.0f : 0.05f;
+  static constexpr double kUntouched = 1e30;  // stands for the poison of rows that are not written
+
+  // Written rows against the reference, and that the others are still poisoned.
+  std::vector<Difference> compare(const std::string& what, std::vector<double> cache,
+                                  std::span<const double> rows, double scale) const {
+    const auto width = static_cast<std::size_t>(width_);
+    const std::vector<double> untouched(cache.size(), kUntouched);
+    const auto ref = reference::kv_append(untouched, rows, slots(), width);
+    double overwritten = 0;
+    for (std::size_t i = 0; i < cache.size(); ++i) {
+      if (ref[i] == kUntouched) {
+        overwritten += std::isnan(cache[i]) ? 0 : 1;
+        cache[i] = 0;
+      } else {
+        cache[i] *= scale;
+      }
+    }
+    std::vector<double> written = ref;
+    std::ranges::replace(written, kUntouched, 0.0);
+    return {difference(what, cache, written, kExact ? 0 : kFp8Bound),
+            {.what = what + " overwritten", .error = overwritten, .bound = 0}};
+  }
+  [[nodiscard]] std::int64_t cache_rows() const { return blocks_ * kBlockSize; }
+  [[nodiscard]] std::vector<std::int64_t> slots() const {
+    std::vector<std::int64_t> result(static_cast<std::size_t>(tokens_));
+    constexpr std::int64_t kSkipped = 7;
+    for (std::int64_t token = 0; token < tokens_; ++token) {
+      // Whole blocks in falling order, tokens in order within.
+      const std::int64_t block = blocks_ - 1 - token / kBlockSize;
+      result[static_cast<std::size_t>(token)] =
+          token % kSkipped == kSkipped - 1 ? -1 : block * kBlockSize + token % kBlockSize;
+    }
+    return result;
+  }
+
+  std::int64_t tokens_;
+  bool keys_only_;
+  std::int64_t width_;
+  std::int64_t blocks_;
+  InputSets<bf16> keys_;
+  InputSets<bf16> values_;
+  OutputSets<T> key_cache_;
+  OutputSets<T> value_cache_;
+  cuda::DeviceBuffer<std::int64_t> slots_;
+};
+
+KernelOp op(DType dtype, std::int64_t tokens, std::int64_t width) {
+  return {.kernel = "kv_append", .dtype = dtype, .dims = {{"tokens", tokens}, {"width", width}}};
+}
+KernelOp mla_op(DType dtype, std::int64_t tokens) {
+  constexpr std::int64_t kWidth = 576;  // kv_lora_rank 512 and rope_dim 64
+  KernelOp result = op(dtype, tokens, kWidth);
+  result.dims.push_back({"keys_only", 1});
+  return result;
+}
+
+// One element; odd widths (the scalar path); several rows to a block; just over a KV block.
+std::vector<KernelOp> check_ops() {
+  std::vector<KernelOp> ops;
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    ops.insert(ops.end(), {op(dtype, 1, 1), op(dtype, 1, 2), op(dtype, 13, 2731), op(dtype, 5, 16),
+                           op(dtype, 65, 2048), op(dtype, 1009, 256), op(dtype, 3, 16400),
+                           mla_op(dtype, 131)});
+  }
+  return ops;
+}
+std::vector<KernelOp> bench_ops() {
+  std::vector<KernelOp> ops;
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    for (const std::int64_t tokens : {1, 64, 256, 4096, 16384})
+      ops.push_back(op(dtype, tokens, 2048));
+    ops.push_back(mla_op(dtype, 16384));
+  }
+  return ops;
+}
+
+std::vector<Grid> grids() {
+  std::vector<Grid> all;
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    all.push_back({.dtype = dtype,
+                   .axes = {{.dim = "tokens", .values = {1, 16, 256, 4096, 32768}},
+                            {.dim = "width", .values = {256, 576, 1024, 2048, 4096}}}});
+  }
+  return all;
+}
+
+std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
+  if (op.dtype == DType::kBf16) return std::make_unique<KvAppendCase<bf16>>(op, options);
+  if (op.dtype == DType::kFp8) return std::make_unique<KvAppendCase<fp8>>(op, options);
+  throw std::invalid_argument("kv_append takes bf16 and fp8, not " +
+                              std::string(to_text(op.dtype)));
+}
+
+}  // namespace
+
+GpuKernel kv_append_gpu() {
+  return {.name = "kv_append",
+          .make_case = make_case,
+          .check_ops = check_ops,
+          .bench_ops = bench_ops,
+          .grids = grids};
+}
+
+}  // namespace orrery

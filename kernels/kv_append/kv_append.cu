@@ -1,0 +1,100 @@
+#include "kernels/cuda/map_kernel.cuh"
+#include "kernels/kv_append/kv_append.h"
+
+namespace orrery {
+namespace {
+
+// Rows 0 .. tokens - 1 are keys, the next `tokens` are values.
+struct KeyValueRows {
+  struct Raw {
+    uint4 x;
+  };
+  const bf16* keys;
+  const bf16* values;
+  std::int64_t tokens;
+  std::int64_t columns;
+
+  __device__ const bf16* at(std::int64_t row, std::int64_t column) const {
+    return row < tokens ? keys + row * columns + column
+                        : values + (row - tokens) * columns + column;
+  }
+  __device__ Raw load(std::int64_t row, std::int64_t column) const {
+    return {load_once(at(row, column))};
+  }
+  __device__ uint4 keep(std::int64_t, std::int64_t, const Raw& raw) const { return raw.x; }
+  __device__ float first(std::int64_t row, std::int64_t column) const {
+    return __bfloat162float(*at(row, column));
+  }
+};
+
+// The same rows of the cache, at their slots.
+template <typename T>
+struct SlotRows {
+  static constexpr int kVectors = sizeof(T) == sizeof(bf16) ? 1 : 2;
+  const std::int64_t* slots;
+  T* keys;
+  T* values;
+  float key_multiplier;
+  float value_multiplier;
+  std::int64_t tokens;
+  std::int64_t columns;
+
+  __device__ float begin(std::int64_t, float factor, float, bool) const { return factor; }
+  // Null where nothing is stored.
+  __device__ T* at(std::int64_t row, std::int64_t column) const {
+    const std::int64_t slot = slots[row < tokens ? row : row - tokens];
+    if (slot < 0) return nullptr;
+    return (row < tokens ? keys : values) + slot * columns + column;
+  }
+  __device__ void put(std::int64_t row, std::int64_t column, const uint4& packed) const {
+    T* const to = at(row, column);
+    if (to == nullptr) return;
+    if constexpr (sizeof(T) == sizeof(bf16)) {
+      store(to, packed);
+    } else {
+      const float multiplier = row < tokens ? key_multiplier : value_multiplier;
+      float values_of[kVectorSize];
+      unpack(packed, values_of);
+#pragma unroll
+      for (float& value : values_of) value *= multiplier;
+      store_fp8(to, values_of);
+    }
+  }
+  __device__ void put(std::int64_t row, std::int64_t column, float value) const {
+    T* const to = at(row, column);
+    if (to != nullptr) *to = T(value * (row < tokens ? key_multiplier : value_multiplier));
+  }
+};
+
+template <typename T>
+void append(const cuda::Stream& stream, const bf16* keys, const bf16* values,
+            const std::int64_t* slots, const PagedKv<T>& cache, std::int64_t tokens,
+            std::int64_t width) {
+  const SlotRows<T> sink{
+      .slots = slots,
+      .keys = cache.keys,
+      .values = cache.values,
+      .key_multiplier = reciprocal_scale("kv_append keys", cache.key_scale),
+      .value_multiplier = reciprocal_scale("kv_append values", cache.value_scale),
+      .tokens = tokens,
+      .columns = width};
+  launch_map(stream, KeyValueRows{keys, values, tokens, width}, sink,
+             values == nullptr ? tokens : 2 * tokens,
+             vector_aligned(keys, values, cache.keys, cache.values));
+}
+
+}  // namespace
+
+void kv_append(const cuda::Stream& stream, const bf16* keys, const bf16* values,
+               const std::int64_t* slots, const PagedKv<bf16>& cache, std::int64_t tokens,
+               std::int64_t width) {
+  append(stream, keys, values, slots, cache, tokens, width);
+}
+
+void kv_append(const cuda::Stream& stream, const bf16* keys, const bf16* values,
+               const std::int64_t* slots, const PagedKv<fp8>& cache, std::int64_t tokens,
+               std::int64_t width) {
+  append(stream, keys, values, slots, cache, tokens, width);
+}
+
+}  // namespace orrery

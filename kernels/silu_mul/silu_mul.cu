@@ -1,0 +1,25 @@
+#include "kernels/cuda/map_kernel.cuh"
+#include "kernels/cuda/row_kernel.cuh"
+#include "kernels/silu_mul/silu_mul.h"
+
+namespace orrery {
+
+void silu_mul(const cuda::Stream& stream, const bf16* x, bf16* y, std::int64_t tokens,
+              std::int64_t ffn) {
+  launch_map(stream, GatedRows{x, ffn}, Bf16Rows{y, ffn}, tokens, vector_aligned(x, y));
+}
+
+void silu_mul_fp8(const cuda::Stream& stream, const bf16* x, fp8* y, float* scales,
+                  std::int64_t tokens, std::int64_t ffn) {
+  launch_rows(stream, GatedRows{x, ffn}, NoNorm{}, RowwiseFp8Rows{y, scales, ffn}, tokens,
+              vector_aligned(x, y));
+}
+
+void silu_mul_fp8_static(const cuda::Stream& stream, const bf16* x, fp8* y, float scale,
+                         std::int64_t tokens, std::int64_t ffn) {
+  launch_map(stream, GatedRows{x, ffn},
+             StaticFp8Rows{y, ffn, reciprocal_scale("silu_mul_fp8_static", scale)}, tokens,
+             vector_aligned(x, y));
+}
+
+}  // namespace orrery

@@ -1,0 +1,124 @@
+#include "sim/des/gpu_shares.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <variant>
+
+#include "kernels/kernel_spec.h"
+#include "sim/cost/roofline.h"
+
+namespace orrery::des {
+namespace {
+
+constexpr double kRounding = 1e-12;  // of sums of shares
+
+// Speed of an activity on `granted` of the SMs when it gets all the memory rate it asks for. The
+// larger of its demands is taken to be what bounds it alone.
+double speed_on(const SharingRates& rates, const GpuDemand& demand, double granted) {
+  if (granted + kRounding >= demand.sms) return 1;
+  const double part = granted / demand.sms;
+  const double bound = std::max(demand.math, demand.hbm);
+  if (bound <= 0) return part;
+  double speed = 1;
+  if (demand.math > 0) speed = std::min(speed, part * bound / demand.math);
+  if (demand.hbm > 0) speed = std::min(speed, granted / rates.sms_for_hbm / demand.hbm);
+  return speed;
+}
+
+// Lowers speeds until what is asked of the memory fits into it: in proportion to the SMs granted,
+// since each has about as many bytes under way, but to none more than it asks for.
+void share_memory(std::span<const GpuDemand> demands, std::span<const double> granted,
+                  std::vector<GpuShare>& shares) {
+  const auto asked = [&](std::size_t i) { return demands[i].hbm * shares[i].speed; };
+  std::vector<std::size_t> open;
+  double left = 1;
+  double weights = 0;
+  for (std::size_t i = 0; i < demands.size(); ++i) {
+    if (asked(i) <= 0) continue;
+    if (granted[i] <= 0) {  // a copy engine
+      left = std::max(left - asked(i), 0.0);
+      continue;
+    }
+    open.push_back(i);
+    weights += granted[i];
+  }
+  std::ranges::stable_sort(open, {}, [&](std::size_t i) { return asked(i) / granted[i]; });
+  for (const std::size_t i : open) {
+    const double fair = left * granted[i] / weights;
+    if (asked(i) > fair + kRounding) shares[i].speed = fair / demands[i].hbm;
+    left -= asked(i);
+    weights -= granted[i];
+  }
+}
+
+// The clock that all SMs have in common.
+void share_power(const SharingRates& rates, std::span<const GpuDemand> demands,
+                 std::vector<GpuShare>& shares) {
+  double computed = 0;
+  double allowed = rates.math_share;
+  for (std::size_t i = 0; i < demands.size(); ++i) {
+    computed += demands[i].math * shares[i].speed;
+    if (shares[i].speed > 0) allowed = std::max(allowed, demands[i].math);
+  }
+  if (computed <= allowed + kRounding) return;
+  for (std::size_t i = 0; i < demands.size(); ++i) {
+    if (demands[i].math > demands[i].hbm) shares[i].speed *= allowed / computed;
+  }
+}
+
+}  // namespace
+
+SharingRates sharing_rates(const Device& device) {
+  SharingRates rates = device.sharing;
+  // H200: reads stream at 0.93 of the sheet's rate (topologies/devices/h200-sxm/probes.csv).
+  if (rates.hbm_rate.value() == 0) rates.hbm_rate = device.hbm_bandwidth * 0.93;
+  if (rates.sms_for_hbm == 0) rates.sms_for_hbm = 0.6;
+  if (rates.math_share == 0) rates.math_share = 0.67;
+  return rates;
+}
+
+GpuDemand kernel_demand(const Device& device, const KernelOp& op, Seconds time) {
+  GpuDemand demand;
+  if (time.value() <= 0 || op.dims.empty()) return demand;
+  const Work work = work_of(op);
+  const Bytes bytes = work.bytes_read + work.bytes_written;
+  demand.hbm = std::min(bytes / sharing_rates(device).hbm_rate / time, 1.0);
+  const FlopsPerSecond peak = peak_flops(device, arithmetic_dtype(op.kernel, op.dtype));
+  demand.math = std::min(work.flops / peak / time, 1.0);
+  return demand;
+}
+
+std::vector<GpuDemand> kernel_demands(const Plan& plan, std::span<const Estimate> times,
+                                      const Device& device) {
+  std::vector<GpuDemand> demands(times.size());
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const auto* kernel = std::get_if<KernelOp>(&plan.ops()[i].body);
+    if (kernel != nullptr) demands[i] = kernel_demand(device, *kernel, times[i].time);
+  }
+  return demands;
+}
+
+GpuDemand collective_demand(const SharingRates& rates, double sms, Bytes bytes, Seconds time) {
+  GpuDemand demand{.sms = sms, .math = 0};
+  if (time.value() > 0) demand.hbm = std::min(bytes * 2 / rates.hbm_rate / time, 1.0);
+  return demand;
+}
+
+std::vector<GpuShare> share_gpu(const SharingRates& rates, std::span<const GpuDemand> demands) {
+  std::vector<GpuShare> shares;
+  std::vector<double> granted;
+  shares.reserve(demands.size());
+  granted.reserve(demands.size());
+  double free = 1;
+  for (const GpuDemand& demand : demands) {
+    granted.push_back(std::min(demand.sms, free));
+    free = std::max(free - granted.back(), 0.0);
+    shares.push_back({.speed = speed_on(rates, demand, granted.back()),
+                      .has_all = granted.back() + kRounding >= demand.sms});
+  }
+  share_power(rates, demands, shares);
+  share_memory(demands, granted, shares);
+  return shares;
+}
+
+}  // namespace orrery::des
