@@ -65,6 +65,7 @@ void DeviceTeam::run(const std::function<void(int rank)>& work) const {
   std::exception_ptr error;
   {
     std::vector<std::jthread> threads;
+    threads.reserve(devices_.size());
     for (int rank = 0; rank < size(); ++rank) {
       threads.emplace_back([&, rank] {
         try {
