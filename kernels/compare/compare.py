@@ -9,6 +9,7 @@ import argparse
 import datetime
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from report import Row, load, merge, render, save
@@ -23,8 +24,8 @@ def revision() -> str:
     return described.stdout.strip() or "unknown"
 
 
-def measure(library: Path, families: list[str], revision_name: str) -> list[Row]:
-    """One row per shape and peer of the families, or of all."""
+def measure(library: Path, families: list[str], revision_name: str) -> Iterator[list[Row]]:
+    """The rows of each family in turn, one per shape and peer."""
     import torch
     from families import FAMILIES
     from harness import Library, run
@@ -35,12 +36,10 @@ def measure(library: Path, families: list[str], revision_name: str) -> list[Row]
     torch.manual_seed(1)
     ours = Library(library.resolve())
     date = datetime.date.today().isoformat()
-    rows = []
     for name in families or FAMILIES:
-        for result in run(FAMILIES[name].comparisons(ours)):
-            rows += result.rows(revision=revision_name, date=date)
+        results = run(FAMILIES[name].comparisons(ours))
+        yield [row for result in results for row in result.rows(revision=revision_name, date=date)]
         torch.cuda.empty_cache()
-    return rows
 
 
 def main(arguments: list[str]) -> int:
@@ -58,9 +57,11 @@ def main(arguments: list[str]) -> int:
     rows = load(path)
     for other in options.merge:
         rows = merge(rows, load(other))
-    if not options.render:
-        rows = merge(rows, measure(options.library, options.families, options.revision or revision()))
     save(path, rows)
+    if not options.render:
+        for measured in measure(options.library, options.families, options.revision or revision()):
+            rows = merge(rows, measured)
+            save(path, rows)
     render(rows, path.with_suffix(".md"))
     return 0
 

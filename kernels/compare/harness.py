@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,20 +77,34 @@ class Comparison:
 
 @dataclass
 class Result:
-    """Medians in microseconds of one call, by competitor, and the largest disagreement of outputs."""
+    """Medians in microseconds of one call, by competitor, and the largest disagreement of outputs. Holds no operands."""
 
-    comparison: Comparison
+    kernel: str
+    dtype: str
+    shape: dict[str, int]
+    limit_us: float
     times_us: dict[str, float] = field(default_factory=dict)
     disagreement: float = 0.0
 
     def rows(self, *, revision: str, date: str) -> list[dict]:
         """One row per peer, in the form of docs/kernels/h200.json."""
-        case = self.comparison
-        common = {"kernel": case.kernel, "dtype": case.dtype, "shape": case.shape, "ours_us": round(self.times_us["ours"], 3)}
+        common = {"kernel": self.kernel, "dtype": self.dtype, "shape": self.shape, "ours_us": round(self.times_us["ours"], 3)}
         return [
-            {**common, "peer": peer, "peer_us": round(time, 3), "limit_us": round(case.limit_us(), 3), "gpus": 1, "revision": revision, "date": date}
+            {**common, "peer": peer, "peer_us": round(time, 3), "limit_us": round(self.limit_us, 3), "gpus": 1, "revision": revision, "date": date}
             for peer, time in self.times_us.items() if peer != "ours"
         ]  # fmt: skip
+
+    def line(self) -> str:
+        """The result for people."""
+        times = "  ".join(f"{name} {time:.2f}" for name, time in self.times_us.items())
+        ours = self.times_us["ours"]
+        best = min((time for name, time in self.times_us.items() if name not in ("ours", "stream")), default=float("nan"))
+        stream = f", stream/ours {self.times_us['stream'] / ours:.3f}" if "stream" in self.times_us else ""
+        shape = " ".join(f"{key}={value}" for key, value in self.shape.items())
+        return (
+            f"{self.kernel} {self.dtype} {shape}: {times} us, peer/ours {best / ours:.3f}{stream}, limit {self.limit_us:.2f},"
+            f" differ {self.disagreement:.1e}"
+        )
 
 
 def sets_for(bytes_per_set: float) -> int:
@@ -116,7 +130,7 @@ def compare(comparison: Comparison, rounds: int = 15) -> Result:
 
     Raises RuntimeError where outputs disagree or are not finite.
     """
-    result = Result(comparison)
+    result = Result(comparison.kernel, comparison.dtype, comparison.shape, comparison.limit_us())
     outputs = comparison.outputs()
     ours = outputs.pop("ours").double()
     for name, output in outputs.items():
@@ -124,7 +138,7 @@ def compare(comparison: Comparison, rounds: int = 15) -> Result:
         result.disagreement = max(result.disagreement, distance)
         if not distance <= comparison.tolerance:
             raise RuntimeError(f"{comparison.kernel} {comparison.shape}: ours and {name} differ by {distance:.3g}")
-    limit = comparison.limit_us()
+    limit = result.limit_us
     launches = max(3 if limit > 2000 else 20, min(200, int(500 / max(limit, 1)), comparison.sets))
     calls = {"ours": comparison.ours, **comparison.peers}
     graphs = {name: _capture(call, comparison.sets, launches) for name, call in calls.items()}
@@ -142,20 +156,13 @@ def compare(comparison: Comparison, rounds: int = 15) -> Result:
     return result
 
 
-def run(comparisons: Iterable[Comparison]) -> list[Result]:
-    """Compares one after the other, printing a line each, and releases the operands in between."""
-    results = []
+def run(comparisons: Iterable[Comparison]) -> Iterator[Result]:
+    """Compares one after the other, printing a line each; a comparison that fails is reported and left out."""
     for comparison in comparisons:
-        result = compare(comparison)
-        times = "  ".join(f"{name} {time:.2f}" for name, time in result.times_us.items())
-        best = min((t for name, t in result.times_us.items() if name not in ("ours", "stream")), default=float("nan"))
-        shape = " ".join(f"{key}={value}" for key, value in comparison.shape.items())
-        ours = result.times_us["ours"]
-        stream = f", stream/ours {result.times_us['stream'] / ours:.3f}" if "stream" in result.times_us else ""
-        print(
-            f"{comparison.kernel} {comparison.dtype} {shape}: {times} us, peer/ours {best / ours:.3f}"
-            f"{stream}, limit {comparison.limit_us():.2f}, differ {result.disagreement:.1e}",
-            flush=True,
-        )
-        results.append(result)
-    return results
+        try:
+            result = compare(comparison)
+        except RuntimeError as error:
+            print(f"FAILED {comparison.kernel} {comparison.dtype} {comparison.shape}: {error}", flush=True)
+            continue
+        print(result.line(), flush=True)
+        yield result
