@@ -25,7 +25,7 @@ def revision() -> str:
 
 
 def measure(library: Path, families: list[str], revision_name: str) -> Iterator[list[Row]]:
-    """The rows of each family in turn, one per shape and peer."""
+    """The rows of each shape in turn, one per peer."""
     import torch
     from families import FAMILIES
     from harness import Library, run
@@ -37,8 +37,8 @@ def measure(library: Path, families: list[str], revision_name: str) -> Iterator[
     ours = Library(library.resolve())
     date = datetime.date.today().isoformat()
     for name in families or FAMILIES:
-        results = run(FAMILIES[name].comparisons(ours))
-        yield [row for result in results for row in result.rows(revision=revision_name, date=date)]
+        for result in run(FAMILIES[name].comparisons(ours)):
+            yield result.rows(revision=revision_name, date=date)
         torch.cuda.empty_cache()
 
 
