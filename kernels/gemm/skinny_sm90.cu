@@ -41,8 +41,8 @@ namespace {
 // us (4.28 TB/s); 64 x 8192 x 8192 36.3, overlapped 34.5 us (3.95 TB/s). The same stream of w
 // alone, with no x, products or output, took 32.7 and 30.8 us at 8192 x 8192 (4.36 TB/s): HBM
 // binds, then launch and first bytes (about 3 us without overlap). 43 to 122 registers in bf16, 64
-// to 224 in fp8 (a second set of sums), none spilled; shared memory admits the one or two blocks per
-// multiprocessor that the tile asks for.
+// to 224 in fp8 (a second set of sums), none spilled; shared memory admits the one or two blocks
+// per multiprocessor that the tile asks for.
 
 using skinny::Arguments;
 using skinny::kGroupThreads;
