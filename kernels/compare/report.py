@@ -18,7 +18,8 @@ INTRODUCTION = """\
 Times are medians of one call in microseconds, measured in one run: CUDA graphs, random data, operands that rotate past the L2 cache, our kernel and
 its peers replayed in turn on the same operands after their outputs were found to agree. `limit` is the larger of the bytes at 4.8 TB/s and the
 operations at the data sheet's dense rate (989 TFLOP/s bf16, 1,979 fp8); for collectives the bytes at NVLink's 478 GB/s. `peer/ours` above 1 means
-that ours is faster. Regenerate on a host with the GPU, PyTorch and matplotlib:
+that ours is faster; `overlap 1` marks launches that may fetch weights before the one before them has finished. Rows of
+several GPUs come from `kernels/compare/collectives.py`. Regenerate on a host with the GPU, PyTorch and matplotlib:
 
     cmake --preset gpu && cmake --build --preset gpu && python3 kernels/compare/compare.py
 """

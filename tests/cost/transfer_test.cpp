@@ -112,6 +112,9 @@ TEST(Transfer, TheOrderIsProviderThenDeviceThenArchitecture) {
   cousin.architecture = "older";
   Device stranger = cousin;
   stranger.vendor = "another";
+  EXPECT_EQ(kinship("orrery", asked, "orrery", asked), Kinship::kOwn);
+  EXPECT_EQ(kinship("orrery", asked, "a", asked), Kinship::kOtherProvider);
+  EXPECT_EQ(kinship("a", asked, "orrery", asked), Kinship::kNone);  // no engine runs our kernels
   EXPECT_EQ(kinship("a", asked, "a", asked), Kinship::kOwn);
   EXPECT_EQ(kinship("a", asked, "a", sibling), Kinship::kSibling);
   EXPECT_EQ(kinship("a", asked, "b", asked), Kinship::kOtherProvider);
