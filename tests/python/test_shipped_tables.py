@@ -1,6 +1,7 @@
 """The tables under topologies/: row counts, units, licences, and that they are the importer's output."""
 
 import csv
+import re
 import subprocess
 import sys
 from functools import cache
@@ -71,9 +72,23 @@ def measured_tables() -> list[Path]:
     return [path for path in TOPOLOGIES.glob("devices/*/*/*.csv") if path.stem != "includes"]
 
 
-def test_every_shipped_provider_is_counted_above() -> None:
-    found = {(str(path.parent.relative_to(TOPOLOGIES)), path.stem) for path in measured_tables()}
+def is_own(path: Path) -> bool:
+    """Whether `orrery calibrate` wrote the table."""
+    return path.parent.name == "orrery"
+
+
+def test_every_imported_provider_is_counted_above() -> None:
+    found = {(str(path.parent.relative_to(TOPOLOGIES)), path.stem) for path in measured_tables() if not is_own(path)}
     assert found == {(directory, kernel) for directory, kernel, _ in SHIPPED if directory.startswith("devices/")}
+
+
+@pytest.mark.parametrize("path", [path for path in measured_tables() if is_own(path)], ids=lambda path: f"{path.parts[-3]}/{path.stem}")
+def test_own_tables_have_the_rows_that_their_meta_counts_and_name_their_revision(path: Path) -> None:
+    table = (path.parent / "meta.yaml").read_text().split(f"  {path.stem}:\n")[1]
+    assert table.startswith(f"    rows: {len(rows_of(path))}\n")
+    assert re.match(r'(?s)\n(      .*?\n)*?      revision: "[0-9a-f]{12}"\n', table.split("measured_with:")[1])
+    assert {row["l2"] for row in rows_of(path)} <= {"cold", "warm"}
+    assert all(float(row["time_us"]) > 0 and int(row["samples"]) >= 5 for row in rows_of(path))
 
 
 @pytest.mark.parametrize(("table", "point", "time_us"), KNOWN_ROWS)
@@ -94,8 +109,8 @@ def test_every_point_of_a_provider_stands_once() -> None:
     for path in measured_tables():
         with path.open(newline="") as handle:
             header, *rows = csv.reader(handle)
-        dims = header.index("time_us")
-        assert len({tuple(row[:dims]) for row in rows}) == len(rows), path
+        point = [*range(header.index("time_us")), *(header.index(state) for state in ("l2", "mode") if state in header)]
+        assert len({tuple(row[i] for i in point) for row in rows}) == len(rows), path
 
 
 def test_shipped_tables_name_source_and_licence() -> None:
