@@ -136,14 +136,19 @@ def plot(rows: list[Row], path: Path) -> None:
     pyplot.close(figure)
 
 
-def render(rows: list[Row], markdown: Path) -> None:
-    """Writes the page and one plot per kernel beside it."""
+def page(rows: list[Row], stem: str) -> str:
+    """The page of these rows; plots lie beside it as <stem>_<kernel>.svg."""
     lines = [f"# {TITLE}", "", INTRODUCTION, "## Aims", "", *target_table(rows), ""]
     for kernel, group in by_kernel(rows).items():
-        image = markdown.with_name(f"{markdown.stem}_{kernel}.svg")
-        plot(group, image)
         ratios = [row["peer_us"] / row["ours_us"] for row in group]
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         lines += [f"## {kernel}", "", f"{len(group)} rows; peer/ours {min(ratios):.2f} to {max(ratios):.2f}, geometric mean {mean:.2f}.", "",
-                  f"![share of the limit reached by {kernel}]({image.name})", "", *kernel_table(group), ""]
-    markdown.write_text("\n".join(lines), encoding="utf-8")
+                  f"![share of the limit reached by {kernel}]({stem}_{kernel}.svg)", "", *kernel_table(group), ""]
+    return "\n".join(lines)
+
+
+def render(rows: list[Row], markdown: Path) -> None:
+    """Writes the page and one plot per kernel beside it."""
+    for kernel, group in by_kernel(rows).items():
+        plot(group, markdown.with_name(f"{markdown.stem}_{kernel}.svg"))
+    markdown.write_text(page(rows, markdown.stem), encoding="utf-8")
