@@ -27,6 +27,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="where measurements are collected; started again it goes on (calibration)")  # fmt: skip
     parser.add_argument("--from", type=pathlib.Path, metavar="DIR", dest="measured",
                         help="measure nothing, take what 'orrery-gpu calibrate -o DIR' measured on another host")  # fmt: skip
+    parser.add_argument("--machine", metavar="NAME",
+                        help="also time collectives among all GPUs here, which must be one host of topologies/NAME.yaml")  # fmt: skip
     parser.add_argument("--into", type=pathlib.Path, metavar="DIR", help="where tables go (the project's topologies/)")
 
 
@@ -35,10 +37,14 @@ def run(options: argparse.Namespace, root: pathlib.Path) -> int:
     topologies = options.into or root / "topologies"
     if not (topologies / "devices").is_dir():
         raise ValueError(f"found no directory '{topologies / 'devices'}'; expected one with the known devices")
+    if options.machine and not (topologies / f"{options.machine}.yaml").is_file():
+        known = ", ".join(sorted(path.stem for path in topologies.glob("*.yaml")))
+        raise ValueError(f"--machine: found no topologies/{options.machine}.yaml; there are {known}")
     if options.measured:
         print(f"tables in {install(options.measured, topologies)}")
         return 0
-    command = [str(find_program(root)), "calibrate", "-o", str(options.output), "--device", str(options.device)]
+    program = str(find_program(root))
+    command = [program, "calibrate", "-o", str(options.output), "--device", str(options.device)]
     for name in ("kernels", "budget"):
         value = getattr(options, name)
         command += [f"--{name}", str(value)] if value is not None else []
@@ -48,6 +54,14 @@ def run(options: argparse.Namespace, root: pathlib.Path) -> int:
     if code != 0:
         return code if code > 0 else 1  # killed by a signal
     print(f"tables in {install(options.output, topologies)}")
+    if not options.machine:
+        return 0
+    collectives = options.output / "collectives"
+    code = subprocess.run([program, "time", "collectives", "-o", str(collectives)], stdout=sys.stderr, check=False).returncode
+    if code != 0:
+        return code if code > 0 else 1
+    provenance = (options.output / "meta.yaml").read_text(encoding="utf-8")
+    print(f"collectives in {install_collectives(collectives, provenance, topologies / options.machine)}")
     return 0
 
 
@@ -102,6 +116,26 @@ def install(measured: pathlib.Path, topologies: pathlib.Path) -> pathlib.Path:
     if (measured / "held_out.txt").is_file() and measured.resolve() != target.resolve():
         _replace(target / "held_out.txt", (measured / "held_out.txt").read_text(encoding="utf-8"))
     return target
+
+
+def install_collectives(measured: pathlib.Path, provenance: str, machine: pathlib.Path) -> pathlib.Path:
+    """Copies <collective>.csv to the machine's directory as <collective>.orrery.csv; returns that directory.
+
+    meta.orrery.yaml gets the device, driver and revision from `provenance`, the meta.yaml of the kernels measured
+    before. Raises ValueError when nothing was measured.
+    """
+    tables = sorted(measured.glob("*.csv"))
+    found = re.search(r"^    measured_with:\n((?:      .*\n?)+)", provenance, re.MULTILINE)
+    if not tables or not found:
+        raise ValueError(f"found no collectives in '{measured}'; expected what 'orrery-gpu time collectives' measured there")
+    machine.mkdir(exist_ok=True)
+    for table in tables:
+        _replace(machine / f"{table.stem}.{PROVIDER}.csv", table.read_text(encoding="utf-8"))
+    measured_with = "".join(line[4:] + "\n" for line in found[1].splitlines())
+    _replace(machine / f"meta.{PROVIDER}.yaml",
+             f"machine: {machine.name}\nfiles: <collective>.{PROVIDER}.csv\nmeasured_by: orrery-gpu time collectives\n"
+             f'units: "bytes: the whole buffer as nccl-tests prints it, of send_recv the message; time_us: microseconds"\nmeasured_with:\n{measured_with}')  # fmt: skip
+    return machine
 
 
 def merged(old: str, new: str) -> str:

@@ -25,11 +25,15 @@ tables:
 ROWS = "dtype,m,n,k,time_us,spread,samples,l2,mode,sm_clock_mhz,power_capped,power_w,sustained_us\n" \
        "bf16,16,256,512,7.5,0.004,5,cold,graph,1980,0,,\nbf16,16,256,512,5,0.004,5,warm,graph,1980,0,,\n"
 
+COLLECTIVE = "implementation,version,mode,dtype,num_gpus,bytes,time_us,spread,samples\nnccl,2.28.3,graph,bf16,2,256,5.6,0.001,11\n"
+
 # Stands in for orrery-gpu: writes down its arguments and the tables of a calibration.
 FAKE = """#!/bin/sh
 echo "$@" >> "{log}"
+what=$1
 while [ "$1" != -o ]; do shift; done
-mkdir -p "$2" && cp "{tables}"/* "$2"
+mkdir -p "$2"
+if [ "$what" = time ]; then cp "{tables}/../all_reduce.csv" "$2"; else cp "{tables}"/* "$2"; fi
 exit {code}
 """
 
@@ -42,6 +46,7 @@ def gpu_program(tmp_path, monkeypatch):
         tables.mkdir()
         (tables / "meta.yaml").write_text(META)
         (tables / "gemm.csv").write_text(ROWS)
+        (tmp_path / "all_reduce.csv").write_text(COLLECTIVE)
         program = tmp_path / "orrery-gpu"
         program.write_text(FAKE.format(log=tmp_path / "log", tables=tables, code=code))
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -67,6 +72,27 @@ def test_tables_land_with_the_device_and_options_are_passed_on(workdir, gpu_prog
     assert (installed / "gemm.csv").read_text() == ROWS
     assert (installed / "meta.yaml").read_text() == META
     assert str(installed) in result.stdout
+
+
+def test_collectives_land_with_the_machine_that_is_named(workdir, gpu_program, topologies):
+    log = gpu_program()
+    (topologies / "pair.yaml").write_text("")
+    result = workdir.orrery("calibrate", "--machine", "pair", "--into", topologies)
+    assert result.returncode == 0, result.stderr
+    assert log.read_text().splitlines()[1] == "time collectives -o calibration/collectives"
+    assert (topologies / "pair" / "all_reduce.orrery.csv").read_text() == COLLECTIVE
+    meta = (topologies / "pair" / "meta.orrery.yaml").read_text()
+    assert "machine: pair\n" in meta
+    assert '\nmeasured_with:\n  revision: "abc"\n' in meta
+
+
+def test_a_machine_that_is_not_described_is_refused_before_measuring(workdir, gpu_program, topologies):
+    log = gpu_program()
+    (topologies / "pair.yaml").write_text("")
+    result = workdir.orrery("calibrate", "--machine", "peer", "--into", topologies)
+    assert result.returncode == 2
+    assert "peer.yaml; there are pair" in result.stderr
+    assert not log.exists()
 
 
 def test_tables_of_a_host_without_python_are_installed_without_measuring(workdir, gpu_program, topologies, tmp_path):
