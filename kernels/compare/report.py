@@ -15,11 +15,20 @@ Row = dict[str, Any]
 
 TITLE = "Kernels on an H200 beside PyTorch and NCCL"
 INTRODUCTION = """\
-Times are medians of one call in microseconds, measured in one run: CUDA graphs, random data, operands that rotate past the L2 cache, our kernel and
-its peers replayed in turn on the same operands after their outputs were found to agree. `limit` is the larger of the bytes at 4.8 TB/s and the
-operations at the data sheet's dense rate (989 TFLOP/s bf16, 1,979 fp8); for collectives the bytes at NVLink's 478 GB/s. `peer/ours` above 1 means
-that ours is faster; `overlap 1` marks launches that may fetch weights before the one before them has finished. Rows of
-several GPUs come from `kernels/compare/collectives.py`. Regenerate on a host with the GPU, PyTorch and matplotlib:
+Times are medians of one call in microseconds: CUDA graphs, random data, operands that rotate past the L2 cache, our kernel and the peers of a row
+replayed in turn on the same operands after their outputs were found to agree; a shape whose outputs differ by more than the comparison's bound has no
+row. `limit` is the larger of the bytes at 4.8 TB/s and the operations at the data sheet's dense rate (989 TFLOP/s bf16, 1,979 fp8); for collectives
+the bytes at NVLink's 478 GB/s. `peer/ours` above 1 means that ours is faster.
+
+Ours may start before the launch ahead of it in the graph has finished (programmatic dependent launch) and wait for it where they first read: element-wise
+kernels, norms and sampling, mla_decode, all_reduce, attention_decode below 50 MB of keys and values, and gemm in rows marked `overlap 1` (which also
+fetch weights meanwhile). The `stream` of element-wise kernels does so too; peers do not. That is worth 0.5 to 0.9 us where it was taken out
+(attention_decode; without it batch 1 at 8K is a tie at best).
+
+Rows of several GPUs come from `kernels/compare/collectives.py`: NCCL and ours in turn, PyTorch's symmetric memory right after in processes of its own;
+the sizes up to which `ours` is our kernel and not NCCL were set from these rows.
+
+Regenerate on a host with the GPU, PyTorch and matplotlib:
 
     cmake --preset gpu && cmake --build --preset gpu && python3 kernels/compare/compare.py
 """
