@@ -1,0 +1,92 @@
+#pragma once
+
+// Interpreter 2: a Plan becomes launches on the GPUs of this host, and their Timeline. One thread
+// and one device per rank.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/execute/kv_pool.h"
+#include "kernels/execute/step_input.h"
+#include "sim/plan/plan.h"
+#include "sim/timeline/timeline.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+struct ExecutorSetup {
+  // Any step of the deployment: which weights and KV layers each rank holds follows from it.
+  // `whole` is the same step before it was split over ranks.
+  Plan plan;
+  Plan whole;
+  RankGrid grid;
+  ModelNumbers numbers;
+  std::vector<int> devices;        // by rank, CUDA ordinals
+  std::uint64_t seed = 1;          // of the weights
+  std::int64_t num_kv_blocks = 0;  // per rank
+  std::int32_t block_size = 64;
+  DType kv_dtype = DType::kBf16;
+  std::int64_t max_tokens = 0;     // most rows of a step, on one data-parallel rank
+  std::int64_t max_sequences = 0;  // most sequences of a step, on one data-parallel rank
+  std::int64_t max_model_len = 0;
+  bool only_nccl = false;  // collectives through NCCL alone
+};
+
+// Device memory of one rank by what holds it, as cudaMemGetInfo saw it go.
+struct RankMemory {
+  int rank = 0;
+  Bytes context;  // CUDA context and modules, before anything is allocated
+  Bytes weights;
+  Bytes kv_cache;
+  Bytes activations;  // the arena
+  Bytes workspace;
+  Bytes graphs;
+  Bytes communication;
+  Bytes other;  // tables of the step
+  Bytes total;  // in use on the device now, ours and what is not accounted for above
+};
+
+enum class ExecuteMode : std::uint8_t { kEager, kGraph };
+
+struct StepOutput {
+  std::vector<std::int32_t> next_tokens;  // of the sampled rows
+  Seconds duration;  // from the first launch to results on the host, by the host's clock
+  Seconds device;    // first rank's start to last rank's end, by events
+};
+
+class PreparedStep;  // a plan bound to memory on every rank, perhaps captured
+
+class Executor {
+ public:
+  // Allocates and fills weights, caches and tables; opens communicators. Throws
+  // std::invalid_argument when the plan asks for what cannot be executed (an unknown kernel, more
+  // ranks than GPUs), std::runtime_error naming rank and op when a GPU fails or memory runs out.
+  explicit Executor(ExecutorSetup setup);
+  ~Executor();
+
+  // Binds `plan`; with kGraph captures it, so that it may be run with any input of the same numbers
+  // of rows and sequences (contexts may differ). `input` is the first to run.
+  std::unique_ptr<PreparedStep> prepare(const Plan& plan, const StepInput& input, ExecuteMode mode);
+  // Runs it and waits. Not thread safe.
+  StepOutput run(PreparedStep& step, const StepInput& input);
+  // Logits of the sampled rows of the step run last, [rows, vocab], from the last stage's first
+  // rank.
+  std::vector<float> logits(const PreparedStep& step) const;
+  // Runs it once more and says when each op ran; needs CUPTI.
+  Timeline trace(PreparedStep& step, const StepInput& input);
+
+  [[nodiscard]] std::vector<RankMemory> memory() const;
+  [[nodiscard]] const KvPool& kv(int rank) const;
+  [[nodiscard]] int num_ranks() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace orrery

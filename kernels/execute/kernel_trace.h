@@ -1,0 +1,40 @@
+#pragma once
+
+// When each kernel and copy on the GPUs of this process ran, as CUPTI records it, graph nodes too.
+// CUPTI is loaded when it is first needed; without it steps are timed as a whole only.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/units/units.h"
+
+namespace orrery {
+
+struct KernelRecord {
+  int device = 0;            // CUDA ordinal in this process
+  std::uint32_t stream = 0;  // CUPTI's id (cuptiGetStreamIdEx); of graph nodes that of the launch
+  std::uint64_t graph_node = 0;  // 0: not of a graph
+  bool is_copy = false;          // memcpy or memset
+  std::string name;
+  Seconds start;  // one clock for all devices of the process
+  Seconds end;
+};
+
+class KernelTrace {
+ public:
+  // Starts recording. Throws std::runtime_error when CUPTI is missing or refuses: the text says
+  // why.
+  KernelTrace();
+  ~KernelTrace();
+  KernelTrace(const KernelTrace&) = delete;
+  KernelTrace& operator=(const KernelTrace&) = delete;
+  // Everything recorded since the last call, once all work is done (the caller synchronises), by
+  // start.
+  std::vector<KernelRecord> take();
+};
+
+// Empty when CUPTI can be used here, else why not.
+std::string kernel_trace_problem();
+
+}  // namespace orrery

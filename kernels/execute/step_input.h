@@ -1,0 +1,45 @@
+#pragma once
+
+// What one step computes, sequence by sequence: what a Plan's batch leaves open. No CUDA.
+
+#include <cstdint>
+#include <vector>
+
+namespace orrery {
+
+// New tokens of one sequence and where its cache lies.
+struct SequenceTokens {
+  std::vector<std::int32_t> tokens;  // at least one
+  std::int64_t context = 0;          // tokens cached before them
+  std::vector<std::int32_t> blocks;  // of the paged cache, covering context + tokens
+  bool produces_token = true;        // false: a chunk that does not end its prompt
+};
+
+// Rows of the step in order: the tokens of each prefill chunk, then one token for each decode.
+// Where a plan has more rows (captured graphs are padded), the rest hold no sequence: no context,
+// nothing stored, results ignored. Sampled rows: chunks that produce a token, then decodes.
+struct StepInput {
+  std::vector<SequenceTokens> prefill;
+  std::vector<SequenceTokens> decodes;  // one token each
+};
+
+// Numbers of a model that its plan does not hold: they change results, not times.
+struct ModelNumbers {
+  double norm_epsilon = 1e-5;
+  double rope_theta = 500000;
+  std::int64_t head_dim = 128;        // of attention heads
+  std::int64_t max_positions = 8192;  // rows of the rope tables
+};
+
+// How the ranks of a plan are numbered, slowest first: pp, dp, tp (sim/parallel/parallel.h).
+struct RankGrid {
+  int tp = 1;
+  int dp = 1;
+  int pp = 1;
+  [[nodiscard]] int size() const { return tp * dp * pp; }
+  [[nodiscard]] int tp_rank(int rank) const { return rank % tp; }
+  [[nodiscard]] int dp_rank(int rank) const { return rank / tp % dp; }
+  [[nodiscard]] int stage(int rank) const { return rank / (tp * dp); }
+};
+
+}  // namespace orrery

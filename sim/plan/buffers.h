@@ -1,0 +1,26 @@
+#pragma once
+
+// Where the activations, inputs and outputs of one rank lie in one arena, memory of tensors that
+// are no longer used taken again: `execute` allocates it, predictions of memory count it.
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+struct BufferPlan {
+  // By tensor id: byte offset in the arena, -1 for weights, KV cache and tensors of other ranks.
+  std::vector<std::int64_t> offsets;
+  // By tensor id: offset of the row scales of an fp8 activation (one float per row), else -1.
+  std::vector<std::int64_t> scales;
+  std::int64_t arena_bytes = 0;
+};
+
+// Lifetimes as memory_of has them (sim/plan/plan.h). Offsets are multiples of 256, except that
+// tensors which a gemm or quantize op reads in place of one input follow each other without gap, in
+// the order of the reads. First-fit by falling size; the same plan gives the same buffers.
+BufferPlan plan_buffers(const Plan& plan, int rank);
+
+}  // namespace orrery
