@@ -10,8 +10,6 @@
 namespace orrery {
 
 std::string summary_json(const RunResult& result);
-std::string requests_csv(const ServiceResult& service);
-std::string steps_csv(const ServiceResult& service);
 
 // Replaces the file. Throws std::runtime_error with the path when it cannot be written.
 void write_file(const std::filesystem::path& path, const std::string& text);
