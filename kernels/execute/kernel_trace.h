@@ -17,7 +17,7 @@ struct KernelRecord {
   std::uint64_t graph_node = 0;  // 0: not of a graph
   bool is_copy = false;          // memcpy or memset
   std::string name;
-  Seconds start;  // one clock for all devices of the process
+  Seconds start;  // one clock for all devices of the process, from when CUPTI was loaded
   Seconds end;
 };
 

@@ -3,18 +3,32 @@
 #include <cstdio>
 #include <vector>
 
+#include "kernels/tool/checks.h"
 #include "kernels/tool/commands.h"
-#include "kernels/tool/peers.h"
 #include "kernels/tool/selection.h"
 
 namespace orrery::tool {
+namespace {
+
+struct Group {
+  std::string_view name;
+  CheckCount (*run)();
+};
+constexpr Group kGroups[] = {
+    {"collectives", check_peers},
+    {"trace", check_trace_records},
+};
+
+}  // namespace
 
 int check(std::span<const std::string_view> arguments) {
-  constexpr std::string_view kPeers = "collectives";
   std::vector<std::string_view> names(arguments.begin(), arguments.end());
-  const bool with_peers = names.empty() || std::erase(names, kPeers) > 0;
-  const bool only_peers = names.empty() && !arguments.empty();
-  const auto kernels = only_peers ? std::vector<const GpuKernel*>() : select_kernels(names);
+  std::vector<const Group*> groups;
+  for (const Group& group : kGroups) {
+    if (arguments.empty() || std::erase(names, group.name) > 0) groups.push_back(&group);
+  }
+  const bool only_groups = names.empty() && !arguments.empty();
+  const auto kernels = only_groups ? std::vector<const GpuKernel*>() : select_kernels(names);
   require_gpu();
   int passed = 0;
   int failed = 0;
@@ -34,10 +48,10 @@ int check(std::span<const std::string_view> arguments) {
       std::fflush(stdout);
     }
   }
-  if (with_peers) {
-    const CheckCount peers = check_peers();
-    passed += peers.passed;
-    failed += peers.failed;
+  for (const Group* group : groups) {
+    const CheckCount count = group->run();
+    passed += count.passed;
+    failed += count.failed;
   }
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;

@@ -8,7 +8,7 @@
 #include "kernels/collectives/check.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/kv_transfer/check.h"
-#include "kernels/tool/peers.h"
+#include "kernels/tool/checks.h"
 
 namespace orrery::tool {
 namespace {

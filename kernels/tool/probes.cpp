@@ -14,6 +14,7 @@
 #include "kernels/probe_launch/probe_launch.h"
 #include "kernels/probe_stream/probe_stream.h"
 #include "kernels/probe_sync/probe_sync.h"
+#include "kernels/probe_trace/probe_trace.h"
 
 namespace orrery::tool {
 namespace {
@@ -51,6 +52,11 @@ void print_rows(const std::string& where, std::span<const ProbeRow> rows) {
 void print_launch_probes() {
   print_header();
   print_rows(provenance(), probe_launch());
+}
+
+void print_trace_probes() {
+  print_header();
+  print_rows(provenance(), probe_trace());
 }
 
 void print_all_probes() {

@@ -7,6 +7,7 @@
 namespace orrery::tool {
 
 void print_launch_probes();                 // probe_launch
+void print_trace_probes();                  // probe_trace: what tracing costs
 void print_all_probes();                    // and streams, synchronisation, clocks
 void print_co_runs(std::string_view load);  // pairs with a load of that name; empty: all
 

@@ -1,0 +1,18 @@
+#pragma once
+
+// Checks of more than single kernels, each by its name after `orrery-gpu check`.
+
+namespace orrery::tool {
+
+struct CheckCount {
+  int passed = 0;
+  int failed = 0;
+};
+
+// Collectives and transfers between 2 GPUs and among all (at most 8), printing a line per call;
+// with fewer than two GPUs prints that they were skipped.
+CheckCount check_peers();
+// Records of kernels and copies (kernels/probe_trace); without CUPTI prints that it was skipped.
+CheckCount check_trace_records();
+
+}  // namespace orrery::tool
