@@ -11,7 +11,8 @@
 namespace orrery {
 
 struct BufferPlan {
-  // By tensor id: byte offset in the arena, -1 for weights, KV cache and tensors of other ranks.
+  // By tensor id: byte offset in the arena; -1 for weights, KV cache, tensors of other ranks and
+  // those that no op on this rank uses.
   std::vector<std::int64_t> offsets;
   // By tensor id: offset of the row scales of an fp8 activation (one float per row), else -1.
   std::vector<std::int64_t> scales;
@@ -21,6 +22,9 @@ struct BufferPlan {
 // Lifetimes as memory_of has them (sim/plan/plan.h). Offsets are multiples of 256, except that
 // tensors which a gemm or quantize op reads in place of one input follow each other without gap, in
 // the order of the reads. First-fit by falling size; the same plan gives the same buffers.
+// Lifetimes follow the order of the ops, so an op of another stream waits for what used its memory
+// before it. Throws std::invalid_argument for a negative rank, or when ops read the same parts in
+// two orders.
 BufferPlan plan_buffers(const Plan& plan, int rank);
 
 }  // namespace orrery

@@ -10,8 +10,6 @@
 namespace orrery {
 
 std::string summary_json(const RunResult& result);
-std::string requests_csv(const ServiceResult& service);
-std::string steps_csv(const ServiceResult& service);
 
 // Writes scenario.yaml, summary.json, requests.csv, steps.csv and step.trace.json into `directory`,
 // which must exist. Throws std::runtime_error with the path when a file cannot be written.

@@ -73,6 +73,7 @@ struct EngineConfig {
   // Tokens are sent to the client this many at a time, the first ones too (TensorRT-LLM's
   // stream_interval): a client's first token comes with the interval's last, or the output's.
   std::int64_t stream_interval = 1;
+  bool operator==(const EngineConfig&) const = default;
 };
 
 // What lies between clients and the engine of one replica: one serial server through which each

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "sim/des/simulate.h"
 #include "sim/model/model.h"
+#include "sim/timeline/timeline.h"
 #include "sim/units/units.h"
 
 namespace orrery {
