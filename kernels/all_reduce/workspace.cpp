@@ -19,7 +19,9 @@ AllReduceWorkspace::AllReduceWorkspace(const cuda::DeviceTeam& team,
   for (const int device : devices_) {
     const cuda::DeviceGuard guard(device);
     ranks_.push_back({.slots = cuda::DeviceBuffer<std::byte>(2 * half),
-                      .state = cuda::DeviceBuffer<std::uint32_t>(kStateWords)});
+                      .state = cuda::DeviceBuffer<std::uint32_t>(kStateWords),
+                      .side = cuda::Stream(),
+                      .word = cuda::PinnedBuffer<std::uint32_t>(1)});
     load_all_reduce(num_ranks);
   }
   for (int rank = 0; rank < num_ranks; ++rank) {
@@ -38,11 +40,32 @@ AllReduceWorkspace::AllReduceWorkspace(const cuda::DeviceTeam& team,
   reset();
 }
 
-bool AllReduceWorkspace::timed_out(int rank) const {
+std::uint32_t AllReduceWorkspace::read(int rank, const std::uint32_t* word) const {
   const cuda::DeviceGuard guard(devices_[rank]);
-  std::uint32_t value = 0;
-  ORRERY_CUDA(cudaMemcpy(&value, peers_[rank].timed_out, sizeof(value), cudaMemcpyDeviceToHost));
-  return value != 0;
+  const Rank& memory = ranks_[rank];
+  ORRERY_CUDA(cudaMemcpyAsync(memory.word.get(), word, sizeof(*word), cudaMemcpyDeviceToHost,
+                              memory.side.get()));
+  memory.side.synchronize();
+  return *memory.word.get();
+}
+
+std::uint32_t AllReduceWorkspace::timed_out_call(int rank) const {
+  return read(rank, peers_[rank].timed_out);
+}
+
+std::uint32_t AllReduceWorkspace::calls_begun(int rank) const {
+  return read(rank, peers_[rank].calls);
+}
+
+void AllReduceWorkspace::abort() {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const cuda::DeviceGuard guard(devices_[rank]);
+    const Rank& memory = ranks_[rank];
+    *memory.word.get() = kAllReduceAborted;
+    ORRERY_CUDA(cudaMemcpyAsync(peers_[rank].timed_out, memory.word.get(), sizeof(std::uint32_t),
+                                cudaMemcpyHostToDevice, memory.side.get()));
+    memory.side.synchronize();
+  }
 }
 
 void AllReduceWorkspace::reset() {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/attention_decode/attention_decode.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/execute/bind_operands.h"
 
 namespace orrery {
@@ -15,7 +16,7 @@ Launch attend(const BindContext& context, const bf16* q, bf16* out,
               const AttentionDecodeShape& shape) {
   const KvPool& pool = *context.kv;
   const AttentionDecodeSplit split =
-      attention_decode_split(shape, sizeof(T), context.resources.num_multiprocessors());
+      attention_decode_split(shape, sizeof(T), cuda::device_properties().multiProcessorCount);
   // Counters lie ahead of partial results, and how many there are follows from the blocks: splits
   // of other blocks would find results where they expect zeros.
   std::byte* const workspace =

@@ -1,20 +1,17 @@
 #include "kernels/execute/bind_resources.h"
 
-#include "kernels/cuda/launch.h"
-
 namespace orrery {
 
-BindResources::BindResources(bool overlap_weights)
-    : overlap_weights_(overlap_weights),
-      num_multiprocessors_(cuda::device_properties().multiProcessorCount) {}
+BindResources::BindResources(bool overlap_weights) : overlap_weights_(overlap_weights) {}
 
 std::byte* BindResources::scratch(const std::string& purpose, std::size_t bytes) {
   auto& buffers = scratch_[purpose];
   if (buffers.empty() || buffers.back().size() < bytes) {
     auto& added = buffers.emplace_back(bytes);
     if (bytes > 0) {
-      ORRERY_CUDA(cudaMemsetAsync(added.get(), 0, bytes, stream_.get()));
-      stream_.synchronize();
+      const cuda::Stream stream;
+      ORRERY_CUDA(cudaMemsetAsync(added.get(), 0, bytes, stream.get()));
+      stream.synchronize();
     }
   }
   return buffers.back().get();

@@ -22,9 +22,9 @@ namespace orrery {
 
 class BindResources {
  public:
-  // On the current device. `overlap_weights`: gemms that stream their weights start while the
-  // kernel before them ends and fetch weights meanwhile (GemmOptions::overlap), which is right for
-  // a model, whose weights nothing writes.
+  // Serves the device that is current in later calls, always the same. `overlap_weights`: gemms
+  // that stream their weights start while the kernel before them ends and fetch weights meanwhile
+  // (GemmOptions::overlap), which is right for a model, whose weights nothing writes.
   explicit BindResources(bool overlap_weights = false);
   // At least `bytes` of memory for one purpose, 256-byte aligned, zeroed when it is allocated and
   // not again; callers of a purpose get the same memory and are ordered by the stream. A larger
@@ -39,14 +39,11 @@ class BindResources {
   std::shared_ptr<const PrefillPlan> prefill_plan(std::int32_t tile_rows, std::int32_t window);
   // A new step: tiles of the old one live on in its launches only.
   void begin_step(std::span<const PrefillSequence> prefill);
-  [[nodiscard]] int num_multiprocessors() const { return num_multiprocessors_; }
   // Device memory held, in bytes: the "workspace" of memory reports. Tiles do not count.
   [[nodiscard]] std::size_t bytes() const;
 
  private:
   bool overlap_weights_;
-  int num_multiprocessors_;
-  cuda::Stream stream_;  // zeroes new memory
   std::map<std::string, std::vector<cuda::DeviceBuffer<std::byte>>> scratch_;
   std::map<GemmShape, GemmPlan> gemms_;
   std::vector<PrefillSequence> prefill_;

@@ -32,6 +32,7 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu time [KERNEL…]       time the benchmark shapes of kernels
   orrery-gpu time launch          the costs of launching
   orrery-gpu time trace           what recording each kernel costs (needs CUPTI)
+  orrery-gpu time memory          device memory that contexts, libraries, graphs and communicators take
   orrery-gpu time probes          these, streams, events and clocks
   orrery-gpu time corun [LOAD]    pairs of loads side by side
   orrery-gpu time collectives | links | kv_transfer [--gpus N[,N…]] [-o DIR]

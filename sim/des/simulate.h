@@ -45,13 +45,6 @@ struct SimulateOptions {
   int comm_sms = 20;
 };
 
-// Summed time by how it was obtained.
-struct BasisSeconds {
-  Seconds measured;
-  Seconds interpolated;
-  Seconds roofline;
-};
-
 // A plan with the time of each op: what every level starts from. `times[i]` belongs to ops()[i].
 // Refers to the plan, which must outlive it unchanged.
 struct PricedPlan {

@@ -122,6 +122,7 @@ struct LoweringOptions {
   MlaForm mla_form = MlaForm::kAuto;
   bool fuse_residual_norm = true;  // residual add inside rms_norm
   bool fuse_norm_quant = true;     // fp8 quantisation inside rms_norm and silu_mul
+  bool operator==(const LoweringOptions&) const = default;
 };
 
 // The plan of one rank with the whole model. Equal consecutive layers are a Repeat.

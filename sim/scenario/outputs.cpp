@@ -1,44 +1,17 @@
 #include "sim/scenario/outputs.h"
 
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <stdexcept>
 #include <string_view>
 
 #include "sim/scenario/provenance.h"
+#include "sim/serve/records_csv.h"
 #include "sim/units/text.h"
 
 namespace orrery {
 
 namespace {
-
-// Rows of numbers straight into one buffer; shortest text that reads back the same.
-class CsvWriter {
- public:
-  explicit CsvWriter(std::string_view header, std::size_t num_rows) {
-    text_.reserve(header.size() + 1 + num_rows * 160);
-    text_ += header;
-    text_ += '\n';
-  }
-
-  void add(std::int64_t value) { append(value); }
-  void add(Seconds value) { append(value.value()); }
-  void add_empty() { text_ += ','; }
-  void end_row() { text_.back() = '\n'; }
-  std::string take() { return std::move(text_); }
-
- private:
-  template <typename Number>
-  void append(Number value) {
-    char buffer[32];  // 24 characters hold any double, 20 any int64
-    const auto [end, error] = std::to_chars(buffer, buffer + sizeof(buffer), value);
-    text_.append(buffer, end);
-    text_ += ',';
-  }
-
-  std::string text_;
-};
 
 std::string json_number(double value) {
   return std::isfinite(value) ? format_number(value) : "null";
@@ -130,6 +103,8 @@ std::string memory_json(const MemoryBudget& memory) {
   return object.inline_text();
 }
 
+}  // namespace
+
 void write_file(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
@@ -138,8 +113,6 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
     throw std::runtime_error(path.string() + ": cannot be written");
   }
 }
-
-}  // namespace
 
 std::string summary_json(const RunResult& result) {
   const ServingMetrics& metrics = result.service.metrics;
@@ -188,56 +161,6 @@ std::string summary_json(const RunResult& result) {
       .raw("warnings", "[" + warnings + "]")
       .raw("provenance", origin.inline_text());
   return summary.block_text();
-}
-
-std::string requests_csv(const ServiceResult& service) {
-  CsvWriter csv(
-      "id,replica,prompt_tokens,output_tokens,cached_tokens,num_preemptions,arrival_s,"
-      "first_scheduled_s,first_token_s,finish_s,ttft_s,tpot_s,e2e_s",
-      service.requests.size());
-  for (const RequestRecord& request : service.requests) {
-    csv.add(request.id);
-    csv.add(std::int64_t{request.replica});
-    csv.add(request.prompt_tokens);
-    csv.add(request.output_tokens);
-    csv.add(request.cached_tokens);
-    csv.add(std::int64_t{request.num_preemptions});
-    csv.add(request.arrival);
-    csv.add(request.first_scheduled);
-    csv.add(request.first_token);
-    csv.add(request.finish);
-    csv.add(request.first_token - request.arrival);
-    if (request.output_tokens > 1) {
-      csv.add((request.finish - request.first_token) /
-              static_cast<double>(request.output_tokens - 1));
-    } else {
-      csv.add_empty();
-    }
-    csv.add(request.finish - request.arrival);
-    csv.end_row();
-  }
-  return csv.take();
-}
-
-std::string steps_csv(const ServiceResult& service) {
-  CsvWriter csv(
-      "replica,start_s,duration_s,num_steps,prefill_tokens,num_prefills,num_decodes,"
-      "decode_context,num_waiting,kv_blocks_used",
-      service.steps.size());
-  for (const StepRecord& step : service.steps) {
-    csv.add(std::int64_t{step.replica});
-    csv.add(step.start);
-    csv.add(step.duration);
-    csv.add(step.num_steps);
-    csv.add(step.prefill_tokens);
-    csv.add(step.num_prefills);
-    csv.add(step.num_decodes);
-    csv.add(step.decode_context);
-    csv.add(step.num_waiting);
-    csv.add(step.kv_blocks_used);
-    csv.end_row();
-  }
-  return csv.take();
 }
 
 void write_outputs(const RunResult& result, const std::filesystem::path& directory) {

@@ -68,6 +68,13 @@ struct RankTimes {
 };
 std::vector<RankTimes> rank_times(const Timeline& timeline);
 
+// Summed time by how it was obtained.
+struct BasisSeconds {
+  Seconds measured;
+  Seconds interpolated;
+  Seconds roofline;
+};
+
 // Shares of summed span time by basis, each rank counted as often as it stands for others; they add
 // to 1 (all zero when no span takes time).
 struct BasisShares {

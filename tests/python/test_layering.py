@@ -16,6 +16,14 @@ KERNELS = re.findall(r"KERNEL\((\w+)\)", (ROOT / "kernels/kernel_specs.cpp").rea
 SPECS = {"kernels/kernel_spec.h", "kernels/kernel_specs.cpp", "kernels/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
          *(f"kernels/{kernel}/{kernel}.cpp" for kernel in KERNELS)}
 GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", "kernels")
+# Those that serve on GPUs make plans themselves and run the simulator's scheduler, which for that knows no simulator.
+SCHEDULER_SOURCES = " ".join(re.findall(r"add_library\(orrery_(?:scheduler|deployment) STATIC\s+([^)]*)\)",
+                                        (ROOT / "sim/serve/CMakeLists.txt").read_text(encoding="utf-8"))).split()
+SCHEDULER = {"sim/serve/step_backend.h", "sim/serve/token_stream.h",
+             *(f"sim/serve/{source}" for source in SCHEDULER_SOURCES),
+             *(f"sim/serve/{source.removesuffix('.cpp')}.h" for source in SCHEDULER_SOURCES)}
+SERVE_MAY_INCLUDE = ("sim/model", "sim/parallel", *sorted(name for name in SCHEDULER if name.endswith(".h")))
+SCHEDULER_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", *SERVE_MAY_INCLUDE)
 # Calibration judges its tables by the simulator's own interpolation, and needs what a device is for it.
 CALIBRATE_MAY_INCLUDE = ("sim/cost/interpolate.h", "sim/cost/kernel_table.h", "sim/cost/roofline.h", "sim/machine/machine.h")
 
@@ -56,6 +64,14 @@ def violations(name, text):
                 found.append(f'{name}: "{target}" is not a path from the project root into a room')
             elif name.startswith("kernels/calibrate") and target in CALIBRATE_MAY_INCLUDE:
                 continue
+            elif name.startswith(("kernels/serve/", "kernels/tool/")) and target.startswith(SERVE_MAY_INCLUDE):
+                continue
+            elif name.startswith("kernels/tool/") and target.startswith("kernels/"):
+                continue
+            elif on_gpu and target.startswith("kernels/serve/") and not name.startswith("kernels/serve/"):
+                found.append(f"{name}: only kernels/tool stands below kernels/serve ({target})")
+            elif name in SCHEDULER and not target.startswith(SCHEDULER_MAY_INCLUDE):
+                found.append(f"{name}: the scheduler runs on the GPU side too and may not include {target}")
             elif on_gpu and not target.startswith(GPU_MAY_INCLUDE):
                 found.append(f"{name}: the GPU side may not include {target}")
             elif not on_gpu and target_room == "kernels" and target not in SPECS:
@@ -78,6 +94,12 @@ def test_every_include_points_upwards():
     ("sim/des/heap.cpp", "#include <simgrid/s4u.hpp>"),
     ("sim/serve/router.cpp", "#include <yaml-cpp/yaml.h>"),
     ("kernels/execute/execute.cu", '#include "sim/des/simulate.h"'),
+    ("kernels/execute/executor.cpp", '#include "sim/model/model.h"'),
+    ("kernels/execute/executor.cpp", '#include "kernels/serve/live.h"'),
+    ("kernels/serve/live.cpp", '#include "sim/serve/capacity.h"'),
+    ("kernels/serve/live.cpp", '#include "sim/des/simulate.h"'),
+    ("sim/serve/replica.cpp", '#include "sim/des/simulate.h"'),
+    ("sim/serve/replica.cpp", '#include "sim/serve/simulated_steps.h"'),
     ("kernels/calibrate/tables.cpp", '#include "sim/cost/cost.h"'),
     ("sim/model/lower.cpp", '#include "kernels/cuda/stream.h"'),
     ("sim/cost/roofline.cpp", '#include "kernels/gemm/gemm.h"'),

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "sim/scenario/reader.h"
+#include "sim/serve/records_csv.h"
 
 namespace orrery {
 namespace {

@@ -1,0 +1,108 @@
+#include "kernels/execute/executed_files.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <stdexcept>
+#include <utility>
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::ofstream opened(const fs::path& file) {
+  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
+  if (!stream) throw std::runtime_error(file.string() + ": cannot be written");
+  return stream;
+}
+
+void write_file(const fs::path& file, std::string_view text) {
+  std::ofstream stream = opened(file);
+  stream << text;
+  stream.close();
+  if (!stream) throw std::runtime_error(file.string() + ": cannot be written");
+}
+
+std::string nanoseconds(Seconds time) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.9f", time.value());
+  return text.data();
+}
+
+bool is_result(const fs::path& file) {
+  constexpr std::array kNames = {"steps.csv", "memory.csv", "environment.txt", "status.txt"};
+  const std::string name = file.filename().string();
+  return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".spans.csv");
+}
+
+// An op's name in a field of a CSV file: plan names may hold any character.
+std::string field(const std::string& name) {
+  if (name.find_first_of(",\"\n\r") == std::string::npos) return name;
+  std::string quoted = "\"";
+  for (const char c : name) quoted.append(c == '"' ? 2 : 1, c);
+  return quoted + '"';
+}
+
+}  // namespace
+
+ExecutedFiles::ExecutedFiles(fs::path directory) : directory_(std::move(directory)) {
+  fs::create_directories(directory_);
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    if (is_result(entry.path())) fs::remove(entry.path());
+  }
+  steps_ = opened(directory_ / "steps.csv");
+  steps_ << "name,mode,iteration,duration_s,device_s\n" << std::flush;
+  memory_ = opened(directory_ / "memory.csv");
+  memory_ << "rank,term,bytes\n" << std::flush;
+}
+
+void ExecutedFiles::add_step(std::string_view name, std::string_view mode, int iteration,
+                             Seconds duration, Seconds device) {
+  steps_ << name << ',' << mode << ',' << iteration << ',' << nanoseconds(duration) << ','
+         << nanoseconds(device) << '\n'
+         << std::flush;
+  if (!steps_) throw std::runtime_error((directory_ / "steps.csv").string() + ": disk is full");
+}
+
+void ExecutedFiles::write_spans(std::string_view name, const Timeline& timeline) const {
+  write_file(directory_ / (std::string(name) + ".spans.csv"), spans_csv(timeline));
+}
+
+void ExecutedFiles::add_memory(int rank, std::string_view term, Bytes bytes) {
+  memory_ << rank << ',' << term << ',' << static_cast<std::int64_t>(bytes.value()) << '\n'
+          << std::flush;
+  if (!memory_) throw std::runtime_error((directory_ / "memory.csv").string() + ": disk is full");
+}
+
+void ExecutedFiles::write_environment(const std::map<std::string, std::string>& facts) const {
+  std::string text;
+  for (const auto& [key, value] : facts) text.append(key).append(" ").append(value).append("\n");
+  write_file(directory_ / "environment.txt", text);
+}
+
+void ExecutedFiles::write_status(std::string_view status) const {
+  std::string line(status);
+  std::ranges::replace(line, '\n', ' ');
+  write_file(directory_ / "status.txt", line + "\n");
+}
+
+std::string spans_csv(const Timeline& timeline) {
+  Seconds first{0};
+  if (!timeline.spans.empty()) {
+    first = std::ranges::min(timeline.spans, {}, &Span::start).start;
+  }
+  std::string text = "op,copy,rank,stream,kind,basis,start_s,end_s\n";
+  for (const Span& span : timeline.spans) {
+    text.append(field(timeline.op_names[static_cast<std::size_t>(span.op)])).append(",");
+    text.append(std::to_string(span.copy)).append(",");
+    text.append(std::to_string(span.rank)).append(",");
+    text.append(std::to_string(span.stream)).append(",");
+    text.append(to_text(span.kind)).append(",").append(to_text(span.basis)).append(",");
+    text.append(nanoseconds(span.start - first)).append(",");
+    text.append(nanoseconds(span.end - first)).append("\n");
+  }
+  return text;
+}
+
+}  // namespace orrery

@@ -1,0 +1,45 @@
+#pragma once
+
+// What `orrery-gpu execute` leaves in DIR/executed: plain text, each line on disk before the next
+// is measured, so that whatever ended a run, its results are there. No CUDA.
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "sim/timeline/timeline.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// Makes `directory` and starts its files anew; results of earlier runs there are removed. Throws
+// std::filesystem::filesystem_error, and std::runtime_error when a file cannot be written.
+class ExecutedFiles {
+ public:
+  explicit ExecutedFiles(std::filesystem::path directory);
+
+  // A line of steps.csv.
+  void add_step(std::string_view name, std::string_view mode, int iteration, Seconds duration,
+                Seconds device);
+  // <name>.spans.csv, times from the first start.
+  void write_spans(std::string_view name, const Timeline& timeline) const;
+  // A line of memory.csv.
+  void add_memory(int rank, std::string_view term, Bytes bytes);
+  // environment.txt: "key value" lines.
+  void write_environment(const std::map<std::string, std::string>& facts) const;
+  // status.txt, last: "complete", or "failed …" in one line.
+  void write_status(std::string_view status) const;
+
+ private:
+  std::filesystem::path directory_;
+  std::ofstream steps_;
+  std::ofstream memory_;
+};
+
+// "op,copy,rank,stream,kind,basis,start_s,end_s" lines of all spans, times from the first start in
+// ns.
+std::string spans_csv(const Timeline& timeline);
+
+}  // namespace orrery

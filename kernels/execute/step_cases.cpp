@@ -1,0 +1,82 @@
+#include "kernels/execute/step_cases.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <system_error>
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+
+Plan read_plan(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  if (!stream.good()) {
+    throw std::invalid_argument(file.string() + ": cannot be read; expected a plan");
+  }
+  try {
+    return parse_plan(text);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(file.string() + ": " + error.what());
+  }
+}
+
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  std::error_code error;  // a directory that is not there has none
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().extension() == ".step") names.push_back(entry.path().stem().string());
+  }
+  std::ranges::sort(names);
+  if (names.empty()) {
+    throw std::invalid_argument(directory.string() +
+                                ": no steps; expected <name>.step as orrery validate writes them");
+  }
+  return names;
+}
+
+// The most rows and sequences that a plan's tensors have.
+std::int64_t largest(const Plan& plan, std::string_view axis_name) {
+  std::int64_t most = 0;
+  for (const Tensor& tensor : plan.tensors()) {
+    for (const Axis& axis : tensor.axes) {
+      if (axis.name == axis_name) most = std::max(most, axis.size);
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
+std::vector<StepCase> read_step_cases(const fs::path& directory,
+                                      std::span<const std::string> only) {
+  const fs::path steps = directory / "steps";
+  const std::vector<std::string> names =
+      only.empty() ? names_in(steps) : std::vector<std::string>(only.begin(), only.end());
+  std::vector<StepCase> cases;
+  cases.reserve(names.size());
+  for (const std::string& name : names) {
+    cases.push_back({.name = name,
+                     .step = read_step(steps / (name + ".step")),
+                     .plan = read_plan(steps / (name + ".plan")),
+                     .whole = read_plan(steps / (name + ".whole.plan"))});
+  }
+  return cases;
+}
+
+StepLimits limits_of(std::span<const StepCase> cases, std::int32_t block_size) {
+  StepLimits limits;
+  for (const StepCase& one : cases) {
+    limits.rows = std::max({limits.rows, num_rows(one.step), largest(one.whole, axis::kTokens)});
+    limits.sequences =
+        std::max({limits.sequences, num_sequences(one.step), largest(one.whole, axis::kSeqs)});
+    limits.context = std::max(limits.context, longest_context(one.step));
+    limits.kv_blocks = std::max(limits.kv_blocks, num_kv_blocks(one.step, block_size));
+  }
+  return limits;
+}
+
+}  // namespace orrery

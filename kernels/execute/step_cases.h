@@ -1,0 +1,41 @@
+#pragma once
+
+// The steps of a directory that `orrery validate --plan-only` wrote. No CUDA.
+//
+//   DIR/steps/<name>.step          what it computes (step_file.h)
+//   DIR/steps/<name>.plan          its plan on all ranks
+//   DIR/steps/<name>.whole.plan    the same before it was split over ranks
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/execute/step_file.h"
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+struct StepCase {
+  std::string name;
+  StepFile step;
+  Plan plan;
+  Plan whole;
+};
+
+// All steps of DIR by name, or those of `only` in its order. Throws std::invalid_argument naming
+// file and line when one is missing or malformed, or when there is none.
+std::vector<StepCase> read_step_cases(const std::filesystem::path& directory,
+                                      std::span<const std::string> only = {});
+
+// The most that any of the steps needs.
+struct StepLimits {
+  std::int64_t rows = 0;  // those of its plan, which may be padded
+  std::int64_t sequences = 0;
+  std::int64_t context = 0;    // of one sequence after the step
+  std::int64_t kv_blocks = 0;  // of all sequences of the step
+};
+StepLimits limits_of(std::span<const StepCase> cases, std::int32_t block_size);
+
+}  // namespace orrery

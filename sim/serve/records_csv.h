@@ -1,0 +1,15 @@
+#pragma once
+
+// What happened to every request and in every step, as the CSV files of run directories.
+
+#include <string>
+
+#include "sim/serve/serve.h"
+
+namespace orrery {
+
+// A header line, then a row for each request (step); times in seconds.
+std::string requests_csv(const ServiceResult& service);
+std::string steps_csv(const ServiceResult& service);
+
+}  // namespace orrery
