@@ -75,7 +75,7 @@ Executor::State::State(ExecutorSetup executor_setup)
       communicators(setup.devices, setup.only_nccl),
       ranks(setup.devices.size()) {
   team.run_apart([this](int r) {
-    ranks[static_cast<std::size_t>(r)] = std::make_unique<RankState>(setup, r);
+    ranks[static_cast<std::size_t>(r)] = std::make_unique<RankDevice>(setup, r);
   });
   open(setup.plan);
   team.run_apart([this](int r) { rank(r).allocate(setup); });
@@ -118,7 +118,7 @@ void Executor::State::check_rows(const PreparedStep::State& step) const {
 void Executor::State::bind(PreparedStep::State& step, const std::vector<StepPart>& parts,
                            const StepInput& input) {
   team.run_apart([&](int r) {
-    RankState& own = rank(r);
+    RankDevice& own = rank(r);
     const std::size_t before = own.workspace_bytes();
     step.rank(r).bind(parts_of(step, parts, r));
     own.memory.workspace += Bytes(static_cast<double>(own.workspace_bytes() - before));

@@ -8,7 +8,7 @@
 
 #include "kernels/execute/communicators.h"
 #include "kernels/execute/executor.h"
-#include "kernels/execute/rank_state.h"
+#include "kernels/execute/rank_device.h"
 #include "kernels/execute/rank_step.h"
 #include "kernels/execute/rank_team.h"
 #include "kernels/execute/step_tables.h"
@@ -32,7 +32,7 @@ struct Executor::State {
   // Makes contexts, communicators, weights, caches and tables.
   explicit State(ExecutorSetup executor_setup);
 
-  [[nodiscard]] RankState& rank(int number) const {
+  [[nodiscard]] RankDevice& rank(int number) const {
     return *ranks[static_cast<std::size_t>(number)];
   }
   // Opens communicators that `plan` needs and that are not there yet.
@@ -65,7 +65,7 @@ struct Executor::State {
   ExecutorSetup setup;
   RankTeam team;
   Communicators communicators;
-  std::vector<std::unique_ptr<RankState>> ranks;
+  std::vector<std::unique_ptr<RankDevice>> ranks;
 };
 
 // Throws std::invalid_argument naming the op for a kernel that cannot be executed.

@@ -22,10 +22,10 @@ namespace orrery {
 // Device memory in use on the current device, by whomever.
 Bytes device_memory_in_use();
 
-class RankState {
+class RankDevice {
  public:
   // Makes the context of the current device; allocate() takes the rest, in the same thread.
-  RankState(const ExecutorSetup& setup, int rank);
+  RankDevice(const ExecutorSetup& setup, int rank);
   // Weights, KV cache and tables. Throws std::invalid_argument for weights of a dtype that has no
   // kernel, cuda::Error when memory runs out.
   void allocate(const ExecutorSetup& setup);
