@@ -23,6 +23,7 @@ constexpr Command kCommands[] = {
     {"check", orrery::tool::check},
     {"time", orrery::tool::time},
     {"calibrate", orrery::tool::calibrate},
+    {"execute", orrery::tool::execute},
 };
 
 constexpr const char* kUsage = R"(usage:
@@ -42,6 +43,10 @@ constexpr const char* kUsage = R"(usage:
                        [--device N] [--revision TEXT] [--fresh]
                                   time kernels into tables under DIR; a run that was stopped goes on;
                                   --check judges the tables by shapes that they do not hold
+  orrery-gpu execute DIR [--gpus N] [--only NAME,…] [--repeats N] [--seconds S] [--num-kv-blocks N] [--only-nccl]
+                     [--trace | --trace-only NAME,… | --no-trace]
+                                  run the steps that `orrery validate --plan-only` wrote, each N times (20) within
+                                  S seconds (2), and once more to say when each op ran; writes DIR/executed
 )";
 
 int usage() {
