@@ -37,9 +37,10 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu time collectives | links | kv_transfer [--gpus N[,N…]] [-o DIR]
                                   communication among GPUs
   orrery-gpu calibrate -o DIR [--kernels A,B] [--quick | --budget SECONDS] [--check [--shapes N] [--seed N]]
-                       [--device N] [--revision TEXT] [--fresh]
+                       [--ops FILE] [--device N] [--revision TEXT] [--fresh]
                                   time kernels into tables under DIR; a run that was stopped goes on;
-                                  --check judges the tables by shapes that they do not hold
+                                  --check judges the tables by shapes that they do not hold;
+                                  --ops times the calls in FILE alone, one a line: gemm bf16 m=64 n=512 k=512
 )";
 
 int usage() {
