@@ -68,13 +68,6 @@ class ServeLines {
   std::set<std::string> seen_;
 };
 
-void write_file(const fs::path& file, const std::string& text) {
-  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
-  stream << text;
-  stream.close();
-  if (!stream) throw std::runtime_error(file.string() + ": cannot be written");
-}
-
 }  // namespace
 
 void parse_serve(std::string_view text, std::string_view file, ServeCase& serve) {
@@ -127,9 +120,16 @@ std::int64_t mean_decode_context(const Workload& workload) {
   return steps > 0 ? std::max<std::int64_t>(static_cast<std::int64_t>(contexts / steps), 1) : 1;
 }
 
+void write_text(const fs::path& file, std::string_view text) {
+  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
+  stream << text;
+  stream.close();
+  if (!stream) throw std::runtime_error(file.string() + ": cannot be written");
+}
+
 void write_served(const fs::path& executed, const ServiceResult& result) {
-  write_file(executed / "requests.csv", requests_csv(result));
-  write_file(executed / "serve_steps.csv", steps_csv(result));
+  write_text(executed / "requests.csv", requests_csv(result));
+  write_text(executed / "serve_steps.csv", steps_csv(result));
 }
 
 }  // namespace orrery

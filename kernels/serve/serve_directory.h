@@ -39,7 +39,8 @@ ServiceConfig service_config(const ServeCase& serve);
 std::int64_t longest_request(const Workload& workload);
 std::int64_t mean_decode_context(const Workload& workload);
 
-// Throws std::runtime_error when a file cannot be written.
+// Throw std::runtime_error when a file cannot be written.
+void write_text(const std::filesystem::path& file, std::string_view text);
 void write_served(const std::filesystem::path& executed, const ServiceResult& result);
 
 }  // namespace orrery
