@@ -23,6 +23,7 @@ constexpr Command kCommands[] = {
     {"check", orrery::tool::check},
     {"time", orrery::tool::time},
     {"calibrate", orrery::tool::calibrate},
+    {"serve", orrery::tool::serve},
 };
 
 constexpr const char* kUsage = R"(usage:
@@ -41,6 +42,9 @@ constexpr const char* kUsage = R"(usage:
                        [--device N] [--revision TEXT] [--fresh]
                                   time kernels into tables under DIR; a run that was stopped goes on;
                                   --check judges the tables by shapes that they do not hold
+  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]
+                                  replay the workload that `orrery validate --plan-only` wrote in real time, its first
+                                  N requests; writes DIR/executed
 )";
 
 int usage() {
