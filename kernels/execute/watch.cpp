@@ -100,6 +100,20 @@ Watch::Watch(Setup setup)
 
 Watch::~Watch() = default;
 
+void Watch::retire() {
+  const std::scoped_lock lock(mutex_);
+  is_retired_ = true;
+}
+
+template <typename Callback, typename... Arguments>
+auto Watch::call(const Callback& callback, Arguments&&... arguments)
+    -> decltype(callback(std::forward<Arguments>(arguments)...)) {
+  using Result = decltype(callback(std::forward<Arguments>(arguments)...));
+  const std::scoped_lock lock(mutex_);
+  if (is_retired_ || !callback) return Result();
+  return callback(std::forward<Arguments>(arguments)...);
+}
+
 void Watch::begin(Seconds limit) {
   throw_if_interrupted();
   limit_.store(limit.value(), std::memory_order_relaxed);
@@ -122,7 +136,7 @@ void Watch::look(const std::stop_token& stop) {
 }
 
 std::exception_ptr Watch::find_trouble(bool is_in_step) {
-  if (std::exception_ptr error = setup_.first_error(); error) return error;
+  if (std::exception_ptr error = call(setup_.first_error); error) return error;
   if (interrupt_signal() != nullptr) {
     try {
       throw_if_interrupted();
@@ -130,7 +144,7 @@ std::exception_ptr Watch::find_trouble(bool is_in_step) {
       return std::current_exception();
     }
   }
-  return is_in_step && setup_.find_problem ? setup_.find_problem() : nullptr;
+  return is_in_step ? call(setup_.find_problem) : nullptr;
 }
 
 std::exception_ptr Watch::stall(bool looks) {
@@ -141,7 +155,7 @@ std::exception_ptr Watch::stall(bool looks) {
     state.phase = place.phase.load(std::memory_order_acquire);
     const std::string* const op = place.op.load(std::memory_order_acquire);
     if (state.phase == RankPhase::kEnqueueing && op != nullptr) state.op = *op;
-    if (looks && state.phase == RankPhase::kWaiting && setup_.look_at) setup_.look_at(rank, state);
+    if (looks && state.phase == RankPhase::kWaiting) call(setup_.look_at, rank, state);
   }
   return std::make_exception_ptr(
       stall_error(states, Seconds(limit_.load(std::memory_order_relaxed))));
@@ -158,10 +172,10 @@ void Watch::stop_ranks(const std::stop_token& stop, std::exception_ptr error) {
   if (is_stalled) error = stall(false);
   std::atomic<bool> is_done{false};
   // By a thread of its own: asking a GPU or aborting may hang as the step does.
-  std::thread worker([&, is_stalled, known = error] {
-    setup_.fail(is_stalled ? stall(true) : known);
+  std::thread worker([&, known = is_stalled ? nullptr : error] {
+    call(setup_.fail, is_stalled ? stall(true) : known);
     static_cast<void>(comes_true(kLeave, [&] { return !is_enqueueing(); }));
-    if (setup_.abort) setup_.abort();
+    call(setup_.abort);
     is_done.store(true);
   });
   const bool have_stopped = comes_true(setup_.grace, [&] {
@@ -171,7 +185,6 @@ void Watch::stop_ranks(const std::stop_token& stop, std::exception_ptr error) {
     worker.join();
     return;
   }
-  if (const std::exception_ptr first = setup_.first_error(); first) error = first;
   if (setup_.last_words) setup_.last_words(status_of(error));
   if (setup_.end_process) {
     setup_.end_process();

@@ -12,9 +12,11 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/execute/rank_error.h"
@@ -43,7 +45,7 @@ class Watch {
  public:
   struct Setup {
     int num_ranks = 1;
-    // All of these are called from threads of the watch.
+    // All of these are called from threads of the watch, one at a time.
     std::function<std::exception_ptr()> first_error;   // what a rank has thrown, or null
     std::function<void(std::exception_ptr)> fail;      // all ranks are to stop, and why
     std::function<void()> abort;                       // ends what GPUs wait for; may hang
@@ -58,6 +60,10 @@ class Watch {
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
+
+  // From now on nothing but last_words and end_process is called: what the others refer to may be
+  // destroyed. Waits for one that is being called.
+  void retire();
 
   // Around each step. begin() throws std::runtime_error when a signal has come. What a rank failed
   // with is for the caller to throw.
@@ -85,7 +91,14 @@ class Watch {
   std::exception_ptr stall(bool looks);
   [[nodiscard]] bool is_enqueueing() const;
 
+  // Calls a callback that is there, unless retired.
+  template <typename Callback, typename... Arguments>
+  auto call(const Callback& callback, Arguments&&... arguments)
+      -> decltype(callback(std::forward<Arguments>(arguments)...));
+
   Setup setup_;
+  std::mutex mutex_;         // held while a callback runs
+  bool is_retired_ = false;  // guarded by mutex_
   std::unique_ptr<Rank[]> ranks_;
   std::atomic<double> deadline_{0};  // of the step, host's clock in seconds; 0: between steps
   std::atomic<double> limit_{0};

@@ -8,8 +8,9 @@
 
 namespace orrery::tool {
 
-// Checks all kernels or those named, and communication among the GPUs present ("collectives"),
-// the records of kernels ("trace"); prints a line per call and "N passed, N failed".
+// Checks all kernels or those named, communication among the GPUs present ("collectives"), the
+// records of kernels ("trace"), steps of small models ("execute"); prints a line per call and
+// "N passed, N failed".
 int check(std::span<const std::string_view> arguments);
 // Times the benchmark shapes of all kernels or those named; "launch" the costs of launching,
 // "trace" of tracing, "memory" what

@@ -29,6 +29,7 @@ constexpr Command kCommands[] = {
 constexpr const char* kUsage = R"(usage:
   orrery-gpu check [KERNEL…]      compare each kernel with its double-precision reference
   orrery-gpu check collectives    the same for communication among the GPUs here
+  orrery-gpu check execute        steps of small models beside a double-precision reference
   orrery-gpu check trace          whether each kernel and copy is recorded (needs CUPTI)
   orrery-gpu time [KERNEL…]       time the benchmark shapes of kernels
   orrery-gpu time launch          the costs of launching

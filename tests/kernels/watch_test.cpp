@@ -138,6 +138,25 @@ TEST(Watch, EndsTheProcessWhenTheExecutorCannotBeTakenDown) {
   EXPECT_TRUE(soon([&] { return ranks.ended_process(); }));
 }
 
+TEST(Watch, CallsNothingThatMayBeGoneOnceItIsRetired) {
+  Ranks ranks;
+  Watch watch(ranks.setup());
+  watch.retire();
+  ranks.fail(std::make_exception_ptr(std::runtime_error("broken")));
+  std::this_thread::sleep_for(50ms);
+  EXPECT_FALSE(ranks.were_aborted());
+}
+
+TEST(Watch, EndsTheProcessWhenTakingDownHangsAfterItIsRetired) {
+  Ranks ranks;
+  Watch watch(ranks.setup());
+  ranks.fail(std::make_exception_ptr(std::runtime_error("broken")));
+  ASSERT_TRUE(soon([&] { return ranks.were_aborted(); }));
+  watch.retire();
+  EXPECT_TRUE(soon([&] { return ranks.ended_process(); }));
+  EXPECT_EQ(ranks.last_words(), "failed rank - op -: broken");
+}
+
 TEST(Watch, ReportsWhatNoCallReturned) {
   Ranks ranks;
   Watch::Setup setup = ranks.setup();

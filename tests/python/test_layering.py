@@ -35,6 +35,7 @@ THIRD_PARTY = {
     "pybind11/": ["bindings/"],
     "cuda": ["kernels/"],
     "nccl": ["kernels/"],
+    "mpi": ["kernels/execute/mpi_processes.cpp"],
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
