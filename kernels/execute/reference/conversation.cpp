@@ -46,8 +46,8 @@ std::vector<Conversant> prompts(std::int64_t vocab) {
     const std::int64_t length =
         kFirstChunk[static_cast<std::size_t>(i)] + (in_two_chunks(i) ? kSecondChunk : 0);
     for (std::int64_t token = 0; token < length; ++token) {
-      sequence.tokens.push_back(
-          static_cast<std::int32_t>((131 * token * token + 17 * token + 29 * i + 5) % vocab));
+      sequence.tokens.push_back(static_cast<std::int32_t>(
+          (131 * token * token + 17 * token + std::int64_t{29} * i + 5) % vocab));
     }
     sequences.push_back(std::move(sequence));
   }
