@@ -103,6 +103,8 @@ std::string memory_json(const MemoryBudget& memory) {
   return object.inline_text();
 }
 
+}  // namespace
+
 void write_file(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
@@ -111,8 +113,6 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
     throw std::runtime_error(path.string() + ": cannot be written");
   }
 }
-
-}  // namespace
 
 std::string summary_json(const RunResult& result) {
   const ServingMetrics& metrics = result.service.metrics;

@@ -9,9 +9,7 @@
 
 namespace orrery {
 
-namespace {
-
-MemoryBudget budget(const Scenario& scenario) {
+MemoryBudget memory_budget(const Scenario& scenario) {
   const EngineProfile& profile = scenario.engine_profile;
   CapacityRequest request;
   request.model = scenario.model_config;
@@ -20,9 +18,13 @@ MemoryBudget budget(const Scenario& scenario) {
   request.engine = scenario.engine;
   request.graphs = graph_batch_sizes(scenario).empty() ? Bytes(0) : profile.graph_memory;
   request.communication = num_ranks(scenario.mesh) > 1 ? profile.communication_buffers : Bytes(0);
+  request.context = profile.context_memory;
+  request.workspace = profile.workspace_memory;
   return at_key(scenario, "placement",
                 [&] { return memory_budget(request, scenario.machine_spec.device); });
 }
+
+namespace {
 
 SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly) {
   SimulatedStepsConfig config;
@@ -106,7 +108,7 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress) {
   result.scenario = scenario;
   result.num_gpus = scenario.replicas * num_ranks(scenario.mesh);
   result.warnings = warnings_of(scenario);
-  result.memory = budget(scenario);
+  result.memory = memory_budget(scenario);
   const Workload workload =
       at_key(scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
   const Assembly assembly(scenario);

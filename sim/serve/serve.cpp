@@ -121,7 +121,6 @@ void check(const Workload& workload, const ServiceConfig& config) {
   }
 }
 
-// What the workload asks of the engine instead of what `config` says.
 ServiceConfig adapted(ServiceConfig config, const Workload& workload) {
   if (workload.is_offline) config.front_end = {};
   if (!workload.is_static_batch) return config;
@@ -291,20 +290,30 @@ void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& 
 
 }  // namespace
 
-ServiceResult serve(const Workload& workload, const ServiceConfig& given, const Slo& slo,
-                    const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
-                    const Progress& progress) {
+ServiceConfig checked_config(const ServiceConfig& given, const Workload& workload) {
   check(given, workload);
   const ServiceConfig config = adapted(given, workload);
   check(workload, config);
-  ServiceResult result;
-  result.requests.resize(workload.requests.size());
-  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+  return config;
+}
+
+std::vector<RequestRecord> new_records(const Workload& workload) {
+  std::vector<RequestRecord> records(workload.requests.size());
+  for (std::size_t i = 0; i < records.size(); ++i) {
     const Request& request = workload.requests[i];
-    result.requests[i].id = request.id;
-    result.requests[i].prompt_tokens = request.prompt_tokens;
-    result.requests[i].output_tokens = request.output_tokens;
+    records[i].id = request.id;
+    records[i].prompt_tokens = request.prompt_tokens;
+    records[i].output_tokens = request.output_tokens;
   }
+  return records;
+}
+
+ServiceResult serve(const Workload& workload, const ServiceConfig& given, const Slo& slo,
+                    const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
+                    const Progress& progress) {
+  const ServiceConfig config = checked_config(given, workload);
+  ServiceResult result;
+  result.requests = new_records(workload);
   std::vector<std::unique_ptr<Replica>> replicas;
   replicas.reserve(static_cast<std::size_t>(config.num_replicas));
   for (int i = 0; i < config.num_replicas; ++i) {
