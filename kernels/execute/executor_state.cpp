@@ -89,7 +89,7 @@ Executor::State::State(ExecutorSetup executor_setup)
   watch = std::make_unique<Watch>(watch_setup());
   team.run_apart([this](int r) {
     const auto i = static_cast<std::size_t>(r);
-    ranks[i] = std::make_unique<RankState>(setup, r, others[i], *watch);
+    ranks[i] = std::make_unique<RankDevice>(setup, r, others[i], *watch);
   });
   open(setup.plan);
   team.run_apart([this](int r) { rank(r).allocate(setup); });
@@ -158,7 +158,7 @@ void Executor::State::check_rows(const PreparedStep::State& step) const {
 void Executor::State::bind(PreparedStep::State& step, const std::vector<StepPart>& parts,
                            const StepInput& input) {
   team.run_apart([&](int r) {
-    RankState& own = rank(r);
+    RankDevice& own = rank(r);
     const std::size_t before = own.workspace_bytes();
     own.take_memory("workspace of kernels", [&] { step.rank(r).bind(parts_of(step, parts, r)); });
     own.memory.workspace += Bytes(static_cast<double>(own.workspace_bytes() - before));

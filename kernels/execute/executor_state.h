@@ -10,7 +10,7 @@
 
 #include "kernels/execute/communicators.h"
 #include "kernels/execute/executor.h"
-#include "kernels/execute/rank_state.h"
+#include "kernels/execute/rank_device.h"
 #include "kernels/execute/rank_step.h"
 #include "kernels/execute/rank_team.h"
 #include "kernels/execute/step_tables.h"
@@ -42,7 +42,7 @@ struct Executor::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  [[nodiscard]] RankState& rank(int number) const {
+  [[nodiscard]] RankDevice& rank(int number) const {
     return *ranks[static_cast<std::size_t>(number)];
   }
   // Opens communicators that `plan` needs and that are not there yet.
@@ -82,7 +82,7 @@ struct Executor::State {
   std::vector<std::int64_t> own_calls;  // by rank, of our all-reduce kernels before this step
   RankTeam team;
   Communicators communicators;
-  std::vector<std::unique_ptr<RankState>> ranks;
+  std::vector<std::unique_ptr<RankDevice>> ranks;
 };
 
 // Throws std::invalid_argument naming the op for a kernel that cannot be executed.

@@ -26,7 +26,7 @@ const T* at(const cuda::DeviceBuffer<std::byte>& buffer, std::int64_t offset) {
 
 }  // namespace
 
-RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankState& rank,
+RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& rank,
                    Communicators& communicators)
     : plan_(plan),
       setup_(setup),

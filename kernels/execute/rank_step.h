@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "kernels/execute/communicators.h"
+#include "kernels/execute/rank_device.h"
 #include "kernels/execute/rank_program.h"
-#include "kernels/execute/rank_state.h"
 #include "kernels/execute/rank_team.h"
 #include "kernels/execute/step_tables.h"
 
@@ -29,7 +29,7 @@ class RankStep {
  public:
   // Takes the arena. `plan` and the others outlive it. Throws std::invalid_argument for what cannot
   // be executed.
-  RankStep(const Plan& plan, const ExecutorSetup& setup, RankState& rank,
+  RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& rank,
            Communicators& communicators);
 
   // Makes the launches for the parts of this rank, one for each micro-batch, checked against
@@ -102,7 +102,7 @@ class RankStep {
 
   const Plan& plan_;
   const ExecutorSetup& setup_;
-  RankState& rank_;
+  RankDevice& rank_;
   Communicators& communicators_;
   std::vector<Task> tasks_;
   std::vector<std::int64_t> copies_;

@@ -8,8 +8,9 @@
 
 namespace orrery::tool {
 
-// Checks all kernels or those named, and communication among the GPUs present ("collectives"),
-// the records of kernels ("trace"); prints a line per call and "N passed, N failed".
+// Checks all kernels or those named, communication among the GPUs present ("collectives"), the
+// records of kernels ("trace"), steps of small models ("execute"); prints a line per call and
+// "N passed, N failed".
 int check(std::span<const std::string_view> arguments);
 // Times the benchmark shapes of all kernels or those named; "launch" the costs of launching,
 // "trace" of tracing, "memory" what
@@ -18,6 +19,13 @@ int check(std::span<const std::string_view> arguments);
 int time(std::span<const std::string_view> arguments);
 // Times kernels into tables under a directory, or with --check judges such tables; resumable.
 int calibrate(std::span<const std::string_view> arguments);
+// Runs the prepared steps of a directory on the GPUs here; writes DIR/executed, whole or as far as it
+// came, and a line per step to standard output.
+int execute(std::span<const std::string_view> arguments);
+
+// Replays the workload of a directory in real time against the GPUs here; writes DIR/executed, whole or
+// as far as it came, and the latencies to standard output.
+int serve(std::span<const std::string_view> arguments);
 
 // Throws std::invalid_argument when there is no usable GPU: none present, no driver, or one whose
 // architecture this program holds no code for (it says which it holds).

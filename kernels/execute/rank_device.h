@@ -23,11 +23,11 @@
 
 namespace orrery {
 
-class RankState {
+class RankDevice {
  public:
   // Makes the context of the current device, where others held memory before; allocate() takes the
   // rest, in the same thread. `watch` is told where the rank is.
-  RankState(const ExecutorSetup& setup, int rank, std::optional<HeldMemory> others, Watch& watch);
+  RankDevice(const ExecutorSetup& setup, int rank, std::optional<HeldMemory> others, Watch& watch);
   // Weights, KV cache and tables. Throws std::invalid_argument for weights of a dtype that has no
   // kernel, RankError when there is less memory than these and the plan's activations take: how
   // much, and who has the rest.
