@@ -1,6 +1,6 @@
 """docs/validation: results.json as pages with tables and plots.
 
-python3 -m orrery.validation_pages [DIR…] [-o docs/validation]     DIRs of `orrery validate` replace their plans' rows
+python3 -m orrery.validation.pages [DIR…] [-o docs/validation]     DIRs of `orrery validate` replace their plans' rows
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from .validation_rows import Row, error, load, merge, quantile, rows_of, save
+from .results import Row, error, load, merge, quantile, rows_of, save
 
 TITLE = "Predicted and executed"
 INTRODUCTION = """\
@@ -22,7 +22,7 @@ Plans that the simulator predicted and our executor ran, on the GPUs named, with
 * *Step time*: from the first launch of a step until its tokens are on the host; the median of up to 20 runs. Predicted is the
   simulated step and the engine's own time around it (`scenarios/engines/orrery.yaml`).
 * *Calibration*: kernels come from tables that were measured in other runs, at the revisions in `results.json`, and hold no row of a
-  kernel call that any judged step contains (`bindings/orrery/validation_tables.py` leaves them out, at the cost of the basis
+  kernel call that any judged step contains (`bindings/orrery/validation/held_out.py` leaves them out, at the cost of the basis
   "measured"). Collectives come from `topologies/hgx-h200/*.orrery.csv`.
 * *Scenarios*: `scenarios/validate/<plan>.yaml`. Anyone with the GPUs repeats it: `orrery validate scenarios/validate/<plan>.yaml`.
 """
@@ -253,9 +253,9 @@ def _plot(rows: Sequence[Row], group_of: Callable[[Row], str], path: pathlib.Pat
 
 def main(arguments: Sequence[str]) -> int:
     """Merges directories into results.json and writes the pages again."""
-    from .simulation import project_root
+    from ..simulation import project_root
 
-    parser = argparse.ArgumentParser(prog="orrery.validation_pages", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="orrery.validation.pages", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("directories", nargs="*", type=pathlib.Path, metavar="DIR", help="directories of orrery validate")
     parser.add_argument("-o", "--output", type=pathlib.Path, default=project_root() / "docs/validation", help="where results.json lies")
     options = parser.parse_args(arguments)

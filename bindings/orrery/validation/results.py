@@ -1,0 +1,126 @@
+"""Directories of `orrery validate` as rows of predicted and measured figures: docs/validation/results.json."""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .compare import compare
+from .directory import Case, Span, read
+
+Row = dict[str, Any]
+"""One figure, with FIELDS; times in s, memory in bytes."""
+
+FIELDS = ("plan", "model", "gpus", "mode", "metric", "unit", "predicted", "measured", "basis", "calibration_revision", "date")
+MEMORY_TERMS = ("weights", "kv_cache", "activations", "total")
+
+
+def rows_of(directory: pathlib.Path) -> list[Row]:
+    """The figures of one directory that was predicted and executed, as far as it was executed.
+
+    Raises ValueError naming a file that is missing or does not fit.
+    """
+    case = read(directory)
+    result = compare(case)
+    common = {
+        "plan": directory.name, "model": _model(directory / "deployment.txt"), "gpus": len({row["rank"] for row in result["memory"]}),
+        "calibration_revision": ", ".join(result["calibration_revisions"]), "date": case.environment.get("date", ""),
+    }  # fmt: skip
+    figures = [*_steps(case, result["steps"]), *_memory(result["memory"]), *_service(result["serving"], directory)]
+    return [{name: (common | figure)[name] for name in FIELDS} for figure in figures]
+
+
+def save(path: pathlib.Path, rows: Iterable[Row]) -> None:
+    """One row a line, in a fixed order."""
+    lines = ",\n".join(json.dumps(row) for row in sorted(rows, key=key))
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def load(path: pathlib.Path) -> list[Row]:
+    """Rows that `save` wrote; none where the file does not exist."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def key(row: Row) -> tuple[str, str, str]:
+    """What makes two rows the same figure."""
+    return (row["plan"], row["metric"], row["mode"])
+
+
+def merge(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """All figures of plans in `new` replace those of the same plans in `old`."""
+    added = list(new)
+    plans = {row["plan"] for row in added}
+    return sorted([row for row in old if row["plan"] not in plans] + added, key=key)
+
+
+def error(row: Row) -> float:
+    """(predicted - measured) / measured."""
+    return (row["predicted"] - row["measured"]) / row["measured"]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Linear between the values' order statistics; `values` is not empty."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def _steps(case: Case, compared: Sequence[Mapping[str, Any]]) -> list[Row]:
+    rows = []
+    steps = {step.name: step for step in case.steps}
+    for found in compared:
+        name, mode, basis = found["name"], found["mode"], _basis(found["basis"])
+        base = name.removesuffix(f"_{mode}")
+        common = {"mode": mode, "unit": "s", "basis": basis}
+        rows.append(common | {"metric": f"step_time/{base}", "predicted": found["predicted_wall_s"], "measured": found["measured_wall_s"]})
+        rows.append(common | {"metric": f"device_time/{base}", "predicted": found["predicted_s"], "measured": found["measured_s"]})
+        if found["is_traced"]:
+            step = steps[name]
+            rows.append(common | {"metric": f"kernel_time/{base}", "predicted": _busiest(step.predicted), "measured": _busiest(step.measured)})
+    return rows
+
+
+def _busiest(spans: Iterable[Span]) -> float:
+    """Summed spans of kernels and communication of the rank with most of them."""
+    sums: dict[int, float] = collections.defaultdict(float)
+    for span in spans:
+        if span.kind != "host":
+            sums[span.rank] += span.end_s - span.start_s
+    return max(sums.values())
+
+
+def _basis(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:.2f}" for name, share in sorted(shares.items()) if share >= 0.005)
+
+
+def _memory(compared: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [{"mode": "", "metric": f"memory/{row['term']}/rank{row['rank']}", "unit": "bytes", "predicted": row["predicted_bytes"],
+             "measured": row["measured_bytes"], "basis": ""}
+            for row in compared if row["term"] in MEMORY_TERMS and row["measured_bytes"]]  # fmt: skip
+
+
+def _service(compared: Mapping[str, Any] | None, directory: pathlib.Path) -> list[Row]:
+    if compared is None:
+        return []
+    summary = json.loads((directory / "predicted/summary.json").read_text(encoding="utf-8"))
+    common = {"mode": "serve", "basis": _basis(summary["basis"])}
+    rows = [common | {"metric": f"{row['latency'].removesuffix('_s')}_{row['quantile']}", "unit": "s", "predicted": row["predicted_s"],
+                      "measured": row["measured_s"]} for row in compared["latencies"]]  # fmt: skip
+    rows += [common | {"metric": row["metric"], "unit": "1/s", "predicted": row["predicted"], "measured": row["measured"]}
+             for row in compared["rates"] if row["metric"].endswith("_per_s")]  # fmt: skip
+    return rows
+
+
+def _model(deployment: pathlib.Path) -> str:
+    for line in deployment.read_text(encoding="utf-8").splitlines():
+        if line.startswith("name "):
+            return line.removeprefix("name ").strip('"')
+    raise ValueError(f"{deployment}: has no line 'name'")
+
+
+__all__ = ["FIELDS", "Row", "error", "key", "load", "merge", "quantile", "rows_of", "save"]
