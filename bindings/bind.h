@@ -6,6 +6,8 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,12 @@ void bind_model(pybind11::module_& module);
 void bind_scenario(pybind11::module_& module);
 void bind_serve(pybind11::module_& module);
 void bind_timeline(pybind11::module_& module);
+void bind_validation(pybind11::module_& module);
+
+// Called now and then with what is done and the total; Ctrl-C is let through there. Refers to
+// `callback`.
+using Callback = std::optional<std::function<void(std::int64_t, std::int64_t)>>;
+std::function<void(std::int64_t, std::int64_t)> throttled(const Callback& callback);
 
 // One array over `rows` of `get(row)`, converted to T.
 template <typename T, typename Rows, typename Get>

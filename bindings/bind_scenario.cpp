@@ -25,8 +25,6 @@ namespace py = pybind11;
 
 namespace {
 
-using Callback = std::optional<std::function<void(std::int64_t, std::int64_t)>>;
-
 // Raises orrery.ScenarioError with file, line, column and the message without its place.
 void set_scenario_error(const py::object& type, const ScenarioError& error) {
   const py::object instance = type(error.what());
@@ -35,31 +33,6 @@ void set_scenario_error(const py::object& type, const ScenarioError& error) {
   instance.attr("column") = error.column();
   instance.attr("message") = error.message();
   PyErr_SetObject(type.ptr(), instance.ptr());
-}
-
-// Calls `callback` at most twenty times a second, and lets Ctrl-C through.
-Progress throttled(const Callback& callback) {
-  using Clock = std::chrono::steady_clock;
-  struct State {
-    std::mutex mutex;
-    Clock::time_point last;
-  };
-  // Shared because std::function copies its target.
-  return [&callback, state = std::make_shared<State>()](std::int64_t done, std::int64_t total) {
-    const std::scoped_lock guard(state->mutex);
-    const Clock::time_point now = Clock::now();
-    if (done < total && now - state->last < std::chrono::milliseconds(50)) {
-      return;
-    }
-    state->last = now;
-    const py::gil_scoped_acquire acquire;
-    if (PyErr_CheckSignals() != 0) {
-      throw py::error_already_set();
-    }
-    if (callback) {
-      (*callback)(done, total);
-    }
-  };
 }
 
 RunResult run(const Scenario& scenario, int threads, const Callback& progress) {
@@ -88,6 +61,31 @@ void bind_step(py::module_& module) {
 }
 
 }  // namespace
+
+// Calls `callback` at most twenty times a second, and lets Ctrl-C through.
+Progress throttled(const Callback& callback) {
+  using Clock = std::chrono::steady_clock;
+  struct State {
+    std::mutex mutex;
+    Clock::time_point last;
+  };
+  // Shared because std::function copies its target.
+  return [&callback, state = std::make_shared<State>()](std::int64_t done, std::int64_t total) {
+    const std::scoped_lock guard(state->mutex);
+    const Clock::time_point now = Clock::now();
+    if (done < total && now - state->last < std::chrono::milliseconds(50)) {
+      return;
+    }
+    state->last = now;
+    const py::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() != 0) {
+      throw py::error_already_set();
+    }
+    if (callback) {
+      (*callback)(done, total);
+    }
+  };
+}
 
 void bind_scenario(py::module_& module) {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> error_type;
@@ -118,6 +116,10 @@ void bind_scenario(py::module_& module) {
       .def_property_readonly("gpus_per_replica",
                              [](const Scenario& scenario) { return num_ranks(scenario.mesh); })
       .def_readonly("seed", &Scenario::seed)
+      .def_property_readonly(
+          "validation_repeats",
+          [](const Scenario& scenario) { return scenario.validation.repeats; },
+          "Timed runs of each step of `validate:`.")
       .def(
           "to_yaml", [](const Scenario& scenario) { return to_yaml(scenario); },
           "The scenario with every default spelled out.")

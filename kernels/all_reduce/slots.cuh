@@ -64,9 +64,11 @@ class Receiver {
       for_each<kBatches, kRanks>([&](int u, int q, std::uint32_t bit) {
         if (is_full(values[u][q])) missing &= ~bit;
       });
-      if (clock64() - begin_ > peers_.timeout_cycles && missing != 0) {
+      const std::int64_t waited = clock64() - begin_;
+      if (waited > kPatience && missing != 0 && (waited > peers_.timeout_cycles || is_over())) {
         gave_up_ = true;
-        *peers_.timed_out = 1;
+        const std::uint32_t call = load_word(peers_.calls + blockIdx.x);
+        if (atomicCAS(peers_.timed_out, 0U, call) == 0) *peers_.noticed = call;
       }
     }
     for_each<kBatches, kRanks>([&](int u, int q, std::uint32_t bit) {
@@ -84,6 +86,18 @@ class Receiver {
       for (int q = 0; q < kRanks; ++q) visit(u, q, 1u << (u * kRanks + q));
     }
   }
+
+  // Cycles that a wait takes at most while all is well, about 1 ms: until then nothing else is
+  // read.
+  static constexpr std::int64_t kPatience = std::int64_t{1} << 21;
+
+  static __device__ std::uint32_t load_word(const std::uint32_t* word) {
+    std::uint32_t value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+  }
+  // An earlier call gave up, or the host wants all to.
+  [[nodiscard]] __device__ bool is_over() const { return load_word(peers_.timed_out) != 0; }
 
   const AllReducePeers& peers_;
   std::int64_t begin_ = 0;

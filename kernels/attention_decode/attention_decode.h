@@ -17,7 +17,7 @@ struct AttentionDecodeOutput {
 };
 
 // out = softmax(scale q K^T) V per sequence and head; head h uses kv head h / (heads / kv_heads).
-//   q             bf16 [seqs, heads, head_dim]
+//   q             bf16 [seqs, heads, head_dim], shape.q_stride elements from sequence to sequence
 //   cache         T = bf16 or fp8
 //   context_lens  int32 [seqs] on the device: tokens in the cache, the new one included; 0 gives
 //                 zeros and an lse of -infinity. They may differ and may change between replays of

@@ -215,9 +215,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int kv_heads = parameters.split.heads_per_block;
   const auto load_queries = [&] {
     const std::int64_t kv_head = row.group() * kv_heads + warp % kv_heads;
-    const std::int64_t head =
-        static_cast<std::int64_t>(row.seq()) * parameters.output.heads + kv_head * parameters.ratio;
-    softmax.load(parameters.q + head * kHeadDim, parameters.ratio);
+    const std::int64_t first =
+        row.seq() * parameters.q_stride + kv_head * parameters.ratio * kHeadDim;
+    softmax.load(parameters.q + first, parameters.ratio);
   };
   if (!row.done()) load_queries();
   Feeder feeder(parameters, row, &keys_map, &values_map);
@@ -356,6 +356,7 @@ void attention_decode(const cuda::Stream& stream, const AttentionDecodeOutput& o
                  .value_scale = cache.value_scale,
                  .heads = shape.heads},
       .q = q,
+      .q_stride = shape.q_stride == 0 ? std::int64_t{shape.heads} * shape.head_dim : shape.q_stride,
       .block_table = cache.block_table,
       .blocks_per_sequence = cache.blocks_per_sequence,
       .block_shift = std::countr_zero(static_cast<unsigned>(cache.block_size)),

@@ -73,9 +73,8 @@ class Feeder {
     const int heads = parameters_.split.heads_per_block * parameters_.ratio;
     const int first = (same ? cursor_.group() + 1 : 0) * heads;
     const int head_bytes = parameters_.head_bytes;
-    const auto* q =
-        reinterpret_cast<const char*>(parameters_.q) +
-        (static_cast<std::int64_t>(seq) * parameters_.output.heads + first) * head_bytes;
+    const auto* q = reinterpret_cast<const char*>(parameters_.q + seq * parameters_.q_stride) +
+                    first * head_bytes;
     constexpr int kLine = 128;
     const int line = static_cast<int>(threadIdx.x) * kLine;
     if (line < heads * head_bytes) sm90::prefetch_l2(q + line);

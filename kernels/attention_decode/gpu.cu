@@ -7,8 +7,7 @@
 #include "kernels/attention_decode/attention_decode.h"
 #include "kernels/attention_decode/reference.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/harness/gpu_kernel.h"
-#include "kernels/harness/operands.h"
+#include "kernels/harness/operand_sets.h"
 
 namespace orrery {
 namespace {
@@ -27,7 +26,8 @@ std::int32_t block_size(std::int64_t context, bool vary) {
   return vary ? static_cast<std::int32_t>(16 << context % 4) : kDefaultBlockSize;
 }
 
-// The operands of one set. Cache rows that no token sees are NaN.
+// The operands of one set. Cache rows that no token sees are NaN. The variant "in_qkv": queries lie
+// in rows that hold keys and values of their token, too.
 template <typename T>
 struct Operands {
   cuda::DeviceBuffer<bf16> q;
@@ -51,6 +51,10 @@ class AttentionDecodeCase final : public KernelCase {
         lengths_(lengths(shape_.seqs, dim(dims, "context"), options.vary)),
         block_size_(block_size(dim(dims, "context"), options.vary)),
         seed_(options.seed) {
+    if (variant(dims, "in_qkv") != 0) {
+      shape_.q_stride =
+          static_cast<std::int64_t>(shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim;
+    }
     shape_.max_context = std::ranges::max(lengths_);
     split_ =
         attention_decode_split(shape_, sizeof(T), cuda::device_properties().multiProcessorCount);
@@ -66,7 +70,7 @@ class AttentionDecodeCase final : public KernelCase {
                        .values = cuda::DeviceBuffer<T>(cache_count()),
                        .block_table = device_copy<std::int32_t>(block_table_),
                        .context_lens = device_copy<std::int32_t>(lengths_),
-                       .out = cuda::DeviceBuffer<bf16>(q_count()),
+                       .out = cuda::DeviceBuffer<bf16>(out_count()),
                        .lse = cuda::DeviceBuffer<float>(head_count())});
       fill(stream, set);
     }
@@ -94,7 +98,8 @@ class AttentionDecodeCase final : public KernelCase {
     stream.synchronize();
   }
   std::vector<Difference> differences(const cuda::Stream& stream) override {
-    const auto q = host_normal<bf16>(q_count(), seed_);
+    const std::size_t width = static_cast<std::size_t>(shape_.heads) * shape_.head_dim;
+    const auto q = columns_of(host_normal<bf16>(q_count(), seed_), q_stride(), 0, width);
     const auto keys = host_normal<T>(cache_count(), seed_ + 1);
     const auto values = host_normal<T>(cache_count(), seed_ + 2);
     auto ref = reference::attention_decode(shape_, {.q = q,
@@ -114,9 +119,9 @@ class AttentionDecodeCase final : public KernelCase {
       ref.lse[i] = 0;
     }
     constexpr double kLseBound = 1e-5;  // fp32 sums of exact products
-    return {
-        difference("out", host_double(stream, sets_[0].out.get(), q_count()), ref.out, kBf16Bound),
-        difference("lse", lse, ref.lse, kLseBound)};
+    return {difference("out", host_double(stream, sets_[0].out.get(), out_count()), ref.out,
+                       kBf16Bound),
+            difference("lse", lse, ref.lse, kLseBound)};
   }
   std::vector<Tile> tiles() override {
     const std::size_t longest = std::ranges::max_element(lengths_) - lengths_.begin();
@@ -161,7 +166,12 @@ class AttentionDecodeCase final : public KernelCase {
   [[nodiscard]] std::size_t head_count() const {
     return static_cast<std::size_t>(shape_.seqs) * shape_.heads;
   }
-  [[nodiscard]] std::size_t q_count() const { return head_count() * shape_.head_dim; }
+  [[nodiscard]] std::size_t out_count() const { return head_count() * shape_.head_dim; }
+  [[nodiscard]] std::size_t q_stride() const {
+    return shape_.q_stride == 0 ? static_cast<std::size_t>(shape_.heads) * shape_.head_dim
+                                : static_cast<std::size_t>(shape_.q_stride);
+  }
+  [[nodiscard]] std::size_t q_count() const { return shape_.seqs * q_stride(); }
 
   // Pages in no order: a stride that is prime to their number. Entries that must not be read name
   // a page that is all NaN.
@@ -240,6 +250,11 @@ KernelOp op(DType dtype, std::int64_t batch, std::int64_t context, std::int64_t 
                    {"window", window}}};
 }
 
+KernelOp in_qkv(KernelOp of) {
+  of.dims.push_back({"in_qkv", 1});
+  return of;
+}
+
 std::vector<KernelOp> check_ops() {
   std::vector<KernelOp> ops;
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
@@ -264,6 +279,9 @@ std::vector<KernelOp> check_ops() {
       add(4, 700, 8, 2, 128);
       add(5, 333, 8, 8, 1);
       add(5, 335, 16, 4, 77);
+      ops.push_back(in_qkv(op(dtype, 7, 257, 32, 8, head_dim)));
+      ops.push_back(in_qkv(op(dtype, 131, 65, 6, 2, head_dim)));
+      ops.push_back(in_qkv(op(dtype, 3, 509, 27, 3, head_dim)));
     }
   }
   return ops;
@@ -278,6 +296,8 @@ std::vector<KernelOp> bench_ops() {
     ops.push_back(op(dtype, 128, 4096, 8, 1, 128));
     ops.push_back(op(dtype, 1, 131072, 32, 8, 128));
     ops.push_back(op(dtype, 64, 2048, 64, 8, 64));
+    ops.push_back(op(dtype, 64, 4096, 32, 8, 128));
+    ops.push_back(in_qkv(op(dtype, 64, 4096, 32, 8, 128)));
   }
   return ops;
 }

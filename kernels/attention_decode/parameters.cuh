@@ -17,6 +17,7 @@ struct Parameters {
   Workspace workspace;
   Output output;
   const bf16* q;
+  std::int64_t q_stride;  // elements from sequence to sequence
   const std::int32_t* block_table;
   std::int64_t blocks_per_sequence;
   std::int32_t block_shift;  // log2 of the block size

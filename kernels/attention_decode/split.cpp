@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/cuda/row_shape.h"
+
 namespace orrery {
 namespace {
 
@@ -53,6 +55,9 @@ AttentionDecodeSplit attention_decode_split(const AttentionDecodeShape& shape,
               shape.heads / shape.kv_heads <= decode::kMaxRatio,
           std::to_string(shape.heads) + " heads on " + std::to_string(shape.kv_heads) +
               " kv heads; takes 1 to 16 heads per kv head");
+  require(is_row_stride(shape.q_stride, std::int64_t{shape.heads} * shape.head_dim),
+          "q_stride " + std::to_string(shape.q_stride) +
+              "; takes 0 and multiples of 8 from heads * head_dim on");
   const std::int32_t heads_per_block =
       heads_per_block_for(shape.seqs, shape.kv_heads, multiprocessors);
   const std::int32_t rows = shape.seqs * (shape.kv_heads / heads_per_block);

@@ -30,6 +30,8 @@ struct AttentionDecodeShape {
   std::int32_t head_dim = 128;
   std::int32_t max_context = 0;   // a hint that shapes the split; longer contexts are right too
   std::int32_t window = 1 << 30;  // newest keys that a token sees, itself included
+  // Elements from the queries of a sequence to those of the next, a multiple of 8; 0: contiguous.
+  std::int64_t q_stride = 0;
 };
 
 // What the host decides.

@@ -2,7 +2,8 @@
 
 // Causal attention of new tokens over their sequence's cached tokens and themselves (prefill,
 // chunked prefill), with grouped query heads. Queries and outputs of all sequences follow each
-// other: [tokens, heads, head_dim] bf16.
+// other: [tokens, heads, head_dim] bf16; queries may lie in longer rows (those of a fused
+// projection).
 
 #include <cstdint>
 #include <span>
@@ -45,13 +46,14 @@ class PrefillPlan {
 std::int32_t attention_prefill_tile_rows(std::int32_t head_dim);
 
 struct AttentionPrefill {
-  const bf16* q = nullptr;  // [tokens, heads, head_dim], 16-byte aligned
+  const bf16* q = nullptr;  // [tokens, heads, head_dim], 16-byte aligned, as each token's must be
   bf16* out = nullptr;      // [tokens, heads, head_dim], 16-byte aligned
   float* lse = nullptr;     // [heads, tokens], log of the softmax's denominator; null: not written
   std::int32_t heads = 0;
   std::int32_t kv_heads = 0;
   std::int32_t head_dim = 0;  // 64 or 128
   float scale = 0;            // of q k^T, above 0
+  std::int64_t q_stride = 0;  // elements from token to token, a multiple of 8; 0: contiguous
 };
 
 // Keys and values [plan.keys(), kv_heads, head_dim], those of a sequence together: cached, then

@@ -4,6 +4,7 @@
 
 #include "kernels/attention_prefill/attention_prefill.h"
 #include "kernels/attention_prefill/launch_sm90.cuh"
+#include "kernels/cuda/row_shape.h"
 #include "kernels/harness/operands.h"
 
 namespace orrery {
@@ -26,6 +27,9 @@ void check(const PrefillPlan& plan, const AttentionPrefill& call, const bf16* ke
           "attention_prefill: the plan has tiles of " + std::to_string(plan.tile_rows()) +
               " rows, head_dim " + std::to_string(call.head_dim) + " takes " +
               std::to_string(attention_prefill_tile_rows(call.head_dim)));
+  require(is_row_stride(call.q_stride, std::int64_t{call.heads} * call.head_dim),
+          "attention_prefill: q_stride is " + std::to_string(call.q_stride) +
+              ", expected 0 or a multiple of 8 that is at least heads * head_dim");
   prefill::require_aligned("attention_prefill", {call.q, call.out, keys, values});
 }
 
@@ -67,7 +71,7 @@ void attention_prefill(const cuda::Stream& stream, const PrefillPlan& plan,
   check(plan, call, keys, values);
   constexpr int kKeys = Head128<false>::kKeys;
   const prefill::Maps maps{
-      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, call.head_dim, 64),
+      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, call.head_dim, 64, call.q_stride),
       .k = prefill::rows_map(keys, plan.keys(), call.kv_heads, call.head_dim, kKeys),
       .v = prefill::rows_map(values, plan.keys(), call.kv_heads, call.head_dim, kKeys)};
   launch<false>(
@@ -87,7 +91,7 @@ void attention_prefill(const cuda::Stream& stream, const PrefillPlan& plan,
     return prefill::pages_map(data, cache.num_blocks, block_size, call.kv_heads, call.head_dim);
   };
   const prefill::Maps maps{
-      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, call.head_dim, 64),
+      .q = prefill::rows_map(call.q, plan.tokens(), call.heads, call.head_dim, 64, call.q_stride),
       .k = pages(cache.keys),
       .v = pages(cache.values)};
   prefill::Arguments a =

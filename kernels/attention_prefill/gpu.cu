@@ -6,6 +6,7 @@
 
 #include "kernels/attention_prefill/attention_prefill.h"
 #include "kernels/attention_prefill/prefill_case.h"
+#include "kernels/harness/operand_sets.h"
 #include "kernels/kernel_spec.h"
 
 namespace orrery {
@@ -58,6 +59,7 @@ KeyLayout key_layout(std::span<const PrefillSequence> sequences, bool is_paged,
   return layout;
 }
 
+// The variant "in_qkv": queries lie in rows that hold keys and values of their token, too.
 class AttentionPrefillCase final : public KernelCase {
  public:
   AttentionPrefillCase(const KernelOp& op, const CaseOptions& options)
@@ -71,6 +73,8 @@ class AttentionPrefillCase final : public KernelCase {
               .v_dim = head_dim_,
               .window = dim(op.dims, "window"),
               .scale = 1 / std::sqrt(static_cast<double>(head_dim_))};
+    q_stride_ =
+        (shape_.heads + (variant(op.dims, "in_qkv") != 0 ? 2 * shape_.kv_heads : 0)) * head_dim_;
     sequences_ = prefill::sequences(dim(op.dims, "batch"), query, context, options.vary);
     constexpr std::int32_t kBlockSizes[] = {16, 32, 64, 128};
     const std::int64_t choice = query + context + shape_.heads;
@@ -84,7 +88,7 @@ class AttentionPrefillCase final : public KernelCase {
       sets_.push_back({.q = cuda::DeviceBuffer<bf16>(query_count()),
                        .keys = cuda::DeviceBuffer<bf16>(key_count()),
                        .values = cuda::DeviceBuffer<bf16>(key_count()),
-                       .out = cuda::DeviceBuffer<bf16>(query_count()),
+                       .out = cuda::DeviceBuffer<bf16>(rows() * head_dim_),
                        .lse = cuda::DeviceBuffer<float>(rows())});
       fill(cuda::Stream(), set);
     }
@@ -98,7 +102,8 @@ class AttentionPrefillCase final : public KernelCase {
                                 .heads = static_cast<std::int32_t>(shape_.heads),
                                 .kv_heads = static_cast<std::int32_t>(shape_.kv_heads),
                                 .head_dim = static_cast<std::int32_t>(head_dim_),
-                                .scale = static_cast<float>(shape_.scale)};
+                                .scale = static_cast<float>(shape_.scale),
+                                .q_stride = q_stride_};
     if (layout_.is_paged) {
       attention_prefill(stream, *plan_, call,
                         PagedKv<const bf16>{.keys = s.keys.get(),
@@ -119,7 +124,9 @@ class AttentionPrefillCase final : public KernelCase {
   }
   std::vector<Difference> differences(const cuda::Stream& stream) override {
     if (!reference_) {
-      reference_.emplace(sequences_, shape_, host_normal<bf16>(query_count(), seed_),
+      reference_.emplace(sequences_, shape_,
+                         columns_of(host_normal<bf16>(query_count(), seed_), q_stride_, 0,
+                                    shape_.heads * head_dim_),
                          gathered(seed_ + 1), gathered(seed_ + 2));
     }
     return reference_->differences(stream, sets_[0].out.get(), sets_[0].lse.get());
@@ -153,7 +160,7 @@ class AttentionPrefillCase final : public KernelCase {
   };
 
   [[nodiscard]] std::size_t rows() const { return plan_->tokens() * shape_.heads; }
-  [[nodiscard]] std::size_t query_count() const { return rows() * head_dim_; }
+  [[nodiscard]] std::size_t query_count() const { return plan_->tokens() * q_stride_; }
   [[nodiscard]] std::size_t key_count() const { return layout_.rows * shape_.kv_heads * head_dim_; }
 
   // Complete on return.
@@ -193,6 +200,7 @@ class AttentionPrefillCase final : public KernelCase {
 
   std::int64_t head_dim_;
   std::uint64_t seed_;
+  std::int64_t q_stride_ = 0;
   reference::AttentionShape shape_;
   std::vector<PrefillSequence> sequences_;
   KeyLayout layout_;
@@ -226,6 +234,12 @@ KernelOp op(const Size& size) {
                    {"window", size.window}}};
 }
 
+KernelOp in_qkv(const Size& size) {
+  KernelOp result = op(size);
+  result.dims.push_back({"in_qkv", 1});
+  return result;
+}
+
 std::vector<KernelOp> check_ops() {
   std::vector<KernelOp> ops;
   for (const std::int64_t head_dim : {64, 128}) {
@@ -248,6 +262,9 @@ std::vector<KernelOp> check_ops() {
                              {2, 900, 1, 4, 2, head_dim, 513}}) {
       ops.push_back(op(size));
     }
+    ops.push_back(in_qkv({3, 193, 0, 8, 2, head_dim}));
+    ops.push_back(in_qkv({7, 131, 1013, 8, 2, head_dim}));
+    ops.push_back(in_qkv({1, 1, 1009, 32, 8, head_dim}));
   }
   return ops;
 }
@@ -256,7 +273,8 @@ std::vector<KernelOp> bench_ops() {
   return {op({1, 2048, 0, 32, 8, 128}),     op({1, 8192, 0, 32, 8, 128}),
           op({1, 16384, 0, 32, 8, 128}),    op({1, 32768, 0, 32, 8, 128}),
           op({4, 4096, 0, 64, 8, 128}),     op({1, 8192, 0, 32, 8, 64}),
-          op({1, 2048, 14336, 32, 8, 128}), op({16, 256, 0, 32, 8, 128})};
+          op({1, 2048, 14336, 32, 8, 128}), op({16, 256, 0, 32, 8, 128}),
+          in_qkv({1, 8192, 0, 32, 8, 128})};
 }
 
 // Points of at most 20 ms at 500 TFLOP/s, and with whole groups of heads.

@@ -9,6 +9,7 @@
 #include "kernels/collectives/reference.h"
 #include "kernels/collectives/replay.h"
 #include "kernels/harness/operands.h"
+#include "kernels/harness/probe.h"
 
 namespace orrery {
 namespace {
@@ -94,12 +95,18 @@ class Case {
     team.synchronize();
   }
 
-  void launch_all_but_last(Implementation implementation) {
+  // `calls` of them; returns how long they took to end, by themselves or by abort().
+  Seconds launch_all_but_last(Implementation implementation, int calls, bool aborts) {
+    const Seconds begin = host_now();
     for (int rank = 0; rank + 1 < group_.size(); ++rank) {
       const cuda::DeviceGuard guard(group_.team().devices()[rank]);
-      group_.enqueue(implementation, rank, group_.team().stream(rank), call(rank));
+      for (int i = 0; i < calls; ++i) {
+        group_.enqueue(implementation, rank, group_.team().stream(rank), call(rank));
+      }
     }
+    if (aborts) group_.workspace().abort();
     group_.team().synchronize();
+    return host_now() - begin;
   }
 
   std::vector<Difference> differences() {
@@ -279,17 +286,30 @@ void check_nccl(PeerGroup& group, const Report& report) {
   }
 }
 
-// All ranks but the last call: the others must give up and say so, and work again after reset().
-void check_missing_rank(PeerGroup& group, Implementation implementation, const Report& report) {
+// All ranks but the last make 50 calls: the others must give up after one timeout, or at once when
+// aborted, and say so, and work again after reset().
+void check_missing_rank(PeerGroup& group, Implementation implementation, bool aborts,
+                        const Report& report) {
   constexpr std::int64_t kCount = 30011;
+  constexpr int kCalls = 50;
   Case<bf16> test(group, CollectiveKind::kAllReduce, kCount, false);
   test.reset();
-  test.launch_all_but_last(implementation);
   CollectiveReport result{.what = describe(group, CollectiveKind::kAllReduce, implementation,
-                                           DType::kBf16, kCount, "after a rank that did not come")};
+                                           DType::kBf16, kCount,
+                                           aborts ? "aborted" : "after a rank that did not come")};
+  const std::uint32_t before = group.workspace().calls_begun(0);
+  const Seconds time = test.launch_all_but_last(implementation, kCalls, aborts);
+  const Seconds most = aborts ? kTimeout * 0.5 : kTimeout * 1.5;
+  if (time > most) {
+    result.faults.push_back("took " + std::to_string(time.value()) + " s, at most " +
+                            std::to_string(most.value()) + " s expected");
+  }
   for (int rank = 0; rank + 1 < group.size(); ++rank) {
-    if (!group.workspace().timed_out(rank)) {
-      result.faults.push_back("rank " + std::to_string(rank) + " did not notice the missing rank");
+    const std::uint32_t call = group.workspace().timed_out(rank);
+    if (call != (aborts ? kAllReduceAborted : before + 1)) {
+      result.faults.push_back("rank " + std::to_string(rank) + " gave up in call " +
+                              std::to_string(call) + ", not in the first, " +
+                              std::to_string(before + 1));
     }
   }
   group.workspace().reset();
@@ -316,7 +336,8 @@ void check_collectives(std::span<const int> devices, const Report& report) {
   if (errors != 0) replays.faults.push_back(std::to_string(errors) + " wrong sums");
   report(replays);
   for (const Implementation implementation : {Implementation::kOneShot, Implementation::kTwoShot}) {
-    check_missing_rank(group, implementation, report);
+    check_missing_rank(group, implementation, false, report);
+    check_missing_rank(group, implementation, true, report);
   }
 }
 

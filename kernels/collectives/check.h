@@ -22,8 +22,8 @@ struct CollectiveReport {
 // poisoned outputs, against the double-precision reference; the loss of a tile of any rank's input
 // and of an output must be noticed. Our all-reduce besides: the same bits on all ranks; in place;
 // ranks launched in both orders by one thread; 1,000 replays of a graph of calls of several sizes
-// whose data changes and whose ranks come late at random; a rank that does not come. `report` is
-// called with each as it is done.
+// whose data changes and whose ranks come late at random; a rank that does not come; an abort.
+// `report` is called with each as it is done.
 void check_collectives(std::span<const int> devices,
                        const std::function<void(const CollectiveReport&)>& report);
 

@@ -137,6 +137,10 @@ class Graph {
   void launch(const Stream& stream) const {
     ORRERY_CUDA(cudaGraphLaunch(graph_.get(), stream.get()));
   }
+  // Brings it to the device, which its first launch would do otherwise.
+  void upload(const Stream& stream) const {
+    ORRERY_CUDA(cudaGraphUpload(graph_.get(), stream.get()));
+  }
 
  private:
   Graph() = default;

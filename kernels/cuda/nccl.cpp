@@ -21,8 +21,12 @@ NcclLibrary load() {
   NcclLibrary nccl;
   find(library, "ncclGetVersion", nccl.get_version);
   find(library, "ncclGetErrorString", nccl.get_error_string);
+  find(library, "ncclGetUniqueId", nccl.get_unique_id);
   find(library, "ncclCommInitAll", nccl.comm_init_all);
+  find(library, "ncclCommInitRank", nccl.comm_init_rank);
   find(library, "ncclCommDestroy", nccl.comm_destroy);
+  find(library, "ncclCommAbort", nccl.comm_abort);
+  find(library, "ncclCommGetAsyncError", nccl.comm_get_async_error);
   find(library, "ncclGroupStart", nccl.group_start);
   find(library, "ncclGroupEnd", nccl.group_end);
   find(library, "ncclAllReduce", nccl.all_reduce);
@@ -51,6 +55,28 @@ std::string nccl_version() {
   ORRERY_NCCL(nccl().get_version(&version));
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
+}
+
+ncclUniqueId nccl_unique_id() {
+  ncclUniqueId id{};
+  ORRERY_NCCL(nccl().get_unique_id(&id));
+  return id;
+}
+
+Communicator Communicator::for_rank(const ncclUniqueId& id, int rank, int size) {
+  ncclComm_t handle = nullptr;
+  ORRERY_NCCL(nccl().comm_init_rank(&handle, size, id, rank));
+  return {handle, rank, size};
+}
+
+ncclResult_t Communicator::async_error() const {
+  ncclResult_t code = ncclSuccess;
+  ORRERY_NCCL(nccl().comm_get_async_error(get(), &code));
+  return code;
+}
+
+void Communicator::abort() {
+  if (communicator_) static_cast<void>(nccl().comm_abort(communicator_.release()));
 }
 
 std::vector<Communicator> Communicator::for_devices(std::span<const int> devices) {

@@ -26,8 +26,12 @@ class NcclError : public std::runtime_error {
 struct NcclLibrary {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&ncclCommInitAll) comm_init_all = nullptr;
+  decltype(&ncclCommInitRank) comm_init_rank = nullptr;
   decltype(&ncclCommDestroy) comm_destroy = nullptr;
+  decltype(&ncclCommAbort) comm_abort = nullptr;
+  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
   decltype(&ncclGroupStart) group_start = nullptr;
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
@@ -44,14 +48,25 @@ const NcclLibrary& nccl();
 // "2.28.9"
 std::string nccl_version();
 
-// One rank's communicator. Calls on one communicator come from one thread at a time.
+// Names a communicator among processes: one rank makes it, all get it by other means.
+ncclUniqueId nccl_unique_id();
+
+// One rank's communicator. Calls on one communicator come from one thread at a time, but for
+// async_error().
 class Communicator {
  public:
   // Ranks 0 .. devices.size() - 1 of a new communicator within this process. Throws NcclError.
   static std::vector<Communicator> for_devices(std::span<const int> devices);
+  // Rank `rank` of `size`, on the current device; returns once all ranks have called, each from its
+  // own thread or process. Throws NcclError.
+  static Communicator for_rank(const ncclUniqueId& id, int rank, int size);
   [[nodiscard]] ncclComm_t get() const { return communicator_.get(); }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
+  // What went wrong with a call that was enqueued: ncclSuccess while nothing has.
+  [[nodiscard]] ncclResult_t async_error() const;
+  // Ends what is enqueued, wherever it waits, and destroys the communicator; get() is null then.
+  void abort();
 
  private:
   struct Destroy {

@@ -31,6 +31,20 @@ struct NvmlFieldValue {  // nvmlFieldValue_t
   } value{};
 };
 
+struct NvmlMemory {  // nvmlMemory_v2_t
+  unsigned version = sizeof(NvmlMemory) | (2U << 24);
+  unsigned long long total = 0;
+  unsigned long long reserved = 0;
+  unsigned long long free = 0;
+  unsigned long long used = 0;
+};
+struct NvmlProcess {  // nvmlProcessInfo_t of version 3
+  unsigned id = 0;
+  unsigned long long used = 0;
+  unsigned gpu_instance = 0;
+  unsigned compute_instance = 0;
+};
+
 class Library {
  public:
   // Opened once and never closed; a failed attempt throws and is repeated by the next call.
@@ -95,6 +109,28 @@ std::string Board::driver() const {
   Library::get().call("nvmlSystemGetDriverVersion", text.data(),
                       static_cast<unsigned>(text.size()));
   return text.data();
+}
+BoardMemory Board::memory() const {
+  NvmlMemory memory;
+  Library::get().call("nvmlDeviceGetMemoryInfo_v2", impl_->device, &memory);
+  const auto bytes = [](unsigned long long count) { return Bytes(static_cast<double>(count)); };
+  return {
+      .total = bytes(memory.total), .reserved = bytes(memory.reserved), .free = bytes(memory.free)};
+}
+std::vector<BoardProcess> Board::processes() const {
+  std::array<NvmlProcess, 64> found{};
+  unsigned count = found.size();
+  try {
+    Library::get().call("nvmlDeviceGetComputeRunningProcesses_v3", impl_->device, &count,
+                        found.data());
+  } catch (const std::runtime_error&) {
+    return {};
+  }
+  std::vector<BoardProcess> processes;
+  for (unsigned i = 0; i < count; ++i) {
+    processes.push_back({.id = found[i].id, .memory = Bytes(static_cast<double>(found[i].used))});
+  }
+  return processes;
 }
 double Board::sm_clock_mhz() const {
   return impl_->read<unsigned>("nvmlDeviceGetClockInfo", kClockSm);

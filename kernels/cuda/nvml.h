@@ -6,10 +6,22 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "sim/units/units.h"
 
 namespace orrery::cuda {
+
+// Memory of a whole board, whoever uses it.
+struct BoardMemory {
+  Bytes total;
+  Bytes reserved;  // by the driver and firmware
+  Bytes free;
+};
+struct BoardProcess {
+  std::uint32_t id = 0;  // the operating system's; of another name space when in a container
+  Bytes memory;
+};
 
 // The board of one CUDA device. Readings take 10 us to some ms of host time each and change
 // nothing.
@@ -21,7 +33,10 @@ class Board {
   Board(Board&&) noexcept;
   Board& operator=(Board&&) noexcept;
 
-  [[nodiscard]] std::string driver() const;              // "580.159.04"
+  [[nodiscard]] std::string driver() const;  // "580.159.04"
+  [[nodiscard]] BoardMemory memory() const;
+  // Those with a CUDA context, this one too; empty where the driver does not say (in containers).
+  [[nodiscard]] std::vector<BoardProcess> processes() const;
   [[nodiscard]] double sm_clock_mhz() const;             // now
   [[nodiscard]] double memory_clock_mhz() const;         // now
   [[nodiscard]] double max_sm_clock_mhz() const;         // boost

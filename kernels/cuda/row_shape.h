@@ -16,6 +16,13 @@ struct RowShape {
 
 inline constexpr int kMostRowThreads = 1024;
 
+// Whether 16-bit rows of `columns` elements may lie `stride` elements apart and be read by 16-byte
+// vectors and copies: 0 (contiguous), or a multiple of 8 that is at least `columns`.
+constexpr bool is_row_stride(std::int64_t stride, std::int64_t columns) {
+  constexpr std::int64_t kElements = 8;
+  return stride == 0 || (stride >= columns && stride % kElements == 0);
+}
+
 // Many rows: `preferred` vectors per thread, so that several blocks share a multiprocessor, more
 // where the row is too long for that. Few rows (each has a multiprocessor to itself): threads
 // before vectors. columns >= 1.

@@ -1,10 +1,12 @@
 #pragma once
 
 // What launches of one rank's stream share: scratch memory, gemm plans, the tiles of this step's
-// prefill. Everything stays where it is for the life of the executor, since captured graphs hold
-// the addresses.
+// prefill. Memory stays where it is for the life of the object, since captured graphs hold the
+// addresses; an executor makes one for each rank, on its device, and lets it outlive their launches
+// and graphs. Not thread safe. Allocates and synchronises: not while its device captures.
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -20,26 +22,33 @@ namespace orrery {
 
 class BindResources {
  public:
-  // At least `bytes` of zeroed device memory for one purpose, 256-byte aligned; callers of a
-  // purpose get the same memory and are ordered by the stream. A larger request gets new memory,
-  // and the old stays for graphs that hold it.
+  // Serves the device that is current in later calls, always the same. `overlap_weights`: gemms
+  // that stream their weights start while the kernel before them ends and fetch weights meanwhile
+  // (GemmOptions::overlap), which is right for a model, whose weights nothing writes.
+  explicit BindResources(bool overlap_weights = false);
+  // At least `bytes` of memory for one purpose, 256-byte aligned, zeroed when it is allocated and
+  // not again; callers of a purpose get the same memory and are ordered by the stream. A larger
+  // request gets new memory, and the old stays for graphs that hold it.
   std::byte* scratch(const std::string& purpose, std::size_t bytes);
-  // Kept for the process's life of this object; its workspace is shared by all.
+  // Kept for the life of this object; all share one workspace. Throws as GemmPlan does.
   const GemmPlan& gemm(const GemmShape& shape);
-  // Tiles of the prefill sequences set last.
-  const PrefillPlan& prefill_plan(std::int32_t tile_rows, std::int32_t window);
-  // A new step: tiles of the old one are dropped once the stream is idle.
+  // Tiles of the prefill sequences set last, made once for a step. Shared, since a step that was
+  // bound may be run again after the next one has begun: its launches keep their tiles alive, and
+  // whoever captures them keeps them as long as the graph. Launches must have ended when the last
+  // owner lets go. Throws as PrefillPlan does.
+  std::shared_ptr<const PrefillPlan> prefill_plan(std::int32_t tile_rows, std::int32_t window);
+  // A new step: tiles of the old one live on in its launches only.
   void begin_step(std::span<const PrefillSequence> prefill);
-  [[nodiscard]] int num_multiprocessors() const { return num_multiprocessors_; }
-  // Device memory held, in bytes: the "workspace" of memory reports.
+  // Device memory held, in bytes: the "workspace" of memory reports. Tiles do not count.
   [[nodiscard]] std::size_t bytes() const;
 
  private:
+  bool overlap_weights_;
   std::map<std::string, std::vector<cuda::DeviceBuffer<std::byte>>> scratch_;
   std::map<GemmShape, GemmPlan> gemms_;
   std::vector<PrefillSequence> prefill_;
-  std::map<std::pair<std::int32_t, std::int32_t>, PrefillPlan> prefill_plans_;
-  int num_multiprocessors_ = 0;
+  std::map<std::pair<std::int32_t, std::int32_t>, std::shared_ptr<const PrefillPlan>>
+      prefill_plans_;
 };
 
 }  // namespace orrery

@@ -52,9 +52,9 @@ ExecutedFiles::ExecutedFiles(fs::path directory) : directory_(std::move(director
     if (is_result(entry.path())) fs::remove(entry.path());
   }
   steps_ = opened(directory_ / "steps.csv");
-  steps_ << "name,mode,iteration,duration_s,device_s" << '\n' << std::flush;
+  steps_ << "name,mode,iteration,duration_s,device_s\n" << std::flush;
   memory_ = opened(directory_ / "memory.csv");
-  memory_ << "rank,term,bytes" << '\n' << std::flush;
+  memory_ << "rank,term,bytes\n" << std::flush;
 }
 
 void ExecutedFiles::add_step(std::string_view name, std::string_view mode, int iteration,

@@ -59,7 +59,27 @@ struct StepOutput {
   Seconds device;    // first rank's start to last rank's end, by events
 };
 
-class PreparedStep;  // a plan bound to memory on every rank, perhaps captured
+// A plan bound to memory on every rank, perhaps captured. Must not outlive its executor.
+class PreparedStep {
+ public:
+  struct State;
+  explicit PreparedStep(std::unique_ptr<State> state);
+  ~PreparedStep();
+  PreparedStep(PreparedStep&&) noexcept;
+  PreparedStep& operator=(PreparedStep&&) noexcept;
+  [[nodiscard]] const Plan& plan() const;
+  [[nodiscard]] ExecuteMode mode() const;
+  [[nodiscard]] State& state() const { return *state_; }  // the executor's
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// Sets what CUDA and NCCL read from the environment, unless it is set there: all kernels are loaded
+// when a context is made, since loading one waits for what runs, perhaps a collective that waits
+// for this thread; and NCCL keeps off NVLink multicast, as plans count on no switch that reduces.
+// Call before the first CUDA call of the process, while it has one thread.
+void set_execute_environment();
 
 class Executor {
  public:
@@ -69,15 +89,22 @@ class Executor {
   explicit Executor(ExecutorSetup setup);
   ~Executor();
 
-  // Binds `plan`; with kGraph captures it, so that it may be run with any input of the same numbers
-  // of rows and sequences (contexts may differ). `input` is the first to run.
+  // Binds `plan`; with kGraph runs it once, so that libraries allocate what they need, and captures
+  // it, so that it may be run with any input of the same prefill chunks (tokens and context of
+  // each) and at most as many decodes (their contexts may differ). `input` is the first to run;
+  // prepare the largest step first, so that the arena is allocated once. Throws
+  // std::invalid_argument for what cannot be bound (naming rank and op) and for an input that does
+  // not fit the plan.
   std::unique_ptr<PreparedStep> prepare(const Plan& plan, const StepInput& input, ExecuteMode mode);
-  // Runs it and waits. Not thread safe.
+  // Runs it and waits; an eager step is bound again where its prefill chunks are not those of the
+  // last run. Not thread safe. Throws std::invalid_argument for an input that does not fit,
+  // std::runtime_error naming rank and op when a GPU fails: the executor then runs nothing more.
   StepOutput run(PreparedStep& step, const StepInput& input);
-  // Logits of the sampled rows of the step run last, [rows, vocab], from the last stage's first
-  // rank.
+  // Logits of the sampled rows of the step run last, [rows, vocab], in the order of next_tokens:
+  // from the first rank of each tensor-parallel group of the last stage.
   std::vector<float> logits(const PreparedStep& step) const;
-  // Runs it once more and says when each op ran; needs CUPTI.
+  // Runs it twice more and says when each op ran the second time, from the start of the first op;
+  // needs CUPTI. Throws as run() and KernelTrace do.
   Timeline trace(PreparedStep& step, const StepInput& input);
 
   [[nodiscard]] std::vector<RankMemory> memory() const;

@@ -72,7 +72,7 @@ void LtGemm::propose(std::int8_t fast_accumulation) {
   ORRERY_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
   ORRERY_CUBLAS(
       cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                           &kMaxWorkspaceBytes, sizeof(kMaxWorkspaceBytes)));
+                                           &kGemmWorkspaceBytes, sizeof(kGemmWorkspaceBytes)));
   std::array<cublasLtMatmulHeuristicResult_t, kProposals> results{};
   int found = 0;
   const cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(

@@ -31,7 +31,7 @@ class CublasError : public std::runtime_error {
 // Immutable and thread safe; launches that share a workspace must be on one stream.
 class LtGemm {
  public:
-  // At most kProposals that need at most kMaxWorkspaceBytes, best first; for fp8 as many again
+  // At most kProposals that need at most kGemmWorkspaceBytes, best first; for fp8 as many again
   // without the tensor core's fast accumulation, which at times are faster. Throws
   // std::invalid_argument when cuBLASLt has none for the shape.
   explicit LtGemm(const GemmShape& shape);
@@ -45,7 +45,6 @@ class LtGemm {
               void* workspace) const;
 
   static constexpr int kProposals = 8;
-  static constexpr std::size_t kMaxWorkspaceBytes = std::size_t{32} << 20;  // as PyTorch on Hopper
 
  private:
   struct Proposal {

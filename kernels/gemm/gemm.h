@@ -20,6 +20,9 @@ struct GemmOperands {
   const float* w_scale = nullptr;  // [1] or [n]
 };
 
+// No plan needs more (what PyTorch gives cuBLASLt on Hopper).
+inline constexpr std::size_t kGemmWorkspaceBytes = std::size_t{32} << 20;
+
 struct GemmOptions {
   // Times the candidates on operands of its own, rotating past the L2 cache, and keeps the fastest;
   // else choose_gemm() decides. The first plan of a shape in the process decides for those after.
@@ -29,13 +32,16 @@ struct GemmOptions {
   // Only where nothing queued on the stream writes w or its scales. Without effect on cuBLASLt's
   // kernels.
   bool overlap = false;
+  // kGemmWorkspaceBytes of device memory, 256-byte aligned, in place of one that the plan allocates
+  // itself: many plans may share it whose launches are on one stream. It must outlive the plan.
+  std::byte* workspace = nullptr;
 };
 
 class LtGemm;
 
-// One shape's gemm, made ahead of time: launches allocate nothing and may be captured. Holds the
-// workspace of its launches, so these must be on one stream. Equal shapes give equal plans, and
-// equal operands equal results.
+// One shape's gemm, made ahead of time: launches allocate nothing and may be captured. They share
+// one workspace, so these must be on one stream. Equal shapes give equal plans, and equal operands
+// equal results.
 class GemmPlan {
  public:
   // Throws std::invalid_argument for a dtype other than bf16 and fp8, k < 1, a negative dim, or a
@@ -57,8 +63,8 @@ class GemmPlan {
   GemmShape shape_;
   GemmOptions options_;
   GemmChoice choice_;
-  std::unique_ptr<LtGemm> library_;                           // null where it is not chosen
-  std::unique_ptr<cuda::DeviceBuffer<std::byte>> workspace_;  // null where none is needed
+  std::unique_ptr<LtGemm> library_;                               // null where it is not chosen
+  std::unique_ptr<cuda::DeviceBuffer<std::byte>> own_workspace_;  // null where none is needed
 };
 
 }  // namespace orrery

@@ -24,7 +24,8 @@ GemmPlan::GemmPlan(const GemmShape& shape, const GemmOptions& options)
   if (choice_.tile) return;
   library_ = std::make_unique<LtGemm>(shape);
   const std::size_t bytes = library_->workspace_bytes(choice_.algorithm);
-  if (bytes > 0) workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
+  if (bytes == 0 || options.workspace != nullptr) return;
+  own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
 }
 
 GemmPlan::~GemmPlan() = default;
@@ -42,7 +43,8 @@ void GemmPlan::launch(const cuda::Stream& stream, const GemmOperands& operands) 
   if (choice_.tile) {
     skinny_gemm(stream, shape_, *choice_.tile, operands, {.programmatic = options_.overlap});
   } else {
-    library_->launch(stream, operands, choice_.algorithm, workspace_ ? workspace_->get() : nullptr);
+    library_->launch(stream, operands, choice_.algorithm,
+                     own_workspace_ ? own_workspace_->get() : options_.workspace);
   }
 }
 

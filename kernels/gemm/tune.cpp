@@ -119,7 +119,7 @@ class Timer {
         overlap_(overlap),
         operands_(shape),
         library_(library_for(shape)),
-        workspace_(LtGemm::kMaxWorkspaceBytes),
+        workspace_(kGemmWorkspaceBytes),
         choices_(choices_for(shape, overlap, library_.get())) {}
 
   GemmChoice fastest() {

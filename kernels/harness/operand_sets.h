@@ -20,6 +20,20 @@ inline std::int64_t variant(const Dims& dims, std::string_view name, std::int64_
   return found == dims.end() ? otherwise : found->size;
 }
 
+// The `width` elements from `offset` on of each `stride` elements of `rows`: of operands in longer
+// rows, what the reference takes.
+inline std::vector<double> columns_of(const std::vector<double>& rows, std::size_t stride,
+                                      std::size_t offset, std::size_t width) {
+  if (width == stride) return rows;
+  std::vector<double> columns;
+  columns.reserve(rows.size() / stride * width);
+  for (std::size_t at = offset; at + width <= rows.size(); at += stride) {
+    const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(at);
+    columns.insert(columns.end(), begin, begin + static_cast<std::ptrdiff_t>(width));
+  }
+  return columns;
+}
+
 // A random operand that the kernel reads or updates; each set has other values.
 template <typename T>
 class InputSets {

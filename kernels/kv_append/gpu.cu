@@ -12,7 +12,7 @@ constexpr std::int32_t kBlockSize = kDefaultBlockSize;
 
 // Half of the width is keys and half values; an odd width, or the variant "keys_only", is one
 // tensor as in MLA. Slots are scattered over a cache of twice the tokens; every seventh token is
-// skipped.
+// skipped. The variant "stride": keys, as values, end rows of so many elements.
 template <typename T>
 class KvAppendCase final : public KernelCase {
  public:
@@ -20,9 +20,10 @@ class KvAppendCase final : public KernelCase {
       : tokens_(dim(op.dims, "tokens")),
         keys_only_(dim(op.dims, "width") % 2 != 0 || variant(op.dims, "keys_only") != 0),
         width_(dim(op.dims, "width") / (keys_only_ ? 1 : 2)),
+        stride_(variant(op.dims, "stride", width_)),
         blocks_(2 * tokens_ / kBlockSize + 1),
-        keys_(static_cast<std::size_t>(tokens_ * width_), options.seed, options.sets),
-        values_(static_cast<std::size_t>(keys_only_ ? 0 : tokens_ * width_), options.seed + 1,
+        keys_(static_cast<std::size_t>(tokens_ * stride_), options.seed, options.sets),
+        values_(static_cast<std::size_t>(keys_only_ ? 0 : tokens_ * stride_), options.seed + 1,
                 options.sets),
         key_cache_(static_cast<std::size_t>(cache_rows() * width_), options.sets),
         value_cache_(static_cast<std::size_t>(keys_only_ ? 0 : cache_rows() * width_),
@@ -36,8 +37,9 @@ class KvAppendCase final : public KernelCase {
                            .num_blocks = static_cast<std::int32_t>(blocks_),
                            .key_scale = kKeyScale,
                            .value_scale = kValueScale};
-    kv_append(stream, keys_[set], keys_only_ ? nullptr : values_[set], slots_.get(), cache, tokens_,
-              width_);
+    const std::int64_t offset = stride_ - width_;
+    kv_append(stream, keys_[set] + offset, keys_only_ ? nullptr : values_[set] + offset,
+              slots_.get(), cache, tokens_, width_, stride_);
   }
   void reset(const cuda::Stream& stream) override {
     keys_.reset(stream);
@@ -58,10 +60,10 @@ class KvAppendCase final : public KernelCase {
     const auto width = static_cast<std::size_t>(width_);
     const auto slot = static_cast<std::size_t>(slots()[0]);
     std::vector<Tile> all{key_cache_.tile("a cached key", slot * width, width),
-                          keys_.tile("a key", 0, width)};
+                          keys_.tile("a key", static_cast<std::size_t>(stride_ - width_), width)};
     if (keys_only_) return all;
     all.push_back(value_cache_.tile("a cached value", slot * width, width));
-    all.push_back(values_.tile("a value", 0, width));
+    all.push_back(values_.tile("a value", static_cast<std::size_t>(stride_ - width_), width));
     return all;
   }
   [[nodiscard]] int num_sets() const override { return keys_.num_sets(); }
@@ -74,10 +76,12 @@ class KvAppendCase final : public KernelCase {
 
   // Written rows against the reference, and that the others are still poisoned.
   std::vector<Difference> compare(const std::string& what, std::vector<double> cache,
-                                  std::span<const double> rows, double scale) const {
+                                  const std::vector<double>& rows, double scale) const {
     const auto width = static_cast<std::size_t>(width_);
     const std::vector<double> untouched(cache.size(), kUntouched);
-    const auto ref = reference::kv_append(untouched, rows, slots(), width);
+    const auto stride = static_cast<std::size_t>(stride_);
+    const auto ref = reference::kv_append(
+        untouched, columns_of(rows, stride, stride - width, width), slots(), width);
     double overwritten = 0;
     for (std::size_t i = 0; i < cache.size(); ++i) {
       if (ref[i] == kUntouched) {
@@ -108,6 +112,7 @@ class KvAppendCase final : public KernelCase {
   std::int64_t tokens_;
   bool keys_only_;
   std::int64_t width_;
+  std::int64_t stride_;  // of rows of keys, and of values
   std::int64_t blocks_;
   InputSets<bf16> keys_;
   InputSets<bf16> values_;
@@ -118,6 +123,10 @@ class KvAppendCase final : public KernelCase {
 
 KernelOp op(DType dtype, std::int64_t tokens, std::int64_t width) {
   return {.kernel = "kv_append", .dtype = dtype, .dims = {{"tokens", tokens}, {"width", width}}};
+}
+KernelOp strided(KernelOp of, std::int64_t stride) {
+  of.dims.push_back({"stride", stride});
+  return of;
 }
 KernelOp mla_op(DType dtype, std::int64_t tokens) {
   constexpr std::int64_t kWidth = 576;  // kv_lora_rank 512 and rope_dim 64
@@ -132,7 +141,8 @@ std::vector<KernelOp> check_ops() {
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
     ops.insert(ops.end(), {op(dtype, 1, 1), op(dtype, 1, 2), op(dtype, 13, 2731), op(dtype, 5, 16),
                            op(dtype, 65, 2048), op(dtype, 1009, 256), op(dtype, 3, 16400),
-                           mla_op(dtype, 131)});
+                           mla_op(dtype, 131), strided(op(dtype, 65, 2048), 6144),
+                           strided(op(dtype, 131, 256), 331), strided(op(dtype, 1, 2), 3)});
   }
   return ops;
 }
@@ -142,6 +152,8 @@ std::vector<KernelOp> bench_ops() {
     for (const std::int64_t tokens : {1, 64, 256, 4096, 16384})
       ops.push_back(op(dtype, tokens, 2048));
     ops.push_back(mla_op(dtype, 16384));
+    ops.push_back(op(dtype, 8192, 2048));
+    ops.push_back(strided(op(dtype, 8192, 2048), 6144));
   }
   return ops;
 }

@@ -13,10 +13,10 @@ struct KeyValueRows {
   const bf16* values;
   std::int64_t tokens;
   std::int64_t columns;
+  std::int64_t stride;  // from token to token
 
   __device__ const bf16* at(std::int64_t row, std::int64_t column) const {
-    return row < tokens ? keys + row * columns + column
-                        : values + (row - tokens) * columns + column;
+    return row < tokens ? keys + row * stride + column : values + (row - tokens) * stride + column;
   }
   __device__ Raw load(std::int64_t row, std::int64_t column) const {
     return {load_once(at(row, column))};
@@ -69,7 +69,12 @@ struct SlotRows {
 template <typename T>
 void append(const cuda::Stream& stream, const bf16* keys, const bf16* values,
             const std::int64_t* slots, const PagedKv<T>& cache, std::int64_t tokens,
-            std::int64_t width) {
+            std::int64_t width, std::int64_t stride) {
+  if (stride != 0 && stride < width) {
+    throw std::invalid_argument("kv_append: rows of " + std::to_string(width) + " elements " +
+                                std::to_string(stride) +
+                                " apart, expected 0 or at least the width");
+  }
   const SlotRows<T> sink{
       .slots = slots,
       .keys = cache.keys,
@@ -78,23 +83,27 @@ void append(const cuda::Stream& stream, const bf16* keys, const bf16* values,
       .value_multiplier = reciprocal_scale("kv_append values", cache.value_scale),
       .tokens = tokens,
       .columns = width};
-  launch_map(stream, KeyValueRows{keys, values, tokens, width}, sink,
-             values == nullptr ? tokens : 2 * tokens,
-             vector_aligned(keys, values, cache.keys, cache.values));
+  const KeyValueRows source{.keys = keys,
+                            .values = values,
+                            .tokens = tokens,
+                            .columns = width,
+                            .stride = stride == 0 ? width : stride};
+  launch_map(stream, source, sink, values == nullptr ? tokens : 2 * tokens,
+             vector_aligned(keys, values, cache.keys, cache.values) && stride % kVectorSize == 0);
 }
 
 }  // namespace
 
 void kv_append(const cuda::Stream& stream, const bf16* keys, const bf16* values,
                const std::int64_t* slots, const PagedKv<bf16>& cache, std::int64_t tokens,
-               std::int64_t width) {
-  append(stream, keys, values, slots, cache, tokens, width);
+               std::int64_t width, std::int64_t stride) {
+  append(stream, keys, values, slots, cache, tokens, width, stride);
 }
 
 void kv_append(const cuda::Stream& stream, const bf16* keys, const bf16* values,
                const std::int64_t* slots, const PagedKv<fp8>& cache, std::int64_t tokens,
-               std::int64_t width) {
-  append(stream, keys, values, slots, cache, tokens, width);
+               std::int64_t width, std::int64_t stride) {
+  append(stream, keys, values, slots, cache, tokens, width, stride);
 }
 
 }  // namespace orrery

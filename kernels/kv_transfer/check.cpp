@@ -41,13 +41,13 @@ KvTransfer without_last_block(KvTransfer blocks) {
 void check_kv_transfer(std::span<const int> devices,
                        const std::function<void(const CollectiveReport&)>& report) {
   constexpr std::array kShapes = {
-      KvShape{.block_bytes = 16, .blocks = 1},
-      KvShape{.block_bytes = 73728, .blocks = 37},  // MLA: 64 tokens of 576 bf16
-      KvShape{.block_bytes = 4096, .blocks = 101, .layers = 3},
-      KvShape{.block_bytes = 32784, .blocks = 7, .layers = 2},  // just over a piece
-      KvShape{.block_bytes = 131072, .blocks = 64, .scattered = false}};
+      KvPairShape{.block_bytes = 16, .blocks = 1},
+      KvPairShape{.block_bytes = 73728, .blocks = 37},  // MLA: 64 tokens of 576 bf16
+      KvPairShape{.block_bytes = 4096, .blocks = 101, .layers = 3},
+      KvPairShape{.block_bytes = 32784, .blocks = 7, .layers = 2},  // just over a piece
+      KvPairShape{.block_bytes = 131072, .blocks = 64, .scattered = false}};
   const cuda::DeviceTeam team(devices.first(2));
-  for (const KvShape& shape : kShapes) {
+  for (const KvPairShape& shape : kShapes) {
     for (const Method& method : kMethods) {
       KvPair pair(team, shape, 3);
       transfer(team, pair.transfer(), method);

@@ -52,7 +52,8 @@ std::vector<KvTransferRow> measure_kv_transfer(const cuda::DeviceTeam& team) {
       if (block_bytes * blocks > kMostBytes) continue;
       for (const bool scattered : {false, true}) {
         if (blocks == 1 && scattered) continue;
-        const KvShape shape{.block_bytes = block_bytes, .blocks = blocks, .scattered = scattered};
+        const KvPairShape shape{
+            .block_bytes = block_bytes, .blocks = blocks, .scattered = scattered};
         const KvPair pair(team, shape, 5);
         rows.push_back({.method = "copy_engine",
                         .shape = shape,

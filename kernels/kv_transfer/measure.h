@@ -13,7 +13,7 @@ namespace orrery {
 
 struct KvTransferRow {
   std::string method;  // "copy_engine", "sm_8", "sm_32", …: thread blocks
-  KvShape shape;
+  KvPairShape shape;
   Measurement time;
 };
 

@@ -32,7 +32,7 @@ std::vector<std::byte> to_host(const std::byte* data, std::size_t bytes) {
 
 }  // namespace
 
-KvPair::KvPair(const cuda::DeviceTeam& team, const KvShape& shape, std::uint64_t seed)
+KvPair::KvPair(const cuda::DeviceTeam& team, const KvPairShape& shape, std::uint64_t seed)
     : team_(team),
       shape_(shape),
       source_blocks_(choose(shape.blocks, shape.scattered, seed)),

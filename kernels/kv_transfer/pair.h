@@ -12,7 +12,7 @@
 
 namespace orrery {
 
-struct KvShape {
+struct KvPairShape {
   std::int64_t block_bytes = 0;
   int blocks = 0;
   int layers = 1;
@@ -22,7 +22,7 @@ struct KvShape {
 // Pools of 2 * blocks blocks: random bytes in the source, 0xFF in the destination.
 class KvPair {
  public:
-  KvPair(const cuda::DeviceTeam& team, const KvShape& shape, std::uint64_t seed);
+  KvPair(const cuda::DeviceTeam& team, const KvPairShape& shape, std::uint64_t seed);
   [[nodiscard]] const KvTransfer& transfer() const { return transfer_; }
   // The destination as made.
   void reset();
@@ -34,7 +34,7 @@ class KvPair {
   [[nodiscard]] std::size_t pool_bytes() const;
 
   const cuda::DeviceTeam& team_;
-  KvShape shape_;
+  KvPairShape shape_;
   std::vector<std::int32_t> source_blocks_;
   std::vector<std::int32_t> destination_blocks_;
   std::vector<cuda::DeviceBuffer<std::byte>> pools_;           // source, destination

@@ -1,3 +1,5 @@
+#include <stdexcept>
+
 #include "kernels/harness/activation_sets.h"
 #include "kernels/rms_norm/reference.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -54,12 +56,89 @@ class RmsNormCase final : public KernelCase {
   int sets_;
 };
 
+// The variant "head_dim": heads of so many elements, normed each by itself and in place; one in
+// five, rounded up, is a key head. As in the rows of a fused projection, as many values follow.
+class HeadNormCase final : public KernelCase {
+ public:
+  HeadNormCase(const KernelOp& op, const CaseOptions& options)
+      : shape_(shape_of(op)),
+        width_(dim(op.dims, "hidden")),
+        x_(static_cast<std::size_t>(shape_.tokens * shape_.stride), options.seed, options.sets),
+        weight_(static_cast<std::size_t>(2 * shape_.head_dim), options.seed + 1, options.sets) {
+    if (op.dtype != DType::kBf16) throw std::invalid_argument("rms_norm of heads takes bf16 only");
+  }
+
+  void launch(const cuda::Stream& stream, int set) override {
+    rms_norm_heads(stream, x_[set], weight_[set], shape_);
+  }
+  void reset(const cuda::Stream& stream) override {
+    x_.reset(stream);
+    weight_.reset(stream);
+    stream.synchronize();
+  }
+  std::vector<Difference> differences(const cuda::Stream& stream) override {
+    const std::vector<double> made = x_.made();
+    const std::vector<double> found = host_double(stream, x_[0], x_.count());
+    const auto stride = static_cast<std::size_t>(shape_.stride);
+    const auto head_dim = static_cast<std::size_t>(shape_.head_dim);
+    const auto part = [&](const char* what, std::size_t offset, std::int64_t heads,
+                          std::size_t gain) {
+      const std::size_t width = static_cast<std::size_t>(heads) * head_dim;
+      const std::vector<double> weights = weight_.made();
+      return difference(what, columns_of(found, stride, offset, width),
+                        reference::rms_norm(columns_of(made, stride, offset, width),
+                                            std::span(weights).subspan(gain * head_dim, head_dim),
+                                            NormOptions{}.epsilon),
+                        kBf16Bound);
+    };
+    const auto width = static_cast<std::size_t>(width_);
+    const std::size_t queries = static_cast<std::size_t>(shape_.query_heads) * head_dim;
+    return {part("queries", 0, shape_.query_heads, 0), part("keys", queries, shape_.key_heads, 1),
+            difference("values", columns_of(found, stride, width, stride - width),
+                       columns_of(made, stride, width, stride - width), 0)};
+  }
+  std::vector<Tile> tiles() override {
+    const auto head_dim = static_cast<std::size_t>(shape_.head_dim);
+    Tile token =
+        x_.tile("heads of a token", static_cast<std::size_t>(shape_.tokens / 2 * shape_.stride),
+                static_cast<std::size_t>(width_));
+    token.is_output = true;
+    return {token, weight_.tile("the gain of queries", 0, head_dim),
+            weight_.tile("the gain of keys", head_dim, head_dim)};
+  }
+  [[nodiscard]] int num_sets() const override { return x_.num_sets(); }
+
+ private:
+  static HeadNormShape shape_of(const KernelOp& op) {
+    constexpr std::int64_t kHeadsPerKey = 5;
+    const std::int64_t head_dim = variant(op.dims, "head_dim");
+    const std::int64_t heads = dim(op.dims, "hidden") / head_dim;
+    const std::int64_t keys = (heads + kHeadsPerKey - 1) / kHeadsPerKey;
+    return {.tokens = dim(op.dims, "tokens"),
+            .query_heads = heads - keys,
+            .key_heads = keys,
+            .head_dim = head_dim,
+            .stride = (heads + keys) * head_dim};
+  }
+
+  HeadNormShape shape_;
+  std::int64_t width_;
+  InputSets<bf16> x_;
+  InputSets<bf16> weight_;
+};
+
 KernelOp op(DType dtype, std::int64_t tokens, std::int64_t hidden) {
   return {.kernel = "rms_norm", .dtype = dtype, .dims = {{"tokens", tokens}, {"hidden", hidden}}};
 }
 KernelOp static_op(std::int64_t tokens, std::int64_t hidden) {
   KernelOp result = op(DType::kFp8, tokens, hidden);
   result.dims.push_back({"static_scale", 1});
+  return result;
+}
+
+KernelOp heads_op(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) {
+  KernelOp result = op(DType::kBf16, tokens, heads * head_dim);
+  result.dims.push_back({"head_dim", head_dim});
   return result;
 }
 
@@ -75,6 +154,10 @@ std::vector<KernelOp> check_ops() {
                 op(dtype, 1201, 2056), op(dtype, 313, 8192), op(dtype, 267, 20480)});
   }
   ops.insert(ops.end(), {static_op(3, 2731), static_op(301, 1032), static_op(7, 8192)});
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    ops.insert(ops.end(), {heads_op(1, 2, head_dim), heads_op(3, 5, head_dim),
+                           heads_op(331, 40, head_dim), heads_op(64, 72, head_dim)});
+  }
   return ops;
 }
 std::vector<KernelOp> bench_ops() {
@@ -85,6 +168,7 @@ std::vector<KernelOp> bench_ops() {
     }
   }
   ops.push_back(static_op(16384, 8192));
+  for (const std::int64_t tokens : {1, 64, 8192}) ops.push_back(heads_op(tokens, 40, 128));
   return ops;
 }
 
@@ -99,6 +183,7 @@ std::vector<Grid> grids() {
 }
 
 std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
+  if (variant(op.dims, "head_dim") > 0) return std::make_unique<HeadNormCase>(op, options);
   return std::make_unique<RmsNormCase>(op, options);
 }
 

@@ -31,4 +31,19 @@ void rms_norm_fp8_static(const cuda::Stream& stream, const bf16* x, const bf16* 
                          float scale, std::int64_t tokens, std::int64_t hidden,
                          const NormOptions& options = {});
 
+struct HeadNormShape {
+  std::int64_t tokens = 0;
+  std::int64_t query_heads = 0;
+  std::int64_t key_heads = 0;
+  std::int64_t head_dim = 0;  // 64, 128 or 256
+  std::int64_t stride = 0;    // elements from token to token, a multiple of 8; 0: contiguous
+};
+
+// Each head by itself and in place: heads bf16 [tokens, query_heads + key_heads, head_dim], weight
+// bf16 [2, head_dim], the first row for query heads, the second for key heads. Both 16-byte
+// aligned. Throws std::invalid_argument for another head_dim or stride, pointers that are not
+// aligned, or more than 2^31 vectors; cuda::Error when the launch fails.
+void rms_norm_heads(const cuda::Stream& stream, bf16* heads, const bf16* weight,
+                    const HeadNormShape& shape, const NormOptions& options = {});
+
 }  // namespace orrery

@@ -17,6 +17,7 @@ struct Group {
 constexpr Group kGroups[] = {
     {"collectives", check_peers},
     {"trace", check_trace_records},
+    {"execute", check_execute},
 };
 
 }  // namespace

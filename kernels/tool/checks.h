@@ -15,4 +15,9 @@ CheckCount check_peers();
 // Records of kernels and copies (kernels/probe_trace); without CUPTI prints that it was skipped.
 CheckCount check_trace_records();
 
+// Steps of small models on the executor: against a double-precision reference on the CPU, split
+// over GPUs against one GPU, replayed graphs against eager steps, and with collectives left out,
+// which must be noticed. Prints a line per case, also for those that need more GPUs than there are.
+CheckCount check_execute();
+
 }  // namespace orrery::tool

@@ -28,10 +28,12 @@ constexpr Command kCommands[] = {
 constexpr const char* kUsage = R"(usage:
   orrery-gpu check [KERNEL…]      compare each kernel with its double-precision reference
   orrery-gpu check collectives    the same for communication among the GPUs here
+  orrery-gpu check execute        steps of small models beside a double-precision reference
   orrery-gpu check trace          whether each kernel and copy is recorded (needs CUPTI)
   orrery-gpu time [KERNEL…]       time the benchmark shapes of kernels
   orrery-gpu time launch          the costs of launching
   orrery-gpu time trace           what recording each kernel costs (needs CUPTI)
+  orrery-gpu time memory          device memory that contexts, libraries, graphs and communicators take
   orrery-gpu time probes          these, streams, events and clocks
   orrery-gpu time corun [LOAD]    pairs of loads side by side
   orrery-gpu time collectives | links | kv_transfer [--gpus N[,N…]] [-o DIR]

@@ -12,6 +12,7 @@
 #include "kernels/cuda/nvml.h"
 #include "kernels/probe_clock/probe_clock.h"
 #include "kernels/probe_launch/probe_launch.h"
+#include "kernels/probe_memory/probe_memory.h"
 #include "kernels/probe_stream/probe_stream.h"
 #include "kernels/probe_sync/probe_sync.h"
 #include "kernels/probe_trace/probe_trace.h"
@@ -57,6 +58,12 @@ void print_launch_probes() {
 void print_trace_probes() {
   print_header();
   print_rows(provenance(), probe_trace());
+}
+
+void print_memory_probes() {
+  const std::vector<ProbeRow> rows = probe_memory();  // before anything else makes a context
+  print_header();
+  print_rows(provenance(), rows);
 }
 
 void print_all_probes() {

@@ -115,10 +115,26 @@ std::string_view to_text(MlaForm form) { return kMlaForms[static_cast<std::size_
 EngineProfile read_engine_profile(const std::filesystem::path& file) {
   const YamlNode root = read_extended(file, 0);
   Reader reader(root, "",
-                {"name", "extends", "host", "kernel_time", "front_end", "async_scheduling",
-                 "scheduler_policy", "kv_admission", "new_token_ratio", "max_num_seqs",
-                 "max_num_batched_tokens", "launch_mode", "graph_batch_sizes", "graph_memory",
-                 "communication_buffers", "mla_form", "all_reduce", "custom_all_reduce"});
+                {"name",
+                 "extends",
+                 "host",
+                 "kernel_time",
+                 "front_end",
+                 "async_scheduling",
+                 "scheduler_policy",
+                 "kv_admission",
+                 "new_token_ratio",
+                 "max_num_seqs",
+                 "max_num_batched_tokens",
+                 "launch_mode",
+                 "graph_batch_sizes",
+                 "graph_memory",
+                 "communication_buffers",
+                 "context_memory",
+                 "workspace_memory",
+                 "mla_form",
+                 "all_reduce",
+                 "custom_all_reduce"});
   EngineProfile profile;
   profile.name = reader.text("name");
   read_times(reader, profile);
@@ -133,6 +149,12 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
   read_scheduler(reader, profile);
   profile.graph_memory = reader.bytes("graph_memory", true);
   profile.communication_buffers = reader.bytes("communication_buffers", true);
+  if (reader.has("context_memory")) {
+    profile.context_memory = reader.bytes("context_memory", true);
+  }
+  if (reader.has("workspace_memory")) {
+    profile.workspace_memory = reader.bytes("workspace_memory", true);
+  }
   profile.mla_form = static_cast<MlaForm>(reader.choice("mla_form", kMlaForms));
   const std::size_t all_reduce = reader.choice("all_reduce", kAllReduce);
   profile.all_reduce_implementation = all_reduce == 0 ? "" : kAllReduce[all_reduce];

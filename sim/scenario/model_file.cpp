@@ -143,20 +143,24 @@ ConfigFields flatten_config(const YamlNode& root) {
   return fields;
 }
 
-ModelConfig read_model(const std::filesystem::path& file) {
+ModelFile read_model_file(const std::filesystem::path& file) {
   const YamlNode root = read_yaml(file);
   std::string name = short_name(file);
   if (name == "config") {  // a checkpoint's directory, as downloaded
     name = file.parent_path().filename().string();
   }
   try {
-    return model_config(name, flatten_config(root));
+    ConfigFields fields = flatten_config(root);
+    ModelConfig config = model_config(name, fields);
+    return {.config = std::move(config), .fields = std::move(fields)};
   } catch (const ScenarioError&) {
     throw;
   } catch (const std::invalid_argument& error) {
     throw ScenarioError(file.string(), 0, 0, error.what());
   }
 }
+
+ModelConfig read_model(const std::filesystem::path& file) { return read_model_file(file).config; }
 
 std::vector<std::string> model_names(const std::filesystem::path& models) {
   std::vector<std::string> names;

@@ -15,7 +15,12 @@ namespace orrery {
 // of mappings by index. Lists of fractions have no place in ConfigFields and are left out.
 ConfigFields flatten_config(const YamlNode& root);
 
-// Throws ScenarioError (the file as a whole where model_config names a field).
+struct ModelFile {
+  ModelConfig config;
+  ConfigFields fields;  // what config was read from
+};
+// Throw ScenarioError (the file as a whole where model_config names a field).
+ModelFile read_model_file(const std::filesystem::path& file);
 ModelConfig read_model(const std::filesystem::path& file);
 
 // Short names of the files in `models`, ascending, by the rule of models/README.md:

@@ -141,6 +141,8 @@ std::string disaggregation_json(const RunResult& result) {
   return object.inline_text();
 }
 
+}  // namespace
+
 void write_file(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
@@ -149,8 +151,6 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
     throw std::runtime_error(path.string() + ": cannot be written");
   }
 }
-
-}  // namespace
 
 std::string summary_json(const RunResult& result) {
   const ServingMetrics& metrics = result.service.metrics;

@@ -11,6 +11,9 @@ namespace orrery {
 
 std::string summary_json(const RunResult& result);
 
+// Replaces the file. Throws std::runtime_error with the path when it cannot be written.
+void write_file(const std::filesystem::path& path, const std::string& text);
+
 // Writes scenario.yaml, summary.json, requests.csv, steps.csv and step.trace.json into `directory`,
 // which must exist. Throws std::runtime_error with the path when a file cannot be written.
 void write_outputs(const RunResult& result, const std::filesystem::path& directory);

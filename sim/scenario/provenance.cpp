@@ -33,6 +33,14 @@ std::string revision(const std::filesystem::path& root) {
   return {};
 }
 
+// The text at a path of keys, empty where there is none.
+std::string text_at(const YamlNode* node, std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    if (node != nullptr) node = node->find(key);
+  }
+  return node != nullptr ? node->scalar : std::string();
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scenario,
@@ -57,6 +65,34 @@ std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scen
     const YamlNode* value = node.find(key);
     if (value != nullptr) add(std::string("tables_") + key, value->scalar);
   }
+  return found;
+}
+
+std::vector<TableMeasurement> table_measurements(const Scenario& scenario,
+                                                 std::span<const TableUse> tables) {
+  std::vector<TableMeasurement> found;
+  for (const TableUse& use : tables) {
+    const auto directory =
+        std::ranges::find_if(scenario.kernel_tables, [&](const KernelDirectory& candidate) {
+          return candidate.provider == use.provider && candidate.device.name == use.device;
+        });
+    YamlNode meta;
+    if (const auto file = directory->path / "meta.yaml"; std::filesystem::exists(file)) {
+      meta = read_yaml(file);
+    }
+    for (const std::string& kernel : use.kernels) {
+      const auto measured = [&](std::string_view key) {
+        return text_at(&meta, {"tables", kernel, "measured_with", key});
+      };
+      found.push_back({.kernel = kernel,
+                       .provider = use.provider,
+                       .device = use.device,
+                       .revision = measured("revision"),
+                       .date = measured("date"),
+                       .driver = measured("driver")});
+    }
+  }
+  std::ranges::stable_sort(found, {}, &TableMeasurement::kernel);
   return found;
 }
 

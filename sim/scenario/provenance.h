@@ -18,4 +18,17 @@ namespace orrery {
 std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scenario,
                                                             std::span<const TableUse> tables);
 
+// One kernel's table as its meta.yaml says it was measured.
+struct TableMeasurement {
+  std::string kernel;
+  std::string provider;
+  std::string device;
+  std::string revision;  // of the timed code; "" where the tables do not say
+  std::string date;
+  std::string driver;
+};
+// Of the tables that answered, by kernel. Throws ScenarioError for a malformed meta.yaml.
+std::vector<TableMeasurement> table_measurements(const Scenario& scenario,
+                                                 std::span<const TableUse> tables);
+
 }  // namespace orrery

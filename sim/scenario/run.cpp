@@ -12,9 +12,7 @@
 
 namespace orrery {
 
-namespace {
-
-MemoryBudget budget(const Scenario& scenario) {
+MemoryBudget memory_budget(const Scenario& scenario) {
   const EngineProfile& profile = scenario.engine_profile;
   CapacityRequest request;
   request.model = scenario.model_config;
@@ -23,9 +21,13 @@ MemoryBudget budget(const Scenario& scenario) {
   request.engine = scenario.engine;
   request.graphs = graph_batch_sizes(scenario).empty() ? Bytes(0) : profile.graph_memory;
   request.communication = num_ranks(scenario.mesh) > 1 ? profile.communication_buffers : Bytes(0);
+  request.context = profile.context_memory;
+  request.workspace = profile.workspace_memory;
   return at_key(scenario, scenario.disaggregation ? "disaggregation" : "placement",
                 [&] { return memory_budget(request, scenario.machine_spec.device); });
 }
+
+namespace {
 
 SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly) {
   SimulatedStepsConfig config;
@@ -102,7 +104,7 @@ void warn_of_stand_ins(RunResult& result) {
 void serve_whole(const Scenario& scenario, const Assembly& assembly, const Workload& workload,
                  const Progress& progress, RunResult& result) {
   result.num_gpus = scenario.replicas * num_ranks(scenario.mesh);
-  result.memory = budget(scenario);
+  result.memory = memory_budget(scenario);
   StepTimes times =
       at_key(scenario, "model", [&] { return StepTimes(steps_config(scenario, assembly)); });
   result.service = at_key(scenario, "workload", [&] {
@@ -118,9 +120,9 @@ void serve_apart(const Scenario& scenario, const Assembly& assembly, const Workl
   const Scenario decode = decode_side(scenario);
   result.num_gpus = num_gpus(scenario.disaggregation->prefill.placement) +
                     num_gpus(scenario.disaggregation->decode.placement);
-  result.memory = budget(decode);
+  result.memory = memory_budget(decode);
   DisaggregatedRun& run = result.disaggregated.emplace();
-  run.prefill_memory = budget(prefill);
+  run.prefill_memory = memory_budget(prefill);
   TransferLinks links = at_key(scenario, "disaggregation", [&] {
     return transfer_links(scenario, assembly.machine(), result.memory.kv_block);
   });

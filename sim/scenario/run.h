@@ -65,6 +65,9 @@ struct RunResult {
   std::vector<TableUse> tables_used;
 };
 
+// What a GPU of the scenario's holds. Throws ScenarioError when the model does not fit.
+MemoryBudget memory_budget(const Scenario& scenario);
+
 // Throws ScenarioError where the scenario asks for something impossible (a model that does not fit,
 // a request longer than the KV cache, a malformed trace).
 RunResult run_scenario(const Scenario& scenario, const Progress& progress = {});

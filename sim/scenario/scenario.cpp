@@ -67,7 +67,9 @@ void read_model_part(const YamlNode& node, const std::filesystem::path& director
       reader.fail("config", unknown_name("model", scenario.model, model_names(models)));
     }
   }
-  scenario.model_config = read_model(file);
+  ModelFile model = read_model_file(file);
+  scenario.model_config = std::move(model.config);
+  scenario.model_fields = std::move(model.fields);
   const auto format = [&](std::string_view key, DType& dtype) {
     if (reader.has(key)) {
       dtype = reader.convert(key, parse_dtype);
@@ -310,7 +312,8 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
   }
   const Reader root(root_node, "",
                     {"question", "model", "machine", "provider", "placement", "disaggregation",
-                     "engine", "router", "workload", "slo", "step_level", "chosen_step", "seed"});
+                     "engine", "router", "workload", "slo", "step_level", "chosen_step",
+                     "validate", "seed"});
   const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
   Scenario scenario;
   scenario.paths = paths;
@@ -339,6 +342,9 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
   }
   if (root.has("chosen_step")) {
     scenario.chosen_step = read_chosen_step(root);
+  }
+  if (root.has("validate")) {
+    scenario.validation = read_validation(root.at("validate"));
   }
   if (root.has("seed")) {
     scenario.seed = static_cast<std::uint64_t>(root.integer("seed", 0));
@@ -392,6 +398,7 @@ std::string to_yaml(const Scenario& scenario) {
   text += slo.empty() ? "" : "slo:" + slo + "\n";
   text += "step_level: " + std::string(to_text(scenario.step_level)) + "\n";
   text += "chosen_step: " + chosen_step_yaml(scenario.chosen_step) + "\n";
+  text += "validate: " + to_yaml(scenario.validation) + "\n";
   text += "seed: " + std::to_string(scenario.seed) + "\n";
   return text;
 }

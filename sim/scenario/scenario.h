@@ -20,6 +20,7 @@
 #include "sim/scenario/measured_tables.h"
 #include "sim/scenario/placement.h"
 #include "sim/scenario/reader.h"
+#include "sim/scenario/validation_spec.h"
 #include "sim/scenario/workload.h"
 #include "sim/serve/router.h"
 #include "sim/serve/serve.h"
@@ -60,9 +61,11 @@ struct Scenario {
   int threads = 1;
   // The step that is simulated in detail: nothing given means the median decode step of the run.
   Batch chosen_step;
+  ValidationSpec validation;
 
   // What the names above stand for.
   ModelConfig model_config;
+  ConfigFields model_fields;  // of the config.json that model_config was read from
   MachineSpec machine_spec;
   EngineProfile engine_profile;
   // Measured tables in the order in which they are asked. No kernel tables with provider "none":

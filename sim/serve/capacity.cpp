@@ -26,7 +26,9 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
       .hbm = device.hbm_capacity,
       .usable = device.hbm_capacity * engine.gpu_memory_utilization,
       .graphs = request.graphs,
-      .communication = num_ranks(request.mesh) > 1 ? request.communication : Bytes(0)};
+      .communication = num_ranks(request.mesh) > 1 ? request.communication : Bytes(0),
+      .context = request.context,
+      .workspace = request.workspace};
   // Ranks of a stage are alike; stages differ (embedding first, LM head last).
   const int ranks_per_stage = plan.num_ranks() / request.mesh.pp;
   for (int rank = 0; rank < plan.num_ranks(); rank += ranks_per_stage) {
@@ -44,7 +46,8 @@ Bytes kv_block_bytes(const CapacityRequest& request) {
 }
 
 Bytes left_for_kv(const MemoryBudget& budget) {
-  return budget.usable - budget.weights - budget.activations - budget.graphs - budget.communication;
+  return budget.usable - budget.weights - budget.activations - budget.graphs -
+         budget.communication - budget.context - budget.workspace;
 }
 
 // "; tp 4 would fit" or why nothing does.
@@ -84,7 +87,8 @@ MemoryBudget memory_budget(const CapacityRequest& request, const Device& device)
         request.model.name + " does not fit on " + device.name + ": one GPU needs " +
         to_text(budget.weights) + " of weights, " + to_text(budget.activations) +
         " of activations, " + to_text(budget.graphs) + " of graphs, " +
-        to_text(budget.communication) + " of communication buffers and " +
+        to_text(budget.communication) + " of communication buffers, " +
+        to_text(budget.context + budget.workspace) + " of context and workspace and " +
         to_text(budget.kv_block) + " for one KV block, " + to_text(budget.kv_block - left) +
         " more than the " + to_text(budget.usable) + " that gpu_memory_utilization leaves" +
         smallest_fit(request, device));

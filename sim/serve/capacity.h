@@ -22,6 +22,8 @@ struct MemoryBudget {
   Bytes activations;  // peak of a step of max_num_batched_tokens
   Bytes graphs;
   Bytes communication;
+  Bytes context;                   // of the process on the device
+  Bytes workspace;                 // scratch memory of kernels
   Bytes kv_cache;                  // what remains, in whole blocks
   Bytes kv_block;                  // bytes of one block on one GPU
   std::int64_t num_kv_blocks = 0;  // of one instance: over its data-parallel ranks
@@ -34,6 +36,8 @@ struct CapacityRequest {
   EngineConfig engine;
   Bytes graphs;
   Bytes communication;
+  Bytes context;
+  Bytes workspace;
 };
 
 // Throws std::invalid_argument when weights and buffers leave no room for one block: by how much,

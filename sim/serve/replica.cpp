@@ -22,6 +22,7 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
       requests_(requests),
       records_(records),
       backend_(std::move(backend)),
+      wants_sequences_(backend_->wants_sequences()),
       blocks_(config.num_kv_blocks, blocks_per_unit_),
       stream_(config.front_end.per_output_token, config.front_end.stream_latency),
       decodes_(config.engine.block_size) {}
@@ -132,11 +133,12 @@ void Replica::start(Seconds now) {
 
 void Replica::time_flight(bool is_single) {
   Flight& flight = *flight_;
+  if (wants_sequences_) announce_sequences();
   if (flight.batch.prefill.empty()) {
     flight.is_leap = true;
     // The others of the leap are taken when it is known how long it was.
     flight.blocks_before = blocks_.num_used() - flight.reserved_blocks;
-    const std::int64_t limit = is_single ? 1 : decodes_.steps_to_finish();
+    const std::int64_t limit = is_single || wants_sequences_ ? 1 : decodes_.steps_to_finish();
     flight.time = backend_->leap(
         flight.batch,
         decodes_.steps_before_full(blocks_.num_available() + flight.reserved_blocks, limit));
@@ -153,6 +155,27 @@ void Replica::time_flight(bool is_single) {
       incoming.without_delay = flight.begin + leap_duration(flight.time, 1);
     }
   }
+}
+
+void Replica::announce_sequences() {
+  prefill_sequences_.clear();
+  for (const Chunk& chunk : flight_->chunks) {
+    const Sequence& sequence = slots_[static_cast<std::size_t>(chunk.slot)];
+    prefill_sequences_.push_back({.request = sequence.idx,
+                                  .query = chunk.query,
+                                  .context = sequence.computed,
+                                  .produces_token = chunk.ends_prompt});
+  }
+  decode_sequences_.clear();
+  if (flight_->batch.num_decodes > 0) {
+    for (const auto& [order, slot] : running_) {
+      const Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
+      if (!sequence.is_decoding) continue;
+      decode_sequences_.push_back(
+          {.request = sequence.idx, .query = 1, .context = position(sequence)});
+    }
+  }
+  backend_->begin(flight_->begin, prefill_sequences_, decode_sequences_);
 }
 
 void Replica::join_decodes(std::int64_t slot) {
@@ -274,6 +297,7 @@ void Replica::release(std::int64_t slot) {
   blocks_.free(blocks_for(sequence.computed) - sequence.num_units * blocks_per_unit_);
   blocks_.release_units(units_of(request, sequence.num_units));
   committed_blocks_ -= blocks_for(full_length(request));
+  if (wants_sequences_) backend_->release(sequence.idx);
   sequence = Sequence{.order = -1};
   free_slots_.push_back(slot);
 }

@@ -190,6 +190,8 @@ class Replica {
   void schedule_prefill(std::int64_t num_decodes, Seconds now, Seconds known);
   // How long the batch just formed takes: a leap when it only decodes, unless `is_single`.
   void time_flight(bool is_single);
+  // Tells a backend that asks whose tokens the batch just formed computes.
+  void announce_sequences();
   void preempt_last();
   // The next chunk of a prompt that was cut; false when it could not have the blocks.
   bool continue_prefill(std::int64_t slot, std::int64_t& budget);
@@ -242,6 +244,9 @@ class Replica {
   std::span<const Request> requests_;
   std::span<RequestRecord> records_;
   std::unique_ptr<StepBackend> backend_;
+  bool wants_sequences_;
+  std::vector<StepSequence> prefill_sequences_;  // of the step that begins; kept for their memory
+  std::vector<StepSequence> decode_sequences_;
   KvBlockManager blocks_;
 
   Seconds front_end_free_;

@@ -170,12 +170,28 @@ void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& 
 
 }  // namespace
 
-ServiceResult serve(const Workload& workload, const ServiceConfig& given, const Slo& slo,
-                    const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
-                    const Progress& progress) {
+ServiceConfig checked_config(const ServiceConfig& given, const Workload& workload) {
   check_service(given, workload);
   const ServiceConfig config = adapted(given, workload);
   check_requests(workload, config);
+  return config;
+}
+
+std::vector<RequestRecord> new_records(const Workload& workload) {
+  std::vector<RequestRecord> records(workload.requests.size());
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const Request& request = workload.requests[i];
+    records[i].id = request.id;
+    records[i].prompt_tokens = request.prompt_tokens;
+    records[i].output_tokens = request.output_tokens;
+  }
+  return records;
+}
+
+ServiceResult serve(const Workload& workload, const ServiceConfig& given, const Slo& slo,
+                    const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
+                    const Progress& progress) {
+  const ServiceConfig config = checked_config(given, workload);
   ServiceResult result;
   result.requests = new_records(workload);
   std::vector<std::unique_ptr<Replica>> replicas;

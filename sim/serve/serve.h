@@ -200,6 +200,12 @@ struct ServiceResult {
 // One call at a time, from whichever thread finished the request.
 using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
+// What the workload asks of the service instead of what `config` says: no front end when it is
+// offline, room for all of a static batch. Throws as `serve` does.
+ServiceConfig checked_config(const ServiceConfig& config, const Workload& workload);
+// Records of requests that have not been sent yet, by id.
+std::vector<RequestRecord> new_records(const Workload& workload);
+
 // `make_backend(replica)` is called once per replica. Throws std::invalid_argument for a request
 // that can never run (longer than max_model_len or than the whole KV cache), a zero-length prompt
 // or output, arrivals that are unsorted or not finite: the message names the request.

@@ -15,8 +15,6 @@ namespace orrery {
 
 constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
-// A record for each request, with what the request says.
-std::vector<RequestRecord> new_records(const Workload& workload);
 // By (start, replica).
 void sort_steps(std::vector<StepRecord>& steps);
 

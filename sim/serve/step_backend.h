@@ -2,9 +2,10 @@
 
 // How long an engine step takes. The scheduler does not know whether a step is simulated or run on
 // GPUs: SimulatedSteps (sim/serve/simulated_steps.h) advances virtual time, ExecutedSteps
-// (kernels/execute) runs the batch and reads the clock.
+// (kernels/serve/executed_steps.h) runs the batch and reads the clock.
 
 #include <cstdint>
+#include <span>
 
 #include "sim/model/model.h"
 #include "sim/timeline/timeline.h"
@@ -26,9 +27,29 @@ struct LeapTime {
   BasisSeconds basis;  // summed over the steps of the leap
 };
 
+// New tokens of one request in a step: `query` tokens after `context` that are in its KV cache. Of
+// its prompt and the outputs made so far these are tokens [context, context + query).
+struct StepSequence {
+  std::int64_t request = 0;  // index into the workload's requests
+  std::int64_t query = 0;    // decodes: 1
+  std::int64_t context = 0;
+  bool produces_token = true;  // false: a chunk that does not end its prompt
+  bool operator==(const StepSequence&) const = default;
+};
+
 class StepBackend {
  public:
   virtual ~StepBackend() = default;
+  // Whether `begin` and `release` are to be called: a backend that computes tokens must know whose.
+  // Such a backend takes one step at a time: its leaps have one step.
+  [[nodiscard]] virtual bool wants_sequences() const { return false; }
+  // Before each `run` or `leap`: the step begins at `now` and computes the chunks of `prefill` in
+  // the order of Batch::prefill, then `decodes` in order of admission.
+  virtual void begin(Seconds /*now*/, std::span<const StepSequence> /*prefill*/,
+                     std::span<const StepSequence> /*decodes*/) {}
+  // `request` gives its KV blocks back: it has ended, or was preempted and will be computed again
+  // from context 0. Before the `begin` of the first step that may use them.
+  virtual void release(std::int64_t /*request*/) {}
   virtual StepTime run(const Batch& batch) = 0;
   // Decode-only batch, at most `max_steps` (>= 1) steps; may return fewer (the next bucket begins).
   virtual LeapTime leap(const Batch& batch, std::int64_t max_steps) = 0;

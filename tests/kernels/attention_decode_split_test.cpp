@@ -139,5 +139,28 @@ TEST(AttentionDecodeSplit, RefusesShapesThatTheKernelDoesNotTake) {
   refuses(good, 4);
 }
 
+TEST(AttentionDecodeSplit, RefusesQueriesThatOverlapOrAreNotAligned) {
+  AttentionDecodeShape shape{.seqs = 2, .heads = 32, .kv_heads = 8, .max_context = 100};
+  for (const std::int64_t stride : {0, 32 * 128, 48 * 128}) {  // contiguous; the same; q, k and v
+    shape.q_stride = stride;
+    EXPECT_NO_THROW(attention_decode_split(shape, 2, 132)) << stride;
+  }
+  for (const std::int64_t stride : {-8, 31 * 128, 48 * 128 + 4}) {
+    shape.q_stride = stride;
+    EXPECT_THROW(attention_decode_split(shape, 2, 132), std::invalid_argument) << stride;
+  }
+}
+
+TEST(AttentionDecodeSplit, DoesNotDependOnWhereQueriesLie) {
+  AttentionDecodeShape shape{.seqs = 64, .heads = 32, .kv_heads = 8, .max_context = 4096};
+  const AttentionDecodeSplit contiguous = attention_decode_split(shape, 2, 132);
+  shape.q_stride = 48 * 128;
+  const AttentionDecodeSplit strided = attention_decode_split(shape, 2, 132);
+  EXPECT_EQ(strided.blocks, contiguous.blocks);
+  EXPECT_EQ(strided.heads_per_block, contiguous.heads_per_block);
+  EXPECT_EQ(strided.min_units, contiguous.min_units);
+  EXPECT_EQ(strided.starts_early, contiguous.starts_early);
+}
+
 }  // namespace
 }  // namespace orrery

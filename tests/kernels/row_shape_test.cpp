@@ -68,5 +68,17 @@ TEST(MapShape, SpreadsLittleWorkOverThreads) {
   EXPECT_EQ(map_shape(16384, 1792, 4).vectors_per_thread, 4);
 }
 
+TEST(RowStride, KeepsRowsApartAndEachOn16Bytes) {
+  for (const std::int64_t columns : {1, 8, 128, 4096}) {
+    for (std::int64_t stride = 0; stride < 3 * columns + 16; ++stride) {
+      const bool is_contiguous = stride == 0;
+      const bool is_apart = stride >= columns;
+      const bool is_aligned = stride * 2 % 16 == 0;  // two bytes to an element
+      EXPECT_EQ(is_row_stride(stride, columns), is_contiguous || (is_apart && is_aligned))
+          << stride;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace orrery

@@ -1,0 +1,126 @@
+// What `orrery validate` predicts and writes, and plans as tables of ops for comparing timelines.
+
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "sim/plan/plan.h"
+#include "sim/scenario/validation.h"
+
+namespace orrery::bindings {
+
+namespace py = pybind11;
+
+namespace {
+
+ValidationPrediction predict(const Scenario& scenario, const Callback& progress) {
+  const Progress report = throttled(progress);
+  const py::gil_scoped_release release;
+  return predict_validation(scenario, report);
+}
+
+std::vector<py::dict> step_dicts(const ValidationPrediction& prediction) {
+  std::vector<py::dict> steps;
+  for (const StepPrediction& step : prediction.steps) {
+    py::dict found;
+    found["name"] = step.name;
+    found["mode"] = std::string(to_text(step.mode));
+    found["duration_s"] = step.duration.value();
+    found["low_s"] = step.low.value();
+    found["high_s"] = step.high.value();
+    found["host_s"] = step.host.value();
+    steps.push_back(std::move(found));
+  }
+  return steps;
+}
+
+// Kind, and what is called: "gemm bf16 m=1 n=2 k=3", "all_reduce bf16 4096 B".
+py::dict body_dict(const OpBody& body) {
+  py::dict found;
+  py::dict dims;
+  if (const auto* kernel = std::get_if<KernelOp>(&body)) {
+    found["kind"] = "kernel";
+    found["name"] = kernel->kernel;
+    found["dtype"] = std::string(to_text(kernel->dtype));
+    for (const Dim& dim : kernel->dims) dims[py::str(dim.name)] = dim.size;
+  } else if (const auto* comm = std::get_if<CommOp>(&body)) {
+    found["kind"] = "comm";
+    found["name"] = std::string(to_text(comm->kind));
+    found["dtype"] = std::string(to_text(comm->dtype));
+    dims["bytes"] = static_cast<std::int64_t>(comm->bytes_per_rank.value());
+  } else {
+    found["kind"] = "host";
+    found["name"] = std::string(to_text(std::get<HostOp>(body).kind));
+    found["dtype"] = "";
+  }
+  found["dims"] = dims;
+  return found;
+}
+
+// One entry per op of the plan with its repeats written out, in order.
+std::vector<py::dict> plan_ops(const std::string& text) {
+  const Plan plan = parse_plan(text);
+  const Plan flat = unroll(plan);
+  // unroll() names copies "<name>#<copy>"; here the two stand apart, as in spans.
+  std::vector<std::pair<std::string, std::int64_t>> names;
+  const auto add = [&](OpId id, std::int64_t copy) {
+    names.emplace_back(plan.ops()[static_cast<std::size_t>(id)].name, copy);
+  };
+  OpId id = 0;
+  for (const Repeat& run : plan.repeats()) {
+    while (id < run.first) add(id++, 0);
+    for (std::int64_t copy = 0; copy < run.count; ++copy) {
+      for (id = run.first; id < run.last; ++id) add(id, copy);
+    }
+  }
+  while (static_cast<std::size_t>(id) < plan.ops().size()) add(id++, 0);
+  std::vector<py::dict> ops;
+  for (std::size_t i = 0; i < flat.ops().size(); ++i) {
+    const Op& op = flat.ops()[i];
+    py::dict found;
+    found["op"] = names[i].first;
+    found["copy"] = names[i].second;
+    found["body"] = body_dict(op.body);
+    const auto ranks = flat.ranks(op.ranks);
+    found["ranks"] = std::vector<int>(ranks.begin(), ranks.end());
+    found["stream"] = op.stream;
+    found["reads"] = op.reads;
+    found["writes"] = op.writes;
+    found["after"] = op.after;
+    ops.push_back(std::move(found));
+  }
+  return ops;
+}
+
+}  // namespace
+
+void bind_validation(py::module_& module) {
+  py::class_<ValidationPrediction>(module, "ValidationPrediction",
+                                   "Steps, memory and service of a scenario, to be held against "
+                                   "GPUs.")
+      .def_readonly("scenario", &ValidationPrediction::scenario)
+      .def_property_readonly("steps", &step_dicts)
+      .def_property_readonly(
+          "serves",
+          [](const ValidationPrediction& prediction) { return prediction.run.has_value(); })
+      .def_readonly("warnings", &ValidationPrediction::warnings)
+      .def(
+          "write",
+          [](const ValidationPrediction& prediction, const std::string& directory) {
+            const py::gil_scoped_release release;
+            write_validation(prediction, directory);
+          },
+          py::arg("directory"), "Writes what the GPU side runs from into an existing directory.");
+  module.def("predict_validation", &predict, py::arg("scenario"), py::arg("progress") = py::none(),
+             "Predicts the steps that the scenario's `validate:` names, and its service.");
+  module.def("plan_ops", &plan_ops, py::arg("text"),
+             "Ops of a plan's text form with repeats written out: op, copy, body (kind, name, "
+             "dtype, dims), ranks, stream, reads, writes, after (indices into the list).");
+}
+
+}  // namespace orrery::bindings

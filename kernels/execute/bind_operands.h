@@ -1,0 +1,73 @@
+#pragma once
+
+// What the bind functions of kernels share: operands checked against what the kernel takes, and
+// the rows of a step that an op of fewer rows takes. All throw std::invalid_argument, saying what
+// the kernel takes and what the op has.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "kernels/cuda/dtypes.h"
+#include "kernels/execute/bind_resources.h"
+#include "kernels/execute/kernel_binding.h"
+
+namespace orrery {
+
+// A tensor as row-major rows: its last axis is the columns, all others the rows.
+struct MatrixSize {
+  std::int64_t rows = 1;
+  std::int64_t columns = 1;
+  bool operator==(const MatrixSize&) const = default;
+};
+MatrixSize matrix_size(const Tensor& tensor);
+
+// Throws "<kernel> takes <what>" unless `holds`.
+void require_taken(const BindContext& context, bool holds, const std::string& what);
+
+// That the op has so many reads and writes.
+void require_operands(const BindContext& context, std::size_t reads, std::size_t writes);
+
+// That the kernel's dtype, and so that of what it works on, is one of `dtypes`.
+void require_dtype(const BindContext& context, std::span<const DType> dtypes);
+
+// That an operand is of `dtype` with `rows` (at least so many where `more_rows`) of `columns`, and
+// in memory; fp8 with scales. Returns it.
+struct OperandRule {
+  const char* what = "";  // in messages: "x"
+  DType dtype = DType::kBf16;
+  MatrixSize size;
+  bool more_rows = false;
+};
+const Operand& require_operand(const BindContext& context, const Operand& operand,
+                               const OperandRule& rule);
+
+template <typename T>
+T* typed(const Operand& operand) {
+  return static_cast<T*>(operand.data);
+}
+
+// x of an op: the parts that it reads in place of one, which lie one behind the other. Where they
+// have more rows than the op, it takes those that are sampled (StepTables::sampled_rows), gathered
+// ahead of each launch into scratch memory.
+class InputRows {
+ public:
+  // `size` of x; parts of `dtype`, of which only bf16 can be gathered.
+  InputRows(const BindContext& context, std::span<const Operand> parts, DType dtype,
+            const MatrixSize& size);
+  [[nodiscard]] const void* data() const { return gathered_ != nullptr ? gathered_ : source_; }
+  [[nodiscard]] const float* scales() const { return scales_; }  // of fp8
+  // Enqueues the gathering, if any.
+  void gather(const cuda::Stream& stream) const;
+
+ private:
+  const void* source_ = nullptr;
+  const float* scales_ = nullptr;
+  bf16* gathered_ = nullptr;
+  const std::int32_t* rows_ = nullptr;
+  MatrixSize size_;
+  std::int64_t source_rows_ = 0;
+};
+
+}  // namespace orrery

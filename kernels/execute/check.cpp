@@ -1,0 +1,95 @@
+#include "kernels/execute/check.h"
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "kernels/cuda/dtypes.h"
+#include "kernels/cuda/handles.h"
+
+namespace orrery {
+namespace {
+
+template <typename T>
+std::vector<T> downloaded(const cuda::Stream& stream, const cuda::DeviceBuffer<T>& buffer) {
+  std::vector<T> values(buffer.size());
+  ORRERY_CUDA(cudaMemcpyAsync(values.data(), buffer.get(), values.size() * sizeof(T),
+                              cudaMemcpyDeviceToHost, stream.get()));
+  stream.synchronize();
+  return values;
+}
+
+template <typename T>
+std::int64_t num_different(std::span<const T> found, std::span<const float> expected) {
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    count += static_cast<float>(found[i]) == expected[i] ? 0 : 1;
+  }
+  return count;
+}
+
+}  // namespace
+
+std::int64_t num_different_elements(const WeightShard& shard, std::int64_t copy, DType dtype,
+                                    std::uint64_t seed) {
+  const StoredWeight expected = stored_weight(shard, copy, dtype, seed);
+  const cuda::Stream stream;
+  const std::size_t size = expected.values.size();
+  if (dtype == DType::kBf16) {
+    const cuda::DeviceBuffer<bf16> data(size);
+    fill_weight(stream, shard, copy, dtype, data.get(), nullptr, seed);
+    return num_different<bf16>(downloaded(stream, data), expected.values);
+  }
+  const cuda::DeviceBuffer<fp8> data(size);
+  const cuda::DeviceBuffer<float> scales(expected.scales.size());
+  fill_weight(stream, shard, copy, dtype, data.get(), scales.get(), seed);
+  return num_different<fp8>(downloaded(stream, data), expected.values) +
+         num_different<float>(downloaded(stream, scales), expected.scales);
+}
+
+ExecutedConversation run_conversation(const CheckedDeployment& deployment,
+                                      const std::vector<CheckedStep>& steps,
+                                      const ConversationOptions& options) {
+  const auto plans_of = [&](const CheckedStep& step) {
+    StepPlans plans = deployment.lower(
+        step.input, step.is_decode ? options.decode_rows : std::ssize(step.input.decodes));
+    if (options.change) plans.plan = options.change(plans.plan);
+    return plans;
+  };
+  std::vector<int> devices;
+  for (int rank = 0; rank < deployment.grid.size(); ++rank) devices.push_back(rank);
+  StepPlans first = plans_of(steps.front());
+  std::int64_t max_tokens = options.decode_rows;
+  for (const SequenceTokens& chunk : steps.front().input.prefill) {
+    max_tokens += std::ssize(chunk.tokens);
+  }
+  Executor executor({.plan = std::move(first.plan),
+                     .whole = std::move(first.whole),
+                     .grid = deployment.grid,
+                     .numbers = deployment.numbers,
+                     .devices = std::move(devices),
+                     .seed = deployment.seed,
+                     .num_kv_blocks = kConversationBlocks,
+                     .block_size = kConversationBlockSize,
+                     .max_tokens = max_tokens,
+                     .max_sequences = std::max(kConversationSequences, options.decode_rows),
+                     .max_model_len = kConversationBlocksPerSequence * kConversationBlockSize});
+  ExecutedConversation result;
+  std::unique_ptr<PreparedStep> graph;
+  for (const CheckedStep& step : steps) {
+    const bool is_graph = step.is_decode && options.decode_mode == ExecuteMode::kGraph;
+    std::unique_ptr<PreparedStep> eager;
+    if (is_graph && !graph) {
+      graph = executor.prepare(plans_of(step).plan, step.input, ExecuteMode::kGraph);
+    } else if (!is_graph) {
+      eager = executor.prepare(plans_of(step).plan, step.input, ExecuteMode::kEager);
+    }
+    PreparedStep& prepared = is_graph ? *graph : *eager;
+    result.next_tokens.push_back(executor.run(prepared, step.input).next_tokens);
+    result.logits.push_back(executor.logits(prepared));
+  }
+  return result;
+}
+
+}  // namespace orrery

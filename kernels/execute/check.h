@@ -1,0 +1,34 @@
+#pragma once
+
+// Whether steps on GPUs compute what their plans say: the conversation of
+// kernels/execute/reference/conversation.h on the executor.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/execute/executor.h"
+#include "kernels/execute/reference/conversation.h"
+#include "kernels/execute/weights.h"
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+// Elements (and scales) of one copy of a weight that fill_weight leaves other than stored_weight
+// says. On the current device.
+std::int64_t num_different_elements(const WeightShard& shard, std::int64_t copy, DType dtype,
+                                    std::uint64_t seed);
+
+struct ConversationOptions {
+  ExecuteMode decode_mode = ExecuteMode::kEager;  // of decode steps; others are eager
+  // Rows of the decode steps' plan, at least 4; in graph mode one graph is replayed for all steps.
+  std::int64_t decode_rows = 4;
+  std::function<Plan(const Plan&)> change;  // of each step's plan before it runs
+};
+// The same steps with the same inputs on the first GPUs of this host. Throws what the executor
+// throws.
+ExecutedConversation run_conversation(const CheckedDeployment& deployment,
+                                      const std::vector<CheckedStep>& steps,
+                                      const ConversationOptions& options);
+
+}  // namespace orrery

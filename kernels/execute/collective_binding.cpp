@@ -1,0 +1,304 @@
+#include "kernels/execute/collective_binding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/collectives/collective.h"
+
+namespace orrery {
+namespace {
+
+using cuda::Communicator;
+using cuda::nccl;
+using cuda::Stream;
+
+std::int64_t bytes_in(const Tensor& tensor) {
+  return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
+}
+std::int64_t rows_of(const Tensor& tensor) {
+  return tensor.axes.empty() ? 1 : num_elements(tensor) / tensor.axes.back().size;
+}
+std::byte* bytes_at(const Operand& operand) { return static_cast<std::byte*>(operand.data); }
+
+[[noreturn]] void refuse(const CollectiveContext& context, const std::string& problem) {
+  const auto& comm = std::get<CommOp>(context.op.body);
+  throw std::invalid_argument(std::string(to_text(comm.kind)) + " " + problem);
+}
+
+const Communicator& communicator_of(const CollectiveContext& context) {
+  const auto place = static_cast<std::size_t>(context.group.place(context.rank));
+  return context.group.communicators[place];
+}
+
+void copy(const Stream& stream, void* to, const void* from, std::int64_t bytes) {
+  ORRERY_CUDA(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice,
+                              stream.get()));
+}
+
+const Operand& only(const CollectiveContext& context, std::span<const Operand> operands) {
+  if (operands.size() != 1 || operands[0].data == nullptr) {
+    refuse(context, "of " + std::to_string(operands.size()) +
+                        " tensors, expected one, present on all ranks");
+  }
+  return operands[0];
+}
+
+Launch bind_all_reduce(const CollectiveContext& context) {
+  const Operand& input = only(context, context.reads);
+  const Operand& output = only(context, context.writes);
+  const DType dtype = input.tensor->dtype;
+  const std::int64_t count = num_elements(*input.tensor);
+  if (count != num_elements(*output.tensor)) refuse(context, "into a tensor of another size");
+  const CollectiveCall call{.kind = CollectiveKind::kAllReduce,
+                            .dtype = dtype,
+                            .count = count,
+                            .input = input.data,
+                            .output = output.data};
+  const CommGroup& group = context.group;
+  const auto own = group.all_reduce.find(context.op.stream);
+  if (own != group.all_reduce.end()) {
+    const int size = static_cast<int>(group.ranks.size());
+    const std::int64_t bytes = bytes_in(*input.tensor);
+    const AllReduceAlgorithm algorithm = choose_all_reduce(bytes, size);
+    const AllReducePeers& peers = own->second.peers(group.place(context.rank));
+    if (algorithm != AllReduceAlgorithm::kNccl &&
+        all_reduce_slot_bytes(algorithm, bytes, size) <= peers.half_bytes) {
+      return [call, algorithm, &peers](const Stream& stream) {
+        all_reduce(stream, peers, algorithm, call.dtype, call.input, call.output, call.count);
+      };
+    }
+  }
+  return [call, &communicator = communicator_of(context)](const Stream& stream) {
+    nccl_collective(communicator, stream, call);
+  };
+}
+
+// Bytes that every rank gives, and where those of all ranks go.
+struct Gather {
+  const void* share = nullptr;
+  void* all = nullptr;
+  std::int64_t share_bytes = 0;
+};
+
+void gather(const Stream& stream, const Communicator& communicator, const Gather& call) {
+  nccl_collective(communicator, stream,
+                  {.kind = CollectiveKind::kAllGather,
+                   .dtype = DType::kInt8,
+                   .count = call.share_bytes * communicator.size(),
+                   .input = call.share,
+                   .output = call.all});
+}
+
+// Rows follow each other: in place, or by way of scratch memory where the last share is cut.
+Launch bind_gather_rows(const CollectiveContext& context, const char* purpose, const void* share,
+                        void* whole, std::int64_t share_bytes, std::int64_t whole_bytes) {
+  const Communicator& communicator = communicator_of(context);
+  const std::int64_t all_bytes = share_bytes * communicator.size();
+  if (all_bytes < whole_bytes) refuse(context, "of shares that are shorter than the whole");
+  if (all_bytes == whole_bytes) {
+    return [&communicator, call = Gather{share, whole, share_bytes}](const Stream& stream) {
+      gather(stream, communicator, call);
+    };
+  }
+  std::byte* const scratch =
+      context.resources.scratch(purpose, static_cast<std::size_t>(all_bytes));
+  return [&communicator, call = Gather{share, scratch, share_bytes}, whole,
+          whole_bytes](const Stream& stream) {
+    gather(stream, communicator, call);
+    copy(stream, whole, call.all, whole_bytes);
+  };
+}
+
+// Columns: shares arrive one behind the other, [ranks, rows, columns], and are interleaved.
+Launch bind_gather_columns(const CollectiveContext& context) {
+  const Operand& share = context.reads[0];
+  const Operand& whole = context.writes[0];
+  const Communicator& communicator = communicator_of(context);
+  const std::int64_t rows = rows_of(*share.tensor);
+  const std::int64_t share_bytes = bytes_in(*share.tensor);
+  const std::int64_t columns = share_bytes / rows;
+  const std::int64_t whole_columns = bytes_in(*whole.tensor) / rows;
+  if (columns * communicator.size() < whole_columns) {
+    refuse(context, "of shares that are shorter than the whole");
+  }
+  std::byte* const scratch = context.resources.scratch(
+      "all_gather", static_cast<std::size_t>(share_bytes * communicator.size()));
+  return [=, &communicator, to = bytes_at(whole),
+          call = Gather{share.data, scratch, share_bytes}](const Stream& stream) {
+    gather(stream, communicator, call);
+    for (std::int64_t at = 0; at < whole_columns; at += columns) {
+      ORRERY_CUDA(cudaMemcpy2DAsync(to + at, static_cast<std::size_t>(whole_columns),
+                                    scratch + at * rows, static_cast<std::size_t>(columns),
+                                    static_cast<std::size_t>(std::min(columns, whole_columns - at)),
+                                    static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice,
+                                    stream.get()));
+    }
+  };
+}
+
+Launch bind_all_gather(const CollectiveContext& context) {
+  const Operand& share = only(context, context.reads);
+  const Operand& whole = only(context, context.writes);
+  const auto& axes = share.tensor->axes;
+  const auto& whole_axes = whole.tensor->axes;
+  if (axes.size() != whole_axes.size()) refuse(context, "into a tensor of another shape");
+  const auto differs = std::ranges::mismatch(axes, whole_axes);
+  const auto axis = static_cast<std::size_t>(differs.in1 - axes.begin());
+  const bool is_last = axis + 1 == axes.size();
+  const std::int64_t rows = rows_of(*share.tensor);
+  if (axis > 0 && !is_last) refuse(context, "along an axis that is neither first nor last");
+  if (is_last && rows > 1) {
+    if (share.scales != nullptr) refuse(context, "of fp8 columns, expected rows");
+    return bind_gather_columns(context);
+  }
+  Launch data = bind_gather_rows(context, "all_gather", share.data, whole.data,
+                                 bytes_in(*share.tensor), bytes_in(*whole.tensor));
+  if (share.scales == nullptr) return data;
+  constexpr std::int64_t kFloat = sizeof(float);
+  Launch scales = bind_gather_rows(context, "all_gather scales", share.scales, whole.scales,
+                                   rows * kFloat, rows_of(*whole.tensor) * kFloat);
+  return [data = std::move(data), scales = std::move(scales)](const Stream& stream) {
+    data(stream);
+    scales(stream);
+  };
+}
+
+Launch bind_reduce_scatter(const CollectiveContext& context) {
+  const Operand& whole = only(context, context.reads);
+  const Operand& share = only(context, context.writes);
+  const Communicator& communicator = communicator_of(context);
+  CollectiveCall call{.kind = CollectiveKind::kReduceScatter,
+                      .dtype = whole.tensor->dtype,
+                      .count = num_elements(*share.tensor) * communicator.size(),
+                      .input = whole.data,
+                      .output = share.data};
+  const std::int64_t whole_count = num_elements(*whole.tensor);
+  if (call.count < whole_count) refuse(context, "into shares that are shorter than the whole");
+  if (call.count == whole_count) {
+    return [call, &communicator](const Stream& stream) {
+      nccl_collective(communicator, stream, call);
+    };
+  }
+  // Padding rows hold whatever was there: they reach padding rows of the last share alone.
+  const std::int64_t whole_bytes = bytes_in(*whole.tensor);
+  const std::int64_t all_bytes = whole_bytes / whole_count * call.count;
+  std::byte* const scratch =
+      context.resources.scratch("reduce_scatter", static_cast<std::size_t>(all_bytes));
+  call.input = scratch;
+  return [call, &communicator, scratch, from = whole.data, whole_bytes](const Stream& stream) {
+    copy(stream, scratch, from, whole_bytes);
+    nccl_collective(communicator, stream, call);
+  };
+}
+
+// Memory that moves as it is.
+struct Piece {
+  void* data = nullptr;
+  std::int64_t bytes = 0;
+};
+std::vector<Piece> pieces_of(std::span<const Operand> operands) {
+  std::vector<Piece> pieces;
+  for (const Operand& operand : operands) {
+    pieces.push_back({.data = operand.data, .bytes = bytes_in(*operand.tensor)});
+    if (operand.scales != nullptr) {
+      pieces.push_back({.data = operand.scales,
+                        .bytes = rows_of(*operand.tensor) * std::int64_t{sizeof(float)}});
+    }
+  }
+  return pieces;
+}
+
+// Place in the group of the first rank on which what the op reads is present.
+int sender(const CollectiveContext& context) {
+  for (const int rank : context.group.ranks) {
+    const auto is_present = [&](TensorId id) {
+      return context.plan.contains(context.plan.tensors()[static_cast<std::size_t>(id)].ranks,
+                                   rank);
+    };
+    if (std::ranges::all_of(context.op.reads, is_present)) return context.group.place(rank);
+  }
+  refuse(context, "of tensors that are together on none of its ranks");
+}
+
+Launch bind_send_recv(const CollectiveContext& context) {
+  const Communicator& communicator = communicator_of(context);
+  const int from = sender(context);
+  const bool sends = communicator.rank() == from;
+  if (communicator.size() != 2 || context.reads.size() != context.writes.size()) {
+    refuse(context, "among " + std::to_string(communicator.size()) + " ranks of " +
+                        std::to_string(context.reads.size()) + " tensors into " +
+                        std::to_string(context.writes.size()) +
+                        ", expected two ranks and a tensor for each");
+  }
+  return [&communicator, sends, pieces = pieces_of(sends ? context.reads : context.writes),
+          peer = 1 - communicator.rank()](const Stream& stream) {
+    ORRERY_NCCL(nccl().group_start());
+    for (const Piece& piece : pieces) {
+      const auto bytes = static_cast<std::size_t>(piece.bytes);
+      if (sends) {
+        ORRERY_NCCL(
+            nccl().send(piece.data, bytes, ncclInt8, peer, communicator.get(), stream.get()));
+      } else {
+        ORRERY_NCCL(
+            nccl().recv(piece.data, bytes, ncclInt8, peer, communicator.get(), stream.get()));
+      }
+    }
+    ORRERY_NCCL(nccl().group_end());
+  };
+}
+
+Launch bind_broadcast(const CollectiveContext& context) {
+  const Communicator& communicator = communicator_of(context);
+  const int root = sender(context);
+  const bool sends = communicator.rank() == root;
+  const std::vector<Piece> pieces = pieces_of(sends ? context.reads : context.writes);
+  return [&communicator, root, pieces](const Stream& stream) {
+    ORRERY_NCCL(nccl().group_start());
+    for (const Piece& piece : pieces) {
+      ORRERY_NCCL(nccl().broadcast(piece.data, piece.data, static_cast<std::size_t>(piece.bytes),
+                                   ncclInt8, root, communicator.get(), stream.get()));
+    }
+    ORRERY_NCCL(nccl().group_end());
+  };
+}
+
+Launch bind_all_to_all(const CollectiveContext& context) {
+  const Operand& input = only(context, context.reads);
+  const Operand& output = only(context, context.writes);
+  const std::int64_t bytes = bytes_in(*input.tensor);
+  if (bytes != bytes_in(*output.tensor)) refuse(context, "into a tensor of another size");
+  const CollectiveCall call{.kind = CollectiveKind::kAllToAll,
+                            .dtype = DType::kInt8,
+                            .count = bytes,
+                            .input = input.data,
+                            .output = output.data};
+  return [call, &communicator = communicator_of(context)](const Stream& stream) {
+    nccl_collective(communicator, stream, call);
+  };
+}
+
+}  // namespace
+
+Launch bind_collective(const CollectiveContext& context) {
+  switch (std::get<CommOp>(context.op.body).kind) {
+    case CollectiveKind::kAllReduce:
+      return bind_all_reduce(context);
+    case CollectiveKind::kAllGather:
+      return bind_all_gather(context);
+    case CollectiveKind::kReduceScatter:
+      return bind_reduce_scatter(context);
+    case CollectiveKind::kAllToAll:
+      return bind_all_to_all(context);
+    case CollectiveKind::kSendRecv:
+      return bind_send_recv(context);
+    case CollectiveKind::kBroadcast:
+      return bind_broadcast(context);
+  }
+  throw std::invalid_argument("a collective of an unknown kind");
+}
+
+}  // namespace orrery

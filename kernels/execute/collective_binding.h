@@ -1,0 +1,37 @@
+#pragma once
+
+// How a communication op of a plan becomes launches on one of its ranks.
+
+#include <span>
+
+#include "kernels/execute/bind_resources.h"
+#include "kernels/execute/communicators.h"
+#include "kernels/execute/kernel_binding.h"
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+struct CollectiveContext {
+  const Plan& plan;
+  const Op& op;  // with a CommOp
+  int rank = 0;
+  std::span<const Operand> reads;  // null data where the tensor is not on this rank
+  std::span<const Operand> writes;
+  const CommGroup& group;
+  BindResources& resources;  // of this rank's stream
+};
+
+// all_reduce by our own kernels where choose_all_reduce() says so and the group has receive areas,
+// everything else by NCCL.
+//   all_gather      along the one axis in which what is read and what is written differ; shares
+//   that
+//                   are padded (n shares are longer than the whole) are cut. fp8 with its row
+//                   scales.
+//   reduce_scatter  of rows, the last share padded
+//   send_recv       from the rank on which what is read is present: all tensors in one NCCL group
+//   broadcast       from the first rank on which what is read is present
+//   all_to_all      equal parts
+// Throws std::invalid_argument for tensors that do not fit the kind.
+Launch bind_collective(const CollectiveContext& context);
+
+}  // namespace orrery

@@ -1,0 +1,56 @@
+#pragma once
+
+// What collectives among ranks of this process need: NCCL's communicators and the receive areas of
+// our own all-reduce, one set for each distinct group of ranks.
+
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/all_reduce/all_reduce.h"
+#include "kernels/cuda/devices.h"
+#include "kernels/cuda/nccl.h"
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+struct CommGroup {
+  std::vector<int> ranks;                         // of the plan, ascending
+  std::vector<cuda::Communicator> communicators;  // by place in `ranks`
+  std::unique_ptr<cuda::DeviceTeam> team;         // with all_reduce alone
+  // By stream of the plan, since calls that share one must be ordered. Empty: NCCL reduces.
+  std::map<int, AllReduceWorkspace> all_reduce;
+  // Place of `rank`, which is one of them.
+  [[nodiscard]] int place(int rank) const;
+};
+
+// Groups stay where they are once opened: launches refer to them.
+class Communicators {
+ public:
+  // `devices` by rank. `only_nccl`: no all-reduce of our own.
+  Communicators(std::vector<int> devices, bool only_nccl)
+      : devices_(std::move(devices)), only_nccl_(only_nccl) {}
+  // What the communication ops of `plan` need and is not there yet. Call while nothing runs. Throws
+  // cuda::NcclError, cuda::Error, std::runtime_error without NCCL, std::invalid_argument for GPUs
+  // without peer access.
+  void open(const Plan& plan);
+  [[nodiscard]] bool has_opened(const Plan& plan) const;
+  // Of ranks as an op that was opened has them.
+  [[nodiscard]] CommGroup& group(std::span<const int> ranks);
+  // Ends what waits in NCCL's communicators (any thread); nothing can be enqueued after that.
+  void abort();
+
+ private:
+  CommGroup& open_group(std::span<const int> ranks);
+  // Whether our kernels may serve `op` among so many ranks.
+  [[nodiscard]] bool wants_own_kernels(const CommOp& op, std::size_t num_ranks) const;
+  [[nodiscard]] std::vector<int> devices_of(std::span<const int> ranks) const;
+
+  std::vector<int> devices_;
+  bool only_nccl_;
+  std::map<std::vector<int>, CommGroup> groups_;
+};
+
+}  // namespace orrery

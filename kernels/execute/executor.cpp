@@ -1,0 +1,161 @@
+#include "kernels/execute/executor.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "kernels/execute/executor_state.h"
+#include "kernels/execute/kernel_trace.h"
+#include "kernels/execute/step_trace.h"
+
+namespace orrery {
+
+void set_execute_environment() {
+  static_cast<void>(setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0));
+  static_cast<void>(setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0));
+}
+
+PreparedStep::PreparedStep(std::unique_ptr<State> state) : state_(std::move(state)) {}
+PreparedStep::~PreparedStep() = default;
+PreparedStep::PreparedStep(PreparedStep&&) noexcept = default;
+PreparedStep& PreparedStep::operator=(PreparedStep&&) noexcept = default;
+const Plan& PreparedStep::plan() const { return state_->plan; }
+ExecuteMode PreparedStep::mode() const { return state_->mode; }
+
+Executor::Executor(ExecutorSetup setup) : state_(std::make_unique<State>(std::move(setup))) {}
+
+// Work of a failed step may wait for ranks that will not come: nothing can be freed before it ends.
+Executor::~Executor() {
+  if (state_->team.failed()) state_->communicators.abort();
+}
+
+std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInput& input,
+                                                ExecuteMode mode) {
+  check_kernels(plan);
+  if (plan.num_ranks() != num_ranks()) {
+    throw std::invalid_argument("a plan of " + std::to_string(plan.num_ranks()) +
+                                " ranks, the executor was made for " + std::to_string(num_ranks()));
+  }
+  State& state = *state_;
+  auto prepared = std::make_unique<PreparedStep::State>();
+  PreparedStep::State& step = *prepared;
+  step.plan = plan;
+  step.mode = mode;
+  step.num_micro_batches = num_micro_batches(plan);
+  step.ranks.resize(static_cast<std::size_t>(num_ranks()));
+  state.open(plan);
+  state.team.run_apart([&](int r) {
+    step.ranks[static_cast<std::size_t>(r)] =
+        std::make_unique<RankStep>(step.plan, state.setup, state.rank(r), state.communicators);
+  });
+  state.check_rows(step);
+  const std::vector<StepPart> parts = state.split(step, input);
+  state.bind(step, parts, input);
+  if (mode == ExecuteMode::kGraph) {
+    // NCCL connects its ranks when they first communicate.
+    Bytes RankMemory::* const first_run =
+        num_ranks() > 1 ? &RankMemory::communication : &RankMemory::workspace;
+    state.measure(first_run, [&] { static_cast<void>(state.run(step, parts)); });
+    state.measure(&RankMemory::graphs, [&] {
+      state.team.run([&](int r) { step.rank(r).capture(/*counts_nodes=*/false); });
+    });
+  }
+  return std::make_unique<PreparedStep>(std::move(prepared));
+}
+
+StepOutput Executor::run(PreparedStep& step, const StepInput& input) {
+  const std::vector<StepPart> parts = state_->split(step.state(), input);
+  state_->bind_again(step.state(), parts, input);
+  return state_->run(step.state(), parts);
+}
+
+std::vector<float> Executor::logits(const PreparedStep& step) const {
+  const PreparedStep::State& prepared = step.state();
+  const auto num_parts = static_cast<std::size_t>(prepared.num_micro_batches);
+  std::vector<std::vector<float>> parts(prepared.sampled.size());  // [rows, vocab] each
+  state_->team.run_apart([&](int r) {
+    const std::size_t first = static_cast<std::size_t>(state_->setup.grid.dp_rank(r)) * num_parts;
+    for (std::size_t m = 0; m < num_parts; ++m) {
+      if (prepared.rank(r).sampled(static_cast<int>(m)).empty()) continue;
+      parts.at(first + m) = prepared.rank(r).logits(static_cast<int>(m));
+    }
+  });
+  std::size_t num_sampled = 0;
+  for (const auto& sampled : prepared.sampled) num_sampled += sampled.size();
+  std::vector<float> logits;
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    const std::vector<std::int64_t>& sampled = prepared.sampled[part];
+    if (sampled.empty() || parts[part].empty()) continue;
+    const std::size_t rows =
+        static_cast<std::size_t>(prepared.rank(0).rows(static_cast<int>(part % num_parts)).seqs);
+    const std::size_t vocab = parts[part].size() / rows;
+    logits.resize(num_sampled * vocab);
+    for (std::size_t row = 0; row < sampled.size(); ++row) {
+      std::copy_n(parts[part].begin() + static_cast<std::ptrdiff_t>(row * vocab), vocab,
+                  logits.begin() +
+                      static_cast<std::ptrdiff_t>(static_cast<std::size_t>(sampled[row]) * vocab));
+    }
+  }
+  return logits;
+}
+
+Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
+  State& state = *state_;
+  PreparedStep::State& prepared = step.state();
+  const std::vector<StepPart> parts = state.split(prepared, input);
+  state.bind_again(prepared, parts, input);
+  KernelTrace trace;
+  const bool is_graph = prepared.mode == ExecuteMode::kGraph;
+  state.team.run([&](int r) {
+    RankStep& own = prepared.rank(r);
+    if (!own.num_nodes().empty()) return;
+    is_graph ? own.capture(/*counts_nodes=*/true) : own.count_nodes();
+  });
+  static_cast<void>(state.run(prepared, parts));
+  static_cast<void>(trace.take());
+  static_cast<void>(state.run(prepared, parts));
+  const std::vector<KernelRecord> records = trace.take();
+
+  Timeline timeline;
+  for (const Op& op : prepared.plan.ops()) timeline.op_names.push_back(op.name);
+  for (int r = 0; r < num_ranks(); ++r) {
+    const RankStep& own = prepared.rank(r);
+    const auto spans = trace_spans(prepared.plan,
+                                   {.rank = r,
+                                    .device = state.setup.devices[static_cast<std::size_t>(r)],
+                                    .is_graph = is_graph,
+                                    .tasks = own.tasks(),
+                                    .num_nodes = own.num_nodes(),
+                                    .num_before = own.num_nodes_before(),
+                                    .num_after = own.num_results()},
+                                   records);
+    timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
+  }
+  if (timeline.spans.empty()) return timeline;
+  const Seconds start = std::ranges::min(timeline.spans, {}, &Span::start).start;
+  for (Span& span : timeline.spans) {
+    span.start -= start;
+    span.end -= start;
+  }
+  std::ranges::stable_sort(timeline.spans, {}, [](const Span& span) {
+    return std::tuple(span.start, span.rank, span.stream);
+  });
+  return timeline;
+}
+
+std::vector<RankMemory> Executor::memory() const {
+  std::vector<RankMemory> memory(state_->ranks.size());
+  state_->team.run_apart([&](int r) {
+    RankMemory& own = memory[static_cast<std::size_t>(r)];
+    own = state_->rank(r).memory;
+    own.total = device_memory_in_use();
+  });
+  return memory;
+}
+
+const KvPool& Executor::kv(int rank) const { return state_->rank(rank).kv(); }
+int Executor::num_ranks() const { return state_->team.size(); }
+
+}  // namespace orrery

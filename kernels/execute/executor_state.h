@@ -1,0 +1,74 @@
+#pragma once
+
+// What stands behind an Executor and its prepared steps.
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/execute/communicators.h"
+#include "kernels/execute/executor.h"
+#include "kernels/execute/rank_device.h"
+#include "kernels/execute/rank_step.h"
+#include "kernels/execute/rank_team.h"
+#include "kernels/execute/step_tables.h"
+
+namespace orrery {
+
+struct PreparedStep::State {
+  Plan plan;
+  ExecuteMode mode = ExecuteMode::kEager;
+  std::vector<std::unique_ptr<RankStep>> ranks;
+  int num_micro_batches = 1;
+  std::vector<PrefillSequence> chunks;             // that it was bound with
+  std::vector<std::vector<std::int64_t>> sampled;  // StepPart::sampled of the last run
+
+  [[nodiscard]] RankStep& rank(int number) const {
+    return *ranks[static_cast<std::size_t>(number)];
+  }
+};
+
+struct Executor::State {
+  // Makes contexts, communicators, weights, caches and tables.
+  explicit State(ExecutorSetup executor_setup);
+
+  [[nodiscard]] RankDevice& rank(int number) const {
+    return *ranks[static_cast<std::size_t>(number)];
+  }
+  // Opens communicators that `plan` needs and that are not there yet.
+  void open(const Plan& plan);
+  // A part for each micro-batch of each data-parallel rank, checked against the plan and the cache.
+  [[nodiscard]] std::vector<StepPart> split(const PreparedStep::State& step,
+                                            const StepInput& input) const;
+  // Throws std::invalid_argument for more rows than the executor was made for.
+  void check_rows(const PreparedStep::State& step) const;
+  void bind(PreparedStep::State& step, const std::vector<StepPart>& parts, const StepInput& input);
+  // bind(), where the step was bound with other prefill chunks. Throws std::invalid_argument for a
+  // captured one.
+  void bind_again(PreparedStep::State& step, const std::vector<StepPart>& parts,
+                  const StepInput& input);
+  StepOutput run(PreparedStep::State& step, const std::vector<StepPart>& parts);
+  // The parts of one rank: micro-batches of a data-parallel rank follow each other.
+  [[nodiscard]] std::span<const StepPart> parts_of(const PreparedStep::State& step,
+                                                   const std::vector<StepPart>& parts, int r) const;
+  // Adds what every rank's memory grew by while `work` ran, in this thread, to a term of it.
+  template <typename Work>
+  void measure(Bytes RankMemory::* term, const Work& work) {
+    std::vector<Bytes> before(ranks.size());
+    team.run_apart([&](int r) { before[static_cast<std::size_t>(r)] = device_memory_in_use(); });
+    work();
+    team.run_apart([&](int r) {
+      rank(r).memory.*term += device_memory_in_use() - before[static_cast<std::size_t>(r)];
+    });
+  }
+
+  ExecutorSetup setup;
+  RankTeam team;
+  Communicators communicators;
+  std::vector<std::unique_ptr<RankDevice>> ranks;
+};
+
+// Throws std::invalid_argument naming the op for a kernel that cannot be executed.
+void check_kernels(const Plan& plan);
+
+}  // namespace orrery

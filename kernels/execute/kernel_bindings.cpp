@@ -1,0 +1,41 @@
+#include <algorithm>
+#include <array>
+
+#include "kernels/execute/kernel_binding.h"
+
+namespace orrery {
+
+// The table of kernels that can be executed; KERNEL(name) stands for bind_name() in
+// kernels/<name>/bind.cpp.
+#define ORRERY_KERNEL_BINDINGS(KERNEL) \
+  KERNEL(gemm)                         \
+  KERNEL(quantize)                     \
+  KERNEL(attention_prefill)            \
+  KERNEL(attention_decode)             \
+  KERNEL(rms_norm)                     \
+  KERNEL(add_rms_norm)                 \
+  KERNEL(rope)                         \
+  KERNEL(kv_append)                    \
+  KERNEL(silu_mul)                     \
+  KERNEL(residual_add)                 \
+  KERNEL(embedding)                    \
+  KERNEL(sample)
+
+#define ORRERY_DECLARE_BIND(name) Launch bind_##name(const BindContext& context);
+ORRERY_KERNEL_BINDINGS(ORRERY_DECLARE_BIND)
+#undef ORRERY_DECLARE_BIND
+
+std::span<const KernelBinding> kernel_bindings() {
+#define ORRERY_BINDING(name) KernelBinding{.kernel = #name, .bind = bind_##name},
+  static constexpr std::array kBindings{ORRERY_KERNEL_BINDINGS(ORRERY_BINDING)};
+#undef ORRERY_BINDING
+  return kBindings;
+}
+
+const KernelBinding* find_kernel_binding(std::string_view kernel) {
+  const auto bindings = kernel_bindings();
+  const auto found = std::ranges::find(bindings, kernel, &KernelBinding::kernel);
+  return found == bindings.end() ? nullptr : &*found;
+}
+
+}  // namespace orrery

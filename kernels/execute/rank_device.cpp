@@ -1,0 +1,205 @@
+#include "kernels/execute/rank_device.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels/rope/reference.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// `current` if it is large enough, else new zeroed memory on the current device.
+void grow(std::shared_ptr<cuda::DeviceBuffer<std::byte>>& current, std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  if (current && current->size() >= size) return;
+  current = nullptr;  // gone before the larger one comes, unless a graph holds it
+  current = std::make_shared<cuda::DeviceBuffer<std::byte>>(size);
+  if (size == 0) return;
+  const cuda::Stream stream;
+  ORRERY_CUDA(cudaMemsetAsync(current->get(), 0, size, stream.get()));
+  stream.synchronize();
+}
+
+std::unique_ptr<cuda::DeviceBuffer<float>> uploaded(const std::vector<float>& values) {
+  auto buffer = std::make_unique<cuda::DeviceBuffer<float>>(values.size());
+  const cuda::Stream stream;
+  ORRERY_CUDA(cudaMemcpyAsync(buffer->get(), values.data(), values.size() * sizeof(float),
+                              cudaMemcpyHostToDevice, stream.get()));
+  stream.synchronize();
+  return buffer;
+}
+
+}  // namespace
+
+Bytes device_memory_in_use() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  ORRERY_CUDA(cudaMemGetInfo(&free, &total));
+  return Bytes(static_cast<double>(total - free));
+}
+
+RankDevice::RankDevice(const ExecutorSetup& setup, int rank)
+    : rank_(rank),
+      cache_{.num_blocks = setup.num_kv_blocks,
+             .block_size = setup.block_size,
+             .max_model_len = setup.max_model_len},
+      layers_(kv_layers(setup.plan, rank)) {
+  memory.rank = rank;
+  memory.context = device_memory_in_use();
+}
+
+void RankDevice::allocate(const ExecutorSetup& setup) {
+  measure(&RankMemory::weights, [&] { allocate_weights(setup); });
+  measure(&RankMemory::kv_cache, [&] { allocate_cache(setup); });
+  measure(&RankMemory::other, [&] { allocate_tables(setup); });
+}
+
+void RankDevice::allocate_weights(const ExecutorSetup& setup) {
+  const WeightShards shards = weight_shards(setup.plan, setup.whole, setup.grid, rank_);
+  for (std::size_t i = 0; i < shards.tensor_shard.size(); ++i) {
+    const std::int32_t shard = shards.tensor_shard[i];
+    if (shard < 0) continue;
+    add_weight(setup, setup.plan.tensors()[i], shards.shards[static_cast<std::size_t>(shard)]);
+  }
+  stream(0).synchronize();
+}
+
+void RankDevice::add_weight(const ExecutorSetup& setup, const Tensor& tensor,
+                            const WeightShard& shard) {
+  std::string name = without_micro_batch(tensor.name);
+  if (weights_.contains(name)) return;
+  if (tensor.dtype != DType::kBf16 && tensor.dtype != DType::kFp8) {
+    throw std::invalid_argument("rank " + std::to_string(rank_) + ": weight \"" + tensor.name +
+                                "\" is " + std::string(to_text(tensor.dtype)) +
+                                "; weights that can be executed are bf16 or fp8");
+  }
+  const bool is_fp8 = tensor.dtype == DType::kFp8;
+  const std::int64_t stride = aligned(shard.rows * shard.columns * (is_fp8 ? 1 : 2));
+  const std::int64_t num_scales = is_fp8 ? shard.rows * shard.num_copies : 0;
+  const auto [entry, is_new] = weights_.emplace(
+      std::move(name),
+      Weight{.shard = shard,
+             .dtype = tensor.dtype,
+             .stride = stride,
+             .data =
+                 cuda::DeviceBuffer<std::byte>(static_cast<std::size_t>(stride * shard.num_copies)),
+             .scales = cuda::DeviceBuffer<float>(static_cast<std::size_t>(num_scales))});
+  const Weight& weight = entry->second;
+  for (std::int64_t copy = 0; copy < shard.num_copies; ++copy) {
+    fill_weight(stream(0), shard, copy, tensor.dtype, weight.data.get() + copy * stride,
+                is_fp8 ? weight.scales.get() + copy * shard.rows : nullptr, setup.seed);
+  }
+}
+
+void RankDevice::allocate_cache(const ExecutorSetup& setup) {
+  KvShape shape{.layers = layers_.count,
+                .num_blocks = setup.num_kv_blocks,
+                .block_size = setup.block_size,
+                .head_dim = setup.numbers.head_dim,
+                .dtype = setup.kv_dtype};
+  for (std::size_t i = 0; i < layers_.first.size(); ++i) {
+    if (layers_.first[i] < 0) continue;
+    const Tensor& tensor = setup.plan.tensors()[i];
+    const std::int64_t width = tensor.axes.back().size;  // keys and values
+    const std::int64_t heads = width / (2 * shape.head_dim);
+    if (heads * 2 * shape.head_dim != width || (shape.kv_heads != 0 && shape.kv_heads != heads)) {
+      throw std::invalid_argument("the KV cache of \"" + tensor.name + "\" is " +
+                                  std::to_string(width) + " wide, expected keys and values of " +
+                                  std::to_string(shape.head_dim) +
+                                  " per head, as many heads in every layer");
+    }
+    shape.kv_heads = heads;
+  }
+  kv_ = std::make_unique<KvPool>(shape);
+}
+
+void RankDevice::allocate_tables(const ExecutorSetup& setup) {
+  const reference::RopeTables rope = reference::rope_tables(
+      static_cast<std::size_t>(setup.numbers.max_positions),
+      static_cast<std::size_t>(setup.numbers.head_dim), setup.numbers.rope_theta);
+  cosines_ = uploaded(rope.cosines);
+  sines_ = uploaded(rope.sines);
+  const StepRows rows{.tokens = setup.max_tokens,
+                      .prefill = setup.max_tokens,
+                      .decodes = setup.max_sequences,
+                      .seqs = setup.max_sequences};
+  const std::int64_t bytes = table_layout(rows, setup.max_sequences, cache_, 0).end;
+  static_cast<void>(tables(bytes));
+  static_cast<void>(staging(bytes));
+  static_cast<void>(results(setup.max_sequences));
+}
+
+Operand RankDevice::weight(const Tensor& tensor, std::int64_t copies, std::int32_t copy) const {
+  const auto found = weights_.find(without_micro_batch(tensor.name));
+  if (found == weights_.end()) {
+    throw std::invalid_argument("weight \"" + tensor.name +
+                                "\" is not in the plan that the executor was made for");
+  }
+  const Weight& weight = found->second;
+  const WeightShard& shard = weight.shard;
+  if (num_elements(tensor) != shard.rows * shard.columns || copies != shard.num_copies ||
+      tensor.dtype != weight.dtype) {
+    throw std::invalid_argument(
+        "weight \"" + tensor.name + "\" is " + std::to_string(copies) + " x " +
+        std::to_string(num_elements(tensor)) + " " + std::string(to_text(tensor.dtype)) +
+        ", in the plan that the executor was made for " + std::to_string(shard.num_copies) + " x " +
+        std::to_string(shard.rows * shard.columns) + " " + std::string(to_text(weight.dtype)));
+  }
+  const std::int64_t index = copies > 1 ? copy : 0;
+  return {
+      .data = weight.data.get() + index * weight.stride,
+      .scales = weight.dtype == DType::kFp8 ? weight.scales.get() + index * shard.rows : nullptr,
+      .tensor = &tensor};
+}
+
+std::shared_ptr<cuda::DeviceBuffer<std::byte>> RankDevice::arena(std::int64_t bytes) {
+  if (!arena_ || arena_->size() < static_cast<std::size_t>(bytes)) {
+    measure(&RankMemory::activations, [&] { grow(arena_, bytes); });
+  }
+  return arena_;
+}
+
+std::shared_ptr<cuda::DeviceBuffer<std::byte>> RankDevice::tables(std::int64_t bytes) {
+  grow(tables_, bytes);
+  return tables_;
+}
+
+std::byte* RankDevice::staging(std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  if (!staging_ || staging_->size() < size) {
+    staging_ = std::make_unique<cuda::PinnedBuffer<std::byte>>(size);
+  }
+  return staging_->get();
+}
+
+std::int32_t* RankDevice::results(std::int64_t count) {
+  const auto size = static_cast<std::size_t>(count);
+  if (!results_ || results_->size() < size) {
+    results_ = std::make_unique<cuda::PinnedBuffer<std::int32_t>>(size);
+  }
+  return results_->get();
+}
+
+RankDevice::Stream& RankDevice::stream_entry(int number) {
+  std::unique_ptr<Stream>& entry = streams_[number];
+  if (!entry) entry = std::make_unique<Stream>();
+  return *entry;
+}
+
+const cuda::Stream& RankDevice::stream(int number) { return stream_entry(number).stream; }
+
+BindResources& RankDevice::resources(int stream) { return stream_entry(stream).resources; }
+
+std::size_t RankDevice::workspace_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [number, entry] : streams_) bytes += entry->resources.bytes();
+  return bytes;
+}
+
+}  // namespace orrery

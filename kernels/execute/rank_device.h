@@ -1,0 +1,105 @@
+#pragma once
+
+// What one rank holds for the life of an executor: streams, weights, KV cache, tables, the arena,
+// and what its memory went to.
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/handles.h"
+#include "kernels/execute/bind_resources.h"
+#include "kernels/execute/executor.h"
+#include "kernels/execute/kernel_binding.h"
+#include "kernels/execute/kv_pool.h"
+#include "kernels/execute/step_tables.h"
+#include "kernels/execute/weights.h"
+
+namespace orrery {
+
+// Device memory in use on the current device, by whomever.
+Bytes device_memory_in_use();
+
+class RankDevice {
+ public:
+  // Makes the context of the current device; allocate() takes the rest, in the same thread.
+  RankDevice(const ExecutorSetup& setup, int rank);
+  // Weights, KV cache and tables. Throws std::invalid_argument for weights of a dtype that has no
+  // kernel, cuda::Error when memory runs out.
+  void allocate(const ExecutorSetup& setup);
+
+  // A weight of a plan of this deployment, found by its name. Throws std::invalid_argument when the
+  // executor's plan does not have it in that shape.
+  [[nodiscard]] Operand weight(const Tensor& tensor, std::int64_t copies, std::int32_t copy) const;
+  // The arena, of at least so many bytes, zeroed when allocated. Shared, since graphs captured
+  // before it grew keep the old one.
+  std::shared_ptr<cuda::DeviceBuffer<std::byte>> arena(std::int64_t bytes);
+  // The block of input tables, likewise.
+  std::shared_ptr<cuda::DeviceBuffer<std::byte>> tables(std::int64_t bytes);
+  // Where inputs are staged and results arrive; valid until the next call with more bytes, which
+  // must not come while a step runs.
+  std::byte* staging(std::int64_t bytes);
+  std::int32_t* results(std::int64_t count);
+  const cuda::Stream& stream(int number);
+  BindResources& resources(int stream);
+  [[nodiscard]] std::size_t workspace_bytes() const;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] const KvPool& kv() const { return *kv_; }
+  [[nodiscard]] const KvLayers& layers() const { return layers_; }
+  [[nodiscard]] const CacheShape& cache() const { return cache_; }
+  [[nodiscard]] const float* cosines() const { return cosines_->get(); }
+  [[nodiscard]] const float* sines() const { return sines_->get(); }
+  // The streams' timing of a step.
+  cuda::Event start;
+  cuda::Event end;
+  cuda::Event done;
+  cuda::Event fork;  // of the other streams from stream 0
+  const cuda::Event& join(int stream) { return stream_entry(stream).join; }
+  RankMemory memory;
+
+  // Runs `allocate` and adds what it took to a term of `memory`.
+  template <typename Allocate>
+  void measure(Bytes RankMemory::* term, const Allocate& allocate) {
+    const Bytes before = device_memory_in_use();
+    allocate();
+    memory.*term += device_memory_in_use() - before;
+  }
+
+ private:
+  struct Weight {
+    WeightShard shard;
+    DType dtype = DType::kBf16;
+    std::int64_t stride = 0;  // bytes from copy to copy
+    cuda::DeviceBuffer<std::byte> data;
+    cuda::DeviceBuffer<float> scales;  // [copies, rows]; empty but for fp8
+  };
+  struct Stream {
+    cuda::Stream stream;
+    BindResources resources{/*overlap_weights=*/true};
+    cuda::Event join;
+  };
+
+  void allocate_weights(const ExecutorSetup& setup);
+  void allocate_cache(const ExecutorSetup& setup);
+  void allocate_tables(const ExecutorSetup& setup);
+  void add_weight(const ExecutorSetup& setup, const Tensor& tensor, const WeightShard& shard);
+  Stream& stream_entry(int number);
+
+  int rank_;
+  CacheShape cache_;
+  KvLayers layers_;  // of the executor's plan
+  std::map<int, std::unique_ptr<Stream>> streams_;
+  std::map<std::string, Weight> weights_;  // by name without the micro-batch
+  std::unique_ptr<KvPool> kv_;
+  std::shared_ptr<cuda::DeviceBuffer<std::byte>> arena_;
+  std::shared_ptr<cuda::DeviceBuffer<std::byte>> tables_;
+  std::unique_ptr<cuda::PinnedBuffer<std::byte>> staging_;
+  std::unique_ptr<cuda::PinnedBuffer<std::int32_t>> results_;
+  std::unique_ptr<cuda::DeviceBuffer<float>> cosines_;
+  std::unique_ptr<cuda::DeviceBuffer<float>> sines_;
+};
+
+}  // namespace orrery

@@ -1,0 +1,63 @@
+#pragma once
+
+// What one rank does in a step: its ops in order with repeats written out, and which KV layer and
+// which rows of the step each of them works on. No CUDA.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/execute/hazards.h"
+#include "sim/plan/buffers.h"
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+// One op on one rank; `copy` counts the copies of an op that is in a repeat.
+struct Task {
+  OpId op = 0;
+  std::int32_t copy = 0;
+  bool operator==(const Task&) const = default;
+};
+// All tasks of `rank`, in the order in which it enqueues them.
+std::vector<Task> rank_tasks(const Plan& plan, int rank);
+// "layers.0.o_proj", or "layers.0.o_proj#3" for copy 3 of a repeat.
+std::string task_name(const Plan& plan, const Task& task);
+
+// Pipelines name what belongs to a micro-batch "s<stage>.m<micro-batch>.…" (sim/parallel): the
+// micro-batch, 0 for any other name; and the name without it, "s<stage>.…".
+int micro_batch_of(std::string_view name);
+std::string without_micro_batch(std::string_view name);
+int num_micro_batches(const Plan& plan);
+
+// Which layer of the rank's cache (KvPool) each KV tensor is: layers are counted as the rank runs
+// them, those of a repeat copy by copy. Micro-batches share layers. The same for every step of a
+// deployment, since each step appends to the cache in every layer.
+struct KvLayers {
+  std::vector<std::int64_t> first;   // by tensor id: layer of copy 0; -1: no KV tensor of this rank
+  std::vector<std::int64_t> stride;  // by tensor id: layers from copy to copy, 0: one for all
+  std::int64_t count = 0;
+  [[nodiscard]] std::int64_t layer(TensorId tensor, std::int32_t copy) const {
+    const auto i = static_cast<std::size_t>(tensor);
+    return first[i] < 0 ? -1 : first[i] + stride[i] * copy;
+  }
+};
+KvLayers kv_layers(const Plan& plan, int rank);
+
+// Rows of a step as the plan has them, of one micro-batch on one rank.
+struct StepRows {
+  std::int64_t tokens = 0;   // in all: prefill, decodes, padding
+  std::int64_t prefill = 0;  // rows of attention_prefill, which come first
+  std::int64_t decodes = 0;  // sequences of attention_decode
+  std::int64_t seqs = 0;     // rows of logits
+  bool operator==(const StepRows&) const = default;
+};
+StepRows step_rows(const Plan& plan, int rank, int micro_batch);
+
+// The memory that each task touches, for event_waits(): arena bytes and KV layers. Throws
+// std::invalid_argument where `after` names an op that this rank has not run before.
+std::vector<TaskMemory> task_memory(const Plan& plan, int rank, const std::vector<Task>& tasks,
+                                    const BufferPlan& buffers, const KvLayers& layers);
+
+}  // namespace orrery

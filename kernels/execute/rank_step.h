@@ -1,0 +1,119 @@
+#pragma once
+
+// One step on one rank: a plan bound to the rank's memory, perhaps captured.
+//
+//   upload of the tables | zero the residual | tasks in order ... | copy back of sampled tokens
+//                        |<------------- captured ------------->|
+//
+// Stream 0 begins and ends a step. A stream with tasks of its own starts when stream 0 has zeroed
+// the residual and is waited for at the end; in between, events carry what event_waits() finds.
+// Everything here runs in the rank's thread. Only bind() and capture() allocate, and neither waits
+// for other ranks: a rank may allocate only while no collective waits for its launches.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/execute/communicators.h"
+#include "kernels/execute/rank_device.h"
+#include "kernels/execute/rank_program.h"
+#include "kernels/execute/rank_team.h"
+#include "kernels/execute/step_tables.h"
+
+namespace orrery {
+
+class RankStep {
+ public:
+  // Takes the arena. `plan` and the others outlive it. Throws std::invalid_argument for what cannot
+  // be executed.
+  RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& rank,
+           Communicators& communicators);
+
+  // Makes the launches for the parts of this rank, one for each micro-batch, checked against
+  // rows(). Throws std::invalid_argument naming rank and op.
+  void bind(std::span<const StepPart> parts);
+  // Captures what bind() made; counts_nodes: and fills num_nodes(), which takes longer.
+  void capture(bool counts_nodes);
+  // Fills num_nodes() without keeping the graph.
+  void count_nodes();
+
+  // Writes the tables of the parts where the next upload() takes them from.
+  void stage(std::span<const StepPart> parts);
+  // Enqueues a step: graph or launches, whichever there is, between the rank's start and end
+  // events, and the copy of sampled tokens to sampled().
+  void enqueue();
+  // Until the step and the copy of its results have ended, or another rank has failed.
+  void wait(const RankTeam& team);
+  // Tokens of the logits' rows of a micro-batch, of the last step of the rank, once it has ended.
+  // Empty where the rank gives none: the first rank of the last stage's tensor-parallel groups
+  // does.
+  [[nodiscard]] std::span<const std::int32_t> sampled(int micro_batch) const;
+  // Their logits, [rows, vocab]; empty likewise.
+  [[nodiscard]] std::vector<float> logits(int micro_batch) const;
+
+  [[nodiscard]] const StepRows& rows(int micro_batch) const {
+    return parts_[static_cast<std::size_t>(micro_batch)].rows;
+  }
+  [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
+  // Kernels, copies and memsets of each task, of what comes before the first, and after the last.
+  [[nodiscard]] const std::vector<int>& num_nodes() const { return num_nodes_; }
+  [[nodiscard]] int num_nodes_before() const { return num_nodes_before_; }
+  [[nodiscard]] int num_results() const;
+  [[nodiscard]] const std::vector<int>& streams() const { return streams_; }
+
+ private:
+  struct Part {
+    StepRows rows;
+    TableLayout layout;
+    std::vector<PrefillSequence> prefill;
+    StepTables tables;
+    TensorId next_tokens = -1;  // of sample ops on this rank
+    TensorId logits = -1;
+    std::int64_t first_result = 0;
+  };
+  struct Zeroed {
+    std::int64_t offset = 0;
+    std::int64_t bytes = 0;
+  };
+
+  void find_parts();
+  void find_events();
+  void set_tables(std::span<const StepPart> parts);
+  Launch bind_task(const Task& task);
+  Operand operand(TensorId id, std::int32_t copy) const;
+  void enqueue_tasks();
+  void enqueue_step();
+  [[nodiscard]] bool has_results(const Part& part) const;
+  // Kernel, memcpy and memset nodes captured so far.
+  [[nodiscard]] int captured_nodes();
+  // Throws `what` again with rank and the task at hand in front.
+  [[noreturn]] void rethrow_named() const;
+
+  const Plan& plan_;
+  const ExecutorSetup& setup_;
+  RankDevice& rank_;
+  Communicators& communicators_;
+  std::vector<Task> tasks_;
+  std::vector<std::int64_t> copies_;
+  BufferPlan buffers_;
+  KvLayers layers_;
+  std::shared_ptr<cuda::DeviceBuffer<std::byte>> arena_;
+  std::shared_ptr<cuda::DeviceBuffer<std::byte>> tables_;
+  std::vector<Part> parts_;  // by micro-batch
+  std::vector<Zeroed> zeroed_;
+  std::int32_t first_vocab_row_ = 0;
+  std::vector<int> streams_;                          // of the tasks, ascending, 0 among them
+  std::vector<std::vector<std::int32_t>> waits_;      // by task: tasks
+  std::vector<std::unique_ptr<cuda::Event>> events_;  // by task; null where nobody waits
+  std::vector<Launch> launches_;                      // by task; live as long as the graph
+  std::optional<cuda::Graph> graph_;
+  std::vector<int> num_nodes_;
+  int num_nodes_before_ = 0;
+  bool counts_nodes_ = false;
+  std::size_t current_ = 0;  // task being bound or enqueued, for errors
+};
+
+}  // namespace orrery

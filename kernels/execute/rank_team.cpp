@@ -1,0 +1,128 @@
+#include "kernels/execute/rank_team.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/cuda/devices.h"
+
+namespace orrery {
+namespace {
+
+// Tries before a thread sleeps: about 100 us, longer than a serving loop needs between two steps.
+constexpr int kSpins = 2000;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Until `value` is no longer `old`.
+template <typename T>
+void wait_for_change(const std::atomic<T>& value, T old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+void check_devices(const std::vector<int>& devices) {
+  const int count = cuda::device_count();
+  if (devices.empty()) throw std::invalid_argument("no devices, expected one for each rank");
+  if (static_cast<int>(devices.size()) > count) {
+    throw std::invalid_argument("a plan on " + std::to_string(devices.size()) +
+                                " ranks needs as many GPUs, there are " + std::to_string(count));
+  }
+  for (const int device : devices) {
+    if (device < 0 || device >= count) {
+      throw std::invalid_argument("no GPU " + std::to_string(device) + "; there are " +
+                                  std::to_string(count));
+    }
+    if (std::ranges::count(devices, device) != 1) {
+      throw std::invalid_argument("GPU " + std::to_string(device) + " is named twice");
+    }
+  }
+}
+
+}  // namespace
+
+RankTeam::RankTeam(std::vector<int> devices) : devices_(std::move(devices)) {
+  check_devices(devices_);
+  threads_.reserve(devices_.size());
+  for (int rank = 0; rank < size(); ++rank) {
+    threads_.emplace_back([this, rank] { serve(rank); });
+  }
+}
+
+RankTeam::~RankTeam() {
+  stops_.store(true, std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+}
+
+void RankTeam::serve(int rank) {
+  try {
+    ORRERY_CUDA(cudaSetDevice(devices_[static_cast<std::size_t>(rank)]));
+  } catch (...) {  // thrown by the next run()
+    fail(std::current_exception());
+  }
+  for (std::uint32_t round = 0;; ++round) {
+    wait_for_change(round_, round);
+    if (stops_.load(std::memory_order_relaxed)) return;
+    try {
+      (*work_)(rank);
+    } catch (const RankAbandoned&) {
+      // the one that failed has said why
+    } catch (...) {  // carried to the caller's thread
+      fail(std::current_exception());
+    }
+    if (num_busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) num_busy_.notify_all();
+  }
+}
+
+void RankTeam::fail(std::exception_ptr error) {
+  const std::scoped_lock lock(mutex_);
+  if (!error_) error_ = std::move(error);
+  failed_.store(true, std::memory_order_relaxed);
+}
+
+void RankTeam::start_and_join(const std::function<void(int rank)>& work) {
+  if (failed()) {
+    throw std::runtime_error("a rank failed before; the executor can run nothing more");
+  }
+  work_ = &work;
+  num_busy_.store(size(), std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  for (int busy = size(); busy != 0; busy = num_busy_.load(std::memory_order_acquire)) {
+    wait_for_change(num_busy_, busy);
+  }
+}
+
+void RankTeam::run(const std::function<void(int rank)>& work) {
+  start_and_join(work);
+  if (!failed()) return;
+  const std::scoped_lock lock(mutex_);
+  std::rethrow_exception(error_);
+}
+
+void RankTeam::run_apart(const std::function<void(int rank)>& work) {
+  start_and_join(work);
+  if (!failed()) return;
+  const std::scoped_lock lock(mutex_);
+  failed_.store(false, std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void RankTeam::wait(const cuda::Event& event) const {
+  for (;;) {
+    const cudaError_t code = cudaEventQuery(event.get());
+    if (code == cudaSuccess) return;
+    if (code != cudaErrorNotReady) ORRERY_CUDA(code);
+    if (failed()) throw RankAbandoned();
+    pause();
+  }
+}
+
+}  // namespace orrery

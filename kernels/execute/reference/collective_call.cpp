@@ -1,0 +1,95 @@
+#include "kernels/execute/reference/collective_call.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels/collectives/reference.h"
+
+namespace orrery::reference {
+namespace {
+
+using Ranks = std::vector<std::vector<double>>;
+
+// A tensor as [outer, split, inner] around one axis.
+struct AxisView {
+  std::int64_t outer = 1;
+  std::int64_t split = 1;
+  std::int64_t inner = 1;
+};
+
+// Around the axis in which `a` and `b` differ; the first if in none.
+AxisView around_difference(const Tensor& tensor, const Tensor& a, const Tensor& b) {
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < a.axes.size(); ++i) {
+    if (a.axes[i].size != b.axes[i].size) at = i;
+  }
+  AxisView view{.split = tensor.axes[at].size};
+  for (std::size_t i = 0; i < tensor.axes.size(); ++i) {
+    if (i < at) view.outer *= tensor.axes[i].size;
+    if (i > at) view.inner *= tensor.axes[i].size;
+  }
+  return view;
+}
+
+// Copies rank `rank`'s part between the part and the whole; what lies beyond the whole is left.
+template <typename Copy>
+void for_part(const AxisView& part, const AxisView& whole, std::int64_t rank, const Copy& copy) {
+  const std::int64_t first = rank * part.split;
+  const std::int64_t count = std::clamp<std::int64_t>(whole.split - first, 0, part.split);
+  for (std::int64_t i = 0; i < part.outer; ++i) {
+    copy(i * part.split * part.inner, (i * whole.split + first) * whole.inner, count * part.inner);
+  }
+}
+
+Ranks gather(const AxisView& part, const AxisView& whole, const Ranks& inputs) {
+  std::vector<double> result(static_cast<std::size_t>(whole.outer * whole.split * whole.inner));
+  for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+    for_part(part, whole, static_cast<std::int64_t>(rank),
+             [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+               std::copy_n(inputs[rank].begin() + from, count, result.begin() + to);
+             });
+  }
+  return Ranks(inputs.size(), result);
+}
+
+Ranks scatter(const AxisView& part, const AxisView& whole, const std::vector<double>& sum,
+              std::size_t num_ranks) {
+  Ranks results;
+  for (std::size_t rank = 0; rank < num_ranks; ++rank) {
+    std::vector<double> result(static_cast<std::size_t>(part.outer * part.split * part.inner));
+    for_part(part, whole, static_cast<std::int64_t>(rank),
+             [&](std::int64_t to, std::int64_t from, std::int64_t count) {
+               std::copy_n(sum.begin() + from, count, result.begin() + to);
+             });
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace
+
+Ranks run_collective(const std::string& name, CollectiveKind kind, const Tensor& input,
+                     const Tensor& output, const Ranks& inputs) {
+  if (input.axes.size() != output.axes.size()) {
+    throw std::invalid_argument("op \"" + name + "\" reads and writes tensors of other axes");
+  }
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return collective(kind, inputs);
+    case CollectiveKind::kAllGather:
+      return gather(around_difference(input, input, output),
+                    around_difference(output, input, output), inputs);
+    case CollectiveKind::kReduceScatter:
+      return scatter(around_difference(output, input, output),
+                     around_difference(input, input, output),
+                     collective(CollectiveKind::kAllReduce, inputs).front(), inputs.size());
+    case CollectiveKind::kSendRecv:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kBroadcast:
+      break;
+  }
+  throw std::invalid_argument("op \"" + name + "\": " + std::string(to_text(kind)) +
+                              " has no reference that runs plans");
+}
+
+}  // namespace orrery::reference

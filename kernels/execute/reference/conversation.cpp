@@ -1,0 +1,151 @@
+#include "kernels/execute/reference/conversation.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "kernels/execute/reference/model.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::int32_t kBlockSize = kConversationBlockSize;
+constexpr auto kNumSequences = static_cast<int>(kConversationSequences);
+// Sequences 0 and 2 in two chunks, so that with two data-parallel ranks each has a chunk beside a
+// decode.
+constexpr std::array<std::int64_t, kNumSequences> kFirstChunk{33, 70, 12, 91};
+constexpr std::int64_t kSecondChunk = 20;
+constexpr bool in_two_chunks(int sequence) { return sequence % 2 == 0; }
+
+// A sequence of the conversation: its tokens so far, all but the last in the cache.
+struct Conversant {
+  int index = 0;
+  std::vector<std::int32_t> tokens;
+
+  // Tokens [first, first + count), in blocks 4 apart.
+  [[nodiscard]] SequenceTokens part(std::int64_t first, std::int64_t count, bool produces) const {
+    SequenceTokens part{.tokens = {tokens.begin() + first, tokens.begin() + first + count},
+                        .context = first,
+                        .produces_token = produces};
+    for (std::int64_t i = 0; i * kBlockSize < first + count; ++i) {
+      part.blocks.push_back(static_cast<std::int32_t>(index + kNumSequences * i));
+    }
+    return part;
+  }
+  [[nodiscard]] SequenceTokens decode() const { return part(std::ssize(tokens) - 1, 1, true); }
+};
+
+std::vector<Conversant> prompts(std::int64_t vocab) {
+  std::vector<Conversant> sequences;
+  for (int i = 0; i < kNumSequences; ++i) {
+    Conversant sequence{.index = i};
+    const std::int64_t length =
+        kFirstChunk[static_cast<std::size_t>(i)] + (in_two_chunks(i) ? kSecondChunk : 0);
+    for (std::int64_t token = 0; token < length; ++token) {
+      sequence.tokens.push_back(
+          static_cast<std::int32_t>((131 * token * token + 17 * token + 29 * i + 5) % vocab));
+    }
+    sequences.push_back(std::move(sequence));
+  }
+  return sequences;
+}
+
+std::int64_t num_decodes(const StepInput& input) { return std::ssize(input.decodes); }
+
+}  // namespace
+
+std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deployment,
+                                                int num_decode_steps) {
+  std::vector<Conversant> sequences = prompts(deployment.vocab);
+  std::vector<CheckedStep> steps;
+  std::unique_ptr<reference::Model> model;
+  // Runs a step in which `sampled` are the sequences of its logits, in order.
+  const auto run = [&](StepInput input, const std::vector<int>& sampled) {
+    StepPlans plans = deployment.lower(input, num_decodes(input));
+    if (!model) {
+      model = std::make_unique<reference::Model>(
+          reference::ModelSetup{.whole = plans.whole,
+                                .numbers = deployment.numbers,
+                                .seed = deployment.seed,
+                                .num_kv_blocks = kConversationBlocks,
+                                .block_size = kBlockSize,
+                                .rounding = reference::Rounding::kStored});
+    }
+    reference::StepResult result = model->run(plans.whole, input);
+    for (std::size_t row = 0; row < sampled.size(); ++row) {
+      sequences[static_cast<std::size_t>(sampled[row])].tokens.push_back(result.next_tokens[row]);
+    }
+    const bool is_decode = input.prefill.empty();
+    steps.push_back({.input = std::move(input),
+                     .is_decode = is_decode,
+                     .logits = std::move(result.logits),
+                     .next_tokens = std::move(result.next_tokens)});
+  };
+
+  StepInput first;
+  for (const Conversant& sequence : sequences) {
+    first.prefill.push_back(sequence.part(0, kFirstChunk[static_cast<std::size_t>(sequence.index)],
+                                          !in_two_chunks(sequence.index)));
+  }
+  run(std::move(first), {1, 3});
+  StepInput mixed;
+  for (const Conversant& sequence : sequences) {
+    if (in_two_chunks(sequence.index)) {
+      mixed.prefill.push_back(
+          sequence.part(kFirstChunk[static_cast<std::size_t>(sequence.index)], kSecondChunk, true));
+    } else {
+      mixed.decodes.push_back(sequence.decode());
+    }
+  }
+  run(std::move(mixed), {0, 2, 1, 3});
+  for (int step = 0; step < num_decode_steps; ++step) {
+    StepInput decode;
+    for (const Conversant& sequence : sequences) decode.decodes.push_back(sequence.decode());
+    run(std::move(decode), {0, 1, 2, 3});
+  }
+  return steps;
+}
+
+ConversationDifference compare_conversations(
+    const ExecutedConversation& found, const std::vector<std::vector<double>>& expected_logits,
+    const std::vector<std::vector<std::int32_t>>& expected_tokens, double bound) {
+  ConversationDifference result;
+  for (std::size_t step = 0; step < expected_logits.size(); ++step) {
+    const std::vector<double>& expected = expected_logits[step];
+    const std::vector<float>& logits = found.logits[step];
+    const std::vector<std::int32_t>& tokens = expected_tokens[step];
+    if (logits.size() != expected.size() || found.next_tokens[step].size() != tokens.size()) {
+      throw std::runtime_error(
+          "step " + std::to_string(step) + " has " + std::to_string(logits.size()) +
+          " logits and " + std::to_string(found.next_tokens[step].size()) + " tokens, expected " +
+          std::to_string(expected.size()) + " and " + std::to_string(tokens.size()));
+    }
+    double largest = 0;
+    for (const double logit : expected) largest = std::max(largest, std::abs(logit));
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double difference = std::abs(logits[i] - expected[i]) / largest;
+      // A value that is not finite makes the difference infinite.
+      result.logits = std::isfinite(difference) ? std::max(result.logits, difference)
+                                                : std::numeric_limits<double>::infinity();
+    }
+    const std::size_t vocab = tokens.empty() ? 0 : expected.size() / tokens.size();
+    for (std::size_t row = 0; row < tokens.size(); ++row) {
+      ++result.num_tokens;
+      const std::int32_t token = found.next_tokens[step][row];
+      if (token == tokens[row]) continue;
+      const bool is_token = token >= 0 && static_cast<std::size_t>(token) < vocab;
+      const auto at = [&](std::int32_t id) {
+        return expected[row * vocab + static_cast<std::size_t>(id)];
+      };
+      const bool is_near = is_token && at(tokens[row]) - at(token) <= 2 * bound * largest;
+      ++(is_near ? result.near_ties : result.wrong_tokens);
+    }
+  }
+  return result;
+}
+
+}  // namespace orrery

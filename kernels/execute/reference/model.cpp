@@ -1,0 +1,306 @@
+#include "kernels/execute/reference/model.h"
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "kernels/execute/reference/collective_call.h"
+#include "kernels/execute/step_tables.h"
+#include "kernels/execute/weights.h"
+
+namespace orrery::reference {
+namespace {
+
+SequenceRows sequence_rows(const SequenceTokens& sequence, std::int64_t row) {
+  return {.row = row,
+          .query = static_cast<std::int64_t>(sequence.tokens.size()),
+          .context = sequence.context,
+          .blocks = sequence.blocks};
+}
+
+PartRows part_rows(const StepPart& part, const StepRows& rows, std::int64_t block_size) {
+  PartRows result{.rows = rows,
+                  .token_ids = std::vector<std::int32_t>(static_cast<std::size_t>(rows.tokens)),
+                  .positions = std::vector<std::int32_t>(static_cast<std::size_t>(rows.tokens)),
+                  .slots = std::vector<std::int64_t>(static_cast<std::size_t>(rows.tokens), -1)};
+  std::int64_t row = 0;
+  const auto add = [&](const SequenceTokens& sequence, std::vector<SequenceRows>& sequences) {
+    sequences.push_back(sequence_rows(sequence, row));
+    for (std::size_t i = 0; i < sequence.tokens.size(); ++i, ++row) {
+      const std::int64_t position = sequence.context + static_cast<std::int64_t>(i);
+      const auto at = static_cast<std::size_t>(row);
+      result.token_ids[at] = sequence.tokens[i];
+      result.positions[at] = static_cast<std::int32_t>(position);
+      result.slots[at] =
+          sequence.blocks[static_cast<std::size_t>(position / block_size)] * block_size +
+          position % block_size;
+    }
+    if (sequence.produces_token) result.sampled.push_back(row - 1);
+  };
+  for (const SequenceTokens* chunk : part.prefill) add(*chunk, result.prefill);
+  for (const SequenceTokens* decode : part.decodes) add(*decode, result.decodes);
+  result.sampled.resize(static_cast<std::size_t>(rows.seqs));
+  return result;
+}
+
+// The longest sequence of a step, which is as long as this reference lets one be.
+std::int64_t longest(const StepInput& input) {
+  std::int64_t length = 1;
+  for (const auto* sequences : {&input.prefill, &input.decodes}) {
+    for (const SequenceTokens& sequence : *sequences) {
+      length =
+          std::max(length, sequence.context + static_cast<std::int64_t>(sequence.tokens.size()));
+    }
+  }
+  return length;
+}
+
+}  // namespace
+
+// One step on all ranks. Ops run in the order of the plan, each on all its ranks before the next.
+class StepRun {
+ public:
+  StepRun(Model& model, const Plan& plan, const StepInput& input)
+      : model_(model),
+        setup_(model.setup_),
+        plan_(plan),
+        num_micro_batches_(num_micro_batches(plan)) {
+    for (const Op& op : plan.ops()) require_reference(op);
+    parts_ = split_step(input, setup_.grid.dp * num_micro_batches_);
+    const CacheShape cache{.num_blocks = setup_.num_kv_blocks,
+                           .block_size = setup_.block_size,
+                           .max_model_len = longest_model_len(input)};
+    for (int rank = 0; rank < setup_.grid.size(); ++rank) {
+      shards_.push_back(weight_shards(plan, setup_.whole, setup_.grid, rank));
+      kv_.push_back(kv_layers(plan, rank));
+      values_.emplace_back(plan.tensors().size());
+      for (int micro_batch = 0; micro_batch < num_micro_batches_; ++micro_batch) {
+        const StepRows rows = step_rows(plan, first_stage_rank(rank), micro_batch);
+        StepRows mine = rows;
+        mine.seqs = step_rows(plan, last_stage_rank(rank), micro_batch).seqs;
+        const StepPart& part = part_of(rank, micro_batch);
+        check_part(part, mine, cache);
+        rows_.push_back(part_rows(part, mine, setup_.block_size));
+      }
+    }
+    copies_ = num_copies(plan);
+    zero_inputs();
+  }
+
+  StepResult run() {
+    const auto num_ops = static_cast<OpId>(plan_.ops().size());
+    std::size_t next_repeat = 0;
+    for (OpId id = 0; id < num_ops;) {
+      const auto& repeats = plan_.repeats();
+      if (next_repeat == repeats.size() || id < repeats[next_repeat].first) {
+        run_op(id++, 0);
+        continue;
+      }
+      const Repeat& repeat = repeats[next_repeat++];
+      for (std::int64_t copy = 0; copy < repeat.count; ++copy) {
+        for (OpId op = repeat.first; op < repeat.last; ++op) run_op(op, copy);
+      }
+      id = repeat.last;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  [[nodiscard]] int stage_size() const { return setup_.grid.tp * setup_.grid.dp; }
+  [[nodiscard]] int first_stage_rank(int rank) const { return rank % stage_size(); }
+  [[nodiscard]] int last_stage_rank(int rank) const {
+    return rank % stage_size() + (setup_.grid.pp - 1) * stage_size();
+  }
+  [[nodiscard]] const StepPart& part_of(int rank, int micro_batch) const {
+    return parts_[static_cast<std::size_t>(setup_.grid.dp_rank(rank) * num_micro_batches_ +
+                                           micro_batch)];
+  }
+  [[nodiscard]] std::int64_t longest_model_len(const StepInput& input) const {
+    std::int64_t blocks = 0;
+    for (const auto* sequences : {&input.prefill, &input.decodes}) {
+      for (const SequenceTokens& sequence : *sequences) {
+        blocks = std::max(blocks, std::ssize(sequence.blocks));
+      }
+    }
+    return std::max(longest(input), blocks * setup_.block_size);
+  }
+  [[nodiscard]] const Tensor& tensor(TensorId id) const {
+    return plan_.tensors()[static_cast<std::size_t>(id)];
+  }
+
+  void zero_inputs() {
+    for (std::size_t i = 0; i < plan_.tensors().size(); ++i) {
+      const Tensor& input = plan_.tensors()[i];
+      if (input.role != TensorRole::kInput) continue;
+      for (const int rank : plan_.ranks(input.ranks)) {
+        values_[static_cast<std::size_t>(rank)][i].assign(
+            static_cast<std::size_t>(num_elements(input)), 0.0);
+      }
+    }
+  }
+
+  void run_op(OpId id, std::int64_t copy) {
+    const Op& op = plan_.ops()[static_cast<std::size_t>(id)];
+    if (const auto* kernel = std::get_if<KernelOp>(&op.body)) {
+      for (const int rank : plan_.ranks(op.ranks)) run_kernel_on(op, *kernel, rank, copy);
+    } else if (const auto* comm = std::get_if<CommOp>(&op.body)) {
+      run_comm(op, *comm);
+    }
+  }
+
+  std::vector<double>& values(const Op& op, TensorId id, int rank) {
+    std::vector<double>& found =
+        values_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(id)];
+    if (!found.empty()) return found;
+    throw std::invalid_argument("op \"" + op.name + "\" reads \"" + tensor(id).name +
+                                "\", which nothing has written on rank " + std::to_string(rank));
+  }
+  void write(TensorId id, int rank, std::vector<double> result) {
+    values_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(id)] =
+        rounded(std::move(result), tensor(id), setup_.rounding);
+  }
+
+  const std::vector<double>& weight(TensorId id, int rank, std::int64_t copy) {
+    const auto i = static_cast<std::size_t>(id);
+    const WeightShards& shards = shards_[static_cast<std::size_t>(rank)];
+    const WeightShard& shard = shards.shards[static_cast<std::size_t>(shards.tensor_shard[i])];
+    if (copies_[i] == 1) copy = 0;
+    auto& weights = model_.ranks_[static_cast<std::size_t>(rank)].weights;
+    std::vector<double>& found = weights[{shard.name, copy}];
+    if (!found.empty()) return found;
+    const StoredWeight stored = stored_weight(shard, copy, tensor(id).dtype, setup_.seed);
+    found.assign(stored.values.begin(), stored.values.end());
+    for (std::size_t at = 0; at < found.size() && !stored.scales.empty(); ++at) {
+      found[at] *= stored.scales[at / static_cast<std::size_t>(shard.columns)];
+    }
+    return found;
+  }
+
+  KvLayer* kv_layer(TensorId id, int rank, std::int64_t copy) {
+    const KvLayers& layers = kv_[static_cast<std::size_t>(rank)];
+    std::vector<KvLayer>& kv = model_.ranks_[static_cast<std::size_t>(rank)].kv;
+    if (std::ssize(kv) < layers.count) kv.resize(static_cast<std::size_t>(layers.count));
+    KvLayer& layer =
+        kv[static_cast<std::size_t>(layers.layer(id, static_cast<std::int32_t>(copy)))];
+    if (layer.keys.empty()) {
+      layer.keys.assign(static_cast<std::size_t>(setup_.num_kv_blocks * setup_.block_size *
+                                                 tensor(id).axes.back().size / 2),
+                        0.0);
+      layer.values = layer.keys;
+    }
+    return &layer;
+  }
+
+  // Of the table that an embedding reads.
+  [[nodiscard]] std::int64_t first_vocab_row(const Op& op, int rank) const {
+    const WeightShards& shards = shards_[static_cast<std::size_t>(rank)];
+    for (const TensorId id : op.reads) {
+      const std::int32_t shard = shards.tensor_shard[static_cast<std::size_t>(id)];
+      if (shard < 0) continue;
+      const auto& rows = shards.shards[static_cast<std::size_t>(shard)].row_segments;
+      return rows.empty() ? 0 : rows.front().global;
+    }
+    return 0;
+  }
+
+  void run_kernel_on(const Op& op, const KernelOp& kernel, int rank, std::int64_t copy) {
+    const int micro_batch = micro_batch_of(op.name);
+    const PartRows& part = rows_[static_cast<std::size_t>(rank * num_micro_batches_ + micro_batch)];
+    KernelCall call{.op = op,
+                    .kernel = kernel,
+                    .plan = plan_,
+                    .reads = {},
+                    .part = part,
+                    .block_size = setup_.block_size,
+                    .first_vocab_row = kernel.kernel == "embedding" ? first_vocab_row(op, rank) : 0,
+                    .rope = model_.rope_,
+                    .numbers = setup_.numbers,
+                    .rounding = setup_.rounding};
+    for (const auto* ids : {&op.reads, &op.writes}) {
+      for (const TensorId id : *ids) {
+        if (tensor(id).role == TensorRole::kKvCache) call.kv = kv_layer(id, rank, copy);
+      }
+    }
+    for (const TensorId id : op.reads) {
+      const bool is_weight = tensor(id).role == TensorRole::kWeight;
+      const bool is_table =
+          tensor(id).role == TensorRole::kKvCache || tensor(id).dtype == DType::kInt32;
+      call.reads.push_back(is_table    ? nullptr
+                           : is_weight ? &weight(id, rank, copy)
+                                       : &values(op, id, rank));
+    }
+    std::vector<std::vector<double>> results = run_kernel(call);
+    for (std::size_t i = 0; i < op.writes.size(); ++i) {
+      if (tensor(op.writes[i]).role != TensorRole::kKvCache) {
+        write(op.writes[i], rank, std::move(results[i]));
+      }
+    }
+    const bool is_first = setup_.grid.tp_rank(rank) == 0;
+    if (kernel.kernel == "sample" && is_first) collect(op, rank, part_of(rank, micro_batch));
+  }
+
+  // The logits and tokens of a part's sampled rows, to their places among those of the step.
+  void collect(const Op& op, int rank, const StepPart& part) {
+    const std::vector<double>& logits = values(op, op.reads.front(), rank);
+    const std::vector<double>& tokens = values(op, op.writes.front(), rank);
+    const auto vocab = static_cast<std::size_t>(tensor(op.reads.front()).axes.back().size);
+    std::size_t num_rows = 0;
+    for (const StepPart& each : parts_) num_rows += each.sampled.size();
+    result_.vocab = static_cast<std::int64_t>(vocab);
+    result_.logits.resize(num_rows * vocab);
+    result_.next_tokens.resize(num_rows);
+    for (std::size_t row = 0; row < part.sampled.size(); ++row) {
+      const auto place = static_cast<std::size_t>(part.sampled[row]);
+      std::copy_n(logits.begin() + static_cast<std::ptrdiff_t>(row * vocab), vocab,
+                  result_.logits.begin() + static_cast<std::ptrdiff_t>(place * vocab));
+      result_.next_tokens[place] = static_cast<std::int32_t>(tokens[row]);
+    }
+  }
+
+  void run_comm(const Op& op, const CommOp& comm) {
+    const auto ranks = plan_.ranks(op.ranks);
+    if (comm.kind == CollectiveKind::kSendRecv) {
+      const bool forward = plan_.contains(tensor(op.reads.front()).ranks, ranks[0]);
+      for (std::size_t i = 0; i < op.reads.size(); ++i) {
+        write(op.writes[i], ranks[forward ? 1 : 0],
+              values(op, op.reads[i], ranks[forward ? 0 : 1]));
+      }
+      return;
+    }
+    for (std::size_t i = 0; i < op.reads.size(); ++i) {
+      std::vector<std::vector<double>> inputs;
+      for (const int rank : ranks) inputs.push_back(values(op, op.reads[i], rank));
+      auto outputs =
+          run_collective(op.name, comm.kind, tensor(op.reads[i]), tensor(op.writes[i]), inputs);
+      for (std::size_t at = 0; at < ranks.size(); ++at) {
+        write(op.writes[i], ranks[at], std::move(outputs[at]));
+      }
+    }
+  }
+
+  Model& model_;
+  const ModelSetup& setup_;
+  const Plan& plan_;
+  int num_micro_batches_;
+  std::vector<StepPart> parts_;
+  std::vector<WeightShards> shards_;                      // by rank
+  std::vector<KvLayers> kv_;                              // by rank
+  std::vector<std::vector<std::vector<double>>> values_;  // by rank and tensor
+  std::vector<PartRows> rows_;                            // by rank and micro-batch
+  std::vector<std::int64_t> copies_;
+  StepResult result_;
+};
+
+Model::Model(ModelSetup setup)
+    : setup_(std::move(setup)),
+      rope_(rope_tables(static_cast<std::size_t>(setup_.numbers.max_positions),
+                        static_cast<std::size_t>(setup_.numbers.head_dim),
+                        setup_.numbers.rope_theta)),
+      ranks_(static_cast<std::size_t>(setup_.grid.size())) {}
+
+StepResult Model::run(const Plan& plan, const StepInput& input) {
+  return StepRun(*this, plan, input).run();
+}
+
+}  // namespace orrery::reference

@@ -1,0 +1,58 @@
+#pragma once
+
+// A third interpreter of plans, to hold the second against: every rank of a plan and its
+// collectives in double precision on the CPU, with the weights that the GPUs have. No CUDA.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/execute/reference/kernel_call.h"
+#include "kernels/execute/step_input.h"
+#include "sim/plan/plan.h"
+
+namespace orrery::reference {
+
+struct ModelSetup {
+  Plan whole;  // a step of the deployment that samples, before it was split over ranks
+  RankGrid grid;
+  ModelNumbers numbers;
+  std::uint64_t seed = 1;          // of the weights
+  std::int64_t num_kv_blocks = 0;  // per rank
+  std::int32_t block_size = 64;
+  Rounding rounding = Rounding::kNone;
+};
+
+struct StepResult {
+  std::vector<double> logits;             // [sampled rows, vocab]
+  std::vector<std::int32_t> next_tokens;  // [sampled rows]
+  std::int64_t vocab = 0;
+};
+
+class StepRun;
+
+// One deployment: weights and caches of all ranks, kept from step to step.
+class Model {
+ public:
+  explicit Model(ModelSetup setup);
+  // Runs a step of any batch. Throws std::invalid_argument, naming the op, for a kernel or
+  // collective that it does not know or a tensor that nothing has written, and where the input does
+  // not fit the plan.
+  StepResult run(const Plan& plan, const StepInput& input);
+
+ private:
+  friend class StepRun;
+  // What one rank keeps.
+  struct Rank {
+    std::map<std::pair<std::string, std::int64_t>, std::vector<double>> weights;  // by name, copy
+    std::vector<KvLayer> kv;
+  };
+
+  ModelSetup setup_;
+  RopeTables rope_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace orrery::reference

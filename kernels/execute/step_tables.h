@@ -1,0 +1,69 @@
+#pragma once
+
+// The inputs of a step as one block of bytes that is uploaded in one copy: which sequences each
+// data-parallel rank and micro-batch takes, and the tables of their rows. No CUDA.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/execute/rank_program.h"
+#include "kernels/execute/step_input.h"
+
+namespace orrery {
+
+// What one data-parallel rank computes of a step, or one micro-batch of it.
+struct StepPart {
+  std::vector<const SequenceTokens*> prefill;
+  std::vector<const SequenceTokens*> decodes;
+  // By sampled row of the part: its place among the sampled rows of the whole step, where the
+  // chunks that produce a token come first, then the decodes.
+  std::vector<std::int64_t> sampled;
+};
+// Sequences are dealt out whole and in order, ceil(count / ways) to each part, prefill and decodes
+// apart. The parts point into `input`. Throws std::invalid_argument for an input without sequences,
+// a sequence without tokens or a decode with several.
+std::vector<StepPart> split_step(const StepInput& input, int ways);
+
+struct CacheShape {
+  std::int64_t num_blocks = 0;
+  std::int32_t block_size = 64;
+  std::int64_t max_model_len = 0;
+  [[nodiscard]] std::int64_t blocks_per_sequence() const {
+    return (max_model_len + block_size - 1) / block_size;
+  }
+};
+
+// Byte offsets of the tables of one part (StepTables in kernel_binding.h has their types).
+struct TableLayout {
+  StepRows rows;
+  std::int64_t num_prefill = 0;  // sequences
+  std::int64_t token_ids = 0;
+  std::int64_t positions = 0;
+  std::int64_t slots = 0;
+  std::int64_t sampled_rows = 0;
+  std::int64_t decode_lengths = 0;
+  std::int64_t decode_blocks = 0;
+  std::int64_t prefill_blocks = 0;
+  std::int64_t end = 0;
+};
+// Tables of a part from byte `begin` on, each 256-byte aligned.
+TableLayout table_layout(const StepRows& rows, std::int64_t num_prefill, const CacheShape& cache,
+                         std::int64_t begin);
+
+// Whether row i of the logits is row i of the step, for every i.
+bool samples_all_rows(const StepRows& rows);
+
+// Throws std::invalid_argument where a part does not fit the rows of the plan or its blocks the
+// cache: rows of prefill must be as many as the plan's where decodes follow them, everything else
+// at most; a block table must cover context and new tokens, with blocks of the cache.
+void check_part(const StepPart& part, const StepRows& rows, const CacheShape& cache);
+
+// Writes the tables of a checked part into `bytes` (as long as the layout's end). Rows without a
+// token: token 0, position 0, slot -1; without a sequence: length 0. Token ids are less
+// `first_vocab_row`.
+void fill_tables(const StepPart& part, const TableLayout& layout, const CacheShape& cache,
+                 std::int32_t first_vocab_row, std::span<std::byte> bytes);
+
+}  // namespace orrery

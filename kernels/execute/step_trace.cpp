@@ -1,0 +1,122 @@
+#include "kernels/execute/step_trace.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+namespace orrery {
+namespace {
+
+using Records = std::vector<const KernelRecord*>;
+
+[[noreturn]] void refuse(const RankTrace& trace, const std::string& what, std::size_t found,
+                         std::size_t expected) {
+  throw std::runtime_error("rank " + std::to_string(trace.rank) + ": " + what +
+                           std::to_string(found) + " kernels and copies were recorded, " +
+                           std::to_string(expected) + " were enqueued");
+}
+
+const Op& op_of(const Plan& plan, const Task& task) {
+  return plan.ops()[static_cast<std::size_t>(task.op)];
+}
+
+// Gives the records of `stream` (-1: of all streams), in order, to the tasks there.
+void add_spans(const Plan& plan, const RankTrace& trace, int stream,
+               std::span<const KernelRecord* const> records, std::vector<Span>& spans) {
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < trace.tasks.size(); ++i) {
+    const Op& op = op_of(plan, trace.tasks[i]);
+    const auto count = static_cast<std::size_t>(trace.num_nodes[i]);
+    if ((stream >= 0 && op.stream != stream) || count == 0) continue;
+    const auto own = records.subspan(next, count);
+    next += count;
+    Span span{.op = trace.tasks[i].op,
+              .copy = trace.tasks[i].copy,
+              .rank = trace.rank,
+              .stream = op.stream,
+              .kind = std::holds_alternative<CommOp>(op.body) ? SpanKind::kComm : SpanKind::kKernel,
+              .basis = Basis::kMeasured,
+              .start = own.front()->start,
+              .end = own.front()->end};
+    for (const KernelRecord* record : own) {
+      span.start = std::min(span.start, record->start);
+      span.end = std::max(span.end, record->end);
+    }
+    spans.push_back(span);
+  }
+}
+
+std::vector<Span> graph_spans(const Plan& plan, const RankTrace& trace, const Records& records) {
+  Records nodes;
+  std::ranges::copy_if(records, std::back_inserter(nodes),
+                       [](const KernelRecord* record) { return record->graph_node != 0; });
+  std::ranges::stable_sort(nodes, {},
+                           [](const KernelRecord* record) { return record->graph_node; });
+  const auto before = static_cast<std::size_t>(trace.num_before);
+  const auto expected = static_cast<std::size_t>(
+      std::accumulate(trace.num_nodes.begin(), trace.num_nodes.end(), trace.num_before));
+  if (nodes.size() != expected) refuse(trace, "", nodes.size(), expected);
+  std::vector<Span> spans;
+  add_spans(plan, trace, -1, std::span(nodes).subspan(before), spans);
+  return spans;
+}
+
+// Streams of the plan with the number of records that each has.
+std::vector<std::pair<int, std::size_t>> expected_streams(const Plan& plan,
+                                                          const RankTrace& trace) {
+  std::vector<std::pair<int, std::size_t>> streams{{0, 0}};
+  for (std::size_t i = 0; i < trace.tasks.size(); ++i) {
+    const int stream = op_of(plan, trace.tasks[i]).stream;
+    auto found = std::ranges::find(streams, stream, &std::pair<int, std::size_t>::first);
+    if (found == streams.end()) found = streams.insert(streams.end(), {stream, 0});
+    found->second += static_cast<std::size_t>(trace.num_nodes[i]);
+  }
+  return streams;
+}
+
+std::vector<Span> eager_spans(const Plan& plan, const RankTrace& trace, const Records& records) {
+  std::vector<Span> spans;
+  if (records.empty()) refuse(trace, "", 0, 1);
+  std::vector<std::pair<std::uint32_t, Records>> recorded;  // by who begins first
+  for (const KernelRecord* record : records) {
+    auto found =
+        std::ranges::find(recorded, record->stream, [](const auto& entry) { return entry.first; });
+    if (found == recorded.end()) found = recorded.insert(recorded.end(), {record->stream, {}});
+    found->second.push_back(record);
+  }
+  // Stream 0 begins with the copy of inputs and ends with those of results.
+  Records& main = recorded.front().second;
+  const auto before = static_cast<std::size_t>(trace.num_before) + 1;
+  const auto after = static_cast<std::size_t>(trace.num_after);
+  if (main.size() < before + after) refuse(trace, "on stream 0 ", main.size(), before + after);
+  main = Records(main.begin() + static_cast<std::ptrdiff_t>(before),
+                 main.end() - static_cast<std::ptrdiff_t>(after));
+  for (const auto& [stream, count] : expected_streams(plan, trace)) {
+    const auto own = std::ranges::find_if(recorded, [&](const auto& entry) {
+      return (stream == 0) == (&entry == &recorded.front()) && entry.second.size() == count;
+    });
+    if (own == recorded.end()) {
+      if (stream != 0 && count == 0) continue;
+      refuse(trace, "on stream " + std::to_string(stream) + " ",
+             stream == 0 ? recorded.front().second.size() : 0, count);
+    }
+    add_spans(plan, trace, stream, own->second, spans);
+    if (stream != 0) recorded.erase(own);
+  }
+  return spans;
+}
+
+}  // namespace
+
+std::vector<Span> trace_spans(const Plan& plan, const RankTrace& trace,
+                              std::span<const KernelRecord> records) {
+  Records own;
+  for (const KernelRecord& record : records) {
+    if (record.device == trace.device) own.push_back(&record);
+  }
+  return trace.is_graph ? graph_spans(plan, trace, own) : eager_spans(plan, trace, own);
+}
+
+}  // namespace orrery

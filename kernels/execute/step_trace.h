@@ -1,0 +1,38 @@
+#pragma once
+
+// Which op of a step each recorded kernel or copy belongs to. No CUDA.
+
+#include <span>
+#include <vector>
+
+#include "kernels/execute/kernel_trace.h"
+#include "kernels/execute/rank_program.h"
+#include "sim/timeline/timeline.h"
+
+namespace orrery {
+
+// What one rank enqueued for a step: one copy of inputs, num_before memsets, num_nodes[i] kernels
+// and copies for each task i, num_after copies of results.
+struct RankTrace {
+  int rank = 0;
+  int device = 0;
+  bool is_graph = false;  // all but the first and the last copies are nodes of one graph
+  std::span<const Task> tasks;
+  std::span<const int> num_nodes;
+  int num_before = 0;
+  int num_after = 0;
+};
+
+// A span for each task that enqueued something, from the start of its first record to the end of
+// its last, in seconds of the records' clock. `records` are those of the step on all devices, by
+// start. Relies on:
+//   * a graph's nodes have ids that rise in the order of capture, so records sorted by id are those
+//     of the tasks in order, on whatever streams they ran;
+//   * launched one by one, the records of one stream start in order, and the copy of inputs on
+//     stream 0 is the first record of a device. Which further stream of the plan a recorded stream
+//     is follows from the number of records, among equals from who begins first.
+// Throws std::runtime_error when records are missing or too many.
+std::vector<Span> trace_spans(const Plan& plan, const RankTrace& trace,
+                              std::span<const KernelRecord> records);
+
+}  // namespace orrery

@@ -1,0 +1,197 @@
+#include "kernels/execute/watch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+#include "kernels/execute/interrupt.h"
+#include "kernels/kernel_spec.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::chrono::milliseconds kPeriod{5};
+// Ranks that have been told to stop leave the call they are in; then their communicators are
+// aborted.
+constexpr Seconds kLeave{0.2};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Whether `is_true` becomes true within `time`.
+template <typename Predicate>
+bool comes_true(Seconds time, const Predicate& is_true) {
+  const double end = now() + time.value();
+  while (!is_true()) {
+    if (now() > end) return false;
+    std::this_thread::sleep_for(kPeriod);
+  }
+  return true;
+}
+
+std::string status_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return failure_status(known);
+  }
+}
+
+std::string seconds(Seconds time) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", time.value());
+  return text;
+}
+
+}  // namespace
+
+RankError stall_error(std::span<const RankState> ranks, Seconds limit) {
+  // A thread that is stuck keeps its GPU from going on, so it comes first.
+  const auto later = [](const RankState& a, const RankState& b) {
+    if (a.phase != b.phase) return a.phase == RankPhase::kEnqueueing;
+    return a.progress < b.progress;
+  };
+  std::vector<int> busy;
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+    if (ranks[static_cast<std::size_t>(rank)].phase != RankPhase::kIdle) busy.push_back(rank);
+  }
+  if (busy.empty()) return {0, {}, "the step has not ended after " + seconds(limit)};
+  const auto state = [&](int rank) -> const RankState& {
+    return ranks[static_cast<std::size_t>(rank)];
+  };
+  const int worst =
+      *std::ranges::min_element(busy, [&](int a, int b) { return later(state(a), state(b)); });
+  const bool is_thread = state(worst).phase == RankPhase::kEnqueueing;
+  std::string message = std::string("its ") + (is_thread ? "thread" : "GPU") +
+                        " has not gone on; the step has taken " + seconds(limit);
+  for (const int rank : busy) {
+    if (rank == worst || state(rank).reached.empty()) continue;
+    message += "; rank " + std::to_string(rank) + " waits in " + state(rank).reached;
+  }
+  return {worst, is_thread ? state(worst).op : state(worst).reached, message};
+}
+
+Seconds step_limit(const Plan& plan) {
+  constexpr Seconds kLeast{3};
+  constexpr FlopsPerSecond kFlops{5e13};
+  constexpr BytesPerSecond kMemory{4e11};
+  constexpr BytesPerSecond kLinks{2e10};
+  Seconds limit = kLeast;
+  for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
+    const Op& op = plan.ops()[static_cast<std::size_t>(id)];
+    Seconds time;
+    if (const auto* kernel = std::get_if<KernelOp>(&op.body); kernel != nullptr) {
+      const Work work = work_of(*kernel);
+      time = work.flops / kFlops + (work.bytes_read + work.bytes_written) / kMemory;
+    } else if (const auto* comm = std::get_if<CommOp>(&op.body); comm != nullptr) {
+      time = comm->bytes_per_rank / kLinks;
+    }
+    limit += time * static_cast<double>(plan.multiplicity(id));
+  }
+  return limit;
+}
+
+Watch::Watch(Setup setup)
+    : setup_(std::move(setup)),
+      ranks_(std::make_unique<Rank[]>(static_cast<std::size_t>(setup_.num_ranks))),
+      thread_([this](const std::stop_token& stop) { look(stop); }) {}
+
+Watch::~Watch() = default;
+
+void Watch::retire() {
+  const std::scoped_lock lock(mutex_);
+  is_retired_ = true;
+}
+
+template <typename Callback, typename... Arguments>
+auto Watch::call(const Callback& callback, Arguments&&... arguments)
+    -> decltype(callback(std::forward<Arguments>(arguments)...)) {
+  using Result = decltype(callback(std::forward<Arguments>(arguments)...));
+  const std::scoped_lock lock(mutex_);
+  if (is_retired_ || !callback) return Result();
+  return callback(std::forward<Arguments>(arguments)...);
+}
+
+void Watch::begin(Seconds limit) {
+  throw_if_interrupted();
+  limit_.store(limit.value(), std::memory_order_relaxed);
+  deadline_.store(now() + limit.value(), std::memory_order_release);
+}
+
+void Watch::end() { deadline_.store(0, std::memory_order_release); }
+
+void Watch::look(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    std::this_thread::sleep_for(kPeriod);
+    const double deadline = deadline_.load(std::memory_order_acquire);
+    const bool is_stalled = deadline != 0 && now() > deadline;
+    const std::exception_ptr error = find_trouble(deadline != 0);
+    if (error || is_stalled) {
+      stop_ranks(stop, error);
+      return;
+    }
+  }
+}
+
+std::exception_ptr Watch::find_trouble(bool is_in_step) {
+  if (std::exception_ptr error = call(setup_.first_error); error) return error;
+  if (interrupt_signal() != nullptr) {
+    try {
+      throw_if_interrupted();
+    } catch (const std::exception&) {
+      return std::current_exception();
+    }
+  }
+  return is_in_step ? call(setup_.find_problem) : nullptr;
+}
+
+std::exception_ptr Watch::stall(bool looks) {
+  std::vector<RankState> states(static_cast<std::size_t>(setup_.num_ranks));
+  for (int rank = 0; rank < setup_.num_ranks; ++rank) {
+    const Rank& place = ranks_[static_cast<std::size_t>(rank)];
+    RankState& state = states[static_cast<std::size_t>(rank)];
+    state.phase = place.phase.load(std::memory_order_acquire);
+    const std::string* const op = place.op.load(std::memory_order_acquire);
+    if (state.phase == RankPhase::kEnqueueing && op != nullptr) state.op = *op;
+    if (looks && state.phase == RankPhase::kWaiting) call(setup_.look_at, rank, state);
+  }
+  return std::make_exception_ptr(
+      stall_error(states, Seconds(limit_.load(std::memory_order_relaxed))));
+}
+
+bool Watch::is_enqueueing() const {
+  return std::ranges::any_of(
+      std::span(ranks_.get(), static_cast<std::size_t>(setup_.num_ranks)),
+      [](const Rank& rank) { return rank.phase.load() == RankPhase::kEnqueueing; });
+}
+
+void Watch::stop_ranks(const std::stop_token& stop, std::exception_ptr error) {
+  const bool is_stalled = !error;
+  if (is_stalled) error = stall(false);
+  std::atomic<bool> is_done{false};
+  // By a thread of its own: asking a GPU or aborting may hang as the step does.
+  std::thread worker([&, known = is_stalled ? nullptr : error] {
+    call(setup_.fail, is_stalled ? stall(true) : known);
+    static_cast<void>(comes_true(kLeave, [&] { return !is_enqueueing(); }));
+    call(setup_.abort);
+    is_done.store(true);
+  });
+  const bool have_stopped = comes_true(setup_.grace, [&] {
+    return is_done.load() && (deadline_.load() == 0 || stop.stop_requested());
+  });
+  if (have_stopped && comes_true(setup_.teardown, [&] { return stop.stop_requested(); })) {
+    worker.join();
+    return;
+  }
+  if (setup_.last_words) setup_.last_words(status_of(error));
+  if (setup_.end_process) {
+    setup_.end_process();
+    worker.join();
+  } else {
+    std::_Exit(EXIT_FAILURE);
+  }
+}
+
+}  // namespace orrery

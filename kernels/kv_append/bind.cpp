@@ -1,0 +1,47 @@
+#include <array>
+
+#include "kernels/execute/bind_operands.h"
+#include "kernels/kv_append/kv_append.h"
+
+namespace orrery {
+namespace {
+
+template <typename T>
+Launch append(const BindContext& context, const bf16* keys, std::int64_t tokens, std::int64_t width,
+              std::int64_t stride) {
+  const KvPool& pool = *context.kv;
+  const PagedKv<T> cache{.keys = reinterpret_cast<T*>(pool.keys(context.kv_layer)),
+                         .values = reinterpret_cast<T*>(pool.values(context.kv_layer)),
+                         .block_size = pool.shape().block_size,
+                         .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
+  const std::int64_t* const slots = context.tables.slots;
+  return [=](const cuda::Stream& stream) {
+    kv_append(stream, keys, keys + width, slots, cache, tokens, width, stride);
+  };
+}
+
+}  // namespace
+
+// reads rows that end in keys and values; writes a layer of the KV cache
+Launch bind_kv_append(const BindContext& context) {
+  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_operands(context, 1, 1);
+  require_taken(context, context.kv != nullptr && context.kv_layer >= 0, "a layer of a KV cache");
+  const KvShape& cache = context.kv->shape();
+  require_taken(context, cache.dtype == context.op.dtype,
+                "a cache of its dtype, not " + std::string(to_text(cache.dtype)));
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const std::int64_t width = cache.kv_heads * cache.head_dim;
+  require_taken(context, dim(context.op.dims, "width") == 2 * width,
+                "keys and values of the cache's width, " + std::to_string(2 * width));
+  const Operand& qkv = context.reads[0];
+  const std::int64_t stride = matrix_size(*qkv.tensor).columns;
+  require_operand(context, qkv, {.what = "k and v", .size = {tokens, stride}});
+  require_taken(context, stride >= 2 * width,
+                "rows that end in keys and values, not of " + std::to_string(stride));
+  const bf16* const keys = typed<bf16>(qkv) + (stride - 2 * width);
+  return cache.dtype == DType::kFp8 ? append<fp8>(context, keys, tokens, width, stride)
+                                    : append<bf16>(context, keys, tokens, width, stride);
+}
+
+}  // namespace orrery

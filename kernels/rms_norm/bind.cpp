@@ -1,0 +1,63 @@
+#include <array>
+
+#include "kernels/execute/bind_operands.h"
+#include "kernels/rms_norm/rms_norm.h"
+
+namespace orrery {
+namespace {
+
+// reads rows of query, key and value heads, gains of query and key heads; norms these in place
+Launch bind_heads(const BindContext& context) {
+  require_dtype(context, std::array{DType::kBf16});
+  require_taken(context, context.kv != nullptr, "a KV cache, which tells query and key heads");
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const std::int64_t hidden = dim(context.op.dims, "hidden");
+  const std::int64_t head_dim = context.kv->shape().head_dim;
+  const std::int64_t key_heads = context.kv->shape().kv_heads;
+  require_taken(context, hidden % head_dim == 0 && hidden > key_heads * head_dim,
+                "query and key heads of " + std::to_string(head_dim) + ", not " +
+                    std::to_string(hidden) + " elements");
+  const std::int64_t stride = hidden + key_heads * head_dim;
+  const Operand& heads =
+      require_operand(context, context.reads[0], {.what = "q, k and v", .size = {tokens, stride}});
+  const Operand& gains =
+      require_operand(context, context.reads[1], {.what = "gains", .size = {1, 2 * head_dim}});
+  const HeadNormShape shape{.tokens = tokens,
+                            .query_heads = hidden / head_dim - key_heads,
+                            .key_heads = key_heads,
+                            .head_dim = head_dim,
+                            .stride = stride};
+  const NormOptions options{.epsilon = static_cast<float>(context.numbers.norm_epsilon)};
+  return [=](const cuda::Stream& stream) {
+    rms_norm_heads(stream, typed<bf16>(heads), typed<bf16>(gains), shape, options);
+  };
+}
+
+}  // namespace
+
+// reads x, gain; writes y
+Launch bind_rms_norm(const BindContext& context) {
+  require_operands(context, 2, 1);
+  if (context.writes[0].data == context.reads[0].data) return bind_heads(context);
+  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  const DType dtype = context.op.dtype;
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const std::int64_t hidden = dim(context.op.dims, "hidden");
+  const MatrixSize rows{tokens, hidden};
+  const Operand& x = require_operand(context, context.reads[0], {.what = "x", .size = rows});
+  const Operand& gain =
+      require_operand(context, context.reads[1], {.what = "gain", .size = {1, hidden}});
+  const Operand& y =
+      require_operand(context, context.writes[0], {.what = "y", .dtype = dtype, .size = rows});
+  const NormOptions options{.epsilon = static_cast<float>(context.numbers.norm_epsilon)};
+  return [=](const cuda::Stream& stream) {
+    if (dtype == DType::kFp8) {
+      rms_norm_fp8(stream, typed<bf16>(x), typed<bf16>(gain), typed<fp8>(y), y.scales, tokens,
+                   hidden, options);
+    } else {
+      rms_norm(stream, typed<bf16>(x), typed<bf16>(gain), typed<bf16>(y), tokens, hidden, options);
+    }
+  };
+}
+
+}  // namespace orrery

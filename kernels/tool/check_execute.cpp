@@ -1,0 +1,264 @@
+#include <cstdio>
+#include <exception>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/devices.h"
+#include "kernels/execute/check.h"
+#include "kernels/execute/spoil.h"
+#include "kernels/tool/checks.h"
+#include "sim/model/model.h"
+#include "sim/parallel/parallel.h"
+
+namespace orrery::tool {
+namespace {
+
+constexpr int kNumDecodeSteps = 12;
+
+// Largest difference of a logit over the largest logit of its step. bf16: some 40 roundings of 2^-9
+// lie between embedding and logits, and largest logits are three to four standard deviations.
+// fp8: where a sum is rounded the other way, quantisation moves the element by up to 2^-4 of it.
+// Against another split over ranks quantisation itself differs, since rows are shorter and so have
+// other scales.
+struct Bounds {
+  double reference = 0;  // GPUs against the reference, which rounds what it stores as they do
+  double split = 0;      // several GPUs against one
+};
+constexpr Bounds kBf16Bounds{.reference = 2e-2, .split = 2e-2};
+constexpr Bounds kFp8Bounds{.reference = 6e-2, .split = 1.2e-1};
+
+struct SmallModel {
+  std::int64_t head_dim = 64;
+  DType dtype = DType::kBf16;
+};
+
+// Llama-like, 4 layers, 2 key heads, a vocabulary that does not divide.
+ModelConfig model_of(const SmallModel& small) {
+  constexpr std::int64_t kHidden = 512;
+  const ConfigFields fields{{"model_type", "llama"},
+                            {"hidden_size", kHidden},
+                            {"vocab_size", std::int64_t{1003}},
+                            {"num_hidden_layers", std::int64_t{4}},
+                            {"num_attention_heads", kHidden / small.head_dim},
+                            {"num_key_value_heads", std::int64_t{2}},
+                            {"head_dim", small.head_dim},
+                            {"intermediate_size", std::int64_t{1024}},
+                            {"tie_word_embeddings", false}};
+  return model_config("small", fields);
+}
+
+std::string describe(const SmallModel& small, const Mesh& mesh) {
+  std::string text = "execute llama head_dim " + std::to_string(small.head_dim) + " " +
+                     std::string(to_text(small.dtype));
+  const auto add = [&](const char* name, int ways) {
+    if (ways > 1) text.append(" ").append(name).append(" ").append(std::to_string(ways));
+  };
+  add("tp", mesh.tp);
+  add("pp", mesh.pp);
+  add("dp", mesh.dp);
+  add("micro-batches", mesh.num_micro_batches);
+  if (mesh.sp) text += " sp";
+  return text;
+}
+
+Batch batch_of(const StepInput& input, std::int64_t num_decodes) {
+  Batch batch{.prefill = {}, .num_decodes = num_decodes, .decode_context = 0};
+  for (const SequenceTokens& chunk : input.prefill) {
+    batch.prefill.push_back({.query = std::ssize(chunk.tokens),
+                             .context = chunk.context,
+                             .produces_token = chunk.produces_token});
+  }
+  for (const SequenceTokens& decode : input.decodes) batch.decode_context += decode.context + 1;
+  // Padding counts as sequences of one token.
+  batch.decode_context += num_decodes - std::ssize(input.decodes);
+  return batch;
+}
+
+CheckedDeployment deployment_of(const SmallModel& small, const Mesh& mesh) {
+  const ModelConfig model = model_of(small);
+  LoweringOptions options;
+  options.precision.weights = options.precision.activations = small.dtype;
+  return {.name = describe(small, mesh),
+          .grid = {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp},
+          .numbers = {.head_dim = small.head_dim, .max_positions = 512},
+          .vocab = model.vocab_size,
+          .lower = [=](const StepInput& input, std::int64_t num_decodes) {
+            StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
+            plans.plan = parallelize(plans.whole, mesh);
+            return plans;
+          }};
+}
+
+class ExecuteCheck {
+ public:
+  explicit ExecuteCheck(int num_gpus) : num_gpus_(num_gpus) {}
+
+  void check_model(const SmallModel& small, std::span<const Mesh> meshes) {
+    const CheckedDeployment single = deployment_of(small, {});
+    const std::vector<CheckedStep> steps = reference_conversation(single, kNumDecodeSteps);
+    const Bounds& bounds = small.dtype == DType::kFp8 ? kFp8Bounds : kBf16Bounds;
+    for (const CheckedStep& step : steps) {
+      reference_.logits.push_back(step.logits);
+      reference_.tokens.push_back(step.next_tokens);
+    }
+    ExecutedConversation eager;
+    const auto run = [&](const CheckedDeployment& deployment, const ConversationOptions& options) {
+      return run_conversation(deployment, steps, options);
+    };
+    guarded(single.name, [&] {
+      eager = run(single, {});
+      report(single.name + " eager", eager, reference_, bounds.reference);
+    });
+    const Expected one_gpu = expected_of(eager);
+    guarded(single.name, [&] {
+      const auto graph = run(single, {.decode_mode = ExecuteMode::kGraph});
+      report(single.name + " graph", graph, reference_, bounds.reference);
+      report(single.name + " graph against eager", graph, one_gpu, bounds.reference);
+      report(single.name + " graph of 8 rows",
+             run(single, {.decode_mode = ExecuteMode::kGraph, .decode_rows = 8}), reference_,
+             bounds.reference);
+    });
+    for (const Mesh& mesh : meshes) {
+      const CheckedDeployment split = deployment_of(small, mesh);
+      if (is_skipped(split)) continue;
+      guarded(split.name, [&] {
+        for (const ExecuteMode mode : {ExecuteMode::kEager, ExecuteMode::kGraph}) {
+          const auto found = run(split, {.decode_mode = mode});
+          const char* const text = mode == ExecuteMode::kGraph ? " graph" : " eager";
+          report(split.name + text + " against one GPU", found, one_gpu, bounds.split);
+        }
+      });
+    }
+    reference_ = {};
+  }
+
+  // The weights of the last of four tensor-parallel ranks, on the second of two stages.
+  void check_weights(const SmallModel& small) {
+    const Mesh mesh{.tp = 4, .pp = 2};
+    const CheckedDeployment split = deployment_of(small, mesh);
+    const StepPlans plans = split.lower({.prefill = {{.tokens = {1}}}}, 0);
+    const int last = split.grid.size() - 1;
+    const WeightShards shards = weight_shards(plans.plan, plans.whole, split.grid, last);
+    std::int64_t different = 0;
+    for (std::size_t i = 0; i < plans.plan.tensors().size(); ++i) {
+      if (shards.tensor_shard[i] < 0) continue;
+      const WeightShard& shard = shards.shards[static_cast<std::size_t>(shards.tensor_shard[i])];
+      different += num_different_elements(shard, shard.num_copies - 1,
+                                          plans.plan.tensors()[i].dtype, split.seed);
+    }
+    count(different == 0);
+    std::printf("%s %s weights  %lld elements other than on the host\n",
+                last_passed_ ? "ok  " : "FAIL", split.name.c_str(),
+                static_cast<long long>(different));
+  }
+
+  // Each collective of a plan left out: the logits of a step must tell.
+  void check_wrong_collectives(const SmallModel& small, const Mesh& mesh) {
+    const CheckedDeployment split = deployment_of(small, mesh);
+    if (is_skipped(split)) return;
+    std::vector<CheckedStep> steps = reference_conversation(deployment_of(small, {}), 0);
+    steps.resize(1);
+    const Plan plan = split.lower(steps[0].input, 0).plan;
+    for (const std::string& name : collective_names(plan)) {
+      const std::string what = split.name + " without " + name;
+      guarded(what, [&] {
+        const auto found = run_conversation(
+            split, steps, {.change = [&](const Plan& right) { return without_op(right, name); }});
+        const double difference =
+            compare_conversations(found, {steps[0].logits}, {steps[0].next_tokens},
+                                  kBf16Bounds.reference)
+                .logits;
+        count(difference > kBf16Bounds.reference);
+        std::printf("%s %s  logits %.2e (> %.1e)\n", last_passed_ ? "ok  " : "FAIL", what.c_str(),
+                    difference, kBf16Bounds.reference);
+        std::fflush(stdout);
+      });
+    }
+  }
+
+  [[nodiscard]] CheckCount result() const { return count_; }
+
+ private:
+  struct Expected {
+    std::vector<std::vector<double>> logits;
+    std::vector<std::vector<std::int32_t>> tokens;
+  };
+
+  static Expected expected_of(const ExecutedConversation& conversation) {
+    Expected expected{.logits = {}, .tokens = conversation.next_tokens};
+    for (const std::vector<float>& logits : conversation.logits) {
+      expected.logits.emplace_back(logits.begin(), logits.end());
+    }
+    return expected;
+  }
+
+  void count(bool passes) {
+    last_passed_ = passes;
+    ++(passes ? count_.passed : count_.failed);
+  }
+
+  bool is_skipped(const CheckedDeployment& deployment) const {
+    if (deployment.grid.size() <= num_gpus_) return false;
+    std::printf("skip %s: needs %d GPUs, %d here\n", deployment.name.c_str(),
+                deployment.grid.size(), num_gpus_);
+    return true;
+  }
+
+  // What a case throws fails that case alone.
+  template <typename Run>
+  void guarded(const std::string& what, const Run& run) {
+    try {
+      run();
+    } catch (const std::exception& error) {
+      count(false);
+      std::printf("FAIL %s: %s\n", what.c_str(), error.what());
+      std::fflush(stdout);
+    }
+  }
+
+  void report(const std::string& what, const ExecutedConversation& found, const Expected& expected,
+              double bound) {
+    const ConversationDifference difference =
+        compare_conversations(found, expected.logits, expected.tokens, bound);
+    count(difference.logits <= bound && difference.wrong_tokens == 0);
+    const int equal = difference.num_tokens - difference.wrong_tokens - difference.near_ties;
+    std::printf("%s %s  logits %.2e (<= %.1e)  tokens %d of %d equal, %d near ties\n",
+                last_passed_ ? "ok  " : "FAIL", what.c_str(), difference.logits, bound, equal,
+                difference.num_tokens, difference.near_ties);
+    std::fflush(stdout);
+  }
+
+  int num_gpus_;
+  Expected reference_;
+  CheckCount count_;
+  bool last_passed_ = false;
+};
+
+}  // namespace
+
+CheckCount check_execute() {
+  ExecuteCheck check(cuda::device_count());
+  const std::vector<Mesh> all_meshes{{.tp = 2},
+                                     {.pp = 2},
+                                     {.dp = 2},
+                                     {.tp = 2, .sp = true},
+                                     {.pp = 2, .num_micro_batches = 2},
+                                     {.tp = 4},
+                                     {.tp = 2, .pp = 2}};
+  const std::vector<Mesh> tensor_parallel{{.tp = 2}};
+  const SmallModel small{.head_dim = 64, .dtype = DType::kBf16};
+  check.check_weights(small);
+  check.check_weights({.head_dim = 64, .dtype = DType::kFp8});
+  check.check_model(small, all_meshes);
+  check.check_model({.head_dim = 128, .dtype = DType::kBf16}, tensor_parallel);
+  check.check_model({.head_dim = 64, .dtype = DType::kFp8}, tensor_parallel);
+  check.check_model({.head_dim = 128, .dtype = DType::kFp8}, {});
+  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}}) {
+    check.check_wrong_collectives(small, mesh);
+  }
+  return check.result();
+}
+
+}  // namespace orrery::tool

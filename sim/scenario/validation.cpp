@@ -1,0 +1,281 @@
+#include "sim/scenario/validation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "sim/plan/buffers.h"
+#include "sim/scenario/assembly.h"
+
+namespace orrery {
+namespace {
+
+// 80 % of a normal distribution lie within so many standard deviations.
+constexpr double kDeviations = 1.2816;
+
+// Every rank has its own spans while they are few enough to compare one by one.
+constexpr int kMaxRanksShown = 16;
+
+std::int64_t mean_context(const Batch& batch) {
+  return batch.num_decodes == 0
+             ? 0
+             : std::max<std::int64_t>(1, std::llround(static_cast<double>(batch.decode_context) /
+                                                      static_cast<double>(batch.num_decodes)));
+}
+
+std::int64_t mean_prompt(const Workload& workload) {
+  double sum = 0;
+  for (const Request& request : workload.requests) {
+    sum += static_cast<double>(request.prompt_tokens);
+  }
+  const auto count = static_cast<double>(std::max<std::size_t>(workload.requests.size(), 1));
+  return std::max<std::int64_t>(1, std::llround(sum / count));
+}
+
+std::vector<ValidationStep> steps_of_run(const Scenario& scenario, const RunResult& run,
+                                         const Workload& workload) {
+  const Batch median = median_decode_step(run.service.steps);
+  Batch decode{.num_decodes = median.num_decodes};
+  decode.decode_context = decode.num_decodes * mean_context(median);
+  const std::int64_t budget = scenario.engine.max_num_batched_tokens;
+  Batch prefill;
+  prefill.prefill.push_back({.query = std::min(mean_prompt(workload), budget), .context = 0});
+  std::vector<ValidationStep> steps;
+  if (decode.num_decodes > 0) steps.push_back({.name = step_name(decode), .batch = decode});
+  steps.push_back({.name = step_name(prefill), .batch = prefill});
+  Batch mixed = decode;
+  const std::int64_t left = budget - decode.num_decodes;
+  mixed.prefill.push_back({.query = std::min(mean_prompt(workload), left), .context = 0});
+  if (decode.num_decodes > 0 && left > 0) {
+    steps.push_back({.name = step_name(mixed), .batch = mixed});
+  }
+  return steps;
+}
+
+std::int64_t blocks(std::int64_t tokens, std::int64_t block_size) {
+  return (tokens + block_size - 1) / block_size;
+}
+
+// Throws std::invalid_argument where the engine would never form the step.
+void check_step(const ValidationStep& step, const Scenario& scenario, std::int64_t num_kv_blocks) {
+  const EngineConfig& engine = scenario.engine;
+  const std::int64_t dp = scenario.mesh.dp;
+  const Batch& batch = step.batch;
+  const auto require = [&](std::int64_t found, std::int64_t most, const std::string& what,
+                           const std::string& limit) {
+    if (found > most) {
+      throw std::invalid_argument("step '" + step.name + "' has " + std::to_string(found) + " " +
+                                  what + "; " + limit + " allows " + std::to_string(most));
+    }
+  };
+  const std::int64_t decode_context = mean_context(batch);
+  std::int64_t longest = decode_context;
+  std::int64_t needed = batch.num_decodes * blocks(decode_context, engine.block_size);
+  for (const PrefillChunk& chunk : batch.prefill) {
+    longest = std::max(longest, chunk.query + chunk.context);
+    needed += blocks(chunk.query + chunk.context, engine.block_size);
+  }
+  const auto sequences = static_cast<std::int64_t>(batch.prefill.size()) + batch.num_decodes;
+  require(num_tokens(batch), engine.max_num_batched_tokens * dp, "tokens",
+          "engine.max_num_batched_tokens");
+  require(sequences, engine.max_num_seqs * dp, "sequences", "engine.max_num_seqs");
+  require(longest, engine.max_model_len, "tokens in one sequence", "engine.max_model_len");
+  require(needed, num_kv_blocks, "KV blocks", "memory");
+}
+
+// What is simulated here and could not be run as it is.
+void check_executable(const Scenario& scenario) {
+  at_key(scenario, "placement", [&] {
+    if (scenario.replicas != 1) {
+      throw std::invalid_argument("found " + std::to_string(scenario.replicas) +
+                                  " replicas; one is executed: set placement.replicas=1");
+    }
+  });
+  if (!scenario.validation.serve) return;
+  at_key(scenario, "engine", [&] {
+    if (scenario.engine.enable_prefix_caching) {
+      throw std::invalid_argument(
+          "enable_prefix_caching is on and is not executed: turn it off, or set "
+          "validate.serve=false");
+    }
+  });
+  const auto* offline = std::get_if<OfflineWorkload>(&scenario.workload.source);
+  at_key(scenario, "workload", [&] {
+    if (offline != nullptr && offline->is_static_batch) {
+      throw std::invalid_argument(
+          "a static batch is not replayed on GPUs: use offline, or set validate.serve=false");
+    }
+  });
+}
+
+// Standard deviation of a step: copies of an op, and ops of equal shape, err alike.
+Seconds deviation(const PricedPlan& priced) {
+  std::map<std::string, double> by_call;
+  for (std::size_t i = 0; i < priced.times.size(); ++i) {
+    const Op& op = priced.plan->ops()[i];
+    std::string call;
+    if (const auto* kernel = std::get_if<KernelOp>(&op.body)) {
+      call = kernel->kernel + " " + std::string(to_text(kernel->dtype));
+      for (const Dim& dim : kernel->dims) call += " " + std::to_string(dim.size);
+    } else if (const auto* comm = std::get_if<CommOp>(&op.body)) {
+      call = std::string(to_text(comm->kind)) + " " + std::to_string(comm->bytes_per_rank.value());
+    }
+    const Estimate& estimate = priced.times[i];
+    by_call[call] += estimate.time.value() * estimate.spread *
+                     static_cast<double>(priced.plan->multiplicity(static_cast<OpId>(i)));
+  }
+  double variance = 0;
+  for (const auto& [call, sum] : by_call) variance += sum * sum;
+  return Seconds(std::sqrt(variance));
+}
+
+StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
+                            const ValidationStep& step, LaunchMode mode) {
+  StepPrediction prediction;
+  prediction.name = step.name + "_" + std::string(to_text(mode));
+  prediction.mode = mode;
+  prediction.batch = step.batch;
+  at_key(scenario, "model", [&] {
+    prediction.whole = lower(scenario.model_config, step.batch, lowering_options(scenario));
+    prediction.plan = parallelize(prediction.whole, scenario.mesh);
+  });
+  const CostModel& cost =
+      mode == LaunchMode::kGraph ? assembly.graph_cost() : assembly.eager_cost();
+  const int ranks = num_ranks(scenario.mesh);
+  at_key(scenario, "provider", [&] {
+    const PricedPlan priced = price(prediction.plan, cost);
+    prediction.timeline =
+        simulate(priced, assembly.machine(), cost,
+                 {.level = ranks <= kMaxRanksShown ? StepLevel::kAllRanks : StepLevel::kHeap});
+    const Seconds error = deviation(priced) * kDeviations;
+    prediction.duration = makespan(prediction.timeline);
+    prediction.low = std::max(Seconds(0), prediction.duration - error);
+    prediction.high = prediction.duration + error;
+  });
+  const EngineProfile& profile = scenario.engine_profile;
+  const auto sequences =
+      static_cast<std::int64_t>(step.batch.prefill.size()) + step.batch.num_decodes;
+  const std::int64_t dp = scenario.mesh.dp;
+  prediction.host = profile.scheduler_base +
+                    profile.scheduler_per_sequence * static_cast<double>((sequences + dp - 1) / dp);
+  return prediction;
+}
+
+// Bytes of one cached token on each rank, all its layers.
+std::vector<Bytes> kv_bytes_by_rank(const Scenario& scenario) {
+  Mesh mesh = scenario.mesh;
+  mesh.num_micro_batches = 1;  // they share the cache
+  const std::int64_t dp = mesh.dp;
+  const Batch one{.num_decodes = dp, .decode_context = dp};  // a token on each rank
+  const Plan plan =
+      parallelize(lower(scenario.model_config, one, lowering_options(scenario)), mesh);
+  std::vector<Bytes> bytes;
+  for (int rank = 0; rank < plan.num_ranks(); ++rank) {
+    bytes.push_back(memory_of(plan, rank).kv_cache);
+  }
+  return bytes;
+}
+
+// As `orrery-gpu execute` lays it out: one arena that holds any of the steps, KV blocks of all
+// layers.
+std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
+                                     const MemoryBudget& budget) {
+  const Deployment& deployment = prediction.deployment;
+  const std::vector<Bytes> kv_token = kv_bytes_by_rank(prediction.scenario);
+  const bool has_graphs = std::ranges::any_of(
+      prediction.steps, [](const StepPrediction& step) { return step.mode == LaunchMode::kGraph; });
+  std::vector<MemoryTerm> terms;
+  for (int rank = 0; rank < num_ranks(deployment.mesh); ++rank) {
+    Bytes weights;
+    Bytes activations;
+    for (const StepPrediction& step : prediction.steps) {
+      weights = std::max(weights, memory_of(step.plan, rank).weights);
+      const auto arena = static_cast<double>(plan_buffers(step.plan, rank).arena_bytes);
+      activations = std::max(activations, Bytes(arena));
+    }
+    const auto tokens =
+        static_cast<double>(deployment.num_kv_blocks * deployment.engine.block_size);
+    const std::pair<std::string_view, Bytes> parts[] = {
+        {"context", budget.context},
+        {"weights", weights},
+        {"kv_cache", kv_token[static_cast<std::size_t>(rank)] * tokens},
+        {"activations", activations},
+        {"workspace", budget.workspace},
+        {"graphs", has_graphs ? budget.graphs : Bytes(0)},
+        {"communication", budget.communication}};
+    Bytes total;
+    for (const auto& [term, bytes] : parts) {
+      terms.push_back({.rank = rank, .term = term, .bytes = bytes});
+      total += bytes;
+    }
+    terms.push_back({.rank = rank, .term = "total", .bytes = total});
+  }
+  return terms;
+}
+
+// Kernels of `more` that `tables` does not have yet are added to it.
+void add_tables(std::vector<TableUse>& tables, const std::vector<TableUse>& more) {
+  for (const TableUse& use : more) {
+    const auto same = std::ranges::find_if(tables, [&](const TableUse& table) {
+      return table.provider == use.provider && table.device == use.device;
+    });
+    if (same == tables.end()) {
+      tables.push_back(use);
+      continue;
+    }
+    same->kernels.insert(same->kernels.end(), use.kernels.begin(), use.kernels.end());
+    std::ranges::sort(same->kernels);
+    const auto repeated = std::ranges::unique(same->kernels);
+    same->kernels.erase(repeated.begin(), repeated.end());
+  }
+}
+
+}  // namespace
+
+Deployment deployment_of(const Scenario& scenario, const MemoryBudget& memory) {
+  Deployment deployment;
+  deployment.name = scenario.model_config.name;
+  deployment.config = scenario.model_fields;
+  deployment.lowering = lowering_options(scenario);
+  deployment.mesh = scenario.mesh;
+  deployment.engine = scenario.engine;
+  deployment.graph_batch_sizes = graph_batch_sizes(scenario);
+  deployment.num_kv_blocks = memory.num_kv_blocks / scenario.mesh.dp;
+  deployment.seed = scenario.seed;
+  return deployment;
+}
+
+ValidationPrediction predict_validation(const Scenario& scenario, const Progress& progress) {
+  check_executable(scenario);
+  ValidationPrediction prediction;
+  prediction.scenario = scenario;
+  ValidationSpec& spec = prediction.scenario.validation;
+  const MemoryBudget memory = memory_budget(scenario);
+  prediction.deployment = deployment_of(scenario, memory);
+  if (spec.serve || spec.steps.empty()) {
+    prediction.run = run_scenario(scenario, progress);
+    prediction.warnings = prediction.run->warnings;
+    prediction.tables_used = prediction.run->tables_used;
+  }
+  if (spec.steps.empty()) {
+    const Workload workload = at_key(
+        scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
+    spec.steps = steps_of_run(scenario, *prediction.run, workload);
+  }
+  const Assembly assembly(scenario);
+  for (const ValidationStep& step : spec.steps) {
+    at_key(scenario, "validate", [&] { check_step(step, scenario, memory.num_kv_blocks); });
+    for (const LaunchMode mode : modes_of(spec, step.batch)) {
+      prediction.steps.push_back(predict_step(scenario, assembly, step, mode));
+    }
+  }
+  if (!spec.serve) prediction.run.reset();
+  add_tables(prediction.tables_used, assembly.tables_used());
+  prediction.memory = memory_terms(prediction, memory);
+  return prediction;
+}
+
+}  // namespace orrery

@@ -1,0 +1,51 @@
+#pragma once
+
+// The validate part of a scenario: which steps `orrery validate` runs on GPUs, and how.
+//
+//   validate:
+//     steps:                                             default: three steps of the simulated run
+//       - {prefill: [2048, 512], context: 0}             context: tokens cached before each chunk
+//       - {decodes: 64, context: 4096}                   of each sequence, its new token included
+//       - {prefill: [2048], decodes: 32, context: 1024, prefill_context: 0, name: mixed}
+//     modes: [graph, eager]      steps with prefill are launched eagerly whatever stands here
+//     repeats: 20                timed runs of each step
+//     serve: true                replay the workload, too
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/cost/cost.h"
+#include "sim/model/model.h"
+#include "sim/scenario/reader.h"
+
+namespace orrery {
+
+struct ValidationStep {
+  std::string name;  // file-safe; without the mode
+  Batch batch;       // decodes all have the same context
+  bool operator==(const ValidationStep&) const = default;
+};
+
+struct ValidationSpec {
+  std::vector<ValidationStep> steps;  // empty: chosen from the run
+  std::vector<LaunchMode> modes = {LaunchMode::kGraph, LaunchMode::kEager};
+  std::int64_t repeats = 20;
+  bool serve = true;
+  bool operator==(const ValidationSpec&) const = default;
+};
+
+// Throws ScenarioError: unknown keys and modes, an empty step, a name twice or not file-safe.
+ValidationSpec read_validation(const YamlNode& node);
+
+// The value of `validate:` as flow YAML.
+std::string to_yaml(const ValidationSpec& spec);
+
+// What the batch is, as a file name: "prefill2048-512", "decode64_context4096",
+// "prefill2048_decode32_context1024".
+std::string step_name(const Batch& batch);
+
+// Modes in which a step of `batch` runs: as the spec says, a step with prefill eagerly alone.
+std::vector<LaunchMode> modes_of(const ValidationSpec& spec, const Batch& batch);
+
+}  // namespace orrery

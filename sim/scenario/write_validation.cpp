@@ -1,0 +1,128 @@
+// The directory of a validation; its files are listed in validation.h.
+
+#include <sstream>
+#include <string>
+
+#include "sim/plan/plan.h"
+#include "sim/scenario/outputs.h"
+#include "sim/scenario/provenance.h"
+#include "sim/scenario/validation.h"
+#include "sim/serve/records_csv.h"
+#include "sim/units/text.h"
+
+namespace orrery {
+namespace {
+
+std::string text(Seconds value) { return format_number(value.value()); }
+
+std::string step_text(const StepPrediction& step) {
+  std::ostringstream out;
+  out << "mode " << to_text(step.mode) << "\n";
+  for (const PrefillChunk& chunk : step.batch.prefill) {
+    out << "prefill " << chunk.query << " " << chunk.context << " " << chunk.produces_token << "\n";
+  }
+  if (const std::int64_t decodes = step.batch.num_decodes; decodes > 0) {
+    out << "decodes " << decodes << " " << step.batch.decode_context / decodes << "\n";
+  }
+  return out.str();
+}
+
+std::string spans_csv(const Timeline& timeline) {
+  std::ostringstream out;
+  out << "op,copy,rank,stream,kind,basis,start_s,end_s\n";
+  for (const Span& span : timeline.spans) {
+    out << timeline.op_names[static_cast<std::size_t>(span.op)] << "," << span.copy << ","
+        << span.rank << "," << span.stream << "," << to_text(span.kind) << ","
+        << to_text(span.basis) << "," << text(span.start) << "," << text(span.end) << "\n";
+  }
+  return out.str();
+}
+
+std::string steps_csv(const std::vector<StepPrediction>& steps) {
+  std::ostringstream out;
+  out << "name,mode,duration_s,low_s,high_s,host_s\n";
+  for (const StepPrediction& step : steps) {
+    out << step.name << "," << to_text(step.mode) << "," << text(step.duration) << ","
+        << text(step.low) << "," << text(step.high) << "," << text(step.host) << "\n";
+  }
+  return out.str();
+}
+
+std::string memory_csv(const std::vector<MemoryTerm>& terms) {
+  std::ostringstream out;
+  out << "rank,term,bytes\n";
+  for (const MemoryTerm& term : terms) {
+    out << term.rank << "," << term.term << "," << format_number(term.bytes.value()) << "\n";
+  }
+  return out.str();
+}
+
+std::string calibration_csv(const ValidationPrediction& prediction) {
+  std::ostringstream out;
+  out << "kernel,provider,device,revision,date,driver\n";
+  for (const TableMeasurement& table :
+       table_measurements(prediction.scenario, prediction.tables_used)) {
+    out << table.kernel << "," << table.provider << "," << table.device << "," << table.revision
+        << "," << table.date << "," << table.driver << "\n";
+  }
+  return out.str();
+}
+
+std::string provenance_text(const ValidationPrediction& prediction) {
+  std::string out;
+  for (const auto& [name, value] : provenance(prediction.scenario, prediction.tables_used)) {
+    out.append(name).append(" ").append(value).append("\n");
+  }
+  return out;
+}
+
+std::string workload_csv(const Workload& workload) {
+  std::ostringstream out;
+  out << "arrival_s,prompt_tokens,output_tokens\n";
+  for (const Request& request : workload.requests) {
+    out << text(request.arrival) << "," << request.prompt_tokens << "," << request.output_tokens
+        << "\n";
+  }
+  return out.str();
+}
+
+std::string serve_text(const Workload& workload) {
+  const std::int64_t concurrency = workload.closed_loop_concurrency;
+  return (concurrency > 0 ? "closed_loop " + std::to_string(concurrency) : std::string("open")) +
+         "\nwarmup " + std::to_string(workload.warmup_requests) + "\n";
+}
+
+void write_service(const ValidationPrediction& prediction, const std::filesystem::path& directory) {
+  const RunResult& run = *prediction.run;
+  const Workload workload = make_workload(run.scenario.workload, run.scenario.seed);
+  write_file(directory / "workload.csv", workload_csv(workload));
+  write_file(directory / "serve.txt", serve_text(workload));
+  write_file(directory / "predicted" / "requests.csv", requests_csv(run.service));
+  write_file(directory / "predicted" / "serve_steps.csv", steps_csv(run.service));
+  write_file(directory / "predicted" / "summary.json", summary_json(run));
+}
+
+}  // namespace
+
+void write_validation(const ValidationPrediction& prediction,
+                      const std::filesystem::path& directory) {
+  const std::filesystem::path predicted = directory / "predicted";
+  std::filesystem::create_directories(directory / "steps");
+  std::filesystem::create_directories(predicted);
+  write_file(directory / "scenario.yaml", to_yaml(prediction.scenario));
+  write_file(directory / "deployment.txt", to_text(prediction.deployment));
+  for (const StepPrediction& step : prediction.steps) {
+    const std::filesystem::path stem = directory / "steps" / step.name;
+    write_file(stem.string() + ".step", step_text(step));
+    write_file(stem.string() + ".plan", to_text(step.plan));
+    write_file(stem.string() + ".whole.plan", to_text(step.whole));
+    write_file(predicted / (step.name + ".spans.csv"), spans_csv(step.timeline));
+  }
+  write_file(predicted / "steps.csv", steps_csv(prediction.steps));
+  write_file(predicted / "memory.csv", memory_csv(prediction.memory));
+  write_file(predicted / "calibration.csv", calibration_csv(prediction));
+  write_file(predicted / "provenance.txt", provenance_text(prediction));
+  if (prediction.run) write_service(prediction, directory);
+}
+
+}  // namespace orrery

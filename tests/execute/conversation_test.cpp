@@ -1,0 +1,96 @@
+#include "kernels/execute/reference/conversation.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include "tests/execute/deployment.h"
+
+namespace orrery {
+namespace {
+
+CheckedDeployment deployment_of(const Mesh& mesh) {
+  const ModelConfig model = testing::tiny_llama();
+  return {.name = model.name,
+          .grid = {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp},
+          .numbers = {.head_dim = model.head_dim, .max_positions = 256},
+          .vocab = model.vocab_size,
+          .lower = [=](const StepInput& input, std::int64_t num_decodes) {
+            Batch batch = testing::batch_of(input);
+            batch.num_decodes = num_decodes;
+            StepPlans plans{.whole = lower(model, batch, {})};
+            plans.plan = parallelize(plans.whole, mesh);
+            return plans;
+          }};
+}
+
+reference::Model model_of(const CheckedDeployment& deployment, const StepInput& input) {
+  return reference::Model({.whole = deployment.lower(input, std::ssize(input.decodes)).whole,
+                           .grid = deployment.grid,
+                           .numbers = deployment.numbers,
+                           .seed = deployment.seed,
+                           .num_kv_blocks = kConversationBlocks,
+                           .block_size = kConversationBlockSize,
+                           .rounding = reference::Rounding::kStored});
+}
+
+// Rounding to bf16 of other partial sums moves logits by some 2^-8.
+TEST(Conversation, RunsOnEveryMeshWithTheSameLogits) {
+  const std::vector<CheckedStep> steps = reference_conversation(deployment_of({}), 3);
+  ASSERT_EQ(steps.size(), 5U);
+  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.dp = 2}, Mesh{.tp = 2, .sp = true},
+                           Mesh{.pp = 2, .num_micro_batches = 2}, Mesh{.tp = 2, .pp = 2}}) {
+    const CheckedDeployment deployment = deployment_of(mesh);
+    reference::Model model = model_of(deployment, steps.front().input);
+    for (const CheckedStep& step : steps) {
+      const Plan plan = deployment.lower(step.input, std::ssize(step.input.decodes)).plan;
+      EXPECT_LT(testing::relative_difference(model.run(plan, step.input).logits, step.logits),
+                5e-2);
+    }
+  }
+}
+
+// Decodes after a mixed step, each of the token that was the likeliest before.
+TEST(Conversation, DecodesWhatTheReferenceFound) {
+  const std::vector<CheckedStep> steps = reference_conversation(deployment_of({}), 2);
+  ASSERT_EQ(steps.size(), 4U);
+  EXPECT_FALSE(steps[1].is_decode);
+  EXPECT_TRUE(steps[2].is_decode);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(steps[3].input.decodes[i].tokens[0], steps[2].next_tokens[i]);
+    EXPECT_EQ(steps[3].input.decodes[i].context, steps[2].input.decodes[i].context + 1);
+  }
+}
+
+// One row over three tokens, of which 1 is the likeliest; the largest logit is 4.
+const std::vector<std::vector<double>> kLogits{{1, 4, 3.9}};
+const std::vector<std::vector<std::int32_t>> kTokens{{1}};
+
+TEST(CompareConversations, TellsNearTiesFromWrongTokens) {
+  const ExecutedConversation tie{.logits = {{1, 4, 4.1F}}, .next_tokens = {{2}}};
+  const ConversationDifference near = compare_conversations(tie, kLogits, kTokens, 0.05);
+  EXPECT_NEAR(near.logits, 0.2 / 4, 1e-6);
+  EXPECT_EQ(near.near_ties, 1);
+  EXPECT_EQ(near.wrong_tokens, 0);
+  // 3.9 and 4 differ by 0.1, more than 2 * 0.01 * 4.
+  EXPECT_EQ(compare_conversations(tie, kLogits, kTokens, 0.01).wrong_tokens, 1);
+  const ExecutedConversation wrong{.logits = {{1, 4, 3.9F}}, .next_tokens = {{7}}};
+  EXPECT_EQ(compare_conversations(wrong, kLogits, kTokens, 0.05).wrong_tokens, 1);
+}
+
+TEST(CompareConversations, AValueThatIsNotFiniteIsInfinitelyFar) {
+  const ExecutedConversation found{.logits = {{1, std::nanf(""), 3.9F}}, .next_tokens = {{1}}};
+  EXPECT_EQ(compare_conversations(found, kLogits, kTokens, 0.05).logits,
+            std::numeric_limits<double>::infinity());
+}
+
+TEST(CompareConversations, OtherNumbersOfRowsAreAnError) {
+  const ExecutedConversation found{.logits = {{1, 4}}, .next_tokens = {{1}}};
+  EXPECT_THROW((void)compare_conversations(found, kLogits, kTokens, 0.05), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace orrery

@@ -1,0 +1,120 @@
+#pragma once
+
+// Small deployments on the reference interpreter: a step is lowered for its batch, split over the
+// mesh and run.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/execute/reference/model.h"
+#include "sim/parallel/parallel.h"
+#include "tests/model/small_models.h"
+
+namespace orrery::testing {
+
+// Four layers, 8 query heads and 2 key heads of 8; the vocabulary does not divide.
+inline ConfigFields tiny_llama_fields() {
+  ConfigFields fields = small_llama_fields();
+  fields["hidden_size"] = std::int64_t{64};
+  fields["intermediate_size"] = std::int64_t{48};
+  fields["vocab_size"] = std::int64_t{41};
+  return fields;
+}
+inline ModelConfig tiny_llama() { return model_config("tiny", tiny_llama_fields()); }
+
+inline constexpr std::int32_t kBlockSize = 4;
+inline constexpr std::int64_t kNumBlocks = 64;
+
+// A sequence of `length` tokens from a fixed stream, in blocks of its own that do not follow each
+// other: blocks i, i + 8, i + 16, ... of the cache for sequence i < 8.
+struct TestSequence {
+  int index = 0;
+  std::vector<std::int32_t> tokens;
+
+  TestSequence(int sequence, std::int64_t length, std::int32_t vocab = 41) : index(sequence) {
+    for (std::int64_t i = 0; i < length; ++i) {
+      tokens.push_back(static_cast<std::int32_t>((7 * i * i + 13 * i + 5 * sequence + 3) % vocab));
+    }
+  }
+  // Tokens [first, last) as a chunk.
+  [[nodiscard]] SequenceTokens chunk(std::int64_t first, std::int64_t last,
+                                     bool produces_token = true) const {
+    SequenceTokens chunk{.tokens = {tokens.begin() + first, tokens.begin() + last},
+                         .context = first,
+                         .produces_token = produces_token};
+    for (std::int64_t i = 0; i * kBlockSize < last; ++i) {
+      chunk.blocks.push_back(static_cast<std::int32_t>(index + 8 * i));
+    }
+    return chunk;
+  }
+};
+
+inline Batch batch_of(const StepInput& input) {
+  Batch batch{.num_decodes = std::ssize(input.decodes)};
+  for (const SequenceTokens& chunk : input.prefill) {
+    batch.prefill.push_back({.query = std::ssize(chunk.tokens),
+                             .context = chunk.context,
+                             .produces_token = chunk.produces_token});
+  }
+  for (const SequenceTokens& decode : input.decodes) batch.decode_context += decode.context + 1;
+  return batch;
+}
+
+struct Deployment {
+  ModelConfig model = tiny_llama();
+  LoweringOptions options;
+  Mesh mesh;
+  reference::Rounding rounding = reference::Rounding::kNone;
+};
+
+// Runs steps of a deployment one after another.
+class ReferenceRuns {
+ public:
+  using Change = std::function<Plan(const Plan&)>;  // of each step's plan before it runs
+
+  explicit ReferenceRuns(Deployment deployment, Change change = {})
+      : deployment_(std::move(deployment)), change_(std::move(change)) {}
+
+  reference::StepResult run(const StepInput& input) { return run(input, batch_of(input)); }
+  // `batch` may have more decodes than the input has.
+  reference::StepResult run(const StepInput& input, const Batch& batch) {
+    const Plan whole = lower(deployment_.model, batch, deployment_.options);
+    const Plan split = parallelize(whole, deployment_.mesh);
+    if (!model_) {
+      const Batch decode{.prefill = {}, .num_decodes = 1, .decode_context = 1};
+      model_.emplace(reference::ModelSetup{
+          .whole = lower(deployment_.model, decode, deployment_.options),
+          .grid = {.tp = deployment_.mesh.tp, .dp = deployment_.mesh.dp, .pp = deployment_.mesh.pp},
+          .numbers = {.head_dim = deployment_.model.head_dim, .max_positions = 64},
+          .num_kv_blocks = kNumBlocks,
+          .block_size = kBlockSize,
+          .rounding = deployment_.rounding});
+    }
+    return model_->run(change_ ? change_(split) : split, input);
+  }
+
+ private:
+  Deployment deployment_;
+  Change change_;
+  std::optional<reference::Model> model_;
+};
+
+// Largest difference over the largest of `expected`.
+inline double relative_difference(std::span<const double> found, std::span<const double> expected) {
+  if (found.size() != expected.size()) return INFINITY;
+  double largest = 0;
+  double difference = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    largest = std::max(largest, std::abs(expected[i]));
+    difference = std::max(difference, std::abs(found[i] - expected[i]));
+  }
+  return difference / largest;
+}
+
+}  // namespace orrery::testing

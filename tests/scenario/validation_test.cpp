@@ -1,0 +1,165 @@
+#include "sim/scenario/validation.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "sim/serve/deployment.h"
+
+namespace orrery {
+namespace {
+
+const ProjectPaths kPaths{ORRERY_SOURCE_DIR};
+
+constexpr const char* kScenario =
+    "model: {config: llama-3.1-8b}\n"
+    "machine: hgx-h200\n"
+    "provider: vllm-0.24.0\n"
+    "workload: {closed_loop: {concurrency: 2, num_requests: 8, prompt_tokens: 100, "
+    "output_tokens: 5}, warmup_requests: 3}\n";
+
+class ValidationTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = std::filesystem::temp_directory_path() /
+                 (std::string("orrery_") + info->test_suite_name() + "_" + info->name());
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  Scenario load(const std::vector<std::string>& overrides = {}) const {
+    std::ofstream(directory_ / "small.yaml") << kScenario;
+    return load_scenario(directory_ / "small.yaml", kPaths, overrides);
+  }
+
+  std::string read(const std::string& name) const {
+    std::ifstream file(directory_ / name);
+    std::ostringstream text;
+    text << file.rdbuf();
+    EXPECT_TRUE(file.is_open()) << name;
+    return text.str();
+  }
+
+  void expect_error(const std::vector<std::string>& overrides, const std::string& part) const {
+    try {
+      predict_validation(load(overrides));
+      FAIL() << "no error, expected one with: " << part;
+    } catch (const ScenarioError& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+
+  std::filesystem::path directory_;
+};
+
+constexpr const char* kTwoSteps =
+    "validate={steps: [{decodes: 4, context: 64}, {prefill: [128]}], serve: false}";
+
+TEST_F(ValidationTest, WithoutStepsThoseOfTheRunAreTaken) {
+  const ValidationPrediction prediction = predict_validation(load());
+  const auto& steps = prediction.scenario.validation.steps;
+  ASSERT_EQ(steps.size(), 3U);
+  // At most two requests; prompts of 100 tokens, outputs of 5: steps at contexts 101 to 104.
+  const std::int64_t decodes = steps[0].batch.num_decodes;
+  EXPECT_TRUE(decodes == 1 || decodes == 2) << decodes;
+  EXPECT_GE(steps[0].batch.decode_context, decodes * 101);
+  EXPECT_LE(steps[0].batch.decode_context, decodes * 104);
+  EXPECT_EQ(steps[1].batch, (Batch{.prefill = {{.query = 100, .context = 0}}}));
+  EXPECT_EQ(steps[2].batch.prefill, steps[1].batch.prefill);
+  EXPECT_EQ(steps[2].batch.num_decodes, decodes);
+  EXPECT_TRUE(prediction.run.has_value());
+}
+
+TEST_F(ValidationTest, EachStepIsPredictedInEachOfItsModes) {
+  const ValidationPrediction prediction = predict_validation(load({kTwoSteps}));
+  ASSERT_EQ(prediction.steps.size(), 3U);
+  EXPECT_EQ(prediction.steps[0].name, "decode4_context64_graph");
+  EXPECT_EQ(prediction.steps[1].name, "decode4_context64_eager");
+  EXPECT_EQ(prediction.steps[2].name, "prefill128_eager");
+  EXPECT_FALSE(prediction.run.has_value());
+  for (const StepPrediction& step : prediction.steps) {
+    EXPECT_EQ(step.duration, makespan(step.timeline));
+    EXPECT_LT(step.low, step.duration);
+    EXPECT_GT(step.high, step.duration);
+  }
+  // The same kernels; the host launches them one by one.
+  EXPECT_EQ(to_text(prediction.steps[0].plan), to_text(prediction.steps[1].plan));
+  EXPECT_LT(prediction.steps[0].duration, prediction.steps[1].duration);
+}
+
+TEST_F(ValidationTest, TheDirectoryHoldsWhatTheGpuSideReads) {
+  write_validation(predict_validation(load({kTwoSteps, "placement.tp=2"})), directory_);
+  EXPECT_EQ(read("steps/decode4_context64_graph.step"), "mode graph\ndecodes 4 64\n");
+  EXPECT_EQ(read("steps/prefill128_eager.step"), "mode eager\nprefill 128 0 1\n");
+  EXPECT_EQ(parse_plan(read("steps/prefill128_eager.plan")).num_ranks(), 2);
+  EXPECT_EQ(parse_plan(read("steps/prefill128_eager.whole.plan")).num_ranks(), 1);
+  const Deployment deployment = parse_deployment(read("deployment.txt"));
+  EXPECT_EQ(deployment.name, "llama-3.1-8b");
+  EXPECT_EQ(deployment.mesh.tp, 2);
+  EXPECT_EQ(model_config(deployment.name, deployment.config), load().model_config);
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "workload.csv"));
+}
+
+TEST_F(ValidationTest, WhereItServesRequestsAreWrittenOut) {
+  write_validation(predict_validation(load()), directory_);
+  const std::string workload = read("workload.csv");
+  EXPECT_EQ(workload.substr(0, workload.find("\n0,100,5\n")),
+            "arrival_s,prompt_tokens,output_tokens");
+  EXPECT_EQ(read("serve.txt"), "closed_loop 2\nwarmup 3\n");
+  for (const char* file : {"requests.csv", "serve_steps.csv", "summary.json", "calibration.csv"}) {
+    EXPECT_FALSE(read(std::string("predicted/") + file).empty());
+  }
+}
+
+TEST_F(ValidationTest, TheScenarioWrittenPredictsTheSameAgain) {
+  const ValidationPrediction first = predict_validation(load());
+  write_validation(first, directory_);
+  const ValidationPrediction again =
+      predict_validation(load_scenario(directory_ / "scenario.yaml", kPaths));
+  ASSERT_EQ(again.steps.size(), first.steps.size());
+  for (std::size_t i = 0; i < first.steps.size(); ++i) {
+    EXPECT_EQ(again.steps[i].name, first.steps[i].name);
+    EXPECT_EQ(again.steps[i].duration, first.steps[i].duration);
+  }
+}
+
+TEST_F(ValidationTest, TermsOfARanksMemoryAddUpToItsTotal) {
+  const ValidationPrediction prediction =
+      predict_validation(load({kTwoSteps, "placement.pp=2", "engine.block_size=64"}));
+  std::map<int, Bytes> sums;
+  std::map<int, std::map<std::string, Bytes>> terms;
+  for (const MemoryTerm& term : prediction.memory) {
+    terms[term.rank][std::string(term.term)] = term.bytes;
+    if (term.term != "total") sums[term.rank] += term.bytes;
+  }
+  ASSERT_EQ(terms.size(), 2U);
+  for (const auto& [rank, by_term] : terms) {
+    EXPECT_EQ(by_term.at("total"), sums[rank]);
+    // 16 of 32 layers, keys and values of 8 heads of 128, bf16: 65,536 bytes a token.
+    const auto tokens = static_cast<double>(prediction.deployment.num_kv_blocks * 64);
+    EXPECT_EQ(by_term.at("kv_cache"), Bytes(65536) * tokens);
+  }
+}
+
+TEST_F(ValidationTest, WhatOneInstanceCannotRunIsRefused) {
+  expect_error({"placement.replicas=2"}, "placement: found 2 replicas; one is executed");
+  expect_error({"engine.enable_prefix_caching=true"}, "enable_prefix_caching is on");
+  expect_error({"validate={steps: [{decodes: 300, context: 64}]}"},
+               "validate: step 'decode300_context64' has 300 sequences; engine.max_num_seqs "
+               "allows 256");
+  expect_error({"validate={steps: [{prefill: [9000]}]}"}, "engine.max_num_batched_tokens");
+  expect_error({"validate={steps: [{decodes: 1, context: 200000}]}"}, "engine.max_model_len");
+  expect_error({"validate={steps: [{decodes: 256, context: 8192}]}"}, "KV blocks; memory allows");
+  expect_error({"workload={static_batch: {batch: 2, prompt_tokens: 4, output_tokens: 4}}"},
+               "a static batch is not replayed");
+}
+
+}  // namespace
+}  // namespace orrery
