@@ -1,4 +1,4 @@
-"""The command line: `orrery run | report | calibrate | scorecard | import | bench | models | machines | providers | kernels`.
+"""The command line: `orrery run | report | calibrate | validate | scorecard | import | bench`, and lists of what there is.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -65,6 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     calibration = commands.add_parser("calibrate", help="time the kernels on the GPU here, for the provider orrery")
     calibrate.add_options(calibration)
     calibration.set_defaults(command=_calibrate)
+
+    from .validation import options as validation
+
+    validate = commands.add_parser("validate", help="run on the GPUs here what was simulated, and report the difference")
+    validation.add_options(validate)
+    validate.set_defaults(command=_validate)
 
     importer = commands.add_parser("import", help="turn published measurements into tables under topologies/")
     formats = importer.add_subparsers(title="formats", required=True, metavar="FORMAT")
@@ -151,11 +157,20 @@ def _calibrate(options: argparse.Namespace) -> int:
     return calibrate.run(options, project_root())
 
 
+def _validate(options: argparse.Namespace) -> int:
+    from .simulation import project_root
+    from .validation import command
+
+    return command.run(options, project_root(), _ProgressBar(sys.stderr, shown=sys.stderr.isatty()))
+
+
 def _import_aiconfigurator(options: argparse.Namespace) -> int:
     from .importers.aiconfigurator import command
     from .simulation import project_root
 
     return command.run(options, project_root() / "topologies")
+
+
 def _scorecard(options: argparse.Namespace) -> int:
     from .scorecard import command
 
