@@ -132,6 +132,10 @@ class ExecuteCheck {
           const char* const text = mode == ExecuteMode::kGraph ? " graph" : " eager";
           report(split.name + text + " against one GPU", found, one_gpu, bound);
         }
+        if (mesh.tp > 1) {
+          report(split.name + " by NCCL alone against one GPU", run(split, {.only_nccl = true}),
+                 one_gpu, bound);
+        }
       });
     }
     reference_ = {};
@@ -164,6 +168,7 @@ class ExecuteCheck {
     std::vector<CheckedStep> steps = reference_conversation(deployment_of(small, {}), 0);
     steps.resize(1);
     const Plan plan = split.lower(steps[0].input, 0).plan;
+    const double bound = kBf16LogitBound;
     for (const std::string& name : collective_names(plan)) {
       for (const Spoiling& spoiling : kSpoilings) {
         const std::string what =
@@ -171,12 +176,12 @@ class ExecuteCheck {
         guarded(what, [&] {
           const auto change = [&](const Plan& right) { return spoiling.spoil(right, name); };
           const auto found = run_conversation(split, steps, {.change = change});
-          const double moved = compare_conversations(found, {steps[0].logits},
-                                                     {steps[0].next_tokens}, kBf16LogitBound)
-                                   .logits;
-          count(moved > kBf16LogitBound);
-          std::printf("%s %s  logits %.2e (> %.1e)\n", last_passed_ ? "ok  " : "FAIL", what.c_str(),
-                      moved, kBf16LogitBound);
+          const ConversationDifference difference =
+              compare_conversations(found, {steps[0].logits}, {steps[0].next_tokens}, bound);
+          count(difference.logits > bound || difference.wrong_tokens > 0);
+          std::printf("%s %s  noticed: logits %.2e (> %.1e), %d of %d tokens wrong\n",
+                      last_passed_ ? "ok  " : "FAIL", what.c_str(), difference.logits, bound,
+                      difference.wrong_tokens, difference.num_tokens);
           std::fflush(stdout);
         });
       }
