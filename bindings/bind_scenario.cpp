@@ -116,6 +116,10 @@ void bind_scenario(py::module_& module) {
       .def_property_readonly("gpus_per_replica",
                              [](const Scenario& scenario) { return num_ranks(scenario.mesh); })
       .def_readonly("seed", &Scenario::seed)
+      .def_property_readonly(
+          "validation_repeats",
+          [](const Scenario& scenario) { return scenario.validation.repeats; },
+          "Timed runs of each step of `validate:`.")
       .def(
           "to_yaml", [](const Scenario& scenario) { return to_yaml(scenario); },
           "The scenario with every default spelled out.")

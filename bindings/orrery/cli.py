@@ -1,4 +1,4 @@
-"""The command line: `orrery run | report | calibrate | scorecard | import | bench | models | machines | providers | kernels`.
+"""The command line: `orrery run | report | calibrate | validate | scorecard | import | bench`, and lists of what there is.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -65,6 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     calibration = commands.add_parser("calibrate", help="time the kernels on the GPU here, for the provider orrery")
     calibrate.add_options(calibration)
     calibration.set_defaults(command=_calibrate)
+
+    from .validation import options as validation
+
+    validate = commands.add_parser("validate", help="run on the GPUs here what was simulated, and report the difference")
+    validation.add_options(validate)
+    validate.set_defaults(command=_validate)
 
     importer = commands.add_parser("import", help="turn published measurements into tables under topologies/")
     formats = importer.add_subparsers(title="formats", required=True, metavar="FORMAT")
@@ -151,11 +157,20 @@ def _calibrate(options: argparse.Namespace) -> int:
     return calibrate.run(options, project_root())
 
 
+def _validate(options: argparse.Namespace) -> int:
+    from .simulation import project_root
+    from .validation import command
+
+    return command.run(options, project_root(), _ProgressBar(sys.stderr, shown=sys.stderr.isatty()))
+
+
 def _import_aiconfigurator(options: argparse.Namespace) -> int:
     from .importers.aiconfigurator import command
     from .simulation import project_root
 
     return command.run(options, project_root() / "topologies")
+
+
 def _scorecard(options: argparse.Namespace) -> int:
     from .scorecard import command
 
@@ -284,6 +299,19 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def _disaggregation(summary: Any) -> list[tuple[str, str]]:
+    """What prefill and decode replicas did, and what passed between them."""
+    if "disaggregation" not in summary:
+        return []
+    apart = summary["disaggregation"]
+    sides = [(side, f"{apart[side]['num_gpus']} of {summary['num_gpus']} GPUs, {_percent(apart[side]['busy'])} of the time in steps, KV cache"
+                    f" {_percent(apart[side]['kv_utilisation']['mean'])} full") for side in ("prefill", "decode")]  # fmt: skip
+    moved = apart["transfer"]
+    times = ", ".join(f"{_seconds(moved['time_s'][name])} {name}" for name in ("mean", "p50", "p99"))
+    return [*sides, ("KV transfers", f"{moved['count']:,} of {moved['bytes'] / max(moved['count'], 1) / 2**20:,.0f} MiB on average: "
+                                     f"{times}; {_percent(moved['exposed_share'])} of it waited for ({moved['source']})")]  # fmt: skip
+
+
 def _table(summary: Any, *, colour: bool) -> str:
     """The summary as people read it."""
     bold, plain = ("\033[1m", "\033[0m") if colour else ("", "")
@@ -307,6 +335,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("preemptions", f"{summary['preemptions']:,}"),
         ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
         ("simulated time is", ", ".join(f"{_percent(basis[name])} {name}" for name in ("measured", "interpolated", "roofline"))),
+        *_disaggregation(summary),
         *([("80 % interval", ", ".join(likely) + " (mean; docs/accuracy.md)")] if likely else []),
     ]  # fmt: skip
     lines = [f"{bold}{summary['question'] or summary['scenario']}{plain}", ""]

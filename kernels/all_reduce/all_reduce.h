@@ -26,6 +26,7 @@ struct AllReducePeers {
   std::uint32_t* calls = nullptr;  // own; [kMaxAllReduceBlocks] calls made so far
   // Own; 0, or the call (the first is 1) in which a peer did not come, or kAllReduceAborted.
   std::uint32_t* timed_out = nullptr;
+  std::uint32_t* noticed = nullptr;  // the same in host memory, written by the call that gives up
   std::int64_t half_bytes = 0;
   std::int64_t timeout_cycles = 0;
   int rank = 0;
@@ -67,13 +68,12 @@ class AllReduceWorkspace {
  public:
   AllReduceWorkspace(const cuda::DeviceTeam& team, const AllReduceOptions& options);
   [[nodiscard]] const AllReducePeers& peers(int rank) const { return peers_[rank]; }
-  // Whether a call of this rank gave up. Any time, from any thread, but one at a time; takes some
-  // 20 us.
-  [[nodiscard]] bool timed_out(int rank) const { return timed_out_call(rank) != 0; }
-  // timed_out of AllReducePeers, and how many calls the rank has begun.
-  [[nodiscard]] std::uint32_t timed_out_call(int rank) const;
+  // The call of this rank that gave up first, 0: none has. A read of host memory.
+  [[nodiscard]] std::uint32_t timed_out(int rank) const;
+  // How many calls the rank has begun; while kernels run, too. Some 20 us; from one thread at a
+  // time, as abort().
   [[nodiscard]] std::uint32_t calls_begun(int rank) const;
-  // Makes all calls that wait give up, and those to come; while kernels run, as above.
+  // Makes all calls that wait give up, and those to come; while kernels run, too.
   void abort();
   // As made; call while nothing runs.
   void reset();
@@ -84,8 +84,8 @@ class AllReduceWorkspace {
     cuda::DeviceBuffer<std::uint32_t> state;
     cuda::Stream side;  // for what is read and written while kernels run
     cuda::PinnedBuffer<std::uint32_t> word;
+    cuda::PinnedBuffer<std::uint32_t> noticed;
   };
-  std::uint32_t read(int rank, const std::uint32_t* word) const;
 
   std::vector<int> devices_;
   std::vector<Rank> ranks_;

@@ -67,7 +67,8 @@ class Receiver {
       const std::int64_t waited = clock64() - begin_;
       if (waited > kPatience && missing != 0 && (waited > peers_.timeout_cycles || is_over())) {
         gave_up_ = true;
-        atomicCAS(peers_.timed_out, 0U, load_word(peers_.calls + blockIdx.x));
+        const std::uint32_t call = load_word(peers_.calls + blockIdx.x);
+        if (atomicCAS(peers_.timed_out, 0U, call) == 0) *peers_.noticed = call;
       }
     }
     for_each<kBatches, kRanks>([&](int u, int q, std::uint32_t bit) {

@@ -21,7 +21,8 @@ AllReduceWorkspace::AllReduceWorkspace(const cuda::DeviceTeam& team,
     ranks_.push_back({.slots = cuda::DeviceBuffer<std::byte>(2 * half),
                       .state = cuda::DeviceBuffer<std::uint32_t>(kStateWords),
                       .side = cuda::Stream(),
-                      .word = cuda::PinnedBuffer<std::uint32_t>(1)});
+                      .word = cuda::PinnedBuffer<std::uint32_t>(1),
+                      .noticed = cuda::PinnedBuffer<std::uint32_t>(1)});
     load_all_reduce(num_ranks);
   }
   for (int rank = 0; rank < num_ranks; ++rank) {
@@ -30,6 +31,7 @@ AllReduceWorkspace::AllReduceWorkspace(const cuda::DeviceTeam& team,
     AllReducePeers peers{
         .calls = ranks_[rank].state.get(),
         .timed_out = ranks_[rank].state.get() + kMaxAllReduceBlocks,
+        .noticed = ranks_[rank].noticed.get(),
         .half_bytes = half,
         .timeout_cycles = static_cast<std::int64_t>(options.timeout.value() * 1e3 * clock_khz),
         .rank = rank,
@@ -40,27 +42,24 @@ AllReduceWorkspace::AllReduceWorkspace(const cuda::DeviceTeam& team,
   reset();
 }
 
-std::uint32_t AllReduceWorkspace::read(int rank, const std::uint32_t* word) const {
-  const cuda::DeviceGuard guard(devices_[rank]);
-  const Rank& memory = ranks_[rank];
-  ORRERY_CUDA(cudaMemcpyAsync(memory.word.get(), word, sizeof(*word), cudaMemcpyDeviceToHost,
-                              memory.side.get()));
-  memory.side.synchronize();
-  return *memory.word.get();
-}
-
-std::uint32_t AllReduceWorkspace::timed_out_call(int rank) const {
-  return read(rank, peers_[rank].timed_out);
+std::uint32_t AllReduceWorkspace::timed_out(int rank) const {
+  return *static_cast<volatile std::uint32_t*>(peers_[rank].noticed);
 }
 
 std::uint32_t AllReduceWorkspace::calls_begun(int rank) const {
-  return read(rank, peers_[rank].calls);
+  const cuda::DeviceGuard guard(devices_[rank]);
+  const Rank& memory = ranks_[rank];
+  ORRERY_CUDA(cudaMemcpyAsync(memory.word.get(), peers_[rank].calls, sizeof(std::uint32_t),
+                              cudaMemcpyDeviceToHost, memory.side.get()));
+  memory.side.synchronize();
+  return *memory.word.get();
 }
 
 void AllReduceWorkspace::abort() {
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     const cuda::DeviceGuard guard(devices_[rank]);
     const Rank& memory = ranks_[rank];
+    *memory.noticed.get() = kAllReduceAborted;
     *memory.word.get() = kAllReduceAborted;
     ORRERY_CUDA(cudaMemcpyAsync(peers_[rank].timed_out, memory.word.get(), sizeof(std::uint32_t),
                                 cudaMemcpyHostToDevice, memory.side.get()));
@@ -73,6 +72,7 @@ void AllReduceWorkspace::reset() {
     const cuda::DeviceGuard guard(devices_[rank]);
     const cuda::Stream stream;
     const Rank& memory = ranks_[rank];
+    *memory.noticed.get() = 0;
     ORRERY_CUDA(cudaMemsetAsync(memory.slots.get(), 0xFF, memory.slots.size(), stream.get()));
     ORRERY_CUDA(
         cudaMemsetAsync(memory.state.get(), 0, kStateWords * sizeof(std::uint32_t), stream.get()));

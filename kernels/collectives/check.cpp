@@ -305,7 +305,7 @@ void check_missing_rank(PeerGroup& group, Implementation implementation, bool ab
                             std::to_string(most.value()) + " s expected");
   }
   for (int rank = 0; rank + 1 < group.size(); ++rank) {
-    const std::uint32_t call = group.workspace().timed_out_call(rank);
+    const std::uint32_t call = group.workspace().timed_out(rank);
     if (call != (aborts ? kAllReduceAborted : before + 1)) {
       result.faults.push_back("rank " + std::to_string(rank) + " gave up in call " +
                               std::to_string(call) + ", not in the first, " +

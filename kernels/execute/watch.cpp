@@ -47,9 +47,9 @@ std::string seconds(Seconds time) {
 
 }  // namespace
 
-RankError stall_error(std::span<const RankState> ranks, Seconds limit) {
+RankError stall_error(std::span<const RankPlace> ranks, Seconds limit) {
   // A thread that is stuck keeps its GPU from going on, so it comes first.
-  const auto later = [](const RankState& a, const RankState& b) {
+  const auto later = [](const RankPlace& a, const RankPlace& b) {
     if (a.phase != b.phase) return a.phase == RankPhase::kEnqueueing;
     return a.progress < b.progress;
   };
@@ -58,7 +58,7 @@ RankError stall_error(std::span<const RankState> ranks, Seconds limit) {
     if (ranks[static_cast<std::size_t>(rank)].phase != RankPhase::kIdle) busy.push_back(rank);
   }
   if (busy.empty()) return {0, {}, "the step has not ended after " + seconds(limit)};
-  const auto state = [&](int rank) -> const RankState& {
+  const auto state = [&](int rank) -> const RankPlace& {
     return ranks[static_cast<std::size_t>(rank)];
   };
   const int worst =
@@ -100,6 +100,20 @@ Watch::Watch(Setup setup)
 
 Watch::~Watch() = default;
 
+void Watch::retire() {
+  const std::scoped_lock lock(mutex_);
+  is_retired_ = true;
+}
+
+template <typename Callback, typename... Arguments>
+auto Watch::call(const Callback& callback, Arguments&&... arguments)
+    -> decltype(callback(std::forward<Arguments>(arguments)...)) {
+  using Result = decltype(callback(std::forward<Arguments>(arguments)...));
+  const std::scoped_lock lock(mutex_);
+  if (is_retired_ || !callback) return Result();
+  return callback(std::forward<Arguments>(arguments)...);
+}
+
 void Watch::begin(Seconds limit) {
   throw_if_interrupted();
   limit_.store(limit.value(), std::memory_order_relaxed);
@@ -107,6 +121,11 @@ void Watch::begin(Seconds limit) {
 }
 
 void Watch::end() { deadline_.store(0, std::memory_order_release); }
+
+void Watch::fail(std::exception_ptr error) {
+  const std::scoped_lock lock(failure_mutex_);
+  failure_ = std::move(error);
+}
 
 void Watch::look(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
@@ -122,7 +141,13 @@ void Watch::look(const std::stop_token& stop) {
 }
 
 std::exception_ptr Watch::find_trouble(bool is_in_step) {
-  if (std::exception_ptr error = setup_.first_error(); error) return error;
+  {
+    const std::scoped_lock lock(failure_mutex_);
+    if (failure_) return failure_;
+  }
+  if (is_in_step) {
+    if (std::exception_ptr error = call(setup_.first_error); error) return error;
+  }
   if (interrupt_signal() != nullptr) {
     try {
       throw_if_interrupted();
@@ -130,18 +155,18 @@ std::exception_ptr Watch::find_trouble(bool is_in_step) {
       return std::current_exception();
     }
   }
-  return is_in_step && setup_.find_problem ? setup_.find_problem() : nullptr;
+  return is_in_step ? call(setup_.find_problem) : nullptr;
 }
 
 std::exception_ptr Watch::stall(bool looks) {
-  std::vector<RankState> states(static_cast<std::size_t>(setup_.num_ranks));
+  std::vector<RankPlace> states(static_cast<std::size_t>(setup_.num_ranks));
   for (int rank = 0; rank < setup_.num_ranks; ++rank) {
     const Rank& place = ranks_[static_cast<std::size_t>(rank)];
-    RankState& state = states[static_cast<std::size_t>(rank)];
+    RankPlace& state = states[static_cast<std::size_t>(rank)];
     state.phase = place.phase.load(std::memory_order_acquire);
     const std::string* const op = place.op.load(std::memory_order_acquire);
     if (state.phase == RankPhase::kEnqueueing && op != nullptr) state.op = *op;
-    if (looks && state.phase == RankPhase::kWaiting && setup_.look_at) setup_.look_at(rank, state);
+    if (looks && state.phase == RankPhase::kWaiting) call(setup_.look_at, rank, state);
   }
   return std::make_exception_ptr(
       stall_error(states, Seconds(limit_.load(std::memory_order_relaxed))));
@@ -158,10 +183,10 @@ void Watch::stop_ranks(const std::stop_token& stop, std::exception_ptr error) {
   if (is_stalled) error = stall(false);
   std::atomic<bool> is_done{false};
   // By a thread of its own: asking a GPU or aborting may hang as the step does.
-  std::thread worker([&, is_stalled, known = error] {
-    setup_.fail(is_stalled ? stall(true) : known);
+  std::thread worker([&, known = is_stalled ? nullptr : error] {
+    call(setup_.fail, is_stalled ? stall(true) : known);
     static_cast<void>(comes_true(kLeave, [&] { return !is_enqueueing(); }));
-    if (setup_.abort) setup_.abort();
+    call(setup_.abort);
     is_done.store(true);
   });
   const bool have_stopped = comes_true(setup_.grace, [&] {
@@ -171,7 +196,6 @@ void Watch::stop_ranks(const std::stop_token& stop, std::exception_ptr error) {
     worker.join();
     return;
   }
-  if (const std::exception_ptr first = setup_.first_error(); first) error = first;
   if (setup_.last_words) setup_.last_words(status_of(error));
   if (setup_.end_process) {
     setup_.end_process();

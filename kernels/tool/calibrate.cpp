@@ -15,6 +15,7 @@
 
 #include "kernels/calibrate/gpu_timer.h"
 #include "kernels/calibrate/known_devices.h"
+#include "kernels/calibrate/op_list.h"
 #include "kernels/calibrate/points.h"
 #include "kernels/calibrate/progress_bar.h"
 #include "kernels/calibrate/refine.h"
@@ -43,6 +44,7 @@ struct Options {
   int shapes = kShapesPerFormat;
   std::uint64_t seed = 1;
   std::string revision = ORRERY_REVISION;
+  fs::path ops;  // of calls that are measured alone; empty: the grids
   fs::path directory;
 };
 
@@ -67,9 +69,9 @@ std::vector<std::string_view> words(std::string_view list) {
 }
 
 Options parse(std::span<const std::string_view> arguments) {
-  constexpr std::array<std::string_view, 10> kNames = {
-      "--kernels",  "--budget", "--device", "--shapes", "--seed",
-      "--revision", "-o",       "--quick",  "--check",  "--fresh"};
+  constexpr std::array<std::string_view, 11> kNames = {
+      "--kernels", "--budget", "--device", "--shapes", "--seed", "--revision",
+      "--ops",     "-o",       "--quick",  "--check",  "--fresh"};
   Options options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view name = arguments[i];
@@ -97,6 +99,8 @@ Options parse(std::span<const std::string_view> arguments) {
       options.seed = static_cast<std::uint64_t>(whole(name, value()));
     } else if (name == "--revision") {
       options.revision = value();
+    } else if (name == "--ops") {
+      options.ops = value();
     } else if (name == "-o") {
       options.directory = value();
     } else {
@@ -105,6 +109,10 @@ Options parse(std::span<const std::string_view> arguments) {
     }
   }
   if (options.directory.empty()) throw std::invalid_argument("calibrate needs -o DIR");
+  if (!options.ops.empty() && (options.check || !options.kernels.empty())) {
+    throw std::invalid_argument("--ops says which calls are measured; it goes without " +
+                                std::string(options.check ? "--check" : "--kernels"));
+  }
   if (options.budget.value() <= 0) throw std::invalid_argument("--budget: found 0; expected more");
   return options;
 }
@@ -129,20 +137,27 @@ Kernels grids_of(const std::vector<const GpuKernel*>& kernels) {
   return grids;
 }
 
-int measure_tables(const Options& options, const Kernels& kernels, const Device& device,
-                   calibrate::GpuTimer& timer) {
+// The grids of `kernels`, or only `ops` where there are some.
+int measure_tables(const Options& options, const Kernels& kernels, const std::vector<KernelOp>& ops,
+                   const Device& device, calibrate::GpuTimer& timer) {
   calibrate::Journal journal(options.directory / "journal.txt", timer.facts(options.revision),
                              options.fresh);
   const std::size_t known = journal.rows().size();
   if (known > 0) std::fprintf(stderr, "%zu rows measured before are kept\n", known);
-  {
+  const auto time_point = [&](const KernelOp& op, std::span<const calibrate::State> states,
+                              bool power) { return timer.time_point(op, states, power); };
+  if (ops.empty()) {
     calibrate::ProgressBar bar(stderr);
-    calibrate::measure_all(
-        kernels, device, {.budget = options.budget}, journal,
-        [&](const KernelOp& op, std::span<const calibrate::State> states, bool power) {
-          return timer.time_point(op, states, power);
-        },
-        [&](const calibrate::Progress& progress) { bar.show(progress); });
+    calibrate::measure_all(kernels, device, {.budget = options.budget}, journal, time_point,
+                           [&](const calibrate::Progress& progress) { bar.show(progress); });
+  } else {
+    calibrate::ProgressBar bar(stderr);
+    calibrate::measure_ops(ops, journal, time_point, [&](std::size_t done) {
+      bar.show({.kernel = ops[done - 1].kernel,
+                .points = static_cast<int>(done),
+                .spent = Seconds(static_cast<double>(done)),
+                .budget = Seconds(static_cast<double>(ops.size()))});
+    });
   }
   calibrate::write_tables(options.directory, device.name, journal);
   const auto refused = std::ranges::count_if(
@@ -209,6 +224,9 @@ int check_tables(const Options& options, const Kernels& kernels, const Device& d
 int calibrate(std::span<const std::string_view> arguments) {
   const Options options = parse(arguments);
   const std::vector<const GpuKernel*> kernels = select_kernels(options.kernels);
+  const std::vector<KernelOp> ops =
+      options.ops.empty() ? std::vector<KernelOp>() : orrery::calibrate::read_ops(options.ops);
+  for (const KernelOp& op : ops) (void)gpu_kernel(op.kernel);  // known, and built here
   require_gpu();
   use_device(options.device);
   require_gpu();  // of the device that was chosen
@@ -216,7 +234,7 @@ int calibrate(std::span<const std::string_view> arguments) {
   orrery::calibrate::GpuTimer timer;
   const Device device = orrery::calibrate::known_device(cuda::device_properties().name);
   return options.check ? check_tables(options, grids_of(kernels), device, timer)
-                       : measure_tables(options, grids_of(kernels), device, timer);
+                       : measure_tables(options, grids_of(kernels), ops, device, timer);
 }
 
 }  // namespace orrery::tool

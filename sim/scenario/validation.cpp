@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "sim/plan/buffers.h"
 #include "sim/scenario/assembly.h"
 
 namespace orrery {
@@ -178,7 +179,8 @@ std::vector<Bytes> kv_bytes_by_rank(const Scenario& scenario) {
   return bytes;
 }
 
-// As the executor lays it out: one arena that holds any of the plans, KV blocks of whole layers.
+// As `orrery-gpu execute` lays it out: one arena that holds any of the steps, KV blocks of all
+// layers.
 std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
                                      const MemoryBudget& budget) {
   const Deployment& deployment = prediction.deployment;
@@ -188,11 +190,11 @@ std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
   std::vector<MemoryTerm> terms;
   for (int rank = 0; rank < num_ranks(deployment.mesh); ++rank) {
     Bytes weights;
-    Bytes activations = prediction.run ? budget.activations : Bytes(0);
+    Bytes activations;
     for (const StepPrediction& step : prediction.steps) {
-      const MemoryUse use = memory_of(step.plan, rank);
-      weights = std::max(weights, use.weights);
-      activations = std::max(activations, use.activations);
+      weights = std::max(weights, memory_of(step.plan, rank).weights);
+      const auto arena = static_cast<double>(plan_buffers(step.plan, rank).arena_bytes);
+      activations = std::max(activations, Bytes(arena));
     }
     const auto tokens =
         static_cast<double>(deployment.num_kv_blocks * deployment.engine.block_size);
@@ -202,7 +204,7 @@ std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
         {"kv_cache", kv_token[static_cast<std::size_t>(rank)] * tokens},
         {"activations", activations},
         {"workspace", budget.workspace},
-        {"graphs", has_graphs || prediction.run ? budget.graphs : Bytes(0)},
+        {"graphs", has_graphs ? budget.graphs : Bytes(0)},
         {"communication", budget.communication}};
     Bytes total;
     for (const auto& [term, bytes] : parts) {

@@ -7,6 +7,7 @@
 #include "sim/scenario/outputs.h"
 #include "sim/scenario/provenance.h"
 #include "sim/scenario/validation.h"
+#include "sim/serve/records_csv.h"
 #include "sim/units/text.h"
 
 namespace orrery {

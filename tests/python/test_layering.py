@@ -17,8 +17,8 @@ SPECS = {"kernels/kernel_spec.h", "kernels/kernel_specs.cpp", "kernels/mla_modul
          *(f"kernels/{kernel}/{kernel}.cpp" for kernel in KERNELS)}
 GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", "kernels")
 # Those that serve on GPUs make plans themselves and run the simulator's scheduler, which for that knows no simulator.
-SCHEDULER_SOURCES = re.search(r"add_library\(orrery_scheduler STATIC\s+([^)]*)\)",
-                              (ROOT / "sim/serve/CMakeLists.txt").read_text(encoding="utf-8")).group(1).split()
+SCHEDULER_SOURCES = " ".join(re.findall(r"add_library\(orrery_(?:scheduler|deployment) STATIC\s+([^)]*)\)",
+                                        (ROOT / "sim/serve/CMakeLists.txt").read_text(encoding="utf-8"))).split()
 SCHEDULER = {"sim/serve/step_backend.h", "sim/serve/token_stream.h",
              *(f"sim/serve/{source}" for source in SCHEDULER_SOURCES),
              *(f"sim/serve/{source.removesuffix('.cpp')}.h" for source in SCHEDULER_SOURCES)}
@@ -35,6 +35,7 @@ THIRD_PARTY = {
     "pybind11/": ["bindings/"],
     "cuda": ["kernels/"],
     "nccl": ["kernels/"],
+    "mpi": ["kernels/execute/mpi_processes.cpp"],
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)

@@ -1,9 +1,12 @@
-#include "kernels/execute/rank_state.h"
+#include "kernels/execute/rank_device.h"
 
 #include <algorithm>
 #include <stdexcept>
 
+#include "kernels/execute/inject.h"
 #include "kernels/rope/reference.h"
+#include "sim/plan/buffers.h"
+#include "sim/units/parse.h"
 
 namespace orrery {
 namespace {
@@ -37,30 +40,53 @@ std::unique_ptr<cuda::DeviceBuffer<float>> uploaded(const std::vector<float>& va
 
 }  // namespace
 
-Bytes device_memory_in_use() {
-  std::size_t free = 0;
-  std::size_t total = 0;
-  ORRERY_CUDA(cudaMemGetInfo(&free, &total));
-  return Bytes(static_cast<double>(total - free));
-}
-
-RankState::RankState(const ExecutorSetup& setup, int rank)
+RankDevice::RankDevice(const ExecutorSetup& setup, int rank, std::optional<HeldMemory> others,
+                       Watch& watch)
     : rank_(rank),
+      others_(std::move(others)),
+      watch_(watch),
       cache_{.num_blocks = setup.num_kv_blocks,
              .block_size = setup.block_size,
              .max_model_len = setup.max_model_len},
       layers_(kv_layers(setup.plan, rank)) {
   memory.rank = rank;
   memory.context = device_memory_in_use();
+  if (others_) memory.context -= others_->bytes;
 }
 
-void RankState::allocate(const ExecutorSetup& setup) {
-  measure(&RankMemory::weights, [&] { allocate_weights(setup); });
-  measure(&RankMemory::kv_cache, [&] { allocate_cache(setup); });
-  measure(&RankMemory::other, [&] { allocate_tables(setup); });
+void RankDevice::allocate(const ExecutorSetup& setup) {
+  require_memory(setup);
+  take_memory("weights, KV cache and tables", [&] {
+    measure(&RankMemory::weights, [&] { allocate_weights(setup); });
+    measure(&RankMemory::kv_cache, [&] { kv_ = std::make_unique<KvPool>(kv_shape(setup)); });
+    measure(&RankMemory::other, [&] { allocate_tables(setup); });
+  });
 }
 
-void RankState::allocate_weights(const ExecutorSetup& setup) {
+void RankDevice::require_memory(const ExecutorSetup& setup) const {
+  const KvShape kv = kv_shape(setup);
+  const Bytes weights = memory_of(setup.plan, rank_).weights;
+  const Bytes cache(static_cast<double>(2 * kv.layers * kv.num_blocks * kv_block_bytes(kv)));
+  const Bytes arena(static_cast<double>(plan_buffers(setup.plan, rank_).arena_bytes));
+  const std::string purposes = "weights " + to_text(weights) + ", KV cache " + to_text(cache) +
+                               ", activations " + to_text(arena);
+  try {
+    require_device_memory(weights + cache + arena, purposes, others_);
+  } catch (const std::runtime_error& error) {
+    throw RankError(rank_, "", error.what());
+  }
+}
+
+bool RankDevice::reach(const ExecutorSetup& setup, const std::string& op, const cuda::Stream& on) {
+  watch_.enqueueing(rank_, op);
+  if (!setup.fault || setup.fault->rank != rank_ || setup.fault->op != op) return false;
+  if (++times_at_fault_ < setup.fault->run) return false;
+  if (setup.fault->kind == FaultKind::kNan) return true;
+  if (times_at_fault_ == setup.fault->run) inject(setup.fault->kind, on);
+  return false;
+}
+
+void RankDevice::allocate_weights(const ExecutorSetup& setup) {
   const WeightShards shards = weight_shards(setup.plan, setup.whole, setup.grid, rank_);
   for (std::size_t i = 0; i < shards.tensor_shard.size(); ++i) {
     const std::int32_t shard = shards.tensor_shard[i];
@@ -70,8 +96,8 @@ void RankState::allocate_weights(const ExecutorSetup& setup) {
   stream(0).synchronize();
 }
 
-void RankState::add_weight(const ExecutorSetup& setup, const Tensor& tensor,
-                           const WeightShard& shard) {
+void RankDevice::add_weight(const ExecutorSetup& setup, const Tensor& tensor,
+                            const WeightShard& shard) {
   std::string name = without_micro_batch(tensor.name);
   if (weights_.contains(name)) return;
   if (tensor.dtype != DType::kBf16 && tensor.dtype != DType::kFp8) {
@@ -97,7 +123,7 @@ void RankState::add_weight(const ExecutorSetup& setup, const Tensor& tensor,
   }
 }
 
-void RankState::allocate_cache(const ExecutorSetup& setup) {
+KvShape RankDevice::kv_shape(const ExecutorSetup& setup) const {
   KvShape shape{.layers = layers_.count,
                 .num_blocks = setup.num_kv_blocks,
                 .block_size = setup.block_size,
@@ -116,10 +142,10 @@ void RankState::allocate_cache(const ExecutorSetup& setup) {
     }
     shape.kv_heads = heads;
   }
-  kv_ = std::make_unique<KvPool>(shape);
+  return shape;
 }
 
-void RankState::allocate_tables(const ExecutorSetup& setup) {
+void RankDevice::allocate_tables(const ExecutorSetup& setup) {
   const reference::RopeTables rope = reference::rope_tables(
       static_cast<std::size_t>(setup.numbers.max_positions),
       static_cast<std::size_t>(setup.numbers.head_dim), setup.numbers.rope_theta);
@@ -135,7 +161,7 @@ void RankState::allocate_tables(const ExecutorSetup& setup) {
   static_cast<void>(results(setup.max_sequences));
 }
 
-Operand RankState::weight(const Tensor& tensor, std::int64_t copies, std::int32_t copy) const {
+Operand RankDevice::weight(const Tensor& tensor, std::int64_t copies, std::int32_t copy) const {
   const auto found = weights_.find(without_micro_batch(tensor.name));
   if (found == weights_.end()) {
     throw std::invalid_argument("weight \"" + tensor.name +
@@ -158,19 +184,19 @@ Operand RankState::weight(const Tensor& tensor, std::int64_t copies, std::int32_
       .tensor = &tensor};
 }
 
-std::shared_ptr<cuda::DeviceBuffer<std::byte>> RankState::arena(std::int64_t bytes) {
+std::shared_ptr<cuda::DeviceBuffer<std::byte>> RankDevice::arena(std::int64_t bytes) {
   if (!arena_ || arena_->size() < static_cast<std::size_t>(bytes)) {
     measure(&RankMemory::activations, [&] { grow(arena_, bytes); });
   }
   return arena_;
 }
 
-std::shared_ptr<cuda::DeviceBuffer<std::byte>> RankState::tables(std::int64_t bytes) {
+std::shared_ptr<cuda::DeviceBuffer<std::byte>> RankDevice::tables(std::int64_t bytes) {
   grow(tables_, bytes);
   return tables_;
 }
 
-std::byte* RankState::staging(std::int64_t bytes) {
+std::byte* RankDevice::staging(std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(bytes);
   if (!staging_ || staging_->size() < size) {
     staging_ = std::make_unique<cuda::PinnedBuffer<std::byte>>(size);
@@ -178,7 +204,7 @@ std::byte* RankState::staging(std::int64_t bytes) {
   return staging_->get();
 }
 
-std::int32_t* RankState::results(std::int64_t count) {
+std::int32_t* RankDevice::results(std::int64_t count) {
   const auto size = static_cast<std::size_t>(count);
   if (!results_ || results_->size() < size) {
     results_ = std::make_unique<cuda::PinnedBuffer<std::int32_t>>(size);
@@ -186,17 +212,17 @@ std::int32_t* RankState::results(std::int64_t count) {
   return results_->get();
 }
 
-RankState::Stream& RankState::stream_entry(int number) {
+RankDevice::Stream& RankDevice::stream_entry(int number) {
   std::unique_ptr<Stream>& entry = streams_[number];
   if (!entry) entry = std::make_unique<Stream>();
   return *entry;
 }
 
-const cuda::Stream& RankState::stream(int number) { return stream_entry(number).stream; }
+const cuda::Stream& RankDevice::stream(int number) { return stream_entry(number).stream; }
 
-BindResources& RankState::resources(int stream) { return stream_entry(stream).resources; }
+BindResources& RankDevice::resources(int stream) { return stream_entry(stream).resources; }
 
-std::size_t RankState::workspace_bytes() const {
+std::size_t RankDevice::workspace_bytes() const {
   std::size_t bytes = 0;
   for (const auto& [number, entry] : streams_) bytes += entry->resources.bytes();
   return bytes;

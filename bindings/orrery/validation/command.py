@@ -1,0 +1,185 @@
+"""`orrery validate`: predicts, runs `orrery-gpu execute` and `serve` on the directory, compares, reports.
+
+The three steps also run apart: --plan-only here, `orrery-gpu execute DIR` and `orrery-gpu serve DIR` on a host that has
+GPUs and perhaps nothing else, --compare DIR here again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from .. import _core, calibrate, simulation
+from . import compare, directory, page, recalibrate, terminal, trace
+
+RESULTS = ("validation.json", "validation.html", "timelines.trace.json")
+DONE, FAILED, BAD_INPUT = 0, 1, 2
+
+
+Progress = contextlib.AbstractContextManager[Any]  # what it gives has `update`, a function of done and total, or None
+
+
+def run(options: argparse.Namespace, root: pathlib.Path, progress: Progress) -> int:
+    """Runs the command; returns the exit code. Raises ValueError for bad usage and input."""
+    _check_usage(options)
+    if options.compare:
+        return _report(options, options.compare, root, DONE)
+    target = options.output or pathlib.Path("runs") / f"{options.file.stem}.validation"
+    scenario = simulation.load(options.file, overrides=options.overrides)
+    _check_output(target, force=options.force)
+    if options.gpus is not None and options.gpus < scenario.gpus_per_replica:
+        raise ValueError(f"--gpus: found {options.gpus}; the placement needs {scenario.gpus_per_replica}, one for each rank")
+    program = None if options.plan_only else calibrate.find_program(root)  # before anything is written
+    with progress as bar:
+        prediction = _core.predict_validation(scenario, bar.update)
+    for warning in prediction.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    _write(prediction, target)
+    if program is None:
+        print(_next_steps(prediction, target))
+        return DONE
+    code = _execute(program, target, options, scenario.validation_repeats, serves=prediction.serves)
+    if code != DONE and not _has_results(target):
+        return code
+    return _report(options, target, root, code)
+
+
+def _check_usage(options: argparse.Namespace) -> None:
+    if (options.file is None) == (options.compare is None):
+        raise ValueError("found neither FILE nor --compare DIR; expected one of them" if options.file is None
+                         else "found both FILE and --compare DIR; the directory has its own scenario")  # fmt: skip
+    if options.compare and (options.plan_only or options.overrides or options.output or options.gpus is not None):
+        raise ValueError("--compare DIR goes with --recalibrate, --rounds and --json alone")
+    if options.plan_only and options.recalibrate:
+        raise ValueError("--plan-only measures nothing; --recalibrate needs what was executed")
+    for name in ("gpus", "rounds"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise ValueError(f"--{name}: found {value}; expected at least 1")
+
+
+def _check_output(target: pathlib.Path, *, force: bool) -> None:
+    """Raises FileExistsError when a validation may not be written to `target`."""
+    if not target.exists() and not target.is_symlink():
+        return
+    if not force:
+        raise FileExistsError(f"output directory '{target}' exists; expected a new one, or --force to replace it")
+    is_validation = target.is_dir() and (target / "deployment.txt").is_file() and (target / "steps").is_dir()
+    is_empty = target.is_dir() and not any(target.iterdir())
+    if target.is_symlink() or not (is_validation or is_empty):
+        raise FileExistsError(f"'{target}' exists and is no validation (no deployment.txt and steps/); it is left as it is")
+
+
+def _write(prediction: _core.ValidationPrediction, target: pathlib.Path) -> None:
+    """The directory, whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
+        partial = pathlib.Path(scratch) / target.name
+        partial.mkdir()
+        prediction.write(str(partial))
+        if target.exists():
+            target.rename(pathlib.Path(scratch) / "replaced")
+        partial.rename(target)
+
+
+def _next_steps(prediction: _core.ValidationPrediction, target: pathlib.Path) -> str:
+    lines = [terminal.predicted_table(prediction.steps), "", f"written to {target}/; next, on a host with GPUs:",
+             f"  orrery-gpu execute {target} --repeats {prediction.scenario.validation_repeats}"]  # fmt: skip
+    if prediction.serves:
+        lines.append(f"  orrery-gpu serve {target}")
+    return "\n".join([*lines, "then, with executed/ back beside steps/:", f"  orrery validate --compare {target}"])
+
+
+def _execute(program: pathlib.Path, target: pathlib.Path, options: argparse.Namespace, repeats: int, *, serves: bool) -> int:
+    """Runs the program's two commands; what they print goes to stderr. Returns 0, or the first failure's exit code."""
+    gpus = [] if options.gpus is None else ["--gpus", str(options.gpus)]
+    code = run_program([str(program), "execute", str(target), "--repeats", str(repeats), *gpus])
+    if code == DONE and serves:
+        code = run_program([str(program), "serve", str(target), *gpus])
+        if code != DONE:
+            status = target / "executed" / "status.txt"
+            if not status.is_file() or status.read_text(encoding="utf-8").strip() == directory.COMPLETE:
+                status.write_text(f"failed serve: exit code {code}\n", encoding="utf-8")
+    return code
+
+
+def run_program(command: Sequence[str]) -> int:
+    """Exit code of the program; 1 when a signal ended it.
+
+    On Ctrl-C the program is told, has ten seconds to end, and KeyboardInterrupt goes on.
+    """
+    # In a group of its own, so that a terminal's Ctrl-C reaches it once: from here.
+    with subprocess.Popen(command, stdout=sys.stderr, process_group=0) as child:
+        try:
+            code = child.wait()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGINT)
+            try:
+                child.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                child.kill()
+            raise
+    return code if code >= 0 else FAILED
+
+
+def _has_results(target: pathlib.Path) -> bool:
+    steps = target / "executed" / "steps.csv"
+    has_steps = steps.is_file() and len(steps.read_text(encoding="utf-8").splitlines()) > 1
+    return has_steps or (target / "executed" / "requests.csv").is_file()
+
+
+def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Path, code: int) -> int:
+    """Compares, recalibrates if asked to, writes the results and prints them; returns the exit code."""
+    case = directory.read(target)
+    results = [compare.compare(case)]
+    if options.recalibrate and code == DONE:
+        program = calibrate.find_program(root)
+        for number in range(1, options.rounds + 1):
+            recalibrate.measure(program, target, results[-1], root / "topologies", number)
+            case = recalibrate.predict_again(target, number)
+            results.append(compare.compare(case))
+    result = finished(case, results)
+    write_results(case, result)
+    print(json.dumps(result, indent=2, allow_nan=False) if options.json else terminal.tables(result))
+    if not options.json:
+        print(f"\nreport: {target / 'validation.html'}")
+    if not case.is_complete:
+        print(f"warning: partial results: {case.status}", file=sys.stderr)
+    return code if code != DONE or case.is_complete else FAILED
+
+
+def finished(case: directory.Case, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The last comparison with what it is of, and the errors of those before it."""
+    rounds = [{"round": number, "errors": result["errors"], "causes": compare.summed_causes(result["steps"]),
+               "calibration_revisions": result["calibration_revisions"],
+               "steps": [{key: step[key] for key in ("name", "predicted_s", "measured_s", "error")} for step in result["steps"]]}
+              for number, result in enumerate(results)]  # fmt: skip
+    last = {**results[-1], "rounds": rounds, "causes": compare.summed_causes(results[-1]["steps"])}
+    return {"scenario": case.directory.name, **_without_nan(last)}
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: null."""
+    if isinstance(value, float) and value != value:
+        return None
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def write_results(case: directory.Case, result: dict[str, Any]) -> None:
+    """validation.json, validation.html and timelines.trace.json, into the case's directory."""
+    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
+    (case.directory / RESULTS[0]).write_text(text, encoding="utf-8")
+    (case.directory / RESULTS[1]).write_text(page.html(case, result), encoding="utf-8")
+    trace.write(case, case.directory / RESULTS[2])
+
+
+__all__ = ["RESULTS", "finished", "run", "run_program", "write_results"]

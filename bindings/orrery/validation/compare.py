@@ -1,0 +1,326 @@
+"""Predicted against measured, as plain dicts: the content of validation.json.
+
+Errors are predicted / measured - 1, differences predicted - measured: negative where the prediction is too short. Times are
+seconds, amounts bytes. A step lasts, by the host's clock, from its first launch until its tokens are on the host (predicted:
+makespan and the engine profile's host time), on the device from the first rank's start to the last one's end (predicted:
+makespan); measured is the median of its iterations.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .attribution import Parts, Tasks, parts_of, tasks_of
+from .directory import Case, Service, Span, Step
+
+# Causes of a step's error, in the order of the report; each is a difference, and they add up to that of the whole step.
+CAUSES = {
+    "kernel": "Kernels take another time than their tables say: each op copy once, the mean over its ranks.",
+    "launch_gap": "Idle time on the critical path: launching, the space between graph nodes, before the first op.",
+    "overlap": "More or less runs at the same time: kernels and collectives that are hidden behind others, off the critical path.",
+    "communication": "Collectives take another time, from the arrival of their last rank to their end.",
+    "imbalance": "Ranks differ: what ops on the critical path take there, less the mean over their ranks.",
+    "scheduler": "The host around the device's step: measured, the host's clock less the device's; predicted, the engine "
+    "profile's scheduler time; and host ops of the plan.",
+    "untraced": "The measured step without tracing less its traced timeline: copies before the first and after the last "
+    "kernel, and what tracing itself adds (then it is positive).",
+}
+# What the project aims at, as absolute errors (median and p95 over steps; the others each).
+AIMS = {
+    "step_median": 0.03, "step_p95": 0.08, "tpot_mean": 0.05, "tpot_p99": 0.10, "ttft_mean": 0.08, "ttft_p99": 0.15,
+    "memory_total": 0.03,
+}  # fmt: skip
+QUANTILES = ("mean", "p50", "p90", "p99")
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+TERMS = ("context", "weights", "kv_cache", "activations", "workspace", "graphs", "communication", "other", "total")
+
+
+def compare(case: Case) -> dict[str, Any]:
+    """Everything that can be said of `case`."""
+    steps = [_step(step) for step in case.steps if step.was_executed]
+    result: dict[str, Any] = {
+        "status": case.status,
+        "is_complete": case.is_complete,
+        "environment": dict(case.environment),
+        "provenance": dict(case.provenance),
+        "calibration": [dict(row) for row in case.calibration],
+        "calibration_revisions": sorted({row["revision"] for row in case.calibration if row["revision"]}),
+        "steps": steps,
+        "steps_not_executed": [step.name for step in case.steps if not step.was_executed],
+        "kernels": _families(steps),
+        "memory": _memory(case),
+        "serving": _serving(case),
+        "recalibrate": rows_to_measure(steps),
+    }
+    result["errors"] = _errors(result)
+    return result
+
+
+def error(predicted: float, measured: float) -> float | None:
+    """predicted / measured - 1; None where nothing was measured."""
+    return predicted / measured - 1 if measured > 0 and math.isfinite(predicted) else None
+
+
+def _step(step: Step) -> dict[str, Any]:
+    device = statistics.median(step.device_s)
+    wall = statistics.median(step.wall_s)
+    predicted = tasks_of(step.ops, step.predicted)
+    measured = tasks_of(step.ops, step.measured)
+    result: dict[str, Any] = {
+        "name": step.name,
+        "mode": step.mode,
+        "batch": step.batch,
+        "predicted_s": step.duration_s + step.host_s,
+        "low_s": step.low_s + step.host_s,
+        "high_s": step.high_s + step.host_s,
+        "measured_s": wall,
+        "spread": _spread(step.wall_s),
+        "iterations": len(step.wall_s),
+        "error": error(step.duration_s + step.host_s, wall),
+        "is_in_interval": step.low_s + step.host_s <= wall <= step.high_s + step.host_s,
+        "predicted_device_s": step.duration_s,
+        "measured_device_s": device,
+        "device_error": error(step.duration_s, device),
+        "basis": _basis_shares(step.predicted),
+        "is_traced": bool(step.measured),
+        "causes_s": None,
+        "ops": [],
+    }
+    if step.measured:
+        result["causes_s"] = _causes(parts_of(step.ops, predicted), parts_of(step.ops, measured), step.host_s, device, wall)
+        result["ops"] = _ops(step, predicted, measured)
+    return result
+
+
+def _causes(predicted: Parts, measured: Parts, host_s: float, device_s: float, wall_s: float) -> dict[str, float]:
+    """Differences predicted - measured by cause; their sum is that of the step by the host's clock."""
+    return {
+        "kernel": predicted.kernel - measured.kernel,
+        "launch_gap": predicted.gap - measured.gap,
+        "overlap": predicted.overlap - measured.overlap,
+        "communication": predicted.communication - measured.communication,
+        "imbalance": predicted.imbalance - measured.imbalance,
+        "scheduler": host_s + predicted.host - (wall_s - device_s) - measured.host,
+        "untraced": measured.makespan - device_s,
+    }
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Interquartile range over the median."""
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return float((high - low) / middle) if middle > 0 else 0.0
+
+
+def _basis_shares(spans: Iterable[Span]) -> dict[str, float]:
+    sums: dict[str, float] = dict.fromkeys(("measured", "interpolated", "roofline"), 0.0)
+    for span in spans:
+        if span.kind != "host":
+            sums[span.basis] += span.end_s - span.start_s
+    total = sum(sums.values())
+    return {basis: time / total if total > 0 else 0.0 for basis, time in sums.items()}
+
+
+def call_text(op: Mapping[str, Any]) -> str:
+    """"gemm bf16 m=64 n=4096 k=4096", as `orrery-gpu calibrate --ops` reads it; "all_reduce bf16 bytes=8192 ranks=2"."""
+    body = op["body"]
+    dims = body["dims"] | ({"ranks": len(op["ranks"])} if body["kind"] == "comm" else {})
+    return " ".join(filter(None, [body["name"], body["dtype"], *(f"{name}={size}" for name, size in dims.items())]))
+
+
+def _ops(step: Step, predicted: Tasks, measured: Tasks) -> list[dict[str, Any]]:
+    """One row for each op of the model with its layers together, the most time first."""
+    bases: dict[tuple[str, int], str] = {(span.op, span.copy): span.basis for span in step.predicted}
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for op in step.ops:
+        key = (op["op"], op["copy"])
+        name = re.sub(r"\blayers\.\d+\.", "layers.*.", op["op"])
+        row = groups.setdefault((name, call_text(op)), {
+            "op": name, "kind": op["body"]["kind"], "kernel": op["body"]["name"], "call": call_text(op),
+            "dtype": op["body"]["dtype"], "dims": dict(op["body"]["dims"]), "ranks": len(op["ranks"]), "count": 0,
+            "basis": bases.get(key, "roofline"), "predicted_s": 0.0, "measured_s": 0.0,
+        })  # fmt: skip
+        row["count"] += 1
+        row["predicted_s"] += predicted.mean_s(key)
+        row["measured_s"] += measured.mean_s(key)
+    total = sum(row["measured_s"] for row in groups.values())
+    for row in groups.values():
+        row["error"] = error(row["predicted_s"], row["measured_s"])
+        row["share"] = row["measured_s"] / total if total > 0 else 0.0
+    return sorted(groups.values(), key=lambda row: (-max(row["measured_s"], row["predicted_s"]), row["op"]))
+
+
+def _families(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By kernel and dtype over all traced steps, with the share of the measured time on each basis."""
+    groups: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for step in steps:
+        for op in step["ops"]:
+            row = groups.setdefault((op["kind"], op["kernel"], op["dtype"]), {
+                "kind": op["kind"], "kernel": op["kernel"], "dtype": op["dtype"], "calls": 0, "predicted_s": 0.0,
+                "measured_s": 0.0, "errors": [], "basis": dict.fromkeys(("measured", "interpolated", "roofline"), 0.0),
+            })  # fmt: skip
+            row["calls"] += op["count"]
+            row["predicted_s"] += op["predicted_s"]
+            row["measured_s"] += op["measured_s"]
+            row["basis"][op["basis"]] += op["measured_s"]
+            row["errors"] += [] if op["error"] is None else [op["error"]]
+    total = sum(row["measured_s"] for row in groups.values())
+    for row in groups.values():
+        errors = row.pop("errors")
+        row["error"] = error(row["predicted_s"], row["measured_s"])
+        row["median_error"] = statistics.median(map(abs, errors)) if errors else None
+        row["share"] = row["measured_s"] / total if total > 0 else 0.0
+        row["basis"] = {name: time / row["measured_s"] if row["measured_s"] > 0 else 0.0 for name, time in row["basis"].items()}
+    return sorted(groups.values(), key=lambda row: (-row["measured_s"], row["kernel"], row["dtype"]))
+
+
+def rows_to_measure(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Calls whose times explain most of the error of ops, each with its share of all that is to explain.
+
+    The share is that of the summed absolute differences, over all steps relative to each step's time.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    for step in steps:
+        for op in step["ops"]:
+            if op["kind"] == "host" or not op["count"]:
+                continue
+            row = groups.setdefault(op["call"], {
+                "call": op["call"], "kind": op["kind"], "kernel": op["kernel"], "dtype": op["dtype"], "dims": op["dims"],
+                "ranks": op["ranks"], "basis": op["basis"], "ops": [], "steps": 0, "count": 0, "predicted_s": 0.0,
+                "measured_s": 0.0, "explains": 0.0,
+            })  # fmt: skip
+            row["ops"] += [op["op"]] if op["op"] not in row["ops"] else []
+            row["steps"] += 1
+            row["count"] += op["count"]
+            row["predicted_s"] += op["predicted_s"]
+            row["measured_s"] += op["measured_s"]
+            row["explains"] += abs(op["predicted_s"] - op["measured_s"]) / step["measured_s"]
+    total = sum(row["explains"] for row in groups.values())
+    for row in groups.values():
+        row["explains"] = row["explains"] / total if total > 0 else 0.0
+        row["predicted_s"] /= row["count"]  # of one call
+        row["measured_s"] /= row["count"]
+        row["error"] = error(row["predicted_s"], row["measured_s"])
+    return sorted(groups.values(), key=lambda row: (-row["explains"], row["call"]))
+
+
+def _memory(case: Case) -> list[dict[str, Any]]:
+    """A row for each rank and term; measured None where it is not known."""
+    ranks = sorted({rank for rank, _ in case.memory})
+    rows = []
+    for rank in ranks:
+        for term in TERMS:
+            predicted, measured = case.memory.get((rank, term)), case.measured_memory.get((rank, term))
+            if predicted is None and measured is None:
+                continue
+            rows.append({"rank": rank, "term": term, "predicted_bytes": predicted or 0.0, "measured_bytes": measured,
+                         "error": None if measured is None else error(predicted or 0.0, measured)})  # fmt: skip
+    return rows
+
+
+def _serving(case: Case) -> dict[str, Any] | None:
+    if case.service is None or case.measured_service is None:
+        return None
+    measured_ids = set(case.measured_service.requests["id"])
+    common = {request for request in case.service.requests["id"] if request in measured_ids and request >= case.warmup_requests}
+    if not common:
+        raise ValueError(f"{case.directory / 'executed' / 'requests.csv'}: no request that was predicted is in it")
+    predicted, measured = (_service_figures(service, common) for service in (case.service, case.measured_service))
+    latencies = [
+        {"latency": name, "quantile": quantile, "predicted_s": predicted[name][quantile], "measured_s": measured[name][quantile],
+         "error": error(predicted[name][quantile], measured[name][quantile])}
+        for name in LATENCIES for quantile in QUANTILES
+    ]  # fmt: skip
+    rates = [
+        {"metric": name, "predicted": predicted[name], "measured": measured[name],
+         "error": error(predicted[name], measured[name])}
+        for name in ("output_tokens_per_s", "requests_per_s", "num_steps", "mean_decodes", "mean_step_s")
+    ]  # fmt: skip
+    return {
+        "requests": len(common),
+        "requests_predicted": sum(request >= case.warmup_requests for request in case.service.requests["id"]),
+        "warmup_requests": case.warmup_requests,
+        "latencies": latencies,
+        "rates": rates,
+        "curves": {name: {"predicted_s": predicted["values"][name], "measured_s": measured["values"][name]}
+                   for name in ("ttft_s", "tpot_s")},
+    }  # fmt: skip
+
+
+def _service_figures(service: Service, ids: set[float]) -> dict[str, Any]:
+    """Of the requests `ids`. ITL: the time of each step, as often as sequences decode in it, warm-up included."""
+    requests, steps = service.requests, service.steps
+    chosen = [i for i, request in enumerate(requests["id"]) if request in ids]
+
+    def column(name: str) -> np.ndarray:
+        return np.array([requests[name][i] for i in chosen])
+
+    counts = np.array(steps["num_steps"])
+    step_s = np.array(steps["duration_s"]) / counts
+    decodes = np.array(steps["num_decodes"]) * counts
+    values = {"ttft_s": column("ttft_s"), "tpot_s": column("tpot_s"), "e2e_s": column("e2e_s")}
+    values = {name: of[np.isfinite(of)] for name, of in values.items()}
+    span = float(column("finish_s").max() - column("arrival_s").min())
+    figures: dict[str, Any] = {name: _quantiles(of, np.ones_like(of)) for name, of in values.items()}
+    figures["itl_s"] = _quantiles(step_s, decodes)
+    figures["output_tokens_per_s"] = float(column("output_tokens").sum()) / span
+    figures["requests_per_s"] = len(chosen) / span
+    figures["num_steps"] = float(counts.sum())
+    figures["mean_decodes"] = float(decodes.sum() / counts.sum())
+    figures["mean_step_s"] = float((step_s * counts).sum() / counts.sum())
+    figures["values"] = {name: np.sort(of).tolist() for name, of in values.items()}
+    return figures
+
+
+def _quantiles(values: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+    """Mean and the least values that so large a part of the weight does not exceed; NaN without weight."""
+    if not weights.sum() > 0:
+        return dict.fromkeys(QUANTILES, math.nan)
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+
+    def at(share: float) -> float:
+        return float(values[order][min(int(np.searchsorted(reached, share - 1e-12)), len(values) - 1)])
+
+    return {"mean": float((values * weights).sum() / weights.sum()), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99)}
+
+
+def _errors(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The headline figures, each {value, aim, is_met}: absolute errors."""
+    found: dict[str, float] = {}
+    steps = [abs(step["error"]) for step in result["steps"] if step["error"] is not None]
+    if steps:
+        found["step_median"] = float(np.median(steps))
+        found["step_p95"] = float(np.quantile(steps, 0.95))
+        found["step_worst"] = max(steps)
+    if devices := [abs(step["device_error"]) for step in result["steps"] if step["device_error"] is not None]:
+        found["device_median"] = float(np.median(devices))
+    if result["serving"]:
+        for row in result["serving"]["latencies"]:
+            name = f"{row['latency'].removesuffix('_s')}_{row['quantile']}"
+            if name in AIMS and row["error"] is not None:
+                found[name] = abs(row["error"])
+    totals = [abs(row["error"]) for row in result["memory"] if row["term"] == "total" and row["error"] is not None]
+    if totals:
+        found["memory_total"] = max(totals)
+    return {name: {"value": value, "aim": AIMS.get(name), "is_met": value <= AIMS[name] if name in AIMS else None}
+            for name, value in found.items()}  # fmt: skip
+
+
+def summed_causes(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Mean over traced steps of each cause relative to the measured step."""
+    traced = [step for step in steps if step["causes_s"]]
+    sums: dict[str, float] = collections.defaultdict(float)
+    for step in traced:
+        for cause, difference in step["causes_s"].items():
+            sums[cause] += difference / step["measured_s"] / len(traced)
+    return dict(sums)
+
+
+__all__ = ["AIMS", "CAUSES", "LATENCIES", "QUANTILES", "TERMS", "call_text", "compare", "error", "rows_to_measure", "summed_causes"]

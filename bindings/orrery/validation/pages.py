@@ -1,0 +1,273 @@
+"""docs/validation: results.json as pages with tables and plots.
+
+python3 -m orrery.validation.pages [DIR…] [--alone TABLES] [-o docs/validation]     DIRs of `orrery validate` replace their plans' rows
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+from .results import Row, error, load, merge, quantile, rows_alone, rows_of, save, times_alone
+
+TITLE = "Predicted and executed"
+INTRODUCTION = """\
+Plans that the simulator predicted and our executor ran, on the GPUs named, with random weights and tokens. Errors are
+(predicted - measured) / measured; tables give their absolute median and 95th percentile, and the mean with its sign (bias).
+
+* *Step time*: from the first launch of a step until its tokens are on the host; the median of up to 20 runs. Predicted is the
+  simulated step and the engine's own time around it (`scenarios/engines/orrery.yaml`).
+* *Kernels alone*: each kernel call of a step timed by itself as nodes of a CUDA graph (`orrery-gpu calibrate --ops`); their sum is
+  what the executor's overhead is held against. No prediction is made from these times.
+* *Calibration*: kernels come from tables that were measured in other runs, at the revisions in `results.json`, and hold no row of a
+  kernel call that any judged step contains (`bindings/orrery/validation/held_out.py` leaves them out, at the cost of the basis
+  "measured"). Collectives come from `topologies/hgx-h200/*.orrery.csv`.
+* *Scenarios*: `scenarios/validate/<plan>.yaml`. Anyone with the GPUs repeats it: `orrery validate scenarios/validate/<plan>.yaml`.
+"""
+DETAILS_BELOW = "[{plan}]({plan}.md)"
+STEP_LIMITS = (0.03, 0.08)
+OVERHEAD_LIMIT = 0.03
+MEMORY_LIMIT = 0.03
+TRANSFORMERS_LIMIT = 1.2
+ORDER_MARGIN = 0.03
+SERVICE_LIMITS = {"tpot_mean": 0.05, "tpot_p99": 0.10, "ttft_mean": 0.08, "ttft_p99": 0.15}
+
+
+def readme(rows: Sequence[Row], decodes: Sequence[Row]) -> str:
+    """The first page; `decodes` are the rows of transformers.json."""
+    lines = [f"# {TITLE}", "", INTRODUCTION]
+    dates = sorted({row["date"] for row in rows})
+    lines += [f"{len(rows)} figures of {len(_by_plan(rows))} plans, measured {' and '.join(dates)}.", "", "## Aims", "", *_aims(rows, decodes), ""]
+    steps = _of(rows, "step_time/")
+    if steps:
+        lines += ["## Step times", "", "![error of predicted step times over their length](errors.svg)", "", *_error_table(steps, "plan", lambda row: row["plan"]),
+                  "", *_error_table(steps, "steps", _kind), ""]  # fmt: skip
+    service = [row for row in rows if row["mode"] == "serve"]
+    if service:
+        lines += ["## Serving", "", *_service_table(service), ""]
+    memory = _of(rows, "memory/total/")
+    if memory:
+        lines += ["## Memory", "", "Bytes in use on a GPU at the end of a run, everything included.", "",
+                  "| plan | rank | predicted GB | measured GB | error |", "|---|---|---|---|---|"]  # fmt: skip
+        lines += [f"| {row['plan']} | {row['metric'].removeprefix('memory/total/rank')} | {row['predicted'] / 1e9:.2f} | {row['measured'] / 1e9:.2f} "
+                  f"| {_percent(error(row))} |" for row in memory] + [""]  # fmt: skip
+    if decodes:
+        lines += ["## Beside transformers", "", *_transformers_table(decodes), ""]
+    return "\n".join(lines)
+
+
+def plan_page(plan: str, rows: Sequence[Row]) -> str:
+    """Every figure of one plan."""
+    first = rows[0]
+    lines = [f"# {plan}", "", f"{first['model']} on {first['gpus']} GPU{'s' if first['gpus'] > 1 else ''}, measured {first['date']}; "
+             f"tables of revision {first['calibration_revision']}.", ""]  # fmt: skip
+    if _of(rows, "step_time/"):
+        lines += [f"![error of predicted step times of {plan}]({plan}.svg)", ""]
+    lines += ["| figure | mode | predicted | measured | error | basis |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        lines.append(f"| {row['metric']} | {row['mode'] or '-'} | {_value(row['predicted'], row['unit'])} | {_value(row['measured'], row['unit'])} "
+                     f"| {_percent(error(row))} | {row['basis'] or '-'} |")  # fmt: skip
+    return "\n".join([*lines, ""])
+
+
+def render(rows: Sequence[Row], decodes: Sequence[Row], directory: pathlib.Path) -> None:
+    """Writes README.md, a page per plan and the plots."""
+    (directory / "README.md").write_text(readme(rows, decodes), encoding="utf-8")
+    steps = _of(rows, "step_time/")
+    if steps:
+        _plot(steps, lambda row: row["plan"], directory / "errors.svg")
+    for plan, group in _by_plan(rows).items():
+        (directory / f"{plan}.md").write_text(plan_page(plan, group), encoding="utf-8")
+        if steps := _of(group, "step_time/"):
+            _plot(steps, _kind, directory / f"{plan}.svg")
+
+
+def _by_plan(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["plan"], []).append(row)
+    return groups
+
+
+def _of(rows: Iterable[Row], prefix: str) -> list[Row]:
+    return [row for row in rows if row["metric"].startswith(prefix)]
+
+
+def _kind(row: Row) -> str:
+    """ "prefill", "decode, graph", "mixed", ..."""
+    name = row["metric"].removeprefix("step_time/")
+    kind = next((word for word in ("prefill", "decode", "mixed") if name.startswith(word)), "other")
+    return f"decode, {row['mode']}" if kind == "decode" else kind
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:+.1f} %"
+
+
+def _value(value: float, unit: str) -> str:
+    if unit == "s":
+        return f"{1e3 * value:.3f} ms"
+    return f"{value / 1e9:.3f} GB" if unit == "bytes" else f"{value:,.1f} {unit}"
+
+
+def _errors(rows: Iterable[Row]) -> list[float]:
+    return [abs(error(row)) for row in rows]
+
+
+def _error_table(rows: Sequence[Row], heading: str, group_of: Callable[[Row], str]) -> list[str]:
+    groups: dict[str, list[Row]] = collections.defaultdict(list)
+    for row in rows:
+        groups[group_of(row)].append(row)
+    lines = [f"| {heading} | figures | median | p95 | bias | worst |", "|---|---|---|---|---|---|"]
+    for name, group in [*sorted(groups.items()), ("all", list(rows))]:
+        errors = _errors(group)
+        worst = max(group, key=lambda row: abs(error(row)))
+        shown = DETAILS_BELOW.format(plan=name) if heading == "plan" and name != "all" else name
+        lines.append(f"| {shown} | {len(group)} | {100 * quantile(errors, 0.5):.1f} % | {100 * quantile(errors, 0.95):.1f} % "
+                     f"| {_percent(sum(map(error, group)) / len(group))} | {_percent(error(worst))} "
+                     f"({worst['plan']}, {worst['metric'].removeprefix('step_time/')}, {worst['mode']}) |")  # fmt: skip
+    return lines
+
+
+def _service_table(rows: Sequence[Row]) -> list[str]:
+    names = [*SERVICE_LIMITS, "output_tokens_per_s"]
+    lines = ["Measured, and the error of the prediction.", "", "| plan | TPOT mean | TPOT p99 | TTFT mean | TTFT p99 | output tokens/s |",
+             "|---|---|---|---|---|---|"]  # fmt: skip
+    for plan, group in _by_plan(rows).items():
+        found = {row["metric"]: row for row in group}
+        cells = [f"{_value(found[name]['measured'], found[name]['unit'])}, {_percent(error(found[name]))}" if name in found else "-" for name in names]
+        lines.append(f"| {DETAILS_BELOW.format(plan=plan)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _transformers_table(decodes: Sequence[Row]) -> list[str]:
+    lines = ["A token of greedy decoding on the same GPU in one run: our step in graph mode, tokens on the host included, against transformers with a",
+             "static cache, `torch.compile(mode=\"reduce-overhead\")` and its faster way of the two (host waiting for each token, or tokens queued);",
+             "`kernels/compare/llama_decode.py`.", "",
+             "| model | batch | context | ours | transformers | ratio | versions |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for row in decodes:
+        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {1e3 * row['ours_s']:.3f} ms | {1e3 * row['transformers_s']:.3f} ms "
+                     f"| {row['ratio']:.2f} | torch {row['torch']}, transformers {row['transformers']} |")  # fmt: skip
+    return lines
+
+
+def _aims(rows: Sequence[Row], decodes: Sequence[Row]) -> list[str]:
+    """What was aimed at, what was reached."""
+    lines = ["| aim | reached | |", "|---|---|---|"]
+
+    def add(aim: str, figure: str, is_reached: bool | None) -> None:
+        lines.append(f"| {aim} | {figure} | {'not measured' if is_reached is None else 'reached' if is_reached else 'missed'} |")
+
+    errors = _errors(_of(rows, "step_time/"))
+    if errors:
+        median, p95 = quantile(errors, 0.5), quantile(errors, 0.95)
+        add("step time, all plans: median error at most 3 %, p95 8 %", f"{100 * median:.1f} %, {100 * p95:.1f} % of {len(errors)} steps",
+            median <= STEP_LIMITS[0] and p95 <= STEP_LIMITS[1])  # fmt: skip
+    else:
+        add("step time, all plans: median error at most 3 %, p95 8 %", "-", None)
+    for name, limit in SERVICE_LIMITS.items():
+        figures = [row for row in rows if row["metric"] == name]
+        worst = max(figures, key=lambda row: abs(error(row)), default=None)
+        aim = f"{name.replace('_', ' ').replace('tpot', 'TPOT').replace('ttft', 'TTFT')} under load: error at most {100 * limit:.0f} %"
+        reached = sum(abs(error(row)) <= limit for row in figures)
+        add(aim, f"{reached} of {len(figures)} services; worst {_percent(error(worst))} ({worst['plan']})" if worst else "-",
+            reached == len(figures) if worst else None)  # fmt: skip
+    for what, per_gpu in (("TPOT", False), ("throughput", True)):
+        agreed, pairs = plan_order(rows, per_gpu=per_gpu)
+        add(f"order of plans by {what}, of a model's decode steps that differ by more than 3 %: as measured", f"{agreed} of {pairs} pairs" if pairs else "-",
+            agreed == pairs if pairs else None)  # fmt: skip
+    overheads = overheads_of(rows)
+    aim = "single-GPU decode step in graph mode, 8B, batch 1 and 64: at most the sum of its kernels' times + 3 %"
+    worst_name = max(overheads, key=lambda name: overheads[name], default=None)
+    add(aim, f"{_percent(overheads[worst_name])} at worst ({worst_name})" if worst_name else "-",
+        overheads[worst_name] <= OVERHEAD_LIMIT if worst_name else None)  # fmt: skip
+    judged = [row for row in decodes if row["batch"] == 1]
+    ratio = min((row["ratio"] for row in judged), default=None)
+    add("Llama-3.1-8B decode, batch 1, against transformers with torch.compile and CUDA graphs: at least 1.2 times as fast",
+        f"{ratio:.2f} x at least" if ratio else "-", ratio >= TRANSFORMERS_LIMIT if ratio else None)  # fmt: skip
+    memory = _of(rows, "memory/total/")
+    worst_memory = max(memory, key=lambda row: abs(error(row)), default=None)
+    add("peak memory of a GPU: error at most 3 %", f"{_percent(error(worst_memory))} at worst ({worst_memory['plan']})" if worst_memory else "-",
+        abs(error(worst_memory)) <= MEMORY_LIMIT if worst_memory else None)  # fmt: skip
+    return lines
+
+
+def overheads_of(rows: Iterable[Row]) -> dict[str, float]:
+    """Measured step time over the summed times of its kernels alone, less 1: decodes of Llama-3.1-8B on one GPU, batch 1 and 64."""
+    return {row["metric"].removeprefix("kernels_alone/"): row["measured"] / row["predicted"] - 1 for row in rows
+            if row["plan"] == "llama_8b" and row["metric"].startswith(("kernels_alone/decode_1_", "kernels_alone/decode_64_"))}  # fmt: skip
+
+
+def plan_order(rows: Iterable[Row], *, per_gpu: bool) -> tuple[int, int]:
+    """Pairs of plans of one model that a decode step of equal shape puts in the measured order, and all that differ by more than 3 %.
+
+    With `per_gpu` by step time x GPUs, the inverse of the throughput of a GPU.
+    """
+    groups: dict[tuple[str, str, str], list[Row]] = collections.defaultdict(list)
+    for row in _of(rows, "step_time/decode"):
+        groups[row["model"], row["metric"], row["mode"]].append(row)
+    agreed = pairs = 0
+    for group in groups.values():
+        for a, b in itertools.combinations(group, 2):
+            weight = a["gpus"] / b["gpus"] if per_gpu else 1.0
+            measured = a["measured"] / b["measured"] * weight
+            if 1 / (1 + ORDER_MARGIN) <= measured <= 1 + ORDER_MARGIN:
+                continue
+            pairs += 1
+            agreed += (measured > 1) == (a["predicted"] / b["predicted"] * weight > 1)
+    return agreed, pairs
+
+
+def _plot(rows: Sequence[Row], group_of: Callable[[Row], str], path: pathlib.Path) -> None:
+    """Error over measured time, one mark per step."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.hashsalt": "orrery", "font.size": 9})
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7.2, 3.6), layout="constrained")
+    for i, name in enumerate(sorted({group_of(row) for row in rows})):
+        for mode, marker in (("graph", "o"), ("eager", "^")):
+            group = [row for row in rows if group_of(row) == name and row["mode"] == mode]
+            if group:
+                axes.plot([1e3 * row["measured"] for row in group], [100 * error(row) for row in group], marker, color=f"C{i % 10}", markersize=4.5,
+                          markerfacecolor="none" if mode == "eager" else f"C{i % 10}", linestyle="none", label=f"{name} ({mode})")  # fmt: skip
+    for limit in (0.03, 0.08):
+        axes.axhspan(-100 * limit, 100 * limit, color="grey", alpha=0.12, linewidth=0)
+    axes.axhline(0, color="grey", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_xlabel("measured step time [ms]")
+    axes.set_ylabel("error of the prediction [%]")
+    axes.grid(True, alpha=0.25)
+    axes.legend(fontsize=7, ncols=2, framealpha=0.6)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Merges directories into results.json and writes the pages again."""
+    from ..simulation import project_root
+
+    parser = argparse.ArgumentParser(prog="orrery.validation.pages", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("directories", nargs="*", type=pathlib.Path, metavar="DIR", help="directories of orrery validate")
+    parser.add_argument("-o", "--output", type=pathlib.Path, default=project_root() / "docs/validation", help="where results.json lies")
+    parser.add_argument("--alone", type=pathlib.Path, metavar="TABLES", help="kernels of these steps timed one by one, by orrery-gpu calibrate --ops")
+    options = parser.parse_args(arguments)
+    rows = load(options.output / "results.json")
+    times = times_alone(options.alone) if options.alone else {}
+    for directory in options.directories:
+        rows = merge(rows, [*rows_of(directory), *rows_alone(directory, times)])
+    options.output.mkdir(parents=True, exist_ok=True)
+    save(options.output / "results.json", rows)
+    render(rows, load(options.output / "transformers.json"), options.output)
+    print(options.output / "README.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

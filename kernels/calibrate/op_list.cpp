@@ -1,0 +1,81 @@
+#include "kernels/calibrate/op_list.h"
+
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "kernels/kernel_spec.h"
+
+namespace orrery::calibrate {
+namespace {
+
+// What parse_plan() and verify() put before their messages about the plan of one op below.
+constexpr std::string_view kPrefixes[] = {"line 2: ", "op 0 \"call\": "};
+
+KernelOp parse_op(std::string_view line) {
+  Plan plan = parse_plan("group g0 0\nop o0 call kernel " + std::string(line) + " g0 s0\n");
+  verify(plan);
+  KernelOp op = std::get<KernelOp>(plan.ops().front().body);
+  for (Dim& dim : op.dims) dim.axis.clear();
+  (void)work_of(op);  // dims that contradict each other
+  return op;
+}
+
+std::string without_prefix(std::string_view message) {
+  for (const std::string_view prefix : kPrefixes) {
+    if (message.starts_with(prefix)) message.remove_prefix(prefix.size());
+  }
+  return std::string(message);
+}
+
+}  // namespace
+
+std::vector<KernelOp> parse_ops(std::string_view text, std::string_view file) {
+  std::vector<KernelOp> ops;
+  std::set<std::string> seen;
+  for (std::int64_t line_number = 1; !text.empty(); ++line_number) {
+    const std::size_t length = text.find('\n');
+    std::string_view line = text.substr(0, length);
+    text.remove_prefix(length == std::string_view::npos ? text.size() : length + 1);
+    while (line.ends_with('\r') || line.ends_with(' ')) line.remove_suffix(1);
+    if (line.empty() || line.starts_with('#')) continue;
+    try {
+      KernelOp op = parse_op(line);
+      if (seen.insert(op_text(op)).second) ops.push_back(std::move(op));
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(std::string(file) + ":" + std::to_string(line_number) + ": " +
+                                  without_prefix(error.what()));
+    }
+  }
+  if (ops.empty()) {
+    throw std::invalid_argument(std::string(file) +
+                                ": found no kernel call; expected lines such as 'gemm bf16 m=64 "
+                                "n=4096 k=4096'");
+  }
+  return ops;
+}
+
+std::vector<KernelOp> read_ops(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  if (!stream.good()) {
+    throw std::invalid_argument(file.string() + ": cannot be read; expected kernel calls");
+  }
+  return parse_ops(text, file.string());
+}
+
+void measure_ops(std::span<const KernelOp> ops, Journal& journal, const TimePoint& time_point,
+                 const std::function<void(std::size_t done)>& report) {
+  const State state;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    if (!journal.has(ops[i], state)) journal.append(time_point(ops[i], {&state, 1}, false));
+    report(i + 1);
+  }
+  journal.sync();
+}
+
+}  // namespace orrery::calibrate

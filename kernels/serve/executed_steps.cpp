@@ -1,0 +1,126 @@
+#include "kernels/serve/executed_steps.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace orrery {
+namespace {
+
+// splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
+std::uint64_t mix(std::uint64_t value) {
+  value += 0x9E3779B97F4A7C15U;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9U;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBU;
+  return value ^ (value >> 31);
+}
+
+void require_positive(std::int64_t value, const char* name) {
+  if (value >= 1) return;
+  throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) +
+                              ", expected at least 1");
+}
+
+}  // namespace
+
+std::int32_t prompt_token(std::uint64_t seed, std::int64_t request, std::int64_t position,
+                          std::int64_t vocab_size) {
+  const std::uint64_t noise = mix(mix(seed ^ mix(static_cast<std::uint64_t>(request))) +
+                                  static_cast<std::uint64_t>(position));
+  return static_cast<std::int32_t>(noise % static_cast<std::uint64_t>(vocab_size));
+}
+
+ExecutedSteps::ExecutedSteps(ExecutedStepsConfig config, std::span<const Request> requests,
+                             StepRunner& runner, const LiveClock& clock)
+    : config_(std::move(config)),
+      requests_(requests),
+      runner_(runner),
+      clock_(clock),
+      blocks_(config_.num_kv_blocks, std::max<std::int64_t>(config_.block_size, 1),
+              static_cast<std::int64_t>(requests.size())),
+      tokens_(requests.size()) {
+  require_positive(config_.num_kv_blocks, "num_kv_blocks");
+  require_positive(config_.block_size, "block_size");
+  require_positive(config_.vocab_size, "vocab_size");
+  if (!std::ranges::is_sorted(config_.graph_batch_sizes)) {
+    throw std::invalid_argument("graph_batch_sizes must ascend");
+  }
+  if (!config_.graph_batch_sizes.empty()) {
+    require_positive(config_.graph_batch_sizes.front(), "the first of graph_batch_sizes");
+  }
+}
+
+void ExecutedSteps::begin(Seconds now, std::span<const StepSequence> prefill,
+                          std::span<const StepSequence> decodes) {
+  begin_ = now;
+  input_ = {};
+  sampled_.clear();
+  input_.prefill.reserve(prefill.size());
+  input_.decodes.reserve(decodes.size());
+  for (const StepSequence& chunk : prefill) input_.prefill.push_back(sequence(chunk));
+  for (const StepSequence& decode : decodes) input_.decodes.push_back(sequence(decode));
+}
+
+SequenceTokens ExecutedSteps::sequence(const StepSequence& of) {
+  std::vector<std::int32_t>& tokens = tokens_[static_cast<std::size_t>(of.request)];
+  if (tokens.empty()) {
+    const Request& request = requests_[static_cast<std::size_t>(of.request)];
+    tokens.reserve(static_cast<std::size_t>(request.prompt_tokens + request.output_tokens));
+    for (std::int64_t i = 0; i < request.prompt_tokens; ++i) {
+      tokens.push_back(prompt_token(config_.seed, of.request, i, config_.vocab_size));
+    }
+  }
+  const std::int64_t end = of.context + of.query;
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  if (end > length || of.produces_token != (end == length)) {
+    throw std::logic_error("request " + std::to_string(of.request) + " has " +
+                           std::to_string(length) + " tokens; a step computes those up to " +
+                           std::to_string(end));
+  }
+  if (of.produces_token) sampled_.push_back(of.request);
+  const std::span<const std::int32_t> blocks = blocks_.cover(of.request, end);
+  return {.tokens = {tokens.begin() + of.context, tokens.begin() + end},
+          .context = of.context,
+          .blocks = {blocks.begin(), blocks.end()},
+          .produces_token = of.produces_token};
+}
+
+std::int64_t ExecutedSteps::graph_rows() const {
+  if (!input_.prefill.empty()) return 0;
+  const auto size = std::ranges::lower_bound(config_.graph_batch_sizes,
+                                             static_cast<std::int64_t>(input_.decodes.size()));
+  return size == config_.graph_batch_sizes.end() ? 0 : *size;
+}
+
+Seconds ExecutedSteps::compute() {
+  const std::vector<std::int32_t> next = runner_.run(input_, graph_rows());
+  if (next.size() != sampled_.size()) {
+    throw std::logic_error("a step made " + std::to_string(next.size()) + " tokens, expected " +
+                           std::to_string(sampled_.size()));
+  }
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    tokens_[static_cast<std::size_t>(sampled_[i])].push_back(next[i]);
+  }
+  return clock_.now() - begin_;
+}
+
+StepTime ExecutedSteps::run(const Batch& /*batch*/) {
+  const Seconds duration = compute();
+  return {.duration = duration, .basis = {.measured = duration}};
+}
+
+LeapTime ExecutedSteps::leap(const Batch& /*batch*/, std::int64_t /*max_steps*/) {
+  const Seconds duration = compute();
+  return {.num_steps = 1, .first = duration, .slope = Seconds(0), .basis = {.measured = duration}};
+}
+
+std::span<const std::int32_t> ExecutedSteps::adopt(std::int64_t request,
+                                                   std::span<const std::int32_t> tokens,
+                                                   std::int64_t context) {
+  tokens_[static_cast<std::size_t>(request)].assign(tokens.begin(), tokens.end());
+  return blocks_.cover(request, context);
+}
+
+}  // namespace orrery

@@ -1,0 +1,82 @@
+#pragma once
+
+// Steps that are computed: behind the scheduler in place of SimulatedSteps. Keeps the tokens of
+// every request and the KV blocks that hold them, and makes of the sequences that the scheduler
+// names what a StepRunner computes. A step takes what passes on the clock from its begin, so what
+// the scheduler and the host do for it counts.
+//
+//   tokens of a request   [ prompt, random but the same for a seed | outputs as they were sampled ]
+//   in the KV cache       [ computed .................................... ]  the last one never is
+//
+// Not thread safe; one per replica.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/serve/kv_blocks.h"
+#include "kernels/serve/live_clock.h"
+#include "kernels/serve/step_runner.h"
+#include "sim/serve/serve.h"
+#include "sim/serve/step_backend.h"
+
+namespace orrery {
+
+struct ExecutedStepsConfig {
+  std::int64_t num_kv_blocks = 0;
+  std::int64_t block_size = 0;
+  // Ascending; decode steps of at most the last are padded to one of these and replayed as a graph.
+  std::vector<std::int64_t> graph_batch_sizes;
+  std::int64_t vocab_size = 0;
+  std::uint64_t seed = 1;  // of the prompts
+};
+
+// Token `position` of the prompt of `request`: uniform in [0, vocab_size).
+std::int32_t prompt_token(std::uint64_t seed, std::int64_t request, std::int64_t position,
+                          std::int64_t vocab_size);
+
+class ExecutedSteps : public StepBackend {
+ public:
+  // `requests`, `runner` and `clock` outlive it. Throws std::invalid_argument for sizes that are
+  // not positive or do not ascend.
+  ExecutedSteps(ExecutedStepsConfig config, std::span<const Request> requests, StepRunner& runner,
+                const LiveClock& clock);
+
+  [[nodiscard]] bool wants_sequences() const override { return true; }
+  void begin(Seconds now, std::span<const StepSequence> prefill,
+             std::span<const StepSequence> decodes) override;
+  void release(std::int64_t request) override { blocks_.release(request); }
+  StepTime run(const Batch& batch) override;
+  LeapTime leap(const Batch& batch, std::int64_t max_steps) override;
+
+  // Prompt and outputs made so far; empty before the request's first step.
+  [[nodiscard]] std::span<const std::int32_t> tokens(std::int64_t request) const {
+    return tokens_[static_cast<std::size_t>(request)];
+  }
+  [[nodiscard]] std::span<const std::int32_t> blocks(std::int64_t request) const {
+    return blocks_.held(request);
+  }
+  // Takes over a request whose `tokens` were made elsewhere: blocks for the first `context` of
+  // them, whose content the caller brings before the next step. They are given back by `release`.
+  std::span<const std::int32_t> adopt(std::int64_t request, std::span<const std::int32_t> tokens,
+                                      std::int64_t context);
+
+ private:
+  SequenceTokens sequence(const StepSequence& of);
+  // Runs the step that began and hands its tokens out; how long it took since its begin.
+  Seconds compute();
+  // Rows of the graph for the step that began, 0 when it is launched eagerly.
+  [[nodiscard]] std::int64_t graph_rows() const;
+
+  ExecutedStepsConfig config_;
+  std::span<const Request> requests_;
+  StepRunner& runner_;
+  const LiveClock& clock_;
+  KvBlocks blocks_;
+  std::vector<std::vector<std::int32_t>> tokens_;  // by request
+  Seconds begin_;
+  StepInput input_;
+  std::vector<std::int64_t> sampled_;  // requests in the order of the sampled rows
+};
+
+}  // namespace orrery

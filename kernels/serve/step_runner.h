@@ -1,0 +1,24 @@
+#pragma once
+
+// What computes the steps of one instance: GPUs (kernels/serve/executor_runner.h), or something
+// else in tests.
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/execute/step_input.h"
+
+namespace orrery {
+
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  // Gets ready to replay decode steps of `rows` rows as a captured graph.
+  virtual void capture(std::int64_t rows) = 0;
+  // Computes the step and waits for it. `graph_rows` > 0: decodes alone, padded to that many rows,
+  // captured before; 0: launched one kernel at a time. Next tokens of the sampled rows: chunks that
+  // produce a token, then decodes.
+  virtual std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows) = 0;
+};
+
+}  // namespace orrery
