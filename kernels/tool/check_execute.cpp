@@ -27,14 +27,15 @@ constexpr double kBf16LogitBound = 2.5e-2;
 constexpr double kFp8LogitBound = 2e-1;
 
 struct SmallModel {
+  const char* type = "llama";
   std::int64_t head_dim = 64;
   DType dtype = DType::kBf16;
 };
 
-// Llama-like, 4 layers, 2 key heads, a vocabulary that does not divide.
+// 4 layers, 2 key heads, a vocabulary that does not divide.
 ModelConfig model_of(const SmallModel& small) {
   constexpr std::int64_t kHidden = 512;
-  const ConfigFields fields{{"model_type", "llama"},
+  const ConfigFields fields{{"model_type", std::string(small.type)},
                             {"hidden_size", kHidden},
                             {"vocab_size", std::int64_t{1003}},
                             {"num_hidden_layers", std::int64_t{4}},
@@ -47,8 +48,8 @@ ModelConfig model_of(const SmallModel& small) {
 }
 
 std::string describe(const SmallModel& small, const Mesh& mesh) {
-  std::string text = "execute llama head_dim " + std::to_string(small.head_dim) + " " +
-                     std::string(to_text(small.dtype));
+  std::string text = "execute " + std::string(small.type) + " head_dim " +
+                     std::to_string(small.head_dim) + " " + std::string(to_text(small.dtype));
   const auto add = [&](const char* name, int ways) {
     if (ways > 1) text.append(" ").append(name).append(" ").append(std::to_string(ways));
   };
@@ -263,6 +264,7 @@ CheckCount check_execute() {
   check.check_weights({.head_dim = 64, .dtype = DType::kFp8});
   check.check_model(small, all_meshes);
   check.check_model({.head_dim = 128, .dtype = DType::kBf16}, tensor_parallel);
+  check.check_model({.type = "qwen3", .head_dim = 128, .dtype = DType::kBf16}, tensor_parallel);
   check.check_model({.head_dim = 64, .dtype = DType::kFp8}, tensor_parallel);
   check.check_model({.head_dim = 128, .dtype = DType::kFp8}, {});
   for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}}) {
