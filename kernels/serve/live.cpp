@@ -37,7 +37,7 @@ class LiveService {
         [this](std::span<const std::int64_t> finished) { on_finished(finished); }));
   }
 
-  LiveResult run(const Slo& slo, const std::atomic<bool>* stop) {
+  LiveResult run(const Slo& slo, const std::function<bool()>& is_stopped) {
     clock_.restart();
     if (is_closed_loop()) {
       send(static_cast<std::size_t>(workload_.closed_loop_concurrency),
@@ -46,7 +46,7 @@ class LiveService {
       send(records_.size(), [this](std::size_t idx) { return workload_.requests[idx].arrival; });
     }
     for (const auto& replica : replicas_) replica->start();
-    if (!wait_for_all(stop)) {
+    if (!wait_for_all(is_stopped)) {
       for (const auto& replica : replicas_) replica->stop();
     }
     for (const auto& replica : replicas_) replica->join();
@@ -98,10 +98,10 @@ class LiveService {
 
   // Until all requests have finished; false when it was stopped or a replica failed. Sends what has
   // not been sent ahead.
-  bool wait_for_all(const std::atomic<bool>* stop) {
+  bool wait_for_all(const std::function<bool()>& is_stopped) {
     constexpr Seconds kGlance(0.02);  // how often it looks whether it is to end
     while (true) {
-      if (stop != nullptr && stop->load()) return false;
+      if (is_stopped && is_stopped()) return false;
       for (const auto& replica : replicas_) {
         if (replica->error()) return false;
       }
@@ -161,7 +161,8 @@ class LiveService {
 
 LiveResult serve_live(const Workload& workload, const ServiceConfig& given, const Slo& slo,
                       const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
-                      LiveClock& clock, const Progress& progress, const std::atomic<bool>* stop) {
+                      LiveClock& clock, const Progress& progress,
+                      const std::function<bool()>& is_stopped) {
   const ServiceConfig config = checked_config(given, workload);
   if (config.router == RouterKind::kPrefixAware) {
     throw std::invalid_argument(
@@ -170,7 +171,7 @@ LiveResult serve_live(const Workload& workload, const ServiceConfig& given, cons
   }
   LiveService service(workload, config, clock, progress);
   for (int i = 0; i < config.num_replicas; ++i) service.add(i, make_backend(i));
-  return service.run(slo, stop);
+  return service.run(slo, is_stopped);
 }
 
 }  // namespace orrery

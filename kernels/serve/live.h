@@ -4,7 +4,6 @@
 // take as long as they take (kernels/serve/executed_steps.h) and requests sent when the clock says
 // so. The same replicas decide the batches, each on a thread of its own.
 
-#include <atomic>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -18,16 +17,17 @@ struct LiveResult {
   // Requests that finished, steps that ran, metrics over them.
   ServiceResult service;
   bool is_complete = false;  // every request finished
-  std::exception_ptr error;  // what ended it early, unless it was `stop`
+  std::exception_ptr error;  // what ended it early, unless it was asked to
 };
 
 // As serve(): the same arguments, the same order of events, the same exceptions for what cannot be
 // served, and std::invalid_argument for a router that asks for prefix caches. `clock` is the one
-// that the backends read; it restarts here. Closed loops and open ones. When `stop` (may be null)
-// becomes true, or a backend throws, steps that run are finished and the others not begun.
+// that the backends read; it restarts here. Closed loops and open ones. When `is_stopped` (may be
+// empty; asked 50 times a second) says so, or a backend throws, steps that run are finished and no
+// others begun.
 LiveResult serve_live(const Workload& workload, const ServiceConfig& config, const Slo& slo,
                       const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
                       LiveClock& clock, const Progress& progress = {},
-                      const std::atomic<bool>* stop = nullptr);
+                      const std::function<bool()>& is_stopped = {});
 
 }  // namespace orrery

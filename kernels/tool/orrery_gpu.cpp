@@ -23,6 +23,8 @@ constexpr Command kCommands[] = {
     {"check", orrery::tool::check},
     {"time", orrery::tool::time},
     {"calibrate", orrery::tool::calibrate},
+    {"execute", orrery::tool::execute},
+    {"serve", orrery::tool::serve},
 };
 
 constexpr const char* kUsage = R"(usage:
@@ -43,6 +45,13 @@ constexpr const char* kUsage = R"(usage:
                                   time kernels into tables under DIR; a run that was stopped goes on;
                                   --check judges the tables by shapes that they do not hold;
                                   --ops times the calls in FILE alone, one a line: gemm bf16 m=64 n=512 k=512
+  orrery-gpu execute DIR [--gpus N] [--only NAME,…] [--repeats N] [--seconds S] [--num-kv-blocks N] [--only-nccl]
+                     [--trace | --trace-only NAME,… | --no-trace]
+                                  run the steps that `orrery validate --plan-only` wrote, each N times (20) within
+                                  S seconds (2), and once more to say when each op ran; writes DIR/executed
+  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]
+                                  replay the workload that `orrery validate --plan-only` wrote in real time, its first
+                                  N requests; writes DIR/executed
 )";
 
 int usage() {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -35,7 +36,7 @@ struct Live {
           std::make_unique<FakeRunner>(config.num_kv_blocks, config.engine.block_size, times));
     }
   }
-  LiveResult run(const std::atomic<bool>* stop = nullptr, const Progress& progress = {}) {
+  LiveResult run(const std::function<bool()>& is_stopped = {}, const Progress& progress = {}) {
     const auto make = [this](int replica) {
       return std::make_unique<KeptSteps>(ExecutedStepsConfig{.num_kv_blocks = config.num_kv_blocks,
                                                              .block_size = config.engine.block_size,
@@ -44,7 +45,7 @@ struct Live {
                                          workload.requests,
                                          *runners[static_cast<std::size_t>(replica)], clock, kept);
     };
-    return serve_live(workload, config, {}, make, clock, progress, stop);
+    return serve_live(workload, config, {}, make, clock, progress, is_stopped);
   }
 
   Workload workload;
@@ -185,10 +186,11 @@ TEST(Live, AStepTakesLittleMoreThanItsRunner) {
 TEST(Live, StoppingKeepsWhatIsDone) {
   Live live(open(200, 500), small_service(), {.base = Seconds(0.002)});
   std::atomic<bool> stop = false;
-  const LiveResult result = live.run(&stop, [&](std::int64_t done, std::int64_t total) {
-    EXPECT_EQ(total, 200);
-    if (done >= 10) stop = true;
-  });
+  const LiveResult result = live.run([&] { return stop.load(); },
+                                     [&](std::int64_t done, std::int64_t total) {
+                                       EXPECT_EQ(total, 200);
+                                       if (done >= 10) stop = true;
+                                     });
   EXPECT_FALSE(result.is_complete);
   EXPECT_FALSE(result.error);
   EXPECT_GE(result.service.requests.size(), 10U);

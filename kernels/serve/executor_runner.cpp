@@ -1,0 +1,152 @@
+#include "kernels/serve/executor_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace orrery {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Prepared steps that are kept besides graphs.
+constexpr std::size_t kMostEager = 64;
+
+std::int64_t num_new_tokens(const StepInput& input) {
+  std::int64_t tokens = 0;
+  for (const SequenceTokens& chunk : input.prefill) {
+    tokens += static_cast<std::int64_t>(chunk.tokens.size());
+  }
+  return tokens;
+}
+
+const ExecutorRunnerSetup& checked(const ExecutorRunnerSetup& setup) {
+  if (setup.mesh.dp > 1) {
+    throw std::invalid_argument(
+        "a scheduler over dp " + std::to_string(setup.mesh.dp) +
+        " ranks is not served on GPUs: the cache of a sequence lies on one of them, and the "
+        "scheduler does not say on which; expected dp 1 (several replicas do the same)");
+  }
+  if (setup.mesh.num_micro_batches > 1) {
+    throw std::invalid_argument("steps of " + std::to_string(setup.mesh.num_micro_batches) +
+                                " micro-batches are not served on GPUs, expected 1");
+  }
+  return setup;
+}
+
+// The plan of `batch` before and after the split over ranks.
+struct Plans {
+  Plan whole;
+  Plan split;
+};
+
+Plans plans_of(const ExecutorRunnerSetup& setup, const Batch& batch) {
+  Plan whole = lower(setup.model, batch, setup.lowering);
+  Plan split = parallelize(whole, setup.mesh);
+  return {.whole = std::move(whole), .split = std::move(split)};
+}
+
+ExecutorSetup with_plans(const ExecutorRunnerSetup& setup) {
+  ExecutorSetup executor = setup.executor;
+  Plans plans = plans_of(setup, {.prefill = {{.query = 1}}});
+  executor.whole = std::move(plans.whole);
+  executor.plan = std::move(plans.split);
+  return executor;
+}
+
+}  // namespace
+
+Batch batch_of(const StepInput& input) {
+  Batch batch{.num_decodes = static_cast<std::int64_t>(input.decodes.size())};
+  for (const SequenceTokens& chunk : input.prefill) {
+    batch.prefill.push_back({.query = static_cast<std::int64_t>(chunk.tokens.size()),
+                             .context = chunk.context,
+                             .produces_token = chunk.produces_token});
+  }
+  for (const SequenceTokens& decode : input.decodes) batch.decode_context += decode.context + 1;
+  return batch;
+}
+
+ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
+    : setup_(checked(setup)), executor_(with_plans(setup_)) {
+  const StepInput largest = largest_input();
+  executor_.run(eager(largest), largest);
+  prepare_time_ = Seconds(0);
+  num_prepared_ = 0;
+}
+
+// Before serving no request holds a block, so any will do, and be written by several.
+std::vector<std::int32_t> ExecutorRunner::any_blocks(std::int64_t tokens,
+                                                     std::int64_t index) const {
+  const ExecutorSetup& executor = setup_.executor;
+  const std::int64_t count = (tokens + executor.block_size - 1) / executor.block_size;
+  std::vector<std::int32_t> blocks;
+  for (std::int64_t i = 0; i < count; ++i) {
+    blocks.push_back(static_cast<std::int32_t>((index * count + i) % executor.num_kv_blocks));
+  }
+  return blocks;
+}
+
+StepInput ExecutorRunner::largest_input() const {
+  const ExecutorSetup& executor = setup_.executor;
+  const std::int64_t decodes = std::min(executor.max_sequences, executor.max_tokens - 1);
+  StepInput input;
+  for (std::int64_t left = executor.max_tokens - decodes; left > 0;) {
+    const std::int64_t query = std::min(left, executor.max_model_len);
+    input.prefill.push_back(
+        {.tokens = std::vector<std::int32_t>(static_cast<std::size_t>(query), 0),
+         .blocks = any_blocks(query, static_cast<std::int64_t>(input.prefill.size()))});
+    left -= query;
+  }
+  for (std::int64_t i = 0; i < decodes; ++i) {
+    input.decodes.push_back({.tokens = {0}, .blocks = any_blocks(1, i)});
+  }
+  return input;
+}
+
+void ExecutorRunner::capture(std::int64_t rows) {
+  const std::int64_t context = std::min(setup_.capture_context, setup_.executor.max_model_len);
+  StepInput input;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    input.decodes.push_back(
+        {.tokens = {0}, .context = context - 1, .blocks = any_blocks(context, i)});
+  }
+  const Plans plans = plans_of(setup_, batch_of(input));
+  std::unique_ptr<PreparedStep>& graph = graphs_[rows];
+  graph = executor_.prepare(plans.split, input, ExecuteMode::kGraph);
+  executor_.run(*graph, input);
+}
+
+PreparedStep& ExecutorRunner::eager(const StepInput& input) {
+  const Batch batch = batch_of(input);
+  const Rows rows{.prefill = num_new_tokens(input),
+                  .sampled = num_sampled(batch),
+                  .decodes = batch.num_decodes};
+  Prepared& prepared = eager_[rows];
+  prepared.last_use = ++num_runs_;
+  if (prepared.step) return *prepared.step;
+  const Clock::time_point begin = Clock::now();
+  prepared.step = executor_.prepare(plans_of(setup_, batch).split, input, ExecuteMode::kEager);
+  if (eager_.size() > kMostEager) {
+    eager_.erase(std::ranges::min_element(eager_, {},
+                                          [](const auto& entry) { return entry.second.last_use; }));
+  }
+  prepare_time_ += Seconds(std::chrono::duration<double>(Clock::now() - begin).count());
+  ++num_prepared_;
+  return *prepared.step;
+}
+
+std::vector<std::int32_t> ExecutorRunner::run(const StepInput& input, std::int64_t graph_rows) {
+  if (graph_rows == 0) return executor_.run(eager(input), input).next_tokens;
+  const auto graph = graphs_.find(graph_rows);
+  if (graph == graphs_.end()) {
+    throw std::invalid_argument("a graph of " + std::to_string(graph_rows) +
+                                " rows was not captured");
+  }
+  return executor_.run(*graph->second, input).next_tokens;
+}
+
+}  // namespace orrery

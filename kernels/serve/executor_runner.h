@@ -1,0 +1,79 @@
+#pragma once
+
+// Steps on GPUs: lowers and splits the plan of each batch, keeps what the executor prepared of it,
+// and runs it. Decode batches are captured once; other steps are prepared when they first come and
+// kept by their numbers of rows, since the executor binds their chunks anew anyway.
+//
+// Not thread safe; one per replica.
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "kernels/execute/executor.h"
+#include "kernels/serve/step_runner.h"
+#include "sim/model/model.h"
+#include "sim/parallel/parallel.h"
+
+namespace orrery {
+
+struct ExecutorRunnerSetup {
+  ModelConfig model;
+  Mesh mesh;
+  LoweringOptions lowering;
+  // All but its plans, which are made here. max_tokens and max_sequences are those of the
+  // scheduler, or of the largest graph where that is more.
+  ExecutorSetup executor;
+  // Context of the decodes for which graphs are captured: they keep how its attention is split.
+  std::int64_t capture_context = 1024;
+};
+
+class ExecutorRunner : public StepRunner {
+ public:
+  // Allocates everything and runs the largest step once. Throws std::invalid_argument for what
+  // cannot be served on GPUs (several data-parallel ranks in one scheduler, micro-batches, kernels
+  // that cannot be executed), std::runtime_error when a GPU fails.
+  explicit ExecutorRunner(ExecutorRunnerSetup setup);
+
+  void capture(std::int64_t rows) override;
+  // Throws std::invalid_argument for a graph that was not captured, else as Executor does.
+  std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows) override;
+
+  [[nodiscard]] const Executor& executor() const { return executor_; }
+  // Host time spent on preparing steps while serving, and how often.
+  [[nodiscard]] Seconds prepare_time() const { return prepare_time_; }
+  [[nodiscard]] std::int64_t num_prepared() const { return num_prepared_; }
+
+ private:
+  // Numbers of rows that a plan is made for.
+  struct Rows {
+    std::int64_t prefill = 0;
+    std::int64_t sampled = 0;
+    std::int64_t decodes = 0;
+    auto operator<=>(const Rows&) const = default;
+  };
+  struct Prepared {
+    std::unique_ptr<PreparedStep> step;
+    std::int64_t last_use = 0;
+  };
+
+  // A step as large as the scheduler makes them, for what must be there from the start.
+  [[nodiscard]] StepInput largest_input() const;
+  [[nodiscard]] std::vector<std::int32_t> any_blocks(std::int64_t tokens, std::int64_t index) const;
+  PreparedStep& eager(const StepInput& input);
+
+  ExecutorRunnerSetup setup_;
+  Executor executor_;
+  std::map<std::int64_t, std::unique_ptr<PreparedStep>> graphs_;  // by rows
+  std::map<Rows, Prepared> eager_;
+  std::int64_t num_runs_ = 0;
+  std::int64_t num_prepared_ = 0;
+  Seconds prepare_time_;
+};
+
+// What `input` computes, as the scheduler and the cost model see it.
+Batch batch_of(const StepInput& input);
+
+}  // namespace orrery

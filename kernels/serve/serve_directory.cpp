@@ -1,0 +1,135 @@
+#include "kernels/serve/serve_directory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "sim/serve/records_csv.h"
+#include "sim/serve/router.h"
+#include "sim/serve/trace_lines.h"
+#include "sim/serve/workload.h"
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The lines of serve.txt, one word and its value each.
+class ServeLines {
+ public:
+  ServeLines(std::string_view file, ServeCase& serve) : file_(file), serve_(serve) {}
+
+  void add(std::int64_t line, std::string_view text) {
+    line_ = line;
+    const std::size_t space = text.find(' ');
+    const std::string word(text.substr(0, space));
+    const std::string_view value =
+        space == std::string_view::npos ? std::string_view() : text.substr(space + 1);
+    const bool is_loop = word == "open" || word == "closed_loop";
+    if (!seen_.insert(is_loop ? "loop" : word).second) fail("found a second " + word);
+    if (word == "open") {
+      if (!value.empty()) fail("found \"" + std::string(text) + "\", expected open");
+    } else if (word == "closed_loop") {
+      serve_.workload.closed_loop_concurrency = number(word, value, 1);
+    } else if (word == "warmup") {
+      serve_.workload.warmup_requests = number(word, value, 0);
+    } else if (word == "replicas") {
+      serve_.num_replicas = static_cast<int>(std::min<std::int64_t>(number(word, value, 1), 1024));
+    } else if (word == "router") {
+      serve_.router = parse_router(value);
+    } else {
+      fail("unknown word \"" + word + "\", expected open, closed_loop, warmup, replicas or router");
+    }
+  }
+  void finish() {
+    if (!seen_.contains("loop")) fail("found neither open nor closed_loop");
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const { trace::fail(file_, line_, message); }
+  [[nodiscard]] std::int64_t number(const std::string& word, std::string_view text,
+                                    std::int64_t least) const {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < least) {
+      fail(word + " is \"" + std::string(text) + "\", expected a whole number from " +
+           std::to_string(least));
+    }
+    return value;
+  }
+
+  fs::path file_;
+  ServeCase& serve_;
+  std::int64_t line_ = 0;
+  std::set<std::string> seen_;
+};
+
+}  // namespace
+
+void parse_serve(std::string_view text, std::string_view file, ServeCase& serve) {
+  ServeLines lines(file, serve);
+  trace::for_each_line(
+      text, [&](std::int64_t number, std::string_view line) { lines.add(number, line); });
+  lines.finish();
+}
+
+ServeCase read_serve_case(const fs::path& directory) {
+  ServeCase serve;
+  const fs::path deployment = directory / "deployment.txt";
+  try {
+    serve.deployment = parse_deployment(trace::read_file(deployment));
+  } catch (const std::invalid_argument& error) {
+    const std::string what = error.what();
+    const bool is_named = what.starts_with(deployment.string());
+    throw std::invalid_argument(is_named ? what : deployment.string() + ": " + what);
+  }
+  serve.workload = read_csv_trace(directory / "workload.csv");
+  const fs::path file = directory / "serve.txt";
+  parse_serve(trace::read_file(file), file.string(), serve);
+  return serve;
+}
+
+ServiceConfig service_config(const ServeCase& serve) {
+  return {.engine = serve.deployment.engine,
+          .num_replicas = serve.num_replicas,
+          .router = serve.router,
+          .num_kv_blocks = serve.deployment.num_kv_blocks};
+}
+
+std::int64_t longest_request(const Workload& workload) {
+  std::int64_t longest = 1;
+  for (const Request& request : workload.requests) {
+    longest = std::max(longest, request.prompt_tokens + request.output_tokens);
+  }
+  return longest;
+}
+
+std::int64_t mean_decode_context(const Workload& workload) {
+  // A request of p prompt and n output tokens decodes n - 1 times, at contexts p + 1 to p + n - 1.
+  double contexts = 0;
+  double steps = 0;
+  for (const Request& request : workload.requests) {
+    const auto decodes = static_cast<double>(request.output_tokens - 1);
+    steps += decodes;
+    contexts += decodes * (static_cast<double>(request.prompt_tokens) + (decodes + 1) / 2);
+  }
+  return steps > 0 ? std::max<std::int64_t>(static_cast<std::int64_t>(contexts / steps), 1) : 1;
+}
+
+void write_text(const fs::path& file, std::string_view text) {
+  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
+  stream << text;
+  stream.close();
+  if (!stream) throw std::runtime_error(file.string() + ": cannot be written");
+}
+
+void write_served(const fs::path& executed, const ServiceResult& result) {
+  write_text(executed / "requests.csv", requests_csv(result));
+  write_text(executed / "serve_steps.csv", steps_csv(result));
+}
+
+}  // namespace orrery

@@ -1,0 +1,46 @@
+#pragma once
+
+// What `orrery-gpu serve` reads of a directory that `orrery validate --plan-only` wrote, and what
+// it leaves there. No CUDA.
+//
+//   DIR/deployment.txt             sim/serve/deployment.h
+//   DIR/workload.csv               arrival_s,prompt_tokens,output_tokens
+//   DIR/serve.txt                  `open` or `closed_loop N`; `warmup N`; where there are several,
+//                                  `replicas N` and `router NAME`
+//   DIR/executed/requests.csv, serve_steps.csv   columns as in run directories
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+
+#include "sim/serve/deployment.h"
+#include "sim/serve/serve.h"
+
+namespace orrery {
+
+struct ServeCase {
+  Deployment deployment;
+  Workload workload;
+  int num_replicas = 1;
+  RouterKind router = RouterKind::kRoundRobin;
+};
+
+// Sets what the lines of serve.txt say. Throws std::invalid_argument "<file>:<line>: …" for an
+// unknown word or number, a second line of a kind, or neither `open` nor `closed_loop`.
+void parse_serve(std::string_view text, std::string_view file, ServeCase& serve);
+
+// Throws std::invalid_argument naming the file (and line) that is missing or malformed.
+ServeCase read_serve_case(const std::filesystem::path& directory);
+
+// The service of the case on GPUs: the deployment's engine behind no front end, since none is run.
+ServiceConfig service_config(const ServeCase& serve);
+
+// The longest request with its outputs, in tokens; the mean context of a decode step.
+std::int64_t longest_request(const Workload& workload);
+std::int64_t mean_decode_context(const Workload& workload);
+
+// Throw std::runtime_error when a file cannot be written.
+void write_text(const std::filesystem::path& file, std::string_view text);
+void write_served(const std::filesystem::path& executed, const ServiceResult& result);
+
+}  // namespace orrery

@@ -1,0 +1,351 @@
+// orrery-gpu execute: runs the prepared steps of a directory on the GPUs here and writes their
+// times, spans and memory to DIR/executed.
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/devices.h"
+#include "kernels/execute/executed_files.h"
+#include "kernels/execute/executor.h"
+#include "kernels/execute/interrupt.h"
+#include "kernels/execute/kernel_trace.h"
+#include "kernels/execute/rank_error.h"
+#include "kernels/execute/step_cases.h"
+#include "kernels/harness/operands.h"
+#include "kernels/tool/commands.h"
+#include "kernels/tool/environment.h"
+#include "kernels/tool/executor_setup.h"
+#include "sim/units/nearest.h"
+
+namespace orrery::tool {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kWarmUps = 2;
+constexpr int kLeastRepeats = 3;
+
+struct Options {
+  fs::path directory;
+  int gpus = 0;  // 0: as many as the plan has ranks
+  int repeats = 20;
+  Seconds step_limit{2};  // of the timed iterations of a step
+  std::vector<std::string> only;
+  bool traces = true;
+  std::vector<std::string> traced;            // empty: all
+  std::optional<std::int64_t> num_kv_blocks;  // per rank, in place of the deployment's
+  bool only_nccl = false;
+};
+
+std::int64_t whole(std::string_view option, std::string_view text) {
+  std::int64_t value = -1;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value < 1) {
+    throw std::invalid_argument(std::string(option) + ": found '" + std::string(text) +
+                                "'; expected a whole number from 1");
+  }
+  return value;
+}
+
+std::vector<std::string> words(std::string_view list) {
+  std::vector<std::string> found;
+  while (!list.empty()) {
+    const std::string_view word = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(word.size() + 1, list.size()));
+    if (!word.empty()) found.emplace_back(word);
+  }
+  return found;
+}
+
+Options parse(std::span<const std::string_view> arguments) {
+  constexpr std::array<std::string_view, 9> kNames = {
+      "--gpus",       "--repeats",  "--seconds",       "--only",     "--trace",
+      "--trace-only", "--no-trace", "--num-kv-blocks", "--only-nccl"};
+  Options options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view name = arguments[i];
+    const auto value = [&] {
+      if (i + 1 == arguments.size()) {
+        throw std::invalid_argument(std::string(name) + " needs a value");
+      }
+      return arguments[++i];
+    };
+    if (name == "--gpus") {
+      options.gpus = static_cast<int>(std::min<std::int64_t>(whole(name, value()), 1 << 16));
+    } else if (name == "--repeats") {
+      options.repeats = static_cast<int>(std::min<std::int64_t>(whole(name, value()), 1 << 20));
+    } else if (name == "--seconds") {
+      options.step_limit = Seconds(static_cast<double>(whole(name, value())));
+    } else if (name == "--only") {
+      options.only = words(value());
+    } else if (name == "--trace") {
+      options.traces = true;
+    } else if (name == "--trace-only") {
+      options.traced = words(value());
+    } else if (name == "--no-trace") {
+      options.traces = false;
+    } else if (name == "--num-kv-blocks") {
+      options.num_kv_blocks = whole(name, value());
+    } else if (name == "--only-nccl") {
+      options.only_nccl = true;
+    } else if (!name.starts_with("-") && options.directory.empty()) {
+      options.directory = name;
+    } else {
+      throw std::invalid_argument("execute: unknown argument '" + std::string(name) +
+                                  "', nearest is '" + nearest(name, kNames) + "'");
+    }
+  }
+  if (options.directory.empty()) {
+    throw std::invalid_argument("execute needs the directory that orrery validate wrote");
+  }
+  return options;
+}
+
+Deployment read_deployment(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  if (!stream.good()) {
+    throw std::invalid_argument(file.string() + ": cannot be read; expected a deployment");
+  }
+  try {
+    return parse_deployment(text);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(file.string() + ": " + error.what());
+  }
+}
+
+// The first `ranks` GPUs here.
+std::vector<int> devices_for(const Options& options, int ranks) {
+  const int present = cuda::device_count();
+  const int usable = options.gpus > 0 ? std::min(options.gpus, present) : present;
+  if (options.gpus > present || ranks > usable) {
+    throw std::invalid_argument(
+        "the plan has " + std::to_string(ranks) + " ranks, a GPU each; there are " +
+        std::to_string(present) + " GPUs" +
+        (options.gpus > 0 ? " and --gpus says " + std::to_string(options.gpus) : std::string()));
+  }
+  std::vector<int> devices(static_cast<std::size_t>(ranks));
+  std::iota(devices.begin(), devices.end(), 0);
+  return devices;
+}
+
+ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> cases,
+                       const Options& options) {
+  const auto block_size = static_cast<std::int32_t>(deployment.engine.block_size);
+  const StepLimits limits = limits_of(cases, block_size);
+  const std::int64_t blocks = options.num_kv_blocks.value_or(deployment.num_kv_blocks);
+  if (limits.kv_blocks > blocks) {
+    throw std::invalid_argument("the largest step takes " + std::to_string(limits.kv_blocks) +
+                                " KV blocks of " + std::to_string(block_size) + "; there are " +
+                                std::to_string(blocks));
+  }
+  const RankGrid grid = rank_grid(deployment.mesh);
+  const auto largest =
+      std::ranges::max_element(cases, {}, [](const StepCase& one) { return num_rows(one.step); });
+  return {.plan = largest->plan,
+          .whole = largest->whole,
+          .grid = grid,
+          .numbers = model_numbers(deployment, limits.context),
+          .devices = devices_for(options, grid.size()),
+          .seed = deployment.seed,
+          .num_kv_blocks = blocks,
+          .block_size = block_size,
+          .kv_dtype = deployment.lowering.precision.kv_cache,
+          .max_tokens = limits.rows,
+          .max_sequences = limits.sequences,
+          .max_model_len = limits.context,
+          .only_nccl = options.only_nccl};
+}
+
+// Cached tokens that no prefill has computed: any finite values take the same time.
+void fill_caches(const Executor& executor, std::span<const int> devices, std::uint64_t seed) {
+  for (int rank = 0; rank < executor.num_ranks(); ++rank) {
+    const cuda::DeviceGuard guard(devices[static_cast<std::size_t>(rank)]);
+    const cuda::Stream stream;
+    const KvPool& pool = executor.kv(rank);
+    const auto bytes = static_cast<std::size_t>(pool.bytes());
+    if (pool.shape().dtype == DType::kFp8) {
+      fill_normal(stream, reinterpret_cast<fp8*>(pool.data()), bytes, seed + rank);
+    } else {
+      fill_normal(stream, reinterpret_cast<bf16*>(pool.data()), bytes / sizeof(bf16), seed + rank);
+    }
+    stream.synchronize();
+  }
+}
+
+void add_memory(ExecutedFiles& files, const Executor& executor) {
+  for (const RankMemory& memory : executor.memory()) {
+    for (const auto& [term, bytes] : memory_terms(memory)) {
+      files.add_memory(memory.rank, term, bytes);
+    }
+  }
+}
+
+struct Spread {
+  double median = 0;
+  double relative = 0;  // interquartile range over the median
+};
+
+Spread spread_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto at = [&](double quantile) {
+    const double place = quantile * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const std::size_t above = std::min(below + 1, values.size() - 1);
+    return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
+  };
+  return {.median = at(0.5), .relative = (at(0.75) - at(0.25)) / at(0.5)};
+}
+
+// Time during which kernels or communication run on the rank where that is longest. Launches may
+// start before the one ahead has ended and wait for it, so their durations do not add up.
+Seconds busiest_rank(const Timeline& timeline) {
+  std::map<int, Seconds> busy;
+  std::map<int, Seconds> reached;
+  for (const Span& span : timeline.spans) {  // ordered by start
+    Seconds& end = reached[span.rank];
+    if (span.end > end) busy[span.rank] += span.end - std::max(span.start, end);
+    end = std::max(end, span.end);
+  }
+  Seconds longest{0};
+  for (const auto& [rank, time] : busy) longest = std::max(longest, time);
+  return longest;
+}
+
+// Steps to be traced must be among those that run.
+void check_names(std::span<const std::string> names, std::span<const StepCase> cases) {
+  std::vector<std::string_view> known;
+  for (const StepCase& one : cases) known.emplace_back(one.name);
+  for (const std::string& name : names) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    throw std::invalid_argument("--trace-only: no step '" + name + "', nearest is '" +
+                                nearest(name, known) + "'");
+  }
+}
+
+class StepRunner {
+ public:
+  StepRunner(const Options& options, const Deployment& deployment, std::vector<StepCase> cases)
+      : options_(options),
+        deployment_(deployment),
+        cases_(std::move(cases)),
+        files_(options.directory / "executed") {
+    if (!options_.traces) return;
+    const std::string problem = kernel_trace_problem();
+    if (problem.empty()) return;
+    std::fprintf(stderr, "no spans: %s\n", problem.c_str());
+    options_.traces = false;
+  }
+
+  // The exit code; an error is in status.txt, beside what was measured before it.
+  int run() {
+    const InterruptGuard interrupts;
+    try {
+      run_all();
+    } catch (const std::exception& error) {
+      files_.write_status(failure_status(error));
+      throw;
+    }
+    files_.write_status("complete");
+    return 0;
+  }
+
+ private:
+  void run_all() {
+    ExecutorSetup setup = setup_of(deployment_, cases_, options_);
+    const std::vector<int> devices = setup.devices;
+    num_kv_blocks_ = setup.num_kv_blocks;
+    files_.write_environment(environment(static_cast<int>(devices.size())));
+    std::fprintf(stderr, "%s: %zu steps on %zu GPUs, filling weights and caches\n",
+                 options_.directory.c_str(), cases_.size(), devices.size());
+    Executor executor(std::move(setup));
+    fill_caches(executor, devices, deployment_.seed);
+    std::printf("%-28s %-6s %5s %12s %8s %12s %12s %9s\n", "step", "mode", "runs", "median_us",
+                "spread", "device_us", "busy_us", "beyond");
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      std::fprintf(stderr, "%zu of %zu: %s\n", i + 1, cases_.size(), cases_[i].name.c_str());
+      throw_if_interrupted();
+      run_step(executor, cases_[i]);
+    }
+    // Again: graphs and workspace are there now, and clocks are those under load.
+    add_memory(files_, executor);
+    files_.write_environment(environment(static_cast<int>(devices.size())));
+  }
+
+  void run_step(Executor& executor, const StepCase& one) {
+    const StepInput input = draw_input(
+        one.step, model_config(deployment_.name, deployment_.config).vocab_size, num_kv_blocks_,
+        static_cast<std::int32_t>(deployment_.engine.block_size), deployment_.seed);
+    const ExecuteMode mode = one.step.is_graph ? ExecuteMode::kGraph : ExecuteMode::kEager;
+    const std::string_view mode_text = one.step.is_graph ? "graph" : "eager";
+    const auto prepared = executor.prepare(one.plan, input, mode);
+    for (int i = 0; i < kWarmUps; ++i) executor.run(*prepared, input);
+    std::vector<double> durations;
+    std::vector<double> devices;
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < options_.repeats; ++i) {
+      const std::chrono::duration<double> spent = Clock::now() - start;
+      if (i >= kLeastRepeats && spent.count() > options_.step_limit.value()) break;
+      const StepOutput output = executor.run(*prepared, input);
+      files_.add_step(one.name, mode_text, i, output.duration, output.device);
+      durations.push_back(output.duration.value());
+      devices.push_back(output.device.value());
+    }
+    const Spread duration = spread_of(durations);
+    constexpr double kMicro = 1e6;
+    std::printf("%-28s %-6s %5zu %12.2f %7.2f%% %12.2f", one.name.c_str(),
+                std::string(mode_text).c_str(), durations.size(), duration.median * kMicro,
+                duration.relative * 100, spread_of(devices).median * kMicro);
+    if (is_traced(one.name)) {
+      const Timeline timeline = executor.trace(*prepared, input);
+      files_.write_spans(one.name, timeline);
+      const double busy = busiest_rank(timeline).value();
+      std::printf(" %12.2f %+8.2f%%", busy * kMicro, (duration.median / busy - 1) * 100);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+
+  [[nodiscard]] bool is_traced(const std::string& name) const {
+    return options_.traces && (options_.traced.empty() ||
+                               std::ranges::find(options_.traced, name) != options_.traced.end());
+  }
+
+  Options options_;
+  const Deployment& deployment_;
+  std::vector<StepCase> cases_;
+  ExecutedFiles files_;
+  std::int64_t num_kv_blocks_ = 0;
+};
+
+}  // namespace
+
+int execute(std::span<const std::string_view> arguments) {
+  const Options options = parse(arguments);
+  const Deployment deployment = read_deployment(options.directory / "deployment.txt");
+  std::vector<StepCase> cases = read_step_cases(options.directory, options.only);
+  check_names(options.traced, cases);
+  // The largest first, so that activations are allocated once.
+  std::ranges::stable_sort(cases, std::greater<>(),
+                           [](const StepCase& one) { return num_rows(one.step); });
+  set_execute_environment();
+  require_gpu();
+  return StepRunner(options, deployment, std::move(cases)).run();
+}
+
+}  // namespace orrery::tool

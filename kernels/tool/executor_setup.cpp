@@ -1,0 +1,39 @@
+#include "kernels/tool/executor_setup.h"
+
+#include <stdexcept>
+#include <string>
+#include <variant>
+
+namespace orrery::tool {
+namespace {
+
+double number_field(const Deployment& deployment, const std::string& name) {
+  const auto found = deployment.config.find(name);
+  if (found != deployment.config.end()) {
+    if (const auto* real = std::get_if<double>(&found->second)) return *real;
+    if (const auto* whole = std::get_if<std::int64_t>(&found->second)) {
+      return static_cast<double>(*whole);
+    }
+  }
+  throw std::invalid_argument("the config of " + deployment.name + " has no number '" + name + "'");
+}
+
+}  // namespace
+
+RankGrid rank_grid(const Mesh& mesh) {
+  if (mesh.cp > 1) {
+    throw std::invalid_argument("context parallelism (cp " + std::to_string(mesh.cp) +
+                                ") is not executed; expected cp 1");
+  }
+  return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
+}
+
+ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positions) {
+  const ModelConfig model = model_config(deployment.name, deployment.config);
+  return {.norm_epsilon = number_field(deployment, "rms_norm_eps"),
+          .rope_theta = number_field(deployment, "rope_theta"),
+          .head_dim = model.head_dim,
+          .max_positions = max_positions};
+}
+
+}  // namespace orrery::tool

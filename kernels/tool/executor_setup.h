@@ -1,0 +1,21 @@
+#pragma once
+
+// From a deployment's text to the executor of its steps.
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/execute/executor.h"
+#include "sim/serve/deployment.h"
+
+namespace orrery::tool {
+
+// Ranks as the mesh of the deployment numbers them. Throws std::invalid_argument for a mesh that
+// the executor does not run (cp, or ep over data-parallel ranks).
+RankGrid rank_grid(const Mesh& mesh);
+
+// Numbers of the model, for positions below `max_positions`. Throws std::invalid_argument naming
+// the field that the config lacks.
+ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positions);
+
+}  // namespace orrery::tool

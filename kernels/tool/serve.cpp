@@ -1,0 +1,298 @@
+// orrery-gpu serve: replays the workload of a directory against the GPUs here, in real time, and
+// writes the times of requests and steps to DIR/executed.
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/devices.h"
+#include "kernels/execute/interrupt.h"
+#include "kernels/execute/rank_error.h"
+#include "kernels/serve/executed_steps.h"
+#include "kernels/serve/executor_runner.h"
+#include "kernels/serve/live.h"
+#include "kernels/serve/serve_directory.h"
+#include "kernels/tool/commands.h"
+#include "kernels/tool/environment.h"
+#include "kernels/tool/executor_setup.h"
+#include "sim/units/nearest.h"
+#include "sim/units/text.h"
+
+namespace orrery::tool {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  fs::path directory;
+  std::optional<std::int64_t> gpus;           // all that are there
+  std::optional<std::int64_t> num_kv_blocks;  // per rank, in place of the deployment's
+  std::optional<std::int64_t> requests;       // the first of the workload
+  bool only_nccl = false;
+};
+
+std::int64_t whole(std::string_view option, std::string_view text) {
+  std::int64_t value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value < 1) {
+    throw std::invalid_argument(std::string(option) + ": found '" + std::string(text) +
+                                "'; expected a whole number from 1");
+  }
+  return value;
+}
+
+Options parse(std::span<const std::string_view> arguments) {
+  constexpr std::array<std::string_view, 4> kNames = {"--gpus", "--num-kv-blocks", "--requests",
+                                                      "--only-nccl"};
+  Options options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view name = arguments[i];
+    const auto value = [&] {
+      if (i + 1 == arguments.size()) {
+        throw std::invalid_argument(std::string(name) + " needs a value");
+      }
+      return whole(name, arguments[++i]);
+    };
+    if (name == "--gpus") {
+      options.gpus = value();
+    } else if (name == "--num-kv-blocks") {
+      options.num_kv_blocks = value();
+    } else if (name == "--requests") {
+      options.requests = value();
+    } else if (name == "--only-nccl") {
+      options.only_nccl = true;
+    } else if (!name.starts_with("-") && options.directory.empty()) {
+      options.directory = name;
+    } else {
+      throw std::invalid_argument("serve: unknown argument '" + std::string(name) +
+                                  "', nearest is '" + nearest(name, kNames) + "'");
+    }
+  }
+  if (options.directory.empty()) {
+    throw std::invalid_argument("serve needs the directory that orrery validate wrote");
+  }
+  return options;
+}
+
+ServeCase read(const Options& options) {
+  ServeCase serve = read_serve_case(options.directory);
+  if (options.num_kv_blocks) serve.deployment.num_kv_blocks = *options.num_kv_blocks;
+  const auto limit = static_cast<std::size_t>(options.requests.value_or(INT64_MAX));
+  if (limit < serve.workload.requests.size()) serve.workload.requests.resize(limit);
+  return serve;
+}
+
+// Sizes of decode graphs that the scheduler can use: up to the first that holds all sequences.
+std::vector<std::int64_t> used_graphs(const Deployment& deployment) {
+  std::vector<std::int64_t> sizes;
+  for (const std::int64_t size : deployment.graph_batch_sizes) {
+    if (!sizes.empty() && sizes.back() >= deployment.engine.max_num_seqs) break;
+    sizes.push_back(size);
+  }
+  return sizes;
+}
+
+// Of one replica on `devices`.
+ExecutorRunnerSetup runner_setup(const ServeCase& serve, const Options& options,
+                                 std::vector<int> devices) {
+  const Deployment& deployment = serve.deployment;
+  const EngineConfig& engine = deployment.engine;
+  const std::vector<std::int64_t> graphs = used_graphs(deployment);
+  const std::int64_t most_rows = graphs.empty() ? 0 : graphs.back();
+  const std::int64_t longest = longest_request(serve.workload);
+  return {.model = model_config(deployment.name, deployment.config),
+          .mesh = deployment.mesh,
+          .lowering = deployment.lowering,
+          .executor = {.grid = rank_grid(deployment.mesh),
+                       .numbers = model_numbers(deployment, longest),
+                       .devices = std::move(devices),
+                       .seed = deployment.seed,
+                       .num_kv_blocks = deployment.num_kv_blocks,
+                       .block_size = static_cast<std::int32_t>(engine.block_size),
+                       .kv_dtype = deployment.lowering.precision.kv_cache,
+                       .max_tokens = std::max(engine.max_num_batched_tokens, most_rows),
+                       .max_sequences = std::max(engine.max_num_seqs, most_rows),
+                       .max_model_len = longest,
+                       .only_nccl = options.only_nccl},
+          .capture_context = mean_decode_context(serve.workload)};
+}
+
+// Throws std::invalid_argument when there are too few GPUs.
+void check_devices(const ServeCase& serve, const Options& options) {
+  const int ranks = rank_grid(serve.deployment.mesh).size();
+  const std::int64_t needed = static_cast<std::int64_t>(ranks) * serve.num_replicas;
+  const std::int64_t present = cuda::device_count();
+  const std::int64_t usable = options.gpus.value_or(present);
+  if (usable <= present && needed <= usable) return;
+  throw std::invalid_argument(
+      std::to_string(serve.num_replicas) + " replicas of " + std::to_string(ranks) +
+      " ranks need a GPU each; there are " + std::to_string(present) + " GPUs" +
+      (options.gpus ? " and --gpus says " + std::to_string(*options.gpus) : std::string()));
+}
+
+std::string memory_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
+  std::ostringstream out;
+  out << "rank,term,bytes\n";
+  int first = 0;  // of the replica's ranks
+  for (const auto& runner : runners) {
+    for (const RankMemory& memory : runner->executor().memory()) {
+      for (const auto& [term, bytes] : memory_terms(memory)) {
+        out << first + memory.rank << "," << term << "," << format_number(bytes.value()) << "\n";
+      }
+    }
+    first += runner->executor().num_ranks();
+  }
+  return out.str();
+}
+
+void print(const LiveResult& result, std::int64_t num_requests) {
+  const ServingMetrics& metrics = result.service.metrics;
+  constexpr double kMilli = 1e3;
+  const auto row = [&](const char* name, const Quantiles& times) {
+    std::printf("%-5s mean %10.3f ms   p50 %10.3f ms   p90 %10.3f ms   p99 %10.3f ms\n", name,
+                times.mean * kMilli, times.p50 * kMilli, times.p90 * kMilli, times.p99 * kMilli);
+  };
+  std::printf(
+      "%zu of %lld requests in %.3f s: %.1f output tokens/s, %lld steps, %.1f sequences a step, "
+      "%lld preemptions, KV cache at most %.1f %% full\n",
+      result.service.requests.size(), static_cast<long long>(num_requests),
+      metrics.duration.value(), metrics.output_tokens_per_s,
+      static_cast<long long>(metrics.num_steps), metrics.mean_batch,
+      static_cast<long long>(metrics.num_preemptions), metrics.kv_utilisation_max * 100);
+  row("TTFT", metrics.ttft_s);
+  row("TPOT", metrics.tpot_s);
+  row("ITL", metrics.itl_s);
+  row("E2E", metrics.e2e_s);
+}
+
+// Lines on stderr, at most two a second.
+class ProgressLines {
+ public:
+  void operator()(std::int64_t done, std::int64_t total) {
+    const Clock::time_point now = Clock::now();
+    if (done < total && now - last_ < std::chrono::milliseconds(500)) return;
+    last_ = now;
+    std::fprintf(stderr, "served %lld of %lld requests\n", static_cast<long long>(done),
+                 static_cast<long long>(total));
+  }
+
+ private:
+  Clock::time_point last_;
+};
+
+class Server {
+ public:
+  Server(const Options& options, ServeCase serve)
+      : options_(options), serve_(std::move(serve)), executed_(options.directory / "executed") {}
+
+  // The exit code; whatever ended it early is in status.txt, beside what was done before.
+  int run() {
+    fs::create_directories(executed_);
+    for (const char* old : {"requests.csv", "serve_steps.csv", "status.txt"}) {
+      fs::remove(executed_ / old);
+    }
+    const InterruptGuard guard;
+    try {
+      warm_up();
+      serve();
+    } catch (const std::runtime_error& error) {
+      write_text(executed_ / "status.txt", failure_status(error) + "\n");
+      throw;
+    }
+    write_text(executed_ / "status.txt", "complete\n");
+    return 0;
+  }
+
+ private:
+  void warm_up() {
+    const int ranks = rank_grid(serve_.deployment.mesh).size();
+    graphs_ = used_graphs(serve_.deployment);
+    write_environment();
+    for (int i = 0; i < serve_.num_replicas; ++i) {
+      std::vector<int> devices(static_cast<std::size_t>(ranks));
+      std::iota(devices.begin(), devices.end(), i * ranks);
+      const Clock::time_point begin = Clock::now();
+      runners_.push_back(
+          std::make_unique<ExecutorRunner>(runner_setup(serve_, options_, std::move(devices))));
+      const Clock::time_point filled = Clock::now();
+      // The largest first: what they share is allocated once.
+      for (auto size = graphs_.rbegin(); size != graphs_.rend(); ++size) {
+        throw_if_interrupted();
+        runners_.back()->capture(*size);
+      }
+      const std::chrono::duration<double> filling = filled - begin;
+      const std::chrono::duration<double> capturing = Clock::now() - filled;
+      std::fprintf(stderr,
+                   "replica %d of %d: %.1f s for weights and caches, %.1f s for %zu graphs\n",
+                   i + 1, serve_.num_replicas, filling.count(), capturing.count(), graphs_.size());
+    }
+  }
+
+  void serve() {
+    LiveClock clock;
+    const std::int64_t vocab_size =
+        model_config(serve_.deployment.name, serve_.deployment.config).vocab_size;
+    const auto make_backend = [&](int replica) {
+      return std::make_unique<ExecutedSteps>(
+          ExecutedStepsConfig{.num_kv_blocks = serve_.deployment.num_kv_blocks,
+                              .block_size = serve_.deployment.engine.block_size,
+                              .graph_batch_sizes = graphs_,
+                              .vocab_size = vocab_size,
+                              .seed = serve_.deployment.seed},
+          serve_.workload.requests, *runners_[static_cast<std::size_t>(replica)], clock);
+    };
+    ProgressLines progress;
+    const LiveResult result =
+        serve_live(serve_.workload, service_config(serve_), {}, make_backend, clock,
+                   std::ref(progress), [] { return interrupt_signal() != nullptr; });
+    write_served(executed_, result.service);
+    write_text(executed_ / "memory.csv", memory_csv(runners_));
+    write_environment();  // again: clocks are those under load
+    print(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
+    for (const auto& runner : runners_) {
+      std::printf("%lld eager steps prepared in %.3f s\n",
+                  static_cast<long long>(runner->num_prepared()), runner->prepare_time().value());
+    }
+    if (result.error) std::rethrow_exception(result.error);
+    throw_if_interrupted();
+  }
+
+  void write_environment() const {
+    std::string text;
+    const int num_gpus = rank_grid(serve_.deployment.mesh).size() * serve_.num_replicas;
+    for (const auto& [key, value] : environment(num_gpus)) text += key + " " + value + "\n";
+    write_text(executed_ / "environment.txt", text);
+  }
+
+  Options options_;
+  ServeCase serve_;
+  fs::path executed_;
+  std::vector<std::int64_t> graphs_;
+  std::vector<std::unique_ptr<ExecutorRunner>> runners_;  // by replica
+};
+
+}  // namespace
+
+int serve(std::span<const std::string_view> arguments) {
+  const Options options = parse(arguments);
+  ServeCase serve = read(options);
+  // Before minutes are spent on weights.
+  static_cast<void>(checked_config(service_config(serve), serve.workload));
+  set_execute_environment();
+  require_gpu();
+  check_devices(serve, options);
+  return Server(options, std::move(serve)).run();
+}
+
+}  // namespace orrery::tool
