@@ -266,13 +266,21 @@ Launch bind_send_recv(const CollectiveContext& context) {
 Launch bind_broadcast(const CollectiveContext& context) {
   const Communicator& communicator = communicator_of(context);
   const int root = sender(context);
-  const bool sends = communicator.rank() == root;
-  const std::vector<Piece> pieces = pieces_of(sends ? context.reads : context.writes);
-  return [&communicator, root, pieces](const Stream& stream) {
+  std::vector<Piece> from = pieces_of(context.reads);
+  std::vector<Piece> to = pieces_of(context.writes);
+  if (from.size() != to.size()) refuse(context, "of tensors into tensors of other kinds");
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (from[i].bytes != to[i].bytes) refuse(context, "into a tensor of another size");
+    // The sender may have no copy of what arrives, nor the others of what is sent.
+    if (to[i].data == nullptr) to[i].data = from[i].data;
+    if (from[i].data == nullptr) from[i].data = to[i].data;
+  }
+  return [&communicator, root, from, to](const Stream& stream) {
     ORRERY_NCCL(nccl().group_start());
-    for (const Piece& piece : pieces) {
-      ORRERY_NCCL(nccl().broadcast(piece.data, piece.data, static_cast<std::size_t>(piece.bytes),
-                                   ncclInt8, root, communicator.get(), stream.get()));
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      ORRERY_NCCL(nccl().broadcast(from[i].data, to[i].data,
+                                   static_cast<std::size_t>(from[i].bytes), ncclInt8, root,
+                                   communicator.get(), stream.get()));
     }
     ORRERY_NCCL(nccl().group_end());
   };

@@ -286,7 +286,7 @@ void RankStep::enqueue_tasks() {
 
 void RankStep::capture(bool counts_nodes) {
   counts_nodes_ = counts_nodes;
-  num_nodes_.assign(tasks_.size(), 0);
+  num_nodes_.assign(counts_nodes ? tasks_.size() : 0, 0);
   num_nodes_before_ = 0;
   graph_.reset();
   try {

@@ -64,7 +64,8 @@ class RankStep {
     return parts_[static_cast<std::size_t>(micro_batch)].rows;
   }
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
-  // Kernels, copies and memsets of each task, of what comes before the first, and after the last.
+  // Kernels, copies and memsets of each task, of what comes before the first, and after the last;
+  // the first empty until they are counted.
   [[nodiscard]] const std::vector<int>& num_nodes() const { return num_nodes_; }
   [[nodiscard]] int num_nodes_before() const { return num_nodes_before_; }
   [[nodiscard]] int num_results() const;

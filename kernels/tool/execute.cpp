@@ -219,12 +219,18 @@ Spread spread_of(std::vector<double> values) {
   return {.median = at(0.5), .relative = (at(0.75) - at(0.25)) / at(0.5)};
 }
 
-// Summed kernel and communication spans of the rank that has most of them.
-Seconds longest_rank_work(const Timeline& timeline) {
-  std::map<int, Seconds> sums;
-  for (const Span& span : timeline.spans) sums[span.rank] += span.end - span.start;
+// Time during which kernels or communication run on the rank where that is longest. Launches may
+// start before the one ahead has ended and wait for it, so their durations do not add up.
+Seconds busiest_rank(const Timeline& timeline) {
+  std::map<int, Seconds> busy;
+  std::map<int, Seconds> reached;
+  for (const Span& span : timeline.spans) {  // ordered by start
+    Seconds& end = reached[span.rank];
+    if (span.end > end) busy[span.rank] += span.end - std::max(span.start, end);
+    end = std::max(end, span.end);
+  }
   Seconds longest{0};
-  for (const auto& [rank, sum] : sums) longest = std::max(longest, sum);
+  for (const auto& [rank, time] : busy) longest = std::max(longest, time);
   return longest;
 }
 
@@ -280,8 +286,8 @@ class StepRunner {
                  options_.directory.c_str(), cases_.size(), devices.size());
     Executor executor(std::move(setup));
     fill_caches(executor, devices, deployment_.seed);
-    std::printf("%-28s %-6s %5s %12s %8s %12s %14s %9s\n", "step", "mode", "runs", "median_us",
-                "spread", "device_us", "kernels_us", "overhead");
+    std::printf("%-28s %-6s %5s %12s %8s %12s %12s %9s\n", "step", "mode", "runs", "median_us",
+                "spread", "device_us", "busy_us", "beyond");
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       std::fprintf(stderr, "%zu of %zu: %s\n", i + 1, cases_.size(), cases_[i].name.c_str());
       throw_if_interrupted();
@@ -320,8 +326,8 @@ class StepRunner {
     if (is_traced(one.name)) {
       const Timeline timeline = executor.trace(*prepared, input);
       files_.write_spans(one.name, timeline);
-      const double work = longest_rank_work(timeline).value();
-      std::printf(" %14.2f %+8.2f%%", work * kMicro, (duration.median / work - 1) * 100);
+      const double busy = busiest_rank(timeline).value();
+      std::printf(" %12.2f %+8.2f%%", busy * kMicro, (duration.median / busy - 1) * 100);
     }
     std::printf("\n");
     std::fflush(stdout);

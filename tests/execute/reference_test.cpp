@@ -34,10 +34,10 @@ std::string text(const Mesh& mesh) {
 }
 
 // Prefill of four prompts of unequal lengths, decode of all, then two chunks beside two decodes
-// (the chunks continue the first two, so that sequences stay on their data-parallel rank).
+// (of sequences 0 and 2, so that each of two data-parallel ranks has a chunk and a decode of its
+// own).
 std::vector<StepInput> steps() {
-  std::vector<TestSequence> sequences;
-  for (int i = 0; i < 4; ++i) sequences.emplace_back(i, 30);
+  const std::vector<TestSequence> sequences{{0, 30}, {1, 30}, {2, 30}, {3, 30}};
   const std::vector<std::int64_t> lengths{5, 3, 7, 2};
   StepInput prefill;
   StepInput decode;

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orrery.validation import held_out, pages
-from orrery.validation.results import FIELDS, error, merge, quantile, rows_of
+from orrery.validation.results import FIELDS, error, merge, quantile, rows_alone, rows_of, times_alone
 
 SPANS = "op,copy,rank,stream,kind,basis,start_s,end_s\n"
 PLAN = """group g0 0
@@ -49,7 +49,7 @@ def directory(tmp_path: Path) -> Path:
         "executed/environment.txt": "gpu NVIDIA H200\ndate 2026-01-02\n",
         "executed/status.txt": "complete\n",
         "executed/steps.csv": "name,mode,iteration,duration_s,device_s\nd_graph,graph,0,0.002,0.0008\nd_graph,graph,1,0.001,0.0008\nd_graph,graph,2,0.001,0.0008\n",
-        "executed/d_graph.spans.csv": SPANS + "a b,0,0,0,kernel,measured,0,0.0006\na b,0,1,0,kernel,measured,0,0.0001\nsum,0,0,0,comm,measured,0.0006,0.0008\n",
+        "executed/d_graph.spans.csv": SPANS + "a b,0,0,0,kernel,measured,0,0.0006\na b,0,1,0,kernel,measured,0,0.0001\nsum,0,0,0,comm,measured,0.0005,0.0008\n",
         "executed/memory.csv": "rank,term,bytes\n0,context,7\n0,total,80\n1,total,100\n",
         "executed/requests.csv": requests + "0,5,9,0,1,9,9,9\n1,5,3,1,3,0.2,0.02,2\n2,5,1,2,5,0.2,,3\n",
         "executed/serve_steps.csv": serve_steps,
@@ -77,9 +77,9 @@ def test_steps_that_were_not_executed_have_no_row(directory: Path) -> None:
     assert "step_time/x" not in figures(directory)
 
 
-def test_kernel_time_is_that_of_the_busiest_rank(directory: Path) -> None:
-    row = figures(directory)["kernel_time/d"]
-    assert (row["predicted"], row["measured"]) == (0.0009, pytest.approx(0.0008))  # 0.6 + 0.2 ms on rank 0
+def test_busy_time_is_that_of_the_busiest_rank_counted_once_where_launches_overlap(directory: Path) -> None:
+    row = figures(directory)["busy_time/d"]
+    assert (row["predicted"], row["measured"]) == (0.0009, pytest.approx(0.0008))  # 0 to 0.6 and 0.5 to 0.8 ms on rank 0
 
 
 def test_memory_has_the_terms_that_both_sides_know(directory: Path) -> None:
@@ -121,8 +121,19 @@ def test_order_counts_pairs_that_differ_by_more_than_3_percent() -> None:
     assert pages.plan_order([step("a", 1.0, 1.0), step("d", 0.7, 0.6, gpus=2)], per_gpu=True) == (1, 1)
 
 
+def test_kernels_alone_are_summed_where_all_of_a_step_are_known(directory: Path, tmp_path: Path) -> None:
+    plan = "\n".join(PLAN.splitlines()[:-1]) + "\nrepeat o0-o1 x3\n"  # without the collective
+    write(directory, {"steps/d_graph.plan": plan, "executed/d_graph.spans.csv": SPANS, "predicted/d_graph.spans.csv": SPANS})
+    tables = write(tmp_path / "tables", {"gemm.csv": "dtype,m,n,k,time_us,l2,mode\nbf16,4,6,8,1,warm,graph\nbf16,4,6,8,100,cold,graph\n"})
+    assert rows_alone(directory, times_alone(tables)) == []  # rope is not known
+    write(tables, {"rope.csv": "dtype,tokens,heads,head_dim,time_us,l2,mode\nbf16,4,2,4,10,cold,graph\n"})
+    (row,) = rows_alone(directory, times_alone(tables))
+    assert (row["metric"], row["measured"]) == ("kernels_alone/d", 0.001)
+    assert row["predicted"] == pytest.approx(3 * (100e-6 + 10e-6))
+
+
 def test_overhead_is_a_step_against_its_kernels() -> None:
-    rows = [step("llama_8b", 1.0, 1.02), step("llama_8b", 1.0, 1.0, metric="kernel_time/decode_1_at_512")]
+    rows = [step("llama_8b", 1.0, 1.02, metric="kernels_alone/decode_1_at_512"), step("other", 1.0, 1.5, metric="kernels_alone/decode_1_at_512")]
     assert pages.overheads_of(rows) == {"decode_1_at_512": pytest.approx(0.02)}
 
 

@@ -1,7 +1,9 @@
 """Predicted against measured, as plain dicts: the content of validation.json.
 
 Errors are predicted / measured - 1, differences predicted - measured: negative where the prediction is too short. Times are
-seconds, amounts bytes. A measured step is the median of its iterations.
+seconds, amounts bytes. A step lasts, by the host's clock, from its first launch until its tokens are on the host (predicted:
+makespan and the engine profile's host time), on the device from the first rank's start to the last one's end (predicted:
+makespan); measured is the median of its iterations.
 """
 
 from __future__ import annotations
@@ -75,17 +77,17 @@ def _step(step: Step) -> dict[str, Any]:
         "name": step.name,
         "mode": step.mode,
         "batch": step.batch,
-        "predicted_s": step.duration_s,
-        "low_s": step.low_s,
-        "high_s": step.high_s,
-        "measured_s": device,
-        "spread": _spread(step.device_s),
-        "iterations": len(step.device_s),
-        "error": error(step.duration_s, device),
-        "is_in_interval": step.low_s <= device <= step.high_s,
-        "predicted_wall_s": step.duration_s + step.host_s,
-        "measured_wall_s": wall,
-        "wall_error": error(step.duration_s + step.host_s, wall),
+        "predicted_s": step.duration_s + step.host_s,
+        "low_s": step.low_s + step.host_s,
+        "high_s": step.high_s + step.host_s,
+        "measured_s": wall,
+        "spread": _spread(step.wall_s),
+        "iterations": len(step.wall_s),
+        "error": error(step.duration_s + step.host_s, wall),
+        "is_in_interval": step.low_s + step.host_s <= wall <= step.high_s + step.host_s,
+        "predicted_device_s": step.duration_s,
+        "measured_device_s": device,
+        "device_error": error(step.duration_s, device),
         "basis": _basis_shares(step.predicted),
         "is_traced": bool(step.measured),
         "causes_s": None,
@@ -125,9 +127,11 @@ def _basis_shares(spans: Iterable[Span]) -> dict[str, float]:
     return {basis: time / total if total > 0 else 0.0 for basis, time in sums.items()}
 
 
-def call_text(body: Mapping[str, Any]) -> str:
-    """"gemm bf16 m=64 n=4096 k=4096", as `orrery-gpu calibrate --ops` reads it."""
-    return " ".join([body["name"], body["dtype"], *(f"{name}={size}" for name, size in body["dims"].items())])
+def call_text(op: Mapping[str, Any]) -> str:
+    """"gemm bf16 m=64 n=4096 k=4096", as `orrery-gpu calibrate --ops` reads it; "all_reduce bf16 bytes=8192 ranks=2"."""
+    body = op["body"]
+    dims = body["dims"] | ({"ranks": len(op["ranks"])} if body["kind"] == "comm" else {})
+    return " ".join(filter(None, [body["name"], body["dtype"], *(f"{name}={size}" for name, size in dims.items())]))
 
 
 def _ops(step: Step, predicted: Tasks, measured: Tasks) -> list[dict[str, Any]]:
@@ -137,8 +141,8 @@ def _ops(step: Step, predicted: Tasks, measured: Tasks) -> list[dict[str, Any]]:
     for op in step.ops:
         key = (op["op"], op["copy"])
         name = re.sub(r"\blayers\.\d+\.", "layers.*.", op["op"])
-        row = groups.setdefault((name, call_text(op["body"])), {
-            "op": name, "kind": op["body"]["kind"], "kernel": op["body"]["name"], "call": call_text(op["body"]),
+        row = groups.setdefault((name, call_text(op)), {
+            "op": name, "kind": op["body"]["kind"], "kernel": op["body"]["name"], "call": call_text(op),
             "dtype": op["body"]["dtype"], "dims": dict(op["body"]["dims"]), "ranks": len(op["ranks"]), "count": 0,
             "basis": bases.get(key, "roofline"), "predicted_s": 0.0, "measured_s": 0.0,
         })  # fmt: skip
@@ -295,6 +299,8 @@ def _errors(result: Mapping[str, Any]) -> dict[str, Any]:
         found["step_median"] = float(np.median(steps))
         found["step_p95"] = float(np.quantile(steps, 0.95))
         found["step_worst"] = max(steps)
+    if devices := [abs(step["device_error"]) for step in result["steps"] if step["device_error"] is not None]:
+        found["device_median"] = float(np.median(devices))
     if result["serving"]:
         for row in result["serving"]["latencies"]:
             name = f"{row['latency'].removesuffix('_s')}_{row['quantile']}"
@@ -313,7 +319,7 @@ def summed_causes(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     sums: dict[str, float] = collections.defaultdict(float)
     for step in traced:
         for cause, difference in step["causes_s"].items():
-            sums[cause] += difference / step["measured_wall_s"] / len(traced)
+            sums[cause] += difference / step["measured_s"] / len(traced)
     return dict(sums)
 
 

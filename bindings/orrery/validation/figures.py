@@ -19,6 +19,7 @@ CAUSE_COLOURS = {
     "imbalance": ("$c-red", ""), "scheduler": ("$c-grey", ""), "untraced": ("$c-grey", "/"),
 }  # fmt: skip
 KIND_COLOURS = {"kernel": ("kernels", "$c-blue"), "comm": ("communication", "$c-green"), "host": ("host", "$c-grey")}
+MODES = {"graph": ("$c-blue", "circle"), "eager": ("$c-orange", "diamond")}
 PREDICTED, MEASURED = "$c-blue", "$c-orange"
 BAND = 0.08  # dotted lines of the scatter plot
 MAX_CURVE_POINTS = 400
@@ -28,7 +29,7 @@ _PATTERN = {"fillmode": "overlay", "fgcolor": "$c-stripe", "fgopacity": 1, "size
 
 def all_figures(case: Case, result: Mapping[str, Any]) -> list[Figure]:
     """Those for which there are data."""
-    found = [scatter(result["steps"]), causes(result["steps"]), memory(result["memory"]), gantt(case, result["steps"])]
+    found = [scatter(result["steps"]), errors(result["steps"]), causes(result["steps"]), memory(result["memory"]), gantt(case, result["steps"])]
     if result["serving"]:
         found += [curve(result["serving"]["curves"], "ttft_s", "TTFT"), curve(result["serving"]["curves"], "tpot_s", "TPOT")]
     return [figure for figure in found if figure is not None]
@@ -47,7 +48,7 @@ def scatter(steps: Sequence[Mapping[str, Any]]) -> Figure | None:
         for shift, dash in ((0.0, "solid"), (np.log10(1 + BAND), "dot"), (np.log10(1 - BAND), "dot"))
     ]  # fmt: skip
     legend = []
-    for mode, color, symbol in (("graph", "$c-blue", "circle"), ("eager", "$c-orange", "diamond")):
+    for mode, (color, symbol) in MODES.items():
         chosen = [step for step in steps if step["mode"] == mode]
         if not chosen:
             continue
@@ -69,10 +70,44 @@ def scatter(steps: Sequence[Mapping[str, Any]]) -> Figure | None:
         "yaxis": axis.layout(quantities.short_seconds, 7) | {"title": {"text": "predicted"}},
         "margin": {"l": 74, "r": 12, "t": 8, "b": 48},
     }
-    caption = ("Device time of each step. On the solid line both agree, the dotted ones are 8 % off; bars hold the measured value "
+    caption = ("On the solid line both agree, the dotted ones are 8 % off; bars hold the measured value "
                "in 80 of 100 cases if the tables' spreads are right.")  # fmt: skip
     label = f"Scatter plot of {len(steps)} steps, predicted against measured."
     return Figure("scatter", "Predicted and measured", caption, label, 380, data, layout, tuple(legend))
+
+
+def errors(steps: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """Signed error of each step over its measured time."""
+    chosen = [step for step in steps if step["error"] is not None]
+    if not chosen:
+        return None
+    measured = np.array([step["measured_s"] for step in chosen])
+    axis = Axis(is_log=True, low=float(measured.min()) * 0.8, high=float(measured.max()) * 1.25)
+    largest = max(100 * BAND * 1.25, *(abs(100 * step["error"]) * 1.1 for step in chosen))
+    ends = rounded(axis.place(np.array([axis.low, axis.high])))
+    data: list[dict[str, Any]] = [
+        {"type": "scatter", "mode": "lines", "x": ends, "y": [100 * level] * 2, "hoverinfo": "skip",
+         "line": {"color": "$c-grey", "width": 1.25, "dash": "solid" if level == 0 else "dot"}}
+        for level in (0.0, BAND, -BAND)
+    ]  # fmt: skip
+    for mode, (color, symbol) in MODES.items():
+        of_mode = [step for step in chosen if step["mode"] == mode]
+        data.append({
+            "type": "scatter", "mode": "markers", "name": mode,
+            "x": rounded(axis.place(np.array([step["measured_s"] for step in of_mode]))),
+            "y": rounded([100 * step["error"] for step in of_mode], 4),
+            "marker": {"color": color, "symbol": symbol, "size": 8, "opacity": 0.8},
+            "text": [f"{step['name']}<br>{signed_percent(step['error'])} of {quantities.seconds(step['measured_s'])}" for step in of_mode],
+            "hovertemplate": "%{text}<extra></extra>",
+        })  # fmt: skip
+    layout = {
+        "xaxis": axis.layout(quantities.short_seconds, 6) | {"title": {"text": "measured"}},
+        "yaxis": {"ticksuffix": " %", "range": rounded([-largest, largest]), "title": {"text": "predicted / measured - 1"}},
+        "margin": {"l": 66, "r": 12, "t": 8, "b": 48},
+    }
+    caption = "Below zero the prediction is too short. The dotted lines are 8 % off."
+    legend = tuple((f"{mode} mode", color, "") for mode, (color, _) in MODES.items() if any(step["mode"] == mode for step in chosen))
+    return Figure("errors", "Error", caption, f"Signed errors of {len(chosen)} steps.", 380, data, layout, legend)
 
 
 def causes(steps: Sequence[Mapping[str, Any]]) -> Figure | None:
@@ -84,7 +119,7 @@ def causes(steps: Sequence[Mapping[str, Any]]) -> Figure | None:
     places = list(range(len(traced)))
     data: list[dict[str, Any]] = []
     legend = []
-    shares = {cause: [100 * step["causes_s"][cause] / step["measured_wall_s"] for step in traced] for cause in CAUSES}
+    shares = {cause: [100 * step["causes_s"][cause] / step["measured_s"] for step in traced] for cause in CAUSES}
     for cause in CAUSES:
         if max(map(abs, shares[cause])) < 0.005:  # nothing to see
             continue
@@ -96,7 +131,7 @@ def causes(steps: Sequence[Mapping[str, Any]]) -> Figure | None:
             "customdata": [[step["name"], quantities.seconds(step["causes_s"][cause])] for step in traced],
             "hovertemplate": "%{customdata[0]}: %{customdata[1]}, %{x:+.2f} %<extra>" + CAUSE_NAMES[cause] + "</extra>",
         })  # fmt: skip
-    sums = [100 * sum(step["causes_s"].values()) / step["measured_wall_s"] for step in traced]
+    sums = [100 * sum(step["causes_s"].values()) / step["measured_s"] for step in traced]
     legend.append(("all of it", "$c-ink", ""))
     data.append({
         "type": "scatter", "mode": "markers", "name": "all of it", "x": rounded(sums, 4), "y": places,
@@ -109,7 +144,7 @@ def causes(steps: Sequence[Mapping[str, Any]]) -> Figure | None:
         "yaxis": {"tickvals": places, "ticktext": names, "range": [len(names) - 0.4, -0.6], "automargin": True, "showgrid": False},
         "margin": {"l": 8, "r": 14, "t": 4, "b": 30},
     }
-    caption = ("Predicted less measured, in percent of the measured step by the host's clock. Left of zero the prediction is too "
+    caption = ("Predicted less measured, in percent of the measured step. Left of zero the prediction is too "
                "short, right of it too long; the parts add up to the mark.")  # fmt: skip
     label = "Error of each step by cause: " + "; ".join(f"{name} {value:+.1f} %" for name, value in zip(names, sums))
     return Figure("causes", "Error of each step by cause", caption, label, 70 + 27 * len(traced), data, layout, tuple(legend))
@@ -129,7 +164,7 @@ def memory(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
          "x": rounded([(of_rank[term][key] or 0.0) / 2**30 for term in terms]),
          "text": [quantities.gibibytes(of_rank[term][key]) for term in terms], "textposition": "outside", "cliponaxis": False,
          "textfont": {"size": 11}, "hovertemplate": "%{y}: %{x:.3f} GiB<extra>" + name + "</extra>"}
-        for name, key, color in (("measured", "measured_bytes", MEASURED), ("predicted", "predicted_bytes", PREDICTED))
+        for name, key, color in (("predicted", "predicted_bytes", PREDICTED), ("measured", "measured_bytes", MEASURED))
     ]  # fmt: skip
     layout = {
         "barmode": "group", "bargap": 0.3,

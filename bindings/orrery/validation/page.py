@@ -15,6 +15,7 @@ _HERE = pathlib.Path(__file__).parent
 CARDS = {
     "step_median": ("Step time, median", "absolute error over {steps} steps"),
     "step_p95": ("Step time, p95", "worst {worst}"),
+    "device_median": ("Step on the device, median", "without the host around it"),
     "tpot_mean": ("TPOT, mean", "under the scenario's load"),
     "tpot_p99": ("TPOT, p99", "under the scenario's load"),
     "ttft_mean": ("TTFT, mean", "under the scenario's load"),
@@ -87,7 +88,8 @@ def cards(result: Mapping[str, Any]) -> list[dict[str, Any]]:
         entry = result["errors"].get(name)
         if entry:
             found.append({"key": name, "title": title, "value": f"{100 * entry['value']:.1f}", "unit": "% off",
-                          "detail": detail.format(**words), "met": entry["is_met"], "limit": f"{100 * entry['aim']:.0f} %"})  # fmt: skip
+                          "detail": detail.format(**words), "met": entry["is_met"],
+                          "limit": "" if entry["aim"] is None else f"{100 * entry['aim']:.0f} %"})  # fmt: skip
     return found
 
 

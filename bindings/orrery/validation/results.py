@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
+import csv
 import json
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .compare import compare
+from .compare import call_text, compare
 from .directory import Case, Span, read
 
 Row = dict[str, Any]
@@ -31,6 +32,37 @@ def rows_of(directory: pathlib.Path) -> list[Row]:
     }  # fmt: skip
     figures = [*_steps(case, result["steps"]), *_memory(result["memory"]), *_service(result["serving"], directory)]
     return [{name: (common | figure)[name] for name in FIELDS} for figure in figures]
+
+
+def times_alone(tables: pathlib.Path) -> dict[str, float]:
+    """Seconds of each call ("gemm bf16 m=1 n=2 k=3") that the tables of `orrery calibrate` hold, as graph nodes with cold L2."""
+    times = {}
+    for path in sorted(tables.glob("*.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = csv.DictReader(file)
+            columns = list(lines.fieldnames or ())
+            dims = columns[columns.index("dtype") + 1 : columns.index("time_us")]
+            for row in lines:
+                if row["l2"] == "cold" and row["mode"] == "graph":
+                    body = {"name": path.stem, "dtype": row["dtype"], "dims": {dim: row[dim] for dim in dims}}
+                    times[call_text(body)] = float(row["time_us"]) * 1e-6
+    return times
+
+
+def rows_alone(directory: pathlib.Path, times: Mapping[str, float]) -> list[Row]:
+    """Steps in graph mode against the sum of their kernels timed alone: of each step all of whose kernels are in `times`.
+
+    `predicted` is the sum, `measured` the step from its first launch until its tokens are on the host.
+    """
+    kept = {row["metric"].removeprefix("step_time/"): row for row in rows_of(directory)
+            if row["metric"].startswith("step_time/") and row["mode"] == "graph"}  # fmt: skip
+    rows = []
+    for step in read(directory).steps:
+        base = step.name.removesuffix(f"_{step.mode}")
+        calls = [call_text(op["body"]) for op in step.ops if op["body"]["kind"] == "kernel"]
+        if step.mode == "graph" and base in kept and len(calls) == len(step.ops) and set(calls) <= set(times):
+            rows.append(kept[base] | {"metric": f"kernels_alone/{base}", "predicted": sum(times[call] for call in calls), "basis": "measured 1.00"})
+    return rows
 
 
 def save(path: pathlib.Path, rows: Iterable[Row]) -> None:
@@ -81,17 +113,22 @@ def _steps(case: Case, compared: Sequence[Mapping[str, Any]]) -> list[Row]:
         rows.append(common | {"metric": f"device_time/{base}", "predicted": found["predicted_s"], "measured": found["measured_s"]})
         if found["is_traced"]:
             step = steps[name]
-            rows.append(common | {"metric": f"kernel_time/{base}", "predicted": _busiest(step.predicted), "measured": _busiest(step.measured)})
+            rows.append(common | {"metric": f"busy_time/{base}", "predicted": _busiest(step.predicted), "measured": _busiest(step.measured)})
     return rows
 
 
 def _busiest(spans: Iterable[Span]) -> float:
-    """Summed spans of kernels and communication of the rank with most of them."""
-    sums: dict[int, float] = collections.defaultdict(float)
-    for span in spans:
-        if span.kind != "host":
-            sums[span.rank] += span.end_s - span.start_s
-    return max(sums.values())
+    """Time during which kernels or communication run on the rank where that is longest.
+
+    Launches may start before the one ahead has ended and wait for it, so their durations do not add up.
+    """
+    busy: dict[int, float] = collections.defaultdict(float)
+    reached: dict[int, float] = collections.defaultdict(float)
+    for span in sorted(spans, key=lambda span: span.start_s):
+        if span.kind != "host" and span.end_s > reached[span.rank]:
+            busy[span.rank] += span.end_s - max(span.start_s, reached[span.rank])
+            reached[span.rank] = span.end_s
+    return max(busy.values())
 
 
 def _basis(shares: Mapping[str, float]) -> str:
@@ -123,4 +160,4 @@ def _model(deployment: pathlib.Path) -> str:
     raise ValueError(f"{deployment}: has no line 'name'")
 
 
-__all__ = ["FIELDS", "Row", "error", "key", "load", "merge", "quantile", "rows_of", "save"]
+__all__ = ["FIELDS", "Row", "error", "key", "load", "merge", "quantile", "rows_alone", "rows_of", "save", "times_alone"]

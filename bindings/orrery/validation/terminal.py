@@ -9,7 +9,8 @@ from ..report import quantities
 from ..text_table import aligned
 
 NAMES = {
-    "step_median": "step, median", "step_p95": "step, p95", "step_worst": "step, worst", "tpot_mean": "TPOT mean",
+    "step_median": "step, median", "step_p95": "step, p95", "step_worst": "step, worst",
+    "device_median": "step on the device, median", "tpot_mean": "TPOT mean",
     "tpot_p99": "TPOT p99", "ttft_mean": "TTFT mean", "ttft_p99": "TTFT p99", "memory_total": "memory, worst rank",
 }  # fmt: skip
 CAUSES = {
@@ -50,8 +51,8 @@ def _headline(result: Mapping[str, Any]) -> str:
 
 def _steps(steps: Sequence[Mapping[str, Any]]) -> str:
     rows = [(step["name"], quantities.seconds(step["predicted_s"]), quantities.seconds(step["measured_s"]),
-             signed_percent(step["error"]), signed_percent(step["wall_error"])) for step in steps]  # fmt: skip
-    return aligned(("step", "predicted", "measured", "error", "with host"), rows, right=(1, 2, 3, 4))
+             signed_percent(step["error"]), signed_percent(step["device_error"])) for step in steps]  # fmt: skip
+    return aligned(("step", "predicted", "measured", "error", "on the device"), rows, right=(1, 2, 3, 4))
 
 
 def _causes(causes: Mapping[str, float]) -> str:

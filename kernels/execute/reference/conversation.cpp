@@ -46,8 +46,8 @@ std::vector<Conversant> prompts(std::int64_t vocab) {
     const std::int64_t length =
         kFirstChunk[static_cast<std::size_t>(i)] + (in_two_chunks(i) ? kSecondChunk : 0);
     for (std::int64_t token = 0; token < length; ++token) {
-      sequence.tokens.push_back(
-          static_cast<std::int32_t>((131 * token * token + 17 * token + 29 * i + 5) % vocab));
+      sequence.tokens.push_back(static_cast<std::int32_t>(
+          (131 * token * token + 17 * token + std::int64_t{29} * i + 5) % vocab));
     }
     sequences.push_back(std::move(sequence));
   }
@@ -136,12 +136,18 @@ ConversationDifference compare_conversations(
     for (std::size_t row = 0; row < tokens.size(); ++row) {
       ++result.num_tokens;
       const std::int32_t token = found.next_tokens[step][row];
+      const auto first = logits.begin() + static_cast<std::ptrdiff_t>(row * vocab);
+      const auto largest_found =
+          std::max_element(first, first + static_cast<std::ptrdiff_t>(vocab));
+      if (largest_found - first != token) {
+        ++result.wrong_tokens;
+        continue;
+      }
       if (token == tokens[row]) continue;
-      const bool is_token = token >= 0 && static_cast<std::size_t>(token) < vocab;
       const auto at = [&](std::int32_t id) {
         return expected[row * vocab + static_cast<std::size_t>(id)];
       };
-      const bool is_near = is_token && at(tokens[row]) - at(token) <= 2 * bound * largest;
+      const bool is_near = at(tokens[row]) - at(token) <= 2 * bound * largest;
       ++(is_near ? result.near_ties : result.wrong_tokens);
     }
   }

@@ -56,8 +56,9 @@ struct ExecutedConversation {
 struct ConversationDifference {
   // Of all steps, the largest |logit - expected| over the largest |expected| of the step.
   double logits = 0;
-  // Tokens other than the expected, where the expected logits of the two differ by more than twice
-  // the bound; and where they do not, so that either may be right.
+  // Tokens that are not the first of the largest found logits, or other than the expected where the
+  // expected logits of the two differ by more than twice the bound; and other than the expected
+  // where they do not, so that either may be right.
   int wrong_tokens = 0;
   int near_ties = 0;
   int num_tokens = 0;
