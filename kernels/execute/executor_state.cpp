@@ -37,6 +37,7 @@ ExecutorSetup checked(ExecutorSetup setup) {
 
 std::vector<PrefillSequence> chunks_of(const StepInput& input) {
   std::vector<PrefillSequence> chunks;
+  chunks.reserve(input.prefill.size());
   for (const SequenceTokens& chunk : input.prefill) {
     chunks.push_back({.query = static_cast<std::int32_t>(chunk.tokens.size()),
                       .context = static_cast<std::int32_t>(chunk.context)});

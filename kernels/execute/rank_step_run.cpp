@@ -136,8 +136,8 @@ void RankStep::enqueue_step(bool replays) {
   ORRERY_CUDA(cudaMemcpyAsync(tables_->get(), rank_.staging(end), static_cast<std::size_t>(end),
                               cudaMemcpyHostToDevice, main.get()));
   if (replays) {
-    static const std::string kGraph = "graph";
-    static_cast<void>(rank_.reach(setup_, kGraph, main));
+    static const std::string graph_op = "graph";
+    static_cast<void>(rank_.reach(setup_, graph_op, main));
     graph_->launch(main);
   } else {
     enqueue_tasks();
