@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <stdexcept>
 #include <thread>
 
@@ -10,6 +11,8 @@
 namespace orrery {
 namespace {
 
+void say() { std::fprintf(stderr, "%s\n", kFaultMark); }
+
 [[noreturn]] void sleep_for_ever() {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
@@ -17,9 +20,10 @@ namespace {
 }  // namespace
 
 void inject(FaultKind kind, const cuda::Stream& stream) {
+  if (kind != FaultKind::kStall) say();
   switch (kind) {
     case FaultKind::kThrow:
-      throw std::runtime_error("made to fail");
+      throw std::runtime_error(kFaultMark);
     case FaultKind::kHang:
       sleep_for_ever();
     case FaultKind::kKill:
@@ -30,7 +34,13 @@ void inject(FaultKind kind, const cuda::Stream& stream) {
           cuda::nccl().all_reduce(nullptr, nullptr, 1, ncclFloat, ncclSum, nullptr, stream.get()));
       return;
     case FaultKind::kStall:
-      ORRERY_CUDA(cudaLaunchHostFunc(stream.get(), [](void*) { sleep_for_ever(); }, nullptr));
+      ORRERY_CUDA(cudaLaunchHostFunc(
+          stream.get(),
+          [](void*) {
+            say();
+            sleep_for_ever();
+          },
+          nullptr));
       return;
     case FaultKind::kNan:
       return;

@@ -81,9 +81,8 @@ bool RankDevice::reach(const ExecutorSetup& setup, const std::string& op, const 
   watch_.enqueueing(rank_, op);
   if (!setup.fault || setup.fault->rank != rank_ || setup.fault->op != op) return false;
   if (++times_at_fault_ < setup.fault->run) return false;
-  if (setup.fault->kind == FaultKind::kNan) return true;
   if (times_at_fault_ == setup.fault->run) inject(setup.fault->kind, on);
-  return false;
+  return setup.fault->kind == FaultKind::kNan;
 }
 
 void RankDevice::allocate_weights(const ExecutorSetup& setup) {

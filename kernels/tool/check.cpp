@@ -19,6 +19,7 @@ constexpr Group kGroups[] = {
     {"collectives", check_peers},
     {"trace", check_trace_records},
     {"execute", check_execute},
+    {"faults", check_faults},
 };
 
 }  // namespace
