@@ -50,9 +50,9 @@ constexpr const char* kUsage = R"(usage:
                                   S seconds (2), and once more to say when each op ran; writes DIR/executed;
                                   --check-finite looks at what each op writes; for tests: --fail
                                   rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
-  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]
+  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl] [--tokens]
                                   replay the workload that `orrery validate --plan-only` wrote in real time, its first
-                                  N requests; writes DIR/executed
+                                  N requests; writes DIR/executed, with --tokens the tokens too
 )";
 
 int usage() {

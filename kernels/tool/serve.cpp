@@ -40,6 +40,7 @@ struct Options {
   std::optional<std::int64_t> num_kv_blocks;  // per rank, in place of the deployment's
   std::optional<std::int64_t> requests;       // the first of the workload
   bool only_nccl = false;
+  bool writes_tokens = false;
 };
 
 std::int64_t whole(std::string_view option, std::string_view text) {
@@ -53,8 +54,8 @@ std::int64_t whole(std::string_view option, std::string_view text) {
 }
 
 Options parse(std::span<const std::string_view> arguments) {
-  constexpr std::array<std::string_view, 4> kNames = {"--gpus", "--num-kv-blocks", "--requests",
-                                                      "--only-nccl"};
+  constexpr std::array<std::string_view, 5> kNames = {"--gpus", "--num-kv-blocks", "--requests",
+                                                      "--only-nccl", "--tokens"};
   Options options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view name = arguments[i];
@@ -72,6 +73,8 @@ Options parse(std::span<const std::string_view> arguments) {
       options.requests = value();
     } else if (name == "--only-nccl") {
       options.only_nccl = true;
+    } else if (name == "--tokens") {
+      options.writes_tokens = true;
     } else if (!name.starts_with("-") && options.directory.empty()) {
       options.directory = name;
     } else {
@@ -174,6 +177,16 @@ std::string host_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
   return out.str();
 }
 
+// A line of prompt and outputs for each request, empty where it has not finished.
+std::string tokens_text(std::span<const std::vector<std::int32_t>> requests) {
+  std::string text;
+  for (const std::vector<std::int32_t>& tokens : requests) {
+    for (const std::int32_t token : tokens) text.append(std::to_string(token)).append(" ");
+    text.append("\n");
+  }
+  return text;
+}
+
 void print(const LiveResult& result, std::int64_t num_requests) {
   const ServingMetrics& metrics = result.service.metrics;
   constexpr double kMilli = 1e3;
@@ -261,13 +274,20 @@ class Server {
     LiveClock clock;
     const std::int64_t vocab_size =
         model_config(serve_.deployment.name, serve_.deployment.config).vocab_size;
+    // Each request has one replica, so its place here has one writer.
+    std::vector<std::vector<std::int32_t>> tokens(serve_.workload.requests.size());
+    const auto keep_tokens = [&](std::int64_t request, std::span<const std::int32_t> made) {
+      if (!options_.writes_tokens) return;
+      tokens[static_cast<std::size_t>(request)].assign(made.begin(), made.end());
+    };
     const auto make_backend = [&](int replica) {
       return std::make_unique<ExecutedSteps>(
           ExecutedStepsConfig{.num_kv_blocks = serve_.deployment.num_kv_blocks,
                               .block_size = serve_.deployment.engine.block_size,
                               .graph_batch_sizes = graphs_,
                               .vocab_size = vocab_size,
-                              .seed = serve_.deployment.seed},
+                              .seed = serve_.deployment.seed,
+                              .on_finished = keep_tokens},
           serve_.workload.requests, *runners_[static_cast<std::size_t>(replica)], clock);
     };
     ProgressLines progress;
@@ -277,6 +297,7 @@ class Server {
     write_served(executed_, result.service);
     write_text(executed_ / "memory.csv", memory_csv(runners_));
     write_text(executed_ / "serve_host.csv", host_csv(runners_));
+    if (options_.writes_tokens) write_text(executed_ / "tokens.txt", tokens_text(tokens));
     write_environment();  // again: clocks are those under load
     print(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
     if (result.error) std::rethrow_exception(result.error);
@@ -286,7 +307,9 @@ class Server {
   void write_environment() const {
     std::string text;
     const int num_gpus = rank_grid(serve_.deployment.mesh).size() * serve_.num_replicas;
-    for (const auto& [key, value] : environment(num_gpus)) text += key + " " + value + "\n";
+    for (const auto& [key, value] : environment(num_gpus)) {
+      text.append(key).append(" ").append(value).append("\n");
+    }
     write_text(executed_ / "environment.txt", text);
   }
 
