@@ -27,14 +27,15 @@ constexpr double kBf16LogitBound = 2.5e-2;
 constexpr double kFp8LogitBound = 2e-1;
 
 struct SmallModel {
+  const char* type = "llama";
   std::int64_t head_dim = 64;
   DType dtype = DType::kBf16;
 };
 
-// Llama-like, 4 layers, 2 key heads, a vocabulary that does not divide.
+// 4 layers, 2 key heads, a vocabulary that does not divide.
 ModelConfig model_of(const SmallModel& small) {
   constexpr std::int64_t kHidden = 512;
-  const ConfigFields fields{{"model_type", "llama"},
+  const ConfigFields fields{{"model_type", std::string(small.type)},
                             {"hidden_size", kHidden},
                             {"vocab_size", std::int64_t{1003}},
                             {"num_hidden_layers", std::int64_t{4}},
@@ -47,8 +48,8 @@ ModelConfig model_of(const SmallModel& small) {
 }
 
 std::string describe(const SmallModel& small, const Mesh& mesh) {
-  std::string text = "execute llama head_dim " + std::to_string(small.head_dim) + " " +
-                     std::string(to_text(small.dtype));
+  std::string text = "execute " + std::string(small.type) + " head_dim " +
+                     std::to_string(small.head_dim) + " " + std::string(to_text(small.dtype));
   const auto add = [&](const char* name, int ways) {
     if (ways > 1) text.append(" ").append(name).append(" ").append(std::to_string(ways));
   };
@@ -132,6 +133,10 @@ class ExecuteCheck {
           const char* const text = mode == ExecuteMode::kGraph ? " graph" : " eager";
           report(split.name + text + " against one GPU", found, one_gpu, bound);
         }
+        if (mesh.tp > 1) {
+          report(split.name + " by NCCL alone against one GPU", run(split, {.only_nccl = true}),
+                 one_gpu, bound);
+        }
       });
     }
     reference_ = {};
@@ -164,6 +169,7 @@ class ExecuteCheck {
     std::vector<CheckedStep> steps = reference_conversation(deployment_of(small, {}), 0);
     steps.resize(1);
     const Plan plan = split.lower(steps[0].input, 0).plan;
+    const double bound = kBf16LogitBound;
     for (const std::string& name : collective_names(plan)) {
       for (const Spoiling& spoiling : kSpoilings) {
         const std::string what =
@@ -171,12 +177,12 @@ class ExecuteCheck {
         guarded(what, [&] {
           const auto change = [&](const Plan& right) { return spoiling.spoil(right, name); };
           const auto found = run_conversation(split, steps, {.change = change});
-          const double moved = compare_conversations(found, {steps[0].logits},
-                                                     {steps[0].next_tokens}, kBf16LogitBound)
-                                   .logits;
-          count(moved > kBf16LogitBound);
-          std::printf("%s %s  logits %.2e (> %.1e)\n", last_passed_ ? "ok  " : "FAIL", what.c_str(),
-                      moved, kBf16LogitBound);
+          const ConversationDifference difference =
+              compare_conversations(found, {steps[0].logits}, {steps[0].next_tokens}, bound);
+          count(difference.logits > bound || difference.wrong_tokens > 0);
+          std::printf("%s %s  noticed: logits %.2e (> %.1e), %d of %d tokens wrong\n",
+                      last_passed_ ? "ok  " : "FAIL", what.c_str(), difference.logits, bound,
+                      difference.wrong_tokens, difference.num_tokens);
           std::fflush(stdout);
         });
       }
@@ -258,6 +264,7 @@ CheckCount check_execute() {
   check.check_weights({.head_dim = 64, .dtype = DType::kFp8});
   check.check_model(small, all_meshes);
   check.check_model({.head_dim = 128, .dtype = DType::kBf16}, tensor_parallel);
+  check.check_model({.type = "qwen3", .head_dim = 128, .dtype = DType::kBf16}, tensor_parallel);
   check.check_model({.head_dim = 64, .dtype = DType::kFp8}, tensor_parallel);
   check.check_model({.head_dim = 128, .dtype = DType::kFp8}, {});
   for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}}) {

@@ -29,28 +29,6 @@ void check_side(const std::string& side, Check check) {
   }
 }
 
-void check(const Workload& workload, const DisaggregatedConfig& config) {
-  require(!workload.is_static_batch && !workload.is_offline,
-          "disaggregation serves requests as they come; expected no static_batch or offline "
-          "workload");
-  require(config.prefill.engine.block_size == config.decode.engine.block_size,
-          "block_size is " + std::to_string(config.prefill.engine.block_size) +
-              " for prefill and " + std::to_string(config.decode.engine.block_size) +
-              " for decode, expected the same since whole blocks move");
-  require(config.decode.router != RouterKind::kPrefixAware,
-          "decode replicas have no prefix cache, expected router round_robin or least_loaded");
-  check_side("decode", [&] { check_requests(workload, config.decode); });
-  // What a prefill replica computes ends with the first token.
-  Workload prompts = workload;
-  for (Request& request : prompts.requests) request.output_tokens = 1;
-  check_side("prefill", [&] { check_requests(prompts, config.prefill); });
-  const std::size_t num_pairs = static_cast<std::size_t>(config.prefill.num_replicas) *
-                                static_cast<std::size_t>(config.decode.num_replicas);
-  require(config.links.size() == num_pairs, "found " + std::to_string(config.links.size()) +
-                                                " links, expected one for each pair of replicas, " +
-                                                std::to_string(num_pairs));
-}
-
 // Events of one side's replicas by (time, index).
 class Events {
  public:
@@ -217,6 +195,24 @@ class DisaggregatedLoop {
 
 }  // namespace
 
+void check_disaggregated(const Workload& workload, const ServiceConfig& prefill,
+                         const ServiceConfig& decode) {
+  require(!workload.is_static_batch && !workload.is_offline,
+          "disaggregation serves requests as they come; expected no static_batch or offline "
+          "workload");
+  require(prefill.engine.block_size == decode.engine.block_size,
+          "block_size is " + std::to_string(prefill.engine.block_size) + " for prefill and " +
+              std::to_string(decode.engine.block_size) +
+              " for decode, expected the same since whole blocks move");
+  require(decode.router != RouterKind::kPrefixAware,
+          "decode replicas have no prefix cache, expected router round_robin or least_loaded");
+  check_side("decode", [&] { check_requests(workload, decode); });
+  // What a prefill replica computes ends with the first token.
+  Workload prompts = workload;
+  for (Request& request : prompts.requests) request.output_tokens = 1;
+  check_side("prefill", [&] { check_requests(prompts, prefill); });
+}
+
 std::int64_t transferred_blocks(const DisaggregatedConfig& config, const Request& request) {
   const std::int64_t size = config.prefill.engine.block_size;
   return (request.prompt_tokens + size - 1) / size;
@@ -226,7 +222,12 @@ ServiceResult serve_disaggregated(
     const Workload& workload, const DisaggregatedConfig& config, const Slo& slo,
     const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
     const Progress& progress) {
-  check(workload, config);
+  check_disaggregated(workload, config.prefill, config.decode);
+  const std::size_t num_pairs = static_cast<std::size_t>(config.prefill.num_replicas) *
+                                static_cast<std::size_t>(config.decode.num_replicas);
+  require(config.links.size() == num_pairs, "found " + std::to_string(config.links.size()) +
+                                                " links, expected one for each pair of replicas, " +
+                                                std::to_string(num_pairs));
   ServiceResult result;
   result.requests = new_records(workload);
   Replicas prefill;

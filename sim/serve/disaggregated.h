@@ -33,6 +33,10 @@ struct DisaggregatedConfig {
   Bytes kv_block;           // over all ranks
 };
 
+// Throws std::invalid_argument for what cannot be served so, naming the side where it is one's.
+void check_disaggregated(const Workload& workload, const ServiceConfig& prefill,
+                         const ServiceConfig& decode);
+
 // Whole blocks of the prompt move.
 [[nodiscard]] std::int64_t transferred_blocks(const DisaggregatedConfig& config,
                                               const Request& request);

@@ -27,7 +27,8 @@
 // until they have been read, a decode replica sets blocks aside for a request as soon as it is
 // handed over and decodes it once its KV cache has come.
 //
-// Not thread safe.
+// Not thread safe. While its backend computes, that is within StepBackend::run and leap, receive,
+// take_reserved, complete_transfer and release_handed_over may be called (kernels/serve).
 
 #include <cstdint>
 #include <deque>

@@ -98,6 +98,20 @@ TEST(ReferenceModel, ABiasIsAddedOnceHoweverRowsAreSplit) {
   EXPECT_LT(worst_difference(ranks, single), 1e-9);
 }
 
+TEST(ReferenceModel, HeadsAreNormedAlikeHoweverTheyAreSplit) {
+  ConfigFields fields = testing::tiny_llama_fields();
+  fields["use_qk_norm"] = true;
+  const ModelConfig model = model_config("normed", fields);
+  ReferenceRuns plain({});
+  ReferenceRuns single({.model = model});
+  EXPECT_GT(relative_difference(single.run(steps()[0]).logits, plain.run(steps()[0]).logits), 1e-3);
+  for (const Mesh& mesh : kMeshes) {
+    ReferenceRuns alone({.model = model});
+    ReferenceRuns ranks({.model = model, .mesh = mesh});
+    EXPECT_LT(worst_difference(ranks, alone), 1e-9) << text(mesh);
+  }
+}
+
 // A change to a plan is noticed if the step cannot run or its logits differ.
 bool is_noticed(const Mesh& mesh, const ReferenceRuns::Change& change) {
   ReferenceRuns single({});

@@ -73,7 +73,9 @@ def replayed(spans, change):
             begin = max(starts.values()) if is_comm else starts[row["rank"]]
             end = begin + (float(row["end_s"]) - float(row["start_s"])) * factor(change, row)
             clock[row["rank"]] = end
-            lines.append((row["op"], row["copy"], row["rank"], row["stream"], row["kind"], "measured", starts[row["rank"]], end))
+            lines.append(
+                (row["op"], row["copy"], row["rank"], row["stream"], row["kind"], "measured", starts[row["rank"]], end)
+            )
     first = min(line[6] for line in lines)
     return [(*line[:6], line[6] - first, line[7] - first) for line in lines], first
 
@@ -83,7 +85,8 @@ def execute(directory, repeats, change):
     executed.mkdir(exist_ok=True)
     (executed / "environment.txt").write_text(
         "gpu NVIDIA H200\nnum_gpus 2\ndriver 580.159.04\ncuda 13.0\nnccl 2.28.9\nrevision 0123456789ab\ndate 2026-11-21\n"
-        "power_limit_w 700\nsm_clock_mhz 1980\n")  # fmt: skip
+        "power_limit_w 700\nsm_clock_mhz 1980\n"
+    )
     steps = ["name,mode,iteration,duration_s,device_s"]
     for number, step in enumerate(rows(directory / "predicted" / "steps.csv")):
         if number == change["fail_after"]:
@@ -95,7 +98,9 @@ def execute(directory, repeats, change):
         device = max(line[7] for line in spans) + lead + change["untraced_s"]
         for iteration in range(repeats):
             wobble = 1 + 1e-3 * (iteration % 3 - 1) * (iteration > 0)  # the median is the value itself
-            steps.append(f"{step['name']},{step['mode']},{iteration},{(device + change['host_s']) * wobble},{device * wobble}")
+            steps.append(
+                f"{step['name']},{step['mode']},{iteration},{(device + change['host_s']) * wobble},{device * wobble}"
+            )
         if change["traces"]:
             lines = [",".join(map(str, line)) for line in spans]
             (executed / f"{step['name']}.spans.csv").write_text("\n".join([SPANS, *lines]) + "\n")

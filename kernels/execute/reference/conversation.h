@@ -49,7 +49,7 @@ std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deploym
                                                 int num_decode_steps);
 
 struct ExecutedConversation {
-  std::vector<std::vector<float>> logits;  // by step
+  std::vector<std::vector<float>> logits;  // by step; empty where they were not kept
   std::vector<std::vector<std::int32_t>> next_tokens;
 };
 
@@ -63,7 +63,8 @@ struct ConversationDifference {
   int near_ties = 0;
   int num_tokens = 0;
 };
-// `found` beside `expected` (logits [rows, vocab] each).
+// `found` beside `expected` (logits [rows, vocab] each). Throws std::runtime_error where they have
+// other numbers of rows.
 ConversationDifference compare_conversations(
     const ExecutedConversation& found, const std::vector<std::vector<double>>& expected_logits,
     const std::vector<std::vector<std::int32_t>>& expected_tokens, double bound);
