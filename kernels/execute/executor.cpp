@@ -145,7 +145,10 @@ std::vector<RankMemory> Executor::memory() const {
   state_->team.run_apart([&](int r) {
     RankMemory& own = memory[static_cast<std::size_t>(r)];
     own = state_->rank(r).memory;
-    own.total = device_memory_in_use();
+    own.total = device_memory_in_use() - state_->held_by_others(r);
+    // Code that libraries loaded meanwhile, and whatever else nobody counted.
+    own.other = own.total - own.context - own.weights - own.kv_cache - own.activations -
+                own.workspace - own.graphs - own.communication;
   });
   return memory;
 }

@@ -67,6 +67,10 @@ struct Executor::State {
   // work(rank) on all ranks under the eyes of the watch. Throws what the first rank threw.
   void run_watched(PreparedStep::State& step, const std::function<void(int rank)>& work);
   [[nodiscard]] Watch::Setup watch_setup();
+  [[nodiscard]] Bytes held_by_others(int r) const {
+    const auto& held = others[static_cast<std::size_t>(r)];
+    return held ? held->bytes : Bytes(0);
+  }
   // The parts of one rank: micro-batches of a data-parallel rank follow each other.
   [[nodiscard]] std::span<const StepPart> parts_of(const PreparedStep::State& step,
                                                    const std::vector<StepPart>& parts, int r) const;

@@ -30,6 +30,7 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu check collectives    the same for communication among the GPUs here
   orrery-gpu check execute        steps of small models beside a double-precision reference
   orrery-gpu check faults         how runs end when a rank fails, memory is short, or the input is bad
+  orrery-gpu check memory         memory of a deployment against its prediction
   orrery-gpu check trace          whether each kernel and copy is recorded (needs CUPTI)
   orrery-gpu time [KERNEL…]       time the benchmark shapes of kernels
   orrery-gpu time launch          the costs of launching
