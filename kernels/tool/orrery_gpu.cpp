@@ -49,7 +49,7 @@ constexpr const char* kUsage = R"(usage:
                      [--trace | --trace-only NAME,… | --no-trace]
                                   run the steps that `orrery validate --plan-only` wrote, each N times (20) within
                                   S seconds (2), and once more to say when each op ran; writes DIR/executed
-  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]
+  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--verify N] [--only-nccl]
                                   replay the workload that `orrery validate --plan-only` wrote in real time, its first
                                   N requests; writes DIR/executed
 )";
