@@ -47,6 +47,26 @@ const Operand& only(const CollectiveContext& context, std::span<const Operand> o
   return operands[0];
 }
 
+// Our kernel and its peers; null: NCCL serves the op.
+struct OwnAllReduce {
+  AllReduceAlgorithm algorithm = AllReduceAlgorithm::kNccl;
+  const AllReducePeers* peers = nullptr;
+};
+OwnAllReduce own_all_reduce(const CollectiveContext& context) {
+  const CommGroup& group = context.group;
+  const auto own = group.all_reduce.find(context.op.stream);
+  if (own == group.all_reduce.end()) return {};
+  const int size = static_cast<int>(group.ranks.size());
+  const std::int64_t bytes = bytes_in(*only(context, context.reads).tensor);
+  const AllReduceAlgorithm algorithm = choose_all_reduce(bytes, size);
+  const AllReducePeers& peers = own->second.peers(group.place(context.rank));
+  if (algorithm == AllReduceAlgorithm::kNccl ||
+      all_reduce_slot_bytes(algorithm, bytes, size) > peers.half_bytes) {
+    return {};
+  }
+  return {.algorithm = algorithm, .peers = &peers};
+}
+
 Launch bind_all_reduce(const CollectiveContext& context) {
   const Operand& input = only(context, context.reads);
   const Operand& output = only(context, context.writes);
@@ -58,19 +78,11 @@ Launch bind_all_reduce(const CollectiveContext& context) {
                             .count = count,
                             .input = input.data,
                             .output = output.data};
-  const CommGroup& group = context.group;
-  const auto own = group.all_reduce.find(context.op.stream);
-  if (own != group.all_reduce.end()) {
-    const int size = static_cast<int>(group.ranks.size());
-    const std::int64_t bytes = bytes_in(*input.tensor);
-    const AllReduceAlgorithm algorithm = choose_all_reduce(bytes, size);
-    const AllReducePeers& peers = own->second.peers(group.place(context.rank));
-    if (algorithm != AllReduceAlgorithm::kNccl &&
-        all_reduce_slot_bytes(algorithm, bytes, size) <= peers.half_bytes) {
-      return [call, algorithm, &peers](const Stream& stream) {
-        all_reduce(stream, peers, algorithm, call.dtype, call.input, call.output, call.count);
-      };
-    }
+  if (const OwnAllReduce own = own_all_reduce(context); own.peers != nullptr) {
+    return [call, own](const Stream& stream) {
+      all_reduce(stream, *own.peers, own.algorithm, call.dtype, call.input, call.output,
+                 call.count);
+    };
   }
   return [call, &communicator = communicator_of(context)](const Stream& stream) {
     nccl_collective(communicator, stream, call);
@@ -254,13 +266,21 @@ Launch bind_send_recv(const CollectiveContext& context) {
 Launch bind_broadcast(const CollectiveContext& context) {
   const Communicator& communicator = communicator_of(context);
   const int root = sender(context);
-  const bool sends = communicator.rank() == root;
-  const std::vector<Piece> pieces = pieces_of(sends ? context.reads : context.writes);
-  return [&communicator, root, pieces](const Stream& stream) {
+  std::vector<Piece> from = pieces_of(context.reads);
+  std::vector<Piece> to = pieces_of(context.writes);
+  if (from.size() != to.size()) refuse(context, "of tensors into tensors of other kinds");
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (from[i].bytes != to[i].bytes) refuse(context, "into a tensor of another size");
+    // The sender may have no copy of what arrives, nor the others of what is sent.
+    if (to[i].data == nullptr) to[i].data = from[i].data;
+    if (from[i].data == nullptr) from[i].data = to[i].data;
+  }
+  return [&communicator, root, from, to](const Stream& stream) {
     ORRERY_NCCL(nccl().group_start());
-    for (const Piece& piece : pieces) {
-      ORRERY_NCCL(nccl().broadcast(piece.data, piece.data, static_cast<std::size_t>(piece.bytes),
-                                   ncclInt8, root, communicator.get(), stream.get()));
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      ORRERY_NCCL(nccl().broadcast(from[i].data, to[i].data,
+                                   static_cast<std::size_t>(from[i].bytes), ncclInt8, root,
+                                   communicator.get(), stream.get()));
     }
     ORRERY_NCCL(nccl().group_end());
   };
@@ -282,6 +302,11 @@ Launch bind_all_to_all(const CollectiveContext& context) {
 }
 
 }  // namespace
+
+bool is_own_all_reduce(const CollectiveContext& context) {
+  return std::get<CommOp>(context.op.body).kind == CollectiveKind::kAllReduce &&
+         own_all_reduce(context).peers != nullptr;
+}
 
 Launch bind_collective(const CollectiveContext& context) {
   switch (std::get<CommOp>(context.op.body).kind) {

@@ -18,6 +18,17 @@ using Records = std::vector<const KernelRecord*>;
                            std::to_string(expected) + " were enqueued");
 }
 
+// A task may have begun while the one before it on its stream ran.
+void start_after_predecessors(std::vector<Span>& spans) {
+  std::map<int, Seconds> ends;  // by stream
+  for (Span& span : spans) {
+    const auto [end, is_first] = ends.try_emplace(span.stream, span.end);
+    if (is_first) continue;
+    span.start = std::min(std::max(span.start, end->second), span.end);
+    end->second = std::max(end->second, span.end);
+  }
+}
+
 const Op& op_of(const Plan& plan, const Task& task) {
   return plan.ops()[static_cast<std::size_t>(task.op)];
 }
@@ -116,7 +127,10 @@ std::vector<Span> trace_spans(const Plan& plan, const RankTrace& trace,
   for (const KernelRecord& record : records) {
     if (record.device == trace.device) own.push_back(&record);
   }
-  return trace.is_graph ? graph_spans(plan, trace, own) : eager_spans(plan, trace, own);
+  std::vector<Span> spans =
+      trace.is_graph ? graph_spans(plan, trace, own) : eager_spans(plan, trace, own);
+  start_after_predecessors(spans);
+  return spans;
 }
 
 }  // namespace orrery

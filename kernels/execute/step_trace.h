@@ -24,8 +24,10 @@ struct RankTrace {
 };
 
 // A span for each task that enqueued something, from the start of its first record to the end of
-// its last, in seconds of the records' clock. `records` are those of the step on all devices, by
-// start. Relies on:
+// its last, in seconds of the records' clock. A kernel that was launched before its predecessor in
+// the stream ended (programmatic dependent launch) only waits at first: its span starts when what
+// is before it on the stream has ended. `records` are those of the step on all devices, by start.
+// Relies on:
 //   * a graph's nodes have ids that rise in the order of capture, so records sorted by id are those
 //     of the tasks in order, on whatever streams they ran;
 //   * launched one by one, the records of one stream start in order, and the copy of inputs on

@@ -50,6 +50,8 @@ struct Options {
   std::vector<std::string> traced;            // empty: all
   std::optional<std::int64_t> num_kv_blocks;  // per rank, in place of the deployment's
   bool only_nccl = false;
+  bool checks_finite = false;
+  std::optional<Fault> fault;  // for tests: a rank is made to fail
 };
 
 std::int64_t whole(std::string_view option, std::string_view text) {
@@ -73,9 +75,9 @@ std::vector<std::string> words(std::string_view list) {
 }
 
 Options parse(std::span<const std::string_view> arguments) {
-  constexpr std::array<std::string_view, 9> kNames = {
-      "--gpus",       "--repeats",  "--seconds",       "--only",     "--trace",
-      "--trace-only", "--no-trace", "--num-kv-blocks", "--only-nccl"};
+  constexpr std::array<std::string_view, 11> kNames = {
+      "--gpus",     "--repeats",       "--seconds",   "--only",         "--trace", "--trace-only",
+      "--no-trace", "--num-kv-blocks", "--only-nccl", "--check-finite", "--fail"};
   Options options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view name = arguments[i];
@@ -103,6 +105,10 @@ Options parse(std::span<const std::string_view> arguments) {
       options.num_kv_blocks = whole(name, value());
     } else if (name == "--only-nccl") {
       options.only_nccl = true;
+    } else if (name == "--check-finite") {
+      options.checks_finite = true;
+    } else if (name == "--fail") {
+      options.fault = parse_fault(value());
     } else if (!name.starts_with("-") && options.directory.empty()) {
       options.directory = name;
     } else {
@@ -169,7 +175,8 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
           .max_tokens = limits.rows,
           .max_sequences = limits.sequences,
           .max_model_len = limits.context,
-          .only_nccl = options.only_nccl};
+          .only_nccl = options.only_nccl,
+          .fault = options.fault};
 }
 
 // Cached tokens that no prefill has computed: any finite values take the same time.
@@ -212,12 +219,18 @@ Spread spread_of(std::vector<double> values) {
   return {.median = at(0.5), .relative = (at(0.75) - at(0.25)) / at(0.5)};
 }
 
-// Summed kernel and communication spans of the rank that has most of them.
-Seconds longest_rank_work(const Timeline& timeline) {
-  std::map<int, Seconds> sums;
-  for (const Span& span : timeline.spans) sums[span.rank] += span.end - span.start;
+// Time during which kernels or communication run on the rank where that is longest. Launches may
+// start before the one ahead has ended and wait for it, so their durations do not add up.
+Seconds busiest_rank(const Timeline& timeline) {
+  std::map<int, Seconds> busy;
+  std::map<int, Seconds> reached;
+  for (const Span& span : timeline.spans) {  // ordered by start
+    Seconds& end = reached[span.rank];
+    if (span.end > end) busy[span.rank] += span.end - std::max(span.start, end);
+    end = std::max(end, span.end);
+  }
   Seconds longest{0};
-  for (const auto& [rank, sum] : sums) longest = std::max(longest, sum);
+  for (const auto& [rank, time] : busy) longest = std::max(longest, time);
   return longest;
 }
 
@@ -263,14 +276,18 @@ class StepRunner {
   void run_all() {
     ExecutorSetup setup = setup_of(deployment_, cases_, options_);
     const std::vector<int> devices = setup.devices;
+    setup.last_words = [this](const std::string& status) {
+      files_.write_status(status);
+      std::fprintf(stderr, "orrery-gpu: %s\n", status.c_str());
+    };
     num_kv_blocks_ = setup.num_kv_blocks;
     files_.write_environment(environment(static_cast<int>(devices.size())));
     std::fprintf(stderr, "%s: %zu steps on %zu GPUs, filling weights and caches\n",
                  options_.directory.c_str(), cases_.size(), devices.size());
     Executor executor(std::move(setup));
     fill_caches(executor, devices, deployment_.seed);
-    std::printf("%-28s %-6s %5s %12s %8s %12s %14s %9s\n", "step", "mode", "runs", "median_us",
-                "spread", "device_us", "kernels_us", "overhead");
+    std::printf("%-28s %-6s %5s %12s %8s %12s %12s %9s\n", "step", "mode", "runs", "median_us",
+                "spread", "device_us", "busy_us", "beyond");
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       std::fprintf(stderr, "%zu of %zu: %s\n", i + 1, cases_.size(), cases_[i].name.c_str());
       throw_if_interrupted();
@@ -289,6 +306,7 @@ class StepRunner {
     const std::string_view mode_text = one.step.is_graph ? "graph" : "eager";
     const auto prepared = executor.prepare(one.plan, input, mode);
     for (int i = 0; i < kWarmUps; ++i) executor.run(*prepared, input);
+    if (options_.checks_finite) executor.check_finite(*prepared, input);
     std::vector<double> durations;
     std::vector<double> devices;
     const Clock::time_point start = Clock::now();
@@ -308,8 +326,8 @@ class StepRunner {
     if (is_traced(one.name)) {
       const Timeline timeline = executor.trace(*prepared, input);
       files_.write_spans(one.name, timeline);
-      const double work = longest_rank_work(timeline).value();
-      std::printf(" %14.2f %+8.2f%%", work * kMicro, (duration.median / work - 1) * 100);
+      const double busy = busiest_rank(timeline).value();
+      std::printf(" %12.2f %+8.2f%%", busy * kMicro, (duration.median / busy - 1) * 100);
     }
     std::printf("\n");
     std::fflush(stdout);

@@ -81,6 +81,16 @@ TEST(TraceSpans, GraphNodesAreThoseOfTheTasksByTheirIds) {
   EXPECT_EQ(spans[3].start, Seconds(2.5));
 }
 
+TEST(TraceSpans, AKernelThatWasLaunchedEarlyStartsWhenItsPredecessorEnds) {
+  std::vector<KernelRecord> records = eager_records();
+  records[4].start = Seconds(2.25);  // b, launched while a runs until 3
+  const std::vector<Span> spans = trace_spans(two_streams(), trace_of(false), records);
+  EXPECT_EQ(spans[1].start, Seconds(3));
+  EXPECT_EQ(spans[1].end, Seconds(5));
+  // Another stream's spans may overlap.
+  EXPECT_EQ(spans[3].start, Seconds(2.5));
+}
+
 TEST(TraceSpans, TasksWithoutKernelsHaveNoSpan) {
   const std::vector<int> nodes = {1, 0, 0, 0};
   RankTrace trace = trace_of(false);

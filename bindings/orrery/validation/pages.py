@@ -1,6 +1,6 @@
 """docs/validation: results.json as pages with tables and plots.
 
-python3 -m orrery.validation_pages [DIR…] [-o docs/validation]     DIRs of `orrery validate` replace their plans' rows
+python3 -m orrery.validation.pages [DIR…] [--alone TABLES] [-o docs/validation]     DIRs of `orrery validate` replace their plans' rows
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from .validation_rows import Row, error, load, merge, quantile, rows_of, save
+from .results import Row, error, load, merge, quantile, rows_alone, rows_of, save, times_alone
 
 TITLE = "Predicted and executed"
 INTRODUCTION = """\
@@ -21,8 +21,10 @@ Plans that the simulator predicted and our executor ran, on the GPUs named, with
 
 * *Step time*: from the first launch of a step until its tokens are on the host; the median of up to 20 runs. Predicted is the
   simulated step and the engine's own time around it (`scenarios/engines/orrery.yaml`).
+* *Kernels alone*: each kernel call of a step timed by itself as nodes of a CUDA graph (`orrery-gpu calibrate --ops`); their sum is
+  what the executor's overhead is held against. No prediction is made from these times.
 * *Calibration*: kernels come from tables that were measured in other runs, at the revisions in `results.json`, and hold no row of a
-  kernel call that any judged step contains (`bindings/orrery/validation_tables.py` leaves them out, at the cost of the basis
+  kernel call that any judged step contains (`bindings/orrery/validation/held_out.py` leaves them out, at the cost of the basis
   "measured"). Collectives come from `topologies/hgx-h200/*.orrery.csv`.
 * *Scenarios*: `scenarios/validate/<plan>.yaml`. Anyone with the GPUs repeats it: `orrery validate scenarios/validate/<plan>.yaml`.
 """
@@ -195,13 +197,9 @@ def _aims(rows: Sequence[Row], decodes: Sequence[Row]) -> list[str]:
 
 
 def overheads_of(rows: Iterable[Row]) -> dict[str, float]:
-    """Measured step time over the summed times of its kernels, less 1: decodes of Llama-3.1-8B in BF16 on one GPU, batch 1 and 64."""
-    found: dict[str, dict[str, float]] = collections.defaultdict(dict)
-    for row in rows:
-        kind, _, name = row["metric"].partition("/")
-        if row["plan"] == "llama_8b" and row["mode"] == "graph" and name.startswith(("decode_1_", "decode_64_")):
-            found[name][kind] = row["measured"]
-    return {name: times["step_time"] / times["kernel_time"] - 1 for name, times in found.items() if {"step_time", "kernel_time"} <= set(times)}
+    """Measured step time over the summed times of its kernels alone, less 1: decodes of Llama-3.1-8B on one GPU, batch 1 and 64."""
+    return {row["metric"].removeprefix("kernels_alone/"): row["measured"] / row["predicted"] - 1 for row in rows
+            if row["plan"] == "llama_8b" and row["metric"].startswith(("kernels_alone/decode_1_", "kernels_alone/decode_64_"))}  # fmt: skip
 
 
 def plan_order(rows: Iterable[Row], *, per_gpu: bool) -> tuple[int, int]:
@@ -253,15 +251,17 @@ def _plot(rows: Sequence[Row], group_of: Callable[[Row], str], path: pathlib.Pat
 
 def main(arguments: Sequence[str]) -> int:
     """Merges directories into results.json and writes the pages again."""
-    from .simulation import project_root
+    from ..simulation import project_root
 
-    parser = argparse.ArgumentParser(prog="orrery.validation_pages", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="orrery.validation.pages", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("directories", nargs="*", type=pathlib.Path, metavar="DIR", help="directories of orrery validate")
     parser.add_argument("-o", "--output", type=pathlib.Path, default=project_root() / "docs/validation", help="where results.json lies")
+    parser.add_argument("--alone", type=pathlib.Path, metavar="TABLES", help="kernels of these steps timed one by one, by orrery-gpu calibrate --ops")
     options = parser.parse_args(arguments)
     rows = load(options.output / "results.json")
+    times = times_alone(options.alone) if options.alone else {}
     for directory in options.directories:
-        rows = merge(rows, rows_of(directory))
+        rows = merge(rows, [*rows_of(directory), *rows_alone(directory, times)])
     options.output.mkdir(parents=True, exist_ok=True)
     save(options.output / "results.json", rows)
     render(rows, load(options.output / "transformers.json"), options.output)

@@ -1,6 +1,6 @@
 """Kernel tables without the calls that judged steps contain, so that a prediction is not a look-up of what it is judged by.
 
-python3 -m orrery.validation_tables TABLES DIR… -o OUT     TABLES: topologies/devices/<gpu>/<provider>; DIRs of `orrery validate --plan-only`
+python3 -m orrery.validation.held_out TABLES DIR… -o OUT     TABLES: topologies/devices/<gpu>/<provider>; DIRs of `orrery validate --plan-only`
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def held_out(tables: pathlib.Path, calls: set[Call], into: pathlib.Path) -> dict
 
 def main(arguments: Sequence[str]) -> int:
     """Writes the tables and prints a line per kernel."""
-    parser = argparse.ArgumentParser(prog="orrery.validation_tables", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="orrery.validation.held_out", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("tables", type=pathlib.Path, metavar="TABLES", help="directory of a provider")
     parser.add_argument("directories", nargs="+", type=pathlib.Path, metavar="DIR", help="directories with plans")
     parser.add_argument("-o", "--output", type=pathlib.Path, required=True, metavar="OUT", help="directory to write; its name is the provider's")
