@@ -12,6 +12,32 @@ namespace py = pybind11;
 
 namespace {
 
+double value_or_nan(const RequestRecord& record, Seconds value) {
+  return record.decode_replica < 0 ? std::numeric_limits<double>::quiet_NaN() : value.value();
+}
+
+// Of a disaggregated service; no number where nothing was transferred.
+void add_transfer_columns(const ServiceResult& service, py::dict& columns) {
+  using Record = RequestRecord;
+  const auto& rows = service.requests;
+  columns["decode_replica"] =
+      column<std::int32_t>(rows, [](const Record& r) { return r.decode_replica; });
+  columns["transfer_bytes"] =
+      column<double>(rows, [](const Record& r) { return r.transfer_bytes.value(); });
+  columns["prefill_end_s"] =
+      column<double>(rows, [](const Record& r) { return value_or_nan(r, r.prefill_end); });
+  columns["transfer_start_s"] =
+      column<double>(rows, [](const Record& r) { return value_or_nan(r, r.transfer_start); });
+  columns["transfer_end_s"] =
+      column<double>(rows, [](const Record& r) { return value_or_nan(r, r.transfer_end); });
+  columns["decode_start_s"] =
+      column<double>(rows, [](const Record& r) { return value_or_nan(r, r.decode_start); });
+  columns["second_token_s"] =
+      column<double>(rows, [](const Record& r) { return value_or_nan(r, r.second_token); });
+  columns["exposed_transfer_s"] =
+      column<double>(rows, [](const Record& r) { return value_or_nan(r, r.exposed_transfer); });
+}
+
 py::dict request_columns(const ServiceResult& service) {
   using Record = RequestRecord;
   const auto& rows = service.requests;
@@ -41,6 +67,7 @@ py::dict request_columns(const ServiceResult& service) {
   });
   columns["e2e_s"] =
       column<double>(rows, [](const Record& r) { return (r.finish - r.arrival).value(); });
+  if (service.metrics.disaggregation) add_transfer_columns(service, columns);
   return columns;
 }
 

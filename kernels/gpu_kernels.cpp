@@ -11,6 +11,7 @@ namespace orrery {
 // kernels/<name>/gpu.cu.
 #define ORRERY_GPU_KERNELS(KERNEL) \
   KERNEL(gemm)                     \
+  KERNEL(batched_gemm)             \
   KERNEL(attention_prefill)        \
   KERNEL(attention_decode)         \
   KERNEL(mla_prefill)              \

@@ -91,11 +91,12 @@ def _nvcc() -> bool:
     return bool(shutil.which("nvcc") or os.environ.get("CUDACXX"))
 
 
-def install(measured: pathlib.Path, topologies: pathlib.Path) -> pathlib.Path:
+def install(measured: pathlib.Path, topologies: pathlib.Path, *, keep_rows: bool = False) -> pathlib.Path:
     """Copies tables and meta.yaml of a calibration to the device's directory; returns that.
 
-    Tables of kernels that were not measured stay, with what meta.yaml says of them. Raises ValueError when nothing was
-    measured or when topologies/ does not know the device.
+    Tables of kernels that were not measured stay, with what meta.yaml says of them. With `keep_rows` so do the rows of
+    points that were not measured, and meta.yaml says of a table how many rows are newer than it. Raises ValueError when
+    nothing was measured or when topologies/ does not know the device.
     """
     meta = measured / "meta.yaml"
     if not meta.is_file():
@@ -109,11 +110,17 @@ def install(measured: pathlib.Path, topologies: pathlib.Path) -> pathlib.Path:
         raise ValueError(f"{device}: found no device.yaml for this GPU; describe it as its neighbours do, then run again")
     target = device / PROVIDER
     target.mkdir(exist_ok=True)
-    for table in sorted(measured.glob("*.csv")):
-        _replace(target / table.name, table.read_text(encoding="utf-8"))
     old = target / "meta.yaml"
-    _replace(old, merged(old.read_text(encoding="utf-8") if old.is_file() else "", text))
-    if (measured / "held_out.txt").is_file() and measured.resolve() != target.resolve():
+    known = old.read_text(encoding="utf-8") if old.is_file() else ""
+    for table in sorted(measured.glob("*.csv")):
+        rows = table.read_text(encoding="utf-8")
+        if keep_rows and (target / table.name).is_file():
+            num_new = len(rows.splitlines()) - 1
+            rows = merged_rows((target / table.name).read_text(encoding="utf-8"), rows)
+            text = remeasured(known, text, table.stem, len(rows.splitlines()) - 1, num_new)
+        _replace(target / table.name, rows)
+    _replace(old, merged(known, text))
+    if not keep_rows and (measured / "held_out.txt").is_file() and measured.resolve() != target.resolve():
         _replace(target / "held_out.txt", (measured / "held_out.txt").read_text(encoding="utf-8"))
     return target
 
@@ -142,6 +149,38 @@ def merged(old: str, new: str) -> str:
     """meta.yaml `new` with the entries of those tables of `old` that it does not have."""
     head, tables = _tables(new)
     tables = _tables(old)[1] | tables
+    return head + "".join(tables[name] for name in sorted(tables))
+
+
+def merged_rows(old: str, new: str) -> str:
+    """Table `old` with the rows of `new`: in the place of the same points, others at the end.
+
+    Raises ValueError when the two have different columns.
+    """
+    header = old.partition("\n")[0]
+    if new.partition("\n")[0] != header:
+        raise ValueError(f"the new rows have columns {new.partition(chr(10))[0]}; the table has {header}")
+    columns = header.split(",")
+    point = [*range(columns.index("time_us")), *(columns.index(name) for name in ("l2", "mode") if name in columns)]
+
+    def by_point(text: str) -> dict[tuple[str, ...], str]:
+        return {tuple(row.split(",")[i] for i in point): row for row in text.splitlines()[1:] if row}
+
+    return "\n".join([header, *(by_point(old) | by_point(new)).values()]) + "\n"
+
+
+def remeasured(old: str, new: str, kernel: str, num_rows: int, num_new: int) -> str:
+    """meta.yaml `new` with the entry that `old` has of a table, and with what its `num_new` newer rows were measured."""
+    head, tables = _tables(new)
+    before = _tables(old)[1].get(kernel)
+    if before is None:
+        return new
+    found = re.search(r"^    measured_with:\n((?:      .*\n?)+)", tables[kernel], re.MULTILINE)
+    entry = re.sub(r"^    remeasured\w*:.*\n(?:      .*\n)*", "", before, flags=re.MULTILINE)
+    entry = re.sub(r"^    rows: \d+$", f"    rows: {num_rows}", entry, flags=re.MULTILINE)
+    tables[kernel] = f"{entry.rstrip()}\n    remeasured_rows: {num_new}\n"
+    if found:
+        tables[kernel] += f"    remeasured_with:\n{found[1].rstrip()}\n"
     return head + "".join(tables[name] for name in sorted(tables))
 
 

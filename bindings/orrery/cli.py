@@ -299,6 +299,19 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def _disaggregation(summary: Any) -> list[tuple[str, str]]:
+    """What prefill and decode replicas did, and what passed between them."""
+    if "disaggregation" not in summary:
+        return []
+    apart = summary["disaggregation"]
+    sides = [(side, f"{apart[side]['num_gpus']} of {summary['num_gpus']} GPUs, {_percent(apart[side]['busy'])} of the time in steps, KV cache"
+                    f" {_percent(apart[side]['kv_utilisation']['mean'])} full") for side in ("prefill", "decode")]  # fmt: skip
+    moved = apart["transfer"]
+    times = ", ".join(f"{_seconds(moved['time_s'][name])} {name}" for name in ("mean", "p50", "p99"))
+    return [*sides, ("KV transfers", f"{moved['count']:,} of {moved['bytes'] / max(moved['count'], 1) / 2**20:,.0f} MiB on average: "
+                                     f"{times}; {_percent(moved['exposed_share'])} of it waited for ({moved['source']})")]  # fmt: skip
+
+
 def _table(summary: Any, *, colour: bool) -> str:
     """The summary as people read it."""
     bold, plain = ("\033[1m", "\033[0m") if colour else ("", "")
@@ -322,6 +335,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("preemptions", f"{summary['preemptions']:,}"),
         ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
         ("simulated time is", ", ".join(f"{_percent(basis[name])} {name}" for name in ("measured", "interpolated", "roofline"))),
+        *_disaggregation(summary),
         *([("80 % interval", ", ".join(likely) + " (mean; docs/accuracy.md)")] if likely else []),
     ]  # fmt: skip
     lines = [f"{bold}{summary['question'] or summary['scenario']}{plain}", ""]

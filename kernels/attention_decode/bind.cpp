@@ -14,7 +14,7 @@ constexpr std::int64_t kWidestWindow = 1 << 30;
 template <typename T>
 Launch attend(const BindContext& context, const bf16* q, bf16* out,
               const AttentionDecodeShape& shape) {
-  const KvPool& pool = *context.kv;
+  const KvPool& pool = require_cache(context);
   const AttentionDecodeSplit split =
       attention_decode_split(shape, sizeof(T), cuda::device_properties().multiProcessorCount);
   // Counters lie ahead of partial results, and how many there are follows from the blocks: splits
@@ -42,8 +42,7 @@ Launch attend(const BindContext& context, const bf16* q, bf16* out,
 Launch bind_attention_decode(const BindContext& context) {
   require_dtype(context, std::array{DType::kBf16, DType::kFp8});
   require_operands(context, 2, 1);
-  require_taken(context, context.kv != nullptr && context.kv_layer >= 0, "a layer of a KV cache");
-  const KvShape& pool = context.kv->shape();
+  const KvShape& pool = require_cache(context).shape();
   const Dims& dims = context.op.dims;
   const std::int64_t seqs = dim(dims, "batch");
   const std::int64_t heads = dim(dims, "heads");

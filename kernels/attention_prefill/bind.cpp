@@ -12,8 +12,7 @@ namespace orrery {
 Launch bind_attention_prefill(const BindContext& context) {
   require_dtype(context, std::array{DType::kBf16});
   require_operands(context, 2, 1);
-  require_taken(context, context.kv != nullptr && context.kv_layer >= 0, "a layer of a KV cache");
-  const KvPool& pool = *context.kv;
+  const KvPool& pool = require_cache(context);
   const Dims& dims = context.op.dims;
   const std::int64_t heads = dim(dims, "heads");
   const std::int64_t kv_heads = dim(dims, "kv_heads");

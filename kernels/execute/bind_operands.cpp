@@ -41,6 +41,14 @@ void require_dtype(const BindContext& context, std::span<const DType> dtypes) {
   require_taken(context, false, known + ", not " + std::string(to_text(context.op.dtype)));
 }
 
+const KvPool& require_cache(const BindContext& context, bool has_layer) {
+  if (context.kv == nullptr || (has_layer && context.kv_layer < 0)) {
+    throw std::invalid_argument(context.op.kernel + " takes a KV cache that has its heads" +
+                                (has_layer ? " and layer" : ""));
+  }
+  return *context.kv;
+}
+
 const Operand& require_operand(const BindContext& context, const Operand& operand,
                                const OperandRule& rule) {
   const Tensor& tensor = *operand.tensor;

@@ -32,6 +32,10 @@ void require_operands(const BindContext& context, std::size_t reads, std::size_t
 // That the kernel's dtype, and so that of what it works on, is one of `dtypes`.
 void require_dtype(const BindContext& context, std::span<const DType> dtypes);
 
+// The KV cache of the rank, and for ops that write or read a layer of it, `has_layer`, one that has
+// theirs.
+const KvPool& require_cache(const BindContext& context, bool has_layer = true);
+
 // That an operand is of `dtype` with `rows` (at least so many where `more_rows`) of `columns`, and
 // in memory; fp8 with scales. Returns it.
 struct OperandRule {

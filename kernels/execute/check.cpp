@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/handles.h"
+#include "kernels/execute/rank_program.h"
 
 namespace orrery {
 namespace {
@@ -57,8 +59,8 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
     if (options.change) plans.plan = options.change(plans.plan);
     return plans;
   };
-  std::vector<int> devices;
-  for (int rank = 0; rank < deployment.grid.size(); ++rank) devices.push_back(rank);
+  std::vector<int> devices(static_cast<std::size_t>(deployment.grid.size()));
+  std::iota(devices.begin(), devices.end(), 0);
   StepPlans first = plans_of(steps.front());
   std::int64_t max_tokens = options.decode_rows;
   for (const SequenceTokens& chunk : steps.front().input.prefill) {
@@ -74,7 +76,8 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
                      .block_size = kConversationBlockSize,
                      .max_tokens = max_tokens,
                      .max_sequences = std::max(kConversationSequences, options.decode_rows),
-                     .max_model_len = kConversationBlocksPerSequence * kConversationBlockSize});
+                     .max_model_len = kConversationBlocksPerSequence * kConversationBlockSize,
+                     .only_nccl = options.only_nccl});
   ExecutedConversation result;
   std::unique_ptr<PreparedStep> graph;
   for (const CheckedStep& step : steps) {
@@ -87,7 +90,9 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
     }
     PreparedStep& prepared = is_graph ? *graph : *eager;
     result.next_tokens.push_back(executor.run(prepared, step.input).next_tokens);
-    result.logits.push_back(executor.logits(prepared));
+    // Memory of one micro-batch's logits is taken again by the next.
+    const bool has_logits = num_micro_batches(prepared.plan()) == 1;
+    result.logits.push_back(has_logits ? executor.logits(prepared) : std::vector<float>());
   }
   return result;
 }

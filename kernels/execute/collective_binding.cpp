@@ -47,6 +47,26 @@ const Operand& only(const CollectiveContext& context, std::span<const Operand> o
   return operands[0];
 }
 
+// Our kernel and its peers; null: NCCL serves the op.
+struct OwnAllReduce {
+  AllReduceAlgorithm algorithm = AllReduceAlgorithm::kNccl;
+  const AllReducePeers* peers = nullptr;
+};
+OwnAllReduce own_all_reduce(const CollectiveContext& context) {
+  const CommGroup& group = context.group;
+  const auto own = group.all_reduce.find(context.op.stream);
+  if (own == group.all_reduce.end()) return {};
+  const int size = static_cast<int>(group.ranks.size());
+  const std::int64_t bytes = bytes_in(*only(context, context.reads).tensor);
+  const AllReduceAlgorithm algorithm = choose_all_reduce(bytes, size);
+  const AllReducePeers& peers = own->second.peers(group.place(context.rank));
+  if (algorithm == AllReduceAlgorithm::kNccl ||
+      all_reduce_slot_bytes(algorithm, bytes, size) > peers.half_bytes) {
+    return {};
+  }
+  return {.algorithm = algorithm, .peers = &peers};
+}
+
 Launch bind_all_reduce(const CollectiveContext& context) {
   const Operand& input = only(context, context.reads);
   const Operand& output = only(context, context.writes);
@@ -58,19 +78,11 @@ Launch bind_all_reduce(const CollectiveContext& context) {
                             .count = count,
                             .input = input.data,
                             .output = output.data};
-  const CommGroup& group = context.group;
-  const auto own = group.all_reduce.find(context.op.stream);
-  if (own != group.all_reduce.end()) {
-    const int size = static_cast<int>(group.ranks.size());
-    const std::int64_t bytes = bytes_in(*input.tensor);
-    const AllReduceAlgorithm algorithm = choose_all_reduce(bytes, size);
-    const AllReducePeers& peers = own->second.peers(group.place(context.rank));
-    if (algorithm != AllReduceAlgorithm::kNccl &&
-        all_reduce_slot_bytes(algorithm, bytes, size) <= peers.half_bytes) {
-      return [call, algorithm, &peers](const Stream& stream) {
-        all_reduce(stream, peers, algorithm, call.dtype, call.input, call.output, call.count);
-      };
-    }
+  if (const OwnAllReduce own = own_all_reduce(context); own.peers != nullptr) {
+    return [call, own](const Stream& stream) {
+      all_reduce(stream, *own.peers, own.algorithm, call.dtype, call.input, call.output,
+                 call.count);
+    };
   }
   return [call, &communicator = communicator_of(context)](const Stream& stream) {
     nccl_collective(communicator, stream, call);
@@ -290,6 +302,11 @@ Launch bind_all_to_all(const CollectiveContext& context) {
 }
 
 }  // namespace
+
+bool is_own_all_reduce(const CollectiveContext& context) {
+  return std::get<CommOp>(context.op.body).kind == CollectiveKind::kAllReduce &&
+         own_all_reduce(context).peers != nullptr;
+}
 
 Launch bind_collective(const CollectiveContext& context) {
   switch (std::get<CommOp>(context.op.body).kind) {

@@ -33,5 +33,7 @@ struct CollectiveContext {
 //   all_to_all      equal parts
 // Throws std::invalid_argument for tensors that do not fit the kind.
 Launch bind_collective(const CollectiveContext& context);
+// Whether our own kernel serves it.
+bool is_own_all_reduce(const CollectiveContext& context);
 
 }  // namespace orrery

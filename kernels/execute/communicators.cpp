@@ -1,8 +1,16 @@
 #include "kernels/execute/communicators.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 
 namespace orrery {
+namespace {
+
+// Of a kernel that waits for another rank. A step that takes too long is noticed before.
+constexpr Seconds kTimeout{4.5};
+
+}  // namespace
 
 int CommGroup::place(int rank) const {
   return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
@@ -40,7 +48,19 @@ CommGroup& Communicators::open_group(std::span<const int> ranks) {
   return group;
 }
 
+AllReduceOptions Communicators::options_for(const Plan& plan, const Op& op) const {
+  const Tensor& tensor = plan.tensors()[static_cast<std::size_t>(op.reads.front())];
+  const double rows = tensor.axes.empty() ? 1 : static_cast<double>(tensor.axes.front().size);
+  const auto largest = static_cast<std::int64_t>(
+      std::ceil(bytes_of(tensor).value() / rows * static_cast<double>(max_tokens_)));
+  AllReduceOptions options{.timeout = kTimeout};
+  options.one_shot_bytes = std::min(options.one_shot_bytes, largest);
+  options.two_shot_bytes = std::min(options.two_shot_bytes, largest);
+  return options;
+}
+
 void Communicators::open(const Plan& plan) {
+  const std::scoped_lock lock(mutex_);
   for (const Op& op : plan.ops()) {
     const auto* comm = std::get_if<CommOp>(&op.body);
     if (comm == nullptr) continue;
@@ -48,7 +68,7 @@ void Communicators::open(const Plan& plan) {
     CommGroup& group = open_group(ranks);
     if (!wants_own_kernels(*comm, ranks.size()) || group.all_reduce.contains(op.stream)) continue;
     if (!group.team) group.team = std::make_unique<cuda::DeviceTeam>(devices_of(ranks));
-    group.all_reduce.try_emplace(op.stream, *group.team, AllReduceOptions{});
+    group.all_reduce.try_emplace(op.stream, *group.team, options_for(plan, op));
   }
 }
 
@@ -57,9 +77,45 @@ CommGroup& Communicators::group(std::span<const int> ranks) {
 }
 
 void Communicators::abort() {
+  const std::scoped_lock lock(mutex_);
+  // Ours first: NCCL frees memory, which may wait for the device.
+  for (auto& [ranks, group] : groups_) {
+    for (auto& [stream, workspace] : group.all_reduce) workspace.abort();
+  }
   for (auto& [ranks, group] : groups_) {
     for (cuda::Communicator& communicator : group.communicators) communicator.abort();
   }
+}
+
+std::optional<RankError> Communicators::find_error() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return std::nullopt;
+  for (const auto& [ranks, group] : groups_) {
+    for (std::size_t place = 0; place < ranks.size(); ++place) {
+      for (const auto& [stream, workspace] : group.all_reduce) {
+        if (workspace.timed_out(static_cast<int>(place)) == 0) continue;
+        return RankError(ranks[place], "", "an all_reduce gave up: another rank did not come");
+      }
+      const cuda::Communicator& communicator = group.communicators[place];
+      if (communicator.get() == nullptr) continue;
+      const ncclResult_t code = communicator.async_error();
+      if (code == ncclSuccess || code == ncclInProgress) continue;
+      return RankError(ranks[place], "",
+                       std::string("NCCL: ") + cuda::nccl().get_error_string(code));
+    }
+  }
+  return std::nullopt;
+}
+
+std::int64_t Communicators::calls_begun(int rank) {
+  const std::scoped_lock lock(mutex_);
+  std::int64_t calls = 0;
+  for (const auto& [ranks, group] : groups_) {
+    const int place = group.place(rank);
+    if (place == static_cast<int>(ranks.size())) continue;
+    for (const auto& [stream, workspace] : group.all_reduce) calls += workspace.calls_begun(place);
+  }
+  return calls;
 }
 
 }  // namespace orrery

@@ -5,6 +5,8 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/execute/rank_error.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
@@ -29,9 +32,10 @@ struct CommGroup {
 // Groups stay where they are once opened: launches refer to them.
 class Communicators {
  public:
-  // `devices` by rank. `only_nccl`: no all-reduce of our own.
-  Communicators(std::vector<int> devices, bool only_nccl)
-      : devices_(std::move(devices)), only_nccl_(only_nccl) {}
+  // `devices` by rank. `only_nccl`: no all-reduce of our own. `max_tokens`: rows of the largest
+  // step, for which receive areas are made.
+  Communicators(std::vector<int> devices, bool only_nccl, std::int64_t max_tokens)
+      : devices_(std::move(devices)), only_nccl_(only_nccl), max_tokens_(max_tokens) {}
   // What the communication ops of `plan` need and is not there yet. Call while nothing runs. Throws
   // cuda::NcclError, cuda::Error, std::runtime_error without NCCL, std::invalid_argument for GPUs
   // without peer access.
@@ -39,8 +43,14 @@ class Communicators {
   [[nodiscard]] bool has_opened(const Plan& plan) const;
   // Of ranks as an op that was opened has them.
   [[nodiscard]] CommGroup& group(std::span<const int> ranks);
-  // Ends what waits in NCCL's communicators (any thread); nothing can be enqueued after that.
+  // Ends what waits, in NCCL's communicators and in our kernels (any thread); nothing can be
+  // enqueued after that.
   void abort();
+  // What went wrong with calls that were enqueued, or none (any thread): NCCL's error, or that one
+  // of our kernels gave up. Nothing while communicators are being opened.
+  [[nodiscard]] std::optional<RankError> find_error();
+  // How many calls of our kernels `rank` has begun; while they run, too (one thread at a time).
+  [[nodiscard]] std::int64_t calls_begun(int rank);
 
  private:
   CommGroup& open_group(std::span<const int> ranks);
@@ -48,8 +58,13 @@ class Communicators {
   [[nodiscard]] bool wants_own_kernels(const CommOp& op, std::size_t num_ranks) const;
   [[nodiscard]] std::vector<int> devices_of(std::span<const int> ranks) const;
 
+  // Our kernels' largest message is that of `op` in a step of max_tokens.
+  [[nodiscard]] AllReduceOptions options_for(const Plan& plan, const Op& op) const;
+
   std::vector<int> devices_;
   bool only_nccl_;
+  std::int64_t max_tokens_;
+  std::mutex mutex_;  // of what other threads than the executor's ask
   std::map<std::vector<int>, CommGroup> groups_;
 };
 

@@ -1,6 +1,7 @@
 #include "kernels/execute/executor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -26,10 +27,7 @@ ExecuteMode PreparedStep::mode() const { return state_->mode; }
 
 Executor::Executor(ExecutorSetup setup) : state_(std::make_unique<State>(std::move(setup))) {}
 
-// Work of a failed step may wait for ranks that will not come: nothing can be freed before it ends.
-Executor::~Executor() {
-  if (state_->team.failed()) state_->communicators.abort();
-}
+Executor::~Executor() = default;
 
 std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInput& input,
                                                 ExecuteMode mode) {
@@ -43,12 +41,15 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
   PreparedStep::State& step = *prepared;
   step.plan = plan;
   step.mode = mode;
+  step.limit = step_limit(plan);
   step.num_micro_batches = num_micro_batches(plan);
   step.ranks.resize(static_cast<std::size_t>(num_ranks()));
   state.open(plan);
   state.team.run_apart([&](int r) {
-    step.ranks[static_cast<std::size_t>(r)] =
-        std::make_unique<RankStep>(step.plan, state.setup, state.rank(r), state.communicators);
+    state.rank(r).take_memory("activations", [&] {
+      step.ranks[static_cast<std::size_t>(r)] =
+          std::make_unique<RankStep>(step.plan, state.setup, state.rank(r), state.communicators);
+    });
   });
   state.check_rows(step);
   const std::vector<StepPart> parts = state.split(step, input);
@@ -59,7 +60,9 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
         num_ranks() > 1 ? &RankMemory::communication : &RankMemory::workspace;
     state.measure(first_run, [&] { static_cast<void>(state.run(step, parts)); });
     state.measure(&RankMemory::graphs, [&] {
-      state.team.run([&](int r) { step.rank(r).capture(/*counts_nodes=*/false); });
+      state.team.run([&](int r) {
+        state.rank(r).take_memory("graphs", [&] { step.rank(r).capture(/*counts_nodes=*/false); });
+      });
     });
   }
   return std::make_unique<PreparedStep>(std::move(prepared));
@@ -68,7 +71,45 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
 StepOutput Executor::run(PreparedStep& step, const StepInput& input) {
   const std::vector<StepPart> parts = state_->split(step.state(), input);
   state_->bind_again(step.state(), parts, input);
-  return state_->run(step.state(), parts);
+  StepOutput output = state_->run(step.state(), parts);
+  // Rows of NaN give token 0: what is cheap to see says when to look.
+  if (std::ranges::find(output.next_tokens, 0) != output.next_tokens.end()) {
+    const std::vector<float> values = logits(step);
+    if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
+      check_finite(step, input);
+      throw std::runtime_error("logits are not finite, though all that ops wrote is");
+    }
+  }
+  return output;
+}
+
+void Executor::check_finite(PreparedStep& step, const StepInput& input) {
+  State& state = *state_;
+  PreparedStep::State& prepared = step.state();
+  const std::vector<StepPart> parts = state.split(prepared, input);
+  state.bind_again(prepared, parts, input);
+  struct Found {
+    int task = -1;
+    std::uint32_t count = 0;
+  };
+  std::vector<Found> found(static_cast<std::size_t>(num_ranks()));
+  state.run_watched(prepared, [&](int r) {
+    RankStep& own = prepared.rank(r);
+    own.stage(state.parts_of(prepared, parts, r));
+    own.enqueue_checked();
+    own.wait(state.team);
+    Found& first = found[static_cast<std::size_t>(r)];
+    first.task = own.first_not_finite(first.count);
+  });
+  const auto is_before = [](const Found& a, const Found& b) {
+    return a.task >= 0 && (b.task < 0 || a.task < b.task);
+  };
+  const auto first = std::ranges::min_element(found, is_before);
+  if (first->task < 0) return;
+  const int rank = static_cast<int>(first - found.begin());
+  const Task& task = prepared.rank(rank).tasks()[static_cast<std::size_t>(first->task)];
+  throw RankError(rank, task_name(prepared.plan, task),
+                  "wrote " + std::to_string(first->count) + " values that are not finite");
 }
 
 std::vector<float> Executor::logits(const PreparedStep& step) const {

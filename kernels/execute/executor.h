@@ -4,6 +4,7 @@
 // and one device per rank.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/execute/fault.h"
 #include "kernels/execute/kv_pool.h"
 #include "kernels/execute/step_input.h"
 #include "sim/plan/plan.h"
@@ -35,12 +37,16 @@ struct ExecutorSetup {
   std::int64_t max_sequences = 0;  // most sequences of a step, on one data-parallel rank
   std::int64_t max_model_len = 0;
   bool only_nccl = false;  // collectives through NCCL alone
+  // Called from another thread, with the line of status.txt, when ranks do not stop after one has
+  // failed; then the process ends with exit code 1.
+  std::function<void(const std::string& status)> last_words;
+  std::optional<Fault> fault;  // for tests: a rank is made to fail
 };
 
 // Device memory of one rank by what holds it, as cudaMemGetInfo saw it go.
 struct RankMemory {
   int rank = 0;
-  Bytes context;  // CUDA context and modules, before anything is allocated
+  Bytes context;  // CUDA context and modules, before anything is allocated, less what others hold
   Bytes weights;
   Bytes kv_cache;
   Bytes activations;  // the arena
@@ -98,8 +104,14 @@ class Executor {
   std::unique_ptr<PreparedStep> prepare(const Plan& plan, const StepInput& input, ExecuteMode mode);
   // Runs it and waits; an eager step is bound again where its prefill chunks are not those of the
   // last run. Not thread safe. Throws std::invalid_argument for an input that does not fit,
-  // std::runtime_error naming rank and op when a GPU fails: the executor then runs nothing more.
+  // RankError naming rank and op when a GPU fails or a step takes much longer than it may (watch.h:
+  // 3 s and more), std::runtime_error on SIGINT or SIGTERM (interrupt.h): the executor then runs
+  // nothing more.
   StepOutput run(PreparedStep& step, const StepInput& input);
+  // Runs it once more, launch by launch, and looks at what each op writes. Throws RankError naming
+  // the first op that made a value which is not finite. run() calls it when logits are not finite:
+  // where a step gives token 0, which is what rows of NaN give.
+  void check_finite(PreparedStep& step, const StepInput& input);
   // Logits of the sampled rows of the step run last, [rows, vocab], in the order of next_tokens:
   // from the first rank of each tensor-parallel group of the last stage.
   std::vector<float> logits(const PreparedStep& step) const;

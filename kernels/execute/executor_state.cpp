@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/cuda/devices.h"
 #include "kernels/execute/kernel_binding.h"
 
 namespace orrery {
@@ -56,6 +57,15 @@ void check_at_most(const char* what, std::int64_t found, const char* name, std::
                               " on a rank, expected at most " + name + ", " + std::to_string(most));
 }
 
+std::vector<std::optional<HeldMemory>> held_before(const std::vector<int>& devices) {
+  std::vector<std::optional<HeldMemory>> held;
+  for (const int device : devices) {
+    const bool exists = device >= 0 && device < cuda::device_count();
+    held.push_back(exists ? held_by_others(device) : std::nullopt);
+  }
+  return held;
+}
+
 }  // namespace
 
 void check_kernels(const Plan& plan) {
@@ -71,14 +81,44 @@ void check_kernels(const Plan& plan) {
 
 Executor::State::State(ExecutorSetup executor_setup)
     : setup(checked(std::move(executor_setup))),
+      others(held_before(setup.devices)),
+      own_calls(setup.devices.size()),
       team(setup.devices),
-      communicators(setup.devices, setup.only_nccl),
+      communicators(setup.devices, setup.only_nccl, setup.max_tokens),
       ranks(setup.devices.size()) {
+  watch = std::make_unique<Watch>(watch_setup());
   team.run_apart([this](int r) {
-    ranks[static_cast<std::size_t>(r)] = std::make_unique<RankDevice>(setup, r);
+    const auto i = static_cast<std::size_t>(r);
+    ranks[i] = std::make_unique<RankDevice>(setup, r, others[i], *watch);
   });
   open(setup.plan);
   team.run_apart([this](int r) { rank(r).allocate(setup); });
+}
+
+Executor::State::~State() {
+  watch->retire();
+  if (team.failed()) communicators.abort();
+}
+
+Watch::Setup Executor::State::watch_setup() {
+  return {.num_ranks = static_cast<int>(setup.devices.size()),
+          .first_error = [this] { return team.error(); },
+          .fail = [this](std::exception_ptr error) { team.fail(std::move(error)); },
+          .abort = [this] { communicators.abort(); },
+          .find_problem =
+              [this] {
+                const std::optional<RankError> error = communicators.find_error();
+                return error ? std::make_exception_ptr(*error) : nullptr;
+              },
+          .look_at =
+              [this](int r, RankPlace& place) {
+                const std::vector<std::string>& names = running->rank(r).own_all_reduces();
+                place.progress =
+                    communicators.calls_begun(r) - own_calls[static_cast<std::size_t>(r)];
+                if (place.progress < 1 || place.progress > std::ssize(names)) return;
+                place.reached = names[static_cast<std::size_t>(place.progress - 1)];
+              },
+          .last_words = setup.last_words};
 }
 
 void Executor::State::open(const Plan& plan) {
@@ -120,7 +160,7 @@ void Executor::State::bind(PreparedStep::State& step, const std::vector<StepPart
   team.run_apart([&](int r) {
     RankDevice& own = rank(r);
     const std::size_t before = own.workspace_bytes();
-    step.rank(r).bind(parts_of(step, parts, r));
+    own.take_memory("workspace of kernels", [&] { step.rank(r).bind(parts_of(step, parts, r)); });
     own.memory.workspace += Bytes(static_cast<double>(own.workspace_bytes() - before));
   });
   step.chunks = chunks_of(input);
@@ -136,6 +176,29 @@ void Executor::State::bind_again(PreparedStep::State& step, const std::vector<St
   bind(step, parts, input);
 }
 
+void Executor::State::run_watched(PreparedStep::State& step,
+                                  const std::function<void(int rank)>& work) {
+  constexpr Seconds kFirstRun{60};
+  running = &step;
+  watch->begin(step.has_run ? step.limit : step.limit + kFirstRun);
+  try {
+    team.run(work);
+    if (const auto error = communicators.find_error(); error) {
+      team.fail(std::make_exception_ptr(*error));
+      throw RankError(*error);
+    }
+  } catch (...) {  // the watch ends what other ranks wait for
+    watch->fail(team.failed() ? team.error() : std::current_exception());
+    watch->end();
+    throw;
+  }
+  watch->end();
+  step.has_run = true;
+  for (std::size_t r = 0; r < own_calls.size(); ++r) {
+    own_calls[r] += std::ssize(step.rank(static_cast<int>(r)).own_all_reduces());
+  }
+}
+
 StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<StepPart>& parts) {
   struct Times {
     Clock::time_point begin;
@@ -143,7 +206,7 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
     Seconds device;
   };
   std::vector<Times> times(ranks.size());
-  team.run([&](int r) {
+  run_watched(step, [&](int r) {
     RankStep& own = step.rank(r);
     Times& time = times[static_cast<std::size_t>(r)];
     own.stage(parts_of(step, parts, r));

@@ -2,7 +2,9 @@
 
 // What stands behind an Executor and its prepared steps.
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "kernels/execute/rank_step.h"
 #include "kernels/execute/rank_team.h"
 #include "kernels/execute/step_tables.h"
+#include "kernels/execute/watch.h"
 
 namespace orrery {
 
@@ -20,7 +23,9 @@ struct PreparedStep::State {
   ExecuteMode mode = ExecuteMode::kEager;
   std::vector<std::unique_ptr<RankStep>> ranks;
   int num_micro_batches = 1;
-  std::vector<PrefillSequence> chunks;             // that it was bound with
+  Seconds limit;                        // of a run
+  bool has_run = false;                 // the first run may have to connect ranks and load code
+  std::vector<PrefillSequence> chunks;  // that it was bound with
   std::vector<std::vector<std::int64_t>> sampled;  // StepPart::sampled of the last run
 
   [[nodiscard]] RankStep& rank(int number) const {
@@ -31,6 +36,11 @@ struct PreparedStep::State {
 struct Executor::State {
   // Makes contexts, communicators, weights, caches and tables.
   explicit State(ExecutorSetup executor_setup);
+  // Work of a failed step may wait for ranks that will not come: it is ended before anything is
+  // freed.
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   [[nodiscard]] RankDevice& rank(int number) const {
     return *ranks[static_cast<std::size_t>(number)];
@@ -48,6 +58,9 @@ struct Executor::State {
   void bind_again(PreparedStep::State& step, const std::vector<StepPart>& parts,
                   const StepInput& input);
   StepOutput run(PreparedStep::State& step, const std::vector<StepPart>& parts);
+  // work(rank) on all ranks under the eyes of the watch. Throws what the first rank threw.
+  void run_watched(PreparedStep::State& step, const std::function<void(int rank)>& work);
+  [[nodiscard]] Watch::Setup watch_setup();
   // The parts of one rank: micro-batches of a data-parallel rank follow each other.
   [[nodiscard]] std::span<const StepPart> parts_of(const PreparedStep::State& step,
                                                    const std::vector<StepPart>& parts, int r) const;
@@ -63,6 +76,10 @@ struct Executor::State {
   }
 
   ExecutorSetup setup;
+  std::vector<std::optional<HeldMemory>> others;  // by rank, before this process had a context
+  std::unique_ptr<Watch> watch;  // destroyed last: it sees to it that the rest goes
+  const PreparedStep::State* running = nullptr;
+  std::vector<std::int64_t> own_calls;  // by rank, of our all-reduce kernels before this step
   RankTeam team;
   Communicators communicators;
   std::vector<std::unique_ptr<RankDevice>> ranks;

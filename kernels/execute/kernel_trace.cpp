@@ -125,6 +125,14 @@ void add(Collected& all, const CUpti_Activity& activity, std::string name, bool 
                          .end = since_load(record.end)});
 }
 
+// Copies within graphs that were made before CUPTI was there appear as the driver's kernels for
+// them, "memcpy128" and "memset32".
+void add_kernel(Collected& all, const CUpti_Activity& activity) {
+  const std::string name = reinterpret_cast<const CUpti_ActivityKernel10&>(activity).name;
+  const bool is_copy = name.starts_with("memcpy") || name.starts_with("memset");
+  add<CUpti_ActivityKernel10>(all, activity, name, is_copy);
+}
+
 void complete_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t,
                      std::size_t valid_bytes) {
   Collected& all = collected();
@@ -134,8 +142,7 @@ void complete_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t
          cupti().get_next_record(buffer, valid_bytes, &activity) == CUPTI_SUCCESS) {
     switch (activity->kind) {
       case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL:
-        add<CUpti_ActivityKernel10>(
-            all, *activity, reinterpret_cast<const CUpti_ActivityKernel10*>(activity)->name, false);
+        add_kernel(all, *activity);
         break;
       case CUPTI_ACTIVITY_KIND_MEMCPY:
         add<CUpti_ActivityMemcpy6>(all, *activity, "memcpy", true);

@@ -14,9 +14,11 @@ namespace orrery {
 struct KernelRecord {
   int device = 0;            // CUDA ordinal in this process
   std::uint32_t stream = 0;  // CUPTI's id (cuptiGetStreamIdEx); of graph nodes that of the launch
-  std::uint64_t graph_node = 0;  // 0: not of a graph
+  std::uint64_t graph_node = 0;  // 0: not of a graph; ids rise in the order of capture
   bool is_copy = false;          // memcpy or memset
   std::string name;
+  // When its first block began: with programmatic launch that is before the end of the kernel ahead
+  // of it, for which it then waits.
   Seconds start;  // one clock for all devices of the process, from when CUPTI was loaded
   Seconds end;
 };

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kernels/execute/inject.h"
 #include "kernels/rope/reference.h"
+#include "sim/plan/buffers.h"
+#include "sim/units/parse.h"
 
 namespace orrery {
 namespace {
@@ -37,27 +40,49 @@ std::unique_ptr<cuda::DeviceBuffer<float>> uploaded(const std::vector<float>& va
 
 }  // namespace
 
-Bytes device_memory_in_use() {
-  std::size_t free = 0;
-  std::size_t total = 0;
-  ORRERY_CUDA(cudaMemGetInfo(&free, &total));
-  return Bytes(static_cast<double>(total - free));
-}
-
-RankDevice::RankDevice(const ExecutorSetup& setup, int rank)
+RankDevice::RankDevice(const ExecutorSetup& setup, int rank, std::optional<HeldMemory> others,
+                       Watch& watch)
     : rank_(rank),
+      others_(std::move(others)),
+      watch_(watch),
       cache_{.num_blocks = setup.num_kv_blocks,
              .block_size = setup.block_size,
              .max_model_len = setup.max_model_len},
       layers_(kv_layers(setup.plan, rank)) {
   memory.rank = rank;
   memory.context = device_memory_in_use();
+  if (others_) memory.context -= others_->bytes;
 }
 
 void RankDevice::allocate(const ExecutorSetup& setup) {
-  measure(&RankMemory::weights, [&] { allocate_weights(setup); });
-  measure(&RankMemory::kv_cache, [&] { allocate_cache(setup); });
-  measure(&RankMemory::other, [&] { allocate_tables(setup); });
+  require_memory(setup);
+  take_memory("weights, KV cache and tables", [&] {
+    measure(&RankMemory::weights, [&] { allocate_weights(setup); });
+    measure(&RankMemory::kv_cache, [&] { kv_ = std::make_unique<KvPool>(kv_shape(setup)); });
+    measure(&RankMemory::other, [&] { allocate_tables(setup); });
+  });
+}
+
+void RankDevice::require_memory(const ExecutorSetup& setup) const {
+  const KvShape kv = kv_shape(setup);
+  const Bytes weights = memory_of(setup.plan, rank_).weights;
+  const Bytes cache(static_cast<double>(2 * kv.layers * kv.num_blocks * kv_block_bytes(kv)));
+  const Bytes arena(static_cast<double>(plan_buffers(setup.plan, rank_).arena_bytes));
+  const std::string purposes = "weights " + to_text(weights) + ", KV cache " + to_text(cache) +
+                               ", activations " + to_text(arena);
+  try {
+    require_device_memory(weights + cache + arena, purposes, others_);
+  } catch (const std::runtime_error& error) {
+    throw RankError(rank_, "", error.what());
+  }
+}
+
+bool RankDevice::reach(const ExecutorSetup& setup, const std::string& op, const cuda::Stream& on) {
+  watch_.enqueueing(rank_, op);
+  if (!setup.fault || setup.fault->rank != rank_ || setup.fault->op != op) return false;
+  if (++times_at_fault_ < setup.fault->run) return false;
+  if (times_at_fault_ == setup.fault->run) inject(setup.fault->kind, on);
+  return setup.fault->kind == FaultKind::kNan;
 }
 
 void RankDevice::allocate_weights(const ExecutorSetup& setup) {
@@ -97,7 +122,7 @@ void RankDevice::add_weight(const ExecutorSetup& setup, const Tensor& tensor,
   }
 }
 
-void RankDevice::allocate_cache(const ExecutorSetup& setup) {
+KvShape RankDevice::kv_shape(const ExecutorSetup& setup) const {
   KvShape shape{.layers = layers_.count,
                 .num_blocks = setup.num_kv_blocks,
                 .block_size = setup.block_size,
@@ -116,7 +141,7 @@ void RankDevice::allocate_cache(const ExecutorSetup& setup) {
     }
     shape.kv_heads = heads;
   }
-  kv_ = std::make_unique<KvPool>(shape);
+  return shape;
 }
 
 void RankDevice::allocate_tables(const ExecutorSetup& setup) {

@@ -6,29 +6,47 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/handles.h"
 #include "kernels/execute/bind_resources.h"
+#include "kernels/execute/device_memory.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/kernel_binding.h"
 #include "kernels/execute/kv_pool.h"
+#include "kernels/execute/rank_error.h"
 #include "kernels/execute/step_tables.h"
+#include "kernels/execute/watch.h"
 #include "kernels/execute/weights.h"
 
 namespace orrery {
 
-// Device memory in use on the current device, by whomever.
-Bytes device_memory_in_use();
-
 class RankDevice {
  public:
-  // Makes the context of the current device; allocate() takes the rest, in the same thread.
-  RankDevice(const ExecutorSetup& setup, int rank);
+  // Makes the context of the current device, where others held memory before; allocate() takes the
+  // rest, in the same thread. `watch` is told where the rank is.
+  RankDevice(const ExecutorSetup& setup, int rank, std::optional<HeldMemory> others, Watch& watch);
   // Weights, KV cache and tables. Throws std::invalid_argument for weights of a dtype that has no
-  // kernel, cuda::Error when memory runs out.
+  // kernel, RankError when there is less memory than these and the plan's activations take: how
+  // much, and who has the rest.
   void allocate(const ExecutorSetup& setup);
+  // allocate(), or anything that takes device memory; a RankError says who has it when it runs out.
+  template <typename Work>
+  void take_memory(const std::string& purpose, const Work& work) const {
+    try {
+      work();
+    } catch (const cuda::Error& error) {
+      if (error.code() != cudaErrorMemoryAllocation) throw;
+      throw RankError(rank_, "", memory_shortage(std::nullopt, purpose, others_));
+    }
+  }
+
+  // The op that the rank comes to, before it is enqueued: for the watch, and for the fault that the
+  // setup asks for. True where what the op writes is to become NaN.
+  bool reach(const ExecutorSetup& setup, const std::string& op, const cuda::Stream& on);
+  [[nodiscard]] Watch& watch() const { return watch_; }
 
   // A weight of a plan of this deployment, found by its name. Throws std::invalid_argument when the
   // executor's plan does not have it in that shape.
@@ -82,13 +100,17 @@ class RankDevice {
     cuda::Event join;
   };
 
+  void require_memory(const ExecutorSetup& setup) const;
+  [[nodiscard]] KvShape kv_shape(const ExecutorSetup& setup) const;
   void allocate_weights(const ExecutorSetup& setup);
-  void allocate_cache(const ExecutorSetup& setup);
   void allocate_tables(const ExecutorSetup& setup);
   void add_weight(const ExecutorSetup& setup, const Tensor& tensor, const WeightShard& shard);
   Stream& stream_entry(int number);
 
   int rank_;
+  std::optional<HeldMemory> others_;
+  Watch& watch_;
+  int times_at_fault_ = 0;
   CacheShape cache_;
   KvLayers layers_;  // of the executor's plan
   std::map<int, std::unique_ptr<Stream>> streams_;

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/dtypes.h"
 #include "kernels/execute/collective_binding.h"
+#include "kernels/execute/finite.h"
 #include "kernels/execute/hazards.h"
 
 namespace orrery {
@@ -137,6 +138,7 @@ void RankStep::bind(std::span<const StepPart> parts) {
   graph_.reset();
   launches_.clear();
   num_nodes_.clear();
+  own_all_reduces_.clear();
   set_tables(parts);
   launches_.resize(tasks_.size());
   // Tiles of prefill belong to a micro-batch: its tasks are bound together.
@@ -179,13 +181,15 @@ Launch RankStep::bind_task(const Task& task) {
   for (const TensorId id : op.writes) add(writes, id);
   BindResources& resources = rank_.resources(op.stream);
   if (std::holds_alternative<CommOp>(op.body)) {
-    return bind_collective({.plan = plan_,
-                            .op = op,
-                            .rank = rank_.rank(),
-                            .reads = reads,
-                            .writes = writes,
-                            .group = communicators_.group(plan_.ranks(op.ranks)),
-                            .resources = resources});
+    const CollectiveContext context{.plan = plan_,
+                                    .op = op,
+                                    .rank = rank_.rank(),
+                                    .reads = reads,
+                                    .writes = writes,
+                                    .group = communicators_.group(plan_.ranks(op.ranks)),
+                                    .resources = resources};
+    if (is_own_all_reduce(context)) own_all_reduces_.push_back(task_name(plan_, task));
+    return bind_collective(context);
   }
   // Host ops are what a step costs the host: here they happen by themselves.
   if (std::holds_alternative<HostOp>(op.body)) return [](const cuda::Stream&) {};
@@ -206,16 +210,16 @@ Launch RankStep::bind_task(const Task& task) {
 }
 
 void RankStep::rethrow_named() const {
-  std::string where = "rank " + std::to_string(rank_.rank());
-  if (current_ < tasks_.size()) where += ", op " + task_name(plan_, tasks_[current_]);
+  const std::string op =
+      current_ < tasks_.size() ? task_name(plan_, tasks_[current_]) : std::string();
   try {
     throw;
   } catch (const RankAbandoned&) {
     throw;
   } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(where + ": " + error.what());
+    throw std::invalid_argument(on_rank(rank_.rank(), op, error).what());
   } catch (const std::exception& error) {
-    throw std::runtime_error(where + ": " + error.what());
+    throw on_rank(rank_.rank(), op, error);
   }
 }
 
@@ -256,13 +260,15 @@ void RankStep::enqueue_tasks() {
     }
   }
   for (current_ = 0; current_ < tasks_.size(); ++current_) {
-    const int number = plan_.ops()[static_cast<std::size_t>(tasks_[current_].op)].stream;
-    const cuda::Stream& stream = rank_.stream(number);
+    const Op& op = plan_.ops()[static_cast<std::size_t>(tasks_[current_].op)];
+    const cuda::Stream& stream = rank_.stream(op.stream);
+    const bool spoils = rank_.reach(setup_, op.name, stream);
     for (const std::int32_t before : waits_[current_]) {
       const cuda::Event& event = *events_[static_cast<std::size_t>(before)];
       ORRERY_CUDA(cudaStreamWaitEvent(stream.get(), event.get(), 0));
     }
     launches_[current_](stream);
+    if (spoils || not_finite_) visit_writes(tasks_[current_], stream, spoils);
     if (events_[current_]) events_[current_]->record(stream);
     if (counts_nodes_) {
       const int after = captured_nodes();
@@ -308,20 +314,23 @@ void RankStep::stage(std::span<const StepPart> parts) {
 
 void RankStep::enqueue() {
   try {
-    enqueue_step();
+    enqueue_step(graph_.has_value());
+    rank_.watch().waiting(rank_.rank());
   } catch (...) {  // named, and thrown again
     rethrow_named();
   }
 }
 
-void RankStep::enqueue_step() {
+void RankStep::enqueue_step(bool replays) {
   const cuda::Stream& main = rank_.stream(0);
   current_ = tasks_.size();
   const std::int64_t end = parts_.back().layout.end;
   rank_.start.record(main);
   ORRERY_CUDA(cudaMemcpyAsync(tables_->get(), rank_.staging(end), static_cast<std::size_t>(end),
                               cudaMemcpyHostToDevice, main.get()));
-  if (graph_) {
+  if (replays) {
+    static const std::string kGraph = "graph";
+    static_cast<void>(rank_.reach(setup_, kGraph, main));
     graph_->launch(main);
   } else {
     enqueue_tasks();
@@ -341,9 +350,51 @@ void RankStep::wait(const RankTeam& team) {
   current_ = tasks_.size();
   try {
     team.wait(rank_.done);
+    rank_.watch().idle(rank_.rank());
   } catch (...) {  // named, and thrown again
     rethrow_named();
   }
+}
+
+void RankStep::enqueue_checked() {
+  not_finite_.emplace(tasks_.size());
+  ORRERY_CUDA(cudaMemsetAsync(not_finite_->get(), 0, tasks_.size() * sizeof(std::uint32_t),
+                              rank_.stream(0).get()));
+  rank_.stream(0).synchronize();  // before any stream counts
+  try {
+    enqueue_step(/*replays=*/false);
+    rank_.watch().waiting(rank_.rank());
+  } catch (...) {  // named, and thrown again
+    rethrow_named();
+  }
+}
+
+void RankStep::visit_writes(const Task& task, const cuda::Stream& stream, bool spoils) {
+  for (const TensorId id : plan_.ops()[static_cast<std::size_t>(task.op)].writes) {
+    const Operand written = operand(id, task.copy);
+    if (written.data == nullptr) continue;
+    if (spoils) {
+      ORRERY_CUDA(cudaMemsetAsync(
+          written.data, 0xFF, static_cast<std::size_t>(bytes_in(*written.tensor)), stream.get()));
+    }
+    if (not_finite_) {
+      count_non_finite(stream, written.tensor->dtype, written.data, num_elements(*written.tensor),
+                       not_finite_->get() + current_);
+    }
+  }
+}
+
+int RankStep::first_not_finite(std::uint32_t& num_found) {
+  std::vector<std::uint32_t> counts(tasks_.size());
+  ORRERY_CUDA(cudaMemcpyAsync(counts.data(), not_finite_->get(),
+                              counts.size() * sizeof(std::uint32_t), cudaMemcpyDeviceToHost,
+                              rank_.stream(0).get()));
+  rank_.stream(0).synchronize();
+  not_finite_.reset();
+  const auto found = std::ranges::find_if(counts, [](std::uint32_t count) { return count > 0; });
+  if (found == counts.end()) return -1;
+  num_found = *found;
+  return static_cast<int>(found - counts.begin());
 }
 
 bool RankStep::has_results(const Part& part) const {

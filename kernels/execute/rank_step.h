@@ -45,6 +45,12 @@ class RankStep {
   // Enqueues a step: graph or launches, whichever there is, between the rank's start and end
   // events, and the copy of sampled tokens to sampled().
   void enqueue();
+  // The same launch by launch, counting what each task writes that is not finite; and, once that
+  // has ended, the first task that wrote some, -1: none. num_found: how many values.
+  void enqueue_checked();
+  int first_not_finite(std::uint32_t& num_found);
+  // Names of the all-reduces that our own kernels serve, in order.
+  [[nodiscard]] const std::vector<std::string>& own_all_reduces() const { return own_all_reduces_; }
   // Until the step and the copy of its results have ended, or another rank has failed.
   void wait(const RankTeam& team);
   // Tokens of the logits' rows of a micro-batch, of the last step of the rank, once it has ended.
@@ -86,11 +92,13 @@ class RankStep {
   Launch bind_task(const Task& task);
   Operand operand(TensorId id, std::int32_t copy) const;
   void enqueue_tasks();
-  void enqueue_step();
+  void enqueue_step(bool replays);
+  // What the task wrote is checked, or made NaN.
+  void visit_writes(const Task& task, const cuda::Stream& stream, bool spoils);
   [[nodiscard]] bool has_results(const Part& part) const;
   // Kernel, memcpy and memset nodes captured so far.
   [[nodiscard]] int captured_nodes();
-  // Throws `what` again with rank and the task at hand in front.
+  // Throws again with rank and the task at hand, as std::invalid_argument or RankError.
   [[noreturn]] void rethrow_named() const;
 
   const Plan& plan_;
@@ -110,6 +118,8 @@ class RankStep {
   std::vector<std::vector<std::int32_t>> waits_;      // by task: tasks
   std::vector<std::unique_ptr<cuda::Event>> events_;  // by task; null where nobody waits
   std::vector<Launch> launches_;                      // by task; live as long as the graph
+  std::vector<std::string> own_all_reduces_;
+  std::optional<cuda::DeviceBuffer<std::uint32_t>> not_finite_;  // by task, while checking
   std::optional<cuda::Graph> graph_;
   std::vector<int> num_nodes_;
   int num_nodes_before_ = 0;

@@ -87,6 +87,11 @@ void RankTeam::fail(std::exception_ptr error) {
   failed_.store(true, std::memory_order_relaxed);
 }
 
+std::exception_ptr RankTeam::error() {
+  const std::scoped_lock lock(mutex_);
+  return error_;
+}
+
 void RankTeam::start_and_join(const std::function<void(int rank)>& work) {
   if (failed()) {
     throw std::runtime_error("a rank failed before; the executor can run nothing more");

@@ -42,6 +42,8 @@ class RankTeam {
   void run_apart(const std::function<void(int rank)>& work);
   // Whether a rank has failed: what waits for other ranks asks this meanwhile (any thread).
   [[nodiscard]] bool failed() const { return failed_.load(std::memory_order_relaxed); }
+  // What the first that failed threw, or null (any thread).
+  [[nodiscard]] std::exception_ptr error();
   // Makes failed() true, as if a rank had thrown `error` (any thread).
   void fail(std::exception_ptr error);
   // Returns once the GPU has passed `event`, by asking for it again and again (in under a

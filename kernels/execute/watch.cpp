@@ -47,9 +47,9 @@ std::string seconds(Seconds time) {
 
 }  // namespace
 
-RankError stall_error(std::span<const RankState> ranks, Seconds limit) {
+RankError stall_error(std::span<const RankPlace> ranks, Seconds limit) {
   // A thread that is stuck keeps its GPU from going on, so it comes first.
-  const auto later = [](const RankState& a, const RankState& b) {
+  const auto later = [](const RankPlace& a, const RankPlace& b) {
     if (a.phase != b.phase) return a.phase == RankPhase::kEnqueueing;
     return a.progress < b.progress;
   };
@@ -58,7 +58,7 @@ RankError stall_error(std::span<const RankState> ranks, Seconds limit) {
     if (ranks[static_cast<std::size_t>(rank)].phase != RankPhase::kIdle) busy.push_back(rank);
   }
   if (busy.empty()) return {0, {}, "the step has not ended after " + seconds(limit)};
-  const auto state = [&](int rank) -> const RankState& {
+  const auto state = [&](int rank) -> const RankPlace& {
     return ranks[static_cast<std::size_t>(rank)];
   };
   const int worst =
@@ -122,6 +122,11 @@ void Watch::begin(Seconds limit) {
 
 void Watch::end() { deadline_.store(0, std::memory_order_release); }
 
+void Watch::fail(std::exception_ptr error) {
+  const std::scoped_lock lock(failure_mutex_);
+  failure_ = std::move(error);
+}
+
 void Watch::look(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     std::this_thread::sleep_for(kPeriod);
@@ -136,7 +141,13 @@ void Watch::look(const std::stop_token& stop) {
 }
 
 std::exception_ptr Watch::find_trouble(bool is_in_step) {
-  if (std::exception_ptr error = call(setup_.first_error); error) return error;
+  {
+    const std::scoped_lock lock(failure_mutex_);
+    if (failure_) return failure_;
+  }
+  if (is_in_step) {
+    if (std::exception_ptr error = call(setup_.first_error); error) return error;
+  }
   if (interrupt_signal() != nullptr) {
     try {
       throw_if_interrupted();
@@ -148,10 +159,10 @@ std::exception_ptr Watch::find_trouble(bool is_in_step) {
 }
 
 std::exception_ptr Watch::stall(bool looks) {
-  std::vector<RankState> states(static_cast<std::size_t>(setup_.num_ranks));
+  std::vector<RankPlace> states(static_cast<std::size_t>(setup_.num_ranks));
   for (int rank = 0; rank < setup_.num_ranks; ++rank) {
     const Rank& place = ranks_[static_cast<std::size_t>(rank)];
-    RankState& state = states[static_cast<std::size_t>(rank)];
+    RankPlace& state = states[static_cast<std::size_t>(rank)];
     state.phase = place.phase.load(std::memory_order_acquire);
     const std::string* const op = place.op.load(std::memory_order_acquire);
     if (state.phase == RankPhase::kEnqueueing && op != nullptr) state.op = *op;

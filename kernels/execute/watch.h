@@ -28,7 +28,7 @@ namespace orrery {
 enum class RankPhase : std::uint8_t { kIdle, kEnqueueing, kWaiting };
 
 // Where a rank is. An op that is being enqueued, or a step that the GPU works on.
-struct RankState {
+struct RankPlace {
   RankPhase phase = RankPhase::kIdle;
   std::string op;             // kEnqueueing
   std::int64_t progress = 0;  // kWaiting: how far its GPU has come, comparable among ranks
@@ -36,7 +36,7 @@ struct RankState {
 };
 
 // Who keeps the others waiting: a rank whose thread is stuck, else the one whose GPU is least far.
-RankError stall_error(std::span<const RankState> ranks, Seconds limit);
+RankError stall_error(std::span<const RankPlace> ranks, Seconds limit);
 
 // Much longer than the step takes: 3 s and what it takes at a tenth of the GPU's rates.
 Seconds step_limit(const Plan& plan);
@@ -50,7 +50,7 @@ class Watch {
     std::function<void(std::exception_ptr)> fail;      // all ranks are to stop, and why
     std::function<void()> abort;                       // ends what GPUs wait for; may hang
     std::function<std::exception_ptr()> find_problem;  // errors that no call returned, or null
-    std::function<void(int rank, RankState& state)> look_at;    // fills progress and reached
+    std::function<void(int rank, RankPlace& state)> look_at;    // fills progress and reached
     std::function<void(const std::string& status)> last_words;  // failure_status()
     std::function<void()> end_process;  // default: exit code 1 at once, nothing destroyed
     Seconds grace{1.5};
@@ -66,9 +66,11 @@ class Watch {
   void retire();
 
   // Around each step. begin() throws std::runtime_error when a signal has come. What a rank failed
-  // with is for the caller to throw.
+  // with is for the caller to throw, and to give to fail() before end(): ranks may have stopped
+  // before the watch has looked.
   void begin(Seconds limit);
   void end();
+  void fail(std::exception_ptr error);
   // By the thread of the rank; `op` must live until the next call.
   void enqueueing(int rank, const std::string& op) { set(rank, RankPhase::kEnqueueing, &op); }
   void waiting(int rank) { set(rank, RankPhase::kWaiting, nullptr); }
@@ -99,6 +101,8 @@ class Watch {
   Setup setup_;
   std::mutex mutex_;         // held while a callback runs
   bool is_retired_ = false;  // guarded by mutex_
+  std::mutex failure_mutex_;
+  std::exception_ptr failure_;  // guarded by failure_mutex_
   std::unique_ptr<Rank[]> ranks_;
   std::atomic<double> deadline_{0};  // of the step, host's clock in seconds; 0: between steps
   std::atomic<double> limit_{0};

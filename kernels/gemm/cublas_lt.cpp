@@ -4,19 +4,9 @@
 #include <map>
 #include <mutex>
 
-#define ORRERY_CUBLAS(call)                                                \
-  do {                                                                     \
-    const cublasStatus_t orrery_code = (call);                             \
-    if (orrery_code != CUBLAS_STATUS_SUCCESS) {                            \
-      throw ::orrery::CublasError(orrery_code, #call, __FILE__, __LINE__); \
-    }                                                                      \
-  } while (false)
-
 namespace orrery {
-namespace {
 
-// Of the current device. Thread safe; kept until the process ends, when the driver frees it.
-cublasLtHandle_t handle() {
+cublasLtHandle_t cublas_lt_handle() {
   static std::mutex mutex;
   static std::map<int, cublasLtHandle_t> known;
   int device = 0;
@@ -26,6 +16,8 @@ cublasLtHandle_t handle() {
   if (found == nullptr) ORRERY_CUBLAS(cublasLtCreate(&found));
   return found;
 }
+
+namespace {
 
 template <typename T>
 void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, const T& value) {
@@ -75,8 +67,9 @@ void LtGemm::propose(std::int8_t fast_accumulation) {
                                            &kGemmWorkspaceBytes, sizeof(kGemmWorkspaceBytes)));
   std::array<cublasLtMatmulHeuristicResult_t, kProposals> results{};
   int found = 0;
-  const cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(
-      handle(), &product_, &w_, &x_, &y_, &y_, &preference, kProposals, results.data(), &found);
+  const cublasStatus_t code =
+      cublasLtMatmulAlgoGetHeuristic(cublas_lt_handle(), &product_, &w_, &x_, &y_, &y_, &preference,
+                                     kProposals, results.data(), &found);
   if (code == CUBLAS_STATUS_NOT_SUPPORTED) return;
   ORRERY_CUBLAS(code);
   for (int i = 0; i < found; ++i) proposals_.push_back({results[i], fast_accumulation});
@@ -97,8 +90,8 @@ void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, in
     set(&product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.w_scale);
     set(&product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.x_scale);
   }
-  ORRERY_CUBLAS(cublasLtMatmul(handle(), &product, &kOne, operands.w, &w, operands.x, &x, &kZero,
-                               operands.y, &y, operands.y, &y, &chosen.algo, workspace,
+  ORRERY_CUBLAS(cublasLtMatmul(cublas_lt_handle(), &product, &kOne, operands.w, &w, operands.x, &x,
+                               &kZero, operands.y, &y, operands.y, &y, &chosen.algo, workspace,
                                chosen.workspaceSize, stream.get()));
 }
 

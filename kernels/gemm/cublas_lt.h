@@ -13,7 +13,18 @@
 #include "kernels/cuda/handles.h"
 #include "kernels/gemm/gemm.h"
 
+#define ORRERY_CUBLAS(call)                                                \
+  do {                                                                     \
+    const cublasStatus_t orrery_code = (call);                             \
+    if (orrery_code != CUBLAS_STATUS_SUCCESS) {                            \
+      throw ::orrery::CublasError(orrery_code, #call, __FILE__, __LINE__); \
+    }                                                                      \
+  } while (false)
+
 namespace orrery {
+
+// Of the current device. Thread safe; kept until the process ends, when the driver frees it.
+cublasLtHandle_t cublas_lt_handle();
 
 class CublasError : public std::runtime_error {
  public:

@@ -9,7 +9,7 @@ namespace {
 template <typename T>
 Launch append(const BindContext& context, const bf16* keys, std::int64_t tokens, std::int64_t width,
               std::int64_t stride) {
-  const KvPool& pool = *context.kv;
+  const KvPool& pool = require_cache(context);
   const PagedKv<T> cache{.keys = reinterpret_cast<T*>(pool.keys(context.kv_layer)),
                          .values = reinterpret_cast<T*>(pool.values(context.kv_layer)),
                          .block_size = pool.shape().block_size,
@@ -26,8 +26,7 @@ Launch append(const BindContext& context, const bf16* keys, std::int64_t tokens,
 Launch bind_kv_append(const BindContext& context) {
   require_dtype(context, std::array{DType::kBf16, DType::kFp8});
   require_operands(context, 1, 1);
-  require_taken(context, context.kv != nullptr && context.kv_layer >= 0, "a layer of a KV cache");
-  const KvShape& cache = context.kv->shape();
+  const KvShape& cache = require_cache(context).shape();
   require_taken(context, cache.dtype == context.op.dtype,
                 "a cache of its dtype, not " + std::string(to_text(cache.dtype)));
   const std::int64_t tokens = dim(context.op.dims, "tokens");

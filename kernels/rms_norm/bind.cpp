@@ -9,11 +9,11 @@ namespace {
 // reads rows of query, key and value heads, gains of query and key heads; norms these in place
 Launch bind_heads(const BindContext& context) {
   require_dtype(context, std::array{DType::kBf16});
-  require_taken(context, context.kv != nullptr, "a KV cache, which tells query and key heads");
+  const KvShape& cache = require_cache(context, /*has_layer=*/false).shape();
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
-  const std::int64_t head_dim = context.kv->shape().head_dim;
-  const std::int64_t key_heads = context.kv->shape().kv_heads;
+  const std::int64_t head_dim = cache.head_dim;
+  const std::int64_t key_heads = cache.kv_heads;
   require_taken(context, hidden % head_dim == 0 && hidden > key_heads * head_dim,
                 "query and key heads of " + std::to_string(head_dim) + ", not " +
                     std::to_string(hidden) + " elements");

@@ -9,11 +9,11 @@ namespace orrery {
 Launch bind_rope(const BindContext& context) {
   require_dtype(context, std::array{DType::kBf16});
   require_operands(context, 1, 1);
-  require_taken(context, context.kv != nullptr, "a KV cache, which tells query and key heads");
+  const KvShape& cache = require_cache(context, /*has_layer=*/false).shape();
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t heads = dim(context.op.dims, "heads");
   const std::int64_t head_dim = dim(context.op.dims, "head_dim");
-  const std::int64_t key_heads = context.kv->shape().kv_heads;
+  const std::int64_t key_heads = cache.kv_heads;
   require_taken(context, heads > key_heads && context.numbers.head_dim == head_dim,
                 "heads of " + std::to_string(context.numbers.head_dim) +
                     " elements, more than the key heads, " + std::to_string(key_heads));

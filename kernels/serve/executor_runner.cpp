@@ -15,6 +15,10 @@ using Clock = std::chrono::steady_clock;
 // Prepared steps that are kept besides graphs.
 constexpr std::size_t kMostEager = 64;
 
+Seconds since(Clock::time_point begin) {
+  return Seconds(std::chrono::duration<double>(Clock::now() - begin).count());
+}
+
 std::int64_t num_new_tokens(const StepInput& input) {
   std::int64_t tokens = 0;
   for (const SequenceTokens& chunk : input.prefill) {
@@ -72,10 +76,13 @@ Batch batch_of(const StepInput& input) {
 
 ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
     : setup_(checked(setup)), executor_(with_plans(setup_)) {
-  const StepInput largest = largest_input();
-  executor_.run(eager(largest), largest);
-  prepare_time_ = Seconds(0);
-  num_prepared_ = 0;
+  const ExecutorSetup& executor = setup_.executor;
+  const std::int64_t decodes = std::min(executor.max_sequences, executor.max_tokens - 1);
+  const auto run_once = [this](const StepInput& input) { executor_.run(eager(input), input); };
+  run_once(any_input(executor.max_tokens - decodes, decodes));
+  for (std::int64_t tokens = executor.max_tokens; tokens > 0; tokens /= 2) {
+    run_once(any_input(tokens, 0));
+  }
 }
 
 // Before serving no request holds a block, so any will do, and be written by several.
@@ -90,16 +97,14 @@ std::vector<std::int32_t> ExecutorRunner::any_blocks(std::int64_t tokens,
   return blocks;
 }
 
-StepInput ExecutorRunner::largest_input() const {
-  const ExecutorSetup& executor = setup_.executor;
-  const std::int64_t decodes = std::min(executor.max_sequences, executor.max_tokens - 1);
+StepInput ExecutorRunner::any_input(std::int64_t tokens, std::int64_t decodes) const {
   StepInput input;
-  for (std::int64_t left = executor.max_tokens - decodes; left > 0;) {
-    const std::int64_t query = std::min(left, executor.max_model_len);
+  while (tokens > 0) {
+    const std::int64_t query = std::min(tokens, setup_.executor.max_model_len);
     input.prefill.push_back(
         {.tokens = std::vector<std::int32_t>(static_cast<std::size_t>(query), 0),
          .blocks = any_blocks(query, static_cast<std::int64_t>(input.prefill.size()))});
-    left -= query;
+    tokens -= query;
   }
   for (std::int64_t i = 0; i < decodes; ++i) {
     input.decodes.push_back({.tokens = {0}, .blocks = any_blocks(1, i)});
@@ -128,25 +133,37 @@ PreparedStep& ExecutorRunner::eager(const StepInput& input) {
   Prepared& prepared = eager_[rows];
   prepared.last_use = ++num_runs_;
   if (prepared.step) return *prepared.step;
-  const Clock::time_point begin = Clock::now();
   prepared.step = executor_.prepare(plans_of(setup_, batch).split, input, ExecuteMode::kEager);
   if (eager_.size() > kMostEager) {
     eager_.erase(std::ranges::min_element(eager_, {},
                                           [](const auto& entry) { return entry.second.last_use; }));
   }
-  prepare_time_ += Seconds(std::chrono::duration<double>(Clock::now() - begin).count());
-  ++num_prepared_;
   return *prepared.step;
 }
 
+std::vector<std::int32_t> ExecutorRunner::run_timed(PreparedStep& step, const StepInput& input,
+                                                    RunTimes times) {
+  const Clock::time_point begin = Clock::now();
+  StepOutput output = executor_.run(step, input);
+  times.run = since(begin);
+  times.duration = output.duration;
+  times.device = output.device;
+  times_.push_back(times);
+  return std::move(output.next_tokens);
+}
+
 std::vector<std::int32_t> ExecutorRunner::run(const StepInput& input, std::int64_t graph_rows) {
-  if (graph_rows == 0) return executor_.run(eager(input), input).next_tokens;
+  if (graph_rows == 0) {
+    const Clock::time_point begin = Clock::now();
+    PreparedStep& step = eager(input);
+    return run_timed(step, input, {.prepare = since(begin)});
+  }
   const auto graph = graphs_.find(graph_rows);
   if (graph == graphs_.end()) {
     throw std::invalid_argument("a graph of " + std::to_string(graph_rows) +
                                 " rows was not captured");
   }
-  return executor_.run(*graph->second, input).next_tokens;
+  return run_timed(*graph->second, input, {.graph_rows = graph_rows});
 }
 
 }  // namespace orrery

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/execute/executor.h"
@@ -30,9 +31,19 @@ struct ExecutorRunnerSetup {
   std::int64_t capture_context = 1024;
 };
 
+// Where the time of a step went.
+struct RunTimes {
+  std::int64_t graph_rows = 0;  // 0: eager
+  Seconds prepare;              // of a step that came for the first time
+  Seconds run;                  // Executor::run, from its call to its return
+  Seconds duration;             // StepOutput::duration
+  Seconds device;               // StepOutput::device
+};
+
 class ExecutorRunner : public StepRunner {
  public:
-  // Allocates everything and runs the largest step once. Throws std::invalid_argument for what
+  // Allocates everything and runs steps of many sizes, the largest first, so that libraries have
+  // loaded their kernels. Throws std::invalid_argument for what
   // cannot be served on GPUs (several data-parallel ranks in one scheduler, micro-batches, kernels
   // that cannot be executed), std::runtime_error when a GPU fails.
   explicit ExecutorRunner(ExecutorRunnerSetup setup);
@@ -42,9 +53,8 @@ class ExecutorRunner : public StepRunner {
   std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows) override;
 
   [[nodiscard]] const Executor& executor() const { return executor_; }
-  // Host time spent on preparing steps while serving, and how often.
-  [[nodiscard]] Seconds prepare_time() const { return prepare_time_; }
-  [[nodiscard]] std::int64_t num_prepared() const { return num_prepared_; }
+  // Of every step that was run since serving began, in order.
+  [[nodiscard]] std::span<const RunTimes> times() const { return times_; }
 
  private:
   // Numbers of rows that a plan is made for.
@@ -59,18 +69,18 @@ class ExecutorRunner : public StepRunner {
     std::int64_t last_use = 0;
   };
 
-  // A step as large as the scheduler makes them, for what must be there from the start.
-  [[nodiscard]] StepInput largest_input() const;
+  // `tokens` of prompts and `decodes` beside them.
+  [[nodiscard]] StepInput any_input(std::int64_t tokens, std::int64_t decodes) const;
   [[nodiscard]] std::vector<std::int32_t> any_blocks(std::int64_t tokens, std::int64_t index) const;
   PreparedStep& eager(const StepInput& input);
+  std::vector<std::int32_t> run_timed(PreparedStep& step, const StepInput& input, RunTimes times);
 
   ExecutorRunnerSetup setup_;
   Executor executor_;
   std::map<std::int64_t, std::unique_ptr<PreparedStep>> graphs_;  // by rows
   std::map<Rows, Prepared> eager_;
   std::int64_t num_runs_ = 0;
-  std::int64_t num_prepared_ = 0;
-  Seconds prepare_time_;
+  std::vector<RunTimes> times_;
 };
 
 // What `input` computes, as the scheduler and the cost model see it.

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "kernels/execute/executor.h"
 #include "kernels/tool/checks.h"
 #include "kernels/tool/commands.h"
 #include "kernels/tool/selection.h"
@@ -18,6 +19,7 @@ constexpr Group kGroups[] = {
     {"collectives", check_peers},
     {"trace", check_trace_records},
     {"execute", check_execute},
+    {"faults", check_faults},
 };
 
 }  // namespace
@@ -30,6 +32,7 @@ int check(std::span<const std::string_view> arguments) {
   }
   const bool only_groups = names.empty() && !arguments.empty();
   const auto kernels = only_groups ? std::vector<const GpuKernel*>() : select_kernels(names);
+  set_execute_environment();  // check_execute runs ranks that wait for each other
   require_gpu();
   int passed = 0;
   int failed = 0;

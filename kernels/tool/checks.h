@@ -15,6 +15,12 @@ CheckCount check_peers();
 // Records of kernels and copies (kernels/probe_trace); without CUPTI prints that it was skipped.
 CheckCount check_trace_records();
 
+// How runs of this program end, as processes of its own: a rank that throws, hangs, is killed or
+// makes NaN, a failing NCCL call, signals, too little memory or too few GPUs, plans that cannot be
+// executed. Exit code, message, status.txt, partial results, and at most 5 s from the failure to
+// the end. Prints a line per case; those that need 2 GPUs are skipped on one.
+CheckCount check_faults();
+
 // Steps of small models on the executor: against a double-precision reference on the CPU, split
 // over GPUs against one GPU, replayed graphs against eager steps, and with collectives left out,
 // which must be noticed. Prints a line per case, also for those that need more GPUs than there are.

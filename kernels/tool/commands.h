@@ -19,12 +19,12 @@ int check(std::span<const std::string_view> arguments);
 int time(std::span<const std::string_view> arguments);
 // Times kernels into tables under a directory, or with --check judges such tables; resumable.
 int calibrate(std::span<const std::string_view> arguments);
-// Runs the prepared steps of a directory on the GPUs here; writes DIR/executed, whole or as far as it
-// came, and a line per step to standard output.
+// Runs the prepared steps of a directory on the GPUs here; writes DIR/executed, whole or as far as
+// it came, and a line per step to standard output.
 int execute(std::span<const std::string_view> arguments);
 
-// Replays the workload of a directory in real time against the GPUs here; writes DIR/executed, whole or
-// as far as it came, and the latencies to standard output.
+// Replays the workload of a directory in real time against the GPUs here; writes DIR/executed,
+// whole or as far as it came, and the latencies to standard output.
 int serve(std::span<const std::string_view> arguments);
 
 // Throws std::invalid_argument when there is no usable GPU: none present, no driver, or one whose

@@ -50,6 +50,8 @@ struct Options {
   std::vector<std::string> traced;            // empty: all
   std::optional<std::int64_t> num_kv_blocks;  // per rank, in place of the deployment's
   bool only_nccl = false;
+  bool checks_finite = false;
+  std::optional<Fault> fault;  // for tests: a rank is made to fail
 };
 
 std::int64_t whole(std::string_view option, std::string_view text) {
@@ -73,9 +75,9 @@ std::vector<std::string> words(std::string_view list) {
 }
 
 Options parse(std::span<const std::string_view> arguments) {
-  constexpr std::array<std::string_view, 9> kNames = {
-      "--gpus",       "--repeats",  "--seconds",       "--only",     "--trace",
-      "--trace-only", "--no-trace", "--num-kv-blocks", "--only-nccl"};
+  constexpr std::array<std::string_view, 11> kNames = {
+      "--gpus",     "--repeats",       "--seconds",   "--only",         "--trace", "--trace-only",
+      "--no-trace", "--num-kv-blocks", "--only-nccl", "--check-finite", "--fail"};
   Options options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view name = arguments[i];
@@ -103,6 +105,10 @@ Options parse(std::span<const std::string_view> arguments) {
       options.num_kv_blocks = whole(name, value());
     } else if (name == "--only-nccl") {
       options.only_nccl = true;
+    } else if (name == "--check-finite") {
+      options.checks_finite = true;
+    } else if (name == "--fail") {
+      options.fault = parse_fault(value());
     } else if (!name.starts_with("-") && options.directory.empty()) {
       options.directory = name;
     } else {
@@ -169,7 +175,8 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
           .max_tokens = limits.rows,
           .max_sequences = limits.sequences,
           .max_model_len = limits.context,
-          .only_nccl = options.only_nccl};
+          .only_nccl = options.only_nccl,
+          .fault = options.fault};
 }
 
 // Cached tokens that no prefill has computed: any finite values take the same time.
@@ -269,6 +276,10 @@ class StepRunner {
   void run_all() {
     ExecutorSetup setup = setup_of(deployment_, cases_, options_);
     const std::vector<int> devices = setup.devices;
+    setup.last_words = [this](const std::string& status) {
+      files_.write_status(status);
+      std::fprintf(stderr, "orrery-gpu: %s\n", status.c_str());
+    };
     num_kv_blocks_ = setup.num_kv_blocks;
     files_.write_environment(environment(static_cast<int>(devices.size())));
     std::fprintf(stderr, "%s: %zu steps on %zu GPUs, filling weights and caches\n",
@@ -295,6 +306,7 @@ class StepRunner {
     const std::string_view mode_text = one.step.is_graph ? "graph" : "eager";
     const auto prepared = executor.prepare(one.plan, input, mode);
     for (int i = 0; i < kWarmUps; ++i) executor.run(*prepared, input);
+    if (options_.checks_finite) executor.check_finite(*prepared, input);
     std::vector<double> durations;
     std::vector<double> devices;
     const Clock::time_point start = Clock::now();

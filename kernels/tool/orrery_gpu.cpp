@@ -20,10 +20,8 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
-    {"check", orrery::tool::check},
-    {"time", orrery::tool::time},
-    {"calibrate", orrery::tool::calibrate},
-    {"execute", orrery::tool::execute},
+    {"check", orrery::tool::check},         {"time", orrery::tool::time},
+    {"calibrate", orrery::tool::calibrate}, {"execute", orrery::tool::execute},
     {"serve", orrery::tool::serve},
 };
 
@@ -31,6 +29,7 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu check [KERNEL…]      compare each kernel with its double-precision reference
   orrery-gpu check collectives    the same for communication among the GPUs here
   orrery-gpu check execute        steps of small models beside a double-precision reference
+  orrery-gpu check faults         how runs end when a rank fails, memory is short, or the input is bad
   orrery-gpu check trace          whether each kernel and copy is recorded (needs CUPTI)
   orrery-gpu time [KERNEL…]       time the benchmark shapes of kernels
   orrery-gpu time launch          the costs of launching
@@ -46,9 +45,11 @@ constexpr const char* kUsage = R"(usage:
                                   --check judges the tables by shapes that they do not hold;
                                   --ops times the calls in FILE alone, one a line: gemm bf16 m=64 n=512 k=512
   orrery-gpu execute DIR [--gpus N] [--only NAME,…] [--repeats N] [--seconds S] [--num-kv-blocks N] [--only-nccl]
-                     [--trace | --trace-only NAME,… | --no-trace]
+                     [--trace | --trace-only NAME,… | --no-trace] [--check-finite]
                                   run the steps that `orrery validate --plan-only` wrote, each N times (20) within
-                                  S seconds (2), and once more to say when each op ran; writes DIR/executed
+                                  S seconds (2), and once more to say when each op ran; writes DIR/executed;
+                                  --check-finite looks at what each op writes; for tests: --fail
+                                  rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
   orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]
                                   replay the workload that `orrery validate --plan-only` wrote in real time, its first
                                   N requests; writes DIR/executed

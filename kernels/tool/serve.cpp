@@ -156,6 +156,24 @@ std::string memory_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners)
   return out.str();
 }
 
+// A row for each row of serve_steps.csv, replica by replica: where its time went.
+std::string host_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
+  std::ostringstream out;
+  out << "replica,step,graph_rows,prepare_s,run_s,duration_s,device_s\n";
+  for (std::size_t replica = 0; replica < runners.size(); ++replica) {
+    const std::span<const RunTimes> times = runners[replica]->times();
+    for (std::size_t step = 0; step < times.size(); ++step) {
+      out << replica << "," << step << "," << times[step].graph_rows;
+      for (const Seconds time :
+           {times[step].prepare, times[step].run, times[step].duration, times[step].device}) {
+        out << "," << format_number(time.value());
+      }
+      out << "\n";
+    }
+  }
+  return out.str();
+}
+
 void print(const LiveResult& result, std::int64_t num_requests) {
   const ServingMetrics& metrics = result.service.metrics;
   constexpr double kMilli = 1e3;
@@ -258,12 +276,9 @@ class Server {
                    std::ref(progress), [] { return interrupt_signal() != nullptr; });
     write_served(executed_, result.service);
     write_text(executed_ / "memory.csv", memory_csv(runners_));
+    write_text(executed_ / "serve_host.csv", host_csv(runners_));
     write_environment();  // again: clocks are those under load
     print(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
-    for (const auto& runner : runners_) {
-      std::printf("%lld eager steps prepared in %.3f s\n",
-                  static_cast<long long>(runner->num_prepared()), runner->prepare_time().value());
-    }
     if (result.error) std::rethrow_exception(result.error);
     throw_if_interrupted();
   }

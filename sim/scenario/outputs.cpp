@@ -103,6 +103,44 @@ std::string memory_json(const MemoryBudget& memory) {
   return object.inline_text();
 }
 
+std::string side_json(const SideMetrics& side, const Placement& placement,
+                      const MemoryBudget& memory) {
+  JsonObject utilisation;
+  utilisation.number("mean", side.kv_utilisation_mean).number("max", side.kv_utilisation_max);
+  JsonObject object;
+  object.whole("replicas", side.num_replicas)
+      .whole("num_gpus", num_gpus(placement))
+      .number("busy", side.busy)
+      .raw("kv_utilisation", utilisation.inline_text())
+      .whole("num_steps", side.num_steps)
+      .number("mean_batch", side.mean_batch)
+      .whole("num_kv_blocks", memory.num_kv_blocks)
+      .raw("memory_per_gpu", memory_json(memory));
+  return object.inline_text();
+}
+
+// "prefill" and "decode" as sides, and the transfers between them.
+std::string disaggregation_json(const RunResult& result) {
+  const DisaggregationMetrics& metrics = *result.service.metrics.disaggregation;
+  const Disaggregation& placed = *result.scenario.disaggregation;
+  JsonObject transfer;
+  transfer.whole("count", metrics.num_transfers)
+      .number("bytes", metrics.transferred.value())
+      .text("source", result.disaggregated->transfer_source)
+      .raw("time_s", quantiles_json(metrics.transfer_s))
+      .raw("wait_s", quantiles_json(metrics.wait_s))
+      .raw("second_token_s", quantiles_json(metrics.second_token_s))
+      .raw("exposed_s", quantiles_json(metrics.exposed_s))
+      .number("exposed_share", metrics.exposed_share);
+  JsonObject object;
+  object
+      .raw("prefill", side_json(metrics.prefill, placed.prefill.placement,
+                                result.disaggregated->prefill_memory))
+      .raw("decode", side_json(metrics.decode, placed.decode.placement, result.memory))
+      .raw("transfer", transfer.inline_text());
+  return object.inline_text();
+}
+
 }  // namespace
 
 void write_file(const std::filesystem::path& path, const std::string& text) {
@@ -155,8 +193,9 @@ std::string summary_json(const RunResult& result) {
       .number("duration_s", metrics.duration.value())
       .whole("num_gpus", result.num_gpus)
       .raw("memory_per_gpu", memory_json(result.memory))
-      .whole("num_kv_blocks", result.memory.num_kv_blocks)
-      .raw("step", step_json(result.step))
+      .whole("num_kv_blocks", result.memory.num_kv_blocks);
+  if (result.disaggregated) summary.raw("disaggregation", disaggregation_json(result));
+  summary.raw("step", step_json(result.step))
       .raw("step_breakdown", breakdown_json(result.step.shares))
       .raw("warnings", "[" + warnings + "]")
       .raw("provenance", origin.inline_text());

@@ -84,11 +84,14 @@ std::vector<TableMeasurement> table_measurements(const Scenario& scenario,
       const auto measured = [&](std::string_view key) {
         return text_at(&meta, {"tables", kernel, "measured_with", key});
       };
+      // Rows that were measured again since (orrery validate --recalibrate).
+      const std::string newer = text_at(&meta, {"tables", kernel, "remeasured_with", "revision"});
+      const std::string newer_date = text_at(&meta, {"tables", kernel, "remeasured_with", "date"});
       found.push_back({.kernel = kernel,
                        .provider = use.provider,
                        .device = use.device,
-                       .revision = measured("revision"),
-                       .date = measured("date"),
+                       .revision = measured("revision") + (newer.empty() ? "" : "+" + newer),
+                       .date = newer_date.empty() ? measured("date") : newer_date,
                        .driver = measured("driver")});
     }
   }

@@ -23,7 +23,8 @@ struct TableMeasurement {
   std::string kernel;
   std::string provider;
   std::string device;
-  std::string revision;  // of the timed code; "" where the tables do not say
+  // Of the timed code; "" where the tables do not say; "a+b": some rows were measured again with b.
+  std::string revision;
   std::string date;
   std::string driver;
 };

@@ -2,9 +2,12 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/scenario/assembly.h"
+#include "sim/scenario/disaggregated_run.h"
+#include "sim/serve/disaggregated.h"
 #include "sim/serve/simulated_steps.h"
 
 namespace orrery {
@@ -20,7 +23,7 @@ MemoryBudget memory_budget(const Scenario& scenario) {
   request.communication = num_ranks(scenario.mesh) > 1 ? profile.communication_buffers : Bytes(0);
   request.context = profile.context_memory;
   request.workspace = profile.workspace_memory;
-  return at_key(scenario, "placement",
+  return at_key(scenario, scenario.disaggregation ? "disaggregation" : "placement",
                 [&] { return memory_budget(request, scenario.machine_spec.device); });
 }
 
@@ -73,6 +76,11 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
   if (scenario.kernel_tables.empty()) {
     warnings.emplace_back("provider none: every kernel stands on its roofline, none is measured");
   }
+  if (scenario.disaggregation && scenario.router == RouterKind::kPrefixAware) {
+    warnings.emplace_back(
+        "router prefix_aware chooses among prefill replicas; decode replicas cache no prefixes and "
+        "are chosen by least_loaded");
+  }
   if (ranks > 1 && !scenario.collective_tables.empty() &&
       !scenario.collective_tables.front().is_own) {
     warnings.push_back("no collectives are measured on " + scenario.machine_spec.name +
@@ -93,6 +101,55 @@ void warn_of_stand_ins(RunResult& result) {
   }
 }
 
+void serve_whole(const Scenario& scenario, const Assembly& assembly, const Workload& workload,
+                 const Progress& progress, RunResult& result) {
+  result.num_gpus = scenario.replicas * num_ranks(scenario.mesh);
+  result.memory = memory_budget(scenario);
+  StepTimes times =
+      at_key(scenario, "model", [&] { return StepTimes(steps_config(scenario, assembly)); });
+  result.service = at_key(scenario, "workload", [&] {
+    return serve(
+        workload, service_config(scenario, result.memory), scenario.slo,
+        [&](int) { return std::make_unique<SimulatedSteps>(times); }, progress);
+  });
+}
+
+void serve_apart(const Scenario& scenario, const Assembly& assembly, const Workload& workload,
+                 const Progress& progress, RunResult& result) {
+  const Scenario prefill = prefill_side(scenario);
+  const Scenario decode = decode_side(scenario);
+  result.num_gpus = num_gpus(scenario.disaggregation->prefill.placement) +
+                    num_gpus(scenario.disaggregation->decode.placement);
+  result.memory = memory_budget(decode);
+  DisaggregatedRun& run = result.disaggregated.emplace();
+  run.prefill_memory = memory_budget(prefill);
+  TransferLinks links = at_key(scenario, "disaggregation", [&] {
+    return transfer_links(scenario, assembly.machine(), result.memory.kv_block);
+  });
+  run.transfer_source = links.source;
+  DisaggregatedConfig config{.prefill = service_config(prefill, run.prefill_memory),
+                             .decode = service_config(decode, result.memory),
+                             .links = std::move(links.links),
+                             .kv_block_per_rank = result.memory.kv_block,
+                             .kv_block = kv_block_of_instance(decode)};
+  if (config.decode.router == RouterKind::kPrefixAware) {  // they cache no prefixes
+    config.decode.router = RouterKind::kLeastLoaded;
+  }
+  StepTimes prefill_times =
+      at_key(scenario, "model", [&] { return StepTimes(steps_config(prefill, assembly)); });
+  StepTimes decode_times =
+      at_key(scenario, "model", [&] { return StepTimes(steps_config(decode, assembly)); });
+  result.service = at_key(scenario, "workload", [&] {
+    return serve_disaggregated(
+        workload, config, scenario.slo,
+        [&](int replica) {
+          return std::make_unique<SimulatedSteps>(replica < prefill.replicas ? prefill_times
+                                                                             : decode_times);
+        },
+        progress);
+  });
+}
+
 }  // namespace
 
 std::string to_text(const TableUse& use) {
@@ -106,26 +163,21 @@ std::string to_text(const TableUse& use) {
 RunResult run_scenario(const Scenario& scenario, const Progress& progress) {
   RunResult result;
   result.scenario = scenario;
-  result.num_gpus = scenario.replicas * num_ranks(scenario.mesh);
   result.warnings = warnings_of(scenario);
-  result.memory = memory_budget(scenario);
   const Workload workload =
       at_key(scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
   const Assembly assembly(scenario);
-  StepTimes times =
-      at_key(scenario, "model", [&] { return StepTimes(steps_config(scenario, assembly)); });
-  result.service = at_key(scenario, "workload", [&] {
-    return serve(
-        workload, service_config(scenario, result.memory), scenario.slo,
-        [&](int) { return std::make_unique<SimulatedSteps>(times); }, progress);
-  });
+  (scenario.disaggregation ? serve_apart : serve_whole)(scenario, assembly, workload, progress,
+                                                        result);
+  // A disaggregated scenario's step is one of its decode replicas.
   const Batch batch = scenario.chosen_step == Batch{} ? median_decode_step(result.service.steps)
                                                       : scenario.chosen_step;
   // Every rank gets its row in the trace while they are few enough to read.
   constexpr int kMaxRanksShown = 16;
   const StepLevel level = num_ranks(scenario.mesh) <= kMaxRanksShown ? StepLevel::kAllRanks
                                                                      : StepLevel::kRepresentative;
-  result.step = simulate_step(assembly, scenario, batch, level);
+  result.step = simulate_step(assembly, scenario.disaggregation ? decode_side(scenario) : scenario,
+                              batch, level);
   result.tables_used = assembly.tables_used();
   warn_of_stand_ins(result);
   return result;

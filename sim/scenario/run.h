@@ -3,6 +3,7 @@
 // A scenario as a simulated service: puts the rooms together and keeps everything the outputs need.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,11 +48,18 @@ struct TableUse {
 // "gemm, moe from vllm-0.24.0 on h200-sxm".
 std::string to_text(const TableUse& use);
 
+// What a disaggregated run has beside what every run has.
+struct DisaggregatedRun {
+  MemoryBudget prefill_memory;  // RunResult::memory is the decode side's
+  std::string transfer_source;  // of the transfers' times
+};
+
 struct RunResult {
   Scenario scenario;
   ServiceResult service;
   StepResult step;
   MemoryBudget memory;
+  std::optional<DisaggregatedRun> disaggregated;
   int num_gpus = 0;
   std::vector<std::string> warnings;
   std::vector<TableUse> tables_used;

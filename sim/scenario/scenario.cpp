@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kRouters = {"round_robin", "least_loaded",
                                                       "prefix_aware"};
-constexpr std::array<std::string_view, 2> kExpertComms = {"all_to_all", "all_gather"};
 constexpr std::array<std::string_view, 4> kExpertLoads = {"balanced", "uniform", "power_law_1.01",
                                                           "power_law_1.2"};
 constexpr std::string_view kNoProvider = "none";
@@ -150,45 +149,35 @@ void read_machine_part(const Reader& root, const std::filesystem::path& director
   read_provider(root, directory, topologies, scenario);
 }
 
-void read_placement(const YamlNode& node, Scenario& scenario) {
-  const Reader reader(node, "placement",
-                      {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
-                       "expert_comm", "num_redundant_experts"});
-  const auto ways = [&](std::string_view key, int& value) {
-    if (reader.has(key)) {
-      value = static_cast<int>(reader.integer(key, 1, 10'000));
+// `placement`, or `disaggregation` in its place.
+void read_place(const Reader& root, Scenario& scenario) {
+  Placement placement;
+  if (root.has("disaggregation")) {
+    if (root.has("placement")) {
+      root.fail("placement", "found placement beside disaggregation; expected one of them");
     }
-  };
-  Mesh& mesh = scenario.mesh;
-  ways("replicas", scenario.replicas);
-  ways("dp", mesh.dp);
-  ways("tp", mesh.tp);
-  ways("cp", mesh.cp);
-  ways("ep", mesh.ep);
-  ways("pp", mesh.pp);
-  ways("num_micro_batches", mesh.num_micro_batches);
-  if (reader.has("num_redundant_experts")) {
-    mesh.num_redundant_experts =
-        static_cast<int>(reader.integer("num_redundant_experts", 0, 10'000));
+    const YamlNode& node = root.at("disaggregation");
+    scenario.disaggregation =
+        read_disaggregation(node, scenario.model_config, scenario.machine_spec);
+    placement = scenario.disaggregation->decode.placement;
+  } else if (root.has("placement")) {
+    placement = read_placement(root.at("placement"), scenario.model_config, scenario.machine_spec);
   }
-  if (reader.has("expert_comm")) {
-    mesh.expert_comm = static_cast<ExpertComm>(reader.choice("expert_comm", kExpertComms));
+  scenario.replicas = placement.replicas;
+  scenario.mesh = placement.mesh;
+}
+
+// What a disaggregated service cannot serve.
+void check_disaggregated(const Reader& root, const Scenario& scenario) {
+  if (!scenario.disaggregation) {
+    return;
   }
-  if (reader.has("sp")) {
-    mesh.sp = reader.boolean("sp");
-  }
-  try {
-    check_mesh(scenario.model_config, mesh);
-  } catch (const std::invalid_argument& error) {
-    fail_at(node.where, std::string("placement: ") + error.what());
-  }
-  const std::int64_t gpus = std::int64_t{scenario.replicas} * num_ranks(mesh);
-  if (gpus > scenario.machine_spec.num_gpus) {
-    fail_at(node.where, "placement: needs " + std::to_string(gpus) + " GPUs (" +
-                            std::to_string(scenario.replicas) + " replicas of " +
-                            std::to_string(num_ranks(mesh)) + "); machine " +
-                            scenario.machine_spec.name + " has " +
-                            std::to_string(scenario.machine_spec.num_gpus));
+  for (const std::string_view key : {"offline", "static_batch"}) {
+    if (root.at("workload").find(key) != nullptr) {
+      root.fail("workload", "found " + std::string(key) +
+                                " beside disaggregation, which serves requests as they come; "
+                                "expected a trace, poisson, gamma or closed_loop");
+    }
   }
 }
 
@@ -322,8 +311,9 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
     set_value(root_node, assignment);
   }
   const Reader root(root_node, "",
-                    {"question", "model", "machine", "provider", "placement", "engine", "router",
-                     "workload", "slo", "step_level", "chosen_step", "validate", "seed"});
+                    {"question", "model", "machine", "provider", "placement", "disaggregation",
+                     "engine", "router", "workload", "slo", "step_level", "chosen_step",
+                     "validate", "seed"});
   const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
   Scenario scenario;
   scenario.paths = paths;
@@ -337,14 +327,13 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
   }
   read_model_part(root.at("model"), directory, scenario);
   read_machine_part(root, directory, scenario);
-  if (root.has("placement")) {
-    read_placement(root.at("placement"), scenario);
-  }
+  read_place(root, scenario);
   read_engine(root_node.find("engine"), root_node, directory, scenario);
   if (root.has("router")) {
     scenario.router = static_cast<RouterKind>(root.choice("router", kRouters));
   }
   scenario.workload = read_workload(root.at("workload"), directory, paths.root);
+  check_disaggregated(root, scenario);
   if (root.has("slo")) {
     read_slo(root.at("slo"), scenario.slo);
   }
@@ -365,7 +354,6 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
 
 std::string to_yaml(const Scenario& scenario) {
   const Precision& precision = scenario.precision;
-  const Mesh& mesh = scenario.mesh;
   const EngineConfig& engine = scenario.engine;
   const auto number = [](std::int64_t value) { return std::to_string(value); };
   std::string text;
@@ -382,13 +370,9 @@ std::string to_yaml(const Scenario& scenario) {
   text += "machine: {name: " + quoted_yaml(scenario.machine) +
           ", num_gpus: " + number(scenario.machine_spec.num_gpus) + "}\n";
   text += "provider: " + quoted_yaml(scenario.provider) + "\n";
-  text +=
-      "placement:\n  replicas: " + number(scenario.replicas) + "\n  dp: " + number(mesh.dp) +
-      "\n  tp: " + number(mesh.tp) + "\n  cp: " + number(mesh.cp) + "\n  ep: " + number(mesh.ep) +
-      "\n  pp: " + number(mesh.pp) + "\n  sp: " + yaml_bool(mesh.sp) +
-      "\n  num_micro_batches: " + number(mesh.num_micro_batches) +
-      "\n  expert_comm: " + std::string(kExpertComms[static_cast<std::size_t>(mesh.expert_comm)]) +
-      "\n  num_redundant_experts: " + number(mesh.num_redundant_experts) + "\n";
+  text += scenario.disaggregation
+              ? to_yaml(*scenario.disaggregation)
+              : to_yaml(Placement{.replicas = scenario.replicas, .mesh = scenario.mesh});
   text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
           "\n  max_num_seqs: " + number(engine.max_num_seqs) +
           "\n  max_num_batched_tokens: " + number(engine.max_num_batched_tokens) +

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "sim/parallel/parallel.h"
 #include "sim/scenario/engine_profile.h"
 #include "sim/scenario/measured_tables.h"
+#include "sim/scenario/placement.h"
 #include "sim/scenario/reader.h"
 #include "sim/scenario/validation_spec.h"
 #include "sim/scenario/workload.h"
@@ -45,8 +47,10 @@ struct Scenario {
   ExpertLoad expert_load = ExpertLoad::kPowerLaw101;
   std::string machine;
   std::string provider;
+  // Of a disaggregated service, those that decode.
   int replicas = 1;
   Mesh mesh;
+  std::optional<Disaggregation> disaggregation;
   std::string profile = "vllm";
   EngineConfig engine;
   RouterKind router = RouterKind::kRoundRobin;

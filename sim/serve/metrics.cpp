@@ -100,4 +100,63 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records, std::int6
   return metrics;
 }
 
+namespace {
+
+SideMetrics side_metrics(std::span<const ReplicaTotals* const> replicas, Seconds duration) {
+  SideMetrics side{.num_replicas = static_cast<int>(replicas.size())};
+  Seconds busy;
+  double utilisation = 0;
+  double batches = 0;
+  for (const ReplicaTotals* totals : replicas) {
+    busy += totals->busy;
+    utilisation += totals->kv_utilisation_seconds;
+    batches += totals->batch_steps;
+    side.kv_utilisation_max = std::max(side.kv_utilisation_max, totals->kv_utilisation_max);
+    side.num_steps += totals->num_steps;
+  }
+  if (busy > Seconds(0)) side.kv_utilisation_mean = utilisation / busy.value();
+  if (duration > Seconds(0)) side.busy = busy / duration / side.num_replicas;
+  if (side.num_steps > 0) side.mean_batch = batches / static_cast<double>(side.num_steps);
+  return side;
+}
+
+}  // namespace
+
+DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> records,
+                                             std::int64_t num_warmup,
+                                             std::span<const ReplicaTotals* const> prefill,
+                                             std::span<const ReplicaTotals* const> decode) {
+  DisaggregationMetrics metrics;
+  std::vector<double> transfers;
+  std::vector<double> waits;
+  std::vector<double> second_tokens;
+  std::vector<double> exposed;
+  Seconds all;
+  Seconds waited_for;
+  Seconds begin(1e300);
+  Seconds end(0);
+  for (const RequestRecord& record : records) {
+    begin = std::min(begin, record.arrival);
+    end = std::max(end, record.finish);
+    if (record.id < num_warmup || record.decode_replica < 0) continue;
+    const Seconds transfer = record.transfer_end - record.transfer_start;
+    ++metrics.num_transfers;
+    metrics.transferred += record.transfer_bytes;
+    transfers.push_back(transfer.value());
+    waits.push_back((record.transfer_start - record.prefill_end).value());
+    second_tokens.push_back((record.second_token - record.prefill_end).value());
+    exposed.push_back(record.exposed_transfer.value());
+    all += transfer;
+    waited_for += std::min(record.exposed_transfer, transfer);
+  }
+  metrics.transfer_s = quantiles(transfers);
+  metrics.wait_s = quantiles(waits);
+  metrics.second_token_s = quantiles(second_tokens);
+  metrics.exposed_s = quantiles(exposed);
+  if (all > Seconds(0)) metrics.exposed_share = waited_for / all;
+  metrics.prefill = side_metrics(prefill, end - begin);
+  metrics.decode = side_metrics(decode, end - begin);
+  return metrics;
+}
+
 }  // namespace orrery

@@ -25,4 +25,11 @@ bool meets(const RequestRecord& record, const Slo& slo);
 ServingMetrics serving_metrics(std::span<const RequestRecord> records, std::int64_t num_warmup,
                                std::span<const ReplicaTotals* const> replicas, const Slo& slo);
 
+// Of transfers that ended, those of the first `num_warmup` requests left out; what the sides do is
+// of the whole run.
+DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> records,
+                                             std::int64_t num_warmup,
+                                             std::span<const ReplicaTotals* const> prefill,
+                                             std::span<const ReplicaTotals* const> decode);
+
 }  // namespace orrery

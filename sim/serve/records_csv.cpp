@@ -36,13 +36,35 @@ class CsvWriter {
   std::string text_;
 };
 
+void add_transfer(CsvWriter& csv, const RequestRecord& request) {
+  constexpr int kNumColumns = 8;
+  if (request.decode_replica < 0) {
+    for (int i = 0; i < kNumColumns; ++i) csv.add_empty();
+    return;
+  }
+  csv.add(std::int64_t{request.decode_replica});
+  csv.add(static_cast<std::int64_t>(request.transfer_bytes.value()));
+  csv.add(request.prefill_end);
+  csv.add(request.transfer_start);
+  csv.add(request.transfer_end);
+  csv.add(request.decode_start);
+  csv.add(request.second_token);
+  csv.add(request.exposed_transfer);
+}
+
 }  // namespace
 
 std::string requests_csv(const ServiceResult& service) {
-  CsvWriter csv(
+  std::string header =
       "id,replica,prompt_tokens,output_tokens,cached_tokens,num_preemptions,arrival_s,"
-      "first_scheduled_s,first_token_s,finish_s,ttft_s,tpot_s,e2e_s",
-      service.requests.size());
+      "first_scheduled_s,first_token_s,finish_s,ttft_s,tpot_s,e2e_s";
+  const bool is_disaggregated = service.metrics.disaggregation.has_value();
+  if (is_disaggregated) {
+    header +=
+        ",decode_replica,transfer_bytes,prefill_end_s,transfer_start_s,transfer_end_s,"
+        "decode_start_s,second_token_s,exposed_transfer_s";
+  }
+  CsvWriter csv(header, service.requests.size());
   for (const RequestRecord& request : service.requests) {
     csv.add(request.id);
     csv.add(std::int64_t{request.replica});
@@ -62,6 +84,7 @@ std::string requests_csv(const ServiceResult& service) {
       csv.add_empty();
     }
     csv.add(request.finish - request.arrival);
+    if (is_disaggregated) add_transfer(csv, request);
     csv.end_row();
   }
   return csv.take();

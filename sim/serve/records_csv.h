@@ -8,7 +8,8 @@
 
 namespace orrery {
 
-// A header line, then a row for each request (step); times in seconds.
+// A header line, then a row for each request (step); times in seconds. A disaggregated service's
+// requests have further columns, which are empty where nothing was transferred.
 std::string requests_csv(const ServiceResult& service);
 std::string steps_csv(const ServiceResult& service);
 

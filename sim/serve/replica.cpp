@@ -9,13 +9,16 @@
 namespace orrery {
 Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per_unit,
                  std::span<const Request> requests, std::span<RequestRecord> records,
-                 std::unique_ptr<StepBackend> backend)
+                 std::unique_ptr<StepBackend> backend, ReplicaRole role)
     : index_(index),
+      role_(role),
       num_dp_ranks_(config.num_dp_ranks),
       engine_(config.engine),
       front_end_(config.front_end),
       record_steps_(config.record_steps),
-      blocks_per_unit_(config.engine.enable_prefix_caching ? blocks_per_unit : 0),
+      blocks_per_unit_(config.engine.enable_prefix_caching && role != ReplicaRole::kDecode
+                           ? blocks_per_unit
+                           : 0),
       requests_(requests),
       records_(records),
       backend_(std::move(backend)),
@@ -32,9 +35,10 @@ std::int64_t Replica::blocks_for(std::int64_t tokens) const {
   return (tokens + engine_.block_size - 1) / engine_.block_size;
 }
 
-// Tokens in the KV cache when the last output token, which is never computed, is made.
+// Tokens in the KV cache when the last output token, which is never computed, is made; those of the
+// prompt where another replica decodes.
 std::int64_t Replica::full_length(const Request& request) const {
-  return request.prompt_tokens + request.output_tokens - 1;
+  return request.prompt_tokens + (role_ == ReplicaRole::kPrefill ? 0 : request.output_tokens - 1);
 }
 
 std::span<const std::uint64_t> Replica::units_of(const Request& request, std::int64_t count) const {
@@ -53,7 +57,7 @@ std::int64_t Replica::outstanding_tokens(Seconds now) const {
 
 bool Replica::is_drained() const {
   return arriving_.empty() && waiting_.empty() && running_.empty() && ended_.empty() && !flight_ &&
-         blocks_.num_used() == 0;
+         retained_.empty() && unreserved_.empty() && incoming_.empty() && blocks_.num_used() == 0;
 }
 
 std::optional<Seconds> Replica::next_event() const {
@@ -66,7 +70,7 @@ void Replica::submit(Seconds now, std::int64_t idx) {
   RequestRecord& record = records_[static_cast<std::size_t>(idx)];
   record.replica = index_;
   record.arrival = now;
-  outstanding_ += request.prompt_tokens + request.output_tokens - 1;
+  outstanding_ += full_length(request);
   front_end_free_ = std::max(front_end_free_, now) + front_end_.per_request +
                     front_end_.per_prompt_token * static_cast<double>(request.prompt_tokens);
   arriving_.push_back({.idx = idx, .known = front_end_free_});
@@ -81,7 +85,9 @@ void Replica::advance(Seconds now, std::vector<std::int64_t>& finished) {
 void Replica::deliver(Seconds now) {
   while (!arriving_.empty() && arriving_.front().known <= now) {
     // Behind a request that could not be admitted this one cannot either, so the leap goes on.
-    if (waiting_.empty() && could_admit()) cut_flight(arriving_.front().known);
+    if (waiting_.empty() && could_admit()) {
+      cut_flight(arriving_.front().known, engine_.async_scheduling);
+    }
     waiting_.push_back(arriving_.front());
     arriving_.pop_front();
   }
@@ -92,12 +98,11 @@ bool Replica::could_admit() const {
          decodes_.size() < engine_.max_num_batched_tokens * num_dp_ranks_;
 }
 
-// The leap in flight ends where a request known since `known` can join.
-void Replica::cut_flight(Seconds known) {
+void Replica::cut_flight(Seconds known, bool is_next_fixed) {
   if (!flight_ || !flight_->is_leap) return;
   Flight& flight = *flight_;
   std::int64_t steps = steps_to_reach(flight.time, known - flight.begin);
-  if (engine_.async_scheduling && known > flight.begin) ++steps;
+  if (is_next_fixed && known > flight.begin) ++steps;
   if (steps >= flight.time.num_steps) return;
   const Seconds duration = leap_duration(flight.time, steps);
   flight.time.basis = scaled(flight.time.basis, duration / (flight.end - flight.begin));
@@ -111,7 +116,9 @@ void Replica::start(Seconds now) {
   if (!schedule(now, known)) {
     // Nothing to run ahead with: the engine is idle and takes up all that there is by now.
     release_ended();
-    if (schedule(now, now)) time_flight(flight_->has_preempted);
+    const bool has_work = schedule(now, now);
+    reserve_incoming(now);
+    if (has_work) time_flight(flight_->has_preempted || may_let_in_soon());
     return;
   }
   // The next batch may take the places of what ended, or requests that came too late for this one.
@@ -120,11 +127,13 @@ void Replica::start(Seconds now) {
       waiting_.empty() || (ended_.empty() && waiting_.front().known <= known &&
                            (engine_.kv_admission != KvAdmission::kEstimated || !could_admit()));
   release_ended();
-  time_flight(flight_->has_preempted || !is_next_known);
+  reserve_incoming(now);
+  time_flight(flight_->has_preempted || !is_next_known || may_let_in_soon());
 }
 
 void Replica::time_flight(bool is_single) {
   Flight& flight = *flight_;
+  flight.time.num_steps = 1;  // what others see while a backend computes
   if (wants_sequences_) announce_sequences();
   if (flight.batch.prefill.empty()) {
     flight.is_leap = true;
@@ -141,6 +150,12 @@ void Replica::time_flight(bool is_single) {
         .num_steps = 1, .first = time.duration, .slope = Seconds(0), .basis = time.basis};
   }
   flight.end = flight.begin + leap_duration(flight.time, flight.time.num_steps);
+  for (Incoming& incoming : incoming_) {
+    // The next step is formed at the end of the first one, whether the leap goes on or not.
+    if (!incoming.without_delay) {
+      incoming.without_delay = flight.begin + leap_duration(flight.time, 1);
+    }
+  }
 }
 
 void Replica::announce_sequences() {
@@ -182,7 +197,7 @@ void Replica::join_decodes(std::int64_t slot) {
 void Replica::leave_decodes(Sequence& sequence, std::int64_t slot) {
   sequence.computed = position(sequence);
   sequence.is_decoding = false;
-  sequence.last_token = std::max(sequence.last_token, last_decode_end_);
+  if (decodes_.step() > sequence.joined_step) sequence.last_token = last_decode_end_;
   const auto last = std::ranges::find(last_tokens_, sequence.last_token, &LastToken::time);
   if (--last->count == 0) last_tokens_.erase(last);
   decodes_.leave(sequence.computed,
@@ -204,6 +219,7 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     outstanding_ -= steps * decodes_.size();
     decodes_.advance(steps);
     stream_first_tokens(flight, tokens);
+    record_second_tokens(first_end);
   }
   stream_.deliver(first_end, flight.end, steps, tokens);
   while (const std::optional<std::int64_t> slot = decodes_.finished()) {
@@ -220,15 +236,20 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     sequence.last_token = flight.end;
     const bool has_streamed = sequence.generated >= engine_.stream_interval;
     ++sequence.generated;
+    if (role_ == ReplicaRole::kDecode && sequence.generated == 2) {
+      records_[idx].second_token = flight.end;
+    }
     if (!has_streamed && sequence.generated >= engine_.stream_interval) {
       records_[idx].first_token = at_client;
-    } else if (!has_streamed) {
+    } else if (!has_streamed && role_ != ReplicaRole::kPrefill) {
       first_tokens_.push({.step = decodes_.step() + engine_.stream_interval - sequence.generated,
                           .order = sequence.order,
                           .slot = chunk.slot});
     }
     if (sequence.generated == requests_[idx].output_tokens) {
       finish_sequence(chunk.slot, at_client, finished);
+    } else if (role_ == ReplicaRole::kPrefill) {
+      hand_over(chunk.slot, flight.end);
     } else {
       join_decodes(chunk.slot);
     }
@@ -285,6 +306,7 @@ void Replica::release(std::int64_t slot) {
 void Replica::release_ended() {
   for (const std::int64_t slot : ended_) release(slot);
   ended_.clear();
+  num_leaving_ = 0;
 }
 
 void Replica::account(const Flight& flight) {
@@ -311,7 +333,8 @@ void Replica::account(const Flight& flight) {
                     .num_prefills = static_cast<std::int64_t>(flight.chunks.size()),
                     .num_decodes = flight.batch.num_decodes,
                     .decode_context = flight.batch.decode_context,
-                    .num_waiting = static_cast<std::int64_t>(waiting_.size()),
+                    .num_waiting = static_cast<std::int64_t>(waiting_.size() + unreserved_.size() +
+                                                             incoming_.size()),
                     .kv_blocks_used = blocks_.num_used()});
 }
 

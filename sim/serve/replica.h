@@ -22,7 +22,13 @@
 //   arrives        ^                [ runs
 //   ends                 ]         [ its seat and its blocks are taken again
 //
-// Not thread safe.
+// Where prompts and decodes have replicas of their own (sim/serve/disaggregated.h) both are this
+// class: a prefill replica hands its requests over with their first token and keeps their blocks
+// until they have been read, a decode replica sets blocks aside for a request as soon as it is
+// handed over and decodes it once its KV cache has come.
+//
+// Not thread safe. While its backend computes, that is within StepBackend::run and leap, receive,
+// take_reserved, complete_transfer and release_handed_over may be called (kernels/serve).
 
 #include <cstdint>
 #include <deque>
@@ -53,12 +59,24 @@ struct ReplicaTotals {
   std::int64_t num_steps = 0;
 };
 
+enum class ReplicaRole : std::uint8_t {
+  kWhole,    // prompts and decodes
+  kPrefill,  // prompts and first tokens
+  kDecode    // requests that are handed over; recomputes what it preempts itself
+};
+
+// A request with its first token, made at `time`, that another replica is to decode.
+struct Handover {
+  std::int64_t idx = 0;
+  Seconds time;
+};
+
 class Replica {
  public:
   // `requests` and `records` (same indices) outlive the replica.
   Replica(int index, const ServiceConfig& config, std::int64_t blocks_per_unit,
           std::span<const Request> requests, std::span<RequestRecord> records,
-          std::unique_ptr<StepBackend> backend);
+          std::unique_ptr<StepBackend> backend, ReplicaRole role = ReplicaRole::kWhole);
 
   // A client sends request `idx` at `now`, not before any earlier event of this replica.
   void submit(Seconds now, std::int64_t idx);
@@ -69,6 +87,19 @@ class Replica {
   // Applies what is due at `now`, the time of next_event(); indices of requests that finished are
   // appended to `finished`.
   void advance(Seconds now, std::vector<std::int64_t>& finished);
+
+  // Prefill replicas. What was handed over since the last call, in order.
+  std::vector<Handover> take_handovers();
+  // The blocks of request `idx`, which was handed over, have been read.
+  void release_handed_over(std::int64_t idx);
+
+  // Decode replicas. A request comes at `now`, its KV cache still elsewhere.
+  void receive(Seconds now, const Handover& handover);
+  // Requests for whose prompts blocks were set aside since the last call, in order: their KV cache
+  // may come.
+  std::vector<std::int64_t> take_reserved();
+  // The KV cache of request `idx` is here at `now`.
+  void complete_transfer(Seconds now, std::int64_t idx);
 
   // Tokens still to be computed for all requests here at `now`, the step in flight counted as far
   // as it has come.
@@ -137,6 +168,13 @@ class Replica {
     std::int64_t idx = 0;
     Seconds known;
   };
+  // A request handed over to this replica that does not decode yet.
+  struct Incoming {
+    Handover handover;
+    Seconds reserved;                      // its blocks were set aside
+    std::optional<Seconds> ready;          // its KV cache came
+    std::optional<Seconds> without_delay;  // it would have decoded, had the KV cache come at once
+  };
 
   // Position of a decoding sequence: tokens in the KV cache before the current step.
   [[nodiscard]] std::int64_t position(const Sequence& sequence) const;
@@ -171,7 +209,21 @@ class Replica {
   void publish_units(Sequence& sequence, std::int64_t computed);
   void join_decodes(std::int64_t slot);
   void leave_decodes(Sequence& sequence, std::int64_t slot);
-  void cut_flight(Seconds known);
+  // The leap in flight ends with the first step at whose end something of `known` counts, which
+  // is one later where the next step is fixed already (`is_next_fixed`).
+  void cut_flight(Seconds known, bool is_next_fixed);
+  // What a leap in flight is still to take of the blocks, and the tokens it has made so far.
+  [[nodiscard]] std::int64_t blocks_in_flight() const;
+  [[nodiscard]] std::int64_t tokens_in_flight() const;
+  [[nodiscard]] bool has_seat() const;
+  void hand_over(std::int64_t slot, Seconds now);
+  // Sets blocks aside for requests handed over, in order, while there are seats and blocks.
+  void reserve_incoming(Seconds now);
+  // Whether one may come to be let in after the step now formed, though nothing ends with it.
+  [[nodiscard]] bool may_let_in_soon() const;
+  // Those whose KV cache is here since `known` join the decodes.
+  void join_incoming(Seconds now, Seconds known);
+  void record_second_tokens(Seconds made);
   void complete_step(std::vector<std::int64_t>& finished);
   void add_latencies(const Flight& flight);
   void account(const Flight& flight);
@@ -184,6 +236,7 @@ class Replica {
   void release_ended();
 
   int index_;
+  ReplicaRole role_;
   std::int64_t num_dp_ranks_;
   EngineConfig engine_;
   FrontEndConfig front_end_;
@@ -212,7 +265,7 @@ class Replica {
   std::vector<std::int64_t> prefilling_;
 
   DecodeBatch decodes_;
-  std::vector<LastToken> last_tokens_;  // of all decoding sequences, ascending; counts above 0
+  std::vector<LastToken> last_tokens_;  // of all decoding sequences; counts above 0
   std::int64_t committed_blocks_ = 0;  // that running and ended sequences hold at their full length
   std::int64_t largest_chunk_ = 0;     // of this step: the token budget that a rank has left
   std::int64_t promised_tokens_ = 0;   // that sequences prefilled in this step are yet to add
@@ -220,6 +273,14 @@ class Replica {
   Seconds last_step_begin_;
   Seconds last_decode_end_;
   std::optional<Flight> flight_;
+
+  std::vector<Handover> handovers_;                          // not taken yet
+  std::unordered_map<std::int64_t, std::int64_t> retained_;  // slots of requests handed over
+  std::int64_t num_leaving_ = 0;              // handed over, with a seat in the step to come
+  std::deque<Incoming> unreserved_;           // no blocks yet, in order
+  std::vector<Incoming> incoming_;            // with blocks, in order
+  std::vector<std::int64_t> newly_reserved_;  // not taken yet
+  std::vector<std::pair<std::int64_t, std::int64_t>> joined_;  // (order, slot), no second token yet
   ReplicaTotals totals_;
   std::vector<StepRecord> steps_;
 };

@@ -10,6 +10,7 @@
 namespace orrery {
 
 bool Replica::schedule(Seconds now, Seconds known) {
+  join_incoming(now, known);
   if (running_.empty() && waiting_.empty()) return false;
   flight_ = Flight{.begin = now};
   promised_tokens_ = 0;
@@ -105,11 +106,15 @@ void Replica::add_chunk(std::int64_t slot, std::int64_t query) {
 
 void Replica::admit(std::int64_t& budget, Seconds now, Seconds known) {
   while (!waiting_.empty() && waiting_.front().known <= known && budget > 0 &&
-         static_cast<std::int64_t>(prefilling_.size()) < num_dp_ranks_ &&
-         static_cast<std::int64_t>(running_.size() + ended_.size()) <
-             engine_.max_num_seqs * num_dp_ranks_) {
+         static_cast<std::int64_t>(prefilling_.size()) < num_dp_ranks_ && has_seat()) {
     if (!admit_front(budget, now)) return;
   }
+}
+
+bool Replica::has_seat() const {
+  return static_cast<std::int64_t>(running_.size() + ended_.size() + incoming_.size()) +
+             num_leaving_ <
+         engine_.max_num_seqs * num_dp_ranks_;
 }
 
 bool Replica::admit_front(std::int64_t& budget, Seconds now) {
@@ -169,14 +174,19 @@ bool Replica::has_blocks_for(const Request& request, std::int64_t target, std::i
     case KvAdmission::kFullLength:
       return committed_blocks_ + full <= blocks_.num_blocks();
     case KvAdmission::kEstimated: {
-      const double left = static_cast<double>(decodes_.tokens_left());
+      std::int64_t tokens_left = decodes_.tokens_left() - tokens_in_flight();
+      for (const Incoming& incoming : incoming_) {
+        tokens_left += requests_[static_cast<std::size_t>(incoming.handover.idx)].output_tokens - 1;
+      }
+      const double left = static_cast<double>(tokens_left);
       needed = full + blocks_for(promised_tokens_ + std::llround(engine_.new_token_ratio * left));
       break;
     }
   }
   const auto num_units = static_cast<std::int64_t>(units.size());
   return needed - num_units * blocks_per_unit_ <=
-         blocks_.num_available() - blocks_.num_idle_units(units) * blocks_per_unit_;
+         blocks_.num_available() - blocks_in_flight() -
+             blocks_.num_idle_units(units) * blocks_per_unit_;
 }
 
 std::int64_t Replica::new_slot() {

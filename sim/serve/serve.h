@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -111,6 +112,16 @@ struct RequestRecord {
   Seconds first_scheduled;  // in the engine
   Seconds first_token;      // at the client
   Seconds finish;           // at the client
+  // Where prompts and decodes have replicas of their own (sim/serve/disaggregated.h), of requests
+  // with a second token; `replica` is then the one of the prompt.
+  int decode_replica = -1;
+  Bytes transfer_bytes;      // over all ranks
+  Seconds prefill_end;       // in the engine, as are those below: the first token was made
+  Seconds transfer_start;    // first byte of the KV cache left
+  Seconds transfer_end;      // last byte came
+  Seconds decode_start;      // of the first step that decodes it
+  Seconds second_token;      // was made
+  Seconds exposed_transfer;  // by how much decode_start would be earlier if transfers took no time
 };
 
 // One record per leap: `num_steps` equal batches.
@@ -138,6 +149,28 @@ struct Quantiles {
   double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
 };
 
+// Of one kind of replicas.
+struct SideMetrics {
+  int num_replicas = 0;
+  double busy = 0;  // share of the run's time, from first arrival to last finish, in steps
+  double kv_utilisation_mean = 0;  // over the time in steps
+  double kv_utilisation_max = 0;
+  std::int64_t num_steps = 0;
+  double mean_batch = 0;
+};
+
+struct DisaggregationMetrics {
+  std::int64_t num_transfers = 0;  // measured (warm-up excluded), as are the next four
+  Bytes transferred;
+  Quantiles transfer_s;      // first byte to last byte
+  Quantiles wait_s;          // first token to first byte
+  Quantiles second_token_s;  // first token to second token
+  Quantiles exposed_s;
+  double exposed_share = 0;  // of the time of all transfers, what requests waited for
+  SideMetrics prefill;
+  SideMetrics decode;
+};
+
 struct ServingMetrics {
   std::int64_t num_requests = 0;  // measured (warm-up excluded)
   std::int64_t output_tokens = 0;
@@ -155,6 +188,7 @@ struct ServingMetrics {
   std::int64_t num_steps = 0;
   double mean_batch = 0;  // sequences per step
   BasisShares basis;
+  std::optional<DisaggregationMetrics> disaggregation;
 };
 
 struct ServiceResult {

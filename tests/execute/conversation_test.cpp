@@ -77,8 +77,23 @@ TEST(CompareConversations, TellsNearTiesFromWrongTokens) {
   EXPECT_EQ(near.wrong_tokens, 0);
   // 3.9 and 4 differ by 0.1, more than 2 * 0.01 * 4.
   EXPECT_EQ(compare_conversations(tie, kLogits, kTokens, 0.01).wrong_tokens, 1);
-  const ExecutedConversation wrong{.logits = {{1, 4, 3.9F}}, .next_tokens = {{7}}};
-  EXPECT_EQ(compare_conversations(wrong, kLogits, kTokens, 0.05).wrong_tokens, 1);
+}
+
+TEST(CompareConversations, ATokenThatIsNotTheLargestLogitIsWrong) {
+  for (const std::int32_t token : {0, 2, 7, -1}) {
+    const ExecutedConversation found{.logits = {{1, 4, 3.9F}}, .next_tokens = {{token}}};
+    EXPECT_EQ(compare_conversations(found, kLogits, kTokens, 0.05).wrong_tokens, 1) << token;
+  }
+}
+
+// Without logits, tokens are held against the expected alone.
+TEST(CompareConversations, TokensAreComparedWhereLogitsWereNotKept) {
+  const auto wrong = [](std::int32_t token) {
+    const ExecutedConversation found{.logits = {{}}, .next_tokens = {{token}}};
+    return compare_conversations(found, kLogits, kTokens, 0.01).wrong_tokens;
+  };
+  EXPECT_EQ(wrong(1), 0);
+  EXPECT_EQ(wrong(2), 1);
 }
 
 TEST(CompareConversations, AValueThatIsNotFiniteIsInfinitelyFar) {

@@ -39,7 +39,8 @@ struct TestSequence {
 
   TestSequence(int sequence, std::int64_t length, std::int32_t vocab = 41) : index(sequence) {
     for (std::int64_t i = 0; i < length; ++i) {
-      tokens.push_back(static_cast<std::int32_t>((7 * i * i + 13 * i + 5 * sequence + 3) % vocab));
+      tokens.push_back(
+          static_cast<std::int32_t>((7 * i * i + 13 * i + std::int64_t{5} * sequence + 3) % vocab));
     }
   }
   // Tokens [first, last) as a chunk.

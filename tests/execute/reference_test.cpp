@@ -34,10 +34,10 @@ std::string text(const Mesh& mesh) {
 }
 
 // Prefill of four prompts of unequal lengths, decode of all, then two chunks beside two decodes
-// (the chunks continue the first two, so that sequences stay on their data-parallel rank).
+// (of sequences 0 and 2, so that each of two data-parallel ranks has a chunk and a decode of its
+// own).
 std::vector<StepInput> steps() {
-  std::vector<TestSequence> sequences;
-  for (int i = 0; i < 4; ++i) sequences.emplace_back(i, 30);
+  const std::vector<TestSequence> sequences{{0, 30}, {1, 30}, {2, 30}, {3, 30}};
   const std::vector<std::int64_t> lengths{5, 3, 7, 2};
   StepInput prefill;
   StepInput decode;
@@ -96,6 +96,20 @@ TEST(ReferenceModel, ABiasIsAddedOnceHoweverRowsAreSplit) {
   ReferenceRuns single({.model = model});
   ReferenceRuns ranks({.model = model, .mesh = {.tp = 4}});
   EXPECT_LT(worst_difference(ranks, single), 1e-9);
+}
+
+TEST(ReferenceModel, HeadsAreNormedAlikeHoweverTheyAreSplit) {
+  ConfigFields fields = testing::tiny_llama_fields();
+  fields["use_qk_norm"] = true;
+  const ModelConfig model = model_config("normed", fields);
+  ReferenceRuns plain({});
+  ReferenceRuns single({.model = model});
+  EXPECT_GT(relative_difference(single.run(steps()[0]).logits, plain.run(steps()[0]).logits), 1e-3);
+  for (const Mesh& mesh : kMeshes) {
+    ReferenceRuns alone({.model = model});
+    ReferenceRuns ranks({.model = model, .mesh = mesh});
+    EXPECT_LT(worst_difference(ranks, alone), 1e-9) << text(mesh);
+  }
 }
 
 // A change to a plan is noticed if the step cannot run or its logits differ.

@@ -77,6 +77,14 @@ class FakeRunner : public StepRunner {
     return next;
   }
 
+  // The content of block `source` of another runner's cache.
+  void copy_block(const FakeRunner& from, std::int32_t source, std::int32_t destination) {
+    for (std::int64_t i = 0; i < block_size_; ++i) {
+      cache_.at(static_cast<std::size_t>(destination * block_size_ + i)) =
+          from.cache_.at(static_cast<std::size_t>(source * block_size_ + i));
+    }
+  }
+
   std::vector<std::int64_t> captured;
   std::vector<std::int64_t> runs;  // rows of the graph, 0: eager
   std::int64_t num_runs_before_failure = -1;

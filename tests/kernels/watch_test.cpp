@@ -91,6 +91,14 @@ TEST(Watch, AbortsTheOthersWhenARankHasThrown) {
   EXPECT_FALSE(ranks.ended_process());
 }
 
+TEST(Watch, LeavesWhatFailsBetweenStepsToTheCaller) {
+  Ranks ranks;
+  Watch watch(ranks.setup());
+  ranks.fail(std::make_exception_ptr(std::invalid_argument("a step that cannot be bound")));
+  std::this_thread::sleep_for(50ms);
+  EXPECT_FALSE(ranks.were_aborted());
+}
+
 TEST(Watch, StopsAStepThatTakesTooLongAndNamesTheRankWhoseThreadIsStuck) {
   Ranks ranks;
   Watch watch(ranks.setup());
@@ -123,7 +131,7 @@ TEST(Watch, EndsTheProcessWhenAbortingHangs) {
     while (!releases.load()) std::this_thread::sleep_for(1ms);
   };
   Watch watch(std::move(setup));
-  ranks.fail(std::make_exception_ptr(std::runtime_error("broken")));
+  watch.fail(std::make_exception_ptr(std::runtime_error("broken")));
   EXPECT_TRUE(soon([&] { return ranks.ended_process(); }));
   EXPECT_EQ(ranks.last_words(), "failed rank - op -: broken");
   releases.store(true);
@@ -132,7 +140,7 @@ TEST(Watch, EndsTheProcessWhenAbortingHangs) {
 TEST(Watch, EndsTheProcessWhenTheExecutorCannotBeTakenDown) {
   Ranks ranks;
   Watch watch(ranks.setup());
-  ranks.fail(std::make_exception_ptr(std::runtime_error("broken")));
+  watch.fail(std::make_exception_ptr(std::runtime_error("broken")));
   ASSERT_TRUE(soon([&] { return ranks.were_aborted(); }));
   EXPECT_FALSE(ranks.ended_process());  // has `teardown` left
   EXPECT_TRUE(soon([&] { return ranks.ended_process(); }));
@@ -142,7 +150,7 @@ TEST(Watch, CallsNothingThatMayBeGoneOnceItIsRetired) {
   Ranks ranks;
   Watch watch(ranks.setup());
   watch.retire();
-  ranks.fail(std::make_exception_ptr(std::runtime_error("broken")));
+  watch.fail(std::make_exception_ptr(std::runtime_error("broken")));
   std::this_thread::sleep_for(50ms);
   EXPECT_FALSE(ranks.were_aborted());
 }
@@ -150,7 +158,7 @@ TEST(Watch, CallsNothingThatMayBeGoneOnceItIsRetired) {
 TEST(Watch, EndsTheProcessWhenTakingDownHangsAfterItIsRetired) {
   Ranks ranks;
   Watch watch(ranks.setup());
-  ranks.fail(std::make_exception_ptr(std::runtime_error("broken")));
+  watch.fail(std::make_exception_ptr(std::runtime_error("broken")));
   ASSERT_TRUE(soon([&] { return ranks.were_aborted(); }));
   watch.retire();
   EXPECT_TRUE(soon([&] { return ranks.ended_process(); }));
@@ -183,7 +191,7 @@ TEST(Watch, StopsOnASignalAndBeginsNoFurtherStep) {
 }
 
 TEST(StallError, NamesTheRankWhoseGpuIsLeastFarAndWhereTheOthersWait) {
-  const std::vector<RankState> states = {
+  const std::vector<RankPlace> states = {
       {.phase = RankPhase::kWaiting, .progress = 5, .reached = "layers.2.o_proj.all_reduce"},
       {.phase = RankPhase::kWaiting, .progress = 4, .reached = "layers.1.down_proj.all_reduce"},
       {.phase = RankPhase::kIdle}};

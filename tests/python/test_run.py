@@ -178,3 +178,20 @@ def test_the_summary_says_what_its_numbers_rest_on():
     assert provenance["orrery_version"] == orrery.__version__
     assert provenance["provider"] == "vllm-0.24.0"
     assert provenance["tables_licence"] == "Apache-2.0"
+
+
+def test_a_disaggregated_run_says_what_moved(tmp_path):
+    import orrery
+
+    scenario = orrery.load(ROOT / "scenarios" / "llama_8b_disaggregated.yaml",
+                           overrides=["workload.poisson.num_requests=200", "workload.warmup_requests=0"])  # fmt: skip
+    result = orrery.simulate(scenario)
+    columns = result.requests.columns()
+    moved = result.summary["disaggregation"]["transfer"]
+    assert moved["count"] == 200
+    assert columns["transfer_bytes"].sum() == moved["bytes"]
+    assert set(columns["decode_replica"]) == {1} and set(columns["replica"]) == {0}
+    page = (result.write(tmp_path / "run") / "report.html").read_text(encoding="utf-8")
+    assert "From prefill to decode" in page and '"handover"' in page
+    again = orrery.simulate(scenario, threads=4)
+    assert again == result

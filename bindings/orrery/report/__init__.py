@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import content, figures, run_directory, step_figures, timeline
+from . import content, disaggregation, figures, run_directory, step_figures, timeline
 
 if TYPE_CHECKING:
     import jinja2
@@ -58,6 +58,7 @@ def _html(run: run_directory.Run) -> str:
             timeline.timeline(run, bins),
             figures.ttft_scatter(run),
             figures.step_histogram(run),
+            disaggregation.figure(run),
             figures.memory(run),
             step_figures.step_breakdown(breakdown),
             step_figures.step_gantt(run),
@@ -67,6 +68,7 @@ def _html(run: run_directory.Run) -> str:
     return templates(_HERE).get_template("template.html.j2").render(
         run=run,
         content=content,
+        disaggregation=disaggregation,
         plots=plots,
         bins=bins,
         breakdown=breakdown,

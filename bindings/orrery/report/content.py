@@ -76,7 +76,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     found = [("Model", _model(scenario.get("model"))), ("Machine", _machine(scenario.get("machine", "")))]
     num_gpus = summary["num_gpus"]
     gpus = _counted(num_gpus, "GPU")
-    placement = _placement(scenario.get("placement"))
+    placement = _placement(scenario.get("placement")) or _sides(scenario.get("disaggregation"))
     found.append(("Placement", f"{placement} ({gpus})" if placement else gpus))
     traffic = _brief(scenario.get("workload", ""))
     served = (
@@ -129,6 +129,16 @@ def _placement(placement: object) -> str:
     replicas = str(placement.get("replicas", "1"))
     text = " ".join(mesh) or "one GPU each"
     return f"{replicas} replicas of {text}" if replicas != "1" else ("1 replica of " + text if mesh else "")
+
+
+def _sides(disaggregation: object) -> str:
+    if not isinstance(disaggregation, dict):
+        return ""
+    texts = []
+    for side in ("prefill", "decode"):
+        placement = disaggregation.get(side)
+        texts.append(f"{side} on {_placement(placement) or 'one GPU'}")
+    return ", ".join(texts)
 
 
 def title(run: Run) -> str:

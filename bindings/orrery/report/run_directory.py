@@ -27,6 +27,17 @@ REQUEST_COLUMNS = (
     "tpot_s",
     "e2e_s",
 )
+# Of a disaggregated service; empty for requests that were not handed over.
+TRANSFER_COLUMNS = (
+    "decode_replica",
+    "transfer_bytes",
+    "prefill_end_s",
+    "transfer_start_s",
+    "transfer_end_s",
+    "decode_start_s",
+    "second_token_s",
+    "exposed_transfer_s",
+)
 STEP_COLUMNS = (
     "replica",
     "start_s",
@@ -41,6 +52,7 @@ STEP_COLUMNS = (
 )
 QUANTILES = ("mean", "p50", "p90", "p99", "max")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+TRANSFER_TIMES = ("second_token_s", "wait_s", "time_s", "exposed_s")
 MEMORY_PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "graphs_bytes", "communication_bytes")
 BASES = ("measured", "interpolated", "roofline")
 _SUMMARY_NUMBERS = (
@@ -83,6 +95,7 @@ class Run:
     steps: dict[str, np.ndarray]
     spans: tuple[Span, ...]
     slo_s: dict[str, float]  # subset of ttft, tpot, e2e
+    transfers: dict[str, np.ndarray]  # one row per request that was handed over; empty when none can be
 
 
 def read(directory: pathlib.Path) -> Run:
@@ -101,16 +114,24 @@ def read(directory: pathlib.Path) -> Run:
         scenario_text = scenario_path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{scenario_path}: not UTF-8 text: {error}") from None
+    summary = _read_summary(directory / "summary.json")
     return Run(
         directory=directory,
         scenario=scenario,
         scenario_text=scenario_text,
-        summary=_read_summary(directory / "summary.json"),
+        summary=summary,
         requests=_read_columns(directory / "requests.csv", REQUEST_COLUMNS, may_be_empty=("tpot_s",)),
         steps=_read_columns(directory / "steps.csv", STEP_COLUMNS, may_be_empty=()),
         spans=_read_trace(directory / "step.trace.json"),
         slo_s=_read_slo(scenario_path, scenario),
+        transfers=_read_transfers(directory / "requests.csv") if "disaggregation" in summary else {},
     )
+
+
+def _read_transfers(path: pathlib.Path) -> dict[str, np.ndarray]:
+    columns = _read_columns(path, TRANSFER_COLUMNS, may_be_empty=TRANSFER_COLUMNS)
+    is_moved = np.isfinite(columns["decode_replica"])
+    return {name: values[is_moved] for name, values in columns.items()}
 
 
 def _read_json(path: pathlib.Path) -> object:
@@ -138,6 +159,8 @@ def _read_summary(path: pathlib.Path) -> dict:
     ):
         for name in parts:
             _number(path, _object(path, summary, key), name, prefix=key + ".")
+    if "disaggregation" in summary:
+        _check_disaggregation(path, _object(path, summary, "disaggregation"))
     breakdown = summary.get("step_breakdown")
     if not isinstance(breakdown, list):
         raise ValueError(f"{path}: found no list 'step_breakdown'")
@@ -150,6 +173,22 @@ def _read_summary(path: pathlib.Path) -> dict:
             if not isinstance(entry.get(name), str):
                 raise ValueError(f"{path}: found no text '{prefix}{name}'")
     return summary
+
+
+def _check_disaggregation(path: pathlib.Path, apart: dict) -> None:
+    for side in ("prefill", "decode"):
+        part = _object(path, apart, side)
+        for name in ("replicas", "num_gpus", "busy", "num_steps", "mean_batch", "num_kv_blocks"):
+            _number(path, part, name, prefix=f"disaggregation.{side}.")
+        for name in MEMORY_PARTS + ("hbm_bytes",):
+            _number(path, _object(path, part, "memory_per_gpu"), name, prefix=f"disaggregation.{side}.memory_per_gpu.")
+        _number(path, _object(path, part, "kv_utilisation"), "mean", prefix=f"disaggregation.{side}.kv_utilisation.")
+    moved = _object(path, apart, "transfer")
+    for name in ("count", "bytes", "exposed_share"):
+        _number(path, moved, name, prefix="disaggregation.transfer.")
+    for key in TRANSFER_TIMES:
+        for name in QUANTILES:
+            _number(path, _object(path, moved, key), name, prefix=f"disaggregation.transfer.{key}.")
 
 
 def _object(path: pathlib.Path, parent: dict, key: str) -> dict:
@@ -185,8 +224,9 @@ def _read_columns(
     if not body.strip():
         raise ValueError(f"{path}: found a header and no rows")
     indices = [names.index(name) for name in columns]
-    # An empty cell is "no value"; loadtxt knows only nan. Twice, for two in a row.
+    # An empty cell is "no value"; loadtxt knows only nan. Twice, for two in a row; then those at the ends of lines.
     filled = body.replace(",,", ",nan,").replace(",,", ",nan,") if ",," in body else body
+    filled = filled.replace(",\n", ",nan\n") if ",\n" in filled else filled
     try:
         table = np.loadtxt(io.StringIO(filled), delimiter=",", usecols=indices, comments=None, ndmin=2)
     except ValueError:

@@ -51,7 +51,7 @@ def bin_run(run: Run) -> RunBins:
     end = float(max(requests["finish_s"].max(), (steps["start_s"] + steps["duration_s"]).max()))
     edges = np.linspace(begin, max(end, begin + 1e-9), NUM_BINS + 1)
     width = edges[1] - edges[0]
-    num_blocks = max(run.summary["num_kv_blocks"], 1)
+    num_blocks = _kv_blocks(run, num_replicas)
     running, waiting, output, prompt = (np.zeros(NUM_BINS) for _ in range(4))
     kv = np.zeros((num_replicas, NUM_BINS))
     for replica in np.unique(steps["replica"]).astype(int):
@@ -72,7 +72,7 @@ def bin_run(run: Run) -> RunBins:
         kv[replica] += bin_amounts(edges, stop, next_start, after * (next_start - stop))
     # The last chunk of a prefill yields the first output token; decodes yield the others.
     output += np.histogram(requests["first_token_s"], edges)[0]
-    kv /= width * num_blocks
+    kv /= width * num_blocks[:, np.newaxis]
     return RunBins(
         edges=edges - begin,
         arrivals_per_s=np.histogram(requests["arrival_s"], edges)[0] / width,
@@ -84,6 +84,15 @@ def bin_run(run: Run) -> RunBins:
         prompt_tokens_per_s=prompt / width,
         num_replicas=num_replicas,
     )
+
+
+def _kv_blocks(run: Run, num_replicas: int) -> np.ndarray:
+    """KV blocks of each replica; prefill replicas come first and may have others than those that decode."""
+    blocks = np.full(num_replicas, float(max(run.summary["num_kv_blocks"], 1)))
+    if "disaggregation" in run.summary:
+        prefill = run.summary["disaggregation"]["prefill"]
+        blocks[: prefill["replicas"]] = max(prefill["num_kv_blocks"], 1)
+    return blocks
 
 
 def timeline(run: Run, bins: RunBins) -> Figure:

@@ -2,22 +2,23 @@
 
 The parts of one timeline, over the tasks (an op copy on a rank) of its plan:
 
-  kernel         each kernel op copy once: its time, the mean over its ranks. A kernel that starts before the one before
-                 it on its stream has ended (programmatic dependent launch) counts from that end on.
+  kernel         each kernel op copy once: its time, the mean over its ranks. A kernel that starts before the one
+                 before it on its stream has ended (programmatic dependent launch) counts from that end on.
   communication  each collective once: from when the last of its ranks arrived until it ends, the mean over its ranks.
                  Waiting for others inside the call is none of it.
   host           each host op of the plan once.
-  gap            time on the critical path in which nothing that the next op waits for runs: launching, the space
-                 between graph nodes, and from the start of the step to the first op.
+  gap            time on the critical path between two ops, in which nothing that the next one waits for runs:
+                 launching, the space between graph nodes.
+  lead           from the start of the step to the first op of the path.
   imbalance      on the critical path, what an op takes on the rank that the path runs through, less the mean over its
                  ranks: time lost because ranks differ.
   overlap        negative: kernels and collectives that are not on the critical path, hidden behind others.
 
-      makespan = kernel + communication + host + gap + imbalance + overlap
+      makespan = kernel + communication + host + gap + lead + imbalance + overlap
 
-The critical path is followed backwards from the last end, each time to the latest to end of what the op waits for: the op
-before it on its stream, the latest writers of what it reads, its `after`; of a collective those of all its ranks. Along
-the path pieces and gaps join without holes, so the sum is exact whatever the clocks say.
+The critical path is followed backwards from the last end, each time to the latest to end of what the op waits for: the
+op before it on its stream, the latest writers of what it reads, its `after`; of a collective those of all its ranks.
+Along the path pieces and gaps join without holes, so the sum is exact whatever the clocks say.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Parts:
     communication: float = 0.0
     host: float = 0.0
     gap: float = 0.0
+    lead: float = 0.0
     imbalance: float = 0.0
     overlap: float = 0.0
 
@@ -68,7 +70,7 @@ class Tasks:
 
 
 def tasks_of(ops: Sequence[Mapping[str, Any]], spans: Iterable[Span]) -> Tasks:
-    """`spans` as tasks of `ops` (_core.plan_ops); several spans of one task count from the first start to the last end."""
+    """`spans` as tasks of `ops` (_core.plan_ops); several spans of one task count from first start to last end."""
     found: dict[Key, dict[int, _Task]] = collections.defaultdict(dict)
     for span in spans:
         task = found[span.op, span.copy].setdefault(span.rank, _Task(span.start_s, span.end_s))
@@ -102,28 +104,37 @@ def parts_of(ops: Sequence[Mapping[str, Any]], tasks: Tasks) -> Parts:
     # Hidden: what is off the path, and the pieces by which neighbours on it overlap.
     hidden = sum(sums.values())
     gap = imbalance = 0.0
-    for key, rank, piece, gap_before in _critical_path(ops, tasks):
+    path, lead = _critical_path(ops, tasks)
+    for key, rank, piece, gap_before in path:
         time, mean = tasks.by_key[key][rank].time, tasks.mean_s(key)
         hidden += time - piece - mean
         imbalance += time - mean
         gap += gap_before
-    return Parts(kernel=sums["kernel"], communication=sums["comm"], host=sums["host"], gap=gap, imbalance=imbalance,
-                 overlap=-hidden)  # fmt: skip
+    return Parts(
+        kernel=sums["kernel"],
+        communication=sums["comm"],
+        host=sums["host"],
+        gap=gap,
+        lead=lead,
+        imbalance=imbalance,
+        overlap=-hidden,
+    )
 
 
-def _critical_path(ops: Sequence[Mapping[str, Any]], tasks: Tasks) -> list[tuple[Key, int, float, float]]:
-    """(op copy, rank, its piece of the path, the gap before it), from the last to the first."""
+def _critical_path(ops: Sequence[Mapping[str, Any]], tasks: Tasks) -> tuple[list[tuple[Key, int, float, float]], float]:
+    """(op copy, rank, its piece of the path, the gap before it), from the last to the first, and the first's start."""
     waits = _dependencies(ops, tasks)
-    key, rank = max(((key, rank) for key, of in tasks.by_key.items() for rank in of),
-                    key=lambda at: tasks.by_key[at[0]][at[1]].end)  # fmt: skip
+    key, rank = max(
+        ((key, rank) for key, of in tasks.by_key.items() for rank in of), key=lambda at: tasks.by_key[at[0]][at[1]].end
+    )
     end = tasks.by_key[key][rank].end
     path = []
     while True:
         start = min(tasks.by_key[key][rank].start, end)
         before = waits(key, rank)
         if not before:
-            path.append((key, rank, end - start, start))
-            return path
+            path.append((key, rank, end - start, 0.0))
+            return path, start
         previous = max(before, key=lambda at: tasks.by_key[at[0]][at[1]].end)
         reached = min(tasks.by_key[previous[0]][previous[1]].end, end)
         path.append((key, rank, end - max(start, reached), max(start - reached, 0.0)))

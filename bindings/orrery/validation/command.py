@@ -36,7 +36,9 @@ def run(options: argparse.Namespace, root: pathlib.Path, progress: Progress) -> 
     scenario = simulation.load(options.file, overrides=options.overrides)
     _check_output(target, force=options.force)
     if options.gpus is not None and options.gpus < scenario.gpus_per_replica:
-        raise ValueError(f"--gpus: found {options.gpus}; the placement needs {scenario.gpus_per_replica}, one for each rank")
+        raise ValueError(
+            f"--gpus: found {options.gpus}; the placement needs {scenario.gpus_per_replica}, one for each rank"
+        )
     program = None if options.plan_only else calibrate.find_program(root)  # before anything is written
     with progress as bar:
         prediction = _core.predict_validation(scenario, bar.update)
@@ -54,8 +56,11 @@ def run(options: argparse.Namespace, root: pathlib.Path, progress: Progress) -> 
 
 def _check_usage(options: argparse.Namespace) -> None:
     if (options.file is None) == (options.compare is None):
-        raise ValueError("found neither FILE nor --compare DIR; expected one of them" if options.file is None
-                         else "found both FILE and --compare DIR; the directory has its own scenario")  # fmt: skip
+        raise ValueError(
+            "found neither FILE nor --compare DIR; expected one of them"
+            if options.file is None
+            else "found both FILE and --compare DIR; the directory has its own scenario"
+        )
     if options.compare and (options.plan_only or options.overrides or options.output or options.gpus is not None):
         raise ValueError("--compare DIR goes with --recalibrate, --rounds and --json alone")
     if options.plan_only and options.recalibrate:
@@ -74,7 +79,9 @@ def _check_output(target: pathlib.Path, *, force: bool) -> None:
     is_validation = target.is_dir() and (target / "deployment.txt").is_file() and (target / "steps").is_dir()
     is_empty = target.is_dir() and not any(target.iterdir())
     if target.is_symlink() or not (is_validation or is_empty):
-        raise FileExistsError(f"'{target}' exists and is no validation (no deployment.txt and steps/); it is left as it is")
+        raise FileExistsError(
+            f"'{target}' exists and is no validation (no deployment.txt and steps/); it is left as it is"
+        )
 
 
 def _write(prediction: _core.ValidationPrediction, target: pathlib.Path) -> None:
@@ -90,14 +97,20 @@ def _write(prediction: _core.ValidationPrediction, target: pathlib.Path) -> None
 
 
 def _next_steps(prediction: _core.ValidationPrediction, target: pathlib.Path) -> str:
-    lines = [terminal.predicted_table(prediction.steps), "", f"written to {target}/; next, on a host with GPUs:",
-             f"  orrery-gpu execute {target} --repeats {prediction.scenario.validation_repeats}"]  # fmt: skip
+    lines = [
+        terminal.predicted_table(prediction.steps),
+        "",
+        f"written to {target}/; next, on a host with GPUs:",
+        f"  orrery-gpu execute {target} --repeats {prediction.scenario.validation_repeats}",
+    ]
     if prediction.serves:
         lines.append(f"  orrery-gpu serve {target}")
     return "\n".join([*lines, "then, with executed/ back beside steps/:", f"  orrery validate --compare {target}"])
 
 
-def _execute(program: pathlib.Path, target: pathlib.Path, options: argparse.Namespace, repeats: int, *, serves: bool) -> int:
+def _execute(
+    program: pathlib.Path, target: pathlib.Path, options: argparse.Namespace, repeats: int, *, serves: bool
+) -> int:
     """Runs the program's two commands; what they print goes to stderr. Returns 0, or the first failure's exit code."""
     gpus = [] if options.gpus is None else ["--gpus", str(options.gpus)]
     code = run_program([str(program), "execute", str(target), "--repeats", str(repeats), *gpus])
@@ -157,10 +170,18 @@ def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Pat
 
 def finished(case: directory.Case, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The last comparison with what it is of, and the errors of those before it."""
-    rounds = [{"round": number, "errors": result["errors"], "causes": compare.summed_causes(result["steps"]),
-               "calibration_revisions": result["calibration_revisions"],
-               "steps": [{key: step[key] for key in ("name", "predicted_s", "measured_s", "error")} for step in result["steps"]]}
-              for number, result in enumerate(results)]  # fmt: skip
+    rounds = [
+        {
+            "round": number,
+            "errors": result["errors"],
+            "causes": compare.summed_causes(result["steps"]),
+            "calibration_revisions": result["calibration_revisions"],
+            "steps": [
+                {key: step[key] for key in ("name", "predicted_s", "measured_s", "error")} for step in result["steps"]
+            ],
+        }
+        for number, result in enumerate(results)
+    ]
     last = {**results[-1], "rounds": rounds, "causes": compare.summed_causes(results[-1]["steps"])}
     return {"scenario": case.directory.name, **_without_nan(last)}
 

@@ -1,13 +1,14 @@
 """Predicted against measured, as plain dicts: the content of validation.json.
 
-Errors are predicted / measured - 1, differences predicted - measured: negative where the prediction is too short. Times are
-seconds, amounts bytes. A measured step is the median of its iterations.
+Errors are predicted / measured - 1, differences predicted - measured: negative where the prediction is too short. Times
+are seconds, amounts bytes. A step lasts, by the host's clock, from its first launch until its tokens are on the host
+(predicted: makespan and the engine profile's host time), on the device from the first rank's start to the last one's
+end (predicted: makespan); measured is the median of its iterations.
 """
 
 from __future__ import annotations
 
 import collections
-import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,27 +17,31 @@ from typing import Any
 import numpy as np
 
 from .attribution import Parts, Tasks, parts_of, tasks_of
-from .directory import Case, Service, Span, Step
+from .directory import Case, Span, Step
+from .serving import error, serving
 
 # Causes of a step's error, in the order of the report; each is a difference, and they add up to that of the whole step.
 CAUSES = {
     "kernel": "Kernels take another time than their tables say: each op copy once, the mean over its ranks.",
-    "launch_gap": "Idle time on the critical path: launching, the space between graph nodes, before the first op.",
-    "overlap": "More or less runs at the same time: kernels and collectives that are hidden behind others, off the critical path.",
+    "launch_gap": "Idle time between ops on the critical path: launching, the space between graph nodes.",
+    "overlap": "More or less runs at the same time: what is hidden behind others, off the critical path.",
     "communication": "Collectives take another time, from the arrival of their last rank to their end.",
     "imbalance": "Ranks differ: what ops on the critical path take there, less the mean over their ranks.",
-    "scheduler": "The host around the device's step: measured, the host's clock less the device's; predicted, the engine "
-    "profile's scheduler time; and host ops of the plan.",
-    "untraced": "The measured step without tracing less its traced timeline: copies before the first and after the last "
-    "kernel, and what tracing itself adds (then it is positive).",
+    "scheduler": "The host around the device's step: measured, the host's clock less the device's; predicted, the "
+    "engine profile's scheduler time; and host ops of the plan.",
+    "edges": "Before the first op and after the last one: launching, copies of inputs and results. Measured, the step "
+    "without tracing less its traced ops, so what tracing itself adds counts here, too.",
 }
 # What the project aims at, as absolute errors (median and p95 over steps; the others each).
 AIMS = {
-    "step_median": 0.03, "step_p95": 0.08, "tpot_mean": 0.05, "tpot_p99": 0.10, "ttft_mean": 0.08, "ttft_p99": 0.15,
+    "step_median": 0.03,
+    "step_p95": 0.08,
+    "tpot_mean": 0.05,
+    "tpot_p99": 0.10,
+    "ttft_mean": 0.08,
+    "ttft_p99": 0.15,
     "memory_total": 0.03,
-}  # fmt: skip
-QUANTILES = ("mean", "p50", "p90", "p99")
-LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+}
 TERMS = ("context", "weights", "kv_cache", "activations", "workspace", "graphs", "communication", "other", "total")
 
 
@@ -54,16 +59,11 @@ def compare(case: Case) -> dict[str, Any]:
         "steps_not_executed": [step.name for step in case.steps if not step.was_executed],
         "kernels": _families(steps),
         "memory": _memory(case),
-        "serving": _serving(case),
+        "serving": serving(case),
         "recalibrate": rows_to_measure(steps),
     }
     result["errors"] = _errors(result)
     return result
-
-
-def error(predicted: float, measured: float) -> float | None:
-    """predicted / measured - 1; None where nothing was measured."""
-    return predicted / measured - 1 if measured > 0 and math.isfinite(predicted) else None
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -75,24 +75,26 @@ def _step(step: Step) -> dict[str, Any]:
         "name": step.name,
         "mode": step.mode,
         "batch": step.batch,
-        "predicted_s": step.duration_s,
-        "low_s": step.low_s,
-        "high_s": step.high_s,
-        "measured_s": device,
-        "spread": _spread(step.device_s),
-        "iterations": len(step.device_s),
-        "error": error(step.duration_s, device),
-        "is_in_interval": step.low_s <= device <= step.high_s,
-        "predicted_wall_s": step.duration_s + step.host_s,
-        "measured_wall_s": wall,
-        "wall_error": error(step.duration_s + step.host_s, wall),
+        "predicted_s": step.duration_s + step.host_s,
+        "low_s": step.low_s + step.host_s,
+        "high_s": step.high_s + step.host_s,
+        "measured_s": wall,
+        "spread": _spread(step.wall_s),
+        "iterations": len(step.wall_s),
+        "error": error(step.duration_s + step.host_s, wall),
+        "is_in_interval": step.low_s + step.host_s <= wall <= step.high_s + step.host_s,
+        "predicted_device_s": step.duration_s,
+        "measured_device_s": device,
+        "device_error": error(step.duration_s, device),
         "basis": _basis_shares(step.predicted),
         "is_traced": bool(step.measured),
         "causes_s": None,
         "ops": [],
     }
     if step.measured:
-        result["causes_s"] = _causes(parts_of(step.ops, predicted), parts_of(step.ops, measured), step.host_s, device, wall)
+        result["causes_s"] = _causes(
+            parts_of(step.ops, predicted), parts_of(step.ops, measured), step.host_s, device, wall
+        )
         result["ops"] = _ops(step, predicted, measured)
     return result
 
@@ -106,7 +108,7 @@ def _causes(predicted: Parts, measured: Parts, host_s: float, device_s: float, w
         "communication": predicted.communication - measured.communication,
         "imbalance": predicted.imbalance - measured.imbalance,
         "scheduler": host_s + predicted.host - (wall_s - device_s) - measured.host,
-        "untraced": measured.makespan - device_s,
+        "edges": predicted.lead - (device_s - (measured.makespan - measured.lead)),
     }
 
 
@@ -125,9 +127,11 @@ def _basis_shares(spans: Iterable[Span]) -> dict[str, float]:
     return {basis: time / total if total > 0 else 0.0 for basis, time in sums.items()}
 
 
-def call_text(body: Mapping[str, Any]) -> str:
-    """"gemm bf16 m=64 n=4096 k=4096", as `orrery-gpu calibrate --ops` reads it."""
-    return " ".join([body["name"], body["dtype"], *(f"{name}={size}" for name, size in body["dims"].items())])
+def call_text(op: Mapping[str, Any]) -> str:
+    """As `orrery-gpu calibrate --ops` reads it: gemm bf16 m=64 n=4096 k=4096; or all_reduce bf16 bytes=8192 ranks=2."""
+    body = op["body"]
+    dims = body["dims"] | ({"ranks": len(op["ranks"])} if body["kind"] == "comm" else {})
+    return " ".join(filter(None, [body["name"], body["dtype"], *(f"{name}={size}" for name, size in dims.items())]))
 
 
 def _ops(step: Step, predicted: Tasks, measured: Tasks) -> list[dict[str, Any]]:
@@ -137,11 +141,22 @@ def _ops(step: Step, predicted: Tasks, measured: Tasks) -> list[dict[str, Any]]:
     for op in step.ops:
         key = (op["op"], op["copy"])
         name = re.sub(r"\blayers\.\d+\.", "layers.*.", op["op"])
-        row = groups.setdefault((name, call_text(op["body"])), {
-            "op": name, "kind": op["body"]["kind"], "kernel": op["body"]["name"], "call": call_text(op["body"]),
-            "dtype": op["body"]["dtype"], "dims": dict(op["body"]["dims"]), "ranks": len(op["ranks"]), "count": 0,
-            "basis": bases.get(key, "roofline"), "predicted_s": 0.0, "measured_s": 0.0,
-        })  # fmt: skip
+        row = groups.setdefault(
+            (name, call_text(op)),
+            {
+                "op": name,
+                "kind": op["body"]["kind"],
+                "kernel": op["body"]["name"],
+                "call": call_text(op),
+                "dtype": op["body"]["dtype"],
+                "dims": dict(op["body"]["dims"]),
+                "ranks": len(op["ranks"]),
+                "count": 0,
+                "basis": bases.get(key, "roofline"),
+                "predicted_s": 0.0,
+                "measured_s": 0.0,
+            },
+        )
         row["count"] += 1
         row["predicted_s"] += predicted.mean_s(key)
         row["measured_s"] += measured.mean_s(key)
@@ -157,10 +172,19 @@ def _families(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str, str], dict[str, Any]] = {}
     for step in steps:
         for op in step["ops"]:
-            row = groups.setdefault((op["kind"], op["kernel"], op["dtype"]), {
-                "kind": op["kind"], "kernel": op["kernel"], "dtype": op["dtype"], "calls": 0, "predicted_s": 0.0,
-                "measured_s": 0.0, "errors": [], "basis": dict.fromkeys(("measured", "interpolated", "roofline"), 0.0),
-            })  # fmt: skip
+            row = groups.setdefault(
+                (op["kind"], op["kernel"], op["dtype"]),
+                {
+                    "kind": op["kind"],
+                    "kernel": op["kernel"],
+                    "dtype": op["dtype"],
+                    "calls": 0,
+                    "predicted_s": 0.0,
+                    "measured_s": 0.0,
+                    "errors": [],
+                    "basis": dict.fromkeys(("measured", "interpolated", "roofline"), 0.0),
+                },
+            )
             row["calls"] += op["count"]
             row["predicted_s"] += op["predicted_s"]
             row["measured_s"] += op["measured_s"]
@@ -172,7 +196,9 @@ def _families(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         row["error"] = error(row["predicted_s"], row["measured_s"])
         row["median_error"] = statistics.median(map(abs, errors)) if errors else None
         row["share"] = row["measured_s"] / total if total > 0 else 0.0
-        row["basis"] = {name: time / row["measured_s"] if row["measured_s"] > 0 else 0.0 for name, time in row["basis"].items()}
+        row["basis"] = {
+            name: time / row["measured_s"] if row["measured_s"] > 0 else 0.0 for name, time in row["basis"].items()
+        }
     return sorted(groups.values(), key=lambda row: (-row["measured_s"], row["kernel"], row["dtype"]))
 
 
@@ -186,11 +212,24 @@ def rows_to_measure(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for op in step["ops"]:
             if op["kind"] == "host" or not op["count"]:
                 continue
-            row = groups.setdefault(op["call"], {
-                "call": op["call"], "kind": op["kind"], "kernel": op["kernel"], "dtype": op["dtype"], "dims": op["dims"],
-                "ranks": op["ranks"], "basis": op["basis"], "ops": [], "steps": 0, "count": 0, "predicted_s": 0.0,
-                "measured_s": 0.0, "explains": 0.0,
-            })  # fmt: skip
+            row = groups.setdefault(
+                op["call"],
+                {
+                    "call": op["call"],
+                    "kind": op["kind"],
+                    "kernel": op["kernel"],
+                    "dtype": op["dtype"],
+                    "dims": op["dims"],
+                    "ranks": op["ranks"],
+                    "basis": op["basis"],
+                    "ops": [],
+                    "steps": 0,
+                    "count": 0,
+                    "predicted_s": 0.0,
+                    "measured_s": 0.0,
+                    "explains": 0.0,
+                },
+            )
             row["ops"] += [op["op"]] if op["op"] not in row["ops"] else []
             row["steps"] += 1
             row["count"] += op["count"]
@@ -215,76 +254,16 @@ def _memory(case: Case) -> list[dict[str, Any]]:
             predicted, measured = case.memory.get((rank, term)), case.measured_memory.get((rank, term))
             if predicted is None and measured is None:
                 continue
-            rows.append({"rank": rank, "term": term, "predicted_bytes": predicted or 0.0, "measured_bytes": measured,
-                         "error": None if measured is None else error(predicted or 0.0, measured)})  # fmt: skip
+            rows.append(
+                {
+                    "rank": rank,
+                    "term": term,
+                    "predicted_bytes": predicted or 0.0,
+                    "measured_bytes": measured,
+                    "error": None if measured is None else error(predicted or 0.0, measured),
+                }
+            )
     return rows
-
-
-def _serving(case: Case) -> dict[str, Any] | None:
-    if case.service is None or case.measured_service is None:
-        return None
-    measured_ids = set(case.measured_service.requests["id"])
-    common = {request for request in case.service.requests["id"] if request in measured_ids and request >= case.warmup_requests}
-    if not common:
-        raise ValueError(f"{case.directory / 'executed' / 'requests.csv'}: no request that was predicted is in it")
-    predicted, measured = (_service_figures(service, common) for service in (case.service, case.measured_service))
-    latencies = [
-        {"latency": name, "quantile": quantile, "predicted_s": predicted[name][quantile], "measured_s": measured[name][quantile],
-         "error": error(predicted[name][quantile], measured[name][quantile])}
-        for name in LATENCIES for quantile in QUANTILES
-    ]  # fmt: skip
-    rates = [
-        {"metric": name, "predicted": predicted[name], "measured": measured[name],
-         "error": error(predicted[name], measured[name])}
-        for name in ("output_tokens_per_s", "requests_per_s", "num_steps", "mean_decodes", "mean_step_s")
-    ]  # fmt: skip
-    return {
-        "requests": len(common),
-        "requests_predicted": sum(request >= case.warmup_requests for request in case.service.requests["id"]),
-        "warmup_requests": case.warmup_requests,
-        "latencies": latencies,
-        "rates": rates,
-        "curves": {name: {"predicted_s": predicted["values"][name], "measured_s": measured["values"][name]}
-                   for name in ("ttft_s", "tpot_s")},
-    }  # fmt: skip
-
-
-def _service_figures(service: Service, ids: set[float]) -> dict[str, Any]:
-    """Of the requests `ids`. ITL: the time of each step, as often as sequences decode in it, warm-up included."""
-    requests, steps = service.requests, service.steps
-    chosen = [i for i, request in enumerate(requests["id"]) if request in ids]
-
-    def column(name: str) -> np.ndarray:
-        return np.array([requests[name][i] for i in chosen])
-
-    counts = np.array(steps["num_steps"])
-    step_s = np.array(steps["duration_s"]) / counts
-    decodes = np.array(steps["num_decodes"]) * counts
-    values = {"ttft_s": column("ttft_s"), "tpot_s": column("tpot_s"), "e2e_s": column("e2e_s")}
-    values = {name: of[np.isfinite(of)] for name, of in values.items()}
-    span = float(column("finish_s").max() - column("arrival_s").min())
-    figures: dict[str, Any] = {name: _quantiles(of, np.ones_like(of)) for name, of in values.items()}
-    figures["itl_s"] = _quantiles(step_s, decodes)
-    figures["output_tokens_per_s"] = float(column("output_tokens").sum()) / span
-    figures["requests_per_s"] = len(chosen) / span
-    figures["num_steps"] = float(counts.sum())
-    figures["mean_decodes"] = float(decodes.sum() / counts.sum())
-    figures["mean_step_s"] = float((step_s * counts).sum() / counts.sum())
-    figures["values"] = {name: np.sort(of).tolist() for name, of in values.items()}
-    return figures
-
-
-def _quantiles(values: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-    """Mean and the least values that so large a part of the weight does not exceed; NaN without weight."""
-    if not weights.sum() > 0:
-        return dict.fromkeys(QUANTILES, math.nan)
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order]) / weights.sum()
-
-    def at(share: float) -> float:
-        return float(values[order][min(int(np.searchsorted(reached, share - 1e-12)), len(values) - 1)])
-
-    return {"mean": float((values * weights).sum() / weights.sum()), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99)}
 
 
 def _errors(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,6 +274,8 @@ def _errors(result: Mapping[str, Any]) -> dict[str, Any]:
         found["step_median"] = float(np.median(steps))
         found["step_p95"] = float(np.quantile(steps, 0.95))
         found["step_worst"] = max(steps)
+    if devices := [abs(step["device_error"]) for step in result["steps"] if step["device_error"] is not None]:
+        found["device_median"] = float(np.median(devices))
     if result["serving"]:
         for row in result["serving"]["latencies"]:
             name = f"{row['latency'].removesuffix('_s')}_{row['quantile']}"
@@ -303,8 +284,10 @@ def _errors(result: Mapping[str, Any]) -> dict[str, Any]:
     totals = [abs(row["error"]) for row in result["memory"] if row["term"] == "total" and row["error"] is not None]
     if totals:
         found["memory_total"] = max(totals)
-    return {name: {"value": value, "aim": AIMS.get(name), "is_met": value <= AIMS[name] if name in AIMS else None}
-            for name, value in found.items()}  # fmt: skip
+    return {
+        name: {"value": value, "aim": AIMS.get(name), "is_met": value <= AIMS[name] if name in AIMS else None}
+        for name, value in found.items()
+    }
 
 
 def summed_causes(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -313,8 +296,8 @@ def summed_causes(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     sums: dict[str, float] = collections.defaultdict(float)
     for step in traced:
         for cause, difference in step["causes_s"].items():
-            sums[cause] += difference / step["measured_wall_s"] / len(traced)
+            sums[cause] += difference / step["measured_s"] / len(traced)
     return dict(sums)
 
 
-__all__ = ["AIMS", "CAUSES", "LATENCIES", "QUANTILES", "TERMS", "call_text", "compare", "error", "rows_to_measure", "summed_causes"]
+__all__ = ["AIMS", "CAUSES", "TERMS", "call_text", "compare", "error", "rows_to_measure", "summed_causes"]

@@ -1,7 +1,7 @@
 """Reads the directory of a validation: what was predicted, and what `orrery-gpu` left in executed/.
 
-The files are listed in sim/scenario/validation.h and kernels/execute/executed_files.h. Whatever is there of executed/ is
-read, since a run that failed keeps its results; a file that does not fit the plans is an error that names it.
+The files are listed in sim/scenario/validation.h and kernels/execute/executed_files.h. Whatever is there of executed/
+is read, since a run that failed keeps its results; a file that does not fit the plans is an error that names it.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Service:
 @dataclasses.dataclass(frozen=True)
 class Case:
     directory: pathlib.Path
+    scenario_text: str
     steps: Sequence[Step]
     memory: Mapping[tuple[int, str], float]  # predicted, by rank and term
     measured_memory: Mapping[tuple[int, str], float]
@@ -82,15 +83,20 @@ class Case:
 def read(directory: pathlib.Path) -> Case:
     """Everything in `directory`. Raises ValueError naming the file and what is wrong with it."""
     if not (directory / "deployment.txt").is_file():
-        raise ValueError(f"found no '{directory / 'deployment.txt'}'; expected what 'orrery validate --plan-only' wrote")
+        raise ValueError(
+            f"found no '{directory / 'deployment.txt'}'; expected what 'orrery validate --plan-only' wrote"
+        )
     if not (directory / "executed").is_dir():
-        raise ValueError(f"found no '{directory / 'executed'}'; run 'orrery-gpu execute {directory}' on a host with GPUs first")
+        raise ValueError(
+            f"found no '{directory / 'executed'}'; run 'orrery-gpu execute {directory}' on a host with GPUs first"
+        )
     serves = (directory / "workload.csv").is_file()
     executed = directory / "executed"
     has_service = serves and (executed / "requests.csv").is_file()
     steps = tuple(_steps(directory))
     case = Case(
         directory=directory,
+        scenario_text=_text(directory / "scenario.yaml"),
         steps=steps,
         memory=_memory(directory / "predicted" / "memory.csv"),
         measured_memory=_memory(executed / "memory.csv") if (executed / "memory.csv").is_file() else {},
@@ -99,7 +105,9 @@ def read(directory: pathlib.Path) -> Case:
         warmup_requests=int(_facts(directory / "serve.txt").get("warmup", "0")) if serves else 0,
         environment=_facts(executed / "environment.txt"),
         provenance=_facts(directory / "predicted" / "provenance.txt"),
-        calibration=list(_rows(directory / "predicted" / "calibration.csv", ("kernel", "provider", "revision", "date"))),
+        calibration=list(
+            _rows(directory / "predicted" / "calibration.csv", ("kernel", "provider", "revision", "date"))
+        ),
         status=_status(executed, [step.name for step in steps if not step.was_executed], serves and not has_service),
     )
     if not any(step.was_executed for step in steps) and case.measured_service is None:
@@ -132,19 +140,24 @@ def _status(executed: pathlib.Path, missing: Sequence[str], lacks_service: bool)
 def _steps(directory: pathlib.Path) -> Iterator[Step]:
     executed = directory / "executed"
     samples: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)
-    predicted = list(_rows(directory / "predicted" / "steps.csv", ("name", "mode", "duration_s", "low_s", "high_s", "host_s")))
+    predicted = list(
+        _rows(directory / "predicted" / "steps.csv", ("name", "mode", "duration_s", "low_s", "high_s", "host_s"))
+    )
     modes = {row["name"]: row["mode"] for row in predicted}
     if (executed / "steps.csv").is_file():
         for row in _rows(executed / "steps.csv", ("name", "mode", "duration_s", "device_s")):
             if modes.get(row["name"]) != row["mode"]:
-                raise ValueError(f"{executed / 'steps.csv'}: step '{row['name']}' in mode {row['mode']} was not predicted: "
-                                 "these results are of another plan")  # fmt: skip
+                raise ValueError(
+                    f"{executed / 'steps.csv'}: step '{row['name']}' in mode {row['mode']} was not predicted: "
+                    "these results are of another plan"
+                )
             samples[row["name"]].append((_number(row, "device_s"), _number(row, "duration_s")))
     for row in predicted:
         name = row["name"]
         plan = directory / "steps" / f"{name}.plan"
+        text = _text(plan)
         try:
-            ops = _core.plan_ops(plan.read_text(encoding="utf-8"))
+            ops = _core.plan_ops(text)
         except ValueError as error:
             raise ValueError(f"{plan}: {error}") from None
         tasks = {(op["op"], op["copy"]): set(op["ranks"]) for op in ops}
@@ -183,13 +196,23 @@ def _spans(path: pathlib.Path, tasks: Mapping[tuple[str, int], set[int]]) -> tup
     found = []
     for row in _rows(path, tuple(field.name for field in dataclasses.fields(Span))):
         try:
-            span = Span(op=row["op"], copy=int(row["copy"]), rank=int(row["rank"]), stream=int(row["stream"]), kind=row["kind"],
-                        basis=row["basis"], start_s=float(row["start_s"]), end_s=float(row["end_s"]))  # fmt: skip
+            span = Span(
+                op=row["op"],
+                copy=int(row["copy"]),
+                rank=int(row["rank"]),
+                stream=int(row["stream"]),
+                kind=row["kind"],
+                basis=row["basis"],
+                start_s=float(row["start_s"]),
+                end_s=float(row["end_s"]),
+            )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         if span.rank not in tasks.get((span.op, span.copy), ()):
-            raise ValueError(f"{path}: op '{span.op}', copy {span.copy}, on rank {span.rank} is not in the plan of this step: "
-                             "these results are of another plan")  # fmt: skip
+            raise ValueError(
+                f"{path}: op '{span.op}', copy {span.copy}, on rank {span.rank} is not in the plan of this step: "
+                "these results are of another plan"
+            )
         found.append(span)
     return tuple(found)
 
@@ -202,7 +225,9 @@ def _memory(path: pathlib.Path) -> dict[tuple[int, str], float]:
 def _service(directory: pathlib.Path) -> Service:
     requests = ("id", "prompt_tokens", "output_tokens", "arrival_s", "finish_s", "ttft_s", "tpot_s", "e2e_s")
     steps = ("start_s", "duration_s", "num_steps", "prefill_tokens", "num_decodes")
-    return Service(requests=_columns(directory / "requests.csv", requests), steps=_columns(directory / "serve_steps.csv", steps))
+    return Service(
+        requests=_columns(directory / "requests.csv", requests), steps=_columns(directory / "serve_steps.csv", steps)
+    )
 
 
 def _columns(path: pathlib.Path, names: Sequence[str]) -> dict[str, list[float]]:

@@ -9,14 +9,29 @@ import pathlib
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("file", type=pathlib.Path, nargs="?", metavar="FILE", help="scenario, see scenarios/")
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of this host to use (as many as the plan has ranks)")
-    parser.add_argument("-o", "--output", type=pathlib.Path, metavar="DIR", help="where everything goes (runs/<scenario>.validation)")
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="GPUs of this host to use (as many as the plan has ranks)"
+    )
+    parser.add_argument(
+        "-o", "--output", type=pathlib.Path, metavar="DIR", help="where everything goes (runs/<scenario>.validation)"
+    )
     parser.add_argument("--plan-only", action="store_true", help="predict and write plans into DIR; measure nothing")
-    parser.add_argument("--compare", type=pathlib.Path, metavar="DIR", help="compare a directory that orrery-gpu has executed")
-    parser.add_argument("--recalibrate", action="store_true",
-                        help="measure the kernel calls that explain most of the error, then predict and compare again")  # fmt: skip
+    parser.add_argument(
+        "--compare", type=pathlib.Path, metavar="DIR", help="compare a directory that orrery-gpu has executed"
+    )
+    parser.add_argument(
+        "--recalibrate",
+        action="store_true",
+        help="measure the kernel calls that explain most of the error, then predict and compare again",
+    )
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of --recalibrate (1)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", dest="overrides",
-                        help="replace one value of the scenario; may be given several times")  # fmt: skip
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY.PATH=VALUE",
+        dest="overrides",
+        help="replace one value of the scenario; may be given several times",
+    )
     parser.add_argument("--force", action="store_true", help="replace an earlier validation in DIR")
     parser.add_argument("--json", action="store_true", help="print validation.json instead of tables")

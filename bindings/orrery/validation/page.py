@@ -15,40 +15,51 @@ _HERE = pathlib.Path(__file__).parent
 CARDS = {
     "step_median": ("Step time, median", "absolute error over {steps} steps"),
     "step_p95": ("Step time, p95", "worst {worst}"),
+    "device_median": ("Step on the device, median", "without the host around it"),
     "tpot_mean": ("TPOT, mean", "under the scenario's load"),
     "tpot_p99": ("TPOT, p99", "under the scenario's load"),
     "ttft_mean": ("TTFT, mean", "under the scenario's load"),
     "ttft_p99": ("TTFT, p99", "under the scenario's load"),
     "memory_total": ("Memory of a GPU", "worst rank, everything together"),
-}  # fmt: skip
+}
 ENVIRONMENT = {
-    "gpu": "GPU", "num_gpus": "GPUs", "driver": "Driver", "cuda": "CUDA", "nccl": "NCCL", "revision": "Revision of orrery-gpu",
-    "date": "Measured on", "power_limit_w": "Power limit, W", "sm_clock_mhz": "SM clock, MHz",
-}  # fmt: skip
+    "gpu": "GPU",
+    "num_gpus": "GPUs",
+    "driver": "Driver",
+    "cuda": "CUDA",
+    "nccl": "NCCL",
+    "revision": "Revision of orrery-gpu",
+    "date": "Measured on",
+    "power_limit_w": "Power limit, W",
+    "sm_clock_mhz": "SM clock, MHz",
+}
 
 
 def html(case: Case, result: Mapping[str, Any]) -> str:
-    """The page. The same result gives the same bytes. Raises ValueError when scenario.yaml cannot be read."""
-    path = case.directory / "scenario.yaml"
-    scenario = resolved_scenario.read(path)
+    """The page. The same result gives the same bytes. Raises ValueError for a scenario.yaml that is none."""
+    scenario = resolved_scenario.read(case.directory / "scenario.yaml")
     plots = {figure.name: figure for figure in figures.all_figures(case, result)}
-    return templates(_HERE).get_template("page.html.j2").render(
-        title=_title(scenario),
-        facts=facts(scenario, result),
-        cards=cards(result),
-        causes=[(terminal.CAUSES[name], result["causes"].get(name), meaning) for name, meaning in CAUSES.items()],
-        result=result,
-        plots=plots,
-        provenance=provenance(result),
-        scenario_text=path.read_text(encoding="utf-8"),
-        seconds=quantities.seconds,
-        signed=terminal.signed_percent,
-        gibibytes=quantities.gibibytes,
-        number=quantities.number,
-        names=terminal.NAMES,
-        basis_text=basis_text,
-        **page_parts([figure.spec() for figure in plots.values()]),
-    )  # fmt: skip
+    return (
+        templates(_HERE)
+        .get_template("page.html.j2")
+        .render(
+            title=_title(scenario),
+            facts=facts(scenario, result),
+            cards=cards(result),
+            causes=[(terminal.CAUSES[name], result["causes"].get(name), meaning) for name, meaning in CAUSES.items()],
+            result=result,
+            plots=plots,
+            provenance=provenance(result),
+            scenario_text=case.scenario_text,
+            seconds=quantities.seconds,
+            signed=terminal.signed_percent,
+            gibibytes=quantities.gibibytes,
+            number=quantities.number,
+            names=terminal.NAMES,
+            basis_text=basis_text,
+            **page_parts([figure.spec() for figure in plots.values()]),
+        )
+    )
 
 
 def _title(scenario: Mapping[str, Any]) -> str:
@@ -59,20 +70,30 @@ def _title(scenario: Mapping[str, Any]) -> str:
 def facts(scenario: Mapping[str, Any], result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Model, placement, GPUs, revision and calibration in one line each."""
     model, placement = scenario["model"], scenario["placement"]
-    mesh = " ".join(f"{key.upper()}{placement[key]}" for key in ("tp", "pp", "dp", "ep") if placement.get(key, "1") != "1")
+    mesh = " ".join(
+        f"{key.upper()}{placement[key]}" for key in ("tp", "pp", "dp", "ep") if placement.get(key, "1") != "1"
+    )
     environment = result["environment"]
-    formats = ", ".join(f"{model[key].upper()} {text}" for key, text in
-                        (("weights", "weights"), ("activations", "activations"), ("kv_cache", "KV cache")))  # fmt: skip
+    formats = ", ".join(
+        f"{model[key].upper()} {text}"
+        for key, text in (("weights", "weights"), ("activations", "activations"), ("kv_cache", "KV cache"))
+    )
     revisions = ", ".join(result["calibration_revisions"]) or "not stated"
     dates = sorted({row["date"] for row in result["calibration"] if row["date"]})
     measured_on = environment.get("gpu", "unknown GPU") + f" ({environment.get('num_gpus', '?')})"
-    host = [f"driver {environment['driver']}" if "driver" in environment else "", f"CUDA {environment['cuda']}" if "cuda" in environment else ""]
+    host = [
+        f"driver {environment['driver']}" if "driver" in environment else "",
+        f"CUDA {environment['cuda']}" if "cuda" in environment else "",
+    ]
     found = [
         ("Model", f"{model['config']}; {formats}"),
         ("Placement", mesh or "one GPU"),
         ("Measured on", ", ".join(filter(None, (measured_on, *host, environment.get("date", ""))))),
         ("Measured with", f"orrery-gpu {environment.get('revision', 'of unknown revision')}"),
-        ("Predicted with", f"tables of {scenario['provider']}, revision {revisions}" + (f", {dates[-1]}" if dates else "")),
+        (
+            "Predicted with",
+            f"tables of {scenario['provider']}, revision {revisions}" + (f", {dates[-1]}" if dates else ""),
+        ),
         ("Engine profile", str(scenario["engine"]["profile"])),
     ]
     return found
@@ -86,13 +107,22 @@ def cards(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name, (title, detail) in CARDS.items():
         entry = result["errors"].get(name)
         if entry:
-            found.append({"key": name, "title": title, "value": f"{100 * entry['value']:.1f}", "unit": "% off",
-                          "detail": detail.format(**words), "met": entry["is_met"], "limit": f"{100 * entry['aim']:.0f} %"})  # fmt: skip
+            found.append(
+                {
+                    "key": name,
+                    "title": title,
+                    "value": f"{100 * entry['value']:.1f}",
+                    "unit": "% off",
+                    "detail": detail.format(**words),
+                    "met": entry["is_met"],
+                    "limit": "" if entry["aim"] is None else f"{100 * entry['aim']:.0f} %",
+                }
+            )
     return found
 
 
 def basis_text(shares: Mapping[str, float]) -> str:
-    """"62 % measured, 38 % interpolated"; what is nothing is left out."""
+    """As in: 62 % measured, 38 % interpolated. What is nothing is left out."""
     return ", ".join(f"{100 * share:.0f} % {name}" for name, share in shares.items() if share >= 0.005)
 
 
@@ -102,7 +132,9 @@ def provenance(result: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     found = [(title, [environment[key]]) for key, title in ENVIRONMENT.items() if environment.get(key)]
     found += [(key.replace("_", " "), [value]) for key, value in environment.items() if key not in ENVIRONMENT]
     found += [(f"Prediction: {name.replace('_', ' ')}", [value]) for name, value in result["provenance"].items()]
-    tables = [f"{row['kernel']}: {row['provider']} on {row['device']}"
-              + (f", revision {row['revision']}, {row['date']}, driver {row['driver']}" if row["revision"] else "")
-              for row in result["calibration"]]  # fmt: skip
+    tables = [
+        f"{row['kernel']}: {row['provider']} on {row['device']}"
+        + (f", revision {row['revision']}, {row['date']}, driver {row['driver']}" if row["revision"] else "")
+        for row in result["calibration"]
+    ]
     return [*found, ("Kernel tables", tables or ["none: every kernel stands on its roofline"])]

@@ -29,7 +29,9 @@ def chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return calls
 
 
-def measure(program: pathlib.Path, target: pathlib.Path, result: Mapping[str, Any], topologies: pathlib.Path, number: int) -> None:
+def measure(
+    program: pathlib.Path, target: pathlib.Path, result: Mapping[str, Any], topologies: pathlib.Path, number: int
+) -> None:
     """Times the chosen calls and merges their rows into the device's tables. Raises RuntimeError when the program fails."""
     from .command import run_program
 

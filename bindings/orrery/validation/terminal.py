@@ -9,13 +9,25 @@ from ..report import quantities
 from ..text_table import aligned
 
 NAMES = {
-    "step_median": "step, median", "step_p95": "step, p95", "step_worst": "step, worst", "tpot_mean": "TPOT mean",
-    "tpot_p99": "TPOT p99", "ttft_mean": "TTFT mean", "ttft_p99": "TTFT p99", "memory_total": "memory, worst rank",
-}  # fmt: skip
+    "step_median": "step, median",
+    "step_p95": "step, p95",
+    "step_worst": "step, worst",
+    "device_median": "step on the device, median",
+    "tpot_mean": "TPOT mean",
+    "tpot_p99": "TPOT p99",
+    "ttft_mean": "TTFT mean",
+    "ttft_p99": "TTFT p99",
+    "memory_total": "memory, worst rank",
+}
 CAUSES = {
-    "kernel": "kernels", "launch_gap": "launch gap", "overlap": "overlap", "communication": "communication",
-    "imbalance": "imbalance", "scheduler": "scheduler (host)", "untraced": "untraced",
-}  # fmt: skip
+    "kernel": "kernels",
+    "launch_gap": "launch gap",
+    "overlap": "overlap",
+    "communication": "communication",
+    "imbalance": "imbalance",
+    "scheduler": "scheduler (host)",
+    "edges": "before and after",
+}
 
 
 def signed_percent(share: float | None) -> str:
@@ -24,8 +36,15 @@ def signed_percent(share: float | None) -> str:
 
 def predicted_table(steps: Sequence[Mapping[str, Any]]) -> str:
     """What --plan-only prints."""
-    rows = [(step["name"], quantities.seconds(step["duration_s"]), quantities.seconds(step["low_s"]),
-             quantities.seconds(step["high_s"])) for step in steps]  # fmt: skip
+    rows = [
+        (
+            step["name"],
+            quantities.seconds(step["duration_s"]),
+            quantities.seconds(step["low_s"]),
+            quantities.seconds(step["high_s"]),
+        )
+        for step in steps
+    ]
     return aligned(("step", "predicted", "80 % from", "to"), rows, right=(1, 2, 3))
 
 
@@ -42,34 +61,76 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def _headline(result: Mapping[str, Any]) -> str:
-    rows = [(NAMES[name], f"{100 * entry['value']:.1f} %", "" if entry["aim"] is None else f"{100 * entry['aim']:.0f} %",
-             "" if entry["is_met"] is None else ("within" if entry["is_met"] else "over"))
-            for name, entry in result["errors"].items()]  # fmt: skip
+    rows = [
+        (
+            NAMES[name],
+            f"{100 * entry['value']:.1f} %",
+            "" if entry["aim"] is None else f"{100 * entry['aim']:.0f} %",
+            "" if entry["is_met"] is None else ("within" if entry["is_met"] else "over"),
+        )
+        for name, entry in result["errors"].items()
+    ]
     return aligned(("absolute error", "found", "aim", ""), rows, right=(1, 2))
 
 
 def _steps(steps: Sequence[Mapping[str, Any]]) -> str:
-    rows = [(step["name"], quantities.seconds(step["predicted_s"]), quantities.seconds(step["measured_s"]),
-             signed_percent(step["error"]), signed_percent(step["wall_error"])) for step in steps]  # fmt: skip
-    return aligned(("step", "predicted", "measured", "error", "with host"), rows, right=(1, 2, 3, 4))
+    rows = [
+        (
+            step["name"],
+            quantities.seconds(step["predicted_s"]),
+            quantities.seconds(step["measured_s"]),
+            signed_percent(step["error"]),
+            signed_percent(step["device_error"]),
+        )
+        for step in steps
+    ]
+    return aligned(("step", "predicted", "measured", "error", "on the device"), rows, right=(1, 2, 3, 4))
 
 
 def _causes(causes: Mapping[str, float]) -> str:
     rows = [(CAUSES[name], signed_percent(share)) for name, share in causes.items()]
-    return aligned(("error by cause", "of the step"), [*rows, ("all", signed_percent(sum(causes.values())))], right=(1,))
+    return aligned(
+        ("error by cause", "of the step"), [*rows, ("all", signed_percent(sum(causes.values())))], right=(1,)
+    )
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], most: int = 10) -> str:
-    found = [(row["call"], row["basis"], quantities.seconds(row["predicted_s"]), quantities.seconds(row["measured_s"]),
-              signed_percent(row["error"]), f"{100 * row['explains']:.1f} %") for row in rows[:most]]  # fmt: skip
-    return aligned(("to measure again", "basis", "predicted", "measured", "error", "explains"), found, right=(2, 3, 4, 5))
+    found = [
+        (
+            row["call"],
+            row["basis"],
+            quantities.seconds(row["predicted_s"]),
+            quantities.seconds(row["measured_s"]),
+            signed_percent(row["error"]),
+            f"{100 * row['explains']:.1f} %",
+        )
+        for row in rows[:most]
+    ]
+    return aligned(
+        ("to measure again", "basis", "predicted", "measured", "error", "explains"), found, right=(2, 3, 4, 5)
+    )
 
 
 def _serving(serving: Mapping[str, Any]) -> str:
-    rows = [(f"{row['latency'].removesuffix('_s').upper()} {row['quantile']}", quantities.seconds(row["predicted_s"]),
-             quantities.seconds(row["measured_s"]), signed_percent(row["error"])) for row in serving["latencies"]]  # fmt: skip
-    rows += [("output tokens/s", quantities.number(row["predicted"]), quantities.number(row["measured"]),
-              signed_percent(row["error"])) for row in serving["rates"] if row["metric"] == "output_tokens_per_s"]  # fmt: skip
+    rows = [
+        (
+            f"{row['latency'].removesuffix('_s').upper()} {row['quantile']}",
+            quantities.seconds(row["predicted_s"]),
+            quantities.seconds(row["measured_s"]),
+            signed_percent(row["error"]),
+        )
+        for row in serving["latencies"]
+    ]
+    rows += [
+        (
+            "output tokens/s",
+            quantities.number(row["predicted"]),
+            quantities.number(row["measured"]),
+            signed_percent(row["error"]),
+        )
+        for row in serving["rates"]
+        if row["metric"] == "output_tokens_per_s"
+    ]
     return aligned((f"{serving['requests']:,} requests", "predicted", "measured", "error"), rows, right=(1, 2, 3))
 
 

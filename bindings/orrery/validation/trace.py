@@ -36,7 +36,9 @@ def _events(case: Case) -> Iterator[dict[str, Any]]:
     yield from _process(_STEPS_PID, "steps")
     for step in case.steps:
         end_s = max([step.duration_s, *(span.end_s for span in (*step.predicted, *step.measured))])
-        yield _event(step.name, "step", _STEPS_PID, 0, begin_s, begin_s + end_s, {"batch": step.batch, "mode": step.mode})
+        yield _event(
+            step.name, "step", _STEPS_PID, 0, begin_s, begin_s + end_s, {"batch": step.batch, "mode": step.mode}
+        )
         for is_measured, spans in ((False, step.predicted), (True, step.measured)):
             for span in spans:
                 pid = _pid(span.rank, is_measured=is_measured)
@@ -59,8 +61,18 @@ def _span(span: Span, pid: int, begin_s: float, is_measured: bool) -> dict[str, 
     return _event(span.op, span.kind, pid, span.stream, begin_s + span.start_s, begin_s + span.end_s, arguments)
 
 
-def _event(name: str, category: str, pid: int, tid: int, start_s: float, end_s: float, arguments: dict[str, Any]) -> dict[str, Any]:
+def _event(
+    name: str, category: str, pid: int, tid: int, start_s: float, end_s: float, arguments: dict[str, Any]
+) -> dict[str, Any]:
     # Microseconds, rounded to Perfetto's nanosecond; start and end alike, so that neighbours do not overlap.
     start, end = round(start_s * 1e6, 3), round(end_s * 1e6, 3)
-    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": start, "dur": round(end - start, 3),
-            "args": arguments}  # fmt: skip
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": pid,
+        "tid": tid,
+        "ts": start,
+        "dur": round(end - start, 3),
+        "args": arguments,
+    }

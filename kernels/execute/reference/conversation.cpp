@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -46,8 +47,8 @@ std::vector<Conversant> prompts(std::int64_t vocab) {
     const std::int64_t length =
         kFirstChunk[static_cast<std::size_t>(i)] + (in_two_chunks(i) ? kSecondChunk : 0);
     for (std::int64_t token = 0; token < length; ++token) {
-      sequence.tokens.push_back(
-          static_cast<std::int32_t>((131 * token * token + 17 * token + 29 * i + 5) % vocab));
+      sequence.tokens.push_back(static_cast<std::int32_t>(
+          (131 * token * token + 17 * token + std::int64_t{29} * i + 5) % vocab));
     }
     sequences.push_back(std::move(sequence));
   }
@@ -55,6 +56,49 @@ std::vector<Conversant> prompts(std::int64_t vocab) {
 }
 
 std::int64_t num_decodes(const StepInput& input) { return std::ssize(input.decodes); }
+
+void check_sizes(std::size_t step, std::size_t num_logits, std::size_t num_tokens,
+                 std::size_t expected_logits, std::size_t expected_tokens) {
+  const bool has_logits = num_logits == 0 || num_logits == expected_logits;
+  if (has_logits && num_tokens == expected_tokens) return;
+  throw std::runtime_error("step " + std::to_string(step) + " has " + std::to_string(num_logits) +
+                           " logits and " + std::to_string(num_tokens) + " tokens, expected " +
+                           std::to_string(expected_logits) + " and " +
+                           std::to_string(expected_tokens));
+}
+
+double largest_magnitude(std::span<const double> values) {
+  double largest = 0;
+  for (const double value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+// Infinite where a value is not finite.
+double largest_difference(std::span<const float> found, std::span<const double> expected) {
+  double largest = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const double difference = std::abs(found[i] - expected[i]);
+    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
+    largest = std::max(largest, difference);
+  }
+  return largest;
+}
+
+enum class TokenVerdict : std::uint8_t { kEqual, kNearTie, kWrong };
+
+// `logits` of its row as found, or empty. `tie`: the most by which expected logits of two tokens
+// may differ so that either may be the likeliest.
+TokenVerdict judge(std::int32_t token, std::int32_t expected_token, std::span<const float> logits,
+                   std::span<const double> expected, double tie) {
+  const bool is_token = token >= 0 && token < std::ssize(expected);
+  const bool is_likeliest =
+      logits.empty() || std::ranges::max_element(logits) - logits.begin() == token;
+  if (!is_token || !is_likeliest) return TokenVerdict::kWrong;
+  if (token == expected_token) return TokenVerdict::kEqual;
+  const double gap = expected[static_cast<std::size_t>(expected_token)] -
+                     expected[static_cast<std::size_t>(token)];
+  return gap <= tie ? TokenVerdict::kNearTie : TokenVerdict::kWrong;
+}
 
 }  // namespace
 
@@ -115,34 +159,22 @@ ConversationDifference compare_conversations(
     const std::vector<std::vector<std::int32_t>>& expected_tokens, double bound) {
   ConversationDifference result;
   for (std::size_t step = 0; step < expected_logits.size(); ++step) {
-    const std::vector<double>& expected = expected_logits[step];
-    const std::vector<float>& logits = found.logits[step];
+    const std::span expected(expected_logits[step]);
+    const std::span logits(found.logits[step]);
+    const std::vector<std::int32_t>& found_tokens = found.next_tokens[step];
     const std::vector<std::int32_t>& tokens = expected_tokens[step];
-    if (logits.size() != expected.size() || found.next_tokens[step].size() != tokens.size()) {
-      throw std::runtime_error(
-          "step " + std::to_string(step) + " has " + std::to_string(logits.size()) +
-          " logits and " + std::to_string(found.next_tokens[step].size()) + " tokens, expected " +
-          std::to_string(expected.size()) + " and " + std::to_string(tokens.size()));
-    }
-    double largest = 0;
-    for (const double logit : expected) largest = std::max(largest, std::abs(logit));
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const double difference = std::abs(logits[i] - expected[i]) / largest;
-      // A value that is not finite makes the difference infinite.
-      result.logits = std::isfinite(difference) ? std::max(result.logits, difference)
-                                                : std::numeric_limits<double>::infinity();
-    }
-    const std::size_t vocab = tokens.empty() ? 0 : expected.size() / tokens.size();
+    check_sizes(step, logits.size(), found_tokens.size(), expected.size(), tokens.size());
+    if (tokens.empty()) continue;
+    const double largest = largest_magnitude(expected);
+    result.logits = std::max(result.logits, largest_difference(logits, expected) / largest);
+    const std::size_t vocab = expected.size() / tokens.size();
     for (std::size_t row = 0; row < tokens.size(); ++row) {
+      const auto own = logits.empty() ? logits : logits.subspan(row * vocab, vocab);
+      const TokenVerdict verdict = judge(found_tokens[row], tokens[row], own,
+                                         expected.subspan(row * vocab, vocab), 2 * bound * largest);
       ++result.num_tokens;
-      const std::int32_t token = found.next_tokens[step][row];
-      if (token == tokens[row]) continue;
-      const bool is_token = token >= 0 && static_cast<std::size_t>(token) < vocab;
-      const auto at = [&](std::int32_t id) {
-        return expected[row * vocab + static_cast<std::size_t>(id)];
-      };
-      const bool is_near = is_token && at(tokens[row]) - at(token) <= 2 * bound * largest;
-      ++(is_near ? result.near_ties : result.wrong_tokens);
+      if (verdict == TokenVerdict::kWrong) ++result.wrong_tokens;
+      if (verdict == TokenVerdict::kNearTie) ++result.near_ties;
     }
   }
   return result;

@@ -49,20 +49,22 @@ std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deploym
                                                 int num_decode_steps);
 
 struct ExecutedConversation {
-  std::vector<std::vector<float>> logits;  // by step
+  std::vector<std::vector<float>> logits;  // by step; empty where they were not kept
   std::vector<std::vector<std::int32_t>> next_tokens;
 };
 
 struct ConversationDifference {
   // Of all steps, the largest |logit - expected| over the largest |expected| of the step.
   double logits = 0;
-  // Tokens other than the expected, where the expected logits of the two differ by more than twice
-  // the bound; and where they do not, so that either may be right.
+  // Tokens that are not the first of the largest found logits, or other than the expected where the
+  // expected logits of the two differ by more than twice the bound; and other than the expected
+  // where they do not, so that either may be right.
   int wrong_tokens = 0;
   int near_ties = 0;
   int num_tokens = 0;
 };
-// `found` beside `expected` (logits [rows, vocab] each).
+// `found` beside `expected` (logits [rows, vocab] each). Throws std::runtime_error where they have
+// other numbers of rows.
 ConversationDifference compare_conversations(
     const ExecutedConversation& found, const std::vector<std::vector<double>>& expected_logits,
     const std::vector<std::vector<std::int32_t>>& expected_tokens, double bound);

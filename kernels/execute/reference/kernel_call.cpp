@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -99,13 +100,34 @@ Results run_embedding(const KernelCall& call) {
   return {embedding(ids, read(call, 1), static_cast<std::size_t>(size_of(call, "hidden")))};
 }
 
+// Rows of query, key and value heads, of which all but the values are normed each by itself, with
+// one gain for query heads and one for key heads.
+Results norm_heads(const KernelCall& call) {
+  const std::int64_t tokens = size_of(call, "tokens");
+  const std::int64_t width = size_of(call, "hidden");
+  const std::span<const double> gains = read(call, 1);
+  const auto head_dim = static_cast<std::int64_t>(gains.size()) / 2;
+  Values x = read(call, 0);
+  const std::int64_t stride = static_cast<std::int64_t>(x.size()) / tokens;
+  const std::int64_t queries = width - (stride - width);  // as many values as keys follow
+  for (std::int64_t row = 0; row < tokens; ++row) {
+    for (std::int64_t at = 0; at < width; at += head_dim) {
+      const auto head = x.begin() + row * stride + at;
+      const Values normed =
+          rms_norm(Values(head, head + head_dim),
+                   gains.subspan(at < queries ? 0 : head_dim, head_dim), call.numbers.norm_epsilon);
+      std::ranges::copy(normed, head);
+    }
+  }
+  return {std::move(x)};
+}
+
 Results run_rms_norm(const KernelCall& call) {
+  if (call.op.writes[0] == call.op.reads[0]) return norm_heads(call);
   const Values& gain = read(call, 1);
   if (static_cast<std::int64_t>(gain.size()) != size_of(call, "hidden")) {
     refuse(call, "has a gain of " + std::to_string(gain.size()) + " for rows of " +
-                     std::to_string(size_of(call, "hidden")) +
-                     "; norms of single heads have no "
-                     "reference");
+                     std::to_string(size_of(call, "hidden")));
   }
   return {rms_norm(read(call, 0), gain, call.numbers.norm_epsilon)};
 }

@@ -112,9 +112,12 @@ class StepRun {
   [[nodiscard]] int last_stage_rank(int rank) const {
     return rank % stage_size() + (setup_.grid.pp - 1) * stage_size();
   }
+  [[nodiscard]] std::size_t slot(int rank, int micro_batch) const {
+    return static_cast<std::size_t>(rank) * static_cast<std::size_t>(num_micro_batches_) +
+           static_cast<std::size_t>(micro_batch);
+  }
   [[nodiscard]] const StepPart& part_of(int rank, int micro_batch) const {
-    return parts_[static_cast<std::size_t>(setup_.grid.dp_rank(rank) * num_micro_batches_ +
-                                           micro_batch)];
+    return parts_[slot(setup_.grid.dp_rank(rank), micro_batch)];
   }
   [[nodiscard]] std::int64_t longest_model_len(const StepInput& input) const {
     std::int64_t blocks = 0;
@@ -206,7 +209,7 @@ class StepRun {
 
   void run_kernel_on(const Op& op, const KernelOp& kernel, int rank, std::int64_t copy) {
     const int micro_batch = micro_batch_of(op.name);
-    const PartRows& part = rows_[static_cast<std::size_t>(rank * num_micro_batches_ + micro_batch)];
+    const PartRows& part = rows_[slot(rank, micro_batch)];
     KernelCall call{.op = op,
                     .kernel = kernel,
                     .plan = plan_,

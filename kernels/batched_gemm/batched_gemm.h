@@ -1,0 +1,61 @@
+#pragma once
+
+// A linear layer for each head of a row, y[m, head, n] = x[m, head, k] w[head]^T, on tensor cores
+// (cuBLASLt's strided batches): the products around latent attention in MLA's absorbed form.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kernels/cuda/dtypes.h"
+#include "kernels/cuda/handles.h"
+
+namespace orrery {
+
+struct BatchedGemmShape {
+  std::int64_t batch = 0;  // heads
+  std::int64_t m = 0;      // rows: tokens
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  // How a head's weights lie: [n, k] as in a linear layer, or [k, n], what multiplies from the
+  // other side (queries into latents with the weights that expand latents into keys).
+  bool w_is_transposed = false;
+  std::int64_t x_head_stride = 0;  // elements from head to head of x, at least k; 0: k
+  auto operator<=>(const BatchedGemmShape&) const = default;
+};
+
+// Device pointers, 16-byte aligned.
+struct BatchedGemmOperands {
+  const bf16* x = nullptr;  // [m, batch, k], heads x_head_stride apart
+  const bf16* w = nullptr;  // [batch, n, k], or [batch, k, n] where w_is_transposed
+  bf16* y = nullptr;        // [m, batch, n]
+};
+
+// One shape's products, made ahead of time: launches allocate nothing and may be captured. They
+// share one workspace, so these must be on one stream. Sums are fp32, y is rounded once.
+class BatchedGemmPlan {
+ public:
+  // `workspace`: kGemmWorkspaceBytes (kernels/gemm/gemm.h) of device memory, 256-byte aligned, that
+  // outlives the plan; null: the plan allocates what it needs. Throws std::invalid_argument for
+  // batch or k below 1, a negative m or n, sizes of rows that are no multiples of 8, or heads that
+  // overlap; CublasError when cuBLASLt has no algorithm.
+  explicit BatchedGemmPlan(const BatchedGemmShape& shape, std::byte* workspace = nullptr);
+  ~BatchedGemmPlan();
+  BatchedGemmPlan(BatchedGemmPlan&&) noexcept;
+  BatchedGemmPlan& operator=(BatchedGemmPlan&&) noexcept;
+
+  // Empty shapes launch nothing. Throws std::invalid_argument for operands that are null or not
+  // aligned, CublasError when the launch fails.
+  void launch(const cuda::Stream& stream, const BatchedGemmOperands& operands) const;
+  [[nodiscard]] const BatchedGemmShape& shape() const { return shape_; }
+
+ private:
+  struct Library;
+
+  BatchedGemmShape shape_;
+  std::unique_ptr<Library> library_;  // null for empty shapes
+  std::unique_ptr<cuda::DeviceBuffer<std::byte>> own_workspace_;
+  std::byte* workspace_ = nullptr;
+};
+
+}  // namespace orrery

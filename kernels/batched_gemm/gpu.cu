@@ -1,0 +1,131 @@
+#include <stdexcept>
+
+#include "kernels/batched_gemm/batched_gemm.h"
+#include "kernels/batched_gemm/reference.h"
+#include "kernels/harness/operand_sets.h"
+
+namespace orrery {
+namespace {
+
+// Variants: "transposed", weights [k, n] of a head; "head_stride", elements from head to head of x,
+// which begin what lies there.
+class BatchedGemmCase final : public KernelCase {
+ public:
+  BatchedGemmCase(const BatchedGemmShape& shape, const CaseOptions& options)
+      : shape_(shape),
+        plan_(shape),
+        x_(static_cast<std::size_t>(shape.m * shape.batch * shape.x_head_stride), options.seed,
+           options.sets),
+        w_(static_cast<std::size_t>(shape.batch * shape.n * shape.k), options.seed + 1,
+           options.sets),
+        y_(static_cast<std::size_t>(shape.m * shape.batch * shape.n), options.sets) {}
+
+  void launch(const cuda::Stream& stream, int set) override {
+    plan_.launch(stream, {.x = x_[set], .w = w_[set], .y = y_[set]});
+  }
+  void reset(const cuda::Stream& stream) override {
+    x_.reset(stream);
+    w_.reset(stream);
+    y_.reset(stream);
+    stream.synchronize();
+  }
+  std::vector<Difference> differences(const cuda::Stream& stream) override {
+    if (ref_.empty()) {
+      const std::vector<double> x =
+          columns_of(x_.made(), static_cast<std::size_t>(shape_.x_head_stride), 0,
+                     static_cast<std::size_t>(shape_.k));
+      ref_ = reference::batched_gemm(x, w_.made(),
+                                     {.batch = shape_.batch,
+                                      .m = shape_.m,
+                                      .n = shape_.n,
+                                      .k = shape_.k,
+                                      .w_is_transposed = shape_.w_is_transposed});
+    }
+    return {difference("y", y_.host(stream), ref_, kBf16Bound)};
+  }
+  std::vector<Tile> tiles() override {
+    const auto n = static_cast<std::size_t>(shape_.n);
+    const auto k = static_cast<std::size_t>(shape_.k);
+    const auto stride = static_cast<std::size_t>(shape_.x_head_stride);
+    return {y_.tile("a head of the first row", 0, n),
+            x_.tile("the last head of the last row", x_.count() - stride, k),
+            w_.tile("weights of the last head", w_.count() - n * k, n * k)};
+  }
+  [[nodiscard]] int num_sets() const override { return x_.num_sets(); }
+
+ private:
+  BatchedGemmShape shape_;
+  BatchedGemmPlan plan_;
+  InputSets<bf16> x_;
+  InputSets<bf16> w_;
+  OutputSets<bf16> y_;
+  std::vector<double> ref_;
+};
+
+std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
+  if (op.dtype != DType::kBf16) {
+    throw std::invalid_argument("batched_gemm takes bf16, not " + std::string(to_text(op.dtype)));
+  }
+  const std::int64_t k = dim(op.dims, "k");
+  return std::make_unique<BatchedGemmCase>(
+      BatchedGemmShape{.batch = dim(op.dims, "batch"),
+                       .m = dim(op.dims, "m"),
+                       .n = dim(op.dims, "n"),
+                       .k = k,
+                       .w_is_transposed = variant(op.dims, "transposed") != 0,
+                       .x_head_stride = variant(op.dims, "head_stride", k)},
+      options);
+}
+
+KernelOp op(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k) {
+  return {.kernel = "batched_gemm",
+          .dtype = DType::kBf16,
+          .dims = {{"batch", batch}, {"m", m}, {"n", n}, {"k", k}}};
+}
+// Into latents: with the rotary part of each head left out, and weights as they expand latents.
+KernelOp into_latents(std::int64_t heads, std::int64_t m, std::int64_t latent, std::int64_t head,
+                      std::int64_t rotary) {
+  KernelOp result = op(heads, m, latent, head);
+  result.dims.push_back({"transposed", 1});
+  result.dims.push_back({"head_stride", head + rotary});
+  return result;
+}
+
+std::vector<KernelOp> check_ops() {
+  std::vector<KernelOp> ops;
+  for (const std::int64_t m : {1, 7, 64, 131}) {
+    ops.insert(ops.end(),
+               {op(1, m, 8, 8), op(3, m, 24, 40), op(16, m, 128, 512), into_latents(1, m, 8, 8, 8),
+                into_latents(3, m, 40, 24, 8), into_latents(16, m, 512, 128, 64)});
+  }
+  return ops;
+}
+std::vector<KernelOp> bench_ops() {
+  std::vector<KernelOp> ops;
+  for (const std::int64_t m : {1, 64, 256, 4096}) {
+    ops.push_back(into_latents(128, m, 512, 128, 64));
+    ops.push_back(op(128, m, 128, 512));
+  }
+  return ops;
+}
+
+// The heads of MLA models, whole and over 8 GPUs, between head and latent sizes.
+std::vector<Grid> grids() {
+  return {{.dtype = DType::kBf16,
+           .axes = {{.dim = "batch", .values = {8, 16, 64, 128}},
+                    {.dim = "m", .values = {1, 16, 64, 256, 1024, 4096}},
+                    {.dim = "n", .values = {128, 512}},
+                    {.dim = "k", .values = {128, 512}}}}};
+}
+
+}  // namespace
+
+GpuKernel batched_gemm_gpu() {
+  return {.name = "batched_gemm",
+          .make_case = make_case,
+          .check_ops = check_ops,
+          .bench_ops = bench_ops,
+          .grids = grids};
+}
+
+}  // namespace orrery

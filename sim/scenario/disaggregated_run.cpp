@@ -1,0 +1,138 @@
+#include "sim/scenario/disaggregated_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "sim/cost/csv_reader.h"
+#include "sim/units/text.h"
+
+namespace orrery {
+
+namespace {
+
+Scenario side_of(const Scenario& scenario, const SidePlacement& side) {
+  Scenario own = scenario;
+  own.replicas = side.placement.replicas;
+  own.mesh = side.placement.mesh;
+  own.engine = engine_of(side, scenario.engine);
+  return own;
+}
+
+// Empty when the machine has no such table of its own.
+std::filesystem::path transfer_table(const Scenario& scenario) {
+  if (scenario.collective_tables.empty() || !scenario.collective_tables.front().is_own) {
+    return {};
+  }
+  std::filesystem::path file = scenario.collective_tables.front().path / "links/kv_transfer.csv";
+  return std::filesystem::exists(file) ? file : std::filesystem::path();
+}
+
+// Between two GPUs, by the narrowest link of their route.
+TransferTime route_time(const Machine& machine, int from, int to) {
+  const Route route = machine.route(from, to);
+  TransferTime time{.latency = route.latency};
+  for (const int link : route.links) {
+    const BytesPerSecond rate = machine.links[static_cast<std::size_t>(link)].rate;
+    time.rate = time.rate == BytesPerSecond(0) ? rate : std::min(time.rate, rate);
+  }
+  return time;
+}
+
+}  // namespace
+
+Scenario prefill_side(const Scenario& scenario) {
+  return side_of(scenario, scenario.disaggregation->prefill);
+}
+
+Scenario decode_side(const Scenario& scenario) {
+  return side_of(scenario, scenario.disaggregation->decode);
+}
+
+std::vector<TransferPoint> read_transfer_points(const std::filesystem::path& file, Bytes piece) {
+  try {
+    CsvReader csv(file);
+    const int block_bytes = csv.require("block_bytes");
+    const int layout = csv.require("layout");
+    const int blocks = csv.require("blocks");
+    const int bytes = csv.require("bytes");
+    const int time = csv.require("time_us");
+    std::map<double, std::map<double, double>> times;  // block size, bytes, seconds
+    while (csv.next()) {
+      if (csv.integer(blocks) > 1 && csv.text(layout) != "scattered") {
+        continue;
+      }
+      auto& of_size = times[csv.positive_number(block_bytes)];
+      const double seconds = csv.positive_number(time) * 1e-6;
+      const auto [known, is_new] = of_size.emplace(csv.positive_number(bytes), seconds);
+      if (!is_new) {
+        known->second = std::min(known->second, seconds);
+      }
+    }
+    if (times.empty()) {
+      csv.fail("found no row; expected transfers of scattered blocks");
+    }
+    const auto nearest = std::ranges::min_element(times, {}, [&](const auto& item) {
+      return std::abs(std::log(item.first / piece.value()));
+    });
+    std::vector<TransferPoint> points;
+    for (const auto& [size, seconds] : nearest->second) {
+      points.push_back({.bytes = Bytes(size), .time = Seconds(seconds)});
+    }
+    return points;
+  } catch (const ScenarioError&) {
+    throw;
+  } catch (const std::invalid_argument& error) {
+    throw ScenarioError(file.string(), 0, 0, error.what());
+  }
+}
+
+TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, Bytes kv_block) {
+  const Disaggregation& placed = *scenario.disaggregation;
+  const int ranks_prefill = num_ranks(placed.prefill.placement.mesh);
+  const int ranks_decode = num_ranks(placed.decode.placement.mesh);
+  const ModelConfig& model = scenario.model_config;
+  const int pp = placed.prefill.placement.mesh.pp;
+  const double layers = std::ceil(static_cast<double>(model.layers.size()) / pp);
+  const bool is_latent = model.layers.front().attention == AttentionKind::kMla;
+  const double pools = is_latent ? layers : 2 * layers;  // a latent is key and value in one
+  const std::filesystem::path table = transfer_table(scenario);
+  TransferTime measured;
+  if (!table.empty()) {
+    measured.points = read_transfer_points(table, kv_block / pools);
+  }
+  TransferLinks found;
+  std::set<std::string> sources;
+  for (int p = 0; p < placed.prefill.placement.replicas; ++p) {
+    for (int d = 0; d < placed.decode.placement.replicas; ++d) {
+      const int from = p * ranks_prefill;
+      const int to = num_gpus(placed.prefill.placement) + d * ranks_decode;
+      const bool is_nvlink = machine.nvlink_domain_of(from) == machine.nvlink_domain_of(to);
+      const bool is_measured = is_nvlink && !measured.points.empty() && !placed.transfer.rate;
+      TransferLink link{.fabric = is_nvlink ? 0 : 1,
+                        .time = is_measured ? measured : route_time(machine, from, to)};
+      link.time.rate = placed.transfer.rate.value_or(link.time.rate);
+      link.time.latency = placed.transfer.latency.value_or(link.time.latency);
+      sources.insert(placed.transfer.rate ? "as the scenario says"
+                     : is_measured        ? "measured on " + scenario.machine_spec.name
+                                          : "rate of the " +
+                                         std::string(is_nvlink ? "NVLink" : "network") + " link");
+      found.links.push_back(std::move(link));
+    }
+  }
+  for (const std::string& source : sources) {
+    found.source += (found.source.empty() ? "" : ", ") + source;
+  }
+  return found;
+}
+
+Bytes kv_block_of_instance(const Scenario& side) {
+  Mesh mesh = side.mesh;
+  mesh.pp = 1;
+  return kv_bytes_per_rank(side.model_config, mesh, side.precision.kv_cache, 1) *
+         static_cast<double>(side.engine.block_size * mesh.tp);
+}
+
+}  // namespace orrery

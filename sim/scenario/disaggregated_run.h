@@ -1,0 +1,40 @@
+#pragma once
+
+// A disaggregated scenario as two sides and the links between them.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sim/machine/machine.h"
+#include "sim/scenario/scenario.h"
+#include "sim/serve/disaggregated.h"
+#include "sim/serve/transfer.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// `scenario`, which is disaggregated, with the replicas, the mesh and the engine of one side.
+Scenario prefill_side(const Scenario& scenario);
+Scenario decode_side(const Scenario& scenario);
+
+// Measured transfers of KV blocks (docs/data.md): of each size the fastest way, of blocks that lie
+// scattered. Of the sizes of blocks measured the one nearest to `piece`, the bytes of one block of
+// one layer's keys or values. Throws ScenarioError for a malformed file.
+std::vector<TransferPoint> read_transfer_points(const std::filesystem::path& file, Bytes piece);
+
+// Links from every prefill to every decode replica, [prefill, decode], and where their times come
+// from. Replicas lie next to each other, prefill first. Between GPUs of one NVLink domain a
+// transfer takes the time measured on the machine, where there is one, else the route's latency and
+// bytes over its narrowest link; `disaggregation.transfer` replaces either.
+struct TransferLinks {
+  std::vector<TransferLink> links;
+  std::string source;
+};
+// `kv_block`: bytes of one block on one rank.
+TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, Bytes kv_block);
+
+// Bytes of one KV block over all ranks of an instance.
+Bytes kv_block_of_instance(const Scenario& side);
+
+}  // namespace orrery

@@ -1,0 +1,192 @@
+#include "sim/scenario/placement.h"
+
+#include <array>
+#include <initializer_list>
+#include <stdexcept>
+#include <string_view>
+
+#include "sim/units/text.h"
+
+namespace orrery {
+
+namespace {
+
+constexpr std::array<std::string_view, 2> kExpertComms = {"all_to_all", "all_gather"};
+
+std::string yaml_bool(bool value) { return value ? "true" : "false"; }
+
+// `name` is the path of the mapping in the file.
+Placement read_mesh(const Reader& reader, const std::string& name, const ModelConfig& model) {
+  Placement placement;
+  const auto ways = [&](std::string_view key, int& value) {
+    if (reader.has(key)) {
+      value = static_cast<int>(reader.integer(key, 1, 10'000));
+    }
+  };
+  Mesh& mesh = placement.mesh;
+  ways("replicas", placement.replicas);
+  ways("dp", mesh.dp);
+  ways("tp", mesh.tp);
+  ways("cp", mesh.cp);
+  ways("ep", mesh.ep);
+  ways("pp", mesh.pp);
+  ways("num_micro_batches", mesh.num_micro_batches);
+  if (reader.has("num_redundant_experts")) {
+    mesh.num_redundant_experts =
+        static_cast<int>(reader.integer("num_redundant_experts", 0, 10'000));
+  }
+  if (reader.has("expert_comm")) {
+    mesh.expert_comm = static_cast<ExpertComm>(reader.choice("expert_comm", kExpertComms));
+  }
+  if (reader.has("sp")) {
+    mesh.sp = reader.boolean("sp");
+  }
+  try {
+    check_mesh(model, mesh);
+  } catch (const std::invalid_argument& error) {
+    fail_at(reader.node().where, name + ": " + error.what());
+  }
+  return placement;
+}
+
+SidePlacement read_side(const YamlNode& node, const std::string& name, const ModelConfig& model) {
+  const Reader reader(node, name,
+                      {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
+                       "expert_comm", "num_redundant_experts", "max_num_seqs",
+                       "max_num_batched_tokens", "gpu_memory_utilization"});
+  SidePlacement side;
+  side.placement = read_mesh(reader, name, model);
+  const auto whole = [&](std::string_view key, std::optional<std::int64_t>& value) {
+    if (reader.has(key)) {
+      value = reader.integer(key, 1, 1'000'000'000);
+    }
+  };
+  whole("max_num_seqs", side.max_num_seqs);
+  whole("max_num_batched_tokens", side.max_num_batched_tokens);
+  if (reader.has("gpu_memory_utilization")) {
+    side.gpu_memory_utilization = reader.number("gpu_memory_utilization", 0, 1, true);
+  }
+  return side;
+}
+
+// A rank sends what it holds to the rank of the same number.
+void check_equal_ways(const Location& where, std::string_view key, int prefill, int decode) {
+  if (prefill == decode) {
+    return;
+  }
+  fail_at(where, "disaggregation: prefill has " + std::string(key) + " " + std::to_string(prefill) +
+                     " and decode " + std::to_string(decode) + ", so that their ranks hold other " +
+                     (key == "tp" ? "heads" : "layers") + " of the KV cache; expected the same " +
+                     std::string(key) + " on both sides, dp may differ");
+}
+
+std::string mesh_yaml(const Placement& placement, const std::string& indent) {
+  const Mesh& mesh = placement.mesh;
+  const auto line = [&](std::string_view key, const std::string& value) {
+    return "\n" + indent + std::string(key) + ": " + value;
+  };
+  const auto number = [](std::int64_t value) { return std::to_string(value); };
+  return line("replicas", number(placement.replicas)) + line("dp", number(mesh.dp)) +
+         line("tp", number(mesh.tp)) + line("cp", number(mesh.cp)) + line("ep", number(mesh.ep)) +
+         line("pp", number(mesh.pp)) + line("sp", yaml_bool(mesh.sp)) +
+         line("num_micro_batches", number(mesh.num_micro_batches)) +
+         line("expert_comm",
+              std::string(kExpertComms[static_cast<std::size_t>(mesh.expert_comm)])) +
+         line("num_redundant_experts", number(mesh.num_redundant_experts));
+}
+
+std::string side_yaml(const SidePlacement& side, std::string_view name) {
+  std::string text = "  " + std::string(name) + ":" + mesh_yaml(side.placement, "    ");
+  if (side.max_num_seqs) {
+    text += "\n    max_num_seqs: " + std::to_string(*side.max_num_seqs);
+  }
+  if (side.max_num_batched_tokens) {
+    text += "\n    max_num_batched_tokens: " + std::to_string(*side.max_num_batched_tokens);
+  }
+  if (side.gpu_memory_utilization) {
+    text += "\n    gpu_memory_utilization: " + format_number(*side.gpu_memory_utilization);
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+Placement read_placement(const YamlNode& node, const ModelConfig& model,
+                         const MachineSpec& machine) {
+  const Reader reader(node, "placement",
+                      {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
+                       "expert_comm", "num_redundant_experts"});
+  const Placement placement = read_mesh(reader, "placement", model);
+  const std::int64_t gpus = std::int64_t{placement.replicas} * num_ranks(placement.mesh);
+  if (gpus > machine.num_gpus) {
+    fail_at(node.where, "placement: needs " + std::to_string(gpus) + " GPUs (" +
+                            std::to_string(placement.replicas) + " replicas of " +
+                            std::to_string(num_ranks(placement.mesh)) + "); machine " +
+                            machine.name + " has " + std::to_string(machine.num_gpus));
+  }
+  return placement;
+}
+
+Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& model,
+                                   const MachineSpec& machine) {
+  const Reader reader(node, "disaggregation", {"prefill", "decode", "transfer"});
+  Disaggregation found;
+  found.prefill = read_side(reader.at("prefill"), "disaggregation.prefill", model);
+  found.decode = read_side(reader.at("decode"), "disaggregation.decode", model);
+  if (reader.has("transfer")) {
+    const Reader transfer(reader.at("transfer"), "disaggregation.transfer", {"rate", "latency"});
+    if (transfer.has("rate")) {
+      found.transfer.rate = transfer.bytes_per_second("rate");
+    }
+    if (transfer.has("latency")) {
+      found.transfer.latency = transfer.seconds("latency", /*zero_allowed=*/true);
+    }
+  }
+  const Mesh& prefill = found.prefill.placement.mesh;
+  const Mesh& decode = found.decode.placement.mesh;
+  const Location& where = reader.at("decode").where;
+  check_equal_ways(where, "tp", prefill.tp, decode.tp);
+  check_equal_ways(where, "pp", prefill.pp, decode.pp);
+  const std::int64_t gpus =
+      std::int64_t{num_gpus(found.prefill.placement)} + num_gpus(found.decode.placement);
+  if (gpus > machine.num_gpus) {
+    fail_at(node.where, "disaggregation: needs " + std::to_string(gpus) + " GPUs (prefill " +
+                            std::to_string(num_gpus(found.prefill.placement)) + ", decode " +
+                            std::to_string(num_gpus(found.decode.placement)) + "); machine " +
+                            machine.name + " has " + std::to_string(machine.num_gpus));
+  }
+  return found;
+}
+
+std::string to_yaml(const Placement& placement) {
+  return "placement:" + mesh_yaml(placement, "  ") + "\n";
+}
+
+std::string to_yaml(const Disaggregation& disaggregation) {
+  std::string text = "disaggregation:\n" + side_yaml(disaggregation.prefill, "prefill") +
+                     side_yaml(disaggregation.decode, "decode");
+  const TransferSpec& transfer = disaggregation.transfer;
+  if (transfer.rate || transfer.latency) {
+    text += "  transfer:\n";
+  }
+  if (transfer.rate) {
+    text += "    rate: " + format_number(transfer.rate->value()) + " B/s\n";
+  }
+  if (transfer.latency) {
+    text += "    latency: " + format_number(transfer.latency->value()) + " s\n";
+  }
+  return text;
+}
+
+EngineConfig engine_of(const SidePlacement& side, EngineConfig engine) {
+  engine.max_num_seqs = side.max_num_seqs.value_or(engine.max_num_seqs);
+  engine.max_num_batched_tokens =
+      side.max_num_batched_tokens.value_or(engine.max_num_batched_tokens);
+  engine.gpu_memory_utilization =
+      side.gpu_memory_utilization.value_or(engine.gpu_memory_utilization);
+  return engine;
+}
+
+int num_gpus(const Placement& placement) { return placement.replicas * num_ranks(placement.mesh); }
+
+}  // namespace orrery

@@ -1,0 +1,110 @@
+#include "sim/serve/service_checks.h"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace orrery {
+namespace {
+
+void check(const Request& request, const ServiceConfig& config, std::int64_t hash_block_tokens) {
+  const EngineConfig& engine = config.engine;
+  const std::string name = "request " + std::to_string(request.id);
+  require(request.prompt_tokens >= 1 && request.output_tokens >= 1,
+          name + " has " + std::to_string(request.prompt_tokens) + " prompt and " +
+              std::to_string(request.output_tokens) +
+              " output tokens, expected at least 1 of each");
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // keeps the sums below in range
+  require(request.prompt_tokens <= kMostTokens && request.output_tokens <= kMostTokens,
+          name + " has " + std::to_string(request.prompt_tokens) + " prompt and " +
+              std::to_string(request.output_tokens) + " output tokens, expected at most 2^40");
+  const std::int64_t total = request.prompt_tokens + request.output_tokens;
+  require(engine.max_model_len == 0 || total <= engine.max_model_len,
+          name + " has " + std::to_string(total) +
+              " prompt and output tokens, more than max_model_len, " +
+              std::to_string(engine.max_model_len));
+  // The last output token is never computed, so it takes no room in the cache.
+  const std::int64_t capacity = config.num_kv_blocks / config.num_dp_ranks * engine.block_size;
+  require(total - 1 <= capacity,
+          name + " needs " + std::to_string(total - 1) + " tokens of KV cache, more than the " +
+              std::to_string(capacity) + " that one " +
+              (config.num_dp_ranks == 1 ? "replica" : "data-parallel rank") + " holds");
+  // What was preempted computes its own tokens again with its prompt.
+  const std::int64_t whole =
+      engine.kv_admission == KvAdmission::kFullLength ? request.prompt_tokens : total - 1;
+  require(engine.enable_chunked_prefill || whole <= engine.max_num_batched_tokens,
+          name + " needs up to " + std::to_string(whole) +
+              " tokens in one step without chunked prefill, more than max_num_batched_tokens, " +
+              std::to_string(engine.max_num_batched_tokens));
+  const auto num_hashes = static_cast<std::int64_t>(request.block_hashes.size());
+  require(num_hashes * hash_block_tokens <= request.prompt_tokens,
+          name + " has " + std::to_string(num_hashes) + " block hashes of " +
+              std::to_string(hash_block_tokens) + " tokens, expected those of the full blocks of " +
+              std::to_string(request.prompt_tokens) + " prompt tokens only");
+}
+
+}  // namespace
+
+void require(bool holds, const std::string& message) {
+  if (!holds) throw std::invalid_argument(message);
+}
+
+void check_service(const ServiceConfig& config, const Workload& workload) {
+  const EngineConfig& engine = config.engine;
+  require(config.num_threads >= 1,
+          "num_threads is " + std::to_string(config.num_threads) + ", expected at least 1");
+  require(config.num_replicas >= 1,
+          "replicas is " + std::to_string(config.num_replicas) + ", expected at least 1");
+  require(config.num_dp_ranks >= 1,
+          "num_dp_ranks is " + std::to_string(config.num_dp_ranks) + ", expected at least 1");
+  require(engine.block_size >= 1,
+          "block_size is " + std::to_string(engine.block_size) + ", expected at least 1");
+  require(engine.max_num_seqs >= 1,
+          "max_num_seqs is " + std::to_string(engine.max_num_seqs) + ", expected at least 1");
+  require(engine.max_num_batched_tokens >= engine.max_num_seqs,
+          "max_num_batched_tokens is " + std::to_string(engine.max_num_batched_tokens) +
+              ", expected at least max_num_seqs, " + std::to_string(engine.max_num_seqs));
+  require(
+      engine.new_token_ratio >= 0 && engine.new_token_ratio <= 1,
+      "new_token_ratio is " + std::to_string(engine.new_token_ratio) + ", expected from 0 to 1");
+  require(config.num_kv_blocks >= 1, "the KV cache has " + std::to_string(config.num_kv_blocks) +
+                                         " blocks, expected at least 1");
+  require(config.router != RouterKind::kPrefixAware || engine.enable_prefix_caching,
+          "router prefix_aware finds no prefix without enable_prefix_caching, expected it on or "
+          "router least_loaded");
+  require(workload.closed_loop_concurrency >= 0,
+          "concurrency is " + std::to_string(workload.closed_loop_concurrency) +
+              ", expected at least 1, or 0 for an open loop");
+  const auto num_requests = static_cast<std::int64_t>(workload.requests.size());
+  require(workload.warmup_requests >= 0 &&
+              workload.warmup_requests < std::max<std::int64_t>(num_requests, 1),
+          "warmup_requests is " + std::to_string(workload.warmup_requests) +
+              ", expected at least 0 and fewer than the " + std::to_string(num_requests) +
+              " requests");
+  require(!engine.enable_prefix_caching || workload.hash_block_tokens % engine.block_size == 0,
+          "block_size is " + std::to_string(engine.block_size) +
+              ", expected a divisor of the workload's hash blocks of " +
+              std::to_string(workload.hash_block_tokens) + " tokens");
+}
+
+void check_requests(const Workload& workload, const ServiceConfig& config) {
+  check_service(config, workload);
+  Seconds before(-std::numeric_limits<double>::infinity());
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    const Request& request = workload.requests[i];
+    require(request.id == static_cast<std::int64_t>(i),
+            "request at index " + std::to_string(i) + " has id " + std::to_string(request.id) +
+                ", expected its index");
+    check(request, config, workload.hash_block_tokens);
+    if (workload.closed_loop_concurrency > 0) continue;
+    require(std::isfinite(request.arrival.value()) && request.arrival >= Seconds(0),
+            "request " + std::to_string(i) + " arrives at a time that is negative or not finite");
+    require(request.arrival >= before,
+            "request " + std::to_string(i) +
+                " arrives before the one above; expected ascending arrivals");
+    before = request.arrival;
+  }
+}
+
+}  // namespace orrery

@@ -1,0 +1,19 @@
+#pragma once
+
+// What a service refuses before it starts. All throw std::invalid_argument that says what was found
+// and what is expected.
+
+#include <string>
+
+#include "sim/serve/serve.h"
+
+namespace orrery {
+
+// Throws unless `holds`.
+void require(bool holds, const std::string& message);
+// Settings, and what the workload asks of them.
+void check_service(const ServiceConfig& config, const Workload& workload);
+// The same, and each request: that its arrival is in order and that it can ever run.
+void check_requests(const Workload& workload, const ServiceConfig& config);
+
+}  // namespace orrery

@@ -1,0 +1,85 @@
+#pragma once
+
+// KV caches on their way from prefill to decode replicas: how long a transfer takes alone, and how
+// transfers share the ports of replicas.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "sim/units/units.h"
+
+namespace orrery {
+
+struct TransferPoint {
+  Bytes bytes;
+  Seconds time;
+};
+
+// Time of one transfer that has its ports to itself. All ranks of a replica send at once, so bytes
+// are those of one rank.
+struct TransferTime {
+  Seconds latency;      // in all cases
+  BytesPerSecond rate;  // where `points` is empty
+  // Measured, ascending: linear between points, below the first one its time, above the last one at
+  // the rate from the point before it.
+  std::vector<TransferPoint> points;
+};
+Seconds transfer_time(const TransferTime& time, Bytes bytes);
+
+// From one prefill replica to one decode replica.
+struct TransferLink {
+  int fabric = 0;  // pairs share the ports of a replica on one fabric (NVLink, NIC)
+  TransferTime time;
+};
+
+// Transfers of one pair follow each other in the order in which they were submitted. Those of
+// different pairs run at once; where they leave by one port or enter by one they share it max-min
+// fairly, each at most as fast as alone. Not thread safe.
+class TransferQueue {
+ public:
+  struct Ended {
+    std::int64_t idx = 0;
+    int prefill = 0;
+    int decode = 0;
+    Seconds start;
+    Seconds end;
+  };
+
+  // `links`: [prefill replicas, decode replicas].
+  TransferQueue(std::span<const TransferLink> links, int num_decode);
+
+  // Request `idx`'s `bytes` (of one rank) may move from `now` on.
+  void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes);
+  // When the next transfer ends.
+  [[nodiscard]] std::optional<Seconds> next_event() const;
+  // Appends the transfers that end at `now`, the time of next_event(), by pair.
+  void advance(Seconds now, std::vector<Ended>& ended);
+
+ private:
+  struct Waiting {
+    std::int64_t idx = 0;
+    Seconds alone;
+  };
+  struct Pair {
+    std::deque<Waiting> waiting;  // the first of them moves
+    Seconds start;                // of the first
+    Seconds since;                // from when `left` counts
+    Seconds left;                 // of its time alone
+    double share = 1;
+    [[nodiscard]] Seconds end() const { return since + left / share; }
+  };
+
+  void begin(Seconds now, Pair& pair);
+  // New shares from `now` on.
+  void share_out(Seconds now);
+
+  std::span<const TransferLink> links_;
+  int num_decode_;
+  std::vector<Pair> pairs_;          // as links_
+  std::vector<std::size_t> moving_;  // indices of pairs with transfers, ascending
+};
+
+}  // namespace orrery

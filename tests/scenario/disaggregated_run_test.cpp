@@ -1,0 +1,184 @@
+#include "sim/scenario/disaggregated_run.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "sim/scenario/run.h"
+#include "sim/serve/records_csv.h"
+
+namespace orrery {
+namespace {
+
+const ProjectPaths kPaths{ORRERY_SOURCE_DIR};
+
+// A fresh directory, removed with its content at the end of the test.
+class DisaggregatedRunTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = std::filesystem::temp_directory_path() /
+                 (std::string("orrery_") + info->test_suite_name() + "_" + info->name());
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::filesystem::path write(const std::string& name, const std::string& text) const {
+    std::ofstream(directory_ / name) << text;
+    return directory_ / name;
+  }
+  // One request of 1,000 prompt tokens and 5 output tokens at a time, eight in all.
+  Scenario scenario(const std::string& disaggregation,
+                    const std::string& machine = "hgx-h200") const {
+    return load_scenario(
+        write("small.yaml",
+              "model: {config: llama-3.1-8b}\n"
+              "machine: " +
+                  machine +
+                  "\n"
+                  "provider: vllm-0.24.0\n"
+                  "disaggregation: " +
+                  disaggregation +
+                  "\n"
+                  "workload: {closed_loop: {concurrency: 1, num_requests: 8, prompt_tokens: 1000, "
+                  "output_tokens: 5}}\n"),
+        kPaths);
+  }
+  // Message of the error with which reading or running it ends.
+  std::string refusal(const std::string& disaggregation) const {
+    try {
+      run_scenario(scenario(disaggregation));
+    } catch (const ScenarioError& error) {
+      return error.what();
+    }
+    return "(served)";
+  }
+
+  std::filesystem::path directory_;
+};
+
+constexpr const char* kPair = "{prefill: {tp: 1}, decode: {tp: 1}}";
+
+TEST_F(DisaggregatedRunTest, TransferBytesAreTheKvBytesOfThePromptsBlocks) {
+  for (const std::string tp : {"1", "2"}) {
+    const RunResult result =
+        run_scenario(scenario("{prefill: {tp: " + tp + "}, decode: {tp: " + tp + "}}"));
+    EXPECT_EQ(result.num_gpus, 2 * std::stoi(tp));
+    // 63 blocks of 16 tokens; 32 layers of 2 * 8 heads * 128 * 2 bytes a token, however split.
+    for (const RequestRecord& record : result.service.requests) {
+      EXPECT_EQ(record.transfer_bytes, Bytes(63.0 * 16 * 32 * 2 * 8 * 128 * 2));
+    }
+  }
+}
+
+TEST_F(DisaggregatedRunTest, AlonePairsSecondTokenIsLateByLatencyAndBytesOverRate) {
+  // Nothing but the link differs: 63 blocks of 2 MiB at 10 GB/s, 50 us.
+  const RunResult fast = run_scenario(
+      scenario("{prefill: {}, decode: {}, transfer: {rate: 1000000 TB/s, latency: 0 s}}"));
+  const RunResult slow = run_scenario(
+      scenario("{prefill: {}, decode: {}, transfer: {rate: 10 GB/s, latency: 50 us}}"));
+  const auto gap = [](const RunResult& result) {
+    const RequestRecord& record = result.service.requests[3];
+    return (record.second_token - record.prefill_end).value();
+  };
+  const double transfer = 50e-6 + 63.0 * 2097152 / 10e9;
+  EXPECT_NEAR(gap(slow) - gap(fast), transfer, 1e-9);
+  EXPECT_NEAR(slow.service.metrics.disaggregation->transfer_s.p50, transfer, 1e-12);
+  EXPECT_EQ(slow.disaggregated->transfer_source, "as the scenario says");
+}
+
+TEST_F(DisaggregatedRunTest, AMeasuredTransferLiesBetweenTheRowsAroundItsSize) {
+  const RunResult result = run_scenario(scenario(kPair));
+  EXPECT_EQ(result.disaggregated->transfer_source, "measured on hgx-h200");
+  // Pieces of 16 tokens * 8 heads * 128 * 2 bytes: the nearest rows are those of 16 or 64 KiB.
+  const std::vector<TransferPoint> points = read_transfer_points(
+      kPaths.root / "topologies/hgx-h200/links/kv_transfer.csv", Bytes(16 * 8 * 128 * 2));
+  ASSERT_GE(points.size(), 3U);
+  const double bytes = 63.0 * 2097152;
+  const double time = result.service.metrics.disaggregation->transfer_s.mean;
+  // Slower than NVLink's raw rate, faster than half of it.
+  EXPECT_GT(time, bytes / 478e9);
+  EXPECT_LT(time, bytes / 239e9);
+}
+
+TEST_F(DisaggregatedRunTest, AMachineWithoutMeasuredTransfersTakesTheLinks) {
+  const RunResult result = run_scenario(scenario(kPair, "hgx-h100"));
+  EXPECT_EQ(result.disaggregated->transfer_source, "rate of the NVLink link");
+  const Machine machine = make_machine(result.scenario.machine_spec);
+  const double expected = machine.route(0, 1).latency.value() +
+                          63.0 * 2097152 / result.scenario.machine_spec.nvlink_rate.value();
+  EXPECT_NEAR(result.service.metrics.disaggregation->transfer_s.mean, expected, 1e-12);
+}
+
+TEST_F(DisaggregatedRunTest, BetweenNodesATransferTakesTheNetwork) {
+  // Each instance fills a node of 8.
+  const Scenario apart =
+      scenario("{prefill: {tp: 8}, decode: {tp: 8}}", "{name: h200-cluster, num_gpus: 16}");
+  const TransferLinks found =
+      transfer_links(apart, make_machine(apart.machine_spec), Bytes(1 << 18));
+  ASSERT_EQ(found.links.size(), 1U);
+  EXPECT_EQ(found.source, "rate of the network link");
+  EXPECT_EQ(found.links[0].fabric, 1);
+  EXPECT_LE(found.links[0].time.rate, apart.machine_spec.nic_rate);
+}
+
+TEST_F(DisaggregatedRunTest, SidesHaveTheirOwnLimitsAndMemory) {
+  const Scenario both = scenario(
+      "{prefill: {replicas: 2, max_num_seqs: 8, gpu_memory_utilization: 0.5}, "
+      "decode: {max_num_batched_tokens: 512}}");
+  EXPECT_EQ(prefill_side(both).engine.max_num_seqs, 8);
+  EXPECT_EQ(decode_side(both).engine.max_num_seqs, 256);
+  EXPECT_EQ(decode_side(both).engine.max_num_batched_tokens, 512);
+  EXPECT_EQ(prefill_side(both).replicas, 2);
+  const RunResult result = run_scenario(both);
+  EXPECT_EQ(result.num_gpus, 3);
+  EXPECT_LT(result.disaggregated->prefill_memory.num_kv_blocks, result.memory.num_kv_blocks);
+  const Scenario again = load_scenario(write("again.yaml", to_yaml(both)), kPaths);
+  EXPECT_EQ(to_yaml(again), to_yaml(both));
+}
+
+TEST_F(DisaggregatedRunTest, WhatCannotBeIsRefusedWithItsPlace) {
+  const auto expect_mentions = [&](const std::string& disaggregation, const std::string& part) {
+    const std::string message = refusal(disaggregation);
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_NE(message.find("small.yaml:4:"), std::string::npos) << message;
+  };
+  expect_mentions("{prefill: {replicas: 0}, decode: {}}", "replicas");
+  expect_mentions("{prefill: {}}", "decode");
+  expect_mentions("{prefill: {tp: 2}, decode: {tp: 4}}", "expected the same tp");
+  expect_mentions("{prefill: {pp: 2}, decode: {}}", "expected the same pp");
+  expect_mentions("{prefill: {tp: 4}, decode: {tp: 4, replicas: 2}}", "needs 12 GPUs");
+  expect_mentions("{prefill: {tp: 3}, decode: {tp: 3}}", "disaggregation.prefill");
+  expect_mentions("{prefill: {}, decode: {}, transfer: {rate: 100}}", "rate");
+  expect_mentions("{prefill: {}, decode: {}, transfers: {}}", "did you mean 'transfer'");
+  expect_mentions("{prefill: {}, decode: {gpu_memory_utilization: 0.05}}", "does not fit");
+}
+
+TEST_F(DisaggregatedRunTest, BesidePlacementOrForABatchItIsRefused) {
+  const std::string head =
+      "model: {config: llama-3.1-8b}\nmachine: hgx-h200\nprovider: vllm-0.24.0\n"
+      "disaggregation: {prefill: {}, decode: {}}\n";
+  const std::string closed =
+      "workload: {closed_loop: {concurrency: 1, num_requests: 8, prompt_tokens: 10, "
+      "output_tokens: 5}}\n";
+  EXPECT_THROW(load_scenario(write("a.yaml", head + closed + "placement: {tp: 1}\n"), kPaths),
+               ScenarioError);
+  EXPECT_THROW(load_scenario(write("b.yaml", head + "workload: {static_batch: {batch: 4, "
+                                                    "prompt_tokens: 10, output_tokens: 5}}\n"),
+                             kPaths),
+               ScenarioError);
+}
+
+TEST_F(DisaggregatedRunTest, RequestsHaveTheirTransfersInTheCsv) {
+  const RunResult result = run_scenario(scenario(kPair));
+  const std::string text = requests_csv(result.service);
+  EXPECT_NE(text.find(",e2e_s,decode_replica,transfer_bytes,"), std::string::npos);
+  EXPECT_NE(text.find(",1,132120576,"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace orrery
