@@ -53,8 +53,8 @@ struct RankMemory {
   Bytes workspace;
   Bytes graphs;
   Bytes communication;
-  Bytes other;  // tables of the step
-  Bytes total;  // in use on the device now, ours and what is not accounted for above
+  Bytes other;  // tables of the step, code of libraries
+  Bytes total;  // in use on the device now, less what others held before: the sum of these
 };
 
 enum class ExecuteMode : std::uint8_t { kEager, kGraph };

@@ -16,10 +16,8 @@ struct Group {
   CheckCount (*run)();
 };
 constexpr Group kGroups[] = {
-    {"collectives", check_peers},
-    {"trace", check_trace_records},
-    {"execute", check_execute},
-    {"faults", check_faults},
+    {"collectives", check_peers}, {"trace", check_trace_records}, {"execute", check_execute},
+    {"faults", check_faults},     {"memory", check_memory},
 };
 
 }  // namespace

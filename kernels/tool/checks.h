@@ -20,6 +20,10 @@ CheckCount check_trace_records();
 // executed. Exit code, message, status.txt, partial results, and at most 5 s from the failure to
 // the end. Prints a line per case; those that need 2 GPUs are skipped on one.
 CheckCount check_faults();
+// Device memory of a small deployment on one GPU and on two, against sim/plan/footprint.h: within
+// 3 %, and again where 98 % of the device are predicted to be in use; predicted to take 102 % it
+// must be refused. Prints a line per case with predicted/measured terms.
+CheckCount check_memory();
 
 // Steps of small models on the executor: against a double-precision reference on the CPU, split
 // over GPUs against one GPU, replayed graphs against eager steps, and with collectives left out,

@@ -30,6 +30,7 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu check collectives    the same for communication among the GPUs here
   orrery-gpu check execute        steps of small models beside a double-precision reference
   orrery-gpu check faults         how runs end when a rank fails, memory is short, or the input is bad
+  orrery-gpu check memory         memory of a deployment against its prediction
   orrery-gpu check trace          whether each kernel and copy is recorded (needs CUPTI)
   orrery-gpu time [KERNEL…]       time the benchmark shapes of kernels
   orrery-gpu time launch          the costs of launching
@@ -50,9 +51,10 @@ constexpr const char* kUsage = R"(usage:
                                   S seconds (2), and once more to say when each op ran; writes DIR/executed;
                                   --check-finite looks at what each op writes; for tests: --fail
                                   rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
-  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]
+  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--verify N] [--only-nccl] [--tokens]
                                   replay the workload that `orrery validate --plan-only` wrote in real time, its first
-                                  N requests; writes DIR/executed
+                                  N requests; writes DIR/executed, with --tokens the tokens too; --verify: where prefill
+                                  and decode are apart, the first N one at a time, their tokens against one instance's
 )";
 
 int usage() {

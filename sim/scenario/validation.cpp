@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "sim/plan/buffers.h"
+#include "sim/plan/footprint.h"
 #include "sim/scenario/assembly.h"
 
 namespace orrery {
@@ -180,39 +180,50 @@ std::vector<Bytes> kv_bytes_by_rank(const Scenario& scenario) {
   return bytes;
 }
 
-// As `orrery-gpu execute` lays it out: one arena that holds any of the steps, KV blocks of all
-// layers.
+// As `orrery-gpu execute` lays it out: what its steps need, KV blocks of all layers.
 std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
                                      const MemoryBudget& budget) {
   const Deployment& deployment = prediction.deployment;
   const std::vector<Bytes> kv_token = kv_bytes_by_rank(prediction.scenario);
-  const bool has_graphs = std::ranges::any_of(
-      prediction.steps, [](const StepPrediction& step) { return step.mode == LaunchMode::kGraph; });
+  FootprintRequest request{.block_size = deployment.engine.block_size,
+                           .head_dim = prediction.scenario.model_config.head_dim,
+                           .fixed = {.context = budget.context, .workspace = budget.workspace}};
+  std::vector<const Plan*> steps;
+  std::vector<const Plan*> captured;
+  for (const StepPrediction& step : prediction.steps) {
+    steps.push_back(&step.plan);
+    if (step.mode == LaunchMode::kGraph) captured.push_back(&step.plan);
+    const Batch& batch = step.batch;
+    request.max_tokens = std::max(request.max_tokens, num_tokens(batch));
+    request.max_sequences = std::max(
+        request.max_sequences, batch.num_decodes + static_cast<std::int64_t>(batch.prefill.size()));
+    for (const PrefillChunk& chunk : batch.prefill) {
+      request.max_model_len = std::max(request.max_model_len, chunk.query + chunk.context);
+    }
+    if (batch.num_decodes > 0) {
+      request.max_model_len =
+          std::max(request.max_model_len, batch.decode_context / batch.num_decodes);
+    }
+  }
+  request.steps = steps;
+  request.captured = captured;
+  const auto tokens = static_cast<double>(deployment.num_kv_blocks * deployment.engine.block_size);
   std::vector<MemoryTerm> terms;
   for (int rank = 0; rank < num_ranks(deployment.mesh); ++rank) {
-    Bytes weights;
-    Bytes activations;
-    for (const StepPrediction& step : prediction.steps) {
-      weights = std::max(weights, memory_of(step.plan, rank).weights);
-      const auto arena = static_cast<double>(plan_buffers(step.plan, rank).arena_bytes);
-      activations = std::max(activations, Bytes(arena));
-    }
-    const auto tokens =
-        static_cast<double>(deployment.num_kv_blocks * deployment.engine.block_size);
-    const std::pair<std::string_view, Bytes> parts[] = {
-        {"context", budget.context},
-        {"weights", weights},
-        {"kv_cache", kv_token[static_cast<std::size_t>(rank)] * tokens},
-        {"activations", activations},
-        {"workspace", budget.workspace},
-        {"graphs", has_graphs ? budget.graphs : Bytes(0)},
-        {"communication", budget.communication}};
-    Bytes total;
+    request.kv_cache = kv_token[static_cast<std::size_t>(rank)] * tokens;
+    const Footprint found = footprint(request, rank);
+    const std::pair<std::string_view, Bytes> parts[] = {{"context", found.context},
+                                                        {"weights", found.weights},
+                                                        {"kv_cache", found.kv_cache},
+                                                        {"activations", found.activations},
+                                                        {"workspace", found.workspace},
+                                                        {"graphs", found.graphs},
+                                                        {"communication", found.communication},
+                                                        {"other", found.other},
+                                                        {"total", found.total()}};
     for (const auto& [term, bytes] : parts) {
       terms.push_back({.rank = rank, .term = term, .bytes = bytes});
-      total += bytes;
     }
-    terms.push_back({.rank = rank, .term = "total", .bytes = total});
   }
   return terms;
 }

@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/devices.h"
+#include "kernels/cuda/nvml.h"
+#include "kernels/execute/executor.h"
+#include "kernels/execute/step_file.h"
+#include "kernels/tool/checks.h"
+#include "sim/model/model.h"
+#include "sim/parallel/parallel.h"
+#include "sim/plan/footprint.h"
+
+namespace orrery::tool {
+namespace {
+
+constexpr double kMostError = 0.03;  // of the total
+constexpr std::int64_t kBlockSize = 64;
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+// Four layers of a model of 8 billion parameters, as one step of prefill and one of decodes.
+class MemoryCase {
+ public:
+  explicit MemoryCase(int num_ranks) : mesh_{.tp = num_ranks} {
+    const ConfigFields fields{{"model_type", "llama"},
+                              {"hidden_size", std::int64_t{4096}},
+                              {"vocab_size", std::int64_t{128256}},
+                              {"num_hidden_layers", std::int64_t{4}},
+                              {"num_attention_heads", std::int64_t{32}},
+                              {"num_key_value_heads", std::int64_t{8}},
+                              {"head_dim", std::int64_t{128}},
+                              {"intermediate_size", std::int64_t{14336}},
+                              {"tie_word_embeddings", false}};
+    model_ = model_config("four layers", fields);
+    const StepFile prefill{.prefill = {{.query = 2048}}};
+    const StepFile decode{.is_graph = true, .num_decodes = 64, .decode_context = kContext};
+    for (const StepFile& step : {prefill, decode}) {
+      Batch batch{.num_decodes = step.num_decodes,
+                  .decode_context = step.num_decodes * step.decode_context};
+      for (const StepChunk& chunk : step.prefill) batch.prefill.push_back({.query = chunk.query});
+      steps_.push_back(step);
+      wholes_.push_back(lower(model_, batch, {}));
+      plans_.push_back(parallelize(wholes_.back(), mesh_));
+    }
+  }
+
+  [[nodiscard]] Footprint predict(std::int64_t num_blocks) const {
+    const std::array<const Plan*, 2> steps{&plans_[0], &plans_[1]};
+    const std::array<const Plan*, 1> captured{&plans_[1]};
+    return footprint({.steps = steps,
+                      .captured = captured,
+                      .kv_cache = block_bytes() * static_cast<double>(num_blocks),
+                      .max_tokens = kMaxTokens,
+                      .max_sequences = kMaxSequences,
+                      .max_model_len = kContext,
+                      .block_size = kBlockSize,
+                      .head_dim = model_.head_dim,
+                      .fixed = h200_fixed_memory()},
+                     0);
+  }
+  // Blocks with which `share` of `capacity` is predicted to be in use.
+  [[nodiscard]] std::int64_t blocks_for(Bytes capacity, double share) const {
+    const Bytes rest = predict(0).total();
+    return static_cast<std::int64_t>((capacity * share - rest) / block_bytes());
+  }
+  // Memory of the ranks once both steps have been prepared and have run.
+  [[nodiscard]] std::vector<RankMemory> measure(std::int64_t num_blocks) const {
+    std::vector<int> devices;
+    for (int rank = 0; rank < mesh_.tp; ++rank) devices.push_back(rank);
+    Executor executor({.plan = plans_[0],
+                       .whole = wholes_[0],
+                       .grid = {.tp = mesh_.tp},
+                       .numbers = {.head_dim = model_.head_dim, .max_positions = kContext},
+                       .devices = devices,
+                       .num_kv_blocks = num_blocks,
+                       .block_size = kBlockSize,
+                       .max_tokens = kMaxTokens,
+                       .max_sequences = kMaxSequences,
+                       .max_model_len = kContext});
+    std::vector<std::unique_ptr<PreparedStep>> prepared;
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      const StepInput input =
+          draw_input(steps_[i], model_.vocab_size, num_blocks, kBlockSize, /*seed=*/1);
+      prepared.push_back(executor.prepare(
+          plans_[i], input, steps_[i].is_graph ? ExecuteMode::kGraph : ExecuteMode::kEager));
+      static_cast<void>(executor.run(*prepared.back(), input));
+    }
+    return executor.memory();
+  }
+
+ private:
+  static constexpr std::int64_t kContext = 2048;
+  static constexpr std::int64_t kMaxTokens = 2048;
+  static constexpr std::int64_t kMaxSequences = 64;
+
+  [[nodiscard]] Bytes block_bytes() const {
+    return kv_bytes_per_rank(model_, mesh_, DType::kBf16, kBlockSize);
+  }
+
+  Mesh mesh_;
+  ModelConfig model_;
+  std::vector<StepFile> steps_;
+  std::vector<Plan> wholes_;
+  std::vector<Plan> plans_;
+};
+
+class MemoryCheck {
+ public:
+  // What is predicted is in use: by all terms, and for the largest of the ranks.
+  void check_fits(const MemoryCase& memory_case, const std::string& what, std::int64_t blocks) {
+    const Footprint predicted = memory_case.predict(blocks);
+    try {
+      const std::vector<RankMemory> ranks = memory_case.measure(blocks);
+      for (const RankMemory& found : ranks) {
+        const double error = predicted.total() / found.total - 1;
+        report(std::abs(error) <= kMostError, what + " rank " + std::to_string(found.rank),
+               error_text(error) + terms(predicted, found));
+      }
+    } catch (const std::runtime_error& error) {
+      report(false, what, std::string("predicted to fit: ") + error.what());
+    }
+  }
+
+  // It is refused, with an error that says what is needed.
+  void check_refused(const MemoryCase& memory_case, const std::string& what, std::int64_t blocks) {
+    try {
+      static_cast<void>(memory_case.measure(blocks));
+      report(false, what,
+             "fits, though " + gibibytes(memory_case.predict(blocks).total()) + " were predicted");
+    } catch (const std::runtime_error& error) {
+      const std::string text = error.what();
+      report(text.find("free of") != std::string::npos && text.find("needed") != std::string::npos,
+             what, text);
+    }
+  }
+
+  [[nodiscard]] CheckCount count() const { return count_; }
+
+ private:
+  static std::string gibibytes(Bytes bytes) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.3f GiB", bytes.value() / kGiB);
+    return text;
+  }
+  static std::string error_text(double error) {
+    char text[48];
+    std::snprintf(text, sizeof(text), "predicted %+.2f %% of measured;", error * 100);
+    return text;
+  }
+  static std::string terms(const Footprint& predicted, const RankMemory& found) {
+    std::string text;
+    const auto add = [&](const char* name, Bytes a, Bytes b) {
+      text.append(" ")
+          .append(name)
+          .append(" ")
+          .append(gibibytes(a))
+          .append("/")
+          .append(gibibytes(b));
+    };
+    add("context", predicted.context, found.context);
+    add("weights", predicted.weights, found.weights);
+    add("kv_cache", predicted.kv_cache, found.kv_cache);
+    add("activations", predicted.activations, found.activations);
+    add("workspace", predicted.workspace, found.workspace);
+    add("graphs", predicted.graphs, found.graphs);
+    add("communication", predicted.communication, found.communication);
+    add("other", predicted.other, found.other);
+    add("total", predicted.total(), found.total);
+    return text;
+  }
+  void report(bool passes, const std::string& what, const std::string& text) {
+    ++(passes ? count_.passed : count_.failed);
+    std::printf("%s memory %s  %s\n", passes ? "ok  " : "FAIL", what.c_str(), text.c_str());
+    std::fflush(stdout);
+  }
+
+  CheckCount count_;
+};
+
+}  // namespace
+
+CheckCount check_memory() {
+  const cuda::BoardMemory board = cuda::Board::of_device(0).memory();
+  const Bytes capacity = board.total - board.reserved;
+  MemoryCheck check;
+  for (const int num_ranks : {1, 2}) {
+    if (num_ranks > cuda::device_count()) {
+      std::printf("skipped: memory of 2 ranks needs 2 GPUs, there is 1\n");
+      continue;
+    }
+    const MemoryCase memory_case(num_ranks);
+    const std::string ranks = " on " + std::to_string(num_ranks) + " GPUs";
+    check.check_fits(memory_case, "of a small cache" + ranks, 1024);
+    check.check_fits(memory_case, "predicted to fill 98 %" + ranks,
+                     memory_case.blocks_for(capacity, 0.98));
+    check.check_refused(memory_case, "predicted to fill 102 %" + ranks,
+                        memory_case.blocks_for(capacity, 1.02));
+  }
+  return check.count();
+}
+
+}  // namespace orrery::tool

@@ -1,0 +1,59 @@
+#pragma once
+
+// Device memory of a rank that executes plans (kernels/execute), by what holds it: predictions and
+// the check of them on GPUs count with the same code.
+
+#include <cstdint>
+#include <span>
+
+#include "sim/plan/plan.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// What a process holds besides what plans say. Measured: `orrery-gpu time memory`.
+struct FixedMemory {
+  Bytes context;    // CUDA context, code of kernels and libraries
+  Bytes workspace;  // scratch memory of gemms and attention
+};
+
+// On H200s, driver 580, CUDA 13.0, with all code loaded when the context is made. Context: 528 MiB
+// with this program's kernels, 376 MiB of cuBLASLt's. Workspace: 32 MiB that gemms share, 2 MiB of
+// attention_decode. The same numbers stand in scenarios/engines/orrery.yaml (a test holds them
+// equal).
+FixedMemory h200_fixed_memory();
+
+struct FootprintRequest {
+  std::span<const Plan* const> steps;     // all that are prepared
+  std::span<const Plan* const> captured;  // those of them that become graphs
+  Bytes kv_cache;                         // of the rank
+  // Tables of the step: rows and sequences of the largest, tokens of the longest sequence.
+  std::int64_t max_tokens = 0;
+  std::int64_t max_sequences = 0;
+  std::int64_t max_model_len = 0;
+  std::int64_t block_size = 64;
+  std::int64_t head_dim = 128;
+  FixedMemory fixed;
+};
+
+struct Footprint {
+  Bytes context;
+  Bytes weights;
+  Bytes kv_cache;
+  Bytes activations;  // the arena of the step that needs most
+  Bytes workspace;
+  Bytes graphs;
+  Bytes communication;  // NCCL's as on 2 GPUs, and the receive areas of our all-reduce
+  Bytes other;          // tables
+  [[nodiscard]] Bytes total() const;
+};
+
+// Of `rank`, which is in all plans. Allocations are whole 2 MiB. Throws std::invalid_argument
+// without a step.
+Footprint footprint(const FootprintRequest& request, int rank);
+
+// Both halves of the receive area of our all-reduce (kernels/all_reduce) on each of `num_ranks`
+// ranks, for messages of up to `largest` bytes.
+Bytes all_reduce_area(std::int64_t largest, int num_ranks);
+
+}  // namespace orrery
