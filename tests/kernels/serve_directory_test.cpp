@@ -78,7 +78,7 @@ TEST_F(ServeDirectory, ErrorsNameFileAndLine) {
   write("serve.txt", "open\nwarm 3\n");
   EXPECT_EQ(refusal(), file +
                            ":2: unknown word \"warm\", expected open, closed_loop, warmup, "
-                           "replicas or router");
+                           "replicas, router or prefill_...");
   write("serve.txt", "closed_loop none\n");
   EXPECT_EQ(refusal(), file + ":1: closed_loop is \"none\", expected a whole number from 1");
   write("serve.txt", "open\nclosed_loop 3\n");
