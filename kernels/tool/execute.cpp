@@ -376,6 +376,7 @@ class StepRunner {
 
 int execute(std::span<const std::string_view> arguments) {
   const Options options = parse(arguments);
+  static_cast<void>(processes());  // MPI starts before anything else does
   const Deployment deployment = read_deployment(options.directory / "deployment.txt");
   std::vector<StepCase> cases = read_step_cases(options.directory, options.only);
   check_names(options.traced, cases);
