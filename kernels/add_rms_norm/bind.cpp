@@ -13,12 +13,12 @@ Launch bind_add_rms_norm(const BindContext& context) {
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
   const MatrixSize rows{tokens, hidden};
-  const Operand& x = require_operand(context, context.reads[0], {.what = "x", .size = rows});
-  const Operand& residual =
+  const Operand x = require_operand(context, context.reads[0], {.what = "x", .size = rows});
+  const Operand residual =
       require_operand(context, context.reads[1], {.what = "residual", .size = rows});
-  const Operand& gain =
+  const Operand gain =
       require_operand(context, context.reads[2], {.what = "gain", .size = {1, hidden}});
-  const Operand& y =
+  const Operand y =
       require_operand(context, context.writes[0], {.what = "y", .dtype = dtype, .size = rows});
   require_taken(context, context.writes[1].data == residual.data, "one residual, to add in place");
   const NormOptions options{.epsilon = static_cast<float>(context.numbers.norm_epsilon)};

@@ -55,11 +55,11 @@ Launch bind_attention_decode(const BindContext& context) {
   std::int64_t first_row = 0;
   for (const PrefillSequence& sequence : context.tables.prefill) first_row += sequence.query;
   const std::int64_t stride = matrix_size(*context.reads[0].tensor).columns;
-  const Operand& q =
+  const Operand q =
       require_operand(context, context.reads[0],
                       {.what = "q", .size = {first_row + seqs, stride}, .more_rows = true});
-  const Operand& out = require_operand(context, context.writes[0],
-                                       {.what = "out", .size = {seqs, heads * head_dim}});
+  const Operand out = require_operand(context, context.writes[0],
+                                      {.what = "out", .size = {seqs, heads * head_dim}});
   const AttentionDecodeShape shape{
       .seqs = static_cast<std::int32_t>(seqs),
       .heads = static_cast<std::int32_t>(heads),

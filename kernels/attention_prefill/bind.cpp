@@ -25,12 +25,12 @@ Launch bind_attention_prefill(const BindContext& context) {
   for (const PrefillSequence& sequence : context.tables.prefill) tokens += sequence.query;
   const std::int64_t columns = heads * head_dim;
   // Rows past the sequences are padding, which only the end of a step may hold.
-  const Operand& out = require_operand(
+  const Operand out = require_operand(
       context, context.writes[0],
       {.what = "out", .size = {tokens, columns}, .more_rows = context.tables.num_decodes == 0});
   const std::int64_t stride = matrix_size(*context.reads[0].tensor).columns;
-  const Operand& q = require_operand(context, context.reads[0],
-                                     {.what = "q", .size = {tokens, stride}, .more_rows = true});
+  const Operand q = require_operand(context, context.reads[0],
+                                    {.what = "q", .size = {tokens, stride}, .more_rows = true});
   require_taken(context, stride >= columns, "rows that begin with queries");
   const AttentionPrefill call{.q = typed<bf16>(q),
                               .out = typed<bf16>(out),

@@ -24,7 +24,8 @@
 //
 // Per 128 x 128 scores with head size d: 65536 d flops, 512 d bytes from L2. On an H200, head size
 // 128, 8K tokens, the tensor cores work in 76 % of all cycles; long prompts run at the board's
-// power limit, 1.5 GHz at 600 W.
+// power limit, 1.5 GHz at 600 W. With 32 heads 765 us; queries in rows of a fused
+// projection 766 us.
 
 #include "kernels/attention_prefill/prefill_tile_sm90.cuh"
 

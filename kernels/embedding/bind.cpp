@@ -12,9 +12,9 @@ Launch bind_embedding(const BindContext& context) {
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
   const std::int64_t vocab = dim(context.op.dims, "vocab");
-  const Operand& table =
+  const Operand table =
       require_operand(context, context.reads[1], {.what = "table", .size = {vocab, hidden}});
-  const Operand& y =
+  const Operand y =
       require_operand(context, context.writes[0], {.what = "y", .size = {tokens, hidden}});
   const std::int32_t* const ids = context.tables.token_ids;
   return [=](const cuda::Stream& stream) {

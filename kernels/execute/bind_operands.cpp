@@ -49,8 +49,8 @@ const KvPool& require_cache(const BindContext& context, bool has_layer) {
   return *context.kv;
 }
 
-const Operand& require_operand(const BindContext& context, const Operand& operand,
-                               const OperandRule& rule) {
+Operand require_operand(const BindContext& context, const Operand& operand,
+                        const OperandRule& rule) {
   const Tensor& tensor = *operand.tensor;
   const std::string named = rule.what + std::string(" (") + tensor.name + ")";
   require_taken(context, tensor.dtype == rule.dtype,

@@ -44,8 +44,8 @@ struct OperandRule {
   MatrixSize size;
   bool more_rows = false;
 };
-const Operand& require_operand(const BindContext& context, const Operand& operand,
-                               const OperandRule& rule);
+Operand require_operand(const BindContext& context, const Operand& operand,
+                        const OperandRule& rule);
 
 template <typename T>
 T* typed(const Operand& operand) {

@@ -21,8 +21,8 @@ Launch bind_gemm(const BindContext& context) {
   require_operand(context, w, {.what = "w", .dtype = dtype, .size = {shape.n, shape.k}});
   const InputRows x(context, context.reads.first(context.reads.size() - 1), dtype,
                     {shape.m, shape.k});
-  const Operand& y = require_operand(context, context.writes[0],
-                                     {.what = "y", .size = {shape.m, shape.n}, .more_rows = true});
+  const Operand y = require_operand(context, context.writes[0],
+                                    {.what = "y", .size = {shape.m, shape.n}, .more_rows = true});
   const GemmPlan& plan = context.resources.gemm(shape);
   const bool is_fp8 = dtype == DType::kFp8;
   const GemmOperands operands{.x = x.data(),

@@ -12,7 +12,7 @@ Launch bind_quantize(const BindContext& context) {
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
   const InputRows x(context, context.reads, DType::kBf16, {tokens, hidden});
-  const Operand& y = require_operand(
+  const Operand y = require_operand(
       context, context.writes[0],
       {.what = "y", .dtype = DType::kFp8, .size = {tokens, hidden}, .more_rows = true});
   return [x, y, tokens, hidden](const cuda::Stream& stream) {

@@ -12,9 +12,9 @@ Launch bind_residual_add(const BindContext& context) {
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
   const MatrixSize rows{tokens, hidden};
-  const Operand& residual =
+  const Operand residual =
       require_operand(context, context.reads[0], {.what = "residual", .size = rows});
-  const Operand& x = require_operand(context, context.reads[1], {.what = "x", .size = rows});
+  const Operand x = require_operand(context, context.reads[1], {.what = "x", .size = rows});
   require_taken(context, context.writes[0].data == residual.data, "one residual, to add in place");
   return [=](const cuda::Stream& stream) {
     residual_add(stream, typed<bf16>(residual), typed<bf16>(x), tokens, hidden);

@@ -18,9 +18,9 @@ Launch bind_heads(const BindContext& context) {
                 "query and key heads of " + std::to_string(head_dim) + ", not " +
                     std::to_string(hidden) + " elements");
   const std::int64_t stride = hidden + key_heads * head_dim;
-  const Operand& heads =
+  const Operand heads =
       require_operand(context, context.reads[0], {.what = "q, k and v", .size = {tokens, stride}});
-  const Operand& gains =
+  const Operand gains =
       require_operand(context, context.reads[1], {.what = "gains", .size = {1, 2 * head_dim}});
   const HeadNormShape shape{.tokens = tokens,
                             .query_heads = hidden / head_dim - key_heads,
@@ -44,10 +44,10 @@ Launch bind_rms_norm(const BindContext& context) {
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
   const MatrixSize rows{tokens, hidden};
-  const Operand& x = require_operand(context, context.reads[0], {.what = "x", .size = rows});
-  const Operand& gain =
+  const Operand x = require_operand(context, context.reads[0], {.what = "x", .size = rows});
+  const Operand gain =
       require_operand(context, context.reads[1], {.what = "gain", .size = {1, hidden}});
-  const Operand& y =
+  const Operand y =
       require_operand(context, context.writes[0], {.what = "y", .dtype = dtype, .size = rows});
   const NormOptions options{.epsilon = static_cast<float>(context.numbers.norm_epsilon)};
   return [=](const cuda::Stream& stream) {

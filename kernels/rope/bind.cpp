@@ -18,7 +18,7 @@ Launch bind_rope(const BindContext& context) {
                 "heads of " + std::to_string(context.numbers.head_dim) +
                     " elements, more than the key heads, " + std::to_string(key_heads));
   const std::int64_t stride = (heads + key_heads) * head_dim;
-  const Operand& qkv =
+  const Operand qkv =
       require_operand(context, context.reads[0], {.what = "q, k and v", .size = {tokens, stride}});
   require_taken(context, context.writes[0].data == qkv.data, "q, k and v to turn in place");
   const RopeShape shape{.tokens = tokens,

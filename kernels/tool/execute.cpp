@@ -12,6 +12,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -286,51 +287,71 @@ class StepRunner {
                  options_.directory.c_str(), cases_.size(), devices.size());
     Executor executor(std::move(setup));
     fill_caches(executor, devices, deployment_.seed);
-    std::printf("%-28s %-6s %5s %12s %8s %12s %12s %9s\n", "step", "mode", "runs", "median_us",
-                "spread", "device_us", "busy_us", "beyond");
-    for (std::size_t i = 0; i < cases_.size(); ++i) {
-      std::fprintf(stderr, "%zu of %zu: %s\n", i + 1, cases_.size(), cases_[i].name.c_str());
-      throw_if_interrupted();
-      run_step(executor, cases_[i]);
-    }
+    std::printf("%-34s %5s %12s %8s %12s\n", "step", "runs", "median_us", "spread", "device_us");
+    for_each_step("", [&](const StepCase& one) { time_step(executor, one); });
+    // All times come before the first trace: recording slows every launch from then on.
+    std::erase_if(cases_, [&](const StepCase& one) { return !is_traced(one.name); });
+    if (!cases_.empty()) std::printf("\n%-34s %12s\n", "step", "busy_us");
+    for_each_step("tracing ", [&](const StepCase& one) { trace_step(executor, one); });
     // Again: graphs and workspace are there now, and clocks are those under load.
     add_memory(files_, executor);
     files_.write_environment(environment(static_cast<int>(devices.size())));
   }
 
-  void run_step(Executor& executor, const StepCase& one) {
-    const StepInput input = draw_input(
-        one.step, model_config(deployment_.name, deployment_.config).vocab_size, num_kv_blocks_,
-        static_cast<std::int32_t>(deployment_.engine.block_size), deployment_.seed);
-    const ExecuteMode mode = one.step.is_graph ? ExecuteMode::kGraph : ExecuteMode::kEager;
-    const std::string_view mode_text = one.step.is_graph ? "graph" : "eager";
-    const auto prepared = executor.prepare(one.plan, input, mode);
-    for (int i = 0; i < kWarmUps; ++i) executor.run(*prepared, input);
-    if (options_.checks_finite) executor.check_finite(*prepared, input);
+  template <typename Run>
+  void for_each_step(const char* what, Run&& run) {
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      std::fprintf(stderr, "%s%zu of %zu: %s\n", what, i + 1, cases_.size(),
+                   cases_[i].name.c_str());
+      throw_if_interrupted();
+      run(cases_[i]);
+      std::fflush(stdout);
+    }
+  }
+
+  [[nodiscard]] StepInput input_of(const StepCase& one) const {
+    const std::int64_t vocab = model_config(deployment_.name, deployment_.config).vocab_size;
+    const auto block_size = static_cast<std::int32_t>(deployment_.engine.block_size);
+    return draw_input(one.step, vocab, num_kv_blocks_, block_size, deployment_.seed);
+  }
+
+  static std::unique_ptr<PreparedStep> prepared(Executor& executor, const StepCase& one,
+                                                const StepInput& input) {
+    auto step = executor.prepare(one.plan, input,
+                                 one.step.is_graph ? ExecuteMode::kGraph : ExecuteMode::kEager);
+    for (int i = 0; i < kWarmUps; ++i) executor.run(*step, input);
+    return step;
+  }
+
+  void time_step(Executor& executor, const StepCase& one) {
+    const StepInput input = input_of(one);
+    const std::unique_ptr<PreparedStep> step = prepared(executor, one, input);
+    if (options_.checks_finite) executor.check_finite(*step, input);
     std::vector<double> durations;
     std::vector<double> devices;
     const Clock::time_point start = Clock::now();
     for (int i = 0; i < options_.repeats; ++i) {
       const std::chrono::duration<double> spent = Clock::now() - start;
       if (i >= kLeastRepeats && spent.count() > options_.step_limit.value()) break;
-      const StepOutput output = executor.run(*prepared, input);
-      files_.add_step(one.name, mode_text, i, output.duration, output.device);
+      const StepOutput output = executor.run(*step, input);
+      files_.add_step(one.name, one.step.is_graph ? "graph" : "eager", i, output.duration,
+                      output.device);
       durations.push_back(output.duration.value());
       devices.push_back(output.device.value());
     }
     const Spread duration = spread_of(durations);
     constexpr double kMicro = 1e6;
-    std::printf("%-28s %-6s %5zu %12.2f %7.2f%% %12.2f", one.name.c_str(),
-                std::string(mode_text).c_str(), durations.size(), duration.median * kMicro,
-                duration.relative * 100, spread_of(devices).median * kMicro);
-    if (is_traced(one.name)) {
-      const Timeline timeline = executor.trace(*prepared, input);
-      files_.write_spans(one.name, timeline);
-      const double busy = busiest_rank(timeline).value();
-      std::printf(" %12.2f %+8.2f%%", busy * kMicro, (duration.median / busy - 1) * 100);
-    }
-    std::printf("\n");
-    std::fflush(stdout);
+    std::printf("%-34s %5zu %12.2f %7.2f%% %12.2f\n", one.name.c_str(), durations.size(),
+                duration.median * kMicro, duration.relative * 100,
+                spread_of(devices).median * kMicro);
+  }
+
+  void trace_step(Executor& executor, const StepCase& one) {
+    const StepInput input = input_of(one);
+    const std::unique_ptr<PreparedStep> step = prepared(executor, one, input);
+    const Timeline timeline = executor.trace(*step, input);
+    files_.write_spans(one.name, timeline);
+    std::printf("%-34s %12.2f\n", one.name.c_str(), busiest_rank(timeline).value() * 1e6);
   }
 
   [[nodiscard]] bool is_traced(const std::string& name) const {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -137,6 +138,8 @@ struct CostOptions {
   // without pause runs at the clock of the power limit, a kernel timed alone for less than the
   // limit takes to act at a higher one.
   double arithmetic_time = 1;
+  // The same of single kernels by name, besides: caches larger than those of the tables, ...
+  std::map<std::string, double> kernel_times;
   // "" best of NCCL and the engine's own, "nccl", "custom": the engine's own.
   std::string all_reduce_implementation;
   std::string custom_all_reduce = "custom_vllm";  // the engine's own, as the tables name it

@@ -254,6 +254,9 @@ Estimate CostModel::kernel(const KernelOp& op) const {
   estimate.time =
       estimate.time * (op.kernel == "moe" ? options.moe_kernel_time : options.kernel_time) *
       (1 + (options.arithmetic_time - 1) * arithmetic_share(impl_->machine.device(), op));
+  if (const auto own = options.kernel_times.find(op.kernel); own != options.kernel_times.end()) {
+    estimate.time = estimate.time * own->second;
+  }
   impl_->cache.insert(op, estimate);
   return estimate;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "kernels/kernel_spec.h"
 #include "sim/scenario/reader.h"
 
 namespace orrery {
@@ -80,7 +81,7 @@ void read_times(const Reader& reader, EngineProfile& profile) {
 
 void read_kernel_times(const Reader& profile, EngineProfile& into) {
   Reader reader(profile.at("kernel_time"), "kernel_time",
-                {"eager", "eager_moe", "graph", "arithmetic"});
+                {"eager", "eager_moe", "graph", "arithmetic", "kernels"});
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   into.kernel_time = {.eager = reader.number("eager", 0.1, 10),
@@ -88,6 +89,18 @@ void read_kernel_times(const Reader& profile, EngineProfile& into) {
                       .graph = reader.number("graph", 0.1, 10)};
   if (reader.has("arithmetic")) {
     into.kernel_time.arithmetic = reader.number("arithmetic", 0.1, 10);
+  }
+  if (reader.has("kernels")) {
+    std::vector<std::string_view> names;
+    for (const KernelSpec& spec : kernel_specs()) names.push_back(spec.name);
+    Reader kernels(reader.at("kernels"), "kernel_time.kernels", names);
+    std::map<std::string, std::string> sources;
+    kernels.collect_sources(&sources);
+    for (const std::string_view name : names) {
+      if (!kernels.has(name)) continue;
+      into.kernel_time.kernels[std::string(name)] = kernels.number(name, 0.1, 10);
+      into.sources["kernel_time.kernels." + std::string(name)] = sources[std::string(name)];
+    }
   }
   for (const auto& [key, source] : own) {
     into.sources["kernel_time." + key] = source;

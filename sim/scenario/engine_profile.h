@@ -24,7 +24,8 @@ struct KernelTimes {
   double eager = 1;
   double eager_moe = 1;
   double graph = 1;
-  double arithmetic = 1;  // CostOptions::arithmetic_time, in both modes
+  double arithmetic = 1;                  // CostOptions::arithmetic_time, in both modes
+  std::map<std::string, double> kernels;  // CostOptions::kernel_times, likewise
 };
 
 struct EngineProfile {

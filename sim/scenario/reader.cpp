@@ -35,8 +35,10 @@ std::string suggestion(std::string_view found, std::span<const std::string_view>
 }  // namespace
 
 Reader::Reader(const YamlNode& node, std::string path, std::initializer_list<std::string_view> keys)
+    : Reader(node, std::move(path), std::vector<std::string_view>(keys)) {}
+
+Reader::Reader(const YamlNode& node, std::string path, const std::vector<std::string_view>& known)
     : node_(&node), path_(std::move(path)) {
-  const std::vector<std::string_view> known(keys);
   const std::string name = path_.empty() ? "" : path_ + ": ";
   if (node.kind != YamlNode::Kind::kMap) {
     fail_at(node.where,

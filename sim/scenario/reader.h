@@ -91,6 +91,7 @@ class Reader {
   // Throws ScenarioError unless `node` is a mapping whose keys are all among `keys`. `path` names
   // the mapping in messages ("placement"; empty for the root). The node must outlive the Reader.
   Reader(const YamlNode& node, std::string path, std::initializer_list<std::string_view> keys);
+  Reader(const YamlNode& node, std::string path, const std::vector<std::string_view>& keys);
 
   // From here on each value may be written {value: V, source: TEXT}; sources are put into `sources`
   // under the key's name.

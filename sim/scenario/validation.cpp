@@ -9,6 +9,7 @@
 
 #include "sim/plan/footprint.h"
 #include "sim/scenario/assembly.h"
+#include "sim/scenario/disaggregated_run.h"
 
 namespace orrery {
 namespace {
@@ -89,11 +90,20 @@ void check_step(const ValidationStep& step, const Scenario& scenario, std::int64
 // What is simulated here and could not be run as it is.
 void check_executable(const Scenario& scenario) {
   at_key(scenario, "placement", [&] {
-    if (scenario.replicas != 1) {
+    if (scenario.replicas != 1 && !scenario.disaggregation) {
       throw std::invalid_argument("found " + std::to_string(scenario.replicas) +
                                   " replicas; one is executed: set placement.replicas=1");
     }
   });
+  if (scenario.disaggregation) {
+    at_key(scenario, "disaggregation", [&] {
+      if (scenario.disaggregation->prefill.placement.mesh.dp > 1 || scenario.mesh.dp > 1) {
+        throw std::invalid_argument(
+            "data-parallel ranks of a disaggregated service are not executed: set dp=1, several "
+            "replicas do the same");
+      }
+    });
+  }
   if (!scenario.validation.serve) return;
   at_key(scenario, "engine", [&] {
     if (scenario.engine.enable_prefix_caching) {
@@ -209,6 +219,9 @@ std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
   request.captured = captured;
   const auto tokens = static_cast<double>(deployment.num_kv_blocks * deployment.engine.block_size);
   std::vector<MemoryTerm> terms;
+  // On GPUs prefill replicas come first.
+  const std::optional<Disaggregation>& apart = prediction.scenario.disaggregation;
+  const int first_rank = apart ? num_gpus(apart->prefill.placement) : 0;
   for (int rank = 0; rank < num_ranks(deployment.mesh); ++rank) {
     request.kv_cache = kv_token[static_cast<std::size_t>(rank)] * tokens;
     const Footprint found = footprint(request, rank);
@@ -222,7 +235,7 @@ std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
                                                         {"other", found.other},
                                                         {"total", found.total()}};
     for (const auto& [term, bytes] : parts) {
-      terms.push_back({.rank = rank, .term = term, .bytes = bytes});
+      terms.push_back({.rank = first_rank + rank, .term = term, .bytes = bytes});
     }
   }
   return terms;
@@ -260,15 +273,17 @@ Deployment deployment_of(const Scenario& scenario, const MemoryBudget& memory) {
   return deployment;
 }
 
-ValidationPrediction predict_validation(const Scenario& scenario, const Progress& progress) {
-  check_executable(scenario);
+ValidationPrediction predict_validation(const Scenario& given, const Progress& progress) {
+  check_executable(given);
+  // Steps are those of the decode side where it is apart.
+  const Scenario scenario = given.disaggregation ? decode_side(given) : given;
   ValidationPrediction prediction;
-  prediction.scenario = scenario;
+  prediction.scenario = given;
   ValidationSpec& spec = prediction.scenario.validation;
   const MemoryBudget memory = memory_budget(scenario);
   prediction.deployment = deployment_of(scenario, memory);
   if (spec.serve || spec.steps.empty()) {
-    prediction.run = run_scenario(scenario, progress);
+    prediction.run = run_scenario(given, progress);
     prediction.warnings = prediction.run->warnings;
     prediction.tables_used = prediction.run->tables_used;
   }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "sim/plan/plan.h"
+#include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/outputs.h"
 #include "sim/scenario/provenance.h"
 #include "sim/scenario/validation.h"
@@ -92,11 +93,28 @@ std::string serve_text(const Workload& workload) {
          "\nwarmup " + std::to_string(workload.warmup_requests) + "\n";
 }
 
+// The deployment is that of the decode replicas; what prefill replicas have of their own.
+std::string sides_text(const RunResult& run) {
+  const Scenario prefill = prefill_side(run.scenario);
+  const auto line = [](std::string_view word, std::int64_t value) {
+    return std::string(word) + " " + std::to_string(value) + "\n";
+  };
+  const RouterKind router = run.scenario.router == RouterKind::kPrefixAware
+                                ? RouterKind::kLeastLoaded
+                                : run.scenario.router;
+  return line("replicas", run.scenario.replicas) + "router " + std::string(to_text(router)) + "\n" +
+         line("prefill_replicas", prefill.replicas) +
+         line("prefill_num_kv_blocks", run.disaggregated->prefill_memory.num_kv_blocks) +
+         line("prefill_max_num_seqs", prefill.engine.max_num_seqs) +
+         line("prefill_max_num_batched_tokens", prefill.engine.max_num_batched_tokens);
+}
+
 void write_service(const ValidationPrediction& prediction, const std::filesystem::path& directory) {
   const RunResult& run = *prediction.run;
   const Workload workload = make_workload(run.scenario.workload, run.scenario.seed);
   write_file(directory / "workload.csv", workload_csv(workload));
-  write_file(directory / "serve.txt", serve_text(workload));
+  write_file(directory / "serve.txt",
+             serve_text(workload) + (run.disaggregated ? sides_text(run) : std::string()));
   write_file(directory / "predicted" / "requests.csv", requests_csv(run.service));
   write_file(directory / "predicted" / "serve_steps.csv", steps_csv(run.service));
   write_file(directory / "predicted" / "summary.json", summary_json(run));

@@ -128,6 +128,19 @@ TEST(CostModel, ArithmeticUnderThePowerLimitTakesItsFactorByItsShareOfTheRooflin
   EXPECT_GT(factor(gemm(16384, 16384, 16384)), 1.19);
 }
 
+TEST(CostModel, AKernelMayHaveAFactorOfItsOwn) {
+  CostOptions options;
+  options.kernel_time = 1.25;
+  options.kernel_times["gemm"] = 1.1;
+  const CostModel plain(node(), nullptr, nullptr, {});
+  const CostModel inside(node(), nullptr, nullptr, options);
+  const KernelOp norm{.kernel = "rms_norm",
+                      .dims = {{.name = "tokens", .size = 64}, {.name = "hidden", .size = 2048}}};
+  EXPECT_NEAR(inside.kernel(gemm(64, 256, 512)).time / plain.kernel(gemm(64, 256, 512)).time,
+              1.25 * 1.1, 1e-12);
+  EXPECT_NEAR(inside.kernel(norm).time / plain.kernel(norm).time, 1.25, 1e-12);
+}
+
 TEST(CostModel, ATimeBetweenTwoMeasurementsIsInterpolatedBetweenThem) {
   const TableDirectory directory;
   directory.write("gemm.csv", "dtype,m,n,k,time_us\nbf16,16,256,512,12.5\nbf16,32,256,512,15\n");

@@ -78,7 +78,7 @@ TEST_F(ServeDirectory, ErrorsNameFileAndLine) {
   write("serve.txt", "open\nwarm 3\n");
   EXPECT_EQ(refusal(), file +
                            ":2: unknown word \"warm\", expected open, closed_loop, warmup, "
-                           "replicas or router");
+                           "replicas, router or prefill_...");
   write("serve.txt", "closed_loop none\n");
   EXPECT_EQ(refusal(), file + ":1: closed_loop is \"none\", expected a whole number from 1");
   write("serve.txt", "open\nclosed_loop 3\n");
@@ -113,6 +113,24 @@ TEST(ServeCaseNumbers, AreThoseOfTheWorkload) {
   EXPECT_EQ(longest_request(workload), 24);
   EXPECT_EQ(mean_decode_context(workload), 19);
   EXPECT_EQ(mean_decode_context({.requests = {{.prompt_tokens = 10, .output_tokens = 1}}}), 1);
+}
+
+TEST_F(ServeDirectory, PrefillReplicasAreACaseOfTheirOwn) {
+  const std::string sides =
+      "open\nreplicas 2\nprefill_replicas 3\nprefill_num_kv_blocks 55\nprefill_max_num_seqs 4\n";
+  write("serve.txt", sides + "prefill_max_num_batched_tokens 512\n");
+  const ServeCase serve = read_serve_case(directory_);
+  EXPECT_EQ(service_config(serve).num_replicas, 2);
+  EXPECT_EQ(service_config(serve).num_kv_blocks, 77);
+  const ServiceConfig prefill = service_config(prefill_side(serve));
+  EXPECT_EQ(prefill.num_replicas, 3);
+  EXPECT_EQ(prefill.num_kv_blocks, 55);
+  EXPECT_EQ(prefill.engine.max_num_seqs, 4);
+  EXPECT_EQ(prefill.engine.max_num_batched_tokens, 512);
+  EXPECT_EQ(prefill.engine.block_size, 32);
+  EXPECT_TRUE(prefill_side(serve).deployment.graph_batch_sizes.empty());
+  write("serve.txt", sides);
+  EXPECT_NE(refusal().find("found no prefill_max_num_batched_tokens"), std::string::npos);
 }
 
 }  // namespace

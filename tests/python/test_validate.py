@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from orrery import calibrate
 from orrery.validation import directory, serving
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -283,6 +284,18 @@ def test_without_a_gpu_the_program_s_text_and_exit_code_are_passed_on(validation
     assert out == ""
     assert not (validation.folder / "out" / "validation.json").exists()
     assert (validation.folder / "out" / "steps").is_dir(), "the plans stay"
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there is a GPU here")
+def test_the_real_program_without_a_gpu_says_so(validation):
+    programs = [ROOT / build / calibrate.PROGRAM for build in (*calibrate.BUILDS, "build-dev")]
+    program = next((program for program in programs if os.access(program, os.X_OK)), None)
+    if program is None or "execute DIR" not in subprocess.run([program], capture_output=True, text=True, check=False).stderr:
+        pytest.skip("orrery-gpu with its command execute is not built here: no CUDA toolkit")
+    validation.environment["ORRERY_GPU"] = str(program)
+    code, _, err = validation.run(validation.scenario, "-o", "out")
+    assert code == 2
+    assert "no GPU to run on" in err
 
 
 def test_a_program_that_was_killed_is_a_failure(validation):

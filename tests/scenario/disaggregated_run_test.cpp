@@ -4,10 +4,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "sim/scenario/run.h"
+#include "sim/scenario/validation.h"
 #include "sim/serve/records_csv.h"
 
 namespace orrery {
@@ -178,6 +180,22 @@ TEST_F(DisaggregatedRunTest, RequestsHaveTheirTransfersInTheCsv) {
   const std::string text = requests_csv(result.service);
   EXPECT_NE(text.find(",e2e_s,decode_replica,transfer_bytes,"), std::string::npos);
   EXPECT_NE(text.find(",1,132120576,"), std::string::npos);
+}
+
+TEST_F(DisaggregatedRunTest, TheGpuSideGetsTheDecodeDeploymentAndWhatPrefillHasOfItsOwn) {
+  const Scenario apart = scenario("{prefill: {max_num_seqs: 8}, decode: {replicas: 2}}");
+  const ValidationPrediction prediction = predict_validation(apart);
+  EXPECT_EQ(prediction.deployment.engine.max_num_seqs, 256);
+  ASSERT_TRUE(prediction.run.has_value());
+  EXPECT_EQ(prediction.memory.front().rank, 1);  // behind the prefill replica's
+  write_validation(prediction, directory_);
+  std::ifstream file(directory_ / "serve.txt");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(text,
+            "closed_loop 1\nwarmup 0\nreplicas 2\nrouter round_robin\nprefill_replicas 1\n"
+            "prefill_num_kv_blocks " +
+                std::to_string(prediction.run->disaggregated->prefill_memory.num_kv_blocks) +
+                "\nprefill_max_num_seqs 8\nprefill_max_num_batched_tokens 8192\n");
 }
 
 }  // namespace
