@@ -28,6 +28,7 @@
 #include "kernels/tool/commands.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/executor_setup.h"
+#include "kernels/tool/processes.h"
 #include "sim/serve/disaggregated.h"
 #include "sim/units/nearest.h"
 #include "sim/units/text.h"
@@ -426,6 +427,7 @@ class Server {
 
 int serve(std::span<const std::string_view> arguments) {
   const Options options = parse(arguments);
+  if (processes().size > 1) throw std::invalid_argument("serve runs in one process");
   ServeCase serve = read(options);
   // Before minutes are spent on weights.
   if (serve.prefill) {
