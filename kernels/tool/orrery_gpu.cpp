@@ -51,7 +51,8 @@ constexpr const char* kUsage = R"(usage:
                                   S seconds (2), and once more to say when each op ran; writes DIR/executed;
                                   --check-finite looks at what each op writes; for tests: --fail
                                   rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
-  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--verify N] [--only-nccl] [--tokens]
+  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]
+                    [--verify N] [--move-by engine|sm] [--tokens]
                                   replay the workload that `orrery validate --plan-only` wrote in real time, its first
                                   N requests; writes DIR/executed, with --tokens the tokens too; --verify: where prefill
                                   and decode are apart, the first N one at a time, their tokens against one instance's
