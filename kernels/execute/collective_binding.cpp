@@ -30,8 +30,7 @@ std::byte* bytes_at(const Operand& operand) { return static_cast<std::byte*>(ope
 }
 
 const Communicator& communicator_of(const CollectiveContext& context) {
-  const auto place = static_cast<std::size_t>(context.group.place(context.rank));
-  return context.group.communicators[place];
+  return context.group.communicator(context.rank);
 }
 
 void copy(const Stream& stream, void* to, const void* from, std::int64_t bytes) {

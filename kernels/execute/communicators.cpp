@@ -16,6 +16,10 @@ int CommGroup::place(int rank) const {
   return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
 }
 
+const cuda::Communicator& CommGroup::communicator(int rank) const {
+  return *std::ranges::find(communicators, place(rank), &cuda::Communicator::rank);
+}
+
 bool Communicators::wants_own_kernels(const CommOp& op, std::size_t num_ranks) const {
   const bool sums =
       op.dtype == DType::kBf16 || op.dtype == DType::kFp16 || op.dtype == DType::kFp32;
@@ -24,7 +28,7 @@ bool Communicators::wants_own_kernels(const CommOp& op, std::size_t num_ranks) c
 
 std::vector<int> Communicators::devices_of(std::span<const int> ranks) const {
   std::vector<int> devices;
-  for (const int rank : ranks) devices.push_back(devices_.at(static_cast<std::size_t>(rank)));
+  for (const int rank : ranks) devices.push_back(setup_.devices.at(static_cast<std::size_t>(rank)));
   return devices;
 }
 
@@ -44,7 +48,21 @@ CommGroup& Communicators::open_group(std::span<const int> ranks) {
   CommGroup& group = entry->second;
   if (!is_new) return group;
   group.ranks.assign(ranks.begin(), ranks.end());
-  group.communicators = cuda::Communicator::for_devices(devices_of(ranks));
+  const ProcessGroup& processes = setup_.processes;
+  if (processes.size == 1) {
+    group.communicators = cuda::Communicator::for_devices(devices_of(ranks));
+    return group;
+  }
+  // All processes see all groups, in the same order; the group's first rank names it.
+  ncclUniqueId id{};
+  if (processes.rank == ranks.front()) id = cuda::nccl_unique_id();
+  processes.broadcast(std::as_writable_bytes(std::span(&id, 1)), ranks.front());
+  const int place = group.place(processes.rank);
+  const int size = static_cast<int>(ranks.size());
+  if (place < size) {
+    const cuda::DeviceGuard guard(setup_.devices[static_cast<std::size_t>(processes.rank)]);
+    group.communicators.push_back(cuda::Communicator::for_rank(id, place, size));
+  }
   return group;
 }
 
@@ -52,7 +70,7 @@ AllReduceOptions Communicators::options_for(const Plan& plan, const Op& op) cons
   const Tensor& tensor = plan.tensors()[static_cast<std::size_t>(op.reads.front())];
   const double rows = tensor.axes.empty() ? 1 : static_cast<double>(tensor.axes.front().size);
   const auto largest = static_cast<std::int64_t>(
-      std::ceil(bytes_of(tensor).value() / rows * static_cast<double>(max_tokens_)));
+      std::ceil(bytes_of(tensor).value() / rows * static_cast<double>(setup_.max_tokens)));
   AllReduceOptions options{.timeout = kTimeout};
   options.one_shot_bytes = std::min(options.one_shot_bytes, largest);
   options.two_shot_bytes = std::min(options.two_shot_bytes, largest);
@@ -91,17 +109,16 @@ std::optional<RankError> Communicators::find_error() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return std::nullopt;
   for (const auto& [ranks, group] : groups_) {
-    for (std::size_t place = 0; place < ranks.size(); ++place) {
+    for (const cuda::Communicator& communicator : group.communicators) {
+      const int rank = ranks[static_cast<std::size_t>(communicator.rank())];
       for (const auto& [stream, workspace] : group.all_reduce) {
-        if (workspace.timed_out(static_cast<int>(place)) == 0) continue;
-        return RankError(ranks[place], "", "an all_reduce gave up: another rank did not come");
+        if (workspace.timed_out(communicator.rank()) == 0) continue;
+        return RankError(rank, "", "an all_reduce gave up: another rank did not come");
       }
-      const cuda::Communicator& communicator = group.communicators[place];
       if (communicator.get() == nullptr) continue;
       const ncclResult_t code = communicator.async_error();
       if (code == ncclSuccess || code == ncclInProgress) continue;
-      return RankError(ranks[place], "",
-                       std::string("NCCL: ") + cuda::nccl().get_error_string(code));
+      return RankError(rank, "", std::string("NCCL: ") + cuda::nccl().get_error_string(code));
     }
   }
   return std::nullopt;

@@ -14,6 +14,7 @@
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/execute/executor.h"
 #include "kernels/execute/rank_error.h"
 #include "sim/plan/plan.h"
 
@@ -21,21 +22,22 @@ namespace orrery {
 
 struct CommGroup {
   std::vector<int> ranks;                         // of the plan, ascending
-  std::vector<cuda::Communicator> communicators;  // by place in `ranks`
+  std::vector<cuda::Communicator> communicators;  // of the ranks that this process has
   std::unique_ptr<cuda::DeviceTeam> team;         // with all_reduce alone
   // By stream of the plan, since calls that share one must be ordered. Empty: NCCL reduces.
   std::map<int, AllReduceWorkspace> all_reduce;
   // Place of `rank`, which is one of them.
   [[nodiscard]] int place(int rank) const;
+  // Of `rank`, which this process has.
+  [[nodiscard]] const cuda::Communicator& communicator(int rank) const;
 };
 
 // Groups stay where they are once opened: launches refer to them.
 class Communicators {
  public:
-  // `devices` by rank. `only_nccl`: no all-reduce of our own. `max_tokens`: rows of the largest
-  // step, for which receive areas are made.
-  Communicators(std::vector<int> devices, bool only_nccl, std::int64_t max_tokens)
-      : devices_(std::move(devices)), only_nccl_(only_nccl), max_tokens_(max_tokens) {}
+  // Receive areas are made for messages of the setup's max_tokens. The setup must outlive it.
+  explicit Communicators(const ExecutorSetup& setup)
+      : setup_(setup), only_nccl_(setup.only_nccl || setup.processes.size > 1) {}
   // What the communication ops of `plan` need and is not there yet. Call while nothing runs. Throws
   // cuda::NcclError, cuda::Error, std::runtime_error without NCCL, std::invalid_argument for GPUs
   // without peer access.
@@ -61,9 +63,8 @@ class Communicators {
   // Our kernels' largest message is that of `op` in a step of max_tokens.
   [[nodiscard]] AllReduceOptions options_for(const Plan& plan, const Op& op) const;
 
-  std::vector<int> devices_;
+  const ExecutorSetup& setup_;
   bool only_nccl_;
-  std::int64_t max_tokens_;
   std::mutex mutex_;  // of what other threads than the executor's ask
   std::map<std::vector<int>, CommGroup> groups_;
 };

@@ -31,7 +31,8 @@ std::string nanoseconds(Seconds time) {
 }
 
 bool is_result(const fs::path& file) {
-  constexpr std::array kNames = {"steps.csv", "memory.csv", "environment.txt", "status.txt"};
+  constexpr std::array kNames = {"steps.csv", "tokens.csv", "memory.csv", "environment.txt",
+                                 "status.txt"};
   const std::string name = file.filename().string();
   return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".spans.csv");
 }
@@ -53,6 +54,8 @@ ExecutedFiles::ExecutedFiles(fs::path directory) : directory_(std::move(director
   }
   steps_ = opened(directory_ / "steps.csv");
   steps_ << "name,mode,iteration,duration_s,device_s\n" << std::flush;
+  tokens_ = opened(directory_ / "tokens.csv");
+  tokens_ << "name,tokens\n" << std::flush;
   memory_ = opened(directory_ / "memory.csv");
   memory_ << "rank,term,bytes\n" << std::flush;
 }
@@ -63,6 +66,13 @@ void ExecutedFiles::add_step(std::string_view name, std::string_view mode, int i
          << nanoseconds(device) << '\n'
          << std::flush;
   if (!steps_) throw std::runtime_error((directory_ / "steps.csv").string() + ": disk is full");
+}
+
+void ExecutedFiles::add_tokens(std::string_view name, std::span<const std::int32_t> tokens) {
+  tokens_ << name << ',';
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens_ << (i == 0 ? "" : " ") << tokens[i];
+  tokens_ << '\n' << std::flush;
+  if (!tokens_) throw std::runtime_error((directory_ / "tokens.csv").string() + ": disk is full");
 }
 
 void ExecutedFiles::write_spans(std::string_view name, const Timeline& timeline) const {

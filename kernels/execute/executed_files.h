@@ -3,9 +3,11 @@
 // What `orrery-gpu execute` leaves in DIR/executed: plain text, each line on disk before the next
 // is measured, so that whatever ended a run, its results are there. No CUDA.
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -23,6 +25,8 @@ class ExecutedFiles {
   // A line of steps.csv.
   void add_step(std::string_view name, std::string_view mode, int iteration, Seconds duration,
                 Seconds device);
+  // A line of tokens.csv: what the step sampled, separated by spaces.
+  void add_tokens(std::string_view name, std::span<const std::int32_t> tokens);
   // <name>.spans.csv, times from the first start.
   void write_spans(std::string_view name, const Timeline& timeline) const;
   // A line of memory.csv.
@@ -35,6 +39,7 @@ class ExecutedFiles {
  private:
   std::filesystem::path directory_;
   std::ofstream steps_;
+  std::ofstream tokens_;
   std::ofstream memory_;
 };
 

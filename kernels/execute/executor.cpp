@@ -73,7 +73,8 @@ StepOutput Executor::run(PreparedStep& step, const StepInput& input) {
   // Rows of NaN give token 0: what is cheap to see says when to look.
   if (std::ranges::find(output.next_tokens, 0) != output.next_tokens.end()) {
     const std::vector<float> values = logits(step);
-    if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
+    if (!state_->agree(
+            std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))) {
       check_finite(step, input);
       throw std::runtime_error("logits are not finite, though all that ops wrote is");
     }
@@ -127,8 +128,8 @@ std::vector<float> Executor::logits(const PreparedStep& step) const {
   for (std::size_t part = 0; part < parts.size(); ++part) {
     const std::vector<std::int64_t>& sampled = prepared.sampled[part];
     if (sampled.empty() || parts[part].empty()) continue;
-    const std::size_t rows =
-        static_cast<std::size_t>(prepared.rank(0).rows(static_cast<int>(part % num_parts)).seqs);
+    const std::size_t rows = static_cast<std::size_t>(
+        prepared.rank(ranks().front()).rows(static_cast<int>(part % num_parts)).seqs);
     const std::size_t vocab = parts[part].size() / rows;
     logits.resize(num_sampled * vocab);
     for (std::size_t row = 0; row < sampled.size(); ++row) {
@@ -150,10 +151,13 @@ std::vector<RankMemory> Executor::memory() const {
     own.other = own.total - own.context - own.weights - own.kv_cache - own.activations -
                 own.workspace - own.graphs - own.communication;
   });
-  return memory;
+  std::vector<RankMemory> here;
+  for (const int r : ranks()) here.push_back(memory[static_cast<std::size_t>(r)]);
+  return here;
 }
 
 const KvPool& Executor::kv(int rank) const { return state_->rank(rank).kv(); }
-int Executor::num_ranks() const { return state_->team.size(); }
+int Executor::num_ranks() const { return state_->setup.grid.size(); }
+const std::vector<int>& Executor::ranks() const { return state_->team.ranks(); }
 
 }  // namespace orrery

@@ -14,12 +14,15 @@
 
 #include "kernels/execute/fault.h"
 #include "kernels/execute/kv_pool.h"
+#include "kernels/execute/process_group.h"
 #include "kernels/execute/step_input.h"
 #include "sim/plan/plan.h"
 #include "sim/timeline/timeline.h"
 #include "sim/units/units.h"
 
 namespace orrery {
+
+inline constexpr int kElsewhere = -1;
 
 struct ExecutorSetup {
   // Any step of the deployment: which weights and KV layers each rank holds follows from it.
@@ -28,7 +31,7 @@ struct ExecutorSetup {
   Plan whole;
   RankGrid grid;
   ModelNumbers numbers;
-  std::vector<int> devices;        // by rank, CUDA ordinals
+  std::vector<int> devices;        // by rank, CUDA ordinals; kElsewhere: another process has it
   std::uint64_t seed = 1;          // of the weights
   std::int64_t num_kv_blocks = 0;  // per rank
   std::int32_t block_size = 64;
@@ -41,6 +44,10 @@ struct ExecutorSetup {
   // failed; then the process ends with exit code 1.
   std::function<void(const std::string& status)> last_words;
   std::optional<Fault> fault;  // for tests: a rank is made to fail
+  // Several processes, each with the rank of its number, all of which make the same calls:
+  // collectives by NCCL. Results are the same on all; logits, traces and memory are of the ranks
+  // here.
+  ProcessGroup processes;
 };
 
 // Device memory of one rank by what holds it, as cudaMemGetInfo saw it go.
@@ -116,12 +123,14 @@ class Executor {
   // from the first rank of each tensor-parallel group of the last stage.
   std::vector<float> logits(const PreparedStep& step) const;
   // Runs it twice more and says when each op ran the second time, from the start of the first op;
-  // needs CUPTI. Throws as run() and KernelTrace do.
+  // needs CUPTI. Ranks that replay graphs begin together. Time steps before the first trace:
+  // launches of the process are slower from then on. Throws as run() and KernelTrace do.
   Timeline trace(PreparedStep& step, const StepInput& input);
 
   [[nodiscard]] std::vector<RankMemory> memory() const;
   [[nodiscard]] const KvPool& kv(int rank) const;
-  [[nodiscard]] int num_ranks() const;
+  [[nodiscard]] int num_ranks() const;                  // of the plan
+  [[nodiscard]] const std::vector<int>& ranks() const;  // of this process
 
  private:
   struct State;

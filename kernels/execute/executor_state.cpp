@@ -1,6 +1,7 @@
 #include "kernels/execute/executor_state.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -59,6 +60,22 @@ void check_at_most(const char* what, std::int64_t found, const char* name, std::
                               " on a rank, expected at most " + name + ", " + std::to_string(most));
 }
 
+std::vector<int> local_ranks(const ExecutorSetup& setup) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < static_cast<int>(setup.devices.size()); ++rank) {
+    if (setup.devices[static_cast<std::size_t>(rank)] != kElsewhere) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::vector<int> local_devices(const ExecutorSetup& setup) {
+  std::vector<int> devices;
+  for (const int rank : local_ranks(setup)) {
+    devices.push_back(setup.devices[static_cast<std::size_t>(rank)]);
+  }
+  return devices;
+}
+
 std::vector<std::optional<HeldMemory>> held_before(const std::vector<int>& devices) {
   std::vector<std::optional<HeldMemory>> held;
   for (const int device : devices) {
@@ -85,8 +102,8 @@ Executor::State::State(ExecutorSetup executor_setup)
     : setup(checked(std::move(executor_setup))),
       others(held_before(setup.devices)),
       own_calls(setup.devices.size()),
-      team(setup.devices),
-      communicators(setup.devices, setup.only_nccl, setup.max_tokens),
+      team(local_ranks(setup), local_devices(setup)),
+      communicators(setup),
       ranks(setup.devices.size()) {
   watch = std::make_unique<Watch>(watch_setup());
   team.run_apart([this](int r) {
@@ -139,8 +156,9 @@ std::span<const StepPart> Executor::State::parts_of(const PreparedStep::State& s
 std::vector<StepPart> Executor::State::split(const PreparedStep::State& step,
                                              const StepInput& input) const {
   std::vector<StepPart> parts = split_step(input, setup.grid.dp * step.num_micro_batches);
-  for (int r = 0; r < team.size(); ++r) {
-    if (setup.grid.tp_rank(r) != 0 || setup.grid.stage(r) != 0) continue;  // as this one
+  for (const int r : team.ranks()) {
+    const bool is_first = setup.grid.tp_rank(r) == 0 && setup.grid.stage(r) == 0;
+    if (!is_first && setup.processes.size == 1) continue;  // as that one
     const auto own = parts_of(step, parts, r);
     for (std::size_t m = 0; m < own.size(); ++m) {
       check_part(own[m], step.rank(r).rows(static_cast<int>(m)), rank(r).cache());
@@ -151,7 +169,7 @@ std::vector<StepPart> Executor::State::split(const PreparedStep::State& step,
 
 void Executor::State::check_rows(const PreparedStep::State& step) const {
   for (int m = 0; m < step.num_micro_batches; ++m) {
-    const StepRows& rows = step.rank(0).rows(m);
+    const StepRows& rows = step.rank(team.ranks().front()).rows(m);
     check_at_most("rows", rows.tokens, "max_tokens", setup.max_tokens);
     check_at_most("decodes", rows.decodes, "max_sequences", setup.max_sequences);
   }
@@ -196,8 +214,8 @@ void Executor::State::run_watched(PreparedStep::State& step,
   }
   watch->end();
   step.has_run = true;
-  for (std::size_t r = 0; r < own_calls.size(); ++r) {
-    own_calls[r] += std::ssize(step.rank(static_cast<int>(r)).own_all_reduces());
+  for (const int r : team.ranks()) {
+    own_calls[static_cast<std::size_t>(r)] += std::ssize(step.rank(r).own_all_reduces());
   }
 }
 
@@ -222,6 +240,7 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
   };
   std::vector<Times> times(ranks.size());
   std::atomic<int> num_enqueued{0};
+  setup.processes.barrier();
   run_watched(step, [&](int r) {
     RankStep& own = step.rank(r);
     Times& time = times[static_cast<std::size_t>(r)];
@@ -236,6 +255,7 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
     time.end = Clock::now();
     time.device = rank(r).end - rank(r).start;
   });
+  std::erase_if(times, [](const Times& time) { return time.end == Clock::time_point(); });
   const auto begin = std::ranges::min(times, {}, &Times::begin).begin;
   const auto end = std::ranges::max(times, {}, &Times::end).end;
   StepOutput output{.duration = Seconds(std::chrono::duration<double>(end - begin).count()),
@@ -247,7 +267,7 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
     step.sampled.push_back(part.sampled);
   }
   output.next_tokens.assign(num_sampled, 0);
-  for (int r = 0; r < team.size(); ++r) {
+  for (const int r : team.ranks()) {
     const auto own = parts_of(step, parts, r);
     for (std::size_t m = 0; m < own.size(); ++m) {
       const auto tokens = step.rank(r).sampled(static_cast<int>(m));
@@ -256,7 +276,36 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
       }
     }
   }
+  if (setup.processes.size > 1) combine(output);
   return output;
+}
+
+bool Executor::State::agree(bool is_true) const {
+  if (setup.processes.size == 1) return is_true;
+  const std::array<std::uint8_t, 1> own{static_cast<std::uint8_t>(is_true)};
+  std::vector<std::uint8_t> all(static_cast<std::size_t>(setup.processes.size));
+  setup.processes.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+  return std::ranges::all_of(all, [](std::uint8_t value) { return value != 0; });
+}
+
+void Executor::State::combine(StepOutput& output) const {
+  const ProcessGroup& processes = setup.processes;
+  const auto size = static_cast<std::size_t>(processes.size);
+  const std::array<double, 2> own{output.duration.value(), output.device.value()};
+  std::vector<double> times(2 * size);
+  processes.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(times)));
+  const std::size_t num_tokens = output.next_tokens.size();
+  std::vector<std::int32_t> tokens(num_tokens * size);
+  processes.all_gather(std::as_bytes(std::span(output.next_tokens)),
+                       std::as_writable_bytes(std::span(tokens)));
+  for (std::size_t process = 0; process < size; ++process) {
+    output.duration = std::max(output.duration, Seconds(times[2 * process]));
+    output.device = std::max(output.device, Seconds(times[2 * process + 1]));
+    // Zeros where a process does not have the token.
+    for (std::size_t i = 0; i < num_tokens; ++i) {
+      output.next_tokens[i] = std::max(output.next_tokens[i], tokens[process * num_tokens + i]);
+    }
+  }
 }
 
 }  // namespace orrery

@@ -66,6 +66,10 @@ struct Executor::State {
   void enqueue_gated(cuda::Gate& gate, int r, RankStep& step, std::atomic<int>& num_enqueued);
   // work(rank) on all ranks under the eyes of the watch. Throws what the first rank threw.
   void run_watched(PreparedStep::State& step, const std::function<void(int rank)>& work);
+  // Whether it is true in all processes.
+  [[nodiscard]] bool agree(bool is_true) const;
+  // Of several processes: the longest times, and tokens of whoever has them.
+  void combine(StepOutput& output) const;
   [[nodiscard]] Watch::Setup watch_setup();
   [[nodiscard]] Bytes held_by_others(int r) const {
     const auto& held = others[static_cast<std::size_t>(r)];
@@ -77,7 +81,7 @@ struct Executor::State {
   // Adds what every rank's memory grew by while `work` ran, in this thread, to a term of it.
   template <typename Work>
   void measure(Bytes RankMemory::* term, const Work& work) {
-    std::vector<Bytes> before(ranks.size());
+    std::vector<Bytes> before(ranks.size());  // by rank, of this process
     team.run_apart([&](int r) { before[static_cast<std::size_t>(r)] = device_memory_in_use(); });
     work();
     team.run_apart([&](int r) {
@@ -92,7 +96,7 @@ struct Executor::State {
   std::vector<std::int64_t> own_calls;  // by rank, of our all-reduce kernels before this step
   RankTeam team;
   Communicators communicators;
-  std::vector<std::unique_ptr<RankDevice>> ranks;
+  std::vector<std::unique_ptr<RankDevice>> ranks;  // null for those of other processes
 };
 
 // Throws std::invalid_argument naming the op for a kernel that cannot be executed.

@@ -25,7 +25,7 @@ Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
   // CUPTI makes launching a graph take hundreds of microseconds, one rank after another: ranks are
   // held until all have launched. Launches one by one would fill the queue behind a gate.
   std::optional<cuda::Gate> gate;
-  if (is_graph && num_ranks() > 1) gate.emplace();
+  if (is_graph && ranks().size() > 1) gate.emplace();
   cuda::Gate* const held = gate ? &*gate : nullptr;
   static_cast<void>(state.run(prepared, parts, held));
   static_cast<void>(trace.take());
@@ -34,7 +34,7 @@ Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
 
   Timeline timeline;
   for (const Op& op : prepared.plan.ops()) timeline.op_names.push_back(op.name);
-  for (int r = 0; r < num_ranks(); ++r) {
+  for (const int r : ranks()) {
     const RankStep& own = prepared.rank(r);
     const auto spans = trace_spans(prepared.plan,
                                    {.rank = r,

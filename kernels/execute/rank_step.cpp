@@ -30,7 +30,7 @@ RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& ran
       communicators_(communicators),
       tasks_(rank_tasks(plan, rank.rank())),
       copies_(num_copies(plan)),
-      buffers_(plan_buffers(with_kept_logits(plan), rank.rank())),
+      buffers_(plan_buffers(plan, rank.rank())),
       layers_(kv_layers(plan, rank.rank())),
       arena_(rank.arena(buffers_.arena_bytes)) {
   if (layers_.count != rank.layers().count) {

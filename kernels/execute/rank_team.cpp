@@ -51,11 +51,12 @@ void check_devices(const std::vector<int>& devices) {
 
 }  // namespace
 
-RankTeam::RankTeam(std::vector<int> devices) : devices_(std::move(devices)) {
+RankTeam::RankTeam(std::vector<int> ranks, std::vector<int> devices)
+    : ranks_(std::move(ranks)), devices_(std::move(devices)) {
   check_devices(devices_);
   threads_.reserve(devices_.size());
-  for (int rank = 0; rank < size(); ++rank) {
-    threads_.emplace_back([this, rank] { serve(rank); });
+  for (std::size_t place = 0; place < devices_.size(); ++place) {
+    threads_.emplace_back([this, place] { serve(place); });
   }
 }
 
@@ -65,9 +66,10 @@ RankTeam::~RankTeam() {
   round_.notify_all();
 }
 
-void RankTeam::serve(int rank) {
+void RankTeam::serve(std::size_t place) {
+  const int rank = ranks_[place];
   try {
-    ORRERY_CUDA(cudaSetDevice(devices_[static_cast<std::size_t>(rank)]));
+    ORRERY_CUDA(cudaSetDevice(devices_[place]));
   } catch (...) {  // thrown by the next run()
     fail(std::current_exception());
   }

@@ -25,14 +25,14 @@ class RankAbandoned : public std::runtime_error {
 
 class RankTeam {
  public:
-  // Threads for the ranks 0 .. devices.size() - 1. Throws std::invalid_argument for a device that
-  // does not exist or is named twice.
-  explicit RankTeam(std::vector<int> devices);
+  // A thread for each of `ranks`, those that this process has, on the device of the same place.
+  // Throws std::invalid_argument for a device that does not exist or is named twice.
+  RankTeam(std::vector<int> ranks, std::vector<int> devices);
   ~RankTeam();
   RankTeam(const RankTeam&) = delete;
   RankTeam& operator=(const RankTeam&) = delete;
   [[nodiscard]] int size() const { return static_cast<int>(devices_.size()); }
-  [[nodiscard]] const std::vector<int>& devices() const { return devices_; }
+  [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
   // work(rank) in the thread of each rank; returns when all have, and throws what the first that
   // failed threw. From then on failed() is true and a further run() throws std::runtime_error. One
   // caller at a time.
@@ -52,9 +52,10 @@ class RankTeam {
   void wait(const cuda::Event& event) const;
 
  private:
-  void serve(int rank);
+  void serve(std::size_t place);
   void start_and_join(const std::function<void(int rank)>& work);
 
+  std::vector<int> ranks_;
   std::vector<int> devices_;
   std::function<void(int)> const* work_ = nullptr;  // written before, read after round_ changes
   std::atomic<std::uint32_t> round_{0};

@@ -53,8 +53,8 @@ class Watch {
     std::function<void(int rank, RankPlace& state)> look_at;    // fills progress and reached
     std::function<void(const std::string& status)> last_words;  // failure_status()
     std::function<void()> end_process;  // default: exit code 1 at once, nothing destroyed
-    Seconds grace{1.5};
-    Seconds teardown{10};
+    Seconds grace{1};
+    Seconds teardown{1};
   };
   explicit Watch(Setup setup);
   ~Watch();

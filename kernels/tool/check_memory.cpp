@@ -195,7 +195,7 @@ CheckCount check_memory() {
     }
     const MemoryCase memory_case(num_ranks);
     const std::string ranks = " on " + std::to_string(num_ranks) + " GPUs";
-    check.check_fits(memory_case, "of a small cache" + ranks, 1024);
+    check.check_fits(memory_case, "of a small cache" + ranks, 4096);
     check.check_fits(memory_case, "predicted to fill 98 %" + ranks,
                      memory_case.blocks_for(capacity, 0.98));
     check.check_refused(memory_case, "predicted to fill 102 %" + ranks,

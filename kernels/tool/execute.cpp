@@ -30,6 +30,7 @@
 #include "kernels/tool/commands.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/executor_setup.h"
+#include "kernels/tool/processes.h"
 #include "sim/units/nearest.h"
 
 namespace orrery::tool {
@@ -136,8 +137,18 @@ Deployment read_deployment(const fs::path& file) {
   }
 }
 
-// The first `ranks` GPUs here.
+// The first `ranks` GPUs here; of several processes, the one for this process's rank.
 std::vector<int> devices_for(const Options& options, int ranks) {
+  if (const ProcessGroup& group = processes(); group.size > 1) {
+    if (group.size != ranks) {
+      throw std::invalid_argument("the plan has " + std::to_string(ranks) +
+                                  " ranks, a process each; there are " +
+                                  std::to_string(group.size) + " processes");
+    }
+    std::vector<int> devices(static_cast<std::size_t>(ranks), kElsewhere);
+    devices[static_cast<std::size_t>(group.rank)] = group.rank_on_host;
+    return devices;
+  }
   const int present = cuda::device_count();
   const int usable = options.gpus > 0 ? std::min(options.gpus, present) : present;
   if (options.gpus > present || ranks > usable) {
@@ -177,12 +188,13 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
           .max_sequences = limits.sequences,
           .max_model_len = limits.context,
           .only_nccl = options.only_nccl,
-          .fault = options.fault};
+          .fault = options.fault,
+          .processes = processes()};
 }
 
 // Cached tokens that no prefill has computed: any finite values take the same time.
 void fill_caches(const Executor& executor, std::span<const int> devices, std::uint64_t seed) {
-  for (int rank = 0; rank < executor.num_ranks(); ++rank) {
+  for (const int rank : executor.ranks()) {
     const cuda::DeviceGuard guard(devices[static_cast<std::size_t>(rank)]);
     const cuda::Stream stream;
     const KvPool& pool = executor.kv(rank);
@@ -246,13 +258,20 @@ void check_names(std::span<const std::string> names, std::span<const StepCase> c
   }
 }
 
+// Results are written by one process; those of the others go where nobody looks.
+fs::path results_directory(const Options& options) {
+  const int rank = processes().rank;
+  if (rank == 0) return options.directory / "executed";
+  return fs::temp_directory_path() / ("orrery-rank-" + std::to_string(rank));
+}
+
 class StepRunner {
  public:
   StepRunner(const Options& options, const Deployment& deployment, std::vector<StepCase> cases)
       : options_(options),
         deployment_(deployment),
         cases_(std::move(cases)),
-        files_(options.directory / "executed") {
+        files_(results_directory(options)) {
     if (!options_.traces) return;
     const std::string problem = kernel_trace_problem();
     if (problem.empty()) return;
@@ -266,7 +285,7 @@ class StepRunner {
     try {
       run_all();
     } catch (const std::exception& error) {
-      files_.write_status(failure_status(error));
+      write_failure(failure_status(error));
       throw;
     }
     files_.write_status("complete");
@@ -278,7 +297,7 @@ class StepRunner {
     ExecutorSetup setup = setup_of(deployment_, cases_, options_);
     const std::vector<int> devices = setup.devices;
     setup.last_words = [this](const std::string& status) {
-      files_.write_status(status);
+      write_failure(status);
       std::fprintf(stderr, "orrery-gpu: %s\n", status.c_str());
     };
     num_kv_blocks_ = setup.num_kv_blocks;
@@ -289,13 +308,21 @@ class StepRunner {
     fill_caches(executor, devices, deployment_.seed);
     std::printf("%-34s %5s %12s %8s %12s\n", "step", "runs", "median_us", "spread", "device_us");
     for_each_step("", [&](const StepCase& one) { time_step(executor, one); });
+    // Again: graphs and workspace are there now, and clocks are those under load;
+    // recording takes memory of its own.
+    add_memory(files_, executor);
+    files_.write_environment(environment(static_cast<int>(devices.size())));
     // All times come before the first trace: recording slows every launch from then on.
     std::erase_if(cases_, [&](const StepCase& one) { return !is_traced(one.name); });
     if (!cases_.empty()) std::printf("\n%-34s %12s\n", "step", "busy_us");
     for_each_step("tracing ", [&](const StepCase& one) { trace_step(executor, one); });
-    // Again: graphs and workspace are there now, and clocks are those under load.
-    add_memory(files_, executor);
-    files_.write_environment(environment(static_cast<int>(devices.size())));
+  }
+
+  // Whichever process fails first says so; the others are then told to stop.
+  void write_failure(const std::string& status) const {
+    const fs::path file = options_.directory / "executed" / "status.txt";
+    if (processes().size > 1 && fs::exists(file)) return;
+    std::ofstream(file) << status << "\n";
   }
 
   template <typename Run>
@@ -336,6 +363,7 @@ class StepRunner {
       const StepOutput output = executor.run(*step, input);
       files_.add_step(one.name, one.step.is_graph ? "graph" : "eager", i, output.duration,
                       output.device);
+      if (i == 0) files_.add_tokens(one.name, output.next_tokens);
       durations.push_back(output.duration.value());
       devices.push_back(output.device.value());
     }
@@ -370,6 +398,7 @@ class StepRunner {
 
 int execute(std::span<const std::string_view> arguments) {
   const Options options = parse(arguments);
+  static_cast<void>(processes());  // MPI starts before anything else does
   const Deployment deployment = read_deployment(options.directory / "deployment.txt");
   std::vector<StepCase> cases = read_step_cases(options.directory, options.only);
   check_names(options.traced, cases);
@@ -377,6 +406,9 @@ int execute(std::span<const std::string_view> arguments) {
   std::ranges::stable_sort(cases, std::greater<>(),
                            [](const StepCase& one) { return num_rows(one.step); });
   set_execute_environment();
+  if (processes().rank != 0 && std::freopen("/dev/null", "w", stdout) == nullptr) {
+    throw std::runtime_error("/dev/null cannot be opened");
+  }
   require_gpu();
   return StepRunner(options, deployment, std::move(cases)).run();
 }

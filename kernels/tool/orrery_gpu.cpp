@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/tool/commands.h"
+#include "kernels/tool/processes.h"
 
 namespace {
 
@@ -51,6 +52,8 @@ constexpr const char* kUsage = R"(usage:
                                   S seconds (2), and once more to say when each op ran; writes DIR/executed;
                                   --check-finite looks at what each op writes; for tests: --fail
                                   rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
+  mpirun -n N orrery-gpu-mpi execute DIR
+                                  the same with a process for each of the plan's N ranks, on one host or several
   orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--verify N] [--only-nccl] [--tokens]
                                   replay the workload that `orrery validate --plan-only` wrote in real time, its first
                                   N requests; writes DIR/executed, with --tokens the tokens too; --verify: where prefill
@@ -62,15 +65,12 @@ int usage() {
   return kExitUsage;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::vector<std::string_view> arguments(argv + 1, argv + argc);
+int run(std::span<const std::string_view> arguments) {
   if (arguments.empty()) return usage();
   for (const Command& command : kCommands) {
     if (command.name != arguments[0]) continue;
     try {
-      return command.run(std::span(arguments).subspan(1));
+      return command.run(arguments.subspan(1));
     } catch (const std::invalid_argument& error) {
       std::fprintf(stderr, "orrery-gpu: %s\n", error.what());
       return kExitUsage;
@@ -80,4 +80,13 @@ int main(int argc, char** argv) {
     }
   }
   return usage();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string_view> arguments(argv + 1, argv + argc);
+  const int exit_code = run(arguments);
+  orrery::tool::end_processes(exit_code);
+  return exit_code;
 }

@@ -11,7 +11,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -28,9 +27,10 @@
 #include "kernels/tool/commands.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/executor_setup.h"
+#include "kernels/tool/processes.h"
+#include "kernels/tool/serve_output.h"
 #include "sim/serve/disaggregated.h"
 #include "sim/units/nearest.h"
-#include "sim/units/text.h"
 
 namespace orrery::tool {
 namespace {
@@ -156,79 +156,6 @@ void check_devices(const ServeCase& serve, const Options& options) {
       (options.gpus ? " and --gpus says " + std::to_string(*options.gpus) : std::string()));
 }
 
-std::string memory_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
-  std::ostringstream out;
-  out << "rank,term,bytes\n";
-  int first = 0;  // of the replica's ranks
-  for (const auto& runner : runners) {
-    for (const RankMemory& memory : runner->executor().memory()) {
-      for (const auto& [term, bytes] : memory_terms(memory)) {
-        out << first + memory.rank << "," << term << "," << format_number(bytes.value()) << "\n";
-      }
-    }
-    first += runner->executor().num_ranks();
-  }
-  return out.str();
-}
-
-// A row for each row of serve_steps.csv, replica by replica: where its time went.
-std::string host_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
-  std::ostringstream out;
-  out << "replica,step,graph_rows,prepare_s,run_s,duration_s,device_s\n";
-  for (std::size_t replica = 0; replica < runners.size(); ++replica) {
-    const std::span<const RunTimes> times = runners[replica]->times();
-    for (std::size_t step = 0; step < times.size(); ++step) {
-      out << replica << "," << step << "," << times[step].graph_rows;
-      for (const Seconds time :
-           {times[step].prepare, times[step].run, times[step].duration, times[step].device}) {
-        out << "," << format_number(time.value());
-      }
-      out << "\n";
-    }
-  }
-  return out.str();
-}
-
-// A line of prompt and outputs for each request, empty where it has not finished.
-std::string tokens_text(std::span<const std::vector<std::int32_t>> requests) {
-  std::string text;
-  for (const std::vector<std::int32_t>& tokens : requests) {
-    for (const std::int32_t token : tokens) text.append(std::to_string(token)).append(" ");
-    text.append("\n");
-  }
-  return text;
-}
-
-void print(const LiveResult& result, std::int64_t num_requests) {
-  const ServingMetrics& metrics = result.service.metrics;
-  constexpr double kMilli = 1e3;
-  const auto row = [&](const char* name, const Quantiles& times) {
-    std::printf("%-5s mean %10.3f ms   p50 %10.3f ms   p90 %10.3f ms   p99 %10.3f ms\n", name,
-                times.mean * kMilli, times.p50 * kMilli, times.p90 * kMilli, times.p99 * kMilli);
-  };
-  std::printf(
-      "%zu of %lld requests in %.3f s: %.1f output tokens/s, %lld steps, %.1f sequences a step, "
-      "%lld preemptions, KV cache at most %.1f %% full\n",
-      result.service.requests.size(), static_cast<long long>(num_requests),
-      metrics.duration.value(), metrics.output_tokens_per_s,
-      static_cast<long long>(metrics.num_steps), metrics.mean_batch,
-      static_cast<long long>(metrics.num_preemptions), metrics.kv_utilisation_max * 100);
-  row("TTFT", metrics.ttft_s);
-  row("TPOT", metrics.tpot_s);
-  row("ITL", metrics.itl_s);
-  row("E2E", metrics.e2e_s);
-  if (!metrics.disaggregation) return;
-  const DisaggregationMetrics& apart = *metrics.disaggregation;
-  std::printf("%lld KV caches of %.1f MB on average moved; %.1f %% of the time waited for\n",
-              static_cast<long long>(apart.num_transfers),
-              apart.transferred.value() * 1e-6 /
-                  static_cast<double>(std::max<std::int64_t>(apart.num_transfers, 1)),
-              apart.exposed_share * 100);
-  row("move", apart.transfer_s);
-  row("wait", apart.wait_s);
-  row("2nd", apart.second_token_s);
-}
-
 // Lines on stderr, at most two a second.
 class ProgressLines {
  public:
@@ -243,9 +170,6 @@ class ProgressLines {
  private:
   Clock::time_point last_;
 };
-
-// Prompt and outputs by request.
-using Tokens = std::vector<std::vector<std::int32_t>>;
 
 class Server {
  public:
@@ -311,7 +235,6 @@ class Server {
       LiveDisaggregatedResult apart = serve_apart(serve_.workload, std::ref(progress), is_stopped);
       result = std::move(apart.live);
       tokens = std::move(apart.tokens);
-      if (options_.verify && result.is_complete) verify(tokens);
     } else {
       result = serve_whole(serve_.workload, 0, tokens, std::ref(progress), is_stopped);
     }
@@ -320,9 +243,10 @@ class Server {
     write_text(executed_ / "serve_host.csv", host_csv(runners_));
     if (options_.writes_tokens) write_text(executed_ / "tokens.txt", tokens_text(tokens));
     write_environment();  // again: clocks are those under load
-    print(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
+    print_served(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
     if (result.error) std::rethrow_exception(result.error);
     throw_if_interrupted();
+    if (options_.verify) verify(tokens);
   }
 
   [[nodiscard]] ExecutedStepsConfig steps_config(const ServeCase& side) const {
@@ -411,7 +335,9 @@ class Server {
     std::string text;
     const int num_gpus =
         rank_grid(serve_.deployment.mesh).size() * static_cast<int>(num_instances(serve_));
-    for (const auto& [key, value] : environment(num_gpus)) text += key + " " + value + "\n";
+    for (const auto& [key, value] : environment(num_gpus)) {
+      text.append(key).append(" ").append(value).append("\n");
+    }
     write_text(executed_ / "environment.txt", text);
   }
 
@@ -426,6 +352,7 @@ class Server {
 
 int serve(std::span<const std::string_view> arguments) {
   const Options options = parse(arguments);
+  if (processes().size > 1) throw std::invalid_argument("serve runs in one process");
   ServeCase serve = read(options);
   // Before minutes are spent on weights.
   if (serve.prefill) {

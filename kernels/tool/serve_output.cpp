@@ -1,0 +1,84 @@
+#include "kernels/tool/serve_output.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <sstream>
+
+#include "kernels/tool/environment.h"
+#include "sim/units/text.h"
+
+namespace orrery::tool {
+
+std::string memory_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
+  std::ostringstream out;
+  out << "rank,term,bytes\n";
+  int first = 0;  // of the replica's ranks
+  for (const auto& runner : runners) {
+    for (const RankMemory& memory : runner->executor().memory()) {
+      for (const auto& [term, bytes] : memory_terms(memory)) {
+        out << first + memory.rank << "," << term << "," << format_number(bytes.value()) << "\n";
+      }
+    }
+    first += runner->executor().num_ranks();
+  }
+  return out.str();
+}
+
+std::string host_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
+  std::ostringstream out;
+  out << "replica,step,graph_rows,prepare_s,run_s,duration_s,device_s\n";
+  for (std::size_t replica = 0; replica < runners.size(); ++replica) {
+    const std::span<const RunTimes> times = runners[replica]->times();
+    for (std::size_t step = 0; step < times.size(); ++step) {
+      out << replica << "," << step << "," << times[step].graph_rows;
+      for (const Seconds time :
+           {times[step].prepare, times[step].run, times[step].duration, times[step].device}) {
+        out << "," << format_number(time.value());
+      }
+      out << "\n";
+    }
+  }
+  return out.str();
+}
+
+std::string tokens_text(const Tokens& requests) {
+  std::string text;
+  for (const std::vector<std::int32_t>& tokens : requests) {
+    for (const std::int32_t token : tokens) text.append(std::to_string(token)).append(" ");
+    text.append("\n");
+  }
+  return text;
+}
+
+void print_served(const LiveResult& result, std::int64_t num_requests) {
+  const ServingMetrics& metrics = result.service.metrics;
+  constexpr double kMilli = 1e3;
+  const auto row = [&](const char* name, const Quantiles& times) {
+    std::printf("%-5s mean %10.3f ms   p50 %10.3f ms   p90 %10.3f ms   p99 %10.3f ms\n", name,
+                times.mean * kMilli, times.p50 * kMilli, times.p90 * kMilli, times.p99 * kMilli);
+  };
+  std::printf(
+      "%zu of %lld requests in %.3f s: %.1f output tokens/s, %lld steps, %.1f sequences a step, "
+      "%lld preemptions, KV cache at most %.1f %% full\n",
+      result.service.requests.size(), static_cast<long long>(num_requests),
+      metrics.duration.value(), metrics.output_tokens_per_s,
+      static_cast<long long>(metrics.num_steps), metrics.mean_batch,
+      static_cast<long long>(metrics.num_preemptions), metrics.kv_utilisation_max * 100);
+  row("TTFT", metrics.ttft_s);
+  row("TPOT", metrics.tpot_s);
+  row("ITL", metrics.itl_s);
+  row("E2E", metrics.e2e_s);
+  if (!metrics.disaggregation) return;
+  const DisaggregationMetrics& apart = *metrics.disaggregation;
+  std::printf("%lld KV caches of %.1f MB on average moved; %.1f %% of the time waited for\n",
+              static_cast<long long>(apart.num_transfers),
+              apart.transferred.value() * 1e-6 /
+                  static_cast<double>(std::max<std::int64_t>(apart.num_transfers, 1)),
+              apart.exposed_share * 100);
+  row("move", apart.transfer_s);
+  row("wait", apart.wait_s);
+  row("2nd", apart.second_token_s);
+}
+
+}  // namespace orrery::tool
