@@ -8,7 +8,6 @@
 
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/handles.h"
-#include "kernels/execute/rank_program.h"
 
 namespace orrery {
 namespace {
@@ -90,9 +89,7 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
     }
     PreparedStep& prepared = is_graph ? *graph : *eager;
     result.next_tokens.push_back(executor.run(prepared, step.input).next_tokens);
-    // Memory of one micro-batch's logits is taken again by the next.
-    const bool has_logits = num_micro_batches(prepared.plan()) == 1;
-    result.logits.push_back(has_logits ? executor.logits(prepared) : std::vector<float>());
+    result.logits.push_back(executor.logits(prepared));
   }
   return result;
 }

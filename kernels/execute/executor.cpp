@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "kernels/execute/executor_state.h"
-#include "kernels/execute/kernel_trace.h"
-#include "kernels/execute/step_trace.h"
 
 namespace orrery {
 
@@ -141,50 +139,6 @@ std::vector<float> Executor::logits(const PreparedStep& step) const {
     }
   }
   return logits;
-}
-
-Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
-  State& state = *state_;
-  PreparedStep::State& prepared = step.state();
-  const std::vector<StepPart> parts = state.split(prepared, input);
-  state.bind_again(prepared, parts, input);
-  KernelTrace trace;
-  const bool is_graph = prepared.mode == ExecuteMode::kGraph;
-  state.team.run([&](int r) {
-    RankStep& own = prepared.rank(r);
-    if (!own.num_nodes().empty()) return;
-    is_graph ? own.capture(/*counts_nodes=*/true) : own.count_nodes();
-  });
-  static_cast<void>(state.run(prepared, parts));
-  static_cast<void>(trace.take());
-  static_cast<void>(state.run(prepared, parts));
-  const std::vector<KernelRecord> records = trace.take();
-
-  Timeline timeline;
-  for (const Op& op : prepared.plan.ops()) timeline.op_names.push_back(op.name);
-  for (const int r : ranks()) {
-    const RankStep& own = prepared.rank(r);
-    const auto spans = trace_spans(prepared.plan,
-                                   {.rank = r,
-                                    .device = state.setup.devices[static_cast<std::size_t>(r)],
-                                    .is_graph = is_graph,
-                                    .tasks = own.tasks(),
-                                    .num_nodes = own.num_nodes(),
-                                    .num_before = own.num_nodes_before(),
-                                    .num_after = own.num_results()},
-                                   records);
-    timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
-  }
-  if (timeline.spans.empty()) return timeline;
-  const Seconds start = std::ranges::min(timeline.spans, {}, &Span::start).start;
-  for (Span& span : timeline.spans) {
-    span.start -= start;
-    span.end -= start;
-  }
-  std::ranges::stable_sort(timeline.spans, {}, [](const Span& span) {
-    return std::tuple(span.start, span.rank, span.stream);
-  });
-  return timeline;
 }
 
 std::vector<RankMemory> Executor::memory() const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <string>
@@ -37,6 +38,7 @@ ExecutorSetup checked(ExecutorSetup setup) {
 
 std::vector<PrefillSequence> chunks_of(const StepInput& input) {
   std::vector<PrefillSequence> chunks;
+  chunks.reserve(input.prefill.size());
   for (const SequenceTokens& chunk : input.prefill) {
     chunks.push_back({.query = static_cast<std::int32_t>(chunk.tokens.size()),
                       .context = static_cast<std::int32_t>(chunk.context)});
@@ -217,7 +219,20 @@ void Executor::State::run_watched(PreparedStep::State& step,
   }
 }
 
-StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<StepPart>& parts) {
+void Executor::State::enqueue_gated(cuda::Gate& gate, int r, RankStep& step,
+                                    std::atomic<int>& num_enqueued) {
+  gate.close(rank(r).stream(0));
+  try {
+    step.enqueue();
+  } catch (...) {  // no stream may be left waiting
+    gate.open();
+    throw;
+  }
+  if (num_enqueued.fetch_add(1) + 1 == team.size()) gate.open();
+}
+
+StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<StepPart>& parts,
+                                cuda::Gate* gate) {
   struct Times {
     Clock::time_point begin;
     Clock::time_point end;
@@ -225,12 +240,17 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
   };
   std::vector<Times> times(ranks.size());
   setup.processes.barrier();
+  std::atomic<int> num_enqueued{0};
   run_watched(step, [&](int r) {
     RankStep& own = step.rank(r);
     Times& time = times[static_cast<std::size_t>(r)];
     own.stage(parts_of(step, parts, r));
     time.begin = Clock::now();
-    own.enqueue();
+    if (gate != nullptr) {
+      enqueue_gated(*gate, r, own, num_enqueued);
+    } else {
+      own.enqueue();
+    }
     own.wait(team);
     time.end = Clock::now();
     time.device = rank(r).end - rank(r).start;

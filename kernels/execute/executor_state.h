@@ -2,12 +2,14 @@
 
 // What stands behind an Executor and its prepared steps.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/gate.h"
 #include "kernels/execute/communicators.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/rank_device.h"
@@ -57,7 +59,11 @@ struct Executor::State {
   // captured one.
   void bind_again(PreparedStep::State& step, const std::vector<StepPart>& parts,
                   const StepInput& input);
-  StepOutput run(PreparedStep::State& step, const std::vector<StepPart>& parts);
+  // `gate`: the GPUs begin when all ranks have enqueued their step.
+  StepOutput run(PreparedStep::State& step, const std::vector<StepPart>& parts,
+                 cuda::Gate* gate = nullptr);
+  // The last rank to have enqueued its part opens the gate.
+  void enqueue_gated(cuda::Gate& gate, int r, RankStep& step, std::atomic<int>& num_enqueued);
   // work(rank) on all ranks under the eyes of the watch. Throws what the first rank threw.
   void run_watched(PreparedStep::State& step, const std::function<void(int rank)>& work);
   // Whether it is true in all processes.

@@ -145,6 +145,29 @@ KvLayers kv_layers(const Plan& plan, int rank) {
   return layers;
 }
 
+Plan with_kept_logits(const Plan& plan) {
+  if (num_micro_batches(plan) == 1) return plan;
+  std::vector<bool> is_logits(plan.tensors().size());
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || kernel->kernel != "sample") continue;
+    is_logits[static_cast<std::size_t>(op.reads.front())] = true;
+  }
+  Plan kept;
+  for (GroupId group = 0; group < plan.num_groups(); ++group) {
+    const auto ranks = plan.ranks(group);
+    kept.add_group({ranks.begin(), ranks.end()});
+  }
+  for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
+    Tensor tensor = plan.tensors()[i];
+    if (is_logits[i]) tensor.role = TensorRole::kOutput;
+    kept.add_tensor(std::move(tensor));
+  }
+  for (const Op& op : plan.ops()) kept.add_op(op);
+  for (const Repeat& repeat : plan.repeats()) kept.add_repeat(repeat);
+  return kept;
+}
+
 StepRows step_rows(const Plan& plan, int rank, int micro_batch) {
   StepRows rows;
   for (const Op& op : plan.ops()) {

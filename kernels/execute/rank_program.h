@@ -45,6 +45,10 @@ struct KvLayers {
 };
 KvLayers kv_layers(const Plan& plan, int rank);
 
+// `plan` with logits as outputs where it has several micro-batches: those of one would else be
+// overwritten by what the next computes, and all are asked for at the end of a step.
+Plan with_kept_logits(const Plan& plan);
+
 // Rows of a step as the plan has them, of one micro-batch on one rank.
 struct StepRows {
   std::int64_t tokens = 0;   // in all: prefill, decodes, padding

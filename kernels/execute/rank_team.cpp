@@ -1,6 +1,7 @@
 #include "kernels/execute/rank_team.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "kernels/cuda/devices.h"
@@ -75,8 +76,8 @@ void RankTeam::serve(std::size_t place) {
     try {
       (*work_)(rank);
     } catch (const RankAbandoned&) {
-      // the one that failed has said why
-    } catch (...) {  // carried to the caller's thread
+      assert(failed());  // the one that failed has said why
+    } catch (...) {      // carried to the caller's thread
       fail(std::current_exception());
     }
     if (num_busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) num_busy_.notify_all();

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace orrery {
 namespace {
@@ -131,6 +132,19 @@ std::vector<Span> trace_spans(const Plan& plan, const RankTrace& trace,
       trace.is_graph ? graph_spans(plan, trace, own) : eager_spans(plan, trace, own);
   start_after_predecessors(spans);
   return spans;
+}
+
+void start_collectives_together(std::vector<Span>& spans) {
+  std::map<std::pair<OpId, std::int32_t>, Seconds> starts;
+  for (const Span& span : spans) {
+    if (span.kind != SpanKind::kComm) continue;
+    Seconds& start = starts.try_emplace({span.op, span.copy}, span.start).first->second;
+    start = std::max(start, span.start);
+  }
+  for (Span& span : spans) {
+    if (span.kind != SpanKind::kComm) continue;
+    span.start = std::min(starts.at({span.op, span.copy}), span.end);
+  }
 }
 
 }  // namespace orrery

@@ -37,4 +37,8 @@ struct RankTrace {
 std::vector<Span> trace_spans(const Plan& plan, const RankTrace& trace,
                               std::span<const KernelRecord> records);
 
+// A collective starts when the last of its ranks has come to it, as `simulate` has it: until then
+// the others wait. `spans` are those of all ranks.
+void start_collectives_together(std::vector<Span>& spans);
+
 }  // namespace orrery

@@ -78,8 +78,8 @@ void kv_transfer_engine(const cuda::Stream& stream, const KvTransfer& transfer) 
 }
 
 void kv_transfer_sm(const cuda::Stream& stream, const KvTransfer& transfer, int thread_blocks) {
-  const KvBlocks& source = transfer.source;
-  const KvBlocks& destination = transfer.destination;
+  const KvTransferSide& source = transfer.source;
+  const KvTransferSide& destination = transfer.destination;
   if (source.blocks.size() != destination.blocks.size() || thread_blocks < 1) {
     throw std::invalid_argument(
         "kv_transfer: " + std::to_string(source.blocks.size()) + " blocks to read, " +

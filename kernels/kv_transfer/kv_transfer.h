@@ -12,15 +12,15 @@ namespace orrery {
 
 // One side: `layers` pools of [num_blocks, block_bytes], layer_stride bytes apart, and which block
 // of each pool is next.
-struct KvBlocks {
+struct KvTransferSide {
   std::byte* pool = nullptr;
   std::int64_t layer_stride = 0;
   std::span<const std::int32_t> blocks;         // host
   const std::int32_t* device_blocks = nullptr;  // the same on the GPU that copies
 };
 struct KvTransfer {
-  KvBlocks source;
-  KvBlocks destination;  // as many blocks
+  KvTransferSide source;
+  KvTransferSide destination;  // as many blocks
   std::int64_t block_bytes = 0;
   int layers = 1;
 };

@@ -87,6 +87,16 @@ SequenceTokens ExecutedSteps::sequence(const StepSequence& of) {
           .produces_token = of.produces_token};
 }
 
+void ExecutedSteps::release(std::int64_t request) {
+  blocks_.release(request);
+  const Request& of = requests_[static_cast<std::size_t>(request)];
+  const std::span<const std::int32_t> made = tokens(request);
+  if (config_.on_finished &&
+      static_cast<std::int64_t>(made.size()) == of.prompt_tokens + of.output_tokens) {
+    config_.on_finished(request, made);
+  }
+}
+
 std::int64_t ExecutedSteps::graph_rows() const {
   if (!input_.prefill.empty()) return 0;
   const auto size = std::ranges::lower_bound(config_.graph_batch_sizes,

@@ -11,6 +11,7 @@
 // Not thread safe; one per replica.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct ExecutedStepsConfig {
   std::vector<std::int64_t> graph_batch_sizes;
   std::int64_t vocab_size = 0;
   std::uint64_t seed = 1;  // of the prompts
+  // Called with prompt and outputs of each request that has made its last output.
+  std::function<void(std::int64_t request, std::span<const std::int32_t> tokens)> on_finished;
 };
 
 // Token `position` of the prompt of `request`: uniform in [0, vocab_size).
@@ -45,7 +48,7 @@ class ExecutedSteps : public StepBackend {
   [[nodiscard]] bool wants_sequences() const override { return true; }
   void begin(Seconds now, std::span<const StepSequence> prefill,
              std::span<const StepSequence> decodes) override;
-  void release(std::int64_t request) override { blocks_.release(request); }
+  void release(std::int64_t request) override;
   StepTime run(const Batch& batch) override;
   LeapTime leap(const Batch& batch, std::int64_t max_steps) override;
 

@@ -27,7 +27,7 @@ std::int64_t num_new_tokens(const StepInput& input) {
   return tokens;
 }
 
-const ExecutorRunnerSetup& checked(const ExecutorRunnerSetup& setup) {
+ExecutorRunnerSetup checked(ExecutorRunnerSetup setup) {
   if (setup.mesh.dp > 1) {
     throw std::invalid_argument(
         "a scheduler over dp " + std::to_string(setup.mesh.dp) +
@@ -75,7 +75,7 @@ Batch batch_of(const StepInput& input) {
 }
 
 ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
-    : setup_(checked(setup)), executor_(with_plans(setup_)) {
+    : setup_(checked(std::move(setup))), executor_(with_plans(setup_)) {
   const ExecutorSetup& executor = setup_.executor;
   const std::int64_t decodes = std::min(executor.max_sequences, executor.max_tokens - 1);
   const auto run_once = [this](const StepInput& input) { executor_.run(eager(input), input); };
@@ -91,6 +91,7 @@ std::vector<std::int32_t> ExecutorRunner::any_blocks(std::int64_t tokens,
   const ExecutorSetup& executor = setup_.executor;
   const std::int64_t count = (tokens + executor.block_size - 1) / executor.block_size;
   std::vector<std::int32_t> blocks;
+  blocks.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
     blocks.push_back(static_cast<std::int32_t>((index * count + i) % executor.num_kv_blocks));
   }

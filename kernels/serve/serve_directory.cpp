@@ -1,12 +1,14 @@
 #include "kernels/serve/serve_directory.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "sim/serve/records_csv.h"
 #include "sim/serve/router.h"
@@ -17,6 +19,14 @@ namespace orrery {
 namespace {
 
 namespace fs = std::filesystem;
+
+using PrefillField = std::pair<std::string_view, std::int64_t PrefillCase::*>;
+constexpr std::array<PrefillField, 4> kPrefillFields{{
+    {"prefill_replicas", &PrefillCase::num_replicas},
+    {"prefill_num_kv_blocks", &PrefillCase::num_kv_blocks},
+    {"prefill_max_num_seqs", &PrefillCase::max_num_seqs},
+    {"prefill_max_num_batched_tokens", &PrefillCase::max_num_batched_tokens},
+}};
 
 // The lines of serve.txt, one word and its value each.
 class ServeLines {
@@ -41,12 +51,21 @@ class ServeLines {
       serve_.num_replicas = static_cast<int>(std::min<std::int64_t>(number(word, value, 1), 1024));
     } else if (word == "router") {
       serve_.router = parse_router(value);
+    } else if (const auto field = std::ranges::find(kPrefillFields, word, &PrefillField::first);
+               field != kPrefillFields.end()) {
+      if (!serve_.prefill) serve_.prefill.emplace();
+      (*serve_.prefill).*field->second = number(word, value, 1);
     } else {
-      fail("unknown word \"" + word + "\", expected open, closed_loop, warmup, replicas or router");
+      fail("unknown word \"" + word +
+           "\", expected open, closed_loop, warmup, replicas, router or prefill_...");
     }
   }
   void finish() {
     if (!seen_.contains("loop")) fail("found neither open nor closed_loop");
+    if (!serve_.prefill) return;
+    for (const auto& [word, field] : kPrefillFields) {
+      if (!seen_.contains(std::string(word))) fail("found no " + std::string(word));
+    }
   }
 
  private:
@@ -98,6 +117,18 @@ ServiceConfig service_config(const ServeCase& serve) {
           .num_replicas = serve.num_replicas,
           .router = serve.router,
           .num_kv_blocks = serve.deployment.num_kv_blocks};
+}
+
+ServeCase prefill_side(const ServeCase& serve) {
+  ServeCase side = serve;
+  const PrefillCase& prefill = *serve.prefill;
+  side.prefill.reset();
+  side.num_replicas = static_cast<int>(prefill.num_replicas);
+  side.deployment.num_kv_blocks = prefill.num_kv_blocks;
+  side.deployment.engine.max_num_seqs = prefill.max_num_seqs;
+  side.deployment.engine.max_num_batched_tokens = prefill.max_num_batched_tokens;
+  side.deployment.graph_batch_sizes.clear();
+  return side;
 }
 
 std::int64_t longest_request(const Workload& workload) {

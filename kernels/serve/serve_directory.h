@@ -6,11 +6,15 @@
 //   DIR/deployment.txt             sim/serve/deployment.h
 //   DIR/workload.csv               arrival_s,prompt_tokens,output_tokens
 //   DIR/serve.txt                  `open` or `closed_loop N`; `warmup N`; where there are several,
-//                                  `replicas N` and `router NAME`
+//                                  `replicas N` and `router NAME`; where other GPUs compute the
+//                                  prompts, `prefill_replicas N`, `prefill_num_kv_blocks N`,
+//                                  `prefill_max_num_seqs N`, `prefill_max_num_batched_tokens N`:
+//                                  the deployment is then that of the decode replicas
 //   DIR/executed/requests.csv, serve_steps.csv   columns as in run directories
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "sim/serve/deployment.h"
@@ -18,9 +22,19 @@
 
 namespace orrery {
 
+// Replicas that compute prompts and first tokens for those of the deployment (sim/serve/
+// disaggregated.h); otherwise deployed alike.
+struct PrefillCase {
+  std::int64_t num_replicas = 0;
+  std::int64_t num_kv_blocks = 0;
+  std::int64_t max_num_seqs = 0;
+  std::int64_t max_num_batched_tokens = 0;
+};
+
 struct ServeCase {
   Deployment deployment;
   Workload workload;
+  std::optional<PrefillCase> prefill;
   int num_replicas = 1;
   RouterKind router = RouterKind::kRoundRobin;
 };
@@ -34,6 +48,9 @@ ServeCase read_serve_case(const std::filesystem::path& directory);
 
 // The service of the case on GPUs: the deployment's engine behind no front end, since none is run.
 ServiceConfig service_config(const ServeCase& serve);
+
+// The prefill replicas of a disaggregated case as a case of their own, which captures no graphs.
+ServeCase prefill_side(const ServeCase& serve);
 
 // The longest request with its outputs, in tokens; the mean context of a decode step.
 std::int64_t longest_request(const Workload& workload);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -20,12 +21,15 @@
 #include "kernels/execute/rank_error.h"
 #include "kernels/serve/executed_steps.h"
 #include "kernels/serve/executor_runner.h"
+#include "kernels/serve/kv_mover.h"
 #include "kernels/serve/live.h"
+#include "kernels/serve/live_disaggregated.h"
 #include "kernels/serve/serve_directory.h"
 #include "kernels/tool/commands.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/executor_setup.h"
 #include "kernels/tool/processes.h"
+#include "sim/serve/disaggregated.h"
 #include "sim/units/nearest.h"
 #include "sim/units/text.h"
 
@@ -40,7 +44,9 @@ struct Options {
   std::optional<std::int64_t> gpus;           // all that are there
   std::optional<std::int64_t> num_kv_blocks;  // per rank, in place of the deployment's
   std::optional<std::int64_t> requests;       // the first of the workload
+  std::optional<std::int64_t> verify;         // the first so many, one at a time, on one instance
   bool only_nccl = false;
+  bool writes_tokens = false;
 };
 
 std::int64_t whole(std::string_view option, std::string_view text) {
@@ -54,8 +60,8 @@ std::int64_t whole(std::string_view option, std::string_view text) {
 }
 
 Options parse(std::span<const std::string_view> arguments) {
-  constexpr std::array<std::string_view, 4> kNames = {"--gpus", "--num-kv-blocks", "--requests",
-                                                      "--only-nccl"};
+  constexpr std::array<std::string_view, 6> kNames = {"--gpus",   "--num-kv-blocks", "--requests",
+                                                      "--verify", "--only-nccl",     "--tokens"};
   Options options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view name = arguments[i];
@@ -71,8 +77,12 @@ Options parse(std::span<const std::string_view> arguments) {
       options.num_kv_blocks = value();
     } else if (name == "--requests") {
       options.requests = value();
+    } else if (name == "--verify") {
+      options.verify = value();
     } else if (name == "--only-nccl") {
       options.only_nccl = true;
+    } else if (name == "--tokens") {
+      options.writes_tokens = true;
     } else if (!name.starts_with("-") && options.directory.empty()) {
       options.directory = name;
     } else {
@@ -129,15 +139,20 @@ ExecutorRunnerSetup runner_setup(const ServeCase& serve, const Options& options,
           .capture_context = mean_decode_context(serve.workload)};
 }
 
+// Prefill replicas first, then those of the deployment.
+std::int64_t num_instances(const ServeCase& serve) {
+  return serve.num_replicas + (serve.prefill ? serve.prefill->num_replicas : 0);
+}
+
 // Throws std::invalid_argument when there are too few GPUs.
 void check_devices(const ServeCase& serve, const Options& options) {
   const int ranks = rank_grid(serve.deployment.mesh).size();
-  const std::int64_t needed = static_cast<std::int64_t>(ranks) * serve.num_replicas;
+  const std::int64_t needed = ranks * num_instances(serve);
   const std::int64_t present = cuda::device_count();
   const std::int64_t usable = options.gpus.value_or(present);
   if (usable <= present && needed <= usable) return;
   throw std::invalid_argument(
-      std::to_string(serve.num_replicas) + " replicas of " + std::to_string(ranks) +
+      std::to_string(num_instances(serve)) + " replicas of " + std::to_string(ranks) +
       " ranks need a GPU each; there are " + std::to_string(present) + " GPUs" +
       (options.gpus ? " and --gpus says " + std::to_string(*options.gpus) : std::string()));
 }
@@ -175,6 +190,16 @@ std::string host_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
   return out.str();
 }
 
+// A line of prompt and outputs for each request, empty where it has not finished.
+std::string tokens_text(std::span<const std::vector<std::int32_t>> requests) {
+  std::string text;
+  for (const std::vector<std::int32_t>& tokens : requests) {
+    for (const std::int32_t token : tokens) text.append(std::to_string(token)).append(" ");
+    text.append("\n");
+  }
+  return text;
+}
+
 void print(const LiveResult& result, std::int64_t num_requests) {
   const ServingMetrics& metrics = result.service.metrics;
   constexpr double kMilli = 1e3;
@@ -193,6 +218,16 @@ void print(const LiveResult& result, std::int64_t num_requests) {
   row("TPOT", metrics.tpot_s);
   row("ITL", metrics.itl_s);
   row("E2E", metrics.e2e_s);
+  if (!metrics.disaggregation) return;
+  const DisaggregationMetrics& apart = *metrics.disaggregation;
+  std::printf("%lld KV caches of %.1f MB on average moved; %.1f %% of the time waited for\n",
+              static_cast<long long>(apart.num_transfers),
+              apart.transferred.value() * 1e-6 /
+                  static_cast<double>(std::max<std::int64_t>(apart.num_transfers, 1)),
+              apart.exposed_share * 100);
+  row("move", apart.transfer_s);
+  row("wait", apart.wait_s);
+  row("2nd", apart.second_token_s);
 }
 
 // Lines on stderr, at most two a second.
@@ -209,6 +244,9 @@ class ProgressLines {
  private:
   Clock::time_point last_;
 };
+
+// Prompt and outputs by request.
+using Tokens = std::vector<std::vector<std::int32_t>>;
 
 class Server {
  public:
@@ -235,58 +273,145 @@ class Server {
 
  private:
   void warm_up() {
-    const int ranks = rank_grid(serve_.deployment.mesh).size();
-    graphs_ = used_graphs(serve_.deployment);
     write_environment();
-    for (int i = 0; i < serve_.num_replicas; ++i) {
+    if (serve_.prefill) make_runners(prefill_side(serve_));
+    make_runners(serve_);
+  }
+
+  // Behind those that are there, on the next GPUs.
+  void make_runners(const ServeCase& side) {
+    const int ranks = rank_grid(side.deployment.mesh).size();
+    const std::vector<std::int64_t> graphs = used_graphs(side.deployment);
+    for (int i = 0; i < side.num_replicas; ++i) {
       std::vector<int> devices(static_cast<std::size_t>(ranks));
-      std::iota(devices.begin(), devices.end(), i * ranks);
+      std::iota(devices.begin(), devices.end(), static_cast<int>(runners_.size()) * ranks);
       const Clock::time_point begin = Clock::now();
-      runners_.push_back(
-          std::make_unique<ExecutorRunner>(runner_setup(serve_, options_, std::move(devices))));
+      runners_.push_back(std::make_unique<ExecutorRunner>(runner_setup(side, options_, devices)));
+      devices_.push_back(std::move(devices));
       const Clock::time_point filled = Clock::now();
       // The largest first: what they share is allocated once.
-      for (auto size = graphs_.rbegin(); size != graphs_.rend(); ++size) {
+      for (auto size = graphs.rbegin(); size != graphs.rend(); ++size) {
         throw_if_interrupted();
         runners_.back()->capture(*size);
       }
       const std::chrono::duration<double> filling = filled - begin;
       const std::chrono::duration<double> capturing = Clock::now() - filled;
       std::fprintf(stderr,
-                   "replica %d of %d: %.1f s for weights and caches, %.1f s for %zu graphs\n",
-                   i + 1, serve_.num_replicas, filling.count(), capturing.count(), graphs_.size());
+                   "replica %zu of %lld: %.1f s for weights and caches, %.1f s for %zu graphs\n",
+                   runners_.size(), static_cast<long long>(num_instances(serve_)), filling.count(),
+                   capturing.count(), graphs.size());
     }
   }
 
   void serve() {
-    LiveClock clock;
-    const std::int64_t vocab_size =
-        model_config(serve_.deployment.name, serve_.deployment.config).vocab_size;
-    const auto make_backend = [&](int replica) {
-      return std::make_unique<ExecutedSteps>(
-          ExecutedStepsConfig{.num_kv_blocks = serve_.deployment.num_kv_blocks,
-                              .block_size = serve_.deployment.engine.block_size,
-                              .graph_batch_sizes = graphs_,
-                              .vocab_size = vocab_size,
-                              .seed = serve_.deployment.seed},
-          serve_.workload.requests, *runners_[static_cast<std::size_t>(replica)], clock);
-    };
     ProgressLines progress;
-    const LiveResult result =
-        serve_live(serve_.workload, service_config(serve_), {}, make_backend, clock,
-                   std::ref(progress), [] { return interrupt_signal() != nullptr; });
+    const std::function<bool()> is_stopped = [] { return interrupt_signal() != nullptr; };
+    LiveResult result;
+    Tokens tokens;
+    if (serve_.prefill) {
+      LiveDisaggregatedResult apart = serve_apart(serve_.workload, std::ref(progress), is_stopped);
+      result = std::move(apart.live);
+      tokens = std::move(apart.tokens);
+      if (options_.verify && result.is_complete) verify(tokens);
+    } else {
+      result = serve_whole(serve_.workload, 0, tokens, std::ref(progress), is_stopped);
+    }
     write_served(executed_, result.service);
     write_text(executed_ / "memory.csv", memory_csv(runners_));
     write_text(executed_ / "serve_host.csv", host_csv(runners_));
+    if (options_.writes_tokens) write_text(executed_ / "tokens.txt", tokens_text(tokens));
     write_environment();  // again: clocks are those under load
     print(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
     if (result.error) std::rethrow_exception(result.error);
     throw_if_interrupted();
   }
 
+  [[nodiscard]] ExecutedStepsConfig steps_config(const ServeCase& side) const {
+    return {.num_kv_blocks = side.deployment.num_kv_blocks,
+            .block_size = side.deployment.engine.block_size,
+            .graph_batch_sizes = used_graphs(side.deployment),
+            .vocab_size = model_config(side.deployment.name, side.deployment.config).vocab_size,
+            .seed = side.deployment.seed};
+  }
+
+  // On the runners from `first` on; `tokens` becomes prompt and outputs of each request.
+  LiveResult serve_whole(const Workload& workload, std::size_t first, Tokens& tokens,
+                         const Progress& progress, const std::function<bool()>& is_stopped) {
+    LiveClock clock;
+    tokens.assign(workload.requests.size(), {});
+    const auto make_backend = [&](int replica) {
+      ExecutedStepsConfig config = steps_config(serve_);
+      // Each request has one replica, so its place here has one writer.
+      config.on_finished = [&](std::int64_t request, std::span<const std::int32_t> made) {
+        tokens[static_cast<std::size_t>(request)].assign(made.begin(), made.end());
+      };
+      return std::make_unique<ExecutedSteps>(std::move(config), workload.requests,
+                                             *runners_[first + static_cast<std::size_t>(replica)],
+                                             clock);
+    };
+    return serve_live(workload, service_config(serve_), {}, make_backend, clock, progress,
+                      is_stopped);
+  }
+
+  LiveDisaggregatedResult serve_apart(const Workload& workload, const Progress& progress,
+                                      const std::function<bool()>& is_stopped) {
+    const ServeCase prefill = prefill_side(serve_);
+    const auto num_prefill = static_cast<std::size_t>(prefill.num_replicas);
+    LiveDisaggregatedSetup setup{.prefill = service_config(prefill),
+                                 .decode = service_config(serve_),
+                                 .prefill_steps = steps_config(prefill),
+                                 .decode_steps = steps_config(serve_)};
+    std::vector<MovedInstance> from;
+    std::vector<MovedInstance> to;
+    for (std::size_t i = 0; i < runners_.size(); ++i) {
+      setup.runners.push_back(runners_[i].get());
+      (i < num_prefill ? from : to)
+          .push_back({.executor = &runners_[i]->executor(), .devices = devices_[i]});
+    }
+    setup.kv_block = kv_block_of(*from.front().executor);
+    GpuKvMover mover(std::move(from), std::move(to));
+    setup.mover = &mover;
+    LiveClock clock;
+    return serve_live_disaggregated(workload, setup, {}, clock, progress, is_stopped);
+  }
+
+  // That the KV cache arrives as it was: requests served one at a time, prefill and decode apart,
+  // get the tokens that one instance gives them. At one at a time both run the same steps.
+  // `served`: the tokens under load, where other batches round differently.
+  void verify(const Tokens& served) {
+    Workload alone = serve_.workload;
+    alone.requests.resize(
+        std::min(alone.requests.size(), static_cast<std::size_t>(*options_.verify)));
+    alone.closed_loop_concurrency = 1;
+    alone.warmup_requests = 0;
+    const Tokens apart = serve_apart(alone, {}, {}).tokens;
+    const auto num_prefill = static_cast<std::size_t>(serve_.prefill->num_replicas);
+    Tokens whole;
+    const LiveResult result = serve_whole(alone, num_prefill, whole, {}, {});
+    if (result.error) std::rethrow_exception(result.error);
+    std::size_t num_equal = 0;
+    std::size_t num_equal_in_load = 0;
+    std::size_t num_tokens = 0;
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      num_equal += apart[i] == whole[i] ? 1 : 0;
+      num_equal_in_load += served[i] == whole[i] ? 1 : 0;
+      num_tokens += static_cast<std::size_t>(alone.requests[i].output_tokens);
+    }
+    std::printf(
+        "verify: %zu of %zu requests (%zu output tokens) alone as on one instance, %zu under "
+        "load\n",
+        num_equal, whole.size(), num_tokens, num_equal_in_load);
+    if (num_equal != whole.size()) {
+      throw std::runtime_error(
+          "tokens of requests that were handed over differ from those of one "
+          "instance");
+    }
+  }
+
   void write_environment() const {
     std::string text;
-    const int num_gpus = rank_grid(serve_.deployment.mesh).size() * serve_.num_replicas;
+    const int num_gpus =
+        rank_grid(serve_.deployment.mesh).size() * static_cast<int>(num_instances(serve_));
     for (const auto& [key, value] : environment(num_gpus)) text += key + " " + value + "\n";
     write_text(executed_ / "environment.txt", text);
   }
@@ -294,8 +419,8 @@ class Server {
   Options options_;
   ServeCase serve_;
   fs::path executed_;
-  std::vector<std::int64_t> graphs_;
-  std::vector<std::unique_ptr<ExecutorRunner>> runners_;  // by replica
+  std::vector<std::unique_ptr<ExecutorRunner>> runners_;  // prefill replicas, then the others
+  std::vector<std::vector<int>> devices_;                 // of each
 };
 
 }  // namespace
@@ -305,7 +430,16 @@ int serve(std::span<const std::string_view> arguments) {
   if (processes().size > 1) throw std::invalid_argument("serve runs in one process");
   ServeCase serve = read(options);
   // Before minutes are spent on weights.
-  static_cast<void>(checked_config(service_config(serve), serve.workload));
+  if (serve.prefill) {
+    check_disaggregated(serve.workload, service_config(prefill_side(serve)), service_config(serve));
+  } else {
+    if (options.verify) {
+      throw std::invalid_argument(
+          "--verify compares prefill and decode apart with one instance; "
+          "serve.txt has no prefill replicas");
+    }
+    static_cast<void>(checked_config(service_config(serve), serve.workload));
+  }
   set_execute_environment();
   require_gpu();
   check_devices(serve, options);

@@ -132,6 +132,11 @@ struct CostOptions {
   // clocks under power, caches that others used, gaps.
   double kernel_time = 1;
   double moe_kernel_time = 1;  // the same of `moe` kernels
+  // The same of arithmetic alone: a kernel takes 1 + (arithmetic_time - 1) s times as long, where s
+  // is its operations at the peak over these and its bytes at the HBM rate. A step that computes
+  // without pause runs at the clock of the power limit, a kernel timed alone for less than the
+  // limit takes to act at a higher one.
+  double arithmetic_time = 1;
   // "" best of NCCL and the engine's own, "nccl", "custom": the engine's own.
   std::string all_reduce_implementation;
   std::string custom_all_reduce = "custom_vllm";  // the engine's own, as the tables name it

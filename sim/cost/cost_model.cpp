@@ -233,6 +233,18 @@ CostModel::CostModel(const Machine& machine, std::vector<KernelSource> kernels,
 CostModel::~CostModel() = default;
 CostModel::CostModel(CostModel&&) noexcept = default;
 
+namespace {
+
+// Of the time that the data sheet's rates give the call, the share of its operations.
+double arithmetic_share(const Device& device, const KernelOp& op) {
+  const Work work = work_of(op);
+  const Seconds computing = work.flops / peak_flops(device, arithmetic_dtype(op.kernel, op.dtype));
+  const Seconds moving = (work.bytes_read + work.bytes_written) / device.hbm_bandwidth;
+  return computing.value() > 0 ? computing / (computing + moving) : 0;
+}
+
+}  // namespace
+
 Estimate CostModel::kernel(const KernelOp& op) const {
   if (const std::optional<Estimate> known = impl_->cache.find(op)) {
     return *known;
@@ -240,7 +252,8 @@ Estimate CostModel::kernel(const KernelOp& op) const {
   Estimate estimate = impl_->compute(op);
   const CostOptions& options = impl_->options;
   estimate.time =
-      estimate.time * (op.kernel == "moe" ? options.moe_kernel_time : options.kernel_time);
+      estimate.time * (op.kernel == "moe" ? options.moe_kernel_time : options.kernel_time) *
+      (1 + (options.arithmetic_time - 1) * arithmetic_share(impl_->machine.device(), op));
   impl_->cache.insert(op, estimate);
   return estimate;
 }

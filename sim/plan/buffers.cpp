@@ -81,7 +81,10 @@ class BufferPlanner {
   }
 
   BufferPlan run() {
-    for (const Op& op : plan_.ops()) join_inputs(op);
+    for (const Op& op : plan_.ops()) {
+      join_inputs(op);
+      keep_logits(op);
+    }
     for (std::size_t i = 0; i < plan_.tensors().size(); ++i) {
       const auto id = static_cast<TensorId>(i);
       if (!is_placed(id) || !joins_.is_first(id)) continue;
@@ -112,6 +115,15 @@ class BufferPlanner {
     std::ranges::copy_if(op.reads, std::back_inserter(parts),
                          [&](TensorId id) { return is_placed(id); });
     joins_.add(op, parts);
+  }
+
+  void keep_logits(const Op& op) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || kernel->kernel != "sample") return;
+    const auto last = static_cast<OpId>(plan_.ops().size()) - 1;
+    for (const TensorId id : op.reads) {
+      if (is_placed(id)) lifetimes_[static_cast<std::size_t>(id)].extend(last, last);
+    }
   }
 
   // Bytes of one tensor in a piece: 0 where it has no scales.

@@ -19,12 +19,13 @@ struct BufferPlan {
   std::int64_t arena_bytes = 0;
 };
 
-// Lifetimes as memory_of has them (sim/plan/plan.h). Offsets are multiples of 256, except that
-// tensors which a gemm or quantize op reads in place of one input follow each other without gap, in
-// the order of the reads. First-fit by falling size; the same plan gives the same buffers.
-// Lifetimes follow the order of the ops, so an op of another stream waits for what used its memory
-// before it. Throws std::invalid_argument for a negative rank, or when ops read the same parts in
-// two orders.
+// Lifetimes as memory_of has them (sim/plan/plan.h), but that logits (what sample ops read) are
+// kept to the end of the step, also those of micro-batches before the last. Offsets are multiples
+// of 256, except that tensors which a gemm or quantize op reads in place of one input follow each
+// other without gap, in the order of the reads. First-fit by falling size; the same plan gives the
+// same buffers. Lifetimes follow the order of the ops, so an op of another stream waits for what
+// used its memory before it. Throws std::invalid_argument for a negative rank, or when ops read the
+// same parts in two orders.
 BufferPlan plan_buffers(const Plan& plan, int rank);
 
 }  // namespace orrery

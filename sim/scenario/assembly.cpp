@@ -53,6 +53,7 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   const bool is_eager = mode == LaunchMode::kEager;
   options.kernel_time = is_eager ? profile.kernel_time.eager : profile.kernel_time.graph;
   options.moe_kernel_time = is_eager ? profile.kernel_time.eager_moe : profile.kernel_time.graph;
+  options.arithmetic_time = profile.kernel_time.arithmetic;
   options.all_reduce_implementation = scenario.engine_profile.all_reduce_implementation;
   options.custom_all_reduce = scenario.engine_profile.custom_all_reduce;
   options.moe_distribution = to_text(scenario.expert_load);

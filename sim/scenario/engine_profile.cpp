@@ -79,12 +79,16 @@ void read_times(const Reader& reader, EngineProfile& profile) {
 }
 
 void read_kernel_times(const Reader& profile, EngineProfile& into) {
-  Reader reader(profile.at("kernel_time"), "kernel_time", {"eager", "eager_moe", "graph"});
+  Reader reader(profile.at("kernel_time"), "kernel_time",
+                {"eager", "eager_moe", "graph", "arithmetic"});
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   into.kernel_time = {.eager = reader.number("eager", 0.1, 10),
                       .eager_moe = reader.number("eager_moe", 0.1, 10),
                       .graph = reader.number("graph", 0.1, 10)};
+  if (reader.has("arithmetic")) {
+    into.kernel_time.arithmetic = reader.number("arithmetic", 0.1, 10);
+  }
   for (const auto& [key, source] : own) {
     into.sources["kernel_time." + key] = source;
   }

@@ -24,6 +24,7 @@ struct KernelTimes {
   double eager = 1;
   double eager_moe = 1;
   double graph = 1;
+  double arithmetic = 1;  // CostOptions::arithmetic_time, in both modes
 };
 
 struct EngineProfile {

@@ -158,9 +158,9 @@ StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
   const EngineProfile& profile = scenario.engine_profile;
   const auto sequences =
       static_cast<std::int64_t>(step.batch.prefill.size()) + step.batch.num_decodes;
-  const std::int64_t dp = scenario.mesh.dp;
-  prediction.host = profile.scheduler_base +
-                    profile.scheduler_per_sequence * static_cast<double>((sequences + dp - 1) / dp);
+  const std::int64_t of_rank = (sequences + scenario.mesh.dp - 1) / scenario.mesh.dp;
+  prediction.host =
+      profile.scheduler_base + profile.scheduler_per_sequence * static_cast<double>(of_rank);
   return prediction;
 }
 
@@ -173,6 +173,7 @@ std::vector<Bytes> kv_bytes_by_rank(const Scenario& scenario) {
   const Plan plan =
       parallelize(lower(scenario.model_config, one, lowering_options(scenario)), mesh);
   std::vector<Bytes> bytes;
+  bytes.reserve(static_cast<std::size_t>(plan.num_ranks()));
   for (int rank = 0; rank < plan.num_ranks(); ++rank) {
     bytes.push_back(memory_of(plan, rank).kv_cache);
   }

@@ -229,7 +229,7 @@ FieldSpec expert_weights() {
 }
 
 // The member `path` of a deployment or a const deployment; pointers to members do not nest.
-#define ORRERY_FIELD(path) [](auto& d) -> auto& { return d.path; }
+#define ORRERY_FIELD(path) ([](auto& d) -> auto& { return d.path; })
 
 const std::vector<FieldSpec>& field_specs() {
   static const std::vector<FieldSpec> specs{

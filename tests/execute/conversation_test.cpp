@@ -86,16 +86,6 @@ TEST(CompareConversations, ATokenThatIsNotTheLargestLogitIsWrong) {
   }
 }
 
-// Without logits, tokens are held against the expected alone.
-TEST(CompareConversations, TokensAreComparedWhereLogitsWereNotKept) {
-  const auto wrong = [](std::int32_t token) {
-    const ExecutedConversation found{.logits = {{}}, .next_tokens = {{token}}};
-    return compare_conversations(found, kLogits, kTokens, 0.01).wrong_tokens;
-  };
-  EXPECT_EQ(wrong(1), 0);
-  EXPECT_EQ(wrong(2), 1);
-}
-
 TEST(CompareConversations, AValueThatIsNotFiniteIsInfinitelyFar) {
   const ExecutedConversation found{.logits = {{1, std::nanf(""), 3.9F}}, .next_tokens = {{1}}};
   EXPECT_EQ(compare_conversations(found, kLogits, kTokens, 0.05).logits,

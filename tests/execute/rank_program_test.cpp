@@ -172,5 +172,25 @@ TEST(TaskMemory, AfterAnOpOfAnotherRankIsRefused) {
                std::invalid_argument);
 }
 
+TEST(KeptLogits, OfMicroBatchesDoNotShareMemory) {
+  const Plan plan = step_plan(kDecodes, {.pp = 2, .num_micro_batches = 2});
+  const BufferPlan buffers = plan_buffers(with_kept_logits(plan), 1);
+  std::vector<MemoryRange> logits;
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || kernel->kernel != "sample") continue;
+    const auto id = static_cast<std::size_t>(op.reads.front());
+    const auto bytes = static_cast<std::int64_t>(bytes_of(plan.tensors()[id]).value());
+    logits.push_back({.begin = buffers.offsets[id], .end = buffers.offsets[id] + bytes});
+  }
+  ASSERT_EQ(logits.size(), 2U);
+  EXPECT_TRUE(logits[0].end <= logits[1].begin || logits[1].end <= logits[0].begin);
+}
+
+TEST(KeptLogits, LeaveAPlanWithoutMicroBatchesAsItIs) {
+  const Plan plan = step_plan(kDecodes, {.pp = 2});
+  EXPECT_EQ(with_kept_logits(plan), plan);
+}
+
 }  // namespace
 }  // namespace orrery

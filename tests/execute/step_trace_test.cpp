@@ -113,5 +113,26 @@ TEST(TraceSpans, AMissingStreamIsNoticed) {
   EXPECT_THROW(trace_spans(two_streams(), trace_of(false), records), std::runtime_error);
 }
 
+TEST(StartCollectivesTogether, ACollectiveStartsWithItsLastRank) {
+  const auto span = [](OpId op, std::int32_t copy, int rank, SpanKind kind, double start,
+                       double end) {
+    return Span{.op = op,
+                .copy = copy,
+                .rank = rank,
+                .kind = kind,
+                .start = Seconds(start),
+                .end = Seconds(end)};
+  };
+  std::vector<Span> spans = {
+      span(0, 0, 0, SpanKind::kComm, 1, 6), span(0, 0, 1, SpanKind::kComm, 4, 5),
+      span(0, 1, 0, SpanKind::kComm, 7, 9), span(1, 0, 0, SpanKind::kKernel, 1, 2),
+      span(1, 0, 1, SpanKind::kKernel, 3, 4),
+      // A sender that is done before the receiver comes.
+      span(2, 0, 0, SpanKind::kComm, 10, 11), span(2, 0, 1, SpanKind::kComm, 12, 13)};
+  start_collectives_together(spans);
+  const std::vector<double> starts = {4, 4, 7, 1, 3, 11, 12};
+  for (std::size_t i = 0; i < spans.size(); ++i) EXPECT_EQ(spans[i].start, Seconds(starts[i])) << i;
+}
+
 }  // namespace
 }  // namespace orrery

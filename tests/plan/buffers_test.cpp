@@ -114,6 +114,20 @@ TEST(PlanBuffers, WhatIsCarriedFromCopyToCopyLivesThroughTheRun) {
   EXPECT_NE(at(buffers.offsets, carried), at(buffers.offsets, late));
 }
 
+// As micro-batches do: the logits of the first are still there when the second has run.
+TEST(PlanBuffers, LogitsAreKeptToTheEnd) {
+  Bench b;
+  const TensorId logits = b.tensor(64, 64);
+  const TensorId token = b.tensor(64, 1);
+  const TensorId later = b.tensor(64, 64);
+  b.op({}, {logits});
+  b.plan.add_op({"sample", KernelOp{.kernel = "sample"}, b.group, 0, {logits}, {token}, {}});
+  b.op({}, {later});
+  b.op({later}, {});
+  const BufferPlan buffers = b.buffers();
+  EXPECT_NE(at(buffers.offsets, logits), at(buffers.offsets, later));
+}
+
 TEST(PlanBuffers, ANegativeRankIsAnError) {
   EXPECT_THROW((void)plan_buffers(Plan(), -1), std::invalid_argument);
 }

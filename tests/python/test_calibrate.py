@@ -156,6 +156,38 @@ def test_a_table_measured_again_replaces_what_was_said_of_it():
     assert calibrate.merged(META.replace("abc", "old"), META) == META
 
 
+def test_single_rows_take_the_place_of_their_points_and_the_others_stay():
+    new = ROWS.splitlines()[0] + "\nbf16,16,256,512,6,0.001,5,cold,graph,1980,0,,\nbf16,8,256,512,4,0.001,5,cold,graph,1980,0,,\n"
+    lines = calibrate.merged_rows(ROWS, new).splitlines()
+    assert lines[1:] == ["bf16,16,256,512,6,0.001,5,cold,graph,1980,0,,", "bf16,16,256,512,5,0.004,5,warm,graph,1980,0,,",
+                         "bf16,8,256,512,4,0.001,5,cold,graph,1980,0,,"]  # fmt: skip
+
+
+def test_single_rows_with_other_columns_are_refused():
+    with pytest.raises(ValueError, match="the new rows have columns"):
+        calibrate.merged_rows(ROWS, ROWS.replace("dtype,m", "dtype,rows"))
+
+
+def test_what_is_known_of_a_table_stays_beside_what_is_said_of_its_newer_rows():
+    new = META.replace("abc", "new")
+    once = calibrate.remeasured(META, new, "gemm", 3, 1)
+    assert "    rows: 3\n" in once
+    assert once.index('revision: "abc"') < once.index("    remeasured_rows: 1\n    remeasured_with:\n      revision: \"new\"\n")
+    # A second time replaces what the first said.
+    twice = calibrate.remeasured(once, META.replace("abc", "newer"), "gemm", 4, 2)
+    assert twice.count("remeasured_with") == 1 and '"new"' not in twice and '"newer"' in twice
+    assert "    remeasured_rows: 2\n" in twice
+
+
+def test_installing_single_rows_keeps_the_table(gpu_program, topologies, tmp_path):
+    gpu_program()
+    target = calibrate.install(tmp_path / "tables", topologies)
+    (tmp_path / "tables" / "gemm.csv").write_text(ROWS.replace(",16,256,", ",32,256,"))
+    calibrate.install(tmp_path / "tables", topologies, keep_rows=True)
+    assert len((target / "gemm.csv").read_text().splitlines()) == 5  # a header and two rows of each
+    assert "    rows: 4\n" in (target / "meta.yaml").read_text()
+
+
 def test_a_gpu_without_a_device_file_is_named(tmp_path, gpu_program, topologies):
     gpu_program()
     (tmp_path / "tables" / "meta.yaml").write_text(META.replace("h200-sxm", "unknown-gpu"))
@@ -213,6 +245,9 @@ def run_program(program, *arguments):
     (("-o", "{out}", "--budget", "-3"), "--budget: found '-3'"),
     (("-o", "{out}", "--budget", "0"), "--budget: found 0"),
     (("-o", "{out}", "--device", "x"), "--device: found 'x'"),
+    (("-o", "{out}", "--ops", "/nowhere/ops.txt"), "/nowhere/ops.txt: cannot be read"),
+    (("-o", "{out}", "--ops", "x", "--check"), "--ops says which calls are measured"),
+    (("-o", "{out}", "--ops", "x", "--kernels", "gemm"), "goes without --kernels"),
 ])
 def test_bad_usage_of_the_program_is_exit_2_and_writes_nothing(real_program, tmp_path, arguments, part):
     out = tmp_path / "out"

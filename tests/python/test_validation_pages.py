@@ -31,6 +31,7 @@ def directory(tmp_path: Path) -> Path:
     serve_steps = "start_s,duration_s,num_steps,prefill_tokens,num_decodes\n0,1,2,0,3\n"
     plan = PLAN.replace("g0 0", "g0 0-1")
     return write(tmp_path / "small", {
+        "scenario.yaml": "question: is it so?\n",
         "deployment.txt": "name llama-3.1-8b\nmesh dp 1\nmesh tp 2\nmesh pp 1\n",
         "workload.csv": "arrival_s,prompt_tokens,output_tokens\n0,5,9\n1,5,3\n2,5,1\n",
         "serve.txt": "open\nwarmup 1\n",

@@ -115,16 +115,6 @@ def read(directory: pathlib.Path) -> Case:
     return case
 
 
-def predicted_steps(directory: pathlib.Path) -> list[tuple[str, str]]:
-    """(name, mode) of each step, in the scenario's order."""
-    return [(row["name"], row["mode"]) for row in _rows(directory / "predicted" / "steps.csv", ("name", "mode"))]
-
-
-def num_ranks(directory: pathlib.Path) -> int:
-    """GPUs that the plans need."""
-    return 1 + max(rank for rank, _ in _memory(directory / "predicted" / "memory.csv"))
-
-
 def _status(executed: pathlib.Path, missing: Sequence[str], lacks_service: bool) -> str:
     path = executed / "status.txt"
     text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""

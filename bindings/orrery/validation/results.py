@@ -44,8 +44,7 @@ def times_alone(tables: pathlib.Path) -> dict[str, float]:
             dims = columns[columns.index("dtype") + 1 : columns.index("time_us")]
             for row in lines:
                 if row["l2"] == "cold" and row["mode"] == "graph":
-                    body = {"name": path.stem, "dtype": row["dtype"], "dims": {dim: row[dim] for dim in dims}}
-                    times[call_text(body)] = float(row["time_us"]) * 1e-6
+                    times[" ".join([path.stem, row["dtype"], *(f"{dim}={row[dim]}" for dim in dims)])] = float(row["time_us"]) * 1e-6
     return times
 
 
@@ -59,7 +58,7 @@ def rows_alone(directory: pathlib.Path, times: Mapping[str, float]) -> list[Row]
     rows = []
     for step in read(directory).steps:
         base = step.name.removesuffix(f"_{step.mode}")
-        calls = [call_text(op["body"]) for op in step.ops if op["body"]["kind"] == "kernel"]
+        calls = [call_text(op) for op in step.ops if op["body"]["kind"] == "kernel"]
         if step.mode == "graph" and base in kept and len(calls) == len(step.ops) and set(calls) <= set(times):
             rows.append(kept[base] | {"metric": f"kernels_alone/{base}", "predicted": sum(times[call] for call in calls), "basis": "measured 1.00"})
     return rows
@@ -109,8 +108,8 @@ def _steps(case: Case, compared: Sequence[Mapping[str, Any]]) -> list[Row]:
         name, mode, basis = found["name"], found["mode"], _basis(found["basis"])
         base = name.removesuffix(f"_{mode}")
         common = {"mode": mode, "unit": "s", "basis": basis}
-        rows.append(common | {"metric": f"step_time/{base}", "predicted": found["predicted_wall_s"], "measured": found["measured_wall_s"]})
-        rows.append(common | {"metric": f"device_time/{base}", "predicted": found["predicted_s"], "measured": found["measured_s"]})
+        rows.append(common | {"metric": f"step_time/{base}", "predicted": found["predicted_s"], "measured": found["measured_s"]})
+        rows.append(common | {"metric": f"device_time/{base}", "predicted": found["predicted_device_s"], "measured": found["measured_device_s"]})
         if found["is_traced"]:
             step = steps[name]
             rows.append(common | {"metric": f"busy_time/{base}", "predicted": _busiest(step.predicted), "measured": _busiest(step.measured)})

@@ -34,6 +34,11 @@ def signed_percent(share: float | None) -> str:
     return quantities.NO_VALUE if share is None else f"{100 * share:+.1f} %"
 
 
+def short_call(call: str) -> str:
+    """`call` as people read it: full attention is a window of 2^30."""
+    return call.replace(f" window={2**30}", "")
+
+
 def predicted_table(steps: Sequence[Mapping[str, Any]]) -> str:
     """What --plan-only prints."""
     rows = [
@@ -97,7 +102,7 @@ def _causes(causes: Mapping[str, float]) -> str:
 def _rows(rows: Sequence[Mapping[str, Any]], most: int = 10) -> str:
     found = [
         (
-            row["call"],
+            short_call(row["call"]),
             row["basis"],
             quantities.seconds(row["predicted_s"]),
             quantities.seconds(row["measured_s"]),

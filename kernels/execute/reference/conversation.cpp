@@ -59,8 +59,7 @@ std::int64_t num_decodes(const StepInput& input) { return std::ssize(input.decod
 
 void check_sizes(std::size_t step, std::size_t num_logits, std::size_t num_tokens,
                  std::size_t expected_logits, std::size_t expected_tokens) {
-  const bool has_logits = num_logits == 0 || num_logits == expected_logits;
-  if (has_logits && num_tokens == expected_tokens) return;
+  if (num_logits == expected_logits && num_tokens == expected_tokens) return;
   throw std::runtime_error("step " + std::to_string(step) + " has " + std::to_string(num_logits) +
                            " logits and " + std::to_string(num_tokens) + " tokens, expected " +
                            std::to_string(expected_logits) + " and " +
@@ -86,14 +85,11 @@ double largest_difference(std::span<const float> found, std::span<const double> 
 
 enum class TokenVerdict : std::uint8_t { kEqual, kNearTie, kWrong };
 
-// `logits` of its row as found, or empty. `tie`: the most by which expected logits of two tokens
-// may differ so that either may be the likeliest.
+// `logits` and `expected` of its row. `tie`: the most by which expected logits of two tokens may
+// differ so that either may be the likeliest.
 TokenVerdict judge(std::int32_t token, std::int32_t expected_token, std::span<const float> logits,
                    std::span<const double> expected, double tie) {
-  const bool is_token = token >= 0 && token < std::ssize(expected);
-  const bool is_likeliest =
-      logits.empty() || std::ranges::max_element(logits) - logits.begin() == token;
-  if (!is_token || !is_likeliest) return TokenVerdict::kWrong;
+  if (std::ranges::max_element(logits) - logits.begin() != token) return TokenVerdict::kWrong;
   if (token == expected_token) return TokenVerdict::kEqual;
   const double gap = expected[static_cast<std::size_t>(expected_token)] -
                      expected[static_cast<std::size_t>(token)];
@@ -169,9 +165,9 @@ ConversationDifference compare_conversations(
     result.logits = std::max(result.logits, largest_difference(logits, expected) / largest);
     const std::size_t vocab = expected.size() / tokens.size();
     for (std::size_t row = 0; row < tokens.size(); ++row) {
-      const auto own = logits.empty() ? logits : logits.subspan(row * vocab, vocab);
-      const TokenVerdict verdict = judge(found_tokens[row], tokens[row], own,
-                                         expected.subspan(row * vocab, vocab), 2 * bound * largest);
+      const TokenVerdict verdict =
+          judge(found_tokens[row], tokens[row], logits.subspan(row * vocab, vocab),
+                expected.subspan(row * vocab, vocab), 2 * bound * largest);
       ++result.num_tokens;
       if (verdict == TokenVerdict::kWrong) ++result.wrong_tokens;
       if (verdict == TokenVerdict::kNearTie) ++result.near_ties;

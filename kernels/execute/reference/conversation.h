@@ -49,7 +49,7 @@ std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deploym
                                                 int num_decode_steps);
 
 struct ExecutedConversation {
-  std::vector<std::vector<float>> logits;  // by step; empty where they were not kept
+  std::vector<std::vector<float>> logits;  // by step
   std::vector<std::vector<std::int32_t>> next_tokens;
 };
 

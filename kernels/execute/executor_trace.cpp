@@ -1,0 +1,63 @@
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "kernels/cuda/gate.h"
+#include "kernels/execute/executor_state.h"
+#include "kernels/execute/kernel_trace.h"
+#include "kernels/execute/step_trace.h"
+
+namespace orrery {
+
+Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
+  State& state = *state_;
+  PreparedStep::State& prepared = step.state();
+  const std::vector<StepPart> parts = state.split(prepared, input);
+  state.bind_again(prepared, parts, input);
+  KernelTrace trace;
+  const bool is_graph = prepared.mode == ExecuteMode::kGraph;
+  state.team.run([&](int r) {
+    RankStep& own = prepared.rank(r);
+    if (!own.num_nodes().empty()) return;
+    is_graph ? own.capture(/*counts_nodes=*/true) : own.count_nodes();
+  });
+  // CUPTI makes launching a graph take hundreds of microseconds, one rank after another: ranks are
+  // held until all have launched. Launches one by one would fill the queue behind a gate.
+  std::optional<cuda::Gate> gate;
+  if (is_graph && num_ranks() > 1) gate.emplace();
+  cuda::Gate* const held = gate ? &*gate : nullptr;
+  static_cast<void>(state.run(prepared, parts, held));
+  static_cast<void>(trace.take());
+  static_cast<void>(state.run(prepared, parts, held));
+  const std::vector<KernelRecord> records = trace.take();
+
+  Timeline timeline;
+  for (const Op& op : prepared.plan.ops()) timeline.op_names.push_back(op.name);
+  for (const int r : ranks()) {
+    const RankStep& own = prepared.rank(r);
+    const auto spans = trace_spans(prepared.plan,
+                                   {.rank = r,
+                                    .device = state.setup.devices[static_cast<std::size_t>(r)],
+                                    .is_graph = is_graph,
+                                    .tasks = own.tasks(),
+                                    .num_nodes = own.num_nodes(),
+                                    .num_before = own.num_nodes_before(),
+                                    .num_after = own.num_results()},
+                                   records);
+    timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
+  }
+  if (timeline.spans.empty()) return timeline;
+  start_collectives_together(timeline.spans);
+  const Seconds start = std::ranges::min(timeline.spans, {}, &Span::start).start;
+  for (Span& span : timeline.spans) {
+    span.start -= start;
+    span.end -= start;
+  }
+  std::ranges::stable_sort(timeline.spans, {}, [](const Span& span) {
+    return std::tuple(span.start, span.rank, span.stream);
+  });
+  return timeline;
+}
+
+}  // namespace orrery

@@ -1,0 +1,50 @@
+"""scenarios/validate: each can be predicted, and no step that is judged is among what the predictions are made from."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+import orrery
+from orrery import _core
+from orrery.validation.held_out import judged_calls
+
+FOLDER = Path(__file__).resolve().parents[2] / "scenarios/validate"
+JUDGED = sorted(FOLDER.glob("llama_*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Directories of all scenarios with steps of their own, by name."""
+    folder = tmp_path_factory.mktemp("prepared")
+    directories = {}
+    for path in [*JUDGED, *FOLDER.glob("fit_*.yaml")]:
+        directories[path.stem] = folder / path.stem
+        directories[path.stem].mkdir()
+        _core.predict_validation(orrery.load(path)).write(str(directories[path.stem]))
+    return directories
+
+
+def test_every_scenario_can_be_prepared(prepared: dict[str, Path]) -> None:
+    assert len(JUDGED) == 12
+    for name, directory in prepared.items():
+        assert list((directory / "steps").glob("*.plan")), name
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("serve_*.yaml")), ids=lambda path: path.stem)
+def test_services_load(path: Path) -> None:
+    assert orrery.load(path).name == path.stem
+
+
+def test_calls_to_calibrate_are_of_no_judged_step(prepared: dict[str, Path]) -> None:
+    lines = (FOLDER / "calibration.ops").read_text(encoding="utf-8").splitlines()
+    listed = {line for line in lines if line and not line.startswith("#")}
+    calls = judged_calls(prepared[path.stem] for path in JUDGED)
+    judged = {frozenset([kernel, dtype, *(f"{name}={size}" for name, size in dims)]) for kernel, dtype, dims in calls}
+    assert not {frozenset(line.split()) for line in listed} & judged
+
+
+def test_steps_that_factors_are_fitted_on_are_not_judged(prepared: dict[str, Path]) -> None:
+    steps = {name: {path.read_text(encoding="utf-8") for path in (directory / "steps").glob("*.step")} for name, directory in prepared.items()}
+    for fitted, judged in itertools.product([name for name in steps if name.startswith("fit_")], [path.stem for path in JUDGED]):
+        assert not steps[fitted] & steps[judged]
