@@ -165,7 +165,7 @@ Bytes all_reduce_area(std::int64_t largest, int num_ranks) {
   const std::int64_t one_shot = num_ranks * vectors(std::min(largest, kOneShotBytes));
   const std::int64_t share =
       (vectors(std::min(largest, kTwoShotBytes)) + num_ranks - 1) / num_ranks;
-  const std::int64_t half = std::max(one_shot, 2 * num_ranks * share) * kVector;
+  const std::int64_t half = std::max(one_shot, std::int64_t{2} * num_ranks * share) * kVector;
   return Bytes(static_cast<double>(2 * half));
 }
 
