@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 
 #include "kernels/cuda/launch.h"
@@ -29,9 +31,7 @@ std::string gibibytes(Bytes bytes) {
   return text;
 }
 
-}  // namespace
-
-std::optional<HeldMemory> held_by_others(int device) {
+std::optional<HeldMemory> held_now(int device) {
   try {
     const cuda::Board board = cuda::Board::of_device(device);
     const cuda::BoardMemory memory = board.memory();
@@ -45,6 +45,17 @@ std::optional<HeldMemory> held_by_others(int device) {
   } catch (const std::runtime_error&) {  // no NVML: nothing is known
     return std::nullopt;
   }
+}
+
+}  // namespace
+
+std::optional<HeldMemory> held_by_others(int device) {
+  static std::mutex mutex;
+  static std::map<int, std::optional<HeldMemory>> first;
+  const std::scoped_lock lock(mutex);
+  const auto found = first.find(device);
+  if (found != first.end()) return found->second;
+  return first.emplace(device, held_now(device)).first->second;
 }
 
 Bytes device_memory_in_use() {

@@ -9,12 +9,13 @@
 
 namespace orrery {
 
-// What is held on a device that this process has not used yet, and by whom where the driver says.
+// What others hold on a device, and who where the driver says.
 struct HeldMemory {
   Bytes bytes;
   std::string holders;  // "process 4242 120.3 GiB", or empty
 };
-// None without NVML.
+// As of the first call for this device, which must come before this process uses it: what it holds
+// itself cannot be told apart. None without NVML. Thread safe.
 std::optional<HeldMemory> held_by_others(int device);
 
 // In use on the current device, by whomever.

@@ -123,7 +123,8 @@ class Executor {
   // from the first rank of each tensor-parallel group of the last stage.
   std::vector<float> logits(const PreparedStep& step) const;
   // Runs it twice more and says when each op ran the second time, from the start of the first op;
-  // needs CUPTI. Throws as run() and KernelTrace do.
+  // needs CUPTI. Ranks that replay graphs begin together. Time steps before the first trace:
+  // launches of the process are slower from then on. Throws as run() and KernelTrace do.
   Timeline trace(PreparedStep& step, const StepInput& input);
 
   [[nodiscard]] std::vector<RankMemory> memory() const;

@@ -2,6 +2,11 @@
 
 // When each kernel and copy on the GPUs of this process ran, as CUPTI records it, graph nodes too.
 // CUPTI is loaded when it is first needed; without it steps are timed as a whole only.
+//
+// Costs on an H200 (`orrery-gpu time trace`, chains of 300 kernels): while tracing, a node of a
+// graph takes 0.6 to 0.8 us longer, a kernel launched by itself 0.2 to 0.7 us, and 12 MiB of the
+// device are taken; afterwards up to 0.4 us may stay. A kernel behind each that stores the GPU's
+// clock would take 0.9 to 4.3 us instead. So times of steps are taken before any tracing.
 
 #include <cstdint>
 #include <string>

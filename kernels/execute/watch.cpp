@@ -127,6 +127,11 @@ void Watch::fail(std::exception_ptr error) {
   failure_ = std::move(error);
 }
 
+std::exception_ptr Watch::failure() {
+  const std::scoped_lock lock(failure_mutex_);
+  return failure_;
+}
+
 void Watch::look(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     std::this_thread::sleep_for(kPeriod);
@@ -141,10 +146,7 @@ void Watch::look(const std::stop_token& stop) {
 }
 
 std::exception_ptr Watch::find_trouble(bool is_in_step) {
-  {
-    const std::scoped_lock lock(failure_mutex_);
-    if (failure_) return failure_;
-  }
+  if (std::exception_ptr error = failure(); error) return error;
   if (is_in_step) {
     if (std::exception_ptr error = call(setup_.first_error); error) return error;
   }
@@ -183,8 +185,13 @@ void Watch::stop_ranks(const std::stop_token& stop, std::exception_ptr error) {
   if (is_stalled) error = stall(false);
   std::atomic<bool> is_done{false};
   // By a thread of its own: asking a GPU or aborting may hang as the step does.
-  std::thread worker([&, known = is_stalled ? nullptr : error] {
-    call(setup_.fail, is_stalled ? stall(true) : known);
+  std::thread worker([&, is_stalled] {
+    if (is_stalled) {
+      std::exception_ptr seen = stall(true);
+      const std::scoped_lock lock(failure_mutex_);
+      failure_ = std::move(seen);
+    }
+    call(setup_.fail, is_stalled ? failure() : error);
     static_cast<void>(comes_true(kLeave, [&] { return !is_enqueueing(); }));
     call(setup_.abort);
     is_done.store(true);
@@ -196,6 +203,7 @@ void Watch::stop_ranks(const std::stop_token& stop, std::exception_ptr error) {
     worker.join();
     return;
   }
+  if (is_stalled && failure()) error = failure();
   if (setup_.last_words) setup_.last_words(status_of(error));
   if (setup_.end_process) {
     setup_.end_process();

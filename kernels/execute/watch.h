@@ -92,6 +92,7 @@ class Watch {
   void stop_ranks(const std::stop_token& stop, std::exception_ptr error);
   std::exception_ptr stall(bool looks);
   [[nodiscard]] bool is_enqueueing() const;
+  std::exception_ptr failure();
 
   // Calls a callback that is there, unless retired.
   template <typename Callback, typename... Arguments>

@@ -12,6 +12,8 @@
 namespace orrery {
 namespace {
 
+constexpr int kThreadBlocks = 64;  // of a transfer by SMs, as kv_transfer has
+
 void check_alike(const Executor& prefill, const Executor& decode) {
   bool is_alike = prefill.num_ranks() == decode.num_ranks();
   for (int rank = 0; is_alike && rank < prefill.num_ranks(); ++rank) {
@@ -49,8 +51,9 @@ struct GpuKvMover::Lane {
   cuda::DeviceBuffer<std::int32_t> destination_blocks;
 };
 
-GpuKvMover::GpuKvMover(std::vector<MovedInstance> prefill, std::vector<MovedInstance> decode)
-    : prefill_(std::move(prefill)), decode_(std::move(decode)) {
+GpuKvMover::GpuKvMover(std::vector<MovedInstance> prefill, std::vector<MovedInstance> decode,
+                       MoveBy move_by)
+    : prefill_(std::move(prefill)), decode_(std::move(decode)), move_by_(move_by) {
   std::vector<int> devices;
   for (const auto* side : {&prefill_, &decode_}) {
     for (const MovedInstance& instance : *side) {
@@ -91,12 +94,23 @@ Seconds GpuKvMover::move(int prefill, int decode, std::span<const std::int32_t> 
     upload(destination, lane.destination_blocks.get());
     const KvPool& out = from.executor->kv(static_cast<int>(rank));
     const KvPool& in = to.executor->kv(static_cast<int>(rank));
+    const KvTransfer transfer{
+        .source = blocks_of(out, source, lane.source_blocks.get()),
+        .destination = blocks_of(in, destination, lane.destination_blocks.get()),
+        .block_bytes = kv_block_bytes(out.shape()),
+        .layers = static_cast<int>(2 * out.shape().layers)};
     lane.begin.record(lane.stream);
-    kv_transfer(lane.stream,
-                {.source = blocks_of(out, source, lane.source_blocks.get()),
-                 .destination = blocks_of(in, destination, lane.destination_blocks.get()),
-                 .block_bytes = kv_block_bytes(out.shape()),
-                 .layers = static_cast<int>(2 * out.shape().layers)});
+    switch (move_by_) {
+      case MoveBy::kFaster:
+        kv_transfer(lane.stream, transfer);
+        break;
+      case MoveBy::kCopyEngine:
+        kv_transfer_engine(lane.stream, transfer);
+        break;
+      case MoveBy::kSm:
+        kv_transfer_sm(lane.stream, transfer, kThreadBlocks);
+        break;
+    }
     lane.end.record(lane.stream);
   }
   Seconds longest;
@@ -106,6 +120,44 @@ Seconds GpuKvMover::move(int prefill, int decode, std::span<const std::int32_t> 
     longest = std::max(longest, lanes[rank]->end - lanes[rank]->begin);
   }
   return longest;
+}
+
+std::int64_t GpuKvMover::wrong_bytes(int prefill, int decode, std::span<const std::int32_t> source,
+                                     std::span<const std::int32_t> destination) const {
+  const Executor& from = *prefill_[static_cast<std::size_t>(prefill)].executor;
+  const Executor& to = *decode_[static_cast<std::size_t>(decode)].executor;
+  std::int64_t wrong = 0;
+  for (int rank = 0; rank < from.num_ranks(); ++rank) {
+    const std::int64_t size = kv_block_bytes(from.kv(rank).shape());
+    std::vector<std::byte> expected(static_cast<std::size_t>(size));
+    std::vector<std::byte> found(expected.size());
+    const auto read = [&](const KvPool& pool, std::int64_t layer, std::int32_t block,
+                          std::vector<std::byte>& bytes) {
+      ORRERY_CUDA(cudaMemcpy(bytes.data(), pool.data() + layer * pool.pool_bytes() + block * size,
+                             bytes.size(), cudaMemcpyDeviceToHost));
+    };
+    for (std::int64_t layer = 0; layer < 2 * from.kv(rank).shape().layers; ++layer) {
+      for (std::size_t i = 0; i < source.size(); ++i) {
+        read(from.kv(rank), layer, source[i], expected);
+        read(to.kv(rank), layer, destination[i], found);
+        for (std::size_t byte = 0; byte < found.size(); ++byte) {
+          wrong += found[byte] != expected[byte] ? 1 : 0;
+        }
+      }
+    }
+  }
+  return wrong;
+}
+
+Seconds CheckedKvMover::move(int prefill, int decode, std::span<const std::int32_t> source,
+                             std::span<const std::int32_t> destination) {
+  const Seconds time = mover_.move(prefill, decode, source, destination);
+  const std::int64_t wrong = mover_.wrong_bytes(prefill, decode, source, destination);
+  if (wrong > 0) {
+    throw std::runtime_error(std::to_string(wrong) + " bytes of " + std::to_string(source.size()) +
+                             " KV blocks came wrong");
+  }
+  return time;
 }
 
 Bytes kv_block_of(const Executor& executor) {

@@ -20,26 +20,46 @@ struct MovedInstance {
   std::vector<int> devices;
 };
 
-// Each rank of a prefill instance writes to the same rank of a decode instance, by copy engines or
-// SMs (kernels/kv_transfer), on a stream of its own for each pair of instances.
+// What moves blocks (kernels/kv_transfer): whatever is faster alone, or one of both.
+enum class MoveBy : std::uint8_t { kFaster, kCopyEngine, kSm };
+
+// Each rank of a prefill instance writes to the same rank of a decode instance, on a stream of its
+// own for each pair of instances.
 class GpuKvMover : public KvMover {
  public:
   // The executors outlive it. Throws std::invalid_argument where ranks or the shapes of their
   // caches differ, or GPUs cannot access each other.
-  GpuKvMover(std::vector<MovedInstance> prefill, std::vector<MovedInstance> decode);
+  GpuKvMover(std::vector<MovedInstance> prefill, std::vector<MovedInstance> decode,
+             MoveBy move_by = MoveBy::kFaster);
   ~GpuKvMover() override;
 
   // The longest of the ranks' times, by events on their streams. Throws cuda::Error.
   Seconds move(int prefill, int decode, std::span<const std::int32_t> source,
                std::span<const std::int32_t> destination) override;
+  // Bytes of the destination that are not the source's, by copies of both on the host.
+  [[nodiscard]] std::int64_t wrong_bytes(int prefill, int decode,
+                                         std::span<const std::int32_t> source,
+                                         std::span<const std::int32_t> destination) const;
 
  private:
   struct Lane;  // of one rank of one pair
 
   std::vector<MovedInstance> prefill_;
   std::vector<MovedInstance> decode_;
+  MoveBy move_by_;
   std::unique_ptr<cuda::DeviceTeam> team_;  // opens the devices' memory to each other
   std::vector<std::vector<std::unique_ptr<Lane>>> lanes_;  // [prefill, decode], by rank
+};
+
+// Moves by another and looks at what came; throws std::runtime_error for a byte that is wrong.
+class CheckedKvMover : public KvMover {
+ public:
+  explicit CheckedKvMover(GpuKvMover& mover) : mover_(mover) {}
+  Seconds move(int prefill, int decode, std::span<const std::int32_t> source,
+               std::span<const std::int32_t> destination) override;
+
+ private:
+  GpuKvMover& mover_;
 };
 
 // Bytes of one KV block over all ranks of an instance.

@@ -324,9 +324,9 @@ LiveDisaggregatedResult serve_live_disaggregated(const Workload& workload,
           "prefix caches and data-parallel ranks are not executed; expected neither");
     }
   }
-  if (setup.mover == nullptr ||
-      setup.runners.size() !=
-          static_cast<std::size_t>(setup.prefill.num_replicas + setup.decode.num_replicas)) {
+  const std::int64_t num_replicas =
+      std::int64_t{setup.prefill.num_replicas} + setup.decode.num_replicas;
+  if (setup.mover == nullptr || static_cast<std::int64_t>(setup.runners.size()) != num_replicas) {
     throw std::invalid_argument("found " + std::to_string(setup.runners.size()) +
                                 " instances, expected one for each replica, and a mover");
   }

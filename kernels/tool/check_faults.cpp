@@ -220,7 +220,7 @@ void check_rank_faults(FaultCheck& check, const Directory& directory, int num_ra
                           .status = status});
   check.check(directory, {.name = "a call of NCCL that fails" + suffix,
                           .options = options("nccl", kOp, kInDecodes),
-                          .says = {named, "ncclInvalid"},
+                          .says = {named, "invalid argument"},
                           .status = status});
 }
 

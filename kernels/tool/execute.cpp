@@ -308,13 +308,14 @@ class StepRunner {
     fill_caches(executor, devices, deployment_.seed);
     std::printf("%-34s %5s %12s %8s %12s\n", "step", "runs", "median_us", "spread", "device_us");
     for_each_step("", [&](const StepCase& one) { time_step(executor, one); });
+    // Again: graphs and workspace are there now, and clocks are those under load;
+    // recording takes memory of its own.
+    add_memory(files_, executor);
+    files_.write_environment(environment(static_cast<int>(devices.size())));
     // All times come before the first trace: recording slows every launch from then on.
     std::erase_if(cases_, [&](const StepCase& one) { return !is_traced(one.name); });
     if (!cases_.empty()) std::printf("\n%-34s %12s\n", "step", "busy_us");
     for_each_step("tracing ", [&](const StepCase& one) { trace_step(executor, one); });
-    // Again: graphs and workspace are there now, and clocks are those under load.
-    add_memory(files_, executor);
-    files_.write_environment(environment(static_cast<int>(devices.size())));
   }
 
   // Whichever process fails first says so; the others are then told to stop.

@@ -54,7 +54,8 @@ constexpr const char* kUsage = R"(usage:
                                   rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
   mpirun -n N orrery-gpu-mpi execute DIR
                                   the same with a process for each of the plan's N ranks, on one host or several
-  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--verify N] [--only-nccl] [--tokens]
+  orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]
+                    [--verify N] [--move-by engine|sm] [--tokens]
                                   replay the workload that `orrery validate --plan-only` wrote in real time, its first
                                   N requests; writes DIR/executed, with --tokens the tokens too; --verify: where prefill
                                   and decode are apart, the first N one at a time, their tokens against one instance's

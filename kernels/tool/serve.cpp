@@ -45,6 +45,7 @@ struct Options {
   std::optional<std::int64_t> requests;       // the first of the workload
   std::optional<std::int64_t> verify;         // the first so many, one at a time, on one instance
   bool only_nccl = false;
+  MoveBy move_by = MoveBy::kFaster;  // KV caches, where prefill and decode are apart
   bool writes_tokens = false;
 };
 
@@ -58,9 +59,17 @@ std::int64_t whole(std::string_view option, std::string_view text) {
   return value;
 }
 
+MoveBy move_by(std::string_view text) {
+  if (text == "engine") return MoveBy::kCopyEngine;
+  if (text == "sm") return MoveBy::kSm;
+  throw std::invalid_argument("--move-by: found '" + std::string(text) +
+                              "'; expected engine or sm");
+}
+
 Options parse(std::span<const std::string_view> arguments) {
-  constexpr std::array<std::string_view, 6> kNames = {"--gpus",   "--num-kv-blocks", "--requests",
-                                                      "--verify", "--only-nccl",     "--tokens"};
+  constexpr std::array<std::string_view, 7> kNames = {"--gpus",   "--num-kv-blocks", "--requests",
+                                                      "--verify", "--move-by",       "--only-nccl",
+                                                      "--tokens"};
   Options options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view name = arguments[i];
@@ -78,6 +87,8 @@ Options parse(std::span<const std::string_view> arguments) {
       options.requests = value();
     } else if (name == "--verify") {
       options.verify = value();
+    } else if (name == "--move-by") {
+      options.move_by = move_by(++i < arguments.size() ? arguments[i] : "");
     } else if (name == "--only-nccl") {
       options.only_nccl = true;
     } else if (name == "--tokens") {
@@ -276,8 +287,10 @@ class Server {
                       is_stopped);
   }
 
+  // With `checks` every KV cache that moved is compared.
   LiveDisaggregatedResult serve_apart(const Workload& workload, const Progress& progress,
-                                      const std::function<bool()>& is_stopped) {
+                                      const std::function<bool()>& is_stopped,
+                                      bool checks = false) {
     const ServeCase prefill = prefill_side(serve_);
     const auto num_prefill = static_cast<std::size_t>(prefill.num_replicas);
     LiveDisaggregatedSetup setup{.prefill = service_config(prefill),
@@ -292,21 +305,26 @@ class Server {
           .push_back({.executor = &runners_[i]->executor(), .devices = devices_[i]});
     }
     setup.kv_block = kv_block_of(*from.front().executor);
-    GpuKvMover mover(std::move(from), std::move(to));
-    setup.mover = &mover;
+    GpuKvMover mover(std::move(from), std::move(to), options_.move_by);
+    CheckedKvMover checked(mover);
+    setup.mover = checks ? static_cast<KvMover*>(&checked) : &mover;
     LiveClock clock;
     return serve_live_disaggregated(workload, setup, {}, clock, progress, is_stopped);
   }
 
-  // That the KV cache arrives as it was: requests served one at a time, prefill and decode apart,
-  // get the tokens that one instance gives them. At one at a time both run the same steps.
-  // `served`: the tokens under load, where other batches round differently.
+  // That KV caches arrive as they were. All at once: every byte that moved, while both sides
+  // compute. One at a time: the tokens are those of one instance, which then runs the same steps.
+  // `served`: the tokens under load, where batches and so roundings are others.
   void verify(const Tokens& served) {
-    Workload alone = serve_.workload;
-    alone.requests.resize(
-        std::min(alone.requests.size(), static_cast<std::size_t>(*options_.verify)));
+    Workload some = serve_.workload;
+    some.requests.resize(
+        std::min(some.requests.size(), static_cast<std::size_t>(*options_.verify)));
+    some.warmup_requests = 0;
+    some.closed_loop_concurrency = static_cast<std::int64_t>(some.requests.size());
+    const LiveDisaggregatedResult moved = serve_apart(some, {}, {}, true);
+    if (moved.live.error) std::rethrow_exception(moved.live.error);
+    Workload alone = some;
     alone.closed_loop_concurrency = 1;
-    alone.warmup_requests = 0;
     const Tokens apart = serve_apart(alone, {}, {}).tokens;
     const auto num_prefill = static_cast<std::size_t>(serve_.prefill->num_replicas);
     Tokens whole;
@@ -322,8 +340,9 @@ class Server {
     }
     std::printf(
         "verify: %zu of %zu requests (%zu output tokens) alone as on one instance, %zu under "
-        "load\n",
-        num_equal, whole.size(), num_tokens, num_equal_in_load);
+        "load; all bytes of %lld KV caches right\n",
+        num_equal, whole.size(), num_tokens, num_equal_in_load,
+        static_cast<long long>(moved.live.service.metrics.disaggregation->num_transfers));
     if (num_equal != whole.size()) {
       throw std::runtime_error(
           "tokens of requests that were handed over differ from those of one "

@@ -133,7 +133,7 @@ Bytes tables_of(const FootprintRequest& request) {
 }  // namespace
 
 FixedMemory h200_fixed_memory() {
-  return {.context = Bytes(904 * kMiB), .workspace = Bytes(34 * kMiB)};
+  return {.context = Bytes(526 * kMiB), .workspace = Bytes(34 * kMiB)};
 }
 
 Bytes Footprint::total() const {
@@ -165,7 +165,7 @@ Bytes all_reduce_area(std::int64_t largest, int num_ranks) {
   const std::int64_t one_shot = num_ranks * vectors(std::min(largest, kOneShotBytes));
   const std::int64_t share =
       (vectors(std::min(largest, kTwoShotBytes)) + num_ranks - 1) / num_ranks;
-  const std::int64_t half = std::max(one_shot, 2 * num_ranks * share) * kVector;
+  const std::int64_t half = std::max(one_shot, std::int64_t{2} * num_ranks * share) * kVector;
   return Bytes(static_cast<double>(2 * half));
 }
 

@@ -25,7 +25,8 @@ TransferQueue::TransferQueue(std::span<const TransferLink> links, int num_decode
     : links_(links), num_decode_(num_decode), pairs_(links.size()) {}
 
 void TransferQueue::submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes) {
-  const auto index = static_cast<std::size_t>(prefill * num_decode_ + decode);
+  const auto index = static_cast<std::size_t>(prefill) * static_cast<std::size_t>(num_decode_) +
+                     static_cast<std::size_t>(decode);
   Pair& pair = pairs_[index];
   pair.waiting.push_back({.idx = idx, .alone = transfer_time(links_[index].time, bytes)});
   if (pair.waiting.size() > 1) return;

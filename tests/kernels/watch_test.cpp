@@ -123,6 +123,23 @@ TEST(Watch, EndsTheProcessWithLastWordsWhenARankDoesNotStop) {
       << ranks.last_words();
 }
 
+TEST(Watch, SaysInItsLastWordsWhereTheGpusAre) {
+  Ranks ranks;
+  Watch::Setup setup = ranks.setup();
+  setup.look_at = [](int rank, RankPlace& place) {
+    place.progress = rank == 1 ? 3 : 4;
+    place.reached = "layer " + std::to_string(place.progress);
+  };
+  Watch watch(std::move(setup));
+  watch.begin(Seconds(0.05));
+  watch.waiting(0);
+  watch.waiting(1);
+  EXPECT_TRUE(soon([&] { return ranks.ended_process(); }));
+  EXPECT_TRUE(ranks.last_words().starts_with("failed rank 1 op layer 3: its GPU"))
+      << ranks.last_words();
+  EXPECT_TRUE(ranks.last_words().ends_with("rank 0 waits in layer 4")) << ranks.last_words();
+}
+
 TEST(Watch, EndsTheProcessWhenAbortingHangs) {
   Ranks ranks;
   std::atomic<bool> releases{false};

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <numeric>
 #include <stdexcept>
+#include <vector>
 
 namespace orrery {
 namespace {
@@ -13,8 +15,8 @@ constexpr double kMiB = 1024.0 * 1024.0;
 // A weight of `weight_mib` in `copies` layers, on `num_ranks` ranks that sum the result.
 Plan plan_of(std::int64_t weight_mib, std::int64_t copies, int num_ranks = 1) {
   Plan plan;
-  std::vector<int> ranks;
-  for (int rank = 0; rank < num_ranks; ++rank) ranks.push_back(rank);
+  std::vector<int> ranks(static_cast<std::size_t>(num_ranks));
+  std::iota(ranks.begin(), ranks.end(), 0);
   const GroupId all = plan.add_group(ranks);
   constexpr std::int64_t kTokens = 512;
   const auto tensor = [&](const char* name, TensorRole role, std::int64_t rows,

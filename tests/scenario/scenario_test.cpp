@@ -58,9 +58,9 @@ TEST_F(ScenarioTest, what_a_minimal_scenario_leaves_out_is_vllms_default) {
 }
 
 TEST_F(ScenarioTest, a_resolved_scenario_loads_again_as_itself) {
-  for (const std::string file : {"quickstart", "deepseek_v3_one_node", "llama_8b_closed_loop",
-                                 "llama_8b_disaggregated", "mooncake_prefix_cache",
-                                 "qwen3_30b_poisson"}) {
+  for (const std::string file :
+       {"quickstart", "deepseek_v3_one_node", "llama_8b_closed_loop", "llama_8b_disaggregated",
+        "mooncake_prefix_cache", "qwen3_30b_poisson"}) {
     const Scenario scenario = load_scenario(kPaths.root / "scenarios" / (file + ".yaml"), kPaths);
     const std::string resolved = to_yaml(scenario);
     const Scenario again = load_scenario(write(file + ".yaml", resolved), kPaths);
@@ -308,6 +308,21 @@ std::string changed_profile(const std::string& from, const std::string& to) {
   return text;
 }
 
+TEST_F(ScenarioTest, a_profile_may_say_what_arithmetic_and_single_kernels_take) {
+  const EngineProfile plain = read_engine_profile(write("engine.yaml", changed_profile("", "")));
+  EXPECT_EQ(plain.kernel_time.arithmetic, 1);
+  EXPECT_TRUE(plain.kernel_time.kernels.empty());
+  const EngineProfile profile = read_engine_profile(write(
+      "engine.yaml", changed_profile("kernel_time:",
+                                     "kernel_time:\n  arithmetic: {value: 1.16, source: fitted}\n"
+                                     "  kernels: {gemm: 1.1, rope: {value: 0.9, source: here}}")));
+  EXPECT_EQ(profile.kernel_time.arithmetic, 1.16);
+  EXPECT_EQ(profile.sources.at("kernel_time.arithmetic"), "fitted");
+  EXPECT_EQ(profile.kernel_time.kernels,
+            (std::map<std::string, double>{{"gemm", 1.1}, {"rope", 0.9}}));
+  EXPECT_EQ(profile.sources.at("kernel_time.kernels.rope"), "here");
+}
+
 TEST_F(ScenarioTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
   for (const auto& [from, to, message] : std::vector<std::array<std::string, 3>>{
            {"scheduler_base:", "scheduler_bas:", "did you mean 'scheduler_base'"},
@@ -318,6 +333,8 @@ TEST_F(ScenarioTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
            {"per_output_token:", "output_token:", "did you mean 'per_output_token'"},
            {"eager_moe:", "moe:", "kernel_time"},
            {"graph: {value: 1.0", "graph: {value: 0", "kernel_time.graph"},
+           {"kernel_time:", "kernel_time:\n  arithmetic: 0", "kernel_time.arithmetic"},
+           {"kernel_time:", "kernel_time:\n  kernels: {gem: 1.1}", "did you mean 'gemm'"},
            {"stream_latency:", "latency:", "did you mean 'stream_latency'"},
            {"front_end:", "frontend:", "did you mean 'front_end'"},
            {"value: mixed", "value: mixd", "did you mean 'mixed'"},

@@ -26,7 +26,12 @@ Plans that the simulator predicted and our executor ran, on the GPUs named, with
 * *Calibration*: kernels come from tables that were measured in other runs, at the revisions in `results.json`, and hold no row of a
   kernel call that any judged step contains (`bindings/orrery/validation/held_out.py` leaves them out, at the cost of the basis
   "measured"). Collectives come from `topologies/hgx-h200/*.orrery.csv`.
-* *Scenarios*: `scenarios/validate/<plan>.yaml`. Anyone with the GPUs repeats it: `orrery validate scenarios/validate/<plan>.yaml`.
+* *Fitted*: one figure of the engine profile, what arithmetic takes under the power limit, on steps that are not judged
+  (`scenarios/validate/fit_8b.yaml`) in an earlier run.
+* *Scenarios*: `scenarios/validate/<plan>.yaml`. Anyone with the GPUs repeats it: `orrery validate scenarios/validate/<plan>.yaml`;
+  `kernels/tool/run_prepared.sh` runs many prepared directories within a time limit.
+* *Not run*: plans on four GPUs (`llama_8b_tp4`, `llama_70b_tp4`, `llama_70b_pp2_tp2`, `llama_70b_fp8_tp4`; 1P3D and 2P2D), since the host
+  had two; Qwen3-30B-A3B, DeepSeek-V2-Lite and the slice of DeepSeek-V3, since kernels of experts cannot be executed yet.
 """
 DETAILS_BELOW = "[{plan}]({plan}.md)"
 STEP_LIMITS = (0.03, 0.08)
