@@ -215,9 +215,10 @@ def _memory(path: pathlib.Path) -> dict[tuple[int, str], float]:
 def _service(directory: pathlib.Path) -> Service:
     requests = ("id", "prompt_tokens", "output_tokens", "arrival_s", "finish_s", "ttft_s", "tpot_s", "e2e_s")
     steps = ("start_s", "duration_s", "num_steps", "prefill_tokens", "num_decodes")
-    return Service(
-        requests=_columns(directory / "requests.csv", requests), steps=_columns(directory / "serve_steps.csv", steps)
-    )
+    file = directory / "requests.csv"
+    if "transfer_start_s" in _text(file).partition("\n")[0].split(","):
+        requests += ("prefill_end_s", "transfer_start_s", "transfer_end_s", "second_token_s", "exposed_transfer_s")
+    return Service(requests=_columns(file, requests), steps=_columns(directory / "serve_steps.csv", steps))
 
 
 def _columns(path: pathlib.Path, names: Sequence[str]) -> dict[str, list[float]]:

@@ -68,12 +68,22 @@ def _title(scenario: Mapping[str, Any]) -> str:
     return question or f"Is {scenario['model']['config']} executed as it was predicted?"
 
 
+def _place(scenario: Mapping[str, Any]) -> str:
+    """"TP2 PP2"; "prefill on 1 x one GPU, decode on 3 x TP2" where they are apart."""
+
+    def mesh(placement: Mapping[str, Any]) -> str:
+        ways = [f"{key.upper()}{placement[key]}" for key in ("tp", "pp", "dp", "ep") if placement.get(key, "1") != "1"]
+        return " ".join(ways) or "one GPU"
+
+    apart = scenario.get("disaggregation")
+    if not apart:
+        return mesh(scenario["placement"])
+    return ", ".join(f"{side} on {apart[side]['replicas']} x {mesh(apart[side])}" for side in ("prefill", "decode"))
+
+
 def facts(scenario: Mapping[str, Any], result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Model, placement, GPUs, revision and calibration in one line each."""
-    model, placement = scenario["model"], scenario["placement"]
-    mesh = " ".join(
-        f"{key.upper()}{placement[key]}" for key in ("tp", "pp", "dp", "ep") if placement.get(key, "1") != "1"
-    )
+    model = scenario["model"]
     environment = result["environment"]
     formats = ", ".join(
         f"{model[key].upper()} {text}"
@@ -88,7 +98,7 @@ def facts(scenario: Mapping[str, Any], result: Mapping[str, Any]) -> list[tuple[
     ]
     found = [
         ("Model", f"{model['config']}; {formats}"),
-        ("Placement", mesh or "one GPU"),
+        ("Placement", _place(scenario)),
         ("Measured on", ", ".join(filter(None, (measured_on, *host, environment.get("date", ""))))),
         ("Measured with", f"orrery-gpu {environment.get('revision', 'of unknown revision')}"),
         (

@@ -11,6 +11,9 @@ from .directory import Case, Service
 
 QUANTILES = ("mean", "p50", "p90", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+# Where prefill and decode are apart: the move of a KV cache, from the first token to the second, and by how much decoding
+# would have begun earlier if moves took no time.
+HANDOVER = ("transfer_s", "second_token_s", "exposed_s")
 
 
 def error(predicted: float, measured: float) -> float | None:
@@ -42,8 +45,10 @@ def serving(case: Case) -> dict[str, Any] | None:
             "measured_s": measured[name][quantile],
             "error": error(predicted[name][quantile], measured[name][quantile]),
         }
-        for name in LATENCIES
+        for name in (*LATENCIES, *HANDOVER)
+        if name in predicted and name in measured
         for quantile in QUANTILES
+        if name in LATENCIES or measured[name][quantile] > 0
     ]
     rates = [
         {
@@ -79,6 +84,10 @@ def _service_figures(service: Service, ids: set[float]) -> dict[str, Any]:
     step_s = np.array(steps["duration_s"]) / counts
     decodes = np.array(steps["num_decodes"]) * counts
     values = {"ttft_s": column("ttft_s"), "tpot_s": column("tpot_s"), "e2e_s": column("e2e_s")}
+    if "transfer_start_s" in requests:
+        values["transfer_s"] = column("transfer_end_s") - column("transfer_start_s")
+        values["second_token_s"] = column("second_token_s") - column("prefill_end_s")
+        values["exposed_s"] = column("exposed_transfer_s")
     values = {name: of[np.isfinite(of)] for name, of in values.items()}
     span = float(column("finish_s").max() - column("arrival_s").min())
     figures: dict[str, Any] = {name: _quantiles(of, np.ones_like(of)) for name, of in values.items()}

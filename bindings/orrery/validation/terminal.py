@@ -19,6 +19,7 @@ NAMES = {
     "ttft_p99": "TTFT p99",
     "memory_total": "memory, worst rank",
 }
+HANDOVER = {"transfer_s": "KV transfer", "second_token_s": "first to second token", "exposed_s": "exposed transfer"}
 CAUSES = {
     "kernel": "kernels",
     "launch_gap": "launch gap",
@@ -119,7 +120,7 @@ def _rows(rows: Sequence[Mapping[str, Any]], most: int = 10) -> str:
 def _serving(serving: Mapping[str, Any]) -> str:
     rows = [
         (
-            f"{row['latency'].removesuffix('_s').upper()} {row['quantile']}",
+            f"{HANDOVER.get(row['latency'], row['latency'].removesuffix('_s').upper())} {row['quantile']}",
             quantities.seconds(row["predicted_s"]),
             quantities.seconds(row["measured_s"]),
             signed_percent(row["error"]),
