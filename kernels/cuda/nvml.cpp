@@ -127,6 +127,7 @@ std::vector<BoardProcess> Board::processes() const {
     return {};
   }
   std::vector<BoardProcess> processes;
+  processes.reserve(count);
   for (unsigned i = 0; i < count; ++i) {
     processes.push_back({.id = found[i].id, .memory = Bytes(static_cast<double>(found[i].used))});
   }

@@ -110,7 +110,7 @@ Seconds since_load(std::uint64_t nanoseconds) {
 }
 
 template <typename Record>
-void add(Collected& all, const CUpti_Activity& activity, std::string name, bool is_copy) {
+void add(Collected& all, const CUpti_Activity& activity, const std::string& name, bool is_copy) {
   const auto& record = reinterpret_cast<const Record&>(activity);
   if (record.start == 0 || record.end == 0) {
     ++all.without_times;
@@ -120,7 +120,7 @@ void add(Collected& all, const CUpti_Activity& activity, std::string name, bool 
                          .stream = record.streamId,
                          .graph_node = record.graphNodeId,
                          .is_copy = is_copy,
-                         .name = std::move(name),
+                         .name = name,
                          .start = since_load(record.start),
                          .end = since_load(record.end)});
 }

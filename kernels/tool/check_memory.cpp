@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -70,8 +71,8 @@ class MemoryCase {
   }
   // Memory of the ranks once both steps have been prepared and have run.
   [[nodiscard]] std::vector<RankMemory> measure(std::int64_t num_blocks) const {
-    std::vector<int> devices;
-    for (int rank = 0; rank < mesh_.tp; ++rank) devices.push_back(rank);
+    std::vector<int> devices(static_cast<std::size_t>(mesh_.tp));
+    std::iota(devices.begin(), devices.end(), 0);
     Executor executor({.plan = plans_[0],
                        .whole = wholes_[0],
                        .grid = {.tp = mesh_.tp},

@@ -13,8 +13,6 @@
 
 #include "kernels/harness/probe.h"
 
-extern char** environ;
-
 namespace orrery::tool {
 namespace {
 
@@ -24,6 +22,7 @@ void check(int code, const char* call) {
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
+  result.reserve(texts.size() + 1);
   for (std::string& text : texts) result.push_back(text.data());
   result.push_back(nullptr);
   return result;
