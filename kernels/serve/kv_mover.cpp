@@ -100,16 +100,10 @@ Seconds GpuKvMover::move(int prefill, int decode, std::span<const std::int32_t> 
         .block_bytes = kv_block_bytes(out.shape()),
         .layers = static_cast<int>(2 * out.shape().layers)};
     lane.begin.record(lane.stream);
-    switch (move_by_) {
-      case MoveBy::kFaster:
-        kv_transfer(lane.stream, transfer);
-        break;
-      case MoveBy::kCopyEngine:
-        kv_transfer_engine(lane.stream, transfer);
-        break;
-      case MoveBy::kSm:
-        kv_transfer_sm(lane.stream, transfer, kThreadBlocks);
-        break;
+    if (move_by_ == MoveBy::kSm) {
+      kv_transfer_sm(lane.stream, transfer, kThreadBlocks);
+    } else {
+      kv_transfer_engine(lane.stream, transfer);
     }
     lane.end.record(lane.stream);
   }

@@ -20,8 +20,11 @@ struct MovedInstance {
   std::vector<int> devices;
 };
 
-// What moves blocks (kernels/kv_transfer): whatever is faster alone, or one of both.
-enum class MoveBy : std::uint8_t { kFaster, kCopyEngine, kSm };
+// What moves blocks (kernels/kv_transfer). A KV cache is a copy for each layer's keys and values at
+// least, and copy engines start them one after the other: on H200s, between a prefill and a decode
+// step, 162 MB of 64 pools take 0.59 ms by SMs and 0.91 ms by copy engines, 41 MB of 32 pools 0.15
+// and 0.34 ms (means).
+enum class MoveBy : std::uint8_t { kSm, kCopyEngine };
 
 // Each rank of a prefill instance writes to the same rank of a decode instance, on a stream of its
 // own for each pair of instances.
@@ -30,7 +33,7 @@ class GpuKvMover : public KvMover {
   // The executors outlive it. Throws std::invalid_argument where ranks or the shapes of their
   // caches differ, or GPUs cannot access each other.
   GpuKvMover(std::vector<MovedInstance> prefill, std::vector<MovedInstance> decode,
-             MoveBy move_by = MoveBy::kFaster);
+             MoveBy move_by = MoveBy::kSm);
   ~GpuKvMover() override;
 
   // The longest of the ranks' times, by events on their streams. Throws cuda::Error.

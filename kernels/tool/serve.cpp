@@ -45,7 +45,7 @@ struct Options {
   std::optional<std::int64_t> requests;       // the first of the workload
   std::optional<std::int64_t> verify;         // the first so many, one at a time, on one instance
   bool only_nccl = false;
-  MoveBy move_by = MoveBy::kFaster;  // KV caches, where prefill and decode are apart
+  MoveBy move_by = MoveBy::kSm;  // KV caches, where prefill and decode are apart
   bool writes_tokens = false;
 };
 
