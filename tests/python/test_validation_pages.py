@@ -47,7 +47,7 @@ def directory(tmp_path: Path) -> Path:
         "predicted/summary.json": '{"basis": {"measured": 0.25, "interpolated": 0.75, "roofline": 0.0}}',
         "predicted/requests.csv": requests + "0,5,9,0,1,9,9,9\n1,5,3,1,3,0.1,0.01,2\n2,5,1,2,5,0.3,,3\n",
         "predicted/serve_steps.csv": serve_steps,
-        "executed/environment.txt": "gpu NVIDIA H200\ndate 2026-01-02\n",
+        "executed/environment.txt": "gpu NVIDIA H200\nnum_gpus 2\ndate 2026-01-02\n",
         "executed/status.txt": "complete\n",
         "executed/steps.csv": "name,mode,iteration,duration_s,device_s\nd_graph,graph,0,0.002,0.0008\nd_graph,graph,1,0.001,0.0008\nd_graph,graph,2,0.001,0.0008\n",
         "executed/d_graph.spans.csv": SPANS + "a b,0,0,0,kernel,measured,0,0.0006\na b,0,1,0,kernel,measured,0,0.0001\nsum,0,0,0,comm,measured,0.0005,0.0008\n",

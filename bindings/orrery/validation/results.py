@@ -27,7 +27,7 @@ def rows_of(directory: pathlib.Path) -> list[Row]:
     case = read(directory)
     result = compare(case)
     common = {
-        "plan": directory.name, "model": _model(directory / "deployment.txt"), "gpus": len({row["rank"] for row in result["memory"]}),
+        "plan": directory.name, "model": _model(directory / "deployment.txt"), "gpus": int(case.environment.get("num_gpus", 1)),
         "calibration_revision": ", ".join(result["calibration_revisions"]), "date": case.environment.get("date", ""),
     }  # fmt: skip
     figures = [*_steps(case, result["steps"]), *_memory(result["memory"]), *_service(result["serving"], directory)]
