@@ -310,10 +310,10 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
   for (const std::string& assignment : overrides) {
     set_value(root_node, assignment);
   }
-  const Reader root(root_node, "",
-                    {"question", "model", "machine", "provider", "placement", "disaggregation",
-                     "engine", "router", "workload", "slo", "step_level", "chosen_step",
-                     "validate", "seed"});
+  const Reader root(
+      root_node, "",
+      {"question", "model", "machine", "provider", "placement", "disaggregation", "engine",
+       "router", "workload", "slo", "step_level", "chosen_step", "validate", "seed"});
   const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
   Scenario scenario;
   scenario.paths = paths;
