@@ -28,6 +28,16 @@ namespace orrery {
   KERNEL(embedding)            \
   KERNEL(moe_route)            \
   KERNEL(moe)                  \
+  KERNEL(routing_scores)       \
+  KERNEL(index_shuffling)      \
+  KERNEL(gather_mul)           \
+  KERNEL(grouped_gemm)         \
+  KERNEL(grouped_gemm_scatter) \
+  KERNEL(scatter_add)          \
+  KERNEL(combine_shuffling)    \
+  KERNEL(split_shuffling)      \
+  KERNEL(expert_gemm)          \
+  KERNEL(expert_gather)        \
   KERNEL(sample)               \
   KERNEL(sparse_index)
 

@@ -1,0 +1,37 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// A gemm for each group's rows with its own w. What no row needs is not read.
+Work work(DType dtype, const Dims& dims) {
+  const double rows = size(dims, "rows");
+  const double n = size(dims, "n");
+  const double k = size(dims, "k");
+  const double active = size(dims, "active");
+  require(active <= size(dims, "groups"), "active of at most groups");
+  return {.flops = Flops(2 * rows * n * k),
+          .bytes_read =
+              Bytes(active * n * k * weight_bytes(dtype) + rows * k * activation_bytes(dtype)),
+          .bytes_written = Bytes(rows * n * result_bytes(dtype))};
+}
+
+}  // namespace
+
+KernelSpec grouped_gemm_spec() {
+  return {.name = "grouped_gemm",
+          .summary =
+              "y[rows, n] = x[rows, k] w[group of the row][n, k]^T, rows sorted by group, their "
+              "counts on the device; dtype of x and w",
+          .dims = {{.name = "rows", .meaning = "rows of x of all groups", .may_be_zero = true},
+                   {.name = "n", .meaning = "rows of each w: output columns"},
+                   {.name = "k", .meaning = "input columns", .is_contraction = true},
+                   {.name = "groups", .meaning = "experts on this rank, each with its w"},
+                   {.name = "active",
+                    .meaning = "groups with at least one row, whose w is read",
+                    .may_be_zero = true}},
+          .work = work};
+}
+
+}  // namespace orrery

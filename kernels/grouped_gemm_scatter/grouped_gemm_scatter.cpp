@@ -1,0 +1,41 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// The rows of y are added to those of their tokens, which are read and written once.
+Work work(DType dtype, const Dims& dims) {
+  const double rows = size(dims, "rows");
+  const double n = size(dims, "n");
+  const double k = size(dims, "k");
+  const double active = size(dims, "active");
+  require(active <= size(dims, "groups"), "active of at most groups");
+  const double tokens = size(dims, "tokens");
+  const double touched = std::min(rows, tokens) * n * result_bytes(dtype);
+  const double per_row = bytes_per_element(DType::kInt32) + bytes_per_element(DType::kFp32);
+  return {.flops = Flops(2 * rows * n * k + 2 * rows * n),
+          .bytes_read = Bytes(active * n * k * weight_bytes(dtype) +
+                              rows * (k * activation_bytes(dtype) + per_row) + touched),
+          .bytes_written = Bytes(touched)};
+}
+
+}  // namespace
+
+KernelSpec grouped_gemm_scatter_spec() {
+  return {.name = "grouped_gemm_scatter",
+          .summary =
+              "grouped_gemm whose rows are weighed and added to out[tokens, n] in place; dtype of "
+              "x and w",
+          .dims = {{.name = "rows", .meaning = "rows of x of all groups", .may_be_zero = true},
+                   {.name = "n", .meaning = "rows of each w: output columns"},
+                   {.name = "k", .meaning = "input columns", .is_contraction = true},
+                   {.name = "groups", .meaning = "experts on this rank, each with its w"},
+                   {.name = "active",
+                    .meaning = "groups with at least one row, whose w is read",
+                    .may_be_zero = true},
+                   {.name = "tokens", .meaning = "rows of out"}},
+          .work = work};
+}
+
+}  // namespace orrery

@@ -1,0 +1,43 @@
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// Per choice an int32 token, a float weight and the int32 row; per expert an int32 count.
+Work work(DType dtype, const Dims& dims) {
+  const double tokens = size(dims, "tokens");
+  const double experts_total = size(dims, "experts_total");
+  const double topk = size(dims, "topk");
+  const double experts = size(dims, "experts");
+  require(topk <= experts_total, "topk of at most experts_total");
+  require(experts <= experts_total, "experts of at most experts_total");
+  require(dim(dims, "experts_total") % dim(dims, "groups") == 0,
+          "groups that divide experts_total");
+  const double id = bytes_per_element(DType::kInt32);
+  const double rows = tokens * topk * experts / experts_total;
+  return {.flops = Flops(tokens * experts_total),
+          .bytes_read = Bytes(tokens * experts_total * bytes_per_element(dtype)),
+          .bytes_written = Bytes(rows * (id + bytes_per_element(DType::kFp32)) +
+                                 (tokens * topk + experts + 1) * id)};
+}
+
+}  // namespace
+
+KernelSpec index_shuffling_spec() {
+  return {.name = "index_shuffling",
+          .summary =
+              "top-k experts of each token, and the order of tokens sorted by expert; dtype of the "
+              "scores",
+          .dims = {{.name = "tokens", .meaning = "rows of scores"},
+                   {.name = "experts_total",
+                    .meaning = "routed experts of the layer",
+                    .must_be_whole = true},
+                   {.name = "topk", .meaning = "experts chosen per token"},
+                   {.name = "groups",
+                    .meaning = "expert groups from which the best are kept; 1: no groups"},
+                   {.name = "experts", .meaning = "experts on this rank"}},
+          .work = work};
+}
+
+}  // namespace orrery
