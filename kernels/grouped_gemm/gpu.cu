@@ -300,10 +300,10 @@ std::vector<Grid> grids() {
   };
   for (const DType dtype : kDTypes) {
     grids.push_back({.dtype = dtype,
-                     .axes = {{.dim = "rows", .values = {1, 16, 128, 1024, 16384}},
+                     .axes = {{.dim = "rows", .values = {16, 128, 1024, 16384}},
                               {.dim = "n", .values = {1536, 2048, 5120, 16384}},
-                              {.dim = "k", .values = {768, 1024, 2048, 5120, 8192}},
-                              {.dim = "groups", .values = {16, 32, 64, 128}},
+                              {.dim = "k", .values = {768, 2048, 5120, 8192}},
+                              {.dim = "groups", .values = {16, 128}},
                               {.dim = "active", .values = {1, 4, 16, 64, 128}, .multiple = 1}},
                      .accept = fits});
   }
