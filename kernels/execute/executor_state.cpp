@@ -155,7 +155,9 @@ std::span<const StepPart> Executor::State::parts_of(const PreparedStep::State& s
 
 std::vector<StepPart> Executor::State::split(const PreparedStep::State& step,
                                              const StepInput& input) const {
-  std::vector<StepPart> parts = split_step(input, setup.grid.dp * step.num_micro_batches);
+  const int ways = setup.grid.dp * step.num_micro_batches;
+  if (is_layer_plan(step.plan)) return std::vector<StepPart>(static_cast<std::size_t>(ways));
+  std::vector<StepPart> parts = split_step(input, ways);
   for (const int r : team.ranks()) {
     const bool is_first = setup.grid.tp_rank(r) == 0 && setup.grid.stage(r) == 0;
     if (!is_first && setup.processes.size == 1) continue;  // as that one
@@ -251,7 +253,7 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
     } else {
       own.enqueue();
     }
-    own.wait(team);
+    own.wait();
     time.end = Clock::now();
     time.device = rank(r).end - rank(r).start;
   });

@@ -15,6 +15,8 @@ Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
   PreparedStep::State& prepared = step.state();
   const std::vector<StepPart> parts = state.split(prepared, input);
   state.bind_again(prepared, parts, input);
+  // What is enqueued may depend on counts that the host reads while it runs.
+  if (!prepared.has_run) static_cast<void>(state.run(prepared, parts));
   KernelTrace trace;
   const bool is_graph = prepared.mode == ExecuteMode::kGraph;
   state.team.run([&](int r) {
