@@ -221,6 +221,14 @@ void Executor::State::run_watched(PreparedStep::State& step,
   }
 }
 
+void Executor::State::count_nodes(PreparedStep::State& step) {
+  team.run([&](int r) {
+    RankStep& own = step.rank(r);
+    if (!own.num_nodes().empty()) return;
+    step.mode == ExecuteMode::kGraph ? own.capture(/*counts_nodes=*/true) : own.count_nodes();
+  });
+}
+
 void Executor::State::enqueue_gated(cuda::Gate& gate, int r, RankStep& step,
                                     std::atomic<int>& num_enqueued) {
   gate.close(rank(r).stream(0));
