@@ -25,6 +25,10 @@ namespace orrery {
   KERNEL(quantize)                 \
   KERNEL(residual_add)             \
   KERNEL(embedding)                \
+  KERNEL(gather_mul)               \
+  KERNEL(scatter_add)              \
+  KERNEL(combine_shuffling)        \
+  KERNEL(split_shuffling)          \
   KERNEL(sample)
 
 #define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
