@@ -41,20 +41,34 @@ class RowShares {
       }
     }
     rows_ = std::min(tokens_, std::max(ceil_div(tokens_, ways_), prefill_rows + decode_rows));
+    find_active(plan);
   }
 
   std::int64_t operator()(std::string_view name, std::int64_t size) const {
     if (name == axis::kSeqs) return ceil_div(size, ways_);
     if (name == axis::kRoutedTokens) return ceil_div(size, num_micro_batches_);
-    if (name != axis::kTokens || tokens_ == 0) return size;
+    if (name == axis::kActiveExperts) return std::min(size, active_);
+    if ((name != axis::kTokens && name != axis::kRoutedRows) || tokens_ == 0) return size;
     return size == tokens_ ? rows_ : ceil_div(size * rows_, tokens_);
   }
 
  private:
+  // Fewer tokens choose fewer experts.
+  void find_active(const Plan& plan) {
+    for (const Op& op : plan.ops()) {
+      const auto* kernel = std::get_if<KernelOp>(&op.body);
+      if (kernel == nullptr || kernel->kernel != "index_shuffling") continue;
+      const std::int64_t experts = dim(kernel->dims, "experts_total");
+      active_ = expected_dims({}, experts, dim(kernel->dims, "topk"), rows_, 0, experts).active;
+      return;
+    }
+  }
+
   std::int64_t ways_;
   std::int64_t num_micro_batches_;
   std::int64_t tokens_ = 0;  // rows of the whole step
   std::int64_t rows_ = 0;    // of the fullest rank
+  std::int64_t active_ = 0;  // experts that its tokens choose
 };
 
 }  // namespace
