@@ -12,6 +12,7 @@ namespace orrery {
 #define ORRERY_GPU_KERNELS(KERNEL) \
   KERNEL(gemm)                     \
   KERNEL(batched_gemm)             \
+  KERNEL(grouped_gemm)             \
   KERNEL(attention_prefill)        \
   KERNEL(attention_decode)         \
   KERNEL(mla_prefill)              \
