@@ -48,8 +48,8 @@ def layer_section(rows: list[Row], stem: str) -> list[str]:
     lines = ["## The four designs, predicted and measured", "", INTRODUCTION, ""]
     if designs:
         errors = [prediction_error(row) for row in designs]
-        lines += [f"![time of the designs]({stem}_designs.svg)", "", f"{len(designs)} layers, median error of the prediction {statistics.median(errors):.1f} %.",
-                  "", *_table(designs, ("model", "tokens", "load", "design", "mode")), ""]  # fmt: skip
+        lines += [f"![time of the designs]({stem}_designs.svg)", "",
+                  f"{len(designs)} layers, median error of the prediction {statistics.median(errors):.1f} %.", "", *_table(designs, ("model", "tokens", "load", "design", "mode")), ""]  # fmt: skip
     if parallel:
         errors = [prediction_error(row) for row in parallel]
         lines += ["## Expert parallelism, predicted and measured", "",

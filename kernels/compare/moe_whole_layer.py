@@ -9,7 +9,7 @@ from elementwise import compiled
 from harness import Comparison, Library
 from moe_operands import BF16, normal, on_gpu
 from moe_pipeline import FFN, HIDDEN, Buffers, Experts
-from moe_rows import swiglu
+from moe_rows import gather_sum, swiglu
 
 EXPERTS = 16
 TOKENS = (1, 64, 128, 256)
@@ -55,14 +55,25 @@ class Router:
         return ends, order, torch.sigmoid(scores)[order]
 
 
-def beside(side: torch.cuda.Stream, on_side: Callable[[], None], here: Callable[[], None]) -> None:
-    """`on_side` on the stream `side` while `here` runs; both are done when the current stream goes on."""
-    current = torch.cuda.current_stream()
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        on_side()
-    here()
-    current.wait_stream(side)
+class Side:
+    """A second stream, or with `streams` 1 the current one."""
+
+    def __init__(self, streams: int) -> None:
+        self._stream = torch.cuda.Stream() if streams == 2 else None
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """`work` after what the current stream has so far, beside what it gets from now on."""
+        if self._stream is None:
+            work()
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            work()
+
+    def join(self) -> None:
+        """What the current stream gets from now on waits for the work."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
 
 
 def layer(library: Library, tokens: int, streams: int) -> Comparison:
@@ -72,43 +83,32 @@ def layer(library: Library, tokens: int, streams: int) -> Comparison:
     weights = [Experts(library, "bf16", EXPERTS) for _ in range(SETS)]
     between = [Buffers(tokens, False) for _ in range(SETS)]
     out = [torch.empty(tokens, HIDDEN, device="cuda", dtype=BF16) for _ in range(SETS)]
-    side = torch.cuda.Stream()
-    act = compiled(swiglu)
+    side = Side(streams)
+    act, add = compiled(swiglu), compiled(gather_sum)
     active = min(EXPERTS, tokens)
-
-    def two(on_side: Callable[[], None], here: Callable[[], None]) -> None:
-        if streams == 2:
-            beside(side, on_side, here)
-        else:
-            on_side()
-            here()
+    places = torch.arange(tokens, device="cuda")
 
     def ours(i: int) -> None:
         router, rows = routers[i], between[i]
-
-        def route() -> None:
-            router.ours(library)
-            library.gather_mul(router.x, router.row_token, router.num_rows, router.row_weight, rows.xs, None, tokens, tokens, HIDDEN)
-
-        two(lambda: shared[i].ours(library, router.x), route)
+        side.begin(lambda: shared[i].ours(library, router.x))
+        router.ours(library)
+        library.gather_mul(router.x, router.row_token, router.num_rows, router.row_weight, rows.xs, None, tokens, tokens, HIDDEN)
         weights[i].ours(rows.xs, None, False, router.counts, active, rows.gate_up)
         library.silu_mul_rows(rows.gate_up, router.num_rows, rows.act, None, tokens, FFN)
         weights[i].ours(rows.act, None, True, router.counts, active, rows.y)
+        side.join()
         library.scatter_add(rows.y, router.token_rows, None, shared[i].out, out[i], tokens, tokens, 1, HIDDEN)
 
     def peer(i: int) -> torch.Tensor:
-        router, routed = routers[i], {}
-
-        def shared_expert() -> None:
-            routed["base"] = torch.mm(act(torch.mm(router.x, shared[i].gate_up_w.T)), shared[i].down_w.T)
-
-        def route() -> None:
-            routed["ends"], routed["order"], weight = router.peer()
-            routed["rows"] = (torch.index_select(router.x, 0, routed["order"]).float() * weight[:, None]).to(BF16)
-
-        two(shared_expert, route)
-        hidden = act(weights[i].peer(routed["rows"], None, False, routed["ends"]))
-        return routed["base"].index_add_(0, routed["order"], weights[i].peer(hidden, None, True, routed["ends"]))
+        router = routers[i]
+        base: list[torch.Tensor] = []
+        side.begin(lambda: base.append(torch.mm(act(torch.mm(router.x, shared[i].gate_up_w.T)), shared[i].down_w.T)))
+        ends, order, weight = router.peer()
+        token_rows = torch.empty_like(order).scatter_(0, order, places).reshape(tokens, 1)
+        rows = (torch.index_select(router.x, 0, order).float() * weight[:, None]).to(BF16)
+        y = weights[i].peer(act(weights[i].peer(rows, None, False, ends)), None, True, ends)
+        side.join()
+        return add(base[0], y, token_rows)
 
     def outputs() -> dict[str, torch.Tensor]:
         out[0].fill_(float("nan"))
