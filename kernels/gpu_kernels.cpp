@@ -25,7 +25,9 @@ namespace orrery {
   KERNEL(quantize)                 \
   KERNEL(residual_add)             \
   KERNEL(embedding)                \
-  KERNEL(sample)
+  KERNEL(sample)                   \
+  KERNEL(routing_scores)           \
+  KERNEL(index_shuffling)
 
 #define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
 ORRERY_GPU_KERNELS(ORRERY_DECLARE_GPU)
