@@ -109,14 +109,18 @@ TEST(MoeDesigns, DifferInLaunchesAndSyncs) {
   }
 }
 
-// The host must have read the counts before it launches an expert.
-TEST(MoeDesigns, SyncAfterTheSharedExpertAndBeforeTheFirstSlice) {
-  const Plan plan = moe_layer_plan(scout(), 64, {.moe_design = MoeDesign::kConcatenation});
-  const auto position = [&](std::string_view name) {
-    return &op_named(plan, name) - &plan.ops()[0];
-  };
-  EXPECT_LT(position("shared.down_proj"), position("sync"));
-  EXPECT_LT(position("sync"), position("gather.0"));
+// The host must have read the counts before it launches an expert. Beside a second stream the
+// shared expert is launched first and runs meanwhile; on one stream the sync would wait for it.
+TEST(MoeDesigns, SyncBeforeTheFirstSliceAndNotAfterTheSharedExpertOfItsStream) {
+  for (const int streams : {1, 2}) {
+    const Plan plan = moe_layer_plan(
+        scout(), 64, {.moe_design = MoeDesign::kConcatenation, .moe_streams = streams});
+    const auto position = [&](std::string_view name) {
+      return &op_named(plan, name) - &plan.ops()[0];
+    };
+    EXPECT_LT(position("sync"), position("gather.0"));
+    EXPECT_EQ(position("shared.gate_up_proj") < position("sync"), streams == 2);
+  }
 }
 
 TEST(MoeDesigns, OneTokenReadsItsExpertsAlone) {

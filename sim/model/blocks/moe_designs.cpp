@@ -7,8 +7,7 @@
 //
 // Rows are sorted by expert, so an expert's rows lie together. Every choice of a token is a row:
 // tensors of rows have room for all, dims say how many are expected. The shared expert's result is
-// what the scatter adds to; it stands before the sync, which it hides, and on stream 1 when there
-// are two.
+// what the scatter adds to; it runs on stream 1 when there are two.
 
 #include <array>
 #include <stdexcept>
@@ -74,8 +73,12 @@ class DesignLowering {
 
   void run(bool imposes_scores) {
     route(imposes_scores);
-    lower_shared();
+    // The sync waits for its stream: on one stream for the shuffle alone, so that the GPU goes on
+    // with the shared expert while the host launches what needs the counts.
+    const bool has_two_streams = step_.options.moe_streams == 2;
+    if (has_two_streams) lower_shared();
     if (syncs()) step_.host("sync", HostKind::kD2hSync, {counts_});
+    if (!has_two_streams) lower_shared();
     weights_ = expert_weights(step_);
     const TensorId rows = gather();
     const TensorId gate_up =
