@@ -61,7 +61,9 @@ void JsonObject::set_raw(std::string_view name, std::string raw) {
   }
 }
 
-void JsonObject::set(std::string_view name, std::string_view text) { set_raw(name, json_text(text)); }
+void JsonObject::set(std::string_view name, std::string_view text) {
+  set_raw(name, json_text(text));
+}
 
 void JsonObject::set(std::string_view name, double value) {
   std::array<char, 32> text{};
