@@ -29,7 +29,9 @@ namespace orrery {
   KERNEL(scatter_add)              \
   KERNEL(combine_shuffling)        \
   KERNEL(split_shuffling)          \
-  KERNEL(sample)
+  KERNEL(sample)                   \
+  KERNEL(routing_scores)           \
+  KERNEL(index_shuffling)
 
 #define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
 ORRERY_GPU_KERNELS(ORRERY_DECLARE_GPU)

@@ -19,7 +19,9 @@ namespace orrery {
   KERNEL(silu_mul)                     \
   KERNEL(residual_add)                 \
   KERNEL(embedding)                    \
-  KERNEL(sample)
+  KERNEL(sample)                       \
+  KERNEL(routing_scores)               \
+  KERNEL(index_shuffling)
 
 #define ORRERY_DECLARE_BIND(name) Launch bind_##name(const BindContext& context);
 ORRERY_KERNEL_BINDINGS(ORRERY_DECLARE_BIND)
