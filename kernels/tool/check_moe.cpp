@@ -1,6 +1,7 @@
 // orrery-gpu check moe: steps of small mixtures of experts and layers by themselves, in all
 // designs.
 
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <future>
@@ -214,7 +215,7 @@ class MoeCheck {
       const Plan plan = moe_plan(one);
       Executor executor(layer_setup(one, plan, plan));
       const auto step = prepared_layer(executor, one, plan);
-      const LayerSpans spans = layer_spans(plan, executor.trace(*step, {}), 0, 1);
+      const LayerSpans spans = layer_spans(plan, executor.trace(*step, {}), 0);
       count(spans.overlap > Seconds(0));
       std::printf("%s %s  %.1f of %.1f us on two streams\n", verdict(), what.c_str(),
                   spans.overlap.value() * 1e6, spans.busy.value() * 1e6);
@@ -366,7 +367,7 @@ class MoeCheck {
     }
     reference::LayerTensors outputs = model.run_layer(plan, inputs);
     return layer_output(one, [&](int rank) {
-      return outputs[static_cast<std::size_t>(rank)].at(std::string(kLayerOutput));
+      return outputs[static_cast<std::size_t>(rank)].at(chained_output(1));
     });
   }
 

@@ -38,8 +38,9 @@ constexpr int kMostSets = 16;
 struct LayerCase {
   const MoeCase* one = nullptr;
   int number = 0;
+  int sets = 1;
   Plan whole;
-  Plan plan;   // a repeat of all sets
+  Plan plan;   // one after the other of all sets
   Plan layer;  // one of them
 };
 
@@ -56,11 +57,6 @@ OutputKey output_of(const MoeCase& one) {
 int num_sets(const Plan& whole) {
   const double fit = kSetBytes / memory_of(whole, 0).weights.value();
   return std::clamp(static_cast<int>(fit), 1, kMostSets);
-}
-
-Plan repeated(Plan plan, int count) {
-  plan.add_repeat({.first = 0, .last = static_cast<OpId>(plan.ops().size()), .count = count});
-  return plan;
 }
 
 class LayerRuns {
@@ -131,8 +127,9 @@ class LayerRuns {
     const Plan whole = moe_plan(one);
     layer.layer = parallelize(whole, one.mesh);
     const int sets = num_sets(whole);
-    layer.whole = repeated(whole, sets);
-    layer.plan = repeated(layer.layer, sets);
+    layer.sets = sets;
+    layer.whole = chained(whole, sets);
+    layer.plan = chained(layer.layer, sets);
     std::ofstream stream(directory_ / (std::to_string(number) + ".plan"));
     stream << to_text(layer.layer);
     return layer;
@@ -177,7 +174,7 @@ class LayerRuns {
   void time(Executor& executor, const LayerCase& layer) {
     const MoeCase& one = *layer.one;
     const auto step = warm(executor, layer);
-    const int sets = num_sets(moe_plan(one));
+    const int sets = layer.sets;
     std::vector<double> device;
     std::vector<double> host;
     const Clock::time_point start = Clock::now();
@@ -207,8 +204,8 @@ class LayerRuns {
     row.set("launches", launches);
     row.set("host_syncs", static_cast<std::int64_t>(syncs));
     row.set("buffer_bytes", buffers);
-    const std::vector<float> y =
-        layer_output(one, [&](int rank) { return executor.take(*step, rank, kLayerOutput); });
+    const std::vector<float> y = layer_output(
+        one, [&](int rank) { return executor.take(*step, rank, chained_output(sets)); });
     const auto [first, is_first] = outputs_.try_emplace(output_of(one), y);
     row.set("difference", layer_difference(y, first->second));
     std::printf("%-70s %5zu %10.2f %7.2f%% %8lld %5lld\n", one.text.c_str(), device.size(),
@@ -218,8 +215,7 @@ class LayerRuns {
 
   void trace(Executor& executor, const LayerCase& layer) {
     const auto step = warm(executor, layer);
-    const int sets = num_sets(moe_plan(*layer.one));
-    const LayerSpans spans = layer_spans(layer.plan, executor.trace(*step, {}), 0, sets);
+    const LayerSpans spans = layer_spans(layer.plan, executor.trace(*step, {}), 0);
     JsonObject ops;
     for (const auto& [name, time] : spans.ops) ops.set(name, time.value() * kMicro);
     JsonObject& row = rows_[static_cast<std::size_t>(layer.number)];

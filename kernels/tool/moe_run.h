@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "kernels/execute/executor.h"
@@ -16,6 +16,13 @@ namespace orrery::tool {
 // An executor for the case's layer, and for others of the same model, format and mesh with at most
 // as many tokens. `plan` and `whole` are the layer, split over ranks and before, repeated alike.
 ExecutorSetup layer_setup(const MoeCase& one, Plan plan, Plan whole);
+
+// `count` layers one after the other, each with weights of its own: names end in "#<layer>", and
+// none begins before the one ahead has ended, on whatever streams. The layer itself where count
+// is 1.
+Plan chained(const Plan& layer, int count);
+// Name of its output, of the last layer.
+std::string chained_output(int count);
 
 // The inputs of `rank` by name: the rows of x, and of the scores if they are imposed, that it has;
 // zeros where it has more.
@@ -33,8 +40,6 @@ std::vector<float> layer_output(const MoeCase& one, const OfRank& of_rank) {
   all.resize(static_cast<std::size_t>(one.tokens * moe_model(one.model).hidden_size));
   return all;
 }
-
-inline constexpr std::string_view kLayerOutput = "y";
 
 // A prepared layer with its inputs.
 std::unique_ptr<PreparedStep> prepared_layer(Executor& executor, const MoeCase& one,
