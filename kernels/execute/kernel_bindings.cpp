@@ -9,6 +9,7 @@ namespace orrery {
 // kernels/<name>/bind.cpp.
 #define ORRERY_KERNEL_BINDINGS(KERNEL) \
   KERNEL(gemm)                         \
+  KERNEL(grouped_gemm)                 \
   KERNEL(quantize)                     \
   KERNEL(attention_prefill)            \
   KERNEL(attention_decode)             \
