@@ -28,6 +28,8 @@ namespace orrery {
   KERNEL(scatter_add)              \
   KERNEL(combine_shuffling)        \
   KERNEL(split_shuffling)          \
+  KERNEL(expert_gather)            \
+  KERNEL(expert_gemm)              \
   KERNEL(sample)
 
 #define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
