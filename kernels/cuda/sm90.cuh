@@ -120,6 +120,14 @@ __device__ inline void load_3d(void* shared, const CUtensorMap* map, int x, int 
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier))
       : "memory");
 }
+__device__ inline void load_3d(void* shared, const CUtensorMap* map, int x, int y, int z,
+                               std::uint64_t* barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
 __device__ inline void load_4d(void* shared, const CUtensorMap* map, int x, int y, int z, int w,
                                std::uint64_t* barrier) {
   asm volatile(

@@ -83,7 +83,7 @@ void read_model_part(const YamlNode& node, const std::filesystem::path& director
   format("kv_cache", scenario.precision.kv_cache);
   format("lm_head", scenario.precision.lm_head);
   if (reader.has("expert_load")) {
-    scenario.expert_load = static_cast<ExpertLoad>(reader.choice("expert_load", kExpertLoads));
+    scenario.expert_load = static_cast<ExpertSkew>(reader.choice("expert_load", kExpertLoads));
   }
 }
 
@@ -302,7 +302,7 @@ std::string chosen_step_yaml(const Batch& batch) {
 
 }  // namespace
 
-std::string_view to_text(ExpertLoad load) { return kExpertLoads[static_cast<std::size_t>(load)]; }
+std::string_view to_text(ExpertSkew load) { return kExpertLoads[static_cast<std::size_t>(load)]; }
 
 Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& paths,
                        const std::vector<std::string>& overrides) {

@@ -35,8 +35,8 @@ struct ProjectPaths {
 
 // How evenly tokens choose experts, as the benchmarks of the tables name it: every expert the same,
 // at random, or with a share falling as a power of its rank.
-enum class ExpertLoad : std::uint8_t { kBalanced, kUniform, kPowerLaw101, kPowerLaw12 };
-std::string_view to_text(ExpertLoad load);  // "balanced", "uniform", "power_law_1.01", ...
+enum class ExpertSkew : std::uint8_t { kBalanced, kUniform, kPowerLaw101, kPowerLaw12 };
+std::string_view to_text(ExpertSkew load);  // "balanced", "uniform", "power_law_1.01", ...
 
 struct Scenario {
   std::string name;  // the file's stem
@@ -44,7 +44,7 @@ struct Scenario {
 
   std::string model;  // name or path
   Precision precision;
-  ExpertLoad expert_load = ExpertLoad::kPowerLaw101;
+  ExpertSkew expert_load = ExpertSkew::kPowerLaw101;
   std::string machine;
   std::string provider;
   // Of a disaggregated service, those that decode.

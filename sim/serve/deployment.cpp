@@ -18,7 +18,6 @@ namespace {
 
 // Entry i names the enumerator of value i.
 constexpr std::array<std::string_view, 4> kMlaForms{"auto", "absorbed", "expanded", "module"};
-constexpr std::array<std::string_view, 2> kExpertComms{"all_to_all", "all_gather"};
 constexpr std::array<std::string_view, 2> kPolicies{"mixed", "prefill_first"};
 constexpr std::array<std::string_view, 3> kAdmissions{"prompt", "full_length", "estimated"};
 constexpr std::array<std::string_view, 2> kFlags{"false", "true"};
@@ -249,7 +248,7 @@ const std::vector<FieldSpec>& field_specs() {
       whole("mesh pp", ORRERY_FIELD(mesh.pp)),
       choice("mesh sp", kFlags, ORRERY_FIELD(mesh.sp)),
       whole("mesh num_micro_batches", ORRERY_FIELD(mesh.num_micro_batches)),
-      choice("mesh expert_comm", kExpertComms, ORRERY_FIELD(mesh.expert_comm)),
+      choice("mesh expert_comm", kExpertCommNames, ORRERY_FIELD(mesh.expert_comm)),
       whole("mesh num_redundant_experts", ORRERY_FIELD(mesh.num_redundant_experts)),
       whole("engine max_num_seqs", ORRERY_FIELD(engine.max_num_seqs)),
       whole("engine max_num_batched_tokens", ORRERY_FIELD(engine.max_num_batched_tokens)),
