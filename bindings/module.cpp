@@ -13,5 +13,6 @@ PYBIND11_MODULE(_core, module) {
   orrery::bindings::bind_serve(module);
   orrery::bindings::bind_scenario(module);
   orrery::bindings::bind_validation(module);
+  orrery::bindings::bind_plan(module);
   orrery::bindings::bind_bench(module);
 }

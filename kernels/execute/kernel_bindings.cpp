@@ -9,6 +9,7 @@ namespace orrery {
 // kernels/<name>/bind.cpp.
 #define ORRERY_KERNEL_BINDINGS(KERNEL) \
   KERNEL(gemm)                         \
+  KERNEL(grouped_gemm)                 \
   KERNEL(quantize)                     \
   KERNEL(attention_prefill)            \
   KERNEL(attention_decode)             \
@@ -19,7 +20,9 @@ namespace orrery {
   KERNEL(silu_mul)                     \
   KERNEL(residual_add)                 \
   KERNEL(embedding)                    \
-  KERNEL(sample)
+  KERNEL(sample)                       \
+  KERNEL(routing_scores)               \
+  KERNEL(index_shuffling)
 
 #define ORRERY_DECLARE_BIND(name) Launch bind_##name(const BindContext& context);
 ORRERY_KERNEL_BINDINGS(ORRERY_DECLARE_BIND)

@@ -34,6 +34,7 @@ struct Arguments {
   int outputs_at;  // bytes
   int groups_at;
   int barriers_at;
+  bool overlap;  // counts and w may be read ahead of the kernels before
 };
 
 // A group that has rows. The table of them ends with an entry that holds the number of work items;
@@ -115,6 +116,7 @@ struct Piece {
   int count;   // of stages
   bool starts;
   bool ends;
+  bool is_first;  // of the block's
   int item;
 };
 
@@ -165,6 +167,8 @@ class Pieces {
     piece.count = a_.k_steps * last / a_.cuts - piece.first;
     piece.starts = cut == 0;
     piece.ends = last == a_.cuts;
+    piece.is_first = is_first_;
+    is_first_ = false;
     piece.item = item;
     return true;
   }
@@ -176,6 +180,7 @@ class Pieces {
   int next_;
   int end_;
   int entry_ = 0;
+  bool is_first_ = true;
 };
 
 }  // namespace orrery::streamed

@@ -72,33 +72,70 @@ __device__ int width_index(int tokens) {
   return tokens <= 8 ? 0 : tokens <= 16 ? 1 : tokens <= 32 ? 2 : 3;
 }
 
+// The stages of a block's pieces, one after the other.
+struct Steps {
+  Pieces pieces;
+  Piece piece{};
+  int step = 0;
+
+  __device__ bool next() {
+    if (++step < piece.first + piece.count) return true;
+    if (!pieces.next(piece)) return false;
+    step = piece.first;
+    return true;
+  }
+};
+
+// Fills the ring.
 template <typename T, int kRows>
-__device__ void produce(const Maps& maps, const Arguments& a, unsigned char* stages,
-                        std::uint64_t* full, std::uint64_t* empty, Pieces pieces) {
-  constexpr int kPanelK = kPanelBytes / sizeof(T);
-  constexpr int kPanelW = kRows * kPanelBytes;
-  const std::uint64_t policy = sm90::evict_first();
-  Slot slot{.parity = 1};  // all are empty at first
-  Piece piece;
-  while (pieces.next(piece)) {
-    const int index = width_index(piece.tokens);
-    const CUtensorMap* x_map = &maps.x[index];
-    const int panel_x = (8 << index) * kPanelBytes;
-    for (int step = piece.first; step < piece.first + piece.count; ++step) {
-      std::uint64_t* barrier = &full[slot.index];
-      unsigned char* stage = stages + slot.index * a.stage_bytes;
+struct Producer {
+  static constexpr int kPanelK = kPanelBytes / sizeof(T);
+  static constexpr int kPanelW = kRows * kPanelBytes;
+  const Maps& maps;
+  const Arguments& a;
+  unsigned char* stages;
+  std::uint64_t* full;
+  std::uint64_t* empty;
+
+  __device__ void load_w(const Steps& at, int slot, std::uint64_t policy) const {
+    const int panel_x = (8 << width_index(at.piece.tokens)) * kPanelBytes;
+    unsigned char* stage = stages + slot * a.stage_bytes;
+    sm90::barrier_arrive_expect(&full[slot], a.panels * (kPanelW + panel_x));
+    for (int panel = 0; panel < a.panels; ++panel) {
+      sm90::load_3d(stage + panel * kPanelW, &maps.w, (at.step * a.panels + panel) * kPanelK,
+                    at.piece.block * kRows, at.piece.group, &full[slot], policy);
+    }
+  }
+  __device__ void load_x(const Steps& at, int slot) const {
+    const int index = width_index(at.piece.tokens);
+    unsigned char* stage = stages + slot * a.stage_bytes + a.panels * kPanelW;
+    for (int panel = 0; panel < a.panels; ++panel) {
+      sm90::load_2d(stage + (panel * 8 << index) * kPanelBytes, &maps.x[index],
+                    (at.step * a.panels + panel) * kPanelK, at.piece.row, &full[slot]);
+    }
+  }
+  // With overlap, w of the first round of the ring is asked for before the kernels ahead have
+  // ended, x after.
+  __device__ void run(const Pieces& pieces) const {
+    const std::uint64_t policy = sm90::evict_first();
+    Steps steps{pieces};
+    int started = 0;
+    if (a.overlap) {
+      while (started < a.stages && steps.next()) load_w(steps, started++, policy);
+      cudaGridDependencySynchronize();
+      Steps again{pieces};
+      for (int slot = 0; slot < started && again.next(); ++slot) load_x(again, slot);
+    }
+    // Empty at first, or after the round that has started.
+    Slot slot{.index = started % a.stages, .parity = started == a.stages ? 0u : 1u};
+    while (steps.next()) {
       sm90::barrier_wait(&empty[slot.index], slot.parity);
-      sm90::barrier_arrive_expect(barrier, a.panels * (kPanelW + panel_x));
-      for (int panel = 0; panel < a.panels; ++panel) {
-        const int k = (step * a.panels + panel) * kPanelK;
-        sm90::load_3d(stage + panel * kPanelW, &maps.w, k, piece.block * kRows, piece.group,
-                      barrier, policy);
-        sm90::load_2d(stage + a.panels * kPanelW + panel * panel_x, x_map, k, piece.row, barrier);
-      }
+      load_w(steps, slot.index, policy);
+      load_x(steps, slot.index);
       slot.next(a.stages);
     }
   }
-}
+};
 
 template <typename T, int kTokens>
 __device__ void product(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_t x,
@@ -283,20 +320,31 @@ __device__ void store(const Consumer& c, const Piece& piece, int column,
   }
 }
 
+// What others have made of an item is there by the time its start comes up, unless that is the
+// block's first piece as well: it is fetched before the products, which hides the way to it.
+template <typename T, int kTokens, int kRows>
+__device__ void multiply_piece(Consumer& c, const Piece& piece, float (&sum)[kTokens / 2]) {
+  const bool is_shared = piece.starts && !piece.ends;
+  float others[kTokens / 2] = {};
+  if (is_shared && !piece.is_first) gather<kTokens>(c, piece, others);
+  consume<T, kTokens, kRows>(c, piece, sum);
+  if (is_shared && piece.is_first) gather<kTokens>(c, piece, others);
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; ++i) sum[i] += others[i];
+}
+
 template <typename T, int kTokens, int kRows>
 __device__ void run_piece(Consumer& c, const Piece& piece) {
   const int column = piece.block * kRows + Consumer::warp() * 16;
   float sum[kTokens / 2] = {};
   if constexpr (sizeof(T) == 1) {
     const Scales<kTokens> scales(c.a, piece, column);
-    consume<T, kTokens, kRows>(c, piece, sum);
+    multiply_piece<T, kTokens, kRows>(c, piece, sum);
     if (!piece.starts) return contribute<kTokens>(c, sum);
-    if (!piece.ends) gather<kTokens>(c, piece, sum);
     scales.apply(sum);
   } else {
-    consume<T, kTokens, kRows>(c, piece, sum);
+    multiply_piece<T, kTokens, kRows>(c, piece, sum);
     if (!piece.starts) return contribute<kTokens>(c, sum);
-    if (!piece.ends) gather<kTokens>(c, piece, sum);
   }
   store<kTokens>(c, piece, column, sum);
 }
@@ -321,16 +369,17 @@ __global__ void __launch_bounds__(kRows / 64 * kGroupThreads + kWarp)
     sm90::prefetch_tensor_map(&maps.w);
     for (const CUtensorMap& map : maps.x) sm90::prefetch_tensor_map(&map);
   }
-  cudaGridDependencySynchronize();
+  if (!a.overlap) cudaGridDependencySynchronize();
   if (thread >= kConsumers) streamed::list_active(a, table);
   __syncthreads();
-  cudaTriggerProgrammaticLaunchCompletion();  // the next may start where there is room
   const int active = table[-1].group;
   const Pieces pieces(a, table, active);
   if (thread >= kConsumers) {
-    if (thread == kConsumers) produce<T, kRows>(maps, a, stages, full, empty, pieces);
+    if (thread == kConsumers) Producer<T, kRows>{maps, a, stages, full, empty}.run(pieces);
     return;
   }
+  cudaGridDependencySynchronize();            // scales of x, partial sums, and who still reads y
+  cudaTriggerProgrammaticLaunchCompletion();  // the next may start where there is room
   Pieces next = pieces;
   auto* outputs = reinterpret_cast<bf16*>(stages + a.outputs_at);
   Consumer consumer{.a = a,
@@ -382,7 +431,7 @@ Maps make_maps(const GroupedGemmShape& shape, const StreamedTile& tile,
 }
 
 Arguments make_arguments(const GroupedGemmShape& shape, const StreamedTile& tile,
-                         const GroupedGemmOperands& operands, std::byte* workspace) {
+                         const GroupedGemmOperands& operands, std::byte* workspace, bool overlap) {
   const StreamedLayout layout = streamed_layout(tile, shape.groups);
   const std::int64_t element = shape.dtype == DType::kFp8 ? 1 : 2;
   const std::int64_t stage_k = tile.panels * kPanelBytes / element;
@@ -404,12 +453,14 @@ Arguments make_arguments(const GroupedGemmShape& shape, const StreamedTile& tile
           .stage_bytes = layout.stage_bytes,
           .outputs_at = layout.outputs_at,
           .groups_at = layout.groups_at + static_cast<int>(sizeof(ActiveGroup)),
-          .barriers_at = layout.barriers_at};
+          .barriers_at = layout.barriers_at,
+          .overlap = overlap};
 }
 
 template <typename T, int kRows>
 void launch(const cuda::Stream& stream, const GroupedGemmShape& shape, const StreamedTile& tile,
-            const GroupedGemmOperands& operands, std::byte* workspace, bool programmatic) {
+            const GroupedGemmOperands& operands, std::byte* workspace,
+            const StreamedOptions& options) {
   const int positions =
       std::min(cuda::device_properties().multiProcessorCount * tile.blocks_per_sm, kMaxPositions);
   const auto shared_bytes =
@@ -418,9 +469,9 @@ void launch(const cuda::Stream& stream, const GroupedGemmShape& shape, const Str
                {.grid = dim3(static_cast<unsigned>(positions)),
                 .block = dim3(kRows / 64 * kGroupThreads + kWarp),
                 .shared_bytes = shared_bytes,
-                .programmatic = programmatic},
+                .programmatic = options.programmatic || options.overlap},
                streamed_kernel<T, kRows>, make_maps<T>(shape, tile, operands),
-               make_arguments(shape, tile, operands, workspace));
+               make_arguments(shape, tile, operands, workspace, options.overlap));
 }
 
 // Work items and their cuts are counted in 32 bits.
@@ -447,15 +498,16 @@ std::size_t streamed_workspace_bytes() {
 
 void grouped_gemm_streamed(const cuda::Stream& stream, const GroupedGemmShape& shape,
                            const StreamedTile& tile, const GroupedGemmOperands& operands,
-                           std::byte* workspace, bool programmatic) {
+                           std::byte* workspace, const StreamedOptions& options) {
   require_grouped_gemm_shape(shape);
-  require_tile(shape, tile, make_arguments(shape, tile, operands, workspace).k_steps);
+  require_tile(shape, tile,
+               make_arguments(shape, tile, operands, workspace, options.overlap).k_steps);
   if (shape.max_rows == 0 || shape.n == 0) return;
   using Launch = decltype(&launch<bf16, 64>);
   const Launch of_bf16 = tile.rows == 64 ? launch<bf16, 64> : launch<bf16, 128>;
   const Launch of_fp8 = tile.rows == 64 ? launch<fp8, 64> : launch<fp8, 128>;
   (shape.dtype == DType::kFp8 ? of_fp8 : of_bf16)(stream, shape, tile, operands, workspace,
-                                                  programmatic);
+                                                  options);
 }
 
 }  // namespace orrery
