@@ -87,23 +87,21 @@ struct Slot {
   double choices = 0;
 };
 
-// Slots to blocks with equally many, the most chosen first to the block with the least.
+// Slots to blocks with equally many, the most chosen first to the block with the least; among
+// equals, to one without a copy of the same expert.
 std::vector<Ids> deal(std::vector<Slot> slots, std::int64_t num_blocks) {
   std::ranges::stable_sort(slots, std::greater(), &Slot::choices);
   const std::size_t room = slots.size() / static_cast<std::size_t>(num_blocks);
   std::vector<Ids> blocks(static_cast<std::size_t>(num_blocks));
   std::vector<double> sums(blocks.size());
   for (const Slot& slot : slots) {
-    std::size_t best = blocks.size();
-    bool best_has_expert = false;
-    for (std::size_t b = 0; b < blocks.size(); ++b) {
-      if (blocks[b].size() == room) continue;
+    const auto order = [&](std::size_t b) {
       const bool has_expert = std::ranges::find(blocks[b], slot.expert) != blocks[b].end();
-      const bool is_better = best == blocks.size() || std::pair(has_expert, sums[b]) <
-                                                          std::pair(best_has_expert, sums[best]);
-      if (!is_better) continue;
-      best = b;
-      best_has_expert = has_expert;
+      return std::pair(sums[b], has_expert);
+    };
+    std::size_t best = blocks.size();
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      if (blocks[b].size() < room && (best == blocks.size() || order(b) < order(best))) best = b;
     }
     blocks[best].push_back(slot.expert);
     sums[best] += slot.choices;

@@ -33,8 +33,9 @@ ExpertPlacement placement_in_order(std::int64_t num_experts, std::int64_t num_re
 // One level. Each redundant slot goes to the expert that is then chosen most for each of its slots,
 // which makes the most chosen slot as small as it can be; slots go, the most chosen first, to the
 // block with the least so far that has room (longest processing time first; Graham, SIAM Journal on
-// Applied Mathematics 17(2), 1969) and no copy of the same expert yet. Experts in order with copies
-// in their own blocks are kept where they are as good. Never slower than experts without copies.
+// Applied Mathematics 17(2), 1969), among equals to one without a copy of the expert. Experts in
+// order with copies in their own blocks are kept where that is as good: never slower than experts
+// without copies.
 ExpertPlacement balance_experts(std::span<const double> choices, std::int64_t num_redundant,
                                 std::int64_t num_blocks);
 

@@ -38,8 +38,8 @@ TEST(ExpertPlacement, RedundantSlotsHalveWhatIsChosenMost) {
   EXPECT_EQ(blocks, (std::vector<double>{4, 5, 6, 6}));
 }
 
-// Without the rule that copies lie apart, expert 0's second copy could share a block with the
 // first.
+// Halves of 5 to a block each, and three of the others.
 TEST(ExpertPlacement, CopiesOfAnExpertLieOnDifferentBlocks) {
   const std::vector<double> choices{10, 1, 1, 1, 1, 1, 1};
   const ExpertPlacement placed = balance_experts(choices, 1, 2);
