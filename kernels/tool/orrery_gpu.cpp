@@ -23,7 +23,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"check", orrery::tool::check},         {"time", orrery::tool::time},
     {"calibrate", orrery::tool::calibrate}, {"execute", orrery::tool::execute},
-    {"serve", orrery::tool::serve},
+    {"serve", orrery::tool::serve},         {"moe", orrery::tool::moe},
 };
 
 constexpr const char* kUsage = R"(usage:
@@ -52,6 +52,9 @@ constexpr const char* kUsage = R"(usage:
                                   S seconds (2), and once more to say when each op ran; writes DIR/executed;
                                   --check-finite looks at what each op writes; for tests: --fail
                                   rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
+  orrery-gpu moe CASES -o DIR     time layers of mixtures of experts by themselves, a case a line of the file CASES:
+                                  scout design=shuffling tokens=64 dtype=bf16 mode=graph streams=1 load=uniform
+                                  tp=1 dp=1 ep=1; writes DIR/rows.jsonl and each case's plan
   mpirun -n N orrery-gpu-mpi execute DIR
                                   the same with a process for each of the plan's N ranks, on one host or several
   orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]
