@@ -13,6 +13,7 @@ namespace orrery {
   KERNEL(gemm)                     \
   KERNEL(batched_gemm)             \
   KERNEL(grouped_gemm)             \
+  KERNEL(grouped_gemm_scatter)     \
   KERNEL(attention_prefill)        \
   KERNEL(attention_decode)         \
   KERNEL(mla_prefill)              \

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/dtypes.h"
+#include "kernels/grouped_gemm/scatter.h"
 
 namespace orrery::streamed {
 
@@ -17,7 +18,8 @@ constexpr int kMaxGroups = 512;
 struct Arguments {
   const std::int32_t* counts;
   bf16* y;
-  const float* x_scale;  // fp8 only
+  ScatterTarget scatter;  // in place of y where it has an out
+  const float* x_scale;   // fp8 only
   const float* w_scale;
   std::uint32_t* flags;  // [positions, warps]: 1 where a partial sum is there
   float* partials;       // [positions, rows x tokens]

@@ -10,6 +10,7 @@
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/grouped_gemm/scatter.cuh"
 #include "kernels/grouped_gemm/streamed.h"
 #include "kernels/grouped_gemm/streamed_schedule.cuh"
 
@@ -313,6 +314,13 @@ __device__ void store(const Consumer& c, const Piece& piece, int column,
     const int token = i / (kColumns / kVector);
     const int first = i % (kColumns / kVector) * kVector;
     const bf16* from = c.outputs + token * kColumns + first;
+    if (c.a.scatter.out != nullptr) {
+      if (column + first < c.a.n) {
+        scatter_vector(c.a.scatter, scatter_row(c.a.scatter, piece.row + token, c.a.n),
+                       column + first, *reinterpret_cast<const uint4*>(from));
+      }
+      continue;
+    }
     bf16* to = c.a.y + static_cast<std::int64_t>(piece.row + token) * c.a.n + column + first;
     if (c.a.n % kVector == 0) {
       if (column + first < c.a.n)
@@ -430,6 +438,7 @@ Arguments make_arguments(const GroupedGemmShape& shape, const StreamedTile& tile
   const auto k_steps = static_cast<int>((shape.k + stage_k - 1) / stage_k);
   return {.counts = operands.counts,
           .y = operands.y,
+          .scatter = operands.scatter,
           .x_scale = operands.x_scale,
           .w_scale = operands.w_scale,
           .flags = reinterpret_cast<std::uint32_t*>(workspace),
