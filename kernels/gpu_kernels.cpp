@@ -26,7 +26,15 @@ namespace orrery {
   KERNEL(quantize)                 \
   KERNEL(residual_add)             \
   KERNEL(embedding)                \
-  KERNEL(sample)
+  KERNEL(sample)                   \
+  KERNEL(routing_scores)           \
+  KERNEL(index_shuffling)          \
+  KERNEL(gather_mul)               \
+  KERNEL(scatter_add)              \
+  KERNEL(combine_shuffling)        \
+  KERNEL(split_shuffling)          \
+  KERNEL(expert_gather)            \
+  KERNEL(expert_gemm)
 
 #define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
 ORRERY_GPU_KERNELS(ORRERY_DECLARE_GPU)

@@ -1,7 +1,7 @@
 #pragma once
 
-// Launches a kernel with attributes (cluster, programmatic dependent launch) and raises its limit
-// of dynamic shared memory when it needs more than the default 48 KiB.
+// Launches a kernel with attributes (cluster, programmatic dependent launch, cooperative) and
+// raises its limit of dynamic shared memory when it needs more than the default 48 KiB.
 
 #include <cuda_runtime.h>
 
@@ -20,6 +20,8 @@ struct LaunchShape {
   // The kernel may start before its predecessor in the stream has finished; it must call
   // cudaGridDependencySynchronize() before it reads what that one wrote.
   bool programmatic = false;
+  // All blocks run at once, or the launch fails: they may wait for each other.
+  bool cooperative = false;
 };
 
 // Throws cuda::Error, with the kernel's argument types checked by the compiler.
@@ -32,7 +34,7 @@ void launch(const Stream& stream, const LaunchShape& shape, void (*kernel)(Param
                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(shape.shared_bytes)));
   }
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   unsigned count = 0;
   if (shape.cluster > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
@@ -42,6 +44,11 @@ void launch(const Stream& stream, const LaunchShape& shape, void (*kernel)(Param
   if (shape.programmatic) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count].val.programmaticStreamSerializationAllowed = 1;
+    ++count;
+  }
+  if (shape.cooperative) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count].val.cooperative = 1;
     ++count;
   }
   cudaLaunchConfig_t config{};

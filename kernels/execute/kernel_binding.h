@@ -22,6 +22,8 @@ struct Operand {
   void* data = nullptr;
   float* scales = nullptr;  // fp8: one for each row (activations: token, weights: output column)
   const Tensor* tensor = nullptr;
+  const std::int32_t* host = nullptr;  // i32 tensors that a d2h_sync op of the step has copied:
+                                       // what it found, at launch time
 };
 
 // What the step computes, on the device of this rank: addresses that stay for the life of the
@@ -51,9 +53,10 @@ struct BindContext {
   std::span<const Operand> writes;
   const StepTables& tables;
   const ModelNumbers& numbers;
-  const KvPool* kv = nullptr;  // of this rank
-  std::int64_t kv_layer = -1;  // of the KV tensor that the op uses, -1: none
-  BindResources& resources;    // of this rank's stream
+  const KvPool* kv = nullptr;     // of this rank
+  std::int64_t kv_layer = -1;     // of the KV tensor that the op uses, -1: none
+  BindResources& resources;       // of this rank's stream
+  std::int64_t first_expert = 0;  // of this rank's experts
 };
 
 // Enqueues the op, on the device of the rank; allocates and synchronises nothing, so it may be

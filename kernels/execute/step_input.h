@@ -23,12 +23,23 @@ struct StepInput {
   std::vector<SequenceTokens> decodes;  // one token each
 };
 
+enum class RoutingScore : std::uint8_t { kSoftmax, kSigmoid };
+
+// How a mixture of experts scores, chooses and weighs.
+struct Routing {
+  RoutingScore score = RoutingScore::kSoftmax;
+  bool normalises = false;       // weights of a token's experts are divided by their sum
+  double scale = 1;              // and multiplied by this
+  std::int64_t topk_groups = 1;  // of the expert groups, those from which experts are chosen
+};
+
 // Numbers of a model that its plan does not hold: they change results, not times.
 struct ModelNumbers {
   double norm_epsilon = 1e-5;
   double rope_theta = 500000;
   std::int64_t head_dim = 128;        // of attention heads
   std::int64_t max_positions = 8192;  // rows of the rope tables
+  Routing routing;
 };
 
 // How the ranks of a plan are numbered, slowest first: pp, dp, tp (sim/parallel/parallel.h).

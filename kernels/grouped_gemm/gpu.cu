@@ -111,7 +111,7 @@ class GroupedGemmCase final : public KernelCase {
       : shape_(shape_of(op)),
         counts_(make_counts(op.dims)),
         device_counts_(device_copy(std::span<const std::int32_t>(counts_))),
-        plan_(shape_, choice_of(op, shape_)),
+        plan_(shape_, choice_of(op, shape_), {.overlap = variant(op.dims, "overlap") != 0}),
         x_(static_cast<std::size_t>(shape_.max_rows * shape_.k), options.seed, options.sets),
         w_(static_cast<std::size_t>(shape_.groups * shape_.n * shape_.k), options.seed + 1,
            options.sets),
@@ -165,15 +165,12 @@ class GroupedGemmCase final : public KernelCase {
     if (rows_ == 0) return {};
     const auto k = static_cast<std::size_t>(shape_.k);
     const std::size_t k_tile = std::min<std::size_t>(k, 128 / sizeof(T));
-    const auto last_active = static_cast<std::size_t>(
-        std::ranges::find_if(counts_.rbegin(), counts_.rend(), [](int rows) { return rows > 0; })
-            .base() -
-        counts_.begin());
+    const auto most = static_cast<std::size_t>(std::ranges::max_element(counts_) - counts_.begin());
     const auto rows = static_cast<std::size_t>(rows_);
     const auto n = static_cast<std::size_t>(shape_.n);
     return {y_.tile("64 columns of the first row", 0, std::min<std::size_t>(n, 64)),
             y_.tile("the last column of the last row", rows * n - 1, 1),
-            w_.tile("the last row of the last w with rows", (last_active * n - 1) * k, k),
+            w_.tile("w of the group with most rows", most * n * k, n * k),
             x_.tile("the last K tile of the last row", rows * k - k_tile, k_tile)};
   }
   [[nodiscard]] int num_sets() const override { return x_.num_sets(); }
@@ -256,8 +253,10 @@ std::vector<KernelOp> check_ops() {
       add({5, 136, 144, 3, 3}, {{"spread", spread}});
     }
     add({512, 64, 128, 512, 512});
-    add({128, 2048, 1024, 16, 16});
+    add({128, 512, 1024, 16, 16});
     add({2, 16, 8192, 2, 2});  // more blocks than work items: each in many pieces
+    add({40, 520, 2064, 9, 7}, {{"overlap", 1}});
+    add({40, 520, 2064, 9, 7}, {{"tokens", 16}, {"cuts", 5}, {"overlap", 1}});
     for (const std::int64_t tokens : {8, 16, 32, 64}) {
       for (const std::int64_t tile_rows : {64, 128}) {
         for (const std::int64_t per_sm : {1, 2}) {
@@ -300,10 +299,10 @@ std::vector<Grid> grids() {
   };
   for (const DType dtype : kDTypes) {
     grids.push_back({.dtype = dtype,
-                     .axes = {{.dim = "rows", .values = {1, 16, 128, 1024, 16384}},
+                     .axes = {{.dim = "rows", .values = {16, 128, 1024, 16384}},
                               {.dim = "n", .values = {1536, 2048, 5120, 16384}},
-                              {.dim = "k", .values = {768, 1024, 2048, 5120, 8192}},
-                              {.dim = "groups", .values = {16, 32, 64, 128}},
+                              {.dim = "k", .values = {768, 2048, 5120, 8192}},
+                              {.dim = "groups", .values = {16, 128}},
                               {.dim = "active", .values = {1, 4, 16, 64, 128}, .multiple = 1}},
                      .accept = fits});
   }

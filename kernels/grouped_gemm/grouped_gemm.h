@@ -29,6 +29,11 @@ struct GroupedGemmOptions {
   // The kernel may be launched while the kernels before it in the stream still run (programmatic
   // dependent launch); what it reads and writes waits for them.
   bool programmatic = false;
+  // Programmatic, and the weight-streaming kernel reads counts and fetches w before they have
+  // ended. Only where nothing queued on the stream writes w or its scales, and where the kernel
+  // right before does not write counts and is one that lets others start only after its own
+  // predecessors have ended, as all of this project's do that are no gemms with overlapped weights.
+  bool overlap = false;
   // grouped_gemm_workspace_bytes() of device memory, 256-byte aligned and zeroed before its first
   // use, in place of one that the plan allocates itself: plans may share it whose launches are on
   // one stream. It must outlive the plan.

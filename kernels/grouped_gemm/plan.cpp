@@ -63,7 +63,7 @@ void GroupedGemmPlan::launch(const cuda::Stream& stream,
   }
   grouped_gemm_streamed(stream, shape_, std::get<StreamedTile>(choice_), operands,
                         own_workspace_ ? own_workspace_->get() : options_.workspace,
-                        options_.programmatic);
+                        {.programmatic = options_.programmatic, .overlap = options_.overlap});
 }
 
 }  // namespace orrery

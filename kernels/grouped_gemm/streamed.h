@@ -11,6 +11,11 @@
 
 namespace orrery {
 
+struct StreamedOptions {
+  bool programmatic = false;  // as GroupedGemmOptions
+  bool overlap = false;
+};
+
 // Of any tile, on the current device.
 std::size_t streamed_workspace_bytes();
 
@@ -20,6 +25,6 @@ std::size_t streamed_workspace_bytes();
 // work items than 2^31 - 1 cuts, cuda::Error when the launch fails.
 void grouped_gemm_streamed(const cuda::Stream& stream, const GroupedGemmShape& shape,
                            const StreamedTile& tile, const GroupedGemmOperands& operands,
-                           std::byte* workspace, bool programmatic);
+                           std::byte* workspace, const StreamedOptions& options);
 
 }  // namespace orrery

@@ -1,0 +1,51 @@
+#pragma once
+
+// What a routing_scores call is, and how it is tiled. No CUDA.
+
+#include <cstdint>
+
+namespace orrery {
+
+enum class RouterActivation : std::uint8_t { kSoftmax, kSigmoid };
+
+// scores[tokens, experts_total] = activation(x[tokens, hidden] w[experts_total, hidden]^T + bias)
+struct RoutingScoresShape {
+  std::int64_t tokens = 0;         // may be 0
+  std::int64_t hidden = 8;         // a multiple of 8: rows of 16 bytes
+  std::int64_t experts_total = 1;  // 1 to 512
+  RouterActivation activation = RouterActivation::kSoftmax;
+};
+
+inline constexpr std::int64_t kMostScores = 512;
+
+// Throws std::invalid_argument, naming the field, when one is out of range or past 2^31 - 1.
+void require_routing_scores_shape(const RoutingScoresShape& shape);
+
+// Columns of the product that hold the experts: 16, 32, 64, 128, 256 or 512.
+int routing_scores_columns(const RoutingScoresShape& shape);
+
+// A block holds `rows` tokens against all experts. Either the `cluster` blocks of a cluster share
+// the tokens and each takes a stretch of hidden (split), or each has its own tokens and they share
+// what they read of w.
+struct RoutingScoresTile {
+  int rows = 64;  // 64, or with at most 256 columns 128
+  int cluster = 1;
+  bool is_split = true;
+  bool operator==(const RoutingScoresTile&) const = default;
+};
+
+struct RoutingScoresLayout {
+  int stage_bytes = 0;
+  int stages = 0;
+  bool reuses_stages = false;  // logits lie where stages did
+  int logits_at = 0;           // bytes
+  int logits_stride = 0;       // floats
+  int barriers_at = 0;
+  int shared_bytes = 0;  // in all
+};
+RoutingScoresLayout routing_scores_layout(int columns, int rows);
+
+// The tile of a shape on a GPU of so many multiprocessors: a rule made from timings on an H200.
+RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape, int multiprocessors);
+
+}  // namespace orrery

@@ -1,0 +1,28 @@
+#pragma once
+
+// Scores of all experts for each token: soft-max or sigmoid of a linear layer, in one launch. Sums,
+// logits and scores are fp32.
+
+#include "kernels/cuda/dtypes.h"
+#include "kernels/cuda/handles.h"
+#include "kernels/routing_scores/choice.h"
+
+namespace orrery {
+
+// Device pointers, row-major and contiguous; x and w 16-byte aligned.
+struct RoutingScoresOperands {
+  const bf16* x = nullptr;     // [tokens, hidden]
+  const bf16* w = nullptr;     // [experts_total, hidden]
+  const bf16* bias = nullptr;  // [experts_total], or null for none
+  float* scores = nullptr;     // [tokens, experts_total]
+};
+
+// The tile for the current device. Throws as require_routing_scores_shape does.
+RoutingScoresTile routing_scores_tile(const RoutingScoresShape& shape);
+
+// No tokens launch nothing. Deterministic. Throws std::invalid_argument for a shape out of range, a
+// tile that is not built or operands that are not aligned, cuda::Error when the launch fails.
+void routing_scores(const cuda::Stream& stream, const RoutingScoresOperands& operands,
+                    const RoutingScoresShape& shape, const RoutingScoresTile& tile);
+
+}  // namespace orrery

@@ -1,0 +1,374 @@
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/programmatic.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/sm90.cuh"
+#include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/wgmma.cuh"
+#include "kernels/routing_scores/routing_scores.h"
+
+namespace orrery {
+namespace {
+
+// A stream of x and w through the tensor cores. A block has 64 or 128 tokens and all experts:
+//
+//   [stage][stage]...   a stage: 64 of hidden, of the tokens and of w     1 producer warp
+//   copy engine -> full[i] -> wgmma -> empty[i] -> copy engine            1 or 2 warpgroups
+//   logits -> shared memory -> a warp for each row: activation -> scores  all warps
+//
+// - Few tokens: the blocks of a cluster each take a stretch of hidden, so that up to 16
+//   multiprocessors read w for the same tokens. Each adds up the logits of some rows, which the
+//   others write into its shared memory.
+// - Many: each block of a cluster has tokens of its own and fetches a part of each stage of w for
+//   all of them, since w would otherwise come from the L2 as often as there are blocks.
+
+constexpr int kWarp = 32;
+constexpr int kGroupThreads = 128;
+constexpr int kGroupRows = 64;
+constexpr int kPanelBytes = 128;
+constexpr int kPanelK = 64;
+constexpr int kStepBytes = 32;     // of hidden per product
+constexpr int kMostColumns = 256;  // of a product
+
+template <int kAllColumns, int kAllRows>
+struct Shape {
+  static constexpr int kColumns = kAllColumns;
+  static constexpr int kRows = kAllRows;
+  static constexpr int kN = kColumns < kMostColumns ? kColumns : kMostColumns;
+  static constexpr int kColumnGroups = kColumns / kN;
+  static constexpr int kConsumers = kRows / kGroupRows * kColumnGroups * kGroupThreads;
+  static constexpr int kThreads = kConsumers + kWarp;
+};
+
+struct Arguments {
+  const bf16* bias;
+  float* scores;
+  int tokens;
+  int experts;
+  int steps;  // stages that cover hidden
+  int cluster;
+  bool is_split;
+  bool is_sigmoid;
+  RoutingScoresLayout layout;
+};
+
+struct Slot {  // of the ring of stages
+  int index = 0;
+  std::uint32_t parity = 0;
+  __device__ void next(int stages) {
+    if (++index == stages) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// What a block works on.
+struct Share {
+  int rank;       // in the cluster
+  int first_row;  // of x
+  int first_step;
+  int steps;
+
+  __device__ Share(const Arguments& a, int rows) {
+    rank = static_cast<int>(blockIdx.x) % a.cluster;
+    first_row = static_cast<int>(blockIdx.x) / (a.is_split ? a.cluster : 1) * rows;
+    first_step = a.is_split ? a.steps * rank / a.cluster : 0;
+    steps = (a.is_split ? a.steps * (rank + 1) / a.cluster : a.steps) - first_step;
+  }
+};
+
+template <typename S>
+__device__ void produce(const Arguments& a, const Share& share, unsigned char* stages,
+                        std::uint64_t* full, std::uint64_t* empty, const CUtensorMap* x_map,
+                        const CUtensorMap* w_map) {
+  const bool is_shared = !a.is_split && a.cluster > 1;
+  const int part = S::kColumns / (is_shared ? a.cluster : S::kColumnGroups);  // rows of w per copy
+  const auto everyone = static_cast<std::uint16_t>((1U << a.cluster) - 1);
+  Slot slot;
+  for (int step = 0; step < share.steps; ++step) {
+    if (step >= a.layout.stages) {
+      sm90::barrier_wait(&empty[slot.index], slot.parity ^ 1);
+    }
+    unsigned char* x = stages + slot.index * a.layout.stage_bytes;
+    unsigned char* w = x + S::kRows * kPanelBytes;
+    const int k = (share.first_step + step) * kPanelK;
+    std::uint64_t* barrier = &full[slot.index];
+    sm90::barrier_arrive_expect(barrier, a.layout.stage_bytes);
+    sm90::load_2d(x, x_map, k, share.first_row, barrier);
+    if (is_shared) {
+      const int row = share.rank * part;
+      sm90::load_2d_multicast(w + row * kPanelBytes, w_map, k, row, barrier, everyone);
+    } else {
+#pragma unroll
+      for (int group = 0; group < S::kColumnGroups; ++group) {
+        sm90::load_2d(w + group * part * kPanelBytes, w_map, k, group * part, barrier);
+      }
+    }
+    slot.next(a.layout.stages);
+  }
+}
+
+template <typename S>
+__device__ void consume(float (&sum)[S::kN / 2], const Arguments& a, int steps,
+                        const unsigned char* stages, std::uint64_t* full, std::uint64_t* empty) {
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int rows_at = group / S::kColumnGroups * kGroupRows * kPanelBytes;
+  const int columns_at = (S::kRows + group % S::kColumnGroups * S::kN) * kPanelBytes;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  Slot slot;
+  for (int step = 0; step < steps; ++step) {
+    sm90::barrier_wait(&full[slot.index], slot.parity);
+    const unsigned char* stage = stages + slot.index * a.layout.stage_bytes;
+    const std::uint64_t x = sm90::descriptor_128(stage + rows_at);
+    const std::uint64_t w = sm90::descriptor_128(stage + columns_at);
+    sm90::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kPanelBytes / kStepBytes; ++i) {
+      sm90::Wgmma<S::kN>::template bf16_ss<>(sum, x + i * kStepBytes / 16, w + i * kStepBytes / 16,
+                                             true);
+    }
+    sm90::wgmma_commit();
+    sm90::wgmma_wait<0>();
+    if (a.is_split || a.cluster == 1) {
+      if (lane == 0) sm90::barrier_arrive(&empty[slot.index]);
+    } else if (lane < a.cluster) {
+      sm90::barrier_arrive_cluster(&empty[slot.index], static_cast<std::uint32_t>(lane));
+    }
+    slot.next(a.layout.stages);
+  }
+}
+
+// A fragment's logits to the blocks that add up their rows: [part, row, column] there.
+template <typename S>
+__device__ void spread(const float (&sum)[S::kN / 2], const Arguments& a, const Share& share,
+                       float* logits) {
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int parts = a.is_split ? a.cluster : 1;
+  const int part_rows = S::kRows / parts;
+  const int first_column = group % S::kColumnGroups * S::kN + thread % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row =
+        group / S::kColumnGroups * kGroupRows + thread / kWarp * 16 + thread % kWarp / 4 + half * 8;
+    if (share.first_row + row >= a.tokens) continue;
+    float* to =
+        logits + first_column +
+        ((parts > 1 ? share.rank * part_rows : 0) + row % part_rows) * a.layout.logits_stride;
+    if (parts > 1) to = static_cast<float*>(__cluster_map_shared_rank(to, row / part_rows));
+#pragma unroll
+    for (int j = 0; j < S::kN / 8; ++j) {
+      if (first_column + 8 * j < a.experts) {
+        *reinterpret_cast<float2*>(to + 8 * j) = {sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]};
+      }
+    }
+  }
+}
+
+__device__ inline float warp_max(float value) {
+#pragma unroll
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, lanes));
+  }
+  return value;
+}
+
+// Scores of the rows that this block adds up, a warp for each.
+template <typename S>
+__device__ void activate(const Arguments& a, const Share& share, const float* logits) {
+  constexpr int kValues = (S::kColumns + kWarp - 1) / kWarp;
+  const int parts = a.is_split ? a.cluster : 1;
+  const int part_rows = S::kRows / parts;
+  const int first_row = share.first_row + (parts > 1 ? share.rank * part_rows : 0);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < min(part_rows, a.tokens - first_row);
+       row += S::kThreads / kWarp) {
+    float values[kValues];
+    float most = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      const int expert = i * kWarp + lane;
+      values[i] = -INFINITY;
+      if (expert >= a.experts) continue;
+      float sum = a.bias != nullptr ? __bfloat162float(a.bias[expert]) : 0.0f;
+      for (int part = 0; part < parts; ++part) {
+        sum += logits[(part * part_rows + row) * a.layout.logits_stride + expert];
+      }
+      values[i] = sum;
+      most = fmaxf(most, sum);
+    }
+    float scale = 1;
+    if (!a.is_sigmoid) {
+      most = warp_max(most);
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        values[i] = expf(values[i] - most);
+        sum += values[i];
+      }
+      scale = 1 / warp_sum(sum);
+    }
+    float* to = a.scores + static_cast<std::int64_t>(first_row + row) * a.experts;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      const int expert = i * kWarp + lane;
+      if (expert >= a.experts) continue;
+      to[expert] = a.is_sigmoid ? 1 / (1 + expf(-values[i])) : values[i] * scale;
+    }
+  }
+}
+
+template <int kColumns, int kRows>
+__global__ void __launch_bounds__(Shape<kColumns, kRows>::kThreads)
+    routing_scores_kernel(const __grid_constant__ CUtensorMap x_map,
+                          const __grid_constant__ CUtensorMap w_map, const Arguments a) {
+  using S = Shape<kColumns, kRows>;
+  extern __shared__ __align__(1024) unsigned char stages[];
+  auto* full = reinterpret_cast<std::uint64_t*>(stages + a.layout.barriers_at);
+  std::uint64_t* empty = full + a.layout.stages;
+  auto* logits = reinterpret_cast<float*>(stages + a.layout.logits_at);
+  const Share share(a, S::kRows);
+  const bool is_shared = !a.is_split && a.cluster > 1;
+  if (threadIdx.x == S::kConsumers) {
+    sm90::prefetch_tensor_map(&x_map);
+    sm90::prefetch_tensor_map(&w_map);
+    for (int i = 0; i < a.layout.stages; ++i) {
+      sm90::barrier_init(&full[i], 1);
+      sm90::barrier_init(&empty[i], S::kConsumers / kWarp * (is_shared ? a.cluster : 1));
+    }
+    sm90::fence_barrier_init();
+  }
+  if (is_shared) {
+    sm90::cluster_sync();
+  } else {
+    __syncthreads();
+    if (a.cluster > 1) sm90::cluster_arrive_relaxed();
+  }
+  begin_dependent();
+  float sum[S::kN / 2] = {};
+  if (threadIdx.x >= S::kConsumers) {
+    if (threadIdx.x == S::kConsumers) {
+      produce<S>(a, share, stages, full, empty, &x_map, &w_map);
+    }
+    __syncwarp();
+  } else {
+    consume<S>(sum, a, share.steps, stages, full, empty);
+  }
+  if (a.is_split && a.cluster > 1) sm90::cluster_wait();  // all blocks have started
+  if (a.layout.reuses_stages) {
+    if (a.is_split && a.cluster > 1) {
+      sm90::cluster_sync();
+    } else {
+      __syncthreads();
+    }
+  }
+  if (threadIdx.x < S::kConsumers) spread<S>(sum, a, share, logits);
+  if (a.is_split && a.cluster > 1) {
+    sm90::cluster_sync();
+  } else {
+    __syncthreads();
+  }
+  activate<S>(a, share, logits);
+  if (is_shared) {
+    __syncwarp();
+    sm90::cluster_sync();  // the others still arrive at barriers here
+  }
+}
+
+template <int kColumns, int kRows>
+void launch(const cuda::Stream& stream, const RoutingScoresOperands& operands,
+            const RoutingScoresShape& shape, const RoutingScoresTile& tile) {
+  using S = Shape<kColumns, kRows>;
+  constexpr auto kType = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const bool is_shared = !tile.is_split && tile.cluster > 1;
+  const std::uint64_t row_bytes = static_cast<std::uint64_t>(shape.hidden) * sizeof(bf16);
+  const CUtensorMap x_map =
+      cuda::matrix_map(kType, operands.x, shape.tokens, shape.hidden, row_bytes, S::kRows, kPanelK,
+                       cuda::Swizzle::k128, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+  const CUtensorMap w_map = cuda::matrix_map(
+      kType, operands.w, shape.experts_total, shape.hidden, row_bytes,
+      static_cast<std::uint32_t>(S::kColumns / (is_shared ? tile.cluster : S::kColumnGroups)),
+      kPanelK, cuda::Swizzle::k128, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+  const Arguments arguments{.bias = operands.bias,
+                            .scores = operands.scores,
+                            .tokens = static_cast<int>(shape.tokens),
+                            .experts = static_cast<int>(shape.experts_total),
+                            .steps = static_cast<int>((shape.hidden + kPanelK - 1) / kPanelK),
+                            .cluster = tile.cluster,
+                            .is_split = tile.is_split,
+                            .is_sigmoid = shape.activation == RouterActivation::kSigmoid,
+                            .layout = routing_scores_layout(kColumns, kRows)};
+  const auto tiles = static_cast<unsigned>((shape.tokens + kRows - 1) / kRows);
+  const auto cluster = static_cast<unsigned>(tile.cluster);
+  const unsigned blocks =
+      tile.is_split ? tiles * cluster : (tiles + cluster - 1) / cluster * cluster;
+  const auto kernel = routing_scores_kernel<kColumns, kRows>;
+  constexpr unsigned kPortable = 8;
+  if (cluster > kPortable) {
+    ORRERY_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                     cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  }
+  cuda::launch(stream,
+               {.grid = dim3(blocks),
+                .block = dim3(S::kThreads),
+                .shared_bytes = static_cast<std::size_t>(arguments.layout.shared_bytes),
+                .cluster = cluster,
+                .programmatic = true},
+               kernel, x_map, w_map, arguments);
+}
+
+using Launch = decltype(&launch<16, 64>);
+
+Launch launch_of(int columns, int rows) {
+  switch (columns) {
+    case 16:
+      return rows == 64 ? launch<16, 64> : launch<16, 128>;
+    case 32:
+      return rows == 64 ? launch<32, 64> : launch<32, 128>;
+    case 64:
+      return rows == 64 ? launch<64, 64> : launch<64, 128>;
+    case 128:
+      return rows == 64 ? launch<128, 64> : launch<128, 128>;
+    case 256:
+      return rows == 64 ? launch<256, 64> : launch<256, 128>;
+    default:
+      return rows == 64 ? launch<512, 64> : nullptr;
+  }
+}
+
+}  // namespace
+
+RoutingScoresTile routing_scores_tile(const RoutingScoresShape& shape) {
+  require_routing_scores_shape(shape);
+  return choose_routing_scores(shape, cuda::device_properties().multiProcessorCount);
+}
+
+void routing_scores(const cuda::Stream& stream, const RoutingScoresOperands& operands,
+                    const RoutingScoresShape& shape, const RoutingScoresTile& tile) {
+  require_routing_scores_shape(shape);
+  const int columns = routing_scores_columns(shape);
+  const bool is_built = (tile.rows == 64 || tile.rows == 128) && tile.cluster >= 1 &&
+                        tile.cluster <= 16 && (tile.cluster & (tile.cluster - 1)) == 0 &&
+                        (tile.is_split || tile.cluster == 1 ||
+                         (columns / tile.cluster >= 8 && columns / tile.cluster <= kMostColumns));
+  const Launch launch = is_built ? launch_of(columns, tile.rows) : nullptr;
+  if (launch == nullptr) {
+    throw std::invalid_argument("routing_scores: a tile of " + std::to_string(tile.rows) +
+                                " tokens in clusters of " + std::to_string(tile.cluster) +
+                                " is not built for " + std::to_string(columns) + " columns");
+  }
+  constexpr std::uintptr_t kAlignment = 16;
+  if ((reinterpret_cast<std::uintptr_t>(operands.x) |
+       reinterpret_cast<std::uintptr_t>(operands.w)) %
+          kAlignment !=
+      0) {
+    throw std::invalid_argument("routing_scores: x and w must be 16-byte aligned");
+  }
+  if (shape.tokens > 0) launch(stream, operands, shape, tile);
+}
+
+}  // namespace orrery
