@@ -10,6 +10,7 @@ namespace orrery {
 #define ORRERY_KERNEL_BINDINGS(KERNEL) \
   KERNEL(gemm)                         \
   KERNEL(grouped_gemm)                 \
+  KERNEL(grouped_gemm_scatter)         \
   KERNEL(quantize)                     \
   KERNEL(attention_prefill)            \
   KERNEL(attention_decode)             \
@@ -20,6 +21,13 @@ namespace orrery {
   KERNEL(silu_mul)                     \
   KERNEL(residual_add)                 \
   KERNEL(embedding)                    \
+  KERNEL(batched_gemm)                 \
+  KERNEL(gather_mul)                   \
+  KERNEL(scatter_add)                  \
+  KERNEL(combine_shuffling)            \
+  KERNEL(split_shuffling)              \
+  KERNEL(expert_gather)                \
+  KERNEL(expert_gemm)                  \
   KERNEL(sample)                       \
   KERNEL(routing_scores)               \
   KERNEL(index_shuffling)
