@@ -32,7 +32,9 @@ namespace orrery {
   KERNEL(gather_mul)               \
   KERNEL(scatter_add)              \
   KERNEL(combine_shuffling)        \
-  KERNEL(split_shuffling)
+  KERNEL(split_shuffling)          \
+  KERNEL(expert_gather)            \
+  KERNEL(expert_gemm)
 
 #define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
 ORRERY_GPU_KERNELS(ORRERY_DECLARE_GPU)

@@ -151,6 +151,10 @@ struct LoweringOptions {
   bool operator==(const LoweringOptions&) const = default;
 };
 
+// Throws std::invalid_argument when routed experts of the model cannot be computed by the design of
+// `options`: options that contradict each other, a format or biases without kernels.
+void check_moe_design(const ModelConfig& model, const LoweringOptions& options);
+
 // The plan of one rank with the whole model. Equal consecutive layers are a Repeat.
 // Throws std::invalid_argument when the batch is empty or a part has no lowering.
 Plan lower(const ModelConfig& model, const Batch& batch, const LoweringOptions& options);

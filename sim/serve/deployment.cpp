@@ -18,6 +18,8 @@ namespace {
 
 // Entry i names the enumerator of value i.
 constexpr std::array<std::string_view, 4> kMlaForms{"auto", "absorbed", "expanded", "module"};
+constexpr std::array<std::string_view, 5> kMoeDesigns{"fused", "padding", "slicing",
+                                                      "concatenation", "shuffling"};
 constexpr std::array<std::string_view, 2> kPolicies{"mixed", "prefill_first"};
 constexpr std::array<std::string_view, 3> kAdmissions{"prompt", "full_length", "estimated"};
 constexpr std::array<std::string_view, 2> kFlags{"false", "true"};
@@ -241,6 +243,9 @@ const std::vector<FieldSpec>& field_specs() {
       choice("lowering mla_form", kMlaForms, ORRERY_FIELD(lowering.mla_form)),
       choice("lowering fuse_residual_norm", kFlags, ORRERY_FIELD(lowering.fuse_residual_norm)),
       choice("lowering fuse_norm_quant", kFlags, ORRERY_FIELD(lowering.fuse_norm_quant)),
+      choice("lowering moe_design", kMoeDesigns, ORRERY_FIELD(lowering.moe_design)),
+      whole("lowering moe_streams", ORRERY_FIELD(lowering.moe_streams)),
+      choice("lowering fuse_scatter_add", kFlags, ORRERY_FIELD(lowering.fuse_scatter_add)),
       whole("mesh dp", ORRERY_FIELD(mesh.dp)),
       whole("mesh tp", ORRERY_FIELD(mesh.tp)),
       whole("mesh cp", ORRERY_FIELD(mesh.cp)),

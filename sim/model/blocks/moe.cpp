@@ -66,20 +66,13 @@ void lower_fused(Lowering& step, TensorId normed, TensorId output) {
   }
 }
 
-void check_fused(const LoweringOptions& options) {
-  if (options.moe_streams == 1 && !options.fuse_scatter_add) return;
-  throw std::invalid_argument(
-      "moe design fused computes routed experts in one op, so it has no second stream and no "
-      "scatter-add of its own; expected streams 1 and no fuse_scatter_add, or another design");
-}
-
 // The bf16 rows `normed` through router, routed and shared experts into `output`.
 void lower_experts(Lowering& step, TensorId normed, TensorId output, bool imposes_scores) {
+  check_moe_design(step.model, step.options);
   if (step.options.moe_design != MoeDesign::kFused) {
     lower_moe_design(step, normed, output, imposes_scores);
     return;
   }
-  check_fused(step.options);
   if (imposes_scores) {
     throw std::invalid_argument(
         "moe design fused cannot take imposed scores, expected another design");

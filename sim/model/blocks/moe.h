@@ -15,8 +15,7 @@ struct ExpertWeights {
 ExpertWeights expert_weights(Lowering& step);
 
 // Designs other than kFused (blocks/moe_designs.cpp): the bf16 rows `normed` through router, routed
-// and shared experts into `output`, which is not read. Throws std::invalid_argument on options that
-// contradict each other, or a model or format that has no kernels.
+// and shared experts into `output`, which is not read. REQUIRES: check_moe_design.
 void lower_moe_design(Lowering& step, TensorId normed, TensorId output, bool imposes_scores);
 
 }  // namespace orrery

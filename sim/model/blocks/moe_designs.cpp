@@ -23,7 +23,7 @@ namespace {
 constexpr auto kDesigns =
     std::to_array<std::string_view>({"fused", "padding", "slicing", "concatenation", "shuffling"});
 
-void check_options(const ModelConfig& model, const LoweringOptions& options) {
+void check_own_design(const ModelConfig& model, const LoweringOptions& options) {
   const std::string design(to_text(options.moe_design));
   const bool has_shared = model.shared_expert_intermediate_size > 0;
   const auto fail = [&](const std::string& what) {
@@ -296,8 +296,17 @@ MoeDesign parse_moe_design(std::string_view text) {
                               std::string(nearest(text, known)) + "\"");
 }
 
+void check_moe_design(const ModelConfig& model, const LoweringOptions& options) {
+  if (options.moe_design != MoeDesign::kFused) {
+    check_own_design(model, options);
+  } else if (options.moe_streams != 1 || options.fuse_scatter_add) {
+    throw std::invalid_argument(
+        "moe design fused computes routed experts in one op, so it has no second stream and no "
+        "scatter-add of its own; expected streams 1 and no fuse_scatter_add, or another design");
+  }
+}
+
 void lower_moe_design(Lowering& step, TensorId normed, TensorId output, bool imposes_scores) {
-  check_options(step.model, step.options);
   DesignLowering(step, normed, output).run(imposes_scores);
 }
 
