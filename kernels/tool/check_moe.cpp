@@ -95,6 +95,9 @@ std::string describe(const Mesh& mesh) {
   add("tp", mesh.tp);
   add("dp", mesh.dp);
   add("ep", mesh.ep);
+  if (mesh.dp > 1 && mesh.ep > 1) {
+    text.append(" ").append(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)]);
+  }
   return text;
 }
 
@@ -430,16 +433,27 @@ void check_one_gpu(MoeCheck& check) {
 }
 
 void check_two_gpus(MoeCheck& check) {
-  const std::vector<Mesh> meshes{{.tp = 2}, {.tp = 2, .ep = 2}};
-  for (const Mesh& mesh : meshes) {
-    const std::string text = "tp=2 ep=" + std::to_string(mesh.ep);
-    for (const char* model : {"tiny_qwen3", "tiny_llama4", "tiny_deepseek"}) {
-      const std::string line = std::string(model) + " tokens=67 " + text;
-      check.check_layers({line, line + " mode=eager", line + " design=padding",
-                          line + " design=slicing mode=eager",
-                          line + " design=concatenation mode=eager"});
+  const std::vector<const char*> models{"tiny_qwen3", "tiny_llama4", "tiny_deepseek"};
+  for (const std::string model : models) {
+    const std::string line = model + " tokens=67 tp=2";
+    check.check_layers({line, line + " mode=eager", line + " design=padding",
+                        line + " design=slicing mode=eager",
+                        line + " design=concatenation mode=eager"});
+    check.check_layers({line + " ep=2", line + " ep=2 mode=eager"});
+    for (const char* tokens : {" tokens=134", " tokens=2", " tokens=3 load=zipf:1"}) {
+      const std::string wide = model + tokens + " dp=2 ep=2";
+      check.check_layers({wide + " comm=graph", wide + " comm=graph mode=eager streams=2",
+                          wide + " comm=eager mode=eager", wide + " comm=eager"});
     }
-    check.check_wrong_collectives("tiny_deepseek tokens=67 " + text);
+  }
+  for (const char* mesh : {"tp=2", "tp=2 ep=2", "dp=2 ep=2 comm=graph"}) {
+    check.check_wrong_collectives("tiny_deepseek tokens=67 " + std::string(mesh));
+  }
+  const std::vector<Mesh> meshes{{.tp = 2},
+                                 {.tp = 2, .ep = 2},
+                                 {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
+                                 {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph}};
+  for (const Mesh& mesh : meshes) {
     for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kLlama4, SmallMoe::kDeepseek}) {
       check.check_steps({.kind = kind, .mesh = mesh});
     }
