@@ -16,6 +16,8 @@ namespace orrery::bindings {
 void bind_bench(pybind11::module_& module);
 void bind_machine(pybind11::module_& module);
 void bind_model(pybind11::module_& module);
+void bind_moe(pybind11::module_& module);
+void bind_plan(pybind11::module_& module);
 void bind_scenario(pybind11::module_& module);
 void bind_serve(pybind11::module_& module);
 void bind_timeline(pybind11::module_& module);

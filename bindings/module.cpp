@@ -12,6 +12,8 @@ PYBIND11_MODULE(_core, module) {
   orrery::bindings::bind_timeline(module);
   orrery::bindings::bind_serve(module);
   orrery::bindings::bind_scenario(module);
+  orrery::bindings::bind_moe(module);
   orrery::bindings::bind_validation(module);
+  orrery::bindings::bind_plan(module);
   orrery::bindings::bind_bench(module);
 }

@@ -12,6 +12,8 @@ namespace orrery {
 #define ORRERY_GPU_KERNELS(KERNEL) \
   KERNEL(gemm)                     \
   KERNEL(batched_gemm)             \
+  KERNEL(grouped_gemm)             \
+  KERNEL(grouped_gemm_scatter)     \
   KERNEL(attention_prefill)        \
   KERNEL(attention_decode)         \
   KERNEL(mla_prefill)              \
@@ -26,7 +28,13 @@ namespace orrery {
   KERNEL(embedding)                \
   KERNEL(sample)                   \
   KERNEL(routing_scores)           \
-  KERNEL(index_shuffling)
+  KERNEL(index_shuffling)          \
+  KERNEL(gather_mul)               \
+  KERNEL(scatter_add)              \
+  KERNEL(combine_shuffling)        \
+  KERNEL(split_shuffling)          \
+  KERNEL(expert_gather)            \
+  KERNEL(expert_gemm)
 
 #define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
 ORRERY_GPU_KERNELS(ORRERY_DECLARE_GPU)

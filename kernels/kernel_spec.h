@@ -30,6 +30,8 @@ struct DimSpec {
   // The kernel needs the whole dim on one rank (argmax over vocab): gather before it.
   bool must_be_whole = false;
   bool may_be_zero = false;  // else a dim is at least 1
+  // The host knows this count when it gets to the op, and launches nothing for none.
+  bool zero_is_not_launched = false;
 };
 
 struct KernelSpec {
@@ -48,5 +50,7 @@ const KernelSpec* find_kernel_spec(std::string_view name);
 const KernelSpec& kernel_spec(std::string_view name);
 // Work of one kernel call. Throws std::invalid_argument on an unknown kernel or a missing dim.
 Work work_of(const KernelOp& op);
+// False where a dim is zero that keeps the host from launching. Throws as kernel_spec.
+bool is_launched(const KernelOp& op);
 
 }  // namespace orrery

@@ -75,4 +75,11 @@ Work work_of(const KernelOp& op) {
   }
 }
 
+bool is_launched(const KernelOp& op) {
+  const KernelSpec& spec = kernel_spec(op.kernel);
+  return std::ranges::none_of(spec.dims, [&](const DimSpec& wanted) {
+    return wanted.zero_is_not_launched && dim(op.dims, wanted.name) == 0;
+  });
+}
+
 }  // namespace orrery

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 from report import Row, load, merge, render, save
 
@@ -24,20 +26,20 @@ def revision() -> str:
     return described.stdout.strip() or "unknown"
 
 
-def measure(library: Path, families: list[str], revision_name: str) -> Iterator[list[Row]]:
-    """The rows of each shape in turn, one per peer."""
+def measure(library: Path, families: list[str], revision_name: str, registry: str = "families") -> Iterator[list[Row]]:
+    """The rows of each shape in turn, one per peer, of the families that the module `registry` lists."""
     import torch
-    from families import FAMILIES
     from harness import Library, run
 
-    unknown = set(families) - set(FAMILIES)
+    known: dict[str, ModuleType] = importlib.import_module(registry).FAMILIES
+    unknown = set(families) - set(known)
     if unknown:
-        raise SystemExit(f"unknown family {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")
+        raise SystemExit(f"unknown family {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     torch.manual_seed(1)
     ours = Library(library.resolve())
     date = datetime.date.today().isoformat()
-    for name in families or FAMILIES:
-        for result in run(FAMILIES[name].comparisons(ours)):
+    for name in families or known:
+        for result in run(known[name].comparisons(ours)):
             yield result.rows(revision=revision_name, date=date)
         torch.cuda.empty_cache()
 

@@ -60,7 +60,7 @@ class Comparison:
 
     kernel: str
     dtype: str
-    shape: dict[str, int]
+    shape: dict[str, int | str]
     ours: Call
     peers: dict[str, Call]
     sets: int
@@ -81,7 +81,7 @@ class Result:
 
     kernel: str
     dtype: str
-    shape: dict[str, int]
+    shape: dict[str, int | str]
     limit_us: float
     times_us: dict[str, float] = field(default_factory=dict)
     disagreement: float = 0.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,13 @@ def by_kernel(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return groups
 
 
-def _shape(shape: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {size:,}" for name, size in shape.items())
+def shape_text(shape: Mapping[str, int | str]) -> str:
+    """The shape for people; words, unlike sizes, stand as they are."""
+    return ", ".join(f"{name} {size:,}" if isinstance(size, int) else f"{name} {size}" for name, size in shape.items())
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Microseconds and the like, four digits or so."""
     return f"{value:,.1f}" if value >= 100 else f"{value:.2f}"
 
 
@@ -81,19 +84,23 @@ def verdict(target: Target, rows: list[Row]) -> tuple[str, str]:
     judged = [(target.figure(row), row) for row in rows if target.applies(row)]
     if not judged:
         return "not measured", "not measured"
+    if target.of_median:
+        median = statistics.median(figure for figure, _ in judged)
+        is_reached = median >= target.bound if target.at_least else median <= target.bound
+        return f"{target.show(median)} (median of {len(judged)})", "reached" if is_reached else "missed"
     worst, row = min(judged, key=lambda pair: pair[0]) if target.at_least else max(judged, key=lambda pair: pair[0])
     reached = [figure >= target.bound if target.at_least else figure <= target.bound for figure, _ in judged]
-    text = f"{target.show(worst)} ({row['dtype']}, {_shape(row['shape'])}, against {row['peer']})"
+    text = f"{target.show(worst)} ({row['dtype']}, {shape_text(row['shape'])}, against {row['peer']})"
     if all(reached):
         return text, "reached"
     return text, f"missed at {reached.count(False)} of {len(reached)}"
 
 
-def target_table(rows: list[Row]) -> list[str]:
+def target_table(rows: list[Row], targets: Sequence[Target] = TARGETS) -> list[str]:
     """The figures aimed at, the worst one measured, and why where one was missed."""
     lines = ["| kernel | aim | worst measured | |", "|---|---|---|---|"]
     reasons = []
-    for target in TARGETS:
+    for target in targets:
         figure, state = verdict(target, rows)
         lines.append(f"| {target.kernel} | {target.text} | {figure} | {state} |")
         if state.startswith("missed") and target.reason:
@@ -107,8 +114,8 @@ def kernel_table(rows: list[Row]) -> list[str]:
              "|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         lines.append(
-            f"| {row['dtype']} | {_shape(row['shape'])} | {row['gpus']} | {_number(row['ours_us'])} | {row['peer']} | {_number(row['peer_us'])} "
-            f"| {row['peer_us'] / row['ours_us']:.2f} | {_number(row['limit_us'])} | {100 * row['limit_us'] / row['ours_us']:.0f} % | {row['revision']} |"
+            f"| {row['dtype']} | {shape_text(row['shape'])} | {row['gpus']} | {number(row['ours_us'])} | {row['peer']} | {number(row['peer_us'])} "
+            f"| {row['peer_us'] / row['ours_us']:.2f} | {number(row['limit_us'])} | {100 * row['limit_us'] / row['ours_us']:.0f} % | {row['revision']} |"
         )
     return lines
 

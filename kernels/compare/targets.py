@@ -21,7 +21,7 @@ def time_ratio(row: Row) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """`figure` of every row that `applies` is to be at least (or at most) `bound`; `reason` is printed where one is not."""
+    """`figure` of every row that `applies`, or their median, is to be at least (or at most) `bound`; `reason` is printed where it is not."""
 
     kernel: str
     text: str
@@ -29,12 +29,13 @@ class Target:
     bound: float
     figure: Callable[[Row], float] = speedup
     at_least: bool = True
+    of_median: bool = False
     unit: str = "x"
     reason: str = ""
 
     def show(self, value: float) -> str:
         """The figure with its unit."""
-        return f"{value:.2f} {self.unit}"
+        return f"{value:.2f} {self.unit}".rstrip()
 
 
 def _is(kernel: str, condition: Callable[[Row], bool] = lambda row: True) -> Callable[[Row], bool]:

@@ -28,13 +28,15 @@ __device__ inline void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-// Arrives at the barrier at the same offset in block `block` of the cluster.
+// Arrives at the barrier at the same offset in block `block` of the cluster. Orders nothing before
+// it but what is complete (products waited for): a release would be a fence of the whole GPU, most
+// of a microsecond.
 __device__ inline void barrier_arrive_cluster(std::uint64_t* barrier, std::uint32_t block) {
   std::uint32_t remote;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                : "=r"(remote)
                : "r"(shared_address(barrier)), "r"(block));
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote)
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote)
                : "memory");
 }
 __device__ inline void barrier_arrive_expect(std::uint64_t* barrier, std::uint32_t bytes) {
@@ -118,6 +120,14 @@ __device__ inline void load_3d(void* shared, const CUtensorMap* map, int x, int 
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(shared)),
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier))
+      : "memory");
+}
+__device__ inline void load_3d(void* shared, const CUtensorMap* map, int x, int y, int z,
+                               std::uint64_t* barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
 __device__ inline void load_4d(void* shared, const CUtensorMap* map, int x, int y, int z, int w,

@@ -25,6 +25,24 @@ const GemmPlan& BindResources::gemm(const GemmShape& shape) {
   return gemms_.emplace(shape, GemmPlan(shape, options)).first->second;
 }
 
+const BatchedGemmPlan& BindResources::batched_gemm(const BatchedGemmShape& shape) {
+  const auto found = batched_gemms_.find(shape);
+  if (found != batched_gemms_.end()) return found->second;
+  std::byte* const workspace = scratch("gemm", kGemmWorkspaceBytes);
+  return batched_gemms_.emplace(shape, BatchedGemmPlan(shape, workspace)).first->second;
+}
+
+const GroupedGemmPlan& BindResources::grouped_gemm(const GroupedGemmShape& shape,
+                                                   const GroupedGemmLoad& load) {
+  const auto found = grouped_gemms_.find({shape, load});
+  if (found != grouped_gemms_.end()) return found->second;
+  const GroupedGemmOptions options{
+      .programmatic = overlap_weights_,
+      .workspace = scratch("grouped_gemm", grouped_gemm_workspace_bytes())};
+  return grouped_gemms_.emplace(std::pair(shape, load), GroupedGemmPlan(shape, load, options))
+      .first->second;
+}
+
 std::shared_ptr<const PrefillPlan> BindResources::prefill_plan(std::int32_t tile_rows,
                                                                std::int32_t window) {
   auto& plan = prefill_plans_[{tile_rows, window}];

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/collectives/collective.h"
+#include "kernels/execute/row_exchange.h"
 
 namespace orrery {
 namespace {
@@ -125,9 +126,8 @@ Launch bind_gather_rows(const CollectiveContext& context, const char* purpose, c
 }
 
 // Columns: shares arrive one behind the other, [ranks, rows, columns], and are interleaved.
-Launch bind_gather_columns(const CollectiveContext& context) {
-  const Operand& share = context.reads[0];
-  const Operand& whole = context.writes[0];
+Launch bind_gather_columns(const CollectiveContext& context, const Operand& share,
+                           const Operand& whole) {
   const Communicator& communicator = communicator_of(context);
   const std::int64_t rows = rows_of(*share.tensor);
   const std::int64_t share_bytes = bytes_in(*share.tensor);
@@ -151,20 +151,28 @@ Launch bind_gather_columns(const CollectiveContext& context) {
   };
 }
 
-Launch bind_all_gather(const CollectiveContext& context) {
-  const Operand& share = only(context, context.reads);
-  const Operand& whole = only(context, context.writes);
+// The axis in which they differ; 0 where the whole has one more axis in front, the ranks.
+std::size_t gathered_axis(const CollectiveContext& context, const Operand& share,
+                          const Operand& whole) {
   const auto& axes = share.tensor->axes;
   const auto& whole_axes = whole.tensor->axes;
+  if (whole_axes.size() == axes.size() + 1 &&
+      std::ranges::equal(axes, std::span(whole_axes).subspan(1))) {
+    return 0;
+  }
   if (axes.size() != whole_axes.size()) refuse(context, "into a tensor of another shape");
-  const auto differs = std::ranges::mismatch(axes, whole_axes);
-  const auto axis = static_cast<std::size_t>(differs.in1 - axes.begin());
-  const bool is_last = axis + 1 == axes.size();
+  return static_cast<std::size_t>(std::ranges::mismatch(axes, whole_axes).in1 - axes.begin());
+}
+
+Launch bind_gather_one(const CollectiveContext& context, const Operand& share,
+                       const Operand& whole) {
+  const std::size_t axis = gathered_axis(context, share, whole);
+  const bool is_last = axis + 1 >= share.tensor->axes.size();
   const std::int64_t rows = rows_of(*share.tensor);
   if (axis > 0 && !is_last) refuse(context, "along an axis that is neither first nor last");
-  if (is_last && rows > 1) {
+  if (axis > 0 && rows > 1) {
     if (share.scales != nullptr) refuse(context, "of fp8 columns, expected rows");
-    return bind_gather_columns(context);
+    return bind_gather_columns(context, share, whole);
   }
   Launch data = bind_gather_rows(context, "all_gather", share.data, whole.data,
                                  bytes_in(*share.tensor), bytes_in(*whole.tensor));
@@ -176,6 +184,30 @@ Launch bind_all_gather(const CollectiveContext& context) {
     data(stream);
     scales(stream);
   };
+}
+
+// A launch of each tensor into its own.
+template <typename Bind>
+Launch bind_each(const CollectiveContext& context, const Bind& bind) {
+  if (context.reads.empty() || context.reads.size() != context.writes.size()) {
+    refuse(context, "of " + std::to_string(context.reads.size()) + " tensors into " +
+                        std::to_string(context.writes.size()) + ", expected as many");
+  }
+  std::vector<Launch> launches;
+  for (std::size_t i = 0; i < context.reads.size(); ++i) {
+    launches.push_back(bind(only(context, context.reads.subspan(i, 1)),
+                            only(context, context.writes.subspan(i, 1))));
+  }
+  if (launches.size() == 1) return std::move(launches.front());
+  return [launches = std::move(launches)](const Stream& stream) {
+    for (const Launch& launch : launches) launch(stream);
+  };
+}
+
+Launch bind_all_gather(const CollectiveContext& context) {
+  return bind_each(context, [&](const Operand& share, const Operand& whole) {
+    return bind_gather_one(context, share, whole);
+  });
 }
 
 Launch bind_reduce_scatter(const CollectiveContext& context) {
@@ -285,19 +317,31 @@ Launch bind_broadcast(const CollectiveContext& context) {
   };
 }
 
-Launch bind_all_to_all(const CollectiveContext& context) {
-  const Operand& input = only(context, context.reads);
-  const Operand& output = only(context, context.writes);
+Launch bind_equal_all_to_all(const CollectiveContext& context, const Operand& input,
+                             const Operand& output) {
   const std::int64_t bytes = bytes_in(*input.tensor);
   if (bytes != bytes_in(*output.tensor)) refuse(context, "into a tensor of another size");
-  const CollectiveCall call{.kind = CollectiveKind::kAllToAll,
-                            .dtype = DType::kInt8,
-                            .count = bytes,
-                            .input = input.data,
-                            .output = output.data};
-  return [call, &communicator = communicator_of(context)](const Stream& stream) {
+  CollectiveCall call{.kind = CollectiveKind::kAllToAll,
+                      .dtype = DType::kInt8,
+                      .count = bytes,
+                      .input = input.data,
+                      .output = output.data};
+  CollectiveCall scales = call;
+  scales.count = rows_of(*input.tensor) * std::int64_t{sizeof(float)};
+  scales.input = input.scales;
+  scales.output = output.scales;
+  return [call, scales, &communicator = communicator_of(context)](const Stream& stream) {
     nccl_collective(communicator, stream, call);
+    if (scales.input != nullptr) nccl_collective(communicator, stream, scales);
   };
+}
+
+Launch bind_all_to_all(const CollectiveContext& context) {
+  const bool has_counts = context.reads.size() == 3 && context.writes.size() == 1;
+  if (has_counts) return bind_row_exchange(context);
+  return bind_each(context, [&](const Operand& input, const Operand& output) {
+    return bind_equal_all_to_all(context, input, output);
+  });
 }
 
 }  // namespace

@@ -30,8 +30,12 @@ struct CollectiveContext {
 //   reduce_scatter  of rows, the last share padded
 //   send_recv       from the rank on which what is read is present: all tensors in one NCCL group
 //   broadcast       from the first rank on which what is read is present
-//   all_to_all      equal parts
-// Throws std::invalid_argument for tensors that do not fit the kind.
+//   all_to_all      equal parts; or, of rows with counts of what is sent and received ([experts] or
+//                   [ranks, experts] i32, in the order of the ranks, that a d2h_sync op has
+//                   copied), as many rows from and to each rank as these say, without gaps
+// all_gather and all_to_all take several tensors, each into one of its own; all_gather puts parts
+// one behind the other too where the whole has one more axis in front, [ranks, ...]. Throws
+// std::invalid_argument for tensors that do not fit the kind.
 Launch bind_collective(const CollectiveContext& context);
 // Whether our own kernel serves it.
 bool is_own_all_reduce(const CollectiveContext& context);

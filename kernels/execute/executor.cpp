@@ -27,6 +27,25 @@ Executor::Executor(ExecutorSetup setup) : state_(std::make_unique<State>(std::mo
 
 Executor::~Executor() = default;
 
+namespace {
+
+void require_capturable(const Plan& plan) {
+  for (const Op& op : plan.ops()) {
+    const auto* host = std::get_if<HostOp>(&op.body);
+    if (host == nullptr || host->kind != HostKind::kD2hSync || op.reads.empty()) continue;
+    std::string counts;
+    for (const TensorId id : op.reads) {
+      counts.append(counts.empty() ? "\"" : ", \"")
+          .append(plan.tensors()[static_cast<std::size_t>(id)].name)
+          .append("\"");
+    }
+    throw std::invalid_argument("op \"" + op.name + "\" cannot be captured: the host waits for " +
+                                counts + "; expected eager mode, or a plan without it");
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInput& input,
                                                 ExecuteMode mode) {
   check_kernels(plan);
@@ -34,6 +53,7 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
     throw std::invalid_argument("a plan of " + std::to_string(plan.num_ranks()) +
                                 " ranks, the executor was made for " + std::to_string(num_ranks()));
   }
+  if (mode == ExecuteMode::kGraph) require_capturable(plan);
   State& state = *state_;
   auto prepared = std::make_unique<PreparedStep::State>();
   PreparedStep::State& step = *prepared;
@@ -45,8 +65,8 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
   state.open(plan);
   state.team.run_apart([&](int r) {
     state.rank(r).take_memory("activations", [&] {
-      step.ranks[static_cast<std::size_t>(r)] =
-          std::make_unique<RankStep>(step.plan, state.setup, state.rank(r), state.communicators);
+      step.ranks[static_cast<std::size_t>(r)] = std::make_unique<RankStep>(
+          step.plan, state.setup, state.rank(r), state.communicators, state.team);
     });
   });
   state.check_rows(step);
@@ -96,7 +116,7 @@ void Executor::check_finite(PreparedStep& step, const StepInput& input) {
     RankStep& own = prepared.rank(r);
     own.stage(state.parts_of(prepared, parts, r));
     own.enqueue_checked();
-    own.wait(state.team);
+    own.wait();
     Found& first = found[static_cast<std::size_t>(r)];
     first.task = own.first_not_finite(first.count);
   });
@@ -139,6 +159,30 @@ std::vector<float> Executor::logits(const PreparedStep& step) const {
     }
   }
   return logits;
+}
+
+std::vector<std::vector<float>> Executor::recorded(const PreparedStep& step, int rank) const {
+  std::vector<std::vector<float>> values;
+  state_->team.run_apart([&](int r) {
+    if (r == rank) values = step.state().rank(r).recorded();
+  });
+  return values;
+}
+
+void Executor::give(PreparedStep& step, int rank, std::string_view tensor,
+                    std::span<const float> values) {
+  state_->team.run_apart([&](int r) {
+    if (r == rank) step.state().rank(r).give(tensor, values);
+  });
+}
+
+std::vector<float> Executor::take(const PreparedStep& step, int rank,
+                                  std::string_view tensor) const {
+  std::vector<float> values;
+  state_->team.run_apart([&](int r) {
+    if (r == rank) values = step.state().rank(r).take(tensor);
+  });
+  return values;
 }
 
 std::vector<RankMemory> Executor::memory() const {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/execute/fault.h"
@@ -44,6 +45,8 @@ struct ExecutorSetup {
   // failed; then the process ends with exit code 1.
   std::function<void(const std::string& status)> last_words;
   std::optional<Fault> fault;  // for tests: a rank is made to fail
+  // For checks: what ops of this kernel write first of all, fp32, is kept (recorded()).
+  std::string recorded_kernel;
   // Several processes, each with the rank of its number, all of which make the same calls:
   // collectives by NCCL. Results are the same on all; logits, traces and memory are of the ranks
   // here.
@@ -108,8 +111,8 @@ class Executor {
   // it, so that it may be run with any input of the same prefill chunks (tokens and context of
   // each) and at most as many decodes (their contexts may differ). `input` is the first to run;
   // prepare the largest step first, so that the arena is allocated once. Throws
-  // std::invalid_argument for what cannot be bound (naming rank and op) and for an input that does
-  // not fit the plan.
+  // std::invalid_argument for what cannot be bound (naming rank and op), for an input that does
+  // not fit the plan, and for kGraph where the host waits for counts in between (naming the op).
   std::unique_ptr<PreparedStep> prepare(const Plan& plan, const StepInput& input, ExecuteMode mode);
   // Runs it and waits; an eager step is bound again where its prefill chunks are not those of the
   // last run. Not thread safe. Throws std::invalid_argument for an input that does not fit,
@@ -124,6 +127,18 @@ class Executor {
   // Logits of the sampled rows of the step run last, [rows, vocab], in the order of next_tokens:
   // from the first rank of each tensor-parallel group of the last stage.
   std::vector<float> logits(const PreparedStep& step) const;
+  // The last run's records of a rank of this process, by its tasks; empty for those of other
+  // kernels.
+  std::vector<std::vector<float>> recorded(const PreparedStep& step, int rank) const;
+  // Of a plan that is a layer by itself (is_layer_plan), whose steps have no sequences: writes an
+  // input of `rank`, one value for each element, and reads what a tensor holds after a run. Inputs
+  // are zero until they are given. Both throw std::invalid_argument for a tensor that the layer
+  // does not have there.
+  void give(PreparedStep& step, int rank, std::string_view tensor, std::span<const float> values);
+  std::vector<float> take(const PreparedStep& step, int rank, std::string_view tensor) const;
+  // Kernels, copies and memsets that the tasks of a step enqueue on `rank`, together; of a step whose
+  // host waits for counts, with those of its last run.
+  int num_launches(PreparedStep& step, int rank);
   // Runs it twice more and says when each op ran the second time, from the start of the first op;
   // needs CUPTI. Ranks that replay graphs begin together. Time steps before the first trace:
   // launches of the process are slower from then on. Throws as run() and KernelTrace do.

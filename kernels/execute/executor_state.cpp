@@ -155,7 +155,9 @@ std::span<const StepPart> Executor::State::parts_of(const PreparedStep::State& s
 
 std::vector<StepPart> Executor::State::split(const PreparedStep::State& step,
                                              const StepInput& input) const {
-  std::vector<StepPart> parts = split_step(input, setup.grid.dp * step.num_micro_batches);
+  const int ways = setup.grid.dp * step.num_micro_batches;
+  if (is_layer_plan(step.plan)) return std::vector<StepPart>(static_cast<std::size_t>(ways));
+  std::vector<StepPart> parts = split_step(input, ways);
   for (const int r : team.ranks()) {
     const bool is_first = setup.grid.tp_rank(r) == 0 && setup.grid.stage(r) == 0;
     if (!is_first && setup.processes.size == 1) continue;  // as that one
@@ -219,6 +221,14 @@ void Executor::State::run_watched(PreparedStep::State& step,
   }
 }
 
+void Executor::State::count_nodes(PreparedStep::State& step) {
+  team.run([&](int r) {
+    RankStep& own = step.rank(r);
+    if (!own.num_nodes().empty()) return;
+    step.mode == ExecuteMode::kGraph ? own.capture(/*counts_nodes=*/true) : own.count_nodes();
+  });
+}
+
 void Executor::State::enqueue_gated(cuda::Gate& gate, int r, RankStep& step,
                                     std::atomic<int>& num_enqueued) {
   gate.close(rank(r).stream(0));
@@ -251,7 +261,7 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
     } else {
       own.enqueue();
     }
-    own.wait(team);
+    own.wait();
     time.end = Clock::now();
     time.device = rank(r).end - rank(r).start;
   });

@@ -62,6 +62,8 @@ struct Executor::State {
   // `gate`: the GPUs begin when all ranks have enqueued their step.
   StepOutput run(PreparedStep::State& step, const std::vector<StepPart>& parts,
                  cuda::Gate* gate = nullptr);
+  // Fills RankStep::num_nodes() of all ranks, where it is empty.
+  void count_nodes(PreparedStep::State& step);
   // The last rank to have enqueued its part opens the gate.
   void enqueue_gated(cuda::Gate& gate, int r, RankStep& step, std::atomic<int>& num_enqueued);
   // work(rank) on all ranks under the eyes of the watch. Throws what the first rank threw.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -10,18 +11,23 @@
 
 namespace orrery {
 
+int Executor::num_launches(PreparedStep& step, int rank) {
+  PreparedStep::State& prepared = step.state();
+  state_->count_nodes(prepared);
+  const std::vector<int>& nodes = prepared.rank(rank).num_nodes();
+  return std::accumulate(nodes.begin(), nodes.end(), 0);
+}
+
 Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
   State& state = *state_;
   PreparedStep::State& prepared = step.state();
   const std::vector<StepPart> parts = state.split(prepared, input);
   state.bind_again(prepared, parts, input);
+  // What is enqueued may depend on counts that the host reads while it runs.
+  if (!prepared.has_run) static_cast<void>(state.run(prepared, parts));
   KernelTrace trace;
   const bool is_graph = prepared.mode == ExecuteMode::kGraph;
-  state.team.run([&](int r) {
-    RankStep& own = prepared.rank(r);
-    if (!own.num_nodes().empty()) return;
-    is_graph ? own.capture(/*counts_nodes=*/true) : own.count_nodes();
-  });
+  state.count_nodes(prepared);
   // CUPTI makes launching a graph take hundreds of microseconds, one rank after another: ranks are
   // held until all have launched. Launches one by one would fill the queue behind a gate.
   std::optional<cuda::Gate> gate;

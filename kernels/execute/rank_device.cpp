@@ -48,7 +48,8 @@ RankDevice::RankDevice(const ExecutorSetup& setup, int rank, std::optional<HeldM
       cache_{.num_blocks = setup.num_kv_blocks,
              .block_size = setup.block_size,
              .max_model_len = setup.max_model_len},
-      layers_(kv_layers(setup.plan, rank)) {
+      layers_(kv_layers(setup.plan, rank)),
+      first_expert_(orrery::first_expert(setup.plan, setup.whole, setup.grid, rank)) {
   memory.rank = rank;
   memory.context = device_memory_in_use();
   if (others_) memory.context -= others_->bytes;
@@ -99,13 +100,10 @@ void RankDevice::add_weight(const ExecutorSetup& setup, const Tensor& tensor,
                             const WeightShard& shard) {
   std::string name = without_micro_batch(tensor.name);
   if (weights_.contains(name)) return;
-  if (tensor.dtype != DType::kBf16 && tensor.dtype != DType::kFp8) {
-    throw std::invalid_argument("rank " + std::to_string(rank_) + ": weight \"" + tensor.name +
-                                "\" is " + std::string(to_text(tensor.dtype)) +
-                                "; weights that can be executed are bf16 or fp8");
-  }
+  require_stored_dtype(shard, tensor.dtype);
   const bool is_fp8 = tensor.dtype == DType::kFp8;
-  const std::int64_t stride = aligned(shard.rows * shard.columns * (is_fp8 ? 1 : 2));
+  const auto element_bytes = static_cast<std::int64_t>(bytes_per_element(tensor.dtype));
+  const std::int64_t stride = aligned(shard.rows * shard.columns * element_bytes);
   const std::int64_t num_scales = is_fp8 ? shard.rows * shard.num_copies : 0;
   const auto [entry, is_new] = weights_.emplace(
       std::move(name),

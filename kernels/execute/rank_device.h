@@ -67,6 +67,7 @@ class RankDevice {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] const KvPool& kv() const { return *kv_; }
   [[nodiscard]] const KvLayers& layers() const { return layers_; }
+  [[nodiscard]] std::int64_t first_expert() const { return first_expert_; }
   [[nodiscard]] const CacheShape& cache() const { return cache_; }
   [[nodiscard]] const float* cosines() const { return cosines_->get(); }
   [[nodiscard]] const float* sines() const { return sines_->get(); }
@@ -113,6 +114,7 @@ class RankDevice {
   int times_at_fault_ = 0;
   CacheShape cache_;
   KvLayers layers_;  // of the executor's plan
+  std::int64_t first_expert_;
   std::map<int, std::unique_ptr<Stream>> streams_;
   std::map<std::string, Weight> weights_;  // by name without the micro-batch
   std::unique_ptr<KvPool> kv_;

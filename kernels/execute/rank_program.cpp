@@ -107,6 +107,24 @@ int num_micro_batches(const Plan& plan) {
   return most + 1;
 }
 
+bool is_layer_plan(const Plan& plan) {
+  return std::ranges::none_of(plan.ops(), [](const Op& op) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    return kernel != nullptr && (kernel->kernel == "embedding" || kernel->kernel == "sample");
+  });
+}
+
+std::vector<OpId> host_waits(const Plan& plan, int rank) {
+  std::vector<OpId> ids;
+  for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
+    const Op& op = op_of(plan, id);
+    const auto* host = std::get_if<HostOp>(&op.body);
+    const bool waits = host != nullptr && host->kind == HostKind::kD2hSync && !op.reads.empty();
+    if (waits && plan.contains(op.ranks, rank)) ids.push_back(id);
+  }
+  return ids;
+}
+
 KvLayers kv_layers(const Plan& plan, int rank) {
   KvLayers layers{.first = std::vector<std::int64_t>(plan.tensors().size(), -1),
                   .stride = std::vector<std::int64_t>(plan.tensors().size(), 0)};

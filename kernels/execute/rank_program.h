@@ -31,6 +31,14 @@ int micro_batch_of(std::string_view name);
 std::string without_micro_batch(std::string_view name);
 int num_micro_batches(const Plan& plan);
 
+// Whether it is a layer by itself: no tokens come in and none are sampled, so what it reads is
+// given (Executor::give) and what it writes is taken.
+bool is_layer_plan(const Plan& plan);
+
+// Ops of `rank` at which the host waits for counts (d2h_sync with reads), in order: they cannot be
+// captured.
+std::vector<OpId> host_waits(const Plan& plan, int rank);
+
 // Which layer of the rank's cache (KvPool) each KV tensor is: layers are counted as the rank runs
 // them, those of a repeat copy by copy. Micro-batches share layers. The same for every step of a
 // deployment, since each step appends to the cache in every layer.

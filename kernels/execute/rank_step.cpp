@@ -15,6 +15,13 @@ std::int64_t bytes_in(const Tensor& tensor) {
   return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
 }
 
+// An op that sorts by all experts, not only those of its rank, begins with the first of all.
+std::int64_t first_expert_of(const KernelOp& kernel, std::int64_t first_of_rank) {
+  const bool sorts = kernel.kernel == "index_shuffling";
+  if (sorts && dim(kernel.dims, "experts") == dim(kernel.dims, "experts_total")) return 0;
+  return first_of_rank;
+}
+
 template <typename T>
 const T* at(const cuda::DeviceBuffer<std::byte>& buffer, std::int64_t offset) {
   return reinterpret_cast<const T*>(buffer.get() + offset);
@@ -23,11 +30,12 @@ const T* at(const cuda::DeviceBuffer<std::byte>& buffer, std::int64_t offset) {
 }  // namespace
 
 RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& rank,
-                   Communicators& communicators)
+                   Communicators& communicators, const RankTeam& team)
     : plan_(plan),
       setup_(setup),
       rank_(rank),
       communicators_(communicators),
+      team_(team),
       tasks_(rank_tasks(plan, rank.rank())),
       copies_(num_copies(plan)),
       buffers_(plan_buffers(plan, rank.rank())),
@@ -41,12 +49,63 @@ RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& ran
   }
   find_parts();
   find_events();
-  for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
-    const Tensor& tensor = plan.tensors()[i];
-    if (tensor.role == TensorRole::kInput && tensor.dtype != DType::kInt32 &&
-        buffers_.offsets[i] >= 0) {
+  find_inputs();
+  find_host_copies();
+  find_recorded();
+}
+
+void RankStep::find_inputs() {
+  const bool is_layer = is_layer_plan(plan_);
+  for (std::size_t i = 0; i < plan_.tensors().size(); ++i) {
+    const Tensor& tensor = plan_.tensors()[i];
+    if (tensor.role != TensorRole::kInput || buffers_.offsets[i] < 0) continue;
+    if (is_layer) {
+      const auto [input, is_new] =
+          inputs_.try_emplace(static_cast<TensorId>(i), static_cast<std::size_t>(bytes_in(tensor)));
+      ORRERY_CUDA(
+          cudaMemsetAsync(input->second.get(), 0, input->second.size(), rank_.stream(0).get()));
+    } else if (tensor.dtype != DType::kInt32) {
       zeroed_.push_back({.offset = buffers_.offsets[i], .bytes = bytes_in(tensor)});
     }
+  }
+}
+
+void RankStep::find_host_copies() {
+  for (const OpId id : host_waits(plan_, rank_.rank())) {
+    const Op& op = plan_.ops()[static_cast<std::size_t>(id)];
+    for (const TensorId read : op.reads) {
+      const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(read)];
+      if (tensor.dtype != DType::kInt32) {
+        throw std::invalid_argument("op \"" + op.name + "\" copies \"" + tensor.name + "\", " +
+                                    std::string(to_text(tensor.dtype)) +
+                                    ", to the host; expected counts, i32");
+      }
+      const auto count = static_cast<std::size_t>(num_elements(tensor));
+      const auto [copy, is_new] = host_copies_.try_emplace(
+          read, HostCopy{.counts = cuda::PinnedBuffer<std::int32_t>(count), .since = id});
+      if (is_new) std::fill_n(copy->second.counts.get(), count, 0);
+    }
+  }
+}
+
+void RankStep::find_recorded() {
+  first_writers_.assign(plan_.tensors().size(), -1);
+  recorded_.resize(tasks_.size());
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    const Op& op = plan_.ops()[static_cast<std::size_t>(tasks_[i].op)];
+    for (const TensorId id : op.writes) {
+      OpId& first = first_writers_[static_cast<std::size_t>(id)];
+      if (first < 0) first = tasks_[i].op;
+    }
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || setup_.recorded_kernel != kernel->kernel) continue;
+    const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(op.writes.front())];
+    if (tensor.dtype != DType::kFp32) {
+      throw std::invalid_argument("\"" + tensor.name + "\" is " +
+                                  std::string(to_text(tensor.dtype)) +
+                                  ", what is recorded is fp32");
+    }
+    recorded_[i].emplace(static_cast<std::size_t>(num_elements(tensor)));
   }
 }
 
@@ -109,8 +168,11 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
         table_layout(part.rows, static_cast<std::int64_t>(part.prefill.size()), rank_.cache(), end);
     end = part.layout.end;
   }
-  tables_ = rank_.tables(end);
-  static_cast<void>(rank_.staging(end));
+  // A layer by itself has no tables: something is uploaded all the same, as traces count on.
+  constexpr std::int64_t kLeastBytes = 256;
+  table_bytes_ = std::max(end, kLeastBytes);
+  tables_ = rank_.tables(table_bytes_);
+  static_cast<void>(rank_.staging(table_bytes_));
   for (Part& part : parts_) {
     const TableLayout& layout = part.layout;
     StepTables& tables = part.tables;
@@ -157,6 +219,9 @@ Operand RankStep::operand(TensorId id, std::int32_t copy) const {
   const Tensor& tensor = plan_.tensors()[i];
   if (!plan_.contains(tensor.ranks, rank_.rank())) return {.tensor = &tensor};
   if (tensor.role == TensorRole::kWeight) return rank_.weight(tensor, copies_[i], copy);
+  if (const auto input = inputs_.find(id); input != inputs_.end()) {
+    return {.data = input->second.get(), .tensor = &tensor};
+  }
   if (tensor.role == TensorRole::kKvCache || buffers_.offsets[i] < 0) return {.tensor = &tensor};
   std::byte* const scales = buffers_.scales[i] < 0 ? nullptr : arena_->get() + buffers_.scales[i];
   return {.data = arena_->get() + buffers_.offsets[i],
@@ -168,14 +233,14 @@ Launch RankStep::bind_task(const Task& task) {
   const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
   std::vector<Operand> reads;
   std::vector<Operand> writes;
-  std::int64_t layer = -1;
-  const auto add = [&](std::vector<Operand>& operands, TensorId id) {
-    operands.push_back(operand(id, task.copy));
-    layer = std::max(layer, layers_.layer(id, task.copy));
-  };
-  for (const TensorId id : op.reads) add(reads, id);
-  for (const TensorId id : op.writes) add(writes, id);
-  BindResources& resources = rank_.resources(op.stream);
+  for (const TensorId id : op.reads) {
+    Operand& read = reads.emplace_back(operand(id, task.copy));
+    const auto host = host_copies_.find(id);
+    if (host != host_copies_.end() && host->second.since < task.op) {
+      read.host = host->second.counts.get();
+    }
+  }
+  for (const TensorId id : op.writes) writes.push_back(operand(id, task.copy));
   if (std::holds_alternative<CommOp>(op.body)) {
     const CollectiveContext context{.plan = plan_,
                                     .op = op,
@@ -183,16 +248,59 @@ Launch RankStep::bind_task(const Task& task) {
                                     .reads = reads,
                                     .writes = writes,
                                     .group = communicators_.group(plan_.ranks(op.ranks)),
-                                    .resources = resources};
+                                    .resources = rank_.resources(op.stream)};
     if (is_own_all_reduce(context)) own_all_reduces_.push_back(task_name(plan_, task));
     return bind_collective(context);
   }
-  // Host ops are what a step costs the host: here they happen by themselves.
-  if (std::holds_alternative<HostOp>(op.body)) return [](const cuda::Stream&) {};
+  if (std::holds_alternative<HostOp>(op.body)) return bind_host(op);
+  return bind_kernel(task, reads, writes);
+}
+
+// Host ops are what a step costs the host: here they happen by themselves, but for those that read
+// counts.
+Launch RankStep::bind_host(const Op& op) {
+  if (std::get<HostOp>(op.body).kind != HostKind::kD2hSync || op.reads.empty()) {
+    return [](const cuda::Stream&) {};
+  }
+  struct Copy {
+    std::int32_t* to = nullptr;
+    const void* from = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::vector<Copy> copies;
+  for (const TensorId id : op.reads) {
+    const Operand counts = operand(id, 0);
+    if (counts.data == nullptr) {
+      throw std::invalid_argument("\"" + counts.tensor->name + "\" is not on the rank");
+    }
+    copies.push_back({.to = host_copies_.at(id).counts.get(),
+                      .from = counts.data,
+                      .bytes = static_cast<std::size_t>(bytes_in(*counts.tensor))});
+  }
+  return [this, copies = std::move(copies)](const cuda::Stream& stream) {
+    for (const Copy& copy : copies) {
+      ORRERY_CUDA(
+          cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDeviceToHost, stream.get()));
+    }
+    // Nodes are counted with the counts of the step before.
+    if (counts_nodes_) return;
+    counts_read_.record(stream);
+    rank_.watch().waiting(rank_.rank());
+    team_.wait(counts_read_);
+  };
+}
+
+Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
+                             std::span<const Operand> writes) {
+  const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
   const auto& kernel = std::get<KernelOp>(op.body);
   const KernelBinding* const binding = find_kernel_binding(kernel.kernel);
   if (binding == nullptr) {
     throw std::invalid_argument("kernel \"" + kernel.kernel + "\" cannot be executed");
+  }
+  std::int64_t layer = -1;
+  for (const auto* ids : {&op.reads, &op.writes}) {
+    for (const TensorId id : *ids) layer = std::max(layer, layers_.layer(id, task.copy));
   }
   const Part& part = parts_[static_cast<std::size_t>(micro_batch_of(op.name))];
   return binding->bind({.op = kernel,
@@ -202,7 +310,8 @@ Launch RankStep::bind_task(const Task& task) {
                         .numbers = setup_.numbers,
                         .kv = &rank_.kv(),
                         .kv_layer = layer,
-                        .resources = resources});
+                        .resources = rank_.resources(op.stream),
+                        .first_expert = first_expert_of(kernel, rank_.first_expert())});
 }
 
 }  // namespace orrery

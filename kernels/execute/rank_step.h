@@ -5,16 +5,22 @@
 //   upload of the tables | zero the residual | tasks in order ... | copy back of sampled tokens
 //                        |<------------- captured ------------->|
 //
+// A host op d2h_sync of counts makes the rank's thread wait, while it enqueues, for the copy of
+// what the op reads: such a step is not captured. Of a layer by itself (is_layer_plan) the inputs
+// have memory of their own, which give() fills, and nothing is uploaded or zeroed.
+//
 // Stream 0 begins and ends a step. A stream with tasks of its own starts when stream 0 has zeroed
 // the residual and is waited for at the end; in between, events carry what event_waits() finds.
 // Everything here runs in the rank's thread. Only bind() and capture() allocate, and neither waits
 // for other ranks: a rank may allocate only while no collective waits for its launches.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/execute/communicators.h"
@@ -30,7 +36,7 @@ class RankStep {
   // Takes the arena. `plan` and the others outlive it. Throws std::invalid_argument for what cannot
   // be executed.
   RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& rank,
-           Communicators& communicators);
+           Communicators& communicators, const RankTeam& team);
 
   // Makes the launches for the parts of this rank, one for each micro-batch, checked against
   // rows(). Throws std::invalid_argument naming rank and op.
@@ -52,13 +58,23 @@ class RankStep {
   // Names of the all-reduces that our own kernels serve, in order.
   [[nodiscard]] const std::vector<std::string>& own_all_reduces() const { return own_all_reduces_; }
   // Until the step and the copy of its results have ended, or another rank has failed.
-  void wait(const RankTeam& team);
+  void wait();
   // Tokens of the logits' rows of a micro-batch, of the last step of the rank, once it has ended.
   // Empty where the rank gives none: the first rank of the last stage's tensor-parallel groups
   // does.
   [[nodiscard]] std::span<const std::int32_t> sampled(int micro_batch) const;
   // Their logits, [rows, vocab]; empty likewise.
   [[nodiscard]] std::vector<float> logits(int micro_batch) const;
+
+  // Writes `values` (one for each element, rounded to its format) to input `name` of a layer.
+  // Throws std::invalid_argument for a tensor that is no input of it on this rank, or of another
+  // size.
+  void give(std::string_view name, std::span<const float> values);
+  // What tensor `name` holds now: of outputs, what the last step left. Throws likewise, and for
+  // formats other than bf16, fp32 and i32.
+  [[nodiscard]] std::vector<float> take(std::string_view name) const;
+  // By task, what ops of ExecutorSetup::recorded_kernel wrote first of all; empty for others.
+  [[nodiscard]] std::vector<std::vector<float>> recorded() const;
 
   [[nodiscard]] const StepRows& rows(int micro_batch) const {
     return parts_[static_cast<std::size_t>(micro_batch)].rows;
@@ -88,11 +104,21 @@ class RankStep {
 
   void find_parts();
   void find_events();
+  void find_inputs();
+  void find_host_copies();
+  void find_recorded();
+  [[nodiscard]] std::optional<TensorId> find_tensor(std::string_view name) const;
   void set_tables(std::span<const StepPart> parts);
   Launch bind_task(const Task& task);
+  Launch bind_kernel(const Task& task, std::span<const Operand> reads,
+                     std::span<const Operand> writes);
+  Launch bind_host(const Op& op);
   Operand operand(TensorId id, std::int32_t copy) const;
   void enqueue_tasks();
   void enqueue_step(bool replays);
+  // Rows that an op leaves untouched are not looked at: what it writes first is zeroed before.
+  void zero_writes(const Task& task, const cuda::Stream& stream);
+  void record(const Task& task, const cuda::Stream& stream);
   // What the task wrote is checked, or made NaN.
   void visit_writes(const Task& task, const cuda::Stream& stream, bool spoils);
   [[nodiscard]] bool has_results(const Part& part) const;
@@ -105,6 +131,7 @@ class RankStep {
   const ExecutorSetup& setup_;
   RankDevice& rank_;
   Communicators& communicators_;
+  const RankTeam& team_;
   std::vector<Task> tasks_;
   std::vector<std::int64_t> copies_;
   BufferPlan buffers_;
@@ -113,7 +140,19 @@ class RankStep {
   std::shared_ptr<cuda::DeviceBuffer<std::byte>> tables_;
   std::vector<Part> parts_;  // by micro-batch
   std::vector<Zeroed> zeroed_;
+  // Inputs of a layer, by tensor id.
+  std::map<TensorId, cuda::DeviceBuffer<std::byte>> inputs_;
+  // What d2h_sync ops have copied, by tensor id, and the first of them that copies it.
+  struct HostCopy {
+    cuda::PinnedBuffer<std::int32_t> counts;
+    OpId since = 0;
+  };
+  std::map<TensorId, HostCopy> host_copies_;
+  cuda::Event counts_read_;          // by the d2h_sync op that is waited for
+  std::vector<OpId> first_writers_;  // by tensor id; -1: nothing on this rank writes it
+  std::vector<std::optional<cuda::DeviceBuffer<float>>> recorded_;  // by task
   std::int32_t first_vocab_row_ = 0;
+  std::int64_t table_bytes_ = 0;
   std::vector<int> streams_;                          // of the tasks, ascending, 0 among them
   std::vector<std::vector<std::int32_t>> waits_;      // by task: tasks
   std::vector<std::unique_ptr<cuda::Event>> events_;  // by task; null where nobody waits

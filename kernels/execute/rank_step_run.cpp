@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <exception>
 #include <stdexcept>
@@ -74,7 +73,9 @@ void RankStep::enqueue_tasks() {
       const cuda::Event& event = *events_[static_cast<std::size_t>(before)];
       ORRERY_CUDA(cudaStreamWaitEvent(stream.get(), event.get(), 0));
     }
+    if (not_finite_) zero_writes(tasks_[current_], stream);
     launches_[current_](stream);
+    if (recorded_[current_]) record(tasks_[current_], stream);
     if (spoils || not_finite_) visit_writes(tasks_[current_], stream, spoils);
     if (events_[current_]) events_[current_]->record(stream);
     if (counts_nodes_) {
@@ -112,8 +113,8 @@ void RankStep::count_nodes() {
 }
 
 void RankStep::stage(std::span<const StepPart> parts) {
-  const std::int64_t end = parts_.back().layout.end;
-  const std::span<std::byte> staging(rank_.staging(end), static_cast<std::size_t>(end));
+  const std::span<std::byte> staging(rank_.staging(table_bytes_),
+                                     static_cast<std::size_t>(table_bytes_));
   for (std::size_t m = 0; m < parts_.size(); ++m) {
     fill_tables(parts[m], parts_[m].layout, rank_.cache(), first_vocab_row_, staging);
   }
@@ -131,10 +132,10 @@ void RankStep::enqueue() {
 void RankStep::enqueue_step(bool replays) {
   const cuda::Stream& main = rank_.stream(0);
   current_ = tasks_.size();
-  const std::int64_t end = parts_.back().layout.end;
   rank_.start.record(main);
-  ORRERY_CUDA(cudaMemcpyAsync(tables_->get(), rank_.staging(end), static_cast<std::size_t>(end),
-                              cudaMemcpyHostToDevice, main.get()));
+  ORRERY_CUDA(cudaMemcpyAsync(tables_->get(), rank_.staging(table_bytes_),
+                              static_cast<std::size_t>(table_bytes_), cudaMemcpyHostToDevice,
+                              main.get()));
   if (replays) {
     static const std::string graph_op = "graph";
     static_cast<void>(rank_.reach(setup_, graph_op, main));
@@ -153,10 +154,10 @@ void RankStep::enqueue_step(bool replays) {
   rank_.done.record(main);
 }
 
-void RankStep::wait(const RankTeam& team) {
+void RankStep::wait() {
   current_ = tasks_.size();
   try {
-    team.wait(rank_.done);
+    team_.wait(rank_.done);
     rank_.watch().idle(rank_.rank());
   } catch (...) {  // named, and thrown again
     rethrow_named();
@@ -176,11 +177,24 @@ void RankStep::enqueue_checked() {
   }
 }
 
+void RankStep::zero_writes(const Task& task, const cuda::Stream& stream) {
+  const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
+  for (const TensorId id : op.writes) {
+    const auto i = static_cast<std::size_t>(id);
+    const bool is_read = std::ranges::find(op.reads, id) != op.reads.end();
+    if (is_read || first_writers_[i] != task.op || buffers_.offsets[i] < 0) continue;
+    const Tensor& tensor = plan_.tensors()[i];
+    if (!plan_.contains(tensor.ranks, rank_.rank())) continue;
+    ORRERY_CUDA(cudaMemsetAsync(arena_->get() + buffers_.offsets[i], 0,
+                                static_cast<std::size_t>(bytes_in(tensor)), stream.get()));
+  }
+}
+
 void RankStep::visit_writes(const Task& task, const cuda::Stream& stream, bool spoils) {
   for (const TensorId id : plan_.ops()[static_cast<std::size_t>(task.op)].writes) {
     const Operand written = operand(id, task.copy);
     if (written.data == nullptr) continue;
-    if (spoils) {
+    if (spoils && written.tensor->dtype != DType::kInt32) {  // counts say where memory is
       ORRERY_CUDA(cudaMemsetAsync(
           written.data, 0xFF, static_cast<std::size_t>(bytes_in(*written.tensor)), stream.get()));
     }
@@ -217,27 +231,6 @@ std::span<const std::int32_t> RankStep::sampled(int micro_batch) const {
   const Part& part = parts_[static_cast<std::size_t>(micro_batch)];
   if (!has_results(part)) return {};
   return {rank_.results(0) + part.first_result, static_cast<std::size_t>(part.rows.seqs)};
-}
-
-std::vector<float> RankStep::logits(int micro_batch) const {
-  const Part& part = parts_[static_cast<std::size_t>(micro_batch)];
-  if (!has_results(part)) return {};
-  const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(part.logits)];
-  if (tensor.dtype != DType::kBf16) {
-    throw std::invalid_argument("logits are " + std::string(to_text(tensor.dtype)) +
-                                ", expected bf16");
-  }
-  std::vector<std::uint16_t> bits(static_cast<std::size_t>(num_elements(tensor)));
-  const auto offset = buffers_.offsets[static_cast<std::size_t>(part.logits)];
-  ORRERY_CUDA(cudaMemcpyAsync(bits.data(), arena_->get() + offset,
-                              bits.size() * sizeof(std::uint16_t), cudaMemcpyDeviceToHost,
-                              rank_.stream(0).get()));
-  rank_.stream(0).synchronize();
-  std::vector<float> values(bits.size());
-  std::ranges::transform(bits, values.begin(), [](std::uint16_t half) {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
-  });
-  return values;
 }
 
 }  // namespace orrery

@@ -16,6 +16,9 @@ namespace orrery {
 namespace {
 
 constexpr double kGainBound = 0.1;
+// Of a bias that is added to scores between 0 and 1 to choose experts: some choices change, most do
+// not.
+constexpr double kCorrectionBound = 0.1;
 
 // The name in the plan of one rank: without the stage and micro-batch that sim/parallel/pipeline
 // puts before it.
@@ -43,10 +46,9 @@ class WholeWeights {
       if (kernel == nullptr) continue;
       read_heads(*kernel);
       if (kernel->kernel == "rms_norm" || kernel->kernel == "add_rms_norm") add(op.reads, gains_);
-      if (kernel->kernel == "gemm") {
-        weights_of[op.writes.front()] = op.reads;
-        read_bias(op, *kernel);
-      }
+      if (is_gemm(kernel->kernel)) weights_of[op.writes.front()] = op.reads;
+      if (kernel->kernel == "gemm") read_bias(op, *kernel);
+      if (kernel->kernel == "index_shuffling") add(op.reads, corrections_);
       if (kernel->kernel == "silu_mul") add(weights_of[op.reads.front()], halves_);
     }
   }
@@ -62,7 +64,9 @@ class WholeWeights {
   [[nodiscard]] const Tensor& tensor(std::size_t id) const { return plan_.tensors()[id]; }
   [[nodiscard]] std::int64_t copies(std::size_t id) const { return copies_[id]; }
   [[nodiscard]] bool is_gain(std::size_t id) const { return gains_.contains(id); }
-  // Its rows are gate and up, one behind the other.
+  // Moves the choice of experts.
+  [[nodiscard]] bool is_correction(std::size_t id) const { return corrections_.contains(id); }
+  // Its rows (of each expert) are gate and up, one behind the other.
   [[nodiscard]] bool has_halves(std::size_t id) const { return halves_.contains(id); }
   // Added to a sum over ranks where its op is split, so one of them alone has it.
   [[nodiscard]] bool is_summed_bias(std::size_t id) const { return summed_biases_.contains(id); }
@@ -71,6 +75,10 @@ class WholeWeights {
   [[nodiscard]] std::int64_t head_dim() const { return head_dim_; }
 
  private:
+  static bool is_gemm(std::string_view kernel) {
+    return kernel == "gemm" || kernel == "grouped_gemm" || kernel == "batched_gemm" ||
+           kernel == "expert_gemm";
+  }
   void add(const std::vector<TensorId>& ids, std::set<std::size_t>& set) const {
     for (const TensorId id : ids) {
       const auto i = static_cast<std::size_t>(id);
@@ -102,16 +110,21 @@ class WholeWeights {
   std::set<std::size_t> gains_;
   std::set<std::size_t> halves_;
   std::set<std::size_t> summed_biases_;
+  std::set<std::size_t> corrections_;
   std::int64_t heads_ = 0;
   std::int64_t kv_heads_ = 0;
   std::int64_t head_dim_ = 0;
 };
 
-// Parts of one axis, one behind the other, each split over tp by itself.
+// Parts of one axis, one behind the other, each split over `ways` by itself.
 class Splitter {
  public:
+  // Over tp.
   Splitter(const WholeWeights& whole, const RankGrid& grid, int rank)
-      : whole_(whole), tp_(grid.tp), tp_rank_(grid.tp_rank(rank)) {}
+      : Splitter(whole, grid.tp, grid.tp_rank(rank)) {}
+  // This is share `index`.
+  Splitter(const WholeWeights& whole, std::int64_t ways, std::int64_t index)
+      : whole_(whole), tp_(ways), tp_rank_(index) {}
 
   // Throws std::invalid_argument for a split that the axis does not have.
   std::vector<WeightSegment> split(std::size_t id, std::size_t axis_idx, std::int64_t local) {
@@ -127,10 +140,10 @@ class Splitter {
       const std::int64_t count = std::min(local, axis.size - first);
       if (count > 0) segments_.push_back({.local = 0, .global = first, .count = count});
       local_ = (axis.size + tp_ - 1) / tp_;
-    } else if (axis.name == axis::kFfn && axis_idx == 0 && whole_.has_halves(id)) {
+    } else if (is_ffn(axis.name) && axis_idx + 2 == num_axes(id) && whole_.has_halves(id)) {
       add_part(axis.size / 2, tp_, tp_rank_);
       add_part(axis.size / 2, tp_, tp_rank_);
-    } else if (axis.name == axis::kFfn || axis.name == axis::kHeads) {
+    } else if (is_ffn(axis.name) || axis.name == axis::kHeads) {
       add_part(axis.size, tp_, tp_rank_);
     } else if (axis.name == axis::kQkv && whole_.heads() > 0) {
       add_qkv(axis.size);
@@ -144,6 +157,10 @@ class Splitter {
   }
 
  private:
+  static bool is_ffn(std::string_view name) {
+    return name == axis::kFfn || name == axis::kExpertFfn;
+  }
+  [[nodiscard]] std::size_t num_axes(std::size_t id) const { return whole_.tensor(id).axes.size(); }
   // The next `size` of the whole: share `index` of `ways`.
   void add_part(std::int64_t size, std::int64_t ways, std::int64_t index) {
     const std::int64_t count = size / ways;
@@ -170,6 +187,63 @@ class Splitter {
   std::int64_t global_ = 0;
 };
 
+// The share of `tensor`, a weight of experts, that `rank` has: experts lie over the ranks of a
+// stage, and where there are more ranks than that takes, neighbours have slices of their columns.
+//
+//   4 ranks, ep 2:   experts 0, 1: rank 0 (first columns), rank 1 (last)   experts 2, 3: ranks 2, 3
+struct ExpertShare {
+  std::int64_t first = 0;  // expert
+  std::int64_t ways = 1;   // slices of columns
+  std::int64_t index = 0;
+};
+
+std::int64_t size_of(const Tensor& tensor, std::string_view axis) {
+  const auto found = std::ranges::find(tensor.axes, axis, &Axis::name);
+  return found == tensor.axes.end() ? 1 : found->size;
+}
+
+ExpertShare expert_share(const Tensor& tensor, const Tensor& whole, const RankGrid& grid,
+                         int rank) {
+  const std::int64_t experts = size_of(tensor, axis::kExperts);
+  const std::int64_t ep = size_of(whole, axis::kExperts) / experts;
+  const std::int64_t ways = size_of(whole, axis::kExpertFfn) / size_of(tensor, axis::kExpertFfn);
+  const std::int64_t stage_ranks = std::int64_t{grid.tp} * grid.dp;
+  const bool divides = ep * experts == size_of(whole, axis::kExperts) &&
+                       ways * size_of(tensor, axis::kExpertFfn) == size_of(whole, axis::kExpertFfn);
+  if (!divides || (ep * ways != stage_ranks && ep * ways != 1)) {
+    throw std::invalid_argument(
+        "weight \"" + tensor.name + "\" has " + std::to_string(experts) + " of " +
+        std::to_string(size_of(whole, axis::kExperts)) + " experts and one of " +
+        std::to_string(ways) + " slices of their columns, on one of " +
+        std::to_string(stage_ranks) + " ranks; expected as many shares as ranks");
+  }
+  const std::int64_t place = ep * ways == 1 ? 0 : rank % stage_ranks;
+  return {.first = place / ways * experts, .ways = ways, .index = place % ways};
+}
+
+// Rows and columns of a weight of experts, whose rows are those of one expert behind the other.
+void split_experts(const WholeWeights& whole, std::size_t id, const Tensor& tensor,
+                   const ExpertShare& share, WeightShard& shard) {
+  Splitter splitter(whole, share.ways, share.index);
+  const std::size_t last = tensor.axes.size() - 1;
+  shard.column_segments = splitter.split(id, last, shard.columns);
+  const std::int64_t experts = tensor.axes.front().size;
+  const std::int64_t rows = shard.rows / experts;
+  const std::int64_t whole_rows = shard.whole_rows / whole.tensor(id).axes.front().size;
+  if (rows == whole_rows) {
+    shard.row_segments = {{.local = 0, .global = share.first * rows, .count = shard.rows}};
+    return;
+  }
+  const std::vector<WeightSegment> one = splitter.split(id, 1, rows);
+  for (std::int64_t expert = 0; expert < experts; ++expert) {
+    for (WeightSegment segment : one) {
+      segment.local += expert * rows;
+      segment.global += (share.first + expert) * whole_rows;
+      shard.row_segments.push_back(segment);
+    }
+  }
+}
+
 // How many copies of each weight the stages before `stage` hold, by its name in the whole plan.
 std::map<std::string, std::int64_t> copies_before(const Plan& plan,
                                                   const std::vector<std::int64_t>& copies,
@@ -186,7 +260,31 @@ std::map<std::string, std::int64_t> copies_before(const Plan& plan,
   return before;
 }
 
+// A vector is one row.
+std::vector<WeightSegment> row_segments(Splitter& splitter, std::size_t id, std::size_t num_axes,
+                                        std::int64_t rows) {
+  if (num_axes == 1) return {{.local = 0, .global = 0, .count = rows}};
+  return splitter.split(id, 0, rows);
+}
+
+double bound_of(const WholeWeights& whole, std::size_t id, const WeightShard& shard) {
+  if (shard.is_gain) return kGainBound;
+  if (whole.is_correction(id)) return kCorrectionBound;
+  return std::sqrt(3.0 / static_cast<double>(shard.whole_columns));
+}
+
 }  // namespace
+
+std::int64_t first_expert(const Plan& plan, const Plan& whole, const RankGrid& grid, int rank) {
+  for (const Tensor& tensor : plan.tensors()) {
+    const bool is_here = tensor.role == TensorRole::kWeight && plan.contains(tensor.ranks, rank);
+    if (!is_here || tensor.axes.empty() || tensor.axes.front().name != axis::kExperts) continue;
+    const WholeWeights weights(whole);
+    const std::size_t id = weights.find(whole_name(tensor.name, grid));
+    return expert_share(tensor, weights.tensor(id), grid, rank).first;
+  }
+  return 0;
+}
 
 WeightShards weight_shards(const Plan& plan, const Plan& whole_plan, const RankGrid& grid,
                            int rank) {
@@ -226,35 +324,34 @@ WeightShards weight_shards(const Plan& plan, const Plan& whole_plan, const RankG
     shard.rows = num_elements(tensor) / shard.columns;
     shard.whole_columns = axes.back().size;
     shard.whole_rows = num_elements(whole.tensor(id)) / shard.whole_columns;
-    shard.column_segments = splitter.split(id, axes.size() - 1, shard.columns);
-    if (axes.size() == 2) {
-      shard.row_segments = splitter.split(id, 0, shard.rows);
-    } else if (shard.rows == shard.whole_rows) {
-      shard.row_segments = {{.local = 0, .global = 0, .count = shard.rows}};
+    if (axes.front().name == axis::kExperts) {
+      split_experts(whole, id, tensor, expert_share(tensor, whole.tensor(id), grid, rank), shard);
     } else {
-      throw std::invalid_argument("weight \"" + tensor.name +
-                                  "\" of experts is split over ranks, which cannot be executed; "
-                                  "expected ep 1 and tp 1");
+      shard.column_segments = splitter.split(id, axes.size() - 1, shard.columns);
+      shard.row_segments = row_segments(splitter, id, axes.size(), shard.rows);
     }
-    shard.bound =
-        shard.is_gain ? kGainBound : std::sqrt(3.0 / static_cast<double>(shard.whole_columns));
+    shard.bound = bound_of(whole, id, shard);
     result.shards.push_back(std::move(shard));
   }
   return result;
 }
 
+void require_stored_dtype(const WeightShard& shard, DType dtype) {
+  if (dtype == DType::kBf16 || dtype == DType::kFp8 || dtype == DType::kFp32) return;
+  throw std::invalid_argument("weight \"" + shard.name + "\" is " + std::string(to_text(dtype)) +
+                              ", expected bf16, fp8 or fp32");
+}
+
 StoredWeight stored_weight(const WeightShard& shard, std::int64_t copy, DType dtype,
                            std::uint64_t seed) {
-  if (dtype != DType::kBf16 && dtype != DType::kFp8) {
-    throw std::invalid_argument("weight \"" + shard.name + "\" is " + std::string(to_text(dtype)) +
-                                ", expected bf16 or fp8");
-  }
+  require_stored_dtype(shard, dtype);
   StoredWeight stored;
   stored.values.assign(static_cast<std::size_t>(shard.rows * shard.columns), 0.0F);
   const std::uint64_t key = weight_key(seed, weight_name_hash(shard.name), shard.first_copy + copy);
   const auto bound = static_cast<float>(shard.bound);
   const auto stored_value = [&](float noise) {
     if (dtype == DType::kFp8) return static_cast<float>(round_fp8(kFp8WeightRange * noise));
+    if (dtype == DType::kFp32) return weight_value(noise, bound, shard.is_gain);
     return static_cast<float>(round_bf16(weight_value(noise, bound, shard.is_gain)));
   };
   for (const WeightSegment& rows : shard.row_segments) {

@@ -30,6 +30,9 @@ struct Block {
 __device__ std::uint16_t element(const Block& block, std::uint16_t, float noise) {
   return bf16_bits(weight_value(noise, block.bound, block.is_gain));
 }
+__device__ float element(const Block& block, float, float noise) {
+  return weight_value(noise, block.bound, block.is_gain);
+}
 __device__ std::uint8_t element(const Block&, std::uint8_t, float noise) {
   return __nv_cvt_float_to_fp8(kFp8WeightRange * noise, __NV_SATFINITE, __NV_E4M3);
 }
@@ -104,11 +107,8 @@ std::int64_t num_filled(const std::vector<WeightSegment>& segments) {
 
 void fill_weight(const cuda::Stream& stream, const WeightShard& shard, std::int64_t copy,
                  DType dtype, void* data, float* scales, std::uint64_t seed) {
-  if (dtype != DType::kBf16 && dtype != DType::kFp8) {
-    throw std::invalid_argument("weight \"" + shard.name + "\" is " + std::string(to_text(dtype)) +
-                                ", expected bf16 or fp8");
-  }
-  const std::size_t element_bytes = dtype == DType::kBf16 ? 2 : 1;
+  require_stored_dtype(shard, dtype);
+  const auto element_bytes = static_cast<std::size_t>(bytes_per_element(dtype));
   if (num_filled(shard.row_segments) < shard.rows ||
       num_filled(shard.column_segments) < shard.columns) {
     ORRERY_CUDA(cudaMemsetAsync(
@@ -118,6 +118,10 @@ void fill_weight(const cuda::Stream& stream, const WeightShard& shard, std::int6
   const std::uint64_t key = weight_key(seed, weight_name_hash(shard.name), shard.first_copy + copy);
   if (dtype == DType::kBf16) {
     fill(stream, shard, key, static_cast<std::uint16_t*>(data));
+    return;
+  }
+  if (dtype == DType::kFp32) {
+    fill(stream, shard, key, static_cast<float*>(data));
     return;
   }
   fill(stream, shard, key, static_cast<std::uint8_t*>(data));

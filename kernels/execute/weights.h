@@ -47,7 +47,9 @@ struct WeightShard {
 // One shard for each weight tensor that `rank` holds, with micro-batch copies of a name merged
 // ("s1.m0.layers.0.x" and "s1.m1.layers.0.x" are one weight): tensor_shard[tensor id] is an index
 // or -1. `whole` is the plan before sim/parallel split it. bound = sqrt(3 / columns of the whole),
-// so that a linear layer keeps the variance of its input; 0.1 for gains. Throws
+// so that a linear layer keeps the variance of its input; 0.1 for gains and for what is added to
+// scores of experts to choose among them. Experts are split over the ranks of a stage, in the order
+// of the ranks, and their columns where there are more ranks. Throws
 // std::invalid_argument for a weight whose split it does not know, or when plan, whole and grid
 // contradict each other.
 struct WeightShards {
@@ -56,12 +58,19 @@ struct WeightShards {
 };
 WeightShards weight_shards(const Plan& plan, const Plan& whole, const RankGrid& grid, int rank);
 
+// The first expert of `rank`, of those that its stage's ranks share; 0 without experts. Throws as
+// weight_shards.
+std::int64_t first_expert(const Plan& plan, const Plan& whole, const RankGrid& grid, int rank);
+
+// Throws std::invalid_argument for a format in which no weight is stored.
+void require_stored_dtype(const WeightShard& shard, DType dtype);
+
 // Copy `copy` (of this rank, from 0) as it is stored, on the host.
 struct StoredWeight {
   std::vector<float> values;  // [rows, columns], rounded to the format
   std::vector<float> scales;  // fp8: [rows], an element is value times scale; else empty
 };
-// Throws std::invalid_argument for a dtype other than bf16 and fp8 (fp8: one scale for each row).
+// Throws std::invalid_argument for a dtype other than bf16, fp32 and fp8 (one scale for each row).
 StoredWeight stored_weight(const WeightShard& shard, std::int64_t copy, DType dtype,
                            std::uint64_t seed);
 

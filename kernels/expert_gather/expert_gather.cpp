@@ -21,7 +21,10 @@ KernelSpec expert_gather_spec() {
           .summary =
               "the slice of x for one expert, launched with the count that the host has read; "
               "dtype is the format of the rows",
-          .dims = {{.name = "rows", .meaning = "rows of the expert", .may_be_zero = true},
+          .dims = {{.name = "rows",
+                    .meaning = "rows of the expert",
+                    .may_be_zero = true,
+                    .zero_is_not_launched = true},
                    {.name = "hidden", .meaning = "columns"},
                    {.name = "expert",
                     .meaning = "which of the experts on this rank",

@@ -22,7 +22,10 @@ KernelSpec expert_gemm_spec() {
           .summary =
               "the rows of one expert through its w, launched with the count that the host has "
               "read; dtype of x and w",
-          .dims = {{.name = "m", .meaning = "rows of the expert", .may_be_zero = true},
+          .dims = {{.name = "m",
+                    .meaning = "rows of the expert",
+                    .may_be_zero = true,
+                    .zero_is_not_launched = true},
                    {.name = "n", .meaning = "rows of w: output columns"},
                    {.name = "k", .meaning = "input columns", .is_contraction = true},
                    {.name = "expert",

@@ -40,14 +40,15 @@ ActivationFormat activation_format(const KernelOp& op, bool takes_blocks) {
 }
 
 ActivationSets::ActivationSets(ActivationFormat format, std::int64_t rows, std::int64_t columns,
-                               int sets)
+                               int sets, std::int64_t spare_rows)
     : format_(format),
       rows_(static_cast<std::size_t>(rows)),
+      spare_rows_(static_cast<std::size_t>(spare_rows)),
       columns_(static_cast<std::size_t>(columns)),
       group_(group_of(format, columns_)),
-      bf16_(elements(format, true, rows, columns), sets),
-      fp8_(elements(format, false, rows, columns), sets),
-      scales_(num_scales(format, rows_, columns_), sets) {}
+      bf16_(elements(format, true, rows + spare_rows, columns), sets),
+      fp8_(elements(format, false, rows + spare_rows, columns), sets),
+      scales_(num_scales(format, rows_ + spare_rows_, columns_), sets) {}
 
 void ActivationSets::reset(const cuda::Stream& stream) const {
   bf16_.reset(stream);
@@ -58,22 +59,32 @@ void ActivationSets::reset(const cuda::Stream& stream) const {
 std::vector<Difference> ActivationSets::differences(const cuda::Stream& stream,
                                                     std::span<const double> ref,
                                                     double scale_bound) const {
-  if (format_ == ActivationFormat::kBf16) {
-    return {difference("y", bf16_.host(stream), ref, kBf16Bound)};
+  const bool is_bf16 = format_ == ActivationFormat::kBf16;
+  std::vector<double> values = is_bf16 ? bf16_.host(stream) : fp8_.host(stream);
+  std::vector<double> scales = scales_.host(stream);
+  std::vector<Difference> found;
+  if (spare_rows_ > 0) {
+    const std::size_t written = cut_written(values, rows_ * columns_) +
+                                cut_written(scales, scales.size() / (rows_ + spare_rows_) * rows_);
+    found.push_back({.what = "written past the rows", .error = static_cast<double>(written)});
   }
-  std::vector<double> values = fp8_.host(stream);
+  if (is_bf16) {
+    found.push_back(difference("y", values, ref, kBf16Bound));
+    return found;
+  }
   if (format_ == ActivationFormat::kFp8Static) {
     for (double& value : values) value *= kStaticScale;
-    return {difference("y", values, ref, kFp8Bound)};
+    found.push_back(difference("y", values, ref, kFp8Bound));
+    return found;
   }
-  const std::vector<double> scales = scales_.host(stream);
-  const std::size_t groups = scales.size() / rows_;
+  const std::size_t groups = (columns_ + group_ - 1) / group_;
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] *= scales[i / columns_ * groups + i % columns_ / group_];
   }
-  return {
-      difference("y", values, ref, kFp8Bound),
-      difference("scales", scales, reference::quantize_scales(ref, columns_, group_), scale_bound)};
+  found.push_back(difference("y", values, ref, kFp8Bound));
+  found.push_back(
+      difference("scales", scales, reference::quantize_scales(ref, columns_, group_), scale_bound));
+  return found;
 }
 
 Tile ActivationSets::tile() const {

@@ -20,7 +20,9 @@ class ActivationSets {
  public:
   static constexpr float kStaticScale = 0.03125f;  // clamps beyond 14
 
-  ActivationSets(ActivationFormat format, std::int64_t rows, std::int64_t columns, int sets);
+  // `spare_rows` behind them are memory that the kernel must not write.
+  ActivationSets(ActivationFormat format, std::int64_t rows, std::int64_t columns, int sets,
+                 std::int64_t spare_rows = 0);
   [[nodiscard]] ActivationFormat format() const { return format_; }
   // Of the format: null otherwise.
   [[nodiscard]] bf16* y(int set) const {
@@ -32,7 +34,7 @@ class ActivationSets {
   [[nodiscard]] float* scales(int set) const { return scales_[set]; }
   void reset(const cuda::Stream& stream) const;
   // The values (stored value times scale) against `ref`, and scales against those that follow from
-  // it, within `scale_bound`.
+  // it, within `scale_bound`; and that spare rows are as reset.
   [[nodiscard]] std::vector<Difference> differences(const cuda::Stream& stream,
                                                     std::span<const double> ref,
                                                     double scale_bound = 1e-5) const;
@@ -42,6 +44,7 @@ class ActivationSets {
  private:
   ActivationFormat format_;
   std::size_t rows_;
+  std::size_t spare_rows_;
   std::size_t columns_;
   std::size_t group_;  // elements that share a scale
   OutputSets<bf16> bf16_;

@@ -3,6 +3,7 @@
 // The operands of a case in as many copies as it has sets.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -32,6 +33,16 @@ inline std::vector<double> columns_of(const std::vector<double>& rows, std::size
     columns.insert(columns.end(), begin, begin + static_cast<std::ptrdiff_t>(width));
   }
   return columns;
+}
+
+// Cuts `values` of an output off at `size`; how many of those behind it have been written, being no
+// longer NaN.
+inline std::size_t cut_written(std::vector<double>& values, std::size_t size) {
+  const auto begin = values.begin() + static_cast<std::ptrdiff_t>(size);
+  const auto written =
+      std::count_if(begin, values.end(), [](double value) { return !std::isnan(value); });
+  values.resize(size);
+  return static_cast<std::size_t>(written);
 }
 
 // A random operand that the kernel reads or updates; each set has other values.

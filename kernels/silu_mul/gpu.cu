@@ -1,3 +1,5 @@
+#include <array>
+
 #include "kernels/harness/activation_sets.h"
 #include "kernels/harness/rounding.h"
 #include "kernels/silu_mul/reference.h"
@@ -6,24 +8,32 @@
 namespace orrery {
 namespace {
 
+// Rows past the count that checks make room for.
+constexpr std::int64_t kSpareRows = 9;
+
+// Variants: "static_scale"; "counted", the number of rows read from the device.
 class SiluMulCase final : public KernelCase {
  public:
   SiluMulCase(const KernelOp& op, const CaseOptions& options)
       : tokens_(dim(op.dims, "tokens")),
         ffn_(dim(op.dims, "ffn")),
-        x_(static_cast<std::size_t>(2 * tokens_ * ffn_), options.seed, options.sets),
-        y_(activation_format(op), tokens_, ffn_, options.sets),
+        spare_(variant(op.dims, "counted") != 0 && options.vary ? kSpareRows : 0),
+        x_(static_cast<std::size_t>(2 * (tokens_ + spare_) * ffn_), options.seed, options.sets),
+        y_(activation_format(op), tokens_, ffn_, options.sets, spare_),
+        count_(device_copy<std::int32_t>(std::array{static_cast<std::int32_t>(tokens_)})),
+        num_rows_(variant(op.dims, "counted") != 0 ? count_.get() : nullptr),
         sets_(options.sets) {}
 
   void launch(const cuda::Stream& stream, int set) override {
     switch (y_.format()) {
       case ActivationFormat::kBf16:
-        return silu_mul(stream, x_[set], y_.y(set), tokens_, ffn_);
+        return silu_mul(stream, x_[set], y_.y(set), tokens_ + spare_, ffn_, num_rows_);
       case ActivationFormat::kFp8Static:
         return silu_mul_fp8_static(stream, x_[set], y_.y_fp8(set), ActivationSets::kStaticScale,
                                    tokens_, ffn_);
       default:
-        return silu_mul_fp8(stream, x_[set], y_.y_fp8(set), y_.scales(set), tokens_, ffn_);
+        return silu_mul_fp8(stream, x_[set], y_.y_fp8(set), y_.scales(set), tokens_ + spare_, ffn_,
+                            num_rows_);
     }
   }
   void reset(const cuda::Stream& stream) override {
@@ -33,7 +43,9 @@ class SiluMulCase final : public KernelCase {
   }
   // The scales are those of values that the kernel has rounded to bf16 already.
   std::vector<Difference> differences(const cuda::Stream& stream) override {
-    const auto ref = reference::silu_mul(x_.made(), static_cast<std::size_t>(ffn_));
+    std::vector<double> x = x_.made();
+    x.resize(static_cast<std::size_t>(2 * tokens_ * ffn_));
+    const auto ref = reference::silu_mul(x, static_cast<std::size_t>(ffn_));
     return y_.differences(stream, ref, kBf16Bound);
   }
   std::vector<Tile> tiles() override {
@@ -45,8 +57,11 @@ class SiluMulCase final : public KernelCase {
  private:
   std::int64_t tokens_;
   std::int64_t ffn_;
+  std::int64_t spare_;
   InputSets<bf16> x_;
   ActivationSets y_;
+  cuda::DeviceBuffer<std::int32_t> count_;
+  const std::int32_t* num_rows_;  // null: known on the host
   int sets_;
 };
 
@@ -59,8 +74,15 @@ KernelOp static_op(std::int64_t tokens, std::int64_t hidden) {
   return result;
 }
 
+KernelOp counted_op(DType dtype, std::int64_t tokens, std::int64_t hidden) {
+  KernelOp result = op(dtype, tokens, hidden);
+  result.dims.push_back({"counted", 1});
+  return result;
+}
+
 // One element; odd widths (the scalar path); a warp per row; each number of vectors per thread,
 // just over a warp and over a block; few rows and many; rows that do not fill the last round.
+// Counted: more rows than fill the machine at once, too.
 std::vector<KernelOp> check_ops() {
   std::vector<KernelOp> ops;
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
@@ -69,6 +91,10 @@ std::vector<KernelOp> check_ops() {
                 op(dtype, 301, 1032), op(dtype, 7, 4104), op(dtype, 2, 8200), op(dtype, 3, 16392),
                 op(dtype, 2, 32768), op(dtype, 1, 32776), op(dtype, 1999, 128),
                 op(dtype, 1201, 2056), op(dtype, 313, 8192), op(dtype, 267, 20480)});
+    ops.insert(ops.end(), {counted_op(dtype, 1, 1), counted_op(dtype, 3, 2731),
+                           counted_op(dtype, 5, 264), counted_op(dtype, 301, 1032),
+                           counted_op(dtype, 1, 32776), counted_op(dtype, 20011, 128),
+                           counted_op(dtype, 2011, 8192), counted_op(dtype, 267, 20480)});
   }
   ops.insert(ops.end(), {static_op(3, 2731), static_op(301, 1032), static_op(7, 8192)});
   return ops;
@@ -81,6 +107,14 @@ std::vector<KernelOp> bench_ops() {
     }
   }
   ops.push_back(static_op(16384, 14336));
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    for (const std::int64_t hidden : {1024, 8192}) {
+      for (const std::int64_t tokens : {1, 128, 1024, 16384}) {
+        ops.push_back(op(dtype, tokens, hidden));
+        ops.push_back(counted_op(dtype, tokens, hidden));
+      }
+    }
+  }
   return ops;
 }
 

@@ -27,6 +27,9 @@ int execute(std::span<const std::string_view> arguments);
 // whole or as far as it came, and the latencies to standard output.
 int serve(std::span<const std::string_view> arguments);
 
+// Times layers of mixtures of experts by themselves: the cases of a file, to rows in a directory.
+int moe(std::span<const std::string_view> arguments);
+
 // Throws std::invalid_argument when there is no usable GPU: none present, no driver, or one whose
 // architecture this program holds no code for (it says which it holds).
 void require_gpu();

@@ -30,6 +30,7 @@
 #include "kernels/tool/commands.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/executor_setup.h"
+#include "kernels/tool/layer_row.h"
 #include "kernels/tool/processes.h"
 #include "sim/units/nearest.h"
 
@@ -214,22 +215,6 @@ void add_memory(ExecutedFiles& files, const Executor& executor) {
       files.add_memory(memory.rank, term, bytes);
     }
   }
-}
-
-struct Spread {
-  double median = 0;
-  double relative = 0;  // interquartile range over the median
-};
-
-Spread spread_of(std::vector<double> values) {
-  std::ranges::sort(values);
-  const auto at = [&](double quantile) {
-    const double place = quantile * static_cast<double>(values.size() - 1);
-    const auto below = static_cast<std::size_t>(place);
-    const std::size_t above = std::min(below + 1, values.size() - 1);
-    return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
-  };
-  return {.median = at(0.5), .relative = (at(0.75) - at(0.25)) / at(0.5)};
 }
 
 // Time during which kernels or communication run on the rank where that is longest. Launches may

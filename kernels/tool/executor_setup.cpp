@@ -28,12 +28,21 @@ RankGrid rank_grid(const Mesh& mesh) {
   return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
 }
 
+Routing routing_of(const ModelConfig& model) {
+  return {.score = model.scoring_func == ScoringFunc::kSigmoid ? RoutingScore::kSigmoid
+                                                               : RoutingScore::kSoftmax,
+          .normalises = model.norm_topk_prob,
+          .scale = model.routed_scaling_factor,
+          .topk_groups = model.topk_group};
+}
+
 ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positions) {
   const ModelConfig model = model_config(deployment.name, deployment.config);
   return {.norm_epsilon = number_field(deployment, "rms_norm_eps"),
           .rope_theta = number_field(deployment, "rope_theta"),
           .head_dim = model.head_dim,
-          .max_positions = max_positions};
+          .max_positions = max_positions,
+          .routing = routing_of(model)};
 }
 
 }  // namespace orrery::tool

@@ -14,6 +14,9 @@ namespace orrery::tool {
 // the executor does not run (cp, or ep over data-parallel ranks).
 RankGrid rank_grid(const Mesh& mesh);
 
+// How its experts are scored, chosen and weighed.
+Routing routing_of(const ModelConfig& model);
+
 // Numbers of the model, for positions below `max_positions`. Throws std::invalid_argument naming
 // the field that the config lacks.
 ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positions);

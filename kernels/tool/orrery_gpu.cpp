@@ -23,13 +23,14 @@ struct Command {
 constexpr Command kCommands[] = {
     {"check", orrery::tool::check},         {"time", orrery::tool::time},
     {"calibrate", orrery::tool::calibrate}, {"execute", orrery::tool::execute},
-    {"serve", orrery::tool::serve},
+    {"serve", orrery::tool::serve},         {"moe", orrery::tool::moe},
 };
 
 constexpr const char* kUsage = R"(usage:
   orrery-gpu check [KERNEL…]      compare each kernel with its double-precision reference
   orrery-gpu check collectives    the same for communication among the GPUs here
   orrery-gpu check execute        steps of small models beside a double-precision reference
+  orrery-gpu check moe            the same of mixtures of experts, in all designs, and of their layers by themselves
   orrery-gpu check faults         how runs end when a rank fails, memory is short, or the input is bad
   orrery-gpu check memory         memory of a deployment against its prediction
   orrery-gpu check trace          whether each kernel and copy is recorded (needs CUPTI)
@@ -52,6 +53,9 @@ constexpr const char* kUsage = R"(usage:
                                   S seconds (2), and once more to say when each op ran; writes DIR/executed;
                                   --check-finite looks at what each op writes; for tests: --fail
                                   rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
+  orrery-gpu moe CASES -o DIR     time layers of mixtures of experts by themselves, a case a line of the file CASES:
+                                  scout design=shuffling tokens=64 dtype=bf16 mode=graph streams=1 load=uniform
+                                  tp=1 dp=1 ep=1; writes DIR/rows.jsonl and each case's plan
   mpirun -n N orrery-gpu-mpi execute DIR
                                   the same with a process for each of the plan's N ranks, on one host or several
   orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]

@@ -173,6 +173,9 @@ Estimate CostModel::Impl::compute(const KernelOp& op) {
       kernels.front().provider->tables().is_paid_elsewhere(op.kernel, op.dtype)) {
     return {.time = Seconds(0), .basis = Basis::kMeasured, .spread = 0};
   }
+  if (!is_launched(op)) {
+    return {.time = Seconds(0), .basis = Basis::kMeasured, .spread = 0};
+  }
   std::optional<Estimate> answer;
   std::size_t answered_by = 0;
   for (std::size_t i = 0; i < kernels.size(); ++i) {

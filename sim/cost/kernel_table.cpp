@@ -17,21 +17,27 @@ struct NamedLayout {
   std::string_view kernel;
   std::array<std::string_view, kMaxAxes> axes;
   std::string_view tied;
+  std::string_view ignored;
 };
 
 // Axes are dims along which time / work-model time is smooth enough to interpolate. A kernel that
 // is not listed interpolates over its first three dims.
 constexpr std::array kLayouts = {
-    NamedLayout{"gemm", {"m", "n", "k"}, ""},
-    NamedLayout{"batched_gemm", {"batch", "m", ""}, ""},
-    NamedLayout{"attention_prefill", {"batch", "query", "heads"}, "kv_heads"},
-    NamedLayout{"attention_decode", {"batch", "context", "heads"}, "kv_heads"},
-    NamedLayout{"mla_prefill", {"batch", "query", "heads"}, ""},
-    NamedLayout{"mla_decode", {"batch", "context", "heads"}, ""},
-    NamedLayout{"mla_prefill_module", {"batch", "query", "heads"}, ""},
-    NamedLayout{"mla_decode_module", {"batch", "context", "heads"}, ""},
-    NamedLayout{"moe", {"tokens", "inter", "experts"}, ""},
-    NamedLayout{"quantize", {"tokens", "hidden", ""}, ""},
+    NamedLayout{"gemm", {"m", "n", "k"}, "", ""},
+    NamedLayout{"batched_gemm", {"batch", "m", ""}, "", ""},
+    NamedLayout{"attention_prefill", {"batch", "query", "heads"}, "kv_heads", ""},
+    NamedLayout{"attention_decode", {"batch", "context", "heads"}, "kv_heads", ""},
+    NamedLayout{"mla_prefill", {"batch", "query", "heads"}, "", ""},
+    NamedLayout{"mla_decode", {"batch", "context", "heads"}, "", ""},
+    NamedLayout{"mla_prefill_module", {"batch", "query", "heads"}, "", ""},
+    NamedLayout{"mla_decode_module", {"batch", "context", "heads"}, "", ""},
+    NamedLayout{"moe", {"tokens", "inter", "experts"}, "", ""},
+    NamedLayout{"quantize", {"tokens", "hidden", ""}, "", ""},
+    NamedLayout{"index_shuffling", {"tokens", "", ""}, "", ""},
+    NamedLayout{"grouped_gemm", {"rows", "active", ""}, "", ""},
+    NamedLayout{"grouped_gemm_scatter", {"rows", "active", "tokens"}, "", ""},
+    NamedLayout{"expert_gemm", {"m", "n", "k"}, "", "expert"},
+    NamedLayout{"expert_gather", {"rows", "hidden", ""}, "", "expert"},
 };
 
 int dim_index(const KernelSpec& spec, std::string_view name) {
@@ -165,6 +171,7 @@ GridLayout grid_layout(const KernelSpec& spec) {
     }
   }
   layout.tied = dim_index(spec, named->tied);
+  layout.ignored = dim_index(spec, named->ignored);
   return layout;
 }
 
@@ -180,6 +187,9 @@ KernelTable::Key KernelTable::key(DType dtype, int distribution,
     if (follower > 1 && follower == dims[layout_.axes[layout_.num_axes - 1]]) {
       key[2 + layout_.tied] = 0;
     }
+  }
+  if (layout_.ignored >= 0) {
+    key[2 + layout_.ignored] = 0;
   }
   for (int a = 0; a < layout_.num_axes; ++a) {
     key[2 + layout_.axes[a]] = 0;

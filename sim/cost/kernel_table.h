@@ -46,11 +46,13 @@ struct KernelRows {
 KernelRows read_kernel_rows(const std::filesystem::path& path);
 
 // Which dims of a kernel are axes, in the order of the grid. `tied` names a dim that follows the
-// last axis when both are equal (kv_heads of multi-head attention follows heads).
+// last axis when both are equal (kv_heads of multi-head attention follows heads). A kernel that
+// runs on one expert's rows takes as long whichever expert that is.
 struct GridLayout {
   int num_axes = 0;
   std::array<int, kMaxAxes> axes{};  // indices into spec.dims
   int tied = -1;
+  int ignored = -1;  // a dim that names something and does not change the time
 };
 GridLayout grid_layout(const KernelSpec& spec);
 

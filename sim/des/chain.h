@@ -20,6 +20,7 @@ struct ChainStep {
     kHostSync     // host op that waits for the stream as well
   } kind = Kind::kGpu;
   std::int32_t meeting = -1;
+  bool is_launched = true;  // false: the host passes it by
 };
 
 // Steps [first, last) run `count` times in a row.

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "kernels/kernel_spec.h"
 #include "sim/des/levels.h"
 
 namespace orrery::des {
@@ -63,6 +64,8 @@ class ChainBuilder {
       }
       stream_ = op.stream;
       last_gpu_ = id;
+      const auto* kernel = std::get_if<KernelOp>(&op.body);
+      step.is_launched = kernel == nullptr || is_launched(*kernel);
       const std::int32_t slot = set_.slot_of_op[at];
       if (std::holds_alternative<CommOp>(op.body) &&
           set_.arrivals[static_cast<std::size_t>(slot)] > 1) {

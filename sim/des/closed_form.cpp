@@ -39,8 +39,8 @@ struct State {
   double host = 0;      // H
 };
 
-double ready_time(State& state, const Gaps& gaps) {
-  state.host += gaps.launch;
+double ready_time(State& state, const Gaps& gaps, bool is_launched = true) {
+  if (is_launched) state.host += gaps.launch;
   return std::max(state.gpu + gaps.node, state.host);
 }
 
@@ -49,7 +49,7 @@ double advance(State& state, const ChainStep& step, const Gaps& gaps, double fac
   const double time = step.time.value() * factor;
   double start = 0;
   if (step.kind == ChainStep::Kind::kGpu || step.kind == ChainStep::Kind::kRendezvous) {
-    start = ready_time(state, gaps);
+    start = ready_time(state, gaps, step.is_launched);
     state.gpu = start + time;
   } else {
     start = step.kind == ChainStep::Kind::kHostSync ? std::max(state.host, state.gpu) : state.host;

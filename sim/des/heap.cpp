@@ -163,7 +163,7 @@ void Run::issue(std::int32_t rank_index, double now) {
     if (static_cast<std::size_t>(rank.next_issue) >= rank.program->tasks.size()) return;
     const TaskRef ref{rank_index, rank.next_issue++};
     const bool is_host = task_of(ref).is_host;
-    if (!is_host) free_at += launch_;
+    if (!is_host && task_of(ref).is_launched) free_at += launch_;
     resolve(ref, free_at, now);
     if (is_host) return;
   }

@@ -21,6 +21,11 @@ struct Architecture {
   bool has_router_bias = false;
   bool has_moe_bias = false;
   bool has_shared_expert = false;  // one shared expert of the routed experts' size
+  // Routing, where the config has no scoring_func and norm_topk_prob. Sigmoid scores with a router
+  // bias: the bias corrects the choice alone (e_score_correction_bias).
+  ScoringFunc scoring_func = ScoringFunc::kSoftmax;
+  bool norm_topk_prob = true;
+  bool weighs_expert_inputs = false;
   std::string_view missing_block;  // a part of the architecture that no block here lowers
 };
 
@@ -36,33 +41,55 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
     {.model_type = "deepseek_v3",
      .attention = AttentionKind::kMla,
      .is_moe = true,
-     .has_router_bias = true},
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
     {.model_type = "deepseek_v32",
      .attention = AttentionKind::kMla,
      .is_moe = true,
-     .has_router_bias = true},
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
     {.model_type = "kimi_k2",
      .attention = AttentionKind::kMla,
      .is_moe = true,
-     .has_router_bias = true},
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
     {.model_type = "kimi_k25",
      .attention = AttentionKind::kMla,
      .is_moe = true,
-     .has_router_bias = true},
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
     {.model_type = "glm_moe_dsa",
      .attention = AttentionKind::kMla,
      .is_moe = true,
-     .has_router_bias = true},
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
     {.model_type = "glm4_moe",
      .is_moe = true,
      .o_proj_follows_bias = false,
-     .has_router_bias = true},
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
     {.model_type = "gpt_oss", .is_moe = true, .has_router_bias = true, .has_moe_bias = true},
-    {.model_type = "llama4", .is_moe = true, .has_shared_expert = true},
-    {.model_type = "llama4_text", .is_moe = true, .has_shared_expert = true},
-    {.model_type = "minimax_m2", .is_moe = true, .has_router_bias = true},
+    {.model_type = "llama4",
+     .is_moe = true,
+     .has_shared_expert = true,
+     .scoring_func = ScoringFunc::kSigmoid,
+     .norm_topk_prob = false,
+     .weighs_expert_inputs = true},
+    {.model_type = "llama4_text",
+     .is_moe = true,
+     .has_shared_expert = true,
+     .scoring_func = ScoringFunc::kSigmoid,
+     .norm_topk_prob = false,
+     .weighs_expert_inputs = true},
+    {.model_type = "minimax_m2",
+     .is_moe = true,
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
     {.model_type = "step3_text", .attention = AttentionKind::kMfa, .is_moe = true},
-    {.model_type = "step3p7", .is_moe = true, .has_router_bias = true},
+    {.model_type = "step3p7",
+     .is_moe = true,
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
     {.model_type = "qwen3_5_moe", .is_moe = true, .missing_block = "linear_attention"},
 });
 
@@ -155,6 +182,24 @@ void read_experts(const ConfigReader& reader, const Architecture& arch, ModelCon
   }
   model.moe_bias = arch.has_moe_bias;
   model.router_bias = arch.has_router_bias;
+}
+
+void read_routing(const ConfigReader& reader, const Architecture& arch, ModelConfig& model) {
+  if (!arch.is_moe) return;
+  model.scoring_func = arch.scoring_func;
+  if (const std::string name = reader.text("scoring_func"); name == "softmax") {
+    model.scoring_func = ScoringFunc::kSoftmax;
+  } else if (name == "sigmoid") {
+    model.scoring_func = ScoringFunc::kSigmoid;
+  } else if (!name.empty()) {
+    reader.fail("scoring_func is \"" + name + "\", expected softmax or sigmoid");
+  }
+  model.norm_topk_prob =
+      reader.flag("norm_topk_prob", reader.flag("norm_expert_weight", arch.norm_topk_prob));
+  model.routed_scaling_factor =
+      reader.number("routed_scaling_factor", reader.number("moe_router_scaling_factor", 1));
+  model.has_correction_bias = model.router_bias && model.scoring_func == ScoringFunc::kSigmoid;
+  model.weighs_expert_inputs = arch.weighs_expert_inputs;
 }
 
 // Whether layer `i` has routed experts, for each way in which configs say so.
@@ -254,6 +299,7 @@ ModelConfig model_config(std::string_view name, const ConfigFields& fields) {
   const std::vector<std::int64_t> window = windows(reader, num_layers);
   read_attention(reader, arch, model);
   read_experts(reader, arch, model);
+  read_routing(reader, arch, model);
 
   const std::vector<bool> is_moe = moe_layers(reader, arch, num_layers);
   for (std::size_t i = 0; i < is_moe.size(); ++i) {

@@ -1,6 +1,7 @@
 #include "sim/model/config_reader.h"
 
 #include <charconv>
+#include <cmath>
 #include <initializer_list>
 #include <stdexcept>
 
@@ -152,6 +153,16 @@ bool ConfigReader::flag(std::string_view name, bool otherwise) const {
   if (found == nullptr) return otherwise;
   if (const auto* result = std::get_if<bool>(found)) return *result;
   fail("field " + std::string(name) + " is " + describe(*found) + ", expected true or false");
+}
+
+double ConfigReader::number(std::string_view name, double otherwise) const {
+  const ConfigValue* found = value(name);
+  if (found == nullptr) return otherwise;
+  double result = 0;
+  if (const auto* whole = std::get_if<std::int64_t>(found)) result = static_cast<double>(*whole);
+  if (const auto* real = std::get_if<double>(found)) result = *real;
+  if (result > 0 && std::isfinite(result)) return result;
+  fail("field " + std::string(name) + " is " + describe(*found) + ", expected a number above 0");
 }
 
 std::string ConfigReader::text(std::string_view name) const {

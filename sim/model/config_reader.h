@@ -66,6 +66,8 @@ class ConfigReader {
   [[nodiscard]] std::int64_t at(Field field) const;
 
   [[nodiscard]] bool flag(std::string_view name, bool otherwise) const;
+  // Above zero. Throws std::invalid_argument otherwise.
+  [[nodiscard]] double number(std::string_view name, double otherwise) const;
   [[nodiscard]] std::string text(std::string_view name) const;  // "" when absent
   [[nodiscard]] std::vector<std::string> texts(std::string_view name) const;
   // A list of whole numbers, or text such as "4,5,6" as Step3's config has it.

@@ -102,6 +102,16 @@ Lowering::Lowering(const ModelConfig& model_config, const Batch& batch,
   }
 }
 
+Lowering::Lowering(const ModelConfig& model_config, std::int64_t num_rows,
+                   const LoweringOptions& lowering_options)
+    : model(model_config),
+      options(lowering_options),
+      step(step_shape({.prefill = {}, .num_decodes = num_rows, .decode_context = num_rows})),
+      has_fp8_activations_(check_precision(lowering_options.precision)) {
+  ranks_ = plan.add_group({0});
+  hidden = tensor("x", DType::kBf16, TensorRole::kInput, {tokens(), hidden_axis()});
+}
+
 std::string Lowering::named(std::string_view name) const {
   std::string result;
   result.reserve(prefix_.size() + name.size());
@@ -127,9 +137,19 @@ void Lowering::kernel(std::string_view name, std::string_view kernel, DType dtyp
   plan.add_op({.name = named(name),
                .body = std::move(body),
                .ranks = ranks_,
-               .stream = 0,
+               .stream = stream_,
                .reads = std::move(reads),
                .writes = std::move(writes),
+               .after = {}});
+}
+
+void Lowering::host(std::string_view name, HostKind kind, std::vector<TensorId> reads) {
+  plan.add_op({.name = named(name),
+               .body = HostOp{.kind = kind},
+               .ranks = ranks_,
+               .stream = stream_,
+               .reads = std::move(reads),
+               .writes = {},
                .after = {}});
 }
 

@@ -66,6 +66,8 @@ struct Linear {
 class Lowering {
  public:
   Lowering(const ModelConfig& model, const Batch& batch, const LoweringOptions& options);
+  // Of one block alone: `hidden` is the input `x`, there is no residual.
+  Lowering(const ModelConfig& model, std::int64_t tokens, const LoweringOptions& options);
 
   const ModelConfig& model;
   const LoweringOptions& options;
@@ -76,6 +78,8 @@ class Lowering {
 
   // Names of ops and tensors added from now on start with `prefix`.
   void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
+  // Ops added from now on run on `stream`, 0 at first.
+  void set_stream(int stream) { stream_ = stream; }
 
   [[nodiscard]] AxisRef tokens() const { return {axis::kTokens, step.tokens}; }
   [[nodiscard]] AxisRef hidden_axis() const { return {axis::kHidden, model.hidden_size}; }
@@ -92,6 +96,7 @@ class Lowering {
   void kernel(std::string_view name, std::string_view kernel, DType dtype,
               std::initializer_list<DimRef> dims, std::vector<TensorId> reads,
               std::vector<TensorId> writes);
+  void host(std::string_view name, HostKind kind, std::vector<TensorId> reads);
 
   TensorId linear(Linear spec);
   // RMS norm of x over `width`; the result is quantised if `is_quantised`.
@@ -114,6 +119,7 @@ class Lowering {
   std::string named(std::string_view name) const;
 
   std::string prefix_;
+  int stream_ = 0;
   GroupId ranks_ = 0;
   TensorId residual_ = -1;
   bool has_fp8_activations_ = false;

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "sim/model/expert_load.h"
 #include "sim/plan/plan.h"
 #include "sim/units/units.h"
 
@@ -20,6 +21,10 @@ namespace axis {
 // Tokens routed over the expert group: all tokens of the instance, since routed experts are shared
 // by its data-parallel ranks. Data parallelism does not split this axis.
 inline constexpr std::string_view kRoutedTokens = "routed_tokens";
+// Rows of routed experts, one for each choice of a token, and experts with at least one. A rank
+// that holds some of the experts has their part of both.
+inline constexpr std::string_view kRoutedRows = "routed_rows";
+inline constexpr std::string_view kActiveExperts = "active_experts";
 }  // namespace axis
 
 // A config.json flattened: nested objects by dotted keys ("text_config.hidden_size"), lists of
@@ -30,6 +35,7 @@ using ConfigFields = std::map<std::string, ConfigValue>;
 
 enum class AttentionKind : std::uint8_t { kGqa, kMla, kMfa };
 enum class FfnKind : std::uint8_t { kDense, kMoe };
+enum class ScoringFunc : std::uint8_t { kSoftmax, kSigmoid };
 
 // Fields carry the names of Hugging Face's config.json.
 struct LayerConfig {
@@ -73,6 +79,12 @@ struct ModelConfig {
   std::int64_t topk_group = 1;
   bool moe_bias = false;  // expert projections carry biases
   bool router_bias = false;
+  ScoringFunc scoring_func = ScoringFunc::kSoftmax;
+  bool norm_topk_prob = false;  // weights of the chosen experts sum to 1
+  double routed_scaling_factor = 1;
+  // router_bias is e_score_correction_bias: added to the scores for the choice, not the weights.
+  bool has_correction_bias = false;
+  bool weighs_expert_inputs = false;  // weights multiply what experts read, not what they write
   std::vector<LayerConfig> layers;
   bool operator==(const ModelConfig&) const = default;
 };
@@ -117,17 +129,43 @@ enum class MlaForm : std::uint8_t {
   kModule  // the whole attention of a layer as one op, as engines' module tables measure it
 };
 
+// How routed experts are computed.
+//   kFused          moe_route and moe, as engines' tables measure them
+//   kPadding        as many rows for each expert as there are tokens, a batched gemm
+//   kSlicing        a gemm for each expert, launched with counts that the host has read
+//   kConcatenation  a slice for each expert, likewise, joined for a grouped gemm
+//   kShuffling      tokens sorted by expert, a grouped gemm, counts on the device throughout
+enum class MoeDesign : std::uint8_t { kFused, kPadding, kSlicing, kConcatenation, kShuffling };
+std::string_view to_text(MoeDesign design);         // "fused", "padding", ...
+MoeDesign parse_moe_design(std::string_view text);  // throws std::invalid_argument with the names
+
 struct LoweringOptions {
   Precision precision;
   MlaForm mla_form = MlaForm::kAuto;
   bool fuse_residual_norm = true;  // residual add inside rms_norm
   bool fuse_norm_quant = true;     // fp8 quantisation inside rms_norm and silu_mul
+  MoeDesign moe_design = MoeDesign::kFused;
+  int moe_streams = 1;            // 2: the shared expert on stream 1, beside router and gather
+  bool fuse_scatter_add = false;  // the second grouped gemm adds to the shared expert's result
+  ExpertLoad expert_load;         // of the designs other than kFused
   bool operator==(const LoweringOptions&) const = default;
 };
+
+// Throws std::invalid_argument when routed experts of the model cannot be computed by the design of
+// `options`: options that contradict each other, a format or biases without kernels.
+void check_moe_design(const ModelConfig& model, const LoweringOptions& options);
 
 // The plan of one rank with the whole model. Equal consecutive layers are a Repeat.
 // Throws std::invalid_argument when the batch is empty or a part has no lowering.
 Plan lower(const ModelConfig& model, const Batch& batch, const LoweringOptions& options);
+
+// One block of routed and shared experts alone: `x` [tokens, hidden], bf16, is an input, `y` of the
+// same shape the output. With imposes_scores experts are chosen by an input `imposed_scores`
+// [tokens, router], fp32, in place of the router's scores, which are computed all the same.
+// Throws std::invalid_argument as `lower`, when the model has no routed experts, or when scores are
+// imposed on design kFused.
+Plan moe_layer_plan(const ModelConfig& model, std::int64_t tokens, const LoweringOptions& options,
+                    bool imposes_scores = false);
 
 struct ParameterCount {
   std::int64_t total = 0;

@@ -7,11 +7,15 @@
 //   all_gather:  all_gather over dp -> experts -> reduce_scatter over dp -> [all_reduce over tp]
 //
 // Ranks of a tp group hold the same tokens, so with all_to_all each sends a slice of them.
+//
+// This is about the fused `moe` op; plans that route by ops of their own are expert_flows.cpp's.
 
 #include <algorithm>
 #include <stdexcept>
 
+#include "sim/parallel/expert_flows.h"
 #include "sim/parallel/rewrite.h"
+#include "sim/parallel/routed_layer.h"
 
 namespace orrery {
 namespace {
@@ -179,6 +183,10 @@ bool expert_applies(const Plan& plan, const Mesh& mesh) {
   });
 }
 
-Plan expert_pass(const Plan& plan, const Mesh& mesh) { return ExpertPass(plan, mesh).run(); }
+Plan expert_pass(const Plan& plan, const Mesh& mesh) {
+  const bool exchanges = mesh.dp > 1 || mesh.ep > 1;
+  return exchanges && has_shuffling(plan) ? expert_flows_pass(plan, mesh)
+                                          : ExpertPass(plan, mesh).run();
+}
 
 }  // namespace orrery

@@ -3,22 +3,36 @@
 // Passes Plan -> Plan over named axes. A pass knows no model and no topology: it shards axes, grows
 // rank sets and inserts the collectives that its sharding implies.
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "sim/model/expert_load.h"
 #include "sim/model/model.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
 
 // How tokens reach routed experts on other data-parallel ranks, and how results come back.
-//   kAllToAll   dispatch and combine of tokens * topk rows; needs ep == dp * tp
-//   kAllGather  all_gather of all tokens over dp, reduce_scatter of the results; also what a mesh
-//               with ep < dp * tp does, whose ranks each hold a slice of their experts' columns
-enum class ExpertComm : std::uint8_t { kAllToAll, kAllGather };
+// Of the fused `moe` op:
+//   kAllToAll    dispatch and combine of tokens * topk rows; needs ep == dp * tp
+//   kAllGather   all_gather of all tokens over dp, reduce_scatter of the results; also what a mesh
+//                with ep < dp * tp does, whose ranks each hold a slice of their experts' columns
+// Of design shuffling (sim/parallel/expert_flows.h says what is sent):
+//   kEager       all_to_all of counts, of rows and of results, in the sizes that the host has read;
+//                one d2h_sync for each layer
+//   kGraph       all_gather of counts and rows, all_to_all of results, in sizes that hold any
+//                routing; no sync, so that a graph can hold the layer
+//   kDedup, kDedupGraph
+//                the same where the ranks of a tp group are a node and hold the same rows: each
+//                sends its slice of their columns to other nodes, and all gather inside. ep == dp
+enum class ExpertComm : std::uint8_t { kAllToAll, kAllGather, kEager, kGraph, kDedup, kDedupGraph };
+// Entry i names the enumerator of value i.
+inline constexpr std::array<std::string_view, 6> kExpertCommNames{
+    "all_to_all", "all_gather", "eager", "graph", "dedup", "dedup_graph"};
 
 // How many ways each strategy splits one instance of a model. Attention runs on dp x tp ranks
 // (cp, sp inside them), routed experts on ep x (dp*tp/ep) ranks of the same stage; pp stages follow
@@ -35,9 +49,14 @@ struct Mesh {
   bool sp = false;  // shard norms over tp along tokens (all_reduce -> reduce_scatter + all_gather)
   int num_micro_batches = 1;                       // pp only
   ExpertComm expert_comm = ExpertComm::kAllToAll;  // dp > 1 with routed experts only
+  // The last op of a shared expert beside the way back of routed rows, not beside the way there.
+  bool split_shared_expert = true;
   // Copies of hot experts, so that ep divides the experts in all (DeepSeek-V3 report,
-  // section 3.4.2: 256 + 64 on 320 ranks). Routing is balanced over all of them.
+  // section 3.4.2: 256 + 64 on 320 ranks). Their choices count as those of experts of their own.
   int num_redundant_experts = 0;
+  // How tokens spread over experts and copies, in the order in which they lie on ranks (designs
+  // other than the fused one; sim/parallel/expert_placement.h); empty: evenly.
+  ExpertLoad expert_load;
   bool operator==(const Mesh&) const = default;
 };
 [[nodiscard]] int num_ranks(const Mesh& mesh);

@@ -4,8 +4,10 @@
 // every group of ranks that a split makes.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim/parallel/parallel.h"
@@ -61,6 +63,7 @@ class Rewrite {
   }
   // A new tensor like `id` under the name "<name><suffix>".
   TensorId add_tensor_like(TensorId id, std::string_view suffix, const std::vector<Axis>& axes);
+  TensorId add_tensor(Tensor tensor) { return plan_.add_tensor(std::move(tensor)); }
 
   // Whether a repeated run starts or ends at this op of the source. What is inserted before begin()
   // stands outside a run that starts here, and inside one that ends here.
@@ -74,6 +77,11 @@ class Rewrite {
   // One collective for each of `groups`. Names get the group's first rank when there are several.
   void insert_collectives(std::string_view name, CommOp body, const std::vector<GroupId>& groups,
                           const std::vector<TensorId>& reads, const std::vector<TensorId>& writes);
+  GroupId add_group(std::vector<int> ranks) { return plan_.add_group(std::move(ranks)); }
+  [[nodiscard]] std::span<const int> ranks(GroupId group) const { return plan_.ranks(group); }
+  [[nodiscard]] GroupId ranks_of(OpId id) const {  // of the new plan
+    return plan_.ops()[static_cast<std::size_t>(id)].ranks;
+  }
   // Groups of `size` ranks of the new plan's `ranks` that lie `stride` apart.
   std::vector<GroupId> groups_of(GroupId ranks, int size, int stride);
 

@@ -1,7 +1,8 @@
 // Tensor parallelism (Megatron-LM, arXiv 1909.08053): heads, FFN columns and vocabulary are split
 // over tp ranks. An op that sums over a split axis leaves a partial result, which is reduced where
 // it is first needed; adding two partial results gives one, so routed and shared experts share a
-// reduction.
+// reduction. Ranks of a tp group hold different experts or columns of them, so the rows that a
+// scatter adds are a part of the sum whatever the mesh.
 
 #include <algorithm>
 #include <array>
@@ -129,7 +130,10 @@ class TensorPass {
       if (spec.dims[i].is_contraction && sums_over_ranks(name)) leaves_partial = true;
       if (spec.dims[i].must_be_whole && TensorShares::splits(name)) gather(op, name);
     }
-    const bool adds_partials = kernel->kernel == "residual_add" && can_add_partial(op.reads);
+    const bool scatters = is_scatter(*kernel);
+    if (scatters) check_base(op);
+    const bool adds_partials =
+        scatters || (kernel->kernel == "residual_add" && can_add_partial(op.reads));
     for (const TensorId read : op.reads) adds_partials ? forget(read) : reduce(read);
     for (const TensorId written : op.writes) {
       if (source_.tensors()[static_cast<std::size_t>(written)].role == TensorRole::kKvCache)
@@ -141,6 +145,24 @@ class TensorPass {
     }
     shares_.shard(kernel->dims, spec);
     rewrite_.copy(id, std::move(op));
+  }
+
+  static bool is_scatter(const KernelOp& kernel) {
+    return kernel.kernel == "scatter_add" || kernel.kernel == "grouped_gemm_scatter";
+  }
+
+  // What a scatter adds to is added up with its rows, so it must be a part of a sum too.
+  void check_base(const Op& op) const {
+    const Tensor& output = source_.tensors()[static_cast<std::size_t>(op.writes.front())];
+    for (const TensorId read : op.reads) {
+      const Tensor& tensor = source_.tensors()[static_cast<std::size_t>(read)];
+      if (tensor.axes != output.axes ||
+          std::ranges::find(pending_, read, &Partial::tensor) != pending_.end())
+        continue;
+      throw std::invalid_argument("op \"" + op.name +
+                                  "\" adds a part of a sum on each tp rank to \"" + tensor.name +
+                                  "\", which is whole, expected a partial result too");
+    }
   }
 
   // Routed experts lie on tp ranks too, unless an all_to_all brings their results back whole.

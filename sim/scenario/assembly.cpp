@@ -57,7 +57,7 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   options.kernel_times = profile.kernel_time.kernels;
   options.all_reduce_implementation = scenario.engine_profile.all_reduce_implementation;
   options.custom_all_reduce = scenario.engine_profile.custom_all_reduce;
-  options.moe_distribution = to_text(scenario.expert_load);
+  options.moe_distribution = to_text(scenario.expert_load.skew);
   return {machine, std::move(kernels), std::move(curves), std::move(options)};
 }
 
@@ -97,7 +97,7 @@ std::vector<TableUse> Assembly::tables_used() const {
 std::vector<std::int64_t> graph_batch_sizes(const Scenario& scenario) {
   const EngineProfile& profile = scenario.engine_profile;
   std::vector<std::int64_t> sizes;
-  if (profile.launch_mode == LaunchMode::kGraph) {
+  if (profile.launch_mode == LaunchMode::kGraph && !has_host_syncs(scenario.moe, scenario.mesh)) {
     sizes = profile.graph_batch_sizes;
     // Larger batches than max_num_seqs never run, so the engine captures none above the next size.
     const auto first_unused = std::ranges::lower_bound(sizes, scenario.engine.max_num_seqs);
@@ -112,6 +112,8 @@ LoweringOptions lowering_options(const Scenario& scenario) {
   LoweringOptions options;
   options.precision = scenario.precision;
   options.mla_form = scenario.engine_profile.mla_form;
+  set_moe(scenario.moe, options);
+  options.expert_load = scenario.expert_shares;
   return options;
 }
 

@@ -150,6 +150,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
                  "context_memory",
                  "workspace_memory",
                  "mla_form",
+                 "moe",
                  "all_reduce",
                  "custom_all_reduce"});
   EngineProfile profile;
@@ -173,6 +174,9 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
     profile.workspace_memory = reader.bytes("workspace_memory", true);
   }
   profile.mla_form = static_cast<MlaForm>(reader.choice("mla_form", kMlaForms));
+  if (reader.has("moe")) {
+    profile.moe = read_moe(reader.at("moe"), {});
+  }
   const std::size_t all_reduce = reader.choice("all_reduce", kAllReduce);
   profile.all_reduce_implementation = all_reduce == 0 ? "" : kAllReduce[all_reduce];
   profile.custom_all_reduce = reader.text("custom_all_reduce");

@@ -13,6 +13,7 @@
 
 #include "sim/cost/cost.h"
 #include "sim/model/model.h"
+#include "sim/scenario/moe_spec.h"
 #include "sim/serve/serve.h"
 #include "sim/units/units.h"
 
@@ -47,6 +48,7 @@ struct EngineProfile {
   Bytes context_memory;
   Bytes workspace_memory;
   MlaForm mla_form = MlaForm::kAuto;
+  MoeSpec moe;
   // The engine's own defaults; the scenario's `engine` goes before.
   EngineConfig engine;
   std::string all_reduce_implementation;  // "" best of both, else "nccl", "custom": its own

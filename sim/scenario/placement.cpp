@@ -11,8 +11,6 @@ namespace orrery {
 
 namespace {
 
-constexpr std::array<std::string_view, 2> kExpertComms = {"all_to_all", "all_gather"};
-
 std::string yaml_bool(bool value) { return value ? "true" : "false"; }
 
 // `name` is the path of the mapping in the file.
@@ -36,7 +34,7 @@ Placement read_mesh(const Reader& reader, const std::string& name, const ModelCo
         static_cast<int>(reader.integer("num_redundant_experts", 0, 10'000));
   }
   if (reader.has("expert_comm")) {
-    mesh.expert_comm = static_cast<ExpertComm>(reader.choice("expert_comm", kExpertComms));
+    mesh.expert_comm = static_cast<ExpertComm>(reader.choice("expert_comm", kExpertCommNames));
   }
   if (reader.has("sp")) {
     mesh.sp = reader.boolean("sp");
@@ -91,7 +89,7 @@ std::string mesh_yaml(const Placement& placement, const std::string& indent) {
          line("pp", number(mesh.pp)) + line("sp", yaml_bool(mesh.sp)) +
          line("num_micro_batches", number(mesh.num_micro_batches)) +
          line("expert_comm",
-              std::string(kExpertComms[static_cast<std::size_t>(mesh.expert_comm)])) +
+              std::string(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)])) +
          line("num_redundant_experts", number(mesh.num_redundant_experts));
 }
 

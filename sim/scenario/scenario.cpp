@@ -16,8 +16,6 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kRouters = {"round_robin", "least_loaded",
                                                       "prefix_aware"};
-constexpr std::array<std::string_view, 4> kExpertLoads = {"balanced", "uniform", "power_law_1.01",
-                                                          "power_law_1.2"};
 constexpr std::string_view kNoProvider = "none";
 constexpr std::string_view kMedianDecode = "median_decode";
 
@@ -83,7 +81,7 @@ void read_model_part(const YamlNode& node, const std::filesystem::path& director
   format("kv_cache", scenario.precision.kv_cache);
   format("lm_head", scenario.precision.lm_head);
   if (reader.has("expert_load")) {
-    scenario.expert_load = static_cast<ExpertLoad>(reader.choice("expert_load", kExpertLoads));
+    scenario.expert_load = read_expert_load(reader, "expert_load");
   }
 }
 
@@ -232,6 +230,48 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   }
 }
 
+// After model, placement and engine profile, which has the default design.
+void read_experts(const Reader& root, const std::filesystem::path& directory, Scenario& scenario) {
+  scenario.moe = scenario.engine_profile.moe;
+  if (root.has("moe")) {
+    scenario.moe = read_moe(root.at("moe"), scenario.moe);
+  }
+  const bool is_fused = scenario.moe.design == MoeDesign::kFused;
+  if (scenario.model_config.num_experts == 0) {
+    if (root.has("moe") && !is_fused) {
+      root.fail("moe", "model \"" + scenario.model_config.name + "\" has no routed experts");
+    }
+    scenario.moe = {};
+    return;
+  }
+  if (is_fused) {
+    if (!scenario.expert_load.is_skew()) {
+      root.fail("model",
+                "expert_load: tables of fused experts are of balanced, uniform or power-law "
+                "choices; expected one of these, or another moe.design");
+    }
+    return;
+  }
+  try {
+    LoweringOptions options{.precision = scenario.precision};
+    set_moe(scenario.moe, options);
+    check_moe_design(scenario.model_config, options);
+  } catch (const std::invalid_argument& error) {
+    root.fail(
+        root.has("moe") ? "moe" : "engine",
+        std::string(error.what()) + (root.has("moe") ? "" : "; expected moe: {design: fused}"));
+  }
+  try {
+    scenario.expert_shares =
+        expert_load(scenario.expert_load, scenario.model_config, directory, scenario.paths.root);
+  } catch (const std::invalid_argument& error) {
+    root.fail("model", std::string("expert_load: ") + error.what());
+  }
+  if (scenario.mesh.num_redundant_experts == 0) {
+    scenario.mesh.expert_load = scenario.expert_shares;
+  }
+}
+
 void read_slo(const YamlNode& node, Slo& slo) {
   const Reader reader(node, "slo", {"ttft", "tpot", "e2e"});
   const auto limit = [&](std::string_view key, Seconds& value) {
@@ -302,8 +342,6 @@ std::string chosen_step_yaml(const Batch& batch) {
 
 }  // namespace
 
-std::string_view to_text(ExpertLoad load) { return kExpertLoads[static_cast<std::size_t>(load)]; }
-
 Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& paths,
                        const std::vector<std::string>& overrides) {
   YamlNode root_node = read_yaml(file);
@@ -312,7 +350,7 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
   }
   const Reader root(
       root_node, "",
-      {"question", "model", "machine", "provider", "placement", "disaggregation", "engine",
+      {"question", "model", "machine", "provider", "placement", "disaggregation", "engine", "moe",
        "router", "workload", "slo", "step_level", "chosen_step", "validate", "seed"});
   const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
   Scenario scenario;
@@ -329,6 +367,7 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
   read_machine_part(root, directory, scenario);
   read_place(root, scenario);
   read_engine(root_node.find("engine"), root_node, directory, scenario);
+  read_experts(root, directory, scenario);
   if (root.has("router")) {
     scenario.router = static_cast<RouterKind>(root.choice("router", kRouters));
   }
@@ -366,7 +405,8 @@ std::string to_yaml(const Scenario& scenario) {
           "\n  activations: " + std::string(to_text(precision.activations)) +
           "\n  kv_cache: " + std::string(to_text(precision.kv_cache)) +
           "\n  lm_head: " + std::string(to_text(precision.lm_head)) +
-          "\n  expert_load: " + std::string(to_text(scenario.expert_load)) + "\n";
+          "\n  expert_load: " + to_yaml(scenario.expert_load) + "\nmoe: " + to_yaml(scenario.moe) +
+          "\n";
   text += "machine: {name: " + quoted_yaml(scenario.machine) +
           ", num_gpus: " + number(scenario.machine_spec.num_gpus) + "}\n";
   text += "provider: " + quoted_yaml(scenario.provider) + "\n";

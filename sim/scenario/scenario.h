@@ -18,6 +18,7 @@
 #include "sim/parallel/parallel.h"
 #include "sim/scenario/engine_profile.h"
 #include "sim/scenario/measured_tables.h"
+#include "sim/scenario/moe_spec.h"
 #include "sim/scenario/placement.h"
 #include "sim/scenario/reader.h"
 #include "sim/scenario/validation_spec.h"
@@ -33,18 +34,14 @@ struct ProjectPaths {
   std::filesystem::path root;  // holds models/, topologies/, scenarios/, data/
 };
 
-// How evenly tokens choose experts, as the benchmarks of the tables name it: every expert the same,
-// at random, or with a share falling as a power of its rank.
-enum class ExpertLoad : std::uint8_t { kBalanced, kUniform, kPowerLaw101, kPowerLaw12 };
-std::string_view to_text(ExpertLoad load);  // "balanced", "uniform", "power_law_1.01", ...
-
 struct Scenario {
   std::string name;  // the file's stem
   std::string question;
 
   std::string model;  // name or path
   Precision precision;
-  ExpertLoad expert_load = ExpertLoad::kPowerLaw101;
+  ExpertLoadSpec expert_load;
+  MoeSpec moe;  // the engine profile's unless the scenario says otherwise
   std::string machine;
   std::string provider;
   // Of a disaggregated service, those that decode.
@@ -66,6 +63,7 @@ struct Scenario {
   // What the names above stand for.
   ModelConfig model_config;
   ConfigFields model_fields;  // of the config.json that model_config was read from
+  ExpertLoad expert_shares;   // of a design other than fused
   MachineSpec machine_spec;
   EngineProfile engine_profile;
   // Measured tables in the order in which they are asked. No kernel tables with provider "none":

@@ -18,7 +18,8 @@ namespace {
 
 // Entry i names the enumerator of value i.
 constexpr std::array<std::string_view, 4> kMlaForms{"auto", "absorbed", "expanded", "module"};
-constexpr std::array<std::string_view, 2> kExpertComms{"all_to_all", "all_gather"};
+constexpr std::array<std::string_view, 5> kMoeDesigns{"fused", "padding", "slicing",
+                                                      "concatenation", "shuffling"};
 constexpr std::array<std::string_view, 2> kPolicies{"mixed", "prefill_first"};
 constexpr std::array<std::string_view, 3> kAdmissions{"prompt", "full_length", "estimated"};
 constexpr std::array<std::string_view, 2> kFlags{"false", "true"};
@@ -242,6 +243,9 @@ const std::vector<FieldSpec>& field_specs() {
       choice("lowering mla_form", kMlaForms, ORRERY_FIELD(lowering.mla_form)),
       choice("lowering fuse_residual_norm", kFlags, ORRERY_FIELD(lowering.fuse_residual_norm)),
       choice("lowering fuse_norm_quant", kFlags, ORRERY_FIELD(lowering.fuse_norm_quant)),
+      choice("lowering moe_design", kMoeDesigns, ORRERY_FIELD(lowering.moe_design)),
+      whole("lowering moe_streams", ORRERY_FIELD(lowering.moe_streams)),
+      choice("lowering fuse_scatter_add", kFlags, ORRERY_FIELD(lowering.fuse_scatter_add)),
       whole("mesh dp", ORRERY_FIELD(mesh.dp)),
       whole("mesh tp", ORRERY_FIELD(mesh.tp)),
       whole("mesh cp", ORRERY_FIELD(mesh.cp)),
@@ -249,7 +253,7 @@ const std::vector<FieldSpec>& field_specs() {
       whole("mesh pp", ORRERY_FIELD(mesh.pp)),
       choice("mesh sp", kFlags, ORRERY_FIELD(mesh.sp)),
       whole("mesh num_micro_batches", ORRERY_FIELD(mesh.num_micro_batches)),
-      choice("mesh expert_comm", kExpertComms, ORRERY_FIELD(mesh.expert_comm)),
+      choice("mesh expert_comm", kExpertCommNames, ORRERY_FIELD(mesh.expert_comm)),
       whole("mesh num_redundant_experts", ORRERY_FIELD(mesh.num_redundant_experts)),
       whole("engine max_num_seqs", ORRERY_FIELD(engine.max_num_seqs)),
       whole("engine max_num_batched_tokens", ORRERY_FIELD(engine.max_num_batched_tokens)),

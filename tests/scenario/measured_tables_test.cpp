@@ -122,7 +122,7 @@ TEST_F(StandIns, OwnTablesAnswerWithoutWarnings) {
 TEST_F(StandIns, ExpertLoadChoosesTheRoutingSkewAndComesBack) {
   const std::string model = "{config: qwen3-30b-a3b, expert_load: balanced}";
   const Scenario balanced = load("hgx-h200", "vllm-0.24.0", model);
-  EXPECT_EQ(balanced.expert_load, ExpertLoad::kBalanced);
+  EXPECT_EQ(balanced.expert_load.skew, ExpertSkew::kBalanced);
   EXPECT_NE(to_yaml(balanced).find("expert_load: balanced"), std::string::npos);
   const Scenario skewed = load("hgx-h200", "vllm-0.24.0", "{config: qwen3-30b-a3b}");
   EXPECT_NE(run_scenario(balanced).service.metrics.duration,

@@ -70,6 +70,13 @@ Ranks scatter(const AxisView& part, const AxisView& whole, const std::vector<dou
 
 Ranks run_collective(const std::string& name, CollectiveKind kind, const Tensor& input,
                      const Tensor& output, const Ranks& inputs) {
+  if (kind == CollectiveKind::kAllToAll) return collective(kind, inputs);
+  if (kind == CollectiveKind::kAllGather && input.axes.size() + 1 == output.axes.size()) {
+    return collective(kind, inputs);
+  }
+  if (kind == CollectiveKind::kReduceScatter && output.axes.size() + 1 == input.axes.size()) {
+    return collective(kind, inputs);
+  }
   if (input.axes.size() != output.axes.size()) {
     throw std::invalid_argument("op \"" + name + "\" reads and writes tensors of other axes");
   }
@@ -90,6 +97,46 @@ Ranks run_collective(const std::string& name, CollectiveKind kind, const Tensor&
   }
   throw std::invalid_argument("op \"" + name + "\": " + std::string(to_text(kind)) +
                               " has no reference that runs plans");
+}
+
+namespace {
+
+// Rows for or from each of `ranks`.
+std::vector<std::int64_t> rows_by_rank(const std::vector<double>& counts, std::size_t ranks) {
+  std::vector<std::int64_t> rows(ranks);
+  const std::size_t each = counts.size() / ranks;
+  for (std::size_t i = 0; i < each * ranks; ++i) {
+    rows[i / each] += static_cast<std::int64_t>(counts[i]);
+  }
+  return rows;
+}
+
+}  // namespace
+
+Ranks exchange_rows(const std::string& name, const Tensor& output, const Ranks& rows,
+                    const Ranks& sent, const Ranks& received) {
+  const std::int64_t columns = output.axes.back().size;
+  Ranks results(rows.size(), std::vector<double>(static_cast<std::size_t>(num_elements(output))));
+  std::vector<std::int64_t> filled(rows.size());  // rows that have arrived
+  for (std::size_t from = 0; from < rows.size(); ++from) {
+    std::int64_t at = 0;
+    const std::vector<std::int64_t> parts = rows_by_rank(sent[from], rows.size());
+    for (std::size_t to = 0; to < rows.size(); ++to) {
+      const std::int64_t expected = rows_by_rank(received[to], rows.size())[from];
+      const std::int64_t room = num_elements(output) / columns - filled[to];
+      if (parts[to] != expected || expected > room) {
+        throw std::invalid_argument(
+            "op \"" + name + "\": rank " + std::to_string(from) + " sends " +
+            std::to_string(parts[to]) + " rows to rank " + std::to_string(to) + ", which expects " +
+            std::to_string(expected) + " and has room for " + std::to_string(room));
+      }
+      std::copy_n(rows[from].begin() + at * columns, expected * columns,
+                  results[to].begin() + filled[to] * columns);
+      at += expected;
+      filled[to] += expected;
+    }
+  }
+  return results;
 }
 
 }  // namespace orrery::reference

@@ -10,6 +10,7 @@
 
 #include "kernels/attention_prefill/reference.h"
 #include "kernels/embedding/reference.h"
+#include "kernels/execute/reference/moe_call.h"
 #include "kernels/gemm/reference.h"
 #include "kernels/harness/rounding.h"
 #include "kernels/quantize/reference.h"
@@ -278,12 +279,14 @@ const KernelReference* find_reference(std::string_view kernel) {
 void require_reference(const Op& op) {
   const auto* kernel = std::get_if<KernelOp>(&op.body);
   if (kernel == nullptr || find_reference(kernel->kernel) != nullptr) return;
+  if (find_moe_reference(kernel->kernel) != nullptr) return;
   throw std::invalid_argument("op \"" + op.name + "\": kernel " + kernel->kernel +
                               " has no reference that runs plans");
 }
 
 std::vector<std::vector<double>> run_kernel(const KernelCall& call) {
   require_reference(call.op);
+  if (const auto run = find_moe_reference(call.kernel.kernel); run != nullptr) return run(call);
   return find_reference(call.kernel.kernel)->run(call);
 }
 

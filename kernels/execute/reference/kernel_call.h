@@ -41,14 +41,17 @@ struct PartRows {
   std::vector<std::int64_t> sampled;    // [seqs], rows; those without a sequence: 0
   std::vector<SequenceRows> prefill;
   std::vector<SequenceRows> decodes;
+  std::int64_t num_tokens = 0;  // rows that hold one, the first of all
 };
 
 struct KernelCall {
   const Op& op;
   const KernelOp& kernel;
   const Plan& plan;
-  // By op.reads: [rows, columns], row-major; null for KV cache and token ids.
+  // By op.reads: [rows, columns], row-major; null for KV cache and token ids. By op.writes: what is
+  // there already, null where there is nothing.
   std::vector<const std::vector<double>*> reads;
+  std::vector<const std::vector<double>*> written;
   const PartRows& part;
   KvLayer* kv = nullptr;  // the layer that the op uses
   std::int32_t block_size = 64;
@@ -56,6 +59,10 @@ struct KernelCall {
   const RopeTables& rope;
   const ModelNumbers& numbers;
   Rounding rounding = Rounding::kNone;
+  std::int64_t first_expert = 0;  // of this rank
+  // routing_scores: what else has found them to be (model.h). Null: nothing has.
+  const std::vector<float>* given_scores = nullptr;
+  double* score_difference = nullptr;  // the largest so far
 };
 
 // Throws std::invalid_argument, naming the op, for a kernel that run_kernel does not know.

@@ -41,6 +41,7 @@ PartRows part_rows(const StepPart& part, const StepRows& rows, std::int64_t bloc
   for (const SequenceTokens* chunk : part.prefill) add(*chunk, result.prefill);
   for (const SequenceTokens* decode : part.decodes) add(*decode, result.decodes);
   result.sampled.resize(static_cast<std::size_t>(rows.seqs));
+  result.num_tokens = row;
   return result;
 }
 
@@ -61,31 +62,36 @@ std::int64_t longest(const StepInput& input) {
 // One step on all ranks. Ops run in the order of the plan, each on all its ranks before the next.
 class StepRun {
  public:
-  StepRun(Model& model, const Plan& plan, const StepInput& input)
-      : model_(model),
-        setup_(model.setup_),
-        plan_(plan),
-        num_micro_batches_(num_micro_batches(plan)) {
-    for (const Op& op : plan.ops()) require_reference(op);
+  StepRun(Model& model, const Plan& plan, const StepInput& input, const GivenScores& given)
+      : StepRun(model, plan, given) {
     parts_ = split_step(input, setup_.grid.dp * num_micro_batches_);
     const CacheShape cache{.num_blocks = setup_.num_kv_blocks,
                            .block_size = setup_.block_size,
                            .max_model_len = longest_model_len(input)};
     for (int rank = 0; rank < setup_.grid.size(); ++rank) {
-      shards_.push_back(weight_shards(plan, setup_.whole, setup_.grid, rank));
-      kv_.push_back(kv_layers(plan, rank));
-      values_.emplace_back(plan.tensors().size());
       for (int micro_batch = 0; micro_batch < num_micro_batches_; ++micro_batch) {
-        const StepRows rows = step_rows(plan, first_stage_rank(rank), micro_batch);
-        StepRows mine = rows;
+        StepRows mine = step_rows(plan, first_stage_rank(rank), micro_batch);
         mine.seqs = step_rows(plan, last_stage_rank(rank), micro_batch).seqs;
         const StepPart& part = part_of(rank, micro_batch);
         check_part(part, mine, cache);
         rows_.push_back(part_rows(part, mine, setup_.block_size));
       }
     }
-    copies_ = num_copies(plan);
-    zero_inputs();
+  }
+
+  // A layer by itself, whose ops look at no sequences.
+  StepRun(Model& model, const Plan& plan, const LayerTensors& inputs)
+      : StepRun(model, plan, GivenScores{}) {
+    rows_.resize(static_cast<std::size_t>(setup_.grid.size()));
+    for (int rank = 0; rank < setup_.grid.size(); ++rank) {
+      for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
+        const Tensor& input = plan.tensors()[i];
+        if (input.role != TensorRole::kInput || !plan.contains(input.ranks, rank)) continue;
+        const auto& of_rank = inputs.at(static_cast<std::size_t>(rank));
+        if (!of_rank.contains(input.name)) continue;
+        write(static_cast<TensorId>(i), rank, of_rank.at(input.name));
+      }
+    }
   }
 
   StepResult run() {
@@ -106,7 +112,38 @@ class StepRun {
     return std::move(result_);
   }
 
+  // What is held of outputs.
+  [[nodiscard]] LayerTensors outputs() const {
+    LayerTensors outputs(values_.size());
+    for (std::size_t rank = 0; rank < values_.size(); ++rank) {
+      for (std::size_t i = 0; i < plan_.tensors().size(); ++i) {
+        const Tensor& output = plan_.tensors()[i];
+        const bool is_here = plan_.contains(output.ranks, static_cast<int>(rank));
+        if (output.role == TensorRole::kOutput && is_here)
+          outputs[rank][output.name] = values_[rank][i];
+      }
+    }
+    return outputs;
+  }
+
  private:
+  StepRun(Model& model, const Plan& plan, const GivenScores& given)
+      : model_(model),
+        setup_(model.setup_),
+        plan_(plan),
+        given_(given),
+        num_micro_batches_(num_micro_batches(plan)) {
+    for (const Op& op : plan.ops()) require_reference(op);
+    for (int rank = 0; rank < setup_.grid.size(); ++rank) {
+      shards_.push_back(weight_shards(plan, setup_.whole, setup_.grid, rank));
+      kv_.push_back(kv_layers(plan, rank));
+      first_experts_.push_back(first_expert(plan, setup_.whole, setup_.grid, rank));
+      values_.emplace_back(plan.tensors().size());
+    }
+    copies_ = num_copies(plan);
+    zero_inputs();
+  }
+
   [[nodiscard]] int stage_size() const { return setup_.grid.tp * setup_.grid.dp; }
   [[nodiscard]] int first_stage_rank(int rank) const { return rank % stage_size(); }
   [[nodiscard]] int last_stage_rank(int rank) const {
@@ -180,6 +217,15 @@ class StepRun {
     return found;
   }
 
+  [[nodiscard]] const std::vector<float>* given_scores(const Op& op, int rank,
+                                                       std::int64_t copy) const {
+    if (given_.empty()) return nullptr;
+    const auto id = static_cast<OpId>(&op - plan_.ops().data());
+    const auto& of_rank = given_.at(static_cast<std::size_t>(rank));
+    const auto found = of_rank.find({id, copy});
+    return found == of_rank.end() ? nullptr : &found->second;
+  }
+
   KvLayer* kv_layer(TensorId id, int rank, std::int64_t copy) {
     const KvLayers& layers = kv_[static_cast<std::size_t>(rank)];
     std::vector<KvLayer>& kv = model_.ranks_[static_cast<std::size_t>(rank)].kv;
@@ -214,12 +260,16 @@ class StepRun {
                     .kernel = kernel,
                     .plan = plan_,
                     .reads = {},
+                    .written = {},
                     .part = part,
                     .block_size = setup_.block_size,
                     .first_vocab_row = kernel.kernel == "embedding" ? first_vocab_row(op, rank) : 0,
                     .rope = model_.rope_,
                     .numbers = setup_.numbers,
-                    .rounding = setup_.rounding};
+                    .rounding = setup_.rounding,
+                    .first_expert = first_experts_[static_cast<std::size_t>(rank)],
+                    .given_scores = given_scores(op, rank, copy),
+                    .score_difference = &result_.score_difference};
     for (const auto* ids : {&op.reads, &op.writes}) {
       for (const TensorId id : *ids) {
         if (tensor(id).role == TensorRole::kKvCache) call.kv = kv_layer(id, rank, copy);
@@ -228,10 +278,15 @@ class StepRun {
     for (const TensorId id : op.reads) {
       const bool is_weight = tensor(id).role == TensorRole::kWeight;
       const bool is_table =
-          tensor(id).role == TensorRole::kKvCache || tensor(id).dtype == DType::kInt32;
+          tensor(id).role == TensorRole::kKvCache ||
+          (tensor(id).role == TensorRole::kInput && tensor(id).dtype == DType::kInt32);
       call.reads.push_back(is_table    ? nullptr
                            : is_weight ? &weight(id, rank, copy)
                                        : &values(op, id, rank));
+    }
+    for (const TensorId id : op.writes) {
+      call.written.push_back(
+          &values_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(id)]);
     }
     std::vector<std::vector<double>> results = run_kernel(call);
     for (std::size_t i = 0; i < op.writes.size(); ++i) {
@@ -271,9 +326,22 @@ class StepRun {
       }
       return;
     }
+    const auto of_ranks = [&](TensorId id) {
+      std::vector<std::vector<double>> all;
+      for (const int rank : ranks) all.push_back(values(op, id, rank));
+      return all;
+    };
+    if (comm.kind == CollectiveKind::kAllToAll && op.reads.size() == 3 && op.writes.size() == 1) {
+      const TensorId output = op.writes[0];
+      auto outputs = exchange_rows(op.name, tensor(output), of_ranks(op.reads[0]),
+                                   of_ranks(op.reads[1]), of_ranks(op.reads[2]));
+      for (std::size_t at = 0; at < ranks.size(); ++at) {
+        write(output, ranks[at], std::move(outputs[at]));
+      }
+      return;
+    }
     for (std::size_t i = 0; i < op.reads.size(); ++i) {
-      std::vector<std::vector<double>> inputs;
-      for (const int rank : ranks) inputs.push_back(values(op, op.reads[i], rank));
+      const std::vector<std::vector<double>> inputs = of_ranks(op.reads[i]);
       auto outputs =
           run_collective(op.name, comm.kind, tensor(op.reads[i]), tensor(op.writes[i]), inputs);
       for (std::size_t at = 0; at < ranks.size(); ++at) {
@@ -285,10 +353,12 @@ class StepRun {
   Model& model_;
   const ModelSetup& setup_;
   const Plan& plan_;
+  GivenScores given_;
   int num_micro_batches_;
   std::vector<StepPart> parts_;
   std::vector<WeightShards> shards_;                      // by rank
   std::vector<KvLayers> kv_;                              // by rank
+  std::vector<std::int64_t> first_experts_;               // by rank
   std::vector<std::vector<std::vector<double>>> values_;  // by rank and tensor
   std::vector<PartRows> rows_;                            // by rank and micro-batch
   std::vector<std::int64_t> copies_;
@@ -302,8 +372,14 @@ Model::Model(ModelSetup setup)
                         setup_.numbers.rope_theta)),
       ranks_(static_cast<std::size_t>(setup_.grid.size())) {}
 
-StepResult Model::run(const Plan& plan, const StepInput& input) {
-  return StepRun(*this, plan, input).run();
+StepResult Model::run(const Plan& plan, const StepInput& input, const GivenScores& given) {
+  return StepRun(*this, plan, input, given).run();
+}
+
+LayerTensors Model::run_layer(const Plan& plan, const LayerTensors& inputs) {
+  StepRun run(*this, plan, inputs);
+  static_cast<void>(run.run());
+  return run.outputs();
 }
 
 }  // namespace orrery::reference

@@ -25,10 +25,18 @@ struct ModelSetup {
   Rounding rounding = Rounding::kNone;
 };
 
+// Scores that something else has found, by rank: of each routing_scores op and copy.
+using GivenScores = std::vector<std::map<std::pair<OpId, std::int64_t>, std::vector<float>>>;
+
+// Tensors of a layer by itself (is_layer_plan), by rank and name.
+using LayerTensors = std::vector<std::map<std::string, std::vector<double>>>;
+
 struct StepResult {
   std::vector<double> logits;             // [sampled rows, vocab]
   std::vector<std::int32_t> next_tokens;  // [sampled rows]
   std::int64_t vocab = 0;
+  // Of scores that were given, from what is found here. Experts are chosen by those given.
+  double score_difference = 0;
 };
 
 class StepRun;
@@ -40,7 +48,10 @@ class Model {
   // Runs a step of any batch. Throws std::invalid_argument, naming the op, for a kernel or
   // collective that it does not know or a tensor that nothing has written, and where the input does
   // not fit the plan.
-  StepResult run(const Plan& plan, const StepInput& input);
+  StepResult run(const Plan& plan, const StepInput& input, const GivenScores& given = {});
+  // The outputs of a layer by itself for its inputs, of which those not given are zeros. Throws
+  // likewise.
+  LayerTensors run_layer(const Plan& plan, const LayerTensors& inputs);
 
  private:
   friend class StepRun;

@@ -1,34 +1,26 @@
-#include "sim/model/blocks/blocks.h"
+#include "sim/model/blocks/moe.h"
+
+#include <stdexcept>
+#include <utility>
 
 namespace orrery {
 namespace {
 
-// Weights of all routed experts: gate+up and down, biases where the model has them.
-std::vector<TensorId> expert_weights(Lowering& step) {
+// Biases of the routed experts, where the model has them.
+std::vector<TensorId> expert_biases(Lowering& step) {
   const ModelConfig& model = step.model;
-  const DType dtype =
-      step.options.precision.expert_weights.value_or(step.options.precision.weights);
+  if (!model.moe_bias) return {};
   const AxisRef experts{axis::kExperts, model.num_experts};
   const AxisRef gate_up{axis::kExpertFfn, 2 * model.moe_intermediate_size};
-  const AxisRef down{axis::kExpertFfn, model.moe_intermediate_size};
-  std::vector<TensorId> result{
-      step.weight("experts.gate_up_proj", dtype, {experts, gate_up, step.hidden_axis()}),
-      step.weight("experts.down_proj", dtype, {experts, step.hidden_axis(), down})};
-  if (model.moe_bias) {
-    result.push_back(step.weight("experts.gate_up_bias", DType::kBf16, {experts, gate_up}));
-    result.push_back(step.weight("experts.down_bias", DType::kBf16, {experts, step.hidden_axis()}));
-  }
-  return result;
+  const TensorId up = step.weight("experts.gate_up_bias", DType::kBf16, {experts, gate_up});
+  return {up, step.weight("experts.down_bias", DType::kBf16, {experts, step.hidden_axis()})};
 }
 
-}  // namespace
-
-// The norm writes bf16, which the router needs; with FP8 activations one `quantize` op makes the
-// copy that routed and shared experts read (and that is dispatched to other ranks).
-void lower_moe(Lowering& step, const LayerConfig& /*layer*/) {
+// With FP8 activations one `quantize` op makes the copy that routed and shared experts read (and
+// that is dispatched to other ranks).
+void lower_fused(Lowering& step, TensorId normed, TensorId output) {
   const ModelConfig& model = step.model;
   const std::int64_t tokens = step.step.tokens;
-  const TensorId normed = step.block_norm("ffn_norm", false);
   const TensorId logits = step.linear({.name = "router",
                                        .inputs = {normed},
                                        .rows = step.tokens(),
@@ -49,7 +41,6 @@ void lower_moe(Lowering& step, const LayerConfig& /*layer*/) {
       step.quantized("ffn_quant", {normed}, step.tokens(), step.hidden_axis()).front();
 
   const bool has_shared = model.shared_expert_intermediate_size > 0;
-  const TensorId output = step.block_output("ffn_out");
   TensorId shared = -1;
   if (has_shared) {
     shared = step.activation("shared_out", {step.tokens(), step.hidden_axis()});
@@ -57,10 +48,10 @@ void lower_moe(Lowering& step, const LayerConfig& /*layer*/) {
   }
   const TensorId routed =
       has_shared ? step.activation("routed_out", {step.tokens(), step.hidden_axis()}) : output;
-  std::vector<TensorId> reads{input, routing};
-  for (const TensorId id : expert_weights(step)) reads.push_back(id);
-  const DType dtype = step.plan.tensors()[static_cast<std::size_t>(reads[2])].dtype;
-  step.kernel("experts", "moe", dtype,
+  const ExpertWeights weights = expert_weights(step);
+  std::vector<TensorId> reads{input, routing, weights.gate_up, weights.down};
+  for (const TensorId id : expert_biases(step)) reads.push_back(id);
+  step.kernel("experts", "moe", weights.dtype,
               {{"tokens", tokens, axis::kRoutedTokens},
                {"hidden", model.hidden_size, axis::kHidden},
                {"inter", model.moe_intermediate_size, axis::kExpertFfn},
@@ -73,7 +64,57 @@ void lower_moe(Lowering& step, const LayerConfig& /*layer*/) {
                 {{"tokens", tokens, axis::kTokens}, {"hidden", model.hidden_size, axis::kHidden}},
                 {routed, shared}, {output});
   }
+}
+
+// The bf16 rows `normed` through router, routed and shared experts into `output`.
+void lower_experts(Lowering& step, TensorId normed, TensorId output, bool imposes_scores) {
+  check_moe_design(step.model, step.options);
+  if (step.options.moe_design != MoeDesign::kFused) {
+    lower_moe_design(step, normed, output, imposes_scores);
+    return;
+  }
+  if (imposes_scores) {
+    throw std::invalid_argument(
+        "moe design fused cannot take imposed scores, expected another design");
+  }
+  lower_fused(step, normed, output);
+}
+
+}  // namespace
+
+ExpertWeights expert_weights(Lowering& step) {
+  const ModelConfig& model = step.model;
+  const DType dtype =
+      step.options.precision.expert_weights.value_or(step.options.precision.weights);
+  const AxisRef experts{axis::kExperts, model.num_experts};
+  const AxisRef gate_up{axis::kExpertFfn, 2 * model.moe_intermediate_size};
+  const AxisRef down{axis::kExpertFfn, model.moe_intermediate_size};
+  ExpertWeights weights{.dtype = dtype};
+  weights.gate_up =
+      step.weight("experts.gate_up_proj", dtype, {experts, gate_up, step.hidden_axis()});
+  weights.down = step.weight("experts.down_proj", dtype, {experts, step.hidden_axis(), down});
+  return weights;
+}
+
+// The norm writes bf16, which the router needs.
+void lower_moe(Lowering& step, const LayerConfig& /*layer*/) {
+  const TensorId normed = step.block_norm("ffn_norm", false);
+  const TensorId output = step.block_output("ffn_out");
+  lower_experts(step, normed, output, false);
   step.finish_block("ffn_residual", output);
+}
+
+Plan moe_layer_plan(const ModelConfig& model, std::int64_t tokens, const LoweringOptions& options,
+                    bool imposes_scores) {
+  if (model.num_experts == 0) {
+    throw std::invalid_argument("model \"" + model.name +
+                                "\" has no routed experts, expected a mixture of experts");
+  }
+  Lowering step(model, tokens, options);
+  const TensorId output =
+      step.tensor("y", DType::kBf16, TensorRole::kOutput, {step.tokens(), step.hidden_axis()});
+  lower_experts(step, step.hidden, output, imposes_scores);
+  return std::move(step.plan);
 }
 
 }  // namespace orrery

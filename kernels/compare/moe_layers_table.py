@@ -1,0 +1,58 @@
+"""Layers that were executed as plans, beside their predictions: the part of docs/kernels/moe.md on designs and expert parallelism."""
+
+from __future__ import annotations
+
+import statistics
+
+from moe_targets import is_prediction, prediction_error
+from report import Row, number
+
+INTRODUCTION = """\
+The same plan is simulated and executed (`orrery-gpu execute`): predicted is the simulator's makespan with the tables of this device, measured the
+median on the GPUs with random weights. Shuffling sorts tokens by expert on the device. Padding gives each expert room for all tokens. Slicing and
+concatenation read the counts on the host: one launch per expert for both grouped GEMMs, or for the gather alone; they cannot be captured in a graph.
+Memory is that of activations and metadata: what the executor allocated for the plan's buffers besides weights."""
+
+
+def _mebibytes(value: float) -> str:
+    return f"{value / 2**20:,.1f}"
+
+
+def _line(row: Row, axes: tuple[str, ...]) -> str:
+    shape = row["shape"]
+    values = [f"{value:,}" if isinstance(value := shape.get(axis, ""), int) else value for axis in axes]
+    error = 100 * (row["peer_us"] / row["ours_us"] - 1)
+    cells = [*values, row["dtype"], str(row["gpus"]), number(row["ours_us"]), number(row["peer_us"]), f"{error:+.1f} %",
+             _mebibytes(row["buffer_bytes"]), _mebibytes(row["predicted_bytes"]), str(row["launches"]), str(row["predicted_launches"]),
+             str(row["host_syncs"]), str(row["predicted_host_syncs"])]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def _table(rows: list[Row], axes: tuple[str, ...]) -> list[str]:
+    head = [*axes, "dtype", "GPUs", "measured us", "predicted us", "error", "MiB", "predicted", "launches", "predicted", "host syncs", "predicted"]
+    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *(_line(row, axes) for row in rows)]
+
+
+def _key(row: Row) -> tuple:
+    shape = row["shape"]
+    return (shape["model"], row["gpus"], shape["tokens"], shape.get("load", ""), shape.get("experts over", ""), shape.get("design", ""), shape["mode"])
+
+
+def layer_section(rows: list[Row], stem: str) -> list[str]:
+    """Designs on one GPU, then expert parallelism; nothing where nothing was executed."""
+    executed = sorted((row for row in rows if is_prediction(row)), key=_key)
+    if not executed:
+        return []
+    designs = [row for row in executed if row["gpus"] == 1]
+    parallel = [row for row in executed if row["gpus"] > 1]
+    lines = ["## The four designs, predicted and measured", "", INTRODUCTION, ""]
+    if designs:
+        errors = [prediction_error(row) for row in designs]
+        lines += [f"![time of the designs]({stem}_designs.svg)", "",
+                  f"{len(designs)} layers, median error of the prediction {statistics.median(errors):.1f} %.", "", *_table(designs, ("model", "tokens", "load", "design", "mode")), ""]  # fmt: skip
+    if parallel:
+        errors = [prediction_error(row) for row in parallel]
+        lines += ["## Expert parallelism, predicted and measured", "",
+                  f"{len(parallel)} layers, median error of the prediction {statistics.median(errors):.1f} %.", "",
+                  *_table(parallel, ("model", "tokens", "load", "experts over", "mode")), ""]  # fmt: skip
+    return lines

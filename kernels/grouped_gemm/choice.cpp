@@ -1,0 +1,124 @@
+#include "kernels/grouped_gemm/choice.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+namespace orrery {
+namespace {
+
+constexpr int kPanelBytes = 128;
+
+std::int64_t element_bytes(DType dtype) { return dtype == DType::kFp8 ? 1 : 2; }
+
+constexpr int kSharedBytesPerSm = 228 * 1024;
+constexpr int kReservedPerBlock = 1024;  // by the driver
+constexpr int kMostStages = 24;
+
+// The narrowest product that holds what an active group has when rows are spread evenly.
+int tokens_for(const GroupedGemmLoad& load) {
+  constexpr int kMostTokens = 64;
+  const std::int64_t active = std::max<std::int64_t>(load.active, 1);
+  const std::int64_t rows = (load.rows + active - 1) / active;
+  int tokens = 8;
+  while (tokens < rows && tokens < kMostTokens) tokens *= 2;
+  return tokens;
+}
+
+// A cut between any two stages.
+int cuts_for(const GroupedGemmShape& shape, const StreamedTile& tile) {
+  const std::int64_t stage_k = tile.panels * kPanelBytes / element_bytes(shape.dtype);
+  return static_cast<int>((shape.k + stage_k - 1) / stage_k);
+}
+
+}  // namespace
+
+void require_grouped_gemm_shape(const GroupedGemmShape& shape) {
+  if (shape.dtype != DType::kBf16 && shape.dtype != DType::kFp8) {
+    throw std::invalid_argument("grouped_gemm takes bf16 and fp8, not " +
+                                std::string(to_text(shape.dtype)));
+  }
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  constexpr std::int64_t kAlignment = 16;
+  const auto is_in = [](std::int64_t size, std::int64_t least, std::int64_t most) {
+    return size >= least && size <= most;
+  };
+  const bool fits = is_in(shape.groups, 1, kGroupedGemmMaxGroups) &&
+                    is_in(shape.max_rows, 0, kMost) && is_in(shape.n, 0, kMost) &&
+                    is_in(shape.k, 1, kMost) &&
+                    shape.n * shape.groups <= std::numeric_limits<std::int32_t>::max();
+  if (!fits || shape.k * element_bytes(shape.dtype) % kAlignment != 0) {
+    throw std::invalid_argument(
+        "grouped_gemm: max_rows=" + std::to_string(shape.max_rows) +
+        " n=" + std::to_string(shape.n) + " k=" + std::to_string(shape.k) +
+        " groups=" + std::to_string(shape.groups) +
+        "; groups from 1 to 512, rows of x and w a multiple of 16 bytes long, max_rows and n up to "
+        "2^30, fewer than 2^31 rows of w");
+  }
+}
+
+StreamedLayout streamed_layout(const StreamedTile& tile, std::int64_t groups) {
+  constexpr int kOutputBytes = 2;
+  constexpr int kEntryBytes = 16;  // of the table, which has one more at its end
+  StreamedLayout layout;
+  layout.stage_bytes = tile.panels * kPanelBytes * (tile.rows + tile.tokens);
+  layout.outputs_at = tile.stages * layout.stage_bytes;
+  layout.groups_at = layout.outputs_at + tile.rows * tile.tokens * kOutputBytes;
+  layout.barriers_at = layout.groups_at + static_cast<int>(groups + 2) * kEntryBytes;
+  layout.shared_bytes =
+      layout.barriers_at + 2 * tile.stages * static_cast<int>(sizeof(std::uint64_t));
+  return layout;
+}
+
+StreamedTile with_most_stages(StreamedTile tile, std::int64_t groups) {
+  const int most = kSharedBytesPerSm / tile.blocks_per_sm - kReservedPerBlock;
+  tile.stages = kMostStages;
+  while (tile.stages > 1 && streamed_layout(tile, groups).shared_bytes > most) --tile.stages;
+  return tile;
+}
+
+std::string to_text(const GroupedGemmChoice& choice) {
+  if (const auto* tiled = std::get_if<TiledChoice>(&choice)) {
+    return "tiled, " + std::to_string(tiled->rows) + " rows x " + std::to_string(tiled->columns) +
+           " columns, stages " + std::to_string(tiled->stages);
+  }
+  const auto& tile = std::get<StreamedTile>(choice);
+  return "streamed, " + std::to_string(tile.tokens) + " tokens x " + std::to_string(tile.rows) +
+         " rows, panels " + std::to_string(tile.panels) + ", stages " +
+         std::to_string(tile.stages) + ", " + std::to_string(tile.blocks_per_sm) +
+         " per SM, cuts " + std::to_string(tile.cuts);
+}
+
+TiledChoice choose_tiled(const GroupedGemmLoad& load) {
+  constexpr std::int64_t kFewRows = 192;  // per active group
+  if (load.rows < kFewRows * load.active) return {.rows = 64, .columns = 256};
+  return {.rows = 128, .columns = 256};
+}
+
+std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
+                                              const GroupedGemmLoad& load) {
+  std::vector<StreamedTile> tiles;
+  for (const int panels : {2, 4}) {
+    for (const int blocks_per_sm : {1, 2}) {
+      for (const int rows : {64, 128}) {
+        StreamedTile tile{.tokens = tokens_for(load),
+                          .rows = rows,
+                          .panels = panels,
+                          .blocks_per_sm = blocks_per_sm};
+        tile.cuts = cuts_for(shape, tile);
+        tile = with_most_stages(tile, shape.groups);
+        constexpr int kEnoughStages = 3;
+        if (tile.stages >= kEnoughStages) tiles.push_back(tile);
+      }
+    }
+  }
+  return tiles;
+}
+
+GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
+  constexpr std::int64_t kMostStreamedRows = 64;  // per active group
+  if (load.rows > kMostStreamedRows * load.active) return choose_tiled(load);
+  return streamed_candidates(shape, load).front();
+}
+
+}  // namespace orrery

@@ -1,0 +1,153 @@
+#include "kernels/tool/layer_row.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+namespace orrery::tool {
+namespace {
+
+std::string json_text(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    if (c == '\n') {
+      result += "\\n";
+    } else {
+      result += c;
+    }
+  }
+  return result + "\"";
+}
+
+// "experts.down.12" is experts.down of one expert.
+std::string without_expert(const std::string& name) {
+  const std::size_t dot = name.find_last_of('.');
+  const bool is_number = dot != std::string::npos && dot + 1 < name.size() &&
+                         name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
+  return is_number ? name.substr(0, dot) : name;
+}
+
+// Time in which at least `least` spans run; an edge is where one begins (+1) or ends (-1).
+struct Edge {
+  double time = 0;
+  int change = 0;
+};
+double time_of(std::vector<Edge> edges, int least) {
+  std::ranges::sort(edges, [](const Edge& a, const Edge& b) {
+    return a.time < b.time || (a.time == b.time && a.change < b.change);
+  });
+  double total = 0;
+  double since = 0;
+  int running = 0;
+  for (const Edge& edge : edges) {
+    if (running >= least) total += edge.time - since;
+    since = edge.time;
+    running += edge.change;
+  }
+  return total;
+}
+
+}  // namespace
+
+void JsonObject::set_raw(std::string_view name, std::string raw) {
+  const auto found = std::ranges::find(fields_, name, &std::pair<std::string, std::string>::first);
+  if (found != fields_.end()) {
+    found->second = std::move(raw);
+  } else {
+    fields_.emplace_back(name, std::move(raw));
+  }
+}
+
+void JsonObject::set(std::string_view name, std::string_view text) {
+  set_raw(name, json_text(text));
+}
+
+void JsonObject::set(std::string_view name, double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.6g", value);
+  set_raw(name, text.data());
+}
+
+void JsonObject::set(std::string_view name, std::int64_t value) {
+  set_raw(name, std::to_string(value));
+}
+
+void JsonObject::set(std::string_view name, const JsonObject& value) {
+  set_raw(name, value.text());
+}
+
+std::string JsonObject::text() const {
+  std::string result = "{";
+  for (const auto& [name, raw] : fields_) {
+    if (result.size() > 1) result += ", ";
+    result.append(json_text(name)).append(": ").append(raw);
+  }
+  return result + "}";
+}
+
+JsonObject row_of(const MoeCase& one, int number) {
+  JsonObject shape;
+  shape.set("model", one.model);
+  shape.set("tokens", one.tokens);
+  shape.set("design", to_text(one.design));
+  shape.set("mode", one.is_graph ? "graph" : "eager");
+  shape.set("load", one.load);
+  shape.set("streams", std::int64_t{one.streams});
+  shape.set("fuse", std::int64_t{one.fuses_scatter ? 1 : 0});
+  shape.set("seed", static_cast<std::int64_t>(one.seed));
+  shape.set("tp", std::int64_t{one.mesh.tp});
+  shape.set("dp", std::int64_t{one.mesh.dp});
+  shape.set("ep", std::int64_t{one.mesh.ep});
+  shape.set("comm", one.comm);
+  JsonObject row;
+  row.set("case", std::int64_t{number});
+  row.set("text", one.text);
+  row.set("kernel", "moe_layer");
+  row.set("dtype", to_text(one.dtype));
+  row.set("shape", shape);
+  row.set("gpus", std::int64_t{num_ranks(one.mesh)});
+  return row;
+}
+
+LayerSpans layer_spans(const Plan& plan, const Timeline& timeline, int rank) {
+  std::vector<std::string> names;
+  std::map<std::string, std::map<std::string, double>> times;  // by name, by layer
+  std::vector<Edge> edges;
+  std::size_t num_layers = 1;
+  for (const Span& span : timeline.spans) {
+    if (span.rank != rank) continue;
+    const std::string& op = plan.ops()[static_cast<std::size_t>(span.op)].name;
+    const std::size_t mark = op.find('#');
+    const std::string name = without_expert(op.substr(0, mark));
+    if (!times.contains(name)) names.push_back(name);
+    auto& of_layers = times[name];
+    of_layers[mark == std::string::npos ? "" : op.substr(mark)] += (span.end - span.start).value();
+    num_layers = std::max(num_layers, of_layers.size());
+    edges.push_back({.time = span.start.value(), .change = 1});
+    edges.push_back({.time = span.end.value(), .change = -1});
+  }
+  LayerSpans result;
+  for (const std::string& name : names) {
+    std::vector<double> values;
+    for (const auto& [layer, time] : times.at(name)) values.push_back(time);
+    result.ops.emplace_back(name, Seconds(spread_of(std::move(values)).median));
+  }
+  const auto layers = static_cast<double>(num_layers);
+  result.busy = Seconds(time_of(edges, 1) / layers);
+  result.overlap = Seconds(time_of(edges, 2) / layers);
+  return result;
+}
+
+Spread spread_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto at = [&](double quantile) {
+    const double place = quantile * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const std::size_t above = std::min(below + 1, values.size() - 1);
+    return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
+  };
+  return {.median = at(0.5), .relative = (at(0.75) - at(0.25)) / at(0.5)};
+}
+
+}  // namespace orrery::tool

@@ -1,0 +1,275 @@
+#include "kernels/tool/moe_cases.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "sim/units/nearest.h"
+
+namespace orrery::tool {
+namespace {
+
+enum class Family : std::uint8_t { kLlama4, kQwen3, kMixtral, kDeepseekV2, kDeepseekV3 };
+
+struct Preset {
+  std::string_view name;
+  Family family;
+  std::int64_t hidden;
+  std::int64_t experts;
+  std::int64_t topk;
+  std::int64_t columns;  // of an expert
+  std::int64_t shared;   // columns of the shared experts together
+  std::int64_t n_group = 1;
+  std::int64_t topk_group = 1;
+};
+
+// Of the configs in models/.
+constexpr auto kPresets = std::to_array<Preset>({
+    {"scout", Family::kLlama4, 5120, 16, 1, 8192, 8192},
+    {"maverick", Family::kLlama4, 5120, 128, 1, 8192, 8192},
+    {"scout_tp8", Family::kLlama4, 5120, 16, 1, 1024, 1024},
+    {"maverick_tp8", Family::kLlama4, 5120, 128, 1, 1024, 1024},
+    {"qwen3_30b", Family::kQwen3, 2048, 128, 8, 768, 0},
+    {"qwen3_235b", Family::kQwen3, 4096, 128, 8, 1536, 0},
+    {"mixtral_8x7b", Family::kMixtral, 4096, 8, 2, 14336, 0},
+    {"deepseek_v3", Family::kDeepseekV3, 7168, 256, 8, 2048, 2048, 8, 4},
+    {"deepseek_v2_lite", Family::kDeepseekV2, 2048, 64, 6, 1408, 2816},
+    {"tiny_qwen3", Family::kQwen3, 256, 16, 8, 128, 0},
+    {"tiny_llama4", Family::kLlama4, 256, 16, 1, 128, 128},
+    {"tiny_deepseek", Family::kDeepseekV3, 256, 32, 4, 128, 256, 4, 2},
+});
+
+template <typename Table>
+std::string_view nearest_of(std::string_view name, const Table& table) {
+  std::vector<std::string_view> names;
+  for (const auto& entry : table) names.push_back(entry.name);
+  return nearest(name, names);
+}
+
+std::int64_t whole(std::string_view key, std::string_view text) {
+  std::int64_t value = -1;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value < 0) {
+    throw std::invalid_argument(std::string(key) + " is '" + std::string(text) +
+                                "', expected a whole number");
+  }
+  return value;
+}
+
+int small(std::string_view key, std::string_view text) {
+  return static_cast<int>(std::min<std::int64_t>(whole(key, text), 1 << 16));
+}
+
+// The exponent of "zipf:S"; 0 for "uniform", and for "router", which needs none.
+double zipf_exponent(std::string_view load) {
+  constexpr std::string_view kZipf = "zipf:";
+  if (load == "router" || load == "uniform") return 0;
+  double exponent = -1;
+  if (load.starts_with(kZipf)) {
+    const std::string_view text = load.substr(kZipf.size());
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), exponent);
+    if (error != std::errc() || stop != text.data() + text.size()) exponent = -1;
+  }
+  if (exponent >= 0) return exponent;
+  throw std::invalid_argument("load is '" + std::string(load) +
+                              "', expected router, uniform or zipf:S with S from 0");
+}
+
+ExpertComm parse_comm(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, ExpertComm>, 2> kComms = {{
+      {"all_to_all", ExpertComm::kAllToAll},
+      {"all_gather", ExpertComm::kAllGather},
+  }};
+  for (const auto& [name, comm] : kComms) {
+    if (name == text) return comm;
+  }
+  throw std::invalid_argument("comm is '" + std::string(text) +
+                              "', expected all_to_all or all_gather");
+}
+
+bool one_of(std::string_view key, std::string_view text, std::string_view no,
+            std::string_view yes) {
+  if (text != no && text != yes) {
+    throw std::invalid_argument(std::string(key) + " is '" + std::string(text) + "', expected " +
+                                std::string(no) + " or " + std::string(yes));
+  }
+  return text == yes;
+}
+
+struct Key {
+  std::string_view name;
+  void (*read)(MoeCase& one, std::string_view text);
+};
+constexpr auto kKeys = std::to_array<Key>({
+    {"design", [](MoeCase& one, std::string_view text) { one.design = parse_moe_design(text); }},
+    {"dtype", [](MoeCase& one, std::string_view text) { one.dtype = parse_dtype(text); }},
+    {"tokens", [](MoeCase& one, std::string_view text) { one.tokens = whole("tokens", text); }},
+    {"tp", [](MoeCase& one, std::string_view text) { one.mesh.tp = small("tp", text); }},
+    {"dp", [](MoeCase& one, std::string_view text) { one.mesh.dp = small("dp", text); }},
+    {"ep", [](MoeCase& one, std::string_view text) { one.mesh.ep = small("ep", text); }},
+    {"comm",
+     [](MoeCase& one, std::string_view text) {
+       one.mesh.expert_comm = parse_comm(text);
+       one.comm = text;
+     }},
+    {"streams", [](MoeCase& one, std::string_view text) { one.streams = small("streams", text); }},
+    {"fuse", [](MoeCase& one,
+                std::string_view text) { one.fuses_scatter = one_of("fuse", text, "0", "1"); }},
+    {"mode", [](MoeCase& one,
+                std::string_view text) { one.is_graph = one_of("mode", text, "eager", "graph"); }},
+    {"load",
+     [](MoeCase& one, std::string_view text) {
+       static_cast<void>(zipf_exponent(text));
+       one.load = text;
+     }},
+    {"seed",
+     [](MoeCase& one, std::string_view text) {
+       one.seed = static_cast<std::uint64_t>(whole("seed", text));
+     }},
+});
+
+std::vector<std::string_view> words(std::string_view line) {
+  std::vector<std::string_view> found;
+  while (!line.empty()) {
+    const std::string_view word = line.substr(0, line.find(' '));
+    line.remove_prefix(std::min(word.size() + 1, line.size()));
+    if (!word.empty()) found.push_back(word);
+  }
+  return found;
+}
+
+// The share of each expert.
+std::vector<double> shares_of(const MoeCase& one, std::int64_t experts) {
+  const double exponent = zipf_exponent(one.load);
+  std::vector<double> shares(static_cast<std::size_t>(experts));
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    shares[i] = std::pow(static_cast<double>(i + 1), -exponent);
+  }
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= sum;
+  std::mt19937_64 random(one.seed);
+  for (std::size_t i = shares.size(); i > 1; --i) std::swap(shares[i - 1], shares[random() % i]);
+  return shares;
+}
+
+// In (0, 1).
+double uniform(std::mt19937_64& random) {
+  return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53;
+}
+
+}  // namespace
+
+MoeCase parse_moe_case(std::string_view line) {
+  const std::vector<std::string_view> fields = words(line);
+  if (fields.empty()) throw std::invalid_argument("an empty case, expected a model");
+  MoeCase one{.text = std::string(fields[0]), .model = std::string(fields[0])};
+  static_cast<void>(moe_model(one.model));
+  for (const std::string_view field : std::span(fields).subspan(1)) {
+    const std::string_view name = field.substr(0, field.find('='));
+    const auto* const key = std::ranges::find(kKeys, name, &Key::name);
+    if (key == kKeys.end() || name.size() == field.size()) {
+      throw std::invalid_argument("unknown field '" + std::string(field) +
+                                  "', expected key=value; the nearest key is " +
+                                  std::string(nearest_of(name, kKeys)));
+    }
+    key->read(one, field.substr(name.size() + 1));
+    one.text.append(" ").append(field);
+  }
+  if (one.tokens < 1) throw std::invalid_argument("tokens is 0, expected at least 1");
+  return one;
+}
+
+std::vector<MoeCase> read_moe_cases(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw std::invalid_argument(file.string() + ": cannot be read; expected cases");
+  std::vector<MoeCase> cases;
+  std::string line;
+  for (int number = 1; std::getline(stream, line); ++number) {
+    if (words(line).empty() || line.starts_with('#')) continue;
+    try {
+      cases.push_back(parse_moe_case(line));
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(file.string() + ":" + std::to_string(number) + ": " +
+                                  error.what());
+    }
+  }
+  if (cases.empty()) throw std::invalid_argument(file.string() + ": no cases, expected some");
+  return cases;
+}
+
+ModelConfig moe_model(std::string_view name) {
+  const auto* const preset = std::ranges::find(kPresets, name, &Preset::name);
+  if (preset == kPresets.end()) {
+    throw std::invalid_argument("model '" + std::string(name) + "' is not known here; nearest is " +
+                                std::string(nearest_of(name, kPresets)));
+  }
+  const Family family = preset->family;
+  const bool is_v3 = family == Family::kDeepseekV3;
+  ModelConfig model;
+  model.name = name;
+  model.hidden_size = preset->hidden;
+  model.num_experts = preset->experts;
+  model.num_experts_per_tok = preset->topk;
+  model.moe_intermediate_size = preset->columns;
+  model.shared_expert_intermediate_size = preset->shared;
+  model.n_group = preset->n_group;
+  model.topk_group = preset->topk_group;
+  model.router_bias = model.has_correction_bias = is_v3;
+  if (is_v3 || family == Family::kLlama4) model.scoring_func = ScoringFunc::kSigmoid;
+  model.norm_topk_prob = is_v3 || family == Family::kQwen3 || family == Family::kMixtral;
+  model.routed_scaling_factor = is_v3 ? 2.5 : 1;
+  model.weighs_expert_inputs = family == Family::kLlama4;
+  return model;
+}
+
+LoweringOptions moe_lowering(const MoeCase& one) {
+  LoweringOptions options;
+  options.precision.weights = options.precision.activations = one.dtype;
+  options.moe_design = one.design;
+  options.moe_streams = one.streams;
+  options.fuse_scatter_add = one.fuses_scatter;
+  if (zipf_exponent(one.load) > 0) {
+    options.expert_load.shares = shares_of(one, moe_model(one.model).num_experts);
+  }
+  return options;
+}
+
+Plan moe_plan(const MoeCase& one) {
+  return moe_layer_plan(moe_model(one.model), one.tokens, moe_lowering(one), one.load != "router");
+}
+
+std::vector<float> layer_input(const MoeCase& one, std::int64_t hidden) {
+  constexpr double kBound = 1.7320508075688772;  // sqrt(3)
+  std::mt19937_64 random(one.seed);
+  std::vector<float> values(static_cast<std::size_t>(one.tokens * hidden));
+  for (float& value : values) {
+    value = static_cast<float>(kBound * (2 * uniform(random) - 1));
+  }
+  return values;
+}
+
+std::vector<float> imposed_scores(const MoeCase& one, std::int64_t experts) {
+  const std::vector<double> shares = shares_of(one, experts);
+  std::mt19937_64 random(one.seed + 1);
+  std::vector<float> scores;
+  scores.reserve(static_cast<std::size_t>(one.tokens * experts));
+  for (std::int64_t token = 0; token < one.tokens; ++token) {
+    for (const double share : shares) {
+      // exp(-(its key)): larger for likelier experts, and in (0, 1).
+      const double key = -std::log(uniform(random)) / (share * static_cast<double>(experts));
+      scores.push_back(static_cast<float>(std::exp(-key)));
+    }
+  }
+  return scores;
+}
+
+}  // namespace orrery::tool

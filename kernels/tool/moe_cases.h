@@ -1,0 +1,62 @@
+#pragma once
+
+// The layers that `orrery-gpu moe` runs: which model's, in which design, with which tokens and
+// routing, on how many GPUs. No CUDA.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/model/model.h"
+#include "sim/parallel/parallel.h"
+
+namespace orrery::tool {
+
+// One line of a file of cases: a model's name, then key=value in any order, each with a default:
+//
+//   scout design=shuffling tokens=64 dtype=bf16 mode=graph streams=1 fuse=0 load=uniform seed=1
+//   qwen3_30b design=shuffling tokens=128 tp=1 dp=2 ep=2 comm=graph mode=graph load=zipf:1.0
+//
+// tokens  of all ranks together
+// load    router: experts as the router's scores say; uniform, zipf:S (share of the k-th expert
+//         proportional to k^-S, in an order drawn from the seed): scores are imposed that choose so
+// comm    how tokens reach experts on other data-parallel ranks (ExpertComm)
+struct MoeCase {
+  std::string text;  // as given, less spaces that mean nothing
+  std::string model;
+  MoeDesign design = MoeDesign::kShuffling;
+  DType dtype = DType::kBf16;  // of experts and activations
+  std::int64_t tokens = 64;
+  Mesh mesh;
+  std::string comm;  // as given, empty: none was
+  int streams = 1;
+  bool fuses_scatter = false;
+  bool is_graph = true;
+  std::string load = "router";
+  std::uint64_t seed = 1;
+};
+
+// Throws std::invalid_argument for an unknown model, key or value, with the nearest known.
+MoeCase parse_moe_case(std::string_view line);
+// Empty lines and lines that start with "#" are left out. Throws with file and line.
+std::vector<MoeCase> read_moe_cases(const std::filesystem::path& file);
+
+// Of scout, maverick, scout_tp8 and maverick_tp8 (an eighth of the columns of each expert),
+// qwen3_30b, qwen3_235b, mixtral_8x7b, deepseek_v3, deepseek_v2_lite and the small ones tiny_qwen3,
+// tiny_llama4 and tiny_deepseek; attention is left out of account. Throws std::invalid_argument for
+// others.
+ModelConfig moe_model(std::string_view name);
+
+// The layer's lowering, and its plan of one rank; scores are imposed unless the load is "router".
+LoweringOptions moe_lowering(const MoeCase& one);
+Plan moe_plan(const MoeCase& one);
+
+// x [tokens, hidden], uniform with variance 1.
+std::vector<float> layer_input(const MoeCase& one, std::int64_t hidden);
+// [tokens, experts] in (0, 1): tokens choose as the load says, drawn without replacement
+// (Gumbel's maximum of log-shares; Efraimidis and Spirakis, IPL 97, 2006).
+std::vector<float> imposed_scores(const MoeCase& one, std::int64_t experts);
+
+}  // namespace orrery::tool

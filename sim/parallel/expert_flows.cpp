@@ -1,0 +1,181 @@
+#include "sim/parallel/expert_flows.h"
+
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "sim/parallel/flow_writer.h"
+#include "sim/parallel/layer_exchange.h"
+#include "sim/parallel/routed_layer.h"
+
+namespace orrery {
+namespace {
+
+// Names of a layer's ops start with what stands before "shuffle".
+std::string prefix_of(const Op& shuffle) {
+  constexpr std::string_view kShuffle = "shuffle";
+  const std::string& name = shuffle.name;
+  return name.ends_with(kShuffle) ? name.substr(0, name.size() - kShuffle.size()) : name + ".";
+}
+
+void check_flow(const Mesh& mesh) {
+  if (mesh.dp == 1) return;
+  const std::string name(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)]);
+  if (mesh.expert_comm == ExpertComm::kAllToAll || mesh.expert_comm == ExpertComm::kAllGather) {
+    throw std::invalid_argument("expert_comm is " + name +
+                                ", which exchanges rows of a fused moe op; expected eager, graph, "
+                                "dedup or dedup_graph for design shuffling");
+  }
+  if (mesh.expert_comm == ExpertComm::kEager || mesh.expert_comm == ExpertComm::kGraph) return;
+  if (mesh.tp > 1 && mesh.ep == mesh.dp && !mesh.sp) return;
+  throw std::invalid_argument("expert_comm is " + name + " with tp " + std::to_string(mesh.tp) +
+                              " and ep " + std::to_string(mesh.ep) + (mesh.sp ? " and sp" : "") +
+                              ", expected two levels: tp of at least 2 inside a node, ep = dp = " +
+                              std::to_string(mesh.dp) + " across nodes, no sp");
+}
+
+class FlowsPass {
+ public:
+  FlowsPass(const Plan& plan, const Mesh& mesh)
+      : source_(plan), mesh_(mesh), rewrite_(plan, 1), write_(rewrite_, mesh) {}
+
+  Plan run() {
+    const auto num_ops = static_cast<OpId>(source_.ops().size());
+    for (OpId id = 0; id < num_ops; ++id) {
+      const auto* kernel = std::get_if<KernelOp>(&op_at(id).body);
+      if (kernel == nullptr || kernel->kernel != "index_shuffling") continue;
+      layers_.push_back(routed_layer(source_, id));
+      grids_.emplace_back(mesh_, dim(kernel->dims, "experts_total"), dim(kernel->dims, "topk"),
+                          dim(kernel->dims, "tokens"));
+    }
+    copy_tensors();
+    std::size_t next = 0;
+    for (OpId id = 0; id < num_ops; ++id) {
+      if (next == layers_.size() || id != layers_[next].shuffle) {
+        copy_other(id);
+        continue;
+      }
+      id = copy_layer(layers_[next], grids_[next]);
+      ++next;
+    }
+    return rewrite_.finish();
+  }
+
+ private:
+  [[nodiscard]] const Op& op_at(OpId id) const {
+    return source_.ops()[static_cast<std::size_t>(id)];
+  }
+
+  // What a rank's shuffle and gather write is of its range of experts and its own tokens; what the
+  // experts' ops write, of its block and the tokens of all ranks.
+  void copy_tensors() {
+    struct Owner {
+      const ExpertGrid* grid = nullptr;
+      bool is_sender = false;
+    };
+    std::map<TensorId, Owner> owners;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const auto own = [&](OpId id, bool is_sender) {
+        for (const TensorId written : op_at(id).writes) owners[written] = {&grids_[i], is_sender};
+      };
+      own(layers_[i].shuffle, true);
+      own(layers_[i].gather, true);
+      for (const OpId id : layers_[i].experts) own(id, false);
+    }
+    TensorId id = 0;
+    rewrite_.copy_tensors([&](Tensor& tensor) {
+      const auto found = owners.find(id++);
+      const Owner owner = found == owners.end() ? Owner{} : found->second;
+      shard_axes(tensor, [&](std::string_view name, std::int64_t size) {
+        if (owner.grid == nullptr) return expert_share(name, size, mesh_);
+        if (name == axis::kExperts && owner.is_sender) return owner.grid->range_experts();
+        if (name != axis::kRoutedRows) return expert_share(name, size, mesh_);
+        return owner.is_sender ? owner.grid->range_bound() : owner.grid->block_bound() * mesh_.dp;
+      });
+    });
+  }
+
+  void copy_other(OpId id) {
+    rewrite_.begin(id);
+    Op op = sharded(op_at(id), mesh_);
+    if (is_reduced_already(op)) {
+      // A slice of the sum's columns is on each rank of the group.
+      if (!is_gathered_) {
+        write_.inside(
+            "scatter.columns", CollectiveKind::kAllGather,
+            [&](int) { return write_.whole(slice_); }, {slice_}, {output_}, 0);
+      }
+      is_gathered_ = true;
+      rewrite_.drop(id);
+      return;
+    }
+    output_ = -1;
+    rewrite_.copy(id, std::move(op));
+  }
+  [[nodiscard]] bool is_reduced_already(const Op& op) const {
+    const auto* comm = std::get_if<CommOp>(&op.body);
+    return output_ >= 0 && comm != nullptr && comm->kind == CollectiveKind::kAllReduce &&
+           op.reads == FlowWriter::Ids{output_};
+  }
+
+  // Returns the layer's last op.
+  OpId copy_layer(const RoutedLayer& layer, const ExpertGrid& grid) {
+    const Op& shuffle = op_at(layer.shuffle);
+    const std::string prefix = prefix_of(shuffle);
+    const auto& gather = std::get<KernelOp>(op_at(layer.gather).body);
+    write_.begin_layer(prefix, rewrite_.group(shuffle.ranks), dim(gather.dims, "hidden"));
+    const OpId shuffle_op = place_shuffle(layer.shuffle);
+    if (mesh_.dp == 1) {
+      select(layer, grid);
+    } else {
+      LayerExchange exchange(source_, mesh_, rewrite_, write_, layer, grid);
+      exchange.run(shuffle_op, prefix);
+      output_ = exchange.output();
+      slice_ = exchange.output_slice();
+      is_gathered_ = false;
+    }
+    return layer.scatter >= 0 ? layer.scatter : layer.experts.back();
+  }
+
+  // Of the range's experts, less redundant copies: the router does not tell them apart.
+  OpId place_shuffle(OpId id) {
+    Op op = op_at(id);
+    for (Dim& entry : std::get<KernelOp>(op.body).dims) {
+      if (entry.axis == axis::kExperts) entry.size = ceil_div(entry.size, mesh_.ep / mesh_.dp);
+    }
+    return write_.place(id, op, [](int) { return std::vector<FlowWriter::Size>(); }).front();
+  }
+
+  // One data-parallel rank: its tokens are all there are, and each rank takes its experts' rows.
+  void select(const RoutedLayer& layer, const ExpertGrid& grid) {
+    const auto sent = [&](int rank) { return sent_sizes(grid, rank); };
+    for (const OpId id : layer.shared) copy_other(id);
+    write_.place(layer.gather, op_at(layer.gather), sent);
+    for (const OpId id : layer.experts) {
+      write_.place(id, sharded(op_at(id), mesh_),
+                   [&](int rank) { return computed_sizes(grid, rank); });
+    }
+    if (layer.scatter >= 0) write_.place(layer.scatter, op_at(layer.scatter), sent);
+  }
+
+  const Plan& source_;
+  const Mesh& mesh_;
+  Rewrite rewrite_;
+  FlowWriter write_;
+  std::vector<RoutedLayer> layers_;
+  std::vector<ExpertGrid> grids_;
+  // With dedup: the output that the source reduces next, of which ranks have slices; else -1.
+  TensorId output_ = -1;
+  TensorId slice_ = -1;
+  bool is_gathered_ = false;
+};
+
+}  // namespace
+
+Plan expert_flows_pass(const Plan& plan, const Mesh& mesh) {
+  check_flow(mesh);
+  return FlowsPass(plan, mesh).run();
+}
+
+}  // namespace orrery

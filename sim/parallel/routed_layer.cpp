@@ -1,0 +1,137 @@
+#include "sim/parallel/routed_layer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "sim/parallel/rewrite.h"
+
+namespace orrery {
+namespace {
+
+std::string_view kernel_of(const Plan& plan, OpId id) {
+  const auto* kernel = std::get_if<KernelOp>(&plan.ops()[static_cast<std::size_t>(id)].body);
+  return kernel == nullptr ? std::string_view() : std::string_view(kernel->kernel);
+}
+
+}  // namespace
+
+bool has_shuffling(const Plan& plan) {
+  for (OpId id = 0; static_cast<std::size_t>(id) < plan.ops().size(); ++id) {
+    if (kernel_of(plan, id) == "index_shuffling") return true;
+  }
+  return false;
+}
+
+RoutedLayer routed_layer(const Plan& plan, OpId shuffle) {
+  const Op& first = plan.ops()[static_cast<std::size_t>(shuffle)];
+  const auto num_ops = static_cast<OpId>(plan.ops().size());
+  const auto fail = [&](std::string_view what) {
+    throw std::invalid_argument("op \"" + first.name + "\": " + std::string(what) +
+                                "; experts lie on several ranks, expected design shuffling");
+  };
+  RoutedLayer layer{.shuffle = shuffle};
+  OpId id = shuffle + 1;
+  for (; id < num_ops && kernel_of(plan, id) != "gather_mul"; ++id) {
+    if (std::holds_alternative<HostOp>(plan.ops()[static_cast<std::size_t>(id)].body)) {
+      fail("counts are read on the host");
+    }
+    layer.shared.push_back(id);
+  }
+  if (id == num_ops) fail("no gather_mul follows");
+  layer.gather = id;
+  for (++id; id < num_ops && layer.scatter < 0; ++id) {
+    const std::string_view kernel = kernel_of(plan, id);
+    if (kernel == "batched_gemm") fail("rows are padded");
+    if (kernel == "scatter_add") {
+      layer.scatter = id;
+      return layer;
+    }
+    layer.experts.push_back(id);
+    if (kernel == "grouped_gemm_scatter") return layer;
+  }
+  fail("no scatter_add follows");
+  return layer;
+}
+
+std::int64_t expert_share(std::string_view name, std::int64_t size, const Mesh& mesh) {
+  if (name == axis::kExperts) return exact_share(name, size + mesh.num_redundant_experts, mesh.ep);
+  if (name != axis::kExpertFfn) return size;
+  return exact_share(name, size, static_cast<std::int64_t>(mesh.dp) * mesh.tp / mesh.ep);
+}
+
+Op sharded(Op op, const Mesh& mesh) {
+  if (auto* kernel = std::get_if<KernelOp>(&op.body)) {
+    for (Dim& entry : kernel->dims) entry.size = expert_share(entry.axis, entry.size, mesh);
+  }
+  return op;
+}
+
+ExpertGrid::ExpertGrid(const Mesh& mesh, std::int64_t experts, std::int64_t topk,
+                       std::int64_t tokens)
+    : dp_(mesh.dp), tp_(mesh.tp), topk_(topk), tokens_(tokens) {
+  if (mesh.ep % mesh.dp != 0) {
+    throw std::invalid_argument("ep is " + std::to_string(mesh.ep) + " with dp " +
+                                std::to_string(mesh.dp) +
+                                ", expected a multiple of dp for design shuffling: the experts of "
+                                "a data-parallel group lie on all of its ranks");
+  }
+  slices_ = exact_share("ranks", static_cast<std::int64_t>(mesh.dp) * mesh.tp, mesh.ep);
+  const std::int64_t all = experts + mesh.num_redundant_experts;
+  block_experts_ = exact_share(axis::kExperts, all, mesh.ep);
+  const std::vector<double> chosen = choice_probabilities(mesh.expert_load, all, topk);
+  const auto senders = static_cast<double>(tokens * dp_);
+  for (std::int64_t block = 0; block < mesh.ep; ++block) {
+    double rows = 0;
+    double active = 0;
+    for (std::int64_t i = block * block_experts_; i < (block + 1) * block_experts_; ++i) {
+      const double probability = chosen[static_cast<std::size_t>(i)];
+      rows += probability * static_cast<double>(tokens);
+      active += 1 - std::pow(1 - std::min(probability, 1.0), senders);
+    }
+    rows_.push_back(rows);
+    active_.push_back(active);
+  }
+}
+
+std::int64_t ExpertGrid::block_of(int rank) const {
+  return rank % tp_ / slices_ * dp_ + rank / tp_ % dp_;
+}
+
+std::int64_t ExpertGrid::block_bound() const { return std::min(block_experts_, topk_) * tokens_; }
+std::int64_t ExpertGrid::range_bound() const { return std::min(range_experts(), topk_) * tokens_; }
+
+double ExpertGrid::block_rows(std::int64_t block) const {
+  return rows_[static_cast<std::size_t>(block)];
+}
+
+double ExpertGrid::rows_to_range(int rank) const {
+  const std::int64_t first = block_of(rank) / dp_ * dp_;
+  double rows = 0;
+  for (int i = 0; i < dp_; ++i) rows += block_rows(first + i);
+  return rows;
+}
+
+ExpectedDims ExpertGrid::computed_on(int rank) const {
+  const std::int64_t block = block_of(rank);
+  ExpectedDims dims{.rows = std::llround(block_rows(block) * dp_), .active = 0};
+  if (dims.rows == 0) return dims;
+  dims.active = std::clamp<std::int64_t>(std::llround(active_[static_cast<std::size_t>(block)]), 1,
+                                         std::min(dims.rows, block_experts_));
+  return dims;
+}
+
+double ExpertGrid::most_travelling(int rank) const {
+  const std::int64_t first = block_of(rank) / dp_ * dp_;
+  const double all = rows_to_range(rank);
+  double most = 0;
+  for (int i = 0; i < dp_; ++i) {
+    const double own = block_rows(first + i);
+    most = std::max({most, all - own, own * (dp_ - 1)});
+  }
+  return most;
+}
+
+}  // namespace orrery

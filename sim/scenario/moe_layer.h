@@ -1,0 +1,51 @@
+#pragma once
+
+// One layer of routed and shared experts alone: what a design costs in time, memory, launches and
+// host syncs.
+
+#include <cstdint>
+
+#include "sim/cost/cost.h"
+#include "sim/des/simulate.h"
+#include "sim/plan/plan.h"
+#include "sim/scenario/scenario.h"
+#include "sim/timeline/timeline.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// What the first rank does in one run of a plan.
+struct PlanCounts {
+  std::int64_t kernels = 0;      // launched; experts without rows are not
+  std::int64_t collectives = 0;  // that it takes part in
+  std::int64_t syncs = 0;        // of the host with the device
+};
+PlanCounts count_ops(const Plan& plan);
+
+struct MoeLayerRequest {
+  std::int64_t tokens = 0;  // of the whole instance
+  LaunchMode mode = LaunchMode::kGraph;
+  StepLevel level = StepLevel::kAllRanks;
+  bool imposes_scores = false;  // moe_layer_plan
+};
+
+struct MoeLayerResult {
+  MoeLayerRequest request;
+  Plan whole;  // of one rank, as lowered
+  Plan plan;   // on the ranks of the scenario's mesh
+  Timeline timeline;
+  Seconds duration;
+  BasisSeconds basis;  // of the first rank
+  // The first rank's.
+  Bytes weights;
+  Bytes activations;  // at their peak
+  PlanCounts counts;
+  Bytes bytes_read;     // least that its kernels read
+  Bytes bytes_written;  // and write
+};
+
+// Throws ScenarioError where the scenario cannot compute the layer, and std::invalid_argument when
+// a graph is asked for and the host reads counts, or tokens < 1.
+MoeLayerResult simulate_moe_layer(const Scenario& scenario, const MoeLayerRequest& request);
+
+}  // namespace orrery

@@ -1,0 +1,143 @@
+#include "sim/scenario/moe_spec.h"
+
+#include <array>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "sim/model/expert_load_sources.h"
+#include "sim/scenario/workload.h"
+#include "sim/units/text.h"
+
+namespace orrery {
+
+namespace {
+
+constexpr std::array<std::string_view, 4> kExpertLoads = {"balanced", "uniform", "power_law_1.01",
+                                                          "power_law_1.2"};
+
+// Exponents of the two power laws.
+constexpr double kMoreEven = 1.2;
+constexpr double kLessEven = 1.01;
+
+std::string file_text(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) {
+    throw std::invalid_argument("cannot read the routing trace " + file.string());
+  }
+  return text.str();
+}
+
+}  // namespace
+
+MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
+  Reader reader(node, "moe", {"design", "streams", "fuse_scatter_add"});
+  MoeSpec spec = defaults;
+  if (reader.has("design")) {
+    const MoeDesign design = reader.convert("design", parse_moe_design);
+    if (design != defaults.design) {
+      spec = {.design = design};
+    }
+  }
+  if (reader.has("streams")) {
+    spec.streams = static_cast<int>(reader.integer("streams", 1, 2));
+  }
+  if (reader.has("fuse_scatter_add")) {
+    spec.fuse_scatter_add = reader.boolean("fuse_scatter_add");
+  }
+  return spec;
+}
+
+std::string to_yaml(const MoeSpec& spec) {
+  return "{design: " + std::string(to_text(spec.design)) +
+         ", streams: " + std::to_string(spec.streams) +
+         ", fuse_scatter_add: " + (spec.fuse_scatter_add ? "true" : "false") + "}";
+}
+
+void set_moe(const MoeSpec& spec, LoweringOptions& options) {
+  options.moe_design = spec.design;
+  options.moe_streams = spec.streams;
+  options.fuse_scatter_add = spec.fuse_scatter_add;
+}
+
+bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh) {
+  const bool exchanges_by_counts =
+      spec.design == MoeDesign::kShuffling && mesh.dp > 1 &&
+      (mesh.expert_comm == ExpertComm::kEager || mesh.expert_comm == ExpertComm::kDedup);
+  return spec.design == MoeDesign::kSlicing || spec.design == MoeDesign::kConcatenation ||
+         exchanges_by_counts;
+}
+
+std::string_view to_text(ExpertSkew skew) { return kExpertLoads[static_cast<std::size_t>(skew)]; }
+
+ExpertLoadSpec read_expert_load(const Reader& parent, std::string_view key) {
+  ExpertLoadSpec spec;
+  const YamlNode& node = parent.at(key);
+  if (node.kind != YamlNode::Kind::kMap) {
+    spec.skew = static_cast<ExpertSkew>(parent.choice(key, kExpertLoads));
+    return spec;
+  }
+  const Reader reader(node, parent.path_of(key), {"zipf", "trace", "seed"});
+  if (reader.has("zipf") == reader.has("trace")) {
+    parent.fail(key,
+                "expected one of zipf: EXPONENT and trace: FILE, or the name of a distribution");
+  }
+  if (reader.has("zipf")) {
+    spec.zipf = reader.number("zipf", 0, 16);
+  } else {
+    spec.trace = reader.text("trace");
+  }
+  if (reader.has("seed")) {
+    if (reader.has("trace")) {
+      reader.fail("seed", "belongs to zipf: a trace says which experts are chosen most");
+    }
+    spec.seed = static_cast<std::uint64_t>(reader.integer("seed", 0));
+  }
+  return spec;
+}
+
+std::string to_yaml(const ExpertLoadSpec& spec) {
+  if (!spec.trace.empty()) {
+    return "{trace: " + quoted_yaml(spec.trace) + "}";
+  }
+  if (spec.zipf >= 0) {
+    return "{zipf: " + format_number(spec.zipf) + ", seed: " + std::to_string(spec.seed) + "}";
+  }
+  return std::string(to_text(spec.skew));
+}
+
+ExpertLoad expert_load(const ExpertLoadSpec& spec, const ModelConfig& model,
+                       const std::filesystem::path& directory, const std::filesystem::path& root) {
+  const std::int64_t experts = model.num_experts;
+  if (experts == 0) {
+    if (spec.is_skew()) {
+      return {};
+    }
+    throw std::invalid_argument("model \"" + model.name +
+                                "\" has no routed experts whose load could be given");
+  }
+  if (!spec.trace.empty()) {
+    const std::filesystem::path file = resolve_path(spec.trace, directory, root);
+    if (file.empty()) {
+      throw std::invalid_argument("found no routing trace '" + spec.trace + "' in " +
+                                  directory.string() + " or " + root.string());
+    }
+    try {
+      return load_of_counts(trace_counts(file_text(file), experts), model.num_experts_per_tok);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(file.string() + ": " + error.what());
+    }
+  }
+  if (spec.zipf >= 0) {
+    return zipf_load(experts, spec.zipf, spec.seed);
+  }
+  if (spec.skew == ExpertSkew::kBalanced || spec.skew == ExpertSkew::kUniform) {
+    return {};
+  }
+  return power_law_load(experts, spec.skew == ExpertSkew::kPowerLaw12 ? kMoreEven : kLessEven,
+                        spec.seed);
+}
+
+}  // namespace orrery

@@ -1,0 +1,60 @@
+#pragma once
+
+// How a scenario computes routed experts and how evenly tokens choose them.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "sim/model/expert_load.h"
+#include "sim/model/model.h"
+#include "sim/parallel/parallel.h"
+#include "sim/scenario/reader.h"
+
+namespace orrery {
+
+// `moe: {design: shuffling, streams: 2, fuse_scatter_add: true}`, of a scenario or a profile.
+struct MoeSpec {
+  MoeDesign design = MoeDesign::kFused;
+  int streams = 1;
+  bool fuse_scatter_add = false;
+  bool operator==(const MoeSpec&) const = default;
+};
+
+// What the node states goes before `defaults`; a design other than the default's starts from
+// streams 1 and no fusion. Throws ScenarioError on an unknown key or design, streams other than 1
+// and 2.
+MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults);
+std::string to_yaml(const MoeSpec& spec);
+void set_moe(const MoeSpec& spec, LoweringOptions& options);
+// Whether the host reads counts in the middle of a step, which no graph can hold.
+bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh);
+
+// How evenly tokens choose experts, as the benchmarks of the tables name it: every expert the same,
+// at random, or with a share falling as a power of its rank.
+enum class ExpertSkew : std::uint8_t { kBalanced, kUniform, kPowerLaw101, kPowerLaw12 };
+std::string_view to_text(ExpertSkew skew);  // "balanced", "uniform", "power_law_1.01", ...
+
+// `expert_load: uniform`, or {zipf: EXPONENT} or {trace: FILE}, with a `seed` that draws which
+// experts are chosen most.
+struct ExpertLoadSpec {
+  ExpertSkew skew = ExpertSkew::kPowerLaw101;  // of the tables of the fused design
+  double zipf = -1;                            // below 0: not given
+  std::string trace;                           // a file, columns of sim/model; "": not given
+  std::uint64_t seed = 1;
+  bool operator==(const ExpertLoadSpec&) const = default;
+  [[nodiscard]] bool is_skew() const { return zipf < 0 && trace.empty(); }
+};
+
+// `key` of `reader`. Throws ScenarioError with the place.
+ExpertLoadSpec read_expert_load(const Reader& reader, std::string_view key);
+std::string to_yaml(const ExpertLoadSpec& spec);
+
+// Shares of the model's experts; a trace is looked for beside the scenario, then under `root`.
+// Throws std::invalid_argument on a malformed or missing trace, or a model without experts whose
+// load is given by zipf or trace.
+ExpertLoad expert_load(const ExpertLoadSpec& spec, const ModelConfig& model,
+                       const std::filesystem::path& directory, const std::filesystem::path& root);
+
+}  // namespace orrery

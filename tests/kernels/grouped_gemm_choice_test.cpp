@@ -1,0 +1,117 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <variant>
+#include <vector>
+
+#include "kernels/grouped_gemm/choice.h"
+
+namespace orrery {
+namespace {
+
+constexpr int kSharedBytesPerSm = 228 * 1024;  // of sm_90, 1 KiB of each block's reserved
+
+const GroupedGemmShape kShape{.max_rows = 128, .n = 2048, .k = 5120, .groups = 16};
+
+TEST(GroupedGemmChoice, RefusesWhatNoKernelTakes) {
+  EXPECT_NO_THROW(require_grouped_gemm_shape(kShape));
+  const auto with = [](auto&& change) {
+    GroupedGemmShape shape = kShape;
+    change(shape);
+    return shape;
+  };
+  for (const GroupedGemmShape& bad :
+       {with([](auto& s) { s.dtype = DType::kFp16; }), with([](auto& s) { s.groups = 0; }),
+        with([](auto& s) { s.groups = 513; }), with([](auto& s) { s.k = 0; }),
+        with([](auto& s) { s.k = 12; }), with([](auto& s) { s.max_rows = -1; }),
+        with([](auto& s) { s.n = -8; }), with([](auto& s) { s.n = std::int64_t{1} << 28; })}) {
+    EXPECT_THROW(require_grouped_gemm_shape(bad), std::invalid_argument);
+  }
+}
+
+// Rows of x and w are a multiple of 16 bytes long: 8 bf16 or 16 fp8.
+TEST(GroupedGemmChoice, TakesRowsOfSixteenBytes) {
+  GroupedGemmShape shape = kShape;
+  shape.k = 24;
+  EXPECT_NO_THROW(require_grouped_gemm_shape(shape));
+  shape.dtype = DType::kFp8;
+  EXPECT_THROW(require_grouped_gemm_shape(shape), std::invalid_argument);
+}
+
+TEST(GroupedGemmChoice, EmptyCallsAreShapes) {
+  EXPECT_NO_THROW(require_grouped_gemm_shape({.max_rows = 0, .n = 8, .k = 16, .groups = 1}));
+  EXPECT_NO_THROW(require_grouped_gemm_shape({.max_rows = 4, .n = 0, .k = 16, .groups = 1}));
+}
+
+TEST(GroupedGemmChoice, CandidatesFitAMultiprocessor) {
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    for (const std::int64_t groups : {1, 16, 128, 512}) {
+      for (const std::int64_t rows : {0, 1, 64, 512, 1024, 100000}) {
+        GroupedGemmShape shape = kShape;
+        shape.dtype = dtype;
+        shape.groups = groups;
+        shape.max_rows = rows;
+        const auto tiles = streamed_candidates(shape, {.rows = rows, .active = groups});
+        ASSERT_FALSE(tiles.empty());
+        for (const StreamedTile& tile : tiles) {
+          const StreamedLayout layout = streamed_layout(tile, groups);
+          EXPECT_LE((layout.shared_bytes + 1024) * tile.blocks_per_sm, kSharedBytesPerSm);
+          EXPECT_GE(tile.stages, 2);
+          EXPECT_GE(tile.cuts, 1);
+        }
+      }
+    }
+  }
+}
+
+// Stages, outputs, table and barriers lie one behind the other: the swizzle wants stages at 1,024
+// bytes, vectors of outputs and entries of the table 16, barriers 8.
+TEST(GroupedGemmChoice, PartsOfSharedMemoryAreApartAndAligned) {
+  for (const int tokens : {8, 16, 32, 64}) {
+    for (const int rows : {64, 128}) {
+      for (const int panels : {1, 2, 3}) {
+        const StreamedTile tile{.tokens = tokens, .rows = rows, .panels = panels, .stages = 3};
+        const StreamedLayout layout = streamed_layout(tile, 17);
+        EXPECT_EQ(layout.stage_bytes, panels * 128 * (rows + tokens));
+        EXPECT_EQ(layout.stage_bytes % 1024, 0);
+        EXPECT_EQ(layout.outputs_at, 3 * layout.stage_bytes);
+        EXPECT_EQ(layout.groups_at, layout.outputs_at + rows * tokens * 2);
+        EXPECT_EQ(layout.groups_at % 16, 0);
+        EXPECT_EQ(layout.barriers_at, layout.groups_at + (17 + 2) * 16);
+        EXPECT_EQ(layout.barriers_at % 8, 0);
+        EXPECT_EQ(layout.shared_bytes, layout.barriers_at + 3 * 2 * 8);
+      }
+    }
+  }
+}
+
+// 128 rows over 16 groups are 8 each, over 3 of them 43.
+TEST(GroupedGemmChoice, TheProductIsAsWideAsAnActiveGroupNeeds) {
+  const auto tokens = [](std::int64_t active) {
+    return streamed_candidates(kShape, {.rows = 128, .active = active}).front().tokens;
+  };
+  EXPECT_EQ(tokens(16), 8);
+  EXPECT_EQ(tokens(8), 16);
+  EXPECT_EQ(tokens(3), 64);
+  EXPECT_EQ(tokens(0), 64);
+}
+
+TEST(GroupedGemmChoice, AStageMoreWouldNotFit) {
+  for (const int per_sm : {1, 2}) {
+    StreamedTile tile =
+        with_most_stages({.tokens = 16, .rows = 128, .panels = 2, .blocks_per_sm = per_sm}, 16);
+    const int most = kSharedBytesPerSm / per_sm - 1024;
+    EXPECT_LE(streamed_layout(tile, 16).shared_bytes, most);
+    ++tile.stages;
+    EXPECT_GT(streamed_layout(tile, 16).shared_bytes, most);
+  }
+}
+
+TEST(GroupedGemmChoice, TextNamesTheKernel) {
+  EXPECT_EQ(to_text(GroupedGemmChoice(StreamedTile{.stages = 11, .cuts = 40})),
+            "streamed, 8 tokens x 64 rows, panels 2, stages 11, 1 per SM, cuts 40");
+}
+
+}  // namespace
+}  // namespace orrery

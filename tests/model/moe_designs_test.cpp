@@ -1,0 +1,237 @@
+// The designs of routed experts: the same rows and weights, different ops around them.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/kernel_spec.h"
+#include "sim/model/model.h"
+#include "tests/golden/golden.h"
+#include "tests/model/config_file.h"
+#include "tests/model/small_models.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::array kOwnDesigns{MoeDesign::kPadding, MoeDesign::kSlicing,
+                                 MoeDesign::kConcatenation, MoeDesign::kShuffling};
+
+const Op& op_named(const Plan& plan, std::string_view name) {
+  const auto found = std::ranges::find(plan.ops(), name, &Op::name);
+  if (found == plan.ops().end()) throw std::invalid_argument("no op " + std::string(name));
+  return *found;
+}
+
+std::int64_t dim_of(const Plan& plan, std::string_view op, std::string_view name) {
+  return dim(std::get<KernelOp>(op_named(plan, op).body).dims, name);
+}
+
+std::int64_t num_kernels(const Plan& plan, std::string_view kernel) {
+  return std::ranges::count_if(plan.ops(), [&](const Op& op) {
+    const auto* body = std::get_if<KernelOp>(&op.body);
+    return body != nullptr && body->kernel == kernel;
+  });
+}
+
+std::int64_t num_syncs(const Plan& plan) {
+  return std::ranges::count_if(plan.ops(), [](const Op& op) {
+    const auto* host = std::get_if<HostOp>(&op.body);
+    return host != nullptr && host->kind == HostKind::kD2hSync;
+  });
+}
+
+double flops_of(const Plan& plan, std::string_view kernel) {
+  double flops = 0;
+  for (const Op& op : plan.ops()) {
+    const auto* body = std::get_if<KernelOp>(&op.body);
+    if (body != nullptr && body->kernel == kernel) flops += work_of(*body).flops.value();
+  }
+  return flops;
+}
+
+ModelConfig scout() { return testing::shipped_model("meta-llama--Llama-4-Scout-17B-16E-Instruct"); }
+
+TEST(MoeDesigns, OfSmallModelsAreGolden) {
+  for (const MoeDesign design : kOwnDesigns) {
+    const Plan plan = moe_layer_plan(testing::small_deepseek(), 6, {.moe_design = design});
+    verify(plan);
+    expect_golden("moe_layer_" + std::string(to_text(design)) + ".plan", to_text(plan));
+  }
+}
+
+TEST(MoeDesigns, VerifyForEveryShippedMixtureWithoutBiases) {
+  const Batch batch{.prefill = {{100, 20}}, .num_decodes = 3, .decode_context = 30};
+  for (const auto& entry : std::filesystem::directory_iterator(testing::models_directory())) {
+    const std::string file = entry.path().filename().string();
+    if (!file.ends_with(".config.json") || file.starts_with("Qwen--Qwen3.5")) continue;
+    const ModelConfig model = model_config(file, testing::config_fields(file));
+    if (model.num_experts == 0 || model.moe_bias) continue;
+    for (const MoeDesign design : kOwnDesigns) {
+      for (const bool is_fp8 : {false, true}) {
+        LoweringOptions options{.moe_design = design, .moe_streams = 2};
+        if (is_fp8) options.precision = testing::kFp8Precision;
+        const Plan plan = lower(model, batch, options);
+        EXPECT_NO_THROW(verify(plan)) << file << " " << to_text(design);
+        EXPECT_EQ(num_weight_elements(plan, 0), num_weight_elements(lower(model, batch, {}), 0))
+            << file << " " << to_text(design);
+      }
+    }
+  }
+}
+
+// Each expert has room for all 64 tokens, where top-1 gives them 64 rows together.
+TEST(MoeDesigns, ComputeTheSameFlopsButForPadding) {
+  const auto flops = [](MoeDesign design, std::string_view kernel) {
+    return flops_of(moe_layer_plan(scout(), 64, {.moe_design = design}), kernel);
+  };
+  const double needed = 2.0 * 3 * 64 * 5120 * 8192;
+  EXPECT_EQ(flops(MoeDesign::kShuffling, "grouped_gemm"), needed);
+  EXPECT_EQ(flops(MoeDesign::kConcatenation, "grouped_gemm"), needed);
+  EXPECT_EQ(flops(MoeDesign::kSlicing, "expert_gemm"), needed);
+  EXPECT_EQ(flops(MoeDesign::kPadding, "batched_gemm"), 16 * needed);
+}
+
+TEST(MoeDesigns, DifferInLaunchesAndSyncs) {
+  struct Expected {
+    MoeDesign design;
+    std::int64_t launches;  // 3 of the shared expert, router, shuffle; then as below
+    std::int64_t syncs;
+  };
+  for (const Expected& expected :
+       {Expected{MoeDesign::kShuffling, 5 + 5, 0}, Expected{MoeDesign::kPadding, 5 + 5, 0},
+        Expected{MoeDesign::kSlicing, 5 + 3 + 2 * 16, 1},
+        Expected{MoeDesign::kConcatenation, 5 + 4 + 16, 1}}) {
+    const Plan plan = moe_layer_plan(scout(), 64, {.moe_design = expected.design});
+    EXPECT_EQ(num_syncs(plan), expected.syncs) << to_text(expected.design);
+    EXPECT_EQ(std::ssize(plan.ops()) - expected.syncs, expected.launches)
+        << to_text(expected.design);
+  }
+}
+
+// The host must have read the counts before it launches an expert. Beside a second stream the
+// shared expert is launched first and runs meanwhile; on one stream the sync would wait for it.
+TEST(MoeDesigns, SyncBeforeTheFirstSliceAndNotAfterTheSharedExpertOfItsStream) {
+  for (const int streams : {1, 2}) {
+    const Plan plan = moe_layer_plan(
+        scout(), 64, {.moe_design = MoeDesign::kConcatenation, .moe_streams = streams});
+    const auto position = [&](std::string_view name) {
+      return &op_named(plan, name) - &plan.ops()[0];
+    };
+    EXPECT_LT(position("sync"), position("gather.0"));
+    EXPECT_EQ(position("shared.gate_up_proj") < position("sync"), streams == 2);
+  }
+}
+
+TEST(MoeDesigns, OneTokenReadsItsExpertsAlone) {
+  const ModelConfig model = testing::shipped_model("Qwen--Qwen3-30B-A3B");
+  const Plan plan = moe_layer_plan(model, 1, {.moe_design = MoeDesign::kShuffling});
+  EXPECT_EQ(dim_of(plan, "experts.gate_up", "rows"), 8);
+  EXPECT_EQ(dim_of(plan, "experts.gate_up", "active"), 8);
+  // 16 (1 - (15/16)^8) = 6.45
+  EXPECT_EQ(dim_of(moe_layer_plan(scout(), 8, {.moe_design = MoeDesign::kShuffling}),
+                   "experts.down", "active"),
+            6);
+}
+
+TEST(MoeDesigns, SlicesHoldAllRowsOfTheActiveExperts) {
+  for (const std::int64_t tokens : {1, 7, 64, 1000}) {
+    const Plan plan = moe_layer_plan(scout(), tokens, {.moe_design = MoeDesign::kSlicing});
+    std::int64_t rows = 0;
+    std::int64_t active = 0;
+    for (int e = 0; e < 16; ++e) {
+      const std::int64_t m = dim_of(plan, "experts.down." + std::to_string(e), "m");
+      rows += m;
+      active += m > 0 ? 1 : 0;
+    }
+    EXPECT_EQ(rows, tokens);
+    const Plan grouped = moe_layer_plan(scout(), tokens, {.moe_design = MoeDesign::kShuffling});
+    EXPECT_EQ(active, dim_of(grouped, "experts.down", "active"));
+  }
+}
+
+TEST(MoeDesigns, WeightsMultiplyWhatLlama4ReadsAndWhatOthersWrite) {
+  const auto reads = [](const ModelConfig& model, std::string_view op) {
+    const Plan plan = moe_layer_plan(model, 4, {.moe_design = MoeDesign::kShuffling});
+    return std::ranges::any_of(op_named(plan, op).reads, [&](TensorId id) {
+      return plan.tensors()[static_cast<std::size_t>(id)].name == "shuffle.row_weight";
+    });
+  };
+  EXPECT_TRUE(reads(scout(), "gather"));
+  EXPECT_FALSE(reads(scout(), "scatter"));
+  EXPECT_FALSE(reads(testing::small_deepseek(), "gather"));
+  EXPECT_TRUE(reads(testing::small_deepseek(), "scatter"));
+}
+
+TEST(MoeDesigns, TheSharedExpertRunsOnTheSecondStream) {
+  const Plan plan =
+      moe_layer_plan(scout(), 64, {.moe_design = MoeDesign::kShuffling, .moe_streams = 2});
+  for (const Op& op : plan.ops()) EXPECT_EQ(op.stream, op.name.starts_with("shared.") ? 1 : 0);
+}
+
+TEST(MoeDesigns, AFusedScatterAddsToTheSharedExpertsResultInPlace) {
+  const Plan plan =
+      moe_layer_plan(scout(), 64, {.moe_design = MoeDesign::kShuffling, .fuse_scatter_add = true});
+  verify(plan);
+  EXPECT_EQ(num_kernels(plan, "scatter_add"), 0);
+  const Op& down = op_named(plan, "experts.down");
+  EXPECT_EQ(down.writes, op_named(plan, "shared.down_proj").writes);
+  EXPECT_EQ(down.reads.back(), down.writes.front());
+}
+
+TEST(MoeDesigns, Fp8RowsAreQuantisedWhereTheyAreGatheredAndMultiplied) {
+  const Plan plan = moe_layer_plan(
+      scout(), 64, {.precision = testing::kFp8Precision, .moe_design = MoeDesign::kShuffling});
+  EXPECT_EQ(num_kernels(plan, "quantize"), 1);  // of the shared expert
+  for (const std::string_view name : {"gather", "experts.gate_up", "experts.act", "experts.down"}) {
+    EXPECT_EQ(std::get<KernelOp>(op_named(plan, name).body).dtype, DType::kFp8) << name;
+  }
+}
+
+TEST(MoeDesigns, ImposedScoresAreReadInPlaceOfTheRouters) {
+  const Plan plan =
+      moe_layer_plan(scout(), 64, {.moe_design = MoeDesign::kShuffling}, /*imposes_scores=*/true);
+  const Op& shuffle = op_named(plan, "shuffle");
+  const Tensor& scores = plan.tensors()[static_cast<std::size_t>(shuffle.reads.front())];
+  EXPECT_EQ(scores.name, "imposed_scores");
+  EXPECT_EQ(scores.role, TensorRole::kInput);
+  EXPECT_EQ(num_kernels(plan, "routing_scores"), 1);
+}
+
+void expect_refused(const ModelConfig& model, const LoweringOptions& options,
+                    std::string_view part) {
+  try {
+    (void)moe_layer_plan(model, 4, options);
+    ADD_FAILURE() << "accepted, expected an error with: " << part;
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string_view(error.what()).find(part), std::string_view::npos) << error.what();
+  }
+}
+
+TEST(MoeDesigns, ContradictoryOptionsAreErrorsThatSayWhatWorks) {
+  const MoeDesign shuffling = MoeDesign::kShuffling;
+  expect_refused(scout(), {.moe_design = shuffling, .moe_streams = 3}, "expected 1 or 2");
+  expect_refused(scout(), {.moe_streams = 2}, "or another design");
+  expect_refused(scout(), {.moe_design = MoeDesign::kPadding, .fuse_scatter_add = true},
+                 "expected design shuffling or concatenation");
+  expect_refused(testing::shipped_model("Qwen--Qwen3-30B-A3B"),
+                 {.moe_design = shuffling, .fuse_scatter_add = true}, "shared expert");
+  expect_refused(testing::shipped_model("openai--gpt-oss-20b"), {.moe_design = shuffling},
+                 "have biases");
+  expect_refused(testing::small_llama(), {.moe_design = shuffling}, "no routed experts");
+  Precision block = testing::kFp8Precision;
+  block.weights = block.activations = DType::kFp8Block;
+  expect_refused(scout(), {.precision = block, .moe_design = shuffling}, "fp8_block");
+  expect_refused(scout(), {.precision = {.weights = DType::kFp8}, .moe_design = shuffling},
+                 "activations bf16, expected fp8");
+  EXPECT_THROW((void)moe_layer_plan(scout(), 0, {.moe_design = shuffling}), std::invalid_argument);
+  EXPECT_THROW((void)moe_layer_plan(scout(), 4, {}, true), std::invalid_argument);
+  EXPECT_THROW((void)parse_moe_design("shufling"), std::invalid_argument);
+}
+
+TEST(MoeDesigns, ComeBackFromTheirNames) {
+  for (const MoeDesign design : kOwnDesigns) EXPECT_EQ(parse_moe_design(to_text(design)), design);
+}
+
+}  // namespace
+}  // namespace orrery
