@@ -49,6 +49,8 @@ struct Mesh {
   bool sp = false;  // shard norms over tp along tokens (all_reduce -> reduce_scatter + all_gather)
   int num_micro_batches = 1;                       // pp only
   ExpertComm expert_comm = ExpertComm::kAllToAll;  // dp > 1 with routed experts only
+  // The last op of a shared expert beside the way back of routed rows, not beside the way there.
+  bool split_shared_expert = true;
   // Copies of hot experts, so that ep divides the experts in all (DeepSeek-V3 report,
   // section 3.4.2: 256 + 64 on 320 ranks). Their choices count as those of experts of their own.
   int num_redundant_experts = 0;

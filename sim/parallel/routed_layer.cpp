@@ -56,6 +56,19 @@ RoutedLayer routed_layer(const Plan& plan, OpId shuffle) {
   return layer;
 }
 
+std::int64_t expert_share(std::string_view name, std::int64_t size, const Mesh& mesh) {
+  if (name == axis::kExperts) return exact_share(name, size + mesh.num_redundant_experts, mesh.ep);
+  if (name != axis::kExpertFfn) return size;
+  return exact_share(name, size, static_cast<std::int64_t>(mesh.dp) * mesh.tp / mesh.ep);
+}
+
+Op sharded(Op op, const Mesh& mesh) {
+  if (auto* kernel = std::get_if<KernelOp>(&op.body)) {
+    for (Dim& entry : kernel->dims) entry.size = expert_share(entry.axis, entry.size, mesh);
+  }
+  return op;
+}
+
 ExpertGrid::ExpertGrid(const Mesh& mesh, std::int64_t experts, std::int64_t topk,
                        std::int64_t tokens)
     : dp_(mesh.dp), tp_(mesh.tp), topk_(topk), tokens_(tokens) {

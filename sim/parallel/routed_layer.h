@@ -4,7 +4,7 @@
 // scatter-add), and who computes what of them on a mesh.
 
 #include <cstdint>
-#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "sim/model/expert_load.h"
@@ -25,6 +25,12 @@ struct RoutedLayer {
 // The layer whose index_shuffling is op `shuffle`. Throws std::invalid_argument naming the op that
 // is missing, or one that reads counts on the host.
 RoutedLayer routed_layer(const Plan& plan, OpId shuffle);
+
+// Part of an axis, if it is of experts or their columns, that one rank has; other axes stay as they
+// are. Throws std::invalid_argument when it does not divide.
+std::int64_t expert_share(std::string_view name, std::int64_t size, const Mesh& mesh);
+// The op with such parts of its dims.
+Op sharded(Op op, const Mesh& mesh);
 
 // Whether a plan routes by ops of its own (index_shuffling) rather than inside one fused op.
 bool has_shuffling(const Plan& plan);

@@ -82,6 +82,9 @@ TEST(ExpertFlows, OfASmallLayerAreGolden) {
   };
   check("ep2_eager", {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager});
   check("ep2_graph", {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph});
+  check("dp2_tp2_ep4_eager", {.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kEager});
+  check("dp2_tp2_dedup", {.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kDedup});
+  check("dp2_tp2_dedup_graph", {.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kDedupGraph});
 }
 
 TEST(ExpertFlows, EagerWaitsForTheDeviceOncePerLayerAndGraphNever) {
