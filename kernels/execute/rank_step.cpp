@@ -15,11 +15,12 @@ std::int64_t bytes_in(const Tensor& tensor) {
   return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
 }
 
-// An op that sorts by all experts, not only those of its rank, begins with the first of all.
+// An op that sorts by more experts than those of its rank begins with the first of as many, which
+// its rank's are among.
 std::int64_t first_expert_of(const KernelOp& kernel, std::int64_t first_of_rank) {
-  const bool sorts = kernel.kernel == "index_shuffling";
-  if (sorts && dim(kernel.dims, "experts") == dim(kernel.dims, "experts_total")) return 0;
-  return first_of_rank;
+  if (kernel.kernel != "index_shuffling") return first_of_rank;
+  const std::int64_t experts = dim(kernel.dims, "experts");
+  return first_of_rank / experts * experts;
 }
 
 template <typename T>

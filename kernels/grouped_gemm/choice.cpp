@@ -17,11 +17,15 @@ constexpr int kSharedBytesPerSm = 228 * 1024;
 constexpr int kReservedPerBlock = 1024;  // by the driver
 constexpr int kMostStages = 24;
 
-// The narrowest product that holds what an active group has when rows are spread evenly.
+// The narrowest product that holds four times what an active group has on average. A product that
+// is wider than its rows takes no longer (H200, 16 groups of 8: 8 to 32 tokens wide within 1 %),
+// one that is too narrow reads w again: rows drawn at random, 8 on average, took 1.38 times as
+// long.
 int tokens_for(const GroupedGemmLoad& load) {
   constexpr int kMostTokens = 64;
+  constexpr std::int64_t kMargin = 4;
   const std::int64_t active = std::max<std::int64_t>(load.active, 1);
-  const std::int64_t rows = (load.rows + active - 1) / active;
+  const std::int64_t rows = (kMargin * load.rows + active - 1) / active;
   int tokens = 8;
   while (tokens < rows && tokens < kMostTokens) tokens *= 2;
   return tokens;
