@@ -115,6 +115,7 @@ TiledChoice choose_tiled(const GroupedGemmLoad& load) {
 
 std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
                                               const GroupedGemmLoad& load) {
+  constexpr std::int64_t kLongRow = 4096;  // bytes
   std::vector<StreamedTile> tiles;
   const auto add = [&](int rows, int panels, int blocks_per_sm) {
     StreamedTile tile{.tokens = tokens_for(load),
@@ -128,9 +129,12 @@ std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
     if (is_new && tile.stages >= kEnoughStages) tiles.push_back(tile);
   };
   if (fills_with_wide_items(shape, load)) add(128, 2, 1);
+  // Stages of 512 bytes of k, unless the last would be half empty.
+  const std::int64_t k_bytes = shape.k * element_bytes(shape.dtype);
+  const bool halves = k_bytes % (4 * kPanelBytes) != 0 && k_bytes < kLongRow;
   for (const int blocks_per_sm : {1, 2}) {
-    add(64, 4, blocks_per_sm);
-    add(64, 2, blocks_per_sm);
+    add(64, halves ? 2 : 4, blocks_per_sm);
+    add(64, halves ? 4 : 2, blocks_per_sm);
     add(128, 2, blocks_per_sm);
   }
   return tiles;

@@ -25,8 +25,8 @@ namespace {
 //     items   | 0 | 1 | 2 | 3 | ... |131|132|133| ...      block 131 takes items 0, 132, ..., block
 //     blocks   131 130 129 128        0  131 130           130 items 1, 133, ...
 //
-//   few items: each is cut along k among neighbouring blocks; who has its start adds the partial
-//   sums that the others leave in the workspace
+//   a last round with few items: each is cut along k among neighbouring blocks; who has its start
+//   adds the partial sums that the others leave in the workspace
 //
 //   one block: 1 producer warp, a warpgroup for each 64 rows of w; a ring of stages, each
 //   panels x (rows x 128 bytes of w + tokens x 128 bytes of x); the ring runs on over the items
