@@ -29,7 +29,10 @@ Deployment example() {
                                        .lm_head = DType::kFp8},
                          .mla_form = MlaForm::kModule,
                          .fuse_residual_norm = false,
-                         .fuse_norm_quant = false};
+                         .fuse_norm_quant = false,
+                         .moe_design = MoeDesign::kShuffling,
+                         .moe_streams = 2,
+                         .fuse_scatter_add = true};
   deployment.mesh = {.dp = 2,
                      .tp = 4,
                      .cp = 3,
