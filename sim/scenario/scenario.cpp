@@ -163,6 +163,7 @@ void read_place(const Reader& root, Scenario& scenario) {
   }
   scenario.replicas = placement.replicas;
   scenario.mesh = placement.mesh;
+  scenario.expert_order = placement.expert_order;
 }
 
 // What a disaggregated service cannot serve.
@@ -267,8 +268,19 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
   } catch (const std::invalid_argument& error) {
     root.fail("model", std::string("expert_load: ") + error.what());
   }
-  if (scenario.mesh.num_redundant_experts == 0) {
-    scenario.mesh.expert_load = scenario.expert_shares;
+  const auto place = [&](Placement& placement) {
+    place_experts(placement, scenario.expert_shares, scenario.model_config, scenario.machine_spec);
+  };
+  try {
+    Placement own{.mesh = scenario.mesh, .expert_order = scenario.expert_order};
+    place(own);
+    scenario.mesh = own.mesh;
+    if (scenario.disaggregation) {
+      place(scenario.disaggregation->prefill.placement);
+      place(scenario.disaggregation->decode.placement);
+    }
+  } catch (const std::invalid_argument& error) {
+    root.fail(scenario.disaggregation ? "disaggregation" : "placement", error.what());
   }
 }
 
@@ -410,9 +422,10 @@ std::string to_yaml(const Scenario& scenario) {
   text += "machine: {name: " + quoted_yaml(scenario.machine) +
           ", num_gpus: " + number(scenario.machine_spec.num_gpus) + "}\n";
   text += "provider: " + quoted_yaml(scenario.provider) + "\n";
-  text += scenario.disaggregation
-              ? to_yaml(*scenario.disaggregation)
-              : to_yaml(Placement{.replicas = scenario.replicas, .mesh = scenario.mesh});
+  text += scenario.disaggregation ? to_yaml(*scenario.disaggregation)
+                                  : to_yaml(Placement{.replicas = scenario.replicas,
+                                                      .mesh = scenario.mesh,
+                                                      .expert_order = scenario.expert_order});
   text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
           "\n  max_num_seqs: " + number(engine.max_num_seqs) +
           "\n  max_num_batched_tokens: " + number(engine.max_num_batched_tokens) +
