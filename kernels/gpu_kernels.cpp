@@ -13,6 +13,7 @@ namespace orrery {
   KERNEL(gemm)                     \
   KERNEL(batched_gemm)             \
   KERNEL(grouped_gemm)             \
+  KERNEL(grouped_gemm_scatter)     \
   KERNEL(attention_prefill)        \
   KERNEL(attention_decode)         \
   KERNEL(mla_prefill)              \
@@ -31,7 +32,9 @@ namespace orrery {
   KERNEL(gather_mul)               \
   KERNEL(scatter_add)              \
   KERNEL(combine_shuffling)        \
-  KERNEL(split_shuffling)
+  KERNEL(split_shuffling)          \
+  KERNEL(expert_gather)            \
+  KERNEL(expert_gemm)
 
 #define ORRERY_DECLARE_GPU(name) GpuKernel name##_gpu();
 ORRERY_GPU_KERNELS(ORRERY_DECLARE_GPU)

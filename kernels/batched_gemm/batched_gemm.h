@@ -1,7 +1,9 @@
 #pragma once
 
 // A linear layer for each head of a row, y[m, head, n] = x[m, head, k] w[head]^T, on tensor cores
-// (cuBLASLt's strided batches): the products around latent attention in MLA's absorbed form.
+// (cuBLASLt's strided batches): the products around latent attention in MLA's absorbed form. Or one
+// for each matrix of a batch, y[batch, m, n] = x[batch, m, k] w[batch]^T: experts with their rows
+// padded to a common number.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,14 +23,16 @@ struct BatchedGemmShape {
   // other side (queries into latents with the weights that expand latents into keys).
   bool w_is_transposed = false;
   std::int64_t x_head_stride = 0;  // elements from head to head of x, at least k; 0: k
+  // x [batch, m, k] and y [batch, m, n] in place of [m, batch, ...]; no x_head_stride then.
+  bool is_by_matrix = false;
   auto operator<=>(const BatchedGemmShape&) const = default;
 };
 
 // Device pointers, 16-byte aligned.
 struct BatchedGemmOperands {
-  const bf16* x = nullptr;  // [m, batch, k], heads x_head_stride apart
+  const bf16* x = nullptr;  // [m, batch, k], heads x_head_stride apart; or [batch, m, k]
   const bf16* w = nullptr;  // [batch, n, k], or [batch, k, n] where w_is_transposed
-  bf16* y = nullptr;        // [m, batch, n]
+  bf16* y = nullptr;        // [m, batch, n]; or [batch, m, n]
 };
 
 // One shape's products, made ahead of time: launches allocate nothing and may be captured. They
@@ -37,8 +41,8 @@ class BatchedGemmPlan {
  public:
   // `workspace`: kGemmWorkspaceBytes (kernels/gemm/gemm.h) of device memory, 256-byte aligned, that
   // outlives the plan; null: the plan allocates what it needs. Throws std::invalid_argument for
-  // batch or k below 1, a negative m or n, sizes of rows that are no multiples of 8, or heads that
-  // overlap; CublasError when cuBLASLt has no algorithm.
+  // batch or k below 1, a negative m or n, sizes of rows that are no multiples of 8, heads that
+  // overlap, or heads apart in matrices; CublasError when cuBLASLt has no algorithm.
   explicit BatchedGemmPlan(const BatchedGemmShape& shape, std::byte* workspace = nullptr);
   ~BatchedGemmPlan();
   BatchedGemmPlan(BatchedGemmPlan&&) noexcept;

@@ -22,6 +22,7 @@ void require_shape(const BatchedGemmShape& shape) {
       shape.n % kElements == 0 && shape.k % kElements == 0 && shape.x_head_stride % kElements == 0,
       "n, k and x_head_stride must be multiples of 8, not " + std::to_string(shape.n) + ", " +
           std::to_string(shape.k) + " and " + std::to_string(shape.x_head_stride));
+  require(!shape.is_by_matrix || shape.x_head_stride == 0, "matrices have no x_head_stride");
   require(shape.x_head_stride == 0 || shape.x_head_stride >= shape.k,
           "heads of " + std::to_string(shape.k) + " elements " +
               std::to_string(shape.x_head_stride) + " apart");
@@ -69,8 +70,13 @@ BatchedGemmPlan::Library::Library(const BatchedGemmShape& shape) {
   const std::int64_t inner = shape.w_is_transposed ? shape.n : shape.k;
   const std::int64_t outer = shape.w_is_transposed ? shape.k : shape.n;
   w = make_layout({inner, outer, inner, shape.n * shape.k}, shape.batch);
-  x = make_layout({shape.k, shape.m, shape.batch * head, head}, shape.batch);
-  y = make_layout({shape.n, shape.m, shape.batch * shape.n, shape.n}, shape.batch);
+  if (shape.is_by_matrix) {
+    x = make_layout({shape.k, shape.m, shape.k, shape.m * shape.k}, shape.batch);
+    y = make_layout({shape.n, shape.m, shape.n, shape.m * shape.n}, shape.batch);
+  } else {
+    x = make_layout({shape.k, shape.m, shape.batch * head, head}, shape.batch);
+    y = make_layout({shape.n, shape.m, shape.batch * shape.n, shape.n}, shape.batch);
+  }
   cublasLtMatmulPreferenceOpaque_t preference{};
   ORRERY_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {

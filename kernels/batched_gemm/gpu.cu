@@ -8,14 +8,14 @@ namespace orrery {
 namespace {
 
 // Variants: "transposed", weights [k, n] of a head; "head_stride", elements from head to head of x,
-// which begin what lies there.
+// which begin what lies there; "by_matrix", batches of matrices in place of heads of rows.
 class BatchedGemmCase final : public KernelCase {
  public:
   BatchedGemmCase(const BatchedGemmShape& shape, const CaseOptions& options)
       : shape_(shape),
         plan_(shape),
-        x_(static_cast<std::size_t>(shape.m * shape.batch * shape.x_head_stride), options.seed,
-           options.sets),
+        stride_(shape.x_head_stride == 0 ? shape.k : shape.x_head_stride),
+        x_(static_cast<std::size_t>(shape.m * shape.batch * stride_), options.seed, options.sets),
         w_(static_cast<std::size_t>(shape.batch * shape.n * shape.k), options.seed + 1,
            options.sets),
         y_(static_cast<std::size_t>(shape.m * shape.batch * shape.n), options.sets) {}
@@ -31,22 +31,22 @@ class BatchedGemmCase final : public KernelCase {
   }
   std::vector<Difference> differences(const cuda::Stream& stream) override {
     if (ref_.empty()) {
-      const std::vector<double> x =
-          columns_of(x_.made(), static_cast<std::size_t>(shape_.x_head_stride), 0,
-                     static_cast<std::size_t>(shape_.k));
+      const std::vector<double> x = columns_of(x_.made(), static_cast<std::size_t>(stride_), 0,
+                                               static_cast<std::size_t>(shape_.k));
       ref_ = reference::batched_gemm(x, w_.made(),
                                      {.batch = shape_.batch,
                                       .m = shape_.m,
                                       .n = shape_.n,
                                       .k = shape_.k,
-                                      .w_is_transposed = shape_.w_is_transposed});
+                                      .w_is_transposed = shape_.w_is_transposed,
+                                      .is_by_matrix = shape_.is_by_matrix});
     }
     return {difference("y", y_.host(stream), ref_, kBf16Bound)};
   }
   std::vector<Tile> tiles() override {
     const auto n = static_cast<std::size_t>(shape_.n);
     const auto k = static_cast<std::size_t>(shape_.k);
-    const auto stride = static_cast<std::size_t>(shape_.x_head_stride);
+    const auto stride = static_cast<std::size_t>(stride_);
     return {y_.tile("a head of the first row", 0, n),
             x_.tile("the last head of the last row", x_.count() - stride, k),
             w_.tile("weights of the last head", w_.count() - n * k, n * k)};
@@ -56,6 +56,7 @@ class BatchedGemmCase final : public KernelCase {
  private:
   BatchedGemmShape shape_;
   BatchedGemmPlan plan_;
+  std::int64_t stride_;  // elements from head to head, or row to row
   InputSets<bf16> x_;
   InputSets<bf16> w_;
   OutputSets<bf16> y_;
@@ -73,7 +74,8 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
                        .n = dim(op.dims, "n"),
                        .k = k,
                        .w_is_transposed = variant(op.dims, "transposed") != 0,
-                       .x_head_stride = variant(op.dims, "head_stride", k)},
+                       .x_head_stride = variant(op.dims, "head_stride"),
+                       .is_by_matrix = variant(op.dims, "by_matrix") != 0},
       options);
 }
 
@@ -91,12 +93,19 @@ KernelOp into_latents(std::int64_t heads, std::int64_t m, std::int64_t latent, s
   return result;
 }
 
+KernelOp by_matrix(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k) {
+  KernelOp result = op(batch, m, n, k);
+  result.dims.push_back({"by_matrix", 1});
+  return result;
+}
+
 std::vector<KernelOp> check_ops() {
   std::vector<KernelOp> ops;
   for (const std::int64_t m : {1, 7, 64, 131}) {
     ops.insert(ops.end(),
                {op(1, m, 8, 8), op(3, m, 24, 40), op(16, m, 128, 512), into_latents(1, m, 8, 8, 8),
-                into_latents(3, m, 40, 24, 8), into_latents(16, m, 512, 128, 64)});
+                into_latents(3, m, 40, 24, 8), into_latents(16, m, 512, 128, 64),
+                by_matrix(1, m, 8, 8), by_matrix(5, m, 136, 264)});
   }
   return ops;
 }
@@ -105,6 +114,10 @@ std::vector<KernelOp> bench_ops() {
   for (const std::int64_t m : {1, 64, 256, 4096}) {
     ops.push_back(into_latents(128, m, 512, 128, 64));
     ops.push_back(op(128, m, 128, 512));
+  }
+  for (const std::int64_t m : {64, 128}) {
+    ops.push_back(by_matrix(16, m, 2048, 5120));
+    ops.push_back(by_matrix(16, m, 5120, 1024));
   }
   return ops;
 }

@@ -28,13 +28,15 @@ __device__ inline void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-// Arrives at the barrier at the same offset in block `block` of the cluster.
+// Arrives at the barrier at the same offset in block `block` of the cluster. Orders nothing before
+// it but what is complete (products waited for): a release would be a fence of the whole GPU, most
+// of a microsecond.
 __device__ inline void barrier_arrive_cluster(std::uint64_t* barrier, std::uint32_t block) {
   std::uint32_t remote;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                : "=r"(remote)
                : "r"(shared_address(barrier)), "r"(block));
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote)
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote)
                : "memory");
 }
 __device__ inline void barrier_arrive_expect(std::uint64_t* barrier, std::uint32_t bytes) {

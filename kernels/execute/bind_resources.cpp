@@ -25,6 +25,13 @@ const GemmPlan& BindResources::gemm(const GemmShape& shape) {
   return gemms_.emplace(shape, GemmPlan(shape, options)).first->second;
 }
 
+const BatchedGemmPlan& BindResources::batched_gemm(const BatchedGemmShape& shape) {
+  const auto found = batched_gemms_.find(shape);
+  if (found != batched_gemms_.end()) return found->second;
+  std::byte* const workspace = scratch("gemm", kGemmWorkspaceBytes);
+  return batched_gemms_.emplace(shape, BatchedGemmPlan(shape, workspace)).first->second;
+}
+
 const GroupedGemmPlan& BindResources::grouped_gemm(const GroupedGemmShape& shape,
                                                    const GroupedGemmLoad& load) {
   const auto found = grouped_gemms_.find({shape, load});

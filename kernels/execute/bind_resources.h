@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/attention_prefill/attention_prefill.h"
+#include "kernels/batched_gemm/batched_gemm.h"
 #include "kernels/cuda/handles.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
@@ -33,6 +34,7 @@ class BindResources {
   std::byte* scratch(const std::string& purpose, std::size_t bytes);
   // Kept for the life of this object; all share one workspace. Throws as GemmPlan does.
   const GemmPlan& gemm(const GemmShape& shape);
+  const BatchedGemmPlan& batched_gemm(const BatchedGemmShape& shape);  // likewise
   // Likewise, chosen for the load. Throws as GroupedGemmPlan does.
   const GroupedGemmPlan& grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
   // Tiles of the prefill sequences set last, made once for a step. Shared, since a step that was
@@ -49,6 +51,7 @@ class BindResources {
   bool overlap_weights_;
   std::map<std::string, std::vector<cuda::DeviceBuffer<std::byte>>> scratch_;
   std::map<GemmShape, GemmPlan> gemms_;
+  std::map<BatchedGemmShape, BatchedGemmPlan> batched_gemms_;
   std::map<std::pair<GroupedGemmShape, GroupedGemmLoad>, GroupedGemmPlan> grouped_gemms_;
   std::vector<PrefillSequence> prefill_;
   std::map<std::pair<std::int32_t, std::int32_t>, std::shared_ptr<const PrefillPlan>>

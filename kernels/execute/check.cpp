@@ -30,6 +30,19 @@ std::int64_t num_different(std::span<const T> found, std::span<const float> expe
   return count;
 }
 
+reference::GivenScores recorded_scores(const Executor& executor, const PreparedStep& step) {
+  reference::GivenScores scores(static_cast<std::size_t>(executor.num_ranks()));
+  for (const int rank : executor.ranks()) {
+    const std::vector<Task> tasks = rank_tasks(step.plan(), rank);
+    std::vector<std::vector<float>> recorded = executor.recorded(step, rank);
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (recorded[i].empty()) continue;
+      scores[static_cast<std::size_t>(rank)][{tasks[i].op, tasks[i].copy}] = std::move(recorded[i]);
+    }
+  }
+  return scores;
+}
+
 }  // namespace
 
 std::int64_t num_different_elements(const WeightShard& shard, std::int64_t copy, DType dtype,
@@ -76,7 +89,8 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
                      .max_tokens = max_tokens,
                      .max_sequences = std::max(kConversationSequences, options.decode_rows),
                      .max_model_len = kConversationBlocksPerSequence * kConversationBlockSize,
-                     .only_nccl = options.only_nccl});
+                     .only_nccl = options.only_nccl,
+                     .recorded_kernel = options.records_scores ? "routing_scores" : ""});
   ExecutedConversation result;
   std::unique_ptr<PreparedStep> graph;
   for (const CheckedStep& step : steps) {
@@ -90,6 +104,7 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
     PreparedStep& prepared = is_graph ? *graph : *eager;
     result.next_tokens.push_back(executor.run(prepared, step.input).next_tokens);
     result.logits.push_back(executor.logits(prepared));
+    if (options.records_scores) result.scores.push_back(recorded_scores(executor, prepared));
   }
   return result;
 }

@@ -20,6 +20,13 @@ namespace orrery {
   KERNEL(silu_mul)                     \
   KERNEL(residual_add)                 \
   KERNEL(embedding)                    \
+  KERNEL(batched_gemm)                 \
+  KERNEL(gather_mul)                   \
+  KERNEL(scatter_add)                  \
+  KERNEL(combine_shuffling)            \
+  KERNEL(split_shuffling)              \
+  KERNEL(expert_gather)                \
+  KERNEL(expert_gemm)                  \
   KERNEL(sample)                       \
   KERNEL(routing_scores)               \
   KERNEL(index_shuffling)

@@ -89,6 +89,12 @@ std::string to_text(const GroupedGemmChoice& choice) {
          " per SM, cuts " + std::to_string(tile.cuts);
 }
 
+TiledChoice choose_tiled(const GroupedGemmLoad& load) {
+  constexpr std::int64_t kFewRows = 192;  // per active group
+  if (load.rows < kFewRows * load.active) return {.rows = 64, .columns = 256};
+  return {.rows = 128, .columns = 256};
+}
+
 std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
                                               const GroupedGemmLoad& load) {
   std::vector<StreamedTile> tiles;
@@ -110,6 +116,8 @@ std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
 }
 
 GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
+  constexpr std::int64_t kMostStreamedRows = 64;  // per active group
+  if (load.rows > kMostStreamedRows * load.active) return choose_tiled(load);
   return streamed_candidates(shape, load).front();
 }
 

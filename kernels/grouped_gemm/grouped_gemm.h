@@ -10,6 +10,7 @@
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/handles.h"
 #include "kernels/grouped_gemm/choice.h"
+#include "kernels/grouped_gemm/scatter.h"
 
 namespace orrery {
 
@@ -21,6 +22,7 @@ struct GroupedGemmOperands {
   bf16* y = nullptr;                     // [max_rows, n]
   const float* x_scale = nullptr;        // [max_rows]
   const float* w_scale = nullptr;        // [groups, n]
+  ScatterTarget scatter;                 // where out is set, rows are added there; y is not used
 };
 
 struct GroupedGemmOptions {

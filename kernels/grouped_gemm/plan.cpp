@@ -1,9 +1,11 @@
 #include <cuda_runtime_api.h>
 
 #include <stdexcept>
+#include <string>
 
 #include "kernels/grouped_gemm/grouped_gemm.h"
 #include "kernels/grouped_gemm/streamed.h"
+#include "kernels/grouped_gemm/tiled.h"
 
 namespace orrery {
 namespace {
@@ -40,13 +42,24 @@ GroupedGemmPlan& GroupedGemmPlan::operator=(GroupedGemmPlan&&) noexcept = defaul
 void GroupedGemmPlan::launch(const cuda::Stream& stream,
                              const GroupedGemmOperands& operands) const {
   if (is_empty(shape_)) return;
-  if (!is_aligned(operands.x) || !is_aligned(operands.w) || !is_aligned(operands.y) ||
-      operands.counts == nullptr) {
+  const ScatterTarget& scatter = operands.scatter;
+  const bool adds = scatter.out != nullptr;
+  if (!is_aligned(operands.x) || !is_aligned(operands.w) ||
+      !is_aligned(adds ? scatter.out : operands.y) || operands.counts == nullptr) {
     throw std::invalid_argument(
-        "grouped_gemm: x, w and y must be 16-byte aligned, and none of them or counts null");
+        "grouped_gemm: x, w and y or out must be 16-byte aligned, and none of them or counts null");
+  }
+  constexpr std::int64_t kVector = 8;
+  if (adds && (shape_.n % kVector != 0 || scatter.row_token == nullptr)) {
+    throw std::invalid_argument(
+        "grouped_gemm: adding rows to those of tokens takes n=" + std::to_string(kVector) +
+        " times a whole number, not " + std::to_string(shape_.n) + ", and row_token");
   }
   if (shape_.dtype == DType::kFp8 && (operands.x_scale == nullptr || operands.w_scale == nullptr)) {
     throw std::invalid_argument("grouped_gemm: fp8 needs the scales of x and w");
+  }
+  if (const auto* const tile = std::get_if<TiledChoice>(&choice_)) {
+    return grouped_gemm_tiled(stream, shape_, *tile, operands);
   }
   grouped_gemm_streamed(stream, shape_, std::get<StreamedTile>(choice_), operands,
                         own_workspace_ ? own_workspace_->get() : options_.workspace,

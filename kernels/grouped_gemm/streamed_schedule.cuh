@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/dtypes.h"
+#include "kernels/grouped_gemm/scatter.h"
 
 namespace orrery::streamed {
 
@@ -17,7 +18,8 @@ constexpr int kMaxGroups = 512;
 struct Arguments {
   const std::int32_t* counts;
   bf16* y;
-  const float* x_scale;  // fp8 only
+  ScatterTarget scatter;  // in place of y where it has an out
+  const float* x_scale;   // fp8 only
   const float* w_scale;
   std::uint32_t* flags;  // [positions, warps]: 1 where a partial sum is there
   float* partials;       // [positions, rows x tokens]
@@ -26,9 +28,8 @@ struct Arguments {
   int n;
   int n_blocks;  // of the tile's rows
   int k_steps;   // stages that cover k
-  int cuts;
+  int cuts;      // of a work item, at most
   int tokens_log2;
-  int panels;  // per stage
   int stages;
   int stage_bytes;
   int outputs_at;  // bytes
@@ -116,44 +117,31 @@ struct Piece {
   int count;   // of stages
   bool starts;
   bool ends;
-  bool is_first;  // of the block's
-  int item;
 };
 
-// A block's share of all cuts of all work items, in order. The last block has the first share: a
-// partial sum is then always waited for by a block that started later than its maker.
+// A block's share of the work: of whole items every so manieth, so that blocks work on neighbouring
+// ones and find x in the L2; where there are fewer than half as many items as blocks, each is cut
+// among several of them. The last block is at the first position: a partial sum is then always
+// waited for by a block that started later than its maker.
 class Pieces {
  public:
   __device__ Pieces(const Arguments& a, const ActiveGroup* table, int active)
-      : a_(a), table_(table) {
-    cuts_ = table[active].item * a.cuts;
-    next_ = begin_of(position());
-    end_ = begin_of(position() + 1);
-    int last = active;  // the entry of the first item is in [entry_, last)
-    const int item = next_ / a.cuts;
-    while (last - entry_ > 1) {
-      const int middle = (entry_ + last) / 2;
-      if (table[middle].item <= item) {
-        entry_ = middle;
-      } else {
-        last = middle;
-      }
-    }
+      : a_(a), table_(table), next_(position()) {
+    const int items = table[active].item;
+    cuts_ = items > 0 ? max(min(positions() / items, a.cuts), 1) : 1;
+    end_ = items * cuts_;
   }
   [[nodiscard]] __device__ static int positions() { return static_cast<int>(gridDim.x); }
   [[nodiscard]] __device__ static int position() {
     return positions() - 1 - static_cast<int>(blockIdx.x);
   }
-  // The first cut of a position's share.
-  [[nodiscard]] __device__ int begin_of(int position) const {
-    return static_cast<int>(static_cast<std::int64_t>(cuts_) * position / positions());
-  }
+  // Of each item; more than one only where a block has one piece at most.
+  [[nodiscard]] __device__ int cuts() const { return cuts_; }
   __device__ bool next(Piece& piece) {
     if (next_ >= end_) return false;
-    const int item = next_ / a_.cuts;
-    const int cut = next_ - item * a_.cuts;
-    const int last = min(a_.cuts, cut + end_ - next_);
-    next_ += last - cut;
+    const int item = next_ / cuts_;
+    const int cut = next_ - item * cuts_;
+    next_ += positions();
     while (item >= table_[entry_ + 1].item) ++entry_;
     const ActiveGroup group = table_[entry_];
     const int row_tiles = (group.rows + (1 << a_.tokens_log2) - 1) >> a_.tokens_log2;
@@ -163,24 +151,20 @@ class Pieces {
     piece.group = group.group;
     piece.row = group.row + row;
     piece.tokens = min(group.rows - row, 1 << a_.tokens_log2);
-    piece.first = a_.k_steps * cut / a_.cuts;
-    piece.count = a_.k_steps * last / a_.cuts - piece.first;
+    piece.first = a_.k_steps * cut / cuts_;
+    piece.count = a_.k_steps * (cut + 1) / cuts_ - piece.first;
     piece.starts = cut == 0;
-    piece.ends = last == a_.cuts;
-    piece.is_first = is_first_;
-    is_first_ = false;
-    piece.item = item;
+    piece.ends = cut == cuts_ - 1;
     return true;
   }
 
  private:
   const Arguments& a_;
   const ActiveGroup* table_;
-  int cuts_;  // of all items
+  int cuts_;
   int next_;
   int end_;
   int entry_ = 0;
-  bool is_first_ = true;
 };
 
 }  // namespace orrery::streamed

@@ -10,6 +10,7 @@
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/grouped_gemm/scatter.cuh"
 #include "kernels/grouped_gemm/streamed.h"
 #include "kernels/grouped_gemm/streamed_schedule.cuh"
 
@@ -19,21 +20,21 @@ namespace {
 // y = x w^T for few rows per group is a stream of the active groups' w through the multiprocessors.
 // w takes the 64-row side of wgmma, a group's rows of x its narrow side, as wide as they need.
 //
-//   work items: active groups x blocks of n (x rows of x past `tokens`), in this order, each cut
-//   along k; every block takes an equal share of all cuts, whatever the counts are:
+//   work items: active groups x blocks of n (x `tokens` rows of x), in this order
 //
-//     items   |------0------|------1------|------2------|------3------|
-//     blocks  |     last      |               ...            |   0    |
-//                             ^ item 1 is shared: its second part is a partial sum in the workspace
-//                               (made first thing), added by who has the first part (done last)
+//     items   | 0 | 1 | 2 | 3 | ... |131|132|133| ...      block 131 takes items 0, 132, ..., block
+//     blocks   131 130 129 128        0  131 130           130 items 1, 133, ...
+//
+//   few items: each is cut along k among neighbouring blocks; who has its start adds the partial
+//   sums that the others leave in the workspace
 //
 //   one block: 1 producer warp, a warpgroup for each 64 rows of w; a ring of stages, each
 //   panels x (rows x 128 bytes of w + tokens x 128 bytes of x); the ring runs on over the items
 //
 // - Each block finds the active groups from the counts itself; w of others is never asked for.
 // - A partial sum is waited for by a block that started after its maker, and its maker waits for
-//   nobody before: no deadlock, whatever else runs. Added in order of k: deterministic. The flag is
-//   taken back by who has waited for it, so that the next launch finds none.
+//   nobody: no deadlock, whatever else runs. Added in order of k: deterministic. The flag is taken
+//   back by who has waited for it, so that the next launch finds none.
 // - Warps are on their own after the products: a warp's sums, its outputs and its flags are its
 // own.
 // - x of neighbouring groups comes along; such columns of the product are not stored.
@@ -87,7 +88,7 @@ struct Steps {
 };
 
 // Fills the ring.
-template <typename T, int kRows>
+template <typename T, int kRows, int kPanels>
 struct Producer {
   static constexpr int kPanelK = kPanelBytes / sizeof(T);
   static constexpr int kPanelW = kRows * kPanelBytes;
@@ -100,18 +101,18 @@ struct Producer {
   __device__ void load_w(const Steps& at, int slot, std::uint64_t policy) const {
     const int panel_x = (8 << width_index(at.piece.tokens)) * kPanelBytes;
     unsigned char* stage = stages + slot * a.stage_bytes;
-    sm90::barrier_arrive_expect(&full[slot], a.panels * (kPanelW + panel_x));
-    for (int panel = 0; panel < a.panels; ++panel) {
-      sm90::load_3d(stage + panel * kPanelW, &maps.w, (at.step * a.panels + panel) * kPanelK,
+    sm90::barrier_arrive_expect(&full[slot], kPanels * (kPanelW + panel_x));
+    for (int panel = 0; panel < kPanels; ++panel) {
+      sm90::load_3d(stage + panel * kPanelW, &maps.w, (at.step * kPanels + panel) * kPanelK,
                     at.piece.block * kRows, at.piece.group, &full[slot], policy);
     }
   }
   __device__ void load_x(const Steps& at, int slot) const {
     const int index = width_index(at.piece.tokens);
-    unsigned char* stage = stages + slot * a.stage_bytes + a.panels * kPanelW;
-    for (int panel = 0; panel < a.panels; ++panel) {
+    unsigned char* stage = stages + slot * a.stage_bytes + kPanels * kPanelW;
+    for (int panel = 0; panel < kPanels; ++panel) {
       sm90::load_2d(stage + (panel * 8 << index) * kPanelBytes, &maps.x[index],
-                    (at.step * a.panels + panel) * kPanelK, at.piece.row, &full[slot]);
+                    (at.step * kPanels + panel) * kPanelK, at.piece.row, &full[slot]);
     }
   }
   // With overlap, w of the first round of the ring is asked for before the kernels ahead have
@@ -148,22 +149,21 @@ __device__ void product(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_
 }
 
 // All products of one stage into `sum`, for the 64 rows of w of this warpgroup.
-template <typename T, int kTokens, int kRows>
-__device__ void multiply(float (&sum)[kTokens / 2], const unsigned char* stage, int panels,
-                         bool accumulate) {
+template <typename T, int kTokens, int kRows, int kPanels>
+__device__ void multiply(float (&sum)[kTokens / 2], const unsigned char* stage, bool accumulate) {
   constexpr int kStepBytes = 32;  // of k per product: 16 bf16 or 32 fp8
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  std::uint64_t w = sm90::descriptor_128(stage + group * 64 * kPanelBytes);
-  std::uint64_t x = sm90::descriptor_128(stage + panels * kRows * kPanelBytes);
+  const std::uint64_t w = sm90::descriptor_128(stage + group * 64 * kPanelBytes);
+  const std::uint64_t x = sm90::descriptor_128(stage + kPanels * kRows * kPanelBytes);
   sm90::wgmma_fence();
-  for (int panel = 0; panel < panels; ++panel) {
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
 #pragma unroll
     for (int step = 0; step < kPanelBytes / kStepBytes; ++step) {
-      product<T, kTokens>(sum, w + step * kStepBytes / 16, x + step * kStepBytes / 16,
+      product<T, kTokens>(sum, w + (panel * kRows * kPanelBytes + step * kStepBytes) / 16,
+                          x + (panel * kTokens * kPanelBytes + step * kStepBytes) / 16,
                           accumulate || panel > 0 || step > 0);
     }
-    w += kRows * kPanelBytes / 16;
-    x += kTokens * kPanelBytes / 16;
   }
   sm90::wgmma_commit();
 }
@@ -193,7 +193,7 @@ struct Consumer {
 
 // The stages of a piece into `sum`. A stage is released as soon as its products are done: the next
 // may not have come yet.
-template <typename T, int kTokens, int kRows>
+template <typename T, int kTokens, int kRows, int kPanels>
 __device__ void consume(Consumer& c, const Piece& piece, float (&sum)[kTokens / 2]) {
   for (int step = 0; step < piece.count; ++step) {
     sm90::barrier_wait(&c.full[c.slot.index], c.slot.parity);
@@ -201,12 +201,12 @@ __device__ void consume(Consumer& c, const Piece& piece, float (&sum)[kTokens / 
     if constexpr (sizeof(T) == 1) {
       // The tensor core keeps about 14 bits of an fp8 sum: stages are added up in fp32.
       float part[kTokens / 2];
-      multiply<T, kTokens, kRows>(part, stage, c.a.panels, false);
+      multiply<T, kTokens, kRows, kPanels>(part, stage, false);
       sm90::wgmma_wait<0>();
 #pragma unroll
       for (int i = 0; i < kTokens / 2; ++i) sum[i] += part[i];
     } else {
-      multiply<T, kTokens, kRows>(sum, stage, c.a.panels, true);
+      multiply<T, kTokens, kRows, kPanels>(sum, stage, true);
       sm90::wgmma_wait<0>();
     }
     if (Consumer::lane() == 0) sm90::barrier_arrive(&c.empty[c.slot.index]);
@@ -239,12 +239,9 @@ __device__ void contribute(const Consumer& c, const float (&sum)[kTokens / 2]) {
 
 // Adds what the following positions have made of an item whose start is here.
 template <int kTokens>
-__device__ void gather(const Consumer& c, const Piece& piece, float (&sum)[kTokens / 2]) {
-  const int end = (piece.item + 1) * c.a.cuts;
-  for (int position = Pieces::position() + 1; position < Pieces::positions(); ++position) {
-    const int begin = c.pieces.begin_of(position);
-    if (begin >= end) return;
-    if (begin == c.pieces.begin_of(position + 1)) continue;  // has no share
+__device__ void gather(const Consumer& c, float (&sum)[kTokens / 2]) {
+  for (int cut = 1; cut < c.pieces.cuts(); ++cut) {
+    const int position = Pieces::position() + cut;
     while (load_acquire(c.flag(position)) == 0) {
     }
     const float4* from = c.partial(position);
@@ -261,6 +258,13 @@ __device__ void gather(const Consumer& c, const Piece& piece, float (&sum)[kToke
   }
 }
 
+// A load that stays where it stands in the code.
+__device__ float load_now(const float* address) {
+  float value;
+  asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(address) : "memory");
+  return value;
+}
+
 // Scales of a piece, asked for before its products. A lane has those of two rows of w, and of every
 // 32nd token from its own on.
 template <int kTokens>
@@ -274,12 +278,12 @@ struct Scales {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int at = column + Consumer::lane() / 4 + 8 * half;
-      if (at < a.n) w[half] = __ldg(scales + at);
+      if (at < a.n) w[half] = load_now(scales + at);
     }
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int token = Consumer::lane() + i * kWarp;
-      if (token < piece.tokens) x[i] = __ldcg(a.x_scale + piece.row + token);
+      if (token < piece.tokens) x[i] = load_now(a.x_scale + piece.row + token);
     }
   }
   __device__ void apply(float (&sum)[kTokens / 2]) const {
@@ -310,6 +314,13 @@ __device__ void store(const Consumer& c, const Piece& piece, int column,
     const int token = i / (kColumns / kVector);
     const int first = i % (kColumns / kVector) * kVector;
     const bf16* from = c.outputs + token * kColumns + first;
+    if (c.a.scatter.out != nullptr) {
+      if (column + first < c.a.n) {
+        scatter_vector(c.a.scatter, scatter_row(c.a.scatter, piece.row + token, c.a.n),
+                       column + first, *reinterpret_cast<const uint4*>(from));
+      }
+      continue;
+    }
     bf16* to = c.a.y + static_cast<std::int64_t>(piece.row + token) * c.a.n + column + first;
     if (c.a.n % kVector == 0) {
       if (column + first < c.a.n)
@@ -320,36 +331,25 @@ __device__ void store(const Consumer& c, const Piece& piece, int column,
   }
 }
 
-// What others have made of an item is there by the time its start comes up, unless that is the
-// block's first piece as well: it is fetched before the products, which hides the way to it.
-template <typename T, int kTokens, int kRows>
-__device__ void multiply_piece(Consumer& c, const Piece& piece, float (&sum)[kTokens / 2]) {
-  const bool is_shared = piece.starts && !piece.ends;
-  float others[kTokens / 2] = {};
-  if (is_shared && !piece.is_first) gather<kTokens>(c, piece, others);
-  consume<T, kTokens, kRows>(c, piece, sum);
-  if (is_shared && piece.is_first) gather<kTokens>(c, piece, others);
-#pragma unroll
-  for (int i = 0; i < kTokens / 2; ++i) sum[i] += others[i];
-}
-
-template <typename T, int kTokens, int kRows>
+template <typename T, int kTokens, int kRows, int kPanels>
 __device__ void run_piece(Consumer& c, const Piece& piece) {
   const int column = piece.block * kRows + Consumer::warp() * 16;
   float sum[kTokens / 2] = {};
   if constexpr (sizeof(T) == 1) {
     const Scales<kTokens> scales(c.a, piece, column);
-    multiply_piece<T, kTokens, kRows>(c, piece, sum);
+    consume<T, kTokens, kRows, kPanels>(c, piece, sum);
     if (!piece.starts) return contribute<kTokens>(c, sum);
+    if (!piece.ends) gather<kTokens>(c, sum);
     scales.apply(sum);
   } else {
-    multiply_piece<T, kTokens, kRows>(c, piece, sum);
+    consume<T, kTokens, kRows, kPanels>(c, piece, sum);
     if (!piece.starts) return contribute<kTokens>(c, sum);
+    if (!piece.ends) gather<kTokens>(c, sum);
   }
   store<kTokens>(c, piece, column, sum);
 }
 
-template <typename T, int kRows>
+template <typename T, int kRows, int kPanels>
 __global__ void __launch_bounds__(kRows / 64 * kGroupThreads + kWarp)
     streamed_kernel(const __grid_constant__ Maps maps, const Arguments a) {
   constexpr int kConsumers = kRows / 64 * kGroupThreads;
@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(kRows / 64 * kGroupThreads + kWarp)
   const int active = table[-1].group;
   const Pieces pieces(a, table, active);
   if (thread >= kConsumers) {
-    if (thread == kConsumers) Producer<T, kRows>{maps, a, stages, full, empty}.run(pieces);
+    if (thread == kConsumers) Producer<T, kRows, kPanels>{maps, a, stages, full, empty}.run(pieces);
     return;
   }
   cudaGridDependencySynchronize();            // scales of x, partial sums, and who still reads y
@@ -393,16 +393,16 @@ __global__ void __launch_bounds__(kRows / 64 * kGroupThreads + kWarp)
   while (next.next(piece)) {
     switch (width_index(piece.tokens)) {
       case 0:
-        run_piece<T, kWidths[0], kRows>(consumer, piece);
+        run_piece<T, kWidths[0], kRows, kPanels>(consumer, piece);
         break;
       case 1:
-        run_piece<T, kWidths[1], kRows>(consumer, piece);
+        run_piece<T, kWidths[1], kRows, kPanels>(consumer, piece);
         break;
       case 2:
-        run_piece<T, kWidths[2], kRows>(consumer, piece);
+        run_piece<T, kWidths[2], kRows, kPanels>(consumer, piece);
         break;
       default:
-        run_piece<T, kWidths[3], kRows>(consumer, piece);
+        run_piece<T, kWidths[3], kRows, kPanels>(consumer, piece);
     }
   }
 }
@@ -435,8 +435,10 @@ Arguments make_arguments(const GroupedGemmShape& shape, const StreamedTile& tile
   const StreamedLayout layout = streamed_layout(tile, shape.groups);
   const std::int64_t element = shape.dtype == DType::kFp8 ? 1 : 2;
   const std::int64_t stage_k = tile.panels * kPanelBytes / element;
+  const auto k_steps = static_cast<int>((shape.k + stage_k - 1) / stage_k);
   return {.counts = operands.counts,
           .y = operands.y,
+          .scatter = operands.scatter,
           .x_scale = operands.x_scale,
           .w_scale = operands.w_scale,
           .flags = reinterpret_cast<std::uint32_t*>(workspace),
@@ -445,10 +447,9 @@ Arguments make_arguments(const GroupedGemmShape& shape, const StreamedTile& tile
           .max_rows = static_cast<int>(shape.max_rows),
           .n = static_cast<int>(shape.n),
           .n_blocks = static_cast<int>((shape.n + tile.rows - 1) / tile.rows),
-          .k_steps = static_cast<int>((shape.k + stage_k - 1) / stage_k),
-          .cuts = tile.cuts,
+          .k_steps = k_steps,
+          .cuts = std::min(tile.cuts, k_steps),
           .tokens_log2 = std::countr_zero(static_cast<unsigned>(tile.tokens)),
-          .panels = tile.panels,
           .stages = tile.stages,
           .stage_bytes = layout.stage_bytes,
           .outputs_at = layout.outputs_at,
@@ -457,7 +458,7 @@ Arguments make_arguments(const GroupedGemmShape& shape, const StreamedTile& tile
           .overlap = overlap};
 }
 
-template <typename T, int kRows>
+template <typename T, int kRows, int kPanels>
 void launch(const cuda::Stream& stream, const GroupedGemmShape& shape, const StreamedTile& tile,
             const GroupedGemmOperands& operands, std::byte* workspace,
             const StreamedOptions& options) {
@@ -470,22 +471,39 @@ void launch(const cuda::Stream& stream, const GroupedGemmShape& shape, const Str
                 .block = dim3(kRows / 64 * kGroupThreads + kWarp),
                 .shared_bytes = shared_bytes,
                 .programmatic = options.programmatic || options.overlap},
-               streamed_kernel<T, kRows>, make_maps<T>(shape, tile, operands),
+               streamed_kernel<T, kRows, kPanels>, make_maps<T>(shape, tile, operands),
                make_arguments(shape, tile, operands, workspace, options.overlap));
 }
 
+using Launch = decltype(&launch<bf16, 64, 2>);
+struct Built {
+  int rows;
+  int panels;
+  Launch bf16_launch;
+  Launch fp8_launch;
+};
+
+template <int kRows, int kPanels>
+constexpr Built built() {
+  return {kRows, kPanels, launch<bf16, kRows, kPanels>, launch<fp8, kRows, kPanels>};
+}
+
+constexpr std::array kBuilt{built<64, 2>(), built<64, 4>(), built<128, 2>()};
+
 // Work items and their cuts are counted in 32 bits.
-void require_tile(const GroupedGemmShape& shape, const StreamedTile& tile, int k_steps) {
-  const bool is_built = (tile.rows == 64 || tile.rows == 128) &&
-                        std::ranges::find(kWidths, tile.tokens) != std::end(kWidths) &&
-                        tile.stages >= 1 && tile.panels >= 1 && tile.blocks_per_sm >= 1 &&
-                        tile.blocks_per_sm <= 2 && tile.cuts >= 1 && tile.cuts <= k_steps;
+const Built& require_built(const GroupedGemmShape& shape, const StreamedTile& tile) {
+  const auto found = std::ranges::find_if(kBuilt, [&](const Built& built) {
+    return built.rows == tile.rows && built.panels == tile.panels;
+  });
   const std::int64_t items =
       (shape.max_rows / tile.tokens + shape.groups) * ((shape.n + tile.rows - 1) / tile.rows);
-  if (!is_built || items > std::numeric_limits<std::int32_t>::max() / tile.cuts) {
+  if (found == kBuilt.end() || std::ranges::find(kWidths, tile.tokens) == std::end(kWidths) ||
+      tile.stages < 1 || tile.blocks_per_sm < 1 || tile.blocks_per_sm > 2 || tile.cuts < 1 ||
+      items > std::numeric_limits<std::int32_t>::max() - kMaxPositions) {
     throw std::invalid_argument("grouped_gemm: no kernel for " + to_text(GroupedGemmChoice(tile)) +
                                 " of " + std::to_string(items) + " work items");
   }
+  return *found;
 }
 
 }  // namespace
@@ -500,14 +518,10 @@ void grouped_gemm_streamed(const cuda::Stream& stream, const GroupedGemmShape& s
                            const StreamedTile& tile, const GroupedGemmOperands& operands,
                            std::byte* workspace, const StreamedOptions& options) {
   require_grouped_gemm_shape(shape);
-  require_tile(shape, tile,
-               make_arguments(shape, tile, operands, workspace, options.overlap).k_steps);
+  const Built& built = require_built(shape, tile);
   if (shape.max_rows == 0 || shape.n == 0) return;
-  using Launch = decltype(&launch<bf16, 64>);
-  const Launch of_bf16 = tile.rows == 64 ? launch<bf16, 64> : launch<bf16, 128>;
-  const Launch of_fp8 = tile.rows == 64 ? launch<fp8, 64> : launch<fp8, 128>;
-  (shape.dtype == DType::kFp8 ? of_fp8 : of_bf16)(stream, shape, tile, operands, workspace,
-                                                  options);
+  (shape.dtype == DType::kFp8 ? built.fp8_launch : built.bf16_launch)(stream, shape, tile, operands,
+                                                                      workspace, options);
 }
 
 }  // namespace orrery

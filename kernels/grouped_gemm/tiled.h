@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/handles.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
-#include "kernels/grouped_gemm/scatter.h"
 #include "kernels/grouped_gemm/tiled_choice.h"
 
 namespace orrery {
@@ -16,12 +15,6 @@ namespace orrery {
 // launch fails.
 void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                         const TiledChoice& choice, const GroupedGemmOperands& operands);
-
-// The same with the rows added to `target` in place of written to operands.y, which is not used; n
-// must be a multiple of 8.
-void grouped_gemm_tiled_scatter(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                                const TiledChoice& choice, const GroupedGemmOperands& operands,
-                                const ScatterTarget& target);
 
 // Those that are built, for either dtype.
 std::span<const TiledChoice> tiled_choices();

@@ -11,8 +11,7 @@
 namespace orrery {
 namespace {
 
-using Launch = void (*)(const cuda::Stream&, const GroupedGemmShape&, const GroupedGemmOperands&,
-                        const ScatterTarget&);
+using Launch = void (*)(const cuda::Stream&, const GroupedGemmShape&, const GroupedGemmOperands&);
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -31,6 +30,7 @@ tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& 
   tiled::Maps maps{
       .x = map(kType, operands.x, shape.max_rows, shape.k, kSize, C::kXRows, C::kK),
       .w = map(kType, operands.w, shape.groups * shape.n, shape.k, kSize, C::kWRows, C::kK),
+      .w_part = map(kType, operands.w, shape.groups * shape.n, shape.k, kSize, 64, C::kK),
       .y = {}};
   if (operands.y != nullptr && shape.n % 8 == 0) {
     maps.y = map(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, operands.y, shape.max_rows, shape.n,
@@ -41,12 +41,12 @@ tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& 
 
 template <typename C>
 void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                  const GroupedGemmOperands& operands, const ScatterTarget& target) {
+                  const GroupedGemmOperands& operands) {
   const tiled::Arguments arguments{.counts = operands.counts,
                                    .x_scale = operands.x_scale,
                                    .w_scale = operands.w_scale,
                                    .y = operands.y,
-                                   .target = target,
+                                   .target = operands.scatter,
                                    .groups = static_cast<int>(shape.groups),
                                    .max_rows = static_cast<int>(shape.max_rows),
                                    .n = static_cast<int>(shape.n),
@@ -57,6 +57,8 @@ void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
   const std::int64_t tiles =
       std::min(shape.max_rows, shape.max_rows / Schedule::kRows + shape.groups) *
       ceil_div(shape.n, Schedule::kColumns) * C::kCluster;
+  constexpr std::int64_t kMostTiles = 0x7FFFFFFF;
+  if (tiles > kMostTiles) throw std::invalid_argument("grouped_gemm: too many tiles");
   const auto blocks = std::min<std::int64_t>(
       cuda::device_properties().multiProcessorCount / C::kCluster * C::kCluster, tiles);
   cuda::launch(stream,
@@ -90,40 +92,20 @@ constexpr std::array kInstances{instance<128, 256, 4, 2, TiledPair::kNone, 0>(),
                                 instance<128, 128, 6, 2, TiledPair::kNone, 0>(),
                                 instance<128, 128, 6, 2, TiledPair::kW, 2>(),
                                 instance<64, 256, 4, 2, TiledPair::kNone, 0>(),
-                                instance<64, 256, 4, 2, TiledPair::kX, 2>()};
+                                instance<64, 256, 4, 2, TiledPair::kX, 2>(),
+                                instance<64, 128, 8, 1, TiledPair::kNone, 0>()};
 
-void launch_choice(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                   const TiledChoice& choice, const GroupedGemmOperands& operands,
-                   const ScatterTarget& target) {
-  require_grouped_gemm_shape(shape);
+}  // namespace
+
+void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
+                        const TiledChoice& choice, const GroupedGemmOperands& operands) {
   const auto* const found = std::ranges::find(kInstances, choice, &Instance::choice);
   if (found == kInstances.end()) {
     throw std::invalid_argument("grouped_gemm: no tiles of " + std::to_string(choice.rows) +
                                 " rows x " + std::to_string(choice.columns) + " columns with " +
                                 std::to_string(choice.stages) + " stages are built");
   }
-  if (shape.max_rows == 0 || shape.n == 0) return;
-  (shape.dtype == DType::kFp8 ? found->fp8_launch : found->bf16_launch)(stream, shape, operands,
-                                                                        target);
-}
-
-}  // namespace
-
-void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                        const TiledChoice& choice, const GroupedGemmOperands& operands) {
-  launch_choice(stream, shape, choice, operands, {});
-}
-
-void grouped_gemm_tiled_scatter(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                                const TiledChoice& choice, const GroupedGemmOperands& operands,
-                                const ScatterTarget& target) {
-  if (shape.n % 8 != 0 || target.out == nullptr || target.row_token == nullptr) {
-    throw std::invalid_argument(
-        "grouped_gemm_scatter: n must be a multiple of 8, out and row_token not null");
-  }
-  GroupedGemmOperands without_y = operands;
-  without_y.y = nullptr;
-  launch_choice(stream, shape, choice, without_y, target);
+  (shape.dtype == DType::kFp8 ? found->fp8_launch : found->bf16_launch)(stream, shape, operands);
 }
 
 std::span<const TiledChoice> tiled_choices() {

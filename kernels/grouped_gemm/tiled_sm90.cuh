@@ -40,7 +40,9 @@ struct Config {
   static constexpr int kLag = kLag_;
   static constexpr int kCluster = kPair == TiledPair::kNone ? 1 : 2;
   static constexpr bool kSplitsColumns = kM == 64;  // between the warpgroups, else the rows
-  static constexpr int kGroupN = kSplitsColumns ? kN / 2 : kN;         // columns of a warpgroup
+  static constexpr int kGroupN = kSplitsColumns ? kN / 2 : kN;  // columns of a warpgroup
+  // Into so many parts of columns the last tiles may be cut.
+  static constexpr int kMaxParts = kPair == TiledPair::kNone ? kGroupN / 64 : 1;
   static constexpr int kK = 128 / sizeof(T);                           // of a stage
   static constexpr int kXRows = kPair == TiledPair::kX ? kM / 2 : kM;  // of one copy
   static constexpr int kWRows = kPair == TiledPair::kW ? kN / 2 : kN;
@@ -50,9 +52,10 @@ struct Config {
 };
 
 struct Maps {
-  CUtensorMap x;  // boxes of kXRows rows
-  CUtensorMap w;  // boxes of kWRows rows
-  CUtensorMap y;  // boxes of 64 rows of 64 columns
+  CUtensorMap x;       // boxes of kXRows rows
+  CUtensorMap w;       // boxes of kWRows rows
+  CUtensorMap w_part;  // boxes of 64 rows
+  CUtensorMap y;       // boxes of 64 rows of 64 columns
 };
 
 struct Arguments {
@@ -73,6 +76,7 @@ struct Task {
   int row;     // first, of x and y
   int rows;    // that the group has from there on: may be 0 or less in a pair, or past the tile
   int column;  // first, of y
+  int columns;
   int group;
 };
 
@@ -102,12 +106,12 @@ struct Ring {
 
 // --- producer: one warp ------------------------------------------------------------------------
 
-// The sum over this lane and those below.
-__device__ inline int warp_prefix(int value) {
+// The sum over this lane and those below, of values from 0 to `most`, or `most` if that is less.
+__device__ inline int warp_prefix(int value, int most) {
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const int below = __shfl_up_sync(0xFFFFFFFF, value, step);
-    if (static_cast<int>(threadIdx.x % 32) >= step) value += below;
+    if (static_cast<int>(threadIdx.x % 32) >= step) value = min(value, most - below) + below;
   }
   return value;
 }
@@ -123,12 +127,20 @@ class Schedule {
   // stay in the L2 cache.
   static constexpr int kBlockTiles = 2048 / kRows;
 
-  __device__ explicit Schedule(const Arguments& a)
+  // Of so many blocks or pairs.
+  __device__ Schedule(const Arguments& a, int blocks)
       : a_(a), column_tiles_((a.n + kColumns - 1) / kColumns) {
+    if constexpr (C::kMaxParts > 1) cut_last_tiles(blocks);
     load();
   }
-  // Tile `index`, which must grow from call to call. False past the last one.
+  // Tile or part of one `index`, which must grow from call to call. False past the last one.
   __device__ bool find(int index, Task& task) {
+    int part = 0;
+    if (index > whole_) {
+      part = (index - whole_) % parts_;
+      index = whole_ + (index - whole_) / parts_;
+    }
+    const int columns = index < whole_ ? kColumns : kColumns / parts_;
     while (true) {
       const unsigned behind = __ballot_sync(0xFFFFFFFF, index < tiles_end_);
       if (behind != 0) {
@@ -142,7 +154,8 @@ class Schedule {
         const int row = (row_block * kBlockTiles + rest % height) * kRows;
         task = {.row = __shfl_sync(0xFFFFFFFF, rows_end_, lane) - rows + row,
                 .rows = rows - row,
-                .column = rest / height * kColumns,
+                .column = rest / height * kColumns + part * columns,
+                .columns = columns,
                 .group = base_ + lane};
         return true;
       }
@@ -153,15 +166,39 @@ class Schedule {
   }
 
  private:
+  // The tiles past the last multiple of `blocks` go in parts of fewer columns where that ends
+  // earlier. Narrower products are slower, by a little for halves, by more for quarters.
+  __device__ void cut_last_tiles(int blocks) {
+    long long tiles = 0;  // too many where counts exceed max_rows: then none is found at the end
+    for (int group = static_cast<int>(threadIdx.x % 32); group < a_.groups; group += 32) {
+      const int rows = min(max(a_.counts[group], 0), a_.max_rows);
+      tiles += static_cast<long long>((rows + kRows - 1) / kRows) * column_tiles_;
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) tiles += __shfl_xor_sync(0xFFFFFFFF, tiles, step);
+    const int last = static_cast<int>(tiles % blocks);
+    const auto cost = [&](int parts, int percent) {
+      return (last * parts + blocks - 1) / blocks * percent / parts;
+    };
+    int least = cost(1, 400);
+    if (cost(2, 420) < least) {
+      least = cost(2, 420);
+      parts_ = 2;
+    }
+    if (C::kMaxParts >= 4 && cost(4, 480) < least) parts_ = 4;
+    if (parts_ > 1) whole_ = static_cast<int>(min(tiles - last, 0x7FFFFFFFLL));
+  }
   __device__ void load() {
     const int lane = threadIdx.x % 32;
     const int tiles_before = __shfl_sync(0xFFFFFFFF, tiles_end_, 31);
     const int rows_before = __shfl_sync(0xFFFFFFFF, rows_end_, 31);
-    const int count = base_ + lane < a_.groups ? max(a_.counts[base_ + lane], 0) : 0;
-    rows_end_ = min(rows_before + warp_prefix(count), a_.max_rows);
+    const int room = a_.max_rows - rows_before;
+    const int count = base_ + lane < a_.groups ? a_.counts[base_ + lane] : 0;
+    rows_end_ = rows_before + warp_prefix(min(max(count, 0), room), room);
     const int previous = __shfl_up_sync(0xFFFFFFFF, rows_end_, 1);
     rows_ = rows_end_ - (lane == 0 ? rows_before : previous);
-    tiles_end_ = tiles_before + warp_prefix((rows_ + kRows - 1) / kRows * column_tiles_);
+    tiles_end_ = tiles_before + warp_prefix((rows_ + kRows - 1) / kRows * column_tiles_,
+                                            0x7FFFFFFF - tiles_before);
   }
 
   const Arguments& a_;
@@ -170,6 +207,8 @@ class Schedule {
   int rows_ = 0;
   int rows_end_ = 0;  // rows and tiles up to this lane's group and with it
   int tiles_end_ = 0;
+  int whole_ = 0x7FFFFFFF;  // tiles before those in parts
+  int parts_ = 1;
 };
 
 // Copies one step into a stage that is empty.
@@ -178,9 +217,13 @@ __device__ void load_stage(Shared<C>& shared, int stage, const Maps& maps, const
                            int w_row, int rank, bool has_tile, std::uint64_t policy) {
   std::uint64_t* const full = &shared.full[stage];
   if constexpr (C::kPair == TiledPair::kNone) {
-    sm90::barrier_arrive_expect(full, C::kXBytes + C::kWBytes);
+    sm90::barrier_arrive_expect(full, C::kXBytes + task.columns * 128);
     sm90::load_2d(shared.x[stage], &maps.x, k, task.row, full);
-    if (policy != 0) {
+    if (task.columns < C::kN) {
+      for (int row = 0; row < task.columns; row += 64) {
+        sm90::load_2d(shared.w[stage] + row * 128, &maps.w_part, k, w_row + row, full);
+      }
+    } else if (policy != 0) {
       sm90::load_2d(shared.w[stage], &maps.w, k, w_row, full, policy);
     } else {
       sm90::load_2d(shared.w[stage], &maps.w, k, w_row, full);
@@ -203,7 +246,7 @@ __device__ void produce(Shared<C>& shared, const Maps& maps, const Arguments& a,
   const bool is_copier = threadIdx.x % 32 == 0;
   const std::uint64_t policy = a.w_is_read_once ? sm90::evict_first() : 0;
   Ring<C::kStages> ring;
-  Schedule<C> schedule(a);
+  Schedule<C> schedule(a, static_cast<int>(gridDim.x) / C::kCluster);
   Task task;
   for (int index = static_cast<int>(blockIdx.x) / C::kCluster; schedule.find(index, task);
        index += static_cast<int>(gridDim.x) / C::kCluster) {
@@ -244,14 +287,14 @@ __device__ void release(Shared<C>& shared, int stage) {
   }
 }
 
-// d[64, kGroupN] (+)= x w^T over one stage, issued and committed.
-template <typename C>
-__device__ void issue(float (&d)[C::kGroupN / 2], const Shared<C>& shared, int stage, int group,
+// d[64, kColumns] (+)= x w^T over one stage, issued and committed.
+template <typename C, int kColumns>
+__device__ void issue(float (&d)[kColumns / 2], const Shared<C>& shared, int stage, int group,
                       bool accumulate) {
   const unsigned char* x = shared.x[stage];
   const unsigned char* w = shared.w[stage];
   if constexpr (C::kSplitsColumns) {
-    w += group * C::kGroupN * 128;
+    w += group * kColumns * 128;
   } else {
     x += group * 64 * 128;
   }
@@ -260,28 +303,29 @@ __device__ void issue(float (&d)[C::kGroupN / 2], const Shared<C>& shared, int s
 #pragma unroll
   for (int step = 0; step < 4; ++step) {  // 32 bytes of k each
     if constexpr (sizeof(typename C::T) == 1) {
-      sm90::Wgmma<C::kGroupN>::fp8_ss(d, x_base + 2 * step, w_base + 2 * step,
-                                      step > 0 || accumulate);
+      sm90::Wgmma<kColumns>::fp8_ss(d, x_base + 2 * step, w_base + 2 * step,
+                                    step > 0 || accumulate);
     } else {
-      sm90::Wgmma<C::kGroupN>::bf16_ss(d, x_base + 2 * step, w_base + 2 * step,
-                                       step > 0 || accumulate);
+      sm90::Wgmma<kColumns>::bf16_ss(d, x_base + 2 * step, w_base + 2 * step,
+                                     step > 0 || accumulate);
     }
   }
   sm90::wgmma_commit();
 }
 
-// All steps of a tile. The first stage is full.
-template <typename C>
-__device__ void multiply(float (&d)[C::kGroupN / 2], Shared<C>& shared, Ring<C::kStages>& ring,
+// All steps of a tile or a part of one into the first of `sums`. The first stage is full.
+template <typename C, int kColumns>
+__device__ void multiply(float (&sums)[C::kGroupN / 2], Shared<C>& shared, Ring<C::kStages>& ring,
                          int k_steps, int group) {
+  auto& d = reinterpret_cast<float(&)[kColumns / 2]>(sums);
   sm90::wgmma_fence();
-  issue<C>(d, shared, ring.stage, group, false);
+  issue<C, kColumns>(d, shared, ring.stage, group, false);
   int last = ring.stage;
   ring.advance();
   for (int step = 1; step < k_steps; ++step) {
     sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
     sm90::wgmma_fence();
-    issue<C>(d, shared, ring.stage, group, true);
+    issue<C, kColumns>(d, shared, ring.stage, group, true);
     sm90::wgmma_wait<1>();
     release<C>(shared, last);
     last = ring.stage;
@@ -289,7 +333,7 @@ __device__ void multiply(float (&d)[C::kGroupN / 2], Shared<C>& shared, Ring<C::
   }
   sm90::wgmma_wait<0>();
 #pragma unroll
-  for (int i = 0; i < C::kGroupN / 2; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < kColumns / 2; ++i) asm volatile("" : "+f"(d[i])::"memory");
   release<C>(shared, last);
 }
 
@@ -298,6 +342,7 @@ struct Part {
   int row;
   int rows;  // at most 64 count
   int column;
+  int columns;
 };
 
 struct Scales {
@@ -332,7 +377,7 @@ __device__ inline void write_vectors(const unsigned char* buffer, const Argument
     const uint4 y =
         *reinterpret_cast<const uint4*>(buffer + row * 128 + ((vector ^ (row % 8)) * 16));
     bf16* const out = a.y + static_cast<std::int64_t>(part.row + row) * a.n + column + 8 * vector;
-    if (a.y == nullptr) {
+    if (a.target.out != nullptr) {
       scatter_vector(a.target, scatter_row(a.target, part.row + row, a.n), column + 8 * vector, y);
     } else if (a.n % 8 == 0) {
       store(out, y);
@@ -358,7 +403,7 @@ __device__ void write_part(const float (&d)[C::kGroupN / 2], Shared<C>& shared, 
   constexpr bool kIsFp8 = sizeof(typename C::T) == 1;
   const int thread = threadIdx.x % 128;
   const int lane = threadIdx.x % 32;
-  const bool is_whole = part.rows >= 64 && a.y != nullptr && a.n % 8 == 0;
+  const bool is_whole = part.rows >= 64 && a.target.out == nullptr && a.n % 8 == 0;
   if constexpr (kIsFp8) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -372,7 +417,7 @@ __device__ void write_part(const float (&d)[C::kGroupN / 2], Shared<C>& shared, 
 #pragma unroll
   for (int panel = 0; panel < C::kGroupN / 64; ++panel) {
     const int column = part.column + 64 * panel;
-    if (column < a.n) {
+    if (64 * panel < part.columns && column < a.n) {
       unsigned char* const buffer = shared.y[group][buffer_index];
       if (thread == 0) sm90::store_wait_read<C::kBuffers - 1>();
       sm90::named_barrier_sync(1 + group, 128);
@@ -421,9 +466,11 @@ __device__ void consume(Shared<C>& shared, const Maps& maps, const Arguments& a,
       sm90::barrier_wait(&shared.full[C::kLag], 0);
     }
     is_first = false;
-    const Part part = C::kSplitsColumns
-                          ? Part{task.row, task.rows, task.column + group * C::kGroupN}
-                          : Part{task.row + 64 * group, task.rows - 64 * group, task.column};
+    const int columns = C::kSplitsColumns ? task.columns / 2 : task.columns;
+    const Part part =
+        C::kSplitsColumns
+            ? Part{task.row, task.rows, task.column + group * columns, columns}
+            : Part{task.row + 64 * group, task.rows - 64 * group, task.column, columns};
     if (part.rows <= 0 || part.column >= a.n) {
       for (int step = 0; step < a.k_steps; ++step) {
         if (step > 0) sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
@@ -434,7 +481,13 @@ __device__ void consume(Shared<C>& shared, const Maps& maps, const Arguments& a,
     }
     Scales scales{};
     if constexpr (sizeof(typename C::T) == 1) scales = load_scales<C>(a, part, task.group);
-    multiply<C>(d, shared, ring, a.k_steps, group);
+    if (C::kMaxParts == 1 || columns == C::kGroupN) {
+      multiply<C, C::kGroupN>(d, shared, ring, a.k_steps, group);
+    } else if (C::kMaxParts == 2 || columns == C::kGroupN / 2) {
+      multiply<C, C::kGroupN / 2>(d, shared, ring, a.k_steps, group);
+    } else {
+      multiply<C, C::kGroupN / 4>(d, shared, ring, a.k_steps, group);
+    }
     write_part<C>(d, shared, maps, a, part, scales, group, buffer_index);
   }
   if (threadIdx.x % 128 == 0) sm90::store_wait<0>();
@@ -455,7 +508,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     sm90::fence_barrier_init();
     sm90::prefetch_tensor_map(&maps.x);
     sm90::prefetch_tensor_map(&maps.w);
-    if (a.y != nullptr) sm90::prefetch_tensor_map(&maps.y);
+    if (a.target.out == nullptr) sm90::prefetch_tensor_map(&maps.y);
   }
   if constexpr (C::kCluster == 1) {
     __syncthreads();

@@ -154,8 +154,8 @@ struct TokenChoice {
     }
     best_expert = (at / kScores * kLanes + lane) * kScores + at % kScores;
   }
-  // The best of all lanes becomes choice `k`, and is out of those that follow.
-  __device__ void choose(int k, int lane) {
+  // The best of all lanes becomes choice `k`, and is out of those that follow, if any do.
+  __device__ void choose(int k, int lane, bool more) {
     std::uint32_t order = best;
     auto expert = static_cast<std::uint32_t>(best_expert);
     if constexpr (kLanes == kWarpSize) {
@@ -173,6 +173,7 @@ struct TokenChoice {
       }
     }
     if (lane == k) picked = static_cast<int>(expert);
+    if (!more) return;
     const int relative = static_cast<int>(expert) - lane * kScores;
 #pragma unroll
     for (int i = 0; i < kVectors * kScores; ++i) {

@@ -1,3 +1,5 @@
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
@@ -95,7 +97,7 @@ __device__ void choose_experts(const Arguments<T>& a, const Shared& shared, int 
     for (int i = 0; i < kUnroll; ++i) choices[i].rank(a.scores, lane);
     for (int k = 0; k < a.topk; ++k) {
 #pragma unroll
-      for (int i = 0; i < kUnroll; ++i) choices[i].choose(k, lane);
+      for (int i = 0; i < kUnroll; ++i) choices[i].choose(k, lane, k + 1 < a.topk);
     }
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
@@ -295,6 +297,33 @@ Kernel<T> kernel_of(const IndexShufflingLanes& lanes) {
   }
 }
 
+// Blocks that the current device runs at once in clusters of 8, one on a multiprocessor.
+int most_blocks() {
+  constexpr unsigned kCluster = 8;
+  constexpr std::size_t kMoreThanHalf = std::size_t{120} * 1024;
+  static std::mutex mutex;
+  static std::map<int, int> known;
+  int device = 0;
+  ORRERY_CUDA(cudaGetDevice(&device));
+  const std::scoped_lock lock(mutex);
+  if (const auto found = known.find(device); found != known.end()) return found->second;
+  const auto kernel = reinterpret_cast<const void*>(index_shuffling_kernel<float, 32, 2>);
+  ORRERY_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(kMoreThanHalf)));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {.x = kCluster, .y = 1, .z = 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kCluster);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kMoreThanHalf;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  ORRERY_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  return known.emplace(device, clusters * static_cast<int>(kCluster)).first->second;
+}
+
 void require_tile(const IndexShufflingShape& shape, const IndexShufflingTile& tile) {
   const bool covers =
       std::int64_t{tile.block_tokens} * tile.cluster * tile.clusters >= shape.tokens;
@@ -313,7 +342,7 @@ std::size_t index_shuffling_workspace_bytes() { return sizeof(Workspace); }
 
 IndexShufflingTile index_shuffling_tile(const IndexShufflingShape& shape) {
   require_index_shuffling_shape(shape);
-  return choose_index_shuffling(shape, cuda::device_properties().multiProcessorCount);
+  return choose_index_shuffling(shape, most_blocks());
 }
 
 template <typename T>

@@ -19,8 +19,11 @@ bool is_better(float a, float b) {
 // The first `count` of `candidates` in the order of `scores`, best first, of equal ones the lower.
 std::vector<std::size_t> best_of(std::span<const float> scores, std::vector<std::size_t> candidates,
                                  std::size_t count) {
-  std::ranges::stable_sort(
-      candidates, [&](std::size_t a, std::size_t b) { return is_better(scores[a], scores[b]); });
+  std::ranges::partial_sort(candidates, candidates.begin() + static_cast<std::ptrdiff_t>(count),
+                            [&](std::size_t a, std::size_t b) {
+                              if (is_better(scores[a], scores[b])) return true;
+                              return !is_better(scores[b], scores[a]) && a < b;
+                            });
   candidates.resize(count);
   return candidates;
 }
@@ -86,15 +89,20 @@ IndexShuffling index_shuffling(std::span<const double> scores,
     }
   }
   result.token_rows.assign(tokens * topk, -1);
-  for (std::int64_t expert = 0; expert < shape.experts; ++expert) {
-    const std::size_t first = result.row_token.size();
-    for (std::size_t at = 0; at < result.chosen.size(); ++at) {
-      if (result.chosen[at] != shape.first_expert + expert) continue;
+  std::vector<std::vector<std::size_t>> of_experts(experts_total);  // places in `chosen`
+  for (std::size_t at = 0; at < result.chosen.size(); ++at) {
+    of_experts[static_cast<std::size_t>(result.chosen[at])].push_back(at);
+  }
+  const auto here = std::span(of_experts)
+                        .subspan(static_cast<std::size_t>(shape.first_expert),
+                                 static_cast<std::size_t>(shape.experts));
+  for (const std::vector<std::size_t>& of_expert : here) {
+    for (const std::size_t at : of_expert) {
       result.token_rows[at] = static_cast<std::int32_t>(result.row_token.size());
       result.row_token.push_back(static_cast<std::int32_t>(at / topk));
       result.row_weight.push_back(weights[at]);
     }
-    result.counts.push_back(static_cast<std::int32_t>(result.row_token.size() - first));
+    result.counts.push_back(static_cast<std::int32_t>(of_expert.size()));
   }
   return result;
 }

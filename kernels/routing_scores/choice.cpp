@@ -12,7 +12,6 @@ namespace {
 constexpr int kPanelBytes = 128;  // of hidden per stage
 constexpr int kMostSharedBytes = 227 * 1024;
 constexpr int kMostStages = 8;
-constexpr int kAlignment = 1024;  // slack for that of the swizzle
 constexpr int kRows = 64;
 constexpr int kManyRows = 128;
 constexpr int kLargeCluster = 16;
@@ -51,14 +50,14 @@ RoutingScoresLayout routing_scores_layout(int columns, int rows) {
                              .logits_stride = columns + kPadding};
   const int logits = rows * layout.logits_stride * kFloat;
   const int barriers = 2 * kMostStages * 8;
-  const int room = kMostSharedBytes - kAlignment - barriers;
+  const int room = kMostSharedBytes - barriers;
   layout.reuses_stages = (room - logits) / layout.stage_bytes < 3;
   layout.stages =
       std::min(kMostStages, (layout.reuses_stages ? room : room - logits) / layout.stage_bytes);
   const int ring = layout.stages * layout.stage_bytes;
   layout.logits_at = layout.reuses_stages ? 0 : ring;
   layout.barriers_at = layout.reuses_stages ? std::max(ring, logits) : ring + logits;
-  layout.shared_bytes = layout.barriers_at + barriers + kAlignment;
+  layout.shared_bytes = layout.barriers_at + barriers;
   return layout;
 }
 

@@ -19,7 +19,7 @@ struct Group {
 };
 constexpr Group kGroups[] = {
     {"collectives", check_peers}, {"trace", check_trace_records}, {"execute", check_execute},
-    {"faults", check_faults},     {"memory", check_memory},
+    {"moe", check_moe},           {"faults", check_faults},       {"memory", check_memory},
 };
 
 }  // namespace

@@ -30,4 +30,10 @@ CheckCount check_memory();
 // which must be noticed. Prints a line per case, also for those that need more GPUs than there are.
 CheckCount check_execute();
 
+// The same for small mixtures of experts in all designs, and for their layers by themselves:
+// experts are chosen by the scores that the GPU found, which must be close to the reference's, so
+// that what is compared differs by rounding alone. Plans that cannot be captured or whose counts
+// nobody reads must be refused, and a NaN in the input found in the router.
+CheckCount check_moe();
+
 }  // namespace orrery::tool

@@ -28,7 +28,7 @@ std::string without_expert(const std::string& name) {
   return is_number ? name.substr(0, dot) : name;
 }
 
-// Time in which at least `least` of the streams run something. `edges`: (time, stream, +1 or -1).
+// Time in which at least `least` spans run; an edge is where one begins (+1) or ends (-1).
 struct Edge {
   double time = 0;
   int change = 0;
@@ -48,8 +48,6 @@ double time_of(std::vector<Edge> edges, int least) {
   return total;
 }
 
-double median_of(const std::vector<double>& values) { return spread_of(values).median; }
-
 }  // namespace
 
 void JsonObject::set_raw(std::string_view name, std::string raw) {
@@ -61,7 +59,9 @@ void JsonObject::set_raw(std::string_view name, std::string raw) {
   }
 }
 
-void JsonObject::set(std::string_view name, std::string_view text) { set_raw(name, json_text(text)); }
+void JsonObject::set(std::string_view name, std::string_view text) {
+  set_raw(name, json_text(text));
+}
 
 void JsonObject::set(std::string_view name, double value) {
   std::array<char, 32> text{};
@@ -110,31 +110,32 @@ JsonObject row_of(const MoeCase& one, int number) {
   return row;
 }
 
-LayerSpans layer_spans(const Plan& plan, const Timeline& timeline, int rank, int num_sets) {
-  const auto sets = static_cast<std::size_t>(num_sets);
+LayerSpans layer_spans(const Plan& plan, const Timeline& timeline, int rank) {
   std::vector<std::string> names;
-  std::map<std::string, std::vector<double>> times;  // by name, by set
-  std::map<int, std::vector<Edge>> edges;            // by stream
+  std::map<std::string, std::map<std::string, double>> times;  // by name, by layer
+  std::vector<Edge> edges;
+  std::size_t num_layers = 1;
   for (const Span& span : timeline.spans) {
     if (span.rank != rank) continue;
-    const std::string name = without_expert(plan.ops()[static_cast<std::size_t>(span.op)].name);
-    auto& of_sets = times[name];
-    if (of_sets.empty()) {
-      names.push_back(name);
-      of_sets.resize(sets);
-    }
-    of_sets[static_cast<std::size_t>(span.copy)] += (span.end - span.start).value();
-    edges[span.stream].push_back({.time = span.start.value(), .change = 1});
-    edges[span.stream].push_back({.time = span.end.value(), .change = -1});
+    const std::string& op = plan.ops()[static_cast<std::size_t>(span.op)].name;
+    const std::size_t mark = op.find('#');
+    const std::string name = without_expert(op.substr(0, mark));
+    if (!times.contains(name)) names.push_back(name);
+    auto& of_layers = times[name];
+    of_layers[mark == std::string::npos ? "" : op.substr(mark)] += (span.end - span.start).value();
+    num_layers = std::max(num_layers, of_layers.size());
+    edges.push_back({.time = span.start.value(), .change = 1});
+    edges.push_back({.time = span.end.value(), .change = -1});
   }
   LayerSpans result;
   for (const std::string& name : names) {
-    result.ops.emplace_back(name, Seconds(median_of(times.at(name))));
+    std::vector<double> values;
+    for (const auto& [layer, time] : times.at(name)) values.push_back(time);
+    result.ops.emplace_back(name, Seconds(spread_of(std::move(values)).median));
   }
-  std::vector<Edge> all;
-  for (const auto& [stream, own] : edges) all.insert(all.end(), own.begin(), own.end());
-  result.busy = Seconds(time_of(all, 1) / num_sets);
-  result.overlap = Seconds(time_of(all, 2) / num_sets);
+  const auto layers = static_cast<double>(num_layers);
+  result.busy = Seconds(time_of(edges, 1) / layers);
+  result.overlap = Seconds(time_of(edges, 2) / layers);
   return result;
 }
 

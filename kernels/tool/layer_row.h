@@ -32,13 +32,14 @@ class JsonObject {
 // What says which case it is.
 JsonObject row_of(const MoeCase& one, int number);
 
-// Of one rank of a traced step, whose op is repeated for each set: medians over the sets.
+// Of one rank of a traced step of layers one after the other (chained() in moe_run.h): medians over
+// the layers, and means of what streams do together.
 struct LayerSpans {
   std::vector<std::pair<std::string, Seconds>> ops;  // those of single experts together
   Seconds busy;                                      // something runs
   Seconds overlap;                                   // several streams do
 };
-LayerSpans layer_spans(const Plan& plan, const Timeline& timeline, int rank, int num_sets);
+LayerSpans layer_spans(const Plan& plan, const Timeline& timeline, int rank);
 
 struct Spread {
   double median = 0;

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <fstream>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -19,8 +17,8 @@
 #include "kernels/execute/kernel_trace.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/tool/environment.h"
-#include "kernels/tool/executor_setup.h"
 #include "kernels/tool/layer_row.h"
+#include "kernels/tool/moe_run.h"
 #include "sim/plan/buffers.h"
 
 namespace orrery::tool {
@@ -37,16 +35,12 @@ constexpr double kMicro = 1e6;
 constexpr double kSetBytes = 4.8e10;
 constexpr int kMostSets = 16;
 
-// Input and scores that the router reads only where none are imposed.
-constexpr const char* kInput = "x";
-constexpr const char* kScores = "imposed_scores";
-constexpr const char* kOutput = "y";
-
 struct LayerCase {
   const MoeCase* one = nullptr;
   int number = 0;
+  int sets = 1;
   Plan whole;
-  Plan plan;   // a repeat of all sets
+  Plan plan;   // one after the other of all sets
   Plan layer;  // one of them
 };
 
@@ -63,37 +57,6 @@ OutputKey output_of(const MoeCase& one) {
 int num_sets(const Plan& whole) {
   const double fit = kSetBytes / memory_of(whole, 0).weights.value();
   return std::clamp(static_cast<int>(fit), 1, kMostSets);
-}
-
-Plan repeated(Plan plan, int count) {
-  plan.add_repeat({.first = 0, .last = static_cast<OpId>(plan.ops().size()), .count = count});
-  return plan;
-}
-
-const Tensor& input_on(const Plan& plan, int rank, std::string_view name) {
-  for (const Tensor& tensor : plan.tensors()) {
-    if (tensor.name == name && plan.contains(tensor.ranks, rank)) return tensor;
-  }
-  throw std::invalid_argument("the layer has no \"" + std::string(name) + "\" on rank " +
-                              std::to_string(rank));
-}
-
-double largest(const std::vector<float>& values) {
-  double most = 0;
-  for (const float value : values) most = std::max(most, std::abs(static_cast<double>(value)));
-  return most;
-}
-
-// Infinite where they differ in size or a value is not finite.
-double difference(const std::vector<float>& found, const std::vector<float>& expected) {
-  if (found.size() != expected.size()) return INFINITY;
-  double most = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const double apart = std::abs(static_cast<double>(found[i]) - expected[i]);
-    if (!std::isfinite(apart)) return INFINITY;
-    most = std::max(most, apart);
-  }
-  return most / largest(expected);
 }
 
 class LayerRuns {
@@ -164,8 +127,9 @@ class LayerRuns {
     const Plan whole = moe_plan(one);
     layer.layer = parallelize(whole, one.mesh);
     const int sets = num_sets(whole);
-    layer.whole = repeated(whole, sets);
-    layer.plan = repeated(layer.layer, sets);
+    layer.sets = sets;
+    layer.whole = chained(whole, sets);
+    layer.plan = chained(layer.layer, sets);
     std::ofstream stream(directory_ / (std::to_string(number) + ".plan"));
     stream << to_text(layer.layer);
     return layer;
@@ -174,17 +138,7 @@ class LayerRuns {
   static ExecutorSetup setup_of(const std::vector<LayerCase>& cases) {
     const auto most = std::ranges::max_element(
         cases, {}, [](const LayerCase& layer) { return layer.one->tokens; });
-    const RankGrid grid = rank_grid(most->one->mesh);
-    std::vector<int> devices(static_cast<std::size_t>(grid.size()));
-    std::iota(devices.begin(), devices.end(), 0);
-    return {.plan = most->plan,
-            .whole = most->whole,
-            .grid = grid,
-            .numbers = {.routing = routing_of(moe_model(most->one->model))},
-            .devices = std::move(devices),
-            .max_tokens = most->one->tokens,
-            .max_sequences = 1,
-            .max_model_len = 1};
+    return layer_setup(*most->one, most->plan, most->whole);
   }
 
   void run_group(const std::vector<LayerCase>& cases) {
@@ -211,54 +165,16 @@ class LayerRuns {
     }
   }
 
-  static std::unique_ptr<PreparedStep> prepared(Executor& executor, const LayerCase& layer) {
-    const MoeCase& one = *layer.one;
-    auto step =
-        executor.prepare(layer.plan, {}, one.is_graph ? ExecuteMode::kGraph : ExecuteMode::kEager);
-    const ModelConfig model = moe_model(one.model);
-    give(executor, *step, layer, kInput, layer_input(one, model.hidden_size), model.hidden_size);
-    if (one.load != "router") {
-      give(executor, *step, layer, kScores, imposed_scores(one, model.num_experts),
-           model.num_experts);
-    }
+  static std::unique_ptr<PreparedStep> warm(Executor& executor, const LayerCase& layer) {
+    auto step = prepared_layer(executor, *layer.one, layer.plan);
     for (int i = 0; i < kWarmUps; ++i) static_cast<void>(executor.run(*step, {}));
     return step;
   }
 
-  // The rows of `values` [tokens, columns] that each rank has; zeros where it has more.
-  static void give(Executor& executor, PreparedStep& step, const LayerCase& layer,
-                   std::string_view name, const std::vector<float>& values, std::int64_t columns) {
-    const RankGrid grid = rank_grid(layer.one->mesh);
-    for (const int rank : executor.ranks()) {
-      const std::int64_t count = num_elements(input_on(layer.plan, rank, name));
-      const auto all = std::ssize(values);
-      const std::int64_t first = count / columns * columns < all ? grid.dp_rank(rank) * count : 0;
-      std::vector<float> own(static_cast<std::size_t>(count));
-      std::copy_n(values.begin() + std::min<std::int64_t>(first, all),
-                  std::clamp<std::int64_t>(all - first, 0, count), own.begin());
-      executor.give(step, rank, name, own);
-    }
-  }
-
-  // y of all tokens, from the first rank of each tensor-parallel group.
-  static std::vector<float> output(Executor& executor, const PreparedStep& step,
-                                   const LayerCase& layer) {
-    const RankGrid grid = rank_grid(layer.one->mesh);
-    std::vector<float> all;
-    for (const int rank : executor.ranks()) {
-      if (grid.tp_rank(rank) != 0) continue;
-      const std::vector<float> own = executor.take(step, rank, kOutput);
-      all.insert(all.end(), own.begin(), own.end());
-    }
-    const std::int64_t hidden = moe_model(layer.one->model).hidden_size;
-    all.resize(static_cast<std::size_t>(layer.one->tokens * hidden));
-    return all;
-  }
-
   void time(Executor& executor, const LayerCase& layer) {
     const MoeCase& one = *layer.one;
-    const auto step = prepared(executor, layer);
-    const int sets = num_sets(moe_plan(one));
+    const auto step = warm(executor, layer);
+    const int sets = layer.sets;
     std::vector<double> device;
     std::vector<double> host;
     const Clock::time_point start = Clock::now();
@@ -288,18 +204,18 @@ class LayerRuns {
     row.set("launches", launches);
     row.set("host_syncs", static_cast<std::int64_t>(syncs));
     row.set("buffer_bytes", buffers);
-    const std::vector<float> y = output(executor, *step, layer);
+    const std::vector<float> y = layer_output(
+        one, [&](int rank) { return executor.take(*step, rank, chained_output(sets)); });
     const auto [first, is_first] = outputs_.try_emplace(output_of(one), y);
-    row.set("difference", difference(y, first->second));
+    row.set("difference", layer_difference(y, first->second));
     std::printf("%-70s %5zu %10.2f %7.2f%% %8lld %5lld\n", one.text.c_str(), device.size(),
                 spread.median * kMicro, spread.relative * 100, static_cast<long long>(launches),
                 static_cast<long long>(syncs));
   }
 
   void trace(Executor& executor, const LayerCase& layer) {
-    const auto step = prepared(executor, layer);
-    const int sets = num_sets(moe_plan(*layer.one));
-    const LayerSpans spans = layer_spans(layer.plan, executor.trace(*step, {}), 0, sets);
+    const auto step = warm(executor, layer);
+    const LayerSpans spans = layer_spans(layer.plan, executor.trace(*step, {}), 0);
     JsonObject ops;
     for (const auto& [name, time] : spans.ops) ops.set(name, time.value() * kMicro);
     JsonObject& row = rows_[static_cast<std::size_t>(layer.number)];

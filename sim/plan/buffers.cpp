@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <variant>
 
 #include "sim/plan/liveness.h"
 
@@ -81,6 +83,7 @@ class BufferPlanner {
   }
 
   BufferPlan run() {
+    keep_side_streams_apart();
     for (const Op& op : plan_.ops()) {
       join_inputs(op);
       keep_logits(op);
@@ -105,6 +108,49 @@ class BufferPlanner {
     return role != TensorRole::kWeight && role != TensorRole::kKvCache &&
            on_rank_[static_cast<std::size_t>(tensor(id).ranks)] != 0 &&
            !lifetimes_[static_cast<std::size_t>(id)].is_empty();
+  }
+
+  [[nodiscard]] const Op& op(OpId id) const { return plan_.ops()[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] bool is_here(OpId id) const {
+    return on_rank_[static_cast<std::size_t>(op(id).ranks)] != 0;
+  }
+  static bool intersect(const std::vector<TensorId>& a, const std::vector<TensorId>& b) {
+    return std::ranges::find_first_of(a, b) != a.end();
+  }
+  // Whether `later` waits for `earlier` whatever memory they use.
+  [[nodiscard]] bool depends(OpId later, OpId earlier) const {
+    const Op& a = op(earlier);
+    const Op& b = op(later);
+    return intersect(a.writes, b.reads) || intersect(a.writes, b.writes) ||
+           intersect(a.reads, b.writes) || std::ranges::find(b.after, earlier) != b.after.end();
+  }
+
+  // Kernels of a stream other than 0 run beside those of other streams, from when all that they
+  // wait for has ended until somebody waits for them: what they use lives as long, or the memory
+  // would make one stream wait for the other.
+  void keep_side_streams_apart() {
+    const auto num_ops = static_cast<OpId>(plan_.ops().size());
+    std::map<int, OpId> ends;  // by stream, of what comes later on it
+    for (OpId id = num_ops - 1; id >= 0; --id) {
+      const int stream = op(id).stream;
+      if (stream == 0 || !is_here(id) || !std::holds_alternative<KernelOp>(op(id).body)) continue;
+      const auto is_elsewhere = [&](OpId other) {
+        return op(other).stream != stream && is_here(other);
+      };
+      OpId start = id;
+      while (start > 0 && !(is_elsewhere(start - 1) && depends(id, start - 1))) --start;
+      const auto later = ends.find(stream);
+      OpId end = later == ends.end() ? num_ops - 1 : later->second;
+      for (OpId other = id + 1; other < end; ++other) {
+        if (is_elsewhere(other) && depends(other, id)) end = other;
+      }
+      ends[stream] = end;
+      for (const auto* tensors : {&op(id).reads, &op(id).writes}) {
+        for (const TensorId tensor : *tensors) {
+          lifetimes_[static_cast<std::size_t>(tensor)].extend(start, end);
+        }
+      }
+    }
   }
 
   void join_inputs(const Op& op) {

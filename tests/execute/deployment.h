@@ -92,7 +92,14 @@ class ReferenceRuns {
       model_.emplace(reference::ModelSetup{
           .whole = lower(deployment_.model, decode, deployment_.options),
           .grid = {.tp = deployment_.mesh.tp, .dp = deployment_.mesh.dp, .pp = deployment_.mesh.pp},
-          .numbers = {.head_dim = deployment_.model.head_dim, .max_positions = 64},
+          .numbers = {.head_dim = deployment_.model.head_dim,
+                      .max_positions = 64,
+                      .routing = {.score = deployment_.model.scoring_func == ScoringFunc::kSigmoid
+                                               ? RoutingScore::kSigmoid
+                                               : RoutingScore::kSoftmax,
+                                  .normalises = deployment_.model.norm_topk_prob,
+                                  .scale = deployment_.model.routed_scaling_factor,
+                                  .topk_groups = deployment_.model.topk_group}},
           .num_kv_blocks = kNumBlocks,
           .block_size = kBlockSize,
           .rounding = deployment_.rounding});

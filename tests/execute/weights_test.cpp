@@ -228,10 +228,10 @@ TEST(WeightShards, EveryWeightTensorOfTheRankHasOneAndNoOther) {
 
 TEST(WeightShards, ASplitThatCannotBeExecutedIsAnErrorThatNamesTheWeight) {
   const Plan single = whole_plan(testing::small_deepseek());
-  const Plan plan = parallelize(single, {.tp = 2, .ep = 2});
+  const Plan plan = parallelize(single, {.dp = 4, .ep = 4, .num_redundant_experts = 4});
   try {
-    (void)weight_shards(plan, single, {.tp = 2}, 0);
-    FAIL() << "experts over ranks were accepted";
+    (void)weight_shards(plan, single, {.dp = 4}, 0);
+    FAIL() << "copies of experts were accepted";
   } catch (const std::invalid_argument& error) {
     EXPECT_NE(std::string(error.what()).find("layers."), std::string::npos) << error.what();
   }

@@ -83,6 +83,17 @@ double largest_difference(std::span<const float> found, std::span<const double> 
   return largest;
 }
 
+std::unique_ptr<reference::Model> model_of(const CheckedDeployment& deployment, const Plan& whole) {
+  return std::make_unique<reference::Model>(
+      reference::ModelSetup{.whole = whole,
+                            .grid = deployment.grid,
+                            .numbers = deployment.numbers,
+                            .seed = deployment.seed,
+                            .num_kv_blocks = kConversationBlocks,
+                            .block_size = kBlockSize,
+                            .rounding = reference::Rounding::kStored});
+}
+
 enum class TokenVerdict : std::uint8_t { kEqual, kNearTie, kWrong };
 
 // `logits` and `expected` of its row. `tie`: the most by which expected logits of two tokens may
@@ -107,13 +118,7 @@ std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deploym
   const auto run = [&](StepInput input, const std::vector<int>& sampled) {
     StepPlans plans = deployment.lower(input, num_decodes(input));
     if (!model) {
-      model = std::make_unique<reference::Model>(
-          reference::ModelSetup{.whole = plans.whole,
-                                .numbers = deployment.numbers,
-                                .seed = deployment.seed,
-                                .num_kv_blocks = kConversationBlocks,
-                                .block_size = kBlockSize,
-                                .rounding = reference::Rounding::kStored});
+      model = model_of(deployment, plans.whole);
     }
     reference::StepResult result = model->run(plans.whole, input);
     for (std::size_t row = 0; row < sampled.size(); ++row) {
@@ -148,6 +153,25 @@ std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deploym
     run(std::move(decode), {0, 1, 2, 3});
   }
   return steps;
+}
+
+RepeatedConversation repeat_conversation(const CheckedDeployment& deployment,
+                                         const std::vector<CheckedStep>& steps,
+                                         std::int64_t decode_rows,
+                                         const std::vector<reference::GivenScores>& scores) {
+  RepeatedConversation result;
+  std::unique_ptr<reference::Model> model;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const CheckedStep& step = steps[i];
+    const StepPlans plans =
+        deployment.lower(step.input, step.is_decode ? decode_rows : num_decodes(step.input));
+    if (!model) model = model_of(deployment, plans.whole);
+    reference::StepResult run = model->run(plans.plan, step.input, scores.at(i));
+    result.logits.push_back(std::move(run.logits));
+    result.next_tokens.push_back(std::move(run.next_tokens));
+    result.score_difference = std::max(result.score_difference, run.score_difference);
+  }
+  return result;
 }
 
 ConversationDifference compare_conversations(

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/execute/reference/model.h"
 #include "kernels/execute/step_input.h"
 #include "sim/plan/plan.h"
 
@@ -51,7 +52,21 @@ std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deploym
 struct ExecutedConversation {
   std::vector<std::vector<float>> logits;  // by step
   std::vector<std::vector<std::int32_t>> next_tokens;
+  std::vector<reference::GivenScores> scores;  // of experts, where they were recorded
 };
+
+// What the reference says of steps with these inputs in another deployment, whose experts are
+// chosen by the scores that were found there (reference/moe_call.h). Decode steps have
+// `decode_rows` rows.
+struct RepeatedConversation {
+  std::vector<std::vector<double>> logits;  // by step
+  std::vector<std::vector<std::int32_t>> next_tokens;
+  double score_difference = 0;  // the largest of all steps
+};
+RepeatedConversation repeat_conversation(const CheckedDeployment& deployment,
+                                         const std::vector<CheckedStep>& steps,
+                                         std::int64_t decode_rows,
+                                         const std::vector<reference::GivenScores>& scores);
 
 struct ConversationDifference {
   // Of all steps, the largest |logit - expected| over the largest |expected| of the step.

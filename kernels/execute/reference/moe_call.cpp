@@ -80,10 +80,13 @@ std::int64_t sum(const Integers& counts) {
 Results run_routing_scores(const KernelCall& call) {
   const std::int64_t experts = size_of(call, "experts_total");
   const Values bias = optional_read(call, 2, DType::kBf16, 1);
-  Values scores = routing_scores(read(call, 0), read(call, 1), bias, size_of(call, "hidden"),
-                                 call.numbers.routing.score == RoutingScore::kSigmoid
-                                     ? RoutingFunction::kSigmoid
-                                     : RoutingFunction::kSoftmax);
+  const bool is_sigmoid = call.numbers.routing.score == RoutingScore::kSigmoid;
+  Values scores = routing_scores(
+      read(call, 0), read(call, 1), bias,
+      {.tokens = size_of(call, "tokens"),
+       .hidden = size_of(call, "hidden"),
+       .experts_total = experts,
+       .activation = is_sigmoid ? RouterActivation::kSigmoid : RouterActivation::kSoftmax});
   if (call.given_scores == nullptr) return {std::move(scores)};
   if (call.given_scores->size() != scores.size()) {
     refuse(call, "was given " + std::to_string(call.given_scores->size()) + " scores, expected " +

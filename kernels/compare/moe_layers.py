@@ -1,0 +1,117 @@
+"""Predicts the layers that `orrery-gpu moe CASES -o DIR` executed, and writes both as rows for `moe.py --merge`.
+
+PYTHONPATH=bindings python3 kernels/compare/moe_layers.py DIR -o rows.json
+
+Needs the package `orrery`, no GPU. DIR holds rows.jsonl and <n>.plan (kernels/tool/moe.cpp).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orrery
+from orrery import _core
+
+from report import Row, save
+
+ROOT = Path(__file__).resolve().parents[2]
+# For their machine and tables: as many GPUs of one host.
+SCENARIOS = {1: "llama_8b", 2: "llama_8b_tp2", 4: "llama_8b_tp4"}
+HBM_BYTES_PER_S = 4.8e12
+FLOPS_PER_S = {"bf16": 989e12, "fp8": 1979e12}
+# What stands in a row's shape only where it says something.
+UNSAID = {"streams": 1, "fuse": 0, "seed": 1, "tp": 1, "dp": 1, "ep": 1, "comm": ""}
+
+
+def first_rank(plan: str) -> list[Mapping[str, Any]]:
+    """Bodies of the ops of rank 0: kind, name, dtype, dims."""
+    return [op["body"] for op in _core.plan_ops(plan) if 0 in op["ranks"]]
+
+
+def limit_us(bodies: list[Mapping[str, Any]]) -> float:
+    """The weights that have to be read at the data sheet's bandwidth, or the products at its rate, whichever takes longer."""
+    moved = seconds = 0.0
+    for body in bodies:
+        dims, element = body["dims"], 1 if body["dtype"] == "fp8" else 2
+        if body["name"] in ("grouped_gemm", "grouped_gemm_scatter"):
+            rows, matrices = dims["rows"], dims["active"]
+        elif body["name"] in ("gemm", "expert_gemm"):
+            rows, matrices = dims["m"], min(dims["m"], 1)
+        else:
+            continue
+        moved += matrices * dims["n"] * dims["k"] * element
+        seconds += 2.0 * rows * dims["n"] * dims["k"] / FLOPS_PER_S.get(body["dtype"], FLOPS_PER_S["bf16"])
+    return 1e6 * max(moved / HBM_BYTES_PER_S, seconds)
+
+
+def shape_of(shape: Mapping[str, Any]) -> dict[str, int | str]:
+    """A row's shape less what goes without saying; how tokens reach experts elsewhere under its own name."""
+    said = {name: value for name, value in shape.items() if UNSAID.get(name) != value}
+    if "comm" in said:
+        said["experts over"] = said.pop("comm")
+    return said
+
+
+def same_work(row: Row) -> tuple:
+    """Of rows that differ in their design, launching or communication only."""
+    shape = row["shape"]
+    return (row["dtype"], row["gpus"], *(shape.get(name) for name in ("model", "tokens", "load", "seed", "tp", "dp", "ep")))
+
+
+def predicted_row(measured: Mapping[str, Any], plan: str, scenario: orrery.Scenario, date: str) -> Row:
+    """The row of one case."""
+    prediction = _core.predict_plan(scenario, plan, graph=measured["shape"]["mode"] == "graph", copies=measured["sets"])
+    bodies = first_rank(plan)
+    return {
+        "kernel": "moe_layer", "dtype": measured["dtype"], "shape": shape_of(measured["shape"]), "ours_us": round(measured["ours_us"], 3),
+        "peer": "predicted", "peer_us": round(1e6 * prediction["duration_s"], 3), "limit_us": round(limit_us(bodies), 3),
+        "gpus": measured["gpus"], "revision": measured["revision"][:10], "date": date,
+        "launches": measured["launches"], "host_syncs": measured["host_syncs"], "buffer_bytes": measured["buffer_bytes"],
+        "predicted_launches": sum(body["kind"] != "host" for body in bodies),
+        "predicted_host_syncs": sum(body["name"] == "d2h_sync" for body in bodies),
+        "predicted_bytes": prediction["buffer_bytes"],
+    }  # fmt: skip
+
+
+def rows_of(directory: Path, date: str) -> Iterator[Row]:
+    """A row for each case that ran; says which did not, and why."""
+    scenarios: dict[int, orrery.Scenario] = {}
+    for line in (directory / "rows.jsonl").read_text(encoding="utf-8").splitlines():
+        measured = json.loads(line)
+        if "error" in measured:
+            print(f"case {measured['case']}, {measured['text']}: {measured['error']}", file=sys.stderr)
+            continue
+        gpus = measured["gpus"]
+        if gpus not in scenarios:
+            scenarios[gpus] = orrery.load(ROOT / f"scenarios/validate/{SCENARIOS[gpus]}.yaml")
+        plan = (directory / f"{measured['case']}.plan").read_text(encoding="utf-8")
+        yield predicted_row(measured, plan, scenarios[gpus], date)
+
+
+def main(arguments: list[str]) -> int:
+    """Predicts, writes and prints a line per case."""
+    parser = argparse.ArgumentParser(prog="moe_layers.py", description=__doc__.split("\n")[0])
+    parser.add_argument("directory", type=Path, metavar="DIR", help="of orrery-gpu moe")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="rows, in the form of moe_h200.json")
+    parser.add_argument("--date", default=datetime.date.today().isoformat(), help="when they were executed (today)")
+    options = parser.parse_args(arguments)
+    rows = list(rows_of(options.directory, options.date))
+    limits: dict[tuple, float] = {}
+    for row in rows:
+        limits[same_work(row)] = min(row["limit_us"], limits.get(same_work(row), row["limit_us"]))
+    for row in rows:
+        row["limit_us"] = limits[same_work(row)]
+        error = 100 * (row["peer_us"] / row["ours_us"] - 1)
+        print(f"{' '.join(str(value) for value in row['shape'].values())}: {row['ours_us']:.1f} us, predicted {row['peer_us']:.1f} ({error:+.1f} %)")
+    save(options.output, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

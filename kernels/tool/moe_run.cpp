@@ -1,0 +1,116 @@
+#include "kernels/tool/moe_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "kernels/tool/executor_setup.h"
+
+namespace orrery::tool {
+namespace {
+
+// Rows [first, first + count) of values [.., columns]; zeros beyond them.
+std::vector<float> rows_of(const std::vector<float>& values, std::int64_t columns,
+                           std::int64_t first, std::int64_t count) {
+  std::vector<float> rows(static_cast<std::size_t>(count * columns));
+  const std::int64_t begin = std::min<std::int64_t>(first * columns, std::ssize(values));
+  const std::int64_t end = std::min<std::int64_t>(begin + count * columns, std::ssize(values));
+  std::copy(values.begin() + begin, values.begin() + end, rows.begin());
+  return rows;
+}
+
+}  // namespace
+
+ExecutorSetup layer_setup(const MoeCase& one, Plan plan, Plan whole) {
+  const RankGrid grid = rank_grid(one.mesh);
+  std::vector<int> devices(static_cast<std::size_t>(grid.size()));
+  std::iota(devices.begin(), devices.end(), 0);
+  return {.plan = std::move(plan),
+          .whole = std::move(whole),
+          .grid = grid,
+          .numbers = {.routing = routing_of(moe_model(one.model))},
+          .devices = std::move(devices),
+          .max_tokens = one.tokens,
+          .max_sequences = 1,
+          .max_model_len = 1};
+}
+
+Plan chained(const Plan& layer, int count) {
+  if (count == 1) return layer;
+  Plan repeated = layer;
+  const auto num_ops = static_cast<OpId>(layer.ops().size());
+  repeated.add_repeat({.first = 0, .last = num_ops, .count = count});
+  const Plan apart = unroll(repeated);
+  Plan result;
+  for (GroupId group = 0; group < apart.num_groups(); ++group) {
+    const auto ranks = apart.ranks(group);
+    result.add_group({ranks.begin(), ranks.end()});
+  }
+  for (const Tensor& tensor : apart.tensors()) result.add_tensor(tensor);
+  std::map<GroupId, OpId> ends;             // of the layer ahead: the last op of the ranks
+  std::map<GroupId, OpId> latest;           // of this one
+  std::set<std::pair<GroupId, int>> begun;  // ranks and streams
+  for (Op op : apart.ops()) {
+    if (std::ssize(result.ops()) % num_ops == 0) {
+      ends = latest;
+      begun.clear();
+    }
+    const bool is_first = begun.insert({op.ranks, op.stream}).second;
+    if (is_first && ends.contains(op.ranks)) op.after.push_back(ends.at(op.ranks));
+    latest[op.ranks] = static_cast<OpId>(result.ops().size());
+    result.add_op(std::move(op));
+  }
+  return result;
+}
+
+std::string chained_output(int count) {
+  return count == 1 ? "y" : "y#" + std::to_string(count - 1);
+}
+
+std::map<std::string, std::vector<float>> layer_inputs(const MoeCase& one, const Plan& plan,
+                                                       int rank) {
+  const ModelConfig model = moe_model(one.model);
+  const RankGrid grid = rank_grid(one.mesh);
+  std::map<std::string, std::vector<float>> inputs;
+  for (const Tensor& tensor : plan.tensors()) {
+    if (tensor.role != TensorRole::kInput || !plan.contains(tensor.ranks, rank)) continue;
+    const bool is_scores = tensor.dtype == DType::kFp32;
+    const std::vector<float> values =
+        is_scores ? imposed_scores(one, model.num_experts) : layer_input(one, model.hidden_size);
+    const std::int64_t columns = tensor.axes.back().size;
+    const std::int64_t count = num_elements(tensor) / columns;
+    // Data-parallel ranks have tokens of their own.
+    const std::int64_t first = count < one.tokens ? grid.dp_rank(rank) * count : 0;
+    inputs[tensor.name] = rows_of(values, columns, first, count);
+  }
+  return inputs;
+}
+
+std::unique_ptr<PreparedStep> prepared_layer(Executor& executor, const MoeCase& one,
+                                             const Plan& plan) {
+  auto step = executor.prepare(plan, {}, one.is_graph ? ExecuteMode::kGraph : ExecuteMode::kEager);
+  for (const int rank : executor.ranks()) {
+    for (const auto& [name, values] : layer_inputs(one, plan, rank)) {
+      executor.give(*step, rank, name, values);
+    }
+  }
+  return step;
+}
+
+double layer_difference(const std::vector<float>& found, const std::vector<float>& expected) {
+  if (found.size() != expected.size()) return INFINITY;
+  double most = 0;
+  double largest = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const double apart = std::abs(static_cast<double>(found[i]) - expected[i]);
+    if (!std::isfinite(apart)) return INFINITY;
+    most = std::max(most, apart);
+    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+  }
+  return most / largest;
+}
+
+}  // namespace orrery::tool

@@ -1,0 +1,52 @@
+#pragma once
+
+// How a case's layer gets its inputs and gives its output, on the executor and in the reference.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/execute/executor.h"
+#include "kernels/tool/moe_cases.h"
+
+namespace orrery::tool {
+
+// An executor for the case's layer, and for others of the same model, format and mesh with at most
+// as many tokens. `plan` and `whole` are the layer, split over ranks and before, repeated alike.
+ExecutorSetup layer_setup(const MoeCase& one, Plan plan, Plan whole);
+
+// `count` layers one after the other, each with weights of its own: names end in "#<layer>", and
+// none begins before the one ahead has ended, on whatever streams. The layer itself where count
+// is 1.
+Plan chained(const Plan& layer, int count);
+// Name of its output, of the last layer.
+std::string chained_output(int count);
+
+// The inputs of `rank` by name: the rows of x, and of the scores if they are imposed, that it has;
+// zeros where it has more.
+std::map<std::string, std::vector<float>> layer_inputs(const MoeCase& one, const Plan& plan,
+                                                       int rank);
+
+// y [tokens, hidden] from what ranks have of it, of which `of_rank(rank)` is [rows, hidden].
+template <typename OfRank>
+std::vector<float> layer_output(const MoeCase& one, const OfRank& of_rank) {
+  std::vector<float> all;
+  for (int rank = 0; rank < num_ranks(one.mesh); rank += one.mesh.tp) {
+    const auto own = of_rank(rank);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  all.resize(static_cast<std::size_t>(one.tokens * moe_model(one.model).hidden_size));
+  return all;
+}
+
+// A prepared layer with its inputs.
+std::unique_ptr<PreparedStep> prepared_layer(Executor& executor, const MoeCase& one,
+                                             const Plan& plan);
+
+// Largest difference over the largest expected. Infinite where they differ in size or a value is
+// not finite.
+double layer_difference(const std::vector<float>& found, const std::vector<float>& expected);
+
+}  // namespace orrery::tool

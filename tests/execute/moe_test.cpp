@@ -1,0 +1,301 @@
+// Mixtures of experts on the reference interpreter: the same logits in every design and however
+// experts are split over ranks.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/execute/hazards.h"
+#include "kernels/execute/reference/collective_call.h"
+#include "kernels/execute/spoil.h"
+#include "kernels/execute/weights.h"
+#include "sim/plan/buffers.h"
+#include "tests/execute/deployment.h"
+
+namespace orrery {
+namespace {
+
+using testing::Deployment;
+using testing::ReferenceRuns;
+using testing::relative_difference;
+using testing::TestSequence;
+
+// 2 layers, 8 experts of 16 columns; kinds as Qwen3 (softmax, 3 of 8, normalised), Llama 4 (sigmoid
+// of the best, which weighs inputs, one shared expert) and DeepSeek-V3 (sigmoid, 2 of 8 from 2 of 4
+// groups, bias, scaled, shared experts).
+ModelConfig tiny_moe(const std::string& kind) {
+  ConfigFields fields = testing::tiny_llama_fields();
+  fields["model_type"] = std::string("qwen3_moe");
+  fields["num_hidden_layers"] = std::int64_t{2};
+  fields["num_experts"] = std::int64_t{8};
+  fields["num_experts_per_tok"] = std::int64_t{3};
+  fields["moe_intermediate_size"] = std::int64_t{16};
+  fields["norm_topk_prob"] = true;
+  ModelConfig model = model_config("tiny", fields);
+  if (kind == "qwen3") return model;
+  model.scoring_func = ScoringFunc::kSigmoid;
+  model.shared_expert_intermediate_size = 32;
+  if (kind == "llama4") {
+    model.num_experts_per_tok = 1;
+    model.norm_topk_prob = false;
+    model.weighs_expert_inputs = true;
+    return model;
+  }
+  model.num_experts_per_tok = 2;
+  model.n_group = 4;
+  model.topk_group = 2;
+  model.router_bias = model.has_correction_bias = true;
+  model.routed_scaling_factor = 2.5;
+  return model;
+}
+const std::vector<std::string> kKinds{"qwen3", "llama4", "deepseek"};
+
+Deployment deployment_of(const std::string& kind, MoeDesign design, const Mesh& mesh = {}) {
+  Deployment deployment{.model = tiny_moe(kind), .options = {.moe_design = design}, .mesh = mesh};
+  return deployment;
+}
+
+std::vector<StepInput> steps() {
+  const std::vector<TestSequence> sequences{{0, 30}, {1, 30}, {2, 30}, {3, 30}};
+  const std::vector<std::int64_t> lengths{5, 3, 7, 2};
+  StepInput prefill;
+  StepInput decode;
+  for (std::size_t i = 0; i < 4; ++i) {
+    prefill.prefill.push_back(sequences[i].chunk(0, lengths[i]));
+    decode.decodes.push_back(sequences[i].chunk(lengths[i], lengths[i] + 1));
+  }
+  return {prefill, decode};
+}
+
+double worst_difference(const Deployment& found, const Deployment& expected) {
+  ReferenceRuns a(found);
+  ReferenceRuns b(expected);
+  double worst = 0;
+  for (const StepInput& step : steps()) {
+    worst = std::max(worst, relative_difference(a.run(step).logits, b.run(step).logits));
+  }
+  return worst;
+}
+
+TEST(ReferenceMoe, EveryDesignGivesTheSameLogits) {
+  using enum MoeDesign;
+  for (const std::string& kind : kKinds) {
+    const Deployment shuffling = deployment_of(kind, kShuffling);
+    for (const MoeDesign design : {kPadding, kSlicing, kConcatenation}) {
+      EXPECT_LT(worst_difference(deployment_of(kind, design), shuffling), 1e-9)
+          << kind << " " << to_text(design);
+    }
+    if (kind == "qwen3") continue;  // no shared expert
+    Deployment fused = shuffling;
+    fused.options.fuse_scatter_add = true;
+    fused.options.moe_streams = 2;
+    EXPECT_LT(worst_difference(fused, shuffling), 1e-9) << kind;
+  }
+}
+
+TEST(ReferenceMoe, KindsOfRoutingDiffer) {
+  const auto first = [](const std::string& kind, bool normalises) {
+    Deployment deployment = deployment_of(kind, MoeDesign::kShuffling);
+    deployment.model.norm_topk_prob = normalises;
+    ReferenceRuns runs(deployment);
+    return runs.run(steps()[0]).logits;
+  };
+  for (const std::string& kind : kKinds) {
+    EXPECT_GT(relative_difference(first(kind, true), first(kind, false)), 1e-3) << kind;
+  }
+}
+
+TEST(ReferenceMoe, EveryMeshGivesTheLogitsOfOneRank) {
+  using enum MoeDesign;
+  const std::vector<Mesh> meshes{{.tp = 2}, {.tp = 2, .ep = 2}, {.tp = 4, .ep = 2}};
+  for (const std::string& kind : kKinds) {
+    for (const MoeDesign design : {kShuffling, kPadding, kSlicing, kConcatenation}) {
+      const Deployment single = deployment_of(kind, design);
+      for (const Mesh& mesh : meshes) {
+        if (mesh.ep > 1 && (design == kSlicing || design == kConcatenation)) continue;
+        const Deployment split = deployment_of(kind, design, mesh);
+        EXPECT_LT(worst_difference(split, single), 1e-9)
+            << kind << " " << to_text(design) << " tp " << mesh.tp << " ep " << mesh.ep;
+      }
+    }
+  }
+}
+
+// Whoever found other scores is followed, and the distance told.
+TEST(ReferenceMoe, GivenScoresChooseTheExperts) {
+  const Deployment deployment = deployment_of("qwen3", MoeDesign::kShuffling);
+  const StepInput input = steps()[0];
+  const Plan plan = lower(deployment.model, testing::batch_of(input), deployment.options);
+  const reference::ModelSetup setup{.whole = plan,
+                                    .numbers = {.head_dim = deployment.model.head_dim,
+                                                .max_positions = 64,
+                                                .routing = {.normalises = true}},
+                                    .num_kv_blocks = testing::kNumBlocks,
+                                    .block_size = testing::kBlockSize};
+  reference::Model own(setup);
+  const auto expected = own.run(plan, input);
+  reference::GivenScores given(1);
+  for (std::size_t i = 0; i < plan.ops().size(); ++i) {
+    const auto* kernel = std::get_if<KernelOp>(&plan.ops()[i].body);
+    if (kernel == nullptr || kernel->kernel != "routing_scores") continue;
+    const std::int64_t tokens = dim(kernel->dims, "tokens");
+    for (std::int64_t copy = 0; copy < plan.multiplicity(static_cast<OpId>(i)); ++copy) {
+      auto& scores = given[0][{static_cast<OpId>(i), copy}];
+      for (std::int64_t at = 0; at < tokens * 8; ++at) {
+        scores.push_back(at % 8 < 3 ? 0.25F : 0.0F);  // experts 0, 1 and 2
+      }
+    }
+  }
+  ASSERT_EQ(given[0].size(), 2U);
+  reference::Model other(setup);
+  const auto found = other.run(plan, input, given);
+  EXPECT_GT(found.score_difference, 0.05);
+  EXPECT_EQ(expected.score_difference, 0);
+  EXPECT_GT(relative_difference(found.logits, expected.logits), 1e-3);
+}
+
+TEST(ReferenceMoe, ACollectiveLeftOutIsNoticed) {
+  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .ep = 2}}) {
+    const Deployment deployment = deployment_of("deepseek", MoeDesign::kShuffling, mesh);
+    const Deployment single = deployment_of("deepseek", MoeDesign::kShuffling);
+    const StepInput step = steps()[0];
+    ReferenceRuns one(single);
+    const auto expected = one.run(step);
+    const Plan plan =
+        parallelize(lower(deployment.model, testing::batch_of(step), deployment.options), mesh);
+    for (const std::string& name : collective_names(plan)) {
+      ReferenceRuns spoiled(deployment, [&](const Plan& right) { return without_op(right, name); });
+      bool is_noticed = false;
+      try {
+        is_noticed = relative_difference(spoiled.run(step).logits, expected.logits) > 1e-6;
+      } catch (const std::invalid_argument&) {
+        is_noticed = true;
+      }
+      EXPECT_TRUE(is_noticed) << name;
+    }
+  }
+}
+
+// Elements of the whole that ranks hold, each on as many ranks as there are copies of it.
+std::map<std::pair<std::int64_t, std::int64_t>, int> held(const Plan& plan, const Plan& whole,
+                                                          const RankGrid& grid,
+                                                          const std::string& name) {
+  std::map<std::pair<std::int64_t, std::int64_t>, int> elements;
+  for (int rank = 0; rank < grid.size(); ++rank) {
+    for (const WeightShard& shard : weight_shards(plan, whole, grid, rank).shards) {
+      if (shard.name.find(name) == std::string::npos) continue;
+      for (const WeightSegment& rows : shard.row_segments) {
+        for (const WeightSegment& columns : shard.column_segments) {
+          for (std::int64_t row = 0; row < rows.count; ++row) {
+            for (std::int64_t column = 0; column < columns.count; ++column) {
+              ++elements[{rows.global + row, columns.global + column}];
+            }
+          }
+        }
+      }
+    }
+  }
+  return elements;
+}
+
+TEST(MoeWeights, RanksHoldEveryElementOfTheExpertsOnce) {
+  const Deployment deployment = deployment_of("qwen3", MoeDesign::kShuffling);
+  const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .ep = 2}, Mesh{.tp = 4, .ep = 2}}) {
+    const Plan plan = parallelize(whole, mesh);
+    const RankGrid grid{.tp = mesh.tp};
+    // 8 experts x 32 gate and up rows x 64, and x 64 rows x 16.
+    for (const auto& [name, count] : std::vector<std::pair<std::string, std::size_t>>{
+             {"experts.gate_up_proj", 8 * 32 * 64}, {"experts.down_proj", 8 * 64 * 16}}) {
+      const auto elements = held(plan, whole, grid, name);
+      EXPECT_EQ(elements.size(), count) << name << " tp " << mesh.tp << " ep " << mesh.ep;
+      for (const auto& [place, times] : elements) ASSERT_EQ(times, 1);
+    }
+  }
+}
+
+// 8 experts on 4 ranks, two shares of columns for each half.
+TEST(MoeWeights, NeighboursShareTheColumnsOfTheSameExperts) {
+  const Deployment deployment = deployment_of("qwen3", MoeDesign::kShuffling);
+  const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+  const Plan plan = parallelize(whole, {.tp = 4, .ep = 2});
+  std::vector<std::int64_t> firsts;
+  for (int rank = 0; rank < 4; ++rank) firsts.push_back(first_expert(plan, whole, {.tp = 4}, rank));
+  EXPECT_EQ(firsts, (std::vector<std::int64_t>{0, 0, 4, 4}));
+}
+
+TEST(MoeWeights, ACorrectionBiasIsSmallAndInFull) {
+  const Deployment deployment = deployment_of("deepseek", MoeDesign::kShuffling);
+  const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+  const WeightShards shards = weight_shards(whole, whole, {}, 0);
+  int num_found = 0;
+  for (const WeightShard& shard : shards.shards) {
+    if (shard.name.find("correction_bias") == std::string::npos) continue;
+    ++num_found;
+    const StoredWeight stored = stored_weight(shard, 0, DType::kFp32, 1);
+    ASSERT_EQ(stored.values.size(), 8U);
+    for (const float value : stored.values) EXPECT_LE(std::abs(value), 0.1F);
+  }
+  EXPECT_EQ(num_found, 1);
+}
+
+TEST(MoeSteps, OnlyDesignsThatReadCountsWaitForThem) {
+  const auto waits = [](MoeDesign design) {
+    const Deployment deployment = deployment_of("qwen3", design);
+    const Plan plan = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+    return host_waits(plan, 0).size();
+  };
+  EXPECT_EQ(waits(MoeDesign::kShuffling), 0U);
+  EXPECT_EQ(waits(MoeDesign::kPadding), 0U);
+  EXPECT_EQ(waits(MoeDesign::kSlicing), 1U);
+  EXPECT_EQ(waits(MoeDesign::kConcatenation), 1U);
+}
+
+// With the shared expert on a stream of its own: it starts at once, whatever router and shuffle
+// use, and of the ops of stream 0 only the scatter waits for it.
+TEST(MoeSteps, TheSharedExpertsStreamRunsBesideTheRouter) {
+  const LoweringOptions options{.moe_design = MoeDesign::kShuffling, .moe_streams = 2};
+  const Plan plan = moe_layer_plan(tiny_moe("llama4"), 6, options);
+  ASSERT_TRUE(is_layer_plan(plan));
+  const std::vector<Task> tasks = rank_tasks(plan, 0);
+  const auto waits =
+      event_waits(task_memory(plan, 0, tasks, plan_buffers(plan, 0), kv_layers(plan, 0)));
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const std::string name = task_name(plan, tasks[i]);
+    std::vector<std::string> waited;
+    for (const std::int32_t task : waits[i]) {
+      waited.push_back(task_name(plan, tasks[static_cast<std::size_t>(task)]));
+    }
+    const bool is_scatter = name == "scatter";
+    EXPECT_EQ(waited, is_scatter ? std::vector<std::string>{"shared.down_proj"}
+                                 : std::vector<std::string>{})
+        << name;
+  }
+}
+
+Tensor rows_tensor(std::int64_t rows) {
+  return {.name = "rows", .axes = {{"routed_rows", rows}, {"hidden", 2}}};
+}
+
+// Rank 0 keeps 1 row and sends 2, rank 1 sends 1 and keeps none; columns 10 * rank + row.
+TEST(RowExchange, RowsArriveInTheOrderOfTheRanks) {
+  const std::vector<std::vector<double>> rows{{1, 1, 2, 2, 3, 3}, {11, 11, 0, 0, 0, 0}};
+  const auto found = reference::exchange_rows("dispatch", rows_tensor(3), rows, {{1, 2}, {1, 0}},
+                                              {{1, 1}, {2, 0}});
+  EXPECT_EQ(found[0], (std::vector<double>{1, 1, 11, 11, 0, 0}));
+  EXPECT_EQ(found[1], (std::vector<double>{2, 2, 3, 3, 0, 0}));
+}
+
+TEST(RowExchange, CountsThatContradictEachOtherAreAnError) {
+  const std::vector<std::vector<double>> rows{{1, 1, 2, 2}, {3, 3, 4, 4}};
+  EXPECT_THROW((void)reference::exchange_rows("dispatch", rows_tensor(2), rows, {{1, 1}, {1, 1}},
+                                              {{1, 1}, {0, 1}}),
+               std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace orrery
