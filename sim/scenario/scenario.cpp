@@ -231,6 +231,27 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   }
 }
 
+// The exchange that the design needs, and where its experts lie.
+void place_experts(const Reader& root, Scenario& scenario) {
+  const bool is_fused = scenario.moe.design == MoeDesign::kFused;
+  const auto place = [&](Placement& placement) {
+    check_expert_comm(placement.mesh, is_fused);
+    if (is_fused) return;
+    place_experts(placement, scenario.expert_shares, scenario.model_config, scenario.machine_spec);
+  };
+  try {
+    Placement own{.mesh = scenario.mesh, .expert_order = scenario.expert_order};
+    place(own);
+    scenario.mesh = own.mesh;
+    if (scenario.disaggregation) {
+      place(scenario.disaggregation->prefill.placement);
+      place(scenario.disaggregation->decode.placement);
+    }
+  } catch (const std::invalid_argument& error) {
+    root.fail(scenario.disaggregation ? "disaggregation" : "placement", error.what());
+  }
+}
+
 // After model, placement and engine profile, which has the default design.
 void read_experts(const Reader& root, const std::filesystem::path& directory, Scenario& scenario) {
   scenario.moe = scenario.engine_profile.moe;
@@ -251,6 +272,7 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
                 "expert_load: tables of fused experts are of balanced, uniform or power-law "
                 "choices; expected one of these, or another moe.design");
     }
+    place_experts(root, scenario);
     return;
   }
   try {
@@ -268,20 +290,7 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
   } catch (const std::invalid_argument& error) {
     root.fail("model", std::string("expert_load: ") + error.what());
   }
-  const auto place = [&](Placement& placement) {
-    place_experts(placement, scenario.expert_shares, scenario.model_config, scenario.machine_spec);
-  };
-  try {
-    Placement own{.mesh = scenario.mesh, .expert_order = scenario.expert_order};
-    place(own);
-    scenario.mesh = own.mesh;
-    if (scenario.disaggregation) {
-      place(scenario.disaggregation->prefill.placement);
-      place(scenario.disaggregation->decode.placement);
-    }
-  } catch (const std::invalid_argument& error) {
-    root.fail(scenario.disaggregation ? "disaggregation" : "placement", error.what());
-  }
+  place_experts(root, scenario);
 }
 
 void read_slo(const YamlNode& node, Slo& slo) {
