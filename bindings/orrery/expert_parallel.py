@@ -127,7 +127,7 @@ def crossover(times: Sequence[FlowTimes]) -> int | None:
 class PlacementTimes:
     """One layer with experts placed in one way."""
 
-    order: str  # in_order, balanced or on_nodes
+    order: str  # even (routing), in_order, balanced or balanced_on_nodes
     redundant: int
     imbalance: float  # rows of the busiest rank against the mean
     duration_s: float
@@ -148,10 +148,8 @@ def placements(
 
     def one(order: str, copies: int, choices: str) -> PlacementTimes:
         name = "in_order" if order == "even" else order
-        placement = _placement(
-            dp=ep, ep=ep, expert_comm="eager", num_redundant_experts=copies, expert_placement=name
-        )
-        found = _layer(model, tokens, placement, expert_load=choices, **keys)
+        placement = _placement(dp=ep, ep=ep, expert_comm="eager", num_redundant_experts=copies)
+        found = _layer(model, tokens, placement, expert_load=choices, overrides=[f"moe.experts={name}"], **keys)
         rows = _rows_by_rank(found.plan_text).values()
         return PlacementTimes(order, copies, max(rows) * len(rows) / sum(rows), found.duration_s)
 

@@ -140,6 +140,8 @@ def layer(
     tp: int = 1,
     ep: int = 1,
     expert_comm: str | None = None,
+    experts: str = "in_order",
+    num_redundant_experts: int = 0,
     mode: str | None = None,
     level: str = "all_ranks",
     imposes_scores: bool = False,
@@ -149,7 +151,8 @@ def layer(
     """The layer of `model` (a name that `orrery models` lists, or a path) in a design.
 
     `weights` is the format of weights and activations: bf16, or fp8 with scales by row. `expert_load` is
-    uniform, power_law_1.2 ..., "{zipf: 1.0}" or "{trace: FILE}". Other keys of a scenario as `overrides`.
+    uniform, power_law_1.2 ..., "{zipf: 1.0}" or "{trace: FILE}"; `experts` is in_order, balanced or
+    balanced_on_nodes, for ep above 1. Other keys of a scenario as `overrides`.
     Raises ScenarioError, and ValueError as of_scenario does.
     """
     if expert_comm is None:
@@ -161,8 +164,10 @@ def layer(
         f"model.expert_load={expert_load}",
         f"machine={machine}",
         f"provider={provider}",
-        f"placement={{dp: {dp}, tp: {tp}, ep: {ep}, expert_comm: {expert_comm}}}",
-        f"moe={{design: {design}, streams: {streams}, fuse_scatter_add: {str(fuse_scatter_add).lower()}}}",
+        f"placement={{dp: {dp}, tp: {tp}, ep: {ep}, expert_comm: {expert_comm}, "
+        f"num_redundant_experts: {num_redundant_experts}}}",
+        f"moe={{design: {design}, streams: {streams}, fuse_scatter_add: {str(fuse_scatter_add).lower()}, "
+        f"experts: {experts}}}",
         *overrides,
     ]
     scenario = load(project_root() / "scenarios" / "moe_scout_designs.yaml", overrides=keys)
@@ -229,6 +234,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for ways in ("dp", "tp", "ep"):
         parser.add_argument(f"--{ways}", type=int, default=1, metavar="N")
     parser.add_argument("--expert-comm", metavar="C", help="with dp above 1: eager, graph, dedup, dedup_graph (eager)")
+    parser.add_argument("--experts", default="in_order", help="with ep above 1: balanced, balanced_on_nodes (in_order)")
+    parser.add_argument("--redundant", type=int, default=0, metavar="N", help="copies of experts chosen most (0)")
     parser.add_argument("--ablation", action="store_true", help="design shuffling, and without one thing each")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
 
@@ -236,7 +243,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints a table for each number of tokens."""
     keys = {name: getattr(options, name) for name in ("weights", "machine", "provider", "expert_load", "dp", "tp", "ep")}
-    keys["expert_comm"] = options.expert_comm
+    keys |= {"expert_comm": options.expert_comm, "experts": options.experts, "num_redundant_experts": options.redundant}
     found: list[MoeLayer] = []
     for tokens in options.tokens:
         if options.ablation:

@@ -11,9 +11,12 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kVector = 4;
-constexpr int kMostThreads = 1024;
-constexpr int kCluster = 8;        // the largest that every GPU of the architecture takes
-constexpr int kLargeCluster = 16;  // that one of sm_90 may take
+constexpr int kMostThreads = 512;
+constexpr int kLeastLanes = 4;
+constexpr int kMostVectors = 4;
+constexpr std::size_t kOfEight = 3;  // in counts of clusters
+constexpr int kCluster = 8;          // the largest that every GPU of the architecture takes
+constexpr int kLargeCluster = 16;    // that one of sm_90 may take
 constexpr std::size_t kMostSharedBytes = std::size_t{227} * 1024;
 
 void require_range(const char* what, std::int64_t value, std::int64_t least, std::int64_t most) {
@@ -26,15 +29,39 @@ void require_range(const char* what, std::int64_t value, std::int64_t least, std
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-IndexShufflingTile tile(const IndexShufflingShape& shape, int cluster, int clusters) {
-  const IndexShufflingLanes lanes = index_shuffling_lanes(shape);
+// Lanes for a token: few where a token has many choices' worth of work for them, all of a warp
+// where groups are judged by it.
+IndexShufflingTile with_lanes(const IndexShufflingShape& shape, IndexShufflingTile tile) {
+  const std::int64_t vectors = ceil_div(shape.experts_total, kVector);
+  const int held = shape.topk == 1 ? kMostVectors : 1;
+  int lanes = shape.groups > 1 ? kWarp : kLeastLanes;
+  while (lanes < kWarp && (lanes * held < vectors || lanes < shape.topk)) lanes *= 2;
+  tile.lanes = lanes;
+  tile.vectors = static_cast<int>(
+      std::bit_ceil(static_cast<std::uint64_t>(ceil_div(vectors, std::int64_t{lanes}))));
+  return tile;
+}
+
+// Throws unless a block's shared memory has room for its tokens.
+IndexShufflingTile with_room(const IndexShufflingShape& shape, const IndexShufflingTile& tile) {
+  if (index_shuffling_shared_bytes(shape, tile) > kMostSharedBytes) {
+    throw std::invalid_argument(
+        "index_shuffling: " + std::to_string(shape.tokens) + " tokens are more than " +
+        std::to_string(tile.clusters * tile.cluster) + " blocks have room for");
+  }
+  return tile;
+}
+
+IndexShufflingTile with_blocks(const IndexShufflingShape& shape, IndexShufflingTile tile,
+                               int cluster, int clusters) {
   const std::int64_t tokens = ceil_div(shape.tokens, std::int64_t{cluster} * clusters);
-  const std::int64_t wanted = std::max(tokens * lanes.lanes, shape.experts);
-  return {.threads = static_cast<int>(std::min<std::int64_t>(
-              ceil_div(std::max<std::int64_t>(wanted, 1), kWarp) * kWarp, kMostThreads)),
-          .cluster = cluster,
-          .clusters = clusters,
-          .block_tokens = static_cast<int>(tokens)};
+  const std::int64_t wanted = std::max({tokens * tile.lanes, shape.experts, std::int64_t{1}});
+  tile.threads =
+      static_cast<int>(std::min<std::int64_t>(ceil_div(wanted, kWarp) * kWarp, kMostThreads));
+  tile.cluster = cluster;
+  tile.clusters = clusters;
+  tile.block_tokens = static_cast<int>(tokens);
+  return tile;
 }
 
 }  // namespace
@@ -60,18 +87,6 @@ void require_index_shuffling_shape(const IndexShufflingShape& shape) {
   require_range("tokens", shape.tokens, 0, std::numeric_limits<std::int32_t>::max() / shape.topk);
 }
 
-IndexShufflingLanes index_shuffling_lanes(const IndexShufflingShape& shape) {
-  const auto vectors = static_cast<std::uint64_t>(ceil_div(shape.experts_total, kVector));
-  const auto wanted =
-      std::max({std::bit_ceil(vectors), std::bit_ceil(static_cast<std::uint64_t>(shape.topk)),
-                std::uint64_t{4}});
-  const int lanes =
-      shape.groups > 1 ? kWarp : static_cast<int>(std::min<std::uint64_t>(wanted, kWarp));
-  return {.lanes = lanes,
-          .vectors = static_cast<int>(std::bit_ceil(
-              static_cast<std::uint64_t>(ceil_div(static_cast<std::int64_t>(vectors), lanes))))};
-}
-
 std::size_t index_shuffling_shared_bytes(const IndexShufflingShape& shape,
                                          const IndexShufflingTile& tile) {
   const auto experts = static_cast<std::size_t>(shape.experts);
@@ -83,26 +98,23 @@ std::size_t index_shuffling_shared_bytes(const IndexShufflingShape& shape,
          sizeof(std::uint16_t) * (words * experts + items);
 }
 
-IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape, int most_blocks) {
-  const IndexShufflingLanes lanes = index_shuffling_lanes(shape);
-  // Scores that a block looks at in one go.
-  const std::int64_t at_once = kMostThreads / lanes.lanes;
-  const std::int64_t blocks = ceil_div(shape.tokens, at_once);
-  if (blocks <= kLargeCluster) {
-    const auto cluster =
-        std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(blocks, 1)));
-    return tile(shape, static_cast<int>(cluster), 1);
+IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape,
+                                          const std::array<int, 5>& most_clusters) {
+  const IndexShufflingTile lanes = with_lanes(shape, {});
+  // Warps' worth of work, an eighth of a block's.
+  const std::int64_t warps = ceil_div(shape.tokens * lanes.lanes, kWarp);
+  constexpr std::int64_t kBlockWarps = 4;
+  constexpr std::int64_t kMostClusterWarps = 16 * 32;
+  if (warps <= kMostClusterWarps || most_clusters[kOfEight] < 2) {
+    const auto blocks = std::bit_ceil(
+        static_cast<std::uint64_t>(std::max<std::int64_t>(ceil_div(warps, kBlockWarps), 1)));
+    const int most = most_clusters.back() > 0 ? kLargeCluster : kCluster;
+    return with_room(shape, with_blocks(shape, lanes,
+                                        static_cast<int>(std::min<std::uint64_t>(
+                                            blocks, static_cast<std::uint64_t>(most))),
+                                        1));
   }
-  const int most_clusters = std::max(most_blocks / kCluster, 1);
-  const IndexShufflingTile chosen =
-      tile(shape, kCluster,
-           static_cast<int>(std::min<std::int64_t>(ceil_div(blocks, kCluster), most_clusters)));
-  if (index_shuffling_shared_bytes(shape, chosen) > kMostSharedBytes) {
-    throw std::invalid_argument("index_shuffling: " + std::to_string(shape.tokens) +
-                                " tokens are more than " +
-                                std::to_string(most_clusters * kCluster) + " blocks can hold");
-  }
-  return chosen;
+  return with_room(shape, with_blocks(shape, lanes, kCluster, most_clusters[kOfEight]));
 }
 
 }  // namespace orrery

@@ -2,6 +2,7 @@
 
 // What an index_shuffling call is, and how it is spread over the GPU. No CUDA.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,29 +34,26 @@ inline constexpr std::int64_t kMostGroups = 32;
 void require_index_shuffling_shape(const IndexShufflingShape& shape);
 
 // `clusters` clusters of `cluster` blocks, each of which takes `block_tokens` tokens in a row.
-// Several clusters wait for each other, so all must run at once.
+// Several clusters wait for each other, so all must run at once. A token's scores are held by
+// `lanes` threads, `vectors` times four scores each.
 struct IndexShufflingTile {
-  int threads = 1024;  // per block, a multiple of 32, at least as many as there are experts here
-  int cluster = 1;     // 1, 2, 4, 8 or 16
+  int threads = 512;  // per block, a multiple of 32 up to 512, at least the experts here
+  int cluster = 1;    // 1, 2, 4, 8 or 16
   int clusters = 1;
   int block_tokens = 0;
+  int lanes = 32;   // 4, 8, 16 or 32, at least topk; 32 with groups
+  int vectors = 1;  // 1, 2 or 4
   bool operator==(const IndexShufflingTile&) const = default;
 };
-
-// Lanes of a warp that share a token, and the vectors of four scores that each of them holds.
-struct IndexShufflingLanes {
-  int lanes = 32;  // 4, 8, 16 or 32
-  int vectors = 1;
-};
-IndexShufflingLanes index_shuffling_lanes(const IndexShufflingShape& shape);
 
 // Shared memory of a block, in bytes.
 std::size_t index_shuffling_shared_bytes(const IndexShufflingShape& shape,
                                          const IndexShufflingTile& tile);
 
-// The tile of a shape on a GPU that can run `most_blocks` blocks at once, in clusters of 8: a rule
-// made from timings on an H200. Throws std::invalid_argument when there are more tokens than the
-// shared memory of these blocks has room for.
-IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape, int most_blocks);
+// The tile of a shape on a GPU that runs so many clusters of 1, 2, 4, 8 and 16 blocks at once, a
+// multiprocessor for each block: a rule made from timings on an H200. Throws std::invalid_argument
+// when there are more tokens than the shared memory of these blocks has room for.
+IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape,
+                                          const std::array<int, 5>& most_clusters);
 
 }  // namespace orrery

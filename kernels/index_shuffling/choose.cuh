@@ -10,17 +10,17 @@
 
 namespace orrery {
 
-// A score as a number that orders likewise, NaN below all others. 0: no score.
+// A score as a number that orders likewise, all NaN below all others. 0: no score. A sum of floats
+// is not -0 when one of them is not, and if not a number it is 0x7FFFFFFF (PTX ISA, add.f32).
 constexpr std::uint32_t kNoScore = 0;
-constexpr std::uint32_t kNanScore = 1;
-__device__ inline std::uint32_t order_of(float score) {
-  const std::uint32_t bits = __float_as_uint(score + 0.0f);  // -0 is 0
-  if (score != score) return kNanScore;
-  return bits & 0x80000000U ? ~bits : bits | 0x80000000U;
+constexpr std::uint32_t kOrderBias = 0x80000002U;  // wraps for NaN alone, to 1
+__device__ inline std::uint32_t order_of(float score, float bias = 0.0f) {
+  const int bits = __float_as_int(score + bias);
+  return static_cast<std::uint32_t>(bits ^ (bits >> 31 & 0x7FFFFFFF)) + kOrderBias;
 }
 __device__ inline float score_of(std::uint32_t order) {
-  if (order == kNanScore) return __uint_as_float(0x7FFFFFFFU);
-  return __uint_as_float(order & 0x80000000U ? order & 0x7FFFFFFFU : ~order);
+  const int bits = static_cast<int>(order - kOrderBias);
+  return __int_as_float(bits ^ (bits >> 31 & 0x7FFFFFFF));
 }
 
 __device__ inline float to_float(float value) { return value; }
@@ -41,9 +41,7 @@ struct Scores {
   __device__ float at(int token, int expert) const {
     return to_float(data[static_cast<std::int64_t>(token) * experts + expert]);
   }
-  __device__ float biased(int token, int expert) const {
-    return at(token, expert) + (bias != nullptr ? bias[expert] : 0.0f);
-  }
+  __device__ float bias_of(int expert) const { return bias != nullptr ? bias[expert] : 0.0f; }
   // Of experts `first` .. `first` + 3 as far as there are so many.
   __device__ void load(float (&values)[kScores], int token, int first) const {
     const T* from = data + static_cast<std::int64_t>(token) * experts + first;
@@ -83,7 +81,8 @@ __device__ std::uint32_t kept_groups(const Scores<T>& scores, int token, int lan
   std::uint32_t best = kNoScore;
   std::uint32_t second = kNoScore;
   for (int i = lane % lanes; i < size && group < scores.groups; i += lanes) {
-    const std::uint32_t order = order_of(scores.biased(token, group * size + i));
+    const std::uint32_t order =
+        order_of(scores.at(token, group * size + i), scores.bias_of(group * size + i));
     second = max(second, min(best, order));
     best = max(best, order);
   }
@@ -103,83 +102,89 @@ __device__ std::uint32_t kept_groups(const Scores<T>& scores, int token, int lan
 }
 
 // One token's scores: lane l of kLanes holds the experts 4 (i kLanes + l) .. + 3 of vector i.
-template <typename T, int kLanes, int kVectors>
+template <int kLanes, int kVectors>
 struct TokenChoice {
-  float values[kVectors][kScores];
-  std::uint32_t orders[kVectors * kScores];  // kNoScore: chosen, or not to be chosen
-  std::uint32_t best;                        // of this lane
-  int best_expert;
-  int token;
-  int picked = 0;  // in lane k, the k-th choice
+  static constexpr int kHeld = kVectors * kScores;
+  std::uint32_t orders[kHeld];  // kNoScore: chosen, or not to be chosen
+  int picked = 0;               // in lane k, the k-th choice
 
-  __device__ void load(const Scores<T>& scores, int of_token, int lane) {
-    token = of_token;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      scores.load(values[i], token, (i * kLanes + lane) * kScores);
-    }
+  // The expert of place `i` less that of place 0.
+  static __device__ constexpr int offset(int i) {
+    return i / kScores * kLanes * kScores + i % kScores;
   }
-  __device__ void rank(const Scores<T>& scores, int lane) {
-    std::uint32_t kept = 0xFFFFFFFFU;
-    int shift = 0;
-    int size = scores.experts;
+
+  template <typename T>
+  __device__ TokenChoice(const Scores<T>& scores, const float (&values)[kVectors][kScores],
+                         int token, int lane) {
+    const int first = lane * kScores;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) orders[i] = order_of(values[i / kScores][i % kScores]);
+    if (scores.bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        const int expert = min(first + offset(i), scores.experts - 1);
+        orders[i] = order_of(values[i / kScores][i % kScores], scores.bias[expert]);
+      }
+    }
+    if (scores.experts != kLanes * kHeld) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (first + offset(i) >= scores.experts) orders[i] = kNoScore;
+      }
+    }
     if constexpr (kLanes == kWarpSize) {
-      if (scores.groups > 1) {
-        kept = kept_groups(scores, token, lane);
-        shift = lanes_per_group(scores.groups);
-        size = scores.experts / scores.groups;
-      }
+      if (scores.groups > 1) keep_groups(scores, token, lane);
     }
-#pragma unroll
-    for (int i = 0; i < kVectors * kScores; ++i) {
-      const int expert = (i / kScores * kLanes + lane) * kScores + i % kScores;
-      orders[i] = kNoScore;
-      if (expert >= scores.experts) continue;
-      if (shift != 0 && (kept >> expert / size * shift & 1) == 0) continue;
-      const float bias = scores.bias != nullptr ? scores.bias[expert] : 0.0f;
-      orders[i] = order_of(values[i / kScores][i % kScores] + bias);
-    }
-    rank_lane(lane);
   }
-  // The best of the lane's own; of equal ones the lowest expert.
-  __device__ void rank_lane(int lane) {
-    best = orders[0];
-    int at = 0;
+  template <typename T>
+  __device__ void keep_groups(const Scores<T>& scores, int token, int lane) {
+    const std::uint32_t kept = kept_groups(scores, token, lane);
+    const int shift = lanes_per_group(scores.groups);
+    const int size = scores.experts / scores.groups;
 #pragma unroll
-    for (int i = 1; i < kVectors * kScores; ++i) {
-      if (orders[i] > best) {
-        best = orders[i];
-        at = i;
-      }
+    for (int i = 0; i < kHeld; ++i) {
+      const int group = (lane * kScores + offset(i)) / size;
+      if (group < scores.groups && (kept >> group * shift & 1) == 0) orders[i] = kNoScore;
     }
-    best_expert = (at / kScores * kLanes + lane) * kScores + at % kScores;
   }
   // The best of all lanes becomes choice `k`, and is out of those that follow, if any do.
   __device__ void choose(int k, int lane, bool more) {
-    std::uint32_t order = best;
-    auto expert = static_cast<std::uint32_t>(best_expert);
+    std::uint32_t mine = orders[0];
+#pragma unroll
+    for (int i = 1; i < kHeld; ++i) mine = max(mine, orders[i]);
+    std::uint32_t most = mine;
     if constexpr (kLanes == kWarpSize) {
-      order = __reduce_max_sync(0xFFFFFFFFU, best);
-      expert = __reduce_min_sync(0xFFFFFFFFU, best == order ? expert : 0xFFFFFFFFU);
+      most = __reduce_max_sync(0xFFFFFFFFU, mine);
     } else {
 #pragma unroll
       for (int lanes = 1; lanes < kLanes; lanes *= 2) {
-        const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, order, lanes);
-        const std::uint32_t other_expert = __shfl_xor_sync(0xFFFFFFFFU, expert, lanes);
-        if (other > order || (other == order && other_expert < expert)) {
-          order = other;
-          expert = other_expert;
-        }
+        most = max(most, __shfl_xor_sync(0xFFFFFFFFU, most, lanes));
       }
     }
-    if (lane == k) picked = static_cast<int>(expert);
-    if (!more) return;
-    const int relative = static_cast<int>(expert) - lane * kScores;
+    int expert = lane * kScores;
 #pragma unroll
-    for (int i = 0; i < kVectors * kScores; ++i) {
-      if (relative == i / kScores * kLanes * kScores + i % kScores) orders[i] = kNoScore;
+    for (int i = kHeld - 1; i >= 0; --i) {
+      if (orders[i] == most) expert = lane * kScores + offset(i);
     }
-    rank_lane(lane);
+    const std::uint32_t lane_of_warp = threadIdx.x % kWarpSize;
+    const std::uint32_t holders =
+        __ballot_sync(0xFFFFFFFFU, mine == most) >> (lane_of_warp & ~(kLanes - 1U)) &
+        (0xFFFFFFFFU >> (kWarpSize - kLanes));
+    if (__any_sync(0xFFFFFFFFU, (holders & (holders - 1)) != 0)) {
+      if (mine != most) expert = 0x7FFFFFFF;
+#pragma unroll
+      for (int lanes = 1; lanes < kLanes; lanes *= 2) {
+        expert = min(expert, __shfl_xor_sync(0xFFFFFFFFU, expert, lanes));
+      }
+    } else {
+      expert = __shfl_sync(0xFFFFFFFFU, expert, __ffs(static_cast<int>(holders)) - 1, kLanes);
+    }
+    if (lane == k) picked = expert;
+    if (!more) return;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (expert - lane * kScores == offset(i)) orders[i] = kNoScore;
+    }
   }
 };
 

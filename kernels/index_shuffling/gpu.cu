@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -148,16 +149,21 @@ class IndexShufflingCase final : public KernelCase {
     require_index_shuffling_shape(shape);
     return shape;
   }
-  // The rule's, unless the op says how many blocks ("clusters" of "cluster").
+  // The rule's, unless the op says how many "lanes" or blocks ("clusters" of "cluster").
   static IndexShufflingTile tile_of(const KernelOp& op, const IndexShufflingShape& shape) {
     IndexShufflingTile tile = index_shuffling_tile(shape);
+    if (const std::int64_t lanes = variant(op.dims, "lanes"); lanes != 0) {
+      const std::int64_t held = (shape.experts_total + 4 * lanes - 1) / (4 * lanes);
+      tile.lanes = static_cast<int>(lanes);
+      tile.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(held)));
+    }
     const std::int64_t clusters = variant(op.dims, "clusters");
     if (clusters == 0) return tile;
     tile.clusters = static_cast<int>(clusters);
     tile.cluster = static_cast<int>(variant(op.dims, "cluster", 1));
     const std::int64_t blocks = clusters * tile.cluster;
     tile.block_tokens = static_cast<int>((shape.tokens + blocks - 1) / blocks);
-    tile.threads = static_cast<int>(variant(op.dims, "threads", 1024));
+    tile.threads = static_cast<int>(variant(op.dims, "threads", 512));
     return tile;
   }
 
@@ -209,11 +215,12 @@ class IndexShufflingCase final : public KernelCase {
     const auto tokens = host_copy(stream, row_token_[0], most_rows());
     const auto counts = host_copy(stream, counts_[0], counts_.count());
     const std::vector<std::int32_t> row_idx{0, 3, 1, 4, 2, 5};
-    const auto routing = reference::init_routing(rows, tokens, counts, row_idx);
-    const bool is_right =
-        routing.expanded_token == std::vector<std::int32_t>{1, 0, 1, 2, 0, 2} &&
-        routing.expanded_row_idx == std::vector<std::int32_t>{1, 0, 3, 4, 2, 5} &&
-        routing.expanded_expert_idx == std::vector<std::int32_t>{0, 1, 1, 1, 2, 2};
+    bool is_right = std::ranges::is_permutation(rows, row_idx);  // else init_routing throws
+    reference::InitRouting routing;
+    if (is_right) routing = reference::init_routing(rows, tokens, counts, row_idx);
+    is_right = is_right && routing.expanded_token == std::vector<std::int32_t>{1, 0, 1, 2, 0, 2} &&
+               routing.expanded_row_idx == std::vector<std::int32_t>{1, 0, 3, 4, 2, 5} &&
+               routing.expanded_expert_idx == std::vector<std::int32_t>{0, 1, 1, 1, 2, 2};
     return {.what = "wrong expanded rows", .error = is_right ? 0.0 : 1.0, .bound = 0};
   }
 
@@ -287,8 +294,13 @@ std::vector<KernelOp> check_ops() {
          op(DType::kFp32, 5000, 128, 8, 1, 5, with({{"first_expert", 123}})),
          op(DType::kBf16, 1021, 128, 8, 1, 128, made), op(DType::kBf16, 77, 30, 2, 1, 30, made)});
   }
+  for (const std::int64_t lanes : {4, 8, 16, 32}) {
+    for (const std::int64_t experts : {4 * lanes - 3, 8 * lanes, 16 * lanes}) {
+      ops.push_back(op(1021, experts, 3, {{"scores", kTied}, {"lanes", lanes}}));
+    }
+  }
   for (const std::int64_t cluster : {1, 2, 4, 8, 16}) {
-    for (const std::int64_t clusters : {1, 2, 7}) {
+    for (const std::int64_t clusters : {1, 2, 6}) {
       ops.push_back(op(1021, 128, 2, {{"clusters", clusters}, {"cluster", cluster}}));
     }
   }

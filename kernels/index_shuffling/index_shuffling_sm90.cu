@@ -1,8 +1,7 @@
-#include <map>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 
+#include "kernels/cuda/clusters.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/programmatic.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -27,7 +26,7 @@ namespace {
 //   it by the same load, and nothing has to be cleared between launches.
 // - The last block to have read all counts advances the number for the next launch.
 
-constexpr unsigned kThreads = 1024;
+constexpr unsigned kThreads = 512;
 constexpr std::uint16_t kElsewhere = 0xFFFF;
 constexpr int kMostClusters = 64;
 constexpr float kLeastSum = 1e-20f;
@@ -77,47 +76,47 @@ struct Shared {
   }
 };
 
-// The experts of tokens first .. first + count - 1, into `shared`.
+// The experts of tokens first .. first + count - 1, into `shared`. The scores of a warp's next
+// tokens are on their way while it chooses.
 template <typename T, int kLanes, int kVectors>
 __device__ void choose_experts(const Arguments<T>& a, const Shared& shared, int first, int count) {
-  constexpr int kUnroll = kVectors >= 4 ? 1 : 4 / kVectors;
-  constexpr int kWarpTokens = kWarpSize / kLanes;
-  using Choice = TokenChoice<T, kLanes, kVectors>;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int segment = static_cast<int>(threadIdx.x) % kWarpSize / kLanes;
   const int step = static_cast<int>(blockDim.x) / kLanes;
-  const int warp_first = static_cast<int>(threadIdx.x) / kWarpSize * kWarpTokens;
-  for (int from = warp_first; from < count; from += step * kUnroll) {
-    Choice choices[kUnroll];
+  const int warp_first = static_cast<int>(threadIdx.x) / kWarpSize * (kWarpSize / kLanes);
+  float next[kVectors][kScores];
+  const auto load = [&](int local) {
+    const int token = first + min(local, count - 1);
 #pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
-      choices[i].load(a.scores, first + min(from + i * step + segment, count - 1), lane);
+    for (int i = 0; i < kVectors; ++i) {
+      a.scores.load(next[i], token, (i * kLanes + lane) * kScores);
     }
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i) choices[i].rank(a.scores, lane);
-    for (int k = 0; k < a.topk; ++k) {
-#pragma unroll
-      for (int i = 0; i < kUnroll; ++i) choices[i].choose(k, lane, k + 1 < a.topk);
-    }
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
-      const int local = from + i * step + segment;
-      const bool is_choice = lane < a.topk && local < count;
-      const float score = is_choice ? a.scores.at(choices[i].token, choices[i].picked) : 0.0f;
-      float sum = score;
+  };
+  if (warp_first < count) load(warp_first + segment);
+  for (int from = warp_first; from < count; from += step) {
+    const int local = from + segment;
+    const int token = first + min(local, count - 1);
+    TokenChoice<kLanes, kVectors> choice(a.scores, next, token, lane);
+    if (from + step < count) load(local + step);
+    for (int k = 0; k < a.topk; ++k) choice.choose(k, lane, k + 1 < a.topk);
+    const bool is_choice = lane < a.topk && local < count;
+    float weight = is_choice ? a.scores.at(token, choice.picked) : 0.0f;
+    if (a.normalises) {
+      float sum = weight;
 #pragma unroll
       for (int lanes = 1; lanes < min(kLanes, static_cast<int>(kMostTopK)); lanes *= 2) {
         sum += __shfl_xor_sync(0xFFFFFFFFU, sum, lanes);
       }
-      if (!is_choice) continue;
-      const int expert = choices[i].picked - a.first_expert;
-      const bool is_here = expert >= 0 && expert < a.experts;
-      const int at = local * a.topk + lane;
-      shared.chosen[at] = is_here ? static_cast<std::uint16_t>(expert) : kElsewhere;
-      shared.weights[at] = (a.normalises ? score / (sum + kLeastSum) : score) * a.scale;
-      if (is_here) {
-        atomicOr(&shared.bits[local / kWarpSize * a.experts + expert], 1U << local % kWarpSize);
-      }
+      weight /= sum + kLeastSum;
+    }
+    if (!is_choice) continue;
+    const int expert = choice.picked - a.first_expert;
+    const bool is_here = expert >= 0 && expert < a.experts;
+    const int at = local * a.topk + lane;
+    shared.chosen[at] = is_here ? static_cast<std::uint16_t>(expert) : kElsewhere;
+    shared.weights[at] = weight * a.scale;
+    if (is_here) {
+      atomicOr(&shared.bits[local / kWarpSize * a.experts + expert], 1U << local % kWarpSize);
     }
   }
 }
@@ -281,54 +280,34 @@ __global__ void __launch_bounds__(kThreads) index_shuffling_kernel(const Argumen
 template <typename T>
 using Kernel = void (*)(Arguments<T>);
 
-template <typename T>
-Kernel<T> kernel_of(const IndexShufflingLanes& lanes) {
-  switch (lanes.lanes) {
-    case 4:
-      return index_shuffling_kernel<T, 4, 1>;
-    case 8:
-      return index_shuffling_kernel<T, 8, 1>;
-    case 16:
-      return index_shuffling_kernel<T, 16, 1>;
-    default:
-      return lanes.vectors == 1   ? index_shuffling_kernel<T, 32, 1>
-             : lanes.vectors == 2 ? index_shuffling_kernel<T, 32, 2>
-                                  : index_shuffling_kernel<T, 32, 4>;
-  }
+template <typename T, int kLanes>
+Kernel<T> kernel_of(int vectors) {
+  return vectors == 1   ? index_shuffling_kernel<T, kLanes, 1>
+         : vectors == 2 ? index_shuffling_kernel<T, kLanes, 2>
+                        : index_shuffling_kernel<T, kLanes, 4>;
 }
 
-// Blocks that the current device runs at once in clusters of 8, one on a multiprocessor.
-int most_blocks() {
-  constexpr unsigned kCluster = 8;
-  constexpr std::size_t kMoreThanHalf = std::size_t{120} * 1024;
-  static std::mutex mutex;
-  static std::map<int, int> known;
-  int device = 0;
-  ORRERY_CUDA(cudaGetDevice(&device));
-  const std::scoped_lock lock(mutex);
-  if (const auto found = known.find(device); found != known.end()) return found->second;
-  const auto kernel = reinterpret_cast<const void*>(index_shuffling_kernel<float, 32, 2>);
-  ORRERY_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(kMoreThanHalf)));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {.x = kCluster, .y = 1, .z = 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kCluster);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kMoreThanHalf;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  int clusters = 0;
-  ORRERY_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-  return known.emplace(device, clusters * static_cast<int>(kCluster)).first->second;
+template <typename T>
+Kernel<T> kernel_of(const IndexShufflingTile& tile) {
+  switch (tile.lanes) {
+    case 4:
+      return kernel_of<T, 4>(tile.vectors);
+    case 8:
+      return kernel_of<T, 8>(tile.vectors);
+    case 16:
+      return kernel_of<T, 16>(tile.vectors);
+    default:
+      return kernel_of<T, 32>(tile.vectors);
+  }
 }
 
 void require_tile(const IndexShufflingShape& shape, const IndexShufflingTile& tile) {
   const bool covers =
       std::int64_t{tile.block_tokens} * tile.cluster * tile.clusters >= shape.tokens;
   if (!covers || tile.threads < shape.experts || tile.threads > static_cast<int>(kThreads) ||
-      tile.threads % kWarpSize != 0 || tile.clusters > kMostClusters) {
+      tile.threads % kWarpSize != 0 || tile.clusters > kMostClusters ||
+      tile.lanes * tile.vectors * kScores < shape.experts_total || tile.lanes < shape.topk ||
+      (shape.groups > 1 && tile.lanes != kWarpSize)) {
     throw std::invalid_argument(
         "index_shuffling: a tile of " + std::to_string(tile.clusters) + " x " +
         std::to_string(tile.cluster) + " blocks of " + std::to_string(tile.threads) +
@@ -342,7 +321,7 @@ std::size_t index_shuffling_workspace_bytes() { return sizeof(Workspace); }
 
 IndexShufflingTile index_shuffling_tile(const IndexShufflingShape& shape) {
   require_index_shuffling_shape(shape);
-  return choose_index_shuffling(shape, most_blocks());
+  return choose_index_shuffling(shape, cuda::most_clusters());
 }
 
 template <typename T>
@@ -373,7 +352,7 @@ void index_shuffling(const cuda::Stream& stream, const T* scores, const float* c
       .clusters = tile.clusters,
       .normalises = shape.normalises,
       .scale = static_cast<float>(shape.scale)};
-  const Kernel<T> kernel = kernel_of<T>(index_shuffling_lanes(shape));
+  const Kernel<T> kernel = kernel_of<T>(tile);
   constexpr int kPortable = 8;
   if (tile.cluster > kPortable) {
     ORRERY_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),

@@ -12,9 +12,11 @@ namespace {
 constexpr int kPanelBytes = 128;  // of hidden per stage
 constexpr int kMostSharedBytes = 227 * 1024;
 constexpr int kMostStages = 8;
-constexpr int kRows = 64;
-constexpr int kManyRows = 128;
-constexpr int kLargeCluster = 16;
+constexpr int kPanelK = 64;
+constexpr int kFloat = 4;  // bytes
+constexpr int kLeastColumns = 16;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 void require_range(const char* what, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value < least || value > most) {
@@ -38,14 +40,12 @@ void require_routing_scores_shape(const RoutingScoresShape& shape) {
 }
 
 int routing_scores_columns(const RoutingScoresShape& shape) {
-  constexpr std::uint64_t kLeast = 16;
-  return static_cast<int>(
-      std::max(std::bit_ceil(static_cast<std::uint64_t>(shape.experts_total)), kLeast));
+  return std::max(static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(shape.experts_total))),
+                  kLeastColumns);
 }
 
 RoutingScoresLayout routing_scores_layout(int columns, int rows) {
   constexpr int kPadding = 8;  // floats, so that a fragment's rows lie in different banks
-  constexpr int kFloat = 4;
   RoutingScoresLayout layout{.stage_bytes = (columns + rows) * kPanelBytes,
                              .logits_stride = columns + kPadding};
   const int logits = rows * layout.logits_stride * kFloat;
@@ -61,17 +61,35 @@ RoutingScoresLayout routing_scores_layout(int columns, int rows) {
   return layout;
 }
 
-RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape, int multiprocessors) {
-  const std::int64_t tiles = std::max<std::int64_t>((shape.tokens + kRows - 1) / kRows, 1);
-  const auto share = static_cast<std::uint64_t>(multiprocessors / tiles);
-  if (share >= 2) {
-    return {.rows = kRows,
-            .cluster = std::min(static_cast<int>(std::bit_floor(share)), kLargeCluster),
-            .is_split = true};
+RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape,
+                                        const std::array<int, 5>& most_clusters) {
+  constexpr int kMostWaves = 1 << 20;
+  const int all_columns = routing_scores_columns(shape);
+  const bool is_sigmoid = shape.activation == RouterActivation::kSigmoid;
+  RoutingScoresTile best{.columns = all_columns};
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (int columns = is_sigmoid ? kLeastColumns : all_columns; columns <= all_columns;
+       columns *= 2) {
+    const int most_rows = columns > 256 ? 64 : columns > 128 ? 128 : 256;
+    for (int rows = 64; rows <= most_rows; rows *= 2) {
+      const std::int64_t tiles = ceil_div(std::max<std::int64_t>(shape.tokens, 1), rows) *
+                                 ceil_div(shape.experts_total, columns);
+      for (std::size_t i = 0; i < most_clusters.size(); ++i) {
+        const int cluster = 1 << i;
+        if (most_clusters[i] == 0) continue;
+        const std::int64_t waves =
+            std::min<std::int64_t>(ceil_div(tiles, most_clusters[i]), kMostWaves);
+        const std::int64_t read = (std::min<std::int64_t>(rows, shape.tokens) + columns) *
+                                  ceil_div(ceil_div(shape.hidden, kPanelK), cluster);
+        const std::int64_t exchanged = rows * columns * kFloat / kPanelBytes;
+        const std::int64_t cost = waves * (read + exchanged);
+        if (cost >= least) continue;
+        least = cost;
+        best = {.rows = rows, .columns = columns, .cluster = cluster, .is_split = true};
+      }
+    }
   }
-  const int columns = routing_scores_columns(shape);
-  const bool has_many = tiles > multiprocessors && columns <= 256;
-  return {.rows = has_many ? kManyRows : kRows, .cluster = columns < 32 ? 1 : 4, .is_split = false};
+  return best;
 }
 
 }  // namespace orrery

@@ -2,6 +2,7 @@
 
 // What a routing_scores call is, and how it is tiled. No CUDA.
 
+#include <array>
 #include <cstdint>
 
 namespace orrery {
@@ -21,14 +22,15 @@ inline constexpr std::int64_t kMostScores = 512;
 // Throws std::invalid_argument, naming the field, when one is out of range or past 2^31 - 1.
 void require_routing_scores_shape(const RoutingScoresShape& shape);
 
-// Columns of the product that hold the experts: 16, 32, 64, 128, 256 or 512.
+// Columns of a product that hold all experts: 16, 32, 64, 128, 256 or 512.
 int routing_scores_columns(const RoutingScoresShape& shape);
 
-// A block holds `rows` tokens against all experts. Either the `cluster` blocks of a cluster share
-// the tokens and each takes a stretch of hidden (split), or each has its own tokens and they share
-// what they read of w.
+// A block holds `rows` tokens against `columns` experts: all of them, or for a sigmoid, which needs
+// no sum over experts, some. Either the `cluster` blocks of a cluster share the tokens and each
+// takes a stretch of hidden (split), or each has its own tokens and they share what they read of w.
 struct RoutingScoresTile {
-  int rows = 64;  // 64, or with at most 256 columns 128
+  int rows = 64;  // 64, with at most 256 columns 128, with at most 128 also 256
+  int columns = 16;
   int cluster = 1;
   bool is_split = true;
   bool operator==(const RoutingScoresTile&) const = default;
@@ -45,7 +47,9 @@ struct RoutingScoresLayout {
 };
 RoutingScoresLayout routing_scores_layout(int columns, int rows);
 
-// The tile of a shape on a GPU of so many multiprocessors: a rule made from timings on an H200.
-RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape, int multiprocessors);
+// The tile of a shape on a GPU that runs so many clusters of 1, 2, 4, 8 and 16 blocks at once, a
+// multiprocessor for each block: that by which a multiprocessor reads and exchanges least.
+RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape,
+                                        const std::array<int, 5>& most_clusters);
 
 }  // namespace orrery

@@ -72,11 +72,12 @@ class RoutingScoresCase final : public KernelCase {
     require_routing_scores_shape(shape);
     return shape;
   }
-  // The rule's, unless the op says "rows" and "cluster", and whether it is "split".
+  // The rule's, unless the op says "rows", "columns" and "cluster", and whether it is "split".
   static RoutingScoresTile tile_of(const KernelOp& op, const RoutingScoresShape& shape) {
     const std::int64_t rows = variant(op.dims, "rows");
     if (rows == 0) return routing_scores_tile(shape);
     return {.rows = static_cast<int>(rows),
+            .columns = static_cast<int>(variant(op.dims, "columns", routing_scores_columns(shape))),
             .cluster = static_cast<int>(variant(op.dims, "cluster", 1)),
             .is_split = variant(op.dims, "split") != 0};
   }
@@ -114,9 +115,9 @@ std::vector<KernelOp> check_ops() {
                            op(4291, 136, experts, variants), op(8513, 72, experts, variants)});
   }
   for (const std::int64_t experts : {16, 64, 128, 256, 512}) {
-    for (const std::int64_t rows : {64, 128}) {
+    for (const std::int64_t rows : {64, 128, 256}) {
       for (const std::int64_t cluster : {1, 2, 4, 8, 16}) {
-        if (experts == 512 && rows == 128) continue;
+        if (experts * rows > 256 * 128) continue;
         const Variants variants{{"rows", rows}, {"cluster", cluster}};
         Variants split = variants;
         split.push_back({"split", 1});
@@ -125,6 +126,15 @@ std::vector<KernelOp> check_ops() {
         if (is_built) ops.push_back(op(333, 520, experts, variants));
       }
     }
+  }
+  for (const std::int64_t columns : {16, 64, 256}) {
+    ops.push_back(op(333, 520, 260,
+                     {{"rows", 64},
+                      {"cluster", 4},
+                      {"split", 1},
+                      {"columns", columns},
+                      {"sigmoid", 1},
+                      {"bias", 1}}));
   }
   return ops;
 }
@@ -138,6 +148,7 @@ std::vector<KernelOp> bench_ops() {
                                         {7168, 256}}) {
     for (const std::int64_t tokens : {1, 64, 128, 512, 2048, 4096, 8192, 16384}) {
       ops.push_back(op(tokens, hidden, experts));
+      ops.push_back(op(tokens, hidden, experts, {{"sigmoid", 1}}));
     }
   }
   return ops;

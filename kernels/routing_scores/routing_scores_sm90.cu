@@ -2,6 +2,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/cuda/clusters.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/programmatic.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -48,6 +49,7 @@ struct Arguments {
   float* scores;
   int tokens;
   int experts;
+  int column_tiles;
   int steps;  // stages that cover hidden
   int cluster;
   bool is_split;
@@ -70,12 +72,17 @@ struct Slot {  // of the ring of stages
 struct Share {
   int rank;       // in the cluster
   int first_row;  // of x
+  int first_expert;
+  int experts;
   int first_step;
   int steps;
 
-  __device__ Share(const Arguments& a, int rows) {
+  __device__ Share(const Arguments& a, int rows, int columns) {
     rank = static_cast<int>(blockIdx.x) % a.cluster;
-    first_row = static_cast<int>(blockIdx.x) / (a.is_split ? a.cluster : 1) * rows;
+    const int tile = static_cast<int>(blockIdx.x) / (a.is_split ? a.cluster : 1);
+    first_row = tile / a.column_tiles * rows;
+    first_expert = tile % a.column_tiles * columns;
+    experts = min(a.experts - first_expert, columns);
     first_step = a.is_split ? a.steps * rank / a.cluster : 0;
     steps = (a.is_split ? a.steps * (rank + 1) / a.cluster : a.steps) - first_step;
   }
@@ -105,7 +112,8 @@ __device__ void produce(const Arguments& a, const Share& share, unsigned char* s
     } else {
 #pragma unroll
       for (int group = 0; group < S::kColumnGroups; ++group) {
-        sm90::load_2d(w + group * part * kPanelBytes, w_map, k, group * part, barrier);
+        sm90::load_2d(w + group * part * kPanelBytes, w_map, k, share.first_expert + group * part,
+                      barrier);
       }
     }
     slot.next(a.layout.stages);
@@ -162,7 +170,7 @@ __device__ void spread(const float (&sum)[S::kN / 2], const Arguments& a, const 
     if (parts > 1) to = static_cast<float*>(__cluster_map_shared_rank(to, row / part_rows));
 #pragma unroll
     for (int j = 0; j < S::kN / 8; ++j) {
-      if (first_column + 8 * j < a.experts) {
+      if (first_column + 8 * j < share.experts) {
         *reinterpret_cast<float2*>(to + 8 * j) = {sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]};
       }
     }
@@ -188,18 +196,27 @@ __device__ void activate(const Arguments& a, const Share& share, const float* lo
   for (int row = static_cast<int>(threadIdx.x) / kWarp; row < min(part_rows, a.tokens - first_row);
        row += S::kThreads / kWarp) {
     float values[kValues];
-    float most = -INFINITY;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       const int expert = i * kWarp + lane;
-      values[i] = -INFINITY;
-      if (expert >= a.experts) continue;
-      float sum = a.bias != nullptr ? __bfloat162float(a.bias[expert]) : 0.0f;
-      for (int part = 0; part < parts; ++part) {
-        sum += logits[(part * part_rows + row) * a.layout.logits_stride + expert];
+      const bool has_bias = a.bias != nullptr && expert < share.experts;
+      values[i] = has_bias ? __bfloat162float(a.bias[share.first_expert + expert]) : 0.0f;
+    }
+    const float* from = logits + row * a.layout.logits_stride + lane;
+#pragma unroll 4
+    for (int part = 0; part < parts; ++part) {
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        if (i * kWarp + lane < S::kColumns) {
+          values[i] += from[part * part_rows * a.layout.logits_stride + i * kWarp];
+        }
       }
-      values[i] = sum;
-      most = fmaxf(most, sum);
+    }
+    float most = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      if (i * kWarp + lane >= share.experts) values[i] = -INFINITY;
+      most = fmaxf(most, values[i]);
     }
     float scale = 1;
     if (!a.is_sigmoid) {
@@ -212,11 +229,12 @@ __device__ void activate(const Arguments& a, const Share& share, const float* lo
       }
       scale = 1 / warp_sum(sum);
     }
-    float* to = a.scores + static_cast<std::int64_t>(first_row + row) * a.experts;
+    float* to =
+        a.scores + static_cast<std::int64_t>(first_row + row) * a.experts + share.first_expert;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       const int expert = i * kWarp + lane;
-      if (expert >= a.experts) continue;
+      if (expert >= share.experts) continue;
       to[expert] = a.is_sigmoid ? 1 / (1 + expf(-values[i])) : values[i] * scale;
     }
   }
@@ -231,7 +249,7 @@ __global__ void __launch_bounds__(Shape<kColumns, kRows>::kThreads)
   auto* full = reinterpret_cast<std::uint64_t*>(stages + a.layout.barriers_at);
   std::uint64_t* empty = full + a.layout.stages;
   auto* logits = reinterpret_cast<float*>(stages + a.layout.logits_at);
-  const Share share(a, S::kRows);
+  const Share share(a, S::kRows, S::kColumns);
   const bool is_shared = !a.is_split && a.cluster > 1;
   if (threadIdx.x == S::kConsumers) {
     sm90::prefetch_tensor_map(&x_map);
@@ -293,16 +311,19 @@ void launch(const cuda::Stream& stream, const RoutingScoresOperands& operands,
       kType, operands.w, shape.experts_total, shape.hidden, row_bytes,
       static_cast<std::uint32_t>(S::kColumns / (is_shared ? tile.cluster : S::kColumnGroups)),
       kPanelK, cuda::Swizzle::k128, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-  const Arguments arguments{.bias = operands.bias,
-                            .scores = operands.scores,
-                            .tokens = static_cast<int>(shape.tokens),
-                            .experts = static_cast<int>(shape.experts_total),
-                            .steps = static_cast<int>((shape.hidden + kPanelK - 1) / kPanelK),
-                            .cluster = tile.cluster,
-                            .is_split = tile.is_split,
-                            .is_sigmoid = shape.activation == RouterActivation::kSigmoid,
-                            .layout = routing_scores_layout(kColumns, kRows)};
-  const auto tiles = static_cast<unsigned>((shape.tokens + kRows - 1) / kRows);
+  const Arguments arguments{
+      .bias = operands.bias,
+      .scores = operands.scores,
+      .tokens = static_cast<int>(shape.tokens),
+      .experts = static_cast<int>(shape.experts_total),
+      .column_tiles = static_cast<int>((shape.experts_total + kColumns - 1) / kColumns),
+      .steps = static_cast<int>((shape.hidden + kPanelK - 1) / kPanelK),
+      .cluster = tile.cluster,
+      .is_split = tile.is_split,
+      .is_sigmoid = shape.activation == RouterActivation::kSigmoid,
+      .layout = routing_scores_layout(kColumns, kRows)};
+  const auto tiles =
+      static_cast<unsigned>((shape.tokens + kRows - 1) / kRows * arguments.column_tiles);
   const auto cluster = static_cast<unsigned>(tile.cluster);
   const unsigned blocks =
       tile.is_split ? tiles * cluster : (tiles + cluster - 1) / cluster * cluster;
@@ -323,43 +344,66 @@ void launch(const cuda::Stream& stream, const RoutingScoresOperands& operands,
 
 using Launch = decltype(&launch<16, 64>);
 
-Launch launch_of(int columns, int rows) {
-  switch (columns) {
-    case 16:
-      return rows == 64 ? launch<16, 64> : launch<16, 128>;
-    case 32:
-      return rows == 64 ? launch<32, 64> : launch<32, 128>;
-    case 64:
-      return rows == 64 ? launch<64, 64> : launch<64, 128>;
-    case 128:
-      return rows == 64 ? launch<128, 64> : launch<128, 128>;
-    case 256:
-      return rows == 64 ? launch<256, 64> : launch<256, 128>;
-    default:
-      return rows == 64 ? launch<512, 64> : nullptr;
+template <int kColumns>
+Launch launch_of(int rows) {
+  if (rows == 64) return launch<kColumns, 64>;
+  if constexpr (kColumns <= 256) {
+    if (rows == 128) return launch<kColumns, 128>;
   }
+  if constexpr (kColumns <= 128) {
+    if (rows == 256) return launch<kColumns, 256>;
+  }
+  return nullptr;
+}
+
+Launch launch_of(const RoutingScoresTile& tile) {
+  switch (tile.columns) {
+    case 16:
+      return launch_of<16>(tile.rows);
+    case 32:
+      return launch_of<32>(tile.rows);
+    case 64:
+      return launch_of<64>(tile.rows);
+    case 128:
+      return launch_of<128>(tile.rows);
+    case 256:
+      return launch_of<256>(tile.rows);
+    case 512:
+      return launch_of<512>(tile.rows);
+    default:
+      return nullptr;
+  }
+}
+
+// Whether the tile's blocks cover the shape's experts, in clusters that can share the work.
+bool is_possible(const RoutingScoresShape& shape, const RoutingScoresTile& tile) {
+  const bool is_cluster =
+      tile.cluster >= 1 && tile.cluster <= 16 && (tile.cluster & (tile.cluster - 1)) == 0;
+  if (!is_cluster) return false;
+  const bool has_all = tile.columns >= shape.experts_total;
+  if (tile.is_split || tile.cluster == 1) {
+    return has_all || shape.activation == RouterActivation::kSigmoid;
+  }
+  const int part = tile.columns / tile.cluster;
+  return has_all && part >= 8 && part <= kMostColumns;
 }
 
 }  // namespace
 
 RoutingScoresTile routing_scores_tile(const RoutingScoresShape& shape) {
   require_routing_scores_shape(shape);
-  return choose_routing_scores(shape, cuda::device_properties().multiProcessorCount);
+  return choose_routing_scores(shape, cuda::most_clusters());
 }
 
 void routing_scores(const cuda::Stream& stream, const RoutingScoresOperands& operands,
                     const RoutingScoresShape& shape, const RoutingScoresTile& tile) {
   require_routing_scores_shape(shape);
-  const int columns = routing_scores_columns(shape);
-  const bool is_built = (tile.rows == 64 || tile.rows == 128) && tile.cluster >= 1 &&
-                        tile.cluster <= 16 && (tile.cluster & (tile.cluster - 1)) == 0 &&
-                        (tile.is_split || tile.cluster == 1 ||
-                         (columns / tile.cluster >= 8 && columns / tile.cluster <= kMostColumns));
-  const Launch launch = is_built ? launch_of(columns, tile.rows) : nullptr;
+  const Launch launch = is_possible(shape, tile) ? launch_of(tile) : nullptr;
   if (launch == nullptr) {
-    throw std::invalid_argument("routing_scores: a tile of " + std::to_string(tile.rows) +
-                                " tokens in clusters of " + std::to_string(tile.cluster) +
-                                " is not built for " + std::to_string(columns) + " columns");
+    throw std::invalid_argument(
+        "routing_scores: a tile of " + std::to_string(tile.rows) + " tokens and " +
+        std::to_string(tile.columns) + " experts in clusters of " + std::to_string(tile.cluster) +
+        " does not serve " + std::to_string(shape.experts_total) + " experts");
   }
   constexpr std::uintptr_t kAlignment = 16;
   if ((reinterpret_cast<std::uintptr_t>(operands.x) |

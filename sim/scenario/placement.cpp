@@ -5,14 +5,11 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "sim/parallel/expert_placement.h"
 #include "sim/units/text.h"
 
 namespace orrery {
 
 namespace {
-
-constexpr std::array<std::string_view, 3> kExpertOrders = {"in_order", "balanced", "on_nodes"};
 
 std::string yaml_bool(bool value) { return value ? "true" : "false"; }
 
@@ -42,10 +39,6 @@ Placement read_mesh(const Reader& reader, const std::string& name, const ModelCo
   if (reader.has("split_shared_expert")) {
     mesh.split_shared_expert = reader.boolean("split_shared_expert");
   }
-  if (reader.has("expert_placement")) {
-    placement.expert_order =
-        static_cast<ExpertOrder>(reader.choice("expert_placement", kExpertOrders));
-  }
   if (reader.has("sp")) {
     mesh.sp = reader.boolean("sp");
   }
@@ -58,11 +51,10 @@ Placement read_mesh(const Reader& reader, const std::string& name, const ModelCo
 }
 
 SidePlacement read_side(const YamlNode& node, const std::string& name, const ModelConfig& model) {
-  const Reader reader(
-      node, name,
-      {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches", "expert_comm",
-       "split_shared_expert", "num_redundant_experts", "expert_placement", "max_num_seqs",
-       "max_num_batched_tokens", "gpu_memory_utilization"});
+  const Reader reader(node, name,
+                      {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
+                       "expert_comm", "split_shared_expert", "num_redundant_experts",
+                       "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"});
   SidePlacement side;
   side.placement = read_mesh(reader, name, model);
   const auto whole = [&](std::string_view key, std::optional<std::int64_t>& value) {
@@ -102,9 +94,7 @@ std::string mesh_yaml(const Placement& placement, const std::string& indent) {
          line("expert_comm",
               std::string(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)])) +
          line("split_shared_expert", yaml_bool(mesh.split_shared_expert)) +
-         line("num_redundant_experts", number(mesh.num_redundant_experts)) +
-         line("expert_placement",
-              std::string(kExpertOrders[static_cast<std::size_t>(placement.expert_order)]));
+         line("num_redundant_experts", number(mesh.num_redundant_experts));
 }
 
 std::string side_yaml(const SidePlacement& side, std::string_view name) {
@@ -125,10 +115,9 @@ std::string side_yaml(const SidePlacement& side, std::string_view name) {
 
 Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine) {
-  const Reader reader(
-      node, "placement",
-      {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches", "expert_comm",
-       "split_shared_expert", "num_redundant_experts", "expert_placement"});
+  const Reader reader(node, "placement",
+                      {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
+                       "expert_comm", "split_shared_expert", "num_redundant_experts"});
   const Placement placement = read_mesh(reader, "placement", model);
   const std::int64_t gpus = std::int64_t{placement.replicas} * num_ranks(placement.mesh);
   if (gpus > machine.num_gpus) {
@@ -198,39 +187,6 @@ EngineConfig engine_of(const SidePlacement& side, EngineConfig engine) {
   engine.gpu_memory_utilization =
       side.gpu_memory_utilization.value_or(engine.gpu_memory_utilization);
   return engine;
-}
-
-void place_experts(Placement& placement, const ExpertLoad& load, const ModelConfig& model,
-                   const MachineSpec& machine) {
-  Mesh& mesh = placement.mesh;
-  const std::int64_t experts = model.num_experts;
-  if (placement.expert_order == ExpertOrder::kInOrder && mesh.num_redundant_experts == 0) {
-    mesh.expert_load = load;
-    return;
-  }
-  const std::vector<double> chosen = choice_probabilities(load, experts, model.num_experts_per_tok);
-  const auto placed = [&]() -> ExpertPlacement {
-    if (placement.expert_order == ExpertOrder::kInOrder) {
-      return placement_in_order(experts, mesh.num_redundant_experts, mesh.ep);
-    }
-    if (placement.expert_order == ExpertOrder::kBalanced) {
-      return balance_experts(chosen, mesh.num_redundant_experts, mesh.ep);
-    }
-    const int ranks = mesh.dp * mesh.tp;
-    const int nodes = ranks / machine.gpus_per_node;
-    if (ranks % machine.gpus_per_node != 0 || nodes < 2 || mesh.ep % mesh.dp != 0 ||
-        (mesh.tp > 1 && mesh.ep != mesh.dp)) {
-      throw std::invalid_argument(
-          "expert_placement on_nodes with dp " + std::to_string(mesh.dp) + ", tp " +
-          std::to_string(mesh.tp) + ", ep " + std::to_string(mesh.ep) + " on nodes of " +
-          std::to_string(machine.gpus_per_node) +
-          " GPUs, expected whole nodes, at least two, and neighbouring blocks of experts on each "
-          "(ep = dp)");
-    }
-    return balance_experts_on_nodes(chosen, mesh.num_redundant_experts, mesh.ep, nodes,
-                                    model.n_group);
-  };
-  mesh.expert_load = placed_load(placed(), load, experts, model.num_experts_per_tok);
 }
 
 int num_gpus(const Placement& placement) { return placement.replicas * num_ranks(placement.mesh); }

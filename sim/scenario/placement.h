@@ -17,23 +17,10 @@
 
 namespace orrery {
 
-// Which expert each slot of the ranks holds (sim/parallel/expert_placement.h).
-//   kInOrder   experts in order, then copies of the first ones
-//   kBalanced  placed and copied by the expert load, so that ranks have equal work
-//   kOnNodes   the same on two levels: groups of experts (n_group) to nodes, then within each node
-enum class ExpertOrder : std::uint8_t { kInOrder, kBalanced, kOnNodes };
-
 struct Placement {
   int replicas = 1;
   Mesh mesh;
-  ExpertOrder expert_order = ExpertOrder::kInOrder;
 };
-
-// Sets mesh.expert_load: `load`, of the model's experts, as the slots of the ranks have it. Throws
-// std::invalid_argument when slots cannot be dealt out so: see balance_experts_on_nodes; kOnNodes
-// needs ranks of more than one node that each holds whole blocks.
-void place_experts(Placement& placement, const ExpertLoad& load, const ModelConfig& model,
-                   const MachineSpec& machine);
 
 // One side of a disaggregated service; limits that are not given are those of `engine`.
 struct SidePlacement {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/scenario/experts.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
 #include "sim/units/nearest.h"
@@ -163,7 +164,6 @@ void read_place(const Reader& root, Scenario& scenario) {
   }
   scenario.replicas = placement.replicas;
   scenario.mesh = placement.mesh;
-  scenario.expert_order = placement.expert_order;
 }
 
 // What a disaggregated service cannot serve.
@@ -229,68 +229,6 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   if (engine.max_model_len == 0) {
     engine.max_model_len = scenario.model_config.max_position_embeddings;
   }
-}
-
-// The exchange that the design needs, and where its experts lie.
-void place_experts(const Reader& root, Scenario& scenario) {
-  const bool is_fused = scenario.moe.design == MoeDesign::kFused;
-  const auto place = [&](Placement& placement) {
-    check_expert_comm(placement.mesh, is_fused);
-    if (is_fused) return;
-    place_experts(placement, scenario.expert_shares, scenario.model_config, scenario.machine_spec);
-  };
-  try {
-    Placement own{.mesh = scenario.mesh, .expert_order = scenario.expert_order};
-    place(own);
-    scenario.mesh = own.mesh;
-    if (scenario.disaggregation) {
-      place(scenario.disaggregation->prefill.placement);
-      place(scenario.disaggregation->decode.placement);
-    }
-  } catch (const std::invalid_argument& error) {
-    root.fail(scenario.disaggregation ? "disaggregation" : "placement", error.what());
-  }
-}
-
-// After model, placement and engine profile, which has the default design.
-void read_experts(const Reader& root, const std::filesystem::path& directory, Scenario& scenario) {
-  scenario.moe = scenario.engine_profile.moe;
-  if (root.has("moe")) {
-    scenario.moe = read_moe(root.at("moe"), scenario.moe);
-  }
-  const bool is_fused = scenario.moe.design == MoeDesign::kFused;
-  if (scenario.model_config.num_experts == 0) {
-    if (root.has("moe") && !is_fused) {
-      root.fail("moe", "model \"" + scenario.model_config.name + "\" has no routed experts");
-    }
-    scenario.moe = {};
-    return;
-  }
-  if (is_fused) {
-    if (!scenario.expert_load.is_skew()) {
-      root.fail("model",
-                "expert_load: tables of fused experts are of balanced, uniform or power-law "
-                "choices; expected one of these, or another moe.design");
-    }
-    place_experts(root, scenario);
-    return;
-  }
-  try {
-    LoweringOptions options{.precision = scenario.precision};
-    set_moe(scenario.moe, options);
-    check_moe_design(scenario.model_config, options);
-  } catch (const std::invalid_argument& error) {
-    root.fail(
-        root.has("moe") ? "moe" : "engine",
-        std::string(error.what()) + (root.has("moe") ? "" : "; expected moe: {design: fused}"));
-  }
-  try {
-    scenario.expert_shares =
-        expert_load(scenario.expert_load, scenario.model_config, directory, scenario.paths.root);
-  } catch (const std::invalid_argument& error) {
-    root.fail("model", std::string("expert_load: ") + error.what());
-  }
-  place_experts(root, scenario);
 }
 
 void read_slo(const YamlNode& node, Slo& slo) {
@@ -431,10 +369,9 @@ std::string to_yaml(const Scenario& scenario) {
   text += "machine: {name: " + quoted_yaml(scenario.machine) +
           ", num_gpus: " + number(scenario.machine_spec.num_gpus) + "}\n";
   text += "provider: " + quoted_yaml(scenario.provider) + "\n";
-  text += scenario.disaggregation ? to_yaml(*scenario.disaggregation)
-                                  : to_yaml(Placement{.replicas = scenario.replicas,
-                                                      .mesh = scenario.mesh,
-                                                      .expert_order = scenario.expert_order});
+  text += scenario.disaggregation
+              ? to_yaml(*scenario.disaggregation)
+              : to_yaml(Placement{.replicas = scenario.replicas, .mesh = scenario.mesh});
   text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
           "\n  max_num_seqs: " + number(engine.max_num_seqs) +
           "\n  max_num_batched_tokens: " + number(engine.max_num_batched_tokens) +

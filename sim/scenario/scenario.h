@@ -47,7 +47,6 @@ struct Scenario {
   // Of a disaggregated service, those that decode.
   int replicas = 1;
   Mesh mesh;
-  ExpertOrder expert_order = ExpertOrder::kInOrder;
   std::optional<Disaggregation> disaggregation;
   std::string profile = "vllm";
   EngineConfig engine;

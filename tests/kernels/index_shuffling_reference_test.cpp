@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -180,6 +181,8 @@ TEST(IndexShufflingReference, RefusesWhatIsOutOfRange) {
   refused([](auto& shape) { shape.tokens = std::int64_t{1} << 30; });
 }
 
+constexpr std::array<int, 5> kClusters{132, 66, 30, 14, 6};
+
 TEST(IndexShufflingChoice, EveryTokenHasABlockThatHasRoomForIt) {
   constexpr std::size_t kMostBytes = std::size_t{227} * 1024;
   for (const std::int64_t experts : {1, 16, 60, 128, 512}) {
@@ -188,14 +191,13 @@ TEST(IndexShufflingChoice, EveryTokenHasABlockThatHasRoomForIt) {
         if (topk > experts) continue;
         const IndexShufflingShape shape{
             .tokens = tokens, .experts_total = experts, .topk = topk, .experts = experts};
-        const IndexShufflingTile tile = choose_index_shuffling(shape, 132);
+        const IndexShufflingTile tile = choose_index_shuffling(shape, kClusters);
         EXPECT_GE(std::int64_t{tile.block_tokens} * tile.cluster * tile.clusters, tokens);
         EXPECT_LE(tile.cluster * tile.clusters, 132);
         EXPECT_GE(tile.threads, experts);
         EXPECT_LE(index_shuffling_shared_bytes(shape, tile), kMostBytes);
-        const IndexShufflingLanes lanes = index_shuffling_lanes(shape);
-        EXPECT_GE(lanes.lanes * lanes.vectors * 4, experts);
-        EXPECT_GE(lanes.lanes, topk);
+        EXPECT_GE(tile.lanes * tile.vectors * 4, experts);
+        EXPECT_GE(tile.lanes, topk);
       }
     }
   }
@@ -204,7 +206,7 @@ TEST(IndexShufflingChoice, EveryTokenHasABlockThatHasRoomForIt) {
 TEST(IndexShufflingChoice, RefusesMoreTokensThanThereIsRoomFor) {
   const IndexShufflingShape shape{
       .tokens = std::int64_t{1} << 26, .experts_total = 256, .topk = 8, .experts = 256};
-  EXPECT_THROW(choose_index_shuffling(shape, 132), std::invalid_argument);
+  EXPECT_THROW(choose_index_shuffling(shape, kClusters), std::invalid_argument);
 }
 
 }  // namespace

@@ -61,16 +61,18 @@ TEST(RoutingScoresChoice, EveryTileHasRoomForStagesAndLogits) {
   constexpr int kMostBytes = 227 * 1024;
   for (const std::int64_t experts : {1, 16, 17, 100, 256, 512}) {
     for (const std::int64_t tokens : {0, 1, 65, 4096, 16384, 100000}) {
-      const RoutingScoresShape shape{.tokens = tokens, .hidden = 5120, .experts_total = experts};
-      const int columns = routing_scores_columns(shape);
-      const RoutingScoresTile tile = choose_routing_scores(shape, 132);
-      const RoutingScoresLayout layout = routing_scores_layout(columns, tile.rows);
-      EXPECT_GE(columns, experts);
-      EXPECT_GE(layout.stages, 2);
-      EXPECT_LE(layout.stages * layout.stage_bytes, layout.barriers_at);
-      EXPECT_LE(layout.logits_at + tile.rows * layout.logits_stride * 4, layout.barriers_at);
-      EXPECT_LE(layout.shared_bytes, kMostBytes);
-      EXPECT_EQ(tile.rows % tile.cluster, 0);  // rows that each block adds up
+      for (const auto activation : {RouterActivation::kSoftmax, RouterActivation::kSigmoid}) {
+        const RoutingScoresShape shape{
+            .tokens = tokens, .hidden = 5120, .experts_total = experts, .activation = activation};
+        const RoutingScoresTile tile = choose_routing_scores(shape, {132, 66, 30, 14, 6});
+        const RoutingScoresLayout layout = routing_scores_layout(tile.columns, tile.rows);
+        EXPECT_GE(tile.columns, activation == RouterActivation::kSoftmax ? experts : 16);
+        EXPECT_GE(layout.stages, 2);
+        EXPECT_LE(layout.stages * layout.stage_bytes, layout.barriers_at);
+        EXPECT_LE(layout.logits_at + tile.rows * layout.logits_stride * 4, layout.barriers_at);
+        EXPECT_LE(layout.shared_bytes, kMostBytes);
+        EXPECT_EQ(tile.rows % tile.cluster, 0);  // rows that each block adds up
+      }
     }
   }
 }

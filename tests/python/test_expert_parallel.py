@@ -86,7 +86,6 @@ def test_the_shared_expert_in_two_parts_exposes_less(tmp_path: pathlib.Path) -> 
         ("{dp: 4, ep: 4, expert_comm: dedup}", "expected two levels"),
         ("{dp: 4, ep: 4, expert_comm: all_gather}", "expected eager, graph"),
         ("{dp: 4, ep: 4, expert_comm: egger}", "eager"),
-        ("{dp: 4, ep: 4, expert_comm: eager, expert_placement: on_nodes}", "expected whole nodes"),
     ],
 )
 def test_a_placement_that_cannot_be_is_an_error(placement: str, message: str) -> None:

@@ -58,6 +58,24 @@ def test_tensor_parallel_ranks_share_columns() -> None:
     assert half.duration_s < whole.duration_s
 
 
+def test_balanced_experts_and_copies_make_the_slowest_rank_faster() -> None:
+    def slowest(**keys) -> float:
+        return moe.layer(SCOUT, tokens=16384, dp=4, ep=4, machine="hgx-h200", expert_comm="eager",
+                         expert_load="{zipf: 1.2, seed: 0}", **keys).duration_s  # fmt: skip
+
+    in_order, balanced = slowest(), slowest(experts="balanced")
+    assert balanced < 0.95 * in_order
+    # One expert has 2 of 5 choices, more than the share of a rank: only a copy helps.
+    assert slowest(experts="balanced", num_redundant_experts=4) < 0.95 * balanced
+
+
+def test_eager_exchange_has_one_sync_and_a_graph_none() -> None:
+    keys = {"tokens": 256, "dp": 2, "ep": 2, "machine": "hgx-h200"}
+    eager, graph = (moe.layer(SCOUT, expert_comm=comm, **keys) for comm in ("eager", "graph"))
+    assert (eager.num_syncs, eager.num_collectives, eager.mode) == (1, 3, "eager")
+    assert (graph.num_syncs, graph.num_collectives, graph.mode) == (0, 3, "graph")
+
+
 def test_ablation_is_never_faster_without_a_thing_in_decode() -> None:
     layers = moe.ablation(SCOUT, tokens=64)
     assert layers[0].label == "all of it"
@@ -129,4 +147,4 @@ def test_a_scenario_with_a_design_comes_back_from_its_yaml(tmp_path) -> None:
     again = tmp_path / "again.yaml"
     again.write_text(scenario.to_yaml())
     assert orrery.load(again) == scenario
-    assert "moe: {design: shuffling, streams: 2, fuse_scatter_add: false}" in scenario.to_yaml()
+    assert "moe: {design: shuffling, streams: 2, fuse_scatter_add: false, experts: in_order}" in scenario.to_yaml()
