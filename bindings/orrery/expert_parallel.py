@@ -6,7 +6,8 @@ and slow links cost, and what placing experts, copies and dedup win back.
     rows = ep.flows("llama-4-maverick-17b-128e", tokens=[64, 1024, 16384], ep=8)
     ep.crossover(rows)                 # tokens of all ranks from which on the eager exchange is faster
 
-`python -m orrery.expert_parallel` prints the tables of docs/moe.md, or with `--figure FILE` draws its timelines.
+`python -m orrery.expert_parallel` prints the tables of docs/moe.md, with `--page FILE` it puts them into the page, with
+`--figure FILE` it draws the timelines.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _placement(**keys: object) -> str:
 
 def _layer(model: str, tokens: int, placement: str, *, overrides: Sequence[str] = (), **keys: Any) -> moe.MoeLayer:
     keys.setdefault("machine", NODE)
-    keys.setdefault("streams", 2)
+    keys.setdefault("streams", 2)  # no shared expert: nothing is on the second
     return moe.layer(model, tokens=tokens, overrides=[placement, *overrides], **keys)
 
 
@@ -276,23 +277,44 @@ def draw_split(times: SplitTimes, file: pathlib.Path) -> None:
     pyplot.close(figure)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Tables of docs/moe.md.")
-    parser.add_argument("--figure", type=pathlib.Path, metavar="FILE", help="draw the split shared expert as SVG instead")
-    options = parser.parse_args()
+def tables() -> dict[str, str]:
+    """The tables of docs/moe.md by the name under which they stand there."""
     scout, maverick, deepseek = "llama-4-scout-17b-16e", "llama-4-maverick-17b-128e", "deepseek-v3"
-    if options.figure is not None:
-        draw_split(shared_split(scout, tokens=[4 * 128])[0], options.figure)
-        return
-    tokens = [8, 32, 128, 512, 2048, 8192, 32768]
-    for model in (maverick, deepseek):
-        times = flows(model, tokens=tokens)
-        print(f"{model}, ep 8: eager from {crossover(times)} tokens on\n{flows_table(times)}\n")
-    print(f"{scout}, ep 4, shared expert\n{split_table(shared_split(scout, tokens=[64, 512, 2048, 16384]))}\n")
+    found = {"split": split_table(shared_split(scout, tokens=[64, 512, 2048, 16384]))}
+    for name, model in (("flows-qwen", "qwen3-30b-a3b"), ("flows-deepseek", deepseek)):
+        times = flows(model, tokens=[8, 16, 32, 64, 128, 512, 2048, 8192, 32768])
+        first = crossover(times)
+        where = "never" if first is None else f"from {first} tokens on"
+        found[name] = f"{model}: the eager exchange is the faster one {where}\n\n{flows_table(times)}"
     for total in (256, 16384):
         rows = placements(deepseek, tokens=total, redundant=[0, 8, 32])
-        print(f"{deepseek}, ep 8, {total} tokens, Zipf 1.0\n{placements_table(rows)}\n")
-    print(f"{maverick}, 2 nodes of 8\n{dedup_table(dedup(maverick, tokens=[64, 1024, 16384]))}")
+        found[f"placements-{total}"] = f"{deepseek}, {total} tokens of all ranks\n\n{placements_table(rows)}"
+    found["dedup"] = dedup_table(dedup(maverick, tokens=[64, 1024, 16384]))
+    return found
+
+
+def renewed(page: str, found: dict[str, str]) -> str:
+    """The page with each table behind a line "<!-- name -->" put anew. Raises ValueError for a table that has no place
+    there."""
+    for name, text in found.items():
+        place = re.compile(rf"(<!-- {re.escape(name)} -->\n)(?:```\n.*?```\n)?", re.DOTALL)
+        page, count = place.subn(lambda match, text=text: f"{match[1]}```\n{text}\n```\n", page)
+        if count != 1:
+            raise ValueError(f"found {count} places for the table '{name}', expected one line <!-- {name} -->")
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Tables of docs/moe.md.")
+    parser.add_argument("--page", type=pathlib.Path, metavar="FILE", help="put the tables of this page anew")
+    parser.add_argument("--figure", type=pathlib.Path, metavar="FILE", help="draw the split shared expert as SVG")
+    options = parser.parse_args()
+    if options.figure is not None:
+        draw_split(shared_split("llama-4-scout-17b-16e", tokens=[512])[0], options.figure)
+    if options.page is not None:
+        options.page.write_text(renewed(options.page.read_text(), tables()))
+    elif options.figure is None:
+        print("\n\n".join(f"{name}\n{text}" for name, text in tables().items()))
 
 
 if __name__ == "__main__":

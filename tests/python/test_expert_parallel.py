@@ -97,3 +97,12 @@ def test_tables_have_a_row_for_each_result() -> None:
     assert ep.flows_table([times(8, 1e-6, 2e-6)]).splitlines()[1].split()[-3:] == ["1.0", "2.0", "2.0"]
     assert "in_order" in ep.placements_table([ep.PlacementTimes("in_order", 0, 1.5, 1e-3)])
     assert "dedup" in ep.dedup_table([ep.DedupTimes("dedup", 64, 1e6, 1e-3)])
+
+
+def test_a_page_gets_its_tables_anew() -> None:
+    page = "a\n<!-- one -->\n```\nold\n```\nb\n<!-- two -->\nc\n"
+    renewed = ep.renewed(page, {"one": "1", "two": "2"})
+    assert renewed == "a\n<!-- one -->\n```\n1\n```\nb\n<!-- two -->\n```\n2\n```\nc\n"
+    assert ep.renewed(renewed, {"two": "2"}) == renewed
+    with pytest.raises(ValueError, match="three"):
+        ep.renewed(page, {"three": "3"})
