@@ -8,12 +8,11 @@ from moe_targets import is_prediction, prediction_error
 from report import Row, number
 
 INTRODUCTION = """\
-The same plan is simulated and executed (`orrery-gpu execute`): predicted is the simulator's makespan with the tables of this device, measured the
-median on the GPUs with random weights, one layer after the other with weights of its own. Shuffling sorts tokens by expert on the device. Padding gives each expert room for all tokens. Slicing and
-concatenation read the counts on the host: one launch per expert for both grouped GEMMs, or for the gather alone; they cannot be captured in a graph.
-With `streams` 2 the
-shared expert runs beside the router; with `fuse` 1 the second grouped GEMM adds to its result. `graph`: a replayed CUDA graph, `eager`: launched op
-by op. Memory is that of activations and metadata: what the executor allocated for the plan's buffers besides weights."""
+The same plan is simulated and executed (`orrery-gpu moe`): predicted is the simulator's time with the tables of this device, measured the median on the
+GPUs with random weights, one layer after the other with weights of its own. Shuffling sorts tokens by expert on the device. Padding gives each expert
+room for all tokens. Slicing and concatenation read the counts on the host: one launch per expert for both grouped GEMMs, or for the gather alone; they
+cannot be captured in a graph. `graph`: a replayed CUDA graph, `eager`: launched op by op. With `streams` 2 the shared expert runs beside the router; with
+`fuse` 1 the second grouped GEMM adds to its result. Memory is that of activations and metadata: the arena that the executor allocated."""
 
 
 def _mebibytes(value: float) -> str:
