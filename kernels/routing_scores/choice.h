@@ -29,7 +29,7 @@ int routing_scores_columns(const RoutingScoresShape& shape);
 // no sum over experts, some. Either the `cluster` blocks of a cluster share the tokens and each
 // takes a stretch of hidden (split), or each has its own tokens and they share what they read of w.
 struct RoutingScoresTile {
-  int rows = 64;  // 64, with at most 256 columns 128, with at most 128 also 256
+  int rows = 64;  // 64, with at most 256 columns 128, with at most 128 also 16, 32 and 256
   int columns = 16;
   int cluster = 1;
   bool is_split = true;

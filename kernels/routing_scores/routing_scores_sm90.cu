@@ -14,15 +14,17 @@
 namespace orrery {
 namespace {
 
-// A stream of x and w through the tensor cores. A block has 64 or 128 tokens and all experts:
+// A stream of x and w through the tensor cores. A block has 16 to 256 tokens:
 //
 //   [stage][stage]...   a stage: 64 of hidden, of the tokens and of w     1 producer warp
-//   copy engine -> full[i] -> wgmma -> empty[i] -> copy engine            1 or 2 warpgroups
+//   copy engine -> full[i] -> wgmma -> empty[i] -> copy engine            1 to 4 warpgroups
 //   logits -> shared memory -> a warp for each row: activation -> scores  all warps
 //
 // - Few tokens: the blocks of a cluster each take a stretch of hidden, so that up to 16
 //   multiprocessors read w for the same tokens. Each adds up the logits of some rows, which the
 //   others write into its shared memory.
+//   A product has 64 rows; where a block has fewer tokens, the rest of what it multiplies is what
+//   happens to lie there, and its results are left.
 // - Many: each block of a cluster has tokens of its own and fetches a part of each stage of w for
 //   all of them, since w would otherwise come from the L2 as often as there are blocks.
 
@@ -40,7 +42,9 @@ struct Shape {
   static constexpr int kRows = kAllRows;
   static constexpr int kN = kColumns < kMostColumns ? kColumns : kMostColumns;
   static constexpr int kColumnGroups = kColumns / kN;
-  static constexpr int kConsumers = kRows / kGroupRows * kColumnGroups * kGroupThreads;
+  static constexpr int kHeldRows = kRows < kGroupRows ? kGroupRows : kRows;  // of a stage
+  static constexpr int kConsumers = kHeldRows / kGroupRows * kColumnGroups * kGroupThreads;
+  static constexpr int kFetchedBytes = (kRows + kColumns) * kPanelBytes;  // of a stage
   static constexpr int kThreads = kConsumers + kWarp;
 };
 
@@ -54,6 +58,7 @@ struct Arguments {
   int cluster;
   bool is_split;
   bool is_sigmoid;
+  bool overlap;  // w may be read ahead of the kernel before
   RoutingScoresLayout layout;
 };
 
@@ -88,44 +93,61 @@ struct Share {
   }
 };
 
+// Fills the ring. Where w is known to be there, its first stages are asked for before the kernel
+// ahead has ended.
 template <typename S>
-__device__ void produce(const Arguments& a, const Share& share, unsigned char* stages,
-                        std::uint64_t* full, std::uint64_t* empty, const CUtensorMap* x_map,
-                        const CUtensorMap* w_map) {
-  const bool is_shared = !a.is_split && a.cluster > 1;
-  const int part = S::kColumns / (is_shared ? a.cluster : S::kColumnGroups);  // rows of w per copy
-  const auto everyone = static_cast<std::uint16_t>((1U << a.cluster) - 1);
-  Slot slot;
-  for (int step = 0; step < share.steps; ++step) {
-    if (step >= a.layout.stages) {
-      sm90::barrier_wait(&empty[slot.index], slot.parity ^ 1);
-    }
-    unsigned char* x = stages + slot.index * a.layout.stage_bytes;
-    unsigned char* w = x + S::kRows * kPanelBytes;
-    const int k = (share.first_step + step) * kPanelK;
-    std::uint64_t* barrier = &full[slot.index];
-    sm90::barrier_arrive_expect(barrier, a.layout.stage_bytes);
-    sm90::load_2d(x, x_map, k, share.first_row, barrier);
-    if (is_shared) {
-      const int row = share.rank * part;
-      sm90::load_2d_multicast(w + row * kPanelBytes, w_map, k, row, barrier, everyone);
-    } else {
-#pragma unroll
-      for (int group = 0; group < S::kColumnGroups; ++group) {
-        sm90::load_2d(w + group * part * kPanelBytes, w_map, k, share.first_expert + group * part,
-                      barrier);
-      }
-    }
-    slot.next(a.layout.stages);
+struct Producer {
+  const Arguments& a;
+  const Share& share;
+  unsigned char* stages;
+  std::uint64_t* full;
+  std::uint64_t* empty;
+  const CUtensorMap* x_map;
+  const CUtensorMap* w_map;
+
+  __device__ int k_of(int step) const { return (share.first_step + step) * kPanelK; }
+  __device__ void load_x(int slot, int step) const {
+    sm90::load_2d(stages + slot * a.layout.stage_bytes, x_map, k_of(step), share.first_row,
+                  &full[slot]);
   }
-}
+  __device__ void load_w(int slot, int step) const {
+    unsigned char* w = stages + slot * a.layout.stage_bytes + S::kHeldRows * kPanelBytes;
+    sm90::barrier_arrive_expect(&full[slot], S::kFetchedBytes);
+    if (!a.is_split && a.cluster > 1) {
+      constexpr std::uint32_t kOne = 1;
+      const int part = S::kColumns / a.cluster * share.rank;
+      sm90::load_2d_multicast(w + part * kPanelBytes, w_map, k_of(step), part, &full[slot],
+                              static_cast<std::uint16_t>((kOne << a.cluster) - kOne));
+      return;
+    }
+#pragma unroll
+    for (int first = 0; first < S::kColumns; first += S::kN) {
+      sm90::load_2d(w + first * kPanelBytes, w_map, k_of(step), share.first_expert + first,
+                    &full[slot]);
+    }
+  }
+  __device__ void run() const {
+    const int ahead = min(share.steps, a.layout.stages);
+    if (!a.overlap) begin_dependent();
+    for (int step = 0; step < ahead; ++step) load_w(step, step);
+    if (a.overlap) begin_dependent();
+    for (int step = 0; step < ahead; ++step) load_x(step, step);
+    Slot slot;
+    for (int step = ahead; step < share.steps; ++step) {
+      sm90::barrier_wait(&empty[slot.index], slot.parity);
+      load_w(slot.index, step);
+      load_x(slot.index, step);
+      slot.next(a.layout.stages);
+    }
+  }
+};
 
 template <typename S>
 __device__ void consume(float (&sum)[S::kN / 2], const Arguments& a, int steps,
                         const unsigned char* stages, std::uint64_t* full, std::uint64_t* empty) {
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int rows_at = group / S::kColumnGroups * kGroupRows * kPanelBytes;
-  const int columns_at = (S::kRows + group % S::kColumnGroups * S::kN) * kPanelBytes;
+  const int columns_at = (S::kHeldRows + group % S::kColumnGroups * S::kN) * kPanelBytes;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   Slot slot;
   for (int step = 0; step < steps; ++step) {
@@ -163,7 +185,7 @@ __device__ void spread(const float (&sum)[S::kN / 2], const Arguments& a, const 
   for (int half = 0; half < 2; ++half) {
     const int row =
         group / S::kColumnGroups * kGroupRows + thread / kWarp * 16 + thread % kWarp / 4 + half * 8;
-    if (share.first_row + row >= a.tokens) continue;
+    if (row >= S::kRows || share.first_row + row >= a.tokens) continue;
     float* to =
         logits + first_column +
         ((parts > 1 ? share.rank * part_rows : 0) + row % part_rows) * a.layout.logits_stride;
@@ -266,14 +288,14 @@ __global__ void __launch_bounds__(Shape<kColumns, kRows>::kThreads)
     __syncthreads();
     if (a.cluster > 1) sm90::cluster_arrive_relaxed();
   }
-  begin_dependent();
   float sum[S::kN / 2] = {};
   if (threadIdx.x >= S::kConsumers) {
     if (threadIdx.x == S::kConsumers) {
-      produce<S>(a, share, stages, full, empty, &x_map, &w_map);
+      Producer<S>{a, share, stages, full, empty, &x_map, &w_map}.run();
     }
     __syncwarp();
   } else {
+    begin_dependent();
     consume<S>(sum, a, share.steps, stages, full, empty);
   }
   if (a.is_split && a.cluster > 1) sm90::cluster_wait();  // all blocks have started
@@ -299,7 +321,7 @@ __global__ void __launch_bounds__(Shape<kColumns, kRows>::kThreads)
 
 template <int kColumns, int kRows>
 void launch(const cuda::Stream& stream, const RoutingScoresOperands& operands,
-            const RoutingScoresShape& shape, const RoutingScoresTile& tile) {
+            const RoutingScoresShape& shape, const RoutingScoresTile& tile, bool overlap) {
   using S = Shape<kColumns, kRows>;
   constexpr auto kType = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const bool is_shared = !tile.is_split && tile.cluster > 1;
@@ -321,6 +343,7 @@ void launch(const cuda::Stream& stream, const RoutingScoresOperands& operands,
       .cluster = tile.cluster,
       .is_split = tile.is_split,
       .is_sigmoid = shape.activation == RouterActivation::kSigmoid,
+      .overlap = overlap,
       .layout = routing_scores_layout(kColumns, kRows)};
   const auto tiles =
       static_cast<unsigned>((shape.tokens + kRows - 1) / kRows * arguments.column_tiles);
@@ -347,6 +370,10 @@ using Launch = decltype(&launch<16, 64>);
 template <int kColumns>
 Launch launch_of(int rows) {
   if (rows == 64) return launch<kColumns, 64>;
+  if constexpr (kColumns <= 128) {
+    if (rows == 16) return launch<kColumns, 16>;
+    if (rows == 32) return launch<kColumns, 32>;
+  }
   if constexpr (kColumns <= 256) {
     if (rows == 128) return launch<kColumns, 128>;
   }
@@ -396,7 +423,7 @@ RoutingScoresTile routing_scores_tile(const RoutingScoresShape& shape) {
 }
 
 void routing_scores(const cuda::Stream& stream, const RoutingScoresOperands& operands,
-                    const RoutingScoresShape& shape, const RoutingScoresTile& tile) {
+                    const RoutingScoresShape& shape, const RoutingScoresTile& tile, bool overlap) {
   require_routing_scores_shape(shape);
   const Launch launch = is_possible(shape, tile) ? launch_of(tile) : nullptr;
   if (launch == nullptr) {
@@ -412,7 +439,7 @@ void routing_scores(const cuda::Stream& stream, const RoutingScoresOperands& ope
       0) {
     throw std::invalid_argument("routing_scores: x and w must be 16-byte aligned");
   }
-  if (shape.tokens > 0) launch(stream, operands, shape, tile);
+  if (shape.tokens > 0) launch(stream, operands, shape, tile, overlap);
 }
 
 }  // namespace orrery
