@@ -16,6 +16,7 @@ constexpr int kPanelK = 64;
 constexpr int kFloat = 4;  // bytes
 constexpr int kLeastColumns = 16;
 constexpr int kProductRows = 64;
+constexpr int kExchange = 2;  // of a byte between blocks, in bytes read
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -52,12 +53,8 @@ RoutingScoresLayout routing_scores_layout(int columns, int rows) {
   const int logits = rows * layout.logits_stride * kFloat;
   const int barriers = 2 * kMostStages * 8;
   const int room = kMostSharedBytes - barriers;
-  layout.reuses_stages = (room - logits) / layout.stage_bytes < 3;
-  layout.stages =
-      std::min(kMostStages, (layout.reuses_stages ? room : room - logits) / layout.stage_bytes);
-  const int ring = layout.stages * layout.stage_bytes;
-  layout.logits_at = layout.reuses_stages ? 0 : ring;
-  layout.barriers_at = layout.reuses_stages ? std::max(ring, logits) : ring + logits;
+  layout.stages = std::min(kMostStages, room / layout.stage_bytes);
+  layout.barriers_at = std::max(layout.stages * layout.stage_bytes, logits);
   layout.shared_bytes = layout.barriers_at + barriers;
   return layout;
 }
@@ -85,7 +82,7 @@ RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape,
                                   ceil_div(ceil_div(shape.hidden, kPanelK), cluster);
         const std::int64_t exchanged =
             std::min<std::int64_t>(rows, shape.tokens) * columns * kFloat / kPanelBytes;
-        const std::int64_t cost = waves * (read + exchanged);
+        const std::int64_t cost = waves * (read + kExchange * exchanged);
         if (cost >= least) continue;
         least = cost;
         best = {.rows = rows, .columns = columns, .cluster = cluster, .is_split = true};

@@ -36,12 +36,11 @@ struct RoutingScoresTile {
   bool operator==(const RoutingScoresTile&) const = default;
 };
 
+// The shared memory of a block, in bytes: the ring of stages, later the logits in its place.
 struct RoutingScoresLayout {
   int stage_bytes = 0;
   int stages = 0;
-  bool reuses_stages = false;  // logits lie where stages did
-  int logits_at = 0;           // bytes
-  int logits_stride = 0;       // floats
+  int logits_stride = 0;  // floats
   int barriers_at = 0;
   int shared_bytes = 0;  // in all
 };
