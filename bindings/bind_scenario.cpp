@@ -117,6 +117,13 @@ void bind_scenario(py::module_& module) {
                              [](const Scenario& scenario) { return num_ranks(scenario.mesh); })
       .def_readonly("seed", &Scenario::seed)
       .def_property_readonly(
+          "moe_design",
+          [](const Scenario& scenario) { return std::string(to_text(scenario.moe.design)); })
+      .def_property_readonly(
+          "has_host_syncs",
+          [](const Scenario& scenario) { return has_host_syncs(scenario.moe, scenario.mesh); },
+          "Whether the host reads counts of routed experts in the middle of a step.")
+      .def_property_readonly(
           "validation_repeats",
           [](const Scenario& scenario) { return scenario.validation.repeats; },
           "Timed runs of each step of `validate:`.")

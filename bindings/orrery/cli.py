@@ -1,4 +1,4 @@
-"""The command line: `orrery run | report | calibrate | validate | scorecard | import | bench`, and lists of what there is.
+"""The command line: `orrery run | report | calibrate | validate | scorecard | import | moe | bench`, and lists of what there is.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -91,6 +91,12 @@ def _parser() -> argparse.ArgumentParser:
     card.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write a page with scatter plots and tables")
     card.add_argument("--threads", type=_positive, metavar="N", help="cases side by side (number of cores)")
     card.set_defaults(command=_scorecard)
+
+    from . import moe
+
+    experts = commands.add_parser("moe", help="compare designs of routed experts on one layer")
+    moe.add_options(experts)
+    experts.set_defaults(command=moe.run)
 
     commands.add_parser("bench", help="measure the simulator itself", add_help=False)
     for name, text, command in (

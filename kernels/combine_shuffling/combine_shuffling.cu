@@ -3,134 +3,135 @@
 #include <string>
 
 #include "kernels/combine_shuffling/combine_shuffling.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/counted_rows.cuh"
 #include "kernels/cuda/prefix.cuh"
-#include "kernels/cuda/programmatic.cuh"
 
 namespace orrery {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kVectors = 4;  // of a thread
+constexpr int kMostRanks = 64;
+constexpr int kMostSlices = 1024;
 
 // Where the slices (the rows of one expert on one rank) begin, in shared memory.
 struct Slices {
-  std::int32_t* by_expert;  // [slices + 1], slice expert * ranks + rank, expert-major
-  std::int32_t* by_rank;    // [slices + 1], slice rank * groups + expert, rank-major without gaps
-  std::int32_t* skipped;    // [ranks], rows of experts ahead of the first
+  const std::int32_t* by_expert;  // [slices + 1], slice expert * ranks + rank, expert-major
+  const std::int32_t* by_rank;    // [slices + 1], slice rank * groups + expert, without gaps
+  const std::int32_t* skipped;    // [ranks], rows of experts ahead of the first
 };
 
-std::size_t slices_bytes(const ShuffledCounts& counts) {
-  return static_cast<std::size_t>(2 * (counts.ranks * counts.groups + 1) + counts.ranks) *
-         sizeof(std::int32_t);
-}
-
+// All threads of a block of whole warps. `takes_slice`: a rank has rows of experts ahead of the
+// first.
 __device__ Slices read_slices(const ShuffledCounts& from, bool takes_slice) {
-  extern __shared__ std::int32_t shared[];
+  __shared__ std::int32_t by_expert[kMostSlices + 1];
+  __shared__ std::int32_t by_rank[kMostSlices + 1];
+  __shared__ std::int32_t skipped[kMostRanks];
   const auto ranks = static_cast<int>(from.ranks);
   const auto groups = static_cast<int>(from.groups);
+  const auto experts = static_cast<int>(from.experts);
+  const auto first = static_cast<int>(from.first);
   const int count = ranks * groups;
-  const Slices slices{shared, shared + count + 1, shared + 2 * (count + 1)};
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+  for (int i = thread_of_block(); i < count; i += threads_of_block()) {
     const int rank = i / groups;
     const int group = i % groups;
-    const std::int32_t rows = max(from.counts[rank * from.experts + from.first + group], 0);
-    slices.by_rank[i] = rows;
-    slices.by_expert[group * ranks + rank] = rows;
+    const std::int32_t rows = max(from.counts[rank * experts + first + group], 0);
+    by_rank[i] = rows;
+    by_expert[group * ranks + rank] = rows;
   }
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  for (int rank = warp; rank < ranks; rank += kWarps) {
+  const int warp = thread_of_block() / kWarpSize;
+  const int lane = thread_of_block() % kWarpSize;
+  const int warps = threads_of_block() / kWarpSize;
+  for (int rank = warp; rank < ranks; rank += warps) {
     std::int32_t sum = 0;
-    for (std::int64_t expert = lane; takes_slice && expert < from.first; expert += kWarpSize) {
-      sum += max(from.counts[rank * from.experts + expert], 0);
+    for (int expert = lane; takes_slice && expert < first; expert += kWarpSize) {
+      sum += max(from.counts[rank * experts + expert], 0);
     }
     sum = __reduce_add_sync(0xFFFFFFFFU, sum);
-    if (lane == 0) slices.skipped[rank] = sum;
+    if (lane == 0) skipped[rank] = sum;
   }
   __syncthreads();
-  if (warp == 0) warp_prefix(slices.by_expert, count);
-  if (warp == 1) warp_prefix(slices.by_rank, count);
+  if (warp == 0) warp_prefix(by_expert, count);
+  if (warp == min(1, warps - 1)) warp_prefix(by_rank, count);
   __syncthreads();
-  return slices;
+  return {by_expert, by_rank, skipped};
 }
 
-// The rows of a slice on the rank-major side.
-struct Stretch {
-  std::int64_t begin = 0;
-  std::int64_t room = 0;  // to where the side, or the rank's part of it, ends
+// A row on both sides, from the side that is read to that which is written; -1: not there.
+struct MovedRow {
+  std::int64_t from;
+  std::int64_t to;
 };
-__device__ Stretch rank_major(const ShuffledCounts& from, const Slices& slices, int slice,
-                              std::int64_t rows) {
-  const auto ranks = static_cast<int>(from.ranks);
-  const auto groups = static_cast<int>(from.groups);
-  const int rank = slice % ranks;
-  const std::int64_t begin = slices.by_rank[rank * groups + slice / ranks];
-  if (from.bound == 0) return {begin, rows - begin};
-  const std::int64_t inside = slices.skipped[rank] + begin - slices.by_rank[rank * groups];
-  return {rank * from.bound + inside, from.bound - inside};
-}
 
-// Many loads ahead of the first store.
-template <typename Unit>
-__device__ void copy(const Unit* from, Unit* to, std::int64_t count) {
-  constexpr int kAhead = 4;
-  for (std::int64_t at = threadIdx.x; at < count; at += kThreads * kAhead) {
-    Unit units[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (at + i * kThreads < count) units[i] = from[at + i * kThreads];
+// Rows in the order of experts, copied as vectors, with the scale of each.
+template <bool kCombines>
+struct MovedRows {
+  struct Raw {
+    uint4 x;
+  };
+  ShuffledCounts counts;
+  ShuffledRows rows;
+  std::int64_t columns;  // of 2 bytes
+  std::int32_t* group_counts;
+  std::int32_t* total;
+  Slices slices;
+
+  __device__ int num_slices() const { return static_cast<int>(counts.ranks * counts.groups); }
+  __device__ int num_rows() const { return slices.by_expert[num_slices()]; }
+  __device__ void begin() {
+    slices = read_slices(counts, kCombines && counts.bound > 0);
+    if (!kCombines || blockIdx.x > 0) return;
+    const auto most = static_cast<std::int32_t>(rows.to_rows);
+    const auto ranks = static_cast<int>(counts.ranks);
+    for (int group = thread_of_block(); group < counts.groups; group += threads_of_block()) {
+      group_counts[group] = min(slices.by_expert[(group + 1) * ranks], most) -
+                            min(slices.by_expert[group * ranks], most);
     }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (at + i * kThreads < count) to[at + i * kThreads] = units[i];
-    }
+    if (thread_of_block() == 0) *total = min(num_rows(), most);
   }
-}
+  __device__ MovedRow key(std::int64_t row) const {
+    if (row >= num_rows()) return {-1, -1};
+    const auto ranks = static_cast<int>(counts.ranks);
+    const auto groups = static_cast<int>(counts.groups);
+    const int slice = group_of(slices.by_expert, num_slices(), row);
+    const int rank = slice % ranks;
+    std::int64_t other =
+        slices.by_rank[rank * groups + slice / ranks] + row - slices.by_expert[slice];
+    if (counts.bound > 0) {
+      other += slices.skipped[rank] - slices.by_rank[rank * groups];
+      if (other >= counts.bound) return {-1, -1};
+      other += rank * counts.bound;
+    }
+    if (other >= (kCombines ? rows.from_rows : rows.to_rows)) return {-1, -1};
+    return kCombines ? MovedRow{other, row} : MovedRow{row, other};
+  }
+  __device__ std::int64_t target(const MovedRow& row) const { return row.to; }
+  __device__ Raw load(std::int64_t, std::int64_t column, const MovedRow& row) const {
+    if (row.from < 0) return {};
+    if (column == 0 && rows.from_scales != nullptr) {
+      rows.to_scales[row.to] = rows.from_scales[row.from];
+    }
+    return {load_once(static_cast<const bf16*>(rows.from) + row.from * columns + column)};
+  }
+  __device__ uint4 keep(std::int64_t, std::int64_t, const Raw& raw) const { return raw.x; }
+};
 
-// Each block copies an equal share of the units of the expert-major side, slice by slice.
-template <typename Unit, bool kCombines>
-__global__ void __launch_bounds__(kThreads)
-    shuffle_kernel(ShuffledCounts counts, ShuffledRows rows, std::int32_t* group_counts,
-                   std::int32_t* num_rows) {
+// Any width and alignment, byte by byte; a block for each row.
+template <bool kCombines>
+__global__ void __launch_bounds__(kMostRowThreads) bytes_kernel(MovedRows<kCombines> source) {
   begin_dependent();
-  const Slices slices = read_slices(counts, kCombines && counts.bound > 0);
-  const auto ranks = static_cast<int>(counts.ranks);
-  const auto count = static_cast<int>(counts.groups) * ranks;
-  const std::int64_t side = kCombines ? rows.to_rows : rows.from_rows;
-  const std::int64_t total = min(side, static_cast<std::int64_t>(slices.by_expert[count]));
-  if constexpr (kCombines) {
-    if (blockIdx.x == 0) {
-      for (int group = static_cast<int>(threadIdx.x); group < counts.groups; group += kThreads) {
-        const auto most = static_cast<std::int32_t>(side);
-        group_counts[group] = min(slices.by_expert[(group + 1) * ranks], most) -
-                              min(slices.by_expert[group * ranks], most);
-      }
-      if (threadIdx.x == 0) *num_rows = static_cast<std::int32_t>(total);
+  source.begin();
+  const ShuffledRows& rows = source.rows;
+  const auto most = static_cast<int>(kCombines ? rows.to_rows : rows.from_rows);
+  const int count = min(source.num_rows(), most);
+  for (auto row = static_cast<int>(blockIdx.x); row < count; row += static_cast<int>(gridDim.x)) {
+    const MovedRow moved = source.key(row);
+    if (moved.from < 0) continue;
+    const char* const from = static_cast<const char*>(rows.from) + moved.from * rows.row_bytes;
+    char* const to = static_cast<char*>(rows.to) + moved.to * rows.row_bytes;
+    for (std::size_t i = threadIdx.x; i < rows.row_bytes; i += blockDim.x) to[i] = from[i];
+    if (threadIdx.x == 0 && rows.from_scales != nullptr) {
+      rows.to_scales[moved.to] = rows.from_scales[moved.from];
     }
-  }
-  const auto units = static_cast<std::int64_t>(rows.row_bytes / sizeof(Unit));
-  std::int64_t at = total * units * blockIdx.x / gridDim.x;
-  const std::int64_t end = total * units * (blockIdx.x + 1) / gridDim.x;
-  if (at == end) return;
-  const auto* const from = static_cast<const Unit*>(rows.from);
-  auto* const to = static_cast<Unit*>(rows.to);
-  for (int slice = group_of(slices.by_expert, count, at / units); at < end; ++slice) {
-    const std::int64_t begin = slices.by_expert[slice];
-    const std::int64_t slice_end = min(end, slices.by_expert[slice + 1] * units);
-    if (slice_end <= at) continue;  // no rows
-    const Stretch other =
-        rank_major(counts, slices, slice, kCombines ? rows.from_rows : rows.to_rows);
-    const std::int64_t copied = min(slice_end, (begin + other.room) * units) - at;
-    const std::int64_t moved = (other.begin - begin) * units;
-    copy(from + at + (kCombines ? moved : 0), to + at + (kCombines ? 0 : moved), copied);
-    if (rows.from_scales != nullptr) {  // of the rows that begin in this share
-      const std::int64_t row = (at + units - 1) / units;
-      const std::int64_t shift = other.begin - begin;
-      copy(rows.from_scales + row + (kCombines ? shift : 0),
-           rows.to_scales + row + (kCombines ? 0 : shift), (at + copied + units - 1) / units - row);
-    }
-    at = slice_end;
   }
 }
 
@@ -143,30 +144,33 @@ void launch(const cuda::Stream& stream, const ShuffledCounts& counts, const Shuf
             std::int32_t* group_counts, std::int32_t* num_rows) {
   const char* const kernel = kCombines ? "combine_shuffling" : "split_shuffling";
   const std::int64_t slices = counts.ranks * counts.groups;
-  require(counts.ranks >= 1 && counts.groups >= 1 && slices <= kMostSlices, kernel,
-          "up to " + std::to_string(kMostSlices) + " slices of ranks and experts, not " +
-              std::to_string(counts.ranks) + " times " + std::to_string(counts.groups));
+  require(counts.ranks >= 1 && counts.groups >= 1 && counts.ranks <= kMostRanks &&
+              slices <= kMostSlices,
+          kernel,
+          "up to " + std::to_string(kMostRanks) + " ranks and " + std::to_string(kMostSlices) +
+              " slices of ranks and experts, not " + std::to_string(counts.ranks) + " times " +
+              std::to_string(counts.groups));
   require(counts.first >= 0 && counts.first + counts.groups <= counts.experts, kernel,
           "experts of those counted, not " + std::to_string(counts.groups) + " from " +
               std::to_string(counts.first) + " of " + std::to_string(counts.experts));
-  const std::int64_t side = kCombines ? rows.to_rows : rows.from_rows;
-  if (rows.row_bytes == 0 || (side == 0 && !kCombines)) return;
-  const auto addresses = reinterpret_cast<std::uintptr_t>(rows.from) |
-                         reinterpret_cast<std::uintptr_t>(rows.to) | rows.row_bytes;
-  const bool by_vectors = addresses % sizeof(uint4) == 0;
-  constexpr std::int64_t kLeastBytes = kThreads * sizeof(uint4);
-  const cudaDeviceProp& device = cuda::device_properties();
-  const std::int64_t most = static_cast<std::int64_t>(device.multiProcessorCount) *
-                            (device.maxThreadsPerMultiProcessor / kThreads);
-  const std::int64_t blocks = std::clamp(
-      side * static_cast<std::int64_t>(rows.row_bytes) / kLeastBytes, std::int64_t{1}, most);
-  cuda::launch(stream,
-               {.grid = dim3(static_cast<unsigned>(blocks)),
-                .block = dim3(kThreads),
-                .shared_bytes = slices_bytes(counts),
-                .programmatic = true},
-               by_vectors ? shuffle_kernel<uint4, kCombines> : shuffle_kernel<char, kCombines>,
-               counts, rows, group_counts, num_rows);
+  const auto columns = static_cast<std::int64_t>(rows.row_bytes / sizeof(bf16));
+  const MovedRows<kCombines> source{counts, rows, columns, group_counts, num_rows, {}};
+  const std::int64_t most = kCombines ? rows.to_rows : rows.from_rows;
+  const auto* const from = static_cast<const bf16*>(rows.from);
+  auto* const to = static_cast<bf16*>(rows.to);
+  constexpr std::int64_t kMostColumns = 32768;  // that a block holds
+  if (rows.row_bytes % sizeof(uint4) == 0 && vector_aligned(from, to) && columns <= kMostColumns &&
+      most > 0) {
+    return launch_counted_rows(stream, source, Bf16Rows{to, columns}, {.most = most}, kVectors,
+                               true);
+  }
+  constexpr int kThreads = 256;
+  const std::int64_t blocks =
+      std::clamp(most, std::int64_t{1}, cuda::resident_blocks(bytes_kernel<kCombines>, kThreads));
+  cuda::launch(
+      stream,
+      {.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(kThreads), .programmatic = true},
+      bytes_kernel<kCombines>, source);
 }
 
 }  // namespace

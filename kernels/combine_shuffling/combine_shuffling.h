@@ -20,14 +20,12 @@ namespace orrery {
 
 struct ShuffledCounts {
   const std::int32_t* counts = nullptr;  // [ranks, experts] on the device; negative ones count as 0
-  std::int64_t ranks = 0;                // ranks * groups up to kMostSlices
+  std::int64_t ranks = 0;                // up to 64, ranks * groups up to 1,024
   std::int64_t experts = 0;
   std::int64_t groups = 0;  // of the experts, those on this rank
   std::int64_t first = 0;   // the first of them; first + groups <= experts
   std::int64_t bound = 0;   // rows from rank to rank; 0: dense, then groups == experts
 };
-
-inline constexpr std::int64_t kMostSlices = 4096;
 
 struct ShuffledRows {
   const void* from = nullptr;          // [from_rows, row_bytes]

@@ -76,13 +76,13 @@ def accepted(peers: dict[str, Call]) -> dict[str, Call]:
     return taken
 
 
-def grouped_gemm(library: Library, dtype: str, shape: Shape) -> Comparison:
-    """y = x w[group of the row]^T."""
+def grouped_gemm(library: Library, dtype: str, shape: Shape, overlap: bool = False) -> Comparison:
+    """y = x w[group of the row]^T; with `overlap` weights are fetched while the launch before it still runs."""
     at = Operands(dtype, shape)
 
     def ours(i: int) -> None:
         library.grouped_gemm(at.x[i], at.w[i], at.counts, at.y[i], at.x_scales, at.w_scales,
-                             at.rows, at.n, at.k, at.groups, int(at.is_fp8), at.rows, at.active)  # fmt: skip
+                             at.rows, at.n, at.k, at.groups, int(at.is_fp8), at.rows, at.active, int(overlap))  # fmt: skip
 
     peers = accepted({"torch": at.peer})
 
@@ -93,7 +93,7 @@ def grouped_gemm(library: Library, dtype: str, shape: Shape) -> Comparison:
 
     return Comparison(
         kernel="grouped_gemm", dtype="fp8 rowwise" if at.is_fp8 else "bf16",
-        shape={"groups": at.groups, "rows": at.rows, "n": at.n, "k": at.k, "load": at.load},
+        shape={"groups": at.groups, "rows": at.rows, "n": at.n, "k": at.k, "load": at.load} | ({"overlap": 1} if overlap else {}),
         ours=ours, peers=peers, sets=at.sets, bytes=at.bytes(), flops=2.0 * at.rows * at.n * at.k,
         peak_flops_per_s=FP8_FLOPS_PER_S if at.is_fp8 else BF16_FLOPS_PER_S, outputs=outputs,
     )  # fmt: skip
@@ -104,3 +104,5 @@ def comparisons(library: Library) -> Iterator[Comparison]:
     for shape in SHAPES:
         for dtype in ("bf16", "fp8"):
             yield grouped_gemm(library, dtype, shape)
+            if shape in DECODE:
+                yield grouped_gemm(library, dtype, shape, overlap=True)

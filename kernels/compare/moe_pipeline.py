@@ -28,10 +28,13 @@ class Experts:
         self.down_scales = row_scales(experts, HIDDEN) * FFN**-0.5 if self.is_fp8 else None
 
     def ours(self, x: torch.Tensor, scales: torch.Tensor | None, is_down: bool, counts: torch.Tensor, active: int, y: torch.Tensor) -> None:
-        """y [rows, n] = x [rows, k] w^T, `active` experts expected to have rows."""
+        """y [rows, n] = x [rows, k] w^T, `active` experts expected to have rows.
+
+        The kernel right before must not be the one that writes counts.
+        """
         w, w_scales = (self.down, self.down_scales) if is_down else (self.gate_up, self.gate_up_scales)
         rows, (groups, n, k) = x.shape[0], w.shape
-        self.library.grouped_gemm(x, w, counts, y, scales, w_scales, rows, n, k, groups, int(self.is_fp8), rows, active)
+        self.library.grouped_gemm(x, w, counts, y, scales, w_scales, rows, n, k, groups, int(self.is_fp8), rows, active, 1)
 
     def peer(self, x: torch.Tensor, scales: torch.Tensor | None, is_down: bool, ends: torch.Tensor) -> torch.Tensor:
         """The same by torch._grouped_mm or torch._scaled_grouped_mm."""

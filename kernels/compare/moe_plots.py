@@ -44,8 +44,9 @@ def _bars(axes: Axes, series: Series, label: str) -> None:
         axes.bar(at, list(heights.values()), width, label=name, color=f"C{i}")
     axes.set_xticks(range(len(places)), places, fontsize=7)
     axes.set_ylabel(label)
+    axes.margins(y=0.15)
     axes.grid(True, axis="y", alpha=0.25)
-    axes.legend(fontsize=7, framealpha=0.6)
+    axes.legend(fontsize=7, framealpha=0.6, ncols=len(series), loc="upper center")
 
 
 def _grouped(rows: Iterable[Row], original: Iterable[Row], num_rows: int, rate: Callable[[Row, float], float]) -> Series:

@@ -2,13 +2,19 @@
 
 // Kernels over rows whose number the device knows: the grid is sized to the machine, and each block
 // loops to the count, so that rows past it cost nothing and are neither read nor written. Made of
-// the sources and sinks of rows.cuh; a source may have begin(), which all threads of the block call
-// once, ahead of its first row.
+// the sources and sinks of rows.cuh. What a source may have besides:
+//
+//   begin()        which all threads of the block call once, ahead of its first row
+//   num_rows()     how many rows there are, known after begin(), in place of the count
+//   key(row)       what it knows of a row ahead of its elements: its load() takes it
+//   factor(key)    what a sink that needs the peak multiplies the row by
+//   target(key)    the row of the sink in place of `row`; -1: none
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/occupancy.h"
 #include "kernels/cuda/programmatic.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/row_shape.h"
@@ -17,11 +23,12 @@
 namespace orrery {
 
 struct RowCount {
-  std::int64_t most = 0;                    // rows that there is room for
+  std::int64_t most = 0;                    // rows that there is room for, below 2^31
   const std::int32_t* on_device = nullptr;  // [1], how many there are; null: `most`
 
-  __device__ std::int64_t rows() const {
-    return on_device == nullptr ? most : min(most, static_cast<std::int64_t>(*on_device));
+  __device__ int rows() const {
+    const auto room = static_cast<int>(most);
+    return on_device == nullptr ? room : min(room, *on_device);
   }
 };
 
@@ -32,26 +39,78 @@ __device__ void begin_source(Source& source) {
   if constexpr (requires { source.begin(); }) source.begin();
 }
 
+template <typename Source>
+concept HasKeys = requires(const Source& source) { source.key(std::int64_t{0}); };
+
+template <typename Source>
+__device__ auto key_of(const Source& source, std::int64_t row) {
+  if constexpr (HasKeys<Source>) {
+    return source.key(row);
+  } else {
+    return 0;
+  }
+}
+template <typename Source, typename Key>
+__device__ typename Source::Raw load_of(const Source& source, std::int64_t row, std::int64_t column,
+                                        const Key& key) {
+  if constexpr (HasKeys<Source>) {
+    return source.load(row, column, key);
+  } else {
+    return source.load(row, column);
+  }
+}
+template <typename Source, typename Key>
+__device__ float factor_of(const Source& source, const Key& key) {
+  if constexpr (requires { source.factor(key); }) {
+    return source.factor(key);
+  } else {
+    return 1;
+  }
+}
+
+template <typename Source>
+__device__ int rows_of(const Source& source, const RowCount& count) {
+  if constexpr (requires { source.num_rows(); }) {
+    return min(source.num_rows(), static_cast<int>(count.most));
+  } else {
+    return count.rows();
+  }
+}
+template <typename Source, typename Key>
+__device__ std::int64_t target_of(const Source& source, std::int64_t row, const Key& key) {
+  if constexpr (requires { source.target(key); }) {
+    return source.target(key);
+  } else {
+    return row;
+  }
+}
+
+// The key of a row is loaded while the row before it is, that of the first ahead of the count.
 template <typename Source, typename Sink, int kVectors>
 __global__ void __launch_bounds__(kMostRowThreads)
     counted_kernel(Source source, Sink sink, RowCount count, int vectors) {
   begin_dependent();
   begin_source(source);
-  const std::int64_t rows = count.rows();
   const auto column_of = [&](int i) {
     return static_cast<int>(threadIdx.x + i * blockDim.x) * kVectorSize;
   };
   const auto inside = [&](int i) {
     return static_cast<int>(threadIdx.x + i * blockDim.x) < vectors;
   };
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-       row < rows; row += step) {
+  const auto step = static_cast<int>(gridDim.x * blockDim.y);
+  auto row = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
+  auto key = key_of(source, min(row, static_cast<int>(count.most) - 1));
+  const int rows = rows_of(source, count);
+  while (row < rows) {
     typename Source::Raw raw[kVectors];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (inside(i)) raw[i] = source.load(row, column_of(i));
+      if (inside(i)) raw[i] = load_of(source, row, column_of(i), key);
     }
+    const float factor = factor_of(source, key);
+    const std::int64_t target = target_of(source, row, key);
+    const int next = row + step;
+    if (next < rows) key = key_of(source, next);
     uint4 kept[kVectors];
     SumAndPeak total;
 #pragma unroll
@@ -64,12 +123,13 @@ __global__ void __launch_bounds__(kMostRowThreads)
 #pragma unroll
         for (const float value : values) total.peak = fmaxf(total.peak, fabsf(value));
       } else {
-        sink.put(row, column_of(i), kept[i]);
+        if (target >= 0) sink.put(target, column_of(i), kept[i]);
       }
     }
     if constexpr (Sink::kNeedsPeak) {
       total = row_reduce<false, true>(total);
-      const float multiplier = sink.begin(row, 1, total.peak, threadIdx.x == 0);
+      const float multiplier =
+          sink.begin(row, factor, total.peak * fabsf(factor), threadIdx.x == 0);
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         if (!inside(i)) continue;
@@ -79,8 +139,10 @@ __global__ void __launch_bounds__(kMostRowThreads)
         for (float& value : values) value *= multiplier;
         sink.put(row, column_of(i), values);
       }
-      if (blockDim.x > kWarpSize) __syncthreads();  // row_reduce's memory is free again
+      // row_reduce's memory is free again
+      if (next < rows && blockDim.x > kWarpSize) __syncthreads();
     }
+    row = next;
   }
 }
 
@@ -90,8 +152,10 @@ __global__ void __launch_bounds__(kMostRowThreads)
     counted_scalar_kernel(Source source, Sink sink, RowCount count, std::int64_t columns) {
   begin_dependent();
   begin_source(source);
-  const std::int64_t rows = count.rows();
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+  const int rows = rows_of(source, count);
+  for (auto row = static_cast<int>(blockIdx.x); row < rows; row += static_cast<int>(gridDim.x)) {
+    const auto key = key_of(source, row);
+    const float factor = factor_of(source, key);
     SumAndPeak total;
     if constexpr (Sink::kNeedsPeak) {
       for (std::int64_t column = threadIdx.x; column < columns; column += blockDim.x) {
@@ -99,7 +163,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
       }
       total = row_reduce<false, true>(total);
     }
-    const float multiplier = sink.begin(row, 1, total.peak, threadIdx.x == 0);
+    const float multiplier = sink.begin(row, factor, total.peak * fabsf(factor), threadIdx.x == 0);
     for (std::int64_t column = threadIdx.x; column < columns; column += blockDim.x) {
       sink.put(row, column, source.first(row, column) * multiplier);
     }
@@ -116,8 +180,9 @@ inline int counted_vectors(int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-// Writes sink = source for as many rows as `count` says. `preferred`: vectors of a thread, where
-// there are many rows (row_shape()). `aligned`: every pointer is 16-byte aligned.
+// Writes sink = source, which has first() unless rows are whole vectors, for as many rows as
+// `count` says. `preferred`: vectors of a thread, where there are many rows (row_shape()).
+// `aligned`: every pointer is 16-byte aligned.
 template <typename Source, typename Sink>
 void launch_counted_rows(const cuda::Stream& stream, const Source& source, const Sink& sink,
                          const RowCount& count, int preferred, bool aligned) {
@@ -127,25 +192,23 @@ void launch_counted_rows(const cuda::Stream& stream, const Source& source, const
   const bool by_vectors = aligned && shape.vectors_per_thread > 0;
   const int threads = by_vectors ? shape.threads * shape.rows_per_block : kScalarThreads;
   const int rows_per_block = by_vectors ? shape.rows_per_block : 1;
-  const cudaDeviceProp& device = cuda::device_properties();
-  const std::int64_t resident =
-      std::min(device.maxBlocksPerMultiProcessor, device.maxThreadsPerMultiProcessor / threads) *
-      static_cast<std::int64_t>(device.multiProcessorCount);
-  const std::int64_t blocks =
-      std::min((count.most + rows_per_block - 1) / rows_per_block, resident * counted_waves());
-  const cuda::LaunchShape launch{.grid = dim3(static_cast<unsigned>(blocks)),
-                                 .block = dim3(static_cast<unsigned>(threads / rows_per_block),
-                                               static_cast<unsigned>(rows_per_block)),
-                                 .programmatic = true};
-  if (!by_vectors) {
-    return cuda::launch(stream, launch, counted_scalar_kernel<Source, Sink>, source, sink, count,
-                        source.columns);
+  const auto run = [&](auto kernel, auto columns) {
+    const std::int64_t blocks = std::min((count.most + rows_per_block - 1) / rows_per_block,
+                                         cuda::resident_blocks(kernel, threads) * counted_waves());
+    cuda::launch(stream,
+                 {.grid = dim3(static_cast<unsigned>(blocks)),
+                  .block = dim3(static_cast<unsigned>(threads / rows_per_block),
+                                static_cast<unsigned>(rows_per_block)),
+                  .programmatic = true},
+                 kernel, source, sink, count, columns);
+  };
+  const auto vectors = static_cast<int>(source.columns / kVectorSize);
+  if constexpr (requires { source.first(0, 0); }) {
+    if (!by_vectors) return run(counted_scalar_kernel<Source, Sink>, source.columns);
   }
-  const auto kernel = shape.vectors_per_thread == 1   ? counted_kernel<Source, Sink, 1>
-                      : shape.vectors_per_thread == 2 ? counted_kernel<Source, Sink, 2>
-                                                      : counted_kernel<Source, Sink, 4>;
-  cuda::launch(stream, launch, kernel, source, sink, count,
-               static_cast<int>(source.columns / kVectorSize));
+  if (shape.vectors_per_thread == 1) return run(counted_kernel<Source, Sink, 1>, vectors);
+  if (shape.vectors_per_thread == 2) return run(counted_kernel<Source, Sink, 2>, vectors);
+  run(counted_kernel<Source, Sink, 4>, vectors);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include <map>
 #include <mutex>
+#include <tuple>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/occupancy.h"
 
 namespace orrery::cuda {
 
@@ -16,6 +18,23 @@ const cudaDeviceProp& device_properties() {
   cudaDeviceProp properties{};
   ORRERY_CUDA(cudaGetDeviceProperties(&properties, device));
   return known.emplace(device, properties).first->second;
+}
+
+std::int64_t resident_blocks(const void* kernel, int threads, std::size_t shared_bytes) {
+  static std::mutex mutex;
+  static std::map<std::tuple<int, const void*, int, std::size_t>, std::int64_t> known;
+  int device = 0;
+  ORRERY_CUDA(cudaGetDevice(&device));
+  const std::int64_t multiprocessors = device_properties().multiProcessorCount;
+  const std::scoped_lock lock(mutex);
+  std::int64_t& blocks = known[{device, kernel, threads, shared_bytes}];
+  if (blocks == 0) {
+    int on_each = 0;
+    ORRERY_CUDA(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_each, kernel, threads, shared_bytes));
+    blocks = on_each * multiprocessors;
+  }
+  return blocks;
 }
 
 }  // namespace orrery::cuda

@@ -33,14 +33,15 @@ const BatchedGemmPlan& BindResources::batched_gemm(const BatchedGemmShape& shape
 }
 
 const GroupedGemmPlan& BindResources::grouped_gemm(const GroupedGemmShape& shape,
-                                                   const GroupedGemmLoad& load) {
-  const auto found = grouped_gemms_.find({shape, load});
+                                                   const GroupedGemmLoad& load, bool may_overlap) {
+  const std::tuple key(shape, load, may_overlap);
+  const auto found = grouped_gemms_.find(key);
   if (found != grouped_gemms_.end()) return found->second;
   const GroupedGemmOptions options{
       .programmatic = overlap_weights_,
+      .overlap = overlap_weights_ && may_overlap,
       .workspace = scratch("grouped_gemm", grouped_gemm_workspace_bytes())};
-  return grouped_gemms_.emplace(std::pair(shape, load), GroupedGemmPlan(shape, load, options))
-      .first->second;
+  return grouped_gemms_.emplace(key, GroupedGemmPlan(shape, load, options)).first->second;
 }
 
 std::shared_ptr<const PrefillPlan> BindResources::prefill_plan(std::int32_t tile_rows,

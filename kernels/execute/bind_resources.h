@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -36,8 +37,10 @@ class BindResources {
   // Kept for the life of this object; all share one workspace. Throws as GemmPlan does.
   const GemmPlan& gemm(const GemmShape& shape);
   const BatchedGemmPlan& batched_gemm(const BatchedGemmShape& shape);  // likewise
-  // Likewise, chosen for the load. Throws as GroupedGemmPlan does.
-  const GroupedGemmPlan& grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
+  // Likewise, chosen for the load. `may_overlap`: what GroupedGemmOptions::overlap asks for holds
+  // but for w. Throws as GroupedGemmPlan does.
+  const GroupedGemmPlan& grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load,
+                                      bool may_overlap = false);
   // Tiles of the prefill sequences set last, made once for a step. Shared, since a step that was
   // bound may be run again after the next one has begun: its launches keep their tiles alive, and
   // whoever captures them keeps them as long as the graph. Launches must have ended when the last
@@ -53,7 +56,7 @@ class BindResources {
   std::map<std::string, std::vector<cuda::DeviceBuffer<std::byte>>> scratch_;
   std::map<GemmShape, GemmPlan> gemms_;
   std::map<BatchedGemmShape, BatchedGemmPlan> batched_gemms_;
-  std::map<std::pair<GroupedGemmShape, GroupedGemmLoad>, GroupedGemmPlan> grouped_gemms_;
+  std::map<std::tuple<GroupedGemmShape, GroupedGemmLoad, bool>, GroupedGemmPlan> grouped_gemms_;
   std::vector<PrefillSequence> prefill_;
   std::map<std::pair<std::int32_t, std::int32_t>, std::shared_ptr<const PrefillPlan>>
       prefill_plans_;

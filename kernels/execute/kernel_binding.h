@@ -57,6 +57,8 @@ struct BindContext {
   std::int64_t kv_layer = -1;     // of the KV tensor that the op uses, -1: none
   BindResources& resources;       // of this rank's stream
   std::int64_t first_expert = 0;  // of this rank's experts
+  // The kernel right before it on its stream; empty where that is none or no kernel of the plan.
+  std::string_view kernel_before;
 };
 
 // Enqueues the op, on the device of the rank; allocates and synchronises nothing, so it may be

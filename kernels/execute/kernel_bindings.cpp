@@ -10,6 +10,7 @@ namespace orrery {
 #define ORRERY_KERNEL_BINDINGS(KERNEL) \
   KERNEL(gemm)                         \
   KERNEL(grouped_gemm)                 \
+  KERNEL(grouped_gemm_scatter)         \
   KERNEL(quantize)                     \
   KERNEL(attention_prefill)            \
   KERNEL(attention_decode)             \

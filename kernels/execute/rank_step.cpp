@@ -15,11 +15,12 @@ std::int64_t bytes_in(const Tensor& tensor) {
   return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
 }
 
-// An op that sorts by all experts, not only those of its rank, begins with the first of all.
+// An op that sorts by more experts than those of its rank begins with the first of as many, which
+// its rank's are among.
 std::int64_t first_expert_of(const KernelOp& kernel, std::int64_t first_of_rank) {
-  const bool sorts = kernel.kernel == "index_shuffling";
-  if (sorts && dim(kernel.dims, "experts") == dim(kernel.dims, "experts_total")) return 0;
-  return first_of_rank;
+  if (kernel.kernel != "index_shuffling") return first_of_rank;
+  const std::int64_t experts = dim(kernel.dims, "experts");
+  return first_of_rank / experts * experts;
 }
 
 template <typename T>
@@ -290,6 +291,17 @@ Launch RankStep::bind_host(const Op& op) {
   };
 }
 
+std::string_view RankStep::kernel_before() const {
+  const auto op_of = [&](std::size_t task) -> const Op& {
+    return plan_.ops()[static_cast<std::size_t>(tasks_[task].op)];
+  };
+  std::size_t before = current_;
+  while (before > 0 && op_of(before - 1).stream != op_of(current_).stream) --before;
+  if (before == 0) return {};
+  const auto* const kernel = std::get_if<KernelOp>(&op_of(before - 1).body);
+  return kernel == nullptr ? std::string_view() : std::string_view(kernel->kernel);
+}
+
 Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
                              std::span<const Operand> writes) {
   const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
@@ -311,7 +323,8 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
                         .kv = &rank_.kv(),
                         .kv_layer = layer,
                         .resources = rank_.resources(op.stream),
-                        .first_expert = first_expert_of(kernel, rank_.first_expert())});
+                        .first_expert = first_expert_of(kernel, rank_.first_expert()),
+                        .kernel_before = kernel_before()});
 }
 
 }  // namespace orrery

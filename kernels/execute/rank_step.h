@@ -110,6 +110,8 @@ class RankStep {
   [[nodiscard]] std::optional<TensorId> find_tensor(std::string_view name) const;
   void set_tables(std::span<const StepPart> parts);
   Launch bind_task(const Task& task);
+  // Of the task at hand, as in BindContext.
+  [[nodiscard]] std::string_view kernel_before() const;
   Launch bind_kernel(const Task& task, std::span<const Operand> reads,
                      std::span<const Operand> writes);
   Launch bind_host(const Op& op);

@@ -187,10 +187,11 @@ class Splitter {
   std::int64_t global_ = 0;
 };
 
-// The share of `tensor`, a weight of experts, that `rank` has: experts lie over the ranks of a
-// stage, and where there are more ranks than that takes, neighbours have slices of their columns.
+// The share of `tensor`, a weight of experts, that `rank` has. Experts lie in blocks as ExpertGrid
+// (sim/parallel/routed_layer.h) has them: with dp 1, or as many blocks as dp, in the order of the
+// ranks, and neighbours in tp have slices of their columns where there are fewer blocks than ranks.
 //
-//   4 ranks, ep 2:   experts 0, 1: rank 0 (first columns), rank 1 (last)   experts 2, 3: ranks 2, 3
+//   block of rank (d, t) = (t / slices) dp + d          slice t % slices
 struct ExpertShare {
   std::int64_t first = 0;  // expert
   std::int64_t ways = 1;   // slices of columns
@@ -210,15 +211,17 @@ ExpertShare expert_share(const Tensor& tensor, const Tensor& whole, const RankGr
   const std::int64_t stage_ranks = std::int64_t{grid.tp} * grid.dp;
   const bool divides = ep * experts == size_of(whole, axis::kExperts) &&
                        ways * size_of(tensor, axis::kExpertFfn) == size_of(whole, axis::kExpertFfn);
-  if (!divides || (ep * ways != stage_ranks && ep * ways != 1)) {
+  const bool is_whole = ep * ways == 1;
+  if (!divides || (!is_whole && (ep * ways != stage_ranks || grid.tp % ways != 0))) {
     throw std::invalid_argument(
         "weight \"" + tensor.name + "\" has " + std::to_string(experts) + " of " +
         std::to_string(size_of(whole, axis::kExperts)) + " experts and one of " +
         std::to_string(ways) + " slices of their columns, on one of " +
         std::to_string(stage_ranks) + " ranks; expected as many shares as ranks");
   }
-  const std::int64_t place = ep * ways == 1 ? 0 : rank % stage_ranks;
-  return {.first = place / ways * experts, .ways = ways, .index = place % ways};
+  if (is_whole) return {};
+  const std::int64_t block = grid.tp_rank(rank) / ways * grid.dp + grid.dp_rank(rank);
+  return {.first = block * experts, .ways = ways, .index = grid.tp_rank(rank) % ways};
 }
 
 // Rows and columns of a weight of experts, whose rows are those of one expert behind the other.

@@ -27,8 +27,11 @@ Launch bind_grouped_gemm(const BindContext& context) {
   const Operand y =
       require_operand(context, context.writes[0],
                       {.what = "y", .size = {shape.max_rows, shape.n}, .more_rows = true});
+  // What comes before in a routed layer does not write counts and waits for who does.
+  const bool may_overlap =
+      context.kernel_before == "gather_mul" || context.kernel_before == "silu_mul";
   const GroupedGemmPlan& plan = context.resources.grouped_gemm(
-      shape, {.rows = dim(dims, "rows"), .active = dim(dims, "active")});
+      shape, {.rows = dim(dims, "rows"), .active = dim(dims, "active")}, may_overlap);
   const bool is_fp8 = dtype == DType::kFp8;
   const GroupedGemmOperands operands{.x = x.data,
                                      .w = w.data,

@@ -42,11 +42,11 @@ struct GroupedGemmLoad {
 // rows of one group's w against up to `tokens` of its rows of x, along k.
 struct StreamedTile {
   int tokens = 8;         // 8, 16, 32 or 64: groups with more rows read w again (from the L2)
-  int rows = 64;          // of w: 64 or 128
-  int panels = 2;         // of 128 bytes of k per stage
+  int rows = 64;          // of w: 64, or 128 with 2 panels
+  int panels = 2;         // of 128 bytes of k per stage: 2 or 4
   int stages = 4;         // in flight per block
   int blocks_per_sm = 1;  // 1 or 2
-  int cuts = 1;           // into so many pieces along k a work item may be cut between blocks
+  int cuts = 1;           // pieces along k, at most, of a work item where there are few
   auto operator<=>(const StreamedTile&) const = default;
 };
 

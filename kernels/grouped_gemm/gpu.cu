@@ -4,6 +4,7 @@
 
 #include "kernels/grouped_gemm/grouped_gemm.h"
 #include "kernels/grouped_gemm/reference.h"
+#include "kernels/grouped_gemm/tiled.h"
 #include "kernels/harness/operand_sets.h"
 
 namespace orrery {
@@ -91,6 +92,13 @@ GroupedGemmChoice choice_of(const KernelOp& op, const GroupedGemmShape& shape) {
     return static_cast<int>(variant(op.dims, name, otherwise));
   };
   const GroupedGemmLoad load{.rows = dim(op.dims, "rows"), .active = dim(op.dims, "active")};
+  if (named("columns", 0) != 0) {
+    const TiledChoice tile{.rows = named("tile_rows", 128), .columns = named("columns", 256)};
+    const auto built = std::ranges::find_if(tiled_choices(), [&](const TiledChoice& choice) {
+      return choice.rows == tile.rows && choice.columns == tile.columns;
+    });
+    return built == tiled_choices().end() ? tile : *built;
+  }
   if (named("tokens", 0) == 0) return choose_grouped_gemm(shape, load);
   StreamedTile tile{.tokens = named("tokens", 8),
                     .rows = named("tile_rows", 64),
@@ -257,18 +265,15 @@ std::vector<KernelOp> check_ops() {
     add({2, 16, 8192, 2, 2});  // more blocks than work items: each in many pieces
     add({40, 520, 2064, 9, 7}, {{"overlap", 1}});
     add({40, 520, 2064, 9, 7}, {{"tokens", 16}, {"cuts", 5}, {"overlap", 1}});
-    for (const std::int64_t tokens : {8, 16, 32, 64}) {
-      for (const std::int64_t tile_rows : {64, 128}) {
-        for (const std::int64_t per_sm : {1, 2}) {
-          const std::int64_t panels = 1 + (tokens / 16 + per_sm) % 3;
-          const std::int64_t cuts = per_sm == 1 ? 3 : 1;
-          add({150, 392, 1552, 6, 6}, {{"spread", kZipf},
-                                       {"tokens", tokens},
-                                       {"tile_rows", tile_rows},
-                                       {"panels", panels},
-                                       {"per_sm", per_sm},
-                                       {"cuts", cuts}});
-        }
+    for (const auto& [tile_rows, panels] : {std::pair{64, 2}, {64, 4}, {128, 2}}) {
+      for (const std::int64_t tokens : {8, 16, 32, 64}) {
+        const Dims tile{{"tokens", tokens}, {"tile_rows", tile_rows}, {"panels", panels}};
+        Dims zipf = tile;
+        zipf.insert(zipf.end(), {{"spread", kZipf}, {"per_sm", 1 + tokens / 16 % 2}});
+        add({150, 392, 1552, 6, 6}, zipf);
+        Dims cut = tile;
+        cut.insert(cut.end(), {{"cuts", 3 + tokens / 8}});
+        add({50, 264, 2064, 3, 2}, cut);
       }
     }
   }

@@ -106,12 +106,12 @@ struct Ring {
 
 // --- producer: one warp ------------------------------------------------------------------------
 
-// The sum over this lane and those below, of values from 0 to `most`, or `most` if that is less.
-__device__ inline int warp_prefix(int value, int most) {
+// The sum over this lane and those below, or `most` if that is less; of values up to 2^30.
+__device__ inline unsigned warp_prefix(unsigned value, unsigned most) {
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const int below = __shfl_up_sync(0xFFFFFFFF, value, step);
-    if (static_cast<int>(threadIdx.x % 32) >= step) value = min(value, most - below) + below;
+    const unsigned below = __shfl_up_sync(0xFFFFFFFF, value, step);
+    if (static_cast<int>(threadIdx.x % 32) >= step) value = min(value + below, most);
   }
   return value;
 }
@@ -192,13 +192,13 @@ class Schedule {
     const int lane = threadIdx.x % 32;
     const int tiles_before = __shfl_sync(0xFFFFFFFF, tiles_end_, 31);
     const int rows_before = __shfl_sync(0xFFFFFFFF, rows_end_, 31);
-    const int room = a_.max_rows - rows_before;
     const int count = base_ + lane < a_.groups ? a_.counts[base_ + lane] : 0;
-    rows_end_ = rows_before + warp_prefix(min(max(count, 0), room), room);
+    const int room = a_.max_rows - rows_before;
+    rows_end_ = rows_before + static_cast<int>(warp_prefix(min(max(count, 0), room), room));
     const int previous = __shfl_up_sync(0xFFFFFFFF, rows_end_, 1);
     rows_ = rows_end_ - (lane == 0 ? rows_before : previous);
-    tiles_end_ = tiles_before + warp_prefix((rows_ + kRows - 1) / kRows * column_tiles_,
-                                            0x7FFFFFFF - tiles_before);
+    const unsigned tiles = (rows_ + kRows - 1) / kRows * column_tiles_;
+    tiles_end_ = tiles_before + static_cast<int>(warp_prefix(tiles, 0xFFFFFFFF));
   }
 
   const Arguments& a_;

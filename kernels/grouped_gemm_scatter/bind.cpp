@@ -1,5 +1,4 @@
 #include <array>
-#include <memory>
 
 #include "kernels/execute/bind_operands.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
@@ -46,14 +45,10 @@ Launch bind_grouped_gemm_scatter(const BindContext& context) {
                                      .x_scale = is_fp8 ? x.scales : nullptr,
                                      .w_scale = is_fp8 ? w.scales : nullptr,
                                      .scatter = target};
-  // Shared, since std::function copies what it holds.
-  const auto plan = std::make_shared<const GroupedGemmPlan>(
-      GroupedGemmShape{.dtype = dtype, .max_rows = rows, .n = n, .k = k, .groups = groups},
-      GroupedGemmLoad{.rows = dim(context.op.dims, "rows"),
-                      .active = dim(context.op.dims, "active")},
-      GroupedGemmOptions{
-          .workspace = context.resources.scratch("grouped_gemm", grouped_gemm_workspace_bytes())});
-  return [plan, operands](const cuda::Stream& stream) { plan->launch(stream, operands); };
+  const GroupedGemmPlan& plan = context.resources.grouped_gemm(
+      {.dtype = dtype, .max_rows = rows, .n = n, .k = k, .groups = groups},
+      {.rows = dim(context.op.dims, "rows"), .active = dim(context.op.dims, "active")});
+  return [&plan, operands](const cuda::Stream& stream) { plan.launch(stream, operands); };
 }
 
 }  // namespace orrery

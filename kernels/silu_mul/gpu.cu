@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "kernels/harness/activation_sets.h"
@@ -8,20 +9,19 @@
 namespace orrery {
 namespace {
 
-// Rows past the count that checks make room for.
-constexpr std::int64_t kSpareRows = 9;
-
-// Variants: "static_scale"; "counted", the number of rows read from the device.
+// Variants: "static_scale"; "bound", how many rows there is room for where
+// their number is read from the device.
 class SiluMulCase final : public KernelCase {
  public:
   SiluMulCase(const KernelOp& op, const CaseOptions& options)
       : tokens_(dim(op.dims, "tokens")),
         ffn_(dim(op.dims, "ffn")),
-        spare_(variant(op.dims, "counted") != 0 && options.vary ? kSpareRows : 0),
+        bound_(variant(op.dims, "bound")),
+        spare_(std::max(bound_ - tokens_, std::int64_t{0})),
         x_(static_cast<std::size_t>(2 * (tokens_ + spare_) * ffn_), options.seed, options.sets),
         y_(activation_format(op), tokens_, ffn_, options.sets, spare_),
         count_(device_copy<std::int32_t>(std::array{static_cast<std::int32_t>(tokens_)})),
-        num_rows_(variant(op.dims, "counted") != 0 ? count_.get() : nullptr),
+        num_rows_(bound_ > 0 ? count_.get() : nullptr),
         sets_(options.sets) {}
 
   void launch(const cuda::Stream& stream, int set) override {
@@ -57,7 +57,8 @@ class SiluMulCase final : public KernelCase {
  private:
   std::int64_t tokens_;
   std::int64_t ffn_;
-  std::int64_t spare_;
+  std::int64_t bound_;
+  std::int64_t spare_;  // rows past the count
   InputSets<bf16> x_;
   ActivationSets y_;
   cuda::DeviceBuffer<std::int32_t> count_;
@@ -74,9 +75,9 @@ KernelOp static_op(std::int64_t tokens, std::int64_t hidden) {
   return result;
 }
 
-KernelOp counted_op(DType dtype, std::int64_t tokens, std::int64_t hidden) {
+KernelOp counted_op(DType dtype, std::int64_t tokens, std::int64_t hidden, std::int64_t bound) {
   KernelOp result = op(dtype, tokens, hidden);
-  result.dims.push_back({"counted", 1});
+  result.dims.push_back({"bound", bound});
   return result;
 }
 
@@ -91,10 +92,10 @@ std::vector<KernelOp> check_ops() {
                 op(dtype, 301, 1032), op(dtype, 7, 4104), op(dtype, 2, 8200), op(dtype, 3, 16392),
                 op(dtype, 2, 32768), op(dtype, 1, 32776), op(dtype, 1999, 128),
                 op(dtype, 1201, 2056), op(dtype, 313, 8192), op(dtype, 267, 20480)});
-    ops.insert(ops.end(), {counted_op(dtype, 1, 1), counted_op(dtype, 3, 2731),
-                           counted_op(dtype, 5, 264), counted_op(dtype, 301, 1032),
-                           counted_op(dtype, 1, 32776), counted_op(dtype, 20011, 128),
-                           counted_op(dtype, 2011, 8192), counted_op(dtype, 267, 20480)});
+    ops.insert(ops.end(), {counted_op(dtype, 1, 1, 1), counted_op(dtype, 3, 2731, 5),
+                           counted_op(dtype, 5, 264, 40), counted_op(dtype, 301, 1032, 2408),
+                           counted_op(dtype, 1, 32776, 2), counted_op(dtype, 9001, 128, 9001),
+                           counted_op(dtype, 701, 8192, 702), counted_op(dtype, 267, 20480, 300)});
   }
   ops.insert(ops.end(), {static_op(3, 2731), static_op(301, 1032), static_op(7, 8192)});
   return ops;
@@ -108,10 +109,12 @@ std::vector<KernelOp> bench_ops() {
   }
   ops.push_back(static_op(16384, 14336));
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    ops.push_back(counted_op(dtype, 128, 8192, 8192));
+    ops.push_back(counted_op(dtype, 128, 1024, 65536));
     for (const std::int64_t hidden : {1024, 8192}) {
       for (const std::int64_t tokens : {1, 128, 1024, 16384}) {
         ops.push_back(op(dtype, tokens, hidden));
-        ops.push_back(counted_op(dtype, tokens, hidden));
+        ops.push_back(counted_op(dtype, tokens, hidden, tokens));
       }
     }
   }

@@ -13,6 +13,7 @@
 #include "kernels/execute/executor.h"
 #include "kernels/execute/step_file.h"
 #include "kernels/tool/checks.h"
+#include "kernels/tool/executor_setup.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
 #include "sim/plan/footprint.h"
@@ -24,20 +25,32 @@ constexpr double kMostError = 0.03;  // of the total
 constexpr std::int64_t kBlockSize = 64;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-// Four layers of a model of 8 billion parameters, as one step of prefill and one of decodes.
+// Four layers of a dense model of 8 billion parameters, or of a mixture of 128 experts.
+ModelConfig four_layers(bool has_experts) {
+  ConfigFields fields{{"model_type", has_experts ? "qwen3_moe" : "llama"},
+                      {"hidden_size", std::int64_t{has_experts ? 2048 : 4096}},
+                      {"vocab_size", std::int64_t{128256}},
+                      {"num_hidden_layers", std::int64_t{4}},
+                      {"num_attention_heads", std::int64_t{32}},
+                      {"num_key_value_heads", std::int64_t{8}},
+                      {"head_dim", std::int64_t{128}},
+                      {"intermediate_size", std::int64_t{14336}},
+                      {"tie_word_embeddings", false}};
+  if (has_experts) {
+    fields["num_experts"] = std::int64_t{128};
+    fields["num_experts_per_tok"] = std::int64_t{8};
+    fields["moe_intermediate_size"] = std::int64_t{768};
+  }
+  return model_config("four layers", fields);
+}
+
+// As one step of prefill and one of decodes.
 class MemoryCase {
  public:
-  explicit MemoryCase(int num_ranks) : mesh_{.tp = num_ranks} {
-    const ConfigFields fields{{"model_type", "llama"},
-                              {"hidden_size", std::int64_t{4096}},
-                              {"vocab_size", std::int64_t{128256}},
-                              {"num_hidden_layers", std::int64_t{4}},
-                              {"num_attention_heads", std::int64_t{32}},
-                              {"num_key_value_heads", std::int64_t{8}},
-                              {"head_dim", std::int64_t{128}},
-                              {"intermediate_size", std::int64_t{14336}},
-                              {"tie_word_embeddings", false}};
-    model_ = model_config("four layers", fields);
+  MemoryCase(bool has_experts, int num_ranks)
+      : mesh_{.tp = num_ranks}, model_(four_layers(has_experts)) {
+    LoweringOptions options;
+    if (has_experts) options.moe_design = MoeDesign::kShuffling;
     const StepFile prefill{.prefill = {{.query = 2048}}};
     const StepFile decode{.is_graph = true, .num_decodes = 64, .decode_context = kContext};
     for (const StepFile& step : {prefill, decode}) {
@@ -45,7 +58,7 @@ class MemoryCase {
                   .decode_context = step.num_decodes * step.decode_context};
       for (const StepChunk& chunk : step.prefill) batch.prefill.push_back({.query = chunk.query});
       steps_.push_back(step);
-      wholes_.push_back(lower(model_, batch, {}));
+      wholes_.push_back(lower(model_, batch, options));
       plans_.push_back(parallelize(wholes_.back(), mesh_));
     }
   }
@@ -76,7 +89,9 @@ class MemoryCase {
     Executor executor({.plan = plans_[0],
                        .whole = wholes_[0],
                        .grid = {.tp = mesh_.tp},
-                       .numbers = {.head_dim = model_.head_dim, .max_positions = kContext},
+                       .numbers = {.head_dim = model_.head_dim,
+                                   .max_positions = kContext,
+                                   .routing = routing_of(model_)},
                        .devices = devices,
                        .num_kv_blocks = num_blocks,
                        .block_size = kBlockSize,
@@ -194,13 +209,14 @@ CheckCount check_memory() {
       std::printf("skipped: memory of 2 ranks needs 2 GPUs, there is 1\n");
       continue;
     }
-    const MemoryCase memory_case(num_ranks);
+    const MemoryCase memory_case(/*has_experts=*/false, num_ranks);
     const std::string ranks = " on " + std::to_string(num_ranks) + " GPUs";
     check.check_fits(memory_case, "of a small cache" + ranks, 4096);
     check.check_fits(memory_case, "predicted to fill 98 %" + ranks,
                      memory_case.blocks_for(capacity, 0.98));
     check.check_refused(memory_case, "predicted to fill 102 %" + ranks,
                         memory_case.blocks_for(capacity, 1.02));
+    check.check_fits(MemoryCase(/*has_experts=*/true, num_ranks), "of experts" + ranks, 4096);
   }
   return check.count();
 }

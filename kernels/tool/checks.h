@@ -30,10 +30,12 @@ CheckCount check_memory();
 // which must be noticed. Prints a line per case, also for those that need more GPUs than there are.
 CheckCount check_execute();
 
-// The same for small mixtures of experts in all designs, and for their layers by themselves:
-// experts are chosen by the scores that the GPU found, which must be close to the reference's, so
-// that what is compared differs by rounding alone. Plans that cannot be captured or whose counts
-// nobody reads must be refused, and a NaN in the input found in the router.
+// The same for small mixtures of experts in all designs: experts are chosen by the scores that the
+// GPU found, which must be close to the reference's, so that what is compared differs by rounding
+// alone. Plans that cannot be captured must be refused.
 CheckCount check_moe();
+// Layers of such by themselves, against one rank of the reference. Counts that nobody reads must be
+// refused, a NaN in the input found in the router, collectives left out noticed.
+CheckCount check_moe_layers();
 
 }  // namespace orrery::tool

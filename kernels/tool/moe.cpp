@@ -7,27 +7,26 @@
 // none is in the L2 cache when its turn comes, and its time is that of the step over their number.
 // DIR gets <n>.plan, the plan of case n (one layer, one set), and rows.jsonl, a line per case:
 //
-//   {"case": 0, "text": "scout_tp8 tokens=64", "kernel": "moe_layer", "dtype": "bf16",
-//    "shape": {"model": "scout_tp8", "tokens": 64, "design": "shuffling", "mode": "graph",
-//              "load": "router", "streams": 1, "fuse": 0, "seed": 1,
-//              "tp": 1, "dp": 1, "ep": 1, "comm": ""},
-//    "gpus": 1, "ours_us": 130.1, "spread": 0.004, "runs": 30,     median and interquartile range
-//    over
-//                                                                  it, of the GPU's time per layer
-//    "host_us": 131.0,              the same by the host's clock, results awaited once per step
-//    "sets": 8, "weight_bytes": 534904832,        of one set, on the rank that has most
-//    "launches": 9, "host_syncs": 0,              per layer, on rank 0
-//    "buffer_bytes": 1048576,                     of the arena, on the rank that has most
-//    "rows": 64, "active": 15, "most_rows": 9,    routed rows, experts with one, and those of the
-//                                                 busiest; -1 where the router's own scores choose
-//    "difference": 0.0,             of y from that of the first case with the same model, dtype,
-//                                   tokens, load and seed: largest over largest
-//    "revision": "…",
-//    "ops_us": {"router": 3.1, …}, "busy_us": 128.0, "overlap_us": 0.0}
-//                                   from a traced step of rank 0 (CUPTI), medians over the sets:
-//                                   spans of each op (those of single experts added up), time in
-//                                   which any ran, and in which several streams did. Absent without
-//                                   CUPTI.
+//   case, text     its number and line
+//   kernel, dtype  "moe_layer", the format of experts and activations
+//   shape          model, tokens, design, mode, load, streams, fuse, seed, tp, dp, ep, comm
+//   gpus, revision
+//   ours_us        of a layer by the GPUs' clocks: the median of `runs` steps
+//   spread         interquartile range over the median
+//   host_us        the same by the host's clock
+//   sets           of weights; weight_bytes of one, on the rank that has most
+//   launches       kernels, copies and memsets of a layer on rank 0; host_syncs likewise
+//   buffer_bytes   of the arena of one layer, on the rank that has most
+//   rows           routed rows; active: experts with one; most_rows: of the busiest (where scores
+//                  are imposed)
+//   difference     of y from that of the first case of the same model, dtype, tokens, load and
+//                  seed: largest over largest
+//   ops_us         from a traced step, of rank 0: the span of each op by name (those of single
+//                  experts added up), medians over the sets
+//   busy_us        time in which any op of a layer runs; overlap_us: in which several do
+//
+// The last three need CUPTI. With one set the weights that a layer reads stay in the L2 cache from
+// step to step if they are smaller.
 //
 // A case that cannot run has "error" in place of what was not measured.
 

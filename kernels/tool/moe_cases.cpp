@@ -85,15 +85,12 @@ double zipf_exponent(std::string_view load) {
 }
 
 ExpertComm parse_comm(std::string_view text) {
-  constexpr std::array<std::pair<std::string_view, ExpertComm>, 2> kComms = {{
-      {"all_to_all", ExpertComm::kAllToAll},
-      {"all_gather", ExpertComm::kAllGather},
-  }};
-  for (const auto& [name, comm] : kComms) {
-    if (name == text) return comm;
+  const auto* const found = std::ranges::find(kExpertCommNames, text);
+  if (found != kExpertCommNames.end()) {
+    return static_cast<ExpertComm>(found - kExpertCommNames.begin());
   }
-  throw std::invalid_argument("comm is '" + std::string(text) +
-                              "', expected all_to_all or all_gather");
+  throw std::invalid_argument("comm is '" + std::string(text) + "', nearest is '" +
+                              nearest(text, kExpertCommNames) + "'");
 }
 
 bool one_of(std::string_view key, std::string_view text, std::string_view no,

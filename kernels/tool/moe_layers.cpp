@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -57,6 +58,13 @@ OutputKey output_of(const MoeCase& one) {
 int num_sets(const Plan& whole) {
   const double fit = kSetBytes / memory_of(whole, 0).weights.value();
   return std::clamp(static_cast<int>(fit), 1, kMostSets);
+}
+
+void set_routed_rows(JsonObject& row, const std::vector<std::int32_t>& counts) {
+  if (counts.empty()) return;
+  row.set("rows", std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
+  row.set("active", std::int64_t{std::ranges::count_if(counts, [](auto n) { return n > 0; })});
+  row.set("most_rows", std::int64_t{std::ranges::max(counts)});
 }
 
 class LayerRuns {
@@ -204,6 +212,7 @@ class LayerRuns {
     row.set("launches", launches);
     row.set("host_syncs", static_cast<std::int64_t>(syncs));
     row.set("buffer_bytes", buffers);
+    set_routed_rows(row, imposed_rows(one, layer.whole));
     const std::vector<float> y = layer_output(
         one, [&](int rank) { return executor.take(*step, rank, chained_output(sets)); });
     const auto [first, is_first] = outputs_.try_emplace(output_of(one), y);

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "kernels/execute/weights.h"
+#include "kernels/index_shuffling/reference.h"
 #include "kernels/tool/executor_setup.h"
 
 namespace orrery::tool {
@@ -87,6 +89,28 @@ std::map<std::string, std::vector<float>> layer_inputs(const MoeCase& one, const
     inputs[tensor.name] = rows_of(values, columns, first, count);
   }
   return inputs;
+}
+
+std::vector<std::int32_t> imposed_rows(const MoeCase& one, const Plan& whole) {
+  if (one.load == "router") return {};
+  const ModelConfig model = moe_model(one.model);
+  const std::vector<float> scores = imposed_scores(one, model.num_experts);
+  std::vector<double> bias;
+  for (const WeightShard& shard : weight_shards(whole, whole, {}, 0).shards) {
+    if (!bias.empty() || shard.name.find("correction_bias") == std::string::npos) continue;
+    const StoredWeight stored = stored_weight(shard, 0, DType::kFp32, ExecutorSetup{}.seed);
+    bias.assign(stored.values.begin(), stored.values.end());
+  }
+  return reference::index_shuffling(
+             std::vector<double>(scores.begin(), scores.end()), bias,
+             {.tokens = one.tokens,
+              .experts_total = model.num_experts,
+              .topk = model.num_experts_per_tok,
+              .groups = model.n_group,
+              .topk_groups = model.topk_group,
+              .group_score = bias.empty() ? GroupScore::kBest : GroupScore::kBestTwo,
+              .experts = model.num_experts})
+      .counts;
 }
 
 std::unique_ptr<PreparedStep> prepared_layer(Executor& executor, const MoeCase& one,

@@ -41,6 +41,9 @@ std::vector<float> layer_output(const MoeCase& one, const OfRank& of_rank) {
   return all;
 }
 
+// Rows of each expert, in the first of the layers of `whole`, where scores are imposed; else empty.
+std::vector<std::int32_t> imposed_rows(const MoeCase& one, const Plan& whole);
+
 // A prepared layer with its inputs.
 std::unique_ptr<PreparedStep> prepared_layer(Executor& executor, const MoeCase& one,
                                              const Plan& plan);

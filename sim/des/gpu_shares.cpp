@@ -1,6 +1,7 @@
 #include "sim/des/gpu_shares.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <variant>
 
@@ -66,6 +67,22 @@ void share_power(const SharingRates& rates, std::span<const GpuDemand> demands,
   }
 }
 
+// SMs that the routing of few tokens fills, as a share: clusters of 16 blocks for 256 tokens, a
+// block for each row that is gathered (kernels/routing_scores, index_shuffling, gather_mul).
+double sms_of(const Device& device, const KernelOp& op) {
+  constexpr double kClusterBlocks = 16;
+  constexpr double kClusterTokens = 256;
+  if (device.num_sms == 0) return 1;
+  double blocks = device.num_sms;
+  if (op.kernel == "routing_scores" || op.kernel == "index_shuffling") {
+    const auto tokens = static_cast<double>(dim(op.dims, "tokens"));
+    blocks = kClusterBlocks * std::ceil(tokens / kClusterTokens);
+  } else if (op.kernel == "gather_mul" || op.kernel == "expert_gather") {
+    blocks = static_cast<double>(std::max<std::int64_t>(1, dim(op.dims, "rows")));
+  }
+  return std::min(blocks / device.num_sms, 1.0);
+}
+
 }  // namespace
 
 SharingRates sharing_rates(const Device& device) {
@@ -80,6 +97,7 @@ SharingRates sharing_rates(const Device& device) {
 GpuDemand kernel_demand(const Device& device, const KernelOp& op, Seconds time) {
   GpuDemand demand;
   if (time.value() <= 0 || op.dims.empty()) return demand;
+  demand.sms = sms_of(device, op);
   const Work work = work_of(op);
   const Bytes bytes = work.bytes_read + work.bytes_written;
   demand.hbm = std::min(bytes / sharing_rates(device).hbm_rate / time, 1.0);

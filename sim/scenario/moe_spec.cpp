@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "sim/model/expert_load_sources.h"
+#include "sim/parallel/expert_placement.h"
 #include "sim/scenario/workload.h"
 #include "sim/units/text.h"
 
@@ -15,6 +16,8 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kExpertLoads = {"balanced", "uniform", "power_law_1.01",
                                                           "power_law_1.2"};
+
+constexpr std::array<std::string_view, 3> kOrders = {"in_order", "balanced", "balanced_on_nodes"};
 
 // Exponents of the two power laws.
 constexpr double kMoreEven = 1.2;
@@ -33,7 +36,7 @@ std::string file_text(const std::filesystem::path& file) {
 }  // namespace
 
 MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
-  Reader reader(node, "moe", {"design", "streams", "fuse_scatter_add"});
+  Reader reader(node, "moe", {"design", "streams", "fuse_scatter_add", "experts"});
   MoeSpec spec = defaults;
   if (reader.has("design")) {
     const MoeDesign design = reader.convert("design", parse_moe_design);
@@ -47,13 +50,17 @@ MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
   if (reader.has("fuse_scatter_add")) {
     spec.fuse_scatter_add = reader.boolean("fuse_scatter_add");
   }
+  if (reader.has("experts")) {
+    spec.experts = static_cast<ExpertOrder>(reader.choice("experts", kOrders));
+  }
   return spec;
 }
 
 std::string to_yaml(const MoeSpec& spec) {
   return "{design: " + std::string(to_text(spec.design)) +
          ", streams: " + std::to_string(spec.streams) +
-         ", fuse_scatter_add: " + (spec.fuse_scatter_add ? "true" : "false") + "}";
+         ", fuse_scatter_add: " + (spec.fuse_scatter_add ? "true" : "false") +
+         ", experts: " + std::string(kOrders[static_cast<std::size_t>(spec.experts)]) + "}";
 }
 
 void set_moe(const MoeSpec& spec, LoweringOptions& options) {
@@ -68,6 +75,28 @@ bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh) {
       (mesh.expert_comm == ExpertComm::kEager || mesh.expert_comm == ExpertComm::kDedup);
   return spec.design == MoeDesign::kSlicing || spec.design == MoeDesign::kConcatenation ||
          exchanges_by_counts;
+}
+
+ExpertLoad slot_load(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,
+                     const Mesh& mesh, int gpus_per_node) {
+  const std::int64_t experts = model.num_experts;
+  const std::int64_t redundant = mesh.num_redundant_experts;
+  const std::int64_t topk = model.num_experts_per_tok;
+  if (redundant == 0 && (mesh.ep == 1 || spec.experts == ExpertOrder::kInOrder)) {
+    return load;
+  }
+  const std::vector<double> choices = choice_probabilities(load, experts, topk);
+  ExpertPlacement placement;
+  if (spec.experts == ExpertOrder::kInOrder) {
+    placement = placement_in_order(experts, redundant, mesh.ep);
+  } else if (spec.experts == ExpertOrder::kBalanced) {
+    placement = balance_experts(choices, redundant, mesh.ep);
+  } else {
+    const std::int64_t ranks = static_cast<std::int64_t>(mesh.dp) * mesh.tp;
+    const std::int64_t nodes = (ranks + gpus_per_node - 1) / gpus_per_node;
+    placement = balance_experts_on_nodes(choices, redundant, mesh.ep, nodes, model.n_group);
+  }
+  return placed_load(placement, load, experts, topk);
 }
 
 std::string_view to_text(ExpertSkew skew) { return kExpertLoads[static_cast<std::size_t>(skew)]; }

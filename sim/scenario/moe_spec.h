@@ -14,11 +14,15 @@
 
 namespace orrery {
 
+// Which rank holds which routed experts (sim/parallel/expert_placement.h).
+enum class ExpertOrder : std::uint8_t { kInOrder, kBalanced, kBalancedOnNodes };
+
 // `moe: {design: shuffling, streams: 2, fuse_scatter_add: true}`, of a scenario or a profile.
 struct MoeSpec {
   MoeDesign design = MoeDesign::kFused;
   int streams = 1;
   bool fuse_scatter_add = false;
+  ExpertOrder experts = ExpertOrder::kInOrder;  // ep > 1
   bool operator==(const MoeSpec&) const = default;
 };
 
@@ -50,6 +54,12 @@ struct ExpertLoadSpec {
 // `key` of `reader`. Throws ScenarioError with the place.
 ExpertLoadSpec read_expert_load(const Reader& reader, std::string_view key);
 std::string to_yaml(const ExpertLoadSpec& spec);
+
+// The load of the slots in which `mesh` holds the model's experts and their copies, for
+// Mesh::expert_load; nodes hold `gpus_per_node` ranks. Throws std::invalid_argument when experts
+// cannot be placed so (nodes that do not divide groups of experts, ...).
+ExpertLoad slot_load(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,
+                     const Mesh& mesh, int gpus_per_node);
 
 // Shares of the model's experts; a trace is looked for beside the scenario, then under `root`.
 // Throws std::invalid_argument on a malformed or missing trace, or a model without experts whose

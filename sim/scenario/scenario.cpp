@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/scenario/experts.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
 #include "sim/units/nearest.h"
@@ -227,48 +228,6 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   }
   if (engine.max_model_len == 0) {
     engine.max_model_len = scenario.model_config.max_position_embeddings;
-  }
-}
-
-// After model, placement and engine profile, which has the default design.
-void read_experts(const Reader& root, const std::filesystem::path& directory, Scenario& scenario) {
-  scenario.moe = scenario.engine_profile.moe;
-  if (root.has("moe")) {
-    scenario.moe = read_moe(root.at("moe"), scenario.moe);
-  }
-  const bool is_fused = scenario.moe.design == MoeDesign::kFused;
-  if (scenario.model_config.num_experts == 0) {
-    if (root.has("moe") && !is_fused) {
-      root.fail("moe", "model \"" + scenario.model_config.name + "\" has no routed experts");
-    }
-    scenario.moe = {};
-    return;
-  }
-  if (is_fused) {
-    if (!scenario.expert_load.is_skew()) {
-      root.fail("model",
-                "expert_load: tables of fused experts are of balanced, uniform or power-law "
-                "choices; expected one of these, or another moe.design");
-    }
-    return;
-  }
-  try {
-    LoweringOptions options{.precision = scenario.precision};
-    set_moe(scenario.moe, options);
-    check_moe_design(scenario.model_config, options);
-  } catch (const std::invalid_argument& error) {
-    root.fail(
-        root.has("moe") ? "moe" : "engine",
-        std::string(error.what()) + (root.has("moe") ? "" : "; expected moe: {design: fused}"));
-  }
-  try {
-    scenario.expert_shares =
-        expert_load(scenario.expert_load, scenario.model_config, directory, scenario.paths.root);
-  } catch (const std::invalid_argument& error) {
-    root.fail("model", std::string("expert_load: ") + error.what());
-  }
-  if (scenario.mesh.num_redundant_experts == 0) {
-    scenario.mesh.expert_load = scenario.expert_shares;
   }
 }
 

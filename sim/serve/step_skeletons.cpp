@@ -60,6 +60,14 @@ void set_dim(KernelOp& op, std::string_view name, std::int64_t size) {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+// Of a plan without a closed form: kernels of two streams share the GPU, which the heap leaves out.
+StepLevel level_of(const Plan& plan) {
+  const auto is_beside = [](const Op& op) {
+    return op.stream != 0 && std::holds_alternative<KernelOp>(op.body);
+  };
+  return std::ranges::any_of(plan.ops(), is_beside) ? StepLevel::kRepresentative : StepLevel::kHeap;
+}
+
 // One past the last op of the run of repeated ops that starts at `id`, or of the ops up to the next
 // run.
 OpId section_end_of(const Plan& plan, OpId id) {
@@ -98,7 +106,7 @@ DeviceTime step_time(const StepSetup& setup, const Batch& batch) {
   if (setup.level == StepLevel::kClosedForm && priced.is_chain) {
     return {.duration = closed_form(priced, *setup.cost), .basis = priced.basis};
   }
-  const StepLevel level = setup.level == StepLevel::kClosedForm ? StepLevel::kHeap : setup.level;
+  const StepLevel level = setup.level == StepLevel::kClosedForm ? level_of(plan) : setup.level;
   const Timeline timeline =
       simulate(priced, *setup.machine, *setup.cost, {.level = level, .record_links = false});
   return {.duration = makespan(timeline), .basis = priced.basis};
@@ -111,7 +119,9 @@ StepSkeletons::StepSkeletons(StepSetup setup) : setup_(std::move(setup)) {
   const Plan plan =
       step_plan(setup_, {.num_decodes = setup_.mesh.dp, .decode_context = setup_.mesh.dp});
   const PricedPlan priced = price(plan, *setup_.cost);
-  apply_ = priced.is_chain && priced.chains.size() == 1;
+  const bool has_host_ops = std::ranges::any_of(
+      plan.ops(), [](const Op& op) { return std::holds_alternative<HostOp>(op.body); });
+  apply_ = priced.is_chain && priced.chains.size() == 1 && !has_host_ops;
 }
 
 StepSkeletons::Skeleton StepSkeletons::make_skeleton(std::int64_t tokens,

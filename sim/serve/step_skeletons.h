@@ -45,15 +45,16 @@ struct StepSetup {
 
 // The plan of `batch` on all ranks of one instance.
 Plan step_plan(const StepSetup& setup, const Batch& batch);
-// Its makespan: at kClosedForm by the closed form, or on the heap where the plan is no chain.
+// Its makespan: at kClosedForm by the closed form; where the plan is no chain on the heap, or at
+// kRepresentative if kernels run beside each other.
 DeviceTime step_time(const StepSetup& setup, const Batch& batch);
 
 class StepSkeletons {
  public:
   explicit StepSkeletons(StepSetup setup);
 
-  // False when the model or the mesh makes the plan something else than one chain whose attention
-  // is known by its dims: then `time` may not be used.
+  // False when the model or the mesh makes the plan something else than one chain of GPU ops whose
+  // attention is known by its dims: then `time` may not be used.
   [[nodiscard]] bool apply() const { return apply_; }
 
   // `padded_decodes` >= batch.num_decodes: sequences that the token-wise ops compute (padding of

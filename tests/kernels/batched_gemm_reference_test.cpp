@@ -45,5 +45,13 @@ TEST(BatchedGemmReference, RefusesSizesThatDoNotFit) {
                std::invalid_argument);
 }
 
+TEST(BatchedGemmReference, MatricesOfABatchLieOneBehindTheOther) {
+  // k = n = 1: y[matrix][row] = x[matrix][row] w[matrix].
+  const std::vector<double> y =
+      batched_gemm(std::vector<double>{1, 2, 3, 4}, std::vector<double>{10, 100},
+                   {.batch = 2, .m = 2, .n = 1, .k = 1, .is_by_matrix = true});
+  EXPECT_EQ(y, (std::vector<double>{10, 20, 300, 400}));
+}
+
 }  // namespace
 }  // namespace orrery::reference

@@ -86,13 +86,14 @@ TEST(GroupedGemmChoice, PartsOfSharedMemoryAreApartAndAligned) {
   }
 }
 
-// 128 rows over 16 groups are 8 each, over 3 of them 43.
-TEST(GroupedGemmChoice, TheProductIsAsWideAsAnActiveGroupNeeds) {
+// 128 rows over 128 groups are 1 each, over 16 of them 8; room for four times as many.
+TEST(GroupedGemmChoice, TheProductHasRoomForRowsDrawnAtRandom) {
   const auto tokens = [](std::int64_t active) {
     return streamed_candidates(kShape, {.rows = 128, .active = active}).front().tokens;
   };
-  EXPECT_EQ(tokens(16), 8);
-  EXPECT_EQ(tokens(8), 16);
+  EXPECT_EQ(tokens(128), 8);
+  EXPECT_EQ(tokens(16), 32);
+  EXPECT_EQ(tokens(8), 64);
   EXPECT_EQ(tokens(3), 64);
   EXPECT_EQ(tokens(0), 64);
 }

@@ -118,7 +118,7 @@ Results run_index_shuffling(const KernelCall& call) {
                        .groups = size_of(call, "groups"),
                        .topk_groups = routing.topk_groups,
                        .group_score = bias.empty() ? GroupScore::kBest : GroupScore::kBestTwo,
-                       .first_expert = experts == experts_total ? 0 : call.first_expert,
+                       .first_expert = call.first_expert / experts * experts,
                        .experts = experts,
                        .normalises = routing.normalises,
                        .scale = routing.scale});
@@ -261,7 +261,7 @@ ShuffleSizes shuffle_sizes(const KernelCall& call, const Tensor& by_rank, bool c
   return {.ranks = ranks,
           .experts = experts,
           .groups = groups,
-          .first = experts == groups ? 0 : call.first_expert,
+          .first = call.first_expert % experts,
           .bound = is_dense ? 0 : by_rank.axes[1].size,
           .holds_all = !is_dense && combines};
 }

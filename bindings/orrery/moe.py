@@ -1,0 +1,263 @@
+"""One layer of routed experts in different designs: time, memory, launches and host syncs.
+
+    from orrery import moe
+
+    print(moe.table(moe.designs("llama-4-scout-17b-16e", tokens=64)))
+    print(moe.table(moe.ablation("llama-4-scout-17b-16e", tokens=64)))
+
+A design is `padding`, `slicing`, `concatenation` or `shuffling` (docs/kernels/moe.md); the first and the
+last can be held by a CUDA graph, the others read counts on the host in the middle of the layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from . import _core
+from .simulation import TimelineTable, load, project_root
+from .text_table import aligned
+
+DESIGNS = ("padding", "slicing", "concatenation", "shuffling")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MoeLayer:
+    """A simulated layer. Memory, launches and syncs are those of the first rank."""
+
+    label: str
+    design: str
+    model: str
+    tokens: int  # of all ranks together
+    mode: str  # graph or eager
+    _result: _core.MoeLayerResult
+
+    @property
+    def duration_s(self) -> float:
+        return self._result.duration_s
+
+    @property
+    def roofline_share(self) -> float:
+        """Of the summed time of all ops, the share that stands on no measurement."""
+        result = self._result
+        total = result.measured_s + result.interpolated_s + result.roofline_s
+        return result.roofline_s / total if total > 0 else 0.0
+
+    @property
+    def weights_bytes(self) -> float:
+        return self._result.weights_bytes
+
+    @property
+    def activations_bytes(self) -> float:
+        """At their peak, with all rows that routing may need."""
+        return self._result.activations_bytes
+
+    @property
+    def moved_bytes(self) -> float:
+        """The least that the layer's kernels read and write."""
+        return self._result.read_bytes + self._result.written_bytes
+
+    @property
+    def num_kernels(self) -> int:
+        """Launches; experts without rows are not launched by designs that know on the host."""
+        return self._result.num_kernels
+
+    @property
+    def num_collectives(self) -> int:
+        return self._result.num_collectives
+
+    @property
+    def num_syncs(self) -> int:
+        """Of the host with the device, per layer."""
+        return self._result.num_syncs
+
+    @property
+    def timeline(self) -> TimelineTable:
+        return TimelineTable(self._result.timeline)
+
+    @property
+    def plan_text(self) -> str:
+        """The plan on all ranks, one line per op."""
+        return self._result.plan_text
+
+    @property
+    def whole_plan_text(self) -> str:
+        """The plan of one rank, before it was split."""
+        return self._result.whole_plan_text
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("label", "design", "model", "tokens", "mode", "duration_s", "roofline_share", "weights_bytes")
+        more = ("activations_bytes", "moved_bytes", "num_kernels", "num_collectives", "num_syncs")
+        return {name: getattr(self, name) for name in (*names, *more)}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MoeLayer):
+            return NotImplemented
+        return self.to_dict() == other.to_dict() and self.plan_text == other.plan_text
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"MoeLayer({self.model}, {self.tokens} tokens, {self.label}: {self.duration_s * 1e6:.1f} us)"
+
+
+def of_scenario(
+    scenario: _core.Scenario,
+    *,
+    tokens: int,
+    mode: str | None = None,
+    level: str = "all_ranks",
+    imposes_scores: bool = False,
+    label: str = "",
+) -> MoeLayer:
+    """The layer of a scenario's model, placement and design.
+
+    `tokens` are those of all ranks of an instance. `mode` is graph or eager (None: a graph where one can
+    hold the layer). With `imposes_scores` the plan has an input `imposed_scores` [tokens, experts] by which
+    experts are chosen. Raises ScenarioError, and ValueError on a mode that cannot be or no tokens.
+    """
+    if mode is None:
+        mode = "eager" if scenario.has_host_syncs else "graph"
+    result = _core.moe_layer(scenario, tokens, mode, level, imposes_scores)
+    return MoeLayer(label or scenario.moe_design, scenario.moe_design, scenario.model.name, tokens, mode, result)
+
+
+def layer(
+    model: str,
+    *,
+    tokens: int,
+    design: str = "shuffling",
+    streams: int = 1,
+    fuse_scatter_add: bool = False,
+    weights: str = "bf16",
+    machine: str = "single-h200",
+    provider: str = "orrery",
+    expert_load: str = "uniform",
+    dp: int = 1,
+    tp: int = 1,
+    ep: int = 1,
+    expert_comm: str | None = None,
+    experts: str = "in_order",
+    num_redundant_experts: int = 0,
+    mode: str | None = None,
+    level: str = "all_ranks",
+    imposes_scores: bool = False,
+    label: str = "",
+    overrides: Iterable[str] = (),
+) -> MoeLayer:
+    """The layer of `model` (a name that `orrery models` lists, or a path) in a design.
+
+    `weights` is the format of weights and activations: bf16, or fp8 with scales by row. `expert_load` is
+    uniform, power_law_1.2 ..., "{zipf: 1.0}" or "{trace: FILE}"; `experts` is in_order, balanced or
+    balanced_on_nodes, for ep above 1. Other keys of a scenario as `overrides`.
+    Raises ScenarioError, and ValueError as of_scenario does.
+    """
+    if expert_comm is None:
+        expert_comm = "eager" if dp > 1 else "all_to_all"
+    keys = [
+        f"model.config={model}",
+        f"model.weights={weights}",
+        f"model.activations={weights}",
+        f"model.expert_load={expert_load}",
+        f"machine={machine}",
+        f"provider={provider}",
+        f"placement={{dp: {dp}, tp: {tp}, ep: {ep}, expert_comm: {expert_comm}, "
+        f"num_redundant_experts: {num_redundant_experts}}}",
+        f"moe={{design: {design}, streams: {streams}, fuse_scatter_add: {str(fuse_scatter_add).lower()}, "
+        f"experts: {experts}}}",
+        *overrides,
+    ]
+    scenario = load(project_root() / "scenarios" / "moe_scout_designs.yaml", overrides=keys)
+    return of_scenario(
+        scenario, tokens=tokens, mode=mode, level=level, imposes_scores=imposes_scores, label=label or design
+    )
+
+
+def designs(model: str, *, tokens: int, **keys: Any) -> list[MoeLayer]:
+    """The layer in each of the four designs; `keys` are those of `layer`."""
+    return [layer(model, tokens=tokens, design=design, **keys) for design in DESIGNS]
+
+
+def ablation(model: str, *, tokens: int, fuses: bool = False, **keys: Any) -> list[MoeLayer]:
+    """The shuffling layer in a graph with the shared expert on a second stream, then without one thing each.
+
+    `fuses`: the first has the scatter-add in the second grouped gemm, for models with a shared expert. `keys`
+    are those of `layer`.
+    """
+    whole = {"design": "shuffling", "streams": 2, "fuse_scatter_add": fuses, "mode": "graph"}
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("all of it", {}),
+        ("one stream", {"streams": 1}),
+        ("launched one by one", {"mode": "eager"}),
+        ("a host sync and slices for each expert", {"design": "concatenation", "fuse_scatter_add": False, "mode": "eager"}),
+        ("a host sync and a gemm for each expert", {"design": "slicing", "fuse_scatter_add": False, "mode": "eager"}),
+        ("padding", {"design": "padding", "fuse_scatter_add": False}),
+    ]
+    if fuses:
+        changes.insert(1, ("scatter-add of its own", {"fuse_scatter_add": False}))
+    return [layer(model, tokens=tokens, label=label, **{**keys, **whole, **change}) for label, change in changes]
+
+
+def table(layers: Sequence[MoeLayer]) -> str:
+    """Time against the first, memory, launches and syncs in plain text."""
+    header = ("", "mode", "us", "times", "activations MB", "moved MB", "launches", "collectives", "syncs", "roofline")
+    rows = [
+        (
+            found.label,
+            found.mode,
+            f"{found.duration_s * 1e6:.1f}",
+            f"{found.duration_s / layers[0].duration_s:.2f}",
+            f"{found.activations_bytes / 1e6:.2f}",
+            f"{found.moved_bytes / 1e6:.1f}",
+            str(found.num_kernels),
+            str(found.num_collectives),
+            str(found.num_syncs),
+            f"{found.roofline_share:.0%}",
+        )
+        for found in layers
+    ]
+    return aligned(header, rows, right=range(2, len(header)))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of `orrery moe`."""
+    parser.add_argument("model", metavar="MODEL", help="a name that `orrery models` lists, or a path")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[64], metavar="N", help="of all ranks together (64)")
+    parser.add_argument("--weights", choices=("bf16", "fp8"), default="bf16", help="and activations (bf16)")
+    parser.add_argument("--machine", default="single-h200", help="see `orrery machines` (single-h200)")
+    parser.add_argument("--provider", default="orrery", help="see `orrery providers` (orrery)")
+    parser.add_argument("--expert-load", default="uniform", metavar="LOAD", help="as model.expert_load of a scenario (uniform)")
+    parser.add_argument("--streams", type=int, default=1, help="2: the shared expert on a second stream (1)")
+    for ways in ("dp", "tp", "ep"):
+        parser.add_argument(f"--{ways}", type=int, default=1, metavar="N")
+    parser.add_argument("--expert-comm", metavar="C", help="with dp above 1: eager, graph, dedup, dedup_graph (eager)")
+    parser.add_argument("--experts", default="in_order", help="with ep above 1: balanced, balanced_on_nodes (in_order)")
+    parser.add_argument("--redundant", type=int, default=0, metavar="N", help="copies of experts chosen most (0)")
+    parser.add_argument("--ablation", action="store_true", help="design shuffling, and without one thing each")
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints a table for each number of tokens."""
+    keys = {name: getattr(options, name) for name in ("weights", "machine", "provider", "expert_load", "dp", "tp", "ep")}
+    keys |= {"expert_comm": options.expert_comm, "experts": options.experts, "num_redundant_experts": options.redundant}
+    found: list[MoeLayer] = []
+    for tokens in options.tokens:
+        if options.ablation:
+            layers = ablation(options.model, tokens=tokens, **keys)
+        elif options.dp > 1 or options.ep > 1:  # the other designs hold all experts on each rank
+            layers = [layer(options.model, tokens=tokens, streams=options.streams, **keys)]
+        else:
+            layers = designs(options.model, tokens=tokens, streams=options.streams, **keys)
+        found += layers
+        if not options.json:
+            print(f"{layers[0].model}, {tokens} tokens, {options.weights}, {options.machine}\n{table(layers)}\n")
+    if options.json:
+        print(json.dumps([one.to_dict() for one in found], indent=1))
+    return 0
+
+
+__all__ = ["DESIGNS", "MoeLayer", "ablation", "designs", "layer", "of_scenario", "table"]

@@ -1,0 +1,150 @@
+"""One layer of routed experts: designs against each other, and what cannot be."""
+
+import json
+
+import pytest
+
+import orrery
+from orrery import cli, moe
+
+SCOUT = "llama-4-scout-17b-16e"
+
+
+def test_designs_differ_in_syncs_launches_and_memory() -> None:
+    layers = {found.design: found for found in moe.designs(SCOUT, tokens=64)}
+    assert {name: found.num_syncs for name, found in layers.items()} == {
+        "padding": 0, "slicing": 1, "concatenation": 1, "shuffling": 0}  # fmt: skip
+    # Router, shuffle and three of the shared expert; then two gemms for each of 16 experts and three more, ...
+    assert layers["slicing"].num_kernels == 5 + 2 * 16 + 3
+    assert layers["concatenation"].num_kernels == 5 + 16 + 4
+    assert layers["shuffling"].num_kernels == layers["padding"].num_kernels == 5 + 5
+    assert layers["padding"].activations_bytes > layers["shuffling"].activations_bytes
+    assert len({found.weights_bytes for found in layers.values()}) == 1
+    assert min(layers.values(), key=lambda found: found.duration_s) is layers["shuffling"]
+    assert [layers[name].mode for name in moe.DESIGNS] == ["graph", "eager", "eager", "graph"]
+
+
+def test_experts_without_rows_are_not_launched() -> None:
+    # Top-1 of one token: one expert, two gemms.
+    assert moe.layer(SCOUT, tokens=1, design="slicing").num_kernels == 5 + 2 + 3
+
+
+def test_few_tokens_read_few_experts() -> None:
+    times = [moe.layer(SCOUT, tokens=tokens).duration_s for tokens in (1, 4, 16, 64)]
+    assert times == sorted(times)
+    # One of 16 experts and the shared one against (nearly) all 17.
+    assert times[0] < 0.35 * times[-1]
+
+
+def test_skewed_choices_read_fewer_experts() -> None:
+    even, skewed = (moe.layer(SCOUT, tokens=16, expert_load=load) for load in ("uniform", "{zipf: 1.5}"))
+    assert skewed.moved_bytes < even.moved_bytes
+
+
+def test_a_routing_trace_is_read_and_its_errors_have_a_place(tmp_path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("expert,count\n3,90\n7,10\n")
+    found = moe.layer(SCOUT, tokens=64, expert_load=f'{{trace: "{trace}"}}')
+    assert "active=2:" in found.plan_text
+    trace.write_text("expert,count\n16,1\n")
+    with pytest.raises(orrery.ScenarioError, match=r"trace.csv: line 2|trace.csv.*2"):
+        moe.layer(SCOUT, tokens=64, expert_load=f'{{trace: "{trace}"}}')
+
+
+def test_tensor_parallel_ranks_share_columns() -> None:
+    whole, half = moe.layer(SCOUT, tokens=64), moe.layer(SCOUT, tokens=64, tp=2, machine="hgx-h200")
+    assert half.num_collectives == 1
+    assert half.weights_bytes == pytest.approx(whole.weights_bytes / 2, rel=0.01)  # all but the router
+    assert half.duration_s < whole.duration_s
+
+
+def test_balanced_experts_and_copies_make_the_slowest_rank_faster() -> None:
+    def slowest(**keys) -> float:
+        return moe.layer(SCOUT, tokens=16384, dp=4, ep=4, machine="hgx-h200", expert_comm="eager",
+                         expert_load="{zipf: 1.2, seed: 0}", **keys).duration_s  # fmt: skip
+
+    in_order, balanced = slowest(), slowest(experts="balanced")
+    assert balanced < 0.95 * in_order
+    # One expert has 2 of 5 choices, more than the share of a rank: only a copy helps.
+    assert slowest(experts="balanced", num_redundant_experts=4) < 0.95 * balanced
+
+
+def test_eager_exchange_has_one_sync_and_a_graph_none() -> None:
+    keys = {"tokens": 256, "dp": 2, "ep": 2, "machine": "hgx-h200"}
+    eager, graph = (moe.layer(SCOUT, expert_comm=comm, **keys) for comm in ("eager", "graph"))
+    assert (eager.num_syncs, eager.num_collectives, eager.mode) == (1, 3, "eager")
+    assert (graph.num_syncs, graph.num_collectives, graph.mode) == (0, 3, "graph")
+
+
+def test_ablation_is_never_faster_without_a_thing_in_decode() -> None:
+    layers = moe.ablation(SCOUT, tokens=64)
+    assert layers[0].label == "all of it"
+    assert all(found.duration_s >= 0.999 * layers[0].duration_s for found in layers)
+    assert "a host sync" in moe.table(layers)
+
+
+def test_a_second_stream_runs_the_shared_expert_beside_the_routing() -> None:
+    one, two = (moe.layer(SCOUT, tokens=64, streams=streams) for streams in (1, 2))
+    assert two.duration_s < one.duration_s
+    # Both read every weight: no more than the small kernels is hidden.
+    assert two.duration_s > 0.7 * one.duration_s
+
+
+def test_imposed_scores_are_an_input_of_the_plan() -> None:
+    plan = moe.layer(SCOUT, tokens=8, imposes_scores=True).plan_text
+    assert "imposed_scores input fp32 [tokens=8,router=16]" in plan
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"design": "shufling"}, "nearest is \"shuffling\""),
+        ({"streams": 3}, "moe.streams"),
+        ({"design": "padding", "fuse_scatter_add": True}, "expected design shuffling or concatenation"),
+        ({"design": "slicing", "mode": "graph"}, "which no graph can hold"),
+        ({"weights": "fp8_block"}, "expert weights are fp8_block"),
+        ({"design": "fused", "expert_load": "{zipf: 1}"}, "another moe.design"),
+        ({"expert_load": "{zipf: -1}"}, "zipf"),
+        ({"expert_load": "{zipf: 1, trace: a.csv}"}, "expected one of zipf"),
+        ({"expert_load": "{trace: nowhere.csv}"}, "found no routing trace"),
+        ({"expert_load": "{trace: a.csv, seed: 3}"}, "belongs to zipf"),
+        ({"tokens": 0}, "at least one"),
+        ({"mode": "captured"}, "expected graph or eager"),
+    ],
+)
+def test_what_cannot_be_is_an_error_that_says_why(keys: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        moe.layer(SCOUT, **{"tokens": 8, **keys})
+
+
+@pytest.mark.parametrize(
+    ("model", "message"), [("llama-3.1-8b", "has no routed experts"), ("gpt-oss-20b", "biases")]
+)
+def test_models_without_such_experts_are_refused(model: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        moe.layer(model, tokens=8)
+
+
+def test_results_are_frozen_and_equal_when_repeated() -> None:
+    one, two = (moe.layer(SCOUT, tokens=8) for _ in range(2))
+    assert one == two
+    with pytest.raises(AttributeError):
+        one.tokens = 9  # type: ignore[misc]
+
+
+def test_the_command_line_prints_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["moe", SCOUT, "--tokens", "8", "64"]) == 0
+    assert capsys.readouterr().out.count("shuffling") == 2
+    assert cli.main(["moe", SCOUT, "--ablation", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["label"] == "all of it"
+    assert cli.main(["moe", "nothing"]) == 2
+    assert "unknown model" in capsys.readouterr().err
+
+
+def test_a_scenario_with_a_design_comes_back_from_its_yaml(tmp_path) -> None:
+    scenario = orrery.load(orrery.project_root() / "scenarios" / "moe_scout_designs.yaml",
+                           overrides=["model.expert_load={zipf: 1.1, seed: 4}"])  # fmt: skip
+    again = tmp_path / "again.yaml"
+    again.write_text(scenario.to_yaml())
+    assert orrery.load(again) == scenario
+    assert "moe: {design: shuffling, streams: 2, fuse_scatter_add: false, experts: in_order}" in scenario.to_yaml()
