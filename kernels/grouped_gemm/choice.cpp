@@ -107,12 +107,6 @@ std::string to_text(const GroupedGemmChoice& choice) {
          " per SM, cuts " + std::to_string(tile.cuts);
 }
 
-TiledChoice choose_tiled(const GroupedGemmLoad& load) {
-  constexpr std::int64_t kFewRows = 64;  // per active group
-  if (load.rows <= kFewRows * load.active) return {.rows = 64, .columns = 128};
-  return {.rows = 128, .columns = 256};
-}
-
 std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
                                               const GroupedGemmLoad& load) {
   constexpr std::int64_t kLongRow = 4096;  // bytes
@@ -142,7 +136,7 @@ std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
 
 GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
   constexpr std::int64_t kMostStreamedRows = 64;  // per active group
-  if (load.rows > kMostStreamedRows * load.active) return choose_tiled(load);
+  if (load.rows > kMostStreamedRows * load.active) return TiledChoice{};
   return streamed_candidates(shape, load).front();
 }
 
