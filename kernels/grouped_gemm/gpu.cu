@@ -97,15 +97,8 @@ GroupedGemmChoice choice_of(const KernelOp& op, const GroupedGemmShape& shape) {
     return static_cast<int>(variant(op.dims, name, otherwise));
   };
   const GroupedGemmLoad load{.rows = dim(op.dims, "rows"), .active = dim(op.dims, "active")};
-  if (named("columns", 0) != 0) {
-    const TiledChoice tile{.rows = named("tile_rows", 128), .columns = named("columns", 256)};
-    const auto built = std::ranges::find_if(tiled_choices(), [&](const TiledChoice& choice) {
-      return choice.rows == tile.rows && choice.columns == tile.columns;
-    });
-    return built == tiled_choices().end() ? tile : *built;
-  }
-  if (const int columns = named("tile_columns", 0); columns != 0) {
-    return TiledChoice{.rows = named("tile_rows", 128), .columns = columns};
+  if (const int columns = named("columns", 0); columns != 0) {
+    return TiledChoice{.rows = named("tile_rows", TiledChoice{}.rows), .columns = columns};
   }
   if (named("tokens", 0) == 0) return choose_grouped_gemm(shape, load);
   StreamedTile tile{.tokens = named("tokens", 8),
@@ -269,6 +262,7 @@ std::vector<KernelOp> check_ops() {
       add({5, 136, 144, 3, 3}, {{"spread", spread}});
     }
     add({512, 64, 128, 512, 512});
+    add({5000, 520, 144, 3, 3}, {{"spread", kZipf}});  // several rounds of tiles, blocks of rows
     add({128, 512, 1024, 16, 16});
     add({2, 16, 8192, 2, 2});  // more blocks than work items: each in many pieces
     add({56, 320, 2064, 28, 28}, {{"tokens", 8}, {"cuts", 8}});  // 132 items and 8 that are cut

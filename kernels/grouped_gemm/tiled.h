@@ -2,8 +2,6 @@
 
 // grouped_gemm for many rows per group: tiles of x and w on the tensor cores.
 
-#include <span>
-
 #include "kernels/cuda/handles.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
 #include "kernels/grouped_gemm/tiled_choice.h"
@@ -16,8 +14,5 @@ namespace orrery {
 void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                         const TiledChoice& choice, const GroupedGemmOperands& operands,
                         bool programmatic);
-
-// Those that are built, for either dtype.
-std::span<const TiledChoice> tiled_choices();
 
 }  // namespace orrery

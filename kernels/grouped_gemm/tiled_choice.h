@@ -4,12 +4,11 @@
 
 namespace orrery {
 
-// A work item is `rows` rows of one group's x against `columns` rows of its w.
+// A work item is `rows` rows of one group's x against `columns` rows of its w. What this says is
+// the one that is built: no other was faster for any load that is not better streamed.
 struct TiledChoice {
   int rows = 128;
   int columns = 256;
-  // So many steps of 128 bytes of w go to the L2 cache together, ahead of being copied; 0: none.
-  int ahead = 0;
   auto operator<=>(const TiledChoice&) const = default;
 };
 

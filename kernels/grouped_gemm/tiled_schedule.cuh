@@ -46,7 +46,6 @@ struct Arguments {
   int max_rows = 0;
   int n = 0;
   int k_steps = 0;
-  int ahead = 0;  // steps of w that go to the L2 cache together, before they are copied; or 0
 };
 
 // A tile of one block; group < 0 ends the kernel.
@@ -56,7 +55,6 @@ struct Task {
   int column;  // first, of y
   int columns;
   int group;
-  bool is_first;  // of those that read these columns of w
 };
 
 // The sum over this lane and those below, or `most` if that is less; of values up to 2^30. (Written
@@ -110,8 +108,7 @@ class Schedule {
                 .rows = rows - row,
                 .column = rest / height * kColumns + part * (kColumns / parts),
                 .columns = C::kN / parts,
-                .group = base_ + lane,
-                .is_first = row == 0};
+                .group = base_ + lane};
         return true;
       }
       base_ += 32;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <stdexcept>
 #include <string>
 
@@ -10,9 +9,6 @@
 
 namespace orrery {
 namespace {
-
-using Launch = void (*)(const cuda::Stream&, const GroupedGemmShape&, const GroupedGemmOperands&,
-                        int, bool);
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -42,7 +38,7 @@ tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& 
 
 template <typename C>
 void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                  const GroupedGemmOperands& operands, int ahead, bool programmatic) {
+                  const GroupedGemmOperands& operands, bool programmatic) {
   const tiled::Arguments arguments{.counts = operands.counts,
                                    .x_scale = operands.x_scale,
                                    .w_scale = operands.w_scale,
@@ -51,8 +47,7 @@ void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                                    .groups = static_cast<int>(shape.groups),
                                    .max_rows = static_cast<int>(shape.max_rows),
                                    .n = static_cast<int>(shape.n),
-                                   .k_steps = static_cast<int>(ceil_div(shape.k, C::kK)),
-                                   .ahead = ahead};
+                                   .k_steps = static_cast<int>(ceil_div(shape.k, C::kK))};
   // One block per multiprocessor, or fewer where there cannot be so many tiles.
   using Schedule = tiled::Schedule<C>;
   const std::int64_t tiles =
@@ -69,44 +64,24 @@ void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                tiled::tiled_kernel<C>, make_maps<C>(shape, operands), arguments);
 }
 
-struct Instance {
-  TiledChoice choice;
-  Launch bf16_launch;
-  Launch fp8_launch;
-};
-
-template <int kM, int kN, int kStages, int kBuffers>
-constexpr Instance instance() {
-  return {.choice = {.rows = kM, .columns = kN},
-          .bf16_launch = launch_tiled<tiled::Config<bf16, kM, kN, kStages, kBuffers>>,
-          .fp8_launch = launch_tiled<tiled::Config<fp8, kM, kN, kStages, kBuffers>>};
-}
-
-constexpr std::array kInstances{instance<128, 256, 4, 2>()};
+// Four stages fill the shared memory.
+template <typename T>
+using Tile = tiled::Config<T, TiledChoice{}.rows, TiledChoice{}.columns, 4, 2>;
 
 }  // namespace
 
 void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                         const TiledChoice& choice, const GroupedGemmOperands& operands,
                         bool programmatic) {
-  const auto* const found = std::ranges::find_if(kInstances, [&](const Instance& instance) {
-    return instance.choice.rows == choice.rows && instance.choice.columns == choice.columns;
-  });
-  if (found == kInstances.end()) {
+  if (choice != TiledChoice{}) {
     throw std::invalid_argument("grouped_gemm: no tiles of " + std::to_string(choice.rows) +
                                 " rows x " + std::to_string(choice.columns) + " columns are built");
   }
-  (shape.dtype == DType::kFp8 ? found->fp8_launch : found->bf16_launch)(stream, shape, operands,
-                                                                        choice.ahead, programmatic);
-}
-
-std::span<const TiledChoice> tiled_choices() {
-  static const std::array choices = [] {
-    std::array<TiledChoice, kInstances.size()> all;
-    std::ranges::transform(kInstances, all.begin(), &Instance::choice);
-    return all;
-  }();
-  return choices;
+  if (shape.dtype == DType::kFp8) {
+    launch_tiled<Tile<fp8>>(stream, shape, operands, programmatic);
+  } else {
+    launch_tiled<Tile<bf16>>(stream, shape, operands, programmatic);
+  }
 }
 
 }  // namespace orrery
