@@ -85,7 +85,7 @@ StreamedTile with_most_stages(StreamedTile tile, std::int64_t groups) {
 std::string to_text(const GroupedGemmChoice& choice) {
   if (const auto* tiled = std::get_if<TiledChoice>(&choice)) {
     return "tiled, " + std::to_string(tiled->rows) + " rows x " + std::to_string(tiled->columns) +
-           " columns, stages " + std::to_string(tiled->stages);
+           " columns";
   }
   const auto& tile = std::get<StreamedTile>(choice);
   return "streamed, " + std::to_string(tile.tokens) + " tokens x " + std::to_string(tile.rows) +
@@ -95,8 +95,8 @@ std::string to_text(const GroupedGemmChoice& choice) {
 }
 
 TiledChoice choose_tiled(const GroupedGemmLoad& load) {
-  constexpr std::int64_t kFewRows = 192;  // per active group
-  if (load.rows < kFewRows * load.active) return {.rows = 64, .columns = 256};
+  constexpr std::int64_t kFewRows = 64;  // per active group
+  if (load.rows <= kFewRows * load.active) return {.rows = 64, .columns = 128};
   return {.rows = 128, .columns = 256};
 }
 
