@@ -85,7 +85,7 @@ RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape,
         const std::int64_t cost = waves * (read + kExchange * exchanged);
         if (cost >= least) continue;
         least = cost;
-        best = {.rows = rows, .columns = columns, .cluster = cluster, .is_split = true};
+        best = {.rows = rows, .columns = columns, .cluster = cluster};
       }
     }
   }
