@@ -35,10 +35,17 @@ struct RoutingScoresTile {
   bool operator==(const RoutingScoresTile&) const = default;
 };
 
-// The shared memory of a block, in bytes: the ring of stages, later the logits in its place.
+// Whether blocks of a tile send each other their logits, which then lie behind the stages, or each
+// takes what it needs from the others, where they lie in place of stages.
+constexpr bool routing_scores_are_sent(int columns, int rows) {
+  return rows <= 64 && columns <= 256;
+}
+
+// The shared memory of a block, in bytes.
 struct RoutingScoresLayout {
   int stage_bytes = 0;
   int stages = 0;
+  int logits_at = 0;
   int logits_stride = 0;  // floats
   int barriers_at = 0;
   int shared_bytes = 0;  // in all

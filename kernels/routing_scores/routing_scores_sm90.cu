@@ -1,10 +1,10 @@
+#include <bit>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 
 #include "kernels/cuda/clusters.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/programmatic.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
@@ -21,8 +21,9 @@ namespace {
 //   logits -> shared memory -> a warp for each row: activation -> scores  all warps
 //
 // - Few tokens: the blocks of a cluster each take a stretch of hidden, so that up to 16
-//   multiprocessors read w for the same tokens. Each adds up the logits of some rows, which it
-//   reads from the others' shared memory.
+//   multiprocessors read w for the same tokens. Each adds up the logits of some rows. With up to 64
+//   rows the others write theirs into its shared memory; more it reads from theirs (sending 256 KB
+//   by fragments took 40 us more, reading few 0.5 us more: the cluster must meet once more).
 // - A product has 64 rows; where a block has fewer tokens, the rest of what it multiplies is what
 //   happens to lie there, and its results are left.
 
@@ -44,6 +45,7 @@ struct Shape {
   static constexpr int kConsumers = kHeldRows / kGroupRows * kColumnGroups * kGroupThreads;
   static constexpr int kFetchedBytes = (kRows + kColumns) * kPanelBytes;  // of a stage
   static constexpr int kThreads = kConsumers + kWarp;
+  static constexpr bool kIsSent = routing_scores_are_sent(kColumns, kRows);
 };
 
 struct Arguments {
@@ -51,9 +53,8 @@ struct Arguments {
   float* scores;
   int tokens;
   int experts;
-  int column_tiles;
   int steps;  // stages that cover hidden
-  int cluster;
+  int cluster_log2;
   bool is_sigmoid;
   bool is_aligned;  // vectors of scores may be written
   bool overlap;     // w may be read ahead of the kernel before
@@ -81,15 +82,21 @@ struct Share {
   int steps;
 
   __device__ Share(const Arguments& a, int rows, int columns) {
-    rank = static_cast<int>(blockIdx.x) % a.cluster;
-    const int tile = static_cast<int>(blockIdx.x) / a.cluster;
-    first_row = tile / a.column_tiles * rows;
-    first_expert = tile % a.column_tiles * columns;
+    const int block = static_cast<int>(blockIdx.x);
+    rank = block & ((1 << a.cluster_log2) - 1);
+    first_row = (block >> a.cluster_log2) * rows;
+    first_expert = static_cast<int>(blockIdx.y) * columns;
     experts = min(a.experts - first_expert, columns);
-    first_step = a.steps * rank / a.cluster;
-    steps = a.steps * (rank + 1) / a.cluster - first_step;
+    first_step = a.steps * rank >> a.cluster_log2;
+    steps = (a.steps * (rank + 1) >> a.cluster_log2) - first_step;
   }
 };
+
+// As begin_dependent, but the next kernel may start at once: it waits for this one, which waits.
+__device__ void begin_early() {
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+}
 
 // Fills the ring. Where w is known to be there, its first stages are asked for before the kernel
 // ahead has ended.
@@ -119,9 +126,9 @@ struct Producer {
   }
   __device__ void run() const {
     const int ahead = min(share.steps, a.layout.stages);
-    if (!a.overlap) begin_dependent();
+    if (!a.overlap) begin_early();
     for (int step = 0; step < ahead; ++step) load_w(step, step);
-    if (a.overlap) begin_dependent();
+    if (a.overlap) begin_early();
     for (int step = 0; step < ahead; ++step) load_x(step, step);
     Slot slot;
     for (int step = ahead; step < share.steps; ++step) {
@@ -159,21 +166,33 @@ __device__ void consume(float (&sum)[S::kN / 2], const Arguments& a, int steps,
   }
 }
 
-// A fragment's logits to shared memory, in place of stages.
+// A fragment's logits to shared memory: [row][column] here, in place of stages, from where others
+// take them; or [part][row][column] of the block that adds up the row, where they are sent.
 template <typename S>
-__device__ void store_logits(const float (&sum)[S::kN / 2], const Arguments& a, float* logits) {
+__device__ void store_logits(const float (&sum)[S::kN / 2], const Arguments& a, const Share& share,
+                             float* logits) {
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int first_column = group % S::kColumnGroups * S::kN + thread % 4 * 2;
+  const int part_rows = S::kRows >> a.cluster_log2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row =
         group / S::kColumnGroups * kGroupRows + thread / kWarp * 16 + thread % kWarp / 4 + half * 8;
-    if (row >= S::kRows) continue;
-    float* to = logits + row * a.layout.logits_stride + first_column;
+    if (row >= S::kRows || share.first_row + row >= a.tokens) continue;
+    float* to = logits + first_column;
+    if (S::kIsSent && a.cluster_log2 > 0) {
+      const int at = share.rank * part_rows + (row & (part_rows - 1));
+      const int block = (row << a.cluster_log2) / S::kRows;
+      to = static_cast<float*>(__cluster_map_shared_rank(to + at * a.layout.logits_stride, block));
+    } else {
+      to += row * a.layout.logits_stride;
+    }
 #pragma unroll
     for (int j = 0; j < S::kN / 8; ++j) {
-      *reinterpret_cast<float2*>(to + 8 * j) = {sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]};
+      if (first_column + 8 * j < share.experts) {
+        *reinterpret_cast<float2*>(to + 8 * j) = {sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]};
+      }
     }
   }
 }
@@ -182,7 +201,7 @@ __device__ void store_logits(const float (&sum)[S::kN / 2], const Arguments& a, 
 template <typename S>
 __device__ void activate(const Arguments& a, const Share& share, const float* logits) {
   using Part = RowPart<S::kColumns>;
-  const int part_rows = S::kRows / a.cluster;
+  const int part_rows = S::kRows >> a.cluster_log2;
   const int first_row = share.rank * part_rows;
   const int rows = min(part_rows, a.tokens - share.first_row - first_row);
   const int lane_row = static_cast<int>(threadIdx.x) % kWarp / Part::kLanes;
@@ -196,7 +215,13 @@ __device__ void activate(const Arguments& a, const Share& share, const float* lo
       part.values[i] =
           has_bias ? __bfloat162float(a.bias[share.first_expert + Part::column(i)]) : 0.0f;
     }
-    part.gather(logits + row * a.layout.logits_stride, a.cluster);
+    const int parts = 1 << a.cluster_log2;
+    if (S::kIsSent) {
+      part.add_own(logits + (row - first_row) * a.layout.logits_stride, parts,
+                   part_rows * a.layout.logits_stride);
+    } else {
+      part.add_remote(logits + row * a.layout.logits_stride, parts);
+    }
     if (a.is_sigmoid) {
       part.sigmoid();
     } else {
@@ -217,7 +242,7 @@ __global__ void __launch_bounds__(Shape<kColumns, kRows>::kThreads)
   extern __shared__ __align__(1024) unsigned char stages[];
   auto* full = reinterpret_cast<std::uint64_t*>(stages + a.layout.barriers_at);
   std::uint64_t* empty = full + a.layout.stages;
-  auto* logits = reinterpret_cast<float*>(stages);
+  auto* logits = reinterpret_cast<float*>(stages + a.layout.logits_at);
   const Share share(a, S::kRows, S::kColumns);
   if (threadIdx.x == S::kConsumers) {
     sm90::prefetch_tensor_map(&x_map);
@@ -229,6 +254,8 @@ __global__ void __launch_bounds__(Shape<kColumns, kRows>::kThreads)
     sm90::fence_barrier_init();
   }
   __syncthreads();
+  const bool is_cluster = a.cluster_log2 > 0;
+  if (S::kIsSent && is_cluster) sm90::cluster_arrive_relaxed();
   float sum[S::kN / 2] = {};
   if (threadIdx.x >= S::kConsumers) {
     if (threadIdx.x == S::kConsumers) {
@@ -236,20 +263,22 @@ __global__ void __launch_bounds__(Shape<kColumns, kRows>::kThreads)
     }
     __syncwarp();
   } else {
-    begin_dependent();
+    begin_early();
     consume<S>(sum, a, share.steps, stages, full, empty);
   }
+  if (S::kIsSent && is_cluster) sm90::cluster_wait();  // all blocks have started
   if (threadIdx.x < S::kConsumers) {
-    sm90::named_barrier_sync(1, S::kConsumers);  // no product reads a stage any more
-    store_logits<S>(sum, a, logits);
+    if (!S::kIsSent)
+      sm90::named_barrier_sync(1, S::kConsumers);  // no product reads stages any more
+    store_logits<S>(sum, a, share, logits);
   }
-  if (a.cluster > 1) {
+  if (is_cluster) {
     sm90::cluster_sync();
   } else {
     __syncthreads();
   }
   activate<S>(a, share, logits);
-  if (a.cluster > 1) {
+  if (!S::kIsSent && is_cluster) {
     __syncwarp();
     sm90::cluster_sync();  // the others still read logits here
   }
@@ -272,16 +301,15 @@ void launch(const cuda::Stream& stream, const RoutingScoresOperands& operands,
       .scores = operands.scores,
       .tokens = static_cast<int>(shape.tokens),
       .experts = static_cast<int>(shape.experts_total),
-      .column_tiles = static_cast<int>((shape.experts_total + kColumns - 1) / kColumns),
       .steps = static_cast<int>((shape.hidden + kPanelK - 1) / kPanelK),
-      .cluster = tile.cluster,
+      .cluster_log2 = std::countr_zero(static_cast<unsigned>(tile.cluster)),
       .is_sigmoid = shape.activation == RouterActivation::kSigmoid,
       .is_aligned = shape.experts_total % 4 == 0 &&
                     reinterpret_cast<std::uintptr_t>(operands.scores) % sizeof(float4) == 0,
       .overlap = overlap,
       .layout = routing_scores_layout(kColumns, kRows)};
-  const auto tiles =
-      static_cast<unsigned>((shape.tokens + kRows - 1) / kRows * arguments.column_tiles);
+  const auto row_tiles = static_cast<unsigned>((shape.tokens + kRows - 1) / kRows);
+  const auto column_tiles = static_cast<unsigned>((shape.experts_total + kColumns - 1) / kColumns);
   const auto cluster = static_cast<unsigned>(tile.cluster);
   const auto kernel = routing_scores_kernel<kColumns, kRows>;
   constexpr unsigned kPortable = 8;
@@ -290,7 +318,7 @@ void launch(const cuda::Stream& stream, const RoutingScoresOperands& operands,
                                      cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   }
   cuda::launch(stream,
-               {.grid = dim3(tiles * cluster),
+               {.grid = dim3(row_tiles * cluster, column_tiles),
                 .block = dim3(S::kThreads),
                 .shared_bytes = static_cast<std::size_t>(arguments.layout.shared_bytes),
                 .cluster = cluster,
@@ -335,9 +363,10 @@ Launch launch_of(const RoutingScoresTile& tile) {
   }
 }
 
-// Whether the tile's blocks cover the shape's experts, and its clusters divide the rows.
+// Whether the tile's blocks cover the shape's experts.
 bool is_possible(const RoutingScoresShape& shape, const RoutingScoresTile& tile) {
-  return tile.cluster >= 1 && tile.cluster <= 16 && tile.rows % tile.cluster == 0 &&
+  return tile.cluster >= 1 && tile.cluster <= 16 &&
+         std::has_single_bit(static_cast<unsigned>(tile.cluster)) &&
          (tile.columns >= shape.experts_total || shape.activation == RouterActivation::kSigmoid);
 }
 

@@ -26,8 +26,24 @@ struct RowPart {
   static __device__ int column(int i) {
     return (i / kVector * kLanes + lane()) * kVector + i % kVector;
   }
-  // Adds up the logits at `row` of all blocks that have a part of them.
-  __device__ void gather(const float* row, int parts) {
+  __device__ void add(int i, const float4& four) {
+    values[i * kVector] += four.x;
+    values[i * kVector + 1] += four.y;
+    values[i * kVector + 2] += four.z;
+    values[i * kVector + 3] += four.w;
+  }
+  // Adds up the logits of all parts of a row that lie here, `stride` floats apart.
+  __device__ void add_own(const float* row, int parts, int stride) {
+#pragma unroll 4
+    for (int part = 0; part < parts; ++part) {
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        add(i, *reinterpret_cast<const float4*>(row + part * stride + column(i * kVector)));
+      }
+    }
+  }
+  // Adds up the logits at `row` of each block of the cluster.
+  __device__ void add_remote(const float* row, int parts) {
     constexpr int kBatch = kVectors >= 4 ? 2 : 8;  // parts on their way together
     for (int first = 0; first < parts; first += kBatch) {
       float4 found[kBatch][kVectors];
@@ -44,12 +60,7 @@ struct RowPart {
 #pragma unroll
       for (int part = 0; part < kBatch; ++part) {
 #pragma unroll
-        for (int i = 0; i < kVectors; ++i) {
-          values[i * kVector] += found[part][i].x;
-          values[i * kVector + 1] += found[part][i].y;
-          values[i * kVector + 2] += found[part][i].z;
-          values[i * kVector + 3] += found[part][i].w;
-        }
+        for (int i = 0; i < kVectors; ++i) add(i, found[part][i]);
       }
     }
   }
