@@ -32,7 +32,8 @@ Deployment example() {
                          .fuse_norm_quant = false,
                          .moe_design = MoeDesign::kShuffling,
                          .moe_streams = 2,
-                         .fuse_scatter_add = true};
+                         .fuse_scatter_add = true,
+                         .expert_load = {.shares = {0.1, 0.3, 0.6}}};
   deployment.mesh = {.dp = 2,
                      .tp = 4,
                      .cp = 3,
@@ -41,7 +42,9 @@ Deployment example() {
                      .sp = true,
                      .num_micro_batches = 6,
                      .expert_comm = ExpertComm::kAllGather,
-                     .num_redundant_experts = 7};
+                     .split_shared_expert = false,
+                     .num_redundant_experts = 7,
+                     .expert_load = {.shares = {0.25, 0.75}}};
   deployment.engine = {.max_num_seqs = 1,
                        .max_num_batched_tokens = 2,
                        .block_size = 64,
