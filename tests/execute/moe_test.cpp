@@ -13,6 +13,7 @@
 #include "kernels/execute/reference/collective_call.h"
 #include "kernels/execute/spoil.h"
 #include "kernels/execute/weights.h"
+#include "sim/model/expert_load_sources.h"
 #include "sim/plan/buffers.h"
 #include "tests/execute/deployment.h"
 
@@ -132,6 +133,28 @@ TEST(ReferenceMoe, EveryMeshGivesTheLogitsOfOneRank) {
         EXPECT_LT(worst_difference(split, single), 1e-9)
             << kind << " " << to_text(design) << " dp " << mesh.dp << " tp " << mesh.tp << " ep "
             << mesh.ep << " " << kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)];
+      }
+    }
+  }
+}
+
+// Ops of ranks that expect other amounts stand apart in the plan; what is computed is the same.
+TEST(ReferenceMoe, AnExpectedSkewChangesNoLogits) {
+  for (const std::string& kind : kKinds) {
+    const Deployment single = deployment_of(kind, MoeDesign::kShuffling);
+    for (const ExpertComm comm :
+         {ExpertComm::kEager, ExpertComm::kGraph, ExpertComm::kDedup, ExpertComm::kDedupGraph}) {
+      for (const bool splits : {false, true}) {
+        Deployment split = deployment_of(kind, MoeDesign::kShuffling,
+                                         {.dp = 2,
+                                          .tp = 2,
+                                          .ep = 2,
+                                          .expert_comm = comm,
+                                          .split_shared_expert = splits,
+                                          .expert_load = zipf_load(8, 1, 3)});
+        split.options.moe_streams = 2;
+        EXPECT_LT(worst_difference(split, single), 1e-9)
+            << kind << " " << kExpertCommNames[static_cast<std::size_t>(comm)];
       }
     }
   }
