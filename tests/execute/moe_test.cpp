@@ -321,6 +321,43 @@ Tensor rows_tensor(std::int64_t rows) {
 }
 
 // Rank 0 keeps 1 row and sends 2, rank 1 sends 1 and keeps none; columns 10 * rank + row.
+// No wait comes of memory that tensors share: what is to run side by side can.
+TEST(MoeSteps, TheExchangeWaitsForItsRowsAndTheSharedExpertForItsTurn) {
+  using Waits = std::map<std::string, std::vector<std::string>>;
+  const auto waits_of = [](ExpertComm comm) {
+    const LoweringOptions options{.moe_design = MoeDesign::kShuffling, .moe_streams = 2};
+    const Plan plan = parallelize(moe_layer_plan(tiny_moe("llama4"), 64, options),
+                                  {.dp = 2, .ep = 2, .expert_comm = comm});
+    const std::vector<Task> tasks = rank_tasks(plan, 0);
+    const auto waits =
+        event_waits(task_memory(plan, 0, tasks, plan_buffers(plan, 0), kv_layers(plan, 0)));
+    Waits found;
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      for (const std::int32_t task : waits[i]) {
+        found[task_name(plan, tasks[i])].push_back(
+            task_name(plan, tasks[static_cast<std::size_t>(task)]));
+      }
+    }
+    return found;
+  };
+  const Waits eager{{"counts.all_to_all", {"shuffle"}},
+                    {"shared.gate_up_proj", {"shuffle"}},
+                    {"dispatch.all_to_all", {"gather"}},
+                    {"combine", {"dispatch.all_to_all"}},
+                    {"return.all_to_all", {"split"}},
+                    {"shared.down_proj", {"split"}},
+                    {"scatter", {"shared.down_proj", "return.all_to_all"}}};
+  EXPECT_EQ(waits_of(ExpertComm::kEager), eager);
+  const Waits graph{{"counts.all_gather", {"shuffle"}},
+                    {"dispatch.all_gather", {"gather"}},
+                    {"shared.gate_up_proj", {"counts.all_gather"}},
+                    {"combine", {"dispatch.all_gather"}},
+                    {"return.all_to_all", {"split"}},
+                    {"shared.down_proj", {"split"}},
+                    {"scatter", {"shared.down_proj", "return.all_to_all"}}};
+  EXPECT_EQ(waits_of(ExpertComm::kGraph), graph);
+}
+
 TEST(RowExchange, RowsArriveInTheOrderOfTheRanks) {
   const std::vector<std::vector<double>> rows{{1, 1, 2, 2, 3, 3}, {11, 11, 0, 0, 0, 0}};
   const auto found = reference::exchange_rows("dispatch", rows_tensor(3), rows, {{1, 2}, {1, 0}},
