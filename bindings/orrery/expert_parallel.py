@@ -29,21 +29,10 @@ CLUSTER = "h200-cluster"
 
 
 def _placement(**keys: object) -> str:
-    return (
-        "placement={"
-        + ", ".join(f"{key}: {str(value).lower()}" for key, value in keys.items())
-        + "}"
-    )
+    return "placement={" + ", ".join(f"{key}: {str(value).lower()}" for key, value in keys.items()) + "}"
 
 
-def _layer(
-    model: str,
-    tokens: int,
-    placement: str,
-    *,
-    overrides: Sequence[str] = (),
-    **keys: Any,
-) -> moe.MoeLayer:
+def _layer(model: str, tokens: int, placement: str, *, overrides: Sequence[str] = (), **keys: Any) -> moe.MoeLayer:
     keys.setdefault("machine", NODE)
     keys.setdefault("streams", 2)  # no shared expert: nothing is on the second
     return moe.layer(model, tokens=tokens, overrides=[placement, *overrides], **keys)
@@ -65,23 +54,12 @@ def _rows_by_rank(plan_text: str) -> dict[int, int]:
 def computing_padding(plan_text: str) -> str:
     """The plan as it would be without counts on the device: experts' kernels work on all rows that there is room for,
     and every expert's weights are read."""
-    tensors = {
-        found[1]: found[2]
-        for found in re.finditer(
-            r"^tensor (t\d+) .*?\[(.*?)\]", plan_text, re.MULTILINE
-        )
-    }
+    tensors = {found[1]: found[2] for found in re.finditer(r"^tensor (t\d+) .*?\[(.*?)\]", plan_text, re.MULTILINE)}
     lines = []
     for line in plan_text.splitlines():
-        if line.startswith("op ") and any(
-            f" kernel {kernel} " in line for kernel in EXPERT_KERNELS
-        ):
+        if line.startswith("op ") and any(f" kernel {kernel} " in line for kernel in EXPERT_KERNELS):
             read = re.search(r" reads (t\d+)", line)
-            axes = (
-                dict(axis.split("=") for axis in tensors[read[1]].split(","))
-                if read
-                else {}
-            )
+            axes = dict(axis.split("=") for axis in tensors[read[1]].split(",")) if read else {}
             if room := axes.get("routed_rows"):
                 bound = int(room) * int(axes.get("peers", 1))
                 line = re.sub(r"=\d+:routed_rows", f"={bound}:routed_rows", line)
@@ -105,39 +83,22 @@ class FlowTimes:
     padded_s: float
 
 
-def flows(
-    model: str, *, tokens: Sequence[int], ep: int = 8, **keys: Any
-) -> list[FlowTimes]:
+def flows(model: str, *, tokens: Sequence[int], ep: int = 8, **keys: Any) -> list[FlowTimes]:
     """The layer on `ep` data-parallel ranks for each number of tokens of all ranks together.
 
     `keys` are those of `moe.layer` (machine: hgx-h200, streams: 2). Raises ScenarioError.
     """
     result = []
     for total in tokens:
-        eager = _layer(
-            model,
-            total,
-            _placement(dp=ep, ep=ep, expert_comm="eager"),
-            mode="eager",
-            **keys,
-        )
-        graph = _layer(
-            model,
-            total,
-            _placement(dp=ep, ep=ep, expert_comm="graph"),
-            mode="graph",
-            **keys,
-        )
+        eager = _layer(model, total, _placement(dp=ep, ep=ep, expert_comm="eager"), mode="eager", **keys)
+        graph = _layer(model, total, _placement(dp=ep, ep=ep, expert_comm="graph"), mode="graph", **keys)
         padded_text = computing_padding(graph.plan_text)
         scenario = load(
             project_root() / "scenarios" / "moe_scout_designs.yaml",
             overrides=[f"model.config={model}", f"machine={keys.get('machine', NODE)}"],
         )
         padded = _core.predict_plan(scenario, padded_text, graph=True)
-        busiest = max(
-            _ops(graph.plan_text, "grouped_gemm"),
-            key=lambda op: op["body"]["dims"]["rows"],
-        )["body"]["dims"]
+        busiest = max(_ops(graph.plan_text, "grouped_gemm"), key=lambda op: op["body"]["dims"]["rows"])["body"]["dims"]
         result.append(
             FlowTimes(
                 tokens=total,
@@ -188,30 +149,15 @@ def placements(
 
     def one(order: str, copies: int, choices: str) -> PlacementTimes:
         name = "in_order" if order == "even" else order
-        placement = _placement(
-            dp=ep, ep=ep, expert_comm="eager", num_redundant_experts=copies
-        )
-        found = _layer(
-            model,
-            tokens,
-            placement,
-            expert_load=choices,
-            overrides=[f"moe.experts={name}"],
-            **keys,
-        )
+        placement = _placement(dp=ep, ep=ep, expert_comm="eager", num_redundant_experts=copies)
+        found = _layer(model, tokens, placement, expert_load=choices, overrides=[f"moe.experts={name}"], **keys)
         rows = _rows_by_rank(found.plan_text).values()
-        return PlacementTimes(
-            order, copies, max(rows) * len(rows) / sum(rows), found.duration_s
-        )
+        return PlacementTimes(order, copies, max(rows) * len(rows) / sum(rows), found.duration_s)
 
     result = [one("even", 0, "uniform")]
     for copies in redundant:
         # Copies of the first experts help nobody: in order is where a deployment starts, without copies.
-        result += [
-            one(order, copies, expert_load)
-            for order in orders
-            if copies == 0 or order != "in_order"
-        ]
+        result += [one(order, copies, expert_load) for order in orders if copies == 0 or order != "in_order"]
     return result
 
 
@@ -226,32 +172,19 @@ class DedupTimes:
 
 
 def dedup(
-    model: str,
-    *,
-    tokens: Sequence[int],
-    dp: int = 2,
-    tp: int = 8,
-    machine: str = CLUSTER,
-    **keys: Any,
+    model: str, *, tokens: Sequence[int], dp: int = 2, tp: int = 8, machine: str = CLUSTER, **keys: Any
 ) -> list[DedupTimes]:
     """The layer on `dp` nodes of `tp` GPUs, experts over nodes, in the four exchanges. Raises ScenarioError."""
     result = []
     for total in tokens:
         for comm in ("eager", "dedup", "graph", "dedup_graph"):
             found = _layer(
-                model,
-                total,
-                _placement(dp=dp, tp=tp, ep=dp, expert_comm=comm),
-                machine=machine,
-                level="heap",
-                **keys,
+                model, total, _placement(dp=dp, tp=tp, ep=dp, expert_comm=comm), machine=machine, level="heap", **keys
             )
             links = found.timeline.links_to_pandas()
             rows = links["op"].str.contains(r"(?:dispatch|return)\.", regex=True)
             sent = links[links["link"].str.contains("nic.up", regex=False) & rows]
-            result.append(
-                DedupTimes(comm, total, float(sent["bytes"].sum()), found.duration_s)
-            )
+            result.append(DedupTimes(comm, total, float(sent["bytes"].sum()), found.duration_s))
     return result
 
 
@@ -264,15 +197,11 @@ class SplitTimes:
     split: moe.MoeLayer
 
 
-def shared_split(
-    model: str, *, tokens: Sequence[int], ep: int = 4, **keys: Any
-) -> list[SplitTimes]:
+def shared_split(model: str, *, tokens: Sequence[int], ep: int = 4, **keys: Any) -> list[SplitTimes]:
     """The layer at level representative for each number of tokens of all ranks. Raises ScenarioError."""
 
     def one(total: int, splits: bool) -> moe.MoeLayer:
-        placement = _placement(
-            dp=ep, ep=ep, expert_comm="eager", split_shared_expert=splits
-        )
+        placement = _placement(dp=ep, ep=ep, expert_comm="eager", split_shared_expert=splits)
         return _layer(model, total, placement, level="representative", **keys)
 
     return [SplitTimes(total, one(total, False), one(total, True)) for total in tokens]
@@ -283,16 +212,7 @@ def _us(seconds: float) -> str:
 
 
 def flows_table(times: Sequence[FlowTimes]) -> str:
-    header = (
-        "tokens",
-        "rows",
-        "room",
-        "active",
-        "experts",
-        "eager us",
-        "graph us",
-        "computing padding us",
-    )
+    header = ("tokens", "rows", "room", "active", "experts", "eager us", "graph us", "computing padding us")
     rows = [
         (
             str(r.tokens),
@@ -324,21 +244,12 @@ def placements_table(times: Sequence[PlacementTimes]) -> str:
 
 def dedup_table(times: Sequence[DedupTimes]) -> str:
     header = ("tokens", "exchange", "MB between nodes", "us")
-    rows = [
-        (str(r.tokens), r.comm, f"{r.between_nodes_bytes / 1e6:.1f}", _us(r.duration_s))
-        for r in times
-    ]
+    rows = [(str(r.tokens), r.comm, f"{r.between_nodes_bytes / 1e6:.1f}", _us(r.duration_s)) for r in times]
     return aligned(header, rows, right=(0, 2, 3))
 
 
 def split_table(times: Sequence[SplitTimes]) -> str:
-    header = (
-        "tokens",
-        "whole us",
-        "split us",
-        "exposed, whole us",
-        "exposed, split us",
-    )
+    header = ("tokens", "whole us", "split us", "exposed, whole us", "exposed, split us")
     rows = [
         (
             str(r.tokens),
@@ -360,36 +271,20 @@ def draw_split(times: SplitTimes, file: pathlib.Path) -> None:
     matplotlib.rcParams.update({"svg.hashsalt": "orrery", "font.size": 8})
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(
-        2, 1, sharex=True, figsize=(9, 4.2), layout="constrained"
-    )
+    figure, axes = pyplot.subplots(2, 1, sharex=True, figsize=(9, 4.2), layout="constrained")
     colours = {"kernel": "#4c72b0", "comm": "#c44e52", "host": "#8c8c8c"}
-    for place, (title, layer) in zip(
-        axes, (("whole", times.whole), ("split", times.split)), strict=True
-    ):
+    for place, (title, layer) in zip(axes, (("whole", times.whole), ("split", times.split)), strict=True):
         spans = layer.timeline.to_pandas()
         for span in spans[spans["rank"] == 0].itertuples():
             lane = 3 if span.kind == "host" else span.stream
             start, length = span.start_s * 1e6, (span.end_s - span.start_s) * 1e6
             colour = "#dd8452" if "shared" in span.op else colours[span.kind]
-            place.barh(
-                lane, length, left=start, color=colour, edgecolor="white", linewidth=0.5
-            )
+            place.barh(lane, length, left=start, color=colour, edgecolor="white", linewidth=0.5)
             if length > 0.04 * layer.duration_s * 1e6:
-                place.text(
-                    start + length / 2,
-                    lane,
-                    span.op,
-                    ha="center",
-                    va="center",
-                    fontsize=6,
-                    color="white",
-                )
+                place.text(start + length / 2, lane, span.op, ha="center", va="center", fontsize=6, color="white")
         place.set_yticks(range(4), ["routed", "shared", "exchange", "host"])
         place.invert_yaxis()
-        place.set_title(
-            f"shared expert {title}: {layer.duration_s * 1e6:.1f} us", loc="left"
-        )
+        place.set_title(f"shared expert {title}: {layer.duration_s * 1e6:.1f} us", loc="left")
     axes[-1].set_xlabel("us")
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
@@ -406,40 +301,25 @@ def serving_table() -> str:
     }
     rows = []
     for label, overrides in changes.items():
-        scenario = load(
-            project_root() / "scenarios" / "qwen3_30b_expert_parallel.yaml",
-            overrides=overrides,
-        )
+        scenario = load(project_root() / "scenarios" / "qwen3_30b_expert_parallel.yaml", overrides=overrides)
         summary = simulate(scenario).summary
         times = (f"{summary[key]['mean'] * 1e3:.1f}" for key in ("ttft_s", "tpot_s"))
         rows.append((label, *times, f"{summary['output_tokens_per_s']:.0f}"))
-    return aligned(
-        ("experts", "mean TTFT ms", "mean TPOT ms", "output tokens/s"),
-        rows,
-        right=(1, 2, 3),
-    )
+    return aligned(("experts", "mean TTFT ms", "mean TPOT ms", "output tokens/s"), rows, right=(1, 2, 3))
 
 
 def tables() -> dict[str, str]:
     """The tables of docs/moe.md by the name under which they stand there."""
-    scout, maverick, deepseek = (
-        "llama-4-scout-17b-16e",
-        "llama-4-maverick-17b-128e",
-        "deepseek-v3",
-    )
+    scout, maverick, deepseek = ("llama-4-scout-17b-16e", "llama-4-maverick-17b-128e", "deepseek-v3")
     found = {"split": split_table(shared_split(scout, tokens=[64, 512, 2048, 16384]))}
     for name, model in (("flows-qwen", "qwen3-30b-a3b"), ("flows-deepseek", deepseek)):
         times = flows(model, tokens=[8, 16, 32, 64, 128, 512, 2048, 8192, 32768])
         first = crossover(times)
         where = "never" if first is None else f"from {first} tokens on"
-        found[name] = (
-            f"{model}: the eager exchange is the faster one {where}\n\n{flows_table(times)}"
-        )
+        found[name] = f"{model}: the eager exchange is the faster one {where}\n\n{flows_table(times)}"
     for total in (256, 16384):
         rows = placements(deepseek, tokens=total, redundant=[0, 8, 32])
-        found[f"placements-{total}"] = (
-            f"{deepseek}, {total} tokens of all ranks\n\n{placements_table(rows)}"
-        )
+        found[f"placements-{total}"] = f"{deepseek}, {total} tokens of all ranks\n\n{placements_table(rows)}"
     found["serving"] = serving_table()
     found["dedup"] = dedup_table(dedup(maverick, tokens=[64, 1024, 16384]))
     return found
@@ -449,38 +329,20 @@ def renewed(page: str, found: dict[str, str]) -> str:
     """The page with each table behind a line "<!-- name -->" put anew. Raises ValueError for a table that has no place
     there."""
     for name, text in found.items():
-        place = re.compile(
-            rf"(<!-- {re.escape(name)} -->\n)(?:```\n.*?```\n)?", re.DOTALL
-        )
-        page, count = place.subn(
-            lambda match, text=text: f"{match[1]}```\n{text}\n```\n", page
-        )
+        place = re.compile(rf"(<!-- {re.escape(name)} -->\n)(?:```\n.*?```\n)?", re.DOTALL)
+        page, count = place.subn(lambda match, text=text: f"{match[1]}```\n{text}\n```\n", page)
         if count != 1:
-            raise ValueError(
-                f"found {count} places for the table '{name}', expected one line <!-- {name} -->"
-            )
+            raise ValueError(f"found {count} places for the table '{name}', expected one line <!-- {name} -->")
     return page
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Tables of docs/moe.md.")
-    parser.add_argument(
-        "--page",
-        type=pathlib.Path,
-        metavar="FILE",
-        help="put the tables of this page anew",
-    )
-    parser.add_argument(
-        "--figure",
-        type=pathlib.Path,
-        metavar="FILE",
-        help="draw the split shared expert as SVG",
-    )
+    parser.add_argument("--page", type=pathlib.Path, metavar="FILE", help="put the tables of this page anew")
+    parser.add_argument("--figure", type=pathlib.Path, metavar="FILE", help="draw the split shared expert as SVG")
     options = parser.parse_args()
     if options.figure is not None:
-        draw_split(
-            shared_split("llama-4-scout-17b-16e", tokens=[512])[0], options.figure
-        )
+        draw_split(shared_split("llama-4-scout-17b-16e", tokens=[512])[0], options.figure)
     if options.page is not None:
         options.page.write_text(renewed(options.page.read_text(), tables()))
     elif options.figure is None:

@@ -19,13 +19,7 @@ def times(tokens: int, eager_s: float, graph_s: float) -> ep.FlowTimes:
 
 
 def test_the_crossover_is_where_eager_stays_the_faster_one() -> None:
-    rows = [
-        times(8, 3, 2),
-        times(64, 1, 2),
-        times(512, 3, 2),
-        times(4096, 1, 2),
-        times(32768, 1, 2),
-    ]
+    rows = [times(8, 3, 2), times(64, 1, 2), times(512, 3, 2), times(4096, 1, 2), times(32768, 1, 2)]
     assert ep.crossover(rows) == 4096
     assert ep.crossover(rows[::-1]) == 4096
     assert ep.crossover([times(8, 2, 1)]) is None
@@ -47,14 +41,8 @@ def test_the_graph_exchange_wins_with_few_tokens_and_padding_costs_no_work() -> 
 
 
 def test_computing_padding_changes_experts_kernels_alone() -> None:
-    graph = ep._layer(
-        SCOUT, 64, ep._placement(dp=4, ep=4, expert_comm="graph"), mode="graph"
-    )
-    lines = zip(
-        graph.plan_text.splitlines(),
-        ep.computing_padding(graph.plan_text).splitlines(),
-        strict=True,
-    )
+    graph = ep._layer(SCOUT, 64, ep._placement(dp=4, ep=4, expert_comm="graph"), mode="graph")
+    lines = zip(graph.plan_text.splitlines(), ep.computing_padding(graph.plan_text).splitlines(), strict=True)
     changed = [after for before, after in lines if before != after]
     assert [line.split()[2] for line in changed] == [
         "combine",
@@ -81,30 +69,18 @@ def test_placing_and_copying_experts_helps_many_tokens_and_not_few() -> None:
 
 def test_dedup_sends_an_eighth_between_nodes() -> None:
     eager, dedup, graph, dedup_graph = ep.dedup(SCOUT, tokens=[4096])
-    assert eager.between_nodes_bytes == pytest.approx(
-        8 * dedup.between_nodes_bytes, rel=1e-9
-    )
-    assert graph.between_nodes_bytes == pytest.approx(
-        8 * dedup_graph.between_nodes_bytes, rel=1e-9
-    )
+    assert eager.between_nodes_bytes == pytest.approx(8 * dedup.between_nodes_bytes, rel=1e-9)
+    assert graph.between_nodes_bytes == pytest.approx(8 * dedup_graph.between_nodes_bytes, rel=1e-9)
     # 2 nodes, 16 ranks, half of 2048 rows of 5120 bf16 each way, there and back
-    assert eager.between_nodes_bytes == pytest.approx(
-        2 * 16 * 1024 * 5120 * 2, rel=1e-9
-    )
-    assert (
-        dedup.duration_s < eager.duration_s
-        and dedup_graph.duration_s < graph.duration_s
-    )
+    assert eager.between_nodes_bytes == pytest.approx(2 * 16 * 1024 * 5120 * 2, rel=1e-9)
+    assert dedup.duration_s < eager.duration_s and dedup_graph.duration_s < graph.duration_s
 
 
 def test_the_shared_expert_in_two_parts_exposes_less(tmp_path: pathlib.Path) -> None:
     (row,) = ep.shared_split(SCOUT, tokens=[512])
     assert row.split.num_syncs == row.whole.num_syncs == 1
     assert row.split.num_kernels == row.whole.num_kernels
-    assert (
-        row.split.timeline.exposed_communication_s()
-        < row.whole.timeline.exposed_communication_s()
-    )
+    assert row.split.timeline.exposed_communication_s() < row.whole.timeline.exposed_communication_s()
     ep.draw_split(row, tmp_path / "split.svg")
     assert "shared expert split" in (tmp_path / "split.svg").read_text()
 
@@ -112,10 +88,7 @@ def test_the_shared_expert_in_two_parts_exposes_less(tmp_path: pathlib.Path) -> 
 @pytest.mark.parametrize(
     ("placement", "message"),
     [
-        (
-            "{dp: 4, ep: 4, expert_comm: eager, num_redundant_experts: 3}",
-            "num_redundant_experts",
-        ),
+        ("{dp: 4, ep: 4, expert_comm: eager, num_redundant_experts: 3}", "num_redundant_experts"),
         ("{dp: 4, ep: 4, expert_comm: dedup}", "expected two levels"),
         ("{dp: 4, ep: 4, expert_comm: all_gather}", "expected eager, graph"),
         ("{dp: 4, ep: 4, expert_comm: egger}", "eager"),
@@ -123,20 +96,12 @@ def test_the_shared_expert_in_two_parts_exposes_less(tmp_path: pathlib.Path) -> 
 )
 def test_a_placement_that_cannot_be_is_an_error(placement: str, message: str) -> None:
     with pytest.raises(orrery.ScenarioError, match=message):
-        moe.layer(
-            SCOUT, tokens=64, machine="hgx-h200", overrides=[f"placement={placement}"]
-        )
+        moe.layer(SCOUT, tokens=64, machine="hgx-h200", overrides=[f"placement={placement}"])
 
 
 def test_tables_have_a_row_for_each_result() -> None:
-    assert ep.flows_table([times(8, 1e-6, 2e-6)]).splitlines()[1].split()[-3:] == [
-        "1.0",
-        "2.0",
-        "2.0",
-    ]
-    assert "in_order" in ep.placements_table(
-        [ep.PlacementTimes("in_order", 0, 1.5, 1e-3)]
-    )
+    assert ep.flows_table([times(8, 1e-6, 2e-6)]).splitlines()[1].split()[-3:] == ["1.0", "2.0", "2.0"]
+    assert "in_order" in ep.placements_table([ep.PlacementTimes("in_order", 0, 1.5, 1e-3)])
     assert "dedup" in ep.dedup_table([ep.DedupTimes("dedup", 64, 1e6, 1e-3)])
 
 
