@@ -3,13 +3,16 @@
 #include <string>
 
 #include "kernels/combine_shuffling/combine_shuffling.h"
-#include "kernels/cuda/counted_rows.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/occupancy.h"
 #include "kernels/cuda/prefix.cuh"
+#include "kernels/cuda/programmatic.cuh"
 
 namespace orrery {
 namespace {
 
-constexpr int kVectors = 4;  // of a thread
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kMostRanks = 64;
 constexpr int kMostSlices = 1024;
 
@@ -20,7 +23,7 @@ struct Slices {
   const std::int32_t* skipped;    // [ranks], rows of experts ahead of the first
 };
 
-// All threads of a block of whole warps. `takes_slice`: a rank has rows of experts ahead of the
+// All threads of a block. `takes_slice`: a rank has rows of experts ahead of the
 // first.
 __device__ Slices read_slices(const ShuffledCounts& from, bool takes_slice) {
   __shared__ std::int32_t by_expert[kMostSlices + 1];
@@ -31,17 +34,17 @@ __device__ Slices read_slices(const ShuffledCounts& from, bool takes_slice) {
   const auto experts = static_cast<int>(from.experts);
   const auto first = static_cast<int>(from.first);
   const int count = ranks * groups;
-  for (int i = thread_of_block(); i < count; i += threads_of_block()) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < count; i += kThreads) {
     const int rank = i / groups;
     const int group = i % groups;
     const std::int32_t rows = max(from.counts[rank * experts + first + group], 0);
     by_rank[i] = rows;
     by_expert[group * ranks + rank] = rows;
   }
-  const int warp = thread_of_block() / kWarpSize;
-  const int lane = thread_of_block() % kWarpSize;
-  const int warps = threads_of_block() / kWarpSize;
-  for (int rank = warp; rank < ranks; rank += warps) {
+  const int warp = thread / kWarpSize;
+  const int lane = thread % kWarpSize;
+  for (int rank = warp; rank < ranks; rank += kWarps) {
     std::int32_t sum = 0;
     for (int expert = lane; takes_slice && expert < first; expert += kWarpSize) {
       sum += max(from.counts[rank * experts + expert], 0);
@@ -51,87 +54,83 @@ __device__ Slices read_slices(const ShuffledCounts& from, bool takes_slice) {
   }
   __syncthreads();
   if (warp == 0) warp_prefix(by_expert, count);
-  if (warp == min(1, warps - 1)) warp_prefix(by_rank, count);
+  if (warp == 1) warp_prefix(by_rank, count);
   __syncthreads();
   return {by_expert, by_rank, skipped};
 }
 
-// A row on both sides, from the side that is read to that which is written; -1: not there.
-struct MovedRow {
-  std::int64_t from;
-  std::int64_t to;
+// Rows of a slice on the rank-major side, where they begin and how many there is room for.
+struct Stretch {
+  int begin;
+  int room;
 };
+__device__ Stretch rank_major(const ShuffledCounts& from, const Slices& slices, int slice,
+                              int side_rows) {
+  const auto ranks = static_cast<int>(from.ranks);
+  const auto groups = static_cast<int>(from.groups);
+  const auto bound = static_cast<int>(from.bound);
+  const int rank = slice % ranks;
+  const int begin = slices.by_rank[rank * groups + slice / ranks];
+  if (bound == 0) return {begin, side_rows - begin};
+  const int inside = slices.skipped[rank] + begin - slices.by_rank[rank * groups];
+  return {rank * bound + inside, bound - inside};
+}
 
-// Rows in the order of experts, copied as vectors, with the scale of each.
-template <bool kCombines>
-struct MovedRows {
-  struct Raw {
-    uint4 x;
-  };
-  ShuffledCounts counts;
-  ShuffledRows rows;
-  std::int64_t columns;  // of 2 bytes
-  std::int32_t* group_counts;
-  std::int32_t* total;
-  Slices slices;
+// Many loads ahead of the first store.
+template <typename Unit>
+__device__ void copy(const Unit* from, Unit* to, int count) {
+  constexpr int kAhead = 4;
+  for (int at = static_cast<int>(threadIdx.x); at < count; at += kThreads * kAhead) {
+    Unit units[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (at + i * kThreads < count) units[i] = from[at + i * kThreads];
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (at + i * kThreads < count) to[at + i * kThreads] = units[i];
+    }
+  }
+}
 
-  __device__ int num_slices() const { return static_cast<int>(counts.ranks * counts.groups); }
-  __device__ int num_rows() const { return slices.by_expert[num_slices()]; }
-  __device__ void begin() {
-    slices = read_slices(counts, kCombines && counts.bound > 0);
-    if (!kCombines || blockIdx.x > 0) return;
-    const auto most = static_cast<std::int32_t>(rows.to_rows);
-    const auto ranks = static_cast<int>(counts.ranks);
-    for (int group = thread_of_block(); group < counts.groups; group += threads_of_block()) {
-      group_counts[group] = min(slices.by_expert[(group + 1) * ranks], most) -
-                            min(slices.by_expert[group * ranks], most);
-    }
-    if (thread_of_block() == 0) *total = min(num_rows(), most);
-  }
-  __device__ MovedRow key(std::int64_t row) const {
-    if (row >= num_rows()) return {-1, -1};
-    const auto ranks = static_cast<int>(counts.ranks);
-    const auto groups = static_cast<int>(counts.groups);
-    const int slice = group_of(slices.by_expert, num_slices(), row);
-    const int rank = slice % ranks;
-    std::int64_t other =
-        slices.by_rank[rank * groups + slice / ranks] + row - slices.by_expert[slice];
-    if (counts.bound > 0) {
-      other += slices.skipped[rank] - slices.by_rank[rank * groups];
-      if (other >= counts.bound) return {-1, -1};
-      other += rank * counts.bound;
-    }
-    if (other >= (kCombines ? rows.from_rows : rows.to_rows)) return {-1, -1};
-    return kCombines ? MovedRow{other, row} : MovedRow{row, other};
-  }
-  __device__ std::int64_t target(const MovedRow& row) const { return row.to; }
-  __device__ Raw load(std::int64_t, std::int64_t column, const MovedRow& row) const {
-    if (row.from < 0) return {};
-    if (column == 0 && rows.from_scales != nullptr) {
-      rows.to_scales[row.to] = rows.from_scales[row.from];
-    }
-    return {load_once(static_cast<const bf16*>(rows.from) + row.from * columns + column)};
-  }
-  __device__ uint4 keep(std::int64_t, std::int64_t, const Raw& raw) const { return raw.x; }
-};
-
-// Any width and alignment, byte by byte; a block for each row.
-template <bool kCombines>
-__global__ void __launch_bounds__(kMostRowThreads) bytes_kernel(MovedRows<kCombines> source) {
+// Each block copies as many rows as any other, of those that lie together on the expert-major side.
+template <typename Unit, bool kCombines>
+__global__ void __launch_bounds__(kThreads)
+    shuffle_kernel(ShuffledCounts counts, ShuffledRows rows, std::int32_t* group_counts,
+                   std::int32_t* num_rows) {
   begin_dependent();
-  source.begin();
-  const ShuffledRows& rows = source.rows;
-  const auto most = static_cast<int>(kCombines ? rows.to_rows : rows.from_rows);
-  const int count = min(source.num_rows(), most);
-  for (auto row = static_cast<int>(blockIdx.x); row < count; row += static_cast<int>(gridDim.x)) {
-    const MovedRow moved = source.key(row);
-    if (moved.from < 0) continue;
-    const char* const from = static_cast<const char*>(rows.from) + moved.from * rows.row_bytes;
-    char* const to = static_cast<char*>(rows.to) + moved.to * rows.row_bytes;
-    for (std::size_t i = threadIdx.x; i < rows.row_bytes; i += blockDim.x) to[i] = from[i];
-    if (threadIdx.x == 0 && rows.from_scales != nullptr) {
-      rows.to_scales[moved.to] = rows.from_scales[moved.from];
+  const Slices slices = read_slices(counts, kCombines && counts.bound > 0);
+  const auto ranks = static_cast<int>(counts.ranks);
+  const int count = static_cast<int>(counts.groups) * ranks;
+  const auto side = static_cast<int>(kCombines ? rows.to_rows : rows.from_rows);
+  const auto other_side = static_cast<int>(kCombines ? rows.from_rows : rows.to_rows);
+  const int total = min(side, slices.by_expert[count]);
+  if (kCombines && blockIdx.x == 0) {
+    for (auto group = static_cast<int>(threadIdx.x); group < counts.groups; group += kThreads) {
+      group_counts[group] = min(slices.by_expert[(group + 1) * ranks], side) -
+                            min(slices.by_expert[group * ranks], side);
     }
+    if (threadIdx.x == 0) *num_rows = total;
+  }
+  const int share = (total + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+  const int first = share * static_cast<int>(blockIdx.x);
+  const int last = min(first + share, total);
+  if (first >= last) return;
+  const auto units = static_cast<int>(rows.row_bytes / sizeof(Unit));
+  int row = first;
+  for (int slice = group_of(slices.by_expert, count, row); row < last; ++slice) {
+    const int slice_begin = slices.by_expert[slice];
+    const int slice_end = min(slices.by_expert[slice + 1], last);
+    if (slice_end <= row) continue;  // no rows
+    const Stretch other = rank_major(counts, slices, slice, other_side);
+    const int copied = min(slice_end, slice_begin + other.room) - row;
+    const std::int64_t moved = other.begin + row - slice_begin;
+    const std::int64_t from = kCombines ? moved : row;
+    const std::int64_t to = kCombines ? row : moved;
+    copy(static_cast<const Unit*>(rows.from) + from * units,
+         static_cast<Unit*>(rows.to) + to * units, copied * units);
+    if (rows.from_scales != nullptr) copy(rows.from_scales + from, rows.to_scales + to, copied);
+    row = slice_end;
   }
 }
 
@@ -153,24 +152,20 @@ void launch(const cuda::Stream& stream, const ShuffledCounts& counts, const Shuf
   require(counts.first >= 0 && counts.first + counts.groups <= counts.experts, kernel,
           "experts of those counted, not " + std::to_string(counts.groups) + " from " +
               std::to_string(counts.first) + " of " + std::to_string(counts.experts));
-  const auto columns = static_cast<std::int64_t>(rows.row_bytes / sizeof(bf16));
-  const MovedRows<kCombines> source{counts, rows, columns, group_counts, num_rows, {}};
-  const std::int64_t most = kCombines ? rows.to_rows : rows.from_rows;
-  const auto* const from = static_cast<const bf16*>(rows.from);
-  auto* const to = static_cast<bf16*>(rows.to);
-  constexpr std::int64_t kMostColumns = 32768;  // that a block holds
-  if (rows.row_bytes % sizeof(uint4) == 0 && vector_aligned(from, to) && columns <= kMostColumns &&
-      most > 0) {
-    return launch_counted_rows(stream, source, Bf16Rows{to, columns}, {.most = most}, kVectors,
-                               true);
-  }
-  constexpr int kThreads = 256;
-  const std::int64_t blocks =
-      std::clamp(most, std::int64_t{1}, cuda::resident_blocks(bytes_kernel<kCombines>, kThreads));
+  const std::int64_t side = kCombines ? rows.to_rows : rows.from_rows;
+  if (side == 0 && !kCombines) return;
+  const auto addresses = reinterpret_cast<std::uintptr_t>(rows.from) |
+                         reinterpret_cast<std::uintptr_t>(rows.to) | rows.row_bytes;
+  const auto shuffle = addresses % sizeof(uint4) == 0 ? shuffle_kernel<uint4, kCombines>
+                                                      : shuffle_kernel<char, kCombines>;
+  const char* const text = std::getenv("ORRERY_WAVES");
+  const std::int64_t most =
+      cuda::resident_blocks(shuffle, kThreads) * (text == nullptr ? 4 : std::atoi(text));
+  const std::int64_t blocks = std::clamp(side, std::int64_t{1}, most);
   cuda::launch(
       stream,
       {.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(kThreads), .programmatic = true},
-      bytes_kernel<kCombines>, source);
+      shuffle, counts, rows, group_counts, num_rows);
 }
 
 }  // namespace

@@ -4,14 +4,10 @@
 // loops to the count, so that rows past it cost nothing and are neither read nor written. Made of
 // the sources and sinks of rows.cuh. What a source may have besides:
 //
-//   begin()        which all threads of the block call once, ahead of its first row
-//   num_rows()     how many rows there are, known after begin(), in place of the count
-//   key(row)       what it knows of a row ahead of its elements: its load() takes it
-//   factor(key)    what a sink that needs the peak multiplies the row by
-//   target(key)    the row of the sink in place of `row`; -1: none
-
-#include <algorithm>
-#include <cstdlib>
+//   begin()             which all threads of the block call once, ahead of its first row
+//   key(row)            what it knows of a row ahead of its elements: its load() takes it
+//   factor(key)         what a sink that needs the peak multiplies the row by
+//   prefetch(row)       by one thread: brings a later row to the L2 cache
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/occupancy.h"
@@ -68,49 +64,38 @@ __device__ float factor_of(const Source& source, const Key& key) {
   }
 }
 
-template <typename Source>
-__device__ int rows_of(const Source& source, const RowCount& count) {
-  if constexpr (requires { source.num_rows(); }) {
-    return min(source.num_rows(), static_cast<int>(count.most));
-  } else {
-    return count.rows();
-  }
-}
-template <typename Source, typename Key>
-__device__ std::int64_t target_of(const Source& source, std::int64_t row, const Key& key) {
-  if constexpr (requires { source.target(key); }) {
-    return source.target(key);
-  } else {
-    return row;
-  }
-}
-
-// The key of a row is loaded while the row before it is, that of the first ahead of the count.
+// The key of the first row is loaded ahead of the count.
 template <typename Source, typename Sink, int kVectors>
 __global__ void __launch_bounds__(kMostRowThreads)
-    counted_kernel(Source source, Sink sink, RowCount count, int vectors) {
+    counted_kernel(Source source, Sink sink, RowCount count, int vectors, int ahead) {
   begin_dependent();
   begin_source(source);
-  const auto column_of = [&](int i) {
-    return static_cast<int>(threadIdx.x + i * blockDim.x) * kVectorSize;
-  };
-  const auto inside = [&](int i) {
-    return static_cast<int>(threadIdx.x + i * blockDim.x) < vectors;
-  };
   const auto step = static_cast<int>(gridDim.x * blockDim.y);
   auto row = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
   auto key = key_of(source, min(row, static_cast<int>(count.most) - 1));
-  const int rows = rows_of(source, count);
+  const int rows = count.rows();
+#pragma unroll 1
   while (row < rows) {
+    // Hidden from the compiler, which would hold the addresses of columns from row to row, in
+    // registers that another block can use.
+    auto thread = static_cast<int>(threadIdx.x);
+    asm volatile("" : "+r"(thread));
+    const auto column_of = [&](int i) {
+      return (thread + i * static_cast<int>(blockDim.x)) * kVectorSize;
+    };
+    const auto inside = [&](int i) {
+      return thread + i * static_cast<int>(blockDim.x) < vectors;
+    };
     typename Source::Raw raw[kVectors];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (inside(i)) raw[i] = load_of(source, row, column_of(i), key);
     }
     const float factor = factor_of(source, key);
-    const std::int64_t target = target_of(source, row, key);
     const int next = row + step;
-    if (next < rows) key = key_of(source, next);
+    if constexpr (requires { source.prefetch(row); }) {
+      if (threadIdx.x == 0 && ahead > 0 && row + ahead < rows) source.prefetch(row + ahead);
+    }
     uint4 kept[kVectors];
     SumAndPeak total;
 #pragma unroll
@@ -123,7 +108,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
 #pragma unroll
         for (const float value : values) total.peak = fmaxf(total.peak, fabsf(value));
       } else {
-        if (target >= 0) sink.put(target, column_of(i), kept[i]);
+        sink.put(row, column_of(i), kept[i]);
       }
     }
     if constexpr (Sink::kNeedsPeak) {
@@ -142,6 +127,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
       // row_reduce's memory is free again
       if (next < rows && blockDim.x > kWarpSize) __syncthreads();
     }
+    if (next < rows) key = key_of(source, next);
     row = next;
   }
 }
@@ -152,10 +138,9 @@ __global__ void __launch_bounds__(kMostRowThreads)
     counted_scalar_kernel(Source source, Sink sink, RowCount count, std::int64_t columns) {
   begin_dependent();
   begin_source(source);
-  const int rows = rows_of(source, count);
+  const int rows = count.rows();
   for (auto row = static_cast<int>(blockIdx.x); row < rows; row += static_cast<int>(gridDim.x)) {
-    const auto key = key_of(source, row);
-    const float factor = factor_of(source, key);
+    const float factor = factor_of(source, key_of(source, row));
     SumAndPeak total;
     if constexpr (Sink::kNeedsPeak) {
       for (std::int64_t column = threadIdx.x; column < columns; column += blockDim.x) {
@@ -180,7 +165,7 @@ inline int counted_vectors(int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-// Writes sink = source, which has first() unless rows are whole vectors, for as many rows as
+// Writes sink = source for as many rows as
 // `count` says. `preferred`: vectors of a thread, where there are many rows (row_shape()).
 // `aligned`: every pointer is 16-byte aligned.
 template <typename Source, typename Sink>
@@ -192,7 +177,7 @@ void launch_counted_rows(const cuda::Stream& stream, const Source& source, const
   const bool by_vectors = aligned && shape.vectors_per_thread > 0;
   const int threads = by_vectors ? shape.threads * shape.rows_per_block : kScalarThreads;
   const int rows_per_block = by_vectors ? shape.rows_per_block : 1;
-  const auto run = [&](auto kernel, auto columns) {
+  const auto run = [&](auto kernel, auto... columns) {
     const std::int64_t blocks = std::min((count.most + rows_per_block - 1) / rows_per_block,
                                          cuda::resident_blocks(kernel, threads) * counted_waves());
     cuda::launch(stream,
@@ -200,15 +185,15 @@ void launch_counted_rows(const cuda::Stream& stream, const Source& source, const
                   .block = dim3(static_cast<unsigned>(threads / rows_per_block),
                                 static_cast<unsigned>(rows_per_block)),
                   .programmatic = true},
-                 kernel, source, sink, count, columns);
+                 kernel, source, sink, count, columns...);
   };
   const auto vectors = static_cast<int>(source.columns / kVectorSize);
-  if constexpr (requires { source.first(0, 0); }) {
-    if (!by_vectors) return run(counted_scalar_kernel<Source, Sink>, source.columns);
-  }
-  if (shape.vectors_per_thread == 1) return run(counted_kernel<Source, Sink, 1>, vectors);
-  if (shape.vectors_per_thread == 2) return run(counted_kernel<Source, Sink, 2>, vectors);
-  run(counted_kernel<Source, Sink, 4>, vectors);
+  const char* const text = std::getenv("ORRERY_PREFETCH");
+  const int ahead = text == nullptr ? 0 : std::atoi(text);
+  if (!by_vectors) return run(counted_scalar_kernel<Source, Sink>, source.columns);
+  if (shape.vectors_per_thread == 1) return run(counted_kernel<Source, Sink, 1>, vectors, ahead);
+  if (shape.vectors_per_thread == 2) return run(counted_kernel<Source, Sink, 2>, vectors, ahead);
+  run(counted_kernel<Source, Sink, 4>, vectors, ahead);
 }
 
 }  // namespace

@@ -38,12 +38,14 @@ Launch bind_expert_gemm(const BindContext& context) {
                               .x_scale = is_fp8 ? x.scales : nullptr,
                               .w_scale = is_fp8 ? w.scales : nullptr};
   BindResources& resources = context.resources;
+  float* const scales = reinterpret_cast<float*>(
+      resources.scratch("expert_gemm scales", static_cast<std::size_t>(rows) * sizeof(float)));
   return [=, &resources](const cuda::Stream& stream) {
     const ExpertRows own = expert_rows(host, expert, rows);
     if (own.count == 0) return;
     const GemmPlan& plan = resources.gemm(
         {.dtype = dtype, .m = own.count, .n = n, .k = k, .scaling = Fp8Scaling::kRowwise});
-    expert_gemm(stream, plan, own, expert, operands);
+    expert_gemm(stream, plan, own, expert, operands, scales);
   };
 }
 

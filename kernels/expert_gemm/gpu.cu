@@ -20,6 +20,7 @@ class ExpertGemmCase final : public KernelCase {
            options.sets),
         x_scales_(static_cast<std::size_t>(rows_.first + shape.m), options.seed + 2, 1),
         w_scales_(static_cast<std::size_t>((expert + 1) * shape.n), options.seed + 3, 1),
+        scales_(static_cast<std::size_t>(shape.m), 1),
         y_(static_cast<std::size_t>((rows_.first + shape.m) * shape.n), options.sets) {}
 
   void launch(const cuda::Stream& stream, int set) override {
@@ -28,7 +29,8 @@ class ExpertGemmCase final : public KernelCase {
                  .w = w_[set],
                  .y = y_[set],
                  .x_scale = kIsFp8 ? x_scales_[0] : nullptr,
-                 .w_scale = kIsFp8 ? w_scales_[0] : nullptr});
+                 .w_scale = kIsFp8 ? w_scales_[0] : nullptr},
+                scales_[0]);
   }
   void reset(const cuda::Stream& stream) override {
     x_.reset(stream);
@@ -76,6 +78,7 @@ class ExpertGemmCase final : public KernelCase {
   InputSets<T> w_;
   InputSets<float> x_scales_;
   InputSets<float> w_scales_;
+  OutputSets<float> scales_;
   OutputSets<bf16> y_;
 };
 

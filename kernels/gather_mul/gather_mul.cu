@@ -1,5 +1,6 @@
 #include "kernels/cuda/counted_rows.cuh"
 #include "kernels/cuda/prefix.cuh"
+#include "kernels/cuda/sm90.cuh"
 #include "kernels/gather_mul/gather_mul.h"
 
 namespace orrery {
@@ -36,6 +37,14 @@ struct TokenRows {
     const std::int64_t token = from.row_token[row];
     if (token < 0 || token >= from.tokens) return {-1, 1};
     return {token, from.row_weight == nullptr ? 1.0f : from.row_weight[row]};
+  }
+  __device__ void prefetch(std::int64_t row) const {
+    if constexpr (!kPadded) {
+      const std::int64_t token = from.row_token[row];
+      if (token < 0 || token >= from.tokens) return;
+      sm90::prefetch_bulk(from.x + token * columns,
+                          static_cast<std::uint32_t>(columns * sizeof(bf16)));
+    }
   }
   __device__ float factor(const TokenKey& key) const { return kFactors ? key.weight : 1; }
   __device__ Raw load(std::int64_t, std::int64_t column, const TokenKey& key) const {
