@@ -114,6 +114,12 @@ __device__ inline void load_2d_multicast(void* shared, const CUtensorMap* map, i
       "l"(map), "r"(x), "r"(y), "r"(shared_address(barrier)), "h"(blocks)
       : "memory");
 }
+// Brings the box to the L2 cache.
+__device__ inline void prefetch_2d(const CUtensorMap* map, int x, int y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(x),
+               "r"(y)
+               : "memory");
+}
 __device__ inline void load_3d(void* shared, const CUtensorMap* map, int x, int y, int z,
                                std::uint64_t* barrier) {
   asm volatile(

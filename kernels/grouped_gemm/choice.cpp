@@ -94,12 +94,6 @@ std::string to_text(const GroupedGemmChoice& choice) {
          " per SM, cuts " + std::to_string(tile.cuts);
 }
 
-TiledChoice choose_tiled(const GroupedGemmLoad& load) {
-  constexpr std::int64_t kFewRows = 64;  // per active group
-  if (load.rows <= kFewRows * load.active) return {.rows = 64, .columns = 128};
-  return {.rows = 128, .columns = 256};
-}
-
 // Measured on an H200, 16 and 128 groups of w 2048 x 5120 and 5120 x 1024, 1 to 64 active groups of
 // 1536 x 2048 and 2048 x 768, in bf16 and fp8:
 // - Room for 64 tokens costs at most 1 % where groups have 1 to 8 rows; where they are skewed w is
@@ -142,7 +136,7 @@ std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
 // at 96, where w is read twice, 104 and 92.
 GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
   constexpr std::int64_t kMostStreamedRows = 64;  // per active group
-  if (load.rows > kMostStreamedRows * load.active) return choose_tiled(load);
+  if (load.rows > kMostStreamedRows * load.active) return TiledChoice{};
   return streamed_candidates(shape, load).front();
 }
 

@@ -72,9 +72,6 @@ StreamedTile with_most_stages(StreamedTile tile, std::int64_t groups);
 // The kernel and tile for a shape under a load: a rule made from timings on an H200.
 GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
 
-// The tile of the tiled kernel: that with which timings on an H200 were best.
-TiledChoice choose_tiled(const GroupedGemmLoad& load);
-
 // Tiles of the weight-streaming kernel worth timing, that of the rule first.
 std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
                                               const GroupedGemmLoad& load);

@@ -8,6 +8,8 @@ namespace orrery {
 struct TiledChoice {
   int rows = 128;
   int columns = 256;
+  // So many steps of 128 bytes of w go to the L2 cache together, ahead of being copied; 0: none.
+  int ahead = 0;
   auto operator<=>(const TiledChoice&) const = default;
 };
 

@@ -17,14 +17,12 @@ namespace orrery::tiled {
 template <typename T_, int kM_, int kN_, int kStages_, int kBuffers_>
 struct Config {
   using T = T_;
-  static constexpr int kM = kM_;                    // rows of a tile: 64 or 128
-  static constexpr int kN = kN_;                    // columns of a tile
-  static constexpr int kStages = kStages_;          // in the ring of copies
-  static constexpr int kBuffers = kBuffers_;        // of 64 rows x 64 columns of y, per warpgroup
-  static constexpr bool kSplitsColumns = kM == 64;  // between the warpgroups, else the rows
-  static constexpr int kGroupN = kSplitsColumns ? kN / 2 : kN;  // columns of a warpgroup
-  // Into so many parts of columns the last tiles may be cut.
-  static constexpr int kMaxParts = kGroupN / 64;
+  static constexpr int kM = kM_;              // rows of a tile: 64 for each of two warpgroups
+  static constexpr int kN = kN_;              // columns of a tile
+  static constexpr int kStages = kStages_;    // in the ring of copies
+  static constexpr int kBuffers = kBuffers_;  // of 64 rows x 64 columns of y, per warpgroup
+  static_assert(kM == 128 && (kN == 128 || kN == 256));
+  static constexpr int kMaxParts = kN / 64;   // of columns, into which the last tiles may be cut
   static constexpr int kK = 128 / sizeof(T);  // of a stage
   static constexpr std::uint32_t kXBytes = kM * 128;
   static constexpr std::uint32_t kWBytes = kN * 128;
@@ -48,6 +46,7 @@ struct Arguments {
   int max_rows = 0;
   int n = 0;
   int k_steps = 0;
+  int ahead = 0;  // steps of w that go to the L2 cache together, before they are copied; or 0
 };
 
 // A tile of one block; group < 0 ends the kernel.
@@ -57,6 +56,7 @@ struct Task {
   int column;  // first, of y
   int columns;
   int group;
+  bool is_first;  // of those that read these columns of w
 };
 
 // The sum over this lane and those below, or `most` if that is less; of values up to 2^30. (Written
@@ -84,7 +84,7 @@ class Schedule {
   // Of so many blocks.
   __device__ Schedule(const Arguments& a, int blocks)
       : a_(a), column_tiles_((a.n + kColumns - 1) / kColumns) {
-    if constexpr (C::kMaxParts > 1) cut_last_tiles(blocks);
+    cut_last_tiles(blocks);
     load();
   }
   // Tile or part of one `index`, which must grow from call to call. False past the last one.
@@ -110,7 +110,8 @@ class Schedule {
                 .rows = rows - row,
                 .column = rest / height * kColumns + part * (kColumns / parts),
                 .columns = C::kN / parts,
-                .group = base_ + lane};
+                .group = base_ + lane,
+                .is_first = row == 0};
         return true;
       }
       base_ += 32;

@@ -12,7 +12,7 @@ namespace orrery {
 namespace {
 
 using Launch = void (*)(const cuda::Stream&, const GroupedGemmShape&, const GroupedGemmOperands&,
-                        bool);
+                        int, bool);
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -42,7 +42,7 @@ tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& 
 
 template <typename C>
 void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                  const GroupedGemmOperands& operands, bool programmatic) {
+                  const GroupedGemmOperands& operands, int ahead, bool programmatic) {
   const tiled::Arguments arguments{.counts = operands.counts,
                                    .x_scale = operands.x_scale,
                                    .w_scale = operands.w_scale,
@@ -51,7 +51,8 @@ void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                                    .groups = static_cast<int>(shape.groups),
                                    .max_rows = static_cast<int>(shape.max_rows),
                                    .n = static_cast<int>(shape.n),
-                                   .k_steps = static_cast<int>(ceil_div(shape.k, C::kK))};
+                                   .k_steps = static_cast<int>(ceil_div(shape.k, C::kK)),
+                                   .ahead = ahead};
   // One block per multiprocessor, or fewer where there cannot be so many tiles.
   using Schedule = tiled::Schedule<C>;
   const std::int64_t tiles =
@@ -81,20 +82,22 @@ constexpr Instance instance() {
           .fp8_launch = launch_tiled<tiled::Config<fp8, kM, kN, kStages, kBuffers>>};
 }
 
-constexpr std::array kInstances{instance<128, 256, 4, 2>(), instance<64, 128, 8, 1>()};
+constexpr std::array kInstances{instance<128, 256, 4, 2>()};
 
 }  // namespace
 
 void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                         const TiledChoice& choice, const GroupedGemmOperands& operands,
                         bool programmatic) {
-  const auto* const found = std::ranges::find(kInstances, choice, &Instance::choice);
+  const auto* const found = std::ranges::find_if(kInstances, [&](const Instance& instance) {
+    return instance.choice.rows == choice.rows && instance.choice.columns == choice.columns;
+  });
   if (found == kInstances.end()) {
     throw std::invalid_argument("grouped_gemm: no tiles of " + std::to_string(choice.rows) +
                                 " rows x " + std::to_string(choice.columns) + " columns are built");
   }
   (shape.dtype == DType::kFp8 ? found->fp8_launch : found->bf16_launch)(stream, shape, operands,
-                                                                        programmatic);
+                                                                        choice.ahead, programmatic);
 }
 
 std::span<const TiledChoice> tiled_choices() {

@@ -10,7 +10,7 @@
 //
 //   copies        x w | x w | x w | ...  of this tile and, behind it, of the next
 //   warpgroup 0   rows  0 to 63    d[64, n] += x w^T ... | y |
-//   warpgroup 1   rows 64 to 127   d[64, n] += x w^T ... | y |     (or the other columns)
+//   warpgroup 1   rows 64 to 127   d[64, n] += x w^T ... | y |
 //
 // Rows past a group's end are copied, multiplied and not written. The tiles that do not fill the
 // last round of the multiprocessors are cut by columns where that ends earlier (16 groups with
@@ -40,7 +40,7 @@ struct Shared {
   alignas(1024) unsigned char x[C::kStages][C::kXBytes];
   alignas(1024) unsigned char w[C::kStages][C::kWBytes];
   alignas(1024) unsigned char y[2][C::kBuffers][64 * 128];
-  float w_scale[2][C::kGroupN];
+  float w_scale[2][C::kN];
   Task task[C::kStages];  // of the tile whose first step the stage holds
   std::uint64_t full[C::kStages];
   std::uint64_t empty[C::kStages];
@@ -91,6 +91,12 @@ __device__ void produce(Shared<C>& shared, const Maps& maps, const Arguments& a)
       for (int step = 0; step < a.k_steps; ++step) {
         sm90::barrier_wait(&shared.empty[ring.stage], ring.phase ^ 1);
         if (step == 0) shared.task[ring.stage] = task;
+        if (a.ahead > 0 && step % a.ahead == 0 && task.is_first && task.columns == C::kN) {
+          const int end = min(step + 2 * a.ahead, a.k_steps);
+          for (int next = step + (step == 0 ? 0 : a.ahead); next < end; ++next) {
+            sm90::prefetch_2d(&maps.w, next * C::kK, w_row);
+          }
+        }
         load_stage<C>(shared, ring.stage, maps, task, step * C::kK, w_row);
         ring.advance();
       }
@@ -115,15 +121,8 @@ __device__ void release(Shared<C>& shared, int stage) {
 template <typename C, int kColumns>
 __device__ void issue(float (&d)[kColumns / 2], const Shared<C>& shared, int stage, int group,
                       bool accumulate) {
-  const unsigned char* x = shared.x[stage];
-  const unsigned char* w = shared.w[stage];
-  if constexpr (C::kSplitsColumns) {
-    w += group * kColumns * 128;
-  } else {
-    x += group * 64 * 128;
-  }
-  const std::uint64_t x_base = sm90::descriptor_128(x);
-  const std::uint64_t w_base = sm90::descriptor_128(w);
+  const std::uint64_t x_base = sm90::descriptor_128(shared.x[stage] + group * 64 * 128);
+  const std::uint64_t w_base = sm90::descriptor_128(shared.w[stage]);
 #pragma unroll
   for (int step = 0; step < 4; ++step) {  // 32 bytes of k each
     if constexpr (sizeof(typename C::T) == 1) {
@@ -293,25 +292,19 @@ __device__ void consume(Shared<C>& shared, const Maps& maps, const Arguments& a,
     sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
     const Task task = shared.task[ring.stage];
     if (task.group < 0) break;
-    const int columns = C::kSplitsColumns ? task.columns / 2 : task.columns;
-    const Part part = C::kSplitsColumns
-                          ? Part{task.row, task.rows, task.column + group * columns}
-                          : Part{task.row + 64 * group, task.rows - 64 * group, task.column};
+    const Part part{task.row + 64 * group, task.rows - 64 * group, task.column};
     if (part.rows <= 0 || part.column >= a.n) {
       for (int step = 0; step < a.k_steps; ++step) {
         if (step > 0) sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
         release<C>(shared, ring.stage);
         ring.advance();
       }
-    } else if (columns == C::kGroupN) {
-      consume_part<C, C::kGroupN>(shared, ring, maps, a, part, task.group, group, buffer_index);
-    } else if (C::kMaxParts == 2 || columns == C::kGroupN / 2) {
-      if constexpr (C::kMaxParts >= 2) {
-        consume_part<C, C::kGroupN / 2>(shared, ring, maps, a, part, task.group, group,
-                                        buffer_index);
-      }
+    } else if (task.columns == C::kN) {
+      consume_part<C, C::kN>(shared, ring, maps, a, part, task.group, group, buffer_index);
+    } else if (task.columns == C::kN / 2) {
+      consume_part<C, C::kN / 2>(shared, ring, maps, a, part, task.group, group, buffer_index);
     } else if constexpr (C::kMaxParts >= 4) {
-      consume_part<C, C::kGroupN / 4>(shared, ring, maps, a, part, task.group, group, buffer_index);
+      consume_part<C, C::kN / 4>(shared, ring, maps, a, part, task.group, group, buffer_index);
     }
   }
   if (threadIdx.x % 128 == 0) sm90::store_wait<0>();
