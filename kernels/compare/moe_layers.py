@@ -104,9 +104,10 @@ def main(arguments: list[str]) -> int:
     rows = list(rows_of(options.directory, options.date))
     limits: dict[tuple, float] = {}
     for row in rows:
-        limits[same_work(row)] = min(row["limit_us"], limits.get(same_work(row), row["limit_us"]))
+        if row["limit_us"] > 0:  # padded experts do more than has to be done
+            limits[same_work(row)] = min(row["limit_us"], limits.get(same_work(row), row["limit_us"]))
     for row in rows:
-        row["limit_us"] = limits[same_work(row)]
+        row["limit_us"] = limits.get(same_work(row), 0.0)
         error = 100 * (row["peer_us"] / row["ours_us"] - 1)
         print(f"{' '.join(str(value) for value in row['shape'].values())}: {row['ours_us']:.1f} us, predicted {row['peer_us']:.1f} ({error:+.1f} %)")
     save(options.output, rows)

@@ -8,10 +8,11 @@ from moe_targets import is_prediction, prediction_error
 from report import Row, number
 
 INTRODUCTION = """\
-The same plan is simulated and executed (`orrery-gpu execute`): predicted is the simulator's makespan with the tables of this device, measured the
-median on the GPUs with random weights. Shuffling sorts tokens by expert on the device. Padding gives each expert room for all tokens. Slicing and
-concatenation read the counts on the host: one launch per expert for both grouped GEMMs, or for the gather alone; they cannot be captured in a graph.
-Memory is that of activations and metadata: what the executor allocated for the plan's buffers besides weights."""
+The same plan is simulated and executed (`orrery-gpu moe`): predicted is the simulator's time with the tables of this device, measured the median on the
+GPUs with random weights, one layer after the other with weights of its own. Shuffling sorts tokens by expert on the device. Padding gives each expert
+room for all tokens. Slicing and concatenation read the counts on the host: one launch per expert for both grouped GEMMs, or for the gather alone; they
+cannot be captured in a graph. `graph`: a replayed CUDA graph, `eager`: launched op by op. With `streams` 2 the shared expert runs beside the router; with
+`fuse` 1 the second grouped GEMM adds to its result. Memory is that of activations and metadata: the arena that the executor allocated."""
 
 
 def _mebibytes(value: float) -> str:
@@ -35,7 +36,8 @@ def _table(rows: list[Row], axes: tuple[str, ...]) -> list[str]:
 
 def _key(row: Row) -> tuple:
     shape = row["shape"]
-    return (shape["model"], row["gpus"], shape["tokens"], shape.get("load", ""), shape.get("experts over", ""), shape.get("design", ""), shape["mode"])
+    said = (shape.get(name, "") for name in ("load", "experts over", "design", "mode"))
+    return (shape["model"], row["gpus"], shape["tokens"], *said, shape.get("streams", 1), shape.get("fuse", 0), row["dtype"])
 
 
 def layer_section(rows: list[Row], stem: str) -> list[str]:
@@ -49,7 +51,8 @@ def layer_section(rows: list[Row], stem: str) -> list[str]:
     if designs:
         errors = [prediction_error(row) for row in designs]
         lines += [f"![time of the designs]({stem}_designs.svg)", "",
-                  f"{len(designs)} layers, median error of the prediction {statistics.median(errors):.1f} %.", "", *_table(designs, ("model", "tokens", "load", "design", "mode")), ""]  # fmt: skip
+                  f"{len(designs)} layers, median error of the prediction {statistics.median(errors):.1f} %.", "",
+                  *_table(designs, ("model", "tokens", "load", "design", "mode", "streams", "fuse")), ""]  # fmt: skip
     if parallel:
         errors = [prediction_error(row) for row in parallel]
         lines += ["## Expert parallelism, predicted and measured", "",

@@ -37,10 +37,10 @@ LAYERS = {
     "DeepSeek-V2-Lite": Layer(hidden=2048, ffn=1408, experts=64, topk=6, shared=2816),
 }
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 4096, 16384, 32768)
-# Of the experts on a rank, in quarters, those with rows; one and all besides.
-QUARTERS = (1, 2, 3, 4)
-PADDED_TOKENS = (16, 64, 256)  # the padding design's memory grows with experts times tokens
+ROWS = (1, 4, 16, 64, 128, 512, 2048, 4096, 16384, 32768)
+# Of the experts on a rank, in quarters, those with rows; one besides.
+QUARTERS = (2, 3, 4)
+PADDED_TOKENS = (16, 64, 4096)
 
 
 def grouped_gemms(layer: Layer) -> Iterator[Op]:
@@ -50,7 +50,7 @@ def grouped_gemms(layer: Layer) -> Iterator[Op]:
         counts = sorted({1} | {groups * quarter // 4 for quarter in QUARTERS} - {0})
         for rows in ROWS:
             # Many rows leave few experts without any.
-            for active in [count for count in counts if count <= rows and (rows < 16 * groups or 2 * count >= groups)]:
+            for active in [count for count in counts if count <= rows and (rows < 16 * groups or 4 * count >= 3 * groups)]:
                 for n, k in ((2 * layer.ffn, layer.hidden), (layer.hidden, layer.ffn)):
                     for dtype in layer.dtypes if ranks == 1 else layer.dtypes[:1]:
                         yield f"grouped_gemm {dtype} rows={rows} n={n} k={k} groups={groups} active={active}"
@@ -95,7 +95,7 @@ def other_designs(layer: Layer) -> Iterator[Op]:
 def ops() -> list[Op]:
     """Each call once."""
     parts = (grouped_gemms, routing, shared_expert, other_designs)
-    return list(dict.fromkeys(op for part in parts for layer in LAYERS.values() for op in part(layer)))
+    return list(dict.fromkeys(op for layer in LAYERS.values() for part in parts for op in part(layer)))
 
 
 def main() -> int:

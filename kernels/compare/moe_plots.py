@@ -112,9 +112,15 @@ def index_shuffling(rows: list[Row], original: list[Row], stem: Path) -> None:
     _save(figure, stem.with_name(f"{stem.name}_shuffling.svg"))
 
 
+def _is_plain(shape: dict[str, int | str]) -> bool:
+    """Of a design as it is: uniform load, one stream, a graph where it can be one."""
+    is_dynamic = shape["design"] in ("slicing", "concatenation")
+    return shape["load"] == "uniform" and not {"streams", "fuse"} & set(shape) and (shape["mode"] == "graph" or is_dynamic)
+
+
 def designs(rows: list[Row], stem: Path) -> None:
     """<stem>_designs.svg: measured and predicted time of each design, one GPU."""
-    layers = [row for row in rows if is_prediction(row) and "design" in row["shape"] and row["gpus"] == 1]
+    layers = [row for row in rows if is_prediction(row) and row["gpus"] == 1 and _is_plain(row["shape"])]
     models = list(dict.fromkeys(row["shape"]["model"] for row in layers))
     if not models:
         return

@@ -77,6 +77,10 @@ def _rows_16k(kernel: str) -> Callable[[Row], bool]:
                         and row["shape"].get("topk", 1) == 1)  # fmt: skip
 
 
+def _is_parallel(gpus: int) -> Callable[[Row], bool]:
+    return lambda row: is_prediction(row) and row["gpus"] == gpus and "experts over" in row["shape"]
+
+
 TARGETS: tuple[Target, ...] = (
     Target(kernel="moe_layer", text="Llama-4 Scout in bf16, 64 tokens, top-1, two streams (534.9 MB): at most 130 us", bound=130, unit="us",
            applies=lambda row: row["kernel"] == "moe_layer" and row["peer"] == "torch" and row["shape"]["tokens"] == 64 and row["shape"]["streams"] == 2,
@@ -100,6 +104,6 @@ TARGETS: tuple[Target, ...] = (
            applies=lambda row: is_prediction(row) and row["shape"].get("experts over") == "eager"),
     Target(kernel="moe_layer", text="graphs: no host sync", bound=0, figure=host_syncs, at_least=False, unit="",
            applies=lambda row: is_prediction(row) and row["shape"].get("mode") == "graph"),
-    Target(kernel="moe_layer", text="4 GPUs, predicted within 5 %, uniform and Zipf", bound=5, figure=prediction_error, at_least=False,
-           of_median=True, unit="%", applies=lambda row: is_prediction(row) and row["gpus"] == 4 and "experts over" in row["shape"]),
+    *(Target(kernel="moe_layer", text=f"experts over {gpus} GPUs, predicted within 5 %, uniform and Zipf", bound=5, figure=prediction_error,
+             at_least=False, of_median=True, unit="%", applies=_is_parallel(gpus)) for gpus in (2, 4)),
 )  # fmt: skip

@@ -29,6 +29,7 @@ class BindResources {
   // that stream their weights start while the kernel before them ends and fetch weights meanwhile
   // (GemmOptions::overlap), which is right for a model, whose weights nothing writes.
   explicit BindResources(bool overlap_weights = false);
+  [[nodiscard]] bool overlaps_weights() const { return overlap_weights_; }
   // At least `bytes` of memory for one purpose, 256-byte aligned, zeroed when it is allocated and
   // not again; callers of a purpose get the same memory and are ordered by the stream. A larger
   // request gets new memory, and the old stays for graphs that hold it.

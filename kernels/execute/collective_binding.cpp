@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "kernels/collectives/collective.h"
+#include "kernels/execute/column_slices.h"
+#include "kernels/execute/copies_between_ranks.h"
 #include "kernels/execute/row_exchange.h"
 
 namespace orrery {
@@ -45,6 +47,13 @@ const Operand& only(const CollectiveContext& context, std::span<const Operand> o
                         " tensors, expected one, present on all ranks");
   }
   return operands[0];
+}
+
+// What the op reads but for counts, which say how many rows matter: all are moved.
+std::span<const Operand> without_counts(const CollectiveContext& context) {
+  const bool has_counts = context.reads.size() == 2 && context.writes.size() == 1 &&
+                          context.reads[1].tensor->dtype == DType::kInt32;
+  return has_counts ? context.reads.first(1) : context.reads;
 }
 
 // Our kernel and its peers; null: NCCL serves the op.
@@ -189,14 +198,15 @@ Launch bind_gather_one(const CollectiveContext& context, const Operand& share,
 // A launch of each tensor into its own.
 template <typename Bind>
 Launch bind_each(const CollectiveContext& context, const Bind& bind) {
-  if (context.reads.empty() || context.reads.size() != context.writes.size()) {
-    refuse(context, "of " + std::to_string(context.reads.size()) + " tensors into " +
+  const auto reads = without_counts(context);
+  if (reads.empty() || reads.size() != context.writes.size()) {
+    refuse(context, "of " + std::to_string(reads.size()) + " tensors into " +
                         std::to_string(context.writes.size()) + ", expected as many");
   }
   std::vector<Launch> launches;
-  for (std::size_t i = 0; i < context.reads.size(); ++i) {
-    launches.push_back(bind(only(context, context.reads.subspan(i, 1)),
-                            only(context, context.writes.subspan(i, 1))));
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    launches.push_back(
+        bind(only(context, reads.subspan(i, 1)), only(context, context.writes.subspan(i, 1))));
   }
   if (launches.size() == 1) return std::move(launches.front());
   return [launches = std::move(launches)](const Stream& stream) {
@@ -210,10 +220,42 @@ Launch bind_all_gather(const CollectiveContext& context) {
   });
 }
 
+// Parts of the columns one behind the other, in scratch memory, for NCCL to add up.
+Launch bind_reduce_scatter_columns(const CollectiveContext& context, const Operand& whole,
+                                   const Operand& share) {
+  const Communicator& communicator = communicator_of(context);
+  const std::int64_t bytes = bytes_in(*share.tensor);
+  const std::int64_t rows = rows_of(*share.tensor);
+  if (bytes * communicator.size() != bytes_in(*whole.tensor)) {
+    refuse(context, "into slices that are not those of all ranks");
+  }
+  std::byte* const scratch = context.resources.scratch(
+      "reduce_scatter columns", static_cast<std::size_t>(bytes * communicator.size()));
+  const ColumnParts parts{.from = bytes_at(whole),
+                          .to = scratch,
+                          .rows = rows,
+                          .columns = bytes / rows,
+                          .parts = communicator.size()};
+  const CollectiveCall call{.kind = CollectiveKind::kReduceScatter,
+                            .dtype = whole.tensor->dtype,
+                            .count = num_elements(*whole.tensor),
+                            .input = scratch,
+                            .output = share.data};
+  return [=, &communicator](const Stream& stream) {
+    pack_columns(stream, parts);
+    nccl_collective(communicator, stream, call);
+  };
+}
+
 Launch bind_reduce_scatter(const CollectiveContext& context) {
-  const Operand& whole = only(context, context.reads);
+  const Operand& whole = only(context, without_counts(context));
   const Operand& share = only(context, context.writes);
   const Communicator& communicator = communicator_of(context);
+  const auto& axes = whole.tensor->axes;
+  if (axes.size() > 1 && axes.size() == share.tensor->axes.size() &&
+      share.tensor->axes.back().size < axes.back().size) {
+    return bind_reduce_scatter_columns(context, whole, share);
+  }
   CollectiveCall call{.kind = CollectiveKind::kReduceScatter,
                       .dtype = whole.tensor->dtype,
                       .count = num_elements(*share.tensor) * communicator.size(),
@@ -235,85 +277,6 @@ Launch bind_reduce_scatter(const CollectiveContext& context) {
   return [call, &communicator, scratch, from = whole.data, whole_bytes](const Stream& stream) {
     copy(stream, scratch, from, whole_bytes);
     nccl_collective(communicator, stream, call);
-  };
-}
-
-// Memory that moves as it is.
-struct Piece {
-  void* data = nullptr;
-  std::int64_t bytes = 0;
-};
-std::vector<Piece> pieces_of(std::span<const Operand> operands) {
-  std::vector<Piece> pieces;
-  for (const Operand& operand : operands) {
-    pieces.push_back({.data = operand.data, .bytes = bytes_in(*operand.tensor)});
-    if (operand.scales != nullptr) {
-      pieces.push_back({.data = operand.scales,
-                        .bytes = rows_of(*operand.tensor) * std::int64_t{sizeof(float)}});
-    }
-  }
-  return pieces;
-}
-
-// Place in the group of the first rank on which what the op reads is present.
-int sender(const CollectiveContext& context) {
-  for (const int rank : context.group.ranks) {
-    const auto is_present = [&](TensorId id) {
-      return context.plan.contains(context.plan.tensors()[static_cast<std::size_t>(id)].ranks,
-                                   rank);
-    };
-    if (std::ranges::all_of(context.op.reads, is_present)) return context.group.place(rank);
-  }
-  refuse(context, "of tensors that are together on none of its ranks");
-}
-
-Launch bind_send_recv(const CollectiveContext& context) {
-  const Communicator& communicator = communicator_of(context);
-  const int from = sender(context);
-  const bool sends = communicator.rank() == from;
-  if (communicator.size() != 2 || context.reads.size() != context.writes.size()) {
-    refuse(context, "among " + std::to_string(communicator.size()) + " ranks of " +
-                        std::to_string(context.reads.size()) + " tensors into " +
-                        std::to_string(context.writes.size()) +
-                        ", expected two ranks and a tensor for each");
-  }
-  return [&communicator, sends, pieces = pieces_of(sends ? context.reads : context.writes),
-          peer = 1 - communicator.rank()](const Stream& stream) {
-    ORRERY_NCCL(nccl().group_start());
-    for (const Piece& piece : pieces) {
-      const auto bytes = static_cast<std::size_t>(piece.bytes);
-      if (sends) {
-        ORRERY_NCCL(
-            nccl().send(piece.data, bytes, ncclInt8, peer, communicator.get(), stream.get()));
-      } else {
-        ORRERY_NCCL(
-            nccl().recv(piece.data, bytes, ncclInt8, peer, communicator.get(), stream.get()));
-      }
-    }
-    ORRERY_NCCL(nccl().group_end());
-  };
-}
-
-Launch bind_broadcast(const CollectiveContext& context) {
-  const Communicator& communicator = communicator_of(context);
-  const int root = sender(context);
-  std::vector<Piece> from = pieces_of(context.reads);
-  std::vector<Piece> to = pieces_of(context.writes);
-  if (from.size() != to.size()) refuse(context, "of tensors into tensors of other kinds");
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    if (from[i].bytes != to[i].bytes) refuse(context, "into a tensor of another size");
-    // The sender may have no copy of what arrives, nor the others of what is sent.
-    if (to[i].data == nullptr) to[i].data = from[i].data;
-    if (from[i].data == nullptr) from[i].data = to[i].data;
-  }
-  return [&communicator, root, from, to](const Stream& stream) {
-    ORRERY_NCCL(nccl().group_start());
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      ORRERY_NCCL(nccl().broadcast(from[i].data, to[i].data,
-                                   static_cast<std::size_t>(from[i].bytes), ncclInt8, root,
-                                   communicator.get(), stream.get()));
-    }
-    ORRERY_NCCL(nccl().group_end());
   };
 }
 
@@ -352,6 +315,7 @@ bool is_own_all_reduce(const CollectiveContext& context) {
 }
 
 Launch bind_collective(const CollectiveContext& context) {
+  if (sends_slice(context)) return bind_slice(context);
   switch (std::get<CommOp>(context.op.body).kind) {
     case CollectiveKind::kAllReduce:
       return bind_all_reduce(context);

@@ -136,8 +136,8 @@ class Executor {
   // does not have there.
   void give(PreparedStep& step, int rank, std::string_view tensor, std::span<const float> values);
   std::vector<float> take(const PreparedStep& step, int rank, std::string_view tensor) const;
-  // Kernels, copies and memsets that the tasks of a step enqueue on `rank`, together; of a step whose
-  // host waits for counts, with those of its last run.
+  // Kernels, copies and memsets that the tasks of a step enqueue on `rank`, together; of a step
+  // whose host waits for counts, with those of its last run.
   int num_launches(PreparedStep& step, int rank);
   // Runs it twice more and says when each op ran the second time, from the start of the first op;
   // needs CUPTI. Ranks that replay graphs begin together. Time steps before the first trace:

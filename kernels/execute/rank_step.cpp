@@ -249,7 +249,9 @@ Launch RankStep::bind_task(const Task& task) {
                                     .reads = reads,
                                     .writes = writes,
                                     .group = communicators_.group(plan_.ranks(op.ranks)),
-                                    .resources = rank_.resources(op.stream)};
+                                    .resources = rank_.resources(op.stream),
+                                    .tp = setup_.grid.tp,
+                                    .tp_rank = setup_.grid.tp_rank(rank_.rank())};
     if (is_own_all_reduce(context)) own_all_reduces_.push_back(task_name(plan_, task));
     return bind_collective(context);
   }

@@ -9,6 +9,7 @@ namespace orrery {
 namespace {
 
 constexpr int kPanelBytes = 128;
+constexpr std::int64_t kMultiprocessors = 132;
 
 std::int64_t element_bytes(DType dtype) { return dtype == DType::kFp8 ? 1 : 2; }
 
@@ -28,6 +29,24 @@ int tokens_for(const GroupedGemmLoad& load) {
   int tokens = 8;
   while (tokens < rows && tokens < kMostTokens) tokens *= 2;
   return tokens;
+}
+
+// Pieces of a work item of at least two stages.
+int cuts_for(const GroupedGemmShape& shape, int panels) {
+  constexpr int kMostCuts = 8;
+  const std::int64_t stage_k = panels * kPanelBytes / element_bytes(shape.dtype);
+  return static_cast<int>(std::clamp<std::int64_t>(shape.k / (2 * stage_k), 1, kMostCuts));
+}
+
+// Whether items of 128 rows keep all multiprocessors busy: at least two each, in rounds that are
+// nearly full.
+bool fills_with_wide_items(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
+  constexpr std::int64_t kWideRows = 128;
+  constexpr double kFull = 0.95;
+  const std::int64_t items = load.active * ((shape.n + kWideRows - 1) / kWideRows);
+  const std::int64_t rounds = (items + kMultiprocessors - 1) / kMultiprocessors;
+  return rounds >= 2 &&
+         static_cast<double>(items) >= kFull * static_cast<double>(rounds * kMultiprocessors);
 }
 
 }  // namespace
@@ -96,19 +115,27 @@ TiledChoice choose_tiled(const GroupedGemmLoad& load) {
 
 std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
                                               const GroupedGemmLoad& load) {
-  constexpr int kMostCuts = 8;
+  constexpr std::int64_t kLongRow = 4096;  // bytes
   std::vector<StreamedTile> tiles;
+  const auto add = [&](int rows, int panels, int blocks_per_sm) {
+    StreamedTile tile{.tokens = tokens_for(load),
+                      .rows = rows,
+                      .panels = panels,
+                      .blocks_per_sm = blocks_per_sm,
+                      .cuts = cuts_for(shape, panels)};
+    tile = with_most_stages(tile, shape.groups);
+    constexpr int kEnoughStages = 2;
+    const bool is_new = std::ranges::find(tiles, tile) == tiles.end();
+    if (is_new && tile.stages >= kEnoughStages) tiles.push_back(tile);
+  };
+  if (fills_with_wide_items(shape, load)) add(128, 2, 1);
+  // Stages of 512 bytes of k, unless the last would be half empty.
+  const std::int64_t k_bytes = shape.k * element_bytes(shape.dtype);
+  const bool halves = k_bytes % (4 * kPanelBytes) != 0 && k_bytes < kLongRow;
   for (const int blocks_per_sm : {1, 2}) {
-    for (const auto& [rows, panels] : {std::pair{128, 2}, {64, 4}, {64, 2}}) {
-      const StreamedTile tile = with_most_stages({.tokens = tokens_for(load),
-                                                  .rows = rows,
-                                                  .panels = panels,
-                                                  .blocks_per_sm = blocks_per_sm,
-                                                  .cuts = kMostCuts},
-                                                 shape.groups);
-      constexpr int kEnoughStages = 2;
-      if (tile.stages >= kEnoughStages) tiles.push_back(tile);
-    }
+    add(64, halves ? 2 : 4, blocks_per_sm);
+    add(64, halves ? 4 : 2, blocks_per_sm);
+    add(128, 2, blocks_per_sm);
   }
   return tiles;
 }

@@ -46,7 +46,7 @@ struct StreamedTile {
   int panels = 2;         // of 128 bytes of k per stage: 2 or 4
   int stages = 4;         // in flight per block
   int blocks_per_sm = 1;  // 1 or 2
-  int cuts = 1;           // pieces along k, at most, of a work item where there are few
+  int cuts = 1;           // pieces along k, at most, of a work item in a last round of few
   auto operator<=>(const StreamedTile&) const = default;
 };
 

@@ -16,7 +16,8 @@ enum Spread : std::int64_t {
   kOne,     // all in the last group but one
   kRagged,  // random
   kZipf,    // in proportion to 1 / (1 + group)
-  kBroken   // negative counts, and more in all than there is room for
+  kBroken,  // negative counts, and more in all than there is room for
+  kShared,  // half of them in the last group, the others even over those before
 };
 
 // Evenly over `active` groups, these evenly over all.
@@ -70,6 +71,10 @@ std::vector<std::int32_t> make_counts(const Dims& dims) {
       counts = even_counts(rows, groups, groups);
       counts.front() = -7;
       counts.back() = 0x7FFFFFFF;
+      return counts;
+    case kShared:
+      counts = even_counts(rows - rows / 2, groups - 1, groups - 1);
+      counts.push_back(static_cast<std::int32_t>(rows / 2));
       return counts;
     default:
       return even_counts(rows, groups, std::min(dim(dims, "active"), rows));
@@ -263,6 +268,8 @@ std::vector<KernelOp> check_ops() {
     add({512, 64, 128, 512, 512});
     add({128, 512, 1024, 16, 16});
     add({2, 16, 8192, 2, 2});  // more blocks than work items: each in many pieces
+    add({56, 320, 2064, 28, 28}, {{"tokens", 8}, {"cuts", 8}});  // 132 items and 8 that are cut
+    add({60, 520, 2064, 6, 6}, {{"spread", kShared}, {"tokens", 64}, {"cuts", 4}});
     add({40, 520, 2064, 9, 7}, {{"overlap", 1}});
     add({40, 520, 2064, 9, 7}, {{"tokens", 16}, {"cuts", 5}, {"overlap", 1}});
     for (const auto& [tile_rows, panels] : {std::pair{64, 2}, {64, 4}, {128, 2}}) {

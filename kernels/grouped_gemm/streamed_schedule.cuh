@@ -119,28 +119,33 @@ struct Piece {
   bool ends;
 };
 
-// A block's share of the work: of whole items every so manieth, so that blocks work on neighbouring
-// ones and find x in the L2; where there are fewer than half as many items as blocks, each is cut
-// among several of them. The last block is at the first position: a partial sum is then always
-// waited for by a block that started later than its maker.
+// A block's share of the work: of the items every so manieth, so that blocks work on neighbouring
+// ones and find x in the L2. Items of a last round that has work for fewer than half of the blocks
+// are cut, each among several of them. The last block is at the first position: a partial sum is
+// then always waited for by a block that started later than its maker.
 class Pieces {
  public:
   __device__ Pieces(const Arguments& a, const ActiveGroup* table, int active)
       : a_(a), table_(table), next_(position()) {
     const int items = table[active].item;
-    cuts_ = items > 0 ? max(min(positions() / items, a.cuts), 1) : 1;
-    end_ = items * cuts_;
+    whole_ = items / positions() * positions();
+    const int rest = items - whole_;
+    cuts_ = rest > 0 ? max(min(positions() / rest, a.cuts), 1) : 1;
+    end_ = whole_ + rest * cuts_;
   }
   [[nodiscard]] __device__ static int positions() { return static_cast<int>(gridDim.x); }
   [[nodiscard]] __device__ static int position() {
     return positions() - 1 - static_cast<int>(blockIdx.x);
   }
-  // Of each item; more than one only where a block has one piece at most.
+  // Of each item of the last round.
   [[nodiscard]] __device__ int cuts() const { return cuts_; }
   __device__ bool next(Piece& piece) {
     if (next_ >= end_) return false;
-    const int item = next_ / cuts_;
-    const int cut = next_ - item * cuts_;
+    const bool is_whole = next_ < whole_;
+    const int cuts = is_whole ? 1 : cuts_;
+    const int in_round = is_whole ? 0 : (next_ - whole_) / cuts;
+    const int item = is_whole ? next_ : whole_ + in_round;
+    const int cut = is_whole ? 0 : next_ - whole_ - in_round * cuts;
     next_ += positions();
     while (item >= table_[entry_ + 1].item) ++entry_;
     const ActiveGroup group = table_[entry_];
@@ -151,16 +156,17 @@ class Pieces {
     piece.group = group.group;
     piece.row = group.row + row;
     piece.tokens = min(group.rows - row, 1 << a_.tokens_log2);
-    piece.first = a_.k_steps * cut / cuts_;
-    piece.count = a_.k_steps * (cut + 1) / cuts_ - piece.first;
+    piece.first = a_.k_steps * cut / cuts;
+    piece.count = a_.k_steps * (cut + 1) / cuts - piece.first;
     piece.starts = cut == 0;
-    piece.ends = cut == cuts_ - 1;
+    piece.ends = cut == cuts - 1;
     return true;
   }
 
  private:
   const Arguments& a_;
   const ActiveGroup* table_;
+  int whole_;  // items before the last round
   int cuts_;
   int next_;
   int end_;

@@ -10,8 +10,9 @@
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
-#include "kernels/grouped_gemm/scatter.cuh"
 #include "kernels/grouped_gemm/streamed.h"
+#include "kernels/grouped_gemm/streamed_outputs.cuh"
+#include "kernels/grouped_gemm/streamed_ring.cuh"
 #include "kernels/grouped_gemm/streamed_schedule.cuh"
 
 namespace orrery {
@@ -25,8 +26,8 @@ namespace {
 //     items   | 0 | 1 | 2 | 3 | ... |131|132|133| ...      block 131 takes items 0, 132, ..., block
 //     blocks   131 130 129 128        0  131 130           130 items 1, 133, ...
 //
-//   few items: each is cut along k among neighbouring blocks; who has its start adds the partial
-//   sums that the others leave in the workspace
+//   a last round with few items: each is cut along k among neighbouring blocks; who has its start
+//   adds the partial sums that the others leave in the workspace
 //
 //   one block: 1 producer warp, a warpgroup for each 64 rows of w; a ring of stages, each
 //   panels x (rows x 128 bytes of w + tokens x 128 bytes of x); the ring runs on over the items
@@ -41,102 +42,21 @@ namespace {
 
 using streamed::ActiveGroup;
 using streamed::Arguments;
+using streamed::Consumer;
 using streamed::kGroupThreads;
+using streamed::kMaxConsumerWarps;
 using streamed::kPanelBytes;
 using streamed::kWarp;
+using streamed::kWidths;
+using streamed::Maps;
 using streamed::Piece;
 using streamed::Pieces;
+using streamed::Producer;
+using streamed::width_index;
 
-constexpr int kWidths[] = {8, 16, 32, 64};  // of the product
 constexpr int kMaxPositions = 512;
-constexpr int kMaxConsumerWarps = 8;
 constexpr int kMaxTileElements = 128 * 64;
 constexpr std::size_t kFlagBytes = kMaxPositions * kMaxConsumerWarps * sizeof(std::uint32_t);
-
-struct Maps {
-  CUtensorMap w;                      // [groups, n, k], boxes of the tile's rows
-  CUtensorMap x[std::size(kWidths)];  // [max_rows, k], boxes of 8, 16, 32, 64 rows
-};
-
-struct Slot {  // of the ring of stages
-  int index = 0;
-  std::uint32_t parity = 0;
-  __device__ void next(int stages) {
-    if (++index == stages) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-__device__ int width_index(int tokens) {
-  return tokens <= 8 ? 0 : tokens <= 16 ? 1 : tokens <= 32 ? 2 : 3;
-}
-
-// The stages of a block's pieces, one after the other.
-struct Steps {
-  Pieces pieces;
-  Piece piece{};
-  int step = 0;
-
-  __device__ bool next() {
-    if (++step < piece.first + piece.count) return true;
-    if (!pieces.next(piece)) return false;
-    step = piece.first;
-    return true;
-  }
-};
-
-// Fills the ring.
-template <typename T, int kRows, int kPanels>
-struct Producer {
-  static constexpr int kPanelK = kPanelBytes / sizeof(T);
-  static constexpr int kPanelW = kRows * kPanelBytes;
-  const Maps& maps;
-  const Arguments& a;
-  unsigned char* stages;
-  std::uint64_t* full;
-  std::uint64_t* empty;
-
-  __device__ void load_w(const Steps& at, int slot, std::uint64_t policy) const {
-    const int panel_x = (8 << width_index(at.piece.tokens)) * kPanelBytes;
-    unsigned char* stage = stages + slot * a.stage_bytes;
-    sm90::barrier_arrive_expect(&full[slot], kPanels * (kPanelW + panel_x));
-    for (int panel = 0; panel < kPanels; ++panel) {
-      sm90::load_3d(stage + panel * kPanelW, &maps.w, (at.step * kPanels + panel) * kPanelK,
-                    at.piece.block * kRows, at.piece.group, &full[slot], policy);
-    }
-  }
-  __device__ void load_x(const Steps& at, int slot) const {
-    const int index = width_index(at.piece.tokens);
-    unsigned char* stage = stages + slot * a.stage_bytes + kPanels * kPanelW;
-    for (int panel = 0; panel < kPanels; ++panel) {
-      sm90::load_2d(stage + (panel * 8 << index) * kPanelBytes, &maps.x[index],
-                    (at.step * kPanels + panel) * kPanelK, at.piece.row, &full[slot]);
-    }
-  }
-  // With overlap, w of the first round of the ring is asked for before the kernels ahead have
-  // ended, x after.
-  __device__ void run(const Pieces& pieces) const {
-    const std::uint64_t policy = sm90::evict_first();
-    Steps steps{pieces};
-    int started = 0;
-    if (a.overlap) {
-      while (started < a.stages && steps.next()) load_w(steps, started++, policy);
-      cudaGridDependencySynchronize();
-      Steps again{pieces};
-      for (int slot = 0; slot < started && again.next(); ++slot) load_x(again, slot);
-    }
-    // Empty at first, or after the round that has started.
-    Slot slot{.index = started % a.stages, .parity = started == a.stages ? 0u : 1u};
-    while (steps.next()) {
-      sm90::barrier_wait(&empty[slot.index], slot.parity);
-      load_w(steps, slot.index, policy);
-      load_x(steps, slot.index);
-      slot.next(a.stages);
-    }
-  }
-};
 
 template <typename T, int kTokens>
 __device__ void product(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_t x,
@@ -168,29 +88,6 @@ __device__ void multiply(float (&sum)[kTokens / 2], const unsigned char* stage, 
   sm90::wgmma_commit();
 }
 
-// What the threads of a block that multiply have in hand.
-struct Consumer {
-  const Arguments& a;
-  const Pieces& pieces;
-  unsigned char* stages;
-  std::uint64_t* full;
-  std::uint64_t* empty;
-  bf16* outputs;  // of this warp: [tokens][16]
-  Slot slot;
-
-  [[nodiscard]] __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
-  [[nodiscard]] __device__ static int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
-  // The partial sums of this warp at a position: kTokens / 8 vectors of each lane.
-  [[nodiscard]] __device__ float4* partial(int position) const {
-    const int warps = static_cast<int>(blockDim.x) / kWarp - 1;
-    const std::int64_t at = static_cast<std::int64_t>(position * warps + warp()) * 16;
-    return reinterpret_cast<float4*>(a.partials + (at << a.tokens_log2)) + lane();
-  }
-  [[nodiscard]] __device__ std::uint32_t* flag(int position) const {
-    return a.flags + position * kMaxConsumerWarps + warp();
-  }
-};
-
 // The stages of a piece into `sum`. A stage is released as soon as its products are done: the next
 // may not have come yet.
 template <typename T, int kTokens, int kRows, int kPanels>
@@ -214,139 +111,22 @@ __device__ void consume(Consumer& c, const Piece& piece, float (&sum)[kTokens / 
   }
 }
 
-__device__ std::uint32_t load_acquire(const std::uint32_t* flag) {
-  std::uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-  return value;
-}
-__device__ void store_release(std::uint32_t* flag, std::uint32_t value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
-}
-
-// A piece that does not start its item: its sums for who has the start.
-template <int kTokens>
-__device__ void contribute(const Consumer& c, const float (&sum)[kTokens / 2]) {
-  const int position = Pieces::position();
-  float4* to = c.partial(position);
-#pragma unroll
-  for (int i = 0; i < kTokens / 8; ++i) {
-    __stcg(to + i * kWarp, float4{sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]});
-  }
-  __threadfence();
-  __syncwarp();
-  if (Consumer::lane() == 0) store_release(c.flag(position), 1);
-}
-
-// Adds what the following positions have made of an item whose start is here.
-template <int kTokens>
-__device__ void gather(const Consumer& c, float (&sum)[kTokens / 2]) {
-  for (int cut = 1; cut < c.pieces.cuts(); ++cut) {
-    const int position = Pieces::position() + cut;
-    while (load_acquire(c.flag(position)) == 0) {
-    }
-    const float4* from = c.partial(position);
-#pragma unroll
-    for (int i = 0; i < kTokens / 8; ++i) {
-      const float4 part = __ldcg(from + i * kWarp);
-      sum[4 * i] += part.x;
-      sum[4 * i + 1] += part.y;
-      sum[4 * i + 2] += part.z;
-      sum[4 * i + 3] += part.w;
-    }
-    __syncwarp();
-    if (Consumer::lane() == 0) *c.flag(position) = 0;
-  }
-}
-
-// A load that stays where it stands in the code.
-__device__ float load_now(const float* address) {
-  float value;
-  asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(address) : "memory");
-  return value;
-}
-
-// Scales of a piece, asked for before its products. A lane has those of two rows of w, and of every
-// 32nd token from its own on.
-template <int kTokens>
-struct Scales {
-  static constexpr int kPerLane = (kTokens + kWarp - 1) / kWarp;
-  float w[2] = {};
-  float x[kPerLane] = {};
-
-  __device__ Scales(const Arguments& a, const Piece& piece, int column) {
-    const float* scales = a.w_scale + static_cast<std::int64_t>(piece.group) * a.n;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = column + Consumer::lane() / 4 + 8 * half;
-      if (at < a.n) w[half] = load_now(scales + at);
-    }
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const int token = Consumer::lane() + i * kWarp;
-      if (token < piece.tokens) x[i] = load_now(a.x_scale + piece.row + token);
-    }
-  }
-  __device__ void apply(float (&sum)[kTokens / 2]) const {
-#pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) {
-      const int token = i / 4 * 8 + Consumer::lane() % 4 * 2 + i % 2;
-      sum[i] *= w[i % 4 / 2] * __shfl_sync(0xFFFFFFFF, x[i / 4 * 8 / kWarp], token % kWarp);
-    }
-  }
-};
-
-// Rounds this warp's sums, 16 columns of y, and stores them: through shared memory, since a lane's
-// neighbouring sums are those of neighbouring tokens.
-template <int kTokens>
-__device__ void store(const Consumer& c, const Piece& piece, int column,
-                      const float (&sum)[kTokens / 2]) {
-  constexpr int kColumns = 16;
-  constexpr int kVector = 8;
-  const int lane = Consumer::lane();
-  __syncwarp();  // the stores of the piece before have read
-#pragma unroll
-  for (int i = 0; i < kTokens / 2; ++i) {
-    const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    c.outputs[token * kColumns + lane / 4 + i % 4 / 2 * 8] = __float2bfloat16_rn(sum[i]);
-  }
-  __syncwarp();
-  for (int i = lane; i < piece.tokens * (kColumns / kVector); i += kWarp) {
-    const int token = i / (kColumns / kVector);
-    const int first = i % (kColumns / kVector) * kVector;
-    const bf16* from = c.outputs + token * kColumns + first;
-    if (c.a.scatter.out != nullptr) {
-      if (column + first < c.a.n) {
-        scatter_vector(c.a.scatter, scatter_row(c.a.scatter, piece.row + token, c.a.n),
-                       column + first, *reinterpret_cast<const uint4*>(from));
-      }
-      continue;
-    }
-    bf16* to = c.a.y + static_cast<std::int64_t>(piece.row + token) * c.a.n + column + first;
-    if (c.a.n % kVector == 0) {
-      if (column + first < c.a.n)
-        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-    } else {
-      for (int j = 0; j < kVector && column + first + j < c.a.n; ++j) to[j] = from[j];
-    }
-  }
-}
-
 template <typename T, int kTokens, int kRows, int kPanels>
 __device__ void run_piece(Consumer& c, const Piece& piece) {
   const int column = piece.block * kRows + Consumer::warp() * 16;
   float sum[kTokens / 2] = {};
   if constexpr (sizeof(T) == 1) {
-    const Scales<kTokens> scales(c.a, piece, column);
+    const streamed::Scales<kTokens> scales(c.a, piece, column);
     consume<T, kTokens, kRows, kPanels>(c, piece, sum);
-    if (!piece.starts) return contribute<kTokens>(c, sum);
-    if (!piece.ends) gather<kTokens>(c, sum);
+    if (!piece.starts) return streamed::contribute<kTokens>(c, sum);
+    if (!piece.ends) streamed::gather<kTokens>(c, sum);
     scales.apply(sum);
   } else {
     consume<T, kTokens, kRows, kPanels>(c, piece, sum);
-    if (!piece.starts) return contribute<kTokens>(c, sum);
-    if (!piece.ends) gather<kTokens>(c, sum);
+    if (!piece.starts) return streamed::contribute<kTokens>(c, sum);
+    if (!piece.ends) streamed::gather<kTokens>(c, sum);
   }
-  store<kTokens>(c, piece, column, sum);
+  streamed::store<kTokens>(c, piece, column, sum);
 }
 
 template <typename T, int kRows, int kPanels>

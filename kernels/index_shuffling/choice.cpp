@@ -11,9 +11,10 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kVector = 4;
-constexpr int kMostThreads = 512;
+constexpr int kMostThreads = 1024;
 constexpr int kLeastLanes = 4;
 constexpr int kMostVectors = 4;
+constexpr std::int64_t kManyTokens = 8192;
 constexpr std::size_t kOfEight = 3;  // in counts of clusters
 constexpr int kCluster = 8;          // the largest that every GPU of the architecture takes
 constexpr int kLargeCluster = 16;    // that one of sm_90 may take
@@ -29,11 +30,11 @@ void require_range(const char* what, std::int64_t value, std::int64_t least, std
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Lanes for a token: few where a token has many choices' worth of work for them, all of a warp
-// where groups are judged by it.
+// Lanes for a token: few, so that a warp has several tokens, where one is chosen or there are many
+// tokens; else many, so that a lane has less to search. All of a warp where groups are judged.
 IndexShufflingTile with_lanes(const IndexShufflingShape& shape, IndexShufflingTile tile) {
   const std::int64_t vectors = ceil_div(shape.experts_total, kVector);
-  const int held = shape.topk == 1 ? kMostVectors : 1;
+  const int held = shape.topk == 1 || shape.tokens > kManyTokens ? kMostVectors : 1;
   int lanes = shape.groups > 1 ? kWarp : kLeastLanes;
   while (lanes < kWarp && (lanes * held < vectors || lanes < shape.topk)) lanes *= 2;
   tile.lanes = lanes;
@@ -104,7 +105,7 @@ IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape,
   // Warps' worth of work, an eighth of a block's.
   const std::int64_t warps = ceil_div(shape.tokens * lanes.lanes, kWarp);
   constexpr std::int64_t kBlockWarps = 4;
-  constexpr std::int64_t kMostClusterWarps = 16 * 32;
+  constexpr std::int64_t kMostClusterWarps = 16 * 64;
   if (warps <= kMostClusterWarps || most_clusters[kOfEight] < 2) {
     const auto blocks = std::bit_ceil(
         static_cast<std::uint64_t>(std::max<std::int64_t>(ceil_div(warps, kBlockWarps), 1)));

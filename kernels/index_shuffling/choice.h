@@ -37,8 +37,8 @@ void require_index_shuffling_shape(const IndexShufflingShape& shape);
 // Several clusters wait for each other, so all must run at once. A token's scores are held by
 // `lanes` threads, `vectors` times four scores each.
 struct IndexShufflingTile {
-  int threads = 512;  // per block, a multiple of 32 up to 512, at least the experts here
-  int cluster = 1;    // 1, 2, 4, 8 or 16
+  int threads = 1024;  // per block, a multiple of 32 up to 1024, at least the experts here
+  int cluster = 1;     // 1, 2, 4, 8 or 16
   int clusters = 1;
   int block_tokens = 0;
   int lanes = 32;   // 4, 8, 16 or 32, at least topk; 32 with groups

@@ -138,13 +138,59 @@ struct TokenChoice {
   }
   template <typename T>
   __device__ void keep_groups(const Scores<T>& scores, int token, int lane) {
+    const int size = scores.experts / scores.groups;
+    const int run = size / kScores;  // lanes that hold a group's scores
+    if (size % kScores == 0 && (run & (run - 1)) == 0 && run <= kWarpSize) {
+      keep_runs(scores, run, lane);
+      return;
+    }
     const std::uint32_t kept = kept_groups(scores, token, lane);
     const int shift = lanes_per_group(scores.groups);
-    const int size = scores.experts / scores.groups;
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       const int group = (lane * kScores + offset(i)) / size;
       if (group < scores.groups && (kept >> group * shift & 1) == 0) orders[i] = kNoScore;
+    }
+  }
+  // Where each group lies in `run` lanes of a vector, 1, 2, 4 .. 32 of them.
+  template <typename T>
+  __device__ void keep_runs(const Scores<T>& scores, int run, int lane) {
+    std::uint32_t best[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const std::uint32_t* of = orders + i * kScores;
+      best[i] = max(of[0], of[1]);
+      std::uint32_t second = min(of[0], of[1]);
+#pragma unroll
+      for (int j = 2; j < kScores; ++j) {
+        second = max(second, min(best[i], of[j]));
+        best[i] = max(best[i], of[j]);
+      }
+      for (int lanes = 1; lanes < run; lanes *= 2) {
+        const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, best[i], lanes);
+        const std::uint32_t other_second = __shfl_xor_sync(0xFFFFFFFFU, second, lanes);
+        second = max(max(second, other_second), min(best[i], other));
+        best[i] = max(best[i], other);
+      }
+      if (scores.best_two && best[i] != kNoScore) {
+        best[i] = order_of(score_of(best[i]) + score_of(second));
+      }
+    }
+    int better[kVectors] = {};
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      for (int from = 0; from < kWarpSize; from += run) {
+        const std::uint32_t other = __shfl_sync(0xFFFFFFFFU, best[j], from);
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          const bool is_lower = j < i || (j == i && from < (lane & -run));
+          better[i] += other > best[i] || (other == best[i] && is_lower) ? 1 : 0;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (better[i / kScores] >= scores.topk_groups) orders[i] = kNoScore;
     }
   }
   // The best of all lanes becomes choice `k`, and is out of those that follow, if any do.

@@ -26,7 +26,7 @@ namespace {
 //   it by the same load, and nothing has to be cleared between launches.
 // - The last block to have read all counts advances the number for the next launch.
 
-constexpr unsigned kThreads = 512;
+constexpr unsigned kThreads = 1024;
 constexpr std::uint16_t kElsewhere = 0xFFFF;
 constexpr int kMostClusters = 64;
 constexpr float kLeastSum = 1e-20f;

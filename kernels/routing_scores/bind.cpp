@@ -38,9 +38,10 @@ Launch bind_routing_scores(const BindContext& context) {
                                        .bias = bias,
                                        .scores = typed<float>(scores)};
   const RoutingScoresTile tile = routing_scores_tile(shape);
+  const bool overlap = context.resources.overlaps_weights();
   return [=](const cuda::Stream& stream) {
     x.gather(stream);
-    routing_scores(stream, operands, shape, tile);
+    routing_scores(stream, operands, shape, tile, overlap);
   };
 }
 

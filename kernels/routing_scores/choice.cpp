@@ -15,6 +15,8 @@ constexpr int kMostStages = 8;
 constexpr int kPanelK = 64;
 constexpr int kFloat = 4;  // bytes
 constexpr int kLeastColumns = 16;
+constexpr int kProductRows = 64;
+constexpr int kExchange = 2;  // of a byte between blocks, in bytes read
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -46,17 +48,13 @@ int routing_scores_columns(const RoutingScoresShape& shape) {
 
 RoutingScoresLayout routing_scores_layout(int columns, int rows) {
   constexpr int kPadding = 8;  // floats, so that a fragment's rows lie in different banks
-  RoutingScoresLayout layout{.stage_bytes = (columns + rows) * kPanelBytes,
+  RoutingScoresLayout layout{.stage_bytes = (columns + std::max(rows, kProductRows)) * kPanelBytes,
                              .logits_stride = columns + kPadding};
   const int logits = rows * layout.logits_stride * kFloat;
   const int barriers = 2 * kMostStages * 8;
   const int room = kMostSharedBytes - barriers;
-  layout.reuses_stages = (room - logits) / layout.stage_bytes < 3;
-  layout.stages =
-      std::min(kMostStages, (layout.reuses_stages ? room : room - logits) / layout.stage_bytes);
-  const int ring = layout.stages * layout.stage_bytes;
-  layout.logits_at = layout.reuses_stages ? 0 : ring;
-  layout.barriers_at = layout.reuses_stages ? std::max(ring, logits) : ring + logits;
+  layout.stages = std::min(kMostStages, room / layout.stage_bytes);
+  layout.barriers_at = std::max(layout.stages * layout.stage_bytes, logits);
   layout.shared_bytes = layout.barriers_at + barriers;
   return layout;
 }
@@ -70,8 +68,9 @@ RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape,
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (int columns = is_sigmoid ? kLeastColumns : all_columns; columns <= all_columns;
        columns *= 2) {
+    const int least_rows = columns > 128 ? 64 : 16;
     const int most_rows = columns > 256 ? 64 : columns > 128 ? 128 : 256;
-    for (int rows = 64; rows <= most_rows; rows *= 2) {
+    for (int rows = least_rows; rows <= most_rows; rows *= 2) {
       const std::int64_t tiles = ceil_div(std::max<std::int64_t>(shape.tokens, 1), rows) *
                                  ceil_div(shape.experts_total, columns);
       for (std::size_t i = 0; i < most_clusters.size(); ++i) {
@@ -81,8 +80,9 @@ RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape,
             std::min<std::int64_t>(ceil_div(tiles, most_clusters[i]), kMostWaves);
         const std::int64_t read = (std::min<std::int64_t>(rows, shape.tokens) + columns) *
                                   ceil_div(ceil_div(shape.hidden, kPanelK), cluster);
-        const std::int64_t exchanged = rows * columns * kFloat / kPanelBytes;
-        const std::int64_t cost = waves * (read + exchanged);
+        const std::int64_t exchanged =
+            std::min<std::int64_t>(rows, shape.tokens) * columns * kFloat / kPanelBytes;
+        const std::int64_t cost = waves * (read + kExchange * exchanged);
         if (cost >= least) continue;
         least = cost;
         best = {.rows = rows, .columns = columns, .cluster = cluster, .is_split = true};

@@ -29,19 +29,18 @@ int routing_scores_columns(const RoutingScoresShape& shape);
 // no sum over experts, some. Either the `cluster` blocks of a cluster share the tokens and each
 // takes a stretch of hidden (split), or each has its own tokens and they share what they read of w.
 struct RoutingScoresTile {
-  int rows = 64;  // 64, with at most 256 columns 128, with at most 128 also 256
+  int rows = 64;  // 64, with at most 256 columns 128, with at most 128 also 16, 32 and 256
   int columns = 16;
   int cluster = 1;
   bool is_split = true;
   bool operator==(const RoutingScoresTile&) const = default;
 };
 
+// The shared memory of a block, in bytes: the ring of stages, later the logits in its place.
 struct RoutingScoresLayout {
   int stage_bytes = 0;
   int stages = 0;
-  bool reuses_stages = false;  // logits lie where stages did
-  int logits_at = 0;           // bytes
-  int logits_stride = 0;       // floats
+  int logits_stride = 0;  // floats
   int barriers_at = 0;
   int shared_bytes = 0;  // in all
 };

@@ -18,6 +18,7 @@ class RoutingScoresCase final : public KernelCase {
       : shape_(shape_of(op)),
         tile_(tile_of(op, shape_)),
         has_bias_(variant(op.dims, "bias") != 0),
+        overlap_(variant(op.dims, "overlap") != 0),
         x_(static_cast<std::size_t>(shape_.tokens * shape_.hidden), options.seed, options.sets),
         // Logits of deviation 2.
         w_(static_cast<std::size_t>(shape_.experts_total * shape_.hidden), options.seed + 1,
@@ -31,7 +32,7 @@ class RoutingScoresCase final : public KernelCase {
                     .w = w_[set],
                     .bias = has_bias_ ? bias_[0] : nullptr,
                     .scores = scores_[set]},
-                   shape_, tile_);
+                   shape_, tile_, overlap_);
   }
   void reset(const cuda::Stream& stream) override {
     x_.reset(stream);
@@ -85,6 +86,7 @@ class RoutingScoresCase final : public KernelCase {
   RoutingScoresShape shape_;
   RoutingScoresTile tile_;
   bool has_bias_;
+  bool overlap_;
   InputSets<bf16> x_;
   InputSets<bf16> w_;
   InputSets<bf16> bias_;
@@ -104,8 +106,8 @@ KernelOp op(std::int64_t tokens, std::int64_t hidden, std::int64_t experts_total
 }
 
 // One token, one expert, the least of hidden; just around the rows of a tile, a stage of hidden and
-// each number of columns; fewer stages than blocks that share them; soft-max and sigmoid, with and
-// without bias; every tile.
+// each number of columns; w ahead of the kernel before; fewer stages than blocks that share them;
+// soft-max and sigmoid, with and without bias; every tile.
 std::vector<KernelOp> check_ops() {
   std::vector<KernelOp> ops{op(1, 8, 1), op(1, 8, 1, {{"sigmoid", 1}})};
   for (const std::int64_t experts : {7, 16, 18, 61, 128, 163, 258, 512}) {
@@ -115,9 +117,9 @@ std::vector<KernelOp> check_ops() {
                            op(4291, 136, experts, variants), op(8513, 72, experts, variants)});
   }
   for (const std::int64_t experts : {16, 64, 128, 256, 512}) {
-    for (const std::int64_t rows : {64, 128, 256}) {
+    for (const std::int64_t rows : {16, 32, 64, 128, 256}) {
       for (const std::int64_t cluster : {1, 2, 4, 8, 16}) {
-        if (experts * rows > 256 * 128) continue;
+        if (experts * rows > 256 * 128 || (experts > 128 && rows < 64)) continue;
         const Variants variants{{"rows", rows}, {"cluster", cluster}};
         Variants split = variants;
         split.push_back({"split", 1});
@@ -126,6 +128,10 @@ std::vector<KernelOp> check_ops() {
         if (is_built) ops.push_back(op(333, 520, experts, variants));
       }
     }
+  }
+  for (const std::int64_t experts : {16, 128}) {
+    ops.push_back(op(65, 5120, experts, {{"overlap", 1}}));
+    ops.push_back(op(1021, 520, experts, {{"overlap", 1}}));
   }
   for (const std::int64_t columns : {16, 64, 256}) {
     ops.push_back(op(333, 520, 260,

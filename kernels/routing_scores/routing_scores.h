@@ -20,9 +20,12 @@ struct RoutingScoresOperands {
 // The tile for the current device. Throws as require_routing_scores_shape does.
 RoutingScoresTile routing_scores_tile(const RoutingScoresShape& shape);
 
-// No tokens launch nothing. Deterministic. Throws std::invalid_argument for a shape out of range, a
-// tile that is not built or operands that are not aligned, cuda::Error when the launch fails.
+// With `overlap`, w is fetched while the kernel ahead in the stream still runs (programmatic
+// dependent launch): only where nothing queued on the stream writes w. No tokens launch nothing.
+// Deterministic. Throws std::invalid_argument for a shape out of range, a tile that is not built or
+// operands that are not aligned, cuda::Error when the launch fails.
 void routing_scores(const cuda::Stream& stream, const RoutingScoresOperands& operands,
-                    const RoutingScoresShape& shape, const RoutingScoresTile& tile);
+                    const RoutingScoresShape& shape, const RoutingScoresTile& tile,
+                    bool overlap = false);
 
 }  // namespace orrery

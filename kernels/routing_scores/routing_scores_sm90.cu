@@ -14,15 +14,17 @@
 namespace orrery {
 namespace {
 
-// A stream of x and w through the tensor cores. A block has 64 or 128 tokens and all experts:
+// A stream of x and w through the tensor cores. A block has 16 to 256 tokens:
 //
 //   [stage][stage]...   a stage: 64 of hidden, of the tokens and of w     1 producer warp
-//   copy engine -> full[i] -> wgmma -> empty[i] -> copy engine            1 or 2 warpgroups
+//   copy engine -> full[i] -> wgmma -> empty[i] -> copy engine            1 to 4 warpgroups
 //   logits -> shared memory -> a warp for each row: activation -> scores  all warps
 //
 // - Few tokens: the blocks of a cluster each take a stretch of hidden, so that up to 16
-//   multiprocessors read w for the same tokens. Each adds up the logits of some rows, which the
-//   others write into its shared memory.
+//   multiprocessors read w for the same tokens. Each adds up the logits of some rows, which it
+//   reads from the others' shared memory.
+//   A product has 64 rows; where a block has fewer tokens, the rest of what it multiplies is what
+//   happens to lie there, and its results are left.
 // - Many: each block of a cluster has tokens of its own and fetches a part of each stage of w for
 //   all of them, since w would otherwise come from the L2 as often as there are blocks.
 
@@ -40,7 +42,9 @@ struct Shape {
   static constexpr int kRows = kAllRows;
   static constexpr int kN = kColumns < kMostColumns ? kColumns : kMostColumns;
   static constexpr int kColumnGroups = kColumns / kN;
-  static constexpr int kConsumers = kRows / kGroupRows * kColumnGroups * kGroupThreads;
+  static constexpr int kHeldRows = kRows < kGroupRows ? kGroupRows : kRows;  // of a stage
+  static constexpr int kConsumers = kHeldRows / kGroupRows * kColumnGroups * kGroupThreads;
+  static constexpr int kFetchedBytes = (kRows + kColumns) * kPanelBytes;  // of a stage
   static constexpr int kThreads = kConsumers + kWarp;
 };
 
@@ -54,6 +58,8 @@ struct Arguments {
   int cluster;
   bool is_split;
   bool is_sigmoid;
+  bool is_aligned;  // vectors of scores may be written
+  bool overlap;     // w may be read ahead of the kernel before
   RoutingScoresLayout layout;
 };
 
@@ -88,44 +94,61 @@ struct Share {
   }
 };
 
+// Fills the ring. Where w is known to be there, its first stages are asked for before the kernel
+// ahead has ended.
 template <typename S>
-__device__ void produce(const Arguments& a, const Share& share, unsigned char* stages,
-                        std::uint64_t* full, std::uint64_t* empty, const CUtensorMap* x_map,
-                        const CUtensorMap* w_map) {
-  const bool is_shared = !a.is_split && a.cluster > 1;
-  const int part = S::kColumns / (is_shared ? a.cluster : S::kColumnGroups);  // rows of w per copy
-  const auto everyone = static_cast<std::uint16_t>((1U << a.cluster) - 1);
-  Slot slot;
-  for (int step = 0; step < share.steps; ++step) {
-    if (step >= a.layout.stages) {
-      sm90::barrier_wait(&empty[slot.index], slot.parity ^ 1);
-    }
-    unsigned char* x = stages + slot.index * a.layout.stage_bytes;
-    unsigned char* w = x + S::kRows * kPanelBytes;
-    const int k = (share.first_step + step) * kPanelK;
-    std::uint64_t* barrier = &full[slot.index];
-    sm90::barrier_arrive_expect(barrier, a.layout.stage_bytes);
-    sm90::load_2d(x, x_map, k, share.first_row, barrier);
-    if (is_shared) {
-      const int row = share.rank * part;
-      sm90::load_2d_multicast(w + row * kPanelBytes, w_map, k, row, barrier, everyone);
-    } else {
-#pragma unroll
-      for (int group = 0; group < S::kColumnGroups; ++group) {
-        sm90::load_2d(w + group * part * kPanelBytes, w_map, k, share.first_expert + group * part,
-                      barrier);
-      }
-    }
-    slot.next(a.layout.stages);
+struct Producer {
+  const Arguments& a;
+  const Share& share;
+  unsigned char* stages;
+  std::uint64_t* full;
+  std::uint64_t* empty;
+  const CUtensorMap* x_map;
+  const CUtensorMap* w_map;
+
+  __device__ int k_of(int step) const { return (share.first_step + step) * kPanelK; }
+  __device__ void load_x(int slot, int step) const {
+    sm90::load_2d(stages + slot * a.layout.stage_bytes, x_map, k_of(step), share.first_row,
+                  &full[slot]);
   }
-}
+  __device__ void load_w(int slot, int step) const {
+    unsigned char* w = stages + slot * a.layout.stage_bytes + S::kHeldRows * kPanelBytes;
+    sm90::barrier_arrive_expect(&full[slot], S::kFetchedBytes);
+    if (!a.is_split && a.cluster > 1) {
+      constexpr std::uint32_t kOne = 1;
+      const int part = S::kColumns / a.cluster * share.rank;
+      sm90::load_2d_multicast(w + part * kPanelBytes, w_map, k_of(step), part, &full[slot],
+                              static_cast<std::uint16_t>((kOne << a.cluster) - kOne));
+      return;
+    }
+#pragma unroll
+    for (int first = 0; first < S::kColumns; first += S::kN) {
+      sm90::load_2d(w + first * kPanelBytes, w_map, k_of(step), share.first_expert + first,
+                    &full[slot]);
+    }
+  }
+  __device__ void run() const {
+    const int ahead = min(share.steps, a.layout.stages);
+    if (!a.overlap) begin_dependent();
+    for (int step = 0; step < ahead; ++step) load_w(step, step);
+    if (a.overlap) begin_dependent();
+    for (int step = 0; step < ahead; ++step) load_x(step, step);
+    Slot slot;
+    for (int step = ahead; step < share.steps; ++step) {
+      sm90::barrier_wait(&empty[slot.index], slot.parity);
+      load_w(slot.index, step);
+      load_x(slot.index, step);
+      slot.next(a.layout.stages);
+    }
+  }
+};
 
 template <typename S>
 __device__ void consume(float (&sum)[S::kN / 2], const Arguments& a, int steps,
                         const unsigned char* stages, std::uint64_t* full, std::uint64_t* empty) {
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int rows_at = group / S::kColumnGroups * kGroupRows * kPanelBytes;
-  const int columns_at = (S::kRows + group % S::kColumnGroups * S::kN) * kPanelBytes;
+  const int columns_at = (S::kHeldRows + group % S::kColumnGroups * S::kN) * kPanelBytes;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   Slot slot;
   for (int step = 0; step < steps; ++step) {
@@ -150,93 +173,141 @@ __device__ void consume(float (&sum)[S::kN / 2], const Arguments& a, int steps,
   }
 }
 
-// A fragment's logits to the blocks that add up their rows: [part, row, column] there.
+// A fragment's logits to shared memory, in place of stages.
 template <typename S>
-__device__ void spread(const float (&sum)[S::kN / 2], const Arguments& a, const Share& share,
-                       float* logits) {
+__device__ void store_logits(const float (&sum)[S::kN / 2], const Arguments& a, float* logits) {
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  const int parts = a.is_split ? a.cluster : 1;
-  const int part_rows = S::kRows / parts;
   const int first_column = group % S::kColumnGroups * S::kN + thread % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row =
         group / S::kColumnGroups * kGroupRows + thread / kWarp * 16 + thread % kWarp / 4 + half * 8;
-    if (share.first_row + row >= a.tokens) continue;
-    float* to =
-        logits + first_column +
-        ((parts > 1 ? share.rank * part_rows : 0) + row % part_rows) * a.layout.logits_stride;
-    if (parts > 1) to = static_cast<float*>(__cluster_map_shared_rank(to, row / part_rows));
+    if (row >= S::kRows) continue;
+    float* to = logits + row * a.layout.logits_stride + first_column;
 #pragma unroll
     for (int j = 0; j < S::kN / 8; ++j) {
-      if (first_column + 8 * j < share.experts) {
-        *reinterpret_cast<float2*>(to + 8 * j) = {sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]};
-      }
+      *reinterpret_cast<float2*>(to + 8 * j) = {sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]};
     }
   }
 }
 
-__device__ inline float warp_max(float value) {
-#pragma unroll
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, lanes));
-  }
-  return value;
-}
-
-// Scores of the rows that this block adds up, a warp for each.
+// What a lane holds of a row: four columns of each of its vectors.
 template <typename S>
-__device__ void activate(const Arguments& a, const Share& share, const float* logits) {
-  constexpr int kValues = (S::kColumns + kWarp - 1) / kWarp;
-  const int parts = a.is_split ? a.cluster : 1;
-  const int part_rows = S::kRows / parts;
-  const int first_row = share.first_row + (parts > 1 ? share.rank * part_rows : 0);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < min(part_rows, a.tokens - first_row);
-       row += S::kThreads / kWarp) {
-    float values[kValues];
+struct RowPart {
+  static constexpr int kVector = 4;
+  static constexpr int kLanes = S::kColumns / kVector < kWarp ? S::kColumns / kVector : kWarp;
+  static constexpr int kVectors = S::kColumns / (kVector * kLanes);
+  static constexpr int kValues = kVectors * kVector;
+  static constexpr int kWarpRows = kWarp / kLanes;
+
+  float values[kValues];
+
+  static __device__ int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
+  // The column of value `i`.
+  static __device__ int column(int i) {
+    return (i / kVector * kLanes + lane()) * kVector + i % kVector;
+  }
+  // Adds up the logits at `row` of all blocks that have a part of them.
+  __device__ void gather(const float* row, int parts, int rank) {
+    constexpr int kBatch = kVectors >= 4 ? 2 : 8;  // parts on their way together
+    for (int first = 0; first < parts; first += kBatch) {
+      float4 found[kBatch][kVectors];
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      const int expert = i * kWarp + lane;
-      const bool has_bias = a.bias != nullptr && expert < share.experts;
-      values[i] = has_bias ? __bfloat162float(a.bias[share.first_expert + expert]) : 0.0f;
-    }
-    const float* from = logits + row * a.layout.logits_stride + lane;
-#pragma unroll 4
-    for (int part = 0; part < parts; ++part) {
+      for (int part = 0; part < kBatch; ++part) {
 #pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        if (i * kWarp + lane < S::kColumns) {
-          values[i] += from[part * part_rows * a.layout.logits_stride + i * kWarp];
+        for (int i = 0; i < kVectors; ++i) {
+          const auto* from = reinterpret_cast<const float4*>(row + column(i * kVector));
+          found[part][i] = {};
+          if (first + part >= parts) continue;
+          found[part][i] = parts == 1 ? *from : sm90::load_cluster(from, first + part);
+        }
+      }
+#pragma unroll
+      for (int part = 0; part < kBatch; ++part) {
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          values[i * kVector] += found[part][i].x;
+          values[i * kVector + 1] += found[part][i].y;
+          values[i * kVector + 2] += found[part][i].z;
+          values[i * kVector + 3] += found[part][i].w;
         }
       }
     }
+  }
+  __device__ void sigmoid() {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) values[i] = 1 / (1 + expf(-values[i]));
+  }
+  __device__ void softmax(int experts) {
     float most = -INFINITY;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
-      if (i * kWarp + lane >= share.experts) values[i] = -INFINITY;
+      if (column(i) >= experts) values[i] = -INFINITY;
       most = fmaxf(most, values[i]);
     }
-    float scale = 1;
-    if (!a.is_sigmoid) {
-      most = warp_max(most);
-      float sum = 0;
 #pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        values[i] = expf(values[i] - most);
-        sum += values[i];
-      }
-      scale = 1 / warp_sum(sum);
+    for (int lanes = 1; lanes < kLanes; lanes *= 2) {
+      most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFU, most, lanes));
     }
-    float* to =
-        a.scores + static_cast<std::int64_t>(first_row + row) * a.experts + share.first_expert;
+    float sum = 0;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
-      const int expert = i * kWarp + lane;
-      if (expert >= share.experts) continue;
-      to[expert] = a.is_sigmoid ? 1 / (1 + expf(-values[i])) : values[i] * scale;
+      values[i] = expf(values[i] - most);
+      sum += values[i];
     }
+#pragma unroll
+    for (int lanes = 1; lanes < kLanes; lanes *= 2) {
+      sum += __shfl_xor_sync(0xFFFFFFFFU, sum, lanes);
+    }
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) values[i] /= sum;
+  }
+  __device__ void store(float* to, int experts, bool aligned) const {
+#pragma unroll
+    for (int i = 0; i < kValues; i += kVector) {
+      if (aligned && column(i) < experts) {
+        *reinterpret_cast<float4*>(to + column(i)) = {values[i], values[i + 1], values[i + 2],
+                                                      values[i + 3]};
+        continue;
+      }
+#pragma unroll
+      for (int j = i; j < i + kVector; ++j) {
+        if (column(j) < experts) to[column(j)] = values[j];
+      }
+    }
+  }
+};
+
+// Scores of the rows that this block adds up.
+template <typename S>
+__device__ void activate(const Arguments& a, const Share& share, const float* logits) {
+  using Part = RowPart<S>;
+  const int parts = a.is_split ? a.cluster : 1;
+  const int part_rows = S::kRows / parts;
+  const int first_row = parts > 1 ? share.rank * part_rows : 0;
+  const int rows = min(part_rows, a.tokens - share.first_row - first_row);
+  const int lane_row = static_cast<int>(threadIdx.x) % kWarp / Part::kLanes;
+  for (int from = static_cast<int>(threadIdx.x) / kWarp * Part::kWarpRows; from < rows;
+       from += S::kThreads / kWarp * Part::kWarpRows) {
+    const int row = first_row + min(from + lane_row, rows - 1);
+    Part part;
+#pragma unroll
+    for (int i = 0; i < Part::kValues; ++i) {
+      const bool has_bias = a.bias != nullptr && Part::column(i) < share.experts;
+      part.values[i] =
+          has_bias ? __bfloat162float(a.bias[share.first_expert + Part::column(i)]) : 0.0f;
+    }
+    part.gather(logits + row * a.layout.logits_stride, parts, share.rank);
+    if (a.is_sigmoid) {
+      part.sigmoid();
+    } else {
+      part.softmax(share.experts);
+    }
+    if (from + lane_row >= rows) continue;
+    part.store(a.scores + static_cast<std::int64_t>(share.first_row + row) * a.experts +
+                   share.first_expert,
+               share.experts, a.is_aligned);
   }
 }
 
@@ -248,7 +319,7 @@ __global__ void __launch_bounds__(Shape<kColumns, kRows>::kThreads)
   extern __shared__ __align__(1024) unsigned char stages[];
   auto* full = reinterpret_cast<std::uint64_t*>(stages + a.layout.barriers_at);
   std::uint64_t* empty = full + a.layout.stages;
-  auto* logits = reinterpret_cast<float*>(stages + a.layout.logits_at);
+  auto* logits = reinterpret_cast<float*>(stages);
   const Share share(a, S::kRows, S::kColumns);
   const bool is_shared = !a.is_split && a.cluster > 1;
   if (threadIdx.x == S::kConsumers) {
@@ -264,42 +335,37 @@ __global__ void __launch_bounds__(Shape<kColumns, kRows>::kThreads)
     sm90::cluster_sync();
   } else {
     __syncthreads();
-    if (a.cluster > 1) sm90::cluster_arrive_relaxed();
   }
-  begin_dependent();
   float sum[S::kN / 2] = {};
   if (threadIdx.x >= S::kConsumers) {
     if (threadIdx.x == S::kConsumers) {
-      produce<S>(a, share, stages, full, empty, &x_map, &w_map);
+      Producer<S>{a, share, stages, full, empty, &x_map, &w_map}.run();
     }
     __syncwarp();
   } else {
+    begin_dependent();
     consume<S>(sum, a, share.steps, stages, full, empty);
   }
-  if (a.is_split && a.cluster > 1) sm90::cluster_wait();  // all blocks have started
-  if (a.layout.reuses_stages) {
-    if (a.is_split && a.cluster > 1) {
-      sm90::cluster_sync();
-    } else {
-      __syncthreads();
-    }
+  const bool is_split = a.is_split && a.cluster > 1;
+  if (threadIdx.x < S::kConsumers) {
+    sm90::named_barrier_sync(1, S::kConsumers);  // no product reads a stage any more
+    store_logits<S>(sum, a, logits);
   }
-  if (threadIdx.x < S::kConsumers) spread<S>(sum, a, share, logits);
-  if (a.is_split && a.cluster > 1) {
+  if (is_split) {
     sm90::cluster_sync();
   } else {
     __syncthreads();
   }
   activate<S>(a, share, logits);
-  if (is_shared) {
+  if (a.cluster > 1) {
     __syncwarp();
-    sm90::cluster_sync();  // the others still arrive at barriers here
+    sm90::cluster_sync();  // the others still read logits or arrive at barriers here
   }
 }
 
 template <int kColumns, int kRows>
 void launch(const cuda::Stream& stream, const RoutingScoresOperands& operands,
-            const RoutingScoresShape& shape, const RoutingScoresTile& tile) {
+            const RoutingScoresShape& shape, const RoutingScoresTile& tile, bool overlap) {
   using S = Shape<kColumns, kRows>;
   constexpr auto kType = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const bool is_shared = !tile.is_split && tile.cluster > 1;
@@ -321,6 +387,9 @@ void launch(const cuda::Stream& stream, const RoutingScoresOperands& operands,
       .cluster = tile.cluster,
       .is_split = tile.is_split,
       .is_sigmoid = shape.activation == RouterActivation::kSigmoid,
+      .is_aligned = shape.experts_total % 4 == 0 &&
+                    reinterpret_cast<std::uintptr_t>(operands.scores) % sizeof(float4) == 0,
+      .overlap = overlap,
       .layout = routing_scores_layout(kColumns, kRows)};
   const auto tiles =
       static_cast<unsigned>((shape.tokens + kRows - 1) / kRows * arguments.column_tiles);
@@ -347,6 +416,10 @@ using Launch = decltype(&launch<16, 64>);
 template <int kColumns>
 Launch launch_of(int rows) {
   if (rows == 64) return launch<kColumns, 64>;
+  if constexpr (kColumns <= 128) {
+    if (rows == 16) return launch<kColumns, 16>;
+    if (rows == 32) return launch<kColumns, 32>;
+  }
   if constexpr (kColumns <= 256) {
     if (rows == 128) return launch<kColumns, 128>;
   }
@@ -396,7 +469,7 @@ RoutingScoresTile routing_scores_tile(const RoutingScoresShape& shape) {
 }
 
 void routing_scores(const cuda::Stream& stream, const RoutingScoresOperands& operands,
-                    const RoutingScoresShape& shape, const RoutingScoresTile& tile) {
+                    const RoutingScoresShape& shape, const RoutingScoresTile& tile, bool overlap) {
   require_routing_scores_shape(shape);
   const Launch launch = is_possible(shape, tile) ? launch_of(tile) : nullptr;
   if (launch == nullptr) {
@@ -412,7 +485,7 @@ void routing_scores(const cuda::Stream& stream, const RoutingScoresOperands& ope
       0) {
     throw std::invalid_argument("routing_scores: x and w must be 16-byte aligned");
   }
-  if (shape.tokens > 0) launch(stream, operands, shape, tile);
+  if (shape.tokens > 0) launch(stream, operands, shape, tile, overlap);
 }
 
 }  // namespace orrery

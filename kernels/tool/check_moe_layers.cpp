@@ -207,7 +207,7 @@ void check_one_gpu(LayerCheck& check) {
   check.check_missing_sync("tiny_qwen3 tokens=33 mode=eager design=concatenation");
 }
 
-void check_two_gpus(LayerCheck& check) {
+void check_several_gpus(LayerCheck& check) {
   for (const std::string model : {"tiny_qwen3", "tiny_llama4", "tiny_deepseek"}) {
     const std::string line = model + " tokens=67 tp=2";
     check.check_layers({line, line + " mode=eager", line + " design=padding",
@@ -220,6 +220,12 @@ void check_two_gpus(LayerCheck& check) {
                           wide + " comm=eager mode=eager", wide + " comm=eager"});
     }
   }
+  for (const std::string mesh : {"dp=2 tp=2 ep=4 comm=graph", "dp=2 tp=2 ep=2 comm=dedup_graph"}) {
+    check.check_layers({"tiny_deepseek tokens=134 " + mesh});
+  }
+  for (const std::string mesh : {"dp=2 tp=2 ep=4 comm=eager", "dp=2 tp=2 ep=2 comm=dedup"}) {
+    check.check_layers({"tiny_deepseek tokens=134 mode=eager " + mesh});
+  }
   for (const char* mesh : {"tp=2", "tp=2 ep=2", "dp=2 ep=2 comm=graph"}) {
     check.check_wrong_collectives("tiny_deepseek tokens=67 " + std::string(mesh));
   }
@@ -230,7 +236,7 @@ void check_two_gpus(LayerCheck& check) {
 CheckCount check_moe_layers() {
   LayerCheck check(cuda::device_count());
   check_one_gpu(check);
-  check_two_gpus(check);
+  check_several_gpus(check);
   // Last: recording slows what comes after it.
   check.check_overlap("scout_tp8 tokens=64 streams=2");
   return check.result();

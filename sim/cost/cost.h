@@ -157,9 +157,10 @@ class CostModel {
   // Tables in the order in which they are asked. A kernel call is answered by the first that holds
   // its family (its dtype and the dims that are not interpolated); if none does, by the nearest
   // family of the first that has the kernel. Other architectures are asked only when no table of
-  // this one has the kernel. Answers of a sibling device or another provider are kInterpolated at
-  // best, those of another architecture kRoofline. Collectives: the first that has the curve, its
-  // bandwidth part scaled by the NVLink rates.
+  // this one has the kernel. One expert's gemm and gather are answered by the rows of gemm and
+  // gather_mul where nothing has rows of theirs. Answers of a sibling device or another provider
+  // are kInterpolated at best, those of another architecture kRoofline. Collectives: the first that
+  // has the curve, its bandwidth part scaled by the NVLink rates.
   CostModel(const Machine& machine, std::vector<KernelSource> kernels,
             std::vector<CollectiveSource> collectives, CostOptions options);
   ~CostModel();

@@ -165,6 +165,27 @@ std::optional<Estimate> CostModel::Impl::from_source(const KernelSource& source,
   return estimate;
 }
 
+namespace {
+
+// What an op of one expert's rows is but for where they lie: the kernel whose tables answer where
+// it has none of its own.
+std::optional<KernelOp> same_work(const KernelOp& op) {
+  const auto wanted = [&](std::string_view name, std::string_view as) {
+    return Dim{.name = std::string(name), .size = dim(op.dims, as), .axis = {}};
+  };
+  if (op.kernel == "expert_gemm") {
+    return KernelOp{"gemm", op.dtype, {wanted("m", "m"), wanted("n", "n"), wanted("k", "k")}};
+  }
+  if (op.kernel == "expert_gather") {
+    return KernelOp{"gather_mul",
+                    op.dtype,
+                    {wanted("tokens", "rows"), wanted("rows", "rows"), wanted("hidden", "hidden")}};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 Estimate CostModel::Impl::compute(const KernelOp& op) {
   const KernelSpec& spec = kernel_spec(op.kernel);
   const std::vector<std::int64_t> dims = ordered_dims(spec, op);
@@ -198,6 +219,12 @@ Estimate CostModel::Impl::compute(const KernelOp& op) {
     const std::lock_guard lock(used_mutex);
     used.insert({op.kernel, answered_by});
     return *answer;
+  }
+  if (const std::optional<KernelOp> other = same_work(op)) {
+    Estimate estimate = compute(*other);
+    estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
+    estimate.spread = std::max(estimate.spread, work_model(op.kernel).spread);
+    return estimate;
   }
   const WorkModel model = work_model(op.kernel);
   return {.time = work_model_time(model, work_of(op), peak, machine.device().hbm_bandwidth),

@@ -176,7 +176,72 @@ double Interpolator::nearest(const FamilyGrid& grid, const Node& node) {
   return best;
 }
 
+std::optional<Ratio> Interpolator::across(const FamilyGrid& grid, int first, double value) {
+  constexpr double kInside = 2;
+  const std::vector<std::int64_t>& axis = grid.axes[1];
+  double low = 0;
+  double high = 0;
+  double low_ratio = kNone;
+  double high_ratio = kNone;
+  for (int i = 0; i < static_cast<int>(axis.size()); ++i) {
+    const double ratio = node_ratio(grid, {first, i, 0});
+    if (std::isnan(ratio)) {
+      continue;
+    }
+    const auto at = static_cast<double>(axis[i]);
+    if (at <= value) {
+      low = at;
+      low_ratio = ratio;
+    } else if (std::isnan(high_ratio)) {
+      high = at;
+      high_ratio = ratio;
+    }
+  }
+  if (std::isnan(low_ratio) && std::isnan(high_ratio)) {
+    return std::nullopt;
+  }
+  if (std::isnan(low_ratio)) {
+    return Ratio{high_ratio, high <= kInside * value};
+  }
+  if (std::isnan(high_ratio)) {
+    return Ratio{low_ratio, value <= kInside * low};
+  }
+  const double share = std::log(value / low) / std::log(high / low);
+  return Ratio{low_ratio + share * (high_ratio - low_ratio), true};
+}
+
+Ratio Interpolator::scattered_ratio(const FamilyGrid& grid, const GridPoint& point) {
+  const std::vector<std::int64_t>& axis = grid.axes[0];
+  std::optional<Ratio> below;
+  std::optional<Ratio> above;
+  double low = 0;
+  double high = 0;
+  for (int i = 0; i < static_cast<int>(axis.size()) && !above; ++i) {
+    const auto at = static_cast<double>(axis[i]);
+    const std::optional<Ratio> ratio = across(grid, i, point[1]);
+    if (ratio && at <= point[0]) {
+      below = ratio;
+      low = at;
+    } else if (ratio) {
+      above = ratio;
+      high = at;
+    }
+  }
+  if (below && low == point[0]) {
+    return *below;
+  }
+  if (!below || !above) {
+    return Ratio{below ? below->log : above ? above->log : 0.0, false};
+  }
+  const double share = std::log(point[0] / low) / std::log(high / low);
+  return Ratio{below->log + share * (above->log - below->log),
+               below->is_inside && above->is_inside};
+}
+
 Ratio Interpolator::ratio_at(const FamilyGrid& grid, const GridPoint& point) {
+  if (table_.layout().is_scattered) {
+    return scattered_ratio(grid, point);
+  }
   Node low{};
   Node high{};
   GridPoint share{};

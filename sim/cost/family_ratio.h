@@ -32,7 +32,9 @@ class Interpolator {
   // Work-model time of a call, in seconds.
   double model_time(std::span<const std::int64_t> dims);
 
-  // log(time / work-model time) of the family at `point`, clamped to the grid.
+  // log(time / work-model time) of the family at `point`, clamped to the grid; of a scattered
+  // layout between the nearest measured values of the first axis, each at the nearest measured ones
+  // of the second. Such a point counts as inside up to twice beyond the second axis' ends.
   Ratio ratio_at(const FamilyGrid& grid, const GridPoint& point);
 
  private:
@@ -51,6 +53,9 @@ class Interpolator {
   LineGuess along(const FamilyGrid& grid, const Node& node, int axis, bool with_filled = false);
   // Mean square error of `axis` lines at the neighbours of `node`.
   double line_variance(const FamilyGrid& grid, const Node& node, int axis);
+  Ratio scattered_ratio(const FamilyGrid& grid, const GridPoint& point);
+  // Along the second axis, at a place of the first; empty when nothing is measured there.
+  std::optional<Ratio> across(const FamilyGrid& grid, int first, double value);
   Ratio fill(const FamilyGrid& grid, const Node& node);
   // From the lines through a node that is not measured; empty when none has another node.
   std::optional<Ratio> from_lines(const FamilyGrid& grid, const Node& node, bool with_filled);

@@ -18,6 +18,7 @@ struct NamedLayout {
   std::array<std::string_view, kMaxAxes> axes;
   std::string_view tied;
   std::string_view ignored;
+  bool is_scattered = false;
 };
 
 // Axes are dims along which time / work-model time is smooth enough to interpolate. A kernel that
@@ -34,8 +35,10 @@ constexpr std::array kLayouts = {
     NamedLayout{"moe", {"tokens", "inter", "experts"}, "", ""},
     NamedLayout{"quantize", {"tokens", "hidden", ""}, "", ""},
     NamedLayout{"index_shuffling", {"tokens", "", ""}, "", ""},
-    NamedLayout{"grouped_gemm", {"rows", "active", ""}, "", ""},
-    NamedLayout{"grouped_gemm_scatter", {"rows", "active", "tokens"}, "", ""},
+    NamedLayout{"gather_mul", {"rows", "tokens", ""}, "", "", true},
+    NamedLayout{"scatter_add", {"rows", "tokens", ""}, "", "", true},
+    NamedLayout{"grouped_gemm", {"rows", "active", ""}, "", "", true},
+    NamedLayout{"grouped_gemm_scatter", {"rows", "active", ""}, "", "tokens", true},
     NamedLayout{"expert_gemm", {"m", "n", "k"}, "", "expert"},
     NamedLayout{"expert_gather", {"rows", "hidden", ""}, "", "expert"},
 };
@@ -172,6 +175,7 @@ GridLayout grid_layout(const KernelSpec& spec) {
   }
   layout.tied = dim_index(spec, named->tied);
   layout.ignored = dim_index(spec, named->ignored);
+  layout.is_scattered = named->is_scattered;
   return layout;
 }
 

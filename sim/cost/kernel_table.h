@@ -52,6 +52,8 @@ struct GridLayout {
   int num_axes = 0;
   std::array<int, kMaxAxes> axes{};  // indices into spec.dims
   int tied = -1;
+  // Measured along curves rather than on a grid: rows of a call and what follows from them.
+  bool is_scattered = false;
   int ignored = -1;  // a dim that names something and does not change the time
 };
 GridLayout grid_layout(const KernelSpec& spec);

@@ -185,8 +185,9 @@ bool expert_applies(const Plan& plan, const Mesh& mesh) {
 
 Plan expert_pass(const Plan& plan, const Mesh& mesh) {
   const bool exchanges = mesh.dp > 1 || mesh.ep > 1;
-  return exchanges && has_shuffling(plan) ? expert_flows_pass(plan, mesh)
-                                          : ExpertPass(plan, mesh).run();
+  if (exchanges && has_shuffling(plan)) return expert_flows_pass(plan, mesh);
+  check_expert_comm(mesh, /*is_fused=*/true);
+  return ExpertPass(plan, mesh).run();
 }
 
 }  // namespace orrery

@@ -19,22 +19,6 @@ std::string prefix_of(const Op& shuffle) {
   return name.ends_with(kShuffle) ? name.substr(0, name.size() - kShuffle.size()) : name + ".";
 }
 
-void check_flow(const Mesh& mesh) {
-  if (mesh.dp == 1) return;
-  const std::string name(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)]);
-  if (mesh.expert_comm == ExpertComm::kAllToAll || mesh.expert_comm == ExpertComm::kAllGather) {
-    throw std::invalid_argument("expert_comm is " + name +
-                                ", which exchanges rows of a fused moe op; expected eager, graph, "
-                                "dedup or dedup_graph for design shuffling");
-  }
-  if (mesh.expert_comm == ExpertComm::kEager || mesh.expert_comm == ExpertComm::kGraph) return;
-  if (mesh.tp > 1 && mesh.ep == mesh.dp && !mesh.sp) return;
-  throw std::invalid_argument("expert_comm is " + name + " with tp " + std::to_string(mesh.tp) +
-                              " and ep " + std::to_string(mesh.ep) + (mesh.sp ? " and sp" : "") +
-                              ", expected two levels: tp of at least 2 inside a node, ep = dp = " +
-                              std::to_string(mesh.dp) + " across nodes, no sp");
-}
-
 class FlowsPass {
  public:
   FlowsPass(const Plan& plan, const Mesh& mesh)
@@ -173,8 +157,38 @@ class FlowsPass {
 
 }  // namespace
 
+void check_expert_comm(const Mesh& mesh, bool is_fused) {
+  if (mesh.dp == 1) return;
+  const ExpertComm comm = mesh.expert_comm;
+  const std::string name(kExpertCommNames[static_cast<std::size_t>(comm)]);
+  const bool is_of_fused = comm == ExpertComm::kAllToAll || comm == ExpertComm::kAllGather;
+  if (is_fused && !is_of_fused) {
+    throw std::invalid_argument("expert_comm is " + name +
+                                ", which exchanges rows of design shuffling; expected all_to_all "
+                                "or all_gather for a fused moe op");
+  }
+  if (is_fused) return;
+  if (is_of_fused) {
+    throw std::invalid_argument("expert_comm is " + name +
+                                ", which exchanges rows of a fused moe op; expected eager, graph, "
+                                "dedup or dedup_graph for design shuffling");
+  }
+  if (mesh.ep % mesh.dp != 0) {
+    throw std::invalid_argument("ep is " + std::to_string(mesh.ep) + " with dp " +
+                                std::to_string(mesh.dp) +
+                                ", expected a multiple of dp for design shuffling: the experts of "
+                                "a data-parallel group lie on all of its ranks");
+  }
+  if (comm == ExpertComm::kEager || comm == ExpertComm::kGraph) return;
+  if (mesh.tp > 1 && mesh.ep == mesh.dp && !mesh.sp) return;
+  throw std::invalid_argument("expert_comm is " + name + " with tp " + std::to_string(mesh.tp) +
+                              " and ep " + std::to_string(mesh.ep) + (mesh.sp ? " and sp" : "") +
+                              ", expected two levels: tp of at least 2 inside a node, ep = dp = " +
+                              std::to_string(mesh.dp) + " across nodes, no sp");
+}
+
 Plan expert_flows_pass(const Plan& plan, const Mesh& mesh) {
-  check_flow(mesh);
+  check_expert_comm(mesh, /*is_fused=*/false);
   return FlowsPass(plan, mesh).run();
 }
 

@@ -72,34 +72,38 @@ std::vector<OpId> FlowWriter::place(OpId id, const Op& op, const SizesOf& sizes_
   return placed;
 }
 
-void FlowWriter::across(std::string_view name, CollectiveKind kind, const BytesOf& bytes,
-                        const Ids& reads, const Ids& writes) {
-  collectives(name, kind, rewrite_.groups_of(ranks_, mesh_.dp, mesh_.tp), bytes, reads, writes,
-              kExchangeStream);
+std::vector<OpId> FlowWriter::across(std::string_view name, CollectiveKind kind,
+                                     const BytesOf& bytes, const Ids& reads, const Ids& writes) {
+  return collectives(name, kind, rewrite_.groups_of(ranks_, mesh_.dp, mesh_.tp), bytes, reads,
+                     writes, kExchangeStream);
 }
 
-void FlowWriter::inside(std::string_view name, CollectiveKind kind, const BytesOf& bytes,
-                        const Ids& reads, const Ids& writes, int stream) {
-  collectives(name, kind, rewrite_.groups_of(ranks_, mesh_.tp, 1), bytes, reads, writes, stream);
+std::vector<OpId> FlowWriter::inside(std::string_view name, CollectiveKind kind,
+                                     const BytesOf& bytes, const Ids& reads, const Ids& writes,
+                                     int stream) {
+  return collectives(name, kind, rewrite_.groups_of(ranks_, mesh_.tp, 1), bytes, reads, writes,
+                     stream);
 }
 
-void FlowWriter::collectives(std::string_view name, CollectiveKind kind,
-                             const std::vector<GroupId>& groups, const BytesOf& bytes,
-                             const Ids& reads, const Ids& writes, int stream) {
+std::vector<OpId> FlowWriter::collectives(std::string_view name, CollectiveKind kind,
+                                          const std::vector<GroupId>& groups, const BytesOf& bytes,
+                                          const Ids& reads, const Ids& writes, int stream) {
+  std::vector<OpId> placed;
   for (const GroupId group : groups) {
     const int first = rewrite_.ranks(group).front();
     std::string full = prefix_ + std::string(name);
     if (groups.size() > 1) full.append(".r").append(std::to_string(first));
-    rewrite_.insert({.name = std::move(full),
-                     .body = CommOp{.kind = kind,
-                                    .dtype = rewrite_.tensor(reads.front()).dtype,
-                                    .bytes_per_rank = bytes(first)},
-                     .ranks = group,
-                     .stream = stream,
-                     .reads = reads,
-                     .writes = writes,
-                     .after = {}});
+    placed.push_back(rewrite_.insert({.name = std::move(full),
+                                      .body = CommOp{.kind = kind,
+                                                     .dtype = rewrite_.tensor(reads.front()).dtype,
+                                                     .bytes_per_rank = bytes(first)},
+                                      .ranks = group,
+                                      .stream = stream,
+                                      .reads = reads,
+                                      .writes = writes,
+                                      .after = {}}));
   }
+  return placed;
 }
 
 }  // namespace orrery

@@ -49,16 +49,17 @@ class FlowWriter {
   std::vector<OpId> place(OpId id, const Op& op, const SizesOf& sizes_of);
 
   // A collective for each data-parallel group (equal tp rank), or each tensor-parallel group;
-  // bytes_of(first rank of the group).
-  void across(std::string_view name, CollectiveKind kind, const BytesOf& bytes, const Ids& reads,
-              const Ids& writes);
-  void inside(std::string_view name, CollectiveKind kind, const BytesOf& bytes, const Ids& reads,
-              const Ids& writes, int stream);
+  // bytes_of(first rank of the group). Return the ops.
+  std::vector<OpId> across(std::string_view name, CollectiveKind kind, const BytesOf& bytes,
+                           const Ids& reads, const Ids& writes);
+  std::vector<OpId> inside(std::string_view name, CollectiveKind kind, const BytesOf& bytes,
+                           const Ids& reads, const Ids& writes, int stream);
 
  private:
   void set_sizes(KernelOp& kernel, const std::vector<Size>& sizes) const;
-  void collectives(std::string_view name, CollectiveKind kind, const std::vector<GroupId>& groups,
-                   const BytesOf& bytes, const Ids& reads, const Ids& writes, int stream);
+  std::vector<OpId> collectives(std::string_view name, CollectiveKind kind,
+                                const std::vector<GroupId>& groups, const BytesOf& bytes,
+                                const Ids& reads, const Ids& writes, int stream);
 
   Rewrite& rewrite_;
   const Mesh& mesh_;

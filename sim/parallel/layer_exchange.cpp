@@ -79,8 +79,8 @@ void LayerExchange::exchange_counts() {
       {write_.peers(),
        FlowWriter::experts(kind_.is_graph ? grid_.range_experts() : grid_.block_experts())});
   if (kind_.is_graph) {
-    write_.across("counts.all_gather", CollectiveKind::kAllGather, bytes, {counts_},
-                  {recv_counts_});
+    counts_ops_ = write_.across("counts.all_gather", CollectiveKind::kAllGather, bytes, {counts_},
+                                {recv_counts_});
   } else {
     write_.across("counts.all_to_all", CollectiveKind::kAllToAll, bytes, {counts_}, {recv_counts_});
   }
@@ -122,38 +122,43 @@ void LayerExchange::dispatch_padded() {
       {slice}, {received_}, kExchangeStream);
 }
 
-// All but the last op of the shared expert, or all; the first waits for the shuffle, so that they
-// run beside the sync and the exchange.
+// All but the last op of the shared expert, or all. They run beside the exchange: with a sync, once
+// rows are sorted, so that the device is busy while the host waits; without, once counts are there,
+// so that they do not hold the SMs that the exchange needs first.
 void LayerExchange::place_shared_part_1(OpId shuffle_op) {
+  const std::vector<OpId> after = kind_.is_graph ? counts_ops_ : std::vector<OpId>{shuffle_op};
   for (const OpId id : layer_.shared) {
     if (mesh_.split_shared_expert && id == layer_.shared.back()) return;
-    rewrite_.begin(id);
-    place_shared(id, ranks_, id == layer_.shared.front() ? shuffle_op : -1, "");
-    rewrite_.drop(id);
+    place_shared(id, id == layer_.shared.front() ? after : std::vector<OpId>{});
   }
 }
 
 // The last op, beside the exchange of results.
 void LayerExchange::place_shared_part_2() {
   if (layer_.shared.empty() || !mesh_.split_shared_expert) return;
-  const OpId id = layer_.shared.back();
-  rewrite_.begin(id);
-  for (const OpId split : split_ops_) {
-    const GroupId ranks = rewrite_.ranks_of(split);
-    const bool is_whole = split_ops_.size() == 1;
-    place_shared(id, ranks, split,
-                 is_whole ? "" : ".r" + std::to_string(rewrite_.ranks(ranks).front()));
-  }
-  rewrite_.drop(id);
+  place_shared(layer_.shared.back(), split_ops_);
 }
 
-void LayerExchange::place_shared(OpId id, GroupId ranks, OpId after, const std::string& suffix) {
+// Op `id` of the source, on the ranks of each of `after` once for that; stream 0 needs no telling.
+void LayerExchange::place_shared(OpId id, const std::vector<OpId>& after) {
+  rewrite_.begin(id);
   Op op = sharded(op_at(id), mesh_);
-  op.ranks = ranks;
-  op.name += suffix;
+  op.ranks = ranks_;
   op.after.clear();
-  if (after >= 0 && op.stream != 0) op.after = {after};
-  rewrite_.insert(std::move(op));
+  if (op.stream == 0 || after.empty()) {
+    rewrite_.insert(std::move(op));
+  } else {
+    for (const OpId before : after) {
+      Op part = op;
+      part.ranks = rewrite_.ranks_of(before);
+      if (after.size() > 1) {
+        part.name.append(".r").append(std::to_string(rewrite_.ranks(part.ranks).front()));
+      }
+      part.after = {before};
+      rewrite_.insert(std::move(part));
+    }
+  }
+  rewrite_.drop(id);
 }
 
 // combine_shuffling or split_shuffling.

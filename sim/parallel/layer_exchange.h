@@ -54,7 +54,7 @@ class LayerExchange {
   void dispatch_padded();
   void place_shared_part_1(OpId shuffle_op);
   void place_shared_part_2();
-  void place_shared(OpId id, GroupId ranks, OpId after, const std::string& suffix);
+  void place_shared(OpId id, const std::vector<OpId>& after);
   [[nodiscard]] Op shuffling(const std::string& name, std::string_view kernel, DType dtype,
                              Ids reads, Ids writes) const;
   void compute(const std::string& prefix);
@@ -73,6 +73,7 @@ class LayerExchange {
   GroupId ranks_;       // of the new plan
   std::int64_t bound_;  // rows that a rank may receive from all
   DType rows_dtype_;
+  std::vector<OpId> counts_ops_;
   std::vector<OpId> split_ops_;
   TensorId counts_;
   TensorId num_rows_;

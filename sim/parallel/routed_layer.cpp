@@ -72,12 +72,6 @@ Op sharded(Op op, const Mesh& mesh) {
 ExpertGrid::ExpertGrid(const Mesh& mesh, std::int64_t experts, std::int64_t topk,
                        std::int64_t tokens)
     : dp_(mesh.dp), tp_(mesh.tp), topk_(topk), tokens_(tokens) {
-  if (mesh.ep % mesh.dp != 0) {
-    throw std::invalid_argument("ep is " + std::to_string(mesh.ep) + " with dp " +
-                                std::to_string(mesh.dp) +
-                                ", expected a multiple of dp for design shuffling: the experts of "
-                                "a data-parallel group lie on all of its ranks");
-  }
   slices_ = exact_share("ranks", static_cast<std::int64_t>(mesh.dp) * mesh.tp, mesh.ep);
   const std::int64_t all = experts + mesh.num_redundant_experts;
   block_experts_ = exact_share(axis::kExperts, all, mesh.ep);

@@ -47,7 +47,7 @@ bool has_shuffling(const Plan& plan);
 // tp, as all results of tensor parallelism are.
 class ExpertGrid {
  public:
-  // `experts` without redundant ones. Throws std::invalid_argument unless dp divides ep, ep divides
+  // `experts` without redundant ones; dp divides ep. Throws std::invalid_argument unless ep divides
   // dp * tp and the experts in all, and mesh.expert_load fits them.
   ExpertGrid(const Mesh& mesh, std::int64_t experts, std::int64_t topk, std::int64_t tokens);
 

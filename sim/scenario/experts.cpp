@@ -7,6 +7,15 @@ namespace orrery {
 
 namespace {
 
+// Whether the design can exchange rows as each mesh says.
+void check_exchange(const Scenario& scenario) {
+  const bool is_fused = scenario.moe.design == MoeDesign::kFused;
+  check_expert_comm(scenario.mesh, is_fused);
+  if (scenario.disaggregation) {
+    check_expert_comm(scenario.disaggregation->prefill.placement.mesh, is_fused);
+  }
+}
+
 // Which slots the ranks of each mesh hold.
 void place_experts(Scenario& scenario) {
   const auto place = [&](Mesh& mesh) {
@@ -34,6 +43,11 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
     }
     scenario.moe = {};
     return;
+  }
+  try {
+    check_exchange(scenario);
+  } catch (const std::invalid_argument& error) {
+    root.fail(scenario.disaggregation ? "disaggregation" : "placement", error.what());
   }
   if (is_fused) {
     if (!scenario.expert_load.is_skew()) {

@@ -94,6 +94,14 @@ ExpertLoad slot_load(const ExpertLoad& load, const MoeSpec& spec, const ModelCon
   } else {
     const std::int64_t ranks = static_cast<std::int64_t>(mesh.dp) * mesh.tp;
     const std::int64_t nodes = (ranks + gpus_per_node - 1) / gpus_per_node;
+    const bool has_blocks_apart = mesh.tp > 1 && mesh.ep != mesh.dp;
+    if (nodes > 1 && (ranks % gpus_per_node != 0 || has_blocks_apart)) {
+      throw std::invalid_argument(
+          "experts balanced_on_nodes with dp " + std::to_string(mesh.dp) + ", tp " +
+          std::to_string(mesh.tp) + ", ep " + std::to_string(mesh.ep) + " on nodes of " +
+          std::to_string(gpus_per_node) +
+          " GPUs, expected whole nodes with neighbouring experts on each (tp 1, or ep = dp)");
+    }
     placement = balance_experts_on_nodes(choices, redundant, mesh.ep, nodes, model.n_group);
   }
   return placed_load(placement, load, experts, topk);

@@ -36,6 +36,9 @@ Placement read_mesh(const Reader& reader, const std::string& name, const ModelCo
   if (reader.has("expert_comm")) {
     mesh.expert_comm = static_cast<ExpertComm>(reader.choice("expert_comm", kExpertCommNames));
   }
+  if (reader.has("split_shared_expert")) {
+    mesh.split_shared_expert = reader.boolean("split_shared_expert");
+  }
   if (reader.has("sp")) {
     mesh.sp = reader.boolean("sp");
   }
@@ -50,8 +53,8 @@ Placement read_mesh(const Reader& reader, const std::string& name, const ModelCo
 SidePlacement read_side(const YamlNode& node, const std::string& name, const ModelConfig& model) {
   const Reader reader(node, name,
                       {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
-                       "expert_comm", "num_redundant_experts", "max_num_seqs",
-                       "max_num_batched_tokens", "gpu_memory_utilization"});
+                       "expert_comm", "split_shared_expert", "num_redundant_experts",
+                       "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"});
   SidePlacement side;
   side.placement = read_mesh(reader, name, model);
   const auto whole = [&](std::string_view key, std::optional<std::int64_t>& value) {
@@ -90,6 +93,7 @@ std::string mesh_yaml(const Placement& placement, const std::string& indent) {
          line("num_micro_batches", number(mesh.num_micro_batches)) +
          line("expert_comm",
               std::string(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)])) +
+         line("split_shared_expert", yaml_bool(mesh.split_shared_expert)) +
          line("num_redundant_experts", number(mesh.num_redundant_experts));
 }
 
@@ -113,7 +117,7 @@ Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine) {
   const Reader reader(node, "placement",
                       {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
-                       "expert_comm", "num_redundant_experts"});
+                       "expert_comm", "split_shared_expert", "num_redundant_experts"});
   const Placement placement = read_mesh(reader, "placement", model);
   const std::int64_t gpus = std::int64_t{placement.replicas} * num_ranks(placement.mesh);
   if (gpus > machine.num_gpus) {

@@ -212,6 +212,27 @@ FieldSpec size_list(std::string_view name, Get get) {
           [get](std::string_view text, Deployment& d) { get(d) = numbers(text); }};
 }
 
+// Shares of experts; empty: all alike.
+template <typename Get>
+FieldSpec shares(std::string_view name, Get get) {
+  return {name,
+          [get](const Deployment& d) {
+            std::string text;
+            for (const double share : get(d)) {
+              text.append(text.empty() ? "" : ",").append(format_number(share));
+            }
+            return text.empty() ? std::string("-") : text;
+          },
+          [get](std::string_view text, Deployment& d) {
+            get(d).clear();
+            while (!text.empty() && text != "-") {
+              const std::string_view share = text.substr(0, text.find(','));
+              get(d).push_back(number<double>(share));
+              text.remove_prefix(std::min(share.size() + 1, text.size()));
+            }
+          }};
+}
+
 FieldSpec model_name() {
   return {"name", [](const Deployment& d) { return text_of(d.name); },
           [](std::string_view text, Deployment& d) { d.name = only_text(text); }};
@@ -246,6 +267,7 @@ const std::vector<FieldSpec>& field_specs() {
       choice("lowering moe_design", kMoeDesigns, ORRERY_FIELD(lowering.moe_design)),
       whole("lowering moe_streams", ORRERY_FIELD(lowering.moe_streams)),
       choice("lowering fuse_scatter_add", kFlags, ORRERY_FIELD(lowering.fuse_scatter_add)),
+      shares("lowering expert_load", ORRERY_FIELD(lowering.expert_load.shares)),
       whole("mesh dp", ORRERY_FIELD(mesh.dp)),
       whole("mesh tp", ORRERY_FIELD(mesh.tp)),
       whole("mesh cp", ORRERY_FIELD(mesh.cp)),
@@ -254,7 +276,10 @@ const std::vector<FieldSpec>& field_specs() {
       choice("mesh sp", kFlags, ORRERY_FIELD(mesh.sp)),
       whole("mesh num_micro_batches", ORRERY_FIELD(mesh.num_micro_batches)),
       choice("mesh expert_comm", kExpertCommNames, ORRERY_FIELD(mesh.expert_comm)),
+      choice("mesh split_shared_expert", kFlags, ORRERY_FIELD(mesh.split_shared_expert)),
       whole("mesh num_redundant_experts", ORRERY_FIELD(mesh.num_redundant_experts)),
+      choice("mesh split_shared_expert", kFlags, ORRERY_FIELD(mesh.split_shared_expert)),
+      shares("mesh expert_load", ORRERY_FIELD(mesh.expert_load.shares)),
       whole("engine max_num_seqs", ORRERY_FIELD(engine.max_num_seqs)),
       whole("engine max_num_batched_tokens", ORRERY_FIELD(engine.max_num_batched_tokens)),
       whole("engine block_size", ORRERY_FIELD(engine.block_size)),

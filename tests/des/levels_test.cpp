@@ -117,6 +117,31 @@ TEST(Levels, RepeatsWithAHostSyncAreUnrolledToo) {
   expect_all_levels(step, nvswitch_machine(1), 115, kEager5);
 }
 
+TEST(Levels, WhatIsLaunchedAfterASyncWaitsForItAndExpertsWithoutRowsAreNotLaunched) {
+  // Eager: a kernel of 20 us is issued at 5, the sync takes from 25 to 29; then of three experts
+  // the middle one has no rows: 34..37 and, issued at 39, 39..42.
+  StepBuilder step;
+  const TensorId counts = step.tensor({0});
+  step.kernel({0}, 20, 0, {}, {counts});
+  step.host(HostKind::kD2hSync, {0}, 4, {counts});
+  for (const std::int64_t rows : {8, 0, 1}) {
+    step.plan.add_op(
+        {.name = "expert",
+         .body =
+             KernelOp{.kernel = "expert_gemm",
+                      .dtype = DType::kBf16,
+                      .dims = {{"m", rows, ""}, {"n", 64, ""}, {"k", 64, ""}, {"expert", 0, ""}}},
+         .ranks = step.plan.add_group({0}),
+         .stream = 0,
+         .reads = {counts},
+         .writes = {},
+         .after = {}});
+    step.times.push_back(
+        {.time = Seconds(rows > 0 ? 3e-6 : 0), .basis = Basis::kMeasured, .spread = 0});
+  }
+  expect_all_levels(step, nvswitch_machine(1), 42, kEager5);
+}
+
 TEST(Levels, LongRepeatsOvertakenByTheHostAreExact) {
   // The host starts 100 us late on the GPU's side and gains 1 us per copy: kernels of 4 us,
   // launches of 5. The host wins after 100 copies; copy n ends at max(105 + 4 n, 5 (n + 1) + 4).

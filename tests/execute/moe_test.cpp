@@ -111,15 +111,18 @@ TEST(ReferenceMoe, KindsOfRoutingDiffer) {
 
 TEST(ReferenceMoe, EveryMeshGivesTheLogitsOfOneRank) {
   using enum MoeDesign;
-  const std::vector<Mesh> meshes{{.tp = 2},
-                                 {.tp = 2, .ep = 2},
-                                 {.tp = 4, .ep = 2},
-                                 {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
-                                 {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
-                                 {.dp = 4, .ep = 4, .expert_comm = ExpertComm::kGraph},
-                                 {.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kEager},
-                                 {.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kGraph},
-                                 {.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph}};
+  const std::vector<Mesh> meshes{
+      {.tp = 2},
+      {.tp = 2, .ep = 2},
+      {.tp = 4, .ep = 2},
+      {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
+      {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
+      {.dp = 4, .ep = 4, .expert_comm = ExpertComm::kGraph},
+      {.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kEager},
+      {.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kGraph},
+      {.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
+      {.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kDedup},
+      {.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kDedupGraph}};
   for (const std::string& kind : kKinds) {
     for (const MoeDesign design : {kShuffling, kPadding, kSlicing, kConcatenation}) {
       const Deployment single = deployment_of(kind, design);

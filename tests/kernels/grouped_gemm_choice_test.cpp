@@ -98,6 +98,41 @@ TEST(GroupedGemmChoice, TheProductHasRoomForRowsDrawnAtRandom) {
   EXPECT_EQ(tokens(0), 64);
 }
 
+// 2048 rows of w are 16 items of 128: with 16 groups 256, in 2 rounds of 132 (97 % full). Of 8
+// groups they are 128, one round: items of 64 rows keep more under way. 20 groups of 5120 rows are
+// 800, in 7 rounds 87 % full.
+TEST(GroupedGemmChoice, WideItemsAreForRoundsThatTheyFill) {
+  const auto rows = [](std::int64_t n, std::int64_t active) {
+    GroupedGemmShape shape = kShape;
+    shape.n = n;
+    return streamed_candidates(shape, {.rows = active, .active = active}).front().rows;
+  };
+  EXPECT_EQ(rows(2048, 16), 128);
+  EXPECT_EQ(rows(2048, 8), 64);
+  EXPECT_EQ(rows(5120, 20), 64);
+}
+
+// k = 768 in bf16 is 3 stages of 512 bytes: a piece of 2 leaves no second one. 5120 are 20 stages.
+TEST(GroupedGemmChoice, PiecesHaveTwoStagesAtLeast) {
+  GroupedGemmShape shape = kShape;
+  const GroupedGemmLoad load{.rows = 1, .active = 1};
+  EXPECT_EQ(streamed_candidates(shape, load).front().cuts, 8);
+  shape.k = 2048;
+  EXPECT_EQ(streamed_candidates(shape, load).front().cuts, 4);
+  shape.k = 768;
+  EXPECT_EQ(streamed_candidates(shape, load).front().cuts, 1);
+}
+
+TEST(GroupedGemmChoice, ManyRowsPerGroupAreTiled) {
+  const auto is_tiled = [](std::int64_t rows) {
+    return std::holds_alternative<TiledChoice>(
+        choose_grouped_gemm(kShape, {.rows = rows, .active = 16}));
+  };
+  EXPECT_FALSE(is_tiled(0));
+  EXPECT_FALSE(is_tiled(16 * 8));
+  EXPECT_TRUE(is_tiled(16 * 1024));
+}
+
 TEST(GroupedGemmChoice, AStageMoreWouldNotFit) {
   for (const int per_sm : {1, 2}) {
     StreamedTile tile =

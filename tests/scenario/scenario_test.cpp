@@ -103,6 +103,55 @@ TEST_F(ScenarioTest, placement_and_engine_keys_reach_their_fields_and_come_back)
   EXPECT_FALSE(again.engine.scheduler_reserve_full_isl);
 }
 
+TEST_F(ScenarioTest, experts_lie_where_the_placement_says) {
+  const auto text = [](const std::string& placement, const std::string& experts,
+                       const std::string& load = "{zipf: 1}") {
+    return "model: {config: deepseek-v3, expert_load: " + load +
+           "}\n"
+           "machine: {name: h200-cluster, num_gpus: 32}\n"
+           "provider: none\n"
+           "moe: {design: shuffling, experts: " +
+           experts +
+           "}\n"
+           "placement: {" +
+           placement +
+           "}\n"
+           "workload: {closed_loop: {concurrency: 2, num_requests: 4, prompt_tokens: 10, "
+           "output_tokens: 5}}\n";
+  };
+  const auto loaded = [&](const std::string& placement, const std::string& experts = "in_order") {
+    return load_scenario(write("a.yaml", text(placement, experts)), kPaths);
+  };
+  const std::string flow = "dp: 16, ep: 16, expert_comm: eager";
+  const Scenario in_order = loaded(flow);
+  EXPECT_EQ(in_order.mesh.expert_load, in_order.expert_shares);
+  EXPECT_TRUE(in_order.mesh.split_shared_expert);
+  const Scenario copied =
+      loaded(flow + ", num_redundant_experts: 16, split_shared_expert: false", "balanced_on_nodes");
+  EXPECT_EQ(copied.mesh.expert_load.shares.size(), 256U + 16U);
+  EXPECT_FALSE(copied.mesh.split_shared_expert);
+  const Scenario again = load_scenario(write("b.yaml", to_yaml(copied)), kPaths);
+  EXPECT_EQ(again.mesh, copied.mesh);
+
+  const auto says = [&](const std::string& placement, const std::string& problem,
+                        const std::string& experts = "in_order") {
+    try {
+      (void)loaded(placement, experts);
+      ADD_FAILURE() << placement << " loads";
+    } catch (const ScenarioError& error) {
+      EXPECT_NE(std::string(error.what()).find(problem), std::string::npos) << error.what();
+    }
+  };
+  says("dp: 16, ep: 16", "expected eager, graph, dedup or dedup_graph");
+  says("dp: 16, ep: 16, expert_comm: dedup", "expected two levels");
+  says("dp: 16, ep: 8, expert_comm: eager", "expected a multiple of dp");
+  says(flow + ", num_redundant_experts: 3", "does not divide the 256 routed and 3 redundant");
+  says("dp: 4, tp: 4, ep: 16, expert_comm: eager", "expected whole nodes", "balanced_on_nodes");
+  EXPECT_THROW(
+      (void)load_scenario(write("c.yaml", text(flow, "balanced", "{trace: none.csv}")), kPaths),
+      ScenarioError);
+}
+
 TEST_F(ScenarioTest, a_chosen_step_is_a_batch_or_the_median_decode_step) {
   const std::string head = kMinimal;
   const Scenario scenario = load_scenario(

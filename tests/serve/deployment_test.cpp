@@ -29,7 +29,11 @@ Deployment example() {
                                        .lm_head = DType::kFp8},
                          .mla_form = MlaForm::kModule,
                          .fuse_residual_norm = false,
-                         .fuse_norm_quant = false};
+                         .fuse_norm_quant = false,
+                         .moe_design = MoeDesign::kShuffling,
+                         .moe_streams = 2,
+                         .fuse_scatter_add = true,
+                         .expert_load = {.shares = {0.1, 0.3, 0.6}}};
   deployment.mesh = {.dp = 2,
                      .tp = 4,
                      .cp = 3,
@@ -38,7 +42,9 @@ Deployment example() {
                      .sp = true,
                      .num_micro_batches = 6,
                      .expert_comm = ExpertComm::kAllGather,
-                     .num_redundant_experts = 7};
+                     .split_shared_expert = false,
+                     .num_redundant_experts = 7,
+                     .expert_load = {.shares = {0.25, 0.75}}};
   deployment.engine = {.max_num_seqs = 1,
                        .max_num_batched_tokens = 2,
                        .block_size = 64,

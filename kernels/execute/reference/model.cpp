@@ -331,19 +331,31 @@ class StepRun {
       for (const int rank : ranks) all.push_back(values(op, id, rank));
       return all;
     };
+    // all_gather and all_to_all into narrower rows send the slice at the rank's place in tp.
+    const auto sent = [&](TensorId id, TensorId output) {
+      std::vector<std::vector<double>> all = of_ranks(id);
+      const std::int64_t columns = sent_columns(comm.kind, tensor(id), tensor(output));
+      for (std::size_t at = 0; at < all.size(); ++at) {
+        all[at] = column_slice(all[at], tensor(id).axes.back().size, columns,
+                               setup_.grid.tp_rank(ranks[at]));
+      }
+      return all;
+    };
     if (comm.kind == CollectiveKind::kAllToAll && op.reads.size() == 3 && op.writes.size() == 1) {
       const TensorId output = op.writes[0];
-      auto outputs = exchange_rows(op.name, tensor(output), of_ranks(op.reads[0]),
+      auto outputs = exchange_rows(op.name, tensor(output), sent(op.reads[0], output),
                                    of_ranks(op.reads[1]), of_ranks(op.reads[2]));
       for (std::size_t at = 0; at < ranks.size(); ++at) {
         write(output, ranks[at], std::move(outputs[at]));
       }
       return;
     }
-    for (std::size_t i = 0; i < op.reads.size(); ++i) {
-      const std::vector<std::vector<double>> inputs = of_ranks(op.reads[i]);
-      auto outputs =
-          run_collective(op.name, comm.kind, tensor(op.reads[i]), tensor(op.writes[i]), inputs);
+    // Counts behind the one tensor say how many rows matter: all are moved.
+    for (std::size_t i = 0; i < op.writes.size(); ++i) {
+      Tensor input = tensor(op.reads.at(i));
+      const auto inputs = sent(op.reads[i], op.writes[i]);
+      input.axes.back().size = sent_columns(comm.kind, input, tensor(op.writes[i]));
+      auto outputs = run_collective(op.name, comm.kind, input, tensor(op.writes[i]), inputs);
       for (std::size_t at = 0; at < ranks.size(); ++at) {
         write(op.writes[i], ranks[at], std::move(outputs[at]));
       }

@@ -1,0 +1,67 @@
+#include "kernels/execute/column_slices.h"
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace orrery {
+namespace {
+
+std::int64_t width(const Tensor& tensor) {
+  return tensor.axes.empty() ? 1 : tensor.axes.back().size;
+}
+
+}  // namespace
+
+bool sends_slice(const CollectiveContext& context) {
+  const CollectiveKind kind = std::get<CommOp>(context.op.body).kind;
+  if (kind != CollectiveKind::kAllToAll && kind != CollectiveKind::kAllGather) return false;
+  if (context.reads.empty() || context.writes.size() != 1) return false;
+  const Tensor& input = *context.reads[0].tensor;
+  return input.axes.size() > 1 && width(*context.writes[0].tensor) < width(input);
+}
+
+void pack_columns(const cuda::Stream& stream, const ColumnParts& columns) {
+  const auto width = static_cast<std::size_t>(columns.columns);
+  for (int part = 0; part < columns.parts; ++part) {
+    ORRERY_CUDA(cudaMemcpy2DAsync(
+        columns.to + part * columns.rows * columns.columns, width,
+        columns.from + part * columns.columns, width * static_cast<std::size_t>(columns.parts),
+        width, static_cast<std::size_t>(columns.rows), cudaMemcpyDeviceToDevice, stream.get()));
+  }
+}
+
+Launch bind_slice(const CollectiveContext& context) {
+  const Operand& whole = context.reads[0];
+  Tensor narrow = *whole.tensor;
+  narrow.axes.back().size = width(*context.writes[0].tensor);
+  if (width(narrow) * context.tp != width(*whole.tensor) || whole.data == nullptr) {
+    throw std::invalid_argument("a collective of " + std::to_string(width(narrow)) + " of the " +
+                                std::to_string(width(*whole.tensor)) + " columns of \"" +
+                                whole.tensor->name + "\", expected one of tp " +
+                                std::to_string(context.tp) + " slices");
+  }
+  const auto bytes = static_cast<std::int64_t>(std::ceil(bytes_of(narrow).value()));
+  const std::int64_t rows = num_elements(narrow) / width(narrow);
+  const std::int64_t slice = bytes / rows;
+  std::byte* const packed =
+      context.resources.scratch("slice of columns", static_cast<std::size_t>(bytes));
+  std::vector<Operand> reads(context.reads.begin(), context.reads.end());
+  reads[0].data = packed;
+  reads[0].tensor = &narrow;
+  CollectiveContext sliced = context;
+  sliced.reads = reads;
+  Launch send = bind_collective(sliced);
+  const std::byte* const from = static_cast<const std::byte*>(whole.data) + context.tp_rank * slice;
+  return [=, send = std::move(send), ways = context.tp](const cuda::Stream& stream) {
+    const auto narrow_bytes = static_cast<std::size_t>(slice);
+    ORRERY_CUDA(cudaMemcpy2DAsync(
+        packed, narrow_bytes, from, narrow_bytes * static_cast<std::size_t>(ways), narrow_bytes,
+        static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, stream.get()));
+    send(stream);
+  };
+}
+
+}  // namespace orrery

@@ -1,0 +1,109 @@
+#include "kernels/execute/copies_between_ranks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace orrery {
+namespace {
+
+using cuda::Communicator;
+using cuda::nccl;
+using cuda::Stream;
+
+std::int64_t bytes_in(const Tensor& tensor) {
+  return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
+}
+std::int64_t rows_of(const Tensor& tensor) {
+  return tensor.axes.empty() ? 1 : num_elements(tensor) / tensor.axes.back().size;
+}
+
+[[noreturn]] void refuse(const CollectiveContext& context, const std::string& problem) {
+  const auto& comm = std::get<CommOp>(context.op.body);
+  throw std::invalid_argument(std::string(to_text(comm.kind)) + " " + problem);
+}
+
+// Memory that moves as it is.
+struct Piece {
+  void* data = nullptr;
+  std::int64_t bytes = 0;
+};
+std::vector<Piece> pieces_of(std::span<const Operand> operands) {
+  std::vector<Piece> pieces;
+  for (const Operand& operand : operands) {
+    pieces.push_back({.data = operand.data, .bytes = bytes_in(*operand.tensor)});
+    if (operand.scales != nullptr) {
+      pieces.push_back({.data = operand.scales,
+                        .bytes = rows_of(*operand.tensor) * std::int64_t{sizeof(float)}});
+    }
+  }
+  return pieces;
+}
+
+// Place in the group of the first rank on which what the op reads is present.
+int sender(const CollectiveContext& context) {
+  for (const int rank : context.group.ranks) {
+    const auto is_present = [&](TensorId id) {
+      return context.plan.contains(context.plan.tensors()[static_cast<std::size_t>(id)].ranks,
+                                   rank);
+    };
+    if (std::ranges::all_of(context.op.reads, is_present)) return context.group.place(rank);
+  }
+  refuse(context, "of tensors that are together on none of its ranks");
+}
+
+}  // namespace
+
+Launch bind_send_recv(const CollectiveContext& context) {
+  const Communicator& communicator = context.group.communicator(context.rank);
+  const int from = sender(context);
+  const bool sends = communicator.rank() == from;
+  if (communicator.size() != 2 || context.reads.size() != context.writes.size()) {
+    refuse(context, "among " + std::to_string(communicator.size()) + " ranks of " +
+                        std::to_string(context.reads.size()) + " tensors into " +
+                        std::to_string(context.writes.size()) +
+                        ", expected two ranks and a tensor for each");
+  }
+  return [&communicator, sends, pieces = pieces_of(sends ? context.reads : context.writes),
+          peer = 1 - communicator.rank()](const Stream& stream) {
+    ORRERY_NCCL(nccl().group_start());
+    for (const Piece& piece : pieces) {
+      const auto bytes = static_cast<std::size_t>(piece.bytes);
+      if (sends) {
+        ORRERY_NCCL(
+            nccl().send(piece.data, bytes, ncclInt8, peer, communicator.get(), stream.get()));
+      } else {
+        ORRERY_NCCL(
+            nccl().recv(piece.data, bytes, ncclInt8, peer, communicator.get(), stream.get()));
+      }
+    }
+    ORRERY_NCCL(nccl().group_end());
+  };
+}
+
+Launch bind_broadcast(const CollectiveContext& context) {
+  const Communicator& communicator = context.group.communicator(context.rank);
+  const int root = sender(context);
+  std::vector<Piece> from = pieces_of(context.reads);
+  std::vector<Piece> to = pieces_of(context.writes);
+  if (from.size() != to.size()) refuse(context, "of tensors into tensors of other kinds");
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (from[i].bytes != to[i].bytes) refuse(context, "into a tensor of another size");
+    // The sender may have no copy of what arrives, nor the others of what is sent.
+    if (to[i].data == nullptr) to[i].data = from[i].data;
+    if (from[i].data == nullptr) from[i].data = to[i].data;
+  }
+  return [&communicator, root, from, to](const Stream& stream) {
+    ORRERY_NCCL(nccl().group_start());
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      ORRERY_NCCL(nccl().broadcast(from[i].data, to[i].data,
+                                   static_cast<std::size_t>(from[i].bytes), ncclInt8, root,
+                                   communicator.get(), stream.get()));
+    }
+    ORRERY_NCCL(nccl().group_end());
+  };
+}
+
+}  // namespace orrery
