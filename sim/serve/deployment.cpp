@@ -276,7 +276,6 @@ const std::vector<FieldSpec>& field_specs() {
       choice("mesh sp", kFlags, ORRERY_FIELD(mesh.sp)),
       whole("mesh num_micro_batches", ORRERY_FIELD(mesh.num_micro_batches)),
       choice("mesh expert_comm", kExpertCommNames, ORRERY_FIELD(mesh.expert_comm)),
-      choice("mesh split_shared_expert", kFlags, ORRERY_FIELD(mesh.split_shared_expert)),
       whole("mesh num_redundant_experts", ORRERY_FIELD(mesh.num_redundant_experts)),
       choice("mesh split_shared_expert", kFlags, ORRERY_FIELD(mesh.split_shared_expert)),
       shares("mesh expert_load", ORRERY_FIELD(mesh.expert_load.shares)),
