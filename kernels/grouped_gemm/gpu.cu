@@ -104,6 +104,9 @@ GroupedGemmChoice choice_of(const KernelOp& op, const GroupedGemmShape& shape) {
     });
     return built == tiled_choices().end() ? tile : *built;
   }
+  if (const int columns = named("tile_columns", 0); columns != 0) {
+    return TiledChoice{.rows = named("tile_rows", 128), .columns = columns};
+  }
   if (named("tokens", 0) == 0) return choose_grouped_gemm(shape, load);
   StreamedTile tile{.tokens = named("tokens", 8),
                     .rows = named("tile_rows", 64),

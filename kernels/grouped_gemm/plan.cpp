@@ -59,7 +59,7 @@ void GroupedGemmPlan::launch(const cuda::Stream& stream,
     throw std::invalid_argument("grouped_gemm: fp8 needs the scales of x and w");
   }
   if (const auto* const tile = std::get_if<TiledChoice>(&choice_)) {
-    return grouped_gemm_tiled(stream, shape_, *tile, operands);
+    return grouped_gemm_tiled(stream, shape_, *tile, operands, options_.programmatic);
   }
   grouped_gemm_streamed(stream, shape_, std::get<StreamedTile>(choice_), operands,
                         own_workspace_ ? own_workspace_->get() : options_.workspace,

@@ -14,7 +14,8 @@ namespace orrery {
 // deterministic. Throws std::invalid_argument for tiles that are not built, cuda::Error when the
 // launch fails.
 void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                        const TiledChoice& choice, const GroupedGemmOperands& operands);
+                        const TiledChoice& choice, const GroupedGemmOperands& operands,
+                        bool programmatic);
 
 // Those that are built, for either dtype.
 std::span<const TiledChoice> tiled_choices();

@@ -11,7 +11,8 @@
 namespace orrery {
 namespace {
 
-using Launch = void (*)(const cuda::Stream&, const GroupedGemmShape&, const GroupedGemmOperands&);
+using Launch = void (*)(const cuda::Stream&, const GroupedGemmShape&, const GroupedGemmOperands&,
+                        bool);
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -28,8 +29,8 @@ tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& 
   };
   constexpr int kSize = sizeof(typename C::T);
   tiled::Maps maps{
-      .x = map(kType, operands.x, shape.max_rows, shape.k, kSize, C::kXRows, C::kK),
-      .w = map(kType, operands.w, shape.groups * shape.n, shape.k, kSize, C::kWRows, C::kK),
+      .x = map(kType, operands.x, shape.max_rows, shape.k, kSize, C::kM, C::kK),
+      .w = map(kType, operands.w, shape.groups * shape.n, shape.k, kSize, C::kN, C::kK),
       .w_part = map(kType, operands.w, shape.groups * shape.n, shape.k, kSize, 64, C::kK),
       .y = {}};
   if (operands.y != nullptr && shape.n % 8 == 0) {
@@ -41,7 +42,7 @@ tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& 
 
 template <typename C>
 void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                  const GroupedGemmOperands& operands) {
+                  const GroupedGemmOperands& operands, bool programmatic) {
   const tiled::Arguments arguments{.counts = operands.counts,
                                    .x_scale = operands.x_scale,
                                    .w_scale = operands.w_scale,
@@ -50,22 +51,20 @@ void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                                    .groups = static_cast<int>(shape.groups),
                                    .max_rows = static_cast<int>(shape.max_rows),
                                    .n = static_cast<int>(shape.n),
-                                   .k_steps = static_cast<int>(ceil_div(shape.k, C::kK)),
-                                   .w_is_read_once = shape.max_rows <= C::kM * shape.groups};
+                                   .k_steps = static_cast<int>(ceil_div(shape.k, C::kK))};
   // One block per multiprocessor, or fewer where there cannot be so many tiles.
   using Schedule = tiled::Schedule<C>;
   const std::int64_t tiles =
       std::min(shape.max_rows, shape.max_rows / Schedule::kRows + shape.groups) *
-      ceil_div(shape.n, Schedule::kColumns) * C::kCluster;
+      ceil_div(shape.n, Schedule::kColumns);
   constexpr std::int64_t kMostTiles = 0x7FFFFFFF;
   if (tiles > kMostTiles) throw std::invalid_argument("grouped_gemm: too many tiles");
-  const auto blocks = std::min<std::int64_t>(
-      cuda::device_properties().multiProcessorCount / C::kCluster * C::kCluster, tiles);
+  const auto blocks = std::min<std::int64_t>(cuda::device_properties().multiProcessorCount, tiles);
   cuda::launch(stream,
                {.grid = dim3(static_cast<unsigned>(blocks)),
                 .block = dim3(C::kThreads),
                 .shared_bytes = sizeof(tiled::Shared<C>),
-                .cluster = C::kCluster},
+                .programmatic = programmatic},
                tiled::tiled_kernel<C>, make_maps<C>(shape, operands), arguments);
 }
 
@@ -75,37 +74,27 @@ struct Instance {
   Launch fp8_launch;
 };
 
-template <int kM, int kN, int kStages, int kBuffers, TiledPair kPair, int kLag>
+template <int kM, int kN, int kStages, int kBuffers>
 constexpr Instance instance() {
-  return {.choice = {.rows = kM, .columns = kN, .stages = kStages, .pair = kPair, .lag = kLag},
-          .bf16_launch = launch_tiled<tiled::Config<bf16, kM, kN, kStages, kBuffers, kPair, kLag>>,
-          .fp8_launch = launch_tiled<tiled::Config<fp8, kM, kN, kStages, kBuffers, kPair, kLag>>};
+  return {.choice = {.rows = kM, .columns = kN},
+          .bf16_launch = launch_tiled<tiled::Config<bf16, kM, kN, kStages, kBuffers>>,
+          .fp8_launch = launch_tiled<tiled::Config<fp8, kM, kN, kStages, kBuffers>>};
 }
 
-constexpr std::array kInstances{instance<128, 256, 4, 2, TiledPair::kNone, 0>(),
-                                instance<128, 256, 4, 2, TiledPair::kNone, 2>(),
-                                instance<128, 256, 3, 4, TiledPair::kNone, 0>(),
-                                instance<128, 256, 4, 2, TiledPair::kW, 0>(),
-                                instance<128, 256, 4, 2, TiledPair::kW, 2>(),
-                                instance<128, 256, 4, 2, TiledPair::kX, 0>(),
-                                instance<128, 256, 4, 2, TiledPair::kX, 2>(),
-                                instance<128, 128, 6, 2, TiledPair::kNone, 0>(),
-                                instance<128, 128, 6, 2, TiledPair::kW, 2>(),
-                                instance<64, 256, 4, 2, TiledPair::kNone, 0>(),
-                                instance<64, 256, 4, 2, TiledPair::kX, 2>(),
-                                instance<64, 128, 8, 1, TiledPair::kNone, 0>()};
+constexpr std::array kInstances{instance<128, 256, 4, 2>(), instance<64, 128, 8, 1>()};
 
 }  // namespace
 
 void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                        const TiledChoice& choice, const GroupedGemmOperands& operands) {
+                        const TiledChoice& choice, const GroupedGemmOperands& operands,
+                        bool programmatic) {
   const auto* const found = std::ranges::find(kInstances, choice, &Instance::choice);
   if (found == kInstances.end()) {
     throw std::invalid_argument("grouped_gemm: no tiles of " + std::to_string(choice.rows) +
-                                " rows x " + std::to_string(choice.columns) + " columns with " +
-                                std::to_string(choice.stages) + " stages are built");
+                                " rows x " + std::to_string(choice.columns) + " columns are built");
   }
-  (shape.dtype == DType::kFp8 ? found->fp8_launch : found->bf16_launch)(stream, shape, operands);
+  (shape.dtype == DType::kFp8 ? found->fp8_launch : found->bf16_launch)(stream, shape, operands,
+                                                                        programmatic);
 }
 
 std::span<const TiledChoice> tiled_choices() {

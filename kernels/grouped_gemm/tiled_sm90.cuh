@@ -2,83 +2,38 @@
 
 // grouped_gemm in tiles for sm_90a.
 //
-// One block per multiprocessor, or a pair of them, goes through the tiles of all groups: group by
-// group, in a group by blocks of rows, in those by columns of w, rows fastest, so that blocks that
-// run together share w and x in the L2 cache and a w is read once. The sizes of the groups are in
-// device memory; a warp finds its next tile by a scan over 32 groups at a time, and a group without
-// rows costs nothing. That warp copies x and w, 128 bytes of k at a time; two warpgroups multiply:
+// One block per multiprocessor goes through the tiles of all groups: group by group, in a group by
+// blocks of rows, in those by columns of w, rows fastest, so that blocks that run together share w
+// and x in the L2 cache and a w is read once. The sizes of the groups are in device memory; a warp
+// finds its next tile by a scan over 32 groups at a time, and a group without rows costs nothing.
+// That warp copies x and w, 128 bytes of k at a time; two warpgroups multiply:
 //
 //   copies        x w | x w | x w | ...  of this tile and, behind it, of the next
 //   warpgroup 0   rows  0 to 63    d[64, n] += x w^T ... | y |
-//   warpgroup 1   rows 64 to 127   kLag steps later        ... | y |
+//   warpgroup 1   rows 64 to 127   d[64, n] += x w^T ... | y |     (or the other columns)
 //
-// kLag puts the warpgroups out of step, so that one has the tensor cores for itself while the other
-// writes y; both go equally fast otherwise, which keeps the distance.
-// Rows past a group's end are copied, multiplied and not written.
-
-#include <cuda_bf16.h>
+// Rows past a group's end are copied, multiplied and not written. The tiles that do not fill the
+// last round of the multiprocessors are cut by columns where that ends earlier (16 groups with
+// rows as 1 / rank: 4 % of the time at n = 2048, k = 5120).
+//
+// What did not pay on an H200, n x k = 2048 x 5120 and 5120 x 1024, groups x rows = 16 x 1024 and
+// 128 x 128, against tiles of 128 x 256 in 4 stages:
+//   * L2 policies of the copies of w: evict_first 10 % slower, evict_normal 6 to 8 % (without one,
+//     a miss fetches the 256 bytes that the map asks for);
+//   * clusters of two that share x by multicast: 1 to 3 % slower, w: 10 % and more;
+//   * 3 stages and more buffers for y: 1 % slower; one warpgroup some steps behind the other, so
+//     that it multiplies while the other writes: nothing;
+//   * tiles of 128 x 128: 3 to 6 % slower, 64 x 256: 1 to 15 %; 2 % faster where 128 x 128 rows
+//     meet k = 1024, but 5 to 10 % slower there when the rows are uneven.
 
 #include <cstdint>
 
-#include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/grouped_gemm/scatter.cuh"
-#include "kernels/grouped_gemm/tiled_choice.h"
+#include "kernels/grouped_gemm/tiled_schedule.cuh"
 
 namespace orrery::tiled {
-
-// What one instance of the kernel is compiled for.
-template <typename T_, int kM_, int kN_, int kStages_, int kBuffers_, TiledPair kPair_, int kLag_>
-struct Config {
-  using T = T_;
-  static constexpr int kM = kM_;              // rows of a tile: 64 or 128
-  static constexpr int kN = kN_;              // columns of a tile
-  static constexpr int kStages = kStages_;    // in the ring of copies
-  static constexpr int kBuffers = kBuffers_;  // of 64 rows x 64 columns of y, per warpgroup
-  static constexpr TiledPair kPair = kPair_;
-  static constexpr int kLag = kLag_;
-  static constexpr int kCluster = kPair == TiledPair::kNone ? 1 : 2;
-  static constexpr bool kSplitsColumns = kM == 64;  // between the warpgroups, else the rows
-  static constexpr int kGroupN = kSplitsColumns ? kN / 2 : kN;  // columns of a warpgroup
-  // Into so many parts of columns the last tiles may be cut.
-  static constexpr int kMaxParts = kPair == TiledPair::kNone ? kGroupN / 64 : 1;
-  static constexpr int kK = 128 / sizeof(T);                           // of a stage
-  static constexpr int kXRows = kPair == TiledPair::kX ? kM / 2 : kM;  // of one copy
-  static constexpr int kWRows = kPair == TiledPair::kW ? kN / 2 : kN;
-  static constexpr std::uint32_t kXBytes = kM * 128;
-  static constexpr std::uint32_t kWBytes = kN * 128;
-  static constexpr int kThreads = 384;
-};
-
-struct Maps {
-  CUtensorMap x;       // boxes of kXRows rows
-  CUtensorMap w;       // boxes of kWRows rows
-  CUtensorMap w_part;  // boxes of 64 rows
-  CUtensorMap y;       // boxes of 64 rows of 64 columns
-};
-
-struct Arguments {
-  const std::int32_t* counts = nullptr;  // [groups]
-  const float* x_scale = nullptr;        // [rows], fp8
-  const float* w_scale = nullptr;        // [groups * n], fp8
-  bf16* y = nullptr;                     // [rows, n], or null with target
-  ScatterTarget target;
-  int groups = 0;
-  int max_rows = 0;
-  int n = 0;
-  int k_steps = 0;
-  bool w_is_read_once = false;  // probably: groups have few rows
-};
-
-// A tile of one block; group < 0 ends the kernel.
-struct Task {
-  int row;     // first, of x and y
-  int rows;    // that the group has from there on: may be 0 or less in a pair, or past the tile
-  int column;  // first, of y
-  int columns;
-  int group;
-};
 
 template <typename C>
 struct Shared {
@@ -106,162 +61,37 @@ struct Ring {
 
 // --- producer: one warp ------------------------------------------------------------------------
 
-// The sum over this lane and those below, or `most` if that is less; of values up to 2^30.
-__device__ inline unsigned warp_prefix(unsigned value, unsigned most) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const unsigned below = __shfl_up_sync(0xFFFFFFFF, value, step);
-    if (static_cast<int>(threadIdx.x % 32) >= step) value = min(value + below, most);
-  }
-  return value;
-}
-
-// The tiles in their order; of pairs of blocks, those of both. All 32 lanes go together, lane l
-// with group 32 i + l.
-template <typename C>
-class Schedule {
- public:
-  static constexpr int kRows = C::kPair == TiledPair::kW ? 2 * C::kM : C::kM;
-  static constexpr int kColumns = C::kPair == TiledPair::kX ? 2 * C::kN : C::kN;
-  // Rows of x that go past all of a w before the next ones do: they and the columns of w in use
-  // stay in the L2 cache.
-  static constexpr int kBlockTiles = 2048 / kRows;
-
-  // Of so many blocks or pairs.
-  __device__ Schedule(const Arguments& a, int blocks)
-      : a_(a), column_tiles_((a.n + kColumns - 1) / kColumns) {
-    if constexpr (C::kMaxParts > 1) cut_last_tiles(blocks);
-    load();
-  }
-  // Tile or part of one `index`, which must grow from call to call. False past the last one.
-  __device__ bool find(int index, Task& task) {
-    int part = 0;
-    if (index > whole_) {
-      part = (index - whole_) % parts_;
-      index = whole_ + (index - whole_) / parts_;
-    }
-    const int columns = index < whole_ ? kColumns : kColumns / parts_;
-    while (true) {
-      const unsigned behind = __ballot_sync(0xFFFFFFFF, index < tiles_end_);
-      if (behind != 0) {
-        const int lane = __ffs(static_cast<int>(behind)) - 1;
-        const int rows = __shfl_sync(0xFFFFFFFF, rows_, lane);
-        const int row_tiles = (rows + kRows - 1) / kRows;
-        const int first = __shfl_sync(0xFFFFFFFF, tiles_end_, lane) - row_tiles * column_tiles_;
-        const int row_block = (index - first) / (kBlockTiles * column_tiles_);
-        const int rest = (index - first) % (kBlockTiles * column_tiles_);
-        const int height = min(kBlockTiles, row_tiles - row_block * kBlockTiles);
-        const int row = (row_block * kBlockTiles + rest % height) * kRows;
-        task = {.row = __shfl_sync(0xFFFFFFFF, rows_end_, lane) - rows + row,
-                .rows = rows - row,
-                .column = rest / height * kColumns + part * columns,
-                .columns = columns,
-                .group = base_ + lane};
-        return true;
-      }
-      base_ += 32;
-      if (base_ >= a_.groups) return false;
-      load();
-    }
-  }
-
- private:
-  // The tiles past the last multiple of `blocks` go in parts of fewer columns where that ends
-  // earlier. Narrower products are slower, by a little for halves, by more for quarters.
-  __device__ void cut_last_tiles(int blocks) {
-    long long tiles = 0;  // too many where counts exceed max_rows: then none is found at the end
-    for (int group = static_cast<int>(threadIdx.x % 32); group < a_.groups; group += 32) {
-      const int rows = min(max(a_.counts[group], 0), a_.max_rows);
-      tiles += static_cast<long long>((rows + kRows - 1) / kRows) * column_tiles_;
-    }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) tiles += __shfl_xor_sync(0xFFFFFFFF, tiles, step);
-    const int last = static_cast<int>(tiles % blocks);
-    const auto cost = [&](int parts, int percent) {
-      return (last * parts + blocks - 1) / blocks * percent / parts;
-    };
-    int least = cost(1, 400);
-    if (cost(2, 420) < least) {
-      least = cost(2, 420);
-      parts_ = 2;
-    }
-    if (C::kMaxParts >= 4 && cost(4, 480) < least) parts_ = 4;
-    if (parts_ > 1) whole_ = static_cast<int>(min(tiles - last, 0x7FFFFFFFLL));
-  }
-  __device__ void load() {
-    const int lane = threadIdx.x % 32;
-    const int tiles_before = __shfl_sync(0xFFFFFFFF, tiles_end_, 31);
-    const int rows_before = __shfl_sync(0xFFFFFFFF, rows_end_, 31);
-    const int count = base_ + lane < a_.groups ? a_.counts[base_ + lane] : 0;
-    const int room = a_.max_rows - rows_before;
-    rows_end_ = rows_before + static_cast<int>(warp_prefix(min(max(count, 0), room), room));
-    const int previous = __shfl_up_sync(0xFFFFFFFF, rows_end_, 1);
-    rows_ = rows_end_ - (lane == 0 ? rows_before : previous);
-    const unsigned tiles = (rows_ + kRows - 1) / kRows * column_tiles_;
-    tiles_end_ = tiles_before + static_cast<int>(warp_prefix(tiles, 0xFFFFFFFF));
-  }
-
-  const Arguments& a_;
-  int column_tiles_;
-  int base_ = 0;  // lane 0's group
-  int rows_ = 0;
-  int rows_end_ = 0;  // rows and tiles up to this lane's group and with it
-  int tiles_end_ = 0;
-  int whole_ = 0x7FFFFFFF;  // tiles before those in parts
-  int parts_ = 1;
-};
-
-// Copies one step into a stage that is empty.
+// Copies one step of a tile into a stage that is empty.
 template <typename C>
 __device__ void load_stage(Shared<C>& shared, int stage, const Maps& maps, const Task& task, int k,
-                           int w_row, int rank, bool has_tile, std::uint64_t policy) {
+                           int w_row) {
   std::uint64_t* const full = &shared.full[stage];
-  if constexpr (C::kPair == TiledPair::kNone) {
-    sm90::barrier_arrive_expect(full, C::kXBytes + task.columns * 128);
-    sm90::load_2d(shared.x[stage], &maps.x, k, task.row, full);
-    if (task.columns < C::kN) {
-      for (int row = 0; row < task.columns; row += 64) {
-        sm90::load_2d(shared.w[stage] + row * 128, &maps.w_part, k, w_row + row, full);
-      }
-    } else if (policy != 0) {
-      sm90::load_2d(shared.w[stage], &maps.w, k, w_row, full, policy);
-    } else {
-      sm90::load_2d(shared.w[stage], &maps.w, k, w_row, full);
-    }
-  } else if constexpr (C::kPair == TiledPair::kW) {
-    sm90::barrier_arrive_expect(full, C::kWBytes + (has_tile ? C::kXBytes : 0));
-    if (has_tile) sm90::load_2d(shared.x[stage], &maps.x, k, task.row, full);
-    sm90::load_2d_multicast(shared.w[stage] + rank * C::kWRows * 128, &maps.w, k,
-                            w_row + rank * C::kWRows, full, 3);
+  sm90::barrier_arrive_expect(full, C::kXBytes + task.columns * 128);
+  sm90::load_2d(shared.x[stage], &maps.x, k, task.row, full);
+  if (task.columns == C::kN) {
+    sm90::load_2d(shared.w[stage], &maps.w, k, w_row, full);
   } else {
-    sm90::barrier_arrive_expect(full, C::kXBytes + (has_tile ? C::kWBytes : 0));
-    sm90::load_2d_multicast(shared.x[stage] + rank * C::kXRows * 128, &maps.x, k,
-                            task.row + rank * C::kXRows, full, 3);
-    if (has_tile) sm90::load_2d(shared.w[stage], &maps.w, k, w_row, full);
+    for (int row = 0; row < task.columns; row += 64) {
+      sm90::load_2d(shared.w[stage] + row * 128, &maps.w_part, k, w_row + row, full);
+    }
   }
 }
 
 template <typename C>
-__device__ void produce(Shared<C>& shared, const Maps& maps, const Arguments& a, int rank) {
+__device__ void produce(Shared<C>& shared, const Maps& maps, const Arguments& a) {
   const bool is_copier = threadIdx.x % 32 == 0;
-  const std::uint64_t policy = a.w_is_read_once ? sm90::evict_first() : 0;
+  const int blocks = static_cast<int>(gridDim.x);
   Ring<C::kStages> ring;
-  Schedule<C> schedule(a, static_cast<int>(gridDim.x) / C::kCluster);
+  Schedule<C> schedule(a, blocks);
   Task task;
-  for (int index = static_cast<int>(blockIdx.x) / C::kCluster; schedule.find(index, task);
-       index += static_cast<int>(gridDim.x) / C::kCluster) {
-    if constexpr (C::kPair == TiledPair::kW) {
-      task.row += rank * C::kM;
-      task.rows -= rank * C::kM;
-    }
-    if constexpr (C::kPair == TiledPair::kX) task.column += rank * C::kN;
-    const bool has_tile = task.rows > 0 && task.column < a.n;
+  for (int index = static_cast<int>(blockIdx.x); schedule.find(index, task); index += blocks) {
     if (is_copier) {
       const int w_row = task.group * a.n + task.column;
+#pragma unroll 1
       for (int step = 0; step < a.k_steps; ++step) {
         sm90::barrier_wait(&shared.empty[ring.stage], ring.phase ^ 1);
         if (step == 0) shared.task[ring.stage] = task;
-        load_stage<C>(shared, ring.stage, maps, task, step * C::kK, w_row, rank, has_tile, policy);
+        load_stage<C>(shared, ring.stage, maps, task, step * C::kK, w_row);
         ring.advance();
       }
     }
@@ -272,19 +102,13 @@ __device__ void produce(Shared<C>& shared, const Maps& maps, const Arguments& a,
     shared.task[ring.stage].group = -1;
     sm90::barrier_arrive(&shared.full[ring.stage]);
   }
-  __syncwarp();
 }
 
 // --- consumers: two warpgroups -----------------------------------------------------------------
 
 template <typename C>
 __device__ void release(Shared<C>& shared, int stage) {
-  const int lane = threadIdx.x % 32;
-  if constexpr (C::kCluster == 1) {
-    if (lane == 0) sm90::barrier_arrive(&shared.empty[stage]);
-  } else {
-    if (lane < C::kCluster) sm90::barrier_arrive_cluster(&shared.empty[stage], lane);
-  }
+  if (threadIdx.x % 32 == 0) sm90::barrier_arrive(&shared.empty[stage]);
 }
 
 // d[64, kColumns] (+)= x w^T over one stage, issued and committed.
@@ -313,11 +137,10 @@ __device__ void issue(float (&d)[kColumns / 2], const Shared<C>& shared, int sta
   sm90::wgmma_commit();
 }
 
-// All steps of a tile or a part of one into the first of `sums`. The first stage is full.
+// All steps of a tile or a part of one. The first stage is full.
 template <typename C, int kColumns>
-__device__ void multiply(float (&sums)[C::kGroupN / 2], Shared<C>& shared, Ring<C::kStages>& ring,
+__device__ void multiply(float (&d)[kColumns / 2], Shared<C>& shared, Ring<C::kStages>& ring,
                          int k_steps, int group) {
-  auto& d = reinterpret_cast<float(&)[kColumns / 2]>(sums);
   sm90::wgmma_fence();
   issue<C, kColumns>(d, shared, ring.stage, group, false);
   int last = ring.stage;
@@ -342,14 +165,13 @@ struct Part {
   int row;
   int rows;  // at most 64 count
   int column;
-  int columns;
 };
 
 struct Scales {
   float x[2];  // of this thread's two rows
   float w[2];  // of two columns, to be shared with the others
 };
-template <typename C>
+template <int kColumns>
 __device__ Scales load_scales(const Arguments& a, const Part& part, int w_group) {
   const int thread = threadIdx.x % 128;
   Scales scales{};
@@ -358,7 +180,7 @@ __device__ Scales load_scales(const Arguments& a, const Part& part, int w_group)
     const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * half;
     if (row < part.rows) scales.x[half] = a.x_scale[part.row + row];
     const int column = part.column + thread + 128 * half;
-    if (thread + 128 * half < C::kGroupN && column < a.n) {
+    if (thread + 128 * half < kColumns && column < a.n) {
       scales.w[half] = a.w_scale[static_cast<std::int64_t>(w_group) * a.n + column];
     }
   }
@@ -396,8 +218,8 @@ __device__ inline void write_vectors(const unsigned char* buffer, const Argument
 
 // y of a warpgroup, 64 columns at a time through its buffers: whole blocks of 64 rows by the copy
 // engine, which drops columns past n.
-template <typename C>
-__device__ void write_part(const float (&d)[C::kGroupN / 2], Shared<C>& shared, const Maps& maps,
+template <typename C, int kColumns>
+__device__ void write_part(const float (&d)[kColumns / 2], Shared<C>& shared, const Maps& maps,
                            const Arguments& a, const Part& part, const Scales& scales, int group,
                            int& buffer_index) {
   constexpr bool kIsFp8 = sizeof(typename C::T) == 1;
@@ -407,7 +229,7 @@ __device__ void write_part(const float (&d)[C::kGroupN / 2], Shared<C>& shared, 
   if constexpr (kIsFp8) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (thread + 128 * half < C::kGroupN)
+      if (thread + 128 * half < kColumns)
         shared.w_scale[group][thread + 128 * half] = scales.w[half];
     }
   }
@@ -415,9 +237,9 @@ __device__ void write_part(const float (&d)[C::kGroupN / 2], Shared<C>& shared, 
   const int row = thread / 32 * 16 + lane % 16;
   const float* const w_scales = shared.w_scale[group] + lane % 4 * 2;
 #pragma unroll
-  for (int panel = 0; panel < C::kGroupN / 64; ++panel) {
+  for (int panel = 0; panel < kColumns / 64; ++panel) {
     const int column = part.column + 64 * panel;
-    if (64 * panel < part.columns && column < a.n) {
+    if (column < a.n) {
       unsigned char* const buffer = shared.y[group][buffer_index];
       if (thread == 0) sm90::store_wait_read<C::kBuffers - 1>();
       sm90::named_barrier_sync(1 + group, 128);
@@ -452,43 +274,45 @@ __device__ void write_part(const float (&d)[C::kGroupN / 2], Shared<C>& shared, 
   }
 }
 
+template <typename C, int kColumns>
+__device__ void consume_part(Shared<C>& shared, Ring<C::kStages>& ring, const Maps& maps,
+                             const Arguments& a, const Part& part, int w_group, int group,
+                             int& buffer_index) {
+  float d[kColumns / 2];
+  Scales scales{};
+  if constexpr (sizeof(typename C::T) == 1) scales = load_scales<kColumns>(a, part, w_group);
+  multiply<C, kColumns>(d, shared, ring, a.k_steps, group);
+  write_part<C, kColumns>(d, shared, maps, a, part, scales, group, buffer_index);
+}
+
 template <typename C>
 __device__ void consume(Shared<C>& shared, const Maps& maps, const Arguments& a, int group) {
   Ring<C::kStages> ring;
-  float d[C::kGroupN / 2];
   int buffer_index = 0;
-  bool is_first = true;
   while (true) {
     sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
     const Task task = shared.task[ring.stage];
     if (task.group < 0) break;
-    if (C::kLag > 0 && group == 1 && is_first && a.k_steps > C::kLag) {
-      sm90::barrier_wait(&shared.full[C::kLag], 0);
-    }
-    is_first = false;
     const int columns = C::kSplitsColumns ? task.columns / 2 : task.columns;
-    const Part part =
-        C::kSplitsColumns
-            ? Part{task.row, task.rows, task.column + group * columns, columns}
-            : Part{task.row + 64 * group, task.rows - 64 * group, task.column, columns};
+    const Part part = C::kSplitsColumns
+                          ? Part{task.row, task.rows, task.column + group * columns}
+                          : Part{task.row + 64 * group, task.rows - 64 * group, task.column};
     if (part.rows <= 0 || part.column >= a.n) {
       for (int step = 0; step < a.k_steps; ++step) {
         if (step > 0) sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
         release<C>(shared, ring.stage);
         ring.advance();
       }
-      continue;
-    }
-    Scales scales{};
-    if constexpr (sizeof(typename C::T) == 1) scales = load_scales<C>(a, part, task.group);
-    if (C::kMaxParts == 1 || columns == C::kGroupN) {
-      multiply<C, C::kGroupN>(d, shared, ring, a.k_steps, group);
+    } else if (columns == C::kGroupN) {
+      consume_part<C, C::kGroupN>(shared, ring, maps, a, part, task.group, group, buffer_index);
     } else if (C::kMaxParts == 2 || columns == C::kGroupN / 2) {
-      multiply<C, C::kGroupN / 2>(d, shared, ring, a.k_steps, group);
-    } else {
-      multiply<C, C::kGroupN / 4>(d, shared, ring, a.k_steps, group);
+      if constexpr (C::kMaxParts >= 2) {
+        consume_part<C, C::kGroupN / 2>(shared, ring, maps, a, part, task.group, group,
+                                        buffer_index);
+      }
+    } else if constexpr (C::kMaxParts >= 4) {
+      consume_part<C, C::kGroupN / 4>(shared, ring, maps, a, part, task.group, group, buffer_index);
     }
-    write_part<C>(d, shared, maps, a, part, scales, group, buffer_index);
   }
   if (threadIdx.x % 128 == 0) sm90::store_wait<0>();
 }
@@ -498,9 +322,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     tiled_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared<C>& shared = *reinterpret_cast<Shared<C>*>(memory);
-  const int rank = C::kCluster == 1 ? 0 : static_cast<int>(sm90::cluster_rank());
   if (threadIdx.x == 0) {
-    constexpr int kReleases = 8 * C::kCluster;  // one per warp that reads a block's copies
+    constexpr int kReleases = 8;  // one per warp that multiplies
     for (int i = 0; i < C::kStages; ++i) {
       sm90::barrier_init(&shared.full[i], 1);
       sm90::barrier_init(&shared.empty[i], kReleases);
@@ -510,22 +333,15 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     sm90::prefetch_tensor_map(&maps.w);
     if (a.target.out == nullptr) sm90::prefetch_tensor_map(&maps.y);
   }
-  if constexpr (C::kCluster == 1) {
-    __syncthreads();
-  } else {
-    sm90::cluster_sync();
-  }
+  __syncthreads();
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();  // the next may start where a block ends
   if (threadIdx.x < 128) {
     sm90::registers_decrease<40>();
-    if (threadIdx.x < 32) produce<C>(shared, maps, a, rank);
+    if (threadIdx.x < 32) produce<C>(shared, maps, a);
   } else {
     sm90::registers_increase<232>();
     consume<C>(shared, maps, a, static_cast<int>(threadIdx.x) / 128 - 1);
-  }
-  // A block's barriers take arrivals and its memory copies from the other one until that ends, too.
-  if constexpr (C::kCluster > 1) {
-    __syncwarp();
-    sm90::cluster_sync();
   }
 }
 

@@ -282,6 +282,19 @@ TEST(MoeWeights, ACorrectionBiasIsSmallAndInFull) {
   EXPECT_EQ(num_found, 1);
 }
 
+TEST(MoeWeights, TheEmbeddingKeepsTokensApart) {
+  const auto bound = [](MoeDesign design) {
+    const Deployment deployment = deployment_of("qwen3", design);
+    const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+    for (const WeightShard& shard : weight_shards(whole, whole, {}, 0).shards) {
+      if (shard.name.find("embed") != std::string::npos) return shard.bound;
+    }
+    return 0.0;
+  };
+  EXPECT_DOUBLE_EQ(bound(MoeDesign::kShuffling), std::sqrt(3.0));
+  EXPECT_DOUBLE_EQ(bound(MoeDesign::kFused), std::sqrt(3.0 / 64));  // as in dense models
+}
+
 TEST(MoeSteps, OnlyDesignsThatReadCountsWaitForThem) {
   const auto waits = [](MoeDesign design) {
     const Deployment deployment = deployment_of("qwen3", design);
