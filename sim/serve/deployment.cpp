@@ -276,6 +276,7 @@ const std::vector<FieldSpec>& field_specs() {
       choice("mesh sp", kFlags, ORRERY_FIELD(mesh.sp)),
       whole("mesh num_micro_batches", ORRERY_FIELD(mesh.num_micro_batches)),
       choice("mesh expert_comm", kExpertCommNames, ORRERY_FIELD(mesh.expert_comm)),
+      choice("mesh split_shared_expert", kFlags, ORRERY_FIELD(mesh.split_shared_expert)),
       whole("mesh num_redundant_experts", ORRERY_FIELD(mesh.num_redundant_experts)),
       shares("mesh expert_load", ORRERY_FIELD(mesh.expert_load.shares)),
       whole("engine max_num_seqs", ORRERY_FIELD(engine.max_num_seqs)),
