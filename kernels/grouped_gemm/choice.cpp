@@ -129,7 +129,7 @@ std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
   if (fills_with_wide_items(shape, load)) add(128, 2, 1);
   // Stages of 512 bytes of k, unless the last would be half empty.
   const std::int64_t k_bytes = shape.k * element_bytes(shape.dtype);
-  const bool halves = k_bytes % (4 * kPanelBytes) != 0 && k_bytes < kLongRow;
+  const bool halves = k_bytes % (std::int64_t{4} * kPanelBytes) != 0 && k_bytes < kLongRow;
   for (const int blocks_per_sm : {1, 2}) {
     add(64, halves ? 2 : 4, blocks_per_sm);
     add(64, halves ? 4 : 2, blocks_per_sm);
