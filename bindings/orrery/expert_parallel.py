@@ -342,7 +342,7 @@ def main() -> None:
     parser.add_argument("--figure", type=pathlib.Path, metavar="FILE", help="draw the split shared expert as SVG")
     options = parser.parse_args()
     if options.figure is not None:
-        draw_split(shared_split("llama-4-scout-17b-16e", tokens=[512])[0], options.figure)
+        draw_split(shared_split("llama-4-scout-17b-16e", tokens=[2048])[0], options.figure)
     if options.page is not None:
         options.page.write_text(renewed(options.page.read_text(), tables()))
     elif options.figure is None:
