@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core, moe
-from .simulation import load, project_root
+from .simulation import load, project_root, simulate
 from .text_table import aligned
 
 EXPERT_KERNELS = ("combine_shuffling", "grouped_gemm", "silu_mul", "split_shuffling")
@@ -214,7 +214,14 @@ def _us(seconds: float) -> str:
 def flows_table(times: Sequence[FlowTimes]) -> str:
     header = ("tokens", "rows", "room", "active", "experts", "eager us", "graph us", "computing padding us")
     rows = [
-        (str(r.tokens), str(r.rows), str(r.room), str(r.active), str(r.experts), *map(_us, (r.eager_s, r.graph_s, r.padded_s)))
+        (
+            str(r.tokens),
+            str(r.rows),
+            str(r.room),
+            str(r.active),
+            str(r.experts),
+            *map(_us, (r.eager_s, r.graph_s, r.padded_s)),
+        )
         for r in times
     ]
     return aligned(header, rows, right=range(len(header)))
@@ -223,7 +230,13 @@ def flows_table(times: Sequence[FlowTimes]) -> str:
 def placements_table(times: Sequence[PlacementTimes]) -> str:
     header = ("placement", "redundant", "busiest / mean", "us", "against even")
     rows = [
-        (r.order, str(r.redundant), f"{r.imbalance:.2f}", _us(r.duration_s), f"{r.duration_s / times[0].duration_s:.2f}")
+        (
+            r.order,
+            str(r.redundant),
+            f"{r.imbalance:.2f}",
+            _us(r.duration_s),
+            f"{r.duration_s / times[0].duration_s:.2f}",
+        )
         for r in times
     ]
     return aligned(header, rows, right=range(1, len(header)))
@@ -277,9 +290,27 @@ def draw_split(times: SplitTimes, file: pathlib.Path) -> None:
     pyplot.close(figure)
 
 
+def serving_table() -> str:
+    """What placement does to the service of scenarios/qwen3_30b_expert_parallel.yaml."""
+    without_copies = "placement.num_redundant_experts=0"
+    changes: dict[str, list[str]] = {
+        "even": ["model.expert_load=uniform", without_copies, "moe.experts=in_order"],
+        "in_order": [without_copies, "moe.experts=in_order"],
+        "balanced": [without_copies],
+        "balanced, 8 copies": [],
+    }
+    rows = []
+    for label, overrides in changes.items():
+        scenario = load(project_root() / "scenarios" / "qwen3_30b_expert_parallel.yaml", overrides=overrides)
+        summary = simulate(scenario).summary
+        times = (f"{summary[key]['mean'] * 1e3:.1f}" for key in ("ttft_s", "tpot_s"))
+        rows.append((label, *times, f"{summary['output_tokens_per_s']:.0f}"))
+    return aligned(("experts", "mean TTFT ms", "mean TPOT ms", "output tokens/s"), rows, right=(1, 2, 3))
+
+
 def tables() -> dict[str, str]:
     """The tables of docs/moe.md by the name under which they stand there."""
-    scout, maverick, deepseek = "llama-4-scout-17b-16e", "llama-4-maverick-17b-128e", "deepseek-v3"
+    scout, maverick, deepseek = ("llama-4-scout-17b-16e", "llama-4-maverick-17b-128e", "deepseek-v3")
     found = {"split": split_table(shared_split(scout, tokens=[64, 512, 2048, 16384]))}
     for name, model in (("flows-qwen", "qwen3-30b-a3b"), ("flows-deepseek", deepseek)):
         times = flows(model, tokens=[8, 16, 32, 64, 128, 512, 2048, 8192, 32768])
@@ -289,6 +320,7 @@ def tables() -> dict[str, str]:
     for total in (256, 16384):
         rows = placements(deepseek, tokens=total, redundant=[0, 8, 32])
         found[f"placements-{total}"] = f"{deepseek}, {total} tokens of all ranks\n\n{placements_table(rows)}"
+    found["serving"] = serving_table()
     found["dedup"] = dedup_table(dedup(maverick, tokens=[64, 1024, 16384]))
     return found
 
@@ -310,7 +342,7 @@ def main() -> None:
     parser.add_argument("--figure", type=pathlib.Path, metavar="FILE", help="draw the split shared expert as SVG")
     options = parser.parse_args()
     if options.figure is not None:
-        draw_split(shared_split("llama-4-scout-17b-16e", tokens=[512])[0], options.figure)
+        draw_split(shared_split("llama-4-scout-17b-16e", tokens=[2048])[0], options.figure)
     if options.page is not None:
         options.page.write_text(renewed(options.page.read_text(), tables()))
     elif options.figure is None:

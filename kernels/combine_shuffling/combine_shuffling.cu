@@ -158,10 +158,8 @@ void launch(const cuda::Stream& stream, const ShuffledCounts& counts, const Shuf
                          reinterpret_cast<std::uintptr_t>(rows.to) | rows.row_bytes;
   const auto shuffle = addresses % sizeof(uint4) == 0 ? shuffle_kernel<uint4, kCombines>
                                                       : shuffle_kernel<char, kCombines>;
-  const char* const text = std::getenv("ORRERY_WAVES");
-  const std::int64_t most =
-      cuda::resident_blocks(shuffle, kThreads) * (text == nullptr ? 4 : std::atoi(text));
-  const std::int64_t blocks = std::clamp(side, std::int64_t{1}, most);
+  const std::int64_t blocks = std::max(
+      cuda::counted_blocks(side, cuda::resident_blocks(shuffle, kThreads)), std::int64_t{1});
   cuda::launch(
       stream,
       {.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(kThreads), .programmatic = true},

@@ -99,6 +99,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="moe_layers.py", description=__doc__.split("\n")[0])
     parser.add_argument("directory", type=Path, metavar="DIR", help="of orrery-gpu moe")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="rows, in the form of moe_h200.json")
+    parser.add_argument("--revision", default=None, help="commit the program was built from (default: what it says)")
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="when they were executed (today)")
     options = parser.parse_args(arguments)
     rows = list(rows_of(options.directory, options.date))
@@ -108,6 +109,7 @@ def main(arguments: list[str]) -> int:
             limits[same_work(row)] = min(row["limit_us"], limits.get(same_work(row), row["limit_us"]))
     for row in rows:
         row["limit_us"] = limits.get(same_work(row), 0.0)
+        row["revision"] = (options.revision or row["revision"])[:10]
         error = 100 * (row["peer_us"] / row["ours_us"] - 1)
         print(f"{' '.join(str(value) for value in row['shape'].values())}: {row['ours_us']:.1f} us, predicted {row['peer_us']:.1f} ({error:+.1f} %)")
     save(options.output, rows)

@@ -2,7 +2,8 @@
 
 python3 kernels/compare/moe_ops.py > ops.txt
 
-For each layer here: its grouped GEMMs over rows and experts with rows; what routes and moves rows over tokens.
+For each layer here: its grouped GEMMs over rows and experts with rows; what routes and moves rows over tokens. Dense layers and SwiGLU have
+tables whose grids cover these layers.
 """
 
 from __future__ import annotations
@@ -65,20 +66,11 @@ def routing(layer: Layer) -> Iterator[Op]:
             yield f"index_shuffling fp32 tokens={tokens} experts_total={layer.experts} topk={layer.topk} groups={layer.groups} experts={experts}"
             for dtype in layer.dtypes:
                 yield f"gather_mul {dtype} tokens={tokens} rows={rows} hidden={layer.hidden}"
-                yield f"silu_mul {dtype} tokens={rows} ffn={layer.ffn}"
             for base in (0, 1) if layer.shared else (0,):
                 yield f"scatter_add bf16 tokens={tokens} rows={rows} hidden={layer.hidden} base={base}"
             if ranks > 1:
                 for kernel in ("combine_shuffling", "split_shuffling"):
                     yield f"{kernel} bf16 rows={rows} hidden={layer.hidden} ranks={ranks} groups={experts}"
-
-
-def shared_expert(layer: Layer) -> Iterator[Op]:
-    """Dense layers beside the routed ones."""
-    for tokens in TOKENS if layer.shared else ():
-        yield f"gemm bf16 m={tokens} n={2 * layer.shared} k={layer.hidden}"
-        yield f"gemm bf16 m={tokens} n={layer.hidden} k={layer.shared}"
-        yield f"silu_mul bf16 tokens={tokens} ffn={layer.shared}"
 
 
 def other_designs(layer: Layer) -> Iterator[Op]:
@@ -94,7 +86,7 @@ def other_designs(layer: Layer) -> Iterator[Op]:
 
 def ops() -> list[Op]:
     """Each call once."""
-    parts = (grouped_gemms, routing, shared_expert, other_designs)
+    parts = (grouped_gemms, routing, other_designs)
     return list(dict.fromkeys(op for layer in LAYERS.values() for part in parts for op in part(layer)))
 
 

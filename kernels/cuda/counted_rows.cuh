@@ -7,7 +7,6 @@
 //   begin()             which all threads of the block call once, ahead of its first row
 //   key(row)            what it knows of a row ahead of its elements: its load() takes it
 //   factor(key)         what a sink that needs the peak multiplies the row by
-//   prefetch(row)       by one thread: brings a later row to the L2 cache
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/occupancy.h"
@@ -64,38 +63,28 @@ __device__ float factor_of(const Source& source, const Key& key) {
   }
 }
 
-// The key of the first row is loaded ahead of the count.
 template <typename Source, typename Sink, int kVectors>
 __global__ void __launch_bounds__(kMostRowThreads)
-    counted_kernel(Source source, Sink sink, RowCount count, int vectors, int ahead) {
+    counted_kernel(Source source, Sink sink, RowCount count, int vectors) {
   begin_dependent();
   begin_source(source);
-  const auto step = static_cast<int>(gridDim.x * blockDim.y);
-  auto row = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
-  auto key = key_of(source, min(row, static_cast<int>(count.most) - 1));
+  const auto column_of = [&](int i) {
+    return static_cast<int>(threadIdx.x + i * blockDim.x) * kVectorSize;
+  };
+  const auto inside = [&](int i) {
+    return static_cast<int>(threadIdx.x + i * blockDim.x) < vectors;
+  };
   const int rows = count.rows();
-#pragma unroll 1
-  while (row < rows) {
-    // Hidden from the compiler, which would hold the addresses of columns from row to row, in
-    // registers that another block can use.
-    auto thread = static_cast<int>(threadIdx.x);
-    asm volatile("" : "+r"(thread));
-    const auto column_of = [&](int i) {
-      return (thread + i * static_cast<int>(blockDim.x)) * kVectorSize;
-    };
-    const auto inside = [&](int i) {
-      return thread + i * static_cast<int>(blockDim.x) < vectors;
-    };
+  const auto step = static_cast<int>(gridDim.x * blockDim.y);
+  for (auto row = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y); row < rows;
+       row += step) {
+    const auto key = key_of(source, row);
     typename Source::Raw raw[kVectors];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (inside(i)) raw[i] = load_of(source, row, column_of(i), key);
     }
     const float factor = factor_of(source, key);
-    const int next = row + step;
-    if constexpr (requires { source.prefetch(row); }) {
-      if (threadIdx.x == 0 && ahead > 0 && row + ahead < rows) source.prefetch(row + ahead);
-    }
     uint4 kept[kVectors];
     SumAndPeak total;
 #pragma unroll
@@ -124,11 +113,8 @@ __global__ void __launch_bounds__(kMostRowThreads)
         for (float& value : values) value *= multiplier;
         sink.put(row, column_of(i), values);
       }
-      // row_reduce's memory is free again
-      if (next < rows && blockDim.x > kWarpSize) __syncthreads();
+      if (blockDim.x > kWarpSize) __syncthreads();  // row_reduce's memory is free again
     }
-    if (next < rows) key = key_of(source, next);
-    row = next;
   }
 }
 
@@ -156,30 +142,20 @@ __global__ void __launch_bounds__(kMostRowThreads)
   }
 }
 
-inline int counted_waves() {
-  const char* text = std::getenv("ORRERY_WAVES");
-  return text == nullptr ? 1 : std::atoi(text);
-}
-inline int counted_vectors(int otherwise) {
-  const char* text = std::getenv("ORRERY_VECTORS");
-  return text == nullptr ? otherwise : std::atoi(text);
-}
-
-// Writes sink = source for as many rows as
-// `count` says. `preferred`: vectors of a thread, where there are many rows (row_shape()).
-// `aligned`: every pointer is 16-byte aligned.
+// Writes sink = source for as many rows as `count` says. `preferred`: vectors of a thread where
+// there are many rows (row_shape()). `aligned`: every pointer is 16-byte aligned.
 template <typename Source, typename Sink>
 void launch_counted_rows(const cuda::Stream& stream, const Source& source, const Sink& sink,
                          const RowCount& count, int preferred, bool aligned) {
   if (count.most == 0 || source.columns == 0) return;
   constexpr int kScalarThreads = 256;
-  const RowShape shape = row_shape(count.most, source.columns, counted_vectors(preferred));
+  const RowShape shape = row_shape(count.most, source.columns, preferred);
   const bool by_vectors = aligned && shape.vectors_per_thread > 0;
   const int threads = by_vectors ? shape.threads * shape.rows_per_block : kScalarThreads;
   const int rows_per_block = by_vectors ? shape.rows_per_block : 1;
   const auto run = [&](auto kernel, auto... columns) {
-    const std::int64_t blocks = std::min((count.most + rows_per_block - 1) / rows_per_block,
-                                         cuda::resident_blocks(kernel, threads) * counted_waves());
+    const std::int64_t blocks = cuda::counted_blocks(
+        (count.most + rows_per_block - 1) / rows_per_block, cuda::resident_blocks(kernel, threads));
     cuda::launch(stream,
                  {.grid = dim3(static_cast<unsigned>(blocks)),
                   .block = dim3(static_cast<unsigned>(threads / rows_per_block),
@@ -188,12 +164,10 @@ void launch_counted_rows(const cuda::Stream& stream, const Source& source, const
                  kernel, source, sink, count, columns...);
   };
   const auto vectors = static_cast<int>(source.columns / kVectorSize);
-  const char* const text = std::getenv("ORRERY_PREFETCH");
-  const int ahead = text == nullptr ? 0 : std::atoi(text);
   if (!by_vectors) return run(counted_scalar_kernel<Source, Sink>, source.columns);
-  if (shape.vectors_per_thread == 1) return run(counted_kernel<Source, Sink, 1>, vectors, ahead);
-  if (shape.vectors_per_thread == 2) return run(counted_kernel<Source, Sink, 2>, vectors, ahead);
-  run(counted_kernel<Source, Sink, 4>, vectors, ahead);
+  if (shape.vectors_per_thread == 1) return run(counted_kernel<Source, Sink, 1>, vectors);
+  if (shape.vectors_per_thread == 2) return run(counted_kernel<Source, Sink, 2>, vectors);
+  run(counted_kernel<Source, Sink, 4>, vectors);
 }
 
 }  // namespace

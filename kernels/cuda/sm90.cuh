@@ -88,11 +88,6 @@ __device__ inline void copy_bulk(void* shared, const void* global, std::uint32_t
       : "memory");
 }
 
-// `bytes` (a multiple of 16) of global memory to the L2 cache.
-__device__ inline void prefetch_bulk(const void* global, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
-}
-
 // The box of `map` at (x, y), innermost first, completing on `barrier`.
 __device__ inline void load_2d(void* shared, const CUtensorMap* map, int x, int y,
                                std::uint64_t* barrier) {

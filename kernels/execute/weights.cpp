@@ -16,6 +16,9 @@ namespace orrery {
 namespace {
 
 constexpr double kGainBound = 0.1;
+// Of the embedding of a mixture of experts: tokens stay apart in the residual, where those of a
+// prompt grow alike under random weights otherwise, and choose alike.
+const double kRoutedEmbeddingBound = std::sqrt(3.0);
 // Of a bias that is added to scores between 0 and 1 to choose experts: some choices change, most do
 // not.
 constexpr double kCorrectionBound = 0.1;
@@ -48,7 +51,11 @@ class WholeWeights {
       if (kernel->kernel == "rms_norm" || kernel->kernel == "add_rms_norm") add(op.reads, gains_);
       if (is_gemm(kernel->kernel)) weights_of[op.writes.front()] = op.reads;
       if (kernel->kernel == "gemm") read_bias(op, *kernel);
-      if (kernel->kernel == "index_shuffling") add(op.reads, corrections_);
+      if (kernel->kernel == "embedding") add(op.reads, embeddings_);
+      if (kernel->kernel == "index_shuffling") {
+        add(op.reads, corrections_);
+        routes_ = true;
+      }
       if (kernel->kernel == "silu_mul") add(weights_of[op.reads.front()], halves_);
     }
   }
@@ -64,6 +71,10 @@ class WholeWeights {
   [[nodiscard]] const Tensor& tensor(std::size_t id) const { return plan_.tensors()[id]; }
   [[nodiscard]] std::int64_t copies(std::size_t id) const { return copies_[id]; }
   [[nodiscard]] bool is_gain(std::size_t id) const { return gains_.contains(id); }
+  // The embedding of a mixture of experts.
+  [[nodiscard]] bool is_routed_embedding(std::size_t id) const {
+    return routes_ && embeddings_.contains(id);
+  }
   // Moves the choice of experts.
   [[nodiscard]] bool is_correction(std::size_t id) const { return corrections_.contains(id); }
   // Its rows (of each expert) are gate and up, one behind the other.
@@ -111,6 +122,8 @@ class WholeWeights {
   std::set<std::size_t> halves_;
   std::set<std::size_t> summed_biases_;
   std::set<std::size_t> corrections_;
+  std::set<std::size_t> embeddings_;
+  bool routes_ = false;
   std::int64_t heads_ = 0;
   std::int64_t kv_heads_ = 0;
   std::int64_t head_dim_ = 0;
@@ -273,6 +286,7 @@ std::vector<WeightSegment> row_segments(Splitter& splitter, std::size_t id, std:
 double bound_of(const WholeWeights& whole, std::size_t id, const WeightShard& shard) {
   if (shard.is_gain) return kGainBound;
   if (whole.is_correction(id)) return kCorrectionBound;
+  if (whole.is_routed_embedding(id)) return kRoutedEmbeddingBound;
   return std::sqrt(3.0 / static_cast<double>(shard.whole_columns));
 }
 

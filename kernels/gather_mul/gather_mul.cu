@@ -1,6 +1,5 @@
 #include "kernels/cuda/counted_rows.cuh"
 #include "kernels/cuda/prefix.cuh"
-#include "kernels/cuda/sm90.cuh"
 #include "kernels/gather_mul/gather_mul.h"
 
 namespace orrery {
@@ -9,7 +8,7 @@ namespace {
 constexpr int kVectors = 4;  // of a thread
 
 struct TokenKey {
-  std::int64_t token;  // -1: zeros
+  std::int32_t token;  // -1: zeros
   float weight;
 };
 
@@ -34,22 +33,15 @@ struct TokenRows {
       row += starts[expert] - expert * from.capacity;
       if (row >= starts[expert + 1] || row >= from.rows) return {-1, 1};
     }
-    const std::int64_t token = from.row_token[row];
+    const std::int32_t token = from.row_token[row];
     if (token < 0 || token >= from.tokens) return {-1, 1};
     return {token, from.row_weight == nullptr ? 1.0f : from.row_weight[row]};
-  }
-  __device__ void prefetch(std::int64_t row) const {
-    if constexpr (!kPadded) {
-      const std::int64_t token = from.row_token[row];
-      if (token < 0 || token >= from.tokens) return;
-      sm90::prefetch_bulk(from.x + token * columns,
-                          static_cast<std::uint32_t>(columns * sizeof(bf16)));
-    }
   }
   __device__ float factor(const TokenKey& key) const { return kFactors ? key.weight : 1; }
   __device__ Raw load(std::int64_t, std::int64_t column, const TokenKey& key) const {
     if (key.token < 0) return {{}, 1};
-    return {load_once(from.x + key.token * columns + column), key.weight};
+    return {load_once(from.x + static_cast<std::int64_t>(key.token) * columns + column),
+            key.weight};
   }
   __device__ uint4 keep(std::int64_t, std::int64_t, const Raw& raw) const {
     if (kFactors || from.row_weight == nullptr) return raw.x;
@@ -62,7 +54,8 @@ struct TokenRows {
   __device__ float first(std::int64_t row, std::int64_t column) const {
     const TokenKey at = key(row);
     if (at.token < 0) return 0;
-    const float value = __bfloat162float(from.x[at.token * columns + column]);
+    const float value =
+        __bfloat162float(from.x[static_cast<std::int64_t>(at.token) * columns + column]);
     return kFactors ? value : value * at.weight;
   }
 };

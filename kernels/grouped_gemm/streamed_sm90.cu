@@ -36,9 +36,15 @@ namespace {
 // - A partial sum is waited for by a block that started after its maker, and its maker waits for
 //   nobody: no deadlock, whatever else runs. Added in order of k: deterministic. The flag is taken
 //   back by who has waited for it, so that the next launch finds none.
-// - Warps are on their own after the products: a warp's sums, its outputs and its flags are its
-// own.
+// - Warps are on their own after the products, each with its sums, outputs and flags.
 // - x of neighbouring groups comes along; such columns of the product are not stored.
+//
+// Bytes active (n k) e + rows (k e + 2 n), 2 rows n k flops. Measured on an H200 (graph, cold L2):
+// bf16 16 groups of 8 rows, w 2048 x 5120 79 us (4.26 TB/s), overlapped 77 us; w 5120 x 1024 41 us;
+// 128 groups of 1 row 599 us (4.48 TB/s) and 299 us; fp8 41, 23, 302 and 153 us: HBM binds. Whole
+// items in turn are as fast as equal shares of all of k or faster (a share's partial sums cost
+// about 2 us); with 64 rows in each of 128 groups they take 677 us, where blocks with items in a
+// row take 925 us and x falls out of the L2.
 
 using streamed::ActiveGroup;
 using streamed::Arguments;

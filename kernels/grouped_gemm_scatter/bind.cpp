@@ -47,7 +47,8 @@ Launch bind_grouped_gemm_scatter(const BindContext& context) {
                                      .scatter = target};
   const GroupedGemmPlan& plan = context.resources.grouped_gemm(
       {.dtype = dtype, .max_rows = rows, .n = n, .k = k, .groups = groups},
-      {.rows = dim(context.op.dims, "rows"), .active = dim(context.op.dims, "active")});
+      {.rows = dim(context.op.dims, "rows"), .active = dim(context.op.dims, "active")},
+      context.kernel_before == "silu_mul");
   return [&plan, operands](const cuda::Stream& stream) { plan.launch(stream, operands); };
 }
 

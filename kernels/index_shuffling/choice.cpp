@@ -104,18 +104,20 @@ IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape,
   const IndexShufflingTile lanes = with_lanes(shape, {});
   // Warps' worth of work, an eighth of a block's.
   const std::int64_t warps = ceil_div(shape.tokens * lanes.lanes, kWarp);
+  constexpr std::int64_t kOneBlock = 8;
   constexpr std::int64_t kBlockWarps = 4;
-  constexpr std::int64_t kMostClusterWarps = 16 * 64;
+  constexpr std::int64_t kMostClusterWarps = 16 * 32;
+  constexpr std::int64_t kManyBlockWarps = 20;
+  if (warps <= kOneBlock) return with_room(shape, with_blocks(shape, lanes, 1, 1));
   if (warps <= kMostClusterWarps || most_clusters[kOfEight] < 2) {
-    const auto blocks = std::bit_ceil(
-        static_cast<std::uint64_t>(std::max<std::int64_t>(ceil_div(warps, kBlockWarps), 1)));
     const int most = most_clusters.back() > 0 ? kLargeCluster : kCluster;
-    return with_room(shape, with_blocks(shape, lanes,
-                                        static_cast<int>(std::min<std::uint64_t>(
-                                            blocks, static_cast<std::uint64_t>(most))),
-                                        1));
+    const auto blocks = static_cast<int>(std::min<std::uint64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>(ceil_div(warps, kBlockWarps))), most));
+    return with_room(shape, with_blocks(shape, lanes, blocks, 1));
   }
-  return with_room(shape, with_blocks(shape, lanes, kCluster, most_clusters[kOfEight]));
+  const auto clusters = static_cast<int>(
+      std::min<std::int64_t>(ceil_div(warps, kCluster * kManyBlockWarps), most_clusters[kOfEight]));
+  return with_room(shape, with_blocks(shape, lanes, kCluster, clusters));
 }
 
 }  // namespace orrery

@@ -3,7 +3,6 @@
 
 #include "kernels/cuda/clusters.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/programmatic.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/index_shuffling/choose.cuh"
@@ -227,7 +226,8 @@ __global__ void __launch_bounds__(kThreads) index_shuffling_kernel(const Argumen
   for (int at = thread; at < words; at += static_cast<int>(blockDim.x)) shared.bits[at] = 0;
   if (thread < kWarpSize) shared.sums[thread] = 0;
   __syncthreads();
-  begin_dependent();
+  cudaTriggerProgrammaticLaunchCompletion();  // what follows waits until this one has waited
+  cudaGridDependencySynchronize();
   const std::uint32_t launch = a.clusters > 1 ? a.workspace->launches + 1 : 0;
 
   const int first = static_cast<int>(blockIdx.x) * a.block_tokens;
@@ -363,7 +363,7 @@ void index_shuffling(const cuda::Stream& stream, const T* scores, const float* c
                 .block = dim3(static_cast<unsigned>(tile.threads)),
                 .shared_bytes = index_shuffling_shared_bytes(shape, tile),
                 .cluster = static_cast<unsigned>(tile.cluster),
-                .programmatic = tile.clusters == 1,
+                .programmatic = true,
                 .cooperative = tile.clusters > 1},
                kernel, arguments);
 }

@@ -16,6 +16,7 @@ constexpr int kPanelK = 64;
 constexpr int kFloat = 4;  // bytes
 constexpr int kLeastColumns = 16;
 constexpr int kProductRows = 64;
+constexpr int kLargeCluster = 16;
 constexpr int kExchange = 2;  // of a byte between blocks, in bytes read
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -53,8 +54,11 @@ RoutingScoresLayout routing_scores_layout(int columns, int rows) {
   const int logits = rows * layout.logits_stride * kFloat;
   const int barriers = 2 * kMostStages * 8;
   const int room = kMostSharedBytes - barriers;
-  layout.stages = std::min(kMostStages, room / layout.stage_bytes);
-  layout.barriers_at = std::max(layout.stages * layout.stage_bytes, logits);
+  const bool is_sent = routing_scores_are_sent(columns, rows);
+  layout.stages = std::min(kMostStages, (is_sent ? room - logits : room) / layout.stage_bytes);
+  const int ring = layout.stages * layout.stage_bytes;
+  layout.logits_at = is_sent ? ring : 0;
+  layout.barriers_at = is_sent ? ring + logits : std::max(ring, logits);
   layout.shared_bytes = layout.barriers_at + barriers;
   return layout;
 }
@@ -75,9 +79,10 @@ RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape,
                                  ceil_div(shape.experts_total, columns);
       for (std::size_t i = 0; i < most_clusters.size(); ++i) {
         const int cluster = 1 << i;
-        if (most_clusters[i] == 0) continue;
-        const std::int64_t waves =
-            std::min<std::int64_t>(ceil_div(tiles, most_clusters[i]), kMostWaves);
+        // The next launch's clusters of 16 start early only where there are few.
+        const int most = cluster == kLargeCluster ? most_clusters[i] / 3 : most_clusters[i];
+        if (most == 0) continue;
+        const std::int64_t waves = std::min<std::int64_t>(ceil_div(tiles, most), kMostWaves);
         const std::int64_t read = (std::min<std::int64_t>(rows, shape.tokens) + columns) *
                                   ceil_div(ceil_div(shape.hidden, kPanelK), cluster);
         const std::int64_t exchanged =
@@ -85,7 +90,7 @@ RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape,
         const std::int64_t cost = waves * (read + kExchange * exchanged);
         if (cost >= least) continue;
         least = cost;
-        best = {.rows = rows, .columns = columns, .cluster = cluster, .is_split = true};
+        best = {.rows = rows, .columns = columns, .cluster = cluster};
       }
     }
   }

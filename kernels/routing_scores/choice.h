@@ -26,20 +26,26 @@ void require_routing_scores_shape(const RoutingScoresShape& shape);
 int routing_scores_columns(const RoutingScoresShape& shape);
 
 // A block holds `rows` tokens against `columns` experts: all of them, or for a sigmoid, which needs
-// no sum over experts, some. Either the `cluster` blocks of a cluster share the tokens and each
-// takes a stretch of hidden (split), or each has its own tokens and they share what they read of w.
+// no sum over experts, some. The blocks of a cluster share the tokens, each takes a stretch of
+// hidden.
 struct RoutingScoresTile {
   int rows = 64;  // 64, with at most 256 columns 128, with at most 128 also 16, 32 and 256
   int columns = 16;
-  int cluster = 1;
-  bool is_split = true;
+  int cluster = 1;  // 1, 2, 4, 8 or 16
   bool operator==(const RoutingScoresTile&) const = default;
 };
 
-// The shared memory of a block, in bytes: the ring of stages, later the logits in its place.
+// Whether blocks of a tile send each other their logits, which then lie behind the stages, or each
+// takes what it needs from the others, where they lie in place of stages.
+constexpr bool routing_scores_are_sent(int columns, int rows) {
+  return rows <= 64 && columns <= 256;
+}
+
+// The shared memory of a block, in bytes.
 struct RoutingScoresLayout {
   int stage_bytes = 0;
   int stages = 0;
+  int logits_at = 0;
   int logits_stride = 0;  // floats
   int barriers_at = 0;
   int shared_bytes = 0;  // in all

@@ -73,14 +73,13 @@ class RoutingScoresCase final : public KernelCase {
     require_routing_scores_shape(shape);
     return shape;
   }
-  // The rule's, unless the op says "rows", "columns" and "cluster", and whether it is "split".
+  // The rule's, unless the op says "rows", "columns" and "cluster".
   static RoutingScoresTile tile_of(const KernelOp& op, const RoutingScoresShape& shape) {
     const std::int64_t rows = variant(op.dims, "rows");
     if (rows == 0) return routing_scores_tile(shape);
     return {.rows = static_cast<int>(rows),
             .columns = static_cast<int>(variant(op.dims, "columns", routing_scores_columns(shape))),
-            .cluster = static_cast<int>(variant(op.dims, "cluster", 1)),
-            .is_split = variant(op.dims, "split") != 0};
+            .cluster = static_cast<int>(variant(op.dims, "cluster", 1))};
   }
 
   RoutingScoresShape shape_;
@@ -120,12 +119,7 @@ std::vector<KernelOp> check_ops() {
     for (const std::int64_t rows : {16, 32, 64, 128, 256}) {
       for (const std::int64_t cluster : {1, 2, 4, 8, 16}) {
         if (experts * rows > 256 * 128 || (experts > 128 && rows < 64)) continue;
-        const Variants variants{{"rows", rows}, {"cluster", cluster}};
-        Variants split = variants;
-        split.push_back({"split", 1});
-        ops.push_back(op(333, 520, experts, split));
-        const bool is_built = cluster == 1 ? true : experts / cluster >= 8;
-        if (is_built) ops.push_back(op(333, 520, experts, variants));
+        ops.push_back(op(333, 520, experts, {{"rows", rows}, {"cluster", cluster}}));
       }
     }
   }
@@ -134,13 +128,9 @@ std::vector<KernelOp> check_ops() {
     ops.push_back(op(1021, 520, experts, {{"overlap", 1}}));
   }
   for (const std::int64_t columns : {16, 64, 256}) {
-    ops.push_back(op(333, 520, 260,
-                     {{"rows", 64},
-                      {"cluster", 4},
-                      {"split", 1},
-                      {"columns", columns},
-                      {"sigmoid", 1},
-                      {"bias", 1}}));
+    ops.push_back(
+        op(333, 520, 260,
+           {{"rows", 64}, {"cluster", 4}, {"columns", columns}, {"sigmoid", 1}, {"bias", 1}}));
   }
   return ops;
 }

@@ -1,5 +1,7 @@
-#include "kernels/cuda/counted_rows.cuh"
+#include <algorithm>
+
 #include "kernels/cuda/map_kernel.cuh"
+#include "kernels/cuda/occupancy.h"
 #include "kernels/cuda/prefix.cuh"
 #include "kernels/scatter_add/scatter_add.h"
 
@@ -82,16 +84,61 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw std::invalid_argument("scatter_add takes " + what);
 }
 
+constexpr int kMostThreads = 256;
+
+// A vector (or an element) of a token for each thread; each block takes a stretch of columns of as
+// many tokens as any other, having read the counts once.
+template <int kTopk, bool kByVectors>
+__global__ void __launch_bounds__(kMostThreads)
+    groups_kernel(SummedRows<kTopk, true> source, Bf16Rows sink, int stretches) {
+  begin_dependent();
+  source.begin();
+  const auto block = static_cast<int>(blockIdx.x);
+  const auto at = static_cast<int>(block % stretches * blockDim.x + threadIdx.x);
+  const std::int64_t column = static_cast<std::int64_t>(at) * (kByVectors ? kVectorSize : 1);
+  if (column >= source.columns) return;
+  const int step = static_cast<int>(gridDim.x) / stretches;
+  for (int token = block / stretches; token < source.from.tokens; token += step) {
+    if constexpr (kByVectors) {
+      sink.put(token, column, source.keep(token, column, source.load(token, column)));
+    } else {
+      sink.put(token, column, source.first(token, column));
+    }
+  }
+}
+
+template <int kTopk, bool kByVectors>
+void launch_groups(const cuda::Stream& stream, const TokenRowSums& sums, const Bf16Rows& sink) {
+  constexpr std::int64_t kRounds = 4;  // of resident blocks, which end at different times
+  const auto kernel = groups_kernel<kTopk, kByVectors>;
+  const std::int64_t units = kByVectors ? sums.hidden / kVectorSize : sums.hidden;
+  const std::int64_t stretches = (units + kMostThreads - 1) / kMostThreads;
+  const std::int64_t threads =
+      ((units + stretches - 1) / stretches + kWarpSize - 1) / kWarpSize * kWarpSize;
+  const std::int64_t resident = cuda::resident_blocks(kernel, static_cast<int>(threads));
+  const std::int64_t each =
+      std::clamp(kRounds * resident / stretches, std::int64_t{1}, sums.tokens);
+  cuda::launch(stream,
+               {.grid = dim3(static_cast<unsigned>(stretches * each)),
+                .block = dim3(static_cast<unsigned>(threads)),
+                .programmatic = true},
+               kernel, SummedRows<kTopk, true>{sums, sums.hidden, nullptr}, sink,
+               static_cast<int>(stretches));
+}
+
 template <int kTopk>
 void launch(const cuda::Stream& stream, const TokenRowSums& sums, bf16* out) {
   const Bf16Rows sink{out, sums.hidden};
   const bool aligned = vector_aligned(sums.y, sums.base, out);
+  if (sums.tokens == 0 || sums.hidden == 0) return;
   if (sums.groups == 0) {
     return launch_map(stream, SummedRows<kTopk, false>{sums, sums.hidden, nullptr}, sink,
                       sums.tokens, aligned);
   }
-  launch_counted_rows(stream, SummedRows<kTopk, true>{sums, sums.hidden, nullptr}, sink,
-                      {.most = sums.tokens}, kTopk == 1 ? 2 : 1, aligned);
+  if (aligned && sums.hidden % kVectorSize == 0) {
+    return launch_groups<kTopk, true>(stream, sums, sink);
+  }
+  launch_groups<kTopk, false>(stream, sums, sink);
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ class LayerCheck : public CheckCases {
       } catch (const std::exception& error) {
         message = error.what();
       }
-      count(message.find("\"router\"") != std::string::npos);
+      count(message.find("op router") != std::string::npos);
       std::printf("%s %s  said: %s\n", verdict(), what.c_str(), message.c_str());
     });
   }
@@ -164,7 +164,8 @@ class LayerCheck : public CheckCases {
 
   void check_layer(Executor& executor, const MoeCase& one, const Plan& plan) {
     const std::string what = "moe layer " + one.text;
-    if (one.is_graph && !host_waits(plan, 0).empty()) {
+    const bool has_kernels = one.design != MoeDesign::kPadding || one.dtype == DType::kBf16;
+    if (!has_kernels || (one.is_graph && !host_waits(plan, 0).empty())) {
       check_refused(what, [&] { static_cast<void>(run_layer(executor, one, plan)); });
       return;
     }

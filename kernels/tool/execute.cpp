@@ -193,7 +193,9 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
           .processes = processes()};
 }
 
-// Cached tokens that no prefill has computed: any finite values take the same time.
+// Cached tokens that no prefill has computed: any finite values take the same time, but where
+// experts are chosen. There those of a prompt, which are alike under random weights, would make
+// sequences choose alike, so caches are filled again before each step.
 void fill_caches(const Executor& executor, std::span<const int> devices, std::uint64_t seed) {
   for (const int rank : executor.ranks()) {
     const cuda::DeviceGuard guard(devices[static_cast<std::size_t>(rank)]);
@@ -280,23 +282,22 @@ class StepRunner {
  private:
   void run_all() {
     ExecutorSetup setup = setup_of(deployment_, cases_, options_);
-    const std::vector<int> devices = setup.devices;
+    devices_ = setup.devices;
     setup.last_words = [this](const std::string& status) {
       write_failure(status);
       std::fprintf(stderr, "orrery-gpu: %s\n", status.c_str());
     };
     num_kv_blocks_ = setup.num_kv_blocks;
-    files_.write_environment(environment(static_cast<int>(devices.size())));
+    files_.write_environment(environment(static_cast<int>(devices_.size())));
     std::fprintf(stderr, "%s: %zu steps on %zu GPUs, filling weights and caches\n",
-                 options_.directory.c_str(), cases_.size(), devices.size());
+                 options_.directory.c_str(), cases_.size(), devices_.size());
     Executor executor(std::move(setup));
-    fill_caches(executor, devices, deployment_.seed);
     std::printf("%-34s %5s %12s %8s %12s\n", "step", "runs", "median_us", "spread", "device_us");
     for_each_step("", [&](const StepCase& one) { time_step(executor, one); });
     // Again: graphs and workspace are there now, and clocks are those under load;
     // recording takes memory of its own.
     add_memory(files_, executor);
-    files_.write_environment(environment(static_cast<int>(devices.size())));
+    files_.write_environment(environment(static_cast<int>(devices_.size())));
     // All times come before the first trace: recording slows every launch from then on.
     std::erase_if(cases_, [&](const StepCase& one) { return !is_traced(one.name); });
     if (!cases_.empty()) std::printf("\n%-34s %12s\n", "step", "busy_us");
@@ -327,8 +328,9 @@ class StepRunner {
     return draw_input(one.step, vocab, num_kv_blocks_, block_size, deployment_.seed);
   }
 
-  static std::unique_ptr<PreparedStep> prepared(Executor& executor, const StepCase& one,
-                                                const StepInput& input) {
+  [[nodiscard]] std::unique_ptr<PreparedStep> prepared(Executor& executor, const StepCase& one,
+                                                       const StepInput& input) const {
+    fill_caches(executor, devices_, deployment_.seed);
     auto step = executor.prepare(one.plan, input,
                                  one.step.is_graph ? ExecuteMode::kGraph : ExecuteMode::kEager);
     for (int i = 0; i < kWarmUps; ++i) executor.run(*step, input);
@@ -377,6 +379,7 @@ class StepRunner {
   std::vector<StepCase> cases_;
   ExecutedFiles files_;
   std::int64_t num_kv_blocks_ = 0;
+  std::vector<int> devices_;  // by rank
 };
 
 }  // namespace

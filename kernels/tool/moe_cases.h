@@ -53,6 +53,13 @@ ModelConfig moe_model(std::string_view name);
 LoweringOptions moe_lowering(const MoeCase& one);
 Plan moe_plan(const MoeCase& one);
 
+// `count` layers one after the other, each with weights of its own: names end in "#<layer>", and
+// none begins before the one ahead has ended, on whatever streams. The layer itself where count
+// is 1.
+Plan chained(const Plan& layer, int count);
+// Name of its output, of the last layer.
+std::string chained_output(int count);
+
 // x [tokens, hidden], uniform with variance 1.
 std::vector<float> layer_input(const MoeCase& one, std::int64_t hidden);
 // [tokens, experts] in (0, 1): tokens choose as the load says, drawn without replacement

@@ -17,13 +17,6 @@ namespace orrery::tool {
 // as many tokens. `plan` and `whole` are the layer, split over ranks and before, repeated alike.
 ExecutorSetup layer_setup(const MoeCase& one, Plan plan, Plan whole);
 
-// `count` layers one after the other, each with weights of its own: names end in "#<layer>", and
-// none begins before the one ahead has ended, on whatever streams. The layer itself where count
-// is 1.
-Plan chained(const Plan& layer, int count);
-// Name of its output, of the last layer.
-std::string chained_output(int count);
-
 // The inputs of `rank` by name: the rows of x, and of the scores if they are imposed, that it has;
 // zeros where it has more.
 std::map<std::string, std::vector<float>> layer_inputs(const MoeCase& one, const Plan& plan,

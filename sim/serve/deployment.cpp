@@ -278,7 +278,6 @@ const std::vector<FieldSpec>& field_specs() {
       choice("mesh expert_comm", kExpertCommNames, ORRERY_FIELD(mesh.expert_comm)),
       choice("mesh split_shared_expert", kFlags, ORRERY_FIELD(mesh.split_shared_expert)),
       whole("mesh num_redundant_experts", ORRERY_FIELD(mesh.num_redundant_experts)),
-      choice("mesh split_shared_expert", kFlags, ORRERY_FIELD(mesh.split_shared_expert)),
       shares("mesh expert_load", ORRERY_FIELD(mesh.expert_load.shares)),
       whole("engine max_num_seqs", ORRERY_FIELD(engine.max_num_seqs)),
       whole("engine max_num_batched_tokens", ORRERY_FIELD(engine.max_num_batched_tokens)),

@@ -13,6 +13,7 @@
 #include "kernels/execute/reference/collective_call.h"
 #include "kernels/execute/spoil.h"
 #include "kernels/execute/weights.h"
+#include "sim/model/expert_load_sources.h"
 #include "sim/plan/buffers.h"
 #include "tests/execute/deployment.h"
 
@@ -132,6 +133,28 @@ TEST(ReferenceMoe, EveryMeshGivesTheLogitsOfOneRank) {
         EXPECT_LT(worst_difference(split, single), 1e-9)
             << kind << " " << to_text(design) << " dp " << mesh.dp << " tp " << mesh.tp << " ep "
             << mesh.ep << " " << kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)];
+      }
+    }
+  }
+}
+
+// Ops of ranks that expect other amounts stand apart in the plan; what is computed is the same.
+TEST(ReferenceMoe, AnExpectedSkewChangesNoLogits) {
+  for (const std::string& kind : kKinds) {
+    const Deployment single = deployment_of(kind, MoeDesign::kShuffling);
+    for (const ExpertComm comm :
+         {ExpertComm::kEager, ExpertComm::kGraph, ExpertComm::kDedup, ExpertComm::kDedupGraph}) {
+      for (const bool splits : {false, true}) {
+        Deployment split = deployment_of(kind, MoeDesign::kShuffling,
+                                         {.dp = 2,
+                                          .tp = 2,
+                                          .ep = 2,
+                                          .expert_comm = comm,
+                                          .split_shared_expert = splits,
+                                          .expert_load = zipf_load(8, 1, 3)});
+        split.options.moe_streams = 2;
+        EXPECT_LT(worst_difference(split, single), 1e-9)
+            << kind << " " << kExpertCommNames[static_cast<std::size_t>(comm)];
       }
     }
   }
@@ -259,6 +282,19 @@ TEST(MoeWeights, ACorrectionBiasIsSmallAndInFull) {
   EXPECT_EQ(num_found, 1);
 }
 
+TEST(MoeWeights, TheEmbeddingKeepsTokensApart) {
+  const auto bound = [](MoeDesign design) {
+    const Deployment deployment = deployment_of("qwen3", design);
+    const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+    for (const WeightShard& shard : weight_shards(whole, whole, {}, 0).shards) {
+      if (shard.name.find("embed") != std::string::npos) return shard.bound;
+    }
+    return 0.0;
+  };
+  EXPECT_DOUBLE_EQ(bound(MoeDesign::kShuffling), std::sqrt(3.0));
+  EXPECT_DOUBLE_EQ(bound(MoeDesign::kFused), std::sqrt(3.0 / 64));  // as in dense models
+}
+
 TEST(MoeSteps, OnlyDesignsThatReadCountsWaitForThem) {
   const auto waits = [](MoeDesign design) {
     const Deployment deployment = deployment_of("qwen3", design);
@@ -298,6 +334,43 @@ Tensor rows_tensor(std::int64_t rows) {
 }
 
 // Rank 0 keeps 1 row and sends 2, rank 1 sends 1 and keeps none; columns 10 * rank + row.
+// No wait comes of memory that tensors share: what is to run side by side can.
+TEST(MoeSteps, TheExchangeWaitsForItsRowsAndTheSharedExpertForItsTurn) {
+  using Waits = std::map<std::string, std::vector<std::string>>;
+  const auto waits_of = [](ExpertComm comm) {
+    const LoweringOptions options{.moe_design = MoeDesign::kShuffling, .moe_streams = 2};
+    const Plan plan = parallelize(moe_layer_plan(tiny_moe("llama4"), 64, options),
+                                  {.dp = 2, .ep = 2, .expert_comm = comm});
+    const std::vector<Task> tasks = rank_tasks(plan, 0);
+    const auto waits =
+        event_waits(task_memory(plan, 0, tasks, plan_buffers(plan, 0), kv_layers(plan, 0)));
+    Waits found;
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      for (const std::int32_t task : waits[i]) {
+        found[task_name(plan, tasks[i])].push_back(
+            task_name(plan, tasks[static_cast<std::size_t>(task)]));
+      }
+    }
+    return found;
+  };
+  const Waits eager{{"counts.all_to_all", {"shuffle"}},
+                    {"shared.gate_up_proj", {"shuffle"}},
+                    {"dispatch.all_to_all", {"gather"}},
+                    {"combine", {"dispatch.all_to_all"}},
+                    {"return.all_to_all", {"split"}},
+                    {"shared.down_proj", {"split"}},
+                    {"scatter", {"shared.down_proj", "return.all_to_all"}}};
+  EXPECT_EQ(waits_of(ExpertComm::kEager), eager);
+  const Waits graph{{"counts.all_gather", {"shuffle"}},
+                    {"dispatch.all_gather", {"gather"}},
+                    {"shared.gate_up_proj", {"counts.all_gather"}},
+                    {"combine", {"dispatch.all_gather"}},
+                    {"return.all_to_all", {"split"}},
+                    {"shared.down_proj", {"split"}},
+                    {"scatter", {"shared.down_proj", "return.all_to_all"}}};
+  EXPECT_EQ(waits_of(ExpertComm::kGraph), graph);
+}
+
 TEST(RowExchange, RowsArriveInTheOrderOfTheRanks) {
   const std::vector<std::vector<double>> rows{{1, 1, 2, 2, 3, 3}, {11, 11, 0, 0, 0, 0}};
   const auto found = reference::exchange_rows("dispatch", rows_tensor(3), rows, {{1, 2}, {1, 0}},

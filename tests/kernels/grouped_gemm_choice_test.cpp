@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -86,16 +87,10 @@ TEST(GroupedGemmChoice, PartsOfSharedMemoryAreApartAndAligned) {
   }
 }
 
-// 128 rows over 128 groups are 1 each, over 16 of them 8; room for four times as many.
-TEST(GroupedGemmChoice, TheProductHasRoomForRowsDrawnAtRandom) {
-  const auto tokens = [](std::int64_t active) {
-    return streamed_candidates(kShape, {.rows = 128, .active = active}).front().tokens;
-  };
-  EXPECT_EQ(tokens(128), 8);
-  EXPECT_EQ(tokens(16), 32);
-  EXPECT_EQ(tokens(8), 64);
-  EXPECT_EQ(tokens(3), 64);
-  EXPECT_EQ(tokens(0), 64);
+TEST(GroupedGemmChoice, TheRingHasRoomForSkewedGroups) {
+  for (const std::int64_t active : {1, 16, 128}) {
+    EXPECT_EQ(streamed_candidates(kShape, {.rows = 128, .active = active}).front().tokens, 64);
+  }
 }
 
 // 2048 rows of w are 16 items of 128: with 16 groups 256, in 2 rounds of 132 (97 % full). Of 8
@@ -112,15 +107,14 @@ TEST(GroupedGemmChoice, WideItemsAreForRoundsThatTheyFill) {
   EXPECT_EQ(rows(5120, 20), 64);
 }
 
-// k = 768 in bf16 is 3 stages of 512 bytes: a piece of 2 leaves no second one. 5120 are 20 stages.
-TEST(GroupedGemmChoice, PiecesHaveTwoStagesAtLeast) {
+// k = 5120 in bf16 are 10 KiB, k = 2048 are 4, k = 768 are 1.5.
+TEST(GroupedGemmChoice, PiecesHaveTwoKibibytesOfARow) {
   GroupedGemmShape shape = kShape;
   const GroupedGemmLoad load{.rows = 1, .active = 1};
-  EXPECT_EQ(streamed_candidates(shape, load).front().cuts, 8);
-  shape.k = 2048;
-  EXPECT_EQ(streamed_candidates(shape, load).front().cuts, 4);
-  shape.k = 768;
-  EXPECT_EQ(streamed_candidates(shape, load).front().cuts, 1);
+  for (const auto& [k, cuts] : {std::pair{5120, 5}, {2048, 2}, {768, 1}, {65536, 8}}) {
+    shape.k = k;
+    EXPECT_EQ(streamed_candidates(shape, load).front().cuts, cuts);
+  }
 }
 
 TEST(GroupedGemmChoice, ManyRowsPerGroupAreTiled) {
@@ -129,8 +123,8 @@ TEST(GroupedGemmChoice, ManyRowsPerGroupAreTiled) {
         choose_grouped_gemm(kShape, {.rows = rows, .active = 16}));
   };
   EXPECT_FALSE(is_tiled(0));
-  EXPECT_FALSE(is_tiled(16 * 8));
-  EXPECT_TRUE(is_tiled(16 * 1024));
+  EXPECT_FALSE(is_tiled(128));
+  EXPECT_TRUE(is_tiled(16384));
 }
 
 TEST(GroupedGemmChoice, AStageMoreWouldNotFit) {

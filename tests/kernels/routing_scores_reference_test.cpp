@@ -69,7 +69,7 @@ TEST(RoutingScoresChoice, EveryTileHasRoomForStagesAndLogits) {
         EXPECT_GE(tile.columns, activation == RouterActivation::kSoftmax ? experts : 16);
         EXPECT_GE(layout.stages, 2);
         EXPECT_LE(layout.stages * layout.stage_bytes, layout.barriers_at);
-        EXPECT_LE(tile.rows * layout.logits_stride * 4, layout.barriers_at);
+        EXPECT_LE(layout.logits_at + tile.rows * layout.logits_stride * 4, layout.barriers_at);
         EXPECT_LE(layout.shared_bytes, kMostBytes);
         EXPECT_EQ(tile.rows % tile.cluster, 0);  // rows that each block adds up
       }

@@ -44,7 +44,13 @@ def test_computing_padding_changes_experts_kernels_alone() -> None:
     graph = ep._layer(SCOUT, 64, ep._placement(dp=4, ep=4, expert_comm="graph"), mode="graph")
     lines = zip(graph.plan_text.splitlines(), ep.computing_padding(graph.plan_text).splitlines(), strict=True)
     changed = [after for before, after in lines if before != after]
-    assert [line.split()[2] for line in changed] == ["combine", "experts.gate_up", "experts.act", "experts.down", "split"]
+    assert [line.split()[2] for line in changed] == [
+        "combine",
+        "experts.gate_up",
+        "experts.act",
+        "experts.down",
+        "split",
+    ]
     assert all("=64:routed_rows" in line for line in changed)
 
 

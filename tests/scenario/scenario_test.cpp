@@ -60,7 +60,7 @@ TEST_F(ScenarioTest, what_a_minimal_scenario_leaves_out_is_vllms_default) {
 TEST_F(ScenarioTest, a_resolved_scenario_loads_again_as_itself) {
   for (const std::string file :
        {"quickstart", "deepseek_v3_one_node", "llama_8b_closed_loop", "llama_8b_disaggregated",
-        "mooncake_prefix_cache", "qwen3_30b_poisson"}) {
+        "mooncake_prefix_cache", "qwen3_30b_poisson", "qwen3_30b_expert_parallel"}) {
     const Scenario scenario = load_scenario(kPaths.root / "scenarios" / (file + ".yaml"), kPaths);
     const std::string resolved = to_yaml(scenario);
     const Scenario again = load_scenario(write(file + ".yaml", resolved), kPaths);

@@ -1,0 +1,141 @@
+// Layers to time by themselves: what lines say, what routing they impose, and what their rows say.
+
+#include "kernels/tool/moe_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/execute/hazards.h"
+#include "kernels/execute/rank_program.h"
+#include "kernels/tool/layer_row.h"
+#include "sim/plan/buffers.h"
+
+namespace orrery::tool {
+namespace {
+
+TEST(MoeCases, ALineSaysWhatDiffersFromTheDefaults) {
+  const MoeCase one = parse_moe_case("qwen3_30b  tokens=128 dp=2 ep=2 comm=graph load=zipf:1.5");
+  EXPECT_EQ(one.text, "qwen3_30b tokens=128 dp=2 ep=2 comm=graph load=zipf:1.5");
+  EXPECT_EQ(one.tokens, 128);
+  EXPECT_EQ(num_ranks(one.mesh), 2);
+  EXPECT_EQ(one.mesh.expert_comm, ExpertComm::kGraph);
+  EXPECT_EQ(one.design, MoeDesign::kShuffling);
+  EXPECT_TRUE(one.is_graph);
+}
+
+TEST(MoeCases, AnUnknownWordIsAnErrorThatNamesTheNearest) {
+  const auto message = [](const std::string& line) {
+    try {
+      static_cast<void>(parse_moe_case(line));
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(message("scuot").find("scout"), std::string::npos);
+  EXPECT_NE(message("scout desing=padding").find("design"), std::string::npos);
+  EXPECT_NE(message("scout comm=grahp").find("graph"), std::string::npos);
+  EXPECT_NE(message("scout load=zipf").find("zipf:S"), std::string::npos);
+  EXPECT_NE(message("scout tokens=0").find("at least 1"), std::string::npos);
+}
+
+// Each token's largest score is that of an expert drawn by its share: over 4,000 tokens, experts of
+// equal shares 1/16 are chosen 250 times each, with a standard deviation of 15.
+std::vector<int> times_chosen(const MoeCase& one, std::int64_t experts) {
+  const std::vector<float> scores = imposed_scores(one, experts);
+  std::vector<int> times(static_cast<std::size_t>(experts));
+  for (auto token = scores.begin(); token != scores.end(); token += experts) {
+    ++times[static_cast<std::size_t>(std::max_element(token, token + experts) - token)];
+  }
+  return times;
+}
+
+TEST(MoeCases, UniformScoresChooseAllExpertsAlike) {
+  for (const int times : times_chosen(parse_moe_case("scout tokens=4000 load=uniform"), 16)) {
+    EXPECT_NEAR(times, 250, 5 * 15);
+  }
+}
+
+// Shares 1/k over the sum of 1/k to 16, 3.381: the busiest gets 4000 / 3.381 = 1183, with a
+// standard deviation of 29, the least 74, with one of 9.
+TEST(MoeCases, ZipfScoresChooseByRank) {
+  std::vector<int> times = times_chosen(parse_moe_case("scout tokens=4000 load=zipf:1"), 16);
+  std::ranges::sort(times);
+  EXPECT_NEAR(times.back(), 1183, 5 * 29);
+  EXPECT_NEAR(times.front(), 74, 5 * 9);
+}
+
+TEST(MoeCases, ScoresAndInputsAreThoseOfTheSeed) {
+  const MoeCase a = parse_moe_case("tiny_qwen3 tokens=9 load=uniform seed=1");
+  const MoeCase b = parse_moe_case("tiny_qwen3 tokens=9 load=uniform seed=2");
+  EXPECT_EQ(imposed_scores(a, 16), imposed_scores(a, 16));
+  EXPECT_NE(imposed_scores(a, 16), imposed_scores(b, 16));
+  EXPECT_NE(layer_input(a, 256), layer_input(b, 256));
+}
+
+// Each layer of a chain has weights of its own, and waits for the one ahead on every stream.
+TEST(MoeCases, LayersOfAChainFollowEachOther) {
+  const Plan layer = moe_plan(parse_moe_case("tiny_llama4 tokens=8 streams=2"));
+  const Plan chain = chained(layer, 3);
+  EXPECT_EQ(chain.ops().size(), 3 * layer.ops().size());
+  EXPECT_DOUBLE_EQ(memory_of(chain, 0).weights.value(), 3 * memory_of(layer, 0).weights.value());
+  const std::vector<Task> tasks = rank_tasks(chain, 0);
+  const auto place = [&](const std::string& name) {
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (task_name(chain, tasks[i]) == name) return static_cast<std::int32_t>(i);
+    }
+    throw std::invalid_argument("no op " + name);
+  };
+  const auto waits =
+      event_waits(task_memory(chain, 0, tasks, plan_buffers(chain, 0), kv_layers(chain, 0)));
+  const auto& shared = waits[static_cast<std::size_t>(place("shared.gate_up_proj#1"))];
+  EXPECT_EQ(shared, std::vector<std::int32_t>{place("scatter#0")});
+  EXPECT_EQ(chained(layer, 1), layer);
+}
+
+// Two layers of two ops, the second on another stream and 4 us after the first began:
+//   0   a#0 6 us        20  a#1 8 us
+//   4   b.0#0 6 us      24  b.0#1 6 us          together for 2 and 4 us
+TEST(LayerRow, SpansAreMediansOverLayersAndTimesTogether) {
+  Plan plan;
+  const GroupId ranks = plan.add_group({0});
+  Timeline timeline;
+  constexpr double kMicro = 1e-6;
+  const auto add = [&](const std::string& name, int stream, double start, double end) {
+    const OpId op = plan.add_op({.name = name, .body = HostOp{}, .ranks = ranks, .stream = stream});
+    timeline.spans.push_back({.op = op,
+                              .stream = stream,
+                              .start = Seconds(start * kMicro),
+                              .end = Seconds(end * kMicro)});
+  };
+  add("a#0", 0, 0, 6);
+  add("b.0#0", 1, 4, 10);
+  add("a#1", 0, 20, 28);
+  add("b.0#1", 1, 24, 30);
+  const LayerSpans spans = layer_spans(plan, timeline, 0);
+  ASSERT_EQ(spans.ops.size(), 2U);
+  EXPECT_EQ(spans.ops[0].first, "a");
+  EXPECT_EQ(spans.ops[1].first, "b");
+  EXPECT_NEAR(spans.ops[0].second.value(), 7 * kMicro, 1e-12);
+  EXPECT_NEAR(spans.ops[1].second.value(), 6 * kMicro, 1e-12);
+  EXPECT_NEAR(spans.busy.value(), 10 * kMicro, 1e-12);    // (10 + 10) / 2
+  EXPECT_NEAR(spans.overlap.value(), 3 * kMicro, 1e-12);  // (2 + 4) / 2
+}
+
+TEST(LayerRow, AJsonObjectKeepsOrderAndQuotes) {
+  JsonObject inner;
+  inner.set("n", std::int64_t{3});
+  JsonObject row;
+  row.set("text", "a \"b\"");
+  row.set("inner", inner);
+  row.set("x", 0.5);
+  row.set("text", "c");
+  EXPECT_EQ(row.text(), R"({"text": "c", "inner": {"n": 3}, "x": 0.5})");
+}
+
+}  // namespace
+}  // namespace orrery::tool
