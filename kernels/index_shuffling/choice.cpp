@@ -34,7 +34,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // tokens; else many, so that a lane has less to search. All of a warp where groups are judged.
 IndexShufflingTile with_lanes(const IndexShufflingShape& shape, IndexShufflingTile tile) {
   const std::int64_t vectors = ceil_div(shape.experts_total, kVector);
-  const int held = shape.topk == 1 || shape.tokens > kManyTokens ? kMostVectors : 1;
+  const std::int64_t held = shape.topk == 1 || shape.tokens > kManyTokens ? kMostVectors : 1;
   int lanes = shape.groups > 1 ? kWarp : kLeastLanes;
   while (lanes < kWarp && (lanes * held < vectors || lanes < shape.topk)) lanes *= 2;
   tile.lanes = lanes;
@@ -102,11 +102,12 @@ std::size_t index_shuffling_shared_bytes(const IndexShufflingShape& shape,
 IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape,
                                           const std::array<int, 5>& most_clusters) {
   const IndexShufflingTile lanes = with_lanes(shape, {});
-  // Warps' worth of work, an eighth of a block's.
   const std::int64_t warps = ceil_div(shape.tokens * lanes.lanes, kWarp);
+  // Of one block; of a block of a cluster; of a cluster; of a block where there are several
+  // clusters.
   constexpr std::int64_t kOneBlock = 8;
   constexpr std::int64_t kBlockWarps = 4;
-  constexpr std::int64_t kMostClusterWarps = 16 * 32;
+  constexpr std::int64_t kMostClusterWarps = 512;
   constexpr std::int64_t kManyBlockWarps = 20;
   if (warps <= kOneBlock) return with_room(shape, with_blocks(shape, lanes, 1, 1));
   if (warps <= kMostClusterWarps || most_clusters[kOfEight] < 2) {

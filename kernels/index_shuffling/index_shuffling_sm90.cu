@@ -24,6 +24,13 @@ namespace {
 // - A count travels as a word with the number of the launch beside it: whoever waits for it reads
 //   it by the same load, and nothing has to be cleared between launches.
 // - The last block to have read all counts advances the number for the next launch.
+// - One block or cluster needs no other and starts sooner; several are launched cooperatively, for
+//   they wait for each other.
+//
+// H200, graph, cold L2, top-1: 16 experts 1.8 us at 1 token, 3.8 at 4,096, 5.5 at 16,384; 128
+// experts 2.1, 5.9 and 9.8 us; top-8 of 256 2.9, 12.3 and 27.3 us. Start and the waits bind up to
+// some 1,000 tokens, then instructions: per choice a lane looks at all that it holds. Up to 64
+// registers, none spilled.
 
 constexpr unsigned kThreads = 1024;
 constexpr std::uint16_t kElsewhere = 0xFFFF;

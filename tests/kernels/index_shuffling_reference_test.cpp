@@ -39,7 +39,7 @@ TEST(IndexShufflingReference, EachRowBelongsToTheChoiceThatNamesIt) {
   std::mt19937 random(kSeed);
   const IndexShufflingShape shape{
       .tokens = 50, .experts_total = 24, .topk = 4, .first_expert = 5, .experts = 9};
-  std::vector<double> scores(50 * 24);
+  std::vector<double> scores(1200);  // 50 x 24
   for (double& score : scores) score = static_cast<double>(random() % 16);
   const auto out = index_shuffling(scores, {}, shape);
   std::size_t rows = 0;
@@ -139,6 +139,7 @@ TEST(IndexShufflingReference, ExpandsRowsAsInitRoutingDoes) {
       init_routing(out.token_rows, out.row_token, out.counts, Ids{0, 3, 1, 4, 2, 5});
   const std::vector<double> x{0, 0.1, 0.2};
   std::vector<double> expanded_x;
+  expanded_x.reserve(routing.expanded_token.size());
   for (const std::int32_t token : routing.expanded_token)
     expanded_x.push_back(x[static_cast<std::size_t>(token)]);
   EXPECT_EQ(expanded_x, (std::vector<double>{0.1, 0, 0.1, 0.2, 0, 0.2}));
