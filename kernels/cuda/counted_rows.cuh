@@ -63,6 +63,8 @@ __device__ float factor_of(const Source& source, const Key& key) {
   }
 }
 
+constexpr std::size_t kMostHeldBytes = 64;  // of what a source loads for a vector
+
 template <typename Source, typename Sink, int kVectors>
 __global__ void __launch_bounds__(kMostRowThreads)
     counted_kernel(Source source, Sink sink, RowCount count, int vectors) {
@@ -79,41 +81,51 @@ __global__ void __launch_bounds__(kMostRowThreads)
   for (auto row = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y); row < rows;
        row += step) {
     const auto key = key_of(source, row);
-    typename Source::Raw raw[kVectors];
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (inside(i)) raw[i] = load_of(source, row, column_of(i), key);
-    }
-    const float factor = factor_of(source, key);
-    uint4 kept[kVectors];
-    SumAndPeak total;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (!inside(i)) continue;
-      kept[i] = source.keep(row, column_of(i), raw[i]);
-      if constexpr (Sink::kNeedsPeak) {
-        float values[kVectorSize];
-        unpack(kept[i], values);
-#pragma unroll
-        for (const float value : values) total.peak = fmaxf(total.peak, fabsf(value));
-      } else {
-        sink.put(row, column_of(i), kept[i]);
+    if constexpr (!Sink::kNeedsPeak && sizeof(typename Source::Raw) > kMostHeldBytes) {
+      // What is made of several rows is held for one vector at a time: four would be kept in local
+      // memory, for which the driver sets memory aside.
+#pragma unroll 1
+      for (int i = 0; i < kVectors && inside(i); ++i) {
+        const auto raw = load_of(source, row, column_of(i), key);
+        sink.put(row, column_of(i), source.keep(row, column_of(i), raw));
       }
-    }
-    if constexpr (Sink::kNeedsPeak) {
-      total = row_reduce<false, true>(total);
-      const float multiplier =
-          sink.begin(row, factor, total.peak * fabsf(factor), threadIdx.x == 0);
+    } else {
+      typename Source::Raw raw[kVectors];
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        if (inside(i)) raw[i] = load_of(source, row, column_of(i), key);
+      }
+      const float factor = factor_of(source, key);
+      uint4 kept[kVectors];
+      SumAndPeak total;
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         if (!inside(i)) continue;
-        float values[kVectorSize];
-        unpack(kept[i], values);
+        kept[i] = source.keep(row, column_of(i), raw[i]);
+        if constexpr (Sink::kNeedsPeak) {
+          float values[kVectorSize];
+          unpack(kept[i], values);
 #pragma unroll
-        for (float& value : values) value *= multiplier;
-        sink.put(row, column_of(i), values);
+          for (const float value : values) total.peak = fmaxf(total.peak, fabsf(value));
+        } else {
+          sink.put(row, column_of(i), kept[i]);
+        }
       }
-      if (blockDim.x > kWarpSize) __syncthreads();  // row_reduce's memory is free again
+      if constexpr (Sink::kNeedsPeak) {
+        total = row_reduce<false, true>(total);
+        const float multiplier =
+            sink.begin(row, factor, total.peak * fabsf(factor), threadIdx.x == 0);
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          if (!inside(i)) continue;
+          float values[kVectorSize];
+          unpack(kept[i], values);
+#pragma unroll
+          for (float& value : values) value *= multiplier;
+          sink.put(row, column_of(i), values);
+        }
+        if (blockDim.x > kWarpSize) __syncthreads();  // row_reduce's memory is free again
+      }
     }
   }
 }

@@ -51,8 +51,9 @@ constexpr auto kPresets = std::to_array<Preset>({
 });
 
 template <typename Table>
-std::string_view nearest_of(std::string_view name, const Table& table) {
+std::string nearest_of(std::string_view name, const Table& table) {
   std::vector<std::string_view> names;
+  names.reserve(std::size(table));
   for (const auto& entry : table) names.push_back(entry.name);
   return nearest(name, names);
 }
@@ -178,7 +179,7 @@ MoeCase parse_moe_case(std::string_view line) {
     if (key == kKeys.end() || name.size() == field.size()) {
       throw std::invalid_argument("unknown field '" + std::string(field) +
                                   "', expected key=value; the nearest key is " +
-                                  std::string(nearest_of(name, kKeys)));
+                                  nearest_of(name, kKeys));
     }
     key->read(one, field.substr(name.size() + 1));
     one.text.append(" ").append(field);
@@ -209,7 +210,7 @@ ModelConfig moe_model(std::string_view name) {
   const auto* const preset = std::ranges::find(kPresets, name, &Preset::name);
   if (preset == kPresets.end()) {
     throw std::invalid_argument("model '" + std::string(name) + "' is not known here; nearest is " +
-                                std::string(nearest_of(name, kPresets)));
+                                nearest_of(name, kPresets));
   }
   const Family family = preset->family;
   const bool is_v3 = family == Family::kDeepseekV3;
