@@ -133,7 +133,9 @@ class LayerRuns {
     }
     LayerCase layer{.one = &one, .number = number};
     const Plan whole = moe_plan(one);
-    layer.layer = parallelize(whole, one.mesh);
+    Mesh mesh = one.mesh;
+    if (mesh.ep > 1) mesh.expert_load = moe_lowering(one).expert_load;
+    layer.layer = parallelize(whole, mesh);
     const int sets = num_sets(whole);
     layer.sets = sets;
     layer.whole = chained(whole, sets);
