@@ -185,6 +185,9 @@ MoeCase parse_moe_case(std::string_view line) {
     one.text.append(" ").append(field);
   }
   if (one.tokens < 1) throw std::invalid_argument("tokens is 0, expected at least 1");
+  if (zipf_exponent(one.load) > 0) {
+    one.mesh.expert_load.shares = shares_of(one, moe_model(one.model).num_experts);
+  }
   return one;
 }
 
