@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
             rows = merge(rows, measured)
             save(path, rows)
     if not options.rows_only:
-        render(rows, load(ORIGINAL), STEM, options.output / "moe.md")
+        render(load(path), load(ORIGINAL), STEM, options.output / "moe.md")
     return 0
 
 

@@ -12,7 +12,11 @@ The same plan is simulated and executed (`orrery-gpu moe`): predicted is the sim
 GPUs with random weights, one layer after the other with weights of its own. Shuffling sorts tokens by expert on the device. Padding gives each expert
 room for all tokens. Slicing and concatenation read the counts on the host: one launch per expert for both grouped GEMMs, or for the gather alone; they
 cannot be captured in a graph. `graph`: a replayed CUDA graph, `eager`: launched op by op. With `streams` 2 the shared expert runs beside the router; with
-`fuse` 1 the second grouped GEMM adds to its result. Memory is that of activations and metadata: the arena that the executor allocated."""
+`fuse` 1 the second grouped GEMM adds to its result. Memory is that of activations and metadata: the arena that the executor allocated.
+Launches are those of a layer; predicted are the plan's ops, measured what was launched: nothing for an expert without rows, and a library's GEMM may be two.
+
+The tables hold most of these kernel calls, timed alone with cold L2, grouped GEMMs with as many rows for each expert that has any. A router deals rows out
+unevenly, so that at thousands of tokens more tiles are partly empty than were timed, and predictions are too short by that."""
 
 
 def _mebibytes(value: float) -> str:
@@ -55,7 +59,9 @@ def layer_section(rows: list[Row], stem: str) -> list[str]:
                   *_table(designs, ("model", "tokens", "load", "design", "mode", "streams", "fuse")), ""]  # fmt: skip
     if parallel:
         errors = [prediction_error(row) for row in parallel]
-        lines += ["## Expert parallelism, predicted and measured", "",
+        lines += ["## Layers over several GPUs, predicted and measured", "",
+                  "`experts over` eager: three exchanges sized by counts that the host reads once; graph: gathers of fixed size, no host. `tp`: columns shared "
+                  "out, an all-reduce at the end.", "",
                   f"{len(parallel)} layers, median error of the prediction {statistics.median(errors):.1f} %.", "",
-                  *_table(parallel, ("model", "tokens", "load", "experts over", "mode")), ""]  # fmt: skip
+                  *_table(parallel, ("model", "tokens", "load", "experts over", "tp", "mode")), ""]  # fmt: skip
     return lines
