@@ -16,7 +16,6 @@ namespace orrery {
 namespace {
 
 using cuda::Communicator;
-using cuda::nccl;
 using cuda::Stream;
 
 std::int64_t bytes_in(const Tensor& tensor) {
@@ -204,6 +203,7 @@ Launch bind_each(const CollectiveContext& context, const Bind& bind) {
                         std::to_string(context.writes.size()) + ", expected as many");
   }
   std::vector<Launch> launches;
+  launches.reserve(reads.size());
   for (std::size_t i = 0; i < reads.size(); ++i) {
     launches.push_back(
         bind(only(context, reads.subspan(i, 1)), only(context, context.writes.subspan(i, 1))));
