@@ -133,7 +133,7 @@ Bytes tables_of(const FootprintRequest& request) {
 }  // namespace
 
 FixedMemory h200_fixed_memory() {
-  return {.context = Bytes(526 * kMiB), .workspace = Bytes(34 * kMiB)};
+  return {.context = Bytes(911 * kMiB), .workspace = Bytes(34 * kMiB)};
 }
 
 Bytes Footprint::total() const {
