@@ -119,26 +119,30 @@ def _is_plain(shape: dict[str, int | str]) -> bool:
 
 
 def designs(rows: list[Row], stem: Path) -> None:
-    """<stem>_designs.svg: measured and predicted time of each design, one GPU."""
+    """<stem>_designs.svg: time of each design on one GPU, measured as bars and predicted as marks; models with all designs."""
     layers = [row for row in rows if is_prediction(row) and row["gpus"] == 1 and _is_plain(row["shape"])]
-    models = list(dict.fromkeys(row["shape"]["model"] for row in layers))
-    if not models:
+    names = list(dict.fromkeys(row["shape"]["design"] for row in layers))
+    models = [model for model in dict.fromkeys(row["shape"]["model"] for row in layers)
+              if {row["shape"]["design"] for row in layers if row["shape"]["model"] == model} == set(names)]  # fmt: skip
+    tokens = sorted({row["shape"]["tokens"] for row in layers})
+    if not layers:
         return
-    figure, all_axes = _figure(columns=len(models))
-    for axes, model in zip(all_axes, models):
-        for i, design in enumerate(dict.fromkeys(row["shape"]["design"] for row in layers)):
-            chosen = sorted((row for row in layers if row["shape"]["model"] == model and row["shape"]["design"] == design),
-                            key=lambda row: row["shape"]["tokens"])  # fmt: skip
-            tokens = [row["shape"]["tokens"] for row in chosen]
-            axes.plot(tokens, [row["ours_us"] for row in chosen], color=f"C{i}", marker="o", markersize=3, label=design)
-            axes.plot(tokens, [row["peer_us"] for row in chosen], color=f"C{i}", linestyle=":", marker="x", markersize=4)
-        axes.set_xscale("log", base=2)
+    figure, all_axes = _figure(columns=len(tokens))
+    width = 0.8 / len(names)
+    for axes, count in zip(all_axes, tokens):
+        for i, design in enumerate(names):
+            chosen = [(models.index(row["shape"]["model"]) + (i - (len(names) - 1) / 2) * width, row) for row in layers
+                      if row["shape"]["design"] == design and row["shape"]["tokens"] == count and row["shape"]["model"] in models]  # fmt: skip
+            places = [place for place, _ in chosen]
+            axes.bar(places, [row["ours_us"] for _, row in chosen], width, label=design, color=f"C{i}")
+            axes.plot(places, [row["peer_us"] for _, row in chosen], "_", color="black", markersize=12, label="predicted" if i == 0 else None)
         axes.set_yscale("log")
-        axes.set_title(model, fontsize=9)
-        axes.set_xlabel("tokens")
-        axes.grid(True, alpha=0.25)
-    all_axes[0].set_ylabel("us (dotted: predicted)")
-    all_axes[0].legend(fontsize=7, framealpha=0.6)
+        axes.set_xticks(range(len(models)), models, fontsize=7)
+        axes.set_title(f"{count:,} tokens", fontsize=9)
+        axes.margins(y=0.35)
+        axes.grid(True, axis="y", alpha=0.25)
+    all_axes[0].set_ylabel("us")
+    all_axes[0].legend(fontsize=7, framealpha=0.6, ncols=2, loc="upper left")
     _save(figure, stem.with_name(f"{stem.name}_designs.svg"))
 
 

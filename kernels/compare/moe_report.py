@@ -80,7 +80,8 @@ def simple_table(rows: list[Row], original: list[Row], kernel: str, peers: tuple
     """A row per shape of `kernel`: ours, each peer, MetaShuffling's."""
     lines = ["| dtype | " + " | ".join(axes) + " | ours us | " + ("TB/s | " if with_rate else "") + " | ".join(f"{peer} us" for peer in peers)
              + f" | {COLUMNS[0]} us |", "|" + "---|" * (3 + len(axes) + with_rate + len(peers))]  # fmt: skip
-    for row in one_per_shape(row for row in rows if row["kernel"] == kernel):
+    chosen = one_per_shape(row for row in rows if row["kernel"] == kernel)
+    for row in sorted(chosen, key=lambda row: [*(row["shape"].get(axis, 0) for axis in axes), row["dtype"]]):
         values = [f"{value:,}" if isinstance(value := row["shape"].get(axis, ""), int) else value for axis in axes]
         rate = [f"{terabytes_per_s(row):.2f}"] if with_rate else []
         cells = [row["dtype"], *values, number(row["ours_us"]), *rate, *(best_peer(rows, row, peer) for peer in peers), original_us(original, COLUMNS[0], row)]
