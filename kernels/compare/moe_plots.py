@@ -58,7 +58,7 @@ def _grouped(rows: Iterable[Row], original: Iterable[Row], num_rows: int, rate: 
 
     def is_shown(row: Row) -> bool:
         shape = row["shape"]
-        return (row["kernel"] == "grouped_gemm" and shape["rows"] == num_rows and shape["load"] == "balanced"
+        return (row["kernel"] == "grouped_gemm" and shape["rows"] == num_rows and shape["load"] == "balanced" and "overlap" not in shape
                 and (shape["n"], shape["k"]) in (GATE_UP, DOWN) and shape["groups"] in (16, 128))  # fmt: skip
 
     shown = sorted((row for row in rows if is_shown(row) and row["peer"] == "torch"), key=lambda row: (row["dtype"], row["shape"]["groups"], row["shape"]["n"]))
