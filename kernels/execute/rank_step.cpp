@@ -241,6 +241,7 @@ Launch RankStep::bind_task(const Task& task) {
       read.host = host->second.counts.get();
     }
   }
+  writes.reserve(op.writes.size());
   for (const TensorId id : op.writes) writes.push_back(operand(id, task.copy));
   if (std::holds_alternative<CommOp>(op.body)) {
     const CollectiveContext context{.plan = plan_,
