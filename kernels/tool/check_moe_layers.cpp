@@ -53,8 +53,9 @@ class LayerCheck : public CheckCases {
     const Plan plan = parallelize(whole, one.mesh);
     expect(one);
     const std::vector<float>& expected = expected_of(one);
+    const std::string without = "moe layer " + line + " without ";
     for (const std::string& name : collective_names(plan)) {
-      const std::string what = "moe layer " + line + " without " + name;
+      const std::string what = without + name;
       guarded(what, [&] {
         Executor executor(layer_setup(one, plan, whole));
         const double apart =
@@ -192,7 +193,8 @@ std::vector<std::string> layer_lines(const std::string& model, const std::string
   std::vector<std::string> lines;
   for (const char* tokens : {"131", "67", "7", "1"}) {
     for (const std::string& design : designs) {
-      lines.push_back(model + " tokens=" + tokens + " " + format + " " + design);
+      std::string& line = lines.emplace_back(model);
+      line.append(" tokens=").append(tokens).append(" ").append(format).append(" ").append(design);
     }
   }
   return lines;
