@@ -48,7 +48,13 @@ def run(options: argparse.Namespace, root: pathlib.Path, progress: Progress) -> 
     if program is None:
         print(_next_steps(prediction, target))
         return DONE
-    code = _execute(program, target, options, scenario.validation_repeats, serves=prediction.serves)
+    try:
+        code = _execute(program, target, options, scenario.validation_repeats, serves=prediction.serves)
+    except KeyboardInterrupt:
+        if not _has_results(target):
+            raise
+        print("\ninterrupted; what was measured until then:", file=sys.stderr)
+        code = FAILED
     if code != DONE and not _has_results(target):
         return code
     return _report(options, target, root, code)
@@ -152,14 +158,16 @@ def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Pat
     """Compares, recalibrates if asked to, writes the results and prints them; returns the exit code."""
     case = directory.read(target)
     results = [compare.compare(case)]
+    result = finished(case, results)
+    write_results(case, result)  # before measuring again, which may fail or be stopped
     if options.recalibrate and code == DONE:
         program = calibrate.find_program(root)
         for number in range(1, options.rounds + 1):
             recalibrate.measure(program, target, results[-1], root / "topologies", number)
             case = recalibrate.predict_again(target, number)
             results.append(compare.compare(case))
-    result = finished(case, results)
-    write_results(case, result)
+            result = finished(case, results)
+            write_results(case, result)
     print(json.dumps(result, indent=2, allow_nan=False) if options.json else terminal.tables(result))
     if not options.json:
         print(f"\nreport: {target / 'validation.html'}")
