@@ -132,19 +132,28 @@ def _execute(
 def run_program(command: Sequence[str]) -> int:
     """Exit code of the program; 1 when a signal ended it.
 
-    On Ctrl-C the program is told, has ten seconds to end, and KeyboardInterrupt goes on.
+    On Ctrl-C the program is told, has ten seconds to end (none after a second Ctrl-C), and KeyboardInterrupt goes on.
     """
-    # In a group of its own, so that a terminal's Ctrl-C reaches it once: from here.
-    with subprocess.Popen(command, stdout=sys.stderr, process_group=0) as child:
-        try:
-            code = child.wait()
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGINT)
+    # A Ctrl-C while the program is being started waits until there is one to tell: it would be left alone otherwise.
+    early: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: early.append(number))
+    try:
+        # In a group of its own, so that a terminal's Ctrl-C reaches it once: from here.
+        with subprocess.Popen(command, stdout=sys.stderr, process_group=0) as child:
             try:
-                child.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                child.kill()
-            raise
+                signal.signal(signal.SIGINT, before)
+                if early:
+                    raise KeyboardInterrupt
+                code = child.wait()
+            except KeyboardInterrupt:
+                child.send_signal(signal.SIGINT)
+                try:
+                    child.wait(timeout=10)
+                except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                    child.kill()
+                raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, before)
     return code if code >= 0 else FAILED
 
 
