@@ -48,7 +48,13 @@ def run(options: argparse.Namespace, root: pathlib.Path, progress: Progress) -> 
     if program is None:
         print(_next_steps(prediction, target))
         return DONE
-    code = _execute(program, target, options, scenario.validation_repeats, serves=prediction.serves)
+    try:
+        code = _execute(program, target, options, scenario.validation_repeats, serves=prediction.serves)
+    except KeyboardInterrupt:
+        if not _has_results(target):
+            raise
+        print("\ninterrupted; what was measured until then:", file=sys.stderr)
+        code = FAILED
     if code != DONE and not _has_results(target):
         return code
     return _report(options, target, root, code)
@@ -126,19 +132,28 @@ def _execute(
 def run_program(command: Sequence[str]) -> int:
     """Exit code of the program; 1 when a signal ended it.
 
-    On Ctrl-C the program is told, has ten seconds to end, and KeyboardInterrupt goes on.
+    On Ctrl-C the program is told, has ten seconds to end (none after a second Ctrl-C), and KeyboardInterrupt goes on.
     """
-    # In a group of its own, so that a terminal's Ctrl-C reaches it once: from here.
-    with subprocess.Popen(command, stdout=sys.stderr, process_group=0) as child:
-        try:
-            code = child.wait()
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGINT)
+    # A Ctrl-C while the program is being started waits until there is one to tell: it would be left alone otherwise.
+    early: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: early.append(number))
+    try:
+        # In a group of its own, so that a terminal's Ctrl-C reaches it once: from here.
+        with subprocess.Popen(command, stdout=sys.stderr, process_group=0) as child:
             try:
-                child.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                child.kill()
-            raise
+                signal.signal(signal.SIGINT, before)
+                if early:
+                    raise KeyboardInterrupt
+                code = child.wait()
+            except KeyboardInterrupt:
+                child.send_signal(signal.SIGINT)
+                try:
+                    child.wait(timeout=10)
+                except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                    child.kill()
+                raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, before)
     return code if code >= 0 else FAILED
 
 
@@ -152,14 +167,16 @@ def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Pat
     """Compares, recalibrates if asked to, writes the results and prints them; returns the exit code."""
     case = directory.read(target)
     results = [compare.compare(case)]
+    result = finished(case, results)
+    write_results(case, result)  # before measuring again, which may fail or be stopped
     if options.recalibrate and code == DONE:
         program = calibrate.find_program(root)
         for number in range(1, options.rounds + 1):
             recalibrate.measure(program, target, results[-1], root / "topologies", number)
             case = recalibrate.predict_again(target, number)
             results.append(compare.compare(case))
-    result = finished(case, results)
-    write_results(case, result)
+            result = finished(case, results)
+            write_results(case, result)
     print(json.dumps(result, indent=2, allow_nan=False) if options.json else terminal.tables(result))
     if not options.json:
         print(f"\nreport: {target / 'validation.html'}")
