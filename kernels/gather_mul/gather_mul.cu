@@ -5,7 +5,11 @@
 namespace orrery {
 namespace {
 
-constexpr int kVectors = 4;  // of a thread
+// Of a thread, where there are many rows: few copies are on their way at once, so that reads and
+// writes stay apart; a row that is reduced waits for its last vector, so that more rows share a
+// multiprocessor.
+template <typename Sink>
+constexpr int kVectors = Sink::kNeedsPeak ? 4 : 2;
 
 struct TokenKey {
   std::int32_t token;  // -1: zeros
@@ -33,9 +37,12 @@ struct TokenRows {
       row += starts[expert] - expert * from.capacity;
       if (row >= starts[expert + 1] || row >= from.rows) return {-1, 1};
     }
+    // Both are asked for before the token is looked at.
+    const float weight = from.row_weight == nullptr ? 1.0f : from.row_weight[row];
     const std::int32_t token = from.row_token[row];
-    if (token < 0 || token >= from.tokens) return {-1, 1};
-    return {token, from.row_weight == nullptr ? 1.0f : from.row_weight[row]};
+    const bool is_there =
+        static_cast<std::uint32_t>(token) < static_cast<std::uint32_t>(from.tokens);
+    return {is_there ? token : -1, is_there ? weight : 1.0f};
   }
   __device__ float factor(const TokenKey& key) const { return kFactors ? key.weight : 1; }
   __device__ Raw load(std::int64_t, std::int64_t column, const TokenKey& key) const {
@@ -64,16 +71,16 @@ template <typename Sink>
 void launch(const cuda::Stream& stream, const GatheredTokens& rows, const Sink& sink) {
   const bool aligned = vector_aligned(rows.x, sink.y);
   if (rows.experts == 0) {
-    return launch_counted_rows(stream,
-                               TokenRows<false, Sink::kNeedsPeak>{rows, rows.hidden, nullptr}, sink,
-                               {.most = rows.rows, .on_device = rows.num_rows}, kVectors, aligned);
+    return launch_counted_rows(
+        stream, TokenRows<false, Sink::kNeedsPeak>{rows, rows.hidden, nullptr}, sink,
+        {.most = rows.rows, .on_device = rows.num_rows}, kVectors<Sink>, aligned);
   }
   if (rows.experts > kMostGroups) {
     throw std::invalid_argument("gather_mul takes up to " + std::to_string(kMostGroups) +
                                 " experts, not " + std::to_string(rows.experts));
   }
   launch_counted_rows(stream, TokenRows<true, Sink::kNeedsPeak>{rows, rows.hidden, nullptr}, sink,
-                      {.most = rows.experts * rows.capacity}, kVectors, aligned);
+                      {.most = rows.experts * rows.capacity}, kVectors<Sink>, aligned);
 }
 
 }  // namespace
