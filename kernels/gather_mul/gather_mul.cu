@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "kernels/cuda/counted_rows.cuh"
 #include "kernels/cuda/prefix.cuh"
 #include "kernels/gather_mul/gather_mul.h"
@@ -20,10 +22,14 @@ struct TokenKey {
 // once.
 template <bool kPadded, bool kFactors>
 struct TokenRows {
-  struct Raw {
+  struct Plain {
+    uint4 x;
+  };
+  struct Weighed {
     uint4 x;
     float weight;
   };
+  using Raw = std::conditional_t<kFactors, Plain, Weighed>;
   GatheredTokens from;
   std::int64_t columns;
   const std::int32_t* starts;  // shared memory
@@ -46,17 +52,24 @@ struct TokenRows {
   }
   __device__ float factor(const TokenKey& key) const { return kFactors ? key.weight : 1; }
   __device__ Raw load(std::int64_t, std::int64_t column, const TokenKey& key) const {
-    if (key.token < 0) return {{}, 1};
-    return {load_once(from.x + static_cast<std::int64_t>(key.token) * columns + column),
-            key.weight};
+    Raw raw{};
+    if (key.token >= 0) {
+      raw.x = load_once(from.x + static_cast<std::int64_t>(key.token) * columns + column);
+    }
+    if constexpr (!kFactors) raw.weight = key.weight;
+    return raw;
   }
   __device__ uint4 keep(std::int64_t, std::int64_t, const Raw& raw) const {
-    if (kFactors || from.row_weight == nullptr) return raw.x;
-    float values[kVectorSize];
-    unpack(raw.x, values);
+    if constexpr (kFactors) {
+      return raw.x;
+    } else {
+      if (from.row_weight == nullptr) return raw.x;
+      float values[kVectorSize];
+      unpack(raw.x, values);
 #pragma unroll
-    for (float& value : values) value *= raw.weight;
-    return pack(values);
+      for (float& value : values) value *= raw.weight;
+      return pack(values);
+    }
   }
   __device__ float first(std::int64_t row, std::int64_t column) const {
     const TokenKey at = key(row);
