@@ -17,6 +17,26 @@ cublasLtHandle_t cublas_lt_handle() {
   return found;
 }
 
+void load_code(const std::function<void(const cuda::Stream&)>& enqueue) {
+  const cuda::Stream stream;
+  // Relaxed: loading is among what a stricter capture forbids.
+  ORRERY_CUDA(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed));
+  cudaGraph_t graph = nullptr;
+  try {
+    enqueue(stream);
+  } catch (...) {  // the capture must end before the error leaves
+    static_cast<void>(cudaStreamEndCapture(stream.get(), &graph));
+    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+    throw;
+  }
+  ORRERY_CUDA(cudaStreamEndCapture(stream.get(), &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
+  static_cast<void>(cudaGraphDestroy(graph));
+  ORRERY_CUDA(code);
+  ORRERY_CUDA(cudaGraphExecDestroy(executable));
+}
+
 namespace {
 
 template <typename T>

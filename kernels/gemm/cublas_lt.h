@@ -6,6 +6,7 @@
 #include <cublasLt.h>
 
 #include <cstddef>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -25,6 +26,12 @@ namespace orrery {
 
 // Of the current device. Thread safe; kept until the process ends, when the driver frees it.
 cublasLtHandle_t cublas_lt_handle();
+
+// Loads the code of what `enqueue` puts on a stream, on the current device, and runs nothing:
+// operands need addresses, not contents. cuBLASLt would load it at the first launch, and loading
+// waits for the device to have nothing to do: for ever, where a collective that runs waits for the
+// launches of another rank, which wait for the library.
+void load_code(const std::function<void(const cuda::Stream&)>& enqueue);
 
 class CublasError : public std::runtime_error {
  public:

@@ -24,8 +24,14 @@ GemmPlan::GemmPlan(const GemmShape& shape, const GemmOptions& options)
   if (choice_.tile) return;
   library_ = std::make_unique<LtGemm>(shape);
   const std::size_t bytes = library_->workspace_bytes(choice_.algorithm);
-  if (bytes == 0 || options.workspace != nullptr) return;
-  own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
+  if (bytes > 0 && options.workspace == nullptr) {
+    own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
+  }
+  const cuda::DeviceBuffer<bf16> any(1);
+  const auto* const scale = reinterpret_cast<const float*>(any.get());
+  load_code([&](const cuda::Stream& stream) {
+    launch(stream, {any.get(), any.get(), any.get(), scale, scale});
+  });
 }
 
 GemmPlan::~GemmPlan() = default;
