@@ -14,7 +14,7 @@ from orrery.validation import command
 
 
 def test_a_program_that_fails_half_way_leaves_partial_results_that_are_compared(validation):
-    code, out, err = validation.run(validation.scenario, "-o", "out", fail_after=1)
+    code, _, err = validation.run(validation.scenario, "-o", "out", fail_after=1)
     assert code == 1
     assert "rank 1, op layers.0.o_proj: out of memory" in err
     assert "partial results: failed rank 1 op layers.0.o_proj" in err
