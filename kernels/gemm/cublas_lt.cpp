@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace orrery {
 
@@ -45,12 +46,17 @@ LtGemm::LtGemm(const GemmShape& shape) : is_fp8_(shape.dtype == DType::kFp8) {
     set(&product_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, any_scale);
     set(&product_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, any_scale);
   }
-  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&w_, type, shape.k, shape.n, shape.k));
-  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&x_, type, shape.k, shape.m, shape.k));
-  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&y_, CUDA_R_16BF, shape.n, shape.m, shape.n));
-  propose(1);
-  if (is_fp8_) propose(0);
-  if (proposals_.empty()) {
+  const auto set_layouts = [&](std::int64_t m) {
+    ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&w_, type, shape.k, shape.n, shape.k));
+    ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&x_, type, shape.k, m, shape.k));
+    ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&y_, CUDA_R_16BF, shape.n, m, shape.n));
+  };
+  GemmShape asked = shape;
+  asked.m = gemm_rows_asked(shape.m);
+  set_layouts(asked.m);
+  proposals_ = known_proposals(asked);
+  set_layouts(shape.m);
+  if (proposals_->empty()) {
     throw std::invalid_argument("cuBLASLt has no gemm for " + std::string(to_text(shape.dtype)) +
                                 " m=" + std::to_string(shape.m) + " n=" + std::to_string(shape.n) +
                                 " k=" + std::to_string(shape.k) +
@@ -58,7 +64,25 @@ LtGemm::LtGemm(const GemmShape& shape) : is_fp8_(shape.dtype == DType::kFp8) {
   }
 }
 
-void LtGemm::propose(std::int8_t fast_accumulation) {
+// Of the current device: its kinds differ in what is best.
+std::shared_ptr<const LtGemm::Proposals> LtGemm::known_proposals(const GemmShape& shape) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, GemmShape>, std::shared_ptr<const Proposals>> known;
+  int device = 0;
+  ORRERY_CUDA(cudaGetDevice(&device));
+  const std::pair key(device, shape);
+  {
+    const std::scoped_lock lock(mutex);
+    if (const auto found = known.find(key); found != known.end()) return found->second;
+  }
+  auto made = std::make_shared<Proposals>();
+  propose(1, *made);
+  if (is_fp8_) propose(0, *made);
+  const std::scoped_lock lock(mutex);
+  return known.try_emplace(key, std::move(made)).first->second;
+}
+
+void LtGemm::propose(std::int8_t fast_accumulation, Proposals& into) {
   if (is_fp8_) set(&product_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast_accumulation);
   cublasLtMatmulPreferenceOpaque_t preference{};
   ORRERY_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
@@ -72,7 +96,7 @@ void LtGemm::propose(std::int8_t fast_accumulation) {
                                      kProposals, results.data(), &found);
   if (code == CUBLAS_STATUS_NOT_SUPPORTED) return;
   ORRERY_CUBLAS(code);
-  for (int i = 0; i < found; ++i) proposals_.push_back({results[i], fast_accumulation});
+  for (int i = 0; i < found; ++i) into.push_back({results[i], fast_accumulation});
 }
 
 void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, int algorithm,
@@ -83,7 +107,7 @@ void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, in
   cublasLtMatrixLayoutOpaque_t x = x_;
   cublasLtMatrixLayoutOpaque_t w = w_;
   cublasLtMatrixLayoutOpaque_t y = y_;
-  const Proposal& proposal = proposals_[algorithm];
+  const Proposal& proposal = (*proposals_)[algorithm];
   const cublasLtMatmulHeuristicResult_t& chosen = proposal.found;
   if (is_fp8_) {
     set(&product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, proposal.fast_accumulation);

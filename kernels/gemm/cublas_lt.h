@@ -6,6 +6,7 @@
 #include <cublasLt.h>
 
 #include <cstddef>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -43,13 +44,15 @@ class CublasError : public std::runtime_error {
 class LtGemm {
  public:
   // At most kProposals that need at most kGemmWorkspaceBytes, best first; for fp8 as many again
-  // without the tensor core's fast accumulation, which at times are faster. Throws
-  // std::invalid_argument when cuBLASLt has none for the shape.
+  // without the tensor core's fast accumulation, which at times are faster. They are those of
+  // gemm_rows_asked(m) rows, kept for the process: a shape whose class is known takes microseconds,
+  // one of a new class some tenths of a millisecond. Throws std::invalid_argument when cuBLASLt has
+  // none for the shape.
   explicit LtGemm(const GemmShape& shape);
 
-  [[nodiscard]] int num_algorithms() const { return static_cast<int>(proposals_.size()); }
+  [[nodiscard]] int num_algorithms() const { return static_cast<int>(proposals_->size()); }
   [[nodiscard]] std::size_t workspace_bytes(int algorithm) const {
-    return proposals_[algorithm].found.workspaceSize;
+    return (*proposals_)[algorithm].found.workspaceSize;
   }
   // `workspace` holds workspace_bytes(algorithm), 256-byte aligned. Throws CublasError.
   void launch(const cuda::Stream& stream, const GemmOperands& operands, int algorithm,
@@ -62,15 +65,17 @@ class LtGemm {
     cublasLtMatmulHeuristicResult_t found;
     std::int8_t fast_accumulation;  // fp8 only
   };
-  void propose(std::int8_t fast_accumulation);
+  using Proposals = std::vector<Proposal>;
+  [[nodiscard]] std::shared_ptr<const Proposals> known_proposals(const GemmShape& shape);
+  void propose(std::int8_t fast_accumulation, Proposals& into);
 
   // The library's descriptors as plain values: nothing to destroy.
   cublasLtMatmulDescOpaque_t product_{};
   cublasLtMatrixLayoutOpaque_t x_{};
   cublasLtMatrixLayoutOpaque_t w_{};
   cublasLtMatrixLayoutOpaque_t y_{};
-  std::vector<Proposal> proposals_;
   bool is_fp8_;
+  std::shared_ptr<const Proposals> proposals_;  // shared by the shapes of a class
 };
 
 }  // namespace orrery
