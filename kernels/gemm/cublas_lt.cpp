@@ -18,6 +18,26 @@ cublasLtHandle_t cublas_lt_handle() {
   return found;
 }
 
+void load_code(const std::function<void(const cuda::Stream&)>& enqueue) {
+  const cuda::Stream stream;
+  // Relaxed: loading is among what a stricter capture forbids.
+  ORRERY_CUDA(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed));
+  cudaGraph_t graph = nullptr;
+  try {
+    enqueue(stream);
+  } catch (...) {  // the capture must end before the error leaves
+    static_cast<void>(cudaStreamEndCapture(stream.get(), &graph));
+    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+    throw;
+  }
+  ORRERY_CUDA(cudaStreamEndCapture(stream.get(), &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
+  static_cast<void>(cudaGraphDestroy(graph));
+  ORRERY_CUDA(code);
+  ORRERY_CUDA(cudaGraphExecDestroy(executable));
+}
+
 namespace {
 
 template <typename T>
@@ -54,9 +74,9 @@ LtGemm::LtGemm(const GemmShape& shape) : is_fp8_(shape.dtype == DType::kFp8) {
   GemmShape asked = shape;
   asked.m = gemm_rows_asked(shape.m);
   set_layouts(asked.m);
-  proposals_ = known_proposals(asked);
+  known_ = known(asked);
   set_layouts(shape.m);
-  if (proposals_->empty()) {
+  if (known_->proposals.empty()) {
     throw std::invalid_argument("cuBLASLt has no gemm for " + std::string(to_text(shape.dtype)) +
                                 " m=" + std::to_string(shape.m) + " n=" + std::to_string(shape.n) +
                                 " k=" + std::to_string(shape.k) +
@@ -65,24 +85,24 @@ LtGemm::LtGemm(const GemmShape& shape) : is_fp8_(shape.dtype == DType::kFp8) {
 }
 
 // Of the current device: its kinds differ in what is best.
-std::shared_ptr<const LtGemm::Proposals> LtGemm::known_proposals(const GemmShape& shape) {
+std::shared_ptr<LtGemm::Known> LtGemm::known(const GemmShape& shape) {
   static std::mutex mutex;
-  static std::map<std::pair<int, GemmShape>, std::shared_ptr<const Proposals>> known;
+  static std::map<std::pair<int, GemmShape>, std::shared_ptr<Known>> classes;
   int device = 0;
   ORRERY_CUDA(cudaGetDevice(&device));
   const std::pair key(device, shape);
   {
     const std::scoped_lock lock(mutex);
-    if (const auto found = known.find(key); found != known.end()) return found->second;
+    if (const auto found = classes.find(key); found != classes.end()) return found->second;
   }
-  auto made = std::make_shared<Proposals>();
-  propose(1, *made);
-  if (is_fp8_) propose(0, *made);
+  auto made = std::make_shared<Known>();
+  propose(1, made->proposals);
+  if (is_fp8_) propose(0, made->proposals);
   const std::scoped_lock lock(mutex);
-  return known.try_emplace(key, std::move(made)).first->second;
+  return classes.try_emplace(key, std::move(made)).first->second;
 }
 
-void LtGemm::propose(std::int8_t fast_accumulation, Proposals& into) {
+void LtGemm::propose(std::int8_t fast_accumulation, std::vector<Proposal>& into) {
   if (is_fp8_) set(&product_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast_accumulation);
   cublasLtMatmulPreferenceOpaque_t preference{};
   ORRERY_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
@@ -99,6 +119,16 @@ void LtGemm::propose(std::int8_t fast_accumulation, Proposals& into) {
   for (int i = 0; i < found; ++i) into.push_back({results[i], fast_accumulation});
 }
 
+void LtGemm::load(int algorithm, void* workspace) const {
+  std::call_once(known_->loaded[static_cast<std::size_t>(algorithm)], [&] {
+    const cuda::DeviceBuffer<bf16> any(1);
+    const auto* const scale = reinterpret_cast<const float*>(any.get());
+    load_code([&](const cuda::Stream& stream) {
+      launch(stream, {any.get(), any.get(), any.get(), scale, scale}, algorithm, workspace);
+    });
+  });
+}
+
 void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, int algorithm,
                     void* workspace) const {
   constexpr float kOne = 1;
@@ -107,7 +137,7 @@ void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, in
   cublasLtMatrixLayoutOpaque_t x = x_;
   cublasLtMatrixLayoutOpaque_t w = w_;
   cublasLtMatrixLayoutOpaque_t y = y_;
-  const Proposal& proposal = (*proposals_)[algorithm];
+  const Proposal& proposal = known_->proposals[algorithm];
   const cublasLtMatmulHeuristicResult_t& chosen = proposal.found;
   if (is_fp8_) {
     set(&product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, proposal.fast_accumulation);
