@@ -19,8 +19,8 @@ struct Group {
 };
 constexpr Group kGroups[] = {
     {"collectives", check_peers}, {"trace", check_trace_records},   {"execute", check_execute},
-    {"moe", check_moe},           {"moe_layers", check_moe_layers}, {"faults", check_faults},
-    {"memory", check_memory},
+    {"moe", check_moe},           {"moe_layers", check_moe_layers}, {"mla", check_mla},
+    {"faults", check_faults},     {"memory", check_memory},
 };
 
 }  // namespace
