@@ -1,4 +1,4 @@
-"""scenarios/validate/deepseek_*: all can be predicted; no call that their tables come from is one they are judged by."""
+"""scenarios/validate/deepseek_*: all can be predicted; no call that their tables come from is one that judges them."""
 
 from pathlib import Path
 
