@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -5,6 +6,11 @@
 #include "kernels/mla_decode/mla_decode.h"
 
 namespace orrery {
+namespace {
+
+constexpr std::int32_t kSharedSequences = 1024;
+
+}  // namespace
 
 // reads queries that meet latents, rows of queries whose heads end in what meets rotated keys, a
 // layer of the cache of latents; writes out, a latent for each head. The rows of decodes follow
@@ -40,8 +46,11 @@ Launch bind_mla_decode(const BindContext& context) {
                            .rotated_head_stride = head};
   const MlaDecodeDims shape{.sequences = static_cast<std::int32_t>(seqs),
                             .heads = static_cast<std::int32_t>(heads)};
+  // Of all steps but those of very many sequences, so that they share it.
+  const MlaDecodeDims largest{.sequences = std::max(shape.sequences, kSharedSequences),
+                              .heads = shape.heads};
   std::byte* const workspace =
-      context.resources.scratch("mla_decode", mla_decode_workspace_bytes(shape));
+      context.resources.scratch("mla_decode", mla_decode_workspace_bytes(largest));
   const PagedKv<const bf16> cache{
       .keys = reinterpret_cast<const bf16*>(pool.keys(context.kv_layer)),
       .block_table = context.tables.decode_blocks,
