@@ -317,7 +317,7 @@ void check_two_gpus(StepCheck& check) {
 CheckCount check_mla() {
   StepCheck check(cuda::device_count());
   for (const SmallMoe kind : {SmallMoe::kDeepseekV2Lite, SmallMoe::kDeepseekV3}) {
-    for (const Mesh& mesh : {Mesh{}, Mesh{.tp = 2}}) {
+    for (const Mesh& mesh : {Mesh{}, Mesh{.tp = 2}, Mesh{.tp = 4}}) {
       check.check_steps({.kind = kind, .mesh = mesh});
       check.check_graph({.kind = kind, .mesh = mesh});
     }
