@@ -124,9 +124,9 @@ void check_devices(const ServeCase& serve, const Options& options) {
   const std::int64_t usable = options.gpus.value_or(present);
   if (usable <= present && needed <= usable) return;
   throw std::invalid_argument(
-      std::to_string(num_instances(serve)) + " replicas of " + std::to_string(ranks) +
-      " ranks need a GPU each; there are " + std::to_string(present) + " GPUs" +
-      (options.gpus ? " and --gpus says " + std::to_string(*options.gpus) : std::string()));
+      counted(num_instances(serve), "replica") + " of " + counted(ranks, "rank") + " need " +
+      counted(needed, "GPU") + "; this host has " + counted(present, "GPU") +
+      (options.gpus ? ", and --gpus says " + std::to_string(*options.gpus) : std::string()));
 }
 
 // Lines on stderr, at most two a second.
