@@ -244,10 +244,10 @@ void check_four_gpus(StepCheck& check) {
 
 CheckCount check_moe() {
   StepCheck check(cuda::device_count());
-  check_one_gpu(check);
-  check_two_gpus(check);
-  check_four_gpus(check);
-  check.finish();
+  for (void (*const part)(StepCheck&) : {check_four_gpus, check_two_gpus, check_one_gpu}) {
+    part(check);
+    check.finish();
+  }
   return check.result();
 }
 
