@@ -100,9 +100,12 @@ BatchedGemmPlan::BatchedGemmPlan(const BatchedGemmShape& shape, std::byte* works
   if (shape.m == 0 || shape.n == 0) return;
   library_ = std::make_unique<Library>(shape);
   const std::size_t bytes = library_->chosen.workspaceSize;
-  if (bytes == 0 || workspace != nullptr) return;
-  own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
-  workspace_ = own_workspace_->get();
+  if (bytes > 0 && workspace == nullptr) {
+    own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
+    workspace_ = own_workspace_->get();
+  }
+  const cuda::DeviceBuffer<bf16> any(1);
+  load_code([&](const cuda::Stream& stream) { launch(stream, {any.get(), any.get(), any.get()}); });
 }
 
 BatchedGemmPlan::~BatchedGemmPlan() = default;

@@ -12,6 +12,10 @@ struct CheckCount {
 // Collectives and transfers between 2 GPUs and among all (at most 8), printing a line per call;
 // with fewer than two GPUs prints that they were skipped.
 CheckCount check_peers();
+// First launches of plans that cuBLASLt serves return while a kernel waits on another stream:
+// loading code must not wait for a collective. Prints a line per plan. Finds what it is there to
+// find in a process that has launched nothing of the kind before: by itself.
+CheckCount check_loading();
 // Records of kernels and copies (kernels/probe_trace); without CUPTI prints that it was skipped.
 CheckCount check_trace_records();
 

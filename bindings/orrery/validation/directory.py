@@ -213,7 +213,7 @@ def _memory(path: pathlib.Path) -> dict[tuple[int, str], float]:
 
 
 def _service(directory: pathlib.Path) -> Service:
-    requests = ("id", "prompt_tokens", "output_tokens", "arrival_s", "finish_s", "ttft_s", "tpot_s", "e2e_s")
+    requests: tuple[str, ...] = ("id", "prompt_tokens", "output_tokens", "arrival_s", "finish_s", "ttft_s", "tpot_s", "e2e_s")
     steps = ("start_s", "duration_s", "num_steps", "prefill_tokens", "num_decodes")
     file = directory / "requests.csv"
     if "transfer_start_s" in _text(file).partition("\n")[0].split(","):
