@@ -131,7 +131,7 @@ void RankTeam::run_apart(const std::function<void(int rank)>& work) {
   std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void RankTeam::wait(const cuda::Event& event) const {
+void RankTeam::wait(const cuda::OrderEvent& event) const {
   for (;;) {
     const cudaError_t code = cudaEventQuery(event.get());
     if (code == cudaSuccess) return;

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/handles.h"
+#include "kernels/cuda/order_event.h"
 
 namespace orrery {
 
@@ -49,7 +49,7 @@ class RankTeam {
   // Returns once the GPU has passed `event`, by asking for it again and again (in under a
   // microsecond, where a blocking wait takes tens). Throws RankAbandoned when another rank fails
   // meanwhile, cuda::Error.
-  void wait(const cuda::Event& event) const;
+  void wait(const cuda::OrderEvent& event) const;
 
  private:
   void serve(std::size_t place);

@@ -74,6 +74,13 @@ bool library_takes(const GemmShape& shape) {
 
 }  // namespace
 
+std::int64_t gemm_rows_asked(std::int64_t m) {
+  constexpr std::int64_t kExact = 256;
+  if (m <= kExact) return m;
+  const std::int64_t step = m <= 2048 ? 64 : m <= 8192 ? 256 : 512;
+  return (m + step - 1) / step * step;
+}
+
 void require_gemm_shape(const GemmShape& shape) {
   if (shape.dtype != DType::kBf16 && shape.dtype != DType::kFp8) {
     throw std::invalid_argument("gemm takes bf16 and fp8, not " +

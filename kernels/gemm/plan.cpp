@@ -27,11 +27,7 @@ GemmPlan::GemmPlan(const GemmShape& shape, const GemmOptions& options)
   if (bytes > 0 && options.workspace == nullptr) {
     own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
   }
-  const cuda::DeviceBuffer<bf16> any(1);
-  const auto* const scale = reinterpret_cast<const float*>(any.get());
-  load_code([&](const cuda::Stream& stream) {
-    launch(stream, {any.get(), any.get(), any.get(), scale, scale});
-  });
+  library_->load(choice_.algorithm, own_workspace_ ? own_workspace_->get() : options.workspace);
 }
 
 GemmPlan::~GemmPlan() = default;

@@ -55,7 +55,7 @@ ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positi
   const ModelConfig model = model_config(deployment.name, deployment.config);
   return {.norm_epsilon = number_field(deployment, "rms_norm_eps"),
           .rope_theta = number_field(deployment, "rope_theta"),
-          .head_dim = model.head_dim,
+          .head_dim = model.rotary_dim(),
           .max_positions = max_positions,
           .routing = routing_of(model)};
 }

@@ -150,6 +150,9 @@ std::optional<Estimate> CostModel::Impl::from_source(const KernelSource& source,
   if (estimate.time != found->time) {
     estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
   }
+  if (options.launch_mode == LaunchMode::kEager) {
+    estimate.time += table->eager_gap();
+  }
   if (source.kinship != Kinship::kOwn) {
     estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
     estimate.spread = source.kinship == Kinship::kSibling ? kSiblingSpread : kOtherEngineSpread;

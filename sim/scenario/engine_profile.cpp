@@ -47,6 +47,7 @@ class Times {
       : reader_(profile.at(name), name, keys), name_(std::move(name)) {
     reader_.collect_sources(&sources_);
   }
+  [[nodiscard]] bool has(std::string_view key) const { return reader_.has(key); }
   [[nodiscard]] Seconds at(std::string_view key) const { return reader_.seconds(key, true); }
   void add_sources(std::map<std::string, std::string>& all) const {
     for (const auto& [key, source] : sources_) {
@@ -61,12 +62,15 @@ class Times {
 };
 
 void read_times(const Reader& reader, EngineProfile& profile) {
-  const Times host(
-      reader, "host",
-      {"eager_launch", "graph_node", "d2h_sync", "scheduler_base", "scheduler_per_sequence"});
+  const Times host(reader, "host",
+                   {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop",
+                    "eager_exchange", "scheduler_base", "scheduler_per_sequence"});
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
+  if (host.has("graph_hop")) profile.host.graph_hop = host.at("graph_hop");
+  if (host.has("eager_hop")) profile.host.eager_hop = host.at("eager_hop");
+  if (host.has("eager_exchange")) profile.host.eager_exchange = host.at("eager_exchange");
   profile.scheduler_base = host.at("scheduler_base");
   profile.scheduler_per_sequence = host.at("scheduler_per_sequence");
   host.add_sources(profile.sources);

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <stdexcept>
@@ -28,6 +29,21 @@ std::vector<GemmShape> skinny_shapes() {
 
 std::int64_t row_tiles(const GemmShape& shape, const SkinnyTile& tile) {
   return (shape.n + tile.rows - 1) / tile.rows;
+}
+
+// Sizes of graphs are exact; a class never has fewer rows than it serves, nor an eighth more.
+TEST(GemmChoice, AsksCuBlasLtForClassesOfRows) {
+  for (std::int64_t m = 1; m <= 40000; ++m) {
+    const std::int64_t asked = gemm_rows_asked(m);
+    ASSERT_GE(asked, m);
+    ASSERT_LT(8 * (asked - m), std::max<std::int64_t>(m + 256, 8)) << m;
+    ASSERT_EQ(gemm_rows_asked(asked), asked) << m;
+    ASSERT_GE(asked, gemm_rows_asked(m - 1)) << m;
+  }
+  EXPECT_EQ(gemm_rows_asked(72), 72);
+  EXPECT_EQ(gemm_rows_asked(257), 320);
+  EXPECT_EQ(gemm_rows_asked(2049), 2304);
+  EXPECT_EQ(gemm_rows_asked(8193), 8704);
 }
 
 TEST(GemmChoice, RefusesWhatNoKernelTakes) {
