@@ -217,8 +217,8 @@ class Server {
     if (options_.writes_tokens) write_text(executed_ / "tokens.txt", tokens_text(tokens));
     write_environment();  // again: clocks are those under load
     print_served(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
+    throw_if_interrupted();  // before the errors of replicas that follow from it
     if (result.error) std::rethrow_exception(result.error);
-    throw_if_interrupted();
     if (options_.verify) verify(tokens);
   }
 

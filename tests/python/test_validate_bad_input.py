@@ -82,7 +82,7 @@ def test_ctrl_c_stops_the_program_and_keeps_the_plans(validation):
 def test_ctrl_c_reports_what_was_measured_until_then(validation):
     out, err = interrupted(validation, hang_after=1)
     assert "decode_graph" in out and "report: out/validation.html" in out
-    assert "partial results: failed interrupted by SIGINT" in err
+    assert "partial results: stopped by SIGINT" in err
     result = json.loads((validation.folder / "out" / "validation.json").read_text())
     assert result["steps_not_executed"] == ["decode_eager", "prefill_eager"]
 
