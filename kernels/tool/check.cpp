@@ -20,7 +20,7 @@ struct Group {
 constexpr Group kGroups[] = {
     {"loading", check_loading}, {"collectives", check_peers}, {"trace", check_trace_records},
     {"execute", check_execute}, {"moe", check_moe},           {"moe_layers", check_moe_layers},
-    {"faults", check_faults},   {"memory", check_memory},
+    {"mla", check_mla},         {"faults", check_faults},     {"memory", check_memory},
 };
 
 }  // namespace

@@ -38,6 +38,9 @@ CheckCount check_execute();
 // GPU found, which must be close to the reference's, so that what is compared differs by rounding
 // alone. Plans that cannot be captured must be refused.
 CheckCount check_moe();
+// Likewise small models of latent attention and experts, on one GPU and split over two and four;
+// graphs must give what eager steps give, and collectives left out or late must be noticed.
+CheckCount check_mla();
 // Layers of such by themselves, against one rank of the reference. Counts that nobody reads must be
 // refused, a NaN in the input found in the router, collectives left out noticed.
 CheckCount check_moe_layers();

@@ -40,6 +40,7 @@
 
 #include "kernels/execute/executor.h"
 #include "kernels/execute/interrupt.h"
+#include "kernels/tool/arguments.h"
 #include "kernels/tool/commands.h"
 #include "kernels/tool/moe_cases.h"
 #include "kernels/tool/moe_layers.h"
@@ -56,19 +57,10 @@ struct Options {
 
 Options parse(std::span<const std::string_view> arguments) {
   Options options;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "-o" && i + 1 < arguments.size()) {
-      options.directory = arguments[++i];
-    } else if (!arguments[i].starts_with("-") && options.cases.empty()) {
-      options.cases = arguments[i];
-    } else {
-      throw std::invalid_argument("moe: unknown argument '" + std::string(arguments[i]) +
-                                  "', expected a file of cases and -o DIR");
-    }
-  }
-  if (options.cases.empty() || options.directory.empty()) {
-    throw std::invalid_argument("moe needs a file of cases and -o DIR");
-  }
+  const std::vector<Option> known = {
+      {"-o", [&](const Value& value) { options.directory = value.text; }}};
+  options.cases = read_arguments("moe", arguments, known, "a file of cases and -o DIR");
+  if (options.directory.empty()) throw std::invalid_argument("moe needs -o DIR");
   return options;
 }
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,8 +39,14 @@ struct HostCosts {
   Seconds eager_launch;  // host time to enqueue one kernel
   Seconds graph_node;    // gap between dependent nodes of a replayed graph
   Seconds d2h_sync;      // device-to-host copy of a flag and wake-up of the host
-  Seconds scheduler;     // choosing a batch, building its inputs
-  Seconds sampling;      // reading tokens back, detokenising, streaming out
+  // From the end of a GPU op to the start of one on another stream that waits for it, beyond what
+  // op times contain; in replayed graphs and launched one by one.
+  Seconds graph_hop;
+  Seconds eager_hop;
+  // Host time to enqueue a collective other than an all_reduce; none: eager_launch.
+  std::optional<Seconds> eager_exchange;
+  Seconds scheduler;  // choosing a batch, building its inputs
+  Seconds sampling;   // reading tokens back, detokenising, streaming out
 };
 
 // Measured tables of one provider (an engine version, or our own kernels) on one device.

@@ -65,11 +65,15 @@ class Times {
 
 void read_times(const Reader& reader, EngineProfile& profile) {
   const Times host(reader, "host",
-                   {"eager_launch", "graph_node", "d2h_sync", "scheduler_base",
-                    "scheduler_per_sequence", "prefill_base", "new_rows"});
+                   {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop",
+                    "eager_exchange", "scheduler_base", "scheduler_per_sequence", "prefill_base",
+                    "new_rows"});
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
+  profile.host.graph_hop = host.at_or_none("graph_hop");
+  profile.host.eager_hop = host.at_or_none("eager_hop");
+  profile.host.eager_exchange = host.at_or_none("eager_exchange");
   profile.scheduler_base = host.at("scheduler_base");
   profile.scheduler_per_sequence = host.at("scheduler_per_sequence");
   profile.prefill_base = host.at_or_none("prefill_base");

@@ -195,7 +195,7 @@ std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
   const Deployment& deployment = prediction.deployment;
   const std::vector<Bytes> kv_token = kv_bytes_by_rank(prediction.scenario);
   FootprintRequest request{.block_size = deployment.engine.block_size,
-                           .head_dim = prediction.scenario.model_config.head_dim,
+                           .head_dim = prediction.scenario.model_config.rotary_dim(),
                            .fixed = {.context = budget.context, .workspace = budget.workspace}};
   std::vector<const Plan*> steps;
   std::vector<const Plan*> captured;

@@ -103,6 +103,22 @@ TEST_F(ScenarioTest, placement_and_engine_keys_reach_their_fields_and_come_back)
   EXPECT_FALSE(again.engine.scheduler_reserve_full_isl);
 }
 
+TEST_F(ScenarioTest, layers_cut_a_model_behind_the_first_so_many) {
+  const auto text = [](const std::string& layers) {
+    return "model: {config: deepseek-v3, layers: " + layers +
+           "}\nmachine: single-h200\nprovider: none\n"
+           "workload: {closed_loop: {concurrency: 2, num_requests: 4, prompt_tokens: 10, "
+           "output_tokens: 5}}\n";
+  };
+  const Scenario scenario = load_scenario(write("a.yaml", text("4")), kPaths);
+  EXPECT_EQ(scenario.model_config.layers.size(), 4U);
+  EXPECT_EQ(model_config("cut", scenario.model_fields).layers, scenario.model_config.layers);
+  const Scenario again = load_scenario(write("b.yaml", to_yaml(scenario)), kPaths);
+  EXPECT_EQ(again.model_config.layers, scenario.model_config.layers);
+  EXPECT_THROW(load_scenario(write("c.yaml", text("62")), kPaths), ScenarioError);
+  EXPECT_THROW(load_scenario(write("d.yaml", text("0")), kPaths), ScenarioError);
+}
+
 TEST_F(ScenarioTest, experts_lie_where_the_placement_says) {
   const auto text = [](const std::string& placement, const std::string& experts,
                        const std::string& load = "{zipf: 1}") {
