@@ -62,6 +62,8 @@ struct PricedPlan {
 };
 // Each op once; equal ops are asked for once.
 PricedPlan price(const Plan& plan, const CostModel& cost);
+// The same plan with times that are `part` of the way from those of `a` to those of `b`.
+PricedPlan mix(const PricedPlan& a, const PricedPlan& b, double part);
 
 // Makespan of a chain by arithmetic, repeats multiplied, not walked. Throws std::invalid_argument
 // when the plan is not a chain.
