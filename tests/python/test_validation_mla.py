@@ -37,3 +37,15 @@ def test_calls_to_calibrate_are_of_no_judged_step(directories: list[Path]) -> No
     }
     assert len(listed) > 700
     assert not listed & judged
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ops")), ids=lambda path: path.stem)
+def test_calls_to_calibrate_have_their_dims_in_the_order_of_their_tables(path: Path) -> None:
+    tables = FOLDER.parents[1] / "topologies/devices/h200-sxm/orrery"
+    calls = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    orders = {(call[0], *(dim.split("=")[0] for dim in call[2:])) for call in calls}
+    for kernel, *dims in orders:
+        table = tables / f"{kernel}.csv"
+        if table.exists():  # a kernel that nobody has timed yet has none
+            columns = table.read_text(encoding="utf-8").splitlines()[0].split(",")
+            assert dims == columns[columns.index("dtype") + 1 : columns.index("time_us")], kernel
