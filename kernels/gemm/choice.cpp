@@ -58,7 +58,7 @@ int rule_split(const GemmShape& shape) {
   const int most = is_wide ? kMostSplitWithAllOfSm : kSkinnyMaxSplit;
   int split = 1;
   while (split < most && rows_for(shape.n, split, kMultiprocessors) < enough &&
-         shape.k * element_bytes(shape.dtype) >= 2 * split * kEnoughBytes) {
+         shape.k * element_bytes(shape.dtype) >= kEnoughBytes * 2 * split) {
     split *= 2;
   }
   return split;
