@@ -8,17 +8,25 @@ namespace {
 
 // reads x [batch, m, k], w [batch, n, k]; writes y [batch, m, n]
 Launch bind_matrices(const BindContext& context, BatchedGemmShape shape) {
+  const DType dtype = shape.dtype;
   shape.is_by_matrix = true;
-  const auto matrices = [&](const Operand& operand, const char* what, std::int64_t rows,
-                            std::int64_t columns) {
+  const auto matrices = [&](const Operand& operand, const OperandRule& rule) {
     require_taken(context, operand.tensor->axes.size() == 3,
                   "matrices of a batch, not " + operand.tensor->name);
-    return typed<bf16>(
-        require_operand(context, operand, {.what = what, .size = {shape.batch * rows, columns}}));
+    return require_operand(context, operand, rule);
   };
-  const BatchedGemmOperands operands{.x = matrices(context.reads[0], "x", shape.m, shape.k),
-                                     .w = matrices(context.reads[1], "w", shape.n, shape.k),
-                                     .y = matrices(context.writes[0], "y", shape.m, shape.n)};
+  const Operand x = matrices(
+      context.reads[0], {.what = "x", .dtype = dtype, .size = {shape.batch * shape.m, shape.k}});
+  const Operand w = matrices(
+      context.reads[1], {.what = "w", .dtype = dtype, .size = {shape.batch * shape.n, shape.k}});
+  const Operand y =
+      matrices(context.writes[0], {.what = "y", .size = {shape.batch * shape.m, shape.n}});
+  const bool is_fp8 = dtype == DType::kFp8;
+  const BatchedGemmOperands operands{.x = x.data,
+                                     .w = w.data,
+                                     .y = typed<bf16>(y),
+                                     .x_scale = is_fp8 ? x.scales : nullptr,
+                                     .w_scale = is_fp8 ? w.scales : nullptr};
   const BatchedGemmPlan& plan = context.resources.batched_gemm(shape);
   return [&plan, operands](const cuda::Stream& stream) { plan.launch(stream, operands); };
 }
@@ -55,16 +63,18 @@ Launch bind_heads(const BindContext& context, BatchedGemmShape shape) {
 
 }  // namespace
 
-// Matrices of a batch where x has three axes, else heads of rows.
+// Matrices of a batch where x has three axes, else heads of rows, which are bf16 alone.
 Launch bind_batched_gemm(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
   require_operands(context, 2, 1);
-  const BatchedGemmShape shape{.batch = dim(context.op.dims, "batch"),
+  const BatchedGemmShape shape{.dtype = context.op.dtype,
+                               .batch = dim(context.op.dims, "batch"),
                                .m = dim(context.op.dims, "m"),
                                .n = dim(context.op.dims, "n"),
                                .k = dim(context.op.dims, "k")};
-  return context.reads[0].tensor->axes.size() == 3 ? bind_matrices(context, shape)
-                                                   : bind_heads(context, shape);
+  if (context.reads[0].tensor->axes.size() == 3) return bind_matrices(context, shape);
+  require_dtype(context, std::array{DType::kBf16});
+  return bind_heads(context, shape);
 }
 
 }  // namespace orrery

@@ -147,7 +147,7 @@ void RankStep::find_events() {
   for (const auto& waits : waits_) {
     for (const std::int32_t before : waits) {
       auto& event = events_[static_cast<std::size_t>(before)];
-      if (!event) event = std::make_unique<cuda::Event>();
+      if (!event) event = std::make_unique<cuda::OrderEvent>();
     }
   }
 }

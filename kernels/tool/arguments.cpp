@@ -41,6 +41,10 @@ std::int64_t Value::whole(std::int64_t least, std::int64_t most) const {
 
 int Value::small(int least, int most) const { return static_cast<int>(whole(least, most)); }
 
+std::string counted(std::int64_t count, std::string_view noun) {
+  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+}
+
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> found;
   while (!text.empty()) {

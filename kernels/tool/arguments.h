@@ -1,12 +1,13 @@
 #pragma once
 
-// Options of the program's commands, and the fields that they and lines of cases are made of. No
-// CUDA.
+// Options of the program's commands, the fields that they and lines of cases are made of, and
+// numbers in messages. No CUDA.
 
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -24,6 +25,9 @@ struct Value {
   // The same where an int is wanted.
   [[nodiscard]] int small(int least, int most = std::numeric_limits<int>::max()) const;
 };
+
+// "1 GPU", "2 GPUs": `noun` takes an s in the plural.
+std::string counted(std::int64_t count, std::string_view noun);
 
 // Words between `separator`s, of which several count as one.
 std::vector<std::string_view> split(std::string_view text, char separator);

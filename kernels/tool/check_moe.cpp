@@ -313,6 +313,19 @@ void check_two_gpus(StepCheck& check) {
   }
 }
 
+void check_four_gpus(StepCheck& check) {
+  using enum ExpertComm;
+  for (const ExpertComm comm : {kEager, kGraph}) {
+    check.check_steps(
+        {.kind = SmallMoe::kDeepseek, .mesh = {.dp = 2, .tp = 2, .ep = 4, .expert_comm = comm}});
+  }
+  for (const ExpertComm comm : {kDedup, kDedupGraph}) {
+    check.check_steps(
+        {.kind = SmallMoe::kDeepseek, .mesh = {.dp = 2, .tp = 2, .ep = 2, .expert_comm = comm}});
+  }
+  check.check_steps({.kind = SmallMoe::kLlama4, .mesh = {.tp = 4, .ep = 4}});
+}
+
 }  // namespace
 
 CheckCount check_mla() {
@@ -330,9 +343,10 @@ CheckCount check_mla() {
 
 CheckCount check_moe() {
   StepCheck check(cuda::device_count());
-  check_one_gpu(check);
-  check_two_gpus(check);
-  check.finish();
+  for (void (*const part)(StepCheck&) : {check_four_gpus, check_two_gpus, check_one_gpu}) {
+    part(check);
+    check.finish();
+  }
   return check.result();
 }
 

@@ -96,9 +96,9 @@ std::vector<int> devices_for(const Options& options, int ranks) {
   const int usable = options.gpus > 0 ? std::min(options.gpus, present) : present;
   if (options.gpus > present || ranks > usable) {
     throw std::invalid_argument(
-        "the plan has " + std::to_string(ranks) + " ranks, a GPU each; there are " +
-        std::to_string(present) + " GPUs" +
-        (options.gpus > 0 ? " and --gpus says " + std::to_string(options.gpus) : std::string()));
+        "the plan needs " + counted(ranks, "GPU") + ", one for each rank; this host has " +
+        counted(present, "GPU") +
+        (options.gpus > 0 ? ", and --gpus says " + std::to_string(options.gpus) : std::string()));
   }
   std::vector<int> devices(static_cast<std::size_t>(ranks));
   std::iota(devices.begin(), devices.end(), 0);
@@ -231,8 +231,9 @@ class StepRunner {
     };
     num_kv_blocks_ = setup.num_kv_blocks;
     files_.write_environment(environment(static_cast<int>(devices_.size())));
-    std::fprintf(stderr, "%s: %zu steps on %zu GPUs, filling weights and caches\n",
-                 options_.directory.c_str(), cases_.size(), devices_.size());
+    std::fprintf(stderr, "%s: %s on %s, filling weights and caches\n", options_.directory.c_str(),
+                 counted(std::ssize(cases_), "step").c_str(),
+                 counted(std::ssize(devices_), "GPU").c_str());
     Executor executor(std::move(setup));
     std::printf("%-34s %5s %12s %8s %12s\n", "step", "runs", "median_us", "spread", "device_us");
     for_each_step("", [&](const StepCase& one) { time_step(executor, one); });

@@ -42,7 +42,7 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu time memory          device memory that contexts, libraries, graphs and communicators take
   orrery-gpu time probes          these, streams, events and clocks
   orrery-gpu time corun [LOAD]    pairs of loads side by side
-  orrery-gpu time collectives | links | kv_transfer [--gpus N[,N…]] [-o DIR]
+  orrery-gpu time collectives | links | kv_transfer | hops [--gpus N[,N…]] [-o DIR]
                                   communication among GPUs
   orrery-gpu calibrate -o DIR [--kernels A,B] [--quick | --budget SECONDS] [--check [--shapes N] [--seed N]]
                        [--ops FILE] [--device N] [--revision TEXT] [--fresh]

@@ -124,9 +124,9 @@ void check_devices(const ServeCase& serve, const Options& options) {
   const std::int64_t usable = options.gpus.value_or(present);
   if (usable <= present && needed <= usable) return;
   throw std::invalid_argument(
-      std::to_string(num_instances(serve)) + " replicas of " + std::to_string(ranks) +
-      " ranks need a GPU each; there are " + std::to_string(present) + " GPUs" +
-      (options.gpus ? " and --gpus says " + std::to_string(*options.gpus) : std::string()));
+      counted(num_instances(serve), "replica") + " of " + counted(ranks, "rank") + " need " +
+      counted(needed, "GPU") + "; this host has " + counted(present, "GPU") +
+      (options.gpus ? ", and --gpus says " + std::to_string(*options.gpus) : std::string()));
 }
 
 // Lines on stderr, at most two a second.
@@ -217,8 +217,8 @@ class Server {
     if (options_.writes_tokens) write_text(executed_ / "tokens.txt", tokens_text(tokens));
     write_environment();  // again: clocks are those under load
     print_served(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
+    throw_if_interrupted();  // before the errors of replicas that follow from it
     if (result.error) std::rethrow_exception(result.error);
-    throw_if_interrupted();
     if (options_.verify) verify(tokens);
   }
 

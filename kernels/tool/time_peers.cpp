@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/all_reduce/choice.h"
+#include "kernels/collectives/hops.h"
 #include "kernels/collectives/sweep.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
@@ -186,13 +187,26 @@ void time_kv_transfer(const Options& options) {
   }
 }
 
+void time_hops(const Options& options) {
+  Table table(options, "hops", "probe,mode,collective,num_gpus,bytes,time_us,spread,samples");
+  for (const int gpus : options.gpus) {
+    measure_hops(first_devices(gpus), [&](const HopRow& row) {
+      table.write(row.probe + "," + (row.mode == LaunchMode::kGraph ? "graph" : "eager") + "," +
+                  row.collective + "," + std::to_string(gpus) + "," + std::to_string(row.bytes) +
+                  "," + microseconds(row.time.median) + "," +
+                  spread_and_samples(row.time.spread, row.time.samples));
+    });
+  }
+}
+
 struct Timing {
   std::string_view what;
   void (*run)(const Options& options);
 };
 constexpr std::array kTimings = {Timing{.what = "collectives", .run = time_collectives},
                                  Timing{.what = "links", .run = time_links},
-                                 Timing{.what = "kv_transfer", .run = time_kv_transfer}};
+                                 Timing{.what = "kv_transfer", .run = time_kv_transfer},
+                                 Timing{.what = "hops", .run = time_hops}};
 
 }  // namespace
 

@@ -152,11 +152,10 @@ StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
     prediction.whole = lower(scenario.model_config, step.batch, lowering_options(scenario));
     prediction.plan = parallelize(prediction.whole, scenario.mesh);
   });
-  const CostModel& cost =
-      mode == LaunchMode::kGraph ? assembly.graph_cost() : assembly.eager_cost();
+  const CostModel& cost = assembly.cost(mode);
   const int ranks = num_ranks(scenario.mesh);
   at_key(scenario, "provider", [&] {
-    const PricedPlan priced = price(prediction.plan, cost);
+    const PricedPlan priced = price_repeated(assembly, scenario, prediction.plan, mode);
     prediction.timeline =
         simulate(priced, assembly.machine(), cost,
                  {.level = ranks <= kMaxRanksShown ? StepLevel::kAllRanks : StepLevel::kHeap});

@@ -78,6 +78,11 @@ TEST(Arguments, AWholeNumberIsAllOfItsTextAndWithinItsLimits) {
   }
 }
 
+TEST(Arguments, OneIsNoPlural) {
+  EXPECT_EQ(counted(1, "GPU"), "1 GPU");
+  EXPECT_EQ(counted(0, "GPU") + ", " + counted(2, "rank"), "0 GPUs, 2 ranks");
+}
+
 TEST(Arguments, WordsHaveNoEmptyOnesAmongThem) {
   EXPECT_EQ(split("a,,b,", ','), (std::vector<std::string_view>{"a", "b"}));
   EXPECT_TRUE(split("", ' ').empty());

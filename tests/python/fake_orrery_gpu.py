@@ -86,7 +86,7 @@ def hang(status=None):
 
     def end(*_):
         if status:
-            status.write_text("failed interrupted by SIGINT\n")
+            status.write_text("failed rank - op -: stopped by SIGINT\n")
         sys.exit(1)
 
     signal.signal(signal.SIGINT, end)

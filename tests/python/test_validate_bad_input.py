@@ -10,7 +10,7 @@ import pytest
 from validation_runs import ROOT, SCENARIO
 
 from orrery import calibrate
-from orrery.validation import command
+from orrery.validation import command, compare, directory
 
 
 def test_a_program_that_fails_half_way_leaves_partial_results_that_are_compared(validation):
@@ -82,7 +82,7 @@ def test_ctrl_c_stops_the_program_and_keeps_the_plans(validation):
 def test_ctrl_c_reports_what_was_measured_until_then(validation):
     out, err = interrupted(validation, hang_after=1)
     assert "decode_graph" in out and "report: out/validation.html" in out
-    assert "partial results: failed interrupted by SIGINT" in err
+    assert "partial results: stopped by SIGINT" in err
     result = json.loads((validation.folder / "out" / "validation.json").read_text())
     assert result["steps_not_executed"] == ["decode_eager", "prefill_eager"]
 
@@ -102,6 +102,19 @@ def test_ctrl_c_while_the_program_starts_ends_it(monkeypatch):
         command.run_program(["sleep", "600"])
     assert started[0].returncode == -signal.SIGINT
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_without_plotly_there_is_no_page_but_all_else(executed, monkeypatch, capsys):
+    def fail():
+        raise ModuleNotFoundError("the report needs the package plotly")
+
+    for name in command.RESULTS:
+        (executed / name).unlink()
+    monkeypatch.setattr("orrery.report._plotly_js", fail)
+    case = directory.read(executed)
+    command.write_results(case, command.finished(case, [compare.compare(case)]))
+    assert {name for name in command.RESULTS if (executed / name).exists()} == set(command.RESULTS) - {"validation.html"}
+    assert "validation.html: the report needs the package plotly" in capsys.readouterr().err
 
 
 def test_a_program_that_is_not_there(validation):

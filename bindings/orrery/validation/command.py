@@ -183,8 +183,8 @@ def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Pat
             result = finished(case, results)
             write_results(case, result)
     print(json.dumps(result, indent=2, allow_nan=False) if options.json else terminal.tables(result))
-    if not options.json:
-        print(f"\nreport: {target / 'validation.html'}")
+    if not options.json and (target / RESULTS[1]).is_file():
+        print(f"\nreport: {target / RESULTS[1]}")
     if not case.is_complete:
         print(f"warning: partial results: {case.status}", file=sys.stderr)
     return code if code != DONE or case.is_complete else FAILED
@@ -218,12 +218,20 @@ def _without_nan(value: Any) -> Any:
 
 
 def write_results(case: directory.Case, result: dict[str, Any]) -> None:
-    """validation.json, validation.html, timelines.trace.json and the calls to measure again, into the case's directory."""
+    """validation.json, validation.html, timelines.trace.json and the calls to measure again, into the case's directory.
+
+    Without the package plotly there is no page, and a warning: what was measured is worth more than that.
+    """
     text = json.dumps(result, indent=1, allow_nan=False) + "\n"
     (case.directory / RESULTS[0]).write_text(text, encoding="utf-8")
-    (case.directory / RESULTS[1]).write_text(page.html(case, result), encoding="utf-8")
     trace.write(case, case.directory / RESULTS[2])
     recalibrate.calls_file(case.directory / RESULTS[3], result)
+    report = case.directory / RESULTS[1]
+    try:
+        report.write_text(page.html(case, result), encoding="utf-8")
+    except ModuleNotFoundError as error:
+        report.unlink(missing_ok=True)
+        print(f"warning: no {report}: {error}", file=sys.stderr)
 
 
 __all__ = ["RESULTS", "finished", "run", "run_program", "write_results"]

@@ -119,7 +119,7 @@ def _status(executed: pathlib.Path, missing: Sequence[str], lacks_service: bool)
     path = executed / "status.txt"
     text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
     if text and text != COMPLETE:
-        return text
+        return text.removeprefix("failed rank - op -: ")
     if not text:
         return "not finished: there is no status.txt"
     if missing:
