@@ -57,7 +57,8 @@ def html(case: Case, result: Mapping[str, Any]) -> str:
             number=quantities.number,
             names=terminal.NAMES,
             basis_text=basis_text,
-        short_call=terminal.short_call,
+            basis_of=terminal.basis,
+            short_call=terminal.short_call,
             **page_parts([figure.spec() for figure in plots.values()]),
         )
     )
