@@ -70,7 +70,7 @@ def _title(scenario: Mapping[str, Any]) -> str:
 
 
 def _place(scenario: Mapping[str, Any]) -> str:
-    """"TP2 PP2"; "prefill on 1 x one GPU, decode on 3 x TP2" where they are apart."""
+    """"TP2 PP2"; "prefill on one GPU, decode on 3 x TP2" where they are apart."""
 
     def mesh(placement: Mapping[str, Any]) -> str:
         ways = [f"{key.upper()}{placement[key]}" for key in ("tp", "pp", "dp", "ep") if placement.get(key, "1") != "1"]
@@ -79,7 +79,10 @@ def _place(scenario: Mapping[str, Any]) -> str:
     apart = scenario.get("disaggregation")
     if not apart:
         return mesh(scenario["placement"])
-    return ", ".join(f"{side} on {apart[side]['replicas']} x {mesh(apart[side])}" for side in ("prefill", "decode"))
+    counts = {side: apart[side]["replicas"] for side in ("prefill", "decode")}
+    return ", ".join(
+        f"{side} on {'' if count == '1' else f'{count} x '}{mesh(apart[side])}" for side, count in counts.items()
+    )
 
 
 def facts(scenario: Mapping[str, Any], result: Mapping[str, Any]) -> list[tuple[str, str]]:
