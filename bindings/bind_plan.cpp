@@ -20,7 +20,8 @@ namespace py = pybind11;
 namespace {
 
 struct PlanPrediction {
-  Seconds duration;  // of one copy of the plan, the mean over all
+  Seconds duration;   // of one copy of the plan, the mean over all
+  Timeline timeline;  // of all copies
   std::int64_t buffer_bytes = 0;
   BasisSeconds basis;
 };
@@ -42,9 +43,8 @@ PlanPrediction predict(const Scenario& scenario, const std::string& text, bool g
   const Assembly assembly(scenario);
   const CostModel& cost = graph ? assembly.graph_cost() : assembly.eager_cost();
   const PricedPlan priced = price(plan, cost);
-  prediction.duration =
-      makespan(simulate(priced, assembly.machine(), cost, {.level = StepLevel::kAllRanks})) /
-      static_cast<double>(copies);
+  prediction.timeline = simulate(priced, assembly.machine(), cost, {.level = StepLevel::kAllRanks});
+  prediction.duration = makespan(prediction.timeline) / static_cast<double>(copies);
   prediction.basis = priced.basis;
   return prediction;
 }
@@ -59,6 +59,7 @@ py::dict predict_plan(const Scenario& scenario, const std::string& text, bool gr
   py::dict found;
   found["duration_s"] = prediction.duration.value();
   found["buffer_bytes"] = prediction.buffer_bytes;
+  found["timeline"] = std::move(prediction.timeline);
   const BasisSeconds& basis = prediction.basis;
   const Seconds all = basis.measured + basis.interpolated + basis.roofline;
   found["measured_share"] = all > Seconds(0) ? basis.measured / all : 0;
@@ -72,8 +73,9 @@ void bind_plan(py::module_& module) {
   module.def("predict_plan", &predict_plan, py::arg("scenario"), py::arg("text"), py::kw_only(),
              py::arg("graph"), py::arg("copies") = 1,
              "Simulates a plan on the scenario's machine with its tables, `copies` of it one after "
-             "the other: duration_s of one of them, buffer_bytes of the rank that needs most, and "
-             "the shares of the first rank's summed op times that were measured or interpolated "
+             "the other: duration_s of one of them, the timeline of all, buffer_bytes of the rank "
+             "that needs most, and the shares of the first rank's summed op times that were "
+             "measured or interpolated "
              "(measured_share, interpolated_share).");
 }
 

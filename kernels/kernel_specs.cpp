@@ -22,6 +22,7 @@ namespace orrery {
   KERNEL(add_rms_norm)         \
   KERNEL(rope)                 \
   KERNEL(kv_append)            \
+  KERNEL(kv_gather)            \
   KERNEL(silu_mul)             \
   KERNEL(quantize)             \
   KERNEL(residual_add)         \

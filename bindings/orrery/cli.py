@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, FileExistsError) as error:  # ScenarioError is a ValueError
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (OSError, RuntimeError, MemoryError) as error:
+    except (OSError, RuntimeError, MemoryError, ImportError) as error:  # ImportError: a package that a report needs
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -27,16 +27,17 @@ inline void require_aligned(const char* kernel, std::initializer_list<const void
   }
 }
 
-// Boxes of `box_rows` rows of one head of a bf16 tensor [rows, heads, dim], rows `stride` elements
-// apart (a multiple of 8; 0: contiguous): the 128-byte panels of a row lie `box_rows` rows apart in
-// shared memory, each panel swizzled.
+// Boxes of `box_rows` rows of one head of a bf16 tensor [rows, heads, dim], rows `stride` and heads
+// `head_stride` elements apart (multiples of 8; 0: contiguous): the 128-byte panels of a row lie
+// `box_rows` rows apart in shared memory, each panel swizzled.
 inline CUtensorMap rows_map(const bf16* data, std::int64_t rows, std::int64_t heads, int dim,
-                            int box_rows, std::int64_t stride = 0) {
+                            int box_rows, std::int64_t stride = 0, std::int64_t head_stride = 0) {
   const auto size = [](std::int64_t count) { return static_cast<std::uint64_t>(count); };
   const std::array sizes{size(kPanel), size(rows), size(dim / kPanel), size(heads)};
   if (stride == 0) stride = heads * dim;
+  if (head_stride == 0) head_stride = dim;
   const std::array strides{size(stride) * sizeof(bf16), size(kPanel) * sizeof(bf16),
-                           size(dim) * sizeof(bf16)};
+                           size(head_stride) * sizeof(bf16)};
   const std::array box{static_cast<std::uint32_t>(kPanel), static_cast<std::uint32_t>(box_rows),
                        static_cast<std::uint32_t>(dim / kPanel), 1U};
   return cuda::tensor_map(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, sizes, strides, box,

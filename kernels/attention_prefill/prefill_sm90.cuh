@@ -33,10 +33,12 @@ namespace orrery::prefill {
 
 // --- producer: one warp ------------------------------------------------------------------------
 
-// One tile of keys or values: kDim / kPanel panels of kKeys rows, one after the other.
-template <typename C, int kDim>
+// One tile of keys or values: kDim / kPanel panels of kKeys rows, one after the other; the last
+// kRotated / kPanel of them by `rotated`.
+template <typename C, int kDim, int kRotated = 0>
 __device__ void load_tile(bf16* shared, std::uint64_t* full, const CUtensorMap* map,
-                          const Arguments& a, const PrefillTile& tile, int kv_head, int block) {
+                          const CUtensorMap* rotated, const Arguments& a, const PrefillTile& tile,
+                          int kv_head, int block) {
   constexpr int kPanels = kDim / kPanel;
   const int lane = threadIdx.x % 32;
   if constexpr (C::kPaged) {
@@ -55,6 +57,10 @@ __device__ void load_tile(bf16* shared, std::uint64_t* full, const CUtensorMap* 
   } else if (lane == 0) {
     sm90::barrier_arrive_expect(full, C::kKeys * kDim * sizeof(bf16));
     sm90::load_4d(shared, map, 0, tile.key_row + block * C::kKeys, 0, kv_head, full);
+    if constexpr (kRotated > 0) {
+      sm90::load_4d(shared + C::kKeys * (kDim - kRotated), rotated, 0,
+                    tile.key_row + block * C::kKeys, 0, kv_head / a.heads_per_rotated, full);
+    }
   }
 }
 
@@ -87,14 +93,14 @@ __device__ void produce(Shared<C>& shared, const Maps& maps, const Arguments& a)
     for (int block = blocks.last; block >= blocks.first - 1; --block) {
       if (block >= blocks.first) {
         sm90::barrier_wait(&shared.k_empty[k.stage], k.phase ^ 1);
-        load_tile<C, C::kQkDim>(shared.k[k.stage], &shared.k_full[k.stage], &maps.k, a, tile,
-                                kv_head, block);
+        load_tile<C, C::kQkDim, C::kRotated>(shared.k[k.stage], &shared.k_full[k.stage], &maps.k,
+                                             &maps.rotated, a, tile, kv_head, block);
         k.advance();
       }
       if (block < blocks.last) {
         sm90::barrier_wait(&shared.v_empty[v.stage], v.phase ^ 1);
-        load_tile<C, C::kVDim>(shared.v[v.stage], &shared.v_full[v.stage], &maps.v, a, tile,
-                               kv_head, block + 1);
+        load_tile<C, C::kVDim>(shared.v[v.stage], &shared.v_full[v.stage], &maps.v, nullptr, a,
+                               tile, kv_head, block + 1);
         v.advance();
       }
     }
@@ -214,6 +220,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     sm90::prefetch_tensor_map(&maps.q);
     sm90::prefetch_tensor_map(&maps.k);
     sm90::prefetch_tensor_map(&maps.v);
+    if constexpr (C::kRotated > 0) sm90::prefetch_tensor_map(&maps.rotated);
   }
   __syncthreads();
   if (threadIdx.x < 128) {

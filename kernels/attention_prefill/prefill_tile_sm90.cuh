@@ -16,7 +16,8 @@
 namespace orrery::prefill {
 
 // What one instance of the kernel is compiled for.
-template <int kQkDim_, int kVDim_, int kConsumers_, int kQStages_, int kKvStages_, bool kPaged_>
+template <int kQkDim_, int kVDim_, int kConsumers_, int kQStages_, int kKvStages_, bool kPaged_,
+          int kRotated_ = 0>
 struct Config {
   static constexpr int kQkDim = kQkDim_;          // elements of a query and a key
   static constexpr int kVDim = kVDim_;            // elements of a value
@@ -24,6 +25,7 @@ struct Config {
   static constexpr int kQStages = kQStages_;      // query tiles in shared memory
   static constexpr int kKvStages = kKvStages_;    // key tiles, value tiles
   static constexpr bool kPaged = kPaged_;
+  static constexpr int kRotated = kRotated_;  // last elements of a key, that lie in another tensor
   static constexpr int kRows = 64 * kConsumers;  // of a query tile
   static constexpr int kKeys = 128;              // of a key or value tile
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -39,6 +41,7 @@ struct Maps {
   CUtensorMap q;
   CUtensorMap k;
   CUtensorMap v;
+  CUtensorMap rotated;  // last part of keys where a Config has one, likewise
 };
 
 struct Arguments {
@@ -50,7 +53,8 @@ struct Arguments {
   int tokens = 0;           // new ones of all sequences
   int heads = 0;
   int heads_per_kv = 1;
-  float scale_log2 = 0;  // softmax scale times log2(e)
+  int heads_per_rotated = 1;  // as many key heads share the last part of keys
+  float scale_log2 = 0;       // softmax scale times log2(e)
   int window = kNoWindow;
   const std::int32_t* block_table = nullptr;  // kPaged: as in PagedKv
   std::int64_t blocks_per_sequence = 0;

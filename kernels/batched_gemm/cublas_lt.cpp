@@ -2,8 +2,10 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "kernels/batched_gemm/batched_gemm.h"
+#include "kernels/grouped_gemm/grouped_gemm.h"
 
 namespace orrery {
 namespace {
@@ -26,6 +28,9 @@ void require_shape(const BatchedGemmShape& shape) {
   require(shape.x_head_stride == 0 || shape.x_head_stride >= shape.k,
           "heads of " + std::to_string(shape.k) + " elements " +
               std::to_string(shape.x_head_stride) + " apart");
+  require(shape.dtype == DType::kBf16 ||
+              (shape.dtype == DType::kFp8 && shape.is_by_matrix && !shape.w_is_transposed),
+          "takes bf16, or fp8 by matrix with weights [n, k]");
 }
 
 struct Layout {
@@ -58,6 +63,26 @@ struct BatchedGemmPlan::Library {
   cublasLtMatmulHeuristicResult_t chosen{};
 
   explicit Library(const BatchedGemmShape& shape);
+};
+
+struct BatchedGemmPlan::Groups {
+  GroupedGemmPlan product;
+  cuda::DeviceBuffer<std::int32_t> counts;
+
+  Groups(const BatchedGemmShape& shape, std::byte* workspace)
+      : product({.dtype = shape.dtype,
+                 .max_rows = shape.batch * shape.m,
+                 .n = shape.n,
+                 .k = shape.k,
+                 .groups = shape.batch},
+                {.rows = shape.batch * shape.m, .active = shape.batch}, {.workspace = workspace}),
+        counts(static_cast<std::size_t>(shape.batch)) {
+    const std::vector<std::int32_t> equal(counts.size(), static_cast<std::int32_t>(shape.m));
+    const cuda::Stream stream;
+    ORRERY_CUDA(cudaMemcpyAsync(counts.get(), equal.data(), equal.size() * sizeof(std::int32_t),
+                                cudaMemcpyHostToDevice, stream.get()));
+    stream.synchronize();
+  }
 };
 
 // Column-major: y^T[n, m] = w^T x^T for each head, where a row-major matrix is its transpose.
@@ -98,11 +123,18 @@ BatchedGemmPlan::BatchedGemmPlan(const BatchedGemmShape& shape, std::byte* works
     : shape_(shape), workspace_(workspace) {
   require_shape(shape);
   if (shape.m == 0 || shape.n == 0) return;
+  if (shape.dtype == DType::kFp8) {
+    groups_ = std::make_unique<Groups>(shape, workspace);
+    return;
+  }
   library_ = std::make_unique<Library>(shape);
   const std::size_t bytes = library_->chosen.workspaceSize;
-  if (bytes == 0 || workspace != nullptr) return;
-  own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
-  workspace_ = own_workspace_->get();
+  if (bytes > 0 && workspace == nullptr) {
+    own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
+    workspace_ = own_workspace_->get();
+  }
+  const cuda::DeviceBuffer<bf16> any(1);
+  load_code([&](const cuda::Stream& stream) { launch(stream, {any.get(), any.get(), any.get()}); });
 }
 
 BatchedGemmPlan::~BatchedGemmPlan() = default;
@@ -111,8 +143,16 @@ BatchedGemmPlan& BatchedGemmPlan::operator=(BatchedGemmPlan&&) noexcept = defaul
 
 void BatchedGemmPlan::launch(const cuda::Stream& stream,
                              const BatchedGemmOperands& operands) const {
+  if (groups_ != nullptr) {
+    groups_->product.launch(stream, {.x = operands.x,
+                                     .w = operands.w,
+                                     .counts = groups_->counts.get(),
+                                     .y = operands.y,
+                                     .x_scale = operands.x_scale,
+                                     .w_scale = operands.w_scale});
+  }
   if (library_ == nullptr) return;
-  for (const bf16* pointer : {operands.x, operands.w, static_cast<const bf16*>(operands.y)}) {
+  for (const void* pointer : {operands.x, operands.w, static_cast<const void*>(operands.y)}) {
     require(pointer != nullptr && reinterpret_cast<std::uintptr_t>(pointer) % kAlignment == 0,
             "x, w and y must be 16-byte aligned and not null");
   }

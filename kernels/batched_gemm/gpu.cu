@@ -8,7 +8,9 @@ namespace orrery {
 namespace {
 
 // Variants: "transposed", weights [k, n] of a head; "head_stride", elements from head to head of x,
-// which begin what lies there; "by_matrix", batches of matrices in place of heads of rows.
+// which begin what lies there; "by_matrix", batches of matrices in place of heads of rows, as those
+// of fp8 always are. T is bf16 or fp8.
+template <typename T>
 class BatchedGemmCase final : public KernelCase {
  public:
   BatchedGemmCase(const BatchedGemmShape& shape, const CaseOptions& options)
@@ -18,10 +20,16 @@ class BatchedGemmCase final : public KernelCase {
         x_(static_cast<std::size_t>(shape.m * shape.batch * stride_), options.seed, options.sets),
         w_(static_cast<std::size_t>(shape.batch * shape.n * shape.k), options.seed + 1,
            options.sets),
+        x_scale_(static_cast<std::size_t>(shape.batch * shape.m), options.seed + 2, 1),
+        w_scale_(static_cast<std::size_t>(shape.batch * shape.n), options.seed + 3, 1),
         y_(static_cast<std::size_t>(shape.m * shape.batch * shape.n), options.sets) {}
 
   void launch(const cuda::Stream& stream, int set) override {
-    plan_.launch(stream, {.x = x_[set], .w = w_[set], .y = y_[set]});
+    plan_.launch(stream, {.x = x_[set],
+                          .w = w_[set],
+                          .y = y_[set],
+                          .x_scale = kIsFp8 ? x_scale_[0] : nullptr,
+                          .w_scale = kIsFp8 ? w_scale_[0] : nullptr});
   }
   void reset(const cuda::Stream& stream) override {
     x_.reset(stream);
@@ -40,6 +48,7 @@ class BatchedGemmCase final : public KernelCase {
                                       .k = shape_.k,
                                       .w_is_transposed = shape_.w_is_transposed,
                                       .is_by_matrix = shape_.is_by_matrix});
+      if constexpr (kIsFp8) scale(ref_);
     }
     return {difference("y", y_.host(stream), ref_, kBf16Bound)};
   }
@@ -54,29 +63,43 @@ class BatchedGemmCase final : public KernelCase {
   [[nodiscard]] int num_sets() const override { return x_.num_sets(); }
 
  private:
+  static constexpr bool kIsFp8 = sizeof(T) == 1;
+
+  // y [batch, m, n] by the scales of its row and column.
+  void scale(std::vector<double>& y) const {
+    const std::vector<double> of_rows = x_scale_.made();
+    const std::vector<double> of_columns = w_scale_.made();
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const auto row = i / static_cast<std::size_t>(shape_.n);
+      const auto batch = row / static_cast<std::size_t>(shape_.m);
+      const auto n = static_cast<std::size_t>(shape_.n);
+      y[i] *= of_rows[row] * of_columns[batch * n + i % n];
+    }
+  }
+
   BatchedGemmShape shape_;
   BatchedGemmPlan plan_;
   std::int64_t stride_;  // elements from head to head, or row to row
-  InputSets<bf16> x_;
-  InputSets<bf16> w_;
+  InputSets<T> x_;
+  InputSets<T> w_;
+  InputSets<float> x_scale_;
+  InputSets<float> w_scale_;
   OutputSets<bf16> y_;
   std::vector<double> ref_;
 };
 
 std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
-  if (op.dtype != DType::kBf16) {
-    throw std::invalid_argument("batched_gemm takes bf16, not " + std::string(to_text(op.dtype)));
-  }
-  const std::int64_t k = dim(op.dims, "k");
-  return std::make_unique<BatchedGemmCase>(
-      BatchedGemmShape{.batch = dim(op.dims, "batch"),
-                       .m = dim(op.dims, "m"),
-                       .n = dim(op.dims, "n"),
-                       .k = k,
-                       .w_is_transposed = variant(op.dims, "transposed") != 0,
-                       .x_head_stride = variant(op.dims, "head_stride"),
-                       .is_by_matrix = variant(op.dims, "by_matrix") != 0},
-      options);
+  const bool is_fp8 = op.dtype == DType::kFp8;
+  const BatchedGemmShape shape{.dtype = op.dtype,
+                               .batch = dim(op.dims, "batch"),
+                               .m = dim(op.dims, "m"),
+                               .n = dim(op.dims, "n"),
+                               .k = dim(op.dims, "k"),
+                               .w_is_transposed = variant(op.dims, "transposed") != 0,
+                               .x_head_stride = variant(op.dims, "head_stride"),
+                               .is_by_matrix = is_fp8 || variant(op.dims, "by_matrix") != 0};
+  if (is_fp8) return std::make_unique<BatchedGemmCase<fp8>>(shape, options);
+  return std::make_unique<BatchedGemmCase<bf16>>(shape, options);
 }
 
 KernelOp op(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -93,8 +116,10 @@ KernelOp into_latents(std::int64_t heads, std::int64_t m, std::int64_t latent, s
   return result;
 }
 
-KernelOp by_matrix(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k) {
+KernelOp by_matrix(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k,
+                   DType dtype = DType::kBf16) {
   KernelOp result = op(batch, m, n, k);
+  result.dtype = dtype;
   result.dims.push_back({"by_matrix", 1});
   return result;
 }
@@ -105,7 +130,8 @@ std::vector<KernelOp> check_ops() {
     ops.insert(ops.end(),
                {op(1, m, 8, 8), op(3, m, 24, 40), op(16, m, 128, 512), into_latents(1, m, 8, 8, 8),
                 into_latents(3, m, 40, 24, 8), into_latents(16, m, 512, 128, 64),
-                by_matrix(1, m, 8, 8), by_matrix(5, m, 136, 264)});
+                by_matrix(1, m, 8, 8), by_matrix(5, m, 136, 264),
+                by_matrix(1, m, 16, 16, DType::kFp8), by_matrix(5, m, 144, 272, DType::kFp8)});
   }
   return ops;
 }
@@ -116,8 +142,10 @@ std::vector<KernelOp> bench_ops() {
     ops.push_back(op(128, m, 128, 512));
   }
   for (const std::int64_t m : {64, 128}) {
-    ops.push_back(by_matrix(16, m, 2048, 5120));
-    ops.push_back(by_matrix(16, m, 5120, 1024));
+    for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+      ops.push_back(by_matrix(16, m, 2048, 5120, dtype));
+      ops.push_back(by_matrix(16, m, 5120, 1024, dtype));
+    }
   }
   return ops;
 }

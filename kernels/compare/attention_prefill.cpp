@@ -74,11 +74,17 @@ extern "C" int orrery_mla_prefill(void* stream, const void* plan, const void* q,
   return guarded(stream, [&](const cuda::Stream& on) {
     mla_prefill(on, *static_cast<const PrefillPlan*>(plan),
                 {.q = static_cast<const bf16*>(q),
-                 .keys = static_cast<const bf16*>(keys),
-                 .values = static_cast<const bf16*>(values),
+                 .keys = {.data = static_cast<const bf16*>(keys),
+                          .stride = heads * kMlaQkHeadDim,
+                          .head_stride = kMlaQkHeadDim},
+                 .rotated = {.data = static_cast<const bf16*>(keys) + kMlaPlainDim,
+                             .stride = heads * kMlaQkHeadDim,
+                             .head_stride = kMlaQkHeadDim},
+                 .values = {.data = static_cast<const bf16*>(values)},
                  .out = static_cast<bf16*>(out),
                  .lse = static_cast<float*>(lse),
                  .heads = static_cast<std::int32_t>(heads),
+                 .rotated_heads = static_cast<std::int32_t>(heads),
                  .scale = 1 / std::sqrt(static_cast<float>(kMlaQkHeadDim))});
   });
 }

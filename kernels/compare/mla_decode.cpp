@@ -27,7 +27,7 @@ extern "C" int orrery_mla_decode(void* stream, const void* q, const void* cache,
                                     .blocks_per_sequence = blocks_per_sequence,
                                     .block_size = kDefaultBlockSize,
                                     .num_blocks = static_cast<std::int32_t>(num_blocks)};
-    mla_decode(on, static_cast<const bf16*>(q), paged, lengths,
+    mla_decode(on, joined_queries(static_cast<const bf16*>(q)), paged, lengths,
                {.sequences = static_cast<std::int32_t>(sequences),
                 .heads = static_cast<std::int32_t>(heads)},
                scale, static_cast<bf16*>(out), lse, workspace);

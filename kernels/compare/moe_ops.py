@@ -77,11 +77,13 @@ def other_designs(layer: Layer) -> Iterator[Op]:
     """Padded experts, and one gemm or slice for each."""
     for tokens in PADDED_TOKENS:
         for n, k in ((2 * layer.ffn, layer.hidden), (layer.hidden, layer.ffn)):
-            yield f"batched_gemm bf16 batch={layer.experts} m={tokens} n={n} k={k}"
+            for dtype in layer.dtypes:
+                yield f"batched_gemm {dtype} batch={layer.experts} m={tokens} n={n} k={k}"
     for rows in (1, 4, 8, 16, 32, 128, 1024):
-        for n, k in ((2 * layer.ffn, layer.hidden), (layer.hidden, layer.ffn)):
-            yield f"expert_gemm bf16 m={rows} n={n} k={k} expert=0"
-        yield f"expert_gather bf16 rows={rows} hidden={layer.hidden} expert=0"
+        for dtype in layer.dtypes:
+            for n, k in ((2 * layer.ffn, layer.hidden), (layer.hidden, layer.ffn)):
+                yield f"expert_gemm {dtype} m={rows} n={n} k={k} expert=0"
+            yield f"expert_gather {dtype} rows={rows} hidden={layer.hidden} expert=0"
 
 
 def ops() -> list[Op]:

@@ -23,10 +23,12 @@ std::int64_t resident_blocks(void (*kernel)(Parameters...), int threads,
 // one rate, which blocks that begin as others end even out. silu_mul of 16,384 rows of 8,192 on an
 // H200: 264 resident blocks 203.7 us, 1,056 blocks 195.6, 4,224 blocks 186.5, one for each row
 // 184.1.
-constexpr std::int64_t counted_blocks(std::int64_t blocks, std::int64_t resident) {
-  constexpr std::int64_t kFew = 8192;
+constexpr std::int64_t counted_blocks(std::int64_t blocks, std::int64_t resident,
+                                      std::int64_t rows_per_block = 1) {
+  constexpr std::int64_t kFew = 8192;   // rows
   constexpr std::int64_t kMost = 6336;  // 48 for each multiprocessor of an H200
-  return std::min(blocks, blocks > kFew ? std::max(2 * resident, kMost) : resident);
+  const bool few = blocks * rows_per_block <= kFew;
+  return std::min(blocks, few ? resident : std::max(2 * resident, kMost));
 }
 
 }  // namespace orrery::cuda

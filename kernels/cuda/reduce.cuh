@@ -26,22 +26,29 @@ struct SumAndPeak {
   float peak = 0;  // largest absolute value
 };
 
-// Over the threads of a row that share threadIdx.y: one warp, or a whole block of up to kMostWarps
-// warps and one row. Once per launch: the shared memory is not free for another call.
+// Over the threads of a row that share threadIdx.y: one warp, or up to kMostWarps warps of a block,
+// all of whose threads call it. `partial` is shared memory, free again after the block's next
+// barrier.
 template <bool kSum, bool kPeak>
-__device__ SumAndPeak row_reduce(SumAndPeak value) {
-  __shared__ SumAndPeak partial[kMostWarps];
+__device__ SumAndPeak row_reduce(SumAndPeak value, SumAndPeak (&partial)[kMostWarps]) {
   if constexpr (kSum) value.sum = warp_sum(value.sum);
   if constexpr (kPeak) value.peak = warp_peak(value.peak);
   const unsigned warps = blockDim.x / kWarpSize;
   if (warps == 1) return value;
   const unsigned lane = threadIdx.x % kWarpSize;
-  if (lane == 0) partial[threadIdx.x / kWarpSize] = value;
+  SumAndPeak* const own = partial + threadIdx.y * warps;
+  if (lane == 0) own[threadIdx.x / kWarpSize] = value;
   __syncthreads();
-  value = lane < warps ? partial[lane] : SumAndPeak{};
+  value = lane < warps ? own[lane] : SumAndPeak{};
   if constexpr (kSum) value.sum = warp_sum(value.sum);
   if constexpr (kPeak) value.peak = warp_peak(value.peak);
   return value;
+}
+// Once per launch: its shared memory is not free for another call.
+template <bool kSum, bool kPeak>
+__device__ SumAndPeak row_reduce(SumAndPeak value) {
+  __shared__ SumAndPeak partial[kMostWarps];
+  return row_reduce<kSum, kPeak>(value, partial);
 }
 
 }  // namespace orrery

@@ -9,7 +9,6 @@ namespace {
 constexpr std::int64_t kVectorSize = 8;
 constexpr std::int64_t kWarp = 32;
 constexpr int kBlock = 256;
-constexpr std::int64_t kFewRows = 264;                 // two for each multiprocessor of an H200
 constexpr std::int64_t kFewVectors = 4L * 132 * 1024;  // four for each of 1,024 threads on each
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

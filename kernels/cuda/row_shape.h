@@ -15,6 +15,7 @@ struct RowShape {
 };
 
 inline constexpr int kMostRowThreads = 1024;
+inline constexpr std::int64_t kFewRows = 264;  // two for each multiprocessor of an H200
 
 // Whether 16-bit rows of `columns` elements may lie `stride` elements apart and be read by 16-byte
 // vectors and copies: 0 (contiguous), or a multiple of 8 that is at least `columns`.

@@ -24,7 +24,7 @@
 
 namespace orrery {
 
-// x [rows, columns]
+// x [rows, columns], rows `stride` elements apart
 struct PlainRows {
   static constexpr int kRowVectors = 4;
   struct Raw {
@@ -32,13 +32,14 @@ struct PlainRows {
   };
   const bf16* x;
   std::int64_t columns;
+  std::int64_t stride;
 
   __device__ Raw load(std::int64_t row, std::int64_t column) const {
-    return {load_once(x + row * columns + column)};
+    return {load_once(x + row * stride + column)};
   }
   __device__ uint4 keep(std::int64_t, std::int64_t, const Raw& raw) const { return raw.x; }
   __device__ float first(std::int64_t row, std::int64_t column) const {
-    return __bfloat162float(x[row * columns + column]);
+    return __bfloat162float(x[row * stride + column]);
   }
   __device__ float again(std::int64_t row, std::int64_t column) const { return first(row, column); }
 };

@@ -28,7 +28,9 @@ const GemmPlan& BindResources::gemm(const GemmShape& shape) {
 const BatchedGemmPlan& BindResources::batched_gemm(const BatchedGemmShape& shape) {
   const auto found = batched_gemms_.find(shape);
   if (found != batched_gemms_.end()) return found->second;
-  std::byte* const workspace = scratch("gemm", kGemmWorkspaceBytes);
+  std::byte* const workspace = shape.dtype == DType::kFp8
+                                   ? scratch("grouped_gemm", grouped_gemm_workspace_bytes())
+                                   : scratch("gemm", kGemmWorkspaceBytes);
   return batched_gemms_.emplace(shape, BatchedGemmPlan(shape, workspace)).first->second;
 }
 

@@ -14,6 +14,7 @@ namespace orrery {
 void set_execute_environment() {
   static_cast<void>(setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0));
   static_cast<void>(setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0));
+  static_cast<void>(setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", /*overwrite=*/0));
 }
 
 PreparedStep::PreparedStep(std::unique_ptr<State> state) : state_(std::move(state)) {}

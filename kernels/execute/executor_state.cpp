@@ -200,9 +200,16 @@ void Executor::State::bind_again(PreparedStep::State& step, const std::vector<St
 
 void Executor::State::run_watched(PreparedStep::State& step,
                                   const std::function<void(int rank)>& work) {
+  // The first run connects ranks and loads code: long in all, but none of it long at one op, unless
+  // ranks are on several hosts.
   constexpr Seconds kFirstRun{60};
+  const Seconds connect(setup.processes.size > 1 ? 20 : 0);
   running = &step;
-  watch->begin(step.has_run ? step.limit : step.limit + kFirstRun);
+  if (step.has_run) {
+    watch->begin(step.limit, step.limit);
+  } else {
+    watch->begin(step.limit + connect, step.limit + kFirstRun);
+  }
   try {
     team.run(work);
     if (const auto error = communicators.find_error(); error) {

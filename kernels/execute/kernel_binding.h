@@ -37,6 +37,9 @@ struct StepTables {
   const std::int32_t* decode_lengths = nullptr;  // [decodes], the new token included; 0: padding
   const std::int32_t* decode_blocks = nullptr;   // [decodes, blocks_per_sequence]
   const std::int32_t* prefill_blocks = nullptr;  // [prefill sequences, blocks_per_sequence]
+  // [prefill sequences + 1]: the first of each sequence's tokens, cached ones and new ones, where
+  // those of all sequences follow each other
+  const std::int32_t* prefill_key_starts = nullptr;
   std::int64_t blocks_per_sequence = 0;
   std::span<const PrefillSequence> prefill;  // host
   std::int64_t num_decodes = 0;

@@ -18,6 +18,9 @@ namespace orrery {
   KERNEL(add_rms_norm)                 \
   KERNEL(rope)                         \
   KERNEL(kv_append)                    \
+  KERNEL(kv_gather)                    \
+  KERNEL(mla_prefill)                  \
+  KERNEL(mla_decode)                   \
   KERNEL(silu_mul)                     \
   KERNEL(residual_add)                 \
   KERNEL(embedding)                    \

@@ -18,13 +18,18 @@ struct KvShape {
   std::int64_t kv_heads = 0;  // of this rank
   std::int64_t head_dim = 0;
   DType dtype = DType::kBf16;  // bf16 or fp8
+  // MLA's: the rows of one head, head_dim wide, are a latent and a rotated key; there are no
+  // values.
+  bool is_latent = false;
+  [[nodiscard]] std::int64_t pools() const { return (is_latent ? 1 : 2) * layers; }
 };
 // Of the keys (as of the values) of one block of one layer.
 std::int64_t kv_block_bytes(const KvShape& shape);
 
 // 2 * layers pools of [num_blocks, block_size, kv_heads, head_dim], keys and values of a layer
-// next to each other: pool 2 l holds the keys of layer l, pool 2 l + 1 its values. pool_bytes()
-// apart, so that kv_transfer (kernels/kv_transfer) moves a block of all layers in one call.
+// next to each other: pool 2 l holds the keys of layer l, pool 2 l + 1 its values; of latents one
+// pool for each layer. pool_bytes() apart, so that kv_transfer (kernels/kv_transfer) moves a block
+// of all layers in one call.
 class KvPool {
  public:
   // On the current device, zeroed.
@@ -32,10 +37,10 @@ class KvPool {
   [[nodiscard]] const KvShape& shape() const { return shape_; }
   [[nodiscard]] std::byte* data() const { return memory_.get(); }
   [[nodiscard]] std::int64_t pool_bytes() const { return pool_bytes_; }
-  [[nodiscard]] std::int64_t bytes() const { return 2 * shape_.layers * pool_bytes_; }
-  // keys or values of `layer` (of this rank).
+  [[nodiscard]] std::int64_t bytes() const { return shape_.pools() * pool_bytes_; }
+  // keys or values of `layer` (of this rank); of latents there are no values.
   [[nodiscard]] std::byte* keys(std::int64_t layer) const {
-    return data() + 2 * layer * pool_bytes_;
+    return data() + (shape_.is_latent ? 1 : 2) * layer * pool_bytes_;
   }
   [[nodiscard]] std::byte* values(std::int64_t layer) const { return keys(layer) + pool_bytes_; }
 

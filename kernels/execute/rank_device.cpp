@@ -67,7 +67,7 @@ void RankDevice::allocate(const ExecutorSetup& setup) {
 void RankDevice::require_memory(const ExecutorSetup& setup) const {
   const KvShape kv = kv_shape(setup);
   const Bytes weights = memory_of(setup.plan, rank_).weights;
-  const Bytes cache(static_cast<double>(2 * kv.layers * kv.num_blocks * kv_block_bytes(kv)));
+  const Bytes cache(static_cast<double>(kv.pools() * kv.num_blocks * kv_block_bytes(kv)));
   const Bytes arena(static_cast<double>(plan_buffers(setup.plan, rank_).arena_bytes));
   const std::string purposes = "weights " + to_text(weights) + ", KV cache " + to_text(cache) +
                                ", activations " + to_text(arena);
@@ -129,7 +129,13 @@ KvShape RankDevice::kv_shape(const ExecutorSetup& setup) const {
   for (std::size_t i = 0; i < layers_.first.size(); ++i) {
     if (layers_.first[i] < 0) continue;
     const Tensor& tensor = setup.plan.tensors()[i];
-    const std::int64_t width = tensor.axes.back().size;  // keys and values
+    const std::int64_t width = tensor.axes.back().size;  // keys and values, or a latent and a key
+    if (tensor.axes.back().name == axis::kLatent) {
+      shape.is_latent = true;
+      shape.kv_heads = 1;
+      shape.head_dim = width;
+      continue;
+    }
     const std::int64_t heads = width / (2 * shape.head_dim);
     if (heads * 2 * shape.head_dim != width || (shape.kv_heads != 0 && shape.kv_heads != heads)) {
       throw std::invalid_argument("the KV cache of \"" + tensor.name + "\" is " +

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/handles.h"
+#include "kernels/cuda/order_event.h"
 #include "kernels/execute/bind_resources.h"
 #include "kernels/execute/device_memory.h"
 #include "kernels/execute/executor.h"
@@ -74,9 +75,9 @@ class RankDevice {
   // The streams' timing of a step.
   cuda::Event start;
   cuda::Event end;
-  cuda::Event done;
-  cuda::Event fork;  // of the other streams from stream 0
-  const cuda::Event& join(int stream) { return stream_entry(stream).join; }
+  cuda::OrderEvent done;
+  cuda::OrderEvent fork;  // of the other streams from stream 0
+  const cuda::OrderEvent& join(int stream) { return stream_entry(stream).join; }
   RankMemory memory;
 
   // Runs `allocate` and adds what it took to a term of `memory`.
@@ -98,7 +99,7 @@ class RankDevice {
   struct Stream {
     cuda::Stream stream;
     BindResources resources{/*overlap_weights=*/true};
-    cuda::Event join;
+    cuda::OrderEvent join;
   };
 
   void require_memory(const ExecutorSetup& setup) const;

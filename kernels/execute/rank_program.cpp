@@ -173,9 +173,9 @@ StepRows step_rows(const Plan& plan, int rank, int micro_batch) {
     // Sequence parallelism cuts the rows of norms, never those of these.
     if (kernel->kernel == "embedding" || kernel->kernel == "kv_append") {
       rows.tokens = std::max(rows.tokens, dim(kernel->dims, "tokens"));
-    } else if (kernel->kernel == "attention_prefill") {
+    } else if (kernel->kernel == "attention_prefill" || kernel->kernel == "mla_prefill") {
       rows.prefill = tensor_of(plan, op.writes.front()).axes.front().size;
-    } else if (kernel->kernel == "attention_decode") {
+    } else if (kernel->kernel == "attention_decode" || kernel->kernel == "mla_decode") {
       rows.decodes = dim(kernel->dims, "batch");
     }
   }

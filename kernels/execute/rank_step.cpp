@@ -147,7 +147,7 @@ void RankStep::find_events() {
   for (const auto& waits : waits_) {
     for (const std::int32_t before : waits) {
       auto& event = events_[static_cast<std::size_t>(before)];
-      if (!event) event = std::make_unique<cuda::Event>();
+      if (!event) event = std::make_unique<cuda::OrderEvent>();
     }
   }
 }
@@ -184,6 +184,7 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     tables.decode_lengths = at<std::int32_t>(*tables_, layout.decode_lengths);
     tables.decode_blocks = at<std::int32_t>(*tables_, layout.decode_blocks);
     tables.prefill_blocks = at<std::int32_t>(*tables_, layout.prefill_blocks);
+    tables.prefill_key_starts = at<std::int32_t>(*tables_, layout.prefill_key_starts);
     tables.blocks_per_sequence = rank_.cache().blocks_per_sequence();
     tables.prefill = part.prefill;
     tables.num_decodes = part.rows.decodes;

@@ -150,15 +150,15 @@ class RankStep {
     OpId since = 0;
   };
   std::map<TensorId, HostCopy> host_copies_;
-  cuda::Event counts_read_;          // by the d2h_sync op that is waited for
+  cuda::OrderEvent counts_read_;     // by the d2h_sync op that is waited for
   std::vector<OpId> first_writers_;  // by tensor id; -1: nothing on this rank writes it
   std::vector<std::optional<cuda::DeviceBuffer<float>>> recorded_;  // by task
   std::int32_t first_vocab_row_ = 0;
   std::int64_t table_bytes_ = 0;
-  std::vector<int> streams_;                          // of the tasks, ascending, 0 among them
-  std::vector<std::vector<std::int32_t>> waits_;      // by task: tasks
-  std::vector<std::unique_ptr<cuda::Event>> events_;  // by task; null where nobody waits
-  std::vector<Launch> launches_;                      // by task; live as long as the graph
+  std::vector<int> streams_;                               // of the tasks, ascending, 0 among them
+  std::vector<std::vector<std::int32_t>> waits_;           // by task: tasks
+  std::vector<std::unique_ptr<cuda::OrderEvent>> events_;  // by task; null where nobody waits
+  std::vector<Launch> launches_;                           // by task; live as long as the graph
   std::vector<std::string> own_all_reduces_;
   std::optional<cuda::DeviceBuffer<std::uint32_t>> not_finite_;  // by task, while checking
   std::optional<cuda::Graph> graph_;

@@ -62,7 +62,7 @@ void RankStep::enqueue_tasks() {
   if (streams_.size() > 1) rank_.fork.record(main);
   for (const int stream : streams_) {
     if (stream != 0) {
-      ORRERY_CUDA(cudaStreamWaitEvent(rank_.stream(stream).get(), rank_.fork.get(), 0));
+      rank_.fork.hold(rank_.stream(stream));
     }
   }
   for (current_ = 0; current_ < tasks_.size(); ++current_) {
@@ -70,8 +70,7 @@ void RankStep::enqueue_tasks() {
     const cuda::Stream& stream = rank_.stream(op.stream);
     const bool spoils = rank_.reach(setup_, op.name, stream);
     for (const std::int32_t before : waits_[current_]) {
-      const cuda::Event& event = *events_[static_cast<std::size_t>(before)];
-      ORRERY_CUDA(cudaStreamWaitEvent(stream.get(), event.get(), 0));
+      events_[static_cast<std::size_t>(before)]->hold(stream);
     }
     if (not_finite_) zero_writes(tasks_[current_], stream);
     launches_[current_](stream);
@@ -86,9 +85,9 @@ void RankStep::enqueue_tasks() {
   }
   for (const int stream : streams_) {
     if (stream == 0) continue;
-    const cuda::Event& join = rank_.join(stream);
+    const cuda::OrderEvent& join = rank_.join(stream);
     join.record(rank_.stream(stream));
-    ORRERY_CUDA(cudaStreamWaitEvent(main.get(), join.get(), 0));
+    join.hold(main);
   }
 }
 

@@ -100,6 +100,7 @@ std::exception_ptr RankTeam::error() {
 
 void RankTeam::start_and_join(const std::function<void(int rank)>& work) {
   if (failed()) {
+    throw_error();
     throw std::runtime_error("a rank failed before; the executor can run nothing more");
   }
   work_ = &work;
@@ -113,9 +114,13 @@ void RankTeam::start_and_join(const std::function<void(int rank)>& work) {
 
 void RankTeam::run(const std::function<void(int rank)>& work) {
   start_and_join(work);
-  if (!failed()) return;
+  if (failed()) throw_error();
+}
+
+// What failed, once: of a Ctrl-C between two runs the second one tells.
+void RankTeam::throw_error() {
   const std::scoped_lock lock(mutex_);
-  std::rethrow_exception(error_);
+  if (error_ && !std::exchange(is_thrown_, true)) std::rethrow_exception(error_);
 }
 
 void RankTeam::run_apart(const std::function<void(int rank)>& work) {
@@ -126,7 +131,7 @@ void RankTeam::run_apart(const std::function<void(int rank)>& work) {
   std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void RankTeam::wait(const cuda::Event& event) const {
+void RankTeam::wait(const cuda::OrderEvent& event) const {
   for (;;) {
     const cudaError_t code = cudaEventQuery(event.get());
     if (code == cudaSuccess) return;

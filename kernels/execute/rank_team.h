@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/handles.h"
+#include "kernels/cuda/order_event.h"
 
 namespace orrery {
 
@@ -34,8 +34,8 @@ class RankTeam {
   [[nodiscard]] int size() const { return static_cast<int>(devices_.size()); }
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
   // work(rank) in the thread of each rank; returns when all have, and throws what the first that
-  // failed threw. From then on failed() is true and a further run() throws std::runtime_error. One
-  // caller at a time.
+  // failed threw, or what was given to fail() since the last run. From then on failed() is true and
+  // a further run() throws std::runtime_error. One caller at a time.
   void run(const std::function<void(int rank)>& work);
   // The same for work in which no rank waits for another (binding, allocating): all can go on after
   // an error.
@@ -49,11 +49,12 @@ class RankTeam {
   // Returns once the GPU has passed `event`, by asking for it again and again (in under a
   // microsecond, where a blocking wait takes tens). Throws RankAbandoned when another rank fails
   // meanwhile, cuda::Error.
-  void wait(const cuda::Event& event) const;
+  void wait(const cuda::OrderEvent& event) const;
 
  private:
   void serve(std::size_t place);
   void start_and_join(const std::function<void(int rank)>& work);
+  void throw_error();
 
   std::vector<int> ranks_;
   std::vector<int> devices_;
@@ -64,6 +65,7 @@ class RankTeam {
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::exception_ptr error_;           // the first; guarded by mutex_
+  bool is_thrown_ = false;             // error_, to a caller; guarded by mutex_
   std::vector<std::jthread> threads_;  // last: they use the above
 };
 

@@ -37,7 +37,7 @@ struct Routing {
 struct ModelNumbers {
   double norm_epsilon = 1e-5;
   double rope_theta = 500000;
-  std::int64_t head_dim = 128;        // of attention heads
+  std::int64_t head_dim = 128;        // of attention heads; of MLA what turns of a head
   std::int64_t max_positions = 8192;  // rows of the rope tables
   Routing routing;
 };

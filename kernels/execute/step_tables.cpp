@@ -146,6 +146,7 @@ TableLayout table_layout(const StepRows& rows, std::int64_t num_prefill, const C
   const std::int64_t columns = cache.blocks_per_sequence();
   layout.decode_blocks = place(rows.decodes * columns, sizeof(std::int32_t));
   layout.prefill_blocks = place(num_prefill * columns, sizeof(std::int32_t));
+  layout.prefill_key_starts = place(num_prefill + 1, sizeof(std::int32_t));
   layout.end = end;
   return layout;
 }
@@ -182,12 +183,16 @@ void fill_tables(const StepPart& part, const TableLayout& layout, const CacheSha
       table<std::int32_t>(bytes, layout.decode_blocks, layout.rows.decodes * columns);
   const auto chunks =
       table<std::int32_t>(bytes, layout.prefill_blocks, layout.num_prefill * columns);
+  const auto starts = table<std::int32_t>(bytes, layout.prefill_key_starts, layout.num_prefill + 1);
   const auto lengths = table<std::int32_t>(bytes, layout.decode_lengths, layout.rows.decodes);
   const auto sampled = table<std::int32_t>(bytes, layout.sampled_rows, layout.rows.seqs);
   const auto width = static_cast<std::size_t>(columns);
   std::size_t row = 0;
   std::size_t num_sampled = 0;
+  starts[0] = 0;
   for (std::size_t i = 0; i < part.prefill.size(); ++i) {
+    starts[i + 1] = starts[i] + static_cast<std::int32_t>(part.prefill[i]->context +
+                                                          num_tokens(*part.prefill[i]));
     tables.add(*part.prefill[i], row);
     row += part.prefill[i]->tokens.size();
     if (part.prefill[i]->produces_token) {

@@ -46,6 +46,7 @@ struct TableLayout {
   std::int64_t decode_lengths = 0;
   std::int64_t decode_blocks = 0;
   std::int64_t prefill_blocks = 0;
+  std::int64_t prefill_key_starts = 0;
   std::int64_t end = 0;
 };
 // Tables of a part from byte `begin` on, each 256-byte aligned.

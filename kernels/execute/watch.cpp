@@ -47,7 +47,7 @@ std::string seconds(Seconds time) {
 
 }  // namespace
 
-RankError stall_error(std::span<const RankPlace> ranks, Seconds limit) {
+RankError stall_error(std::span<const RankPlace> ranks, Seconds taken) {
   // A thread that is stuck keeps its GPU from going on, so it comes first.
   const auto later = [](const RankPlace& a, const RankPlace& b) {
     if (a.phase != b.phase) return a.phase == RankPhase::kEnqueueing;
@@ -57,7 +57,7 @@ RankError stall_error(std::span<const RankPlace> ranks, Seconds limit) {
   for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
     if (ranks[static_cast<std::size_t>(rank)].phase != RankPhase::kIdle) busy.push_back(rank);
   }
-  if (busy.empty()) return {0, {}, "the step has not ended after " + seconds(limit)};
+  if (busy.empty()) return {0, {}, "the step has not ended after " + seconds(taken)};
   const auto state = [&](int rank) -> const RankPlace& {
     return ranks[static_cast<std::size_t>(rank)];
   };
@@ -65,7 +65,7 @@ RankError stall_error(std::span<const RankPlace> ranks, Seconds limit) {
       *std::ranges::min_element(busy, [&](int a, int b) { return later(state(a), state(b)); });
   const bool is_thread = state(worst).phase == RankPhase::kEnqueueing;
   std::string message = std::string("its ") + (is_thread ? "thread" : "GPU") +
-                        " has not gone on; the step has taken " + seconds(limit);
+                        " has not gone on; the step has taken " + seconds(taken);
   for (const int rank : busy) {
     if (rank == worst || state(rank).reached.empty()) continue;
     message += "; rank " + std::to_string(rank) + " waits in " + state(rank).reached;
@@ -114,10 +114,12 @@ auto Watch::call(const Callback& callback, Arguments&&... arguments)
   return callback(std::forward<Arguments>(arguments)...);
 }
 
-void Watch::begin(Seconds limit) {
+void Watch::begin(Seconds limit, Seconds most) {
   throw_if_interrupted();
+  const double begun = now();
   limit_.store(limit.value(), std::memory_order_relaxed);
-  deadline_.store(now() + limit.value(), std::memory_order_release);
+  begun_.store(begun, std::memory_order_relaxed);
+  deadline_.store(begun + most.value(), std::memory_order_release);
 }
 
 void Watch::end() { deadline_.store(0, std::memory_order_release); }
@@ -133,10 +135,19 @@ std::exception_ptr Watch::failure() {
 }
 
 void Watch::look(const std::stop_token& stop) {
+  std::uint64_t moves = 0;
+  double last_move = 0;
   while (!stop.stop_requested()) {
     std::this_thread::sleep_for(kPeriod);
     const double deadline = deadline_.load(std::memory_order_acquire);
-    const bool is_stalled = deadline != 0 && now() > deadline;
+    const double time = now();
+    if (const std::uint64_t found = num_moves(); found != moves) {
+      moves = found;
+      last_move = time;
+    }
+    const double since = std::max(last_move, begun_.load(std::memory_order_relaxed));
+    const bool is_stalled =
+        deadline != 0 && (time > deadline || time > since + limit_.load(std::memory_order_relaxed));
     const std::exception_ptr error = find_trouble(deadline != 0);
     if (error || is_stalled) {
       stop_ranks(stop, error);
@@ -171,7 +182,15 @@ std::exception_ptr Watch::stall(bool looks) {
     if (looks && state.phase == RankPhase::kWaiting) call(setup_.look_at, rank, state);
   }
   return std::make_exception_ptr(
-      stall_error(states, Seconds(limit_.load(std::memory_order_relaxed))));
+      stall_error(states, Seconds(now() - begun_.load(std::memory_order_relaxed))));
+}
+
+std::uint64_t Watch::num_moves() const {
+  std::uint64_t moves = 0;
+  for (const Rank& rank : std::span(ranks_.get(), static_cast<std::size_t>(setup_.num_ranks))) {
+    moves += rank.moves.load(std::memory_order_relaxed);
+  }
+  return moves;
 }
 
 bool Watch::is_enqueueing() const {

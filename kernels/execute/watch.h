@@ -36,7 +36,7 @@ struct RankPlace {
 };
 
 // Who keeps the others waiting: a rank whose thread is stuck, else the one whose GPU is least far.
-RankError stall_error(std::span<const RankPlace> ranks, Seconds limit);
+RankError stall_error(std::span<const RankPlace> ranks, Seconds taken);
 
 // Much longer than the step takes: 3 s and what it takes at a tenth of the GPU's rates.
 Seconds step_limit(const Plan& plan);
@@ -65,10 +65,11 @@ class Watch {
   // destroyed. Waits for one that is being called.
   void retire();
 
-  // Around each step. begin() throws std::runtime_error when a signal has come. What a rank failed
-  // with is for the caller to throw, and to give to fail() before end(): ranks may have stopped
-  // before the watch has looked.
-  void begin(Seconds limit);
+  // Around each step, which takes too long when no rank has come to another op for `limit`, or when
+  // it has taken `most` in all. begin() throws std::runtime_error when a signal has come. What a
+  // rank failed with is for the caller to throw, and to give to fail() before end(): ranks may have
+  // stopped before the watch has looked.
+  void begin(Seconds limit, Seconds most);
   void end();
   void fail(std::exception_ptr error);
   // By the thread of the rank; `op` must live until the next call.
@@ -80,11 +81,13 @@ class Watch {
   struct Rank {
     std::atomic<RankPhase> phase{RankPhase::kIdle};
     std::atomic<const std::string*> op{nullptr};
+    std::atomic<std::uint64_t> moves{0};  // from op to op and from phase to phase
   };
   void set(int rank, RankPhase phase, const std::string* op) {
     Rank& place = ranks_[static_cast<std::size_t>(rank)];
     place.op.store(op, std::memory_order_release);
     place.phase.store(phase, std::memory_order_release);
+    place.moves.fetch_add(1, std::memory_order_relaxed);
   }
   void look(const std::stop_token& stop);
   std::exception_ptr find_trouble(bool is_in_step);
@@ -92,6 +95,7 @@ class Watch {
   void stop_ranks(const std::stop_token& stop, std::exception_ptr error);
   std::exception_ptr stall(bool looks);
   [[nodiscard]] bool is_enqueueing() const;
+  [[nodiscard]] std::uint64_t num_moves() const;  // of all ranks
   std::exception_ptr failure();
 
   // Calls a callback that is there, unless retired.
@@ -107,7 +111,8 @@ class Watch {
   std::unique_ptr<Rank[]> ranks_;
   std::atomic<double> deadline_{0};  // of the step, host's clock in seconds; 0: between steps
   std::atomic<double> limit_{0};
-  std::jthread thread_;  // last: it uses the above
+  std::atomic<double> begun_{0};  // the step, by the same clock
+  std::jthread thread_;           // last: it uses the above
 };
 
 }  // namespace orrery

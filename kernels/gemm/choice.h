@@ -27,6 +27,11 @@ struct GemmShape {
   auto operator<=>(const GemmShape&) const = default;
 };
 
+// Rows for which cuBLASLt is asked how to do a product of m rows: m up to 256, beyond them the next
+// multiple of 64, from 2,048 of 256, from 8,192 of 512. Its answer serves all m of such a class, so
+// that prompts of any length meet few classes; within one it differs by less than a tile's row.
+std::int64_t gemm_rows_asked(std::int64_t m);
+
 // Throws std::invalid_argument for a dtype other than bf16 and fp8, a negative m or n, k < 1, or a
 // dim past 2^31 - 1.
 void require_gemm_shape(const GemmShape& shape);
@@ -34,11 +39,13 @@ void require_gemm_shape(const GemmShape& shape);
 // A block holds `rows` rows of w against all tokens; the `split` blocks of a cluster share a row
 // tile and each take a stretch of k.
 struct SkinnyTile {
-  int tokens = 8;  // columns of the product: 8, 16, 32 or 64, at least m
-  int rows = 64;   // of w: a multiple of 8 up to 256
-  int panels = 1;  // of 128 bytes of k per stage
-  int split = 1;   // 1 to 8
-  int stages = 4;  // in flight per block
+  int tokens = 8;    // columns of the product: 8, 16, 32 or 64, at least m
+  int rows = 64;     // of w: a multiple of 8 up to 256
+  int panels = 1;    // of 128 bytes of k per stage
+  int split = 1;     // 1 to 8
+  int stages = 4;    // of w that a block has room for
+  int window = 4;    // of them, that may be under way at once
+  int x_stages = 4;  // of x
   auto operator<=>(const SkinnyTile&) const = default;
 };
 
@@ -46,10 +53,12 @@ inline constexpr int kSkinnyMaxTokens = 64;
 inline constexpr int kSkinnyMaxRows = 256;
 inline constexpr int kSkinnyMaxSplit = 8;  // blocks of a portable cluster
 
-// The shared memory of a block, in bytes: the ring of stages, later the fp32 sums [tokens, rows] in
-// its place, behind them the barriers and the scales of x.
+// The shared memory of a block, in bytes: the rings of stages of x and of w, later the fp32 sums
+// [tokens, rows] in their place, behind them the barriers and the scales of x.
 struct SkinnyLayout {
-  int stage_bytes = 0;
+  int x_bytes = 0;  // of a stage
+  int w_bytes = 0;
+  int w_at = 0;
   int sum_stride = 0;  // floats from one token's sums to the next
   int barriers_at = 0;
   int shared_bytes = 0;  // in all
@@ -74,6 +83,6 @@ std::string to_text(const GemmChoice& choice);
 GemmChoice choose_gemm(const GemmShape& shape, bool overlap);
 
 // Tiles worth timing for a shape that skinny_takes(), that of the rule first.
-std::vector<SkinnyTile> skinny_candidates(const GemmShape& shape, bool overlap);
+std::vector<SkinnyTile> skinny_candidates(const GemmShape& shape);
 
 }  // namespace orrery

@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace orrery {
 
@@ -15,6 +16,26 @@ cublasLtHandle_t cublas_lt_handle() {
   cublasLtHandle_t& found = known[device];
   if (found == nullptr) ORRERY_CUBLAS(cublasLtCreate(&found));
   return found;
+}
+
+void load_code(const std::function<void(const cuda::Stream&)>& enqueue) {
+  const cuda::Stream stream;
+  // Relaxed: loading is among what a stricter capture forbids.
+  ORRERY_CUDA(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed));
+  cudaGraph_t graph = nullptr;
+  try {
+    enqueue(stream);
+  } catch (...) {  // the capture must end before the error leaves
+    static_cast<void>(cudaStreamEndCapture(stream.get(), &graph));
+    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+    throw;
+  }
+  ORRERY_CUDA(cudaStreamEndCapture(stream.get(), &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
+  static_cast<void>(cudaGraphDestroy(graph));
+  ORRERY_CUDA(code);
+  ORRERY_CUDA(cudaGraphExecDestroy(executable));
 }
 
 namespace {
@@ -45,12 +66,17 @@ LtGemm::LtGemm(const GemmShape& shape) : is_fp8_(shape.dtype == DType::kFp8) {
     set(&product_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, any_scale);
     set(&product_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, any_scale);
   }
-  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&w_, type, shape.k, shape.n, shape.k));
-  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&x_, type, shape.k, shape.m, shape.k));
-  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&y_, CUDA_R_16BF, shape.n, shape.m, shape.n));
-  propose(1);
-  if (is_fp8_) propose(0);
-  if (proposals_.empty()) {
+  const auto set_layouts = [&](std::int64_t m) {
+    ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&w_, type, shape.k, shape.n, shape.k));
+    ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&x_, type, shape.k, m, shape.k));
+    ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&y_, CUDA_R_16BF, shape.n, m, shape.n));
+  };
+  GemmShape asked = shape;
+  asked.m = gemm_rows_asked(shape.m);
+  set_layouts(asked.m);
+  known_ = known(asked);
+  set_layouts(shape.m);
+  if (known_->proposals.empty()) {
     throw std::invalid_argument("cuBLASLt has no gemm for " + std::string(to_text(shape.dtype)) +
                                 " m=" + std::to_string(shape.m) + " n=" + std::to_string(shape.n) +
                                 " k=" + std::to_string(shape.k) +
@@ -58,7 +84,25 @@ LtGemm::LtGemm(const GemmShape& shape) : is_fp8_(shape.dtype == DType::kFp8) {
   }
 }
 
-void LtGemm::propose(std::int8_t fast_accumulation) {
+// Of the current device: its kinds differ in what is best.
+std::shared_ptr<LtGemm::Known> LtGemm::known(const GemmShape& shape) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, GemmShape>, std::shared_ptr<Known>> classes;
+  int device = 0;
+  ORRERY_CUDA(cudaGetDevice(&device));
+  const std::pair key(device, shape);
+  {
+    const std::scoped_lock lock(mutex);
+    if (const auto found = classes.find(key); found != classes.end()) return found->second;
+  }
+  auto made = std::make_shared<Known>();
+  propose(1, made->proposals);
+  if (is_fp8_) propose(0, made->proposals);
+  const std::scoped_lock lock(mutex);
+  return classes.try_emplace(key, std::move(made)).first->second;
+}
+
+void LtGemm::propose(std::int8_t fast_accumulation, std::vector<Proposal>& into) {
   if (is_fp8_) set(&product_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast_accumulation);
   cublasLtMatmulPreferenceOpaque_t preference{};
   ORRERY_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
@@ -72,7 +116,17 @@ void LtGemm::propose(std::int8_t fast_accumulation) {
                                      kProposals, results.data(), &found);
   if (code == CUBLAS_STATUS_NOT_SUPPORTED) return;
   ORRERY_CUBLAS(code);
-  for (int i = 0; i < found; ++i) proposals_.push_back({results[i], fast_accumulation});
+  for (int i = 0; i < found; ++i) into.push_back({results[i], fast_accumulation});
+}
+
+void LtGemm::load(int algorithm, void* workspace) const {
+  std::call_once(known_->loaded[static_cast<std::size_t>(algorithm)], [&] {
+    const cuda::DeviceBuffer<bf16> any(1);
+    const auto* const scale = reinterpret_cast<const float*>(any.get());
+    load_code([&](const cuda::Stream& stream) {
+      launch(stream, {any.get(), any.get(), any.get(), scale, scale}, algorithm, workspace);
+    });
+  });
 }
 
 void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, int algorithm,
@@ -83,7 +137,7 @@ void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, in
   cublasLtMatrixLayoutOpaque_t x = x_;
   cublasLtMatrixLayoutOpaque_t w = w_;
   cublasLtMatrixLayoutOpaque_t y = y_;
-  const Proposal& proposal = proposals_[algorithm];
+  const Proposal& proposal = known_->proposals[algorithm];
   const cublasLtMatmulHeuristicResult_t& chosen = proposal.found;
   if (is_fp8_) {
     set(&product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, proposal.fast_accumulation);

@@ -5,7 +5,11 @@
 
 #include <cublasLt.h>
 
+#include <array>
 #include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -26,6 +30,12 @@ namespace orrery {
 // Of the current device. Thread safe; kept until the process ends, when the driver frees it.
 cublasLtHandle_t cublas_lt_handle();
 
+// Loads the code of what `enqueue` puts on a stream, on the current device, and runs nothing:
+// operands need addresses, not contents. cuBLASLt would load it at the first launch, and loading
+// waits for the device to have nothing to do: for ever, where a collective that runs waits for the
+// launches of another rank, which wait for the library.
+void load_code(const std::function<void(const cuda::Stream&)>& enqueue);
+
 class CublasError : public std::runtime_error {
  public:
   CublasError(cublasStatus_t code, const char* call, const char* file, int line)
@@ -43,14 +53,19 @@ class CublasError : public std::runtime_error {
 class LtGemm {
  public:
   // At most kProposals that need at most kGemmWorkspaceBytes, best first; for fp8 as many again
-  // without the tensor core's fast accumulation, which at times are faster. Throws
-  // std::invalid_argument when cuBLASLt has none for the shape.
+  // without the tensor core's fast accumulation, which at times are faster. They are those of
+  // gemm_rows_asked(m) rows, kept for the process: a shape whose class is known takes microseconds,
+  // one of a new class some tenths of a millisecond. Throws std::invalid_argument when cuBLASLt has
+  // none for the shape.
   explicit LtGemm(const GemmShape& shape);
 
-  [[nodiscard]] int num_algorithms() const { return static_cast<int>(proposals_.size()); }
+  [[nodiscard]] int num_algorithms() const { return static_cast<int>(known_->proposals.size()); }
   [[nodiscard]] std::size_t workspace_bytes(int algorithm) const {
-    return proposals_[algorithm].found.workspaceSize;
+    return known_->proposals[algorithm].found.workspaceSize;
   }
+  // load_code() of the algorithm, once for the shapes of a class; other threads wait for the first.
+  // `workspace` as for launch(); it is not touched.
+  void load(int algorithm, void* workspace) const;
   // `workspace` holds workspace_bytes(algorithm), 256-byte aligned. Throws CublasError.
   void launch(const cuda::Stream& stream, const GemmOperands& operands, int algorithm,
               void* workspace) const;
@@ -62,15 +77,21 @@ class LtGemm {
     cublasLtMatmulHeuristicResult_t found;
     std::int8_t fast_accumulation;  // fp8 only
   };
-  void propose(std::int8_t fast_accumulation);
+  // What is known of a class.
+  struct Known {
+    std::vector<Proposal> proposals;
+    std::array<std::once_flag, std::size_t{2} * kProposals> loaded;  // by proposal
+  };
+  [[nodiscard]] std::shared_ptr<Known> known(const GemmShape& shape);
+  void propose(std::int8_t fast_accumulation, std::vector<Proposal>& into);
 
   // The library's descriptors as plain values: nothing to destroy.
   cublasLtMatmulDescOpaque_t product_{};
   cublasLtMatrixLayoutOpaque_t x_{};
   cublasLtMatrixLayoutOpaque_t w_{};
   cublasLtMatrixLayoutOpaque_t y_{};
-  std::vector<Proposal> proposals_;
   bool is_fp8_;
+  std::shared_ptr<Known> known_;  // shared by the shapes of a class
 };
 
 }  // namespace orrery

@@ -24,8 +24,10 @@ GemmPlan::GemmPlan(const GemmShape& shape, const GemmOptions& options)
   if (choice_.tile) return;
   library_ = std::make_unique<LtGemm>(shape);
   const std::size_t bytes = library_->workspace_bytes(choice_.algorithm);
-  if (bytes == 0 || options.workspace != nullptr) return;
-  own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
+  if (bytes > 0 && options.workspace == nullptr) {
+    own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);
+  }
+  library_->load(choice_.algorithm, own_workspace_ ? own_workspace_->get() : options.workspace);
 }
 
 GemmPlan::~GemmPlan() = default;
@@ -41,7 +43,7 @@ void GemmPlan::launch(const cuda::Stream& stream, const GemmOperands& operands) 
     throw std::invalid_argument("gemm: fp8 needs the scales of x and w");
   }
   if (choice_.tile) {
-    skinny_gemm(stream, shape_, *choice_.tile, operands, {.programmatic = options_.overlap});
+    skinny_gemm(stream, shape_, *choice_.tile, operands, {.overlap = options_.overlap});
   } else {
     library_->launch(stream, operands, choice_.algorithm,
                      own_workspace_ ? own_workspace_->get() : options_.workspace);

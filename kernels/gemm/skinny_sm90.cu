@@ -17,40 +17,41 @@ namespace {
 // what counts is that every one of them always has enough of w under way. w takes the 64-row side
 // of wgmma, the tokens its narrow side (8, 16, 32 or 64).
 //
-//                    k ->                         one block: 1 producer warp, 1 or 2 warpgroups
+//                    k ->                     one block: 2 producer warps, 1 or 2 warpgroups
 //          +------ split 0 -----+- split 1 -+
-//   rows   |[stage][stage]...   |           |     stage = panels x (rows x 128 bytes of w
-//    of w  |  <- ring of        |  another  |                      + tokens x 128 bytes of x)
+//   rows   |[stage][stage]...   |           |   stage of w = panels x rows x 128 bytes,
+//    of w  |  <- ring of        |  another  |   of x = panels x tokens x 128 bytes: a ring each
 //          |     `stages`       |  block of |     copy engine -> full[i] -> wgmma -> empty[i] ->
 //          +--------------------+  the same +
-//                                  cluster        sums [token][row] in place of the ring; the
-//                                                 blocks of a cluster add theirs over DSMEM
+//                                  cluster      sums [token][row] in place of the rings; the
+//                                               blocks of a cluster add theirs over DSMEM
 //
 // - Rows per block are chosen (choice.cpp) so that all blocks run at once, each an equal share; w
-// is
-//   read once and leaves the L2 first, x comes from the L2 for every row tile.
+//   is read once and leaves the L2 first, x comes from the L2 for every row tile.
 // - A stage goes back to the copy engine when its own products are done, not when the next stage's
 //   are under way: the next may not have come yet, and a stage idle is bandwidth lost.
+// - With overlap, w is asked for before the kernels ahead have ended, x after, by a warp of its
+//   own. Of w only `window` stages are under way at once though the ring has room for more: x would
+//   come behind all of them.
+// - The next kernel may start when the last stages are asked for, so that what it asks for comes
+//   behind them and fills memory's time while this one adds up and writes.
 // - The tensor maps fetch 128 bytes into the L2, not 256: on this pattern 1 to 3 us in 60 faster.
-// - The output is a serial tail: threads keep their rows and load four tokens' sums at a time.
-// - With overlap, w of the first round is asked for before the kernel ahead has ended, x after.
-//   Without, x goes first: behind a ring full of w it would come microseconds late.
+// - The output is a serial tail: threads keep their rows and load several blocks' sums at a time.
 //
-// Bytes (m k + n k) e + 2 m n, 2 m n k flops. Measured on an H200 (graph, cold L2): bf16 1 x 8192 x
-// 8192 33.9 us (3.96 TB/s), overlapped 31.5 us (4.26 TB/s); 8 x 28672 x 4096 56.9, overlapped 55.1
-// us (4.28 TB/s); 64 x 8192 x 8192 36.3, overlapped 34.5 us (3.95 TB/s). The same stream of w
-// alone, with no x, products or output, took 32.7 and 30.8 us at 8192 x 8192 (4.36 TB/s): HBM
-// binds, then launch and first bytes (about 3 us without overlap). 43 to 122 registers in bf16, 64
-// to 224 in fp8 (a second set of sums), none spilled; shared memory admits the one or two blocks
-// per multiprocessor that the tile asks for.
+// Bytes (m k + n k) e + 2 m n, 2 m n k flops. HBM binds, then what is serial from one kernel of a
+// chain to the next: its end, x, the last products and sums. Measured on an H200 (graph, cold L2,
+// overlapped): bf16 1 x 4096 x 4096 9.0 us (3.75 TB/s), 4 x 2048 x 8192 10.3, 8 x 16384 x
+// 2048 16.1, 64 x 8192 x 8192 34.8 us (3.91 TB/s). None of the registers spilled; shared memory
+// admits the one or two blocks per multiprocessor that the tile asks for.
 
 using skinny::Arguments;
+using skinny::Barriers;
 using skinny::kGroupThreads;
 using skinny::kPanelBytes;
 using skinny::kWarp;
-using skinny::Producer;
 using skinny::Shape;
 using skinny::Slot;
+using skinny::WeightProducer;
 
 template <typename T, int kTokens>
 __device__ void product(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_t x,
@@ -64,16 +65,16 @@ __device__ void product(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_
 
 // All products of one stage into `sum`, committed as one group.
 template <typename T, int kTokens, typename Shape>
-__device__ void multiply(float (&sum)[Shape::kGroupBlocks][kTokens / 2], const unsigned char* stage,
+__device__ void multiply(float (&sum)[Shape::kGroupBlocks][kTokens / 2],
+                         const unsigned char* w_stage, const unsigned char* x_stage,
                          const Arguments& a, int first_block, bool accumulate) {
   constexpr int kStepBytes = 32;  // of k per product: 16 bf16 or 32 fp8
   const int w_panel = a.rows * kPanelBytes;
   sm90::wgmma_fence();
   for (int panel = 0; panel < a.panels; ++panel) {
-    const std::uint64_t x =
-        sm90::descriptor_128(stage + a.panels * w_panel + panel * Shape::kXPanelBytes);
+    const std::uint64_t x = sm90::descriptor_128(x_stage + panel * Shape::kXPanelBytes);
     const std::uint64_t w =
-        sm90::descriptor_128(stage + panel * w_panel + first_block * 64 * kPanelBytes);
+        sm90::descriptor_128(w_stage + panel * w_panel + first_block * 64 * kPanelBytes);
 #pragma unroll
     for (int step = 0; step < kPanelBytes / kStepBytes; ++step) {
 #pragma unroll
@@ -90,16 +91,19 @@ __device__ void multiply(float (&sum)[Shape::kGroupBlocks][kTokens / 2], const u
 // have come yet.
 template <typename T, int kTokens, typename Shape>
 __device__ void consume(float (&sum)[Shape::kGroupBlocks][kTokens / 2], const unsigned char* stages,
-                        const Arguments& a, std::uint64_t* full, std::uint64_t* empty, int steps) {
+                        const Arguments& a, const Barriers& barriers, int steps) {
   const int first_block = static_cast<int>(threadIdx.x) / kGroupThreads * Shape::kGroupBlocks;
-  Slot slot;
+  Slot w;
+  Slot x;
   for (int step = 0; step < steps; ++step) {
-    sm90::barrier_wait(&full[slot.index], slot.parity);
-    const unsigned char* stage = stages + slot.index * a.stage_bytes;
+    sm90::barrier_wait(&barriers.x_full[x.index], x.parity);
+    sm90::barrier_wait(&barriers.w_full[w.index], w.parity);
+    const unsigned char* w_stage = stages + a.w_at + w.index * a.w_bytes;
+    const unsigned char* x_stage = stages + x.index * a.x_bytes;
     if constexpr (sizeof(T) == 1) {
       // The tensor core keeps about 14 bits of an fp8 sum: stages are added up in fp32.
       float part[Shape::kGroupBlocks][kTokens / 2];
-      multiply<T, kTokens, Shape>(part, stage, a, first_block, false);
+      multiply<T, kTokens, Shape>(part, w_stage, x_stage, a, first_block, false);
       sm90::wgmma_wait<0>();
 #pragma unroll
       for (int block = 0; block < Shape::kGroupBlocks; ++block) {
@@ -107,11 +111,15 @@ __device__ void consume(float (&sum)[Shape::kGroupBlocks][kTokens / 2], const un
         for (int i = 0; i < kTokens / 2; ++i) sum[block][i] += part[block][i];
       }
     } else {
-      multiply<T, kTokens, Shape>(sum, stage, a, first_block, true);
+      multiply<T, kTokens, Shape>(sum, w_stage, x_stage, a, first_block, true);
       sm90::wgmma_wait<0>();
     }
-    if (threadIdx.x % kWarp == 0) sm90::barrier_arrive(&empty[slot.index]);
-    slot.next(a.stages);
+    if (threadIdx.x % kWarp == 0) {
+      sm90::barrier_arrive(&barriers.w_empty[w.index]);
+      sm90::barrier_arrive(&barriers.x_empty[x.index]);
+    }
+    w.next(a.stages);
+    x.next(a.x_stages);
   }
 }
 
@@ -174,20 +182,32 @@ __device__ void store(bf16* y, const float (&values)[kVector], int columns, bool
   }
 }
 
-// Adds up the cluster's sums and writes y, some tokens at a time so that their loads overlap.
+// Adds up the cluster's sums and writes y, some tokens and blocks at a time so that their loads
+// overlap.
 template <typename T, typename Shape>
 __device__ void reduce(const float* sums, const float* x_scales, const float (&w_scale)[kVector],
                        const Arguments& a, const Share<Shape>& share) {
-  constexpr int kBatch = 4;
+  constexpr int kBatch = 2;
+  constexpr int kBlocksAtOnce = 4;
   for (int first = share.token; first < a.m; first += kBatch * share.tokens) {
     float4 total[kBatch] = {};
-    for (int block = 0; block < a.split; ++block) {
+    for (int block = 0; block < a.split; block += kBlocksAtOnce) {
+      float4 part[kBlocksAtOnce][kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int token = min(first + i * share.tokens, a.m - 1);
-        const auto* at = reinterpret_cast<const float4*>(sums + token * a.sum_stride + share.row);
-        const float4 part = a.split == 1 ? *at : sm90::load_cluster(at, block);
-        total[i] = total[i] + part;
+      for (int j = 0; j < kBlocksAtOnce; ++j) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int token = min(first + i * share.tokens, a.m - 1);
+          const auto* at = reinterpret_cast<const float4*>(sums + token * a.sum_stride + share.row);
+          part[j][i] = block + j >= a.split ? float4{}
+                       : a.split == 1       ? *at
+                                            : sm90::load_cluster(at, block + j);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kBlocksAtOnce; ++j) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) total[i] = total[i] + part[j][i];
       }
     }
 #pragma unroll
@@ -212,24 +232,36 @@ __global__ void __launch_bounds__(Shape<T, kTokens, kBlocks>::kThreads)
   using S = Shape<T, kTokens, kBlocks>;
   constexpr bool kIsScaled = sizeof(T) == 1;
   extern __shared__ __align__(1024) unsigned char stages[];
-  auto* full = reinterpret_cast<std::uint64_t*>(stages + a.barriers_at);
-  std::uint64_t* empty = full + a.stages;
-  auto* x_scales = reinterpret_cast<float*>(empty + a.stages);
+  const Barriers barriers(a, stages);
+  auto* x_scales = reinterpret_cast<float*>(barriers.x_empty + a.x_stages);
   const int rank = static_cast<int>(blockIdx.x) % a.split;
   const int first_row = static_cast<int>(blockIdx.x) / a.split * a.rows;
-  const int first = a.k_steps * rank / a.split;
-  const int count = a.k_steps * (rank + 1) / a.split - first;
-  const Producer<S> producer{a, stages, full, empty, &w_map, &x_map, first_row, first, count};
-  const std::uint64_t policy = sm90::evict_first();
+  skinny::Stretch k{.first = a.k_steps * rank / a.split};
+  k.count = a.k_steps * (rank + 1) / a.split - k.first;
+  WeightProducer<S> producer{.a = a,
+                             .stages = stages,
+                             .barriers = barriers,
+                             .map = &w_map,
+                             .row = first_row,
+                             .k = k,
+                             .policy = sm90::evict_first()};
   if (threadIdx.x == S::kConsumers) {
     sm90::prefetch_tensor_map(&w_map);
     sm90::prefetch_tensor_map(&x_map);
     for (int i = 0; i < a.stages; ++i) {
-      sm90::barrier_init(&full[i], 1);
-      sm90::barrier_init(&empty[i], S::kConsumers / kWarp);
+      sm90::barrier_init(&barriers.w_full[i], 1);
+      sm90::barrier_init(&barriers.w_empty[i], S::kConsumers / kWarp);
+    }
+    for (int i = 0; i < a.x_stages; ++i) {
+      sm90::barrier_init(&barriers.x_full[i], 1);
+      sm90::barrier_init(&barriers.x_empty[i], S::kConsumers / kWarp);
     }
     sm90::fence_barrier_init();
-    producer.start(policy);
+    if (a.overlap) producer.start();
+  }
+  if (!a.overlap) {
+    cudaGridDependencySynchronize();
+    if (threadIdx.x == S::kConsumers) producer.start();
   }
   __syncthreads();
   const Share<S> share(a, first_row, rank);
@@ -241,15 +273,18 @@ __global__ void __launch_bounds__(Shape<T, kTokens, kBlocks>::kThreads)
     }
   }
   auto* sums = reinterpret_cast<float*>(stages);
-  if (threadIdx.x / kWarp == S::kConsumers / kWarp) {
-    if (threadIdx.x == S::kConsumers) producer.run(policy);
+  if (threadIdx.x / kWarp >= S::kConsumers / kWarp) {
+    if (threadIdx.x == S::kConsumers) producer.run();
+    if (threadIdx.x == S::kConsumers + kWarp) {
+      skinny::load_x<S>(a, stages, barriers, &x_map, k);
+    }
     __syncwarp();
   } else {
     cudaGridDependencySynchronize();  // scales of x, and who still reads y
     const int thread = static_cast<int>(threadIdx.x);
     if (kIsScaled && thread < a.m) x_scales[thread] = a.x_scale[thread * a.scale_step];
     float sum[S::kGroupBlocks][kTokens / 2] = {};
-    consume<T, kTokens, S>(sum, stages, a, full, empty, count);
+    consume<T, kTokens, S>(sum, stages, a, barriers, k.count);
     sm90::named_barrier_sync(1, S::kConsumers);  // no product reads a stage any more
     scatter<kTokens, S>(sums, a, sum);
   }
@@ -291,17 +326,21 @@ void launch(const cuda::Stream& stream, const GemmShape& shape, const SkinnyTile
                             .k_steps = static_cast<int>((shape.k + stage_k - 1) / stage_k),
                             .split = tile.split,
                             .stages = tile.stages,
-                            .stage_bytes = layout.stage_bytes,
+                            .window = tile.window,
+                            .x_stages = tile.x_stages,
+                            .w_bytes = layout.w_bytes,
+                            .x_bytes = layout.x_bytes,
+                            .w_at = layout.w_at,
                             .sum_stride = layout.sum_stride,
                             .barriers_at = layout.barriers_at,
-                            .overlap = options.programmatic};
+                            .overlap = options.overlap};
   const auto row_tiles = static_cast<unsigned>((shape.n + tile.rows - 1) / tile.rows);
   cuda::launch(stream,
                {.grid = dim3(row_tiles * tile.split),
                 .block = dim3(S::kThreads),
                 .shared_bytes = static_cast<std::size_t>(layout.shared_bytes),
                 .cluster = static_cast<unsigned>(tile.split),
-                .programmatic = options.programmatic},
+                .programmatic = true},
                skinny_kernel<T, kTokens, kBlocks>, w_map, x_map, arguments);
 }
 
@@ -339,7 +378,8 @@ void skinny_gemm(const cuda::Stream& stream, const GemmShape& shape, const Skinn
   });
   constexpr int kSwizzleRows = 8;
   if (built == kBuilt.end() || tile.tokens < shape.m || tile.rows % kSwizzleRows != 0 ||
-      tile.split < 1 || tile.split > kSkinnyMaxSplit || tile.stages < 1 || tile.panels < 1) {
+      tile.split < 1 || tile.split > kSkinnyMaxSplit || tile.stages < 1 || tile.window < 1 ||
+      tile.window > tile.stages || tile.x_stages < 1 || tile.panels < 1) {
     throw std::invalid_argument("skinny_gemm: no kernel for " + to_text(GemmChoice{.tile = tile}));
   }
   const Launch launch_built = shape.dtype == DType::kFp8 ? built->fp8_launch : built->bf16_launch;

@@ -85,11 +85,10 @@ std::unique_ptr<LtGemm> library_for(const GemmShape& shape) {
   }
 }
 
-std::vector<GemmChoice> choices_for(const GemmShape& shape, bool overlap, const LtGemm* library) {
+std::vector<GemmChoice> choices_for(const GemmShape& shape, const LtGemm* library) {
   std::vector<GemmChoice> choices;
   if (skinny_takes(shape)) {
-    for (const SkinnyTile& tile : skinny_candidates(shape, overlap))
-      choices.push_back({.tile = tile});
+    for (const SkinnyTile& tile : skinny_candidates(shape)) choices.push_back({.tile = tile});
   }
   for (int i = 0; library != nullptr && i < library->num_algorithms(); ++i) {
     choices.push_back({.algorithm = i});
@@ -120,7 +119,7 @@ class Timer {
         operands_(shape),
         library_(library_for(shape)),
         workspace_(kGemmWorkspaceBytes),
-        choices_(choices_for(shape, overlap, library_.get())) {}
+        choices_(choices_for(shape, library_.get())) {}
 
   GemmChoice fastest() {
     std::vector<cuda::Graph> graphs;
@@ -147,7 +146,7 @@ class Timer {
   void launch(const GemmChoice& choice, int index) {
     const GemmOperands operands = operands_.set(index);
     if (choice.tile) {
-      skinny_gemm(stream_, shape_, *choice.tile, operands, {.programmatic = overlap_});
+      skinny_gemm(stream_, shape_, *choice.tile, operands, {.overlap = overlap_});
     } else {
       library_->launch(stream_, operands, choice.algorithm, workspace_.get());
     }

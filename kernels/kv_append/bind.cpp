@@ -20,10 +20,40 @@ Launch append(const BindContext& context, const bf16* keys, std::int64_t tokens,
   };
 }
 
+// reads latents and rows that end in rotated keys; writes a layer of a cache of them
+Launch append_latents(const BindContext& context) {
+  require_dtype(context, std::array{DType::kBf16});
+  require_operands(context, 2, 1);
+  const KvPool& pool = require_cache(context);
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const std::int64_t width = pool.shape().head_dim;
+  const std::int64_t latent = matrix_size(*context.reads[0].tensor).columns;
+  const std::int64_t stride = matrix_size(*context.reads[1].tensor).columns;
+  require_taken(context,
+                dim(context.op.dims, "width") == width && latent < width &&
+                    stride >= width - latent && pool.shape().dtype == DType::kBf16,
+                "a latent and a rotated key of a bf16 cache's width, " + std::to_string(width));
+  const Operand latents =
+      require_operand(context, context.reads[0], {.what = "latents", .size = {tokens, latent}});
+  const Operand rotated = require_operand(context, context.reads[1],
+                                          {.what = "rotated keys", .size = {tokens, stride}});
+  const LatentRows rows{.latents = typed<bf16>(latents),
+                        .rotated = typed<bf16>(rotated) + (stride - (width - latent)),
+                        .latent = latent,
+                        .rope = width - latent,
+                        .rope_stride = stride};
+  const PagedKv<bf16> cache{.keys = reinterpret_cast<bf16*>(pool.keys(context.kv_layer)),
+                            .block_size = pool.shape().block_size,
+                            .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
+  const std::int64_t* const slots = context.tables.slots;
+  return [=](const cuda::Stream& stream) { kv_append_latent(stream, rows, slots, cache, tokens); };
+}
+
 }  // namespace
 
 // reads rows that end in keys and values; writes a layer of the KV cache
 Launch bind_kv_append(const BindContext& context) {
+  if (require_cache(context).shape().is_latent) return append_latents(context);
   require_dtype(context, std::array{DType::kBf16, DType::kFp8});
   require_operands(context, 1, 1);
   const KvShape& cache = require_cache(context).shape();

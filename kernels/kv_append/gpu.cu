@@ -121,6 +121,86 @@ class KvAppendCase final : public KernelCase {
   cuda::DeviceBuffer<std::int64_t> slots_;
 };
 
+// The variant "latent": so many elements of each row are a latent, as normed, and the others its
+// rotated key, the last of rows of the variant "stride".
+class LatentAppendCase final : public KernelCase {
+ public:
+  LatentAppendCase(const KernelOp& op, const CaseOptions& options)
+      : tokens_(dim(op.dims, "tokens")),
+        rows_{.latent = variant(op.dims, "latent"),
+              .rope = dim(op.dims, "width") - variant(op.dims, "latent"),
+              .rope_stride = variant(op.dims, "stride", dim(op.dims, "width"))},
+        latents_(static_cast<std::size_t>(tokens_ * rows_.latent), options.seed, options.sets),
+        projected_(static_cast<std::size_t>(tokens_ * rows_.rope_stride), options.seed + 1,
+                   options.sets),
+        cache_(static_cast<std::size_t>(2 * tokens_ * width()), options.sets),
+        slots_(device_copy<std::int64_t>(slots())) {
+    if (op.dtype != DType::kBf16) throw std::invalid_argument("kv_append of latents takes bf16");
+  }
+
+  void launch(const cuda::Stream& stream, int set) override {
+    LatentRows rows = rows_;
+    rows.latents = latents_[set];
+    rows.rotated = projected_[set] + rows.rope_stride - rows.rope;
+    kv_append_latent(stream, rows, slots_.get(), {.keys = cache_[set], .block_size = 1}, tokens_);
+  }
+  void reset(const cuda::Stream& stream) override {
+    latents_.reset(stream);
+    projected_.reset(stream);
+    cache_.reset(stream);
+    stream.synchronize();
+  }
+  std::vector<Difference> differences(const cuda::Stream& stream) override {
+    const auto rope = static_cast<std::size_t>(rows_.rope);
+    const auto latent = static_cast<std::size_t>(rows_.latent);
+    const auto stride = static_cast<std::size_t>(rows_.rope_stride);
+    const std::vector<double> latents = latents_.made();
+    const std::vector<double> rotated = columns_of(projected_.made(), stride, stride - rope, rope);
+    std::vector<double> found = cache_.host(stream);
+    double overwritten = 0;
+    std::vector<double> expected(found.size());
+    for (std::size_t token = 0; token < static_cast<std::size_t>(tokens_); ++token) {
+      const std::size_t odd = (2 * token + 1) * static_cast<std::size_t>(width());
+      for (std::size_t i = 0; i < static_cast<std::size_t>(width()); ++i) {
+        const std::size_t even = odd - static_cast<std::size_t>(width()) + i;
+        overwritten += std::isnan(found[even]) ? 0 : 1;
+        found[even] = 0;
+        expected[odd + i] =
+            i < latent ? latents[token * latent + i] : rotated[token * rope + i - latent];
+      }
+    }
+    return {difference("rows", found, expected, 0),
+            {.what = "rows overwritten", .error = overwritten, .bound = 0}};
+  }
+  std::vector<Tile> tiles() override {
+    return {
+        cache_.tile("a cached row", static_cast<std::size_t>(width()),
+                    static_cast<std::size_t>(width())),
+        latents_.tile("a latent", 0, static_cast<std::size_t>(rows_.latent)),
+        projected_.tile("a rotated key", static_cast<std::size_t>(rows_.rope_stride - rows_.rope),
+                        static_cast<std::size_t>(rows_.rope))};
+  }
+  [[nodiscard]] int num_sets() const override { return latents_.num_sets(); }
+
+ private:
+  [[nodiscard]] std::int64_t width() const { return rows_.latent + rows_.rope; }
+  // Every other row of the cache.
+  [[nodiscard]] std::vector<std::int64_t> slots() const {
+    std::vector<std::int64_t> result(static_cast<std::size_t>(tokens_));
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      result[i] = static_cast<std::int64_t>(2 * i + 1);
+    }
+    return result;
+  }
+
+  std::int64_t tokens_;
+  LatentRows rows_;
+  InputSets<bf16> latents_;
+  InputSets<bf16> projected_;
+  OutputSets<bf16> cache_;
+  cuda::DeviceBuffer<std::int64_t> slots_;
+};
+
 KernelOp op(DType dtype, std::int64_t tokens, std::int64_t width) {
   return {.kernel = "kv_append", .dtype = dtype, .dims = {{"tokens", tokens}, {"width", width}}};
 }
@@ -135,6 +215,14 @@ KernelOp mla_op(DType dtype, std::int64_t tokens) {
   return result;
 }
 
+KernelOp latent_op(std::int64_t tokens, std::int64_t latent, std::int64_t rope,
+                   std::int64_t stride) {
+  KernelOp result = op(DType::kBf16, tokens, latent + rope);
+  result.dims.push_back({"latent", latent});
+  result.dims.push_back({"stride", stride});
+  return result;
+}
+
 // One element; odd widths (the scalar path); several rows to a block; just over a KV block.
 std::vector<KernelOp> check_ops() {
   std::vector<KernelOp> ops;
@@ -144,6 +232,8 @@ std::vector<KernelOp> check_ops() {
                            mla_op(dtype, 131), strided(op(dtype, 65, 2048), 6144),
                            strided(op(dtype, 131, 256), 331), strided(op(dtype, 1, 2), 3)});
   }
+  ops.insert(ops.end(),
+             {latent_op(1, 512, 64, 576), latent_op(331, 512, 64, 2112), latent_op(7, 13, 3, 19)});
   return ops;
 }
 std::vector<KernelOp> bench_ops() {
@@ -169,6 +259,7 @@ std::vector<Grid> grids() {
 }
 
 std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
+  if (variant(op.dims, "latent") > 0) return std::make_unique<LatentAppendCase>(op, options);
   if (op.dtype == DType::kBf16) return std::make_unique<KvAppendCase<bf16>>(op, options);
   if (op.dtype == DType::kFp8) return std::make_unique<KvAppendCase<fp8>>(op, options);
   throw std::invalid_argument("kv_append takes bf16 and fp8, not " +

@@ -27,6 +27,27 @@ struct KeyValueRows {
   }
 };
 
+// Each row is a latent and a rotated key.
+struct JoinedRows {
+  struct Raw {
+    uint4 x;
+  };
+  LatentRows rows;
+  std::int64_t columns;
+
+  __device__ const bf16* at(std::int64_t row, std::int64_t column) const {
+    return column < rows.latent ? rows.latents + row * rows.latent_stride + column
+                                : rows.rotated + row * rows.rope_stride + (column - rows.latent);
+  }
+  __device__ Raw load(std::int64_t row, std::int64_t column) const {
+    return {load_once(at(row, column))};
+  }
+  __device__ uint4 keep(std::int64_t, std::int64_t, const Raw& raw) const { return raw.x; }
+  __device__ float first(std::int64_t row, std::int64_t column) const {
+    return __bfloat162float(*at(row, column));
+  }
+};
+
 // The same rows of the cache, at their slots.
 template <typename T>
 struct SlotRows {
@@ -104,6 +125,27 @@ void kv_append(const cuda::Stream& stream, const bf16* keys, const bf16* values,
                const std::int64_t* slots, const PagedKv<fp8>& cache, std::int64_t tokens,
                std::int64_t width, std::int64_t stride) {
   append(stream, keys, values, slots, cache, tokens, width, stride);
+}
+
+void kv_append_latent(const cuda::Stream& stream, const LatentRows& rows, const std::int64_t* slots,
+                      const PagedKv<bf16>& cache, std::int64_t tokens) {
+  JoinedRows source{.rows = rows, .columns = rows.latent + rows.rope};
+  if (rows.latent_stride == 0) source.rows.latent_stride = rows.latent;
+  if (rows.rope_stride == 0) source.rows.rope_stride = rows.rope;
+  if (source.rows.latent_stride < rows.latent || source.rows.rope_stride < rows.rope) {
+    throw std::invalid_argument("kv_append: rows of latents or rotated keys that overlap");
+  }
+  const SlotRows<bf16> sink{.slots = slots,
+                            .keys = cache.keys,
+                            .values = nullptr,
+                            .key_multiplier = 1,
+                            .value_multiplier = 1,
+                            .tokens = tokens,
+                            .columns = source.columns};
+  const bool is_whole =
+      (rows.latent | source.rows.latent_stride | source.rows.rope_stride) % kVectorSize == 0;
+  launch_map(stream, source, sink, tokens,
+             is_whole && vector_aligned(rows.latents, rows.rotated, cache.keys));
 }
 
 }  // namespace orrery

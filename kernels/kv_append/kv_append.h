@@ -26,4 +26,17 @@ void kv_append(const cuda::Stream& stream, const bf16* keys, const bf16* values,
                const std::int64_t* slots, const PagedKv<fp8>& cache, std::int64_t tokens,
                std::int64_t width, std::int64_t stride = 0);
 
+// Rows of MLA's cache, a latent and a rotated key, which lie in two tensors.
+struct LatentRows {
+  const bf16* latents = nullptr;   // [tokens, latent]
+  const bf16* rotated = nullptr;   // [tokens, rope]
+  std::int64_t latent = 0;         // elements
+  std::int64_t rope = 0;           // elements
+  std::int64_t latent_stride = 0;  // elements from token to token; 0: contiguous
+  std::int64_t rope_stride = 0;
+};
+// cache  keys [num_blocks, block_size, latent + rope]; else as kv_append.
+void kv_append_latent(const cuda::Stream& stream, const LatentRows& rows, const std::int64_t* slots,
+                      const PagedKv<bf16>& cache, std::int64_t tokens);
+
 }  // namespace orrery

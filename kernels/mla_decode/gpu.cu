@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "kernels/harness/gpu_kernel.h"
-#include "kernels/harness/operands.h"
+#include "kernels/harness/operand_sets.h"
 #include "kernels/mla_decode/mla_decode.h"
 #include "kernels/mla_decode/reference.h"
 
@@ -34,12 +34,15 @@ std::int32_t block_size_of(std::int64_t batch, std::int64_t context) {
   return std::int32_t{16} << (batch + context) % 4;
 }
 
+// The variant "apart": the latent parts of queries by themselves, the rotated ones at the end of
+// rows of 192 elements, as a projection leaves them.
 class MlaDecodeCase final : public KernelCase {
  public:
   MlaDecodeCase(const KernelOp& op, const CaseOptions& options)
       : dims_{.sequences = static_cast<std::int32_t>(dim(op.dims, "batch")),
               .heads = static_cast<std::int32_t>(dim(op.dims, "heads"))},
         seed_(options.seed),
+        is_apart_(variant(op.dims, "apart") != 0),
         lengths_(lengths_of(dim(op.dims, "batch"), dim(op.dims, "context"))),
         block_size_(block_size_of(dim(op.dims, "batch"), dim(op.dims, "context"))),
         blocks_per_sequence_(
@@ -66,7 +69,7 @@ class MlaDecodeCase final : public KernelCase {
   }
 
   void launch(const cuda::Stream& stream, int set) override {
-    mla_decode(stream, q_[set].get(), cache_of(set), device_lengths_.get(), dims_, kScale,
+    mla_decode(stream, queries(set), cache_of(set), device_lengths_.get(), dims_, kScale,
                out_[set].get(), lse_[set].get(), workspace_.get());
   }
   void reset(const cuda::Stream& stream) override {
@@ -108,11 +111,38 @@ class MlaDecodeCase final : public KernelCase {
 
  private:
   static constexpr double kLseBound = 1e-4;
+  static constexpr std::int32_t kProjected = 192;  // elements of a head
 
   [[nodiscard]] std::size_t rows() const {
     return static_cast<std::size_t>(dims_.sequences) * static_cast<std::size_t>(dims_.heads);
   }
-  [[nodiscard]] std::size_t q_count() const { return rows() * kMlaKey; }
+  [[nodiscard]] std::int64_t q_columns() const {
+    return is_apart_ ? kMlaLatent + kProjected : kMlaKey;
+  }
+  [[nodiscard]] std::size_t q_count() const {
+    return rows() * static_cast<std::size_t>(q_columns());
+  }
+  [[nodiscard]] MlaQueries queries(int set) const {
+    const bf16* const q = q_[static_cast<std::size_t>(set)].get();
+    if (!is_apart_) return joined_queries(q);
+    return {.latent = q,
+            .rotated = q + rows() * kMlaLatent + kProjected - kMlaRope,
+            .rotated_head_stride = kProjected};
+  }
+  // As made, [sequences, heads, 576].
+  [[nodiscard]] std::vector<double> host_queries() const {
+    const std::vector<double> made = host_normal<bf16>(q_count(), seed_);
+    if (!is_apart_) return made;
+    std::vector<double> q;
+    for (std::size_t row = 0; row < rows(); ++row) {
+      const auto latent = made.begin() + static_cast<std::ptrdiff_t>(row * kMlaLatent);
+      const auto end =
+          made.begin() + static_cast<std::ptrdiff_t>(rows() * kMlaLatent + (row + 1) * kProjected);
+      q.insert(q.end(), latent, latent + kMlaLatent);
+      q.insert(q.end(), end - kMlaRope, end);
+    }
+    return q;
+  }
   [[nodiscard]] std::size_t out_count() const { return rows() * kMlaLatent; }
   [[nodiscard]] std::size_t cache_count() const {
     return table_.size() * static_cast<std::size_t>(block_size_) * kMlaKey;
@@ -150,7 +180,7 @@ class MlaDecodeCase final : public KernelCase {
   }
 
   void make_reference() {
-    const auto q = host_normal<bf16>(q_count(), seed_);
+    const auto q = host_queries();
     const auto cache = host_normal<bf16>(cache_count(), seed_ + 1);
     reference_ = reference::mla_decode({.q = q,
                                         .cache = cache,
@@ -165,6 +195,7 @@ class MlaDecodeCase final : public KernelCase {
 
   MlaDecodeDims dims_;
   std::uint64_t seed_;
+  bool is_apart_;
   std::vector<std::int32_t> lengths_;
   std::int32_t block_size_;
   std::int64_t blocks_per_sequence_;
@@ -192,10 +223,17 @@ KernelOp op(std::int64_t batch, std::int64_t context, std::int64_t heads) {
                    {"rope_dim", kMlaRope}}};
 }
 
+KernelOp apart(KernelOp of) {
+  of.dims.push_back({"apart", 1});
+  return of;
+}
+
 std::vector<KernelOp> check_ops() {
-  return {op(1, 1, 1),      op(1, 63, 16),   op(1, 64, 128),  op(1, 65, 17),   op(2, 127, 64),
-          op(3, 97, 5),     op(5, 211, 100), op(6, 130, 16),  op(7, 509, 128), op(150, 37, 3),
-          op(1, 2048, 128), op(1, 1537, 64), op(4, 1000, 65), op(133, 640, 2), op(70, 383, 66)};
+  return {apart(op(1, 65, 1)), apart(op(7, 509, 128)), apart(op(5, 211, 16)), op(1, 1, 1),
+          op(1, 63, 16),       op(1, 64, 128),         op(1, 65, 17),         op(2, 127, 64),
+          op(3, 97, 5),        op(5, 211, 100),        op(6, 130, 16),        op(7, 509, 128),
+          op(150, 37, 3),      op(1, 2048, 128),       op(1, 1537, 64),       op(4, 1000, 65),
+          op(133, 640, 2),     op(70, 383, 66)};
 }
 
 std::vector<KernelOp> bench_ops() {

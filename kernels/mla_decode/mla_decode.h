@@ -22,12 +22,27 @@ struct MlaDecodeDims {
   std::int32_t heads = 0;  // 1 to 128
 };
 
+// Queries of each head: what meets the latents, and what meets the rotated keys. bf16 [sequences,
+// heads, 512] and [sequences, heads, 64], 16-byte aligned; strides in elements, multiples of 8.
+struct MlaQueries {
+  const bf16* latent = nullptr;
+  const bf16* rotated = nullptr;
+  std::int64_t latent_head_stride = kMlaLatent;  // from head to head; sequences follow each other
+  std::int64_t rotated_head_stride = kMlaRope;
+};
+// Those of q [sequences, heads, 576].
+inline MlaQueries joined_queries(const bf16* q) {
+  return {.latent = q,
+          .rotated = q + kMlaLatent,
+          .latent_head_stride = kMlaKey,
+          .rotated_head_stride = kMlaKey};
+}
+
 // Bytes of scratch memory that mla_decode needs for these dims on the current device.
 std::size_t mla_decode_workspace_bytes(const MlaDecodeDims& dims);
 
 // out[s][h] = sum over t < lengths[s] of p_t cache[s][t][0..512), p = softmax(scale q[s][h] .
-// cache[s][t]).
-//   q        [sequences, heads, 576], 16-byte aligned
+// cache[s][t]), q[s][h] of 576 elements in two parts.
 //   cache    keys [num_blocks, block_size, 576], 16-byte aligned, block_size 16, 32, 64 or 128;
 //            rows past a sequence's length may hold anything
 //   lengths  [sequences] int32 on the device, the new token included; 0 gives zeros and lse -inf
@@ -39,7 +54,7 @@ std::size_t mla_decode_workspace_bytes(const MlaDecodeDims& dims);
 // The lengths are read on the device when the kernel runs, so a captured graph may be replayed with
 // others. Throws std::invalid_argument for dims, block sizes or alignments it does not take,
 // cuda::Error when a launch fails.
-void mla_decode(const cuda::Stream& stream, const bf16* q, const PagedKv<const bf16>& cache,
+void mla_decode(const cuda::Stream& stream, const MlaQueries& q, const PagedKv<const bf16>& cache,
                 const std::int32_t* lengths, const MlaDecodeDims& dims, float scale, bf16* out,
                 float* lse, void* workspace);
 

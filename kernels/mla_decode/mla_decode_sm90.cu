@@ -46,6 +46,7 @@ constexpr int kValueRegisters = 160;
 // and 536 TFLOP/s with 128.
 __global__ void __launch_bounds__(kThreads, 1)
     mla_decode_kernel(const __grid_constant__ CUtensorMap query_map,
+                      const __grid_constant__ CUtensorMap rotated_map,
                       const __grid_constant__ CUtensorMap cache_map,
                       const __grid_constant__ Parameters p) {
   extern __shared__ __align__(1024) std::uint8_t dynamic_shared[];
@@ -65,6 +66,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     fence_barrier_init();
     prefetch_tensor_map(&query_map);
+    prefetch_tensor_map(&rotated_map);
     prefetch_tensor_map(&cache_map);
   }
   cudaGridDependencySynchronize();
@@ -78,7 +80,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (role == 0) {
     registers_decrease<kProducerRegisters>();
     if (threadIdx.x == 0) {
-      Producer{shared, &query_map, &cache_map, p, group, unit, evict_first(), {}, {}}.run();
+      Producer{shared, &query_map, &rotated_map, &cache_map, p, group, unit, evict_first(), {}, {}}
+          .run();
     }
   } else if (role == 1) {
     registers_increase<kScoreRegisters>();
@@ -119,11 +122,13 @@ void check_dims(const MlaDecodeDims& dims) {
         "heads is " + std::to_string(dims.heads) + ", expected 1 to 128");
 }
 
-CUtensorMap query_map(const bf16* q, const MlaDecodeDims& dims) {
-  const std::uint64_t sizes[] = {kMlaKey, static_cast<std::uint64_t>(dims.heads),
+// Boxes of 64 columns of up to 64 heads of one sequence.
+CUtensorMap query_map(const bf16* q, std::uint64_t columns, std::int64_t head_stride,
+                      const MlaDecodeDims& dims) {
+  const std::uint64_t sizes[] = {columns, static_cast<std::uint64_t>(dims.heads),
                                  static_cast<std::uint64_t>(dims.sequences)};
-  const std::uint64_t strides[] = {kMlaKey * sizeof(bf16),
-                                   static_cast<std::uint64_t>(dims.heads) * kMlaKey * sizeof(bf16)};
+  const std::uint64_t head_bytes = static_cast<std::uint64_t>(head_stride) * sizeof(bf16);
+  const std::uint64_t strides[] = {head_bytes, static_cast<std::uint64_t>(dims.heads) * head_bytes};
   const std::uint32_t box[] = {64, kRows, 1};
   return cuda::tensor_map(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, q, sizes, strides, box,
                           cuda::Swizzle::k128);
@@ -138,7 +143,7 @@ std::size_t mla_decode_workspace_bytes(const MlaDecodeDims& dims) {
          static_cast<std::size_t>(dims.sequences) * sizeof(MlaPieceRange);
 }
 
-void mla_decode(const cuda::Stream& stream, const bf16* q, const PagedKv<const bf16>& cache,
+void mla_decode(const cuda::Stream& stream, const MlaQueries& q, const PagedKv<const bf16>& cache,
                 const std::int32_t* lengths, const MlaDecodeDims& dims, float scale, bf16* out,
                 float* lse, void* workspace) {
   check_dims(dims);
@@ -149,8 +154,12 @@ void mla_decode(const cuda::Stream& stream, const bf16* q, const PagedKv<const b
   const auto aligned = [](const void* pointer, std::uintptr_t bytes) {
     return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
   };
-  check(aligned(q, 16) && aligned(cache.keys, 16) && aligned(workspace, 16) && aligned(out, 4),
+  check(aligned(q.latent, 16) && aligned(q.rotated, 16) && aligned(cache.keys, 16) &&
+            aligned(workspace, 16) && aligned(out, 4),
         "q, cache and workspace must be 16-byte aligned, out 4-byte");
+  check(q.latent_head_stride % 8 == 0 && q.latent_head_stride >= kMlaLatent &&
+            q.rotated_head_stride % 8 == 0 && q.rotated_head_stride >= kMlaRope,
+        "heads of q must lie a multiple of 8 elements apart and not overlap");
   if (dims.sequences == 0) return;
   const Parameters parameters{.block_table = cache.block_table,
                               .blocks_per_sequence = cache.blocks_per_sequence,
@@ -174,7 +183,8 @@ void mla_decode(const cuda::Stream& stream, const bf16* q, const PagedKv<const b
                 .block = dim3(kThreads),
                 .shared_bytes = sizeof(Shared),
                 .programmatic = true},
-               mla_decode_kernel, query_map(q, dims), cache_map, parameters);
+               mla_decode_kernel, query_map(q.latent, kMlaLatent, q.latent_head_stride, dims),
+               query_map(q.rotated, kMlaRope, q.rotated_head_stride, dims), cache_map, parameters);
   mla_merge(stream, parameters.workspace, lengths, dims, out, lse);
 }
 

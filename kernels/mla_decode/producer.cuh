@@ -8,7 +8,8 @@ namespace orrery::mla {
 
 struct Producer {
   Shared& shared;
-  const CUtensorMap* query_map;
+  const CUtensorMap* query_map;    // of the latent part
+  const CUtensorMap* rotated_map;  // of the queries' last panel
   const CUtensorMap* cache_map;
   const Parameters& p;
   int group;
@@ -46,8 +47,10 @@ struct Producer {
     for (int side = 0; side < 2; ++side) {
       const Target target = begin_side(side, kRows);
       for (int panel = 0; panel < panels_of(side); ++panel) {
-        load_3d(target.panels + panel * kPanelBytes, query_map, (panel_begin(side) + panel) * 64,
-                group * kRows, piece.sequence, target.full);
+        const int at = panel_begin(side) + panel;
+        const bool is_latent = at < kValuePanels;
+        load_3d(target.panels + panel * kPanelBytes, is_latent ? query_map : rotated_map,
+                is_latent ? at * 64 : 0, group * kRows, piece.sequence, target.full);
       }
     }
     advance();

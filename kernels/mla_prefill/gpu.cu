@@ -25,7 +25,8 @@ class MlaPrefillCase final : public KernelCase {
     plan_ = std::make_unique<PrefillPlan>(sequences_, kMlaPrefillTileRows);
     for (int set = 0; set < options.sets; ++set) {
       sets_.push_back({.q = cuda::DeviceBuffer<bf16>(rows() * kMlaQkHeadDim),
-                       .keys = cuda::DeviceBuffer<bf16>(key_rows() * kMlaQkHeadDim),
+                       .keys = cuda::DeviceBuffer<bf16>(key_rows() * kMlaPlainDim),
+                       .rotated = cuda::DeviceBuffer<bf16>(plan_->keys() * kMlaRotatedDim),
                        .values = cuda::DeviceBuffer<bf16>(key_rows() * kMlaVHeadDim),
                        .out = cuda::DeviceBuffer<bf16>(rows() * kMlaVHeadDim),
                        .lse = cuda::DeviceBuffer<float>(rows())});
@@ -37,8 +38,9 @@ class MlaPrefillCase final : public KernelCase {
     const Set& s = sets_[set];
     mla_prefill(stream, *plan_,
                 {.q = s.q.get(),
-                 .keys = s.keys.get(),
-                 .values = s.values.get(),
+                 .keys = {.data = s.keys.get()},
+                 .rotated = {.data = s.rotated.get()},
+                 .values = {.data = s.values.get()},
                  .out = s.out.get(),
                  .lse = s.lse.get(),
                  .heads = static_cast<std::int32_t>(heads_),
@@ -58,8 +60,7 @@ class MlaPrefillCase final : public KernelCase {
                                                    .qk_dim = kMlaQkHeadDim,
                                                    .v_dim = kMlaVHeadDim,
                                                    .scale = kScale},
-                         host_normal<bf16>(rows() * kMlaQkHeadDim, seed_),
-                         host_normal<bf16>(key_rows() * kMlaQkHeadDim, seed_ + 1),
+                         host_normal<bf16>(rows() * kMlaQkHeadDim, seed_), host_keys(),
                          host_normal<bf16>(key_rows() * kMlaVHeadDim, seed_ + 2));
     }
     return reference_->differences(stream, sets_[0].out.get(), sets_[0].lse.get());
@@ -75,8 +76,11 @@ class MlaPrefillCase final : public KernelCase {
              .is_output = true},
             {.what = "an lse", .data = s.lse.get(), .bytes = sizeof(float), .is_output = true},
             {.what = "a tile of keys",
-             .data = s.keys.get() + first * kMlaQkHeadDim,
-             .bytes = rows * kMlaQkHeadDim * sizeof(bf16)},
+             .data = s.keys.get() + first * kMlaPlainDim,
+             .bytes = rows * kMlaPlainDim * sizeof(bf16)},
+            {.what = "a tile of rotated keys",
+             .data = s.rotated.get() + first / heads_ * kMlaRotatedDim,
+             .bytes = rows / heads_ * kMlaRotatedDim * sizeof(bf16)},
             {.what = "a tile of values",
              .data = s.values.get() + first * kMlaVHeadDim,
              .bytes = rows * kMlaVHeadDim * sizeof(bf16)}};
@@ -88,6 +92,7 @@ class MlaPrefillCase final : public KernelCase {
   struct Set {
     cuda::DeviceBuffer<bf16> q;
     cuda::DeviceBuffer<bf16> keys;
+    cuda::DeviceBuffer<bf16> rotated;
     cuda::DeviceBuffer<bf16> values;
     cuda::DeviceBuffer<bf16> out;
     cuda::DeviceBuffer<float> lse;
@@ -96,13 +101,30 @@ class MlaPrefillCase final : public KernelCase {
   [[nodiscard]] std::size_t rows() const { return plan_->tokens() * heads_; }
   [[nodiscard]] std::size_t key_rows() const { return plan_->keys() * heads_; }
 
+  // As made: each head's part, and the part that all share.
+  [[nodiscard]] std::vector<double> host_keys() const {
+    const auto plain = host_normal<bf16>(key_rows() * kMlaPlainDim, seed_ + 1);
+    const auto rotated = host_normal<bf16>(plan_->keys() * kMlaRotatedDim, seed_ + 3);
+    std::vector<double> keys;
+    keys.reserve(key_rows() * kMlaQkHeadDim);
+    for (std::size_t row = 0; row < key_rows(); ++row) {
+      const auto own = plain.begin() + static_cast<std::ptrdiff_t>(row * kMlaPlainDim);
+      const auto shared =
+          rotated.begin() + static_cast<std::ptrdiff_t>(row / heads_ * kMlaRotatedDim);
+      keys.insert(keys.end(), own, own + kMlaPlainDim);
+      keys.insert(keys.end(), shared, shared + kMlaRotatedDim);
+    }
+    return keys;
+  }
+
   // Complete on return.
   void fill(const cuda::Stream& stream, int set) {
     const Set& s = sets_[set];
-    const std::uint64_t seed = seed_ + 3 * set;
+    const std::uint64_t seed = seed_ + 4 * set;
     fill_normal(stream, s.q.get(), s.q.size(), seed);
     fill_normal(stream, s.keys.get(), s.keys.size(), seed + 1);
     fill_normal(stream, s.values.get(), s.values.size(), seed + 2);
+    fill_normal(stream, s.rotated.get(), s.rotated.size(), seed + 3);
     stream.synchronize();
   }
 

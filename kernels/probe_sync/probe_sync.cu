@@ -1,8 +1,7 @@
 #include <array>
-#include <memory>
-#include <type_traits>
 
 #include "kernels/cuda/gate.h"
+#include "kernels/cuda/order_event.h"
 #include "kernels/probe_sync/probe_sync.h"
 
 namespace orrery {
@@ -19,28 +18,6 @@ void launch_empty(const cuda::Stream& stream) {
   ORRERY_CUDA(cudaPeekAtLastError());
 }
 
-// An event for order alone: no time stamp.
-class OrderEvent {
- public:
-  OrderEvent() {
-    cudaEvent_t event = nullptr;
-    ORRERY_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    event_.reset(event);
-  }
-  void record(const cuda::Stream& stream) const {
-    ORRERY_CUDA(cudaEventRecord(event_.get(), stream.get()));
-  }
-  void wait(const cuda::Stream& stream) const {
-    ORRERY_CUDA(cudaStreamWaitEvent(stream.get(), event_.get(), 0));
-  }
-
- private:
-  struct Destroy {
-    void operator()(cudaEvent_t event) const { static_cast<void>(cudaEventDestroy(event)); }
-  };
-  std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy> event_;
-};
-
 // Device time per hop; with `crosses` every kernel runs on the other stream than the one before.
 class Hops {
  public:
@@ -51,12 +28,12 @@ class Hops {
     gate_.close(streams_[0]);
     begin_.record(streams_[0]);
     ready_.back().record(streams_[0]);
-    const OrderEvent* before = &ready_.back();
+    const cuda::OrderEvent* before = &ready_.back();
     int side = 0;
     for (int i = 0; i < kHops; ++i) {
       if (crosses_) {
         side = 1 - side;
-        before->wait(streams_[side]);
+        before->hold(streams_[side]);
       }
       launch_empty(streams_[side]);
       if (crosses_) {
@@ -74,7 +51,7 @@ class Hops {
   static_assert(kHops % 2 == 0, "the last hop ends where the gate stands");
   bool crosses_;
   std::array<cuda::Stream, 2> streams_;
-  std::array<OrderEvent, kHops + 1> ready_;
+  std::array<cuda::OrderEvent, kHops + 1> ready_;
   cuda::Event begin_;
   cuda::Event end_;
   cuda::Gate gate_;
@@ -88,11 +65,11 @@ class Forks {
           for (int i = 0; i < kForks; ++i) {
             launch_empty(stream_);
             if (forks) fork_.record(stream_);
-            if (forks) fork_.wait(side_);
+            if (forks) fork_.hold(side_);
             launch_empty(stream_);
             launch_empty(forks ? side_ : stream_);
             if (forks) join_.record(side_);
-            if (forks) join_.wait(stream_);
+            if (forks) join_.hold(stream_);
             launch_empty(stream_);
           }
         })) {}
@@ -107,8 +84,8 @@ class Forks {
  private:
   cuda::Stream stream_;
   cuda::Stream side_;
-  OrderEvent fork_;
-  OrderEvent join_;
+  cuda::OrderEvent fork_;
+  cuda::OrderEvent join_;
   cuda::Event begin_;
   cuda::Event end_;
   cuda::Graph graph_;
@@ -134,13 +111,13 @@ ProbeRow enqueue_row(const char* probe, Enqueue&& enqueue) {
 
 std::vector<ProbeRow> probe_sync() {
   std::vector<ProbeRow> rows;
-  const OrderEvent event;
+  const cuda::OrderEvent event;
   const cuda::Stream other;
   rows.push_back(
       enqueue_row("event_record", [&](const cuda::Stream& stream) { event.record(stream); }));
   event.record(other);
   rows.push_back(
-      enqueue_row("stream_wait", [&](const cuda::Stream& stream) { event.wait(stream); }));
+      enqueue_row("stream_wait", [&](const cuda::Stream& stream) { event.hold(stream); }));
   for (const bool crosses : {true, false}) {
     Hops hops(crosses);
     rows.push_back(time_probe(crosses ? "eager_hop" : "eager_in_order", "empty kernels", kSamples,

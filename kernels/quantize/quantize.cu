@@ -77,14 +77,14 @@ dim3 blocks_for(std::int64_t count, std::int64_t per_block) {
 
 void quantize_rowwise(const cuda::Stream& stream, const bf16* x, fp8* y, float* scales,
                       std::int64_t tokens, std::int64_t hidden) {
-  launch_rows(stream, PlainRows{x, hidden}, NoNorm{}, RowwiseFp8Rows{y, scales, hidden}, tokens,
-              vector_aligned(x, y));
+  launch_rows(stream, PlainRows{x, hidden, hidden}, NoNorm{}, RowwiseFp8Rows{y, scales, hidden},
+              tokens, vector_aligned(x, y));
 }
 
 void quantize_static(const cuda::Stream& stream, const bf16* x, fp8* y, float scale,
                      std::int64_t tokens, std::int64_t hidden) {
   const float multiplier = reciprocal_scale("quantize_static", scale);
-  launch_map(stream, PlainRows{x, hidden}, StaticFp8Rows{y, hidden, multiplier}, tokens,
+  launch_map(stream, PlainRows{x, hidden, hidden}, StaticFp8Rows{y, hidden, multiplier}, tokens,
              vector_aligned(x, y));
 }
 

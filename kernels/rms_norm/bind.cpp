@@ -33,6 +33,13 @@ Launch bind_heads(const BindContext& context) {
   };
 }
 
+// Where what is normed begins in longer rows, those of MLA: the latent of q (if any), that of keys
+// and values, the rotated key.
+std::int64_t first_column(const BindContext& context, std::int64_t stride, std::int64_t hidden) {
+  if (!context.reads[1].tensor->name.ends_with("kv_a_norm.weight")) return 0;
+  return stride - context.numbers.head_dim - hidden;
+}
+
 }  // namespace
 
 // reads x, gain; writes y
@@ -44,18 +51,25 @@ Launch bind_rms_norm(const BindContext& context) {
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
   const MatrixSize rows{tokens, hidden};
-  const Operand x = require_operand(context, context.reads[0], {.what = "x", .size = rows});
+  // What is normed may be a part of longer rows.
+  const std::int64_t stride = matrix_size(*context.reads[0].tensor).columns;
+  const Operand x =
+      require_operand(context, context.reads[0], {.what = "x", .size = {tokens, stride}});
+  require_taken(context, stride >= hidden && first_column(context, stride, hidden) >= 0,
+                "rows of at least " + std::to_string(hidden) + ", not " + std::to_string(stride));
   const Operand gain =
       require_operand(context, context.reads[1], {.what = "gain", .size = {1, hidden}});
   const Operand y =
       require_operand(context, context.writes[0], {.what = "y", .dtype = dtype, .size = rows});
-  const NormOptions options{.epsilon = static_cast<float>(context.numbers.norm_epsilon)};
+  const bf16* const from = typed<bf16>(x) + first_column(context, stride, hidden);
+  const NormOptions options{.epsilon = static_cast<float>(context.numbers.norm_epsilon),
+                            .x_stride = stride};
   return [=](const cuda::Stream& stream) {
     if (dtype == DType::kFp8) {
-      rms_norm_fp8(stream, typed<bf16>(x), typed<bf16>(gain), typed<fp8>(y), y.scales, tokens,
-                   hidden, options);
+      rms_norm_fp8(stream, from, typed<bf16>(gain), typed<fp8>(y), y.scales, tokens, hidden,
+                   options);
     } else {
-      rms_norm(stream, typed<bf16>(x), typed<bf16>(gain), typed<bf16>(y), tokens, hidden, options);
+      rms_norm(stream, from, typed<bf16>(gain), typed<bf16>(y), tokens, hidden, options);
     }
   };
 }

@@ -7,26 +7,29 @@
 namespace orrery {
 namespace {
 
+// The variant "x_stride": x ends rows of so many elements.
 class RmsNormCase final : public KernelCase {
  public:
   RmsNormCase(const KernelOp& op, const CaseOptions& options)
       : tokens_(dim(op.dims, "tokens")),
         hidden_(dim(op.dims, "hidden")),
-        x_(static_cast<std::size_t>(tokens_ * hidden_), options.seed, options.sets),
+        options_{.x_stride = variant(op.dims, "x_stride", hidden_)},
+        x_(static_cast<std::size_t>(tokens_ * options_.x_stride), options.seed, options.sets),
         weight_(static_cast<std::size_t>(hidden_), options.seed + 1, options.sets),
         y_(activation_format(op), tokens_, hidden_, options.sets),
         sets_(options.sets) {}
 
   void launch(const cuda::Stream& stream, int set) override {
+    const bf16* const x = x_[set] + offset();
     switch (y_.format()) {
       case ActivationFormat::kBf16:
-        return rms_norm(stream, x_[set], weight_[set], y_.y(set), tokens_, hidden_);
+        return rms_norm(stream, x, weight_[set], y_.y(set), tokens_, hidden_, options_);
       case ActivationFormat::kFp8Static:
-        return rms_norm_fp8_static(stream, x_[set], weight_[set], y_.y_fp8(set),
-                                   ActivationSets::kStaticScale, tokens_, hidden_);
+        return rms_norm_fp8_static(stream, x, weight_[set], y_.y_fp8(set),
+                                   ActivationSets::kStaticScale, tokens_, hidden_, options_);
       default:
-        return rms_norm_fp8(stream, x_[set], weight_[set], y_.y_fp8(set), y_.scales(set), tokens_,
-                            hidden_);
+        return rms_norm_fp8(stream, x, weight_[set], y_.y_fp8(set), y_.scales(set), tokens_,
+                            hidden_, options_);
     }
   }
   void reset(const cuda::Stream& stream) override {
@@ -36,20 +39,26 @@ class RmsNormCase final : public KernelCase {
     stream.synchronize();
   }
   std::vector<Difference> differences(const cuda::Stream& stream) override {
-    return y_.differences(stream,
-                          reference::rms_norm(x_.made(), weight_.made(), NormOptions{}.epsilon));
+    const std::vector<double> x =
+        columns_of(x_.made(), static_cast<std::size_t>(options_.x_stride),
+                   static_cast<std::size_t>(offset()), static_cast<std::size_t>(hidden_));
+    return y_.differences(stream, reference::rms_norm(x, weight_.made(), options_.epsilon));
   }
   std::vector<Tile> tiles() override {
     const auto hidden = static_cast<std::size_t>(hidden_);
     return {y_.tile(),
-            x_.tile("a row of x", static_cast<std::size_t>(tokens_ / 2) * hidden, hidden),
+            x_.tile("a row of x",
+                    static_cast<std::size_t>(tokens_ / 2 * options_.x_stride + offset()), hidden),
             weight_.tile("1,024 weights", 0, 1024)};
   }
   [[nodiscard]] int num_sets() const override { return sets_; }
 
  private:
+  [[nodiscard]] std::int64_t offset() const { return options_.x_stride - hidden_; }
+
   std::int64_t tokens_;
   std::int64_t hidden_;
+  NormOptions options_;
   InputSets<bf16> x_;
   InputSets<bf16> weight_;
   ActivationSets y_;
@@ -136,6 +145,12 @@ KernelOp static_op(std::int64_t tokens, std::int64_t hidden) {
   return result;
 }
 
+KernelOp strided_op(DType dtype, std::int64_t tokens, std::int64_t hidden, std::int64_t stride) {
+  KernelOp result = op(dtype, tokens, hidden);
+  result.dims.push_back({"x_stride", stride});
+  return result;
+}
+
 KernelOp heads_op(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) {
   KernelOp result = op(DType::kBf16, tokens, heads * head_dim);
   result.dims.push_back({"head_dim", head_dim});
@@ -152,6 +167,9 @@ std::vector<KernelOp> check_ops() {
                 op(dtype, 301, 1032), op(dtype, 7, 4104), op(dtype, 2, 8200), op(dtype, 3, 16392),
                 op(dtype, 2, 32768), op(dtype, 1, 32776), op(dtype, 1999, 128),
                 op(dtype, 1201, 2056), op(dtype, 313, 8192), op(dtype, 267, 20480)});
+  }
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    ops.insert(ops.end(), {strided_op(dtype, 37, 512, 2112), strided_op(dtype, 5, 512, 579)});
   }
   ops.insert(ops.end(), {static_op(3, 2731), static_op(301, 1032), static_op(7, 8192)});
   for (const std::int64_t head_dim : {64, 128, 256}) {

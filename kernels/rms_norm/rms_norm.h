@@ -1,8 +1,9 @@
 #pragma once
 
 // y = x / sqrt(mean(x^2) + epsilon) * weight by rows; x bf16 [tokens, hidden], weight bf16
-// [hidden]. All tensors contiguous. Sums in fp32; y is rounded once. 16-byte aligned pointers and a
-// hidden that is a multiple of 8 up to 32,768 go by vectors; anything else is correct but slow.
+// [hidden]. All tensors contiguous but for x where options say so. Sums in fp32; y is rounded once.
+// 16-byte aligned pointers, a stride that is a multiple of 8 and a hidden that is one up to 32,768
+// go by vectors; anything else is correct but slow.
 
 #include <cstdint>
 
@@ -13,9 +14,11 @@ namespace orrery {
 
 struct NormOptions {
   float epsilon = 1e-5f;
+  std::int64_t x_stride = 0;  // elements from row to row of x, at least hidden; 0: contiguous
 };
 
-// y bf16 [tokens, hidden]; may be x. Throws cuda::Error when the launch fails.
+// y bf16 [tokens, hidden]; may be x where that is contiguous. Throws std::invalid_argument for rows
+// of x that overlap, cuda::Error when the launch fails; so do the next two.
 void rms_norm(const cuda::Stream& stream, const bf16* x, const bf16* weight, bf16* y,
               std::int64_t tokens, std::int64_t hidden, const NormOptions& options = {});
 

@@ -4,10 +4,53 @@
 #include "kernels/rope/rope.h"
 
 namespace orrery {
+namespace {
+
+// reads and writes rows of query heads and rows that end in one key head, of which the last
+// head_dim elements turn in place
+Launch bind_apart(const BindContext& context) {
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const std::int64_t rotary = dim(context.op.dims, "head_dim");
+  require_operands(context, 2, 2);
+  require_taken(context, context.numbers.head_dim == rotary,
+                "heads that turn " + std::to_string(context.numbers.head_dim) + " elements");
+  const std::int64_t query_stride = matrix_size(*context.reads[0].tensor).columns;
+  const std::int64_t key_stride = matrix_size(*context.reads[1].tensor).columns;
+  const std::int64_t query_heads = dim(context.op.dims, "heads") - 1;
+  require_taken(context, query_heads > 0 && query_stride % query_heads == 0,
+                "rows of query heads, one less than its heads");
+  const std::int64_t head = query_stride / query_heads;
+  require_taken(context, head >= rotary && key_stride >= rotary,
+                "query heads and rows of keys that end in what turns");
+  const Operand queries =
+      require_operand(context, context.reads[0], {.what = "q", .size = {tokens, query_stride}});
+  const Operand keys =
+      require_operand(context, context.reads[1], {.what = "k", .size = {tokens, key_stride}});
+  require_taken(context,
+                context.writes[0].data == queries.data && context.writes[1].data == keys.data,
+                "q and k to turn in place");
+  const RopeShape shape{.tokens = tokens,
+                        .query_heads = query_heads,
+                        .key_heads = 1,
+                        .head_dim = head,
+                        .rotary_dim = rotary,
+                        .query_stride = query_stride,
+                        .key_stride = key_stride};
+  bf16* const turned_queries = typed<bf16>(queries) + (head - rotary);
+  bf16* const turned_keys = typed<bf16>(keys) + (key_stride - rotary);
+  const StepTables tables = context.tables;
+  return [=](const cuda::Stream& stream) {
+    rope(stream, turned_queries, turned_keys, tables.positions, tables.cosines, tables.sines,
+         shape);
+  };
+}
+
+}  // namespace
 
 // reads and writes rows of query, key and value heads, of which queries and keys turn in place
 Launch bind_rope(const BindContext& context) {
   require_dtype(context, std::array{DType::kBf16});
+  if (context.reads.size() == 2) return bind_apart(context);
   require_operands(context, 1, 1);
   const KvShape& cache = require_cache(context, /*has_layer=*/false).shape();
   const std::int64_t tokens = dim(context.op.dims, "tokens");

@@ -50,6 +50,15 @@ ExecutedSteps::ExecutedSteps(ExecutedStepsConfig config, std::span<const Request
   if (!config_.graph_batch_sizes.empty()) {
     require_positive(config_.graph_batch_sizes.front(), "the first of graph_batch_sizes");
   }
+  // Prompts are there when their requests come: making them is no part of a step.
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const Request& request = requests[i];
+    tokens_[i].reserve(static_cast<std::size_t>(request.prompt_tokens + request.output_tokens));
+    for (std::int64_t at = 0; at < request.prompt_tokens; ++at) {
+      tokens_[i].push_back(
+          prompt_token(config_.seed, static_cast<std::int64_t>(i), at, config_.vocab_size));
+    }
+  }
 }
 
 void ExecutedSteps::begin(Seconds now, std::span<const StepSequence> prefill,
@@ -64,14 +73,7 @@ void ExecutedSteps::begin(Seconds now, std::span<const StepSequence> prefill,
 }
 
 SequenceTokens ExecutedSteps::sequence(const StepSequence& of) {
-  std::vector<std::int32_t>& tokens = tokens_[static_cast<std::size_t>(of.request)];
-  if (tokens.empty()) {
-    const Request& request = requests_[static_cast<std::size_t>(of.request)];
-    tokens.reserve(static_cast<std::size_t>(request.prompt_tokens + request.output_tokens));
-    for (std::int64_t i = 0; i < request.prompt_tokens; ++i) {
-      tokens.push_back(prompt_token(config_.seed, of.request, i, config_.vocab_size));
-    }
-  }
+  const std::vector<std::int32_t>& tokens = tokens_[static_cast<std::size_t>(of.request)];
   const std::int64_t end = of.context + of.query;
   const auto length = static_cast<std::int64_t>(tokens.size());
   if (end > length || of.produces_token != (end == length)) {

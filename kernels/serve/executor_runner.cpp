@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "kernels/gemm/choice.h"
+
 namespace orrery {
 namespace {
 
@@ -82,6 +84,13 @@ ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
   run_once(any_input(executor.max_tokens - decodes, decodes));
   for (std::int64_t tokens = executor.max_tokens; tokens > 0; tokens /= 2) {
     run_once(any_input(tokens, 0));
+  }
+  // What cuBLASLt proposes is known for all numbers of tokens that a step may have.
+  for (std::int64_t tokens = executor.max_tokens; tokens > 0;) {
+    eager(any_input(tokens, 0));
+    const std::int64_t asked = gemm_rows_asked(tokens);
+    while (tokens > 0 && gemm_rows_asked(tokens) == asked) --tokens;
+    if (tokens <= kSkinnyMaxTokens) break;
   }
 }
 

@@ -98,7 +98,7 @@ Seconds GpuKvMover::move(int prefill, int decode, std::span<const std::int32_t> 
         .source = blocks_of(out, source, lane.source_blocks.get()),
         .destination = blocks_of(in, destination, lane.destination_blocks.get()),
         .block_bytes = kv_block_bytes(out.shape()),
-        .layers = static_cast<int>(2 * out.shape().layers)};
+        .layers = static_cast<int>(out.shape().pools())};
     lane.begin.record(lane.stream);
     if (move_by_ == MoveBy::kSm) {
       kv_transfer_sm(lane.stream, transfer, kThreadBlocks);
@@ -130,7 +130,7 @@ std::int64_t GpuKvMover::wrong_bytes(int prefill, int decode, std::span<const st
       ORRERY_CUDA(cudaMemcpy(bytes.data(), pool.data() + layer * pool.pool_bytes() + block * size,
                              bytes.size(), cudaMemcpyDeviceToHost));
     };
-    for (std::int64_t layer = 0; layer < 2 * from.kv(rank).shape().layers; ++layer) {
+    for (std::int64_t layer = 0; layer < from.kv(rank).shape().pools(); ++layer) {
       for (std::size_t i = 0; i < source.size(); ++i) {
         read(from.kv(rank), layer, source[i], expected);
         read(to.kv(rank), layer, destination[i], found);
@@ -158,7 +158,7 @@ Bytes kv_block_of(const Executor& executor) {
   Bytes bytes;
   for (int rank = 0; rank < executor.num_ranks(); ++rank) {
     const KvShape& shape = executor.kv(rank).shape();
-    bytes += Bytes(2.0 * static_cast<double>(shape.layers * kv_block_bytes(shape)));
+    bytes += Bytes(static_cast<double>(shape.pools() * kv_block_bytes(shape)));
   }
   return bytes;
 }

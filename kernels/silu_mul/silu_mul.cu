@@ -11,7 +11,7 @@ void silu_mul(const cuda::Stream& stream, const bf16* x, bf16* y, std::int64_t t
   const Bf16Rows sink{y, ffn};
   if (num_rows != nullptr) {
     return launch_counted_rows(stream, source, sink, {.most = tokens, .on_device = num_rows},
-                               GatedRows::kRowVectors, vector_aligned(x, y));
+                               /*preferred=*/1, vector_aligned(x, y));
   }
   launch_map(stream, source, sink, tokens, vector_aligned(x, y));
 }

@@ -4,11 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -22,9 +20,9 @@
 #include "kernels/calibrate/schedule.h"
 #include "kernels/calibrate/tables.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/tool/arguments.h"
 #include "kernels/tool/commands.h"
 #include "kernels/tool/selection.h"
-#include "sim/units/nearest.h"
 
 namespace orrery::tool {
 namespace {
@@ -48,72 +46,28 @@ struct Options {
   fs::path directory;
 };
 
-std::int64_t whole(std::string_view option, std::string_view text) {
-  std::int64_t value = -1;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || value < 0) {
-    throw std::invalid_argument(std::string(option) + ": found '" + std::string(text) +
-                                "'; expected a whole number, zero or more");
-  }
-  return value;
-}
-
-std::vector<std::string_view> words(std::string_view list) {
-  std::vector<std::string_view> found;
-  while (!list.empty()) {
-    const std::string_view word = list.substr(0, list.find(','));
-    list.remove_prefix(std::min(word.size() + 1, list.size()));
-    if (!word.empty()) found.push_back(word);
-  }
-  return found;
-}
-
 Options parse(std::span<const std::string_view> arguments) {
-  constexpr std::array<std::string_view, 11> kNames = {
-      "--kernels", "--budget", "--device", "--shapes", "--seed", "--revision",
-      "--ops",     "-o",       "--quick",  "--check",  "--fresh"};
   Options options;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string_view name = arguments[i];
-    const auto value = [&] {
-      if (i + 1 == arguments.size()) {
-        throw std::invalid_argument(std::string(name) + " needs a value");
-      }
-      return arguments[++i];
-    };
-    if (name == "--quick") {
-      options.budget = kQuickBudget;
-    } else if (name == "--check") {
-      options.check = true;
-    } else if (name == "--fresh") {
-      options.fresh = true;
-    } else if (name == "--kernels") {
-      options.kernels = words(value());
-    } else if (name == "--budget") {
-      options.budget = Seconds(static_cast<double>(whole(name, value())));
-    } else if (name == "--device") {
-      options.device = static_cast<int>(whole(name, value()));
-    } else if (name == "--shapes") {
-      options.shapes = static_cast<int>(whole(name, value()));
-    } else if (name == "--seed") {
-      options.seed = static_cast<std::uint64_t>(whole(name, value()));
-    } else if (name == "--revision") {
-      options.revision = value();
-    } else if (name == "--ops") {
-      options.ops = value();
-    } else if (name == "-o") {
-      options.directory = value();
-    } else {
-      throw std::invalid_argument("unknown option '" + std::string(name) + "', nearest is '" +
-                                  std::string(nearest(name, kNames)) + "'");
-    }
-  }
+  const std::vector<Option> known = {
+      {"--quick", [&] { options.budget = kQuickBudget; }},
+      {"--check", [&] { options.check = true; }},
+      {"--fresh", [&] { options.fresh = true; }},
+      {"--kernels", [&](const Value& value) { options.kernels = split(value.text, ','); }},
+      {"--budget",
+       [&](const Value& value) { options.budget = Seconds(static_cast<double>(value.whole(1))); }},
+      {"--device", [&](const Value& value) { options.device = value.small(0); }},
+      {"--shapes", [&](const Value& value) { options.shapes = value.small(0); }},
+      {"--seed",
+       [&](const Value& value) { options.seed = static_cast<std::uint64_t>(value.whole(0)); }},
+      {"--revision", [&](const Value& value) { options.revision = value.text; }},
+      {"--ops", [&](const Value& value) { options.ops = value.text; }},
+      {"-o", [&](const Value& value) { options.directory = value.text; }}};
+  read_arguments("calibrate", arguments, known);
   if (options.directory.empty()) throw std::invalid_argument("calibrate needs -o DIR");
   if (!options.ops.empty() && (options.check || !options.kernels.empty())) {
     throw std::invalid_argument("--ops says which calls are measured; it goes without " +
                                 std::string(options.check ? "--check" : "--kernels"));
   }
-  if (options.budget.value() <= 0) throw std::invalid_argument("--budget: found 0; expected more");
   return options;
 }
 

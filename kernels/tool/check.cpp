@@ -18,9 +18,9 @@ struct Group {
   CheckCount (*run)();
 };
 constexpr Group kGroups[] = {
-    {"collectives", check_peers}, {"trace", check_trace_records},   {"execute", check_execute},
-    {"moe", check_moe},           {"moe_layers", check_moe_layers}, {"faults", check_faults},
-    {"memory", check_memory},
+    {"loading", check_loading}, {"collectives", check_peers}, {"trace", check_trace_records},
+    {"execute", check_execute}, {"moe", check_moe},           {"moe_layers", check_moe_layers},
+    {"mla", check_mla},         {"faults", check_faults},     {"memory", check_memory},
 };
 
 }  // namespace

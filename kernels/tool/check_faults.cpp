@@ -200,6 +200,11 @@ void check_rank_faults(FaultCheck& check, const Directory& directory, int num_ra
                           .options = options("hang", kOp, kInDecodes),
                           .says = {"rank " + std::to_string(rank) + " op " + kOp},
                           .status = status});
+  check.check(directory, {.name = "a rank whose thread hangs in its first step" + suffix,
+                          .options = options("hang", kOp, 2),
+                          .says = {"rank " + std::to_string(rank) + " op " + kOp},
+                          .status = status,
+                          .has_results = false});
   check.check(directory, {.name = "a rank whose GPU hangs" + suffix,
                           .options = options("stall", kOp, kInDecodes),
                           .says = {"rank " + std::to_string(rank)},

@@ -1,5 +1,6 @@
-// orrery-gpu check moe: steps of small mixtures of experts and layers by themselves, in all
-// designs.
+// orrery-gpu check moe: steps of small mixtures of experts, in all designs; orrery-gpu check mla:
+// the same with latent attention, where replayed graphs must give what eager steps give, and
+// collectives left out or late must be noticed.
 
 #include <cstdio>
 #include <exception>
@@ -14,6 +15,7 @@
 #include "kernels/cuda/devices.h"
 #include "kernels/execute/check.h"
 #include "kernels/execute/rank_program.h"
+#include "kernels/execute/spoil.h"
 #include "kernels/tool/check_cases.h"
 #include "kernels/tool/executor_setup.h"
 #include "sim/model/model.h"
@@ -24,12 +26,44 @@ namespace {
 
 constexpr int kNumDecodeSteps = 3;
 
-enum class SmallMoe : std::uint8_t { kQwen3, kLlama4, kDeepseek };
+// The last two have latent attention.
+enum class SmallMoe : std::uint8_t { kQwen3, kLlama4, kDeepseek, kDeepseekV2Lite, kDeepseekV3 };
+
+// A dense layer and 2 of 16 experts; attention of 4 heads over latents of 512 and rotated keys of
+// 64. Queries from the hidden state, and softmax of 6; from a latent of 192, and sigmoid of 4 from
+// 2 of 4 groups with a bias.
+ModelConfig latent_model(SmallMoe kind) {
+  const bool is_v3 = kind == SmallMoe::kDeepseekV3;
+  ConfigFields fields{{"model_type", std::string(is_v3 ? "deepseek_v3" : "deepseek_v2")},
+                      {"hidden_size", std::int64_t{256}},
+                      {"vocab_size", std::int64_t{1003}},
+                      {"num_hidden_layers", std::int64_t{3}},
+                      {"num_attention_heads", std::int64_t{4}},
+                      {"num_key_value_heads", std::int64_t{4}},
+                      {"intermediate_size", std::int64_t{512}},
+                      {"kv_lora_rank", std::int64_t{512}},
+                      {"qk_nope_head_dim", std::int64_t{128}},
+                      {"qk_rope_head_dim", std::int64_t{64}},
+                      {"v_head_dim", std::int64_t{128}},
+                      {"first_k_dense_replace", std::int64_t{1}},
+                      {"n_routed_experts", std::int64_t{16}},
+                      {"num_experts_per_tok", std::int64_t{is_v3 ? 4 : 6}},
+                      {"moe_intermediate_size", std::int64_t{128}},
+                      {"n_shared_experts", std::int64_t{2}},
+                      {"n_group", std::int64_t{is_v3 ? 4 : 1}},
+                      {"topk_group", std::int64_t{is_v3 ? 2 : 1}},
+                      {"norm_topk_prob", is_v3},
+                      {"routed_scaling_factor", is_v3 ? 2.5 : 1.0},
+                      {"tie_word_embeddings", false}};
+  if (is_v3) fields["q_lora_rank"] = std::int64_t{192};
+  return model_config("small", fields);
+}
 
 // 2 layers of attention with grouped heads and 16 experts: softmax of 8, normalised; sigmoid of the
 // best, which weighs its inputs, with a shared expert; sigmoid of 4 from 2 of 4 groups, with a bias
 // for the choice, normalised, scaled, with shared experts.
 ModelConfig model_of(SmallMoe kind) {
+  if (kind == SmallMoe::kDeepseekV2Lite || kind == SmallMoe::kDeepseekV3) return latent_model(kind);
   const ConfigFields fields{{"model_type", std::string("qwen3_moe")},
                             {"hidden_size", std::int64_t{256}},
                             {"vocab_size", std::int64_t{1003}},
@@ -84,7 +118,8 @@ std::string describe(const Mesh& mesh) {
 }
 
 std::string describe(const MoeStep& step) {
-  constexpr const char* kNames[] = {"qwen3", "llama4", "deepseek"};
+  constexpr const char* kNames[] = {"qwen3", "llama4", "deepseek", "deepseek v2-lite mla",
+                                    "deepseek v3 mla"};
   std::string text = "moe " + std::string(kNames[static_cast<int>(step.kind)]) + " " +
                      std::string(to_text(step.design)) + " " + std::string(to_text(step.dtype));
   if (step.streams > 1) text += " streams " + std::to_string(step.streams);
@@ -112,16 +147,17 @@ CheckedDeployment deployment_of(const MoeStep& step) {
   options.moe_streams = step.streams;
   options.fuse_scatter_add = step.fuses_scatter;
   const Mesh mesh = step.mesh;
-  return {
-      .name = describe(step),
-      .grid = {.tp = mesh.tp, .dp = mesh.dp},
-      .numbers = {.head_dim = model.head_dim, .max_positions = 512, .routing = routing_of(model)},
-      .vocab = model.vocab_size,
-      .lower = [=](const StepInput& input, std::int64_t num_decodes) {
-        StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
-        plans.plan = parallelize(plans.whole, mesh);
-        return plans;
-      }};
+  return {.name = describe(step),
+          .grid = {.tp = mesh.tp, .dp = mesh.dp},
+          .numbers = {.head_dim = model.rotary_dim(),
+                      .max_positions = 512,
+                      .routing = routing_of(model)},
+          .vocab = model.vocab_size,
+          .lower = [=](const StepInput& input, std::int64_t num_decodes) {
+            StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
+            plans.plan = parallelize(plans.whole, mesh);
+            return plans;
+          }};
 }
 
 class StepCheck : public CheckCases {
@@ -149,6 +185,55 @@ class StepCheck : public CheckCases {
     }
     check_refused(deployment.name + " graph",
                   [&] { static_cast<void>(run_conversation(deployment, *steps, graph)); });
+  }
+
+  // Logits and tokens of graphs are those of eager steps, to the bit.
+  void check_graph(const MoeStep& step) {
+    if (is_skipped(describe(step), step.mesh)) return;
+    const CheckedDeployment deployment = deployment_of(step);
+    const std::string what = deployment.name + " graph against eager";
+    guarded(what, [&] {
+      const std::vector<CheckedStep> steps =
+          reference_conversation(deployment_of({.kind = step.kind}), kNumDecodeSteps);
+      const ExecutedConversation eager = run_conversation(deployment, steps, {});
+      const ExecutedConversation graph =
+          run_conversation(deployment, steps, {.decode_mode = ExecuteMode::kGraph});
+      std::vector<std::vector<double>> expected;
+      for (const std::vector<float>& logits : eager.logits) {
+        expected.emplace_back(logits.begin(), logits.end());
+      }
+      const ConversationDifference difference =
+          compare_conversations(graph, expected, eager.next_tokens, 0);
+      count(difference.logits == 0 && difference.wrong_tokens == 0);
+      std::printf("%s %s  logits %.2e (<= 0)  tokens %d of %d wrong\n", verdict(), what.c_str(),
+                  difference.logits, difference.wrong_tokens, difference.num_tokens);
+    });
+  }
+
+  // Each collective of a prefill left out, or behind the op that needs it: the logits must tell.
+  void check_wrong_collectives(const MoeStep& step) {
+    if (is_skipped(describe(step), step.mesh)) return;
+    const CheckedDeployment split = deployment_of(step);
+    const std::vector<CheckedStep> steps = {
+        reference_conversation(deployment_of({.kind = step.kind}), 0).front()};
+    const double bound = moe_bounds(step.dtype).logits;
+    for (const std::string& name : collective_names(split.lower(steps[0].input, 0).plan)) {
+      const auto check = [&](const char* how, Plan (*spoil)(const Plan&, std::string_view)) {
+        const std::string what = split.name + " with " + name + " " + how;
+        guarded(what, [&] {
+          const auto change = [&](const Plan& right) { return spoil(right, name); };
+          const ConversationDifference difference =
+              compare_conversations(run_conversation(split, steps, {.change = change}),
+                                    {steps[0].logits}, {steps[0].next_tokens}, bound);
+          count(difference.logits > bound || difference.wrong_tokens > 0);
+          std::printf("%s %s  noticed: logits %.2e (> %.1e), %d of %d tokens wrong\n", verdict(),
+                      what.c_str(), difference.logits, bound, difference.wrong_tokens,
+                      difference.num_tokens);
+        });
+      };
+      check("left out", without_op);
+      check("too late", with_op_late);
+    }
   }
 
   // References run meanwhile; their lines come here.
@@ -227,13 +312,40 @@ void check_two_gpus(StepCheck& check) {
   }
 }
 
+void check_four_gpus(StepCheck& check) {
+  using enum ExpertComm;
+  for (const ExpertComm comm : {kEager, kGraph}) {
+    check.check_steps(
+        {.kind = SmallMoe::kDeepseek, .mesh = {.dp = 2, .tp = 2, .ep = 4, .expert_comm = comm}});
+  }
+  for (const ExpertComm comm : {kDedup, kDedupGraph}) {
+    check.check_steps(
+        {.kind = SmallMoe::kDeepseek, .mesh = {.dp = 2, .tp = 2, .ep = 2, .expert_comm = comm}});
+  }
+  check.check_steps({.kind = SmallMoe::kLlama4, .mesh = {.tp = 4, .ep = 4}});
+}
+
 }  // namespace
+
+CheckCount check_mla() {
+  StepCheck check(cuda::device_count());
+  for (const SmallMoe kind : {SmallMoe::kDeepseekV2Lite, SmallMoe::kDeepseekV3}) {
+    for (const Mesh& mesh : {Mesh{}, Mesh{.tp = 2}, Mesh{.tp = 4}}) {
+      check.check_steps({.kind = kind, .mesh = mesh});
+      check.check_graph({.kind = kind, .mesh = mesh});
+    }
+    check.check_wrong_collectives({.kind = kind, .mesh = {.tp = 2}});
+  }
+  check.finish();
+  return check.result();
+}
 
 CheckCount check_moe() {
   StepCheck check(cuda::device_count());
-  check_one_gpu(check);
-  check_two_gpus(check);
-  check.finish();
+  for (void (*const part)(StepCheck&) : {check_four_gpus, check_two_gpus, check_one_gpu}) {
+    part(check);
+    check.finish();
+  }
   return check.result();
 }
 

@@ -12,6 +12,10 @@ struct CheckCount {
 // Collectives and transfers between 2 GPUs and among all (at most 8), printing a line per call;
 // with fewer than two GPUs prints that they were skipped.
 CheckCount check_peers();
+// First launches of plans that cuBLASLt serves return while a kernel waits on another stream:
+// loading code must not wait for a collective. Prints a line per plan. Finds what it is there to
+// find in a process that has launched nothing of the kind before: by itself.
+CheckCount check_loading();
 // Records of kernels and copies (kernels/probe_trace); without CUPTI prints that it was skipped.
 CheckCount check_trace_records();
 
@@ -34,6 +38,9 @@ CheckCount check_execute();
 // GPU found, which must be close to the reference's, so that what is compared differs by rounding
 // alone. Plans that cannot be captured must be refused.
 CheckCount check_moe();
+// Likewise small models of latent attention and experts, on one GPU and split over two and four;
+// graphs must give what eager steps give, and collectives left out or late must be noticed.
+CheckCount check_mla();
 // Layers of such by themselves, against one rank of the reference. Counts that nobody reads must be
 // refused, a NaN in the input found in the router, collectives left out noticed.
 CheckCount check_moe_layers();

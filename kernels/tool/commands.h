@@ -19,6 +19,8 @@ int check(std::span<const std::string_view> arguments);
 int time(std::span<const std::string_view> arguments);
 // Times kernels into tables under a directory, or with --check judges such tables; resumable.
 int calibrate(std::span<const std::string_view> arguments);
+// The operand of execute and serve.
+inline constexpr std::string_view kPreparedDirectory = "the directory that orrery validate wrote";
 // Runs the prepared steps of a directory on the GPUs here; writes DIR/executed, whole or as far as
 // it came, and a line per step to standard output.
 int execute(std::span<const std::string_view> arguments);

@@ -2,15 +2,12 @@
 // times, spans and memory to DIR/executed.
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -27,6 +24,7 @@
 #include "kernels/execute/rank_error.h"
 #include "kernels/execute/step_cases.h"
 #include "kernels/harness/operands.h"
+#include "kernels/tool/arguments.h"
 #include "kernels/tool/commands.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/executor_setup.h"
@@ -57,85 +55,29 @@ struct Options {
   std::optional<Fault> fault;  // for tests: a rank is made to fail
 };
 
-std::int64_t whole(std::string_view option, std::string_view text) {
-  std::int64_t value = -1;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || value < 1) {
-    throw std::invalid_argument(std::string(option) + ": found '" + std::string(text) +
-                                "'; expected a whole number from 1");
-  }
-  return value;
-}
-
-std::vector<std::string> words(std::string_view list) {
-  std::vector<std::string> found;
-  while (!list.empty()) {
-    const std::string_view word = list.substr(0, list.find(','));
-    list.remove_prefix(std::min(word.size() + 1, list.size()));
-    if (!word.empty()) found.emplace_back(word);
-  }
-  return found;
-}
-
 Options parse(std::span<const std::string_view> arguments) {
-  constexpr std::array<std::string_view, 11> kNames = {
-      "--gpus",     "--repeats",       "--seconds",   "--only",         "--trace", "--trace-only",
-      "--no-trace", "--num-kv-blocks", "--only-nccl", "--check-finite", "--fail"};
   Options options;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string_view name = arguments[i];
-    const auto value = [&] {
-      if (i + 1 == arguments.size()) {
-        throw std::invalid_argument(std::string(name) + " needs a value");
-      }
-      return arguments[++i];
-    };
-    if (name == "--gpus") {
-      options.gpus = static_cast<int>(std::min<std::int64_t>(whole(name, value()), 1 << 16));
-    } else if (name == "--repeats") {
-      options.repeats = static_cast<int>(std::min<std::int64_t>(whole(name, value()), 1 << 20));
-    } else if (name == "--seconds") {
-      options.step_limit = Seconds(static_cast<double>(whole(name, value())));
-    } else if (name == "--only") {
-      options.only = words(value());
-    } else if (name == "--trace") {
-      options.traces = true;
-    } else if (name == "--trace-only") {
-      options.traced = words(value());
-    } else if (name == "--no-trace") {
-      options.traces = false;
-    } else if (name == "--num-kv-blocks") {
-      options.num_kv_blocks = whole(name, value());
-    } else if (name == "--only-nccl") {
-      options.only_nccl = true;
-    } else if (name == "--check-finite") {
-      options.checks_finite = true;
-    } else if (name == "--fail") {
-      options.fault = parse_fault(value());
-    } else if (!name.starts_with("-") && options.directory.empty()) {
-      options.directory = name;
-    } else {
-      throw std::invalid_argument("execute: unknown argument '" + std::string(name) +
-                                  "', nearest is '" + nearest(name, kNames) + "'");
-    }
-  }
-  if (options.directory.empty()) {
-    throw std::invalid_argument("execute needs the directory that orrery validate wrote");
-  }
+  const auto names = [](const Value& value) {
+    const std::vector<std::string_view> words = split(value.text, ',');
+    return std::vector<std::string>(words.begin(), words.end());
+  };
+  const std::vector<Option> known = {
+      {"--gpus", [&](const Value& value) { options.gpus = value.small(1); }},
+      {"--repeats", [&](const Value& value) { options.repeats = value.small(1); }},
+      {"--seconds",
+       [&](const Value& value) {
+         options.step_limit = Seconds(static_cast<double>(value.whole(1)));
+       }},
+      {"--only", [&](const Value& value) { options.only = names(value); }},
+      {"--trace", [&] { options.traces = true; }},
+      {"--trace-only", [&](const Value& value) { options.traced = names(value); }},
+      {"--no-trace", [&] { options.traces = false; }},
+      {"--num-kv-blocks", [&](const Value& value) { options.num_kv_blocks = value.whole(1); }},
+      {"--only-nccl", [&] { options.only_nccl = true; }},
+      {"--check-finite", [&] { options.checks_finite = true; }},
+      {"--fail", [&](const Value& value) { options.fault = parse_fault(value.text); }}};
+  options.directory = read_arguments("execute", arguments, known, kPreparedDirectory);
   return options;
-}
-
-Deployment read_deployment(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(stream), {});
-  if (!stream.good()) {
-    throw std::invalid_argument(file.string() + ": cannot be read; expected a deployment");
-  }
-  try {
-    return parse_deployment(text);
-  } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(file.string() + ": " + error.what());
-  }
 }
 
 // The first `ranks` GPUs here; of several processes, the one for this process's rank.
@@ -154,9 +96,9 @@ std::vector<int> devices_for(const Options& options, int ranks) {
   const int usable = options.gpus > 0 ? std::min(options.gpus, present) : present;
   if (options.gpus > present || ranks > usable) {
     throw std::invalid_argument(
-        "the plan has " + std::to_string(ranks) + " ranks, a GPU each; there are " +
-        std::to_string(present) + " GPUs" +
-        (options.gpus > 0 ? " and --gpus says " + std::to_string(options.gpus) : std::string()));
+        "the plan needs " + counted(ranks, "GPU") + ", one for each rank; this host has " +
+        counted(present, "GPU") +
+        (options.gpus > 0 ? ", and --gpus says " + std::to_string(options.gpus) : std::string()));
   }
   std::vector<int> devices(static_cast<std::size_t>(ranks));
   std::iota(devices.begin(), devices.end(), 0);
@@ -289,8 +231,9 @@ class StepRunner {
     };
     num_kv_blocks_ = setup.num_kv_blocks;
     files_.write_environment(environment(static_cast<int>(devices_.size())));
-    std::fprintf(stderr, "%s: %zu steps on %zu GPUs, filling weights and caches\n",
-                 options_.directory.c_str(), cases_.size(), devices_.size());
+    std::fprintf(stderr, "%s: %s on %s, filling weights and caches\n", options_.directory.c_str(),
+                 counted(std::ssize(cases_), "step").c_str(),
+                 counted(std::ssize(devices_), "GPU").c_str());
     Executor executor(std::move(setup));
     std::printf("%-34s %5s %12s %8s %12s\n", "step", "runs", "median_us", "spread", "device_us");
     for_each_step("", [&](const StepCase& one) { time_step(executor, one); });

@@ -1,5 +1,7 @@
 #include "kernels/tool/executor_setup.h"
 
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <variant>
@@ -19,6 +21,19 @@ double number_field(const Deployment& deployment, const std::string& name) {
 }
 
 }  // namespace
+
+Deployment read_deployment(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  if (!stream.good()) {
+    throw std::invalid_argument(file.string() + ": cannot be read; expected a deployment");
+  }
+  try {
+    return parse_deployment(text);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(file.string() + ": " + error.what());
+  }
+}
 
 RankGrid rank_grid(const Mesh& mesh) {
   if (mesh.cp > 1) {
@@ -40,7 +55,7 @@ ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positi
   const ModelConfig model = model_config(deployment.name, deployment.config);
   return {.norm_epsilon = number_field(deployment, "rms_norm_eps"),
           .rope_theta = number_field(deployment, "rope_theta"),
-          .head_dim = model.head_dim,
+          .head_dim = model.rotary_dim(),
           .max_positions = max_positions,
           .routing = routing_of(model)};
 }

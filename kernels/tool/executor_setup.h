@@ -3,12 +3,16 @@
 // From a deployment's text to the executor of its steps.
 
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 #include "kernels/execute/executor.h"
 #include "sim/serve/deployment.h"
 
 namespace orrery::tool {
+
+// Throws std::invalid_argument naming the file when it cannot be read or is none.
+Deployment read_deployment(const std::filesystem::path& file);
 
 // Ranks as the mesh of the deployment numbers them. Throws std::invalid_argument for a mesh that
 // the executor does not run (cp, or ep over data-parallel ranks).

@@ -5,7 +5,8 @@
 //
 // A layer runs as often in one step as it has sets of weights, one set after the other, so that
 // none is in the L2 cache when its turn comes, and its time is that of the step over their number.
-// DIR gets <n>.plan, the plan of case n (one layer, one set), and rows.jsonl, a line per case:
+// DIR gets <n>.plan, the plan of case n (one layer, one set), <n>.spans.csv, when each op of all
+// sets ran on each rank (executed_files.h), and rows.jsonl, a line per case:
 //
 //   case, text     its number and line
 //   kernel, dtype  "moe_layer", the format of experts and activations
@@ -25,8 +26,8 @@
 //                  experts added up), medians over the sets
 //   busy_us        time in which any op of a layer runs; overlap_us: in which several do
 //
-// The last three need CUPTI. With one set the weights that a layer reads stay in the L2 cache from
-// step to step if they are smaller.
+// The last three and the spans need CUPTI. With one set the weights that a layer reads stay in the
+// L2 cache from step to step if they are smaller.
 //
 // A case that cannot run has "error" in place of what was not measured.
 
@@ -39,6 +40,7 @@
 
 #include "kernels/execute/executor.h"
 #include "kernels/execute/interrupt.h"
+#include "kernels/tool/arguments.h"
 #include "kernels/tool/commands.h"
 #include "kernels/tool/moe_cases.h"
 #include "kernels/tool/moe_layers.h"
@@ -55,19 +57,10 @@ struct Options {
 
 Options parse(std::span<const std::string_view> arguments) {
   Options options;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "-o" && i + 1 < arguments.size()) {
-      options.directory = arguments[++i];
-    } else if (!arguments[i].starts_with("-") && options.cases.empty()) {
-      options.cases = arguments[i];
-    } else {
-      throw std::invalid_argument("moe: unknown argument '" + std::string(arguments[i]) +
-                                  "', expected a file of cases and -o DIR");
-    }
-  }
-  if (options.cases.empty() || options.directory.empty()) {
-    throw std::invalid_argument("moe needs a file of cases and -o DIR");
-  }
+  const std::vector<Option> known = {
+      {"-o", [&](const Value& value) { options.directory = value.text; }}};
+  options.cases = read_arguments("moe", arguments, known, "a file of cases and -o DIR");
+  if (options.directory.empty()) throw std::invalid_argument("moe needs -o DIR");
   return options;
 }
 

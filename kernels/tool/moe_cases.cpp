@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "kernels/tool/arguments.h"
 #include "sim/units/nearest.h"
 
 namespace orrery::tool {
@@ -58,20 +59,6 @@ std::string nearest_of(std::string_view name, const Table& table) {
   return nearest(name, names);
 }
 
-std::int64_t whole(std::string_view key, std::string_view text) {
-  std::int64_t value = -1;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || value < 0) {
-    throw std::invalid_argument(std::string(key) + " is '" + std::string(text) +
-                                "', expected a whole number");
-  }
-  return value;
-}
-
-int small(std::string_view key, std::string_view text) {
-  return static_cast<int>(std::min<std::int64_t>(whole(key, text), 1 << 16));
-}
-
 // The exponent of "zipf:S"; 0 for "uniform", and for "router", which needs none.
 double zipf_exponent(std::string_view load) {
   constexpr std::string_view kZipf = "zipf:";
@@ -96,56 +83,42 @@ ExpertComm parse_comm(std::string_view text) {
                               nearest(text, kExpertCommNames) + "'");
 }
 
-bool one_of(std::string_view key, std::string_view text, std::string_view no,
-            std::string_view yes) {
-  if (text != no && text != yes) {
-    throw std::invalid_argument(std::string(key) + " is '" + std::string(text) + "', expected " +
-                                std::string(no) + " or " + std::string(yes));
+bool one_of(const Value& value, std::string_view no, std::string_view yes) {
+  if (value.text != no && value.text != yes) {
+    throw std::invalid_argument(std::string(value.name) + " is '" + std::string(value.text) +
+                                "', expected " + std::string(no) + " or " + std::string(yes));
   }
-  return text == yes;
+  return value.text == yes;
 }
 
 struct Key {
   std::string_view name;
-  void (*read)(MoeCase& one, std::string_view text);
+  void (*read)(MoeCase& one, const Value& value);
 };
 constexpr auto kKeys = std::to_array<Key>({
-    {"design", [](MoeCase& one, std::string_view text) { one.design = parse_moe_design(text); }},
-    {"dtype", [](MoeCase& one, std::string_view text) { one.dtype = parse_dtype(text); }},
-    {"tokens", [](MoeCase& one, std::string_view text) { one.tokens = whole("tokens", text); }},
-    {"tp", [](MoeCase& one, std::string_view text) { one.mesh.tp = small("tp", text); }},
-    {"dp", [](MoeCase& one, std::string_view text) { one.mesh.dp = small("dp", text); }},
-    {"ep", [](MoeCase& one, std::string_view text) { one.mesh.ep = small("ep", text); }},
+    {"design", [](MoeCase& one, const Value& value) { one.design = parse_moe_design(value.text); }},
+    {"dtype", [](MoeCase& one, const Value& value) { one.dtype = parse_dtype(value.text); }},
+    {"tokens", [](MoeCase& one, const Value& value) { one.tokens = value.whole(1); }},
+    {"tp", [](MoeCase& one, const Value& value) { one.mesh.tp = value.small(1); }},
+    {"dp", [](MoeCase& one, const Value& value) { one.mesh.dp = value.small(1); }},
+    {"ep", [](MoeCase& one, const Value& value) { one.mesh.ep = value.small(1); }},
     {"comm",
-     [](MoeCase& one, std::string_view text) {
-       one.mesh.expert_comm = parse_comm(text);
-       one.comm = text;
+     [](MoeCase& one, const Value& value) {
+       one.mesh.expert_comm = parse_comm(value.text);
+       one.comm = value.text;
      }},
-    {"streams", [](MoeCase& one, std::string_view text) { one.streams = small("streams", text); }},
-    {"fuse", [](MoeCase& one,
-                std::string_view text) { one.fuses_scatter = one_of("fuse", text, "0", "1"); }},
-    {"mode", [](MoeCase& one,
-                std::string_view text) { one.is_graph = one_of("mode", text, "eager", "graph"); }},
+    {"streams", [](MoeCase& one, const Value& value) { one.streams = value.small(1); }},
+    {"fuse", [](MoeCase& one, const Value& value) { one.fuses_scatter = one_of(value, "0", "1"); }},
+    {"mode",
+     [](MoeCase& one, const Value& value) { one.is_graph = one_of(value, "eager", "graph"); }},
     {"load",
-     [](MoeCase& one, std::string_view text) {
-       static_cast<void>(zipf_exponent(text));
-       one.load = text;
+     [](MoeCase& one, const Value& value) {
+       static_cast<void>(zipf_exponent(value.text));
+       one.load = value.text;
      }},
-    {"seed",
-     [](MoeCase& one, std::string_view text) {
-       one.seed = static_cast<std::uint64_t>(whole("seed", text));
-     }},
+    {"seed", [](MoeCase& one,
+                const Value& value) { one.seed = static_cast<std::uint64_t>(value.whole(0)); }},
 });
-
-std::vector<std::string_view> words(std::string_view line) {
-  std::vector<std::string_view> found;
-  while (!line.empty()) {
-    const std::string_view word = line.substr(0, line.find(' '));
-    line.remove_prefix(std::min(word.size() + 1, line.size()));
-    if (!word.empty()) found.push_back(word);
-  }
-  return found;
-}
 
 // The share of each expert.
 std::vector<double> shares_of(const MoeCase& one, std::int64_t experts) {
@@ -169,7 +142,7 @@ double uniform(std::mt19937_64& random) {
 }  // namespace
 
 MoeCase parse_moe_case(std::string_view line) {
-  const std::vector<std::string_view> fields = words(line);
+  const std::vector<std::string_view> fields = split(line, ' ');
   if (fields.empty()) throw std::invalid_argument("an empty case, expected a model");
   MoeCase one{.text = std::string(fields[0]), .model = std::string(fields[0])};
   static_cast<void>(moe_model(one.model));
@@ -181,10 +154,9 @@ MoeCase parse_moe_case(std::string_view line) {
                                   "', expected key=value; the nearest key is " +
                                   nearest_of(name, kKeys));
     }
-    key->read(one, field.substr(name.size() + 1));
+    key->read(one, {.name = name, .text = field.substr(name.size() + 1)});
     one.text.append(" ").append(field);
   }
-  if (one.tokens < 1) throw std::invalid_argument("tokens is 0, expected at least 1");
   if (zipf_exponent(one.load) > 0) {
     one.mesh.expert_load.shares = shares_of(one, moe_model(one.model).num_experts);
   }
@@ -197,7 +169,7 @@ std::vector<MoeCase> read_moe_cases(const std::filesystem::path& file) {
   std::vector<MoeCase> cases;
   std::string line;
   for (int number = 1; std::getline(stream, line); ++number) {
-    if (words(line).empty() || line.starts_with('#')) continue;
+    if (split(line, ' ').empty() || line.starts_with('#')) continue;
     try {
       cases.push_back(parse_moe_case(line));
     } catch (const std::invalid_argument& error) {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "kernels/cuda/devices.h"
+#include "kernels/execute/executed_files.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/interrupt.h"
 #include "kernels/execute/kernel_trace.h"
@@ -226,7 +227,10 @@ class LayerRuns {
 
   void trace(Executor& executor, const LayerCase& layer) {
     const auto step = warm(executor, layer);
-    const LayerSpans spans = layer_spans(layer.plan, executor.trace(*step, {}), 0);
+    const Timeline timeline = executor.trace(*step, {});
+    std::ofstream(directory_ / (std::to_string(layer.number) + ".spans.csv"))
+        << spans_csv(timeline);
+    const LayerSpans spans = layer_spans(layer.plan, timeline, 0);
     JsonObject ops;
     for (const auto& [name, time] : spans.ops) ops.set(name, time.value() * kMicro);
     JsonObject& row = rows_[static_cast<std::size_t>(layer.number)];

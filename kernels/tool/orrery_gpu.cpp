@@ -32,6 +32,7 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu check execute        steps of small models beside a double-precision reference
   orrery-gpu check moe            the same of mixtures of experts, in all designs
   orrery-gpu check moe_layers     their layers by themselves
+  orrery-gpu check loading        first launches of library kernels, which must not wait for the GPU
   orrery-gpu check faults         how runs end when a rank fails, memory is short, or the input is bad
   orrery-gpu check memory         memory of a deployment against its prediction
   orrery-gpu check trace          whether each kernel and copy is recorded (needs CUPTI)
@@ -41,7 +42,7 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu time memory          device memory that contexts, libraries, graphs and communicators take
   orrery-gpu time probes          these, streams, events and clocks
   orrery-gpu time corun [LOAD]    pairs of loads side by side
-  orrery-gpu time collectives | links | kv_transfer [--gpus N[,N…]] [-o DIR]
+  orrery-gpu time collectives | links | kv_transfer | hops [--gpus N[,N…]] [-o DIR]
                                   communication among GPUs
   orrery-gpu calibrate -o DIR [--kernels A,B] [--quick | --budget SECONDS] [--check [--shapes N] [--seed N]]
                        [--ops FILE] [--device N] [--revision TEXT] [--fresh]

@@ -2,8 +2,6 @@
 // writes the times of requests and steps to DIR/executed.
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -24,13 +22,13 @@
 #include "kernels/serve/live.h"
 #include "kernels/serve/live_disaggregated.h"
 #include "kernels/serve/serve_directory.h"
+#include "kernels/tool/arguments.h"
 #include "kernels/tool/commands.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/executor_setup.h"
 #include "kernels/tool/processes.h"
 #include "kernels/tool/serve_output.h"
 #include "sim/serve/disaggregated.h"
-#include "sim/units/nearest.h"
 
 namespace orrery::tool {
 namespace {
@@ -49,60 +47,24 @@ struct Options {
   bool writes_tokens = false;
 };
 
-std::int64_t whole(std::string_view option, std::string_view text) {
-  std::int64_t value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || value < 1) {
-    throw std::invalid_argument(std::string(option) + ": found '" + std::string(text) +
-                                "'; expected a whole number from 1");
-  }
-  return value;
-}
-
-MoveBy move_by(std::string_view text) {
-  if (text == "engine") return MoveBy::kCopyEngine;
-  if (text == "sm") return MoveBy::kSm;
-  throw std::invalid_argument("--move-by: found '" + std::string(text) +
+MoveBy move_by(const Value& value) {
+  if (value.text == "engine") return MoveBy::kCopyEngine;
+  if (value.text == "sm") return MoveBy::kSm;
+  throw std::invalid_argument(std::string(value.name) + ": found '" + std::string(value.text) +
                               "'; expected engine or sm");
 }
 
 Options parse(std::span<const std::string_view> arguments) {
-  constexpr std::array<std::string_view, 7> kNames = {"--gpus",   "--num-kv-blocks", "--requests",
-                                                      "--verify", "--move-by",       "--only-nccl",
-                                                      "--tokens"};
   Options options;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string_view name = arguments[i];
-    const auto value = [&] {
-      if (i + 1 == arguments.size()) {
-        throw std::invalid_argument(std::string(name) + " needs a value");
-      }
-      return whole(name, arguments[++i]);
-    };
-    if (name == "--gpus") {
-      options.gpus = value();
-    } else if (name == "--num-kv-blocks") {
-      options.num_kv_blocks = value();
-    } else if (name == "--requests") {
-      options.requests = value();
-    } else if (name == "--verify") {
-      options.verify = value();
-    } else if (name == "--move-by") {
-      options.move_by = move_by(++i < arguments.size() ? arguments[i] : "");
-    } else if (name == "--only-nccl") {
-      options.only_nccl = true;
-    } else if (name == "--tokens") {
-      options.writes_tokens = true;
-    } else if (!name.starts_with("-") && options.directory.empty()) {
-      options.directory = name;
-    } else {
-      throw std::invalid_argument("serve: unknown argument '" + std::string(name) +
-                                  "', nearest is '" + nearest(name, kNames) + "'");
-    }
-  }
-  if (options.directory.empty()) {
-    throw std::invalid_argument("serve needs the directory that orrery validate wrote");
-  }
+  const std::vector<Option> known = {
+      {"--gpus", [&](const Value& value) { options.gpus = value.whole(1); }},
+      {"--num-kv-blocks", [&](const Value& value) { options.num_kv_blocks = value.whole(1); }},
+      {"--requests", [&](const Value& value) { options.requests = value.whole(1); }},
+      {"--verify", [&](const Value& value) { options.verify = value.whole(1); }},
+      {"--move-by", [&](const Value& value) { options.move_by = move_by(value); }},
+      {"--only-nccl", [&] { options.only_nccl = true; }},
+      {"--tokens", [&] { options.writes_tokens = true; }}};
+  options.directory = read_arguments("serve", arguments, known, kPreparedDirectory);
   return options;
 }
 
@@ -162,9 +124,9 @@ void check_devices(const ServeCase& serve, const Options& options) {
   const std::int64_t usable = options.gpus.value_or(present);
   if (usable <= present && needed <= usable) return;
   throw std::invalid_argument(
-      std::to_string(num_instances(serve)) + " replicas of " + std::to_string(ranks) +
-      " ranks need a GPU each; there are " + std::to_string(present) + " GPUs" +
-      (options.gpus ? " and --gpus says " + std::to_string(*options.gpus) : std::string()));
+      counted(num_instances(serve), "replica") + " of " + counted(ranks, "rank") + " need " +
+      counted(needed, "GPU") + "; this host has " + counted(present, "GPU") +
+      (options.gpus ? ", and --gpus says " + std::to_string(*options.gpus) : std::string()));
 }
 
 // Lines on stderr, at most two a second.
@@ -255,8 +217,8 @@ class Server {
     if (options_.writes_tokens) write_text(executed_ / "tokens.txt", tokens_text(tokens));
     write_environment();  // again: clocks are those under load
     print_served(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
+    throw_if_interrupted();  // before the errors of replicas that follow from it
     if (result.error) std::rethrow_exception(result.error);
-    throw_if_interrupted();
     if (options_.verify) verify(tokens);
   }
 

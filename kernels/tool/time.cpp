@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/execute/executor.h"
 #include "kernels/harness/measure.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/tool/commands.h"
@@ -30,6 +31,7 @@ void print_time(const GpuKernel& kernel, const KernelOp& op) {
 int time(std::span<const std::string_view> arguments) {
   const std::string_view what = arguments.empty() ? "" : arguments[0];
   if (is_peer_timing(what)) {
+    set_execute_environment();  // tables are of collectives as steps make them
     require_gpu();
     return time_peers(what, arguments.subspan(1));
   }

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -12,11 +11,13 @@
 #include <vector>
 
 #include "kernels/all_reduce/choice.h"
+#include "kernels/collectives/hops.h"
 #include "kernels/collectives/sweep.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/kv_transfer/measure.h"
 #include "kernels/probe_link/probe_link.h"
+#include "kernels/tool/arguments.h"
 #include "kernels/tool/peers.h"
 
 namespace orrery::tool {
@@ -32,41 +33,20 @@ struct Options {
   std::string revision = "unknown";
 };
 
-std::int64_t parse_number(std::string_view text) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    throw std::invalid_argument("\"" + std::string(text) + "\" is not a number");
-  }
-  return number;
-}
-
 Options parse(std::span<const std::string_view> arguments) {
   Options options;
   const int present = cuda::device_count();
-  for (std::size_t i = 0; i < arguments.size(); i += 2) {
-    const std::string_view name = arguments[i];
-    if (i + 1 == arguments.size()) {
-      throw std::invalid_argument(std::string(name) + " lacks its value");
-    }
-    const std::string_view value = arguments[i + 1];
-    if (name == "--gpus") {
-      for (std::size_t begin = 0; begin <= value.size();) {
-        const std::size_t end = std::min(value.find(',', begin), value.size());
-        options.gpus.push_back(static_cast<int>(parse_number(value.substr(begin, end - begin))));
-        begin = end + 1;
-      }
-    } else if (name == "-o") {
-      options.directory = value;
-    } else if (name == "--most-bytes") {
-      options.most_bytes = parse_number(value);
-    } else if (name == "--revision") {
-      options.revision = value;
-    } else {
-      throw std::invalid_argument("unknown option " + std::string(name) +
-                                  "; there are --gpus, --most-bytes, --revision and -o");
-    }
-  }
+  const std::vector<Option> known = {
+      {"--gpus",
+       [&](const Value& value) {
+         for (const std::string_view count : split(value.text, ',')) {
+           options.gpus.push_back(Value{.name = value.name, .text = count}.small(2));
+         }
+       }},
+      {"-o", [&](const Value& value) { options.directory = value.text; }},
+      {"--most-bytes", [&](const Value& value) { options.most_bytes = value.whole(1); }},
+      {"--revision", [&](const Value& value) { options.revision = value.text; }}};
+  read_arguments("time", arguments, known);
   if (options.gpus.empty()) options.gpus = present > 2 ? std::vector{2, present} : std::vector{2};
   for (const int gpus : options.gpus) {
     if (gpus < 2 || gpus > std::min(present, kMaxRanks)) {
@@ -207,13 +187,26 @@ void time_kv_transfer(const Options& options) {
   }
 }
 
+void time_hops(const Options& options) {
+  Table table(options, "hops", "probe,mode,collective,num_gpus,bytes,time_us,spread,samples");
+  for (const int gpus : options.gpus) {
+    measure_hops(first_devices(gpus), [&](const HopRow& row) {
+      table.write(row.probe + "," + (row.mode == LaunchMode::kGraph ? "graph" : "eager") + "," +
+                  row.collective + "," + std::to_string(gpus) + "," + std::to_string(row.bytes) +
+                  "," + microseconds(row.time.median) + "," +
+                  spread_and_samples(row.time.spread, row.time.samples));
+    });
+  }
+}
+
 struct Timing {
   std::string_view what;
   void (*run)(const Options& options);
 };
 constexpr std::array kTimings = {Timing{.what = "collectives", .run = time_collectives},
                                  Timing{.what = "links", .run = time_links},
-                                 Timing{.what = "kv_transfer", .run = time_kv_transfer}};
+                                 Timing{.what = "kv_transfer", .run = time_kv_transfer},
+                                 Timing{.what = "hops", .run = time_hops}};
 
 }  // namespace
 

@@ -9,12 +9,14 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/kernel_spec.h"
+#include "sim/cost/power_limit.h"
 #include "sim/machine/machine.h"
 #include "sim/plan/plan.h"
 #include "sim/timeline/timeline.h"
@@ -37,8 +39,14 @@ struct HostCosts {
   Seconds eager_launch;  // host time to enqueue one kernel
   Seconds graph_node;    // gap between dependent nodes of a replayed graph
   Seconds d2h_sync;      // device-to-host copy of a flag and wake-up of the host
-  Seconds scheduler;     // choosing a batch, building its inputs
-  Seconds sampling;      // reading tokens back, detokenising, streaming out
+  // From the end of a GPU op to the start of one on another stream that waits for it, beyond what
+  // op times contain; in replayed graphs and launched one by one.
+  Seconds graph_hop;
+  Seconds eager_hop;
+  // Host time to enqueue a collective other than an all_reduce; none: eager_launch.
+  std::optional<Seconds> eager_exchange;
+  Seconds scheduler;  // choosing a batch, building its inputs
+  Seconds sampling;   // reading tokens back, detokenising, streaming out
 };
 
 // Measured tables of one provider (an engine version, or our own kernels) on one device.
@@ -133,11 +141,11 @@ struct CostOptions {
   // clocks under power, caches that others used, gaps.
   double kernel_time = 1;
   double moe_kernel_time = 1;  // the same of `moe` kernels
-  // The same of arithmetic alone: a kernel takes 1 + (arithmetic_time - 1) s times as long, where s
-  // is its operations at the peak over these and its bytes at the HBM rate. A step that computes
-  // without pause runs at the clock of the power limit, a kernel timed alone for less than the
-  // limit takes to act at a higher one.
-  double arithmetic_time = 1;
+  // What the power limit of the board does to arithmetic, and the clock asked about. A kernel at
+  // the limit takes 1 + (f - 1) s times as long as at the full clock, where f is the factor of its
+  // kind and s its operations at the peak over these and its bytes at the HBM rate.
+  PowerLimit power;
+  PowerState power_state = PowerState::kLimited;
   // The same of single kernels by name, besides: caches larger than those of the tables, ...
   std::map<std::string, double> kernel_times;
   // "" best of NCCL and the engine's own, "nccl", "custom": the engine's own.

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <stdexcept>
 #include <unordered_map>
+#include <utility>
 
 #include "sim/cost/csv_reader.h"
 
@@ -92,6 +94,35 @@ int position(const std::vector<std::int64_t>& axis, std::int64_t value) {
   return static_cast<int>(std::ranges::lower_bound(axis, value) - axis.begin());
 }
 
+// A call measured launched one by one.
+struct EagerRow {
+  DType dtype = DType::kBf16;
+  std::vector<std::int64_t> dims;
+  double time_s = 0;
+};
+
+double eager_gap(const KernelRows& rows, const std::vector<EagerRow>& eager) {
+  std::map<std::pair<DType, std::vector<std::int64_t>>, double> in_graph;
+  for (std::int64_t row = 0; row < rows.num_rows() && !eager.empty(); ++row) {
+    const auto dims = rows.row_dims(row);
+    in_graph.emplace(std::pair{rows.dtype[row], std::vector(dims.begin(), dims.end())},
+                     rows.time_s[row]);
+  }
+  std::vector<double> gaps;
+  for (const EagerRow& row : eager) {
+    const auto found = in_graph.find({row.dtype, row.dims});
+    if (found != in_graph.end() && found->second < kShortCall) {
+      gaps.push_back(row.time_s - found->second);
+    }
+  }
+  if (gaps.empty()) {
+    return 0;
+  }
+  const auto middle = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2);
+  std::ranges::nth_element(gaps, middle);
+  return std::max(*middle, 0.0);
+}
+
 }  // namespace
 
 KernelRows read_kernel_rows(const std::filesystem::path& path) {
@@ -116,12 +147,14 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
   rows.num_dims = static_cast<int>(columns.size());
   std::string_view last_text;
   DType last_dtype = DType::kBf16;
+  std::vector<EagerRow> eager;
   while (csv.next()) {
     const bool is_cold = choice(csv, l2_column, {"cold", "warm"}) == 0;
     const bool is_graph = choice(csv, mode_column, {"graph", "eager"}) == 0;
-    if (!is_cold || !is_graph) {
+    if (!is_cold) {
       continue;
     }
+    std::vector<std::int64_t> dims(columns.size());
     for (std::size_t i = 0; i < columns.size(); ++i) {
       std::int64_t value = csv.integer(columns[i]);
       const std::string_view name = rows.spec->dims[i].name;
@@ -131,15 +164,21 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
       if (value == 0 && name == "window") {
         value = kFullWindow;
       }
-      rows.dims.push_back(value);
+      dims[i] = value;
     }
-    rows.time_s.push_back(csv.positive_number(time_column) * kMicrosecond);
-    const bool has_spread = spread_column >= 0 && csv.text(spread_column) != "0";
-    rows.spread.push_back(has_spread ? csv.positive_number(spread_column) : 0);
     if (csv.text(dtype_column) != last_text) {
       last_dtype = read_dtype(csv, dtype_column);
       last_text = csv.text(dtype_column);
     }
+    const double time_s = csv.positive_number(time_column) * kMicrosecond;
+    if (!is_graph) {
+      eager.push_back({.dtype = last_dtype, .dims = std::move(dims), .time_s = time_s});
+      continue;
+    }
+    rows.dims.insert(rows.dims.end(), dims.begin(), dims.end());
+    rows.time_s.push_back(time_s);
+    const bool has_spread = spread_column >= 0 && csv.text(spread_column) != "0";
+    rows.spread.push_back(has_spread ? csv.positive_number(spread_column) : 0);
     rows.dtype.push_back(last_dtype);
     std::uint8_t distribution = 0;
     if (distribution_column >= 0) {
@@ -154,6 +193,7 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
     const bool is_host_bound = host_bound_column >= 0 && csv.integer(host_bound_column) != 0;
     rows.host_bound.push_back(is_host_bound ? 1 : 0);
   }
+  rows.eager_gap_s = eager_gap(rows, eager);
   return rows;
 }
 
@@ -202,7 +242,10 @@ KernelTable::Key KernelTable::key(DType dtype, int distribution,
 }
 
 KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::int64_t)>& keep)
-    : spec_(rows.spec), layout_(grid_layout(*rows.spec)), distributions_(rows.distributions) {
+    : spec_(rows.spec),
+      layout_(grid_layout(*rows.spec)),
+      distributions_(rows.distributions),
+      eager_gap_(rows.eager_gap_s) {
   // Rows of each family, families in order of first appearance.
   std::unordered_map<Key, std::size_t, KeyHash> numbers;
   std::vector<std::pair<Key, std::vector<std::int64_t>>> members;

@@ -15,6 +15,7 @@
 
 #include "kernels/kernel_spec.h"
 #include "sim/plan/plan.h"
+#include "sim/units/units.h"
 
 namespace orrery {
 
@@ -34,6 +35,9 @@ struct KernelRows {
   std::vector<DType> dtype;
   std::vector<std::uint8_t> distribution;  // index into distributions
   std::vector<std::uint8_t> host_bound;    // 1: the time is the host's and only bounds the kernel's
+  // What a call launched one by one takes more than as a node of a graph: the median over calls of
+  // less than kShortCall that were measured in both modes; 0 where none was.
+  double eager_gap_s = 0;
 
   [[nodiscard]] std::int64_t num_rows() const { return static_cast<std::int64_t>(time_s.size()); }
   [[nodiscard]] std::span<const std::int64_t> row_dims(std::int64_t row) const {
@@ -41,8 +45,12 @@ struct KernelRows {
   }
 };
 
-// Reads <kernel>.csv. Of rows that name an L2 state (column l2) or a launch mode (column mode) only
-// those of a cold L2 in a graph. Throws std::invalid_argument with file and line.
+// In longer calls the gap is lost in the spread of both times.
+inline constexpr double kShortCall = 50e-6;
+
+// Reads <kernel>.csv. Of rows that name an L2 state (column l2) or a launch mode (column mode)
+// those of a cold L2: in a graph the rows, eager the gap. Throws std::invalid_argument with file
+// and line.
 KernelRows read_kernel_rows(const std::filesystem::path& path);
 
 // Which dims of a kernel are axes, in the order of the grid. `tied` names a dim that follows the
@@ -90,6 +98,7 @@ class KernelTable {
   [[nodiscard]] const GridLayout& layout() const { return layout_; }
   [[nodiscard]] const std::vector<std::string>& distributions() const { return distributions_; }
   [[nodiscard]] const std::map<Key, FamilyGrid>& families() const { return families_; }
+  [[nodiscard]] Seconds eager_gap() const { return eager_gap_; }  // KernelRows::eager_gap_s
   // Family of a call; null when there is none. dims in the order of the spec.
   [[nodiscard]] const FamilyGrid* family(DType dtype, int distribution,
                                          std::span<const std::int64_t> dims) const;
@@ -102,6 +111,7 @@ class KernelTable {
   GridLayout layout_;
   std::vector<std::string> distributions_;
   std::map<Key, FamilyGrid> families_;
+  Seconds eager_gap_;
 };
 
 }  // namespace orrery

@@ -10,6 +10,10 @@
 
 namespace orrery {
 
+// A collective that a library serves and the host takes longer to enqueue than a kernel: any but an
+// all_reduce.
+bool is_exchange(const Op& op);
+
 struct ChainStep {
   Seconds time;
   OpId op = 0;
@@ -21,6 +25,7 @@ struct ChainStep {
   } kind = Kind::kGpu;
   std::int32_t meeting = -1;
   bool is_launched = true;  // false: the host passes it by
+  bool is_exchange = false;
 };
 
 // Steps [first, last) run `count` times in a row.

@@ -1,5 +1,6 @@
 // Max-plus arithmetic over chains. A chain's state is (G, H): when its stream has ended and when
-// its host is free. With gap g (graph mode, else 0) and launch time e (eager mode, else 0):
+// its host is free. With gap g (graph mode, else 0) and launch time e (eager mode, else 0;
+// of an exchange its own):
 //
 //   GPU step of time t     H += e;  G = max(G + g, H) + t        (first one: G = -inf)
 //   host step              H += t
@@ -25,13 +26,15 @@ namespace {
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 struct Gaps {
-  double node = 0;    // g
-  double launch = 0;  // e
+  double node = 0;      // g
+  double launch = 0;    // e
+  double exchange = 0;  // e of exchanges
 };
 
 Gaps gaps_of(LaunchMode mode, const HostCosts& host) {
-  return mode == LaunchMode::kGraph ? Gaps{.node = host.graph_node.value()}
-                                    : Gaps{.launch = host.eager_launch.value()};
+  return {.node = mode == LaunchMode::kGraph ? host.graph_node.value() : 0,
+          .launch = launch_time(mode, host, false).value(),
+          .exchange = launch_time(mode, host, true).value()};
 }
 
 struct State {
@@ -39,8 +42,8 @@ struct State {
   double host = 0;      // H
 };
 
-double ready_time(State& state, const Gaps& gaps, bool is_launched = true) {
-  if (is_launched) state.host += gaps.launch;
+double ready_time(State& state, const Gaps& gaps, const ChainStep& step) {
+  if (step.is_launched) state.host += step.is_exchange ? gaps.exchange : gaps.launch;
   return std::max(state.gpu + gaps.node, state.host);
 }
 
@@ -49,7 +52,7 @@ double advance(State& state, const ChainStep& step, const Gaps& gaps, double fac
   const double time = step.time.value() * factor;
   double start = 0;
   if (step.kind == ChainStep::Kind::kGpu || step.kind == ChainStep::Kind::kRendezvous) {
-    start = ready_time(state, gaps, step.is_launched);
+    start = ready_time(state, gaps, step);
     state.gpu = start + time;
   } else {
     start = step.kind == ChainStep::Kind::kHostSync ? std::max(state.host, state.gpu) : state.host;
@@ -192,7 +195,7 @@ class Walk {
   void meet(std::size_t i, const ChainStep& step, const Visit& visit) {
     Meeting& meeting = meetings_[static_cast<std::size_t>(step.meeting)];
     meeting.present.push_back(i);
-    meeting.ready = std::max(meeting.ready, ready_time(cursors_[i].state, gaps_));
+    meeting.ready = std::max(meeting.ready, ready_time(cursors_[i].state, gaps_, step));
     meeting.factor = std::max(meeting.factor, factors_[i]);
     cursors_[i].is_waiting = true;
     const auto expected = static_cast<std::size_t>(

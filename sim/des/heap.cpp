@@ -84,7 +84,9 @@ class Run final : public SimGridNetwork::Client {
   const RankSet& set_;
   const Plan& plan_;
   double launch_ = 0;
+  double exchange_launch_ = 0;
   double node_gap_ = 0;
+  double hop_ = 0;
   Agenda agenda_;
   SimGridNetwork* network_;
   Sharing sharing_;
@@ -105,8 +107,11 @@ Run::Run(const Step& step, const SimulateOptions& options, const RankSet& set,
       options_(options),
       set_(set),
       plan_(*step.priced->plan),
-      launch_(step.launch_mode == LaunchMode::kEager ? step.host.eager_launch.value() : 0),
+      launch_(launch_time(step.launch_mode, step.host, false).value()),
+      exchange_launch_(launch_time(step.launch_mode, step.host, true).value()),
       node_gap_(step.launch_mode == LaunchMode::kGraph ? step.host.graph_node.value() : 0),
+      hop_(step.launch_mode == LaunchMode::kGraph ? step.host.graph_hop.value()
+                                                  : step.host.eager_hop.value()),
       network_(network),
       sharing_(*step.machine, options, agenda_, network, mode) {
   programs_.reserve(set.lists.size());
@@ -162,8 +167,9 @@ void Run::issue(std::int32_t rank_index, double now) {
     Rank& rank = ranks_[static_cast<std::size_t>(rank_index)];
     if (static_cast<std::size_t>(rank.next_issue) >= rank.program->tasks.size()) return;
     const TaskRef ref{rank_index, rank.next_issue++};
-    const bool is_host = task_of(ref).is_host;
-    if (!is_host && task_of(ref).is_launched) free_at += launch_;
+    const Task& task = task_of(ref);
+    const bool is_host = task.is_host;
+    if (!is_host && task.is_launched) free_at += task.is_exchange ? exchange_launch_ : launch_;
     resolve(ref, free_at, now);
     if (is_host) return;
   }
@@ -284,7 +290,10 @@ void Run::end_task(TaskRef ref, double start, double now) {
   const auto successors = std::span(program.successors)
                               .subspan(static_cast<std::size_t>(task.first_successor),
                                        static_cast<std::size_t>(task.num_successors));
-  for (const std::int32_t next : successors) resolve({ref.rank_index, next}, now, now);
+  for (const std::int32_t next : successors) {
+    const TaskRef successor{ref.rank_index, next};
+    resolve(successor, task_of(successor).is_host ? now : now + hop_, now);
+  }
   if (task.is_host) issue(ref.rank_index, now);
 }
 

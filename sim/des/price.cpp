@@ -91,4 +91,12 @@ PricedPlan price(const Plan& plan, const CostModel& cost) {
   return des::assemble(plan, std::move(times));
 }
 
+PricedPlan mix(const PricedPlan& a, const PricedPlan& b, double part) {
+  std::vector<Estimate> times = a.times;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    times[i].time += (b.times[i].time - times[i].time) * part;
+  }
+  return des::assemble(*a.plan, std::move(times));
+}
+
 }  // namespace orrery

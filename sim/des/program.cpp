@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "kernels/kernel_spec.h"
+#include "sim/des/chain.h"
 
 namespace orrery::des {
 namespace {
@@ -50,7 +51,8 @@ class Builder {
     program_.tasks.push_back({.op = id,
                               .copy = copy,
                               .is_host = host != nullptr,
-                              .is_launched = is_launched_[static_cast<std::size_t>(id)]});
+                              .is_launched = is_launched_[static_cast<std::size_t>(id)],
+                              .is_exchange = is_exchange(op)});
     waits_.clear();
     for (const TensorId tensor : op.reads) wait_for(writer_[static_cast<std::size_t>(tensor)]);
     for (const OpId after : op.after) {

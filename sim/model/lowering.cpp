@@ -79,6 +79,7 @@ StepShape step_shape(const Batch& batch) {
     tokens += query;
     squares += query * query;
     work += query * (static_cast<double>(chunk.context) + query / 2);
+    shape.prefill_cached += chunk.context;
   }
   shape.prefill_tokens = shape.tokens - shape.num_decodes;
   shape.prefill_batch = std::max<std::int64_t>(1, std::llround(tokens * tokens / squares));

@@ -27,6 +27,7 @@ struct StepShape {
   std::int64_t prefill_batch = 0;
   std::int64_t prefill_query = 0;
   std::int64_t prefill_context = 0;
+  std::int64_t prefill_cached = 0;  // tokens before the chunks, of all sequences
   std::int64_t num_decodes = 0;
   std::int64_t decode_context = 0;  // mean, the new token included
 };

@@ -86,6 +86,10 @@ struct ModelConfig {
   bool has_correction_bias = false;
   bool weighs_expert_inputs = false;  // weights multiply what experts read, not what they write
   std::vector<LayerConfig> layers;
+  // Elements of a query or key head that turn with the position.
+  [[nodiscard]] std::int64_t rotary_dim() const {
+    return kv_lora_rank > 0 ? qk_rope_head_dim : head_dim;
+  }
   bool operator==(const ModelConfig&) const = default;
 };
 

@@ -31,7 +31,7 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
                     std::span<const KernelDirectory> directories,
                     std::span<const std::shared_ptr<const Provider>> providers,
                     std::span<const std::shared_ptr<const CollectiveTables>> collectives,
-                    LaunchMode mode) {
+                    LaunchMode mode, PowerState state) {
   std::vector<KernelSource> kernels;
   kernels.reserve(directories.size());
   for (std::size_t i = 0; i < directories.size(); ++i) {
@@ -53,12 +53,29 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   const bool is_eager = mode == LaunchMode::kEager;
   options.kernel_time = is_eager ? profile.kernel_time.eager : profile.kernel_time.graph;
   options.moe_kernel_time = is_eager ? profile.kernel_time.eager_moe : profile.kernel_time.graph;
-  options.arithmetic_time = profile.kernel_time.arithmetic;
+  options.power = profile.power_limit;
+  options.power_state = state;
   options.kernel_times = profile.kernel_time.kernels;
   options.all_reduce_implementation = scenario.engine_profile.all_reduce_implementation;
   options.custom_all_reduce = scenario.engine_profile.custom_all_reduce;
   options.moe_distribution = to_text(scenario.expert_load.skew);
   return {machine, std::move(kernels), std::move(curves), std::move(options)};
+}
+
+template <typename Make>
+std::array<std::array<CostModel, 3>, 2> make_costs(Make make) {
+  const auto of_mode = [&](LaunchMode mode) {
+    return std::array<CostModel, 3>{make(mode, PowerState::kFull), make(mode, PowerState::kLimited),
+                                    make(mode, PowerState::kArithmetic)};
+  };
+  static_assert(static_cast<int>(LaunchMode::kEager) == 0 &&
+                static_cast<int>(PowerState::kFull) == 0 &&
+                static_cast<int>(PowerState::kLimited) == 1);
+  return {of_mode(LaunchMode::kEager), of_mode(LaunchMode::kGraph)};
+}
+
+Seconds total(const BasisSeconds& basis) {
+  return basis.measured + basis.interpolated + basis.roofline;
 }
 
 }  // namespace
@@ -68,14 +85,18 @@ Assembly::Assembly(const Scenario& scenario)
       kernel_directories_(scenario.kernel_tables),
       providers_(at_key(scenario, "provider", [&] { return load_providers(scenario); })),
       collectives_(at_key(scenario, "machine", [&] { return load_collectives(scenario); })),
-      graph_cost_(make_cost(scenario, machine_, kernel_directories_, providers_, collectives_,
-                            LaunchMode::kGraph)),
-      eager_cost_(make_cost(scenario, machine_, kernel_directories_, providers_, collectives_,
-                            LaunchMode::kEager)) {}
+      costs_(make_costs([&](LaunchMode mode, PowerState state) {
+        return make_cost(scenario, machine_, kernel_directories_, providers_, collectives_, mode,
+                         state);
+      })) {}
 
 std::vector<TableUse> Assembly::tables_used() const {
-  std::vector<SourceUse> uses = graph_cost_.sources_used();
-  std::ranges::copy(eager_cost_.sources_used(), std::back_inserter(uses));
+  std::vector<SourceUse> uses;
+  for (const auto& of_mode : costs_) {
+    for (const CostModel& cost : of_mode) {
+      std::ranges::copy(cost.sources_used(), std::back_inserter(uses));
+    }
+  }
   std::ranges::sort(uses);
   uses.erase(std::unique(uses.begin(), uses.end()), uses.end());
   std::vector<TableUse> tables;
@@ -92,6 +113,22 @@ std::vector<TableUse> Assembly::tables_used() const {
     }
   }
   return tables;
+}
+
+PricedPlan price_repeated(const Assembly& assembly, const Scenario& scenario, const Plan& plan,
+                          LaunchMode mode) {
+  const PowerLimit& limit = scenario.engine_profile.power_limit;
+  PricedPlan limited = price(plan, assembly.cost(mode, PowerState::kLimited));
+  if (!limit.acts()) {
+    return limited;
+  }
+  PricedPlan full = price(plan, assembly.cost(mode, PowerState::kFull));
+  const PricedPlan arithmetic = price(plan, assembly.cost(mode, PowerState::kArithmetic));
+  const Seconds busy = total(full.basis);
+  const int stages = scenario.mesh.pp;
+  const Seconds idle = busy * ((stages - 1.0) / std::max(scenario.mesh.num_micro_batches, 1));
+  const double part = repeated_limited_part(limit, busy, total(arithmetic.basis) - busy, idle);
+  return part == 0 ? full : mix(full, limited, part);
 }
 
 std::vector<std::int64_t> graph_batch_sizes(const Scenario& scenario) {

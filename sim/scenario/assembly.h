@@ -3,6 +3,8 @@
 // The rooms of one scenario put together: machine, measured tables, cost model. Neither copied nor
 // moved, because the parts refer to each other.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "sim/cost/cost.h"
+#include "sim/des/simulate.h"
 #include "sim/machine/machine.h"
 #include "sim/model/model.h"
 #include "sim/scenario/run.h"
@@ -26,9 +29,13 @@ class Assembly {
   Assembly& operator=(const Assembly&) = delete;
 
   [[nodiscard]] const Machine& machine() const { return machine_; }
-  // Kernels as nodes of a replayed CUDA graph, and launched one by one.
-  [[nodiscard]] const CostModel& graph_cost() const { return graph_cost_; }
-  [[nodiscard]] const CostModel& eager_cost() const { return eager_cost_; }
+  // Kernels as nodes of a replayed CUDA graph, and launched one by one, at the power limit.
+  [[nodiscard]] const CostModel& graph_cost() const { return cost(LaunchMode::kGraph); }
+  [[nodiscard]] const CostModel& eager_cost() const { return cost(LaunchMode::kEager); }
+  [[nodiscard]] const CostModel& cost(LaunchMode mode,
+                                      PowerState state = PowerState::kLimited) const {
+    return costs_[static_cast<std::size_t>(mode)][static_cast<std::size_t>(state)];
+  }
   // The kernel tables that answered so far, in the order in which they are asked.
   [[nodiscard]] std::vector<TableUse> tables_used() const;
 
@@ -38,9 +45,13 @@ class Assembly {
   // Shared with the other runs of the process (sim/cost/cost.h).
   std::vector<std::shared_ptr<const Provider>> providers_;
   std::vector<std::shared_ptr<const CollectiveTables>> collectives_;
-  CostModel graph_cost_;
-  CostModel eager_cost_;
+  std::array<std::array<CostModel, 3>, 2> costs_;  // by launch mode and power state
 };
+
+// `plan` run again and again: times between those at the full clock and those at the power limit.
+// A GPU of a pipeline pauses while the other stages have the step.
+PricedPlan price_repeated(const Assembly& assembly, const Scenario& scenario, const Plan& plan,
+                          LaunchMode mode);
 
 // As in run.h, on rooms that are put together already.
 StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, const Batch& batch,

@@ -48,6 +48,9 @@ class Times {
     reader_.collect_sources(&sources_);
   }
   [[nodiscard]] Seconds at(std::string_view key) const { return reader_.seconds(key, true); }
+  [[nodiscard]] Seconds at_or_none(std::string_view key) const {
+    return reader_.has(key) ? at(key) : Seconds(0);
+  }
   void add_sources(std::map<std::string, std::string>& all) const {
     for (const auto& [key, source] : sources_) {
       all[name_ + "." + key] = source;
@@ -61,14 +64,20 @@ class Times {
 };
 
 void read_times(const Reader& reader, EngineProfile& profile) {
-  const Times host(
-      reader, "host",
-      {"eager_launch", "graph_node", "d2h_sync", "scheduler_base", "scheduler_per_sequence"});
+  const Times host(reader, "host",
+                   {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop",
+                    "eager_exchange", "scheduler_base", "scheduler_per_sequence", "prefill_base",
+                    "new_rows"});
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
+  profile.host.graph_hop = host.at_or_none("graph_hop");
+  profile.host.eager_hop = host.at_or_none("eager_hop");
+  profile.host.eager_exchange = host.at_or_none("eager_exchange");
   profile.scheduler_base = host.at("scheduler_base");
   profile.scheduler_per_sequence = host.at("scheduler_per_sequence");
+  profile.prefill_base = host.at_or_none("prefill_base");
+  profile.new_rows = host.at_or_none("new_rows");
   host.add_sources(profile.sources);
   const Times front_end(reader, "front_end",
                         {"per_request", "per_prompt_token", "per_output_token", "stream_latency"});
@@ -81,14 +90,14 @@ void read_times(const Reader& reader, EngineProfile& profile) {
 
 void read_kernel_times(const Reader& profile, EngineProfile& into) {
   Reader reader(profile.at("kernel_time"), "kernel_time",
-                {"eager", "eager_moe", "graph", "arithmetic", "kernels"});
+                {"eager", "eager_moe", "graph", "kernels", "uneven_attention"});
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   into.kernel_time = {.eager = reader.number("eager", 0.1, 10),
                       .eager_moe = reader.number("eager_moe", 0.1, 10),
                       .graph = reader.number("graph", 0.1, 10)};
-  if (reader.has("arithmetic")) {
-    into.kernel_time.arithmetic = reader.number("arithmetic", 0.1, 10);
+  if (reader.has("uneven_attention")) {
+    into.kernel_time.uneven_attention = reader.seconds("uneven_attention", true);
   }
   if (reader.has("kernels")) {
     std::vector<std::string_view> names;
@@ -105,6 +114,28 @@ void read_kernel_times(const Reader& profile, EngineProfile& into) {
   for (const auto& [key, source] : own) {
     into.sources["kernel_time." + key] = source;
   }
+}
+
+PowerLimit read_power_limit(const Reader& profile, EngineProfile& into) {
+  Reader reader(
+      profile.at("power_limit"), "power_limit",
+      {"product", "narrow_product", "attention", "share", "boost", "full_rows", "limited_rows"});
+  std::map<std::string, std::string> own;
+  reader.collect_sources(&own);
+  const PowerLimit limit{.product = reader.number("product", 1, 10),
+                         .narrow_product = reader.number("narrow_product", 1, 10),
+                         .attention = reader.number("attention", 1, 10),
+                         .share = reader.number("share", 0.01, 0.99),
+                         .boost = reader.seconds("boost", true),
+                         .full_rows = reader.seconds("full_rows"),
+                         .limited_rows = reader.seconds("limited_rows")};
+  if (limit.limited_rows <= limit.full_rows) {
+    reader.fail("limited_rows", "expected more than full_rows");
+  }
+  for (const auto& [key, source] : own) {
+    into.sources["power_limit." + key] = source;
+  }
+  return limit;
 }
 
 void read_scheduler(const Reader& reader, EngineProfile& profile) {
@@ -136,6 +167,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
                  "extends",
                  "host",
                  "kernel_time",
+                 "power_limit",
                  "front_end",
                  "async_scheduling",
                  "scheduler_policy",
@@ -157,6 +189,9 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
   profile.name = reader.text("name");
   read_times(reader, profile);
   read_kernel_times(reader, profile);
+  if (reader.has("power_limit")) {
+    profile.power_limit = read_power_limit(reader, profile);
+  }
   profile.launch_mode = static_cast<LaunchMode>(reader.choice("launch_mode", kLaunchModes));
   profile.graph_batch_sizes = reader.integers("graph_batch_sizes");
   const auto& sizes = profile.graph_batch_sizes;

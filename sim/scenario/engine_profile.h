@@ -25,17 +25,21 @@ struct KernelTimes {
   double eager = 1;
   double eager_moe = 1;
   double graph = 1;
-  double arithmetic = 1;                  // CostOptions::arithmetic_time, in both modes
-  std::map<std::string, double> kernels;  // CostOptions::kernel_times, likewise
+  std::map<std::string, double> kernels;  // CostOptions::kernel_times, in both modes
+  Seconds uneven_attention;               // SimulatedStepsConfig::uneven_attention
 };
 
 struct EngineProfile {
   std::string name;
   HostCosts host;
   KernelTimes kernel_time;
+  PowerLimit power_limit;
   // Host time of a step besides launches: base + per_sequence * (decodes + prefill chunks).
   Seconds scheduler_base;
   Seconds scheduler_per_sequence;
+  // Of a step with prompts besides; and of one whose numbers of rows come for the first time.
+  Seconds prefill_base;
+  Seconds new_rows;
   FrontEndConfig front_end;
   // Decode batches are padded to the next of these sizes and replayed as a CUDA graph; larger ones,
   // and steps with prefill, are launched eagerly where `launch_mode` is kGraph.

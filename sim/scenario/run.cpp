@@ -1,5 +1,6 @@
 #include "sim/scenario/run.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,17 +30,31 @@ MemoryBudget memory_budget(const Scenario& scenario) {
 
 namespace {
 
-SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly) {
+SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly,
+                                  const Workload& workload) {
   SimulatedStepsConfig config;
   config.model = scenario.model_config;
   config.mesh = scenario.mesh;
   config.lowering = lowering_options(scenario);
   config.level = scenario.step_level;
   config.machine = &assembly.machine();
-  config.graph_cost = &assembly.graph_cost();
-  config.eager_cost = &assembly.eager_cost();
+  // Decodes stream memory: the limit leaves them alone.
+  config.graph_cost = &assembly.cost(LaunchMode::kGraph, PowerState::kFull);
+  config.eager_cost = &assembly.cost(LaunchMode::kEager, PowerState::kFull);
+  if (scenario.engine_profile.power_limit.acts()) {
+    config.limited_cost = &assembly.cost(LaunchMode::kEager, PowerState::kLimited);
+    config.arithmetic_cost = &assembly.cost(LaunchMode::kEager, PowerState::kArithmetic);
+  }
   config.scheduler_base = scenario.engine_profile.scheduler_base;
   config.scheduler_per_sequence = scenario.engine_profile.scheduler_per_sequence;
+  config.prefill_base = scenario.engine_profile.prefill_base;
+  config.new_rows = scenario.engine_profile.new_rows;
+  const auto is_other = [&](const Request& request) {
+    return request.prompt_tokens != workload.requests.front().prompt_tokens;
+  };
+  if (std::ranges::any_of(workload.requests, is_other)) {
+    config.uneven_attention = scenario.engine_profile.kernel_time.uneven_attention;
+  }
   config.graph_batch_sizes = graph_batch_sizes(scenario);
   config.async_scheduling = scenario.engine.async_scheduling;
   return config;
@@ -105,8 +120,8 @@ void serve_whole(const Scenario& scenario, const Assembly& assembly, const Workl
                  const Progress& progress, RunResult& result) {
   result.num_gpus = scenario.replicas * num_ranks(scenario.mesh);
   result.memory = memory_budget(scenario);
-  StepTimes times =
-      at_key(scenario, "model", [&] { return StepTimes(steps_config(scenario, assembly)); });
+  StepTimes times = at_key(scenario, "model",
+                           [&] { return StepTimes(steps_config(scenario, assembly, workload)); });
   result.service = at_key(scenario, "workload", [&] {
     return serve(
         workload, service_config(scenario, result.memory), scenario.slo,
@@ -135,10 +150,10 @@ void serve_apart(const Scenario& scenario, const Assembly& assembly, const Workl
   if (config.decode.router == RouterKind::kPrefixAware) {  // they cache no prefixes
     config.decode.router = RouterKind::kLeastLoaded;
   }
-  StepTimes prefill_times =
-      at_key(scenario, "model", [&] { return StepTimes(steps_config(prefill, assembly)); });
-  StepTimes decode_times =
-      at_key(scenario, "model", [&] { return StepTimes(steps_config(decode, assembly)); });
+  StepTimes prefill_times = at_key(
+      scenario, "model", [&] { return StepTimes(steps_config(prefill, assembly, workload)); });
+  StepTimes decode_times = at_key(
+      scenario, "model", [&] { return StepTimes(steps_config(decode, assembly, workload)); });
   result.service = at_key(scenario, "workload", [&] {
     return serve_disaggregated(
         workload, config, scenario.slo,

@@ -50,11 +50,22 @@ std::filesystem::path required_file(const Reader& reader, std::string_view key,
   return file;
 }
 
+// The first `num_layers` of the model.
+void cut_layers(const Reader& reader, std::int64_t num_layers, ModelFile& model) {
+  const std::int64_t all = std::ssize(model.config.layers);
+  if (num_layers < 1 || num_layers > all) {
+    reader.fail("layers", "found " + std::to_string(num_layers) + "; expected 1 to " +
+                              std::to_string(all) + ", those of " + model.config.name);
+  }
+  model.fields["num_hidden_layers"] = num_layers;
+  model.config = model_config(model.config.name, model.fields);
+}
+
 void read_model_part(const YamlNode& node, const std::filesystem::path& directory,
                      Scenario& scenario) {
-  const Reader reader(
-      node, "model",
-      {"config", "weights", "expert_weights", "activations", "kv_cache", "lm_head", "expert_load"});
+  const Reader reader(node, "model",
+                      {"config", "layers", "weights", "expert_weights", "activations", "kv_cache",
+                       "lm_head", "expert_load"});
   scenario.model = reader.text("config");
   const std::filesystem::path models = scenario.paths.root / "models";
   std::filesystem::path file;
@@ -67,6 +78,10 @@ void read_model_part(const YamlNode& node, const std::filesystem::path& director
     }
   }
   ModelFile model = read_model_file(file);
+  if (reader.has("layers")) {
+    scenario.num_layers = reader.integer("layers");
+    cut_layers(reader, *scenario.num_layers, model);
+  }
   scenario.model_config = std::move(model.config);
   scenario.model_fields = std::move(model.fields);
   const auto format = [&](std::string_view key, DType& dtype) {
@@ -357,6 +372,7 @@ std::string to_yaml(const Scenario& scenario) {
   std::string text;
   text += "question: " + quoted_yaml(scenario.question) + "\n";
   text += "model:\n  config: " + quoted_yaml(scenario.model) +
+          (scenario.num_layers ? "\n  layers: " + number(*scenario.num_layers) : std::string()) +
           "\n  weights: " + std::string(to_text(precision.weights)) +
           (precision.expert_weights
                ? "\n  expert_weights: " + std::string(to_text(*precision.expert_weights))

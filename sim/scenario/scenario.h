@@ -39,6 +39,8 @@ struct Scenario {
   std::string question;
 
   std::string model;  // name or path
+  // The first so many layers of it alone; none: all.
+  std::optional<std::int64_t> num_layers;
   Precision precision;
   ExpertLoadSpec expert_load;
   MoeSpec moe;  // the engine profile's unless the scenario says otherwise

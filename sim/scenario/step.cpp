@@ -164,9 +164,10 @@ StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, con
   const int dp = scenario.mesh.dp;
   const bool is_graph =
       batch.prefill.empty() && !sizes.empty() && (batch.num_decodes + dp - 1) / dp <= sizes.back();
-  const CostModel& cost = is_graph ? assembly.graph_cost() : assembly.eager_cost();
+  const LaunchMode mode = is_graph ? LaunchMode::kGraph : LaunchMode::kEager;
   result.timeline = at_key(scenario, "provider", [&] {
-    return simulate(result.plan, assembly.machine(), cost, options);
+    return simulate(price_repeated(assembly, scenario, result.plan, mode), assembly.machine(),
+                    assembly.cost(mode), options);
   });
   result.shares = step_shares(result.timeline);
   return result;

@@ -152,11 +152,10 @@ StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
     prediction.whole = lower(scenario.model_config, step.batch, lowering_options(scenario));
     prediction.plan = parallelize(prediction.whole, scenario.mesh);
   });
-  const CostModel& cost =
-      mode == LaunchMode::kGraph ? assembly.graph_cost() : assembly.eager_cost();
+  const CostModel& cost = assembly.cost(mode);
   const int ranks = num_ranks(scenario.mesh);
   at_key(scenario, "provider", [&] {
-    const PricedPlan priced = price(prediction.plan, cost);
+    const PricedPlan priced = price_repeated(assembly, scenario, prediction.plan, mode);
     prediction.timeline =
         simulate(priced, assembly.machine(), cost,
                  {.level = ranks <= kMaxRanksShown ? StepLevel::kAllRanks : StepLevel::kHeap});
@@ -196,7 +195,7 @@ std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
   const Deployment& deployment = prediction.deployment;
   const std::vector<Bytes> kv_token = kv_bytes_by_rank(prediction.scenario);
   FootprintRequest request{.block_size = deployment.engine.block_size,
-                           .head_dim = prediction.scenario.model_config.head_dim,
+                           .head_dim = prediction.scenario.model_config.rotary_dim(),
                            .fixed = {.context = budget.context, .workspace = budget.workspace}};
   std::vector<const Plan*> steps;
   std::vector<const Plan*> captured;

@@ -134,6 +134,7 @@ void Replica::start(Seconds now) {
 void Replica::time_flight(bool is_single) {
   Flight& flight = *flight_;
   flight.time.num_steps = 1;  // what others see while a backend computes
+  backend_->starts(flight.begin);
   if (wants_sequences_) announce_sequences();
   if (flight.batch.prefill.empty()) {
     flight.is_leap = true;

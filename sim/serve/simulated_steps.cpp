@@ -62,9 +62,12 @@ StepSetup setup(const SimulatedStepsConfig& config, const CostModel* cost) {
 StepTimes::StepTimes(SimulatedStepsConfig config)
     : config_(std::move(config)),
       graph_(setup(config_, config_.graph_cost)),
-      eager_(setup(config_, config_.eager_cost)),
       graph_skeletons_(graph_),
-      eager_skeletons_(eager_) {
+      eager_(setup(config_, config_.eager_cost)) {
+  if (config_.limited_cost != nullptr && config_.arithmetic_cost != nullptr) {
+    limited_ = std::make_unique<Eager>(setup(config_, config_.limited_cost));
+    arithmetic_ = std::make_unique<Eager>(setup(config_, config_.arithmetic_cost));
+  }
   if (!std::ranges::is_sorted(config_.graph_batch_sizes) ||
       (!config_.graph_batch_sizes.empty() && config_.graph_batch_sizes.front() < 1)) {
     throw std::invalid_argument("graph_batch_sizes must ascend and be at least 1");
@@ -90,22 +93,30 @@ DeviceTime StepTimes::decode_time(std::int64_t num_decodes, std::int64_t context
   const bool graph = is_graph(batch);
   const std::int64_t rows = graph ? padded(num_decodes) : num_decodes;
   return remember(mutex_, decode_times_, std::pair{num_decodes, context}, [&] {
-    StepSkeletons& skeletons = graph ? graph_skeletons_ : eager_skeletons_;
-    if (skeletons.apply()) return skeletons.time(batch, rows, static_cast<double>(context));
+    StepSkeletons& skeletons = graph ? graph_skeletons_ : eager_.skeletons;
     // Padding rows hold no context: the same tokens attended, spread over more sequences.
-    return step_time(
-        graph ? graph_ : eager_,
-        {.num_decodes = rows, .decode_context = std::max(num_decodes * context, rows)});
+    DeviceTime time = skeletons.apply()
+                          ? skeletons.time(batch, rows, static_cast<double>(context))
+                          : step_time(graph ? graph_ : eager_.setup,
+                                      {.num_decodes = rows,
+                                       .decode_context = std::max(num_decodes * context, rows)});
+    if (num_decodes > 1 && config_.uneven_attention > Seconds(0)) {
+      const Seconds more =
+          config_.uneven_attention * static_cast<double>(config_.model.layers.size());
+      time.basis.interpolated += more;
+      time.duration += more;
+    }
+    return time;
   });
 }
 
-DeviceTime StepTimes::mixed_time(const Batch& batch) {
-  if (eager_skeletons_.apply()) {
+DeviceTime StepTimes::mixed_time(Eager& eager, const Batch& batch) {
+  if (eager.skeletons.apply()) {
     const double context = batch.num_decodes > 0 ? static_cast<double>(batch.decode_context) /
                                                        static_cast<double>(batch.num_decodes)
                                                  : 0;
-    return eager_skeletons_.time(batch, batch.num_decodes,
-                                 static_cast<double>(round_bits(std::llround(context), 8)));
+    return eager.skeletons.time(batch, batch.num_decodes,
+                                static_cast<double>(round_bits(std::llround(context), 8)));
   }
   // Priced as a whole, so few shapes only: equal chunks with the tokens and contexts of all, one
   // where no data-parallel ranks share them.
@@ -126,11 +137,11 @@ DeviceTime StepTimes::mixed_time(const Batch& batch) {
                                          chunks,
                                          round_bits(batch.num_decodes, kMixedBits),
                                          std::max<std::int64_t>(round_bits(mean, kMixedBits), 1)};
-  return remember(mutex_, mixed_times_, key, [&] {
+  return remember(mutex_, eager.times, key, [&] {
     const PrefillChunk chunk{.query = key[0], .context = key[1], .produces_token = key[2] != 0};
-    return step_time(eager_, {.prefill = std::vector(static_cast<std::size_t>(key[3]), chunk),
-                              .num_decodes = key[4],
-                              .decode_context = key[4] * key[5]});
+    return step_time(eager.setup, {.prefill = std::vector(static_cast<std::size_t>(key[3]), chunk),
+                                   .num_decodes = key[4],
+                                   .decode_context = key[4] * key[5]});
   });
 }
 
@@ -141,13 +152,28 @@ Seconds StepTimes::host_time(const Batch& batch) const {
   return config_.scheduler_base + config_.scheduler_per_sequence * static_cast<double>(sequences);
 }
 
-StepTime StepTimes::step(const Batch& batch) {
+StepTime StepTimes::step(const Batch& batch, PowerBudget* budget, bool is_prepared) {
   if (batch.prefill.empty()) {
     const LeapTime one = leap(batch, 1);
     return {.duration = one.first, .basis = one.basis};
   }
-  const DeviceTime device = mixed_time(batch);
-  const Seconds host = host_time(batch);
+  DeviceTime device = mixed_time(eager_, batch);
+  if (budget != nullptr && limited_ != nullptr) {
+    // Each stage of a pipeline has its part of the step, and pauses for the others.
+    const auto stages = static_cast<double>(config_.mesh.pp);
+    const Seconds full = device.duration / stages;
+    const Seconds arithmetic = mixed_time(*arithmetic_, batch).duration / stages - full;
+    const double part = budget->step(full, arithmetic);
+    budget->rest(full * (stages - 1));
+    if (part > 0) {
+      const Seconds limited = mixed_time(*limited_, batch).duration;
+      const Seconds duration = device.duration + (limited - device.duration) * part;
+      device.basis = scaled(device.basis, duration / device.duration);
+      device.duration = duration;
+    }
+  }
+  const Seconds host =
+      host_time(batch) + config_.prefill_base + (is_prepared ? Seconds(0) : config_.new_rows);
   return {.duration =
               config_.async_scheduling ? std::max(device.duration, host) : device.duration + host,
           .basis = device.basis};
@@ -183,6 +209,32 @@ LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps) {
   const double middle = (context + (steps - 1) / 2 - low) / (high - low);
   leap.basis = scaled(mix(at_low.basis, at_high.basis, middle), steps);
   return leap;
+}
+
+SimulatedSteps::SimulatedSteps(StepTimes& times) : times_(times) {
+  if (times.power_limit() != nullptr) budget_.emplace(*times.power_limit());
+}
+
+bool SimulatedSteps::is_prepared(const Batch& batch) {
+  if (!times_.prepares() || batch.prefill.empty()) return true;
+  std::int64_t tokens = 0;
+  for (const PrefillChunk& chunk : batch.prefill) tokens += chunk.query;
+  const auto [entry, is_new] =
+      prepared_.try_emplace({tokens, num_sampled(batch), batch.num_decodes});
+  entry->second = ++num_runs_;
+  if (prepared_.size() > kMostPrepared) {
+    prepared_.erase(
+        std::ranges::min_element(prepared_, {}, [](const auto& known) { return known.second; }));
+  }
+  return !is_new;
+}
+
+StepTime SimulatedSteps::run(const Batch& batch) {
+  const bool known = is_prepared(batch);
+  if (budget_ && now_ > since_) budget_->rest(now_ - since_);
+  const StepTime time = times_.step(batch, budget_ ? &*budget_ : nullptr, known);
+  since_ = now_ + time.duration;
+  return time;
 }
 
 }  // namespace orrery

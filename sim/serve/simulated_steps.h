@@ -13,9 +13,12 @@
 // prompt chunks are dealt round robin, each chunk to one rank, and all ranks pad to the same graph.
 // Chunks of one step count as equally long there, and a rank's own unevenness is left out.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <utility>
 #include <vector>
@@ -33,8 +36,19 @@ struct SimulatedStepsConfig {
   const Machine* machine = nullptr;
   const CostModel* graph_cost = nullptr;  // LaunchMode::kGraph
   const CostModel* eager_cost = nullptr;  // LaunchMode::kEager
+  // Steps with prefill under a power limit: eager_cost is at the full clock, these are the same in
+  // PowerState::kLimited and kArithmetic. Null where there is no limit.
+  const CostModel* limited_cost = nullptr;
+  const CostModel* arithmetic_cost = nullptr;
   Seconds scheduler_base;
   Seconds scheduler_per_sequence;
+  // Host time of a step with prefill besides; and of one with numbers of rows (new tokens, sampled
+  // ones, decodes) that none of the last kMostPrepared such steps had, which it prepares.
+  Seconds prefill_base;
+  Seconds new_rows;
+  // What attention of a layer over decodes of different contexts takes more than over as many
+  // tokens in equal ones: the longest sequence ends last.
+  Seconds uneven_attention;
   // Ascending; empty: no graphs, all steps are eager.
   std::vector<std::int64_t> graph_batch_sizes;
   // The host prepares a step while the one before runs: a step takes the longer of host and device
@@ -48,8 +62,13 @@ class StepTimes {
  public:
   explicit StepTimes(SimulatedStepsConfig config);
 
-  // Time of one step, host included.
-  StepTime step(const Batch& batch);
+  // Time of one step, host included, of GPUs that have `budget` of the full clock left; without one
+  // at the full clock. `is_prepared`: the host knows its numbers of rows.
+  StepTime step(const Batch& batch, PowerBudget* budget = nullptr, bool is_prepared = true);
+  [[nodiscard]] bool prepares() const { return config_.new_rows > Seconds(0); }
+  [[nodiscard]] const PowerLimit* power_limit() const {
+    return config_.limited_cost == nullptr ? nullptr : &config_.limited_cost->options().power;
+  }
   // Linear piece of decode steps that starts with `batch`, see StepBackend::leap.
   LeapTime leap(const Batch& batch, std::int64_t max_steps);
 
@@ -60,30 +79,51 @@ class StepTimes {
   [[nodiscard]] std::int64_t padded(std::int64_t num_decodes) const;
   // Device time of a decode-only batch at a grid point of the mean context.
   DeviceTime decode_time(std::int64_t num_decodes, std::int64_t context);
-  DeviceTime mixed_time(const Batch& batch);
+  // Launched one by one, with costs of one power state.
+  struct Eager {
+    explicit Eager(StepSetup of) : setup(std::move(of)), skeletons(setup) {}
+    StepSetup setup;
+    StepSkeletons skeletons;
+    std::map<std::vector<std::int64_t>, DeviceTime> times;
+  };
+  DeviceTime mixed_time(Eager& eager, const Batch& batch);
   [[nodiscard]] Seconds host_time(const Batch& batch) const;
 
   SimulatedStepsConfig config_;
   StepSetup graph_;
-  StepSetup eager_;
   StepSkeletons graph_skeletons_;
-  StepSkeletons eager_skeletons_;
+  Eager eager_;
+  std::unique_ptr<Eager> limited_;     // null where there is no limit
+  std::unique_ptr<Eager> arithmetic_;  // likewise
   std::shared_mutex mutex_;
   std::map<std::pair<std::int64_t, std::int64_t>, DeviceTime> decode_times_;
-  std::map<std::vector<std::int64_t>, DeviceTime> mixed_times_;
 };
 
+// Steps that an engine keeps prepared, besides graphs (kernels/serve/executor_runner.cpp).
+inline constexpr std::size_t kMostPrepared = 64;
+
+// Knows what its GPUs did before: of the full clock they have what pauses and decodes gave back.
 class SimulatedSteps : public StepBackend {
  public:
   // `times` outlives it.
-  explicit SimulatedSteps(StepTimes& times) : times_(times) {}
-  StepTime run(const Batch& batch) override { return times_.step(batch); }
+  explicit SimulatedSteps(StepTimes& times);
+  void starts(Seconds now) override { now_ = now; }
+  StepTime run(const Batch& batch) override;
   LeapTime leap(const Batch& batch, std::int64_t max_steps) override {
     return times_.leap(batch, max_steps);
   }
 
  private:
+  // Numbers of rows of a step with prefill, and whether they were known.
+  bool is_prepared(const Batch& batch);
+  using Rows = std::array<std::int64_t, 3>;
+
   StepTimes& times_;
+  std::map<Rows, std::int64_t> prepared_;  // last use
+  std::int64_t num_runs_ = 0;
+  std::optional<PowerBudget> budget_;
+  Seconds now_;
+  Seconds since_;  // the last step with prefill ended
 };
 
 }  // namespace orrery

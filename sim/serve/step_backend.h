@@ -43,6 +43,8 @@ class StepBackend {
   // Whether `begin` and `release` are to be called: a backend that computes tokens must know whose.
   // Such a backend takes one step at a time: its leaps have one step.
   [[nodiscard]] virtual bool wants_sequences() const { return false; }
+  // Before each `run` or `leap`, from every backend: the step begins at `now`.
+  virtual void starts(Seconds /*now*/) {}
   // Before each `run` or `leap`: the step begins at `now` and computes the chunks of `prefill` in
   // the order of Batch::prefill, then `decodes` in order of admission.
   virtual void begin(Seconds /*now*/, std::span<const StepSequence> /*prefill*/,

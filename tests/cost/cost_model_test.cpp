@@ -108,26 +108,6 @@ TEST(CostModel, KernelsInsideAStepTakeTheFactorOfTheProfile) {
   EXPECT_NEAR(inside.kernel(moe).time.value(), 1.5 * plain.kernel(moe).time.value(), 1e-15);
 }
 
-TEST(CostModel, ArithmeticUnderThePowerLimitTakesItsFactorByItsShareOfTheRoofline) {
-  CostOptions options;
-  options.arithmetic_time = 1.2;
-  const CostModel plain(node(), nullptr, nullptr, {});
-  const CostModel sustained(node(), nullptr, nullptr, options);
-  const auto factor = [&](const KernelOp& op) {
-    return sustained.kernel(op).time / plain.kernel(op).time;
-  };
-  // 2 m n k operations against 2 (m k + n k + m n) bytes, at the peak and rate of the device.
-  const Device& device = node().device();
-  const double m = 4096;
-  const double n = 8192;
-  const double k = 2048;
-  const double computing = 2 * m * n * k / device.dense_flops.at(DType::kBf16).value();
-  const double moving = 2 * (m * k + n * k + m * n) / device.hbm_bandwidth.value();
-  EXPECT_NEAR(factor(gemm(4096, 8192, 2048)), 1 + 0.2 * computing / (computing + moving), 1e-12);
-  EXPECT_LT(factor(gemm(1, 8192, 2048)), 1.01);  // weights are streamed
-  EXPECT_GT(factor(gemm(16384, 16384, 16384)), 1.19);
-}
-
 TEST(CostModel, AKernelMayHaveAFactorOfItsOwn) {
   CostOptions options;
   options.kernel_time = 1.25;

@@ -124,6 +124,30 @@ TEST(Provider, ReadsRowsOfAColdCacheInAGraph) {
   EXPECT_NEAR(cost.kernel(testing::gemm(16, 256, 512)).time.value(), 10e-6, 1e-12);
 }
 
+// Gaps of 2, 1 and 4 us, of which 2 is the median; the call of 60 us is too long to show its own.
+TEST(Provider, CallsLaunchedOneByOneTakeTheGapThatWasMeasuredBesides) {
+  const TableDirectory directory;
+  directory.write("gemm.csv", std::string(kStates) +
+                                  "bf16,16,256,512,10,0.004,cold,graph\n"
+                                  "bf16,16,256,512,12,0.004,cold,eager\n"
+                                  "bf16,32,256,512,20,0.004,cold,graph\n"
+                                  "bf16,32,256,512,21,0.004,cold,eager\n"
+                                  "bf16,32,256,512,9,0.004,warm,graph\n"
+                                  "bf16,64,256,512,24,0.004,cold,eager\n"
+                                  "bf16,64,256,512,20,0.004,cold,graph\n"
+                                  "bf16,512,256,512,60,0.004,cold,graph\n"
+                                  "bf16,512,256,512,90,0.004,cold,eager\n"
+                                  "bf16,9,256,512,90,0.004,cold,eager\n");
+  const Provider provider = Provider::load(directory.path());
+  const Machine machine = make_machine(testing::node_spec());
+  const CostModel graph(machine, &provider, nullptr, {.launch_mode = LaunchMode::kGraph});
+  const CostModel eager(machine, &provider, nullptr, {.launch_mode = LaunchMode::kEager});
+  for (const std::int64_t m : {16, 32, 40, 512}) {
+    const KernelOp op = testing::gemm(m, 256, 512);
+    EXPECT_NEAR((eager.kernel(op).time - graph.kernel(op).time).value(), 2e-6, 1e-12) << m;
+  }
+}
+
 TEST(Provider, RejectsAStateThatItDoesNotKnow) {
   expect_contains(gemm_error(std::string(kStates) + "bf16,1,2,3,4,0.1,tepid,graph\n"),
                   "gemm.csv:2: column l2: found 'tepid'; expected cold or warm");

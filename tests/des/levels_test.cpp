@@ -25,10 +25,8 @@ void expect_all_levels(const StepBuilder& step, const Machine& machine, double u
   }
   if (slowdown.empty()) {
     const PricedPlan priced = des::assemble(step.plan, step.times);
-    HostCosts costs;
-    costs.eager_launch = Seconds(host.launch_us * 1e-6);
-    costs.graph_node = Seconds(host.node_us * 1e-6);
-    EXPECT_NEAR(des::closed_form(priced, host.mode, costs).value() * 1e6, us, 1e-9 * us);
+    const double found = des::closed_form(priced, host.mode, costs_of(host)).value() * 1e6;
+    EXPECT_NEAR(found, us, 1e-9 * us);
   }
 }
 
@@ -210,6 +208,43 @@ TEST(Levels, StreamsOverlapAndDependenciesHoldThemBack) {
   step.kernel({0}, 25, 1, {}, {y});
   step.kernel({0}, 10, 0, {y});
   EXPECT_DOUBLE_EQ(makespan_us(step, nvswitch_machine(1), StepLevel::kHeap), 35);
+}
+
+TEST(Levels, AHopToAnotherStreamAndBackTakesItsTime) {
+  StepBuilder step;
+  const TensorId x = step.tensor({0, 1});
+  const TensorId y = step.tensor({0, 1});
+  step.kernel({0, 1}, 10, 0, {}, {x});
+  step.comm(CollectiveKind::kAllGather, {0, 1}, 1e6, 20, 2, {x}, {y});
+  step.kernel({0, 1}, 30, 0, {y}, {});
+  step.kernel({0, 1}, 40, 0, {}, {});
+  const Machine machine = nvswitch_machine(2);
+  for (const StepLevel level : all_levels()) {
+    if (level == StepLevel::kClosedForm) continue;  // one stream alone
+    // Two hops, and a gap between the last two.
+    EXPECT_NEAR(
+        makespan_us(step, machine, level, {.mode = LaunchMode::kGraph, .node_us = 1, .hop_us = 2}),
+        105, 1e-7)
+        << to_text(level);
+    // Launched one by one: the first launch, and hops of 4 us.
+    EXPECT_NEAR(makespan_us(step, machine, level,
+                            {.mode = LaunchMode::kEager, .launch_us = 5, .hop_us = 2}),
+                113, 1e-7)
+        << to_text(level);
+  }
+}
+
+TEST(Levels, AnExchangeTakesTheHostAsLongAsItTakesAndAnAllReduceAsLongAsAKernel) {
+  constexpr Host kSlow{.mode = LaunchMode::kEager, .launch_us = 5, .exchange_us = 15};
+  for (const auto& [kind, us] : {std::pair{CollectiveKind::kAllToAll, 26.0},
+                                 {CollectiveKind::kSendRecv, 26.0},
+                                 {CollectiveKind::kAllReduce, 16.0}}) {
+    StepBuilder step;
+    step.kernel({0, 1}, 1);
+    step.comm(kind, {0, 1}, 1e6, 1);
+    step.kernel({0, 1}, 1);
+    expect_all_levels(step, nvswitch_machine(2), us, kSlow);
+  }
 }
 
 TEST(Levels, AfterIsAControlDependency) {

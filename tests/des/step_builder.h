@@ -2,6 +2,7 @@
 
 // Small plans with times set by hand, and a run of them at one level.
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,16 +101,26 @@ struct Host {
   LaunchMode mode = LaunchMode::kGraph;
   double launch_us = 0;
   double node_us = 0;
+  double hop_us = 0;                  // in graphs; launched one by one twice as long
+  std::optional<double> exchange_us;  // to enqueue one
 };
+
+inline HostCosts costs_of(const Host& host) {
+  HostCosts costs;
+  costs.eager_launch = Seconds(host.launch_us * 1e-6);
+  costs.graph_node = Seconds(host.node_us * 1e-6);
+  costs.graph_hop = Seconds(host.hop_us * 1e-6);
+  costs.eager_hop = Seconds(host.hop_us * 2e-6);
+  if (host.exchange_us) costs.eager_exchange = Seconds(*host.exchange_us * 1e-6);
+  return costs;
+}
 
 inline Timeline run(const StepBuilder& step, const Machine& machine, const SimulateOptions& options,
                     const Host& host = {}) {
   const PricedPlan priced = des::assemble(step.plan, step.times);
-  HostCosts costs;
-  costs.eager_launch = Seconds(host.launch_us * 1e-6);
-  costs.graph_node = Seconds(host.node_us * 1e-6);
   return des::simulate(
-      {.priced = &priced, .machine = &machine, .launch_mode = host.mode, .host = costs}, options);
+      {.priced = &priced, .machine = &machine, .launch_mode = host.mode, .host = costs_of(host)},
+      options);
 }
 
 inline double makespan_us(const StepBuilder& step, const Machine& machine, StepLevel level,

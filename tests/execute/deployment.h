@@ -92,7 +92,7 @@ class ReferenceRuns {
       model_.emplace(reference::ModelSetup{
           .whole = lower(deployment_.model, decode, deployment_.options),
           .grid = {.tp = deployment_.mesh.tp, .dp = deployment_.mesh.dp, .pp = deployment_.mesh.pp},
-          .numbers = {.head_dim = deployment_.model.head_dim,
+          .numbers = {.head_dim = deployment_.model.rotary_dim(),
                       .max_positions = 64,
                       .routing = {.score = deployment_.model.scoring_func == ScoringFunc::kSigmoid
                                                ? RoutingScore::kSigmoid

@@ -103,14 +103,23 @@ TEST(StepTables, ADecodeStepSamplesEveryRow) {
             (std::vector<std::int32_t>{0, 1, 2, 3}));
 }
 
+// 15 + 3 tokens of the first chunk's sequence, then one of the second's.
+TEST(StepTables, KeysOfChunksFollowEachOther) {
+  const Filled filled = fill(mixed_step(), kMixed);
+  EXPECT_EQ(table<std::int32_t>(filled.bytes, filled.layout.prefill_key_starts, 3),
+            (std::vector<std::int32_t>{0, 18, 19}));
+}
+
 TEST(StepTables, TablesDoNotOverlap) {
   const TableLayout layout = table_layout(kMixed, 2, kCache, 256);
   EXPECT_EQ(layout.token_ids, 256);
   const std::vector<std::int64_t> offsets = {
-      layout.token_ids,      layout.positions,     layout.slots,          layout.sampled_rows,
-      layout.decode_lengths, layout.decode_blocks, layout.prefill_blocks, layout.end};
+      layout.token_ids,      layout.positions,          layout.slots,
+      layout.sampled_rows,   layout.decode_lengths,     layout.decode_blocks,
+      layout.prefill_blocks, layout.prefill_key_starts, layout.end};
   // Elements of 4 bytes but for slots; four columns of blocks.
-  const std::vector<std::int64_t> bytes = {8 * 4, 8 * 4, 8 * 8, 4 * 4, 3 * 4, 3 * 16, 2 * 16};
+  const std::vector<std::int64_t> bytes = {8 * 4, 8 * 4,  8 * 8,  4 * 4,
+                                           3 * 4, 3 * 16, 2 * 16, 3 * 4};
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     EXPECT_GE(offsets[i + 1], offsets[i] + bytes[i]);
     EXPECT_EQ(offsets[i] % 256, 0);

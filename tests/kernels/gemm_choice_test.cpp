@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <stdexcept>
@@ -30,6 +31,21 @@ std::int64_t row_tiles(const GemmShape& shape, const SkinnyTile& tile) {
   return (shape.n + tile.rows - 1) / tile.rows;
 }
 
+// Sizes of graphs are exact; a class never has fewer rows than it serves, nor an eighth more.
+TEST(GemmChoice, AsksCuBlasLtForClassesOfRows) {
+  for (std::int64_t m = 1; m <= 40000; ++m) {
+    const std::int64_t asked = gemm_rows_asked(m);
+    ASSERT_GE(asked, m);
+    ASSERT_LT(8 * (asked - m), std::max<std::int64_t>(m + 256, 8)) << m;
+    ASSERT_EQ(gemm_rows_asked(asked), asked) << m;
+    ASSERT_GE(asked, gemm_rows_asked(m - 1)) << m;
+  }
+  EXPECT_EQ(gemm_rows_asked(72), 72);
+  EXPECT_EQ(gemm_rows_asked(257), 320);
+  EXPECT_EQ(gemm_rows_asked(2049), 2304);
+  EXPECT_EQ(gemm_rows_asked(8193), 8704);
+}
+
 TEST(GemmChoice, RefusesWhatNoKernelTakes) {
   const GemmShape good{.m = 2, .n = 3, .k = 4};
   EXPECT_NO_THROW(require_gemm_shape(good));
@@ -57,20 +73,32 @@ TEST(GemmChoice, StreamsOnlyFewTokensAndAlignedRows) {
 
 TEST(GemmChoice, CandidatesAreTilesTheKernelHas) {
   for (const GemmShape& shape : skinny_shapes()) {
-    for (const bool overlap : {false, true}) {
-      const std::vector<SkinnyTile> tiles = skinny_candidates(shape, overlap);
-      ASSERT_FALSE(tiles.empty());
-      for (const SkinnyTile& tile : tiles) {
-        EXPECT_GE(tile.tokens, shape.m);
-        EXPECT_TRUE(tile.tokens == 8 || tile.tokens < 2 * shape.m);  // no wider than needed
-        EXPECT_EQ(tile.rows % 8, 0);
-        EXPECT_GE(tile.rows, 8);
-        EXPECT_LE(tile.rows, kSkinnyMaxRows);
-        EXPECT_GE(tile.split, 1);
-        EXPECT_LE(tile.split, kSkinnyMaxSplit);
-        EXPECT_GE(tile.stages, 2);
-        EXPECT_LE(skinny_layout(tile).shared_bytes, kSharedBytesPerBlock);
-      }
+    const std::vector<SkinnyTile> tiles = skinny_candidates(shape);
+    ASSERT_FALSE(tiles.empty());
+    for (const SkinnyTile& tile : tiles) {
+      EXPECT_GE(tile.tokens, shape.m);
+      EXPECT_TRUE(tile.tokens == 8 || tile.tokens < 2 * shape.m);  // no wider than needed
+      EXPECT_EQ(tile.rows % 8, 0);
+      EXPECT_GE(tile.rows, 8);
+      EXPECT_LE(tile.rows, kSkinnyMaxRows);
+      EXPECT_GE(tile.split, 1);
+      EXPECT_LE(tile.split, kSkinnyMaxSplit);
+      EXPECT_GE(tile.stages, 2);
+      EXPECT_GE(tile.window, 1);
+      EXPECT_LE(tile.window, tile.stages);
+      EXPECT_GE(tile.x_stages, 1);
+      EXPECT_LE(skinny_layout(tile).shared_bytes, kSharedBytesPerBlock);
+    }
+  }
+}
+
+// Parts of the GPU have odd numbers of multiprocessors: not all clusters of four would run at once
+// if each of their blocks took a whole one.
+TEST(GemmChoice, BlocksOfWideClustersTakeHalfAMultiprocessor) {
+  for (const GemmShape& shape : skinny_shapes()) {
+    for (const SkinnyTile& tile : skinny_candidates(shape)) {
+      if (tile.split <= 2) continue;
+      EXPECT_LE(2 * (skinny_layout(tile).shared_bytes + 1024), 228 * 1024);
     }
   }
 }
@@ -78,7 +106,7 @@ TEST(GemmChoice, CandidatesAreTilesTheKernelHas) {
 TEST(GemmChoice, TheRuleIsTheFirstCandidateOrTheLibrary) {
   for (GemmShape shape : skinny_shapes()) {
     for (const bool overlap : {false, true}) {
-      EXPECT_EQ(choose_gemm(shape, overlap).tile, skinny_candidates(shape, overlap).front());
+      EXPECT_EQ(choose_gemm(shape, overlap).tile, skinny_candidates(shape).front());
       GemmShape many = shape;
       many.m = 4096;
       EXPECT_FALSE(choose_gemm(many, overlap).tile.has_value());
@@ -96,21 +124,23 @@ TEST(GemmChoice, PerTensorScalesStreamWhereTheLibraryCannotOrLaunchesOverlap) {
   EXPECT_TRUE(choose_gemm(shape, false).tile.has_value());
 }
 
-// Stages lie one behind the other; the widest read of a stage, 64-row blocks from its last panel,
-// stays below the barriers, and so do the sums.
+// The rings of x and of w lie one behind the other; the widest read of a stage of w, 64-row blocks
+// from its last panel, stays below the barriers, and so do the sums.
 TEST(GemmChoice, NothingReachesTheBarriers) {
   for (const int tokens : {8, 16, 32, 64}) {
     for (int rows = 8; rows <= kSkinnyMaxRows; rows += 8) {
       for (const int panels : {1, 2}) {
-        const SkinnyTile tile{.tokens = tokens, .rows = rows, .panels = panels, .stages = 3};
+        const SkinnyTile tile{
+            .tokens = tokens, .rows = rows, .panels = panels, .stages = 3, .x_stages = 2};
         const SkinnyLayout layout = skinny_layout(tile);
-        const int last_panel = 2 * layout.stage_bytes + (panels - 1) * rows * 128;
+        EXPECT_EQ(layout.w_at, 2 * layout.x_bytes);
+        const int last_panel = layout.w_at + 2 * layout.w_bytes + (panels - 1) * rows * 128;
         const int read_to = last_panel + (rows + 63) / 64 * 64 * 128;
         EXPECT_LE(read_to, layout.barriers_at);
-        EXPECT_LE(3 * layout.stage_bytes, layout.barriers_at);
         EXPECT_LE(tokens * layout.sum_stride * 4, layout.barriers_at);
-        EXPECT_EQ(layout.shared_bytes, layout.barriers_at + 2 * 3 * 8 + tokens * 4);
-        EXPECT_EQ(layout.stage_bytes % 1024, 0);  // the swizzle's alignment
+        EXPECT_EQ(layout.shared_bytes, layout.barriers_at + 2 * (3 + 2) * 8 + tokens * 4);
+        EXPECT_EQ(layout.x_bytes % 1024, 0);  // the swizzle's alignment
+        EXPECT_EQ(layout.w_bytes % 1024, 0);
       }
     }
   }
@@ -134,7 +164,7 @@ TEST(GemmChoice, TheRuleFillsTheMultiprocessorsOnce) {
   for (const auto& [n, rows, split] : {std::array{8192, 64, 1}, std::array{4096, 64, 2},
                                        std::array{28672, 224, 1}, std::array{1024, 64, 8}}) {
     const GemmShape shape{.m = 8, .n = n, .k = 8192};
-    const SkinnyTile tile = skinny_candidates(shape, false).front();
+    const SkinnyTile tile = skinny_candidates(shape).front();
     EXPECT_EQ(tile.rows, rows);
     EXPECT_EQ(tile.split, split);
     EXPECT_EQ(row_tiles(shape, tile) * tile.split, 128);
@@ -143,9 +173,14 @@ TEST(GemmChoice, TheRuleFillsTheMultiprocessorsOnce) {
 
 TEST(GemmChoice, TextNamesTheKernel) {
   EXPECT_EQ(to_text(GemmChoice{.algorithm = 3}), "cuBLASLt, proposal 3");
-  EXPECT_EQ(to_text(GemmChoice{
-                .tile = SkinnyTile{.tokens = 8, .rows = 64, .panels = 2, .split = 4, .stages = 5}}),
-            "8 tokens x 64 rows, panels 2, stages 5, split 4");
+  EXPECT_EQ(to_text(GemmChoice{.tile = SkinnyTile{.tokens = 8,
+                                                  .rows = 64,
+                                                  .panels = 2,
+                                                  .split = 4,
+                                                  .stages = 5,
+                                                  .window = 3,
+                                                  .x_stages = 2}}),
+            "8 tokens x 64 rows, panels 2, stages 5 (3 under way) and 2 of x, split 4");
 }
 
 }  // namespace

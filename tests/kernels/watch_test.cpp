@@ -70,7 +70,7 @@ TEST(Watch, LeavesStepsThatEndInTimeAlone) {
   {
     Watch watch(ranks.setup());
     for (int step = 0; step < 20; ++step) {
-      watch.begin(Seconds(0.05));
+      watch.begin(Seconds(0.05), Seconds(0.05));
       std::this_thread::sleep_for(5ms);
       watch.end();
     }
@@ -83,7 +83,7 @@ TEST(Watch, LeavesStepsThatEndInTimeAlone) {
 TEST(Watch, AbortsTheOthersWhenARankHasThrown) {
   Ranks ranks;
   Watch watch(ranks.setup());
-  watch.begin(Seconds(60));
+  watch.begin(Seconds(60), Seconds(60));
   ranks.fail(std::make_exception_ptr(RankError(1, "a", "broken")));
   EXPECT_TRUE(soon([&] { return ranks.were_aborted(); }));
   watch.end();
@@ -103,7 +103,7 @@ TEST(Watch, StopsAStepThatTakesTooLongAndNamesTheRankWhoseThreadIsStuck) {
   Ranks ranks;
   Watch watch(ranks.setup());
   const std::string op = "layers.3.o_proj";
-  watch.begin(Seconds(0.05));
+  watch.begin(Seconds(0.05), Seconds(0.05));
   watch.waiting(0);
   watch.enqueueing(1, op);
   ASSERT_TRUE(soon([&] { return ranks.were_aborted(); }));
@@ -112,11 +112,40 @@ TEST(Watch, StopsAStepThatTakesTooLongAndNamesTheRankWhoseThreadIsStuck) {
   EXPECT_TRUE(text.starts_with("rank 1, op layers.3.o_proj: its thread has not gone on")) << text;
 }
 
+TEST(Watch, StopsALongStepSoonAfterTheLastRankHasStoppedGoingOn) {
+  Ranks ranks;
+  Watch watch(ranks.setup());
+  const std::string op = "lm_head";
+  watch.begin(Seconds(0.2), Seconds(60));
+  watch.waiting(0);
+  for (int i = 0; i < 20; ++i) {  // twice as long as it may stand still
+    watch.enqueueing(1, op);
+    std::this_thread::sleep_for(20ms);
+  }
+  EXPECT_FALSE(ranks.were_aborted());
+  ASSERT_TRUE(soon([&] { return ranks.were_aborted(); }));
+  watch.end();
+  const std::string text = text_of(ranks.error());
+  EXPECT_TRUE(text.starts_with("rank 1, op lm_head: its thread has not gone on")) << text;
+}
+
+TEST(Watch, StopsAStepThatTakesTooLongThoughRanksGoOn) {
+  Ranks ranks;
+  Watch watch(ranks.setup());
+  const std::string op = "lm_head";
+  watch.begin(Seconds(10), Seconds(0.1));
+  EXPECT_TRUE(soon([&] {
+    watch.enqueueing(0, op);
+    return ranks.were_aborted();
+  }));
+  watch.end();
+}
+
 TEST(Watch, EndsTheProcessWithLastWordsWhenARankDoesNotStop) {
   Ranks ranks;
   Watch watch(ranks.setup());
   const std::string op = "layers.3.o_proj";
-  watch.begin(Seconds(0.05));
+  watch.begin(Seconds(0.05), Seconds(0.05));
   watch.enqueueing(0, op);
   EXPECT_TRUE(soon([&] { return ranks.ended_process(); }));
   EXPECT_TRUE(ranks.last_words().starts_with("failed rank 0 op layers.3.o_proj: "))
@@ -131,7 +160,7 @@ TEST(Watch, SaysInItsLastWordsWhereTheGpusAre) {
     place.reached = "layer " + std::to_string(place.progress);
   };
   Watch watch(std::move(setup));
-  watch.begin(Seconds(0.05));
+  watch.begin(Seconds(0.05), Seconds(0.05));
   watch.waiting(0);
   watch.waiting(1);
   EXPECT_TRUE(soon([&] { return ranks.ended_process(); }));
@@ -189,7 +218,7 @@ TEST(Watch, ReportsWhatNoCallReturned) {
     return std::make_exception_ptr(RankError(0, "a.all_reduce", "NCCL: remote process exited"));
   };
   Watch watch(std::move(setup));
-  watch.begin(Seconds(60));
+  watch.begin(Seconds(60), Seconds(60));
   ASSERT_TRUE(soon([&] { return ranks.were_aborted(); }));
   watch.end();
   EXPECT_EQ(text_of(ranks.error()), "rank 0, op a.all_reduce: NCCL: remote process exited");
@@ -199,12 +228,12 @@ TEST(Watch, StopsOnASignalAndBeginsNoFurtherStep) {
   const InterruptGuard guard;
   Ranks ranks;
   Watch watch(ranks.setup());
-  watch.begin(Seconds(60));
+  watch.begin(Seconds(60), Seconds(60));
   ASSERT_EQ(std::raise(SIGTERM), 0);
   ASSERT_TRUE(soon([&] { return ranks.were_aborted(); }));
   watch.end();
   EXPECT_EQ(text_of(ranks.error()), "stopped by SIGTERM");
-  EXPECT_THROW(watch.begin(Seconds(60)), std::runtime_error);
+  EXPECT_THROW(watch.begin(Seconds(60), Seconds(60)), std::runtime_error);
 }
 
 TEST(StallError, NamesTheRankWhoseGpuIsLeastFarAndWhereTheOthersWait) {

@@ -130,6 +130,20 @@ TEST(Lower, MlaIsAbsorbedForDecodeAndExpandedForPrefill) {
   EXPECT_FALSE(has_kernel(prefill, "mla_decode") || has_kernel(prefill, "batched_gemm"));
 }
 
+// Latents of all that the new tokens see: 512 + 512 of the chunk beside decodes, 1500 + 200 of two
+// chunks; of whole prompts alone they are at hand.
+TEST(Lower, ExpandedFormGathersLatentsThatAreInTheCache) {
+  const ModelConfig model = testing::small_deepseek();
+  const Plan mixed = lower(model, kMixed, {});
+  EXPECT_EQ(dim(kernel_named(mixed, "layers.0.mla_prefill.kv_gather").dims, "tokens"), 1024);
+  EXPECT_EQ(dim(kernel_named(mixed, "layers.0.mla_prefill.k_b_proj").dims, "m"), 1024);
+  const Plan chunks = lower(model, kPrefill, {});
+  EXPECT_EQ(dim(kernel_named(chunks, "layers.0.mla_prefill.kv_gather").dims, "tokens"), 1700);
+  const Plan whole = lower(model, {.prefill = {{.query = 300}, {.query = 7}}}, {});
+  EXPECT_FALSE(has_kernel(whole, "kv_gather"));
+  EXPECT_EQ(dim(kernel_named(whole, "layers.0.mla_prefill.v_b_proj").dims, "m"), 307);
+}
+
 TEST(Lower, AbsorbedFormAttendsLatents) {
   const ModelConfig model = testing::small_deepseek();
   const Plan plan = lower(model, kDecode, {});
@@ -241,6 +255,7 @@ TEST(StepShape, EqualChunksComeBackAsTheyAre) {
   EXPECT_EQ(shape.prefill_batch, 3);
   EXPECT_EQ(shape.prefill_query, 300);
   EXPECT_EQ(shape.prefill_context, 100);
+  EXPECT_EQ(shape.prefill_cached, 300);
 }
 
 // Chunks (1000, 0), (500, 200), (250, 4000): sum q = 1750; W = 1000*500 + 500*450 + 250*4125

@@ -213,13 +213,12 @@ TEST(Flops, AreConservedUnderTensorParallelism) {
       const auto whole = flops_by_op(lower(model, batch, {}));
       const auto split = flops_by_op(placed(model, batch, {.tp = 4}));
       for (const auto& [op, flops] : whole) {
-        const bool is_split = op.ends_with("qkv_proj") || op.ends_with("q_b_proj") ||
-                              op.ends_with("o_proj") || op.ends_with("gate_up_proj") ||
-                              op.ends_with("down_proj") || op.ends_with("silu_mul") ||
-                              op.ends_with("experts") || op.ends_with("kv_b_proj") ||
-                              op.ends_with("absorb_k") || op.ends_with("absorb_v") ||
-                              op.ends_with("attn_decode") || op.ends_with("attn_prefill") ||
-                              op.ends_with("mla_decode") || op.ends_with("mla_prefill");
+        const bool is_split =
+            op.ends_with("qkv_proj") || op.ends_with("o_proj") || op.ends_with("gate_up_proj") ||
+            op.ends_with("down_proj") || op.ends_with("silu_mul") || op.ends_with("experts") ||
+            op.ends_with("_b_proj") || op.ends_with("absorb_k") || op.ends_with("absorb_v") ||
+            op.ends_with("attn_decode") || op.ends_with("attn_prefill") ||
+            op.ends_with("mla_decode") || op.ends_with("mla_prefill");
         if (is_split) {
           EXPECT_NEAR(split.at(op), flops, 1e-9 * flops) << name << " " << op;
         } else if (op.ends_with("qkv_a_proj") || op.ends_with("router") || op.ends_with("_norm")) {

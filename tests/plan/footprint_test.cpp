@@ -87,6 +87,22 @@ TEST(Footprint, OfSeveralRanksHasNcclAndAReceiveArea) {
   EXPECT_EQ(footprint_of(plan_of(4, 1)).communication.value(), 0);
 }
 
+// 16 heads: 132 units with two results of 16 x 513 fp32 each, 8.27 MiB; 128 heads: 66 pairs of
+// blocks, 33.06 MiB; and 8 KiB for sequences.
+TEST(Footprint, PartialResultsOfLatentAttentionAreWorkspace) {
+  const auto plan_with = [](std::int64_t heads) {
+    Plan plan = plan_of(1, 1);
+    plan.add_op({.name = "mla_decode",
+                 .body = KernelOp{.kernel = "mla_decode",
+                                  .dims = {{"heads", heads}, {"kv_lora_rank", 512}}},
+                 .ranks = 0});
+    return plan;
+  };
+  const FootprintRequest request{.fixed = {.workspace = Bytes(kMiB)}};
+  EXPECT_EQ(footprint_of(plan_with(16), request).workspace.value(), 11 * kMiB);
+  EXPECT_EQ(footprint_of(plan_with(128), request).workspace.value(), 35 * kMiB);
+}
+
 TEST(Footprint, WithoutAStepIsAnError) {
   EXPECT_THROW(static_cast<void>(footprint({}, 0)), std::invalid_argument);
 }

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from validation_runs import Validation
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bindings"))
@@ -61,3 +62,15 @@ class Workdir:
 @pytest.fixture
 def workdir(tmp_path):
     return Workdir(tmp_path)
+
+
+@pytest.fixture
+def validation(tmp_path):
+    return Validation(tmp_path)
+
+
+@pytest.fixture
+def executed(validation):
+    """A directory that was executed."""
+    validation.result()
+    return validation.folder / "out"

@@ -24,6 +24,7 @@ DEFAULTS = {
     "requests": None,  # how many are served
     "traces": True,
     "fail_after": None,  # steps
+    "hang_after": None,  # steps; until a signal comes
     "code": 0,  # exit code without doing anything
     "text": "",  # printed to stderr
     "hang": False,  # until a signal comes
@@ -80,6 +81,19 @@ def replayed(spans, change):
     return [(*line[:6], line[6] - first, line[7] - first) for line in lines], first
 
 
+def hang(status=None):
+    """Sleeps until SIGINT comes, which ends the program with what the file `status` then says."""
+
+    def end(*_):
+        if status:
+            status.write_text("failed rank - op -: stopped by SIGINT\n")
+        sys.exit(1)
+
+    signal.signal(signal.SIGINT, end)
+    print("hanging", file=sys.stderr, flush=True)
+    time.sleep(600)
+
+
 def execute(directory, repeats, change):
     executed = directory / "executed"
     executed.mkdir(exist_ok=True)
@@ -89,11 +103,14 @@ def execute(directory, repeats, change):
     )
     steps = ["name,mode,iteration,duration_s,device_s"]
     for number, step in enumerate(rows(directory / "predicted" / "steps.csv")):
-        if number == change["fail_after"]:
+        if number in (change["fail_after"], change["hang_after"]):
             (executed / "steps.csv").write_text("\n".join(steps) + "\n")
+        if number == change["fail_after"]:
             (executed / "status.txt").write_text("failed rank 1 op layers.0.o_proj: out of memory\n")
             print("orrery-gpu: rank 1, op layers.0.o_proj: out of memory", file=sys.stderr)
             return 1
+        if number == change["hang_after"]:
+            hang(executed / "status.txt")
         spans, lead = replayed(rows(directory / "predicted" / f"{step['name']}.spans.csv"), change)
         device = max(line[7] for line in spans) + lead + change["untraced_s"]
         for iteration in range(repeats):
@@ -152,9 +169,7 @@ def main(arguments):
     if change["text"]:
         print(change["text"], file=sys.stderr)
     if change["hang"]:
-        signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-        print("hanging", file=sys.stderr, flush=True)
-        time.sleep(60)
+        hang()
     if change["code"]:
         return change["code"]
     if arguments[0] == "calibrate":

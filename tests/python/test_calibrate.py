@@ -243,7 +243,7 @@ def run_program(program, *arguments):
     (("-o", "{out}", "--kernel", "rope"), "unknown option '--kernel', nearest is '--kernels'"),
     (("-o", "{out}", "--kernels", "residul_add"), 'nearest is "residual_add"'),
     (("-o", "{out}", "--budget", "-3"), "--budget: found '-3'"),
-    (("-o", "{out}", "--budget", "0"), "--budget: found 0"),
+    (("-o", "{out}", "--budget", "0"), "--budget: found '0'"),
     (("-o", "{out}", "--device", "x"), "--device: found 'x'"),
     (("-o", "{out}", "--ops", "/nowhere/ops.txt"), "/nowhere/ops.txt: cannot be read"),
     (("-o", "{out}", "--ops", "x", "--check"), "--ops says which calls are measured"),

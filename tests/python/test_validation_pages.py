@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orrery.validation import held_out, pages
+from orrery.validation import held_out, order, pages
 from orrery.validation.results import FIELDS, error, merge, quantile, rows_alone, rows_of, times_alone
 
 SPANS = "op,copy,rank,stream,kind,basis,start_s,end_s\n"
@@ -117,9 +117,24 @@ def step(plan: str, predicted: float, measured: float, gpus: int = 1, metric: st
 def test_order_counts_pairs_that_differ_by_more_than_3_percent() -> None:
     rows = [step("a", 1.0, 1.0), step("b", 0.9, 1.02), step("c", 0.95, 1.5)]
     # a and b are within 3 %; b is faster than c, as predicted; a is faster than c, which was predicted otherwise.
-    assert pages.plan_order(rows, per_gpu=False) == (1, 2)
+    assert order.steps(rows, per_gpu=False) == (1, 2)
     # Two GPUs at 0.6 of the time serve less a GPU, predicted and measured.
-    assert pages.plan_order([step("a", 1.0, 1.0), step("d", 0.7, 0.6, gpus=2)], per_gpu=True) == (1, 1)
+    assert order.steps([step("a", 1.0, 1.0), step("d", 0.7, 0.6, gpus=2)], per_gpu=True) == (1, 1)
+
+
+def test_order_of_services_is_judged_within_a_trace_and_within_a_load() -> None:
+    def service(plan: str, predicted: float, measured: float, gpus: int = 1) -> dict:
+        return step(plan, predicted, measured, gpus, metric="output_tokens_per_s", mode="serve")
+
+    rows = [service("serve_8b_azure_30", 1.0, 1.0), service("serve_8b_azure_70", 2.0, 2.0), service("serve_8b_tp2_azure_70", 1.9, 2.2, gpus=2),
+            service("serve_8b_closed_8", 9.0, 9.0)]  # fmt: skip
+    # 30 is slower than both of 70, as predicted; of those two the second was predicted to be slower.
+    assert order.services(rows, "output_tokens_per_s") == (2, 3)
+    assert order.services(rows, "output_tokens_per_s", same_load=True) == (0, 1)
+    # A GPU of two gives 1.1, more than the first service's: predicted were 0.95.
+    assert order.services(rows, "output_tokens_per_s", per_gpu=True) == (2, 3)
+    assert order.services(rows, "output_tokens_per_s", per_gpu=True, same_load=True) == (1, 1)
+    assert order.services(rows, "tpot_mean") == (0, 0)
 
 
 def test_kernels_alone_are_summed_where_all_of_a_step_are_known(directory: Path, tmp_path: Path) -> None:

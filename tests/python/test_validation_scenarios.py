@@ -1,6 +1,7 @@
 """scenarios/validate: each can be predicted, and no step that is judged is among what the predictions are made from."""
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,18 @@ def test_every_scenario_can_be_prepared(prepared: dict[str, Path]) -> None:
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("serve_*.yaml")), ids=lambda path: path.stem)
 def test_services_load(path: Path) -> None:
     assert orrery.load(path).name == path.stem
+
+
+def test_services_whose_names_end_alike_serve_the_same() -> None:
+    served: dict[str, set[str]] = {}
+    for path in FOLDER.glob("serve_*.yaml"):
+        if found := re.fullmatch(r"serve_\w+?_((?:azure|closed)_\d+)", path.stem):
+            text = path.read_text(encoding="utf-8")
+            workload = re.search(r"^workload:.*\n(?: .*\n)*", text, re.MULTILINE)
+            assert workload, path
+            served.setdefault(found[1], set()).add(workload[0])
+    assert {load for load, workloads in served.items() if len(workloads) > 1} == set()
+    assert len(served) >= 8
 
 
 def test_calls_to_calibrate_are_of_no_judged_step(prepared: dict[str, Path]) -> None:

@@ -103,6 +103,22 @@ TEST_F(ScenarioTest, placement_and_engine_keys_reach_their_fields_and_come_back)
   EXPECT_FALSE(again.engine.scheduler_reserve_full_isl);
 }
 
+TEST_F(ScenarioTest, layers_cut_a_model_behind_the_first_so_many) {
+  const auto text = [](const std::string& layers) {
+    return "model: {config: deepseek-v3, layers: " + layers +
+           "}\nmachine: single-h200\nprovider: none\n"
+           "workload: {closed_loop: {concurrency: 2, num_requests: 4, prompt_tokens: 10, "
+           "output_tokens: 5}}\n";
+  };
+  const Scenario scenario = load_scenario(write("a.yaml", text("4")), kPaths);
+  EXPECT_EQ(scenario.model_config.layers.size(), 4U);
+  EXPECT_EQ(model_config("cut", scenario.model_fields).layers, scenario.model_config.layers);
+  const Scenario again = load_scenario(write("b.yaml", to_yaml(scenario)), kPaths);
+  EXPECT_EQ(again.model_config.layers, scenario.model_config.layers);
+  EXPECT_THROW(load_scenario(write("c.yaml", text("62")), kPaths), ScenarioError);
+  EXPECT_THROW(load_scenario(write("d.yaml", text("0")), kPaths), ScenarioError);
+}
+
 TEST_F(ScenarioTest, experts_lie_where_the_placement_says) {
   const auto text = [](const std::string& placement, const std::string& experts,
                        const std::string& load = "{zipf: 1}") {
@@ -357,16 +373,22 @@ std::string changed_profile(const std::string& from, const std::string& to) {
   return text;
 }
 
-TEST_F(ScenarioTest, a_profile_may_say_what_arithmetic_and_single_kernels_take) {
+constexpr const char* kPowerLimit =
+    "power_limit: {product: {value: 1.16, source: measured}, narrow_product: 1.1, attention: 1.3, "
+    "share: 0.5, boost: 60 ms, full_rows: 4 ms, limited_rows: 5 ms}\n";
+
+TEST_F(ScenarioTest, a_profile_may_say_what_single_kernels_and_the_power_limit_take) {
   const EngineProfile plain = read_engine_profile(write("engine.yaml", changed_profile("", "")));
-  EXPECT_EQ(plain.kernel_time.arithmetic, 1);
+  EXPECT_FALSE(plain.power_limit.acts());
   EXPECT_TRUE(plain.kernel_time.kernels.empty());
   const EngineProfile profile = read_engine_profile(write(
-      "engine.yaml", changed_profile("kernel_time:",
-                                     "kernel_time:\n  arithmetic: {value: 1.16, source: fitted}\n"
-                                     "  kernels: {gemm: 1.1, rope: {value: 0.9, source: here}}")));
-  EXPECT_EQ(profile.kernel_time.arithmetic, 1.16);
-  EXPECT_EQ(profile.sources.at("kernel_time.arithmetic"), "fitted");
+      "engine.yaml",
+      changed_profile("kernel_time:", std::string(kPowerLimit) +
+                                          "kernel_time:\n  kernels: {gemm: 1.1, rope: {value: 0.9, "
+                                          "source: here}}")));
+  EXPECT_EQ(profile.power_limit.product, 1.16);
+  EXPECT_EQ(profile.power_limit.boost, Seconds(60e-3));
+  EXPECT_EQ(profile.sources.at("power_limit.product"), "measured");
   EXPECT_EQ(profile.kernel_time.kernels,
             (std::map<std::string, double>{{"gemm", 1.1}, {"rope", 0.9}}));
   EXPECT_EQ(profile.sources.at("kernel_time.kernels.rope"), "here");
@@ -382,7 +404,7 @@ TEST_F(ScenarioTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
            {"per_output_token:", "output_token:", "did you mean 'per_output_token'"},
            {"eager_moe:", "moe:", "kernel_time"},
            {"graph: {value: 1.0", "graph: {value: 0", "kernel_time.graph"},
-           {"kernel_time:", "kernel_time:\n  arithmetic: 0", "kernel_time.arithmetic"},
+           {"kernel_time:", "power_limit: {product: 0.9}\nkernel_time:", "power_limit.product"},
            {"kernel_time:", "kernel_time:\n  kernels: {gem: 1.1}", "did you mean 'gemm'"},
            {"stream_latency:", "latency:", "did you mean 'stream_latency'"},
            {"front_end:", "frontend:", "did you mean 'front_end'"},

@@ -200,6 +200,79 @@ TEST_F(SimulatedStepsTest, HostTimeGrowsWithTheSequencesOfAStep) {
   EXPECT_NEAR((with.step(mixed).duration - without.step(mixed).duration).value(), 18e-4, 1e-12);
 }
 
+TEST_F(SimulatedStepsTest, StepsOfNewNumbersOfRowsArePreparedOnceAndForgottenLast) {
+  SimulatedStepsConfig preparing = config(small_llama(), {});
+  preparing.prefill_base = Seconds(1e-4);
+  preparing.new_rows = Seconds(2e-3);
+  StepTimes times(preparing);
+  StepTimes plain(config(small_llama(), {}));
+  SimulatedSteps steps(times);
+  const auto more = [&](std::int64_t query) {
+    const Batch batch{.prefill = {{.query = query, .context = 0}}};
+    return (steps.run(batch).duration - plain.step(batch).duration).value();
+  };
+  EXPECT_NEAR(more(100), 21e-4, 1e-12);
+  EXPECT_NEAR(more(100), 1e-4, 1e-12);
+  EXPECT_NEAR(more(101), 21e-4, 1e-12);
+  // As many others as are kept push it out.
+  for (std::size_t i = 0; i < kMostPrepared; ++i) more(200 + static_cast<std::int64_t>(i));
+  EXPECT_NEAR(more(100), 21e-4, 1e-12);
+}
+
+TEST_F(SimulatedStepsTest, DecodesOfDifferentContextsTakeTheirLongestAttentionInEachLayer) {
+  SimulatedStepsConfig uneven = config(small_llama(), {});
+  uneven.uneven_attention = Seconds(3e-6);
+  StepTimes with(uneven);
+  StepTimes without(config(small_llama(), {}));
+  const auto more = [&](std::int64_t decodes) {
+    const Batch batch{.num_decodes = decodes, .decode_context = decodes * 1024};
+    return (with.step(batch).duration - without.step(batch).duration).value();
+  };
+  const auto layers = static_cast<double>(small_llama().layers.size());
+  EXPECT_NEAR(more(8), 3e-6 * layers, 1e-12);
+  EXPECT_EQ(more(1), 0);
+}
+
+// Prompts that follow each other reach the power limit; after a pause they have the full clock.
+TEST_F(SimulatedStepsTest, PromptsInARowReachThePowerLimitAndPausesLeaveIt) {
+  CostOptions options{.launch_mode = LaunchMode::kEager, .host = host_};
+  options.power = {.product = 1.5, .attention = 1.5, .share = 0.1, .boost = Seconds(1e-3)};
+  const auto model = [&](PowerState state) {
+    options.power_state = state;
+    return CostModel(machine_, nullptr, nullptr, options);
+  };
+  const CostModel full = model(PowerState::kFull);
+  const CostModel limited = model(PowerState::kLimited);
+  const CostModel arithmetic = model(PowerState::kArithmetic);
+  SimulatedStepsConfig powered = config(small_llama(), {});
+  powered.eager_cost = &full;
+  powered.limited_cost = &limited;
+  powered.arithmetic_cost = &arithmetic;
+  powered.scheduler_base = Seconds(0);
+  StepTimes times(powered);
+  const Batch batch{.prefill = {{.query = 60000, .context = 0}}};
+  const auto time_of = [&](const CostModel& cost) {
+    return step_time(setup(small_llama(), {}, cost), batch).duration;
+  };
+  const double at_full = time_of(full).value();
+  const double at_limit = time_of(limited).value();
+  ASSERT_GT(at_full, 1e-3);  // the boost ends within the first
+  SimulatedSteps steps(times);
+  Seconds now;
+  const auto run = [&](Seconds pause) {
+    now += pause;
+    steps.starts(now);
+    const Seconds taken = steps.run(batch).duration;
+    now += taken;
+    return taken.value();
+  };
+  const double first = run(Seconds(0));
+  EXPECT_GT(first, at_full);
+  EXPECT_LT(first, at_limit);
+  EXPECT_NEAR(run(Seconds(0)), at_limit, 0.005 * at_limit);
+  EXPECT_NEAR(run(Seconds(10)), first, 1e-12);
+}
+
 TEST_F(SimulatedStepsTest, EagerLaunchesBoundSmallPrefillsAndNotLargeOnes) {
   const Seconds launch(30e-6);
   const CostModel slow(machine_, nullptr, nullptr,

@@ -20,7 +20,7 @@ from typing import Any
 from .. import _core, calibrate, simulation
 from . import compare, directory, page, recalibrate, terminal, trace
 
-RESULTS = ("validation.json", "validation.html", "timelines.trace.json")
+RESULTS = ("validation.json", "validation.html", "timelines.trace.json", "recalibrate.ops")
 DONE, FAILED, BAD_INPUT = 0, 1, 2
 
 
@@ -48,7 +48,13 @@ def run(options: argparse.Namespace, root: pathlib.Path, progress: Progress) -> 
     if program is None:
         print(_next_steps(prediction, target))
         return DONE
-    code = _execute(program, target, options, scenario.validation_repeats, serves=prediction.serves)
+    try:
+        code = _execute(program, target, options, scenario.validation_repeats, serves=prediction.serves)
+    except KeyboardInterrupt:
+        if not _has_results(target):
+            raise
+        print("\ninterrupted; what was measured until then:", file=sys.stderr)
+        code = FAILED
     if code != DONE and not _has_results(target):
         return code
     return _report(options, target, root, code)
@@ -62,7 +68,9 @@ def _check_usage(options: argparse.Namespace) -> None:
             else "found both FILE and --compare DIR; the directory has its own scenario"
         )
     if options.compare and (options.plan_only or options.overrides or options.output or options.gpus is not None):
-        raise ValueError("--compare DIR goes with --recalibrate, --rounds and --json alone")
+        raise ValueError("--compare DIR goes with --recalibrate, --rounds, --measured and --json alone")
+    if options.measured and not (options.compare and options.recalibrate and options.rounds == 1):
+        raise ValueError("--measured DIR goes with --compare DIR --recalibrate, once")
     if options.plan_only and options.recalibrate:
         raise ValueError("--plan-only measures nothing; --recalibrate needs what was executed")
     for name in ("gpus", "rounds"):
@@ -126,19 +134,28 @@ def _execute(
 def run_program(command: Sequence[str]) -> int:
     """Exit code of the program; 1 when a signal ended it.
 
-    On Ctrl-C the program is told, has ten seconds to end, and KeyboardInterrupt goes on.
+    On Ctrl-C the program is told, has ten seconds to end (none after a second Ctrl-C), and KeyboardInterrupt goes on.
     """
-    # In a group of its own, so that a terminal's Ctrl-C reaches it once: from here.
-    with subprocess.Popen(command, stdout=sys.stderr, process_group=0) as child:
-        try:
-            code = child.wait()
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGINT)
+    # A Ctrl-C while the program is being started waits until there is one to tell: it would be left alone otherwise.
+    early: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: early.append(number))
+    try:
+        # In a group of its own, so that a terminal's Ctrl-C reaches it once: from here.
+        with subprocess.Popen(command, stdout=sys.stderr, process_group=0) as child:
             try:
-                child.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                child.kill()
-            raise
+                signal.signal(signal.SIGINT, before)
+                if early:
+                    raise KeyboardInterrupt
+                code = child.wait()
+            except KeyboardInterrupt:
+                child.send_signal(signal.SIGINT)
+                try:
+                    child.wait(timeout=10)
+                except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                    child.kill()
+                raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, before)
     return code if code >= 0 else FAILED
 
 
@@ -152,17 +169,22 @@ def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Pat
     """Compares, recalibrates if asked to, writes the results and prints them; returns the exit code."""
     case = directory.read(target)
     results = [compare.compare(case)]
-    if options.recalibrate and code == DONE:
-        program = calibrate.find_program(root)
-        for number in range(1, options.rounds + 1):
-            recalibrate.measure(program, target, results[-1], root / "topologies", number)
-            case = recalibrate.predict_again(target, number)
-            results.append(compare.compare(case))
     result = finished(case, results)
-    write_results(case, result)
+    write_results(case, result)  # before measuring again, which may fail or be stopped
+    if options.recalibrate and code == DONE:
+        program = None if options.measured else calibrate.find_program(root)
+        for number in range(1, options.rounds + 1):
+            if program:
+                tables = recalibrate.measure(program, target, results[-1], number)
+            else:
+                tables = recalibrate.taken(options.measured, target, number)
+            case = recalibrate.predict_again(target, tables, root / "topologies", number)
+            results.append(compare.compare(case))
+            result = finished(case, results)
+            write_results(case, result)
     print(json.dumps(result, indent=2, allow_nan=False) if options.json else terminal.tables(result))
-    if not options.json:
-        print(f"\nreport: {target / 'validation.html'}")
+    if not options.json and (target / RESULTS[1]).is_file():
+        print(f"\nreport: {target / RESULTS[1]}")
     if not case.is_complete:
         print(f"warning: partial results: {case.status}", file=sys.stderr)
     return code if code != DONE or case.is_complete else FAILED
@@ -196,11 +218,20 @@ def _without_nan(value: Any) -> Any:
 
 
 def write_results(case: directory.Case, result: dict[str, Any]) -> None:
-    """validation.json, validation.html and timelines.trace.json, into the case's directory."""
+    """validation.json, validation.html, timelines.trace.json and the calls to measure again, into the case's directory.
+
+    Without the package plotly there is no page, and a warning: what was measured is worth more than that.
+    """
     text = json.dumps(result, indent=1, allow_nan=False) + "\n"
     (case.directory / RESULTS[0]).write_text(text, encoding="utf-8")
-    (case.directory / RESULTS[1]).write_text(page.html(case, result), encoding="utf-8")
     trace.write(case, case.directory / RESULTS[2])
+    recalibrate.calls_file(case.directory / RESULTS[3], result)
+    report = case.directory / RESULTS[1]
+    try:
+        report.write_text(page.html(case, result), encoding="utf-8")
+    except ModuleNotFoundError as error:
+        report.unlink(missing_ok=True)
+        print(f"warning: no {report}: {error}", file=sys.stderr)
 
 
 __all__ = ["RESULTS", "finished", "run", "run_program", "write_results"]

@@ -119,7 +119,7 @@ def _status(executed: pathlib.Path, missing: Sequence[str], lacks_service: bool)
     path = executed / "status.txt"
     text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
     if text and text != COMPLETE:
-        return text
+        return text.removeprefix("failed rank - op -: ")
     if not text:
         return "not finished: there is no status.txt"
     if missing:
@@ -213,7 +213,7 @@ def _memory(path: pathlib.Path) -> dict[tuple[int, str], float]:
 
 
 def _service(directory: pathlib.Path) -> Service:
-    requests = ("id", "prompt_tokens", "output_tokens", "arrival_s", "finish_s", "ttft_s", "tpot_s", "e2e_s")
+    requests: tuple[str, ...] = ("id", "prompt_tokens", "output_tokens", "arrival_s", "finish_s", "ttft_s", "tpot_s", "e2e_s")
     steps = ("start_s", "duration_s", "num_steps", "prefill_tokens", "num_decodes")
     file = directory / "requests.csv"
     if "transfer_start_s" in _text(file).partition("\n")[0].split(","):

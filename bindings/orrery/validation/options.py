@@ -24,6 +24,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure the kernel calls that explain most of the error, then predict and compare again",
     )
+    parser.add_argument(
+        "--measured",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="with --compare --recalibrate: rows that 'orrery-gpu calibrate -o DIR --ops FILE' measured on another host",
+    )
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of --recalibrate (1)")
     parser.add_argument(
         "--set",

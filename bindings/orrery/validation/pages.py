@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import collections
-import itertools
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from . import order
 from .results import Row, error, load, merge, quantile, rows_alone, rows_of, save, times_alone
 
 TITLE = "Predicted and executed"
@@ -49,7 +49,6 @@ What is known of the largest errors:
 * *Decodes launched one by one* are longer than their kernels as graph nodes, which the tables have.
 * *`serve_8b_azure_95`*: near saturation a service that is 3 % slower than predicted waits much longer: TTFT mean is 44 % too short while
   throughput errs by 2.8 %.
-* *Order of plans*: judged on the same decode steps, not on services.
 * `serve_8b_1p1d` was measured on the first 40 requests of its workload.
 """
 DETAILS_BELOW = "[{plan}]({plan}.md)"
@@ -57,7 +56,6 @@ STEP_LIMITS = (0.03, 0.08)
 OVERHEAD_LIMIT = 0.03
 MEMORY_LIMIT = 0.03
 TRANSFORMERS_LIMIT = 1.2
-ORDER_MARGIN = 0.03
 SERVICE_LIMITS = {"tpot_mean": 0.05, "tpot_p99": 0.10, "ttft_mean": 0.08, "ttft_p99": 0.15}
 
 
@@ -203,8 +201,15 @@ def _aims(rows: Sequence[Row], decodes: Sequence[Row]) -> list[str]:
         add(aim, f"{reached} of {len(figures)} services; worst {_percent(error(worst))} ({worst['plan']})" if worst else "-",
             reached == len(figures) if worst else None)  # fmt: skip
     for what, per_gpu in (("TPOT", False), ("throughput", True)):
-        agreed, pairs = plan_order(rows, per_gpu=per_gpu)
+        agreed, pairs = order.steps(rows, per_gpu=per_gpu)
         add(f"order of plans by {what}, of a model's decode steps that differ by more than 3 %: as measured", f"{agreed} of {pairs} pairs" if pairs else "-",
+            agreed == pairs if pairs else None)  # fmt: skip
+    for what, metric, per_gpu in (("mean TPOT", "tpot_mean", False), ("throughput", "output_tokens_per_s", False),
+                                  ("throughput of a GPU", "output_tokens_per_s", True)):  # fmt: skip
+        agreed, pairs = order.services(rows, metric, per_gpu=per_gpu)
+        agreed_same, pairs_same = order.services(rows, metric, per_gpu=per_gpu, same_load=True)
+        add(f"order of services by {what}, of a model and trace, that differ by more than 3 %: as measured",
+            f"{agreed} of {pairs} pairs" + (f" ({agreed_same} of {pairs_same} of equal load)" if pairs_same else "") if pairs else "-",
             agreed == pairs if pairs else None)  # fmt: skip
     overheads = overheads_of(rows)
     aim = "single-GPU decode step in graph mode, 8B, batch 1 and 64: at most the sum of its kernels' times + 3 %"
@@ -226,26 +231,6 @@ def overheads_of(rows: Iterable[Row]) -> dict[str, float]:
     """Measured step time over the summed times of its kernels alone, less 1: decodes of Llama-3.1-8B on one GPU, batch 1 and 64."""
     return {row["metric"].removeprefix("kernels_alone/"): row["measured"] / row["predicted"] - 1 for row in rows
             if row["plan"] == "llama_8b" and row["metric"].startswith(("kernels_alone/decode_1_", "kernels_alone/decode_64_"))}  # fmt: skip
-
-
-def plan_order(rows: Iterable[Row], *, per_gpu: bool) -> tuple[int, int]:
-    """Pairs of plans of one model that a decode step of equal shape puts in the measured order, and all that differ by more than 3 %.
-
-    With `per_gpu` by step time x GPUs, the inverse of the throughput of a GPU.
-    """
-    groups: dict[tuple[str, str, str], list[Row]] = collections.defaultdict(list)
-    for row in _of(rows, "step_time/decode"):
-        groups[row["model"], row["metric"], row["mode"]].append(row)
-    agreed = pairs = 0
-    for group in groups.values():
-        for a, b in itertools.combinations(group, 2):
-            weight = a["gpus"] / b["gpus"] if per_gpu else 1.0
-            measured = a["measured"] / b["measured"] * weight
-            if 1 / (1 + ORDER_MARGIN) <= measured <= 1 + ORDER_MARGIN:
-                continue
-            pairs += 1
-            agreed += (measured > 1) == (a["predicted"] / b["predicted"] * weight > 1)
-    return agreed, pairs
 
 
 def _plot(rows: Sequence[Row], group_of: Callable[[Row], str], path: pathlib.Path) -> None:

@@ -29,29 +29,52 @@ def chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return calls
 
 
-def measure(
-    program: pathlib.Path, target: pathlib.Path, result: Mapping[str, Any], topologies: pathlib.Path, number: int
-) -> None:
-    """Times the chosen calls and merges their rows into the device's tables. Raises RuntimeError when the program fails."""
+def calls_file(path: pathlib.Path, result: Mapping[str, Any]) -> int:
+    """Writes the chosen calls, a line each, as `orrery-gpu calibrate --ops` reads them; returns how many."""
+    calls = chosen(result["recalibrate"])
+    path.write_text("".join(f"{call}\n" for call in calls), encoding="utf-8")
+    return len(calls)
+
+
+def measure(program: pathlib.Path, target: pathlib.Path, result: Mapping[str, Any], number: int) -> pathlib.Path:
+    """Times the chosen calls; returns the directory of their tables. Raises RuntimeError when the program fails."""
     from .command import run_program
 
-    calls = chosen(result["recalibrate"])
-    if not calls:
+    folder = _folder(target, number)
+    if (num_calls := calls_file(folder / "ops.txt", result)) == 0:
         raise ValueError("there is nothing to re-measure: no traced step has a kernel that differs")
-    folder = target / f"recalibration_{number}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    (folder / "ops.txt").write_text("".join(f"{call}\n" for call in calls), encoding="utf-8")
-    print(f"round {number}: measuring {len(calls)} kernel calls again", file=sys.stderr)
+    print(f"round {number}: measuring {num_calls} kernel calls again", file=sys.stderr)
     command = [str(program), "calibrate", "-o", str(folder / "tables"), "--ops", str(folder / "ops.txt")]
     if (code := run_program(command)) != 0:
         raise RuntimeError(f"{' '.join(command)} ended with exit code {code}")
-    installed = calibrate.install(folder / "tables", topologies, keep_rows=True)
+    return folder / "tables"
+
+
+def taken(measured: pathlib.Path, target: pathlib.Path, number: int) -> pathlib.Path:
+    """The tables of `measured`, from another host, beside what they change. Raises ValueError where there are none."""
+    if not (measured / "meta.yaml").is_file():
+        raise ValueError(f"--measured: found no tables in '{measured}'; expected what 'orrery-gpu calibrate -o DIR --ops FILE' left")
+    if measured.resolve().is_relative_to((target / f"recalibration_{number}").resolve()):
+        raise ValueError(f"--measured: '{measured}' will be replaced by this recalibration; expected a directory outside of it")
+    tables = _folder(target, number) / "tables"
+    shutil.copytree(measured, tables)
+    return tables
+
+
+def _folder(target: pathlib.Path, number: int) -> pathlib.Path:
+    folder = target / f"recalibration_{number}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def predict_again(target: pathlib.Path, tables: pathlib.Path, topologies: pathlib.Path, number: int) -> directory.Case:
+    """Merges the rows into the device's tables and predicts the steps of `target` anew.
+
+    The predictions before go to recalibration_<number>/predicted.
+    """
+    installed = calibrate.install(tables, topologies, keep_rows=True)
     print(f"round {number}: rows merged into {installed}", file=sys.stderr)
-
-
-def predict_again(target: pathlib.Path, number: int) -> directory.Case:
-    """Predicts the steps of `target` anew; the predictions before go to recalibration_<number>/predicted."""
     before = target / f"recalibration_{number}" / "predicted"
     shutil.copytree(target / "predicted", before)
     scenario = simulation.load(target / "scenario.yaml")
@@ -59,4 +82,4 @@ def predict_again(target: pathlib.Path, number: int) -> directory.Case:
     return directory.read(target)
 
 
-__all__ = ["EXPLAINED", "chosen", "measure", "predict_again"]
+__all__ = ["EXPLAINED", "calls_file", "chosen", "measure", "predict_again", "taken"]

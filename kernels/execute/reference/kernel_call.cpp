@@ -10,6 +10,7 @@
 
 #include "kernels/attention_prefill/reference.h"
 #include "kernels/embedding/reference.h"
+#include "kernels/execute/reference/mla_call.h"
 #include "kernels/execute/reference/moe_call.h"
 #include "kernels/gemm/reference.h"
 #include "kernels/harness/rounding.h"
@@ -279,13 +280,14 @@ const KernelReference* find_reference(std::string_view kernel) {
 void require_reference(const Op& op) {
   const auto* kernel = std::get_if<KernelOp>(&op.body);
   if (kernel == nullptr || find_reference(kernel->kernel) != nullptr) return;
-  if (find_moe_reference(kernel->kernel) != nullptr) return;
+  if (find_moe_reference(kernel->kernel) != nullptr || is_mla_kernel(kernel->kernel)) return;
   throw std::invalid_argument("op \"" + op.name + "\": kernel " + kernel->kernel +
                               " has no reference that runs plans");
 }
 
 std::vector<std::vector<double>> run_kernel(const KernelCall& call) {
   require_reference(call.op);
+  if (const auto run = find_mla_reference(call); run != nullptr) return run(call);
   if (const auto run = find_moe_reference(call.kernel.kernel); run != nullptr) return run(call);
   return find_reference(call.kernel.kernel)->run(call);
 }

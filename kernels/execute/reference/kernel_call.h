@@ -18,7 +18,7 @@ enum class Rounding : std::uint8_t {
   kStored  // each tensor rounded to its format when it is written: bf16, or fp8 by rows
 };
 
-// The cache of one layer on one rank: rows of blocks, [slots, width] each.
+// The cache of one layer on one rank: rows of blocks, [slots, width] each; of MLA keys alone.
 struct KvLayer {
   std::vector<double> keys;
   std::vector<double> values;

@@ -233,10 +233,12 @@ class StepRun {
     KvLayer& layer =
         kv[static_cast<std::size_t>(layers.layer(id, static_cast<std::int32_t>(copy)))];
     if (layer.keys.empty()) {
+      const Axis& width = tensor(id).axes.back();
+      const bool is_latent = width.name == axis::kLatent;
       layer.keys.assign(static_cast<std::size_t>(setup_.num_kv_blocks * setup_.block_size *
-                                                 tensor(id).axes.back().size / 2),
+                                                 width.size / (is_latent ? 1 : 2)),
                         0.0);
-      layer.values = layer.keys;
+      if (!is_latent) layer.values = layer.keys;
     }
     return &layer;
   }

@@ -27,8 +27,20 @@ class Mla {
   void lower_module();
   void project();
   void lower_indexer(TensorId input);
-  void lower_expanded(std::string_view name, AxisRef rows, DimRef batch, std::int64_t query,
-                      std::int64_t context);
+  // New tokens and their context, as attention sees them, and the cached ones of all sequences.
+  struct Queries {
+    DimRef batch;
+    std::int64_t query = 0;
+    std::int64_t context = 0;
+    std::int64_t cached = 0;
+  };
+  struct Latents {
+    TensorId latents = -1;  // [rows, kv_lora_rank]
+    TensorId rotated = -1;  // rows that end in the rotated key
+    AxisRef rows;
+  };
+  void lower_expanded(std::string_view name, AxisRef rows, const Queries& queries);
+  Latents gathered(std::string_view name, AxisRef rows, std::int64_t cached);
   void lower_absorbed(std::string_view name, AxisRef rows, std::int64_t context);
   TensorId projected(std::string_view name, std::vector<TensorId> input, AxisRef n, AxisRef k) {
     return step_.linear({.name = name,
@@ -55,6 +67,8 @@ class Mla {
   DType kv_dtype_;
   TensorId q_ = -1;
   TensorId kv_ = -1;
+  TensorId kv_normed_ = -1;  // latents of the new tokens
+  TensorId latent_ = -1;     // as projected: ends in the rotated key
   TensorId k_b_ = -1;
   TensorId v_b_ = -1;
   std::vector<TensorId> outputs_;
@@ -105,7 +119,8 @@ void Mla::project() {
     latent = projected("kv_a_proj", {input}, {axis::kLatent, kv_width_}, step_.hidden_axis());
   }
   q_ = q;
-  const TensorId kv_normed = step_.rms_norm("kv_a_norm", latent, step_.tokens(), kv_rank, false);
+  latent_ = latent;
+  kv_normed_ = step_.rms_norm("kv_a_norm", latent, step_.tokens(), kv_rank, false);
   step_.kernel("rope", "rope", DType::kBf16,
                {{"tokens", shape_.tokens, axis::kTokens},
                 {"heads", heads_ + 1, axis::kQkv},
@@ -115,33 +130,59 @@ void Mla::project() {
                      {step_.tokens(), {axis::kLatent, kv_width_}});
   step_.kernel("kv_append", "kv_append", kv_dtype_,
                {{"tokens", shape_.tokens, axis::kTokens}, {"width", kv_width_}},
-               {kv_normed, latent}, {kv_});
+               {kv_normed_, latent}, {kv_});
   k_b_ =
       step_.weight("k_b_proj.weight", weights_, {head_columns(model_.qk_nope_head_dim), kv_rank});
   v_b_ = step_.weight("v_b_proj.weight", weights_, {head_columns(model_.v_head_dim), kv_rank});
 }
 
-// `query` new tokens after `context` cached ones per sequence: all their latents are expanded.
-void Mla::lower_expanded(std::string_view name, AxisRef rows, DimRef batch, std::int64_t query,
-                         std::int64_t context) {
+// What `rows` new tokens see: their own latents where there are no others in the step, else those
+// of their sequences, out of the cache.
+Mla::Latents Mla::gathered(std::string_view name, AxisRef rows, std::int64_t cached) {
+  if (cached == 0 && rows.size == shape_.tokens) {
+    return {.latents = kv_normed_, .rotated = latent_, .rows = rows};
+  }
   const std::string prefix(name);
-  const AxisRef kv_rows{rows.name, rows.size + batch.size * context};
-  const AxisRef columns = head_columns(model_.qk_nope_head_dim + model_.v_head_dim);
-  const TensorId expanded = step_.activation(prefix + ".kv_b", {kv_rows, columns});
-  step_.kernel(prefix + ".kv_b_proj", "gemm", weights_,
-               {{"m", kv_rows.size, kv_rows.name},
-                {"n", columns.size, columns.name},
-                {"k", model_.kv_lora_rank, axis::kLatent}},
-               {kv_, k_b_, v_b_}, {expanded});
+  const AxisRef all{rows.name, rows.size + cached};
+  const Latents found{
+      .latents = step_.activation(prefix + ".latents", {all, {axis::kLatent, model_.kv_lora_rank}}),
+      .rotated =
+          step_.activation(prefix + ".rotated", {all, {axis::kLatent, model_.qk_rope_head_dim}}),
+      .rows = all};
+  step_.kernel(prefix + ".kv_gather", "kv_gather", kv_dtype_,
+               {{"tokens", all.size, all.name},
+                {"kv_lora_rank", model_.kv_lora_rank},
+                {"rope_dim", model_.qk_rope_head_dim}},
+               {kv_}, {found.latents, found.rotated});
+  return found;
+}
+
+// New tokens after cached ones: all their latents are expanded.
+void Mla::lower_expanded(std::string_view name, AxisRef rows, const Queries& queries) {
+  const std::string prefix(name);
+  const Latents latents = gathered(name, rows, queries.cached);
+  const auto expanded = [&](std::string_view part, std::int64_t per_head, TensorId weight) {
+    const AxisRef columns = head_columns(per_head);
+    const std::string part_name = prefix + "." + std::string(part);
+    const TensorId result = step_.activation(part_name, {latents.rows, columns});
+    step_.kernel(part_name + "_proj", "gemm", weights_,
+                 {{"m", latents.rows.size, latents.rows.name},
+                  {"n", columns.size, columns.name},
+                  {"k", model_.kv_lora_rank, axis::kLatent}},
+                 {latents.latents, weight}, {result});
+    return result;
+  };
+  const TensorId keys = expanded("k_b", model_.qk_nope_head_dim, k_b_);
+  const TensorId values = expanded("v_b", model_.v_head_dim, v_b_);
   outputs_.push_back(step_.activation(prefix, {rows, head_columns(model_.v_head_dim)}));
   step_.kernel(prefix, "mla_prefill", DType::kBf16,
-               {{"batch", batch.size, batch.axis},
-                {"query", query},
-                {"context", context},
+               {{"batch", queries.batch.size, queries.batch.axis},
+                {"query", queries.query},
+                {"context", queries.context},
                 {"heads", heads_, axis::kHeads},
                 {"qk_head_dim", model_.qk_nope_head_dim + model_.qk_rope_head_dim},
                 {"v_head_dim", model_.v_head_dim}},
-               {q_, expanded}, {outputs_.back()});
+               {q_, keys, latents.rotated, values}, {outputs_.back()});
 }
 
 // Each row attends the latents of `context` tokens by itself. Engines keep the halves of kv_b in
@@ -254,15 +295,22 @@ void Mla::lower() {
       const std::int64_t context = shape_.prefill_context + (shape_.prefill_query + 1) / 2;
       lower_absorbed("mla_prefill", rows, attended(context));
     } else {
-      lower_expanded("mla_prefill", rows, {"batch", shape_.prefill_batch, axis::kSeqs},
-                     shape_.prefill_query, shape_.prefill_context);
+      lower_expanded("mla_prefill", rows,
+                     {.batch = {"batch", shape_.prefill_batch, axis::kSeqs},
+                      .query = shape_.prefill_query,
+                      .context = shape_.prefill_context,
+                      .cached = shape_.prefill_cached});
     }
   }
   if (shape_.num_decodes > 0) {
     const AxisRef rows{axis::kSeqs, shape_.num_decodes};
     if (form == MlaForm::kExpanded) {
-      lower_expanded("mla_decode", rows, {"batch", shape_.num_decodes, axis::kSeqs}, 1,
-                     attended(shape_.decode_context) - 1);
+      const std::int64_t context = attended(shape_.decode_context) - 1;
+      lower_expanded("mla_decode", rows,
+                     {.batch = {"batch", shape_.num_decodes, axis::kSeqs},
+                      .query = 1,
+                      .context = context,
+                      .cached = shape_.num_decodes * context});
     } else {
       lower_absorbed("mla_decode", rows, attended(shape_.decode_context));
     }

@@ -1,0 +1,55 @@
+"""Whether predictions put plans in the order that was measured: by decode steps, and by whole services."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from .results import Row
+
+MARGIN = 0.03
+"""Plans whose measured figures differ by less have no order."""
+
+_SERVICE = re.compile(r"serve_\w+?_(azure|closed)_(\d+)")
+
+Agreement = tuple[int, int]
+"""Pairs in the measured order, and all pairs."""
+
+
+def steps(rows: Iterable[Row], *, per_gpu: bool) -> Agreement:
+    """Of two plans of one model, by a decode step of equal shape. With `per_gpu` by step time x GPUs, the inverse of a GPU's throughput."""
+    groups: dict[tuple[str, str, str], list[Row]] = collections.defaultdict(list)
+    for row in rows:
+        if row["metric"].startswith("step_time/decode"):
+            groups[row["model"], row["metric"], row["mode"]].append(row)
+    return _agreement(groups.values(), lambda row: row["gpus"] if per_gpu else 1)
+
+
+def services(rows: Iterable[Row], metric: str, *, per_gpu: bool = False, same_load: bool = False) -> Agreement:
+    """Of two services of one model that differ in plan, load or both, by `metric` ("tpot_mean", "output_tokens_per_s").
+
+    A service's name ends with what it serves: serve_8b_tp2_azure_50, serve_8b_closed_32. Two are compared when that is the Azure trace of both, or
+    a closed loop; with `same_load` when all of it is the same. With `per_gpu` the figure of each counts divided by its GPUs.
+    """
+    groups: dict[tuple[str, ...], list[Row]] = collections.defaultdict(list)
+    for row in rows:
+        if row["metric"] == metric and (found := _SERVICE.fullmatch(row["plan"])):
+            groups[row["model"], found[1], found[2] if same_load else ""].append(row)
+    return _agreement(groups.values(), lambda row: 1 / row["gpus"] if per_gpu else 1)
+
+
+def _agreement(groups: Iterable[Sequence[Row]], weight: Callable[[Row], float]) -> Agreement:
+    agreed = pairs = 0
+    for a, b in itertools.chain.from_iterable(itertools.combinations(group, 2) for group in groups):
+        factor = weight(a) / weight(b)
+        measured = a["measured"] / b["measured"] * factor
+        if 1 / (1 + MARGIN) <= measured <= 1 + MARGIN:
+            continue
+        pairs += 1
+        agreed += (measured > 1) == (a["predicted"] / b["predicted"] * factor > 1)
+    return agreed, pairs
+
+
+__all__ = ["MARGIN", "Agreement", "services", "steps"]

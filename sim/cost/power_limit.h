@@ -1,0 +1,62 @@
+#pragma once
+
+// What the power limit of a board does to a step. Arithmetic at the full clock draws more than the
+// limit allows, so after some of it the board lowers its clock: kernels that compute take longer,
+// those that stream memory do not. Pauses and steps that stream memory let the clock rise again.
+//
+//   clock    full ______           full ________________
+//                       \___limited____/
+//   work     | prompts ............ | decodes, or none  |
+//
+// Measured on an H200 (topologies/devices/h200-sxm/power_limit.csv): the clock falls at once, 35 to
+// 80 ms after products began, rises within 100 ms of pause, and stays where products take 58 % of
+// the time beside copies.
+
+#include "sim/units/units.h"
+
+namespace orrery {
+
+struct PowerLimit {
+  // Time at the limit against that at the full clock, of kernels that only compute: products in
+  // bf16, in narrower formats, attention over prompts. All 1: there is no limit.
+  double product = 1;
+  double narrow_product = 1;
+  double attention = 1;
+  // Of the time, what arithmetic may take without end at the full clock.
+  double share = 1;
+  // Arithmetic beyond that share, after a pause, until the limit acts.
+  Seconds boost;
+  // Rows of the tables were timed for some milliseconds of calls: those of shorter calls at the
+  // full clock, those of longer calls at the limit, between these two times partly.
+  Seconds full_rows;
+  Seconds limited_rows;
+
+  [[nodiscard]] bool acts() const { return product != 1 || narrow_product != 1 || attention != 1; }
+};
+
+// Which clock times are of; kArithmetic counts what is arithmetic at the full clock twice, so that
+// the difference to kFull is that.
+enum class PowerState { kFull, kLimited, kArithmetic };
+
+// Part of the time of a step, 0 to 1, that it spends at the limited clock, and what it leaves of
+// the boost. One per GPU, or for GPUs that do the same. Not thread safe.
+class PowerBudget {
+ public:
+  // After a long pause.
+  explicit PowerBudget(const PowerLimit& limit) : limit_(limit), left_(limit.boost) {}
+  // A step that takes `full` at the full clock, `arithmetic` of it computing.
+  double step(Seconds full, Seconds arithmetic);
+  // So long nothing, or nothing that computes, ran.
+  void rest(Seconds time);
+  [[nodiscard]] Seconds left() const { return left_; }
+
+ private:
+  PowerLimit limit_;
+  Seconds left_;
+};
+
+// The same of a step that is repeated for ever with pauses of `idle` between.
+double repeated_limited_part(const PowerLimit& limit, Seconds full, Seconds arithmetic,
+                             Seconds idle);
+
+}  // namespace orrery

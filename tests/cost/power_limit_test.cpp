@@ -1,0 +1,120 @@
+#include "sim/cost/power_limit.h"
+
+#include <gtest/gtest.h>
+
+#include "sim/cost/cost.h"
+#include "tests/cost/cost_testing.h"
+
+namespace orrery {
+namespace {
+
+constexpr Seconds ms(double value) { return Seconds(value * 1e-3); }
+
+PowerLimit limit() {
+  return {.product = 1.2,
+          .narrow_product = 1.1,
+          .attention = 1.3,
+          .share = 0.5,
+          .boost = ms(60),
+          .full_rows = ms(4),
+          .limited_rows = ms(6)};
+}
+
+TEST(PowerBudget, ArithmeticAloneRunsAtTheFullClockUntilTheBoostIsSpent) {
+  PowerBudget budget(limit());
+  EXPECT_EQ(budget.step(ms(40), ms(40)), 0);
+  EXPECT_NEAR(budget.left().value(), 20e-3, 1e-12);
+  EXPECT_NEAR(budget.step(ms(40), ms(40)), 0.5, 1e-12);
+  EXPECT_EQ(budget.step(ms(40), ms(40)), 1);
+}
+
+// At a share of a half other work gives back as much as arithmetic takes.
+TEST(PowerBudget, OtherWorkAndPausesGiveTheBoostBack) {
+  PowerBudget budget(limit());
+  EXPECT_EQ(budget.step(ms(100), ms(50)), 0);
+  EXPECT_EQ(budget.left(), ms(60));
+  // Three quarters of 80 ms: 60 ms less the 20 ms that the rest gives back.
+  EXPECT_EQ(budget.step(ms(80), ms(60)), 0);
+  EXPECT_NEAR(budget.left().value(), 20e-3, 1e-12);
+  budget.rest(ms(30));
+  EXPECT_NEAR(budget.left().value(), 50e-3, 1e-12);
+  budget.rest(Seconds(1));
+  EXPECT_EQ(budget.left(), ms(60));
+}
+
+TEST(PowerBudget, RepeatedStepsAreLimitedByWhatTheirPausesDoNotGiveBack) {
+  EXPECT_EQ(repeated_limited_part(limit(), ms(10), ms(10), ms(0)), 1);
+  EXPECT_EQ(repeated_limited_part(limit(), ms(10), ms(5), ms(0)), 0);
+  EXPECT_EQ(repeated_limited_part(limit(), ms(10), ms(10), ms(10)), 0);
+  // Pauses of 30 ms give 30 ms of 120.
+  EXPECT_NEAR(repeated_limited_part(limit(), ms(120), ms(120), ms(30)), 0.75, 1e-12);
+  // However long the pause, the boost is 60 ms.
+  EXPECT_NEAR(repeated_limited_part(limit(), ms(120), ms(120), Seconds(1)), 0.5, 1e-12);
+  EXPECT_EQ(repeated_limited_part({}, ms(120), ms(120), ms(0)), 0);
+}
+
+// In between a step is never faster the more of it is arithmetic.
+TEST(PowerBudget, TheLimitedPartGrowsWithTheShareOfArithmetic) {
+  double before = 0;
+  for (int percent = 0; percent <= 100; ++percent) {
+    const double part = repeated_limited_part(limit(), ms(10), ms(0.1 * percent), ms(0));
+    EXPECT_GE(part, before) << percent;
+    before = part;
+  }
+  EXPECT_EQ(before, 1);
+}
+
+CostModel model(PowerState state, const Machine& machine) {
+  CostOptions options;
+  options.power = limit();
+  options.power_state = state;
+  return {machine, nullptr, nullptr, options};
+}
+
+TEST(PowerLimit, KernelsTakeTheFactorOfTheirKindByTheirShareOfTheRoofline) {
+  const Machine machine = make_machine(testing::node_spec());
+  const CostModel full = model(PowerState::kFull, machine);
+  const CostModel limited = model(PowerState::kLimited, machine);
+  const CostModel counted = model(PowerState::kArithmetic, machine);
+  const auto share = [&](const KernelOp& op) {
+    return counted.kernel(op).time / full.kernel(op).time - 1;
+  };
+  const auto factor = [&](const KernelOp& op) {
+    return limited.kernel(op).time / full.kernel(op).time;
+  };
+  // 2 m n k operations at 1e15 against 2 (m k + n k + m n) bytes at 4.8e12.
+  const double m = 1024;
+  const double n = 2048;
+  const double k = 1024;
+  const double computing = 2 * m * n * k / 1e15;
+  const double moving = 2 * (m * k + n * k + m * n) / 4.8e12;
+  const KernelOp op = testing::gemm(1024, 2048, 1024);
+  EXPECT_NEAR(share(op), computing / (computing + moving), 1e-12);
+  EXPECT_NEAR(factor(op), 1 + 0.2 * share(op), 1e-12);
+  const KernelOp narrow = testing::gemm(1024, 2048, 1024, DType::kFp8);
+  EXPECT_NEAR(factor(narrow), 1 + 0.1 * share(narrow), 1e-12);
+  EXPECT_LT(factor(testing::gemm(1, 8192, 2048)), 1.01);  // weights are streamed
+}
+
+// Rows of up to 4 ms are at the full clock, those of 6 ms and more at the limit.
+TEST(PowerLimit, RowsOfLongCallsAreAtTheLimitAlready) {
+  const testing::TableDirectory directory;
+  directory.write("gemm.csv",
+                  "dtype,m,n,k,time_us\nbf16,8192,8192,8192,1000\nbf16,8192,65536,8192,8000\n");
+  const Provider provider = Provider::load(directory.path());
+  const Machine machine = make_machine(testing::node_spec());
+  const auto time = [&](PowerState state, std::int64_t n) {
+    CostOptions options;
+    options.power = limit();
+    options.power_state = state;
+    const CostModel cost(machine, &provider, nullptr, options);
+    return cost.kernel(testing::gemm(8192, n, 8192)).time.value();
+  };
+  EXPECT_NEAR(time(PowerState::kFull, 8192), 1e-3, 1e-9);
+  EXPECT_GT(time(PowerState::kLimited, 8192), 1.15e-3);
+  EXPECT_NEAR(time(PowerState::kLimited, 65536), 8e-3, 1e-9);
+  EXPECT_LT(time(PowerState::kFull, 65536), 7e-3);
+}
+
+}  // namespace
+}  // namespace orrery
