@@ -114,7 +114,7 @@ TARGETS: tuple[Target, ...] = (
            ("a stream of as many bytes reaches 4.21 TB/s, torch.compile's gather 4.04. Rows in random order take 83.7 us, in order 82.4; a block also reads how "
             "many rows there are and its row's token before the row. With one to four vectors of a thread, rows handed out by tickets, rows through the copy "
             "engine, and with other cache hints, bf16 took 83.3 us at least. To fp8 the same loop with seven blocks on a multiprocessor in place of six took "
-           "61.2 us by itself (4.11 TB/s).")),
+            "61.2 us by itself (4.11 TB/s).")),
           ("silu_mul",
            ("a stream of as many bytes reaches 4.06 TB/s at this size; one or two vectors of a thread, other numbers of rows in a block and other cache hints "
             "took as long or longer.")),
