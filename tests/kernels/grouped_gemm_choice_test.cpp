@@ -127,6 +127,18 @@ TEST(GroupedGemmChoice, ManyRowsPerGroupAreTiled) {
   EXPECT_TRUE(is_tiled(16384));
 }
 
+// 1 KiB of k are eight steps.
+TEST(GroupedGemmChoice, TilesAreAsWideAsAGroupOfAboutATileIfTheyHaveManySteps) {
+  const auto chosen = [](std::int64_t k, std::int64_t rows) {
+    GroupedGemmShape shape = kShape;
+    shape.k = k;
+    return std::get<TiledChoice>(choose_grouped_gemm(shape, {.rows = rows, .active = 16}));
+  };
+  EXPECT_EQ(chosen(5120, 16 * 128), kTurnedChoice);
+  EXPECT_EQ(chosen(512, 16 * 128), TiledChoice{});
+  EXPECT_EQ(chosen(5120, 16 * 1024), TiledChoice{});
+}
+
 TEST(GroupedGemmChoice, AStageMoreWouldNotFit) {
   for (const int per_sm : {1, 2}) {
     StreamedTile tile =
