@@ -1,10 +1,12 @@
 #pragma once
 
+// An event for order between streams alone: it keeps no time, which would hold them up by some
+// microseconds.
+
 #include "kernels/cuda/handles.h"
 
 namespace orrery::cuda {
 
-// An event for order alone: it keeps no time, which would hold up the streams by some microseconds.
 class OrderEvent {
  public:
   OrderEvent() {

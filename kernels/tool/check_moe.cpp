@@ -199,6 +199,7 @@ class StepCheck : public CheckCases {
       const ExecutedConversation graph =
           run_conversation(deployment, steps, {.decode_mode = ExecuteMode::kGraph});
       std::vector<std::vector<double>> expected;
+      expected.reserve(eager.logits.size());
       for (const std::vector<float>& logits : eager.logits) {
         expected.emplace_back(logits.begin(), logits.end());
       }

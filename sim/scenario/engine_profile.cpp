@@ -64,10 +64,10 @@ class Times {
 };
 
 void read_times(const Reader& reader, EngineProfile& profile) {
-  const Times host(reader, "host",
-                   {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop",
-                    "eager_exchange", "scheduler_base", "scheduler_per_sequence", "prefill_base",
-                    "new_rows"});
+  const Times host(
+      reader, "host",
+      {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop", "eager_exchange",
+       "scheduler_base", "scheduler_per_sequence", "prefill_base", "new_rows"});
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};

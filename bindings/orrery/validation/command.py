@@ -173,7 +173,11 @@ def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Pat
     write_results(case, result)  # before measuring again, which may fail or be stopped
     if options.recalibrate and code == DONE:
         program = None if options.measured else calibrate.find_program(root)
-        for number in range(1, options.rounds + 1):
+        first = recalibrate.next_number(target)
+        for number in range(first, first + options.rounds):
+            if number > first and not recalibrate.chosen(results[-1]["recalibrate"]):
+                print("every kernel call that explains the error has been measured again", file=sys.stderr)
+                break
             if program:
                 tables = recalibrate.measure(program, target, results[-1], number)
             else:

@@ -60,7 +60,7 @@ def compare(case: Case) -> dict[str, Any]:
         "kernels": _families(steps),
         "memory": _memory(case),
         "serving": serving(case),
-        "recalibrate": rows_to_measure(steps),
+        "recalibrate": [{**row, "is_measured_again": row["call"] in case.measured_again} for row in rows_to_measure(steps)],
     }
     result["errors"] = _errors(result)
     return result

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _core
+from .tables import times_alone
 
 COMPLETE = "complete"
 
@@ -74,6 +75,7 @@ class Case:
     provenance: Mapping[str, str]
     calibration: Sequence[Mapping[str, str]]
     status: str  # "complete", or why not everything is there
+    measured_again: frozenset[str]  # calls whose rows a recalibration of this directory has measured
 
     @property
     def is_complete(self) -> bool:
@@ -108,11 +110,17 @@ def read(directory: pathlib.Path) -> Case:
         calibration=list(
             _rows(directory / "predicted" / "calibration.csv", ("kernel", "provider", "revision", "date"))
         ),
+        measured_again=measured_again(directory),
         status=_status(executed, [step.name for step in steps if not step.was_executed], serves and not has_service),
     )
     if not any(step.was_executed for step in steps) and case.measured_service is None:
         raise ValueError(f"{executed}: nothing was measured ({case.status})")
     return case
+
+
+def measured_again(directory: pathlib.Path) -> frozenset[str]:
+    """Calls ("gemm bf16 m=1 n=2 k=3") that recalibrations have timed, of those in DIR/recalibration_<n>/tables."""
+    return frozenset(call for tables in directory.glob("recalibration_*/tables") for call in times_alone(tables))
 
 
 def _status(executed: pathlib.Path, missing: Sequence[str], lacks_service: bool) -> str:

@@ -57,7 +57,8 @@ def html(case: Case, result: Mapping[str, Any]) -> str:
             number=quantities.number,
             names=terminal.NAMES,
             basis_text=basis_text,
-        short_call=terminal.short_call,
+            basis_of=terminal.basis,
+            short_call=terminal.short_call,
             **page_parts([figure.spec() for figure in plots.values()]),
         )
     )
@@ -69,7 +70,7 @@ def _title(scenario: Mapping[str, Any]) -> str:
 
 
 def _place(scenario: Mapping[str, Any]) -> str:
-    """"TP2 PP2"; "prefill on 1 x one GPU, decode on 3 x TP2" where they are apart."""
+    """"TP2 PP2"; "prefill on one GPU, decode on 3 x TP2" where they are apart."""
 
     def mesh(placement: Mapping[str, Any]) -> str:
         ways = [f"{key.upper()}{placement[key]}" for key in ("tp", "pp", "dp", "ep") if placement.get(key, "1") != "1"]
@@ -78,7 +79,10 @@ def _place(scenario: Mapping[str, Any]) -> str:
     apart = scenario.get("disaggregation")
     if not apart:
         return mesh(scenario["placement"])
-    return ", ".join(f"{side} on {apart[side]['replicas']} x {mesh(apart[side])}" for side in ("prefill", "decode"))
+    counts = {side: apart[side]["replicas"] for side in ("prefill", "decode")}
+    return ", ".join(
+        f"{side} on {'' if count == '1' else f'{count} x '}{mesh(apart[side])}" for side, count in counts.items()
+    )
 
 
 def facts(scenario: Mapping[str, Any], result: Mapping[str, Any]) -> list[tuple[str, str]]:

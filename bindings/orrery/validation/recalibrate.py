@@ -16,8 +16,8 @@ MOST_ROWS = 100
 
 
 def chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Calls to measure: those of kernels, in order, until they explain most of what kernels can."""
-    kernels = [row for row in rows if row["kind"] == "kernel" and row["explains"] > 0]
+    """Calls to measure: those of kernels that were not yet, in order, until they explain most of what these can."""
+    kernels = [row for row in rows if row["kind"] == "kernel" and row["explains"] > 0 and not row["is_measured_again"]]
     total = sum(row["explains"] for row in kernels)
     calls: list[str] = []
     left = total
@@ -42,7 +42,7 @@ def measure(program: pathlib.Path, target: pathlib.Path, result: Mapping[str, An
 
     folder = _folder(target, number)
     if (num_calls := calls_file(folder / "ops.txt", result)) == 0:
-        raise ValueError("there is nothing to re-measure: no traced step has a kernel that differs")
+        raise ValueError("there is nothing to re-measure: no traced step has a kernel that differs and was not measured again")
     print(f"round {number}: measuring {num_calls} kernel calls again", file=sys.stderr)
     command = [str(program), "calibrate", "-o", str(folder / "tables"), "--ops", str(folder / "ops.txt")]
     if (code := run_program(command)) != 0:
@@ -54,8 +54,6 @@ def taken(measured: pathlib.Path, target: pathlib.Path, number: int) -> pathlib.
     """The tables of `measured`, from another host, beside what they change. Raises ValueError where there are none."""
     if not (measured / "meta.yaml").is_file():
         raise ValueError(f"--measured: found no tables in '{measured}'; expected what 'orrery-gpu calibrate -o DIR --ops FILE' left")
-    if measured.resolve().is_relative_to((target / f"recalibration_{number}").resolve()):
-        raise ValueError(f"--measured: '{measured}' will be replaced by this recalibration; expected a directory outside of it")
     tables = _folder(target, number) / "tables"
     shutil.copytree(measured, tables)
     return tables
@@ -63,9 +61,14 @@ def taken(measured: pathlib.Path, target: pathlib.Path, number: int) -> pathlib.
 
 def _folder(target: pathlib.Path, number: int) -> pathlib.Path:
     folder = target / f"recalibration_{number}"
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)  # of one that failed
     folder.mkdir()
     return folder
+
+
+def next_number(target: pathlib.Path) -> int:
+    """Of a recalibration of `target`: those that were merged before stay."""
+    return 1 + len(list(target.glob("recalibration_*/predicted")))
 
 
 def predict_again(target: pathlib.Path, tables: pathlib.Path, topologies: pathlib.Path, number: int) -> directory.Case:
@@ -82,4 +85,4 @@ def predict_again(target: pathlib.Path, tables: pathlib.Path, topologies: pathli
     return directory.read(target)
 
 
-__all__ = ["EXPLAINED", "calls_file", "chosen", "measure", "predict_again", "taken"]
+__all__ = ["EXPLAINED", "calls_file", "chosen", "measure", "next_number", "predict_again", "taken"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import csv
 import json
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from .compare import call_text, compare
 from .directory import Case, Span, read
+from .tables import times_alone
 
 Row = dict[str, Any]
 """One figure, with FIELDS; times in s, memory in bytes."""
@@ -32,20 +32,6 @@ def rows_of(directory: pathlib.Path) -> list[Row]:
     }  # fmt: skip
     figures = [*_steps(case, result["steps"]), *_memory(result["memory"]), *_service(result["serving"], directory)]
     return [{name: (common | figure)[name] for name in FIELDS} for figure in figures]
-
-
-def times_alone(tables: pathlib.Path) -> dict[str, float]:
-    """Seconds of each call ("gemm bf16 m=1 n=2 k=3") that the tables of `orrery calibrate` hold, as graph nodes with cold L2."""
-    times = {}
-    for path in sorted(tables.glob("*.csv")):
-        with path.open(encoding="utf-8", newline="") as file:
-            lines = csv.DictReader(file)
-            columns = list(lines.fieldnames or ())
-            dims = columns[columns.index("dtype") + 1 : columns.index("time_us")]
-            for row in lines:
-                if row["l2"] == "cold" and row["mode"] == "graph":
-                    times[" ".join([path.stem, row["dtype"], *(f"{dim}={row[dim]}" for dim in dims)])] = float(row["time_us"]) * 1e-6
-    return times
 
 
 def rows_alone(directory: pathlib.Path, times: Mapping[str, float]) -> list[Row]:

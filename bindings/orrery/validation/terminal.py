@@ -40,6 +40,11 @@ def short_call(call: str) -> str:
     return call.replace(f" window={2**30}", "")
 
 
+def basis(row: Mapping[str, Any]) -> str:
+    """What a call to measure again was predicted from; of one that was measured again the error is none of the tables."""
+    return "measured again" if row["is_measured_again"] else str(row["basis"])
+
+
 def predicted_table(steps: Sequence[Mapping[str, Any]]) -> str:
     """What --plan-only prints."""
     rows = [
@@ -104,7 +109,7 @@ def _rows(rows: Sequence[Mapping[str, Any]], most: int = 10) -> str:
     found = [
         (
             short_call(row["call"]),
-            row["basis"],
+            basis(row),
             quantities.seconds(row["predicted_s"]),
             quantities.seconds(row["measured_s"]),
             signed_percent(row["error"]),
