@@ -22,8 +22,8 @@ row. `limit` is the larger of the bytes at 4.8 TB/s and the operations at the da
 the bytes at NVLink's 478 GB/s. `peer/ours` above 1 means that ours is faster.
 
 Ours may start before the launch ahead of it in the graph has finished (programmatic dependent launch) and wait for it where they first read: element-wise
-kernels, norms and sampling, mla_decode, all_reduce, attention_decode below 50 MB of keys and values, and gemm in rows marked `overlap 1` (which also
-fetch weights meanwhile). The `stream` of element-wise kernels does so too; peers do not. That is worth 0.5 to 0.9 us where it was taken out
+kernels, norms and sampling, mla_decode, all_reduce, attention_decode below 50 MB of keys and values, and gemm of up to 64 tokens (in rows marked
+`overlap 1` it also fetches weights meanwhile). The `stream` of element-wise kernels does so too; peers do not. That is worth 0.5 to 0.9 us where it was taken out
 (attention_decode; without it batch 1 at 8K is a tie at best).
 
 Rows of several GPUs come from `kernels/compare/collectives.py`: NCCL and ours in turn, PyTorch's symmetric memory right after in processes of its own;
