@@ -14,6 +14,7 @@ room for all tokens. Slicing and concatenation read the counts on the host: one 
 cannot be captured in a graph. `graph`: a replayed CUDA graph, `eager`: launched op by op. With `streams` 2 the shared expert runs beside the router; with
 `fuse` 1 the second grouped GEMM adds to its result. Memory is that of activations and metadata: the arena that the executor allocated.
 Launches are those of a layer; predicted are the plan's ops, measured what was launched: nothing for an expert without rows, and a library's GEMM may be two.
+In fp8 experts and the shared expert have a scale for each row; padded experts are then a grouped GEMM with equally many rows of each.
 
 The tables hold most of these kernel calls, timed alone with cold L2, grouped GEMMs with as many rows for each expert that has any. A router deals rows out
 unevenly, so that at thousands of tokens more tiles are partly empty than were timed, and predictions are too short by that."""

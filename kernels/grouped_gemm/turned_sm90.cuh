@@ -14,12 +14,15 @@
 // written. The epilogue turns y back in shared memory, which costs 1 to 2 us a tile more than that
 // of tiled_sm90.cuh.
 //
-// What did not pay on an H200, 128 groups of 128 rows, n x k = 2048 x 5120:
-//   * w of two steps copied together, or each tile beginning at another k: 5 to 20 % and up to 30 %
-//     slower: blocks that share rows of x must copy them at about the same time;
-//   * tiles of up to 192 rows in 3 stages: 1 to 8 % slower;
-//   * tiles of 128 columns with up to 256 rows: 2 to 8 % slower, but 9 % faster where 128 ragged
-//     groups meet k = 1024 in fp8.
+// What did not pay on an H200, 128 groups of 128 rows, n x k = 2048 x 5120 and 5120 x 1024:
+//   * w of two steps copied together: 9 to 23 % slower; each tile beginning at another k: up to
+//     31 % slower: blocks that share rows of x must copy them at about the same time;
+//   * x kept in the L2 cache by a policy: 1 % either way;
+//   * tiles of up to 192 rows in 3 stages: 2 to 10 % slower;
+//   * tiles of 128 columns with up to 256 rows: as fast to 14 % slower, but 9 % faster where ragged
+//     groups meet k = 1024 in fp8;
+//   * y written by each warp on its own, in pieces of 32 bytes, and tiles that go to the block
+//     that is free first: 7 % faster (skewed groups, bf16, k = 5120) to 4 % slower (k = 1024).
 
 #include <cstdint>
 
