@@ -10,6 +10,7 @@
 
 #include "kernels/attention_prefill/reference.h"
 #include "kernels/embedding/reference.h"
+#include "kernels/execute/reference/call_operands.h"
 #include "kernels/execute/reference/mla_call.h"
 #include "kernels/execute/reference/moe_call.h"
 #include "kernels/gemm/reference.h"
@@ -22,28 +23,6 @@
 
 namespace orrery::reference {
 namespace {
-
-using Values = std::vector<double>;
-using Results = std::vector<Values>;
-
-const Tensor& tensor_of(const KernelCall& call, TensorId id) {
-  return call.plan.tensors()[static_cast<std::size_t>(id)];
-}
-
-std::int64_t size_of(const KernelCall& call, std::string_view name) {
-  return dim(call.kernel.dims, name);
-}
-
-[[noreturn]] void refuse(const KernelCall& call, const std::string& why) {
-  throw std::invalid_argument("op \"" + call.op.name + "\": " + why);
-}
-
-const Values& read(const KernelCall& call, std::size_t index) {
-  if (index >= call.reads.size() || call.reads[index] == nullptr) {
-    refuse(call, "reads no values in place " + std::to_string(index));
-  }
-  return *call.reads[index];
-}
 
 // Columns [first, first + count) of the rows [row, row + rows) of x [.., stride].
 Values columns_of(std::span<const double> x, std::int64_t stride, std::int64_t first,

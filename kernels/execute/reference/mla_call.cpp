@@ -9,29 +9,13 @@
 
 #include "kernels/attention_prefill/reference.h"
 #include "kernels/batched_gemm/reference.h"
+#include "kernels/execute/reference/call_operands.h"
 #include "kernels/kv_append/reference.h"
 #include "kernels/kv_gather/reference.h"
 #include "kernels/rms_norm/reference.h"
 
 namespace orrery::reference {
 namespace {
-
-using Values = std::vector<double>;
-using Results = std::vector<Values>;
-
-const Tensor& tensor_of(const KernelCall& call, TensorId id) {
-  return call.plan.tensors()[static_cast<std::size_t>(id)];
-}
-
-std::int64_t size_of(const KernelCall& call, std::string_view name) {
-  return dim(call.kernel.dims, name);
-}
-
-const Values& read(const KernelCall& call, std::size_t index) {
-  if (index < call.reads.size() && call.reads[index] != nullptr) return *call.reads[index];
-  throw std::invalid_argument("op \"" + call.op.name + "\": reads no values in place " +
-                              std::to_string(index));
-}
 
 std::int64_t columns_read(const KernelCall& call, std::size_t index) {
   return tensor_of(call, call.op.reads.at(index)).axes.back().size;

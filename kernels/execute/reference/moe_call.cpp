@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kernels/combine_shuffling/reference.h"
+#include "kernels/execute/reference/call_operands.h"
 #include "kernels/gather_mul/reference.h"
 #include "kernels/gemm/reference.h"
 #include "kernels/grouped_gemm/reference.h"
@@ -19,30 +20,10 @@
 namespace orrery::reference {
 namespace {
 
-using Values = std::vector<double>;
-using Results = std::vector<Values>;
 using Integers = std::vector<std::int32_t>;
 
-std::int64_t size_of(const KernelCall& call, std::string_view name) {
-  return dim(call.kernel.dims, name);
-}
-
-const Tensor& tensor_of(const KernelCall& call, TensorId id) {
-  return call.plan.tensors()[static_cast<std::size_t>(id)];
-}
 const Tensor& read_tensor(const KernelCall& call, std::size_t index) {
   return tensor_of(call, call.op.reads.at(index));
-}
-
-[[noreturn]] void refuse(const KernelCall& call, const std::string& why) {
-  throw std::invalid_argument("op \"" + call.op.name + "\": " + why);
-}
-
-const Values& read(const KernelCall& call, std::size_t index) {
-  if (index >= call.reads.size() || call.reads[index] == nullptr) {
-    refuse(call, "reads no values in place " + std::to_string(index));
-  }
-  return *call.reads[index];
 }
 
 Integers integers(const Values& values) {
