@@ -251,13 +251,15 @@ def _plot(rows: Sequence[Row], group_of: Callable[[Row], str], path: pathlib.Pat
     matplotlib.rcParams.update({"svg.hashsalt": "orrery", "font.size": 9})
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7.2, 3.6), layout="constrained")
-    for i, name in enumerate(sorted({group_of(row) for row in rows})):
+    names = sorted({group_of(row) for row in rows})
+    colors = matplotlib.colormaps["tab20" if len(names) > 10 else "tab10"].colors
+    figure, axes = pyplot.subplots(figsize=(9.2, 3.9), layout="constrained")
+    for i, name in enumerate(names):
         for mode, marker in (("graph", "o"), ("eager", "^")):
             group = [row for row in rows if group_of(row) == name and row["mode"] == mode]
             if group:
-                axes.plot([1e3 * row["measured"] for row in group], [100 * error(row) for row in group], marker, color=f"C{i % 10}", markersize=4.5,
-                          markerfacecolor="none" if mode == "eager" else f"C{i % 10}", linestyle="none", label=f"{name} ({mode})")  # fmt: skip
+                axes.plot([1e3 * row["measured"] for row in group], [100 * error(row) for row in group], marker, color=colors[i % len(colors)], markersize=4.5,
+                          markerfacecolor="none" if mode == "eager" else colors[i % len(colors)], linestyle="none")  # fmt: skip
     for limit in (0.03, 0.08):
         axes.axhspan(-100 * limit, 100 * limit, color="grey", alpha=0.12, linewidth=0)
     axes.axhline(0, color="grey", linewidth=0.8)
@@ -265,7 +267,10 @@ def _plot(rows: Sequence[Row], group_of: Callable[[Row], str], path: pathlib.Pat
     axes.set_xlabel("measured step time [ms]")
     axes.set_ylabel("error of the prediction [%]")
     axes.grid(True, alpha=0.25)
-    axes.legend(fontsize=7, ncols=2, framealpha=0.6)
+    dots = {name: {"marker": "o", "color": colors[i % len(colors)]} for i, name in enumerate(names)}
+    modes = {"graph": {"marker": "o", "color": "grey"}, "eager": {"marker": "^", "color": "grey", "markerfacecolor": "none"}}
+    handles = [pyplot.Line2D([], [], linestyle="none", markersize=4.5, label=name, **look) for name, look in (dots | modes).items()]
+    figure.legend(handles=handles, fontsize=7, loc="outside right upper", framealpha=0.6)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 
