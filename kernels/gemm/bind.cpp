@@ -11,7 +11,8 @@ Launch bind_gemm(const BindContext& context) {
   require_taken(context, context.reads.size() >= 2 && context.writes.size() == 1,
                 "x and w and writes y");
   const Operand& w = context.reads.back();
-  require_taken(context, w.tensor->axes.size() > 1, "no bias (" + w.tensor->name + ")");
+  require_taken(context, w.tensor->axes.size() > 1,
+                [&] { return "no bias (" + w.tensor->name + ")"; });
   const DType dtype = context.op.dtype;
   const GemmShape shape{.dtype = dtype,
                         .m = dim(context.op.dims, "m"),
