@@ -277,7 +277,7 @@ TEST(MoeWeights, ACorrectionBiasIsSmallAndInFull) {
     ++num_found;
     const StoredWeight stored = stored_weight(shard, 0, DType::kFp32, 1);
     ASSERT_EQ(stored.values.size(), 8U);
-    for (const float value : stored.values) EXPECT_LE(std::abs(value), 0.1F);
+    for (const float value : stored.values) EXPECT_LE(std::abs(value), 0.01F);
   }
   EXPECT_EQ(num_found, 1);
 }
