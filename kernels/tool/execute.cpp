@@ -297,11 +297,23 @@ class StepRunner {
       durations.push_back(output.duration.value());
       devices.push_back(output.device.value());
     }
+    write_experts(executor, *step, input, one.name);
     const Spread duration = spread_of(durations);
     constexpr double kMicro = 1e6;
     std::printf("%-34s %5zu %12.2f %7.2f%% %12.2f\n", one.name.c_str(), durations.size(),
                 duration.median * kMicro, duration.relative * 100,
                 spread_of(devices).median * kMicro);
+  }
+
+  // Ranks of a tensor-parallel group that hold all experts choose alike.
+  void write_experts(Executor& executor, PreparedStep& step, const StepInput& input,
+                     const std::string& name) {
+    const RankGrid grid = rank_grid(deployment_.mesh);
+    const std::int64_t experts = model_config(deployment_.name, deployment_.config).num_experts;
+    for (const ExpertCounts& one : executor.expert_counts(step, input)) {
+      if (std::ssize(one.rows) == experts && grid.tp_rank(one.rank) > 0) continue;
+      files_.add_experts(name, one.op, one.copy, one.rank, one.first_expert, one.rows);
+    }
   }
 
   void trace_step(Executor& executor, const StepCase& one) {
