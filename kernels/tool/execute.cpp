@@ -305,13 +305,19 @@ class StepRunner {
                 spread_of(devices).median * kMicro);
   }
 
-  // Ranks of a tensor-parallel group that hold all experts choose alike.
+  // Ranks of a tensor-parallel group route the same tokens: of those that count the same experts
+  // the first does.
   void write_experts(Executor& executor, PreparedStep& step, const StepInput& input,
                      const std::string& name) {
     const RankGrid grid = rank_grid(deployment_.mesh);
-    const std::int64_t experts = model_config(deployment_.name, deployment_.config).num_experts;
-    for (const ExpertCounts& one : executor.expert_counts(step, input)) {
-      if (std::ssize(one.rows) == experts && grid.tp_rank(one.rank) > 0) continue;
+    const std::vector<ExpertCounts> all = executor.expert_counts(step, input);
+    for (const ExpertCounts& one : all) {
+      const bool is_known = std::ranges::any_of(all, [&](const ExpertCounts& other) {
+        return other.rank < one.rank && grid.dp_rank(other.rank) == grid.dp_rank(one.rank) &&
+               other.first_expert == one.first_expert && other.op == one.op &&
+               other.copy == one.copy;
+      });
+      if (is_known) continue;
       files_.add_experts(name, one.op, one.copy, one.rank, one.first_expert, one.rows);
     }
   }
