@@ -122,6 +122,35 @@ TEST(ExpertFlows, AllRowsAreComputedOnceHoweverTheyAreSpread) {
   }
 }
 
+// Counts are int32 of 16 experts, rows bf16 of 256 columns, 4 for each of a rank's 3 tokens.
+TEST(ExpertFlows, WithoutASharedExpertOneGatherTakesRowsAndCountsOnTheStreamOfTheExperts) {
+  ModelConfig model = testing::small_deepseek();
+  model.shared_expert_intermediate_size = 0;
+  const auto flows = [&](ExpertComm comm) {
+    Plan plan = parallelize(moe_layer_plan(model, 6, shuffling(1)),
+                            {.dp = 2, .ep = 2, .expert_comm = comm});
+    verify(plan);
+    return plan;
+  };
+  const auto uses_stream_0 = [](const Op& op) { return op.stream == 0; };
+  const Plan plan = flows(ExpertComm::kGraph);
+  EXPECT_TRUE(std::ranges::all_of(plan.ops(), uses_stream_0));
+  EXPECT_EQ(sent_by(plan, "dispatch.all_gather"), 3 * 4 * 256 * 2 + 16 * 4);
+  EXPECT_EQ(op_named(plan, "dispatch.all_gather").writes.size(), 2U);
+  EXPECT_EQ(std::ranges::find(plan.ops(), "counts.all_gather", &Op::name), plan.ops().end());
+  // The host waits for counts alone, while rows are gathered.
+  EXPECT_FALSE(std::ranges::all_of(flows(ExpertComm::kEager).ops(), uses_stream_0));
+}
+
+TEST(ExpertFlows, PaddedRowsAreAddedUpRankByRank) {
+  const auto ranks = [](ExpertComm comm) {
+    const Plan plan = layer(64, {.dp = 4, .ep = 4, .expert_comm = comm});
+    return dim(std::get<KernelOp>(op_named(plan, "scatter").body).dims, "ranks");
+  };
+  EXPECT_EQ(ranks(ExpertComm::kGraph), 4);
+  EXPECT_EQ(ranks(ExpertComm::kEager), 1);
+}
+
 // Experts 0-7 get 3/4 of top-1 choices, so rank 0 of two computes three times the rows of rank 1.
 TEST(ExpertFlows, EachRankComputesWhatItsExpertsAreChosenFor) {
   ModelConfig model = testing::small_deepseek();
