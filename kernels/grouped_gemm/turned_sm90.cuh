@@ -27,7 +27,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/sm90.cuh"
-#include "kernels/cuda/wgmma_wide.cuh"
+#include "kernels/cuda/wgmma.cuh"
 #include "kernels/grouped_gemm/scatter.cuh"
 #include "kernels/grouped_gemm/turned_schedule.cuh"
 

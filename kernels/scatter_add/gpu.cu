@@ -10,6 +10,18 @@ namespace {
 
 constexpr std::int64_t kExperts = 128;
 
+// Rows from several ranks lie in a group for each, unless a variant says otherwise.
+std::int64_t groups_of(const Dims& dims) {
+  const std::int64_t ranks = dim(dims, "ranks");
+  return variant(dims, "groups", ranks > 1 ? ranks : 0);
+}
+std::int64_t experts_of(const Dims& dims) {
+  const std::int64_t ranks = dim(dims, "ranks");
+  const std::int64_t groups = groups_of(dims);
+  if (groups == 0) return kExperts;
+  return groups * variant(dims, "per_group", ranks > 1 ? kExperts / ranks : 1);
+}
+
 // Variants: "unweighed"; "in_place", onto base; "one_expert";
 // "groups" of y, each "bound" rows long and of "per_group" experts.
 class ScatterAddCase final : public KernelCase {
@@ -17,11 +29,11 @@ class ScatterAddCase final : public KernelCase {
   ScatterAddCase(const KernelOp& op, const CaseOptions& options)
       : sizes_{.tokens = dim(op.dims, "tokens"),
                .rows = dim(op.dims, "rows"),
-               .experts = variant(op.dims, "groups", kExperts) * variant(op.dims, "per_group", 1),
+               .experts = experts_of(op.dims),
                .one_expert = variant(op.dims, "one_expert") != 0},
         hidden_(dim(op.dims, "hidden")),
-        groups_(variant(op.dims, "groups")),
-        bound_(variant(op.dims, "bound")),
+        groups_(groups_of(op.dims)),
+        bound_(variant(op.dims, "bound", sizes_.rows)),
         has_base_(dim(op.dims, "base") != 0),
         weighed_(variant(op.dims, "unweighed") == 0),
         in_place_(variant(op.dims, "in_place") != 0),
@@ -125,8 +137,10 @@ class ScatterAddCase final : public KernelCase {
 
 KernelOp op(std::int64_t tokens, std::int64_t rows, std::int64_t hidden, std::int64_t base,
             std::vector<Dim> variants = {}) {
-  KernelOp result{.kernel = "scatter_add",
-                  .dims = {{"tokens", tokens}, {"rows", rows}, {"hidden", hidden}, {"base", base}}};
+  KernelOp result{
+      .kernel = "scatter_add",
+      .dims = {
+          {"tokens", tokens}, {"rows", rows}, {"hidden", hidden}, {"base", base}, {"ranks", 1}}};
   result.dims.insert(result.dims.end(), variants.begin(), variants.end());
   return result;
 }
@@ -184,7 +198,14 @@ std::vector<Grid> grids() {
   return {{.axes = {{.dim = "tokens", .values = {1, 16, 256, 4096, 32768}},
                     {.dim = "rows", .values = {1, 16, 256, 4096, 32768, 131072}},
                     {.dim = "hidden", .values = {1024, 2048, 4096, 5120, 7168}},
-                    {.dim = "base", .values = {0, 1}}},
+                    {.dim = "base", .values = {0, 1}},
+                    {.dim = "ranks", .values = {1}}},
+           .accept = has_choices},
+          {.axes = {{.dim = "tokens", .values = {1, 16, 256, 4096}},
+                    {.dim = "rows", .values = {1, 16, 256, 4096, 32768}},
+                    {.dim = "hidden", .values = {2048, 5120}},
+                    {.dim = "base", .values = {0, 1}},
+                    {.dim = "ranks", .values = {2, 4}}},
            .accept = has_choices}};
 }
 

@@ -139,9 +139,10 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
 // experts are chosen. There those of a prompt, which are alike under random weights, would make
 // sequences choose alike, so caches are filled again before each step.
 void fill_caches(const Executor& executor, std::span<const int> devices, std::uint64_t seed) {
+  std::map<int, cuda::Stream> streams;  // by rank: all fill at once
   for (const int rank : executor.ranks()) {
     const cuda::DeviceGuard guard(devices[static_cast<std::size_t>(rank)]);
-    const cuda::Stream stream;
+    const cuda::Stream& stream = streams[rank];
     const KvPool& pool = executor.kv(rank);
     const auto bytes = static_cast<std::size_t>(pool.bytes());
     if (pool.shape().dtype == DType::kFp8) {
@@ -149,6 +150,9 @@ void fill_caches(const Executor& executor, std::span<const int> devices, std::ui
     } else {
       fill_normal(stream, reinterpret_cast<bf16*>(pool.data()), bytes / sizeof(bf16), seed + rank);
     }
+  }
+  for (const auto& [rank, stream] : streams) {
+    const cuda::DeviceGuard guard(devices[static_cast<std::size_t>(rank)]);
     stream.synchronize();
   }
 }
