@@ -301,11 +301,29 @@ class StepRunner {
       durations.push_back(output.duration.value());
       devices.push_back(output.device.value());
     }
+    write_experts(executor, *step, input, one.name);
     const Spread duration = spread_of(durations);
     constexpr double kMicro = 1e6;
     std::printf("%-34s %5zu %12.2f %7.2f%% %12.2f\n", one.name.c_str(), durations.size(),
                 duration.median * kMicro, duration.relative * 100,
                 spread_of(devices).median * kMicro);
+  }
+
+  // Ranks of a tensor-parallel group route the same tokens: of those that count the same experts
+  // the first does.
+  void write_experts(Executor& executor, PreparedStep& step, const StepInput& input,
+                     const std::string& name) {
+    const RankGrid grid = rank_grid(deployment_.mesh);
+    const std::vector<ExpertCounts> all = executor.expert_counts(step, input);
+    for (const ExpertCounts& one : all) {
+      const bool is_known = std::ranges::any_of(all, [&](const ExpertCounts& other) {
+        return other.rank < one.rank && grid.dp_rank(other.rank) == grid.dp_rank(one.rank) &&
+               other.first_expert == one.first_expert && other.op == one.op &&
+               other.copy == one.copy;
+      });
+      if (is_known) continue;
+      files_.add_experts(name, one.op, one.copy, one.rank, one.first_expert, one.rows);
+    }
   }
 
   void trace_step(Executor& executor, const StepCase& one) {
