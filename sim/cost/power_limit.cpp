@@ -6,7 +6,7 @@ namespace orrery {
 namespace {
 
 // Where the share is just passed the clock falls a little: so much more, and it falls wholly.
-constexpr double kTransition = 0.04;
+constexpr double kTransition = 0.15;
 
 // Seconds of boost that a second of other work gives back: those that balance it at the share.
 double recovery(const PowerLimit& limit) { return limit.share / (1 - limit.share); }
