@@ -5,6 +5,7 @@
 // kernels/kernel_specs.cpp. The plan's text form, `verify`, the cost model and the bindings all
 // work from specs.
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,6 +41,10 @@ struct KernelSpec {
   std::vector<DimSpec> dims;
   // Throws std::invalid_argument when a dim is missing or dims contradict each other.
   Work (*work)(DType dtype, const Dims& dims) = nullptr;
+  // Which of several ways our own kernel takes a call, from 1 on, where times of one way are smooth
+  // and those of different ways jump; 0: none of them. `sizes` in the order of dims. Null: there is
+  // one way.
+  int (*way)(DType dtype, std::span<const std::int64_t> sizes) = nullptr;
 };
 
 // All specs, in a fixed order. Thread safe; the table is built on first use.

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <limits>
+#include <stdexcept>
 
+#include "kernels/attention_decode/split.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -21,6 +24,29 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(q_bytes)};
 }
 
+constexpr std::int32_t kMultiprocessors = 132;  // of the GPUs that it is made for
+
+std::int32_t clamped(std::int64_t size) {
+  return static_cast<std::int32_t>(
+      std::min<std::int64_t>(size, std::numeric_limits<std::int32_t>::max()));
+}
+
+// 1: no block ends one row and goes on with another. Of others the time depends on how many do so.
+int way(DType dtype, std::span<const std::int64_t> sizes) {
+  const AttentionDecodeShape shape{.seqs = clamped(sizes[0]),
+                                   .heads = clamped(sizes[2]),
+                                   .kv_heads = clamped(sizes[3]),
+                                   .head_dim = clamped(sizes[4]),
+                                   .max_context = clamped(sizes[1]),
+                                   .window = clamped(sizes[5])};
+  try {
+    const auto bytes = static_cast<std::int32_t>(bytes_per_element(dtype));
+    return is_even_split(shape, bytes, kMultiprocessors) ? 1 : 0;
+  } catch (const std::invalid_argument&) {
+    return 0;  // it does not take the call
+  }
+}
+
 }  // namespace
 
 KernelSpec attention_decode_spec() {
@@ -34,7 +60,8 @@ KernelSpec attention_decode_spec() {
                {.name = "head_dim", .meaning = "elements per head"},
                {.name = "window",
                 .meaning = "newest keys the token sees, itself included; 2^30: all"}},
-      .work = work};
+      .work = work,
+      .way = way};
 }
 
 }  // namespace orrery

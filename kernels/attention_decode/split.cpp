@@ -70,6 +70,25 @@ AttentionDecodeSplit attention_decode_split(const AttentionDecodeShape& shape,
           .starts_early = bytes < kEarlyBytes};
 }
 
+bool is_even_split(const AttentionDecodeShape& shape, std::int32_t element_bytes,
+                   std::int32_t multiprocessors) {
+  const AttentionDecodeSplit split = attention_decode_split(shape, element_bytes, multiprocessors);
+  const std::int32_t row = decode::units_of(shape.max_context, shape.window,
+                                            decode::keys_per_unit(shape.head_dim, element_bytes))
+                               .count;
+  const std::int32_t rows = shape.seqs * (shape.kv_heads / split.heads_per_block);
+  if (row == 0 || rows == 0) return true;
+  const std::int32_t units = row * rows;
+  const std::int32_t blocks = decode::blocks_used(units, split);
+  for (std::int32_t block = 0; block < blocks; ++block) {
+    const std::int32_t begin = decode::unit_begin(units, blocks, block);
+    const std::int32_t end = decode::unit_begin(units, blocks, block + 1);
+    const bool is_of_one_row = begin / row == (end - 1) / row;
+    if (!is_of_one_row && (begin % row != 0 || end % row != 0)) return false;
+  }
+  return true;
+}
+
 std::size_t attention_decode_counter_bytes(const AttentionDecodeSplit& split) {
   return static_cast<std::size_t>(split.blocks) * 2 * 2 * sizeof(std::uint32_t);
 }

@@ -106,6 +106,13 @@ AttentionDecodeSplit attention_decode_split(const AttentionDecodeShape& shape,
                                             std::int32_t element_bytes,
                                             std::int32_t multiprocessors);
 
+// Whether no block of the launch ends within a row and goes on with another, where all sequences
+// have max_context tokens. Else some blocks finish two rows one after the other, and launches of
+// few rows take up to 5 us longer (12.7 us instead of 8.2 for 8 rows of 300 and 512 keys on an
+// H200).
+bool is_even_split(const AttentionDecodeShape& shape, std::int32_t element_bytes,
+                   std::int32_t multiprocessors);
+
 // Bytes of workspace for that split, whose first attention_decode_counter_bytes() must be zero
 // before the first launch that uses it; each launch leaves them so.
 std::size_t attention_decode_workspace_bytes(const AttentionDecodeShape& shape,

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/cost/clock.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/estimate_cache.h"
 #include "sim/cost/interpolate.h"
@@ -150,6 +151,8 @@ std::optional<Estimate> CostModel::Impl::from_source(const KernelSource& source,
   if (estimate.time != found->time) {
     estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
   }
+  const Work work = work_of(op);
+  estimate.time = estimate.time * table->warm_ratio(work.bytes_read + work.bytes_written);
   if (options.launch_mode == LaunchMode::kEager) {
     estimate.time += table->eager_gap();
   }
@@ -266,57 +269,15 @@ CostModel::CostModel(const Machine& machine, std::vector<KernelSource> kernels,
 CostModel::~CostModel() = default;
 CostModel::CostModel(CostModel&&) noexcept = default;
 
-namespace {
-
-// Of the time that the data sheet's rates give the call, the share of its operations.
-double arithmetic_share(const Device& device, const KernelOp& op) {
-  const Work work = work_of(op);
-  const Seconds computing = work.flops / peak_flops(device, arithmetic_dtype(op.kernel, op.dtype));
-  const Seconds moving = (work.bytes_read + work.bytes_written) / device.hbm_bandwidth;
-  return computing.value() > 0 ? computing / (computing + moving) : 0;
-}
-
-double limit_factor(const PowerLimit& limit, const KernelOp& op) {
-  if (op.kernel.starts_with("attention") || op.kernel.starts_with("mla")) return limit.attention;
-  return arithmetic_dtype(op.kernel, op.dtype) == DType::kBf16 ? limit.product
-                                                               : limit.narrow_product;
-}
-
-// A time of the tables at the clock asked about. `time` also says at which clock it was measured.
-Seconds at_clock(Seconds time, const CostOptions& options, const Device& device,
-                 const KernelOp& op) {
-  const PowerLimit& limit = options.power;
-  if (!limit.acts()) {
-    return time;
-  }
-  const double share = arithmetic_share(device, op);
-  const double longer = (limit_factor(limit, op) - 1) * share;
-  const double measured_at_limit =
-      limit.limited_rows > limit.full_rows
-          ? std::clamp((time - limit.full_rows) / (limit.limited_rows - limit.full_rows), 0.0, 1.0)
-          : 0;
-  const Seconds full = time / (1 + longer * measured_at_limit);
-  switch (options.power_state) {
-    case PowerState::kFull:
-      return full;
-    case PowerState::kLimited:
-      return full * (1 + longer);
-    case PowerState::kArithmetic:
-      return full * (1 + share);
-  }
-  return time;
-}
-
-}  // namespace
-
 Estimate CostModel::kernel(const KernelOp& op) const {
   if (const std::optional<Estimate> known = impl_->cache.find(op)) {
     return *known;
   }
   Estimate estimate = impl_->compute(op);
   const CostOptions& options = impl_->options;
-  estimate.time = at_clock(estimate.time, options, impl_->machine.device(), op) *
-                  (op.kernel == "moe" ? options.moe_kernel_time : options.kernel_time);
+  estimate.time =
+      at_clock(estimate.time, options.power, options.power_state, impl_->machine.device(), op) *
+      (op.kernel == "moe" ? options.moe_kernel_time : options.kernel_time);
   if (const auto own = options.kernel_times.find(op.kernel); own != options.kernel_times.end()) {
     estimate.time = estimate.time * own->second;
   }

@@ -41,7 +41,7 @@ DType nearest_format(const KernelTable& table, DType dtype, int distribution) {
 // Distance of two families of one format in octaves, summed over their dims.
 double family_distance(const KernelTable::Key& a, const KernelTable::Key& b) {
   double distance = 0;
-  for (std::size_t i = 2; i < a.size(); ++i) {
+  for (std::size_t i = 2; i + 1 < a.size(); ++i) {
     const double low = static_cast<double>(std::max<std::int64_t>(a[i], 1));
     const double high = static_cast<double>(std::max<std::int64_t>(b[i], 1));
     distance += std::abs(std::log2(low / high));
@@ -86,6 +86,7 @@ class Predictor {
   void widen_window();
   bool move_to_empty_context();
   double equivalent_model_time();
+  std::optional<Ratio> own_way(bool is_equivalent);
   std::optional<Ratio> between_kv_heads();
   [[nodiscard]] GridPoint equivalent_point(const FamilyGrid& foreign) const;
   [[nodiscard]] double distance_to_grid(const FamilyGrid& grid, const GridPoint& point) const;
@@ -178,6 +179,20 @@ double Predictor::equivalent_model_time() {
   return interpolator_.model_time(dims);
 }
 
+// Between rows of the kernel's own way with the call, where there are such on both sides.
+std::optional<Ratio> Predictor::own_way(bool is_equivalent) {
+  const int way = table_.way_of(rows_dtype_, family_dims_);
+  if (way == KernelTable::kAllWays || is_equivalent) {
+    return std::nullopt;
+  }
+  const FamilyGrid* grid = table_.family(rows_dtype_, distribution_, family_dims_, way);
+  if (grid == nullptr) {
+    return std::nullopt;
+  }
+  const Ratio ratio = interpolator_.ratio_at(*grid, point_);
+  return ratio.is_inside ? std::optional(ratio) : std::nullopt;
+}
+
 // Index of the call's own row.
 std::optional<std::size_t> Predictor::measured(const FamilyGrid& grid) const {
   std::array<int, kMaxAxes> node{};
@@ -258,7 +273,7 @@ std::optional<Ratio> Predictor::from_nearest_family() {
   const FamilyGrid* best = nullptr;
   double best_distance = std::numeric_limits<double>::infinity();
   for (const auto& [other, grid] : table_.families()) {
-    if (other[0] != key[0] || other[1] != key[1]) {
+    if (other[0] != key[0] || other[1] != key[1] || other.back() != KernelTable::kAllWays) {
       continue;
     }
     const double distance =
@@ -289,7 +304,10 @@ std::optional<Prediction> Predictor::run() {
                           .spread = grid->spread[*row]};
       }
     }
-    ratio = interpolator_.ratio_at(*grid, point_);
+    ratio = own_way(is_equivalent);
+    if (!ratio) {
+      ratio = interpolator_.ratio_at(*grid, point_);
+    }
   } else {
     ratio = between_kv_heads();
   }

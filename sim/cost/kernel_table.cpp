@@ -4,16 +4,11 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
-#include "sim/cost/csv_reader.h"
-
 namespace orrery {
 namespace {
-
-constexpr double kMicrosecond = 1e-6;
 
 struct NamedLayout {
   std::string_view kernel;
@@ -45,6 +40,10 @@ constexpr std::array kLayouts = {
     NamedLayout{"expert_gather", {"rows", "hidden", ""}, "", "expert"},
 };
 
+// Kernels that read nothing but what other calls of the step have written: no weights, no cache.
+constexpr std::array<std::string_view, 7> kHandedOn = {
+    "add_rms_norm", "rms_norm", "rope", "silu_mul", "quantize", "kv_append", "residual_add"};
+
 int dim_index(const KernelSpec& spec, std::string_view name) {
   for (std::size_t i = 0; i < spec.dims.size(); ++i) {
     if (spec.dims[i].name == name) {
@@ -52,26 +51,6 @@ int dim_index(const KernelSpec& spec, std::string_view name) {
     }
   }
   return -1;
-}
-
-DType read_dtype(const CsvReader& csv, int column) {
-  try {
-    return parse_dtype(csv.text(column));
-  } catch (const std::invalid_argument& error) {
-    csv.fail("column dtype: " + std::string(error.what()));
-  }
-}
-
-// Which of two words a column holds; the first when there is no such column.
-int choice(const CsvReader& csv, int column, std::array<std::string_view, 2> words) {
-  if (column < 0 || csv.text(column) == words[0]) {
-    return 0;
-  }
-  if (csv.text(column) != words[1]) {
-    csv.fail("column " + csv.columns()[column] + ": found '" + std::string(csv.text(column)) +
-             "'; expected " + std::string(words[0]) + " or " + std::string(words[1]));
-  }
-  return 1;
 }
 
 struct KeyHash {
@@ -94,108 +73,7 @@ int position(const std::vector<std::int64_t>& axis, std::int64_t value) {
   return static_cast<int>(std::ranges::lower_bound(axis, value) - axis.begin());
 }
 
-// A call measured launched one by one.
-struct EagerRow {
-  DType dtype = DType::kBf16;
-  std::vector<std::int64_t> dims;
-  double time_s = 0;
-};
-
-double eager_gap(const KernelRows& rows, const std::vector<EagerRow>& eager) {
-  std::map<std::pair<DType, std::vector<std::int64_t>>, double> in_graph;
-  for (std::int64_t row = 0; row < rows.num_rows() && !eager.empty(); ++row) {
-    const auto dims = rows.row_dims(row);
-    in_graph.emplace(std::pair{rows.dtype[row], std::vector(dims.begin(), dims.end())},
-                     rows.time_s[row]);
-  }
-  std::vector<double> gaps;
-  for (const EagerRow& row : eager) {
-    const auto found = in_graph.find({row.dtype, row.dims});
-    if (found != in_graph.end() && found->second < kShortCall) {
-      gaps.push_back(row.time_s - found->second);
-    }
-  }
-  if (gaps.empty()) {
-    return 0;
-  }
-  const auto middle = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2);
-  std::ranges::nth_element(gaps, middle);
-  return std::max(*middle, 0.0);
-}
-
 }  // namespace
-
-KernelRows read_kernel_rows(const std::filesystem::path& path) {
-  CsvReader csv(path);
-  KernelRows rows;
-  rows.spec = find_kernel_spec(path.stem().string());
-  if (rows.spec == nullptr) {
-    throw std::invalid_argument(path.string() + ": no kernel of that name; expected <kernel>.csv");
-  }
-  const int dtype_column = csv.require("dtype");
-  const int time_column = csv.require("time_us");
-  const int distribution_column = csv.column("distribution");
-  const int host_bound_column = csv.column("host_bound");
-  const int spread_column = csv.column("spread");
-  const int l2_column = csv.column("l2");
-  const int mode_column = csv.column("mode");
-  std::vector<int> columns;
-  columns.reserve(rows.spec->dims.size());
-  for (const DimSpec& dim : rows.spec->dims) {
-    columns.push_back(csv.require(dim.name));
-  }
-  rows.num_dims = static_cast<int>(columns.size());
-  std::string_view last_text;
-  DType last_dtype = DType::kBf16;
-  std::vector<EagerRow> eager;
-  while (csv.next()) {
-    const bool is_cold = choice(csv, l2_column, {"cold", "warm"}) == 0;
-    const bool is_graph = choice(csv, mode_column, {"graph", "eager"}) == 0;
-    if (!is_cold) {
-      continue;
-    }
-    std::vector<std::int64_t> dims(columns.size());
-    for (std::size_t i = 0; i < columns.size(); ++i) {
-      std::int64_t value = csv.integer(columns[i]);
-      const std::string_view name = rows.spec->dims[i].name;
-      if (value == 0 && !rows.spec->dims[i].may_be_zero && name != "window") {
-        csv.fail("column " + std::string(name) + ": found 0; expected 1 or more");
-      }
-      if (value == 0 && name == "window") {
-        value = kFullWindow;
-      }
-      dims[i] = value;
-    }
-    if (csv.text(dtype_column) != last_text) {
-      last_dtype = read_dtype(csv, dtype_column);
-      last_text = csv.text(dtype_column);
-    }
-    const double time_s = csv.positive_number(time_column) * kMicrosecond;
-    if (!is_graph) {
-      eager.push_back({.dtype = last_dtype, .dims = std::move(dims), .time_s = time_s});
-      continue;
-    }
-    rows.dims.insert(rows.dims.end(), dims.begin(), dims.end());
-    rows.time_s.push_back(time_s);
-    const bool has_spread = spread_column >= 0 && csv.text(spread_column) != "0";
-    rows.spread.push_back(has_spread ? csv.positive_number(spread_column) : 0);
-    rows.dtype.push_back(last_dtype);
-    std::uint8_t distribution = 0;
-    if (distribution_column >= 0) {
-      const std::string_view name = csv.text(distribution_column);
-      const auto found = std::ranges::find(rows.distributions, name);
-      distribution = static_cast<std::uint8_t>(found - rows.distributions.begin());
-      if (found == rows.distributions.end()) {
-        rows.distributions.emplace_back(name);
-      }
-    }
-    rows.distribution.push_back(distribution);
-    const bool is_host_bound = host_bound_column >= 0 && csv.integer(host_bound_column) != 0;
-    rows.host_bound.push_back(is_host_bound ? 1 : 0);
-  }
-  rows.eager_gap_s = eager_gap(rows, eager);
-  return rows;
-}
 
 GridLayout grid_layout(const KernelSpec& spec) {
   GridLayout layout;
@@ -219,9 +97,10 @@ GridLayout grid_layout(const KernelSpec& spec) {
   return layout;
 }
 
-KernelTable::Key KernelTable::key(DType dtype, int distribution,
-                                  std::span<const std::int64_t> dims) const {
-  Key key(dims.size() + 2);
+KernelTable::Key KernelTable::key(DType dtype, int distribution, std::span<const std::int64_t> dims,
+                                  int way) const {
+  Key key(dims.size() + 3);
+  key.back() = way;
   key[0] = static_cast<std::int64_t>(dtype);
   key[1] = distribution;
   std::ranges::copy(dims, key.begin() + 2);
@@ -241,65 +120,86 @@ KernelTable::Key KernelTable::key(DType dtype, int distribution,
   return key;
 }
 
-KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::int64_t)>& keep)
-    : spec_(rows.spec),
-      layout_(grid_layout(*rows.spec)),
-      distributions_(rows.distributions),
-      eager_gap_(rows.eager_gap_s) {
-  // Rows of each family, families in order of first appearance.
+// Rows of each family, families in order of first appearance.
+KernelTable::Members KernelTable::members(const KernelRows& rows,
+                                          const std::function<bool(std::int64_t)>& keep) const {
   std::unordered_map<Key, std::size_t, KeyHash> numbers;
-  std::vector<std::pair<Key, std::vector<std::int64_t>>> members;
-  for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
-    if (keep && !keep(row)) {
-      continue;
-    }
-    Key row_key = key(rows.dtype[row], rows.distribution[row], rows.row_dims(row));
+  Members members;
+  const auto add = [&](Key row_key, std::int64_t row) {
     if (!members.empty() && members.back().first == row_key) {
       members.back().second.push_back(row);
-      continue;
+      return;
     }
     const auto [found, is_new] = numbers.try_emplace(row_key, members.size());
     if (is_new) {
       members.emplace_back(std::move(row_key), std::vector<std::int64_t>{});
     }
     members[found->second].second.push_back(row);
+  };
+  for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
+    if (keep && !keep(row)) {
+      continue;
+    }
+    const auto dims = rows.row_dims(row);
+    add(key(rows.dtype[row], rows.distribution[row], dims), row);
+    if (const int way = way_of(rows.dtype[row], dims); way != kAllWays) {
+      add(key(rows.dtype[row], rows.distribution[row], dims, way), row);
+    }
   }
-  for (auto& [family_key, family_rows] : members) {
-    FamilyGrid grid;
-    grid.dims.assign(family_key.begin() + 2, family_key.end());
-    grid.is_tied = layout_.tied >= 0 && grid.dims[layout_.tied] == 0;
-    for (int a = 0; a < kMaxAxes; ++a) {
-      if (a < layout_.num_axes) {
-        std::vector<std::int64_t>& axis = grid.axes[a];
-        axis.reserve(family_rows.size());
-        for (const std::int64_t row : family_rows) {
-          const std::int64_t value = rows.row_dims(row)[layout_.axes[a]];
-          if (axis.empty() || axis.back() != value) {
-            axis.push_back(value);
-          }
-        }
-        sort_unique(axis);
-      } else {
-        grid.axes[a] = {0};
-      }
+  return members;
+}
+
+FamilyGrid KernelTable::arranged(const KernelRows& rows, const Key& family_key,
+                                 const std::vector<std::int64_t>& family_rows) const {
+  FamilyGrid grid;
+  grid.dims.assign(family_key.begin() + 2, family_key.end() - 1);
+  grid.is_tied = layout_.tied >= 0 && grid.dims[layout_.tied] == 0;
+  for (int a = 0; a < kMaxAxes; ++a) {
+    if (a >= layout_.num_axes) {
+      grid.axes[a] = {0};
+      continue;
     }
-    const std::size_t num_nodes = grid.axes[0].size() * grid.axes[1].size() * grid.axes[2].size();
-    grid.time_s.assign(num_nodes, std::numeric_limits<double>::quiet_NaN());
-    grid.spread.assign(num_nodes, 0.0);
+    std::vector<std::int64_t>& axis = grid.axes[a];
+    axis.reserve(family_rows.size());
     for (const std::int64_t row : family_rows) {
-      std::array<int, kMaxAxes> node{};
-      for (int a = 0; a < layout_.num_axes; ++a) {
-        node[a] = position(grid.axes[a], rows.row_dims(row)[layout_.axes[a]]);
-      }
-      const std::size_t index = grid.index(node);
-      if (rows.host_bound[row] != 0) {
-        grid.host_bound.resize(grid.time_s.size());
-        grid.host_bound[index] = true;
-      } else if (!(grid.time_s[index] <= rows.time_s[row])) {  // or NaN
-        grid.time_s[index] = rows.time_s[row];
-        grid.spread[index] = rows.spread[row];
+      const std::int64_t value = rows.row_dims(row)[layout_.axes[a]];
+      if (axis.empty() || axis.back() != value) {
+        axis.push_back(value);
       }
     }
+    sort_unique(axis);
+  }
+  const std::size_t num_nodes = grid.axes[0].size() * grid.axes[1].size() * grid.axes[2].size();
+  grid.time_s.assign(num_nodes, std::numeric_limits<double>::quiet_NaN());
+  grid.spread.assign(num_nodes, 0.0);
+  for (const std::int64_t row : family_rows) {
+    std::array<int, kMaxAxes> node{};
+    for (int a = 0; a < layout_.num_axes; ++a) {
+      node[a] = position(grid.axes[a], rows.row_dims(row)[layout_.axes[a]]);
+    }
+    const std::size_t index = grid.index(node);
+    if (rows.host_bound[row] != 0) {
+      grid.host_bound.resize(grid.time_s.size());
+      grid.host_bound[index] = true;
+    } else if (!(grid.time_s[index] <= rows.time_s[row])) {  // or NaN
+      grid.time_s[index] = rows.time_s[row];
+      grid.spread[index] = rows.spread[row];
+    }
+  }
+  return grid;
+}
+
+KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::int64_t)>& keep)
+    : spec_(rows.spec),
+      layout_(grid_layout(*rows.spec)),
+      has_ways_(rows.is_own && rows.spec->way != nullptr),
+      distributions_(rows.distributions),
+      eager_gap_(rows.eager_gap_s),
+      warm_ratio_(std::ranges::find(kHandedOn, rows.spec->name) == kHandedOn.end()
+                      ? std::vector<std::pair<double, double>>{}
+                      : rows.warm_ratio) {
+  for (auto& [family_key, family_rows] : members(rows, keep)) {
+    FamilyGrid grid = arranged(rows, family_key, family_rows);
     families_.emplace(std::move(family_key), std::move(grid));
   }
   link_twins();
@@ -332,9 +232,23 @@ void KernelTable::link_twins() {
   }
 }
 
+double KernelTable::warm_ratio(Bytes moved) const {
+  if (warm_ratio_.empty()) {
+    return 1;
+  }
+  const auto above =
+      std::ranges::upper_bound(warm_ratio_, moved.value(), {}, &std::pair<double, double>::first);
+  if (above == warm_ratio_.begin() || above == warm_ratio_.end()) {
+    return (above == warm_ratio_.end() ? warm_ratio_.back() : warm_ratio_.front()).second;
+  }
+  const auto& [low, low_ratio] = *(above - 1);
+  const double share = std::log(moved.value() / low) / std::log(above->first / low);
+  return low_ratio + share * (above->second - low_ratio);
+}
+
 const FamilyGrid* KernelTable::family(DType dtype, int distribution,
-                                      std::span<const std::int64_t> dims) const {
-  const auto found = families_.find(key(dtype, distribution, dims));
+                                      std::span<const std::int64_t> dims, int way) const {
+  const auto found = families_.find(key(dtype, distribution, dims, way));
   return found == families_.end() ? nullptr : &found->second;
 }
 

@@ -118,8 +118,9 @@ const KernelTable* Provider::Tables::table(std::string_view kernel) const {
     return nullptr;
   }
   Entry& entry = *found->second;
-  std::call_once(entry.once, [&entry] {
-    const KernelRows rows = read_kernel_rows(entry.path);
+  std::call_once(entry.once, [&entry, this] {
+    KernelRows rows = read_kernel_rows(entry.path);
+    rows.is_own = name == kOwnProvider;
     entry.table = std::make_unique<KernelTable>(rows);
     entry.num_rows = rows.num_rows();
   });

@@ -7,12 +7,15 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/cost/cost.h"
 #include "sim/cost/kernel_table.h"
 
 namespace orrery {
+
+inline constexpr std::string_view kOwnProvider = "orrery";  // tables that `orrery calibrate` writes
 
 struct Provider::Tables {
   struct Entry {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/cost/cost.h"
+#include "sim/cost/provider_tables.h"
 
 namespace orrery {
 namespace {
@@ -36,8 +37,6 @@ std::shared_ptr<const Tables> shared(const std::filesystem::path& directory) {
   }
   return tables;
 }
-
-constexpr std::string_view kOwnProvider = "orrery";  // tables that `orrery calibrate` writes
 
 double log_ratio(double a, double b) { return std::abs(std::log(a / b)); }
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <string>
+
 #include "sim/cost/cost.h"
 #include "tests/cost/cost_testing.h"
 
@@ -20,11 +23,14 @@ PowerLimit limit() {
           .limited_rows = ms(6)};
 }
 
-TEST(PowerBudget, ArithmeticAloneRunsAtTheFullClockUntilTheBoostIsSpent) {
+// The clock falls over the 60 ms of the boost: over the first 40 it is lowered by 0 to 2/3, in the
+// mean 1/3; over the next 40 by 2/3 to 1 for 20, then wholly.
+TEST(PowerBudget, ArithmeticAloneLowersTheClockUntilTheBoostIsSpent) {
   PowerBudget budget(limit());
-  EXPECT_EQ(budget.step(ms(40), ms(40)), 0);
+  EXPECT_NEAR(budget.step(ms(40), ms(40)), 1.0 / 3, 1e-12);
   EXPECT_NEAR(budget.left().value(), 20e-3, 1e-12);
-  EXPECT_NEAR(budget.step(ms(40), ms(40)), 0.5, 1e-12);
+  EXPECT_NEAR(budget.lowered(), 2.0 / 3, 1e-12);
+  EXPECT_NEAR(budget.step(ms(40), ms(40)), (5.0 / 6 + 1) / 2, 1e-12);
   EXPECT_EQ(budget.step(ms(40), ms(40)), 1);
 }
 
@@ -34,22 +40,31 @@ TEST(PowerBudget, OtherWorkAndPausesGiveTheBoostBack) {
   EXPECT_EQ(budget.step(ms(100), ms(50)), 0);
   EXPECT_EQ(budget.left(), ms(60));
   // Three quarters of 80 ms: 60 ms less the 20 ms that the rest gives back.
-  EXPECT_EQ(budget.step(ms(80), ms(60)), 0);
+  budget.step(ms(80), ms(60));
   EXPECT_NEAR(budget.left().value(), 20e-3, 1e-12);
+  EXPECT_NEAR(budget.full_after().value(), 40e-3, 1e-12);
   budget.rest(ms(30));
   EXPECT_NEAR(budget.left().value(), 50e-3, 1e-12);
   budget.rest(Seconds(1));
   EXPECT_EQ(budget.left(), ms(60));
 }
 
+// From a third lowered to the full clock within the first half, then at it: 1/3 / 2 / 2.
+TEST(PowerBudget, AStepOfOtherWorkIsAtALoweredClockUntilItHasRisen) {
+  PowerBudget budget(limit(), ms(40));
+  EXPECT_NEAR(budget.step(ms(40), ms(0)), 1.0 / 12, 1e-12);
+  EXPECT_EQ(budget.lowered(), 0);
+}
+
 TEST(PowerBudget, RepeatedStepsAreLimitedByWhatTheirPausesDoNotGiveBack) {
   EXPECT_EQ(repeated_limited_part(limit(), ms(10), ms(10), ms(0)), 1);
   EXPECT_EQ(repeated_limited_part(limit(), ms(10), ms(5), ms(0)), 0);
-  EXPECT_EQ(repeated_limited_part(limit(), ms(10), ms(10), ms(10)), 0);
-  // Pauses of 30 ms give 30 ms of 120.
-  EXPECT_NEAR(repeated_limited_part(limit(), ms(120), ms(120), ms(30)), 0.75, 1e-12);
+  // Back at the full clock before each, of which 10 ms take a sixth.
+  EXPECT_NEAR(repeated_limited_part(limit(), ms(10), ms(10), ms(10)), 1.0 / 12, 1e-12);
+  // Pauses of 30 ms give half of the clock back, which 30 ms of 120 take: 3/4 over these.
+  EXPECT_NEAR(repeated_limited_part(limit(), ms(120), ms(120), ms(30)), 0.75 / 4 + 0.75, 1e-12);
   // However long the pause, the boost is 60 ms.
-  EXPECT_NEAR(repeated_limited_part(limit(), ms(120), ms(120), Seconds(1)), 0.5, 1e-12);
+  EXPECT_NEAR(repeated_limited_part(limit(), ms(120), ms(120), Seconds(1)), 0.5 / 2 + 0.5, 1e-12);
   EXPECT_EQ(repeated_limited_part({}, ms(120), ms(120), ms(0)), 0);
 }
 
@@ -71,29 +86,82 @@ CostModel model(PowerState state, const Machine& machine) {
   return {machine, nullptr, nullptr, options};
 }
 
-TEST(PowerLimit, KernelsTakeTheFactorOfTheirKindByTheirShareOfTheRoofline) {
+struct Gemm {
+  double computing = 0;  // seconds at 1e15 operations a second
+  double moving = 0;     // seconds at 4.8e12 bytes a second
+};
+
+Gemm needs(double m, double n, double k) {
+  return {.computing = 2 * m * n * k / 1e15, .moving = 2 * (m * k + n * k + m * n) / 4.8e12};
+}
+
+TEST(PowerLimit, ProductsTakeTheirFactorWhereArithmeticIsWhatTakesLonger) {
   const Machine machine = make_machine(testing::node_spec());
   const CostModel full = model(PowerState::kFull, machine);
   const CostModel limited = model(PowerState::kLimited, machine);
-  const CostModel counted = model(PowerState::kArithmetic, machine);
-  const auto share = [&](const KernelOp& op) {
-    return counted.kernel(op).time / full.kernel(op).time - 1;
+  const auto longer = [&](const KernelOp& op) {
+    return limited.kernel(op).time / full.kernel(op).time - 1;
   };
-  const auto factor = [&](const KernelOp& op) {
-    return limited.kernel(op).time / full.kernel(op).time;
+  // 0.2 (a / r)^4 / ((a / r)^4 + (b / s)^4) with the times of arithmetic a and bytes b and the
+  // parts of the peak r = 0.80 and of the memory's rate s = 0.89 that large calls reach.
+  const Gemm call = needs(256, 8192, 8192);
+  const double ratio = std::pow(call.computing / 0.80 / (call.moving / 0.89), 4);
+  EXPECT_NEAR(longer(testing::gemm(256, 8192, 8192)), 0.2 * ratio / (1 + ratio), 1e-12);
+  // Half of the factor where both take as long: 2 m n k / 0.8e15 = 2 n k / (0.89 x 4.8e12) but for
+  // the bytes of m rows, at m = 187 and a little above.
+  EXPECT_LT(longer(testing::gemm(187, 8192, 8192)), 0.1);
+  EXPECT_GT(longer(testing::gemm(200, 8192, 8192)), 0.1);
+  EXPECT_NEAR(longer(testing::gemm(8192, 8192, 8192)), 0.2, 1e-3);
+  EXPECT_NEAR(longer(testing::gemm(8192, 8192, 8192, DType::kFp8)), 0.1, 1e-3);
+  EXPECT_LT(longer(testing::gemm(1, 8192, 8192)), 1e-6);  // weights are streamed
+}
+
+TEST(PowerLimit, WhatNeitherComputesNorStreamsFollowsTheClock) {
+  const testing::TableDirectory directory;
+  // 48 MB at 0.89 x 4.8e12 bytes a second take 11.2 us of the 20.
+  directory.write("residual_add.csv", "dtype,tokens,hidden,time_us\nbf16,2000,4000,20\n");
+  const Provider provider = Provider::load(directory.path());
+  const Machine machine = make_machine(testing::node_spec());
+  const KernelOp op{.kernel = "residual_add",
+                    .dtype = DType::kBf16,
+                    .dims = {{.name = "tokens", .size = 2000, .axis = {}},
+                             {.name = "hidden", .size = 4000, .axis = {}}}};
+  CostOptions options;
+  options.power = limit();
+  options.power.attention = 1.3;
+  const double streamed = 48e6 / (0.89 * 4.8e12);
+  EXPECT_NEAR(CostModel(machine, &provider, nullptr, options).kernel(op).time.value(),
+              20e-6 + 0.3 * (20e-6 - streamed), 1e-12);
+}
+
+TEST(PowerLimit, WhatDrawsAsMuchAsLargeProductsCountsAsArithmetic) {
+  const testing::TableDirectory directory;
+  // Times that follow from the rates of large calls (0.80 of 1e15 operations, 0.89 of 4.8e12 bytes
+  // a second), whichever takes longer.
+  const Gemm large = needs(8192, 8192, 8192);
+  const Gemm even = needs(200, 8192, 8192);
+  const Gemm stream = needs(1, 8192, 8192);
+  const auto row = [](int m, double seconds) {
+    return "bf16," + std::to_string(m) + ",8192,8192," + std::to_string(seconds * 1e6) + "\n";
   };
-  // 2 m n k operations at 1e15 against 2 (m k + n k + m n) bytes at 4.8e12.
-  const double m = 1024;
-  const double n = 2048;
-  const double k = 1024;
-  const double computing = 2 * m * n * k / 1e15;
-  const double moving = 2 * (m * k + n * k + m * n) / 4.8e12;
-  const KernelOp op = testing::gemm(1024, 2048, 1024);
-  EXPECT_NEAR(share(op), computing / (computing + moving), 1e-12);
-  EXPECT_NEAR(factor(op), 1 + 0.2 * share(op), 1e-12);
-  const KernelOp narrow = testing::gemm(1024, 2048, 1024, DType::kFp8);
-  EXPECT_NEAR(factor(narrow), 1 + 0.1 * share(narrow), 1e-12);
-  EXPECT_LT(factor(testing::gemm(1, 8192, 2048)), 1.01);  // weights are streamed
+  directory.write("gemm.csv", "dtype,m,n,k,time_us\n" + row(8192, large.computing / 0.80) +
+                                  row(200, even.computing / 0.80) + row(1, stream.moving / 0.89));
+  const Provider provider = Provider::load(directory.path());
+  const Machine machine = make_machine(testing::node_spec());
+  const auto part = [&](std::int64_t m) {
+    const auto time = [&](PowerState state) {
+      CostOptions options;
+      options.power = limit();
+      options.power_state = state;
+      return CostModel(machine, &provider, nullptr, options)
+          .kernel(testing::gemm(m, 8192, 8192))
+          .time;
+    };
+    return time(PowerState::kArithmetic) / time(PowerState::kFull) - 1;
+  };
+  EXPECT_NEAR(part(8192), 1, 1e-6);
+  EXPECT_NEAR(part(200), 1, 1e-6);  // both at once: more than either
+  EXPECT_LT(part(1), 0.01);
 }
 
 // Rows of up to 4 ms are at the full clock, those of 6 ms and more at the limit.

@@ -119,6 +119,23 @@ TEST(AttentionDecodeSplit, LeavesRowsWholeWhereThatFillsTheDevice) {
   EXPECT_GT(split(1).blocks, 120);
 }
 
+TEST(AttentionDecodeSplit, IsEvenWhereBlocksAndRowsBeginTogether) {
+  // Units of 16 keys. One sequence of 8 kv heads: 8 rows, blocks of at least 8 units. 512 keys are
+  // 256 units for 32 blocks, 4 for each row; 300 keys are 8 rows of 19 units for 19 blocks of 8.
+  const auto is_even = [](int seqs, int context) {
+    return is_even_split({.seqs = seqs, .heads = 32, .kv_heads = 8, .max_context = context}, 2,
+                         132);
+  };
+  EXPECT_TRUE(is_even(1, 512));
+  EXPECT_FALSE(is_even(1, 300));
+  EXPECT_FALSE(is_even(1, 513));
+  // 128 blocks for 32 rows: 4 for each, whose units 4 must divide.
+  EXPECT_TRUE(is_even(4, 700));    // 44 units
+  EXPECT_FALSE(is_even(4, 1500));  // 94 units
+  // 128 rows, a block each, however long, where each is as long as a block must be.
+  for (int context = 113; context < 600; ++context) EXPECT_TRUE(is_even(16, context)) << context;
+}
+
 TEST(AttentionDecodeSplit, RefusesShapesThatTheKernelDoesNotTake) {
   const AttentionDecodeShape good{.seqs = 1, .heads = 32, .kv_heads = 8, .max_context = 100};
   EXPECT_NO_THROW(attention_decode_split(good, 2, 132));

@@ -1,0 +1,94 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "sim/cost/cost.h"
+#include "tests/cost/cost_testing.h"
+
+namespace orrery {
+namespace {
+
+KernelOp decode(std::int64_t batch, std::int64_t context) {
+  return {.kernel = "attention_decode",
+          .dtype = DType::kBf16,
+          .dims = {{.name = "batch", .size = batch, .axis = {}},
+                   {.name = "context", .size = context, .axis = {}},
+                   {.name = "heads", .size = 32, .axis = {}},
+                   {.name = "kv_heads", .size = 8, .axis = {}},
+                   {.name = "head_dim", .size = 128, .axis = {}},
+                   {.name = "window", .size = 1 << 30, .axis = {}}}};
+}
+
+// Rows of one sequence: 10 us where blocks and rows begin together (256 and 1,024 tokens), 40 us
+// where not (300 tokens).
+Provider rows_of(const testing::TableDirectory& directory, const std::string& provider) {
+  std::filesystem::create_directories(directory.path() / provider);
+  directory.write(provider + "/attention_decode.csv",
+                  "dtype,batch,context,heads,kv_heads,head_dim,window,time_us\n"
+                  "bf16,1,256,32,8,128,0,10\nbf16,1,300,32,8,128,0,40\n"
+                  "bf16,1,1024,32,8,128,0,10\n");
+  return Provider::load(directory.path() / provider);
+}
+
+double time_us(const Provider& provider, std::int64_t context) {
+  const Machine machine = make_machine(testing::node_spec());
+  return 1e6 * CostModel(machine, &provider, nullptr, {}).kernel(decode(1, context)).time.value();
+}
+
+TEST(KernelWays, OwnCallsAreInterpolatedBetweenRowsOfTheirWay) {
+  const testing::TableDirectory directory;
+  const Provider own = rows_of(directory, "orrery");
+  // Between 256 and 1,024 tokens alone: with a work model in proportion to the tokens 10 us.
+  EXPECT_NEAR(time_us(own, 512), 10, 1);
+  EXPECT_NEAR(time_us(own, 300), 40, 1e-9);  // its own row
+  // Uneven calls, and all of other engines' kernels, lie between the nearest rows.
+  EXPECT_GT(time_us(own, 330), 30);
+  EXPECT_GT(time_us(rows_of(directory, "another"), 384), 25);
+  EXPECT_NEAR(time_us(own, 384), 10, 1);
+}
+
+TEST(KernelWays, CallsOutsideOfTheRowsOfTheirWayAreAnsweredByAll) {
+  const testing::TableDirectory directory;
+  const Provider own = rows_of(directory, "orrery");
+  EXPECT_EQ(time_us(own, 4096), time_us(rows_of(directory, "another"), 4096));
+}
+
+KernelOp norm(std::int64_t tokens) {
+  return {.kernel = "rms_norm",
+          .dtype = DType::kBf16,
+          .dims = {{.name = "tokens", .size = tokens, .axis = {}},
+                   {.name = "hidden", .size = 1000, .axis = {}}}};
+}
+
+TEST(WarmOperands, TakeTheRatioOfCallsThatWereMeasuredBothWays) {
+  const testing::TableDirectory directory;
+  // 0.5 at 100 tokens, 0.8 at 10,000: 0.65 at 1,000 in between, in log-bytes.
+  directory.write("rms_norm.csv",
+                  "dtype,tokens,hidden,time_us,l2,mode\n"
+                  "bf16,100,1000,2,cold,graph\nbf16,100,1000,1,warm,graph\n"
+                  "bf16,1000,1000,8,cold,graph\n"
+                  "bf16,10000,1000,40,cold,graph\nbf16,10000,1000,32,warm,graph\n");
+  const Provider provider = Provider::load(directory.path());
+  const Machine machine = make_machine(testing::node_spec());
+  const CostModel cost(machine, &provider, nullptr, {});
+  const auto time_us = [&](std::int64_t tokens) {
+    return 1e6 * cost.kernel(norm(tokens)).time.value();
+  };
+  EXPECT_NEAR(time_us(100), 1, 1e-9);
+  EXPECT_NEAR(time_us(1000), 8 * 0.65, 1e-2);  // the weights count among the bytes
+  EXPECT_NEAR(time_us(10000), 32, 1e-9);
+}
+
+TEST(WarmOperands, AreNotWeights) {
+  const testing::TableDirectory directory;
+  directory.write("gemm.csv",
+                  "dtype,m,n,k,time_us,l2,mode\nbf16,1,1024,1024,4,cold,graph\n"
+                  "bf16,1,1024,1024,2,warm,graph\n");
+  const Provider provider = Provider::load(directory.path());
+  const Machine machine = make_machine(testing::node_spec());
+  const CostModel cost(machine, &provider, nullptr, {});
+  EXPECT_NEAR(1e6 * cost.kernel(testing::gemm(1, 1024, 1024)).time.value(), 4, 1e-9);
+}
+
+}  // namespace
+}  // namespace orrery
