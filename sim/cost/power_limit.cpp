@@ -5,8 +5,8 @@
 namespace orrery {
 namespace {
 
-// Where the share is just passed the clock falls a little: so much more, and it falls wholly.
-constexpr double kTransition = 0.15;
+// The further the share is passed, the lower the clock; so much further, and it falls wholly.
+constexpr double kTransition = 0.30;
 
 // Seconds of boost that a second of other work gives back: those that balance it at the share.
 double recovery(const PowerLimit& limit) { return limit.share / (1 - limit.share); }
