@@ -170,18 +170,34 @@ def merged_rows(old: str, new: str) -> str:
 
 
 def remeasured(old: str, new: str, kernel: str, num_rows: int, num_new: int) -> str:
-    """meta.yaml `new` with the entry that `old` has of a table, and with what its `num_new` newer rows were measured."""
+    """meta.yaml `new` with the entry that `old` has of a table, and with what its `num_new` newer rows were measured.
+
+    What newer rows of `old` were measured with stays named: facts that differ stand one after the other, and rows of a
+    point measured again twice count twice.
+    """
     head, tables = _tables(new)
     before = _tables(old)[1].get(kernel)
     if before is None:
         return new
-    found = re.search(r"^    measured_with:\n((?:      .*\n?)+)", tables[kernel], re.MULTILINE)
+    facts = _facts(before, "remeasured_with")
+    for name, value in _facts(tables[kernel], "measured_with").items():
+        earlier = facts.get(name, "").strip('"')
+        is_said = not earlier or value.strip('"') in earlier.split(", ")
+        facts[name] = (facts[name] if earlier else value) if is_said else f'"{earlier}, {value.strip(chr(34))}"'
+    counted = re.search(r"^    remeasured_rows: (\d+)$", before, re.MULTILINE)
+    num_newer = min(num_new + (int(counted[1]) if counted else 0), num_rows)
     entry = re.sub(r"^    remeasured\w*:.*\n(?:      .*\n)*", "", before, flags=re.MULTILINE)
     entry = re.sub(r"^    rows: \d+$", f"    rows: {num_rows}", entry, flags=re.MULTILINE)
-    tables[kernel] = f"{entry.rstrip()}\n    remeasured_rows: {num_new}\n"
-    if found:
-        tables[kernel] += f"    remeasured_with:\n{found[1].rstrip()}\n"
+    tables[kernel] = f"{entry.rstrip()}\n    remeasured_rows: {num_newer}\n"
+    if facts:
+        tables[kernel] += "    remeasured_with:\n" + "".join(f"      {name}: {value}\n" for name, value in facts.items())
     return head + "".join(tables[name] for name in sorted(tables))
+
+
+def _facts(entry: str, key: str) -> dict[str, str]:
+    """The lines under `key` of a table's entry in meta.yaml, values as they are written."""
+    found = re.search(rf"^    {key}:\n((?:      .*\n?)+)", entry, re.MULTILINE)
+    return dict(line.strip().split(": ", 1) for line in found[1].splitlines()) if found else {}
 
 
 def _tables(text: str) -> tuple[str, dict[str, str]]:

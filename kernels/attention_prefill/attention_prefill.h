@@ -5,6 +5,7 @@
 // other: [tokens, heads, head_dim] bf16; queries may lie in longer rows (those of a fused
 // projection).
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -29,17 +30,20 @@ class PrefillPlan {
   [[nodiscard]] std::int32_t window() const { return window_; }
   [[nodiscard]] std::int32_t tokens() const { return tokens_; }  // new ones of all sequences
   [[nodiscard]] std::int32_t keys() const { return keys_; }      // of all sequences
-  [[nodiscard]] const PrefillTile* tiles() const { return tiles_.get(); }
-  [[nodiscard]] int* counters() const { return counters_.get(); }
+  [[nodiscard]] const PrefillTile* tiles() const {
+    return reinterpret_cast<const PrefillTile*>(memory_.get() + kTilesAt);
+  }
+  [[nodiscard]] int* counters() const { return reinterpret_cast<int*>(memory_.get()); }
 
  private:
+  static constexpr std::size_t kTilesAt = 128;  // bytes, a line of cache behind the counters
+
   std::int32_t num_tiles_ = 0;
   std::int32_t tile_rows_ = 0;
   std::int32_t window_ = 0;
   std::int32_t tokens_ = 0;
   std::int32_t keys_ = 0;
-  cuda::DeviceBuffer<PrefillTile> tiles_;
-  cuda::DeviceBuffer<int> counters_;
+  cuda::DeviceBuffer<std::byte> memory_;  // counters and tiles, in one copy: a step waits for it
 };
 
 // Query rows of a tile for that head size. Throws std::invalid_argument unless it is 64 or 128.

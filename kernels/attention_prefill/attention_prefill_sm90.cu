@@ -47,16 +47,17 @@ void launch(const cuda::Stream& stream, const AttentionPrefill& call, const pref
 
 PrefillPlan::PrefillPlan(std::span<const PrefillSequence> sequences, std::int32_t tile_rows,
                          std::int32_t window)
-    : tile_rows_(tile_rows), window_(window), tiles_(0), counters_(0) {
+    : tile_rows_(tile_rows), window_(window), memory_(0) {
   const std::vector<PrefillTile> tiles = prefill_tiles(sequences, tile_rows, window);
   for (const PrefillSequence& sequence : sequences) {
     tokens_ += sequence.query;
     keys_ += sequence.query + sequence.context;
   }
   num_tiles_ = static_cast<std::int32_t>(tiles.size());
-  tiles_ = device_copy(std::span(tiles));
-  constexpr int kZeros[2] = {};
-  counters_ = device_copy(std::span<const int>(kZeros));
+  const auto bytes = std::as_bytes(std::span(tiles));
+  std::vector<std::byte> made(kTilesAt + bytes.size());  // counters are zero
+  std::ranges::copy(bytes, made.begin() + kTilesAt);
+  memory_ = device_copy(std::span<const std::byte>(made));
 }
 
 std::int32_t attention_prefill_tile_rows(std::int32_t head_dim) {

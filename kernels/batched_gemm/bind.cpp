@@ -12,7 +12,7 @@ Launch bind_matrices(const BindContext& context, BatchedGemmShape shape) {
   shape.is_by_matrix = true;
   const auto matrices = [&](const Operand& operand, const OperandRule& rule) {
     require_taken(context, operand.tensor->axes.size() == 3,
-                  "matrices of a batch, not " + operand.tensor->name);
+                  [&] { return "matrices of a batch, not " + operand.tensor->name; });
     return require_operand(context, operand, rule);
   };
   const Operand x = matrices(

@@ -69,11 +69,11 @@ std::vector<KernelOp> read_ops(const std::filesystem::path& file) {
 }
 
 void measure_ops(std::span<const KernelOp> ops, Journal& journal, const TimePoint& time_point,
-                 const std::function<void(std::size_t done)>& report) {
+                 const std::function<bool(std::size_t done)>& goes_on) {
   const State state;
   for (std::size_t i = 0; i < ops.size(); ++i) {
     if (!journal.has(ops[i], state)) journal.append(time_point(ops[i], {&state, 1}, false));
-    report(i + 1);
+    if (!goes_on(i + 1)) break;
   }
   journal.sync();
 }

@@ -27,8 +27,8 @@ std::vector<KernelOp> parse_ops(std::string_view text, std::string_view file);
 std::vector<KernelOp> read_ops(const std::filesystem::path& file);
 
 // Times those that `journal` does not hold yet, with cold L2 in a graph, as the simulator reads
-// them; `report` after each. Throws what time_point throws.
+// them, in order. `goes_on` is asked after each. Throws what time_point throws.
 void measure_ops(std::span<const KernelOp> ops, Journal& journal, const TimePoint& time_point,
-                 const std::function<void(std::size_t done)>& report);
+                 const std::function<bool(std::size_t done)>& goes_on);
 
 }  // namespace orrery::calibrate

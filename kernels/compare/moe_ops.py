@@ -67,7 +67,9 @@ def routing(layer: Layer) -> Iterator[Op]:
             for dtype in layer.dtypes:
                 yield f"gather_mul {dtype} tokens={tokens} rows={rows} hidden={layer.hidden}"
             for base in (0, 1) if layer.shared else (0,):
-                yield f"scatter_add bf16 tokens={tokens} rows={rows} hidden={layer.hidden} base={base}"
+                yield f"scatter_add bf16 tokens={tokens} rows={rows} hidden={layer.hidden} base={base} ranks=1"
+                if ranks > 1:  # all come back, rank by rank
+                    yield f"scatter_add bf16 tokens={tokens} rows={tokens * layer.topk} hidden={layer.hidden} base={base} ranks={ranks}"
             if ranks > 1:
                 for kernel in ("combine_shuffling", "split_shuffling"):
                     yield f"{kernel} bf16 rows={rows} hidden={layer.hidden} ranks={ranks} groups={experts}"

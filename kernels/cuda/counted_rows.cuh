@@ -5,7 +5,8 @@
 // the sources and sinks of rows.cuh. What a source may have besides:
 //
 //   begin()             which all threads of the block call once, ahead of its first row
-//   key(row)            what it knows of a row ahead of its elements: its load() takes it
+//   key(row)            what it knows of a row ahead of its elements: its load() takes it. Asked
+//                       before the count is there, of any row that there is room for
 //   factor(key)         what a sink that needs the peak multiplies the row by
 
 #include "kernels/cuda/launch.h"

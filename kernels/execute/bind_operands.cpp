@@ -21,15 +21,15 @@ MatrixSize matrix_size(const Tensor& tensor) {
   return size;
 }
 
-void require_taken(const BindContext& context, bool holds, const std::string& what) {
-  if (!holds) throw std::invalid_argument(context.op.kernel + " takes " + what);
+void refuse(const BindContext& context, std::string_view what) {
+  throw std::invalid_argument((context.op.kernel + " takes ").append(what));
 }
 
 void require_operands(const BindContext& context, std::size_t reads, std::size_t writes) {
-  require_taken(context, context.reads.size() == reads && context.writes.size() == writes,
-                std::to_string(reads) + " reads and " + std::to_string(writes) + " writes, not " +
-                    std::to_string(context.reads.size()) + " and " +
-                    std::to_string(context.writes.size()));
+  require_taken(context, context.reads.size() == reads && context.writes.size() == writes, [&] {
+    return std::to_string(reads) + " reads and " + std::to_string(writes) + " writes, not " +
+           std::to_string(context.reads.size()) + " and " + std::to_string(context.writes.size());
+  });
 }
 
 void require_dtype(const BindContext& context, std::span<const DType> dtypes) {
@@ -38,7 +38,7 @@ void require_dtype(const BindContext& context, std::span<const DType> dtypes) {
   for (const DType dtype : dtypes) {
     known.append(known.empty() ? "" : " and ").append(to_text(dtype));
   }
-  require_taken(context, false, known + ", not " + std::string(to_text(context.op.dtype)));
+  refuse(context, known + ", not " + std::string(to_text(context.op.dtype)));
 }
 
 const KvPool& require_cache(const BindContext& context, bool has_layer) {
@@ -52,17 +52,20 @@ const KvPool& require_cache(const BindContext& context, bool has_layer) {
 Operand require_operand(const BindContext& context, const Operand& operand,
                         const OperandRule& rule) {
   const Tensor& tensor = *operand.tensor;
-  const std::string named = rule.what + std::string(" (") + tensor.name + ")";
-  require_taken(context, tensor.dtype == rule.dtype,
-                std::string(to_text(rule.dtype)) + " as " + named + ", not " +
-                    std::string(to_text(tensor.dtype)));
+  const auto named = [&] { return rule.what + std::string(" (") + tensor.name + ")"; };
+  require_taken(context, tensor.dtype == rule.dtype, [&] {
+    return std::string(to_text(rule.dtype)) + " as " + named() + ", not " +
+           std::string(to_text(tensor.dtype));
+  });
   const MatrixSize size = matrix_size(tensor);
   const bool fits = size.columns == rule.size.columns &&
                     (size.rows == rule.size.rows || (rule.more_rows && size.rows > rule.size.rows));
-  require_taken(context, fits, to_text(rule.size) + " as " + named + ", not " + to_text(size));
-  require_taken(context, operand.data != nullptr, named + " in memory, not in the KV cache");
+  require_taken(context, fits,
+                [&] { return to_text(rule.size) + " as " + named() + ", not " + to_text(size); });
+  require_taken(context, operand.data != nullptr,
+                [&] { return named() + " in memory, not in the KV cache"; });
   require_taken(context, rule.dtype != DType::kFp8 || operand.scales != nullptr,
-                named + " with a scale for each row");
+                [&] { return named() + " with a scale for each row"; });
   return operand;
 }
 
@@ -78,12 +81,13 @@ InputRows::InputRows(const BindContext& context, std::span<const Operand> parts,
   }
   source_ = parts.front().data;
   scales_ = parts.front().scales;
-  require_taken(
-      context, source_rows_ >= size.rows,
-      std::to_string(size.rows) + " rows of x, of which there are " + std::to_string(source_rows_));
+  require_taken(context, source_rows_ >= size.rows, [&] {
+    return std::to_string(size.rows) + " rows of x, of which there are " +
+           std::to_string(source_rows_);
+  });
   if (source_rows_ == size.rows || context.tables.samples_all_rows) return;
   require_taken(context, dtype == DType::kBf16,
-                "rows picked from bf16 only, not " + std::string(to_text(dtype)));
+                [&] { return "rows picked from bf16 only, not " + std::string(to_text(dtype)); });
   const auto elements = static_cast<std::size_t>(size.rows * size.columns);
   gathered_ =
       reinterpret_cast<bf16*>(context.resources.scratch("sampled rows", elements * sizeof(bf16)));

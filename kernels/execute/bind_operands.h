@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 #include "kernels/cuda/dtypes.h"
 #include "kernels/execute/bind_resources.h"
@@ -23,8 +25,20 @@ struct MatrixSize {
 };
 MatrixSize matrix_size(const Tensor& tensor);
 
-// Throws "<kernel> takes <what>" unless `holds`.
-void require_taken(const BindContext& context, bool holds, const std::string& what);
+// Throws "<kernel> takes <what>".
+[[noreturn]] void refuse(const BindContext& context, std::string_view what);
+
+// refuse() unless `holds`. `what` is a text or makes one: a step with prompts binds hundreds of ops
+// while it is waited for, and to make the texts takes 30 times as long as to check.
+template <typename What>
+void require_taken(const BindContext& context, bool holds, const What& what) {
+  if (holds) return;
+  if constexpr (std::is_invocable_v<const What&>) {
+    refuse(context, what());
+  } else {
+    refuse(context, what);
+  }
+}
 
 // That the op has so many reads and writes.
 void require_operands(const BindContext& context, std::size_t reads, std::size_t writes);

@@ -1,13 +1,13 @@
 #include "kernels/execute/collective_binding.h"
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/collectives/collective.h"
+#include "kernels/execute/collective_operands.h"
 #include "kernels/execute/column_slices.h"
 #include "kernels/execute/copies_between_ranks.h"
 #include "kernels/execute/row_exchange.h"
@@ -17,19 +17,6 @@ namespace {
 
 using cuda::Communicator;
 using cuda::Stream;
-
-std::int64_t bytes_in(const Tensor& tensor) {
-  return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
-}
-std::int64_t rows_of(const Tensor& tensor) {
-  return tensor.axes.empty() ? 1 : num_elements(tensor) / tensor.axes.back().size;
-}
-std::byte* bytes_at(const Operand& operand) { return static_cast<std::byte*>(operand.data); }
-
-[[noreturn]] void refuse(const CollectiveContext& context, const std::string& problem) {
-  const auto& comm = std::get<CommOp>(context.op.body);
-  throw std::invalid_argument(std::string(to_text(comm.kind)) + " " + problem);
-}
 
 const Communicator& communicator_of(const CollectiveContext& context) {
   return context.group.communicator(context.rank);
@@ -214,7 +201,39 @@ Launch bind_each(const CollectiveContext& context, const Bind& bind) {
   };
 }
 
+// Of an op whose shares all are whole parts, one behind the other, of what they are gathered into;
+// else none.
+std::vector<Gather> whole_gathers(const CollectiveContext& context) {
+  const auto reads = without_counts(context);
+  const std::int64_t size = communicator_of(context).size();
+  if (reads.size() != context.writes.size()) return {};
+  std::vector<Gather> gathers;
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    const Operand& share = reads[i];
+    const Operand& whole = context.writes[i];
+    if (share.data == nullptr || whole.data == nullptr) return {};
+    const std::int64_t rows = rows_of(*share.tensor);
+    const bool is_by_rows = gathered_axis(context, share, whole) == 0 || rows == 1;
+    const std::int64_t bytes = bytes_in(*share.tensor);
+    if (!is_by_rows || bytes * size != bytes_in(*whole.tensor)) return {};
+    gathers.push_back({share.data, whole.data, bytes});
+    if (share.scales == nullptr) continue;
+    constexpr std::int64_t kFloat = sizeof(float);
+    gathers.push_back({share.scales, whole.scales, rows * kFloat});
+  }
+  return gathers;
+}
+
+// Several gathers without anything between them are one call, and one kernel, of NCCL.
 Launch bind_all_gather(const CollectiveContext& context) {
+  if (std::vector<Gather> gathers = whole_gathers(context); gathers.size() > 1) {
+    return [gathers = std::move(gathers),
+            &communicator = communicator_of(context)](const Stream& stream) {
+      ORRERY_NCCL(cuda::nccl().group_start());
+      for (const Gather& call : gathers) gather(stream, communicator, call);
+      ORRERY_NCCL(cuda::nccl().group_end());
+    };
+  }
   return bind_each(context, [&](const Operand& share, const Operand& whole) {
     return bind_gather_one(context, share, whole);
   });

@@ -1,10 +1,10 @@
 #include "kernels/execute/copies_between_ranks.h"
 
 #include <algorithm>
-#include <cmath>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "kernels/execute/collective_operands.h"
 
 namespace orrery {
 namespace {
@@ -12,18 +12,6 @@ namespace {
 using cuda::Communicator;
 using cuda::nccl;
 using cuda::Stream;
-
-std::int64_t bytes_in(const Tensor& tensor) {
-  return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
-}
-std::int64_t rows_of(const Tensor& tensor) {
-  return tensor.axes.empty() ? 1 : num_elements(tensor) / tensor.axes.back().size;
-}
-
-[[noreturn]] void refuse(const CollectiveContext& context, const std::string& problem) {
-  const auto& comm = std::get<CommOp>(context.op.body);
-  throw std::invalid_argument(std::string(to_text(comm.kind)) + " " + problem);
-}
 
 // Memory that moves as it is.
 struct Piece {

@@ -31,8 +31,8 @@ std::string nanoseconds(Seconds time) {
 }
 
 bool is_result(const fs::path& file) {
-  constexpr std::array kNames = {"steps.csv", "tokens.csv", "memory.csv", "environment.txt",
-                                 "status.txt"};
+  constexpr std::array kNames = {"steps.csv",       "tokens.csv", "memory.csv",
+                                 "environment.txt", "status.txt", "experts.csv"};
   const std::string name = file.filename().string();
   return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".spans.csv");
 }
@@ -43,6 +43,12 @@ std::string field(const std::string& name) {
   std::string quoted = "\"";
   for (const char c : name) quoted.append(c == '"' ? 2 : 1, c);
   return quoted + '"';
+}
+
+// The last field of a line.
+void write_words(std::ofstream& stream, std::span<const std::int32_t> numbers) {
+  for (std::size_t i = 0; i < numbers.size(); ++i) stream << (i == 0 ? "" : " ") << numbers[i];
+  stream << '\n' << std::flush;
 }
 
 }  // namespace
@@ -70,9 +76,21 @@ void ExecutedFiles::add_step(std::string_view name, std::string_view mode, int i
 
 void ExecutedFiles::add_tokens(std::string_view name, std::span<const std::int32_t> tokens) {
   tokens_ << name << ',';
-  for (std::size_t i = 0; i < tokens.size(); ++i) tokens_ << (i == 0 ? "" : " ") << tokens[i];
-  tokens_ << '\n' << std::flush;
+  write_words(tokens_, tokens);
   if (!tokens_) throw std::runtime_error((directory_ / "tokens.csv").string() + ": disk is full");
+}
+
+void ExecutedFiles::add_experts(std::string_view name, std::string_view op, std::int32_t copy,
+                                int rank, std::int64_t first, std::span<const std::int32_t> rows) {
+  const fs::path file = directory_ / "experts.csv";
+  if (!experts_.is_open()) {
+    experts_ = opened(file);
+    experts_ << "name,op,copy,rank,first,rows\n";
+  }
+  experts_ << name << ',' << field(std::string(op)) << ',' << copy << ',' << rank << ',' << first
+           << ',';
+  write_words(experts_, rows);
+  if (!experts_) throw std::runtime_error(file.string() + ": disk is full");
 }
 
 void ExecutedFiles::write_spans(std::string_view name, const Timeline& timeline) const {

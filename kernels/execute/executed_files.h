@@ -27,6 +27,9 @@ class ExecutedFiles {
                 Seconds device);
   // A line of tokens.csv: what the step sampled, separated by spaces.
   void add_tokens(std::string_view name, std::span<const std::int32_t> tokens);
+  // A line of experts.csv: the rows of the experts from `first` on, separated by spaces.
+  void add_experts(std::string_view name, std::string_view op, std::int32_t copy, int rank,
+                   std::int64_t first, std::span<const std::int32_t> rows);
   // <name>.spans.csv, times from the first start.
   void write_spans(std::string_view name, const Timeline& timeline) const;
   // A line of memory.csv.
@@ -41,6 +44,7 @@ class ExecutedFiles {
   std::ofstream steps_;
   std::ofstream tokens_;
   std::ofstream memory_;
+  std::ofstream experts_;  // begins with its first line
 };
 
 // "op,copy,rank,stream,kind,basis,start_s,end_s" lines of all spans, times from the first start in

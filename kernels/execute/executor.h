@@ -75,6 +75,15 @@ struct StepOutput {
   Seconds device;    // first rank's start to last rank's end, by events
 };
 
+// Rows that the experts of one rank got in one layer.
+struct ExpertCounts {
+  std::string op;
+  std::int32_t copy = 0;
+  int rank = 0;
+  std::int64_t first_expert = 0;
+  std::vector<std::int32_t> rows;  // by expert, from first_expert on
+};
+
 // A plan bound to memory on every rank, perhaps captured. Must not outlive its executor.
 class PreparedStep {
  public:
@@ -126,6 +135,10 @@ class Executor {
   // the first op that made a value which is not finite. run() calls it when logits are not finite:
   // where a step gives token 0, which is what rows of NaN give.
   void check_finite(PreparedStep& step, const StepInput& input);
+  // Runs it once more, launch by launch, and reads what its index_shuffling ops count: which
+  // experts its tokens choose. Ops in their order, rank by rank; none of a plan that routes
+  // otherwise or not at all. Throws as run().
+  std::vector<ExpertCounts> expert_counts(PreparedStep& step, const StepInput& input);
   // Logits of the sampled rows of the step run last, [rows, vocab], in the order of next_tokens:
   // from the first rank of each tensor-parallel group of the last stage.
   std::vector<float> logits(const PreparedStep& step) const;

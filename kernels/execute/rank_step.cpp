@@ -15,20 +15,18 @@ std::int64_t bytes_in(const Tensor& tensor) {
   return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
 }
 
-// An op that sorts by more experts than those of its rank begins with the first of as many, which
-// its rank's are among.
-std::int64_t first_expert_of(const KernelOp& kernel, std::int64_t first_of_rank) {
-  if (kernel.kernel != "index_shuffling") return first_of_rank;
-  const std::int64_t experts = dim(kernel.dims, "experts");
-  return first_of_rank / experts * experts;
-}
-
 template <typename T>
 const T* at(const cuda::DeviceBuffer<std::byte>& buffer, std::int64_t offset) {
   return reinterpret_cast<const T*>(buffer.get() + offset);
 }
 
 }  // namespace
+
+std::int64_t first_expert_of(const KernelOp& kernel, std::int64_t first_of_rank) {
+  if (kernel.kernel != "index_shuffling") return first_of_rank;
+  const std::int64_t experts = dim(kernel.dims, "experts");
+  return first_of_rank / experts * experts;
+}
 
 RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& rank,
                    Communicators& communicators, const RankTeam& team)

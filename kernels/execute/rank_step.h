@@ -31,6 +31,10 @@
 
 namespace orrery {
 
+// The first expert that an op is about, on a rank whose own begin with `first_of_rank`: one that
+// sorts by more experts begins with the first of as many, which its rank's are among.
+std::int64_t first_expert_of(const KernelOp& kernel, std::int64_t first_of_rank);
+
 class RankStep {
  public:
   // Takes the arena. `plan` and the others outlive it. Throws std::invalid_argument for what cannot
@@ -55,6 +59,11 @@ class RankStep {
   // has ended, the first task that wrote some, -1: none. num_found: how many values.
   void enqueue_checked();
   int first_not_finite(std::uint32_t& num_found);
+  // The same, keeping what each index_shuffling counts: make_counts() on all ranks first, since it
+  // allocates; once the step has ended, the counts of the tasks that have some.
+  void make_counts();
+  void enqueue_counted();
+  std::vector<ExpertCounts> take_counts();
   // Names of the all-reduces that our own kernels serve, in order.
   [[nodiscard]] const std::vector<std::string>& own_all_reduces() const { return own_all_reduces_; }
   // Until the step and the copy of its results have ended, or another rank has failed.
@@ -121,6 +130,7 @@ class RankStep {
   // Rows that an op leaves untouched are not looked at: what it writes first is zeroed before.
   void zero_writes(const Task& task, const cuda::Stream& stream);
   void record(const Task& task, const cuda::Stream& stream);
+  void copy_counts(const Task& task, const cuda::Stream& stream);
   // What the task wrote is checked, or made NaN.
   void visit_writes(const Task& task, const cuda::Stream& stream, bool spoils);
   [[nodiscard]] bool has_results(const Part& part) const;
@@ -161,6 +171,8 @@ class RankStep {
   std::vector<Launch> launches_;                           // by task; live as long as the graph
   std::vector<std::string> own_all_reduces_;
   std::optional<cuda::DeviceBuffer<std::uint32_t>> not_finite_;  // by task, while checking
+  // By task, of index_shuffling, while counting; else empty.
+  std::vector<std::optional<cuda::PinnedBuffer<std::int32_t>>> expert_counts_;
   std::optional<cuda::Graph> graph_;
   std::vector<int> num_nodes_;
   int num_nodes_before_ = 0;

@@ -75,6 +75,7 @@ void RankStep::enqueue_tasks() {
     if (not_finite_) zero_writes(tasks_[current_], stream);
     launches_[current_](stream);
     if (recorded_[current_]) record(tasks_[current_], stream);
+    if (!expert_counts_.empty()) copy_counts(tasks_[current_], stream);
     if (spoils || not_finite_) visit_writes(tasks_[current_], stream, spoils);
     if (events_[current_]) events_[current_]->record(stream);
     if (counts_nodes_) {

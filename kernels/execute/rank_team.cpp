@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <chrono>
 #include <utility>
 
 #include "kernels/cuda/devices.h"
@@ -9,11 +10,11 @@
 namespace orrery {
 namespace {
 
-// Tries before a thread sleeps: about 100 us, longer than a serving loop needs between two steps.
-constexpr int kSpins = 2000;
-// The same for who waits for the ranks: about 20 ms, longer than most steps, since a thread that
-// sleeps wakes up 40 to 60 us late (measured on an H200 host).
-constexpr int kJoinSpins = 400'000;
+// How long a thread tries before it sleeps, since one that sleeps wakes up 40 to 60 us late
+// (measured on an H200 host): a rank, longer than a serving loop takes between two steps; who waits
+// for the ranks, longer than a step.
+constexpr std::chrono::milliseconds kIdle{2};
+constexpr std::chrono::seconds kJoin{1};
 
 void pause() {
 #if defined(__x86_64__)
@@ -21,13 +22,17 @@ void pause() {
 #endif
 }
 
-// Until `value` is no longer `old`.
+// Until `value` is no longer `old`; sleeps after `time`.
 template <typename T>
-void wait_for_change(const std::atomic<T>& value, T old, int spins) {
-  for (int i = 0; i < spins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    pause();
-  }
+void wait_for_change(const std::atomic<T>& value, T old, std::chrono::steady_clock::duration time) {
+  constexpr int kTries = 64;  // between looks at the clock
+  const auto end = std::chrono::steady_clock::now() + time;
+  do {
+    for (int i = 0; i < kTries; ++i) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
   value.wait(old, std::memory_order_acquire);
 }
 
@@ -74,7 +79,7 @@ void RankTeam::serve(std::size_t place) {
     fail(std::current_exception());
   }
   for (std::uint32_t round = 0;; ++round) {
-    wait_for_change(round_, round, kSpins);
+    wait_for_change(round_, round, kIdle);
     if (stops_.load(std::memory_order_relaxed)) return;
     try {
       (*work_)(rank);
@@ -108,7 +113,7 @@ void RankTeam::start_and_join(const std::function<void(int rank)>& work) {
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   for (int busy = size(); busy != 0; busy = num_busy_.load(std::memory_order_acquire)) {
-    wait_for_change(num_busy_, busy, kJoinSpins);
+    wait_for_change(num_busy_, busy, kJoin);
   }
 }
 

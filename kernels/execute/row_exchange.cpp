@@ -1,9 +1,10 @@
 #include "kernels/execute/row_exchange.h"
 
-#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "kernels/execute/collective_operands.h"
 
 namespace orrery {
 namespace {
@@ -11,18 +12,6 @@ namespace {
 using cuda::Communicator;
 using cuda::nccl;
 using cuda::Stream;
-
-std::int64_t bytes_in(const Tensor& tensor) {
-  return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
-}
-std::int64_t rows_of(const Tensor& tensor) {
-  return num_elements(tensor) / tensor.axes.back().size;
-}
-std::byte* bytes_at(const Operand& operand) { return static_cast<std::byte*>(operand.data); }
-
-[[noreturn]] void refuse(const std::string& problem) {
-  throw std::invalid_argument("all_to_all " + problem);
-}
 
 // Counts on the host, in as many equal parts as there are ranks: rows to or from each.
 struct HostCounts {
@@ -53,13 +42,13 @@ HostCounts host_counts(const CollectiveContext& context, const Operand& counts,
   const std::int64_t count = num_elements(*counts.tensor);
   const std::string named = "\"" + counts.tensor->name + "\"";
   if (counts.tensor->dtype != DType::kInt32 || count % size != 0) {
-    refuse("by counts " + named + ", " + std::to_string(count) + " of " +
-           std::string(to_text(counts.tensor->dtype)) + "; expected i32, as many for each of " +
-           std::to_string(size) + " ranks");
+    refuse(context, "by counts " + named + ", " + std::to_string(count) + " of " +
+                        std::string(to_text(counts.tensor->dtype)) +
+                        "; expected i32, as many for each of " + std::to_string(size) + " ranks");
   }
   if (counts.host == nullptr) {
-    refuse("by counts " + named +
-           " that the host has not read; expected a d2h_sync op of them before it");
+    refuse(context, "by counts " + named +
+                        " that the host has not read; expected a d2h_sync op of them before it");
   }
   return {.counts = counts.host, .per_rank = count / size, .most = rows_of(*rows.tensor)};
 }
@@ -97,10 +86,12 @@ void exchange_rows(const Stream& stream, const Communicator& communicator, const
 Launch bind_row_exchange(const CollectiveContext& context) {
   const Operand input = context.reads[0];
   const Operand output = context.writes[0];
-  if (input.data == nullptr || output.data == nullptr) refuse("of rows that are not on all ranks");
+  if (input.data == nullptr || output.data == nullptr) {
+    refuse(context, "of rows that are not on all ranks");
+  }
   const std::int64_t bytes = bytes_in(*input.tensor) / rows_of(*input.tensor);
   if (bytes != bytes_in(*output.tensor) / rows_of(*output.tensor)) {
-    refuse("into rows of another size");
+    refuse(context, "into rows of another size");
   }
   const HostCounts send_counts = host_counts(context, context.reads[1], input);
   const HostCounts receive_counts = host_counts(context, context.reads[2], output);

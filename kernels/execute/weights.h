@@ -47,11 +47,12 @@ struct WeightShard {
 // One shard for each weight tensor that `rank` holds, with micro-batch copies of a name merged
 // ("s1.m0.layers.0.x" and "s1.m1.layers.0.x" are one weight): tensor_shard[tensor id] is an index
 // or -1. `whole` is the plan before sim/parallel split it. bound = sqrt(3 / columns of the whole),
-// so that a linear layer keeps the variance of its input; 0.1 for gains and for what is added to
-// scores of experts to choose among them, sqrt(3) for the embedding of a mixture of experts, so
-// that tokens choose different ones. Experts are split over the ranks of a stage, in the order of
-// the ranks, and their columns where there are more ranks. Throws std::invalid_argument for a
-// weight whose split it does not know, or when plan, whole and grid contradict each other.
+// so that a linear layer keeps the variance of its input; 0.1 for gains, 0.005 for what is added
+// to scores of experts to choose among them, 4 sqrt(3) and more for the embedding of a mixture of
+// experts, so that tokens choose different ones. Experts are split over the ranks of a stage, in
+// the order of the ranks, and their columns where there are more ranks. Throws
+// std::invalid_argument for a weight whose split it does not know, or when plan, whole and grid
+// contradict each other.
 struct WeightShards {
   std::vector<WeightShard> shards;
   std::vector<std::int32_t> tensor_shard;

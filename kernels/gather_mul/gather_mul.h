@@ -5,8 +5,8 @@
 // 16-byte aligned pointers and a hidden that is a multiple of 8, up to 32,768, go by vectors;
 // anything else is correct but slow. A token outside of 0 .. tokens - 1 gives zeros.
 //
-//   dense    rows 0 .. *num_rows - 1 of xs [rows, hidden]; those past it cost nothing and are
-//            neither read nor written
+//   dense    rows 0 .. *num_rows - 1 of xs [rows, hidden]; those past it cost nothing and are not
+//            written; of them row_token and row_weight are read, which need not be set
 //   padded   xs [experts, capacity, hidden]: the counts[e] rows of an expert and zeros behind them;
 //            rows beyond the capacity are left out
 

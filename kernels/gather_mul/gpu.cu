@@ -27,7 +27,7 @@ class GatherMulCase final : public KernelCase {
         spare_(std::max(variant(op.dims, "bound") - rows_, std::int64_t{0})),
         varies_(options.vary),
         x_(static_cast<std::size_t>(tokens_ * hidden_), options.seed, options.sets),
-        weights_(static_cast<std::size_t>(made_rows()), options.seed + 1, options.sets),
+        weights_(static_cast<std::size_t>(made_rows() + spare_), options.seed + 1, options.sets),
         y_(activation_format(op), rows_, hidden_, options.sets, spare_) {
     for (int set = 0; set < options.sets; ++set) {
       const MadeRows made = make(set);
@@ -63,7 +63,11 @@ class GatherMulCase final : public KernelCase {
     MadeRows made = make(0);
     made.row_token.resize(static_cast<std::size_t>(made_rows()));
     const auto hidden = static_cast<std::size_t>(hidden_);
-    const std::vector<double> weights = weighed_ ? weights_.made() : std::vector<double>{};
+    std::vector<double> weights;
+    if (weighed_) {
+      weights = weights_.made();
+      weights.resize(static_cast<std::size_t>(made_rows()));
+    }
     std::vector<double> ref = reference::gather_mul(x_.made(), made.row_token, weights, hidden);
     if (experts_ > 0) {
       ref = reference::padded_groups(ref, made.counts, static_cast<std::size_t>(rows_ / experts_),

@@ -11,13 +11,10 @@ Launch bind_gemm(const BindContext& context) {
   require_taken(context, context.reads.size() >= 2 && context.writes.size() == 1,
                 "x and w and writes y");
   const Operand& w = context.reads.back();
-  require_taken(context, w.tensor->axes.size() > 1, "no bias (" + w.tensor->name + ")");
+  require_taken(context, w.tensor->axes.size() > 1,
+                [&] { return "no bias (" + w.tensor->name + ")"; });
   const DType dtype = context.op.dtype;
-  const GemmShape shape{.dtype = dtype,
-                        .m = dim(context.op.dims, "m"),
-                        .n = dim(context.op.dims, "n"),
-                        .k = dim(context.op.dims, "k"),
-                        .scaling = Fp8Scaling::kRowwise};
+  const GemmShape shape = gemm_shape(context.op);
   require_operand(context, w, {.what = "w", .dtype = dtype, .size = {shape.n, shape.k}});
   const InputRows x(context, context.reads.first(context.reads.size() - 1), dtype,
                     {shape.m, shape.k});

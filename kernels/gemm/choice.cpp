@@ -116,11 +116,12 @@ bool library_takes(const GemmShape& shape) {
 
 }  // namespace
 
-std::int64_t gemm_rows_asked(std::int64_t m) {
-  constexpr std::int64_t kExact = 256;
-  if (m <= kExact) return m;
-  const std::int64_t step = m <= 2048 ? 64 : m <= 8192 ? 256 : 512;
-  return (m + step - 1) / step * step;
+GemmShape gemm_shape(const KernelOp& op) {
+  return {.dtype = op.dtype,
+          .m = dim(op.dims, "m"),
+          .n = dim(op.dims, "n"),
+          .k = dim(op.dims, "k"),
+          .scaling = Fp8Scaling::kRowwise};
 }
 
 void require_gemm_shape(const GemmShape& shape) {

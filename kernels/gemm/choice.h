@@ -27,10 +27,8 @@ struct GemmShape {
   auto operator<=>(const GemmShape&) const = default;
 };
 
-// Rows for which cuBLASLt is asked how to do a product of m rows: m up to 256, beyond them the next
-// multiple of 64, from 2,048 of 256, from 8,192 of 512. Its answer serves all m of such a class, so
-// that prompts of any length meet few classes; within one it differs by less than a tile's row.
-std::int64_t gemm_rows_asked(std::int64_t m);
+// Of a gemm op of a plan, whose fp8 operands have scales by row.
+GemmShape gemm_shape(const KernelOp& op);
 
 // Throws std::invalid_argument for a dtype other than bf16 and fp8, a negative m or n, k < 1, or a
 // dim past 2^31 - 1.

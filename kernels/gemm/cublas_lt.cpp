@@ -1,17 +1,30 @@
 #include "kernels/gemm/cublas_lt.h"
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <future>
 #include <map>
 #include <mutex>
+#include <thread>
+#include <tuple>
 #include <utility>
 
 namespace orrery {
+namespace {
+
+int current_device() {
+  int device = 0;
+  ORRERY_CUDA(cudaGetDevice(&device));
+  return device;
+}
+
+}  // namespace
 
 cublasLtHandle_t cublas_lt_handle() {
   static std::mutex mutex;
   static std::map<int, cublasLtHandle_t> known;
-  int device = 0;
-  ORRERY_CUDA(cudaGetDevice(&device));
+  const int device = current_device();
   const std::scoped_lock lock(mutex);
   cublasLtHandle_t& found = known[device];
   if (found == nullptr) ORRERY_CUBLAS(cublasLtCreate(&found));
@@ -46,11 +59,17 @@ void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
                                                sizeof(value)));
 }
 
+// Operands of a launch that is not to run.
+GemmOperands anywhere(bf16* at) {
+  const auto* const scale = reinterpret_cast<const float*>(at);
+  return {.x = at, .w = at, .y = at, .x_scale = scale, .w_scale = scale};
+}
+
 }  // namespace
 
 // cuBLASLt is column-major: y^T[n, m] = w^T^T x^T, where a row-major [rows, k] is a column-major
 // [k, rows]. So w is its A, transposed, and x its B: the one form it has for fp8 on Hopper.
-LtGemm::LtGemm(const GemmShape& shape) : is_fp8_(shape.dtype == DType::kFp8) {
+LtGemm::LtGemm(const GemmShape& shape, int proposals) : is_fp8_(shape.dtype == DType::kFp8) {
   const cudaDataType_t type = is_fp8_ ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
   ORRERY_CUBLAS(cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(&product_, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
@@ -66,16 +85,10 @@ LtGemm::LtGemm(const GemmShape& shape) : is_fp8_(shape.dtype == DType::kFp8) {
     set(&product_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, any_scale);
     set(&product_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, any_scale);
   }
-  const auto set_layouts = [&](std::int64_t m) {
-    ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&w_, type, shape.k, shape.n, shape.k));
-    ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&x_, type, shape.k, m, shape.k));
-    ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&y_, CUDA_R_16BF, shape.n, m, shape.n));
-  };
-  GemmShape asked = shape;
-  asked.m = gemm_rows_asked(shape.m);
-  set_layouts(asked.m);
-  known_ = known(asked);
-  set_layouts(shape.m);
+  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&w_, type, shape.k, shape.n, shape.k));
+  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&x_, type, shape.k, shape.m, shape.k));
+  ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&y_, CUDA_R_16BF, shape.n, shape.m, shape.n));
+  known_ = known(shape, proposals);
   if (known_->proposals.empty()) {
     throw std::invalid_argument("cuBLASLt has no gemm for " + std::string(to_text(shape.dtype)) +
                                 " m=" + std::to_string(shape.m) + " n=" + std::to_string(shape.n) +
@@ -85,24 +98,27 @@ LtGemm::LtGemm(const GemmShape& shape) : is_fp8_(shape.dtype == DType::kFp8) {
 }
 
 // Of the current device: its kinds differ in what is best.
-std::shared_ptr<LtGemm::Known> LtGemm::known(const GemmShape& shape) {
+LtGemm::Known* LtGemm::known(const GemmShape& shape, int proposals) {
   static std::mutex mutex;
-  static std::map<std::pair<int, GemmShape>, std::shared_ptr<Known>> classes;
-  int device = 0;
-  ORRERY_CUDA(cudaGetDevice(&device));
-  const std::pair key(device, shape);
+  static std::map<std::tuple<int, GemmShape, int>, Known> shapes;
+  const std::tuple key(current_device(), shape, proposals);
   {
     const std::scoped_lock lock(mutex);
-    if (const auto found = classes.find(key); found != classes.end()) return found->second;
+    if (const auto found = shapes.find(key); found != shapes.end()) return &found->second;
   }
-  auto made = std::make_shared<Known>();
-  propose(1, made->proposals);
-  if (is_fp8_) propose(0, made->proposals);
+  std::vector<Proposal> made;
+  propose(proposals, 1, made);
+  if (is_fp8_ && proposals > 1) propose(proposals, 0, made);
   const std::scoped_lock lock(mutex);
-  return classes.try_emplace(key, std::move(made)).first->second;
+  const auto [entry, is_new] = shapes.try_emplace(key);
+  if (is_new) {
+    entry->second.is_loaded = std::vector<std::once_flag>(made.size());
+    entry->second.proposals = std::move(made);
+  }
+  return &entry->second;
 }
 
-void LtGemm::propose(std::int8_t fast_accumulation, std::vector<Proposal>& into) {
+void LtGemm::propose(int proposals, std::int8_t fast_accumulation, std::vector<Proposal>& into) {
   if (is_fp8_) set(&product_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast_accumulation);
   cublasLtMatmulPreferenceOpaque_t preference{};
   ORRERY_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
@@ -113,20 +129,27 @@ void LtGemm::propose(std::int8_t fast_accumulation, std::vector<Proposal>& into)
   int found = 0;
   const cublasStatus_t code =
       cublasLtMatmulAlgoGetHeuristic(cublas_lt_handle(), &product_, &w_, &x_, &y_, &y_, &preference,
-                                     kProposals, results.data(), &found);
+                                     std::min(proposals, kProposals), results.data(), &found);
   if (code == CUBLAS_STATUS_NOT_SUPPORTED) return;
   ORRERY_CUBLAS(code);
   for (int i = 0; i < found; ++i) into.push_back({results[i], fast_accumulation});
 }
 
 void LtGemm::load(int algorithm, void* workspace) const {
-  std::call_once(known_->loaded[static_cast<std::size_t>(algorithm)], [&] {
+  std::call_once(known_->is_loaded[static_cast<std::size_t>(algorithm)], [&] {
     const cuda::DeviceBuffer<bf16> any(1);
-    const auto* const scale = reinterpret_cast<const float*>(any.get());
     load_code([&](const cuda::Stream& stream) {
-      launch(stream, {any.get(), any.get(), any.get(), scale, scale}, algorithm, workspace);
+      launch(stream, anywhere(any.get()), algorithm, workspace);
     });
   });
+}
+
+void LtGemm::load_all(std::span<const LtGemm> gemms, void* workspace) {
+  const cuda::DeviceBuffer<bf16> any(1);
+  load_code([&](const cuda::Stream& stream) {
+    for (const LtGemm& gemm : gemms) gemm.launch(stream, anywhere(any.get()), 0, workspace);
+  });
+  for (const LtGemm& gemm : gemms) std::call_once(gemm.known_->is_loaded.front(), [] {});
 }
 
 void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, int algorithm,
@@ -147,6 +170,34 @@ void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, in
   ORRERY_CUBLAS(cublasLtMatmul(cublas_lt_handle(), &product, &kOne, operands.w, &w, operands.x, &x,
                                &kZero, operands.y, &y, operands.y, &y, &chosen.algo, workspace,
                                chosen.workspaceSize, stream.get()));
+}
+
+void prepare_gemms(std::span<const GemmShape> shapes) {
+  std::vector<GemmShape> asked;
+  for (GemmShape shape : shapes) {
+    for (; shape.m > 0; --shape.m) {
+      if (!choose_gemm(shape, /*overlap=*/true).tile) asked.push_back(shape);
+    }
+  }
+  constexpr std::size_t kTogether = 64;
+  const int device = current_device();
+  const cuda::DeviceBuffer<std::byte> any_workspace(1);
+  std::atomic<std::size_t> next{0};
+  const auto ask = [&] {
+    ORRERY_CUDA(cudaSetDevice(device));
+    for (std::size_t i = next.fetch_add(kTogether); i < asked.size();
+         i = next.fetch_add(kTogether)) {
+      const std::span part = std::span(asked).subspan(i, std::min(kTogether, asked.size() - i));
+      const std::vector<LtGemm> gemms(part.begin(), part.end());
+      LtGemm::load_all(gemms, any_workspace.get());
+    }
+  };
+  constexpr unsigned kMostThreads = 16;
+  std::vector<std::future<void>> threads;
+  for (unsigned i = 0; i < std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads); ++i) {
+    threads.push_back(std::async(std::launch::async, ask));
+  }
+  for (std::future<void>& thread : threads) thread.get();
 }
 
 }  // namespace orrery

@@ -5,11 +5,10 @@
 
 #include <cublasLt.h>
 
-#include <array>
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -52,20 +51,21 @@ class CublasError : public std::runtime_error {
 // Immutable and thread safe; launches that share a workspace must be on one stream.
 class LtGemm {
  public:
-  // At most kProposals that need at most kGemmWorkspaceBytes, best first; for fp8 as many again
-  // without the tensor core's fast accumulation, which at times are faster. They are those of
-  // gemm_rows_asked(m) rows, kept for the process: a shape whose class is known takes microseconds,
-  // one of a new class some tenths of a millisecond. Throws std::invalid_argument when cuBLASLt has
-  // none for the shape.
-  explicit LtGemm(const GemmShape& shape);
+  // At most `proposals` that need at most kGemmWorkspaceBytes, best first; where several are asked
+  // for fp8, as many again without the tensor core's fast accumulation, which at times are faster.
+  // They are kept for the process: a shape that is known takes microseconds. Throws
+  // std::invalid_argument when cuBLASLt has none for the shape.
+  explicit LtGemm(const GemmShape& shape, int proposals = 1);
 
   [[nodiscard]] int num_algorithms() const { return static_cast<int>(known_->proposals.size()); }
   [[nodiscard]] std::size_t workspace_bytes(int algorithm) const {
     return known_->proposals[algorithm].found.workspaceSize;
   }
-  // load_code() of the algorithm, once for the shapes of a class; other threads wait for the first.
-  // `workspace` as for launch(); it is not touched.
+  // load_code() of the algorithm, once for a shape, since its code depends on m beside it; other
+  // threads wait for the first. `workspace` as for launch(); it is not touched.
   void load(int algorithm, void* workspace) const;
+  // load() of the best algorithm of each, in one go.
+  static void load_all(std::span<const LtGemm> gemms, void* workspace);
   // `workspace` holds workspace_bytes(algorithm), 256-byte aligned. Throws CublasError.
   void launch(const cuda::Stream& stream, const GemmOperands& operands, int algorithm,
               void* workspace) const;
@@ -77,13 +77,13 @@ class LtGemm {
     cublasLtMatmulHeuristicResult_t found;
     std::int8_t fast_accumulation;  // fp8 only
   };
-  // What is known of a class.
+  // What is known of a shape.
   struct Known {
     std::vector<Proposal> proposals;
-    std::array<std::once_flag, std::size_t{2} * kProposals> loaded;  // by proposal
+    std::vector<std::once_flag> is_loaded;  // by proposal
   };
-  [[nodiscard]] std::shared_ptr<Known> known(const GemmShape& shape);
-  void propose(std::int8_t fast_accumulation, std::vector<Proposal>& into);
+  [[nodiscard]] Known* known(const GemmShape& shape, int proposals);
+  void propose(int proposals, std::int8_t fast_accumulation, std::vector<Proposal>& into);
 
   // The library's descriptors as plain values: nothing to destroy.
   cublasLtMatmulDescOpaque_t product_{};
@@ -91,7 +91,12 @@ class LtGemm {
   cublasLtMatrixLayoutOpaque_t w_{};
   cublasLtMatrixLayoutOpaque_t y_{};
   bool is_fp8_;
-  std::shared_ptr<Known> known_;  // shared by the shapes of a class
+  Known* known_;  // shared by equal shapes, kept until the process ends
 };
+
+// Asks cuBLASLt for products of 1 to m rows of each of `shapes` and loads the code of what it
+// proposes, on the current device, in several threads: a GemmPlan of any of them then asks and
+// loads nothing. Those that the weight-streaming kernel serves are left out.
+void prepare_gemms(std::span<const GemmShape> shapes);
 
 }  // namespace orrery

@@ -22,7 +22,7 @@ GemmPlan::GemmPlan(const GemmShape& shape, const GemmOptions& options)
   choice_ =
       options.tune ? tuned_choice(shape, options.overlap) : choose_gemm(shape, options.overlap);
   if (choice_.tile) return;
-  library_ = std::make_unique<LtGemm>(shape);
+  library_ = std::make_unique<LtGemm>(shape, options.tune ? LtGemm::kProposals : 1);
   const std::size_t bytes = library_->workspace_bytes(choice_.algorithm);
   if (bytes > 0 && options.workspace == nullptr) {
     own_workspace_ = std::make_unique<cuda::DeviceBuffer<std::byte>>(bytes);

@@ -78,7 +78,7 @@ class Operands {
 
 std::unique_ptr<LtGemm> library_for(const GemmShape& shape) {
   try {
-    return std::make_unique<LtGemm>(shape);
+    return std::make_unique<LtGemm>(shape, LtGemm::kProposals);
   } catch (const std::invalid_argument&) {
     if (skinny_takes(shape)) return nullptr;
     throw;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "kernels/grouped_gemm/chosen_counts.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
 #include "kernels/grouped_gemm/reference.h"
 #include "kernels/grouped_gemm/tiled.h"
@@ -12,6 +13,7 @@ namespace {
 
 // How the rows of a call lie among the groups (variant "spread" of an op).
 enum Spread : std::int64_t {
+  kChosen,  // as tokens that choose by themselves leave them
   kEven,    // evenly over `active` groups, these evenly over all
   kOne,     // all in the last group but one
   kRagged,  // random
@@ -51,7 +53,10 @@ std::vector<std::int32_t> make_counts(const Dims& dims) {
   const std::int64_t groups = dim(dims, "groups");
   std::vector<double> weights(static_cast<std::size_t>(groups));
   std::vector<std::int32_t> counts;
-  switch (variant(dims, "spread", kEven)) {
+  const std::int64_t active = std::min(dim(dims, "active"), rows);
+  switch (variant(dims, "spread", kChosen)) {
+    case kEven:
+      return even_counts(rows, groups, active);
     case kOne:
       counts.assign(weights.size(), 0);
       counts[static_cast<std::size_t>(std::max<std::int64_t>(groups - 2, 0))] =
@@ -77,7 +82,7 @@ std::vector<std::int32_t> make_counts(const Dims& dims) {
       counts.push_back(static_cast<std::int32_t>(rows / 2));
       return counts;
     default:
-      return even_counts(rows, groups, std::min(dim(dims, "active"), rows));
+      return chosen_counts(rows, groups, active);
   }
 }
 
@@ -270,7 +275,7 @@ std::vector<KernelOp> check_ops() {
       add({rows, 331, 1040, 1, 1}, turned);
       add({3 * rows, 264, 528, 5, 3}, turned);
     }
-    for (const std::int64_t spread : {kOne, kRagged, kZipf, kBroken}) {
+    for (const std::int64_t spread : {kEven, kOne, kRagged, kZipf, kBroken}) {
       Dims spread_turned = turned;
       spread_turned.insert(spread_turned.end(), {{"spread", spread}, {"slack", 5}});
       add({3000, 328, 272, 16, 16}, spread_turned);

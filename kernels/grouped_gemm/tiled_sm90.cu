@@ -39,7 +39,7 @@ tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& 
 template <typename C>
 void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                   const GroupedGemmOperands& operands, bool programmatic) {
-  const tiled::Arguments arguments{.counts = operands.counts,
+  const tiles::Arguments arguments{.counts = operands.counts,
                                    .x_scale = operands.x_scale,
                                    .w_scale = operands.w_scale,
                                    .y = operands.y,
@@ -49,10 +49,8 @@ void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                                    .n = static_cast<int>(shape.n),
                                    .k_steps = static_cast<int>(ceil_div(shape.k, C::kK))};
   // One block per multiprocessor, or fewer where there cannot be so many tiles.
-  using Schedule = tiled::Schedule<C>;
-  const std::int64_t tiles =
-      std::min(shape.max_rows, shape.max_rows / Schedule::kRows + shape.groups) *
-      ceil_div(shape.n, Schedule::kColumns);
+  const std::int64_t tiles = std::min(shape.max_rows, shape.max_rows / C::kRows + shape.groups) *
+                             ceil_div(shape.n, C::kColumns);
   constexpr std::int64_t kMostTiles = 0x7FFFFFFF;
   if (tiles > kMostTiles) throw std::invalid_argument("grouped_gemm: too many tiles");
   const auto blocks = std::min<std::int64_t>(cuda::device_properties().multiProcessorCount, tiles);

@@ -32,10 +32,61 @@
 
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/wgmma.cuh"
-#include "kernels/grouped_gemm/scatter.cuh"
-#include "kernels/grouped_gemm/tiled_schedule.cuh"
+#include "kernels/grouped_gemm/tile_pipeline.cuh"
 
 namespace orrery::tiled {
+
+using tiles::Arguments;
+using tiles::release;
+using tiles::Ring;
+
+// A tile of one block; group < 0 ends the kernel.
+struct Task {
+  int row;     // first, of x and y
+  int rows;    // that the group has from there on, also past the tile
+  int column;  // first, of y
+  int columns;
+  int group;
+};
+
+// What one instance of the kernel is compiled for.
+template <typename T_, int kM_, int kN_, int kStages_, int kBuffers_>
+struct Config {
+  using T = T_;
+  static constexpr int kM = kM_;              // rows of a tile: 64 for each of two warpgroups
+  static constexpr int kN = kN_;              // columns of a tile
+  static constexpr int kStages = kStages_;    // in the ring of copies
+  static constexpr int kBuffers = kBuffers_;  // of 64 rows x 64 columns of y, per warpgroup
+  static_assert(kM == 128 && (kN == 128 || kN == 256));
+  static constexpr int kMaxParts = kN / 64;   // of columns, into which the last tiles may be cut
+  static constexpr int kK = 128 / sizeof(T);  // of a stage
+  static constexpr std::uint32_t kXBytes = kM * 128;
+  static constexpr std::uint32_t kWBytes = kN * 128;
+  static constexpr int kThreads = 384;
+
+  using Task = tiled::Task;
+  static constexpr int kRows = kM;
+  static constexpr int kColumns = kN;
+  static constexpr int kHalfCost = 420;
+  static constexpr int kQuarterCost = kMaxParts >= 4 ? 480 : 0;
+  __device__ static constexpr int tile_rows(int /*rows*/) { return kM; }
+  __device__ static constexpr bool has_rows(const Task& /*task*/) { return true; }
+  // Parts are of fewer columns.
+  __device__ static Task task(const tiles::Place& place, int /*tile_rows*/, int part, int parts) {
+    return {.row = place.row,
+            .rows = place.rows,
+            .column = place.column + part * (kN / parts),
+            .columns = kN / parts,
+            .group = place.group};
+  }
+};
+
+struct Maps {
+  CUtensorMap x;       // boxes of kM rows
+  CUtensorMap w;       // boxes of kN rows
+  CUtensorMap w_part;  // boxes of 64 rows
+  CUtensorMap y;       // boxes of 64 rows of 64 columns
+};
 
 template <typename C>
 struct Shared {
@@ -43,31 +94,14 @@ struct Shared {
   alignas(1024) unsigned char w[C::kStages][C::kWBytes];
   alignas(1024) unsigned char y[2][C::kBuffers][64 * 128];
   float w_scale[2][C::kN];
-  Task task[C::kStages];  // of the tile whose first step the stage holds
-  std::uint64_t full[C::kStages];
-  std::uint64_t empty[C::kStages];
+  tiles::Stages<C> stages;
 };
-
-// Position in the ring. A reader waits for `phase`, a writer for `phase ^ 1`.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  std::uint32_t phase = 0;
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
-// --- producer: one warp ------------------------------------------------------------------------
 
 // Copies one step of a tile into a stage that is empty.
 template <typename C>
 __device__ void load_stage(Shared<C>& shared, int stage, const Maps& maps, const Task& task, int k,
                            int w_row) {
-  std::uint64_t* const full = &shared.full[stage];
+  std::uint64_t* const full = &shared.stages.full[stage];
   sm90::barrier_arrive_expect(full, C::kXBytes + task.columns * 128);
   sm90::load_2d(shared.x[stage], &maps.x, k, task.row, full);
   if (task.columns == C::kN) {
@@ -79,39 +113,7 @@ __device__ void load_stage(Shared<C>& shared, int stage, const Maps& maps, const
   }
 }
 
-template <typename C>
-__device__ void produce(Shared<C>& shared, const Maps& maps, const Arguments& a) {
-  const bool is_copier = threadIdx.x % 32 == 0;
-  const int blocks = static_cast<int>(gridDim.x);
-  Ring<C::kStages> ring;
-  Schedule<C> schedule(a, blocks);
-  Task task;
-  for (int index = static_cast<int>(blockIdx.x); schedule.find(index, task); index += blocks) {
-    if (is_copier) {
-      const int w_row = task.group * a.n + task.column;
-#pragma unroll 1
-      for (int step = 0; step < a.k_steps; ++step) {
-        sm90::barrier_wait(&shared.empty[ring.stage], ring.phase ^ 1);
-        if (step == 0) shared.task[ring.stage] = task;
-        load_stage<C>(shared, ring.stage, maps, task, step * C::kK, w_row);
-        ring.advance();
-      }
-    }
-    __syncwarp();
-  }
-  if (is_copier) {
-    sm90::barrier_wait(&shared.empty[ring.stage], ring.phase ^ 1);
-    shared.task[ring.stage].group = -1;
-    sm90::barrier_arrive(&shared.full[ring.stage]);
-  }
-}
-
 // --- consumers: two warpgroups -----------------------------------------------------------------
-
-template <typename C>
-__device__ void release(Shared<C>& shared, int stage) {
-  if (threadIdx.x % 32 == 0) sm90::barrier_arrive(&shared.empty[stage]);
-}
 
 // d[64, kColumns] (+)= x w^T over one stage, issued and committed.
 template <typename C, int kColumns>
@@ -141,18 +143,18 @@ __device__ void multiply(float (&d)[kColumns / 2], Shared<C>& shared, Ring<C::kS
   int last = ring.stage;
   ring.advance();
   for (int step = 1; step < k_steps; ++step) {
-    sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
+    sm90::barrier_wait(&shared.stages.full[ring.stage], ring.phase);
     sm90::wgmma_fence();
     issue<C, kColumns>(d, shared, ring.stage, group, true);
     sm90::wgmma_wait<1>();
-    release<C>(shared, last);
+    release(shared.stages, last);
     last = ring.stage;
     ring.advance();
   }
   sm90::wgmma_wait<0>();
 #pragma unroll
   for (int i = 0; i < kColumns / 2; ++i) asm volatile("" : "+f"(d[i])::"memory");
-  release<C>(shared, last);
+  release(shared.stages, last);
 }
 
 // Rows and columns that a warpgroup writes.
@@ -180,35 +182,6 @@ __device__ Scales load_scales(const Arguments& a, const Part& part, int w_group)
     }
   }
   return scales;
-}
-
-// y or the scatter's sums of what is in `buffer`: 64 rows of 128 swizzled bytes.
-__device__ inline void write_vectors(const unsigned char* buffer, const Arguments& a,
-                                     const Part& part, int column) {
-  const int thread = threadIdx.x % 128;
-  const int vector = thread % 8;
-  if (column + 8 * vector >= a.n) return;
-#pragma unroll
-  for (int row = thread / 8; row < 64; row += 16) {
-    if (row >= part.rows) break;
-    const uint4 y =
-        *reinterpret_cast<const uint4*>(buffer + row * 128 + ((vector ^ (row % 8)) * 16));
-    bf16* const out = a.y + static_cast<std::int64_t>(part.row + row) * a.n + column + 8 * vector;
-    if (a.target.out != nullptr) {
-      scatter_vector(a.target, scatter_row(a.target, part.row + row, a.n), column + 8 * vector, y);
-    } else if (a.n % 8 == 0) {
-      store(out, y);
-    } else {
-      const std::uint32_t words[] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (column + 8 * vector + i < a.n) {
-          out[i] = __ushort_as_bfloat16(
-              static_cast<unsigned short>(words[i / 2] >> (i % 2 == 0 ? 0 : 16)));
-        }
-      }
-    }
-  }
 }
 
 // y of a warpgroup, 64 columns at a time through its buffers: whole blocks of 64 rows by the copy
@@ -259,7 +232,7 @@ __device__ void write_part(const float (&d)[kColumns / 2], Shared<C>& shared, co
       }
       if (is_whole) sm90::fence_async_shared();
       sm90::named_barrier_sync(1 + group, 128);
-      if (!is_whole) write_vectors(buffer, a, part, column);
+      if (!is_whole) tiles::write_vectors<64>(buffer, a, part.row, part.rows, column);
       if (thread == 0) {  // an empty group where nothing is copied: groups count buffers
         if (is_whole) sm90::store_2d(&maps.y, buffer, column, part.row);
         sm90::store_commit();
@@ -285,16 +258,12 @@ __device__ void consume(Shared<C>& shared, const Maps& maps, const Arguments& a,
   Ring<C::kStages> ring;
   int buffer_index = 0;
   while (true) {
-    sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
-    const Task task = shared.task[ring.stage];
+    sm90::barrier_wait(&shared.stages.full[ring.stage], ring.phase);
+    const Task task = shared.stages.task[ring.stage];
     if (task.group < 0) break;
     const Part part{task.row + 64 * group, task.rows - 64 * group, task.column};
     if (part.rows <= 0 || part.column >= a.n) {
-      for (int step = 0; step < a.k_steps; ++step) {
-        if (step > 0) sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
-        release<C>(shared, ring.stage);
-        ring.advance();
-      }
+      tiles::skip(shared.stages, ring, a.k_steps);
     } else if (task.columns == C::kN) {
       consume_part<C, C::kN>(shared, ring, maps, a, part, task.group, group, buffer_index);
     } else if (task.columns == C::kN / 2) {
@@ -312,12 +281,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared<C>& shared = *reinterpret_cast<Shared<C>*>(memory);
   if (threadIdx.x == 0) {
-    constexpr int kReleases = 8;  // one per warp that multiplies
-    for (int i = 0; i < C::kStages; ++i) {
-      sm90::barrier_init(&shared.full[i], 1);
-      sm90::barrier_init(&shared.empty[i], kReleases);
-    }
-    sm90::fence_barrier_init();
+    tiles::init_barriers(shared.stages);
     sm90::prefetch_tensor_map(&maps.x);
     sm90::prefetch_tensor_map(&maps.w);
     if (a.target.out == nullptr) sm90::prefetch_tensor_map(&maps.y);
@@ -327,7 +291,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   cudaTriggerProgrammaticLaunchCompletion();  // the next may start where a block ends
   if (threadIdx.x < 128) {
     sm90::registers_decrease<40>();
-    if (threadIdx.x < 32) produce<C>(shared, maps, a);
+    const auto load = [&](int stage, const Task& task, int k, int w_row) {
+      load_stage<C>(shared, stage, maps, task, k, w_row);
+    };
+    if (threadIdx.x < 32) tiles::produce(shared.stages, a, load);
   } else {
     sm90::registers_increase<232>();
     consume<C>(shared, maps, a, static_cast<int>(threadIdx.x) / 128 - 1);

@@ -40,15 +40,15 @@ turned::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands&
 template <typename C>
 void launch_turned(const cuda::Stream& stream, const GroupedGemmShape& shape,
                    const GroupedGemmOperands& operands, bool programmatic) {
-  const turned::Arguments arguments{.counts = operands.counts,
-                                    .x_scale = operands.x_scale,
-                                    .w_scale = operands.w_scale,
-                                    .y = operands.y,
-                                    .target = operands.scatter,
-                                    .groups = static_cast<int>(shape.groups),
-                                    .max_rows = static_cast<int>(shape.max_rows),
-                                    .n = static_cast<int>(shape.n),
-                                    .k_steps = static_cast<int>(ceil_div(shape.k, C::kK))};
+  const tiles::Arguments arguments{.counts = operands.counts,
+                                   .x_scale = operands.x_scale,
+                                   .w_scale = operands.w_scale,
+                                   .y = operands.y,
+                                   .target = operands.scatter,
+                                   .groups = static_cast<int>(shape.groups),
+                                   .max_rows = static_cast<int>(shape.max_rows),
+                                   .n = static_cast<int>(shape.n),
+                                   .k_steps = static_cast<int>(ceil_div(shape.k, C::kK))};
   // One block per multiprocessor, or fewer where there cannot be so many tiles.
   const std::int64_t tiles =
       std::min(shape.max_rows, shape.max_rows / 16 + shape.groups) * ceil_div(shape.n, C::kColumns);

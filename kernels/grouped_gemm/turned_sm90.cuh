@@ -27,11 +27,70 @@
 #include <cstdint>
 
 #include "kernels/cuda/sm90.cuh"
-#include "kernels/cuda/wgmma_wide.cuh"
-#include "kernels/grouped_gemm/scatter.cuh"
-#include "kernels/grouped_gemm/turned_schedule.cuh"
+#include "kernels/cuda/wgmma.cuh"
+#include "kernels/grouped_gemm/tile_pipeline.cuh"
 
 namespace orrery::turned {
+
+using tiles::Arguments;
+using tiles::release;
+using tiles::Ring;
+
+// A tile of one block; group < 0 ends the kernel.
+struct Task {
+  int row;     // first, of x and y
+  int rows;    // that are written: at most `width`
+  int width;   // of the products: a width that width_for gives
+  int column;  // first, of y
+  int group;
+};
+
+// The narrowest product for so many rows: 16, 32, 64, 96, 128, 144, 160.
+__device__ inline int width_for(int rows) {
+  if (rows <= 16) return 16;
+  return rows <= 128 ? (rows + 31) / 32 * 32 : (rows + 15) / 16 * 16;
+}
+
+// What one instance of the kernel is compiled for.
+template <typename T_, int kRows_, int kBlocks_, int kStages_, int kBuffers_>
+struct Config {
+  using T = T_;
+  static constexpr int kRows = kRows_;            // of x in a tile, at most
+  static constexpr int kBlocks = kBlocks_;        // of 64 columns of y, per warpgroup
+  static constexpr int kStages = kStages_;        // in the ring of copies
+  static constexpr int kBuffers = kBuffers_;      // of 32 rows x 64 columns of y, per warpgroup
+  static constexpr int kColumns = 128 * kBlocks;  // of y in a tile
+  static constexpr int kK = 128 / sizeof(T);      // of a stage
+  static constexpr std::uint32_t kXBytes = kRows * 128;
+  static constexpr std::uint32_t kWBytes = kColumns * 128;
+  static constexpr int kThreads = 384;
+  static_assert(kRows % 32 == 0 && kRows <= 160 && kBlocks <= 2);
+
+  using Task = turned::Task;
+  static constexpr int kHalfCost = 440;
+  static constexpr int kQuarterCost = 560;
+  // As few tiles as hold so many rows, of one width.
+  __device__ static int tile_rows(int rows) {
+    const int tiles = (rows + kRows - 1) / kRows;
+    return width_for((rows + tiles - 1) / max(tiles, 1));
+  }
+  __device__ static bool has_rows(const Task& task) { return task.rows > 0; }
+  // Parts are of fewer rows.
+  __device__ static Task task(const tiles::Place& place, int tile_rows, int part, int parts) {
+    const int width = parts == 1 ? tile_rows : width_for((tile_rows + parts - 1) / parts);
+    return {.row = place.row + part * width,
+            .rows = min(min(tile_rows, place.rows) - part * width, width),
+            .width = width,
+            .column = place.column,
+            .group = place.group};
+  }
+};
+
+struct Maps {
+  CUtensorMap x[4];  // boxes of 16, 32, 64 and 128 rows
+  CUtensorMap w;     // boxes of kColumns rows
+  CUtensorMap y;     // boxes of 32 rows of 64 columns
+};
 
 inline constexpr int kChunk = 32;  // rows of y that go through a buffer
 
@@ -42,31 +101,14 @@ struct Shared {
   alignas(1024) unsigned char y[2][C::kBuffers][kChunk * 128];
   float x_scale[2][C::kRows];  // of each warpgroup's tile
   float w_scale[2][64 * C::kBlocks];
-  Task task[C::kStages];  // of the tile whose first step the stage holds
-  std::uint64_t full[C::kStages];
-  std::uint64_t empty[C::kStages];
+  tiles::Stages<C> stages;
 };
-
-// Position in the ring. A reader waits for `phase`, a writer for `phase ^ 1`.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  std::uint32_t phase = 0;
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
-// --- producer: one warp ------------------------------------------------------------------------
 
 // Copies one step of a tile into a stage that is empty.
 template <typename C>
 __device__ void load_stage(Shared<C>& shared, int stage, const Maps& maps, const Task& task, int k,
                            int w_row) {
-  std::uint64_t* const full = &shared.full[stage];
+  std::uint64_t* const full = &shared.stages.full[stage];
   sm90::barrier_arrive_expect(full, C::kWBytes + task.width * 128);
   sm90::load_2d(shared.w[stage], &maps.w, k, w_row, full);
   int row = 0;
@@ -80,43 +122,11 @@ __device__ void load_stage(Shared<C>& shared, int stage, const Maps& maps, const
   }
 }
 
-template <typename C>
-__device__ void produce(Shared<C>& shared, const Maps& maps, const Arguments& a) {
-  const bool is_copier = threadIdx.x % 32 == 0;
-  const int blocks = static_cast<int>(gridDim.x);
-  Ring<C::kStages> ring;
-  Schedule<C> schedule(a, blocks);
-  Task task;
-  for (int index = static_cast<int>(blockIdx.x); schedule.find(index, task); index += blocks) {
-    if (is_copier && task.rows > 0) {
-      const int w_row = task.group * a.n + task.column;
-#pragma unroll 1
-      for (int step = 0; step < a.k_steps; ++step) {
-        sm90::barrier_wait(&shared.empty[ring.stage], ring.phase ^ 1);
-        if (step == 0) shared.task[ring.stage] = task;
-        load_stage<C>(shared, ring.stage, maps, task, step * C::kK, w_row);
-        ring.advance();
-      }
-    }
-    __syncwarp();
-  }
-  if (is_copier) {
-    sm90::barrier_wait(&shared.empty[ring.stage], ring.phase ^ 1);
-    shared.task[ring.stage].group = -1;
-    sm90::barrier_arrive(&shared.full[ring.stage]);
-  }
-}
-
 // --- consumers: two warpgroups -----------------------------------------------------------------
 
 // Of 64 kBlocks columns and kWidth rows of y, per warpgroup.
 template <typename C, int kWidth>
 using Sums = float[C::kBlocks][kWidth / 2];
-
-template <typename C>
-__device__ void release(Shared<C>& shared, int stage) {
-  if (threadIdx.x % 32 == 0) sm90::barrier_arrive(&shared.empty[stage]);
-}
 
 // d[columns, kWidth] (+)= w x^T over one stage, issued and committed.
 template <typename C, int kWidth>
@@ -150,11 +160,11 @@ __device__ __forceinline__ void multiply(Sums<C, kWidth>& d, Shared<C>& shared,
   int last = ring.stage;
   ring.advance();
   for (int step = 1; step < k_steps; ++step) {
-    sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
+    sm90::barrier_wait(&shared.stages.full[ring.stage], ring.phase);
     sm90::wgmma_fence();
     issue<C, kWidth>(d, shared, ring.stage, group, true);
     sm90::wgmma_wait<1>();
-    release<C>(shared, last);
+    release(shared.stages, last);
     last = ring.stage;
     ring.advance();
   }
@@ -164,7 +174,7 @@ __device__ __forceinline__ void multiply(Sums<C, kWidth>& d, Shared<C>& shared,
 #pragma unroll
     for (int i = 0; i < kWidth / 2; ++i) asm volatile("" : "+f"(d[block][i])::"memory");
   }
-  release<C>(shared, last);
+  release(shared.stages, last);
 }
 
 // What this thread brings to the others of its warpgroup: of its columns (64 kBlocks) and rows.
@@ -194,35 +204,6 @@ __device__ void share_scales(Shared<C>& shared, const Scales& scales, int group)
   for (int half = 0; half < 2; ++half) {
     const int row = thread + 128 * half;
     if (row < C::kRows) shared.x_scale[group][row] = scales.x[half];
-  }
-}
-
-// y or the scatter's sums of what is in `buffer`: kChunk rows of 128 swizzled bytes.
-__device__ inline void write_vectors(const unsigned char* buffer, const Arguments& a, int first_row,
-                                     int rows, int column) {
-  const int thread = threadIdx.x % 128;
-  const int vector = thread % 8;
-  if (column + 8 * vector >= a.n) return;
-#pragma unroll
-  for (int row = thread / 8; row < kChunk; row += 16) {
-    if (row >= rows) break;
-    const uint4 y =
-        *reinterpret_cast<const uint4*>(buffer + row * 128 + ((vector ^ (row % 8)) * 16));
-    bf16* const out = a.y + static_cast<std::int64_t>(first_row + row) * a.n + column + 8 * vector;
-    if (a.target.out != nullptr) {
-      scatter_vector(a.target, scatter_row(a.target, first_row + row, a.n), column + 8 * vector, y);
-    } else if (a.n % 8 == 0) {
-      store(out, y);
-    } else {
-      const std::uint32_t words[] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (column + 8 * vector + i < a.n) {
-          out[i] = __ushort_as_bfloat16(
-              static_cast<unsigned short>(words[i / 2] >> (i % 2 == 0 ? 0 : 16)));
-        }
-      }
-    }
   }
 }
 
@@ -294,7 +275,7 @@ __device__ __forceinline__ void write_tile(const Sums<C, kWidth>& d, Shared<C>& 
         if (is_copied) sm90::fence_async_shared();
         sm90::named_barrier_sync(1 + group, 128);
         const int row = task.row + chunk * kChunk;
-        if (!is_copied) write_vectors(buffer, a, row, rows, column);
+        if (!is_copied) tiles::write_vectors<kChunk>(buffer, a, row, rows, column);
         if (thread == 0) {  // an empty group where nothing is copied: groups count buffers
           if (is_copied) sm90::store_2d(&maps.y, buffer, column, row);
           sm90::store_commit();
@@ -324,16 +305,12 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const Maps& maps, con
   Ring<C::kStages> ring;
   int buffer_index = 0;
   while (true) {
-    sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
-    Task task = shared.task[ring.stage];
+    sm90::barrier_wait(&shared.stages.full[ring.stage], ring.phase);
+    Task task = shared.stages.task[ring.stage];
     if (task.group < 0) break;
     task.column += group * C::kBlocks * 64;
     if (task.column >= a.n) {
-      for (int step = 0; step < a.k_steps; ++step) {
-        if (step > 0) sm90::barrier_wait(&shared.full[ring.stage], ring.phase);
-        release<C>(shared, ring.stage);
-        ring.advance();
-      }
+      tiles::skip(shared.stages, ring, a.k_steps);
       continue;
     }
     const auto in_width = [&]<int kWidth>() {
@@ -371,12 +348,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared<C>& shared = *reinterpret_cast<Shared<C>*>(memory);
   if (threadIdx.x == 0) {
-    constexpr int kReleases = 8;  // one per warp that multiplies
-    for (int i = 0; i < C::kStages; ++i) {
-      sm90::barrier_init(&shared.full[i], 1);
-      sm90::barrier_init(&shared.empty[i], kReleases);
-    }
-    sm90::fence_barrier_init();
+    tiles::init_barriers(shared.stages);
     for (const CUtensorMap& map : maps.x) sm90::prefetch_tensor_map(&map);
     sm90::prefetch_tensor_map(&maps.w);
     if (a.target.out == nullptr) sm90::prefetch_tensor_map(&maps.y);
@@ -386,7 +358,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   cudaTriggerProgrammaticLaunchCompletion();  // the next may start where a block ends
   if (threadIdx.x < 128) {
     sm90::registers_decrease<40>();
-    if (threadIdx.x < 32) produce<C>(shared, maps, a);
+    const auto load = [&](int stage, const Task& task, int k, int w_row) {
+      load_stage<C>(shared, stage, maps, task, k, w_row);
+    };
+    if (threadIdx.x < 32) tiles::produce(shared.stages, a, load);
   } else {
     sm90::registers_increase<232>();
     consume<C>(shared, maps, a, static_cast<int>(threadIdx.x) / 128 - 1);

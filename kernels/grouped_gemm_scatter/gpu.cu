@@ -4,6 +4,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "kernels/grouped_gemm/chosen_counts.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
 #include "kernels/grouped_gemm_scatter/reference.h"
 #include "kernels/harness/operand_sets.h"
@@ -11,15 +12,15 @@
 namespace orrery {
 namespace {
 
-// Evenly over `active` groups, these evenly over all; "ragged": in growing parts of 1, 2, 3, ...
+// As tokens that choose by themselves leave them; "ragged": in growing parts of 1, 2, 3, ...
 std::vector<std::int32_t> make_counts(const Dims& dims) {
   const std::int64_t rows = dim(dims, "rows");
   const std::int64_t groups = dim(dims, "groups");
   const std::int64_t active = std::min(dim(dims, "active"), rows);
-  const bool is_ragged = variant(dims, "ragged") != 0;
+  if (variant(dims, "ragged") == 0) return chosen_counts(rows, groups, active);
   std::vector<std::int32_t> counts(static_cast<std::size_t>(groups));
   const auto before = [&](std::int64_t group) {
-    return is_ragged ? rows * group * (group + 1) / (active * (active + 1)) : rows * group / active;
+    return rows * group * (group + 1) / (active * (active + 1));
   };
   for (std::int64_t i = 0; i < active; ++i) {
     counts[static_cast<std::size_t>(i * groups / active)] =

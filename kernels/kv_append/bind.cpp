@@ -32,7 +32,10 @@ Launch append_latents(const BindContext& context) {
   require_taken(context,
                 dim(context.op.dims, "width") == width && latent < width &&
                     stride >= width - latent && pool.shape().dtype == DType::kBf16,
-                "a latent and a rotated key of a bf16 cache's width, " + std::to_string(width));
+                [&] {
+                  return "a latent and a rotated key of a bf16 cache's width, " +
+                         std::to_string(width);
+                });
   const Operand latents =
       require_operand(context, context.reads[0], {.what = "latents", .size = {tokens, latent}});
   const Operand rotated = require_operand(context, context.reads[1],
@@ -58,16 +61,18 @@ Launch bind_kv_append(const BindContext& context) {
   require_operands(context, 1, 1);
   const KvShape& cache = require_cache(context).shape();
   require_taken(context, cache.dtype == context.op.dtype,
-                "a cache of its dtype, not " + std::string(to_text(cache.dtype)));
+                [&] { return "a cache of its dtype, not " + std::string(to_text(cache.dtype)); });
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t width = cache.kv_heads * cache.head_dim;
-  require_taken(context, dim(context.op.dims, "width") == 2 * width,
-                "keys and values of the cache's width, " + std::to_string(2 * width));
+  require_taken(context, dim(context.op.dims, "width") == 2 * width, [&] {
+    return "keys and values of the cache's width, " + std::to_string(2 * width);
+  });
   const Operand& qkv = context.reads[0];
   const std::int64_t stride = matrix_size(*qkv.tensor).columns;
   require_operand(context, qkv, {.what = "k and v", .size = {tokens, stride}});
-  require_taken(context, stride >= 2 * width,
-                "rows that end in keys and values, not of " + std::to_string(stride));
+  require_taken(context, stride >= 2 * width, [&] {
+    return "rows that end in keys and values, not of " + std::to_string(stride);
+  });
   const bf16* const keys = typed<bf16>(qkv) + (stride - 2 * width);
   return cache.dtype == DType::kFp8 ? append<fp8>(context, keys, tokens, width, stride)
                                     : append<bf16>(context, keys, tokens, width, stride);

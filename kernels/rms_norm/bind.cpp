@@ -14,9 +14,10 @@ Launch bind_heads(const BindContext& context) {
   const std::int64_t hidden = dim(context.op.dims, "hidden");
   const std::int64_t head_dim = cache.head_dim;
   const std::int64_t key_heads = cache.kv_heads;
-  require_taken(context, hidden % head_dim == 0 && hidden > key_heads * head_dim,
-                "query and key heads of " + std::to_string(head_dim) + ", not " +
-                    std::to_string(hidden) + " elements");
+  require_taken(context, hidden % head_dim == 0 && hidden > key_heads * head_dim, [&] {
+    return "query and key heads of " + std::to_string(head_dim) + ", not " +
+           std::to_string(hidden) + " elements";
+  });
   const std::int64_t stride = hidden + key_heads * head_dim;
   const Operand heads =
       require_operand(context, context.reads[0], {.what = "q, k and v", .size = {tokens, stride}});
@@ -55,8 +56,9 @@ Launch bind_rms_norm(const BindContext& context) {
   const std::int64_t stride = matrix_size(*context.reads[0].tensor).columns;
   const Operand x =
       require_operand(context, context.reads[0], {.what = "x", .size = {tokens, stride}});
-  require_taken(context, stride >= hidden && first_column(context, stride, hidden) >= 0,
-                "rows of at least " + std::to_string(hidden) + ", not " + std::to_string(stride));
+  require_taken(context, stride >= hidden && first_column(context, stride, hidden) >= 0, [&] {
+    return "rows of at least " + std::to_string(hidden) + ", not " + std::to_string(stride);
+  });
   const Operand gain =
       require_operand(context, context.reads[1], {.what = "gain", .size = {1, hidden}});
   const Operand y =

@@ -12,8 +12,9 @@ Launch bind_apart(const BindContext& context) {
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t rotary = dim(context.op.dims, "head_dim");
   require_operands(context, 2, 2);
-  require_taken(context, context.numbers.head_dim == rotary,
-                "heads that turn " + std::to_string(context.numbers.head_dim) + " elements");
+  require_taken(context, context.numbers.head_dim == rotary, [&] {
+    return "heads that turn " + std::to_string(context.numbers.head_dim) + " elements";
+  });
   const std::int64_t query_stride = matrix_size(*context.reads[0].tensor).columns;
   const std::int64_t key_stride = matrix_size(*context.reads[1].tensor).columns;
   const std::int64_t query_heads = dim(context.op.dims, "heads") - 1;
@@ -57,9 +58,10 @@ Launch bind_rope(const BindContext& context) {
   const std::int64_t heads = dim(context.op.dims, "heads");
   const std::int64_t head_dim = dim(context.op.dims, "head_dim");
   const std::int64_t key_heads = cache.kv_heads;
-  require_taken(context, heads > key_heads && context.numbers.head_dim == head_dim,
-                "heads of " + std::to_string(context.numbers.head_dim) +
-                    " elements, more than the key heads, " + std::to_string(key_heads));
+  require_taken(context, heads > key_heads && context.numbers.head_dim == head_dim, [&] {
+    return "heads of " + std::to_string(context.numbers.head_dim) +
+           " elements, more than the key heads, " + std::to_string(key_heads);
+  });
   const std::int64_t stride = (heads + key_heads) * head_dim;
   const Operand qkv =
       require_operand(context, context.reads[0], {.what = "q, k and v", .size = {tokens, stride}});

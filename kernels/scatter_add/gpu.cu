@@ -8,22 +8,34 @@
 namespace orrery {
 namespace {
 
-constexpr std::int64_t kExperts = 16;
+constexpr std::int64_t kExperts = 128;
 
-// Variants: "weighed"; "in_place", onto base; "one_expert"; "groups" of y, each "bound" rows long
-// and of "per_group" experts.
+// Rows from several ranks lie in a group for each, unless a variant says otherwise.
+std::int64_t groups_of(const Dims& dims) {
+  const std::int64_t ranks = dim(dims, "ranks");
+  return variant(dims, "groups", ranks > 1 ? ranks : 0);
+}
+std::int64_t experts_of(const Dims& dims) {
+  const std::int64_t ranks = dim(dims, "ranks");
+  const std::int64_t groups = groups_of(dims);
+  if (groups == 0) return kExperts;
+  return groups * variant(dims, "per_group", ranks > 1 ? kExperts / ranks : 1);
+}
+
+// Variants: "unweighed"; "in_place", onto base; "one_expert";
+// "groups" of y, each "bound" rows long and of "per_group" experts.
 class ScatterAddCase final : public KernelCase {
  public:
   ScatterAddCase(const KernelOp& op, const CaseOptions& options)
       : sizes_{.tokens = dim(op.dims, "tokens"),
                .rows = dim(op.dims, "rows"),
-               .experts = variant(op.dims, "groups", kExperts) * variant(op.dims, "per_group", 1),
+               .experts = experts_of(op.dims),
                .one_expert = variant(op.dims, "one_expert") != 0},
         hidden_(dim(op.dims, "hidden")),
-        groups_(variant(op.dims, "groups")),
-        bound_(variant(op.dims, "bound")),
+        groups_(groups_of(op.dims)),
+        bound_(variant(op.dims, "bound", sizes_.rows)),
         has_base_(dim(op.dims, "base") != 0),
-        weighed_(variant(op.dims, "weighed") != 0),
+        weighed_(variant(op.dims, "unweighed") == 0),
         in_place_(variant(op.dims, "in_place") != 0),
         topk_(make_rows(sizes_, 1).topk),
         y_(static_cast<std::size_t>((groups_ > 0 ? groups_ * bound_ : sizes_.rows) * hidden_),
@@ -125,8 +137,10 @@ class ScatterAddCase final : public KernelCase {
 
 KernelOp op(std::int64_t tokens, std::int64_t rows, std::int64_t hidden, std::int64_t base,
             std::vector<Dim> variants = {}) {
-  KernelOp result{.kernel = "scatter_add",
-                  .dims = {{"tokens", tokens}, {"rows", rows}, {"hidden", hidden}, {"base", base}}};
+  KernelOp result{
+      .kernel = "scatter_add",
+      .dims = {
+          {"tokens", tokens}, {"rows", rows}, {"hidden", hidden}, {"base", base}, {"ranks", 1}}};
   result.dims.insert(result.dims.end(), variants.begin(), variants.end());
   return result;
 }
@@ -135,46 +149,46 @@ KernelOp op(std::int64_t tokens, std::int64_t rows, std::int64_t hidden, std::in
 // and not; groups of one expert and of several, with room to spare, empty ones, all rows in the
 // last.
 std::vector<KernelOp> check_ops() {
-  const Dim weighed{"weighed", 1};
+  const Dim unweighed{"unweighed", 1};
   const Dim in_place{"in_place", 1};
-  return {op(1, 1, 1, 0),
-          op(5, 0, 64, 1),
-          op(5, 0, 64, 0),
-          op(3, 3, 2731, 1, {weighed}),
-          op(129, 129, 5120, 1),
-          op(129, 129, 5120, 1, {in_place}),
-          op(77, 154, 264, 0, {weighed}),
-          op(300, 75, 264, 1, {weighed, in_place}),
-          op(101, 4 * 101, 1032, 1, {weighed}),
-          op(64, 3 * 64, 40, 0),
-          op(65, 8 * 65, 2048, 1, {weighed}),
-          op(1003, 5 * 1003, 2056, 0, {weighed}),
-          op(503, 503, 7168, 1),
-          op(33, 33, 72, 1, {{"groups", 16}, {"bound", 33}}),
-          op(33, 8 * 33, 72, 0, {weighed, {"groups", 128}, {"bound", 33}}),
-          op(40, 40, 5120, 1, {{"groups", 4}, {"bound", 45}, {"one_expert", 1}}),
-          op(500, 1000, 1032, 1, {weighed, {"groups", 8}, {"per_group", 16}, {"bound", 1001}}),
-          op(50, 400, 71, 0, {weighed, {"groups", 2}, {"per_group", 64}, {"bound", 400}}),
-          op(3000, 3000, 264, 0, {{"groups", 64}, {"per_group", 8}, {"bound", 3000}})};
+  return {op(1, 1, 1, 0, {unweighed}),
+          op(5, 0, 64, 1, {unweighed}),
+          op(5, 0, 64, 0, {unweighed}),
+          op(3, 3, 2731, 1),
+          op(129, 129, 5120, 1, {unweighed}),
+          op(129, 129, 5120, 1, {unweighed, in_place}),
+          op(77, 154, 264, 0),
+          op(300, 75, 264, 1, {in_place}),
+          op(101, 4 * 101, 1032, 1),
+          op(64, 3 * 64, 40, 0, {unweighed}),
+          op(65, 8 * 65, 2048, 1),
+          op(1003, 5 * 1003, 2056, 0),
+          op(503, 503, 7168, 1, {unweighed}),
+          op(33, 33, 72, 1, {unweighed, {"groups", 16}, {"bound", 33}}),
+          op(33, 8 * 33, 72, 0, {{"groups", 128}, {"bound", 33}}),
+          op(40, 40, 5120, 1, {unweighed, {"groups", 4}, {"bound", 45}, {"one_expert", 1}}),
+          op(500, 1000, 1032, 1, {{"groups", 8}, {"per_group", 16}, {"bound", 1001}}),
+          op(50, 400, 71, 0, {{"groups", 2}, {"per_group", 64}, {"bound", 400}}),
+          op(3000, 3000, 264, 0, {unweighed, {"groups", 64}, {"per_group", 8}, {"bound", 3000}})};
 }
 std::vector<KernelOp> bench_ops() {
-  const Dim weighed{"weighed", 1};
+  const Dim unweighed{"unweighed", 1};
   std::vector<KernelOp> ops;
   for (const std::int64_t tokens : {1, 64, 128, 1024, 4096, 16384}) {
-    ops.push_back(op(tokens, tokens, 5120, 1));
+    ops.push_back(op(tokens, tokens, 5120, 1, {unweighed}));
   }
-  ops.push_back(op(16384, 16384, 5120, 1, {weighed}));
-  ops.push_back(op(16384, 16384, 5120, 1, {{"in_place", 1}}));
-  ops.push_back(op(16384, 16384, 5120, 0));
+  ops.push_back(op(16384, 16384, 5120, 1));
+  ops.push_back(op(16384, 16384, 5120, 1, {unweighed, {"in_place", 1}}));
+  ops.push_back(op(16384, 16384, 5120, 0, {unweighed}));
   for (const std::int64_t topk : {2, 4, 8}) {
-    ops.push_back(op(128, 128 * topk, 2048, 0, {weighed}));
-    ops.push_back(op(8192, 8192 * topk, 2048, 0, {weighed}));
+    ops.push_back(op(128, 128 * topk, 2048, 0));
+    ops.push_back(op(8192, 8192 * topk, 2048, 0));
   }
-  ops.push_back(op(8192, 8192 * 8, 7168, 1, {weighed}));
-  ops.push_back(op(128, 128, 5120, 1, {{"groups", 16}, {"bound", 128}}));
-  ops.push_back(op(16384, 16384, 5120, 1, {{"groups", 4}, {"per_group", 4}, {"bound", 8192}}));
+  ops.push_back(op(8192, 8192 * 8, 7168, 1));
+  ops.push_back(op(128, 128, 5120, 1, {unweighed, {"groups", 16}, {"bound", 128}}));
   ops.push_back(
-      op(8192, 8192 * 8, 2048, 1, {weighed, {"groups", 8}, {"per_group", 16}, {"bound", 16384}}));
+      op(16384, 16384, 5120, 1, {unweighed, {"groups", 4}, {"per_group", 4}, {"bound", 8192}}));
+  ops.push_back(op(8192, 8192 * 8, 2048, 1, {{"groups", 8}, {"per_group", 16}, {"bound", 16384}}));
   return ops;
 }
 
@@ -184,7 +198,14 @@ std::vector<Grid> grids() {
   return {{.axes = {{.dim = "tokens", .values = {1, 16, 256, 4096, 32768}},
                     {.dim = "rows", .values = {1, 16, 256, 4096, 32768, 131072}},
                     {.dim = "hidden", .values = {1024, 2048, 4096, 5120, 7168}},
-                    {.dim = "base", .values = {0, 1}}},
+                    {.dim = "base", .values = {0, 1}},
+                    {.dim = "ranks", .values = {1}}},
+           .accept = has_choices},
+          {.axes = {{.dim = "tokens", .values = {1, 16, 256, 4096}},
+                    {.dim = "rows", .values = {1, 16, 256, 4096, 32768}},
+                    {.dim = "hidden", .values = {2048, 5120}},
+                    {.dim = "base", .values = {0, 1}},
+                    {.dim = "ranks", .values = {2, 4}}},
            .accept = has_choices}};
 }
 

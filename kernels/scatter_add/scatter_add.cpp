@@ -28,7 +28,10 @@ KernelSpec scatter_add_spec() {
                    {.name = "hidden", .meaning = "columns"},
                    {.name = "base",
                     .meaning = "1: added to a base, 0: to nothing",
-                    .may_be_zero = true}},
+                    .may_be_zero = true},
+                   {.name = "ranks",
+                    .meaning = "ranks that the rows came back from, each with room to spare; 1: "
+                               "they lie one behind the other"}},
           .work = work};
 }
 

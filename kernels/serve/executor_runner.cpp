@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "kernels/gemm/choice.h"
+#include "kernels/cuda/devices.h"
+#include "kernels/gemm/cublas_lt.h"
 
 namespace orrery {
 namespace {
@@ -63,6 +65,16 @@ ExecutorSetup with_plans(const ExecutorRunnerSetup& setup) {
   return executor;
 }
 
+// Of all ranks, each shape once.
+std::vector<GemmShape> gemms_of(const Plan& plan) {
+  std::set<GemmShape> shapes;
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel != nullptr && kernel->kernel == "gemm") shapes.insert(gemm_shape(*kernel));
+  }
+  return {shapes.begin(), shapes.end()};
+}
+
 }  // namespace
 
 Batch batch_of(const StepInput& input) {
@@ -80,17 +92,17 @@ ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
     : setup_(checked(std::move(setup))), executor_(with_plans(setup_)) {
   const ExecutorSetup& executor = setup_.executor;
   const std::int64_t decodes = std::min(executor.max_sequences, executor.max_tokens - 1);
+  const StepInput fullest = any_input(executor.max_tokens - decodes, decodes);
+  const std::vector<GemmShape> gemms = gemms_of(plans_of(setup_, batch_of(fullest)).split);
+  for (const int device : executor.devices) {
+    if (device == kElsewhere) continue;
+    const cuda::DeviceGuard guard(device);
+    prepare_gemms(gemms);
+  }
   const auto run_once = [this](const StepInput& input) { executor_.run(eager(input), input); };
-  run_once(any_input(executor.max_tokens - decodes, decodes));
+  run_once(fullest);
   for (std::int64_t tokens = executor.max_tokens; tokens > 0; tokens /= 2) {
     run_once(any_input(tokens, 0));
-  }
-  // What cuBLASLt proposes is known for all numbers of tokens that a step may have.
-  for (std::int64_t tokens = executor.max_tokens; tokens > 0;) {
-    eager(any_input(tokens, 0));
-    const std::int64_t asked = gemm_rows_asked(tokens);
-    while (tokens > 0 && gemm_rows_asked(tokens) == asked) --tokens;
-    if (tokens <= kSkinnyMaxTokens) break;
   }
 }
 

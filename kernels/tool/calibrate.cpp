@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -106,11 +107,14 @@ int measure_tables(const Options& options, const Kernels& kernels, const std::ve
                            [&](const calibrate::Progress& progress) { bar.show(progress); });
   } else {
     calibrate::ProgressBar bar(stderr);
+    const auto begin = std::chrono::steady_clock::now();
     calibrate::measure_ops(ops, journal, time_point, [&](std::size_t done) {
       bar.show({.kernel = ops[done - 1].kernel,
                 .points = static_cast<int>(done),
                 .spent = Seconds(static_cast<double>(done)),
                 .budget = Seconds(static_cast<double>(ops.size()))});
+      const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+      return Seconds(spent.count()) < options.budget;
     });
   }
   calibrate::write_tables(options.directory, device.name, journal);

@@ -139,9 +139,10 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
 // experts are chosen. There those of a prompt, which are alike under random weights, would make
 // sequences choose alike, so caches are filled again before each step.
 void fill_caches(const Executor& executor, std::span<const int> devices, std::uint64_t seed) {
+  std::map<int, cuda::Stream> streams;  // by rank: all fill at once
   for (const int rank : executor.ranks()) {
     const cuda::DeviceGuard guard(devices[static_cast<std::size_t>(rank)]);
-    const cuda::Stream stream;
+    const cuda::Stream& stream = streams[rank];
     const KvPool& pool = executor.kv(rank);
     const auto bytes = static_cast<std::size_t>(pool.bytes());
     if (pool.shape().dtype == DType::kFp8) {
@@ -149,6 +150,9 @@ void fill_caches(const Executor& executor, std::span<const int> devices, std::ui
     } else {
       fill_normal(stream, reinterpret_cast<bf16*>(pool.data()), bytes / sizeof(bf16), seed + rank);
     }
+  }
+  for (const auto& [rank, stream] : streams) {
+    const cuda::DeviceGuard guard(devices[static_cast<std::size_t>(rank)]);
     stream.synchronize();
   }
 }
@@ -297,11 +301,29 @@ class StepRunner {
       durations.push_back(output.duration.value());
       devices.push_back(output.device.value());
     }
+    write_experts(executor, *step, input, one.name);
     const Spread duration = spread_of(durations);
     constexpr double kMicro = 1e6;
     std::printf("%-34s %5zu %12.2f %7.2f%% %12.2f\n", one.name.c_str(), durations.size(),
                 duration.median * kMicro, duration.relative * 100,
                 spread_of(devices).median * kMicro);
+  }
+
+  // Ranks of a tensor-parallel group route the same tokens: of those that count the same experts
+  // the first does.
+  void write_experts(Executor& executor, PreparedStep& step, const StepInput& input,
+                     const std::string& name) {
+    const RankGrid grid = rank_grid(deployment_.mesh);
+    const std::vector<ExpertCounts> all = executor.expert_counts(step, input);
+    for (const ExpertCounts& one : all) {
+      const bool is_known = std::ranges::any_of(all, [&](const ExpertCounts& other) {
+        return other.rank < one.rank && grid.dp_rank(other.rank) == grid.dp_rank(one.rank) &&
+               other.first_expert == one.first_expert && other.op == one.op &&
+               other.copy == one.copy;
+      });
+      if (is_known) continue;
+      files_.add_experts(name, one.op, one.copy, one.rank, one.first_expert, one.rows);
+    }
   }
 
   void trace_step(Executor& executor, const StepCase& one) {

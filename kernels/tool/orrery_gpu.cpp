@@ -27,7 +27,8 @@ constexpr Command kCommands[] = {
 };
 
 constexpr const char* kUsage = R"(usage:
-  orrery-gpu check [KERNEL…]      compare each kernel with its double-precision reference
+  orrery-gpu check [KERNEL…] [--cases TEXT]
+                                  compare each kernel with its double-precision reference, in calls with TEXT in them
   orrery-gpu check collectives    the same for communication among the GPUs here
   orrery-gpu check execute        steps of small models beside a double-precision reference
   orrery-gpu check moe            the same of mixtures of experts, in all designs
@@ -48,7 +49,8 @@ constexpr const char* kUsage = R"(usage:
                        [--ops FILE] [--device N] [--revision TEXT] [--fresh]
                                   time kernels into tables under DIR; a run that was stopped goes on;
                                   --check judges the tables by shapes that they do not hold;
-                                  --ops times the calls in FILE alone, one a line: gemm bf16 m=64 n=512 k=512
+                                  --ops times the calls in FILE alone, one a line: gemm bf16 m=64 n=512 k=512;
+                                  those that --budget leaves time for, from the first on
   orrery-gpu execute DIR [--gpus N] [--only NAME,…] [--repeats N] [--seconds S] [--num-kv-blocks N] [--only-nccl]
                      [--trace | --trace-only NAME,… | --no-trace] [--check-finite]
                                   run the steps that `orrery validate --plan-only` wrote, each N times (20) within

@@ -210,7 +210,40 @@ std::optional<Ratio> Interpolator::across(const FamilyGrid& grid, int first, dou
   return Ratio{low_ratio + share * (high_ratio - low_ratio), true};
 }
 
+std::optional<Ratio> Interpolator::along_curve(const FamilyGrid& grid, const GridPoint& point) {
+  constexpr double kNear = 2;
+  const auto column = std::ranges::lower_bound(
+      grid.axes[1], point[1], {}, [](std::int64_t value) { return static_cast<double>(value); });
+  if (column == grid.axes[1].end() || static_cast<double>(*column) != point[1]) {
+    return std::nullopt;
+  }
+  const int second = static_cast<int>(column - grid.axes[1].begin());
+  double low = 0;
+  double low_ratio = kNone;
+  for (int i = 0; i < static_cast<int>(grid.axes[0].size()); ++i) {
+    const double ratio = node_ratio(grid, {i, second, 0});
+    const auto at = static_cast<double>(grid.axes[0][i]);
+    if (std::isnan(ratio)) {
+      continue;
+    }
+    if (at <= point[0]) {
+      low = at;
+      low_ratio = ratio;
+      continue;
+    }
+    if (std::isnan(low_ratio) || at > kNear * low) {
+      return std::nullopt;
+    }
+    const double share = std::log(point[0] / low) / std::log(at / low);
+    return Ratio{low_ratio + share * (ratio - low_ratio), true};
+  }
+  return std::nullopt;
+}
+
 Ratio Interpolator::scattered_ratio(const FamilyGrid& grid, const GridPoint& point) {
+  if (const std::optional<Ratio> near = along_curve(grid, point)) {
+    return *near;
+  }
   const std::vector<std::int64_t>& axis = grid.axes[0];
   std::optional<Ratio> below;
   std::optional<Ratio> above;

@@ -54,6 +54,10 @@ class Interpolator {
   // Mean square error of `axis` lines at the neighbours of `node`.
   double line_variance(const FamilyGrid& grid, const Node& node, int axis);
   Ratio scattered_ratio(const FamilyGrid& grid, const GridPoint& point);
+  // Between two nodes of the second axis' own value, which lie within a factor of 2 of each other
+  // on the first: a call of all experts follows from calls of all experts, whose tiles are as full,
+  // more than from as many rows of fewer. Empty where there are none.
+  std::optional<Ratio> along_curve(const FamilyGrid& grid, const GridPoint& point);
   // Along the second axis, at a place of the first; empty when nothing is measured there.
   std::optional<Ratio> across(const FamilyGrid& grid, int first, double value);
   Ratio fill(const FamilyGrid& grid, const Node& node);

@@ -20,6 +20,9 @@
 //   1 shared, part 2                                 1 shared, part 2
 //   0 scatter                                        0 scatter, padded
 //
+// Without a shared expert nothing runs beside the exchange of `graph`: it is on stream 0, and one
+// all_gather takes rows and counts.
+//
 // Memory is bounded by what routing may do: a group of N experts gets at most min(N, K) rows of a
 // token, so B = T min(E, K) and C = T min(L, K). Kernels compute the rows that are there, by counts
 // on the device. Exchanges of `eager` read the counts too: op.reads = {rows, counts of what is

@@ -73,9 +73,10 @@ std::vector<OpId> FlowWriter::place(OpId id, const Op& op, const SizesOf& sizes_
 }
 
 std::vector<OpId> FlowWriter::across(std::string_view name, CollectiveKind kind,
-                                     const BytesOf& bytes, const Ids& reads, const Ids& writes) {
+                                     const BytesOf& bytes, const Ids& reads, const Ids& writes,
+                                     int stream) {
   return collectives(name, kind, rewrite_.groups_of(ranks_, mesh_.dp, mesh_.tp), bytes, reads,
-                     writes, kExchangeStream);
+                     writes, stream);
 }
 
 std::vector<OpId> FlowWriter::inside(std::string_view name, CollectiveKind kind,

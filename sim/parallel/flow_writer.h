@@ -51,7 +51,7 @@ class FlowWriter {
   // A collective for each data-parallel group (equal tp rank), or each tensor-parallel group;
   // bytes_of(first rank of the group). Return the ops.
   std::vector<OpId> across(std::string_view name, CollectiveKind kind, const BytesOf& bytes,
-                           const Ids& reads, const Ids& writes);
+                           const Ids& reads, const Ids& writes, int stream);
   std::vector<OpId> inside(std::string_view name, CollectiveKind kind, const BytesOf& bytes,
                            const Ids& reads, const Ids& writes, int stream);
 

@@ -25,6 +25,8 @@ LayerExchange::LayerExchange(const Plan& source, const Mesh& mesh, Rewrite& rewr
       layer_(layer),
       grid_(grid),
       kind_(exchange_kind(mesh)),
+      is_alone_(kind_.is_graph && !kind_.is_dedup && layer.shared.empty()),
+      stream_(is_alone_ ? 0 : kExchangeStream),
       ways_(kind_.is_dedup ? mesh.tp : 1),
       ranks_(rewrite.group(op_at(layer.shuffle).ranks)),
       bound_(grid.block_bound() * mesh.dp),
@@ -78,11 +80,13 @@ void LayerExchange::exchange_counts() {
       "recv_counts", DType::kInt32,
       {write_.peers(),
        FlowWriter::experts(kind_.is_graph ? grid_.range_experts() : grid_.block_experts())});
+  if (is_alone_) return;
   if (kind_.is_graph) {
     counts_ops_ = write_.across("counts.all_gather", CollectiveKind::kAllGather, bytes, {counts_},
-                                {recv_counts_});
+                                {recv_counts_}, stream_);
   } else {
-    write_.across("counts.all_to_all", CollectiveKind::kAllToAll, bytes, {counts_}, {recv_counts_});
+    write_.across("counts.all_to_all", CollectiveKind::kAllToAll, bytes, {counts_}, {recv_counts_},
+                  stream_);
   }
 }
 
@@ -90,14 +94,15 @@ void LayerExchange::dispatch_exact(const std::string& prefix) {
   rewrite_.insert({.name = prefix + "sync",
                    .body = HostOp{.kind = HostKind::kD2hSync},
                    .ranks = ranks_,
-                   .stream = kExchangeStream,
+                   .stream = stream_,
                    .reads = {counts_, recv_counts_},
                    .writes = {},
                    .after = {}});
   received_ = write_.add("received", rows_dtype_, {FlowWriter::rows(bound_), write_.hidden(ways_)});
-  write_.across("dispatch.all_to_all", CollectiveKind::kAllToAll,
-                [&](int rank) { return travelling(rank, rows_dtype_); },
-                {rows_, counts_, recv_counts_}, {received_});
+  write_.across(
+      "dispatch.all_to_all", CollectiveKind::kAllToAll,
+      [&](int rank) { return travelling(rank, rows_dtype_); }, {rows_, counts_, recv_counts_},
+      {received_}, stream_);
   if (!kind_.is_dedup) return;
   const TensorId slice = std::exchange(
       received_,
@@ -105,21 +110,26 @@ void LayerExchange::dispatch_exact(const std::string& prefix) {
   write_.inside(
       "dispatch.columns", CollectiveKind::kAllGather,
       [&](int rank) { return write_.row_bytes(rows_dtype_, ways_) * computed_rows(rank); },
-      {slice, recv_counts_}, {received_}, kExchangeStream);
+      {slice, recv_counts_}, {received_}, stream_);
 }
 
 void LayerExchange::dispatch_padded() {
   const Axis rows = FlowWriter::rows(grid_.range_bound());
   received_ = write_.add("received", rows_dtype_, {write_.peers(), rows, write_.hidden(ways_)});
-  write_.across("dispatch.all_gather", CollectiveKind::kAllGather,
-                [&](int) { return write_.whole(received_) / mesh_.dp; }, {rows_}, {received_});
+  const auto bytes = [&](int) {
+    const Bytes counts = is_alone_ ? write_.whole(counts_) : Bytes(0);
+    return write_.whole(received_) / mesh_.dp + counts;
+  };
+  write_.across("dispatch.all_gather", CollectiveKind::kAllGather, bytes,
+                is_alone_ ? Ids{rows_, counts_} : Ids{rows_},
+                is_alone_ ? Ids{received_, recv_counts_} : Ids{received_}, stream_);
   if (!kind_.is_dedup) return;
   const TensorId slice = std::exchange(
       received_,
       write_.add("received.whole", rows_dtype_, {write_.peers(), rows, write_.hidden(1)}));
   write_.inside(
       "dispatch.columns", CollectiveKind::kAllGather, [&](int) { return write_.whole(slice); },
-      {slice}, {received_}, kExchangeStream);
+      {slice}, {received_}, stream_);
 }
 
 // All but the last op of the shared expert, or all. They run beside the exchange: with a sync, once
@@ -217,19 +227,20 @@ void LayerExchange::collect() {
                             : write_.row_bytes(dtype, 1) * computed_rows(rank);
     };
     write_.inside("return.columns", CollectiveKind::kReduceScatter, bytes,
-                  kind_.is_graph ? Ids{split_} : Ids{split_, recv_counts_}, {sent},
-                  kExchangeStream);
+                  kind_.is_graph ? Ids{split_} : Ids{split_, recv_counts_}, {sent}, stream_);
   }
   if (kind_.is_graph) {
     returned_ = write_.add("returned", dtype, rewrite_.tensor(sent).axes);
-    write_.across("return.all_to_all", CollectiveKind::kAllToAll,
-                  [&](int) { return write_.whole(sent); }, {sent}, {returned_});
+    write_.across(
+        "return.all_to_all", CollectiveKind::kAllToAll, [&](int) { return write_.whole(sent); },
+        {sent}, {returned_}, stream_);
   } else {
     returned_ = write_.add("returned", dtype,
                            {FlowWriter::rows(grid_.range_bound()), write_.hidden(ways_)});
-    write_.across("return.all_to_all", CollectiveKind::kAllToAll,
-                  [&](int rank) { return travelling(rank, dtype); }, {sent, recv_counts_, counts_},
-                  {returned_});
+    write_.across(
+        "return.all_to_all", CollectiveKind::kAllToAll,
+        [&](int rank) { return travelling(rank, dtype); }, {sent, recv_counts_, counts_},
+        {returned_}, stream_);
   }
   place_shared_part_2();
 }
@@ -238,7 +249,11 @@ void LayerExchange::scatter() {
   Op op = op_at(layer_.scatter);
   std::ranges::replace(op.reads, results_, returned_);
   // Rows that come from a rank are found by the counts of what was sent to it.
-  if (kind_.is_graph) op.reads.insert(op.reads.begin() + 2, counts_);
+  if (kind_.is_graph) {
+    op.reads.insert(op.reads.begin() + 2, counts_);
+    Dims& dims = std::get<KernelOp>(op.body).dims;
+    std::ranges::find(dims, "ranks", &Dim::name)->size = mesh_.dp;
+  }
   if (kind_.is_dedup) slice_columns(op);
   write_.place(layer_.scatter, op, [&](int rank) {
     std::vector<Size> sizes = sent_sizes(grid_, rank);
@@ -254,7 +269,7 @@ void LayerExchange::slice_columns(Op& op) {
     const TensorId slice = write_.add_slice("shared.slice", base);
     write_.inside(
         "shared.columns", CollectiveKind::kReduceScatter, [&](int) { return write_.whole(base); },
-        {base}, {slice}, kExchangeStream);
+        {base}, {slice}, stream_);
     std::ranges::replace(op.reads, base, slice);
   }
   output_ = op.writes.front();

@@ -69,6 +69,8 @@ class LayerExchange {
   const RoutedLayer& layer_;
   const ExpertGrid& grid_;
   ExchangeKind kind_;
+  bool is_alone_;       // nothing runs beside the exchange
+  int stream_;          // of the exchange
   int ways_;            // in how many slices a row travels
   GroupId ranks_;       // of the new plan
   std::int64_t bound_;  // rows that a rank may receive from all

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -14,6 +15,22 @@ namespace {
 std::string_view kernel_of(const Plan& plan, OpId id) {
   const auto* kernel = std::get_if<KernelOp>(&plan.ops()[static_cast<std::size_t>(id)].body);
   return kernel == nullptr ? std::string_view() : std::string_view(kernel->kernel);
+}
+
+// Expected largest of `count` independent standard normals, the integral of x d(Phi(x)^count).
+double largest_normal(int count) {
+  constexpr double kEnd = 9;
+  constexpr int kSteps = 18000;
+  constexpr double kStep = 2 * kEnd / kSteps;
+  double sum = 0;
+  double below = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    const double x = i * kStep - kEnd;
+    const double up_to = std::pow(std::erfc(-(x + kStep) / std::numbers::sqrt2) / 2, count);
+    sum += (x + kStep / 2) * (up_to - below);
+    below = up_to;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -88,6 +105,20 @@ ExpertGrid::ExpertGrid(const Mesh& mesh, std::int64_t experts, std::int64_t topk
     rows_.push_back(rows);
     active_.push_back(active);
   }
+  if (mesh.expert_load.shares.empty() && mesh.ep > 1) find_fullest(mesh.ep);
+}
+
+void ExpertGrid::find_fullest(int blocks) {
+  const auto experts = static_cast<double>(block_experts_ * blocks);
+  const auto topk = static_cast<double>(topk_);
+  const auto tokens = static_cast<double>(tokens_ * dp_);
+  const double largest = largest_normal(blocks);
+  more_rows_ =
+      largest * std::sqrt(tokens * topk / blocks * (experts - topk) / std::max(experts - 1, 1.0));
+  const double not_one = 1 - topk / experts;
+  const double not_two = not_one * std::max(0.0, 1 - topk / std::max(experts - 1, 1.0));
+  const double spread = std::pow(not_one, tokens) - std::pow(not_two, tokens);
+  more_active_ = largest * std::sqrt(experts / blocks * spread);
 }
 
 std::int64_t ExpertGrid::block_of(int rank) const {
@@ -110,10 +141,13 @@ double ExpertGrid::rows_to_range(int rank) const {
 
 ExpectedDims ExpertGrid::computed_on(int rank) const {
   const std::int64_t block = block_of(rank);
-  ExpectedDims dims{.rows = std::llround(block_rows(block) * dp_), .active = 0};
+  ExpectedDims dims{.rows = std::min(std::llround(block_rows(block) * dp_ + more_rows_),
+                                     static_cast<long long>(block_bound() * dp_)),
+                    .active = 0};
   if (dims.rows == 0) return dims;
-  dims.active = std::clamp<std::int64_t>(std::llround(active_[static_cast<std::size_t>(block)]), 1,
-                                         std::min(dims.rows, block_experts_));
+  const double active = active_[static_cast<std::size_t>(block)] + more_active_;
+  dims.active =
+      std::clamp<std::int64_t>(std::llround(active), 1, std::min(dims.rows, block_experts_));
   return dims;
 }
 

@@ -60,7 +60,13 @@ class ExpertGrid {
   [[nodiscard]] std::int64_t block_bound() const;
   [[nodiscard]] std::int64_t range_bound() const;
 
-  // Expected for `tokens` tokens of each data-parallel rank.
+  // Expected for `tokens` tokens of each data-parallel rank. Choices that are all alike still fall
+  // unevenly on the blocks, anew in each layer, and ranks wait for the one with most: what is
+  // computed is then that of the fullest of the ep blocks. Rows and active experts of blocks are
+  // taken as normal: of n with variance v and covariance c, mean + e(n) sqrt(v - c), where e(n) is
+  // the expected largest of n standard normals;
+  //   rows    v - c = T K / n (E - K) / (E - 1)             T: tokens of all ranks
+  //   active  v - c = E / n (q1 - q2)       qi: probability that i experts have no rows
   [[nodiscard]] double rows_to_range(int rank) const;      // rows that the rank sends, its own too
   [[nodiscard]] ExpectedDims computed_on(int rank) const;  // rows from all ranks, active experts
   // Rows that leave the rank of `rank`'s data-parallel group that sends most, or that reach the one
@@ -69,6 +75,7 @@ class ExpertGrid {
 
  private:
   [[nodiscard]] double block_rows(std::int64_t block) const;
+  void find_fullest(int blocks);
 
   int dp_;
   int tp_;
@@ -78,6 +85,9 @@ class ExpertGrid {
   std::int64_t block_experts_ = 1;
   std::vector<double> rows_;    // by block: expected of one data-parallel rank's tokens
   std::vector<double> active_;  // by block: experts that tokens of any rank choose
+  // The fullest block's, beyond the average.
+  double more_rows_ = 0;
+  double more_active_ = 0;
 };
 
 }  // namespace orrery

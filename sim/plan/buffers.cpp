@@ -125,15 +125,23 @@ class BufferPlanner {
            intersect(a.reads, b.writes) || std::ranges::find(b.after, earlier) != b.after.end();
   }
 
-  // Kernels of a stream other than 0 run beside those of other streams, from when all that they
-  // wait for has ended until somebody waits for them: what they use lives as long, or the memory
+  // Kernels and collectives. What is sent on to another stage is not: nothing comes after it but
+  // the next micro-batch, whose activations would take as much memory again.
+  static bool runs_beside(const Op& op) {
+    const auto* comm = std::get_if<CommOp>(&op.body);
+    return comm != nullptr ? comm->kind != CollectiveKind::kSendRecv
+                           : std::holds_alternative<KernelOp>(op.body);
+  }
+
+  // Ops of a stream other than 0 run beside those of other streams, from when all that they wait
+  // for has ended until somebody waits for them: what they use lives as long, or the memory
   // would make one stream wait for the other.
   void keep_side_streams_apart() {
     const auto num_ops = static_cast<OpId>(plan_.ops().size());
     std::map<int, OpId> ends;  // by stream, of what comes later on it
     for (OpId id = num_ops - 1; id >= 0; --id) {
       const int stream = op(id).stream;
-      if (stream == 0 || !is_here(id) || !std::holds_alternative<KernelOp>(op(id).body)) continue;
+      if (stream == 0 || !is_here(id) || !runs_beside(op(id))) continue;
       const auto is_elsewhere = [&](OpId other) {
         return op(other).stream != stream && is_here(other);
       };

@@ -24,7 +24,7 @@ struct BufferPlan {
 // of 256, except that tensors which a gemm or quantize op reads in place of one input follow each
 // other without gap, in the order of the reads. First-fit by falling size; the same plan gives the
 // same buffers. Lifetimes follow the order of the ops, so an op of another stream waits for what
-// used its memory before it; what kernels of streams other than 0 use is apart from all that is
+// used its memory before it; what ops of streams other than 0 use is apart from all that is
 // used while they may run. Throws std::invalid_argument for a negative rank, or when ops read the
 // same parts in two orders.
 BufferPlan plan_buffers(const Plan& plan, int rank);

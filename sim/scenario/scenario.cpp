@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/scenario/chosen_step.h"
 #include "sim/scenario/experts.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
@@ -18,7 +19,6 @@ namespace {
 constexpr std::array<std::string_view, 3> kRouters = {"round_robin", "least_loaded",
                                                       "prefix_aware"};
 constexpr std::string_view kNoProvider = "none";
-constexpr std::string_view kMedianDecode = "median_decode";
 
 std::string unknown_name(const std::string& what, const std::string& found,
                          const std::vector<std::string>& names) {
@@ -258,61 +258,9 @@ void read_slo(const YamlNode& node, Slo& slo) {
   limit("e2e", slo.e2e);
 }
 
-// "median_decode", or the batch itself.
-Batch read_chosen_step(const Reader& root) {
-  Batch batch;
-  const YamlNode& node = root.at("chosen_step");
-  if (node.kind == YamlNode::Kind::kScalar) {
-    if (node.scalar != kMedianDecode) {
-      root.fail("chosen_step", "found '" + node.scalar + "'; expected " +
-                                   std::string(kMedianDecode) +
-                                   " or a batch {prefill: [{query, context}], num_decodes, "
-                                   "decode_context}");
-    }
-    return batch;
-  }
-  const Reader reader(node, "chosen_step", {"prefill", "num_decodes", "decode_context"});
-  if (reader.has("prefill")) {
-    const YamlNode& chunks = reader.at("prefill");
-    if (chunks.kind != YamlNode::Kind::kList) {
-      reader.fail("prefill", "found " + describe(chunks) + "; expected a list of chunks");
-    }
-    for (const YamlNode& item : chunks.items) {
-      const Reader chunk(item, "chosen_step.prefill", {"query", "context"});
-      batch.prefill.push_back({.query = chunk.integer("query", 1),
-                               .context = chunk.has("context") ? chunk.integer("context", 0) : 0});
-    }
-  }
-  if (reader.has("num_decodes")) {
-    batch.num_decodes = reader.integer("num_decodes", 0);
-    batch.decode_context = reader.integer("decode_context", batch.num_decodes);
-  }
-  if (batch == Batch{}) {
-    root.fail("chosen_step", "found an empty batch; expected prefill or num_decodes");
-  }
-  return batch;
-}
-
 std::string seconds_yaml(Seconds value) { return format_number(value.value()) + " s"; }
 
 std::string yaml_bool(bool value) { return value ? "true" : "false"; }
-
-std::string chosen_step_yaml(const Batch& batch) {
-  if (batch == Batch{}) {
-    return std::string(kMedianDecode);
-  }
-  std::string prefill;
-  for (const PrefillChunk& chunk : batch.prefill) {
-    prefill += (prefill.empty() ? "" : ", ") + ("{query: " + std::to_string(chunk.query)) +
-               ", context: " + std::to_string(chunk.context) + "}";
-  }
-  std::string text = "{prefill: [" + prefill + "]";
-  if (batch.num_decodes > 0) {
-    text += ", num_decodes: " + std::to_string(batch.num_decodes) +
-            ", decode_context: " + std::to_string(batch.decode_context);
-  }
-  return text + "}";
-}
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -29,6 +30,17 @@ inline MachineSpec node_spec(int num_gpus = 8) {
   spec.device.dense_flops = {{DType::kBf16, FlopsPerSecond(1e15)},
                              {DType::kFp8, FlopsPerSecond(2e15)}};
   return spec;
+}
+
+// A machine of that kind.
+inline const Machine& node() {
+  static const Machine machine = make_machine(node_spec());
+  return machine;
+}
+
+// Work-model time: what a model without measurements says.
+inline Seconds work_time(const KernelOp& op) {
+  return CostModel(node(), nullptr, nullptr, {}).kernel(op).time;
 }
 
 // A directory that goes away with the test.
@@ -90,6 +102,26 @@ std::string error_of(Call&& call) {
 
 inline void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "found: " << text << "\nexpected: " << part;
+}
+
+// A gemm table of m, n, k in powers of four whose every time is twice the work model's.
+inline std::string twice_the_work_model(std::int64_t skipped_m = 0) {
+  std::string csv = "dtype,m,n,k,time_us\n";
+  for (const std::int64_t m : {16, 64, 256, 1024}) {
+    for (const std::int64_t n : {256, 1024, 4096}) {
+      for (const std::int64_t k : {256, 1024, 4096}) {
+        if (m == skipped_m && n == 1024 && k == 1024) {
+          continue;
+        }
+        char line[80];
+        std::snprintf(line, sizeof line, "bf16,%ld,%ld,%ld,%.15g\n", static_cast<long>(m),
+                      static_cast<long>(n), static_cast<long>(k),
+                      2e6 * work_time(gemm(m, n, k)).value());
+        csv += line;
+      }
+    }
+  }
+  return csv;
 }
 
 }  // namespace orrery::testing

@@ -73,6 +73,22 @@ TEST_F(RoutedKernels, FewerActiveExpertsTakeTheirPartOfTheTime) {
   EXPECT_LT(half, 0.6 * measured);
 }
 
+// As many rows of 14 experts fill their tiles otherwise: here they take three times as long for
+// their work.
+TEST_F(RoutedKernels, ACallOfAllExpertsFollowsFromCallsOfAllExperts) {
+  const auto row = [&](std::int64_t rows, std::int64_t active, double ratio) {
+    return "bf16," + std::to_string(rows) + ",2048,5120,16," + std::to_string(active) + "," +
+           std::to_string(ratio * model_us(grouped(rows, active))) + "\n";
+  };
+  write("grouped_gemm.csv",
+        kGroupedColumns + row(1024, 16, 1.5) + row(1280, 14, 4.5) + row(1536, 16, 1.5));
+  const Estimate between = price(grouped(1280, 16));
+  EXPECT_EQ(between.basis, Basis::kInterpolated);
+  EXPECT_NEAR(between.time.value() * 1e6, 1.5 * model_us(grouped(1280, 16)), 1e-3);
+  // Rows of 15 experts: nothing else of them is measured.
+  EXPECT_GT(price(grouped(1280, 15)).time.value() * 1e6, 4 * model_us(grouped(1280, 15)));
+}
+
 TEST_F(RoutedKernels, AnotherNumberOfGroupsIsAnsweredFromTheNearest) {
   write("grouped_gemm.csv", std::string(kGroupedColumns) + "bf16,64,2048,5120,16,16,90\n");
   EXPECT_EQ(price(grouped(64, 16, 64)).basis, Basis::kRoofline);

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numbers>
+#include <random>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "kernels/execute/weight_value.h"
+#include "kernels/index_shuffling/reference.h"
 #include "sim/parallel/parallel.h"
 #include "tests/model/small_models.h"
 
@@ -279,6 +282,38 @@ TEST(StoredWeight, GainsOfNormsAreNearOne) {
   for (const float value : stored_weight(shard, 0, DType::kBf16, kSeed).values) {
     EXPECT_NEAR(value, 1, 0.1 + 0x1p-8);  // and rounded
   }
+}
+
+// 64 tokens that choose 8 of 256 experts alike leave 256 (1 - (1 - 8 / 256)^64) = 222 active ones.
+TEST(StoredWeight, ACorrectionBiasLeavesChoicesEven) {
+  ModelConfig model = testing::small_deepseek();
+  model.has_correction_bias = true;
+  const Plan whole = whole_plan(model, {.moe_design = MoeDesign::kShuffling});
+  const std::vector<WeightShard> shards = weight_shards(whole, whole, {}, 0).shards;
+  auto shard = *std::ranges::find_if(shards, [](const WeightShard& one) {
+    return one.name.find("correction_bias") != std::string::npos;
+  });
+  shard.columns = shard.whole_columns = 256;
+  shard.column_segments = {{.local = 0, .global = 0, .count = 256}};
+  const std::vector<float> stored = stored_weight(shard, 0, DType::kFp32, 1).values;
+  const std::vector<double> bias(stored.begin(), stored.end());
+  std::mt19937_64 random(3);
+  std::vector<double> scores;
+  for (int i = 0; i < 64 * 256; ++i) {  // of normal logits (Box, Muller)
+    const auto uniform = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
+    const double radius = std::sqrt(-2 * std::log(uniform()));
+    scores.push_back(1 / (1 + std::exp(-radius * std::cos(2 * std::numbers::pi * uniform()))));
+  }
+  const IndexShufflingShape shape{.tokens = 64,
+                                  .experts_total = 256,
+                                  .topk = 8,
+                                  .groups = 8,
+                                  .topk_groups = 4,
+                                  .group_score = GroupScore::kBestTwo,
+                                  .experts = 256};
+  const auto counts = reference::index_shuffling(scores, bias, shape).counts;
+  EXPECT_NEAR(static_cast<double>(256 - std::ranges::count(counts, 0)), 222, 10);
+  EXPECT_NE(counts, reference::index_shuffling(scores, {}, shape).counts);
 }
 
 TEST(StoredWeight, DiffersByCopyNameAndSeed) {

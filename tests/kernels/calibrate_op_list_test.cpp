@@ -48,12 +48,9 @@ TEST(OpList, SaysTheLineOfWhatItCannotRead) {
   EXPECT_THROW(read_ops("/nowhere/ops.txt"), std::invalid_argument);
 }
 
-TEST(OpList, MeasuresWhatTheJournalDoesNotHold) {
-  const auto path = std::filesystem::temp_directory_path() / "orrery_op_list_journal.txt";
-  std::filesystem::remove(path);
-  const auto ops = parse_ops("gemm bf16 m=1 n=64 k=64\ngemm bf16 m=2 n=64 k=64\n", "ops.txt");
-  std::vector<std::string> timed;
-  const TimePoint time_point = [&](const KernelOp& op, std::span<const State> states, bool power) {
+// Adds the call to `timed`.
+TimePoint writes_down(std::vector<std::string>& timed) {
+  return [&timed](const KernelOp& op, std::span<const State> states, bool power) {
     EXPECT_EQ(states.size(), 1U);
     EXPECT_EQ(states.front(), State());
     EXPECT_FALSE(power);
@@ -61,17 +58,44 @@ TEST(OpList, MeasuresWhatTheJournalDoesNotHold) {
     return std::vector<Row>{
         {.op = op, .state = states.front(), .refusal = {}, .time = Seconds(1e-6), .samples = 3}};
   };
+}
+
+TEST(OpList, MeasuresWhatTheJournalDoesNotHold) {
+  const auto path = std::filesystem::temp_directory_path() / "orrery_op_list_journal.txt";
+  std::filesystem::remove(path);
+  const auto ops = parse_ops("gemm bf16 m=1 n=64 k=64\ngemm bf16 m=2 n=64 k=64\n", "ops.txt");
+  std::vector<std::string> timed;
+  const TimePoint time_point = writes_down(timed);
   std::size_t done = 0;
   {
     Journal journal(path, {{.name = "device", .value = "a GPU", .must_match = true}}, false);
-    measure_ops({ops.data(), 1}, journal, time_point, [&](std::size_t count) { done = count; });
+    const auto goes_on = [&](std::size_t count) {
+      done = count;
+      return true;
+    };
+    measure_ops({ops.data(), 1}, journal, time_point, goes_on);
     EXPECT_EQ(done, 1U);
-    measure_ops(ops, journal, time_point, [&](std::size_t count) { done = count; });
+    measure_ops(ops, journal, time_point, goes_on);
     EXPECT_EQ(journal.rows().size(), 2U);
   }
   EXPECT_EQ(done, 2U);
   EXPECT_EQ(timed,
             (std::vector<std::string>{"gemm bf16 m=1 n=64 k=64", "gemm bf16 m=2 n=64 k=64"}));
+  std::filesystem::remove(path);
+}
+
+TEST(OpList, MeasuresFromTheFirstOnWhileThereIsTime) {
+  const auto path = std::filesystem::temp_directory_path() / "orrery_op_list_in_time.txt";
+  std::filesystem::remove(path);
+  const auto ops = parse_ops(
+      "gemm bf16 m=1 n=64 k=64\ngemm bf16 m=2 n=64 k=64\ngemm bf16 m=3 n=64 k=64\n", "ops.txt");
+  std::vector<std::string> timed;
+  {
+    Journal journal(path, {{.name = "device", .value = "a GPU", .must_match = true}}, false);
+    measure_ops(ops, journal, writes_down(timed), [](std::size_t done) { return done < 2; });
+    EXPECT_EQ(journal.rows().size(), 2U);
+  }
+  EXPECT_EQ(timed.back(), "gemm bf16 m=2 n=64 k=64");
   std::filesystem::remove(path);
 }
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 namespace orrery {
 namespace {
@@ -45,6 +46,15 @@ TEST_F(ExecutedFilesTest, SpansCountFromTheFirstStart) {
             "op,copy,rank,stream,kind,basis,start_s,end_s\n"
             "c,2,1,0,kernel,measured,0.000000000,0.000001000\n"
             "\"a,b\",0,0,0,comm,measured,0.000000500,0.000002000\n");
+}
+
+TEST_F(ExecutedFilesTest, ExpertsHaveALineForEachLayerOfAStep) {
+  ExecutedFiles files(directory_);
+  EXPECT_FALSE(fs::exists(directory_ / "experts.csv"));  // of a model that routes nothing
+  files.add_experts("a", "layers.1.shuffle", 2, 1, 64, std::vector<std::int32_t>{3, 0, 5});
+  files.add_experts("b", "x,y", 0, 0, 0, {});
+  EXPECT_EQ(content("experts.csv"),
+            "name,op,copy,rank,first,rows\na,layers.1.shuffle,2,1,64,3 0 5\nb,\"x,y\",0,0,0,\n");
 }
 
 TEST_F(ExecutedFilesTest, ANewRunRemovesTheResultsOfTheLastAndNothingElse) {

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <stdexcept>
@@ -31,19 +30,12 @@ std::int64_t row_tiles(const GemmShape& shape, const SkinnyTile& tile) {
   return (shape.n + tile.rows - 1) / tile.rows;
 }
 
-// Sizes of graphs are exact; a class never has fewer rows than it serves, nor an eighth more.
-TEST(GemmChoice, AsksCuBlasLtForClassesOfRows) {
-  for (std::int64_t m = 1; m <= 40000; ++m) {
-    const std::int64_t asked = gemm_rows_asked(m);
-    ASSERT_GE(asked, m);
-    ASSERT_LT(8 * (asked - m), std::max<std::int64_t>(m + 256, 8)) << m;
-    ASSERT_EQ(gemm_rows_asked(asked), asked) << m;
-    ASSERT_GE(asked, gemm_rows_asked(m - 1)) << m;
-  }
-  EXPECT_EQ(gemm_rows_asked(72), 72);
-  EXPECT_EQ(gemm_rows_asked(257), 320);
-  EXPECT_EQ(gemm_rows_asked(2049), 2304);
-  EXPECT_EQ(gemm_rows_asked(8193), 8704);
+TEST(GemmChoice, ReadsTheShapeOfAnOp) {
+  const KernelOp op{
+      .kernel = "gemm", .dtype = DType::kFp8, .dims = {{"m", 3}, {"n", 5120}, {"k", 2048}}};
+  const GemmShape expected{
+      .dtype = DType::kFp8, .m = 3, .n = 5120, .k = 2048, .scaling = Fp8Scaling::kRowwise};
+  EXPECT_EQ(gemm_shape(op), expected);
 }
 
 TEST(GemmChoice, RefusesWhatNoKernelTakes) {

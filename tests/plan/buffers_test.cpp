@@ -46,6 +46,30 @@ TEST(PlanBuffers, MemoryOfATensorNoLongerUsedIsTakenAgain) {
   EXPECT_EQ(buffers.arena_bytes, 2 * 64 * 64 * 2);
 }
 
+TEST(PlanBuffers, ACollectiveOnAnotherStreamKeepsItsMemoryUntilSomebodyWaitsForIt) {
+  for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kSendRecv}) {
+    Bench b;
+    const TensorId rows = b.tensor(64, 64);
+    const TensorId received = b.tensor(64, 64);
+    const TensorId beside = b.tensor(64, 64);
+    const TensorId last = b.tensor(64, 64);
+    b.gemm({}, {rows});
+    b.plan.add_op({"exchange",
+                   CommOp{kind, DType::kBf16, Bytes(64 * 64 * 2)},
+                   b.group,
+                   2,
+                   {rows},
+                   {received},
+                   {}});
+    b.gemm({}, {beside});  // runs while rows are sent
+    b.gemm({received}, {last});
+    b.gemm({beside, last}, {});
+    const BufferPlan buffers = b.buffers();
+    const bool is_apart = at(buffers.offsets, rows) != at(buffers.offsets, beside);
+    EXPECT_EQ(is_apart, kind == CollectiveKind::kAllGather) << to_text(kind);
+  }
+}
+
 TEST(PlanBuffers, WeightsCachesAndUnusedTensorsHaveNoPlace) {
   Bench b;
   const TensorId weight = b.tensor(8, 8, TensorRole::kWeight);

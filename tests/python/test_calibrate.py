@@ -173,10 +173,12 @@ def test_what_is_known_of_a_table_stays_beside_what_is_said_of_its_newer_rows():
     once = calibrate.remeasured(META, new, "gemm", 3, 1)
     assert "    rows: 3\n" in once
     assert once.index('revision: "abc"') < once.index("    remeasured_rows: 1\n    remeasured_with:\n      revision: \"new\"\n")
-    # A second time replaces what the first said.
-    twice = calibrate.remeasured(once, META.replace("abc", "newer"), "gemm", 4, 2)
-    assert twice.count("remeasured_with") == 1 and '"new"' not in twice and '"newer"' in twice
-    assert "    remeasured_rows: 2\n" in twice
+    # A second time names both, and a third of the same revision nothing new.
+    twice = calibrate.remeasured(once, META.replace("abc", "newer"), "gemm", 6, 2)
+    assert twice.count("remeasured_with") == 1 and '      revision: "new, newer"\n' in twice
+    assert "    remeasured_rows: 3\n" in twice
+    thrice = calibrate.remeasured(twice, META.replace("abc", "newer"), "gemm", 6, 5)
+    assert '      revision: "new, newer"\n' in thrice and "    remeasured_rows: 6\n" in thrice
 
 
 def test_installing_single_rows_keeps_the_table(gpu_program, topologies, tmp_path):

@@ -18,6 +18,7 @@ import numpy as np
 
 from .attribution import Parts, Tasks, parts_of, tasks_of
 from .directory import Case, Span, Step
+from .routing import routing
 from .serving import error, serving
 
 # Causes of a step's error, in the order of the report; each is a difference, and they add up to that of the whole step.
@@ -88,6 +89,7 @@ def _step(step: Step) -> dict[str, Any]:
         "device_error": error(step.duration_s, device),
         "basis": _basis_shares(step.predicted),
         "is_traced": bool(step.measured),
+        "routing": routing(step.ops, step.experts),
         "causes_s": None,
         "ops": [],
     }

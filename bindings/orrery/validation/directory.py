@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _core
+from .routing import Layer, Rows, executed_rows
 from .tables import times_alone
 
 COMPLETE = "complete"
@@ -47,6 +48,7 @@ class Step:
     device_s: Sequence[float]  # measured, one for each iteration
     wall_s: Sequence[float]  # the same by the host's clock
     measured: Sequence[Span]  # empty: not traced
+    experts: Rows = dataclasses.field(default_factory=dict)  # empty: nothing is routed, or it was not counted
 
     @property
     def was_executed(self) -> bool:
@@ -138,6 +140,9 @@ def _status(executed: pathlib.Path, missing: Sequence[str], lacks_service: bool)
 def _steps(directory: pathlib.Path) -> Iterator[Step]:
     executed = directory / "executed"
     samples: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)
+    experts: dict[str, dict[Layer, list[int]]] = {}
+    if (file := executed / "experts.csv").is_file():
+        experts = executed_rows(file, _rows(file, ("name", "op", "copy", "first", "rows")))
     predicted = list(
         _rows(directory / "predicted" / "steps.csv", ("name", "mode", "duration_s", "low_s", "high_s", "host_s"))
     )
@@ -173,6 +178,7 @@ def _steps(directory: pathlib.Path) -> Iterator[Step]:
             device_s=[device for device, _ in samples[name]],
             wall_s=[wall for _, wall in samples[name]],
             measured=_spans(trace, tasks) if trace.is_file() else (),
+            experts=experts.get(name, {}),
         )
 
 

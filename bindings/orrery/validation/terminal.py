@@ -62,6 +62,8 @@ def predicted_table(steps: Sequence[Mapping[str, Any]]) -> str:
 def tables(result: Mapping[str, Any]) -> str:
     """Headline errors, steps, causes, serving, and what to measure again."""
     parts = [_headline(result), _steps(result["steps"])]
+    if routed := [step for step in result["steps"] if step["routing"]]:
+        parts.append(_routing(routed))
     if any(step["causes_s"] for step in result["steps"]):
         parts += [_causes(result["causes"]), _rows(result["recalibrate"])]
     if result["serving"]:
@@ -96,6 +98,19 @@ def _steps(steps: Sequence[Mapping[str, Any]]) -> str:
         for step in steps
     ]
     return aligned(("step", "predicted", "measured", "error", "on the device"), rows, right=(1, 2, 3, 4))
+
+
+def _routing(steps: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            step["name"],
+            quantities.NO_VALUE if (expected := step["routing"]["predicted_active"]) is None else f"{expected:.0f}",
+            f"{step['routing']['executed_active']:.1f}",
+            f"{step['routing']['busiest']:.2f}",
+        )
+        for step in steps
+    ]
+    return aligned(("experts with rows", "predicted", "executed", "busiest / mean"), rows, right=(1, 2, 3))
 
 
 def _causes(causes: Mapping[str, float]) -> str:

@@ -260,7 +260,8 @@ class DesignLowering {
                  {{"tokens", tokens_, axis::kTokens},
                   chosen_rows(),
                   {"hidden", model_.hidden_size, axis::kHidden},
-                  {"base", shared_ >= 0 ? 1 : 0, ""}},
+                  {"base", shared_ >= 0 ? 1 : 0, ""},
+                  {"ranks", 1, ""}},
                  std::move(reads), {output_});
   }
 

@@ -1,7 +1,17 @@
 #pragma once
 
-// The work of the turned grouped gemm (drawing in turned_sm90.cuh): what an instance is compiled
-// for and called with, and which tiles there are.
+// The tiles of a grouped gemm of which one block per multiprocessor goes through all: what such
+// kernels are called with, and which tile comes when. A kernel's configuration C says what its
+// tiles are (tiled_sm90.cuh, turned_sm90.cuh):
+//
+//   Task            a tile or a part of one
+//   kRows           of x in a tile, at most
+//   kColumns        of y in a tile
+//   tile_rows(r)    of the tiles, all alike, that r rows of a group are divided among
+//   task(place, tile_rows, part, parts)   part `part` of `parts` of the tile there, as a Task
+//   kHalfCost, kQuarterCost               a tile in 2 or 4 parts, side by side, takes so many
+//   400ths
+//                   of half or a quarter of its time; 0 where it is not cut in so many
 
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -11,29 +21,7 @@
 #include "kernels/cuda/dtypes.h"
 #include "kernels/grouped_gemm/scatter.h"
 
-namespace orrery::turned {
-
-// What one instance of the kernel is compiled for.
-template <typename T_, int kRows_, int kBlocks_, int kStages_, int kBuffers_>
-struct Config {
-  using T = T_;
-  static constexpr int kRows = kRows_;            // of x in a tile, at most
-  static constexpr int kBlocks = kBlocks_;        // of 64 columns of y, per warpgroup
-  static constexpr int kStages = kStages_;        // in the ring of copies
-  static constexpr int kBuffers = kBuffers_;      // of 32 rows x 64 columns of y, per warpgroup
-  static constexpr int kColumns = 128 * kBlocks;  // of y in a tile
-  static constexpr int kK = 128 / sizeof(T);      // of a stage
-  static constexpr std::uint32_t kXBytes = kRows * 128;
-  static constexpr std::uint32_t kWBytes = kColumns * 128;
-  static constexpr int kThreads = 384;
-  static_assert(kRows % 32 == 0 && kRows <= 160 && kBlocks <= 2);
-};
-
-struct Maps {
-  CUtensorMap x[4];  // boxes of 16, 32, 64 and 128 rows
-  CUtensorMap w;     // boxes of kColumns rows
-  CUtensorMap y;     // boxes of 32 rows of 64 columns
-};
+namespace orrery::tiles {
 
 struct Arguments {
   const std::int32_t* counts = nullptr;  // [groups]
@@ -47,20 +35,13 @@ struct Arguments {
   int k_steps = 0;
 };
 
-// A tile of one block; group < 0 ends the kernel.
-struct Task {
-  int row;     // first, of x and y
-  int rows;    // that are written: at most `width`
-  int width;   // of the products: a width that width_for gives
-  int column;  // first, of y
+// Where a tile begins.
+struct Place {
+  int row;     // of x and y
+  int rows;    // that the group has from there on, also past the tile
+  int column;  // of y
   int group;
 };
-
-// The narrowest product for so many rows: 16, 32, 64, 96, 128, 144, 160.
-__device__ inline int width_for(int rows) {
-  if (rows <= 16) return 16;
-  return rows <= 128 ? (rows + 31) / 32 * 32 : (rows + 15) / 16 * 16;
-}
 
 // The sum over this lane and those below, or `most` if that is less; of values up to 2^30. (Written
 // as min(value, most - below) + below it is compiled wrong by ptxas 13.0 where `most` is a
@@ -78,6 +59,7 @@ __device__ inline unsigned warp_prefix(unsigned value, unsigned most) {
 template <typename C>
 class Schedule {
  public:
+  using Task = typename C::Task;
   // Tiles of rows that go past all of a w before the next ones do: they and the columns of w in use
   // stay in the L2 cache.
   static constexpr int kBlockTiles = 2048 / C::kRows;
@@ -101,19 +83,18 @@ class Schedule {
       if (behind != 0) {
         const int lane = __ffs(static_cast<int>(behind)) - 1;
         const int rows = __shfl_sync(0xFFFFFFFF, rows_, lane);
-        const int width = tile_width(rows);
-        const int row_tiles = (rows + width - 1) / width;
+        const int tile_rows = C::tile_rows(rows);
+        const int row_tiles = (rows + tile_rows - 1) / tile_rows;
         const int first = __shfl_sync(0xFFFFFFFF, tiles_end_, lane) - row_tiles * column_tiles_;
         const int row_block = (index - first) / (kBlockTiles * column_tiles_);
         const int rest = (index - first) % (kBlockTiles * column_tiles_);
         const int height = min(kBlockTiles, row_tiles - row_block * kBlockTiles);
-        const int row = (row_block * kBlockTiles + rest % height) * width;
-        const int part_width = parts == 1 ? width : width_for((width + parts - 1) / parts);
-        task = {.row = __shfl_sync(0xFFFFFFFF, rows_end_, lane) - rows + row + part * part_width,
-                .rows = min(min(width, rows - row) - part * part_width, part_width),
-                .width = part_width,
-                .column = rest / height * C::kColumns,
-                .group = base_ + lane};
+        const int row = (row_block * kBlockTiles + rest % height) * tile_rows;
+        task = C::task({.row = __shfl_sync(0xFFFFFFFF, rows_end_, lane) - rows + row,
+                        .rows = rows - row,
+                        .column = rest / height * C::kColumns,
+                        .group = base_ + lane},
+                       tile_rows, part, parts);
         return true;
       }
       base_ += 32;
@@ -123,17 +104,12 @@ class Schedule {
   }
 
  private:
-  // As few tiles as hold so many rows, of one width.
-  __device__ static int tile_width(int rows) {
-    const int tiles = (rows + C::kRows - 1) / C::kRows;
-    return width_for((rows + tiles - 1) / max(tiles, 1));
-  }
   __device__ static int row_tiles_of(int rows) {
-    const int width = tile_width(rows);
-    return (rows + width - 1) / width;
+    const int tile_rows = C::tile_rows(rows);
+    return (rows + tile_rows - 1) / tile_rows;
   }
-  // The tiles past the last multiple of `blocks` go in parts of fewer rows where that ends earlier.
-  // Narrower products are slower, by a little for halves, by more for quarters.
+  // The tiles past the last multiple of `blocks` go in parts where that ends earlier. Narrower
+  // products are slower, by a little for halves, by more for quarters.
   __device__ void cut_last_tiles(int blocks) {
     long long tiles = 0;  // too many where counts exceed max_rows: then none is found at the end
     for (int group = static_cast<int>(threadIdx.x % 32); group < a_.groups; group += 32) {
@@ -147,11 +123,11 @@ class Schedule {
       return (last * parts + blocks - 1) / blocks * percent / parts;
     };
     int least = cost(1, 400);
-    if (cost(2, 440) < least) {
-      least = cost(2, 440);
+    if (cost(2, C::kHalfCost) < least) {
+      least = cost(2, C::kHalfCost);
       parts_ = 2;
     }
-    if (cost(4, 560) < least) parts_ = 4;
+    if (C::kQuarterCost > 0 && cost(4, C::kQuarterCost) < least) parts_ = 4;
     if (parts_ > 1) whole_ = static_cast<int>(min(tiles - last, 0x7FFFFFFFLL));
   }
   __device__ void load() {
@@ -177,4 +153,4 @@ class Schedule {
   int parts_ = 1;
 };
 
-}  // namespace orrery::turned
+}  // namespace orrery::tiles

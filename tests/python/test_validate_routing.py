@@ -1,0 +1,71 @@
+"""Experts that tokens chose, from executed/experts.csv to validation.json and the page."""
+
+import json
+import pathlib
+
+import pytest
+from validation_runs import SCENARIO, Validation
+
+from orrery.validation.routing import executed_rows, routing
+
+PATH = pathlib.Path("experts.csv")
+
+
+def line(rows, rank=0, first=0, op="layers.0.shuffle", copy=0, name="a"):
+    return {"name": name, "op": op, "copy": str(copy), "rank": str(rank), "first": str(first), "rows": rows}
+
+
+def gemm(active, groups, ranks=(0,), op="layers.0.experts.gate_up"):
+    return {"op": op, "copy": 0, "ranks": list(ranks), "body": {"dims": {"active": active, "groups": groups}}}
+
+
+def test_rows_of_ranks_add_up_where_their_experts_lie():
+    lines = [line("3 0 5"), line("1 1 0", rank=1), line("4 4", rank=2, first=3), line("7", copy=1), line("9", name="b")]
+    steps = executed_rows(PATH, lines)
+    assert steps["a"] == {("layers.0.shuffle", 0): [4, 1, 5, 4, 4], ("layers.0.shuffle", 1): [7]}
+    assert steps["b"] == {("layers.0.shuffle", 0): [9]}
+
+
+def test_a_word_that_is_no_number_names_the_file():
+    with pytest.raises(ValueError, match="experts.csv"):
+        executed_rows(PATH, [line("3 x")])
+
+
+def test_the_mean_over_layers_and_the_busiest_expert():
+    # Rows 6, 2, 0, 0: two with rows, the busiest has 6 of a mean of 2. Rows 2, 2, 2, 2: four, the busiest is the mean.
+    found = routing([gemm(3, 4)], {("s", 0): [6, 2, 0, 0], ("s", 1): [2, 2, 2, 2]})
+    assert (found["experts"], found["layers"], found["predicted_active"]) == (4, 2, 3)
+    assert (found["executed_active"], found["least_active"]) == (3, 2)
+    assert (found["busiest"], found["most_busy"]) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [gemm(6, 8, ranks=(0, 1))],  # tensor parallel: both ranks hold slices of all eight
+        [gemm(4, 4, ranks=(0,)), gemm(2, 4, ranks=(1,))],  # expert parallel: four each
+    ],
+)
+def test_expected_experts_count_once_however_they_are_split(ops):
+    assert routing(ops, {("s", 0): [1] * 8})["predicted_active"] == 6
+
+
+def test_without_counts_there_is_nothing_to_say():
+    assert routing([gemm(3, 4)], {}) is None
+    assert routing([], {("s", 0): [0, 0]})["predicted_active"] is None
+
+
+def test_the_comparison_says_how_unevenly_experts_were_chosen(tmp_path):
+    validation = Validation(tmp_path)
+    validation.scenario.write_text(SCENARIO.replace("llama-3.1-8b", "qwen3-30b-a3b, expert_load: uniform"), encoding="utf-8")
+    assert validation.result()["steps"][0]["routing"] is None
+    experts = tmp_path / "out" / "executed" / "experts.csv"
+    rows = " ".join(["1"] * 32 + ["0"] * 96)  # 8 tokens choose 8 of 128 each: 52 experts where they choose evenly
+    experts.write_text(f"name,op,copy,rank,first,rows\ndecode_graph,layers.0.shuffle,0,0,0,{rows}\n", encoding="utf-8")
+    code, out, err = validation.run("--compare", "out")
+    assert code == 0, err
+    assert "experts with rows" in out
+    steps = json.loads((tmp_path / "out" / "validation.json").read_text())["steps"]
+    found = next(step for step in steps if step["name"] == "decode_graph")["routing"]
+    assert (found["predicted_active"], found["executed_active"], found["busiest"]) == (52, 32, 4)
+    assert 'id="experts-table"' in (tmp_path / "out" / "validation.html").read_text(encoding="utf-8")
