@@ -53,6 +53,31 @@ TEST(KernelWays, CallsOutsideOfTheRowsOfTheirWayAreAnsweredByAll) {
   EXPECT_EQ(time_us(own, 4096), time_us(rows_of(directory, "another"), 4096));
 }
 
+TEST(LongProducts, OfOurOwnAreNotReadWhereTheClockFellWhileTheyWereTimed) {
+  const testing::TableDirectory directory;
+  // Twice the rows take twice as long up to 4 ms; then the clock fell, or fell now and then.
+  const std::string rows =
+      "dtype,m,n,k,time_us,spread\nbf16,1024,16384,16384,1000,0.001\n"
+      "bf16,4096,16384,16384,4000,0.001\nbf16,4608,16384,16384,5000,0.1\n"
+      "bf16,8192,16384,16384,9500,0.001\n";
+  std::filesystem::create_directories(directory.path() / "orrery");
+  std::filesystem::create_directories(directory.path() / "another");
+  directory.write("orrery/gemm.csv", rows);
+  directory.write("another/gemm.csv", rows);
+  const Machine machine = make_machine(testing::node_spec());
+  const auto time_ms = [&](const std::string& provider, std::int64_t m) {
+    const Provider tables = Provider::load(directory.path() / provider);
+    return 1e3 * CostModel(machine, &tables, nullptr, {})
+                     .kernel(testing::gemm(m, 16384, 16384))
+                     .time.value();
+  };
+  EXPECT_NEAR(time_ms("orrery", 4096), 4, 1e-9);
+  EXPECT_NEAR(time_ms("orrery", 4608), 4.5, 0.1);
+  EXPECT_NEAR(time_ms("orrery", 8192), 8, 0.2);
+  EXPECT_NEAR(time_ms("another", 4608), 5, 1e-9);
+  EXPECT_NEAR(time_ms("another", 8192), 9.5, 1e-9);
+}
+
 TEST(StreamedWeights, HideWhatRunsBeforeThem) {
   const testing::TableDirectory directory;
   std::filesystem::create_directories(directory.path() / "orrery");
