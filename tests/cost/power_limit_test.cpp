@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "sim/cost/cost.h"
 #include "tests/cost/cost_testing.h"
@@ -114,6 +116,28 @@ TEST(PowerLimit, ProductsTakeTheirFactorWhereArithmeticIsWhatTakesLonger) {
   EXPECT_NEAR(longer(testing::gemm(8192, 8192, 8192)), 0.2, 1e-3);
   EXPECT_NEAR(longer(testing::gemm(8192, 8192, 8192, DType::kFp8)), 0.1, 1e-3);
   EXPECT_LT(longer(testing::gemm(1, 8192, 8192)), 1e-6);  // weights are streamed
+}
+
+// A tile computes all of its rows: 32 more than there are in each group of more than 54, which go
+// in tiles.
+TEST(PowerLimit, ProductsOfGroupsComputeTheEmptyRowsOfTheirTiles) {
+  const Machine machine = make_machine(testing::node_spec());
+  const CostModel full = model(PowerState::kFull, machine);
+  const CostModel limited = model(PowerState::kLimited, machine);
+  constexpr double kGroups = 4;
+  for (const auto& [rows, computed] : {std::pair{200.0, 232.0}, {48.0, 48.0}}) {
+    const auto size = [](std::string_view name, double value) {
+      return Dim{.name = std::string(name), .size = std::llround(value), .axis = {}};
+    };
+    const KernelOp op{.kernel = "grouped_gemm",
+                      .dtype = DType::kBf16,
+                      .dims = {size("rows", kGroups * rows), size("n", 8192), size("k", 8192),
+                               size("groups", kGroups), size("active", kGroups)}};
+    const double ratio = std::pow(
+        needs(computed, 8192, 8192).computing / 0.80 / (needs(rows, 8192, 8192).moving / 0.89), 4);
+    EXPECT_NEAR(limited.kernel(op).time / full.kernel(op).time - 1, 0.2 * ratio / (1 + ratio),
+                1e-4);
+  }
 }
 
 TEST(PowerLimit, WhatNeitherComputesNorStreamsFollowsTheClock) {
