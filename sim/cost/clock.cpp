@@ -16,6 +16,8 @@ constexpr double kProductRate = 0.80;
 constexpr double kNarrowProductRate = 0.73;
 constexpr double kAttentionRate = 0.62;
 constexpr double kStreamRate = 0.89;
+// Attention alone draws less than between products: rows of long calls took this at the limit.
+constexpr double kAttentionAlone = 1.13;
 // How fast a call goes over from waiting for bytes to waiting for arithmetic: weights [8,192,
 // 24,576] by 64, 128, 256 and 512 rows took 1.003, 1.05, 1.15 and 1.165 times as long at the limit.
 constexpr double kSharpness = 4;
@@ -109,11 +111,14 @@ Seconds at_clock(Seconds time, const PowerLimit& limit, PowerState state, const 
   }
   const Needs needs = needs_of(device, op);
   const double more = longer(time, limit, needs, op);
+  const double more_alone = kind_of(op.kernel) == Kind::kAttention && limit.attention > 1
+                                ? more * (kAttentionAlone - 1) / (limit.attention - 1)
+                                : more;
   const double measured_at_limit =
       limit.limited_rows > limit.full_rows
           ? std::clamp((time - limit.full_rows) / (limit.limited_rows - limit.full_rows), 0.0, 1.0)
           : 0;
-  const Seconds full = time / (1 + more * measured_at_limit);
+  const Seconds full = time / (1 + more_alone * measured_at_limit);
   switch (state) {
     case PowerState::kFull:
       return full;

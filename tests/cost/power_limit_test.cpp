@@ -208,5 +208,24 @@ TEST(PowerLimit, RowsOfLongCallsAreAtTheLimitAlready) {
   EXPECT_LT(time(PowerState::kFull, 65536), 7e-3);
 }
 
+// Alone attention takes 1.13 at the limit, 1.3 between products.
+TEST(PowerLimit, RowsOfLongAttentionWereAtTheLimitOfAttentionAlone) {
+  const testing::TableDirectory directory;
+  directory.write("attention_prefill.csv",
+                  "dtype,batch,query,context,heads,kv_heads,head_dim,window,time_us\n"
+                  "bf16,1,16384,0,64,8,128,0,9000\n");
+  const Provider provider = Provider::load(directory.path());
+  const Machine machine = make_machine(testing::node_spec());
+  CostOptions options;
+  options.power = limit();
+  const KernelOp op = testing::prefill(1, 16384, 0, 64, 8);
+  const Work work = work_of(op);
+  const double computing = work.flops.value() / 1e15;
+  const double moving = (work.bytes_read + work.bytes_written).value() / 4.8e12;
+  const double share = computing / (computing + moving);
+  EXPECT_NEAR(CostModel(machine, &provider, nullptr, options).kernel(op).time.value(),
+              9e-3 / (1 + 0.13 * share) * (1 + 0.3 * share), 1e-12);
+}
+
 }  // namespace
 }  // namespace orrery
