@@ -81,7 +81,8 @@ TEST_P(DisaggregatedLaws, EachRequestIsPrefilledOnceMovedOnceAndAllBlocksComeBac
     prompt_tokens += record.prompt_tokens;
     if (record.output_tokens == 1) continue;
     ++num_moved;
-    const double blocks = static_cast<double>((record.prompt_tokens + 3) / 4);
+    const std::int64_t num_blocks = (record.prompt_tokens + 3) / 4;
+    const auto blocks = static_cast<double>(num_blocks);
     EXPECT_EQ(record.transfer_bytes, Bytes(2000 * blocks));
     moved += record.transfer_bytes;
     EXPECT_GE((record.transfer_end - record.transfer_start).value(), 0.002 * blocks - 1e-9);

@@ -14,7 +14,6 @@
 namespace orrery {
 namespace {
 
-using testing::FakeTimes;
 using testing::serve_fake;
 using testing::set_rate;
 using testing::small_pair;
