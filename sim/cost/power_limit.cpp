@@ -1,6 +1,7 @@
 #include "sim/cost/power_limit.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace orrery {
 namespace {
@@ -38,8 +39,11 @@ double PowerBudget::step(Seconds full, Seconds arithmetic) {
 
 double PowerBudget::lowered() const { return is_limited(limit_) ? 1 - left_ / limit_.boost : 0; }
 
-Seconds PowerBudget::full_after() const {
-  return is_limited(limit_) ? (limit_.boost - left_) / recovery(limit_) : Seconds(0);
+Seconds PowerBudget::full_after(double arithmetic_share) const {
+  if (!is_limited(limit_)) return Seconds(0);
+  const double back = -drain(limit_, Seconds(1), Seconds(arithmetic_share));
+  return back > 0 ? (limit_.boost - left_) / back
+                  : Seconds(std::numeric_limits<double>::infinity());
 }
 
 void PowerBudget::rest(Seconds time) {

@@ -51,9 +51,9 @@ class PowerBudget {
   PowerBudget(const PowerLimit& limit, Seconds left) : limit_(limit), left_(left) {}
   // A step that takes `full` at the full clock, `arithmetic` of it computing.
   double step(Seconds full, Seconds arithmetic);
-  // Now, 0 to 1; 0 after full_after() of nothing that computes.
+  // Now, 0 to 1; 0 after full_after() of work that has so much arithmetic, which may be for ever.
   [[nodiscard]] double lowered() const;
-  [[nodiscard]] Seconds full_after() const;
+  [[nodiscard]] Seconds full_after(double arithmetic_share = 0) const;
   // So long nothing, or nothing that computes, ran.
   void rest(Seconds time);
   [[nodiscard]] Seconds left() const { return left_; }

@@ -39,12 +39,13 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   config.lowering = lowering_options(scenario);
   config.level = scenario.step_level;
   config.machine = &assembly.machine();
-  // Decodes stream memory: the limit leaves them alone.
+  // Decodes stream memory: they have a factor of their own at a clock that prompts have lowered.
   config.graph_cost = &assembly.cost(LaunchMode::kGraph, PowerState::kFull);
   config.eager_cost = &assembly.cost(LaunchMode::kEager, PowerState::kFull);
   if (scenario.engine_profile.power_limit.acts()) {
     config.limited_cost = &assembly.cost(LaunchMode::kEager, PowerState::kLimited);
     config.arithmetic_cost = &assembly.cost(LaunchMode::kEager, PowerState::kArithmetic);
+    config.graph_arithmetic_cost = &assembly.cost(LaunchMode::kGraph, PowerState::kArithmetic);
   }
   const EngineProfile& profile = scenario.engine_profile;
   config.scheduler_base = profile.scheduler_base + profile.serve_base;

@@ -64,7 +64,11 @@ StepTimes::StepTimes(SimulatedStepsConfig config)
     : config_(std::move(config)),
       graph_(setup(config_, config_.graph_cost)),
       graph_skeletons_(graph_),
-      eager_(setup(config_, config_.eager_cost)) {
+      eager_(setup(config_, config_.eager_cost)),
+      graph_arithmetic_(setup(config_, config_.graph_arithmetic_cost == nullptr
+                                           ? config_.graph_cost
+                                           : config_.graph_arithmetic_cost)),
+      graph_arithmetic_skeletons_(graph_arithmetic_) {
   if (config_.limited_cost != nullptr && config_.arithmetic_cost != nullptr) {
     limited_ = std::make_unique<Eager>(setup(config_, config_.limited_cost));
     arithmetic_ = std::make_unique<Eager>(setup(config_, config_.arithmetic_cost));
@@ -194,15 +198,38 @@ StepTime StepTimes::step(const Batch& batch, PowerBudget* budget, bool is_prepar
 }
 
 // What a lowered clock adds to decodes wanes evenly, step by step, until the clock is full again.
-StepTimes::Lowered StepTimes::lowered_clock(Seconds step, const PowerBudget* budget) const {
+StepTimes::Lowered StepTimes::lowered_clock(const Batch& batch, Seconds step,
+                                            const PowerBudget* budget) {
   const double lowered = budget == nullptr ? 0 : budget->lowered();
   if (lowered <= 0) return {};
   const double longer = (power_limit()->decodes - 1) * lowered;
-  const double share = std::min(step / budget->full_after(), 1.0);
+  const double share = std::min(step / budget->full_after(arithmetic_share(batch)), 1.0);
   return {.first = longer,
           .slope = -longer * share,
           // A slope below zero has no place beside a host that may be the slower one.
-          .num_steps = config_.async_scheduling ? 1 : std::llround(std::ceil(1 / share))};
+          .num_steps = config_.async_scheduling
+                           ? 1
+                           : static_cast<std::int64_t>(std::ceil(std::min(1 / share, 1e9)))};
+}
+
+double StepTimes::arithmetic_share(const Batch& batch) {
+  if (config_.graph_arithmetic_cost == nullptr || !is_graph(batch) ||
+      !graph_arithmetic_skeletons_.apply()) {
+    return 0;
+  }
+  const double mean =
+      static_cast<double>(batch.decode_context) / static_cast<double>(batch.num_decodes);
+  const std::int64_t context = grid_point(grid_index(mean));
+  const DeviceTime full = decode_time(batch.num_decodes, context);
+  const DeviceTime with =
+      remember(mutex_, arithmetic_times_, std::pair{batch.num_decodes, context}, [&] {
+        const Batch at{.num_decodes = batch.num_decodes,
+                       .decode_context = batch.num_decodes * context};
+        return uneven(graph_arithmetic_skeletons_.time(at, padded(batch.num_decodes),
+                                                       static_cast<double>(context)),
+                      batch.num_decodes);
+      });
+  return with.duration / full.duration - 1;
 }
 
 LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget) {
@@ -219,7 +246,7 @@ LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps, const Power
       std::clamp(static_cast<std::int64_t>(std::ceil(high - context)), std::int64_t{1}, max_steps);
   leap.slope = (at_high.duration - at_low.duration) / (high - low);
   leap.first = at_low.duration + leap.slope * (context - low);
-  const Lowered lowered = lowered_clock(leap.first, budget);
+  const Lowered lowered = lowered_clock(batch, leap.first, budget);
   leap.num_steps = std::min(leap.num_steps, lowered.num_steps);
   leap.slope += leap.first * lowered.slope;
   leap.first = leap.first * (1 + lowered.first);
@@ -246,14 +273,22 @@ SimulatedSteps::SimulatedSteps(StepTimes& times) : times_(times) {
   if (times.power_limit() != nullptr) budget_.emplace(*times.power_limit());
 }
 
-void SimulatedSteps::rest() {
-  if (budget_ && now_ > since_) budget_->rest(now_ - since_);
-  since_ = std::max(since_, now_);
+void SimulatedSteps::spend() {
+  if (!budget_ || now_ <= since_) return;
+  const Seconds decoding = std::min(decoding_, now_ - since_);
+  static_cast<void>(budget_->step(decoding, decoding * share_));
+  budget_->rest(now_ - since_ - decoding);
+  since_ = now_;
 }
 
 LeapTime SimulatedSteps::leap(const Batch& batch, std::int64_t max_steps) {
-  rest();
-  return times_.leap(batch, max_steps, budget_ ? &*budget_ : nullptr);
+  spend();
+  const LeapTime time = times_.leap(batch, max_steps, budget_ ? &*budget_ : nullptr);
+  if (budget_) {
+    decoding_ = leap_duration(time, time.num_steps);
+    share_ = times_.arithmetic_share(batch);
+  }
+  return time;
 }
 
 bool SimulatedSteps::is_prepared(const Batch& batch) {
@@ -272,9 +307,10 @@ bool SimulatedSteps::is_prepared(const Batch& batch) {
 
 StepTime SimulatedSteps::run(const Batch& batch) {
   const bool known = is_prepared(batch);
-  rest();
+  spend();
   const StepTime time = times_.step(batch, budget_ ? &*budget_ : nullptr, known);
   since_ = now_ + time.duration;
+  decoding_ = Seconds(0);
   return time;
 }
 

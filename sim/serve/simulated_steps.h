@@ -50,6 +50,9 @@ struct SimulatedStepsConfig {
   // PowerState::kLimited and kArithmetic. Null where there is no limit.
   const CostModel* limited_cost = nullptr;
   const CostModel* arithmetic_cost = nullptr;
+  // Decodes replayed as graphs, as graph_cost in PowerState::kArithmetic: what they leave of the
+  // clock. Null: nothing computes.
+  const CostModel* graph_arithmetic_cost = nullptr;
   Seconds scheduler_base;
   Seconds scheduler_per_sequence;
   // Host time of a step with prefill besides; and of one with numbers of rows (new tokens, sampled
@@ -77,6 +80,8 @@ class StepTimes {
   [[nodiscard]] const PowerLimit* power_limit() const {
     return config_.limited_cost == nullptr ? nullptr : &config_.limited_cost->options().power;
   }
+  // Of the time of decode steps of `batch`, the share of their arithmetic.
+  double arithmetic_share(const Batch& batch);
   // Linear piece of decode steps that starts with `batch`, see StepBackend::leap; of GPUs as above.
   LeapTime leap(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget = nullptr);
 
@@ -104,7 +109,7 @@ class StepTimes {
     double slope = 0;
     std::int64_t num_steps = std::numeric_limits<std::int64_t>::max();
   };
-  [[nodiscard]] Lowered lowered_clock(Seconds step, const PowerBudget* budget) const;
+  [[nodiscard]] Lowered lowered_clock(const Batch& batch, Seconds step, const PowerBudget* budget);
   [[nodiscard]] Seconds host_time(const Batch& batch) const;
 
   SimulatedStepsConfig config_;
@@ -115,6 +120,9 @@ class StepTimes {
   std::unique_ptr<Eager> arithmetic_;  // likewise
   std::shared_mutex mutex_;
   std::map<std::pair<std::int64_t, std::int64_t>, DeviceTime> decode_times_;
+  StepSetup graph_arithmetic_;
+  StepSkeletons graph_arithmetic_skeletons_;
+  std::map<std::pair<std::int64_t, std::int64_t>, DeviceTime> arithmetic_times_;
 };
 
 // Steps that an engine keeps prepared, besides graphs (kernels/serve/executor_runner.cpp).
@@ -130,8 +138,8 @@ class SimulatedSteps : public StepBackend {
   LeapTime leap(const Batch& batch, std::int64_t max_steps) override;
 
  private:
-  // Of the full clock, what the GPUs got back since the last step with prefill.
-  void rest();
+  // Of the full clock, what decodes and pauses gave back, or took, since since_.
+  void spend();
   // Numbers of rows of a step with prefill, and whether they were known.
   bool is_prepared(const Batch& batch);
   using Rows = std::array<std::int64_t, 3>;
@@ -141,7 +149,9 @@ class SimulatedSteps : public StepBackend {
   std::int64_t num_runs_ = 0;
   std::optional<PowerBudget> budget_;
   Seconds now_;
-  Seconds since_;  // the last step with prefill ended, or rest() was called
+  Seconds since_;     // the last step with prefill ended, or spend() was called
+  Seconds decoding_;  // from then on, at most so long
+  double share_ = 0;  // of arithmetic in that time
 };
 
 }  // namespace orrery

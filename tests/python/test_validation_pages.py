@@ -27,8 +27,14 @@ def write(directory: Path, files: dict[str, str]) -> Path:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A decode step of 1.0 ms + 0.1 ms of the host, run three times, its kernels traced, and a service of three requests."""
-    requests = "id,prompt_tokens,output_tokens,arrival_s,finish_s,ttft_s,tpot_s,e2e_s\n"
-    serve_steps = "start_s,duration_s,num_steps,prefill_tokens,num_decodes\n0,1,2,0,3\n"
+    # Preempted, so that steps do not follow from requests: their scenario is none that could price them.
+    requests = (
+        "replica,cached_tokens,num_preemptions,first_scheduled_s,first_token_s,"
+        "id,prompt_tokens,output_tokens,arrival_s,finish_s,ttft_s,tpot_s,e2e_s\n"
+    )
+    serve_steps = (
+        "replica,num_prefills,decode_context,start_s,duration_s,num_steps,prefill_tokens,num_decodes\n0,0,9,0,1,2,0,3\n"
+    )
     plan = PLAN.replace("g0 0", "g0 0-1")
     return write(tmp_path / "small", {
         "scenario.yaml": "question: is it so?\n",
@@ -45,14 +51,14 @@ def directory(tmp_path: Path) -> Path:
         "predicted/x_graph.spans.csv": SPANS,
         "predicted/memory.csv": "rank,term,bytes\n0,context,0\n0,total,100\n1,total,100\n",
         "predicted/summary.json": '{"basis": {"measured": 0.25, "interpolated": 0.75, "roofline": 0.0}}',
-        "predicted/requests.csv": requests + "0,5,9,0,1,9,9,9\n1,5,3,1,3,0.1,0.01,2\n2,5,1,2,5,0.3,,3\n",
+        "predicted/requests.csv": requests + "0,0,1,0,1,0,5,9,0,1,9,9,9\n0,0,1,0,1,1,5,3,1,3,0.1,0.01,2\n0,0,1,0,1,2,5,1,2,5,0.3,,3\n",
         "predicted/serve_steps.csv": serve_steps,
         "executed/environment.txt": "gpu NVIDIA H200\nnum_gpus 2\ndate 2026-01-02\n",
         "executed/status.txt": "complete\n",
         "executed/steps.csv": "name,mode,iteration,duration_s,device_s\nd_graph,graph,0,0.002,0.0008\nd_graph,graph,1,0.001,0.0008\nd_graph,graph,2,0.001,0.0008\n",
         "executed/d_graph.spans.csv": SPANS + "a b,0,0,0,kernel,measured,0,0.0006\na b,0,1,0,kernel,measured,0,0.0001\nsum,0,0,0,comm,measured,0.0005,0.0008\n",
         "executed/memory.csv": "rank,term,bytes\n0,context,7\n0,total,80\n1,total,100\n",
-        "executed/requests.csv": requests + "0,5,9,0,1,9,9,9\n1,5,3,1,3,0.2,0.02,2\n2,5,1,2,5,0.2,,3\n",
+        "executed/requests.csv": requests + "0,0,1,0,1,0,5,9,0,1,9,9,9\n0,0,1,0,1,1,5,3,1,3,0.2,0.02,2\n0,0,1,0,1,2,5,1,2,5,0.2,,3\n",
         "executed/serve_steps.csv": serve_steps,
     })  # fmt: skip
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "sim/serve/random.h"
@@ -309,6 +310,47 @@ TEST_F(SimulatedStepsTest, DecodesAfterPromptsTakeLongerUntilTheClockIsFullAgain
   EXPECT_NEAR((end.slope - full.slope) / (end.first - step), -1 / 1.5, 1e-3);
   const PowerBudget rested(options.power);
   EXPECT_EQ(times.leap(batch, 1000, &rested).first, full.first);
+}
+
+// Decodes that compute half of the time, the share, give nothing of the clock back.
+TEST_F(SimulatedStepsTest, DecodesThatComputeKeepTheClockLowered) {
+  CostOptions options{.launch_mode = LaunchMode::kEager};
+  options.power = {
+      .product = 1.5, .attention = 1.5, .decodes = 1.2, .share = 0.5, .boost = Seconds(1)};
+  options.power_state = PowerState::kLimited;
+  const CostModel limited(machine_, nullptr, nullptr, options);
+  options.power_state = PowerState::kArithmetic;
+  const CostModel arithmetic(machine_, nullptr, nullptr, options);
+  const CostModel graph(machine_, nullptr, nullptr, {.launch_mode = LaunchMode::kGraph});
+  const CostModel half(machine_, nullptr, nullptr,
+                       {.launch_mode = LaunchMode::kGraph, .kernel_time = 1.5});
+  const Batch decodes{.num_decodes = 8, .decode_context = 8 * 1024};
+  // How much longer than at the full clock two decodes take, one after the other, after a prompt.
+  const auto longer = [&](const CostModel* graph_arithmetic) {
+    SimulatedStepsConfig powered = config(small_llama(), {});
+    powered.graph_cost = &graph;
+    powered.limited_cost = &limited;
+    powered.arithmetic_cost = &arithmetic;
+    powered.graph_arithmetic_cost = graph_arithmetic;
+    powered.scheduler_base = Seconds(0);
+    StepTimes times(powered);
+    SimulatedSteps steps(times);
+    Seconds now = steps.run({.prefill = {{.query = 60000, .context = 0}}}).duration;
+    std::array<double, 2> ratios{};
+    for (double& ratio : ratios) {
+      steps.starts(now);
+      const Seconds taken = steps.leap(decodes, 1).first;
+      ratio = taken / times.leap(decodes, 1).first;
+      now += taken;
+    }
+    return ratios;
+  };
+  const auto kept = longer(&half);
+  EXPECT_GT(kept[0], 1);
+  EXPECT_NEAR(kept[1], kept[0], 1e-12);
+  const auto given_back = longer(nullptr);
+  EXPECT_EQ(given_back[0], kept[0]);
+  EXPECT_LT(given_back[1], given_back[0]);
 }
 
 TEST_F(SimulatedStepsTest, EagerLaunchesBoundSmallPrefillsAndNotLargeOnes) {

@@ -227,8 +227,9 @@ def _memory(path: pathlib.Path) -> dict[tuple[int, str], float]:
 
 
 def _service(directory: pathlib.Path) -> Service:
-    requests: tuple[str, ...] = ("id", "prompt_tokens", "output_tokens", "arrival_s", "finish_s", "ttft_s", "tpot_s", "e2e_s")
-    steps = ("start_s", "duration_s", "num_steps", "prefill_tokens", "num_decodes")
+    requests: tuple[str, ...] = ("id", "replica", "prompt_tokens", "output_tokens", "cached_tokens", "num_preemptions", "arrival_s",
+                                 "first_scheduled_s", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s")  # fmt: skip
+    steps = ("replica", "start_s", "duration_s", "num_steps", "prefill_tokens", "num_prefills", "num_decodes", "decode_context")
     file = directory / "requests.csv"
     if "transfer_start_s" in _text(file).partition("\n")[0].split(","):
         requests += ("prefill_end_s", "transfer_start_s", "transfer_end_s", "second_token_s", "exposed_transfer_s")

@@ -135,6 +135,8 @@ def _service(compared: Mapping[str, Any] | None, directory: pathlib.Path) -> lis
                       "measured": row["measured_s"]} for row in compared["latencies"]]  # fmt: skip
     rows += [common | {"metric": row["metric"], "unit": "1/s", "predicted": row["predicted"], "measured": row["measured"]}
              for row in compared["rates"] if row["metric"].endswith("_per_s")]  # fmt: skip
+    rows += [common | {"metric": f"executed_step/{row['class'].replace(',', '').replace(' ', '_')}", "unit": "s", "predicted": row["predicted_s"],
+                       "measured": row["measured_s"]} for row in compared["steps"]]  # fmt: skip
     return rows
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .directory import Case, Service
+from .service_steps import by_class
 
 QUANTILES = ("mean", "p50", "p90", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -65,6 +66,7 @@ def serving(case: Case) -> dict[str, Any] | None:
         "warmup_requests": case.warmup_requests,
         "latencies": latencies,
         "rates": rates,
+        "steps": by_class(case),
         "curves": {
             name: {"predicted_s": predicted["values"][name], "measured_s": measured["values"][name]}
             for name in ("ttft_s", "tpot_s")

@@ -68,6 +68,8 @@ def tables(result: Mapping[str, Any]) -> str:
         parts += [_causes(result["causes"]), _rows(result["recalibrate"])]
     if result["serving"]:
         parts.append(_serving(result["serving"]))
+        if result["serving"]["steps"]:
+            parts.append(_service_steps(result["serving"]["steps"]))
     if len(result["rounds"]) > 1:
         parts.append(_rounds(result["rounds"]))
     return "\n\n".join(parts)
@@ -134,6 +136,23 @@ def _rows(rows: Sequence[Mapping[str, Any]], most: int = 10) -> str:
     ]
     return aligned(
         ("to measure again", "basis", "predicted", "measured", "error", "explains"), found, right=(2, 3, 4, 5)
+    )
+
+
+def _service_steps(classes: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            row["class"],
+            f"{row['steps']:,}",
+            f"{100 * row['share']:.1f} %",
+            quantities.seconds(row["predicted_s"]),
+            quantities.seconds(row["measured_s"]),
+            signed_percent(row["error"]),
+        )
+        for row in classes
+    ]
+    return aligned(
+        ("executed steps", "number", "of the time", "predicted", "measured", "error"), rows, right=(1, 2, 3, 4, 5)
     )
 
 

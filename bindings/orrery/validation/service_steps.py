@@ -1,0 +1,146 @@
+"""Executed steps of a service, each beside what the simulator takes for the same batch, by class of batch.
+
+Latencies of a service err by their steps, and by when requests meet; here each executed step is priced by itself, with what
+its replica had done before (clock under the power limit, numbers of rows that the host knew). Prices are those of the
+checkout that compares.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .. import _core, simulation
+from .directory import Case, Service
+
+DECODES = (8, 32, 64, 128)
+ROWS = (512, 1024, 2048, 4096)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExecutedStep:
+    replica: int
+    start_s: float
+    duration_s: float  # of one of num_steps
+    num_steps: int
+    prefill: Sequence[tuple[int, int, bool]]  # tokens, tokens before them, whether they end their prompt
+    num_decodes: int
+    decode_context: int
+
+    @property
+    def rows(self) -> int:
+        return self.num_decodes + sum(query for query, _, _ in self.prefill)
+
+
+def by_class(case: Case) -> list[dict[str, Any]]:
+    """Measured and predicted mean time of each class of steps, and of all; empty where no step can be priced."""
+    if case.measured_service is None:
+        return []
+    steps = list(executed_steps(case.measured_service))
+    if not steps:
+        return []
+    predicted = _core.replayed_durations(
+        simulation.load(case.directory / "scenario.yaml"),
+        replicas=[step.replica for step in steps],
+        start_s=[step.start_s for step in steps],
+        batches=[_batch(step) for step in steps],
+    )
+    groups: dict[tuple[int, str], list[tuple[float, float]]] = collections.defaultdict(list)
+    for step, price in zip(steps, predicted, strict=True):
+        groups[class_of(step)] += [(price, step.duration_s)] * step.num_steps
+    everything = [pair for group in groups.values() for pair in group]
+    measured_s = sum(measured for _, measured in everything)
+    return [_row(name, group, measured_s) for (_, name), group in sorted(groups.items())] + [
+        _row("all", everything, measured_s)
+    ]
+
+
+def class_of(step: ExecutedStep) -> tuple[int, str]:
+    """Place and name: decodes by their number, steps with prompts by their rows and by whether decodes are beside."""
+    if not step.prefill:
+        place, text = _bracket(step.num_decodes, DECODES)
+        return place, f"{text} decodes"
+    place, text = _bracket(step.rows, ROWS)
+    beside = step.num_decodes > 0
+    return 10 * (place + 1) + beside, f"prompts, {text} rows, {'beside decodes' if beside else 'alone'}"
+
+
+def executed_steps(service: Service) -> Iterator[ExecutedStep]:
+    """The steps in order of time. Which prompts a step computed follows from the order in which its replica took them.
+
+    From where a replica's steps do not follow from its requests (it preempted one, or serving was stopped) they are left out.
+    """
+    steps = service.steps
+    prompts = {replica: _Prompts(service.requests, replica) for replica in set(steps["replica"])}
+    for i in sorted(range(len(steps["start_s"])), key=lambda i: (steps["start_s"][i], steps["replica"][i])):
+        replica = steps["replica"][i]
+        prefill = prompts[replica].take(int(steps["num_prefills"][i]), int(steps["prefill_tokens"][i]))
+        if prefill is None:
+            continue
+        count = int(steps["num_steps"][i])
+        num_decodes = int(steps["num_decodes"][i])
+        yield ExecutedStep(
+            replica=int(replica),
+            start_s=steps["start_s"][i],
+            duration_s=steps["duration_s"][i] / count,
+            num_steps=count,
+            prefill=prefill,
+            num_decodes=num_decodes,
+            decode_context=int(steps["decode_context"][i]) + num_decodes * (count - 1) // 2,
+        )
+
+
+class _Prompts:
+    """The prompts of a replica in the order in which they were scheduled."""
+
+    def __init__(self, requests: Mapping[str, Sequence[float]], replica: float) -> None:
+        own = [i for i, of in enumerate(requests["replica"]) if of == replica]
+        own.sort(key=lambda i: (requests["first_scheduled_s"][i], requests["first_token_s"][i], requests["id"][i]))
+        self._ahead = collections.deque((int(requests["cached_tokens"][i]), int(requests["prompt_tokens"][i])) for i in own)
+        self._is_known = all(requests["num_preemptions"][i] == 0 for i in own)
+
+    def take(self, num_chunks: int, tokens: int) -> list[tuple[int, int, bool]] | None:
+        """The next chunks, `tokens` in all: only the last may leave some of its prompt. None where they are not known."""
+        chunks: list[tuple[int, int, bool]] = []
+        while self._is_known and len(chunks) < num_chunks and self._ahead:
+            done, prompt = self._ahead.popleft()
+            query = min(prompt - done, tokens)
+            tokens -= query
+            chunks.append((query, done, done + query == prompt))
+            if done + query < prompt:
+                self._ahead.appendleft((done + query, prompt))
+        self._is_known = self._is_known and len(chunks) == num_chunks and tokens == 0
+        return chunks if self._is_known else None
+
+
+def _bracket(value: int, limits: Sequence[int]) -> tuple[int, str]:
+    """Number and text of the interval that holds `value`: "9 to 32", "more than 128"."""
+    low = 1
+    for place, limit in enumerate(limits):
+        if value <= limit:
+            return place, f"{low:,} to {limit:,}"
+        low = limit + 1
+    return len(limits), f"more than {limits[-1]:,}"
+
+
+def _batch(step: ExecutedStep) -> _core.Batch:
+    chunks = [_core.PrefillChunk(query, context, ends) for query, context, ends in step.prefill]
+    return _core.Batch(prefill=chunks, num_decodes=step.num_decodes, decode_context=step.decode_context)
+
+
+def _row(name: str, pairs: Sequence[tuple[float, float]], all_s: float) -> dict[str, Any]:
+    predicted = sum(price for price, _ in pairs)
+    measured = sum(time for _, time in pairs)
+    return {
+        "class": name,
+        "steps": len(pairs),
+        "share": measured / all_s,
+        "predicted_s": predicted / len(pairs),
+        "measured_s": measured / len(pairs),
+        "error": predicted / measured - 1,
+    }
+
+
+__all__ = ["ExecutedStep", "by_class", "class_of", "executed_steps"]
