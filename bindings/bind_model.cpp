@@ -15,15 +15,14 @@ namespace py = pybind11;
 void bind_model(py::module_& module) {
   py::class_<PrefillChunk>(module, "PrefillChunk",
                            "A run of `query` new tokens after `context` cached ones.")
-      .def(py::init([](std::int64_t query, std::int64_t context) {
-             PrefillChunk chunk;
-             chunk.query = query;
-             chunk.context = context;
-             return chunk;
+      .def(py::init([](std::int64_t query, std::int64_t context, bool produces_token) {
+             return PrefillChunk{
+                 .query = query, .context = context, .produces_token = produces_token};
            }),
-           py::arg("query"), py::arg("context") = 0)
+           py::arg("query"), py::arg("context") = 0, py::arg("produces_token") = true)
       .def_readonly("query", &PrefillChunk::query)
       .def_readonly("context", &PrefillChunk::context)
+      .def_readonly("produces_token", &PrefillChunk::produces_token)
       .def(
           "__eq__", [](const PrefillChunk& a, const PrefillChunk& b) { return a == b; },
           py::arg("other"))

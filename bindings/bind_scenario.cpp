@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,28 @@ StepResult step(const Scenario& scenario, const Batch& batch, const std::string&
   const StepLevel parsed = parse_step_level(level);
   const py::gil_scoped_release release;
   return simulate_step(scenario, batch, parsed);
+}
+
+std::vector<double> replayed(const Scenario& scenario, const std::vector<int>& replicas,
+                             const std::vector<double>& start_s,
+                             const std::vector<Batch>& batches) {
+  if (replicas.size() != batches.size() || start_s.size() != batches.size()) {
+    throw std::invalid_argument("replayed_durations: found " + std::to_string(batches.size()) +
+                                " batches, " + std::to_string(replicas.size()) + " replicas and " +
+                                std::to_string(start_s.size()) + " starts; expected as many");
+  }
+  const py::gil_scoped_release release;
+  std::vector<ReplicaStep> steps;
+  steps.reserve(batches.size());
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    steps.push_back({.replica = replicas[i], .start = Seconds(start_s[i]), .batch = batches[i]});
+  }
+  std::vector<double> durations;
+  durations.reserve(steps.size());
+  for (const Seconds duration : replayed_durations(scenario, steps)) {
+    durations.push_back(duration.value());
+  }
+  return durations;
 }
 
 void bind_step(py::module_& module) {
@@ -166,6 +189,10 @@ void bind_scenario(py::module_& module) {
              py::arg("progress") = py::none(), "Simulates the service.");
   module.def("simulate_step", &step, py::arg("scenario"), py::arg("batch"), py::arg("level"),
              "Simulates one engine step of one replica.");
+  module.def("replayed_durations", &replayed, py::arg("scenario"), py::kw_only(),
+             py::arg("replicas"), py::arg("start_s"), py::arg("batches"),
+             "Seconds that the simulated replicas would have taken for steps that were executed, "
+             "given in order of time.");
 }
 
 }  // namespace orrery::bindings

@@ -22,12 +22,33 @@ std::vector<std::int32_t> lengths(std::int64_t batch, std::int64_t context, bool
   }
   return result;
 }
+// As many tokens as equal contexts, in contexts from 0.4 to 1.6 times as long, in no order.
+std::vector<std::int32_t> uneven_lengths(std::int64_t batch, std::int64_t context) {
+  std::vector<std::int32_t> result(batch, static_cast<std::int32_t>(context));
+  for (std::int64_t i = 0; i + 1 < batch; i += 2) {
+    const double part =
+        0.6 * static_cast<double>((i / 2 + 1) * 7919 % batch) / static_cast<double>(batch);
+    const auto less = static_cast<std::int32_t>(part * static_cast<double>(context));
+    result[i] -= less;
+    result[i + 1] += less;
+  }
+  return result;
+}
+std::vector<std::int32_t> case_lengths(const Dims& dims, bool vary) {
+  const std::int64_t batch = dim(dims, "batch");
+  const std::int64_t context = dim(dims, "context");
+  std::vector<std::int32_t> result =
+      variant(dims, "uneven") != 0 ? uneven_lengths(batch, context) : lengths(batch, context, vary);
+  result.resize(batch + variant(dims, "padding"), 0);
+  return result;
+}
 std::int32_t block_size(std::int64_t context, bool vary) {
   return vary ? static_cast<std::int32_t>(16 << context % 4) : kDefaultBlockSize;
 }
 
-// The operands of one set. Cache rows that no token sees are NaN. The variant "in_qkv": queries lie
-// in rows that hold keys and values of their token, too.
+// The operands of one set. Cache rows that no token sees are NaN. Variants: "in_qkv", queries lie
+// in rows that hold keys and values of their token, too; "uneven", as many tokens in contexts that
+// differ; "padding", so many sequences without keys besides, as a captured batch has.
 template <typename T>
 struct Operands {
   cuda::DeviceBuffer<bf16> q;
@@ -43,12 +64,12 @@ template <typename T>
 class AttentionDecodeCase final : public KernelCase {
  public:
   AttentionDecodeCase(const Dims& dims, const CaseOptions& options)
-      : shape_{.seqs = static_cast<std::int32_t>(dim(dims, "batch")),
+      : shape_{.seqs = static_cast<std::int32_t>(dim(dims, "batch") + variant(dims, "padding")),
                .heads = static_cast<std::int32_t>(dim(dims, "heads")),
                .kv_heads = static_cast<std::int32_t>(dim(dims, "kv_heads")),
                .head_dim = static_cast<std::int32_t>(dim(dims, "head_dim")),
                .window = static_cast<std::int32_t>(dim(dims, "window"))},
-        lengths_(lengths(shape_.seqs, dim(dims, "context"), options.vary)),
+        lengths_(case_lengths(dims, options.vary)),
         block_size_(block_size(dim(dims, "context"), options.vary)),
         seed_(options.seed) {
     if (variant(dims, "in_qkv") != 0) {
@@ -255,6 +276,11 @@ KernelOp in_qkv(KernelOp of) {
   return of;
 }
 
+KernelOp uneven(KernelOp of) {
+  of.dims.push_back({"uneven", 1});
+  return of;
+}
+
 std::vector<KernelOp> check_ops() {
   std::vector<KernelOp> ops;
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
@@ -282,6 +308,8 @@ std::vector<KernelOp> check_ops() {
       ops.push_back(in_qkv(op(dtype, 7, 257, 32, 8, head_dim)));
       ops.push_back(in_qkv(op(dtype, 131, 65, 6, 2, head_dim)));
       ops.push_back(in_qkv(op(dtype, 3, 509, 27, 3, head_dim)));
+      ops.push_back(uneven(op(dtype, 37, 300, 32, 8, head_dim)));
+      ops.back().dims.push_back({"padding", 3});
     }
   }
   return ops;
@@ -298,6 +326,10 @@ std::vector<KernelOp> bench_ops() {
     ops.push_back(op(dtype, 64, 2048, 64, 8, 64));
     ops.push_back(op(dtype, 64, 4096, 32, 8, 128));
     ops.push_back(in_qkv(op(dtype, 64, 4096, 32, 8, 128)));
+    for (const std::int64_t batch : {8, 16, 32, 64, 128}) {
+      ops.push_back(op(dtype, batch, 1150, 32, 8, 128));
+      ops.push_back(uneven(ops.back()));
+    }
   }
   return ops;
 }

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <ctime>
 #include <stdexcept>
+#include <thread>
+#include <utility>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/harness/measure.h"
@@ -71,6 +73,22 @@ std::vector<Fact> GpuTimer::facts(const std::string& revision) const {
     found.push_back({.name = "nvml", .value = "not available: no clocks, power or throttling"});
   }
   return found;
+}
+
+// What ran before may have brought the board to its power limit, which lowers the clock for tens of
+// milliseconds: after a rest a short call runs at its own.
+Row GpuTimer::measure_rested(KernelCase& kernel_case, const KernelOp& op, State state) {
+  constexpr int kTries = 3;
+  constexpr double kFullClock = 0.98;
+  constexpr std::chrono::milliseconds kRest{80};
+  Row best = measure_state(kernel_case, op, state);
+  const double full = monitor_.board() ? kFullClock * monitor_.board()->max_sm_clock_mhz() : 0;
+  for (int i = 1; i < kTries && best.power_capped && best.sm_clock_mhz < full; ++i) {
+    std::this_thread::sleep_for(kRest);
+    Row next = measure_state(kernel_case, op, state);
+    if (next.time < best.time) best = std::move(next);
+  }
+  return best;
 }
 
 Row GpuTimer::measure_state(KernelCase& kernel_case, const KernelOp& op, State state) {
@@ -147,7 +165,7 @@ std::vector<Row> GpuTimer::time_point(const KernelOp& op, std::span<const State>
     const auto kernel_case = gpu_kernel(op.kernel).make_case(
         op, {.sets = sets_for(work.bytes_read + work.bytes_written)});
     for (const State state : states) {
-      rows.push_back(measure_state(*kernel_case, op, state));
+      rows.push_back(measure_rested(*kernel_case, op, state));
       if (power && rows.size() == 1) rows.back().sustained = measure_power(*kernel_case);
       rows.back().cost = since(begin);
       begin = Clock::now();

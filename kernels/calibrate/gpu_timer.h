@@ -29,6 +29,8 @@ class GpuTimer {
   std::vector<Row> time_point(const KernelOp& op, std::span<const State> states, bool power);
 
  private:
+  // The fastest of up to three tries.
+  Row measure_rested(KernelCase& kernel_case, const KernelOp& op, State state);
   Row measure_state(KernelCase& kernel_case, const KernelOp& op, State state);
   std::optional<Sustained> measure_power(KernelCase& kernel_case);
 

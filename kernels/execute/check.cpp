@@ -92,16 +92,23 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
                      .only_nccl = options.only_nccl,
                      .recorded_kernel = options.records_scores ? "routing_scores" : ""});
   ExecutedConversation result;
+  const auto is_graph = [&](const CheckedStep& step) {
+    return step.is_decode && options.decode_mode == ExecuteMode::kGraph;
+  };
+  std::vector<std::unique_ptr<PreparedStep>> eager(steps.size());
+  const auto prepare = [&](std::size_t i) {
+    if (is_graph(steps[i]) || eager[i]) return;
+    eager[i] = executor.prepare(plans_of(steps[i]).plan, steps[i].input, ExecuteMode::kEager);
+  };
+  for (std::size_t i = 0; options.prepares_first && i < steps.size(); ++i) prepare(i);
   std::unique_ptr<PreparedStep> graph;
-  for (const CheckedStep& step : steps) {
-    const bool is_graph = step.is_decode && options.decode_mode == ExecuteMode::kGraph;
-    std::unique_ptr<PreparedStep> eager;
-    if (is_graph && !graph) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const CheckedStep& step = steps[i];
+    prepare(i);
+    if (is_graph(step) && !graph) {
       graph = executor.prepare(plans_of(step).plan, step.input, ExecuteMode::kGraph);
-    } else if (!is_graph) {
-      eager = executor.prepare(plans_of(step).plan, step.input, ExecuteMode::kEager);
     }
-    PreparedStep& prepared = is_graph ? *graph : *eager;
+    PreparedStep& prepared = is_graph(step) ? *graph : *eager[i];
     result.next_tokens.push_back(executor.run(prepared, step.input).next_tokens);
     result.logits.push_back(executor.logits(prepared));
     if (options.records_scores) result.scores.push_back(recorded_scores(executor, prepared));

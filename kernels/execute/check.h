@@ -24,6 +24,7 @@ struct ConversationOptions {
   // Rows of the decode steps' plan, at least 4; in graph mode one graph is replayed for all steps.
   std::int64_t decode_rows = 4;
   bool only_nccl = false;                   // no collectives of our own
+  bool prepares_first = false;              // all eager steps, before any of them runs
   bool records_scores = false;              // of experts: ExecutedConversation::scores
   std::function<Plan(const Plan&)> change;  // of each step's plan before it runs
 };

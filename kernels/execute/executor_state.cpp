@@ -179,6 +179,8 @@ void Executor::State::check_rows(const PreparedStep::State& step) const {
 
 void Executor::State::bind(PreparedStep::State& step, const std::vector<StepPart>& parts,
                            const StepInput& input) {
+  step.is_bound = false;
+  bound_last = nullptr;
   team.run_apart([&](int r) {
     RankDevice& own = rank(r);
     const std::size_t before = own.workspace_bytes();
@@ -186,12 +188,14 @@ void Executor::State::bind(PreparedStep::State& step, const std::vector<StepPart
     own.memory.workspace += Bytes(static_cast<double>(own.workspace_bytes() - before));
   });
   step.chunks = chunks_of(input);
+  bound_last = &step;
 }
 
 void Executor::State::bind_again(PreparedStep::State& step, const std::vector<StepPart>& parts,
                                  const StepInput& input) {
-  if (same_chunks(step.chunks, input)) return;
-  if (step.mode == ExecuteMode::kGraph) {
+  const bool is_same = same_chunks(step.chunks, input);
+  if (is_same && (step.is_bound || bound_last == &step)) return;
+  if (!is_same && step.mode == ExecuteMode::kGraph) {
     throw std::invalid_argument(
         "a captured step with other prefill chunks than it was captured with");
   }
@@ -223,6 +227,7 @@ void Executor::State::run_watched(PreparedStep::State& step,
   }
   watch->end();
   step.has_run = true;
+  step.is_bound = true;
   for (const int r : team.ranks()) {
     own_calls[static_cast<std::size_t>(r)] += std::ssize(step.rank(r).own_all_reduces());
   }

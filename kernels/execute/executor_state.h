@@ -28,6 +28,7 @@ struct PreparedStep::State {
   Seconds limit;                        // of a run
   bool has_run = false;                 // the first run may have to connect ranks and load code
   std::vector<PrefillSequence> chunks;  // that it was bound with
+  bool is_bound = false;                // every launch is made, since a run has enqueued them
   std::vector<std::vector<std::int64_t>> sampled;  // StepPart::sampled of the last run
 
   [[nodiscard]] RankStep& rank(int number) const {
@@ -55,8 +56,8 @@ struct Executor::State {
   // Throws std::invalid_argument for more rows than the executor was made for.
   void check_rows(const PreparedStep::State& step) const;
   void bind(PreparedStep::State& step, const std::vector<StepPart>& parts, const StepInput& input);
-  // bind(), where the step was bound with other prefill chunks. Throws std::invalid_argument for a
-  // captured one.
+  // bind(), where the step was bound with other prefill chunks, or another was bound before this
+  // one ran. Throws std::invalid_argument for other chunks of a captured one.
   void bind_again(PreparedStep::State& step, const std::vector<StepPart>& parts,
                   const StepInput& input);
   // `gate`: the GPUs begin when all ranks have enqueued their step.
@@ -95,6 +96,7 @@ struct Executor::State {
   std::vector<std::optional<HeldMemory>> others;  // by rank, before this process had a context
   std::unique_ptr<Watch> watch;  // destroyed last: it sees to it that the rest goes
   const PreparedStep::State* running = nullptr;
+  const PreparedStep::State* bound_last = nullptr;
   std::vector<std::int64_t> own_calls;  // by rank, of our all-reduce kernels before this step
   RankTeam team;
   Communicators communicators;

@@ -11,6 +11,10 @@
 namespace orrery {
 namespace {
 
+// Copies of an op that are bound ahead of a run; before the first another op may run than before
+// the second, which is like all after it.
+constexpr std::int32_t kCopiesAhead = 2;
+
 std::int64_t bytes_in(const Tensor& tensor) {
   return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
 }
@@ -198,6 +202,7 @@ void RankStep::bind(std::span<const StepPart> parts) {
   num_nodes_.clear();
   own_all_reduces_.clear();
   set_tables(parts);
+  is_own_all_reduce_.assign(plan_.ops().size(), false);
   launches_.resize(tasks_.size());
   // Tiles of prefill belong to a micro-batch: its tasks are bound together.
   for (std::size_t m = 0; m < parts_.size(); ++m) {
@@ -205,11 +210,17 @@ void RankStep::bind(std::span<const StepPart> parts) {
     for (current_ = 0; current_ < tasks_.size(); ++current_) {
       const Op& op = plan_.ops()[static_cast<std::size_t>(tasks_[current_].op)];
       if (micro_batch_of(op.name) != static_cast<int>(m)) continue;
+      if (parts_.size() == 1 && tasks_[current_].copy >= kCopiesAhead) continue;
       try {
         launches_[current_] = bind_task(tasks_[current_]);
       } catch (...) {  // named, and thrown again
         rethrow_named();
       }
+    }
+  }
+  for (const Task& task : tasks_) {
+    if (is_own_all_reduce_[static_cast<std::size_t>(task.op)]) {
+      own_all_reduces_.push_back(task_name(plan_, task));
     }
   }
 }
@@ -252,7 +263,7 @@ Launch RankStep::bind_task(const Task& task) {
                                     .resources = rank_.resources(op.stream),
                                     .tp = setup_.grid.tp,
                                     .tp_rank = setup_.grid.tp_rank(rank_.rank())};
-    if (is_own_all_reduce(context)) own_all_reduces_.push_back(task_name(plan_, task));
+    is_own_all_reduce_[static_cast<std::size_t>(task.op)] = is_own_all_reduce(context);
     return bind_collective(context);
   }
   if (std::holds_alternative<HostOp>(op.body)) return bind_host(op);

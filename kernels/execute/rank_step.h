@@ -43,7 +43,10 @@ class RankStep {
            Communicators& communicators, const RankTeam& team);
 
   // Makes the launches for the parts of this rank, one for each micro-batch, checked against
-  // rows(). Throws std::invalid_argument naming rank and op.
+  // rows(). Of one micro-batch those of later layers are made when they are first enqueued, while
+  // the GPU computes the layers before: they allocate and load nothing, as all that they need is
+  // there for the first layers. Until then no other step of the rank may be bound. Throws
+  // std::invalid_argument naming rank and op.
   void bind(std::span<const StepPart> parts);
   // Captures what bind() made; counts_nodes: and fills num_nodes(), which takes longer.
   void capture(bool counts_nodes);
@@ -169,6 +172,7 @@ class RankStep {
   std::vector<std::vector<std::int32_t>> waits_;           // by task: tasks
   std::vector<std::unique_ptr<cuda::OrderEvent>> events_;  // by task; null where nobody waits
   std::vector<Launch> launches_;                           // by task; live as long as the graph
+  std::vector<bool> is_own_all_reduce_;                    // by op
   std::vector<std::string> own_all_reduces_;
   std::optional<cuda::DeviceBuffer<std::uint32_t>> not_finite_;  // by task, while checking
   // By task, of index_shuffling, while counting; else empty.

@@ -73,6 +73,7 @@ void RankStep::enqueue_tasks() {
       events_[static_cast<std::size_t>(before)]->hold(stream);
     }
     if (not_finite_) zero_writes(tasks_[current_], stream);
+    if (!launches_[current_]) launches_[current_] = bind_task(tasks_[current_]);
     launches_[current_](stream);
     if (recorded_[current_]) record(tasks_[current_], stream);
     if (!expert_counts_.empty()) copy_counts(tasks_[current_], stream);

@@ -181,7 +181,8 @@ void prepare_gemms(std::span<const GemmShape> shapes) {
   }
   constexpr std::size_t kTogether = 64;
   const int device = current_device();
-  const cuda::DeviceBuffer<std::byte> any_workspace(1);
+  // Whole, since the driver refuses a graph that clears more memory than is there.
+  const cuda::DeviceBuffer<std::byte> any_workspace(kGemmWorkspaceBytes);
   std::atomic<std::size_t> next{0};
   const auto ask = [&] {
     ORRERY_CUDA(cudaSetDevice(device));

@@ -64,7 +64,7 @@ class LtGemm {
   // load_code() of the algorithm, once for a shape, since its code depends on m beside it; other
   // threads wait for the first. `workspace` as for launch(); it is not touched.
   void load(int algorithm, void* workspace) const;
-  // load() of the best algorithm of each, in one go.
+  // load() of the best algorithm of each, in one go, with the largest workspace of any.
   static void load_all(std::span<const LtGemm> gemms, void* workspace);
   // `workspace` holds workspace_bytes(algorithm), 256-byte aligned. Throws CublasError.
   void launch(const cuda::Stream& stream, const GemmOperands& operands, int algorithm,

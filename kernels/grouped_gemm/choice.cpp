@@ -132,21 +132,28 @@ std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
   return tiles;
 }
 
-// At 64 rows per group streaming takes 83 us (16 groups of 2048 x 5120, bf16) where tiles take 86;
-// at 96, where w is read twice, 104 and 92. Products as wide as a group has rows pay where groups
-// have about as many rows as a tile, some more and some less, and a tile has enough steps: 128
-// groups of 128 rows drawn at random take 1,107 to 1,120 us in tiles of 128 rows and 782 to 810 us
-// (2048 x 5120, bf16); 287 to 294 and 293 to 295 us with rows of 1 KiB (5120 x 1024, fp8). Where
-// rows are even or skewed they take 5 % less to 9 % more, and 4 to 28 % more at 16 groups of 1,024.
+// Groups whose rows are chosen by tokens have some more and some less than the mean, so the kernels
+// meet before the width of a tile does. Measured on an H200 with such rows, bf16, streaming against
+// products as wide as a group has rows: 128 groups of 1536 x 2048 take 207 and 207 us with 46 rows
+// each, 222 and 212 with 58 and 272 and 213 with 64, where half of the groups read w twice.
+// Wide products against tiles of 128 rows: 271 and 373 us with 140 rows each, 414 and 544 with 256,
+// 571 and 624 with 384; 64 groups of 2816 x 2048 251 and 372 us with 160, 500 and 538 with 448, 640
+// and 591 with 512. Rows of w need enough steps: 128 groups of 2048 x 384 take 108 and 91 us with
+// 160 rows. Where the w of a group is more than the L2 cache keeps, tiles that are not alike fall
+// out of step and read it again: 256 groups of 4096 x 7168 take 13.0 and 20.5 ms with 512 rows
+// each.
 GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
-  constexpr std::int64_t kMostStreamedRows = 64;  // per active group
-  constexpr std::int64_t kMostTurnedRows = 150;
-  constexpr std::int64_t kEnoughBytes = 2048;  // of a row of w
+  constexpr std::int64_t kMostStreamedRows = 54;  // per active group
+  constexpr std::int64_t kMostTurnedRows = 450;
+  constexpr std::int64_t kEnoughBytes = 2048;       // of a row of w
+  constexpr std::int64_t kLargeGroup = 25'000'000;  // bytes of its w
   if (load.rows <= kMostStreamedRows * load.active) {
     return streamed_candidates(shape, load).front();
   }
-  const bool has_steps = shape.k * element_bytes(shape.dtype) >= kEnoughBytes;
-  if (has_steps && load.rows <= kMostTurnedRows * load.active) return kTurnedChoice;
+  const std::int64_t row_bytes = shape.k * element_bytes(shape.dtype);
+  const bool is_large = shape.n * row_bytes >= kLargeGroup;
+  const bool is_turned = is_large || load.rows <= kMostTurnedRows * load.active;
+  if (row_bytes >= kEnoughBytes && is_turned) return kTurnedChoice;
   return TiledChoice{};
 }
 

@@ -117,6 +117,10 @@ class ExecuteCheck {
     });
     const Expected one_gpu = expected_of(eager);
     guarded(single.name, [&] {
+      report(single.name + " eager, all steps prepared first",
+             run(single, {.prepares_first = true}), one_gpu, bound);
+    });
+    guarded(single.name, [&] {
       const auto graph = run(single, {.decode_mode = ExecuteMode::kGraph});
       report(single.name + " graph", graph, reference_, bound);
       report(single.name + " graph against eager", graph, one_gpu, bound);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/cuda/devices.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/execute/interrupt.h"
 #include "kernels/execute/rank_error.h"
 #include "kernels/serve/executed_steps.h"
@@ -200,6 +201,8 @@ class Server {
   }
 
   void serve() {
+    // Prompts' steps that are dropped have ended; cudaFree would wait for KV caches that move.
+    const cuda::MemoryCache cache;
     ProgressLines progress;
     const std::function<bool()> is_stopped = [] { return interrupt_signal() != nullptr; };
     LiveResult result;

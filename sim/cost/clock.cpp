@@ -37,6 +37,20 @@ Kind kind_of(std::string_view kernel) {
   return Kind::kOther;
 }
 
+// What grouped products compute of what they need to: where groups have more rows than the
+// streaming kernel takes they go in tiles, of which a group leaves some 32 rows empty (widths in
+// steps of 32, one or two tiles a group: kernels/grouped_gemm/turned_schedule.cuh), and these draw
+// as much.
+double padding(const KernelOp& op) {
+  constexpr std::int64_t kStreamedRows = 54;
+  constexpr double kEmptyRows = 32;
+  if (!op.kernel.starts_with("grouped_gemm")) return 1;
+  const std::int64_t rows = dim(op.dims, "rows");
+  const std::int64_t active = dim(op.dims, "active");
+  if (rows <= kStreamedRows * active) return 1;
+  return 1 + kEmptyRows * static_cast<double>(active) / static_cast<double>(rows);
+}
+
 // What a call needs at the data sheet's rates.
 struct Needs {
   Seconds computing;
@@ -45,7 +59,8 @@ struct Needs {
 
 Needs needs_of(const Device& device, const KernelOp& op) {
   const Work work = work_of(op);
-  return {.computing = work.flops / peak_flops(device, arithmetic_dtype(op.kernel, op.dtype)),
+  return {.computing =
+              padding(op) * work.flops / peak_flops(device, arithmetic_dtype(op.kernel, op.dtype)),
           .moving = (work.bytes_read + work.bytes_written) / device.hbm_bandwidth};
 }
 

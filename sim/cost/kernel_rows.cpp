@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -33,8 +32,8 @@ int choice(const CsvReader& csv, int column, std::array<std::string_view, 2> wor
   return 1;
 }
 
-// A call measured otherwise than the rows: launched one by one, or with a warm L2.
-struct OtherRow {
+// A call measured launched one by one.
+struct EagerRow {
   DType dtype = DType::kBf16;
   std::vector<std::int64_t> dims;
   double time_s = 0;
@@ -51,9 +50,9 @@ std::map<Call, double> times_by_call(const KernelRows& rows) {
   return times;
 }
 
-double eager_gap(const std::map<Call, double>& in_graph, const std::vector<OtherRow>& eager) {
+double eager_gap(const std::map<Call, double>& in_graph, const std::vector<EagerRow>& eager) {
   std::vector<double> gaps;
-  for (const OtherRow& row : eager) {
+  for (const EagerRow& row : eager) {
     const auto found = in_graph.find({row.dtype, row.dims});
     if (found != in_graph.end() && found->second < kShortCall) {
       gaps.push_back(row.time_s - found->second);
@@ -65,30 +64,6 @@ double eager_gap(const std::map<Call, double>& in_graph, const std::vector<Other
   const auto middle = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2);
   std::ranges::nth_element(gaps, middle);
   return std::max(*middle, 0.0);
-}
-
-std::vector<std::pair<double, double>> warm_ratio(const KernelSpec& spec,
-                                                  const std::map<Call, double>& cold,
-                                                  const std::vector<OtherRow>& warm) {
-  std::map<double, std::vector<double>> by_bytes;
-  for (const OtherRow& row : warm) {
-    const auto found = cold.find({row.dtype, row.dims});
-    if (found == cold.end()) {
-      continue;
-    }
-    Dims dims;
-    for (std::size_t i = 0; i < row.dims.size(); ++i) {
-      dims.push_back({.name = std::string(spec.dims[i].name), .size = row.dims[i], .axis = {}});
-    }
-    const Work work = spec.work(row.dtype, dims);
-    by_bytes[(work.bytes_read + work.bytes_written).value()].push_back(row.time_s / found->second);
-  }
-  std::vector<std::pair<double, double>> ratio;
-  for (const auto& [bytes, ratios] : by_bytes) {
-    const double sum = std::accumulate(ratios.begin(), ratios.end(), 0.0);
-    ratio.emplace_back(bytes, sum / static_cast<double>(ratios.size()));
-  }
-  return ratio;
 }
 
 }  // namespace
@@ -115,12 +90,11 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
   rows.num_dims = static_cast<int>(columns.size());
   std::string_view last_text;
   DType last_dtype = DType::kBf16;
-  std::vector<OtherRow> eager;
-  std::vector<OtherRow> warm;
+  std::vector<EagerRow> eager;
   while (csv.next()) {
     const bool is_cold = choice(csv, l2_column, {"cold", "warm"}) == 0;
     const bool is_graph = choice(csv, mode_column, {"graph", "eager"}) == 0;
-    if (!is_cold && !is_graph) {
+    if (!is_cold) {
       continue;
     }
     std::vector<std::int64_t> dims(columns.size());
@@ -140,9 +114,8 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
       last_text = csv.text(dtype_column);
     }
     const double time_s = csv.positive_number(time_column) * kMicrosecond;
-    if (!is_graph || !is_cold) {
-      std::vector<OtherRow>& others = is_graph ? warm : eager;
-      others.push_back({.dtype = last_dtype, .dims = std::move(dims), .time_s = time_s});
+    if (!is_graph) {
+      eager.push_back({.dtype = last_dtype, .dims = std::move(dims), .time_s = time_s});
       continue;
     }
     rows.dims.insert(rows.dims.end(), dims.begin(), dims.end());
@@ -163,10 +136,8 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
     const bool is_host_bound = host_bound_column >= 0 && csv.integer(host_bound_column) != 0;
     rows.host_bound.push_back(is_host_bound ? 1 : 0);
   }
-  if (!eager.empty() || !warm.empty()) {
-    const std::map<Call, double> times = times_by_call(rows);
-    rows.eager_gap_s = eager_gap(times, eager);
-    rows.warm_ratio = warm_ratio(*rows.spec, times, warm);
+  if (!eager.empty()) {
+    rows.eager_gap_s = eager_gap(times_by_call(rows), eager);
   }
   return rows;
 }

@@ -40,10 +40,6 @@ constexpr std::array kLayouts = {
     NamedLayout{"expert_gather", {"rows", "hidden", ""}, "", "expert"},
 };
 
-// Kernels that read nothing but what other calls of the step have written: no weights, no cache.
-constexpr std::array<std::string_view, 7> kHandedOn = {
-    "add_rms_norm", "rms_norm", "rope", "silu_mul", "quantize", "kv_append", "residual_add"};
-
 int dim_index(const KernelSpec& spec, std::string_view name) {
   for (std::size_t i = 0; i < spec.dims.size(); ++i) {
     if (spec.dims[i].name == name) {
@@ -194,10 +190,7 @@ KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::i
       layout_(grid_layout(*rows.spec)),
       has_ways_(rows.is_own && rows.spec->way != nullptr),
       distributions_(rows.distributions),
-      eager_gap_(rows.eager_gap_s),
-      warm_ratio_(std::ranges::find(kHandedOn, rows.spec->name) == kHandedOn.end()
-                      ? std::vector<std::pair<double, double>>{}
-                      : rows.warm_ratio) {
+      eager_gap_(rows.eager_gap_s) {
   for (auto& [family_key, family_rows] : members(rows, keep)) {
     FamilyGrid grid = arranged(rows, family_key, family_rows);
     families_.emplace(std::move(family_key), std::move(grid));
@@ -230,20 +223,6 @@ void KernelTable::link_twins() {
       grid.twin_factor = *middle;
     }
   }
-}
-
-double KernelTable::warm_ratio(Bytes moved) const {
-  if (warm_ratio_.empty()) {
-    return 1;
-  }
-  const auto above =
-      std::ranges::upper_bound(warm_ratio_, moved.value(), {}, &std::pair<double, double>::first);
-  if (above == warm_ratio_.begin() || above == warm_ratio_.end()) {
-    return (above == warm_ratio_.end() ? warm_ratio_.back() : warm_ratio_.front()).second;
-  }
-  const auto& [low, low_ratio] = *(above - 1);
-  const double share = std::log(moved.value() / low) / std::log(above->first / low);
-  return low_ratio + share * (above->second - low_ratio);
 }
 
 const FamilyGrid* KernelTable::family(DType dtype, int distribution,

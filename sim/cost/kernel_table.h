@@ -39,10 +39,6 @@ struct KernelRows {
   // What a call launched one by one takes more than as a node of a graph: the median over calls of
   // less than kShortCall that were measured in both modes; 0 where none was.
   double eager_gap_s = 0;
-  // Time where the operands are in the L2 cache over that where they are not, of calls that were
-  // measured both ways; by the bytes that they move, ascending, the mean where several move as
-  // many.
-  std::vector<std::pair<double, double>> warm_ratio;
   bool is_own = false;  // of our own kernels, which take calls in ways (KernelSpec::way)
 
   [[nodiscard]] std::int64_t num_rows() const { return static_cast<std::int64_t>(time_s.size()); }
@@ -55,8 +51,7 @@ struct KernelRows {
 inline constexpr double kShortCall = 50e-6;
 
 // Reads <kernel>.csv. Of rows that name an L2 state (column l2) or a launch mode (column mode)
-// those of a cold L2: in a graph the rows, eager the gap; those of a warm L2 in a graph make the
-// ratio. Throws std::invalid_argument with file
+// those of a cold L2: in a graph the rows, eager the gap. Throws std::invalid_argument with file
 // and line.
 KernelRows read_kernel_rows(const std::filesystem::path& path);
 
@@ -108,10 +103,6 @@ class KernelTable {
   [[nodiscard]] const std::vector<std::string>& distributions() const { return distributions_; }
   [[nodiscard]] const std::map<Key, FamilyGrid>& families() const { return families_; }
   [[nodiscard]] Seconds eager_gap() const { return eager_gap_; }  // KernelRows::eager_gap_s
-  // Of the time of the rows, what a call within a step takes whose operands the calls before it
-  // have just written: KernelRows::warm_ratio between the rows that have it, in log-bytes. 1 for
-  // kernels that read weights or a cache, and where nothing was measured both ways.
-  [[nodiscard]] double warm_ratio(Bytes moved) const;
   // Family of a call; null when there is none. dims in the order of the spec.
   [[nodiscard]] const FamilyGrid* family(DType dtype, int distribution,
                                          std::span<const std::int64_t> dims,
@@ -136,7 +127,6 @@ class KernelTable {
   std::vector<std::string> distributions_;
   std::map<Key, FamilyGrid> families_;
   Seconds eager_gap_;
-  std::vector<std::pair<double, double>> warm_ratio_;
 };
 
 }  // namespace orrery

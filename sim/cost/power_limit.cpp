@@ -11,7 +11,9 @@ constexpr double kTransition = 0.30;
 // Seconds of boost that a second of other work gives back: those that balance it at the share.
 double recovery(const PowerLimit& limit) { return limit.share / (1 - limit.share); }
 
-bool is_limited(const PowerLimit& limit) { return limit.acts() && limit.share < 1; }
+bool is_limited(const PowerLimit& limit) {
+  return limit.acts() && limit.share < 1 && limit.boost > Seconds(0);
+}
 
 // Seconds of boost that a second of the step takes; below 0 it gives some back.
 double drain(const PowerLimit& limit, Seconds full, Seconds arithmetic) {
@@ -23,14 +25,21 @@ double drain(const PowerLimit& limit, Seconds full, Seconds arithmetic) {
 double PowerBudget::step(Seconds full, Seconds arithmetic) {
   if (!is_limited(limit_) || !(full > Seconds(0))) return 0;
   const double taken = drain(limit_, full, arithmetic);
-  if (taken <= 0) {
-    left_ = std::min(limit_.boost, left_ - full * taken);
-    return 0;
-  }
-  const double level = std::min((arithmetic / full - limit_.share) / kTransition, 1.0);
-  const Seconds at_full = std::min(left_ / taken, full);
-  left_ = std::max(left_ - at_full * taken, Seconds(0));
-  return level * (1 - at_full / full);
+  const double level =
+      taken > 0 ? std::min((arithmetic / full - limit_.share) / kTransition, 1.0) : 1;
+  const double before = lowered();
+  const double change = full * taken / limit_.boost;
+  const double after = std::clamp(before + change, 0.0, 1.0);
+  // Of the step, so much passes until the clock has fallen or risen wholly.
+  const double moving = change == 0 ? 1 : (after - before) / change;
+  left_ = limit_.boost * (1 - after);
+  return level * ((before + after) / 2 * moving + after * (1 - moving));
+}
+
+double PowerBudget::lowered() const { return is_limited(limit_) ? 1 - left_ / limit_.boost : 0; }
+
+Seconds PowerBudget::full_after() const {
+  return is_limited(limit_) ? (limit_.boost - left_) / recovery(limit_) : Seconds(0);
 }
 
 void PowerBudget::rest(Seconds time) {
@@ -42,13 +51,9 @@ double repeated_limited_part(const PowerLimit& limit, Seconds full, Seconds arit
                              Seconds idle) {
   if (!is_limited(limit) || !(full > Seconds(0))) return 0;
   const Seconds back = idle * recovery(limit);
-  PowerBudget budget(limit);
-  if (full * drain(limit, full, arithmetic) > back) {
-    // Each repetition begins with what the pause before it gave back.
-    PowerLimit little = limit;
-    little.boost = std::min(limit.boost, back);
-    budget = PowerBudget(little);
-  }
+  // Where a repetition takes more, it begins with what the pause before it gave back.
+  const bool is_spent = full * drain(limit, full, arithmetic) > back;
+  PowerBudget budget(limit, is_spent ? std::min(limit.boost, back) : limit.boost);
   return budget.step(full, arithmetic);
 }
 

@@ -4,13 +4,14 @@
 // limit allows, so after some of it the board lowers its clock: kernels that compute take longer,
 // those that stream memory do not. Pauses and steps that stream memory let the clock rise again.
 //
-//   clock    full ______           full ________________
-//                       \___limited____/
+//   clock    full \                  / full
+//                  \__ limited ____/
 //   work     | prompts ............ | decodes, or none  |
 //
-// Measured on an H200 (topologies/devices/h200-sxm/power_limit.csv): the clock falls at once, 35 to
-// 80 ms after products began, rises within 100 ms of pause, and stays where products take 58 % of
-// the time beside copies.
+// Measured on an H200 (topologies/devices/h200-sxm/power_limit.csv): the clock has fallen 35 to 80
+// ms after products began, has risen within 100 ms of pause, and stays where products take 58 % of
+// the time beside copies. Between it falls and rises evenly: steps of a service take the longer,
+// the more arithmetic there was shortly before.
 
 #include "sim/units/units.h"
 
@@ -22,9 +23,11 @@ struct PowerLimit {
   double product = 1;
   double narrow_product = 1;
   double attention = 1;
+  // Likewise of steps that stream memory, the decodes that follow prompts.
+  double decodes = 1;
   // Of the time, what arithmetic may take without end at the full clock.
   double share = 1;
-  // Arithmetic beyond that share, after a pause, until the limit acts.
+  // Arithmetic beyond that share, after a pause, until the clock has fallen.
   Seconds boost;
   // Rows of the tables were timed for some milliseconds of calls: those of shorter calls at the
   // full clock, those of longer calls at the limit, between these two times partly.
@@ -38,14 +41,19 @@ struct PowerLimit {
 // the difference to kFull is that.
 enum class PowerState { kFull, kLimited, kArithmetic };
 
-// Part of the time of a step, 0 to 1, that it spends at the limited clock, and what it leaves of
-// the boost. One per GPU, or for GPUs that do the same. Not thread safe.
+// Where the clock is between full (0) and limited (1), the mean over a step, and what a step leaves
+// of the boost. One per GPU, or for GPUs that do the same. Not thread safe.
 class PowerBudget {
  public:
   // After a long pause.
-  explicit PowerBudget(const PowerLimit& limit) : limit_(limit), left_(limit.boost) {}
+  explicit PowerBudget(const PowerLimit& limit) : PowerBudget(limit, limit.boost) {}
+  // 0 <= left <= limit.boost
+  PowerBudget(const PowerLimit& limit, Seconds left) : limit_(limit), left_(left) {}
   // A step that takes `full` at the full clock, `arithmetic` of it computing.
   double step(Seconds full, Seconds arithmetic);
+  // Now, 0 to 1; 0 after full_after() of nothing that computes.
+  [[nodiscard]] double lowered() const;
+  [[nodiscard]] Seconds full_after() const;
   // So long nothing, or nothing that computes, ran.
   void rest(Seconds time);
   [[nodiscard]] Seconds left() const { return left_; }
@@ -55,7 +63,7 @@ class PowerBudget {
   Seconds left_;
 };
 
-// The same of a step that is repeated for ever with pauses of `idle` between.
+// PowerBudget::step of a step that is repeated for ever with pauses of `idle` between.
 double repeated_limited_part(const PowerLimit& limit, Seconds full, Seconds arithmetic,
                              Seconds idle);
 

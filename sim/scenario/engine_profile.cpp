@@ -64,10 +64,11 @@ class Times {
 };
 
 void read_times(const Reader& reader, EngineProfile& profile) {
-  const Times host(reader, "host",
-                   {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop",
-                    "graph_arrivals", "eager_arrivals", "eager_exchange", "scheduler_base",
-                    "scheduler_per_sequence", "prefill_base", "new_rows"});
+  const Times host(
+      reader, "host",
+      {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop", "graph_arrivals",
+       "eager_arrivals", "eager_exchange", "scheduler_base", "scheduler_per_sequence", "serve_base",
+       "serve_per_sequence", "prefill_base", "new_rows"});
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
@@ -78,6 +79,8 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   profile.host.eager_exchange = host.at_or_none("eager_exchange");
   profile.scheduler_base = host.at("scheduler_base");
   profile.scheduler_per_sequence = host.at("scheduler_per_sequence");
+  profile.serve_base = host.at_or_none("serve_base");
+  profile.serve_per_sequence = host.at_or_none("serve_per_sequence");
   profile.prefill_base = host.at_or_none("prefill_base");
   profile.new_rows = host.at_or_none("new_rows");
   host.add_sources(profile.sources);
@@ -91,15 +94,17 @@ void read_times(const Reader& reader, EngineProfile& profile) {
 }
 
 void read_kernel_times(const Reader& profile, EngineProfile& into) {
-  Reader reader(profile.at("kernel_time"), "kernel_time",
-                {"eager", "eager_moe", "graph", "kernels", "uneven_attention"});
+  Reader reader(
+      profile.at("kernel_time"), "kernel_time",
+      {"eager", "eager_moe", "graph", "kernels", "uneven_attention", "uneven_attention_of_few"});
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   into.kernel_time = {.eager = reader.number("eager", 0.1, 10),
                       .eager_moe = reader.number("eager_moe", 0.1, 10),
                       .graph = reader.number("graph", 0.1, 10)};
-  if (reader.has("uneven_attention")) {
-    into.kernel_time.uneven_attention = reader.seconds("uneven_attention", true);
+  for (const auto& [key, more] : {std::pair{"uneven_attention", &UnevenAttention::more},
+                                  std::pair{"uneven_attention_of_few", &UnevenAttention::of_few}}) {
+    if (reader.has(key)) into.kernel_time.uneven_attention.*more = reader.seconds(key, true);
   }
   if (reader.has("kernels")) {
     std::vector<std::string_view> names;
@@ -119,14 +124,15 @@ void read_kernel_times(const Reader& profile, EngineProfile& into) {
 }
 
 PowerLimit read_power_limit(const Reader& profile, EngineProfile& into) {
-  Reader reader(
-      profile.at("power_limit"), "power_limit",
-      {"product", "narrow_product", "attention", "share", "boost", "full_rows", "limited_rows"});
+  Reader reader(profile.at("power_limit"), "power_limit",
+                {"product", "narrow_product", "attention", "decodes", "share", "boost", "full_rows",
+                 "limited_rows"});
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   const PowerLimit limit{.product = reader.number("product", 1, 10),
                          .narrow_product = reader.number("narrow_product", 1, 10),
                          .attention = reader.number("attention", 1, 10),
+                         .decodes = reader.has("decodes") ? reader.number("decodes", 1, 10) : 1,
                          .share = reader.number("share", 0.01, 0.99),
                          .boost = reader.seconds("boost", true),
                          .full_rows = reader.seconds("full_rows"),

@@ -15,6 +15,7 @@
 #include "sim/model/model.h"
 #include "sim/scenario/moe_spec.h"
 #include "sim/serve/serve.h"
+#include "sim/serve/simulated_steps.h"
 #include "sim/units/units.h"
 
 namespace orrery {
@@ -26,7 +27,7 @@ struct KernelTimes {
   double eager_moe = 1;
   double graph = 1;
   std::map<std::string, double> kernels;  // CostOptions::kernel_times, in both modes
-  Seconds uneven_attention;               // SimulatedStepsConfig::uneven_attention
+  UnevenAttention uneven_attention;
 };
 
 struct EngineProfile {
@@ -37,6 +38,9 @@ struct EngineProfile {
   // Host time of a step besides launches: base + per_sequence * (decodes + prefill chunks).
   Seconds scheduler_base;
   Seconds scheduler_per_sequence;
+  // The same where requests are served, besides: of steps that are run by themselves it is no part.
+  Seconds serve_base;
+  Seconds serve_per_sequence;
   // Of a step with prompts besides; and of one whose numbers of rows come for the first time.
   Seconds prefill_base;
   Seconds new_rows;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,15 +46,16 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
     config.limited_cost = &assembly.cost(LaunchMode::kEager, PowerState::kLimited);
     config.arithmetic_cost = &assembly.cost(LaunchMode::kEager, PowerState::kArithmetic);
   }
-  config.scheduler_base = scenario.engine_profile.scheduler_base;
-  config.scheduler_per_sequence = scenario.engine_profile.scheduler_per_sequence;
-  config.prefill_base = scenario.engine_profile.prefill_base;
-  config.new_rows = scenario.engine_profile.new_rows;
+  const EngineProfile& profile = scenario.engine_profile;
+  config.scheduler_base = profile.scheduler_base + profile.serve_base;
+  config.scheduler_per_sequence = profile.scheduler_per_sequence + profile.serve_per_sequence;
+  config.prefill_base = profile.prefill_base;
+  config.new_rows = profile.new_rows;
   const auto is_other = [&](const Request& request) {
     return request.prompt_tokens != workload.requests.front().prompt_tokens;
   };
   if (std::ranges::any_of(workload.requests, is_other)) {
-    config.uneven_attention = scenario.engine_profile.kernel_time.uneven_attention;
+    config.uneven_attention = profile.kernel_time.uneven_attention;
   }
   config.graph_batch_sizes = graph_batch_sizes(scenario);
   config.async_scheduling = scenario.engine.async_scheduling;
@@ -196,6 +198,42 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress) {
   result.tables_used = assembly.tables_used();
   warn_of_stand_ins(result);
   return result;
+}
+
+std::vector<Seconds> replayed_durations(const Scenario& scenario,
+                                        std::span<const ReplicaStep> steps) {
+  const Workload workload =
+      at_key(scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
+  const Assembly assembly(scenario);
+  // Of a scenario that is not disaggregated, all replicas are of the second kind.
+  std::optional<StepTimes> prefill_times;
+  if (scenario.disaggregation) {
+    prefill_times.emplace(steps_config(prefill_side(scenario), assembly, workload));
+  }
+  const Scenario whole = scenario.disaggregation ? decode_side(scenario) : scenario;
+  StepTimes times(steps_config(whole, assembly, workload));
+  const int num_prefill = scenario.disaggregation ? prefill_side(scenario).replicas : 0;
+  std::vector<SimulatedSteps> replicas;
+  replicas.reserve(static_cast<std::size_t>(num_prefill + whole.replicas));
+  for (int i = 0; i < num_prefill; ++i) replicas.emplace_back(*prefill_times);
+  for (int i = 0; i < whole.replicas; ++i) replicas.emplace_back(times);
+  std::vector<Seconds> durations;
+  durations.reserve(steps.size());
+  for (const ReplicaStep& step : steps) {
+    const bool has_tokens = step.batch.num_decodes > 0 || !step.batch.prefill.empty();
+    if (step.replica < 0 || step.replica >= static_cast<int>(replicas.size()) || !has_tokens) {
+      throw std::invalid_argument("a step of replica " + std::to_string(step.replica) + " with " +
+                                  std::to_string(step.batch.num_decodes) + " decodes and " +
+                                  std::to_string(step.batch.prefill.size()) +
+                                  " chunks; expected tokens and a replica below " +
+                                  std::to_string(replicas.size()));
+    }
+    SimulatedSteps& replica = replicas[static_cast<std::size_t>(step.replica)];
+    replica.starts(step.start);
+    durations.push_back(step.batch.prefill.empty() ? replica.leap(step.batch, 1).first
+                                                   : replica.run(step.batch).duration);
+  }
+  return durations;
 }
 
 }  // namespace orrery

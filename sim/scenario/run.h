@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,6 +75,18 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress = {});
 
 // One step of `batch` on one replica. Throws ScenarioError or std::invalid_argument.
 StepResult simulate_step(const Scenario& scenario, const Batch& batch, StepLevel level);
+
+// A step that a replica took.
+struct ReplicaStep {
+  int replica = 0;  // prefill and decode apart: those of prefill first
+  Seconds start;
+  Batch batch;
+};
+// What the scenario's simulated replicas would have taken for each of `steps`, which lie in order
+// of time: what a replica did before counts (power, steps prepared). Throws ScenarioError, and
+// std::invalid_argument for an empty batch or a replica that there is none of.
+std::vector<Seconds> replayed_durations(const Scenario& scenario,
+                                        std::span<const ReplicaStep> steps);
 
 // The decode-only step of median duration, each step of a leap counting once; the most common kind
 // of step where the run has none. Exposed for tests.

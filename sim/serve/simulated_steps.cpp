@@ -54,7 +54,8 @@ StepSetup setup(const SimulatedStepsConfig& config, const CostModel* cost) {
           .lowering = config.lowering,
           .machine = config.machine,
           .cost = cost,
-          .level = config.level};
+          .level = config.level,
+          .has_uneven_decodes = config.uneven_attention.more > Seconds(0)};
 }
 
 }  // namespace
@@ -100,17 +101,30 @@ DeviceTime StepTimes::decode_time(std::int64_t num_decodes, std::int64_t context
                           : step_time(graph ? graph_ : eager_.setup,
                                       {.num_decodes = rows,
                                        .decode_context = std::max(num_decodes * context, rows)});
-    if (num_decodes > 1 && config_.uneven_attention > Seconds(0)) {
-      const Seconds more =
-          config_.uneven_attention * static_cast<double>(config_.model.layers.size());
-      time.basis.interpolated += more;
-      time.duration += more;
-    }
-    return time;
+    return uneven(time, num_decodes);
   });
 }
 
+DeviceTime StepTimes::uneven(DeviceTime time, std::int64_t num_decodes) const {
+  if (num_decodes < 2) return time;
+  const std::int64_t kv_heads =
+      std::max<std::int64_t>(config_.model.num_key_value_heads / config_.mesh.tp, 1);
+  const bool are_few =
+      rank_decodes(num_decodes) * kv_heads * 2 <= config_.machine->device().num_sms;
+  const UnevenAttention& uneven = config_.uneven_attention;
+  const auto layers =
+      std::ranges::count(config_.model.layers, AttentionKind::kGqa, &LayerConfig::attention);
+  const Seconds more = (are_few ? uneven.of_few : uneven.more) * static_cast<double>(layers);
+  time.basis.interpolated += more;
+  time.duration += more;
+  return time;
+}
+
 DeviceTime StepTimes::mixed_time(Eager& eager, const Batch& batch) {
+  return uneven(even_mixed_time(eager, batch), batch.num_decodes);
+}
+
+DeviceTime StepTimes::even_mixed_time(Eager& eager, const Batch& batch) {
   if (eager.skeletons.apply()) {
     const double context = batch.num_decodes > 0 ? static_cast<double>(batch.decode_context) /
                                                        static_cast<double>(batch.num_decodes)
@@ -179,7 +193,19 @@ StepTime StepTimes::step(const Batch& batch, PowerBudget* budget, bool is_prepar
           .basis = device.basis};
 }
 
-LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps) {
+// What a lowered clock adds to decodes wanes evenly, step by step, until the clock is full again.
+StepTimes::Lowered StepTimes::lowered_clock(Seconds step, const PowerBudget* budget) const {
+  const double lowered = budget == nullptr ? 0 : budget->lowered();
+  if (lowered <= 0) return {};
+  const double longer = (power_limit()->decodes - 1) * lowered;
+  const double share = std::min(step / budget->full_after(), 1.0);
+  return {.first = longer,
+          .slope = -longer * share,
+          // A slope below zero has no place beside a host that may be the slower one.
+          .num_steps = config_.async_scheduling ? 1 : std::llround(std::ceil(1 / share))};
+}
+
+LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget) {
   const auto n = static_cast<double>(batch.num_decodes);
   const double context = static_cast<double>(batch.decode_context) / n;  // grows by 1 each step
   const std::int64_t index = grid_index(context);
@@ -193,6 +219,10 @@ LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps) {
       std::clamp(static_cast<std::int64_t>(std::ceil(high - context)), std::int64_t{1}, max_steps);
   leap.slope = (at_high.duration - at_low.duration) / (high - low);
   leap.first = at_low.duration + leap.slope * (context - low);
+  const Lowered lowered = lowered_clock(leap.first, budget);
+  leap.num_steps = std::min(leap.num_steps, lowered.num_steps);
+  leap.slope += leap.first * lowered.slope;
+  leap.first = leap.first * (1 + lowered.first);
   const Seconds host = host_time(batch);
   if (!config_.async_scheduling) {
     leap.first += host;
@@ -207,12 +237,23 @@ LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps) {
   const auto steps = static_cast<double>(leap.num_steps);
   // Linear in the context, so the steps of the leap sum to as many of its middle.
   const double middle = (context + (steps - 1) / 2 - low) / (high - low);
-  leap.basis = scaled(mix(at_low.basis, at_high.basis, middle), steps);
+  const double longer = 1 + lowered.first + lowered.slope * (steps - 1) / 2;
+  leap.basis = scaled(mix(at_low.basis, at_high.basis, middle), steps * longer);
   return leap;
 }
 
 SimulatedSteps::SimulatedSteps(StepTimes& times) : times_(times) {
   if (times.power_limit() != nullptr) budget_.emplace(*times.power_limit());
+}
+
+void SimulatedSteps::rest() {
+  if (budget_ && now_ > since_) budget_->rest(now_ - since_);
+  since_ = std::max(since_, now_);
+}
+
+LeapTime SimulatedSteps::leap(const Batch& batch, std::int64_t max_steps) {
+  rest();
+  return times_.leap(batch, max_steps, budget_ ? &*budget_ : nullptr);
 }
 
 bool SimulatedSteps::is_prepared(const Batch& batch) {
@@ -231,7 +272,7 @@ bool SimulatedSteps::is_prepared(const Batch& batch) {
 
 StepTime SimulatedSteps::run(const Batch& batch) {
   const bool known = is_prepared(batch);
-  if (budget_ && now_ > since_) budget_->rest(now_ - since_);
+  rest();
   const StepTime time = times_.step(batch, budget_ ? &*budget_ : nullptr, known);
   since_ = now_ + time.duration;
   return time;

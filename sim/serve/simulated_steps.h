@@ -16,6 +16,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,6 +28,15 @@
 #include "sim/serve/step_skeletons.h"
 
 namespace orrery {
+
+// What attention of a layer over decodes of different contexts takes more than over as many tokens
+// in equal ones: multiprocessors then get parts of several rows (a sequence and a kv head) instead
+// of one, and merge them. `of_few`: where there are at most half as many rows as multiprocessors,
+// which share each of them in any case.
+struct UnevenAttention {
+  Seconds more;
+  Seconds of_few;
+};
 
 struct SimulatedStepsConfig {
   ModelConfig model;
@@ -46,9 +56,7 @@ struct SimulatedStepsConfig {
   // ones, decodes) that none of the last kMostPrepared such steps had, which it prepares.
   Seconds prefill_base;
   Seconds new_rows;
-  // What attention of a layer over decodes of different contexts takes more than over as many
-  // tokens in equal ones: the longest sequence ends last.
-  Seconds uneven_attention;
+  UnevenAttention uneven_attention;
   // Ascending; empty: no graphs, all steps are eager.
   std::vector<std::int64_t> graph_batch_sizes;
   // The host prepares a step while the one before runs: a step takes the longer of host and device
@@ -69,8 +77,8 @@ class StepTimes {
   [[nodiscard]] const PowerLimit* power_limit() const {
     return config_.limited_cost == nullptr ? nullptr : &config_.limited_cost->options().power;
   }
-  // Linear piece of decode steps that starts with `batch`, see StepBackend::leap.
-  LeapTime leap(const Batch& batch, std::int64_t max_steps);
+  // Linear piece of decode steps that starts with `batch`, see StepBackend::leap; of GPUs as above.
+  LeapTime leap(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget = nullptr);
 
  private:
   [[nodiscard]] bool is_graph(const Batch& batch) const;
@@ -87,6 +95,16 @@ class StepTimes {
     std::map<std::vector<std::int64_t>, DeviceTime> times;
   };
   DeviceTime mixed_time(Eager& eager, const Batch& batch);
+  DeviceTime even_mixed_time(Eager& eager, const Batch& batch);
+  // `time` of as many decodes of equal contexts, and what different ones add.
+  [[nodiscard]] DeviceTime uneven(DeviceTime time, std::int64_t num_decodes) const;
+  // Parts by which the first of `num_steps` decode steps is longer, and each that follows it.
+  struct Lowered {
+    double first = 0;
+    double slope = 0;
+    std::int64_t num_steps = std::numeric_limits<std::int64_t>::max();
+  };
+  [[nodiscard]] Lowered lowered_clock(Seconds step, const PowerBudget* budget) const;
   [[nodiscard]] Seconds host_time(const Batch& batch) const;
 
   SimulatedStepsConfig config_;
@@ -109,11 +127,11 @@ class SimulatedSteps : public StepBackend {
   explicit SimulatedSteps(StepTimes& times);
   void starts(Seconds now) override { now_ = now; }
   StepTime run(const Batch& batch) override;
-  LeapTime leap(const Batch& batch, std::int64_t max_steps) override {
-    return times_.leap(batch, max_steps);
-  }
+  LeapTime leap(const Batch& batch, std::int64_t max_steps) override;
 
  private:
+  // Of the full clock, what the GPUs got back since the last step with prefill.
+  void rest();
   // Numbers of rows of a step with prefill, and whether they were known.
   bool is_prepared(const Batch& batch);
   using Rows = std::array<std::int64_t, 3>;
@@ -123,7 +141,7 @@ class SimulatedSteps : public StepBackend {
   std::int64_t num_runs_ = 0;
   std::optional<PowerBudget> budget_;
   Seconds now_;
-  Seconds since_;  // the last step with prefill ended
+  Seconds since_;  // the last step with prefill ended, or rest() was called
 };
 
 }  // namespace orrery

@@ -58,6 +58,21 @@ void set_dim(KernelOp& op, std::string_view name, std::int64_t size) {
   if (found != op.dims.end()) found->size = size;
 }
 
+// Of an op with dim "batch".
+Estimate between_powers_of_two(const CostModel& cost, KernelOp op) {
+  const std::int64_t batch = dim(op.dims, "batch");
+  const auto low = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(batch)));
+  set_dim(op, "batch", low);
+  Estimate estimate = cost.kernel(op);
+  if (low == batch) return estimate;
+  set_dim(op, "batch", 2 * low);
+  const Estimate high = cost.kernel(op);
+  const double share = static_cast<double>(batch - low) / static_cast<double>(low);
+  estimate.time = estimate.time * (1 - share) + high.time * share;
+  estimate.basis = std::max({estimate.basis, high.basis, Basis::kInterpolated});
+  return estimate;
+}
+
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Of a plan without a closed form: kernels of two streams share the GPU, which the heap leaves out.
@@ -217,7 +232,9 @@ std::vector<Seconds> StepSkeletons::attention_times(const Skeleton& skeleton, co
       set_dim(op, "query", round_bits(prefill.prefill_query, kShapeBits));
       set_dim(op, "context", round_bits(prefill.prefill_context, kShapeBits));
     }
-    const Estimate estimate = setup_.cost->kernel(op);
+    const Estimate estimate = attention.is_decode && setup_.has_uneven_decodes
+                                  ? between_powers_of_two(*setup_.cost, op)
+                                  : setup_.cost->kernel(op);
     of_basis(basis, estimate.basis) += estimate.time * attention.count;
     times.push_back(estimate.time);
   }

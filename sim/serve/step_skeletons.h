@@ -41,6 +41,9 @@ struct StepSetup {
   const Machine* machine = nullptr;
   const CostModel* cost = nullptr;
   StepLevel level = StepLevel::kClosedForm;
+  // Decodes of different contexts: attention of them lies between that of powers of two, whose rows
+  // are all measured as they fill the multiprocessors evenly.
+  bool has_uneven_decodes = false;
 };
 
 // The plan of `batch` on all ranks of one instance.

@@ -53,41 +53,24 @@ TEST(KernelWays, CallsOutsideOfTheRowsOfTheirWayAreAnsweredByAll) {
   EXPECT_EQ(time_us(own, 4096), time_us(rows_of(directory, "another"), 4096));
 }
 
-KernelOp norm(std::int64_t tokens) {
-  return {.kernel = "rms_norm",
-          .dtype = DType::kBf16,
-          .dims = {{.name = "tokens", .size = tokens, .axis = {}},
-                   {.name = "hidden", .size = 1000, .axis = {}}}};
-}
-
-TEST(WarmOperands, TakeTheRatioOfCallsThatWereMeasuredBothWays) {
+TEST(StreamedWeights, HideWhatRunsBeforeThem) {
   const testing::TableDirectory directory;
-  // 0.5 at 100 tokens, 0.8 at 10,000: 0.65 at 1,000 in between, in log-bytes.
-  directory.write("rms_norm.csv",
-                  "dtype,tokens,hidden,time_us,l2,mode\n"
-                  "bf16,100,1000,2,cold,graph\nbf16,100,1000,1,warm,graph\n"
-                  "bf16,1000,1000,8,cold,graph\n"
-                  "bf16,10000,1000,40,cold,graph\nbf16,10000,1000,32,warm,graph\n");
-  const Provider provider = Provider::load(directory.path());
+  std::filesystem::create_directories(directory.path() / "orrery");
+  directory.write("orrery/add_rms_norm.csv",
+                  "dtype,tokens,hidden,time_us\nbf16,1,4096,1\nbf16,64,4096,2\nbf16,128,4096,3\n");
+  const Provider own = Provider::load(directory.path() / "orrery");
   const Machine machine = make_machine(testing::node_spec());
-  const CostModel cost(machine, &provider, nullptr, {});
-  const auto time_us = [&](std::int64_t tokens) {
-    return 1e6 * cost.kernel(norm(tokens)).time.value();
+  const CostModel cost(machine, &own, nullptr, {});
+  const auto norm_us = [&](std::int64_t tokens) {
+    const KernelOp op{.kernel = "add_rms_norm",
+                      .dtype = DType::kBf16,
+                      .dims = {{.name = "tokens", .size = tokens, .axis = {}},
+                               {.name = "hidden", .size = 4096, .axis = {}}}};
+    return 1e6 * cost.kernel(op).time.value();
   };
-  EXPECT_NEAR(time_us(100), 1, 1e-9);
-  EXPECT_NEAR(time_us(1000), 8 * 0.65, 1e-2);  // the weights count among the bytes
-  EXPECT_NEAR(time_us(10000), 32, 1e-9);
-}
-
-TEST(WarmOperands, AreNotWeights) {
-  const testing::TableDirectory directory;
-  directory.write("gemm.csv",
-                  "dtype,m,n,k,time_us,l2,mode\nbf16,1,1024,1024,4,cold,graph\n"
-                  "bf16,1,1024,1024,2,warm,graph\n");
-  const Provider provider = Provider::load(directory.path());
-  const Machine machine = make_machine(testing::node_spec());
-  const CostModel cost(machine, &provider, nullptr, {});
-  EXPECT_NEAR(1e6 * cost.kernel(testing::gemm(1, 1024, 1024)).time.value(), 4, 1e-9);
+  EXPECT_NEAR(norm_us(1), 1, 1e-9);  // shorter than until the weights are asked for
+  EXPECT_NEAR(norm_us(64), 1.3, 1e-9);
+  EXPECT_NEAR(norm_us(128), 3, 1e-9);  // gemms of more rows wait
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "sim/cost/cost.h"
 #include "tests/cost/cost_testing.h"
@@ -23,11 +25,14 @@ PowerLimit limit() {
           .limited_rows = ms(6)};
 }
 
-TEST(PowerBudget, ArithmeticAloneRunsAtTheFullClockUntilTheBoostIsSpent) {
+// The clock falls over the 60 ms of the boost: over the first 40 it is lowered by 0 to 2/3, in the
+// mean 1/3; over the next 40 by 2/3 to 1 for 20, then wholly.
+TEST(PowerBudget, ArithmeticAloneLowersTheClockUntilTheBoostIsSpent) {
   PowerBudget budget(limit());
-  EXPECT_EQ(budget.step(ms(40), ms(40)), 0);
+  EXPECT_NEAR(budget.step(ms(40), ms(40)), 1.0 / 3, 1e-12);
   EXPECT_NEAR(budget.left().value(), 20e-3, 1e-12);
-  EXPECT_NEAR(budget.step(ms(40), ms(40)), 0.5, 1e-12);
+  EXPECT_NEAR(budget.lowered(), 2.0 / 3, 1e-12);
+  EXPECT_NEAR(budget.step(ms(40), ms(40)), (5.0 / 6 + 1) / 2, 1e-12);
   EXPECT_EQ(budget.step(ms(40), ms(40)), 1);
 }
 
@@ -37,22 +42,31 @@ TEST(PowerBudget, OtherWorkAndPausesGiveTheBoostBack) {
   EXPECT_EQ(budget.step(ms(100), ms(50)), 0);
   EXPECT_EQ(budget.left(), ms(60));
   // Three quarters of 80 ms: 60 ms less the 20 ms that the rest gives back.
-  EXPECT_EQ(budget.step(ms(80), ms(60)), 0);
+  budget.step(ms(80), ms(60));
   EXPECT_NEAR(budget.left().value(), 20e-3, 1e-12);
+  EXPECT_NEAR(budget.full_after().value(), 40e-3, 1e-12);
   budget.rest(ms(30));
   EXPECT_NEAR(budget.left().value(), 50e-3, 1e-12);
   budget.rest(Seconds(1));
   EXPECT_EQ(budget.left(), ms(60));
 }
 
+// From a third lowered to the full clock within the first half, then at it: 1/3 / 2 / 2.
+TEST(PowerBudget, AStepOfOtherWorkIsAtALoweredClockUntilItHasRisen) {
+  PowerBudget budget(limit(), ms(40));
+  EXPECT_NEAR(budget.step(ms(40), ms(0)), 1.0 / 12, 1e-12);
+  EXPECT_EQ(budget.lowered(), 0);
+}
+
 TEST(PowerBudget, RepeatedStepsAreLimitedByWhatTheirPausesDoNotGiveBack) {
   EXPECT_EQ(repeated_limited_part(limit(), ms(10), ms(10), ms(0)), 1);
   EXPECT_EQ(repeated_limited_part(limit(), ms(10), ms(5), ms(0)), 0);
-  EXPECT_EQ(repeated_limited_part(limit(), ms(10), ms(10), ms(10)), 0);
-  // Pauses of 30 ms give 30 ms of 120.
-  EXPECT_NEAR(repeated_limited_part(limit(), ms(120), ms(120), ms(30)), 0.75, 1e-12);
+  // Back at the full clock before each, of which 10 ms take a sixth.
+  EXPECT_NEAR(repeated_limited_part(limit(), ms(10), ms(10), ms(10)), 1.0 / 12, 1e-12);
+  // Pauses of 30 ms give half of the clock back, which 30 ms of 120 take: 3/4 over these.
+  EXPECT_NEAR(repeated_limited_part(limit(), ms(120), ms(120), ms(30)), 0.75 / 4 + 0.75, 1e-12);
   // However long the pause, the boost is 60 ms.
-  EXPECT_NEAR(repeated_limited_part(limit(), ms(120), ms(120), Seconds(1)), 0.5, 1e-12);
+  EXPECT_NEAR(repeated_limited_part(limit(), ms(120), ms(120), Seconds(1)), 0.5 / 2 + 0.5, 1e-12);
   EXPECT_EQ(repeated_limited_part({}, ms(120), ms(120), ms(0)), 0);
 }
 
@@ -102,6 +116,28 @@ TEST(PowerLimit, ProductsTakeTheirFactorWhereArithmeticIsWhatTakesLonger) {
   EXPECT_NEAR(longer(testing::gemm(8192, 8192, 8192)), 0.2, 1e-3);
   EXPECT_NEAR(longer(testing::gemm(8192, 8192, 8192, DType::kFp8)), 0.1, 1e-3);
   EXPECT_LT(longer(testing::gemm(1, 8192, 8192)), 1e-6);  // weights are streamed
+}
+
+// A tile computes all of its rows: 32 more than there are in each group of more than 54, which go
+// in tiles.
+TEST(PowerLimit, ProductsOfGroupsComputeTheEmptyRowsOfTheirTiles) {
+  const Machine machine = make_machine(testing::node_spec());
+  const CostModel full = model(PowerState::kFull, machine);
+  const CostModel limited = model(PowerState::kLimited, machine);
+  constexpr double kGroups = 4;
+  for (const auto& [rows, computed] : {std::pair{200.0, 232.0}, {48.0, 48.0}}) {
+    const auto size = [](std::string_view name, double value) {
+      return Dim{.name = std::string(name), .size = std::llround(value), .axis = {}};
+    };
+    const KernelOp op{.kernel = "grouped_gemm",
+                      .dtype = DType::kBf16,
+                      .dims = {size("rows", kGroups * rows), size("n", 8192), size("k", 8192),
+                               size("groups", kGroups), size("active", kGroups)}};
+    const double ratio = std::pow(
+        needs(computed, 8192, 8192).computing / 0.80 / (needs(rows, 8192, 8192).moving / 0.89), 4);
+    EXPECT_NEAR(limited.kernel(op).time / full.kernel(op).time - 1, 0.2 * ratio / (1 + ratio),
+                1e-4);
+  }
 }
 
 TEST(PowerLimit, WhatNeitherComputesNorStreamsFollowsTheClock) {

@@ -139,6 +139,24 @@ TEST(GroupedGemmChoice, TilesAreAsWideAsAGroupOfAboutATileIfTheyHaveManySteps) {
   EXPECT_EQ(chosen(5120, 16 * 1024), TiledChoice{});
 }
 
+// Half of the groups have more rows than 64, the widest item of the streaming kernel, where 64 is
+// the mean.
+TEST(GroupedGemmChoice, GroupsOfAboutAsManyRowsAsAnItemAreTiled) {
+  const auto is_tiled = [](std::int64_t rows_per_group) {
+    return std::holds_alternative<TiledChoice>(
+        choose_grouped_gemm(kShape, {.rows = 16 * rows_per_group, .active = 16}));
+  };
+  EXPECT_FALSE(is_tiled(48));
+  EXPECT_TRUE(is_tiled(64));
+}
+
+// 4096 x 7168 in bf16 are 59 MB.
+TEST(GroupedGemmChoice, GroupsThatTheCacheDoesNotHoldGetTilesAsWideAsTheirRows) {
+  const GroupedGemmShape shape{.max_rows = 131072, .n = 4096, .k = 7168, .groups = 256};
+  const auto choice = choose_grouped_gemm(shape, {.rows = 131072, .active = 256});
+  EXPECT_EQ(std::get<TiledChoice>(choice), kTurnedChoice);
+}
+
 TEST(GroupedGemmChoice, AStageMoreWouldNotFit) {
   for (const int per_sm : {1, 2}) {
     StreamedTile tile =

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,31 @@ TEST_F(DisaggregatedRunTest, TransferBytesAreTheKvBytesOfThePromptsBlocks) {
       EXPECT_EQ(record.transfer_bytes, Bytes(63.0 * 16 * 32 * 2 * 8 * 128 * 2));
     }
   }
+}
+
+// One request at a time: each step has one chunk or one decode, and replicas are known by number.
+TEST_F(DisaggregatedRunTest, ReplayedStepsTakeWhatTheyTookInTheRun) {
+  const Scenario scenario = this->scenario(kPair);
+  std::vector<ReplicaStep> steps;
+  std::vector<Seconds> durations;
+  for (const StepRecord& step : run_scenario(scenario).service.steps) {
+    if (step.num_steps > 1) continue;
+    Batch batch{.num_decodes = step.num_decodes, .decode_context = step.decode_context};
+    if (step.num_prefills > 0) batch.prefill = {{.query = step.prefill_tokens}};
+    steps.push_back({.replica = step.replica, .start = step.start, .batch = batch});
+    durations.push_back(step.duration);
+  }
+  ASSERT_GE(steps.size(), 8U);
+  const std::vector<Seconds> replayed = replayed_durations(scenario, steps);
+  ASSERT_EQ(replayed.size(), durations.size());
+  for (std::size_t i = 0; i < replayed.size(); ++i) {
+    EXPECT_NEAR(replayed[i].value(), durations[i].value(), 1e-12) << i;
+  }
+  EXPECT_THROW(replayed_durations(
+                   scenario, std::vector<ReplicaStep>{{.replica = 2, .batch = steps[0].batch}}),
+               std::invalid_argument);
+  EXPECT_THROW(replayed_durations(scenario, std::vector<ReplicaStep>{{.replica = 0}}),
+               std::invalid_argument);
 }
 
 TEST_F(DisaggregatedRunTest, AlonePairsSecondTokenIsLateByLatencyAndBytesOverRate) {

@@ -103,7 +103,7 @@ std::string changed_profile(const std::string& from, const std::string& to) {
 
 constexpr const char* kPowerLimit =
     "power_limit: {product: {value: 1.16, source: measured}, narrow_product: 1.1, attention: 1.3, "
-    "share: 0.5, boost: 60 ms, full_rows: 4 ms, limited_rows: 5 ms}\n";
+    "decodes: 1.05, share: 0.5, boost: 60 ms, full_rows: 4 ms, limited_rows: 5 ms}\n";
 
 TEST_F(EngineProfileTest, a_profile_may_say_what_single_kernels_and_the_power_limit_take) {
   const EngineProfile plain = read_engine_profile(write("engine.yaml", changed_profile("", "")));
@@ -113,13 +113,29 @@ TEST_F(EngineProfileTest, a_profile_may_say_what_single_kernels_and_the_power_li
       "engine.yaml",
       changed_profile("kernel_time:", std::string(kPowerLimit) +
                                           "kernel_time:\n  kernels: {gemm: 1.1, rope: {value: 0.9, "
-                                          "source: here}}")));
+                                          "source: here}}\n  uneven_attention: 7 us\n"
+                                          "  uneven_attention_of_few: 4 us")));
+  EXPECT_EQ(plain.power_limit.decodes, 1);
+  EXPECT_EQ(profile.power_limit.decodes, 1.05);
+  EXPECT_EQ(profile.kernel_time.uneven_attention.more, Seconds(7e-6));
+  EXPECT_EQ(profile.kernel_time.uneven_attention.of_few, Seconds(4e-6));
   EXPECT_EQ(profile.power_limit.product, 1.16);
   EXPECT_EQ(profile.power_limit.boost, Seconds(60e-3));
   EXPECT_EQ(profile.sources.at("power_limit.product"), "measured");
   EXPECT_EQ(profile.kernel_time.kernels,
             (std::map<std::string, double>{{"gemm", 1.1}, {"rope", 0.9}}));
   EXPECT_EQ(profile.sources.at("kernel_time.kernels.rope"), "here");
+}
+
+TEST_F(EngineProfileTest, a_profile_may_say_what_serving_takes_besides_a_step) {
+  EXPECT_EQ(read_engine_profile(write("engine.yaml", changed_profile("", ""))).serve_base,
+            Seconds(0));
+  const EngineProfile profile = read_engine_profile(
+      write("engine.yaml", changed_profile("  scheduler_base:",
+                                           "  serve_base: 11 us\n  serve_per_sequence: 0.5 us\n"
+                                           "  scheduler_base:")));
+  EXPECT_EQ(profile.serve_base, Seconds(11e-6));
+  EXPECT_EQ(profile.serve_per_sequence, Seconds(0.5e-6));
 }
 
 TEST_F(EngineProfileTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {

@@ -219,18 +219,26 @@ TEST_F(SimulatedStepsTest, StepsOfNewNumbersOfRowsArePreparedOnceAndForgottenLas
   EXPECT_NEAR(more(100), 21e-4, 1e-12);
 }
 
-TEST_F(SimulatedStepsTest, DecodesOfDifferentContextsTakeTheirLongestAttentionInEachLayer) {
+// small_llama has 2 kv heads: 25 sequences give as many rows as half of the 100 multiprocessors.
+TEST_F(SimulatedStepsTest, AttentionOfDifferentContextsMergesRowsInEachLayer) {
   SimulatedStepsConfig uneven = config(small_llama(), {});
-  uneven.uneven_attention = Seconds(3e-6);
+  uneven.uneven_attention = {.more = Seconds(7e-6), .of_few = Seconds(4e-6)};
   StepTimes with(uneven);
   StepTimes without(config(small_llama(), {}));
-  const auto more = [&](std::int64_t decodes) {
-    const Batch batch{.num_decodes = decodes, .decode_context = decodes * 1024};
+  const auto layers = static_cast<double>(small_llama().layers.size());
+  ASSERT_EQ(small_llama().num_key_value_heads, 2);
+  const auto more = [&](const Batch& batch) {
     return (with.step(batch).duration - without.step(batch).duration).value();
   };
-  const auto layers = static_cast<double>(small_llama().layers.size());
-  EXPECT_NEAR(more(8), 3e-6 * layers, 1e-12);
-  EXPECT_EQ(more(1), 0);
+  const auto decodes = [](std::int64_t count) {
+    return Batch{.num_decodes = count, .decode_context = count * 1024};
+  };
+  EXPECT_EQ(more(decodes(1)), 0);
+  EXPECT_NEAR(more(decodes(8)), 4e-6 * layers, 1e-12);
+  EXPECT_NEAR(more(decodes(64)), 7e-6 * layers, 1e-12);
+  Batch mixed = decodes(64);
+  mixed.prefill = {{.query = 100, .context = 0}};
+  EXPECT_NEAR(more(mixed), 7e-6 * layers, 1e-12);
 }
 
 // Prompts that follow each other reach the power limit; after a pause they have the full clock.
@@ -271,6 +279,36 @@ TEST_F(SimulatedStepsTest, PromptsInARowReachThePowerLimitAndPausesLeaveIt) {
   EXPECT_LT(first, at_limit);
   EXPECT_NEAR(run(Seconds(0)), at_limit, 0.005 * at_limit);
   EXPECT_NEAR(run(Seconds(10)), first, 1e-12);
+}
+
+// With a share of a half the clock rises as fast as it falls, here within the boost of 1 s.
+TEST_F(SimulatedStepsTest, DecodesAfterPromptsTakeLongerUntilTheClockIsFullAgain) {
+  CostOptions options{.launch_mode = LaunchMode::kEager, .host = host_};
+  options.power = {
+      .product = 1.5, .attention = 1.5, .decodes = 1.2, .share = 0.5, .boost = Seconds(1)};
+  options.power_state = PowerState::kLimited;
+  const CostModel limited(machine_, nullptr, nullptr, options);
+  SimulatedStepsConfig powered = config(small_llama(), {});
+  powered.limited_cost = &limited;
+  powered.arithmetic_cost = &limited;
+  powered.scheduler_base = Seconds(0);
+  StepTimes times(powered);
+  const Batch batch{.num_decodes = 8, .decode_context = 8 * 1024};
+  const LeapTime full = times.leap(batch, 1000);
+  const PowerBudget half(options.power, Seconds(0.5));
+  const LeapTime lowered = times.leap(batch, 1000, &half);
+  EXPECT_NEAR(lowered.first / full.first, 1 + 0.2 / 2, 1e-12);
+  EXPECT_NEAR(lowered.basis.roofline / full.basis.roofline * static_cast<double>(full.num_steps) /
+                  static_cast<double>(lowered.num_steps),
+              1.1, 0.01);
+  // A boost that is left of one and a half steps lasts as many: of the second, a third is lowered.
+  const Seconds step = full.first;
+  const PowerBudget short_one(options.power, Seconds(1) - step * 1.5);
+  const LeapTime end = times.leap(batch, 1000, &short_one);
+  EXPECT_EQ(end.num_steps, 2);
+  EXPECT_NEAR((end.slope - full.slope) / (end.first - step), -1 / 1.5, 1e-3);
+  const PowerBudget rested(options.power);
+  EXPECT_EQ(times.leap(batch, 1000, &rested).first, full.first);
 }
 
 TEST_F(SimulatedStepsTest, EagerLaunchesBoundSmallPrefillsAndNotLargeOnes) {
