@@ -16,8 +16,9 @@ cannot be captured in a graph. `graph`: a replayed CUDA graph, `eager`: launched
 Launches are those of a layer; predicted are the plan's ops, measured what was launched: nothing for an expert without rows, and a library's GEMM may be two.
 In fp8 experts and the shared expert have a scale for each row; padded experts are then a grouped GEMM with equally many rows of each.
 
-The tables hold most of these kernel calls, timed alone with cold L2, grouped GEMMs with as many rows for each expert that has any. A router deals rows out
-unevenly, so that at thousands of tokens more tiles are partly empty than were timed, and predictions are too short by that."""
+The tables that predictions are of held most of these kernel calls, timed alone with cold L2, grouped GEMMs with as many rows for each expert that has any.
+A router deals rows out unevenly, so that at thousands of tokens more tiles are partly empty than were timed, and predictions are too short by that; tables
+measured since have rows as independent choices deal them out."""
 
 
 def _mebibytes(value: float) -> str:

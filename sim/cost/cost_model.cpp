@@ -11,6 +11,7 @@
 #include "sim/cost/estimate_cache.h"
 #include "sim/cost/interpolate.h"
 #include "sim/cost/provider_tables.h"
+#include "sim/units/largest_normal.h"
 
 namespace orrery {
 namespace {
@@ -351,12 +352,34 @@ Estimate CostModel::host(const HostOp& op) const {
   return {.time = time, .basis = Basis::kInterpolated, .spread = kNearestSpread};
 }
 
+namespace {
+
+// From when ranks come to an exchange on average until the last is there.
+Seconds arrival_wait(const CostOptions& options, const CommOp& op, std::size_t num_ranks) {
+  constexpr std::array kExchanges = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+                                     CollectiveKind::kAllToAll};
+  const Seconds arrivals = options.launch_mode == LaunchMode::kEager ? options.host.eager_arrivals
+                                                                     : options.host.graph_arrivals;
+  if (arrivals == Seconds(0) || std::ranges::find(kExchanges, op.kind) == kExchanges.end()) {
+    return Seconds(0);
+  }
+  return arrivals * largest_normal(static_cast<int>(num_ranks));
+}
+
+}  // namespace
+
 Estimate CostModel::price(const Plan& plan, const Op& op) const {
   if (const auto* kernel_op = std::get_if<KernelOp>(&op.body)) {
     return kernel(*kernel_op);
   }
   if (const auto* comm_op = std::get_if<CommOp>(&op.body)) {
-    return collective(*comm_op, plan.ranks(op.ranks));
+    Estimate estimate = collective(*comm_op, plan.ranks(op.ranks));
+    const Seconds wait = arrival_wait(impl_->options, *comm_op, plan.ranks(op.ranks).size());
+    if (wait > Seconds(0)) {
+      estimate.time += wait;
+      estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
+    }
+    return estimate;
   }
   return host(std::get<HostOp>(op.body));
 }

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include "sim/parallel/rewrite.h"
+#include "sim/units/largest_normal.h"
 
 namespace orrery {
 namespace {
@@ -15,22 +15,6 @@ namespace {
 std::string_view kernel_of(const Plan& plan, OpId id) {
   const auto* kernel = std::get_if<KernelOp>(&plan.ops()[static_cast<std::size_t>(id)].body);
   return kernel == nullptr ? std::string_view() : std::string_view(kernel->kernel);
-}
-
-// Expected largest of `count` independent standard normals, the integral of x d(Phi(x)^count).
-double largest_normal(int count) {
-  constexpr double kEnd = 9;
-  constexpr int kSteps = 18000;
-  constexpr double kStep = 2 * kEnd / kSteps;
-  double sum = 0;
-  double below = 0;
-  for (int i = 0; i < kSteps; ++i) {
-    const double x = i * kStep - kEnd;
-    const double up_to = std::pow(std::erfc(-(x + kStep) / std::numbers::sqrt2) / 2, count);
-    sum += (x + kStep / 2) * (up_to - below);
-    below = up_to;
-  }
-  return sum;
 }
 
 }  // namespace

@@ -64,15 +64,18 @@ class Times {
 };
 
 void read_times(const Reader& reader, EngineProfile& profile) {
-  const Times host(reader, "host",
-                   {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop",
-                    "eager_exchange", "scheduler_base", "scheduler_per_sequence", "serve_base",
-                    "serve_per_sequence", "prefill_base", "new_rows"});
+  const Times host(
+      reader, "host",
+      {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop", "graph_arrivals",
+       "eager_arrivals", "eager_exchange", "scheduler_base", "scheduler_per_sequence", "serve_base",
+       "serve_per_sequence", "prefill_base", "new_rows"});
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
   profile.host.graph_hop = host.at_or_none("graph_hop");
   profile.host.eager_hop = host.at_or_none("eager_hop");
+  profile.host.graph_arrivals = host.at_or_none("graph_arrivals");
+  profile.host.eager_arrivals = host.at_or_none("eager_arrivals");
   profile.host.eager_exchange = host.at_or_none("eager_exchange");
   profile.scheduler_base = host.at("scheduler_base");
   profile.scheduler_per_sequence = host.at("scheduler_per_sequence");

@@ -33,11 +33,11 @@ def test_the_graph_exchange_wins_with_few_tokens_and_padding_costs_no_work() -> 
     for row in rows:
         # 8 ranks, each with room for min(16 experts, top-8) rows of every token
         assert row.room == 8 * row.tokens
-        assert row.rows == row.tokens
+        assert row.tokens < row.rows < row.room  # of the fullest rank, with even choices
         assert row.padded_s > row.graph_s
     # All 16 experts of a rank are read where padding is computed, few where it is not.
     assert rows[0].active < rows[0].experts == 16
-    assert rows[0].padded_s > 1.2 * rows[0].graph_s
+    assert rows[0].padded_s > 1.1 * rows[0].graph_s
 
 
 def test_computing_padding_changes_experts_kernels_alone() -> None:
