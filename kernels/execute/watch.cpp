@@ -178,7 +178,10 @@ std::exception_ptr Watch::stall(bool looks) {
     RankPlace& state = states[static_cast<std::size_t>(rank)];
     state.phase = place.phase.load(std::memory_order_acquire);
     const std::string* const op = place.op.load(std::memory_order_acquire);
-    if (state.phase == RankPhase::kEnqueueing && op != nullptr) state.op = *op;
+    if (state.phase == RankPhase::kEnqueueing && op != nullptr) {
+      state.op = *op;
+      state.progress = place.ops.load(std::memory_order_relaxed);
+    }
     if (looks && state.phase == RankPhase::kWaiting) call(setup_.look_at, rank, state);
   }
   return std::make_exception_ptr(

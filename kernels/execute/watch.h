@@ -31,11 +31,12 @@ enum class RankPhase : std::uint8_t { kIdle, kEnqueueing, kWaiting };
 struct RankPlace {
   RankPhase phase = RankPhase::kIdle;
   std::string op;             // kEnqueueing
-  std::int64_t progress = 0;  // kWaiting: how far its GPU has come, comparable among ranks
+  std::int64_t progress = 0;  // how far its thread or GPU has come, comparable in a phase
   std::string reached;        // kWaiting: the op that it waits in; empty: not known
 };
 
-// Who keeps the others waiting: a rank whose thread is stuck, else the one whose GPU is least far.
+// Who keeps the others waiting: the rank whose thread is stuck at the earliest op (others may be
+// stuck later, in a call that connects them to it), else the one whose GPU is least far.
 RankError stall_error(std::span<const RankPlace> ranks, Seconds taken);
 
 // Much longer than the step takes: 3 s and what it takes at a tenth of the GPU's rates.
@@ -82,12 +83,18 @@ class Watch {
     std::atomic<RankPhase> phase{RankPhase::kIdle};
     std::atomic<const std::string*> op{nullptr};
     std::atomic<std::uint64_t> moves{0};  // from op to op and from phase to phase
+    std::atomic<std::int64_t> ops{0};     // enqueued in this step
   };
   void set(int rank, RankPhase phase, const std::string* op) {
     Rank& place = ranks_[static_cast<std::size_t>(rank)];
     place.op.store(op, std::memory_order_release);
     place.phase.store(phase, std::memory_order_release);
     place.moves.fetch_add(1, std::memory_order_relaxed);
+    if (phase == RankPhase::kEnqueueing) {
+      place.ops.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      place.ops.store(0, std::memory_order_relaxed);
+    }
   }
   void look(const std::stop_token& stop);
   std::exception_ptr find_trouble(bool is_in_step);

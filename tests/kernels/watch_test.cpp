@@ -152,6 +152,24 @@ TEST(Watch, EndsTheProcessWithLastWordsWhenARankDoesNotStop) {
       << ranks.last_words();
 }
 
+// Rank 0 is in a call that connects it to rank 1, which hangs at an earlier op of the second step.
+TEST(Watch, NamesTheRankThatEnqueuedLeast) {
+  Ranks ranks;
+  Watch watch(ranks.setup());
+  const std::string earlier = "layers.0.down_proj";
+  const std::string later = "logits.all_gather";
+  watch.begin(Seconds(0.05), Seconds(0.05));
+  for (int op = 0; op < 5; ++op) watch.enqueueing(1, earlier);
+  watch.waiting(1);
+  watch.idle(1);
+  watch.enqueueing(1, earlier);
+  watch.enqueueing(0, earlier);
+  watch.enqueueing(0, later);
+  EXPECT_TRUE(soon([&] { return ranks.ended_process(); }));
+  EXPECT_TRUE(ranks.last_words().starts_with("failed rank 1 op layers.0.down_proj: its thread"))
+      << ranks.last_words();
+}
+
 TEST(Watch, SaysInItsLastWordsWhereTheGpusAre) {
   Ranks ranks;
   Watch::Setup setup = ranks.setup();
