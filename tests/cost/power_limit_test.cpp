@@ -189,6 +189,33 @@ TEST(PowerLimit, WhatDrawsAsMuchAsLargeProductsCountsAsArithmetic) {
 }
 
 // Rows of up to 4 ms are at the full clock, those of 6 ms and more at the limit.
+TEST(PowerLimit, AttentionThatLowersItsOwnClockWasTimedAtTheLimit) {
+  const testing::TableDirectory directory;
+  directory.write("mla_prefill.csv",
+                  "dtype,batch,query,context,heads,qk_head_dim,v_head_dim,time_us\n"
+                  "bf16,1,4096,0,128,192,128,1200\nbf16,1,16384,0,128,192,128,19000\n");
+  const Provider provider = Provider::load(directory.path());
+  const Machine machine = make_machine(testing::node_spec());
+  const auto time = [&](std::int64_t query) {
+    const auto size = [](std::string_view name, std::int64_t value) {
+      return Dim{.name = std::string(name), .size = value, .axis = {}};
+    };
+    const KernelOp op{
+        .kernel = "mla_prefill",
+        .dtype = DType::kBf16,
+        .dims = {size("batch", 1), size("query", query), size("context", 0), size("heads", 128),
+                 size("qk_head_dim", 192), size("v_head_dim", 128)}};
+    CostOptions options;
+    options.power = limit();
+    options.power.full_rows = ms(20);
+    options.power.limited_rows = ms(30);
+    options.power_state = PowerState::kLimited;
+    return CostModel(machine, &provider, nullptr, options).kernel(op).time;
+  };
+  EXPECT_GT(time(4096), ms(1.4));  // 1.3 of 1.2 ms, nearly
+  EXPECT_NEAR(time(16384).value(), 19e-3, 1e-9);
+}
+
 TEST(PowerLimit, RowsOfLongCallsAreAtTheLimitAlready) {
   const testing::TableDirectory directory;
   directory.write("gemm.csv",
