@@ -84,14 +84,23 @@ std::vector<TableMeasurement> table_measurements(const Scenario& scenario,
       const auto measured = [&](std::string_view key) {
         return text_at(&meta, {"tables", kernel, "measured_with", key});
       };
-      // Rows that were measured again since (orrery validate --recalibrate).
-      const std::string newer = text_at(&meta, {"tables", kernel, "remeasured_with", "revision"});
-      const std::string newer_date = text_at(&meta, {"tables", kernel, "remeasured_with", "date"});
+      // Rows that were measured again since (orrery validate --recalibrate), maybe several times:
+      // "first, second"; a comma would end a column of calibration.csv.
+      const auto again = [&](std::string_view key) {
+        std::string text = text_at(&meta, {"tables", kernel, "remeasured_with", key});
+        for (std::size_t at = 0; (at = text.find(", ", at)) != std::string::npos;) {
+          text.replace(at, 2, "+");
+        }
+        return text;
+      };
+      const std::string newer = again("revision");
+      const std::string newer_date = again("date");
       found.push_back({.kernel = kernel,
                        .provider = use.provider,
                        .device = use.device,
                        .revision = measured("revision") + (newer.empty() ? "" : "+" + newer),
-                       .date = newer_date.empty() ? measured("date") : newer_date,
+                       .date = newer_date.empty() ? measured("date")
+                                                  : newer_date.substr(newer_date.rfind('+') + 1),
                        .driver = measured("driver")});
     }
   }
