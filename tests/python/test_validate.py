@@ -168,11 +168,13 @@ def test_without_traces_there_are_errors_but_no_causes(validation):
 
 
 def test_the_page_names_both_revisions_and_every_step(validation):
-    validation.result(kernels={"all": 1.2})
+    result = validation.result(kernels={"all": 1.2})
     page = (validation.folder / "out" / "validation.html").read_text()
     head = page[: page.index("</header>")]
     assert "0123456789ab" in head and "NVIDIA H200" in head and "driver 580.159.04" in head
-    assert re.search(r"tables of orrery, revision [0-9a-f]{12}", head)
+    assert re.search(r"tables of orrery, (\d+ revisions|revision [0-9a-f]{12})", head)
+    for revision in result["calibration_revisions"]:
+        assert f"revision {revision}" in page
     for name in ("decode_graph", "decode_eager", "prefill_eager"):
         assert f'<tr data-key="{name}">' in page
 

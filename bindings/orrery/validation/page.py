@@ -93,7 +93,10 @@ def facts(scenario: Mapping[str, Any], result: Mapping[str, Any]) -> list[tuple[
         f"{model[key].upper()} {text}"
         for key, text in (("weights", "weights"), ("activations", "activations"), ("kv_cache", "KV cache"))
     )
-    revisions = ", ".join(result["calibration_revisions"]) or "not stated"
+    revisions = result["calibration_revisions"]
+    said = f"revision {', '.join(revisions) or 'not stated'}"
+    if len(revisions) > 1:
+        said = f"{len(revisions)} revisions (Provenance)"
     dates = sorted({row["date"] for row in result["calibration"] if row["date"]})
     measured_on = environment.get("gpu", "unknown GPU") + f" ({environment.get('num_gpus', '?')})"
     host = [
@@ -107,7 +110,7 @@ def facts(scenario: Mapping[str, Any], result: Mapping[str, Any]) -> list[tuple[
         ("Measured with", f"orrery-gpu {environment.get('revision', 'of unknown revision')}"),
         (
             "Predicted with",
-            f"tables of {scenario['provider']}, revision {revisions}" + (f", {dates[-1]}" if dates else ""),
+            f"tables of {scenario['provider']}, {said}" + (f", {dates[-1]}" if dates else ""),
         ),
         ("Engine profile", str(scenario["engine"]["profile"])),
     ]
