@@ -45,8 +45,9 @@ What is known of the largest errors:
 
 * *Decodes of one and four sequences on two and four GPUs, launched one by one*: in some plans they wait for their host, -10 to -41 %
   (`qwen3_30b_tp4`, `deepseek_v2_lite_tp2`, `qwen3_30b_tp2`, `llama_8b_tp4`, `qwen3_30b_ep2`). Within steps cuBLASLt takes 7.2 us a product to launch and
-  our kernels 3 to 3.5, more where plans run beside each other; the profile's `eager_launch` is 2.72, of launches in a row. As graphs the same
-  steps err by -5 to +9 %.
+  our kernels 3 to 3.5; the profile's `eager_launch` is 2.72, of launches in a row. The host matters, too: the decode of four of
+  `qwen3_30b_ep2` took 5.85 ms on another host and 6.88 here. As graphs the same steps err by -5 to +9 %. All pairs of
+  plans that are ordered otherwise than predicted have such a step.
 * *One decode of Qwen3-30B-A3B at a context of 16,384*, as a graph, takes 8 % less than predicted, which is not explained; one of Llama-3.1-8B on four
   GPUs at 512 takes 8 % less.
 * *Decodes of 256 sequences on four GPUs* draw more than the power limit while they stream weights and compute: -5 to -9 %; on two 0 to -5 %.
