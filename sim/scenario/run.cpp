@@ -215,7 +215,8 @@ std::vector<Seconds> replayed_durations(const Scenario& scenario,
   StepTimes times(steps_config(whole, assembly, workload));
   const int num_prefill = scenario.disaggregation ? prefill_side(scenario).replicas : 0;
   std::vector<SimulatedSteps> replicas;
-  replicas.reserve(static_cast<std::size_t>(num_prefill + whole.replicas));
+  replicas.reserve(static_cast<std::size_t>(num_prefill) +
+                   static_cast<std::size_t>(whole.replicas));
   for (int i = 0; i < num_prefill; ++i) replicas.emplace_back(*prefill_times);
   for (int i = 0; i < whole.replicas; ++i) replicas.emplace_back(times);
   std::vector<Seconds> durations;
