@@ -10,6 +10,7 @@
 
 #include "kernels/attention_prefill/schedule.h"
 #include "kernels/cuda/dtypes.h"
+#include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -81,19 +82,6 @@ struct Shared {
   std::uint64_t k_empty[C::kKvStages];
   std::uint64_t v_full[C::kKvStages];
   std::uint64_t v_empty[C::kKvStages];
-};
-
-// Position in a ring of kStages buffers. A reader waits for `phase`, a writer for `phase ^ 1`.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  std::uint32_t phase = 0;
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
 };
 
 struct Blocks {  // of kKeys keys that a tile sees: [first, last]

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/grouped_gemm/scatter.cuh"
 #include "kernels/grouped_gemm/tile_schedule.cuh"
@@ -17,19 +18,6 @@ struct Stages {
   typename C::Task task[C::kStages];  // of the tile whose first step the stage holds
   std::uint64_t full[C::kStages];
   std::uint64_t empty[C::kStages];
-};
-
-// Position in the ring. A reader waits for `phase`, a writer for `phase ^ 1`.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  std::uint32_t phase = 0;
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
 };
 
 // By one thread, before any other uses the barriers.

@@ -38,7 +38,6 @@ namespace orrery::tiled {
 
 using tiles::Arguments;
 using tiles::release;
-using tiles::Ring;
 
 // A tile of one block; group < 0 ends the kernel.
 struct Task {

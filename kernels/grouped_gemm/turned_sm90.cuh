@@ -34,7 +34,6 @@ namespace orrery::turned {
 
 using tiles::Arguments;
 using tiles::release;
-using tiles::Ring;
 
 // A tile of one block; group < 0 ends the kernel.
 struct Task {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/mla_decode/mla_decode.h"
 #include "kernels/mla_decode/split.h"
@@ -81,18 +82,6 @@ struct Shared {
   std::uint64_t empty[kStages];
   std::uint64_t ready[kStages];  // weights lie in the tile's last panel
   Part part;
-};
-
-template <int kSize>
-struct Ring {
-  int index = 0;
-  std::uint32_t phase = 0;
-  __device__ void advance() {
-    if (++index == kSize) {
-      index = 0;
-      phase ^= 1;
-    }
-  }
 };
 
 __device__ inline float exp2_fast(float x) {

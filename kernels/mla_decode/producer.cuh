@@ -27,12 +27,12 @@ struct Producer {
   // Waits until there is room for a side; the caller then loads `rows` rows of its panels.
   __device__ Target begin_side(int side, int rows) {
     const Target target =
-        side == 0 ? Target{shared.first[first_ring.index], &shared.full_first[first_ring.index]}
-                  : Target{shared.second[ring.index], &shared.full[ring.index]};
+        side == 0 ? Target{shared.first[first_ring.stage], &shared.full_first[first_ring.stage]}
+                  : Target{shared.second[ring.stage], &shared.full[ring.stage]};
     if (side == 0) {
-      barrier_wait(&shared.empty_first[first_ring.index], first_ring.phase ^ 1);
+      barrier_wait(&shared.empty_first[first_ring.stage], first_ring.phase ^ 1);
     } else {
-      barrier_wait(&shared.empty[ring.index], ring.phase ^ 1);
+      barrier_wait(&shared.empty[ring.stage], ring.phase ^ 1);
     }
     barrier_arrive_expect(target.full, static_cast<std::uint32_t>(rows * 128 * panels_of(side)));
     return target;
@@ -43,7 +43,7 @@ struct Producer {
   }
 
   __device__ void load_query(const MlaPiece& piece) {
-    shared.stage[ring.phase][ring.index] = {.tokens = kQueryStage};
+    shared.stage[ring.phase][ring.stage] = {.tokens = kQueryStage};
     for (int side = 0; side < 2; ++side) {
       const Target target = begin_side(side, kRows);
       for (int panel = 0; panel < panels_of(side); ++panel) {
@@ -70,7 +70,7 @@ struct Producer {
     const int boxes = (tokens + box_rows - 1) / box_rows;
     const int first_row = row_of(piece, first);
     const bool is_last = tile + 1 == piece.end;
-    shared.stage[ring.phase][ring.index] = {
+    shared.stage[ring.phase][ring.stage] = {
         .tokens = tokens,
         .flags = (tile == piece.begin ? kFirstTile : 0) | (is_last ? kLastTile : 0),
         .sequence = piece.sequence,
@@ -107,7 +107,7 @@ struct Producer {
       load_query(piece);
       for (int tile = piece.begin; tile < piece.end; ++tile) load_tile(piece, tile);
     }
-    shared.stage[ring.phase][ring.index] = {.tokens = kEndStage};
+    shared.stage[ring.phase][ring.stage] = {.tokens = kEndStage};
     for (int side = 0; side < 2; ++side) begin_side(side, 0);
   }
 };

@@ -70,8 +70,8 @@ struct Scores {
 
   __device__ std::uint8_t* panel_at(int panel) const {
     return panel < panel_begin(1)
-               ? shared.first[first_ring.index] + panel * kPanelBytes
-               : shared.second[ring.index] + (panel - panel_begin(1)) * kPanelBytes;
+               ? shared.first[first_ring.stage] + panel * kPanelBytes
+               : shared.second[ring.stage] + (panel - panel_begin(1)) * kPanelBytes;
   }
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
@@ -112,7 +112,7 @@ struct Scores {
     for (int step = 0; step < 4 * kPanels; ++step) {
       if (step == 4 * panel_begin(1)) {
         wgmma_commit();
-        barrier_wait(&shared.full[ring.index], ring.phase);
+        barrier_wait(&shared.full[ring.stage], ring.phase);
         wgmma_fence();
       }
       const int side = step >= 4 * panel_begin(1);
@@ -167,7 +167,7 @@ struct Scores {
       const float total = softmax.total(row);
       if (lane() % 4 != 0) continue;
       const int at = 16 * warp() + lane() / 4 + 8 * row;
-      shared.inverse[ring.index][at] = __fdividef(1, total);
+      shared.inverse[ring.stage][at] = __fdividef(1, total);
       const int head = group * kRows + at;
       if (head >= p.heads) continue;
       constexpr float kLog2 = 0.69314718056f;
@@ -187,8 +187,8 @@ struct Scores {
     softmax.apply(s, p.scale_log2, rescale);
     if (lane() % 4 == 0) {
       const int at = 16 * warp() + lane() / 4;
-      shared.rescale[ring.index][at] = rescale[0];
-      shared.rescale[ring.index][at + 8] = rescale[1];
+      shared.rescale[ring.stage][at] = rescale[0];
+      shared.rescale[ring.stage][at + 8] = rescale[1];
     }
     named_barrier_sync(1, kWarpGroup);  // all have read the panel that the weights replace
     store_weights(s);
@@ -199,20 +199,20 @@ struct Scores {
     std::uint32_t q[4 * kHeldPanels][4];
     Softmax softmax;
     while (true) {
-      barrier_wait(&shared.full_first[first_ring.index], first_ring.phase);
-      const Stage stage = shared.stage[ring.phase][ring.index];
+      barrier_wait(&shared.full_first[first_ring.stage], first_ring.phase);
+      const Stage stage = shared.stage[ring.phase][ring.stage];
       if (stage.tokens > 0) {
         float s[kTokens / 2];
         multiply(s, q);
         weigh(s, softmax, stage.tokens);
         if (stage.flags & kLastTile) finish(softmax, stage);
       } else if (stage.tokens == kQueryStage) {
-        barrier_wait(&shared.full[ring.index], ring.phase);
+        barrier_wait(&shared.full[ring.stage], ring.phase);
         load_query(q);
         softmax.start();
       }
       __syncwarp();
-      if (lane() == 0) barrier_arrive(&shared.ready[ring.index]);
+      if (lane() == 0) barrier_arrive(&shared.ready[ring.stage]);
       if (stage.tokens == kEndStage) break;
       ring.advance();
       first_ring.advance();

@@ -16,7 +16,7 @@ struct Values {
   Ring<kFirstStages> first_ring;
 
   __device__ std::uint8_t* values() const {
-    return half == 0 ? shared.first[first_ring.index] : shared.second[ring.index];
+    return half == 0 ? shared.first[first_ring.stage] : shared.second[ring.stage];
   }
 
   // Read anew wherever used: registers are scarce here.
@@ -82,7 +82,7 @@ struct Values {
 
   __device__ void multiply(float (&o)[2][64], bool accumulate) {
     const std::uint64_t a =
-        descriptor_128(shared.second[ring.index] + (kValuePanels - panel_begin(1)) * kPanelBytes);
+        descriptor_128(shared.second[ring.stage] + (kValuePanels - panel_begin(1)) * kPanelBytes);
     const std::uint64_t b = descriptor_128(values(), 1024, kPanelBytes);
     wgmma_fence();
 #pragma unroll
@@ -102,19 +102,19 @@ struct Values {
   __device__ void release() {
     __syncwarp();
     if (thread() % 32 != 0) return;
-    if (half == 0) barrier_arrive(&shared.empty_first[first_ring.index]);
-    barrier_arrive(&shared.empty[ring.index]);
+    if (half == 0) barrier_arrive(&shared.empty_first[first_ring.stage]);
+    barrier_arrive(&shared.empty[ring.stage]);
   }
 
   __device__ void run() {
     float o[2][64];
     while (true) {
-      if (half == 0) barrier_wait(&shared.full_first[first_ring.index], first_ring.phase);
-      barrier_wait(&shared.full[ring.index], ring.phase);
-      barrier_wait(&shared.ready[ring.index], ring.phase);
-      const Stage stage = shared.stage[ring.phase][ring.index];
-      const float a = shared.rescale[ring.index][row()];
-      const float b = shared.rescale[ring.index][row() + 8];
+      if (half == 0) barrier_wait(&shared.full_first[first_ring.stage], first_ring.phase);
+      barrier_wait(&shared.full[ring.stage], ring.phase);
+      barrier_wait(&shared.ready[ring.stage], ring.phase);
+      const Stage stage = shared.stage[ring.phase][ring.stage];
+      const float a = shared.rescale[ring.stage][row()];
+      const float b = shared.rescale[ring.stage][row() + 8];
       if (stage.tokens == kEndStage) break;
       if (stage.tokens > 0) {
         if (stage.tokens < kTokens) clear_rows(stage.tokens);
@@ -123,7 +123,7 @@ struct Values {
         multiply(o, !is_first);
       }
       if (stage.flags & kLastTile) {
-        multiply_rows(o, shared.inverse[ring.index][row()], shared.inverse[ring.index][row() + 8]);
+        multiply_rows(o, shared.inverse[ring.stage][row()], shared.inverse[ring.stage][row() + 8]);
       }
       release();
       if (stage.flags & kLastTile) {
