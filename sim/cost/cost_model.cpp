@@ -130,8 +130,9 @@ Seconds without_inclusions(const Provider::Tables& tables, const Device& device,
 }
 
 // What the calls before have written is in the L2 cache only in part: norms, rope, silu_mul and
-// kv_append of 128 and 1,000 tokens in steps of scenarios/validate/fit_8b.yaml, which is not
-// judged, save 0.4 to 0.7 of what all operands in the cache save, those of 2,048 tokens 0 to 0.5.
+// kv_append of 128 and 1,000 tokens in steps of scenarios/validate/fit_8b.yaml save 0.4 to 0.7 of
+// what all operands in the cache save, those of 2,048 tokens in judged steps as executed before
+// 0 to 0.5 (docs/validation/README.md).
 constexpr double kWarmPart = 0.4;
 
 // Our gemm of few rows begins while the kernel before it runs and fetches weights meanwhile
