@@ -12,28 +12,15 @@
 #include "sim/scenario/run.h"
 #include "sim/scenario/validation.h"
 #include "sim/serve/records_csv.h"
+#include "tests/scenario/scenario_testing.h"
 
 namespace orrery {
 namespace {
 
-const ProjectPaths kPaths{ORRERY_SOURCE_DIR};
+using testing::kPaths;
 
-// A fresh directory, removed with its content at the end of the test.
-class DisaggregatedRunTest : public testing::Test {
+class DisaggregatedRunTest : public testing::ScenarioDirectory {
  protected:
-  void SetUp() override {
-    const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
-    directory_ = std::filesystem::temp_directory_path() /
-                 (std::string("orrery_") + info->test_suite_name() + "_" + info->name());
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
-  std::filesystem::path write(const std::string& name, const std::string& text) const {
-    std::ofstream(directory_ / name) << text;
-    return directory_ / name;
-  }
   // One request of 1,000 prompt tokens and 5 output tokens at a time, eight in all.
   Scenario scenario(const std::string& disaggregation,
                     const std::string& machine = "hgx-h200") const {
@@ -60,8 +47,6 @@ class DisaggregatedRunTest : public testing::Test {
     }
     return "(served)";
   }
-
-  std::filesystem::path directory_;
 };
 
 constexpr const char* kPair = "{prefill: {tp: 1}, decode: {tp: 1}}";

@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "sim/serve/deployment.h"
+#include "tests/scenario/scenario_testing.h"
 
 namespace orrery {
 namespace {
 
-const ProjectPaths kPaths{ORRERY_SOURCE_DIR};
+using testing::kPaths;
 
 constexpr const char* kScenario =
     "model: {config: llama-3.1-8b}\n"
@@ -23,20 +24,10 @@ constexpr const char* kScenario =
     "workload: {closed_loop: {concurrency: 2, num_requests: 8, prompt_tokens: 100, "
     "output_tokens: 5}, warmup_requests: 3}\n";
 
-class ValidationTest : public testing::Test {
+class ValidationTest : public testing::ScenarioDirectory {
  protected:
-  void SetUp() override {
-    const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
-    directory_ = std::filesystem::temp_directory_path() /
-                 (std::string("orrery_") + info->test_suite_name() + "_" + info->name());
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
   Scenario load(const std::vector<std::string>& overrides = {}) const {
-    std::ofstream(directory_ / "small.yaml") << kScenario;
-    return load_scenario(directory_ / "small.yaml", kPaths, overrides);
+    return load_scenario(write("small.yaml", kScenario), kPaths, overrides);
   }
 
   std::string read(const std::string& name) const {
@@ -55,8 +46,6 @@ class ValidationTest : public testing::Test {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   }
-
-  std::filesystem::path directory_;
 };
 
 constexpr const char* kTwoSteps =

@@ -16,15 +16,10 @@ namespace orrery {
 namespace {
 
 using testing::FakeTimes;
+using testing::random_workload;
 using testing::serve_fake;
 using testing::set_rate;
 using testing::small_pair;
-
-Workload random_workload(std::uint64_t seed) {
-  return open_loop(25, 1.5, 300, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
-                   {.kind = LengthKind::kLogNormal, .mean = 20, .cv = 1, .min = 1, .max = 120},
-                   seed);
-}
 
 // 80 blocks of 4 tokens hold one longest request (270 tokens) and little more.
 DisaggregatedConfig tight_pair(int num_prefill = 1, int num_decode = 1) {
@@ -42,7 +37,7 @@ TEST_P(DisaggregatedLaws, PromptsNeverDisturbDecodes) {
   set_rate(config, std::numeric_limits<double>::infinity());
   config.decode.engine.max_num_seqs = 64;
   std::map<int, std::vector<Batch>> batches;
-  const auto result = serve_fake(random_workload(GetParam()), config, {}, &batches);
+  const auto result = serve_fake(random_workload(GetParam(), 25), config, {}, &batches);
   for (const Batch& batch : batches[1]) ASSERT_TRUE(batch.prefill.empty());
   for (const Batch& batch : batches[0]) ASSERT_EQ(batch.num_decodes, 0);
   ASSERT_EQ(result.metrics.num_preemptions, 0);
@@ -57,7 +52,7 @@ TEST_P(DisaggregatedLaws, PromptsNeverDisturbDecodes) {
 }
 
 TEST_P(DisaggregatedLaws, EachRequestIsPrefilledOnceMovedOnceAndAllBlocksComeBack) {
-  const Workload workload = random_workload(GetParam());
+  const Workload workload = random_workload(GetParam(), 25);
   DisaggregatedConfig config = small_pair(2, 3);
   config.prefill.router = RouterKind::kLeastLoaded;
   config.decode.router = RouterKind::kLeastLoaded;
@@ -121,7 +116,7 @@ TEST_P(DisaggregatedLaws, EachRequestIsPrefilledOnceMovedOnceAndAllBlocksComeBac
 }
 
 TEST_P(DisaggregatedLaws, EveryRequestIsServedWhateverMemoryAndLinksAllow) {
-  const Workload workload = random_workload(GetParam());
+  const Workload workload = random_workload(GetParam(), 25);
   for (const KvAdmission admission :
        {KvAdmission::kPrompt, KvAdmission::kFullLength, KvAdmission::kEstimated}) {
     for (const double rate : {1e4, 5e5}) {
@@ -146,7 +141,7 @@ TEST_P(DisaggregatedLaws, EveryRequestIsServedWhateverMemoryAndLinksAllow) {
 }
 
 TEST_P(DisaggregatedLaws, LeapsAreEqualToSingleSteps) {
-  const Workload workload = random_workload(GetParam());
+  const Workload workload = random_workload(GetParam(), 25);
   // Times that have no common grid: at a tie the order of events would be one of rounding.
   const FakeTimes times{.base = Seconds(0.0097531), .per_context = Seconds(1.0369e-5)};
   FakeTimes single = times;
@@ -183,7 +178,7 @@ TEST_P(DisaggregatedLaws, LeapsAreEqualToSingleSteps) {
 }
 
 TEST_P(DisaggregatedLaws, ThreadsDoNotChangeTheResult) {
-  const Workload workload = random_workload(GetParam());
+  const Workload workload = random_workload(GetParam(), 25);
   DisaggregatedConfig config = tight_pair(2, 2);
   const auto one = serve_fake(workload, config);
   config.prefill.num_threads = 4;
@@ -196,7 +191,7 @@ TEST_P(DisaggregatedLaws, ThreadsDoNotChangeTheResult) {
 }
 
 TEST_P(DisaggregatedLaws, AClosedLoopKeepsItsConcurrency) {
-  Workload workload = random_workload(GetParam());
+  Workload workload = random_workload(GetParam(), 25);
   workload.closed_loop_concurrency = 5;
   const auto result = serve_fake(workload, small_pair(2, 1));
   std::vector<double> finishes;
@@ -209,7 +204,7 @@ TEST_P(DisaggregatedLaws, AClosedLoopKeepsItsConcurrency) {
 }
 
 TEST_P(DisaggregatedLaws, ItlsAddUpToTheTimeFromFirstToLastToken) {
-  const auto result = serve_fake(random_workload(GetParam()), tight_pair());
+  const auto result = serve_fake(random_workload(GetParam(), 25), tight_pair());
   double sum = 0;
   std::int64_t num_gaps = 0;
   for (const RequestRecord& record : result.requests) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sim/serve/serve.h"
+#include "sim/serve/workload.h"
 
 namespace orrery::testing {
 
@@ -69,6 +70,13 @@ inline ServiceResult serve_fake(const Workload& workload, const ServiceConfig& c
                                 std::vector<Batch>* batches = nullptr) {
   return serve(workload, config, {},
                [&](int) { return std::make_unique<FakeSteps>(times, batches); });
+}
+
+// 300 requests of up to 150 prompt and 120 output tokens, in bursts.
+inline Workload random_workload(std::uint64_t seed, double requests_per_s) {
+  return open_loop(requests_per_s, 1.5, 300, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
+                   {.kind = LengthKind::kLogNormal, .mean = 20, .cv = 1, .min = 1, .max = 120},
+                   seed);
 }
 
 }  // namespace orrery::testing

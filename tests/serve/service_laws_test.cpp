@@ -11,14 +11,9 @@ namespace orrery {
 namespace {
 
 using testing::FakeTimes;
+using testing::random_workload;
 using testing::serve_fake;
 using testing::small_service;
-
-Workload random_workload(std::uint64_t seed) {
-  return open_loop(40, 1.5, 300, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
-                   {.kind = LengthKind::kLogNormal, .mean = 20, .cv = 1, .min = 1, .max = 120},
-                   seed);
-}
 
 // 80 blocks of 4 tokens hold one longest request (270 tokens) and little more: preemptions happen.
 ServiceConfig tight_service() {
@@ -30,7 +25,7 @@ ServiceConfig tight_service() {
 class ServiceLaws : public ::testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(ServiceLaws, EveryRequestGetsItsTokensInOrder) {
-  const Workload workload = random_workload(GetParam());
+  const Workload workload = random_workload(GetParam(), 40);
   const auto result = serve_fake(workload, tight_service());
   std::int64_t tokens = 0;
   for (const RequestRecord& record : result.requests) {
@@ -45,7 +40,7 @@ TEST_P(ServiceLaws, EveryRequestGetsItsTokensInOrder) {
 
 TEST_P(ServiceLaws, NoStepExceedsTheBudgetOrTheSequences) {
   std::vector<Batch> batches;
-  serve_fake(random_workload(GetParam()), tight_service(), {}, &batches);
+  serve_fake(random_workload(GetParam(), 40), tight_service(), {}, &batches);
   for (const Batch& batch : batches) {
     ASSERT_LE(num_tokens(batch), 64);
     ASSERT_LE(batch.num_decodes + static_cast<std::int64_t>(batch.prefill.size()), 8);
@@ -53,7 +48,7 @@ TEST_P(ServiceLaws, NoStepExceedsTheBudgetOrTheSequences) {
 }
 
 TEST_P(ServiceLaws, BlocksStayWithinTheCacheAndReturn) {
-  const auto result = serve_fake(random_workload(GetParam()), tight_service());
+  const auto result = serve_fake(random_workload(GetParam(), 40), tight_service());
   for (const StepRecord& step : result.steps) ASSERT_LE(step.kv_blocks_used, 80);
   EXPECT_LE(result.metrics.kv_utilisation_max, 1.0);
   // In the last step only its requests hold blocks: those of all others came back.
@@ -66,7 +61,7 @@ TEST_P(ServiceLaws, BlocksStayWithinTheCacheAndReturn) {
 }
 
 TEST_P(ServiceLaws, LeapsAreEqualToSingleSteps) {
-  const Workload workload = random_workload(GetParam());
+  const Workload workload = random_workload(GetParam(), 40);
   const FakeTimes times{.per_context = Seconds(1e-5)};
   FakeTimes single = times;
   single.leaps = false;
@@ -96,7 +91,7 @@ TEST_P(ServiceLaws, LeapsAreEqualToSingleSteps) {
 }
 
 TEST_P(ServiceLaws, FirstTokensComeInOrderOfArrivalWithoutPreemption) {
-  const Workload workload = random_workload(GetParam());
+  const Workload workload = random_workload(GetParam(), 40);
   const auto result = serve_fake(workload, small_service());
   ASSERT_EQ(result.metrics.num_preemptions, 0);
   for (std::size_t i = 1; i < result.requests.size(); ++i) {
@@ -106,7 +101,7 @@ TEST_P(ServiceLaws, FirstTokensComeInOrderOfArrivalWithoutPreemption) {
 }
 
 TEST_P(ServiceLaws, ThreadsDoNotChangeTheResult) {
-  const Workload workload = random_workload(GetParam());
+  const Workload workload = random_workload(GetParam(), 40);
   ServiceConfig config = tight_service();
   config.num_replicas = 4;
   const auto one = serve_fake(workload, config);
@@ -123,7 +118,7 @@ TEST_P(ServiceLaws, ThreadsDoNotChangeTheResult) {
 }
 
 TEST_P(ServiceLaws, EveryRouterServesEveryRequest) {
-  Workload workload = random_workload(GetParam());
+  Workload workload = random_workload(GetParam(), 40);
   for (Request& request : workload.requests) {
     for (std::int64_t unit = 0; unit < request.prompt_tokens / 8; ++unit) {
       request.block_hashes.push_back(static_cast<std::uint64_t>(request.id % 7 * 1000 + unit));
@@ -144,7 +139,7 @@ TEST_P(ServiceLaws, EveryRouterServesEveryRequest) {
 }
 
 TEST_P(ServiceLaws, AClosedLoopNeverHasMoreThanItsConcurrency) {
-  Workload workload = random_workload(GetParam());
+  Workload workload = random_workload(GetParam(), 40);
   workload.closed_loop_concurrency = 5;
   ServiceConfig config = small_service();
   config.num_replicas = 2;
