@@ -226,7 +226,18 @@ void require_chain(bool is_chain, const std::string& why_not) {
                               "; use level heap, representative or all_ranks");
 }
 
+// When a chain that meets no other has ended.
+Seconds end_of(const Chain& chain, const Gaps& gaps) {
+  State state;
+  for (const ChainSection& section : chain.sections) run_section(state, chain, section, gaps);
+  return Seconds(std::max({0.0, state.gpu, state.host}));
+}
+
 }  // namespace
+
+Seconds closed_form(const Chain& chain, LaunchMode launch_mode, const HostCosts& host) {
+  return end_of(chain, gaps_of(launch_mode, host));
+}
 
 Seconds closed_form(const PricedPlan& priced, LaunchMode launch_mode, const HostCosts& host) {
   require_chain(priced.is_chain, priced.why_not_chain);
@@ -235,13 +246,9 @@ Seconds closed_form(const PricedPlan& priced, LaunchMode launch_mode, const Host
     std::vector<double> factors(priced.chains.size(), 1.0);
     return Walk(priced.chains, std::move(factors), gaps).run([](auto&&...) {});
   }
-  double end = 0;
-  for (const Chain& chain : priced.chains) {
-    State state;
-    for (const ChainSection& section : chain.sections) run_section(state, chain, section, gaps);
-    end = std::max({end, state.gpu, state.host});
-  }
-  return Seconds(end);
+  Seconds end;
+  for (const Chain& chain : priced.chains) end = std::max(end, end_of(chain, gaps));
+  return end;
 }
 
 Timeline closed_form_timeline(const Step& step, const SimulateOptions& options) {
@@ -285,6 +292,10 @@ Timeline closed_form_timeline(const Step& step, const SimulateOptions& options) 
 
 Seconds closed_form(const PricedPlan& priced, const CostModel& cost) {
   return des::closed_form(priced, cost.options().launch_mode, cost.options().host);
+}
+
+Seconds closed_form(const Chain& chain, const CostModel& cost) {
+  return des::closed_form(chain, cost.options().launch_mode, cost.options().host);
 }
 
 }  // namespace orrery

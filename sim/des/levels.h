@@ -43,6 +43,7 @@ inline Seconds launch_time(LaunchMode mode, const HostCosts& host, bool is_excha
 }
 
 Seconds closed_form(const PricedPlan& priced, LaunchMode launch_mode, const HostCosts& host);
+Seconds closed_form(const Chain& chain, LaunchMode launch_mode, const HostCosts& host);
 Timeline closed_form_timeline(const Step& step, const SimulateOptions& options);
 
 // When activities enter SimGrid.

@@ -68,6 +68,8 @@ PricedPlan mix(const PricedPlan& a, const PricedPlan& b, double part);
 // Makespan of a chain by arithmetic, repeats multiplied, not walked. Throws std::invalid_argument
 // when the plan is not a chain.
 Seconds closed_form(const PricedPlan& priced, const CostModel& cost);
+// Of a chain that meets no other; its sections hold the sums of its steps.
+Seconds closed_form(const Chain& chain, const CostModel& cost);
 
 // Throws std::invalid_argument when the plan does not verify, has more ranks than the machine, or
 // is not a chain at kClosedForm.

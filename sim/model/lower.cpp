@@ -6,6 +6,7 @@
 #include "sim/model/blocks/blocks.h"
 #include "sim/model/layer_runs.h"
 #include "sim/model/lowering.h"
+#include "sim/model/step_shape.h"
 
 namespace orrery {
 namespace {
@@ -39,11 +40,11 @@ std::vector<LayerRun> layer_runs(std::span<const LayerConfig> layers) {
 }
 
 // Layers of a run are named by the first layer they stand for: layers.3.qkv_proj.
-Plan lower(const ModelConfig& model, const Batch& batch, const LoweringOptions& options) {
+Plan lower(const ModelConfig& model, const StepShape& shape, const LoweringOptions& options) {
   if (model.layers.empty()) {
     throw std::invalid_argument("model \"" + model.name + "\" has no layers");
   }
-  Lowering step(model, batch, options);
+  Lowering step(model, shape, options);
   lower_embedding(step);
   for (const LayerRun& run : layer_runs(model.layers)) {
     const auto first_op = static_cast<OpId>(step.plan.ops().size());
@@ -59,6 +60,25 @@ Plan lower(const ModelConfig& model, const Batch& batch, const LoweringOptions& 
   step.set_prefix("");
   lower_lm_head(step);
   return std::move(step.plan);
+}
+
+Plan lower(const ModelConfig& model, const Batch& batch, const LoweringOptions& options) {
+  return lower(model, step_shape(batch), options);
+}
+
+void attention_dims(const ModelConfig& model, const std::vector<LayerRun>& runs,
+                    const StepShape& shape, const LoweringOptions& options, bool wants_names,
+                    AttentionDims& result) {
+  result.sizes.clear();
+  result.ops.clear();
+  Lowering step(model, shape, options, result, wants_names);
+  for (const LayerRun& run : runs) {
+    for (std::int64_t i = run.first; i < run.first + run.period; ++i) {
+      const LayerConfig& layer = model.layers[static_cast<std::size_t>(i)];
+      if (wants_names) step.set_prefix("layers." + std::to_string(i) + ".");
+      attention_block(layer.attention)(step, layer);
+    }
+  }
 }
 
 }  // namespace orrery

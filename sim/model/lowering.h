@@ -15,30 +15,9 @@
 #include <vector>
 
 #include "sim/model/model.h"
+#include "sim/model/step_shape.h"
 
 namespace orrery {
-
-// The batch as the kernels see it: prefill chunks of different lengths are one uniform batch with
-// the same tokens and the same causal work.
-struct StepShape {
-  std::int64_t tokens = 0;  // prefill_tokens + num_decodes
-  std::int64_t seqs = 0;    // rows of logits
-  std::int64_t prefill_tokens = 0;
-  std::int64_t prefill_batch = 0;
-  std::int64_t prefill_query = 0;
-  std::int64_t prefill_context = 0;
-  std::int64_t prefill_cached = 0;  // tokens before the chunks, of all sequences
-  std::int64_t num_decodes = 0;
-  std::int64_t decode_context = 0;  // mean, the new token included
-};
-
-// With T = sum q, W = sum q (c + q/2) (new tokens times cached tokens that they attend, up to a
-// constant) over the chunks (q new tokens after c cached):
-//   q_eff = sum q^2 / T    batch = max(1, round(T / q_eff))    query = round(T / batch)
-//   context = max(0, round(W / T - query / 2)).
-// Equal chunks come back as they are. Throws std::invalid_argument on an empty or contradictory
-// batch.
-StepShape step_shape(const Batch& batch);
 
 struct AxisRef {
   std::string_view name;
@@ -66,7 +45,10 @@ struct Linear {
 
 class Lowering {
  public:
-  Lowering(const ModelConfig& model, const Batch& batch, const LoweringOptions& options);
+  Lowering(const ModelConfig& model, const StepShape& shape, const LoweringOptions& options);
+  // Writes the dims of kernels instead of a plan; tensors are numbers without a meaning then.
+  Lowering(const ModelConfig& model, const StepShape& shape, const LoweringOptions& options,
+           AttentionDims& dims, bool wants_names);
   // Of one block alone: `hidden` is the input `x`, there is no residual.
   Lowering(const ModelConfig& model, std::int64_t tokens, const LoweringOptions& options);
 
@@ -123,6 +105,8 @@ class Lowering {
   int stream_ = 0;
   GroupId ranks_ = 0;
   TensorId residual_ = -1;
+  AttentionDims* dims_ = nullptr;
+  bool wants_names_ = false;
   bool has_fp8_activations_ = false;
 };
 

@@ -11,11 +11,14 @@
 namespace orrery {
 namespace {
 
+Plan data_pass_of_kernels(const Plan& plan, const Mesh& mesh) { return data_pass(plan, mesh, 0); }
+constexpr auto kDataPass = data_pass_of_kernels;
+
 constexpr auto kPasses = std::to_array<ParallelPass>({
     {.name = "data",
      .summary = "each dp rank, and each micro-batch, has its share of the rows",
      .applies = data_applies,
-     .apply = data_pass},
+     .apply = kDataPass},
     {.name = "tensor",
      .summary = "heads, FFN columns and vocabulary over tp; all_reduce of partial results",
      .applies = tensor_applies,
@@ -40,7 +43,7 @@ int num_ranks(const Mesh& mesh) { return mesh.dp * mesh.tp * mesh.cp * mesh.pp; 
 
 std::span<const ParallelPass> parallel_passes() { return kPasses; }
 
-Plan parallelize(const Plan& plan, const Mesh& mesh) {
+Plan parallelize(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows) {
   if (mesh.cp != 1) {
     throw std::invalid_argument("cp is " + std::to_string(mesh.cp) +
                                 ", but context parallelism is not implemented; expected 1");
@@ -49,7 +52,8 @@ Plan parallelize(const Plan& plan, const Mesh& mesh) {
   const Plan* latest = &plan;
   for (const ParallelPass& pass : kPasses) {
     if (!pass.applies(*latest, mesh)) continue;
-    result = pass.apply(*latest, mesh);
+    result = pass.apply == kDataPass ? data_pass(*latest, mesh, fullest_rows)
+                                     : pass.apply(*latest, mesh);
     latest = &result;
   }
   if (latest == &plan) return plan;

@@ -83,7 +83,9 @@ std::span<const ParallelPass> parallel_passes();
 // All passes for the mesh over a plan of one rank. The batch lowered into `plan` is that of the
 // whole instance; the data pass gives each dp rank its (rounded up) share. Throws
 // std::invalid_argument when an axis does not divide (check_mesh says it better) or cp > 1.
-Plan parallelize(const Plan& plan, const Mesh& mesh);
+// `fullest_rows`: tokens of the dp rank (and micro-batch) that has most; 0: as the plan's attention
+// shows them, which sparse attention does not.
+Plan parallelize(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows = 0);
 
 // Bytes that one cached sequence of `context` tokens takes on the rank that holds most of it: its
 // stage's layers, its share of the KV heads (whole latents for MLA).

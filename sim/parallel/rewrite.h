@@ -98,7 +98,8 @@ class Rewrite {
 
 // The passes, in files of their own.
 bool data_applies(const Plan& plan, const Mesh& mesh);
-Plan data_pass(const Plan& plan, const Mesh& mesh);
+// `fullest_rows` as of parallelize.
+Plan data_pass(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows);
 bool tensor_applies(const Plan& plan, const Mesh& mesh);
 Plan tensor_pass(const Plan& plan, const Mesh& mesh);
 bool expert_applies(const Plan& plan, const Mesh& mesh);

@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "sim/parallel/rank_rows.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/run.h"
+#include "sim/serve/step_time.h"
 
 namespace orrery {
 
@@ -154,17 +156,15 @@ StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, con
   StepResult result;
   result.batch = batch;
   result.level = level;
+  const std::vector<std::int64_t> sizes = graph_batch_sizes(scenario);
   result.plan = at_key(scenario, "model", [&] {
-    return parallelize(lower(scenario.model_config, batch, lowering_options(scenario)),
-                       scenario.mesh);
+    return step_plan(scenario.model_config, executed_shape(batch, scenario.mesh, sizes),
+                     lowering_options(scenario), scenario.mesh);
   });
   SimulateOptions options;
   options.level = level;
-  const std::vector<std::int64_t> sizes = graph_batch_sizes(scenario);
-  const int dp = scenario.mesh.dp;
-  const bool is_graph =
-      batch.prefill.empty() && !sizes.empty() && (batch.num_decodes + dp - 1) / dp <= sizes.back();
-  const LaunchMode mode = is_graph ? LaunchMode::kGraph : LaunchMode::kEager;
+  const LaunchMode mode =
+      graph_rows(batch, scenario.mesh.dp, sizes) ? LaunchMode::kGraph : LaunchMode::kEager;
   result.timeline = at_key(scenario, "provider", [&] {
     return simulate(price_repeated(assembly, scenario, result.plan, mode), assembly.machine(),
                     assembly.cost(mode), options);

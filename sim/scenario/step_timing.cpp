@@ -4,6 +4,7 @@
 #include <chrono>
 #include <vector>
 
+#include "sim/parallel/rank_rows.h"
 #include "sim/scenario/assembly.h"
 
 namespace orrery {
@@ -22,8 +23,7 @@ StepTiming time_step(const Scenario& scenario, const Batch& batch, StepLevel lev
   StepTiming timing;
   const Seconds begin = now();
   const Plan plan = at_key(scenario, "model", [&] {
-    return parallelize(lower(scenario.model_config, batch, lowering_options(scenario)),
-                       scenario.mesh);
+    return step_plan(scenario.model_config, batch, lowering_options(scenario), scenario.mesh);
   });
   const PricedPlan priced = at_key(scenario, "provider", [&] { return price(plan, cost); });
   timing.lower = now() - begin;

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "sim/parallel/rank_rows.h"
 #include "sim/units/parse.h"
 
 namespace orrery {
@@ -21,7 +22,7 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
     largest.prefill.assign(static_cast<std::size_t>(dp),
                            {.query = engine.max_num_batched_tokens - decodes, .context = 0});
   }
-  const Plan plan = parallelize(lower(request.model, largest, request.lowering), request.mesh);
+  const Plan plan = step_plan(request.model, largest, request.lowering, request.mesh);
   MemoryBudget budget{
       .hbm = device.hbm_capacity,
       .usable = device.hbm_capacity * engine.gpu_memory_utilization,

@@ -9,9 +9,10 @@
 // Besides launching, the host takes scheduler_base + scheduler_per_sequence * (decodes + chunks)
 // for a step: choosing the batch, its inputs, its results.
 //
-// With data-parallel ranks a step takes as long as the rank with the largest share: sequences and
-// prompt chunks are dealt round robin, each chunk to one rank, and all ranks pad to the same graph.
-// Chunks of one step count as equally long there, and a rank's own unevenness is left out.
+// What the scheduler decided is what is priced: a step takes as long as the plan of its batch
+// (sim/serve/step_time.h) does, at the level asked for. With data-parallel ranks that is the plan
+// of the fullest, and all ranks pad to the same graph. Plans that are one chain are assembled from
+// templates (step_templates.h); others are lowered and simulated for each shape, rounded to 7 bits.
 
 #include <array>
 #include <cstddef>
@@ -25,7 +26,7 @@
 #include <vector>
 
 #include "sim/serve/step_backend.h"
-#include "sim/serve/step_skeletons.h"
+#include "sim/serve/step_templates.h"
 
 namespace orrery {
 
@@ -89,15 +90,14 @@ class StepTimes {
   [[nodiscard]] bool is_graph(const Batch& batch) const;
   // Decodes of the fullest data-parallel rank.
   [[nodiscard]] std::int64_t rank_decodes(std::int64_t num_decodes) const;
-  [[nodiscard]] std::int64_t padded(std::int64_t num_decodes) const;
   // Device time of a decode-only batch at a grid point of the mean context.
   DeviceTime decode_time(std::int64_t num_decodes, std::int64_t context);
   // Launched one by one, with costs of one power state.
   struct Eager {
-    explicit Eager(StepSetup of) : setup(std::move(of)), skeletons(setup) {}
+    explicit Eager(StepSetup of) : setup(std::move(of)), templates(setup) {}
     StepSetup setup;
-    StepSkeletons skeletons;
-    std::map<std::vector<std::int64_t>, DeviceTime> times;
+    StepTemplates templates;
+    std::map<StepShape, DeviceTime> times;
   };
   DeviceTime mixed_time(Eager& eager, const Batch& batch);
   DeviceTime even_mixed_time(Eager& eager, const Batch& batch);
@@ -114,14 +114,14 @@ class StepTimes {
 
   SimulatedStepsConfig config_;
   StepSetup graph_;
-  StepSkeletons graph_skeletons_;
+  StepTemplates graph_templates_;
   Eager eager_;
   std::unique_ptr<Eager> limited_;     // null where there is no limit
   std::unique_ptr<Eager> arithmetic_;  // likewise
   std::shared_mutex mutex_;
   std::map<std::pair<std::int64_t, std::int64_t>, DeviceTime> decode_times_;
   StepSetup graph_arithmetic_;
-  StepSkeletons graph_arithmetic_skeletons_;
+  StepTemplates graph_arithmetic_templates_;
   std::map<std::pair<std::int64_t, std::int64_t>, DeviceTime> arithmetic_times_;
 };
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "sim/scenario/assembly.h"
-#include "sim/serve/step_skeletons.h"
+#include "sim/serve/step_templates.h"
 
 namespace orrery {
 namespace {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 
+#include "sim/parallel/rank_rows.h"
 #include "sim/serve/random.h"
 #include "tests/model/small_models.h"
 
@@ -102,7 +103,7 @@ TEST_F(SimulatedStepsTest, DecodeStepsBetweenGridPointsAreWithinHalfAPercent) {
   }
 }
 
-// A skeleton once took the longer of its own sum and the closed form at context 1024, and the two
+// A template once took the longer of its own sum and the closed form at context 1024, and the two
 // differ by rounding.
 TEST_F(SimulatedStepsTest, ShortContextsAreNotTakenForLongOnes) {
   for (const std::int64_t sequences : {4, 8, 16, 32, 64}) {
@@ -365,7 +366,7 @@ TEST_F(SimulatedStepsTest, EagerLaunchesBoundSmallPrefillsAndNotLargeOnes) {
     return StepTimes(eager).step({.prefill = {{.query = query, .context = 0}}}).duration;
   };
   const Plan plan =
-      step_plan(setup(small_llama(), {}, slow), {.prefill = {{.query = 16, .context = 0}}});
+      step_plan(small_llama(), Batch{.prefill = {{.query = 16, .context = 0}}}, {}, {});
   double num_ops = 0;
   for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
     num_ops += static_cast<double>(plan.multiplicity(id));
@@ -389,7 +390,7 @@ TEST_F(SimulatedStepsTest, ExpertParallelModelsRunAtEveryLevel) {
   }
 }
 
-// A skeleton once held all prompt tokens of a step on one data-parallel rank.
+// A template once held all prompt tokens of a step on one data-parallel rank.
 TEST_F(SimulatedStepsTest, DataParallelRanksShareTheChunksOfAStep) {
   const Mesh mesh{.dp = 4, .ep = 4};
   StepTimes times(config(small_deepseek(), mesh));

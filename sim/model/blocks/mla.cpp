@@ -41,7 +41,9 @@ class Mla {
   };
   void lower_expanded(std::string_view name, AxisRef rows, const Queries& queries);
   Latents gathered(std::string_view name, AxisRef rows, std::int64_t cached);
-  void lower_absorbed(std::string_view name, AxisRef rows, std::int64_t context);
+  // `batch` of the rows attend; the others pad a captured graph.
+  void lower_absorbed(std::string_view name, AxisRef rows, std::int64_t batch,
+                      std::int64_t context);
   TensorId projected(std::string_view name, std::vector<TensorId> input, AxisRef n, AxisRef k) {
     return step_.linear({.name = name,
                          .inputs = std::move(input),
@@ -187,7 +189,8 @@ void Mla::lower_expanded(std::string_view name, AxisRef rows, const Queries& que
 
 // Each row attends the latents of `context` tokens by itself. Engines keep the halves of kv_b in
 // bf16 for this (vLLM: W_UK_T, W_UV), so the batched GEMMs are bf16 whatever the weights are.
-void Mla::lower_absorbed(std::string_view name, AxisRef rows, std::int64_t context) {
+void Mla::lower_absorbed(std::string_view name, AxisRef rows, std::int64_t batch,
+                         std::int64_t context) {
   const std::string prefix(name);
   const TensorId q_latent =
       step_.activation(prefix + ".q_latent", {rows, head_columns(model_.kv_lora_rank)});
@@ -200,7 +203,7 @@ void Mla::lower_absorbed(std::string_view name, AxisRef rows, std::int64_t conte
   const TensorId latent_out =
       step_.activation(prefix + ".latent", {rows, head_columns(model_.kv_lora_rank)});
   step_.kernel(prefix, "mla_decode", kv_dtype_,
-               {{"batch", rows.size, rows.name},
+               {{"batch", batch, rows.name},
                 {"context", context},
                 {"heads", heads_, axis::kHeads},
                 {"kv_lora_rank", model_.kv_lora_rank},
@@ -293,7 +296,7 @@ void Mla::lower() {
     // Sparse attention gathers latents for each row, which only the absorbed form can use.
     if (form == MlaForm::kAbsorbed || is_sparse()) {
       const std::int64_t context = shape_.prefill_context + (shape_.prefill_query + 1) / 2;
-      lower_absorbed("mla_prefill", rows, attended(context));
+      lower_absorbed("mla_prefill", rows, rows.size, attended(context));
     } else {
       lower_expanded("mla_prefill", rows,
                      {.batch = {"batch", shape_.prefill_batch, axis::kSeqs},
@@ -303,7 +306,7 @@ void Mla::lower() {
     }
   }
   if (shape_.num_decodes > 0) {
-    const AxisRef rows{axis::kSeqs, shape_.num_decodes};
+    const AxisRef rows{axis::kSeqs, shape_.decode_rows};
     if (form == MlaForm::kExpanded) {
       const std::int64_t context = attended(shape_.decode_context) - 1;
       lower_expanded("mla_decode", rows,
@@ -312,7 +315,7 @@ void Mla::lower() {
                       .context = context,
                       .cached = shape_.num_decodes * context});
     } else {
-      lower_absorbed("mla_decode", rows, attended(shape_.decode_context));
+      lower_absorbed("mla_decode", rows, shape_.num_decodes, attended(shape_.decode_context));
     }
   }
   const AxisRef columns = head_columns(model_.v_head_dim);

@@ -1,0 +1,75 @@
+#include "sim/model/step_shape.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace orrery {
+namespace {
+
+void check_batch(const Batch& batch) {
+  for (const PrefillChunk& chunk : batch.prefill) {
+    if (chunk.query < 1 || chunk.context < 0) {
+      throw std::invalid_argument("a prefill chunk has query " + std::to_string(chunk.query) +
+                                  " and context " + std::to_string(chunk.context) +
+                                  ", expected query >= 1 and context >= 0");
+    }
+  }
+  if (batch.num_decodes < 0) {
+    throw std::invalid_argument("num_decodes is " + std::to_string(batch.num_decodes) +
+                                ", expected >= 0");
+  }
+  const bool has_context = batch.decode_context >= batch.num_decodes &&
+                           (batch.num_decodes > 0 || batch.decode_context == 0);
+  if (!has_context) {
+    throw std::invalid_argument("decode_context is " + std::to_string(batch.decode_context) +
+                                " for " + std::to_string(batch.num_decodes) +
+                                " decodes, expected at least one token each and 0 for none");
+  }
+  if (num_tokens(batch) == 0) {
+    throw std::invalid_argument("the batch is empty, expected at least one token");
+  }
+}
+
+}  // namespace
+
+std::int64_t num_tokens(const Batch& batch) {
+  std::int64_t tokens = batch.num_decodes;
+  for (const PrefillChunk& chunk : batch.prefill) tokens += chunk.query;
+  return tokens;
+}
+
+std::int64_t num_sampled(const Batch& batch) {
+  return batch.num_decodes + std::ranges::count(batch.prefill, true, &PrefillChunk::produces_token);
+}
+
+StepShape step_shape(const Batch& batch) {
+  check_batch(batch);
+  StepShape shape{.tokens = num_tokens(batch),
+                  .seqs = num_sampled(batch),
+                  .num_decodes = batch.num_decodes,
+                  .decode_rows = batch.num_decodes};
+  if (shape.num_decodes > 0) {
+    shape.decode_context = (batch.decode_context + shape.num_decodes / 2) / shape.num_decodes;
+  }
+  if (batch.prefill.empty()) return shape;
+
+  double tokens = 0;
+  double squares = 0;
+  double work = 0;
+  for (const PrefillChunk& chunk : batch.prefill) {
+    const auto query = static_cast<double>(chunk.query);
+    tokens += query;
+    squares += query * query;
+    work += query * (static_cast<double>(chunk.context) + query / 2);
+    shape.prefill_cached += chunk.context;
+  }
+  shape.prefill_tokens = shape.tokens - shape.num_decodes;
+  shape.prefill_batch = std::max<std::int64_t>(1, std::llround(tokens * tokens / squares));
+  shape.prefill_query = std::llround(tokens / static_cast<double>(shape.prefill_batch));
+  const double context = work / tokens - static_cast<double>(shape.prefill_query) / 2;
+  shape.prefill_context = std::max<std::int64_t>(0, std::llround(context));
+  return shape;
+}
+
+}  // namespace orrery

@@ -1,0 +1,105 @@
+#include "sim/parallel/rank_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "sim/parallel/rewrite.h"
+
+namespace orrery {
+namespace {
+
+// Chunks of the rank with most prompt tokens; of equals the first.
+std::vector<PrefillChunk> fullest_share(const std::vector<PrefillChunk>& chunks, int num_ranks) {
+  struct Share {
+    std::int64_t tokens = 0;
+    std::vector<PrefillChunk> chunks;
+  };
+  std::vector<Share> shares(std::min(static_cast<std::size_t>(num_ranks), chunks.size()));
+  for (const PrefillChunk& chunk : chunks) {
+    Share& share = *std::ranges::min_element(shares, {}, &Share::tokens);
+    share.tokens += chunk.query;
+    share.chunks.push_back(chunk);
+  }
+  return std::move(std::ranges::max_element(shares, {}, &Share::tokens)->chunks);
+}
+
+// One of `parts` even parts of equal chunks: as many tokens each, and the same causal work.
+StepShape part_of(const StepShape& whole, int parts) {
+  if (parts == 1) return whole;
+  StepShape part = whole;
+  part.prefill_batch =
+      std::max<std::int64_t>(1, std::llround(static_cast<double>(whole.prefill_batch) / parts));
+  part.prefill_query =
+      ceil_div(whole.prefill_batch * whole.prefill_query, part.prefill_batch * parts);
+  // Tokens attend context + query / 2 others on average.
+  part.prefill_context = std::max<std::int64_t>(
+      0, whole.prefill_context + (whole.prefill_query - part.prefill_query) / 2);
+  part.prefill_cached = ceil_div(whole.prefill_cached, parts);
+  return part;
+}
+
+Mesh mesh_of(const StepShape& shape, Mesh mesh) {
+  if (shape.num_micro_batches > 0) mesh.num_micro_batches = shape.num_micro_batches;
+  return mesh;
+}
+
+}  // namespace
+
+RankRows::RankRows(const Mesh& mesh, std::int64_t step_tokens, std::int64_t prefill_rows,
+                   std::int64_t decode_rows)
+    : ways(static_cast<std::int64_t>(mesh.dp) * mesh.num_micro_batches),
+      num_micro_batches(mesh.num_micro_batches),
+      tokens(step_tokens),
+      rows(std::min(tokens, std::max(ceil_div(tokens, ways), prefill_rows + decode_rows))) {}
+
+RankRows::RankRows(const Mesh& mesh, const StepShape& shape)
+    : RankRows(mesh_of(shape, mesh), shape.tokens, 0, 0) {
+  const std::int64_t own =
+      ceil_div(shape.prefill_batch, ways) * shape.prefill_query + ceil_div(shape.decode_rows, ways);
+  rows = std::min(tokens, std::max(rows, own));
+}
+
+std::int64_t RankRows::of(std::string_view name, std::int64_t size) const {
+  if (name == axis::kSeqs) return ceil_div(size, ways);
+  if (name == axis::kRoutedTokens) return ceil_div(size, num_micro_batches);
+  if ((name != axis::kTokens && name != axis::kRoutedRows) || tokens == 0) return size;
+  return size == tokens ? rows : ceil_div(size * rows, tokens);
+}
+
+StepShape dealt_shape(const Batch& batch, const Mesh& mesh) {
+  StepShape shape = step_shape(batch);
+  const std::int64_t sequences =
+      shape.num_decodes + static_cast<std::int64_t>(batch.prefill.size());
+  const auto of_rank = ceil_div(sequences, mesh.dp);
+  shape.num_micro_batches =
+      static_cast<int>(std::min<std::int64_t>(mesh.num_micro_batches, of_rank));
+  const RankRows even(mesh, shape);
+  if (even.ways == 1 || batch.prefill.empty()) return shape;
+  const StepShape own = part_of(step_shape({.prefill = fullest_share(batch.prefill, mesh.dp)}),
+                                shape.num_micro_batches);
+  shape.prefill_batch = own.prefill_batch * even.ways;
+  shape.prefill_query = own.prefill_query;
+  shape.prefill_context = own.prefill_context;
+  // Rows of axis `tokens` are split as the tokens of the step are.
+  const RankRows rank(mesh, shape);
+  const double scale = static_cast<double>(rank.tokens) / static_cast<double>(rank.rows);
+  const std::int64_t of_prompts = rank.rows - ceil_div(shape.decode_rows, rank.ways);
+  shape.prefill_tokens = std::llround(static_cast<double>(of_prompts) * scale);
+  shape.prefill_cached = std::llround(static_cast<double>(own.prefill_cached) * scale);
+  return shape;
+}
+
+Plan step_plan(const ModelConfig& model, const Batch& batch, const LoweringOptions& options,
+               const Mesh& mesh) {
+  return step_plan(model, dealt_shape(batch, mesh), options, mesh);
+}
+
+Plan step_plan(const ModelConfig& model, const StepShape& shape, const LoweringOptions& options,
+               const Mesh& mesh) {
+  return parallelize(lower(model, shape, options), mesh_of(shape, mesh),
+                     RankRows(mesh, shape).rows);
+}
+
+}  // namespace orrery

@@ -1,0 +1,45 @@
+#pragma once
+
+// Which rows of a step the data-parallel ranks, and the micro-batches of a pipeline, have. All are
+// taken to be as full as the fullest, which the others wait for.
+
+#include <cstdint>
+#include <string_view>
+
+#include "sim/model/step_shape.h"
+#include "sim/parallel/parallel.h"
+
+namespace orrery {
+
+// Sequences are dealt out whole, so where there are fewer prefill chunks than ranks a rank has more
+// than tokens / ways rows.
+struct RankRows {
+  std::int64_t ways = 1;  // dp * num_micro_batches
+  std::int64_t num_micro_batches = 1;
+  std::int64_t tokens = 0;  // rows of the whole step
+  std::int64_t rows = 0;    // of the fullest rank
+
+  // `prefill_rows` and `decode_rows` of the fullest rank.
+  RankRows(const Mesh& mesh, std::int64_t tokens, std::int64_t prefill_rows,
+           std::int64_t decode_rows);
+  RankRows(const Mesh& mesh, const StepShape& shape);
+
+  // What is left on the fullest rank of `size` along an axis; axes other than of rows are kept.
+  [[nodiscard]] std::int64_t of(std::string_view axis, std::int64_t size) const;
+};
+
+// The shape of which the data pass makes the fullest rank's own: each chunk goes, in order, to the
+// data-parallel rank with the fewest prompt tokens so far; decodes are spread evenly. Micro-batches
+// follow each other through a pipeline, so what counts is their sum: each has an even part of the
+// rank's tokens, chunks cut where need be with the causal work kept, and there are no more of them
+// than sequences. Prefill is that of one micro-batch times dp times their number; tokens are those
+// of the whole step. Without data-parallel ranks and micro-batches the same as step_shape(batch).
+StepShape dealt_shape(const Batch& batch, const Mesh& mesh);
+
+// The plan of `batch` on all ranks of one instance, and that of a shape dealt out already.
+Plan step_plan(const ModelConfig& model, const Batch& batch, const LoweringOptions& options,
+               const Mesh& mesh);
+Plan step_plan(const ModelConfig& model, const StepShape& shape, const LoweringOptions& options,
+               const Mesh& mesh);
+
+}  // namespace orrery

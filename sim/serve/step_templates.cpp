@@ -1,0 +1,347 @@
+#include "sim/serve/step_templates.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <mutex>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "sim/serve/leap_time.h"
+
+namespace orrery {
+namespace {
+
+constexpr int kTokenBits = 7;
+constexpr int kShapeBits = 8;   // of attention
+constexpr int kSampleBits = 6;  // of LM head and sampling
+// Rows of the smallest GEMM tile worth following: times jump at its multiples, so that no cell of
+// token counts may reach over one.
+constexpr std::int64_t kTileTokens = 128;
+
+bool has_dim(const KernelOp& op, std::string_view name) {
+  return std::ranges::find(op.dims, name, &Dim::name) != op.dims.end();
+}
+
+// Attention of one new token of each sequence.
+bool is_decode_attention(const KernelOp& op) {
+  return has_dim(op, "batch") && has_dim(op, "context") && !has_dim(op, "query");
+}
+
+// Whether an op after the layers works on one row per sampled token: all that it writes has the
+// axis `seqs`.
+bool is_sampled(const Plan& plan, OpId id) {
+  const Op& op = plan.ops()[static_cast<std::size_t>(id)];
+  const bool is_after_layers = plan.repeats().empty() || id >= plan.repeats().back().last;
+  return is_after_layers && !op.writes.empty() &&
+         std::ranges::all_of(op.writes, [&](TensorId written) {
+           const auto& axes = plan.tensors()[static_cast<std::size_t>(written)].axes;
+           return std::ranges::find(axes, axis::kSeqs, &Axis::name) != axes.end();
+         });
+}
+
+Seconds& of_basis(BasisSeconds& sums, Basis basis) {
+  return basis == Basis::kMeasured       ? sums.measured
+         : basis == Basis::kInterpolated ? sums.interpolated
+                                         : sums.roofline;
+}
+
+// Of an op with dim "batch".
+Estimate between_powers_of_two(const CostModel& cost, KernelOp op) {
+  Dim& batch = *std::ranges::find(op.dims, "batch", &Dim::name);
+  const std::int64_t size = batch.size;
+  batch.size = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(size)));
+  const std::int64_t low = batch.size;
+  Estimate estimate = cost.kernel(op);
+  if (low == size) return estimate;
+  batch.size = 2 * low;
+  const Estimate high = cost.kernel(op);
+  const double share = static_cast<double>(size - low) / static_cast<double>(low);
+  estimate.time = estimate.time * (1 - share) + high.time * share;
+  estimate.basis = std::max({estimate.basis, high.basis, Basis::kInterpolated});
+  return estimate;
+}
+
+// The chain without the steps of `tail`, which are moved there.
+void split_tail(const Plan& plan, const PricedPlan& priced, Chain& chain,
+                std::vector<ChainStep>& tail, BasisSeconds& tail_basis) {
+  std::vector<ChainStep> kept;
+  for (ChainSection& section : chain.sections) {
+    const auto first = static_cast<std::int32_t>(kept.size());
+    for (std::int32_t i = section.first; i < section.last; ++i) {
+      const ChainStep& step = chain.steps[static_cast<std::size_t>(i)];
+      if (!is_sampled(plan, step.op)) {
+        kept.push_back(step);
+        continue;
+      }
+      tail.push_back(step);
+      of_basis(tail_basis, priced.times[static_cast<std::size_t>(step.op)].basis) += step.time;
+    }
+    section.first = first;
+    section.last = static_cast<std::int32_t>(kept.size());
+  }
+  chain.steps = std::move(kept);
+}
+
+std::int64_t ways_of(const Mesh& mesh) {
+  return static_cast<std::int64_t>(mesh.dp) * mesh.num_micro_batches;
+}
+
+// Sections after their steps have got other times.
+void sum_sections(Chain& chain) {
+  for (ChainSection& section : chain.sections) {
+    section.time = Seconds(0);
+    section.has_gpu_only = true;
+    for (std::int32_t i = section.first; i < section.last; ++i) {
+      const ChainStep& step = chain.steps[static_cast<std::size_t>(i)];
+      section.time += step.time;
+      section.has_gpu_only = section.has_gpu_only && step.kind == ChainStep::Kind::kGpu;
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t round_bits(std::int64_t value, int bits) {
+  const int width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(value)));
+  if (width <= bits) return value;
+  const std::int64_t step = std::int64_t{1} << (width - bits);
+  // Not value + step / 2, which may be too large.
+  return value / step * step + (value % step >= step - step / 2 ? step : 0);
+}
+
+TokenCell token_cell(std::int64_t tokens) {
+  const int width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(tokens - 1)));
+  if (width <= kTokenBits) return {.first = tokens, .last = tokens};
+  const std::int64_t step = std::min(std::int64_t{1} << (width - kTokenBits), kTileTokens);
+  const std::int64_t below = (tokens - 1) / step * step;
+  return {.first = below + 1, .last = below + step};
+}
+
+StepTemplates::StepTemplates(StepSetup setup)
+    : setup_(std::move(setup)), runs_(layer_runs(setup_.model.layers)) {
+  if (setup_.mesh.cp > 1) return;
+  const std::int64_t ways = ways_of(setup_.mesh);
+  const auto is_one_chain = [&](const Key& key) {
+    const Plan plan =
+        step_plan(setup_.model, shape_of(key, Variant::kBase), setup_.lowering, setup_.mesh);
+    const PricedPlan priced = price(plan, *setup_.cost);
+    return priced.is_chain && priced.chains.size() == 1;
+  };
+  apply_ =
+      is_one_chain({.tokens = ways, .rows = 1, .has_decodes = true}) &&
+      is_one_chain({.tokens = 2 * ways, .rows = 2, .has_prefill = true, .has_decodes = true}) &&
+      is_level_without_effect();
+}
+
+// A chain takes as long at every level unless its collectives share links, which the levels of
+// SimGrid alone see.
+bool StepTemplates::is_level_without_effect() const {
+  if (setup_.level == StepLevel::kClosedForm || setup_.level == StepLevel::kHeap) return true;
+  constexpr std::int64_t kTokens = 4096;
+  const std::int64_t ways = ways_of(setup_.mesh);
+  const StepShape probe = shape_of(
+      {.tokens = kTokens * ways, .rows = kTokens, .has_prefill = true, .has_decodes = true},
+      Variant::kBase);
+  StepSetup closed = setup_;
+  closed.level = StepLevel::kClosedForm;
+  const double expected = step_time(closed, probe).duration.value();
+  return std::abs(step_time(setup_, probe).duration.value() - expected) <= 1e-9 * expected;
+}
+
+StepTemplates::Key StepTemplates::key_of(const StepShape& shape, std::int64_t tokens,
+                                         std::int64_t rows) {
+  return {.tokens = tokens,
+          .rows = rows,
+          .has_prefill = shape.prefill_tokens > 0,
+          .has_decodes = shape.num_decodes > 0,
+          .has_cached = shape.prefill_cached > 0,
+          .has_decode_cached = shape.decode_context > 1};
+}
+
+StepShape StepTemplates::shape_of(const Key& key, Variant variant) const {
+  const std::int64_t context = variant == Variant::kShort ? 3 : 1024;
+  const std::int64_t more = variant == Variant::kLong ? 1 : 0;
+  const std::int64_t ways = ways_of(setup_.mesh);
+  StepShape shape{.tokens = key.tokens};
+  if (key.has_decodes) shape.decode_context = key.has_decode_cached ? context * (1 + more) : 1;
+  if (!key.has_prefill) {
+    shape.seqs = key.tokens;
+    shape.decode_rows = key.tokens;
+    shape.num_decodes = key.tokens + more * ways;
+    return shape;
+  }
+  const std::int64_t rank_decodes = key.has_decodes ? 1 + more : 0;
+  shape.num_decodes = rank_decodes * ways;
+  shape.decode_rows = shape.num_decodes;
+  shape.seqs = shape.num_decodes;
+  shape.prefill_batch = (1 + more) * ways;
+  shape.prefill_query =
+      variant == Variant::kShort ? 1 : std::max<std::int64_t>(key.rows - rank_decodes, 1) + more;
+  shape.prefill_tokens = std::max<std::int64_t>(key.tokens - shape.num_decodes, 1);
+  shape.prefill_cached = key.has_cached ? context * ways * (1 + more) : 0;
+  shape.prefill_context = key.has_cached ? context * (1 + more) : more;
+  return shape;
+}
+
+// Ops of attention blocks whose dims other steps of the key have otherwise.
+std::vector<StepTemplates::Shaped> StepTemplates::find_shaped(const Plan& plan,
+                                                              const Key& key) const {
+  const StepShape base = shape_of(key, Variant::kBase);
+  AttentionDims dims;
+  attention_dims(setup_.model, runs_, base, setup_.lowering, true, dims);
+  std::vector<bool> is_varied(dims.sizes.size());
+  for (const Variant variant : {Variant::kLong, Variant::kShort}) {
+    AttentionDims other;
+    attention_dims(setup_.model, runs_, shape_of(key, variant), setup_.lowering, false, other);
+    if (other.sizes.size() != dims.sizes.size()) {
+      throw std::logic_error("steps of one structure have different attention");
+    }
+    for (std::size_t i = 0; i < is_varied.size(); ++i) {
+      is_varied[i] = is_varied[i] || dims.sizes[i] != other.sizes[i];
+    }
+  }
+  std::map<std::string_view, OpId> by_name;
+  for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
+    by_name.emplace(plan.ops()[static_cast<std::size_t>(id)].name, id);
+  }
+  const RankRows rows(setup_.mesh, base);
+  std::vector<Shaped> shaped;
+  std::size_t first = 0;
+  for (const std::string& name : dims.ops) {
+    const OpId id = by_name.at(name);
+    Shaped found{.op = std::get<KernelOp>(plan.ops()[static_cast<std::size_t>(id)].body),
+                 .step = id,
+                 .count = static_cast<double>(plan.multiplicity(id))};
+    bool is_changed = false;
+    for (std::size_t i = 0; i < found.op.dims.size(); ++i) {
+      const std::size_t at = first + i;
+      // A size that tensor parallelism has split is no number of rows.
+      const bool is_of_rows =
+          found.op.dims[i].size == rows.of(found.op.dims[i].axis, dims.sizes[at]);
+      found.source.push_back(is_of_rows ? static_cast<std::int32_t>(at) : -1);
+      is_changed = is_changed || is_varied[at];
+    }
+    first += found.op.dims.size();
+    if (is_changed) shaped.push_back(std::move(found));
+  }
+  return shaped;
+}
+
+StepTemplates::Template StepTemplates::make(const Key& key) const {
+  const Plan plan =
+      step_plan(setup_.model, shape_of(key, Variant::kBase), setup_.lowering, setup_.mesh);
+  const PricedPlan priced = price(plan, *setup_.cost);
+  if (!priced.is_chain || priced.chains.size() != 1) {
+    throw std::logic_error("a step is no single chain: " + priced.why_not_chain);
+  }
+  Template result{.chain = priced.chains.front(), .shaped = find_shaped(plan, key)};
+  split_tail(plan, priced, result.chain, result.tail.steps, result.tail.basis);
+  for (std::size_t i = 0; i < result.chain.steps.size(); ++i) {
+    const ChainStep& step = result.chain.steps[i];
+    const auto own = std::ranges::find(result.shaped, step.op, &Shaped::step);
+    if (own == result.shaped.end()) {
+      of_basis(result.basis, priced.times[static_cast<std::size_t>(step.op)].basis) +=
+          step.time * static_cast<double>(plan.multiplicity(step.op));
+    }
+  }
+  // Until here their steps are the plan's ops.
+  for (Shaped& shaped : result.shaped) {
+    shaped.step = static_cast<std::int32_t>(
+        std::ranges::find(result.chain.steps, shaped.step, &ChainStep::op) -
+        result.chain.steps.begin());
+  }
+  return result;
+}
+
+const StepTemplates::Template& StepTemplates::find(const Key& key) {
+  {
+    const std::shared_lock lock(mutex_);
+    const auto found = templates_.find(key);
+    if (found != templates_.end()) return found->second;
+  }
+  Template made = make(key);
+  const std::unique_lock lock(mutex_);
+  return templates_.try_emplace(key, std::move(made)).first->second;
+}
+
+const StepTemplates::Tail& StepTemplates::tail(std::int64_t num_sampled) {
+  {
+    const std::shared_lock lock(mutex_);
+    const auto found = tails_.find(num_sampled);
+    if (found != tails_.end()) return found->second;
+  }
+  const std::int64_t ways = ways_of(setup_.mesh);
+  Tail made = make({.tokens = num_sampled,
+                    .rows = (num_sampled + ways - 1) / ways,
+                    .has_decodes = true,
+                    .has_decode_cached = true})
+                  .tail;
+  const std::unique_lock lock(mutex_);
+  return tails_.try_emplace(num_sampled, std::move(made)).first->second;
+}
+
+void StepTemplates::price_shaped(const Template& base, const StepShape& shape, Chain& chain,
+                                 BasisSeconds& basis) const {
+  AttentionDims dims;
+  attention_dims(setup_.model, runs_, shape, setup_.lowering, false, dims);
+  const RankRows rows(setup_.mesh, shape);
+  for (const Shaped& shaped : base.shaped) {
+    KernelOp op = shaped.op;
+    for (std::size_t i = 0; i < op.dims.size(); ++i) {
+      if (shaped.source[i] < 0) continue;
+      op.dims[i].size =
+          rows.of(op.dims[i].axis, dims.sizes[static_cast<std::size_t>(shaped.source[i])]);
+    }
+    const Estimate estimate = setup_.has_uneven_decodes && is_decode_attention(op)
+                                  ? between_powers_of_two(*setup_.cost, std::move(op))
+                                  : setup_.cost->kernel(op);
+    of_basis(basis, estimate.basis) += estimate.time * shaped.count;
+    chain.steps[static_cast<std::size_t>(shaped.step)].time = estimate.time;
+  }
+}
+
+DeviceTime StepTemplates::time(const StepShape& exact) {
+  const bool has_prefill = exact.prefill_tokens > 0;
+  const RankRows rank(setup_.mesh, exact);
+  // Decode batches have captured sizes, few enough to keep each.
+  const TokenCell cell =
+      has_prefill ? token_cell(rank.rows) : TokenCell{.first = rank.rows, .last = rank.rows};
+  StepShape shape = exact;
+  const auto key = [&](std::int64_t rows) {
+    if (!has_prefill) return key_of(shape, shape.tokens, rows);
+    const std::int64_t tokens = round_bits(shape.tokens, kTokenBits);
+    return key_of(shape, std::clamp(tokens, rows, rows * rank.ways), rows);
+  };
+  const Template& base = find(key(cell.first));
+  const Template& last = find(key(cell.last));
+  const double share = cell.first == cell.last ? 0
+                                               : static_cast<double>(rank.rows - cell.first) /
+                                                     static_cast<double>(cell.last - cell.first);
+  Chain chain = base.chain;
+  if (share > 0) {
+    for (std::size_t i = 0; i < chain.steps.size(); ++i) {
+      Seconds& time = chain.steps[i].time;
+      time = time * (1 - share) + last.chain.steps[i].time * share;
+    }
+  }
+  if (has_prefill) {
+    shape.prefill_query = round_bits(shape.prefill_query, kShapeBits);
+    shape.prefill_context = round_bits(shape.prefill_context, kShapeBits);
+    shape.decode_context = round_bits(shape.decode_context, kShapeBits);
+  }
+  DeviceTime result{.basis = mix(base.basis, last.basis, share)};
+  price_shaped(base, shape, chain, result.basis);
+  if (shape.seqs > 0) {
+    const Tail& end = has_prefill ? tail(round_bits(shape.seqs, kSampleBits)) : base.tail;
+    chain.steps.insert(chain.steps.end(), end.steps.begin(), end.steps.end());
+    chain.sections.back().last = static_cast<std::int32_t>(chain.steps.size());
+    result.basis = sum(result.basis, end.basis);
+  }
+  sum_sections(chain);
+  result.duration = closed_form(chain, *setup_.cost);
+  return result;
+}
+
+}  // namespace orrery
