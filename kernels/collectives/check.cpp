@@ -232,9 +232,10 @@ using Report = std::function<void(const CollectiveReport&)>;
 
 template <typename T>
 void check_call(PeerGroup& group, CollectiveKind kind, std::int64_t count, bool in_place,
-                std::span<const Launch> launches, bool with_losses, const Report& report) {
+                std::span<const Launch> launches, bool with_losses, const Report& report,
+                std::span<const Implementation> implementations = kImplementations) {
   Case<T> test(group, kind, count, in_place);
-  for (const Implementation implementation : kImplementations) {
+  for (const Implementation implementation : implementations) {
     const bool is_nccl = implementation == Implementation::kNccl;
     if (!group.takes(implementation, {.kind = kind, .dtype = kDType<T>, .count = count})) continue;
     test.allow_rounding_of(implementation);
@@ -339,6 +340,23 @@ void check_collectives(std::span<const int> devices, const Report& report) {
     check_missing_rank(group, implementation, false, report);
     check_missing_rank(group, implementation, true, report);
   }
+}
+
+void check_small_collectives(std::span<const int> devices, const Report& report) {
+  constexpr auto kKind = CollectiveKind::kAllReduce;
+  constexpr Seconds kSlow{60};
+  constexpr std::int64_t kOneShotBytes = std::int64_t{64} << 10;
+  constexpr std::int64_t kTwoShotBytes = std::int64_t{1} << 20;
+  constexpr std::array kOwn = {Implementation::kOneShot, Implementation::kTwoShot};
+  constexpr std::array kBoth = {Launch::kThreads, Launch::kGraph};
+  PeerGroup group(
+      devices,
+      {.one_shot_bytes = kOneShotBytes, .two_shot_bytes = kTwoShotBytes, .timeout = kSlow});
+  for (const std::int64_t count : {1, 33, 8191, 65537}) {
+    check_call<bf16>(group, kKind, count, count == 33, kBoth, false, report, kOwn);
+  }
+  check_call<float>(group, kKind, 1021, false, kBoth, false, report, kOwn);
+  check_call<fp16>(group, kKind, 1021, false, kBoth, false, report, kOwn);
 }
 
 }  // namespace orrery

@@ -26,5 +26,9 @@ struct CollectiveReport {
 // `report` is called with each as it is done.
 void check_collectives(std::span<const int> devices,
                        const std::function<void(const CollectiveReport&)>& report);
+// Our all-reduce alone, in few small calls that between them take each of its ways, with time for
+// ranks that are slow: for tools under which a kernel takes long.
+void check_small_collectives(std::span<const int> devices,
+                             const std::function<void(const CollectiveReport&)>& report);
 
 }  // namespace orrery

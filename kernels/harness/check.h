@@ -19,7 +19,9 @@ struct CheckReport {
 // lost: zeroed before the launch (operands) or NaN after it (outputs). Throws what the launch
 // throws.
 CheckReport check_case(KernelCase& kernel_case);
-// The same of a new case; throws what make_case throws, too.
+// Only the launch and its comparison, no tile lost: for tools under which a launch takes long.
+CheckReport check_once(KernelCase& kernel_case);
+// check_case() of a new case; throws what make_case throws, too.
 CheckReport check_case(const GpuKernel& kernel, const KernelOp& op);
 
 }  // namespace orrery

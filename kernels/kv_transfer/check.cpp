@@ -39,15 +39,18 @@ KvTransfer without_last_block(KvTransfer blocks) {
 }  // namespace
 
 void check_kv_transfer(std::span<const int> devices,
-                       const std::function<void(const CollectiveReport&)>& report) {
+                       const std::function<void(const CollectiveReport&)>& report, bool small) {
+  constexpr std::int64_t kSmallBytes = 300'000;
   constexpr std::array kShapes = {
       KvPairShape{.block_bytes = 16, .blocks = 1},
       KvPairShape{.block_bytes = 73728, .blocks = 37},  // MLA: 64 tokens of 576 bf16
       KvPairShape{.block_bytes = 4096, .blocks = 101, .layers = 3},
+      KvPairShape{.block_bytes = 4096, .blocks = 29, .layers = 3},
       KvPairShape{.block_bytes = 32784, .blocks = 7, .layers = 2},  // just over a piece
       KvPairShape{.block_bytes = 131072, .blocks = 64, .scattered = false}};
   const cuda::DeviceTeam team(devices.first(2));
   for (const KvPairShape& shape : kShapes) {
+    if (small && shape.block_bytes * shape.blocks > kSmallBytes) continue;
     for (const Method& method : kMethods) {
       KvPair pair(team, shape, 3);
       transfer(team, pair.transfer(), method);
