@@ -64,7 +64,7 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
   step.num_micro_batches = num_micro_batches(plan);
   step.ranks.resize(static_cast<std::size_t>(num_ranks()));
   state.open(plan);
-  state.team.run_apart([&](int r) {
+  state.run_phase(RunPhase::kPrepare, [&](int r) {
     state.rank(r).take_memory("activations", [&] {
       step.ranks[static_cast<std::size_t>(r)] = std::make_unique<RankStep>(
           step.plan, state.setup, state.rank(r), state.communicators, state.team);
@@ -79,7 +79,7 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
         num_ranks() > 1 ? &RankMemory::communication : &RankMemory::workspace;
     state.measure(first_run, [&] { static_cast<void>(state.run(step, parts)); });
     state.measure(&RankMemory::graphs, [&] {
-      state.team.run([&](int r) {
+      state.run_phase(RunPhase::kCapture, [&](int r) {
         state.rank(r).take_memory("graphs", [&] { step.rank(r).capture(/*counts_nodes=*/false); });
       });
     });

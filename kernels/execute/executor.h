@@ -44,7 +44,10 @@ struct ExecutorSetup {
   // Called from another thread, with the line of status.txt, when ranks do not stop after one has
   // failed; then the process ends with exit code 1.
   std::function<void(const std::string& status)> last_words;
-  std::optional<Fault> fault;  // for tests: a rank is made to fail
+  // Called when another phase of the run begins, by the thread that uses the executor.
+  std::function<void(RunPhase phase)> phase_begun;
+  std::optional<Seconds> watch_limit;  // of phases but steps, where their own is longer
+  std::optional<Fault> fault;          // for tests: a rank is made to fail
   // For checks: what ops of this kernel write first of all, fp32, is kept (recorded()).
   std::string recorded_kernel;
   // Several processes, each with the rank of its number, all of which make the same calls:

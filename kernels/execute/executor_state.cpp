@@ -100,18 +100,24 @@ void check_kernels(const Plan& plan) {
 
 Executor::State::State(ExecutorSetup executor_setup)
     : setup(checked(std::move(executor_setup))),
+      phase_fault(setup.fault),
       others(held_before(setup.devices)),
       own_calls(setup.devices.size()),
       team(local_ranks(setup), local_devices(setup)),
       communicators(setup),
       ranks(setup.devices.size()) {
   watch = std::make_unique<Watch>(watch_setup());
-  team.run_apart([this](int r) {
-    const auto i = static_cast<std::size_t>(r);
-    ranks[i] = std::make_unique<RankDevice>(setup, r, others[i], *watch);
-  });
-  open(setup.plan);
-  team.run_apart([this](int r) { rank(r).allocate(setup); });
+  try {
+    run_phase(RunPhase::kStart, [this](int r) {
+      const auto i = static_cast<std::size_t>(r);
+      ranks[i] = std::make_unique<RankDevice>(setup, r, others[i], *watch);
+    });
+    open(setup.plan);
+    run_phase(RunPhase::kWeights, [this](int r) { rank(r).allocate(setup); });
+  } catch (...) {  // what the watch refers to goes now
+    watch->retire();
+    throw;
+  }
 }
 
 Executor::State::~State() {
@@ -137,12 +143,64 @@ Watch::Setup Executor::State::watch_setup() {
                 if (place.progress < 1 || place.progress > std::ssize(names)) return;
                 place.reached = names[static_cast<std::size_t>(place.progress - 1)];
               },
-          .last_words = setup.last_words};
+          .last_words = setup.last_words,
+          .phase_begun = setup.phase_begun};
 }
 
 void Executor::State::open(const Plan& plan) {
   if (communicators.has_opened(plan)) return;
-  measure(&RankMemory::communication, [&] { communicators.open(plan); });
+  const Seconds limit = phase_limit(RunPhase::kCommunicators, setup.watch_limit);
+  const auto set_all = [this](auto&& set) {
+    for (const int r : team.ranks()) set(r);
+  };
+  measure(&RankMemory::communication, [&] {
+    watch->begin(limit, limit, RunPhase::kCommunicators);
+    int at = team.ranks().front();
+    try {
+      set_all([&](int r) {
+        at = r;
+        watch->expect(r);
+        phase_fault.reach(r, RunPhase::kCommunicators);
+        watch->idle(r);
+      });
+      at = team.ranks().front();
+      set_all([&](int r) { watch->expect(r); });
+      communicators.open(plan);
+      set_all([&](int r) { watch->idle(r); });
+    } catch (...) {  // named, and thrown again
+      watch->end();
+      rethrow_in_phase(at, RunPhase::kCommunicators);
+    }
+    watch->end();
+  });
+}
+
+void Executor::State::run_phase(RunPhase phase, const std::function<void(int rank)>& work) {
+  const Seconds limit = phase_limit(phase, setup.watch_limit);
+  const std::function<void(int)> watched = [&](int r) {
+    in_phase(r, phase, work);
+    watch->idle(r);
+  };
+  watch->begin(limit, limit, phase);
+  for (const int r : team.ranks()) watch->expect(r);
+  try {
+    is_apart(phase) ? team.run_apart(watched) : team.run(watched);
+  } catch (...) {
+    watch->end();
+    throw;
+  }
+  watch->end();
+}
+
+void Executor::State::in_phase(int r, RunPhase phase, const std::function<void(int rank)>& work) {
+  try {
+    phase_fault.reach(r, phase);
+    work(r);
+  } catch (const RankAbandoned&) {
+    throw;
+  } catch (...) {  // named, and thrown again
+    rethrow_in_phase(r, phase);
+  }
 }
 
 std::span<const StepPart> Executor::State::parts_of(const PreparedStep::State& step,
@@ -181,7 +239,7 @@ void Executor::State::bind(PreparedStep::State& step, const std::vector<StepPart
                            const StepInput& input) {
   step.is_bound = false;
   bound_last = nullptr;
-  team.run_apart([&](int r) {
+  run_phase(RunPhase::kPrepare, [&](int r) {
     RankDevice& own = rank(r);
     const std::size_t before = own.workspace_bytes();
     own.take_memory("workspace of kernels", [&] { step.rank(r).bind(parts_of(step, parts, r)); });
@@ -209,13 +267,15 @@ void Executor::State::run_watched(PreparedStep::State& step,
   constexpr Seconds kFirstRun{60};
   const Seconds connect(setup.processes.size > 1 ? 20 : 0);
   running = &step;
+  const RunPhase phase = step.has_run ? RunPhase::kStep : RunPhase::kWarmUp;
   if (step.has_run) {
-    watch->begin(step.limit, step.limit);
+    watch->begin(step.limit, step.limit, phase);
   } else {
-    watch->begin(step.limit + connect, step.limit + kFirstRun);
+    watch->begin(step.limit + connect, step.limit + kFirstRun, phase);
   }
+  for (const int r : team.ranks()) watch->expect(r);
   try {
-    team.run(work);
+    team.run([&](int r) { in_phase(r, phase, work); });
     if (const auto error = communicators.find_error(); error) {
       team.fail(std::make_exception_ptr(*error));
       throw RankError(*error);

@@ -81,6 +81,11 @@ struct Executor::State {
   // The parts of one rank: micro-batches of a data-parallel rank follow each other.
   [[nodiscard]] std::span<const StepPart> parts_of(const PreparedStep::State& step,
                                                    const std::vector<StepPart>& parts, int r) const;
+  // work(rank) in the thread of each rank, watched. Throws as RankTeam::run, or run_apart where the
+  // phase is_apart(); an error without a rank gets the rank and the phase.
+  void run_phase(RunPhase phase, const std::function<void(int rank)>& work);
+  // work(rank) in the thread of the rank, after the fault that is asked for there.
+  void in_phase(int r, RunPhase phase, const std::function<void(int rank)>& work);
   // Adds what every rank's memory grew by while `work` ran, in this thread, to a term of it.
   template <typename Work>
   void measure(Bytes RankMemory::* term, const Work& work) {
@@ -93,6 +98,7 @@ struct Executor::State {
   }
 
   ExecutorSetup setup;
+  PhaseFault phase_fault;
   std::vector<std::optional<HeldMemory>> others;  // by rank, before this process had a context
   std::unique_ptr<Watch> watch;  // destroyed last: it sees to it that the rest goes
   const PreparedStep::State* running = nullptr;

@@ -1,8 +1,13 @@
 #include "kernels/execute/fault.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 namespace orrery {
@@ -25,6 +30,10 @@ int whole(std::string_view key, std::string_view text, int least) {
                                 "', expected a whole number of at least " + std::to_string(least));
   }
   return value;
+}
+
+bool is_of_thread(FaultKind kind) {
+  return kind == FaultKind::kThrow || kind == FaultKind::kHang || kind == FaultKind::kKill;
 }
 
 FaultKind kind_of(std::string_view text) {
@@ -59,17 +68,34 @@ Fault parse_fault(std::string_view text) {
     } else if (key == "how") {
       fault.kind = kind_of(value);
       has_kind = true;
+    } else if (key == "phase") {
+      fault.phase = parse_run_phase(value);
     } else if (key == "run") {
       fault.run = whole(key, value, 1);
     } else {
       throw std::invalid_argument("fault: unknown field '" + std::string(field) +
-                                  "', expected rank=, op=, how= or run=");
+                                  "', expected rank=, op=, phase=, how= or run=");
     }
   }
-  if (!has_rank || !has_kind || fault.op.empty()) {
-    throw std::invalid_argument("fault: needs rank=, op= and how=");
+  if (!has_rank || !has_kind || fault.op.empty() != fault.phase.has_value()) {
+    throw std::invalid_argument("fault: needs rank=, how=, and op= or phase=");
+  }
+  if (fault.phase && !is_of_thread(fault.kind)) {
+    throw std::invalid_argument("fault: in a phase how is throw, hang or kill");
   }
   return fault;
+}
+
+void inject_in_thread(FaultKind kind) {
+  std::fprintf(stderr, "%s\n", kFaultMark);
+  if (kind == FaultKind::kThrow) throw std::runtime_error(kFaultMark);
+  if (kind == FaultKind::kKill) static_cast<void>(std::raise(SIGKILL));
+  while (kind == FaultKind::kHang) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+void PhaseFault::reach(int rank, RunPhase phase) {
+  if (!fault_ || fault_->phase != phase || fault_->rank != rank) return;
+  if (times_.fetch_add(1) + 1 == fault_->run) inject_in_thread(fault_->kind);
 }
 
 }  // namespace orrery

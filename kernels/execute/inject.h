@@ -7,8 +7,6 @@
 
 namespace orrery {
 
-inline constexpr const char* kFaultMark = "made to fail";
-
 // Prints kFaultMark to stderr when it happens.
 // In the rank's thread, before the op is enqueued on `stream`. kThrow and kNccl throw, kHang does
 // not return, kKill ends the process, kStall holds up what the stream gets from now on until the

@@ -40,5 +40,7 @@ class MpiProcesses {
 
 // Processes that a launcher (mpirun, srun) says there are, by its environment variables; 1 without.
 int launched_processes();
+// The number that a launcher says this process has among them; 0 without.
+int launched_rank();
 
 }  // namespace orrery

@@ -1,6 +1,8 @@
 #include "kernels/execute/rank_error.h"
 
 #include <algorithm>
+#include <charconv>
+#include <string_view>
 #include <utility>
 
 namespace orrery {
@@ -22,6 +24,28 @@ RankError::RankError(int rank, std::string op, std::string message)
 RankError on_rank(int rank, const std::string& op, const std::exception& error) {
   if (const auto* known = dynamic_cast<const RankError*>(&error); known != nullptr) return *known;
   return {rank, op, error.what()};
+}
+
+void rethrow_in_phase(int rank, RunPhase phase, const std::string& op) {
+  try {
+    throw;
+  } catch (const RankError&) {
+    throw;
+  } catch (const std::invalid_argument&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw RankError(rank, op, "in phase " + std::string(to_text(phase)) + ": " + error.what());
+  }
+}
+
+std::string with_ranks_from(int first, const std::string& status) {
+  constexpr std::string_view kBefore = "failed rank ";
+  if (!status.starts_with(kBefore)) return status;
+  int rank = 0;
+  const char* const begin = status.data() + kBefore.size();
+  const auto [end, error] = std::from_chars(begin, status.data() + status.size(), rank);
+  if (error != std::errc()) return status;
+  return std::string(kBefore) + std::to_string(rank + first) + end;
 }
 
 std::string failure_status(const std::exception& error) {

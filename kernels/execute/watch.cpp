@@ -47,7 +47,8 @@ std::string seconds(Seconds time) {
 
 }  // namespace
 
-RankError stall_error(std::span<const RankPlace> ranks, Seconds taken) {
+RankError stall_error(std::span<const RankPlace> ranks, Seconds taken, RunPhase phase) {
+  const std::string name = "phase " + std::string(to_text(phase));
   // A thread that is stuck keeps its GPU from going on, so it comes first.
   const auto later = [](const RankPlace& a, const RankPlace& b) {
     if (a.phase != b.phase) return a.phase == RankPhase::kEnqueueing;
@@ -57,7 +58,7 @@ RankError stall_error(std::span<const RankPlace> ranks, Seconds taken) {
   for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
     if (ranks[static_cast<std::size_t>(rank)].phase != RankPhase::kIdle) busy.push_back(rank);
   }
-  if (busy.empty()) return {0, {}, "the step has not ended after " + seconds(taken)};
+  if (busy.empty()) return {0, {}, name + " has not ended after " + seconds(taken)};
   const auto state = [&](int rank) -> const RankPlace& {
     return ranks[static_cast<std::size_t>(rank)];
   };
@@ -65,7 +66,7 @@ RankError stall_error(std::span<const RankPlace> ranks, Seconds taken) {
       *std::ranges::min_element(busy, [&](int a, int b) { return later(state(a), state(b)); });
   const bool is_thread = state(worst).phase == RankPhase::kEnqueueing;
   std::string message = std::string("its ") + (is_thread ? "thread" : "GPU") +
-                        " has not gone on; the step has taken " + seconds(taken);
+                        " has not gone on; " + name + " has taken " + seconds(taken);
   for (const int rank : busy) {
     if (rank == worst || state(rank).reached.empty()) continue;
     message += "; rank " + std::to_string(rank) + " waits in " + state(rank).reached;
@@ -114,8 +115,12 @@ auto Watch::call(const Callback& callback, Arguments&&... arguments)
   return callback(std::forward<Arguments>(arguments)...);
 }
 
-void Watch::begin(Seconds limit, Seconds most) {
-  throw_if_interrupted();
+void Watch::begin(Seconds limit, Seconds most, RunPhase phase) {
+  if (setup_.heeds_signals) throw_if_interrupted();
+  const bool is_new = !has_begun_ || phase_.load(std::memory_order_relaxed) != phase;
+  has_begun_ = true;
+  if (is_new && setup_.phase_begun) setup_.phase_begun(phase);
+  phase_.store(phase, std::memory_order_relaxed);
   const double begun = now();
   limit_.store(limit.value(), std::memory_order_relaxed);
   begun_.store(begun, std::memory_order_relaxed);
@@ -158,17 +163,18 @@ void Watch::look(const std::stop_token& stop) {
 
 std::exception_ptr Watch::find_trouble(bool is_in_step) {
   if (std::exception_ptr error = failure(); error) return error;
-  if (is_in_step) {
+  const bool is_together = is_in_step && !is_apart(phase_.load(std::memory_order_relaxed));
+  if (is_together) {
     if (std::exception_ptr error = call(setup_.first_error); error) return error;
   }
-  if (interrupt_signal() != nullptr) {
+  if (setup_.heeds_signals && interrupt_signal() != nullptr) {
     try {
       throw_if_interrupted();
     } catch (const std::exception&) {
       return std::current_exception();
     }
   }
-  return is_in_step ? call(setup_.find_problem) : nullptr;
+  return is_together ? call(setup_.find_problem) : nullptr;
 }
 
 std::exception_ptr Watch::stall(bool looks) {
@@ -178,14 +184,15 @@ std::exception_ptr Watch::stall(bool looks) {
     RankPlace& state = states[static_cast<std::size_t>(rank)];
     state.phase = place.phase.load(std::memory_order_acquire);
     const std::string* const op = place.op.load(std::memory_order_acquire);
-    if (state.phase == RankPhase::kEnqueueing && op != nullptr) {
-      state.op = *op;
+    if (state.phase == RankPhase::kEnqueueing) {
+      if (op != nullptr) state.op = *op;
       state.progress = place.ops.load(std::memory_order_relaxed);
     }
     if (looks && state.phase == RankPhase::kWaiting) call(setup_.look_at, rank, state);
   }
   return std::make_exception_ptr(
-      stall_error(states, Seconds(now() - begun_.load(std::memory_order_relaxed))));
+      stall_error(states, Seconds(now() - begun_.load(std::memory_order_relaxed)),
+                  phase_.load(std::memory_order_relaxed)));
 }
 
 std::uint64_t Watch::num_moves() const {

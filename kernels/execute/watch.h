@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kernels/execute/rank_error.h"
+#include "kernels/execute/run_phase.h"
 #include "sim/plan/plan.h"
 #include "sim/units/units.h"
 
@@ -27,7 +28,8 @@ namespace orrery {
 
 enum class RankPhase : std::uint8_t { kIdle, kEnqueueing, kWaiting };
 
-// Where a rank is. An op that is being enqueued, or a step that the GPU works on.
+// Where a rank is. An op that is being enqueued, or a step that the GPU works on. A rank that has
+// yet to come is enqueueing no op.
 struct RankPlace {
   RankPhase phase = RankPhase::kIdle;
   std::string op;             // kEnqueueing
@@ -37,7 +39,8 @@ struct RankPlace {
 
 // Who keeps the others waiting: the rank whose thread is stuck at the earliest op (others may be
 // stuck later, in a call that connects them to it), else the one whose GPU is least far.
-RankError stall_error(std::span<const RankPlace> ranks, Seconds taken);
+RankError stall_error(std::span<const RankPlace> ranks, Seconds taken,
+                      RunPhase phase = RunPhase::kStep);
 
 // Much longer than the step takes: 3 s and what it takes at a tenth of the GPU's rates.
 Seconds step_limit(const Plan& plan);
@@ -53,7 +56,10 @@ class Watch {
     std::function<std::exception_ptr()> find_problem;  // errors that no call returned, or null
     std::function<void(int rank, RankPlace& state)> look_at;    // fills progress and reached
     std::function<void(const std::string& status)> last_words;  // failure_status()
+    // By the thread that begins it: another phase than the last.
+    std::function<void(RunPhase phase)> phase_begun;
     std::function<void()> end_process;  // default: exit code 1 at once, nothing destroyed
+    bool heeds_signals = true;
     Seconds grace{1};
     Seconds teardown{1};
   };
@@ -66,13 +72,16 @@ class Watch {
   // destroyed. Waits for one that is being called.
   void retire();
 
-  // Around each step, which takes too long when no rank has come to another op for `limit`, or when
-  // it has taken `most` in all. begin() throws std::runtime_error when a signal has come. What a
-  // rank failed with is for the caller to throw, and to give to fail() before end(): ranks may have
-  // stopped before the watch has looked.
-  void begin(Seconds limit, Seconds most);
+  // Around each step or other phase, which takes too long when no rank has come to another op for
+  // `limit`, or when it has taken `most` in all. begin() throws std::runtime_error when a signal
+  // has come. What a rank failed with is for the caller to throw, and to give to fail() before
+  // end(): ranks may have stopped before the watch has looked. Where ranks work apart from each
+  // other (is_apart), the error of one does not stop the others.
+  void begin(Seconds limit, Seconds most, RunPhase phase = RunPhase::kStep);
   void end();
   void fail(std::exception_ptr error);
+  // That the rank has something to do from now on, before its thread says what.
+  void expect(int rank) { set(rank, RankPhase::kEnqueueing, nullptr); }
   // By the thread of the rank; `op` must live until the next call.
   void enqueueing(int rank, const std::string& op) { set(rank, RankPhase::kEnqueueing, &op); }
   void waiting(int rank) { set(rank, RankPhase::kWaiting, nullptr); }
@@ -118,6 +127,8 @@ class Watch {
   std::unique_ptr<Rank[]> ranks_;
   std::atomic<double> deadline_{0};  // of the step, host's clock in seconds; 0: between steps
   std::atomic<double> limit_{0};
+  std::atomic<RunPhase> phase_{RunPhase::kStart};
+  bool has_begun_ = false;        // any phase; by the thread that begins them
   std::atomic<double> begun_{0};  // the step, by the same clock
   std::jthread thread_;           // last: it uses the above
 };

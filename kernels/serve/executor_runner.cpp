@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/cuda/devices.h"
+#include "kernels/execute/rank_error.h"
 #include "kernels/gemm/cublas_lt.h"
 
 namespace orrery {
@@ -175,6 +176,11 @@ std::vector<std::int32_t> ExecutorRunner::run_timed(PreparedStep& step, const St
 }
 
 std::vector<std::int32_t> ExecutorRunner::run(const StepInput& input, std::int64_t graph_rows) {
+  return with_ranks_from(setup_.first_rank, [&] { return run_step(input, graph_rows); });
+}
+
+std::vector<std::int32_t> ExecutorRunner::run_step(const StepInput& input,
+                                                   std::int64_t graph_rows) {
   if (graph_rows == 0) {
     const Clock::time_point begin = Clock::now();
     PreparedStep& step = eager(input);

@@ -29,6 +29,8 @@ struct ExecutorRunnerSetup {
   ExecutorSetup executor;
   // Context of the decodes for which graphs are captured: they keep how its attention is split.
   std::int64_t capture_context = 1024;
+  // Among the ranks of all replicas: what is added to those of this one in errors.
+  int first_rank = 0;
 };
 
 // Where the time of a step went.
@@ -73,6 +75,7 @@ class ExecutorRunner : public StepRunner {
   [[nodiscard]] StepInput any_input(std::int64_t tokens, std::int64_t decodes) const;
   [[nodiscard]] std::vector<std::int32_t> any_blocks(std::int64_t tokens, std::int64_t index) const;
   PreparedStep& eager(const StepInput& input);
+  std::vector<std::int32_t> run_step(const StepInput& input, std::int64_t graph_rows);
   std::vector<std::int32_t> run_timed(PreparedStep& step, const StepInput& input, RunTimes times);
 
   ExecutorRunnerSetup setup_;

@@ -23,6 +23,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/tool/arguments.h"
 #include "kernels/tool/commands.h"
+#include "kernels/tool/run_faults.h"
 #include "kernels/tool/selection.h"
 
 namespace orrery::tool {
@@ -45,11 +46,12 @@ struct Options {
   std::string revision = ORRERY_REVISION;
   fs::path ops;  // of calls that are measured alone; empty: the grids
   fs::path directory;
+  FaultOptions faults;
 };
 
 Options parse(std::span<const std::string_view> arguments) {
   Options options;
-  const std::vector<Option> known = {
+  std::vector<Option> known = {
       {"--quick", [&] { options.budget = kQuickBudget; }},
       {"--check", [&] { options.check = true; }},
       {"--fresh", [&] { options.fresh = true; }},
@@ -63,6 +65,7 @@ Options parse(std::span<const std::string_view> arguments) {
       {"--revision", [&](const Value& value) { options.revision = value.text; }},
       {"--ops", [&](const Value& value) { options.ops = value.text; }},
       {"-o", [&](const Value& value) { options.directory = value.text; }}};
+  for (Option& option : fault_options(options.faults)) known.push_back(std::move(option));
   read_arguments("calibrate", arguments, known);
   if (options.directory.empty()) throw std::invalid_argument("calibrate needs -o DIR");
   if (!options.ops.empty() && (options.check || !options.kernels.empty())) {
@@ -94,13 +97,16 @@ Kernels grids_of(const std::vector<const GpuKernel*>& kernels) {
 
 // The grids of `kernels`, or only `ops` where there are some.
 int measure_tables(const Options& options, const Kernels& kernels, const std::vector<KernelOp>& ops,
-                   const Device& device, calibrate::GpuTimer& timer) {
+                   const Device& device, calibrate::GpuTimer& timer, RunWatch& watch) {
   calibrate::Journal journal(options.directory / "journal.txt", timer.facts(options.revision),
                              options.fresh);
   const std::size_t known = journal.rows().size();
   if (known > 0) std::fprintf(stderr, "%zu rows measured before are kept\n", known);
   const auto time_point = [&](const KernelOp& op, std::span<const calibrate::State> states,
-                              bool power) { return timer.time_point(op, states, power); };
+                              bool power) {
+    return watch.run(
+        RunPhase::kCall, [&] { return timer.time_point(op, states, power); }, describe(op));
+  };
   if (ops.empty()) {
     calibrate::ProgressBar bar(stderr);
     calibrate::measure_all(kernels, device, {.budget = options.budget}, journal, time_point,
@@ -117,7 +123,8 @@ int measure_tables(const Options& options, const Kernels& kernels, const std::ve
       return Seconds(spent.count()) < options.budget;
     });
   }
-  calibrate::write_tables(options.directory, device.name, journal);
+  watch.run(RunPhase::kResults,
+            [&] { calibrate::write_tables(options.directory, device.name, journal); });
   const auto refused = std::ranges::count_if(
       journal.rows(), [](const calibrate::Row& row) { return !row.refusal.empty(); });
   std::printf("%zu rows, %zu of them new, %td refused (why: journal.txt); tables of %s in %s\n",
@@ -129,7 +136,7 @@ int measure_tables(const Options& options, const Kernels& kernels, const std::ve
 // Random shapes of one grid that the kernel takes.
 std::vector<calibrate::Row> measure_held_out(const calibrate::KernelGrids& kernel, const Grid& grid,
                                              const Options& options, const Device& device,
-                                             calibrate::GpuTimer& timer) {
+                                             calibrate::GpuTimer& timer, RunWatch& watch) {
   constexpr int kMostRefused = 20;  // per shape wanted
   const calibrate::Refiner refiner(*kernel.spec, kernel.grids, device);
   const auto is_axis = [&](std::string_view dim) { return refiner.is_axis(dim); };
@@ -140,7 +147,9 @@ std::vector<calibrate::Row> measure_held_out(const calibrate::KernelGrids& kerne
     const KernelOp op = calibrate::random_point(
         *kernel.spec, grid, is_axis, options.seed * 1000003 + static_cast<std::uint64_t>(i));
     if (grid.accept != nullptr && !grid.accept(op.dims)) continue;
-    for (calibrate::Row& row : timer.time_point(op, {&state, 1}, false)) {
+    std::vector<calibrate::Row> found = watch.run(
+        RunPhase::kCall, [&] { return timer.time_point(op, {&state, 1}, false); }, describe(op));
+    for (calibrate::Row& row : found) {
       if (row.refusal.empty()) rows.push_back(std::move(row));
     }
   }
@@ -148,14 +157,15 @@ std::vector<calibrate::Row> measure_held_out(const calibrate::KernelGrids& kerne
 }
 
 int check_tables(const Options& options, const Kernels& kernels, const Device& device,
-                 calibrate::GpuTimer& timer) {
+                 calibrate::GpuTimer& timer, RunWatch& watch) {
   std::vector<calibrate::Judged> judged;
   calibrate::ProgressBar bar(stderr);
   for (std::size_t k = 0; k < kernels.size(); ++k) {
     if (!fs::exists(options.directory / (std::string(kernels[k].spec->name) + ".csv"))) continue;
     std::vector<calibrate::Row> rows;
     for (const Grid& grid : kernels[k].grids) {
-      for (calibrate::Row& row : measure_held_out(kernels[k], grid, options, device, timer)) {
+      for (calibrate::Row& row :
+           measure_held_out(kernels[k], grid, options, device, timer, watch)) {
         rows.push_back(std::move(row));
       }
       bar.show({.kernel = std::string(kernels[k].spec->name),
@@ -185,14 +195,17 @@ int calibrate(std::span<const std::string_view> arguments) {
   const std::vector<KernelOp> ops =
       options.ops.empty() ? std::vector<KernelOp>() : orrery::calibrate::read_ops(options.ops);
   for (const KernelOp& op : ops) (void)gpu_kernel(op.kernel);  // known, and built here
-  require_gpu();
-  use_device(options.device);
-  require_gpu();  // of the device that was chosen
+  RunWatch watch(run_watch_setup(options.faults));
+  watch.run(RunPhase::kStart, [&] {
+    require_gpu();
+    use_device(options.device);
+    require_gpu();  // of the device that was chosen
+  });
   fs::create_directories(options.directory);
   orrery::calibrate::GpuTimer timer;
   const Device device = orrery::calibrate::known_device(cuda::device_properties().name);
-  return options.check ? check_tables(options, grids_of(kernels), device, timer)
-                       : measure_tables(options, grids_of(kernels), ops, device, timer);
+  return options.check ? check_tables(options, grids_of(kernels), device, timer, watch)
+                       : measure_tables(options, grids_of(kernels), ops, device, timer, watch);
 }
 
 }  // namespace orrery::tool

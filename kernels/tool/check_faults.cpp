@@ -1,25 +1,18 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "kernels/cuda/devices.h"
-#include "kernels/execute/inject.h"
+#include "kernels/execute/fault.h"
 #include "kernels/tool/checks.h"
 #include "kernels/tool/child_process.h"
-#include "sim/model/model.h"
-#include "sim/parallel/parallel.h"
-#include "sim/serve/deployment.h"
+#include "kernels/tool/fault_directory.h"
 
 namespace orrery::tool {
 namespace {
@@ -30,84 +23,6 @@ namespace fs = std::filesystem;
 // driver takes to end a process that has contexts.
 constexpr Seconds kMostSeconds{5.0};
 constexpr const char* kOp = "layers.0.down_proj";
-
-void write(const fs::path& file, const std::string& text) {
-  std::ofstream stream(file, std::ios::binary);
-  stream << text;
-  if (!stream.flush()) throw std::runtime_error(file.string() + " cannot be written");
-}
-
-std::string read(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-// A small deployment as a directory that `execute` runs: a prefill step, then an eager and a
-// captured decode step.
-class Directory {
- public:
-  explicit Directory(const Mesh& mesh)
-      : path_(fs::temp_directory_path() /
-              ("orrery-faults-" + std::to_string(getpid()) + "-" + std::to_string(mesh.tp))) {
-    constexpr std::int64_t kHidden = 512;
-    Deployment deployment{.name = "small",
-                          .config = {{"model_type", "llama"},
-                                     {"hidden_size", kHidden},
-                                     {"vocab_size", std::int64_t{4096}},
-                                     {"num_hidden_layers", std::int64_t{4}},
-                                     {"num_attention_heads", std::int64_t{8}},
-                                     {"num_key_value_heads", std::int64_t{4}},
-                                     {"head_dim", std::int64_t{64}},
-                                     {"intermediate_size", std::int64_t{1024}},
-                                     {"rms_norm_eps", 1e-5},
-                                     {"rope_theta", 10000.0},
-                                     {"max_position_embeddings", std::int64_t{4096}},
-                                     {"tie_word_embeddings", false}},
-                          .mesh = mesh,
-                          .engine = {.block_size = 64},
-                          .num_kv_blocks = 64};
-    fs::remove_all(path_);
-    fs::create_directories(path_ / "steps");
-    write(path_ / "deployment.txt", to_text(deployment));
-    constexpr std::int64_t kDecodes = 4;
-    constexpr std::int64_t kContext = 100;
-    const Batch decode{.num_decodes = kDecodes, .decode_context = kDecodes * kContext};
-    add_step(deployment, "a_prefill", "mode eager\nprefill 64 0 1\n", {.prefill = {{.query = 64}}});
-    add_step(deployment, "b_eager", "mode eager\ndecodes 4 100\n", decode);
-    add_step(deployment, "c_graph", "mode graph\ndecodes 4 100\n", decode);
-  }
-  ~Directory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Directory(const Directory&) = delete;
-  Directory& operator=(const Directory&) = delete;
-  [[nodiscard]] const fs::path& path() const { return path_; }
-  // Replaces `from` by `to` in the plans of all steps.
-  void change_plans(const std::string& from, const std::string& to) const {
-    for (const auto& entry : fs::directory_iterator(path_ / "steps")) {
-      if (entry.path().extension() != ".plan") continue;
-      std::string text = read(entry.path());
-      for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
-        text.replace(at, from.size(), to);
-        at += to.size();
-      }
-      write(entry.path(), text);
-    }
-  }
-
- private:
-  void add_step(const Deployment& deployment, const std::string& name, const std::string& step,
-                const Batch& batch) const {
-    const ModelConfig model = model_config(deployment.name, deployment.config);
-    const Plan whole = lower(model, batch, deployment.lowering);
-    write(path_ / "steps" / (name + ".step"), step);
-    write(path_ / "steps" / (name + ".whole.plan"), to_text(whole));
-    write(path_ / "steps" / (name + ".plan"), to_text(parallelize(whole, deployment.mesh)));
-  }
-
-  fs::path path_;
-};
 
 struct Case {
   std::string name;
@@ -123,7 +38,7 @@ struct Case {
 
 class FaultCheck {
  public:
-  void check(const Directory& directory, const Case& fault) {
+  void check(const FaultDirectory& directory, const Case& fault) {
     const fs::path executed = directory.path() / "executed";
     fs::remove_all(executed);
     ChildRun run{.arguments = {"execute", directory.path().string()},
@@ -144,11 +59,11 @@ class FaultCheck {
       if (child.output.find(part) == std::string::npos)
         faults.push_back("says no \"" + part + "\"");
     }
-    const std::string status = read(executed / "status.txt");
+    const std::string status = read_text(executed / "status.txt");
     if (fault.status.empty() ? !status.empty() : !status.starts_with(fault.status)) {
       faults.push_back("status \"" + status + "\", expected \"" + fault.status + "…\"");
     }
-    const std::string steps = read(executed / "steps.csv");
+    const std::string steps = read_text(executed / "steps.csv");
     if (fault.has_results && std::ranges::count(steps, '\n') < 2) faults.push_back("no results");
     report(fault, child, faults);
   }
@@ -175,7 +90,7 @@ std::string fail_option(int rank, const char* how, const char* op, int run) {
 
 // Faults of the last rank. An op of four layers comes four times in a step; a prefill step runs 22
 // times before the others.
-void check_rank_faults(FaultCheck& check, const Directory& directory, int num_ranks) {
+void check_rank_faults(FaultCheck& check, const FaultDirectory& directory, int num_ranks) {
   const int rank = num_ranks - 1;
   const std::string suffix = " on " + std::to_string(num_ranks) + " GPUs";
   const std::string named = "rank " + std::to_string(rank) + ", op " + kOp;
@@ -229,7 +144,7 @@ void check_rank_faults(FaultCheck& check, const Directory& directory, int num_ra
                           .status = status});
 }
 
-void check_signals(FaultCheck& check, const Directory& directory) {
+void check_signals(FaultCheck& check, const FaultDirectory& directory) {
   for (const auto& [signal, name] : {std::pair{SIGINT, "SIGINT"}, std::pair{SIGTERM, "SIGTERM"}}) {
     check.check(directory,
                 {.name = name,
@@ -244,10 +159,11 @@ void check_signals(FaultCheck& check, const Directory& directory) {
   }
   check.check(directory, {.name = "a process that is killed",
                           .options = {"--no-trace", "--fail", fail_option(0, "kill", kOp, 120)},
-                          .exit_code = -SIGKILL});
+                          .exit_code = -SIGKILL,
+                          .status = "unfinished: killed, or still running; it came to phase "});
 }
 
-void check_bad_input(FaultCheck& check, const Directory& directory, int num_gpus) {
+void check_bad_input(FaultCheck& check, const FaultDirectory& directory, int num_gpus) {
   const auto bad = [](std::string name, std::vector<std::string> says) {
     return Case{.name = std::move(name),
                 .exit_code = 2,
@@ -262,7 +178,7 @@ void check_bad_input(FaultCheck& check, const Directory& directory, int num_gpus
   no_fault.options = {"--fail", "rank=0,op=a,how=explode"};
   check.check(directory, no_fault);
   {
-    const Directory wide({.tp = 2 * std::max(1, num_gpus)});
+    const FaultDirectory wide({.tp = 2 * std::max(1, num_gpus)});
     Case few = bad("fewer GPUs than ranks", {"GPUs"});
     few.status = "failed rank - op -: ";
     check.check(wide, few);
@@ -274,7 +190,7 @@ void check_bad_input(FaultCheck& check, const Directory& directory, int num_gpus
 }
 
 // All but a little of the first GPU is taken.
-void check_memory_in_use(FaultCheck& check, const Directory& directory) {
+void check_memory_in_use(FaultCheck& check, const FaultDirectory& directory) {
   std::size_t free = 0;
   std::size_t total = 0;
   ORRERY_CUDA(cudaMemGetInfo(&free, &total));
@@ -294,20 +210,20 @@ CheckCount check_faults() {
   FaultCheck check;
   const int num_gpus = cuda::device_count();
   {
-    const Directory directory({});
+    const FaultDirectory directory({});
     if (num_gpus < 2) check_rank_faults(check, directory, 1);
     check_signals(check, directory);
     check_memory_in_use(check, directory);
   }
   {
-    const Directory directory({});
+    const FaultDirectory directory({});
     check_bad_input(check, directory, num_gpus);
   }
   if (num_gpus < 2) {
     std::printf("skipped: faults among ranks need 2 GPUs, there is %d\n", num_gpus);
     return check.count();
   }
-  const Directory directory({.tp = 2});
+  const FaultDirectory directory({.tp = 2});
   check_rank_faults(check, directory, 2);
   return check.count();
 }

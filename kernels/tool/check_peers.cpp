@@ -24,9 +24,9 @@ void print(const CollectiveReport& report) {
   std::fflush(stdout);
 }
 
-}  // namespace
-
-CheckCount check_peers() {
+// Counts and prints what `run` reports of the GPUs here; with fewer than two, that it is skipped.
+template <typename Run>
+CheckCount reported(const Run& run) {
   CheckCount count;
   const int gpus = std::min(cuda::device_count(), kMaxRanks);
   if (gpus < 2) {
@@ -38,12 +38,28 @@ CheckCount check_peers() {
     ++(result.passes() ? count.passed : count.failed);
   };
   for (const int size : std::set<int>{2, gpus}) {
-    std::vector<int> devices(size);
+    std::vector<int> devices(static_cast<std::size_t>(size));
     std::iota(devices.begin(), devices.end(), 0);
-    check_collectives(devices, report);
-    if (size == 2) check_kv_transfer(devices, report);
+    run(devices, report);
   }
   return count;
+}
+
+}  // namespace
+
+CheckCount check_peers() {
+  return reported([](const std::vector<int>& devices, const auto& report) {
+    check_collectives(devices, report);
+    if (devices.size() == 2) check_kv_transfer(devices, report);
+  });
+}
+
+CheckCount check_small_peers() {
+  return reported([](const std::vector<int>& devices, const auto& report) {
+    if (devices.size() != 2) return;
+    check_small_collectives(devices, report);
+    check_kv_transfer(devices, report, /*small=*/true);
+  });
 }
 
 }  // namespace orrery::tool

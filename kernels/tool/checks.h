@@ -12,6 +12,8 @@ struct CheckCount {
 // Collectives and transfers between 2 GPUs and among all (at most 8), printing a line per call;
 // with fewer than two GPUs prints that they were skipped.
 CheckCount check_peers();
+// The same in few small calls, of our own kernels alone, between 2 GPUs.
+CheckCount check_small_peers();
 // First launches of plans that cuBLASLt serves return while a kernel waits on another stream:
 // loading code must not wait for a collective. Prints a line per plan. Finds what it is there to
 // find in a process that has launched nothing of the kind before: by itself.
@@ -24,6 +26,9 @@ CheckCount check_trace_records();
 // executed. Exit code, message, status.txt, partial results, and at most 5 s from the failure to
 // the end. Prints a line per case; those that need 2 GPUs are skipped on one.
 CheckCount check_faults();
+// How runs of every command end when a rank throws, hangs or is killed in any phase, on one GPU and
+// on two: in the watch's time, with the names of rank and phase. Several runs at once; a line each.
+CheckCount check_fault_phases();
 // Device memory of a small deployment on one GPU and on two, against sim/plan/footprint.h: within
 // 3 %, and again where 98 % of the device are predicted to be in use; predicted to take 102 % it
 // must be refused. Prints a line per case with predicted/measured terms.

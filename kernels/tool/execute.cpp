@@ -22,6 +22,7 @@
 #include "kernels/execute/interrupt.h"
 #include "kernels/execute/kernel_trace.h"
 #include "kernels/execute/rank_error.h"
+#include "kernels/execute/run_watch.h"
 #include "kernels/execute/step_cases.h"
 #include "kernels/harness/operands.h"
 #include "kernels/tool/arguments.h"
@@ -30,6 +31,7 @@
 #include "kernels/tool/executor_setup.h"
 #include "kernels/tool/layer_row.h"
 #include "kernels/tool/processes.h"
+#include "kernels/tool/run_faults.h"
 #include "sim/units/nearest.h"
 
 namespace orrery::tool {
@@ -52,7 +54,7 @@ struct Options {
   std::optional<std::int64_t> num_kv_blocks;  // per rank, in place of the deployment's
   bool only_nccl = false;
   bool checks_finite = false;
-  std::optional<Fault> fault;  // for tests: a rank is made to fail
+  FaultOptions faults;
 };
 
 Options parse(std::span<const std::string_view> arguments) {
@@ -61,7 +63,7 @@ Options parse(std::span<const std::string_view> arguments) {
     const std::vector<std::string_view> words = split(value.text, ',');
     return std::vector<std::string>(words.begin(), words.end());
   };
-  const std::vector<Option> known = {
+  std::vector<Option> known = {
       {"--gpus", [&](const Value& value) { options.gpus = value.small(1); }},
       {"--repeats", [&](const Value& value) { options.repeats = value.small(1); }},
       {"--seconds",
@@ -74,8 +76,8 @@ Options parse(std::span<const std::string_view> arguments) {
       {"--no-trace", [&] { options.traces = false; }},
       {"--num-kv-blocks", [&](const Value& value) { options.num_kv_blocks = value.whole(1); }},
       {"--only-nccl", [&] { options.only_nccl = true; }},
-      {"--check-finite", [&] { options.checks_finite = true; }},
-      {"--fail", [&](const Value& value) { options.fault = parse_fault(value.text); }}};
+      {"--check-finite", [&] { options.checks_finite = true; }}};
+  for (Option& option : fault_options(options.faults)) known.push_back(std::move(option));
   options.directory = read_arguments("execute", arguments, known, kPreparedDirectory);
   return options;
 }
@@ -131,7 +133,8 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
           .max_sequences = limits.sequences,
           .max_model_len = limits.context,
           .only_nccl = options.only_nccl,
-          .fault = options.fault,
+          .watch_limit = options.faults.limit,
+          .fault = options.faults.fault,
           .processes = processes()};
 }
 
@@ -198,13 +201,27 @@ fs::path results_directory(const Options& options) {
   return fs::temp_directory_path() / ("orrery-rank-" + std::to_string(rank));
 }
 
+// Whichever process fails first says so; the others are then told to stop.
+void write_failure(const fs::path& directory, const std::string& status) {
+  const fs::path file = directory / "executed" / "status.txt";
+  if (processes().size > 1) {
+    std::string found;
+    std::getline(std::ifstream(file), found);
+    if (found.starts_with("failed")) return;
+  }
+  std::ofstream(file) << status << "\n";
+}
+
 class StepRunner {
  public:
   StepRunner(const Options& options, const Deployment& deployment, std::vector<StepCase> cases)
       : options_(options),
         deployment_(deployment),
         cases_(std::move(cases)),
-        files_(results_directory(options)) {
+        files_(results_directory(options)),
+        watch_(run_watch_setup(options.faults, [this](const std::string& status) {
+          write_failure(options_.directory, status);
+        })) {
     if (!options_.traces) return;
     const std::string problem = kernel_trace_problem();
     if (problem.empty()) return;
@@ -218,10 +235,9 @@ class StepRunner {
     try {
       run_all();
     } catch (const std::exception& error) {
-      write_failure(failure_status(error));
+      write_failure(options_.directory, failure_status(error));
       throw;
     }
-    files_.write_status("complete");
     return 0;
   }
 
@@ -230,32 +246,37 @@ class StepRunner {
     ExecutorSetup setup = setup_of(deployment_, cases_, options_);
     devices_ = setup.devices;
     setup.last_words = [this](const std::string& status) {
-      write_failure(status);
+      write_failure(options_.directory, status);
       std::fprintf(stderr, "orrery-gpu: %s\n", status.c_str());
     };
+    setup.phase_begun = [this](RunPhase phase) { unfinished_.begun(phase); };
     num_kv_blocks_ = setup.num_kv_blocks;
     files_.write_environment(environment(static_cast<int>(devices_.size())));
     std::fprintf(stderr, "%s: %s on %s, filling weights and caches\n", options_.directory.c_str(),
                  counted(std::ssize(cases_), "step").c_str(),
                  counted(std::ssize(devices_), "GPU").c_str());
-    Executor executor(std::move(setup));
+    auto owner = std::make_unique<Executor>(std::move(setup));
+    Executor& executor = *owner;
     std::printf("%-34s %5s %12s %8s %12s\n", "step", "runs", "median_us", "spread", "device_us");
     for_each_step("", [&](const StepCase& one) { time_step(executor, one); });
     // Again: graphs and workspace are there now, and clocks are those under load;
     // recording takes memory of its own.
-    add_memory(files_, executor);
-    files_.write_environment(environment(static_cast<int>(devices_.size())));
+    in_phase(RunPhase::kResults, [&] {
+      add_memory(files_, executor);
+      files_.write_environment(environment(static_cast<int>(devices_.size())));
+    });
     // All times come before the first trace: recording slows every launch from then on.
     std::erase_if(cases_, [&](const StepCase& one) { return !is_traced(one.name); });
     if (!cases_.empty()) std::printf("\n%-34s %12s\n", "step", "busy_us");
     for_each_step("tracing ", [&](const StepCase& one) { trace_step(executor, one); });
+    in_phase(RunPhase::kTeardown, [&] { owner.reset(); });
+    in_phase(RunPhase::kResults, [&] { files_.write_status("complete"); });
   }
 
-  // Whichever process fails first says so; the others are then told to stop.
-  void write_failure(const std::string& status) const {
-    const fs::path file = options_.directory / "executed" / "status.txt";
-    if (processes().size > 1 && fs::exists(file)) return;
-    std::ofstream(file) << status << "\n";
+  template <typename Work>
+  void in_phase(RunPhase phase, const Work& work) {
+    unfinished_.begun(phase);
+    watch_.run(phase, work);
   }
 
   template <typename Run>
@@ -345,24 +366,30 @@ class StepRunner {
   ExecutedFiles files_;
   std::int64_t num_kv_blocks_ = 0;
   std::vector<int> devices_;  // by rank
+  UnfinishedStatus unfinished_{[this](const std::string& status) {
+    if (processes().rank == 0) files_.write_status(status);
+  }};
+  RunWatch watch_;  // last: it uses the above
 };
 
 }  // namespace
 
 int execute(std::span<const std::string_view> arguments) {
   const Options options = parse(arguments);
-  static_cast<void>(processes());  // MPI starts before anything else does
+  set_execute_environment();
+  RunWatch watch(run_watch_setup(options.faults));
+  // MPI starts before anything else does.
+  watch.run(RunPhase::kStart, [] { static_cast<void>(processes()); });
   const Deployment deployment = read_deployment(options.directory / "deployment.txt");
   std::vector<StepCase> cases = read_step_cases(options.directory, options.only);
   check_names(options.traced, cases);
   // The largest first, so that activations are allocated once.
   std::ranges::stable_sort(cases, std::greater<>(),
                            [](const StepCase& one) { return num_rows(one.step); });
-  set_execute_environment();
   if (processes().rank != 0 && std::freopen("/dev/null", "w", stdout) == nullptr) {
     throw std::runtime_error("/dev/null cannot be opened");
   }
-  require_gpu();
+  watch.run(RunPhase::kStart, require_gpu);
   return StepRunner(options, deployment, std::move(cases)).run();
 }
 

@@ -44,6 +44,7 @@
 #include "kernels/tool/commands.h"
 #include "kernels/tool/moe_cases.h"
 #include "kernels/tool/moe_layers.h"
+#include "kernels/tool/run_faults.h"
 
 namespace orrery::tool {
 namespace {
@@ -53,12 +54,13 @@ namespace fs = std::filesystem;
 struct Options {
   fs::path cases;
   fs::path directory;
+  FaultOptions faults;
 };
 
 Options parse(std::span<const std::string_view> arguments) {
   Options options;
-  const std::vector<Option> known = {
-      {"-o", [&](const Value& value) { options.directory = value.text; }}};
+  std::vector<Option> known = fault_options(options.faults);
+  known.push_back({"-o", [&](const Value& value) { options.directory = value.text; }});
   options.cases = read_arguments("moe", arguments, known, "a file of cases and -o DIR");
   if (options.directory.empty()) throw std::invalid_argument("moe needs -o DIR");
   return options;
@@ -70,9 +72,10 @@ int moe(std::span<const std::string_view> arguments) {
   const Options options = parse(arguments);
   const std::vector<MoeCase> cases = read_moe_cases(options.cases);
   set_execute_environment();
-  require_gpu();
+  RunWatch watch(run_watch_setup(options.faults));
+  watch.run(RunPhase::kStart, require_gpu);
   const InterruptGuard interrupts;
-  return run_moe_layers(cases, options.directory) == 0 ? 0 : 1;
+  return run_moe_layers(cases, options.directory, options.faults, watch) == 0 ? 0 : 1;
 }
 
 }  // namespace orrery::tool

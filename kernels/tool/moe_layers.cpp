@@ -70,8 +70,9 @@ void set_routed_rows(JsonObject& row, const std::vector<std::int32_t>& counts) {
 
 class LayerRuns {
  public:
-  LayerRuns(std::span<const MoeCase> cases, fs::path directory)
-      : cases_(cases), directory_(std::move(directory)) {
+  LayerRuns(std::span<const MoeCase> cases, fs::path directory, const FaultOptions& faults,
+            RunWatch& watch)
+      : cases_(cases), directory_(std::move(directory)), faults_(faults), watch_(watch) {
     fs::create_directories(directory_);
     facts_ = environment(cuda::device_count());
     problem_ = kernel_trace_problem();
@@ -146,10 +147,14 @@ class LayerRuns {
     return layer;
   }
 
-  static ExecutorSetup setup_of(const std::vector<LayerCase>& cases) {
+  [[nodiscard]] ExecutorSetup setup_of(const std::vector<LayerCase>& cases) const {
     const auto most = std::ranges::max_element(
         cases, {}, [](const LayerCase& layer) { return layer.one->tokens; });
-    return layer_setup(*most->one, most->plan, most->whole);
+    ExecutorSetup setup = layer_setup(*most->one, most->plan, most->whole);
+    setup.fault = faults_.fault;
+    setup.watch_limit = faults_.limit;
+    setup.last_words = run_watch_setup(faults_).last_words;
+    return setup;
   }
 
   void run_group(const std::vector<LayerCase>& cases) {
@@ -169,11 +174,13 @@ class LayerRuns {
         executor.reset();
       }
     }
-    if (!problem_.empty()) return;
-    for (const LayerCase* layer : timed) {
-      if (!start(*layer)) continue;
-      if (!guarded(layer->number, [&] { trace(*executor, *layer); })) executor.reset();
+    if (problem_.empty()) {
+      for (const LayerCase* layer : timed) {
+        if (!start(*layer)) continue;
+        if (!guarded(layer->number, [&] { trace(*executor, *layer); })) executor.reset();
+      }
     }
+    watch_.run(RunPhase::kTeardown, [&] { executor.reset(); });
   }
 
   static std::unique_ptr<PreparedStep> warm(Executor& executor, const LayerCase& layer) {
@@ -241,6 +248,8 @@ class LayerRuns {
 
   std::span<const MoeCase> cases_;
   fs::path directory_;
+  const FaultOptions& faults_;
+  RunWatch& watch_;
   std::map<std::string, std::string> facts_;
   std::string problem_;  // why there are no traces
   std::vector<JsonObject> rows_;
@@ -250,8 +259,9 @@ class LayerRuns {
 
 }  // namespace
 
-int run_moe_layers(std::span<const MoeCase> cases, const fs::path& directory) {
-  return LayerRuns(cases, directory).run();
+int run_moe_layers(std::span<const MoeCase> cases, const fs::path& directory,
+                   const FaultOptions& faults, RunWatch& watch) {
+  return LayerRuns(cases, directory, faults, watch).run();
 }
 
 }  // namespace orrery::tool

@@ -29,12 +29,17 @@ constexpr Command kCommands[] = {
 constexpr const char* kUsage = R"(usage:
   orrery-gpu check [KERNEL…] [--cases TEXT]
                                   compare each kernel with its double-precision reference, in calls with TEXT in them
+  orrery-gpu check [KERNEL…] --small [--work N] [--list]
+                                  only a few small calls that launch all that the host of a kernel may choose, which
+                                  --list prints; --calls FILE: only those printed before; --once: no tile is lost;
+                                  --seconds S: no call begins later
   orrery-gpu check collectives    the same for communication among the GPUs here
   orrery-gpu check execute        steps of small models beside a double-precision reference
   orrery-gpu check moe            the same of mixtures of experts, in all designs
   orrery-gpu check moe_layers     their layers by themselves
   orrery-gpu check loading        first launches of library kernels, which must not wait for the GPU
   orrery-gpu check faults         how runs end when a rank fails, memory is short, or the input is bad
+  orrery-gpu check fault_phases   the same of every command in every phase, some minutes
   orrery-gpu check memory         memory of a deployment against its prediction
   orrery-gpu check trace          whether each kernel and copy is recorded (needs CUPTI)
   orrery-gpu time [KERNEL…]       time the benchmark shapes of kernels
@@ -57,6 +62,8 @@ constexpr const char* kUsage = R"(usage:
                                   S seconds (2), and once more to say when each op ran; writes DIR/executed;
                                   --check-finite looks at what each op writes; for tests: --fail
                                   rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
+  Of check, calibrate, execute, moe, serve: --watch S  a phase ends the run when a rank stands still S seconds in it
+                                  (each has its own limit); for tests: --fail rank=R,phase=NAME,how=throw|hang|kill
   orrery-gpu moe CASES -o DIR     time layers of mixtures of experts by themselves, a case a line of the file CASES:
                                   scout design=shuffling tokens=64 dtype=bf16 mode=graph streams=1 load=uniform
                                   tp=1 dp=1 ep=1; writes DIR/rows.jsonl and each case's plan

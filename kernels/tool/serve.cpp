@@ -17,17 +17,20 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/execute/interrupt.h"
 #include "kernels/execute/rank_error.h"
+#include "kernels/execute/run_watch.h"
 #include "kernels/serve/executed_steps.h"
 #include "kernels/serve/executor_runner.h"
 #include "kernels/serve/kv_mover.h"
 #include "kernels/serve/live.h"
 #include "kernels/serve/live_disaggregated.h"
 #include "kernels/serve/serve_directory.h"
+#include "kernels/serve/watched_mover.h"
 #include "kernels/tool/arguments.h"
 #include "kernels/tool/commands.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/executor_setup.h"
 #include "kernels/tool/processes.h"
+#include "kernels/tool/run_faults.h"
 #include "kernels/tool/serve_output.h"
 #include "sim/serve/disaggregated.h"
 
@@ -46,6 +49,7 @@ struct Options {
   bool only_nccl = false;
   MoveBy move_by = MoveBy::kSm;  // KV caches, where prefill and decode are apart
   bool writes_tokens = false;
+  FaultOptions faults;
 };
 
 MoveBy move_by(const Value& value) {
@@ -57,7 +61,7 @@ MoveBy move_by(const Value& value) {
 
 Options parse(std::span<const std::string_view> arguments) {
   Options options;
-  const std::vector<Option> known = {
+  std::vector<Option> known = {
       {"--gpus", [&](const Value& value) { options.gpus = value.whole(1); }},
       {"--num-kv-blocks", [&](const Value& value) { options.num_kv_blocks = value.whole(1); }},
       {"--requests", [&](const Value& value) { options.requests = value.whole(1); }},
@@ -65,6 +69,7 @@ Options parse(std::span<const std::string_view> arguments) {
       {"--move-by", [&](const Value& value) { options.move_by = move_by(value); }},
       {"--only-nccl", [&] { options.only_nccl = true; }},
       {"--tokens", [&] { options.writes_tokens = true; }}};
+  for (Option& option : fault_options(options.faults)) known.push_back(std::move(option));
   options.directory = read_arguments("serve", arguments, known, kPreparedDirectory);
   return options;
 }
@@ -148,7 +153,10 @@ class ProgressLines {
 class Server {
  public:
   Server(const Options& options, ServeCase serve)
-      : options_(options), serve_(std::move(serve)), executed_(options.directory / "executed") {}
+      : options_(options),
+        serve_(std::move(serve)),
+        executed_(options.directory / "executed"),
+        watch_(watch_setup()) {}
 
   // The exit code; whatever ended it early is in status.txt, beside what was done before.
   int run() {
@@ -160,15 +168,48 @@ class Server {
     try {
       warm_up();
       serve();
+      in_phase(RunPhase::kTeardown, [&] { runners_.clear(); });
+      in_phase(RunPhase::kResults, [&] { write_status("complete"); });
     } catch (const std::runtime_error& error) {
-      write_text(executed_ / "status.txt", failure_status(error) + "\n");
+      write_status(failure_status(error));
       throw;
     }
-    write_text(executed_ / "status.txt", "complete\n");
     return 0;
   }
 
  private:
+  void write_status(const std::string& status) const {
+    write_text(executed_ / "status.txt", status + "\n");
+  }
+
+  [[nodiscard]] RunWatch::Setup watch_setup() const {
+    return run_watch_setup(options_.faults,
+                           [this](const std::string& status) { write_status(status); });
+  }
+
+  template <typename Work>
+  void in_phase(RunPhase phase, const Work& work) {
+    unfinished_.begun(phase);
+    watch_.run(phase, work);
+  }
+
+  // What a replica's executor adds: its ranks are those from `first` on.
+  void watch_ranks(ExecutorRunnerSetup& setup, int first) {
+    ExecutorSetup& executor = setup.executor;
+    setup.first_rank = first;
+    executor.watch_limit = options_.faults.limit;
+    executor.phase_begun = [this](RunPhase phase) { unfinished_.begun(phase); };
+    executor.last_words = [last_words = watch_setup().last_words,
+                           first](const std::string& status) {
+      last_words(with_ranks_from(first, status));
+    };
+    const std::optional<Fault>& fault = options_.faults.fault;
+    const int ranks = executor.grid.size();
+    if (!fault || fault->rank < first || fault->rank >= first + ranks) return;
+    executor.fault = fault;
+    executor.fault->rank -= first;
+  }
+
   void warm_up() {
     write_environment();
     if (serve_.prefill) make_runners(prefill_side(serve_));
@@ -183,13 +224,17 @@ class Server {
       std::vector<int> devices(static_cast<std::size_t>(ranks));
       std::iota(devices.begin(), devices.end(), static_cast<int>(runners_.size()) * ranks);
       const Clock::time_point begin = Clock::now();
-      runners_.push_back(std::make_unique<ExecutorRunner>(runner_setup(side, options_, devices)));
+      ExecutorRunnerSetup setup = runner_setup(side, options_, devices);
+      const int first = devices.front();
+      watch_ranks(setup, first);
+      with_ranks_from(
+          first, [&] { runners_.push_back(std::make_unique<ExecutorRunner>(std::move(setup))); });
       devices_.push_back(std::move(devices));
       const Clock::time_point filled = Clock::now();
       // The largest first: what they share is allocated once.
       for (auto size = graphs.rbegin(); size != graphs.rend(); ++size) {
         throw_if_interrupted();
-        runners_.back()->capture(*size);
+        with_ranks_from(first, [&] { runners_.back()->capture(*size); });
       }
       const std::chrono::duration<double> filling = filled - begin;
       const std::chrono::duration<double> capturing = Clock::now() - filled;
@@ -214,11 +259,13 @@ class Server {
     } else {
       result = serve_whole(serve_.workload, 0, tokens, std::ref(progress), is_stopped);
     }
-    write_served(executed_, result.service);
-    write_text(executed_ / "memory.csv", memory_csv(runners_));
-    write_text(executed_ / "serve_host.csv", host_csv(runners_));
-    if (options_.writes_tokens) write_text(executed_ / "tokens.txt", tokens_text(tokens));
-    write_environment();  // again: clocks are those under load
+    in_phase(RunPhase::kResults, [&] {
+      write_served(executed_, result.service);
+      write_text(executed_ / "memory.csv", memory_csv(runners_));
+      write_text(executed_ / "serve_host.csv", host_csv(runners_));
+      if (options_.writes_tokens) write_text(executed_ / "tokens.txt", tokens_text(tokens));
+      write_environment();  // again: clocks are those under load
+    });
     print_served(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
     throw_if_interrupted();  // before the errors of replicas that follow from it
     if (result.error) std::rethrow_exception(result.error);
@@ -272,7 +319,11 @@ class Server {
     setup.kv_block = kv_block_of(*from.front().executor);
     GpuKvMover mover(std::move(from), std::move(to), options_.move_by);
     CheckedKvMover checked(mover);
-    setup.mover = checks ? static_cast<KvMover*>(&checked) : &mover;
+    WatchedKvMover watched(checks ? static_cast<KvMover&>(checked) : mover,
+                           static_cast<int>(num_prefill),
+                           static_cast<int>(runners_.size() - num_prefill),
+                           rank_grid(serve_.deployment.mesh).size(), watch_setup());
+    setup.mover = &watched;
     LiveClock clock;
     return serve_live_disaggregated(workload, setup, {}, clock, progress, is_stopped);
   }
@@ -330,6 +381,8 @@ class Server {
   fs::path executed_;
   std::vector<std::unique_ptr<ExecutorRunner>> runners_;  // prefill replicas, then the others
   std::vector<std::vector<int>> devices_;                 // of each
+  UnfinishedStatus unfinished_{[this](const std::string& status) { write_status(status); }};
+  RunWatch watch_;  // last: it uses the above
 };
 
 }  // namespace
@@ -350,7 +403,7 @@ int serve(std::span<const std::string_view> arguments) {
     static_cast<void>(checked_config(service_config(serve), serve.workload));
   }
   set_execute_environment();
-  require_gpu();
+  RunWatch(run_watch_setup(options.faults)).run(RunPhase::kStart, require_gpu);
   check_devices(serve, options);
   return Server(options, std::move(serve)).run();
 }

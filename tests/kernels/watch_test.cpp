@@ -254,6 +254,49 @@ TEST(Watch, StopsOnASignalAndBeginsNoFurtherStep) {
   EXPECT_THROW(watch.begin(Seconds(60), Seconds(60)), std::runtime_error);
 }
 
+TEST(Watch, NamesARankThatHasNotComeAndThePhase) {
+  Ranks ranks;
+  Watch watch(ranks.setup());
+  watch.begin(Seconds(0.05), Seconds(0.05), RunPhase::kWeights);
+  watch.expect(0);
+  watch.expect(1);
+  watch.idle(0);
+  EXPECT_TRUE(soon([&] { return ranks.ended_process(); }));
+  EXPECT_TRUE(ranks.last_words().starts_with(
+      "failed rank 1 op -: its thread has not gone on; phase weights has taken"))
+      << ranks.last_words();
+}
+
+TEST(Watch, LeavesTheErrorOfARankThatWorksApartToTheCaller) {
+  for (const RunPhase phase : {RunPhase::kWeights, RunPhase::kCapture}) {
+    Ranks ranks;
+    Watch watch(ranks.setup());
+    watch.begin(Seconds(60), Seconds(60), phase);
+    ranks.fail(std::make_exception_ptr(std::invalid_argument("a weight of no known dtype")));
+    if (is_apart(phase)) {
+      std::this_thread::sleep_for(50ms);
+      EXPECT_FALSE(ranks.were_aborted());
+    } else {
+      EXPECT_TRUE(soon([&] { return ranks.were_aborted(); }));
+    }
+    watch.end();
+  }
+}
+
+TEST(Watch, SaysWhichPhaseBeginsOncePerPhase) {
+  Ranks ranks;
+  std::vector<RunPhase> begun;
+  Watch::Setup setup = ranks.setup();
+  setup.phase_begun = [&](RunPhase phase) { begun.push_back(phase); };
+  Watch watch(std::move(setup));
+  for (const RunPhase phase :
+       {RunPhase::kStart, RunPhase::kWarmUp, RunPhase::kStep, RunPhase::kStep}) {
+    watch.begin(Seconds(60), Seconds(60), phase);
+    watch.end();
+  }
+  EXPECT_EQ(begun, (std::vector{RunPhase::kStart, RunPhase::kWarmUp, RunPhase::kStep}));
+}
+
 TEST(StallError, NamesTheRankWhoseGpuIsLeastFarAndWhereTheOthersWait) {
   const std::vector<RankPlace> states = {
       {.phase = RankPhase::kWaiting, .progress = 5, .reached = "layers.2.o_proj.all_reduce"},
@@ -263,7 +306,7 @@ TEST(StallError, NamesTheRankWhoseGpuIsLeastFarAndWhereTheOthersWait) {
   EXPECT_EQ(error.rank(), 1);
   EXPECT_EQ(error.op(), "layers.1.down_proj.all_reduce");
   EXPECT_EQ(error.message(),
-            "its GPU has not gone on; the step has taken 3.0 s; rank 0 waits in "
+            "its GPU has not gone on; phase step has taken 3.0 s; rank 0 waits in "
             "layers.2.o_proj.all_reduce");
 }
 
