@@ -123,17 +123,17 @@ _positive.__name__ = "whole number of at least 1"  # argparse quotes it: "invali
 
 
 def _run(options: argparse.Namespace) -> int:
-    from . import simulation
+    from . import files, simulation
 
     began = time.perf_counter()
     scenario = simulation.load(options.file, overrides=options.overrides)
     directory = options.output or pathlib.Path("runs") / scenario.name
-    simulation.check_output(directory, force=options.force)
-    with _ProgressBar(sys.stderr, shown=options.progress or sys.stderr.isatty()) as bar:
-        result = simulation.simulate(scenario, threads=options.threads, progress=bar.update)
-    for warning in result.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    result.write(directory, force=options.force, report=not options.no_report)
+    with files.publishing(directory, simulation.RUN, force=options.force) as folder:
+        with _ProgressBar(sys.stderr, shown=options.progress or sys.stderr.isatty()) as bar:
+            result = simulation.simulate(scenario, threads=options.threads, progress=bar.update)
+        for warning in result.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        simulation.write_files(result, folder, report=not options.no_report)
     wall_s = time.perf_counter() - began
     if options.json:
         import json

@@ -10,13 +10,16 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from . import _core
+from . import _core, files
 
 if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects
 
 Progress = collections.abc.Callable[[int, int], None]
+
+_ALWAYS = ("scenario.yaml", "summary.json", "requests.csv", "steps.csv", "step.trace.json")
+RUN = files.Kind("run directory", required=_ALWAYS, names=(*_ALWAYS, "report.html"))
 
 
 def project_root() -> pathlib.Path:
@@ -226,25 +229,12 @@ class RunResult:
     def write(self, directory: str | os.PathLike[str], *, force: bool = False, report: bool = True) -> pathlib.Path:
         """Writes the run directory, whole or not at all.
 
-        Raises FileExistsError when `directory` exists, unless `force` is given and it is empty or an
-        earlier run; anything else is never overwritten.
+        Raises FileExistsError when `directory` exists, unless `force` is given and it is empty or an earlier run that
+        holds nothing else; and when another process is writing it.
         """
-        import tempfile
-
         directory = pathlib.Path(directory)
-        check_output(directory, force=force)
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
-            partial = pathlib.Path(scratch) / directory.name
-            partial.mkdir()
-            self._result.write(str(partial))
-            if report:
-                from .report import render
-
-                render(partial)
-            if directory.exists():
-                directory.rename(pathlib.Path(scratch) / "replaced")
-            partial.rename(directory)
+        with files.publishing(directory, RUN, force=force) as folder:
+            write_files(self, folder, report=report)
         return directory
 
     def __eq__(self, other: object) -> bool:
@@ -258,16 +248,13 @@ class RunResult:
         return f"RunResult({self.scenario.name}: {self.summary!r})"
 
 
-def check_output(directory: pathlib.Path, *, force: bool) -> None:
-    """Raises FileExistsError when a run may not be written to `directory`."""
-    if not directory.exists() and not directory.is_symlink():
-        return
-    if not force:
-        raise FileExistsError(f"output directory '{directory}' exists; expected a new one, or --force to replace it")
-    is_run = directory.is_dir() and (directory / "summary.json").is_file()
-    is_empty = directory.is_dir() and not any(directory.iterdir())
-    if directory.is_symlink() or not (is_run or is_empty):
-        raise FileExistsError(f"'{directory}' exists and is no run directory (no summary.json); it is left as it is")
+def write_files(result: RunResult, folder: pathlib.Path, *, report: bool = True) -> None:
+    """Writes the files of a run into an empty directory."""
+    result._result.write(str(folder))
+    if report:
+        from .report import render
+
+        render(folder)
 
 
-__all__ = ["RunResult", "Summary", "Table", "TimelineTable", "check_output", "load", "project_root", "simulate", "step"]
+__all__ = ["RUN", "RunResult", "Summary", "Table", "TimelineTable", "load", "project_root", "simulate", "step", "write_files"]
