@@ -44,7 +44,7 @@ def _environment() -> dict[str, str]:
 
 
 def _child(*arguments: str) -> str:
-    return subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True, env=_environment()).stdout
+    return subprocess.run([sys.executable, "-P", *arguments], check=True, capture_output=True, text=True, env=_environment()).stdout
 
 
 def figure(name: str, value: float, unit: str, limit: float | None, what: str) -> Figure:
@@ -83,7 +83,7 @@ def start_up(repeats: int) -> list[Figure]:
         begin = time.perf_counter()
         _child("-m", "orrery", "--help")
         walls.append(time.perf_counter() - begin)
-    return [figure("start_up_wall", statistics.median(walls), "s", 0.3, "python -m orrery --help")]
+    return [figure("start_up_wall", statistics.median(walls), "s", 0.3, "python -P -m orrery --help")]
 
 
 def step_levels(repeats: int) -> list[Figure]:
