@@ -25,7 +25,7 @@ void bind_model(py::module_& module) {
       .def_readonly("produces_token", &PrefillChunk::produces_token)
       .def(
           "__eq__", [](const PrefillChunk& a, const PrefillChunk& b) { return a == b; },
-          py::arg("other"))
+          py::arg("other"), py::is_operator())
       .def("__repr__", [](const PrefillChunk& chunk) {
         return "PrefillChunk(query=" + std::to_string(chunk.query) +
                ", context=" + std::to_string(chunk.context) + ")";
@@ -48,7 +48,8 @@ void bind_model(py::module_& module) {
       .def_readonly("num_decodes", &Batch::num_decodes)
       .def_readonly("decode_context", &Batch::decode_context)
       .def(
-          "__eq__", [](const Batch& a, const Batch& b) { return a == b; }, py::arg("other"))
+          "__eq__", [](const Batch& a, const Batch& b) { return a == b; }, py::arg("other"),
+          py::is_operator())
       .def("__repr__", [](const Batch& batch) {
         return "Batch(prefill of " + std::to_string(batch.prefill.size()) +
                ", num_decodes=" + std::to_string(batch.num_decodes) +

@@ -3,9 +3,11 @@
 #include <pybind11/functional.h>
 #include <pybind11/gil_safe_call_once.h>
 #include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
 
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -155,7 +157,7 @@ void bind_scenario(py::module_& module) {
           "The scenario with every default spelled out.")
       .def(
           "__eq__", [](const Scenario& a, const Scenario& b) { return to_yaml(a) == to_yaml(b); },
-          py::arg("other"))
+          py::arg("other"), py::is_operator())  // another type is unequal, no error
       .def("__repr__", [](const Scenario& scenario) {
         return "Scenario(" + scenario.name + ": " + scenario.model + " on " + scenario.machine +
                ")";
@@ -171,7 +173,7 @@ void bind_scenario(py::module_& module) {
           "Content of summary.json.")
       .def(
           "write",
-          [](const RunResult& result, const std::string& directory) {
+          [](const RunResult& result, const std::filesystem::path& directory) {
             const py::gil_scoped_release release;
             write_outputs(result, directory);
           },

@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -54,6 +56,18 @@ py::dict link_columns(const Timeline& timeline) {
   return columns;
 }
 
+// Throws std::invalid_argument for a rank that nothing was simulated on, naming those that are
+// there.
+void check_rank(const Timeline& timeline, int rank) {
+  std::set<int> ranks;
+  for (const Span& span : timeline.spans) ranks.insert(span.rank);
+  if (ranks.contains(rank)) return;
+  std::string there;
+  for (const int known : ranks) there += (there.empty() ? "" : ", ") + std::to_string(known);
+  throw std::invalid_argument("found no rank " + std::to_string(rank) +
+                              " in the timeline; it has " + (there.empty() ? "none" : there));
+}
+
 }  // namespace
 
 void bind_timeline(py::module_& module) {
@@ -63,6 +77,7 @@ void bind_timeline(py::module_& module) {
       .def(
           "exposed_communication_s",
           [](const Timeline& timeline, int rank) {
+            check_rank(timeline, rank);
             return exposed_communication(timeline, rank).value();
           },
           py::arg("rank") = 0,
@@ -70,6 +85,7 @@ void bind_timeline(py::module_& module) {
       .def(
           "busy_s",
           [](const Timeline& timeline, int rank) {
+            check_rank(timeline, rank);
             py::dict times;
             for (const SpanKind kind : {SpanKind::kKernel, SpanKind::kComm, SpanKind::kHost}) {
               times[py::str(std::string(to_text(kind)))] = busy(timeline, rank, kind).value();

@@ -1,5 +1,6 @@
 """The simulator behind the package `orrery`."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -128,7 +129,7 @@ class RunResult:
     @property
     def warnings(self) -> list[str]: ...
     def summary_json(self) -> str: ...
-    def write(self, directory: str) -> None: ...
+    def write(self, directory: str | os.PathLike[str]) -> None: ...
 
 class MoeLayerResult:
     @property
