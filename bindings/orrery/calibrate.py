@@ -10,7 +10,12 @@ import shutil
 import subprocess
 import sys
 
+from . import files
+
 PROVIDER = "orrery"
+TABLES = files.Kind(
+    "directory of tables", required=(), names=("*.csv", "*.yaml", "NOTICE", "held_out.txt", "links/*.csv", "links/*.yaml")
+)
 BUILDS = ("build-gpu", "build")
 PROGRAM = pathlib.Path("kernels", "tool", "orrery-gpu")
 
@@ -94,7 +99,7 @@ def _nvcc() -> bool:
 def install(measured: pathlib.Path, topologies: pathlib.Path, *, keep_rows: bool = False) -> pathlib.Path:
     """Copies tables and meta.yaml of a calibration to the device's directory; returns that.
 
-    Tables of kernels that were not measured stay, with what meta.yaml says of them. With `keep_rows` so do the rows of
+    All of it or, when it is stopped, nothing. Tables of kernels that were not measured stay, with what meta.yaml says of them. With `keep_rows` so do the rows of
     points that were not measured, and meta.yaml says of a table how many rows are newer than it. Raises ValueError when
     nothing was measured or when topologies/ does not know the device.
     """
@@ -109,19 +114,19 @@ def install(measured: pathlib.Path, topologies: pathlib.Path, *, keep_rows: bool
     if not (device / "device.yaml").is_file():
         raise ValueError(f"{device}: found no device.yaml for this GPU; describe it as its neighbours do, then run again")
     target = device / PROVIDER
-    target.mkdir(exist_ok=True)
-    old = target / "meta.yaml"
-    known = old.read_text(encoding="utf-8") if old.is_file() else ""
-    for table in sorted(measured.glob("*.csv")):
-        rows = table.read_text(encoding="utf-8")
-        if keep_rows and (target / table.name).is_file():
-            num_new = len(rows.splitlines()) - 1
-            rows = merged_rows((target / table.name).read_text(encoding="utf-8"), rows)
-            text = remeasured(known, text, table.stem, len(rows.splitlines()) - 1, num_new)
-        _replace(target / table.name, rows)
-    _replace(old, merged(known, text))
-    if not keep_rows and (measured / "held_out.txt").is_file() and measured.resolve() != target.resolve():
-        _replace(target / "held_out.txt", (measured / "held_out.txt").read_text(encoding="utf-8"))
+    with files.amending(target, TABLES) as new:
+        meta = new / "meta.yaml"
+        known = meta.read_text(encoding="utf-8") if meta.is_file() else ""
+        for table in _csv_files(measured):
+            rows = table.read_text(encoding="utf-8")
+            if keep_rows and (new / table.name).is_file():
+                num_new = len(rows.splitlines()) - 1
+                rows = merged_rows((new / table.name).read_text(encoding="utf-8"), rows)
+                text = remeasured(known, text, table.stem, len(rows.splitlines()) - 1, num_new)
+            files.write_text(new / table.name, rows)
+        files.write_text(meta, merged(known, text))
+        if not keep_rows and (measured / "held_out.txt").is_file():
+            files.write_text(new / "held_out.txt", (measured / "held_out.txt").read_text(encoding="utf-8"))
     return target
 
 
@@ -131,18 +136,22 @@ def install_collectives(measured: pathlib.Path, provenance: str, machine: pathli
     meta.orrery.yaml gets the device, driver and revision from `provenance`, the meta.yaml of the kernels measured
     before. Raises ValueError when nothing was measured.
     """
-    tables = sorted(measured.glob("*.csv"))
+    tables = _csv_files(measured)
     found = re.search(r"^    measured_with:\n((?:      .*\n?)+)", provenance, re.MULTILINE)
     if not tables or not found:
         raise ValueError(f"found no collectives in '{measured}'; expected what 'orrery-gpu time collectives' measured there")
-    machine.mkdir(exist_ok=True)
-    for table in tables:
-        _replace(machine / f"{table.stem}.{PROVIDER}.csv", table.read_text(encoding="utf-8"))
     measured_with = "".join(line[4:] + "\n" for line in found[1].splitlines())
-    _replace(machine / f"meta.{PROVIDER}.yaml",
-             f"machine: {machine.name}\nfiles: <collective>.{PROVIDER}.csv\nmeasured_by: orrery-gpu time collectives\n"
-             f'units: "bytes: the whole buffer as nccl-tests prints it, of send_recv the message; time_us: microseconds"\nmeasured_with:\n{measured_with}')  # fmt: skip
+    with files.amending(machine, TABLES) as new:
+        for table in tables:
+            files.write_text(new / f"{table.stem}.{PROVIDER}.csv", table.read_text(encoding="utf-8"))
+        files.write_text(new / f"meta.{PROVIDER}.yaml",
+                         f"machine: {machine.name}\nfiles: <collective>.{PROVIDER}.csv\nmeasured_by: orrery-gpu time collectives\n"
+                         f'units: "bytes: the whole buffer as nccl-tests prints it, of send_recv the message; time_us: microseconds"\nmeasured_with:\n{measured_with}')  # fmt: skip
     return machine
+
+
+def _csv_files(directory: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in directory.iterdir() if path.suffix == ".csv")  # glob passes over what it may not read
 
 
 def merged(old: str, new: str) -> str:
@@ -205,10 +214,3 @@ def _tables(text: str) -> tuple[str, dict[str, str]]:
     head, key, rest = text.partition("\ntables:\n")
     entries = re.split(r"^(?=  \w)", rest, flags=re.MULTILINE)
     return head + key, {entry.strip().partition(":")[0]: entry for entry in entries if entry.strip()}
-
-
-def _replace(path: pathlib.Path, text: str) -> None:
-    """Writes a file as a whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

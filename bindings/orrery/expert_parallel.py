@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core, moe
+from . import _core, files, moe
 from .simulation import load, project_root, simulate
 from .text_table import aligned
 
@@ -286,7 +286,8 @@ def draw_split(times: SplitTimes, file: pathlib.Path) -> None:
         place.invert_yaxis()
         place.set_title(f"shared expert {title}: {layer.duration_s * 1e6:.1f} us", loc="left")
     axes[-1].set_xlabel("us")
-    figure.savefig(file, metadata={"Date": None})
+    with files.replacing(file) as drawing:
+        figure.savefig(drawing, format=file.suffix[1:], metadata={"Date": None})
     pyplot.close(figure)
 
 
@@ -344,7 +345,7 @@ def main() -> None:
     if options.figure is not None:
         draw_split(shared_split("llama-4-scout-17b-16e", tokens=[2048])[0], options.figure)
     if options.page is not None:
-        options.page.write_text(renewed(options.page.read_text(), tables()))
+        files.write_text(options.page, renewed(options.page.read_text(encoding="utf-8"), tables()))
     elif options.figure is None:
         print("\n\n".join(f"{name}\n{text}" for name, text in tables().items()))
 

@@ -101,6 +101,17 @@ def publishing(target: pathlib.Path, kind: Kind, *, force: bool = False) -> Iter
         raise
 
 
+@contextlib.contextmanager
+def amending(target: pathlib.Path, kind: Kind) -> Iterator[pathlib.Path]:
+    """A copy of the directory `target`, empty where there is none, that takes its place when the block ends."""
+    with publishing(target, kind, force=True) as new:
+        if target.is_dir():
+            import shutil
+
+            shutil.copytree(target, new, dirs_exist_ok=True)
+        yield new
+
+
 def check(target: pathlib.Path, kind: Kind, *, force: bool) -> None:
     """Raises FileExistsError when a directory of `kind` may not be written to `target`.
 
@@ -122,7 +133,11 @@ def check(target: pathlib.Path, kind: Kind, *, force: bool) -> None:
 def foreign(directory: pathlib.Path, kind: Kind) -> list[str]:
     """Paths inside `directory` that one of `kind` does not have: other names, and whatever is no file."""
     found = []
-    for folder, names, files in os.walk(directory):
+
+    def fail(error: OSError) -> None:
+        raise error  # what cannot be looked at may hold anything
+
+    for folder, names, files in os.walk(directory, onerror=fail):
         for name in (*files, *(name for name in names if os.path.islink(os.path.join(folder, name)))):
             path = pathlib.Path(folder, name)
             is_file = path.is_file() and not path.is_symlink()
@@ -158,8 +173,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _partial(path: pathlib.Path) -> pathlib.Path:
-    path = pathlib.Path(os.path.abspath(path))  # "." and "x/.." have no name of their own
-    return path.with_name(f".{path.name}-partial")
+    if path.name in ("", ".."):  # "." and "x/.." have no name of their own
+        path = pathlib.Path(os.path.abspath(path))
+    return path.parent / f".{path.name}-partial"
 
 
 def _final(name: str) -> str:
@@ -184,22 +200,24 @@ def _claimed(target: pathlib.Path, kind: Kind) -> Iterator[pathlib.Path]:
     """The directory beside `target` in which this process alone writes, cleared of what a killed one left."""
     workspace = _partial(target)
     descriptor = -1
-    while descriptor < 0:
-        with contextlib.suppress(FileExistsError):
-            workspace.mkdir(mode=0o700)
-        with contextlib.suppress(FileNotFoundError):  # one that ended just now took it away: again
-            descriptor = _locked(workspace / _LOCK, target)
     try:
+        while descriptor < 0:
+            with contextlib.suppress(FileExistsError):
+                workspace.mkdir(mode=0o700)
+            with contextlib.suppress(FileNotFoundError):  # one that ended just now took it away: again
+                descriptor = _locked(workspace / _LOCK, target)
         _clear(workspace, target, kind)
         try:
             yield workspace
         finally:
             _clear(workspace, target, kind)
-            (workspace / _LOCK).unlink()
-            with contextlib.suppress(OSError):  # not empty: a file of somebody else, or the next one is there already
-                workspace.rmdir()
     finally:
-        os.close(descriptor)
+        if descriptor >= 0:
+            (workspace / _LOCK).unlink()
+        with contextlib.suppress(OSError):  # not empty: somebody else's, or the next one is there already
+            workspace.rmdir()
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _clear(workspace: pathlib.Path, target: pathlib.Path, kind: Kind) -> None:
@@ -257,29 +275,40 @@ def _locked(path: pathlib.Path, target: pathlib.Path) -> int:
     Raises FileExistsError when another process holds it, and where nothing can be locked when the file is there already.
     """
     while True:
-        is_new = True
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except FileExistsError:
-            is_new = False
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
+        descriptor, is_new = _opened(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                return descriptor
         except BlockingIOError:
             os.close(descriptor)
             raise FileExistsError(f"another process is writing '{target}'") from None
         except OSError as error:
-            if error.errno not in _UNKNOWN_HERE or not is_new:
-                os.close(descriptor)
-                raise FileExistsError(
-                    f"'{path}' exists, and nothing tells whether its writer still runs ({error.strerror}); remove it if none does"
-                ) from None
-        if _is_at(descriptor, path):
-            return descriptor
+            if is_new and error.errno in _UNKNOWN_HERE:
+                return descriptor  # nobody else made it
+            os.close(descriptor)
+            if is_new:
+                path.unlink()
+                raise
+            raise FileExistsError(
+                f"'{path}' exists, and nothing tells whether its writer still runs ({error.strerror}); remove it if none does"
+            ) from None
+        except BaseException:
+            if is_new:
+                path.unlink()
+            os.close(descriptor)
+            raise
         os.close(descriptor)  # the writer before has renamed or removed it since it was opened
+
+
+def _opened(path: pathlib.Path) -> tuple[int, bool]:
+    """Descriptor of the file, and whether it is new."""
+    while True:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), True
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), False
 
 
 def _is_at(descriptor: int, path: pathlib.Path) -> bool:
@@ -289,4 +318,4 @@ def _is_at(descriptor: int, path: pathlib.Path) -> bool:
         return False
 
 
-__all__ = ["Kind", "check", "foreign", "publishing", "replacing", "restore", "write_text"]
+__all__ = ["Kind", "amending", "check", "foreign", "publishing", "replacing", "restore", "write_text"]

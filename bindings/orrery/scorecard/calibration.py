@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import pathlib
 from collections.abc import Mapping
 
 import numpy as np
 import pandas
 
+from .. import files
 from .intervals import ANY, Bounds, Key, interval
 
 LEVEL = 0.8
@@ -28,11 +30,12 @@ def fit(errors: pandas.DataFrame) -> tuple[float, dict[Key, tuple[int, Bounds]]]
 
 def write(path: pathlib.Path, factor: float, table: Mapping[Key, tuple[int, Bounds]]) -> None:
     """The CSV that `intervals.interval` reads."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("metric", "engine", "load", "cases", "log_low", "log_high", "roofline_factor"))
-        for key, (count, (low, high)) in sorted(table.items()):
-            writer.writerow((*key, count, f"{low:.4f}", f"{high:.4f}", factor))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("metric", "engine", "load", "cases", "log_low", "log_high", "roofline_factor"))
+    for key, (count, (low, high)) in sorted(table.items()):
+        writer.writerow((*key, count, f"{low:.4f}", f"{high:.4f}", factor))
+    files.write_text(path, text.getvalue())
 
 
 def coverage(errors: pandas.DataFrame) -> pandas.DataFrame:
