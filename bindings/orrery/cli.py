@@ -13,35 +13,41 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
+from . import process
+from .arguments import whole_number
+from .simulation import MOST_THREADS
 from .text_table import aligned as _aligned
+from .text_table import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    return process.exit_code(lambda: _command(words))
+
+
+def _command(words: list[str]) -> int:
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:  # it could not stand in a summary or a report either
+            shown = os.fsencode(word).decode("utf-8", "backslashreplace")
+            raise ValueError(f"found '{shown}' on the command line; expected text in UTF-8") from None
     if words[:1] == ["bench"]:  # has options of its own
         from . import bench
 
         return bench.main(words[1:]) or 0
     options = _parser().parse_args(words)
-    try:
-        return options.command(options)
-    except KeyboardInterrupt:
-        print("\norrery: interrupted", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (ValueError, FileExistsError) as error:  # ScenarioError is a ValueError
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (OSError, RuntimeError, MemoryError, ImportError) as error:  # ImportError: a package that a report needs
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return options.command(options)
+
+
+class _Parser(argparse.ArgumentParser):
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(printable(message, keep="\n\t"), file)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="orrery", description="Simulates how a large language model is served.")
+    parser = _Parser(prog="orrery", description="Simulates how a large language model is served.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="simulate a scenario and write a run directory")
@@ -49,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-o", "--output", type=pathlib.Path, metavar="DIR", help="run directory (runs/<scenario>)")
     run.add_argument("--force", action="store_true", help="replace an earlier run in DIR")
     run.add_argument("--json", action="store_true", help="print summary.json and wall_s instead of a table")
-    run.add_argument("--threads", type=_positive, default=1, metavar="N", help="simulate replicas side by side")
+    run.add_argument("--threads", type=whole_number(1, MOST_THREADS), default=1, metavar="N", help="simulate replicas side by side")
     run.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", dest="overrides",
                      help="replace one value of the scenario; may be given several times")  # fmt: skip
     run.add_argument("--no-report", action="store_true", help="do not write report.html")
@@ -89,7 +95,8 @@ def _parser() -> argparse.ArgumentParser:
                       help="only cases whose column KEY is VALUE; may be given several times")  # fmt: skip
     card.add_argument("--json", action="store_true", help="print every case and table as JSON")
     card.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write a page with scatter plots and tables")
-    card.add_argument("--threads", type=_positive, metavar="N", help="cases side by side (number of cores)")
+    card.add_argument("--force", action="store_true", help="replace what is in the way of --html, whatever it is")
+    card.add_argument("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="cases side by side (number of cores)")
     card.set_defaults(command=_scorecard)
 
     from . import moe
@@ -112,27 +119,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
-_positive.__name__ = "whole number of at least 1"  # argparse quotes it: "invalid ... value: '0'"
-
-
 def _run(options: argparse.Namespace) -> int:
-    from . import files, simulation
+    from . import files, run_files, simulation
 
     began = time.perf_counter()
     scenario = simulation.load(options.file, overrides=options.overrides)
     directory = options.output or pathlib.Path("runs") / scenario.name
-    with files.publishing(directory, simulation.RUN, force=options.force) as folder:
+    with files.publishing(directory, run_files.RUN, force=options.force) as folder:
         with _ProgressBar(sys.stderr, shown=options.progress or sys.stderr.isatty()) as bar:
             result = simulation.simulate(scenario, threads=options.threads, progress=bar.update)
         for warning in result.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+            print(f"warning: {printable(warning)}", file=sys.stderr)
         simulation.write_files(result, folder, report=not options.no_report)
     wall_s = time.perf_counter() - began
     if options.json:
@@ -148,10 +145,17 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    from . import files, run_files
+
+    files.restore(options.directory, run_files.RUN)
     if not options.directory.is_dir():
         raise ValueError(f"found no directory '{options.directory}'; expected one that 'orrery run' wrote")
-    from .report import render
+    from .report import render, run_directory
 
+    if not run_files.is_sealed(options.directory):
+        run_directory.check_counts(run_directory.read(options.directory))
+        print(f"warning: {options.directory} has no {run_files.SUMS}; its tables have as many rows as its summary counts, but whether"
+              " all its files are of one run cannot be checked", file=sys.stderr)  # fmt: skip
     print(render(options.directory))
     return 0
 
@@ -182,7 +186,7 @@ def _scorecard(options: argparse.Namespace) -> int:
 
     with _ProgressBar(sys.stderr, shown=sys.stderr.isatty(), noun="cases") as bar:
         print(command.run(cases=options.cases, filters=options.filters, threads=options.threads, as_json=options.json,
-                          html=options.html, progress=bar.update))  # fmt: skip
+                          html=options.html, force=options.force, progress=bar.update))  # fmt: skip
     return 0
 
 
@@ -344,7 +348,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         *_disaggregation(summary),
         *([("80 % interval", ", ".join(likely) + " (mean; docs/accuracy.md)")] if likely else []),
     ]  # fmt: skip
-    lines = [f"{bold}{summary['question'] or summary['scenario']}{plain}", ""]
+    lines = [f"{bold}{printable(summary['question'] or summary['scenario'])}{plain}", ""]
     lines += _aligned(("", *quantiles), latency, right=range(1, 6)).splitlines()
     lines += ["", *_aligned((), facts).splitlines()]
     return "\n".join(lines)

@@ -213,7 +213,7 @@ def _claimed(target: pathlib.Path, kind: Kind) -> Iterator[pathlib.Path]:
             _clear(workspace, target, kind)
     finally:
         if descriptor >= 0:
-            (workspace / _LOCK).unlink()
+            (workspace / _LOCK).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty: somebody else's, or the next one is there already
             workspace.rmdir()
         if descriptor >= 0:

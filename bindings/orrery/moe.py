@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import _core
+from .arguments import whole_number
 from .simulation import TimelineTable, load, project_root
 from .text_table import aligned
 
@@ -225,7 +226,7 @@ def table(layers: Sequence[MoeLayer]) -> str:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Of `orrery moe`."""
     parser.add_argument("model", metavar="MODEL", help="a name that `orrery models` lists, or a path")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[64], metavar="N", help="of all ranks together (64)")
+    parser.add_argument("--tokens", type=whole_number(1, 10**9), nargs="+", default=[64], metavar="N", help="of all ranks together (64)")
     parser.add_argument("--weights", choices=("bf16", "fp8"), default="bf16", help="and activations (bf16)")
     parser.add_argument("--machine", default="single-h200", help="see `orrery machines` (single-h200)")
     parser.add_argument("--provider", default="orrery", help="see `orrery providers` (orrery)")

@@ -10,7 +10,7 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from . import _core, files
+from . import _core, files, run_files
 
 if TYPE_CHECKING:
     import pandas
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 Progress = collections.abc.Callable[[int, int], None]
 
-_ALWAYS = ("scenario.yaml", "summary.json", "requests.csv", "steps.csv", "step.trace.json")
-RUN = files.Kind("run directory", required=_ALWAYS, names=(*_ALWAYS, "report.html"))
+MOST_THREADS = 1024
 
 
 def project_root() -> pathlib.Path:
@@ -47,8 +46,8 @@ def simulate(scenario: _core.Scenario, *, threads: int = 1, progress: Progress |
     The result does not depend on `threads`. `progress(done, total)` is called now and then, in
     requests. Raises ScenarioError.
     """
-    if threads < 1:
-        raise ValueError(f"found threads={threads}; expected at least 1")
+    if not 1 <= threads <= MOST_THREADS:
+        raise ValueError(f"found threads={threads}; expected 1 to {MOST_THREADS:,}")
     return RunResult(_core.run_scenario(scenario, threads, progress))
 
 
@@ -71,10 +70,10 @@ class Summary(collections.abc.Mapping[str, Any]):
         return self._values[key]
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["_values"][name]
-        except KeyError:
-            raise AttributeError(f"summary has no '{name}'; it has {', '.join(self.__dict__['_values'])}") from None
+        values = self.__dict__.get("_values", {})  # of one being copied there are none yet
+        if name not in values:
+            raise AttributeError(f"summary has no '{name}'; it has {', '.join(values)}")
+        return values[name]
 
     def __iter__(self) -> collections.abc.Iterator[str]:
         return iter(self._values)
@@ -99,17 +98,20 @@ class Table:
 
     @functools.cached_property
     def _columns(self) -> dict[str, Any]:
-        return self._read()
+        columns = self._read()
+        for values in columns.values():
+            values.setflags(write=False)
+        return columns
 
     def columns(self) -> dict[str, Any]:
-        """One array per column."""
+        """One array per column; they cannot be written to."""
         return dict(self._columns)
 
     def to_pandas(self) -> pandas.DataFrame:
         """The table as a data frame."""
         import pandas
 
-        return pandas.DataFrame(self._columns)
+        return pandas.DataFrame(self._columns, copy=True)
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
@@ -233,7 +235,7 @@ class RunResult:
         holds nothing else; and when another process is writing it.
         """
         directory = pathlib.Path(directory)
-        with files.publishing(directory, RUN, force=force) as folder:
+        with files.publishing(directory, run_files.RUN, force=force) as folder:
             write_files(self, folder, report=report)
         return directory
 
@@ -251,10 +253,12 @@ class RunResult:
 def write_files(result: RunResult, folder: pathlib.Path, *, report: bool = True) -> None:
     """Writes the files of a run into an empty directory."""
     result._result.write(str(folder))
+    _ = result.summary  # raises when what was written there is no JSON
+    run_files.seal(folder)
     if report:
         from .report import render
 
         render(folder)
 
 
-__all__ = ["RUN", "RunResult", "Summary", "Table", "TimelineTable", "load", "project_root", "simulate", "step", "write_files"]
+__all__ = ["RunResult", "Summary", "Table", "TimelineTable", "load", "project_root", "simulate", "step", "write_files"]

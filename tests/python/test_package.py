@@ -1,7 +1,9 @@
 """The Python interface: loading, simulating, tables, plots, errors, and a quick import."""
 
+import copy
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 
@@ -56,6 +58,45 @@ def test_a_summary_is_a_mapping_with_attributes_and_cannot_be_changed(result):
 def test_results_are_frozen(result):
     with pytest.raises(AttributeError):
         result.anything = 1
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda summary: pickle.loads(pickle.dumps(summary))])
+def test_a_summary_can_be_copied_and_pickled(result, again):
+    assert again(result.summary) == result.summary
+
+
+def test_a_comparison_with_another_type_is_false_and_no_error(result):
+    for value in (result.scenario, orrery.Batch(num_decodes=1, decode_context=1), orrery.PrefillChunk(query=1), result):
+        assert value != 5
+        assert not value == "5"
+
+
+@pytest.mark.parametrize("table", ["requests", "steps"])
+def test_columns_of_a_result_cannot_be_written_to(result, table):
+    columns = getattr(result, table).columns()
+    for values in columns.values():
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = 0
+    frame = getattr(result, table).to_pandas()  # a copy of its own
+    first = next(iter(columns))
+    frame[first] = 0
+    frame.iloc[0, 1] = 7
+    assert getattr(result, table).columns()[first] is columns[first]
+    assert list(getattr(result, table).to_pandas()[first]) == list(columns[first])
+
+
+@pytest.mark.parametrize("times", ["busy_s", "exposed_communication_s"])
+def test_times_of_a_rank_that_is_not_there_are_refused(result, times):
+    assert getattr(result.timeline, times)(0) is not None
+    for rank in (99, -1):
+        with pytest.raises(ValueError, match=f"found no rank {rank} in the timeline; it has 0"):
+            getattr(result.timeline, times)(rank)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025, 10**20])
+def test_a_number_of_threads_that_cannot_be_is_refused(result, threads):
+    with pytest.raises(ValueError, match="expected 1 to 1,024"):
+        orrery.simulate(result.scenario, threads=threads)
 
 
 def test_a_longer_context_makes_a_decode_step_longer(result):

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "scenarios" / "quickstart.yaml"
-FILES = {"scenario.yaml", "summary.json", "requests.csv", "steps.csv", "step.trace.json"}
+FILES = {"scenario.yaml", "summary.json", "requests.csv", "steps.csv", "step.trace.json", "SHA256SUMS"}
 QUANTILES = {"mean", "p50", "p90", "p99", "max"}
 
 
@@ -102,7 +102,7 @@ def test_the_resolved_scenario_gives_the_same_run(quickstart, tmp_path):
     command = [sys.executable, "-m", "orrery", "run", str(directory / "scenario.yaml"), "-o", str(again), "--no-report"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
-    for name in FILES - {"summary.json"}:  # which names the scenario's file
+    for name in FILES - {"summary.json", "SHA256SUMS"}:  # the first names the scenario's file
         assert (again / name).read_bytes() == (directory / name).read_bytes(), name
 
 

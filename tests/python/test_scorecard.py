@@ -254,7 +254,7 @@ def test_the_command_prints_tables(workdir, tmp_path):
         (("--filter", "engine"), "expected key=value"),
         (("--filter", "colour=red"), "expected key=value with a key among case_id"),
         (("--filter", "engine=lmdeploy"), "no case is left"),
-        (("--threads", "0"), "whole number of at least 1"),
+        (("--threads", "0"), "whole number from 1 to 1,024"),
         (("--html", "nowhere/card.html"), "nowhere"),
     ],
 )

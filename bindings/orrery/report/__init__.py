@@ -12,6 +12,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .. import files, run_files
 from . import content, disaggregation, figures, run_directory, step_figures, timeline
 
 if TYPE_CHECKING:
@@ -26,12 +27,13 @@ def render(run_dir: pathlib.Path) -> pathlib.Path:
     """Writes report.html into `run_dir` and returns its path; an older one is replaced.
 
     The same run directory gives the same bytes. Throws ValueError naming the file and what it
-    lacks when the directory or a file in it is missing or malformed.
+    lacks when the directory or a file in it is missing, malformed, or not as the run wrote it.
     """
     run_dir = pathlib.Path(run_dir)
-    html = _html(run_directory.read(run_dir))
+    if run_files.is_sealed(run_dir):
+        run_files.check(run_dir)
     path = run_dir / "report.html"
-    path.write_text(html, encoding="utf-8")
+    files.write_text(path, _html(run_directory.read(run_dir)))
     return path
 
 

@@ -97,7 +97,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 
 def _machine(machine: object) -> str:
-    if isinstance(machine, dict) and {"name", "num_gpus"} <= machine.keys():
+    if isinstance(machine, dict) and "name" in machine and str(machine.get("num_gpus")).isdecimal():
         return f"{_last_name(str(machine['name']))} with {_counted(int(machine['num_gpus']), 'GPU')}"
     return _brief(machine)
 
@@ -386,6 +386,6 @@ def kv_capacity(run: Run) -> str:
     text = f"{num_blocks:,} blocks for each replica"
     engine = run.scenario.get("engine")
     block_size = engine.get("block_size", "") if isinstance(engine, dict) else ""
-    if block_size.isdigit():
+    if isinstance(block_size, str) and block_size.isdecimal():
         text += f", room for {num_blocks * int(block_size):,} tokens"
     return text

@@ -10,6 +10,7 @@ import pathlib
 
 import numpy as np
 
+from .. import run_files
 from . import quantities, resolved_scenario
 
 REQUEST_COLUMNS = (
@@ -70,6 +71,8 @@ _SUMMARY_NUMBERS = (
     "num_gpus",
     "num_kv_blocks",
 )
+_OPTIONAL_NUMBERS = ("cached_tokens", "mean_batch", "seed")  # which runs of earlier versions have not
+_STEP_NUMBERS = ("prefill_tokens", "num_prefills", "num_decodes", "decode_context", "makespan_s")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +105,7 @@ def read(directory: pathlib.Path) -> Run:
     """Everything a report needs. Throws ValueError naming the file and what it lacks."""
     if not directory.is_dir():
         raise ValueError(f"{directory}: found no such directory, expected one written by 'orrery run'")
-    names = ("scenario.yaml", "summary.json", "requests.csv", "steps.csv", "step.trace.json")
-    missing = [name for name in names if not (directory / name).is_file()]
+    missing = [name for name in run_files.NAMES if not (directory / name).is_file()]
     if missing:
         raise ValueError(
             f"{directory}: no file {', '.join(missing)}; expected a directory written by 'orrery run'"
@@ -128,6 +130,27 @@ def read(directory: pathlib.Path) -> Run:
     )
 
 
+def check_counts(run: Run) -> None:
+    """Raises ValueError when the tables of a directory without SHA256SUMS do not have what its summary counts.
+
+    What agrees in number may still be of different runs.
+    """
+    workload = run.scenario.get("workload")
+    text = str(workload.get("warmup_requests", "0")) if isinstance(workload, dict) else "0"
+    warm_up = int(text) if text.isdecimal() else 0
+    for name, found, expected, what in (
+        ("requests.csv", len(run.requests["id"]), run.summary["requests"] + warm_up, "requests, warm-up included"),
+        ("steps.csv", int(run.steps["num_steps"].sum()), run.summary["num_steps"], "engine steps"),
+    ):
+        if found != expected:
+            raise ValueError(
+                f"{run.directory / name}: found {found:,} {what}; summary.json and scenario.yaml count {expected:,}: "
+                "the table was cut or is of another run"
+            )
+    if str(run.summary.get("question")) != str(run.scenario.get("question")):
+        raise ValueError(f"{run.directory / 'scenario.yaml'}: asks another question than summary.json: it is of another run")
+
+
 def _read_transfers(path: pathlib.Path) -> dict[str, np.ndarray]:
     columns = _read_columns(path, TRANSFER_COLUMNS, may_be_empty=TRANSFER_COLUMNS)
     is_moved = np.isfinite(columns["decode_replica"])
@@ -147,6 +170,10 @@ def _read_summary(path: pathlib.Path) -> dict:
         raise ValueError(f"{path}: found {type(summary).__name__}, expected an object")
     for key in _SUMMARY_NUMBERS:
         _number(path, summary, key)
+    step = _object(path, summary, "step") if "step" in summary else {}
+    for parent, prefix, optional in ((summary, "", _OPTIONAL_NUMBERS), (step, "step.", _STEP_NUMBERS)):
+        for key in set(optional) & set(parent):
+            _number(path, parent, key, prefix=prefix)
     for key in LATENCIES:
         nullable = key in ("tpot_s", "itl_s")
         quantiles = _object(path, summary, key)
@@ -206,6 +233,8 @@ def _number(path: pathlib.Path, parent: dict, key: str, *, prefix: str = "", nul
         return
     if not quantities.is_number(value):
         raise ValueError(f"{path}: found {value!r} for '{prefix}{key}', expected a number")
+    if value < 0:
+        raise ValueError(f"{path}: found {value!r} for '{prefix}{key}', expected no negative number")
 
 
 def _read_columns(
@@ -236,6 +265,9 @@ def _read_columns(
         if name not in may_be_empty and not np.isfinite(values).all():
             line = int(np.flatnonzero(~np.isfinite(values))[0]) + 2
             raise ValueError(f"{path}:{line}: found no finite number in column '{name}'")
+        if (values < 0).any():  # counts, and times from the start of the run
+            row = int(np.flatnonzero(values < 0)[0])
+            raise ValueError(f"{path}:{row + 2}: found {values[row]:g} in column '{name}', expected no negative number")
     return result
 
 
@@ -267,16 +299,16 @@ def _read_trace(path: pathlib.Path) -> tuple[Span, ...]:
             raise ValueError(f"{path}: found no 'ph' in traceEvents[{i}]")
         if event["ph"] == "M" and isinstance(event.get("args"), dict):
             if event.get("name") == "process_name":
-                processes[event.get("pid")] = str(event["args"].get("name"))
+                processes[_key(event.get("pid"))] = str(event["args"].get("name"))
             elif event.get("name") == "thread_name":
-                threads[event.get("pid"), event.get("tid")] = str(event["args"].get("name"))
+                threads[_key(event.get("pid")), _key(event.get("tid"))] = str(event["args"].get("name"))
         elif event["ph"] == "X":
             if not (quantities.is_number(event.get("ts")) and quantities.is_number(event.get("dur"))):
                 raise ValueError(f"{path}: found no number 'ts' or 'dur' in traceEvents[{i}]")
             complete.append(event)
     spans = []
     for event in sorted(complete, key=lambda e: e["ts"]):
-        pid, tid = event.get("pid"), event.get("tid")
+        pid, tid = _key(event.get("pid")), _key(event.get("tid"))
         process = processes.get(pid, f"rank {pid}")
         thread = threads.get((pid, tid), f"stream {tid}")
         is_link = process.startswith("link")
@@ -294,6 +326,11 @@ def _read_trace(path: pathlib.Path) -> tuple[Span, ...]:
             )
         )
     return tuple(spans)
+
+
+def _key(value: object) -> str:
+    """Of a process or thread: numbers and names in traces of this project, whatever JSON has in others."""
+    return str(value)
 
 
 def _read_slo(path: pathlib.Path, scenario: dict) -> dict[str, float]:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas
 
 from ..simulation import project_root
+from ..text_table import printable
 from . import calibration, explain, intervals, statistics, text
 from .cases import read_cases, select
 from .outcomes import Comparison, Outcome, Progress, compare
@@ -23,21 +24,22 @@ def run(
     threads: int | None,
     as_json: bool,
     html: pathlib.Path | None,
+    force: bool = False,
     progress: Progress | None,
 ) -> str:
     """What stdout shows. Throws ValueError for bad input."""
     path = cases or project_root() / "data" / "serving" / "published_serving.csv"
     if not path.is_file():
         raise ValueError(f"found no file '{path}'; expected a CSV of published cases")
-    if html and not html.parent.is_dir():
-        raise ValueError(f"found no directory '{html.parent}' for '{html.name}'")
-    chosen = select(read_cases(path), filters)
-    outcomes = compare(chosen, threads=threads or os.cpu_count() or 1, progress=progress)
     if html:
         from . import page
 
+        page.check_target(html, force=force)
+    chosen = select(read_cases(path), filters)
+    outcomes = compare(chosen, threads=threads or os.cpu_count() or 1, progress=progress)
+    if html:
         page.write(html, outcomes)
-    return json.dumps(to_dict(outcomes), indent=1, allow_nan=False) if as_json else text.render(outcomes)
+    return json.dumps(to_dict(outcomes), indent=1, allow_nan=False) if as_json else printable(text.render(outcomes))
 
 
 def to_dict(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,15 +10,35 @@ from typing import Any
 import numpy as np
 import pandas
 
+from .. import files
 from ..report import page_parts, quantities, templates
 from ..report.plotting import Axis, Figure, rounded
 from . import calibration, explain, statistics, text
 from .outcomes import Outcome
 
+TITLE = "Published measurements and simulated ones"
 _HERE = pathlib.Path(__file__).parent
 SHOWN = (*text.MAIN, "TTFT p50", "TPOT p50")  # metrics with a scatter plot
 COLOURS = ("$c-blue", "$c-orange", "$c-green", "$c-purple", "$c-red", "$c-grey")
 BAND = 0.25  # the dotted lines: simulated 25 % above and below published
+
+
+def check_target(path: pathlib.Path, *, force: bool) -> None:
+    """Raises FileExistsError when the page may not be written to `path`, ValueError when there is no directory for it.
+
+    It may where nothing is and over an earlier page; with `force` over any file, and in the place of a symlink.
+    """
+    if not path.parent.is_dir():
+        raise ValueError(f"found no directory '{path.parent}' for '{path.name}'")
+    if path.exists() and not path.is_file():
+        raise FileExistsError(f"'{path}' exists and is no file; expected a file, or a new name")
+    if force or not os.path.lexists(path):
+        return
+    if path.is_symlink():
+        raise FileExistsError(f"'{path}' is a symlink; expected a new name, or --force to put the page in its place")
+    with path.open("rb") as file:
+        if f"<title>{TITLE}".encode() not in file.read(1 << 16):
+            raise FileExistsError(f"'{path}' exists and is no page of a scorecard; expected a new name, or --force to replace it")
 
 
 def write(path: pathlib.Path, outcomes: Sequence[Outcome]) -> None:
@@ -25,7 +46,7 @@ def write(path: pathlib.Path, outcomes: Sequence[Outcome]) -> None:
     errors = statistics.table(outcomes)
     figures = scatters(errors) if len(errors) else []
     html = templates(_HERE).get_template("page.html.j2").render(
-        title="Published measurements and simulated ones",
+        title=TITLE,
         coverage=text.coverage(outcomes).splitlines(),
         cards=cards(errors) if len(errors) else [],
         figures=figures,
@@ -35,7 +56,7 @@ def write(path: pathlib.Path, outcomes: Sequence[Outcome]) -> None:
         left_out=text.reasons(outcomes),
         **page_parts([figure.spec() for figure in figures]),
     )
-    path.write_text(html, encoding="utf-8")
+    files.write_text(path, html)
 
 
 def cards(errors: pandas.DataFrame) -> list[dict[str, str]]:
