@@ -231,12 +231,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", default="single-h200", help="see `orrery machines` (single-h200)")
     parser.add_argument("--provider", default="orrery", help="see `orrery providers` (orrery)")
     parser.add_argument("--expert-load", default="uniform", metavar="LOAD", help="as model.expert_load of a scenario (uniform)")
-    parser.add_argument("--streams", type=int, default=1, help="2: the shared expert on a second stream (1)")
+    parser.add_argument("--streams", type=whole_number(1, 2), default=1, help="2: the shared expert on a second stream (1)")
     for ways in ("dp", "tp", "ep"):
-        parser.add_argument(f"--{ways}", type=int, default=1, metavar="N")
+        parser.add_argument(f"--{ways}", type=whole_number(1, 10**6), default=1, metavar="N")
     parser.add_argument("--expert-comm", metavar="C", help="with dp above 1: eager, graph, dedup, dedup_graph (eager)")
     parser.add_argument("--experts", default="in_order", help="with ep above 1: balanced, balanced_on_nodes (in_order)")
-    parser.add_argument("--redundant", type=int, default=0, metavar="N", help="copies of experts chosen most (0)")
+    parser.add_argument("--redundant", type=whole_number(0, 10**6), default=0, metavar="N", help="copies of experts chosen most (0)")
     parser.add_argument("--ablation", action="store_true", help="design shuffling, and without one thing each")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
 

@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace orrery {
@@ -31,8 +36,8 @@ std::string nanoseconds(Seconds time) {
 }
 
 bool is_result(const fs::path& file) {
-  constexpr std::array kNames = {"steps.csv",       "tokens.csv", "memory.csv",
-                                 "environment.txt", "status.txt", "experts.csv"};
+  constexpr std::array kNames = {"steps.csv",  "tokens.csv",  "memory.csv", "environment.txt",
+                                 "status.txt", "experts.csv", "lines.txt"};
   const std::string name = file.filename().string();
   return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".spans.csv");
 }
@@ -113,6 +118,22 @@ void ExecutedFiles::write_status(std::string_view status) const {
   std::string line(status);
   std::ranges::replace(line, '\n', ' ');
   write_file(directory_ / "status.txt", line + "\n");
+}
+
+void write_line_counts(const fs::path& directory) {
+  std::map<std::string, std::int64_t> counts;  // by file, so the same files give the same text
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file() || name == "lines.txt" || name == "status.txt") continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    counts[name] = std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+    if (file.bad()) throw std::runtime_error(entry.path().string() + ": cannot be read");
+  }
+  std::string text = "file,lines\n";
+  for (const auto& [name, lines] : counts) {
+    text.append(field(name)).append(",").append(std::to_string(lines)).append("\n");
+  }
+  write_file(directory / "lines.txt", text);
 }
 
 std::string spans_csv(const Timeline& timeline) {

@@ -47,6 +47,11 @@ class ExecutedFiles {
   std::ofstream experts_;  // begins with its first line
 };
 
+// lines.txt: how many lines each file in `directory` has ("file,lines"), but itself and status.txt;
+// written last, so that what is copied from host to host and arrives cut is noticed. Throws
+// std::runtime_error when a file cannot be read or written.
+void write_line_counts(const std::filesystem::path& directory);
+
 // "op,copy,rank,stream,kind,basis,start_s,end_s" lines of all spans, times from the first start in
 // ns.
 std::string spans_csv(const Timeline& timeline);

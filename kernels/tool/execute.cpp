@@ -270,7 +270,10 @@ class StepRunner {
     if (!cases_.empty()) std::printf("\n%-34s %12s\n", "step", "busy_us");
     for_each_step("tracing ", [&](const StepCase& one) { trace_step(executor, one); });
     in_phase(RunPhase::kTeardown, [&] { owner.reset(); });
-    in_phase(RunPhase::kResults, [&] { files_.write_status("complete"); });
+    in_phase(RunPhase::kResults, [&] {
+      write_line_counts(results_directory(options_));
+      files_.write_status("complete");
+    });
   }
 
   template <typename Work>

@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/execute/executed_files.h"
 #include "kernels/execute/interrupt.h"
 #include "kernels/execute/rank_error.h"
 #include "kernels/execute/run_watch.h"
@@ -161,7 +162,7 @@ class Server {
   // The exit code; whatever ended it early is in status.txt, beside what was done before.
   int run() {
     fs::create_directories(executed_);
-    for (const char* old : {"requests.csv", "serve_steps.csv", "status.txt"}) {
+    for (const char* old : {"requests.csv", "serve_steps.csv", "status.txt", "lines.txt"}) {
       fs::remove(executed_ / old);
     }
     const InterruptGuard guard;
@@ -169,7 +170,10 @@ class Server {
       warm_up();
       serve();
       in_phase(RunPhase::kTeardown, [&] { runners_.clear(); });
-      in_phase(RunPhase::kResults, [&] { write_status("complete"); });
+      in_phase(RunPhase::kResults, [&] {
+        write_line_counts(executed_);
+        write_status("complete");
+      });
     } catch (const std::runtime_error& error) {
       write_status(failure_status(error));
       throw;

@@ -35,6 +35,22 @@ TEST_F(ExecutedFilesTest, EachStepIsOnDiskAtOnce) {
   EXPECT_EQ(content("memory.csv"), "rank,term,bytes\n1,weights,16000000000\n");
 }
 
+TEST_F(ExecutedFilesTest, LinesOfAllFilesAreCountedButOfThoseThatChangeLater) {
+  ExecutedFiles files(directory_);
+  files.add_step("a", "graph", 0, Seconds(1e-3), Seconds(1e-3));
+  files.add_step("a", "graph", 1, Seconds(1e-3), Seconds(1e-3));
+  files.write_environment({{"gpu", "x"}});
+  files.write_status("complete");
+  const std::string counts =
+      "file,lines\nenvironment.txt,1\nmemory.csv,1\nsteps.csv,3\ntokens.csv,1\n";
+  write_line_counts(directory_);
+  EXPECT_EQ(content("lines.txt"), counts);
+  write_line_counts(directory_);
+  EXPECT_EQ(content("lines.txt"), counts);  // it does not count itself
+  const ExecutedFiles again(directory_);
+  EXPECT_FALSE(fs::exists(directory_ / "lines.txt"));
+}
+
 TEST_F(ExecutedFilesTest, SpansCountFromTheFirstStart) {
   Timeline timeline;
   timeline.op_names = {"a,b", "c"};

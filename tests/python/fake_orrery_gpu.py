@@ -21,7 +21,7 @@ DEFAULTS = {
     "host_s": 30e-6,  # host's clock less the device's
     "memory": {},  # bytes more, by term
     "tpot": 1.0,  # factor on TPOT
-    "requests": None,  # how many are served
+    "requests": None,  # how many are served until a signal stops it
     "traces": True,
     "fail_after": None,  # steps
     "hang_after": None,  # steps; until a signal comes
@@ -29,6 +29,7 @@ DEFAULTS = {
     "text": "",  # printed to stderr
     "hang": False,  # until a signal comes
     "row": "",  # a line of the table that calibrate writes
+    "counts_lines": True,  # as programs do since they write lines.txt
 }
 SPANS = "op,copy,rank,stream,kind,basis,start_s,end_s"
 META = """provider: orrery
@@ -94,6 +95,13 @@ def hang(status=None):
     time.sleep(600)
 
 
+def count_lines(executed, change):
+    files = [file for file in sorted(executed.iterdir()) if file.name not in ("lines.txt", "status.txt")]
+    if change["counts_lines"]:
+        text = "".join(f"{file.name},{file.read_text().count(chr(10))}\n" for file in files)
+        (executed / "lines.txt").write_text("file,lines\n" + text)
+
+
 def execute(directory, repeats, change):
     executed = directory / "executed"
     executed.mkdir(exist_ok=True)
@@ -128,6 +136,7 @@ def execute(directory, repeats, change):
         memory.append(f"{row['rank']},{row['term']},{float(row['bytes']) + more}")
     (executed / "memory.csv").write_text("\n".join(memory) + "\n")
     (executed / "status.txt").write_text("complete\n")
+    count_lines(executed, change)
     return 0
 
 
@@ -149,6 +158,11 @@ def serve(directory, change):
         row["duration_s"] = float(row["duration_s"]) * change["tpot"]
     text = [",".join(steps[0]), *(",".join(map(str, row.values())) for row in steps)]
     (executed / "serve_steps.csv").write_text("\n".join(text) + "\n")
+    if change["requests"]:
+        (executed / "lines.txt").unlink(missing_ok=True)
+        (executed / "status.txt").write_text("failed rank - op -: stopped by SIGINT\n")
+        return 1
+    count_lines(executed, change)
     return 0
 
 

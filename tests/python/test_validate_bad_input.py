@@ -29,7 +29,9 @@ def test_a_program_that_fails_half_way_leaves_partial_results_that_are_compared(
 
 def test_requests_that_were_not_all_served_are_marked(validation):
     validation.scenario.write_text(SCENARIO.replace("serve: false", "serve: true"))
-    found = validation.result(requests=10)["serving"]
+    code, _, err = validation.run(validation.scenario, "-o", "out", requests=10)
+    assert code == 1 and "partial results: stopped by SIGINT" in err
+    found = json.loads((validation.folder / "out" / "validation.json").read_text())["serving"]
     assert (found["requests"], found["requests_predicted"]) == (6, 16)
 
 
@@ -132,9 +134,9 @@ def test_a_program_that_is_not_there(validation):
         (("small.yaml", "--compare", "out"), "found both FILE and --compare DIR"),
         (("--compare", "out", "--gpus", "2"), "--compare DIR goes with"),
         (("small.yaml", "--plan-only", "--recalibrate"), "--plan-only measures nothing"),
-        (("small.yaml", "--gpus", "0"), "--gpus: found 0"),
+        (("small.yaml", "--gpus", "0"), "--gpus: invalid whole number from 1 to 1,000,000 value: '0'"),
         (("small.yaml", "--gpus", "1"), "--gpus: found 1; the placement needs 2"),
-        (("small.yaml", "--rounds", "0", "--recalibrate"), "--rounds: found 0"),
+        (("small.yaml", "--rounds", "0", "--recalibrate"), "--rounds: invalid whole number from 1 to 1,000 value: '0'"),
         (("small.yaml", "--set", "validate.repeats=0"), "validate.repeats"),
         (("small.yaml", "--set", "validate.steps=[{decodes: 4}]"), "context"),
         (("small.yaml", "--set", "placement.replicas=2"), "one is executed"),

@@ -12,7 +12,8 @@ PATH = pathlib.Path("experts.csv")
 
 
 def line(rows, rank=0, first=0, op="layers.0.shuffle", copy=0, name="a"):
-    return {"name": name, "op": op, "copy": str(copy), "rank": str(rank), "first": str(first), "rows": rows}
+    """A line of experts.csv with its number, as typed_csv.rows gives it."""
+    return 2 + rank, {"name": name, "op": op, "copy": copy, "first": first, "rows": rows}
 
 
 def gemm(active, groups, ranks=(0,), op="layers.0.experts.gate_up"):
@@ -26,9 +27,18 @@ def test_rows_of_ranks_add_up_where_their_experts_lie():
     assert steps["b"] == {("layers.0.shuffle", 0): [9]}
 
 
-def test_a_word_that_is_no_number_names_the_file():
-    with pytest.raises(ValueError, match="experts.csv"):
-        executed_rows(PATH, [line("3 x")])
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (line("3 x"), "column rows: found '3 x', expected each a whole number"),
+        (line("3 -1"), "column rows: found '3 -1'"),
+        (line(""), "column rows: found ''"),
+        (line("3", first=10**12), "found 1000000000001 experts, expected at most 65536"),
+    ],
+)
+def test_rows_that_no_experts_have_name_file_and_line(bad, words):
+    with pytest.raises(ValueError, match=f"experts.csv:2: {words}"):
+        executed_rows(PATH, [bad])
 
 
 def test_the_mean_over_layers_and_the_busiest_expert():

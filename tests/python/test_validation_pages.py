@@ -8,6 +8,7 @@ from orrery.validation import held_out, order, pages
 from orrery.validation.results import FIELDS, error, merge, quantile, rows_alone, rows_of, times_alone
 
 SPANS = "op,copy,rank,stream,kind,basis,start_s,end_s\n"
+ROPES = "rope,0,0,0,kernel,measured,0.0008,0.0008\nrope,0,1,0,kernel,measured,0.0001,0.0001\n"
 PLAN = """group g0 0
 tensor t0 x activation bf16 [tokens=4,hidden=8] g0
 op o0 "a b" kernel gemm bf16 m=4:tokens n=6:qkv k=8:hidden g0 s0 reads t0 writes t0
@@ -33,13 +34,13 @@ def directory(tmp_path: Path) -> Path:
         "id,prompt_tokens,output_tokens,arrival_s,finish_s,ttft_s,tpot_s,e2e_s\n"
     )
     serve_steps = (
-        "replica,num_prefills,decode_context,start_s,duration_s,num_steps,prefill_tokens,num_decodes\n0,0,9,0,1,2,0,3\n"
+        "replica,num_prefills,decode_context,start_s,duration_s,num_steps,prefill_tokens,num_decodes\n0,3,9,0,1,3,15,3\n"
     )
     plan = PLAN.replace("g0 0", "g0 0-1")
     return write(tmp_path / "small", {
-        "scenario.yaml": "question: is it so?\n",
-        "deployment.txt": "name llama-3.1-8b\nmesh dp 1\nmesh tp 2\nmesh pp 1\n",
-        "workload.csv": "arrival_s,prompt_tokens,output_tokens\n0,5,9\n1,5,3\n2,5,1\n",
+        "scenario.yaml": "question: is it so?\nmodel: {config: c, weights: bf16, activations: bf16, kv_cache: bf16}\nprovider: p\nengine: {profile: e}\nplacement: {tp: 2}\n",
+        "deployment.txt": "name llama-3.1-8b\nmesh dp 1\nmesh tp 2\nmesh pp 1\nnum_kv_blocks 9\nseed 1\nconfig vocab_size int 7\n",
+        "workload.csv": "arrival_s,prompt_tokens,output_tokens\n0,5,9\n1,5,3\n4.8,5,1\n",
         "serve.txt": "open\nwarmup 1\n",
         "steps/d_graph.step": "mode graph\ndecodes 1 512\n",
         "steps/d_graph.plan": plan,
@@ -47,18 +48,18 @@ def directory(tmp_path: Path) -> Path:
         "steps/x_graph.plan": plan,
         "predicted/calibration.csv": "kernel,provider,device,revision,date,driver\ngemm,p,d,abc,,\nrope,p,d,abc,,\n",
         "predicted/steps.csv": "name,mode,duration_s,low_s,high_s,host_s\nd_graph,graph,0.001,0.0009,0.0011,0.0001\nx_graph,graph,1,1,1,0\n",
-        "predicted/d_graph.spans.csv": SPANS + "a b,0,0,0,kernel,measured,0,0.0009\nrope,0,1,0,kernel,interpolated,0,0.0003\n",
-        "predicted/x_graph.spans.csv": SPANS,
-        "predicted/memory.csv": "rank,term,bytes\n0,context,0\n0,total,100\n1,total,100\n",
+        "predicted/d_graph.spans.csv": SPANS + "a b,0,0,0,kernel,measured,0,0.0009\nrope,0,1,0,kernel,interpolated,0,0.0003\nrope,0,0,0,kernel,interpolated,0.0009,0.0009\n",
+        "predicted/x_graph.spans.csv": SPANS + ROPES,
+        "predicted/memory.csv": "rank,term,bytes\n0,context,0\n0,total,100\n1,context,0\n1,total,100\n",
         "predicted/summary.json": '{"basis": {"measured": 0.25, "interpolated": 0.75, "roofline": 0.0}}',
-        "predicted/requests.csv": requests + "0,0,1,0,1,0,5,9,0,1,9,9,9\n0,0,1,0,1,1,5,3,1,3,0.1,0.01,2\n0,0,1,0,1,2,5,1,2,5,0.3,,3\n",
+        "predicted/requests.csv": requests + "0,0,1,0,0.2,0,5,9,0,1,0.2,0.1,1\n0,0,1,1,1.1,1,5,3,1,1.12,0.1,0.01,0.12\n0,0,1,4.8,5.1,2,5,1,4.8,5.1,0.3,,0.3\n",
         "predicted/serve_steps.csv": serve_steps,
         "executed/environment.txt": "gpu NVIDIA H200\nnum_gpus 2\ndate 2026-01-02\n",
         "executed/status.txt": "complete\n",
         "executed/steps.csv": "name,mode,iteration,duration_s,device_s\nd_graph,graph,0,0.002,0.0008\nd_graph,graph,1,0.001,0.0008\nd_graph,graph,2,0.001,0.0008\n",
-        "executed/d_graph.spans.csv": SPANS + "a b,0,0,0,kernel,measured,0,0.0006\na b,0,1,0,kernel,measured,0,0.0001\nsum,0,0,0,comm,measured,0.0005,0.0008\n",
-        "executed/memory.csv": "rank,term,bytes\n0,context,7\n0,total,80\n1,total,100\n",
-        "executed/requests.csv": requests + "0,0,1,0,1,0,5,9,0,1,9,9,9\n0,0,1,0,1,1,5,3,1,3,0.2,0.02,2\n0,0,1,0,1,2,5,1,2,5,0.2,,3\n",
+        "executed/d_graph.spans.csv": SPANS + "a b,0,0,0,kernel,measured,0,0.0006\na b,0,1,0,kernel,measured,0,0.0001\nsum,0,0,0,comm,measured,0.0005,0.0008\n" + ROPES,
+        "executed/memory.csv": "rank,term,bytes\n0,context,7\n0,total,80\n1,context,7\n1,total,100\n",
+        "executed/requests.csv": requests + "0,0,1,0,0.2,0,5,9,0,1,0.2,0.1,1\n0,0,1,1,1.2,1,5,3,1,1.24,0.2,0.02,0.24\n0,0,1,4.8,5,2,5,1,4.8,5,0.2,,0.2\n",
         "executed/serve_steps.csv": serve_steps,
     })  # fmt: skip
 
@@ -145,7 +146,8 @@ def test_order_of_services_is_judged_within_a_trace_and_within_a_load() -> None:
 
 def test_kernels_alone_are_summed_where_all_of_a_step_are_known(directory: Path, tmp_path: Path) -> None:
     plan = "\n".join(PLAN.splitlines()[:-1]) + "\nrepeat o0-o1 x3\n"  # without the collective
-    write(directory, {"steps/d_graph.plan": plan, "executed/d_graph.spans.csv": SPANS, "predicted/d_graph.spans.csv": SPANS})
+    (directory / "executed/d_graph.spans.csv").unlink()
+    write(directory, {"steps/d_graph.plan": plan, "predicted/d_graph.spans.csv": SPANS + "rope,2,0,0,kernel,measured,0,0.001\n"})
     tables = write(tmp_path / "tables", {"gemm.csv": "dtype,m,n,k,time_us,l2,mode\nbf16,4,6,8,1,warm,graph\nbf16,4,6,8,100,cold,graph\n"})
     assert rows_alone(directory, times_alone(tables)) == []  # rope is not known
     write(tables, {"rope.csv": "dtype,tokens,heads,head_dim,time_us,l2,mode\nbf16,4,2,4,10,cold,graph\n"})

@@ -13,14 +13,19 @@ import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from .. import _core, calibrate, simulation
+from .. import _core, calibrate, files, simulation
 from . import compare, directory, page, recalibrate, terminal, trace
 
 RESULTS = ("validation.json", "validation.html", "timelines.trace.json", "recalibrate.ops")
+VALIDATION = files.Kind(
+    "validation",
+    required=("deployment.txt", "scenario.yaml"),
+    names=("deployment.txt", "scenario.yaml", "workload.csv", "serve.txt", "steps/*", "predicted/*", "executed/*",
+           "recalibration_*/ops.txt", "recalibration_*/tables/*", "recalibration_*/predicted/*", *RESULTS),
+)  # fmt: skip
 DONE, FAILED, BAD_INPUT = 0, 1, 2
 
 
@@ -34,17 +39,18 @@ def run(options: argparse.Namespace, root: pathlib.Path, progress: Progress) -> 
         return _report(options, options.compare, root, DONE)
     target = options.output or pathlib.Path("runs") / f"{options.file.stem}.validation"
     scenario = simulation.load(options.file, overrides=options.overrides)
-    _check_output(target, force=options.force)
+    files.check(target, VALIDATION, force=options.force)
     if options.gpus is not None and options.gpus < scenario.gpus_per_replica:
         raise ValueError(
             f"--gpus: found {options.gpus}; the placement needs {scenario.gpus_per_replica}, one for each rank"
         )
     program = None if options.plan_only else calibrate.find_program(root)  # before anything is written
-    with progress as bar:
-        prediction = _core.predict_validation(scenario, bar.update)
-    for warning in prediction.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    _write(prediction, target)
+    with files.publishing(target, VALIDATION, force=options.force) as folder:
+        with progress as bar:
+            prediction = _core.predict_validation(scenario, bar.update)
+        for warning in prediction.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        prediction.write(str(folder))
     if program is None:
         print(_next_steps(prediction, target))
         return DONE
@@ -73,35 +79,6 @@ def _check_usage(options: argparse.Namespace) -> None:
         raise ValueError("--measured DIR goes with --compare DIR --recalibrate, once")
     if options.plan_only and options.recalibrate:
         raise ValueError("--plan-only measures nothing; --recalibrate needs what was executed")
-    for name in ("gpus", "rounds"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise ValueError(f"--{name}: found {value}; expected at least 1")
-
-
-def _check_output(target: pathlib.Path, *, force: bool) -> None:
-    """Raises FileExistsError when a validation may not be written to `target`."""
-    if not target.exists() and not target.is_symlink():
-        return
-    if not force:
-        raise FileExistsError(f"output directory '{target}' exists; expected a new one, or --force to replace it")
-    is_validation = target.is_dir() and (target / "deployment.txt").is_file() and (target / "steps").is_dir()
-    is_empty = target.is_dir() and not any(target.iterdir())
-    if target.is_symlink() or not (is_validation or is_empty):
-        raise FileExistsError(
-            f"'{target}' exists and is no validation (no deployment.txt and steps/); it is left as it is"
-        )
-
-
-def _write(prediction: _core.ValidationPrediction, target: pathlib.Path) -> None:
-    """The directory, whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-        partial = pathlib.Path(scratch) / target.name
-        partial.mkdir()
-        prediction.write(str(partial))
-        if target.exists():
-            target.rename(pathlib.Path(scratch) / "replaced")
-        partial.rename(target)
 
 
 def _next_steps(prediction: _core.ValidationPrediction, target: pathlib.Path) -> str:
@@ -127,7 +104,7 @@ def _execute(
         if code != DONE:
             status = target / "executed" / "status.txt"
             if not status.is_file() or status.read_text(encoding="utf-8").strip() == directory.COMPLETE:
-                status.write_text(f"failed serve: exit code {code}\n", encoding="utf-8")
+                files.write_text(status, f"failed serve: exit code {code}\n")
     return code
 
 
@@ -191,6 +168,8 @@ def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Pat
         print(f"\nreport: {target / RESULTS[1]}")
     if not case.is_complete:
         print(f"warning: partial results: {case.status}", file=sys.stderr)
+    elif case.measured_service and (served := len(case.measured_service.requests["id"])) < case.num_requests:
+        print(f"warning: {served:,} of the workload's {case.num_requests:,} requests were served", file=sys.stderr)
     return code if code != DONE or case.is_complete else FAILED
 
 
@@ -224,18 +203,21 @@ def _without_nan(value: Any) -> Any:
 def write_results(case: directory.Case, result: dict[str, Any]) -> None:
     """validation.json, validation.html, timelines.trace.json and the calls to measure again, into the case's directory.
 
-    Without the package plotly there is no page, and a warning: what was measured is worth more than that.
+    All is made before the first of them is replaced. Without the package plotly there is no page, and a warning: what was
+    measured is worth more than that.
     """
-    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
-    (case.directory / RESULTS[0]).write_text(text, encoding="utf-8")
-    trace.write(case, case.directory / RESULTS[2])
-    recalibrate.calls_file(case.directory / RESULTS[3], result)
-    report = case.directory / RESULTS[1]
+    texts = {
+        RESULTS[0]: json.dumps(result, indent=1, allow_nan=False) + "\n",
+        RESULTS[2]: trace.text(case),
+        RESULTS[3]: recalibrate.calls_text(result),
+    }
     try:
-        report.write_text(page.html(case, result), encoding="utf-8")
+        texts[RESULTS[1]] = page.html(case, result)
     except ModuleNotFoundError as error:
-        report.unlink(missing_ok=True)
-        print(f"warning: no {report}: {error}", file=sys.stderr)
+        (case.directory / RESULTS[1]).unlink(missing_ok=True)
+        print(f"warning: no {case.directory / RESULTS[1]}: {error}", file=sys.stderr)
+    for name, text in texts.items():
+        files.write_text(case.directory / name, text)
 
 
-__all__ = ["RESULTS", "finished", "run", "run_program", "write_results"]
+__all__ = ["RESULTS", "VALIDATION", "finished", "run", "run_program", "write_results"]

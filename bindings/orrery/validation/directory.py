@@ -1,23 +1,40 @@
 """Reads the directory of a validation: what was predicted, and what `orrery-gpu` left in executed/.
 
 The files are listed in sim/scenario/validation.h and kernels/execute/executed_files.h. Whatever is there of executed/
-is read, since a run that failed keeps its results; a file that does not fit the plans is an error that names it.
+is read, since a run that failed keeps its results. Everything is checked here, before anything is computed: a file that is
+cut, does not fit the plans or the workload, or holds what no run leaves (a time of 0, -1, NaN) is an error that names it.
 """
 
 from __future__ import annotations
 
 import collections
-import csv
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _core
+from ..report import resolved_scenario
+from . import service_files, typed_csv
 from .routing import Layer, Rows, executed_rows
+from .service_files import Service
 from .tables import times_alone
+from .typed_csv import any_text, duration, one_of, seconds, size, whole, word
 
 COMPLETE = "complete"
+LINES = "lines.txt"
+"""In executed/: how many lines each file there has, where the program that ran wrote it."""
+
+_RANK = whole(0, 1_000_000)
+_SPAN = {
+    "op": word, "copy": whole(0), "rank": _RANK, "stream": whole(0), "kind": one_of("kernel", "comm", "host"),
+    "basis": one_of("measured", "interpolated", "roofline"), "start_s": seconds, "end_s": seconds,
+}  # fmt: skip
+_PREDICTED_STEP = {"name": word, "mode": one_of("graph", "eager"), "duration_s": duration, "low_s": seconds, "high_s": duration, "host_s": seconds}
+_EXECUTED_STEP = {"name": word, "mode": one_of("graph", "eager"), "duration_s": duration, "device_s": duration}
+_EXPERTS = {"name": word, "op": word, "copy": whole(0), "first": whole(0), "rows": any_text}
+_CALIBRATION = dict.fromkeys(("kernel", "provider", "device", "revision", "date", "driver"), any_text)
+_NEVER_NOTHING = ("weights", "kv_cache", "total")  # terms of memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +73,6 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True)
-class Service:
-    """Columns of requests.csv and serve_steps.csv, as floats; an empty cell is NaN."""
-
-    requests: Mapping[str, list[float]]
-    steps: Mapping[str, list[float]]
-
-
-@dataclasses.dataclass(frozen=True)
 class Case:
     directory: pathlib.Path
     scenario_text: str
@@ -77,6 +86,7 @@ class Case:
     provenance: Mapping[str, str]
     calibration: Sequence[Mapping[str, str]]
     status: str  # "complete", or why not everything is there
+    num_requests: int  # of the workload
     measured_again: frozenset[str]  # calls whose rows a recalibration of this directory has measured
 
     @property
@@ -87,33 +97,33 @@ class Case:
 def read(directory: pathlib.Path) -> Case:
     """Everything in `directory`. Raises ValueError naming the file and what is wrong with it."""
     if not (directory / "deployment.txt").is_file():
-        raise ValueError(
-            f"found no '{directory / 'deployment.txt'}'; expected what 'orrery validate --plan-only' wrote"
-        )
-    if not (directory / "executed").is_dir():
-        raise ValueError(
-            f"found no '{directory / 'executed'}'; run 'orrery-gpu execute {directory}' on a host with GPUs first"
-        )
-    serves = (directory / "workload.csv").is_file()
+        raise ValueError(f"found no '{directory / 'deployment.txt'}'; expected what 'orrery validate --plan-only' wrote")
     executed = directory / "executed"
-    has_service = serves and (executed / "requests.csv").is_file()
+    if not executed.is_dir():
+        raise ValueError(f"found no '{executed}'; run 'orrery-gpu execute {directory}' on a host with GPUs first")
+    _check_deployment(directory / "deployment.txt")
+    _check_scenario(directory / "scenario.yaml")
+    _check_lines(executed)
+    written = _status(executed)
+    is_complete = written == COMPLETE
+    services = service_files.read(directory, is_complete=is_complete)
     steps = tuple(_steps(directory))
+    missing = [step.name for step in steps if not step.was_executed]
     case = Case(
         directory=directory,
-        scenario_text=_text(directory / "scenario.yaml"),
+        scenario_text=typed_csv.read_text(directory / "scenario.yaml"),
         steps=steps,
-        memory=_memory(directory / "predicted" / "memory.csv"),
-        measured_memory=_memory(executed / "memory.csv") if (executed / "memory.csv").is_file() else {},
-        service=_service(directory / "predicted") if serves else None,
-        measured_service=_service(executed) if has_service else None,
-        warmup_requests=int(_facts(directory / "serve.txt").get("warmup", "0")) if serves else 0,
+        memory=_memory(directory / "predicted" / "memory.csv", is_complete=True),
+        measured_memory=_memory(executed / "memory.csv", is_complete=is_complete) if (executed / "memory.csv").is_file() else {},
+        service=services.predicted if services else None,
+        measured_service=services.measured if services else None,
+        warmup_requests=services.warmup_requests if services else 0,
         environment=_facts(executed / "environment.txt"),
         provenance=_facts(directory / "predicted" / "provenance.txt"),
-        calibration=list(
-            _rows(directory / "predicted" / "calibration.csv", ("kernel", "provider", "revision", "date"))
-        ),
+        calibration=[row for _, row in typed_csv.rows(directory / "predicted" / "calibration.csv", _CALIBRATION)],
         measured_again=measured_again(directory),
-        status=_status(executed, [step.name for step in steps if not step.was_executed], serves and not has_service),
+        status=_whole_status(written, missing, lacks_service=bool(services and not services.measured)),
+        num_requests=services.num_requests if services else 0,
     )
     if not any(step.was_executed for step in steps) and case.measured_service is None:
         raise ValueError(f"{executed}: nothing was measured ({case.status})")
@@ -125,13 +135,48 @@ def measured_again(directory: pathlib.Path) -> frozenset[str]:
     return frozenset(call for tables in directory.glob("recalibration_*/tables") for call in times_alone(tables))
 
 
-def _status(executed: pathlib.Path, missing: Sequence[str], lacks_service: bool) -> str:
+def _check_deployment(path: pathlib.Path) -> None:
+    """That it was not cut: config.json's fields stand last, by name."""
+    lines = typed_csv.read_text(path).splitlines(keepends=True)
+    for start in ("name ", "num_kv_blocks ", "seed ", "config "):
+        if not any(line.startswith(start) and line.endswith("\n") for line in lines):
+            raise ValueError(f"{path}: found no line '{start}...' in {len(lines)} lines: the file is cut")
+    if not any(line.startswith("config ") and line.split()[1].endswith("vocab_size") for line in lines):
+        raise ValueError(f"{path}: found no line 'config vocab_size ...' in {len(lines)} lines: the file is cut")
+
+
+def _check_scenario(path: pathlib.Path) -> None:
+    """That it has what the page says of it."""
+    typed_csv.read_text(path)
+    scenario = resolved_scenario.read(path)
+    for section, keys in (("model", ("config", "weights", "activations", "kv_cache")), ("engine", ("profile",)), ("placement", ())):
+        found = scenario.get(section)
+        if not isinstance(found, dict) or any(key not in found for key in keys):
+            raise ValueError(f"{path}: found no {', '.join(f'{section}.{key}' for key in keys) or section}; expected a resolved scenario")
+    if "provider" not in scenario:
+        raise ValueError(f"{path}: found no provider; expected a resolved scenario")
+
+
+def _check_lines(executed: pathlib.Path) -> None:
+    """That each file has the lines that its writer counted."""
+    if not (executed / LINES).is_file():
+        return
+    for line, row in typed_csv.rows(executed / LINES, {"file": word, "lines": whole(0)}):
+        path = executed / row["file"]
+        found = typed_csv.read_text(path).count("\n")
+        if found != row["lines"]:
+            raise ValueError(f"{path}: found {found} lines; {executed / LINES}:{line} says {row['lines']}: the file is cut or of another run")
+
+
+def _status(executed: pathlib.Path) -> str:
+    """Line of status.txt; empty: the run did not end."""
     path = executed / "status.txt"
-    text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
-    if text and text != COMPLETE:
-        return text.removeprefix("failed rank - op -: ")
-    if not text:
-        return "not finished: there is no status.txt"
+    return typed_csv.read_text(path).strip().removeprefix("failed rank - op -: ") if path.is_file() else ""
+
+
+def _whole_status(written: str, missing: Sequence[str], *, lacks_service: bool) -> str:
+    if written != COMPLETE:
+        return written or "not finished: there is no status.txt"
     if missing:
         return "not executed: " + ", ".join(missing)
     return "not served: there is no requests.csv" if lacks_service else COMPLETE
@@ -139,140 +184,137 @@ def _status(executed: pathlib.Path, missing: Sequence[str], lacks_service: bool)
 
 def _steps(directory: pathlib.Path) -> Iterator[Step]:
     executed = directory / "executed"
-    samples: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)
+    predicted = _predicted_steps(directory)
+    samples = _samples(executed / "steps.csv", {name: row["mode"] for name, row in predicted.items()})
     experts: dict[str, dict[Layer, list[int]]] = {}
     if (file := executed / "experts.csv").is_file():
-        experts = executed_rows(file, _rows(file, ("name", "op", "copy", "first", "rows")))
-    predicted = list(
-        _rows(directory / "predicted" / "steps.csv", ("name", "mode", "duration_s", "low_s", "high_s", "host_s"))
-    )
-    modes = {row["name"]: row["mode"] for row in predicted}
-    if (executed / "steps.csv").is_file():
-        for row in _rows(executed / "steps.csv", ("name", "mode", "duration_s", "device_s")):
-            if modes.get(row["name"]) != row["mode"]:
-                raise ValueError(
-                    f"{executed / 'steps.csv'}: step '{row['name']}' in mode {row['mode']} was not predicted: "
-                    "these results are of another plan"
-                )
-            samples[row["name"]].append((_number(row, "device_s"), _number(row, "duration_s")))
-    for row in predicted:
-        name = row["name"]
-        plan = directory / "steps" / f"{name}.plan"
-        text = _text(plan)
-        try:
-            ops = _core.plan_ops(text)
-        except ValueError as error:
-            raise ValueError(f"{plan}: {error}") from None
-        tasks = {(op["op"], op["copy"]): set(op["ranks"]) for op in ops}
+        experts = executed_rows(file, typed_csv.rows(file, _EXPERTS))
+    for name, row in predicted.items():
+        ops = _ops(directory / "steps" / f"{name}.plan")
         trace = executed / f"{name}.spans.csv"
         yield Step(
             name=name,
             mode=row["mode"],
             batch=_batch(directory / "steps" / f"{name}.step"),
             ops=ops,
-            duration_s=_number(row, "duration_s"),
-            low_s=_number(row, "low_s"),
-            high_s=_number(row, "high_s"),
-            host_s=_number(row, "host_s"),
-            predicted=_spans(directory / "predicted" / f"{name}.spans.csv", tasks),
-            device_s=[device for device, _ in samples[name]],
-            wall_s=[wall for _, wall in samples[name]],
-            measured=_spans(trace, tasks) if trace.is_file() else (),
+            duration_s=row["duration_s"],
+            low_s=row["low_s"],
+            high_s=row["high_s"],
+            host_s=row["host_s"],
+            predicted=_spans(directory / "predicted" / f"{name}.spans.csv", ops),
+            device_s=[device for device, _ in samples.get(name, ())],
+            wall_s=[wall for _, wall in samples.get(name, ())],
+            measured=_spans(trace, ops) if trace.is_file() else (),
             experts=experts.get(name, {}),
         )
+
+
+def _predicted_steps(directory: pathlib.Path) -> dict[str, dict[str, Any]]:
+    path = directory / "predicted" / "steps.csv"
+    found: dict[str, dict[str, Any]] = {}
+    for line, row in typed_csv.rows(path, _PREDICTED_STEP):
+        if not row["low_s"] <= row["duration_s"] <= row["high_s"]:
+            raise ValueError(f"{path}:{line}: duration_s {row['duration_s']:g} is not within low_s {row['low_s']:g} and high_s {row['high_s']:g}")
+        if row["name"] in found:
+            raise ValueError(f"{path}:{line}: step {typed_csv.shown(row['name'])} is there twice")
+        found[row["name"]] = row
+    planned = sorted(file.stem for file in (directory / "steps").glob("*.step"))
+    for name in planned:
+        if name not in found:
+            raise ValueError(f"{path}: found no step '{name}', of which there is steps/{name}.step; the file is cut")
+    for name in found:
+        if name not in planned:
+            raise ValueError(f"found no '{directory / 'steps' / name}.step', a step of {path}; the directory is not whole")
+    return found
+
+
+def _samples(path: pathlib.Path, modes: Mapping[str, str]) -> dict[str, list[tuple[float, float]]]:
+    """By step (device_s, duration_s) of each iteration."""
+    samples: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)
+    if not path.is_file():
+        return samples
+    for line, row in typed_csv.rows(path, _EXECUTED_STEP | {"iteration": whole(0)}):
+        name = row["name"]
+        if modes.get(name) != row["mode"]:
+            raise ValueError(
+                f"{path}:{line}: step {typed_csv.shown(name)} in mode {row['mode']} was not predicted: these results are of another plan"
+            )
+        if row["iteration"] != len(samples[name]):
+            raise ValueError(f"{path}:{line}: found iteration {row['iteration']} of step '{name}', expected {len(samples[name])}")
+        samples[name].append((row["device_s"], row["duration_s"]))
+    return samples
+
+
+def _ops(path: pathlib.Path) -> Sequence[Mapping[str, Any]]:
+    text = typed_csv.read_text(path)
+    try:
+        ops = _core.plan_ops(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not any(op["body"]["kind"] == "kernel" for op in ops):
+        raise ValueError(f"{path}: holds no kernel; expected a plan")
+    return ops
 
 
 def _batch(path: pathlib.Path) -> str:
     """The step file in words: "prefill of 2,048 and 512 tokens, 64 decodes at 4,096"."""
     chunks: list[str] = []
     decodes = ""
-    for line in _text(path).splitlines():
+    for number, line in enumerate(typed_csv.read_text(path).splitlines(), start=1):
         words = line.split()
-        if words[:1] == ["prefill"]:
-            chunks.append(f"{int(words[1]):,}" + (f" after {int(words[2]):,}" if words[2] != "0" else ""))
-        elif words[:1] == ["decodes"]:
-            decodes = f"{int(words[1]):,} decode{'s' if words[1] != '1' else ''} at {int(words[2]):,}"
+        try:
+            numbers = [whole(0)(text) for text in words[1:]] if words[:1] != ["mode"] else []
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: found {typed_csv.shown(line)}, expected {error}") from None
+        if words[:1] == ["prefill"] and len(numbers) == 3:
+            chunks.append(f"{numbers[0]:,}" + (f" after {numbers[1]:,}" if numbers[1] else ""))
+        elif words[:1] == ["decodes"] and len(numbers) == 2:
+            decodes = f"{numbers[0]:,} decode{'s' if numbers[0] != 1 else ''} at {numbers[1]:,}"
+        elif words[:1] != ["mode"]:
+            raise ValueError(f"{path}:{number}: found {typed_csv.shown(line)}, expected mode, prefill (3 numbers) or decodes (2 numbers)")
+    if not chunks and not decodes:
+        raise ValueError(f"{path}: found neither prefill nor decodes; the file is cut")
     prefill = f"prefill of {', '.join(chunks)} tokens" if chunks else ""
     return ", ".join(filter(None, (prefill, decodes)))
 
 
-def _spans(path: pathlib.Path, tasks: Mapping[tuple[str, int], set[int]]) -> tuple[Span, ...]:
+def _spans(path: pathlib.Path, ops: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:
+    """Spans of a timeline; each rank's ends with the last kernel of the plan, since they stand in order of time."""
+    tasks = {(op["op"], op["copy"]): set(op["ranks"]) for op in ops}
     found = []
-    for row in _rows(path, tuple(field.name for field in dataclasses.fields(Span))):
-        try:
-            span = Span(
-                op=row["op"],
-                copy=int(row["copy"]),
-                rank=int(row["rank"]),
-                stream=int(row["stream"]),
-                kind=row["kind"],
-                basis=row["basis"],
-                start_s=float(row["start_s"]),
-                end_s=float(row["end_s"]),
-            )
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+    for line, row in typed_csv.rows(path, _SPAN):
+        span = Span(**row)
         if span.rank not in tasks.get((span.op, span.copy), ()):
             raise ValueError(
-                f"{path}: op '{span.op}', copy {span.copy}, on rank {span.rank} is not in the plan of this step: "
+                f"{path}:{line}: op {typed_csv.shown(span.op)}, copy {span.copy}, on rank {span.rank} is not in the plan of this step: "
                 "these results are of another plan"
             )
+        if span.end_s < span.start_s:
+            raise ValueError(f"{path}:{line}: op '{span.op}' ends at {span.end_s:g} s, before its start at {span.start_s:g} s")
         found.append(span)
+    last = next(op for op in reversed(ops) if op["body"]["kind"] == "kernel")
+    reached = {span.rank for span in found if (span.op, span.copy) == (last["op"], last["copy"])}
+    if lacking := sorted(set(last["ranks"]) - reached):
+        raise ValueError(f"{path}: found no span of the plan's last kernel, op '{last['op']}', on rank {lacking[0]}: the file is cut")
     return tuple(found)
 
 
-def _memory(path: pathlib.Path) -> dict[tuple[int, str], float]:
-    """The last value of each rank and term counts: the file is appended to."""
-    return {(int(row["rank"]), row["term"]): _number(row, "bytes") for row in _rows(path, ("rank", "term", "bytes"))}
-
-
-def _service(directory: pathlib.Path) -> Service:
-    requests: tuple[str, ...] = ("id", "replica", "prompt_tokens", "output_tokens", "cached_tokens", "num_preemptions", "arrival_s",
-                                 "first_scheduled_s", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s")  # fmt: skip
-    steps = ("replica", "start_s", "duration_s", "num_steps", "prefill_tokens", "num_prefills", "num_decodes", "decode_context")
-    file = directory / "requests.csv"
-    if "transfer_start_s" in _text(file).partition("\n")[0].split(","):
-        requests += ("prefill_end_s", "transfer_start_s", "transfer_end_s", "second_token_s", "exposed_transfer_s")
-    return Service(requests=_columns(file, requests), steps=_columns(directory / "serve_steps.csv", steps))
-
-
-def _columns(path: pathlib.Path, names: Sequence[str]) -> dict[str, list[float]]:
-    columns: dict[str, list[float]] = {name: [] for name in names}
-    for row in _rows(path, names):
-        for name in names:
-            columns[name].append(_number(row, name) if row[name] else float("nan"))
-    return columns
+def _memory(path: pathlib.Path, *, is_complete: bool) -> dict[tuple[int, str], float]:
+    """The last value of each rank and term counts: the file is appended to. All ranks have the same terms, once a run is complete."""
+    found: dict[tuple[int, str], float] = {}
+    for line, row in typed_csv.rows(path, {"rank": _RANK, "term": word, "bytes": size}):
+        if row["term"] in _NEVER_NOTHING and not row["bytes"]:
+            raise ValueError(f"{path}:{line}: column bytes: found 0 of {row['term']}, expected more")
+        found[row["rank"], row["term"]] = row["bytes"]
+    terms = {term for _, term in found}
+    for rank in sorted({rank for rank, _ in found}) if is_complete else ():
+        if lacking := sorted(term for term in terms | {"total"} if (rank, term) not in found):
+            raise ValueError(f"{path}: rank {rank} has no {lacking[0]}: the file is cut")
+    return found
 
 
 def _facts(path: pathlib.Path) -> dict[str, str]:
     """Lines "key value"; none where there is no file."""
     if not path.is_file():
         return {}
-    return {key: value for key, _, value in (line.partition(" ") for line in _text(path).splitlines()) if key}
-
-
-def _rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[dict[str, str]]:
-    lines = csv.DictReader(_text(path).splitlines())
-    lacking = [name for name in names if name not in (lines.fieldnames or ())]
-    if lacking:
-        raise ValueError(f"{path}: found no column {', '.join(lacking)}")
-    for row in lines:
-        if any(row[name] is None for name in names):
-            raise ValueError(f"{path}:{lines.line_num}: the line ends early")
-        yield row
-
-
-def _number(row: Mapping[str, str], name: str) -> float:
-    try:
-        return float(row[name])
-    except ValueError:
-        raise ValueError(f"column {name}: found '{row[name]}', expected a number") from None
-
-
-def _text(path: pathlib.Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ValueError(f"found no '{path}'; the directory is not whole") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+    return {key: value for key, _, value in (line.partition(" ") for line in typed_csv.read_text(path).splitlines()) if key}

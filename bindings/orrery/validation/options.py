@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import pathlib
 
+from ..arguments import whole_number
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("file", type=pathlib.Path, nargs="?", metavar="FILE", help="scenario, see scenarios/")
     parser.add_argument(
-        "--gpus", type=int, metavar="N", help="GPUs of this host to use (as many as the plan has ranks)"
+        "--gpus", type=whole_number(1, 1_000_000), metavar="N", help="GPUs of this host to use (as many as the plan has ranks)"
     )
     parser.add_argument(
         "-o", "--output", type=pathlib.Path, metavar="DIR", help="where everything goes (runs/<scenario>.validation)"
@@ -30,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="with --compare --recalibrate: rows that 'orrery-gpu calibrate -o DIR --ops FILE' measured on another host",
     )
-    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of --recalibrate (1)")
+    parser.add_argument("--rounds", type=whole_number(1, 1000), default=1, metavar="N", help="of --recalibrate (1)")
     parser.add_argument(
         "--set",
         action="append",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pathlib
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import _core, calibrate, simulation
+from .. import _core, calibrate, files, simulation
 from . import directory
 
 EXPLAINED = 0.95  # of the kernels' error that the chosen rows explain
 MOST_ROWS = 100
+_PREDICTED = files.Kind("directory of predictions", required=("steps.csv",), names=("*",))
 
 
 def chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -29,21 +31,21 @@ def chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return calls
 
 
-def calls_file(path: pathlib.Path, result: Mapping[str, Any]) -> int:
-    """Writes the chosen calls, a line each, as `orrery-gpu calibrate --ops` reads them; returns how many."""
-    calls = chosen(result["recalibrate"])
-    path.write_text("".join(f"{call}\n" for call in calls), encoding="utf-8")
-    return len(calls)
+def calls_text(result: Mapping[str, Any]) -> str:
+    """The chosen calls, a line each, as `orrery-gpu calibrate --ops` reads them."""
+    return "".join(f"{call}\n" for call in chosen(result["recalibrate"]))
 
 
 def measure(program: pathlib.Path, target: pathlib.Path, result: Mapping[str, Any], number: int) -> pathlib.Path:
     """Times the chosen calls; returns the directory of their tables. Raises RuntimeError when the program fails."""
     from .command import run_program
 
-    folder = _folder(target, number)
-    if (num_calls := calls_file(folder / "ops.txt", result)) == 0:
+    calls = calls_text(result)
+    if not calls:
         raise ValueError("there is nothing to re-measure: no traced step has a kernel that differs and was not measured again")
-    print(f"round {number}: measuring {num_calls} kernel calls again", file=sys.stderr)
+    folder = _folder(target, number)
+    files.write_text(folder / "ops.txt", calls)
+    print(f"round {number}: measuring {calls.count(chr(10))} kernel calls again", file=sys.stderr)
     command = [str(program), "calibrate", "-o", str(folder / "tables"), "--ops", str(folder / "ops.txt")]
     if (code := run_program(command)) != 0:
         raise RuntimeError(f"{' '.join(command)} ended with exit code {code}")
@@ -78,11 +80,13 @@ def predict_again(target: pathlib.Path, tables: pathlib.Path, topologies: pathli
     """
     installed = calibrate.install(tables, topologies, keep_rows=True)
     print(f"round {number}: rows merged into {installed}", file=sys.stderr)
-    before = target / f"recalibration_{number}" / "predicted"
-    shutil.copytree(target / "predicted", before)
     scenario = simulation.load(target / "scenario.yaml")
-    _core.predict_validation(scenario).write(str(target))
+    with tempfile.TemporaryDirectory() as scratch:
+        _core.predict_validation(scenario).write(scratch)
+        for source, place in ((target, target / f"recalibration_{number}"), (pathlib.Path(scratch), target)):
+            with files.publishing(place / "predicted", _PREDICTED, force=True) as new:
+                shutil.copytree(source / "predicted", new, dirs_exist_ok=True)
     return directory.read(target)
 
 
-__all__ = ["EXPLAINED", "calls_file", "chosen", "measure", "next_number", "predict_again", "taken"]
+__all__ = ["EXPLAINED", "calls_text", "chosen", "measure", "next_number", "predict_again", "taken"]

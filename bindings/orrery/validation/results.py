@@ -8,9 +8,11 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .. import files
 from .compare import call_text, compare
 from .directory import Case, Span, read
 from .tables import times_alone
+from .typed_csv import read_text, shown, whole
 
 Row = dict[str, Any]
 """One figure, with FIELDS; times in s, memory in bytes."""
@@ -27,7 +29,7 @@ def rows_of(directory: pathlib.Path) -> list[Row]:
     case = read(directory)
     result = compare(case)
     common = {
-        "plan": directory.name, "model": _model(directory / "deployment.txt"), "gpus": int(case.environment.get("num_gpus", 1)),
+        "plan": directory.name, "model": _model(directory / "deployment.txt"), "gpus": _num_gpus(case),
         "calibration_revision": ", ".join(result["calibration_revisions"]), "date": case.environment.get("date", ""),
     }  # fmt: skip
     figures = [*_steps(case, result["steps"]), *_memory(result["memory"]), *_service(result["serving"], directory)]
@@ -53,7 +55,7 @@ def rows_alone(directory: pathlib.Path, times: Mapping[str, float]) -> list[Row]
 def save(path: pathlib.Path, rows: Iterable[Row]) -> None:
     """One row a line, in a fixed order."""
     lines = ",\n".join(json.dumps(row) for row in sorted(rows, key=key))
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    files.write_text(path, f"[\n{lines}\n]\n")
 
 
 def load(path: pathlib.Path) -> list[Row]:
@@ -129,8 +131,12 @@ def _memory(compared: Sequence[Mapping[str, Any]]) -> list[Row]:
 def _service(compared: Mapping[str, Any] | None, directory: pathlib.Path) -> list[Row]:
     if compared is None:
         return []
-    summary = json.loads((directory / "predicted/summary.json").read_text(encoding="utf-8"))
-    common = {"mode": "serve", "basis": _basis(summary["basis"])}
+    file = directory / "predicted/summary.json"
+    try:
+        shares = {name: float(share) for name, share in json.loads(read_text(file))["basis"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file}: found no shares of 'basis' ({error}); expected what 'orrery validate' wrote") from None
+    common = {"mode": "serve", "basis": _basis(shares)}
     rows = [common | {"metric": f"{row['latency'].removesuffix('_s')}_{row['quantile']}", "unit": "s", "predicted": row["predicted_s"],
                       "measured": row["measured_s"]} for row in compared["latencies"]]  # fmt: skip
     rows += [common | {"metric": row["metric"], "unit": "1/s", "predicted": row["predicted"], "measured": row["measured"]}
@@ -138,6 +144,14 @@ def _service(compared: Mapping[str, Any] | None, directory: pathlib.Path) -> lis
     rows += [common | {"metric": f"executed_step/{row['class'].replace(',', '').replace(' ', '_')}", "unit": "s", "predicted": row["predicted_s"],
                        "measured": row["measured_s"]} for row in compared["steps"]]  # fmt: skip
     return rows
+
+
+def _num_gpus(case: Case) -> int:
+    stated = case.environment.get("num_gpus", "1")
+    try:
+        return whole(1, 1_000_000)(stated)
+    except ValueError as error:
+        raise ValueError(f"{case.directory / 'executed/environment.txt'}: num_gpus: found {shown(stated)}, expected {error}") from None
 
 
 def _model(deployment: pathlib.Path) -> str:

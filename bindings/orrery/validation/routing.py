@@ -12,25 +12,34 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .typed_csv import shown, whole
+
+MOST_EXPERTS = 1 << 16
 Layer = tuple[str, int]
 """Op that shuffles, copy of it."""
 Rows = Mapping[Layer, Sequence[int]]
 """Rows of each expert of the model, over all ranks."""
 
 
-def executed_rows(path: pathlib.Path, lines: Iterable[Mapping[str, str]]) -> dict[str, dict[Layer, list[int]]]:
-    """The lines of experts.csv (kernels/execute/executed_files.h) by step. Raises ValueError for numbers that are none."""
+def executed_rows(path: pathlib.Path, lines: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, dict[Layer, list[int]]]:
+    """The lines of experts.csv (kernels/execute/executed_files.h), each with its number, by step.
+
+    Raises ValueError for rows that are no numbers, or of more experts than any model has.
+    """
     steps: dict[str, dict[Layer, list[int]]] = collections.defaultdict(dict)
-    for line in lines:
+    count = whole(0)
+    for number, line in lines:
+        first, words = line["first"], line["rows"].split()
+        if first + len(words) > MOST_EXPERTS:
+            raise ValueError(f"{path}:{number}: found {first + len(words)} experts, expected at most {MOST_EXPERTS}")
         try:
-            first, copy = int(line["first"]), int(line["copy"])
-            rows = [int(word) for word in line["rows"].split()]
+            rows = [count(word) for word in words or [""]]
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-        layer = steps[line["name"]].setdefault((line["op"], copy), [])
+            raise ValueError(f"{path}:{number}: column rows: found {shown(line['rows'])}, expected each {error}") from None
+        layer = steps[line["name"]].setdefault((line["op"], line["copy"]), [])
         layer += [0] * (first + len(rows) - len(layer))
-        for expert, count in enumerate(rows, start=first):
-            layer[expert] += count
+        for expert, amount in enumerate(rows, start=first):
+            layer[expert] += amount
     return dict(steps)
 
 

@@ -41,12 +41,16 @@ def by_class(case: Case) -> list[dict[str, Any]]:
     steps = list(executed_steps(case.measured_service))
     if not steps:
         return []
-    predicted = _core.replayed_durations(
-        simulation.load(case.directory / "scenario.yaml"),
-        replicas=[step.replica for step in steps],
-        start_s=[step.start_s for step in steps],
-        batches=[_batch(step) for step in steps],
-    )
+    scenario = simulation.load(case.directory / "scenario.yaml")
+    try:
+        predicted = _core.replayed_durations(
+            scenario,
+            replicas=[step.replica for step in steps],
+            start_s=[step.start_s for step in steps],
+            batches=[_batch(step) for step in steps],
+        )
+    except ValueError as error:
+        raise ValueError(f"{case.directory / 'executed' / 'serve_steps.csv'}: a step cannot be priced: {error}") from None
     groups: dict[tuple[int, str], list[tuple[float, float]]] = collections.defaultdict(list)
     for step, price in zip(steps, predicted, strict=True):
         groups[class_of(step)] += [(price, step.duration_s)] * step.num_steps

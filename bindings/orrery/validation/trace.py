@@ -7,7 +7,6 @@ other, all starting at the same time on both sides; a process "steps" names them
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,13 +16,10 @@ _GAP_S = 1e-3  # between two steps
 _STEPS_PID = 1
 
 
-def write(case: Case, path: pathlib.Path) -> None:
-    """Writes the trace of every step; measured rows only where a step was traced."""
-    events = list(_events(case))
-    with path.open("w", encoding="utf-8") as file:
-        file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
-        file.write(",\n".join(json.dumps(event, separators=(",", ":")) for event in events))
-        file.write("\n]}\n")
+def text(case: Case) -> str:
+    """The trace of every step; measured rows only where a step was traced."""
+    events = ",\n".join(json.dumps(event, separators=(",", ":"), allow_nan=False) for event in _events(case))
+    return f'{{"displayTimeUnit":"ns","traceEvents":[\n{events}\n]}}\n'
 
 
 def _pid(rank: int, *, is_measured: bool) -> int:
