@@ -7,6 +7,7 @@
 
 #include "bindings/bind.h"
 #include "kernels/kernel_spec.h"
+#include "sim/cost/collectives.h"
 #include "sim/cost/cost.h"
 #include "sim/machine/machine.h"
 #include "sim/scenario/machine_file.h"
@@ -39,14 +40,17 @@ py::list kernels() {
   py::list list;
   for (const KernelSpec& spec : kernel_specs()) {
     std::vector<std::string> dims;
+    std::vector<std::string> may_be_zero;
     dims.reserve(spec.dims.size());
     for (const DimSpec& dim : spec.dims) {
       dims.emplace_back(dim.name);
+      if (dim.may_be_zero) may_be_zero.emplace_back(dim.name);
     }
     py::dict kernel;
     kernel["name"] = std::string(spec.name);
     kernel["summary"] = std::string(spec.summary);
     kernel["dims"] = dims;
+    kernel["may_be_zero"] = may_be_zero;
     list.append(kernel);
   }
   return list;
@@ -72,6 +76,12 @@ void bind_machine(py::module_& module) {
         return rows;
       },
       py::arg("directory"), "Number of measured rows by kernel of a provider's directory.");
+  module.def(
+      "collective_curves",
+      [](const std::string& directory) {
+        return CollectiveTables::load(directory).tables().curves.size();
+      },
+      py::arg("directory"), "Number of measured curves of collectives in a machine's directory.");
 }
 
 }  // namespace orrery::bindings

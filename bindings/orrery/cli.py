@@ -88,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     tables.add_argument("--machine", metavar="M", help="machine whose collectives to import (none)")
     tables.add_argument("--into", type=pathlib.Path, metavar="DIR", help="where to write (the project's topologies/)")
     tables.add_argument("--kernels", nargs="+", metavar="K", help="only these kernels")
+    tables.add_argument("--force", action="store_true", help="replace tables that are there already")
     tables.set_defaults(command=_import_aiconfigurator)
     card = commands.add_parser("scorecard", help="simulate published measurements and print the errors")
     card.add_argument("--cases", type=pathlib.Path, metavar="FILE.csv", help="cases (data/serving/published_serving.csv)")

@@ -24,7 +24,8 @@ def write_source(directory: Path, name: str, text: str) -> None:
 def import_rows(directory: Path, kernel: str, engine: str = "vllm") -> list[dict[str, str]]:
     """The rows of `kernel` after importing <engine> 1 from `directory`."""
     listing = aiconfigurator.find_tables(directory)
-    aiconfigurator.import_provider(listing, directory / "out", engine=engine, version="1", device="gpu")
+    with aiconfigurator.staging(directory / "out") as staged:
+        aiconfigurator.import_provider(listing, staged, engine=engine, version="1", device="gpu")
     return rows_of(directory / "out" / "devices" / "gpu" / f"{engine}-1" / f"{kernel}.csv")
 
 
@@ -60,7 +61,8 @@ def test_elements_become_bytes_of_the_whole_buffer(tmp_path: Path) -> None:
         "TRTLLM,9.1,GPU,alltoall,NCCL,half,4,1024,0.01\n"
         "TRTLLM,9.1,GPU,alltoall,NCCL,int8,4,1024,0.02\n",
     )
-    aiconfigurator.import_collectives(aiconfigurator.find_tables(tmp_path), tmp_path / "out", machine="node")
+    with aiconfigurator.staging(tmp_path / "out") as staged:
+        aiconfigurator.import_collectives(aiconfigurator.find_tables(tmp_path), staged, machine="node")
     rows = rows_of(tmp_path / "out/node/all_to_all.csv")
     assert [(row["dtype"], row["bytes"], row["time_us"]) for row in rows] == [
         ("fp16", "2048", "10"),
@@ -79,7 +81,8 @@ def test_custom_all_reduce_keeps_engines_and_launch_modes_apart(tmp_path: Path) 
                  f"{ALL_REDUCE},backend\nSGLang,2,GPU,all_reduce,x,bfloat16,2,128,0.03,sglang_eager\n")  # fmt: skip
     write_source(tmp_path, "custom_allreduce_trtllm_3.csv",
                  f"{ALL_REDUCE},implementation\nTRTLLM,3,GPU,all_reduce,x,bfloat16,2,128,0.0026,trtllm\n")  # fmt: skip
-    aiconfigurator.import_collectives(aiconfigurator.find_tables(tmp_path), tmp_path / "out", machine="node")
+    with aiconfigurator.staging(tmp_path / "out") as staged:
+        aiconfigurator.import_collectives(aiconfigurator.find_tables(tmp_path), staged, machine="node")
     rows = rows_of(tmp_path / "out/node/all_reduce.csv")
     assert [(row["implementation"], row["version"], row["mode"], row["time_us"]) for row in rows] == [
         ("custom_sglang", "sglang-2", "eager", "30"),
@@ -195,10 +198,17 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     ("row", "message"),
     [
         ("VLLM,1,GPU,gemm,x,float7,3,64,32,0.1", "dtype 'float7'; expected one of bfloat16"),
-        ("VLLM,1,GPU,gemm,x,fp8,three,64,32,0.1", "three"),
+        ("VLLM,1,GPU,gemm,x,fp8,three,64,32,0.1", "column m: found 'three'; expected a whole number"),
         ("VLLM,1,GPU,gemm,x,fp8,3,64,32,-0.1", "latency -0.1; expected more than 0"),
         ("VLLM,1,GPU,gemm,x,fp8,3,64,32,nan", "latency nan; expected more than 0"),
-        ("VLLM,1,GPU,gemm,x,fp8,3", "int"),
+        ("VLLM,1,GPU,gemm,x,fp8,3,64,32,inf", "latency inf; expected milliseconds, from 1 ns to an hour"),
+        ("VLLM,1,GPU,gemm,x,fp8,3,64,32,1e308", "latency 1e308; expected milliseconds, from 1 ns to an hour"),
+        ("VLLM,1,GPU,gemm,x,fp8,3,64,32,1e-300", "latency 1e-300; expected milliseconds"),
+        ("VLLM,1,GPU,gemm,x,fp8,3,64,32,soon", "latency soon; expected more than 0"),
+        ("VLLM,1,GPU,gemm,x,fp8,0,64,32,0.1", "m is 0; expected 1 or more"),
+        ("VLLM,1,GPU,gemm,x,fp8,3,-1,32,0.1", "column n: found '-1'; expected a whole number"),
+        ("VLLM,1,GPU,gemm,x,fp8,3,64,99999999999999999999,0.1", "column k: found '9999"),
+        ("VLLM,1,GPU,gemm,x,fp8,3", "found 7 cells; the header has 10"),
     ],
 )
 def test_a_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, message: str) -> None:
@@ -252,6 +262,89 @@ def test_the_command_imports_one_engine_on_request(tmp_path: Path) -> None:
     done = command(tmp_path, "--engine", "trtllm", "--device", "own", "--kernels", "gemm", "--into", tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, "own/trtllm-1\n  gemm: 1 rows\n")
     assert [path.name for path in (tmp_path / "out/devices").iterdir()] == ["own"]
+
+
+def published(directory: Path) -> dict[str, str]:
+    """Every file below, hidden ones too, with its text."""
+    return {str(path.relative_to(directory)): path.read_text() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def test_tables_that_are_there_are_replaced_by_force_alone(tmp_path: Path) -> None:
+    write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + GEMM_ROW)
+    assert command(tmp_path, "--into", tmp_path / "out").returncode == 0
+    before = published(tmp_path / "out")
+    write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + GEMM_ROW.replace("0.1", "0.2"))
+    done = command(tmp_path, "--into", tmp_path / "out")
+    assert done.returncode == 2
+    assert "devices/h200-sxm/vllm-1' has gemm.csv; expected none of them, or --force" in done.stderr
+    assert published(tmp_path / "out") == before
+    assert command(tmp_path, "--into", tmp_path / "out", "--force").returncode == 0
+    assert "bf16,3,64,32,200,0" in published(tmp_path / "out")["devices/h200-sxm/vllm-1/gemm.csv"]
+
+
+def test_a_kernel_imported_later_leaves_the_others_and_what_is_said_of_them(tmp_path: Path) -> None:
+    write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + GEMM_ROW)
+    assert command(tmp_path, "--into", tmp_path / "out").returncode == 0
+    gemm = published(tmp_path / "out")["devices/h200-sxm/vllm-1/gemm.csv"]
+    (tmp_path / "gemm_vllm_1.csv").unlink()
+    write_source(tmp_path, "context_attention_vllm_1.csv", PREFILL_HEADER + "fa3,1,128,8,8,128,bfloat16,fp8,0,0,0.02\n")
+    done = command(tmp_path, "--device", "h200-sxm", "--into", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    files = published(tmp_path / "out/devices/h200-sxm/vllm-1")
+    assert files["gemm.csv"] == gemm
+    assert "\n  gemm:\n    rows: 1\n" in files["meta.yaml"] and "\n  attention_prefill:\n    rows: 1\n" in files["meta.yaml"]
+
+
+def test_a_later_table_that_is_bad_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + GEMM_ROW)
+    assert command(tmp_path, "--into", tmp_path / "out").returncode == 0
+    before = published(tmp_path / "out")
+    write_source(tmp_path, "gemm_trtllm_1.csv", GEMM_HEADER + GEMM_ROW)  # a whole provider, before the bad one
+    write_source(tmp_path, "gemm_vllm_1.csv", GEMM_HEADER + GEMM_ROW.replace("0.1", "0.2"))
+    write_source(tmp_path, "generation_attention_vllm_1.csv", "kernel_source,batch_size,isl,num_heads,num_key_value_heads,"
+                 "head_dim,kv_cache_dtype,step,window_size,latency\nfa3,4,1,32,8,128,fp8,1023,0,0.05\nfa3,0,1,32,8,128,fp8,1023,0,0.05\n")  # fmt: skip
+    done = command(tmp_path, "--device", "h200-sxm", "--into", tmp_path / "out", "--force")
+    assert done.returncode == 2
+    assert "generation_attention_vllm_1.csv:3: batch is 0; expected 1 or more" in done.stderr
+    assert published(tmp_path / "out") == before
+
+
+def test_nothing_is_written_outside_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    write_source(tmp_path / "source", "gemm_vllm_1.csv", GEMM_HEADER + GEMM_ROW)
+    write_source(tmp_path / "source", "nccl_9.csv", "framework,version,device,op_name,kernel_source,nccl_dtype,num_gpus,message_size,latency\n"
+                 "TRTLLM,9.1,GPU,alltoall,NCCL,half,4,1024,0.01\n")  # fmt: skip
+    before = published(tmp_path)
+    for option in ("--device", "--machine"):
+        for name in ("../../escape", "/tmp/escape", "..", "a/b", "line\nbreak"):
+            done = command(tmp_path / "source", option, name, "--into", tmp_path / "a" / "out")
+            assert done.returncode == 2
+            assert "expected letters, digits and '._+-', no path" in done.stderr
+            assert published(tmp_path) == before
+
+
+def test_a_line_without_an_end_is_an_error_and_is_not_read_whole(tmp_path: Path) -> None:
+    for row in ("x" * (1 << 18) + "\n", '"' + "x\n" * (1 << 17), "\0" * (1 << 20)):
+        write_source(tmp_path, "gemm_vllm_1.csv.gz", GEMM_HEADER + row)
+        with pytest.raises(aiconfigurator.TableError, match=r"gemm_vllm_1\.csv\.gz:\d+: .*expected CSV"):
+            import_rows(tmp_path, "gemm")
+
+
+def test_a_gzip_file_that_expands_without_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aiconfigurator.reading, "LARGEST_TABLE", 1 << 20)
+    rows = "".join(f"VLLM,1,NVIDIA H200,gemm,cublas,bfloat16,{m},64,32,0.1\n" for m in range(1, 40_000))
+    write_source(tmp_path, "gemm_vllm_1.csv.gz", GEMM_HEADER + rows)
+    with pytest.raises(aiconfigurator.TableError, match="holds more than 1,048,576 characters"):
+        import_rows(tmp_path, "gemm")
+
+
+def test_a_gzip_file_with_a_damaged_middle_is_an_error_with_its_name(tmp_path: Path) -> None:
+    write_source(tmp_path, "gemm_vllm_1.csv.gz", GEMM_HEADER + GEMM_ROW * 1000)
+    data = bytearray((tmp_path / "gemm_vllm_1.csv.gz").read_bytes())
+    data[40:60] = b"\xff" * 20
+    (tmp_path / "gemm_vllm_1.csv.gz").write_bytes(data)
+    with pytest.raises(aiconfigurator.TableError, match=r"gemm_vllm_1\.csv\.gz: .*expected gzipped CSV"):
+        import_rows(tmp_path, "gemm")
 
 
 def test_bad_usage_exits_with_two_and_one_line(tmp_path: Path) -> None:

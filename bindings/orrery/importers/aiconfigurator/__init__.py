@@ -10,5 +10,6 @@ Parquet; the same input gives the same bytes.
 from .collectives import import_collectives
 from .kernels import import_provider
 from .reading import Listing, TableError, find_tables
+from .writing import Staged, staging
 
-__all__ = ["Listing", "TableError", "find_tables", "import_collectives", "import_provider"]
+__all__ = ["Listing", "Staged", "TableError", "find_tables", "import_collectives", "import_provider", "staging"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
+from ... import _core
 from .reading import ENGINES, NCCL, Listing, SourceTable, TableError, read_rows
-from .sources import Row, named_dtype
-from .writing import Written, microseconds, write_csv, write_meta, write_notice, yaml_text
+from .sources import Row, named_dtype, whole
+from .writing import Staged, Written, microseconds, write_csv, write_meta, write_notice, yaml_text
 
 COLLECTIVES = {
     "all_reduce": "all_reduce",
@@ -18,6 +18,7 @@ COLLECTIVES = {
 HEADER = ("implementation", "version", "mode", "dtype", "num_gpus", "bytes", "time_us")
 Measurement = tuple[str, str, str, str, int, int, str]  # as in HEADER
 
+MOST_GPUS = 1_000_000
 _CUSTOM_OPS = ("custom_allreduce", "custom_allreduce_graph_vs_eager")
 _ELEMENT_BYTES = {"half": 2, "int8": 1, "bfloat16": 2, "float16": 2}
 
@@ -48,7 +49,17 @@ _NOTES = {
 def _bytes(row: Row, dtype: str) -> int:
     if row[dtype] not in _ELEMENT_BYTES:
         raise TableError(f"{dtype} '{row[dtype]}'; expected one of {', '.join(_ELEMENT_BYTES)}")
-    return int(row["message_size"]) * _ELEMENT_BYTES[row[dtype]]
+    elements = whole(row, "message_size")
+    if elements < 1:
+        raise TableError(f"message_size {elements}; expected 1 or more")
+    return elements * _ELEMENT_BYTES[row[dtype]]
+
+
+def _num_gpus(row: Row) -> int:
+    number = whole(row, "num_gpus")
+    if not 2 <= number <= MOST_GPUS:
+        raise TableError(f"num_gpus {number}; expected 2 to {MOST_GPUS:,}")
+    return number
 
 
 def _nccl_row(row: Row, _: SourceTable) -> tuple[str, Measurement]:
@@ -56,7 +67,7 @@ def _nccl_row(row: Row, _: SourceTable) -> tuple[str, Measurement]:
         raise TableError(f"op_name '{row['op_name']}'; expected one of {', '.join(COLLECTIVES)}")
     size = _bytes(row, "nccl_dtype")
     return COLLECTIVES[row["op_name"]], (NCCL, row["version"], "unspecified", named_dtype(row["nccl_dtype"]),
-                                         int(row["num_gpus"]), size, microseconds(row["latency"]))  # fmt: skip
+                                         _num_gpus(row), size, microseconds(row["latency"]))  # fmt: skip
 
 
 def _custom_row(row: Row, table: SourceTable) -> tuple[str, Measurement]:
@@ -66,7 +77,7 @@ def _custom_row(row: Row, table: SourceTable) -> tuple[str, Measurement]:
         raise TableError(f"backend '{row['backend']}'; expected {table.engine}_graph or {table.engine}_eager")
     size = _bytes(row, "allreduce_dtype")
     return "all_reduce", (f"custom_{table.engine}", f"{table.engine}-{row['version']}", mode,
-                          named_dtype(row["allreduce_dtype"]), int(row["num_gpus"]), size,
+                          named_dtype(row["allreduce_dtype"]), _num_gpus(row), size,
                           microseconds(row["latency"]))  # fmt: skip
 
 
@@ -81,10 +92,11 @@ def is_collective(table: SourceTable) -> bool:
     return _parser(table) is not None
 
 
-def import_collectives(listing: Listing, topologies: Path, *, machine: str) -> dict[str, Written]:
+def import_collectives(listing: Listing, staged: Staged, *, machine: str) -> dict[str, Written]:
     """Import NCCL and custom all-reduce tables of every engine; returns what was written by collective.
 
-    Throws TableError, with file and line where a row does not fit, and when there is nothing to import.
+    Throws TableError, with file and line where a row does not fit, and when there is nothing to import; FileExistsError
+    for tables that are there already.
     """
     rows: dict[str, list[Measurement]] = {}
     tables: dict[str, Written] = {}
@@ -109,7 +121,8 @@ def import_collectives(listing: Listing, topologies: Path, *, machine: str) -> d
                 written.files.append(table.path.name)
     if not rows:
         raise TableError("no collective table; expected nccl_<version>.csv or custom_allreduce_<engine>_<version>.csv")
-    directory = topologies / machine
+    directory = staged.directory(machine)
+    staged.require_new(directory, rows)
     for collective in rows:
         ordered = sorted(rows[collective], key=lambda row: (*row[:-1], float(row[-1])))
         write_csv(directory / f"{collective}.csv", HEADER, ordered)
@@ -119,4 +132,5 @@ def import_collectives(listing: Listing, topologies: Path, *, machine: str) -> d
     head = [f"machine: {machine}", f"units: {yaml_text(_UNITS)}", "notes:", *(f"  - {yaml_text(n)}" for n in notes)]
     write_meta(directory, head, dict(sorted(tables.items())))
     write_notice(directory, f"collectives on {machine}")
+    _core.collective_curves(str(directory))  # what the simulator cannot read is not published
     return tables

@@ -9,7 +9,7 @@ from .collectives import import_collectives, is_collective
 from .kernels import import_provider
 from .reading import Listing, TableError, find_tables, read_rows
 from .sources import KERNELS
-from .writing import Written
+from .writing import Written, staging
 
 # Devices as the tables name them, and the directories under topologies/devices.
 _DEVICES = {
@@ -36,14 +36,16 @@ def run(options: argparse.Namespace, topologies: Path) -> int:
         raise TableError(f"{options.source} holds no kernel table; expected --machine for its collectives")
     if not options.engine:
         _print_listing(listing)
-    for engine, version in providers:
-        device = options.device or _device(listing, engine, version)
-        tables = import_provider(
-            listing, topologies, engine=engine, version=version, device=device, kernels=options.kernels
-        )
-        _print_written(f"{device}/{engine}-{version}", tables)
-    if options.machine:
-        _print_written(options.machine, import_collectives(listing, topologies, machine=options.machine))
+    written: dict[str, dict[str, Written]] = {}
+    with staging(topologies, force=options.force) as staged:
+        for engine, version in providers:
+            device = options.device or _device(listing, engine, version)
+            tables = import_provider(listing, staged, engine=engine, version=version, device=device, kernels=options.kernels)
+            written[f"{device}/{engine}-{version}"] = tables
+        if options.machine:
+            written[options.machine] = import_collectives(listing, staged, machine=options.machine)
+    for name, tables in written.items():
+        _print_written(name, tables)
     return 0
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
+from ... import _core
 from .notes import notes_of
 from .reading import Listing, SourceTable, TableError, read_rows
 from .sources import KERNELS, Kernel, RowSkipped, source_name
-from .writing import Written, microseconds, write_csv, write_meta, write_notice, yaml_text
+from .writing import Staged, Written, microseconds, write_csv, write_meta, write_notice, yaml_text
 
 # Rows of vLLM's block-scaled linear layer were timed without a CUDA graph, so small ones show the
 # host's floor and not the GPU's time. The floor is the plateau over all rows whose per-tensor fp8
@@ -35,6 +37,7 @@ def _fastest(kernel: Kernel, table: SourceTable, written: Written) -> dict[Point
     for line, row in read_rows(table.path):
         try:
             dims, dtype = kernel.row(row)
+            _check_dims(kernel, dims)
             timed = (microseconds(row["latency"]), source_name(row))
             point: Point = (dtype, *(row[name] for name in kernel.extra), *dims)
         except RowSkipped as skipped:
@@ -49,6 +52,19 @@ def _fastest(kernel: Kernel, table: SourceTable, written: Written) -> dict[Point
             timed = min(timed, points[point], key=lambda each: (float(each[0]), each[1]))
         points[point] = timed
     return points
+
+
+def _check_dims(kernel: Kernel, dims: tuple[int, ...]) -> None:
+    may_be_zero = _may_be_zero()[kernel.name]
+    for name, size in zip(kernel.dims, dims, strict=True):
+        if size < 1 and name not in may_be_zero:
+            raise TableError(f"{name} is {size}; expected 1 or more")
+
+
+@functools.cache
+def _may_be_zero() -> dict[str, frozenset[str]]:
+    """By kernel; a window of 0 is full attention."""
+    return {spec["name"]: frozenset([*spec["may_be_zero"], "window"]) for spec in _core.kernel_specs()}
 
 
 def _is_host_bound(point: Point, points: dict[Point, tuple[str, str]]) -> bool:
@@ -82,19 +98,16 @@ def _import_kernel(kernel: Kernel, table: SourceTable, directory: Path) -> Writt
 
 
 def import_provider(
-    listing: Listing, topologies: Path, *, engine: str, version: str, device: str, kernels: list[str] | None = None
+    listing: Listing, staged: Staged, *, engine: str, version: str, device: str, kernels: list[str] | None = None
 ) -> dict[str, Written]:
     """Import the op tables of one engine version, or only `kernels`; returns what was written by kernel.
 
-    Throws TableError, with file and line where a row does not fit, and when there is nothing to import.
+    Throws TableError, with file and line where a row does not fit, and when there is nothing to import; FileExistsError
+    for tables that are there already.
     """
-    directory = topologies / "devices" / device / f"{engine}-{version}"
-    tables: dict[str, Written] = {}
-    for kernel in KERNELS:
-        table = listing.find(kernel.ops, engine, version) if kernels is None or kernel.name in kernels else None
-        if table is not None:
-            tables[kernel.name] = _import_kernel(kernel, table, directory)
-    if not tables:
+    wanted = [kernel for kernel in KERNELS if kernels is None or kernel.name in kernels]
+    found_tables = {kernel: table for kernel in wanted if (table := listing.find(kernel.ops, engine, version))}
+    if not found_tables:
         found = sorted({f"{table.engine} {table.version}" for table in listing.tables})
         raise TableError(f"no table of {engine} {version} for these kernels; found tables of {', '.join(found)}")
     head = [
@@ -105,7 +118,10 @@ def import_provider(
         'units: "time_us: microseconds of one call; sizes: elements, tokens, heads"',
         'order: "rows are sorted by their columns; of several rows of one point the fastest is kept"',
     ]
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = staged.directory("devices", device, f"{engine}-{version}")
+    staged.require_new(directory, (kernel.name for kernel in found_tables))
+    tables = {kernel.name: _import_kernel(kernel, table, directory) for kernel, table in found_tables.items()}
     write_meta(directory, head, tables)
     write_notice(directory, f"{engine} {version} on {device}")
+    _core.provider_rows(str(directory))  # what the simulator cannot read is not published
     return tables

@@ -5,12 +5,17 @@ from __future__ import annotations
 import csv
 import gzip
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 ENGINES = ("vllm", "sglang", "trtllm")
 NCCL = "nccl"  # stands where the engine stands in names of collective tables
+
+LONGEST_LINE = 1 << 17  # characters; those of tables have 300
+LARGEST_TABLE = 1 << 30  # characters; the largest table has 2e7
 
 _SUFFIX = r"\.(?:csv|csv\.gz|parquet)"
 _FLAT = re.compile(rf"(?P<op>\w+)_(?P<engine>{'|'.join(ENGINES)})_(?P<version>\d.*?){_SUFFIX}")
@@ -68,16 +73,47 @@ def find_tables(directory: Path) -> Listing:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (line, row) of a table; the line of a Parquet row is the one it would have in a CSV file."""
+    """Yield (line, row) of a table; the line of a Parquet row is the one it would have in a CSV file.
+
+    Throws TableError, with the line where there is one, for what is no such table.
+    """
     if path.suffix == ".parquet":
         yield from enumerate(_parquet_rows(path), start=2)
         return
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", newline="") as handle:
-        try:
-            yield from enumerate(csv.DictReader(handle), start=2)
-        except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise TableError(f"{path}: {error}; expected {'gzipped ' if path.suffix == '.gz' else ''}CSV") from error
+    try:
+        with opener(path, "rt", newline="", encoding="utf-8") as handle:
+            yield from _csv_rows(path, handle)
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise TableError(f"{path}: {error}; expected {'gzipped ' if path.suffix == '.gz' else ''}CSV") from error
+
+
+def _csv_rows(path: Path, handle: TextIO) -> Iterator[tuple[int, dict[str, str]]]:
+    lines = csv.reader(_bounded_lines(path, handle))
+    try:
+        header = next(lines, [])
+        for cells in lines:
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise TableError(f"{path}:{lines.line_num}: found {len(cells)} cells; the header has {len(header)}")
+            yield lines.line_num, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        raise TableError(f"{path}:{lines.line_num + 1}: {error}; expected CSV") from error
+
+
+def _bounded_lines(path: Path, handle: TextIO) -> Iterator[str]:
+    """Lines of a file that may expand without end: no table has such lines, or so many."""
+    length = 0
+    number = 0
+    while line := handle.readline(LONGEST_LINE + 1):
+        number += 1
+        length += len(line)
+        if len(line) > LONGEST_LINE:
+            raise TableError(f"{path}:{number}: the line has more than {LONGEST_LINE:,} characters; expected CSV")
+        if length > LARGEST_TABLE:
+            raise TableError(f"{path}: holds more than {LARGEST_TABLE:,} characters; no table has as many")
+        yield line
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, str]]:
@@ -88,8 +124,8 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, str]]:
         raise TableError(f"{path}: reading Parquet needs pyarrow; run: pip install 'orrery[parquet]'") from error
     try:
         table = pyarrow.parquet.ParquetFile(path)
-    except pyarrow.ArrowInvalid as error:
+        for batch in table.iter_batches():
+            for row in batch.to_pylist():
+                yield {name: "" if value is None else str(value) for name, value in row.items()}
+    except (pyarrow.ArrowException, OSError) as error:
         raise TableError(f"{path}: {error}; expected Parquet") from error
-    for batch in table.iter_batches():
-        for row in batch.to_pylist():
-            yield {name: "" if value is None else str(value) for name, value in row.items()}

@@ -71,8 +71,16 @@ def source_name(row: Row) -> str:
     return row["kernel_source"] + (", fp8 arithmetic" if row.get("attn_dtype") == "fp8" else "")
 
 
+def whole(row: Row, name: str) -> int:
+    """A column as a number; throws TableError unless it is whole, 0 or more and one that int64 and double hold alike."""
+    text = row[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= 2**53):
+        raise TableError(f"column {name}: found '{text[:60]}'; expected a whole number, 0 or more")
+    return int(text)
+
+
 def _int(row: Row, *names: str) -> tuple[int, ...]:
-    return tuple(int(row[name]) for name in names)
+    return tuple(whole(row, name) for name in names)
 
 
 def _gemm(row: Row) -> tuple[tuple[int, ...], str]:
@@ -91,7 +99,7 @@ def _attention_decode(row: Row) -> tuple[tuple[int, ...], str]:
         row, "batch_size", "num_heads", "num_key_value_heads", "head_dim", "window_size"
     )
     # One new token (isl 1) after `step` cached ones.
-    context = int(row["isl"]) + int(row["step"])
+    context = sum(_int(row, "isl", "step"))
     return (batch, context, heads, kv_heads, head_dim, window), named_dtype(row["kv_cache_dtype"])
 
 
@@ -125,7 +133,7 @@ def _mla_prefill(row: Row) -> tuple[tuple[int, ...], str]:
 
 def _mla_decode(row: Row) -> tuple[tuple[int, ...], str]:
     batch, heads = _int(row, "batch_size", "num_heads")
-    context = int(row["isl"]) + int(row["step"])
+    context = sum(_int(row, "isl", "step"))
     rank, rope = DEEPSEEK_V3["kv_lora_rank"], DEEPSEEK_V3["qk_rope_head_dim"]
     return (batch, context, heads, rank, rope), named_dtype(row["kv_cache_dtype"])
 
@@ -153,6 +161,8 @@ def _moe(row: Row) -> tuple[tuple[int, ...], str]:
         raise RowSkipped("experts without a gate (Nemotron-H), which the kernel moe does not describe")
     if min(tp, ep) > 1 and tp * ep > MAX_GPUS_SPLIT_BOTH_WAYS:
         raise RowSkipped(f"experts split by column and by expert over more than {MAX_GPUS_SPLIT_BOTH_WAYS} GPUs")
+    if not tp or not ep:
+        raise TableError(f"moe_tp_size {tp}, moe_ep_size {ep}; expected 1 or more")
     # The timed rank is rank 0, which holds one expert more when experts do not divide evenly.
     local = experts // ep + (1 if experts % ep else 0)
     return (tokens, hidden, inter // tp, topk, local, experts), dtype
