@@ -56,10 +56,11 @@ class Case:
 def read_cases(path: pathlib.Path) -> list[Case]:
     """Cases in the file's order. Throws ValueError with file, line and column name."""
     with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
         try:
-            return _read(path, csv.DictReader(file, strict=True))
+            return _read(path, reader)
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: found no CSV in UTF-8 ({error})") from None
+            raise ValueError(f"{path}:{reader.line_num + 1}: found no CSV in UTF-8 ({error})") from None
 
 
 def _read(path: pathlib.Path, reader: csv.DictReader[str]) -> list[Case]:
@@ -74,9 +75,11 @@ def _read(path: pathlib.Path, reader: csv.DictReader[str]) -> list[Case]:
         for name in IDENTITY:
             if not row[name].strip():
                 raise ValueError(f"{path}:{line}: column '{name}' is empty")
+            if not row[name].isprintable():
+                raise ValueError(f"{path}:{line}: column '{name}': found {row[name][:60]!r}, expected one line of text")
         groups.setdefault(row["case_id"], []).append((line, row))
     if not groups:
-        raise ValueError(f"{path}: found no rows")
+        raise ValueError(f"{path}:2: found no rows")
     return [_case(path, case_id, group) for case_id, group in groups.items()]
 
 
@@ -85,9 +88,11 @@ def _problem(path: pathlib.Path, line: int, row: Mapping[str, str], first_line: 
         if name != "notes" and row[name] != first[name]:
             return (f"{path}:{line}: column '{name}': found '{row[name]}', but line {first_line} of the same case "
                     f"has '{first[name]}'")  # fmt: skip
+        if name != "notes" and not row[name].isprintable():
+            return f"{path}:{line}: column '{name}': found {row[name][:60]!r}, expected one line of text"
     for name in WHOLE:
-        if row[name] and not re.fullmatch(r"[1-9]\d*", row[name]):
-            return f"{path}:{line}: column '{name}': found '{row[name]}', expected a whole number above 0"
+        if row[name] and not re.fullmatch(r"[1-9][0-9]{0,8}", row[name]):
+            return f"{path}:{line}: column '{name}': found '{row[name][:60]}', expected a whole number above 0, of at most 9 digits"
     if row["load_value"] and not _positive(row["load_value"]):
         return f"{path}:{line}: column 'load_value': found '{row['load_value']}', expected a number above 0"
     if not _positive(row["value"]):

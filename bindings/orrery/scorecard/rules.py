@@ -177,4 +177,4 @@ def _derived(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _matches(when: Mapping[str, str], fields: Mapping[str, str]) -> bool:
-    return all(re.fullmatch(pattern, fields.get(column, "")) for column, pattern in when.items())
+    return all(re.fullmatch(pattern, fields.get(column, ""), re.DOTALL) for column, pattern in when.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from .cases import Case
@@ -11,6 +12,7 @@ FORMATS = ("weights", "expert_weights", "activations", "kv_cache")
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "max_model_len",
           "stream_interval", "enable_prefix_caching")  # fmt: skip
 DEFAULT_QUEUED = 1000  # requests of an "all queued" run whose source does not say how many
+MOST_REQUESTS = 1_000_000  # of one case; published ones have up to 20,000
 PROMPTS_PER_CLIENT = 10  # of a closed loop: InferenceX and the vLLM runs say 10 x C, others do not say
 
 
@@ -36,22 +38,28 @@ def scenario_text(case: Case) -> str:
     found = settings(fields)
     if "provider" not in found:
         raise CannotSimulate(f"no kernel tables for engine {fields['engine']}")
-    formats, limits = ("".join(f", {key}: {found[key]}" for key in keys if key in found) for keys in (FORMATS, LIMITS))
+    formats = "".join(f", {key}: {_quoted(found[key])}" for key in FORMATS if key in found)
+    limits = "".join(f", {key}: {found[key]}" for key in LIMITS if key in found)
     repeats = f", distinct_prompts: {found['distinct_prompts']}" if "distinct_prompts" in found else ""
     return (
-        f"question: What does the published case {case.case_id} measure?\n"
-        f"model: {{config: {model}{formats}}}\n"
+        f"question: {_quoted(f'What does the published case {case.case_id} measure?')}\n"
+        f"model: {{config: {_quoted(model)}{formats}}}\n"
         f"machine: {_machine(case)}\n"
-        f"provider: {found['provider']}\n"
+        f"provider: {_quoted(found['provider'])}\n"
         f"placement: {_placement(case)}\n"
-        f"engine: {{profile: {found['profile']}{limits}}}\n"
+        f"engine: {{profile: {_quoted(found['profile'])}{limits}}}\n"
         f"workload: {_workload(case, _lengths(fields, prompt), _lengths(fields, output), repeats)}\n"
         "slo: {ttft: 2 s, tpot: 50 ms}\n"
     )
 
 
+def _quoted(text: str) -> str:
+    """As a scalar of YAML, whatever is in a cell: JSON's strings are among YAML's."""
+    return json.dumps(text)
+
+
 def _tokens(fields: dict[str, str], column: str) -> int:
-    if not re.fullmatch(r"[1-9]\d*", fields[column]):
+    if not re.fullmatch(r"[1-9][0-9]*", fields[column]):
         raise CannotSimulate(
             "lengths are those of a data set" if "dataset" in fields[column] else "lengths not stated as numbers"
         )
@@ -59,9 +67,16 @@ def _tokens(fields: dict[str, str], column: str) -> int:
 
 
 def _clients(fields: dict[str, str]) -> int:
-    if not re.fullmatch(r"[1-9]\d*", fields["load_value"]):
+    if not re.fullmatch(r"[1-9][0-9]*", fields["load_value"]):
         raise CannotSimulate(f"{fields['load_kind']} load without a whole number of requests")
-    return int(fields["load_value"])
+    return _bounded(fields["load_value"])
+
+
+def _bounded(count: str) -> int:
+    """A number of requests, as far as they are simulated."""
+    if len(count) > 20 or int(count) > MOST_REQUESTS:
+        raise CannotSimulate(f"{count[:20]} requests; at most {MOST_REQUESTS:,} of a case are simulated")
+    return int(count)
 
 
 def _lengths(fields: dict[str, str], nominal: int) -> str:
@@ -116,12 +131,12 @@ def _workload(case: Case, prompt: str, output: str, repeats: str) -> str:
 
 def num_requests(fields: dict[str, str], default: int) -> int:
     """Requests of the run: what the notes list for these lengths ("3000 (128/2048, 2048/128), ..."), else what
-    they or the load column state ("500 requests", "80 prompts"), else `default`."""
+    they or the load column state ("500 requests", "80 prompts"), else `default`. Throws CannotSimulate."""
     wanted = f"{fields['isl']}/{fields['osl']}"
     for count, lengths in re.findall(r"(\d+)(?: reqs)? \(([\d/, ]+)\)", fields["notes"]):
         if wanted in re.split(r", ?", lengths):
-            return int(count)
+            return _bounded(count)
     stated = re.search(
         r"(?<![\dx.])\b(\d+) (?:requests|prompts)\b", f"{fields['batch_or_concurrency']}; {fields['notes']}"
     )
-    return int(stated[1]) if stated else default
+    return _bounded(stated[1] if stated else str(default))
