@@ -2,7 +2,7 @@
 
 // What a kernel is, without CUDA: the names of its dims, how its work follows from them, and how it
 // may be sharded. One spec per directory kernels/<kernel>/<kernel>.cpp and one line in
-// kernels/kernel_specs.cpp. The plan's text form, `verify`, the cost model and the bindings all
+// kernels/kernel_list.h. The plan's text form, `verify`, the cost model and the bindings all
 // work from specs.
 
 #include <cstdint>

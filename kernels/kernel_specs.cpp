@@ -2,53 +2,19 @@
 #include <array>
 #include <stdexcept>
 
+#include "kernels/kernel_list.h"
 #include "kernels/kernel_spec.h"
 #include "sim/units/nearest.h"
 
 namespace orrery {
 
-// The table of kernels; KERNEL(name) stands for the spec defined in kernels/<name>/<name>.cpp. A
-// macro, since only it can both declare name_spec() and call it.
-#define ORRERY_KERNELS(KERNEL) \
-  KERNEL(gemm)                 \
-  KERNEL(batched_gemm)         \
-  KERNEL(attention_prefill)    \
-  KERNEL(attention_decode)     \
-  KERNEL(mla_prefill)          \
-  KERNEL(mla_decode)           \
-  KERNEL(mla_prefill_module)   \
-  KERNEL(mla_decode_module)    \
-  KERNEL(rms_norm)             \
-  KERNEL(add_rms_norm)         \
-  KERNEL(rope)                 \
-  KERNEL(kv_append)            \
-  KERNEL(kv_gather)            \
-  KERNEL(silu_mul)             \
-  KERNEL(quantize)             \
-  KERNEL(residual_add)         \
-  KERNEL(embedding)            \
-  KERNEL(moe_route)            \
-  KERNEL(moe)                  \
-  KERNEL(routing_scores)       \
-  KERNEL(index_shuffling)      \
-  KERNEL(gather_mul)           \
-  KERNEL(grouped_gemm)         \
-  KERNEL(grouped_gemm_scatter) \
-  KERNEL(scatter_add)          \
-  KERNEL(combine_shuffling)    \
-  KERNEL(split_shuffling)      \
-  KERNEL(expert_gemm)          \
-  KERNEL(expert_gather)        \
-  KERNEL(sample)               \
-  KERNEL(sparse_index)
-
-#define ORRERY_DECLARE_SPEC(name) KernelSpec name##_spec();
-ORRERY_KERNELS(ORRERY_DECLARE_SPEC)
+#define ORRERY_DECLARE_SPEC(name, ...) KernelSpec name##_spec();
+ORRERY_KERNELS(ORRERY_DECLARE_SPEC, ORRERY_DECLARE_SPEC)
 #undef ORRERY_DECLARE_SPEC
 
 std::span<const KernelSpec> kernel_specs() {
-#define ORRERY_CALL_SPEC(name) name##_spec(),
-  static const std::array specs{ORRERY_KERNELS(ORRERY_CALL_SPEC)};
+#define ORRERY_CALL_SPEC(name, ...) name##_spec(),
+  static const std::array specs{ORRERY_KERNELS(ORRERY_CALL_SPEC, ORRERY_CALL_SPEC)};
 #undef ORRERY_CALL_SPEC
   return specs;
 }

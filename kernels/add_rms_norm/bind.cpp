@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/execute/bind_operands.h"
 
@@ -7,7 +5,7 @@ namespace orrery {
 
 // reads x, residual, gain; writes y, residual
 Launch bind_add_rms_norm(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   require_operands(context, 3, 2);
   const DType dtype = context.op.dtype;
   const std::int64_t tokens = dim(context.op.dims, "tokens");

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "kernels/attention_decode/attention_decode.h"
@@ -40,7 +39,7 @@ Launch attend(const BindContext& context, const bf16* q, bf16* out,
 // reads rows that begin with queries, a layer of the KV cache; writes out. The rows of decodes
 // follow those of the step's prefill.
 Launch bind_attention_decode(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   require_operands(context, 2, 1);
   const KvShape& pool = require_cache(context).shape();
   const Dims& dims = context.op.dims;

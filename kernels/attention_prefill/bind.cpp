@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "kernels/attention_prefill/attention_prefill.h"
@@ -10,7 +9,7 @@ namespace orrery {
 // reads rows that begin with queries, a layer of the KV cache; writes out. The sequences are those
 // of the step's tables: the op knows them as a uniform batch of as many tokens.
 Launch bind_attention_prefill(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_dtype(context);
   require_operands(context, 2, 1);
   const KvPool& pool = require_cache(context);
   const Dims& dims = context.op.dims;

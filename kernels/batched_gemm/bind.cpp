@@ -65,7 +65,7 @@ Launch bind_heads(const BindContext& context, BatchedGemmShape shape) {
 
 // Matrices of a batch where x has three axes, else heads of rows, which are bf16 alone.
 Launch bind_batched_gemm(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   require_operands(context, 2, 1);
   const BatchedGemmShape shape{.dtype = context.op.dtype,
                                .batch = dim(context.op.dims, "batch"),

@@ -1,11 +1,10 @@
 #include "kernels/combine_shuffling/bind_shuffling.h"
 
-#include <array>
 
 namespace orrery {
 
 BoundShuffling bind_shuffling(const BindContext& context, bool combines) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   require_operands(context, 2, combines ? 3 : 1);
   const DType dtype = context.op.dtype;
   const std::int64_t hidden = dim(context.op.dims, "hidden");

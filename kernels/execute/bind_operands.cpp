@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "kernels/embedding/embedding.h"
+#include "kernels/executable.h"
 
 namespace orrery {
 namespace {
@@ -30,6 +31,10 @@ void require_operands(const BindContext& context, std::size_t reads, std::size_t
     return std::to_string(reads) + " reads and " + std::to_string(writes) + " writes, not " +
            std::to_string(context.reads.size()) + " and " + std::to_string(context.writes.size());
   });
+}
+
+void require_dtype(const BindContext& context) {
+  require_dtype(context, executed_dtypes(context.op.kernel));
 }
 
 void require_dtype(const BindContext& context, std::span<const DType> dtypes) {

@@ -43,7 +43,9 @@ void require_taken(const BindContext& context, bool holds, const What& what) {
 // That the op has so many reads and writes.
 void require_operands(const BindContext& context, std::size_t reads, std::size_t writes);
 
-// That the kernel's dtype, and so that of what it works on, is one of `dtypes`.
+// That the kernel's dtype, and so that of what it works on, is one of `dtypes`, or of all those in
+// which the kernel is executed (kernels/kernel_list.h).
+void require_dtype(const BindContext& context);
 void require_dtype(const BindContext& context, std::span<const DType> dtypes);
 
 // The KV cache of the rank, and for ops that write or read a layer of it, `has_layer`, one that has

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/cuda/devices.h"
-#include "kernels/execute/kernel_binding.h"
+#include "kernels/executable.h"
 
 namespace orrery {
 namespace {
@@ -88,13 +88,9 @@ std::vector<std::optional<HeldMemory>> held_before(const std::vector<int>& devic
 }  // namespace
 
 void check_kernels(const Plan& plan) {
-  for (const Op& op : plan.ops()) {
-    const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr || find_kernel_binding(kernel->kernel) != nullptr) continue;
-    std::string known;
-    for (const KernelBinding& binding : kernel_bindings()) known.append(" ").append(binding.kernel);
-    throw std::invalid_argument("op \"" + op.name + "\" is of kernel \"" + kernel->kernel +
-                                "\", which cannot be executed; those that can:" + known);
+  const std::vector<Refusal> refused = refusals(plan);
+  if (!refused.empty()) {
+    throw std::invalid_argument("ops that cannot be executed: " + to_text(refused));
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // How a kernel op of a plan becomes a launch: each kernel that can be executed has a function
-// bind_<kernel> in kernels/<kernel>/bind.cpp and a line in kernels/execute/kernel_bindings.cpp.
+// bind_<kernel> in kernels/<kernel>/bind.cpp, and its dtypes in kernels/kernel_list.h.
 
 #include <functional>
 #include <span>

@@ -1,4 +1,3 @@
-#include <array>
 #include <span>
 
 #include "kernels/execute/bind_operands.h"
@@ -9,7 +8,7 @@ namespace orrery {
 // reads x, row_token, counts [experts] (which a d2h_sync op has copied) and, where rows are
 // weighed, row_weight; writes the rows of one expert in xs
 Launch bind_expert_gather(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   const bool is_weighed = context.reads.size() > 3;
   require_operands(context, is_weighed ? 4 : 3, 1);
   const DType dtype = context.op.dtype;

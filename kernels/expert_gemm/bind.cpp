@@ -1,4 +1,3 @@
-#include <array>
 #include <span>
 
 #include "kernels/execute/bind_operands.h"
@@ -10,7 +9,7 @@ namespace orrery {
 // the rows of one expert in y [rows, n]. A number of rows that is new takes a new plan, made when
 // it is launched; no rows launch nothing.
 Launch bind_expert_gemm(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   require_operands(context, 3, 1);
   const DType dtype = context.op.dtype;
   const std::int64_t n = dim(context.op.dims, "n");

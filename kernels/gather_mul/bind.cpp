@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/gather_mul/gather_mul.h"
 
@@ -8,7 +6,7 @@ namespace orrery {
 // reads x, row_token, num_rows [1] (padded: counts [experts]) and, where rows are weighed,
 // row_weight; writes xs [rows, hidden] (padded: [experts, capacity, hidden])
 Launch bind_gather_mul(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   const bool is_weighed = context.reads.size() > 3;
   require_operands(context, is_weighed ? 4 : 3, 1);
   const DType dtype = context.op.dtype;

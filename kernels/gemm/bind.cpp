@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/gemm/gemm.h"
 
@@ -7,7 +5,7 @@ namespace orrery {
 
 // reads x (one or several parts), w; writes y
 Launch bind_gemm(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   require_taken(context, context.reads.size() >= 2 && context.writes.size() == 1,
                 "x and w and writes y");
   const Operand& w = context.reads.back();

@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
 
@@ -7,7 +5,7 @@ namespace orrery {
 
 // reads x, w, counts; writes y
 Launch bind_grouped_gemm(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   require_operands(context, 3, 1);
   const DType dtype = context.op.dtype;
   const Dims& dims = context.op.dims;

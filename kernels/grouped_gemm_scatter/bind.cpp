@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
 
@@ -8,7 +6,7 @@ namespace orrery {
 // reads x, w, counts, row_token, row weights where there are, out; writes out. A token has one row
 // at most where there is room for no more rows than tokens.
 Launch bind_grouped_gemm_scatter(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   const std::size_t num_reads = context.reads.size();
   require_taken(context, (num_reads == 5 || num_reads == 6) && context.writes.size() == 1,
                 "x, w, counts, row_token, weights or none, and out, and writes out");

@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/index_shuffling/index_shuffling.h"
 
@@ -8,7 +6,7 @@ namespace orrery {
 // reads scores [, correction_bias]; writes counts, num_rows, row_token, row_weight, token_rows.
 // Groups are judged by their two best where there is a correction bias, as in DeepSeek-V3.
 Launch bind_index_shuffling(const BindContext& context) {
-  require_dtype(context, std::array{DType::kFp32});
+  require_dtype(context);
   const bool has_bias = context.reads.size() == 2;
   require_operands(context, has_bias ? 2 : 1, 5);
   const Dims& dims = context.op.dims;

@@ -57,7 +57,7 @@ Launch append_latents(const BindContext& context) {
 // reads rows that end in keys and values; writes a layer of the KV cache
 Launch bind_kv_append(const BindContext& context) {
   if (require_cache(context).shape().is_latent) return append_latents(context);
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   require_operands(context, 1, 1);
   const KvShape& cache = require_cache(context).shape();
   require_taken(context, cache.dtype == context.op.dtype,

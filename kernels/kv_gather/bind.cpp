@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/kv_gather/kv_gather.h"
 
@@ -8,7 +6,7 @@ namespace orrery {
 // reads a layer of a cache of latents; writes latents and rotated keys of all tokens that the
 // sequences of the step's prefill see, one sequence behind the other
 Launch bind_kv_gather(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_dtype(context);
   require_operands(context, 1, 2);
   const KvPool& pool = require_cache(context);
   const StepTables& tables = context.tables;

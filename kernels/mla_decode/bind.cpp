@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "kernels/execute/bind_operands.h"
@@ -16,7 +15,7 @@ constexpr std::int32_t kSharedSequences = 1024;
 // layer of the cache of latents; writes out, a latent for each head. The rows of decodes follow
 // those of the step's prefill.
 Launch bind_mla_decode(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_dtype(context);
   require_operands(context, 3, 1);
   const KvPool& pool = require_cache(context);
   const Dims& dims = context.op.dims;

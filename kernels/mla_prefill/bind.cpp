@@ -1,4 +1,3 @@
-#include <array>
 #include <cmath>
 
 #include "kernels/execute/bind_operands.h"
@@ -9,7 +8,7 @@ namespace orrery {
 // reads queries, keys without position of all heads, rows that end in the rotated keys, values;
 // writes out. Keys are those of the sequences of the step's tables, cached ones and new ones.
 Launch bind_mla_prefill(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_dtype(context);
   require_operands(context, 4, 1);
   const Dims& dims = context.op.dims;
   const std::int64_t heads = dim(dims, "heads");

@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/quantize/quantize.h"
 
@@ -7,7 +5,7 @@ namespace orrery {
 
 // reads x (one or several parts); writes y with a scale for each row
 Launch bind_quantize(const BindContext& context) {
-  require_dtype(context, std::array{DType::kFp8});
+  require_dtype(context);
   require_operands(context, context.reads.size(), 1);
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");

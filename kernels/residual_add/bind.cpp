@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/residual_add/residual_add.h"
 
@@ -7,7 +5,7 @@ namespace orrery {
 
 // reads residual, x; writes residual
 Launch bind_residual_add(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_dtype(context);
   require_operands(context, 2, 1);
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");

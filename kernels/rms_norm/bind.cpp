@@ -47,7 +47,7 @@ std::int64_t first_column(const BindContext& context, std::int64_t stride, std::
 Launch bind_rms_norm(const BindContext& context) {
   require_operands(context, 2, 1);
   if (context.writes[0].data == context.reads[0].data) return bind_heads(context);
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   const DType dtype = context.op.dtype;
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");

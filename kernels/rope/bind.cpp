@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/rope/rope.h"
 
@@ -50,7 +48,7 @@ Launch bind_apart(const BindContext& context) {
 
 // reads and writes rows of query, key and value heads, of which queries and keys turn in place
 Launch bind_rope(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_dtype(context);
   if (context.reads.size() == 2) return bind_apart(context);
   require_operands(context, 1, 1);
   const KvShape& cache = require_cache(context, /*has_layer=*/false).shape();

@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/routing_scores/routing_scores.h"
 
@@ -7,7 +5,7 @@ namespace orrery {
 
 // reads x (one or several parts), w [, bias]; writes scores
 Launch bind_routing_scores(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_dtype(context);
   require_taken(context, context.reads.size() >= 2 && context.writes.size() == 1,
                 "x, w and perhaps a bias, and writes scores");
   const Dims& dims = context.op.dims;

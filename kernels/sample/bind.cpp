@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/sample/sample.h"
 
@@ -7,7 +5,7 @@ namespace orrery {
 
 // reads logits; writes the id of the largest of each row
 Launch bind_sample(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_dtype(context);
   require_operands(context, 1, 1);
   const std::int64_t seqs = dim(context.op.dims, "seqs");
   const std::int64_t vocab = dim(context.op.dims, "vocab");

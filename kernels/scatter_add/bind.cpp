@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 
 #include "kernels/execute/bind_operands.h"
 #include "kernels/scatter_add/scatter_add.h"
@@ -9,7 +8,7 @@ namespace orrery {
 // reads y [rows, hidden] (or [groups, bound, hidden]), token_rows [tokens, topk], then as their
 // types tell: counts (i32, with groups), row_weight (f32), base (bf16); writes out
 Launch bind_scatter_add(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_dtype(context);
   require_taken(context, context.reads.size() >= 2 && context.writes.size() == 1,
                 "y, token_rows, counts, row_weight and base, and writes out");
   const std::vector<Axis>& axes = context.reads[0].tensor->axes;

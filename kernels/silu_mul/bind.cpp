@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/execute/bind_operands.h"
 #include "kernels/silu_mul/silu_mul.h"
 
@@ -7,7 +5,7 @@ namespace orrery {
 
 // reads gates and ups and, where the device knows it, the number of rows [1]; writes y
 Launch bind_silu_mul(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16, DType::kFp8});
+  require_dtype(context);
   const bool is_counted = context.reads.size() > 1;
   require_operands(context, is_counted ? 2 : 1, 1);
   const DType dtype = context.op.dtype;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "kernels/executable.h"
 #include "sim/plan/footprint.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
@@ -85,6 +86,27 @@ void check_step(const ValidationStep& step, const Scenario& scenario, std::int64
   require(sequences, engine.max_num_seqs * dp, "sequences", "engine.max_num_seqs");
   require(longest, engine.max_model_len, "tokens in one sequence", "engine.max_model_len");
   require(needed, num_kv_blocks, "KV blocks", "memory");
+}
+
+// Throws ScenarioError naming the ops of its plans that no kernel here executes. Before steps are
+// known, those of a prefill and a decode on each data-parallel rank: they have every kind of op.
+void check_kernels(const Scenario& scenario) {
+  std::vector<ValidationStep> steps = scenario.validation.steps;
+  if (steps.empty()) {
+    const std::int64_t dp = scenario.mesh.dp;
+    const std::vector<PrefillChunk> chunks(static_cast<std::size_t>(dp), {.query = 16});
+    steps.push_back({.name = "prefill", .batch = {.prefill = chunks}});
+    steps.push_back({.name = "decode", .batch = {.num_decodes = dp, .decode_context = 16 * dp}});
+  }
+  for (const ValidationStep& step : steps) {
+    at_key(scenario, "model", [&] {
+      const Plan whole = lower(scenario.model_config, step.batch, lowering_options(scenario));
+      const std::vector<Refusal> refused = refusals(parallelize(whole, scenario.mesh));
+      if (refused.empty()) return;
+      throw std::invalid_argument("step '" + step.name +
+                                  "' has ops that cannot be executed on GPUs: " + to_text(refused));
+    });
+  }
 }
 
 // What is simulated here and could not be run as it is.
@@ -279,6 +301,7 @@ ValidationPrediction predict_validation(const Scenario& given, const Progress& p
   check_executable(given);
   // Steps are those of the decode side where it is apart.
   const Scenario scenario = given.disaggregation ? decode_side(given) : given;
+  check_kernels(scenario);
   ValidationPrediction prediction;
   prediction.scenario = given;
   ValidationSpec& spec = prediction.scenario.validation;

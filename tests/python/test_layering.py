@@ -12,8 +12,8 @@ ROOMS = ["sim/units", "sim/plan", "kernels", "sim/timeline", "sim/machine", "sim
          "sim/parallel", "sim/serve", "sim/explore", "sim/scenario", "bindings"]
 # What kernels are, which the simulator sees; all else in kernels/ is the GPU side, which sees specs, plans, timelines and
 # units only.
-KERNELS = re.findall(r"KERNEL\((\w+)\)", (ROOT / "kernels/kernel_specs.cpp").read_text(encoding="utf-8"))
-SPECS = {"kernels/kernel_spec.h", "kernels/attention_decode/split.h", "kernels/attention_decode/split.cpp", "kernels/cuda/row_shape.h", "kernels/kernel_specs.cpp", "kernels/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
+KERNELS = re.findall(r"(?:EXECUTED|PRICED)\((\w+)", (ROOT / "kernels/kernel_list.h").read_text(encoding="utf-8"))
+SPECS = {"kernels/executable.cpp", "kernels/executable.h", "kernels/kernel_list.h", "kernels/kernel_spec.h", "kernels/attention_decode/split.h", "kernels/attention_decode/split.cpp", "kernels/cuda/row_shape.h", "kernels/kernel_specs.cpp", "kernels/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
          *(f"kernels/{kernel}/{kernel}.cpp" for kernel in KERNELS)}
 GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", "kernels")
 # Those that serve on GPUs make plans themselves and run the simulator's scheduler, which for that knows no simulator.
