@@ -140,8 +140,7 @@ class LiveService {
     });
     std::ranges::copy_if(records_, std::back_inserter(result.service.requests),
                          [](const RequestRecord& record) { return record.finish > Seconds(0); });
-    result.service.metrics =
-        serving_metrics(result.service.requests, workload_.warmup_requests, totals, slo);
+    result.service.metrics = serving_metrics(result.service.requests, totals, slo);
     return result;
   }
 

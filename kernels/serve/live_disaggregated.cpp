@@ -286,10 +286,10 @@ class DisaggregatedService {
     std::ranges::copy_if(records_, std::back_inserter(live.service.requests),
                          [](const RequestRecord& record) { return record.finish > Seconds(0); });
     ServingMetrics& metrics = live.service.metrics;
-    metrics = serving_metrics(live.service.requests, workload_.warmup_requests, totals, slo);
-    metrics.disaggregation = disaggregation_metrics(
-        live.service.requests, workload_.warmup_requests, std::span(totals).first(prefill_.size()),
-        std::span(totals).subspan(prefill_.size()));
+    metrics = serving_metrics(live.service.requests, totals, slo);
+    metrics.disaggregation =
+        disaggregation_metrics(live.service.requests, std::span(totals).first(prefill_.size()),
+                               std::span(totals).subspan(prefill_.size()));
     return result;
   }
 

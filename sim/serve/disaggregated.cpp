@@ -255,10 +255,10 @@ ServiceResult serve_disaggregated(
     }
   }
   sort_steps(result.steps);
-  result.metrics = serving_metrics(result.requests, workload.warmup_requests, totals, slo);
-  result.metrics.disaggregation = disaggregation_metrics(result.requests, workload.warmup_requests,
-                                                         std::span(totals).first(prefill.size()),
-                                                         std::span(totals).subspan(prefill.size()));
+  result.metrics = serving_metrics(result.requests, totals, slo);
+  result.metrics.disaggregation =
+      disaggregation_metrics(result.requests, std::span(totals).first(prefill.size()),
+                             std::span(totals).subspan(prefill.size()));
   return result;
 }
 

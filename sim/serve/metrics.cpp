@@ -38,7 +38,7 @@ bool meets(const RequestRecord& record, const Slo& slo) {
   return ttft(record) <= slo.ttft && tpot(record) <= slo.tpot && e2e(record) <= slo.e2e;
 }
 
-ServingMetrics serving_metrics(std::span<const RequestRecord> records, std::int64_t num_warmup,
+ServingMetrics serving_metrics(std::span<const RequestRecord> records,
                                std::span<const ReplicaTotals* const> replicas, const Slo& slo) {
   ServingMetrics metrics;
   std::vector<double> ttfts;
@@ -48,10 +48,10 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records, std::int6
   Seconds begin(1e300);
   Seconds end(0);
   for (const RequestRecord& record : records) {
-    metrics.num_preemptions += record.num_preemptions;
-    if (record.id < num_warmup) continue;
+    if (!record.is_measured) continue;
     ++metrics.num_requests;
     metrics.prompt_tokens += record.prompt_tokens;
+    metrics.num_preemptions += record.num_preemptions;
     metrics.output_tokens += record.output_tokens;
     metrics.cached_tokens += record.cached_tokens;
     ttfts.push_back(ttft(record).value());
@@ -123,7 +123,6 @@ SideMetrics side_metrics(std::span<const ReplicaTotals* const> replicas, Seconds
 }  // namespace
 
 DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> records,
-                                             std::int64_t num_warmup,
                                              std::span<const ReplicaTotals* const> prefill,
                                              std::span<const ReplicaTotals* const> decode) {
   DisaggregationMetrics metrics;
@@ -137,8 +136,9 @@ DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> reco
   Seconds end(0);
   for (const RequestRecord& record : records) {
     begin = std::min(begin, record.arrival);
+    if (!record.is_measured) continue;
     end = std::max(end, record.finish);
-    if (record.id < num_warmup || record.decode_replica < 0) continue;
+    if (record.decode_replica < 0) continue;
     const Seconds transfer = record.transfer_end - record.transfer_start;
     ++metrics.num_transfers;
     metrics.transferred += record.transfer_bytes;

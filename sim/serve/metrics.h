@@ -20,15 +20,13 @@ Seconds e2e(const RequestRecord& record);
 Seconds tpot(const RequestRecord& record);
 bool meets(const RequestRecord& record, const Slo& slo);
 
-// The first `num_warmup` records count neither as requests nor as tokens, and the clock starts at
-// the first arrival after them. ITL, KV use and the basis are those of the whole run.
-ServingMetrics serving_metrics(std::span<const RequestRecord> records, std::int64_t num_warmup,
+// Records that are not measured are left out, and the clock starts at the first arrival of those
+// that are.
+ServingMetrics serving_metrics(std::span<const RequestRecord> records,
                                std::span<const ReplicaTotals* const> replicas, const Slo& slo);
 
-// Of transfers that ended, those of the first `num_warmup` requests left out; what the sides do is
-// of the whole run.
+// Of transfers that ended, likewise.
 DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> records,
-                                             std::int64_t num_warmup,
                                              std::span<const ReplicaTotals* const> prefill,
                                              std::span<const ReplicaTotals* const> decode);
 

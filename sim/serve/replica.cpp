@@ -209,7 +209,10 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
   const Flight flight = *std::exchange(flight_, std::nullopt);
   const std::int64_t steps = flight.time.num_steps;
   if (flight.is_leap) blocks_.allocate(decodes_.blocks(steps) - flight.reserved_blocks);
+  const int measured = is_measured(sequence) ? 1 : 0;
   account(flight);
+  last_tokens_.back().num_measured += measured;
+  num_measured_decodes_ += measured;
   last_step_begin_ = flight.begin + leap_duration(flight.time, steps - 1);
   const std::int64_t tokens =
       flight.batch.num_decodes + std::ranges::count_if(flight.chunks, &Chunk::ends_prompt);
@@ -219,6 +222,9 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     add_latencies(flight);
     outstanding_ -= steps * decodes_.size();
     decodes_.advance(steps);
+  const int measured = is_measured(sequence) ? 1 : 0;
+  last->num_measured -= measured;
+  num_measured_decodes_ -= measured;
     stream_first_tokens(flight, tokens);
     record_second_tokens(first_end);
   }
@@ -233,7 +239,9 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     outstanding_ -= chunk.query;
     if (!chunk.ends_prompt) continue;
     const auto idx = static_cast<std::size_t>(sequence.idx);
-    if (sequence.generated > 0) totals_.itl.add(flight.end - sequence.last_token);
+    if (sequence.generated > 0 && is_measured(sequence)) {
+      totals_.itl.add(flight.end - sequence.last_token);
+    }
     sequence.last_token = flight.end;
     const bool has_streamed = sequence.generated >= engine_.stream_interval;
     ++sequence.generated;
@@ -261,11 +269,13 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
 void Replica::add_latencies(const Flight& flight) {
   const LeapTime& time = flight.time;
   for (const LastToken& last : last_tokens_) {
-    totals_.itl.add(time.first + (flight.begin - last.time), last.count);
+    totals_.itl.add(time.first + (flight.begin - last.time), last.num_measured);
   }
-  totals_.itl.add_linear(time.first + time.slope, time.slope, time.num_steps - 1, decodes_.size());
+  totals_.itl.add_linear(time.first + time.slope, time.slope, time.num_steps - 1,
+                         num_measured_decodes_);
   last_decode_end_ = flight.end;
-  last_tokens_.assign(1, {.time = flight.end, .count = decodes_.size()});
+  last_tokens_.assign(
+      1, {.time = flight.end, .count = decodes_.size(), .num_measured = num_measured_decodes_});
 }
 
 void Replica::stream_first_tokens(const Flight& flight, std::int64_t tokens) {
@@ -313,22 +323,35 @@ void Replica::release_ended() {
 void Replica::account(const Flight& flight) {
   const Seconds duration = flight.end - flight.begin;
   const std::int64_t steps = flight.time.num_steps;
-  const auto total = static_cast<double>(blocks_.num_blocks());
-  const double before = static_cast<double>(flight.blocks_before) / total;
-  const double after = static_cast<double>(blocks_.num_used()) / total;
-  totals_.busy += duration;
-  totals_.basis = sum(totals_.basis, flight.time.basis);
-  totals_.kv_utilisation_seconds += duration.value() * (before + after) / 2;
-  totals_.kv_utilisation_max = std::max(totals_.kv_utilisation_max, after);
-  totals_.num_steps += steps;
-  totals_.batch_steps += static_cast<double>(
-      steps * (flight.batch.num_decodes + static_cast<std::int64_t>(flight.chunks.size())));
+  if (is_measured(flight)) {
+    const auto total = static_cast<double>(blocks_.num_blocks());
+    const double before = static_cast<double>(flight.blocks_before) / total;
+    const double after = static_cast<double>(blocks_.num_used()) / total;
+    totals_.busy += duration;
+    totals_.basis = sum(totals_.basis, flight.time.basis);
+    totals_.kv_utilisation_seconds += duration.value() * (before + after) / 2;
+    totals_.kv_utilisation_max = std::max(totals_.kv_utilisation_max, after);
+    totals_.num_steps += steps;
+    totals_.batch_steps += static_cast<double>(
+        steps * (flight.batch.num_decodes + static_cast<std::int64_t>(flight.chunks.size())));
+  }
   if (!record_steps_) return;
   std::int64_t prefill_tokens = 0;
   for (const Chunk& chunk : flight.chunks) prefill_tokens += chunk.query;
   steps_.push_back({.replica = index_,
                     .start = flight.begin,
                     .duration = duration,
+bool Replica::is_measured(const Sequence& sequence) const {
+  return records_[static_cast<std::size_t>(sequence.idx)].is_measured;
+}
+
+bool Replica::is_measured(const Flight& flight) const {
+  return (flight.batch.num_decodes > 0 && num_measured_decodes_ > 0) ||
+         std::ranges::any_of(flight.chunks, [this](const Chunk& chunk) {
+           return is_measured(slots_[static_cast<std::size_t>(chunk.slot)]);
+         });
+}
+
                     .num_steps = steps,
                     .prefill_tokens = prefill_tokens,
                     .num_prefills = static_cast<std::int64_t>(flight.chunks.size()),

@@ -48,7 +48,8 @@
 
 namespace orrery {
 
-// Sums over a replica's life, for metrics.
+// Sums for metrics, over the steps that compute tokens of measured requests; `itl` over the tokens
+// of those requests.
 struct ReplicaTotals {
   LatencyHistogram itl;
   BasisSeconds basis;
@@ -150,7 +151,7 @@ class Replica {
     std::int64_t generated = 0;
     Seconds last_token;
   };
-  // Decoding sequences whose last token came at `time`.
+  // Decoding sequences whose last token came at `time`, and how many of them are measured.
   struct LastToken {
     Seconds time;
     std::int64_t count = 0;
@@ -169,6 +170,7 @@ class Replica {
     Seconds known;
   };
   // A request handed over to this replica that does not decode yet.
+    std::int64_t num_measured = 0;
   struct Incoming {
     Handover handover;
     Seconds reserved;                      // its blocks were set aside
@@ -197,6 +199,9 @@ class Replica {
   // The next chunk of a prompt that was cut; false when it could not have the blocks.
   bool continue_prefill(std::int64_t slot, std::int64_t& budget);
   void admit(std::int64_t& budget, Seconds now, Seconds known);
+  [[nodiscard]] bool is_measured(const Sequence& sequence) const;
+  // Whether a step computes a token of a measured request.
+  [[nodiscard]] bool is_measured(const Flight& flight) const;
   bool admit_front(std::int64_t& budget, Seconds now);
   // Whether KvAdmission lets in a request of `target` tokens to prefill, `cached` of them in the
   // prefix cache in `units`, that computes `query` now.
@@ -282,6 +287,7 @@ class Replica {
   std::vector<std::int64_t> newly_reserved_;  // not taken yet
   std::vector<std::pair<std::int64_t, std::int64_t>> joined_;  // (order, slot), no second token yet
   ReplicaTotals totals_;
+  std::int64_t num_measured_decodes_ = 0;
   std::vector<StepRecord> steps_;
 };
 

@@ -191,6 +191,7 @@ std::vector<RequestRecord> new_records(const Workload& workload) {
 ServiceResult serve(const Workload& workload, const ServiceConfig& given, const Slo& slo,
                     const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
                     const Progress& progress) {
+    records[i].is_measured = request.id >= workload.warmup_requests;
   const ServiceConfig config = checked_config(given, workload);
   ServiceResult result;
   result.requests = new_records(workload);
@@ -220,7 +221,7 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
     result.steps.insert(result.steps.end(), replica->steps().begin(), replica->steps().end());
   }
   sort_steps(result.steps);
-  result.metrics = serving_metrics(result.requests, workload.warmup_requests, totals, slo);
+  result.metrics = serving_metrics(result.requests, totals, slo);
   return result;
 }
 

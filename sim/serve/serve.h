@@ -31,7 +31,7 @@ struct Workload {
   std::vector<Request> requests;             // ascending arrival; ignored arrivals when closed_loop
   std::int64_t closed_loop_concurrency = 0;  // > 0: next request is sent when one completes
   std::int64_t hash_block_tokens = 0;
-  std::int64_t warmup_requests = 0;  // first requests excluded from metrics
+  std::int64_t warmup_requests = 0;  // first requests, which no metric counts (ServingMetrics)
   bool is_offline = false;           // requests come from the engine's own process: no front end
   // All prompts in one step whatever the token budget, then decodes until the last has ended.
   bool is_static_batch = false;
@@ -113,6 +113,7 @@ struct RequestRecord {
   Seconds first_token;      // at the client
   Seconds finish;           // at the client
   // Where prompts and decodes have replicas of their own (sim/serve/disaggregated.h), of requests
+  bool is_measured = true;  // not of the warm-up
   // with a second token; `replica` is then the one of the prompt.
   int decode_replica = -1;
   Bytes transfer_bytes;      // over all ranks
@@ -152,7 +153,7 @@ struct Quantiles {
 // Of one kind of replicas.
 struct SideMetrics {
   int num_replicas = 0;
-  double busy = 0;  // share of the run's time, from first arrival to last finish, in steps
+  double busy = 0;  // share of the time from first arrival to last finish that steps take
   double kv_utilisation_mean = 0;  // over the time in steps
   double kv_utilisation_max = 0;
   std::int64_t num_steps = 0;
@@ -160,7 +161,7 @@ struct SideMetrics {
 };
 
 struct DisaggregationMetrics {
-  std::int64_t num_transfers = 0;  // measured (warm-up excluded), as are the next four
+  std::int64_t num_transfers = 0;
   Bytes transferred;
   Quantiles transfer_s;      // first byte to last byte
   Quantiles wait_s;          // first token to first byte
@@ -172,17 +173,21 @@ struct DisaggregationMetrics {
 };
 
 struct ServingMetrics {
-  std::int64_t num_requests = 0;  // measured (warm-up excluded)
+  std::int64_t num_requests = 0;
   std::int64_t output_tokens = 0;
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
-  Quantiles ttft_s, tpot_s, itl_s, e2e_s;  // TPOT = (e2e - ttft) / (output - 1), requests with >= 2
+// All figures are of the measured requests, those after the warm-up: request by request, and where
+// a figure is of steps (num_steps, mean_batch, KV utilisation, basis, busy) of the steps that
+// compute at least one token of a measured request.
+  // TPOT = (e2e - ttft) / (output - 1), requests with >= 2. ITL: each time between two tokens.
+  Quantiles ttft_s, tpot_s, itl_s, e2e_s;
   Seconds duration;                        // first arrival to last finish
   double output_tokens_per_s = 0;
   double requests_per_s = 0;
   double goodput_requests_per_s = 0;  // requests that meet all limits of the SLO, per second
   double slo_attainment = 0;          // share of requests that do
-  double kv_utilisation_mean = 0;     // over the time that replicas step
+  double kv_utilisation_mean = 0;     // over the time of steps
   double kv_utilisation_max = 0;
   std::int64_t num_preemptions = 0;
   std::int64_t num_steps = 0;

@@ -3,7 +3,7 @@
 import pytest
 from validation_runs import SCENARIO
 
-from orrery.validation import directory, service_steps
+from orrery.validation import directory, service_steps, serving
 
 
 def service(requests, steps):
@@ -81,3 +81,16 @@ def test_classes_are_of_decodes_and_of_rows_with_prompts():
     ]  # fmt: skip
     assert named(512, 0) == "prompts, 1 to 512 rows, alone"
     assert named(513, 1) == "prompts, 513 to 1,024 rows, beside decodes"
+
+
+def test_steps_of_the_warm_up_are_in_no_figure():
+    # A prompt and two slow decodes of the warm-up, then a prompt and two decodes of 0.5 s of the one that is measured.
+    found = service([(0, 100, 0, 0, 0.0), (1, 100, 0, 0, 20.0)], [(0.0, 1, 100, 0), (0.5, 0, 0, 9), (8.0, 0, 0, 9), (20.0, 1, 100, 0), (20.5, 0, 0, 1), (21.0, 0, 0, 1)])  # fmt: skip
+    found.requests.update({"arrival_s": [0.0, 20.0], "finish_s": [16.0, 21.5], "output_tokens": [3.0, 3.0]})
+    found.requests.update({"ttft_s": [1.0, 0.5], "tpot_s": [8.0, 0.5], "e2e_s": [16.0, 1.5]})
+    found.steps["duration_s"][1:3] = [7.5, 8.0]
+    figures = serving._service_figures(found, {1})
+    assert figures["num_steps"] == 3
+    assert figures["mean_step_s"] == pytest.approx(0.5)
+    assert figures["mean_decodes"] == pytest.approx(2 / 3)
+    assert figures["itl_s"]["p99"] == figures["itl_s"]["mean"] == pytest.approx(figures["tpot_s"]["p99"])

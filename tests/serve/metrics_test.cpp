@@ -40,19 +40,22 @@ TEST(Metrics, GoodputCountsRequestsThatMeetEveryLimit) {
                                               record(1, 0, 3, 4, 11),    // TTFT too long
                                               record(2, 0, 1, 10, 11)};  // TPOT 0.9, too long
   const Slo slo{.ttft = Seconds(2), .tpot = Seconds(0.5)};
-  const ServingMetrics metrics = serving_metrics(records, 0, {}, slo);
+  const ServingMetrics metrics = serving_metrics(records, {}, slo);
   EXPECT_DOUBLE_EQ(metrics.slo_attainment, 1.0 / 3);
   EXPECT_DOUBLE_EQ(metrics.goodput_requests_per_s, 0.1);  // one in 10 s
   EXPECT_DOUBLE_EQ(metrics.output_tokens_per_s, 3.3);
 }
 
 TEST(Metrics, WarmUpRequestsAreNotCounted) {
-  const std::vector<RequestRecord> records = {record(0, 0, 9, 10, 1000), record(1, 20, 21, 25, 5)};
-  const ServingMetrics metrics = serving_metrics(records, 1, {}, {});
+  std::vector<RequestRecord> records = {record(0, 0, 9, 10, 1000), record(1, 20, 21, 25, 5)};
+  records[0].is_measured = false;
+  records[0].num_preemptions = 34;
+  const ServingMetrics metrics = serving_metrics(records, {}, {});
   EXPECT_EQ(metrics.num_requests, 1);
   EXPECT_EQ(metrics.output_tokens, 5);
   EXPECT_DOUBLE_EQ(metrics.duration.value(), 5);  // 20 to 25
   EXPECT_DOUBLE_EQ(metrics.ttft_s.max, 1);
+  EXPECT_EQ(metrics.num_preemptions, 0);
 }
 
 }  // namespace

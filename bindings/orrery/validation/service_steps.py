@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
+
+import numpy as np
 
 from .. import _core, simulation
 from .directory import Case, Service
@@ -34,8 +36,30 @@ class ExecutedStep:
         return self.num_decodes + sum(query for query, _, _ in self.prefill)
 
 
-def by_class(case: Case) -> list[dict[str, Any]]:
-    """Measured and predicted mean time of each class of steps, and of all; empty where no step can be priced."""
+def are_measured(service: Service, ids: Set[float], replicas: Sequence[float], starts_s: Sequence[float]) -> np.ndarray:
+    """Which of the steps that begin on `replicas` at `starts_s` begin while a request of `ids` is in the engine there."""
+    requests = service.requests
+    stays: dict[float, list[tuple[float, float]]] = collections.defaultdict(list)
+    for i in [i for i, request in enumerate(requests["id"]) if request in ids]:
+        begin, end = requests["first_scheduled_s"][i], requests["finish_s"][i]
+        if "decode_replica" in requests and requests["decode_replica"][i] >= 0:
+            stays[requests["decode_replica"][i]].append((requests["decode_start_s"][i], end))
+            end = requests["prefill_end_s"][i]
+        stays[requests["replica"][i]].append((begin, end))
+    found = np.zeros(len(starts_s), dtype=bool)
+    of_step, at = np.asarray(replicas), np.asarray(starts_s)
+    for replica, intervals in stays.items():
+        begins, ends = np.sort(np.array(intervals), axis=0).T
+        here = of_step == replica
+        found[here] = np.searchsorted(begins, at[here], side="right") > np.searchsorted(ends, at[here], side="right")
+    return found
+
+
+def by_class(case: Case, ids: Set[float]) -> list[dict[str, Any]]:
+    """Measured and predicted mean time of each class of steps, and of all; empty where no step can be priced.
+
+    Of the steps that compute tokens of the requests `ids`; those before are priced too, since what they did counts.
+    """
     if case.measured_service is None:
         return []
     steps = list(executed_steps(case.measured_service))
@@ -52,9 +76,14 @@ def by_class(case: Case) -> list[dict[str, Any]]:
     except ValueError as error:
         raise ValueError(f"{case.directory / 'executed' / 'serve_steps.csv'}: a step cannot be priced: {error}") from None
     groups: dict[tuple[int, str], list[tuple[float, float]]] = collections.defaultdict(list)
-    for step, price in zip(steps, predicted, strict=True):
+    is_measured = are_measured(case.measured_service, ids, [step.replica for step in steps], [step.start_s for step in steps])
+    for step, price, counts in zip(steps, predicted, is_measured, strict=True):
+        if not counts:
+            continue
         groups[class_of(step)] += [(price, step.duration_s)] * step.num_steps
     everything = [pair for group in groups.values() for pair in group]
+    if not everything:
+        return []
     measured_s = sum(measured for _, measured in everything)
     return [_row(name, group, measured_s) for (_, name), group in sorted(groups.items())] + [
         _row("all", everything, measured_s)
@@ -147,4 +176,4 @@ def _row(name: str, pairs: Sequence[tuple[float, float]], all_s: float) -> dict[
     }
 
 
-__all__ = ["ExecutedStep", "by_class", "class_of", "executed_steps"]
+__all__ = ["ExecutedStep", "are_measured", "by_class", "class_of", "executed_steps"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .directory import Case, Service
-from .service_steps import by_class
+from .service_steps import are_measured, by_class
 
 QUANTILES = ("mean", "p50", "p90", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -66,7 +66,7 @@ def serving(case: Case) -> dict[str, Any] | None:
         "warmup_requests": case.warmup_requests,
         "latencies": latencies,
         "rates": rates,
-        "steps": by_class(case),
+        "steps": by_class(case, common),
         "curves": {
             name: {"predicted_s": predicted["values"][name], "measured_s": measured["values"][name]}
             for name in ("ttft_s", "tpot_s")
@@ -75,16 +75,17 @@ def serving(case: Case) -> dict[str, Any] | None:
 
 
 def _service_figures(service: Service, ids: set[float]) -> dict[str, Any]:
-    """Of the requests `ids`. ITL: the time of each step, as often as sequences decode in it, warm-up included."""
+    """Of the requests `ids`, and of the steps that compute their tokens. ITL: the time of each such step, as often as sequences decode in it."""
     requests, steps = service.requests, service.steps
     chosen = [i for i, request in enumerate(requests["id"]) if request in ids]
 
     def column(name: str) -> np.ndarray:
         return np.array([requests[name][i] for i in chosen])
 
-    counts = np.array(steps["num_steps"])
-    step_s = np.array(steps["duration_s"]) / counts
-    decodes = np.array(steps["num_decodes"]) * counts
+    is_measured = are_measured(service, ids, steps["replica"], steps["start_s"])
+    counts = np.array(steps["num_steps"])[is_measured]
+    step_s = np.array(steps["duration_s"])[is_measured] / counts
+    decodes = np.array(steps["num_decodes"])[is_measured] * counts
     values = {"ttft_s": column("ttft_s"), "tpot_s": column("tpot_s"), "e2e_s": column("e2e_s")}
     if "transfer_start_s" in requests:
         values["transfer_s"] = column("transfer_end_s") - column("transfer_start_s")
