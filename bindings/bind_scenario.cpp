@@ -38,12 +38,13 @@ void set_scenario_error(const py::object& type, const ScenarioError& error) {
   PyErr_SetObject(type.ptr(), instance.ptr());
 }
 
-RunResult run(const Scenario& scenario, int threads, const Callback& progress) {
+RunResult run(const Scenario& scenario, int threads, const Callback& progress,
+              const std::string& spill) {
   Scenario own = scenario;
   own.threads = threads;
   const Progress report = throttled(progress);
   const py::gil_scoped_release release;
-  return run_scenario(own, report);
+  return run_scenario(own, report, spill);
 }
 
 StepResult step(const Scenario& scenario, const Batch& batch, const std::string& level) {
@@ -188,7 +189,9 @@ void bind_scenario(py::module_& module) {
       py::arg("file"), py::arg("root"), py::arg("overrides") = std::vector<std::string>(),
       "Reads a scenario file; names are looked up under `root`.");
   module.def("run_scenario", &run, py::arg("scenario"), py::arg("threads") = 1,
-             py::arg("progress") = py::none(), "Simulates the service.");
+             py::arg("progress") = py::none(), py::arg("spill") = "",
+             "Simulates the service; where `spill` names a directory, steps lie in an unnamed file "
+             "there instead of in memory.");
   module.def("simulate_step", &step, py::arg("scenario"), py::arg("batch"), py::arg("level"),
              "Simulates one engine step of one replica.");
   module.def("replayed_durations", &replayed, py::arg("scenario"), py::kw_only(),

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "bindings/bind.h"
 #include "sim/serve/serve.h"
@@ -73,7 +74,9 @@ py::dict request_columns(const ServiceResult& service) {
 
 py::dict step_columns(const ServiceResult& service) {
   using Record = StepRecord;
-  const auto& rows = service.steps;
+  std::vector<StepRecord> stored;
+  if (service.step_store) for_each_step(service, [&](const Record& r) { stored.push_back(r); });
+  const auto& rows = service.step_store ? stored : service.steps;
   py::dict columns;
   columns["replica"] = column<std::int32_t>(rows, [](const Record& r) { return r.replica; });
   columns["start_s"] = column<double>(rows, [](const Record& r) { return r.start.value(); });

@@ -59,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", dest="overrides",
                      help="replace one value of the scenario; may be given several times")  # fmt: skip
     run.add_argument("--no-report", action="store_true", help="do not write report.html")
+    run.add_argument("--format", choices=("csv", "parquet"), default="csv",
+                     help="parquet: requests.parquet and steps.parquet beside the CSV files (csv)")  # fmt: skip
     run.add_argument("--progress", action="store_true", help="show progress even where stderr is no terminal")
     run.set_defaults(command=_run)
 
@@ -126,12 +128,16 @@ def _run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     scenario = simulation.load(options.file, overrides=options.overrides)
     directory = options.output or pathlib.Path("runs") / scenario.name
+    if options.format == "parquet":
+        from . import parquet
+
+        parquet.check_installed()
     with files.publishing(directory, run_files.RUN, force=options.force) as folder:
         with _ProgressBar(sys.stderr, shown=options.progress or sys.stderr.isatty()) as bar:
-            result = simulation.simulate(scenario, threads=options.threads, progress=bar.update)
+            result = simulation.simulate(scenario, threads=options.threads, progress=bar.update, spill=folder)
         for warning in result.warnings:
             print(f"warning: {printable(warning)}", file=sys.stderr)
-        simulation.write_files(result, folder, report=not options.no_report)
+        simulation.write_files(result, folder, report=not options.no_report, parquet=options.format == "parquet")
     wall_s = time.perf_counter() - began
     if options.json:
         import json

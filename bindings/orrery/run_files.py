@@ -14,7 +14,8 @@ from . import files
 
 NAMES = ("scenario.yaml", "summary.json", "requests.csv", "steps.csv", "step.trace.json")
 SUMS = "SHA256SUMS"
-RUN = files.Kind("run directory", required=NAMES, names=(*NAMES, SUMS, "report.html"))
+PARQUET = ("requests.parquet", "steps.parquet")
+RUN = files.Kind("run directory", required=NAMES, names=(*NAMES, *PARQUET, SUMS, "report.html"))
 _LINE = re.compile(r"([0-9a-f]{64})  ([^/\0]+)")
 
 

@@ -40,15 +40,22 @@ def load(path: str | os.PathLike[str], *, overrides: collections.abc.Iterable[st
     return _core.load_scenario(os.fspath(path), str(project_root()), list(overrides))
 
 
-def simulate(scenario: _core.Scenario, *, threads: int = 1, progress: Progress | None = None) -> RunResult:
+def simulate(
+    scenario: _core.Scenario,
+    *,
+    threads: int = 1,
+    progress: Progress | None = None,
+    spill: str | os.PathLike[str] | None = None,
+) -> RunResult:
     """Serves the scenario's workload in simulated time.
 
     The result does not depend on `threads`. `progress(done, total)` is called now and then, in
-    requests. Raises ScenarioError.
+    requests. Where `spill` names a directory, the steps lie in an unnamed file there instead of in
+    memory, which millions of requests need. Raises ScenarioError.
     """
     if not 1 <= threads <= MOST_THREADS:
         raise ValueError(f"found threads={threads}; expected 1 to {MOST_THREADS:,}")
-    return RunResult(_core.run_scenario(scenario, threads, progress))
+    return RunResult(_core.run_scenario(scenario, threads, progress, "" if spill is None else os.fspath(spill)))
 
 
 def step(scenario: _core.Scenario, batch: _core.Batch, *, level: str = "representative") -> TimelineTable:
@@ -228,15 +235,17 @@ class RunResult:
 
         return plots.step_shares(self)
 
-    def write(self, directory: str | os.PathLike[str], *, force: bool = False, report: bool = True) -> pathlib.Path:
-        """Writes the run directory, whole or not at all.
+    def write(
+        self, directory: str | os.PathLike[str], *, force: bool = False, report: bool = True, parquet: bool = False
+    ) -> pathlib.Path:
+        """Writes the run directory, whole or not at all; with `parquet` the tables in that format too.
 
         Raises FileExistsError when `directory` exists, unless `force` is given and it is empty or an earlier run that
         holds nothing else; and when another process is writing it.
         """
         directory = pathlib.Path(directory)
         with files.publishing(directory, run_files.RUN, force=force) as folder:
-            write_files(self, folder, report=report)
+            write_files(self, folder, report=report, parquet=parquet)
         return directory
 
     def __eq__(self, other: object) -> bool:
@@ -250,10 +259,14 @@ class RunResult:
         return f"RunResult({self.scenario.name}: {self.summary!r})"
 
 
-def write_files(result: RunResult, folder: pathlib.Path, *, report: bool = True) -> None:
-    """Writes the files of a run into an empty directory."""
+def write_files(result: RunResult, folder: pathlib.Path, *, report: bool = True, parquet: bool = False) -> None:
+    """Writes the files of a run into an empty directory; with `parquet` the tables in that format too."""
     result._result.write(str(folder))
     _ = result.summary  # raises when what was written there is no JSON
+    if parquet:
+        from . import parquet as tables
+
+        tables.write(folder)
     run_files.seal(folder)
     if report:
         from .report import render

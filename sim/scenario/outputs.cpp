@@ -144,8 +144,15 @@ std::string disaggregation_json(const RunResult& result) {
 }  // namespace
 
 void write_file(const std::filesystem::path& path, const std::string& text) {
+  write_file(path, [&](std::ostream& file) {
+    file.write(text.data(), static_cast<std::streamsize>(text.size()));
+  });
+}
+
+void write_file(const std::filesystem::path& path,
+                const std::function<void(std::ostream&)>& write) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(text.data(), static_cast<std::streamsize>(text.size()));
+  write(file);
   file.close();
   if (!file) {
     throw std::runtime_error(path.string() + ": cannot be written");
@@ -205,8 +212,10 @@ std::string summary_json(const RunResult& result) {
 void write_outputs(const RunResult& result, const std::filesystem::path& directory) {
   write_file(directory / "scenario.yaml", to_yaml(result.scenario));
   write_file(directory / "summary.json", summary_json(result));
-  write_file(directory / "requests.csv", requests_csv(result.service));
-  write_file(directory / "steps.csv", steps_csv(result.service));
+  write_file(directory / "requests.csv",
+             [&](std::ostream& file) { write_requests_csv(result.service, file); });
+  write_file(directory / "steps.csv",
+             [&](std::ostream& file) { write_steps_csv(result.service, file); });
   write_file(directory / "step.trace.json", to_perfetto(result.step.timeline));
 }
 

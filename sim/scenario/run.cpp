@@ -11,6 +11,7 @@
 #include "sim/scenario/disaggregated_run.h"
 #include "sim/serve/disaggregated.h"
 #include "sim/serve/simulated_steps.h"
+#include "sim/serve/step_store.h"
 
 namespace orrery {
 
@@ -63,7 +64,8 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   return config;
 }
 
-ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memory) {
+ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memory,
+                             std::shared_ptr<StepStore> step_store) {
   ServiceConfig config;
   config.engine = scenario.engine;
   config.front_end = scenario.engine_profile.front_end;
@@ -72,7 +74,13 @@ ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memor
   config.num_dp_ranks = scenario.mesh.dp;
   config.num_kv_blocks = memory.num_kv_blocks;
   config.num_threads = scenario.threads;
+  config.step_store = std::move(step_store);
   return config;
+}
+
+// None where nothing is to be spilled.
+std::shared_ptr<StepStore> new_store(const std::filesystem::path& spill, int num_replicas) {
+  return spill.empty() ? nullptr : std::make_shared<StepStore>(spill, num_replicas);
 }
 
 // What the reader of a result should know besides its numbers.
@@ -120,20 +128,20 @@ void warn_of_stand_ins(RunResult& result) {
 }
 
 void serve_whole(const Scenario& scenario, const Assembly& assembly, const Workload& workload,
-                 const Progress& progress, RunResult& result) {
+                 const Progress& progress, const std::filesystem::path& spill, RunResult& result) {
   result.num_gpus = scenario.replicas * num_ranks(scenario.mesh);
   result.memory = memory_budget(scenario);
   StepTimes times = at_key(scenario, "model",
                            [&] { return StepTimes(steps_config(scenario, assembly, workload)); });
   result.service = at_key(scenario, "workload", [&] {
     return serve(
-        workload, service_config(scenario, result.memory), scenario.slo,
-        [&](int) { return std::make_unique<SimulatedSteps>(times); }, progress);
+        workload, service_config(scenario, result.memory, new_store(spill, scenario.replicas)),
+        scenario.slo, [&](int) { return std::make_unique<SimulatedSteps>(times); }, progress);
   });
 }
 
 void serve_apart(const Scenario& scenario, const Assembly& assembly, const Workload& workload,
-                 const Progress& progress, RunResult& result) {
+                 const Progress& progress, const std::filesystem::path& spill, RunResult& result) {
   const Scenario prefill = prefill_side(scenario);
   const Scenario decode = decode_side(scenario);
   result.num_gpus = num_gpus(scenario.disaggregation->prefill.placement) +
@@ -145,8 +153,9 @@ void serve_apart(const Scenario& scenario, const Assembly& assembly, const Workl
     return transfer_links(scenario, assembly.machine(), result.memory.kv_block);
   });
   run.transfer_source = links.source;
-  DisaggregatedConfig config{.prefill = service_config(prefill, run.prefill_memory),
-                             .decode = service_config(decode, result.memory),
+  const auto store = new_store(spill, prefill.replicas + decode.replicas);
+  DisaggregatedConfig config{.prefill = service_config(prefill, run.prefill_memory, store),
+                             .decode = service_config(decode, result.memory, store),
                              .links = std::move(links.links),
                              .kv_block_per_rank = result.memory.kv_block,
                              .kv_block = kv_block_of_instance(decode)};
@@ -178,7 +187,8 @@ std::string to_text(const TableUse& use) {
   return text + " from " + use.provider + " on " + use.device;
 }
 
-RunResult run_scenario(const Scenario& scenario, const Progress& progress) {
+RunResult run_scenario(const Scenario& scenario, const Progress& progress,
+                       const std::filesystem::path& spill) {
   RunResult result;
   result.scenario = scenario;
   result.warnings = warnings_of(scenario);
@@ -186,10 +196,10 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress) {
       at_key(scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
   const Assembly assembly(scenario);
   (scenario.disaggregation ? serve_apart : serve_whole)(scenario, assembly, workload, progress,
-                                                        result);
+                                                        spill, result);
   // A disaggregated scenario's step is one of its decode replicas.
-  const Batch batch = scenario.chosen_step == Batch{} ? median_decode_step(result.service.steps)
-                                                      : scenario.chosen_step;
+  const Batch batch =
+      scenario.chosen_step == Batch{} ? median_decode_step(result.service) : scenario.chosen_step;
   // Every rank gets its row in the trace while they are few enough to read.
   constexpr int kMaxRanksShown = 16;
   const StepLevel level = num_ranks(scenario.mesh) <= kMaxRanksShown ? StepLevel::kAllRanks

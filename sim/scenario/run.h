@@ -3,6 +3,7 @@
 // A scenario as a simulated service: puts the rooms together and keeps everything the outputs need.
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -71,7 +72,10 @@ MemoryBudget memory_budget(const Scenario& scenario);
 
 // Throws ScenarioError where the scenario asks for something impossible (a model that does not fit,
 // a request longer than the KV cache, a malformed trace).
-RunResult run_scenario(const Scenario& scenario, const Progress& progress = {});
+// Where `spill` names a directory, steps are kept in an unnamed file there instead of in memory
+// (ServiceResult::step_store), as a long run needs it.
+RunResult run_scenario(const Scenario& scenario, const Progress& progress = {},
+                       const std::filesystem::path& spill = {});
 
 // One step of `batch` on one replica. Throws ScenarioError or std::invalid_argument.
 StepResult simulate_step(const Scenario& scenario, const Batch& batch, StepLevel level);
@@ -90,6 +94,6 @@ std::vector<Seconds> replayed_durations(const Scenario& scenario,
 
 // The decode-only step of median duration, each step of a leap counting once; the most common kind
 // of step where the run has none. Exposed for tests.
-Batch median_decode_step(const std::vector<StepRecord>& steps);
+Batch median_decode_step(const ServiceResult& service);
 
 }  // namespace orrery

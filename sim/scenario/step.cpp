@@ -1,8 +1,11 @@
 // One engine step in detail, and which step of a run that is.
 
 #include <algorithm>
+#include <compare>
+#include <functional>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -118,37 +121,61 @@ Batch batch_of(const StepRecord& step) {
 
 }  // namespace
 
-Batch median_decode_step(const std::vector<StepRecord>& steps) {
-  std::vector<const StepRecord*> chosen;
-  for (const bool wants_decode : {true, false}) {
-    for (const StepRecord& step : steps) {
+Batch median_decode_step(const ServiceResult& service) {
+  struct Timed {
+    Seconds time;
+    std::int64_t num_steps = 0;
+    auto operator<=>(const Timed&) const = default;
+  };
+  const auto time_of = [](const StepRecord& step) {
+    return step.duration / static_cast<double>(step.num_steps);
+  };
+  std::vector<Timed> chosen;  // and not the records: there may be millions
+  bool wants_decode = true;
+  const auto choose = [&] {
+    for_each_step(service, [&](const StepRecord& step) {
       if ((step.num_prefills == 0) == wants_decode) {
-        chosen.push_back(&step);
+        chosen.push_back({.time = time_of(step), .num_steps = step.num_steps});
       }
-    }
-    if (!chosen.empty()) {
-      break;
-    }
+    });
+  };
+  choose();
+  if (chosen.empty()) {
+    wants_decode = false;
+    choose();
   }
   if (chosen.empty()) {
     return {};
   }
-  const auto step_time = [](const StepRecord* step) {
-    return step->duration / static_cast<double>(step->num_steps);
-  };
-  std::ranges::stable_sort(chosen, std::less<>(), step_time);
-  std::int64_t num_steps = 0;
-  for (const StepRecord* step : chosen) {
-    num_steps += step->num_steps;
-  }
+  std::ranges::sort(chosen);
+  const std::int64_t num_steps =
+      std::transform_reduce(chosen.begin(), chosen.end(), std::int64_t{0}, std::plus<>(),
+                            [](const Timed& timed) { return timed.num_steps; });
+  Seconds median;
+  std::int64_t shorter = 0;  // steps that take less than `median`
   std::int64_t seen = 0;
-  for (const StepRecord* step : chosen) {
-    seen += step->num_steps;
+  for (const Timed& timed : chosen) {
+    if (timed.time != median) {
+      median = timed.time;
+      shorter = seen;
+    }
+    seen += timed.num_steps;
     if (2 * seen >= num_steps) {
-      return batch_of(*step);
+      break;
     }
   }
-  return batch_of(*chosen.back());
+  // Of those that take as long, the one that is in the middle by their order.
+  std::optional<Batch> found;
+  for_each_step(service, [&](const StepRecord& step) {
+    if (found || (step.num_prefills == 0) != wants_decode || time_of(step) != median) {
+      return;
+    }
+    shorter += step.num_steps;
+    if (2 * shorter >= num_steps) {
+      found = batch_of(step);
+    }
+  });
+  return found.value_or(Batch{});
 }
 
 StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, const Batch& batch,

@@ -39,7 +39,7 @@ std::int64_t mean_prompt(const Workload& workload) {
 
 std::vector<ValidationStep> steps_of_run(const Scenario& scenario, const RunResult& run,
                                          const Workload& workload) {
-  const Batch median = median_decode_step(run.service.steps);
+  const Batch median = median_decode_step(run.service);
   Batch decode{.num_decodes = median.num_decodes};
   decode.decode_context = decode.num_decodes * mean_context(median);
   const std::int64_t budget = scenario.engine.max_num_batched_tokens;

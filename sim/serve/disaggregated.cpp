@@ -237,7 +237,9 @@ ServiceResult serve_disaggregated(
       const int index = static_cast<int>(prefill.size() + decode.size());
       side.push_back(std::make_unique<Replica>(
           index, service, workload.hash_block_tokens / service.engine.block_size, workload.requests,
+  assert(config.prefill.step_store == config.decode.step_store);
           result.requests, make_backend(index), role));
+  result.step_store = config.prefill.step_store;
     }
   };
   add(prefill, config.prefill, ReplicaRole::kPrefill);

@@ -44,6 +44,7 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
   std::vector<double> ttfts;
   std::vector<double> tpots;
   std::vector<double> e2es;
+  for (std::vector<double>* values : {&ttfts, &tpots, &e2es}) values->reserve(records.size());
   std::int64_t num_good = 0;
   Seconds begin(1e300);
   Seconds end(0);

@@ -3,28 +3,40 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <ostream>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 namespace orrery {
 namespace {
 
-// Rows of numbers straight into one buffer; shortest text that reads back the same.
+// Rows of numbers through one buffer; shortest text that reads back the same.
 class CsvWriter {
  public:
-  explicit CsvWriter(std::string_view header, std::size_t num_rows) {
-    text_.reserve(header.size() + 1 + num_rows * 160);
+  CsvWriter(std::string_view header, std::ostream& out) : out_(out) {
     text_ += header;
     text_ += '\n';
   }
+  ~CsvWriter() { flush(); }
+  CsvWriter(const CsvWriter&) = delete;
+  CsvWriter& operator=(const CsvWriter&) = delete;
 
   void add(std::int64_t value) { append(value); }
   void add(Seconds value) { append(value.value()); }
   void add_empty() { text_ += ','; }
-  void end_row() { text_.back() = '\n'; }
-  std::string take() { return std::move(text_); }
+  void end_row() {
+    text_.back() = '\n';
+    if (text_.size() >= kFull) flush();
+  }
 
  private:
+  static constexpr std::size_t kFull = std::size_t{1} << 20;
+
+  void flush() {
+    out_.write(text_.data(), static_cast<std::streamsize>(text_.size()));
+    text_.clear();
+  }
   template <typename Number>
   void append(Number value) {
     char buffer[32];  // 24 characters hold any double, 20 any int64
@@ -33,6 +45,7 @@ class CsvWriter {
     text_ += ',';
   }
 
+  std::ostream& out_;
   std::string text_;
 };
 
@@ -54,7 +67,7 @@ void add_transfer(CsvWriter& csv, const RequestRecord& request) {
 
 }  // namespace
 
-std::string requests_csv(const ServiceResult& service) {
+void write_requests_csv(const ServiceResult& service, std::ostream& out) {
   std::string header =
       "id,replica,prompt_tokens,output_tokens,cached_tokens,num_preemptions,arrival_s,"
       "first_scheduled_s,first_token_s,finish_s,ttft_s,tpot_s,e2e_s";
@@ -64,7 +77,7 @@ std::string requests_csv(const ServiceResult& service) {
         ",decode_replica,transfer_bytes,prefill_end_s,transfer_start_s,transfer_end_s,"
         "decode_start_s,second_token_s,exposed_transfer_s";
   }
-  CsvWriter csv(header, service.requests.size());
+  CsvWriter csv(header, out);
   for (const RequestRecord& request : service.requests) {
     csv.add(request.id);
     csv.add(std::int64_t{request.replica});
@@ -87,15 +100,14 @@ std::string requests_csv(const ServiceResult& service) {
     if (is_disaggregated) add_transfer(csv, request);
     csv.end_row();
   }
-  return csv.take();
 }
 
-std::string steps_csv(const ServiceResult& service) {
+void write_steps_csv(const ServiceResult& service, std::ostream& out) {
   CsvWriter csv(
       "replica,start_s,duration_s,num_steps,prefill_tokens,num_prefills,num_decodes,"
       "decode_context,num_waiting,kv_blocks_used",
-      service.steps.size());
-  for (const StepRecord& step : service.steps) {
+      out);
+  for_each_step(service, [&](const StepRecord& step) {
     csv.add(std::int64_t{step.replica});
     csv.add(step.start);
     csv.add(step.duration);
@@ -107,8 +119,19 @@ std::string steps_csv(const ServiceResult& service) {
     csv.add(step.num_waiting);
     csv.add(step.kv_blocks_used);
     csv.end_row();
-  }
-  return csv.take();
+  });
+}
+
+std::string requests_csv(const ServiceResult& service) {
+  std::ostringstream out;
+  write_requests_csv(service, out);
+  return std::move(out).str();
+}
+
+std::string steps_csv(const ServiceResult& service) {
+  std::ostringstream out;
+  write_steps_csv(service, out);
+  return std::move(out).str();
 }
 
 }  // namespace orrery

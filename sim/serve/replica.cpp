@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "sim/serve/leap_time.h"
+#include "sim/serve/service_loop.h"
+#include "sim/serve/step_store.h"
 
 namespace orrery {
 Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per_unit,
@@ -16,6 +18,7 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
       engine_(config.engine),
       front_end_(config.front_end),
       record_steps_(config.record_steps),
+      step_store_(config.step_store),
       blocks_per_unit_(config.engine.enable_prefix_caching && role != ReplicaRole::kDecode
                            ? blocks_per_unit
                            : 0),
@@ -338,28 +341,22 @@ void Replica::account(const Flight& flight) {
   if (!record_steps_) return;
   std::int64_t prefill_tokens = 0;
   for (const Chunk& chunk : flight.chunks) prefill_tokens += chunk.query;
-  steps_.push_back({.replica = index_,
-                    .start = flight.begin,
-                    .duration = duration,
-bool Replica::is_measured(const Sequence& sequence) const {
-  return records_[static_cast<std::size_t>(sequence.idx)].is_measured;
-}
-
-bool Replica::is_measured(const Flight& flight) const {
-  return (flight.batch.num_decodes > 0 && num_measured_decodes_ > 0) ||
-         std::ranges::any_of(flight.chunks, [this](const Chunk& chunk) {
-           return is_measured(slots_[static_cast<std::size_t>(chunk.slot)]);
-         });
-}
-
-                    .num_steps = steps,
-                    .prefill_tokens = prefill_tokens,
-                    .num_prefills = static_cast<std::int64_t>(flight.chunks.size()),
-                    .num_decodes = flight.batch.num_decodes,
-                    .decode_context = flight.batch.decode_context,
-                    .num_waiting = static_cast<std::int64_t>(waiting_.size() + unreserved_.size() +
-                                                             incoming_.size()),
-                    .kv_blocks_used = blocks_.num_used()});
+  const StepRecord step{.replica = index_,
+                        .start = flight.begin,
+                        .duration = duration,
+                        .num_steps = steps,
+                        .prefill_tokens = prefill_tokens,
+                        .num_prefills = static_cast<std::int64_t>(flight.chunks.size()),
+                        .num_decodes = flight.batch.num_decodes,
+                        .decode_context = flight.batch.decode_context,
+                        .num_waiting = static_cast<std::int64_t>(
+                            waiting_.size() + unreserved_.size() + incoming_.size()),
+                        .kv_blocks_used = blocks_.num_used()};
+  if (step_store_) {
+    step_store_->append(step);
+  } else {
+    steps_.push_back(step);
+  }
 }
 
 }  // namespace orrery

@@ -261,6 +261,7 @@ class Replica {
   std::deque<Waiting> arriving_;                  // in the front end; `known` is when they leave it
   std::deque<Waiting> waiting_;                   // preempted ones first
   std::unordered_map<std::int64_t, Preempted> preempted_;  // by request; never iterated
+  std::shared_ptr<StepStore> step_store_;
   std::vector<Sequence> slots_;
   std::vector<std::int64_t> free_slots_;
   std::set<std::pair<std::int64_t, std::int64_t>> running_;  // (order, slot)

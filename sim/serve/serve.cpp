@@ -19,6 +19,7 @@
 #include "sim/serve/router.h"
 #include "sim/serve/service_checks.h"
 #include "sim/serve/service_loop.h"
+#include "sim/serve/step_store.h"
 
 namespace orrery {
 namespace {
@@ -195,11 +196,21 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
   const ServiceConfig config = checked_config(given, workload);
   ServiceResult result;
   result.requests = new_records(workload);
+void for_each_step(const ServiceResult& result,
+                   const std::function<void(const StepRecord&)>& visit) {
+  if (result.step_store) {
+    result.step_store->for_each(visit);
+  } else {
+    std::ranges::for_each(result.steps, visit);
+  }
+}
+
   std::vector<std::unique_ptr<Replica>> replicas;
   replicas.reserve(static_cast<std::size_t>(config.num_replicas));
   for (int i = 0; i < config.num_replicas; ++i) {
     replicas.push_back(
         std::make_unique<Replica>(i, config, workload.hash_block_tokens / config.engine.block_size,
+  result.step_store = config.step_store;
                                   workload.requests, result.requests, make_backend(i)));
   }
 

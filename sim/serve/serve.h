@@ -86,6 +86,8 @@ struct FrontEndConfig {
   Seconds stream_latency;    // from then until clients have them
 };
 
+class StepStore;
+
 enum class RouterKind : std::uint8_t { kRoundRobin, kLeastLoaded, kPrefixAware };
 
 struct ServiceConfig {
@@ -99,6 +101,9 @@ struct ServiceConfig {
   std::int64_t num_kv_blocks = 0;  // per replica, over its data-parallel ranks
   int num_threads = 1;             // replicas behind a load-blind router run side by side
   bool record_steps = true;
+  // Takes the steps in place of ServiceResult::steps. Shared: results are copied, their steps are
+  // not.
+  std::shared_ptr<StepStore> step_store;
 };
 
 struct RequestRecord {
@@ -198,9 +203,14 @@ struct ServingMetrics {
 
 struct ServiceResult {
   std::vector<RequestRecord> requests;  // by id
-  std::vector<StepRecord> steps;        // by (start, replica)
+  std::vector<StepRecord> steps;        // by (start, replica); empty with a store
+  std::shared_ptr<const StepStore> step_store;
   ServingMetrics metrics;
 };
+
+// The steps by (start, replica), wherever they are.
+void for_each_step(const ServiceResult& result,
+                   const std::function<void(const StepRecord&)>& visit);
 
 // One call at a time, from whichever thread finished the request.
 using Progress = std::function<void(std::int64_t done, std::int64_t total)>;

@@ -281,16 +281,16 @@ TEST(MedianDecodeStep, counts_each_step_of_a_leap) {
   // one.
   std::vector<StepRecord> steps = {decode_step(1, 1, 1), decode_step(27, 3, 3),
                                    decode_step(10, 5, 2)};
-  EXPECT_EQ(median_decode_step(steps).num_decodes, 2);
-  EXPECT_EQ(median_decode_step(steps).decode_context, 200);
+  EXPECT_EQ(median_decode_step({.steps = steps}).num_decodes, 2);
+  EXPECT_EQ(median_decode_step({.steps = steps}).decode_context, 200);
 }
 
 TEST(MedianDecodeStep, leaves_steps_with_prefill_aside_unless_there_are_no_others) {
   StepRecord prefill = decode_step(100, 50, 0);
   prefill.num_prefills = 2;
   prefill.prefill_tokens = 101;
-  EXPECT_EQ(median_decode_step({prefill, decode_step(1, 1, 4)}).num_decodes, 4);
-  const Batch batch = median_decode_step({prefill});
+  EXPECT_EQ(median_decode_step({.steps = {prefill, decode_step(1, 1, 4)}}).num_decodes, 4);
+  const Batch batch = median_decode_step({.steps = {prefill}});
   ASSERT_EQ(batch.prefill.size(), 2U);  // 101 tokens in two chunks: 51 and 50
   EXPECT_EQ(batch.prefill[0].query + batch.prefill[1].query, 101);
 }
