@@ -88,10 +88,9 @@ class DisaggregatedLoop {
   void send_due(Seconds now) {
     for (; next_send() <= now; ++next_) {
       const auto idx = static_cast<std::int64_t>(next_);
-      const std::size_t replica =
-          prefill_router_.choose(prefill_, workload_.requests[next_], idx, now);
+      const std::size_t replica = prefill_router_.choose(workload_.requests[next_], idx, now);
       prefill_[replica]->submit(now, idx);
-      prefill_touched_.insert(replica);
+      touch_prefill(replica);
       if (is_closed_) sends_.pop();
     }
   }
@@ -99,17 +98,17 @@ class DisaggregatedLoop {
     while (prefill_events_.next() <= now) {
       const std::size_t index = prefill_events_.front();
       advance(*prefill_[index], now);
-      prefill_touched_.insert(index);
+      touch_prefill(index);
       for (const Handover& handover : prefill_[index]->take_handovers()) hand_over(handover, now);
       prefill_events_.update(index, kNever);
     }
   }
   void hand_over(const Handover& handover, Seconds now) {
     const Request& request = workload_.requests[static_cast<std::size_t>(handover.idx)];
-    const std::size_t index = decode_router_.choose(decode_, request, num_handovers_++, now);
+    const std::size_t index = decode_router_.choose(request, num_handovers_++, now);
     decode_[index]->receive(now, handover);
     begin_transfers(index, now);
-    decode_touched_.insert(index);
+    touch_decode(index);
     update_decode(index);
   }
   void end_transfers(Seconds now) {
@@ -122,9 +121,9 @@ class DisaggregatedLoop {
       const auto from = static_cast<std::size_t>(transfer.prefill);
       const auto to = static_cast<std::size_t>(transfer.decode);
       prefill_[from]->release_handed_over(transfer.idx);
-      prefill_touched_.insert(from);
+      touch_prefill(from);
       decode_[to]->complete_transfer(now, transfer.idx);
-      decode_touched_.insert(to);
+      touch_decode(to);
       update_decode(to);
     }
   }
@@ -132,9 +131,17 @@ class DisaggregatedLoop {
     while (decode_events_.next() <= now) {
       const std::size_t index = decode_events_.front();
       advance(*decode_[index], now);
-      decode_touched_.insert(index);
+      touch_decode(index);
       update_decode(index);
     }
+  }
+  void touch_prefill(std::size_t index) {
+    prefill_touched_.insert(index);
+    prefill_router_.changed(index);
+  }
+  void touch_decode(std::size_t index) {
+    decode_touched_.insert(index);
+    decode_router_.changed(index);
   }
   void advance(Replica& replica, Seconds now) {
     finished_.clear();
@@ -151,11 +158,13 @@ class DisaggregatedLoop {
   void start(Seconds now) {
     for (const std::size_t index : prefill_touched_) {
       prefill_[index]->start(now);
+      prefill_router_.changed(index);
       prefill_events_.update(index, prefill_[index]->next_event().value_or(kNever));
     }
     prefill_touched_.clear();
     for (const std::size_t index : decode_touched_) {
       decode_[index]->start(now);
+      decode_router_.changed(index);
       update_decode(index);
       begin_transfers(index, now);
     }
@@ -179,8 +188,8 @@ class DisaggregatedLoop {
   const DisaggregatedConfig& config_;
   std::span<RequestRecord> records_;
   ProgressCounter& progress_;
-  const RouterPolicy& prefill_router_ = router_policy(config_.prefill.router);
-  const RouterPolicy& decode_router_ = router_policy(config_.decode.router);
+  Router prefill_router_{config_.prefill.router, prefill_};
+  Router decode_router_{config_.decode.router, decode_};
   bool is_closed_ = workload_.closed_loop_concurrency > 0;
   std::size_t next_ = 0;  // request to send
   std::int64_t num_handovers_ = 0;
@@ -228,7 +237,9 @@ ServiceResult serve_disaggregated(
   require(config.links.size() == num_pairs, "found " + std::to_string(config.links.size()) +
                                                 " links, expected one for each pair of replicas, " +
                                                 std::to_string(num_pairs));
+  assert(config.prefill.step_store == config.decode.step_store);
   ServiceResult result;
+  result.step_store = config.prefill.step_store;
   result.requests = new_records(workload);
   Replicas prefill;
   Replicas decode;
@@ -237,9 +248,7 @@ ServiceResult serve_disaggregated(
       const int index = static_cast<int>(prefill.size() + decode.size());
       side.push_back(std::make_unique<Replica>(
           index, service, workload.hash_block_tokens / service.engine.block_size, workload.requests,
-  assert(config.prefill.step_store == config.decode.step_store);
           result.requests, make_backend(index), role));
-  result.step_store = config.prefill.step_store;
     }
   };
   add(prefill, config.prefill, ReplicaRole::kPrefill);

@@ -10,6 +10,12 @@ KvBlockManager::KvBlockManager(std::int64_t num_blocks, std::int64_t blocks_per_
   if (blocks_per_unit_ > 0) idle_.push_back({.num_blocks = num_blocks});
 }
 
+void KvBlockManager::tell(PrefixHolders& holders, std::int32_t replica) {
+  assert(units_.empty());
+  holders_ = &holders;
+  replica_ = replica;
+}
+
 std::int64_t KvBlockManager::num_cached_units(std::span<const UnitHash> hashes) const {
   std::int64_t count = 0;
   for (const UnitHash hash : hashes) {
@@ -51,8 +57,10 @@ void KvBlockManager::release_units(std::span<const UnitHash> hashes) {
 
 bool KvBlockManager::publish_unit(UnitHash hash) {
   const auto [unit, is_new] = units_.try_emplace(hash);
-  if (is_new) unit->second.references = 1;  // its blocks stay in num_used_, now as a unit
-  return is_new;
+  if (!is_new) return false;
+  unit->second.references = 1;  // its blocks stay in num_used_, now as a unit
+  if (holders_ != nullptr) holders_->add(hash, replica_);
+  return true;
 }
 
 void KvBlockManager::allocate(std::int64_t count) {
@@ -63,6 +71,7 @@ void KvBlockManager::allocate(std::int64_t count) {
     Idle& oldest = idle_.front();
     if (oldest.is_unit) {
       units_.erase(oldest.hash);
+      if (holders_ != nullptr) holders_->remove(oldest.hash, replica_);
       oldest.is_unit = false;
     }
     const std::int64_t taken = std::min(count, oldest.num_blocks);

@@ -20,6 +20,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sim/serve/prefix_holders.h"
+
 namespace orrery {
 
 class KvBlockManager {
@@ -35,6 +37,8 @@ class KvBlockManager {
   // Blocks that requests hold (idle cached units do not count).
   [[nodiscard]] std::int64_t num_used() const { return num_used_; }
 
+  // From now on tells `holders`, which outlives it, of units that `replica` gets and loses.
+  void tell(PrefixHolders& holders, std::int32_t replica);
   // Number of leading hashes that are cached.
   [[nodiscard]] std::int64_t num_cached_units(std::span<const UnitHash> hashes) const;
   // Of those, how many are idle: taking them makes that many units unavailable.
@@ -71,6 +75,8 @@ class KvBlockManager {
   std::int64_t num_used_ = 0;
   std::unordered_map<UnitHash, Unit> units_;  // never iterated: order would leak into results
   std::list<Idle> idle_;                      // empty when there is no prefix cache
+  PrefixHolders* holders_ = nullptr;
+  std::int32_t replica_ = 0;
 };
 
 }  // namespace orrery

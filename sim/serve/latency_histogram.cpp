@@ -24,10 +24,11 @@ double end_of(std::int64_t bin) {
 
 }  // namespace
 
-void LatencyHistogram::add_to_bin(std::int64_t bin, std::int64_t count) {
-  if (static_cast<std::size_t>(bin) >= bins_.size())
-    bins_.resize(static_cast<std::size_t>(bin) + 1);
-  bins_[static_cast<std::size_t>(bin)] += count;
+void LatencyHistogram::add_to_bin(std::size_t bin, std::int64_t count) {
+  const std::size_t page = bin / kPageBins;
+  if (page >= pages_.size()) pages_.resize(page + 1);
+  if (!pages_[page]) pages_[page] = std::make_unique<Page>();
+  (*pages_[page])[bin % kPageBins] += count;
 }
 
 void LatencyHistogram::add_linear(Seconds first, Seconds slope, std::int64_t num_steps,
@@ -52,14 +53,18 @@ void LatencyHistogram::add_linear(Seconds first, Seconds slope, std::int64_t num
     } else if (growth < 0) {
       in_bin = 1;  // contexts only grow, so this does not happen on a hot path
     }
-    add_to_bin(bin, in_bin * count);
+    add_to_bin(static_cast<std::size_t>(bin), in_bin * count);
     done += in_bin;
   }
 }
 
 void LatencyHistogram::merge(const LatencyHistogram& other) {
-  for (std::size_t bin = 0; bin < other.bins_.size(); ++bin) {
-    if (other.bins_[bin] > 0) add_to_bin(static_cast<std::int64_t>(bin), other.bins_[bin]);
+  for (std::size_t page = 0; page < other.pages_.size(); ++page) {
+    if (!other.pages_[page]) continue;
+    for (std::size_t i = 0; i < kPageBins; ++i) {
+      const std::int64_t count = (*other.pages_[page])[i];
+      if (count > 0) add_to_bin(page * kPageBins + i, count);
+    }
   }
   count_ += other.count_;
   sum_ += other.sum_;
@@ -74,9 +79,13 @@ Quantiles LatencyHistogram::quantiles() const {
   const auto at = [&](double share) {
     const auto rank = static_cast<std::int64_t>(std::ceil(share * static_cast<double>(count_)));
     std::int64_t seen = 0;
-    for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
-      seen += bins_[bin];
-      if (seen >= rank) return std::min(middle_of(static_cast<std::int64_t>(bin)), max_);
+    for (std::size_t page = 0; page < pages_.size(); ++page) {
+      if (!pages_[page]) continue;
+      for (std::size_t i = 0; i < kPageBins; ++i) {
+        seen += (*pages_[page])[i];
+        const auto bin = static_cast<std::int64_t>(page * kPageBins + i);
+        if (seen >= rank) return std::min(middle_of(bin), max_);
+      }
     }
     return max_;
   };

@@ -51,8 +51,8 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
   for (const RequestRecord& record : records) {
     if (!record.is_measured) continue;
     ++metrics.num_requests;
-    metrics.prompt_tokens += record.prompt_tokens;
     metrics.num_preemptions += record.num_preemptions;
+    metrics.prompt_tokens += record.prompt_tokens;
     metrics.output_tokens += record.output_tokens;
     metrics.cached_tokens += record.cached_tokens;
     ttfts.push_back(ttft(record).value());
@@ -136,8 +136,8 @@ DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> reco
   Seconds begin(1e300);
   Seconds end(0);
   for (const RequestRecord& record : records) {
-    begin = std::min(begin, record.arrival);
     if (!record.is_measured) continue;
+    begin = std::min(begin, record.arrival);
     end = std::max(end, record.finish);
     if (record.decode_replica < 0) continue;
     const Seconds transfer = record.transfer_end - record.transfer_start;

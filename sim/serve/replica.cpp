@@ -52,10 +52,26 @@ std::int64_t Replica::num_cached_units(const Request& request) const {
   return blocks_per_unit_ > 0 ? blocks_.num_cached_units(request.block_hashes) : 0;
 }
 
+bool Replica::has_cached(std::span<const std::uint64_t> units) const {
+  return blocks_.num_cached_units(units) == static_cast<std::int64_t>(units.size());
+}
+
 std::int64_t Replica::outstanding_tokens(Seconds now) const {
   if (!flight_ || !flight_->is_leap || now <= flight_->begin) return outstanding_;
   const std::int64_t done = steps_to_reach(flight_->time, now - flight_->begin) - 1;
   return outstanding_ - done * decodes_.size();
+}
+
+LoadBound Replica::outstanding_bound(Seconds now, std::int64_t slack) const {
+  const std::int64_t load = outstanding_tokens(now);
+  if (!flight_ || !flight_->is_leap) return {.tokens = load, .until = kNever};
+  const LeapTime& time = flight_->time;
+  const std::int64_t size = decodes_.size();
+  const std::int64_t steps = std::min((outstanding_ - load + slack) / size, time.num_steps - 1);
+  // A little early, so that rounding in outstanding_tokens cannot come first.
+  const Seconds until = (flight_->begin + leap_duration(time, steps + 1)) * (1 - 1e-15);
+  return {.tokens = outstanding_ - steps * size,
+          .until = steps + 1 == time.num_steps ? kNever : until};
 }
 
 bool Replica::is_drained() const {
@@ -193,7 +209,10 @@ void Replica::join_decodes(std::int64_t slot) {
   if (last_tokens_.empty() || last_tokens_.back().time != sequence.last_token) {
     last_tokens_.push_back({.time = sequence.last_token});
   }
+  const int measured = is_measured(sequence) ? 1 : 0;
   ++last_tokens_.back().count;
+  last_tokens_.back().num_measured += measured;
+  num_measured_decodes_ += measured;
   decodes_.join(sequence.computed,
                 {.step = sequence.finish_step, .order = sequence.order, .slot = slot});
 }
@@ -203,6 +222,9 @@ void Replica::leave_decodes(Sequence& sequence, std::int64_t slot) {
   sequence.is_decoding = false;
   if (decodes_.step() > sequence.joined_step) sequence.last_token = last_decode_end_;
   const auto last = std::ranges::find(last_tokens_, sequence.last_token, &LastToken::time);
+  const int measured = is_measured(sequence) ? 1 : 0;
+  last->num_measured -= measured;
+  num_measured_decodes_ -= measured;
   if (--last->count == 0) last_tokens_.erase(last);
   decodes_.leave(sequence.computed,
                  {.step = sequence.finish_step, .order = sequence.order, .slot = slot});
@@ -212,10 +234,7 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
   const Flight flight = *std::exchange(flight_, std::nullopt);
   const std::int64_t steps = flight.time.num_steps;
   if (flight.is_leap) blocks_.allocate(decodes_.blocks(steps) - flight.reserved_blocks);
-  const int measured = is_measured(sequence) ? 1 : 0;
   account(flight);
-  last_tokens_.back().num_measured += measured;
-  num_measured_decodes_ += measured;
   last_step_begin_ = flight.begin + leap_duration(flight.time, steps - 1);
   const std::int64_t tokens =
       flight.batch.num_decodes + std::ranges::count_if(flight.chunks, &Chunk::ends_prompt);
@@ -225,9 +244,6 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     add_latencies(flight);
     outstanding_ -= steps * decodes_.size();
     decodes_.advance(steps);
-  const int measured = is_measured(sequence) ? 1 : 0;
-  last->num_measured -= measured;
-  num_measured_decodes_ -= measured;
     stream_first_tokens(flight, tokens);
     record_second_tokens(first_end);
   }
@@ -321,6 +337,17 @@ void Replica::release_ended() {
   for (const std::int64_t slot : ended_) release(slot);
   ended_.clear();
   num_leaving_ = 0;
+}
+
+bool Replica::is_measured(const Sequence& sequence) const {
+  return records_[static_cast<std::size_t>(sequence.idx)].is_measured;
+}
+
+bool Replica::is_measured(const Flight& flight) const {
+  return (flight.batch.num_decodes > 0 && num_measured_decodes_ > 0) ||
+         std::ranges::any_of(flight.chunks, [this](const Chunk& chunk) {
+           return is_measured(slots_[static_cast<std::size_t>(chunk.slot)]);
+         });
 }
 
 void Replica::account(const Flight& flight) {

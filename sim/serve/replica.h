@@ -72,6 +72,12 @@ struct Handover {
   Seconds time;
 };
 
+// Tokens, valid until then.
+struct LoadBound {
+  std::int64_t tokens = 0;
+  Seconds until;
+};
+
 class Replica {
  public:
   // `requests` and `records` (same indices) outlive the replica.
@@ -105,8 +111,17 @@ class Replica {
   // Tokens still to be computed for all requests here at `now`, the step in flight counted as far
   // as it has come.
   [[nodiscard]] std::int64_t outstanding_tokens(Seconds now) const;
+  // What that does not fall below until some time, unless something is submitted, received or due
+  // before; at most `slack` less than it is at `now`.
+  [[nodiscard]] LoadBound outstanding_bound(Seconds now, std::int64_t slack) const;
   // Leading prompt units of `request` in this replica's prefix cache.
   [[nodiscard]] std::int64_t num_cached_units(const Request& request) const;
+  // Whether all of `units` are.
+  [[nodiscard]] bool has_cached(std::span<const std::uint64_t> units) const;
+  // As KvBlockManager::tell.
+  void tell_prefixes(PrefixHolders& holders, std::int32_t replica) {
+    blocks_.tell(holders, replica);
+  }
 
   [[nodiscard]] const ReplicaTotals& totals() const { return totals_; }
   [[nodiscard]] std::vector<StepRecord>& steps() { return steps_; }
@@ -155,6 +170,7 @@ class Replica {
   struct LastToken {
     Seconds time;
     std::int64_t count = 0;
+    std::int64_t num_measured = 0;
   };
   // A sequence whose client sees its first token with decode step `step`.
   struct FirstToken {
@@ -170,7 +186,6 @@ class Replica {
     Seconds known;
   };
   // A request handed over to this replica that does not decode yet.
-    std::int64_t num_measured = 0;
   struct Incoming {
     Handover handover;
     Seconds reserved;                      // its blocks were set aside
@@ -184,6 +199,9 @@ class Replica {
   [[nodiscard]] std::span<const std::uint64_t> units_of(const Request& request,
                                                         std::int64_t count) const;
   [[nodiscard]] bool could_admit() const;
+  [[nodiscard]] bool is_measured(const Sequence& sequence) const;
+  // Whether a step computes a token of a measured request.
+  [[nodiscard]] bool is_measured(const Flight& flight) const;
 
   // Moves what has left the front end by `now` to the waiting queue.
   void deliver(Seconds now);
@@ -199,9 +217,6 @@ class Replica {
   // The next chunk of a prompt that was cut; false when it could not have the blocks.
   bool continue_prefill(std::int64_t slot, std::int64_t& budget);
   void admit(std::int64_t& budget, Seconds now, Seconds known);
-  [[nodiscard]] bool is_measured(const Sequence& sequence) const;
-  // Whether a step computes a token of a measured request.
-  [[nodiscard]] bool is_measured(const Flight& flight) const;
   bool admit_front(std::int64_t& budget, Seconds now);
   // Whether KvAdmission lets in a request of `target` tokens to prefill, `cached` of them in the
   // prefix cache in `units`, that computes `query` now.
@@ -246,6 +261,7 @@ class Replica {
   EngineConfig engine_;
   FrontEndConfig front_end_;
   bool record_steps_;
+  std::shared_ptr<StepStore> step_store_;
   std::int64_t blocks_per_unit_;
   std::span<const Request> requests_;
   std::span<RequestRecord> records_;
@@ -261,7 +277,6 @@ class Replica {
   std::deque<Waiting> arriving_;                  // in the front end; `known` is when they leave it
   std::deque<Waiting> waiting_;                   // preempted ones first
   std::unordered_map<std::int64_t, Preempted> preempted_;  // by request; never iterated
-  std::shared_ptr<StepStore> step_store_;
   std::vector<Sequence> slots_;
   std::vector<std::int64_t> free_slots_;
   std::set<std::pair<std::int64_t, std::int64_t>> running_;  // (order, slot)
@@ -272,6 +287,7 @@ class Replica {
 
   DecodeBatch decodes_;
   std::vector<LastToken> last_tokens_;  // of all decoding sequences; counts above 0
+  std::int64_t num_measured_decodes_ = 0;
   std::int64_t committed_blocks_ = 0;  // that running and ended sequences hold at their full length
   std::int64_t largest_chunk_ = 0;     // of this step: the token budget that a rank has left
   std::int64_t promised_tokens_ = 0;   // that sequences prefilled in this step are yet to add
@@ -288,7 +304,6 @@ class Replica {
   std::vector<std::int64_t> newly_reserved_;  // not taken yet
   std::vector<std::pair<std::int64_t, std::int64_t>> joined_;  // (order, slot), no second token yet
   ReplicaTotals totals_;
-  std::int64_t num_measured_decodes_ = 0;
   std::vector<StepRecord> steps_;
 };
 

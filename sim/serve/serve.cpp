@@ -53,11 +53,10 @@ ServiceConfig adapted(ServiceConfig config, const Workload& workload) {
 class EventLoop {
  public:
   EventLoop(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& workload,
-            const RouterPolicy& router, std::span<const RequestRecord> records,
-            ProgressCounter& progress)
+            RouterKind router, std::span<const RequestRecord> records, ProgressCounter& progress)
       : replicas_(replicas),
         workload_(workload),
-        router_(router),
+        router_(router, replicas),
         records_(records),
         progress_(progress),
         events_of_(replicas.size(), kNever) {}
@@ -82,17 +81,15 @@ class EventLoop {
       const std::size_t replica = events_.begin()->second;
       finished.clear();
       replicas_[replica]->advance(now, finished);
+      router_.changed(replica);
       progress_.add(static_cast<std::int64_t>(finished.size()));
       if (is_closed_) {
         for (const std::int64_t idx : finished) {
           sends_.push(records_[static_cast<std::size_t>(idx)].finish);
         }
       }
-      if (next_send() <= now) {
-        send_due(now);
-      } else {
-        start(replica, now);
-      }
+      touched_.push_back(replica);
+      send_due(now);
     }
   }
 
@@ -102,19 +99,28 @@ class EventLoop {
     if (is_closed_) return sends_.empty() ? kNever : sends_.top();
     return workload_.requests[static_cast<std::size_t>(arrivals_[next_])].arrival;
   }
-  // Sends what is due at `now`; then whoever can starts a step.
+  // Sends what is due at `now`; then whoever can starts a step. Nobody can to whom nothing
+  // happened.
   void send_due(Seconds now) {
     for (; next_send() <= now; ++next_) {
       const std::int64_t idx = arrivals_[next_];
       const Request& request = workload_.requests[static_cast<std::size_t>(idx)];
-      replicas_[router_.choose(replicas_, request, idx, now)]->submit(now, idx);
+      const std::size_t replica = router_.choose(request, idx, now);
+      replicas_[replica]->submit(now, idx);
+      router_.changed(replica);
+      touched_.push_back(replica);
       if (is_closed_) sends_.pop();
     }
-    for (std::size_t i = 0; i < replicas_.size(); ++i) start(i, now);
+    std::ranges::sort(touched_);
+    const auto repeated = std::ranges::unique(touched_);
+    touched_.erase(repeated.begin(), repeated.end());
+    for (const std::size_t replica : touched_) start(replica, now);
+    touched_.clear();
   }
   void start(std::size_t index, Seconds now) {
     Replica& replica = *replicas_[index];
     replica.start(now);
+    router_.changed(index);
     const Seconds event = replica.next_event().value_or(kNever);
     Seconds& known = events_of_[index];
     if (event == known) return;
@@ -125,7 +131,7 @@ class EventLoop {
 
   std::vector<std::unique_ptr<Replica>>& replicas_;
   const Workload& workload_;
-  const RouterPolicy& router_;
+  Router router_;
   std::span<const RequestRecord> records_;
   ProgressCounter& progress_;
   bool is_closed_ = workload_.closed_loop_concurrency > 0;
@@ -133,7 +139,8 @@ class EventLoop {
   std::size_t next_ = 0;                                                      // into arrivals_
   std::priority_queue<Seconds, std::vector<Seconds>, std::greater<>> sends_;  // of a closed loop
   std::set<std::pair<Seconds, std::size_t>> events_;
-  std::vector<Seconds> events_of_;  // of each replica, as in events_
+  std::vector<Seconds> events_of_;    // of each replica, as in events_
+  std::vector<std::size_t> touched_;  // replicas that something happened to at this time
 };
 
 // Replicas that share nothing but the order of arrivals, side by side.
@@ -152,8 +159,7 @@ void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& 
         }
         std::vector<std::unique_ptr<Replica>> alone;
         alone.push_back(std::move(replicas[i]));
-        EventLoop(alone, workload, router_policy(RouterKind::kRoundRobin), records, progress)
-            .run(arrivals);
+        EventLoop(alone, workload, RouterKind::kRoundRobin, records, progress).run(arrivals);
         replicas[i] = std::move(alone.front());
       }
     } catch (...) {  // the caller's thread throws it again
@@ -185,17 +191,11 @@ std::vector<RequestRecord> new_records(const Workload& workload) {
     records[i].id = request.id;
     records[i].prompt_tokens = request.prompt_tokens;
     records[i].output_tokens = request.output_tokens;
+    records[i].is_measured = request.id >= workload.warmup_requests;
   }
   return records;
 }
 
-ServiceResult serve(const Workload& workload, const ServiceConfig& given, const Slo& slo,
-                    const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
-                    const Progress& progress) {
-    records[i].is_measured = request.id >= workload.warmup_requests;
-  const ServiceConfig config = checked_config(given, workload);
-  ServiceResult result;
-  result.requests = new_records(workload);
 void for_each_step(const ServiceResult& result,
                    const std::function<void(const StepRecord&)>& visit) {
   if (result.step_store) {
@@ -205,23 +205,28 @@ void for_each_step(const ServiceResult& result,
   }
 }
 
+ServiceResult serve(const Workload& workload, const ServiceConfig& given, const Slo& slo,
+                    const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
+                    const Progress& progress) {
+  const ServiceConfig config = checked_config(given, workload);
+  ServiceResult result;
+  result.step_store = config.step_store;
+  result.requests = new_records(workload);
   std::vector<std::unique_ptr<Replica>> replicas;
   replicas.reserve(static_cast<std::size_t>(config.num_replicas));
   for (int i = 0; i < config.num_replicas; ++i) {
     replicas.push_back(
         std::make_unique<Replica>(i, config, workload.hash_block_tokens / config.engine.block_size,
-  result.step_store = config.step_store;
                                   workload.requests, result.requests, make_backend(i)));
   }
 
   ProgressCounter counter(progress, static_cast<std::int64_t>(workload.requests.size()));
-  const RouterPolicy& router = router_policy(config.router);
-  if (router.is_load_blind && workload.closed_loop_concurrency == 0) {
+  if (router_policy(config.router).is_load_blind && workload.closed_loop_concurrency == 0) {
     run_apart(replicas, workload, config, result.requests, counter);
   } else {
     std::vector<std::int64_t> all(workload.requests.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
-    EventLoop(replicas, workload, router, result.requests, counter).run(all);
+    EventLoop(replicas, workload, config.router, result.requests, counter).run(all);
   }
 
   std::vector<const ReplicaTotals*> totals;

@@ -113,12 +113,12 @@ struct RequestRecord {
   std::int64_t output_tokens = 0;
   std::int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache at first admission
   int num_preemptions = 0;
+  bool is_measured = true;  // not of the warm-up
   Seconds arrival;          // sent by the client
   Seconds first_scheduled;  // in the engine
   Seconds first_token;      // at the client
   Seconds finish;           // at the client
   // Where prompts and decodes have replicas of their own (sim/serve/disaggregated.h), of requests
-  bool is_measured = true;  // not of the warm-up
   // with a second token; `replica` is then the one of the prompt.
   int decode_replica = -1;
   Bytes transfer_bytes;      // over all ranks
@@ -177,14 +177,14 @@ struct DisaggregationMetrics {
   SideMetrics decode;
 };
 
+// All figures are of the measured requests, those after the warm-up: request by request, and where
+// a figure is of steps (num_steps, mean_batch, KV utilisation, basis, busy) of the steps that
+// compute at least one token of a measured request.
 struct ServingMetrics {
   std::int64_t num_requests = 0;
   std::int64_t output_tokens = 0;
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
-// All figures are of the measured requests, those after the warm-up: request by request, and where
-// a figure is of steps (num_steps, mean_batch, KV utilisation, basis, busy) of the steps that
-// compute at least one token of a measured request.
   // TPOT = (e2e - ttft) / (output - 1), requests with >= 2. ITL: each time between two tokens.
   Quantiles ttft_s, tpot_s, itl_s, e2e_s;
   Seconds duration;                        // first arrival to last finish

@@ -1,0 +1,26 @@
+#include "sim/serve/prefix_holders.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace orrery {
+
+void PrefixHolders::add(std::uint64_t hash, std::int32_t replica) {
+  std::vector<std::int32_t>& holders = holders_[hash];
+  holders.insert(std::ranges::lower_bound(holders, replica), replica);
+}
+
+void PrefixHolders::remove(std::uint64_t hash, std::int32_t replica) {
+  const auto entry = holders_.find(hash);
+  assert(entry != holders_.end());
+  std::vector<std::int32_t>& holders = entry->second;
+  holders.erase(std::ranges::lower_bound(holders, replica));
+  if (holders.empty()) holders_.erase(entry);
+}
+
+std::span<const std::int32_t> PrefixHolders::of(std::uint64_t hash) const {
+  const auto entry = holders_.find(hash);
+  return entry == holders_.end() ? std::span<const std::int32_t>() : std::span(entry->second);
+}
+
+}  // namespace orrery
