@@ -18,7 +18,7 @@ import synthetic_run  # noqa: E402
 
 from orrery import report  # noqa: E402
 from orrery.report import figures, plotting, quantities, resolved_scenario  # noqa: E402
-from orrery.report import run_directory, step_figures, timeline  # noqa: E402
+from orrery.report import run_directory, step_figures, steps, timeline  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_a_long_run_makes_no_long_page(tmp_path):
 
 def test_binning_conserves_amounts():
     # Two intervals of 3 and 5 over [0, 1) and [1.5, 3.5); bins of 1: 3, 5/4, 5/2, 5/4.
-    bins = timeline.bin_amounts(
+    bins = steps.bin_amounts(
         np.arange(5.0), np.array([1.5, 0.0]), np.array([3.5, 1.0]), np.array([5.0, 3.0])
     )
     assert bins == pytest.approx([3.0, 1.25, 2.5, 1.25], abs=1e-12)
@@ -96,7 +96,7 @@ def test_the_timeline_holds_every_request_and_token(shared_run):
     run = run_directory.read(shared_run)
     bins = timeline.bin_run(run)
     width = bins.edges[1]
-    assert len(bins.edges) == timeline.NUM_BINS + 1
+    assert len(bins.edges) == steps.NUM_BINS + 1
     assert (bins.arrivals_per_s * width).sum() == pytest.approx(run.summary["requests"], rel=1e-9)
     assert (bins.output_tokens_per_s * width).sum() == pytest.approx(run.summary["output_tokens"], rel=1e-9)
     assert (bins.prompt_tokens_per_s * width).sum() == pytest.approx(run.summary["prompt_tokens"], rel=1e-9)
@@ -110,7 +110,7 @@ def test_blocks_are_in_use_until_the_request_that_holds_them_ends(run_dir):
     (run_dir / "requests.csv").write_text(lines[0][0] + "\n0,0,100,90,0,0,0,0,1,10,1,0.1,10\n")
     (run_dir / "steps.csv").write_text(lines[1][0] + "\n0,0,1,1,100,1,0,0,0,10\n0,1,9,89,0,0,1,101,0,0\n")
     bins = timeline.bin_run(run_directory.read(run_dir))
-    assert bins.kv_mean == pytest.approx(np.full(timeline.NUM_BINS, 0.1), abs=1e-9)
+    assert bins.kv_mean == pytest.approx(np.full(steps.NUM_BINS, 0.1), abs=1e-9)
 
 
 def test_running_sequences_are_the_mean_over_time(shared_run):

@@ -218,7 +218,7 @@ def latency_rows(run: Run) -> list[LatencyRow]:
 
 def readings(run: Run, bins: timeline.RunBins) -> list[str]:
     """Sentences that a planner would otherwise have to work out of the plots."""
-    s, requests = run.summary, run.requests
+    s, requests = run.summary, run.measured
     found = []
     if run.slo_s:
         missed = {}
@@ -374,11 +374,11 @@ def warnings(run: Run) -> list[str]:
 
 
 def sample_note(run: Run) -> str:
-    """Says so when the table and the figures are not over the same requests."""
-    drawn, measured = len(run.requests["id"]), run.summary["requests"]
-    if drawn == measured:
+    """Says so where requests are left out."""
+    if not run.warmup_requests:
         return ""
-    return f"The figures show all {drawn:,} requests, the table the {measured:,} after the warm-up."
+    shown = f"{run.warmup_requests:,} requests of the warm-up"
+    return f"All figures leave the {shown} out, but for those over time and of step times."
 
 
 def kv_capacity(run: Run) -> str:

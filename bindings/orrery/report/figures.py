@@ -28,9 +28,9 @@ MEMORY_NAMES = {
 
 def latency_values(run: Run, name: str) -> np.ndarray:
     """Times [requests] in seconds; TPOT only of requests with a second token."""
-    values = run.requests[f"{name}_s"]
+    values = run.measured[f"{name}_s"]
     if name == "tpot":
-        values = values[run.requests["output_tokens"] >= 2]
+        values = values[run.measured["output_tokens"] >= 2]
     return values[np.isfinite(values)]
 
 
@@ -78,19 +78,19 @@ def latency_cdfs(run: Run) -> list[Figure]:
 
 def sample_requests(run: Run) -> np.ndarray:
     """Indices of at most MAX_POINTS requests: every k-th, and the slowest to their first token."""
-    num = len(run.requests["id"])
+    num = len(run.measured["id"])
     if num <= MAX_POINTS:
         return np.arange(num)
     num_slowest = MAX_POINTS // 20
     stride = math.ceil(num / (MAX_POINTS - num_slowest))
-    slowest = np.argsort(-run.requests["ttft_s"], kind="stable")[:num_slowest]
+    slowest = np.argsort(-run.measured["ttft_s"], kind="stable")[:num_slowest]
     return np.union1d(np.arange(0, num, stride), slowest)
 
 
 def ttft_scatter(run: Run) -> Figure:
     """TTFT against prompt length; colour says whether waiting or prefill took more of it."""
     chosen = sample_requests(run)
-    requests = {name: values[chosen] for name, values in run.requests.items()}
+    requests = {name: values[chosen] for name, values in run.measured.items()}
     prompts, ttft = requests["prompt_tokens"], requests["ttft_s"]
     limit = run.slo_s.get("ttft")
     x_axis, y_axis = value_axis(prompts), value_axis(ttft, *([limit] if limit else []))
@@ -125,7 +125,7 @@ def ttft_scatter(run: Run) -> Figure:
     }
     if limit:
         layout |= limit_line(y_axis, limit, f"limit {quantities.short_seconds(limit)}")
-    num = len(run.requests["id"])
+    num = len(run.measured["id"])
     shown = (
         f"All {num:,} requests."
         if len(chosen) == num
@@ -139,15 +139,13 @@ def ttft_scatter(run: Run) -> Figure:
 
 def step_histogram(run: Run) -> Figure:
     """Step times in two panels on one axis: steps that only decode, and steps with prefill."""
-    steps = run.steps
-    weight, duration = steps["num_steps"], steps["duration_s"]
-    mean_s = duration / np.maximum(weight, 1)
+    mean_s, weight, has_prefill = run.steps.mean_s, run.steps.num_steps, run.steps.has_prefill
+    duration = mean_s * weight
     axis = value_axis(mean_s)
     low, high = float(axis.place(mean_s.min())), float(axis.place(mean_s.max()))
     edges = np.linspace(low, max(high, low + 1e-6) + 1e-9 * abs(high - low), NUM_STEP_BINS + 1)
     centres = (edges[:-1] + edges[1:]) / 2
     values = 10.0**centres if axis.is_log else centres
-    has_prefill = steps["num_prefills"] > 0
     groups = [("Decode only", ~has_prefill, "$c-green"), ("With prefill", has_prefill, "$c-blue")]
     groups = [group for group in groups if group[1].any()]
     domains = panel_domains(len(groups), 0.06, 0.05)

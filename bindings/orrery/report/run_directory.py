@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import io
+import functools
 import json
 import math
 import pathlib
@@ -11,7 +11,7 @@ import pathlib
 import numpy as np
 
 from .. import run_files
-from . import quantities, resolved_scenario
+from . import columns, quantities, resolved_scenario, steps
 
 REQUEST_COLUMNS = (
     "id",
@@ -28,6 +28,7 @@ REQUEST_COLUMNS = (
     "tpot_s",
     "e2e_s",
 )
+UNUSED_COLUMNS = ("cached_tokens", "num_preemptions")  # checked and not kept
 # Of a disaggregated service; empty for requests that were not handed over.
 TRANSFER_COLUMNS = (
     "decode_replica",
@@ -38,18 +39,6 @@ TRANSFER_COLUMNS = (
     "decode_start_s",
     "second_token_s",
     "exposed_transfer_s",
-)
-STEP_COLUMNS = (
-    "replica",
-    "start_s",
-    "duration_s",
-    "num_steps",
-    "prefill_tokens",
-    "num_prefills",
-    "num_decodes",
-    "decode_context",
-    "num_waiting",
-    "kv_blocks_used",
 )
 QUANTILES = ("mean", "p50", "p90", "p99", "max")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -95,10 +84,26 @@ class Run:
     scenario_text: str
     summary: dict
     requests: dict[str, np.ndarray]  # one array per column, in file order
-    steps: dict[str, np.ndarray]
+    steps: steps.Steps
     spans: tuple[Span, ...]
     slo_s: dict[str, float]  # subset of ttft, tpot, e2e
-    transfers: dict[str, np.ndarray]  # one row per request that was handed over; empty when none can be
+    warmup_requests: int
+
+    @functools.cached_property
+    def measured(self) -> dict[str, np.ndarray]:
+        """The requests after the warm-up, of which all figures are."""
+        if not self.warmup_requests:
+            return self.requests
+        is_measured = self.requests["id"] >= self.warmup_requests
+        return {name: values[is_measured] for name, values in self.requests.items()}
+
+    @functools.cached_property
+    def transfers(self) -> dict[str, np.ndarray]:
+        """One row per measured request that was handed over; empty when none can be."""
+        if "disaggregation" not in self.summary:
+            return {}
+        is_moved = np.isfinite(self.measured["decode_replica"])
+        return {name: self.measured[name][is_moved] for name in TRANSFER_COLUMNS}
 
 
 def read(directory: pathlib.Path) -> Run:
@@ -117,16 +122,22 @@ def read(directory: pathlib.Path) -> Run:
     except UnicodeDecodeError as error:
         raise ValueError(f"{scenario_path}: not UTF-8 text: {error}") from None
     summary = _read_summary(directory / "summary.json")
+    requests = _read_requests(directory / "requests.csv", "disaggregation" in summary)
     return Run(
         directory=directory,
         scenario=scenario,
         scenario_text=scenario_text,
         summary=summary,
-        requests=_read_columns(directory / "requests.csv", REQUEST_COLUMNS, may_be_empty=("tpot_s",)),
-        steps=_read_columns(directory / "steps.csv", STEP_COLUMNS, may_be_empty=()),
+        requests=requests,
+        steps=steps.read(
+            directory / "steps.csv",
+            begin_s=float(requests["arrival_s"].min()),
+            end_s=float(requests["finish_s"].max()),
+            num_replicas=_num_replicas(requests, summary),
+        ),
         spans=_read_trace(directory / "step.trace.json"),
         slo_s=_read_slo(scenario_path, scenario),
-        transfers=_read_transfers(directory / "requests.csv") if "disaggregation" in summary else {},
+        warmup_requests=_warmup_requests(scenario),
     )
 
 
@@ -135,14 +146,13 @@ def check_counts(run: Run) -> None:
 
     What agrees in number may still be of different runs.
     """
-    workload = run.scenario.get("workload")
-    text = str(workload.get("warmup_requests", "0")) if isinstance(workload, dict) else "0"
-    warm_up = int(text) if text.isdecimal() else 0
+    warm_up = run.warmup_requests
     for name, found, expected, what in (
         ("requests.csv", len(run.requests["id"]), run.summary["requests"] + warm_up, "requests, warm-up included"),
-        ("steps.csv", int(run.steps["num_steps"].sum()), run.summary["num_steps"], "engine steps"),
+        ("steps.csv", int(run.steps.num_steps.sum()), run.summary["num_steps"], "engine steps"),
     ):
-        if found != expected:
+        # The summary leaves the steps of the warm-up out.
+        if found < expected or (found > expected and not (warm_up and name == "steps.csv")):
             raise ValueError(
                 f"{run.directory / name}: found {found:,} {what}; summary.json and scenario.yaml count {expected:,}: "
                 "the table was cut or is of another run"
@@ -151,10 +161,22 @@ def check_counts(run: Run) -> None:
         raise ValueError(f"{run.directory / 'scenario.yaml'}: asks another question than summary.json: it is of another run")
 
 
-def _read_transfers(path: pathlib.Path) -> dict[str, np.ndarray]:
-    columns = _read_columns(path, TRANSFER_COLUMNS, may_be_empty=TRANSFER_COLUMNS)
-    is_moved = np.isfinite(columns["decode_replica"])
-    return {name: values[is_moved] for name, values in columns.items()}
+def _read_requests(path: pathlib.Path, is_apart: bool) -> dict[str, np.ndarray]:
+    names = REQUEST_COLUMNS + (TRANSFER_COLUMNS if is_apart else ())
+    found = columns.packed(path, names, may_be_empty=("tpot_s", *TRANSFER_COLUMNS))
+    return {name: values for name, values in found.items() if name not in UNUSED_COLUMNS}
+
+
+def _num_replicas(requests: dict[str, np.ndarray], summary: dict) -> int:
+    named = int(requests["replica"].max()) + 1
+    apart = summary.get("disaggregation")
+    return max(named, apart["prefill"]["replicas"] + apart["decode"]["replicas"]) if apart else named
+
+
+def _warmup_requests(scenario: dict) -> int:
+    workload = scenario.get("workload")
+    text = str(workload.get("warmup_requests", "0")) if isinstance(workload, dict) else "0"
+    return int(text) if text.isdigit() else 0
 
 
 def _read_json(path: pathlib.Path) -> object:
@@ -235,54 +257,6 @@ def _number(path: pathlib.Path, parent: dict, key: str, *, prefix: str = "", nul
         raise ValueError(f"{path}: found {value!r} for '{prefix}{key}', expected a number")
     if value < 0:
         raise ValueError(f"{path}: found {value!r} for '{prefix}{key}', expected no negative number")
-
-
-def _read_columns(
-    path: pathlib.Path, columns: tuple[str, ...], may_be_empty: tuple[str, ...]
-) -> dict[str, np.ndarray]:
-    """The named columns as float64 arrays; columns in any order, further ones are ignored."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
-    header, _, body = text.partition("\n")
-    names = [name.strip() for name in header.split(",")]
-    missing = [name for name in columns if name not in names]
-    if missing:
-        raise ValueError(f"{path}:1: no column {', '.join(missing)}; found {', '.join(names)}")
-    if not body.strip():
-        raise ValueError(f"{path}: found a header and no rows")
-    indices = [names.index(name) for name in columns]
-    # An empty cell is "no value"; loadtxt knows only nan. Twice, for two in a row; then those at the ends of lines.
-    filled = body.replace(",,", ",nan,").replace(",,", ",nan,") if ",," in body else body
-    filled = filled.replace(",\n", ",nan\n") if ",\n" in filled else filled
-    try:
-        table = np.loadtxt(io.StringIO(filled), delimiter=",", usecols=indices, comments=None, ndmin=2)
-    except ValueError:
-        raise ValueError(_first_bad_cell(path, body, names, columns)) from None
-    result = {name: table[:, i] for i, name in enumerate(columns)}
-    for name, values in result.items():
-        if name not in may_be_empty and not np.isfinite(values).all():
-            line = int(np.flatnonzero(~np.isfinite(values))[0]) + 2
-            raise ValueError(f"{path}:{line}: found no finite number in column '{name}'")
-        if (values < 0).any():  # counts, and times from the start of the run
-            row = int(np.flatnonzero(values < 0)[0])
-            raise ValueError(f"{path}:{row + 2}: found {values[row]:g} in column '{name}', expected no negative number")
-    return result
-
-
-def _first_bad_cell(path: pathlib.Path, body: str, names: list[str], columns: tuple[str, ...]) -> str:
-    for line, text in enumerate(body.splitlines(), start=2):
-        cells = text.split(",")
-        if text and len(cells) != len(names):
-            return f"{path}:{line}: found {len(cells)} cells, expected {len(names)} as in the header"
-        for name, cell in zip(names, cells):
-            try:
-                float(cell or "nan")
-            except ValueError:
-                if name in columns:
-                    return f"{path}:{line}: found '{cell}' in column '{name}', expected a number"
-    return f"{path}: not a table of numbers"
 
 
 def _read_trace(path: pathlib.Path) -> tuple[Span, ...]:

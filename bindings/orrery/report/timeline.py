@@ -1,4 +1,4 @@
-"""The run over its time: steps and requests binned into intervals, and the figure of that."""
+"""The run over its time, in intervals, and the figure of that."""
 
 from __future__ import annotations
 
@@ -10,24 +10,9 @@ from . import quantities
 from .plotting import Figure, panel_domains, panel_title, rounded, time_unit
 from .run_directory import Run
 
-NUM_BINS = 240  # of the run's time: a third of a plot's pixels
-
-
-def bin_amounts(edges: np.ndarray, start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> np.ndarray:
-    """Amounts, each spread evenly over its [start, end), summed into the bins between `edges`.
-
-    The intervals must not overlap. Conserves the sum when the edges cover all intervals.
-    """
-    order = np.argsort(start, kind="stable")
-    after = np.cumsum(amount[order])
-    knots = np.maximum.accumulate(np.column_stack([start[order], end[order]]).ravel())
-    totals = np.column_stack([after - amount[order], after]).ravel()
-    return np.diff(np.interp(edges, knots, totals, left=0.0, right=float(after[-1])))
-
-
 @dataclasses.dataclass(frozen=True)
 class RunBins:
-    """The run in NUM_BINS equal intervals; rates per second, levels as means over the interval."""
+    """The run in equal intervals; rates per second, levels as means over the interval."""
 
     edges: np.ndarray  # [bins + 1] seconds from the first arrival
     arrivals_per_s: np.ndarray
@@ -46,42 +31,21 @@ class RunBins:
 
 def bin_run(run: Run) -> RunBins:
     requests, steps = run.requests, run.steps
-    num_replicas = int(max(steps["replica"].max(), requests["replica"].max())) + 1
-    begin = float(min(requests["arrival_s"].min(), steps["start_s"].min()))
-    end = float(max(requests["finish_s"].max(), (steps["start_s"] + steps["duration_s"]).max()))
-    edges = np.linspace(begin, max(end, begin + 1e-9), NUM_BINS + 1)
+    edges = steps.edges
     width = edges[1] - edges[0]
-    num_blocks = _kv_blocks(run, num_replicas)
-    running, waiting, output, prompt = (np.zeros(NUM_BINS) for _ in range(4))
-    kv = np.zeros((num_replicas, NUM_BINS))
-    for replica in np.unique(steps["replica"]).astype(int):
-        step = {name: values[steps["replica"] == replica] for name, values in steps.items()}
-        start, duration = step["start_s"], step["duration_s"]
-        stop = start + duration
-        running += bin_amounts(edges, start, stop, (step["num_prefills"] + step["num_decodes"]) * duration)
-        waiting += bin_amounts(edges, start, stop, step["num_waiting"] * duration)
-        output += bin_amounts(edges, start, stop, step["num_decodes"] * step["num_steps"])
-        prompt += bin_amounts(edges, start, stop, step["prefill_tokens"] * step["num_steps"])
-        # kv_blocks_used is after the step: blocks of a new prefill are in use from the step's start, those
-        # of a request that ends with it until the step's end, so the level inside is the larger of before
-        # and after. Between steps it is the one after.
-        after = step["kv_blocks_used"]
-        inside = np.maximum(after, np.append(0.0, after[:-1]))
-        next_start = np.append(np.maximum(start[1:], stop[:-1]), stop[-1:])
-        kv[replica] = bin_amounts(edges, start, stop, inside * duration)
-        kv[replica] += bin_amounts(edges, stop, next_start, after * (next_start - stop))
+    num_replicas = len(steps.kv)
+    kv = steps.kv / (width * _kv_blocks(run, num_replicas)[:, np.newaxis])
     # The last chunk of a prefill yields the first output token; decodes yield the others.
-    output += np.histogram(requests["first_token_s"], edges)[0]
-    kv /= width * num_blocks[:, np.newaxis]
+    output = steps.decodes + np.histogram(requests["first_token_s"], edges)[0]
     return RunBins(
-        edges=edges - begin,
+        edges=edges - edges[0],
         arrivals_per_s=np.histogram(requests["arrival_s"], edges)[0] / width,
-        running=running / width,
-        waiting=waiting / width,
+        running=steps.running / width,
+        waiting=steps.waiting / width,
         kv_mean=kv.mean(axis=0),
         kv_busiest=kv.max(axis=0),
         output_tokens_per_s=output / width,
-        prompt_tokens_per_s=prompt / width,
+        prompt_tokens_per_s=steps.prompt_tokens / width,
         num_replicas=num_replicas,
     )
 
