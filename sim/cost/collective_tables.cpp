@@ -4,6 +4,7 @@
 
 #include "sim/cost/collectives.h"
 #include "sim/cost/csv_reader.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -48,7 +49,8 @@ void read(const std::filesystem::path& path, std::map<CurveKey, Samples>& sample
                  .element_bytes = 2,
                  .num_gpus = static_cast<int>(csv.integer(num_gpus))};
     if (key.mode != "graph" && key.mode != "eager" && key.mode != "unspecified") {
-      csv.fail("column mode: found '" + key.mode + "'; expected graph, eager or unspecified");
+      csv.fail("column mode: found '" + shown(key.mode) +
+               "'; expected graph, eager or unspecified");
     }
     if (key.num_gpus < 2) {
       csv.fail("column num_gpus: found " + std::to_string(key.num_gpus) + "; expected 2 or more");

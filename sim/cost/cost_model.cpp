@@ -12,6 +12,7 @@
 #include "sim/cost/interpolate.h"
 #include "sim/cost/provider_tables.h"
 #include "sim/units/largest_normal.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -96,8 +97,8 @@ int distribution_of(const KernelTable& table, const std::string& wanted) {
     for (const std::string_view name : kSkews) {
       names += (names.empty() ? "" : ", ") + std::string(name);
     }
-    throw std::invalid_argument("unknown routing distribution '" + wanted + "'; expected one of " +
-                                names + ", or one of the table's");
+    throw std::invalid_argument("unknown routing distribution '" + shown(wanted) +
+                                "'; expected one of " + names + ", or one of the table's");
   }
   const auto distance = [&](const std::string& name) {
     return std::abs(skew(name) - skew(wanted));

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "sim/units/shown.h"
+
 namespace orrery {
 namespace {
 
@@ -63,7 +65,7 @@ int CsvReader::require(std::string_view name) const {
   const int found = column(name);
   if (found < 0) {
     throw std::invalid_argument(path_.string() + ":1: no column '" + std::string(name) +
-                                "'; found " + join(columns_));
+                                "'; found " + shown(join(columns_)));
   }
   return found;
 }
@@ -113,7 +115,7 @@ std::int64_t CsvReader::integer(int column) const {
   std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), value);
   if (error != std::errc() || stop != field.data() + field.size() || value < 0) {
-    fail("column " + columns_[column] + ": found '" + std::string(field) +
+    fail("column " + columns_[column] + ": found '" + shown(field) +
          "'; expected a whole number, zero or more");
   }
   return value;
@@ -125,7 +127,7 @@ double CsvReader::positive_number(int column) const {
   const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), value);
   if (error != std::errc() || stop != field.data() + field.size() || !std::isfinite(value) ||
       value <= 0) {
-    fail("column " + columns_[column] + ": found '" + std::string(field) +
+    fail("column " + columns_[column] + ": found '" + shown(field) +
          "'; expected a finite number greater than 0");
   }
   return value;

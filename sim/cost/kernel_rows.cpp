@@ -7,6 +7,7 @@
 
 #include "sim/cost/csv_reader.h"
 #include "sim/cost/kernel_table.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -27,7 +28,7 @@ int choice(const CsvReader& csv, int column, std::array<std::string_view, 2> wor
     return 0;
   }
   if (csv.text(column) != words[1]) {
-    csv.fail("column " + csv.columns()[column] + ": found '" + std::string(csv.text(column)) +
+    csv.fail("column " + csv.columns()[column] + ": found '" + shown(csv.text(column)) +
              "'; expected " + std::string(words[0]) + " or " + std::string(words[1]));
   }
   return 1;

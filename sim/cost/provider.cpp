@@ -3,6 +3,7 @@
 
 #include "sim/cost/csv_reader.h"
 #include "sim/cost/provider_tables.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 
@@ -32,8 +33,7 @@ std::vector<Provider::Tables::Inclusion> read_inclusions(const std::filesystem::
   while (reader.next()) {
     for (const int column : {kernel, included}) {
       if (find_kernel_spec(reader.text(column)) == nullptr) {
-        reader.fail("found kernel '" + std::string(reader.text(column)) +
-                    "'; expected a known one");
+        reader.fail("found kernel '" + shown(reader.text(column)) + "'; expected a known one");
       }
     }
     Provider::Tables::Inclusion inclusion{.kernel = std::string(reader.text(kernel)),

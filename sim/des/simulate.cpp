@@ -10,6 +10,7 @@
 
 #include "sim/des/levels.h"
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -68,7 +69,7 @@ std::string_view to_text(StepLevel level) { return kLevelNames[static_cast<std::
 StepLevel parse_step_level(std::string_view text) {
   const auto found = std::ranges::find(kLevelNames, text);
   if (found == kLevelNames.end()) {
-    throw std::invalid_argument("unknown step level '" + std::string(text) + "'; did you mean '" +
+    throw std::invalid_argument("unknown step level '" + shown(text) + "'; did you mean '" +
                                 nearest(text, kLevelNames) +
                                 "'? Known: closed_form, heap, representative, all_ranks");
   }

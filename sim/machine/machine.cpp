@@ -7,6 +7,7 @@
 
 #include "sim/machine/kinds/kinds.h"
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 constexpr int kMaxGpus = 10'000;
 
 void require(const MachineSpec& spec, bool condition, const std::string& what) {
-  if (!condition) throw std::invalid_argument("machine '" + spec.name + "': " + what);
+  if (!condition) throw std::invalid_argument("machine '" + shown(spec.name) + "': " + what);
 }
 
 void check_common(const MachineSpec& spec) {
@@ -67,7 +68,7 @@ const TopologyKind& topology_kind(std::string_view name) {
     names.push_back(kind.name);
     known += (known.empty() ? "" : ", ") + std::string(kind.name);
   }
-  throw std::invalid_argument("unknown machine kind '" + std::string(name) + "'; did you mean '" +
+  throw std::invalid_argument("unknown machine kind '" + shown(name) + "'; did you mean '" +
                               nearest(name, names) + "'? Known: " + known);
 }
 

@@ -6,6 +6,7 @@
 #include "sim/model/config_reader.h"
 #include "sim/model/model.h"
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -99,8 +100,8 @@ const Architecture& architecture(const ConfigReader& reader) {
   for (const Architecture& entry : kArchitectures) {
     if (entry.model_type == model_type) {
       if (!entry.missing_block.empty()) {
-        reader.fail("model_type \"" + model_type + "\" has " + std::string(entry.missing_block) +
-                    " layers, for which there is no block here");
+        reader.fail("model_type \"" + shown(model_type) + "\" has " +
+                    std::string(entry.missing_block) + " layers, for which there is no block here");
       }
       return entry;
     }
@@ -109,8 +110,8 @@ const Architecture& architecture(const ConfigReader& reader) {
   if (model_type.empty()) reader.fail("missing model_type; a config.json names its architecture");
   std::string names;
   for (const std::string_view name : known) names.append(names.empty() ? "" : ", ").append(name);
-  reader.fail("model_type \"" + model_type + "\" has no lowering here, expected one of " + names +
-              "; the nearest is \"" + nearest(model_type, known) + "\"");
+  reader.fail("model_type \"" + shown(model_type) + "\" has no lowering here, expected one of " +
+              names + "; the nearest is \"" + nearest(model_type, known) + "\"");
 }
 
 void read_attention(const ConfigReader& reader, const Architecture& arch, ModelConfig& model) {
@@ -192,7 +193,7 @@ void read_routing(const ConfigReader& reader, const Architecture& arch, ModelCon
   } else if (name == "sigmoid") {
     model.scoring_func = ScoringFunc::kSigmoid;
   } else if (!name.empty()) {
-    reader.fail("scoring_func is \"" + name + "\", expected softmax or sigmoid");
+    reader.fail("scoring_func is \"" + shown(name) + "\", expected softmax or sigmoid");
   }
   model.norm_topk_prob =
       reader.flag("norm_topk_prob", reader.flag("norm_expert_weight", arch.norm_topk_prob));

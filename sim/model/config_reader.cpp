@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <stdexcept>
 
+#include "sim/units/shown.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -73,7 +74,9 @@ std::string describe(const ConfigValue& value) {
     std::string operator()(bool flag) const { return flag ? "true" : "false"; }
     std::string operator()(std::int64_t number) const { return std::to_string(number); }
     std::string operator()(double number) const { return format_number(number); }
-    std::string operator()(const std::string& text) const { return "the text \"" + text + "\""; }
+    std::string operator()(const std::string& text) const {
+      return "the text \"" + shown(text) + "\"";
+    }
     std::string operator()(const std::vector<std::int64_t>&) const { return "a list of numbers"; }
     std::string operator()(const std::vector<std::string>&) const { return "a list of texts"; }
   } visitor;
@@ -144,7 +147,7 @@ void ConfigReader::require(std::initializer_list<Field> fields) const {
     missing += kFields[static_cast<std::size_t>(field)].names.front();
   }
   if (missing.empty()) return;
-  fail("missing " + missing + "; a config.json of model_type \"" + text("model_type") +
+  fail("missing " + missing + "; a config.json of model_type \"" + shown(text("model_type")) +
        "\" needs these fields");
 }
 

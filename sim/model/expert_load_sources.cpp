@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "sim/units/shown.h"
+
 namespace orrery {
 namespace {
 
@@ -110,7 +112,7 @@ class TraceReader {
     for (std::size_t i = 1; i < num_fields_; ++i)
       expected.append(",expert_").append(std::to_string(i));
     if (line != expected) {
-      fail("header is \"" + std::string(line) +
+      fail("header is \"" + shown(line) +
            "\", expected \"expert,count\" or \"expert_0,expert_1,...\"");
     }
   }
@@ -122,7 +124,7 @@ class TraceReader {
       std::int64_t value = 0;
       const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
       if (error != std::errc() || end != field.data() + field.size()) {
-        fail("\"" + std::string(field) + "\", expected an integer");
+        fail("\"" + shown(field) + "\", expected an integer");
       }
       fields.push_back(value);
       if (field.size() == line.size()) break;

@@ -7,6 +7,7 @@
 
 #include "sim/plan/plan.h"
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -26,8 +27,8 @@ Enum parse(std::string_view text, std::span<const std::string_view> names, std::
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (names[i] == text) return static_cast<Enum>(i);
   }
-  std::string message = "unknown " + std::string(what) + " \"" + std::string(text) +
-                        "\", nearest is \"" + nearest(text, names) + "\"; expected one of";
+  std::string message = "unknown " + std::string(what) + " \"" + shown(text) + "\", nearest is \"" +
+                        nearest(text, names) + "\"; expected one of";
   for (const std::string_view name : names) message.append(" ").append(name);
   throw std::invalid_argument(message);
 }

@@ -10,6 +10,7 @@
 
 #include "sim/plan/plan.h"
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -180,7 +181,7 @@ OpBody read_body(Cursor& cursor, GroupId& ranks) {
     return comm;
   }
   if (kind != "kernel") {
-    throw std::invalid_argument("unknown kind of op \"" + std::string(kind) +
+    throw std::invalid_argument("unknown kind of op \"" + shown(kind) +
                                 "\", expected kernel, comm or host");
   }
   KernelOp kernel;
@@ -252,7 +253,7 @@ void read_line(Cursor& cursor, Plan& plan) {
     repeat.count = cursor.number<std::int64_t>("the number of copies");
     plan.add_repeat(repeat);
   } else {
-    throw std::invalid_argument("found \"" + std::string(word) +
+    throw std::invalid_argument("found \"" + shown(word) +
                                 "\", expected group, tensor, op or repeat; nearest is \"" +
                                 nearest(word, kWords) + "\"");
   }

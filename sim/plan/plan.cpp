@@ -5,10 +5,12 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/units/shown.h"
+
 namespace orrery {
 namespace {
 
-std::string quoted(std::string_view name) { return "\"" + std::string(name) + "\""; }
+std::string quoted(std::string_view name) { return "\"" + shown(name) + "\""; }
 
 // `count` things exist so far; `id` must be one of them.
 void check_id(std::int64_t id, std::size_t count, std::string_view what, std::string_view user) {

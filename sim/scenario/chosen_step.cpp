@@ -14,7 +14,7 @@ Batch read_chosen_step(const Reader& root) {
   const YamlNode& node = root.at("chosen_step");
   if (node.kind == YamlNode::Kind::kScalar) {
     if (node.scalar != kMedianDecode) {
-      root.fail("chosen_step", "found '" + node.scalar + "'; expected " +
+      root.fail("chosen_step", "found " + describe(node) + "; expected " +
                                    std::string(kMedianDecode) +
                                    " or a batch {prefill: [{query, context}], num_decodes, "
                                    "decode_context}");

@@ -8,6 +8,7 @@
 
 #include "sim/scenario/reader.h"
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 
@@ -128,7 +129,7 @@ MachineFile read_machine(const std::filesystem::path& file,
   const std::string device = reader.text("device");
   machine.device_directory = topologies / "devices" / device;
   if (!std::filesystem::exists(machine.device_directory / "device.yaml")) {
-    reader.fail("device", "unknown device '" + device + "'" +
+    reader.fail("device", "unknown device '" + shown(device) + "'" +
                               known(device, sorted_names(topologies / "devices", true)));
   }
   spec.device = read_device(machine.device_directory / "device.yaml");

@@ -8,6 +8,7 @@
 #include "sim/model/expert_load_sources.h"
 #include "sim/parallel/expert_placement.h"
 #include "sim/scenario/workload.h"
+#include "sim/units/shown.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -158,7 +159,7 @@ ExpertLoad expert_load(const ExpertLoadSpec& spec, const ModelConfig& model,
   if (!spec.trace.empty()) {
     const std::filesystem::path file = resolve_path(spec.trace, directory, root);
     if (file.empty()) {
-      throw std::invalid_argument("found no routing trace '" + spec.trace + "' in " +
+      throw std::invalid_argument("found no routing trace '" + shown(spec.trace) + "' in " +
                                   directory.string() + " or " + root.string());
     }
     try {

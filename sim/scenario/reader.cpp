@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 
@@ -46,8 +47,8 @@ Reader::Reader(const YamlNode& node, std::string path, const std::vector<std::st
   }
   for (const YamlNode::Entry& entry : node.entries) {
     if (std::ranges::find(known, entry.key) == known.end()) {
-      fail_at(entry.where, name + "unknown key '" + entry.key + "'" + suggestion(entry.key, known) +
-                               " Known keys: " + join(known));
+      fail_at(entry.where, name + "unknown key '" + shown(entry.key) + "'" +
+                               suggestion(entry.key, known) + " Known keys: " + join(known));
     }
   }
 }

@@ -45,6 +45,7 @@ struct Location {
   std::string file;
   int line = 0;
   int column = 0;
+  std::string changed_by;  // what --set put inside this mapping, for messages about it as a whole
 };
 
 struct YamlNode {
@@ -68,13 +69,15 @@ struct YamlNode::Entry {
   YamlNode value;
 };
 
-// Throw ScenarioError on a syntax error, a duplicate key, an alias, more than one document, or (for
-// read_yaml) a file that is missing or cannot be read.
+// Throw ScenarioError on a syntax error, a duplicate key, an alias, more than one document, more
+// than 500,000 values or 64 levels, or (for read_yaml) a file that cannot be read, is no regular
+// file, no UTF-8 or larger than 16 MB. Linear in the text.
 YamlNode parse_yaml(std::string_view text, const std::string& file);
 YamlNode read_yaml(const std::filesystem::path& path);
 
 // Sets the value at a dotted path ("placement.tp"), creating mappings on the way; `value` is YAML
-// text. Throws ScenarioError when the path runs through something that is no mapping.
+// text. Its place is "--set ASSIGNMENT", which mappings around it name beside their own. Throws
+// ScenarioError when the path runs through something that is no mapping.
 void set_value(YamlNode& root, std::string_view assignment);
 
 // Adds to the mapping `node` the entries of the mapping `base` whose keys it lacks, at every depth.
@@ -83,7 +86,8 @@ void add_missing(YamlNode& node, const YamlNode& base);
 
 [[noreturn]] void fail_at(const Location& where, const std::string& message);
 
-// "'tp: two' ...; expected a whole number".
+// The value as messages say what was found: "'two'" (shortened when it is long), "a list",
+// "nothing".
 std::string describe(const YamlNode& node);
 
 class Reader {
@@ -99,6 +103,8 @@ class Reader {
 
   [[nodiscard]] bool has(std::string_view key) const { return node_->find(key) != nullptr; }
   [[nodiscard]] const YamlNode& node() const { return *node_; }
+  // Where the mapping stands in the scenario ("workload.poisson").
+  [[nodiscard]] const std::string& path() const { return path_; }
   // Throws ScenarioError when the key is missing.
   [[nodiscard]] const YamlNode& at(std::string_view key) const;
 

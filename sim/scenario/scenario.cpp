@@ -10,6 +10,7 @@
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -23,7 +24,7 @@ constexpr std::string_view kNoProvider = "none";
 std::string unknown_name(const std::string& what, const std::string& found,
                          const std::vector<std::string>& names) {
   const std::vector<std::string_view> known(names.begin(), names.end());
-  std::string text = "unknown " + what + " '" + found + "'";
+  std::string text = "unknown " + what + " '" + shown(found) + "'";
   if (!known.empty()) {
     text += "; did you mean '" + nearest(found, known) + "'?";
   }
@@ -44,7 +45,7 @@ std::filesystem::path required_file(const Reader& reader, std::string_view key,
                                     const ProjectPaths& paths) {
   std::filesystem::path file = resolve_path(name, directory, paths.root);
   if (file.empty()) {
-    reader.fail(key, "found no file '" + name + "' in " + directory.string() + " or " +
+    reader.fail(key, "found no file '" + shown(name) + "' in " + directory.string() + " or " +
                          paths.root.string());
   }
   return file;

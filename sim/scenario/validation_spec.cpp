@@ -7,6 +7,7 @@
 
 #include "sim/scenario/workload.h"
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -64,7 +65,7 @@ ValidationStep read_step(const YamlNode& node) {
   }
   step.name = reader.has("name") ? reader.text("name") : step_name(batch);
   if (!is_file_safe(step.name)) {
-    reader.fail("name", "found '" + step.name +
+    reader.fail("name", "found '" + shown(step.name) +
                             "'; expected letters, digits, '_', '-' and '.', for file names");
   }
   return step;
@@ -111,8 +112,8 @@ ValidationSpec read_validation(const YamlNode& node) {
     for (const YamlNode& item : list_at(reader, "steps", "steps").items) {
       spec.steps.push_back(read_step(item));
       if (!names.insert(spec.steps.back().name).second) {
-        fail_at(item.where, "validate.steps: a second step named '" + spec.steps.back().name +
-                                "'; give it a name of its own");
+        fail_at(item.where, "validate.steps: a second step named '" +
+                                shown(spec.steps.back().name) + "'; give it a name of its own");
       }
     }
   }
@@ -122,7 +123,7 @@ ValidationSpec read_validation(const YamlNode& node) {
     for (const YamlNode& item : modes.items) {
       const LaunchMode mode = read_mode(item);
       if (std::ranges::find(spec.modes, mode) != spec.modes.end()) {
-        fail_at(item.where, "validate.modes: '" + item.scalar + "' stands there twice");
+        fail_at(item.where, "validate.modes: " + describe(item) + " stands there twice");
       }
       spec.modes.push_back(mode);
     }

@@ -5,23 +5,32 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cstdint>
 #include <sstream>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "sim/scenario/reader.h"
+#include "sim/units/shown.h"
+#include "sim/units/text_file.h"
 
 namespace orrery {
 
 namespace {
 
+// Far above every scenario, model, machine and profile (the largest config.json in models/ has 0.2
+// % of the size and 1 % of the values), and read within a second.
+constexpr std::uint64_t kMostBytes = 16'000'000;
+constexpr std::size_t kMostValues = 500'000;
+constexpr std::size_t kDeepest = 64;
+
 std::string place(const std::string& file, int line, int column) {
   if (line <= 0) {
     return file;
   }
-  return file + ":" + std::to_string(line) + ":" + std::to_string(column);
+  return file + ":" + std::to_string(line) + (column > 0 ? ":" + std::to_string(column) : "");
 }
 
 // Builds the tree from the parser's events. yaml-cpp's own node tree keeps neither duplicate keys
@@ -66,10 +75,13 @@ class TreeBuilder : public YAML::EventHandler {
     bool has_key = false;
     std::string key;
     Location key_where;
+    std::unordered_map<std::string, int> lines;  // of the keys so far
   };
 
   // yaml-cpp counts from 0.
-  Location at(const YAML::Mark& mark) const { return {file_, mark.line + 1, mark.column + 1}; }
+  Location at(const YAML::Mark& mark) const {
+    return {.file = file_, .line = mark.line + 1, .column = mark.column + 1, .changed_by = {}};
+  }
 
   YamlNode node_at(YamlNode::Kind kind, const YAML::Mark& mark) const {
     YamlNode node;
@@ -79,11 +91,19 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void open(YamlNode::Kind kind, const YAML::Mark& mark) {
+    if (open_.size() == kDeepest) {
+      fail_at(at(mark), "found lists and mappings nested more than " + std::to_string(kDeepest) +
+                            " deep; expected fewer");
+    }
     open_.emplace_back();
     open_.back().node = node_at(kind, mark);
   }
 
   void add(YamlNode node) {
+    if (++num_values_ > kMostValues) {
+      fail_at(node.where, "found more than " + std::to_string(kMostValues) +
+                              " values; expected a scenario, model, machine or engine profile");
+    }
     if (open_.empty()) {
       root_ = std::move(node);
       return;
@@ -95,9 +115,10 @@ class TreeBuilder : public YAML::EventHandler {
       if (node.kind != YamlNode::Kind::kScalar) {
         fail_at(node.where, "found " + describe(node) + " where a key is expected");
       }
-      if (parent.node.find(node.scalar) != nullptr) {
-        fail_at(node.where, "key '" + node.scalar + "' appears twice (first in line " +
-                                std::to_string(first_line(parent.node, node.scalar)) + ")");
+      const auto [first, is_new] = parent.lines.emplace(node.scalar, node.where.line);
+      if (!is_new) {
+        fail_at(node.where, "key '" + shown(node.scalar) + "' appears twice (first in line " +
+                                std::to_string(first->second) + ")");
       }
       parent.has_key = true;
       parent.key = node.scalar;
@@ -117,27 +138,24 @@ class TreeBuilder : public YAML::EventHandler {
     add(std::move(node));
   }
 
-  static int first_line(const YamlNode& map, const std::string& key) {
-    const auto it = std::ranges::find(map.entries, key, &YamlNode::Entry::key);
-    return it->where.line;
-  }
-
   std::string file_;
   YamlNode root_;
   std::vector<Open> open_;
+  std::size_t num_values_ = 0;
 };
 
 }  // namespace
 
 ScenarioError::ScenarioError(std::string file, int line, int column, const std::string& message)
-    : std::invalid_argument(place(file, line, column) + ": " + message),
+    : std::invalid_argument(visible(place(file, line, column) + ": " + message)),
       file_(std::move(file)),
-      message_(message),
+      message_(visible(message)),
       line_(line),
       column_(column) {}
 
 void fail_at(const Location& where, const std::string& message) {
-  throw ScenarioError(where.file, where.line, where.column, message);
+  const std::string changed = where.changed_by.empty() ? "" : " (with " + where.changed_by + ")";
+  throw ScenarioError(where.file, where.line, where.column, message + changed);
 }
 
 std::string describe(const YamlNode& node) {
@@ -145,7 +163,7 @@ std::string describe(const YamlNode& node) {
     case YamlNode::Kind::kNull:
       return "nothing";
     case YamlNode::Kind::kScalar:
-      return "'" + node.scalar + "'";
+      return "'" + shown(node.scalar) + "'";
     case YamlNode::Kind::kList:
       return "a list";
     case YamlNode::Kind::kMap:
@@ -175,29 +193,22 @@ YamlNode parse_yaml(std::string_view text, const std::string& file) {
     return root;
   } catch (const YAML::Exception& error) {
     throw ScenarioError(file, error.mark.line + 1, error.mark.column + 1,
-                        "YAML syntax: " + error.msg);
+                        "YAML syntax: " + shown(error.msg));
   }
 }
 
 YamlNode read_yaml(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
-    throw ScenarioError(path.string(), 0, 0, "no such file");
+  std::string text;
+  try {
+    text = read_text_file(path, kMostBytes);
+  } catch (const TextFileError& error) {
+    throw ScenarioError(path.string(), static_cast<int>(error.line()), 0, error.message());
   }
-  if (std::filesystem::is_directory(path, ignored)) {
-    throw ScenarioError(path.string(), 0, 0, "is a directory; expected a file");
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    throw ScenarioError(path.string(), 0, 0, "cannot be read");
-  }
-  return parse_yaml(text.str(), path.string());
+  return parse_yaml(text, path.string());
 }
 
 void set_value(YamlNode& root, std::string_view assignment) {
-  const std::string origin = "--set " + std::string(assignment);
+  const std::string origin = "--set " + shown(assignment);
   const std::size_t equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0) {
     throw ScenarioError(origin, 0, 0, "expected key.path=value");
@@ -212,14 +223,15 @@ void set_value(YamlNode& root, std::string_view assignment) {
       node->kind = YamlNode::Kind::kMap;
     }
     if (node->kind != YamlNode::Kind::kMap) {
-      throw ScenarioError(origin, 0, 0,
-                          "'" + key + "' is set inside " + describe(*node) + ", not a mapping");
+      throw ScenarioError(
+          origin, 0, 0,
+          "'" + shown(key) + "' is set inside " + describe(*node) + ", not a mapping");
     }
     auto entry = std::ranges::find(node->entries, key, &YamlNode::Entry::key);
     if (entry == node->entries.end()) {
       YamlNode::Entry added;
       added.key = key;
-      added.where = {origin, 1, 1};
+      added.where = {.file = origin, .line = 1, .column = 1, .changed_by = {}};
       added.value.where = added.where;
       node->entries.push_back(std::move(added));
       entry = node->entries.end() - 1;
@@ -227,7 +239,14 @@ void set_value(YamlNode& root, std::string_view assignment) {
     node = &entry->value;
     if (dot == std::string_view::npos) {
       *node = std::move(value);
+      entry->where = node->where;
       return;
+    }
+    // What is wrong with the mapping as a whole may be due to the value set in it.
+    if (entry->where.file != origin) {
+      for (Location* where : {&entry->where, &node->where}) {
+        where->changed_by += (where->changed_by.empty() ? "" : ", ") + origin;
+      }
     }
     path.remove_prefix(dot + 1);
   }
@@ -237,12 +256,15 @@ void add_missing(YamlNode& node, const YamlNode& base) {
   if (node.kind != YamlNode::Kind::kMap || node.find("value") != nullptr) {
     return;
   }
+  std::unordered_map<std::string, std::size_t> own;  // indices, which adding does not move
+  for (const YamlNode::Entry& entry : node.entries) {
+    own.emplace(entry.key, own.size());
+  }
   for (const YamlNode::Entry& entry : base.entries) {
-    const auto own = std::ranges::find(node.entries, entry.key, &YamlNode::Entry::key);
-    if (own == node.entries.end()) {
-      node.entries.push_back(entry);
+    if (const auto found = own.find(entry.key); found != own.end()) {
+      add_missing(node.entries[found->second].value, entry.value);
     } else {
-      add_missing(own->value, entry.value);
+      node.entries.push_back(entry);
     }
   }
 }

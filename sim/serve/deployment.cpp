@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -25,8 +26,7 @@ constexpr std::array<std::string_view, 3> kAdmissions{"prompt", "full_length", "
 constexpr std::array<std::string_view, 2> kFlags{"false", "true"};
 
 [[noreturn]] void fail(std::string_view found, std::string_view expected) {
-  throw std::invalid_argument("found \"" + std::string(found) + "\", expected " +
-                              std::string(expected));
+  throw std::invalid_argument("found \"" + shown(found) + "\", expected " + std::string(expected));
 }
 
 std::size_t word(std::string_view text, std::span<const std::string_view> words) {
@@ -320,7 +320,7 @@ std::string read_line(std::string_view line, Deployment& deployment) {
     names.push_back(spec.name);
   }
   name = line.substr(0, line.rfind(' '));
-  throw std::invalid_argument("unknown field \"" + name + "\", nearest is \"" +
+  throw std::invalid_argument("unknown field \"" + shown(name) + "\", nearest is \"" +
                               nearest(name, names) + "\"");
 }
 
@@ -348,7 +348,7 @@ Deployment parse_deployment(std::string_view text) {
     if (line.empty() || line.starts_with('#')) continue;
     try {
       if (const auto [name, is_new] = seen.insert(read_line(line, deployment)); !is_new) {
-        throw std::invalid_argument("\"" + *name + "\" for the second time");
+        throw std::invalid_argument("\"" + shown(*name) + "\" for the second time");
       }
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument("line " + std::to_string(line_number) + ": " + error.what());

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -89,7 +90,7 @@ RouterKind parse_router(std::string_view text) {
     if (policy.name == text) return policy.kind;
     names.push_back(policy.name);
   }
-  throw std::invalid_argument("unknown router \"" + std::string(text) + "\", did you mean " +
+  throw std::invalid_argument("unknown router \"" + shown(text) + "\", did you mean " +
                               nearest(text, names) + "?");
 }
 

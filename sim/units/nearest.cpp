@@ -34,6 +34,8 @@ int edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(std::string_view found, std::span<const std::string_view> known) {
+  constexpr std::size_t kLongest = 200;  // of names; what is longer is none, and would take long
+  found = found.substr(0, kLongest);
   std::string_view best;
   int best_distance = std::numeric_limits<int>::max();
   for (const std::string_view name : known) {

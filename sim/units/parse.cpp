@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -110,7 +111,7 @@ const Unit* find_unit(std::span<const Unit> units, std::string_view name) {
 }
 
 [[noreturn]] void fail(std::string_view text, const Kind& kind, const std::string& what) {
-  std::string message = "\"" + std::string(text) + "\": " + what +
+  std::string message = "\"" + shown(text) + "\": " + what +
                         "; expected: " + std::string(kind.name) + " like \"" +
                         std::string(kind.example) + "\", in one of";
   for (const Unit& unit : kind.accepted) message.append(" ").append(unit.name);
@@ -118,7 +119,7 @@ const Unit* find_unit(std::span<const Unit> units, std::string_view name) {
 }
 
 [[noreturn]] void fail_unit(std::string_view text, const Kind& kind, std::string_view unit) {
-  const std::string quoted = "\"" + std::string(unit) + "\"";
+  const std::string quoted = "\"" + shown(unit) + "\"";
   for (const Kind* other : kKinds) {
     if (find_unit(other->accepted, unit) != nullptr) {
       fail(text, kind, quoted + " is a unit of " + std::string(other->name));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -51,6 +52,45 @@ TEST(ParseYaml, reads_json_with_nulls_and_quoted_numbers_as_text) {
   EXPECT_TRUE(root.find("b")->is_quoted);
   EXPECT_FALSE(root.find("c")->is_quoted);
   EXPECT_EQ(root.find("d")->kind, YamlNode::Kind::kScalar);
+}
+
+TEST(ParseYaml, nesting_is_bounded) {
+  const auto nested = [](std::size_t depth) {
+    return "a: " + std::string(depth, '[') + std::string(depth, ']') + "\n";
+  };
+  EXPECT_NO_THROW(parse_yaml(nested(60), "f.yaml"));
+  expect_error([&] { parse_yaml(nested(70), "f.yaml"); }, 1, 67, {"nested more than 64 deep"});
+}
+
+// With a search through all keys for each, 200,000 of them took more than a minute.
+TEST(ParseYaml, many_keys_are_read_in_linear_time) {
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) text += "key_" + std::to_string(i) + ": 1\n";
+  const auto began = std::chrono::steady_clock::now();
+  const YamlNode root = parse_yaml(text, "f.yaml");
+  YamlNode own;
+  own.kind = YamlNode::Kind::kMap;
+  add_missing(own, root);
+  add_missing(own, root);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+  EXPECT_EQ(own.entries.size(), 200'000U);
+  expect_error([&] { parse_yaml(text + "key_7: 2\n", "f.yaml"); }, 200'001, 1,
+               {"'key_7' appears twice (first in line 8)"});
+}
+
+TEST(ParseYaml, a_list_without_end_in_sight_is_refused) {
+  std::string text = "a: [0";
+  for (int i = 0; i < 600'000; ++i) text += ",1";
+  const ScenarioError error = error_of([&] { parse_yaml(text + "]\n", "f.yaml"); });
+  EXPECT_NE(error.message().find("more than 500000 values"), std::string::npos) << error.what();
+}
+
+TEST(ParseYaml, what_is_quoted_in_an_error_is_short_and_has_no_escape_sequences) {
+  const YamlNode root = parse_yaml("\"\\e[31m" + std::string(5'000'000, 'x') + "\": 1\n", "f.yaml");
+  const ScenarioError error = error_of([&] { Reader(root, "", {"known"}); });
+  EXPECT_LT(error.message().size(), 400U);
+  EXPECT_NE(error.message().find("'\\x1b[31mxxx"), std::string::npos) << error.message();
+  EXPECT_LT(describe(parse_yaml(std::string(5'000'000, 'x'), "f.yaml")).size(), 200U);
 }
 
 TEST(ParseYaml, a_syntax_error_names_file_line_and_column) {
