@@ -1,7 +1,10 @@
 #include "sim/scenario/run.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -107,6 +110,7 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
         "router prefix_aware chooses among prefill replicas; decode replicas cache no prefixes and "
         "are chosen by least_loaded");
   }
+  std::ranges::move(warnings_of(scenario.workload), std::back_inserter(warnings));
   if (ranks > 1 && !scenario.collective_tables.empty() &&
       !scenario.collective_tables.front().is_own) {
     warnings.push_back("no collectives are measured on " + scenario.machine_spec.name +

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "sim/units/shown.h"
 #include "sim/units/text.h"
+#include "sim/units/text_file.h"
 
 namespace orrery {
 
@@ -17,41 +19,66 @@ constexpr std::array<std::string_view, 7> kSources = {
     "trace", "mooncake", "poisson", "gamma", "closed_loop", "offline", "static_batch"};
 
 constexpr std::int64_t kMaxTokens = 100'000'000;
-constexpr std::int64_t kMaxRequests = 100'000'000;
 
-// Log-normal lengths from two of mean, cv, p50 and p99.
+// Of requests and of what counts them.
+std::int64_t read_count(const Reader& reader, std::string_view key, std::int64_t least = 1) {
+  const std::int64_t count = reader.integer(key, least);
+  if (count > kMostRequests) {
+    reader.fail(key, "found " + std::to_string(count) + "; expected at most " +
+                         std::to_string(kMostRequests) +
+                         ", since a run keeps its requests in memory: simulate a part of the "
+                         "traffic, or fewer replicas at their share of it");
+  }
+  return count;
+}
+
+// The pairs that log-normal lengths may be given by.
+struct LogNormalForm {
+  std::string_view first;
+  std::string_view second;
+  LengthDistribution (*make)(double, double, std::int64_t, std::int64_t);
+};
+constexpr std::array kLogNormalForms = {LogNormalForm{"mean", "cv", lognormal_of_mean_cv},
+                                        LogNormalForm{"mean", "p50", lognormal_of_mean_p50},
+                                        LogNormalForm{"p50", "p99", lognormal_of_p50_p99}};
+
 LengthDistribution read_log_normal(const Reader& reader) {
   const std::int64_t max = reader.integer("max", 1, kMaxTokens);
   const std::int64_t min = reader.has("min") ? reader.integer("min", 1, max) : 1;
-  const auto length = [&](std::string_view key) {
-    return reader.number(key, 1, static_cast<double>(kMaxTokens));
-  };
-  try {
-    if (reader.has("mean") && reader.has("p50")) {
-      return lognormal_of_mean_p50(length("mean"), length("p50"), min, max);
+  std::string given;
+  std::size_t count = 0;
+  for (const std::string_view key : {"mean", "cv", "p50", "p99"}) {
+    if (reader.has(key)) {
+      given += (given.empty() ? "" : ", ") + std::string(key);
+      ++count;
     }
-    if (reader.has("p50") || reader.has("p99")) {
-      return lognormal_of_p50_p99(length("p50"), length("p99"), min, max);
-    }
-  } catch (const ScenarioError&) {
-    throw;
-  } catch (const std::invalid_argument& error) {
-    reader.fail("p50", error.what());
   }
-  LengthDistribution lengths;
-  lengths.kind = LengthKind::kLogNormal;
-  lengths.mean = length("mean");
-  lengths.cv = reader.number("cv", 0, 100);
-  lengths.min = min;
-  lengths.max = max;
-  return lengths;
+  for (const LogNormalForm& form : kLogNormalForms) {
+    if (count != 2 || !reader.has(form.first) || !reader.has(form.second)) {
+      continue;
+    }
+    const auto value = [&](std::string_view key) {
+      return key == "cv" ? reader.number(key, 0, 100)
+                         : reader.number(key, 1, static_cast<double>(kMaxTokens));
+    };
+    try {
+      return form.make(value(form.first), value(form.second), min, max);
+    } catch (const ScenarioError&) {
+      throw;
+    } catch (const std::invalid_argument& error) {
+      reader.fail(form.second, error.what());
+    }
+  }
+  fail_at(reader.node().where,
+          reader.path() + ": found " + (given.empty() ? "none of mean, cv, p50, p99" : given) +
+              "; log-normal lengths are given by mean and cv, mean and p50, or p50 and p99");
 }
 
 //   1024                                        always the same
 //   {min: 100, max: 2000}                       uniform
 //   {values: [128, 512, 2048]}                  one of these, each as likely
 //   {mean: 800, cv: 1.2, min: 1, max: 8192}     log-normal; cv = standard deviation / mean;
-//                                               also {mean, p50, ...} or {p50, p99, ...}
+//                                               or {mean, p50, ...} or {p50, p99, ...}
 LengthDistribution read_lengths(const Reader& parent, std::string_view key) {
   const YamlNode& node = parent.at(key);
   LengthDistribution lengths;
@@ -89,11 +116,16 @@ TraceWorkload read_trace(const Reader& reader, std::string_view key, TraceFormat
   const std::filesystem::path file = reader.text(key);
   trace.file = resolve_path(file, directory, root);
   if (trace.file.empty()) {
-    reader.fail(key, "found no file '" + file.string() + "' in " + directory.string() + " or " +
-                         root.string());
+    reader.fail(key, "found no file '" + shown(file.string()) + "' in " + directory.string() +
+                         " or " + root.string());
+  }
+  try {
+    (void)open_regular_file(trace.file);
+  } catch (const TextFileError& error) {
+    reader.fail(key, error.what());
   }
   if (reader.has("num_requests")) {
-    trace.num_requests = reader.integer("num_requests", 1, kMaxRequests);
+    trace.num_requests = read_count(reader, "num_requests");
   }
   if (reader.has("rate_scale")) {
     trace.rate_scale = reader.number("rate_scale", 0, 1e9, /*above=*/true);
@@ -109,7 +141,7 @@ ArrivalWorkload read_arrivals(const YamlNode& node, const std::string& path, boo
                         {"requests_per_s", "num_requests", "prompt_tokens", "output_tokens"});
   return {.requests_per_s = reader.number("requests_per_s", 0, 1e9, /*above=*/true),
           .cv = is_gamma ? reader.number("cv", 0, 100, /*above=*/true) : 1,
-          .num_requests = reader.integer("num_requests", 1, kMaxRequests),
+          .num_requests = read_count(reader, "num_requests"),
           .prompt_tokens = read_lengths(reader, "prompt_tokens"),
           .output_tokens = read_lengths(reader, "output_tokens")};
 }
@@ -118,20 +150,19 @@ ClosedLoopWorkload read_closed_loop(const YamlNode& node, const std::string& pat
   const Reader reader(
       node, path,
       {"concurrency", "num_requests", "prompt_tokens", "output_tokens", "distinct_prompts"});
-  return {.concurrency = reader.integer("concurrency", 1, kMaxRequests),
-          .num_requests = reader.integer("num_requests", 1, kMaxRequests),
+  return {.concurrency = read_count(reader, "concurrency"),
+          .num_requests = read_count(reader, "num_requests"),
           .prompt_tokens = read_lengths(reader, "prompt_tokens"),
           .output_tokens = read_lengths(reader, "output_tokens"),
-          .distinct_prompts = reader.has("distinct_prompts")
-                                  ? reader.integer("distinct_prompts", 1, kMaxRequests)
-                                  : 0};
+          .distinct_prompts =
+              reader.has("distinct_prompts") ? read_count(reader, "distinct_prompts") : 0};
 }
 
 // A static batch has `batch` sequences where offline requests have `num_requests`.
 OfflineWorkload read_offline(const YamlNode& node, const std::string& path, bool is_static_batch) {
   const std::string_view count = is_static_batch ? "batch" : "num_requests";
   const Reader reader(node, path, {count, "prompt_tokens", "output_tokens"});
-  return {.num_requests = reader.integer(count, 1, kMaxRequests),
+  return {.num_requests = read_count(reader, count),
           .prompt_tokens = read_lengths(reader, "prompt_tokens"),
           .output_tokens = read_lengths(reader, "output_tokens"),
           .is_static_batch = is_static_batch};
@@ -151,9 +182,16 @@ std::string lengths_yaml(const LengthDistribution& spec) {
       }
       return "{min: " + std::to_string(spec.min) + ", max: " + std::to_string(spec.max) + "}";
     }
-    case LengthKind::kLogNormal:
-      return "{mean: " + format_number(spec.mean) + ", cv: " + format_number(spec.cv) +
-             ", min: " + std::to_string(spec.min) + ", max: " + std::to_string(spec.max) + "}";
+    case LengthKind::kLogNormal: {
+      const bool has_cv = spec.p50 == 0;
+      const std::string mean = spec.mean > 0 ? "mean: " + format_number(spec.mean) + ", " : "";
+      const std::string p50 = has_cv ? "" : "p50: " + format_number(spec.p50) + ", ";
+      const std::string rest = has_cv           ? "cv: " + format_number(spec.cv) + ", "
+                               : spec.mean == 0 ? "p99: " + format_number(spec.p99) + ", "
+                                                : "";
+      return "{" + mean + p50 + rest + "min: " + std::to_string(spec.min) +
+             ", max: " + std::to_string(spec.max) + "}";
+    }
   }
   return "";
 }
@@ -286,7 +324,7 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
     spec.source = read_arrivals(reader.at(source), path, source == "gamma");
   }
   if (reader.has("warmup_requests")) {
-    spec.warmup_requests = reader.integer("warmup_requests", 0, kMaxRequests);
+    spec.warmup_requests = read_count(reader, "warmup_requests", 0);
   }
   return spec;
 }
@@ -307,6 +345,28 @@ Workload make_workload(const WorkloadSpec& spec, std::uint64_t seed) {
                                 " requests; expected fewer than all");
   }
   return workload;
+}
+
+std::vector<std::string> warnings_of(const WorkloadSpec& spec) {
+  constexpr double kMuch = 0.1;
+  std::vector<std::string> warnings;
+  const auto check = [&](const char* key, const LengthDistribution& lengths) {
+    const double share = share_above_max(lengths);
+    if (share > kMuch) {
+      warnings.push_back(std::string(key) + ": " + format_significant(100 * share, 2) +
+                         " % of the lengths are max, " + std::to_string(lengths.max) +
+                         ": the log-normal that is asked for reaches far beyond it");
+    }
+  };
+  std::visit(
+      [&](const auto& source) {
+        if constexpr (requires { source.prompt_tokens; }) {
+          check("prompt_tokens", source.prompt_tokens);
+          check("output_tokens", source.output_tokens);
+        }
+      },
+      spec.source);
+  return warnings;
 }
 
 std::filesystem::path resolve_path(const std::filesystem::path& path,

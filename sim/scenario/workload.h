@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "sim/scenario/reader.h"
 #include "sim/serve/serve.h"
@@ -66,8 +67,11 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
 std::string to_yaml(const WorkloadSpec& spec, const std::filesystem::path& root);
 
 // Reads the trace or draws the requests. Same seed, same requests. Throws std::invalid_argument
-// with the trace's file and line.
+// with the trace's file and line, or when there are more than kMostRequests.
 Workload make_workload(const WorkloadSpec& spec, std::uint64_t seed);
+
+// What its reader should know: lengths of which many are cut off at max.
+std::vector<std::string> warnings_of(const WorkloadSpec& spec);
 
 // A double-quoted YAML scalar, which is a JSON string as well.
 std::string quoted_yaml(std::string_view text);

@@ -1,6 +1,5 @@
 #include "sim/serve/workload.h"
 
-#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -9,10 +8,7 @@ namespace orrery {
 namespace {
 
 void check(const LengthDistribution& lengths, const char* what) {
-  const bool is_wrong = lengths.min < 1 || lengths.max < lengths.min ||
-                        (lengths.kind == LengthKind::kLogNormal &&
-                         (!(lengths.mean > 0) || !(lengths.cv >= 0) || !std::isfinite(lengths.cv)));
-  if (is_wrong) {
+  if (lengths.min < 1 || lengths.max < lengths.min) {
     throw std::invalid_argument(std::string(what) + ": lengths in [" + std::to_string(lengths.min) +
                                 ", " + std::to_string(lengths.max) + "], expected 1 <= min <= max");
   }
@@ -37,52 +33,6 @@ std::vector<Request> draw_requests(std::int64_t num_requests, const LengthDistri
 }
 
 }  // namespace
-
-std::int64_t draw(const LengthDistribution& lengths, Random& random) {
-  double value = static_cast<double>(lengths.min);
-  switch (lengths.kind) {
-    case LengthKind::kFixed:
-      break;
-    case LengthKind::kUniform:
-      if (lengths.values.empty()) return random.uniform_integer(lengths.min, lengths.max);
-      value = static_cast<double>(lengths.values[static_cast<std::size_t>(
-          random.uniform_integer(0, static_cast<std::int64_t>(lengths.values.size()) - 1))]);
-      break;
-    case LengthKind::kLogNormal: {
-      // mean = exp(mu + sigma^2 / 2), cv^2 = exp(sigma^2) - 1
-      const double variance = std::log1p(lengths.cv * lengths.cv);
-      value =
-          std::exp(std::log(lengths.mean) - variance / 2 + std::sqrt(variance) * random.normal());
-      break;
-    }
-  }
-  return std::clamp(static_cast<std::int64_t>(std::llround(std::min(value, 1e15))), lengths.min,
-                    lengths.max);
-}
-
-LengthDistribution lognormal_of_mean_p50(double mean, double p50, std::int64_t min,
-                                         std::int64_t max) {
-  if (!(p50 > 0) || !(mean >= p50) || !std::isfinite(mean)) {
-    throw std::invalid_argument("log-normal lengths of mean " + std::to_string(mean) + " and p50 " +
-                                std::to_string(p50) + ", expected 0 < p50 <= mean");
-  }
-  // exp(sigma^2) = (mean / p50)^2
-  return {.kind = LengthKind::kLogNormal,
-          .mean = mean,
-          .cv = std::sqrt((mean / p50) * (mean / p50) - 1),
-          .min = min,
-          .max = max};
-}
-
-LengthDistribution lognormal_of_p50_p99(double p50, double p99, std::int64_t min,
-                                        std::int64_t max) {
-  if (!(p50 > 0) || !(p99 >= p50) || !std::isfinite(p99)) {
-    throw std::invalid_argument("log-normal lengths of p50 " + std::to_string(p50) + " and p99 " +
-                                std::to_string(p99) + ", expected 0 < p50 <= p99");
-  }
-  const double sigma = std::log(p99 / p50) / inverse_normal(0.99);
-  return lognormal_of_mean_p50(p50 * std::exp(sigma * sigma / 2), p50, min, max);
-}
 
 Workload open_loop(double requests_per_s, double cv, std::int64_t num_requests,
                    const LengthDistribution& prompt, const LengthDistribution& output,

@@ -1,39 +1,18 @@
 #pragma once
 
-// Where requests come from: arrival processes and length distributions drawn from a seed, and
-// traces read from files.
+// Where requests come from: arrival processes with lengths drawn from a seed, and traces read from
+// files.
 
 #include <cstdint>
 #include <filesystem>
-#include <vector>
 
-#include "sim/serve/random.h"
+#include "sim/serve/lengths.h"
 #include "sim/serve/serve.h"
 
 namespace orrery {
 
-enum class LengthKind : std::uint8_t { kFixed, kUniform, kLogNormal };
-
-// Tokens of a prompt or an output, clamped to [min, max].
-struct LengthDistribution {
-  LengthKind kind = LengthKind::kFixed;
-  double mean = 0;  // kFixed: the length; kLogNormal: mean before clamping
-  double cv = 0;    // kLogNormal: standard deviation / mean
-  std::int64_t min = 1;
-  std::int64_t max = 0;
-  // kUniform: the lengths to draw from (before clamping) in place of all of [min, max]; may be
-  // empty.
-  std::vector<std::int64_t> values;
-  bool operator==(const LengthDistribution&) const = default;
-};
-std::int64_t draw(const LengthDistribution& lengths, Random& random);
-
-// Log-normal lengths by what traces are described with. With p50 = exp(mu):
-//   mean / p50 = exp(sigma^2 / 2), p99 / p50 = exp(2.3263 sigma).
-// Throw std::invalid_argument unless 0 < p50 <= mean or p50 <= p99.
-LengthDistribution lognormal_of_mean_p50(double mean, double p50, std::int64_t min,
-                                         std::int64_t max);
-LengthDistribution lognormal_of_p50_p99(double p50, double p99, std::int64_t min, std::int64_t max);
+// A run keeps its requests and their records in memory, about 0.8 KB for each.
+constexpr std::int64_t kMostRequests = 20'000'000;
 
 // `num_requests` requests with independent gamma inter-arrival times of coefficient of variation
 // `cv` (1: Poisson) at `requests_per_s`. Throws std::invalid_argument on rates, counts or lengths
@@ -60,12 +39,15 @@ Workload offline(std::int64_t num_requests, const LengthDistribution& prompt,
 // Azure LLM inference trace: CSV with the columns TIMESTAMP ("2023-11-16 18:15:46.6805900"),
 // ContextTokens and GeneratedTokens in any order; also plain CSV with arrival_s, prompt_tokens and
 // output_tokens. The first arrival becomes t = 0. `max_requests` 0: all. Throws
-// std::invalid_argument "file:line: ..." for a missing file or column, a field that is no number,
-// timestamps that are not finite or go back, and lengths below 1.
+// std::invalid_argument "file:line: ..." for a missing or foreign file, a missing column, rows with
+// more or fewer cells than the header, a field that is no number, dates that no calendar has,
+// timestamps that are not finite, go back or span more than kLongestSpan (service_checks.h),
+// lengths below 1, and fewer than `max_requests` requests.
 Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requests = 0);
 
 // Mooncake trace: one JSON object per line with timestamp (ms), input_length, output_length and
-// hash_ids (one per 512 prompt tokens). Throws as above.
+// hash_ids (at most one per 512 prompt tokens begun). Throws as above, and for keys that stand
+// there twice and lists within lists.
 Workload read_mooncake_trace(const std::filesystem::path& file, std::int64_t max_requests = 0);
 
 // Arrivals `factor` times as fast.

@@ -75,8 +75,7 @@ inline ServiceResult serve_fake(const Workload& workload, const ServiceConfig& c
 // 300 requests of up to 150 prompt and 120 output tokens, in bursts.
 inline Workload random_workload(std::uint64_t seed, double requests_per_s) {
   return open_loop(requests_per_s, 1.5, 300, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
-                   {.kind = LengthKind::kLogNormal, .mean = 20, .cv = 1, .min = 1, .max = 120},
-                   seed);
+                   lognormal_of_mean_cv(20, 1, 1, 120), seed);
 }
 
 }  // namespace orrery::testing

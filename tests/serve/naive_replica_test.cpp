@@ -20,9 +20,8 @@ constexpr std::uint64_t kNumSeeds = 8;
 
 // Prompts of up to 150 tokens; those of equal id modulo 7 share their content.
 Workload random_workload(std::uint64_t seed, std::int64_t block_size) {
-  Workload workload =
-      open_loop(40, 1.5, 200, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
-                {.kind = LengthKind::kLogNormal, .mean = 20, .cv = 1, .min = 1, .max = 120}, seed);
+  Workload workload = open_loop(40, 1.5, 200, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
+                                lognormal_of_mean_cv(20, 1, 1, 120), seed);
   workload.hash_block_tokens = block_size;
   for (Request& request : workload.requests) {
     for (std::int64_t unit = 0; unit < request.prompt_tokens / block_size; ++unit) {

@@ -26,8 +26,7 @@ const FakeTimes kTimes{
 
 Workload random_workload(std::uint64_t seed) {
   return open_loop(40, 1.5, 150, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
-                   {.kind = LengthKind::kLogNormal, .mean = 20, .cv = 1, .min = 1, .max = 120},
-                   seed);
+                   lognormal_of_mean_cv(20, 1, 1, 120), seed);
 }
 
 // Of one request.

@@ -2,9 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <map>
 
 namespace orrery {
 namespace {
@@ -41,24 +39,6 @@ TEST(Workload, GammaArrivalsHaveTheirCv) {
   }
 }
 
-TEST(Workload, LengthsFollowTheirDistributions) {
-  Random random(5);
-  EXPECT_EQ(draw(kFixed, random), 100);
-  double sum = 0;
-  double squares = 0;
-  constexpr int kDraws = 100000;
-  for (int i = 0; i < kDraws; ++i) {
-    const auto length = static_cast<double>(
-        draw({.kind = LengthKind::kLogNormal, .mean = 500, .cv = 0.5, .min = 1, .max = 1000000},
-             random));
-    sum += length;
-    squares += length * length;
-  }
-  const double mean = sum / kDraws;
-  EXPECT_NEAR(mean, 500, 5);
-  EXPECT_NEAR(std::sqrt(squares / kDraws - mean * mean) / mean, 0.5, 0.02);
-}
-
 TEST(Workload, SameSeedSameRequests) {
   const LengthDistribution uniform{.kind = LengthKind::kUniform, .min = 1, .max = 9};
   const Workload a = open_loop(5, 1, 50, uniform, uniform, 3);
@@ -84,34 +64,6 @@ TEST(Workload, NumbersThatAreNotPositiveAreRefused) {
   EXPECT_THROW(open_loop(1, 1, 1, {.min = 0, .max = 5}, kFixed, 1), std::invalid_argument);
   EXPECT_THROW(open_loop(1, 1, 1, kFixed, {.min = 5, .max = 4}, 1), std::invalid_argument);
   EXPECT_THROW(closed_loop(0, 10, kFixed, kFixed, 1), std::invalid_argument);
-}
-
-TEST(Workload, LogNormalLengthsMayBeGivenByTheirQuantiles) {
-  Random random(5);
-  std::vector<std::int64_t> lengths;
-  lengths.reserve(100000);
-  const LengthDistribution quantiles = lognormal_of_p50_p99(1000, 14000, 1, 1000000);
-  for (int i = 0; i < 100000; ++i) lengths.push_back(draw(quantiles, random));
-  std::ranges::sort(lengths);
-  EXPECT_NEAR(static_cast<double>(lengths[50000]), 1000, 20);
-  EXPECT_NEAR(static_cast<double>(lengths[99000]), 14000, 700);
-  // mean / p50 = exp(sigma^2 / 2) = 2 and cv^2 = exp(sigma^2) - 1 = 3.
-  EXPECT_NEAR(lognormal_of_mean_p50(200, 100, 1, 1000).cv, std::sqrt(3.0), 1e-12);
-  EXPECT_THROW(lognormal_of_mean_p50(99, 100, 1, 1000), std::invalid_argument);
-  EXPECT_THROW(lognormal_of_p50_p99(0, 100, 1, 1000), std::invalid_argument);
-  EXPECT_THROW(lognormal_of_p50_p99(100, 99, 1, 1000), std::invalid_argument);
-}
-
-TEST(Workload, EmpiricalLengthsAreDrawnFromTheirList) {
-  const LengthDistribution listed{
-      .kind = LengthKind::kUniform, .min = 1, .max = 500, .values = {3, 70, 900}};
-  Random random(5);
-  std::map<std::int64_t, int> counts;
-  for (int i = 0; i < 30000; ++i) ++counts[draw(listed, random)];
-  ASSERT_EQ(counts.size(), 3U);
-  EXPECT_NEAR(counts[3], 10000, 300);
-  EXPECT_NEAR(counts[70], 10000, 300);
-  EXPECT_NEAR(counts[500], 10000, 300);  // 900 is clamped
 }
 
 TEST(RepeatedPrompts, EveryNthRequestSendsTheSameOne) {
