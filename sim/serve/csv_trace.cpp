@@ -11,6 +11,7 @@
 
 #include "sim/serve/trace_lines.h"
 #include "sim/serve/workload.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
@@ -29,6 +30,19 @@ template <typename Number>
 bool parse(std::string_view text, Number& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size();
+}
+
+// No sign, which numbers may have.
+bool is_digits(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// Days of a month of the Gregorian calendar; 0 for what is no month.
+std::int64_t days_of(std::int64_t year, std::int64_t month) {
+  constexpr std::array<std::int64_t, 12> kDays = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+  if (month < 1 || month > 12) return 0;
+  const bool is_leap_year = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+  return kDays[static_cast<std::size_t>(month - 1)] + (month == 2 && is_leap_year ? 1 : 0);
 }
 
 // Days from 1970-01-01 in the proleptic Gregorian calendar (Hinnant, chrono-compatible algorithms).
@@ -58,21 +72,19 @@ bool parse_timestamp(std::string_view text, Timestamp& result) {
   constexpr std::array<std::pair<std::size_t, std::size_t>, 6> kFields = {
       {{0, 4}, {5, 2}, {8, 2}, {11, 2}, {14, 2}, {17, 2}}};
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (!parse(text.substr(kFields[i].first, kFields[i].second), parts[i])) return false;
+    const std::string_view field = text.substr(kFields[i].first, kFields[i].second);
+    if (!is_digits(field) || !parse(field, parts[i])) return false;
   }
   const auto [year, month, day, hour, minute, second] = parts;
-  if (month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 60) {
-    return false;
+  if (day < 1 || day > days_of(year, month) || hour > 23 || minute > 59 || second > 60) {
+    return false;  // a second of 60 is a leap second
   }
   result.whole_seconds =
       days_from_civil(year, month, day) * 86400 + hour * 3600 + minute * 60 + second;
   result.fraction = 0;
   const std::string_view fraction = text.substr(kWholeLength);
   if (fraction.empty()) return true;
-  if (fraction[0] != '.' || fraction.size() < 2 ||
-      !std::ranges::all_of(fraction.substr(1), [](char c) { return c >= '0' && c <= '9'; })) {
-    return false;
-  }
+  if (fraction[0] != '.' || fraction.size() < 2 || !is_digits(fraction.substr(1))) return false;
   return parse(fraction, result.fraction);
 }
 
@@ -80,24 +92,30 @@ struct Columns {
   std::size_t timestamp = 0;
   std::size_t prompt = 0;
   std::size_t output = 0;
+  std::size_t count = 0;
   bool is_azure = false;  // timestamps are dates, not seconds
 };
 
-Columns find_columns(const std::filesystem::path& file, std::string_view header) {
+Columns find_columns(const std::filesystem::path& file, std::int64_t line,
+                     std::string_view header) {
   const std::vector<std::string_view> names = split(header);
   const auto has = [&](std::string_view name) {
     return std::ranges::find(names, name) != names.end();
   };
   Columns columns;
+  columns.count = names.size();
   columns.is_azure = has("TIMESTAMP") || !has("arrival_s");
   const auto find = [&](std::string_view azure, std::string_view plain) {
     const std::string_view name = columns.is_azure ? azure : plain;
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) {
-      trace::fail(file, 1,
-                  "found the columns \"" + std::string(header) + "\" without " + std::string(name) +
+      trace::fail(file, line,
+                  "found the columns \"" + shown(header) + "\" without " + std::string(name) +
                       "; expected TIMESTAMP, ContextTokens, GeneratedTokens or arrival_s, "
                       "prompt_tokens, output_tokens");
+    }
+    if (std::ranges::count(names, name) > 1) {
+      trace::fail(file, line, "found the column " + std::string(name) + " twice; expected it once");
     }
     return static_cast<std::size_t>(found - names.begin());
   };
@@ -112,7 +130,7 @@ std::int64_t parse_length(const std::filesystem::path& file, std::int64_t line,
   std::int64_t length = 0;
   if (!parse(text, length) || length < 1) {
     trace::fail(file, line,
-                std::string(name) + " is \"" + std::string(text) +
+                std::string(name) + " is \"" + shown(text) +
                     "\", expected a whole number of tokens of at least 1");
   }
   return length;
@@ -121,22 +139,21 @@ std::int64_t parse_length(const std::filesystem::path& file, std::int64_t line,
 }  // namespace
 
 Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requests) {
-  const std::string text = trace::read_file(file);
-  Workload workload;
+  trace::Requests requests(file, max_requests);
   Columns columns;
   bool has_header = false;
   Timestamp origin;
-  trace::for_each_line(text, [&](std::int64_t number, std::string_view line) {
+  trace::for_each_line(file, [&](std::int64_t number, std::string_view line) {
     if (!has_header) {
-      columns = find_columns(file, line);
+      columns = find_columns(file, number, line);
       has_header = true;
-      return;
+      return true;
     }
-    if (trace::is_full(workload, max_requests)) return;
     const std::vector<std::string_view> fields = split(line);
-    if (fields.size() <= std::max({columns.timestamp, columns.prompt, columns.output})) {
+    if (fields.size() != columns.count) {
       trace::fail(file, number,
-                  "found " + std::to_string(fields.size()) + " fields, expected more");
+                  "found " + std::to_string(fields.size()) + " fields, expected the " +
+                      std::to_string(columns.count) + " of the header");
     }
     Request request;
     const std::string_view stamp = fields[columns.timestamp];
@@ -144,16 +161,16 @@ Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requ
       Timestamp time;
       if (!parse_timestamp(stamp, time)) {
         trace::fail(file, number,
-                    "TIMESTAMP is \"" + std::string(stamp) +
+                    "TIMESTAMP is \"" + shown(stamp) +
                         "\", expected a date like \"2023-11-16 18:15:46.6805900\"");
       }
-      if (workload.requests.empty()) origin = time;
+      if (requests.empty()) origin = time;
       request.arrival = Seconds(static_cast<double>(time.whole_seconds - origin.whole_seconds) +
                                 (time.fraction - origin.fraction));
     } else {
       double seconds = 0;
       if (!parse(stamp, seconds)) {
-        trace::fail(file, number, "arrival_s is \"" + std::string(stamp) + "\", expected seconds");
+        trace::fail(file, number, "arrival_s is \"" + shown(stamp) + "\", expected seconds");
       }
       request.arrival = Seconds(seconds);
     }
@@ -162,9 +179,10 @@ Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requ
     request.output_tokens =
         parse_length(file, number, columns.is_azure ? "GeneratedTokens" : "output_tokens",
                      fields[columns.output]);
-    trace::append(workload, file, number, std::move(request));
+    requests.append(number, std::move(request));
+    return !requests.is_full();
   });
-  return trace::finish(std::move(workload), file);
+  return requests.finish();
 }
 
 }  // namespace orrery

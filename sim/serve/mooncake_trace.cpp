@@ -1,82 +1,119 @@
 // Mooncake traces of requests: JSON lines.
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "sim/serve/trace_lines.h"
 #include "sim/serve/workload.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
 
 constexpr std::int64_t kMooncakeBlockTokens = 512;
+constexpr int kDeepest = 8;  // lists and objects in a line; a request has one list in one object
+constexpr std::size_t kLongestMessage = 300;
+
+// A value as messages say it. Not dump(), which takes a call for each level of nesting.
+std::string described(const nlohmann::json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "a list";
+  return shown(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
 
 // nlohmann/json would turn 3.7, true or -1 into some whole number without a word.
 std::int64_t whole_number(const nlohmann::json& value, std::string_view key) {
   if (!value.is_number_integer() ||
       (value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{1} << 62)) {
-    throw std::invalid_argument(std::string(key) + " is " + value.dump() +
+    throw std::invalid_argument(std::string(key) + " is " + described(value) +
                                 ", expected a whole number");
   }
   return value.get<std::int64_t>();
 }
 
+// The object of a line; a key that stands there twice would else count with its last value.
+nlohmann::json parse_line(std::string_view line) {
+  std::vector<std::string> keys;
+  return nlohmann::json::parse(line, [&](int depth, nlohmann::json::parse_event_t event,
+                                         const nlohmann::json& value) {
+    if (depth > kDeepest) {
+      throw std::invalid_argument("found lists or objects nested more than " +
+                                  std::to_string(kDeepest) + " deep, expected fewer");
+    }
+    if (event == nlohmann::json::parse_event_t::key && depth == 1) {
+      auto key = value.get<std::string>();
+      if (std::ranges::find(keys, key) != keys.end()) {
+        throw std::invalid_argument("found the key \"" + shown(key) + "\" twice, expected it once");
+      }
+      keys.push_back(std::move(key));
+    }
+    return true;
+  });
+}
+
 Request mooncake_request(std::string_view line) {
-  const nlohmann::json object = nlohmann::json::parse(line);
+  const nlohmann::json object = parse_line(line);
   Request request;
   const nlohmann::json& timestamp = object.at("timestamp");
   if (!timestamp.is_number()) {
-    throw std::invalid_argument("timestamp is " + timestamp.dump() + ", expected milliseconds");
+    throw std::invalid_argument("timestamp is " + described(timestamp) + ", expected milliseconds");
   }
   request.arrival = Seconds(timestamp.get<double>() * 1e-3);
   request.prompt_tokens = whole_number(object.at("input_length"), "input_length");
   request.output_tokens = whole_number(object.at("output_length"), "output_length");
+  if (request.prompt_tokens < 1 || request.output_tokens < 1) {
+    throw std::invalid_argument("input_length is " + std::to_string(request.prompt_tokens) +
+                                " and output_length " + std::to_string(request.output_tokens) +
+                                ", expected at least 1");
+  }
   const nlohmann::json& hashes = object.at("hash_ids");
   if (!hashes.is_array()) {
-    throw std::invalid_argument("hash_ids is " + hashes.dump() + ", expected a list");
+    throw std::invalid_argument("hash_ids is " + described(hashes) + ", expected a list");
+  }
+  const auto full = static_cast<std::size_t>(request.prompt_tokens / kMooncakeBlockTokens);
+  const std::size_t blocks = full + (request.prompt_tokens % kMooncakeBlockTokens > 0 ? 1 : 0);
+  if (hashes.size() > blocks) {
+    throw std::invalid_argument("found " + std::to_string(hashes.size()) + " hash_ids for " +
+                                std::to_string(request.prompt_tokens) +
+                                " tokens, expected one for each of " + std::to_string(blocks) +
+                                " blocks of 512");
   }
   for (const nlohmann::json& hash : hashes) {
     const std::int64_t id = whole_number(hash, "hash_ids");
-    if (id < 0) throw std::invalid_argument("hash_ids has " + hash.dump() + ", expected 0 or more");
+    if (id < 0) {
+      throw std::invalid_argument("hash_ids has " + described(hash) + ", expected 0 or more");
+    }
     request.block_hashes.push_back(static_cast<std::uint64_t>(id));
   }
+  // The last hash of a prompt may stand for a block that is not full: it cannot be shared.
+  if (request.block_hashes.size() > full) request.block_hashes.resize(full);
   return request;
 }
 
 }  // namespace
 
 Workload read_mooncake_trace(const std::filesystem::path& file, std::int64_t max_requests) {
-  const std::string text = trace::read_file(file);
-  Workload workload;
-  workload.hash_block_tokens = kMooncakeBlockTokens;
-  trace::for_each_line(text, [&](std::int64_t number, std::string_view line) {
-    if (trace::is_full(workload, max_requests)) return;
+  trace::Requests requests(file, max_requests);
+  trace::for_each_line(file, [&](std::int64_t number, std::string_view line) {
     Request request;
     try {
       request = mooncake_request(line);
     } catch (const nlohmann::json::exception& error) {
       trace::fail(file, number,
-                  std::string("expected an object with timestamp, input_length, output_length and "
-                              "hash_ids: ") +
-                      error.what());
+                  "expected an object with timestamp, input_length, output_length and hash_ids: " +
+                      shown(error.what(), kLongestMessage));
     } catch (const std::invalid_argument& error) {
       trace::fail(file, number, error.what());
     }
-    if (request.prompt_tokens < 1 || request.output_tokens < 1) {
-      trace::fail(file, number,
-                  "input_length is " + std::to_string(request.prompt_tokens) +
-                      " and output_length " + std::to_string(request.output_tokens) +
-                      ", expected at least 1");
-    }
-    // The last hash of a prompt may stand for a block that is not full: it cannot be shared.
-    const auto full = static_cast<std::size_t>(request.prompt_tokens / kMooncakeBlockTokens);
-    if (request.block_hashes.size() > full) request.block_hashes.resize(full);
-    trace::append(workload, file, number, std::move(request));
+    requests.append(number, std::move(request));
+    return !requests.is_full();
   });
-  return trace::finish(std::move(workload), file);
+  return requests.finish(kMooncakeBlockTokens);
 }
 
 }  // namespace orrery

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "sim/units/text.h"
+
 namespace orrery {
 namespace {
 
@@ -45,6 +47,12 @@ void check(const Request& request, const ServiceConfig& config, std::int64_t has
 }
 
 }  // namespace
+
+std::string too_late(Seconds arrival) {
+  return "arrives " + format_significant(arrival.value(), 4) +
+         " s after the first request, where times keep no nanoseconds; expected at most " +
+         format_significant(kLongestSpan.value(), 7) + " s (104 days)";
+}
 
 void require(bool holds, const std::string& message) {
   if (!holds) throw std::invalid_argument(message);
@@ -103,6 +111,9 @@ void check_requests(const Workload& workload, const ServiceConfig& config) {
     require(request.arrival >= before,
             "request " + std::to_string(i) +
                 " arrives before the one above; expected ascending arrivals");
+    if (request.arrival > kLongestSpan) {
+      throw std::invalid_argument("request " + std::to_string(i) + " " + too_late(request.arrival));
+    }
     before = request.arrival;
   }
 }

@@ -9,6 +9,12 @@
 
 namespace orrery {
 
+// 2^53 ns, about 104 days: up to here a double in seconds tells nanoseconds apart, so what a
+// request takes is not lost beside when it came.
+constexpr Seconds kLongestSpan(9007199.254740992);
+// What is wrong with an arrival so long after the first.
+std::string too_late(Seconds arrival);
+
 // Throws unless `holds`.
 void require(bool holds, const std::string& message);
 // Settings, and what the workload asks of them.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -15,30 +16,33 @@ namespace orrery::trace {
 // Throws std::invalid_argument "file:line: message".
 [[noreturn]] void fail(const std::filesystem::path& file, std::int64_t line,
                        const std::string& message);
-// Throws std::invalid_argument when the file cannot be read.
-std::string read_file(const std::filesystem::path& file);
 
-// Calls `row(line_number, text)` for each line that is not empty, line ends removed.
-template <typename Row>
-void for_each_line(std::string_view text, Row&& row) {
-  std::int64_t number = 0;
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    ++number;
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (!line.empty()) row(number, line);
-  }
-}
+// Calls `row(line_number, text)` for each line that is not empty, without its end, until it returns
+// false. The file is read piece by piece. Throws std::invalid_argument when it is no regular file,
+// cannot be read, is compressed, in UTF-16 or binary, or has a line of more than 64 MB.
+void for_each_line(const std::filesystem::path& file,
+                   const std::function<bool(std::int64_t, std::string_view)>& row);
 
-// Appends `request` with the next id. Throws as `fail` when its arrival is not finite or before the
-// last one's.
-void append(Workload& workload, const std::filesystem::path& file, std::int64_t line,
-            Request request);
-// Whether `max_requests` (0: any number) are there.
-bool is_full(const Workload& workload, std::int64_t max_requests);
-// The workload with its first arrival moved to 0. Throws std::invalid_argument when it is empty.
-Workload finish(Workload workload, const std::filesystem::path& file);
+// Appends `request`, whose arrival is still on the file's clock, with the next id and its arrival
+// counted from the first one's. Throws as `fail` when its arrival is not finite, before the last
+// one's, or too far from 0 or from the first one's for a double to keep it (kLatestTimestamp,
+// kLongestSpan).
+class Requests {
+ public:
+  // `max_requests` 0: any number.
+  Requests(std::filesystem::path file, std::int64_t max_requests);
+  void append(std::int64_t line, Request request);
+  [[nodiscard]] bool is_full() const;
+  [[nodiscard]] bool empty() const { return workload_.requests.empty(); }
+  // Throws std::invalid_argument when there are none, or fewer than `max_requests`.
+  [[nodiscard]] Workload finish(std::int64_t hash_block_tokens = 0);
+
+ private:
+  std::filesystem::path file_;
+  std::int64_t max_requests_;
+  Seconds first_;
+  Seconds last_;
+  Workload workload_;
+};
 
 }  // namespace orrery::trace

@@ -83,6 +83,72 @@ TEST_F(TraceTest, BadFieldsNameTheirLine) {
   expect_refusal(std::string(kAzureHeader) + "yesterday,1,1\n", ":2: TIMESTAMP is");
 }
 
+TEST_F(TraceTest, ARowWithMoreOrFewerCellsThanTheHeaderIsRefused) {
+  const std::string header = "arrival_s,prompt_tokens,output_tokens\n";
+  // "1,5" was meant as 1.5: without the check arrival 1, prompt 5, output 10.
+  expect_refusal(header + "1,5,10,10\n", ":2: found 4 fields, expected the 3 of the header");
+  expect_refusal("arrival_s,prompt_tokens,output_tokens,note\n1,5,10\n",
+                 ":2: found 3 fields, expected the 4 of the header");
+  expect_refusal("arrival_s,prompt_tokens,output_tokens,prompt_tokens\n0,1,1,2\n",
+                 ":1: found the column prompt_tokens twice");
+}
+
+TEST_F(TraceTest, DatesAndTimesThatNoCalendarHasAreRefused) {
+  for (const char* stamp :
+       {"2023-02-30 18:00:00", "2023-02-29 18:00:00", "1900-02-29 18:00:00", "2023-04-31 18:00:00",
+        "2023-11-16 -1:00:00", "2023-11-16 18:-5:00", "2023-11-16 18:00:-9", "-123-11-16 18:00:00",
+        "2023-11-00 18:00:00", "2023-11-16 24:00:00", "2023-11-16 18:60:00"}) {
+    expect_refusal(std::string(kAzureHeader) + stamp + ",1,1\n", ":2: TIMESTAMP is");
+  }
+  for (const char* stamp : {"2024-02-29 18:00:00", "2000-02-29 18:00:00", "2016-12-31 23:59:60"}) {
+    EXPECT_EQ(refusal(std::string(kAzureHeader) + stamp + ",1,1\n"), "(read)") << stamp;
+  }
+}
+
+TEST_F(TraceTest, FewerRequestsThanAskedForAreRefused) {
+  const auto& file = write("arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,1,1\n");
+  EXPECT_EQ(read_csv_trace(file, 2).requests.size(), 2U);
+  EXPECT_THROW(static_cast<void>(read_csv_trace(file, 3)), std::invalid_argument);
+}
+
+// Beside 1e17 s a double knows 16 s and no less: requests would seem to take no time.
+TEST_F(TraceTest, ArrivalsWhereADoubleLosesTimeAreRefused) {
+  const std::string header = "arrival_s,prompt_tokens,output_tokens\n";
+  expect_refusal(header + "0,1,1\n1e17,1,1\n", ":3: the timestamp is 1e+17 s");
+  expect_refusal(header + "0,1,1\n9007200,1,1\n", ":3: arrives 9007000 s after the first");
+  EXPECT_EQ(refusal(header + "1.7e9,1,1\n1709007199,1,1\n"), "(read)");
+}
+
+TEST_F(TraceTest, FilesThatAreNoPlainTextAreNamedForWhatTheyAre) {
+  expect_refusal("\x1f\x8b\x08....", "is compressed by gzip");
+  expect_refusal("\x1f\x8b\x08....", "is compressed by gzip", true);
+  expect_refusal(
+      "\xff\xfe"
+      "a",
+      "is UTF-16 text");
+  EXPECT_THROW(static_cast<void>(read_csv_trace("/dev/zero")), std::invalid_argument);
+  EXPECT_THROW(static_cast<void>(read_csv_trace(".")), std::invalid_argument);
+  const std::string row = "arrival_s,prompt_tokens,output_tokens\n0,1,1\n";
+  EXPECT_EQ(refusal("\xef\xbb\xbf" + row), "(read)");  // UTF-8 with a mark, as spreadsheets write
+}
+
+TEST_F(TraceTest, WhatIsQuotedOfARowIsShort) {
+  const std::string header = "arrival_s,prompt_tokens,output_tokens\n";
+  EXPECT_LT(refusal(header + "0," + std::string(6'000'000, 'x') + ",1\n").size(), 500U);
+  EXPECT_LT(refusal(std::string(6'000'000, 'x') + "\n").size(), 700U);
+  expect_refusal(header + "\x1b[31m,1,1\n", "\\x1b[31m");
+}
+
+TEST_F(TraceTest, LinesLongerThanAPieceOfTheFileAreReadWhole) {
+  std::string text = "arrival_s,prompt_tokens,output_tokens,note\n";
+  for (int i = 0; i < 3; ++i) {
+    text += std::to_string(i) + ",7,8," + std::string(1'500'000, 'x') + (i < 2 ? "\r\n" : "");
+  }
+  const Workload workload = read_csv_trace(write(text));
+  ASSERT_EQ(workload.requests.size(), 3U);
+  EXPECT_EQ(workload.requests[2].arrival, Seconds(2));
+}
+
 TEST_F(TraceTest, AnEmptyTraceAndAMissingFileAreErrors) {
   expect_refusal("arrival_s,prompt_tokens,output_tokens\n", "holds no request");
   EXPECT_THROW(static_cast<void>(read_csv_trace("/nowhere/trace.csv")), std::invalid_argument);
@@ -127,6 +193,26 @@ TEST_F(TraceTest, MooncakeNumbersMustBeWhole) {
   expect_refusal(row("600", "[0.5]"), ":1: hash_ids is 0.5", true);
   expect_refusal(row("600", "7"), ":1: hash_ids is 7", true);
   expect_refusal(row("99999999999999999999", "[]"), ":1: input_length is", true);
+}
+
+TEST_F(TraceTest, DeeplyNestedJsonIsRefused) {
+  const auto nested = [](int depth) {
+    return R"({"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": )" +
+           std::string(static_cast<std::size_t>(depth), '[') +
+           std::string(static_cast<std::size_t>(depth), ']') + "}\n";
+  };
+  expect_refusal(nested(200'000), ":1: found lists or objects nested more than 8 deep", true);
+  expect_refusal(nested(3), ":1: hash_ids is a list, expected a whole number", true);
+}
+
+TEST_F(TraceTest, MooncakeRowsThatContradictThemselvesAreRefused) {
+  const std::string row = R"({"timestamp": 1, "output_length": 1, "input_length": 1100, )";
+  expect_refusal(row + R"("hash_ids": [1, 2, 3, 4]})"
+                       "\n",
+                 ":1: found 4 hash_ids for 1100 tokens, expected one for each of 3 blocks", true);
+  expect_refusal(row + R"("hash_ids": [1], "hash_ids": [2]})"
+                       "\n",
+                 ":1: found the key \"hash_ids\" twice", true);
 }
 
 TEST_F(TraceTest, TheShippedTraceIsRead) {
