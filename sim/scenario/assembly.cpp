@@ -115,6 +115,21 @@ std::vector<TableUse> Assembly::tables_used() const {
   return tables;
 }
 
+namespace {
+
+// The first rank sends each micro-batch on, once.
+double num_micro_batches(const Plan& plan) {
+  const auto is_sent = [&](const Op& op) {
+    const auto* comm = std::get_if<CommOp>(&op.body);
+    return comm != nullptr && comm->kind == CollectiveKind::kSendRecv &&
+           std::ranges::find(plan.ranks(op.ranks), 0) != plan.ranks(op.ranks).end();
+  };
+  return static_cast<double>(
+      std::max<std::ptrdiff_t>(1, std::ranges::count_if(plan.ops(), is_sent)));
+}
+
+}  // namespace
+
 PricedPlan price_repeated(const Assembly& assembly, const Scenario& scenario, const Plan& plan,
                           LaunchMode mode) {
   const PowerLimit& limit = scenario.engine_profile.power_limit;
@@ -126,7 +141,7 @@ PricedPlan price_repeated(const Assembly& assembly, const Scenario& scenario, co
   const PricedPlan arithmetic = price(plan, assembly.cost(mode, PowerState::kArithmetic));
   const Seconds busy = total(full.basis);
   const int stages = scenario.mesh.pp;
-  const Seconds idle = busy * ((stages - 1.0) / std::max(scenario.mesh.num_micro_batches, 1));
+  const Seconds idle = busy * ((stages - 1.0) / num_micro_batches(plan));
   const double part = repeated_limited_part(limit, busy, total(arithmetic.basis) - busy, idle);
   return part == 0 ? full : mix(full, limited, part);
 }

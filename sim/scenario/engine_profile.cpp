@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kMlaForms = {"auto", "absorbed", "expanded", "module"};
 constexpr std::array<std::string_view, 2> kLaunchModes = {"eager", "graph"};
+// As the collective tables name them, which `import` and `calibrate` write.
+constexpr std::array<std::string_view, 4> kCustomAllReduce = {"custom_vllm", "custom_sglang",
+                                                              "custom_trtllm", "orrery"};
 constexpr std::array<std::string_view, 3> kAllReduce = {"best", "nccl", "custom"};
 // whole_prompts is mixed without chunked prefill.
 constexpr std::array<std::string_view, 3> kSchedulerPolicies = {"mixed", "whole_prompts",
@@ -222,7 +225,8 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
   }
   const std::size_t all_reduce = reader.choice("all_reduce", kAllReduce);
   profile.all_reduce_implementation = all_reduce == 0 ? "" : kAllReduce[all_reduce];
-  profile.custom_all_reduce = reader.text("custom_all_reduce");
+  profile.custom_all_reduce =
+      kCustomAllReduce[reader.choice("custom_all_reduce", kCustomAllReduce)];
   return profile;
 }
 

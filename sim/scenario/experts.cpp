@@ -38,8 +38,13 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
   }
   const bool is_fused = scenario.moe.design == MoeDesign::kFused;
   if (scenario.model_config.num_experts == 0) {
-    if (root.has("moe") && !is_fused) {
-      root.fail("moe", "model \"" + scenario.model_config.name + "\" has no routed experts");
+    const std::string none = "model \"" + scenario.model_config.name + "\" has no routed experts";
+    if (root.has("moe") && scenario.moe != MoeSpec{}) {
+      root.fail("moe", none);
+    }
+    if (!scenario.expert_load.is_skew()) {
+      fail_at(root.at("model").find("expert_load")->where,
+              "model.expert_load: " + none + " whose load could be given");
     }
     scenario.moe = {};
     return;

@@ -67,6 +67,28 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   return config;
 }
 
+// With room for the one step in which a static batch has its prompts: the most sequences of a rank,
+// and the most tokens that so many prompts have.
+Scenario with_static_step(Scenario scenario, const Workload& workload) {
+  if (!workload.is_static_batch) {
+    return scenario;
+  }
+  std::vector<std::int64_t> prompts;
+  for (const Request& request : workload.requests) {
+    prompts.push_back(request.prompt_tokens);
+  }
+  std::ranges::sort(prompts, std::greater<>());
+  const std::int64_t ranks = static_cast<std::int64_t>(scenario.replicas) * scenario.mesh.dp;
+  const std::int64_t most = (std::ssize(prompts) + ranks - 1) / ranks;
+  const std::int64_t tokens =
+      std::accumulate(prompts.begin(), prompts.begin() + most, std::int64_t{0});
+  EngineConfig& engine = scenario.engine;
+  engine.max_num_seqs = std::max(engine.max_num_seqs, most);
+  engine.max_num_batched_tokens =
+      std::max({engine.max_num_batched_tokens, tokens, engine.max_num_seqs});
+  return scenario;
+}
+
 ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memory,
                              std::shared_ptr<StepStore> step_store) {
   ServiceConfig config;
@@ -134,7 +156,7 @@ void warn_of_stand_ins(RunResult& result) {
 void serve_whole(const Scenario& scenario, const Assembly& assembly, const Workload& workload,
                  const Progress& progress, const std::filesystem::path& spill, RunResult& result) {
   result.num_gpus = scenario.replicas * num_ranks(scenario.mesh);
-  result.memory = memory_budget(scenario);
+  result.memory = memory_budget(with_static_step(scenario, workload));
   StepTimes times = at_key(scenario, "model",
                            [&] { return StepTimes(steps_config(scenario, assembly, workload)); });
   result.service = at_key(scenario, "workload", [&] {

@@ -187,6 +187,16 @@ void check_disaggregated(const Reader& root, const Scenario& scenario) {
   if (!scenario.disaggregation) {
     return;
   }
+  for (const SidePlacement* side :
+       {&scenario.disaggregation->prefill, &scenario.disaggregation->decode}) {
+    const EngineConfig engine = engine_of(*side, scenario.engine);
+    if (engine.max_num_batched_tokens < engine.max_num_seqs) {
+      root.fail("disaggregation",
+                std::string(side == &scenario.disaggregation->prefill ? "prefill" : "decode") +
+                    ": max_num_batched_tokens is " + std::to_string(engine.max_num_batched_tokens) +
+                    "; expected at least max_num_seqs, " + std::to_string(engine.max_num_seqs));
+    }
+  }
   for (const std::string_view key : {"offline", "static_batch"}) {
     if (root.at("workload").find(key) != nullptr) {
       root.fail("workload", "found " + std::string(key) +
@@ -241,6 +251,15 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   }
   if (reader.has("scheduler_reserve_full_isl")) {
     engine.scheduler_reserve_full_isl = reader.boolean("scheduler_reserve_full_isl");
+  }
+  if (engine.max_num_batched_tokens < engine.max_num_seqs) {
+    const bool has_budget = reader.has("max_num_batched_tokens") || !reader.has("max_num_seqs");
+    const std::string tokens = std::to_string(engine.max_num_batched_tokens);
+    const std::string seqs = std::to_string(engine.max_num_seqs);
+    reader.fail(has_budget ? "max_num_batched_tokens" : "max_num_seqs",
+                has_budget
+                    ? "found " + tokens + "; expected at least max_num_seqs, " + seqs
+                    : "found " + seqs + "; expected at most max_num_batched_tokens, " + tokens);
   }
   if (engine.max_model_len == 0) {
     engine.max_model_len = scenario.model_config.max_position_embeddings;

@@ -152,6 +152,8 @@ TEST_F(EngineProfileTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
            {"kernel_time:", "kernel_time:\n  kernels: {gem: 1.1}", "did you mean 'gemm'"},
            {"stream_latency:", "latency:", "did you mean 'stream_latency'"},
            {"front_end:", "frontend:", "did you mean 'front_end'"},
+           {"custom_all_reduce: custom_vllm", "custom_all_reduce: nope",
+            "expected one of custom_vllm, custom_sglang, custom_trtllm, orrery"},
            {"value: mixed", "value: mixd", "did you mean 'mixed'"},
            {"value: prompt", "value: promt", "did you mean 'prompt'"},
            {"value: prompt", "value: estimated", "missing key 'new_token_ratio'"},

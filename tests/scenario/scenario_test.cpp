@@ -193,9 +193,106 @@ TEST_F(ScenarioTest, lengths_may_be_given_as_values_or_by_quantiles) {
   const auto& loop = std::get<ClosedLoopWorkload>(spec.source);
   EXPECT_EQ(loop.prompt_tokens.min, 4);
   EXPECT_EQ(loop.prompt_tokens.max, 9);
-  // mean = p50 exp(sigma^2 / 2) with sigma = ln(10) / 2.3263 = 0.98979.
-  EXPECT_NEAR(loop.output_tokens.mean, 100 * std::exp(0.98979 * 0.98979 / 2), 0.05);
+  EXPECT_NEAR(loop.output_tokens.log_spread, std::log(10) / 2.3263, 1e-4);
   EXPECT_EQ(read_workload(parse_yaml(to_yaml(spec, "/"), "f.yaml"), "/", "/"), spec);
+}
+
+TEST_F(ScenarioTest, more_than_two_of_mean_cv_p50_and_p99_are_refused) {
+  for (const std::string lengths :
+       {"{mean: 10, p50: 5, cv: 1, max: 90}", "{mean: 10, p50: 5, p99: 40, max: 90}",
+        "{p50: 5, p99: 40, cv: 1, max: 90}", "{mean: 10, p99: 40, max: 90}",
+        "{mean: 10, max: 90}"}) {
+    const std::string text =
+        "offline: {num_requests: 1, output_tokens: 1, prompt_tokens: " + lengths + "}\n";
+    try {
+      static_cast<void>(read_workload(parse_yaml(text, "f.yaml"), "/", "/"));
+      ADD_FAILURE() << lengths << " was accepted";
+    } catch (const ScenarioError& error) {
+      EXPECT_NE(error.message().find("mean and cv, mean and p50, or p50 and p99"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST_F(ScenarioTest, every_form_of_lengths_is_written_as_it_was_given) {
+  for (const std::string lengths :
+       {"{mean: 10, cv: 0.5, min: 1, max: 90}", "{mean: 10, p50: 8, min: 1, max: 90}",
+        "{p50: 5, p99: 40, min: 1, max: 90}"}) {
+    const std::string text =
+        "offline: {num_requests: 1, prompt_tokens: " + lengths + ", output_tokens: 1}\n";
+    const WorkloadSpec spec = read_workload(parse_yaml(text, "f.yaml"), "/", "/");
+    EXPECT_NE(to_yaml(spec, "/").find(lengths), std::string::npos) << to_yaml(spec, "/");
+  }
+}
+
+TEST_F(ScenarioTest, lengths_of_which_many_are_cut_off_are_warned_of) {
+  const auto warnings = [](const std::string& lengths) {
+    const std::string text =
+        "offline: {num_requests: 1, prompt_tokens: " + lengths + ", output_tokens: 1}\n";
+    return warnings_of(read_workload(parse_yaml(text, "f.yaml"), "/", "/"));
+  };
+  EXPECT_TRUE(warnings("{mean: 2000, cv: 1, max: 8192}").empty());
+  EXPECT_TRUE(warnings("64").empty());
+  ASSERT_EQ(warnings("{mean: 2000, cv: 0.8, max: 4096}").size(), 1U);
+  EXPECT_NE(warnings("{mean: 2000, cv: 0.8, max: 4096}")[0].find("of the lengths are max, 4096"),
+            std::string::npos);
+}
+
+TEST_F(ScenarioTest, a_static_batch_has_the_memory_of_its_one_step) {
+  const auto activations = [&](const std::string& batch) {
+    std::string text = kMinimal;
+    text.replace(
+        text.find("workload:"), std::string::npos,
+        "workload: {static_batch: {batch: " + batch + ", prompt_tokens: 100, output_tokens: 2}}\n");
+    return run_scenario(load_scenario(write("a.yaml", text), kPaths)).memory.activations.value();
+  };
+  // 2,000 prompts of 100 tokens in a step against a budget of 8,192, which 8 of them do not exceed.
+  EXPECT_GT(activations("2000"), 20 * activations("8"));
+}
+
+TEST_F(ScenarioTest, what_only_models_with_experts_have_is_refused_of_others) {
+  for (const std::string set :
+       {"model.expert_load={zipf: 1}", "model.expert_load={trace: none.csv}",
+        "moe={fuse_scatter_add: true}", "moe={streams: 2}"}) {
+    try {
+      static_cast<void>(load_scenario(write("a.yaml", kMinimal), kPaths, {set}));
+      ADD_FAILURE() << set << " was accepted";
+    } catch (const ScenarioError& error) {
+      EXPECT_NE(error.message().find("no routed experts"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST_F(ScenarioTest, a_token_budget_below_max_num_seqs_is_reported_where_it_stands) {
+  const std::filesystem::path file =
+      write("a.yaml", std::string(kMinimal) + "engine: {max_num_batched_tokens: 8}\n");
+  try {
+    static_cast<void>(load_scenario(file, kPaths));
+    ADD_FAILURE() << "accepted";
+  } catch (const ScenarioError& error) {
+    EXPECT_EQ(error.line(), 5);
+    EXPECT_NE(error.message().find("engine.max_num_batched_tokens: found 8; expected at least"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(ScenarioTest, a_value_that_was_set_is_reported_as_set) {
+  try {
+    static_cast<void>(load_scenario(write("a.yaml", std::string(kMinimal) + "placement: {tp: 2}\n"),
+                                    kPaths, {"placement.tp=16"}));
+    ADD_FAILURE() << "accepted";
+  } catch (const ScenarioError& error) {
+    EXPECT_NE(error.message().find("(with --set placement.tp=16)"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(ScenarioTest, more_requests_than_memory_holds_are_refused) {
+  const std::string text =
+      "offline: {num_requests: 100000000, prompt_tokens: 1, output_tokens: 1}\n";
+  EXPECT_THROW(read_workload(parse_yaml(text, "f.yaml"), "/", "/"), ScenarioError);
 }
 
 TEST_F(ScenarioTest, a_closed_loop_may_repeat_its_prompts) {
