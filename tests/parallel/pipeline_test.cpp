@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/parallel/parallel.h"
+#include "sim/parallel/rank_rows.h"
 #include "sim/parallel/rewrite.h"
 #include "tests/golden/golden.h"
 #include "tests/model/small_models.h"
@@ -93,6 +94,24 @@ TEST(Pipeline, MicroBatchesShareRowsAndWeights) {
   }
   EXPECT_EQ(num_embeddings, 4);
   EXPECT_EQ(weights.size(), 1U) << "each micro-batch must read the same weights";
+}
+
+// Sequences are whole: a fourth micro-batch of three sequences, or a second of one, would be empty.
+TEST(Pipeline, ThereAreNoMoreMicroBatchesThanSequences) {
+  const auto micro_batches = [](const Batch& batch, const Mesh& mesh) {
+    const Plan plan = step_plan(testing::small_llama(), batch, {}, mesh);
+    return std::ranges::count_if(plan.ops(),
+                                 [](const Op& op) { return op.name.ends_with(".embedding"); });
+  };
+  const Batch one{.prefill = {}, .num_decodes = 1, .decode_context = 1000};
+  EXPECT_EQ(micro_batches(one, {.pp = 2, .num_micro_batches = 2}), 1);
+  const Batch three{
+      .prefill = {{.query = 100, .context = 0}}, .num_decodes = 2, .decode_context = 2000};
+  EXPECT_EQ(micro_batches(three, {.pp = 2, .num_micro_batches = 4}), 3);
+  EXPECT_EQ(micro_batches(kDecode, {.pp = 2, .num_micro_batches = 4}), 4);
+  // Each of four data-parallel ranks has one or two of six.
+  const Batch six{.prefill = {}, .num_decodes = 6, .decode_context = 6000};
+  EXPECT_EQ(micro_batches(six, {.dp = 4, .pp = 2, .num_micro_batches = 4}), 2);
 }
 
 TEST(GoldenPlan, SmallLlamaTp2SpPp2) {
