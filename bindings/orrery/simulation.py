@@ -35,9 +35,14 @@ def load(path: str | os.PathLike[str], *, overrides: collections.abc.Iterable[st
     """Scenario of a YAML file.
 
     `overrides` are "key.path=value" texts that replace values of the file. Raises ScenarioError with
-    file, line and column.
+    file, line and column, and ValueError for text that cannot be written in UTF-8.
     """
-    return _core.load_scenario(os.fspath(path), str(project_root()), list(overrides))
+    for text in (os.fspath(path), *(overrides := list(overrides))):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{ascii(text)}: found bytes that are no UTF-8; expected text in UTF-8") from None
+    return _core.load_scenario(os.fspath(path), str(project_root()), overrides)
 
 
 def simulate(
