@@ -1,8 +1,7 @@
 #include "sim/scenario/moe_spec.h"
 
 #include <array>
-#include <fstream>
-#include <sstream>
+#include <cstdint>
 #include <stdexcept>
 
 #include "sim/model/expert_load_sources.h"
@@ -10,6 +9,7 @@
 #include "sim/scenario/workload.h"
 #include "sim/units/shown.h"
 #include "sim/units/text.h"
+#include "sim/units/text_file.h"
 
 namespace orrery {
 
@@ -24,15 +24,8 @@ constexpr std::array<std::string_view, 3> kOrders = {"in_order", "balanced", "ba
 constexpr double kMoreEven = 1.2;
 constexpr double kLessEven = 1.01;
 
-std::string file_text(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) {
-    throw std::invalid_argument("cannot read the routing trace " + file.string());
-  }
-  return text.str();
-}
+// Of a routing trace, which is read whole: some 10^8 choices of 8 experts.
+constexpr std::uint64_t kMostTraceBytes = 4'000'000'000;
 
 }  // namespace
 
@@ -163,7 +156,10 @@ ExpertLoad expert_load(const ExpertLoadSpec& spec, const ModelConfig& model,
                                   directory.string() + " or " + root.string());
     }
     try {
-      return load_of_counts(trace_counts(file_text(file), experts), model.num_experts_per_tok);
+      return load_of_counts(trace_counts(read_text_file(file, kMostTraceBytes), experts),
+                            model.num_experts_per_tok);
+    } catch (const TextFileError&) {
+      throw;
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument(file.string() + ": " + error.what());
     }

@@ -60,7 +60,7 @@ def test_a_file_that_is_no_text(workdir):
         ("max_num_seqs: 64", "max_num_seqs: 0", "scenario.yaml:6:39", ("engine.max_num_seqs", "from 1 to")),
         ("max_num_seqs: 64", "stream_interval: 0", "scenario.yaml:6:42", ("engine.stream_interval", "from 1 to")),
         ("{trace: trace.csv}", "{closed_loop: {concurrency: 1, num_requests: 1, prompt_tokens: 8, output_tokens: 8, "
-         "distinct_prompts: 0}}", "scenario.yaml:8:", ("closed_loop.distinct_prompts", "from 1 to")),
+         "distinct_prompts: 0}}", "scenario.yaml:8:", ("closed_loop.distinct_prompts", "at least 1")),
         ("max_num_seqs: 64", "block_size: -16", "scenario.yaml:6:37", ("engine.block_size", "'-16'")),
         ("max_num_seqs: 64", "gpu_memory_utilization: 1.5", "scenario.yaml:6:49", ("at most 1",)),
         ("tp: 2", "tp: 3", "scenario.yaml:5:12", ("placement", "3")),  # 32 heads

@@ -59,7 +59,8 @@ TEST(Lengths, AFixedLengthIsAlwaysTheSame) {
   EXPECT_EQ(draw({.min = 100, .max = 100}, random), 100);
 }
 
-// Clamping a log-normal of that mean and spread would serve 1,921 of the first, 91 of the fourth.
+// Clamping the log-normal of that mean and cv would serve a mean of 1,941 in the first, 96.3 in the
+// fourth.
 TEST(Lengths, TheMeanAndCvServedAreThoseAskedForWhateverTheLimitsCutOff) {
   const struct {
     double mean;
