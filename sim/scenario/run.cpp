@@ -4,7 +4,6 @@
 #include <functional>
 #include <iterator>
 #include <memory>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "sim/serve/disaggregated.h"
 #include "sim/serve/simulated_steps.h"
 #include "sim/serve/step_store.h"
+#include "sim/units/parse.h"
 
 namespace orrery {
 
@@ -67,11 +67,12 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   return config;
 }
 
-// With room for the one step in which a static batch has its prompts: the most sequences of a rank,
-// and the most tokens that so many prompts have.
-Scenario with_static_step(Scenario scenario, const Workload& workload) {
+// A static batch has all its prompts in one step, whatever the token budget: the activations of
+// that step must fit beside the KV blocks of its prompts. Those of its outputs come when they are
+// gone.
+void check_static_step(Scenario scenario, const Workload& workload) {
   if (!workload.is_static_batch) {
-    return scenario;
+    return;
   }
   std::vector<std::int64_t> prompts;
   for (const Request& request : workload.requests) {
@@ -79,14 +80,27 @@ Scenario with_static_step(Scenario scenario, const Workload& workload) {
   }
   std::ranges::sort(prompts, std::greater<>());
   const std::int64_t ranks = static_cast<std::int64_t>(scenario.replicas) * scenario.mesh.dp;
-  const std::int64_t most = (std::ssize(prompts) + ranks - 1) / ranks;
-  const std::int64_t tokens =
-      std::accumulate(prompts.begin(), prompts.begin() + most, std::int64_t{0});
+  prompts.resize(static_cast<std::size_t>((std::ssize(prompts) + ranks - 1) / ranks));
   EngineConfig& engine = scenario.engine;
-  engine.max_num_seqs = std::max(engine.max_num_seqs, most);
+  std::int64_t tokens = 0;
+  std::int64_t blocks = 0;  // on a data-parallel rank
+  for (const std::int64_t prompt : prompts) {
+    tokens += prompt;
+    blocks += (prompt + engine.block_size - 1) / engine.block_size;
+  }
+  engine.max_num_seqs = std::max<std::int64_t>(engine.max_num_seqs, std::ssize(prompts));
   engine.max_num_batched_tokens =
       std::max({engine.max_num_batched_tokens, tokens, engine.max_num_seqs});
-  return scenario;
+  const MemoryBudget memory = memory_budget(scenario);
+  const std::int64_t left = memory.num_kv_blocks / scenario.mesh.dp;
+  at_key(scenario, "workload", [&] {
+    if (blocks > left) {
+      throw std::invalid_argument(
+          "the one step of a static batch, " + std::to_string(tokens) + " tokens on a GPU, takes " +
+          to_text(memory.activations) + " of activations and leaves " + std::to_string(left) +
+          " KV blocks; expected the " + std::to_string(blocks) + " of its prompts");
+    }
+  });
 }
 
 ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memory,
@@ -156,7 +170,8 @@ void warn_of_stand_ins(RunResult& result) {
 void serve_whole(const Scenario& scenario, const Assembly& assembly, const Workload& workload,
                  const Progress& progress, const std::filesystem::path& spill, RunResult& result) {
   result.num_gpus = scenario.replicas * num_ranks(scenario.mesh);
-  result.memory = memory_budget(with_static_step(scenario, workload));
+  result.memory = memory_budget(scenario);
+  check_static_step(scenario, workload);
   StepTimes times = at_key(scenario, "model",
                            [&] { return StepTimes(steps_config(scenario, assembly, workload)); });
   result.service = at_key(scenario, "workload", [&] {
