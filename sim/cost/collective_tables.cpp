@@ -60,7 +60,7 @@ void read(const std::filesystem::path& path, std::map<CurveKey, Samples>& sample
     } catch (const std::invalid_argument& error) {
       csv.fail("column dtype: " + std::string(error.what()));
     }
-    samples[key][csv.positive_number(bytes)].push_back(csv.positive_number(time) * 1e-6);
+    samples[key][csv.positive_number(bytes)].push_back(csv.microseconds(time).value());
   }
 }
 

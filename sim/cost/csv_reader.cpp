@@ -133,6 +133,17 @@ double CsvReader::positive_number(int column) const {
   return value;
 }
 
+Seconds CsvReader::microseconds(int column) const {
+  constexpr double kShortest = 1e-6;
+  constexpr double kLongest = 1e12;  // 11 days
+  const double found = positive_number(column);
+  if (found < kShortest || found > kLongest) {
+    fail("column " + columns_[column] + ": found '" + std::string(fields_[column]) +
+         "'; expected 1e-6 to 1e12 microseconds");
+  }
+  return Seconds(found * 1e-6);
+}
+
 void CsvReader::fail(const std::string& message) const {
   throw std::invalid_argument(path_.string() + ":" + std::to_string(line_) + ": " + message);
 }

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/units/units.h"
+
 namespace orrery {
 
 class CsvReader {
@@ -31,6 +33,8 @@ class CsvReader {
   [[nodiscard]] std::string_view text(int column) const { return fields_[column]; }
   [[nodiscard]] std::int64_t integer(int column) const;    // >= 0
   [[nodiscard]] double positive_number(int column) const;  // finite, > 0
+  // Microseconds, from a picosecond to the longest time that anything here takes.
+  [[nodiscard]] Seconds microseconds(int column) const;
 
   // Throws std::invalid_argument "<file>:<line>: <message>" for the current row.
   [[noreturn]] void fail(const std::string& message) const;

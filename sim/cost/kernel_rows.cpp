@@ -12,8 +12,6 @@
 namespace orrery {
 namespace {
 
-constexpr double kMicrosecond = 1e-6;
-
 DType read_dtype(const CsvReader& csv, int column) {
   try {
     return parse_dtype(csv.text(column));
@@ -136,11 +134,11 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
       }
       dims[i] = value;
     }
-    if (csv.text(dtype_column) != last_text) {
+    if (last_text.empty() || csv.text(dtype_column) != last_text) {
       last_dtype = read_dtype(csv, dtype_column);
       last_text = csv.text(dtype_column);
     }
-    const double time_s = csv.positive_number(time_column) * kMicrosecond;
+    const double time_s = csv.microseconds(time_column).value();
     if (!is_graph || !is_cold) {
       std::vector<OtherRow>& others = is_graph ? warm : eager;
       others.push_back({.dtype = last_dtype, .dims = std::move(dims), .time_s = time_s});

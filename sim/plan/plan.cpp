@@ -30,7 +30,12 @@ std::string run_text(const Repeat& repeat) {
 
 std::int64_t num_elements(const Tensor& tensor) {
   std::int64_t product = 1;
-  for (const Axis& axis : tensor.axes) product *= axis.size;
+  for (const Axis& axis : tensor.axes) {
+    if (__builtin_mul_overflow(product, axis.size, &product)) {
+      throw std::invalid_argument("tensor " + quoted(tensor.name) +
+                                  " has 2^63 elements or more, expected fewer");
+    }
+  }
   return product;
 }
 

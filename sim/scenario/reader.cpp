@@ -146,7 +146,8 @@ std::vector<std::int64_t> Reader::integers(std::string_view key, std::int64_t mi
 
 template <typename Quantity>
 Quantity Reader::quantity(std::string_view key, Quantity (*parse)(std::string_view),
-                          bool zero_allowed, std::string_view example) const {
+                          bool zero_allowed, std::string_view example, Quantity least,
+                          Quantity most) const {
   const YamlNode& value =
       scalar(key, "a number with its unit, such as '" + std::string(example) + "'");
   Quantity result;
@@ -159,27 +160,34 @@ Quantity Reader::quantity(std::string_view key, Quantity (*parse)(std::string_vi
     fail(key, "found " + describe(value) + "; expected " +
                   (zero_allowed ? "zero or more" : "more than zero"));
   }
+  if (result.value() != 0 && (result < least || result > most)) {
+    fail(key, "found " + describe(value) + "; expected " + (zero_allowed ? "0 or " : "") +
+                  to_text(least) + " to " + to_text(most));
+  }
   return result;
 }
 
 Seconds Reader::seconds(std::string_view key, bool zero_allowed) const {
-  return quantity(key, parse_seconds, zero_allowed, "50 ms");
+  // From less than a clock to 31 years.
+  return quantity(key, parse_seconds, zero_allowed, "50 ms", Seconds(1e-15), Seconds(1e9));
 }
 
 Bytes Reader::bytes(std::string_view key, bool zero_allowed) const {
-  return quantity(key, parse_bytes, zero_allowed, "80 GiB");
+  return quantity(key, parse_bytes, zero_allowed, "80 GiB", Bytes(1), Bytes(1e18));
 }
 
 BytesPerSecond Reader::bytes_per_second(std::string_view key, bool zero_allowed) const {
-  return quantity(key, parse_bytes_per_second, zero_allowed, "450 GB/s");
+  return quantity(key, parse_bytes_per_second, zero_allowed, "450 GB/s", BytesPerSecond(1),
+                  BytesPerSecond(1e18));
 }
 
 FlopsPerSecond Reader::flops_per_second(std::string_view key) const {
-  return quantity(key, parse_flops_per_second, false, "989 TFLOP/s");
+  return quantity(key, parse_flops_per_second, false, "989 TFLOP/s", FlopsPerSecond(1),
+                  FlopsPerSecond(1e21));
 }
 
 Watts Reader::watts(std::string_view key) const {
-  return quantity(key, parse_watts, false, "700 W");
+  return quantity(key, parse_watts, false, "700 W", Watts(1e-3), Watts(1e9));
 }
 
 std::size_t Reader::choice(std::string_view key, std::span<const std::string_view> choices) const {

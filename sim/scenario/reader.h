@@ -119,7 +119,9 @@ class Reader {
                               bool above = false) const;
   [[nodiscard]] std::vector<std::int64_t> integers(std::string_view key,
                                                    std::int64_t min = 1) const;
-  // Quantities need their unit ("450 GB/s"); zero only where allowed, never negative.
+  // Quantities need their unit ("450 GB/s"); zero only where allowed, never negative, and within
+  // what machines and services may have (reader.cpp), so that sums and counts of them
+  // stay in range.
   [[nodiscard]] Seconds seconds(std::string_view key, bool zero_allowed = false) const;
   [[nodiscard]] Bytes bytes(std::string_view key, bool zero_allowed = false) const;
   [[nodiscard]] BytesPerSecond bytes_per_second(std::string_view key,
@@ -151,7 +153,8 @@ class Reader {
   [[nodiscard]] const YamlNode& scalar(std::string_view key, std::string_view expected) const;
   template <typename Quantity>
   [[nodiscard]] Quantity quantity(std::string_view key, Quantity (*parse)(std::string_view),
-                                  bool zero_allowed, std::string_view example) const;
+                                  bool zero_allowed, std::string_view example, Quantity least,
+                                  Quantity most) const;
 
   const YamlNode* node_;
   std::string path_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sim/timeline/timeline.h"
+#include "sim/units/parse.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -34,7 +35,16 @@ std::string json_text(std::string_view text) {
   return out += '"';
 }
 
-std::int64_t nanoseconds(Seconds time) { return std::llround(time.value() * 1e9); }
+// Nanoseconds of it, and of the difference of two, fit 64 bits.
+constexpr Seconds kLatest(4e9);
+
+std::int64_t nanoseconds(Seconds time) {
+  if (!(time <= kLatest) || !(time >= kLatest * -1.0)) {
+    throw std::invalid_argument("a span of the timeline starts or ends at " + to_text(time) +
+                                ", expected at most " + to_text(kLatest));
+  }
+  return std::llround(time.value() * 1e9);
+}
 
 // Nanoseconds as microseconds: "12.345".
 void append_us(std::string& out, std::int64_t ns) {

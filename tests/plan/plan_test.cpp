@@ -108,6 +108,12 @@ TEST(Plan, BytesOfATensorAreElementsTimesFormat) {
 
 TEST(Plan, AScalarTensorHasOneElement) { EXPECT_EQ(num_elements(Tensor{}), 1); }
 
+TEST(Plan, ElementsBeyond64BitsOverflowed) {
+  constexpr std::int64_t kHalf = std::int64_t{1} << 32;
+  const Tensor tensor{.name = "x", .axes = {{"tokens", kHalf}, {"hidden", kHalf}}};
+  EXPECT_THROW((void)num_elements(tensor), std::invalid_argument);
+}
+
 TEST(Dim, IsFoundByNameOrAnErrorListsTheNames) {
   const Dims dims{{"m", 3, ""}, {"n", 5, ""}};
   EXPECT_EQ(dim(dims, "n"), 5);

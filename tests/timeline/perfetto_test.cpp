@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -110,6 +111,15 @@ TEST(Perfetto, UnknownOpsAndLinksAreErrors) {
   Timeline t = with_link({transfer(0, 1)});
   t.link_spans[0].link = 1;
   EXPECT_THROW(to_perfetto(t), std::invalid_argument);
+}
+
+TEST(Perfetto, TimesBeyondTheNanosecondsOf64BitsOverranABuffer) {
+  for (const double end : {4.1e9, 1e10, 1e300, std::numeric_limits<double>::infinity(),
+                           std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THROW(to_perfetto(timeline_of({kernel_span(0, end)})), std::invalid_argument) << end;
+    EXPECT_THROW(to_perfetto(with_link({transfer(-end, 0)})), std::invalid_argument) << end;
+  }
+  EXPECT_TRUE(has(to_perfetto(timeline_of({kernel_span(0, 4e9)})), "\"dur\":4000000000000000.000"));
 }
 
 }  // namespace
