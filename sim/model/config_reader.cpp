@@ -60,6 +60,17 @@ constexpr std::array<FieldSpec, static_cast<std::size_t>(Field::kNumFields)> kFi
     {Field::kInterleaveMoeLayerStep, {"interleave_moe_layer_step"}},
 }};
 
+// Everything else that is read. All are checked, needed or not by the architecture at hand.
+constexpr auto kFlags =
+    std::to_array<std::string_view>({"attention_bias", "use_qk_norm", "tie_word_embeddings",
+                                     "norm_topk_prob", "norm_expert_weight", "use_sliding_window"});
+constexpr auto kNumbers =
+    std::to_array<std::string_view>({"routed_scaling_factor", "moe_router_scaling_factor"});
+constexpr auto kTexts = std::to_array<std::string_view>({"model_type", "scoring_func"});
+constexpr auto kTextLists = std::to_array<std::string_view>({"layer_types"});
+constexpr auto kNumberLists =
+    std::to_array<std::string_view>({"moe_layers_enum", "mlp_only_layers"});
+
 // The table is indexed by Field.
 static_assert([] {
   for (std::size_t i = 0; i < kFields.size(); ++i) {
@@ -67,6 +78,8 @@ static_assert([] {
   }
   return true;
 }());
+
+constexpr std::size_t kMostShown = 60;  // characters of a list
 
 std::string describe(const ConfigValue& value) {
   struct {
@@ -78,7 +91,14 @@ std::string describe(const ConfigValue& value) {
       return "the text \"" + shown(text) + "\"";
     }
     std::string operator()(const std::vector<std::int64_t>&) const { return "a list of numbers"; }
-    std::string operator()(const std::vector<std::string>&) const { return "a list of texts"; }
+    std::string operator()(const std::vector<std::string>& items) const {
+      std::string shown;
+      for (const std::string& item : items) {
+        if (shown.size() > kMostShown) return "the list [" + shown + ", ...]";
+        shown += (shown.empty() ? "" : ", ") + item.substr(0, kMostShown);
+      }
+      return "the list [" + shown + "]";
+    }
   } visitor;
   return std::visit(visitor, value);
 }
@@ -114,6 +134,11 @@ ConfigReader::ConfigReader(std::string_view model, const ConfigFields& fields)
       first_name = name;
     }
   }
+  for (const std::string_view name : kFlags) (void)flag(name, false);
+  for (const std::string_view name : kNumbers) (void)this->number(name, 1);
+  for (const std::string_view name : kTexts) (void)text(name);
+  for (const std::string_view name : kTextLists) (void)texts(name);
+  for (const std::string_view name : kNumberLists) (void)integers(name);
 }
 
 const ConfigValue* ConfigReader::value(std::string_view name) const {
@@ -121,6 +146,11 @@ const ConfigValue* ConfigReader::value(std::string_view name) const {
     const auto found = fields_.find(key);
     if (found != fields_.end() && !std::holds_alternative<std::monostate>(found->second)) {
       return &found->second;
+    }
+    // What lies below a mapping, or a list of them, has longer keys.
+    const auto below = fields_.lower_bound(key + ".");
+    if (below != fields_.end() && below->first.starts_with(key + ".")) {
+      fail("field " + std::string(name) + " holds " + below->first + ", expected no mapping");
     }
   }
   return nullptr;

@@ -53,8 +53,8 @@ enum class Field : std::uint8_t {
 class ConfigReader {
  public:
   // Reads every field of the table, from "text_config." where the config has one. Throws
-  // std::invalid_argument on a wrong type, a value outside the table's range, or two names of one
-  // field with different values.
+  // std::invalid_argument on a wrong type of any field that the functions below are asked for, a
+  // value outside the table's range, or two names of one field with different values.
   ConfigReader(std::string_view model, const ConfigFields& fields);
 
   // Empty when absent or null.

@@ -7,17 +7,33 @@
 namespace orrery {
 namespace {
 
+// Of one sequence, and of the new ones of a step; keeps what is counted of them inside 64 bits.
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 32;
+constexpr std::int64_t kMostDecodes = std::int64_t{1} << 30;
+
 void check_batch(const Batch& batch) {
+  std::int64_t tokens = 0;
   for (const PrefillChunk& chunk : batch.prefill) {
     if (chunk.query < 1 || chunk.context < 0) {
       throw std::invalid_argument("a prefill chunk has query " + std::to_string(chunk.query) +
                                   " and context " + std::to_string(chunk.context) +
                                   ", expected query >= 1 and context >= 0");
     }
+    if (chunk.query > kMostTokens || chunk.context > kMostTokens ||
+        (tokens += chunk.query) > kMostTokens) {
+      throw std::invalid_argument("a prefill chunk has query " + std::to_string(chunk.query) +
+                                  " and context " + std::to_string(chunk.context) +
+                                  ", expected at most 2^32 tokens of a context and of a step");
+    }
   }
   if (batch.num_decodes < 0) {
     throw std::invalid_argument("num_decodes is " + std::to_string(batch.num_decodes) +
                                 ", expected >= 0");
+  }
+  if (batch.num_decodes > kMostDecodes || batch.decode_context / kMostTokens > batch.num_decodes) {
+    throw std::invalid_argument("decode_context is " + std::to_string(batch.decode_context) +
+                                " for " + std::to_string(batch.num_decodes) +
+                                " decodes, expected at most 2^30 decodes, of 2^32 tokens each");
   }
   const bool has_context = batch.decode_context >= batch.num_decodes &&
                            (batch.num_decodes > 0 || batch.decode_context == 0);

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "sim/scenario/quantization.h"
+
 namespace orrery {
 
 namespace {
@@ -44,19 +46,14 @@ ConfigValue scalar_value(const YamlNode& node) {
   return node.scalar;
 }
 
-// Lists of whole numbers or booleans, else of text; nothing for lists that hold a fraction.
-std::optional<ConfigValue> list_value(const YamlNode& node) {
+// Of whole numbers alone, else of text.
+ConfigValue list_value(const YamlNode& node) {
   std::vector<std::int64_t> numbers;
   std::vector<std::string> texts;
   for (const YamlNode& item : node.items) {
     const ConfigValue value = scalar_value(item);
-    if (std::holds_alternative<double>(value)) {
-      return std::nullopt;
-    }
     if (const auto* number = std::get_if<std::int64_t>(&value)) {
       numbers.push_back(*number);
-    } else if (const auto* flag = std::get_if<bool>(&value)) {
-      numbers.push_back(*flag ? 1 : 0);
     }
     texts.push_back(item.scalar);
   }
@@ -69,6 +66,9 @@ std::optional<ConfigValue> list_value(const YamlNode& node) {
 void flatten(const YamlNode& node, const std::string& key, ConfigFields& fields) {
   const std::string prefix = key.empty() ? "" : key + ".";
   if (node.kind == YamlNode::Kind::kMap) {
+    if (node.entries.empty() && !key.empty()) {
+      fields[key] = std::string("{}");  // of no use as a value, but not absent
+    }
     for (const YamlNode::Entry& entry : node.entries) {
       flatten(entry.value, prefix + entry.key, fields);
     }
@@ -82,9 +82,7 @@ void flatten(const YamlNode& node, const std::string& key, ConfigFields& fields)
     return item.kind == YamlNode::Kind::kScalar || item.kind == YamlNode::Kind::kNull;
   });
   if (all_scalar) {
-    if (auto value = list_value(node)) {
-      fields[key] = *std::move(value);
-    }
+    fields[key] = list_value(node);
     return;
   }
   for (std::size_t index = 0; index < node.items.size(); ++index) {
@@ -152,7 +150,10 @@ ModelFile read_model_file(const std::filesystem::path& file) {
   try {
     ConfigFields fields = flatten_config(root);
     ModelConfig config = model_config(name, fields);
-    return {.config = std::move(config), .fields = std::move(fields)};
+    const YamlNode* quantization = quantization_config(root);
+    return {.config = std::move(config),
+            .fields = std::move(fields),
+            .quantization = quantization == nullptr ? YamlNode() : *quantization};
   } catch (const ScenarioError&) {
     throw;
   } catch (const std::invalid_argument& error) {

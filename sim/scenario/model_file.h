@@ -12,12 +12,13 @@
 namespace orrery {
 
 // Nested mappings by dotted keys; lists of whole numbers, or of anything else scalar as text; lists
-// of mappings by index. Lists of fractions have no place in ConfigFields and are left out.
+// of mappings by index.
 ConfigFields flatten_config(const YamlNode& root);
 
 struct ModelFile {
   ModelConfig config;
-  ConfigFields fields;  // what config was read from
+  ConfigFields fields;    // what config was read from
+  YamlNode quantization;  // quantization_config as it stands there; kNull: none
 };
 // Throw ScenarioError (the file as a whole where model_config names a field).
 ModelFile read_model_file(const std::filesystem::path& file);

@@ -41,6 +41,15 @@ std::string text_at(const YamlNode* node, std::initializer_list<std::string_view
   return node != nullptr ? node->scalar : std::string();
 }
 
+std::string to_text(const Precision& precision) {
+  std::string text = "weights " + std::string(to_text(precision.weights));
+  if (precision.expert_weights) {
+    text += ", routed experts " + std::string(to_text(*precision.expert_weights));
+  }
+  return text + ", activations " + std::string(to_text(precision.activations)) + ", KV cache " +
+         std::string(to_text(precision.kv_cache));
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scenario,
@@ -51,6 +60,7 @@ std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scen
   };
   add("orrery_version", ORRERY_VERSION);
   add("revision", revision(scenario.paths.root));
+  add("precision", to_text(scenario.precision) + " (" + scenario.precision_source + ")");
   add("provider", scenario.provider);
   std::string used;
   for (const TableUse& use : tables) {

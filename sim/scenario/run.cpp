@@ -11,6 +11,7 @@
 
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
+#include "sim/scenario/step_limits.h"
 #include "sim/serve/disaggregated.h"
 #include "sim/serve/simulated_steps.h"
 #include "sim/serve/step_store.h"
@@ -125,6 +126,9 @@ std::shared_ptr<StepStore> new_store(const std::filesystem::path& spill, int num
 // What the reader of a result should know besides its numbers.
 std::vector<std::string> warnings_of(const Scenario& scenario) {
   std::vector<std::string> warnings;
+  for (const std::string& note : scenario.precision_notes) {
+    warnings.push_back("quantization_config of " + scenario.model + ": " + note);
+  }
   const int ranks = num_ranks(scenario.mesh);
   const int node = scenario.machine_spec.gpus_per_node;
   if (scenario.replicas > 1 && node % ranks != 0 && ranks % node != 0) {
@@ -235,6 +239,12 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
   result.warnings = warnings_of(scenario);
   const Workload workload =
       at_key(scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
+  const Scenario shown = scenario.disaggregation ? decode_side(scenario) : scenario;
+  if (scenario.chosen_step != Batch{}) {
+    at_key(scenario, "chosen_step", [&] {
+      check_fits("the step", scenario.chosen_step, shown, memory_budget(shown).num_kv_blocks);
+    });
+  }
   const Assembly assembly(scenario);
   (scenario.disaggregation ? serve_apart : serve_whole)(scenario, assembly, workload, progress,
                                                         spill, result);

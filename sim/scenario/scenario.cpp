@@ -9,6 +9,7 @@
 #include "sim/scenario/experts.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
+#include "sim/scenario/quantization.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
 #include "sim/units/text.h"
@@ -62,6 +63,32 @@ void cut_layers(const Reader& reader, std::int64_t num_layers, ModelFile& model)
   model.config = model_config(model.config.name, model.fields);
 }
 
+// What the scenario says; without model.weights in it, the checkpoint's own formats before that.
+void read_precision(const Reader& reader, const YamlNode& quantization, Scenario& scenario) {
+  Precision& precision = scenario.precision;
+  const bool is_quantised = quantization.kind != YamlNode::Kind::kNull;
+  if (reader.has("weights")) {
+    scenario.precision_source = "scenario";
+  } else if (!is_quantised) {
+    scenario.precision_source = "default: " + scenario.model + " has no quantization_config";
+  } else {
+    CheckpointPrecision found = checkpoint_precision(quantization, scenario.model_config);
+    precision = found.precision;
+    scenario.precision_source = "checkpoint, quantization_config " + found.method;
+    scenario.precision_notes = std::move(found.notes);
+  }
+  const auto format = [&](std::string_view key, auto& dtype) {
+    if (reader.has(key)) {
+      dtype = reader.convert(key, parse_dtype);
+    }
+  };
+  format("weights", precision.weights);
+  format("expert_weights", precision.expert_weights);
+  format("activations", precision.activations);
+  format("kv_cache", precision.kv_cache);
+  format("lm_head", precision.lm_head);
+}
+
 void read_model_part(const YamlNode& node, const std::filesystem::path& directory,
                      Scenario& scenario) {
   const Reader reader(node, "model",
@@ -85,18 +112,7 @@ void read_model_part(const YamlNode& node, const std::filesystem::path& director
   }
   scenario.model_config = std::move(model.config);
   scenario.model_fields = std::move(model.fields);
-  const auto format = [&](std::string_view key, DType& dtype) {
-    if (reader.has(key)) {
-      dtype = reader.convert(key, parse_dtype);
-    }
-  };
-  format("weights", scenario.precision.weights);
-  if (reader.has("expert_weights")) {
-    scenario.precision.expert_weights = reader.convert("expert_weights", parse_dtype);
-  }
-  format("activations", scenario.precision.activations);
-  format("kv_cache", scenario.precision.kv_cache);
-  format("lm_head", scenario.precision.lm_head);
+  read_precision(reader, model.quantization, scenario);
   if (reader.has("expert_load")) {
     scenario.expert_load = read_expert_load(reader, "expert_load");
   }

@@ -42,6 +42,8 @@ struct Scenario {
   // The first so many layers of it alone; none: all.
   std::optional<std::int64_t> num_layers;
   Precision precision;
+  std::string precision_source;              // who chose the weights' format
+  std::vector<std::string> precision_notes;  // what of the checkpoint's is not simulated as it is
   ExpertLoadSpec expert_load;
   MoeSpec moe;  // the engine profile's unless the scenario says otherwise
   std::string machine;

@@ -13,6 +13,7 @@
 #include "sim/parallel/rank_rows.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/run.h"
+#include "sim/scenario/step_limits.h"
 #include "sim/serve/step_time.h"
 
 namespace orrery {
@@ -196,11 +197,20 @@ StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, con
     return simulate(price_repeated(assembly, scenario, result.plan, mode), assembly.machine(),
                     assembly.cost(mode), options);
   });
+  // A trace has nanoseconds.
+  constexpr Seconds kLongest(1e9);
+  at_key(scenario, "machine", [&] {
+    if (const Seconds found = makespan(result.timeline); !(found <= kLongest)) {
+      throw std::invalid_argument("a step takes " + to_text(found) + ", expected at most " +
+                                  to_text(kLongest) + "; check its rates and latencies");
+    }
+  });
   result.shares = step_shares(result.timeline);
   return result;
 }
 
 StepResult simulate_step(const Scenario& scenario, const Batch& batch, StepLevel level) {
+  check_fits("the step", batch, scenario, memory_budget(scenario).num_kv_blocks);
   return simulate_step(Assembly(scenario), scenario, batch, level);
 }
 

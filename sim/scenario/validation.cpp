@@ -11,6 +11,7 @@
 #include "sim/plan/footprint.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
+#include "sim/scenario/step_limits.h"
 
 namespace orrery {
 namespace {
@@ -20,13 +21,6 @@ constexpr double kDeviations = 1.2816;
 
 // Every rank has its own spans while they are few enough to compare one by one.
 constexpr int kMaxRanksShown = 16;
-
-std::int64_t mean_context(const Batch& batch) {
-  return batch.num_decodes == 0
-             ? 0
-             : std::max<std::int64_t>(1, std::llround(static_cast<double>(batch.decode_context) /
-                                                      static_cast<double>(batch.num_decodes)));
-}
 
 std::int64_t mean_prompt(const Workload& workload) {
   double sum = 0;
@@ -55,37 +49,6 @@ std::vector<ValidationStep> steps_of_run(const Scenario& scenario, const RunResu
     steps.push_back({.name = step_name(mixed), .batch = mixed});
   }
   return steps;
-}
-
-std::int64_t blocks(std::int64_t tokens, std::int64_t block_size) {
-  return (tokens + block_size - 1) / block_size;
-}
-
-// Throws std::invalid_argument where the engine would never form the step.
-void check_step(const ValidationStep& step, const Scenario& scenario, std::int64_t num_kv_blocks) {
-  const EngineConfig& engine = scenario.engine;
-  const std::int64_t dp = scenario.mesh.dp;
-  const Batch& batch = step.batch;
-  const auto require = [&](std::int64_t found, std::int64_t most, const std::string& what,
-                           const std::string& limit) {
-    if (found > most) {
-      throw std::invalid_argument("step '" + step.name + "' has " + std::to_string(found) + " " +
-                                  what + "; " + limit + " allows " + std::to_string(most));
-    }
-  };
-  const std::int64_t decode_context = mean_context(batch);
-  std::int64_t longest = decode_context;
-  std::int64_t needed = batch.num_decodes * blocks(decode_context, engine.block_size);
-  for (const PrefillChunk& chunk : batch.prefill) {
-    longest = std::max(longest, chunk.query + chunk.context);
-    needed += blocks(chunk.query + chunk.context, engine.block_size);
-  }
-  const auto sequences = static_cast<std::int64_t>(batch.prefill.size()) + batch.num_decodes;
-  require(num_tokens(batch), engine.max_num_batched_tokens * dp, "tokens",
-          "engine.max_num_batched_tokens");
-  require(sequences, engine.max_num_seqs * dp, "sequences", "engine.max_num_seqs");
-  require(longest, engine.max_model_len, "tokens in one sequence", "engine.max_model_len");
-  require(needed, num_kv_blocks, "KV blocks", "memory");
 }
 
 // Throws ScenarioError naming the ops of its plans that no kernel here executes. Before steps are
@@ -319,7 +282,9 @@ ValidationPrediction predict_validation(const Scenario& given, const Progress& p
   }
   const Assembly assembly(scenario);
   for (const ValidationStep& step : spec.steps) {
-    at_key(scenario, "validate", [&] { check_step(step, scenario, memory.num_kv_blocks); });
+    at_key(scenario, "validate", [&] {
+      check_formed("step '" + step.name + "'", step.batch, scenario, memory.num_kv_blocks);
+    });
     for (const LaunchMode mode : modes_of(spec, step.batch)) {
       prediction.steps.push_back(predict_step(scenario, assembly, step, mode));
     }

@@ -30,9 +30,15 @@ TEST(FlattenConfig, lists_become_vectors_and_lists_of_mappings_are_numbered) {
   EXPECT_EQ(std::get<std::vector<std::int64_t>>(fields.at("a")), (std::vector<std::int64_t>{1, 2}));
   EXPECT_EQ(std::get<std::vector<std::string>>(fields.at("b")),
             (std::vector<std::string>{"x", "y"}));
-  EXPECT_FALSE(fields.contains("c"));
+  EXPECT_EQ(std::get<std::vector<std::string>>(fields.at("c")),
+            (std::vector<std::string>{"0.5", "1"}));
   EXPECT_EQ(std::get<std::int64_t>(fields.at("d.0.e")), 3);
   EXPECT_TRUE(std::get<std::vector<std::int64_t>>(fields.at("f")).empty());
+}
+
+TEST(FlattenConfig, an_empty_mapping_was_absent) {
+  const ConfigFields fields = flatten_config(parse_yaml(R"({"a": {}})", "config.json"));
+  EXPECT_EQ(std::get<std::string>(fields.at("a")), "{}");
 }
 
 TEST(FlattenConfig, a_list_is_no_config) {
