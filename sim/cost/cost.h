@@ -107,7 +107,8 @@ std::shared_ptr<const CollectiveTables> shared_collectives(const std::filesystem
 // are asked. Time against the work model carries over between devices, peaks do not.
 enum class Kinship : std::uint8_t {
   kOwn,                           // that provider on that device
-  kSibling,                       // that provider on a device of the same architecture
+  kSibling,                       // that provider on a device of the same architecture, or on
+                                  // this one at other rates
   kOtherProvider,                 // another provider on that device
   kOtherProviderOnSibling,        // another provider on a device of the same architecture
   kOtherArchitecture,             // that provider on another device of the same vendor
@@ -188,6 +189,8 @@ class CostModel {
 
   // What answered the kernels asked for so far, ascending; kernels that no table has are left out.
   [[nodiscard]] std::vector<SourceUse> sources_used() const;
+  // Collectives asked for within an NVLink domain that the first of the tables lacks, ascending.
+  [[nodiscard]] std::vector<CollectiveKind> unmeasured_collectives() const;
   [[nodiscard]] const Machine& machine() const;
   [[nodiscard]] const CostOptions& options() const;
 

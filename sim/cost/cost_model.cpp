@@ -74,6 +74,7 @@ struct CostModel::Impl {
   EstimateCache cache;
   std::mutex used_mutex;
   std::set<SourceUse> used;
+  std::set<CollectiveKind> unmeasured;
 
   Estimate compute(const KernelOp& op);
   // Of one source; the prediction's basis and spread are lowered by its kinship.
@@ -309,6 +310,17 @@ Estimate CostModel::kernel(const KernelOp& op) const {
   return estimate;
 }
 
+namespace {
+
+// Whether the tables that are asked first have such a collective.
+bool has_rows_of(const CollectiveCurves& curves, CollectiveKind kind) {
+  if (curves.sources.empty()) return false;
+  const auto& known = curves.sources.front().tables->tables().curves;
+  return std::ranges::any_of(known, [&](const auto& entry) { return entry.first.kind == kind; });
+}
+
+}  // namespace
+
 Estimate CostModel::collective(const CommOp& op, std::span<const int> ranks) const {
   const bool is_pair = op.kind == CollectiveKind::kSendRecv;
   if (ranks.size() < 2 || (is_pair && ranks.size() != 2)) {
@@ -325,6 +337,10 @@ Estimate CostModel::collective(const CommOp& op, std::span<const int> ranks) con
   if (impl_->machine.in_one_nvlink_domain(ranks)) {
     const auto found =
         measured_collective(curves, op, static_cast<int>(ranks.size()), impl_->options);
+    if (!found || !has_rows_of(curves, op.kind)) {
+      const std::lock_guard lock(impl_->used_mutex);
+      impl_->unmeasured.insert(op.kind);
+    }
     if (found) {
       return *found;
     }
@@ -389,6 +405,11 @@ Estimate CostModel::price(const Plan& plan, const Op& op) const {
 std::vector<SourceUse> CostModel::sources_used() const {
   const std::lock_guard lock(impl_->used_mutex);
   return {impl_->used.begin(), impl_->used.end()};
+}
+
+std::vector<CollectiveKind> CostModel::unmeasured_collectives() const {
+  const std::lock_guard lock(impl_->used_mutex);
+  return {impl_->unmeasured.begin(), impl_->unmeasured.end()};
 }
 
 const Machine& CostModel::machine() const { return impl_->machine; }

@@ -38,6 +38,16 @@ std::shared_ptr<const Tables> shared(const std::filesystem::path& directory) {
   return tables;
 }
 
+// A device file may have been edited since tables of that device were measured.
+bool has_rates_of(const Device& device, const Device& other) {
+  const auto is_equal = [&](const auto& rate) {
+    const auto found = other.dense_flops.find(rate.first);
+    return found == other.dense_flops.end() || found->second == rate.second;
+  };
+  return device.hbm_bandwidth == other.hbm_bandwidth &&
+         std::ranges::all_of(device.dense_flops, is_equal);
+}
+
 double log_ratio(double a, double b) { return std::abs(std::log(a / b)); }
 
 }  // namespace
@@ -55,6 +65,9 @@ Kinship kinship(std::string_view provider, const Device& device, std::string_vie
   const bool is_asked = provider == measured_provider;
   // Our kernels are not what an engine runs: they answer for plans that name them alone.
   if (!is_asked && measured_provider == kOwnProvider) return Kinship::kNone;
+  if (device.name == measured_on.name && !has_rates_of(device, measured_on)) {
+    return is_asked ? Kinship::kSibling : Kinship::kOtherProviderOnSibling;
+  }
   if (device.name == measured_on.name) {
     return is_asked ? Kinship::kOwn : Kinship::kOtherProvider;
   }

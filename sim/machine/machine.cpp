@@ -12,8 +12,6 @@
 namespace orrery {
 namespace {
 
-constexpr int kMaxGpus = 10'000;
-
 void require(const MachineSpec& spec, bool condition, const std::string& what) {
   if (!condition) throw std::invalid_argument("machine '" + shown(spec.name) + "': " + what);
 }

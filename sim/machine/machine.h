@@ -68,6 +68,9 @@ struct MachineSpec {
   std::map<std::string, std::string> sources;
 };
 
+// The largest machine: what is built of one grows with its GPUs.
+inline constexpr int kMaxGpus = 100'000;
+
 struct Machine {
   MachineSpec spec;
   std::vector<Link> links;
@@ -83,8 +86,9 @@ struct Machine {
   [[nodiscard]] bool in_one_nvlink_domain(std::span<const int> gpus) const;
 };
 
-// Builds links for spec.kind. 1 <= num_gpus <= 10,000. Throws std::invalid_argument on an unknown
-// kind (with the known ones), a size outside the kind's range, or a missing rate.
+// Builds links for spec.kind. 1 <= num_gpus <= kMaxGpus. Throws std::invalid_argument on an unknown
+// kind (with the known ones), a size outside the kind's range, more than a
+// node and not whole nodes, or a missing rate.
 Machine make_machine(const MachineSpec& spec);
 
 // How one GPU enters and leaves a fabric: a route within the fabric is the `up` links of its source

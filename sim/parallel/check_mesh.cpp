@@ -11,7 +11,7 @@
 namespace orrery {
 namespace {
 
-// Larger meshes than any machine here (10,000 GPUs) are typing errors; products stay in 64 bits.
+// Larger meshes than any machine here (100,000 GPUs) are typing errors; products stay in 64 bits.
 constexpr std::int64_t kMaxWays = 1 << 20;
 
 class MeshCheck {

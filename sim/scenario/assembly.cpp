@@ -2,12 +2,31 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
+#include <set>
 #include <span>
 #include <utility>
 
 namespace orrery {
 
 namespace {
+
+// The machine as far as anything of it is simulated: replicas behind a router are equal and timed
+// as the first, so only its nodes, or those of both sides of a disaggregated service, are built.
+// Whole NVLink domains, in which no route or rate depends on how many there are.
+MachineSpec simulated_part(const Scenario& scenario) {
+  MachineSpec spec = scenario.machine_spec;
+  std::int64_t needed = num_ranks(scenario.mesh);
+  if (scenario.disaggregation) {
+    needed = num_gpus(scenario.disaggregation->prefill.placement) +
+             num_gpus(scenario.disaggregation->decode.placement);
+  }
+  const std::int64_t domain = std::lcm(topology_kind(spec.kind).nvlink_domain_size(spec),
+                                       std::min(spec.gpus_per_node, spec.num_gpus));
+  const std::int64_t whole = (needed + domain - 1) / domain * domain;
+  spec.num_gpus = static_cast<int>(std::min<std::int64_t>(spec.num_gpus, whole));
+  return spec;
+}
 
 std::vector<std::shared_ptr<const Provider>> load_providers(const Scenario& scenario) {
   std::vector<std::shared_ptr<const Provider>> loaded;
@@ -81,7 +100,7 @@ Seconds total(const BasisSeconds& basis) {
 }  // namespace
 
 Assembly::Assembly(const Scenario& scenario)
-    : machine_(at_key(scenario, "machine", [&] { return make_machine(scenario.machine_spec); })),
+    : machine_(at_key(scenario, "machine", [&] { return make_machine(simulated_part(scenario)); })),
       kernel_directories_(scenario.kernel_tables),
       providers_(at_key(scenario, "provider", [&] { return load_providers(scenario); })),
       collectives_(at_key(scenario, "machine", [&] { return load_collectives(scenario); })),
@@ -113,6 +132,16 @@ std::vector<TableUse> Assembly::tables_used() const {
     }
   }
   return tables;
+}
+
+std::vector<CollectiveKind> Assembly::unmeasured_collectives() const {
+  std::set<CollectiveKind> kinds;
+  for (const auto& of_mode : costs_) {
+    for (const CostModel& cost : of_mode) {
+      for (const CollectiveKind kind : cost.unmeasured_collectives()) kinds.insert(kind);
+    }
+  }
+  return {kinds.begin(), kinds.end()};
 }
 
 namespace {

@@ -38,6 +38,8 @@ class Assembly {
   }
   // The kernel tables that answered so far, in the order in which they are asked.
   [[nodiscard]] std::vector<TableUse> tables_used() const;
+  // As of CostModel, of all of them.
+  [[nodiscard]] std::vector<CollectiveKind> unmeasured_collectives() const;
 
  private:
   Machine machine_;

@@ -14,6 +14,8 @@ namespace orrery {
 
 namespace {
 
+constexpr std::string_view kMeasuredOn = "measured_on.yaml";
+
 std::map<DType, FlopsPerSecond> read_dense_flops(const YamlNode& node,
                                                  std::map<std::string, std::string>& sources) {
   const std::string path = "dense_flops";
@@ -109,6 +111,31 @@ Device read_device(const std::filesystem::path& file) {
   return device;
 }
 
+Device read_measured_device(const std::filesystem::path& device_directory) {
+  Device device = read_device(device_directory / "device.yaml");
+  const std::filesystem::path file = device_directory / kMeasuredOn;
+  if (!std::filesystem::exists(file)) return device;
+  const YamlNode root = read_yaml(file);
+  const Reader reader(root, "", {"hbm_bandwidth", "dense_flops"});
+  device.hbm_bandwidth = reader.bytes_per_second("hbm_bandwidth");
+  device.dense_flops = read_dense_flops(reader.at("dense_flops"), device.sources);
+  return device;
+}
+
+std::optional<MeasuredLinks> read_measured_links(const std::filesystem::path& directory,
+                                                 const std::filesystem::path& topologies) {
+  if (const auto file = directory / kMeasuredOn; std::filesystem::exists(file)) {
+    const YamlNode root = read_yaml(file);
+    const Reader reader(root, "", {"nvlink_rate", "nvlink_latency"});
+    return MeasuredLinks{.nvlink_rate = reader.bytes_per_second("nvlink_rate"),
+                         .nvlink_latency = reader.seconds("nvlink_latency", true)};
+  }
+  const std::filesystem::path machine = directory.string() + ".yaml";
+  if (!std::filesystem::exists(machine)) return std::nullopt;
+  const MachineSpec spec = read_machine(machine, topologies).spec;
+  return MeasuredLinks{.nvlink_rate = spec.nvlink_rate, .nvlink_latency = spec.nvlink_latency};
+}
+
 MachineFile read_machine(const std::filesystem::path& file,
                          const std::filesystem::path& topologies) {
   const YamlNode root = read_yaml(file);
@@ -136,7 +163,7 @@ MachineFile read_machine(const std::filesystem::path& file,
 
   const auto whole = [&](std::string_view key, int& value) {
     if (reader.has(key)) {
-      value = static_cast<int>(reader.integer(key, 1, 10'000));
+      value = static_cast<int>(reader.integer(key, 1, kMaxGpus));
     }
   };
   const auto rate = [&](std::string_view key, BytesPerSecond& value) {
@@ -152,6 +179,11 @@ MachineFile read_machine(const std::filesystem::path& file,
   whole("num_gpus", spec.num_gpus);
   whole("gpus_per_node", spec.gpus_per_node);
   whole("nodes_per_leaf", spec.nodes_per_leaf);
+  if (reader.has("gpus_per_node") && spec.num_gpus % spec.gpus_per_node != 0) {
+    reader.fail("gpus_per_node", "found " + std::to_string(spec.gpus_per_node) + " of " +
+                                     std::to_string(spec.num_gpus) +
+                                     " GPUs; expected a divisor of num_gpus");
+  }
   rate("nvlink_rate", spec.nvlink_rate);
   rate("nic_rate", spec.nic_rate);
   latency("nvlink_latency", spec.nvlink_latency);
@@ -160,8 +192,13 @@ MachineFile read_machine(const std::filesystem::path& file,
   if (reader.has("spine_oversubscription")) {
     spec.spine_oversubscription = reader.number("spine_oversubscription", 1);
   }
-  const std::filesystem::path collectives =
-      topologies / (reader.has("collectives") ? reader.text("collectives") : spec.name);
+  // A directory beside the file, or one of topologies/.
+  std::filesystem::path collectives = topologies / spec.name;
+  if (reader.has("collectives")) {
+    const std::filesystem::path beside = file.parent_path() / reader.text("collectives");
+    collectives =
+        std::filesystem::is_directory(beside) ? beside : topologies / reader.text("collectives");
+  }
   if (std::filesystem::is_directory(collectives)) {
     machine.collectives_directory = collectives;
   } else if (reader.has("collectives")) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/scenario/machine_file.h"
+#include "sim/units/parse.h"
 
 namespace orrery {
 
@@ -43,7 +44,7 @@ std::vector<KernelDirectory> all_kernel_directories(const fs::path& topologies) 
     if (providers.empty()) {
       continue;
     }
-    const Device device = read_device(device_directory / "device.yaml");
+    const Device device = read_measured_device(device_directory);
     for (fs::path& path : providers) {
       std::string name = path.filename().string();
       found.push_back({.path = std::move(path), .provider = std::move(name), .device = device});
@@ -52,7 +53,39 @@ std::vector<KernelDirectory> all_kernel_directories(const fs::path& topologies) 
   return found;
 }
 
+template <typename Quantity>
+void compare(const std::string& field, Quantity measured, Quantity asked,
+             std::vector<std::string>& found) {
+  if (measured == asked) return;
+  found.push_back(field + " " + to_text(asked) + " (measured: " + to_text(measured) + ")");
+}
+
+// The tables that the machine file names, moved to its NVLink rate where that is another.
+CollectiveDirectory own_collectives(const fs::path& topologies, const MachineSpec& spec,
+                                    const fs::path& path) {
+  CollectiveDirectory own{.path = path, .machine = spec.name, .nvlink_rate = spec.nvlink_rate};
+  const auto measured = read_measured_links(path, topologies);
+  if (!measured) return own;
+  compare("nvlink_rate", measured->nvlink_rate, spec.nvlink_rate, own.differences);
+  compare("nvlink_latency", measured->nvlink_latency, spec.nvlink_latency, own.differences);
+  own.nvlink_rate = measured->nvlink_rate;
+  own.is_own = own.differences.empty();
+  return own;
+}
+
 }  // namespace
+
+std::vector<std::string> differences(const Device& measured, const Device& asked) {
+  std::vector<std::string> found;
+  compare("hbm_bandwidth", measured.hbm_bandwidth, asked.hbm_bandwidth, found);
+  for (const auto& [dtype, rate] : asked.dense_flops) {
+    const auto known = measured.dense_flops.find(dtype);
+    if (known != measured.dense_flops.end()) {
+      compare("dense_flops." + std::string(to_text(dtype)), known->second, rate, found);
+    }
+  }
+  return found;
+}
 
 std::vector<KernelDirectory> kernel_directories(const fs::path& topologies,
                                                 std::string_view provider, const Device& device) {
@@ -90,20 +123,26 @@ std::vector<CollectiveDirectory> collective_directories(const fs::path& topologi
     if (path == own || !has_table(path) || !fs::exists(file)) {
       continue;
     }
-    const MachineSpec other = read_machine(file, topologies).spec;
+    MachineSpec other = read_machine(file, topologies).spec;
+    if (const auto measured = read_measured_links(path, topologies)) {
+      other.nvlink_rate = measured->nvlink_rate;
+    }
     if (kinship("", spec.device, "", other.device) == Kinship::kNone ||
         !(spec.nvlink_rate.value() > 0 && other.nvlink_rate.value() > 0)) {
       continue;
     }
-    others.push_back(
-        {{std::abs(std::log(spec.nvlink_rate / other.nvlink_rate)),
-          device_distance(spec.device, other.device), other.name},
-         {.path = path, .machine = other.name, .nvlink_rate = other.nvlink_rate, .is_own = false}});
+    others.push_back({{std::abs(std::log(spec.nvlink_rate / other.nvlink_rate)),
+                       device_distance(spec.device, other.device), other.name},
+                      {.path = path,
+                       .machine = other.name,
+                       .nvlink_rate = other.nvlink_rate,
+                       .is_own = false,
+                       .differences = {}}});
   }
   std::ranges::sort(others, {}, [](const auto& item) { return item.first; });
   std::vector<CollectiveDirectory> found;
   if (!own.empty()) {
-    found.push_back({.path = own, .machine = spec.name, .nvlink_rate = spec.nvlink_rate});
+    found.push_back(own_collectives(topologies, spec, own));
   }
   for (auto& [order, directory] : others) {
     found.push_back(std::move(directory));

@@ -24,9 +24,14 @@ struct KernelDirectory {
 struct CollectiveDirectory {
   std::filesystem::path path;
   std::string machine;
-  BytesPerSecond nvlink_rate;
-  bool is_own = true;
+  BytesPerSecond nvlink_rate;  // on which it was measured
+  bool is_own = true;          // measured on the machine asked for, as it is asked for
+  // In what a machine of this name differs from the one that was measured, in words.
+  std::vector<std::string> differences;
 };
+
+// In what `asked` differs from the device of its name that tables were measured on, in words.
+std::vector<std::string> differences(const Device& measured, const Device& asked);
 
 // Tables below <topologies>/devices that can answer for `provider` on `device`, in the order of
 // their kinship, then of the devices' distance, then by name. Throws ScenarioError on a malformed

@@ -18,7 +18,7 @@ Placement read_mesh(const Reader& reader, const std::string& name, const ModelCo
   Placement placement;
   const auto ways = [&](std::string_view key, int& value) {
     if (reader.has(key)) {
-      value = static_cast<int>(reader.integer(key, 1, 10'000));
+      value = static_cast<int>(reader.integer(key, 1, kMaxGpus));
     }
   };
   Mesh& mesh = placement.mesh;
@@ -81,6 +81,11 @@ void check_equal_ways(const Location& where, std::string_view key, int prefill, 
                      std::string(key) + " on both sides, dp may differ");
 }
 
+// Before it is known to fit a machine.
+std::int64_t gpus_of(const Placement& placement) {
+  return std::int64_t{placement.replicas} * num_ranks(placement.mesh);
+}
+
 std::string mesh_yaml(const Placement& placement, const std::string& indent) {
   const Mesh& mesh = placement.mesh;
   const auto line = [&](std::string_view key, const std::string& value) {
@@ -119,7 +124,7 @@ Placement read_placement(const YamlNode& node, const ModelConfig& model,
                       {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
                        "expert_comm", "split_shared_expert", "num_redundant_experts"});
   const Placement placement = read_mesh(reader, "placement", model);
-  const std::int64_t gpus = std::int64_t{placement.replicas} * num_ranks(placement.mesh);
+  const std::int64_t gpus = gpus_of(placement);
   if (gpus > machine.num_gpus) {
     fail_at(node.where, "placement: needs " + std::to_string(gpus) + " GPUs (" +
                             std::to_string(placement.replicas) + " replicas of " +
@@ -149,13 +154,13 @@ Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& mode
   const Location& where = reader.at("decode").where;
   check_equal_ways(where, "tp", prefill.tp, decode.tp);
   check_equal_ways(where, "pp", prefill.pp, decode.pp);
-  const std::int64_t gpus =
-      std::int64_t{num_gpus(found.prefill.placement)} + num_gpus(found.decode.placement);
-  if (gpus > machine.num_gpus) {
-    fail_at(node.where, "disaggregation: needs " + std::to_string(gpus) + " GPUs (prefill " +
-                            std::to_string(num_gpus(found.prefill.placement)) + ", decode " +
-                            std::to_string(num_gpus(found.decode.placement)) + "); machine " +
-                            machine.name + " has " + std::to_string(machine.num_gpus));
+  const std::int64_t for_prefill = gpus_of(found.prefill.placement);
+  const std::int64_t for_decode = gpus_of(found.decode.placement);
+  if (for_prefill + for_decode > machine.num_gpus) {
+    fail_at(node.where, "disaggregation: needs " + std::to_string(for_prefill + for_decode) +
+                            " GPUs (prefill " + std::to_string(for_prefill) + ", decode " +
+                            std::to_string(for_decode) + "); machine " + machine.name + " has " +
+                            std::to_string(machine.num_gpus));
   }
   return found;
 }

@@ -123,6 +123,12 @@ std::shared_ptr<StepStore> new_store(const std::filesystem::path& spill, int num
   return spill.empty() ? nullptr : std::make_shared<StepStore>(spill, num_replicas);
 }
 
+std::string joined(const std::vector<std::string>& texts) {
+  std::string text;
+  for (const std::string& part : texts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
 // What the reader of a result should know besides its numbers.
 std::vector<std::string> warnings_of(const Scenario& scenario) {
   std::vector<std::string> warnings;
@@ -143,7 +149,18 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
                        " positions that the model was trained for");
   }
   if (scenario.kernel_tables.empty()) {
-    warnings.emplace_back("provider none: every kernel stands on its roofline, none is measured");
+    warnings.emplace_back(
+        "provider none: every kernel stands on its roofline and every collective on the rates of "
+        "links, none is measured");
+  }
+  const auto other = std::ranges::find_if(scenario.kernel_tables, [&](const auto& tables) {
+    return tables.device.name == scenario.machine_spec.device.name &&
+           !differences(tables.device, scenario.machine_spec.device).empty();
+  });
+  if (other != scenario.kernel_tables.end()) {
+    warnings.push_back("tables of " + other->device.name +
+                       " were measured on another device: times are moved to " +
+                       joined(differences(other->device, scenario.machine_spec.device)));
   }
   if (scenario.disaggregation && scenario.router == RouterKind::kPrefixAware) {
     warnings.emplace_back(
@@ -151,10 +168,15 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
         "are chosen by least_loaded");
   }
   std::ranges::move(warnings_of(scenario.workload), std::back_inserter(warnings));
-  if (ranks > 1 && !scenario.collective_tables.empty() &&
-      !scenario.collective_tables.front().is_own) {
+  const auto& collectives = scenario.collective_tables;
+  if (ranks > 1 && !collectives.empty() && !collectives.front().differences.empty()) {
+    warnings.push_back("collectives of " + collectives.front().machine +
+                       " were measured on other links: " + joined(collectives.front().differences) +
+                       "; a rate scales the part of their times that grows with bytes, a latency "
+                       "has no effect on them");
+  } else if (ranks > 1 && !collectives.empty() && !collectives.front().is_own) {
     warnings.push_back("no collectives are measured on " + scenario.machine_spec.name +
-                       ": within a node those of " + scenario.collective_tables.front().machine +
+                       ": within a node those of " + collectives.front().machine +
                        " stand in, scaled to its NVLink rate");
   }
   return warnings;
@@ -165,10 +187,28 @@ void warn_of_stand_ins(RunResult& result) {
   const std::string own =
       result.scenario.provider + " has no rows on " + result.scenario.machine_spec.device.name;
   for (const TableUse& use : result.tables_used) {
-    if (use.kinship != Kinship::kOwn) {
+    const bool is_edited = use.provider == result.scenario.provider &&
+                           use.device == result.scenario.machine_spec.device.name;
+    if (use.kinship != Kinship::kOwn && !is_edited) {
       result.warnings.push_back(own + " for some calls: " + to_text(use));
     }
   }
+}
+
+// Which collectives the tables of the machine, or of the nearest that has some, do not have.
+void warn_of_unmeasured(const Assembly& assembly, RunResult& result) {
+  const Scenario& scenario = result.scenario;
+  std::vector<std::string> kinds;
+  for (const CollectiveKind kind : assembly.unmeasured_collectives()) {
+    kinds.emplace_back(to_text(kind));
+  }
+  if (kinds.empty() || scenario.kernel_tables.empty()) return;  // provider none is said already
+  const std::string tables =
+      scenario.collective_tables.empty()
+          ? "collectives of machines like " + scenario.machine_spec.name
+          : "collectives measured on " + scenario.collective_tables.front().machine;
+  result.warnings.push_back(tables + " have no rows for some calls of " + joined(kinds) +
+                            ": other machines' or the rates of links stand in");
 }
 
 void serve_whole(const Scenario& scenario, const Assembly& assembly, const Workload& workload,
@@ -255,10 +295,10 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
   constexpr int kMaxRanksShown = 16;
   const StepLevel level = num_ranks(scenario.mesh) <= kMaxRanksShown ? StepLevel::kAllRanks
                                                                      : StepLevel::kRepresentative;
-  result.step = simulate_step(assembly, scenario.disaggregation ? decode_side(scenario) : scenario,
-                              batch, level);
+  result.step = simulate_step(assembly, shown, batch, level);
   result.tables_used = assembly.tables_used();
   warn_of_stand_ins(result);
+  warn_of_unmeasured(assembly, result);
   return result;
 }
 

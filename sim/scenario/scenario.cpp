@@ -123,6 +123,7 @@ void read_provider(const Reader& root, const std::filesystem::path& directory,
                    const std::filesystem::path& topologies, Scenario& scenario) {
   scenario.provider = root.text("provider");
   if (scenario.provider == kNoProvider) {
+    scenario.collective_tables.clear();
     return;
   }
   const Device& device = scenario.machine_spec.device;
@@ -167,7 +168,7 @@ void read_machine_part(const Reader& root, const std::filesystem::path& director
   MachineFile machine = read_machine(file, topologies);
   scenario.machine_spec = std::move(machine.spec);
   if (is_mapping && reader.has("num_gpus")) {
-    scenario.machine_spec.num_gpus = static_cast<int>(reader.integer("num_gpus", 1, 10'000));
+    scenario.machine_spec.num_gpus = static_cast<int>(reader.integer("num_gpus", 1, kMaxGpus));
   }
   try {
     (void)make_machine(scenario.machine_spec);

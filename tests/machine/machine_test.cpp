@@ -126,19 +126,20 @@ TEST(Machine, RoutesAreMirrorImages) {
 }
 
 TEST(Machine, LinkNamesAreDistinct) {
-  const Machine machine = make_machine(spec_of("rail_fat_tree", 100));
+  const Machine machine = make_machine(spec_of("rail_fat_tree", 104));
   std::set<std::string> names;
   for (const Link& link : machine.links) names.insert(link.name);
   EXPECT_EQ(names.size(), machine.links.size());
 }
 
-TEST(Machine, TenThousandGpusHaveFourLinksEachAndTwoPerLeaf) {
-  // 1,250 nodes, 313 pods of 4, 8 leaves each: 4 * 10,000 + 2 * 8 * 313.
-  const Machine machine = make_machine(spec_of("rail_fat_tree", 10'000));
-  EXPECT_EQ(machine.links.size(), 45'008U);
-  EXPECT_EQ(link_names(machine, 9999, 9998), (Names{"gpu9999.nvlink.up", "gpu9998.nvlink.down"}));
-  // GPU 9999: node 1249, pod 312, rail 7: leaf 312 * 8 + 7.
-  EXPECT_EQ(link_names(machine, 9999, 0)[1], "leaf2503.spine.up");
+TEST(Machine, AHundredThousandGpusHaveFourLinksEachAndTwoPerLeaf) {
+  // 12,500 nodes, 3,125 pods of 4, 8 leaves each: 4 * 100,000 + 2 * 8 * 3,125.
+  const Machine machine = make_machine(spec_of("rail_fat_tree", 100'000));
+  EXPECT_EQ(machine.links.size(), 450'000U);
+  EXPECT_EQ(link_names(machine, 99'999, 99'998),
+            (Names{"gpu99999.nvlink.up", "gpu99998.nvlink.down"}));
+  // GPU 99999: node 12499, pod 3124, rail 7: leaf 3124 * 8 + 7.
+  EXPECT_EQ(link_names(machine, 99'999, 0)[1], "leaf24999.spine.up");
 }
 
 TEST(Machine, UnknownKindNamesTheNearestOne) {
@@ -151,8 +152,9 @@ TEST(Machine, SizesOutsideTheKindsRangeAreErrors) {
   EXPECT_NE(message_of(spec_of("single_gpu", 2)).find("exactly 1"), std::string::npos);
   EXPECT_NE(message_of(spec_of("nvswitch_node", 9)).find("use kind rail_fat_tree"),
             std::string::npos);
-  EXPECT_NE(message_of(spec_of("rail_fat_tree", 0)).find("expected 1 to 10000"), std::string::npos);
-  EXPECT_NE(message_of(spec_of("rail_fat_tree", 10'001)).find("expected 1 to 10000"),
+  EXPECT_NE(message_of(spec_of("rail_fat_tree", 0)).find("expected 1 to 100000"),
+            std::string::npos);
+  EXPECT_NE(message_of(spec_of("rail_fat_tree", kMaxGpus + 1)).find("expected 1 to 100000"),
             std::string::npos);
   MachineSpec spec = spec_of("rail_fat_tree", 16);
   spec.gpus_per_node = 0;
@@ -160,6 +162,12 @@ TEST(Machine, SizesOutsideTheKindsRangeAreErrors) {
   spec = spec_of("rail_fat_tree", 16);
   spec.nodes_per_leaf = 0;
   EXPECT_NE(message_of(spec).find("nodes_per_leaf is 0"), std::string::npos);
+}
+
+TEST(Machine, NodesThatAreNotWholeWereAccepted) {
+  EXPECT_NE(message_of(spec_of("rail_fat_tree", 13)).find("expected whole nodes of 8 GPUs"),
+            std::string::npos);
+  EXPECT_EQ(message_of(spec_of("rail_fat_tree", 7)), "no error");  // part of one node
 }
 
 TEST(Machine, MissingRatesAreErrorsOnlyWhereTheKindNeedsThem) {

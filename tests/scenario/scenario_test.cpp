@@ -97,7 +97,7 @@ TEST_F(ScenarioTest, layers_cut_a_model_behind_the_first_so_many) {
 TEST_F(ScenarioTest, experts_lie_where_the_placement_says) {
   const auto text = [](const std::string& placement, const std::string& experts,
                        const std::string& load = "{zipf: 1}") {
-    return "model: {config: deepseek-v3, expert_load: " + load +
+    return "model: {config: deepseek-v3, weights: bf16, expert_load: " + load +
            "}\n"
            "machine: {name: h200-cluster, num_gpus: 32}\n"
            "provider: none\n"

@@ -97,7 +97,8 @@ def _machine(case: Case) -> str:
         return node
     if cluster is None:
         raise CannotSimulate(f"no machine with {gpus} GPUs of kind '{key}'")
-    return f"{{name: {cluster}, num_gpus: {gpus}}}"
+    nodes = -(-gpus // size)
+    return f"{{name: {cluster}, num_gpus: {nodes * size}}}"
 
 
 def _gpus(case: Case) -> int:

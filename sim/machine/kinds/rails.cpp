@@ -38,6 +38,11 @@ void build_rails(Machine& machine, int domain_size) {
     require_rate(spec, spec.nvlink_rate, "nvlink_rate", "the NVLink port of each GPU");
   }
   if (nics) {
+    if (spec.num_gpus % spec.gpus_per_node != 0) {
+      throw std::invalid_argument("machine '" + spec.name + "': num_gpus is " +
+                                  std::to_string(spec.num_gpus) + "; expected whole nodes of " +
+                                  std::to_string(spec.gpus_per_node) + " GPUs");
+    }
     require_rate(spec, spec.nic_rate, "nic_rate", "the NIC of each GPU");
     if (!(spec.spine_oversubscription >= 1) || !std::isfinite(spec.spine_oversubscription)) {
       throw std::invalid_argument("machine '" + spec.name + "': spine_oversubscription is " +
