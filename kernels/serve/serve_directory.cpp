@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "sim/serve/router.h"
 #include "sim/serve/trace_lines.h"
 #include "sim/serve/workload.h"
+#include "sim/units/text_file.h"
 
 namespace orrery {
 namespace {
@@ -87,12 +89,18 @@ class ServeLines {
   std::set<std::string> seen_;
 };
 
+constexpr std::uint64_t kMostBytes = 16'000'000;  // of a deployment
+
 }  // namespace
 
 void parse_serve(std::string_view text, std::string_view file, ServeCase& serve) {
   ServeLines lines(file, serve);
-  trace::for_each_line(
-      text, [&](std::int64_t number, std::string_view line) { lines.add(number, line); });
+  std::istringstream input{std::string(text)};
+  std::string line;
+  for (std::int64_t number = 1; std::getline(input, line); ++number) {
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty()) lines.add(number, line);
+  }
   lines.finish();
 }
 
@@ -100,7 +108,7 @@ ServeCase read_serve_case(const fs::path& directory) {
   ServeCase serve;
   const fs::path deployment = directory / "deployment.txt";
   try {
-    serve.deployment = parse_deployment(trace::read_file(deployment));
+    serve.deployment = parse_deployment(read_text_file(deployment, kMostBytes));
   } catch (const std::invalid_argument& error) {
     const std::string what = error.what();
     const bool is_named = what.starts_with(deployment.string());
@@ -108,7 +116,7 @@ ServeCase read_serve_case(const fs::path& directory) {
   }
   serve.workload = read_csv_trace(directory / "workload.csv");
   const fs::path file = directory / "serve.txt";
-  parse_serve(trace::read_file(file), file.string(), serve);
+  parse_serve(read_text_file(file, kMostBytes), file.string(), serve);
   return serve;
 }
 
