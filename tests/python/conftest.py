@@ -1,17 +1,19 @@
 """Makes the package importable from the checkout, and gives tests a small scenario and the command line."""
 
+import collections
 import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+from forked import PACKAGE
 from validation_runs import Validation
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bindings"))
+sys.path.insert(0, str(PACKAGE))
 # For tests that start a Python of their own.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "bindings"), os.environ.get("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
 
 TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:00:00.0000000,374,44
@@ -51,7 +53,7 @@ class Workdir:
         self.scenario.write_text(text.replace(old, new), encoding="utf-8")
 
     def orrery(self, *arguments):
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "bindings"), "COLUMNS": "100"}
+        environment = os.environ | {"PYTHONPATH": str(PACKAGE), "COLUMNS": "100"}
         return subprocess.run([sys.executable, "-m", "orrery", *map(str, arguments)], cwd=self.directory, env=environment,
                               capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
 
@@ -74,3 +76,21 @@ def executed(validation):
     """A directory that was executed."""
     validation.result()
     return validation.folder / "out"
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Counts the bad inputs of each class by what they were to end with."""
+    counts = collections.defaultdict(collections.Counter)
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            case = dict(report.user_properties).get("bad_input") if report.when == "call" else None
+            if case:
+                counts[case["class"]][f"exit {case['exit']}"] += 1
+                counts[case["class"]][outcome] += 1
+    if not counts:
+        return
+    columns = ("exit 2", "exit 1", "exit 0", "passed", "failed")
+    counts["all"] = sum(counts.values(), collections.Counter())
+    terminalreporter.write_sep("=", "bad inputs by class")
+    for name, count in (("", {column: column for column in columns}), *counts.items()):
+        terminalreporter.write_line(f"{name:24}" + "".join(f"{count[column]:>8}" for column in columns))
