@@ -6,7 +6,9 @@ endless loop or a full memory ends the child alone.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import faulthandler
 import os
 import pathlib
 import resource
@@ -59,6 +61,8 @@ def run(case: Callable[[], int], directory: pathlib.Path, *, seconds: float, gig
     if child == 0:
         _child(case, directory, captured, seconds * SLOWER, gigabytes)
     _, status, usage = os.wait4(child, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what the case itself had started
     ended_by = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else ""
     output = captured.read_text(encoding="utf-8", errors="replace")
     captured.unlink()
@@ -70,6 +74,8 @@ def _child(case: Callable[[], int], directory: pathlib.Path, captured: pathlib.P
     """Never returns, whatever happens: the parent's tests must not run twice."""
     code = 1
     try:
+        faulthandler.disable()  # pytest's would print the stack of the tests
+        os.setpgid(0, 0)
         # The default action of both timers' signals ends the process, in C++ code as well.
         for number in (signal.SIGALRM, signal.SIGPROF):
             signal.signal(number, signal.SIG_DFL)
