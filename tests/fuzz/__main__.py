@@ -1,0 +1,5 @@
+import sys
+
+from fuzzer import main
+
+sys.exit(main())
