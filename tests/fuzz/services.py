@@ -101,7 +101,8 @@ def service(rng: random.Random, *, largest: int = 2000) -> Tree:
         "slo": {"ttft": "500 ms", "tpot": "30 ms"},
         "seed": rng.randint(0, 2**31),
     }
-    if rng.random() < 0.15 and "static_batch" not in scenario["workload"]:
+    # Served as they come: what is disaggregated takes no batch that is there at once.
+    if rng.random() < 0.2 and not {"static_batch", "offline"} & set(scenario["workload"]):
         tp = rng.choice((1, 2))
         scenario["disaggregation"] = {"prefill": {"replicas": rng.randint(1, 2), "tp": tp},
                                       "decode": {"replicas": rng.randint(1, 2), "tp": tp}}  # fmt: skip
