@@ -1,8 +1,8 @@
 """Runs every test this machine can run and ends with one line "N passed, N failed".
 
-Stages: C++ build with warnings as errors, CTest, pytest (Python, notebooks, the report in a
-browser), the C++ tests again under address and undefined behaviour sanitizers, clang-format and
-clang-tidy. Stages that cannot run here say so. `--fast` leaves out sanitizers and clang-tidy;
+Stages: C++ build with warnings as errors, CTest, pytest (Python, bad inputs, the fuzzer, notebooks, the
+report in a browser), clang-format and clang-tidy, and the C++ tests, bad inputs and the fuzzer again under
+address and undefined behaviour sanitizers. Stages that cannot run here say so. `--fast` leaves out sanitizers and clang-tidy;
 `--stage NAME` runs one stage. clang-tidy begins with the files that were changed last and stops at a
 time limit.
 """
@@ -88,13 +88,29 @@ def stage_python(tally):
 
 
 def stage_sanitizers(tally):
+    """The C++ tests, then the Python module under the table of bad inputs and the fuzzer."""
     build = ROOT / "build-asan"
-    if not (call(["cmake", "--preset", "asan"], stdout=subprocess.DEVNULL)
+    pybind11 = subprocess.run([sys.executable, "-m", "pybind11", "--cmakedir"], capture_output=True, text=True, check=True).stdout.strip()
+    if not (call(["cmake", "--preset", "asan", "-DORRERY_PYTHON=ON", f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11}"],
+                 stdout=subprocess.DEVNULL)
             and call(["cmake", "--build", "--preset", "asan", "-j", JOBS])):
         tally.add(0, 1)
         return
     # SimGrid keeps its engine and signals for the life of the process; that is no leak of ours.
-    ctest(tally, build, {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"})
+    environment = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    ctest(tally, build, environment)
+    # The module lies beside links to the package's sources; Python itself has no sanitizers, so they are loaded first.
+    package = build / "python" / "orrery"
+    for source in (ROOT / "bindings" / "orrery").iterdir():
+        if source.suffix != ".so" and not (package / source.name).exists():
+            (package / source.name).symlink_to(source)
+    libraries = [subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+                 for name in ("libasan.so", "libstdc++.so")]
+    junit = build / "pytest.xml"
+    junit.unlink(missing_ok=True)
+    call([sys.executable, "-m", "pytest", "tests/python/test_bad_inputs.py", "tests/python/test_fuzz.py", f"--junitxml={junit}"],
+         env={**os.environ, **environment, "LD_PRELOAD": " ".join(libraries), "ORRERY_PACKAGE": str(package.parent)})
+    add_junit(tally, junit)
 
 
 def cxx_files(suffixes):
