@@ -159,7 +159,7 @@ def run(case: Case, directory: pathlib.Path) -> tuple[forked.Ended, list[str]]:
     """Runs it in the empty `directory`; how it ended, and what is wrong with that."""
     for name, text in case.files.items():
         (directory / name).write_bytes(text.encode("latin-1") if name != "case.yaml" or case.kind == "scenario_text" else text.encode())
-    ended = forked.run(forked.command_line(case.arguments), directory, seconds=SECONDS)
+    ended = forked.run(case.arguments, directory, seconds=SECONDS)
     wrong = [ended.complaint] if ended.complaint else []
     left = sorted(path.name for path in directory.iterdir() if path.name not in case.files)
     if ended.exit == 0:

@@ -1,21 +1,23 @@
-"""Runs something in a forked child with a directory, an output file and limits of its own.
+"""Runs command lines in forked children, each with a directory, an output file and limits of its own.
 
-The parent has imported the package once, so a case takes what it computes and not the start of a Python; a signal, an
-endless loop or a full memory ends the child alone.
+Children are forked from a server, a process that has imported the package and does nothing else: a case takes what it
+computes and not the start of a Python, and a signal, an endless loop or a full memory ends the child alone. (Not from the
+tests' own process: one that has run SimGrid cannot be forked.)
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import faulthandler
+import functools
+import json
 import os
 import pathlib
 import resource
 import signal
+import subprocess
 import sys
 import traceback
-from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A directory with the package `orrery`, such as that of a sanitizer build; bindings/ of the checkout without it.
@@ -48,18 +50,52 @@ class Ended:
         return ""
 
 
-def run(case: Callable[[], int], directory: pathlib.Path, *, seconds: float, gigabytes: float = 6) -> Ended:
-    """Calls `case` in a child whose working directory is `directory`; its result is the exit code.
+def run(arguments: list[str], directory: pathlib.Path, *, seconds: float, gigabytes: float = 6) -> Ended:
+    """Runs the command line of `arguments` in a child whose working directory is `directory`.
 
     stdout and stderr go into one file beside `directory`. After `seconds` of computing, or four times as long by
     the clock, the child is ended.
     """
-    captured = directory.parent / f"{directory.name}.output"
-    sys.stdout.flush()
-    sys.stderr.flush()
+    server = _server()
+    case = {"arguments": arguments, "directory": str(directory), "seconds": seconds * SLOWER, "gigabytes": gigabytes}
+    server.stdin.write(json.dumps(case) + "\n")
+    server.stdin.flush()
+    answer = server.stdout.readline()
+    if not answer:
+        raise RuntimeError(f"the server of forked children ended with {server.wait()} on {arguments}")
+    return Ended(**json.loads(answer))
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """Ends when its stdin is closed, at the latest with this process."""
+    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _serve() -> None:
+    """Answers each line of stdin, a case, with how it ended."""
+    sys.path.insert(0, str(PACKAGE))
+    os.environ["COLUMNS"] = "100"  # the width of argparse's messages
+    # What any case may need, so that no child pays for it.
+    import orrery.bench
+    import orrery.calibrate
+    import orrery.cli
+    import orrery.importers.aiconfigurator.command
+    import orrery.moe
+    import orrery.report
+    import orrery.scorecard.command
+    import orrery.validation.command  # noqa: F401
+
+    for line in sys.stdin:
+        print(json.dumps(dataclasses.asdict(_forked(**json.loads(line)))), flush=True)
+
+
+def _forked(*, arguments: list[str], directory: str, seconds: float, gigabytes: float) -> Ended:
+    captured = pathlib.Path(f"{directory}.output")
+    captured.write_bytes(b"")
     child = os.fork()
     if child == 0:
-        _child(case, directory, captured, seconds * SLOWER, gigabytes)
+        _child(arguments, directory, captured, seconds, gigabytes)
     _, status, usage = os.wait4(child, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what the case itself had started
@@ -70,11 +106,10 @@ def run(case: Callable[[], int], directory: pathlib.Path, *, seconds: float, gig
                  usage.ru_maxrss * 1024)  # fmt: skip
 
 
-def _child(case: Callable[[], int], directory: pathlib.Path, captured: pathlib.Path, seconds: float, gigabytes: float) -> None:
-    """Never returns, whatever happens: the parent's tests must not run twice."""
+def _child(arguments: list[str], directory: str, captured: pathlib.Path, seconds: float, gigabytes: float) -> None:
+    """Never returns, whatever happens: there is one server."""
     code = 1
     try:
-        faulthandler.disable()  # pytest's would print the stack of the tests
         os.setpgid(0, 0)
         # The default action of both timers' signals ends the process, in C++ code as well.
         for number in (signal.SIGALRM, signal.SIGPROF):
@@ -82,16 +117,18 @@ def _child(case: Callable[[], int], directory: pathlib.Path, captured: pathlib.P
         signal.setitimer(signal.ITIMER_PROF, seconds)
         signal.setitimer(signal.ITIMER_REAL, 4 * seconds)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**31, 2**31))
         if not SANITIZED:
             resource.setrlimit(resource.RLIMIT_AS, (int(gigabytes * 2**30),) * 2)
-        file = os.open(captured, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        nothing = os.open(os.devnull, os.O_RDONLY)
+        file, nothing = os.open(captured, os.O_WRONLY), os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (file, 1), (file, 2)):
             os.dup2(source, target)
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
         os.chdir(directory)
-        code = case()
+        from orrery import cli
+
+        code = cli.main(arguments)
     except SystemExit as end:  # argparse
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # as the interpreter does for what nobody caught
@@ -105,27 +142,5 @@ def _child(case: Callable[[], int], directory: pathlib.Path, captured: pathlib.P
             os._exit(code)
 
 
-def command_line(arguments: list[str]) -> Callable[[], int]:
-    """The command line of `arguments` as a case."""
-
-    def case() -> int:
-        from orrery import cli
-
-        return cli.main(arguments)
-
-    return case
-
-
-def import_package() -> None:
-    """Imports what any case may need before the first fork, so that no child pays for it."""
-    if str(PACKAGE) not in sys.path:
-        sys.path.insert(0, str(PACKAGE))
-    os.environ["COLUMNS"] = "100"  # the width of argparse's messages
-    import orrery.bench
-    import orrery.calibrate
-    import orrery.cli
-    import orrery.importers.aiconfigurator.command
-    import orrery.moe
-    import orrery.report
-    import orrery.scorecard.command
-    import orrery.validation.command  # noqa: F401
+if __name__ == "__main__":
+    _serve()

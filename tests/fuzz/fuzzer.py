@@ -63,7 +63,6 @@ def main() -> int:
     parser.add_argument("--failures", type=pathlib.Path, default=forked.ROOT / "build" / "fuzz", metavar="DIR", help="where failures go")
     parser.add_argument("--repeat", type=pathlib.Path, metavar="FILE", help="run one failure again")
     options = parser.parse_args()
-    forked.import_package()
     if options.repeat:
         return repeat(options.repeat)
     counts, found = fuzz(seconds=options.seconds, seed=options.seed, failures=options.failures, first=options.first)

@@ -80,8 +80,10 @@ def engine(rng: random.Random) -> Tree:
         "gpu_memory_utilization": (0.9, 0.8, 0.95),
     }
     chosen = {"profile": rng.choice(PROFILES)} | {key: rng.choice(values) for key, values in choices.items() if rng.random() < 0.35}
-    if "max_num_batched_tokens" in chosen:  # some profiles seat more than that
-        chosen.setdefault("max_num_seqs", 128)
+    if "max_num_batched_tokens" in chosen:
+        chosen.setdefault("max_num_seqs", 128)  # some profiles seat more than that
+        if "trtllm" in chosen["profile"] or not chosen.get("enable_chunked_prefill", True):
+            chosen["max_num_batched_tokens"] = 8192  # the longest prompt, computed again with its output, is one chunk
     return chosen
 
 
@@ -101,6 +103,9 @@ def service(rng: random.Random, *, largest: int = 2000) -> Tree:
         "slo": {"ttft": "500 ms", "tpot": "30 ms"},
         "seed": rng.randint(0, 2**31),
     }
+    if rng.random() < 0.1:
+        scenario["step_level"] = rng.choice(("heap", "representative", "all_ranks"))
+        scenario["workload"] = workload(rng, num_requests=rng.randint(2, 8), largest=200)
     # Served as they come: what is disaggregated takes no batch that is there at once.
     if rng.random() < 0.2 and not {"static_batch", "offline"} & set(scenario["workload"]):
         tp = rng.choice((1, 2))
@@ -112,9 +117,6 @@ def service(rng: random.Random, *, largest: int = 2000) -> Tree:
         scenario["router"] = rng.choice(ROUTERS)
         if scenario["router"] == "prefix_aware":
             scenario["engine"]["enable_prefix_caching"] = True
-    if rng.random() < 0.1:
-        scenario["step_level"] = rng.choice(("heap", "representative", "all_ranks"))
-        scenario["workload"] = workload(rng, num_requests=rng.randint(2, 8), largest=200)
     return scenario
 
 

@@ -61,11 +61,6 @@ def write_inputs(directory, row):
         path.write_bytes(content)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _package():
-    forked.import_package()
-
-
 @pytest.mark.parametrize(("kind", "row"), list(rows()))
 def test_a_bad_input_ends_as_the_table_says(kind, row, tmp_path, record_property):
     record_property("bad_input", {"class": kind, "exit": row["exit"]})
@@ -74,7 +69,7 @@ def test_a_bad_input_ends_as_the_table_says(kind, row, tmp_path, record_property
     write_inputs(directory, row)
     before = contents(directory)
     overrides = [word for assignment in row.get("set", []) for word in ("--set", assignment)]
-    ended = forked.run(forked.command_line([*row.get("command", COMMAND), *overrides]), directory, seconds=SECONDS)
+    ended = forked.run([*row.get("command", COMMAND), *overrides], directory, seconds=SECONDS)
     assert not ended.complaint, ended.output[-5000:]
     assert ended.exit == row["exit"], ended.output[-5000:]
     for words in row.get("says", []):

@@ -24,11 +24,10 @@ CASES_A_TEST = 15
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A directory with q.yaml and its run `out`."""
-    forked.import_package()
     directory = tmp_path_factory.mktemp("damaged") / "run"
     directory.mkdir()
     (directory / "q.yaml").write_text(SCENARIO, encoding="utf-8")
-    ended = forked.run(forked.command_line(["run", "q.yaml", "-o", "out"]), directory, seconds=60)
+    ended = forked.run(["run", "q.yaml", "-o", "out"], directory, seconds=60)
     assert ended.exit == 0, ended.output
     # Digests would refuse every damage before it is read.
     (directory / "out" / "SHA256SUMS").unlink(missing_ok=True)
@@ -51,7 +50,7 @@ def test_a_report_of_a_damaged_run_is_refused_by_name_or_rendered(name, run, tmp
         page = directory / "out" / "report.html"
         page.write_text("the page before", encoding="utf-8")
         damage(random.Random(f"{name} {number}"), directory / "out" / name)
-        ended = forked.run(forked.command_line(["report", "out"]), directory, seconds=20)
+        ended = forked.run(["report", "out"], directory, seconds=20)
         rendered = page.read_text(encoding="utf-8") != "the page before"
         if ended.complaint or ended.exit not in (0, 2):
             found.append((number, ended.complaint or f"exit {ended.exit}", ended.output[-300:]))

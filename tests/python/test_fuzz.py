@@ -14,7 +14,6 @@ SEED = int(os.environ.get("ORRERY_FUZZ_SEED", "1"))
 
 
 def test_what_is_damaged_at_random_is_refused_or_runs_to_consistent_figures(capsys):
-    fuzzer.forked.import_package()
     counts, found = fuzzer.fuzz(seconds=SECONDS, seed=SEED, failures=fuzzer.forked.ROOT / "build" / "fuzz")
     with capsys.disabled():
         print(f"\nfuzzer, seed {SEED}, {SECONDS:.0f} s\n{fuzzer.table(counts)}")
