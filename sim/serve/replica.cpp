@@ -360,7 +360,7 @@ void Replica::account(const Flight& flight) {
     totals_.busy += duration;
     totals_.basis = sum(totals_.basis, flight.time.basis);
     totals_.kv_utilisation_seconds += duration.value() * (before + after) / 2;
-    totals_.kv_utilisation_max = std::max(totals_.kv_utilisation_max, after);
+    totals_.kv_utilisation_max = std::max({totals_.kv_utilisation_max, before, after});
     totals_.num_steps += steps;
     totals_.batch_steps += static_cast<double>(
         steps * (flight.batch.num_decodes + static_cast<std::int64_t>(flight.chunks.size())));

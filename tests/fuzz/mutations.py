@@ -80,7 +80,7 @@ def text(rng: random.Random, original: bytes) -> bytes:
         numbers = list(NUMBER.finditer(changed))
         if what < 0.4 and numbers:
             found = rng.choice(numbers)
-            near = (b"%d" % (int(float(found[0])) + rng.choice((-1, 1))) if len(found[0]) < 15 else b"1", found[0] + b"0", found[0][:-1])
+            near = (b"%d" % (int(found[0]) + rng.choice((-1, 1))) if found[0].isdigit() and len(found[0]) < 99 else b"1", found[0] + b"0", found[0][:-1])
             number = rng.choice(near) if rng.random() < 0.6 else rng.choice(NUMBERS).encode()
             changed = changed[: found.start()] + number + changed[found.end() :]
         elif what < 0.55:
