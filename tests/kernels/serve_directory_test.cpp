@@ -92,7 +92,7 @@ TEST_F(ServeDirectory, ErrorsNameFileAndLine) {
 TEST_F(ServeDirectory, MissingFilesAreNamed) {
   for (const char* name : {"serve.txt", "workload.csv", "deployment.txt"}) {
     fs::remove(directory_ / name);
-    EXPECT_EQ(refusal(), (directory_ / name).string() + ": cannot be read");
+    EXPECT_EQ(refusal(), (directory_ / name).string() + ": no such file");
   }
 }
 

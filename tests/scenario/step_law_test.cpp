@@ -81,6 +81,7 @@ class StepLawTest : public testing::ScenarioDirectory {
   }
 
   // Without what the host takes, and at the full clock: what a service adds to its devices' time.
+  // With memory for any model and batch.
   Scenario scenario(const std::string& model, const std::string& engine,
                     const std::string& placement, const std::string& level,
                     const std::string& rest = "") {
@@ -92,6 +93,8 @@ class StepLawTest : public testing::ScenarioDirectory {
                             "\nworkload: {closed_loop: {concurrency: 2, num_requests: 4, "
                             "prompt_tokens: 10, output_tokens: 5}}\n"),
         testing::kPaths);
+    loaded.machine_spec.device.hbm_capacity = Bytes(1e15);
+    loaded.engine.max_model_len = 1 << 20;
     EngineProfile& profile = loaded.engine_profile;
     profile.scheduler_base = profile.scheduler_per_sequence = Seconds(0);
     profile.serve_base = profile.serve_per_sequence = Seconds(0);

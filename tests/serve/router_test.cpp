@@ -82,10 +82,8 @@ class Routers : public ::testing::TestWithParam<std::uint64_t> {
  protected:
   // Conversations that share prompts, some of them long: caches are full and replicas overloaded.
   static Workload conversations(std::uint64_t seed, double requests_per_s) {
-    Workload workload = open_loop(
-        requests_per_s, 2, 400,
-        {.kind = LengthKind::kLogNormal, .mean = 3000, .cv = 2, .min = 1, .max = 30000},
-        {.kind = LengthKind::kLogNormal, .mean = 60, .cv = 1, .min = 1, .max = 300}, seed);
+    Workload workload = open_loop(requests_per_s, 2, 400, lognormal_of_mean_cv(3000, 1.5, 1, 30000),
+                                  lognormal_of_mean_cv(60, 1, 1, 300), seed);
     workload.hash_block_tokens = 256;
     Random random(seed);
     for (Request& request : workload.requests) {
