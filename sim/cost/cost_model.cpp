@@ -120,15 +120,17 @@ Seconds quantize_time(const Device& device, Seconds floor, std::int64_t rows,
   return floor + moved / (device.hbm_bandwidth * kQuantizeBandwidth);
 }
 
-// Time of a measured call without what a plan has as an op of its own.
-Seconds without_inclusions(const Provider::Tables& tables, const Device& device, const KernelOp& op,
-                           Seconds measured) {
-  const auto* held = tables.inclusion(op.kernel, op.dtype, "quantize");
+// Time of a call without what a plan has as an op of its own: of the time on the device of the rows
+// that part stays which stays there, so a faster device is not slower for having less taken out.
+Seconds without_inclusions(const KernelSource& source, const KernelOp& op,
+                           const Prediction& found) {
+  const auto* held = source.provider->tables().inclusion(op.kernel, op.dtype, "quantize");
   if (held == nullptr || held->floor.value() == 0) {
-    return measured;
+    return found.time;
   }
-  const Seconds quantize = quantize_time(device, held->floor, dim(op.dims, "m"), dim(op.dims, "k"));
-  return std::max(measured - quantize, measured * kLeastRemainder);
+  const Seconds quantize =
+      quantize_time(*source.device, held->floor, dim(op.dims, "m"), dim(op.dims, "k"));
+  return found.time * std::max(1 - quantize / found.measured, kLeastRemainder);
 }
 
 // What the calls before have written is in the L2 cache only in part: norms, rope, silu_mul and
@@ -166,7 +168,7 @@ std::optional<Estimate> CostModel::Impl::from_source(const KernelSource& source,
   }
   is_own_family = found->is_own_family;
   const Provider::Tables& tables = source.provider->tables();
-  Estimate estimate{.time = without_inclusions(tables, machine.device(), op, found->time),
+  Estimate estimate{.time = without_inclusions(source, op, *found),
                     .basis = found->basis,
                     .spread = std::max(kMeasuredSpread, found->spread / kQuartilesPerDeviation)};
   if (estimate.time != found->time) {

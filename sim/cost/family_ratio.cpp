@@ -43,26 +43,23 @@ double Interpolator::model_time_of_scratch() const {
   return work_model_time(model_, table_.spec().work(dtype_, scratch_), peak_, bandwidth_).value();
 }
 
-double Interpolator::node_ratio(const FamilyGrid& grid, const Node& node) {
-  const std::size_t index = grid.index(node);
-  double time = grid.time_s[index];
-  if (std::isnan(time) && grid.twin != nullptr && grid.host_bound[index]) {
-    time = grid.twin->time_s[index] * grid.twin_factor;
-  }
-  if (std::isnan(time)) {
-    return kNone;
-  }
+double Interpolator::log_model(const FamilyGrid& grid, const GridPoint& point) {
   const GridLayout& layout = table_.layout();
   for (std::size_t i = 0; i < grid.dims.size(); ++i) {
     scratch_[i].size = grid.dims[i];
   }
   for (int a = 0; a < layout.num_axes; ++a) {
-    scratch_[layout.axes[a]].size = grid.axes[a][node[a]];
+    scratch_[layout.axes[a]].size = std::max<std::int64_t>(1, std::llround(point[a]));
   }
   if (grid.is_tied) {
     scratch_[layout.tied].size = scratch_[layout.axes[layout.num_axes - 1]].size;
   }
-  return std::log(time / model_time_of_scratch());
+  return std::log(model_time_of_scratch());
+}
+
+double Interpolator::node_ratio(const FamilyGrid& grid, const Node& node) {
+  const double time = grid.time_of(node);
+  return std::isnan(time) ? kNone : std::log(time) - log_model(grid, grid.place_of(node));
 }
 
 double Interpolator::known_ratio(const FamilyGrid& grid, const Node& node, bool with_filled) {
@@ -142,8 +139,29 @@ std::optional<Ratio> Interpolator::from_lines(const FamilyGrid& grid, const Node
   return weights > 0 ? std::optional(Ratio{sum / weights, is_inside}) : std::nullopt;
 }
 
+// Time of the small corner of a rectangle whose other three are measured, the nearest above along
+// the second and the third axis: as much less than one of them as the third is less than the other.
+// NaN without such a rectangle.
+double Interpolator::from_cuts(const FamilyGrid& grid, const Node& node) {
+  const auto next_above = [&](int axis) {
+    Node at = node;
+    do {
+      ++at[axis];
+    } while (at[axis] < static_cast<int>(grid.axes[axis].size()) && std::isnan(grid.time_of(at)));
+    return at;
+  };
+  const Node first = next_above(1);
+  const Node second = next_above(2);
+  if (first[1] == static_cast<int>(grid.axes[1].size()) ||
+      second[2] == static_cast<int>(grid.axes[2].size())) {
+    return kNone;
+  }
+  return grid.time_of(first) * grid.time_of(second) / grid.time_of({node[0], first[1], second[2]});
+}
+
 // A table that was refined point by point has holes no line of which has measured nodes on both
-// sides; lines through filled nodes then stand in.
+// sides; lines through filled nodes then stand in. Beyond what is measured a hole takes no less
+// than rows of no more work and no more than rows of no less.
 Ratio Interpolator::fill(const FamilyGrid& grid, const Node& node) {
   const std::optional<Ratio> direct = from_lines(grid, node, false);
   if (direct && direct->is_inside) {
@@ -153,7 +171,10 @@ Ratio Interpolator::fill(const FamilyGrid& grid, const Node& node) {
   if (through_filled && through_filled->is_inside) {
     return *through_filled;
   }
-  return direct ? *direct : Ratio{nearest(grid, node), false};
+  const double model = log_model(grid, grid.place_of(node));
+  const double cut = table_.layout().is_cut_twice ? std::log(from_cuts(grid, node)) : kNone;
+  const double time = std::isnan(cut) ? model + (direct ? direct->log : nearest(grid, node)) : cut;
+  return {std::clamp(time, std::log(grid.least(node)), std::log(grid.most(node))) - model, false};
 }
 
 double Interpolator::nearest(const FamilyGrid& grid, const Node& node) {
@@ -174,6 +195,18 @@ double Interpolator::nearest(const FamilyGrid& grid, const Node& node) {
     }
   }
   return best;
+}
+
+// Linear in the logarithm between the ratios of a smaller and a larger call, and no time beyond
+// theirs: the work model bends, so where the ratio falls a line of ratios alone would dip.
+double Interpolator::between(const End& low, const End& high, double share, double model) {
+  const double ratio = low.ratio + share * (high.ratio - low.ratio);
+  if (high.ratio >= low.ratio) {
+    return ratio;
+  }
+  const double at_low = low.ratio + low.model;
+  const double at_high = high.ratio + high.model;
+  return std::clamp(ratio + model, std::min(at_low, at_high), std::max(at_low, at_high)) - model;
 }
 
 std::optional<Ratio> Interpolator::across(const FamilyGrid& grid, int first, double value) {
@@ -206,8 +239,11 @@ std::optional<Ratio> Interpolator::across(const FamilyGrid& grid, int first, dou
   if (std::isnan(high_ratio)) {
     return Ratio{low_ratio, value <= kInside * low};
   }
-  const double share = std::log(value / low) / std::log(high / low);
-  return Ratio{low_ratio + share * (high_ratio - low_ratio), true};
+  const auto row = static_cast<double>(grid.axes[0][first]);
+  return Ratio{
+      between({low_ratio, log_model(grid, {row, low})}, {high_ratio, log_model(grid, {row, high})},
+              std::log(value / low) / std::log(high / low), log_model(grid, {row, value})),
+      true};
 }
 
 std::optional<Ratio> Interpolator::along_curve(const FamilyGrid& grid, const GridPoint& point) {
@@ -234,8 +270,10 @@ std::optional<Ratio> Interpolator::along_curve(const FamilyGrid& grid, const Gri
     if (std::isnan(low_ratio) || at > kNear * low) {
       return std::nullopt;
     }
-    const double share = std::log(point[0] / low) / std::log(at / low);
-    return Ratio{low_ratio + share * (ratio - low_ratio), true};
+    return Ratio{between({low_ratio, log_model(grid, {low, point[1]})},
+                         {ratio, log_model(grid, {at, point[1]})},
+                         std::log(point[0] / low) / std::log(at / low), log_model(grid, point)),
+                 true};
   }
   return std::nullopt;
 }
@@ -266,55 +304,69 @@ Ratio Interpolator::scattered_ratio(const FamilyGrid& grid, const GridPoint& poi
   if (!below || !above) {
     return Ratio{below ? below->log : above ? above->log : 0.0, false};
   }
-  const double share = std::log(point[0] / low) / std::log(high / low);
-  return Ratio{below->log + share * (above->log - below->log),
+  return Ratio{between({below->log, log_model(grid, {low, point[1]})},
+                       {above->log, log_model(grid, {high, point[1]})},
+                       std::log(point[0] / low) / std::log(high / low), log_model(grid, point)),
                below->is_inside && above->is_inside};
 }
 
-Ratio Interpolator::ratio_at(const FamilyGrid& grid, const GridPoint& point) {
-  if (table_.layout().is_scattered) {
-    return scattered_ratio(grid, point);
+Ratio Interpolator::within(const FamilyGrid& grid, const Cell& cell, int axis, Node& node,
+                           GridPoint& place) {
+  if (axis == kMaxAxes) {
+    const double ratio = node_ratio(grid, node);
+    return std::isnan(ratio) ? fill(grid, node) : Ratio{ratio, true};
   }
-  Node low{};
-  Node high{};
-  GridPoint share{};
-  Ratio result;
+  node[axis] = cell.low[axis];
+  place[axis] = static_cast<double>(grid.axes[axis][cell.low[axis]]);
+  const Ratio low = within(grid, cell, axis + 1, node, place);
+  if (cell.low[axis] == cell.high[axis]) {
+    return low;
+  }
+  const double low_model = log_model(grid, place);
+  node[axis] = cell.high[axis];
+  place[axis] = static_cast<double>(grid.axes[axis][cell.high[axis]]);
+  const Ratio high = within(grid, cell, axis + 1, node, place);
+  const double high_model = log_model(grid, place);
+  place[axis] = cell.place[axis];
+  return {between({low.log, low_model}, {high.log, high_model}, cell.share[axis],
+                  log_model(grid, place)),
+          low.is_inside && high.is_inside};
+}
+
+Interpolator::Cell Interpolator::cell_of(const FamilyGrid& grid, const GridPoint& point) const {
+  Cell cell;
   for (int a = 0; a < table_.layout().num_axes; ++a) {
     const std::vector<std::int64_t>& axis = grid.axes[a];
     const auto above = std::ranges::lower_bound(
         axis, point[a], {}, [](std::int64_t value) { return static_cast<double>(value); });
     const int index = static_cast<int>(above - axis.begin());
     if (above == axis.end()) {
-      low[a] = high[a] = index - 1;
-      result.is_inside = false;
+      cell.low[a] = cell.high[a] = index - 1;
+      cell.is_inside = false;
     } else if (static_cast<double>(*above) == point[a] || index == 0) {
-      low[a] = high[a] = index;
-      result.is_inside = result.is_inside && static_cast<double>(*above) == point[a];
+      cell.low[a] = cell.high[a] = index;
+      cell.is_inside = cell.is_inside && static_cast<double>(*above) == point[a];
     } else {
-      low[a] = index - 1;
-      high[a] = index;
+      cell.low[a] = index - 1;
+      cell.high[a] = index;
       const auto below = static_cast<double>(axis[index - 1]);
-      share[a] = std::log(point[a] / below) / std::log(static_cast<double>(*above) / below);
+      cell.share[a] = std::log(point[a] / below) / std::log(static_cast<double>(*above) / below);
     }
+    cell.place[a] =
+        std::clamp(point[a], static_cast<double>(axis.front()), static_cast<double>(axis.back()));
   }
-  for (int corner = 0; corner < (1 << kMaxAxes); ++corner) {
-    Node node{};
-    double weight = 1;
-    for (int a = 0; a < kMaxAxes; ++a) {
-      const bool is_high = (corner >> a & 1) != 0;
-      node[a] = is_high ? high[a] : low[a];
-      weight *= is_high ? share[a] : 1 - share[a];
-    }
-    if (weight == 0) {
-      continue;
-    }
-    Ratio value{node_ratio(grid, node), true};
-    if (std::isnan(value.log)) {
-      value = fill(grid, node);
-    }
-    result.log += weight * value.log;
-    result.is_inside = result.is_inside && value.is_inside;
+  return cell;
+}
+
+Ratio Interpolator::ratio_at(const FamilyGrid& grid, const GridPoint& point) {
+  if (table_.layout().is_scattered) {
+    return scattered_ratio(grid, point);
   }
+  const Cell cell = cell_of(grid, point);
+  Node node{};
+  GridPoint place = cell.place;
+  Ratio result = within(grid, cell, 0, node, place);
+  result.is_inside = result.is_inside && cell.is_inside;
   return result;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
 // Ratio of measured time to work model between the rows of one family: log(time / work-model time)
-// is interpolated linearly in the logarithms of the axes. A hole of the grid is filled first from
-// the lines through it, each weighted by how well the same line would have predicted its
-// neighbours.
+// is interpolated linearly in the logarithms of the axes, one axis after the other, and never goes
+// beyond the times at the two ends: where the ratio falls between two rows, a line of ratios would
+// dip below both. A hole of the grid is filled first from the lines through it, each weighted by
+// how well the same line would have predicted its neighbours; beyond what is measured also from the
+// rows of more and of less work.
 
 #include <array>
 #include <optional>
@@ -44,8 +46,27 @@ class Interpolator {
     double value = 0;
     bool is_bracketed = false;
   };
+  // The nodes around a point, what it lies between them, and the point itself, clamped to the grid.
+  struct Cell {
+    Node low{};
+    Node high{};
+    GridPoint share{};
+    GridPoint place{};
+    bool is_inside = true;
+  };
 
   [[nodiscard]] double model_time_of_scratch() const;
+  [[nodiscard]] Cell cell_of(const FamilyGrid& grid, const GridPoint& point) const;
+  // Logarithm of the work-model time of a call of the family.
+  double log_model(const FamilyGrid& grid, const GridPoint& point);
+  // Logarithms of a ratio and of the work-model time that it is to.
+  struct End {
+    double ratio = 0;
+    double model = 0;
+  };
+  static double between(const End& low, const End& high, double share, double model);
+  // Between the nodes of the axes from `axis` on, at `place` along those before.
+  Ratio within(const FamilyGrid& grid, const Cell& cell, int axis, Node& node, GridPoint& place);
   double node_ratio(const FamilyGrid& grid, const Node& node);
   // The ratio of a node that is measured; with `with_filled` also of one that lies between measured
   // nodes of a line of its own. Else NaN.
@@ -60,6 +81,7 @@ class Interpolator {
   std::optional<Ratio> along_curve(const FamilyGrid& grid, const GridPoint& point);
   // Along the second axis, at a place of the first; empty when nothing is measured there.
   std::optional<Ratio> across(const FamilyGrid& grid, int first, double value);
+  static double from_cuts(const FamilyGrid& grid, const Node& node);
   Ratio fill(const FamilyGrid& grid, const Node& node);
   // From the lines through a node that is not measured; empty when none has another node.
   std::optional<Ratio> from_lines(const FamilyGrid& grid, const Node& node, bool with_filled);

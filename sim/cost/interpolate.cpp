@@ -299,6 +299,7 @@ std::optional<Prediction> Predictor::run() {
       if (const std::optional<std::size_t> row = measured(*grid)) {
         const bool is_own = rows_dtype_ == dtype_;
         return Prediction{.time = on_device(grid->time_s[*row]),
+                          .measured = Seconds(grid->time_s[*row]),
                           .basis = is_own ? Basis::kMeasured : Basis::kRoofline,
                           .is_own_family = is_own,
                           .spread = grid->spread[*row]};
@@ -325,6 +326,7 @@ std::optional<Prediction> Predictor::run() {
     time = model + std::min(model, equivalent_model_time()) * (std::exp(ratio->log) - 1);
   }
   return Prediction{.time = on_device(time),
+                    .measured = Seconds(time),
                     .basis = is_inside ? Basis::kInterpolated : Basis::kRoofline,
                     .is_own_family = is_own_family};
 }

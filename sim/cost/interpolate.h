@@ -13,6 +13,7 @@ namespace orrery {
 
 struct Prediction {
   Seconds time;
+  Seconds measured;  // the same on the device of the rows
   Basis basis = Basis::kRoofline;
   bool is_own_family = false;  // from rows of the call's own family, or of two that bracket it
   double spread = 0;           // of the samples of a measured row, interquartile range / median

@@ -16,6 +16,7 @@ struct NamedLayout {
   std::string_view tied;
   std::string_view ignored;
   bool is_scattered = false;
+  bool is_cut_twice = false;
 };
 
 // Axes are dims along which time / work-model time is smooth enough to interpolate. A kernel that
@@ -29,7 +30,7 @@ constexpr std::array kLayouts = {
     NamedLayout{"mla_decode", {"batch", "context", "heads"}, "", ""},
     NamedLayout{"mla_prefill_module", {"batch", "query", "heads"}, "", ""},
     NamedLayout{"mla_decode_module", {"batch", "context", "heads"}, "", ""},
-    NamedLayout{"moe", {"tokens", "inter", "experts"}, "", ""},
+    NamedLayout{"moe", {"tokens", "inter", "experts"}, "", "", false, true},
     NamedLayout{"quantize", {"tokens", "hidden", ""}, "", ""},
     NamedLayout{"index_shuffling", {"tokens", "", ""}, "", ""},
     NamedLayout{"gather_mul", {"rows", "tokens", ""}, "", "", true},
@@ -94,7 +95,46 @@ GridLayout grid_layout(const KernelSpec& spec) {
   layout.tied = dim_index(spec, named->tied);
   layout.ignored = dim_index(spec, named->ignored);
   layout.is_scattered = named->is_scattered;
+  layout.is_cut_twice = named->is_cut_twice;
   return layout;
+}
+
+double FamilyGrid::time_at(std::size_t at) const {
+  const bool is_of_twin = std::isnan(time_s[at]) && twin != nullptr && host_bound[at];
+  return is_of_twin ? twin->time_s[at] * twin_factor : time_s[at];
+}
+
+void FamilyGrid::bound() {
+  most_s.assign(time_s.size(), std::numeric_limits<double>::infinity());
+  least_s.assign(time_s.size(), 0.0);
+  // Passes what nodes know on to their next neighbours, from the last node to the first and back.
+  const std::array<std::size_t, kMaxAxes> stride = {axes[1].size() * axes[2].size(), axes[2].size(),
+                                                    1};
+  const auto coordinate = [&](std::size_t at, int a) { return at / stride[a] % axes[a].size(); };
+  for (std::size_t at = time_s.size(); at-- > 0;) {
+    most_s[at] = std::fmin(time_at(at), most_s[at]);
+    for (int a = 0; a < kMaxAxes; ++a) {
+      if (coordinate(at, a) + 1 < axes[a].size()) {
+        most_s[at] = std::min(most_s[at], most_s[at + stride[a]]);
+      }
+    }
+  }
+  for (std::size_t at = 0; at < time_s.size(); ++at) {
+    least_s[at] = std::isnan(time_at(at)) ? 0 : most_s[at];
+    for (int a = 0; a < kMaxAxes; ++a) {
+      if (coordinate(at, a) > 0) {
+        least_s[at] = std::max(least_s[at], least_s[at - stride[a]]);
+      }
+    }
+  }
+}
+
+std::array<double, kMaxAxes> FamilyGrid::place_of(const std::array<int, kMaxAxes>& node) const {
+  std::array<double, kMaxAxes> place{};
+  for (int a = 0; a < kMaxAxes; ++a) {
+    place[a] = static_cast<double>(axes[a][node[a]]);
+  }
+  return place;
 }
 
 KernelTable::Key KernelTable::key(DType dtype, int distribution, std::span<const std::int64_t> dims,
@@ -203,6 +243,9 @@ KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::i
     families_.emplace(std::move(family_key), std::move(grid));
   }
   link_twins();
+  for (auto& [family_key, grid] : families_) {
+    grid.bound();
+  }
 }
 
 void KernelTable::link_twins() {

@@ -69,6 +69,8 @@ struct GridLayout {
   int tied = -1;
   // Measured along curves rather than on a grid: rows of a call and what follows from them.
   bool is_scattered = false;
+  // The second and third axis cut one layer, which tables do by the one or by the other.
+  bool is_cut_twice = false;
   int ignored = -1;  // a dim that names something and does not change the time
 };
 GridLayout grid_layout(const KernelSpec& spec);
@@ -90,6 +92,25 @@ struct FamilyGrid {
     return (static_cast<std::size_t>(node[0]) * axes[1].size() + node[1]) * axes[2].size() +
            node[2];
   }
+  // What rows say of any node, for more work takes no less: no longer than the shortest row of no
+  // less work (infinity without one), no shorter than the longest of no more, each row being
+  // counted as no longer than those of more work.
+  std::vector<double> most_s;
+  std::vector<double> least_s;
+
+  void bound();  // sets these two; after the twin is linked
+  [[nodiscard]] double most(const std::array<int, kMaxAxes>& node) const {
+    return most_s[index(node)];
+  }
+  [[nodiscard]] double least(const std::array<int, kMaxAxes>& node) const {
+    return least_s[index(node)];
+  }
+  // NaN where nothing was measured.
+  [[nodiscard]] double time_at(std::size_t index) const;
+  [[nodiscard]] double time_of(const std::array<int, kMaxAxes>& node) const {
+    return time_at(index(node));
+  }
+  [[nodiscard]] std::array<double, kMaxAxes> place_of(const std::array<int, kMaxAxes>& node) const;
 };
 
 class KernelTable {
