@@ -54,6 +54,12 @@ double Interpolator::log_model(const FamilyGrid& grid, const GridPoint& point) {
   if (grid.is_tied) {
     scratch_[layout.tied].size = scratch_[layout.axes[layout.num_axes - 1]].size;
   }
+  // The nearest family of an op may have fewer groups than the op has active ones.
+  const auto active = std::ranges::find(scratch_, "active", &Dim::name);
+  const auto groups = std::ranges::find(scratch_, "groups", &Dim::name);
+  if (active != scratch_.end() && groups != scratch_.end()) {
+    active->size = std::min(active->size, groups->size);
+  }
   return std::log(model_time_of_scratch());
 }
 
