@@ -206,10 +206,14 @@ struct Scores {
         multiply(s, q);
         weigh(s, softmax, stage.tokens);
         if (stage.flags & kLastTile) finish(softmax, stage);
-      } else if (stage.tokens == kQueryStage) {
+      } else {
+        // At the end, too: `full` follows on what the values have freed. Without it `ready` could
+        // end twice while they still store a piece, and they would wait for it forever.
         barrier_wait(&shared.full[ring.stage], ring.phase);
-        load_query(q);
-        softmax.start();
+        if (stage.tokens == kQueryStage) {
+          load_query(q);
+          softmax.start();
+        }
       }
       __syncwarp();
       if (lane() == 0) barrier_arrive(&shared.ready[ring.stage]);
