@@ -186,6 +186,7 @@ __device__ void consume(Shared<C>& shared, const Arguments& a, int group) {
       to_bf16<C>(p, s);
     }
 
+    __syncwarp();  // all lanes have read the task
     release(&shared.q_empty[q.stage]);
     q.advance();
     sm90::barrier_wait(&shared.v_full[v.stage], v.phase);
