@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -86,6 +87,13 @@ def test_what_the_time_left_out_is_said(sanitize, tmp_path):
     assert rows(tmp_path)["memcheck", "sample"]["left_out"] == "1"
 
 
+def runs(stat: pathlib.Path) -> bool:
+    try:
+        return stat.read_text(encoding="utf-8").split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_a_run_that_does_not_end_is_killed_with_its_program(tmp_path):
     sys.path.insert(0, str(SCRIPT.parent))
     try:
@@ -99,7 +107,10 @@ def test_a_run_that_does_not_end_is_killed_with_its_program(tmp_path):
     assert (row.exit_code, row.passes) == (124, False)
     assert "killed after 1 s" in (tmp_path / "log").read_text(encoding="utf-8")
     process = pathlib.Path("/proc") / (tmp_path / "pid").read_text(encoding="utf-8").strip() / "stat"
-    assert not process.exists() or process.read_text(encoding="utf-8").split()[2] == "Z"
+    deadline = time.monotonic() + 10
+    while runs(process) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not runs(process)
 
 
 def test_one_gpu_skips_the_peers_and_says_so(sanitize):
@@ -114,7 +125,34 @@ def test_libraries_are_left_out_by_name_but_not_for_memcheck(sanitize, tmp_path)
     assert all(("kns=ncclDev" in line) == ("--tool initcheck" in line) for line in seen)
 
 
+def test_each_exclusion_is_an_option_because_a_list_in_one_must_match_as_a_whole(sanitize, tmp_path):
+    sanitize("--tools", "racecheck")
+    for line in (tmp_path / "seen").read_text(encoding="utf-8").splitlines():
+        words = line.split()
+        excluded = [words[i + 1] for i, word in enumerate(words) if word == "--kernel-name-exclude"]
+        assert {"kns=nvjet", "kns=mla_decode_kernel", "kns=routing_scores_kernelILi64ELi128E"} <= set(excluded)
+        assert not any("," in word for word in excluded)
+
+
+def test_memcheck_looks_into_every_kernel(sanitize, tmp_path):
+    sanitize("--tools", "memcheck")
+    assert "--kernel-name-exclude" not in (tmp_path / "seen").read_text(encoding="utf-8")
+
+
+def test_what_does_not_fit_into_the_total_is_said_not_begun(sanitize, tmp_path):
+    done = sanitize("--seconds", "20", "--total", "30", "--tools", "synccheck,racecheck")
+    assert "racecheck 5 calls, 3 left out" in done.stdout  # 30 s are less than the peers and the last call may take
+    assert rows(tmp_path)["racecheck", "rope"]["left_out"] == "2"
+    assert not (tmp_path / "out/racecheck/rope.log").exists()
+
+
+def test_tools_that_end_soon_come_before_racecheck(sanitize, tmp_path):
+    sanitize()
+    seen = (tmp_path / "seen").read_text(encoding="utf-8").splitlines()
+    assert list(dict.fromkeys(line.split()[1] for line in seen)) == ["synccheck", "memcheck", "initcheck", "racecheck"]
+
+
 def test_an_unknown_tool_is_refused(sanitize):
     done = sanitize("--tools", "leakcheck")
     assert done.returncode == 2
-    assert "found 'leakcheck', expected some of memcheck" in done.stderr
+    assert "found 'leakcheck', expected some of synccheck" in done.stderr
