@@ -18,7 +18,8 @@ namespace {
 std::set<std::string> read_calls(const std::filesystem::path& file) {
   std::ifstream stream(file);
   std::set<std::string> calls;
-  for (std::string line; std::getline(stream, line);) calls.insert(line);
+  // Behind a tab stand the functions of libraries that a call launches.
+  for (std::string line; std::getline(stream, line);) calls.insert(line.substr(0, line.find('\t')));
   if (!stream.eof() || calls.empty()) {
     throw std::invalid_argument("--calls: found no call in " + file.string() +
                                 "; expected what `orrery-gpu check --small --list` prints");
@@ -26,19 +27,48 @@ std::set<std::string> read_calls(const std::filesystem::path& file) {
   return calls;
 }
 
-std::vector<KernelOp> small_ops(const GpuKernel& kernel, double most_work) {
+struct SmallOp {
+  KernelOp op;
+  std::string signature;  // launch_signature()
+};
+
+std::vector<SmallOp> small_ops(const GpuKernel& kernel, double most_work) {
   std::vector<KernelOp> ops = kernel.check_ops();
   std::vector<CallCandidate> candidates;
+  std::vector<std::string> signatures;
   for (const KernelOp& op : ops) {
     const auto kernel_case = kernel.make_case(op, {.vary = true});
-    candidates.push_back({.work = call_work(op),
-                          .signature = call_form(op) + ": " + launch_signature(*kernel_case)});
+    signatures.push_back(launch_signature(*kernel_case));
+    candidates.push_back(
+        {.work = call_work(op), .signature = call_form(op) + ": " + signatures.back()});
   }
-  std::vector<KernelOp> chosen;
+  std::vector<SmallOp> chosen;
   for (const std::size_t i : small_calls(candidates, most_work)) {
-    chosen.push_back(std::move(ops[i]));
+    chosen.push_back({std::move(ops[i]), std::move(signatures[i])});
   }
   return chosen;
+}
+
+std::vector<KernelOp> checked_ops(const GpuKernel& kernel, const KernelCheckOptions& options) {
+  if (!options.small) return kernel.check_ops();
+  std::vector<KernelOp> ops;
+  for (SmallOp& small : small_ops(kernel, options.most_work)) ops.push_back(std::move(small.op));
+  return ops;
+}
+
+// Of a signature, the functions that are not of this project: its own are in namespace orrery.
+std::string library_functions(const std::string& signature) {
+  std::string names;
+  for (std::size_t begin = 0; begin < signature.size();) {
+    const std::size_t end = signature.find("; ", begin);
+    const std::string node = signature.substr(begin, end - begin);
+    const std::size_t threads = node.find(" threads ");
+    if (threads != std::string::npos && node.find("orrery") == std::string::npos) {
+      names += (names.empty() ? "" : " ") + node.substr(0, threads);
+    }
+    begin = end + 2;
+  }
+  return names;
 }
 
 void print(const std::string& text, const CheckReport& report) {
@@ -63,8 +93,7 @@ CheckCount check_kernels(const std::vector<const GpuKernel*>& kernels,
   CheckCount count;
   int num_left_out = 0;
   for (const GpuKernel* kernel : kernels) {
-    for (const KernelOp& op :
-         options.small ? small_ops(*kernel, options.most_work) : kernel->check_ops()) {
+    for (const KernelOp& op : checked_ops(*kernel, options)) {
       const std::string text = describe(op);
       if (text.find(options.cases) == std::string::npos) continue;
       if (!options.calls.empty() && calls.erase(text) == 0) continue;
@@ -89,8 +118,10 @@ CheckCount check_kernels(const std::vector<const GpuKernel*>& kernels,
 
 void list_small(const std::vector<const GpuKernel*>& kernels, const KernelCheckOptions& options) {
   for (const GpuKernel* kernel : kernels) {
-    for (const KernelOp& op : small_ops(*kernel, options.most_work)) {
-      std::printf("%s\n", describe(op).c_str());
+    for (const SmallOp& small : small_ops(*kernel, options.most_work)) {
+      const std::string libraries = library_functions(small.signature);
+      std::printf("%s%s%s\n", describe(small.op).c_str(), libraries.empty() ? "" : "\t",
+                  libraries.c_str());
     }
     std::fflush(stdout);
   }

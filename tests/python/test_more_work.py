@@ -44,8 +44,15 @@ def _times(scenario, batch):
 @pytest.mark.parametrize("what", BATCHES)
 def test_a_step_but_for_its_products_never_falls(scenario, what):
     longest = 0.0
+    num_priced = 0
     for batch in BATCHES[what]:
-        others, products = _times(scenario, batch)
+        try:
+            others, products = _times(scenario, batch)
+        except ValueError as error:
+            assert "KV blocks; memory allows" in str(error)
+            break  # longer ones do not fit either
+        num_priced += 1
         assert products > 0
         assert others > (1 - NOISE) * longest, batch
         longest = max(longest, others)
+    assert num_priced >= 6

@@ -14,7 +14,7 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "kernels/tool/sanitize.py
 # Chooses three calls of two kernels; a run says how many of them it made.
 PROGRAM = """#!/bin/sh
 case "$*" in
-  *--list*) printf 'rope bf16 tokens=1\\nrope bf16 tokens=3\\nsample bf16 tokens=1\\n' ;;
+  *--list*) printf 'rope bf16 tokens=1\\nrope bf16 tokens=3\\tnvjet_1 nvjet_2\\nsample bf16 tokens=1\\n' ;;
   *"check rope"*) echo "2 passed, 0 failed" ;;
   *"check sample"*) echo "0 passed, 0 failed"; echo "1 left out: the time is over" ;;
   *"check collectives"*) echo "5 passed, 0 failed" ;;
@@ -141,8 +141,8 @@ def test_memcheck_looks_into_every_kernel(sanitize, tmp_path):
 
 def test_what_does_not_fit_into_the_total_is_said_not_begun(sanitize, tmp_path):
     done = sanitize("--seconds", "20", "--total", "30", "--tools", "synccheck,racecheck")
-    assert "racecheck 5 calls, 3 left out" in done.stdout  # 30 s are less than the peers and the last call may take
-    assert rows(tmp_path)["racecheck", "rope"]["left_out"] == "2"
+    assert "racecheck 5 calls, 2 left out" in done.stdout  # 30 s are less than the peers and the last call may take
+    assert rows(tmp_path)["racecheck", "rope"]["left_out"] == "1"
     assert not (tmp_path / "out/racecheck/rope.log").exists()
 
 
@@ -156,3 +156,10 @@ def test_an_unknown_tool_is_refused(sanitize):
     done = sanitize("--tools", "leakcheck")
     assert done.returncode == 2
     assert "found 'leakcheck', expected some of synccheck" in done.stderr
+
+
+def test_calls_of_libraries_are_not_made_where_the_tool_fails_on_them(sanitize, tmp_path):
+    done = sanitize()
+    assert "racecheck makes no call of 1 that launch functions of cuBLASLt" in done.stdout
+    assert (tmp_path / "out/racecheck/calls.txt").read_text() == "rope bf16 tokens=1\nsample bf16 tokens=1\n"
+    assert "tokens=3" in (tmp_path / "out/memcheck/calls.txt").read_text()
