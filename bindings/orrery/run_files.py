@@ -15,7 +15,8 @@ from . import files
 NAMES = ("scenario.yaml", "summary.json", "requests.csv", "steps.csv", "step.trace.json")
 SUMS = "SHA256SUMS"
 PARQUET = ("requests.parquet", "steps.parquet")
-RUN = files.Kind("run directory", required=NAMES, names=(*NAMES, *PARQUET, SUMS, "report.html"))
+PLAIN = (*NAMES, SUMS, "report.html")  # without PARQUET, which is written when asked for
+RUN = files.Kind("run directory", required=NAMES, names=(*PLAIN, *PARQUET))
 _LINE = re.compile(r"([0-9a-f]{64})  ([^/\0]+)")
 
 
@@ -55,4 +56,4 @@ def _digest(path: pathlib.Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-__all__ = ["NAMES", "RUN", "SUMS", "check", "is_sealed", "seal"]
+__all__ = ["NAMES", "PARQUET", "PLAIN", "RUN", "SUMS", "check", "is_sealed", "seal"]

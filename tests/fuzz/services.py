@@ -28,8 +28,8 @@ def lengths(rng: random.Random, largest: int) -> Any:
             some,
             {"min": 1, "max": some},
             {"values": [1, some // 2 + 1, some]},
-            {"mean": some, "cv": rng.choice((0, 0.3, 1)), "min": 1, "max": largest},
-            {"mean": some, "p50": max(1, some * 2 // 3), "min": 1, "max": largest},
+            {"mean": some, "cv": rng.choice((0, 0.3, 0.6)), "min": 1, "max": 4 * largest},
+            {"mean": some, "p50": max(1, some * 4 // 5), "min": 1, "max": 8 * largest},
         )
     )
 

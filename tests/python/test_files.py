@@ -30,6 +30,11 @@ def tree(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def heed_ctrl_c():
+    """For children: a shell has what it starts in the background ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
@@ -37,7 +42,7 @@ def names(folder):
 def started(workdir, *arguments):
     """A run that takes long, once it has claimed its directory `out`."""
     process = subprocess.Popen([*PROGRAM, "run", workdir.scenario, "-o", "out", *arguments], cwd=workdir.directory,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c)  # fmt: skip
     until(lambda: (workdir.directory / ".out-partial" / "new").exists() or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
@@ -174,7 +179,8 @@ def test_an_old_run_that_a_killed_one_took_away_comes_back_before_a_report(resul
 def test_a_ctrl_c_while_modules_load_leaves_no_traceback(tmp_path):
     (tmp_path / "orrery").mkdir()
     (tmp_path / "orrery" / "cli.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)\n")
-    process = subprocess.Popen(PROGRAM, env=os.environ | {"PYTHONPATH": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(PROGRAM, env=os.environ | {"PYTHONPATH": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=heed_ctrl_c)  # fmt: skip
     assert process.stdout.readline() == "loading\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate()[1] == "\norrery: interrupted\n"
@@ -329,7 +335,7 @@ def test_a_working_directory_that_is_not_utf8_can_be_written_to(workdir):
     odd.mkdir()
     done = subprocess.run([*PROGRAM, "run", str(workdir.scenario), "-o", "out"], cwd=odd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert names(odd / "out") == sorted(run_files.RUN.names)
+    assert names(odd / "out") == sorted(run_files.PLAIN)
 
 
 @pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-"])
@@ -338,7 +344,7 @@ def test_a_closed_stdout_is_no_error(workdir, redirection):
     done = subprocess.run(["bash", "-c", f"{command} run scenario.yaml -o out --no-report {redirection}"], cwd=workdir.directory,
                           capture_output=True, text=True, check=False)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert names(workdir.directory / "out") == sorted(set(run_files.RUN.names) - {"report.html"})
+    assert names(workdir.directory / "out") == sorted(set(run_files.PLAIN) - {"report.html"})
 
 
 def test_a_full_stdout_is_said_in_words(workdir):

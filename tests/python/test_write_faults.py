@@ -319,6 +319,6 @@ def test_the_search_for_writers_finds_them():
 
 def test_a_run_says_which_files_it_writes(tmp_path):
     folder = result().write(tmp_path / "out")
-    assert {path.name for path in folder.iterdir()} == set(run_files.RUN.names)
+    assert {path.name for path in folder.iterdir()} == set(run_files.PLAIN)
     assert files.foreign(folder, run_files.RUN) == []
     assert simulation.project_root() == pathlib.Path(ROOT)

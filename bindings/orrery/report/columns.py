@@ -39,7 +39,7 @@ def packed(path: pathlib.Path, columns: Sequence[str], may_be_empty: Sequence[st
     found: dict[str, list[np.ndarray]] = {name: [] for name in columns}
     for part in parts(path, columns, may_be_empty):
         for name, values in part.items():
-            found[name].append(values.copy() if name.endswith("_s") else pack(values))
+            found[name].append(np.array(values) if name.endswith("_s") else pack(values))
     if not found[columns[0]]:
         raise no_rows(path)
     return {name: np.concatenate(found.pop(name)) for name in columns}
@@ -53,7 +53,7 @@ def pack(values: np.ndarray) -> np.ndarray:
     """A copy; in four bytes each where all are whole numbers that fit."""
     with np.errstate(invalid="ignore"):
         small = values.astype(np.int32)
-    return small if np.array_equal(small, values) else values.copy()
+    return small if np.array_equal(small, values) else np.array(values)
 
 
 def _text(path: pathlib.Path, block: bytes) -> str:
