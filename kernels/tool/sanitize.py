@@ -68,15 +68,24 @@ LIBRARIES = tuple(
 #   prefill_kernel of mla_prefill, which has room for one task: consumers read it, the producer writes that it was the
 #     last; 4 bytes per block that had one.
 #
-# Two barriers. routing_scores_kernel of 128 and 256 rows: consumers meet at barrier 1 and write logits, all meet at
-# barrier 0 (__syncthreads, which stands between the two in the code) and read them. Reported for 8,513 tokens, on some
-# rows alone; never where the logits are sent and no barrier 1 is used while the producer already waits at 0.
+# Two barriers. Consumers meet at barrier 1, write sums in place of stages, all meet at barrier 0 (__syncthreads, which
+# stands between these writes and reads in the machine code) and read: producers too, whom barrier 1 leaves out.
+# Racecheck 2025.3.1 reports it of a kernel that does nothing else (128 threads meet at barrier 1, write a float each,
+# __syncthreads, 192 read; results right), in each launch of 132 and 264 blocks on an H100. Not where the 128 alone
+# read, where all 192 or none meet at barrier 1, or of one block.
+#   routing_scores_kernel of 128 and 256 rows or 512 columns: store_logits writes, activate reads.
+#   skinny_kernel of 8 tokens and 2 or 4 blocks of rows, split 1: scatter writes, reduce reads. Of 248 rows none of
+#     tokens 1 and 4, which consumers alone read. Of 16 calls m=7 n=32003 k=64 alone; in 13 others producers read none
+#     of split 1, in two some. fp8 runs the same code; its like call, m=5 n=32003 k=144, was not reached.
+SYNCTHREADS = "__syncthreads orders what is reported"
 ORDERED = (
     Exclusion(("racecheck",), "mla_decode_kernel", "its `empty` barriers order what is reported"),
     Exclusion(("racecheck",), "prefill_kernelINS0_6ConfigILi192E", "its `empty` barrier orders what is reported"),
-    *(Exclusion(("racecheck",), f"routing_scores_kernelILi{columns}ELi{rows}E", "__syncthreads orders what is reported")
-      for rows, most_columns in ((128, 256), (256, 128)) for columns in (16, 32, 64, 128, 256)
-      if columns <= most_columns),
+    *(Exclusion(("racecheck",), f"routing_scores_kernelILi{columns}ELi{rows}E", SYNCTHREADS)
+      for rows, some_columns in ((64, (512,)), (128, (16, 32, 64, 128, 256)), (256, (16, 32, 64, 128)))
+      for columns in some_columns),
+    *(Exclusion(("racecheck",), f"skinny_kernelI{element}Li8ELi{blocks}E", SYNCTHREADS)
+      for element in ("13__nv_bfloat16", "13__nv_fp8_e4m3") for blocks in (2, 4)),
 )
 EXCLUSIONS = LIBRARIES + ORDERED
 
