@@ -1,6 +1,5 @@
 #include "kernels/combine_shuffling/bind_shuffling.h"
 
-
 namespace orrery {
 
 BoundShuffling bind_shuffling(const BindContext& context, bool combines) {

@@ -25,8 +25,8 @@ struct KernelCheckOptions {
 // Prints a line per call, and how many did not begin in time.
 CheckCount check_kernels(const std::vector<const GpuKernel*>& kernels,
                          const KernelCheckOptions& options, RunWatch& watch);
-// Prints the calls that `small` chooses, one a line; behind a tab, the functions of libraries that a
-// call launches.
+// Prints the calls that `small` chooses, one a line; behind a tab, the functions of libraries that
+// a call launches.
 void list_small(const std::vector<const GpuKernel*>& kernels, const KernelCheckOptions& options);
 
 }  // namespace orrery::tool

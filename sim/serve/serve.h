@@ -187,7 +187,7 @@ struct ServingMetrics {
   std::int64_t cached_tokens = 0;
   // TPOT = (e2e - ttft) / (output - 1), requests with >= 2. ITL: each time between two tokens.
   Quantiles ttft_s, tpot_s, itl_s, e2e_s;
-  Seconds duration;                        // first arrival to last finish
+  Seconds duration;  // first arrival to last finish
   double output_tokens_per_s = 0;
   double requests_per_s = 0;
   double goodput_requests_per_s = 0;  // requests that meet all limits of the SLO, per second
