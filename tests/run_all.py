@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 JOBS = str(os.cpu_count() or 2)
 CXX_ROOTS = ("sim", "kernels", "bindings", "tests")
-TIDY_SECONDS = 900  # all files take longer on two cores
+TIDY_SECONDS = 480  # all files take longer on two cores
 
 
 class Tally:
