@@ -21,8 +21,9 @@ MachineSpec simulated_part(const Scenario& scenario) {
     needed = num_gpus(scenario.disaggregation->prefill.placement) +
              num_gpus(scenario.disaggregation->decode.placement);
   }
-  const std::int64_t domain = std::lcm(topology_kind(spec.kind).nvlink_domain_size(spec),
-                                       std::min(spec.gpus_per_node, spec.num_gpus));
+  const std::int64_t domain =
+      std::max(1, std::lcm(topology_kind(spec.kind).nvlink_domain_size(spec),
+                           std::min(spec.gpus_per_node, spec.num_gpus)));
   const std::int64_t whole = (needed + domain - 1) / domain * domain;
   spec.num_gpus = static_cast<int>(std::min<std::int64_t>(spec.num_gpus, whole));
   return spec;
