@@ -19,8 +19,9 @@ void check_batch(const Batch& batch) {
                                   " and context " + std::to_string(chunk.context) +
                                   ", expected query >= 1 and context >= 0");
     }
-    if (chunk.query > kMostTokens || chunk.context > kMostTokens ||
-        (tokens += chunk.query) > kMostTokens) {
+    // What came before is at most as much, so the sum does not overflow.
+    tokens += std::min(chunk.query, kMostTokens);
+    if (chunk.query > kMostTokens || chunk.context > kMostTokens || tokens > kMostTokens) {
       throw std::invalid_argument("a prefill chunk has query " + std::to_string(chunk.query) +
                                   " and context " + std::to_string(chunk.context) +
                                   ", expected at most 2^32 tokens of a context and of a step");

@@ -45,6 +45,7 @@ class Config {
  private:
   static std::vector<std::string_view> keys_of(const YamlNode& node) {
     std::vector<std::string_view> keys;
+    keys.reserve(node.entries.size());
     for (const YamlNode::Entry& entry : node.entries) keys.emplace_back(entry.key);
     return keys;
   }

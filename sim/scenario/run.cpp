@@ -76,6 +76,7 @@ void check_static_step(Scenario scenario, const Workload& workload) {
     return;
   }
   std::vector<std::int64_t> prompts;
+  prompts.reserve(workload.requests.size());
   for (const Request& request : workload.requests) {
     prompts.push_back(request.prompt_tokens);
   }
@@ -132,6 +133,7 @@ std::string joined(const std::vector<std::string>& texts) {
 // What the reader of a result should know besides its numbers.
 std::vector<std::string> warnings_of(const Scenario& scenario) {
   std::vector<std::string> warnings;
+  warnings.reserve(scenario.precision_notes.size());
   for (const std::string& note : scenario.precision_notes) {
     warnings.push_back("quantization_config of " + scenario.model + ": " + note);
   }

@@ -45,7 +45,9 @@ class Clamped {
     const double cut = std::min(min_ + kTerms, max_);
     double first = min_;
     double second = min_ * min_;
-    for (double length = min_ + 1; length <= cut; ++length) {
+    const auto num_terms = static_cast<int>(cut - min_);
+    for (int i = 1; i <= num_terms; ++i) {
+      const double length = min_ + i;
       const double part = above(length - 0.5);
       first += part;
       second += (2 * length - 1) * part;
