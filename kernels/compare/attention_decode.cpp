@@ -1,4 +1,4 @@
-#include "kernels/attention_decode/attention_decode.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
 
 #include <cmath>
 #include <cstdint>

@@ -1,11 +1,11 @@
-#include "kernels/attention_prefill/attention_prefill.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/attention/mla_prefill/mla_prefill.h"
 #include "kernels/compare/c_api.h"
-#include "kernels/mla_prefill/mla_prefill.h"
 
 namespace orrery::compare {
 namespace {

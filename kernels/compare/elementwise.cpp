@@ -1,15 +1,15 @@
 #include <cstdint>
 
-#include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/attention/kv_append/kv_append.h"
+#include "kernels/attention/rope/rope.h"
 #include "kernels/compare/c_api.h"
-#include "kernels/embedding/embedding.h"
-#include "kernels/kv_append/kv_append.h"
-#include "kernels/quantize/quantize.h"
-#include "kernels/residual_add/residual_add.h"
-#include "kernels/rms_norm/rms_norm.h"
-#include "kernels/rope/rope.h"
-#include "kernels/sample/sample.h"
-#include "kernels/silu_mul/silu_mul.h"
+#include "kernels/dense/quantize/quantize.h"
+#include "kernels/rows/add_rms_norm/add_rms_norm.h"
+#include "kernels/rows/embedding/embedding.h"
+#include "kernels/rows/residual_add/residual_add.h"
+#include "kernels/rows/rms_norm/rms_norm.h"
+#include "kernels/rows/sample/sample.h"
+#include "kernels/rows/silu_mul/silu_mul.h"
 
 namespace orrery::compare {
 namespace {

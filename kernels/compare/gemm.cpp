@@ -1,4 +1,4 @@
-#include "kernels/gemm/gemm.h"
+#include "kernels/dense/gemm/gemm.h"
 
 #include <map>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "kernels/mla_decode/mla_decode.h"
+#include "kernels/attention/mla_decode/mla_decode.h"
 
 #include <cstdint>
 

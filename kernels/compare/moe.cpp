@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include "kernels/compare/c_api.h"
-#include "kernels/grouped_gemm/grouped_gemm.h"
+#include "kernels/experts/grouped_gemm/grouped_gemm.h"
 
 namespace orrery::compare {
 namespace {

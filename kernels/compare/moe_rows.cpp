@@ -1,12 +1,12 @@
 #include <cstdint>
 
-#include "kernels/combine_shuffling/combine_shuffling.h"
 #include "kernels/compare/c_api.h"
-#include "kernels/gather_mul/gather_mul.h"
-#include "kernels/index_shuffling/index_shuffling.h"
-#include "kernels/routing_scores/routing_scores.h"
-#include "kernels/scatter_add/scatter_add.h"
-#include "kernels/silu_mul/silu_mul.h"
+#include "kernels/experts/combine_shuffling/combine_shuffling.h"
+#include "kernels/experts/gather_mul/gather_mul.h"
+#include "kernels/experts/index_shuffling/index_shuffling.h"
+#include "kernels/experts/routing_scores/routing_scores.h"
+#include "kernels/experts/scatter_add/scatter_add.h"
+#include "kernels/rows/silu_mul/silu_mul.h"
 
 namespace orrery::compare {
 namespace {

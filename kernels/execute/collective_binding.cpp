@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/collectives/collective.h"
+#include "kernels/comm/collectives/collective.h"
 #include "kernels/execute/collective_operands.h"
 #include "kernels/execute/column_slices.h"
 #include "kernels/execute/copies_between_ranks.h"

@@ -4,9 +4,9 @@
 
 #include <span>
 
-#include "kernels/execute/bind_resources.h"
+#include "kernels/binding/bind_resources.h"
+#include "kernels/binding/kernel_binding.h"
 #include "kernels/execute/communicators.h"
-#include "kernels/execute/kernel_binding.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/all_reduce/all_reduce.h"
+#include "kernels/comm/all_reduce/all_reduce.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/execute/executor.h"

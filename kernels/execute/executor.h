@@ -13,10 +13,10 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/binding/kv_pool.h"
+#include "kernels/binding/step_input.h"
 #include "kernels/execute/fault.h"
-#include "kernels/execute/kv_pool.h"
 #include "kernels/execute/process_group.h"
-#include "kernels/execute/step_input.h"
 #include "sim/plan/plan.h"
 #include "sim/timeline/timeline.h"
 #include "sim/units/units.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kernels/attention/rope/reference.h"
 #include "kernels/execute/inject.h"
-#include "kernels/rope/reference.h"
 #include "sim/plan/buffers.h"
 #include "sim/units/parse.h"
 

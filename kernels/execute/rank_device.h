@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "kernels/binding/bind_resources.h"
+#include "kernels/binding/kernel_binding.h"
+#include "kernels/binding/kv_pool.h"
 #include "kernels/cuda/handles.h"
 #include "kernels/cuda/order_event.h"
-#include "kernels/execute/bind_resources.h"
 #include "kernels/execute/device_memory.h"
 #include "kernels/execute/executor.h"
-#include "kernels/execute/kernel_binding.h"
-#include "kernels/execute/kv_pool.h"
 #include "kernels/execute/rank_error.h"
 #include "kernels/execute/step_tables.h"
 #include "kernels/execute/watch.h"

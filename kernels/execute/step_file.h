@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/execute/step_input.h"
+#include "kernels/binding/step_input.h"
 
 namespace orrery {
 

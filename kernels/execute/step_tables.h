@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/binding/step_input.h"
 #include "kernels/execute/rank_program.h"
-#include "kernels/execute/step_input.h"
 
 namespace orrery {
 

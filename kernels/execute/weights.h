@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/execute/step_input.h"
+#include "kernels/binding/step_input.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "kernels/quantize/reference.h"
+#include "kernels/dense/quantize/reference.h"
 
 namespace orrery {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "kernels/cuda/devices.h"
+#include "kernels/dense/gemm/cublas_lt.h"
 #include "kernels/execute/rank_error.h"
-#include "kernels/gemm/cublas_lt.h"
 
 namespace orrery {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "kernels/comm/kv_transfer/kv_transfer.h"
 #include "kernels/cuda/handles.h"
-#include "kernels/kv_transfer/kv_transfer.h"
 
 namespace orrery {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/execute/step_input.h"
+#include "kernels/binding/step_input.h"
 
 namespace orrery {
 

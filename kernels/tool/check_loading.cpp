@@ -4,9 +4,9 @@
 #include <future>
 #include <string>
 
-#include "kernels/batched_gemm/batched_gemm.h"
 #include "kernels/cuda/gate.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/dense/batched_gemm/batched_gemm.h"
+#include "kernels/dense/gemm/gemm.h"
 #include "kernels/tool/checks.h"
 
 namespace orrery::tool {

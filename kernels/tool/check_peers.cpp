@@ -4,10 +4,10 @@
 #include <set>
 #include <vector>
 
-#include "kernels/all_reduce/choice.h"
-#include "kernels/collectives/check.h"
+#include "kernels/comm/all_reduce/choice.h"
+#include "kernels/comm/collectives/check.h"
+#include "kernels/comm/kv_transfer/check.h"
 #include "kernels/cuda/devices.h"
-#include "kernels/kv_transfer/check.h"
 #include "kernels/tool/checks.h"
 
 namespace orrery::tool {

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "kernels/execute/kernel_trace.h"
-#include "kernels/probe_trace/probe_trace.h"
+#include "kernels/probes/trace.h"
 #include "kernels/tool/checks.h"
 
 namespace orrery::tool {

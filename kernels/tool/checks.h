@@ -18,7 +18,7 @@ CheckCount check_small_peers();
 // loading code must not wait for a collective. Prints a line per plan. Finds what it is there to
 // find in a process that has launched nothing of the kind before: by itself.
 CheckCount check_loading();
-// Records of kernels and copies (kernels/probe_trace); without CUPTI prints that it was skipped.
+// Records of kernels and copies (kernels/probes/trace.h); without CUPTI prints that it was skipped.
 CheckCount check_trace_records();
 
 // How runs of this program end, as processes of its own: a rank that throws, hangs, is killed or

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/execute/weights.h"
-#include "kernels/index_shuffling/reference.h"
+#include "kernels/experts/index_shuffling/reference.h"
 #include "kernels/tool/executor_setup.h"
 
 namespace orrery::tool {

@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "kernels/corun/corun.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/nvml.h"
-#include "kernels/probe_clock/probe_clock.h"
-#include "kernels/probe_launch/probe_launch.h"
-#include "kernels/probe_memory/probe_memory.h"
-#include "kernels/probe_stream/probe_stream.h"
-#include "kernels/probe_sync/probe_sync.h"
-#include "kernels/probe_trace/probe_trace.h"
+#include "kernels/probes/clock.h"
+#include "kernels/probes/corun.h"
+#include "kernels/probes/launch.h"
+#include "kernels/probes/memory.h"
+#include "kernels/probes/stream.h"
+#include "kernels/probes/sync.h"
+#include "kernels/probes/trace.h"
 
 namespace orrery::tool {
 namespace {

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "kernels/all_reduce/choice.h"
-#include "kernels/collectives/hops.h"
-#include "kernels/collectives/sweep.h"
+#include "kernels/comm/all_reduce/choice.h"
+#include "kernels/comm/collectives/hops.h"
+#include "kernels/comm/collectives/sweep.h"
+#include "kernels/comm/kv_transfer/measure.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
-#include "kernels/kv_transfer/measure.h"
-#include "kernels/probe_link/probe_link.h"
+#include "kernels/probes/link.h"
 #include "kernels/tool/arguments.h"
 #include "kernels/tool/peers.h"
 

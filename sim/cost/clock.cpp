@@ -44,8 +44,8 @@ Kind kind_of(std::string_view kernel) {
 
 // What grouped products compute of what they need to: where groups have more rows than the
 // streaming kernel takes they go in tiles, of which a group leaves some 32 rows empty (widths in
-// steps of 32, one or two tiles a group: kernels/grouped_gemm/turned_sm90.cuh; which kernel takes a
-// group: kernels/grouped_gemm/choice.cpp), and these draw as much.
+// steps of 32, one or two tiles a group: kernels/experts/grouped_gemm/turned_sm90.cuh; which kernel
+// takes a group: kernels/experts/grouped_gemm/choice.cpp), and these draw as much.
 double padding(const KernelOp& op) {
   constexpr std::int64_t kStreamedRows = 54;
   constexpr double kEmptyRows = 32;

@@ -140,8 +140,8 @@ Seconds without_inclusions(const KernelSource& source, const KernelOp& op,
 constexpr double kWarmPart = 0.4;
 
 // Our gemm of few rows begins while the kernel before it runs and fetches weights meanwhile
-// (kernels/gemm/gemm.h, GemmOptions::overlap), so what ends in such a gemm takes no more of a step
-// than until that has begun. 1.3 us: decodes of scenarios/validate/fit_8b.yaml, which is not
+// (kernels/dense/gemm/gemm.h, GemmOptions::overlap), so what ends in such a gemm takes no more of a
+// step than until that has begun. 1.3 us: decodes of scenarios/validate/fit_8b.yaml, which is not
 // judged, then err by -0.7 to 0.0 %, without it by +0.3 to +1.0 %.
 constexpr Seconds kBeforeStreamedWeights(1.3e-6);
 constexpr std::int64_t kMostStreamedRows = 64;

@@ -70,8 +70,8 @@ void share_power(const SharingRates& rates, std::span<const GpuDemand> demands,
 }
 
 // Blocks of kernels that are known to have few: clusters of 16 for 256 tokens of a router, one for
-// each row of what works row by row (kernels/routing_scores, index_shuffling, gather_mul, ...); 0:
-// not known.
+// each row of what works row by row (kernels/experts/routing_scores, index_shuffling, gather_mul,
+// ...); 0: not known.
 double known_blocks(const KernelOp& op) {
   constexpr double kClusterBlocks = 16;
   constexpr double kClusterTokens = 256;

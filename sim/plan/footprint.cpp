@@ -63,13 +63,13 @@ Bytes weights_of(const Plan& plan, int rank) {
   return total;
 }
 
-// Partial results of mla_decode (kernels/mla_decode/workspace.h) on the 132 multiprocessors of an
-// H200: two of each unit, one of them or the two that share more than 64 heads, each 512 sums and
-// the logarithm of one for every head; and where those of a sequence lie.
+// Partial results of mla_decode (kernels/attention/mla_decode/workspace.h) on the 132
+// multiprocessors of an H200: two of each unit, one of them or the two that share more than 64
+// heads, each 512 sums and the logarithm of one for every head; and where those of a sequence lie.
 double mla_workspace(const Plan& plan, int rank) {
   constexpr std::int64_t kMultiprocessors = 132;
   constexpr std::int64_t kHeadsOfBlock = 64;
-  constexpr std::int64_t kSharedSequences = 1024;  // kernels/mla_decode/bind.cpp
+  constexpr std::int64_t kSharedSequences = 1024;  // kernels/attention/mla_decode/bind.cpp
   std::int64_t bytes = 0;
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);

@@ -53,8 +53,8 @@ struct Footprint {
 // without a step.
 Footprint footprint(const FootprintRequest& request, int rank);
 
-// Both halves of the receive area of our all-reduce (kernels/all_reduce) on each of `num_ranks`
-// ranks, for messages of up to `largest` bytes.
+// Both halves of the receive area of our all-reduce (kernels/comm/all_reduce) on each of
+// `num_ranks` ranks, for messages of up to `largest` bytes.
 Bytes all_reduce_area(std::int64_t largest, int num_ranks);
 
 }  // namespace orrery

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/execute/bind_operands.h"
+#include "kernels/binding/bind_operands.h"
 #include "kernels/kernel_spec.h"
 
 namespace orrery {

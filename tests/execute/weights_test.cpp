@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/execute/weight_value.h"
-#include "kernels/index_shuffling/reference.h"
+#include "kernels/experts/index_shuffling/reference.h"
 #include "sim/parallel/parallel.h"
 #include "tests/model/small_models.h"
 

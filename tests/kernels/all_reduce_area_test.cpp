@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/all_reduce/choice.h"
+#include "kernels/comm/all_reduce/choice.h"
 #include "sim/plan/footprint.h"
 
 namespace orrery {
 namespace {
 
-// What kernels/all_reduce allocates for messages of up to `largest` bytes: two halves, each as
+// What kernels/comm/all_reduce allocates for messages of up to `largest` bytes: two halves, each as
 // large as the algorithm that needs more of it (AllReduceOptions: one-shot up to 3 MiB, two-shot 64
 // MiB).
 double allocated(std::int64_t largest, int num_ranks) {

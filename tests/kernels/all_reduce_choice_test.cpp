@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "kernels/all_reduce/choice.h"
+#include "kernels/comm/all_reduce/choice.h"
 
 namespace orrery {
 namespace {

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/attention_decode/reference.h"
+#include "kernels/attention/attention_decode/reference.h"
 
 namespace orrery {
 namespace {

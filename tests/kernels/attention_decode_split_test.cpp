@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/attention_decode/split.h"
+#include "kernels/attention/attention_decode/split.h"
 
 namespace orrery {
 namespace {

@@ -5,7 +5,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "kernels/attention_prefill/reference.h"
+#include "kernels/attention/attention_prefill/reference.h"
 
 namespace orrery::reference {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "kernels/attention_prefill/schedule.h"
+#include "kernels/attention/attention_prefill/schedule.h"
 #include "kernels/work.h"
 
 namespace orrery {

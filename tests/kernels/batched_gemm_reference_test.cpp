@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/batched_gemm/reference.h"
-#include "kernels/gemm/reference.h"
+#include "kernels/dense/batched_gemm/reference.h"
+#include "kernels/dense/gemm/reference.h"
 
 namespace orrery::reference {
 namespace {

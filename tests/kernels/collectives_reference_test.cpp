@@ -3,7 +3,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "kernels/collectives/reference.h"
+#include "kernels/comm/collectives/reference.h"
 
 namespace orrery {
 namespace {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/embedding/reference.h"
-#include "kernels/kv_append/reference.h"
-#include "kernels/silu_mul/reference.h"
+#include "kernels/attention/kv_append/reference.h"
+#include "kernels/rows/embedding/reference.h"
+#include "kernels/rows/silu_mul/reference.h"
 
 namespace orrery {
 namespace {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/gemm/choice.h"
+#include "kernels/dense/gemm/choice.h"
 
 namespace orrery {
 namespace {

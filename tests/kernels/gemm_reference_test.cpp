@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/gemm/reference.h"
+#include "kernels/dense/gemm/reference.h"
 
 namespace orrery {
 namespace {

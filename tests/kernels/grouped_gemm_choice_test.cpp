@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/grouped_gemm/choice.h"
+#include "kernels/experts/grouped_gemm/choice.h"
 
 namespace orrery {
 namespace {

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/grouped_gemm/chosen_counts.h"
+#include "kernels/experts/grouped_gemm/chosen_counts.h"
 
 namespace orrery {
 namespace {

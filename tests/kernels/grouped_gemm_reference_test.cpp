@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/grouped_gemm/reference.h"
+#include "kernels/experts/grouped_gemm/reference.h"
 
 namespace orrery {
 namespace {

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/index_shuffling/reference.h"
+#include "kernels/experts/index_shuffling/reference.h"
 
 namespace orrery {
 namespace {

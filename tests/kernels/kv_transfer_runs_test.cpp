@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "kernels/kv_transfer/runs.h"
+#include "kernels/comm/kv_transfer/runs.h"
 
 namespace orrery {
 namespace {

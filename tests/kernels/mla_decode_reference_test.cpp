@@ -6,7 +6,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "kernels/mla_decode/reference.h"
+#include "kernels/attention/mla_decode/reference.h"
 
 namespace orrery::reference {
 namespace {

@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/mla_decode/split.h"
+#include "kernels/attention/mla_decode/split.h"
 
 namespace orrery {
 namespace {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/add_rms_norm/reference.h"
 #include "kernels/harness/rounding.h"
-#include "kernels/rms_norm/reference.h"
+#include "kernels/rows/add_rms_norm/reference.h"
+#include "kernels/rows/rms_norm/reference.h"
 
 namespace orrery {
 namespace {

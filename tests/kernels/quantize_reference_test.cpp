@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/quantize/reference.h"
+#include "kernels/dense/quantize/reference.h"
 
 namespace orrery {
 namespace {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/residual_add/reference.h"
+#include "kernels/rows/residual_add/reference.h"
 
 namespace orrery {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/rope/reference.h"
+#include "kernels/attention/rope/reference.h"
 
 namespace orrery {
 namespace {

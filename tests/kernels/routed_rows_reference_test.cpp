@@ -9,11 +9,11 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/combine_shuffling/reference.h"
-#include "kernels/expert_gather/expert_rows.h"
-#include "kernels/gather_mul/made_rows.h"
-#include "kernels/gather_mul/reference.h"
-#include "kernels/scatter_add/reference.h"
+#include "kernels/experts/combine_shuffling/reference.h"
+#include "kernels/experts/expert_gather/expert_rows.h"
+#include "kernels/experts/gather_mul/made_rows.h"
+#include "kernels/experts/gather_mul/reference.h"
+#include "kernels/experts/scatter_add/reference.h"
 
 namespace orrery {
 namespace {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/routing_scores/reference.h"
+#include "kernels/experts/routing_scores/reference.h"
 
 namespace orrery {
 namespace {

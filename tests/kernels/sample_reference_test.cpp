@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/sample/random.h"
-#include "kernels/sample/reference.h"
-#include "kernels/sample/shape.h"
+#include "kernels/rows/sample/random.h"
+#include "kernels/rows/sample/reference.h"
+#include "kernels/rows/sample/shape.h"
 
 namespace orrery {
 namespace {

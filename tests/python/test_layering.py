@@ -12,9 +12,10 @@ ROOMS = ["sim/units", "sim/plan", "kernels", "sim/timeline", "sim/machine", "sim
          "sim/parallel", "sim/serve", "sim/explore", "sim/scenario", "bindings"]
 # What kernels are, which the simulator sees; all else in kernels/ is the GPU side, which sees specs, plans, timelines and
 # units only.
-KERNELS = re.findall(r"(?:EXECUTED|PRICED)\((\w+)", (ROOT / "kernels/kernel_list.h").read_text(encoding="utf-8"))
-SPECS = {"kernels/executable.cpp", "kernels/executable.h", "kernels/kernel_list.h", "kernels/kernel_spec.h", "kernels/attention_decode/split.h", "kernels/attention_decode/split.cpp", "kernels/cuda/row_shape.h", "kernels/kernel_specs.cpp", "kernels/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
-         *(f"kernels/{kernel}/{kernel}.cpp" for kernel in KERNELS)}
+KERNELS = re.findall(r"orrery_add_kernel\((\w+)/(\w+)", (ROOT / "kernels/CMakeLists.txt").read_text(encoding="utf-8"))
+SPECS = {"kernels/executable.cpp", "kernels/executable.h", "kernels/kernel_list.h", "kernels/kernel_spec.h", "kernels/attention/attention_decode/split.h", "kernels/attention/attention_decode/split.cpp", "kernels/cuda/row_shape.h", "kernels/kernel_specs.cpp", "kernels/priced/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
+         *(f"kernels/{family}/{kernel}/{kernel}.cpp" for family, kernel in KERNELS),
+         *(path.relative_to(ROOT).as_posix() for path in (ROOT / "kernels/priced").glob("*.cpp"))}
 GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", "kernels")
 # Those that serve on GPUs make plans themselves and run the simulator's scheduler, which for that knows no simulator.
 SCHEDULER_SOURCES = " ".join(re.findall(r"add_library\(orrery_(?:scheduler|deployment) STATIC\s+([^)]*)\)",
@@ -103,9 +104,9 @@ def test_every_include_points_upwards():
     ("sim/serve/replica.cpp", '#include "sim/serve/simulated_steps.h"'),
     ("kernels/calibrate/tables.cpp", '#include "sim/cost/cost.h"'),
     ("sim/model/lower.cpp", '#include "kernels/cuda/stream.h"'),
-    ("sim/cost/roofline.cpp", '#include "kernels/gemm/gemm.h"'),
-    ("kernels/gemm/gemm.cpp", '#include "kernels/gemm/gemm.h"'),
-    ("kernels/gemm/gemm_sm90.cu", '#include "sim/cost/kernel_table.h"'),
+    ("sim/cost/roofline.cpp", '#include "kernels/dense/gemm/gemm.h"'),
+    ("kernels/dense/gemm/gemm.cpp", '#include "kernels/dense/gemm/gemm.h"'),
+    ("kernels/dense/gemm/gemm_sm90.cu", '#include "sim/cost/kernel_table.h"'),
     ("sim/model/lower.cpp", '#include "model.h"'),
 ])
 def test_a_wrong_include_is_found(name, include):

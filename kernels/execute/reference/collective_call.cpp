@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "kernels/collectives/reference.h"
+#include "kernels/comm/collectives/reference.h"
 
 namespace orrery::reference {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/binding/step_input.h"
 #include "kernels/execute/reference/model.h"
-#include "kernels/execute/step_input.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {

@@ -8,18 +8,18 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/attention_prefill/reference.h"
-#include "kernels/embedding/reference.h"
+#include "kernels/attention/attention_prefill/reference.h"
+#include "kernels/dense/gemm/reference.h"
+#include "kernels/dense/quantize/reference.h"
 #include "kernels/execute/reference/call_operands.h"
 #include "kernels/execute/reference/mla_call.h"
 #include "kernels/execute/reference/moe_call.h"
-#include "kernels/gemm/reference.h"
 #include "kernels/harness/rounding.h"
-#include "kernels/quantize/reference.h"
-#include "kernels/residual_add/reference.h"
-#include "kernels/rms_norm/reference.h"
-#include "kernels/sample/reference.h"
-#include "kernels/silu_mul/reference.h"
+#include "kernels/rows/embedding/reference.h"
+#include "kernels/rows/residual_add/reference.h"
+#include "kernels/rows/rms_norm/reference.h"
+#include "kernels/rows/sample/reference.h"
+#include "kernels/rows/silu_mul/reference.h"
 
 namespace orrery::reference {
 namespace {

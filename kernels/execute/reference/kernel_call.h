@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "kernels/attention/rope/reference.h"
+#include "kernels/binding/step_input.h"
 #include "kernels/execute/rank_program.h"
-#include "kernels/execute/step_input.h"
-#include "kernels/rope/reference.h"
 #include "sim/plan/plan.h"
 
 namespace orrery::reference {

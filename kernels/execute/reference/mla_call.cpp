@@ -7,12 +7,12 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/attention_prefill/reference.h"
-#include "kernels/batched_gemm/reference.h"
+#include "kernels/attention/attention_prefill/reference.h"
+#include "kernels/attention/kv_append/reference.h"
+#include "kernels/attention/kv_gather/reference.h"
+#include "kernels/dense/batched_gemm/reference.h"
 #include "kernels/execute/reference/call_operands.h"
-#include "kernels/kv_append/reference.h"
-#include "kernels/kv_gather/reference.h"
-#include "kernels/rms_norm/reference.h"
+#include "kernels/rows/rms_norm/reference.h"
 
 namespace orrery::reference {
 namespace {

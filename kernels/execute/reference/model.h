@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/binding/step_input.h"
 #include "kernels/execute/reference/kernel_call.h"
-#include "kernels/execute/step_input.h"
 #include "sim/plan/plan.h"
 
 namespace orrery::reference {

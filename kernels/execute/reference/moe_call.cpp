@@ -8,14 +8,14 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/combine_shuffling/reference.h"
+#include "kernels/dense/gemm/reference.h"
 #include "kernels/execute/reference/call_operands.h"
-#include "kernels/gather_mul/reference.h"
-#include "kernels/gemm/reference.h"
-#include "kernels/grouped_gemm/reference.h"
-#include "kernels/index_shuffling/reference.h"
-#include "kernels/routing_scores/reference.h"
-#include "kernels/scatter_add/reference.h"
+#include "kernels/experts/combine_shuffling/reference.h"
+#include "kernels/experts/gather_mul/reference.h"
+#include "kernels/experts/grouped_gemm/reference.h"
+#include "kernels/experts/index_shuffling/reference.h"
+#include "kernels/experts/routing_scores/reference.h"
+#include "kernels/experts/scatter_add/reference.h"
 
 namespace orrery::reference {
 namespace {

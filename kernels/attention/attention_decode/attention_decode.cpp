@@ -1,0 +1,67 @@
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+#include "kernels/attention/attention_decode/split.h"
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// 2 flops per multiply-add in each of q k^T and p v, over the pairs that the causal mask and the
+// window leave; softmax is not counted, as usual for MFU. Reads bf16 q and each visible key and
+// value once for a group of query heads; writes bf16.
+Work work(DType dtype, const Dims& dims) {
+  const double batch = size(dims, "batch");
+  const double heads = size(dims, "heads");
+  const double kv_heads = size(dims, "kv_heads");
+  const double head_dim = size(dims, "head_dim");
+  const double keys = batch * std::min(size(dims, "context"), size(dims, "window"));
+  const double q_bytes = batch * heads * head_dim * bytes_per_element(DType::kBf16);
+  return {.flops = Flops(4 * heads * head_dim * keys),
+          .bytes_read = Bytes(q_bytes + 2 * keys * kv_heads * head_dim * bytes_per_element(dtype)),
+          .bytes_written = Bytes(q_bytes)};
+}
+
+constexpr std::int32_t kMultiprocessors = 132;  // of the GPUs that it is made for
+
+std::int32_t clamped(std::int64_t size) {
+  return static_cast<std::int32_t>(
+      std::min<std::int64_t>(size, std::numeric_limits<std::int32_t>::max()));
+}
+
+// 1: no block ends one row and goes on with another. Of others the time depends on how many do so.
+int way(DType dtype, std::span<const std::int64_t> sizes) {
+  const AttentionDecodeShape shape{.seqs = clamped(sizes[0]),
+                                   .heads = clamped(sizes[2]),
+                                   .kv_heads = clamped(sizes[3]),
+                                   .head_dim = clamped(sizes[4]),
+                                   .max_context = clamped(sizes[1]),
+                                   .window = clamped(sizes[5])};
+  try {
+    const auto bytes = static_cast<std::int32_t>(bytes_per_element(dtype));
+    return is_even_split(shape, bytes, kMultiprocessors) ? 1 : 0;
+  } catch (const std::invalid_argument&) {
+    return 0;  // it does not take the call
+  }
+}
+
+}  // namespace
+
+KernelSpec attention_decode_spec() {
+  return {
+      .name = "attention_decode",
+      .summary = "attention of one new token per sequence over its cache; dtype is the KV format",
+      .dims = {{.name = "batch", .meaning = "sequences"},
+               {.name = "context", .meaning = "mean tokens per sequence, the new one included"},
+               {.name = "heads", .meaning = "query heads on this rank"},
+               {.name = "kv_heads", .meaning = "key and value heads on this rank"},
+               {.name = "head_dim", .meaning = "elements per head"},
+               {.name = "window",
+                .meaning = "newest keys the token sees, itself included; 2^30: all"}},
+      .work = work,
+      .way = way};
+}
+
+}  // namespace orrery

@@ -1,0 +1,56 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/attention/attention_prefill/attention_prefill.h"
+#include "kernels/binding/bind_operands.h"
+
+namespace orrery {
+
+// reads rows that begin with queries, a layer of the KV cache; writes out. The sequences are those
+// of the step's tables: the op knows them as a uniform batch of as many tokens.
+Launch bind_attention_prefill(const BindContext& context) {
+  require_dtype(context);
+  require_operands(context, 2, 1);
+  const KvPool& pool = require_cache(context);
+  const Dims& dims = context.op.dims;
+  const std::int64_t heads = dim(dims, "heads");
+  const std::int64_t kv_heads = dim(dims, "kv_heads");
+  const std::int64_t head_dim = dim(dims, "head_dim");
+  require_taken(context,
+                pool.shape().kv_heads == kv_heads && pool.shape().head_dim == head_dim &&
+                    pool.shape().dtype == DType::kBf16,
+                "a bf16 cache of its kv_heads and head_dim");
+  std::int64_t tokens = 0;
+  for (const PrefillSequence& sequence : context.tables.prefill) tokens += sequence.query;
+  const std::int64_t columns = heads * head_dim;
+  // Rows past the sequences are padding, which only the end of a step may hold.
+  const Operand out = require_operand(
+      context, context.writes[0],
+      {.what = "out", .size = {tokens, columns}, .more_rows = context.tables.num_decodes == 0});
+  const std::int64_t stride = matrix_size(*context.reads[0].tensor).columns;
+  const Operand q = require_operand(context, context.reads[0],
+                                    {.what = "q", .size = {tokens, stride}, .more_rows = true});
+  require_taken(context, stride >= columns, "rows that begin with queries");
+  const AttentionPrefill call{.q = typed<bf16>(q),
+                              .out = typed<bf16>(out),
+                              .heads = static_cast<std::int32_t>(heads),
+                              .kv_heads = static_cast<std::int32_t>(kv_heads),
+                              .head_dim = static_cast<std::int32_t>(head_dim),
+                              .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
+                              .q_stride = stride};
+  const PagedKv<const bf16> cache{
+      .keys = reinterpret_cast<const bf16*>(pool.keys(context.kv_layer)),
+      .values = reinterpret_cast<const bf16*>(pool.values(context.kv_layer)),
+      .block_table = context.tables.prefill_blocks,
+      .blocks_per_sequence = context.tables.blocks_per_sequence,
+      .block_size = pool.shape().block_size,
+      .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
+  const auto plan = context.resources.prefill_plan(
+      attention_prefill_tile_rows(call.head_dim),
+      static_cast<std::int32_t>(std::min<std::int64_t>(dim(dims, "window"), kNoWindow)));
+  return [plan, call, cache](const cuda::Stream& stream) {
+    attention_prefill(stream, *plan, call, cache);
+  };
+}
+
+}  // namespace orrery

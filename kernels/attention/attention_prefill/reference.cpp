@@ -1,0 +1,66 @@
+#include "kernels/attention/attention_prefill/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+namespace orrery::reference {
+namespace {
+
+// Row `row` of head `head` of [rows, heads, dim].
+std::span<const double> vector_at(std::span<const double> data, std::int64_t row,
+                                  std::int64_t heads, std::int64_t head, std::int64_t dim) {
+  const std::int64_t begin = (row * heads + head) * dim;
+  if (row < 0 || begin + dim > static_cast<std::int64_t>(data.size())) {
+    throw std::invalid_argument("attention: row " + std::to_string(row) + " lies outside");
+  }
+  return data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(dim));
+}
+
+}  // namespace
+
+std::vector<QueryToken> query_tokens(std::span<const PrefillSequence> sequences) {
+  std::vector<QueryToken> tokens;
+  std::int64_t key_row = 0;
+  for (const auto [query, context] : sequences) {
+    for (std::int64_t i = 0; i < query; ++i) {
+      tokens.push_back({.row = static_cast<std::int64_t>(tokens.size()),
+                        .position = context + i,
+                        .key_row = key_row});
+    }
+    key_row += std::int64_t{query} + context;
+  }
+  return tokens;
+}
+
+AttentionRow attention_row(std::span<const double> q, std::span<const double> keys,
+                           std::span<const double> values, const AttentionShape& shape,
+                           const QueryToken& token, std::int64_t head) {
+  const std::int64_t first = std::max<std::int64_t>(0, token.position - shape.window + 1);
+  if (first > token.position) throw std::invalid_argument("attention: a token without keys");
+  const std::int64_t kv_head = head / (shape.heads / shape.kv_heads);
+  const auto query = vector_at(q, token.row, shape.heads, head, shape.qk_dim);
+  std::vector<double> scores;
+  for (std::int64_t i = first; i <= token.position; ++i) {
+    const auto key = vector_at(keys, token.key_row + i, shape.kv_heads, kv_head, shape.qk_dim);
+    double dot = 0;
+    for (std::size_t d = 0; d < query.size(); ++d) dot += query[d] * key[d];
+    scores.push_back(shape.scale * dot);
+  }
+  const double largest = std::ranges::max(scores);
+  AttentionRow row{.out = std::vector<double>(static_cast<std::size_t>(shape.v_dim))};
+  double sum = 0;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    const double weight = std::exp(scores[i] - largest);
+    const auto value = vector_at(values, token.key_row + first + static_cast<std::int64_t>(i),
+                                 shape.kv_heads, kv_head, shape.v_dim);
+    for (std::size_t d = 0; d < value.size(); ++d) row.out[d] += weight * value[d];
+    sum += weight;
+  }
+  for (double& x : row.out) x /= sum;
+  row.lse = largest + std::log(sum);
+  return row;
+}
+
+}  // namespace orrery::reference

@@ -1,0 +1,81 @@
+#include <array>
+
+#include "kernels/attention/kv_append/kv_append.h"
+#include "kernels/binding/bind_operands.h"
+
+namespace orrery {
+namespace {
+
+template <typename T>
+Launch append(const BindContext& context, const bf16* keys, std::int64_t tokens, std::int64_t width,
+              std::int64_t stride) {
+  const KvPool& pool = require_cache(context);
+  const PagedKv<T> cache{.keys = reinterpret_cast<T*>(pool.keys(context.kv_layer)),
+                         .values = reinterpret_cast<T*>(pool.values(context.kv_layer)),
+                         .block_size = pool.shape().block_size,
+                         .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
+  const std::int64_t* const slots = context.tables.slots;
+  return [=](const cuda::Stream& stream) {
+    kv_append(stream, keys, keys + width, slots, cache, tokens, width, stride);
+  };
+}
+
+// reads latents and rows that end in rotated keys; writes a layer of a cache of them
+Launch append_latents(const BindContext& context) {
+  require_dtype(context, std::array{DType::kBf16});
+  require_operands(context, 2, 1);
+  const KvPool& pool = require_cache(context);
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const std::int64_t width = pool.shape().head_dim;
+  const std::int64_t latent = matrix_size(*context.reads[0].tensor).columns;
+  const std::int64_t stride = matrix_size(*context.reads[1].tensor).columns;
+  require_taken(context,
+                dim(context.op.dims, "width") == width && latent < width &&
+                    stride >= width - latent && pool.shape().dtype == DType::kBf16,
+                [&] {
+                  return "a latent and a rotated key of a bf16 cache's width, " +
+                         std::to_string(width);
+                });
+  const Operand latents =
+      require_operand(context, context.reads[0], {.what = "latents", .size = {tokens, latent}});
+  const Operand rotated = require_operand(context, context.reads[1],
+                                          {.what = "rotated keys", .size = {tokens, stride}});
+  const LatentRows rows{.latents = typed<bf16>(latents),
+                        .rotated = typed<bf16>(rotated) + (stride - (width - latent)),
+                        .latent = latent,
+                        .rope = width - latent,
+                        .rope_stride = stride};
+  const PagedKv<bf16> cache{.keys = reinterpret_cast<bf16*>(pool.keys(context.kv_layer)),
+                            .block_size = pool.shape().block_size,
+                            .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
+  const std::int64_t* const slots = context.tables.slots;
+  return [=](const cuda::Stream& stream) { kv_append_latent(stream, rows, slots, cache, tokens); };
+}
+
+}  // namespace
+
+// reads rows that end in keys and values; writes a layer of the KV cache
+Launch bind_kv_append(const BindContext& context) {
+  if (require_cache(context).shape().is_latent) return append_latents(context);
+  require_dtype(context);
+  require_operands(context, 1, 1);
+  const KvShape& cache = require_cache(context).shape();
+  require_taken(context, cache.dtype == context.op.dtype,
+                [&] { return "a cache of its dtype, not " + std::string(to_text(cache.dtype)); });
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const std::int64_t width = cache.kv_heads * cache.head_dim;
+  require_taken(context, dim(context.op.dims, "width") == 2 * width, [&] {
+    return "keys and values of the cache's width, " + std::to_string(2 * width);
+  });
+  const Operand& qkv = context.reads[0];
+  const std::int64_t stride = matrix_size(*qkv.tensor).columns;
+  require_operand(context, qkv, {.what = "k and v", .size = {tokens, stride}});
+  require_taken(context, stride >= 2 * width, [&] {
+    return "rows that end in keys and values, not of " + std::to_string(stride);
+  });
+  const bf16* const keys = typed<bf16>(qkv) + (stride - 2 * width);
+  return cache.dtype == DType::kFp8 ? append<fp8>(context, keys, tokens, width, stride)
+                                    : append<bf16>(context, keys, tokens, width, stride);
+}
+
+}  // namespace orrery

@@ -1,0 +1,66 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/attention/mla_decode/mla_decode.h"
+#include "kernels/binding/bind_operands.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::int32_t kSharedSequences = 1024;
+
+}  // namespace
+
+// reads queries that meet latents, rows of queries whose heads end in what meets rotated keys, a
+// layer of the cache of latents; writes out, a latent for each head. The rows of decodes follow
+// those of the step's prefill.
+Launch bind_mla_decode(const BindContext& context) {
+  require_dtype(context);
+  require_operands(context, 3, 1);
+  const KvPool& pool = require_cache(context);
+  const Dims& dims = context.op.dims;
+  const std::int64_t heads = dim(dims, "heads");
+  const std::int64_t seqs = dim(dims, "batch");
+  require_taken(context,
+                dim(dims, "kv_lora_rank") == kMlaLatent && dim(dims, "rope_dim") == kMlaRope &&
+                    pool.shape().is_latent && pool.shape().head_dim == kMlaKey &&
+                    pool.shape().dtype == DType::kBf16,
+                "a bf16 cache of latents of 512 and rotated keys of 64");
+  require_taken(context, seqs == context.tables.num_decodes,
+                "decodes alone: mla_form auto, where prefill attends expanded keys");
+  std::int64_t first_row = 0;
+  for (const PrefillSequence& sequence : context.tables.prefill) first_row += sequence.query;
+  const MatrixSize latents{seqs, heads * kMlaLatent};
+  const Operand latent =
+      require_operand(context, context.reads[0], {.what = "q of latents", .size = latents});
+  const std::int64_t stride = matrix_size(*context.reads[1].tensor).columns;
+  const std::int64_t head = stride / heads;
+  require_taken(context, head * heads == stride && head >= kMlaRope, "rows of its heads as q");
+  const Operand q =
+      require_operand(context, context.reads[1],
+                      {.what = "q", .size = {first_row + seqs, stride}, .more_rows = true});
+  const Operand out = require_operand(context, context.writes[0], {.what = "out", .size = latents});
+  const MlaQueries queries{.latent = typed<bf16>(latent),
+                           .rotated = typed<bf16>(q) + first_row * stride + (head - kMlaRope),
+                           .rotated_head_stride = head};
+  const MlaDecodeDims shape{.sequences = static_cast<std::int32_t>(seqs),
+                            .heads = static_cast<std::int32_t>(heads)};
+  // Of all steps but those of very many sequences, so that they share it.
+  const MlaDecodeDims largest{.sequences = std::max(shape.sequences, kSharedSequences),
+                              .heads = shape.heads};
+  std::byte* const workspace =
+      context.resources.scratch("mla_decode", mla_decode_workspace_bytes(largest));
+  const PagedKv<const bf16> cache{
+      .keys = reinterpret_cast<const bf16*>(pool.keys(context.kv_layer)),
+      .block_table = context.tables.decode_blocks,
+      .blocks_per_sequence = context.tables.blocks_per_sequence,
+      .block_size = pool.shape().block_size,
+      .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
+  const std::int32_t* const lengths = context.tables.decode_lengths;
+  const float scale = 1 / std::sqrt(static_cast<float>(head));
+  return [=](const cuda::Stream& stream) {
+    mla_decode(stream, queries, cache, lengths, shape, scale, typed<bf16>(out), nullptr, workspace);
+  };
+}
+
+}  // namespace orrery

@@ -1,0 +1,82 @@
+#include "kernels/attention/rope/rope.h"
+#include "kernels/binding/bind_operands.h"
+
+namespace orrery {
+namespace {
+
+// reads and writes rows of query heads and rows that end in one key head, of which the last
+// head_dim elements turn in place
+Launch bind_apart(const BindContext& context) {
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const std::int64_t rotary = dim(context.op.dims, "head_dim");
+  require_operands(context, 2, 2);
+  require_taken(context, context.numbers.head_dim == rotary, [&] {
+    return "heads that turn " + std::to_string(context.numbers.head_dim) + " elements";
+  });
+  const std::int64_t query_stride = matrix_size(*context.reads[0].tensor).columns;
+  const std::int64_t key_stride = matrix_size(*context.reads[1].tensor).columns;
+  const std::int64_t query_heads = dim(context.op.dims, "heads") - 1;
+  require_taken(context, query_heads > 0 && query_stride % query_heads == 0,
+                "rows of query heads, one less than its heads");
+  const std::int64_t head = query_stride / query_heads;
+  require_taken(context, head >= rotary && key_stride >= rotary,
+                "query heads and rows of keys that end in what turns");
+  const Operand queries =
+      require_operand(context, context.reads[0], {.what = "q", .size = {tokens, query_stride}});
+  const Operand keys =
+      require_operand(context, context.reads[1], {.what = "k", .size = {tokens, key_stride}});
+  require_taken(context,
+                context.writes[0].data == queries.data && context.writes[1].data == keys.data,
+                "q and k to turn in place");
+  const RopeShape shape{.tokens = tokens,
+                        .query_heads = query_heads,
+                        .key_heads = 1,
+                        .head_dim = head,
+                        .rotary_dim = rotary,
+                        .query_stride = query_stride,
+                        .key_stride = key_stride};
+  bf16* const turned_queries = typed<bf16>(queries) + (head - rotary);
+  bf16* const turned_keys = typed<bf16>(keys) + (key_stride - rotary);
+  const StepTables tables = context.tables;
+  return [=](const cuda::Stream& stream) {
+    rope(stream, turned_queries, turned_keys, tables.positions, tables.cosines, tables.sines,
+         shape);
+  };
+}
+
+}  // namespace
+
+// reads and writes rows of query, key and value heads, of which queries and keys turn in place
+Launch bind_rope(const BindContext& context) {
+  require_dtype(context);
+  if (context.reads.size() == 2) return bind_apart(context);
+  require_operands(context, 1, 1);
+  const KvShape& cache = require_cache(context, /*has_layer=*/false).shape();
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const std::int64_t heads = dim(context.op.dims, "heads");
+  const std::int64_t head_dim = dim(context.op.dims, "head_dim");
+  const std::int64_t key_heads = cache.kv_heads;
+  require_taken(context, heads > key_heads && context.numbers.head_dim == head_dim, [&] {
+    return "heads of " + std::to_string(context.numbers.head_dim) +
+           " elements, more than the key heads, " + std::to_string(key_heads);
+  });
+  const std::int64_t stride = (heads + key_heads) * head_dim;
+  const Operand qkv =
+      require_operand(context, context.reads[0], {.what = "q, k and v", .size = {tokens, stride}});
+  require_taken(context, context.writes[0].data == qkv.data, "q, k and v to turn in place");
+  const RopeShape shape{.tokens = tokens,
+                        .query_heads = heads - key_heads,
+                        .key_heads = key_heads,
+                        .head_dim = head_dim,
+                        .rotary_dim = head_dim,
+                        .query_stride = stride,
+                        .key_stride = stride};
+  bf16* const queries = typed<bf16>(qkv);
+  const StepTables tables = context.tables;
+  return [=](const cuda::Stream& stream) {
+    rope(stream, queries, queries + shape.query_heads * head_dim, tables.positions, tables.cosines,
+         tables.sines, shape);
+  };
+}
+
+}  // namespace orrery

@@ -1,0 +1,108 @@
+#include "kernels/binding/bind_operands.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels/executable.h"
+#include "kernels/rows/embedding/embedding.h"
+
+namespace orrery {
+namespace {
+
+std::string to_text(const MatrixSize& size) {
+  return "[" + std::to_string(size.rows) + ", " + std::to_string(size.columns) + "]";
+}
+
+}  // namespace
+
+MatrixSize matrix_size(const Tensor& tensor) {
+  MatrixSize size;
+  if (!tensor.axes.empty()) size.columns = tensor.axes.back().size;
+  for (std::size_t i = 0; i + 1 < tensor.axes.size(); ++i) size.rows *= tensor.axes[i].size;
+  return size;
+}
+
+void refuse(const BindContext& context, std::string_view what) {
+  throw std::invalid_argument((context.op.kernel + " takes ").append(what));
+}
+
+void require_operands(const BindContext& context, std::size_t reads, std::size_t writes) {
+  require_taken(context, context.reads.size() == reads && context.writes.size() == writes, [&] {
+    return std::to_string(reads) + " reads and " + std::to_string(writes) + " writes, not " +
+           std::to_string(context.reads.size()) + " and " + std::to_string(context.writes.size());
+  });
+}
+
+void require_dtype(const BindContext& context) {
+  require_dtype(context, executed_dtypes(context.op.kernel));
+}
+
+void require_dtype(const BindContext& context, std::span<const DType> dtypes) {
+  if (std::ranges::find(dtypes, context.op.dtype) != dtypes.end()) return;
+  std::string known;
+  for (const DType dtype : dtypes) {
+    known.append(known.empty() ? "" : " and ").append(to_text(dtype));
+  }
+  refuse(context, known + ", not " + std::string(to_text(context.op.dtype)));
+}
+
+const KvPool& require_cache(const BindContext& context, bool has_layer) {
+  if (context.kv == nullptr || (has_layer && context.kv_layer < 0)) {
+    throw std::invalid_argument(context.op.kernel + " takes a KV cache that has its heads" +
+                                (has_layer ? " and layer" : ""));
+  }
+  return *context.kv;
+}
+
+Operand require_operand(const BindContext& context, const Operand& operand,
+                        const OperandRule& rule) {
+  const Tensor& tensor = *operand.tensor;
+  const auto named = [&] { return rule.what + std::string(" (") + tensor.name + ")"; };
+  require_taken(context, tensor.dtype == rule.dtype, [&] {
+    return std::string(to_text(rule.dtype)) + " as " + named() + ", not " +
+           std::string(to_text(tensor.dtype));
+  });
+  const MatrixSize size = matrix_size(tensor);
+  const bool fits = size.columns == rule.size.columns &&
+                    (size.rows == rule.size.rows || (rule.more_rows && size.rows > rule.size.rows));
+  require_taken(context, fits,
+                [&] { return to_text(rule.size) + " as " + named() + ", not " + to_text(size); });
+  require_taken(context, operand.data != nullptr,
+                [&] { return named() + " in memory, not in the KV cache"; });
+  require_taken(context, rule.dtype != DType::kFp8 || operand.scales != nullptr,
+                [&] { return named() + " with a scale for each row"; });
+  return operand;
+}
+
+InputRows::InputRows(const BindContext& context, std::span<const Operand> parts, DType dtype,
+                     const MatrixSize& size)
+    : size_(size) {
+  require_taken(context, !parts.empty(), "at least one input");
+  for (const Operand& part : parts) {
+    const std::int64_t rows = matrix_size(*part.tensor).rows;
+    require_operand(context, part,
+                    {.what = "x", .dtype = dtype, .size = {.rows = rows, .columns = size.columns}});
+    source_rows_ += rows;
+  }
+  source_ = parts.front().data;
+  scales_ = parts.front().scales;
+  require_taken(context, source_rows_ >= size.rows, [&] {
+    return std::to_string(size.rows) + " rows of x, of which there are " +
+           std::to_string(source_rows_);
+  });
+  if (source_rows_ == size.rows || context.tables.samples_all_rows) return;
+  require_taken(context, dtype == DType::kBf16,
+                [&] { return "rows picked from bf16 only, not " + std::string(to_text(dtype)); });
+  const auto elements = static_cast<std::size_t>(size.rows * size.columns);
+  gathered_ =
+      reinterpret_cast<bf16*>(context.resources.scratch("sampled rows", elements * sizeof(bf16)));
+  rows_ = context.tables.sampled_rows;
+}
+
+void InputRows::gather(const cuda::Stream& stream) const {
+  if (gathered_ == nullptr) return;
+  embedding(stream, rows_, static_cast<const bf16*>(source_), gathered_, size_.rows, size_.columns,
+            source_rows_);
+}
+
+}  // namespace orrery

@@ -1,0 +1,81 @@
+#pragma once
+
+// How a kernel op of a plan becomes a launch: each kernel that can be executed has a function
+// bind_<kernel> in kernels/<kernel>/bind.cpp, and its dtypes in kernels/kernel_list.h.
+
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "kernels/attention/attention_prefill/schedule.h"
+#include "kernels/binding/kv_pool.h"
+#include "kernels/binding/step_input.h"
+#include "kernels/cuda/handles.h"
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+class BindResources;  // kernels/binding/bind_resources.h
+
+// A tensor of the op on this rank. Row-major in the order of its axes.
+struct Operand {
+  void* data = nullptr;
+  float* scales = nullptr;  // fp8: one for each row (activations: token, weights: output column)
+  const Tensor* tensor = nullptr;
+  const std::int32_t* host = nullptr;  // i32 tensors that a d2h_sync op of the step has copied:
+                                       // what it found, at launch time
+};
+
+// What the step computes, on the device of this rank: addresses that stay for the life of the
+// executor (a captured graph is replayed after their contents changed), sizes known on the host.
+struct StepTables {
+  const std::int32_t* token_ids = nullptr;  // [tokens], less the first row of this rank's embedding
+  const std::int32_t* positions = nullptr;  // [tokens]
+  const std::int64_t* slots =
+      nullptr;  // [tokens], of kv_append: block * block_size + row; -1: none
+  const std::int32_t* sampled_rows = nullptr;    // [seqs], rows of tokens that are sampled
+  const std::int32_t* decode_lengths = nullptr;  // [decodes], the new token included; 0: padding
+  const std::int32_t* decode_blocks = nullptr;   // [decodes, blocks_per_sequence]
+  const std::int32_t* prefill_blocks = nullptr;  // [prefill sequences, blocks_per_sequence]
+  // [prefill sequences + 1]: the first of each sequence's tokens, cached ones and new ones, where
+  // those of all sequences follow each other
+  const std::int32_t* prefill_key_starts = nullptr;
+  std::int64_t blocks_per_sequence = 0;
+  std::span<const PrefillSequence> prefill;  // host
+  std::int64_t num_decodes = 0;
+  std::int64_t max_context =
+      0;  // of the decodes, a hint; a captured graph keeps that of its capture
+  bool samples_all_rows = false;   // sampled_rows is 0, 1, 2, ...: nothing to gather
+  const float* cosines = nullptr;  // [max_positions, head_dim / 2]
+  const float* sines = nullptr;
+};
+
+struct BindContext {
+  const KernelOp& op;
+  std::span<const Operand> reads;  // in the op's order, KV cache tensors with null data
+  std::span<const Operand> writes;
+  const StepTables& tables;
+  const ModelNumbers& numbers;
+  const KvPool* kv = nullptr;     // of this rank
+  std::int64_t kv_layer = -1;     // of the KV tensor that the op uses, -1: none
+  BindResources& resources;       // of this rank's stream
+  std::int64_t first_expert = 0;  // of this rank's experts
+  // The kernel right before it on its stream; empty where that is none or no kernel of the plan.
+  std::string_view kernel_before;
+};
+
+// Enqueues the op, on the device of the rank; allocates and synchronises nothing, so it may be
+// captured.
+using Launch = std::function<void(const cuda::Stream&)>;
+
+struct KernelBinding {
+  std::string_view kernel;
+  // Throws std::invalid_argument for a dtype or shape that the kernel does not take, saying what it
+  // takes. The result refers to the context's tables, resources and memory, not to the context.
+  Launch (*bind)(const BindContext& context);
+};
+// Null when no kernel of that name can be executed.
+const KernelBinding* find_kernel_binding(std::string_view kernel);
+std::span<const KernelBinding> kernel_bindings();
+
+}  // namespace orrery

@@ -1,0 +1,43 @@
+#include "kernels/binding/bind_operands.h"
+#include "kernels/experts/grouped_gemm/grouped_gemm.h"
+
+namespace orrery {
+
+// reads x, w, counts; writes y
+Launch bind_grouped_gemm(const BindContext& context) {
+  require_dtype(context);
+  require_operands(context, 3, 1);
+  const DType dtype = context.op.dtype;
+  const Dims& dims = context.op.dims;
+  const GroupedGemmShape shape{.dtype = dtype,
+                               .max_rows = matrix_size(*context.reads[0].tensor).rows,
+                               .n = dim(dims, "n"),
+                               .k = dim(dims, "k"),
+                               .groups = dim(dims, "groups")};
+  const Operand x = require_operand(
+      context, context.reads[0], {.what = "x", .dtype = dtype, .size = {shape.max_rows, shape.k}});
+  const Operand w =
+      require_operand(context, context.reads[1],
+                      {.what = "w", .dtype = dtype, .size = {shape.groups * shape.n, shape.k}});
+  const Operand counts =
+      require_operand(context, context.reads[2],
+                      {.what = "counts", .dtype = DType::kInt32, .size = {1, shape.groups}});
+  const Operand y =
+      require_operand(context, context.writes[0],
+                      {.what = "y", .size = {shape.max_rows, shape.n}, .more_rows = true});
+  // What comes before in a routed layer does not write counts and waits for who does.
+  const bool may_overlap =
+      context.kernel_before == "gather_mul" || context.kernel_before == "silu_mul";
+  const GroupedGemmPlan& plan = context.resources.grouped_gemm(
+      shape, {.rows = dim(dims, "rows"), .active = dim(dims, "active")}, may_overlap);
+  const bool is_fp8 = dtype == DType::kFp8;
+  const GroupedGemmOperands operands{.x = x.data,
+                                     .w = w.data,
+                                     .counts = typed<std::int32_t>(counts),
+                                     .y = typed<bf16>(y),
+                                     .x_scale = is_fp8 ? x.scales : nullptr,
+                                     .w_scale = is_fp8 ? w.scales : nullptr};
+  return [&plan, operands](const cuda::Stream& stream) { plan.launch(stream, operands); };
+}
+
+}  // namespace orrery

@@ -1,0 +1,61 @@
+#include <stdexcept>
+#include <string>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/experts/grouped_gemm/tile_launch.cuh"
+#include "kernels/experts/grouped_gemm/tiled.h"
+#include "kernels/experts/grouped_gemm/tiled_sm90.cuh"
+
+namespace orrery {
+namespace {
+
+template <typename C>
+tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& operands) {
+  using T = typename C::T;
+  using tiles::map_of;
+  tiled::Maps maps{.x = map_of<T>(operands.x, shape.max_rows, shape.k, C::kM, C::kK),
+                   .w = map_of<T>(operands.w, shape.groups * shape.n, shape.k, C::kN, C::kK),
+                   .w_part = map_of<T>(operands.w, shape.groups * shape.n, shape.k, 64, C::kK),
+                   .y = {}};
+  if (operands.y != nullptr && shape.n % 8 == 0) {
+    maps.y = map_of<bf16>(operands.y, shape.max_rows, shape.n, 64, 64);
+  }
+  return maps;
+}
+
+template <typename C>
+void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
+                  const GroupedGemmOperands& operands, bool programmatic) {
+  cuda::launch(stream,
+               {.grid = dim3(tiles::num_blocks<C>(shape, C::kRows)),
+                .block = dim3(C::kThreads),
+                .shared_bytes = sizeof(tiled::Shared<C>),
+                .programmatic = programmatic},
+               tiled::tiled_kernel<C>, make_maps<C>(shape, operands),
+               tiles::arguments_of<C>(shape, operands));
+}
+
+// Four stages fill the shared memory.
+template <typename T>
+using Tile = tiled::Config<T, TiledChoice{}.rows, TiledChoice{}.columns, 4, 2>;
+
+}  // namespace
+
+void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
+                        const TiledChoice& choice, const GroupedGemmOperands& operands,
+                        bool programmatic) {
+  if (choice == kTurnedChoice) {
+    return grouped_gemm_turned(stream, shape, operands, programmatic);
+  }
+  if (choice != TiledChoice{}) {
+    throw std::invalid_argument("grouped_gemm: no tiles of " + std::to_string(choice.rows) +
+                                " rows x " + std::to_string(choice.columns) + " columns are built");
+  }
+  if (shape.dtype == DType::kFp8) {
+    launch_tiled<Tile<fp8>>(stream, shape, operands, programmatic);
+  } else {
+    launch_tiled<Tile<bf16>>(stream, shape, operands, programmatic);
+  }
+}
+
+}  // namespace orrery

@@ -1,0 +1,124 @@
+#include "kernels/experts/index_shuffling/choice.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace orrery {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kVector = 4;
+constexpr int kMostThreads = 1024;
+constexpr int kLeastLanes = 4;
+constexpr int kMostVectors = 4;
+constexpr std::int64_t kManyTokens = 8192;
+constexpr std::size_t kOfEight = 3;  // in counts of clusters
+constexpr int kCluster = 8;          // the largest that every GPU of the architecture takes
+constexpr int kLargeCluster = 16;    // that one of sm_90 may take
+constexpr std::size_t kMostSharedBytes = std::size_t{227} * 1024;
+
+void require_range(const char* what, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most) {
+    throw std::invalid_argument("index_shuffling: " + std::string(what) + " is " +
+                                std::to_string(value) + ", expected " + std::to_string(least) +
+                                " to " + std::to_string(most));
+  }
+}
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Lanes for a token: few, so that a warp has several tokens, where one is chosen or there are many
+// tokens; else many, so that a lane has less to search. All of a warp where groups are judged.
+IndexShufflingTile with_lanes(const IndexShufflingShape& shape, IndexShufflingTile tile) {
+  const std::int64_t vectors = ceil_div(shape.experts_total, kVector);
+  const std::int64_t held = shape.topk == 1 || shape.tokens > kManyTokens ? kMostVectors : 1;
+  int lanes = shape.groups > 1 ? kWarp : kLeastLanes;
+  while (lanes < kWarp && (lanes * held < vectors || lanes < shape.topk)) lanes *= 2;
+  tile.lanes = lanes;
+  tile.vectors = static_cast<int>(
+      std::bit_ceil(static_cast<std::uint64_t>(ceil_div(vectors, std::int64_t{lanes}))));
+  return tile;
+}
+
+// Throws unless a block's shared memory has room for its tokens.
+IndexShufflingTile with_room(const IndexShufflingShape& shape, const IndexShufflingTile& tile) {
+  if (index_shuffling_shared_bytes(shape, tile) > kMostSharedBytes) {
+    throw std::invalid_argument(
+        "index_shuffling: " + std::to_string(shape.tokens) + " tokens are more than " +
+        std::to_string(tile.clusters * tile.cluster) + " blocks have room for");
+  }
+  return tile;
+}
+
+IndexShufflingTile with_blocks(const IndexShufflingShape& shape, IndexShufflingTile tile,
+                               int cluster, int clusters) {
+  const std::int64_t tokens = ceil_div(shape.tokens, std::int64_t{cluster} * clusters);
+  const std::int64_t wanted = std::max({tokens * tile.lanes, shape.experts, std::int64_t{1}});
+  tile.threads =
+      static_cast<int>(std::min<std::int64_t>(ceil_div(wanted, kWarp) * kWarp, kMostThreads));
+  tile.cluster = cluster;
+  tile.clusters = clusters;
+  tile.block_tokens = static_cast<int>(tokens);
+  return tile;
+}
+
+}  // namespace
+
+void require_index_shuffling_shape(const IndexShufflingShape& shape) {
+  require_range("experts_total", shape.experts_total, 1, kMostExperts);
+  require_range("topk", shape.topk, 1, std::min(kMostTopK, shape.experts_total));
+  require_range("groups", shape.groups, 1, std::min(kMostGroups, shape.experts_total));
+  require_range("topk_groups", shape.topk_groups, 1, shape.groups);
+  if (shape.experts_total % shape.groups != 0) {
+    throw std::invalid_argument("index_shuffling: " + std::to_string(shape.experts_total) +
+                                " experts do not divide into " + std::to_string(shape.groups) +
+                                " groups");
+  }
+  const std::int64_t kept = shape.experts_total / shape.groups * shape.topk_groups;
+  if (shape.topk > kept) {
+    throw std::invalid_argument("index_shuffling: topk is " + std::to_string(shape.topk) +
+                                ", but the groups that are kept have " + std::to_string(kept) +
+                                " experts");
+  }
+  require_range("first_expert", shape.first_expert, 0, shape.experts_total - 1);
+  require_range("experts", shape.experts, 1, shape.experts_total - shape.first_expert);
+  require_range("tokens", shape.tokens, 0, std::numeric_limits<std::int32_t>::max() / shape.topk);
+}
+
+std::size_t index_shuffling_shared_bytes(const IndexShufflingShape& shape,
+                                         const IndexShufflingTile& tile) {
+  const auto experts = static_cast<std::size_t>(shape.experts);
+  const auto words = static_cast<std::size_t>(ceil_div(tile.block_tokens, kWarp));
+  const auto items =
+      static_cast<std::size_t>(tile.block_tokens) * static_cast<std::size_t>(shape.topk);
+  const std::size_t counts = static_cast<std::size_t>(tile.cluster) * experts;
+  return sizeof(std::uint32_t) * (counts + words * experts + experts + kWarp + items) +
+         sizeof(std::uint16_t) * (words * experts + items);
+}
+
+IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape,
+                                          const std::array<int, 5>& most_clusters) {
+  const IndexShufflingTile lanes = with_lanes(shape, {});
+  const std::int64_t warps = ceil_div(shape.tokens * lanes.lanes, kWarp);
+  // Of one block; of a block of a cluster; of a cluster; of a block where there are several
+  // clusters.
+  constexpr std::int64_t kOneBlock = 8;
+  constexpr std::int64_t kBlockWarps = 4;
+  constexpr std::int64_t kMostClusterWarps = 512;
+  constexpr std::int64_t kManyBlockWarps = 20;
+  if (warps <= kOneBlock) return with_room(shape, with_blocks(shape, lanes, 1, 1));
+  if (warps <= kMostClusterWarps || most_clusters[kOfEight] < 2) {
+    const int most = most_clusters.back() > 0 ? kLargeCluster : kCluster;
+    const auto blocks = static_cast<int>(std::min<std::uint64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>(ceil_div(warps, kBlockWarps))), most));
+    return with_room(shape, with_blocks(shape, lanes, blocks, 1));
+  }
+  const auto clusters = static_cast<int>(
+      std::min<std::int64_t>(ceil_div(warps, kCluster * kManyBlockWarps), most_clusters[kOfEight]));
+  return with_room(shape, with_blocks(shape, lanes, kCluster, clusters));
+}
+
+}  // namespace orrery

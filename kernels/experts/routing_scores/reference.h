@@ -1,0 +1,18 @@
+#pragma once
+
+// routing_scores in double.
+
+#include <span>
+#include <vector>
+
+#include "kernels/experts/routing_scores/choice.h"
+
+namespace orrery::reference {
+
+// Scores [tokens, experts_total] of x [tokens, hidden], w [experts_total, hidden] and bias
+// [experts_total] or empty. Throws std::invalid_argument for a shape out of range or sizes that do
+// not fit it.
+std::vector<double> routing_scores(std::span<const double> x, std::span<const double> w,
+                                   std::span<const double> bias, const RoutingScoresShape& shape);
+
+}  // namespace orrery::reference

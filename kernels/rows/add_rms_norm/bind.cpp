@@ -1,0 +1,34 @@
+#include "kernels/binding/bind_operands.h"
+#include "kernels/rows/add_rms_norm/add_rms_norm.h"
+
+namespace orrery {
+
+// reads x, residual, gain; writes y, residual
+Launch bind_add_rms_norm(const BindContext& context) {
+  require_dtype(context);
+  require_operands(context, 3, 2);
+  const DType dtype = context.op.dtype;
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const std::int64_t hidden = dim(context.op.dims, "hidden");
+  const MatrixSize rows{tokens, hidden};
+  const Operand x = require_operand(context, context.reads[0], {.what = "x", .size = rows});
+  const Operand residual =
+      require_operand(context, context.reads[1], {.what = "residual", .size = rows});
+  const Operand gain =
+      require_operand(context, context.reads[2], {.what = "gain", .size = {1, hidden}});
+  const Operand y =
+      require_operand(context, context.writes[0], {.what = "y", .dtype = dtype, .size = rows});
+  require_taken(context, context.writes[1].data == residual.data, "one residual, to add in place");
+  const NormOptions options{.epsilon = static_cast<float>(context.numbers.norm_epsilon)};
+  return [=](const cuda::Stream& stream) {
+    if (dtype == DType::kFp8) {
+      add_rms_norm_fp8(stream, typed<bf16>(residual), typed<bf16>(x), typed<bf16>(gain),
+                       typed<fp8>(y), y.scales, tokens, hidden, options);
+    } else {
+      add_rms_norm(stream, typed<bf16>(residual), typed<bf16>(x), typed<bf16>(gain), typed<bf16>(y),
+                   tokens, hidden, options);
+    }
+  };
+}
+
+}  // namespace orrery
