@@ -13,16 +13,10 @@ namespace py = pybind11;
 
 namespace {
 
-LaunchMode parse_mode(const std::string& text) {
-  if (text == "graph") return LaunchMode::kGraph;
-  if (text == "eager") return LaunchMode::kEager;
-  throw std::invalid_argument("mode '" + text + "' is not known, expected graph or eager");
-}
-
 MoeLayerResult layer(const Scenario& scenario, std::int64_t tokens, const std::string& mode,
                      const std::string& level, bool imposes_scores) {
   const MoeLayerRequest request{.tokens = tokens,
-                                .mode = parse_mode(mode),
+                                .mode = parse_launch_mode(mode),
                                 .level = parse_step_level(level),
                                 .imposes_scores = imposes_scores};
   const py::gil_scoped_release release;

@@ -51,7 +51,7 @@ std::string line_of(const Row& row) {
                                            op.substr(dtype, dims - dtype),
                                            op.substr(std::min(dims + 1, op.size())),
                                            std::string(l2_text(row.state.l2)),
-                                           std::string(mode_text(row.state.mode)),
+                                           std::string(to_text(row.state.mode)),
                                            number(row.time.value() / kMicro),
                                            number(row.spread),
                                            std::to_string(row.samples),

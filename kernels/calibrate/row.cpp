@@ -1,22 +1,20 @@
 #include "kernels/calibrate/row.h"
 
+#include <algorithm>
 #include <charconv>
 #include <stdexcept>
 
 namespace orrery::calibrate {
 
 std::string_view l2_text(L2State l2) { return l2 == L2State::kWarm ? "warm" : "cold"; }
-std::string_view mode_text(LaunchMode mode) {
-  return mode == LaunchMode::kEager ? "eager" : "graph";
-}
 
 State parse_state(std::string_view l2, std::string_view mode) {
-  if ((l2 != "cold" && l2 != "warm") || (mode != "graph" && mode != "eager")) {
+  if ((l2 != "cold" && l2 != "warm") ||
+      std::ranges::find(kLaunchModes, mode) == kLaunchModes.end()) {
     throw std::invalid_argument("found state '" + std::string(l2) + " " + std::string(mode) +
                                 "'; expected cold or warm, graph or eager");
   }
-  return {.l2 = l2 == "warm" ? L2State::kWarm : L2State::kCold,
-          .mode = mode == "eager" ? LaunchMode::kEager : LaunchMode::kGraph};
+  return {.l2 = l2 == "warm" ? L2State::kWarm : L2State::kCold, .mode = parse_launch_mode(mode)};
 }
 
 std::string op_text(const KernelOp& op) {
@@ -45,7 +43,7 @@ Dims parse_dims(std::string_view text) {
 
 std::string key(const KernelOp& op, State state) {
   return op_text(op) + " " + std::string(l2_text(state.l2)) + " " +
-         std::string(mode_text(state.mode));
+         std::string(to_text(state.mode));
 }
 
 }  // namespace orrery::calibrate

@@ -20,7 +20,6 @@ struct State {
   bool operator==(const State&) const = default;
 };
 std::string_view l2_text(L2State l2);                           // "cold", "warm"
-std::string_view mode_text(LaunchMode mode);                    // "graph", "eager"
 State parse_state(std::string_view l2, std::string_view mode);  // throws std::invalid_argument
 
 // Board power under this call alone, back to back, and its time then: clocks follow the power cap.

@@ -64,7 +64,7 @@ std::string csv(const std::vector<const Row*>& rows) {
     text += to_text(row->op.dtype);
     for (const Dim& dim : row->op.dims) text += "," + std::to_string(dim.size);
     text += print(",%.6g,%.3g,%d,", row->time.value() * 1e6, row->spread, row->samples);
-    text += text_of(l2_text(row->state.l2)) + "," + text_of(mode_text(row->state.mode));
+    text += text_of(l2_text(row->state.l2)) + "," + text_of(to_text(row->state.mode));
     text += "," + std::to_string(row->sm_clock_mhz) + (row->power_capped ? ",1" : ",0");
     text += row->sustained ? print(",%.1f,%.6g\n", row->sustained->power.value(),
                                    row->sustained->time.value() * 1e6)
@@ -96,7 +96,7 @@ std::string meta_of_table(const std::vector<const Row*>& rows) {
   int capped = 0;
   int sustained = 0;
   for (const Row* row : rows) {
-    ++states[text_of(l2_text(row->state.l2)) + " L2, " + text_of(mode_text(row->state.mode))];
+    ++states[text_of(l2_text(row->state.l2)) + " L2, " + text_of(to_text(row->state.mode))];
     spreads.push_back(row->spread);
     discarded += row->discarded;
     capped += row->power_capped ? 1 : 0;

@@ -93,12 +93,12 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
                      .recorded_kernel = options.records_scores ? "routing_scores" : ""});
   ExecutedConversation result;
   const auto is_graph = [&](const CheckedStep& step) {
-    return step.is_decode && options.decode_mode == ExecuteMode::kGraph;
+    return step.is_decode && options.decode_mode == LaunchMode::kGraph;
   };
   std::vector<std::unique_ptr<PreparedStep>> eager(steps.size());
   const auto prepare = [&](std::size_t i) {
     if (is_graph(steps[i]) || eager[i]) return;
-    eager[i] = executor.prepare(plans_of(steps[i]).plan, steps[i].input, ExecuteMode::kEager);
+    eager[i] = executor.prepare(plans_of(steps[i]).plan, steps[i].input, LaunchMode::kEager);
   };
   for (std::size_t i = 0; options.prepares_first && i < steps.size(); ++i) prepare(i);
   std::unique_ptr<PreparedStep> graph;
@@ -106,7 +106,7 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
     const CheckedStep& step = steps[i];
     prepare(i);
     if (is_graph(step) && !graph) {
-      graph = executor.prepare(plans_of(step).plan, step.input, ExecuteMode::kGraph);
+      graph = executor.prepare(plans_of(step).plan, step.input, LaunchMode::kGraph);
     }
     PreparedStep& prepared = is_graph(step) ? *graph : *eager[i];
     result.next_tokens.push_back(executor.run(prepared, step.input).next_tokens);

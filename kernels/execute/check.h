@@ -20,7 +20,7 @@ std::int64_t num_different_elements(const WeightShard& shard, std::int64_t copy,
                                     std::uint64_t seed);
 
 struct ConversationOptions {
-  ExecuteMode decode_mode = ExecuteMode::kEager;  // of decode steps; others are eager
+  LaunchMode decode_mode = LaunchMode::kEager;  // of decode steps; others are eager
   // Rows of the decode steps' plan, at least 4; in graph mode one graph is replayed for all steps.
   std::int64_t decode_rows = 4;
   bool only_nccl = false;                   // no collectives of our own

@@ -22,7 +22,7 @@ PreparedStep::~PreparedStep() = default;
 PreparedStep::PreparedStep(PreparedStep&&) noexcept = default;
 PreparedStep& PreparedStep::operator=(PreparedStep&&) noexcept = default;
 const Plan& PreparedStep::plan() const { return state_->plan; }
-ExecuteMode PreparedStep::mode() const { return state_->mode; }
+LaunchMode PreparedStep::mode() const { return state_->mode; }
 
 Executor::Executor(ExecutorSetup setup) : state_(std::make_unique<State>(std::move(setup))) {}
 
@@ -48,13 +48,13 @@ void require_capturable(const Plan& plan) {
 }  // namespace
 
 std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInput& input,
-                                                ExecuteMode mode) {
+                                                LaunchMode mode) {
   check_kernels(plan);
   if (plan.num_ranks() != num_ranks()) {
     throw std::invalid_argument("a plan of " + std::to_string(plan.num_ranks()) +
                                 " ranks, the executor was made for " + std::to_string(num_ranks()));
   }
-  if (mode == ExecuteMode::kGraph) require_capturable(plan);
+  if (mode == LaunchMode::kGraph) require_capturable(plan);
   State& state = *state_;
   auto prepared = std::make_unique<PreparedStep::State>();
   PreparedStep::State& step = *prepared;
@@ -73,7 +73,7 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
   state.check_rows(step);
   const std::vector<StepPart> parts = state.split(step, input);
   state.bind(step, parts, input);
-  if (mode == ExecuteMode::kGraph) {
+  if (mode == LaunchMode::kGraph) {
     // NCCL connects its ranks when they first communicate.
     Bytes RankMemory::* const first_run =
         num_ranks() > 1 ? &RankMemory::communication : &RankMemory::workspace;

@@ -17,6 +17,7 @@
 #include "kernels/binding/step_input.h"
 #include "kernels/execute/fault.h"
 #include "kernels/execute/process_group.h"
+#include "sim/plan/launch_mode.h"
 #include "sim/plan/plan.h"
 #include "sim/timeline/timeline.h"
 #include "sim/units/units.h"
@@ -70,8 +71,6 @@ struct RankMemory {
   Bytes total;  // in use on the device now, less what others held before: the sum of these
 };
 
-enum class ExecuteMode : std::uint8_t { kEager, kGraph };
-
 struct StepOutput {
   std::vector<std::int32_t> next_tokens;  // of the sampled rows
   Seconds duration;  // from the first launch to results on the host, by the host's clock
@@ -96,7 +95,7 @@ class PreparedStep {
   PreparedStep(PreparedStep&&) noexcept;
   PreparedStep& operator=(PreparedStep&&) noexcept;
   [[nodiscard]] const Plan& plan() const;
-  [[nodiscard]] ExecuteMode mode() const;
+  [[nodiscard]] LaunchMode mode() const;
   [[nodiscard]] State& state() const { return *state_; }  // the executor's
 
  private:
@@ -127,7 +126,7 @@ class Executor {
   // prepare the largest step first, so that the arena is allocated once. Throws
   // std::invalid_argument for what cannot be bound (naming rank and op), for an input that does
   // not fit the plan, and for kGraph where the host waits for counts in between (naming the op).
-  std::unique_ptr<PreparedStep> prepare(const Plan& plan, const StepInput& input, ExecuteMode mode);
+  std::unique_ptr<PreparedStep> prepare(const Plan& plan, const StepInput& input, LaunchMode mode);
   // Runs it and waits; an eager step is bound again where its prefill chunks are not those of the
   // last run. Not thread safe. Throws std::invalid_argument for an input that does not fit,
   // RankError naming rank and op when a GPU fails or a step takes much longer than it may (watch.h:

@@ -249,7 +249,7 @@ void Executor::State::bind_again(PreparedStep::State& step, const std::vector<St
                                  const StepInput& input) {
   const bool is_same = same_chunks(step.chunks, input);
   if (is_same && (step.is_bound || bound_last == &step)) return;
-  if (!is_same && step.mode == ExecuteMode::kGraph) {
+  if (!is_same && step.mode == LaunchMode::kGraph) {
     throw std::invalid_argument(
         "a captured step with other prefill chunks than it was captured with");
   }
@@ -293,7 +293,7 @@ void Executor::State::count_nodes(PreparedStep::State& step) {
   team.run([&](int r) {
     RankStep& own = step.rank(r);
     if (!own.num_nodes().empty()) return;
-    step.mode == ExecuteMode::kGraph ? own.capture(/*counts_nodes=*/true) : own.count_nodes();
+    step.mode == LaunchMode::kGraph ? own.capture(/*counts_nodes=*/true) : own.count_nodes();
   });
 }
 

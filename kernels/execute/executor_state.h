@@ -22,7 +22,7 @@ namespace orrery {
 
 struct PreparedStep::State {
   Plan plan;
-  ExecuteMode mode = ExecuteMode::kEager;
+  LaunchMode mode = LaunchMode::kEager;
   std::vector<std::unique_ptr<RankStep>> ranks;
   int num_micro_batches = 1;
   Seconds limit;                        // of a run

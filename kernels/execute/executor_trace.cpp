@@ -26,7 +26,7 @@ Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
   // What is enqueued may depend on counts that the host reads while it runs.
   if (!prepared.has_run) static_cast<void>(state.run(prepared, parts));
   KernelTrace trace;
-  const bool is_graph = prepared.mode == ExecuteMode::kGraph;
+  const bool is_graph = prepared.mode == LaunchMode::kGraph;
   state.count_nodes(prepared);
   // CUPTI makes launching a graph take hundreds of microseconds, one rank after another: ranks are
   // held until all have launched. Launches one by one would fill the queue behind a gate.
@@ -45,7 +45,7 @@ Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
     const auto spans = trace_spans(prepared.plan,
                                    {.rank = r,
                                     .device = state.setup.devices[static_cast<std::size_t>(r)],
-                                    .is_graph = is_graph,
+                                    .mode = prepared.mode,
                                     .tasks = own.tasks(),
                                     .num_nodes = own.num_nodes(),
                                     .num_before = own.num_nodes_before(),

@@ -62,10 +62,10 @@ std::vector<std::string_view> words_of(std::string_view line) {
 
 void read_mode(const Line& line, StepFile& step) {
   line.expect_words(2, "'mode graph' or 'mode eager'");
-  step.is_graph = line.words[1] == "graph";
-  if (!step.is_graph && line.words[1] != "eager") {
+  if (std::ranges::find(kLaunchModes, line.words[1]) == kLaunchModes.end()) {
     line.fail("found mode '" + std::string(line.words[1]) + "'; expected graph or eager");
   }
+  step.mode = parse_launch_mode(line.words[1]);
 }
 
 void read_prefill(const Line& line, StepFile& step) {
@@ -139,7 +139,7 @@ StepFile parse_step(std::string_view text, std::string_view file) {
   }
   if (!was_read[0]) line.fail("the file ends without 'mode graph' or 'mode eager'");
   if (num_rows(step) == 0) line.fail("the step has no tokens; expected 'prefill' or 'decodes'");
-  if (step.is_graph && !step.prefill.empty()) {
+  if (step.mode == LaunchMode::kGraph && !step.prefill.empty()) {
     line.fail("mode graph with prefill; graphs are captured of steps of decodes alone");
   }
   return step;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/binding/step_input.h"
+#include "sim/plan/launch_mode.h"
 
 namespace orrery {
 
@@ -25,7 +26,7 @@ struct StepChunk {
 };
 
 struct StepFile {
-  bool is_graph = false;
+  LaunchMode mode = LaunchMode::kEager;
   std::vector<StepChunk> prefill;
   std::int64_t num_decodes = 0;
   std::int64_t decode_context = 0;  // of each

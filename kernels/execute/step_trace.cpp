@@ -128,8 +128,8 @@ std::vector<Span> trace_spans(const Plan& plan, const RankTrace& trace,
   for (const KernelRecord& record : records) {
     if (record.device == trace.device) own.push_back(&record);
   }
-  std::vector<Span> spans =
-      trace.is_graph ? graph_spans(plan, trace, own) : eager_spans(plan, trace, own);
+  std::vector<Span> spans = trace.mode == LaunchMode::kGraph ? graph_spans(plan, trace, own)
+                                                             : eager_spans(plan, trace, own);
   start_after_predecessors(spans);
   return spans;
 }

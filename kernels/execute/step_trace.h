@@ -7,6 +7,7 @@
 
 #include "kernels/execute/kernel_trace.h"
 #include "kernels/execute/rank_program.h"
+#include "sim/plan/launch_mode.h"
 #include "sim/timeline/timeline.h"
 
 namespace orrery {
@@ -16,7 +17,8 @@ namespace orrery {
 struct RankTrace {
   int rank = 0;
   int device = 0;
-  bool is_graph = false;  // all but the first and the last copies are nodes of one graph
+  // kGraph: all but the first and the last copies are nodes of one graph.
+  LaunchMode mode = LaunchMode::kEager;
   std::span<const Task> tasks;
   std::span<const int> num_nodes;
   int num_before = 0;

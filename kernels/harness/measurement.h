@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "sim/plan/launch_mode.h"
 #include "sim/units/units.h"
 
 namespace orrery {
@@ -13,13 +14,10 @@ enum class L2State : std::uint8_t {
   kCold,  // launches rotate over the case's sets; the caller gave it enough of them (sets_for)
   kWarm   // every launch uses set 0
 };
-enum class LaunchMode : std::uint8_t {
-  kGraph,  // nodes of one replayed graph: the time holds the gap between nodes
-  kEager   // launched one by one into a stream held shut until all are queued
-};
-
 struct MeasureOptions {
   L2State l2 = L2State::kCold;
+  // Graph: the time holds the gap between nodes. Eager: launches go into a stream held shut until
+  // all are queued.
   LaunchMode mode = LaunchMode::kGraph;
   double spread = 0.005;  // enough when the relative interquartile range is below
   int min_samples = 7;

@@ -144,7 +144,7 @@ void ExecutorRunner::capture(std::int64_t rows) {
   }
   const Plans plans = plans_of(setup_, batch_of(input));
   std::unique_ptr<PreparedStep>& graph = graphs_[rows];
-  graph = executor_.prepare(plans.split, input, ExecuteMode::kGraph);
+  graph = executor_.prepare(plans.split, input, LaunchMode::kGraph);
   executor_.run(*graph, input);
 }
 
@@ -156,7 +156,7 @@ PreparedStep& ExecutorRunner::eager(const StepInput& input) {
   Prepared& prepared = eager_[rows];
   prepared.last_use = ++num_runs_;
   if (prepared.step) return *prepared.step;
-  prepared.step = executor_.prepare(plans_of(setup_, batch).split, input, ExecuteMode::kEager);
+  prepared.step = executor_.prepare(plans_of(setup_, batch).split, input, LaunchMode::kEager);
   if (eager_.size() > kMostEager) {
     eager_.erase(std::ranges::min_element(eager_, {},
                                           [](const auto& entry) { return entry.second.last_use; }));

@@ -121,20 +121,19 @@ class ExecuteCheck {
              run(single, {.prepares_first = true}), one_gpu, bound);
     });
     guarded(single.name, [&] {
-      const auto graph = run(single, {.decode_mode = ExecuteMode::kGraph});
+      const auto graph = run(single, {.decode_mode = LaunchMode::kGraph});
       report(single.name + " graph", graph, reference_, bound);
       report(single.name + " graph against eager", graph, one_gpu, bound);
       report(single.name + " graph of 8 rows",
-             run(single, {.decode_mode = ExecuteMode::kGraph, .decode_rows = 8}), reference_,
-             bound);
+             run(single, {.decode_mode = LaunchMode::kGraph, .decode_rows = 8}), reference_, bound);
     });
     for (const Mesh& mesh : meshes) {
       const CheckedDeployment split = deployment_of(small, mesh);
       if (is_skipped(split)) continue;
       guarded(split.name, [&] {
-        for (const ExecuteMode mode : {ExecuteMode::kEager, ExecuteMode::kGraph}) {
+        for (const LaunchMode mode : {LaunchMode::kEager, LaunchMode::kGraph}) {
           const auto found = run(split, {.decode_mode = mode});
-          const char* const text = mode == ExecuteMode::kGraph ? " graph" : " eager";
+          const char* const text = mode == LaunchMode::kGraph ? " graph" : " eager";
           report(split.name + text + " against one GPU", found, one_gpu, bound);
         }
         if (mesh.tp > 1) {

@@ -52,7 +52,8 @@ class MemoryCase {
     LoweringOptions options;
     if (has_experts) options.moe_design = MoeDesign::kShuffling;
     const StepFile prefill{.prefill = {{.query = 2048}}};
-    const StepFile decode{.is_graph = true, .num_decodes = 64, .decode_context = kContext};
+    const StepFile decode{
+        .mode = LaunchMode::kGraph, .num_decodes = 64, .decode_context = kContext};
     for (const StepFile& step : {prefill, decode}) {
       Batch batch{.num_decodes = step.num_decodes,
                   .decode_context = step.num_decodes * step.decode_context};
@@ -102,8 +103,7 @@ class MemoryCase {
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       const StepInput input =
           draw_input(steps_[i], model_.vocab_size, num_blocks, kBlockSize, /*seed=*/1);
-      prepared.push_back(executor.prepare(
-          plans_[i], input, steps_[i].is_graph ? ExecuteMode::kGraph : ExecuteMode::kEager));
+      prepared.push_back(executor.prepare(plans_[i], input, steps_[i].mode));
       static_cast<void>(executor.run(*prepared.back(), input));
     }
     return executor.memory();

@@ -178,7 +178,7 @@ class StepCheck : public CheckCases {
     check_conversation(deployment, steps, {.records_scores = true}, " eager", step.dtype);
     const StepPlans plans = deployment.lower(steps->front().input, 0);
     const ConversationOptions graph{
-        .decode_mode = ExecuteMode::kGraph, .decode_rows = 8, .records_scores = true};
+        .decode_mode = LaunchMode::kGraph, .decode_rows = 8, .records_scores = true};
     if (host_waits(plans.plan, 0).empty()) {
       check_conversation(deployment, steps, graph, " graph of 8 rows", step.dtype);
       return;
@@ -197,7 +197,7 @@ class StepCheck : public CheckCases {
           reference_conversation(deployment_of({.kind = step.kind}), kNumDecodeSteps);
       const ExecutedConversation eager = run_conversation(deployment, steps, {});
       const ExecutedConversation graph =
-          run_conversation(deployment, steps, {.decode_mode = ExecuteMode::kGraph});
+          run_conversation(deployment, steps, {.decode_mode = LaunchMode::kGraph});
       std::vector<std::vector<double>> expected;
       expected.reserve(eager.logits.size());
       for (const std::vector<float>& logits : eager.logits) {

@@ -165,7 +165,7 @@ class LayerCheck : public CheckCases {
 
   void check_layer(Executor& executor, const MoeCase& one, const Plan& plan) {
     const std::string what = "moe layer " + one.text;
-    if (one.is_graph && !host_waits(plan, 0).empty()) {
+    if (one.mode == LaunchMode::kGraph && !host_waits(plan, 0).empty()) {
       check_refused(what, [&] { static_cast<void>(run_layer(executor, one, plan)); });
       return;
     }

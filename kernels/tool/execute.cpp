@@ -302,8 +302,7 @@ class StepRunner {
   [[nodiscard]] std::unique_ptr<PreparedStep> prepared(Executor& executor, const StepCase& one,
                                                        const StepInput& input) const {
     fill_caches(executor, devices_, deployment_.seed);
-    auto step = executor.prepare(one.plan, input,
-                                 one.step.is_graph ? ExecuteMode::kGraph : ExecuteMode::kEager);
+    auto step = executor.prepare(one.plan, input, one.step.mode);
     for (int i = 0; i < kWarmUps; ++i) executor.run(*step, input);
     return step;
   }
@@ -319,8 +318,7 @@ class StepRunner {
       const std::chrono::duration<double> spent = Clock::now() - start;
       if (i >= kLeastRepeats && spent.count() > options_.step_limit.value()) break;
       const StepOutput output = executor.run(*step, input);
-      files_.add_step(one.name, one.step.is_graph ? "graph" : "eager", i, output.duration,
-                      output.device);
+      files_.add_step(one.name, to_text(one.step.mode), i, output.duration, output.device);
       if (i == 0) files_.add_tokens(one.name, output.next_tokens);
       durations.push_back(output.duration.value());
       devices.push_back(output.device.value());

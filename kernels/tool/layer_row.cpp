@@ -91,7 +91,7 @@ JsonObject row_of(const MoeCase& one, int number) {
   shape.set("model", one.model);
   shape.set("tokens", one.tokens);
   shape.set("design", to_text(one.design));
-  shape.set("mode", one.is_graph ? "graph" : "eager");
+  shape.set("mode", std::string(to_text(one.mode)));
   shape.set("load", one.load);
   shape.set("streams", std::int64_t{one.streams});
   shape.set("fuse", std::int64_t{one.fuses_scatter ? 1 : 0});

@@ -110,7 +110,9 @@ constexpr auto kKeys = std::to_array<Key>({
     {"streams", [](MoeCase& one, const Value& value) { one.streams = value.small(1); }},
     {"fuse", [](MoeCase& one, const Value& value) { one.fuses_scatter = one_of(value, "0", "1"); }},
     {"mode",
-     [](MoeCase& one, const Value& value) { one.is_graph = one_of(value, "eager", "graph"); }},
+     [](MoeCase& one, const Value& value) {
+       one.mode = one_of(value, "eager", "graph") ? LaunchMode::kGraph : LaunchMode::kEager;
+     }},
     {"load",
      [](MoeCase& one, const Value& value) {
        static_cast<void>(zipf_exponent(value.text));

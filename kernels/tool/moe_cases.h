@@ -11,6 +11,7 @@
 
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
+#include "sim/plan/launch_mode.h"
 
 namespace orrery::tool {
 
@@ -33,7 +34,7 @@ struct MoeCase {
   std::string comm;  // as given, empty: none was
   int streams = 1;
   bool fuses_scatter = false;
-  bool is_graph = true;
+  LaunchMode mode = LaunchMode::kGraph;
   std::string load = "router";
   std::uint64_t seed = 1;
 };

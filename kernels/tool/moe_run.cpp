@@ -81,7 +81,7 @@ std::vector<std::int32_t> imposed_rows(const MoeCase& one, const Plan& whole) {
 
 std::unique_ptr<PreparedStep> prepared_layer(Executor& executor, const MoeCase& one,
                                              const Plan& plan) {
-  auto step = executor.prepare(plan, {}, one.is_graph ? ExecuteMode::kGraph : ExecuteMode::kEager);
+  auto step = executor.prepare(plan, {}, one.mode);
   for (const int rank : executor.ranks()) {
     for (const auto& [name, values] : layer_inputs(one, plan, rank)) {
       executor.give(*step, rank, name, values);

@@ -144,9 +144,8 @@ void time_collectives(const Options& options) {
       rows.push_back(row);
       const std::string name(to_text(row.kind));
       Table& table = tables.try_emplace(row.kind, options, name, header).first->second;
-      table.write(row.implementation + "," + row.version + "," +
-                  (row.mode == LaunchMode::kGraph ? "graph" : "eager") + "," +
-                  std::string(to_text(row.dtype)) + "," + std::to_string(row.num_gpus) + "," +
+      table.write(row.implementation + "," + row.version + "," + std::string(to_text(row.mode)) +
+                  "," + std::string(to_text(row.dtype)) + "," + std::to_string(row.num_gpus) + "," +
                   std::to_string(row.bytes) + "," + microseconds(row.time.median) + "," +
                   spread_and_samples(row.time.spread, row.time.samples));
     });
@@ -191,9 +190,9 @@ void time_hops(const Options& options) {
   Table table(options, "hops", "probe,mode,collective,num_gpus,bytes,time_us,spread,samples");
   for (const int gpus : options.gpus) {
     measure_hops(first_devices(gpus), [&](const HopRow& row) {
-      table.write(row.probe + "," + (row.mode == LaunchMode::kGraph ? "graph" : "eager") + "," +
-                  row.collective + "," + std::to_string(gpus) + "," + std::to_string(row.bytes) +
-                  "," + microseconds(row.time.median) + "," +
+      table.write(row.probe + "," + std::string(to_text(row.mode)) + "," + row.collective + "," +
+                  std::to_string(gpus) + "," + std::to_string(row.bytes) + "," +
+                  microseconds(row.time.median) + "," +
                   spread_and_samples(row.time.spread, row.time.samples));
     });
   }

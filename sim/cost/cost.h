@@ -18,6 +18,7 @@
 #include "kernels/kernel_spec.h"
 #include "sim/cost/power_limit.h"
 #include "sim/machine/machine.h"
+#include "sim/plan/launch_mode.h"
 #include "sim/plan/plan.h"
 #include "sim/timeline/timeline.h"
 #include "sim/units/units.h"
@@ -29,10 +30,6 @@ struct Estimate {
   Basis basis = Basis::kRoofline;
   double spread = 0;  // relative standard deviation expected of time
 };
-
-// How ops reach the GPU: one launch each from the host, or nodes of a replayed CUDA graph.
-enum class LaunchMode : std::uint8_t { kEager, kGraph };
-std::string_view to_text(LaunchMode mode);
 
 // Host-side times, parameters of an engine profile with a source each.
 struct HostCosts {

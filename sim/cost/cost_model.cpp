@@ -64,8 +64,6 @@ std::vector<std::int64_t> ordered_dims(const KernelSpec& spec, const KernelOp& o
 
 }  // namespace
 
-std::string_view to_text(LaunchMode mode) { return mode == LaunchMode::kEager ? "eager" : "graph"; }
-
 struct CostModel::Impl {
   const Machine& machine;
   std::vector<KernelSource> kernels;

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "sim/plan/launch_mode.h"
 #include "sim/plan/plan.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
@@ -34,6 +35,13 @@ Enum parse(std::string_view text, std::span<const std::string_view> names, std::
 }
 
 }  // namespace
+
+std::string_view to_text(LaunchMode mode) {
+  return kLaunchModes.at(static_cast<std::size_t>(mode));
+}
+LaunchMode parse_launch_mode(std::string_view text) {
+  return parse<LaunchMode>(text, kLaunchModes, "launch mode");
+}
 
 std::string_view to_text(DType dtype) { return kDTypes.at(static_cast<std::size_t>(dtype)); }
 std::string_view to_text(TensorRole role) { return kRoles.at(static_cast<std::size_t>(role)); }

@@ -12,7 +12,6 @@ namespace orrery {
 namespace {
 
 constexpr std::array<std::string_view, 4> kMlaForms = {"auto", "absorbed", "expanded", "module"};
-constexpr std::array<std::string_view, 2> kLaunchModes = {"eager", "graph"};
 // As the collective tables name them, which `import` and `calibrate` write.
 constexpr std::array<std::string_view, 4> kCustomAllReduce = {"custom_vllm", "custom_sglang",
                                                               "custom_trtllm", "orrery"};

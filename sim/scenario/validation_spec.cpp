@@ -72,15 +72,14 @@ ValidationStep read_step(const YamlNode& node) {
 }
 
 LaunchMode read_mode(const YamlNode& node) {
-  constexpr std::array<std::string_view, 2> kModes = {"eager", "graph"};
-  const auto found = std::ranges::find(kModes, node.scalar);
-  if (node.kind != YamlNode::Kind::kScalar || found == kModes.end()) {
-    fail_at(node.where,
-            "validate.modes: found " + describe(node) + "; expected graph or eager" +
-                (node.scalar.empty() ? std::string()
-                                     : "; did you mean '" + nearest(node.scalar, kModes) + "'?"));
+  const auto found = std::ranges::find(kLaunchModes, node.scalar);
+  if (node.kind != YamlNode::Kind::kScalar || found == kLaunchModes.end()) {
+    fail_at(node.where, "validate.modes: found " + describe(node) + "; expected graph or eager" +
+                            (node.scalar.empty()
+                                 ? std::string()
+                                 : "; did you mean '" + nearest(node.scalar, kLaunchModes) + "'?"));
   }
-  return static_cast<LaunchMode>(found - kModes.begin());
+  return static_cast<LaunchMode>(found - kLaunchModes.begin());
 }
 
 std::string step_yaml(const ValidationStep& step) {

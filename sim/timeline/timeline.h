@@ -58,16 +58,6 @@ Seconds busy(const Timeline& timeline, int rank, SpanKind kind);
 // Time during which communication runs on `rank` and no kernel does.
 Seconds exposed_communication(const Timeline& timeline, int rank);
 
-// The above for all ranks of the timeline at once, ascending.
-struct RankTimes {
-  int rank = 0;
-  Seconds kernel;
-  Seconds comm;
-  Seconds host;
-  Seconds exposed_comm;
-};
-std::vector<RankTimes> rank_times(const Timeline& timeline);
-
 // Summed time by how it was obtained.
 struct BasisSeconds {
   Seconds measured;
@@ -75,36 +65,12 @@ struct BasisSeconds {
   Seconds roofline;
 };
 
-// Shares of summed span time by basis, each rank counted as often as it stands for others; they add
-// to 1 (all zero when no span takes time).
+// Shares of a time by basis; they add to 1 (all zero when there is no time).
 struct BasisShares {
   double measured = 0;
   double interpolated = 0;
   double roofline = 0;
 };
-BasisShares basis_shares(const Timeline& timeline);
-
-// Indices of spans from first to last: why the last span to end did not end earlier. Before each
-// span comes the dependency that ended last (the previous on its stream, the latest writer of what
-// it reads, `after`; for a collective those of all its ranks). If that left a gap, and another span
-// of the same rank ended just when this one started, that span comes before it. So each span starts
-// when the one before ends, or later by a gap when nothing of its rank ended then. Needs spans in
-// order.
-std::vector<std::size_t> critical_path(const Timeline& timeline, const Plan& plan);
-
-struct OpDifference {
-  OpId op = 0;
-  Seconds a;  // mean duration over ranks and copies
-  Seconds b;
-};
-struct Comparison {
-  Seconds makespan_a;
-  Seconds makespan_b;
-  std::vector<OpDifference> ops;  // largest absolute total difference first
-};
-// Both timelines must be of the same plan. The total of an op is its mean times its copies; ops
-// with no span in either are left out. Throws std::invalid_argument if their ops differ.
-Comparison compare(const Timeline& a, const Timeline& b);
 
 // Chrome trace event JSON, opens in Perfetto: one process per rank with one thread per stream, one
 // process "links" with one thread per link (and more where transfers on a link overlap, since a

@@ -170,7 +170,6 @@ std::string print(double value, const Kind& kind) {
 
 Seconds parse_seconds(std::string_view text) { return Seconds(parse(text, kTimeKind)); }
 Bytes parse_bytes(std::string_view text) { return Bytes(parse(text, kSizeKind)); }
-Flops parse_flops(std::string_view text) { return Flops(parse(text, kAmountKind)); }
 BytesPerSecond parse_bytes_per_second(std::string_view text) {
   return BytesPerSecond(parse(text, kDataRateKind));
 }

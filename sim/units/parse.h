@@ -15,7 +15,6 @@ namespace orrery {
 // a unit of that kind; the message says what was found and lists units that would work.
 Seconds parse_seconds(std::string_view text);  // "2 s", "50 ms", "1.07 us", "3 min", "1 h"
 Bytes parse_bytes(std::string_view text);      // "141 GB", "80 GiB", "16 KiB", "512 B"
-Flops parse_flops(std::string_view text);      // "2 TFLOP"
 BytesPerSecond parse_bytes_per_second(std::string_view text);  // "450 GB/s", "400 Gbit/s"
 FlopsPerSecond parse_flops_per_second(std::string_view text);  // "989 TFLOP/s"
 Watts parse_watts(std::string_view text);                      // "700 W", "1.2 kW"

@@ -24,7 +24,7 @@ TEST(MoeCases, ALineSaysWhatDiffersFromTheDefaults) {
   EXPECT_EQ(num_ranks(one.mesh), 2);
   EXPECT_EQ(one.mesh.expert_comm, ExpertComm::kGraph);
   EXPECT_EQ(one.design, MoeDesign::kShuffling);
-  EXPECT_TRUE(one.is_graph);
+  EXPECT_EQ(one.mode, LaunchMode::kGraph);
 }
 
 TEST(MoeCases, AnUnknownWordIsAnErrorThatNamesTheNearest) {

@@ -33,10 +33,10 @@ KernelRecord record(double start, double end, std::uint32_t stream, std::uint64_
           .end = Seconds(end)};
 }
 
-RankTrace trace_of(bool is_graph) {
+RankTrace trace_of(LaunchMode mode) {
   return {.rank = 1,
           .device = 3,
-          .is_graph = is_graph,
+          .mode = mode,
           .tasks = kTasks,
           .num_nodes = kNodes,
           .num_before = 1,
@@ -53,7 +53,8 @@ std::vector<KernelRecord> eager_records() {
 }
 
 TEST(TraceSpans, EagerRecordsAreThoseOfTheTasksInOrder) {
-  const std::vector<Span> spans = trace_spans(two_streams(), trace_of(false), eager_records());
+  const std::vector<Span> spans =
+      trace_spans(two_streams(), trace_of(LaunchMode::kEager), eager_records());
   ASSERT_EQ(spans.size(), 4U);
   const std::vector<double> starts = {2, 3, 5, 2.5};
   const std::vector<double> ends = {3, 5, 8, 6};
@@ -74,7 +75,7 @@ TEST(TraceSpans, GraphNodesAreThoseOfTheTasksByTheirIds) {
       record(0, 1, 7),        record(1, 2, 7, 100), record(2, 3, 7, 101),
       record(2.5, 6, 9, 106), record(3, 4, 7, 102), record(4, 5, 7, 103),
       record(5, 6, 8, 104),   record(6, 8, 8, 105), record(8, 9, 7)};
-  const std::vector<Span> spans = trace_spans(two_streams(), trace_of(true), records);
+  const std::vector<Span> spans = trace_spans(two_streams(), trace_of(LaunchMode::kGraph), records);
   ASSERT_EQ(spans.size(), 4U);
   EXPECT_EQ(spans[2].start, Seconds(5));
   EXPECT_EQ(spans[2].end, Seconds(8));
@@ -84,7 +85,7 @@ TEST(TraceSpans, GraphNodesAreThoseOfTheTasksByTheirIds) {
 TEST(TraceSpans, AKernelThatWasLaunchedEarlyStartsWhenItsPredecessorEnds) {
   std::vector<KernelRecord> records = eager_records();
   records[4].start = Seconds(2.25);  // b, launched while a runs until 3
-  const std::vector<Span> spans = trace_spans(two_streams(), trace_of(false), records);
+  const std::vector<Span> spans = trace_spans(two_streams(), trace_of(LaunchMode::kEager), records);
   EXPECT_EQ(spans[1].start, Seconds(3));
   EXPECT_EQ(spans[1].end, Seconds(5));
   // Another stream's spans may overlap.
@@ -93,7 +94,7 @@ TEST(TraceSpans, AKernelThatWasLaunchedEarlyStartsWhenItsPredecessorEnds) {
 
 TEST(TraceSpans, TasksWithoutKernelsHaveNoSpan) {
   const std::vector<int> nodes = {1, 0, 0, 0};
-  RankTrace trace = trace_of(false);
+  RankTrace trace = trace_of(LaunchMode::kEager);
   trace.num_nodes = nodes;
   const std::vector<KernelRecord> records = {record(0, 1, 7), record(1, 2, 7), record(2, 3, 7),
                                              record(3, 4, 7)};
@@ -103,14 +104,17 @@ TEST(TraceSpans, TasksWithoutKernelsHaveNoSpan) {
 TEST(TraceSpans, AMissingRecordIsNoticed) {
   std::vector<KernelRecord> records = eager_records();
   records.erase(records.begin() + 4);
-  EXPECT_THROW(trace_spans(two_streams(), trace_of(false), records), std::runtime_error);
-  EXPECT_THROW(trace_spans(two_streams(), trace_of(true), records), std::runtime_error);
+  EXPECT_THROW(trace_spans(two_streams(), trace_of(LaunchMode::kEager), records),
+               std::runtime_error);
+  EXPECT_THROW(trace_spans(two_streams(), trace_of(LaunchMode::kGraph), records),
+               std::runtime_error);
 }
 
 TEST(TraceSpans, AMissingStreamIsNoticed) {
   std::vector<KernelRecord> records = eager_records();
   records.erase(records.begin() + 3);
-  EXPECT_THROW(trace_spans(two_streams(), trace_of(false), records), std::runtime_error);
+  EXPECT_THROW(trace_spans(two_streams(), trace_of(LaunchMode::kEager), records),
+               std::runtime_error);
 }
 
 TEST(StartCollectivesTogether, ACollectiveStartsWithItsLastRank) {

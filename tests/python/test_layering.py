@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Order of the rooms: one may include itself and what stands before it.
 ROOMS = ["sim/units", "sim/plan", "kernels", "sim/timeline", "sim/machine", "sim/cost", "sim/des", "sim/model",
-         "sim/parallel", "sim/serve", "sim/explore", "sim/scenario", "bindings"]
+         "sim/parallel", "sim/serve", "sim/scenario", "bindings"]
 # What kernels are, which the simulator sees; all else in kernels/ is the GPU side, which sees specs, plans, timelines and
 # units only.
 KERNELS = re.findall(r"orrery_add_kernel\((\w+)/(\w+)", (ROOT / "kernels/CMakeLists.txt").read_text(encoding="utf-8"))
@@ -32,7 +32,6 @@ CALIBRATE_MAY_INCLUDE = ("sim/cost/interpolate.h", "sim/cost/kernel_table.h", "s
 THIRD_PARTY = {
     "simgrid/": ["sim/des/network_simgrid.cpp"],
     "yaml-cpp/": ["sim/scenario/"],
-    "Eigen/": ["sim/cost/"],
     "pybind11/": ["bindings/"],
     "cuda": ["kernels/"],
     "nccl": ["kernels/"],
