@@ -3,6 +3,7 @@
 // A model as blocks, and its lowering: one engine step of a batch becomes the Plan of one rank that
 // holds the whole model. Parallel passes (sim/parallel) then shard that plan by axis names.
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -132,6 +133,9 @@ enum class MlaForm : std::uint8_t {
   kExpanded,
   kModule  // the whole attention of a layer as one op, as engines' module tables measure it
 };
+// Here and below, entry i names the enumerator of value i.
+inline constexpr std::array<std::string_view, 4> kMlaFormNames{"auto", "absorbed", "expanded",
+                                                               "module"};
 
 // How routed experts are computed.
 //   kFused          moe_route and moe, as engines' tables measure them
@@ -140,6 +144,8 @@ enum class MlaForm : std::uint8_t {
 //   kConcatenation  a slice for each expert, likewise, joined for a grouped gemm
 //   kShuffling      tokens sorted by expert, a grouped gemm, counts on the device throughout
 enum class MoeDesign : std::uint8_t { kFused, kPadding, kSlicing, kConcatenation, kShuffling };
+inline constexpr std::array<std::string_view, 5> kMoeDesignNames{"fused", "padding", "slicing",
+                                                                 "concatenation", "shuffling"};
 std::string_view to_text(MoeDesign design);         // "fused", "padding", ...
 MoeDesign parse_moe_design(std::string_view text);  // throws std::invalid_argument with the names
 

@@ -11,15 +11,14 @@ namespace orrery {
 
 namespace {
 
-constexpr std::array<std::string_view, 4> kMlaForms = {"auto", "absorbed", "expanded", "module"};
 // As the collective tables name them, which `import` and `calibrate` write.
 constexpr std::array<std::string_view, 4> kCustomAllReduce = {"custom_vllm", "custom_sglang",
                                                               "custom_trtllm", "orrery"};
 constexpr std::array<std::string_view, 3> kAllReduce = {"best", "nccl", "custom"};
-// whole_prompts is mixed without chunked prefill.
-constexpr std::array<std::string_view, 3> kSchedulerPolicies = {"mixed", "whole_prompts",
-                                                                "prefill_first"};
-constexpr std::array<std::string_view, 3> kKvAdmissions = {"prompt", "full_length", "estimated"};
+// Those of kSchedulerPolicyNames, and mixed without chunked prefill.
+constexpr std::string_view kWholePrompts = "whole_prompts";
+constexpr std::array<std::string_view, 3> kSchedulerPolicies = {
+    kSchedulerPolicyNames[0], kWholePrompts, kSchedulerPolicyNames[1]};
 
 // The file with what it does not state itself taken from the profile that it extends.
 YamlNode read_extended(const std::filesystem::path& file, int depth) {
@@ -153,10 +152,10 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
   const std::string_view policy =
       kSchedulerPolicies[reader.choice("scheduler_policy", kSchedulerPolicies)];
   engine.async_scheduling = reader.boolean("async_scheduling");
-  engine.enable_chunked_prefill = policy != "whole_prompts";
+  engine.enable_chunked_prefill = policy != kWholePrompts;
   engine.scheduler_policy =
-      policy == "prefill_first" ? SchedulerPolicy::kPrefillFirst : SchedulerPolicy::kMixed;
-  engine.kv_admission = static_cast<KvAdmission>(reader.choice("kv_admission", kKvAdmissions));
+      policy == kSchedulerPolicyNames[1] ? SchedulerPolicy::kPrefillFirst : SchedulerPolicy::kMixed;
+  engine.kv_admission = static_cast<KvAdmission>(reader.choice("kv_admission", kKvAdmissionNames));
   if (engine.kv_admission == KvAdmission::kEstimated) {
     engine.new_token_ratio = reader.number("new_token_ratio", 0, 1);
   } else if (reader.has("new_token_ratio")) {
@@ -168,7 +167,7 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
 
 }  // namespace
 
-std::string_view to_text(MlaForm form) { return kMlaForms[static_cast<std::size_t>(form)]; }
+std::string_view to_text(MlaForm form) { return kMlaFormNames[static_cast<std::size_t>(form)]; }
 
 EngineProfile read_engine_profile(const std::filesystem::path& file) {
   const YamlNode root = read_extended(file, 0);
@@ -218,7 +217,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
   if (reader.has("workspace_memory")) {
     profile.workspace_memory = reader.bytes("workspace_memory", true);
   }
-  profile.mla_form = static_cast<MlaForm>(reader.choice("mla_form", kMlaForms));
+  profile.mla_form = static_cast<MlaForm>(reader.choice("mla_form", kMlaFormNames));
   if (reader.has("moe")) {
     profile.moe = read_moe(reader.at("moe"), {});
   }

@@ -10,6 +10,7 @@
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
 #include "sim/scenario/quantization.h"
+#include "sim/serve/router.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
 #include "sim/units/text.h"
@@ -18,8 +19,6 @@ namespace orrery {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> kRouters = {"round_robin", "least_loaded",
-                                                      "prefix_aware"};
 constexpr std::string_view kNoProvider = "none";
 
 std::string unknown_name(const std::string& what, const std::string& found,
@@ -328,7 +327,7 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
   read_engine(root_node.find("engine"), root_node, directory, scenario);
   read_experts(root, directory, scenario);
   if (root.has("router")) {
-    scenario.router = static_cast<RouterKind>(root.choice("router", kRouters));
+    scenario.router = router_policies()[root.choice("router", router_names())].kind;
   }
   scenario.workload = read_workload(root.at("workload"), directory, paths.root);
   check_disaggregated(root, scenario);

@@ -18,11 +18,6 @@ namespace orrery {
 namespace {
 
 // Entry i names the enumerator of value i.
-constexpr std::array<std::string_view, 4> kMlaForms{"auto", "absorbed", "expanded", "module"};
-constexpr std::array<std::string_view, 5> kMoeDesigns{"fused", "padding", "slicing",
-                                                      "concatenation", "shuffling"};
-constexpr std::array<std::string_view, 2> kPolicies{"mixed", "prefill_first"};
-constexpr std::array<std::string_view, 3> kAdmissions{"prompt", "full_length", "estimated"};
 constexpr std::array<std::string_view, 2> kFlags{"false", "true"};
 
 [[noreturn]] void fail(std::string_view found, std::string_view expected) {
@@ -261,10 +256,10 @@ const std::vector<FieldSpec>& field_specs() {
       dtype("precision activations", ORRERY_FIELD(lowering.precision.activations)),
       dtype("precision kv_cache", ORRERY_FIELD(lowering.precision.kv_cache)),
       dtype("precision lm_head", ORRERY_FIELD(lowering.precision.lm_head)),
-      choice("lowering mla_form", kMlaForms, ORRERY_FIELD(lowering.mla_form)),
+      choice("lowering mla_form", kMlaFormNames, ORRERY_FIELD(lowering.mla_form)),
       choice("lowering fuse_residual_norm", kFlags, ORRERY_FIELD(lowering.fuse_residual_norm)),
       choice("lowering fuse_norm_quant", kFlags, ORRERY_FIELD(lowering.fuse_norm_quant)),
-      choice("lowering moe_design", kMoeDesigns, ORRERY_FIELD(lowering.moe_design)),
+      choice("lowering moe_design", kMoeDesignNames, ORRERY_FIELD(lowering.moe_design)),
       whole("lowering moe_streams", ORRERY_FIELD(lowering.moe_streams)),
       choice("lowering fuse_scatter_add", kFlags, ORRERY_FIELD(lowering.fuse_scatter_add)),
       shares("lowering expert_load", ORRERY_FIELD(lowering.expert_load.shares)),
@@ -289,8 +284,9 @@ const std::vector<FieldSpec>& field_specs() {
              ORRERY_FIELD(engine.scheduler_reserve_full_isl)),
       whole("engine max_model_len", ORRERY_FIELD(engine.max_model_len)),
       choice("engine async_scheduling", kFlags, ORRERY_FIELD(engine.async_scheduling)),
-      choice("engine scheduler_policy", kPolicies, ORRERY_FIELD(engine.scheduler_policy)),
-      choice("engine kv_admission", kAdmissions, ORRERY_FIELD(engine.kv_admission)),
+      choice("engine scheduler_policy", kSchedulerPolicyNames,
+             ORRERY_FIELD(engine.scheduler_policy)),
+      choice("engine kv_admission", kKvAdmissionNames, ORRERY_FIELD(engine.kv_admission)),
       fraction("engine new_token_ratio", ORRERY_FIELD(engine.new_token_ratio)),
       whole("engine stream_interval", ORRERY_FIELD(engine.stream_interval)),
       size_list("graph_batch_sizes", ORRERY_FIELD(graph_batch_sizes)),

@@ -78,6 +78,15 @@ std::size_t Router::prefix_aware(const Request& request, Seconds now) {
 
 std::span<const RouterPolicy> router_policies() { return kPolicies; }
 
+std::span<const std::string_view> router_names() {
+  static const auto names = [] {
+    std::array<std::string_view, kPolicies.size()> found;
+    std::ranges::transform(kPolicies, found.begin(), &RouterPolicy::name);
+    return found;
+  }();
+  return names;
+}
+
 const RouterPolicy& router_policy(RouterKind kind) {
   return *std::ranges::find(kPolicies, kind, &RouterPolicy::kind);
 }
@@ -85,13 +94,10 @@ const RouterPolicy& router_policy(RouterKind kind) {
 std::string_view to_text(RouterKind kind) { return router_policy(kind).name; }
 
 RouterKind parse_router(std::string_view text) {
-  std::vector<std::string_view> names;
-  for (const RouterPolicy& policy : kPolicies) {
-    if (policy.name == text) return policy.kind;
-    names.push_back(policy.name);
-  }
+  const auto found = std::ranges::find(kPolicies, text, &RouterPolicy::name);
+  if (found != kPolicies.end()) return found->kind;
   throw std::invalid_argument("unknown router \"" + shown(text) + "\", did you mean " +
-                              nearest(text, names) + "?");
+                              nearest(text, router_names()) + "?");
 }
 
 }  // namespace orrery

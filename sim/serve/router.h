@@ -46,6 +46,8 @@ struct RouterPolicy {
   bool is_load_blind;  // the choice depends on the order of arrivals only
 };
 std::span<const RouterPolicy> router_policies();
+// Their names, in the same order.
+std::span<const std::string_view> router_names();
 const RouterPolicy& router_policy(RouterKind kind);
 std::string_view to_text(RouterKind kind);
 RouterKind parse_router(std::string_view text);  // throws std::invalid_argument

@@ -4,6 +4,7 @@
 // batches (continuous batching with chunked prefill, as vLLM v1), steps take the time that a
 // StepBackend says, and every request's times are recorded.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,6 +43,8 @@ enum class SchedulerPolicy : std::uint8_t {
   kMixed,        // decodes, and prompts in the token budget that they leave (vLLM, TensorRT-LLM)
   kPrefillFirst  // prompts alone while any can run, else decodes alone (SGLang)
 };
+// Here and below, entry i names the enumerator of value i.
+inline constexpr std::array<std::string_view, 2> kSchedulerPolicyNames{"mixed", "prefill_first"};
 
 // Which KV blocks must be free for a waiting request to be admitted.
 enum class KvAdmission : std::uint8_t {
@@ -51,6 +54,8 @@ enum class KvAdmission : std::uint8_t {
   kEstimated  // those of its prompt and whole output, beside new_token_ratio of the tokens that the
               // decoding ones may still make (SGLang)
 };
+inline constexpr std::array<std::string_view, 3> kKvAdmissionNames{"prompt", "full_length",
+                                                                   "estimated"};
 
 // vLLM v1 names and defaults. Limits hold for each data-parallel rank of an instance.
 struct EngineConfig {

@@ -20,9 +20,6 @@
 namespace orrery {
 namespace {
 
-constexpr auto kDesigns =
-    std::to_array<std::string_view>({"fused", "padding", "slicing", "concatenation", "shuffling"});
-
 void check_own_design(const ModelConfig& model, const LoweringOptions& options) {
   const std::string design(to_text(options.moe_design));
   const bool has_shared = model.shared_expert_intermediate_size > 0;
@@ -284,13 +281,15 @@ class DesignLowering {
 
 }  // namespace
 
-std::string_view to_text(MoeDesign design) { return kDesigns[static_cast<std::size_t>(design)]; }
+std::string_view to_text(MoeDesign design) {
+  return kMoeDesignNames[static_cast<std::size_t>(design)];
+}
 
 MoeDesign parse_moe_design(std::string_view text) {
-  for (std::size_t i = 0; i < kDesigns.size(); ++i) {
-    if (kDesigns[i] == text) return static_cast<MoeDesign>(i);
+  for (std::size_t i = 0; i < kMoeDesignNames.size(); ++i) {
+    if (kMoeDesignNames[i] == text) return static_cast<MoeDesign>(i);
   }
-  const std::vector<std::string_view> known(kDesigns.begin(), kDesigns.end());
+  const std::vector<std::string_view> known(kMoeDesignNames.begin(), kMoeDesignNames.end());
   throw std::invalid_argument("moe design \"" + std::string(text) +
                               "\" is not known, expected fused, padding, slicing, concatenation or "
                               "shuffling; the nearest is \"" +
