@@ -128,7 +128,8 @@ def scorecard() -> Digests:
     texts = {f"case {case['case_id']}": case for case in card["cases"]}
     if ALL:
         texts |= {key: value for key, value in card.items() if key != "cases"}
-    return {name: digest_of(json.dumps(value, indent=1, allow_nan=False).encode()) for name, value in texts.items()}
+    here = f"{ROOT}/"  # messages name files by their whole path
+    return {name: digest_of(json.dumps(value, indent=1, allow_nan=False).replace(here, "").encode()) for name, value in texts.items()}
 
 
 @dataclasses.dataclass(frozen=True)
