@@ -1,11 +1,12 @@
 #pragma once
 
-// What a kernel is, without CUDA: the names of its dims, how its work follows from them, and how it
-// may be sharded. One spec per directory kernels/<kernel>/<kernel>.cpp and one line in
-// kernels/kernel_list.h. The plan's text form, `verify`, the cost model and the bindings all
-// work from specs.
+// What a kernel is, without CUDA: the names of its dims, how its work follows from them, how it may
+// be sharded, and what is known of its time before it is measured. One spec per directory
+// kernels/<kernel>/<kernel>.cpp and one line in kernels/kernel_list.h. The plan's text form,
+// `verify`, the cost model and the bindings all work from specs.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +36,61 @@ struct DimSpec {
   bool zero_is_not_launched = false;
 };
 
+// Which units bound a large call, and so what the clock at the power limit does to it.
+enum class Arithmetic : std::uint8_t {
+  kGemm,       // tensor cores, in the op's dtype
+  kAttention,  // tensor cores in bf16 and softmax between; the op's dtype is that of the cache
+  kRows        // row by row or element by element: mostly bytes
+};
+
+// A part of a layer that engines run under one name and tables measure as one call.
+enum class Composite : std::uint8_t {
+  kNone,
+  kAttentionModule,  // attention with its projections; dtype is that of their GEMMs
+  kRoutedExperts     // both GEMMs of the routed experts and what lies between
+};
+
+// Which dims measured times are interpolated over: those along which time / work-model time is
+// smooth. Dims by name; rows that agree in all others form a family.
+struct Grid {
+  std::vector<std::string_view> axes;  // at most 3, the slowest first; empty: the first three dims
+  std::string_view tied;     // follows the last axis where both are equal (kv_heads of MHA)
+  std::string_view ignored;  // names something and does not change the time
+  // The last so many axes are the shape of the weights: the first alone varies within one shape.
+  int shape_axes = 0;
+  bool is_scattered = false;  // measured along curves: rows of a call and what follows from them
+  bool is_cut_twice = false;  // the last two axes cut one layer, which tables do by either
+  bool is_by_way = false;     // rows of different ways (KernelSpec::way) are families of their own
+  // Large calls are as efficient as the next smaller ones. Rows of milliseconds, during which the
+  // board comes to its power limit while they are timed, are left out.
+  bool is_flat_for_long_calls = false;
+};
+
+// What is known of a kernel's time before any row, and the scale in which rows are interpolated.
+// Where a spec does not say where its numbers are from, the shipped tables measure the kernel: 0.6
+// of the dense peak and 0.8 of the HBM rate are what large shapes reach on H200 (cf.
+// AIConfigurator's own factor 0.8), the floor is about the smallest time of the tables, the spread
+// half of the 95th percentile of the held-out errors (docs/data.md).
+struct Prior {
+  Arithmetic arithmetic = Arithmetic::kRows;
+  double flops = 0;   // of the peak
+  double hbm = 0;     // of the HBM rate
+  Seconds floor;      // of the smallest call
+  double spread = 0;  // relative standard deviation of an interpolated time
+  Grid grid;
+  // Thread blocks of a call; null: as many as fill the GPU, or not known.
+  double (*blocks)(DType dtype, const Dims& dims) = nullptr;
+  // What is computed over what needs to be, where tiles have empty rows; null: 1.
+  double (*padding)(DType dtype, const Dims& dims) = nullptr;
+  // The kernel and dims whose rows answer a call where it has none of its own; null: none.
+  KernelOp (*same_work)(const KernelOp& op) = nullptr;
+  Composite composite = Composite::kNone;
+  bool quantizes = false;  // a narrower format with scales is all that it makes
+  // Reads next to nothing but what calls before it have written, so some of it is in the L2 cache.
+  bool reads_what_was_written = false;
+  bool feeds_gemm = false;  // writes what a GEMM reads next
+};
+
 struct KernelSpec {
   std::string_view name;
   std::string_view summary;
@@ -45,6 +101,7 @@ struct KernelSpec {
   // and those of different ways jump; 0: none of them. `sizes` in the order of dims. Null: there is
   // one way.
   int (*way)(DType dtype, std::span<const std::int64_t> sizes) = nullptr;
+  Prior prior;
 };
 
 // All specs, in a fixed order. Thread safe; the table is built on first use.

@@ -52,6 +52,8 @@ inline double causal_keys(double query, double context, double window) {
   return std::min(context + query, window + query - 1);
 }
 
+constexpr Seconds us(double value) { return Seconds(value * 1e-6); }
+
 inline void require(bool holds, std::string_view what) {
   if (!holds) throw std::invalid_argument("expected " + std::string(what));
 }

@@ -26,7 +26,14 @@ KernelSpec mla_decode_module_spec() {
           .dims = mla_module_dims(
               {{.name = "batch", .meaning = "sequences"},
                {.name = "context", .meaning = "mean tokens per sequence, the new one included"}}),
-          .work = work};
+          .work = work,
+          .prior = {.arithmetic = Arithmetic::kAttention,
+                    .flops = 0.6,
+                    .hbm = 0.8,
+                    .floor = us(12),
+                    .spread = 0.02,
+                    .grid = {.axes = {"batch", "context", "heads"}},
+                    .composite = Composite::kAttentionModule}};
 }
 
 }  // namespace orrery

@@ -33,7 +33,14 @@ KernelSpec mla_prefill_module_spec() {
                                    {.name = "context",
                                     .meaning = "cached tokens per sequence before the new ones",
                                     .may_be_zero = true}}),
-          .work = work};
+          .work = work,
+          .prior = {.arithmetic = Arithmetic::kAttention,
+                    .flops = 0.6,
+                    .hbm = 0.8,
+                    .floor = us(12),
+                    .spread = 0.04,
+                    .grid = {.axes = {"batch", "query", "heads"}},
+                    .composite = Composite::kAttentionModule}};
 }
 
 }  // namespace orrery

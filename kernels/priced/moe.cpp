@@ -42,7 +42,14 @@ KernelSpec moe_spec() {
                {.name = "topk", .meaning = "experts per token"},
                {.name = "experts", .meaning = "experts on this rank", .is_contraction = true},
                {.name = "experts_total", .meaning = "experts on all ranks"}},
-      .work = work};
+      .work = work,
+      .prior = {.arithmetic = Arithmetic::kGemm,
+                .flops = 0.6,
+                .hbm = 0.8,
+                .floor = us(12),
+                .spread = 0.06,
+                .grid = {.axes = {"tokens", "inter", "experts"}, .is_cut_twice = true},
+                .composite = Composite::kRoutedExperts}};
 }
 
 }  // namespace orrery

@@ -34,7 +34,14 @@ KernelSpec moe_route_spec() {
                    {.name = "topk", .meaning = "experts chosen per token"},
                    {.name = "groups",
                     .meaning = "expert groups from which the best are kept; 1: no groups"}},
-          .work = work};
+          .work = work,
+          // Grouped top-k on H200 takes 4 us (docs/data.md). Rate as of a norm with
+          // quantisation; the spread is an assumption.
+          .prior = {.arithmetic = Arithmetic::kRows,
+                    .flops = 0.6,
+                    .hbm = 0.64,
+                    .floor = us(4),
+                    .spread = 0.3}};
 }
 
 }  // namespace orrery

@@ -36,7 +36,13 @@ KernelSpec sparse_index_spec() {
                    {.name = "context", .meaning = "mean tokens each of them sees, itself included"},
                    {.name = "index_heads", .meaning = "heads of the indexer"},
                    {.name = "index_head_dim", .meaning = "elements per head"}},
-          .work = work};
+          .work = work,
+          // Not measured: the efficiencies of large GEMMs, floor and spread are assumptions.
+          .prior = {.arithmetic = Arithmetic::kRows,
+                    .flops = 0.6,
+                    .hbm = 0.8,
+                    .floor = us(6),
+                    .spread = 0.3}};
 }
 
 }  // namespace orrery

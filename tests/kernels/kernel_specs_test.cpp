@@ -132,5 +132,40 @@ TEST(KernelSpecs, DimsThatContradictEachOtherAreErrors) {
   EXPECT_THROW(work("moe_route", DType::kBf16, {1, 8, 2, 3}), std::invalid_argument);  // groups
 }
 
+TEST(KernelSpecs, SayWhatTimesTheyAreExpectedToTake) {
+  for (const KernelSpec& spec : kernel_specs()) {
+    const Prior& prior = spec.prior;
+    EXPECT_TRUE(prior.flops > 0 && prior.flops <= 1) << spec.name;
+    EXPECT_TRUE(prior.hbm > 0 && prior.hbm <= 1) << spec.name;
+    EXPECT_GT(prior.floor, Seconds(0)) << spec.name;
+    EXPECT_GT(prior.spread, 0) << spec.name;
+  }
+}
+
+TEST(KernelSpecs, InterpolateOverDimsThatTheyHave) {
+  for (const KernelSpec& spec : kernel_specs()) {
+    const auto has = [&](std::string_view name) {
+      return std::ranges::find(spec.dims, name, &DimSpec::name) != spec.dims.end();
+    };
+    const Grid& grid = spec.prior.grid;
+    EXPECT_LE(grid.axes.size(), 3U) << spec.name;
+    for (const std::string_view axis : grid.axes) EXPECT_TRUE(has(axis)) << spec.name << axis;
+    for (const std::string_view name : {grid.tied, grid.ignored}) {
+      EXPECT_TRUE(name.empty() || has(name)) << spec.name << name;
+    }
+    EXPECT_TRUE(!grid.is_by_way || spec.way != nullptr) << spec.name;
+  }
+}
+
+TEST(KernelSpecs, PassCallsOnOnlyToKernelsThatDoTheSameWork) {
+  for (const KernelSpec& spec : kernel_specs()) {
+    if (spec.prior.same_work == nullptr) continue;
+    KernelOp op{.kernel = std::string(spec.name), .dtype = DType::kBf16, .dims = {}};
+    for (const DimSpec& dim : spec.dims) op.dims.push_back({std::string(dim.name), 48, ""});
+    const KernelOp other = spec.prior.same_work(op);
+    EXPECT_EQ(work_of(other).flops, work_of(op).flops) << spec.name;
+  }
+}
+
 }  // namespace
 }  // namespace orrery

@@ -12,8 +12,14 @@ ROOMS = ["sim/units", "sim/plan", "kernels", "sim/timeline", "sim/machine", "sim
          "sim/parallel", "sim/serve", "sim/scenario", "bindings"]
 # What kernels are, which the simulator sees; all else in kernels/ is the GPU side, which sees specs, plans, timelines and
 # units only.
-KERNELS = re.findall(r"orrery_add_kernel\((\w+)/(\w+)", (ROOT / "kernels/CMakeLists.txt").read_text(encoding="utf-8"))
-SPECS = {"kernels/executable.cpp", "kernels/executable.h", "kernels/kernel_list.h", "kernels/kernel_spec.h", "kernels/attention/attention_decode/split.h", "kernels/attention/attention_decode/split.cpp", "kernels/cuda/row_shape.h", "kernels/kernel_specs.cpp", "kernels/priced/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
+KERNELS_CMAKE = (ROOT / "kernels/CMakeLists.txt").read_text(encoding="utf-8")
+KERNELS = re.findall(r"orrery_add_kernel\((\w+)/(\w+)", KERNELS_CMAKE)
+# What a spec needs besides its own file: sources listed under SPEC, and what these choose among.
+SPEC_SOURCES = [f"kernels/{directory}/{source.removesuffix('.cpp')}"
+                for directory, sources in re.findall(r"orrery_add_kernel\(([\w/]+) SPEC ([^A-Z)]*)", KERNELS_CMAKE)
+                for source in sources.split()]
+SPECS = {"kernels/executable.cpp", "kernels/executable.h", "kernels/kernel_list.h", "kernels/kernel_spec.h", "kernels/cuda/row_shape.h", "kernels/kernel_specs.cpp", "kernels/priced/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
+         "kernels/experts/grouped_gemm/tiled_choice.h", *(f"{source}{ending}" for source in SPEC_SOURCES for ending in (".h", ".cpp")),
          *(f"kernels/{family}/{kernel}/{kernel}.cpp" for family, kernel in KERNELS),
          *(path.relative_to(ROOT).as_posix() for path in (ROOT / "kernels/priced").glob("*.cpp"))}
 GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", "kernels")

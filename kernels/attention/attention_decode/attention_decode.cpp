@@ -61,7 +61,14 @@ KernelSpec attention_decode_spec() {
                {.name = "window",
                 .meaning = "newest keys the token sees, itself included; 2^30: all"}},
       .work = work,
-      .way = way};
+      .way = way,
+      .prior = {
+          .arithmetic = Arithmetic::kAttention,
+          .flops = 0.6,
+          .hbm = 0.8,
+          .floor = us(8),
+          .spread = 0.03,
+          .grid = {.axes = {"batch", "context", "heads"}, .tied = "kv_heads", .is_by_way = true}}};
 }
 
 }  // namespace orrery

@@ -40,7 +40,13 @@ KernelSpec attention_prefill_spec() {
                    {.name = "head_dim", .meaning = "elements per head"},
                    {.name = "window",
                     .meaning = "newest keys each token sees, itself included; 2^30: all"}},
-          .work = work};
+          .work = work,
+          .prior = {.arithmetic = Arithmetic::kAttention,
+                    .flops = 0.6,
+                    .hbm = 0.8,
+                    .floor = us(8),
+                    .spread = 0.06,
+                    .grid = {.axes = {"batch", "query", "heads"}, .tied = "kv_heads"}}};
 }
 
 }  // namespace orrery

@@ -24,7 +24,13 @@ KernelSpec kv_gather_spec() {
           .dims = {{.name = "tokens", .meaning = "cached tokens of all sequences"},
                    {.name = "kv_lora_rank", .meaning = "elements of the latent of a token"},
                    {.name = "rope_dim", .meaning = "elements of its rotated key"}},
-          .work = work};
+          .work = work,
+          // What any kernel gets of which nothing is known.
+          .prior = {.arithmetic = Arithmetic::kRows,
+                    .flops = 0.6,
+                    .hbm = 0.8,
+                    .floor = us(2),
+                    .spread = 0.3}};
 }
 
 }  // namespace orrery

@@ -32,7 +32,13 @@ KernelSpec mla_decode_spec() {
                    {.name = "heads", .meaning = "heads on this rank"},
                    {.name = "kv_lora_rank", .meaning = "elements of the latent of a token"},
                    {.name = "rope_dim", .meaning = "elements of its rotated key"}},
-          .work = work};
+          .work = work,
+          .prior = {.arithmetic = Arithmetic::kAttention,
+                    .flops = 0.6,
+                    .hbm = 0.8,
+                    .floor = us(12),
+                    .spread = 0.06,
+                    .grid = {.axes = {"batch", "context", "heads"}}}};
 }
 
 }  // namespace orrery

@@ -38,7 +38,13 @@ KernelSpec mla_prefill_spec() {
                {.name = "heads", .meaning = "heads on this rank"},
                {.name = "qk_head_dim", .meaning = "elements of a query or key: nope + rope"},
                {.name = "v_head_dim", .meaning = "elements of a value"}},
-      .work = work};
+      .work = work,
+      .prior = {.arithmetic = Arithmetic::kAttention,
+                .flops = 0.6,
+                .hbm = 0.8,
+                .floor = us(12),
+                .spread = 0.08,
+                .grid = {.axes = {"batch", "query", "heads"}}}};
 }
 
 }  // namespace orrery

@@ -25,7 +25,14 @@ KernelSpec rope_spec() {
       .dims = {{.name = "tokens", .meaning = "rows"},
                {.name = "heads", .meaning = "heads rotated: query and key heads"},
                {.name = "head_dim", .meaning = "rotated elements per head"}},
-      .work = work};
+      .work = work,
+      // Assumed to stream as silu_mul does; the spread is an assumption too.
+      .prior = {.arithmetic = Arithmetic::kRows,
+                .flops = 0.6,
+                .hbm = 0.85,
+                .floor = us(2),
+                .spread = 0.3,
+                .reads_what_was_written = true}};
 }
 
 }  // namespace orrery

@@ -27,7 +27,13 @@ KernelSpec batched_gemm_spec() {
                    {.name = "m", .meaning = "rows of each x: tokens"},
                    {.name = "n", .meaning = "rows of each w: output columns"},
                    {.name = "k", .meaning = "input columns", .is_contraction = true}},
-          .work = work};
+          .work = work,
+          .prior = {.arithmetic = Arithmetic::kGemm,
+                    .flops = 0.6,
+                    .hbm = 0.8,
+                    .floor = us(3),
+                    .spread = 0.04,
+                    .grid = {.axes = {"batch", "m"}}}};
 }
 
 }  // namespace orrery

@@ -23,7 +23,14 @@ KernelSpec gemm_spec() {
       .dims = {{.name = "m", .meaning = "rows of x: tokens"},
                {.name = "n", .meaning = "rows of w: output columns"},
                {.name = "k", .meaning = "input columns", .is_contraction = true}},
-      .work = work};
+      .work = work,
+      .prior = {
+          .arithmetic = Arithmetic::kGemm,
+          .flops = 0.6,
+          .hbm = 0.8,
+          .floor = us(2.4),
+          .spread = 0.05,
+          .grid = {.axes = {"m", "n", "k"}, .shape_axes = 2, .is_flat_for_long_calls = true}}};
 }
 
 }  // namespace orrery

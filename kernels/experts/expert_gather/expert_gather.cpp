@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -12,6 +14,18 @@ Work work(DType dtype, const Dims& dims) {
   return {.flops = Flops(rows * hidden),
           .bytes_read = Bytes(rows * (hidden * bytes_per_element(DType::kBf16) + per_row)),
           .bytes_written = Bytes(rows * hidden * activation_bytes(dtype))};
+}
+
+// One for each row.
+double blocks(DType /*dtype*/, const Dims& dims) { return std::max(1.0, size(dims, "rows")); }
+
+// Of a batch that has these rows alone.
+KernelOp same_work(const KernelOp& op) {
+  const std::int64_t rows = dim(op.dims, "rows");
+  return {
+      .kernel = "gather_mul",
+      .dtype = op.dtype,
+      .dims = {{"tokens", rows, ""}, {"rows", rows, ""}, {"hidden", dim(op.dims, "hidden"), ""}}};
 }
 
 }  // namespace
@@ -29,7 +43,16 @@ KernelSpec expert_gather_spec() {
                    {.name = "expert",
                     .meaning = "which of the experts on this rank",
                     .may_be_zero = true}},
-          .work = work};
+          .work = work,
+          // As gather_mul.
+          .prior = {.arithmetic = Arithmetic::kRows,
+                    .flops = 0.6,
+                    .hbm = 0.8,
+                    .floor = us(1.4),
+                    .spread = 0.1,
+                    .grid = {.axes = {"rows", "hidden"}, .ignored = "expert"},
+                    .blocks = blocks,
+                    .same_work = same_work}};
 }
 
 }  // namespace orrery

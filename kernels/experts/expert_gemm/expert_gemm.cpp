@@ -15,6 +15,14 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(m * n * result_bytes(dtype))};
 }
 
+KernelOp same_work(const KernelOp& op) {
+  return {.kernel = "gemm",
+          .dtype = op.dtype,
+          .dims = {{"m", dim(op.dims, "m"), ""},
+                   {"n", dim(op.dims, "n"), ""},
+                   {"k", dim(op.dims, "k"), ""}}};
+}
+
 }  // namespace
 
 KernelSpec expert_gemm_spec() {
@@ -31,7 +39,15 @@ KernelSpec expert_gemm_spec() {
                    {.name = "expert",
                     .meaning = "which of the experts on this rank",
                     .may_be_zero = true}},
-          .work = work};
+          .work = work,
+          // As gemm.
+          .prior = {.arithmetic = Arithmetic::kGemm,
+                    .flops = 0.6,
+                    .hbm = 0.8,
+                    .floor = us(2.4),
+                    .spread = 0.05,
+                    .grid = {.axes = {"m", "n", "k"}, .ignored = "expert"},
+                    .same_work = same_work}};
 }
 
 }  // namespace orrery

@@ -142,12 +142,16 @@ std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
 // 160 rows. Where the w of a group is more than the L2 cache keeps, tiles that are not alike fall
 // out of step and read it again: 256 groups of 4096 x 7168 take 13.0 and 20.5 ms with 512 rows
 // each.
-GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
+bool is_streamed(const GroupedGemmLoad& load) {
   constexpr std::int64_t kMostStreamedRows = 54;  // per active group
+  return load.rows <= kMostStreamedRows * load.active;
+}
+
+GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
   constexpr std::int64_t kMostTurnedRows = 450;
   constexpr std::int64_t kEnoughBytes = 2048;       // of a row of w
   constexpr std::int64_t kLargeGroup = 25'000'000;  // bytes of its w
-  if (load.rows <= kMostStreamedRows * load.active) {
+  if (is_streamed(load)) {
     return streamed_candidates(shape, load).front();
   }
   const std::int64_t row_bytes = shape.k * element_bytes(shape.dtype);
@@ -155,6 +159,12 @@ GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const Group
   const bool is_turned = is_large || load.rows <= kMostTurnedRows * load.active;
   if (row_bytes >= kEnoughBytes && is_turned) return kTurnedChoice;
   return TiledChoice{};
+}
+
+double computed_over_needed(const GroupedGemmLoad& load) {
+  constexpr double kEmptyRows = 32;
+  if (is_streamed(load)) return 1;
+  return 1 + kEmptyRows * static_cast<double>(load.active) / static_cast<double>(load.rows);
 }
 
 }  // namespace orrery

@@ -72,6 +72,13 @@ StreamedTile with_most_stages(StreamedTile tile, std::int64_t groups);
 // The kernel and tile for a shape under a load: a rule made from timings on an H200.
 GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
 
+// Whether groups have few enough rows for the weight-streaming kernel.
+bool is_streamed(const GroupedGemmLoad& load);
+
+// Operations of the kernel chosen over those that the rows need. Where they go in tiles, a group
+// leaves some 32 rows empty (widths in steps of 32, one or two tiles a group: turned_sm90.cuh).
+double computed_over_needed(const GroupedGemmLoad& load);
+
 // Tiles of the weight-streaming kernel worth timing, that of the rule first.
 std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
                                               const GroupedGemmLoad& load);

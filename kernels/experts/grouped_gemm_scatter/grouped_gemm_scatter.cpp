@@ -1,3 +1,4 @@
+#include "kernels/experts/grouped_gemm/choice.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -20,6 +21,10 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(touched)};
 }
 
+double padding(DType /*dtype*/, const Dims& dims) {
+  return computed_over_needed({.rows = dim(dims, "rows"), .active = dim(dims, "active")});
+}
+
 }  // namespace
 
 KernelSpec grouped_gemm_scatter_spec() {
@@ -35,7 +40,15 @@ KernelSpec grouped_gemm_scatter_spec() {
                     .meaning = "groups with at least one row, whose w is read",
                     .may_be_zero = true},
                    {.name = "tokens", .meaning = "rows of out"}},
-          .work = work};
+          .work = work,
+          // As grouped_gemm.
+          .prior = {.arithmetic = Arithmetic::kGemm,
+                    .flops = 0.75,
+                    .hbm = 0.93,
+                    .floor = us(3),
+                    .spread = 0.08,
+                    .grid = {.axes = {"rows", "active"}, .ignored = "tokens", .is_scattered = true},
+                    .padding = padding}};
 }
 
 }  // namespace orrery

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -16,6 +18,9 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(tokens * row)};
 }
 
+// One for each row.
+double blocks(DType /*dtype*/, const Dims& dims) { return std::max(1.0, size(dims, "tokens")); }
+
 }  // namespace
 
 KernelSpec scatter_add_spec() {
@@ -32,7 +37,15 @@ KernelSpec scatter_add_spec() {
                    {.name = "ranks",
                     .meaning = "ranks that the rows came back from, each with room to spare; 1: "
                                "they lie one behind the other"}},
-          .work = work};
+          .work = work,
+          // 4.3 of 4.8 TB/s at 16,384 rows on an H200; the floor is the time of one row.
+          .prior = {.arithmetic = Arithmetic::kRows,
+                    .flops = 0.6,
+                    .hbm = 0.9,
+                    .floor = us(1.4),
+                    .spread = 0.1,
+                    .grid = {.axes = {"rows", "tokens"}, .is_scattered = true},
+                    .blocks = blocks}};
 }
 
 }  // namespace orrery

@@ -26,7 +26,13 @@ KernelSpec split_shuffling_spec() {
                    {.name = "hidden", .meaning = "columns"},
                    {.name = "ranks", .meaning = "ranks that send"},
                    {.name = "groups", .meaning = "experts on this rank"}},
-          .work = work};
+          .work = work,
+          // As combine_shuffling.
+          .prior = {.arithmetic = Arithmetic::kRows,
+                    .flops = 0.6,
+                    .hbm = 0.75,
+                    .floor = us(2),
+                    .spread = 0.1}};
 }
 
 }  // namespace orrery

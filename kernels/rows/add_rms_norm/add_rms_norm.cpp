@@ -21,7 +21,15 @@ KernelSpec add_rms_norm_spec() {
   return {.name = "add_rms_norm",
           .summary = "residual += x, then y = rms_norm(residual); dtype is the format of y",
           .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
-          .work = work};
+          .work = work,
+          // As rms_norm.
+          .prior = {.arithmetic = Arithmetic::kRows,
+                    .flops = 0.6,
+                    .hbm = 0.64,
+                    .floor = us(2),
+                    .spread = 0.2,
+                    .reads_what_was_written = true,
+                    .feeds_gemm = true}};
 }
 
 }  // namespace orrery

@@ -20,7 +20,14 @@ KernelSpec residual_add_spec() {
   return {.name = "residual_add",
           .summary = "residual += x; dtype is the format of both",
           .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
-          .work = work};
+          .work = work,
+          // As silu_mul, which streams as much.
+          .prior = {.arithmetic = Arithmetic::kRows,
+                    .flops = 0.6,
+                    .hbm = 0.85,
+                    .floor = us(2),
+                    .spread = 0.2,
+                    .reads_what_was_written = true}};
 }
 
 }  // namespace orrery

@@ -21,7 +21,13 @@ KernelSpec sample_spec() {
       .summary = "next token of each sequence from its logits; dtype is the format of the logits",
       .dims = {{.name = "seqs", .meaning = "rows of logits"},
                {.name = "vocab", .meaning = "columns", .must_be_whole = true}},
-      .work = work};
+      .work = work,
+      // Assumed to stream as norms do; the spread is an assumption too.
+      .prior = {.arithmetic = Arithmetic::kRows,
+                .flops = 0.6,
+                .hbm = 0.64,
+                .floor = us(2),
+                .spread = 0.3}};
 }
 
 }  // namespace orrery
