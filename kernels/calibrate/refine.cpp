@@ -61,8 +61,8 @@ KernelOp Refiner::op_of(const Family& family, const Sizes& sizes) const {
 }
 
 void Refiner::add(const KernelOp& op, Seconds time) {
-  const Seconds model = work_model_time(work_model(spec_.name), work_of(op),
-                                        peak_flops(device_, arithmetic_dtype(spec_.name, op.dtype)),
+  const Seconds model = work_model_time(spec_.prior, work_of(op),
+                                        peak_flops(device_, arithmetic_dtype(spec_, op.dtype)),
                                         device_.hbm_bandwidth);
   const double log_ratio = std::log(time / model);
   insert(op, &log_ratio);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "kernels/kernel_spec.h"
 #include "sim/cost/roofline.h"
@@ -32,74 +31,60 @@ constexpr double kStreamDraw = 0.75;
 constexpr double kAttendedDraw = kStreamDraw * 578 / 504;
 constexpr double kDrawExponent = 1.5;
 
-enum class Kind { kProduct, kAttention, kOther };
-
-Kind kind_of(std::string_view kernel) {
-  if (kernel.starts_with("attention") || kernel.starts_with("mla")) return Kind::kAttention;
-  if (kernel.ends_with("gemm") || kernel.starts_with("grouped_gemm") || kernel == "moe") {
-    return Kind::kProduct;
-  }
-  return Kind::kOther;
+double padding(const KernelSpec& spec, const KernelOp& op) {
+  return spec.prior.padding == nullptr ? 1 : spec.prior.padding(op.dtype, op.dims);
 }
 
-// What grouped products compute of what they need to: where groups have more rows than the
-// streaming kernel takes they go in tiles, of which a group leaves some 32 rows empty (widths in
-// steps of 32, one or two tiles a group: kernels/experts/grouped_gemm/turned_sm90.cuh; which kernel
-// takes a group: kernels/experts/grouped_gemm/choice.cpp), and these draw as much.
-double padding(const KernelOp& op) {
-  constexpr std::int64_t kStreamedRows = 54;
-  constexpr double kEmptyRows = 32;
-  if (!op.kernel.starts_with("grouped_gemm")) return 1;
-  const std::int64_t rows = dim(op.dims, "rows");
-  const std::int64_t active = dim(op.dims, "active");
-  if (rows <= kStreamedRows * active) return 1;
-  return 1 + kEmptyRows * static_cast<double>(active) / static_cast<double>(rows);
-}
-
-// What a call needs at the data sheet's rates.
-struct Needs {
+// A call and what it needs at the data sheet's rates.
+struct Call {
+  const KernelSpec& spec;
+  const KernelOp& op;
   Seconds computing;
   Seconds moving;
+
+  [[nodiscard]] bool is(Arithmetic arithmetic) const { return spec.prior.arithmetic == arithmetic; }
+  [[nodiscard]] bool is_narrow() const { return arithmetic_dtype(spec, op.dtype) != DType::kBf16; }
+  // Of the data sheet's rate, what large calls compute at.
+  [[nodiscard]] double rate() const {
+    if (is(Arithmetic::kAttention)) return kAttentionRate;
+    return is_narrow() ? kNarrowProductRate : kProductRate;
+  }
 };
 
-Needs needs_of(const Device& device, const KernelOp& op) {
+Call call_of(const Device& device, const KernelOp& op) {
+  const KernelSpec& spec = kernel_spec(op.kernel);
   const Work work = work_of(op);
-  return {.computing =
-              padding(op) * work.flops / peak_flops(device, arithmetic_dtype(op.kernel, op.dtype)),
+  return {.spec = spec,
+          .op = op,
+          .computing =
+              padding(spec, op) * work.flops / peak_flops(device, arithmetic_dtype(spec, op.dtype)),
           .moving = (work.bytes_read + work.bytes_written) / device.hbm_bandwidth};
 }
 
-bool is_narrow(const KernelOp& op) { return arithmetic_dtype(op.kernel, op.dtype) != DType::kBf16; }
-
-double product_rate(const KernelOp& op) {
-  if (kind_of(op.kernel) == Kind::kAttention) return kAttentionRate;
-  return is_narrow(op) ? kNarrowProductRate : kProductRate;
-}
-
 // What a call takes more at the limit, of its time at the full clock.
-double longer(Seconds time, const PowerLimit& limit, const Needs& needs, const KernelOp& op) {
-  if (!(needs.computing + needs.moving > Seconds(0))) return 0;
-  switch (kind_of(op.kernel)) {
-    case Kind::kProduct: {
-      const double computing = std::pow(needs.computing.value() / product_rate(op), kSharpness);
-      const double moving = std::pow(needs.moving.value() / kStreamRate, kSharpness);
-      return ((is_narrow(op) ? limit.narrow_product : limit.product) - 1) * computing /
+double longer(Seconds time, const PowerLimit& limit, const Call& call) {
+  if (!(call.computing + call.moving > Seconds(0))) return 0;
+  switch (call.spec.prior.arithmetic) {
+    case Arithmetic::kGemm: {
+      const double computing = std::pow(call.computing.value() / call.rate(), kSharpness);
+      const double moving = std::pow(call.moving.value() / kStreamRate, kSharpness);
+      return ((call.is_narrow() ? limit.narrow_product : limit.product) - 1) * computing /
              (computing + moving);
     }
-    case Kind::kAttention:
-      return (limit.attention - 1) * (needs.computing / (needs.computing + needs.moving));
-    case Kind::kOther:
-      return (limit.attention - 1) * std::max(0.0, 1 - needs.moving / (time * kStreamRate));
+    case Arithmetic::kAttention:
+      return (limit.attention - 1) * (call.computing / (call.computing + call.moving));
+    case Arithmetic::kRows:
+      return (limit.attention - 1) * std::max(0.0, 1 - call.moving / (time * kStreamRate));
   }
   return 0;
 }
 
 // Part of its time that a call counts as arithmetic.
-double arithmetic_part(Seconds full, const Needs& needs, const KernelOp& op) {
-  if (kind_of(op.kernel) == Kind::kOther) return 0;
-  const double computing = needs.computing / (full * product_rate(op));
-  const double of_stream = kind_of(op.kernel) == Kind::kAttention ? kAttendedDraw : kStreamDraw;
-  const double moving = of_stream * (needs.moving / (full * kStreamRate));
+double arithmetic_part(Seconds full, const Call& call) {
+  if (call.is(Arithmetic::kRows)) return 0;
+  const double computing = call.computing / (full * call.rate());
+  const double of_stream = call.is(Arithmetic::kAttention) ? kAttendedDraw : kStreamDraw;
+  const double moving = of_stream * (call.moving / (full * kStreamRate));
   const double draw = std::pow(std::pow(computing, kDrawExponent) + std::pow(moving, kDrawExponent),
                                1 / kDrawExponent);
   return std::clamp((draw - kStreamDraw) / (1 - kStreamDraw), 0.0, 1.0);
@@ -112,16 +97,16 @@ Seconds at_clock(Seconds time, const PowerLimit& limit, PowerState state, const 
   if (!limit.acts() || !(time > Seconds(0))) {
     return time;
   }
-  const Needs needs = needs_of(device, op);
-  const double more = longer(time, limit, needs, op);
-  const double more_alone = kind_of(op.kernel) == Kind::kAttention && limit.attention > 1
+  const Call call = call_of(device, op);
+  const double more = longer(time, limit, call);
+  const double more_alone = call.is(Arithmetic::kAttention) && limit.attention > 1
                                 ? more * (kAttentionAlone - 1) / (limit.attention - 1)
                                 : more;
   const double measured_at_limit =
       limit.limited_rows > limit.full_rows
           ? std::clamp((time - limit.full_rows) / (limit.limited_rows - limit.full_rows), 0.0, 1.0)
           : 0;
-  const bool lowers_its_clock = kind_of(op.kernel) == Kind::kAttention && time > kLongAttention;
+  const bool lowers_its_clock = call.is(Arithmetic::kAttention) && time > kLongAttention;
   const Seconds full = time / (1 + (lowers_its_clock ? more : more_alone * measured_at_limit));
   switch (state) {
     case PowerState::kFull:
@@ -129,7 +114,7 @@ Seconds at_clock(Seconds time, const PowerLimit& limit, PowerState state, const 
     case PowerState::kLimited:
       return full * (1 + more);
     case PowerState::kArithmetic:
-      return full * (1 + arithmetic_part(full, needs, op));
+      return full * (1 + arithmetic_part(full, call));
   }
   return time;
 }

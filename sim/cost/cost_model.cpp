@@ -122,7 +122,7 @@ Seconds quantize_time(const Device& device, Seconds floor, std::int64_t rows,
 // that part stays which stays there, so a faster device is not slower for having less taken out.
 Seconds without_inclusions(const KernelSource& source, const KernelOp& op,
                            const Prediction& found) {
-  const auto* held = source.provider->tables().inclusion(op.kernel, op.dtype, "quantize");
+  const auto* held = source.provider->tables().quantizing(op.kernel, op.dtype);
   if (held == nullptr || held->floor.value() == 0) {
     return found.time;
   }
@@ -144,9 +144,8 @@ constexpr double kWarmPart = 0.4;
 constexpr Seconds kBeforeStreamedWeights(1.3e-6);
 constexpr std::int64_t kMostStreamedRows = 64;
 
-bool precedes_streamed_weights(const KernelOp& op) {
-  return (op.kernel == "add_rms_norm" || op.kernel == "silu_mul" || op.kernel == "quantize") &&
-         dim(op.dims, "tokens") <= kMostStreamedRows;
+bool precedes_streamed_weights(const KernelSpec& spec, const KernelOp& op) {
+  return spec.prior.feeds_gemm && dim(op.dims, "tokens") <= kMostStreamedRows;
 }
 
 }  // namespace
@@ -175,7 +174,7 @@ std::optional<Estimate> CostModel::Impl::from_source(const KernelSource& source,
   const Work work = work_of(op);
   const double warm = table->warm_ratio(work.bytes_read + work.bytes_written);
   estimate.time = estimate.time * (1 - kWarmPart * (1 - warm));
-  if (tables.name == kOwnProvider && precedes_streamed_weights(op)) {
+  if (tables.name == kOwnProvider && precedes_streamed_weights(table->spec(), op)) {
     estimate.time = std::min(estimate.time, kBeforeStreamedWeights);
   }
   if (options.launch_mode == LaunchMode::kEager) {
@@ -189,38 +188,17 @@ std::optional<Estimate> CostModel::Impl::from_source(const KernelSource& source,
     estimate.basis = Basis::kRoofline;
   }
   if (estimate.basis == Basis::kInterpolated) {
-    estimate.spread = std::max(estimate.spread, work_model(op.kernel).spread);
+    estimate.spread = std::max(estimate.spread, table->spec().prior.spread);
   } else if (estimate.basis == Basis::kRoofline) {
-    estimate.spread = std::max(kNearestSpread, work_model(op.kernel).spread);
+    estimate.spread = std::max(kNearestSpread, table->spec().prior.spread);
   }
   return estimate;
 }
 
-namespace {
-
-// What an op of one expert's rows is but for where they lie: the kernel whose tables answer where
-// it has none of its own.
-std::optional<KernelOp> same_work(const KernelOp& op) {
-  const auto wanted = [&](std::string_view name, std::string_view as) {
-    return Dim{.name = std::string(name), .size = dim(op.dims, as), .axis = {}};
-  };
-  if (op.kernel == "expert_gemm") {
-    return KernelOp{"gemm", op.dtype, {wanted("m", "m"), wanted("n", "n"), wanted("k", "k")}};
-  }
-  if (op.kernel == "expert_gather") {
-    return KernelOp{"gather_mul",
-                    op.dtype,
-                    {wanted("tokens", "rows"), wanted("rows", "rows"), wanted("hidden", "hidden")}};
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
 Estimate CostModel::Impl::compute(const KernelOp& op) {
   const KernelSpec& spec = kernel_spec(op.kernel);
   const std::vector<std::int64_t> dims = ordered_dims(spec, op);
-  const FlopsPerSecond peak = peak_flops(machine.device(), arithmetic_dtype(op.kernel, op.dtype));
+  const FlopsPerSecond peak = peak_flops(machine.device(), arithmetic_dtype(spec, op.dtype));
   if (!kernels.empty() &&
       kernels.front().provider->tables().is_paid_elsewhere(op.kernel, op.dtype)) {
     return {.time = Seconds(0), .basis = Basis::kMeasured, .spread = 0};
@@ -251,16 +229,15 @@ Estimate CostModel::Impl::compute(const KernelOp& op) {
     used.insert({op.kernel, answered_by});
     return *answer;
   }
-  if (const std::optional<KernelOp> other = same_work(op)) {
-    Estimate estimate = compute(*other);
+  if (spec.prior.same_work != nullptr) {
+    Estimate estimate = compute(spec.prior.same_work(op));
     estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
-    estimate.spread = std::max(estimate.spread, work_model(op.kernel).spread);
+    estimate.spread = std::max(estimate.spread, spec.prior.spread);
     return estimate;
   }
-  const WorkModel model = work_model(op.kernel);
-  return {.time = work_model_time(model, work_of(op), peak, machine.device().hbm_bandwidth),
+  return {.time = work_model_time(spec.prior, work_of(op), peak, machine.device().hbm_bandwidth),
           .basis = Basis::kRoofline,
-          .spread = std::max(kNearestSpread, model.spread)};
+          .spread = std::max(kNearestSpread, spec.prior.spread)};
 }
 
 namespace {
@@ -302,7 +279,8 @@ Estimate CostModel::kernel(const KernelOp& op) const {
   const CostOptions& options = impl_->options;
   estimate.time =
       at_clock(estimate.time, options.power, options.power_state, impl_->machine.device(), op) *
-      (op.kernel == "moe" ? options.moe_kernel_time : options.kernel_time);
+      (kernel_spec(op.kernel).prior.composite == Composite::kRoutedExperts ? options.moe_kernel_time
+                                                                           : options.kernel_time);
   if (const auto own = options.kernel_times.find(op.kernel); own != options.kernel_times.end()) {
     estimate.time = estimate.time * own->second;
   }

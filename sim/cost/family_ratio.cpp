@@ -22,11 +22,7 @@ constexpr double kUnknownVariance = 1e-2;
 
 Interpolator::Interpolator(const KernelTable& table, FlopsPerSecond peak, BytesPerSecond bandwidth,
                            DType dtype)
-    : table_(table),
-      model_(work_model(table.spec().name)),
-      dtype_(dtype),
-      peak_(peak),
-      bandwidth_(bandwidth) {
+    : table_(table), prior_(table.spec().prior), dtype_(dtype), peak_(peak), bandwidth_(bandwidth) {
   for (const DimSpec& dim : table.spec().dims) {
     scratch_.push_back(Dim{.name = std::string(dim.name), .size = 1, .axis = {}});
   }
@@ -40,7 +36,7 @@ double Interpolator::model_time(std::span<const std::int64_t> dims) {
 }
 
 double Interpolator::model_time_of_scratch() const {
-  return work_model_time(model_, table_.spec().work(dtype_, scratch_), peak_, bandwidth_).value();
+  return work_model_time(prior_, table_.spec().work(dtype_, scratch_), peak_, bandwidth_).value();
 }
 
 double Interpolator::log_model(const FamilyGrid& grid, const GridPoint& point) {

@@ -88,7 +88,7 @@ class Interpolator {
   double nearest(const FamilyGrid& grid, const Node& node);
 
   const KernelTable& table_;
-  WorkModel model_;
+  const Prior& prior_;
   DType dtype_;
   FlopsPerSecond peak_;
   BytesPerSecond bandwidth_;

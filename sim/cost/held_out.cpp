@@ -55,8 +55,7 @@ std::vector<bool> dims_of_unit(const KernelSpec& spec, HeldOutUnit unit) {
   std::vector<bool> counts(spec.dims.size(), true);
   if (unit == HeldOutUnit::kShape) {
     const GridLayout layout = grid_layout(spec);
-    // A linear layer's shape is (n, k): only m varies within it.
-    const int num_free = spec.name == "gemm" ? 1 : layout.num_axes;
+    const int num_free = layout.num_axes - spec.prior.grid.shape_axes;
     for (int a = 0; a < num_free; ++a) {
       counts[layout.axes[a]] = false;
     }

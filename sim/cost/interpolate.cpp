@@ -16,9 +16,9 @@ constexpr double kOtherArithmetic = 10;
 // width among those of that distribution. Itself also where the table has none of them.
 DType nearest_format(const KernelTable& table, DType dtype, int distribution) {
   const auto distance = [&](DType other) {
-    const std::string_view kernel = table.spec().name;
-    const bool is_narrow = arithmetic_dtype(kernel, dtype) != DType::kBf16;
-    const bool other_is_narrow = arithmetic_dtype(kernel, other) != DType::kBf16;
+    const KernelSpec& spec = table.spec();
+    const bool is_narrow = arithmetic_dtype(spec, dtype) != DType::kBf16;
+    const bool other_is_narrow = arithmetic_dtype(spec, other) != DType::kBf16;
     return (is_narrow == other_is_narrow ? 0 : kOtherArithmetic) +
            std::abs(std::log2(bytes_per_element(other) / bytes_per_element(dtype)));
   };
@@ -75,7 +75,7 @@ class Predictor {
   static DType stored_dtype(DType dtype) { return dtype == DType::kFp16 ? DType::kBf16 : dtype; }
 
   FlopsPerSecond peak_of(const Device& device, DType dtype) const {
-    return peak_flops(device, arithmetic_dtype(table_.spec().name, dtype));
+    return peak_flops(device, arithmetic_dtype(table_.spec(), dtype));
   }
   int dim_index(std::string_view name) const {
     const std::vector<DimSpec>& dims = table_.spec().dims;
@@ -152,7 +152,7 @@ bool Predictor::move_to_empty_context() {
     return false;
   }
   family_dims_[context] = 0;
-  if (!table_.spec().name.ends_with("_module")) {
+  if (table_.spec().prior.composite != Composite::kAttentionModule) {
     const int window = dim_index("window");
     const auto q = static_cast<double>(dims_[query]);
     auto cached = static_cast<double>(dims_[context]);

@@ -10,41 +10,6 @@
 namespace orrery {
 namespace {
 
-struct NamedLayout {
-  std::string_view kernel;
-  std::array<std::string_view, kMaxAxes> axes;
-  std::string_view tied;
-  std::string_view ignored;
-  bool is_scattered = false;
-  bool is_cut_twice = false;
-};
-
-// Axes are dims along which time / work-model time is smooth enough to interpolate. A kernel that
-// is not listed interpolates over its first three dims.
-constexpr std::array kLayouts = {
-    NamedLayout{"gemm", {"m", "n", "k"}, "", ""},
-    NamedLayout{"batched_gemm", {"batch", "m", ""}, "", ""},
-    NamedLayout{"attention_prefill", {"batch", "query", "heads"}, "kv_heads", ""},
-    NamedLayout{"attention_decode", {"batch", "context", "heads"}, "kv_heads", ""},
-    NamedLayout{"mla_prefill", {"batch", "query", "heads"}, "", ""},
-    NamedLayout{"mla_decode", {"batch", "context", "heads"}, "", ""},
-    NamedLayout{"mla_prefill_module", {"batch", "query", "heads"}, "", ""},
-    NamedLayout{"mla_decode_module", {"batch", "context", "heads"}, "", ""},
-    NamedLayout{"moe", {"tokens", "inter", "experts"}, "", "", false, true},
-    NamedLayout{"quantize", {"tokens", "hidden", ""}, "", ""},
-    NamedLayout{"index_shuffling", {"tokens", "", ""}, "", ""},
-    NamedLayout{"gather_mul", {"rows", "tokens", ""}, "", "", true},
-    NamedLayout{"scatter_add", {"rows", "tokens", ""}, "", "", true},
-    NamedLayout{"grouped_gemm", {"rows", "active", ""}, "", "", true},
-    NamedLayout{"grouped_gemm_scatter", {"rows", "active", ""}, "", "tokens", true},
-    NamedLayout{"expert_gemm", {"m", "n", "k"}, "", "expert"},
-    NamedLayout{"expert_gather", {"rows", "hidden", ""}, "", "expert"},
-};
-
-// Kernels that read nothing but what other calls of the step have written: no weights, no cache.
-constexpr std::array<std::string_view, 7> kHandedOn = {
-    "add_rms_norm", "rms_norm", "rope", "silu_mul", "quantize", "kv_append", "residual_add"};
-
 int dim_index(const KernelSpec& spec, std::string_view name) {
   for (std::size_t i = 0; i < spec.dims.size(); ++i) {
     if (spec.dims[i].name == name) {
@@ -77,25 +42,22 @@ int position(const std::vector<std::int64_t>& axis, std::int64_t value) {
 }  // namespace
 
 GridLayout grid_layout(const KernelSpec& spec) {
+  const Grid& grid = spec.prior.grid;
   GridLayout layout;
-  const auto named = std::ranges::find(kLayouts, spec.name, &NamedLayout::kernel);
-  if (named == kLayouts.end()) {
+  if (grid.axes.empty()) {
     layout.num_axes = std::min<int>(kMaxAxes, static_cast<int>(spec.dims.size()));
     for (int a = 0; a < layout.num_axes; ++a) {
       layout.axes[a] = a;
     }
     return layout;
   }
-  for (const std::string_view name : named->axes) {
-    const int index = dim_index(spec, name);
-    if (index >= 0) {
-      layout.axes[layout.num_axes++] = index;
-    }
+  for (const std::string_view name : grid.axes) {
+    layout.axes[layout.num_axes++] = dim_index(spec, name);
   }
-  layout.tied = dim_index(spec, named->tied);
-  layout.ignored = dim_index(spec, named->ignored);
-  layout.is_scattered = named->is_scattered;
-  layout.is_cut_twice = named->is_cut_twice;
+  layout.tied = dim_index(spec, grid.tied);
+  layout.ignored = dim_index(spec, grid.ignored);
+  layout.is_scattered = grid.is_scattered;
+  layout.is_cut_twice = grid.is_cut_twice;
   return layout;
 }
 
@@ -232,12 +194,12 @@ FamilyGrid KernelTable::arranged(const KernelRows& rows, const Key& family_key,
 KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::int64_t)>& keep)
     : spec_(rows.spec),
       layout_(grid_layout(*rows.spec)),
-      has_ways_(rows.is_own && rows.spec->way != nullptr),
+      has_ways_(rows.is_own && rows.spec->prior.grid.is_by_way),
       distributions_(rows.distributions),
       eager_gap_(rows.eager_gap_s),
-      warm_ratio_(std::ranges::find(kHandedOn, rows.spec->name) == kHandedOn.end()
-                      ? std::vector<std::pair<double, double>>{}
-                      : rows.warm_ratio) {
+      warm_ratio_(rows.spec->prior.reads_what_was_written
+                      ? rows.warm_ratio
+                      : std::vector<std::pair<double, double>>{}) {
   for (auto& [family_key, family_rows] : members(rows, keep)) {
     FamilyGrid grid = arranged(rows, family_key, family_rows);
     families_.emplace(std::move(family_key), std::move(grid));

@@ -11,16 +11,15 @@ namespace {
 
 constexpr std::string_view kInclusionsFile = "includes";
 
-// While a product of more than 5 ms is timed the board comes to its power limit: its row is of no
-// clock. So are those from 3.5 ms on that spread, by 16 % between both clocks. Larger products are
-// as efficient as the next smaller ones.
-constexpr double kLongProduct = 5e-3;
+// While a GEMM of more than 5 ms is timed the board comes to its power limit: its row is of no
+// clock. So are those from 3.5 ms on that spread, by 16 % between both clocks.
+constexpr double kLong = 5e-3;
 constexpr double kLongOfSpread = 3.5e-3;
 constexpr double kSpreadOfClocks = 0.05;
 
 bool is_of_one_clock(const KernelRows& rows, std::int64_t row) {
   const double time = rows.time_s[row];
-  return time <= kLongOfSpread || (time <= kLongProduct && rows.spread[row] <= kSpreadOfClocks);
+  return time <= kLongOfSpread || (time <= kLong && rows.spread[row] <= kSpreadOfClocks);
 }
 
 std::vector<Provider::Tables::Inclusion> read_inclusions(const std::filesystem::path& path) {
@@ -108,11 +107,11 @@ std::int64_t Provider::num_rows(std::string_view kernel) const {
   return tables_->table(kernel) == nullptr ? 0 : tables_->entries.find(kernel)->second->num_rows;
 }
 
-const Provider::Tables::Inclusion* Provider::Tables::inclusion(std::string_view kernel, DType dtype,
-                                                               std::string_view included) const {
+const Provider::Tables::Inclusion* Provider::Tables::quantizing(std::string_view kernel,
+                                                                DType dtype) const {
   const auto found = std::ranges::find_if(inclusions, [&](const Inclusion& inclusion) {
-    return inclusion.kernel == kernel && inclusion.included == included &&
-           inclusion.dtype.value_or(dtype) == dtype;
+    return inclusion.kernel == kernel && inclusion.dtype.value_or(dtype) == dtype &&
+           kernel_spec(inclusion.included).prior.quantizes;
   });
   return found == inclusions.end() ? nullptr : &*found;
 }
@@ -133,9 +132,9 @@ const KernelTable* Provider::Tables::table(std::string_view kernel) const {
   std::call_once(entry.once, [&entry, this] {
     KernelRows rows = read_kernel_rows(entry.path);
     rows.is_own = name == kOwnProvider;
-    const bool is_product = rows.is_own && rows.spec->name == "gemm";
+    const bool leaves_out = rows.is_own && rows.spec->prior.grid.is_flat_for_long_calls;
     entry.table = std::make_unique<KernelTable>(
-        rows, [&](std::int64_t row) { return !is_product || is_of_one_clock(rows, row); });
+        rows, [&](std::int64_t row) { return !leaves_out || is_of_one_clock(rows, row); });
     entry.num_rows = rows.num_rows();
   });
   return entry.table.get();

@@ -41,9 +41,8 @@ struct Provider::Tables {
   // Null when the provider has no such kernel. Throws std::invalid_argument with file and line when
   // its file is malformed.
   [[nodiscard]] const KernelTable* table(std::string_view kernel) const;
-  // The line that says that rows of `kernel` hold `included` too, null without one.
-  [[nodiscard]] const Inclusion* inclusion(std::string_view kernel, DType dtype,
-                                           std::string_view included) const;
+  // The line that says that rows of `kernel` hold the quantising of its input, null without one.
+  [[nodiscard]] const Inclusion* quantizing(std::string_view kernel, DType dtype) const;
   // True when rows of some kernel of this provider hold `included`, which is paid for with them.
   [[nodiscard]] bool is_paid_elsewhere(std::string_view included, DType dtype) const;
 };

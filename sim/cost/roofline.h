@@ -3,28 +3,14 @@
 // The work model: time of a kernel from its Work alone. It prices kernels without measurements, and
 // is the scale in which measurements are interpolated (time / work-model time varies slowly).
 
-#include <string_view>
-
 #include "kernels/kernel_spec.h"
 #include "sim/machine/machine.h"
 
 namespace orrery {
 
-// time = flops / (compute_efficiency * peak) + bytes / (bandwidth_efficiency * hbm) + floor.
-// A sum and not a maximum: real kernels overlap both poorly near the ridge, and held-out errors are
-// lower with it (docs/data.md).
-struct WorkModel {
-  double compute_efficiency = 0;
-  double bandwidth_efficiency = 0;
-  Seconds floor;
-  double spread = 0;  // relative standard deviation of an interpolated time
-};
-// Of a known kernel; a kernel without an entry of its own gets the general one.
-WorkModel work_model(std::string_view kernel);
-
 // Format in which the kernel's products are computed: weight-only formats and attention over an fp8
 // cache compute in bf16.
-DType arithmetic_dtype(std::string_view kernel, DType dtype);
+DType arithmetic_dtype(const KernelSpec& spec, DType dtype);
 
 // Peak of the device in a format; block formats count as fp8, fp16 as bf16. Throws
 // std::invalid_argument with the formats that the device has.
@@ -39,8 +25,11 @@ FlopsPerSecond peak_flops(const Device& device, DType dtype);
 double efficiency_gain(const Device& device, FlopsPerSecond peak, const Device& measured_on,
                        FlopsPerSecond measured_peak);
 
-// Work-model time. `peak` is the peak of the kernel's arithmetic.
-Seconds work_model_time(const WorkModel& model, const Work& work, FlopsPerSecond peak,
+// Work-model time, `peak` being the peak of the kernel's arithmetic:
+//   flops / (prior.flops * peak) + bytes / (prior.hbm * hbm) + prior.floor.
+// A sum and not a maximum: real kernels overlap both poorly near the ridge, and held-out errors are
+// lower with it (docs/data.md).
+Seconds work_model_time(const Prior& prior, const Work& work, FlopsPerSecond peak,
                         BytesPerSecond hbm_bandwidth);
 
 }  // namespace orrery

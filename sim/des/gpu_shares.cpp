@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <variant>
 
 #include "kernels/kernel_spec.h"
@@ -69,34 +68,16 @@ void share_power(const SharingRates& rates, std::span<const GpuDemand> demands,
   }
 }
 
-// Blocks of kernels that are known to have few: clusters of 16 for 256 tokens of a router, one for
-// each row of what works row by row (kernels/experts/routing_scores, index_shuffling, gather_mul,
-// ...); 0: not known.
-double known_blocks(const KernelOp& op) {
-  constexpr double kClusterBlocks = 16;
-  constexpr double kClusterTokens = 256;
-  const auto rows = [&](std::string_view name) {
-    return static_cast<double>(std::max<std::int64_t>(1, dim(op.dims, name)));
-  };
-  if (op.kernel == "routing_scores" || op.kernel == "index_shuffling") {
-    return kClusterBlocks * std::ceil(rows("tokens") / kClusterTokens);
-  }
-  if (op.kernel == "gather_mul" || op.kernel == "expert_gather") return rows("rows");
-  if (op.kernel == "scatter_add" || op.kernel == "silu_mul" || op.kernel == "quantize") {
-    return rows("tokens");
-  }
-  return 0;
-}
-
-// SMs that a kernel fills, as a share. A product that is bound by memory and draws clearly less
-// than all of its rate has too few blocks to do so: few columns of few tokens.
-double sms_of(const Device& device, const KernelOp& op, const GpuDemand& demand) {
+// SMs that a kernel fills, as a share. A GEMM that is bound by memory and draws clearly less than
+// all of its rate has too few blocks to do so: few columns of few tokens.
+double sms_of(const Device& device, const KernelSpec& spec, const KernelOp& op,
+              const GpuDemand& demand) {
   constexpr double kSaturating = 0.7;  // of the memory's rate
-  const double blocks = known_blocks(op);
-  if (blocks > 0) return device.num_sms > 0 ? std::min(blocks / device.num_sms, 1.0) : 1.0;
-  const bool is_product = op.kernel == "gemm" || op.kernel == "grouped_gemm" ||
-                          op.kernel == "grouped_gemm_scatter" || op.kernel == "expert_gemm";
-  if (!is_product || demand.math > demand.hbm) return 1;
+  if (spec.prior.blocks != nullptr) {
+    const double blocks = spec.prior.blocks(op.dtype, op.dims);
+    return device.num_sms > 0 ? std::min(blocks / device.num_sms, 1.0) : 1.0;
+  }
+  if (spec.prior.arithmetic != Arithmetic::kGemm || demand.math > demand.hbm) return 1;
   return std::min(demand.hbm / kSaturating, 1.0);
 }
 
@@ -117,9 +98,10 @@ GpuDemand kernel_demand(const Device& device, const KernelOp& op, Seconds time) 
   const Work work = work_of(op);
   const Bytes bytes = work.bytes_read + work.bytes_written;
   demand.hbm = std::min(bytes / sharing_rates(device).hbm_rate / time, 1.0);
-  const FlopsPerSecond peak = peak_flops(device, arithmetic_dtype(op.kernel, op.dtype));
+  const KernelSpec& spec = kernel_spec(op.kernel);
+  const FlopsPerSecond peak = peak_flops(device, arithmetic_dtype(spec, op.dtype));
   demand.math = std::min(work.flops / peak / time, 1.0);
-  demand.sms = sms_of(device, op, demand);
+  demand.sms = sms_of(device, spec, op, demand);
   return demand;
 }
 

@@ -33,7 +33,7 @@ const Device& h200() {
 
 // A GPU whose residual_add has a step in tokens: beyond 1,000 it takes 1.5 times the work model.
 Seconds stepped(const KernelOp& op) {
-  const Seconds model = work_model_time(work_model(op.kernel), work_of(op),
+  const Seconds model = work_model_time(kernel_spec(op.kernel).prior, work_of(op),
                                         peak_flops(h200(), DType::kBf16), h200().hbm_bandwidth);
   return model * (dim(op.dims, "tokens") > 1000 ? 1.5 : 1.0);
 }
