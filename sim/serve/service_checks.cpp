@@ -12,38 +12,43 @@ namespace {
 
 void check(const Request& request, const ServiceConfig& config, std::int64_t hash_block_tokens) {
   const EngineConfig& engine = config.engine;
-  const std::string name = "request " + std::to_string(request.id);
+  const auto name = [&] { return "request " + std::to_string(request.id); };
+  const auto tokens = [&] {
+    return name() + " has " + std::to_string(request.prompt_tokens) + " prompt and " +
+           std::to_string(request.output_tokens) + " output tokens";
+  };
   require(request.prompt_tokens >= 1 && request.output_tokens >= 1,
-          name + " has " + std::to_string(request.prompt_tokens) + " prompt and " +
-              std::to_string(request.output_tokens) +
-              " output tokens, expected at least 1 of each");
+          [&] { return tokens() + ", expected at least 1 of each"; });
   constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // keeps the sums below in range
   require(request.prompt_tokens <= kMostTokens && request.output_tokens <= kMostTokens,
-          name + " has " + std::to_string(request.prompt_tokens) + " prompt and " +
-              std::to_string(request.output_tokens) + " output tokens, expected at most 2^40");
+          [&] { return tokens() + ", expected at most 2^40"; });
   const std::int64_t total = request.prompt_tokens + request.output_tokens;
-  require(engine.max_model_len == 0 || total <= engine.max_model_len,
-          name + " has " + std::to_string(total) +
-              " prompt and output tokens, more than max_model_len, " +
-              std::to_string(engine.max_model_len));
+  require(engine.max_model_len == 0 || total <= engine.max_model_len, [&] {
+    return name() + " has " + std::to_string(total) +
+           " prompt and output tokens, more than max_model_len, " +
+           std::to_string(engine.max_model_len);
+  });
   // The last output token is never computed, so it takes no room in the cache.
   const std::int64_t capacity = config.num_kv_blocks / config.num_dp_ranks * engine.block_size;
-  require(total - 1 <= capacity,
-          name + " needs " + std::to_string(total - 1) + " tokens of KV cache, more than the " +
-              std::to_string(capacity) + " that one " +
-              (config.num_dp_ranks == 1 ? "replica" : "data-parallel rank") + " holds");
+  require(total - 1 <= capacity, [&] {
+    return name() + " needs " + std::to_string(total - 1) + " tokens of KV cache, more than the " +
+           std::to_string(capacity) + " that one " +
+           (config.num_dp_ranks == 1 ? "replica" : "data-parallel rank") + " holds";
+  });
   // What was preempted computes its own tokens again with its prompt.
   const std::int64_t whole =
       engine.kv_admission == KvAdmission::kFullLength ? request.prompt_tokens : total - 1;
-  require(engine.enable_chunked_prefill || whole <= engine.max_num_batched_tokens,
-          name + " needs up to " + std::to_string(whole) +
-              " tokens in one step without chunked prefill, more than max_num_batched_tokens, " +
-              std::to_string(engine.max_num_batched_tokens));
+  require(engine.enable_chunked_prefill || whole <= engine.max_num_batched_tokens, [&] {
+    return name() + " needs up to " + std::to_string(whole) +
+           " tokens in one step without chunked prefill, more than max_num_batched_tokens, " +
+           std::to_string(engine.max_num_batched_tokens);
+  });
   const auto num_hashes = static_cast<std::int64_t>(request.block_hashes.size());
-  require(num_hashes * hash_block_tokens <= request.prompt_tokens,
-          name + " has " + std::to_string(num_hashes) + " block hashes of " +
-              std::to_string(hash_block_tokens) + " tokens, expected those of the full blocks of " +
-              std::to_string(request.prompt_tokens) + " prompt tokens only");
+  require(num_hashes * hash_block_tokens <= request.prompt_tokens, [&] {
+    return name() + " has " + std::to_string(num_hashes) + " block hashes of " +
+           std::to_string(hash_block_tokens) + " tokens, expected those of the full blocks of " +
+           std::to_string(request.prompt_tokens) + " prompt tokens only";
+  });
 }
 
 }  // namespace
@@ -101,19 +106,19 @@ void check_requests(const Workload& workload, const ServiceConfig& config) {
   Seconds before(-std::numeric_limits<double>::infinity());
   for (std::size_t i = 0; i < workload.requests.size(); ++i) {
     const Request& request = workload.requests[i];
-    require(request.id == static_cast<std::int64_t>(i),
-            "request at index " + std::to_string(i) + " has id " + std::to_string(request.id) +
-                ", expected its index");
+    const auto name = [&] { return "request " + std::to_string(i); };
+    require(request.id == static_cast<std::int64_t>(i), [&] {
+      return "request at index " + std::to_string(i) + " has id " + std::to_string(request.id) +
+             ", expected its index";
+    });
     check(request, config, workload.hash_block_tokens);
     if (workload.closed_loop_concurrency > 0) continue;
     require(std::isfinite(request.arrival.value()) && request.arrival >= Seconds(0),
-            "request " + std::to_string(i) + " arrives at a time that is negative or not finite");
+            [&] { return name() + " arrives at a time that is negative or not finite"; });
     require(request.arrival >= before,
-            "request " + std::to_string(i) +
-                " arrives before the one above; expected ascending arrivals");
-    if (request.arrival > kLongestSpan) {
-      throw std::invalid_argument("request " + std::to_string(i) + " " + too_late(request.arrival));
-    }
+            [&] { return name() + " arrives before the one above; expected ascending arrivals"; });
+    require(request.arrival <= kLongestSpan,
+            [&] { return name() + " " + too_late(request.arrival); });
     before = request.arrival;
   }
 }

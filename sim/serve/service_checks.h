@@ -3,6 +3,8 @@
 // What a service refuses before it starts. All throw std::invalid_argument that says what was found
 // and what is expected.
 
+#include <concepts>
+#include <stdexcept>
 #include <string>
 
 #include "sim/serve/serve.h"
@@ -17,6 +19,11 @@ std::string too_late(Seconds arrival);
 
 // Throws unless `holds`.
 void require(bool holds, const std::string& message);
+// The same where it is asked of each request: the message is made for those that are refused alone.
+template <std::invocable Message>
+void require(bool holds, const Message& message) {
+  if (!holds) throw std::invalid_argument(message());
+}
 // Settings, and what the workload asks of them.
 void check_service(const ServiceConfig& config, const Workload& workload);
 // The same, and each request: that its arrival is in order and that it can ever run.
