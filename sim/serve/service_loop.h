@@ -15,7 +15,7 @@ namespace orrery {
 
 constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
-// By (start, replica).
+// By (start, replica). Made for steps of one replica after the other, each in order.
 void sort_steps(std::vector<StepRecord>& steps);
 
 // Calls back from whatever thread finishes requests, one call at a time.
