@@ -69,7 +69,9 @@ Plan lower(const ModelConfig& model, const Batch& batch, const LoweringOptions& 
 void attention_dims(const ModelConfig& model, const std::vector<LayerRun>& runs,
                     const StepShape& shape, const LoweringOptions& options, bool wants_names,
                     AttentionDims& result) {
+  constexpr std::size_t kSizesOfLayer = 64;  // or so: one allocation is enough
   result.sizes.clear();
+  result.sizes.reserve(kSizesOfLayer * runs.size());
   result.ops.clear();
   Lowering step(model, shape, options, result, wants_names);
   for (const LayerRun& run : runs) {

@@ -77,14 +77,27 @@ TensorId Lowering::tensor(std::string_view name, DType dtype, TensorRole role,
   return plan.add_tensor(std::move(tensor));
 }
 
+TensorId Lowering::weight_of(std::string_view name, DType dtype,
+                             std::initializer_list<AxisRef> axes) {
+  return dims_ != nullptr ? 0 : weight(std::string(name) + ".weight", dtype, axes);
+}
+
+void Lowering::add_dims(std::string_view name, std::initializer_list<DimRef> dims) {
+  for (const DimRef& dim : dims) dims_->sizes.push_back(dim.size);
+  if (wants_names_) dims_->ops.push_back(named(name));
+}
+
+void Lowering::kernel(std::string_view name, std::string_view kernel, DType dtype,
+                      std::initializer_list<DimRef> dims, std::initializer_list<TensorId> reads,
+                      std::initializer_list<TensorId> writes) {
+  if (dims_ != nullptr) return add_dims(name, dims);
+  this->kernel(name, kernel, dtype, dims, std::vector(reads), std::vector(writes));
+}
+
 void Lowering::kernel(std::string_view name, std::string_view kernel, DType dtype,
                       std::initializer_list<DimRef> dims, std::vector<TensorId> reads,
                       std::vector<TensorId> writes) {
-  if (dims_ != nullptr) {
-    for (const DimRef& dim : dims) dims_->sizes.push_back(dim.size);
-    if (wants_names_) dims_->ops.push_back(named(name));
-    return;
-  }
+  if (dims_ != nullptr) return add_dims(name, dims);
   KernelOp body{.kernel = std::string(kernel), .dtype = dtype, .dims = {}};
   body.dims.reserve(dims.size());
   for (const DimRef& dim : dims) {
@@ -110,12 +123,16 @@ void Lowering::host(std::string_view name, HostKind kind, std::vector<TensorId> 
 }
 
 TensorId Lowering::linear(Linear spec) {
-  const std::string name(spec.name);
   std::vector<TensorId> reads = std::move(spec.inputs);
-  reads.push_back(weight(name + ".weight", spec.weights, {spec.n, spec.k}));
-  if (spec.has_bias) reads.push_back(weight(name + ".bias", DType::kBf16, {spec.n}));
-  const TensorId output = spec.output >= 0 ? spec.output : activation(name, {spec.rows, spec.n});
-  kernel(name, "gemm", spec.weights,
+  if (dims_ == nullptr) {
+    reads.push_back(weight_of(spec.name, spec.weights, {spec.n, spec.k}));
+    if (spec.has_bias) {
+      reads.push_back(weight(std::string(spec.name) + ".bias", DType::kBf16, {spec.n}));
+    }
+  }
+  const TensorId output =
+      spec.output >= 0 ? spec.output : activation(spec.name, {spec.rows, spec.n});
+  kernel(spec.name, "gemm", spec.weights,
          {{"m", spec.rows.size, spec.rows.name},
           {"n", spec.n.size, spec.n.name},
           {"k", spec.k.size, spec.k.name}},
@@ -126,7 +143,7 @@ TensorId Lowering::linear(Linear spec) {
 TensorId Lowering::rms_norm(std::string_view name, TensorId x, AxisRef rows, AxisRef width,
                             bool is_quantised) {
   const DType dtype = is_quantised ? options.precision.activations : DType::kBf16;
-  const TensorId gain = weight(std::string(name) + ".weight", DType::kBf16, {width});
+  const TensorId gain = weight_of(name, DType::kBf16, {width});
   const TensorId normed = tensor(name, dtype, TensorRole::kActivation, {rows, width});
   kernel(name, "rms_norm", dtype,
          {{"tokens", rows.size, rows.name}, {"hidden", width.size, width.name}}, {x, gain},
@@ -139,7 +156,7 @@ TensorId Lowering::block_norm(std::string_view name, bool is_quantised) {
     return rms_norm(name, hidden, tokens(), hidden_axis(), is_quantised);
   }
   const DType dtype = is_quantised ? options.precision.activations : DType::kBf16;
-  const TensorId gain = weight(std::string(name) + ".weight", DType::kBf16, {hidden_axis()});
+  const TensorId gain = weight_of(name, DType::kBf16, {hidden_axis()});
   const TensorId normed = tensor(name, dtype, TensorRole::kActivation, {tokens(), hidden_axis()});
   kernel(name, "add_rms_norm", dtype,
          {{"tokens", step.tokens, axis::kTokens}, {"hidden", model.hidden_size, axis::kHidden}},

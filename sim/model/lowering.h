@@ -79,6 +79,10 @@ class Lowering {
   void kernel(std::string_view name, std::string_view kernel, DType dtype,
               std::initializer_list<DimRef> dims, std::vector<TensorId> reads,
               std::vector<TensorId> writes);
+  // The same of operands in braces, of which no vectors are made where dims alone are asked for.
+  void kernel(std::string_view name, std::string_view kernel, DType dtype,
+              std::initializer_list<DimRef> dims, std::initializer_list<TensorId> reads,
+              std::initializer_list<TensorId> writes);
   void host(std::string_view name, HostKind kind, std::vector<TensorId> reads);
 
   TensorId linear(Linear spec);
@@ -100,6 +104,9 @@ class Lowering {
 
  private:
   std::string named(std::string_view name) const;
+  // The weight of op `name`.
+  TensorId weight_of(std::string_view name, DType dtype, std::initializer_list<AxisRef> axes);
+  void add_dims(std::string_view name, std::initializer_list<DimRef> dims);
 
   std::string prefix_;
   int stream_ = 0;
