@@ -23,11 +23,13 @@ DType nearest_format(const KernelTable& table, DType dtype, int distribution) {
            std::abs(std::log2(bytes_per_element(other) / bytes_per_element(dtype)));
   };
   std::optional<DType> best;
+  std::optional<DType> seen;  // families are sorted by it
   for (const auto& [key, grid] : table.families()) {
     const auto format = static_cast<DType>(key[0]);
-    if (key[1] != distribution) {
+    if (key[1] != distribution || format == seen) {
       continue;
     }
+    seen = format;
     if (format == dtype) {
       return dtype;
     }

@@ -116,13 +116,13 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
   DType last_dtype = DType::kBf16;
   std::vector<OtherRow> eager;
   std::vector<OtherRow> warm;
+  std::vector<std::int64_t> dims(columns.size());  // of the row that is read
   while (csv.next()) {
     const bool is_cold = choice(csv, l2_column, {"cold", "warm"}) == 0;
     const bool is_graph = choice(csv, mode_column, {"graph", "eager"}) == 0;
     if (!is_cold && !is_graph) {
       continue;
     }
-    std::vector<std::int64_t> dims(columns.size());
     for (std::size_t i = 0; i < columns.size(); ++i) {
       std::int64_t value = csv.integer(columns[i]);
       const std::string_view name = rows.spec->dims[i].name;
@@ -141,7 +141,7 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
     const double time_s = csv.microseconds(time_column).value();
     if (!is_graph || !is_cold) {
       std::vector<OtherRow>& others = is_graph ? warm : eager;
-      others.push_back({.dtype = last_dtype, .dims = std::move(dims), .time_s = time_s});
+      others.push_back({.dtype = last_dtype, .dims = dims, .time_s = time_s});
       continue;
     }
     rows.dims.insert(rows.dims.end(), dims.begin(), dims.end());

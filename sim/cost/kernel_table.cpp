@@ -67,28 +67,37 @@ double FamilyGrid::time_at(std::size_t at) const {
 }
 
 void FamilyGrid::bound() {
-  most_s.assign(time_s.size(), std::numeric_limits<double>::infinity());
-  least_s.assign(time_s.size(), 0.0);
-  // Passes what nodes know on to their next neighbours, from the last node to the first and back.
-  const std::array<std::size_t, kMaxAxes> stride = {axes[1].size() * axes[2].size(), axes[2].size(),
-                                                    1};
-  const auto coordinate = [&](std::size_t at, int a) { return at / stride[a] % axes[a].size(); };
-  for (std::size_t at = time_s.size(); at-- > 0;) {
-    most_s[at] = std::fmin(time_at(at), most_s[at]);
-    for (int a = 0; a < kMaxAxes; ++a) {
-      if (coordinate(at, a) + 1 < axes[a].size()) {
-        most_s[at] = std::min(most_s[at], most_s[at + stride[a]]);
+  const std::size_t size = time_s.size();
+  most_s.resize(size);
+  least_s.resize(size);
+  // Nodes tell their next neighbours what they know, along one axis after the other: those from
+  // `first` to `last` are told by, or tell, the ones `stride` further on.
+  const auto along_axes = [&](const auto& pass) {
+    std::size_t span = size;
+    for (const std::vector<std::int64_t>& axis : axes) {
+      const std::size_t stride = span / axis.size();
+      for (std::size_t first = 0; first < size; first += span) {
+        pass(first, first + span - stride, stride);
       }
+      span = stride;
     }
+  };
+  for (std::size_t at = 0; at < size; ++at) {
+    most_s[at] = std::fmin(time_at(at), std::numeric_limits<double>::infinity());
   }
-  for (std::size_t at = 0; at < time_s.size(); ++at) {
+  along_axes([&](std::size_t first, std::size_t last, std::size_t stride) {
+    for (std::size_t at = last; at-- > first;) {
+      most_s[at] = std::min(most_s[at], most_s[at + stride]);
+    }
+  });
+  for (std::size_t at = 0; at < size; ++at) {
     least_s[at] = std::isnan(time_at(at)) ? 0 : most_s[at];
-    for (int a = 0; a < kMaxAxes; ++a) {
-      if (coordinate(at, a) > 0) {
-        least_s[at] = std::max(least_s[at], least_s[at - stride[a]]);
-      }
-    }
   }
+  along_axes([&](std::size_t first, std::size_t last, std::size_t stride) {
+    for (std::size_t at = first; at < last; ++at) {
+      least_s[at + stride] = std::max(least_s[at + stride], least_s[at]);
+    }
+  });
 }
 
 std::array<double, kMaxAxes> FamilyGrid::place_of(const std::array<int, kMaxAxes>& node) const {
