@@ -52,7 +52,7 @@ enum class Composite : std::uint8_t {
 
 // Which dims measured times are interpolated over: those along which time / work-model time is
 // smooth. Dims by name; rows that agree in all others form a family.
-struct Grid {
+struct TableGrid {
   std::vector<std::string_view> axes;  // at most 3, the slowest first; empty: the first three dims
   std::string_view tied;     // follows the last axis where both are equal (kv_heads of MHA)
   std::string_view ignored;  // names something and does not change the time
@@ -77,7 +77,7 @@ struct Prior {
   double hbm = 0;     // of the HBM rate
   Seconds floor;      // of the smallest call
   double spread = 0;  // relative standard deviation of an interpolated time
-  Grid grid;
+  TableGrid grid;
   // Thread blocks of a call; null: as many as fill the GPU, or not known.
   double (*blocks)(DType dtype, const Dims& dims) = nullptr;
   // What is computed over what needs to be, where tiles have empty rows; null: 1.

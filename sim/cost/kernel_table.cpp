@@ -42,7 +42,7 @@ int position(const std::vector<std::int64_t>& axis, std::int64_t value) {
 }  // namespace
 
 GridLayout grid_layout(const KernelSpec& spec) {
-  const Grid& grid = spec.prior.grid;
+  const TableGrid& grid = spec.prior.grid;
   GridLayout layout;
   if (grid.axes.empty()) {
     layout.num_axes = std::min<int>(kMaxAxes, static_cast<int>(spec.dims.size()));

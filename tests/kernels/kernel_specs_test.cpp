@@ -147,7 +147,7 @@ TEST(KernelSpecs, InterpolateOverDimsThatTheyHave) {
     const auto has = [&](std::string_view name) {
       return std::ranges::find(spec.dims, name, &DimSpec::name) != spec.dims.end();
     };
-    const Grid& grid = spec.prior.grid;
+    const TableGrid& grid = spec.prior.grid;
     EXPECT_LE(grid.axes.size(), 3U) << spec.name;
     for (const std::string_view axis : grid.axes) EXPECT_TRUE(has(axis)) << spec.name << axis;
     for (const std::string_view name : {grid.tied, grid.ignored}) {
