@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/slots.h"
 #include "sim/plan/plan.h"
 #include "sim/units/units.h"
 
@@ -95,6 +96,7 @@ struct KernelSpec {
   std::string_view name;
   std::string_view summary;
   std::vector<DimSpec> dims;
+  std::vector<Slot> slots;  // in the order of an op's reads, then of its writes
   // Throws std::invalid_argument when a dim is missing or dims contradict each other.
   Work (*work)(DType dtype, const Dims& dims) = nullptr;
   // Which of several ways our own kernel takes a call, from 1 on, where times of one way are smooth
@@ -114,5 +116,15 @@ const KernelSpec& kernel_spec(std::string_view name);
 Work work_of(const KernelOp& op);
 // False where a dim is zero that keeps the host from launching. Throws as kernel_spec.
 bool is_launched(const KernelOp& op);
+// The slot of each operand of a call, in order: places in the spec's `slots`. Parts of one operand
+// have the same slot. Throws as kernel_spec, and std::invalid_argument that names the first tensor
+// that fits no slot, or the slot that no tensor fits.
+struct OperandSlots {
+  std::vector<std::uint8_t> reads;
+  std::vector<std::uint8_t> writes;
+};
+OperandSlots operand_slots(const KernelOp& op, std::span<const Tensor* const> reads,
+                           std::span<const Tensor* const> writes);
+OperandSlots operand_slots(const Plan& plan, const Op& op);  // of a kernel op
 
 }  // namespace orrery

@@ -26,6 +26,7 @@ KernelSpec mla_decode_module_spec() {
           .dims = mla_module_dims(
               {{.name = "batch", .meaning = "sequences"},
                {.name = "context", .meaning = "mean tokens per sequence, the new one included"}}),
+          .slots = mla_module_slots(),
           .work = work,
           .prior = {.arithmetic = Arithmetic::kAttention,
                     .flops = 0.6,

@@ -1,7 +1,7 @@
 #pragma once
 
-// Dims and work that both MLA modules share: projections around the attention, traffic of the
-// cache.
+// Dims, slots and work that both MLA modules share: projections around the attention, traffic of
+// the cache.
 
 #include <utility>
 #include <vector>
@@ -30,6 +30,43 @@ inline std::vector<DimSpec> mla_module_dims(std::vector<DimSpec> batch_dims) {
     dims.push_back(dim);
   }
   return dims;
+}
+
+// Both read and write the same: q is projected by way of a latent, or directly.
+inline std::vector<Slot> mla_module_slots() {
+  return {
+      {.name = "x", .axes = ".., hidden", .type = SlotType::kBf16},
+      {.name = "qkv_a",
+       .axes = "q_lora_rank+kv_lora_rank+qk_rope_head_dim, hidden",
+       .use = Use::kWeight,
+       .is_optional = true},
+      {.name = "q_a_norm",
+       .axes = "q_lora_rank",
+       .type = SlotType::kBf16,
+       .use = Use::kWeight,
+       .is_optional = true},
+      {.name = "q_b",
+       .axes = "heads*qk_nope_head_dim+heads*qk_rope_head_dim, q_lora_rank",
+       .use = Use::kWeight,
+       .is_optional = true},
+      {.name = "q",
+       .axes = "heads*qk_nope_head_dim+heads*qk_rope_head_dim, hidden",
+       .use = Use::kWeight,
+       .is_optional = true},
+      {.name = "kv_a",
+       .axes = "kv_lora_rank+qk_rope_head_dim, hidden",
+       .use = Use::kWeight,
+       .is_optional = true},
+      {.name = "kv_a_norm", .axes = "kv_lora_rank", .type = SlotType::kBf16, .use = Use::kWeight},
+      {.name = "k_b", .axes = "heads*qk_nope_head_dim, kv_lora_rank", .use = Use::kWeight},
+      {.name = "v_b", .axes = "heads*v_head_dim, kv_lora_rank", .use = Use::kWeight},
+      {.name = "o", .axes = "hidden, heads*v_head_dim", .use = Use::kWeight},
+      {.name = "cache",
+       .axes = ".., kv_lora_rank+qk_rope_head_dim",
+       .type = SlotType::kAny,
+       .use = Use::kCache,
+       .is_result = true},
+      {.name = "out", .axes = ".., hidden", .type = SlotType::kBf16, .is_result = true}};
 }
 
 // Sizes of one layer on one rank, in elements.

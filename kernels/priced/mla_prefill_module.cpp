@@ -33,6 +33,7 @@ KernelSpec mla_prefill_module_spec() {
                                    {.name = "context",
                                     .meaning = "cached tokens per sequence before the new ones",
                                     .may_be_zero = true}}),
+          .slots = mla_module_slots(),
           .work = work,
           .prior = {.arithmetic = Arithmetic::kAttention,
                     .flops = 0.6,

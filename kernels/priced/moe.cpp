@@ -30,6 +30,7 @@ Work work(DType dtype, const Dims& dims) {
 
 }  // namespace
 
+// Rows that another rank sent have their routing with them.
 KernelSpec moe_spec() {
   return {
       .name = "moe",
@@ -42,6 +43,22 @@ KernelSpec moe_spec() {
                {.name = "topk", .meaning = "experts per token"},
                {.name = "experts", .meaning = "experts on this rank", .is_contraction = true},
                {.name = "experts_total", .meaning = "experts on all ranks"}},
+      .slots =
+          {{.name = "x", .axes = "rows, hidden", .type = SlotType::kOfOpOrBf16},
+           {.name = "routing", .axes = ".., 2*topk", .type = SlotType::kInt32, .is_optional = true},
+           {.name = "gate_up", .axes = "experts, 2*inter, hidden", .use = Use::kWeight},
+           {.name = "down", .axes = "experts, hidden, inter", .use = Use::kWeight},
+           {.name = "gate_up_bias",
+            .axes = "experts, 2*inter",
+            .type = SlotType::kBf16,
+            .use = Use::kWeight,
+            .is_optional = true},
+           {.name = "down_bias",
+            .axes = "experts, hidden",
+            .type = SlotType::kBf16,
+            .use = Use::kWeight,
+            .is_optional = true},
+           {.name = "y", .axes = "rows, hidden", .type = SlotType::kBf16, .is_result = true}},
       .work = work,
       .prior = {.arithmetic = Arithmetic::kGemm,
                 .flops = 0.6,

@@ -34,6 +34,11 @@ KernelSpec moe_route_spec() {
                    {.name = "topk", .meaning = "experts chosen per token"},
                    {.name = "groups",
                     .meaning = "expert groups from which the best are kept; 1: no groups"}},
+          .slots = {{.name = "logits", .axes = "tokens, experts_total"},
+                    {.name = "routing",
+                     .axes = "tokens, 2*topk",
+                     .type = SlotType::kInt32,
+                     .is_result = true}},
           .work = work,
           // Grouped top-k on H200 takes 4 us (docs/data.md). Rate as of a norm with
           // quantisation; the spread is an assumption.

@@ -28,21 +28,27 @@ Work work(DType dtype, const Dims& dims) {
 }  // namespace
 
 KernelSpec sparse_index_spec() {
-  return {.name = "sparse_index",
-          .summary =
-              "index logits of sparse attention and the top-k of them; dtype is the format of "
-              "queries and keys",
-          .dims = {{.name = "tokens", .meaning = "new tokens"},
-                   {.name = "context", .meaning = "mean tokens each of them sees, itself included"},
-                   {.name = "index_heads", .meaning = "heads of the indexer"},
-                   {.name = "index_head_dim", .meaning = "elements per head"}},
-          .work = work,
-          // Not measured: the efficiencies of large GEMMs, floor and spread are assumptions.
-          .prior = {.arithmetic = Arithmetic::kRows,
-                    .flops = 0.6,
-                    .hbm = 0.8,
-                    .floor = us(6),
-                    .spread = 0.3}};
+  return {
+      .name = "sparse_index",
+      .summary =
+          "index logits of sparse attention and the top-k of them; dtype is the format of "
+          "queries and keys",
+      .dims = {{.name = "tokens", .meaning = "new tokens"},
+               {.name = "context", .meaning = "mean tokens each of them sees, itself included"},
+               {.name = "index_heads", .meaning = "heads of the indexer"},
+               {.name = "index_head_dim", .meaning = "elements per head"}},
+      .slots =
+          {{.name = "q", .axes = "tokens, index_heads*index_head_dim", .type = SlotType::kBf16},
+           {.name = "keys", .axes = "tokens, index_head_dim", .type = SlotType::kBf16},
+           {.name = "gates", .axes = "tokens, index_heads", .type = SlotType::kBf16},
+           {.name = "picked", .axes = "tokens, ..", .type = SlotType::kInt32, .is_result = true}},
+      .work = work,
+      // Not measured: the efficiencies of large GEMMs, floor and spread are assumptions.
+      .prior = {.arithmetic = Arithmetic::kRows,
+                .flops = 0.6,
+                .hbm = 0.8,
+                .floor = us(6),
+                .spread = 0.3}};
 }
 
 }  // namespace orrery

@@ -60,6 +60,12 @@ KernelSpec attention_decode_spec() {
                {.name = "head_dim", .meaning = "elements per head"},
                {.name = "window",
                 .meaning = "newest keys the token sees, itself included; 2^30: all"}},
+      .slots = {{.name = "q", .axes = "batch.., ..", .type = SlotType::kBf16},
+                {.name = "cache", .axes = ".., ..", .use = Use::kCache},
+                {.name = "out",
+                 .axes = "batch, heads*head_dim",
+                 .type = SlotType::kBf16,
+                 .is_result = true}},
       .work = work,
       .way = way,
       .prior = {

@@ -26,6 +26,8 @@ KernelSpec quantize_spec() {
       .summary =
           "bf16 activations to a narrower format with scales; dtype is the format of the result",
       .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
+      .slots = {{.name = "x", .axes = ".., hidden", .type = SlotType::kBf16, .is_in_parts = true},
+                {.name = "y", .axes = "tokens.., hidden", .is_result = true}},
       .work = work,
       // A norm fused with quantisation streams 2.14 of 3.35 TB/s on H100 (docs/data.md);
       // small kernels in a CUDA graph take 2 to 2.5 us. The spread is half of the 95th

@@ -43,6 +43,12 @@ KernelSpec expert_gather_spec() {
                    {.name = "expert",
                     .meaning = "which of the experts on this rank",
                     .may_be_zero = true}},
+          .slots =
+              {{.name = "x", .axes = ".., hidden", .type = SlotType::kBf16},
+               {.name = "row_token", .axes = "room", .type = SlotType::kInt32},
+               {.name = "counts", .axes = "..", .type = SlotType::kInt32, .use = Use::kCounts},
+               {.name = "row_weight", .axes = "room", .type = SlotType::kFp32, .is_optional = true},
+               {.name = "xs", .axes = "room, hidden", .is_result = true}},
           .work = work,
           // As gather_mul.
           .prior = {.arithmetic = Arithmetic::kRows,

@@ -39,6 +39,11 @@ KernelSpec expert_gemm_spec() {
                    {.name = "expert",
                     .meaning = "which of the experts on this rank",
                     .may_be_zero = true}},
+          .slots =
+              {{.name = "x", .axes = "room, k"},
+               {.name = "w", .axes = "experts, n, k", .use = Use::kWeight},
+               {.name = "counts", .axes = "experts", .type = SlotType::kInt32, .use = Use::kCounts},
+               {.name = "y", .axes = "room, n", .type = SlotType::kBf16, .is_result = true}},
           .work = work,
           // As gemm.
           .prior = {.arithmetic = Arithmetic::kGemm,

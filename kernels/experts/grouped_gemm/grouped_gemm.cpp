@@ -25,27 +25,32 @@ double padding(DType /*dtype*/, const Dims& dims) {
 }  // namespace
 
 KernelSpec grouped_gemm_spec() {
-  return {.name = "grouped_gemm",
-          .summary =
-              "y[rows, n] = x[rows, k] w[group of the row][n, k]^T, rows sorted by group, their "
-              "counts on the device; dtype of x and w",
-          .dims = {{.name = "rows", .meaning = "rows of x of all groups", .may_be_zero = true},
-                   {.name = "n", .meaning = "rows of each w: output columns"},
-                   {.name = "k", .meaning = "input columns", .is_contraction = true},
-                   {.name = "groups", .meaning = "experts on this rank, each with its w"},
-                   {.name = "active",
-                    .meaning = "groups with at least one row, whose w is read",
-                    .may_be_zero = true}},
-          .work = work,
-          // Few rows stream weights at 4.1 to 4.5 of 4.8 TB/s on an H200; the floor is the time
-          // of one row.
-          .prior = {.arithmetic = Arithmetic::kGemm,
-                    .flops = 0.75,
-                    .hbm = 0.93,
-                    .floor = us(3),
-                    .spread = 0.08,
-                    .grid = {.axes = {"rows", "active"}, .is_scattered = true},
-                    .padding = padding}};
+  return {
+      .name = "grouped_gemm",
+      .summary =
+          "y[rows, n] = x[rows, k] w[group of the row][n, k]^T, rows sorted by group, their "
+          "counts on the device; dtype of x and w",
+      .dims = {{.name = "rows", .meaning = "rows of x of all groups", .may_be_zero = true},
+               {.name = "n", .meaning = "rows of each w: output columns"},
+               {.name = "k", .meaning = "input columns", .is_contraction = true},
+               {.name = "groups", .meaning = "experts on this rank, each with its w"},
+               {.name = "active",
+                .meaning = "groups with at least one row, whose w is read",
+                .may_be_zero = true}},
+      .slots = {{.name = "x", .axes = "room, k"},
+                {.name = "w", .axes = "groups, n, k", .use = Use::kWeight},
+                {.name = "counts", .axes = "groups", .type = SlotType::kInt32, .use = Use::kCounts},
+                {.name = "y", .axes = "room.., n", .type = SlotType::kBf16, .is_result = true}},
+      .work = work,
+      // Few rows stream weights at 4.1 to 4.5 of 4.8 TB/s on an H200; the floor is the time
+      // of one row.
+      .prior = {.arithmetic = Arithmetic::kGemm,
+                .flops = 0.75,
+                .hbm = 0.93,
+                .floor = us(3),
+                .spread = 0.08,
+                .grid = {.axes = {"rows", "active"}, .is_scattered = true},
+                .padding = padding}};
 }
 
 }  // namespace orrery

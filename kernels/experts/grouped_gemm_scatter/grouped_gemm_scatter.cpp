@@ -40,6 +40,18 @@ KernelSpec grouped_gemm_scatter_spec() {
                     .meaning = "groups with at least one row, whose w is read",
                     .may_be_zero = true},
                    {.name = "tokens", .meaning = "rows of out"}},
+          .slots =
+              {{.name = "x", .axes = "room, k"},
+               {.name = "w", .axes = "groups, n, k", .use = Use::kWeight},
+               {.name = "counts", .axes = "groups", .type = SlotType::kInt32, .use = Use::kCounts},
+               {.name = "row_token", .axes = "room", .type = SlotType::kInt32},
+               {.name = "row_weight", .axes = "room", .type = SlotType::kFp32, .is_optional = true},
+               {.name = "base", .axes = "tokens, n", .type = SlotType::kBf16},
+               {.name = "out",
+                .axes = "tokens, n",
+                .type = SlotType::kBf16,
+                .is_result = true,
+                .may_alias = "base"}},
           .work = work,
           // As grouped_gemm.
           .prior = {.arithmetic = Arithmetic::kGemm,

@@ -27,24 +27,32 @@ double blocks(DType /*dtype*/, const Dims& dims) {
 }  // namespace
 
 KernelSpec routing_scores_spec() {
-  return {.name = "routing_scores",
-          .summary =
-              "scores of all experts: soft-max or sigmoid of x[tokens, hidden] w[experts_total, "
-              "hidden]^T; dtype of x and w",
-          .dims = {{.name = "tokens", .meaning = "rows of x"},
-                   {.name = "hidden", .meaning = "columns of x"},
-                   {.name = "experts_total",
-                    .meaning = "routed experts of the layer",
-                    .must_be_whole = true}},
-          .work = work,
-          // Measured on an H200: bound by its few columns at 4,096 tokens and more; the floor is
-          // the time of one row.
-          .prior = {.arithmetic = Arithmetic::kRows,
-                    .flops = 0.2,
-                    .hbm = 0.75,
-                    .floor = us(3.6),
-                    .spread = 0.2,
-                    .blocks = blocks}};
+  return {
+      .name = "routing_scores",
+      .summary =
+          "scores of all experts: soft-max or sigmoid of x[tokens, hidden] w[experts_total, "
+          "hidden]^T; dtype of x and w",
+      .dims = {{.name = "tokens", .meaning = "rows of x"},
+               {.name = "hidden", .meaning = "columns of x"},
+               {.name = "experts_total",
+                .meaning = "routed experts of the layer",
+                .must_be_whole = true}},
+      .slots = {{.name = "x", .axes = ".., hidden", .is_in_parts = true},
+                {.name = "w", .axes = "experts_total, hidden", .use = Use::kWeight},
+                {.name = "bias", .axes = "experts_total", .use = Use::kWeight, .is_optional = true},
+                {.name = "scores",
+                 .axes = "tokens, experts_total",
+                 .type = SlotType::kFp32,
+                 .is_result = true}},
+      .work = work,
+      // Measured on an H200: bound by its few columns at 4,096 tokens and more; the floor is
+      // the time of one row.
+      .prior = {.arithmetic = Arithmetic::kRows,
+                .flops = 0.2,
+                .hbm = 0.75,
+                .floor = us(3.6),
+                .spread = 0.2,
+                .blocks = blocks}};
 }
 
 }  // namespace orrery

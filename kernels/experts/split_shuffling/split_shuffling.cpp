@@ -18,21 +18,28 @@ Work work(DType dtype, const Dims& dims) {
 }  // namespace
 
 KernelSpec split_shuffling_spec() {
-  return {.name = "split_shuffling",
-          .summary =
-              "the inverse of combine_shuffling: rows sorted by expert back into the order of "
-              "ranks; dtype of the rows",
-          .dims = {{.name = "rows", .meaning = "rows of all groups", .may_be_zero = true},
-                   {.name = "hidden", .meaning = "columns"},
-                   {.name = "ranks", .meaning = "ranks that send"},
-                   {.name = "groups", .meaning = "experts on this rank"}},
-          .work = work,
-          // As combine_shuffling.
-          .prior = {.arithmetic = Arithmetic::kRows,
-                    .flops = 0.6,
-                    .hbm = 0.75,
-                    .floor = us(2),
-                    .spread = 0.1}};
+  return {
+      .name = "split_shuffling",
+      .summary =
+          "the inverse of combine_shuffling: rows sorted by expert back into the order of "
+          "ranks; dtype of the rows",
+      .dims = {{.name = "rows", .meaning = "rows of all groups", .may_be_zero = true},
+               {.name = "hidden", .meaning = "columns"},
+               {.name = "ranks", .meaning = "ranks that send"},
+               {.name = "groups", .meaning = "experts on this rank"}},
+      .slots = {{.name = "by_expert", .axes = ".., hidden"},
+                {.name = "recv_counts",
+                 .axes = "ranks, groups..",
+                 .type = SlotType::kInt32,
+                 .use = Use::kCounts},
+                {.name = "by_rank", .axes = ".., hidden | ranks, .., hidden", .is_result = true}},
+      .work = work,
+      // As combine_shuffling.
+      .prior = {.arithmetic = Arithmetic::kRows,
+                .flops = 0.6,
+                .hbm = 0.75,
+                .floor = us(2),
+                .spread = 0.1}};
 }
 
 }  // namespace orrery

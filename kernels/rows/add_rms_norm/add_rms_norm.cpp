@@ -18,18 +18,28 @@ Work work(DType dtype, const Dims& dims) {
 }  // namespace
 
 KernelSpec add_rms_norm_spec() {
-  return {.name = "add_rms_norm",
-          .summary = "residual += x, then y = rms_norm(residual); dtype is the format of y",
-          .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
-          .work = work,
-          // As rms_norm.
-          .prior = {.arithmetic = Arithmetic::kRows,
-                    .flops = 0.6,
-                    .hbm = 0.64,
-                    .floor = us(2),
-                    .spread = 0.2,
-                    .reads_what_was_written = true,
-                    .feeds_gemm = true}};
+  return {
+      .name = "add_rms_norm",
+      .summary = "residual += x, then y = rms_norm(residual); dtype is the format of y",
+      .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
+      .slots = {{.name = "x", .axes = "tokens, hidden", .type = SlotType::kBf16},
+                {.name = "residual", .axes = "tokens, hidden", .type = SlotType::kBf16},
+                {.name = "gain", .axes = "hidden", .type = SlotType::kBf16, .use = Use::kWeight},
+                {.name = "y", .axes = "tokens, hidden", .is_result = true},
+                {.name = "sum",
+                 .axes = "tokens, hidden",
+                 .type = SlotType::kBf16,
+                 .is_result = true,
+                 .may_alias = "residual"}},
+      .work = work,
+      // As rms_norm.
+      .prior = {.arithmetic = Arithmetic::kRows,
+                .flops = 0.6,
+                .hbm = 0.64,
+                .floor = us(2),
+                .spread = 0.2,
+                .reads_what_was_written = true,
+                .feeds_gemm = true}};
 }
 
 }  // namespace orrery

@@ -28,6 +28,10 @@ KernelSpec embedding_spec() {
                    {.name = "vocab",
                     .meaning = "rows of the table; ids outside of them give zeros",
                     .is_contraction = true}},
+          .slots =
+              {{.name = "ids", .axes = "tokens", .type = SlotType::kInt32, .use = Use::kInput},
+               {.name = "table", .axes = "vocab, hidden", .use = Use::kWeight},
+               {.name = "y", .axes = "tokens, hidden", .type = SlotType::kBf16, .is_result = true}},
           .work = work,
           // A gather: 4.0 of 4.8 TB/s on H200 (docs/data.md); small kernels in a CUDA graph take
           // 2 to 2.5 us. The spread is an assumption.

@@ -20,6 +20,12 @@ KernelSpec residual_add_spec() {
   return {.name = "residual_add",
           .summary = "residual += x; dtype is the format of both",
           .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
+          .slots = {{.name = "residual", .axes = "tokens, hidden"},
+                    {.name = "x", .axes = "tokens, hidden"},
+                    {.name = "sum",
+                     .axes = "tokens, hidden",
+                     .is_result = true,
+                     .may_alias = "residual"}},
           .work = work,
           // As silu_mul, which streams as much.
           .prior = {.arithmetic = Arithmetic::kRows,

@@ -21,6 +21,12 @@ KernelSpec rms_norm_spec() {
           .summary =
               "y = x / rms(x) * w by rows; dtype is the format of y, fp8 is quantised on the way",
           .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
+          .slots = {{.name = "x", .axes = "tokens, hidden..", .type = SlotType::kBf16},
+                    {.name = "gain",
+                     .axes = "hidden | ..",
+                     .type = SlotType::kBf16,
+                     .use = Use::kWeight},
+                    {.name = "y", .axes = "tokens, hidden..", .is_result = true, .may_alias = "x"}},
           .work = work,
           // A norm fused with quantisation streams 2.14 of 3.35 TB/s on H100 (docs/data.md);
           // small kernels in a CUDA graph take 2 to 2.5 us. The spread is an assumption.

@@ -21,6 +21,8 @@ KernelSpec sample_spec() {
       .summary = "next token of each sequence from its logits; dtype is the format of the logits",
       .dims = {{.name = "seqs", .meaning = "rows of logits"},
                {.name = "vocab", .meaning = "columns", .must_be_whole = true}},
+      .slots = {{.name = "logits", .axes = "seqs, vocab"},
+                {.name = "ids", .axes = "seqs", .type = SlotType::kInt32, .is_result = true}},
       .work = work,
       // Assumed to stream as norms do; the spread is an assumption too.
       .prior = {.arithmetic = Arithmetic::kRows,

@@ -26,6 +26,15 @@ KernelSpec silu_mul_spec() {
       .name = "silu_mul",
       .summary = "y = silu(gate) * up of x[tokens, 2 ffn]; dtype is the format of y",
       .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "ffn", .meaning = "columns of y"}},
+      .slots = {{.name = "x",
+                 .axes = "tokens.., 2*ffn | experts, room, 2*ffn",
+                 .type = SlotType::kBf16},
+                {.name = "num_rows",
+                 .axes = "1",
+                 .type = SlotType::kInt32,
+                 .use = Use::kCounts,
+                 .is_optional = true},
+                {.name = "y", .axes = "tokens.., ffn | experts, room, ffn", .is_result = true}},
       .work = work,
       // Streams 4.1 of 4.8 TB/s on H200 (docs/data.md); small kernels in a CUDA graph take 2
       // to 2.5 us. The spread is an assumption.
