@@ -133,6 +133,12 @@ StepTemplates::StepTemplates(StepSetup setup)
       is_one_chain({.tokens = ways, .rows = 1, .has_decodes = true}) &&
       is_one_chain({.tokens = 2 * ways, .rows = 2, .has_prefill = true, .has_decodes = true}) &&
       is_level_without_effect();
+  if (!apply_) return;
+  Key key{.tokens = 2 * ways, .rows = 2, .has_prefill = true, .has_decodes = true};
+  const Asked fresh = ask(key);
+  key.has_cached = true;
+  const Asked cached = ask(key);
+  is_cached_apart_ = fresh.dims.ops != cached.dims.ops || fresh.is_varied != cached.is_varied;
 }
 
 // A chain takes as long at every level unless its collectives share links, which the levels of
@@ -151,12 +157,12 @@ bool StepTemplates::is_level_without_effect() const {
 }
 
 StepTemplates::Key StepTemplates::key_of(const StepShape& shape, std::int64_t tokens,
-                                         std::int64_t rows) {
+                                         std::int64_t rows) const {
   return {.tokens = tokens,
           .rows = rows,
           .has_prefill = shape.prefill_tokens > 0,
           .has_decodes = shape.num_decodes > 0,
-          .has_cached = shape.prefill_cached > 0,
+          .has_cached = is_cached_apart_ && shape.prefill_cached > 0,
           .has_decode_cached = shape.decode_context > 1};
 }
 
@@ -185,13 +191,11 @@ StepShape StepTemplates::shape_of(const Key& key, Variant variant) const {
   return shape;
 }
 
-// Ops of attention blocks whose dims other steps of the key have otherwise.
-std::vector<StepTemplates::Shaped> StepTemplates::find_shaped(const Plan& plan,
-                                                              const Key& key) const {
-  const StepShape base = shape_of(key, Variant::kBase);
-  AttentionDims dims;
-  attention_dims(setup_.model, runs_, base, setup_.lowering, true, dims);
-  std::vector<bool> is_varied(dims.sizes.size());
+StepTemplates::Asked StepTemplates::ask(const Key& key) const {
+  Asked asked;
+  auto& [dims, is_varied] = asked;
+  attention_dims(setup_.model, runs_, shape_of(key, Variant::kBase), setup_.lowering, true, dims);
+  is_varied.resize(dims.sizes.size());
   for (const Variant variant : {Variant::kLong, Variant::kShort}) {
     AttentionDims other;
     attention_dims(setup_.model, runs_, shape_of(key, variant), setup_.lowering, false, other);
@@ -202,11 +206,18 @@ std::vector<StepTemplates::Shaped> StepTemplates::find_shaped(const Plan& plan,
       is_varied[i] = is_varied[i] || dims.sizes[i] != other.sizes[i];
     }
   }
+  return asked;
+}
+
+// Ops of attention blocks whose dims other steps of the key have otherwise.
+std::vector<StepTemplates::Shaped> StepTemplates::find_shaped(const Plan& plan,
+                                                              const Key& key) const {
+  const auto& [dims, is_varied] = ask(key);
   std::map<std::string_view, OpId> by_name;
   for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
     by_name.emplace(plan.ops()[static_cast<std::size_t>(id)].name, id);
   }
-  const RankRows rows(setup_.mesh, base);
+  const RankRows rows(setup_.mesh, shape_of(key, Variant::kBase));
   std::vector<Shaped> shaped;
   std::size_t first = 0;
   for (const std::string& name : dims.ops) {

@@ -74,11 +74,17 @@ class StepTemplates {
     auto operator<=>(const Key&) const = default;
   };
 
-  static Key key_of(const StepShape& shape, std::int64_t tokens, std::int64_t rows);
+  [[nodiscard]] Key key_of(const StepShape& shape, std::int64_t tokens, std::int64_t rows) const;
   // Shapes of a key: what depends on more than the key is other in each. Short ones are below the
   // tokens that sparse attention picks.
   enum class Variant : std::uint8_t { kBase, kLong, kShort };
   [[nodiscard]] StepShape shape_of(const Key& key, Variant variant) const;
+  // What the attention blocks of a key say, and which sizes other steps of the key have otherwise.
+  struct Asked {
+    AttentionDims dims;
+    std::vector<bool> is_varied;
+  };
+  [[nodiscard]] Asked ask(const Key& key) const;
   [[nodiscard]] bool is_level_without_effect() const;
   const Template& find(const Key& key);
   [[nodiscard]] Template make(const Key& key) const;
@@ -91,6 +97,9 @@ class StepTemplates {
   StepSetup setup_;
   std::vector<LayerRun> runs_;
   bool apply_ = false;
+  // Whether blocks do otherwise where tokens are cached before a chunk; else one template is
+  // enough.
+  bool is_cached_apart_ = true;
   std::shared_mutex mutex_;
   std::map<Key, Template> templates_;
   std::map<std::int64_t, Tail> tails_;
