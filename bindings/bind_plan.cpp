@@ -42,7 +42,7 @@ PlanPrediction predict(const Scenario& scenario, const std::string& text, bool g
   }
   const Assembly assembly(scenario);
   const CostModel& cost = graph ? assembly.graph_cost() : assembly.eager_cost();
-  const PricedPlan priced = price(plan, cost);
+  const PricedPlan priced = price(plan, cost, Clock::kLimited);
   prediction.timeline = simulate(priced, assembly.machine(), cost, {.level = StepLevel::kAllRanks});
   prediction.duration = makespan(prediction.timeline) / static_cast<double>(copies);
   prediction.basis = priced.basis;

@@ -89,7 +89,19 @@ struct Prior {
   bool quantizes = false;  // a narrower format with scales is all that it makes
   // Reads next to nothing but what calls before it have written, so some of it is in the L2 cache.
   bool reads_what_was_written = false;
-  bool feeds_gemm = false;  // writes what a GEMM reads next
+  // Whether the GEMM that reads its result begins before it ends and fetches weights meanwhile;
+  // null: none does.
+  bool (*precedes_streamed_weights)(const Dims& dims) = nullptr;
+};
+
+// What a kernel does for routed experts.
+enum class RoutedRole : std::uint8_t {
+  kNone,
+  kSort,     // chooses experts and sorts tokens by them: the first op of a routed layer
+  kGather,   // rows in the order of their experts
+  kScatter,  // adds weighed rows to those of their tokens
+  kCombine,  // rows that came rank by rank, sorted by expert
+  kSplit     // the inverse of it
 };
 
 struct KernelSpec {
@@ -104,6 +116,16 @@ struct KernelSpec {
   // one way.
   int (*way)(DType dtype, std::span<const std::int64_t> sizes) = nullptr;
   Prior prior;
+  RoutedRole routed = RoutedRole::kNone;
+  // Norms and additions of the residual stream: a token's result depends on that token alone, and
+  // they cost next to nothing else.
+  bool is_on_residual = false;
+  // The sum of what it reads, so parts of a sum over ranks may be added up behind it.
+  bool is_sum = false;
+  // What it reads is read back when the step has ended.
+  bool keeps_inputs = false;
+  // Scratch memory of a call on an H200; null: none, or what gemms share.
+  Bytes (*workspace)(DType dtype, const Dims& dims) = nullptr;
 };
 
 // All specs, in a fixed order. Thread safe; the table is built on first use.
@@ -112,6 +134,8 @@ std::span<const KernelSpec> kernel_specs();
 const KernelSpec* find_kernel_spec(std::string_view name);
 // Throws std::invalid_argument with the nearest known name.
 const KernelSpec& kernel_spec(std::string_view name);
+// The first of that role, which is not kNone.
+const KernelSpec& kernel_of(RoutedRole role);
 // Work of one kernel call. Throws std::invalid_argument on an unknown kernel or a missing dim.
 Work work_of(const KernelOp& op);
 // False where a dim is zero that keeps the host from launching. Throws as kernel_spec.

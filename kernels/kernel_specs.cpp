@@ -33,6 +33,10 @@ const KernelSpec& kernel_spec(std::string_view name) {
                               nearest(name, known) + "\"");
 }
 
+const KernelSpec& kernel_of(RoutedRole role) {
+  return *std::ranges::find(kernel_specs(), role, &KernelSpec::routed);
+}
+
 Work work_of(const KernelOp& op) {
   const KernelSpec& spec = kernel_spec(op.kernel);
   try {

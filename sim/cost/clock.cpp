@@ -11,8 +11,8 @@ namespace {
 
 // Of the data sheet's rates, what large calls reach at the full clock (8,192^3; attention over
 // 8,192 tokens; a copy of 2 GiB): topologies/devices/h200-sxm/power_limit.csv.
-constexpr double kProductRate = 0.80;
-constexpr double kNarrowProductRate = 0.73;
+constexpr double kGemmRate = 0.80;
+constexpr double kNarrowGemmRate = 0.73;
 constexpr double kAttentionRate = 0.62;
 constexpr double kStreamRate = 0.89;
 // Attention alone draws less than between products: rows of long calls took this at the limit.
@@ -47,7 +47,7 @@ struct Call {
   // Of the data sheet's rate, what large calls compute at.
   [[nodiscard]] double rate() const {
     if (is(Arithmetic::kAttention)) return kAttentionRate;
-    return is_narrow() ? kNarrowProductRate : kProductRate;
+    return is_narrow() ? kNarrowGemmRate : kGemmRate;
   }
 };
 
@@ -92,10 +92,10 @@ double arithmetic_part(Seconds full, const Call& call) {
 
 }  // namespace
 
-Seconds at_clock(Seconds time, const PowerLimit& limit, PowerState state, const Device& device,
-                 const KernelOp& op) {
+ClockTimes at_clocks(Seconds time, const PowerLimit& limit, const Device& device,
+                     const KernelOp& op) {
   if (!limit.acts() || !(time > Seconds(0))) {
-    return time;
+    return {.full = time, .limited = time, .arithmetic = Seconds(0)};
   }
   const Call call = call_of(device, op);
   const double more = longer(time, limit, call);
@@ -108,15 +108,8 @@ Seconds at_clock(Seconds time, const PowerLimit& limit, PowerState state, const 
           : 0;
   const bool lowers_its_clock = call.is(Arithmetic::kAttention) && time > kLongAttention;
   const Seconds full = time / (1 + (lowers_its_clock ? more : more_alone * measured_at_limit));
-  switch (state) {
-    case PowerState::kFull:
-      return full;
-    case PowerState::kLimited:
-      return full * (1 + more);
-    case PowerState::kArithmetic:
-      return full * (1 + arithmetic_part(full, call));
-  }
-  return time;
+  return {
+      .full = full, .limited = full * (1 + more), .arithmetic = full * arithmetic_part(full, call)};
 }
 
 }  // namespace orrery

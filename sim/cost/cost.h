@@ -26,9 +26,14 @@
 namespace orrery {
 
 struct Estimate {
-  Seconds time;
+  Seconds time;  // at the full clock
   Basis basis = Basis::kRoofline;
-  double spread = 0;  // relative standard deviation expected of time
+  double spread = 0;   // relative standard deviation expected of time
+  Seconds limited;     // at the clock that the power limit leaves; as `time` where there is none
+  Seconds arithmetic;  // of `time`, what draws as much power as large GEMMs do
+
+  bool operator==(const Estimate&) const = default;
+  [[nodiscard]] Seconds at(Clock clock) const { return clock == Clock::kFull ? time : limited; }
 };
 
 // Host-side times, parameters of an engine profile with a source each.
@@ -143,11 +148,8 @@ struct CostOptions {
   // clocks under power, caches that others used, gaps.
   double kernel_time = 1;
   double moe_kernel_time = 1;  // the same of `moe` kernels
-  // What the power limit of the board does to arithmetic, and the clock asked about. A kernel at
-  // the limit takes 1 + (f - 1) s times as long as at the full clock, where f is the factor of its
-  // kind and s its operations at the peak over these and its bytes at the HBM rate.
+  // What the power limit of the board does to arithmetic (sim/cost/clock.h).
   PowerLimit power;
-  PowerState power_state = PowerState::kLimited;
   // The same of single kernels by name, besides: caches larger than those of the tables, ...
   std::map<std::string, double> kernel_times;
   // "" best of NCCL and the engine's own, "nccl", "custom": the engine's own.
@@ -156,6 +158,29 @@ struct CostOptions {
   // Routing skew of an MoE. A table without rows of it answers from the nearest that it has, in the
   // order balanced, uniform, power_law_1.01, power_law_1.2.
   std::string moe_distribution = "power_law_1.01";
+};
+
+// What one correction of the list (sim/cost/corrections.h, sim/serve/step_corrections.h) did.
+struct AppliedCorrection {
+  std::string_view name;
+  std::string_view source;
+  Estimate before;
+  Estimate after;
+};
+
+// How a price came about.
+struct PriceExplanation {
+  Estimate price;
+  // Whose rows answered, and which of them, in words; empty: the work model alone, a curve or
+  // formula of collectives, or a parameter of the engine profile.
+  std::string provider;
+  std::string device;
+  std::filesystem::path file;
+  std::string kernel;  // another one's of the same work, or the op's own
+  std::string rows;    // "a row of the table", "between rows of its family", ...
+  int way = 0;         // of our own kernel (KernelSpec::way); 0: one, or none that rows tell apart
+  Seconds row_time;    // by those rows, on the device that they were measured on
+  std::vector<AppliedCorrection> corrections;  // that changed something, in the order of the list
 };
 
 // Thread safe for concurrent calls. Tables and machine must outlive it.
@@ -183,6 +208,8 @@ class CostModel {
   [[nodiscard]] Estimate collective(const CommOp& op, std::span<const int> ranks) const;
   [[nodiscard]] Estimate host(const HostOp& op) const;
   [[nodiscard]] Estimate price(const Plan& plan, const Op& op) const;
+  // The same price and where it is from. Not cached.
+  [[nodiscard]] PriceExplanation explain(const Plan& plan, const Op& op) const;
 
   // What answered the kernels asked for so far, ascending; kernels that no table has are left out.
   [[nodiscard]] std::vector<SourceUse> sources_used() const;

@@ -6,27 +6,20 @@
 #include <stdexcept>
 #include <utility>
 
-#include "sim/cost/clock.h"
 #include "sim/cost/collectives.h"
+#include "sim/cost/corrections.h"
 #include "sim/cost/estimate_cache.h"
 #include "sim/cost/interpolate.h"
 #include "sim/cost/provider_tables.h"
-#include "sim/units/largest_normal.h"
 #include "sim/units/shown.h"
 
 namespace orrery {
 namespace {
 
-// Relative standard deviations. Measured: repeated runs of one kernel. Nearest efficiency: outside
-// the measured hull, from shapes held out as a whole (docs/data.md). Sibling: half of the 95th
-// percentile of the H100's rows predicted from the H200's. Another engine's kernel: the vLLM,
-// SGLang and TensorRT-LLM tables differ by about this on equal shapes.
+// Relative standard deviation of repeated runs of one kernel.
 constexpr double kMeasuredSpread = 0.01;
 // Interquartile range of a normal distribution over its standard deviation.
 constexpr double kQuartilesPerDeviation = 1.349;
-constexpr double kNearestSpread = 0.25;
-constexpr double kSiblingSpread = 0.1;
-constexpr double kOtherEngineSpread = 0.15;
 
 // Routing skews from the most even to the least.
 constexpr std::array<std::string_view, 4> kSkews = {"balanced", "uniform", "power_law_1.01",
@@ -74,11 +67,14 @@ struct CostModel::Impl {
   std::set<SourceUse> used;
   std::set<CollectiveKind> unmeasured;
 
-  Estimate compute(const KernelOp& op);
-  // Of one source; the prediction's basis and spread are lowered by its kinship.
-  [[nodiscard]] std::optional<Estimate> from_source(const KernelSource& source, const KernelOp& op,
-                                                    std::span<const std::int64_t> dims,
-                                                    bool& is_own_family) const;
+  // Rows that answer a call, and what they say.
+  struct Answer {
+    std::size_t source_idx = 0;
+    const KernelTable* table = nullptr;
+    Prediction found;
+  };
+  std::optional<Answer> answer(const KernelOp& op, std::span<const std::int64_t> dims);
+  Estimate compute(const KernelOp& op, PriceExplanation* explanation);
 };
 
 namespace {
@@ -105,139 +101,98 @@ int distribution_of(const KernelTable& table, const std::string& wanted) {
   return static_cast<int>(std::ranges::min_element(known, {}, distance) - known.begin());
 }
 
-// Share of the HBM rate that quantising of a whole input reaches: gemm rows of the shipped tables
-// against cuBLAS products of quantised inputs on an H200, 8,192 rows, n 2,560 (docs/data.md).
-constexpr double kQuantizeBandwidth = 0.42;
-// What is left of a row at least when the quantising is taken out.
-constexpr double kLeastRemainder = 0.4;
-
-Seconds quantize_time(const Device& device, Seconds floor, std::int64_t rows,
-                      std::int64_t columns) {
-  constexpr double kBytesPerElement = 3;  // bf16 in, fp8 out
-  const Bytes moved(static_cast<double>(rows) * static_cast<double>(columns) * kBytesPerElement);
-  return floor + moved / (device.hbm_bandwidth * kQuantizeBandwidth);
-}
-
-// Time of a call without what a plan has as an op of its own: of the time on the device of the rows
-// that part stays which stays there, so a faster device is not slower for having less taken out.
-Seconds without_inclusions(const KernelSource& source, const KernelOp& op,
-                           const Prediction& found) {
-  const auto* held = source.provider->tables().quantizing(op.kernel, op.dtype);
-  if (held == nullptr || held->floor.value() == 0) {
-    return found.time;
+void explain_rows(const PricedCall& call, Seconds time, PriceExplanation& explanation) {
+  explanation.kernel = call.answered.kernel;
+  explanation.row_time = time;
+  if (call.found == nullptr) {
+    explanation.rows = "the work model";
+    return;
   }
-  const Seconds quantize =
-      quantize_time(*source.device, held->floor, dim(op.dims, "m"), dim(op.dims, "k"));
-  return found.time * std::max(1 - quantize / found.measured, kLeastRemainder);
-}
-
-// What the calls before have written is in the L2 cache only in part: norms, rope, silu_mul and
-// kv_append of 128 and 1,000 tokens in steps of scenarios/validate/fit_8b.yaml save 0.4 to 0.7 of
-// what all operands in the cache save, those of 2,048 tokens in judged steps as executed before
-// 0 to 0.5 (docs/validation/README.md).
-constexpr double kWarmPart = 0.4;
-
-// Our gemm of few rows begins while the kernel before it runs and fetches weights meanwhile
-// (kernels/dense/gemm/gemm.h, GemmOptions::overlap), so what ends in such a gemm takes no more of a
-// step than until that has begun. 1.3 us: decodes of scenarios/validate/fit_8b.yaml, which is not
-// judged, then err by -0.7 to 0.0 %, without it by +0.3 to +1.0 %.
-constexpr Seconds kBeforeStreamedWeights(1.3e-6);
-constexpr std::int64_t kMostStreamedRows = 64;
-
-bool precedes_streamed_weights(const KernelSpec& spec, const KernelOp& op) {
-  return spec.prior.feeds_gemm && dim(op.dims, "tokens") <= kMostStreamedRows;
+  const Provider::Tables& tables = call.source->provider->tables();
+  explanation.provider = tables.name;
+  explanation.device = call.source->device->name;
+  explanation.file = tables.entries.find(call.answered.kernel)->second->path;
+  explanation.rows = call.found->rows;
+  const KernelSpec& spec = call.table->spec();
+  if (tables.name == kOwnProvider && spec.way != nullptr) {
+    explanation.way = spec.way(call.answered.dtype, ordered_dims(spec, call.answered));
+  }
 }
 
 }  // namespace
 
-std::optional<Estimate> CostModel::Impl::from_source(const KernelSource& source, const KernelOp& op,
-                                                     std::span<const std::int64_t> dims,
-                                                     bool& is_own_family) const {
-  const KernelTable* table = source.provider->tables().table(op.kernel);
-  if (table == nullptr) {
-    return std::nullopt;
+// The first source that has the call's own family; without one, the first that has any answer, but
+// another architecture only where this one has nothing.
+std::optional<CostModel::Impl::Answer> CostModel::Impl::answer(const KernelOp& op,
+                                                               std::span<const std::int64_t> dims) {
+  std::optional<Answer> best;
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    const KernelSource& source = kernels[i];
+    if (best && source.kinship >= Kinship::kOtherArchitecture &&
+        kernels[best->source_idx].kinship < Kinship::kOtherArchitecture) {
+      break;
+    }
+    const KernelTable* table = source.provider->tables().table(op.kernel);
+    if (table == nullptr) continue;
+    const std::optional<Prediction> found =
+        predict(*table, *source.device, machine.device(), op.dtype,
+                distribution_of(*table, options.moe_distribution), dims);
+    if (!found) continue;
+    if (found->is_own_family || !best) best = {.source_idx = i, .table = table, .found = *found};
+    if (found->is_own_family) break;
   }
-  const int distribution = distribution_of(*table, options.moe_distribution);
-  const std::optional<Prediction> found =
-      predict(*table, *source.device, machine.device(), op.dtype, distribution, dims);
-  if (!found) {
-    return std::nullopt;
+  if (best) {
+    const std::lock_guard lock(used_mutex);
+    used.insert({op.kernel, best->source_idx});
   }
-  is_own_family = found->is_own_family;
-  const Provider::Tables& tables = source.provider->tables();
-  Estimate estimate{.time = without_inclusions(source, op, *found),
-                    .basis = found->basis,
-                    .spread = std::max(kMeasuredSpread, found->spread / kQuartilesPerDeviation)};
-  if (estimate.time != found->time) {
-    estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
-  }
-  const Work work = work_of(op);
-  const double warm = table->warm_ratio(work.bytes_read + work.bytes_written);
-  estimate.time = estimate.time * (1 - kWarmPart * (1 - warm));
-  if (tables.name == kOwnProvider && precedes_streamed_weights(table->spec(), op)) {
-    estimate.time = std::min(estimate.time, kBeforeStreamedWeights);
-  }
-  if (options.launch_mode == LaunchMode::kEager) {
-    estimate.time += table->eager_gap();
-  }
-  if (source.kinship != Kinship::kOwn) {
-    estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
-    estimate.spread = source.kinship == Kinship::kSibling ? kSiblingSpread : kOtherEngineSpread;
-  }
-  if (source.kinship >= Kinship::kOtherArchitecture) {
-    estimate.basis = Basis::kRoofline;
-  }
-  if (estimate.basis == Basis::kInterpolated) {
-    estimate.spread = std::max(estimate.spread, table->spec().prior.spread);
-  } else if (estimate.basis == Basis::kRoofline) {
-    estimate.spread = std::max(kNearestSpread, table->spec().prior.spread);
-  }
-  return estimate;
+  return best;
 }
 
-Estimate CostModel::Impl::compute(const KernelOp& op) {
+Estimate CostModel::Impl::compute(const KernelOp& op, PriceExplanation* explanation) {
   const KernelSpec& spec = kernel_spec(op.kernel);
   const std::vector<std::int64_t> dims = ordered_dims(spec, op);
   const FlopsPerSecond peak = peak_flops(machine.device(), arithmetic_dtype(spec, op.dtype));
-  if (!kernels.empty() &&
-      kernels.front().provider->tables().is_paid_elsewhere(op.kernel, op.dtype)) {
+  const bool is_paid_elsewhere =
+      !kernels.empty() && kernels.front().provider->tables().is_paid_elsewhere(op.kernel, op.dtype);
+  if (is_paid_elsewhere || !is_launched(op)) {
+    if (explanation != nullptr) {
+      explanation->rows = is_paid_elsewhere ? "paid with the rows of another kernel (includes.csv)"
+                                            : "not launched";
+    }
     return {.time = Seconds(0), .basis = Basis::kMeasured, .spread = 0};
   }
-  if (!is_launched(op)) {
-    return {.time = Seconds(0), .basis = Basis::kMeasured, .spread = 0};
+  KernelOp same;
+  const KernelOp* answered = &op;
+  std::optional<Answer> rows = answer(op, dims);
+  if (!rows && spec.prior.same_work != nullptr) {
+    same = spec.prior.same_work(op);
+    answered = &same;
+    rows = answer(same, ordered_dims(kernel_spec(same.kernel), same));
   }
-  std::optional<Estimate> answer;
-  std::size_t answered_by = 0;
-  for (std::size_t i = 0; i < kernels.size(); ++i) {
-    // Another architecture only where this one has nothing.
-    if (answer && kernels[i].kinship >= Kinship::kOtherArchitecture &&
-        kernels[answered_by].kinship < Kinship::kOtherArchitecture) {
-      break;
-    }
-    bool is_own_family = false;
-    const std::optional<Estimate> found = from_source(kernels[i], op, dims, is_own_family);
-    if (found && (is_own_family || !answer)) {
-      answer = found;
-      answered_by = i;
-    }
-    if (found && is_own_family) {
-      break;
-    }
+  PricedCall call{.op = op,
+                  .spec = spec,
+                  .answered = *answered,
+                  .device = machine.device(),
+                  .options = options};
+  Estimate estimate;
+  if (rows) {
+    call.source = &kernels[rows->source_idx];
+    call.table = rows->table;
+    call.found = &rows->found;
+    estimate = {.time = rows->found.measured,
+                .basis = rows->found.basis,
+                .spread = std::max(kMeasuredSpread, rows->found.spread / kQuartilesPerDeviation)};
+  } else {
+    const Prior& prior = kernel_spec(answered->kernel).prior;
+    estimate = {
+        .time = work_model_time(prior, work_of(*answered), peak, machine.device().hbm_bandwidth),
+        .basis = Basis::kRoofline,
+        .spread = std::max(kNearestSpread, prior.spread)};
   }
-  if (answer) {
-    const std::lock_guard lock(used_mutex);
-    used.insert({op.kernel, answered_by});
-    return *answer;
-  }
-  if (spec.prior.same_work != nullptr) {
-    Estimate estimate = compute(spec.prior.same_work(op));
-    estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
-    estimate.spread = std::max(estimate.spread, spec.prior.spread);
-    return estimate;
-  }
-  return {.time = work_model_time(spec.prior, work_of(op), peak, machine.device().hbm_bandwidth),
-          .basis = Basis::kRoofline,
-          .spread = std::max(kNearestSpread, spec.prior.spread)};
+  estimate.limited = estimate.time;
+  if (explanation != nullptr) explain_rows(call, estimate.time, *explanation);
+  correct(call, estimate, explanation == nullptr ? nullptr : &explanation->corrections);
+  return estimate;
 }
 
 namespace {
@@ -275,15 +230,7 @@ Estimate CostModel::kernel(const KernelOp& op) const {
   if (const std::optional<Estimate> known = impl_->cache.find(op)) {
     return *known;
   }
-  Estimate estimate = impl_->compute(op);
-  const CostOptions& options = impl_->options;
-  estimate.time =
-      at_clock(estimate.time, options.power, options.power_state, impl_->machine.device(), op) *
-      (kernel_spec(op.kernel).prior.composite == Composite::kRoutedExperts ? options.moe_kernel_time
-                                                                           : options.kernel_time);
-  if (const auto own = options.kernel_times.find(op.kernel); own != options.kernel_times.end()) {
-    estimate.time = estimate.time * own->second;
-  }
+  const Estimate estimate = impl_->compute(op, nullptr);
   impl_->cache.insert(op, estimate);
   return estimate;
 }
@@ -295,6 +242,16 @@ bool has_rows_of(const CollectiveCurves& curves, CollectiveKind kind) {
   if (curves.sources.empty()) return false;
   const auto& known = curves.sources.front().tables->tables().curves;
   return std::ranges::any_of(known, [&](const auto& entry) { return entry.first.kind == kind; });
+}
+
+}  // namespace
+
+namespace {
+
+// What computes nothing takes as long at any clock.
+Estimate at_any_clock(Estimate estimate) {
+  estimate.limited = estimate.time;
+  return estimate;
 }
 
 }  // namespace
@@ -320,10 +277,10 @@ Estimate CostModel::collective(const CommOp& op, std::span<const int> ranks) con
       impl_->unmeasured.insert(op.kind);
     }
     if (found) {
-      return *found;
+      return at_any_clock(*found);
     }
   }
-  return modelled_collective(impl_->machine, curves, op, ranks, impl_->options);
+  return at_any_clock(modelled_collective(impl_->machine, curves, op, ranks, impl_->options));
 }
 
 Estimate CostModel::host(const HostOp& op) const {
@@ -345,39 +302,41 @@ Estimate CostModel::host(const HostOp& op) const {
       break;
   }
   // Parameters of a measured engine profile, not of this call.
-  return {.time = time, .basis = Basis::kInterpolated, .spread = kNearestSpread};
+  return at_any_clock({.time = time, .basis = Basis::kInterpolated, .spread = kNearestSpread});
 }
-
-namespace {
-
-// From when ranks come to an exchange on average until the last is there.
-Seconds arrival_wait(const CostOptions& options, const CommOp& op, std::size_t num_ranks) {
-  constexpr std::array kExchanges = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
-                                     CollectiveKind::kAllToAll};
-  const Seconds arrivals = options.launch_mode == LaunchMode::kEager ? options.host.eager_arrivals
-                                                                     : options.host.graph_arrivals;
-  if (arrivals == Seconds(0) || std::ranges::find(kExchanges, op.kind) == kExchanges.end()) {
-    return Seconds(0);
-  }
-  return arrivals * largest_normal(static_cast<int>(num_ranks));
-}
-
-}  // namespace
 
 Estimate CostModel::price(const Plan& plan, const Op& op) const {
   if (const auto* kernel_op = std::get_if<KernelOp>(&op.body)) {
     return kernel(*kernel_op);
   }
   if (const auto* comm_op = std::get_if<CommOp>(&op.body)) {
-    Estimate estimate = collective(*comm_op, plan.ranks(op.ranks));
-    const Seconds wait = arrival_wait(impl_->options, *comm_op, plan.ranks(op.ranks).size());
-    if (wait > Seconds(0)) {
-      estimate.time += wait;
-      estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
-    }
+    const std::span<const int> ranks = plan.ranks(op.ranks);
+    Estimate estimate = collective(*comm_op, ranks);
+    correct(PricedCollective{*comm_op, ranks.size(), impl_->options}, estimate);
     return estimate;
   }
   return host(std::get<HostOp>(op.body));
+}
+
+PriceExplanation CostModel::explain(const Plan& plan, const Op& op) const {
+  PriceExplanation explanation;
+  if (const auto* kernel_op = std::get_if<KernelOp>(&op.body)) {
+    explanation.price = impl_->compute(*kernel_op, &explanation);
+  } else if (const auto* comm_op = std::get_if<CommOp>(&op.body)) {
+    const std::span<const int> ranks = plan.ranks(op.ranks);
+    explanation.price = collective(*comm_op, ranks);
+    explanation.row_time = explanation.price.time;
+    explanation.rows = explanation.price.basis == Basis::kRoofline
+                           ? "a formula, with what curves say of its parts"
+                           : "a measured curve";
+    correct(PricedCollective{*comm_op, ranks.size(), impl_->options}, explanation.price,
+            &explanation.corrections);
+  } else {
+    explanation.price = host(std::get<HostOp>(op.body));
+    explanation.row_time = explanation.price.time;
+    explanation.rows = "the engine profile";
+  }
+  return explanation;
 }
 
 std::vector<SourceUse> CostModel::sources_used() const {

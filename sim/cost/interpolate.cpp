@@ -296,6 +296,7 @@ std::optional<Prediction> Predictor::run() {
   const bool is_equivalent = move_to_empty_context();
   const FamilyGrid* grid = table_.family(rows_dtype_, distribution_, family_dims_);
   std::optional<Ratio> ratio;
+  Prediction found;
   if (grid != nullptr) {
     if (!is_equivalent) {
       if (const std::optional<std::size_t> row = measured(*grid)) {
@@ -304,19 +305,24 @@ std::optional<Prediction> Predictor::run() {
                           .measured = Seconds(grid->time_s[*row]),
                           .basis = is_own ? Basis::kMeasured : Basis::kRoofline,
                           .is_own_family = is_own,
-                          .spread = grid->spread[*row]};
+                          .spread = grid->spread[*row],
+                          .rows = is_own ? "the row of the call" : "the row of another format"};
       }
     }
     ratio = own_way(is_equivalent);
-    if (!ratio) {
-      ratio = interpolator_.ratio_at(*grid, point_);
-    }
+    found.rows = ratio ? "between rows of its family that the kernel takes as it does the call"
+                 : is_equivalent
+                     ? "rows without cached context, of the square problem of equal work"
+                     : "rows of its family";
+    if (!ratio) ratio = interpolator_.ratio_at(*grid, point_);
   } else {
     ratio = between_kv_heads();
+    found.rows = "rows of fewer and of more KV heads";
   }
-  const bool is_own_family = ratio.has_value() && rows_dtype_ == dtype_;
+  found.is_own_family = ratio.has_value() && rows_dtype_ == dtype_;
   if (!ratio) {
     ratio = from_nearest_family();
+    found.rows = "rows of the nearest family";
   }
   if (!ratio) {
     return std::nullopt;
@@ -327,10 +333,10 @@ std::optional<Prediction> Predictor::run() {
   if (is_equivalent && ratio->log > 0) {
     time = model + std::min(model, equivalent_model_time()) * (std::exp(ratio->log) - 1);
   }
-  return Prediction{.time = on_device(time),
-                    .measured = Seconds(time),
-                    .basis = is_inside ? Basis::kInterpolated : Basis::kRoofline,
-                    .is_own_family = is_own_family};
+  found.time = on_device(time);
+  found.measured = Seconds(time);
+  found.basis = is_inside ? Basis::kInterpolated : Basis::kRoofline;
+  return found;
 }
 
 }  // namespace

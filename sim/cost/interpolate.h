@@ -3,6 +3,7 @@
 // Time of one kernel call from measured rows: which family answers, and on which device.
 
 #include <optional>
+#include <string_view>
 
 #include "sim/cost/kernel_table.h"
 #include "sim/cost/roofline.h"
@@ -17,6 +18,7 @@ struct Prediction {
   Basis basis = Basis::kRoofline;
   bool is_own_family = false;  // from rows of the call's own family, or of two that bracket it
   double spread = 0;           // of the samples of a measured row, interquartile range / median
+  std::string_view rows;       // which rows these are, in words
 };
 
 // `dims` in the order of the kernel's spec, `distribution` an index into table.distributions().

@@ -13,6 +13,8 @@
 // the time beside copies. Between it falls and rises evenly: steps of a service take the longer,
 // the more arithmetic there was shortly before.
 
+#include <cstdint>
+
 #include "sim/units/units.h"
 
 namespace orrery {
@@ -37,9 +39,7 @@ struct PowerLimit {
   [[nodiscard]] bool acts() const { return product != 1 || narrow_product != 1 || attention != 1; }
 };
 
-// Which clock times are of; kArithmetic counts what is arithmetic at the full clock twice, so that
-// the difference to kFull is that.
-enum class PowerState { kFull, kLimited, kArithmetic };
+enum class Clock : std::uint8_t { kFull, kLimited };
 
 // Where the clock is between full (0) and limited (1), the mean over a step, and what a step leaves
 // of the boost. One per GPU, or for GPUs that do the same. Not thread safe.

@@ -15,7 +15,9 @@ namespace orrery {
 bool is_exchange(const Op& op);
 
 struct ChainStep {
-  Seconds time;
+  Seconds time;        // as Estimate
+  Seconds limited;     // likewise
+  Seconds arithmetic;  // likewise
   OpId op = 0;
   enum class Kind : std::uint8_t {
     kGpu,         // kernel, or a collective within the class

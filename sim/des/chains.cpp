@@ -55,7 +55,10 @@ class ChainBuilder {
   std::string add(const std::vector<OpId>& ops, OpId id, Chain& chain) {
     const Op& op = plan_.ops()[static_cast<std::size_t>(id)];
     const auto at = static_cast<std::size_t>(id);
-    ChainStep step{.time = times_[at].time, .op = id};
+    ChainStep step{.time = times_[at].time,
+                   .limited = times_[at].limited,
+                   .arithmetic = times_[at].arithmetic,
+                   .op = id};
     for (const OpId after : op.after) {
       if (!std::ranges::binary_search(ops, after)) {
         return quoted(op) + " is after an op of another rank";

@@ -17,6 +17,7 @@
 #include <utility>
 #include <variant>
 
+#include "sim/cost/corrections.h"
 #include "sim/des/levels.h"
 
 namespace orrery {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "sim/cost/corrections.h"
 #include "sim/des/agenda.h"
 #include "sim/des/flows.h"
 #include "sim/des/levels.h"
@@ -110,8 +111,7 @@ Run::Run(const Step& step, const SimulateOptions& options, const RankSet& set,
       launch_(launch_time(step.launch_mode, step.host, false).value()),
       exchange_launch_(launch_time(step.launch_mode, step.host, true).value()),
       node_gap_(step.launch_mode == LaunchMode::kGraph ? step.host.graph_node.value() : 0),
-      hop_(step.launch_mode == LaunchMode::kGraph ? step.host.graph_hop.value()
-                                                  : step.host.eager_hop.value()),
+      hop_(hop_time(step.launch_mode, step.host).value()),
       network_(network),
       sharing_(*step.machine, options, agenda_, network, mode) {
   programs_.reserve(set.lists.size());

@@ -36,12 +36,6 @@ struct Step {
 // Throws as orrery::simulate does.
 Timeline simulate(const Step& step, const SimulateOptions& options);
 
-// Host time to enqueue an op: none in a graph.
-inline Seconds launch_time(LaunchMode mode, const HostCosts& host, bool is_exchange) {
-  if (mode == LaunchMode::kGraph) return Seconds(0);
-  return is_exchange ? host.eager_exchange.value_or(host.eager_launch) : host.eager_launch;
-}
-
 Seconds closed_form(const PricedPlan& priced, LaunchMode launch_mode, const HostCosts& host);
 Seconds closed_form(const Chain& chain, LaunchMode launch_mode, const HostCosts& host);
 Timeline closed_form_timeline(const Step& step, const SimulateOptions& options);

@@ -40,7 +40,9 @@ PricedPlan assemble(const Plan& plan, std::vector<Estimate> times) {
     Seconds& sum = estimate.basis == Basis::kMeasured       ? priced.basis.measured
                    : estimate.basis == Basis::kInterpolated ? priced.basis.interpolated
                                                             : priced.basis.roofline;
-    sum += estimate.time * static_cast<double>(plan.multiplicity(static_cast<OpId>(i)));
+    const auto copies = static_cast<double>(plan.multiplicity(static_cast<OpId>(i)));
+    sum += estimate.time * copies;
+    priced.arithmetic += estimate.arithmetic * copies;
   }
   return priced;
 }
@@ -74,7 +76,7 @@ PriceKey price_key(const Op& op) {
 
 }  // namespace
 
-PricedPlan price(const Plan& plan, const CostModel& cost) {
+PricedPlan price(const Plan& plan, const CostModel& cost, Clock clock) {
   if (plan.num_ranks() > cost.machine().num_gpus()) {
     throw std::invalid_argument("plan has " + std::to_string(plan.num_ranks()) +
                                 " ranks; machine '" + cost.machine().spec.name + "' has " +
@@ -87,16 +89,17 @@ PricedPlan price(const Plan& plan, const CostModel& cost) {
     const auto [entry, is_new] = known.try_emplace(price_key(op));
     if (is_new) entry->second = cost.price(plan, op);
     times.push_back(entry->second);
+    times.back().time = entry->second.at(clock);
   }
   return des::assemble(plan, std::move(times));
 }
 
-PricedPlan mix(const PricedPlan& a, const PricedPlan& b, double part) {
-  std::vector<Estimate> times = a.times;
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    times[i].time += (b.times[i].time - times[i].time) * part;
+PricedPlan limited(const PricedPlan& full, double part) {
+  std::vector<Estimate> times = full.times;
+  for (Estimate& estimate : times) {
+    estimate.time += (estimate.limited - estimate.time) * part;
   }
-  return des::assemble(*a.plan, std::move(times));
+  return des::assemble(*full.plan, std::move(times));
 }
 
 }  // namespace orrery

@@ -59,11 +59,14 @@ struct PricedPlan {
   std::string why_not_chain;  // names the op, for the error message; empty for a chain
   std::vector<Chain> chains;  // one per rank class; empty when not a chain
   BasisSeconds basis;         // of the first rank: all its tasks, repeats counted
+  Seconds arithmetic;         // likewise, Estimate::arithmetic
 };
-// Each op once; equal ops are asked for once.
-PricedPlan price(const Plan& plan, const CostModel& cost);
-// The same plan with times that are `part` of the way from those of `a` to those of `b`.
-PricedPlan mix(const PricedPlan& a, const PricedPlan& b, double part);
+// Each op once; equal ops are asked for once. Chains, basis and simulations go by Estimate::time,
+// which is that at `clock`.
+PricedPlan price(const Plan& plan, const CostModel& cost, Clock clock = Clock::kFull);
+// A plan priced at the full clock with times that are `part` of the way from there to those at the
+// power limit.
+PricedPlan limited(const PricedPlan& full, double part);
 
 // Makespan of a chain by arithmetic, repeats multiplied, not walked. Throws std::invalid_argument
 // when the plan is not a chain.

@@ -51,7 +51,7 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
                     std::span<const KernelDirectory> directories,
                     std::span<const std::shared_ptr<const Provider>> providers,
                     std::span<const std::shared_ptr<const CollectiveTables>> collectives,
-                    LaunchMode mode, PowerState state) {
+                    LaunchMode mode) {
   std::vector<KernelSource> kernels;
   kernels.reserve(directories.size());
   for (std::size_t i = 0; i < directories.size(); ++i) {
@@ -74,24 +74,11 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   options.kernel_time = is_eager ? profile.kernel_time.eager : profile.kernel_time.graph;
   options.moe_kernel_time = is_eager ? profile.kernel_time.eager_moe : profile.kernel_time.graph;
   options.power = profile.power_limit;
-  options.power_state = state;
   options.kernel_times = profile.kernel_time.kernels;
   options.all_reduce_implementation = scenario.engine_profile.all_reduce_implementation;
   options.custom_all_reduce = scenario.engine_profile.custom_all_reduce;
   options.moe_distribution = to_text(scenario.expert_load.skew);
   return {machine, std::move(kernels), std::move(curves), std::move(options)};
-}
-
-template <typename Make>
-std::array<std::array<CostModel, 3>, 2> make_costs(Make make) {
-  const auto of_mode = [&](LaunchMode mode) {
-    return std::array<CostModel, 3>{make(mode, PowerState::kFull), make(mode, PowerState::kLimited),
-                                    make(mode, PowerState::kArithmetic)};
-  };
-  static_assert(static_cast<int>(LaunchMode::kEager) == 0 &&
-                static_cast<int>(PowerState::kFull) == 0 &&
-                static_cast<int>(PowerState::kLimited) == 1);
-  return {of_mode(LaunchMode::kEager), of_mode(LaunchMode::kGraph)};
 }
 
 Seconds total(const BasisSeconds& basis) {
@@ -105,17 +92,18 @@ Assembly::Assembly(const Scenario& scenario)
       kernel_directories_(scenario.kernel_tables),
       providers_(at_key(scenario, "provider", [&] { return load_providers(scenario); })),
       collectives_(at_key(scenario, "machine", [&] { return load_collectives(scenario); })),
-      costs_(make_costs([&](LaunchMode mode, PowerState state) {
-        return make_cost(scenario, machine_, kernel_directories_, providers_, collectives_, mode,
-                         state);
-      })) {}
+      costs_{make_cost(scenario, machine_, kernel_directories_, providers_, collectives_,
+                       LaunchMode::kEager),
+             make_cost(scenario, machine_, kernel_directories_, providers_, collectives_,
+                       LaunchMode::kGraph)} {
+  static_assert(static_cast<int>(LaunchMode::kEager) == 0 &&
+                static_cast<int>(LaunchMode::kGraph) == 1);
+}
 
 std::vector<TableUse> Assembly::tables_used() const {
   std::vector<SourceUse> uses;
-  for (const auto& of_mode : costs_) {
-    for (const CostModel& cost : of_mode) {
-      std::ranges::copy(cost.sources_used(), std::back_inserter(uses));
-    }
+  for (const CostModel& cost : costs_) {
+    std::ranges::copy(cost.sources_used(), std::back_inserter(uses));
   }
   std::ranges::sort(uses);
   uses.erase(std::unique(uses.begin(), uses.end()), uses.end());
@@ -137,10 +125,8 @@ std::vector<TableUse> Assembly::tables_used() const {
 
 std::vector<CollectiveKind> Assembly::unmeasured_collectives() const {
   std::set<CollectiveKind> kinds;
-  for (const auto& of_mode : costs_) {
-    for (const CostModel& cost : of_mode) {
-      for (const CollectiveKind kind : cost.unmeasured_collectives()) kinds.insert(kind);
-    }
+  for (const CostModel& cost : costs_) {
+    for (const CollectiveKind kind : cost.unmeasured_collectives()) kinds.insert(kind);
   }
   return {kinds.begin(), kinds.end()};
 }
@@ -163,17 +149,15 @@ double num_micro_batches(const Plan& plan) {
 PricedPlan price_repeated(const Assembly& assembly, const Scenario& scenario, const Plan& plan,
                           LaunchMode mode) {
   const PowerLimit& limit = scenario.engine_profile.power_limit;
-  PricedPlan limited = price(plan, assembly.cost(mode, PowerState::kLimited));
+  PricedPlan full = price(plan, assembly.cost(mode));
   if (!limit.acts()) {
-    return limited;
+    return full;
   }
-  PricedPlan full = price(plan, assembly.cost(mode, PowerState::kFull));
-  const PricedPlan arithmetic = price(plan, assembly.cost(mode, PowerState::kArithmetic));
   const Seconds busy = total(full.basis);
   const int stages = scenario.mesh.pp;
   const Seconds idle = busy * ((stages - 1.0) / num_micro_batches(plan));
-  const double part = repeated_limited_part(limit, busy, total(arithmetic.basis) - busy, idle);
-  return part == 0 ? full : mix(full, limited, part);
+  const double part = repeated_limited_part(limit, busy, full.arithmetic, idle);
+  return part == 0 ? full : limited(full, part);
 }
 
 std::vector<std::int64_t> graph_batch_sizes(const Scenario& scenario) {
@@ -188,6 +172,27 @@ std::vector<std::int64_t> graph_batch_sizes(const Scenario& scenario) {
     }
   }
   return sizes;
+}
+
+SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly,
+                                  bool contexts_differ) {
+  SimulatedStepsConfig config;
+  config.model = scenario.model_config;
+  config.mesh = scenario.mesh;
+  config.lowering = lowering_options(scenario);
+  config.level = scenario.step_level;
+  config.machine = &assembly.machine();
+  config.graph_cost = &assembly.graph_cost();
+  config.eager_cost = &assembly.eager_cost();
+  const EngineProfile& profile = scenario.engine_profile;
+  config.scheduler_base = profile.scheduler_base + profile.serve_base;
+  config.scheduler_per_sequence = profile.scheduler_per_sequence + profile.serve_per_sequence;
+  config.prefill_base = profile.prefill_base;
+  config.new_rows = profile.new_rows;
+  if (contexts_differ) config.uneven_attention = profile.kernel_time.uneven_attention;
+  config.graph_batch_sizes = graph_batch_sizes(scenario);
+  config.async_scheduling = scenario.engine.async_scheduling;
+  return config;
 }
 
 LoweringOptions lowering_options(const Scenario& scenario) {

@@ -18,6 +18,7 @@
 #include "sim/model/model.h"
 #include "sim/scenario/run.h"
 #include "sim/scenario/scenario.h"
+#include "sim/serve/simulated_steps.h"
 
 namespace orrery {
 
@@ -29,12 +30,11 @@ class Assembly {
   Assembly& operator=(const Assembly&) = delete;
 
   [[nodiscard]] const Machine& machine() const { return machine_; }
-  // Kernels as nodes of a replayed CUDA graph, and launched one by one, at the power limit.
+  // Kernels as nodes of a replayed CUDA graph, and launched one by one.
   [[nodiscard]] const CostModel& graph_cost() const { return cost(LaunchMode::kGraph); }
   [[nodiscard]] const CostModel& eager_cost() const { return cost(LaunchMode::kEager); }
-  [[nodiscard]] const CostModel& cost(LaunchMode mode,
-                                      PowerState state = PowerState::kLimited) const {
-    return costs_[static_cast<std::size_t>(mode)][static_cast<std::size_t>(state)];
+  [[nodiscard]] const CostModel& cost(LaunchMode mode) const {
+    return costs_[static_cast<std::size_t>(mode)];
   }
   // The kernel tables that answered so far, in the order in which they are asked.
   [[nodiscard]] std::vector<TableUse> tables_used() const;
@@ -47,13 +47,17 @@ class Assembly {
   // Shared with the other runs of the process (sim/cost/cost.h).
   std::vector<std::shared_ptr<const Provider>> providers_;
   std::vector<std::shared_ptr<const CollectiveTables>> collectives_;
-  std::array<std::array<CostModel, 3>, 2> costs_;  // by launch mode and power state
+  std::array<CostModel, 2> costs_;  // by launch mode
 };
 
 // `plan` run again and again: times between those at the full clock and those at the power limit.
 // A GPU of a pipeline pauses while the other stages have the step.
 PricedPlan price_repeated(const Assembly& assembly, const Scenario& scenario, const Plan& plan,
                           LaunchMode mode);
+
+// What a service takes for its steps. `contexts_differ`: decodes of a batch have different ones.
+SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly,
+                                  bool contexts_differ);
 
 // As in run.h, on rooms that are put together already.
 StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, const Batch& batch,

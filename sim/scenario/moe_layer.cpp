@@ -68,7 +68,7 @@ MoeLayerResult simulate_moe_layer(const Scenario& scenario, const MoeLayerReques
       request.mode == LaunchMode::kGraph ? assembly.graph_cost() : assembly.eager_cost();
   at_key(scenario, "provider", [&] {
     verify(result.plan);
-    const PricedPlan priced = price(result.plan, cost);
+    const PricedPlan priced = price(result.plan, cost, Clock::kLimited);
     result.timeline = simulate(priced, assembly.machine(), cost, {.level = request.level});
     result.basis = priced.basis;
   });

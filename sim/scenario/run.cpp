@@ -36,36 +36,13 @@ MemoryBudget memory_budget(const Scenario& scenario) {
 
 namespace {
 
+// Prompts of different lengths lead to decodes of different contexts.
 SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly,
                                   const Workload& workload) {
-  SimulatedStepsConfig config;
-  config.model = scenario.model_config;
-  config.mesh = scenario.mesh;
-  config.lowering = lowering_options(scenario);
-  config.level = scenario.step_level;
-  config.machine = &assembly.machine();
-  // Decodes stream memory: they have a factor of their own at a clock that prompts have lowered.
-  config.graph_cost = &assembly.cost(LaunchMode::kGraph, PowerState::kFull);
-  config.eager_cost = &assembly.cost(LaunchMode::kEager, PowerState::kFull);
-  if (scenario.engine_profile.power_limit.acts()) {
-    config.limited_cost = &assembly.cost(LaunchMode::kEager, PowerState::kLimited);
-    config.arithmetic_cost = &assembly.cost(LaunchMode::kEager, PowerState::kArithmetic);
-    config.graph_arithmetic_cost = &assembly.cost(LaunchMode::kGraph, PowerState::kArithmetic);
-  }
-  const EngineProfile& profile = scenario.engine_profile;
-  config.scheduler_base = profile.scheduler_base + profile.serve_base;
-  config.scheduler_per_sequence = profile.scheduler_per_sequence + profile.serve_per_sequence;
-  config.prefill_base = profile.prefill_base;
-  config.new_rows = profile.new_rows;
   const auto is_other = [&](const Request& request) {
     return request.prompt_tokens != workload.requests.front().prompt_tokens;
   };
-  if (std::ranges::any_of(workload.requests, is_other)) {
-    config.uneven_attention = profile.kernel_time.uneven_attention;
-  }
-  config.graph_batch_sizes = graph_batch_sizes(scenario);
-  config.async_scheduling = scenario.engine.async_scheduling;
-  return config;
+  return steps_config(scenario, assembly, std::ranges::any_of(workload.requests, is_other));
 }
 
 // A static batch has all its prompts in one step, whatever the token budget: the activations of

@@ -25,7 +25,8 @@ StepTiming time_step(const Scenario& scenario, const Batch& batch, StepLevel lev
   const Plan plan = at_key(scenario, "model", [&] {
     return step_plan(scenario.model_config, batch, lowering_options(scenario), scenario.mesh);
   });
-  const PricedPlan priced = at_key(scenario, "provider", [&] { return price(plan, cost); });
+  const PricedPlan priced =
+      at_key(scenario, "provider", [&] { return price(plan, cost, Clock::kLimited); });
   timing.lower = now() - begin;
   timing.num_ranks = plan.num_ranks();
   for (std::size_t i = 0; i < plan.ops().size(); ++i) {

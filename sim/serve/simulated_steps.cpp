@@ -74,22 +74,11 @@ StepTimes::StepTimes(SimulatedStepsConfig config)
       graph_(setup(config_, config_.graph_cost)),
       graph_templates_(graph_),
       eager_(setup(config_, config_.eager_cost)),
-      graph_arithmetic_(setup(config_, config_.graph_arithmetic_cost == nullptr
-                                           ? config_.graph_cost
-                                           : config_.graph_arithmetic_cost)),
-      graph_arithmetic_templates_(graph_arithmetic_) {
-  if (config_.limited_cost != nullptr && config_.arithmetic_cost != nullptr) {
-    limited_ = std::make_unique<Eager>(setup(config_, config_.limited_cost));
-    arithmetic_ = std::make_unique<Eager>(setup(config_, config_.arithmetic_cost));
-  }
+      eager_templates_(eager_) {
   if (!std::ranges::is_sorted(config_.graph_batch_sizes) ||
       (!config_.graph_batch_sizes.empty() && config_.graph_batch_sizes.front() < 1)) {
     throw std::invalid_argument("graph_batch_sizes must ascend and be at least 1");
   }
-}
-
-std::int64_t StepTimes::rank_decodes(std::int64_t num_decodes) const {
-  return (num_decodes + config_.mesh.dp - 1) / config_.mesh.dp;
 }
 
 bool StepTimes::is_graph(const Batch& batch) const {
@@ -101,142 +90,105 @@ DeviceTime StepTimes::decode_time(std::int64_t num_decodes, std::int64_t context
     const Batch batch{.num_decodes = num_decodes, .decode_context = num_decodes * context};
     const StepShape shape = executed_shape(batch, config_.mesh, config_.graph_batch_sizes);
     const bool graph = is_graph(batch);
-    StepTemplates& templates = graph ? graph_templates_ : eager_.templates;
-    return uneven(
-        templates.apply() ? templates.time(shape) : step_time(graph ? graph_ : eager_.setup, shape),
-        num_decodes);
+    StepTemplates& templates = graph ? graph_templates_ : eager_templates_;
+    DeviceTime time =
+        templates.apply() ? templates.time(shape) : step_time(graph ? graph_ : eager_, shape);
+    correct_device(config_, num_decodes, time);
+    return time;
   });
 }
 
-DeviceTime StepTimes::uneven(DeviceTime time, std::int64_t num_decodes) const {
-  if (num_decodes < 2) return time;
-  const std::int64_t kv_heads =
-      std::max<std::int64_t>(config_.model.num_key_value_heads / config_.mesh.tp, 1);
-  const bool are_few =
-      rank_decodes(num_decodes) * kv_heads * 2 <= config_.machine->device().num_sms;
-  const UnevenAttention& uneven = config_.uneven_attention;
-  const auto layers =
-      std::ranges::count(config_.model.layers, AttentionKind::kGqa, &LayerConfig::attention);
-  const Seconds more = (are_few ? uneven.of_few : uneven.more) * static_cast<double>(layers);
-  time.basis.interpolated += more;
-  time.duration += more;
-  return time;
+DeviceTime StepTimes::device_time(const Batch& batch) const {
+  return step_time(is_graph(batch) ? graph_ : eager_,
+                   executed_shape(batch, config_.mesh, config_.graph_batch_sizes));
 }
 
-DeviceTime StepTimes::mixed_time(Eager& eager, const Batch& batch) {
-  return uneven(even_mixed_time(eager, batch), batch.num_decodes);
-}
-
-DeviceTime StepTimes::even_mixed_time(Eager& eager, const Batch& batch) {
+DeviceTime StepTimes::even_mixed_time(const Batch& batch) {
   const StepShape shape = dealt_shape(batch, config_.mesh);
-  if (eager.templates.apply()) return eager.templates.time(shape);
+  if (eager_templates_.apply()) return eager_templates_.time(shape);
   const StepShape key = rounded(shape);
-  return remember(mutex_, eager.times, key, [&] { return step_time(eager.setup, key); });
-}
-
-Seconds StepTimes::host_time(const Batch& batch) const {
-  // Each data-parallel rank has a host process of its own.
-  const std::int64_t sequences =
-      rank_decodes(batch.num_decodes + static_cast<std::int64_t>(batch.prefill.size()));
-  return config_.scheduler_base + config_.scheduler_per_sequence * static_cast<double>(sequences);
+  return remember(mutex_, mixed_times_, key, [&] { return step_time(eager_, key); });
 }
 
 StepTime StepTimes::step(const Batch& batch, PowerBudget* budget, bool is_prepared) {
-  if (batch.prefill.empty()) {
-    const LeapTime one = leap(batch, 1);
-    return {.duration = one.first, .basis = one.basis};
-  }
-  DeviceTime device = mixed_time(eager_, batch);
-  if (budget != nullptr && limited_ != nullptr) {
-    // Each stage of a pipeline has its part of the step, and pauses for the others.
-    const auto stages = static_cast<double>(config_.mesh.pp);
-    const Seconds full = device.duration / stages;
-    const Seconds arithmetic = mixed_time(*arithmetic_, batch).duration / stages - full;
-    const double part = budget->step(full, arithmetic);
-    budget->rest(full * (stages - 1));
-    if (part > 0) {
-      const Seconds limited = mixed_time(*limited_, batch).duration;
-      const Seconds duration = device.duration + (limited - device.duration) * part;
-      device.basis = scaled(device.basis, duration / device.duration);
-      device.duration = duration;
-    }
-  }
-  const Seconds host =
-      host_time(batch) + config_.prefill_base + (is_prepared ? Seconds(0) : config_.new_rows);
-  return {.duration =
-              config_.async_scheduling ? std::max(device.duration, host) : device.duration + host,
-          .basis = device.basis};
+  return step_of(batch, budget, is_prepared, nullptr);
 }
 
-// What a lowered clock adds to decodes wanes evenly, step by step, until the clock is full again.
-StepTimes::Lowered StepTimes::lowered_clock(const Batch& batch, Seconds step,
-                                            const PowerBudget* budget) {
-  const double lowered = budget == nullptr ? 0 : budget->lowered();
-  if (lowered <= 0) return {};
-  const double longer = (power_limit()->decodes - 1) * lowered;
-  const double share = std::min(step / budget->full_after(arithmetic_share(batch)), 1.0);
-  return {.first = longer,
-          .slope = -longer * share,
-          // A slope below zero has no place beside a host that may be the slower one.
-          .num_steps = config_.async_scheduling
-                           ? 1
-                           : static_cast<std::int64_t>(std::ceil(std::min(1 / share, 1e9)))};
+StepTime StepTimes::step_of(const Batch& batch, PowerBudget* budget, bool is_prepared,
+                            std::vector<AppliedStepCorrection>* applied) {
+  if (batch.prefill.empty()) {
+    const LeapTime one = leap_of(batch, 1, nullptr, applied);
+    return {.duration = one.first, .basis = one.basis};
+  }
+  DeviceTime device = even_mixed_time(batch);
+  correct_device(config_, batch.num_decodes, device, applied);
+  StepPrice price{.first = device.duration,
+                  .basis = device.basis,
+                  .limited = device.limited,
+                  .arithmetic = device.arithmetic};
+  correct_prefill({.config = config_, .batch = batch, .budget = budget, .is_prepared = is_prepared},
+                  price, applied);
+  return {.duration = price.first, .basis = price.basis};
+}
+
+std::vector<AppliedStepCorrection> StepTimes::explain(const Batch& batch, PowerBudget* budget,
+                                                      bool is_prepared) {
+  std::vector<AppliedStepCorrection> applied;
+  if (batch.prefill.empty()) {
+    static_cast<void>(leap_of(batch, 1, budget, &applied));
+  } else {
+    static_cast<void>(step_of(batch, budget, is_prepared, &applied));
+  }
+  return applied;
 }
 
 double StepTimes::arithmetic_share(const Batch& batch) {
-  if (config_.graph_arithmetic_cost == nullptr || !is_graph(batch) ||
-      !graph_arithmetic_templates_.apply()) {
-    return 0;
-  }
+  if (power_limit() == nullptr) return 0;
   const double mean =
       static_cast<double>(batch.decode_context) / static_cast<double>(batch.num_decodes);
-  const std::int64_t context = grid_point(grid_index(mean));
-  const DeviceTime full = decode_time(batch.num_decodes, context);
-  const DeviceTime with =
-      remember(mutex_, arithmetic_times_, std::pair{batch.num_decodes, context}, [&] {
-        const Batch at{.num_decodes = batch.num_decodes,
-                       .decode_context = batch.num_decodes * context};
-        return uneven(graph_arithmetic_templates_.time(
-                          executed_shape(at, config_.mesh, config_.graph_batch_sizes)),
-                      batch.num_decodes);
-      });
-  return with.duration / full.duration - 1;
+  const DeviceTime time = decode_time(batch.num_decodes, grid_point(grid_index(mean)));
+  return time.arithmetic / time.duration;
+}
+
+StepTimes::Piece StepTimes::piece_at(std::int64_t num_decodes, double context) {
+  const std::int64_t index = grid_index(context);
+  Piece piece{.low = decode_time(num_decodes, grid_point(index)),
+              .high = decode_time(num_decodes, grid_point(index + 1)),
+              .first_context = static_cast<double>(grid_point(index)),
+              .last_context = static_cast<double>(grid_point(index + 1))};
+  StepPrice& price = piece.price;
+  price.slope =
+      (piece.high.duration - piece.low.duration) / (piece.last_context - piece.first_context);
+  price.first = piece.low.duration + price.slope * (context - piece.first_context);
+  price.num_steps = static_cast<std::int64_t>(std::ceil(piece.last_context - context));
+  return piece;
 }
 
 LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget) {
-  const auto n = static_cast<double>(batch.num_decodes);
-  const double context = static_cast<double>(batch.decode_context) / n;  // grows by 1 each step
-  const std::int64_t index = grid_index(context);
-  const auto low = static_cast<double>(grid_point(index));
-  const auto high = static_cast<double>(grid_point(index + 1));
-  const DeviceTime at_low = decode_time(batch.num_decodes, grid_point(index));
-  const DeviceTime at_high = decode_time(batch.num_decodes, grid_point(index + 1));
+  return leap_of(batch, max_steps, budget, nullptr);
+}
 
-  LeapTime leap;
-  leap.num_steps =
-      std::clamp(static_cast<std::int64_t>(std::ceil(high - context)), std::int64_t{1}, max_steps);
-  leap.slope = (at_high.duration - at_low.duration) / (high - low);
-  leap.first = at_low.duration + leap.slope * (context - low);
-  const Lowered lowered = lowered_clock(batch, leap.first, budget);
-  leap.num_steps = std::min(leap.num_steps, lowered.num_steps);
-  leap.slope += leap.first * lowered.slope;
-  leap.first = leap.first * (1 + lowered.first);
-  const Seconds host = host_time(batch);
-  if (!config_.async_scheduling) {
-    leap.first += host;
-  } else if (leap.first < host) {
-    // The host is the slower one until the device time, which grows, reaches it.
-    const double steps = leap.slope > Seconds(0) ? (host - leap.first) / leap.slope : 1e18;
-    const auto bound = static_cast<std::int64_t>(std::min(std::ceil(steps), 1e18));
-    leap.num_steps = std::clamp(bound, std::int64_t{1}, leap.num_steps);
-    leap.first = host;
-    leap.slope = Seconds(0);
-  }
+LeapTime StepTimes::leap_of(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget,
+                            std::vector<AppliedStepCorrection>* applied) {
+  const double context =  // grows by 1 each step
+      static_cast<double>(batch.decode_context) / static_cast<double>(batch.num_decodes);
+  Piece piece = piece_at(batch.num_decodes, context);
+  StepPrice& price = piece.price;
+  price.num_steps = std::clamp(price.num_steps, std::int64_t{1}, max_steps);
+  std::optional<PowerBudget> left;
+  if (budget != nullptr) left = *budget;
+  correct_decodes({.config = config_,
+                   .batch = batch,
+                   .budget = left ? &*left : nullptr,
+                   .arithmetic_share = left ? arithmetic_share(batch) : 0},
+                  price, applied);
+  LeapTime leap{.num_steps = price.num_steps, .first = price.first, .slope = price.slope};
   const auto steps = static_cast<double>(leap.num_steps);
   // Linear in the context, so the steps of the leap sum to as many of its middle.
-  const double middle = (context + (steps - 1) / 2 - low) / (high - low);
-  const double longer = 1 + lowered.first + lowered.slope * (steps - 1) / 2;
-  leap.basis = scaled(mix(at_low.basis, at_high.basis, middle), steps * longer);
+  const double middle = (context + (steps - 1) / 2 - piece.first_context) /
+                        (piece.last_context - piece.first_context);
+  const double longer = 1 + price.longer + price.longer_slope * (steps - 1) / 2;
+  leap.basis = scaled(mix(piece.low.basis, piece.high.basis, middle), steps * longer);
   return leap;
 }
 

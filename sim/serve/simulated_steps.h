@@ -17,23 +17,22 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
-#include <memory>
 #include <optional>
 #include <shared_mutex>
 #include <utility>
 #include <vector>
 
 #include "sim/serve/step_backend.h"
+#include "sim/serve/step_corrections.h"
 #include "sim/serve/step_templates.h"
 
 namespace orrery {
 
-// What attention of a layer over decodes of different contexts takes more than over as many tokens
-// in equal ones: multiprocessors then get parts of several rows (a sequence and a kv head) instead
-// of one, and merge them. `of_few`: where there are at most half as many rows as multiprocessors,
-// which share each of them in any case.
+// Extra time of one attention layer when the decoding sequences differ in context length, over
+// equal lengths of the same sum: SMs then get parts of several rows (a sequence and a KV head)
+// instead of one, and merge them. `of_few`: where there are at most half as many rows as SMs, which
+// share each of them in any case.
 struct UnevenAttention {
   Seconds more;
   Seconds of_few;
@@ -47,13 +46,6 @@ struct SimulatedStepsConfig {
   const Machine* machine = nullptr;
   const CostModel* graph_cost = nullptr;  // LaunchMode::kGraph
   const CostModel* eager_cost = nullptr;  // LaunchMode::kEager
-  // Steps with prefill under a power limit: eager_cost is at the full clock, these are the same in
-  // PowerState::kLimited and kArithmetic. Null where there is no limit.
-  const CostModel* limited_cost = nullptr;
-  const CostModel* arithmetic_cost = nullptr;
-  // Decodes replayed as graphs, as graph_cost in PowerState::kArithmetic: what they leave of the
-  // clock. Null: nothing computes.
-  const CostModel* graph_arithmetic_cost = nullptr;
   Seconds scheduler_base;
   Seconds scheduler_per_sequence;
   // Host time of a step with prefill besides; and of one with numbers of rows (new tokens, sampled
@@ -79,50 +71,47 @@ class StepTimes {
   StepTime step(const Batch& batch, PowerBudget* budget = nullptr, bool is_prepared = true);
   [[nodiscard]] bool prepares() const { return config_.new_rows > Seconds(0); }
   [[nodiscard]] const PowerLimit* power_limit() const {
-    return config_.limited_cost == nullptr ? nullptr : &config_.limited_cost->options().power;
+    const PowerLimit& limit = config_.eager_cost->options().power;
+    return limit.acts() ? &limit : nullptr;
   }
   // Of the time of decode steps of `batch`, the share of their arithmetic.
   double arithmetic_share(const Batch& batch);
   // Linear piece of decode steps that starts with `batch`, see StepBackend::leap; of GPUs as above.
   LeapTime leap(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget = nullptr);
+  // Of the plan of a step at the full clock, without the host; decodes at their exact context.
+  DeviceTime device_time(const Batch& batch) const;
+  // What each correction of the list did to the time of one step, in order.
+  std::vector<AppliedStepCorrection> explain(const Batch& batch, PowerBudget* budget = nullptr,
+                                             bool is_prepared = true);
 
  private:
   [[nodiscard]] bool is_graph(const Batch& batch) const;
-  // Decodes of the fullest data-parallel rank.
-  [[nodiscard]] std::int64_t rank_decodes(std::int64_t num_decodes) const;
   // Device time of a decode-only batch at a grid point of the mean context.
   DeviceTime decode_time(std::int64_t num_decodes, std::int64_t context);
-  // Launched one by one, with costs of one power state.
-  struct Eager {
-    explicit Eager(StepSetup of) : setup(std::move(of)), templates(setup) {}
-    StepSetup setup;
-    StepTemplates templates;
-    std::map<StepShape, DeviceTime> times;
+  // Of steps with prefill: as if all decodes had one context.
+  DeviceTime even_mixed_time(const Batch& batch);
+  // Of decodes whose mean context is `context`.
+  struct Piece {
+    StepPrice price;
+    DeviceTime low;
+    DeviceTime high;
+    double first_context = 0;
+    double last_context = 0;
   };
-  DeviceTime mixed_time(Eager& eager, const Batch& batch);
-  DeviceTime even_mixed_time(Eager& eager, const Batch& batch);
-  // `time` of as many decodes of equal contexts, and what different ones add.
-  [[nodiscard]] DeviceTime uneven(DeviceTime time, std::int64_t num_decodes) const;
-  // Parts by which the first of `num_steps` decode steps is longer, and each that follows it.
-  struct Lowered {
-    double first = 0;
-    double slope = 0;
-    std::int64_t num_steps = std::numeric_limits<std::int64_t>::max();
-  };
-  [[nodiscard]] Lowered lowered_clock(const Batch& batch, Seconds step, const PowerBudget* budget);
-  [[nodiscard]] Seconds host_time(const Batch& batch) const;
+  Piece piece_at(std::int64_t num_decodes, double context);
+  StepTime step_of(const Batch& batch, PowerBudget* budget, bool is_prepared,
+                   std::vector<AppliedStepCorrection>* applied);
+  LeapTime leap_of(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget,
+                   std::vector<AppliedStepCorrection>* applied);
 
   SimulatedStepsConfig config_;
   StepSetup graph_;
   StepTemplates graph_templates_;
-  Eager eager_;
-  std::unique_ptr<Eager> limited_;     // null where there is no limit
-  std::unique_ptr<Eager> arithmetic_;  // likewise
+  StepSetup eager_;
+  StepTemplates eager_templates_;
   std::shared_mutex mutex_;
   std::map<std::pair<std::int64_t, std::int64_t>, DeviceTime> decode_times_;
-  StepSetup graph_arithmetic_;
-  StepTemplates graph_arithmetic_templates_;
-  std::map<std::pair<std::int64_t, std::int64_t>, DeviceTime> arithmetic_times_;
+  std::map<StepShape, DeviceTime> mixed_times_;
 };
 
 // Steps that an engine keeps prepared, besides graphs (kernels/serve/executor_runner.cpp).

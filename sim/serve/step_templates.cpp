@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "sim/serve/leap_time.h"
+#include "sim/serve/step_corrections.h"
 
 namespace orrery {
 namespace {
@@ -47,22 +48,6 @@ Seconds& of_basis(BasisSeconds& sums, Basis basis) {
                                          : sums.roofline;
 }
 
-// Of an op with dim "batch".
-Estimate between_powers_of_two(const CostModel& cost, KernelOp op) {
-  Dim& batch = *std::ranges::find(op.dims, "batch", &Dim::name);
-  const std::int64_t size = batch.size;
-  batch.size = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(size)));
-  const std::int64_t low = batch.size;
-  Estimate estimate = cost.kernel(op);
-  if (low == size) return estimate;
-  batch.size = 2 * low;
-  const Estimate high = cost.kernel(op);
-  const double share = static_cast<double>(size - low) / static_cast<double>(low);
-  estimate.time = estimate.time * (1 - share) + high.time * share;
-  estimate.basis = std::max({estimate.basis, high.basis, Basis::kInterpolated});
-  return estimate;
-}
-
 // The chain without the steps of `tail`, which are moved there.
 void split_tail(const Plan& plan, const PricedPlan& priced, Chain& chain,
                 std::vector<ChainStep>& tail, BasisSeconds& tail_basis) {
@@ -99,6 +84,17 @@ void sum_sections(Chain& chain) {
       section.has_gpu_only = section.has_gpu_only && step.kind == ChainStep::Kind::kGpu;
     }
   }
+}
+
+Seconds arithmetic_of(const Chain& chain) {
+  Seconds sum;
+  for (const ChainSection& section : chain.sections) {
+    for (std::int32_t i = section.first; i < section.last; ++i) {
+      sum +=
+          chain.steps[static_cast<std::size_t>(i)].arithmetic * static_cast<double>(section.count);
+    }
+  }
+  return sum;
 }
 
 }  // namespace
@@ -309,7 +305,10 @@ void StepTemplates::price_shaped(const Template& base, const StepShape& shape, C
                                   ? between_powers_of_two(*setup_.cost, std::move(op))
                                   : setup_.cost->kernel(op);
     of_basis(basis, estimate.basis) += estimate.time * shaped.count;
-    chain.steps[static_cast<std::size_t>(shaped.step)].time = estimate.time;
+    ChainStep& step = chain.steps[static_cast<std::size_t>(shaped.step)];
+    step.time = estimate.time;
+    step.limited = estimate.limited;
+    step.arithmetic = estimate.arithmetic;
   }
 }
 
@@ -333,8 +332,11 @@ DeviceTime StepTemplates::time(const StepShape& exact) {
   Chain chain = base.chain;
   if (share > 0) {
     for (std::size_t i = 0; i < chain.steps.size(); ++i) {
-      Seconds& time = chain.steps[i].time;
-      time = time * (1 - share) + last.chain.steps[i].time * share;
+      const ChainStep& other = last.chain.steps[i];
+      for (Seconds ChainStep::* time :
+           {&ChainStep::time, &ChainStep::limited, &ChainStep::arithmetic}) {
+        chain.steps[i].*time = (chain.steps[i].*time) * (1 - share) + (other.*time) * share;
+      }
     }
   }
   if (has_prefill) {
@@ -352,6 +354,13 @@ DeviceTime StepTemplates::time(const StepShape& exact) {
   }
   sum_sections(chain);
   result.duration = closed_form(chain, *setup_.cost);
+  result.limited = result.duration;
+  if (setup_.cost->options().power.acts()) {
+    result.arithmetic = arithmetic_of(chain);
+    for (ChainStep& step : chain.steps) step.time = step.limited;
+    sum_sections(chain);
+    result.limited = closed_form(chain, *setup_.cost);
+  }
   return result;
 }
 

@@ -15,6 +15,14 @@ StepLevel level_of(const Plan& plan) {
   return std::ranges::any_of(plan.ops(), is_beside) ? StepLevel::kRepresentative : StepLevel::kHeap;
 }
 
+Seconds makespan_of(const StepSetup& setup, const PricedPlan& priced) {
+  const bool is_closed = setup.level == StepLevel::kClosedForm;
+  if (is_closed && priced.is_chain) return closed_form(priced, *setup.cost);
+  return makespan(
+      simulate(priced, *setup.machine, *setup.cost,
+               {.level = is_closed ? level_of(*priced.plan) : setup.level, .record_links = false}));
+}
+
 }  // namespace
 
 std::optional<std::int64_t> graph_rows(const Batch& batch, int dp,
@@ -40,13 +48,13 @@ StepShape executed_shape(const Batch& batch, const Mesh& mesh,
 DeviceTime step_time(const StepSetup& setup, const StepShape& shape) {
   const Plan plan = step_plan(setup.model, shape, setup.lowering, setup.mesh);
   const PricedPlan priced = price(plan, *setup.cost);
-  if (setup.level == StepLevel::kClosedForm && priced.is_chain) {
-    return {.duration = closed_form(priced, *setup.cost), .basis = priced.basis};
-  }
-  const StepLevel level = setup.level == StepLevel::kClosedForm ? level_of(plan) : setup.level;
-  const Timeline timeline =
-      simulate(priced, *setup.machine, *setup.cost, {.level = level, .record_links = false});
-  return {.duration = makespan(timeline), .basis = priced.basis};
+  DeviceTime time{.duration = makespan_of(setup, priced),
+                  .basis = priced.basis,
+                  .arithmetic = priced.arithmetic};
+  time.limited = setup.cost->options().power.acts()
+                     ? makespan_of(setup, price(plan, *setup.cost, Clock::kLimited))
+                     : time.duration;
+  return time;
 }
 
 DeviceTime step_time(const StepSetup& setup, const Batch& batch) {

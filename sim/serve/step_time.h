@@ -17,8 +17,10 @@
 namespace orrery {
 
 struct DeviceTime {
-  Seconds duration;
+  Seconds duration;  // at the full clock
   BasisSeconds basis;
+  Seconds limited;     // at the power limit
+  Seconds arithmetic;  // of the ops of the first rank, Estimate::arithmetic
 };
 
 // What a step is made of and on what it runs. Pointers outlive whoever holds this.
@@ -29,8 +31,7 @@ struct StepSetup {
   const Machine* machine = nullptr;
   const CostModel* cost = nullptr;
   StepLevel level = StepLevel::kClosedForm;
-  // Decodes of different contexts: attention of them lies between that of powers of two, whose rows
-  // are all measured as they fill the multiprocessors evenly.
+  // Decodes of different contexts: attention as between_powers_of_two (step_corrections.h) has it.
   bool has_uneven_decodes = false;
 };
 

@@ -81,10 +81,9 @@ TEST(PowerBudget, TheLimitedPartGrowsWithTheShareOfArithmetic) {
   EXPECT_EQ(before, 1);
 }
 
-CostModel model(PowerState state, const Machine& machine) {
+CostModel model(const Machine& machine) {
   CostOptions options;
   options.power = limit();
-  options.power_state = state;
   return {machine, nullptr, nullptr, options};
 }
 
@@ -99,10 +98,10 @@ Gemm needs(double m, double n, double k) {
 
 TEST(PowerLimit, ProductsTakeTheirFactorWhereArithmeticIsWhatTakesLonger) {
   const Machine machine = make_machine(testing::node_spec());
-  const CostModel full = model(PowerState::kFull, machine);
-  const CostModel limited = model(PowerState::kLimited, machine);
+  const CostModel cost = model(machine);
   const auto longer = [&](const KernelOp& op) {
-    return limited.kernel(op).time / full.kernel(op).time - 1;
+    const Estimate estimate = cost.kernel(op);
+    return estimate.limited / estimate.time - 1;
   };
   // 0.2 (a / r)^4 / ((a / r)^4 + (b / s)^4) with the times of arithmetic a and bytes b and the
   // parts of the peak r = 0.80 and of the memory's rate s = 0.89 that large calls reach.
@@ -122,8 +121,7 @@ TEST(PowerLimit, ProductsTakeTheirFactorWhereArithmeticIsWhatTakesLonger) {
 // in tiles.
 TEST(PowerLimit, ProductsOfGroupsComputeTheEmptyRowsOfTheirTiles) {
   const Machine machine = make_machine(testing::node_spec());
-  const CostModel full = model(PowerState::kFull, machine);
-  const CostModel limited = model(PowerState::kLimited, machine);
+  const CostModel cost = model(machine);
   constexpr double kGroups = 4;
   for (const auto& [rows, computed] : {std::pair{200.0, 232.0}, {48.0, 48.0}}) {
     const auto size = [](std::string_view name, double value) {
@@ -135,8 +133,8 @@ TEST(PowerLimit, ProductsOfGroupsComputeTheEmptyRowsOfTheirTiles) {
                                size("groups", kGroups), size("active", kGroups)}};
     const double ratio = std::pow(
         needs(computed, 8192, 8192).computing / 0.80 / (needs(rows, 8192, 8192).moving / 0.89), 4);
-    EXPECT_NEAR(limited.kernel(op).time / full.kernel(op).time - 1, 0.2 * ratio / (1 + ratio),
-                1e-4);
+    const Estimate estimate = cost.kernel(op);
+    EXPECT_NEAR(estimate.limited / estimate.time - 1, 0.2 * ratio / (1 + ratio), 1e-4);
   }
 }
 
@@ -154,7 +152,7 @@ TEST(PowerLimit, WhatNeitherComputesNorStreamsFollowsTheClock) {
   options.power = limit();
   options.power.attention = 1.3;
   const double streamed = 48e6 / (0.89 * 4.8e12);
-  EXPECT_NEAR(CostModel(machine, &provider, nullptr, options).kernel(op).time.value(),
+  EXPECT_NEAR(CostModel(machine, &provider, nullptr, options).kernel(op).limited.value(),
               20e-6 + 0.3 * (20e-6 - streamed), 1e-12);
 }
 
@@ -173,15 +171,11 @@ TEST(PowerLimit, WhatDrawsAsMuchAsLargeProductsCountsAsArithmetic) {
   const Provider provider = Provider::load(directory.path());
   const Machine machine = make_machine(testing::node_spec());
   const auto part = [&](std::int64_t m) {
-    const auto time = [&](PowerState state) {
-      CostOptions options;
-      options.power = limit();
-      options.power_state = state;
-      return CostModel(machine, &provider, nullptr, options)
-          .kernel(testing::gemm(m, 8192, 8192))
-          .time;
-    };
-    return time(PowerState::kArithmetic) / time(PowerState::kFull) - 1;
+    CostOptions options;
+    options.power = limit();
+    const Estimate estimate =
+        CostModel(machine, &provider, nullptr, options).kernel(testing::gemm(m, 8192, 8192));
+    return estimate.arithmetic / estimate.time;
   };
   EXPECT_NEAR(part(8192), 1, 1e-6);
   EXPECT_NEAR(part(200), 1, 1e-6);  // both at once: more than either
@@ -209,8 +203,7 @@ TEST(PowerLimit, AttentionThatLowersItsOwnClockWasTimedAtTheLimit) {
     options.power = limit();
     options.power.full_rows = ms(20);
     options.power.limited_rows = ms(30);
-    options.power_state = PowerState::kLimited;
-    return CostModel(machine, &provider, nullptr, options).kernel(op).time;
+    return CostModel(machine, &provider, nullptr, options).kernel(op).limited;
   };
   EXPECT_GT(time(4096), ms(1.4));  // 1.3 of 1.2 ms, nearly
   EXPECT_NEAR(time(16384).value(), 19e-3, 1e-9);
@@ -222,17 +215,16 @@ TEST(PowerLimit, RowsOfLongCallsAreAtTheLimitAlready) {
                   "dtype,m,n,k,time_us\nbf16,8192,8192,8192,1000\nbf16,8192,65536,8192,8000\n");
   const Provider provider = Provider::load(directory.path());
   const Machine machine = make_machine(testing::node_spec());
-  const auto time = [&](PowerState state, std::int64_t n) {
+  const auto time = [&](Clock clock, std::int64_t n) {
     CostOptions options;
     options.power = limit();
-    options.power_state = state;
     const CostModel cost(machine, &provider, nullptr, options);
-    return cost.kernel(testing::gemm(8192, n, 8192)).time.value();
+    return cost.kernel(testing::gemm(8192, n, 8192)).at(clock).value();
   };
-  EXPECT_NEAR(time(PowerState::kFull, 8192), 1e-3, 1e-9);
-  EXPECT_GT(time(PowerState::kLimited, 8192), 1.15e-3);
-  EXPECT_NEAR(time(PowerState::kLimited, 65536), 8e-3, 1e-9);
-  EXPECT_LT(time(PowerState::kFull, 65536), 7e-3);
+  EXPECT_NEAR(time(Clock::kFull, 8192), 1e-3, 1e-9);
+  EXPECT_GT(time(Clock::kLimited, 8192), 1.15e-3);
+  EXPECT_NEAR(time(Clock::kLimited, 65536), 8e-3, 1e-9);
+  EXPECT_LT(time(Clock::kFull, 65536), 7e-3);
 }
 
 // Alone attention takes 1.13 at the limit, 1.3 between products.

@@ -27,24 +27,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Clock {
-  std::string_view name;
-  PowerState state;
-};
-constexpr std::array kClocks = {Clock{"full", PowerState::kFull},
-                                Clock{"limited", PowerState::kLimited},
-                                Clock{"arithmetic", PowerState::kArithmetic}};
+constexpr std::array<std::string_view, 3> kClocks = {"full", "limited", "arithmetic"};
+using Clock = std::string_view;
 constexpr std::array kModes = {LaunchMode::kEager, LaunchMode::kGraph};
 
 // The places that ask the model. Of the clock "arithmetic" the time is that at the full clock and
 // that of the arithmetic once more.
-Estimate kernel_price(const Assembly& assembly, LaunchMode mode, const Clock& clock,
-                      const KernelOp& op) {
-  return assembly.cost(mode, clock.state).kernel(op);
+Estimate at(Estimate estimate, Clock clock) {
+  if (clock == "limited") estimate.time = estimate.limited;
+  if (clock == "arithmetic") estimate.time += estimate.arithmetic;
+  return estimate;
 }
-Estimate collective_price(const Assembly& assembly, LaunchMode mode, const Clock& clock,
-                          const CommOp& op, std::span<const int> ranks) {
-  return assembly.cost(mode, clock.state).collective(op, ranks);
+Estimate kernel_price(const Assembly& assembly, LaunchMode mode, Clock clock, const KernelOp& op) {
+  return at(assembly.cost(mode).kernel(op), clock);
+}
+Estimate collective_price(const Assembly& assembly, LaunchMode mode, Clock clock, const CommOp& op,
+                          std::span<const int> ranks) {
+  return at(assembly.cost(mode).collective(op, ranks), clock);
 }
 
 struct Asked {
@@ -75,9 +74,8 @@ Scenario scenario_of(const Asked& asked) {
 template <typename Write>
 void for_each_state(const std::string& name, Write write) {
   for (const LaunchMode mode : kModes) {
-    for (const Clock& clock : kClocks) {
-      const std::string full =
-          name + " " + std::string(to_text(mode)) + " " + std::string(clock.name);
+    for (Clock clock : kClocks) {
+      const std::string full = name + " " + std::string(to_text(mode)) + " " + std::string(clock);
       if (full.find(wanted) == std::string::npos) continue;
       Section section(full);
       write(section, mode, clock);
@@ -98,7 +96,7 @@ void append_price(Section& section, Ask ask) {
   section.end_line();
 }
 
-void append_kernel(Section& section, const Assembly& assembly, LaunchMode mode, const Clock& clock,
+void append_kernel(Section& section, const Assembly& assembly, LaunchMode mode, Clock clock,
                    const KernelOp& op) {
   section.text(to_text(op.dtype));
   for (const Dim& dim : op.dims) section.whole(dim.size);
@@ -147,14 +145,13 @@ void price_rows(const std::string& label, const KernelRows& rows, Asked asked, s
       name += " " + asked.distribution;
     }
     const Assembly assembly(scenario_of(asked));
-    for_each_state(name + " " + asked.name(),
-                   [&](Section& section, LaunchMode mode, const Clock& clock) {
-                     for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
-                       if (!choice.takes(row, stride)) continue;
-                       if (!rows.distributions.empty() && rows.distribution[row] != d) continue;
-                       append_kernel(section, assembly, mode, clock, call(rows, row));
-                     }
-                   });
+    for_each_state(name + " " + asked.name(), [&](Section& section, LaunchMode mode, Clock clock) {
+      for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
+        if (!choice.takes(row, stride)) continue;
+        if (!rows.distributions.empty() && rows.distribution[row] != d) continue;
+        append_kernel(section, assembly, mode, clock, call(rows, row));
+      }
+    });
   }
 }
 
@@ -238,7 +235,7 @@ void price_rooflines() {
   for (const char* machine : {"hgx-h200", "hgx-b200", "mi300x-node"}) {
     const Asked asked{.machine = machine, .provider = "none", .profile = "orrery"};
     const Assembly assembly(scenario_of(asked));
-    const auto write = [&](Section& section, LaunchMode mode, const Clock& clock) {
+    const auto write = [&](Section& section, LaunchMode mode, Clock clock) {
       for (const KernelSpec& spec : kernel_specs()) {
         for (const DType dtype : kDTypes) {
           for (std::size_t call = 0; call < 8; ++call) {
@@ -262,7 +259,7 @@ void price_rooflines() {
 void price_collectives(const std::string& measured_on, const Asked& asked) {
   const CollectiveTables tables = CollectiveTables::load(root / "topologies" / measured_on);
   const Assembly assembly(scenario_of(asked));
-  const auto write = [&](Section& section, LaunchMode mode, const Clock& clock) {
+  const auto write = [&](Section& section, LaunchMode mode, Clock clock) {
     for (const auto& [key, curve] : tables.tables().curves) {
       const int num_ranks = key.num_gpus * asked.num_gpus / 8;
       std::vector<int> ranks(static_cast<std::size_t>(num_ranks));
@@ -307,11 +304,11 @@ void price_all_collectives() {
 void print_host(const std::string& profile) {
   const Assembly assembly(
       scenario_of({.machine = "hgx-h200", .provider = "none", .profile = profile}));
-  for_each_state("host by " + profile, [&](Section& section, LaunchMode mode, const Clock& clock) {
+  for_each_state("host by " + profile, [&](Section& section, LaunchMode mode, Clock clock) {
     for (const HostKind kind :
          {HostKind::kLaunchGap, HostKind::kD2hSync, HostKind::kScheduler, HostKind::kSampling}) {
       section.text(to_text(kind));
-      append_price(section, [&] { return assembly.cost(mode, clock.state).host({.kind = kind}); });
+      append_price(section, [&] { return at(assembly.cost(mode).host({.kind = kind}), clock); });
     }
   });
 }

@@ -247,25 +247,15 @@ TEST_F(SimulatedStepsTest, AttentionOfDifferentContextsMergesRowsInEachLayer) {
 TEST_F(SimulatedStepsTest, PromptsInARowReachThePowerLimitAndPausesLeaveIt) {
   CostOptions options{.launch_mode = LaunchMode::kEager, .host = host_};
   options.power = {.product = 1.5, .attention = 1.5, .share = 0.1, .boost = Seconds(1e-3)};
-  const auto model = [&](PowerState state) {
-    options.power_state = state;
-    return CostModel(machine_, nullptr, nullptr, options);
-  };
-  const CostModel full = model(PowerState::kFull);
-  const CostModel limited = model(PowerState::kLimited);
-  const CostModel arithmetic = model(PowerState::kArithmetic);
+  const CostModel cost(machine_, nullptr, nullptr, options);
   SimulatedStepsConfig powered = config(small_llama(), {});
-  powered.eager_cost = &full;
-  powered.limited_cost = &limited;
-  powered.arithmetic_cost = &arithmetic;
+  powered.eager_cost = &cost;
   powered.scheduler_base = Seconds(0);
   StepTimes times(powered);
   const Batch batch{.prefill = {{.query = 60000, .context = 0}}};
-  const auto time_of = [&](const CostModel& cost) {
-    return step_time(setup(small_llama(), {}, cost), batch).duration;
-  };
-  const double at_full = time_of(full).value();
-  const double at_limit = time_of(limited).value();
+  const DeviceTime alone = step_time(setup(small_llama(), {}, cost), batch);
+  const double at_full = alone.duration.value();
+  const double at_limit = alone.limited.value();
   ASSERT_GT(at_full, 1e-3);  // the boost ends within the first
   SimulatedSteps steps(times);
   Seconds now;
@@ -288,11 +278,9 @@ TEST_F(SimulatedStepsTest, DecodesAfterPromptsTakeLongerUntilTheClockIsFullAgain
   CostOptions options{.launch_mode = LaunchMode::kEager, .host = host_};
   options.power = {
       .product = 1.5, .attention = 1.5, .decodes = 1.2, .share = 0.5, .boost = Seconds(1)};
-  options.power_state = PowerState::kLimited;
-  const CostModel limited(machine_, nullptr, nullptr, options);
+  const CostModel cost(machine_, nullptr, nullptr, options);
   SimulatedStepsConfig powered = config(small_llama(), {});
-  powered.limited_cost = &limited;
-  powered.arithmetic_cost = &limited;
+  powered.eager_cost = &cost;
   powered.scheduler_base = Seconds(0);
   StepTimes times(powered);
   const Batch batch{.num_decodes = 8, .decode_context = 8 * 1024};
@@ -313,28 +301,27 @@ TEST_F(SimulatedStepsTest, DecodesAfterPromptsTakeLongerUntilTheClockIsFullAgain
   EXPECT_EQ(times.leap(batch, 1000, &rested).first, full.first);
 }
 
-// Decodes that compute half of the time, the share, give nothing of the clock back.
+// Decodes that compute as much as the limit allows without end give nothing of the clock back.
 TEST_F(SimulatedStepsTest, DecodesThatComputeKeepTheClockLowered) {
-  CostOptions options{.launch_mode = LaunchMode::kEager};
-  options.power = {
-      .product = 1.5, .attention = 1.5, .decodes = 1.2, .share = 0.5, .boost = Seconds(1)};
-  options.power_state = PowerState::kLimited;
-  const CostModel limited(machine_, nullptr, nullptr, options);
-  options.power_state = PowerState::kArithmetic;
-  const CostModel arithmetic(machine_, nullptr, nullptr, options);
-  const CostModel graph(machine_, nullptr, nullptr, {.launch_mode = LaunchMode::kGraph});
-  const CostModel half(machine_, nullptr, nullptr,
-                       {.launch_mode = LaunchMode::kGraph, .kernel_time = 1.5});
-  const Batch decodes{.num_decodes = 8, .decode_context = 8 * 1024};
-  // How much longer than at the full clock two decodes take, one after the other, after a prompt.
-  const auto longer = [&](const CostModel* graph_arithmetic) {
+  const Batch decodes{.num_decodes = 64, .decode_context = 64 * 16};
+  const auto cost_of = [&](LaunchMode mode, double share) {
+    CostOptions options{.launch_mode = mode};
+    options.power = {
+        .product = 1.5, .attention = 1.5, .decodes = 1.2, .share = share, .boost = Seconds(1e-2)};
+    return CostModel(machine_, nullptr, nullptr, options);
+  };
+  const auto config_of = [&](const CostModel& graph, const CostModel& eager) {
     SimulatedStepsConfig powered = config(small_llama(), {});
     powered.graph_cost = &graph;
-    powered.limited_cost = &limited;
-    powered.arithmetic_cost = &arithmetic;
-    powered.graph_arithmetic_cost = graph_arithmetic;
+    powered.eager_cost = &eager;
     powered.scheduler_base = Seconds(0);
-    StepTimes times(powered);
+    return powered;
+  };
+  // How much longer than at the full clock two decodes take, one after the other, after a prompt.
+  const auto longer = [&](double share) {
+    const CostModel graph = cost_of(LaunchMode::kGraph, share);
+    const CostModel eager = cost_of(LaunchMode::kEager, share);
+    StepTimes times(config_of(graph, eager));
     SimulatedSteps steps(times);
     Seconds now = steps.run({.prefill = {{.query = 60000, .context = 0}}}).duration;
     std::array<double, 2> ratios{};
@@ -346,11 +333,16 @@ TEST_F(SimulatedStepsTest, DecodesThatComputeKeepTheClockLowered) {
     }
     return ratios;
   };
-  const auto kept = longer(&half);
+  const CostModel graph = cost_of(LaunchMode::kGraph, 0.5);
+  const CostModel eager = cost_of(LaunchMode::kEager, 0.5);
+  const double share = StepTimes(config_of(graph, eager)).arithmetic_share(decodes);
+  ASSERT_GT(share, 0);
+  ASSERT_LT(share, 0.5);
+  const auto kept = longer(share);
   EXPECT_GT(kept[0], 1);
-  EXPECT_NEAR(kept[1], kept[0], 1e-12);
-  const auto given_back = longer(nullptr);
-  EXPECT_EQ(given_back[0], kept[0]);
+  EXPECT_NEAR(kept[1], kept[0], 1e-9);
+  const auto given_back = longer(0.5);
+  EXPECT_GT(given_back[0], 1);
   EXPECT_LT(given_back[1], given_back[0]);
 }
 

@@ -20,6 +20,20 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(batch * heads * kv_lora_rank * bf16)};
 }
 
+// Partial results (workspace.h) on the 132 SMs of an H200: two of each unit, which is one SM or the
+// two that share more than 64 heads, each 512 sums and the logarithm of one for every head; and
+// where those of a sequence lie.
+Bytes workspace(DType /*dtype*/, const Dims& dims) {
+  constexpr std::int64_t kSms = 132;
+  constexpr std::int64_t kHeadsOfBlock = 64;
+  constexpr std::int64_t kSharedSequences = 1024;  // bind.cpp
+  const std::int64_t heads = dim(dims, "heads");
+  const std::int64_t units = kSms / ((heads + kHeadsOfBlock - 1) / kHeadsOfBlock);
+  const std::int64_t results =
+      2 * units * heads * (dim(dims, "kv_lora_rank") + 1) * std::int64_t{4};
+  return Bytes(static_cast<double>(results + kSharedSequences * 8));
+}
+
 }  // namespace
 
 KernelSpec mla_decode_spec() {
@@ -45,7 +59,8 @@ KernelSpec mla_decode_spec() {
                     .hbm = 0.8,
                     .floor = us(12),
                     .spread = 0.06,
-                    .grid = {.axes = {"batch", "context", "heads"}}}};
+                    .grid = {.axes = {"batch", "context", "heads"}}},
+          .workspace = workspace};
 }
 
 }  // namespace orrery

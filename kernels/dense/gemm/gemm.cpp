@@ -1,3 +1,4 @@
+#include "kernels/dense/gemm/choice.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -12,6 +13,11 @@ Work work(DType dtype, const Dims& dims) {
   return {.flops = Flops(2 * m * n * k),
           .bytes_read = Bytes(m * k * activation_bytes(dtype) + n * k * weight_bytes(dtype)),
           .bytes_written = Bytes(m * n * result_bytes(dtype))};
+}
+
+// 1: weights are streamed past the rows, 2: cuBLASLt's.
+int way(DType dtype, std::span<const std::int64_t> sizes) {
+  return skinny_takes({.dtype = dtype, .m = sizes[0], .n = sizes[1], .k = sizes[2]}) ? 1 : 2;
 }
 
 }  // namespace
@@ -32,6 +38,7 @@ KernelSpec gemm_spec() {
                  .is_optional = true},
                 {.name = "y", .axes = "m.., n", .type = SlotType::kBf16, .is_result = true}},
       .work = work,
+      .way = way,
       .prior = {
           .arithmetic = Arithmetic::kGemm,
           .flops = 0.6,

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/dense/gemm/choice.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -17,6 +18,9 @@ Work work(DType dtype, const Dims& dims) {
 
 // One for each row.
 double blocks(DType /*dtype*/, const Dims& dims) { return std::max(1.0, size(dims, "tokens")); }
+
+// The rows go through a gemm, which streams its weights where they are few.
+bool gemm_streams_weights(const Dims& dims) { return dim(dims, "tokens") <= kSkinnyMaxTokens; }
 
 }  // namespace
 
@@ -41,7 +45,7 @@ KernelSpec quantize_spec() {
                 .blocks = blocks,
                 .quantizes = true,
                 .reads_what_was_written = true,
-                .feeds_gemm = true}};
+                .precedes_streamed_weights = gemm_streams_weights}};
 }
 
 }  // namespace orrery

@@ -41,7 +41,8 @@ KernelSpec combine_shuffling_spec() {
                 .flops = 0.6,
                 .hbm = 0.75,
                 .floor = us(2),
-                .spread = 0.1}};
+                .spread = 0.1},
+      .routed = RoutedRole::kCombine};
 }
 
 }  // namespace orrery

@@ -46,7 +46,8 @@ KernelSpec gather_mul_spec() {
                 .floor = us(1.4),
                 .spread = 0.1,
                 .grid = {.axes = {"rows", "tokens"}, .is_scattered = true},
-                .blocks = blocks}};
+                .blocks = blocks},
+      .routed = RoutedRole::kGather};
 }
 
 }  // namespace orrery

@@ -18,6 +18,11 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(rows * n * result_bytes(dtype))};
 }
 
+// 1: weights are streamed past the rows, 2: in tiles.
+int way(DType /*dtype*/, std::span<const std::int64_t> sizes) {
+  return is_streamed({.rows = sizes[0], .active = sizes[4]}) ? 1 : 2;
+}
+
 double padding(DType /*dtype*/, const Dims& dims) {
   return computed_over_needed({.rows = dim(dims, "rows"), .active = dim(dims, "active")});
 }
@@ -42,6 +47,7 @@ KernelSpec grouped_gemm_spec() {
                 {.name = "counts", .axes = "groups", .type = SlotType::kInt32, .use = Use::kCounts},
                 {.name = "y", .axes = "room.., n", .type = SlotType::kBf16, .is_result = true}},
       .work = work,
+      .way = way,
       // Few rows stream weights at 4.1 to 4.5 of 4.8 TB/s on an H200; the floor is the time
       // of one row.
       .prior = {.arithmetic = Arithmetic::kGemm,

@@ -21,6 +21,11 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(touched)};
 }
 
+// 1: weights are streamed past the rows, 2: in tiles.
+int way(DType /*dtype*/, std::span<const std::int64_t> sizes) {
+  return is_streamed({.rows = sizes[0], .active = sizes[4]}) ? 1 : 2;
+}
+
 double padding(DType /*dtype*/, const Dims& dims) {
   return computed_over_needed({.rows = dim(dims, "rows"), .active = dim(dims, "active")});
 }
@@ -53,6 +58,7 @@ KernelSpec grouped_gemm_scatter_spec() {
                 .is_result = true,
                 .may_alias = "base"}},
           .work = work,
+          .way = way,
           // As grouped_gemm.
           .prior = {.arithmetic = Arithmetic::kGemm,
                     .flops = 0.75,
@@ -60,7 +66,8 @@ KernelSpec grouped_gemm_scatter_spec() {
                     .floor = us(3),
                     .spread = 0.08,
                     .grid = {.axes = {"rows", "active"}, .ignored = "tokens", .is_scattered = true},
-                    .padding = padding}};
+                    .padding = padding},
+          .routed = RoutedRole::kScatter};
 }
 
 }  // namespace orrery

@@ -70,7 +70,8 @@ KernelSpec index_shuffling_spec() {
                 .floor = us(4),
                 .spread = 0.3,
                 .grid = {.axes = {"tokens"}},
-                .blocks = blocks}};
+                .blocks = blocks},
+      .routed = RoutedRole::kSort};
 }
 
 }  // namespace orrery

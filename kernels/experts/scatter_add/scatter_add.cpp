@@ -56,7 +56,8 @@ KernelSpec scatter_add_spec() {
                 .floor = us(1.4),
                 .spread = 0.1,
                 .grid = {.axes = {"rows", "tokens"}, .is_scattered = true},
-                .blocks = blocks}};
+                .blocks = blocks},
+      .routed = RoutedRole::kScatter};
 }
 
 }  // namespace orrery

@@ -39,7 +39,8 @@ KernelSpec split_shuffling_spec() {
                 .flops = 0.6,
                 .hbm = 0.75,
                 .floor = us(2),
-                .spread = 0.1}};
+                .spread = 0.1},
+      .routed = RoutedRole::kSplit};
 }
 
 }  // namespace orrery

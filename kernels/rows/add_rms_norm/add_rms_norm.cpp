@@ -1,3 +1,4 @@
+#include "kernels/dense/gemm/choice.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -14,6 +15,9 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_read = Bytes((2 * tokens + 1) * hidden * bf16),
           .bytes_written = Bytes(tokens * hidden * (bf16 + activation_bytes(dtype)))};
 }
+
+// The rows go through a gemm, which streams its weights where they are few.
+bool gemm_streams_weights(const Dims& dims) { return dim(dims, "tokens") <= kSkinnyMaxTokens; }
 
 }  // namespace
 
@@ -39,7 +43,8 @@ KernelSpec add_rms_norm_spec() {
                 .floor = us(2),
                 .spread = 0.2,
                 .reads_what_was_written = true,
-                .feeds_gemm = true}};
+                .precedes_streamed_weights = gemm_streams_weights},
+      .is_on_residual = true};
 }
 
 }  // namespace orrery

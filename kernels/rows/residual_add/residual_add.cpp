@@ -33,7 +33,9 @@ KernelSpec residual_add_spec() {
                     .hbm = 0.85,
                     .floor = us(2),
                     .spread = 0.2,
-                    .reads_what_was_written = true}};
+                    .reads_what_was_written = true},
+          .is_on_residual = true,
+          .is_sum = true};
 }
 
 }  // namespace orrery

@@ -35,7 +35,8 @@ KernelSpec rms_norm_spec() {
                     .hbm = 0.64,
                     .floor = us(2),
                     .spread = 0.2,
-                    .reads_what_was_written = true}};
+                    .reads_what_was_written = true},
+          .is_on_residual = true};
 }
 
 }  // namespace orrery

@@ -29,7 +29,8 @@ KernelSpec sample_spec() {
                 .flops = 0.6,
                 .hbm = 0.64,
                 .floor = us(2),
-                .spread = 0.3}};
+                .spread = 0.3},
+      .keeps_inputs = true};
 }
 
 }  // namespace orrery

@@ -1,0 +1,55 @@
+#include "sim/scenario/explain.h"
+
+#include <variant>
+
+#include "sim/scenario/assembly.h"
+#include "sim/serve/step_time.h"
+
+namespace orrery {
+namespace {
+
+std::string call_of(const Op& op) {
+  if (const auto* kernel = std::get_if<KernelOp>(&op.body)) {
+    std::string text = kernel->kernel + " " + std::string(to_text(kernel->dtype));
+    for (const Dim& dim : kernel->dims) text += " " + dim.name + "=" + std::to_string(dim.size);
+    return text;
+  }
+  if (const auto* comm = std::get_if<CommOp>(&op.body)) {
+    return std::string(to_text(comm->kind)) + " " + std::string(to_text(comm->dtype)) + " " +
+           to_text(comm->bytes_per_rank);
+  }
+  return std::string(to_text(std::get<HostOp>(op.body).kind));
+}
+
+}  // namespace
+
+StepExplanation explain_step(const Scenario& scenario, const Batch& batch) {
+  const Assembly assembly(scenario);
+  const std::vector<std::int64_t> sizes = graph_batch_sizes(scenario);
+  const Plan plan = at_key(scenario, "model", [&] {
+    return step_plan(scenario.model_config, executed_shape(batch, scenario.mesh, sizes),
+                     lowering_options(scenario), scenario.mesh);
+  });
+  StepExplanation explanation;
+  explanation.mode =
+      graph_rows(batch, scenario.mesh.dp, sizes) ? LaunchMode::kGraph : LaunchMode::kEager;
+  const CostModel& cost = assembly.cost(explanation.mode);
+  const int rank = plan.ranks(plan.ops().front().ranks).front();
+  at_key(scenario, "provider", [&] {
+    for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
+      const Op& op = plan.ops()[static_cast<std::size_t>(id)];
+      if (!plan.contains(op.ranks, rank)) continue;
+      explanation.ops.push_back({.name = op.name,
+                                 .call = call_of(op),
+                                 .copies = plan.multiplicity(id),
+                                 .price = cost.explain(plan, op)});
+    }
+    StepTimes times(steps_config(scenario, assembly, false));
+    explanation.corrections = times.explain(batch);
+    explanation.duration = times.step(batch).duration;
+    explanation.device = times.device_time(batch).duration;
+  });
+  return explanation;
+}
+
+}  // namespace orrery

@@ -1,0 +1,34 @@
+#pragma once
+
+// How the times of a step come about: for each op the rows that they are from and what each
+// correction did, and what the corrections of a step did to their sum.
+
+#include <string>
+#include <vector>
+
+#include "sim/cost/cost.h"
+#include "sim/scenario/scenario.h"
+#include "sim/serve/step_corrections.h"
+
+namespace orrery {
+
+struct ExplainedOp {
+  std::string name;
+  std::string call;         // "gemm bf16 m=64 n=4096 k=4096"
+  std::int64_t copies = 1;  // in a step
+  PriceExplanation price;
+};
+
+struct StepExplanation {
+  LaunchMode mode = LaunchMode::kGraph;
+  std::vector<ExplainedOp> ops;  // of the first rank, in order
+  Seconds device;                // time of the plan, one step at the full clock
+  std::vector<AppliedStepCorrection> corrections;
+  Seconds duration;  // with the host
+};
+
+// One step of `batch` of a replica that has the full clock. Throws ScenarioError as simulate_step
+// does.
+StepExplanation explain_step(const Scenario& scenario, const Batch& batch);
+
+}  // namespace orrery

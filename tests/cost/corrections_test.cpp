@@ -1,0 +1,203 @@
+#include "sim/cost/corrections.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "sim/cost/provider_tables.h"
+#include "tests/cost/cost_testing.h"
+
+namespace orrery {
+namespace {
+
+using testing::gemm;
+using testing::node;
+using testing::TableDirectory;
+
+const Correction& named(std::string_view name) {
+  return *std::ranges::find(corrections(), name, &Correction::name);
+}
+
+KernelOp rows_op(const char* kernel, std::int64_t tokens, std::int64_t columns) {
+  const char* width = std::string_view(kernel) == "silu_mul" ? "ffn" : "hidden";
+  return {.kernel = kernel,
+          .dtype = DType::kBf16,
+          .dims = {{.name = "tokens", .size = tokens, .axis = {}},
+                   {.name = width, .size = columns, .axis = {}}}};
+}
+
+// A table of one provider, the row that answers `op`, and what one correction of the list makes of
+// it.
+class CorrectionTest : public ::testing::Test {
+ protected:
+  void write(const std::string& file, const std::string& rows) {
+    std::filesystem::create_directories(directory_.path() / name_);
+    directory_.write(name_ + "/" + file, rows);
+  }
+  Estimate apply(std::string_view correction, const KernelOp& op, Estimate estimate) {
+    const Provider provider = Provider::load(directory_.path() / name_);
+    source_.provider = &provider;
+    source_.device = &node().device();
+    const KernelTable* table = provider.tables().table(op.kernel);
+    std::vector<std::int64_t> dims;
+    for (const Dim& dim : op.dims) dims.push_back(dim.size);
+    const auto found = predict(*table, *source_.device, node().device(), op.dtype, 0, dims);
+    named(correction)
+        .of_kernel({.op = op,
+                    .spec = kernel_spec(op.kernel),
+                    .answered = op,
+                    .device = node().device(),
+                    .options = options_,
+                    .source = &source_,
+                    .table = table,
+                    .found = &*found},
+                   estimate);
+    return estimate;
+  }
+
+  TableDirectory directory_;
+  std::string name_ = "orrery";
+  KernelSource source_;
+  CostOptions options_;
+};
+
+TEST(Corrections, ActInThisOrderAndNameTheirSources) {
+  std::vector<std::string> names;
+  for (const Correction& correction : corrections()) {
+    names.emplace_back(correction.name);
+    EXPECT_FALSE(correction.source.empty()) << correction.name;
+    const int acts = (correction.of_kernel != nullptr) + (correction.of_collective != nullptr) +
+                     (correction.between_ops != nullptr);
+    EXPECT_EQ(acts, 1) << correction.name;
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "device", "included quantising", "warm L2", "streamed weights", "eager gap",
+                       "other rows", "same work", "power limit", "engine", "engine's kernel",
+                       "arrivals", "hop between streams", "exchange launch"}));
+}
+
+// floor + m k 3 bytes / (0.42 x 4.8 TB/s) = 9 + 8192 x 2560 x 3 / 2.016e6 us = 40.2 us of 100.
+TEST_F(CorrectionTest, QuantisingThatAPlanHasAsAnOpOfItsOwnIsTakenOut) {
+  name_ = "engine";
+  write("gemm.csv", "dtype,m,n,k,time_us\nfp8,8192,2560,2560,100\n");
+  write("includes.csv", "kernel,dtype,includes,floor_us\ngemm,fp8,quantize,9\n");
+  const double quantizing = 9e-6 + 8192 * 2560 * 3 / (0.42 * 4.8e12);
+  const Estimate after =
+      apply("included quantising", gemm(8192, 2560, 2560, DType::kFp8), {.time = Seconds(1e-4)});
+  EXPECT_NEAR(after.time.value(), 1e-4 - quantizing, 1e-15);
+  EXPECT_EQ(after.basis, Basis::kRoofline);  // no better than it was
+}
+
+// Operands in the cache halve the time; 0.4 of that is left of it in a step: 1 - 0.4 / 2.
+TEST_F(CorrectionTest, WhatWasJustWrittenIsPartlyInTheCache) {
+  write("silu_mul.csv",
+        "dtype,tokens,ffn,mode,l2,time_us\nbf16,128,8192,graph,cold,10\n"
+        "bf16,128,8192,graph,warm,5\n");
+  EXPECT_NEAR(
+      apply("warm L2", rows_op("silu_mul", 128, 8192), {.time = Seconds(1e-5)}).time.value(), 8e-6,
+      1e-15);
+}
+
+TEST_F(CorrectionTest, BeforeAGemmThatStreamsWeightsACallTakesNoLongerThanUntilItHasBegun) {
+  write("silu_mul.csv", "dtype,tokens,ffn,time_us\nbf16,64,8192,3\nbf16,65,8192,3\n");
+  const auto time = [&](std::int64_t tokens) {
+    return apply("streamed weights", rows_op("silu_mul", tokens, 8192), {.time = Seconds(3e-6)})
+        .time.value();
+  };
+  EXPECT_EQ(time(64), 1.3e-6);
+  EXPECT_EQ(time(65), 3e-6);  // cuBLASLt's waits
+}
+
+TEST_F(CorrectionTest, KernelsOfEnginesDoNotBeginEarly) {
+  name_ = "engine";
+  write("silu_mul.csv", "dtype,tokens,ffn,time_us\nbf16,64,8192,3\n");
+  EXPECT_EQ(apply("streamed weights", rows_op("silu_mul", 64, 8192), {.time = Seconds(3e-6)}).time,
+            Seconds(3e-6));
+}
+
+TEST_F(CorrectionTest, CallsLaunchedOneByOneTakeTheGapThatRowsOfBothModesShow) {
+  write("silu_mul.csv",
+        "dtype,tokens,ffn,mode,l2,time_us\nbf16,128,8192,graph,cold,10\n"
+        "bf16,128,8192,eager,cold,11.5\n");
+  const KernelOp op = rows_op("silu_mul", 128, 8192);
+  options_.launch_mode = LaunchMode::kEager;
+  EXPECT_NEAR(apply("eager gap", op, {.time = Seconds(1e-5)}).time.value(), 11.5e-6, 1e-15);
+  options_.launch_mode = LaunchMode::kGraph;
+  EXPECT_EQ(apply("eager gap", op, {.time = Seconds(1e-5)}).time, Seconds(1e-5));
+}
+
+TEST_F(CorrectionTest, RowsOfAnotherArchitectureAreNoBetterThanTheWorkModel) {
+  write("gemm.csv", "dtype,m,n,k,time_us\nbf16,16,256,256,10\n");
+  const Estimate own{.time = Seconds(1e-5), .basis = Basis::kMeasured, .spread = 0.01};
+  EXPECT_EQ(apply("other rows", gemm(16, 256, 256), own), own);
+  source_.kinship = Kinship::kSibling;
+  const Estimate sibling = apply("other rows", gemm(16, 256, 256), own);
+  EXPECT_EQ(sibling.time, own.time);
+  EXPECT_EQ(sibling.basis, Basis::kInterpolated);
+  EXPECT_EQ(sibling.spread, 0.1);
+  source_.kinship = Kinship::kOtherArchitecture;
+  EXPECT_EQ(apply("other rows", gemm(16, 256, 256), own).basis, Basis::kRoofline);
+}
+
+TEST_F(CorrectionTest, FactorsOfTheEngineScaleAllThreeTimes) {
+  write("gemm.csv", "dtype,m,n,k,time_us\nbf16,16,256,256,10\n");
+  options_.kernel_time = 2;
+  options_.moe_kernel_time = 3;
+  options_.kernel_times = {{"gemm", 1.5}};
+  const Estimate before{.time = Seconds(1), .limited = Seconds(2), .arithmetic = Seconds(0.5)};
+  const Estimate all = apply("engine", gemm(16, 256, 256), before);
+  EXPECT_EQ(all.time, Seconds(2));
+  EXPECT_EQ(all.limited, Seconds(4));
+  EXPECT_EQ(all.arithmetic, Seconds(1));
+  EXPECT_EQ(apply("engine's kernel", gemm(16, 256, 256), before).time, Seconds(1.5));
+}
+
+TEST(Corrections, TimesBetweenOpsAreThoseOfTheLaunchMode) {
+  const HostCosts host{.eager_launch = Seconds(4),
+                       .graph_hop = Seconds(1),
+                       .eager_hop = Seconds(2),
+                       .eager_exchange = Seconds(6)};
+  const auto between = [&](std::string_view name, LaunchMode mode) {
+    return named(name).between_ops(mode, host);
+  };
+  EXPECT_EQ(between("hop between streams", LaunchMode::kGraph), Seconds(1));
+  EXPECT_EQ(between("hop between streams", LaunchMode::kEager), Seconds(2));
+  EXPECT_EQ(between("exchange launch", LaunchMode::kEager), Seconds(6));
+  EXPECT_EQ(between("exchange launch", LaunchMode::kGraph), Seconds(0));
+}
+
+// The times that `explain` gives lead from the rows to the price, and the price is that of `price`.
+TEST_F(CorrectionTest, AnExplanationLeadsFromTheRowsToThePrice) {
+  write("silu_mul.csv",
+        "dtype,tokens,ffn,mode,l2,time_us\nbf16,128,8192,graph,cold,10\n"
+        "bf16,128,8192,graph,warm,5\nbf16,128,8192,eager,cold,11\n");
+  const Provider provider = Provider::load(directory_.path() / name_);
+  const CostModel cost(node(), &provider, nullptr,
+                       {.launch_mode = LaunchMode::kEager, .kernel_time = 1.1});
+  Plan plan;
+  plan.add_op({.name = "gate",
+               .body = rows_op("silu_mul", 128, 8192),
+               .ranks = plan.add_group({0}),
+               .reads = {},
+               .writes = {}});
+  const PriceExplanation found = cost.explain(plan, plan.ops().front());
+  EXPECT_EQ(found.price, cost.price(plan, plan.ops().front()));
+  EXPECT_EQ(found.provider, "orrery");
+  EXPECT_EQ(found.file.filename(), "silu_mul.csv");
+  EXPECT_EQ(found.rows, "the row of the call");
+  EXPECT_NEAR(found.row_time.value(), 10e-6, 1e-15);
+  std::vector<std::string> names;
+  Seconds reached = found.row_time;
+  for (const AppliedCorrection& correction : found.corrections) {
+    names.emplace_back(correction.name);
+    EXPECT_EQ(correction.before.time, reached);
+    reached = correction.after.time;
+  }
+  EXPECT_EQ(reached, found.price.time);
+  EXPECT_EQ(names, (std::vector<std::string>{"warm L2", "eager gap", "engine"}));
+}
+
+}  // namespace
+}  // namespace orrery
