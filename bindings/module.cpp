@@ -15,5 +15,6 @@ PYBIND11_MODULE(_core, module) {
   orrery::bindings::bind_moe(module);
   orrery::bindings::bind_validation(module);
   orrery::bindings::bind_plan(module);
+  orrery::bindings::bind_explain(module);
   orrery::bindings::bind_bench(module);
 }

@@ -1,4 +1,4 @@
-"""The command line: `orrery run | report | calibrate | validate | scorecard | import | moe | bench`, and lists of what there is.
+"""The command line: `orrery run | explain | report | calibrate | validate | scorecard | import | moe | bench`, and lists of what there is.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -63,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
                      help="parquet: requests.parquet and steps.parquet beside the CSV files (csv)")  # fmt: skip
     run.add_argument("--progress", action="store_true", help="show progress even where stderr is no terminal")
     run.set_defaults(command=_run)
+
+    from . import explain
+
+    explanation = commands.add_parser("explain", help="print where the time of each op of a step is from and what corrected it")
+    explain.add_options(explanation)
+    explanation.set_defaults(command=explain.run)
 
     report = commands.add_parser("report", help="write report.html of a run directory again")
     report.add_argument("directory", type=pathlib.Path, metavar="RUN_DIR")

@@ -1,0 +1,103 @@
+// How the times of a step come about, as plain data.
+
+#include <pybind11/stl.h>
+
+#include <string>
+#include <string_view>
+
+#include "bindings/bind.h"
+#include "sim/cost/corrections.h"
+#include "sim/scenario/explain.h"
+
+namespace orrery::bindings {
+
+namespace py = pybind11;
+
+namespace {
+
+py::dict as_dict(const ExplainedOp& op) {
+  const PriceExplanation& price = op.price;
+  py::list corrections;
+  for (const AppliedCorrection& correction : price.corrections) {
+    py::dict one;
+    one["name"] = std::string(correction.name);
+    one["source"] = std::string(correction.source);
+    one["before_s"] = correction.before.time.value();
+    one["after_s"] = correction.after.time.value();
+    corrections.append(one);
+  }
+  py::dict found;
+  found["name"] = op.name;
+  found["call"] = op.call;
+  found["copies"] = op.copies;
+  found["time_s"] = price.price.time.value();
+  found["limited_s"] = price.price.limited.value();
+  found["arithmetic_s"] = price.price.arithmetic.value();
+  found["basis"] = std::string(to_text(price.price.basis));
+  found["spread"] = price.price.spread;
+  found["provider"] = price.provider;
+  found["device"] = price.device;
+  found["file"] = price.file.string();
+  found["kernel"] = price.kernel;
+  found["rows"] = price.rows;
+  found["way"] = price.way;
+  found["row_s"] = price.row_time.value();
+  found["corrections"] = corrections;
+  return found;
+}
+
+py::dict explain(const Scenario& scenario, const Batch& batch) {
+  StepExplanation explanation;
+  {
+    const py::gil_scoped_release release;
+    explanation = explain_step(scenario, batch);
+  }
+  py::list ops;
+  for (const ExplainedOp& op : explanation.ops) ops.append(as_dict(op));
+  py::list corrections;
+  for (const AppliedStepCorrection& correction : explanation.corrections) {
+    py::dict one;
+    one["name"] = std::string(correction.name);
+    one["source"] = std::string(correction.source);
+    one["before_s"] = correction.before.value();
+    one["after_s"] = correction.after.value();
+    corrections.append(one);
+  }
+  py::dict found;
+  found["mode"] = std::string(to_text(explanation.mode));
+  found["ops"] = ops;
+  found["device_s"] = explanation.device.value();
+  found["corrections"] = corrections;
+  found["duration_s"] = explanation.duration.value();
+  return found;
+}
+
+py::list list_of_corrections() {
+  py::list list;
+  const auto add = [&](std::string_view of, std::string_view name, std::string_view source) {
+    py::dict one;
+    one["of"] = std::string(of);
+    one["name"] = std::string(name);
+    one["source"] = std::string(source);
+    list.append(one);
+  };
+  for (const Correction& correction : corrections()) add("op", correction.name, correction.source);
+  for (const StepCorrection& correction : step_corrections()) {
+    add("step", correction.name, correction.source);
+  }
+  return list;
+}
+
+}  // namespace
+
+void bind_explain(py::module_& module) {
+  module.def("explain_step", &explain, py::arg("scenario"), py::arg("batch"),
+             "How the time of one step of a replica at the full clock comes about: its ops (of the "
+             "first rank, in order) with the rows that they are from and what each correction did, "
+             "and what the corrections of a step did to their sum.");
+  module.def("price_corrections", &list_of_corrections,
+             "The corrections of a price, in the order in which they act: first those of an op, "
+             "then those of a step.");
+}
+
+}  // namespace orrery::bindings

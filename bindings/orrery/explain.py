@@ -1,0 +1,108 @@
+"""`orrery explain`: how the time of a step comes about, op by op."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from . import _core
+from .arguments import whole_number
+from .simulation import load
+from .text_table import aligned, printable
+
+_MOST = 1 << 30
+
+
+def step(scenario: _core.Scenario, batch: _core.Batch) -> dict[str, Any]:
+    """Where the time of each op of one step is from and what each correction did to it; seconds, as plain data."""
+    return _core.explain_step(scenario, batch)
+
+
+def corrections() -> list[dict[str, str]]:
+    """The corrections of a price in the order in which they act, each with its source: of an op, then of a step."""
+    return _core.price_corrections()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=pathlib.Path, metavar="FILE", help="scenario, see scenarios/")
+    parser.add_argument("--op", metavar="NAME", help="only ops with NAME in their names, correction by correction")
+    parser.add_argument("--decodes", type=whole_number(0, _MOST), metavar="N",
+                        help="decodes of the step (with --prefill or alone; the step that a run shows)")  # fmt: skip
+    parser.add_argument("--context", type=whole_number(1, _MOST), default=1024, metavar="N",
+                        help="tokens of each decode, the new one included (1024)")  # fmt: skip
+    parser.add_argument("--prefill", type=whole_number(1, _MOST), metavar="N", help="tokens of a prompt in the step")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", dest="overrides",
+                        help="replace one value of the scenario; may be given several times")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    scenario = load(options.file, overrides=options.overrides)
+    found = step(scenario, _batch(scenario, options))
+    if options.op is not None:
+        ops = [op for op in found["ops"] if options.op in op["name"]]
+        if not ops:
+            names = ", ".join(op["name"] for op in found["ops"])
+            raise ValueError(f"found no op with '{options.op}' in its name; expected part of one of {names}")
+        found["ops"] = ops
+    if options.json:
+        print(json.dumps(found, indent=2))
+    elif options.op is not None:
+        print("\n\n".join(_op_text(op) for op in found["ops"]))
+    else:
+        print(table(found))
+    return 0
+
+
+def _batch(scenario: _core.Scenario, options: argparse.Namespace) -> _core.Batch:
+    """The step that is asked for, or the one that a run shows."""
+    if options.decodes is None and options.prefill is None:
+        return _core.run_scenario(scenario).step.batch
+    decodes = options.decodes or 0
+    prefill = [] if options.prefill is None else [(options.prefill, 0)]
+    if not prefill and not decodes:
+        raise ValueError("found a step of nothing; expected --decodes of 1 or more, or --prefill")
+    return _core.Batch(prefill=prefill, num_decodes=decodes, decode_context=decodes * options.context)
+
+
+def table(found: dict[str, Any]) -> str:
+    """The ops of a step, each with its row and its corrections; below, the corrections of the step."""
+    rows = [
+        (op["name"], str(op["copies"]), _us(op["row_s"]), _steps(op["corrections"]), _us(op["time_s"]), op["basis"], _origin(op))
+        for op in found["ops"]
+    ]
+    header = ("op", "copies", "rows us", "corrections us", "time us", "basis", "from")
+    lines = [aligned(header, rows, right={1, 2, 4}), ""]
+    lines.append(f"device, {found['mode']}: {_us(found['device_s'])} us")
+    for correction in found["corrections"]:
+        lines.append(f"{printable(correction['name'])}: {_us(correction['before_s'])} -> {_us(correction['after_s'])} us")
+    lines.append(f"step: {_us(found['duration_s'])} us")
+    return "\n".join(lines)
+
+
+def _op_text(op: dict[str, Any]) -> str:
+    rows: list[Sequence[str]] = [("rows", _us(op["row_s"]), _origin(op))]
+    rows += [(change["name"], _us(change["after_s"]), change["source"]) for change in op["corrections"]]
+    rows.append(("price", _us(op["time_s"]), f"{op['basis']}, standard deviation {100 * op['spread']:.0f} %"))
+    rows.append(("at the power limit", _us(op["limited_s"]), f"{_us(op['arithmetic_s'])} us of the price are arithmetic"))
+    return f"{printable(op['name'])}: {printable(op['call'])}, {op['copies']} times\n" + aligned((), rows, right={1})
+
+
+def _steps(changes: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{change['name']} {1e6 * (change['after_s'] - change['before_s']):+.2f}" for change in changes)
+
+
+def _origin(op: dict[str, Any]) -> str:
+    words = [op["rows"]]
+    if op["file"]:
+        words.append(f"of {op['provider']} on {op['device']}, {pathlib.PurePath(op['file']).name}")
+    if op["way"]:
+        words.append(f"algorithm variant {op['way']}")
+    return ", ".join(words)
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:.2f}"
