@@ -18,7 +18,7 @@ namespace py = pybind11;
 
 namespace {
 
-ValidationPrediction predict(const Scenario& scenario, const Callback& progress) {
+ValidationPrediction predict_reporting(const Scenario& scenario, const Callback& progress) {
   const Progress report = throttled(progress);
   const py::gil_scoped_release release;
   return predict_validation(scenario, report);
@@ -116,7 +116,8 @@ void bind_validation(py::module_& module) {
             write_validation(prediction, directory);
           },
           py::arg("directory"), "Writes what the GPU side runs from into an existing directory.");
-  module.def("predict_validation", &predict, py::arg("scenario"), py::arg("progress") = py::none(),
+  module.def("predict_validation", &predict_reporting, py::arg("scenario"),
+             py::arg("progress") = py::none(),
              "Predicts the steps that the scenario's `validate:` names, and its service.");
   module.def("plan_ops", &plan_ops, py::arg("text"),
              "Ops of a plan's text form with repeats written out: op, copy, body (kind, name, "

@@ -9,7 +9,7 @@
 namespace orrery {
 namespace {
 
-constexpr double kMeasuredSpread = 0.02;      // repeats of one point differ by about this
+constexpr double kCollectiveSpread = 0.02;    // repeats of one point differ by about this
 constexpr double kInterpolatedSpread = 0.08;  // held-out points, docs/data.md
 constexpr double kExtrapolatedSpread = 0.2;
 
@@ -207,7 +207,7 @@ Estimate CollectiveCurve::at(double size) const {
   }
   const auto i = static_cast<std::size_t>(above - bytes.begin());
   if (*above == size) {
-    return {.time = Seconds(time_s[i]), .basis = Basis::kMeasured, .spread = kMeasuredSpread};
+    return {.time = Seconds(time_s[i]), .basis = Basis::kMeasured, .spread = kCollectiveSpread};
   }
   if (i == 0) {
     return {.time = Seconds(time_s[0]), .basis = Basis::kRoofline, .spread = kExtrapolatedSpread};

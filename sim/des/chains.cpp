@@ -30,8 +30,6 @@ std::vector<std::int32_t> runs_of(const Plan& plan) {
   return runs;
 }
 
-std::string quoted(const Op& op) { return "op '" + op.name + "'"; }
-
 // Turns one rank's op list into a Chain, or says why it is none.
 class ChainBuilder {
  public:

@@ -16,6 +16,9 @@
 
 namespace orrery::des {
 
+// An op as messages name it.
+std::string quoted(const Op& op);
+
 // The PricedPlan of given times: classes, chains and basis from structure alone. `times` has one
 // entry per op. Throws std::invalid_argument when the sizes differ or a time is negative or not
 // finite.

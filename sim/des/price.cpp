@@ -11,11 +11,8 @@
 
 namespace orrery {
 namespace des {
-namespace {
 
 std::string quoted(const Op& op) { return "op '" + op.name + "'"; }
-
-}  // namespace
 
 PricedPlan assemble(const Plan& plan, std::vector<Estimate> times) {
   if (times.size() != plan.ops().size()) {

@@ -82,19 +82,19 @@ Ids num_copies(std::span<const double> choices, std::int64_t num_redundant) {
   return copies;
 }
 
-struct Slot {
+struct ExpertSlot {
   std::int64_t expert = 0;
   double choices = 0;
 };
 
 // Slots to blocks with equally many, the most chosen first to the block with the least; among
 // equals, to one without a copy of the same expert.
-std::vector<Ids> deal(std::vector<Slot> slots, std::int64_t num_blocks) {
-  std::ranges::stable_sort(slots, std::greater(), &Slot::choices);
+std::vector<Ids> deal(std::vector<ExpertSlot> slots, std::int64_t num_blocks) {
+  std::ranges::stable_sort(slots, std::greater(), &ExpertSlot::choices);
   const std::size_t room = slots.size() / static_cast<std::size_t>(num_blocks);
   std::vector<Ids> blocks(static_cast<std::size_t>(num_blocks));
   std::vector<double> sums(blocks.size());
-  for (const Slot& slot : slots) {
+  for (const ExpertSlot& slot : slots) {
     const auto order = [&](std::size_t b) {
       const bool has_expert = std::ranges::find(blocks[b], slot.expert) != blocks[b].end();
       return std::pair(sums[b], has_expert);
@@ -129,7 +129,7 @@ ExpertPlacement in_own_blocks(std::int64_t num_experts, std::int64_t num_redunda
 ExpertPlacement balanced(std::span<const double> choices, std::int64_t num_redundant,
                          std::int64_t num_blocks) {
   const Ids copies = num_copies(choices, num_redundant);
-  std::vector<Slot> slots;
+  std::vector<ExpertSlot> slots;
   for (std::size_t e = 0; e < choices.size(); ++e) {
     const double each = choices[e] / static_cast<double>(copies[e]);
     slots.insert(slots.end(), static_cast<std::size_t>(copies[e]),
@@ -184,7 +184,7 @@ ExpertPlacement balance_experts_on_nodes(std::span<const double> choices,
         "divide experts");
   }
   const std::int64_t group_size = num_experts / num_groups;
-  std::vector<Slot> groups;
+  std::vector<ExpertSlot> groups;
   for (std::int64_t group = 0; group < num_groups; ++group) {
     const auto first = choices.begin() + group * group_size;
     groups.push_back({group, std::accumulate(first, first + group_size, 0.0)});

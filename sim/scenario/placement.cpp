@@ -11,8 +11,6 @@ namespace orrery {
 
 namespace {
 
-std::string yaml_bool(bool value) { return value ? "true" : "false"; }
-
 // `name` is the path of the mapping in the file.
 Placement read_mesh(const Reader& reader, const std::string& name, const ModelConfig& model) {
   Placement placement;

@@ -161,4 +161,7 @@ class Reader {
   std::map<std::string, std::string>* sources_ = nullptr;
 };
 
+// As YAML writes it.
+inline std::string yaml_bool(bool value) { return value ? "true" : "false"; }
+
 }  // namespace orrery

@@ -296,8 +296,6 @@ void read_slo(const YamlNode& node, Slo& slo) {
 
 std::string seconds_yaml(Seconds value) { return format_number(value.value()) + " s"; }
 
-std::string yaml_bool(bool value) { return value ? "true" : "false"; }
-
 }  // namespace
 
 Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& paths,

@@ -12,7 +12,6 @@
 namespace orrery {
 namespace {
 
-constexpr std::int64_t kMaxTokens = 100'000'000;
 constexpr std::int64_t kMaxRepeats = 10'000;
 constexpr std::size_t kChunksNamed = 4;  // in a step's name, one by one
 

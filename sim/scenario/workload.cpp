@@ -18,8 +18,6 @@ constexpr std::string_view kHex = "0123456789abcdef";
 constexpr std::array<std::string_view, 7> kSources = {
     "trace", "mooncake", "poisson", "gamma", "closed_loop", "offline", "static_batch"};
 
-constexpr std::int64_t kMaxTokens = 100'000'000;
-
 // Of requests and of what counts them.
 std::int64_t read_count(const Reader& reader, std::string_view key, std::int64_t least = 1) {
   const std::int64_t count = reader.integer(key, least);

@@ -15,6 +15,9 @@
 
 namespace orrery {
 
+// Of one prompt, output or context.
+inline constexpr std::int64_t kMaxTokens = 100'000'000;
+
 enum class TraceFormat : std::uint8_t { kAzureCsv, kMooncakeJsonl };
 struct TraceWorkload {
   TraceFormat format = TraceFormat::kAzureCsv;

@@ -15,8 +15,8 @@ namespace orrery {
 namespace {
 
 constexpr int kTokenBits = 7;
-constexpr int kShapeBits = 8;   // of attention
-constexpr int kSampleBits = 6;  // of LM head and sampling
+constexpr int kAttentionBits = 8;  // of attention
+constexpr int kSampleBits = 6;     // of LM head and sampling
 // Rows of the smallest GEMM tile worth following: times jump at its multiples, so that no cell of
 // token counts may reach over one.
 constexpr std::int64_t kTileTokens = 128;
@@ -340,9 +340,9 @@ DeviceTime StepTemplates::time(const StepShape& exact) {
     }
   }
   if (has_prefill) {
-    shape.prefill_query = round_bits(shape.prefill_query, kShapeBits);
-    shape.prefill_context = round_bits(shape.prefill_context, kShapeBits);
-    shape.decode_context = round_bits(shape.decode_context, kShapeBits);
+    shape.prefill_query = round_bits(shape.prefill_query, kAttentionBits);
+    shape.prefill_context = round_bits(shape.prefill_context, kAttentionBits);
+    shape.decode_context = round_bits(shape.decode_context, kAttentionBits);
   }
   DeviceTime result{.basis = mix(base.basis, last.basis, share)};
   price_shaped(base, shape, chain, result.basis);
