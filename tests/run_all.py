@@ -1,10 +1,11 @@
-"""Runs every test this machine can run and ends with one line "N passed, N failed".
+"""Runs the tests of this checkout and ends with one line "N passed, N failed".
 
 Stages: C++ build with warnings as errors, CTest, pytest (Python, bad inputs, the fuzzer, notebooks, the
-report in a browser), clang-format and clang-tidy, and the C++ tests, bad inputs and the fuzzer again under
-address and undefined behaviour sanitizers. Stages that cannot run here say so. `--fast` leaves out sanitizers and clang-tidy;
-`--stage NAME` runs one stage. clang-tidy begins with the files that were changed last and stops at a
-time limit.
+report in a browser), clang-format, and clang-tidy on C++ files that differ from the last commit. Of what is long and
+random, and of headers compiled alone, a fixed share runs. `--all` runs the whole of it, has clang-tidy read every
+file until its time is over, those changed last first, and runs the C++ tests, bad inputs and the fuzzer again under
+address and undefined behaviour sanitizers, there with the fixed share. Stages that cannot run here say so.
+`--stage NAME` runs one stage.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
@@ -23,6 +25,8 @@ BUILD = ROOT / "build"
 JOBS = str(os.cpu_count() or 2)
 CXX_ROOTS = ("sim", "kernels", "bindings", "tests")
 TIDY_SECONDS = 480  # all files take longer on two cores
+# As many workers as cores; one that has done its part takes over half of what another has left.
+PYTEST = (sys.executable, "-m", "pytest", "-n", JOBS, "--dist", "worksteal")
 
 
 class Tally:
@@ -72,7 +76,13 @@ def ctest(tally, build, environment=None):
     add_junit(tally, junit)
 
 
-def stage_cpp(tally):
+def python_options():
+    """Of CMake: where Python and pybind11 are."""
+    pybind11 = subprocess.run([sys.executable, "-m", "pybind11", "--cmakedir"], capture_output=True, text=True, check=True).stdout.strip()
+    return [f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11}"]
+
+
+def stage_cpp(tally, _):
     if not call(["cmake", "--build", str(BUILD), "-j", JOBS]):
         tally.add(0, 1)
         return
@@ -80,24 +90,22 @@ def stage_cpp(tally):
     ctest(tally, BUILD)
 
 
-def stage_python(tally):
+def stage_python(tally, _):
     junit = BUILD / "pytest.xml"
     junit.unlink(missing_ok=True)
-    call([sys.executable, "-m", "pytest", f"--junitxml={junit}"])
+    call([*PYTEST, f"--junitxml={junit}"])
     add_junit(tally, junit)
 
 
-def stage_sanitizers(tally):
+def stage_sanitizers(tally, _):
     """The C++ tests, then the Python module under the table of bad inputs and the fuzzer."""
     build = ROOT / "build-asan"
-    pybind11 = subprocess.run([sys.executable, "-m", "pybind11", "--cmakedir"], capture_output=True, text=True, check=True).stdout.strip()
-    if not (call(["cmake", "--preset", "asan", "-DORRERY_PYTHON=ON", f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11}"],
-                 stdout=subprocess.DEVNULL)
+    if not (call(["cmake", "--preset", "asan", "-DORRERY_PYTHON=ON", *python_options()], stdout=subprocess.DEVNULL)
             and call(["cmake", "--build", "--preset", "asan", "-j", JOBS])):
         tally.add(0, 1)
         return
     # SimGrid keeps its engine and signals for the life of the process; that is no leak of ours.
-    environment = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    environment = {"ORRERY_TEST_ALL": "0", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
     ctest(tally, build, environment)
     # The module lies beside links to the package's sources; Python itself has no sanitizers, so they are loaded first.
     package = build / "python" / "orrery"
@@ -108,7 +116,7 @@ def stage_sanitizers(tally):
                  for name in ("libasan.so", "libstdc++.so")]
     junit = build / "pytest.xml"
     junit.unlink(missing_ok=True)
-    call([sys.executable, "-m", "pytest", "tests/python/test_bad_inputs.py", "tests/python/test_fuzz.py", f"--junitxml={junit}"],
+    call([*PYTEST, "tests/python/test_bad_inputs.py", "tests/python/test_fuzz.py", f"--junitxml={junit}"],
          env={**os.environ, **environment, "LD_PRELOAD": " ".join(libraries), "ORRERY_PACKAGE": str(package.parent)})
     add_junit(tally, junit)
 
@@ -119,7 +127,7 @@ def cxx_files(suffixes):
     return [name for name in listed if name.endswith(suffixes) and (ROOT / name).exists()]
 
 
-def stage_format(tally):
+def stage_format(tally, _):
     tool = shutil.which("clang-format-19")
     if not tool:
         tally.notes.append("skipped clang-format: clang-format-19 is not installed")
@@ -129,29 +137,42 @@ def stage_format(tally):
     tally.add(int(ok), int(not ok))
 
 
-def tidy_files():
+def changed_names(*git):
+    return subprocess.run(["git", *git, "--", *CXX_ROOTS], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+
+
+def tidy_files(build, everything):
     """The C++ files of the build that clang-tidy reads (tests are macros to it), those changed last first."""
-    built = {pathlib.Path(entry["file"]) for entry in json.loads((BUILD / "compile_commands.json").read_text(encoding="utf-8"))}
-    changed = []
-    for git in (["git", "diff", "--name-only", "HEAD"], ["git", "log", "--format=", "--name-only"]):
-        changed += subprocess.run([*git, "--", *CXX_ROOTS], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    edited = [*changed_names("diff", "--name-only", "HEAD"), *changed_names("ls-files", "-o", "--exclude-standard")]
+    changed = [*edited, *changed_names("log", "--format=", "--name-only")]
     order = {name: place for place, name in reversed(list(enumerate(changed)))}
-    files = [name for name in cxx_files((".cpp",)) if not name.startswith("tests/") and ROOT / name in built]
+    built = {pathlib.Path(entry["file"]) for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))}
+    files = [name for name in cxx_files((".cpp",)) if not name.startswith("tests/") and ROOT / name in built
+             and (everything or name in edited)]  # fmt: skip
     return sorted(files, key=lambda name: (order.get(name, -1), name))
 
 
-def stage_tidy(tally):
+def stage_tidy(tally, everything):
     tool = shutil.which("clang-tidy-19")
     if not tool:
         tally.notes.append("skipped clang-tidy: clang-tidy-19 is not installed")
         tally.add(0, 0, 1)
         return
-    files, deadline = tidy_files(), time.monotonic() + TIDY_SECONDS
+    # Commands that compile each file by itself; nothing is built there.
+    build = ROOT / "build-tidy"
+    if not call(["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release", "-DORRERY_PYTHON=ON",
+                 "-DORRERY_UNITY=OFF", *python_options()], stdout=subprocess.DEVNULL):  # fmt: skip
+        tally.add(0, 1)
+        return
+    files, deadline = tidy_files(build, everything), time.monotonic() + TIDY_SECONDS
+    if not files:
+        print("no C++ file differs from the last commit")
+        return
 
     def read(name):
         if time.monotonic() > deadline:
             return None
-        command = [tool, "-quiet", "-p", str(BUILD), "-extra-arg=-Wno-unknown-warning-option", name]
+        command = [tool, "-quiet", "-p", str(build), "-extra-arg=-Wno-unknown-warning-option", name]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
     with concurrent.futures.ThreadPoolExecutor(int(JOBS)) as pool:
@@ -167,24 +188,31 @@ def stage_tidy(tally):
 
 STAGES = {"cpp": stage_cpp, "python": stage_python, "format": stage_format,
           "tidy": stage_tidy, "sanitizers": stage_sanitizers}
-SLOW = ("tidy", "sanitizers")
+ONLY_ALL = ("sanitizers",)
+
+
+def cpu_seconds():
+    """Of all processes that have ended under this one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main():
     parser = argparse.ArgumentParser(prog="orrery test", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--fast", action="store_true", help="leave out sanitizers and clang-tidy")
+    parser.add_argument("--all", action="store_true", help="add sanitizers, clang-tidy on every file, and the whole of what is long and random")
     parser.add_argument("--stage", choices=STAGES, action="append", help="run only this stage")
     arguments = parser.parse_args()
-    names = arguments.stage or [name for name in STAGES if not (arguments.fast and name in SLOW)]
+    names = arguments.stage or [name for name in STAGES if arguments.all or name not in ONLY_ALL]
+    if arguments.all:
+        os.environ["ORRERY_TEST_ALL"] = "1"  # read in tests/python/share.py
 
     tally = Tally()
     for name in names:
-        begin = time.monotonic()
-        before = tally.failed
+        begin, used, before = time.monotonic(), cpu_seconds(), tally.failed
         print(f"\n== {name}", flush=True)
-        STAGES[name](tally)
+        STAGES[name](tally, arguments.all)
         result = "ok" if tally.failed == before else "FAILED"
-        print(f"== {name}: {result} in {time.monotonic() - begin:.0f} s", flush=True)
+        print(f"== {name}: {result} in {time.monotonic() - begin:.0f} s ({cpu_seconds() - used:.0f} s of CPU)", flush=True)
     for note in tally.notes:
         print(note)
     if not shutil.which("nvidia-smi"):

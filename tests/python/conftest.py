@@ -79,7 +79,12 @@ def executed(validation):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Counts the bad inputs of each class by what they were to end with."""
+    """What the fuzzer met, and the bad inputs of each class counted by what they were to end with."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for name, value in report.user_properties if report.when == "call" else ():
+                if name == "fuzzer":
+                    terminalreporter.write_line(value)
     counts = collections.defaultdict(collections.Counter)
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, ()):
