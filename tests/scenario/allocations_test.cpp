@@ -25,6 +25,7 @@ void* operator new(std::size_t size) {
   if (void* found = std::malloc(size)) return found;
   throw std::bad_alloc();
 }
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // it does not see that new is malloc
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
@@ -60,7 +61,7 @@ TEST(Allocations, AStepWithPrefillTakesFewAndAPlanManyTimesAsMany) {
                         .mesh = scenario.mesh,
                         .lowering = lowering_options(scenario),
                         .machine = &assembly.machine(),
-                        .cost = &assembly.cost(LaunchMode::kEager, PowerState::kFull)};
+                        .cost = &assembly.cost(LaunchMode::kEager)};
   const StepShape shape = dealt_shape(
       {.prefill = {{.query = 1155}}, .num_decodes = 32, .decode_context = 32 * 1300}, setup.mesh);
   StepTemplates templates(setup);

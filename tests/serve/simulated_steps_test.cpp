@@ -301,9 +301,10 @@ TEST_F(SimulatedStepsTest, DecodesAfterPromptsTakeLongerUntilTheClockIsFullAgain
   EXPECT_EQ(times.leap(batch, 1000, &rested).first, full.first);
 }
 
-// Decodes that compute as much as the limit allows without end give nothing of the clock back.
+// Decodes that compute as much as the limit allows without end give nothing of the clock back. So
+// many over so long a context that some of their work model is arithmetic.
 TEST_F(SimulatedStepsTest, DecodesThatComputeKeepTheClockLowered) {
-  const Batch decodes{.num_decodes = 64, .decode_context = 64 * 16};
+  const Batch decodes{.num_decodes = 8192, .decode_context = 8192 * 2048};
   const auto cost_of = [&](LaunchMode mode, double share) {
     CostOptions options{.launch_mode = mode};
     options.power = {
