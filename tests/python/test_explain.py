@@ -1,0 +1,73 @@
+"""`orrery explain`: the rows of each price, and what each correction did to it."""
+
+import json
+
+import orrery
+import pytest
+from orrery import cli, explain
+
+SCENARIO = "scenarios/validate/fit_8b.yaml"
+
+
+def run(capsys, *arguments):
+    """Exit code and output of `orrery explain SCENARIO ...`."""
+    code = cli.main(["explain", SCENARIO, *arguments])
+    return code, "".join(capsys.readouterr())
+
+
+def test_the_corrections_stand_in_one_list_each_with_a_name_of_its_own_and_a_source():
+    found = explain.corrections()
+    names = [correction["name"] for correction in found]
+    assert len(set(names)) == len(names)
+    assert all(correction["source"] for correction in found)
+    assert names.index("warm L2") < names.index("eager gap") < names.index("power limit") < names.index("engine")
+
+
+def test_corrections_lead_from_the_rows_to_the_price():
+    scenario = orrery.load(SCENARIO)
+    found = explain.step(scenario, orrery.Batch(prefill=[], num_decodes=64, decode_context=64 * 1000))
+    assert any(op["corrections"] for op in found["ops"])
+    for op in found["ops"]:
+        time = op["row_s"]
+        for correction in op["corrections"]:
+            assert correction["before_s"] == pytest.approx(time, rel=1e-12), op["name"]
+            time = correction["after_s"]
+        assert time == pytest.approx(op["time_s"], rel=1e-12), op["name"]
+
+
+def test_the_step_takes_what_orrery_step_says():
+    scenario = orrery.load(SCENARIO)
+    batch = orrery.Batch(prefill=[], num_decodes=64, decode_context=64 * 1000)
+    assert explain.step(scenario, batch)["device_s"] == pytest.approx(orrery.step(scenario, batch).makespan_s, rel=1e-9)
+
+
+def test_a_named_op_is_shown_correction_by_correction(capsys):
+    code, text = run(capsys, "--decodes", "64", "--op", "down_proj")
+    assert code == 0
+    assert "down_proj: gemm bf16 m=64" in text
+    assert "gemm.csv" in text
+    assert "at the power limit" in text
+
+
+def test_json_holds_the_same(capsys):
+    code, text = run(capsys, "--decodes", "64", "--json")
+    assert code == 0
+    assert {op["name"] for op in json.loads(text)["ops"]} >= {"embedding", "lm_head", "sample"}
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--op", "no_such_op"], ["no op with 'no_such_op'", "lm_head"]),
+    (["--decodes", "0"], ["a step of nothing", "--prefill"]),
+])
+def test_a_step_or_op_that_is_not_there_is_named(capsys, arguments, words):
+    code, text = run(capsys, *arguments)
+    assert code == 2
+    for word in words:
+        assert word in text
+
+
+def test_a_context_of_no_token_is_bad_usage(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, "--decodes", "1", "--context", "0")
+    assert ended.value.code == 2
+    assert "--context" in "".join(capsys.readouterr())
