@@ -31,8 +31,9 @@
 
 namespace orrery {
 
-// The first expert that an op is about, on a rank whose own begin with `first_of_rank`: one that
-// sorts by more experts begins with the first of as many, which its rank's are among.
+// First expert that this op refers to, on a rank whose own begin with `first_of_rank`.
+// `index_shuffling` may sort an aligned block of experts larger than the rank's own; then the first
+// of that block.
 std::int64_t first_expert_of(const KernelOp& kernel, std::int64_t first_of_rank);
 
 class RankStep {

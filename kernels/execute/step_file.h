@@ -2,9 +2,9 @@
 
 // A step of a prepared deployment as a text file, and inputs drawn for it. No CUDA.
 //
-//   mode graph                     or eager
-//   prefill 2048 0 1               new tokens, cached before them, 1: a token is sampled; a line a
-//   chunk decodes 64 2048                how many, context of each, the new token included
+//   mode graph          or eager
+//   prefill 2048 0 1    a line a chunk: new tokens, cached before them, 1: a token is sampled
+//   decodes 64 2048     how many, context of each, the new token included
 //
 // Empty lines and lines that start with "#" are ignored.
 

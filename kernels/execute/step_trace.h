@@ -32,7 +32,7 @@ struct RankTrace {
 // Relies on:
 //   * a graph's nodes have ids that rise in the order of capture, so records sorted by id are those
 //     of the tasks in order, on whatever streams they ran;
-//   * launched one by one, the records of one stream start in order, and the copy of inputs on
+//   * launched eagerly, the records of one stream start in order, and the copy of inputs on
 //     stream 0 is the first record of a device. Which further stream of the plan a recorded stream
 //     is follows from the number of records, among equals from who begins first.
 // Throws std::runtime_error when records are missing or too many.

@@ -1,7 +1,7 @@
 #pragma once
 
 // Costs of reaching the GPU, measured on the device in use: the host's time to enqueue a kernel,
-// the period of dependent empty kernels launched one by one and as nodes of a replayed graph, the
+// the period of dependent empty kernels launched eagerly and as nodes of a replayed graph, the
 // gap between kernels that fill the GPU, and the round trip of a flag copied to the host. They are
 // the HostCosts of sim/cost.
 
@@ -13,7 +13,7 @@ namespace orrery {
 
 // Runs on the current device, about one second. Throws cuda::Error.
 //   eager_enqueue     host time of one cudaLaunchKernel, stream held shut so that nothing drains
-//   eager_period      device time per kernel of 1,000 dependent empty kernels launched one by one
+//   eager_period      device time per kernel of 1,000 dependent empty kernels launched eagerly
 //   graph_period      device time per node of a replayed graph of 1,000 dependent empty kernels
 //   graph_pdl_period  the same with programmatic dependent launch: each kernel lets the next one
 //                     start at once, which waits for it to end (cudaGridDependencySynchronize)

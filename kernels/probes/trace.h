@@ -14,7 +14,7 @@ struct TraceReport {
   std::vector<std::string> faults;  // empty: passed
 };
 
-// Kernels of known length, copies and memsets on the current device, launched one by one and as
+// Kernels of known length, copies and memsets on the current device, launched eagerly and as
 // graphs captured before and while tracing, of one stream and forked: every one is recorded once,
 // in order, as long as it was, with its stream; ids of graph nodes rise in the order of capture.
 // Throws std::runtime_error when CUPTI cannot be used.

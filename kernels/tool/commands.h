@@ -12,10 +12,10 @@ namespace orrery::tool {
 // records of kernels ("trace"), steps of small models ("execute"); prints a line per call and
 // "N passed, N failed".
 int check(std::span<const std::string_view> arguments);
-// Times the benchmark shapes of all kernels or those named; "launch" the costs of launching,
-// "trace" of tracing, "memory" what
-// a program holds besides its buffers, "probes" these, streams, events and clocks, "corun" pairs of
-// loads side by side, "collectives", "links" and "kv_transfer" communication among GPUs.
+// Times the benchmark shapes of all kernels or those named. Besides: "launch" the costs of
+// launching, "trace" of tracing, "memory" what a program holds besides its buffers, "probes" all
+// these, streams, events and clocks, "corun" pairs of loads side by side, "collectives", "links"
+// and "kv_transfer" communication among GPUs.
 int time(std::span<const std::string_view> arguments);
 // Times kernels into tables under a directory, or with --check judges such tables; resumable.
 int calibrate(std::span<const std::string_view> arguments);

@@ -42,11 +42,11 @@ struct HostCosts {
   Seconds graph_node;    // gap between dependent nodes of a replayed graph
   Seconds d2h_sync;      // device-to-host copy of a flag and wake-up of the host
   // From the end of a GPU op to the start of one on another stream that waits for it, beyond what
-  // op times contain; in replayed graphs and launched one by one.
+  // op times contain; in replayed graphs and launched eagerly.
   Seconds graph_hop;
   Seconds eager_hop;
   // Standard deviation of when ranks come to an exchange (all_gather, reduce_scatter, all_to_all)
-  // of a step, which waits for the last of them; in replayed graphs and launched one by one.
+  // of a step, which waits for the last of them; in replayed graphs and launched eagerly.
   Seconds graph_arrivals;
   Seconds eager_arrivals;
   // Host time to enqueue a collective other than an all_reduce; none: eager_launch.

@@ -32,7 +32,7 @@ int choice(const CsvReader& csv, int column, std::array<std::string_view, 2> wor
   return 1;
 }
 
-// A call measured otherwise than the rows: launched one by one, or with a warm L2.
+// A call measured otherwise than the rows: launched eagerly, or with a warm L2.
 struct OtherRow {
   DType dtype = DType::kBf16;
   std::vector<std::int64_t> dims;

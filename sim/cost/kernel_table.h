@@ -36,7 +36,7 @@ struct KernelRows {
   std::vector<DType> dtype;
   std::vector<std::uint8_t> distribution;  // index into distributions
   std::vector<std::uint8_t> host_bound;    // 1: the time is the host's and only bounds the kernel's
-  // What a call launched one by one takes more than as a node of a graph: the median over calls of
+  // What a call launched eagerly takes more than as a node of a graph: the median over calls of
   // less than kShortCall that were measured in both modes; 0 where none was.
   double eager_gap_s = 0;
   // Time where the operands are in the L2 cache over that where they are not, of calls that were

@@ -6,7 +6,7 @@
 namespace orrery {
 namespace {
 
-// The further the share is passed, the lower the clock; so much further, and it falls wholly.
+// How far the arithmetic share must exceed the sustainable one before the clock drops all the way.
 constexpr double kTransition = 0.30;
 
 // Seconds of boost that a second of other work gives back: those that balance it at the share.

@@ -51,7 +51,8 @@ class PowerBudget {
   PowerBudget(const PowerLimit& limit, Seconds left) : limit_(limit), left_(left) {}
   // A step that takes `full` at the full clock, `arithmetic` of it computing.
   double step(Seconds full, Seconds arithmetic);
-  // Now, 0 to 1; 0 after full_after() of work that has so much arithmetic, which may be for ever.
+  // Current throttling, 0 to 1. Returns to 0 after full_after(share) of work with that share of
+  // arithmetic; infinite if the share cannot be sustained.
   [[nodiscard]] double lowered() const;
   [[nodiscard]] Seconds full_after(double arithmetic_share = 0) const;
   // So long nothing, or nothing that computes, ran.

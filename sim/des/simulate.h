@@ -13,12 +13,12 @@
 // When a task starts, at every level: its predecessor on the stream has ended (in graph mode plus
 // HostCosts::graph_node between two GPU ops); the latest earlier writers of what it reads and its
 // `after` ops have ended on the same rank, those on other streams HostCosts::graph_hop or eager_hop
-// before; the host has issued it; and all participants of a
-// collective are ready (they start and end together). The host of a rank walks the rank's ops in
-// order: in eager mode it takes HostCosts::eager_launch for each GPU op (but those that it does not
-// launch, kernels/kernel_spec.h), eager_exchange for collectives other than all_reduces; a HostOp
-// occupies it once its dependencies have ended (kD2hSync: once its stream is empty too). Rank r
-// runs on GPU r.
+// before; the host has issued it; and all participants of a collective are ready (they start and
+// end together). The host of a rank walks the rank's ops in order: in eager mode it takes
+// HostCosts::eager_launch for each GPU op (but those that it does not launch,
+// kernels/kernel_spec.h), eager_exchange for collectives other than all_reduces; a HostOp occupies
+// it once its dependencies have ended (kD2hSync: once its stream is empty too). Rank r runs on GPU
+// r.
 
 #include <cstdint>
 #include <optional>

@@ -30,7 +30,7 @@ class Assembly {
   Assembly& operator=(const Assembly&) = delete;
 
   [[nodiscard]] const Machine& machine() const { return machine_; }
-  // Kernels as nodes of a replayed CUDA graph, and launched one by one.
+  // Kernels as nodes of a replayed CUDA graph, and launched eagerly.
   [[nodiscard]] const CostModel& graph_cost() const { return cost(LaunchMode::kGraph); }
   [[nodiscard]] const CostModel& eager_cost() const { return cost(LaunchMode::kEager); }
   [[nodiscard]] const CostModel& cost(LaunchMode mode) const {

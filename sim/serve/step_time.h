@@ -31,13 +31,14 @@ struct StepSetup {
   const Machine* machine = nullptr;
   const CostModel* cost = nullptr;
   StepLevel level = StepLevel::kClosedForm;
-  // Decodes of different contexts: attention as between_powers_of_two (step_corrections.h) has it.
+  // Decodes differ in context: their attention is priced by between_powers_of_two
+  // (step_corrections.h).
   bool has_uneven_decodes = false;
 };
 
 // Decodes that the captured graph of a batch computes on all ranks: the fullest data-parallel rank
 // fills up to a size of `captured` (ascending, per rank), and all ranks do as it does. None for a
-// batch that is launched one by one: with prefill, or larger than every graph.
+// batch that is launched eagerly: with prefill, or larger than every graph.
 std::optional<std::int64_t> graph_rows(const Batch& batch, int dp,
                                        std::span<const std::int64_t> captured);
 

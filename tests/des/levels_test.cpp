@@ -226,7 +226,7 @@ TEST(Levels, AHopToAnotherStreamAndBackTakesItsTime) {
         makespan_us(step, machine, level, {.mode = LaunchMode::kGraph, .node_us = 1, .hop_us = 2}),
         105, 1e-7)
         << to_text(level);
-    // Launched one by one: the first launch, and hops of 4 us.
+    // Launched eagerly: the first launch, and hops of 4 us.
     EXPECT_NEAR(makespan_us(step, machine, level,
                             {.mode = LaunchMode::kEager, .launch_us = 5, .hop_us = 2}),
                 113, 1e-7)

@@ -101,7 +101,7 @@ struct Host {
   LaunchMode mode = LaunchMode::kGraph;
   double launch_us = 0;
   double node_us = 0;
-  double hop_us = 0;                  // in graphs; launched one by one twice as long
+  double hop_us = 0;                  // in graphs; launched eagerly twice as long
   std::optional<double> exchange_us;  // to enqueue one
 };
 

@@ -64,7 +64,7 @@ def test_measuring_again_merges_rows_predicts_again_and_lowers_the_error(validat
     after = json.loads((validation.folder / "out" / "validation.json").read_text())
     assert [entry["round"] for entry in after["rounds"]] == [0, 1]
     op = down_proj(after)
-    # Not to the last digit: the row is the mean over both modes, and calls launched one by one take a gap besides.
+    # Not to the last digit: the row is the mean over both modes, and calls launched eagerly take a gap besides.
     assert op["error"] == pytest.approx(0, abs=0.03) and op["basis"] == "measured"
     # The new row moves what is interpolated beside it, too, by far less than it explains.
     assert abs(step(after, "decode_graph")["device_error"]) < abs(step(before, "decode_graph")["device_error"]) / 3

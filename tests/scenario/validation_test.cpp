@@ -78,7 +78,7 @@ TEST_F(ValidationTest, EachStepIsPredictedInEachOfItsModes) {
     EXPECT_LT(step.low, step.duration);
     EXPECT_GT(step.high, step.duration);
   }
-  // The same kernels; the host launches them one by one.
+  // The same kernels; the host launches them eagerly.
   EXPECT_EQ(to_text(prediction.steps[0].plan), to_text(prediction.steps[1].plan));
   EXPECT_LT(prediction.steps[0].duration, prediction.steps[1].duration);
 }

@@ -148,7 +148,7 @@ __device__ float4 operator+(float4 a, float4 b) {
 
 constexpr int kVector = 4;  // rows of w that a thread puts out together
 
-// Where a thread works in the output: rows of its own, and every so manieth token.
+// Where a thread works in the output: its own rows, and tokens at a fixed stride.
 template <typename Shape>
 struct Share {
   int column;  // of y

@@ -119,10 +119,10 @@ struct Piece {
   bool ends;
 };
 
-// A block's share of the work: of the items every so manieth, so that blocks work on neighbouring
-// ones and find x in the L2. Items of a last round that has work for fewer than half of the blocks
-// are cut, each among several of them. The last block is at the first position: a partial sum is
-// then always waited for by a block that started later than its maker.
+// A block's share of the work: items at a stride of the number of blocks, so that blocks work on
+// neighbouring ones and find x in the L2. Items of a last round that has work for fewer than half
+// of the blocks are cut, each among several of them. The last block is at the first position: a
+// partial sum is then always waited for by a block that started later than its maker.
 class Pieces {
  public:
   __device__ Pieces(const Arguments& a, const ActiveGroup* table, int active)

@@ -35,8 +35,7 @@ void check_own_design(const ModelConfig& model, const LoweringOptions& options) 
     fail("fuse_scatter_add needs a grouped gemm, expected design shuffling or concatenation");
   }
   if (options.fuse_scatter_add && !has_shared) {
-    fail("fuse_scatter_add adds to the result of a shared expert, which model \"" + model.name +
-         "\" has not");
+    fail("fuse_scatter_add needs a shared expert; model \"" + model.name + "\" has none");
   }
   if (model.moe_bias) {
     fail("the experts of model \"" + model.name +
