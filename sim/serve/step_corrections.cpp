@@ -31,12 +31,13 @@ void uneven_attention(const SimulatedStepsConfig& config, std::int64_t num_decod
   time.limited += more;
 }
 
-// Each stage of a pipeline has its part of the step, and pauses for the others.
+// Each stage of a pipeline has its part of the step, and pauses for the others; the arithmetic is
+// that of the first stage alone.
 void power_budget(const StepContext& step, StepPrice& price) {
   if (step.budget == nullptr) return;
   const auto stages = static_cast<double>(step.config.mesh.pp);
   const Seconds full = price.first / stages;
-  const double part = step.budget->step(full, price.arithmetic / stages);
+  const double part = step.budget->step(full, price.arithmetic);
   step.budget->rest(full * (stages - 1));
   if (!(part > 0)) return;
   const Seconds slower = price.first + (price.limited - price.first) * part;
