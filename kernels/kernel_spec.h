@@ -136,8 +136,12 @@ const KernelSpec* find_kernel_spec(std::string_view name);
 const KernelSpec& kernel_spec(std::string_view name);
 // The first of that role, which is not kNone.
 const KernelSpec& kernel_of(RoutedRole role);
+// Throws as kernel_spec.
+RoutedRole routed_role(const KernelOp& op);
 // Work of one kernel call. Throws std::invalid_argument on an unknown kernel or a missing dim.
 Work work_of(const KernelOp& op);
+// Scratch memory of the call of `rank` that needs most: calls share it.
+Bytes workspace_of(const Plan& plan, int rank);
 // False where a dim is zero that keeps the host from launching. Throws as kernel_spec.
 bool is_launched(const KernelOp& op);
 // The slot of each operand of a call, in order: places in the spec's `slots`. Parts of one operand

@@ -37,6 +37,8 @@ const KernelSpec& kernel_of(RoutedRole role) {
   return *std::ranges::find(kernel_specs(), role, &KernelSpec::routed);
 }
 
+RoutedRole routed_role(const KernelOp& op) { return kernel_spec(op.kernel).routed; }
+
 Work work_of(const KernelOp& op) {
   const KernelSpec& spec = kernel_spec(op.kernel);
   try {
@@ -44,6 +46,18 @@ Work work_of(const KernelOp& op) {
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument("kernel " + op.kernel + ": " + error.what());
   }
+}
+
+Bytes workspace_of(const Plan& plan, int rank) {
+  Bytes most;
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || !plan.contains(op.ranks, rank)) continue;
+    const KernelSpec& spec = kernel_spec(kernel->kernel);
+    if (spec.workspace != nullptr)
+      most = std::max(most, spec.workspace(kernel->dtype, kernel->dims));
+  }
+  return most;
 }
 
 bool is_launched(const KernelOp& op) {

@@ -12,6 +12,7 @@
 #include "kernels/cuda/nvml.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/step_file.h"
+#include "kernels/kernel_spec.h"
 #include "kernels/tool/checks.h"
 #include "kernels/tool/executor_setup.h"
 #include "sim/model/model.h"
@@ -75,7 +76,8 @@ class MemoryCase {
                       .max_model_len = kContext,
                       .block_size = kBlockSize,
                       .head_dim = model_.head_dim,
-                      .fixed = h200_fixed_memory()},
+                      .fixed = h200_fixed_memory(),
+                      .scratch = std::max(workspace_of(plans_[0], 0), workspace_of(plans_[1], 0))},
                      0);
   }
   // Blocks with which `share` of `capacity` is predicted to be in use.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "kernels/kernel_spec.h"
 #include "sim/parallel/rank_rows.h"
 #include "sim/parallel/rewrite.h"
 
@@ -56,7 +57,7 @@ class RowShares {
   void find_active(const Plan& plan, const ExpertLoad& mesh_load) {
     for (const Op& op : plan.ops()) {
       const auto* kernel = std::get_if<KernelOp>(&op.body);
-      if (kernel == nullptr || kernel->kernel != "index_shuffling") continue;
+      if (kernel == nullptr || routed_role(*kernel) != RoutedRole::kSort) continue;
       const std::int64_t experts = dim(kernel->dims, "experts_total");
       const bool is_of_experts = std::ssize(mesh_load.shares) == experts;
       const ExpertLoad load = is_of_experts ? mesh_load : ExpertLoad{};

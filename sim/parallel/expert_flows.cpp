@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/kernel_spec.h"
 #include "sim/parallel/flow_writer.h"
 #include "sim/parallel/layer_exchange.h"
 #include "sim/parallel/routed_layer.h"
@@ -28,7 +29,7 @@ class FlowsPass {
     const auto num_ops = static_cast<OpId>(source_.ops().size());
     for (OpId id = 0; id < num_ops; ++id) {
       const auto* kernel = std::get_if<KernelOp>(&op_at(id).body);
-      if (kernel == nullptr || kernel->kernel != "index_shuffling") continue;
+      if (kernel == nullptr || routed_role(*kernel) != RoutedRole::kSort) continue;
       layers_.push_back(routed_layer(source_, id));
       grids_.emplace_back(mesh_, dim(kernel->dims, "experts_total"), dim(kernel->dims, "topk"),
                           dim(kernel->dims, "tokens"));

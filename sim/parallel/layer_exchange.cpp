@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "kernels/kernel_spec.h"
 #include "sim/parallel/expert_flows.h"
 
 namespace orrery {
@@ -195,7 +196,7 @@ void LayerExchange::compute(const std::string& prefix) {
   const TensorId counts =
       write_.add("combine.counts", DType::kInt32, {FlowWriter::experts(grid_.block_experts())});
   const TensorId num_rows = write_.add("combine.num_rows", DType::kInt32, {{"one", 1}});
-  write_.place(shuffling(prefix + "combine", "combine_shuffling", rows_dtype_,
+  write_.place(shuffling(prefix + "combine", kernel_of(RoutedRole::kCombine).name, rows_dtype_,
                          {received_, recv_counts_}, {combined, counts, num_rows}),
                sizes);
   for (const OpId id : layer_.experts) {
@@ -212,9 +213,9 @@ void LayerExchange::compute(const std::string& prefix) {
   }
   const DType dtype = rewrite_.tensor(results_).dtype;
   split_ = write_.add("split", dtype, std::move(axes));
-  split_ops_ = write_.place(
-      shuffling(prefix + "split", "split_shuffling", dtype, {results_, recv_counts_}, {split_}),
-      sizes);
+  split_ops_ = write_.place(shuffling(prefix + "split", kernel_of(RoutedRole::kSplit).name, dtype,
+                                      {results_, recv_counts_}, {split_}),
+                            sizes);
 }
 
 void LayerExchange::collect() {

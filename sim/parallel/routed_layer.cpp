@@ -6,22 +6,34 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/kernel_spec.h"
 #include "sim/parallel/rewrite.h"
 #include "sim/units/largest_normal.h"
 
 namespace orrery {
 namespace {
 
-std::string_view kernel_of(const Plan& plan, OpId id) {
+// Null for an op that is no kernel.
+const KernelSpec* spec_of(const Plan& plan, OpId id) {
   const auto* kernel = std::get_if<KernelOp>(&plan.ops()[static_cast<std::size_t>(id)].body);
-  return kernel == nullptr ? std::string_view() : std::string_view(kernel->kernel);
+  return kernel == nullptr ? nullptr : &kernel_spec(kernel->kernel);
+}
+
+bool has_role(const KernelSpec* spec, RoutedRole role) {
+  return spec != nullptr && spec->routed == role;
+}
+
+// A GEMM of as many rows for each expert.
+bool is_padded(const KernelSpec& spec) {
+  return spec.prior.arithmetic == Arithmetic::kGemm &&
+         std::ranges::find(spec.dims, "batch", &DimSpec::name) != spec.dims.end();
 }
 
 }  // namespace
 
 bool has_shuffling(const Plan& plan) {
   for (OpId id = 0; static_cast<std::size_t>(id) < plan.ops().size(); ++id) {
-    if (kernel_of(plan, id) == "index_shuffling") return true;
+    if (has_role(spec_of(plan, id), RoutedRole::kSort)) return true;
   }
   return false;
 }
@@ -35,25 +47,27 @@ RoutedLayer routed_layer(const Plan& plan, OpId shuffle) {
   };
   RoutedLayer layer{.shuffle = shuffle};
   OpId id = shuffle + 1;
-  for (; id < num_ops && kernel_of(plan, id) != "gather_mul"; ++id) {
+  for (; id < num_ops && !has_role(spec_of(plan, id), RoutedRole::kGather); ++id) {
     if (std::holds_alternative<HostOp>(plan.ops()[static_cast<std::size_t>(id)].body)) {
       fail("counts are read on the host");
     }
     layer.shared.push_back(id);
   }
-  if (id == num_ops) fail("no gather_mul follows");
+  if (id == num_ops) fail("no gather of rows follows");
   layer.gather = id;
   for (++id; id < num_ops && layer.scatter < 0; ++id) {
-    const std::string_view kernel = kernel_of(plan, id);
-    if (kernel == "batched_gemm") fail("rows are padded");
-    if (kernel == "scatter_add") {
+    const KernelSpec* spec = spec_of(plan, id);
+    if (spec != nullptr && is_padded(*spec)) fail("rows are padded");
+    const bool scatters = has_role(spec, RoutedRole::kScatter);
+    const bool is_fused = scatters && spec->prior.arithmetic == Arithmetic::kGemm;
+    if (scatters && !is_fused) {
       layer.scatter = id;
       return layer;
     }
     layer.experts.push_back(id);
-    if (kernel == "grouped_gemm_scatter") return layer;
+    if (is_fused) return layer;
   }
-  fail("no scatter_add follows");
+  fail("no scatter of rows follows");
   return layer;
 }
 

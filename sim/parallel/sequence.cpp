@@ -4,19 +4,12 @@
 // computed.
 
 #include <algorithm>
-#include <array>
 
+#include "kernels/kernel_spec.h"
 #include "sim/parallel/rewrite.h"
 
 namespace orrery {
 namespace {
-
-// Kernels whose result for a token depends on that token alone and that cost next to nothing else.
-bool is_token_wise(const KernelOp& kernel) {
-  constexpr auto kKernels =
-      std::to_array<std::string_view>({"rms_norm", "add_rms_norm", "residual_add"});
-  return std::ranges::find(kKernels, kernel.kernel) != kKernels.end();
-}
 
 class SequencePass {
  public:
@@ -64,7 +57,7 @@ class SequencePass {
   }
   [[nodiscard]] bool works_on_shares(const Op& op) const {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
-    return kernel != nullptr && is_token_wise(*kernel) &&
+    return kernel != nullptr && kernel_spec(kernel->kernel).is_on_residual &&
            std::ranges::any_of(op.reads, [&](TensorId id) { return is_scattered(id); });
   }
   // An all_reduce over tp, or an all_gather over tp, whose input is the share already.

@@ -130,10 +130,9 @@ class TensorPass {
       if (spec.dims[i].is_contraction && sums_over_ranks(name)) leaves_partial = true;
       if (spec.dims[i].must_be_whole && TensorShares::splits(name)) gather(op, name);
     }
-    const bool scatters = is_scatter(*kernel);
+    const bool scatters = spec.routed == RoutedRole::kScatter;
     if (scatters) check_base(op);
-    const bool adds_partials =
-        scatters || (kernel->kernel == "residual_add" && can_add_partial(op.reads));
+    const bool adds_partials = scatters || (spec.is_sum && can_add_partial(op.reads));
     for (const TensorId read : op.reads) adds_partials ? forget(read) : reduce(read);
     for (const TensorId written : op.writes) {
       if (source_.tensors()[static_cast<std::size_t>(written)].role == TensorRole::kKvCache)
@@ -145,10 +144,6 @@ class TensorPass {
     }
     shares_.shard(kernel->dims, spec);
     rewrite_.copy(id, std::move(op));
-  }
-
-  static bool is_scatter(const KernelOp& kernel) {
-    return kernel.kernel == "scatter_add" || kernel.kernel == "grouped_gemm_scatter";
   }
 
   // What a scatter adds to is added up with its rows, so it must be a part of a sum too.

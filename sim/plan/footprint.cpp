@@ -63,28 +63,6 @@ Bytes weights_of(const Plan& plan, int rank) {
   return total;
 }
 
-// Partial results of mla_decode (kernels/attention/mla_decode/workspace.h) on the 132
-// multiprocessors of an H200: two of each unit, one of them or the two that share more than 64
-// heads, each 512 sums and the logarithm of one for every head; and where those of a sequence lie.
-double mla_workspace(const Plan& plan, int rank) {
-  constexpr std::int64_t kMultiprocessors = 132;
-  constexpr std::int64_t kHeadsOfBlock = 64;
-  constexpr std::int64_t kSharedSequences = 1024;  // kernels/attention/mla_decode/bind.cpp
-  std::int64_t bytes = 0;
-  for (const Op& op : plan.ops()) {
-    const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr || kernel->kernel != "mla_decode" || !plan.contains(op.ranks, rank)) {
-      continue;
-    }
-    const std::int64_t heads = dim(kernel->dims, "heads");
-    const std::int64_t units = kMultiprocessors / ((heads + kHeadsOfBlock - 1) / kHeadsOfBlock);
-    const std::int64_t results =
-        2 * units * heads * (dim(kernel->dims, "kv_lora_rank") + 1) * std::int64_t{4};
-    bytes = std::max(bytes, results + kSharedSequences * 8);
-  }
-  return static_cast<double>(bytes);
-}
-
 double nodes_of(const Plan& plan, int rank) {
   double nodes = 0;
   for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
@@ -171,10 +149,7 @@ Footprint footprint(const FootprintRequest& request, int rank) {
                   .workspace = request.fixed.workspace,
                   .communication = communication_of(request, rank),
                   .other = tables_of(request)};
-  double attention = 0;
-  for (const Plan* plan : request.steps)
-    attention = std::max(attention, mla_workspace(*plan, rank));
-  found.workspace += allocated(attention);
+  found.workspace += allocated(request.scratch.value());
   for (const Plan* plan : request.steps) {
     const auto arena = static_cast<double>(plan_buffers(*plan, rank).arena_bytes);
     found.activations = std::max(found.activations, allocated(arena));

@@ -35,6 +35,7 @@ struct FootprintRequest {
   std::int64_t block_size = 64;
   std::int64_t head_dim = 128;
   FixedMemory fixed;
+  Bytes scratch;  // of kernels: the most of workspace_of() of the steps (kernels/kernel_spec.h)
 };
 
 struct Footprint {

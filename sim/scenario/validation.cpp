@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "kernels/executable.h"
+#include "kernels/kernel_spec.h"
 #include "sim/plan/footprint.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
@@ -208,6 +209,10 @@ std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
   const int first_rank = apart ? num_gpus(apart->prefill.placement) : 0;
   for (int rank = 0; rank < num_ranks(deployment.mesh); ++rank) {
     request.kv_cache = kv_token[static_cast<std::size_t>(rank)] * tokens;
+    request.scratch = Bytes(0);
+    for (const Plan* plan : request.steps) {
+      request.scratch = std::max(request.scratch, workspace_of(*plan, rank));
+    }
     const Footprint found = footprint(request, rank);
     const std::pair<std::string_view, Bytes> parts[] = {{"context", found.context},
                                                         {"weights", found.weights},

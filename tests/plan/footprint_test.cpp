@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kernels/kernel_spec.h"
+
 namespace orrery {
 namespace {
 
@@ -98,9 +100,14 @@ TEST(Footprint, PartialResultsOfLatentAttentionAreWorkspace) {
                  .ranks = 0});
     return plan;
   };
-  const FootprintRequest request{.fixed = {.workspace = Bytes(kMiB)}};
-  EXPECT_EQ(footprint_of(plan_with(16), request).workspace.value(), 11 * kMiB);
-  EXPECT_EQ(footprint_of(plan_with(128), request).workspace.value(), 35 * kMiB);
+  const auto workspace = [&](std::int64_t heads) {
+    const Plan plan = plan_with(heads);
+    return footprint_of(plan,
+                        {.fixed = {.workspace = Bytes(kMiB)}, .scratch = workspace_of(plan, 0)})
+        .workspace.value();
+  };
+  EXPECT_EQ(workspace(16), 11 * kMiB);
+  EXPECT_EQ(workspace(128), 35 * kMiB);
 }
 
 TEST(Footprint, WithoutAStepIsAnError) {
