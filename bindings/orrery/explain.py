@@ -62,7 +62,7 @@ def _batch(scenario: _core.Scenario, options: argparse.Namespace) -> _core.Batch
     if options.decodes is None and options.prefill is None:
         return _core.run_scenario(scenario).step.batch
     decodes = options.decodes or 0
-    prefill = [] if options.prefill is None else [(options.prefill, 0)]
+    prefill = [] if options.prefill is None else [_core.PrefillChunk(query=options.prefill)]
     if not prefill and not decodes:
         raise ValueError("found a step of nothing; expected --decodes of 1 or more, or --prefill")
     return _core.Batch(prefill=prefill, num_decodes=decodes, decode_context=decodes * options.context)

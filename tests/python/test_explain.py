@@ -1,12 +1,15 @@
 """`orrery explain`: the rows of each price, and what each correction did to it."""
 
 import json
+import pathlib
+import re
 
 import orrery
 import pytest
 from orrery import cli, explain
 
 SCENARIO = "scenarios/validate/fit_8b.yaml"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run(capsys, *arguments):
@@ -21,6 +24,19 @@ def test_the_corrections_stand_in_one_list_each_with_a_name_of_its_own_and_a_sou
     assert len(set(names)) == len(names)
     assert all(correction["source"] for correction in found)
     assert names.index("warm L2") < names.index("eager gap") < names.index("power limit") < names.index("engine")
+
+
+def test_the_documented_table_is_the_list():
+    text = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+    table = text.split("**Corrections of a price**")[1].split("\n\n")[1]
+    rows = re.findall(r"^\| (op|step) \| ([^|]+) \|", table, re.MULTILINE)
+    assert rows == [(correction["of"], correction["name"]) for correction in explain.corrections()]
+
+
+def test_prompts_are_explained_too(capsys):
+    code, text = run(capsys, "--prefill", "512")
+    assert code == 0
+    assert "host of prefill" in text and "device, eager" in text
 
 
 def test_corrections_lead_from_the_rows_to_the_price():

@@ -126,3 +126,38 @@ def test_header_begins_with_pragma_once_and_says_what_it_is_for(header):
     assert lines[0] == "#pragma once"
     comment = next(line for line in lines[1:] if line.strip())
     assert comment.startswith("//"), f"{header}: the first thing after #pragma once is a comment"
+
+
+# What each kernel is says its spec; rooms of the simulator ask it. Blocks of models are lowered to kernels by name, which is
+# their work. `moe` is a section of scenarios and engine profiles too. buffers.cpp stands before the specs.
+MAY_NAME_KERNELS = ("sim/model/blocks/", "sim/model/lowering.cpp", "sim/plan/buffers.cpp")
+YAML_SECTIONS = {"sim/scenario/": {"moe"}}
+KERNEL_NAMES = {kernel for _, kernel in KERNELS} | {path.stem for path in (ROOT / "kernels/priced").glob("*.cpp")}
+QUOTED = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+
+
+def quoted_kernels(name, text):
+    """Names of kernels that `text` quotes in code, not in comments."""
+    if not name.startswith("sim/") or name.startswith(MAY_NAME_KERNELS):
+        return []
+    allowed = {key for room, keys in YAML_SECTIONS.items() if name.startswith(room) for key in keys}
+    code = "\n".join(line.split("//")[0] for line in text.splitlines() if not line.lstrip().startswith("#include"))
+    return [f'{name}: quotes the kernel "{word}"; its spec (kernels/kernel_spec.h) is to be asked'
+            for word in QUOTED.findall(code) if word in KERNEL_NAMES - allowed]
+
+
+def test_the_simulator_names_no_kernel():
+    found = [line for name, text in sources() for line in quoted_kernels(name, text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name, text, is_found", [
+    ("sim/cost/roofline.cpp", 'if (kernel == "gemm") {', True),
+    ("sim/scenario/experts.cpp", 'if (kernel == "quantize") {', True),
+    ("sim/cost/clock.cpp", 'if (root.has("moe")) {', True),
+    ("sim/scenario/experts.cpp", 'if (root.has("moe")) {', False),
+    ("sim/model/blocks/gqa.cpp", 'add("rope");', False),
+    ("sim/cost/clock.cpp", '// "gemm" is one', False),
+])
+def test_a_quoted_kernel_is_found(name, text, is_found):
+    assert bool(quoted_kernels(name, text)) == is_found
