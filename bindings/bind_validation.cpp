@@ -69,7 +69,7 @@ std::vector<py::dict> plan_ops(const std::string& text) {
   // unroll() names copies "<name>#<copy>"; here the two stand apart, as in spans.
   std::vector<std::pair<std::string, std::int64_t>> names;
   const auto add = [&](OpId id, std::int64_t copy) {
-    names.emplace_back(plan.ops()[static_cast<std::size_t>(id)].name, copy);
+    names.emplace_back(printed_name(plan.ops()[static_cast<std::size_t>(id)]), copy);
   };
   OpId id = 0;
   for (const Repeat& run : plan.repeats()) {
@@ -89,8 +89,8 @@ std::vector<py::dict> plan_ops(const std::string& text) {
     const auto ranks = flat.ranks(op.ranks);
     found["ranks"] = std::vector<int>(ranks.begin(), ranks.end());
     found["stream"] = op.stream;
-    found["reads"] = op.reads;
-    found["writes"] = op.writes;
+    found["reads"] = std::vector<TensorId>(op.reads.begin(), op.reads.end());
+    found["writes"] = std::vector<TensorId>(op.writes.begin(), op.writes.end());
     found["after"] = op.after;
     ops.push_back(std::move(found));
   }

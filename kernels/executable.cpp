@@ -130,9 +130,10 @@ std::vector<Refusal> refusals(const Plan& plan) {
       return refusal.kernel == name && refusal.reason == reason;
     });
     if (same != found.end()) {
-      same->ops.push_back(op.name);
+      same->ops.push_back(printed_name(op));
     } else {
-      found.push_back({.kernel = std::move(name), .reason = std::move(reason), .ops = {op.name}});
+      found.push_back(
+          {.kernel = std::move(name), .reason = std::move(reason), .ops = {printed_name(op)}});
     }
   }
   return found;

@@ -112,12 +112,12 @@ bool fits(Use use, TensorRole role) {
     case Use::kWeight:
       return role == TensorRole::kWeight;
     case Use::kCache:
-      return role == TensorRole::kKvCache;
+      return is_cache(role);
     case Use::kInput:
       return role == TensorRole::kInput;
     case Use::kActivation:
     case Use::kCounts:
-      return role != TensorRole::kWeight && role != TensorRole::kKvCache;
+      return role != TensorRole::kWeight && !is_cache(role);
   }
   return false;
 }

@@ -51,7 +51,7 @@ enum class SlotType : std::uint8_t {
 enum class Use : std::uint8_t {
   kActivation,  // of any role but weight and cache
   kWeight,
-  kCache,   // a layer of the KV cache
+  kCache,   // a layer of the KV cache, or of the states
   kCounts,  // numbers that the device finds and the kernel reads: rows of groups, or of all
   kInput    // what the host knows of the step
 };

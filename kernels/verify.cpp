@@ -10,6 +10,7 @@
 
 #include "kernels/kernel_spec.h"
 #include "sim/plan/plan.h"
+#include "sim/plan/shards.h"
 
 namespace orrery {
 namespace {
@@ -56,28 +57,59 @@ class Verifier {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw std::invalid_argument("op " + std::to_string(op_) + " \"" + plan_.ops()[op_].name +
-                                "\": " + what);
+    throw std::invalid_argument("op " + std::to_string(op_) + " \"" +
+                                printed_name(plan_.ops()[op_]) + "\": " + what);
   }
 
   void check_tensor(std::size_t i) const {
     const Tensor& tensor = plan_.tensors()[i];
     for (const Axis& axis : tensor.axes) {
       // The cache of a prompt that starts has no tokens yet.
-      const std::int64_t least = tensor.role == TensorRole::kKvCache ? 0 : 1;
+      const std::int64_t least = is_cache(tensor.role) ? 0 : 1;
       if (axis.size >= least) continue;
-      throw std::invalid_argument("tensor " + std::to_string(i) + " \"" + tensor.name +
-                                  "\": axis " + axis.name + " has size " +
-                                  std::to_string(axis.size) + ", expected at least " +
-                                  std::to_string(least));
+      fail(i, "axis " + axis.name + " has size " + std::to_string(axis.size) +
+                  ", expected at least " + std::to_string(least));
     }
+    try {
+      check_shards(plan_, tensor);
+    } catch (const std::invalid_argument& error) {
+      fail(i, error.what());
+    }
+  }
+  [[noreturn]] void fail(std::size_t tensor, const std::string& what) const {
+    throw std::invalid_argument("tensor " + std::to_string(tensor) + " \"" +
+                                printed_name(plan_.tensors()[tensor]) + "\": " + what);
   }
 
   void check_op(const Op& op) {
-    if (const auto* kernel = std::get_if<KernelOp>(&op.body)) check_kernel(*kernel);
+    if (const auto* kernel = std::get_if<KernelOp>(&op.body)) {
+      check_kernel(*kernel);
+      try {
+        check_alike(plan_, op);
+      } catch (const std::invalid_argument& error) {
+        fail(error.what());
+      }
+    }
     if (const auto* comm = std::get_if<CommOp>(&op.body)) check_comm(*comm, plan_.ranks(op.ranks));
-    for (const TensorId tensor : op.reads) check_read(op, tensor);
-    for (const TensorId tensor : op.writes) check_write(op, tensor);
+    for (const TensorView& view : op.reads) {
+      check_view(view);
+      check_read(op, view);
+    }
+    for (const TensorView& view : op.writes) {
+      check_view(view);
+      check_write(op, view);
+    }
+  }
+
+  void check_view(const TensorView& view) const {
+    if (view.is_whole()) return;
+    const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(view.tensor)];
+    const std::int64_t columns = tensor.axes.empty() ? 1 : tensor.axes.back().size;
+    const std::int64_t end = std::int64_t{view.first_column} + view.num_columns;
+    if (view.first_column >= 0 && view.num_columns > 0 && end <= columns) return;
+    fail("uses columns " + std::to_string(view.first_column) + " to " + std::to_string(end) +
+         " of tensor " + std::to_string(view.tensor) + " \"" + tensor.name + "\", which has " +
+         std::to_string(columns));
   }
 
   void check_kernel(const KernelOp& kernel) const {
@@ -132,7 +164,7 @@ class Verifier {
     const auto needed = plan_.ranks(op.ranks);
     const auto present = plan_.ranks(tensor.ranks);
     if (has_sides(op) ? intersect(needed, present) : std::ranges::includes(present, needed)) return;
-    fail(std::string(does) + " tensor " + std::to_string(id) + " \"" + tensor.name +
+    fail(std::string(does) + " tensor " + std::to_string(id) + " \"" + printed_name(tensor) +
          "\", which is on ranks " + some(present) + ", but the op runs on ranks " + some(needed) +
          ", expected " + (has_sides(op) ? "one of them" : "all of them") + " to have it");
   }
@@ -148,7 +180,7 @@ class Verifier {
       const auto writes_here = [&](GroupId group) { return plan_.contains(group, rank); };
       if (std::ranges::any_of(writers, writes_here)) continue;
       fail("reads " + std::string(to_text(tensor.role)) + " " + std::to_string(id) + " \"" +
-           tensor.name + "\" on rank " + std::to_string(rank) +
+           printed_name(tensor) + "\" on rank " + std::to_string(rank) +
            ", where no earlier op writes it; expected an op before that does, or role input");
     }
   }
@@ -157,7 +189,7 @@ class Verifier {
     check_present(op, id, "writes");
     const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(id)];
     if (tensor.role == TensorRole::kWeight) {
-      fail("writes weight " + std::to_string(id) + " \"" + tensor.name +
+      fail("writes weight " + std::to_string(id) + " \"" + printed_name(tensor) +
            "\", expected weights to be read only");
     }
     auto& writers = written_on_[static_cast<std::size_t>(id)];

@@ -22,6 +22,10 @@ MatrixSize matrix_size(const Tensor& tensor) {
   return size;
 }
 
+std::int64_t num_columns(const Operand& operand) {
+  return operand.num_columns > 0 ? operand.num_columns : matrix_size(*operand.tensor).columns;
+}
+
 void refuse(const BindContext& context, std::string_view what) {
   throw std::invalid_argument((context.op.kernel + " takes ").append(what));
 }

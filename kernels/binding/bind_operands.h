@@ -67,6 +67,13 @@ template <typename T>
 T* typed(const Operand& operand) {
   return static_cast<T*>(operand.data);
 }
+// Where the columns that the op works on begin, in the first row.
+template <typename T>
+T* first_column(const Operand& operand) {
+  return typed<T>(operand) + operand.first_column;
+}
+// How many they are.
+std::int64_t num_columns(const Operand& operand);
 
 // x of an op: the parts that it reads in place of one, which lie one behind the other. Where they
 // have more rows than the op, it takes those that are sampled (StepTables::sampled_rows), gathered

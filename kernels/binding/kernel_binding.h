@@ -22,6 +22,9 @@ struct Operand {
   void* data = nullptr;
   float* scales = nullptr;  // fp8: one for each row (activations: token, weights: output column)
   const Tensor* tensor = nullptr;
+  // The columns that the op works on; 0 of them: all. `data` is where those of the tensor begin.
+  std::int64_t first_column = 0;
+  std::int64_t num_columns = 0;
   const std::int32_t* host = nullptr;  // i32 tensors that a d2h_sync op of the step has copied:
                                        // what it found, at launch time
 };

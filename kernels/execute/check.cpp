@@ -79,7 +79,6 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
     max_tokens += std::ssize(chunk.tokens);
   }
   Executor executor({.plan = std::move(first.plan),
-                     .whole = std::move(first.whole),
                      .grid = deployment.grid,
                      .numbers = deployment.numbers,
                      .devices = std::move(devices),

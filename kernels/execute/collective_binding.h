@@ -19,15 +19,12 @@ struct CollectiveContext {
   std::span<const Operand> writes;
   const CommGroup& group;
   BindResources& resources;  // of this rank's stream
-  int tp = 1;                // of the plan's ranks
-  int tp_rank = 0;
 };
 
 // all_reduce by our own kernels where choose_all_reduce() says so and the group has receive areas,
 // everything else by NCCL.
 //   all_gather      along the one axis in which what is read and what is written differ; shares
-//   that
-//                   are padded (n shares are longer than the whole) are cut. fp8 with its row
+//                   that are padded (n shares are longer than the whole) are cut. fp8 with its row
 //                   scales.
 //   reduce_scatter  of rows, the last share padded, or of columns
 //   send_recv       from the rank on which what is read is present: all tensors in one NCCL group
@@ -36,11 +33,11 @@ struct CollectiveContext {
 //                   [ranks, experts] i32, in the order of the ranks, that a d2h_sync op has
 //                   copied), as many rows from and to each rank as these say, without gaps
 // reduce_scatter along columns where the share is narrower than the whole. all_gather and
-// reduce_scatter may read counts besides (how many rows matter), all_gather and all_to_all send the
-// slice at tp_rank of columns where their output is narrower than what they read.
-// all_gather and all_to_all take several tensors, each into one of its own; all_gather puts parts
-// one behind the other too where the whole has one more axis in front, [ranks, ...]. Throws
-// std::invalid_argument for tensors that do not fit the kind.
+// reduce_scatter may read counts besides (how many rows matter), all_gather and all_to_all into
+// columns that are split send the rank's own columns of what they read. all_gather and all_to_all
+// take several tensors, each into one of its own; all_gather puts parts one behind the other too
+// where the whole has one more axis in front, [ranks, ...]. Throws std::invalid_argument for
+// tensors that do not fit the kind.
 Launch bind_collective(const CollectiveContext& context);
 // Whether our own kernel serves it.
 bool is_own_all_reduce(const CollectiveContext& context);

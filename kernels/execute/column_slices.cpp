@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/execute/rank_program.h"
+
 namespace orrery {
 namespace {
 
@@ -16,11 +18,9 @@ std::int64_t width(const Tensor& tensor) {
 }  // namespace
 
 bool sends_slice(const CollectiveContext& context) {
-  const CollectiveKind kind = std::get<CommOp>(context.op.body).kind;
-  if (kind != CollectiveKind::kAllToAll && kind != CollectiveKind::kAllGather) return false;
-  if (context.reads.empty() || context.writes.size() != 1) return false;
-  const Tensor& input = *context.reads[0].tensor;
-  return input.axes.size() > 1 && width(*context.writes[0].tensor) < width(input);
+  return !context.reads.empty() && context.writes.size() == 1 &&
+         sends_slice(context.plan, std::get<CommOp>(context.op.body).kind, *context.reads[0].tensor,
+                     *context.writes[0].tensor);
 }
 
 void pack_columns(const cuda::Stream& stream, const ColumnParts& columns) {
@@ -36,12 +36,13 @@ void pack_columns(const cuda::Stream& stream, const ColumnParts& columns) {
 Launch bind_slice(const CollectiveContext& context) {
   const Operand& whole = context.reads[0];
   Tensor narrow = *whole.tensor;
-  narrow.axes.back().size = width(*context.writes[0].tensor);
-  if (width(narrow) * context.tp != width(*whole.tensor) || whole.data == nullptr) {
+  narrow.axes.back() = context.writes[0].tensor->axes.back();
+  const auto columns = context.plan.ranges_of(narrow.axes.back(), context.rank);
+  if (columns.size() != 1 || columns[0].count != width(narrow) || whole.data == nullptr ||
+      context.plan.whole_size(narrow.axes.back()) != width(*whole.tensor)) {
     throw std::invalid_argument("a collective of " + std::to_string(width(narrow)) + " of the " +
                                 std::to_string(width(*whole.tensor)) + " columns of \"" +
-                                whole.tensor->name + "\", expected one of tp " +
-                                std::to_string(context.tp) + " slices");
+                                whole.tensor->name + "\", expected one stretch of them");
   }
   const auto bytes = static_cast<std::int64_t>(std::ceil(bytes_of(narrow).value()));
   const std::int64_t rows = num_elements(narrow) / width(narrow);
@@ -54,12 +55,14 @@ Launch bind_slice(const CollectiveContext& context) {
   CollectiveContext sliced = context;
   sliced.reads = reads;
   Launch send = bind_collective(sliced);
-  const std::byte* const from = static_cast<const std::byte*>(whole.data) + context.tp_rank * slice;
-  return [=, send = std::move(send), ways = context.tp](const cuda::Stream& stream) {
+  const std::byte* const from =
+      static_cast<const std::byte*>(whole.data) + columns[0].global * (slice / width(narrow));
+  const auto whole_slice = static_cast<std::size_t>(slice / width(narrow) * width(*whole.tensor));
+  return [=, send = std::move(send)](const cuda::Stream& stream) {
     const auto narrow_bytes = static_cast<std::size_t>(slice);
-    ORRERY_CUDA(cudaMemcpy2DAsync(
-        packed, narrow_bytes, from, narrow_bytes * static_cast<std::size_t>(ways), narrow_bytes,
-        static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, stream.get()));
+    ORRERY_CUDA(cudaMemcpy2DAsync(packed, narrow_bytes, from, whole_slice, narrow_bytes,
+                                  static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice,
+                                  stream.get()));
     send(stream);
   };
 }

@@ -6,12 +6,11 @@
 
 namespace orrery {
 
-// Whether the op sends the slice at the rank's place in tp of what it reads: all_to_all and
-// all_gather whose output is narrower than their input.
+// Whether the op sends slices (rank_program.h).
 bool sends_slice(const CollectiveContext& context);
 
-// The op with the slice, packed into scratch memory, in place of what it reads first. Throws
-// std::invalid_argument where the width is not that of `tp` slices.
+// The op with the rank's slice, packed into scratch memory, in place of what it reads first. Throws
+// std::invalid_argument where the slice is not one stretch of what is read.
 Launch bind_slice(const CollectiveContext& context);
 
 // [rows, parts x columns] as [parts, rows, columns], in rows of bytes.

@@ -40,8 +40,9 @@ void require_capturable(const Plan& plan) {
           .append(plan.tensors()[static_cast<std::size_t>(id)].name)
           .append("\"");
     }
-    throw std::invalid_argument("op \"" + op.name + "\" cannot be captured: the host waits for " +
-                                counts + "; expected eager mode, or a plan without it");
+    throw std::invalid_argument("op \"" + printed_name(op) +
+                                "\" cannot be captured: the host waits for " + counts +
+                                "; expected eager mode, or a plan without it");
   }
 }
 

@@ -28,9 +28,7 @@ inline constexpr int kElsewhere = -1;
 
 struct ExecutorSetup {
   // Any step of the deployment: which weights and KV layers each rank holds follows from it.
-  // `whole` is the same step before it was split over ranks.
   Plan plan;
-  Plan whole;
   RankGrid grid;
   ModelNumbers numbers;
   std::vector<int> devices;        // by rank, CUDA ordinals; kElsewhere: another process has it

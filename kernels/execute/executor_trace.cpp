@@ -39,7 +39,7 @@ Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
   const std::vector<KernelRecord> records = trace.take();
 
   Timeline timeline;
-  for (const Op& op : prepared.plan.ops()) timeline.op_names.push_back(op.name);
+  for (const Op& op : prepared.plan.ops()) timeline.op_names.push_back(printed_name(op));
   for (const int r : ranks()) {
     const RankStep& own = prepared.rank(r);
     const auto spans = trace_spans(prepared.plan,

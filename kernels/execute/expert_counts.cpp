@@ -56,7 +56,7 @@ std::vector<ExpertCounts> RankStep::take_counts() {
     const cuda::PinnedBuffer<std::int32_t>& counts = *expert_counts_[i];
     const Op& op = op_of(plan_, tasks_[i]);
     found.push_back(
-        {.op = op.name,
+        {.op = printed_name(op),
          .copy = tasks_[i].copy,
          .rank = rank_.rank(),
          .first_expert = first_expert_of(std::get<KernelOp>(op.body), rank_.first_expert()),

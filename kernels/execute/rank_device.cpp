@@ -49,7 +49,7 @@ RankDevice::RankDevice(const ExecutorSetup& setup, int rank, std::optional<HeldM
              .block_size = setup.block_size,
              .max_model_len = setup.max_model_len},
       layers_(kv_layers(setup.plan, rank)),
-      first_expert_(orrery::first_expert(setup.plan, setup.whole, setup.grid, rank)) {
+      first_expert_(orrery::first_expert(setup.plan, rank)) {
   memory.rank = rank;
   memory.context = device_memory_in_use();
   if (others_) memory.context -= others_->bytes;
@@ -87,7 +87,7 @@ bool RankDevice::reach(const ExecutorSetup& setup, const std::string& op, const 
 }
 
 void RankDevice::allocate_weights(const ExecutorSetup& setup) {
-  const WeightShards shards = weight_shards(setup.plan, setup.whole, setup.grid, rank_);
+  const WeightShards shards = weight_shards(setup.plan, rank_);
   for (std::size_t i = 0; i < shards.tensor_shard.size(); ++i) {
     const std::int32_t shard = shards.tensor_shard[i];
     if (shard < 0) continue;
@@ -98,15 +98,14 @@ void RankDevice::allocate_weights(const ExecutorSetup& setup) {
 
 void RankDevice::add_weight(const ExecutorSetup& setup, const Tensor& tensor,
                             const WeightShard& shard) {
-  std::string name = without_micro_batch(tensor.name);
-  if (weights_.contains(name)) return;
+  if (weights_.contains(tensor.name)) return;
   require_stored_dtype(shard, tensor.dtype);
   const bool is_fp8 = tensor.dtype == DType::kFp8;
   const auto element_bytes = static_cast<std::int64_t>(bytes_per_element(tensor.dtype));
   const std::int64_t stride = aligned(shard.rows * shard.columns * element_bytes);
   const std::int64_t num_scales = is_fp8 ? shard.rows * shard.num_copies : 0;
   const auto [entry, is_new] = weights_.emplace(
-      std::move(name),
+      tensor.name,
       Weight{.shard = shard,
              .dtype = tensor.dtype,
              .stride = stride,
@@ -165,7 +164,7 @@ void RankDevice::allocate_tables(const ExecutorSetup& setup) {
 }
 
 Operand RankDevice::weight(const Tensor& tensor, std::int64_t copies, std::int32_t copy) const {
-  const auto found = weights_.find(without_micro_batch(tensor.name));
+  const auto found = weights_.find(tensor.name);
   if (found == weights_.end()) {
     throw std::invalid_argument("weight \"" + tensor.name +
                                 "\" is not in the plan that the executor was made for");

@@ -1,11 +1,10 @@
 #include "kernels/execute/rank_program.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <stdexcept>
+#include <string_view>
 
 namespace orrery {
 namespace {
@@ -41,28 +40,6 @@ const Tensor& tensor_of(const Plan& plan, TensorId id) {
   return plan.tensors()[static_cast<std::size_t>(id)];
 }
 
-// "m<digits>." at `at`: the number and where the rest begins.
-struct MicroBatch {
-  int number = 0;
-  std::size_t begin = 0;
-  std::size_t end = 0;
-};
-std::optional<MicroBatch> find_micro_batch(std::string_view name) {
-  if (!name.starts_with('s')) return std::nullopt;
-  const std::size_t dot = name.find('.');
-  if (dot == std::string_view::npos || dot < 2 || dot + 1 >= name.size() || name[dot + 1] != 'm') {
-    return std::nullopt;
-  }
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  if (!std::ranges::all_of(name.substr(1, dot - 1), is_digit)) return std::nullopt;
-  MicroBatch found{.number = 0, .begin = dot + 1, .end = 0};
-  const char* const last = name.data() + name.size();
-  const auto [end, error] = std::from_chars(name.data() + dot + 2, last, found.number);
-  if (error != std::errc() || end == last || *end != '.') return std::nullopt;
-  found.end = static_cast<std::size_t>(end - name.data()) + 1;
-  return found;
-}
-
 // Bytes of row scales that an fp8 activation has beside it, one float per row.
 std::int64_t scale_bytes(const Tensor& tensor) {
   std::int64_t rows = 1;
@@ -86,25 +63,27 @@ std::vector<Task> rank_tasks(const Plan& plan, int rank) {
 }
 
 std::string task_name(const Plan& plan, const Task& task) {
-  const std::string& name = op_of(plan, task.op).name;
+  const std::string name = printed_name(op_of(plan, task.op));
   return plan.multiplicity(task.op) > 1 ? name + "#" + std::to_string(task.copy) : name;
 }
 
-int micro_batch_of(std::string_view name) {
-  const auto found = find_micro_batch(name);
-  return found ? found->number : 0;
-}
-
-std::string without_micro_batch(std::string_view name) {
-  const auto found = find_micro_batch(name);
-  if (!found) return std::string(name);
-  return std::string(name.substr(0, found->begin)).append(name.substr(found->end));
-}
+int micro_batch_of(const Op& op) { return std::max<int>(op.micro_batch, 0); }
 
 int num_micro_batches(const Plan& plan) {
   int most = 0;
-  for (const Op& op : plan.ops()) most = std::max(most, micro_batch_of(op.name));
+  for (const Op& op : plan.ops()) most = std::max(most, micro_batch_of(op));
   return most + 1;
+}
+
+std::int64_t first_on(const Plan& plan, const Axis& axis, int rank) {
+  const std::vector<AxisRange> ranges = plan.ranges_of(axis, rank);
+  return ranges.empty() ? plan.whole_size(axis) : ranges.front().global;
+}
+
+bool sends_slice(const Plan& plan, CollectiveKind kind, const Tensor& input, const Tensor& output) {
+  return (kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kAllGather) &&
+         input.axes.size() > 1 && plan.split_of(input.axes.back()) == nullptr &&
+         plan.split_of(output.axes.back()) != nullptr;
 }
 
 bool is_layer_plan(const Plan& plan) {
@@ -128,13 +107,13 @@ std::vector<OpId> host_waits(const Plan& plan, int rank) {
 KvLayers kv_layers(const Plan& plan, int rank) {
   KvLayers layers{.first = std::vector<std::int64_t>(plan.tensors().size(), -1),
                   .stride = std::vector<std::int64_t>(plan.tensors().size(), 0)};
-  struct Place {
+  struct Layer {
     std::int64_t first = 0;
     std::int64_t stride = 0;
   };
-  std::map<std::string, Place> places;  // by name without the micro-batch
+  std::map<std::string_view, Layer> places;  // by name: micro-batches share layers
   for (const Section& section : sections(plan)) {
-    std::vector<std::string> found;  // new in this section
+    std::vector<std::string_view> found;  // new in this section
     std::vector<TensorId> tensors;
     for (OpId id = section.first; id < section.last; ++id) {
       const Op& op = op_of(plan, id);
@@ -142,9 +121,9 @@ KvLayers kv_layers(const Plan& plan, int rank) {
       for (const TensorId tensor : op.writes) {
         if (tensor_of(plan, tensor).role != TensorRole::kKvCache) continue;
         tensors.push_back(tensor);
-        std::string name = without_micro_batch(tensor_of(plan, tensor).name);
+        const std::string_view name = tensor_of(plan, tensor).name;
         if (!places.contains(name) && std::ranges::find(found, name) == found.end()) {
-          found.push_back(std::move(name));
+          found.push_back(name);
         }
       }
     }
@@ -155,7 +134,7 @@ KvLayers kv_layers(const Plan& plan, int rank) {
     }
     layers.count += num_new * section.count;
     for (const TensorId tensor : tensors) {
-      const Place& place = places.at(without_micro_batch(tensor_of(plan, tensor).name));
+      const Layer& place = places.at(tensor_of(plan, tensor).name);
       layers.first[static_cast<std::size_t>(tensor)] = place.first;
       layers.stride[static_cast<std::size_t>(tensor)] = place.stride;
     }
@@ -167,7 +146,7 @@ StepRows step_rows(const Plan& plan, int rank, int micro_batch) {
   StepRows rows;
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr || micro_batch_of(op.name) != micro_batch) continue;
+    if (kernel == nullptr || micro_batch_of(op) != micro_batch) continue;
     if (kernel->kernel == "sample") rows.seqs = dim(kernel->dims, "seqs");
     if (!plan.contains(op.ranks, rank)) continue;
     // Sequence parallelism cuts the rows of norms, never those of these.
@@ -210,8 +189,8 @@ std::vector<TaskMemory> task_memory(const Plan& plan, int rank, const std::vecto
     for (const OpId before : op.after) {
       const std::int32_t found = latest[static_cast<std::size_t>(before)];
       if (found < 0) {
-        throw std::invalid_argument("op \"" + op.name + "\" is after \"" +
-                                    op_of(plan, before).name + "\", which rank " +
+        throw std::invalid_argument("op \"" + printed_name(op) + "\" is after \"" +
+                                    printed_name(op_of(plan, before)) + "\", which rank " +
                                     std::to_string(rank) + " does not run before it");
       }
       memory.after.push_back(found);

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "kernels/execute/hazards.h"
@@ -25,11 +24,16 @@ std::vector<Task> rank_tasks(const Plan& plan, int rank);
 // "layers.0.o_proj", or "layers.0.o_proj#3" for copy 3 of a repeat.
 std::string task_name(const Plan& plan, const Task& task);
 
-// Pipelines name what belongs to a micro-batch "s<stage>.m<micro-batch>.…" (sim/parallel): the
-// micro-batch, 0 for any other name; and the name without it, "s<stage>.…".
-int micro_batch_of(std::string_view name);
-std::string without_micro_batch(std::string_view name);
+// The micro-batch of an op, 0 where the plan has but one.
+int micro_batch_of(const Op& op);
 int num_micro_batches(const Plan& plan);
+
+// Where in the whole a rank's part of the axis begins; behind its end where it has none. Throws as
+// Plan::ranges_of.
+std::int64_t first_on(const Plan& plan, const Axis& axis, int rank);
+// Whether a collective sends of each row of `input` the columns alone that the rank has of
+// `output`: all_to_all and all_gather into columns that are split, of columns that are not.
+bool sends_slice(const Plan& plan, CollectiveKind kind, const Tensor& input, const Tensor& output);
 
 // Whether it is a layer by itself: no tokens come in and none are sampled, so what it reads is
 // given (Executor::give) and what it writes is taken.

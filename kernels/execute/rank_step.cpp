@@ -19,6 +19,13 @@ std::int64_t bytes_in(const Tensor& tensor) {
   return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
 }
 
+std::vector<std::string> names_of(const Plan& plan) {
+  std::vector<std::string> names;
+  names.reserve(plan.ops().size());
+  for (const Op& op : plan.ops()) names.push_back(printed_name(op));
+  return names;
+}
+
 template <typename T>
 const T* at(const cuda::DeviceBuffer<std::byte>& buffer, std::int64_t offset) {
   return reinterpret_cast<const T*>(buffer.get() + offset);
@@ -40,6 +47,7 @@ RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& ran
       communicators_(communicators),
       team_(team),
       tasks_(rank_tasks(plan, rank.rank())),
+      names_(names_of(plan)),
       copies_(num_copies(plan)),
       buffers_(plan_buffers(plan, rank.rank())),
       layers_(kv_layers(plan, rank.rank())),
@@ -79,8 +87,8 @@ void RankStep::find_host_copies() {
     for (const TensorId read : op.reads) {
       const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(read)];
       if (tensor.dtype != DType::kInt32) {
-        throw std::invalid_argument("op \"" + op.name + "\" copies \"" + tensor.name + "\", " +
-                                    std::string(to_text(tensor.dtype)) +
+        throw std::invalid_argument("op \"" + printed_name(op) + "\" copies \"" + tensor.name +
+                                    "\", " + std::string(to_text(tensor.dtype)) +
                                     ", to the host; expected counts, i32");
       }
       const auto count = static_cast<std::size_t>(num_elements(tensor));
@@ -102,7 +110,7 @@ void RankStep::find_recorded() {
     }
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr || setup_.recorded_kernel != kernel->kernel) continue;
-    const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(op.writes.front())];
+    const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(op.writes.front().tensor)];
     if (tensor.dtype != DType::kFp32) {
       throw std::invalid_argument("\"" + tensor.name + "\" is " +
                                   std::string(to_text(tensor.dtype)) +
@@ -119,16 +127,16 @@ void RankStep::find_parts() {
     for (const Op& op : plan_.ops()) {
       const auto* kernel = std::get_if<KernelOp>(&op.body);
       if (kernel == nullptr || !plan_.contains(op.ranks, rank_.rank())) continue;
-      if (kernel->kernel == "sample" && micro_batch_of(op.name) == m) {
+      if (kernel->kernel == "sample" && micro_batch_of(op) == m) {
         part.logits = op.reads.front();
         part.next_tokens = op.writes.front();
         part.first_result = results;
         results += part.rows.seqs;
       }
       if (kernel->kernel == "embedding") {
-        const Tensor& table = plan_.tensors()[static_cast<std::size_t>(op.reads.back())];
+        const Tensor& table = plan_.tensors()[static_cast<std::size_t>(op.reads.back().tensor)];
         first_vocab_row_ =
-            static_cast<std::int32_t>(setup_.grid.tp_rank(rank_.rank()) * table.axes.front().size);
+            static_cast<std::int32_t>(first_on(plan_, table.axes.front(), rank_.rank()));
       }
     }
     parts_.push_back(std::move(part));
@@ -209,7 +217,7 @@ void RankStep::bind(std::span<const StepPart> parts) {
     for (const int stream : streams_) rank_.resources(stream).begin_step(parts_[m].prefill);
     for (current_ = 0; current_ < tasks_.size(); ++current_) {
       const Op& op = plan_.ops()[static_cast<std::size_t>(tasks_[current_].op)];
-      if (micro_batch_of(op.name) != static_cast<int>(m)) continue;
+      if (micro_batch_of(op) != static_cast<int>(m)) continue;
       if (parts_.size() == 1 && tasks_[current_].copy >= kCopiesAhead) continue;
       try {
         launches_[current_] = bind_task(tasks_[current_]);
@@ -244,15 +252,21 @@ Launch RankStep::bind_task(const Task& task) {
   const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
   std::vector<Operand> reads;
   std::vector<Operand> writes;
-  for (const TensorId id : op.reads) {
-    Operand& read = reads.emplace_back(operand(id, task.copy));
-    const auto host = host_copies_.find(id);
+  for (const TensorView& view : op.reads) {
+    Operand& read = reads.emplace_back(operand(view, task.copy));
+    read.first_column = view.first_column;
+    read.num_columns = view.num_columns;
+    const auto host = host_copies_.find(view.tensor);
     if (host != host_copies_.end() && host->second.since < task.op) {
       read.host = host->second.counts.get();
     }
   }
   writes.reserve(op.writes.size());
-  for (const TensorId id : op.writes) writes.push_back(operand(id, task.copy));
+  for (const TensorView& view : op.writes) {
+    Operand& written = writes.emplace_back(operand(view, task.copy));
+    written.first_column = view.first_column;
+    written.num_columns = view.num_columns;
+  }
   if (std::holds_alternative<CommOp>(op.body)) {
     const CollectiveContext context{.plan = plan_,
                                     .op = op,
@@ -260,9 +274,7 @@ Launch RankStep::bind_task(const Task& task) {
                                     .reads = reads,
                                     .writes = writes,
                                     .group = communicators_.group(plan_.ranks(op.ranks)),
-                                    .resources = rank_.resources(op.stream),
-                                    .tp = setup_.grid.tp,
-                                    .tp_rank = setup_.grid.tp_rank(rank_.rank())};
+                                    .resources = rank_.resources(op.stream)};
     is_own_all_reduce_[static_cast<std::size_t>(task.op)] = is_own_all_reduce(context);
     return bind_collective(context);
   }
@@ -327,7 +339,7 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
   for (const auto* ids : {&op.reads, &op.writes}) {
     for (const TensorId id : *ids) layer = std::max(layer, layers_.layer(id, task.copy));
   }
-  const Part& part = parts_[static_cast<std::size_t>(micro_batch_of(op.name))];
+  const Part& part = parts_[static_cast<std::size_t>(micro_batch_of(op))];
   return binding->bind({.op = kernel,
                         .reads = reads,
                         .writes = writes,

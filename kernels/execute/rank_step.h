@@ -149,6 +149,7 @@ class RankStep {
   Communicators& communicators_;
   const RankTeam& team_;
   std::vector<Task> tasks_;
+  std::vector<std::string> names_;  // of the plan's ops, as they are printed
   std::vector<std::int64_t> copies_;
   BufferPlan buffers_;
   KvLayers layers_;

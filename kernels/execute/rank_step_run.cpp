@@ -68,7 +68,8 @@ void RankStep::enqueue_tasks() {
   for (current_ = 0; current_ < tasks_.size(); ++current_) {
     const Op& op = plan_.ops()[static_cast<std::size_t>(tasks_[current_].op)];
     const cuda::Stream& stream = rank_.stream(op.stream);
-    const bool spoils = rank_.reach(setup_, op.name, stream);
+    const bool spoils =
+        rank_.reach(setup_, names_[static_cast<std::size_t>(tasks_[current_].op)], stream);
     for (const std::int32_t before : waits_[current_]) {
       events_[static_cast<std::size_t>(before)]->hold(stream);
     }
@@ -182,7 +183,7 @@ void RankStep::zero_writes(const Task& task, const cuda::Stream& stream) {
   const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
   for (const TensorId id : op.writes) {
     const auto i = static_cast<std::size_t>(id);
-    const bool is_read = std::ranges::find(op.reads, id) != op.reads.end();
+    const bool is_read = std::ranges::find(op.reads, id, &TensorView::tensor) != op.reads.end();
     if (is_read || first_writers_[i] != task.op || buffers_.offsets[i] < 0) continue;
     const Tensor& tensor = plan_.tensors()[i];
     if (!plan_.contains(tensor.ranks, rank_.rank())) continue;

@@ -8,7 +8,8 @@ namespace orrery {
 namespace {
 
 std::size_t find_op(const Plan& plan, std::string_view name) {
-  const auto found = std::ranges::find(plan.ops(), name, &Op::name);
+  const auto found =
+      std::ranges::find(plan.ops(), name, [](const Op& op) { return printed_name(op); });
   if (found == plan.ops().end()) {
     throw std::invalid_argument("the plan has no op \"" + std::string(name) + "\"");
   }
@@ -22,6 +23,7 @@ Plan with_ops(const Plan& plan, std::vector<Op> ops) {
     const auto ranks = plan.ranks(group);
     result.add_group({ranks.begin(), ranks.end()});
   }
+  for (const Split& split : plan.splits()) result.add_split(split);
   for (const Tensor& tensor : plan.tensors()) result.add_tensor(tensor);
   for (Op& op : ops) result.add_op(std::move(op));
   for (const Repeat& repeat : plan.repeats()) result.add_repeat(repeat);
@@ -33,7 +35,7 @@ Plan with_ops(const Plan& plan, std::vector<Op> ops) {
 std::vector<std::string> collective_names(const Plan& plan) {
   std::vector<std::string> names;
   for (const Op& op : plan.ops()) {
-    if (std::holds_alternative<CommOp>(op.body)) names.push_back(op.name);
+    if (std::holds_alternative<CommOp>(op.body)) names.push_back(printed_name(op));
   }
   return names;
 }
@@ -53,7 +55,8 @@ Plan with_op_late(const Plan& plan, std::string_view name) {
   const auto op = ops.begin() + static_cast<std::ptrdiff_t>(at);
   const auto reader = std::find_if(op + 1, ops.end(), [&](const Op& later) {
     const auto ranks = plan.ranks(op->ranks);
-    return std::ranges::find_first_of(later.reads, op->writes) != later.reads.end() &&
+    return std::ranges::find_first_of(later.reads, op->writes, {}, &TensorView::tensor,
+                                      &TensorView::tensor) != later.reads.end() &&
            std::ranges::any_of(ranks, [&](int rank) { return plan.contains(later.ranks, rank); });
   });
   if (reader == ops.end()) {

@@ -38,12 +38,12 @@ std::vector<std::string> names_in(const fs::path& directory) {
   return names;
 }
 
-// The most rows and sequences that a plan's tensors have.
+// The most rows and sequences that a plan's tensors are a part of.
 std::int64_t largest(const Plan& plan, std::string_view axis_name) {
   std::int64_t most = 0;
   for (const Tensor& tensor : plan.tensors()) {
     for (const Axis& axis : tensor.axes) {
-      if (axis.name == axis_name) most = std::max(most, axis.size);
+      if (axis.name == axis_name) most = std::max(most, plan.whole_size(axis));
     }
   }
   return most;
@@ -61,8 +61,7 @@ std::vector<StepCase> read_step_cases(const fs::path& directory,
   for (const std::string& name : names) {
     cases.push_back({.name = name,
                      .step = read_step(steps / (name + ".step")),
-                     .plan = read_plan(steps / (name + ".plan")),
-                     .whole = read_plan(steps / (name + ".whole.plan"))});
+                     .plan = read_plan(steps / (name + ".plan"))});
   }
   return cases;
 }
@@ -70,9 +69,9 @@ std::vector<StepCase> read_step_cases(const fs::path& directory,
 StepLimits limits_of(std::span<const StepCase> cases, std::int32_t block_size) {
   StepLimits limits;
   for (const StepCase& one : cases) {
-    limits.rows = std::max({limits.rows, num_rows(one.step), largest(one.whole, axis::kTokens)});
+    limits.rows = std::max({limits.rows, num_rows(one.step), largest(one.plan, axis::kTokens)});
     limits.sequences =
-        std::max({limits.sequences, num_sequences(one.step), largest(one.whole, axis::kSeqs)});
+        std::max({limits.sequences, num_sequences(one.step), largest(one.plan, axis::kSeqs)});
     limits.context = std::max(limits.context, longest_context(one.step));
     limits.kv_blocks = std::max(limits.kv_blocks, num_kv_blocks(one.step, block_size));
   }

@@ -4,7 +4,6 @@
 //
 //   DIR/steps/<name>.step          what it computes (step_file.h)
 //   DIR/steps/<name>.plan          its plan on all ranks
-//   DIR/steps/<name>.whole.plan    the same before it was split over ranks
 
 #include <cstdint>
 #include <filesystem>
@@ -21,7 +20,6 @@ struct StepCase {
   std::string name;
   StepFile step;
   Plan plan;
-  Plan whole;
 };
 
 // All steps of DIR by name, or those of `only` in its order. Throws std::invalid_argument naming

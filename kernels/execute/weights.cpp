@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <map>
 #include <set>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
 
+#include "kernels/execute/rank_program.h"
 #include "kernels/execute/weight_value.h"
 #include "kernels/harness/rounding.h"
 
@@ -28,335 +26,175 @@ double routed_embedding_bound(std::int64_t layers) {
 // 0.1, 64 tokens would choose 167 of 256 experts rather than 222; trained biases even choices out.
 constexpr double kCorrectionBound = 0.005;
 
-// The name in the plan of one rank: without the stage and micro-batch that sim/parallel/pipeline
-// puts before it.
-std::string_view whole_name(std::string_view name, const RankGrid& grid) {
-  if (grid.pp == 1) return name;
-  for (const char letter : {'s', 'm'}) {
-    if (name.empty() || name.front() != letter) continue;
-    const auto end = name.find_first_not_of("0123456789", 1);
-    if (end == std::string_view::npos || end == 1 || name[end] != '.') continue;
-    name.remove_prefix(end + 1);
-  }
-  return name;
-}
-
-// What the ops of the whole plan say of its weights.
-class WholeWeights {
+// What the ops of a plan say of its weights.
+class WeightUses {
  public:
-  explicit WholeWeights(const Plan& plan) : plan_(plan), copies_(num_copies(plan)) {
-    for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
-      if (plan.tensors()[i].role == TensorRole::kWeight) ids_[plan.tensors()[i].name] = i;
-    }
-    std::map<TensorId, std::vector<TensorId>> weights_of;  // by what a gemm writes
+  explicit WeightUses(const Plan& plan, int rank) : plan_(plan), rank_(rank) {
     for (const Op& op : plan.ops()) {
       const auto* kernel = std::get_if<KernelOp>(&op.body);
       if (kernel == nullptr) continue;
-      read_heads(*kernel);
       if (kernel->kernel == "rms_norm" || kernel->kernel == "add_rms_norm") add(op.reads, gains_);
-      if (is_gemm(kernel->kernel)) weights_of[op.writes.front()] = op.reads;
-      if (kernel->kernel == "gemm") read_bias(op, *kernel);
+      if (kernel->kernel == "gemm") read_bias(op);
       if (kernel->kernel == "embedding") add(op.reads, embeddings_);
       if (kernel->kernel == "index_shuffling") {
         add(op.reads, corrections_);
         routes_ = true;
       }
-      if (kernel->kernel == "silu_mul") add(weights_of[op.reads.front()], halves_);
     }
   }
 
-  // Throws std::invalid_argument when there is none of that name.
-  [[nodiscard]] std::size_t find(std::string_view name) const {
-    const auto entry = ids_.find(std::string(name));
-    if (entry != ids_.end()) return entry->second;
-    throw std::invalid_argument("weight \"" + std::string(name) +
-                                "\" is not in the plan of the whole model, expected the plan that "
-                                "was split over ranks");
-  }
-  [[nodiscard]] const Tensor& tensor(std::size_t id) const { return plan_.tensors()[id]; }
-  [[nodiscard]] std::int64_t copies(std::size_t id) const { return copies_[id]; }
-  // Of the longest run of equal ones.
-  [[nodiscard]] std::int64_t layers() const {
-    return copies_.empty() ? 1 : *std::ranges::max_element(copies_);
-  }
-  [[nodiscard]] bool is_gain(std::size_t id) const { return gains_.contains(id); }
+  [[nodiscard]] bool is_gain(TensorId id) const { return gains_.contains(id); }
   // The embedding of a mixture of experts.
-  [[nodiscard]] bool is_routed_embedding(std::size_t id) const {
+  [[nodiscard]] bool is_routed_embedding(TensorId id) const {
     return routes_ && embeddings_.contains(id);
   }
   // Moves the choice of experts.
-  [[nodiscard]] bool is_correction(std::size_t id) const { return corrections_.contains(id); }
-  // Its rows (of each expert) are gate and up, one behind the other.
-  [[nodiscard]] bool has_halves(std::size_t id) const { return halves_.contains(id); }
-  // Added to a sum over ranks where its op is split, so one of them alone has it.
-  [[nodiscard]] bool is_summed_bias(std::size_t id) const { return summed_biases_.contains(id); }
-  [[nodiscard]] std::int64_t heads() const { return heads_; }
-  [[nodiscard]] std::int64_t kv_heads() const { return kv_heads_; }
-  [[nodiscard]] std::int64_t head_dim() const { return head_dim_; }
+  [[nodiscard]] bool is_correction(TensorId id) const { return corrections_.contains(id); }
+  // A bias that is added to a sum over ranks, which another rank of them has.
+  [[nodiscard]] bool is_elsewhere(TensorId id) const { return elsewhere_.contains(id); }
 
  private:
-  static bool is_gemm(std::string_view kernel) {
-    return kernel == "gemm" || kernel == "grouped_gemm" || kernel == "batched_gemm" ||
-           kernel == "expert_gemm";
+  [[nodiscard]] const Tensor& tensor(TensorId id) const {
+    return plan_.tensors()[static_cast<std::size_t>(id)];
   }
-  void add(const std::vector<TensorId>& ids, std::set<std::size_t>& set) const {
-    for (const TensorId id : ids) {
-      const auto i = static_cast<std::size_t>(id);
-      if (plan_.tensors()[i].role == TensorRole::kWeight) set.insert(i);
+  [[nodiscard]] bool is_weight(TensorId id) const { return tensor(id).role == TensorRole::kWeight; }
+  void add(const TensorViews& views, std::set<TensorId>& set) const {
+    for (const TensorView& view : views) {
+      if (is_weight(view)) set.insert(view);
     }
   }
-  void read_bias(const Op& op, const KernelOp& kernel) {
-    const auto sum = std::ranges::find(kernel.dims, "k", &Dim::name);
-    if (sum == kernel.dims.end() || sum->axis == axis::kHidden) return;
-    std::vector<TensorId> biases;
-    std::ranges::copy_if(op.reads, std::back_inserter(biases), [&](TensorId id) {
-      return plan_.tensors()[static_cast<std::size_t>(id)].axes.size() == 1;
-    });
-    add(biases, summed_biases_);
-  }
-  void read_heads(const KernelOp& kernel) {
-    for (const Dim& entry : kernel.dims) {
-      if (entry.name == "kv_heads") kv_heads_ = entry.size;
-      if (entry.name != "heads" || entry.axis != axis::kHeads) continue;
-      heads_ = entry.size;
-      const auto width = std::ranges::find(kernel.dims, "head_dim", &Dim::name);
-      if (width != kernel.dims.end()) head_dim_ = width->size;
+  // Where the columns of its weight, over which a gemm sums, are split, the first place alone adds
+  // the bias.
+  void read_bias(const Op& op) {
+    bool is_first = true;
+    for (const TensorId id : op.reads) {
+      if (!is_weight(id) || tensor(id).axes.size() < 2) continue;
+      const Split* const split = plan_.split_of(tensor(id).axes.back());
+      is_first = split == nullptr || split->parts.front().place.of(rank_, 0) == 0;
+    }
+    if (is_first) return;
+    for (const TensorId id : op.reads) {
+      if (is_weight(id) && tensor(id).axes.size() == 1) elsewhere_.insert(id);
     }
   }
 
   const Plan& plan_;
-  std::vector<std::int64_t> copies_;
-  std::map<std::string, std::size_t> ids_;
-  std::set<std::size_t> gains_;
-  std::set<std::size_t> halves_;
-  std::set<std::size_t> summed_biases_;
-  std::set<std::size_t> corrections_;
-  std::set<std::size_t> embeddings_;
+  int rank_;
+  std::set<TensorId> gains_;
+  std::set<TensorId> elsewhere_;
+  std::set<TensorId> corrections_;
+  std::set<TensorId> embeddings_;
   bool routes_ = false;
-  std::int64_t heads_ = 0;
-  std::int64_t kv_heads_ = 0;
-  std::int64_t head_dim_ = 0;
 };
 
-// Parts of one axis, one behind the other, each split over `ways` by itself.
-class Splitter {
- public:
-  // Over tp.
-  Splitter(const WholeWeights& whole, const RankGrid& grid, int rank)
-      : Splitter(whole, grid.tp, grid.tp_rank(rank)) {}
-  // This is share `index`.
-  Splitter(const WholeWeights& whole, std::int64_t ways, std::int64_t index)
-      : whole_(whole), tp_(ways), tp_rank_(index) {}
+// Layers of the longest run of equal ones, over all stages.
+std::int64_t longest_run(const Plan& plan, const std::vector<std::int64_t>& copies) {
+  std::int64_t layers = 1;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    layers = std::max(layers, plan.tensors()[i].first_copy + copies[i]);
+  }
+  return layers;
+}
 
-  // Throws std::invalid_argument for a split that the axis does not have.
-  std::vector<WeightSegment> split(std::size_t id, std::size_t axis_idx, std::int64_t local) {
-    const Axis& axis = whole_.tensor(id).axes[axis_idx];
-    segments_.clear();
-    local_ = global_ = 0;
-    if (whole_.is_summed_bias(id) && tp_rank_ > 0) {
-      local_ = local;
-    } else if (local == axis.size) {
-      add_part(axis.size, 1, 0);
-    } else if (axis.name == axis::kVocab) {
-      const std::int64_t first = tp_rank_ * local;
-      const std::int64_t count = std::min(local, axis.size - first);
-      if (count > 0) segments_.push_back({.local = 0, .global = first, .count = count});
-      local_ = (axis.size + tp_ - 1) / tp_;
-    } else if (is_ffn(axis.name) && axis_idx + 2 == num_axes(id) && whole_.has_halves(id)) {
-      add_part(axis.size / 2, tp_, tp_rank_);
-      add_part(axis.size / 2, tp_, tp_rank_);
-    } else if (is_ffn(axis.name) || axis.name == axis::kHeads) {
-      add_part(axis.size, tp_, tp_rank_);
-    } else if (axis.name == axis::kQkv && whole_.heads() > 0) {
-      add_qkv(axis.size);
+// Ranges of two axes that are one, the second faster. Those of experts, whose rows are whole, stay
+// one range.
+std::vector<AxisRange> joined(const std::vector<AxisRange>& outer,
+                              const std::vector<AxisRange>& inner, std::int64_t size,
+                              std::int64_t whole_size) {
+  std::vector<AxisRange> ranges;
+  for (const AxisRange& slow : outer) {
+    if (inner.size() == 1 && inner.front().count == whole_size && size == whole_size) {
+      ranges.push_back(
+          {.local = slow.local * size, .global = slow.global * size, .count = slow.count * size});
+      continue;
     }
-    if (local_ == local) return segments_;
-    throw std::invalid_argument("weight \"" + whole_.tensor(id).name + "\" has " +
-                                std::to_string(local) + " of " + std::to_string(axis.size) + " " +
-                                axis.name + " on a rank of tp " + std::to_string(tp_) +
-                                ", a split that cannot be executed; expected heads, qkv, ffn or "
-                                "vocab over tp");
+    for (std::int64_t i = 0; i < slow.count; ++i) {
+      for (const AxisRange& fast : inner) {
+        ranges.push_back({.local = (slow.local + i) * size + fast.local,
+                          .global = (slow.global + i) * whole_size + fast.global,
+                          .count = fast.count});
+      }
+    }
   }
-
- private:
-  static bool is_ffn(std::string_view name) {
-    return name == axis::kFfn || name == axis::kExpertFfn;
-  }
-  [[nodiscard]] std::size_t num_axes(std::size_t id) const { return whole_.tensor(id).axes.size(); }
-  // The next `size` of the whole: share `index` of `ways`.
-  void add_part(std::int64_t size, std::int64_t ways, std::int64_t index) {
-    const std::int64_t count = size / ways;
-    segments_.push_back({.local = local_, .global = global_ + index * count, .count = count});
-    local_ += count;
-    global_ += size;
-  }
-  // Query heads, then key heads, then value heads. Where there are fewer key heads than ranks, each
-  // rank has the one that its query heads read.
-  void add_qkv(std::int64_t size) {
-    const std::int64_t query = whole_.heads() * whole_.head_dim();
-    const std::int64_t kv = (size - query) / 2;
-    if (kv != whole_.kv_heads() * whole_.head_dim()) return;
-    const std::int64_t ways = std::min<std::int64_t>(tp_, whole_.kv_heads());
-    add_part(query, tp_, tp_rank_);
-    for (int i = 0; i < 2; ++i) add_part(kv, ways, tp_rank_ * ways / tp_);
-  }
-
-  const WholeWeights& whole_;
-  std::int64_t tp_;
-  std::int64_t tp_rank_;
-  std::vector<WeightSegment> segments_;
-  std::int64_t local_ = 0;
-  std::int64_t global_ = 0;
-};
-
-// The share of `tensor`, a weight of experts, that `rank` has. Experts lie in blocks as ExpertGrid
-// (sim/parallel/routed_layer.h) has them: with dp 1, or as many blocks as dp, in the order of the
-// ranks, and neighbours in tp have slices of their columns where there are fewer blocks than ranks.
-//
-//   block of rank (d, t) = (t / slices) dp + d          slice t % slices
-struct ExpertShare {
-  std::int64_t first = 0;  // expert
-  std::int64_t ways = 1;   // slices of columns
-  std::int64_t index = 0;
-};
-
-std::int64_t size_of(const Tensor& tensor, std::string_view axis) {
-  const auto found = std::ranges::find(tensor.axes, axis, &Axis::name);
-  return found == tensor.axes.end() ? 1 : found->size;
+  return ranges;
 }
 
-ExpertShare expert_share(const Tensor& tensor, const Tensor& whole, const RankGrid& grid,
-                         int rank) {
-  const std::int64_t experts = size_of(tensor, axis::kExperts);
-  const std::int64_t ep = size_of(whole, axis::kExperts) / experts;
-  const std::int64_t ways = size_of(whole, axis::kExpertFfn) / size_of(tensor, axis::kExpertFfn);
-  const std::int64_t stage_ranks = std::int64_t{grid.tp} * grid.dp;
-  const bool divides = ep * experts == size_of(whole, axis::kExperts) &&
-                       ways * size_of(tensor, axis::kExpertFfn) == size_of(whole, axis::kExpertFfn);
-  const bool is_whole = ep * ways == 1;
-  if (!divides || (!is_whole && (ep * ways != stage_ranks || grid.tp % ways != 0))) {
-    throw std::invalid_argument(
-        "weight \"" + tensor.name + "\" has " + std::to_string(experts) + " of " +
-        std::to_string(size_of(whole, axis::kExperts)) + " experts and one of " +
-        std::to_string(ways) + " slices of their columns, on one of " +
-        std::to_string(stage_ranks) + " ranks; expected as many shares as ranks");
-  }
-  if (is_whole) return {};
-  const std::int64_t block = grid.tp_rank(rank) / ways * grid.dp + grid.dp_rank(rank);
-  return {.first = block * experts, .ways = ways, .index = grid.tp_rank(rank) % ways};
-}
-
-// Rows and columns of a weight of experts, whose rows are those of one expert behind the other.
-void split_experts(const WholeWeights& whole, std::size_t id, const Tensor& tensor,
-                   const ExpertShare& share, WeightShard& shard) {
-  Splitter splitter(whole, share.ways, share.index);
-  const std::size_t last = tensor.axes.size() - 1;
-  shard.column_segments = splitter.split(id, last, shard.columns);
-  const std::int64_t experts = tensor.axes.front().size;
-  const std::int64_t rows = shard.rows / experts;
-  const std::int64_t whole_rows = shard.whole_rows / whole.tensor(id).axes.front().size;
-  if (rows == whole_rows) {
-    shard.row_segments = {{.local = 0, .global = share.first * rows, .count = shard.rows}};
-    return;
-  }
-  const std::vector<WeightSegment> one = splitter.split(id, 1, rows);
-  for (std::int64_t expert = 0; expert < experts; ++expert) {
-    for (WeightSegment segment : one) {
-      segment.local += expert * rows;
-      segment.global += (share.first + expert) * whole_rows;
-      shard.row_segments.push_back(segment);
+// Throws std::invalid_argument where there are more experts than the router knows: copies of some.
+void require_single_experts(const Plan& plan, const Axis& experts) {
+  for (const Tensor& tensor : plan.tensors()) {
+    for (const Axis& axis : tensor.axes) {
+      if (axis.name != "router" || axis.size == plan.whole_size(experts)) continue;
+      throw std::invalid_argument(
+          std::to_string(plan.whole_size(experts)) + " experts, of which the router knows " +
+          std::to_string(axis.size) + ": copies of experts cannot be executed");
     }
   }
 }
 
-// How many copies of each weight the stages before `stage` hold, by its name in the whole plan.
-std::map<std::string, std::int64_t> copies_before(const Plan& plan,
-                                                  const std::vector<std::int64_t>& copies,
-                                                  const RankGrid& grid, int stage) {
-  std::map<std::pair<std::string, int>, std::int64_t> by_stage;  // micro-batches merged
-  for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
-    const Tensor& tensor = plan.tensors()[i];
-    if (tensor.role != TensorRole::kWeight) continue;
-    const int holder = grid.stage(plan.ranks(tensor.ranks).front());
-    if (holder < stage) by_stage[{std::string(whole_name(tensor.name, grid)), holder}] = copies[i];
+// Sizes and ranges. A vector is one row.
+void set_ranges(const Plan& plan, const Tensor& tensor, int rank, WeightShard& shard) {
+  const Axis& columns = tensor.axes.back();
+  shard.columns = columns.size;
+  shard.whole_columns = plan.whole_size(columns);
+  shard.column_ranges = plan.ranges_of(columns, rank);
+  shard.rows = shard.whole_rows = 1;
+  shard.row_ranges = {{.local = 0, .global = 0, .count = 1}};
+  for (std::size_t i = 0; i + 1 < tensor.axes.size(); ++i) {
+    const Axis& axis = tensor.axes[i];
+    if (axis.name == axis::kExperts) require_single_experts(plan, axis);
+    shard.row_ranges =
+        joined(shard.row_ranges, plan.ranges_of(axis, rank), axis.size, plan.whole_size(axis));
+    shard.rows *= axis.size;
+    shard.whole_rows *= plan.whole_size(axis);
   }
-  std::map<std::string, std::int64_t> before;
-  for (const auto& [key, count] : by_stage) before[key.first] += count;
-  return before;
 }
 
-// A vector is one row.
-std::vector<WeightSegment> row_segments(Splitter& splitter, std::size_t id, std::size_t num_axes,
-                                        std::int64_t rows) {
-  if (num_axes == 1) return {{.local = 0, .global = 0, .count = rows}};
-  return splitter.split(id, 0, rows);
-}
-
-double bound_of(const WholeWeights& whole, std::size_t id, const WeightShard& shard) {
+double bound_of(const WeightUses& uses, TensorId id, std::int64_t layers,
+                const WeightShard& shard) {
   if (shard.is_gain) return kGainBound;
-  if (whole.is_correction(id)) return kCorrectionBound;
-  if (whole.is_routed_embedding(id)) return routed_embedding_bound(whole.layers());
+  if (uses.is_correction(id)) return kCorrectionBound;
+  if (uses.is_routed_embedding(id)) return routed_embedding_bound(layers);
   return std::sqrt(3.0 / static_cast<double>(shard.whole_columns));
 }
 
 }  // namespace
 
-std::int64_t first_expert(const Plan& plan, const Plan& whole, const RankGrid& grid, int rank) {
+std::int64_t first_expert(const Plan& plan, int rank) {
   for (const Tensor& tensor : plan.tensors()) {
     const bool is_here = tensor.role == TensorRole::kWeight && plan.contains(tensor.ranks, rank);
     if (!is_here || tensor.axes.empty() || tensor.axes.front().name != axis::kExperts) continue;
-    const WholeWeights weights(whole);
-    const std::size_t id = weights.find(whole_name(tensor.name, grid));
-    return expert_share(tensor, weights.tensor(id), grid, rank).first;
+    return first_on(plan, tensor.axes.front(), rank);
   }
   return 0;
 }
 
-WeightShards weight_shards(const Plan& plan, const Plan& whole_plan, const RankGrid& grid,
-                           int rank) {
-  if (plan.num_ranks() != grid.size() || whole_plan.num_ranks() != 1 || rank < 0 ||
-      rank >= grid.size()) {
-    throw std::invalid_argument(
-        "rank " + std::to_string(rank) + " of a plan of " + std::to_string(plan.num_ranks()) +
-        " ranks, split from one of " + std::to_string(whole_plan.num_ranks()) + ", on a grid of " +
-        std::to_string(grid.size()) + "; expected a grid of the plan's ranks and a whole of one");
+WeightShards weight_shards(const Plan& plan, int rank) {
+  if (rank < 0 || rank >= plan.num_ranks()) {
+    throw std::invalid_argument("rank " + std::to_string(rank) + " of a plan of " +
+                                std::to_string(plan.num_ranks()) + " ranks");
   }
-  const WholeWeights whole(whole_plan);
+  const WeightUses uses(plan, rank);
   const std::vector<std::int64_t> copies = num_copies(plan);
-  const auto before = copies_before(plan, copies, grid, grid.stage(rank));
-  Splitter splitter(whole, grid, rank);
+  const std::int64_t layers = longest_run(plan, copies);
   WeightShards result;
   result.tensor_shard.assign(plan.tensors().size(), -1);
-  std::map<std::string, std::int32_t> by_name;
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
+    const auto id = static_cast<TensorId>(i);
     const Tensor& tensor = plan.tensors()[i];
     if (tensor.role != TensorRole::kWeight || !plan.contains(tensor.ranks, rank)) continue;
-    const std::string name(whole_name(tensor.name, grid));
-    const auto [entry, is_new] =
-        by_name.try_emplace(name, static_cast<std::int32_t>(result.shards.size()));
-    result.tensor_shard[i] = entry->second;
-    if (!is_new) continue;
-
-    const std::size_t id = whole.find(name);
-    const std::vector<Axis>& axes = whole.tensor(id).axes;
-    const bool is_alike = std::ranges::equal(axes, tensor.axes, {}, &Axis::name, &Axis::name);
-    if (!is_alike || axes.empty()) {
-      throw std::invalid_argument("weight \"" + tensor.name + "\" has other axes than \"" + name +
-                                  "\" of the whole model");
+    WeightShard shard{.name = tensor.name,
+                      .first_copy = tensor.first_copy,
+                      .num_copies = copies[i],
+                      .is_gain = uses.is_gain(id)};
+    try {
+      if (tensor.axes.empty()) throw std::invalid_argument("no axes, expected one or more");
+      set_ranges(plan, tensor, rank, shard);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument("weight \"" + tensor.name + "\": " + error.what());
     }
-    WeightShard shard{.name = name, .num_copies = copies[i], .is_gain = whole.is_gain(id)};
-    if (whole.copies(id) > 1 && before.contains(name)) shard.first_copy = before.at(name);
-    shard.columns = tensor.axes.back().size;
-    shard.rows = num_elements(tensor) / shard.columns;
-    shard.whole_columns = axes.back().size;
-    shard.whole_rows = num_elements(whole.tensor(id)) / shard.whole_columns;
-    if (axes.front().name == axis::kExperts) {
-      split_experts(whole, id, tensor, expert_share(tensor, whole.tensor(id), grid, rank), shard);
-    } else {
-      shard.column_segments = splitter.split(id, axes.size() - 1, shard.columns);
-      shard.row_segments = row_segments(splitter, id, axes.size(), shard.rows);
-    }
-    shard.bound = bound_of(whole, id, shard);
+    if (uses.is_elsewhere(id)) shard.column_ranges.clear();
+    shard.bound = bound_of(uses, id, layers, shard);
+    result.tensor_shard[i] = static_cast<std::int32_t>(result.shards.size());
     result.shards.push_back(std::move(shard));
   }
   return result;
@@ -380,8 +218,8 @@ StoredWeight stored_weight(const WeightShard& shard, std::int64_t copy, DType dt
     if (dtype == DType::kFp32) return weight_value(noise, bound, shard.is_gain);
     return static_cast<float>(round_bf16(weight_value(noise, bound, shard.is_gain)));
   };
-  for (const WeightSegment& rows : shard.row_segments) {
-    for (const WeightSegment& columns : shard.column_segments) {
+  for (const AxisRange& rows : shard.row_ranges) {
+    for (const AxisRange& columns : shard.column_ranges) {
       for (std::int64_t row = 0; row < rows.count; ++row) {
         float* const out =
             stored.values.data() + (rows.local + row) * shard.columns + columns.local;

@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Element>
 void fill(const cuda::Stream& stream, const WeightShard& shard, std::uint64_t key, Element* data) {
   constexpr std::int64_t kMostBlocks = 16384;
-  for (const WeightSegment& rows : shard.row_segments) {
-    for (const WeightSegment& columns : shard.column_segments) {
+  for (const AxisRange& rows : shard.row_ranges) {
+    for (const AxisRange& columns : shard.column_ranges) {
       const Block block{.key = key,
                         .first_row = rows.global,
                         .first_column = columns.global,
@@ -97,9 +97,9 @@ void fill(const cuda::Stream& stream, const WeightShard& shard, std::uint64_t ke
   }
 }
 
-std::int64_t num_filled(const std::vector<WeightSegment>& segments) {
+std::int64_t num_filled(const std::vector<AxisRange>& ranges) {
   std::int64_t count = 0;
-  for (const WeightSegment& segment : segments) count += segment.count;
+  for (const AxisRange& range : ranges) count += range.count;
   return count;
 }
 
@@ -109,8 +109,8 @@ void fill_weight(const cuda::Stream& stream, const WeightShard& shard, std::int6
                  DType dtype, void* data, float* scales, std::uint64_t seed) {
   require_stored_dtype(shard, dtype);
   const auto element_bytes = static_cast<std::size_t>(bytes_per_element(dtype));
-  if (num_filled(shard.row_segments) < shard.rows ||
-      num_filled(shard.column_segments) < shard.columns) {
+  if (num_filled(shard.row_ranges) < shard.rows ||
+      num_filled(shard.column_ranges) < shard.columns) {
     ORRERY_CUDA(cudaMemsetAsync(
         data, 0, static_cast<std::size_t>(shard.rows * shard.columns) * element_bytes,
         stream.get()));

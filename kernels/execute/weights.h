@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/binding/step_input.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
@@ -17,18 +16,9 @@ namespace cuda {
 class Stream;
 }
 
-// Rows [local, local + count) of this rank's tensor are rows [global, global + count) of the whole;
-// likewise columns. Padding rows (a vocabulary that does not divide) belong to no segment: zeros.
-// So does a bias that is added to a sum over tp ranks, on all of them but the first.
-struct WeightSegment {
-  std::int64_t local = 0;
-  std::int64_t global = 0;
-  std::int64_t count = 0;
-  bool operator==(const WeightSegment&) const = default;
-};
-
-// A weight of one rank as a part of the whole model's: rows are the first axis (all but the last
-// for weights of experts), columns the last; a vector is one row.
+// A weight of one rank as a part of the whole model's: rows are all axes but the last, columns the
+// last; a vector is one row. What no range holds is zero: padding rows (a vocabulary that does not
+// divide), and a bias that is added to a sum over ranks, on all of them but the first.
 struct WeightShard {
   std::string name;             // in the plan of one rank: "layers.0.qkv_proj.weight"
   std::int64_t first_copy = 0;  // of this rank's copy 0 among all copies (pipeline stages)
@@ -37,31 +27,27 @@ struct WeightShard {
   std::int64_t columns = 0;
   std::int64_t whole_rows = 0;
   std::int64_t whole_columns = 0;
-  std::vector<WeightSegment> row_segments;
-  std::vector<WeightSegment> column_segments;
+  std::vector<AxisRange> row_ranges;
+  std::vector<AxisRange> column_ranges;
   double bound = 0;      // elements are uniform in [-bound, bound]; gains of norms: see below
   bool is_gain = false;  // 1 + uniform in [-bound, bound]
   bool operator==(const WeightShard&) const = default;
 };
 
-// One shard for each weight tensor that `rank` holds, with micro-batch copies of a name merged
-// ("s1.m0.layers.0.x" and "s1.m1.layers.0.x" are one weight): tensor_shard[tensor id] is an index
-// or -1. `whole` is the plan before sim/parallel split it. bound = sqrt(3 / columns of the whole),
-// so that a linear layer keeps the variance of its input; 0.1 for gains, 0.005 for what is added
-// to scores of experts to choose among them, 4 sqrt(3) and more for the embedding of a mixture of
-// experts, so that tokens choose different ones. Experts are split over the ranks of a stage, in
-// the order of the ranks, and their columns where there are more ranks. Throws
-// std::invalid_argument for a weight whose split it does not know, or when plan, whole and grid
-// contradict each other.
+// One shard for each weight tensor that `rank` holds, as the splits of its axes say:
+// tensor_shard[tensor id] is an index or -1. bound = sqrt(3 / columns of the whole), so that a
+// linear layer keeps the variance of its input; 0.1 for gains, 0.005 for what is added to scores of
+// experts to choose among them, 4 sqrt(3) and more for the embedding of a mixture of experts, so
+// that tokens choose different ones. Throws std::invalid_argument for a rank that the plan has not,
+// and, naming the weight, where a split is not known.
 struct WeightShards {
   std::vector<WeightShard> shards;
   std::vector<std::int32_t> tensor_shard;
 };
-WeightShards weight_shards(const Plan& plan, const Plan& whole, const RankGrid& grid, int rank);
+WeightShards weight_shards(const Plan& plan, int rank);
 
-// The first expert of `rank`, of those that its stage's ranks share; 0 without experts. Throws as
-// weight_shards.
-std::int64_t first_expert(const Plan& plan, const Plan& whole, const RankGrid& grid, int rank);
+// The first expert of `rank`; 0 without experts. Throws as Plan::ranges_of.
+std::int64_t first_expert(const Plan& plan, int rank);
 
 // Throws std::invalid_argument for a format in which no weight is stored.
 void require_stored_dtype(const WeightShard& shard, DType dtype);

@@ -46,23 +46,13 @@ ExecutorRunnerSetup checked(ExecutorRunnerSetup setup) {
   return setup;
 }
 
-// The plan of `batch` before and after the split over ranks.
-struct Plans {
-  Plan whole;
-  Plan split;
-};
-
-Plans plans_of(const ExecutorRunnerSetup& setup, const Batch& batch) {
-  Plan whole = lower(setup.model, batch, setup.lowering);
-  Plan split = parallelize(whole, setup.mesh);
-  return {.whole = std::move(whole), .split = std::move(split)};
+Plan plan_of(const ExecutorRunnerSetup& setup, const Batch& batch) {
+  return parallelize(lower(setup.model, batch, setup.lowering), setup.mesh);
 }
 
 ExecutorSetup with_plans(const ExecutorRunnerSetup& setup) {
   ExecutorSetup executor = setup.executor;
-  Plans plans = plans_of(setup, {.prefill = {{.query = 1}}});
-  executor.whole = std::move(plans.whole);
-  executor.plan = std::move(plans.split);
+  executor.plan = plan_of(setup, {.prefill = {{.query = 1}}});
   return executor;
 }
 
@@ -94,7 +84,7 @@ ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
   const ExecutorSetup& executor = setup_.executor;
   const std::int64_t decodes = std::min(executor.max_sequences, executor.max_tokens - 1);
   const StepInput fullest = any_input(executor.max_tokens - decodes, decodes);
-  const std::vector<GemmShape> gemms = gemms_of(plans_of(setup_, batch_of(fullest)).split);
+  const std::vector<GemmShape> gemms = gemms_of(plan_of(setup_, batch_of(fullest)));
   for (const int device : executor.devices) {
     if (device == kElsewhere) continue;
     const cuda::DeviceGuard guard(device);
@@ -142,9 +132,9 @@ void ExecutorRunner::capture(std::int64_t rows) {
     input.decodes.push_back(
         {.tokens = {0}, .context = context - 1, .blocks = any_blocks(context, i)});
   }
-  const Plans plans = plans_of(setup_, batch_of(input));
+  const Plan plan = plan_of(setup_, batch_of(input));
   std::unique_ptr<PreparedStep>& graph = graphs_[rows];
-  graph = executor_.prepare(plans.split, input, LaunchMode::kGraph);
+  graph = executor_.prepare(plan, input, LaunchMode::kGraph);
   executor_.run(*graph, input);
 }
 
@@ -156,7 +146,7 @@ PreparedStep& ExecutorRunner::eager(const StepInput& input) {
   Prepared& prepared = eager_[rows];
   prepared.last_use = ++num_runs_;
   if (prepared.step) return *prepared.step;
-  prepared.step = executor_.prepare(plans_of(setup_, batch).split, input, LaunchMode::kEager);
+  prepared.step = executor_.prepare(plan_of(setup_, batch), input, LaunchMode::kEager);
   if (eager_.size() > kMostEager) {
     eager_.erase(std::ranges::min_element(eager_, {},
                                           [](const auto& entry) { return entry.second.last_use; }));

@@ -151,7 +151,7 @@ class ExecuteCheck {
     const CheckedDeployment split = deployment_of(small, mesh);
     const StepPlans plans = split.lower({.prefill = {{.tokens = {1}}}}, 0);
     const int last = split.grid.size() - 1;
-    const WeightShards shards = weight_shards(plans.plan, plans.whole, split.grid, last);
+    const WeightShards shards = weight_shards(plans.plan, last);
     std::int64_t different = 0;
     for (std::size_t i = 0; i < plans.plan.tensors().size(); ++i) {
       if (shards.tensor_shard[i] < 0) continue;

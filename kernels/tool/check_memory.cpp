@@ -60,8 +60,7 @@ class MemoryCase {
                   .decode_context = step.num_decodes * step.decode_context};
       for (const StepChunk& chunk : step.prefill) batch.prefill.push_back({.query = chunk.query});
       steps_.push_back(step);
-      wholes_.push_back(lower(model_, batch, options));
-      plans_.push_back(parallelize(wholes_.back(), mesh_));
+      plans_.push_back(parallelize(lower(model_, batch, options), mesh_));
     }
   }
 
@@ -90,7 +89,6 @@ class MemoryCase {
     std::vector<int> devices(static_cast<std::size_t>(mesh_.tp));
     std::iota(devices.begin(), devices.end(), 0);
     Executor executor({.plan = plans_[0],
-                       .whole = wholes_[0],
                        .grid = {.tp = mesh_.tp},
                        .numbers = {.head_dim = model_.head_dim,
                                    .max_positions = kContext,
@@ -123,7 +121,6 @@ class MemoryCase {
   Mesh mesh_;
   ModelConfig model_;
   std::vector<StepFile> steps_;
-  std::vector<Plan> wholes_;
   std::vector<Plan> plans_;
 };
 

@@ -39,7 +39,7 @@ class LayerCheck : public CheckCases {
       guarded("moe layer " + line, [&] {
         const Plan whole = moe_plan(one);
         const Plan plan = parallelize(whole, one.mesh);
-        if (!executor) executor = std::make_unique<Executor>(layer_setup(one, plan, whole));
+        if (!executor) executor = std::make_unique<Executor>(layer_setup(one, plan));
         check_layer(*executor, one, plan);
       });
     }
@@ -57,7 +57,7 @@ class LayerCheck : public CheckCases {
     for (const std::string& name : collective_names(plan)) {
       const std::string what = without + name;
       guarded(what, [&] {
-        Executor executor(layer_setup(one, plan, whole));
+        Executor executor(layer_setup(one, plan));
         const double apart =
             layer_difference(run_layer(executor, one, without_op(plan, name)), expected);
         const double bound = moe_bounds(one.dtype).layer;
@@ -77,7 +77,7 @@ class LayerCheck : public CheckCases {
     guarded(what, [&] {
       const MoeCase one = parse_moe_case(line);
       const Plan plan = moe_plan(one);
-      Executor executor(layer_setup(one, plan, plan));
+      Executor executor(layer_setup(one, plan));
       const auto step = prepared_layer(executor, one, plan);
       const LayerSpans spans = layer_spans(plan, executor.trace(*step, {}), 0);
       count(spans.overlap > Seconds(0));
@@ -92,7 +92,7 @@ class LayerCheck : public CheckCases {
     guarded(what, [&] {
       const MoeCase one = parse_moe_case(line);
       const Plan plan = moe_plan(one);
-      Executor executor(layer_setup(one, plan, plan));
+      Executor executor(layer_setup(one, plan));
       const auto step = prepared_layer(executor, one, plan);
       auto x = layer_inputs(one, plan, 0).at("x");
       x[x.size() / 2] = NAN;
@@ -114,7 +114,7 @@ class LayerCheck : public CheckCases {
     const MoeCase one = parse_moe_case(line);
     const Plan plan = moe_plan(one);
     check_refused("moe layer " + line + " without its sync", [&] {
-      Executor executor(layer_setup(one, plan, plan));
+      Executor executor(layer_setup(one, plan));
       static_cast<void>(run_layer(executor, one, without_op(plan, "sync")));
     });
   }
@@ -148,9 +148,8 @@ class LayerCheck : public CheckCases {
 
   static std::vector<float> reference_output(const MoeCase& one) {
     const Plan plan = moe_plan(one);
-    const ExecutorSetup setup = layer_setup(one, plan, plan);
-    reference::Model model({.whole = plan,
-                            .grid = setup.grid,
+    const ExecutorSetup setup = layer_setup(one, plan);
+    reference::Model model({.grid = setup.grid,
                             .numbers = setup.numbers,
                             .seed = setup.seed,
                             .rounding = reference::Rounding::kStored});

@@ -121,7 +121,6 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
   const auto largest =
       std::ranges::max_element(cases, {}, [](const StepCase& one) { return num_rows(one.step); });
   return {.plan = largest->plan,
-          .whole = largest->whole,
           .grid = grid,
           .numbers = model_numbers(deployment, limits.context),
           .devices = devices_for(options, grid.size()),

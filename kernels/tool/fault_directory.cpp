@@ -95,10 +95,9 @@ void FaultDirectory::change_plans(const std::string& from, const std::string& to
 void FaultDirectory::add_step(const Deployment& deployment, const std::string& name,
                               const std::string& step, const Batch& batch) const {
   const ModelConfig model = model_config(deployment.name, deployment.config);
-  const Plan whole = lower(model, batch, deployment.lowering);
+  const Plan plan = parallelize(lower(model, batch, deployment.lowering), deployment.mesh);
   write_file(path_ / "steps" / (name + ".step"), step);
-  write_file(path_ / "steps" / (name + ".whole.plan"), to_text(whole));
-  write_file(path_ / "steps" / (name + ".plan"), to_text(parallelize(whole, deployment.mesh)));
+  write_file(path_ / "steps" / (name + ".plan"), to_text(plan));
 }
 
 }  // namespace orrery::tool

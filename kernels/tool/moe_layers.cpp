@@ -150,7 +150,7 @@ class LayerRuns {
   [[nodiscard]] ExecutorSetup setup_of(const std::vector<LayerCase>& cases) const {
     const auto most = std::ranges::max_element(
         cases, {}, [](const LayerCase& layer) { return layer.one->tokens; });
-    ExecutorSetup setup = layer_setup(*most->one, most->plan, most->whole);
+    ExecutorSetup setup = layer_setup(*most->one, most->plan);
     setup.fault = faults_.fault;
     setup.watch_limit = faults_.limit;
     setup.last_words = run_watch_setup(faults_).last_words;

@@ -22,14 +22,30 @@ std::vector<float> rows_of(const std::vector<float>& values, std::int64_t column
   return rows;
 }
 
+// What the first choice of experts adds to scores; empty where that is nothing.
+std::vector<double> correction_bias(const Plan& whole) {
+  const WeightShards shards = weight_shards(whole, 0);
+  for (const Op& op : whole.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || kernel->kernel != "index_shuffling") continue;
+    for (const TensorId id : op.reads) {
+      const std::int32_t shard = shards.tensor_shard[static_cast<std::size_t>(id)];
+      if (shard < 0) continue;
+      const StoredWeight stored = stored_weight(shards.shards[static_cast<std::size_t>(shard)], 0,
+                                                DType::kFp32, ExecutorSetup{}.seed);
+      return {stored.values.begin(), stored.values.end()};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
-ExecutorSetup layer_setup(const MoeCase& one, Plan plan, Plan whole) {
+ExecutorSetup layer_setup(const MoeCase& one, Plan plan) {
   const RankGrid grid = rank_grid(one.mesh);
   std::vector<int> devices(static_cast<std::size_t>(grid.size()));
   std::iota(devices.begin(), devices.end(), 0);
   return {.plan = std::move(plan),
-          .whole = std::move(whole),
           .grid = grid,
           .numbers = {.routing = routing_of(moe_model(one.model))},
           .devices = std::move(devices),
@@ -61,12 +77,7 @@ std::vector<std::int32_t> imposed_rows(const MoeCase& one, const Plan& whole) {
   if (one.load == "router") return {};
   const ModelConfig model = moe_model(one.model);
   const std::vector<float> scores = imposed_scores(one, model.num_experts);
-  std::vector<double> bias;
-  for (const WeightShard& shard : weight_shards(whole, whole, {}, 0).shards) {
-    if (!bias.empty() || shard.name.find("correction_bias") == std::string::npos) continue;
-    const StoredWeight stored = stored_weight(shard, 0, DType::kFp32, ExecutorSetup{}.seed);
-    bias.assign(stored.values.begin(), stored.values.end());
-  }
+  const std::vector<double> bias = correction_bias(whole);
   return reference::index_shuffling(
              std::vector<double>(scores.begin(), scores.end()), bias,
              {.tokens = one.tokens,

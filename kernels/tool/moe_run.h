@@ -14,8 +14,8 @@
 namespace orrery::tool {
 
 // An executor for the case's layer, and for others of the same model, format and mesh with at most
-// as many tokens. `plan` and `whole` are the layer, split over ranks and before, repeated alike.
-ExecutorSetup layer_setup(const MoeCase& one, Plan plan, Plan whole);
+// as many tokens. `plan` is the layer, split over ranks, repeated.
+ExecutorSetup layer_setup(const MoeCase& one, Plan plan);
 
 // The inputs of `rank` by name: the rows of x, and of the scores if they are imposed, that it has;
 // zeros where it has more.

@@ -119,7 +119,8 @@ class ChainBuilder {
   bool is_written_in_run(const std::vector<OpId>& ops, TensorId tensor, std::int32_t run) const {
     return std::ranges::any_of(ops, [&](OpId id) {
       return run_of_[static_cast<std::size_t>(id)] == run &&
-             std::ranges::find(plan_.ops()[static_cast<std::size_t>(id)].writes, tensor) !=
+             std::ranges::find(plan_.ops()[static_cast<std::size_t>(id)].writes, tensor,
+                               &TensorView::tensor) !=
                  plan_.ops()[static_cast<std::size_t>(id)].writes.end();
     });
   }

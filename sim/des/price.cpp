@@ -12,7 +12,7 @@
 namespace orrery {
 namespace des {
 
-std::string quoted(const Op& op) { return "op '" + op.name + "'"; }
+std::string quoted(const Op& op) { return "op '" + printed_name(op) + "'"; }
 
 PricedPlan assemble(const Plan& plan, std::vector<Estimate> times) {
   if (times.size() != plan.ops().size()) {

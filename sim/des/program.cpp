@@ -59,8 +59,8 @@ class Builder {
       const std::int32_t other = latest_[static_cast<std::size_t>(after)];
       if (other < 0) {
         throw std::invalid_argument(
-            "op '" + op.name + "' is after op '" +
-            plan_.ops()[static_cast<std::size_t>(after)].name +
+            "op '" + printed_name(op) + "' is after op '" +
+            printed_name(plan_.ops()[static_cast<std::size_t>(after)]) +
             "', which is not on all of its ranks; between ranks use a communication op");
       }
       wait_for(other);

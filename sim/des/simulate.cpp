@@ -81,7 +81,7 @@ Timeline des::simulate(const Step& step, const SimulateOptions& options) {
   Timeline timeline = run_level(step, options);
   const Plan& plan = *step.priced->plan;
   timeline.op_names.reserve(plan.ops().size());
-  for (const Op& op : plan.ops()) timeline.op_names.push_back(op.name);
+  for (const Op& op : plan.ops()) timeline.op_names.push_back(printed_name(op));
   std::ranges::sort(timeline.spans, [](const Span& a, const Span& b) {
     return std::tuple(a.start.value(), a.rank, a.stream, a.op, a.copy) <
            std::tuple(b.start.value(), b.rank, b.stream, b.op, b.copy);

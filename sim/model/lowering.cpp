@@ -73,7 +73,9 @@ TensorId Lowering::tensor(std::string_view name, DType dtype, TensorRole role,
   if (dims_ != nullptr) return 0;
   Tensor tensor{.name = named(name), .dtype = dtype, .axes = {}, .role = role, .ranks = ranks_};
   tensor.axes.reserve(axes.size());
-  for (const AxisRef& axis : axes) tensor.axes.push_back({std::string(axis.name), axis.size});
+  for (const AxisRef& axis : axes) {
+    tensor.axes.push_back({std::string(axis.name), axis.size, split_of(axis)});
+  }
   return plan.add_tensor(std::move(tensor));
 }
 
@@ -82,21 +84,26 @@ TensorId Lowering::weight_of(std::string_view name, DType dtype,
   return dims_ != nullptr ? 0 : weight(std::string(name) + ".weight", dtype, axes);
 }
 
+SplitId Lowering::split_of(const AxisRef& axis) {
+  if (axis.parts == 1) return kNoSplit;
+  const auto parts = static_cast<std::size_t>(axis.parts);
+  return plan.add_split({.parts = std::vector(parts, whole_part(axis.size / axis.parts))});
+}
+
 void Lowering::add_dims(std::string_view name, std::initializer_list<DimRef> dims) {
   for (const DimRef& dim : dims) dims_->sizes.push_back(dim.size);
   if (wants_names_) dims_->ops.push_back(named(name));
 }
 
 void Lowering::kernel(std::string_view name, std::string_view kernel, DType dtype,
-                      std::initializer_list<DimRef> dims, std::initializer_list<TensorId> reads,
-                      std::initializer_list<TensorId> writes) {
+                      std::initializer_list<DimRef> dims, std::initializer_list<TensorView> reads,
+                      std::initializer_list<TensorView> writes) {
   if (dims_ != nullptr) return add_dims(name, dims);
-  this->kernel(name, kernel, dtype, dims, std::vector(reads), std::vector(writes));
+  this->kernel(name, kernel, dtype, dims, TensorViews(reads), TensorViews(writes));
 }
 
 void Lowering::kernel(std::string_view name, std::string_view kernel, DType dtype,
-                      std::initializer_list<DimRef> dims, std::vector<TensorId> reads,
-                      std::vector<TensorId> writes) {
+                      std::initializer_list<DimRef> dims, TensorViews reads, TensorViews writes) {
   if (dims_ != nullptr) return add_dims(name, dims);
   KernelOp body{.kernel = std::string(kernel), .dtype = dtype, .dims = {}};
   body.dims.reserve(dims.size());
@@ -112,7 +119,7 @@ void Lowering::kernel(std::string_view name, std::string_view kernel, DType dtyp
                .after = {}});
 }
 
-void Lowering::host(std::string_view name, HostKind kind, std::vector<TensorId> reads) {
+void Lowering::host(std::string_view name, HostKind kind, TensorViews reads) {
   plan.add_op({.name = named(name),
                .body = HostOp{.kind = kind},
                .ranks = ranks_,
@@ -123,11 +130,11 @@ void Lowering::host(std::string_view name, HostKind kind, std::vector<TensorId> 
 }
 
 TensorId Lowering::linear(Linear spec) {
-  std::vector<TensorId> reads = std::move(spec.inputs);
+  TensorViews reads = std::move(spec.inputs);
   if (dims_ == nullptr) {
-    reads.push_back(weight_of(spec.name, spec.weights, {spec.n, spec.k}));
+    reads.emplace_back(weight_of(spec.name, spec.weights, {spec.n, spec.k}));
     if (spec.has_bias) {
-      reads.push_back(weight(std::string(spec.name) + ".bias", DType::kBf16, {spec.n}));
+      reads.emplace_back(weight(std::string(spec.name) + ".bias", DType::kBf16, {spec.n}));
     }
   }
   const TensorId output =
@@ -140,7 +147,7 @@ TensorId Lowering::linear(Linear spec) {
   return output;
 }
 
-TensorId Lowering::rms_norm(std::string_view name, TensorId x, AxisRef rows, AxisRef width,
+TensorId Lowering::rms_norm(std::string_view name, TensorView x, AxisRef rows, AxisRef width,
                             bool is_quantised) {
   const DType dtype = is_quantised ? options.precision.activations : DType::kBf16;
   const TensorId gain = weight_of(name, DType::kBf16, {width});
@@ -170,8 +177,8 @@ TensorId Lowering::linear_input_norm(std::string_view name) {
   return quantized(std::string(name) + ".quant", {normed}, tokens(), hidden_axis()).front();
 }
 
-std::vector<TensorId> Lowering::quantized(std::string_view name, std::vector<TensorId> parts,
-                                          AxisRef rows, AxisRef width) {
+TensorViews Lowering::quantized(std::string_view name, TensorViews parts, AxisRef rows,
+                                AxisRef width) {
   if (!has_fp8_activations_) return parts;
   const DType dtype = options.precision.activations;
   const TensorId result = tensor(name, dtype, TensorRole::kActivation, {rows, width});

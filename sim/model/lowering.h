@@ -22,7 +22,10 @@ namespace orrery {
 struct AxisRef {
   std::string_view name;
   std::int64_t size = 0;
+  int parts = 1;  // equal ones, one behind the other, which are split each by itself: gate and up
 };
+// An axis of two such parts.
+inline AxisRef halves(std::string_view name, std::int64_t each) { return {name, 2 * each, 2}; }
 
 struct DimRef {
   std::string_view name;
@@ -34,7 +37,7 @@ struct DimRef {
 // computed by different ops.
 struct Linear {
   std::string_view name;
-  std::vector<TensorId> inputs;
+  TensorViews inputs;
   AxisRef rows;
   AxisRef n;
   AxisRef k;
@@ -77,17 +80,16 @@ class Lowering {
     return tensor(name, DType::kBf16, TensorRole::kActivation, axes);
   }
   void kernel(std::string_view name, std::string_view kernel, DType dtype,
-              std::initializer_list<DimRef> dims, std::vector<TensorId> reads,
-              std::vector<TensorId> writes);
+              std::initializer_list<DimRef> dims, TensorViews reads, TensorViews writes);
   // The same of operands in braces, of which no vectors are made where dims alone are asked for.
   void kernel(std::string_view name, std::string_view kernel, DType dtype,
-              std::initializer_list<DimRef> dims, std::initializer_list<TensorId> reads,
-              std::initializer_list<TensorId> writes);
-  void host(std::string_view name, HostKind kind, std::vector<TensorId> reads);
+              std::initializer_list<DimRef> dims, std::initializer_list<TensorView> reads,
+              std::initializer_list<TensorView> writes);
+  void host(std::string_view name, HostKind kind, TensorViews reads);
 
   TensorId linear(Linear spec);
   // RMS norm of x over `width`; the result is quantised if `is_quantised`.
-  TensorId rms_norm(std::string_view name, TensorId x, AxisRef rows, AxisRef width,
+  TensorId rms_norm(std::string_view name, TensorView x, AxisRef rows, AxisRef width,
                     bool is_quantised);
   // The norm before a block, residual added; `is_quantised` as above.
   TensorId block_norm(std::string_view name, bool is_quantised);
@@ -95,8 +97,7 @@ class Lowering {
   TensorId linear_input_norm(std::string_view name);
   // FP8 copy of the parts of one activation of `width` columns, or `parts` as they are when linear
   // layers take bf16.
-  std::vector<TensorId> quantized(std::string_view name, std::vector<TensorId> parts, AxisRef rows,
-                                  AxisRef width);
+  TensorViews quantized(std::string_view name, TensorViews parts, AxisRef rows, AxisRef width);
 
   // Where the last op of a block writes, and what makes it part of `hidden`.
   TensorId block_output(std::string_view name);
@@ -106,6 +107,7 @@ class Lowering {
   std::string named(std::string_view name) const;
   // The weight of op `name`.
   TensorId weight_of(std::string_view name, DType dtype, std::initializer_list<AxisRef> axes);
+  SplitId split_of(const AxisRef& axis);
   void add_dims(std::string_view name, std::initializer_list<DimRef> dims);
 
   std::string prefix_;

@@ -42,7 +42,10 @@ enum class ScoringFunc : std::uint8_t { kSoftmax, kSigmoid };
 struct LayerConfig {
   AttentionKind attention = AttentionKind::kGqa;
   FfnKind ffn = FfnKind::kDense;
-  std::int64_t sliding_window = 0;     // 0: full attention
+  std::int64_t sliding_window = 0;  // 0: full attention
+  // Elements that the layer keeps of a sequence however long it is (linear attention), in place of
+  // keys and values of each token; 0: none.
+  std::int64_t state_size = 0;
   std::int64_t intermediate_size = 0;  // dense FFN columns of this layer; 0 for MoE layers
   bool operator==(const LayerConfig&) const = default;
 };
@@ -187,5 +190,7 @@ ParameterCount count_parameters(const ModelConfig& model);
 // `kv_bytes`, which is exact for a sequence of `context` tokens).
 Bytes kv_bytes_per_token(const ModelConfig& model, DType kv_dtype);
 Bytes kv_bytes(const ModelConfig& model, DType kv_dtype, std::int64_t context);
+// Bytes of the states that one sequence has in all layers, unsharded.
+Bytes state_bytes(const ModelConfig& model, DType kv_dtype);
 
 }  // namespace orrery

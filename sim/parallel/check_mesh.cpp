@@ -72,14 +72,15 @@ class MeshCheck {
     }
   }
 
-  [[nodiscard]] bool has_latent_kv() const {
-    return !model_.layers.empty() && model_.layers.front().attention == AttentionKind::kMla;
-  }
-
-  // Key and value heads are split, or replicated when there are fewer than ranks.
+  // Key and value heads of layers that have some are split, or replicated when there are fewer than
+  // ranks.
   [[nodiscard]] bool fits_kv_heads(std::int64_t tp) const {
     const std::int64_t kv_heads = model_.num_key_value_heads;
-    return has_latent_kv() || kv_heads % tp == 0 || tp % kv_heads == 0;
+    const auto has_no_heads = [](const LayerConfig& layer) {
+      return layer.attention == AttentionKind::kMla || layer.state_size > 0;
+    };
+    return (!model_.layers.empty() && std::ranges::all_of(model_.layers, has_no_heads)) ||
+           kv_heads % tp == 0 || tp % kv_heads == 0;
   }
   // FFN columns that tp splits: of dense layers and of shared experts.
   [[nodiscard]] std::set<std::int64_t> ffn_columns() const {

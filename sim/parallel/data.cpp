@@ -80,7 +80,21 @@ bool data_applies(const Plan& /*plan*/, const Mesh& mesh) {
 Plan data_pass(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows) {
   const RowShares share(plan, mesh, fullest_rows);
   Rewrite rewrite(plan, mesh.dp);
-  rewrite.copy_tensors([&](Tensor& tensor) { shard_axes(tensor, share); });
+  const Digit of_micro_batch{.ways = mesh.num_micro_batches, .stride = kOfMicroBatch};
+  const Place rows = Place().add({.ways = mesh.dp, .stride = 1}).add(of_micro_batch);
+  const Place routed_tokens = Place().add(of_micro_batch);
+  rewrite.copy_tensors([&](Tensor& tensor) {
+    for (Axis& entry : tensor.axes) {
+      const std::int64_t size = share(entry.name, entry.size);
+      if (entry.name == axis::kTokens || entry.name == axis::kSeqs) {
+        entry = rewrite.divided(entry, rows, size);
+      } else if (entry.name == axis::kRoutedTokens) {
+        entry = rewrite.divided(entry, routed_tokens, size);
+      } else {
+        entry.size = size;  // routing decides which rows of experts a rank has
+      }
+    }
+  });
   for (OpId id = 0; static_cast<std::size_t>(id) < plan.ops().size(); ++id) {
     Op op = plan.ops()[static_cast<std::size_t>(id)];
     if (auto* kernel = std::get_if<KernelOp>(&op.body)) {

@@ -36,10 +36,9 @@ class ExpertPass {
   }
 
   Plan run() {
-    const auto share = [&](std::string_view name, std::int64_t size) {
-      return share_of(name, size);
-    };
-    rewrite_.copy_tensors([&](Tensor& tensor) { shard_axes(tensor, share); });
+    rewrite_.copy_tensors([&](Tensor& tensor) {
+      for (Axis& entry : tensor.axes) entry = expert_axis(rewrite_, entry, mesh_);
+    });
     for (OpId id = 0; static_cast<std::size_t>(id) < source_.ops().size(); ++id) {
       Op op = source_.ops()[static_cast<std::size_t>(id)];
       rewrite_.begin(id);
@@ -51,7 +50,7 @@ class ExpertPass {
         continue;
       }
       for (Dim& entry : kernel->dims) {
-        entry.size = share_of(entry.axis, entry.size);
+        entry.size = expert_share(entry.axis, entry.size, mesh_);
         if (entry.name == "experts_total") entry.size += mesh_.num_redundant_experts;
       }
       if (mesh_.dp == 1) {
@@ -66,24 +65,26 @@ class ExpertPass {
   }
 
  private:
-  [[nodiscard]] std::int64_t share_of(std::string_view name, std::int64_t size) const {
-    if (name == axis::kExperts) {
-      return exact_share(name, size + mesh_.num_redundant_experts, mesh_.ep);
-    }
-    if (name == axis::kExpertFfn) return exact_share(name, size, stage_ranks_ / mesh_.ep);
-    return size;
-  }
-
   [[nodiscard]] bool is_activation(TensorId id) const {
     return rewrite_.tensor(id).role != TensorRole::kWeight;
   }
 
+  // Rows of all data-parallel ranks, or those that routing brings to a rank: parts of no whole.
   TensorId with_rows(TensorId id, std::string_view suffix, std::int64_t rows) {
     std::vector<Axis> axes = rewrite_.tensor(id).axes;
     for (Axis& entry : axes) {
-      if (entry.name == axis::kTokens) entry.size = rows;
+      if (entry.name == axis::kTokens) entry = {entry.name, rows};
     }
     return rewrite_.add_tensor_like(id, suffix, axes);
+  }
+  // The rows that one rank of a tensor-parallel group sends and gets back.
+  TensorId slice_of_rows(TensorId id) {
+    std::vector<Axis> axes = rewrite_.tensor(id).axes;
+    const Place over_tp = Place().add({.ways = mesh_.tp, .stride = 1});
+    for (Axis& entry : axes) {
+      if (entry.name == axis::kTokens) entry = rewrite_.divided(entry, over_tp);
+    }
+    return rewrite_.add_tensor_like(id, ".slice", axes);
   }
 
   [[nodiscard]] std::int64_t rows_of(TensorId id) const {
@@ -97,8 +98,7 @@ class ExpertPass {
   }
 
   void collective(const std::string& name, CollectiveKind kind, DType dtype, Bytes bytes, int size,
-                  int stride, const std::vector<TensorId>& reads,
-                  const std::vector<TensorId>& writes, GroupId ranks) {
+                  int stride, const TensorViews& reads, const TensorViews& writes, GroupId ranks) {
     rewrite_.insert_collectives(name, {.kind = kind, .dtype = dtype, .bytes_per_rank = bytes},
                                 rewrite_.groups_of(ranks, size, stride), reads, writes);
   }
@@ -107,14 +107,14 @@ class ExpertPass {
     const GroupId ranks = rewrite_.group(op.ranks);
     const int stride = mesh_.cp * mesh_.tp;
     const std::string name = op.name;
-    std::vector<TensorId> parts;
-    std::vector<TensorId> wholes;
+    TensorViews parts;
+    TensorViews wholes;
     Bytes contribution;
-    for (TensorId& read : op.reads) {
+    for (TensorView& read : op.reads) {
       if (!is_activation(read)) continue;
       parts.push_back(read);
       contribution += bytes_of(rewrite_.tensor(read));
-      read = with_rows(read, ".all", mesh_.dp * rows_of(read));
+      read.tensor = with_rows(read, ".all", mesh_.dp * rows_of(read));
       wholes.push_back(read);
     }
     collective(name + ".all_gather", CollectiveKind::kAllGather,
@@ -137,9 +137,9 @@ class ExpertPass {
     const std::int64_t routed_rows = ceil_div(dim(kernel.dims, "tokens") * topk, mesh_.ep);
 
     // The first activation holds the rows, the others (routing) go with them.
-    std::vector<TensorId> sent;
-    std::vector<TensorId> reads;
-    for (const TensorId read : op.reads) (is_activation(read) ? sent : reads).push_back(read);
+    TensorViews sent;
+    TensorViews reads;
+    for (const TensorView& read : op.reads) (is_activation(read) ? sent : reads).push_back(read);
     const std::int64_t sent_rows = ceil_div(rows_of(sent.front()), mesh_.tp) * topk;
     const auto row_bytes = [&](TensorId tensor) {
       return bytes_of(rewrite_.tensor(tensor)) / static_cast<double>(rows_of(tensor));
@@ -157,8 +157,7 @@ class ExpertPass {
     rewrite_.copy(id, std::move(op));
 
     const bool is_sliced = mesh_.tp > 1;
-    const TensorId combined =
-        is_sliced ? with_rows(output, ".slice", ceil_div(rows_of(output), mesh_.tp)) : output;
+    const TensorId combined = is_sliced ? slice_of_rows(output) : output;
     collective(name + ".combine", CollectiveKind::kAllToAll, rewrite_.tensor(output).dtype,
                row_bytes(computed) * static_cast<double>(sent_rows), stage_ranks_, mesh_.cp,
                {computed}, {combined}, ranks);

@@ -13,12 +13,8 @@
 namespace orrery {
 namespace {
 
-// Names of a layer's ops start with what stands before "shuffle".
-std::string prefix_of(const Op& shuffle) {
-  constexpr std::string_view kShuffle = "shuffle";
-  const std::string& name = shuffle.name;
-  return name.ends_with(kShuffle) ? name.substr(0, name.size() - kShuffle.size()) : name + ".";
-}
+// What is added to a layer is named as its other ops are: "layers.3." and a name of its own.
+std::string prefix_of(const Op& op) { return op.name.substr(0, op.name.rfind('.') + 1); }
 
 class FlowsPass {
  public:
@@ -72,12 +68,19 @@ class FlowsPass {
     rewrite_.copy_tensors([&](Tensor& tensor) {
       const auto found = owners.find(id++);
       const Owner owner = found == owners.end() ? Owner{} : found->second;
-      shard_axes(tensor, [&](std::string_view name, std::int64_t size) {
-        if (owner.grid == nullptr) return expert_share(name, size, mesh_);
-        if (name == axis::kExperts && owner.is_sender) return owner.grid->range_experts();
-        if (name != axis::kRoutedRows) return expert_share(name, size, mesh_);
-        return owner.is_sender ? owner.grid->range_bound() : owner.grid->block_bound() * mesh_.dp;
-      });
+      for (Axis& entry : tensor.axes) {
+        if (owner.grid == nullptr) {
+          entry = expert_axis(rewrite_, entry, mesh_);
+        } else if (entry.name == axis::kRoutedRows) {
+          entry.size =
+              owner.is_sender ? owner.grid->range_bound() : owner.grid->block_bound() * mesh_.dp;
+        } else if (entry.name == axis::kExperts && owner.is_sender) {
+          entry.size += mesh_.num_redundant_experts;
+          entry = rewrite_.divided(entry, expert_range(mesh_));
+        } else {
+          entry = expert_axis(rewrite_, entry, mesh_);
+        }
+      }
     });
   }
 
@@ -101,7 +104,7 @@ class FlowsPass {
   [[nodiscard]] bool is_reduced_already(const Op& op) const {
     const auto* comm = std::get_if<CommOp>(&op.body);
     return output_ >= 0 && comm != nullptr && comm->kind == CollectiveKind::kAllReduce &&
-           op.reads == FlowWriter::Ids{output_};
+           op.reads == TensorViews{output_};
   }
 
   // Returns the layer's last op.

@@ -15,7 +15,9 @@ void FlowWriter::begin_layer(std::string prefix, GroupId ranks, std::int64_t hid
 }
 
 Axis FlowWriter::hidden(std::int64_t ways) const {
-  return {.name = std::string(axis::kHidden), .size = exact_share(axis::kHidden, hidden_, ways)};
+  static_cast<void>(exact_share(axis::kHidden, hidden_, ways));
+  return rewrite_.divided({.name = std::string(axis::kHidden), .size = hidden_},
+                          Place().add({.ways = static_cast<std::int32_t>(ways), .stride = 1}));
 }
 
 TensorId FlowWriter::add(std::string_view name, DType dtype, std::vector<Axis> axes) {

@@ -16,7 +16,7 @@ namespace orrery {
 
 class FlowWriter {
  public:
-  using Ids = std::vector<TensorId>;
+  using Ids = TensorViews;
   using Size = std::pair<std::string_view, std::int64_t>;  // axis of a dim, its size
   using SizesOf = std::function<std::vector<Size>(int rank)>;
   using BytesOf = std::function<Bytes(int rank)>;
@@ -27,6 +27,7 @@ class FlowWriter {
   // have `hidden` columns.
   void begin_layer(std::string prefix, GroupId ranks, std::int64_t hidden);
 
+  // The columns of a row, or those of the slice at a rank's place in tp where ways is tp.
   [[nodiscard]] Axis hidden(std::int64_t ways) const;
   [[nodiscard]] Axis peers() const { return {.name = "peers", .size = mesh_.dp}; }
   static Axis rows(std::int64_t size) {

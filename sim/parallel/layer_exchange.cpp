@@ -10,6 +10,14 @@
 
 namespace orrery {
 
+namespace {
+
+void read_instead(Op& op, TensorId id, TensorId other) {
+  std::ranges::replace(op.reads, TensorView(id), TensorView(other));
+}
+
+}  // namespace
+
 ExchangeKind exchange_kind(const Mesh& mesh) {
   if (mesh.dp == 1) return {};
   const ExpertComm comm = mesh.expert_comm;
@@ -201,9 +209,9 @@ void LayerExchange::compute(const std::string& prefix) {
                sizes);
   for (const OpId id : layer_.experts) {
     Op op = sharded(op_at(id), mesh_);
-    std::ranges::replace(op.reads, rows_, combined);
-    std::ranges::replace(op.reads, counts_, counts);
-    std::ranges::replace(op.reads, num_rows_, num_rows);
+    read_instead(op, rows_, combined);
+    read_instead(op, counts_, counts);
+    read_instead(op, num_rows_, num_rows);
     write_.place(id, op, sizes);
   }
   results_ = op_at(layer_.experts.back()).writes.front();
@@ -248,7 +256,7 @@ void LayerExchange::collect() {
 
 void LayerExchange::scatter() {
   Op op = op_at(layer_.scatter);
-  std::ranges::replace(op.reads, results_, returned_);
+  read_instead(op, results_, returned_);
   // Rows that come from a rank are found by the counts of what was sent to it.
   if (kind_.is_graph) {
     op.reads.insert(op.reads.begin() + 2, counts_);
@@ -271,11 +279,11 @@ void LayerExchange::slice_columns(Op& op) {
     write_.inside(
         "shared.columns", CollectiveKind::kReduceScatter, [&](int) { return write_.whole(base); },
         {base}, {slice}, stream_);
-    std::ranges::replace(op.reads, base, slice);
+    read_instead(op, base, slice);
   }
   output_ = op.writes.front();
   output_slice_ = write_.add_slice("scatter.slice", output_);
-  op.writes.front() = output_slice_;
+  op.writes.front().tensor = output_slice_;
 }
 
 }  // namespace orrery

@@ -60,31 +60,48 @@ Plan parallelize(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows) 
   return result;
 }
 
-Bytes kv_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dtype,
-                        std::int64_t context) {
-  const std::vector<LayerRun> runs = layer_runs(model.layers);
+namespace {
+
+// The most that `bytes_of(model of the layers of one stage)` is of any stage.
+template <typename BytesOf>
+Bytes most_of_stages(ModelConfig model, int pp, const BytesOf& bytes_of) {
+  const std::vector<LayerConfig> layers = std::exchange(model.layers, {});
+  const std::vector<LayerRun> runs = layer_runs(layers);
   std::int64_t num_units = 0;
   for (const LayerRun& run : runs) num_units += run.count;
-  const std::vector<std::int64_t> shares = stage_shares(num_units, mesh.pp);
-
-  ModelConfig part = model;
-  part.num_key_value_heads = std::max<std::int64_t>(1, model.num_key_value_heads / mesh.tp);
+  const std::vector<std::int64_t> shares = stage_shares(num_units, pp);
   Bytes most;
   std::size_t stage = 0;
   std::int64_t units = 0;
-  part.layers.clear();
   for (const LayerRun& run : runs) {
     for (std::int64_t copy = 0; copy < run.count; ++copy) {
-      const auto first = model.layers.begin() + run.first + copy * run.period;
-      part.layers.insert(part.layers.end(), first, first + run.period);
+      const auto first = layers.begin() + run.first + copy * run.period;
+      model.layers.insert(model.layers.end(), first, first + run.period);
       if (++units < shares[stage]) continue;
-      most = std::max(most, kv_bytes(part, kv_dtype, context));
-      part.layers.clear();
+      most = std::max(most, bytes_of(model));
+      model.layers.clear();
       units = 0;
       ++stage;
     }
   }
   return most;
+}
+
+}  // namespace
+
+Bytes kv_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dtype,
+                        std::int64_t context) {
+  ModelConfig part = model;
+  part.num_key_value_heads = std::max<std::int64_t>(1, model.num_key_value_heads / mesh.tp);
+  return most_of_stages(std::move(part), mesh.pp, [&](const ModelConfig& stage) {
+    return kv_bytes(stage, kv_dtype, context);
+  });
+}
+
+Bytes state_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dtype) {
+  return most_of_stages(model, mesh.pp,
+                        [&](const ModelConfig& stage) { return state_bytes(stage, kv_dtype); }) /
+         mesh.tp;
 }
 
 }  // namespace orrery

@@ -91,5 +91,8 @@ Plan parallelize(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows =
 // stage's layers, its share of the KV heads (whole latents for MLA).
 Bytes kv_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dtype,
                         std::int64_t context);
+// Bytes of the states of one sequence on the rank that holds most of them: its stage's layers,
+// their heads over tp.
+Bytes state_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dtype);
 
 }  // namespace orrery

@@ -19,11 +19,13 @@ namespace {
 
 constexpr int kTransferStream = 1;
 
-// Ops [first, last) of the source, `count` times if they are of a run (else count is 0).
+// Ops [first, last) of the source, `count` times if they are of a run (else count is 0), of which
+// `first_copy` are in segments before.
 struct Segment {
   OpId first = 0;
   OpId last = 0;
   std::int64_t count = 0;
+  std::int64_t first_copy = 0;
 };
 using Stage = std::vector<Segment>;
 
@@ -52,7 +54,10 @@ std::vector<Stage> make_stages(const Plan& plan, int num_stages) {
     for (std::int64_t left = repeat.count; left > 0;) {
       if (free == 0) free = shares[++stage];
       const std::int64_t count = std::min(left, free);
-      stages[stage].push_back({.first = repeat.first, .last = repeat.last, .count = count});
+      stages[stage].push_back({.first = repeat.first,
+                               .last = repeat.last,
+                               .count = count,
+                               .first_copy = repeat.count - left});
       left -= count;
       free -= count;
     }
@@ -70,7 +75,9 @@ class PipelinePass {
         num_micro_batches_(mesh.num_micro_batches),
         stage_ranks_(plan.num_ranks()),
         stages_(make_stages(plan, mesh.pp)),
+        copies_(num_copies(plan)),
         last_copy_(plan.ops().size()) {
+    for (const Split& split : plan.splits()) plan_.add_split(split);
     find_transfers();
     const auto num_tensors = plan.tensors().size();
     ids_.assign(stages_.size() * static_cast<std::size_t>(num_micro_batches_ + 1),
@@ -100,13 +107,11 @@ class PipelinePass {
     return static_cast<int>(stage) * stage_ranks_;
   }
 
-  [[nodiscard]] std::string prefix(std::size_t stage, int micro_batch) const {
-    std::string text("s");
-    text.append(std::to_string(stage)).append(".");
-    if (num_micro_batches_ > 1 && micro_batch >= 0) {
-      text.append("m").append(std::to_string(micro_batch)).append(".");
-    }
-    return text;
+  // `micro_batch` -1: of all.
+  template <typename Owner>
+  void set_place(Owner& owner, std::size_t stage, int micro_batch) const {
+    owner.stage = static_cast<std::int16_t>(stage);
+    if (num_micro_batches_ > 1) owner.micro_batch = static_cast<std::int16_t>(micro_batch);
   }
 
   // What each stage needs of the stages before: liveness over whole stages, from the back.
@@ -149,8 +154,9 @@ class PipelinePass {
     }
   }
 
-  // The tensor of the source as a stage and micro-batch have it; weights are the stage's.
-  TensorId tensor(TensorId id, std::size_t stage, int micro_batch) {
+  // The tensor of the source as a stage and micro-batch have it; weights are the stage's. The
+  // stages before have `first_copy` copies of the run that uses it.
+  TensorId tensor(TensorId id, std::size_t stage, int micro_batch, std::int64_t first_copy = 0) {
     const Tensor& original = source_.tensors()[static_cast<std::size_t>(id)];
     const int owner = is_stored(original.role) ? -1 : micro_batch;
     const auto slot = stage * static_cast<std::size_t>(num_micro_batches_ + 1) +
@@ -158,7 +164,11 @@ class PipelinePass {
     TensorId& copy = ids_[slot][static_cast<std::size_t>(id)];
     if (copy >= 0) return copy;
     Tensor tensor = original;
-    tensor.name = prefix(stage, owner) + original.name;
+    set_place(tensor, stage, owner);
+    const bool is_kept = is_stored(original.role) || is_cache(original.role);
+    if (is_kept && copies_[static_cast<std::size_t>(id)] > 1) {
+      tensor.first_copy = static_cast<std::int32_t>(first_copy);
+    }
     tensor.ranks = groups_[stage][static_cast<std::size_t>(original.ranks)];
     if (received_[stage][static_cast<std::size_t>(id)]) tensor.role = TensorRole::kActivation;
     copy = plan_.add_tensor(std::move(tensor));
@@ -167,29 +177,30 @@ class PipelinePass {
 
   // One send_recv per rank of a stage: each sends its copy to the rank in the same place.
   void transfer(std::size_t stage, int micro_batch) {
-    std::vector<TensorId> reads;
-    std::vector<TensorId> writes;
+    TensorViews reads;
+    TensorViews writes;
     Bytes bytes;
     for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
       if (!received_[stage][i]) continue;
       const auto id = static_cast<TensorId>(i);
-      reads.push_back(tensor(id, stage - 1, micro_batch));
-      writes.push_back(tensor(id, stage, micro_batch));
+      reads.emplace_back(tensor(id, stage - 1, micro_batch));
+      writes.emplace_back(tensor(id, stage, micro_batch));
       bytes += bytes_of(source_.tensors()[i]);
     }
     if (reads.empty()) return;
-    const DType dtype = plan_.tensors()[static_cast<std::size_t>(reads.front())].dtype;
+    const DType dtype = plan_.tensors()[static_cast<std::size_t>(reads.front().tensor)].dtype;
     for (int rank = 0; rank < stage_ranks_; ++rank) {
       const int receiver = first_rank(stage) + rank;
-      plan_.add_op(
-          {.name = prefix(stage, micro_batch) + "recv.r" + std::to_string(receiver),
-           .body =
-               CommOp{.kind = CollectiveKind::kSendRecv, .dtype = dtype, .bytes_per_rank = bytes},
-           .ranks = plan_.add_group({receiver - stage_ranks_, receiver}),
-           .stream = kTransferStream,
-           .reads = reads,
-           .writes = writes,
-           .after = {}});
+      Op op{.name = "recv.r" + std::to_string(receiver),
+            .body =
+                CommOp{.kind = CollectiveKind::kSendRecv, .dtype = dtype, .bytes_per_rank = bytes},
+            .ranks = plan_.add_group({receiver - stage_ranks_, receiver}),
+            .stream = kTransferStream,
+            .reads = reads,
+            .writes = writes,
+            .after = {}};
+      set_place(op, stage, micro_batch);
+      plan_.add_op(std::move(op));
     }
   }
 
@@ -197,10 +208,13 @@ class PipelinePass {
     const auto first = static_cast<OpId>(plan_.ops().size());
     for (OpId id = segment.first; id < segment.last; ++id) {
       Op op = source_.ops()[static_cast<std::size_t>(id)];
-      op.name.insert(0, prefix(stage, micro_batch));
+      set_place(op, stage, micro_batch);
       op.ranks = groups_[stage][static_cast<std::size_t>(op.ranks)];
-      for (TensorId& read : op.reads) read = tensor(read, stage, micro_batch);
-      for (TensorId& written : op.writes) written = tensor(written, stage, micro_batch);
+      for (auto* views : {&op.reads, &op.writes}) {
+        for (TensorView& view : *views) {
+          view.tensor = tensor(view, stage, micro_batch, segment.first_copy);
+        }
+      }
       for (OpId& before : op.after) before = last_copy_[static_cast<std::size_t>(before)];
       last_copy_[static_cast<std::size_t>(id)] = plan_.add_op(std::move(op));
     }
@@ -217,6 +231,7 @@ class PipelinePass {
   std::vector<std::vector<bool>> received_;   // by stage and tensor of the source
   std::vector<std::vector<GroupId>> groups_;  // by stage and group of the source
   std::vector<std::vector<TensorId>> ids_;  // by (stage, micro-batch + 1) and tensor of the source
+  std::vector<std::int64_t> copies_;        // by tensor of the source
   std::vector<OpId> last_copy_;             // by op of the source
   Plan plan_;
 };

@@ -38,6 +38,10 @@ Rewrite::Rewrite(const Plan& source, int ways) : source_(source) {
     }
     groups_.push_back(plan_.add_group(std::move(ranks)));
   }
+  for (Split split : source.splits()) {
+    for (SplitPart& part : split.parts) part.place = part.place.scaled(ways);
+    plan_.add_split(split);
+  }
   first_.resize(num_ops);
   copies_.resize(num_ops);
   boundaries_.resize(num_ops + 1);
@@ -45,6 +49,34 @@ Rewrite::Rewrite(const Plan& source, int ways) : source_(source) {
     boundaries_[static_cast<std::size_t>(repeat.first)] = true;
     boundaries_[static_cast<std::size_t>(repeat.last)] = true;
   }
+}
+
+Axis Rewrite::divided(const Axis& axis, const Place& digits, std::int64_t share) {
+  if (digits.size() == 0) return axis;
+  for (const Division& made : divisions_) {
+    if (made.size == axis.size && made.split == axis.split && made.share == share &&
+        made.digits == digits) {
+      return {axis.name, made.result.size, made.result.split};
+    }
+  }
+  Split split;
+  if (const Split* const found = plan_.split_of(axis)) {
+    split = *found;
+  } else {
+    split.parts.push_back(whole_part(axis.size));
+  }
+  for (SplitPart& part : split.parts) part = orrery::divided(part, digits, share);
+  const Axis result = with_split(axis, split);
+  divisions_.push_back({.size = axis.size,
+                        .split = axis.split,
+                        .share = share,
+                        .digits = digits,
+                        .result = {{}, result.size, result.split}});
+  return result;
+}
+
+Axis Rewrite::with_split(const Axis& axis, const Split& split) {
+  return {axis.name, local_size(split), plan_.add_split(split)};
 }
 
 TensorId Rewrite::add_tensor_like(TensorId id, std::string_view suffix,
@@ -73,9 +105,8 @@ void Rewrite::drop(OpId id) {
 }
 
 void Rewrite::insert_collectives(std::string_view name, CommOp body,
-                                 const std::vector<GroupId>& groups,
-                                 const std::vector<TensorId>& reads,
-                                 const std::vector<TensorId>& writes) {
+                                 const std::vector<GroupId>& groups, const TensorViews& reads,
+                                 const TensorViews& writes) {
   for (const GroupId group : groups) {
     std::string op_name(name);
     if (groups.size() > 1) op_name.append(".r").append(std::to_string(plan_.ranks(group).front()));
@@ -87,6 +118,16 @@ void Rewrite::insert_collectives(std::string_view name, CommOp body,
                   .writes = writes,
                   .after = {}});
   }
+}
+
+void Rewrite::copy_as(OpId id, Op op, CollectiveKind kind) {
+  auto& comm = std::get<CommOp>(op.body);
+  const std::string_view word = to_text(comm.kind);
+  if (const auto at = op.name.rfind(word); at != std::string::npos) {
+    op.name.replace(at, word.size(), to_text(kind));
+  }
+  comm.kind = kind;
+  copy(id, std::move(op));
 }
 
 std::vector<GroupId> Rewrite::groups_of(GroupId ranks, int size, int stride) {

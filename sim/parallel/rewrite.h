@@ -22,18 +22,12 @@ std::int64_t exact_share(std::string_view axis, std::int64_t size, std::int64_t 
 
 bool has_axis(const Tensor& tensor, std::string_view axis);
 
-// Applies share(axis name, size) -> size to every axis or dim that has a name.
-template <typename Share>
-void shard_axes(Tensor& tensor, const Share& share) {
-  for (Axis& entry : tensor.axes) entry.size = share(entry.name, entry.size);
-}
-
 // Stages of a pipeline: the repeat copies each takes, as even as possible. What is left over goes
 // to the stages before the last, which holds the LM head, from the back (as vLLM's get_pp_indices).
 std::vector<std::int64_t> stage_shares(std::int64_t num_units, int num_stages);
 
 // A copy of `source` in the making. Every rank r of the source becomes the ranks
-// ways * r ... ways * r + ways - 1; tensor ids are kept, later tensors are appended.
+// ways * r ... ways * r + ways - 1; tensor and split ids are kept, later ones are appended.
 //
 //   for each op of the source:   if (at_run_boundary(id)) insert(...);   // outside the run
 //                                begin(id);
@@ -61,6 +55,11 @@ class Rewrite {
   [[nodiscard]] const Tensor& tensor(TensorId id) const {
     return plan_.tensors()[static_cast<std::size_t>(id)];
   }
+  // `axis`, each part of it divided over the places of `digits`; `share` elements each where there
+  // is one part and they are more than needed.
+  [[nodiscard]] Axis divided(const Axis& axis, const Place& digits, std::int64_t share = 0);
+  // `axis` of `size` on each rank, split so.
+  [[nodiscard]] Axis with_split(const Axis& axis, const Split& split);
   // A new tensor like `id` under the name "<name><suffix>".
   TensorId add_tensor_like(TensorId id, std::string_view suffix, const std::vector<Axis>& axes);
   TensorId add_tensor(Tensor tensor) { return plan_.add_tensor(std::move(tensor)); }
@@ -76,7 +75,9 @@ class Rewrite {
   OpId insert(Op op) { return plan_.add_op(std::move(op)); }
   // One collective for each of `groups`. Names get the group's first rank when there are several.
   void insert_collectives(std::string_view name, CommOp body, const std::vector<GroupId>& groups,
-                          const std::vector<TensorId>& reads, const std::vector<TensorId>& writes);
+                          const TensorViews& reads, const TensorViews& writes);
+  // Op `id` as a collective of another kind, which its name says.
+  void copy_as(OpId id, Op op, CollectiveKind kind);
   GroupId add_group(std::vector<int> ranks) { return plan_.add_group(std::move(ranks)); }
   [[nodiscard]] std::span<const int> ranks(GroupId group) const { return plan_.ranks(group); }
   [[nodiscard]] GroupId ranks_of(OpId id) const {  // of the new plan
@@ -94,6 +95,14 @@ class Rewrite {
   std::vector<OpId> first_;       // by op of the source: where what stands for it begins
   std::vector<OpId> copies_;      // by op of the source: the op itself
   std::vector<bool> boundaries_;  // by op of the source, one more at the end
+  struct Division {
+    std::int64_t size = 0;
+    SplitId split = kNoSplit;
+    std::int64_t share = 0;
+    Place digits;
+    Axis result;  // without a name
+  };
+  std::vector<Division> divisions_;  // made so far
 };
 
 // The passes, in files of their own.

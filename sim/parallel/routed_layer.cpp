@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "kernels/kernel_spec.h"
-#include "sim/parallel/rewrite.h"
 #include "sim/units/largest_normal.h"
 
 namespace orrery {
@@ -75,6 +74,32 @@ std::int64_t expert_share(std::string_view name, std::int64_t size, const Mesh& 
   if (name == axis::kExperts) return exact_share(name, size + mesh.num_redundant_experts, mesh.ep);
   if (name != axis::kExpertFfn) return size;
   return exact_share(name, size, static_cast<std::int64_t>(mesh.dp) * mesh.tp / mesh.ep);
+}
+
+Place expert_slice(const Mesh& mesh) {
+  return Place().add({.ways = mesh.dp * mesh.tp / mesh.ep, .stride = 1});
+}
+
+Place expert_range(const Mesh& mesh) {
+  const int slices = mesh.dp * mesh.tp / mesh.ep;
+  return Place().add({.ways = mesh.tp / slices, .stride = slices});
+}
+
+Place expert_block(const Mesh& mesh) {
+  const int slices = mesh.dp * mesh.tp / mesh.ep;
+  if (mesh.tp % slices != 0) return Place().add({.ways = mesh.ep, .stride = slices});
+  return expert_range(mesh).add({.ways = mesh.dp, .stride = mesh.tp});
+}
+
+Axis expert_axis(Rewrite& rewrite, const Axis& axis, const Mesh& mesh) {
+  const std::int64_t size = expert_share(axis.name, axis.size, mesh);
+  if (axis.name == axis::kExpertFfn) return rewrite.divided(axis, expert_slice(mesh));
+  if (axis.name != axis::kExperts) return axis;
+  Axis all = axis;
+  all.size += mesh.num_redundant_experts;
+  all = rewrite.divided(all, expert_block(mesh));
+  all.size = size;
+  return all;
 }
 
 Op sharded(Op op, const Mesh& mesh) {

@@ -9,6 +9,7 @@
 
 #include "sim/model/expert_load.h"
 #include "sim/parallel/parallel.h"
+#include "sim/parallel/rewrite.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
@@ -29,8 +30,16 @@ RoutedLayer routed_layer(const Plan& plan, OpId shuffle);
 // Part of an axis, if it is of experts or their columns, that one rank has; other axes stay as they
 // are. Throws std::invalid_argument when it does not divide.
 std::int64_t expert_share(std::string_view name, std::int64_t size, const Mesh& mesh);
+// The axis with such a part, split as ExpertGrid says.
+Axis expert_axis(Rewrite& rewrite, const Axis& axis, const Mesh& mesh);
 // The op with such parts of its dims.
 Op sharded(Op op, const Mesh& mesh);
+
+// Where a rank's block of experts stands among the ep blocks, its range among the ranges, and its
+// slice of columns among the slices. Without the grid of ExpertGrid, blocks of neighbours.
+Place expert_block(const Mesh& mesh);
+Place expert_range(const Mesh& mesh);
+Place expert_slice(const Mesh& mesh);
 
 // Whether a plan routes by ops of its own (index_shuffling) rather than inside one fused op.
 bool has_shuffling(const Plan& plan);

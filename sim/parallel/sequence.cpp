@@ -16,6 +16,7 @@ class SequencePass {
   SequencePass(const Plan& plan, const Mesh& mesh)
       : source_(plan),
         tp_(mesh.tp),
+        over_tp_(Place().add({.ways = mesh.tp, .stride = 1})),
         rewrite_(plan, 1),
         scattered_(plan.tensors().size(), kWhole),
         is_gathered_(plan.tensors().size()) {}
@@ -82,7 +83,7 @@ class SequencePass {
       const auto* comm = std::get_if<CommOp>(&op.body);
       if (comm == nullptr || !scatters(op, *comm)) continue;
       const bool has_share = comm->kind == CollectiveKind::kAllGather;
-      mark(op.writes.front(), has_share ? op.reads.front() : kToBeScattered);
+      mark(op.writes.front(), has_share ? op.reads.front().tensor : kToBeScattered);
     }
     for (bool has_changed = true; has_changed;) {
       has_changed = false;
@@ -102,7 +103,7 @@ class SequencePass {
       if (scattered_[i] != kToBeScattered) continue;
       std::vector<Axis> axes = source_.tensors()[i].axes;
       for (Axis& entry : axes) {
-        if (entry.name == axis::kTokens) entry.size = ceil_div(entry.size, tp_);
+        if (entry.name == axis::kTokens) entry = rewrite_.divided(entry, over_tp_);
       }
       scattered_[i] = rewrite_.add_tensor_like(static_cast<TensorId>(i), ".share", axes);
     }
@@ -116,15 +117,8 @@ class SequencePass {
       rewrite_.drop(id);  // readers that need more than the share gather it themselves
       return;
     }
-    constexpr std::string_view kSuffix = ".all_reduce";
-    if (const auto at = op.name.find(kSuffix); at != std::string::npos) {
-      op.name.replace(at, kSuffix.size(), ".reduce_scatter");
-    }
-    op.body = CommOp{.kind = CollectiveKind::kReduceScatter,
-                     .dtype = comm.dtype,
-                     .bytes_per_rank = comm.bytes_per_rank};
     op.writes = {share};
-    rewrite_.copy(id, std::move(op));
+    rewrite_.copy_as(id, std::move(op), CollectiveKind::kReduceScatter);
   }
 
   void copy_share(OpId id, Op op) {
@@ -132,10 +126,10 @@ class SequencePass {
     for (Dim& entry : kernel.dims) {
       if (entry.axis == axis::kTokens) entry.size = ceil_div(entry.size, tp_);
     }
-    for (TensorId& read : op.reads) read = share_of(read);
-    for (TensorId& written : op.writes) {
-      is_gathered_[static_cast<std::size_t>(written)] = false;
-      written = share_of(written);
+    for (TensorView& read : op.reads) read.tensor = share_of(read);
+    for (TensorView& written : op.writes) {
+      is_gathered_[static_cast<std::size_t>(written.tensor)] = false;
+      written.tensor = share_of(written);
     }
     rewrite_.copy(id, std::move(op));
   }
@@ -157,6 +151,7 @@ class SequencePass {
 
   const Plan& source_;
   int tp_;
+  Place over_tp_;
   Rewrite rewrite_;
   std::vector<TensorId> scattered_;  // by tensor: its share per rank, or kWhole
   std::vector<bool> is_gathered_;    // by tensor: the whole of a scattered one is there now

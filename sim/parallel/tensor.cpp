@@ -63,8 +63,17 @@ class TensorShares {
     }
     return exact_share(axis::kHeads, query, tp_) + kv_share(size - query);
   }
-  [[nodiscard]] std::int64_t of_tensor(std::string_view name, std::int64_t size) const {
-    return share(name, size, layout_.head_dim);
+  // An axis of a tensor.
+  [[nodiscard]] Axis split(Rewrite& rewrite, const Axis& axis) const {
+    if (!splits(axis.name)) return axis;
+    const std::int64_t size = share(axis.name, axis.size, layout_.head_dim);
+    Axis result = axis.name == axis::kQkv
+                      ? rewrite.with_split(axis, split_qkv(axis.size))
+                      : rewrite.divided(axis, axis.name == axis::kKvHeads ? over_kv() : over_tp());
+    if (result.size == size) return result;
+    throw std::invalid_argument("axis " + axis.name + " of size " + std::to_string(axis.size) +
+                                " is " + std::to_string(result.size) + " on each of " +
+                                std::to_string(tp_) + " ranks, expected " + std::to_string(size));
   }
   // Dims of one kernel call; those that must be whole stay so.
   void shard(Dims& dims, const KernelSpec& spec) const {
@@ -83,6 +92,21 @@ class TensorShares {
   }
 
  private:
+  [[nodiscard]] Place over_tp() const {
+    return Place().add({.ways = static_cast<std::int32_t>(tp_), .stride = 1});
+  }
+  // Neighbours have the same key and value heads where there are fewer of them than ranks.
+  [[nodiscard]] Place over_kv() const {
+    const std::int64_t ways = std::min(tp_, layout_.kv_heads);
+    return Place().add(
+        {.ways = static_cast<std::int32_t>(ways), .stride = static_cast<std::int32_t>(tp_ / ways)});
+  }
+  // Query heads, then keys, then values.
+  [[nodiscard]] Split split_qkv(std::int64_t size) const {
+    const std::int64_t query = layout_.heads * layout_.head_dim;
+    const SplitPart keys = divided(whole_part((size - query) / 2), over_kv());
+    return {.parts = {divided(whole_part(query), over_tp()), keys, keys}};
+  }
   [[nodiscard]] std::int64_t kv_share(std::int64_t size) const {
     if (layout_.kv_heads % tp_ == 0) return size / tp_;
     if (tp_ % layout_.kv_heads == 0) return size / layout_.kv_heads;
@@ -100,9 +124,7 @@ class TensorPass {
 
   Plan run() {
     rewrite_.copy_tensors([&](Tensor& tensor) {
-      shard_axes(tensor, [&](std::string_view name, std::int64_t size) {
-        return shares_.of_tensor(name, size);
-      });
+      for (Axis& entry : tensor.axes) entry = shares_.split(rewrite_, entry);
     });
     const auto num_ops = static_cast<OpId>(source_.ops().size());
     for (OpId id = 0; id < num_ops; ++id) {
@@ -173,10 +195,10 @@ class TensorPass {
   };
 
   // All partial, and this op is the only one to read them.
-  [[nodiscard]] bool can_add_partial(const std::vector<TensorId>& ids) const {
+  [[nodiscard]] bool can_add_partial(const TensorViews& ids) const {
     return std::ranges::all_of(ids, [&](TensorId id) {
       const auto reads_it = [&](const Op& op) {
-        return std::ranges::find(op.reads, id) != op.reads.end();
+        return std::ranges::find(op.reads, id, &TensorView::tensor) != op.reads.end();
       };
       return std::ranges::find(pending_, id, &Partial::tensor) != pending_.end() &&
              std::ranges::count_if(source_.ops(), reads_it) == 1;
@@ -203,8 +225,8 @@ class TensorPass {
 
   // Replaces what `op` reads along the split axis `name` by gathered copies.
   void gather(Op& op, std::string_view name) {
-    for (TensorId& read : op.reads) {
-      const Tensor& whole = source_.tensors()[static_cast<std::size_t>(read)];
+    for (TensorView& read : op.reads) {
+      const Tensor& whole = source_.tensors()[static_cast<std::size_t>(read.tensor)];
       if (whole.role == TensorRole::kWeight || !has_axis(whole, name)) continue;
       const TensorId gathered = rewrite_.add_tensor_like(
           read, ".whole", with_size_of(whole, rewrite_.tensor(read), name));
@@ -214,16 +236,16 @@ class TensorPass {
                                    .dtype = part.dtype,
                                    .bytes_per_rank = bytes_of(part)},
                                   tp_groups(op.ranks), {read}, {gathered});
-      read = gathered;
+      read.tensor = gathered;
     }
   }
 
-  // The axes of `part` with `name` as long as in `whole`.
+  // The axes of `part` with `name` as in `whole`.
   static std::vector<Axis> with_size_of(const Tensor& whole, const Tensor& part,
                                         std::string_view name) {
     std::vector<Axis> axes = part.axes;
     for (std::size_t i = 0; i < axes.size(); ++i) {
-      if (axes[i].name == name) axes[i].size = whole.axes[i].size;
+      if (axes[i].name == name) axes[i] = whole.axes[i];
     }
     return axes;
   }

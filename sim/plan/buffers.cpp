@@ -105,7 +105,7 @@ class BufferPlanner {
   }
   [[nodiscard]] bool is_placed(TensorId id) const {
     const TensorRole role = tensor(id).role;
-    return role != TensorRole::kWeight && role != TensorRole::kKvCache &&
+    return role != TensorRole::kWeight && !is_cache(role) &&
            on_rank_[static_cast<std::size_t>(tensor(id).ranks)] != 0 &&
            !lifetimes_[static_cast<std::size_t>(id)].is_empty();
   }
@@ -114,8 +114,9 @@ class BufferPlanner {
   [[nodiscard]] bool is_here(OpId id) const {
     return on_rank_[static_cast<std::size_t>(op(id).ranks)] != 0;
   }
-  static bool intersect(const std::vector<TensorId>& a, const std::vector<TensorId>& b) {
-    return std::ranges::find_first_of(a, b) != a.end();
+  static bool intersect(const TensorViews& a, const TensorViews& b) {
+    return std::ranges::find_first_of(a, b, {}, &TensorView::tensor, &TensorView::tensor) !=
+           a.end();
   }
   // Whether `later` waits for `earlier` whatever memory they use.
   [[nodiscard]] bool depends(OpId later, OpId earlier) const {

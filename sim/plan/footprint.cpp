@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 #include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,29 +35,29 @@ constexpr std::int64_t kTwoShotBytes = std::int64_t{64} << 20;
 
 Bytes allocated(double bytes) { return Bytes(std::ceil(bytes / kAllocation) * kAllocation); }
 
-// "s1.m3.layers.0.x" without the micro-batch: copies of a weight share it.
-std::string without_micro_batch(const std::string& name) {
-  const std::size_t dot = name.find('.');
-  if (!name.starts_with('s') || dot == std::string::npos || name[dot + 1] != 'm') return name;
-  const std::size_t next = name.find('.', dot + 1);
-  const bool is_number = next != std::string::npos && next > dot + 2 &&
-                         std::all_of(name.begin() + static_cast<std::ptrdiff_t>(dot) + 2,
-                                     name.begin() + static_cast<std::ptrdiff_t>(next),
-                                     [](char digit) { return digit >= '0' && digit <= '9'; });
-  return is_number ? name.substr(0, dot) + name.substr(next) : name;
-}
-
 Bytes weights_of(const Plan& plan, int rank) {
   const std::vector<std::int64_t> copies = num_copies(plan);
-  std::set<std::string> counted;
   Bytes total;
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
     const Tensor& tensor = plan.tensors()[i];
-    if (tensor.role != TensorRole::kWeight || !plan.contains(tensor.ranks, rank) ||
-        !counted.insert(without_micro_batch(tensor.name)).second) {
-      continue;
-    }
+    if (tensor.role != TensorRole::kWeight || !plan.contains(tensor.ranks, rank)) continue;
     total += allocated(bytes_of(tensor).value() * static_cast<double>(copies[i]));
+  }
+  return total;
+}
+
+// Each layer's states lie in one allocation, one behind the other.
+Bytes states_of(const Plan& plan, int rank, std::int64_t sequences) {
+  const std::vector<std::int64_t> copies = num_copies(plan);
+  Bytes total;
+  for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
+    const Tensor& tensor = plan.tensors()[i];
+    if (tensor.role != TensorRole::kState || !plan.contains(tensor.ranks, rank)) continue;
+    if (tensor.micro_batch > 0) continue;  // micro-batches share them
+    const double of_sequence =
+        bytes_of(tensor).value() / static_cast<double>(std::max<std::int64_t>(
+                                       tensor.axes.empty() ? 1 : tensor.axes.front().size, 1));
+    total += allocated(of_sequence * static_cast<double>(sequences * copies[i]));
   }
   return total;
 }
@@ -137,7 +136,8 @@ FixedMemory h200_fixed_memory() {
 }
 
 Bytes Footprint::total() const {
-  return context + weights + kv_cache + activations + workspace + graphs + communication + other;
+  return context + weights + kv_cache + states + activations + workspace + graphs + communication +
+         other;
 }
 
 Footprint footprint(const FootprintRequest& request, int rank) {
@@ -146,6 +146,7 @@ Footprint footprint(const FootprintRequest& request, int rank) {
   Footprint found{.context = request.fixed.context,
                   .weights = weights_of(*request.steps.front(), rank),
                   .kv_cache = allocated(request.kv_cache.value()),
+                  .states = states_of(*request.steps.front(), rank, request.max_sequences),
                   .workspace = request.fixed.workspace,
                   .communication = communication_of(request, rank),
                   .other = tables_of(request)};

@@ -42,6 +42,7 @@ struct Footprint {
   Bytes context;
   Bytes weights;
   Bytes kv_cache;
+  Bytes states;       // of max_sequences sequences
   Bytes activations;  // the arena of the step that needs most
   Bytes workspace;
   Bytes graphs;
@@ -50,8 +51,8 @@ struct Footprint {
   [[nodiscard]] Bytes total() const;
 };
 
-// Of `rank`, which is in all plans. Allocations are whole 2 MiB. Throws std::invalid_argument
-// without a step.
+// Of `rank`, which is in all plans. States are those of the first step's layers. Allocations are
+// whole 2 MiB. Throws std::invalid_argument without a step.
 Footprint footprint(const FootprintRequest& request, int rank);
 
 // Both halves of the receive area of our all-reduce (kernels/comm/all_reduce) on each of

@@ -20,6 +20,8 @@ MemoryUse memory_of(const Plan& plan, int rank) {
       use.weights += bytes * static_cast<double>(copies[i]);
     } else if (tensor.role == TensorRole::kKvCache) {
       use.kv_cache += bytes * static_cast<double>(copies[i]);
+    } else if (tensor.role == TensorRole::kState) {
+      use.states += bytes * static_cast<double>(copies[i]);
     } else if (!alive_over[i].is_empty()) {
       change[static_cast<std::size_t>(alive_over[i].first)] += bytes;
       change[static_cast<std::size_t>(alive_over[i].last) + 1] -= bytes;

@@ -16,8 +16,8 @@ namespace {
 // Entry i names the enumerator of value i.
 constexpr std::array<std::string_view, 10> kDTypes{"fp32",  "bf16",  "fp16", "fp8",  "fp8_block",
                                                    "mxfp4", "nvfp4", "int4", "int8", "int32"};
-constexpr std::array<std::string_view, 5> kRoles{"weight", "activation", "kv_cache", "input",
-                                                 "output"};
+constexpr std::array<std::string_view, 6> kRoles{"weight", "activation", "kv_cache",
+                                                 "input",  "output",     "state"};
 constexpr std::array<std::string_view, 6> kCollectives{"all_reduce", "all_gather", "reduce_scatter",
                                                        "all_to_all", "send_recv",  "broadcast"};
 constexpr std::array<std::string_view, 4> kHostKinds{"launch_gap", "d2h_sync", "scheduler",

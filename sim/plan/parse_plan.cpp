@@ -18,7 +18,7 @@ namespace {
 // Largest rank set a line may spell, so that a mistyped range is an error and not a full memory.
 constexpr std::int64_t kMaxRank = 1'000'000;
 
-constexpr std::array<std::string_view, 4> kWords{"group", "tensor", "op", "repeat"};
+constexpr std::array<std::string_view, 5> kWords{"group", "split", "tensor", "op", "repeat"};
 
 // Reads one line from left to right.
 class Cursor {
@@ -137,6 +137,90 @@ std::vector<std::int32_t> read_ids(Cursor& cursor, std::string_view prefix) {
   return ids;
 }
 
+// Columns of the last axis: "t3[1536:2048]".
+TensorViews read_operands(Cursor& cursor) {
+  cursor.skip_spaces();
+  TensorViews views;
+  do {
+    TensorView& view = views.emplace_back(cursor.id("t"));
+    if (!cursor.take("[")) continue;
+    view.first_column = cursor.number<std::int32_t>("the first column");
+    cursor.expect(":");
+    const auto end = cursor.number<std::int32_t>("the column behind the last");
+    cursor.expect("]");
+    if (view.first_column < 0 || end <= view.first_column) {
+      throw std::invalid_argument("columns " + std::to_string(view.first_column) + " to " +
+                                  std::to_string(end) + ", expected 0 <= first < end");
+    }
+    view.num_columns = end - view.first_column;
+  } while (cursor.take(","));
+  return views;
+}
+
+Place read_place(Cursor& cursor) {
+  cursor.skip_spaces();
+  Place place;
+  do {
+    Digit digit{.ways = cursor.number<std::int32_t>("the ways of a digit")};
+    cursor.expect("x");
+    digit.stride = cursor.take("m") ? kOfMicroBatch
+                                    : cursor.number<std::int32_t>("the stride of a digit, or m");
+    place.add(digit);
+  } while (cursor.take(","));
+  return place;
+}
+
+Split read_split(Cursor& cursor) {
+  Split split;
+  do {
+    cursor.skip_spaces();
+    SplitPart& part =
+        split.parts.emplace_back(whole_part(cursor.number<std::int64_t>("the size of a part")));
+    if (cursor.take("/")) part.block = cursor.number<std::int64_t>("the size of a block");
+    cursor.skip_spaces();
+    if (cursor.take("by ")) part.place = read_place(cursor);
+    cursor.skip_spaces();
+    part.is_zigzag = cursor.take("zigzag");
+    cursor.skip_spaces();
+    if (!cursor.take("at ")) continue;
+    cursor.skip_spaces();
+    do {
+      part.starts.push_back(cursor.number<std::int64_t>("where a share begins"));
+    } while (cursor.take(","));
+    cursor.skip_spaces();
+  } while (!cursor.at_end());
+  return split;
+}
+
+// " stage 1 micro_batch 3", of which each may be missing.
+template <typename Owner>
+void read_stage(Cursor& cursor, Owner& owner) {
+  cursor.skip_spaces();
+  if (cursor.take("stage ")) owner.stage = cursor.number<std::int16_t>("a stage");
+  cursor.skip_spaces();
+  if (cursor.take("micro_batch ")) owner.micro_batch = cursor.number<std::int16_t>("a micro-batch");
+  cursor.skip_spaces();
+}
+
+// The first form has stages and micro-batches in names: "s1.m3.norm", "s1.norm".
+template <typename Owner>
+void take_stage_off_name(Owner& owner) {
+  std::string_view rest = owner.name;
+  const auto take_number = [&](char letter, std::int16_t& number) {
+    if (!rest.starts_with(letter)) return false;
+    std::int16_t found = 0;
+    const char* const last = rest.data() + rest.size();
+    const auto [end, error] = std::from_chars(rest.data() + 1, last, found);
+    if (error != std::errc{} || found < 0 || end == last || *end != '.') return false;
+    number = found;
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()) + 1);
+    return true;
+  };
+  if (!take_number('s', owner.stage)) return;
+  take_number('m', owner.micro_batch);
+  owner.name = std::string(rest);
+}
+
 Tensor read_tensor(Cursor& cursor) {
   Tensor tensor;
   cursor.skip_spaces();
@@ -151,12 +235,19 @@ Tensor read_tensor(Cursor& cursor) {
       axis.name = cursor.name();
       cursor.expect("=");
       axis.size = cursor.number<std::int64_t>("the size of axis " + axis.name);
+      if (cursor.take("/?")) {
+        axis.split = kUnknownSplit;
+      } else if (cursor.take("/")) {
+        axis.split = cursor.id("p");
+      }
       tensor.axes.push_back(std::move(axis));
     } while (cursor.take(","));
     cursor.expect("]");
   }
   cursor.skip_spaces();
   tensor.ranks = cursor.id("g");
+  read_stage(cursor, tensor);
+  if (cursor.take("copy ")) tensor.first_copy = cursor.number<std::int32_t>("the first copy");
   return tensor;
 }
 
@@ -211,10 +302,10 @@ Op read_op(Cursor& cursor) {
   op.body = read_body(cursor, op.ranks);
   cursor.skip_spaces();
   op.stream = cursor.id("s");
+  read_stage(cursor, op);
+  if (cursor.take("reads ")) op.reads = read_operands(cursor);
   cursor.skip_spaces();
-  if (cursor.take("reads ")) op.reads = read_ids(cursor, "t");
-  cursor.skip_spaces();
-  if (cursor.take("writes ")) op.writes = read_ids(cursor, "t");
+  if (cursor.take("writes ")) op.writes = read_operands(cursor);
   cursor.skip_spaces();
   if (cursor.take("after ")) op.after = read_ids(cursor, "o");
   return op;
@@ -227,7 +318,7 @@ void expect_id(std::int32_t found, std::size_t next, std::string_view what) {
   }
 }
 
-void read_line(Cursor& cursor, Plan& plan) {
+void read_line(Cursor& cursor, bool is_first_form, Plan& plan) {
   const std::string_view word = cursor.word();
   cursor.skip_spaces();
   if (word == "group") {
@@ -237,12 +328,27 @@ void read_line(Cursor& cursor, Plan& plan) {
     if (plan.add_group(read_ranks(cursor)) != num_groups) {
       throw std::invalid_argument("the same ranks as an earlier group, expected distinct groups");
     }
+  } else if (word == "split") {
+    expect_id(cursor.id("p"), plan.splits().size(), word);
+    const auto num_splits = static_cast<SplitId>(plan.splits().size());
+    if (plan.add_split(read_split(cursor)) != num_splits) {
+      throw std::invalid_argument("the same as an earlier split, expected distinct splits");
+    }
   } else if (word == "tensor") {
     expect_id(cursor.id("t"), plan.tensors().size(), word);
-    plan.add_tensor(read_tensor(cursor));
+    Tensor tensor = read_tensor(cursor);
+    if (is_first_form) {
+      take_stage_off_name(tensor);
+      if (plan.num_ranks() > 1) {
+        for (Axis& axis : tensor.axes) axis.split = kUnknownSplit;
+      }
+    }
+    plan.add_tensor(std::move(tensor));
   } else if (word == "op") {
     expect_id(cursor.id("o"), plan.ops().size(), word);
-    plan.add_op(read_op(cursor));
+    Op op = read_op(cursor);
+    if (is_first_form) take_stage_off_name(op);
+    plan.add_op(std::move(op));
   } else if (word == "repeat") {
     Repeat repeat;
     repeat.first = cursor.id("o");
@@ -254,7 +360,7 @@ void read_line(Cursor& cursor, Plan& plan) {
     plan.add_repeat(repeat);
   } else {
     throw std::invalid_argument("found \"" + shown(word) +
-                                "\", expected group, tensor, op or repeat; nearest is \"" +
+                                "\", expected group, split, tensor, op or repeat; nearest is \"" +
                                 nearest(word, kWords) + "\"");
   }
   cursor.skip_spaces();
@@ -265,6 +371,8 @@ void read_line(Cursor& cursor, Plan& plan) {
 
 Plan parse_plan(std::string_view text) {
   Plan plan;
+  bool is_first_form = true;
+  bool is_at_start = true;
   for (std::int64_t line_number = 1; !text.empty(); ++line_number) {
     const std::size_t length = text.find('\n');
     std::string_view line = text.substr(0, length);
@@ -274,7 +382,15 @@ Plan parse_plan(std::string_view text) {
     cursor.skip_spaces();
     if (cursor.at_end() || cursor.take("#")) continue;
     try {
-      read_line(cursor, plan);
+      if (std::exchange(is_at_start, false) && cursor.take("plan ")) {
+        const auto form = cursor.number<int>("the form of the text");
+        if (form != 2) {
+          throw std::invalid_argument("form " + std::to_string(form) + ", expected 2");
+        }
+        is_first_form = false;
+        continue;
+      }
+      read_line(cursor, is_first_form, plan);
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument("line " + std::to_string(line_number) + ": " + error.what());
     }

@@ -22,6 +22,13 @@ void check_id(std::int64_t id, std::size_t count, std::string_view what, std::st
                         std::to_string(count - 1)));
 }
 
+std::string with_stage(const std::string& name, int stage, int micro_batch) {
+  if (stage < 0) return name;
+  std::string text = "s" + std::to_string(stage) + ".";
+  if (micro_batch >= 0) text.append("m").append(std::to_string(micro_batch)).append(".");
+  return text.append(name);
+}
+
 std::string run_text(const Repeat& repeat) {
   return "[" + std::to_string(repeat.first) + ", " + std::to_string(repeat.last) + ")";
 }
@@ -41,6 +48,11 @@ std::int64_t num_elements(const Tensor& tensor) {
 
 Bytes bytes_of(const Tensor& tensor) {
   return Bytes(bytes_per_element(tensor.dtype) * static_cast<double>(num_elements(tensor)));
+}
+
+std::string printed_name(const Op& op) { return with_stage(op.name, op.stage, op.micro_batch); }
+std::string printed_name(const Tensor& tensor) {
+  return with_stage(tensor.name, tensor.stage, tensor.micro_batch);
 }
 
 std::int64_t dim(const Dims& dims, std::string_view name) {
@@ -78,8 +90,19 @@ GroupId Plan::add_group(std::vector<int> ranks) {
   return entry->second;
 }
 
+SplitId Plan::add_split(const Split& split) {
+  const auto found = std::ranges::find(splits_, split);
+  if (found != splits_.end()) return static_cast<SplitId>(found - splits_.begin());
+  check_split(split);
+  splits_.push_back(split);
+  return static_cast<SplitId>(splits_.size() - 1);
+}
+
 TensorId Plan::add_tensor(Tensor tensor) {
   check_id(tensor.ranks, groups_.size(), "group", tensor.name);
+  for (const Axis& axis : tensor.axes) {
+    if (axis.split >= 0) check_id(axis.split, splits_.size(), "split", tensor.name);
+  }
   tensors_.push_back(std::move(tensor));
   return static_cast<TensorId>(tensors_.size() - 1);
 }
@@ -128,6 +151,23 @@ std::span<const int> Plan::ranks(GroupId group) const {
 
 bool Plan::contains(GroupId group, int rank) const {
   return std::ranges::binary_search(ranks(group), rank);
+}
+
+std::int64_t Plan::whole_size(const Axis& axis) const {
+  const Split* const split = split_of(axis);
+  return split == nullptr ? axis.size : orrery::whole_size(*split);
+}
+
+std::vector<AxisRange> Plan::ranges_of(const Axis& axis, int rank, int micro_batch) const {
+  if (axis.split == kUnknownSplit) {
+    throw std::invalid_argument("axis " + axis.name +
+                                " does not say which part of the whole a rank has, as plans of "
+                                "several ranks in the first text form do not; expected the second "
+                                "(orrery validate writes it)");
+  }
+  const Split* const split = split_of(axis);
+  if (split == nullptr) return {{.local = 0, .global = 0, .count = axis.size}};
+  return orrery::ranges_of(*split, rank, micro_batch);
 }
 
 std::int64_t Plan::multiplicity(OpId id) const {

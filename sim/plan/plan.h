@@ -11,10 +11,16 @@
 //     ranks together are called a task.
 //   * A tensor is present on each rank of its rank set with the same local shape. Reading a tensor
 //     on a rank waits for the latest earlier op that wrote it on that rank.
+//   * An op reads and writes views: a tensor, or a range of its columns.
+//   * An axis of a tensor may be a part of a longer one: its split (sim/plan/split.h) says which
+//     elements of the whole each rank has, and so which tokens of the KV cache and which sequences.
+//     An axis without a split is not part of a longer one.
 //   * Tasks of one (rank, stream) run in the order of the ops (stream order is implicit). `after`
 //     is for control dependencies only.
 //   * `repeat`: a run of ops [first, last) that stands for `count` consecutive copies of itself
 //     (equal layers). Interpreters and metrics treat it as unrolled; `unroll` writes it out.
+//   * A pipeline gives ops and tensors the stage that they are of, and the micro-batch; their names
+//     are those of the plan before.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +31,7 @@
 #include <variant>
 #include <vector>
 
+#include "sim/plan/split.h"
 #include "sim/units/units.h"
 
 namespace orrery {
@@ -63,19 +70,30 @@ inline constexpr std::string_view kExpertFfn = "expert_ffn";
 inline constexpr std::string_view kExperts = "experts";
 inline constexpr std::string_view kVocab = "vocab";
 inline constexpr std::string_view kContext = "context";  // cached tokens
+inline constexpr std::string_view kState = "state";      // elements kept for a sequence
 }  // namespace axis
 
-enum class TensorRole : std::uint8_t { kWeight, kActivation, kKvCache, kInput, kOutput };
+// What outlives a step is a weight or a cache: kKvCache grows with each token, [tokens, ...];
+// kState is of one size per sequence however long it is (linear attention), [seqs, state].
+enum class TensorRole : std::uint8_t { kWeight, kActivation, kKvCache, kInput, kOutput, kState };
 std::string_view to_text(TensorRole role);            // "weight", "activation", "kv_cache", ...
 TensorRole parse_tensor_role(std::string_view text);  // this and its like throw as parse_dtype does
+inline bool is_cache(TensorRole role) {
+  return role == TensorRole::kKvCache || role == TensorRole::kState;
+}
 
 using TensorId = std::int32_t;
 using OpId = std::int32_t;
 using GroupId = std::int32_t;  // an interned, ascending set of ranks
+using SplitId = std::int32_t;  // an interned Split, from 0
+inline constexpr SplitId kNoSplit = -1;
+// Of a plan of several ranks in a text form that does not say which part of the whole they have.
+inline constexpr SplitId kUnknownSplit = -2;
 
 struct Axis {
   std::string name;
-  std::int64_t size = 0;
+  std::int64_t size = 0;  // on each rank
+  SplitId split = kNoSplit;
   auto operator<=>(const Axis&) const = default;
 };
 
@@ -85,6 +103,11 @@ struct Tensor {
   std::vector<Axis> axes;  // local shape on each rank
   TensorRole role = TensorRole::kActivation;
   GroupId ranks = 0;
+  std::int16_t stage = -1;        // of a pipeline; -1: there is none
+  std::int16_t micro_batch = -1;  // -1: of none, or of all
+  // Of a weight or cache in a run that a pipeline divides: how many of the run's copies the stages
+  // before hold (num_copies).
+  std::int32_t first_copy = 0;
   bool operator==(const Tensor&) const = default;
 };
 std::int64_t num_elements(const Tensor& tensor);
@@ -140,16 +163,41 @@ struct HostOp {
 
 using OpBody = std::variant<KernelOp, CommOp, HostOp>;
 
+// What an op reads or writes: a tensor, or `num_columns` of its last axis from `first_column` on.
+struct TensorView {
+  TensorId tensor = -1;
+  std::int32_t first_column = 0;
+  std::int32_t num_columns = 0;  // 0: all
+
+  TensorView() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): a tensor is the view of all of it
+  TensorView(TensorId whole) : tensor(whole) {}
+  TensorView(TensorId of, std::int32_t first, std::int32_t count)
+      : tensor(of), first_column(first), num_columns(count) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): most readers ask which tensor it is
+  operator TensorId() const { return tensor; }
+  [[nodiscard]] bool is_whole() const { return num_columns == 0; }
+  bool operator==(const TensorView&) const = default;
+  bool operator==(TensorId id) const { return tensor == id; }
+};
+using TensorViews = std::vector<TensorView>;
+
 struct Op {
   std::string name;
   OpBody body;
   GroupId ranks = 0;
   int stream = 0;  // the same stream number on each rank; 0 is the main compute stream
-  std::vector<TensorId> reads;
-  std::vector<TensorId> writes;
+  TensorViews reads;
+  TensorViews writes;
   std::vector<OpId> after;
+  std::int16_t stage = -1;  // as of Tensor
+  std::int16_t micro_batch = -1;
   bool operator==(const Op&) const = default;
 };
+// "s1.m3.layers.0.rope": the name with the stage and micro-batch of a pipeline before it, as
+// timelines, traces and messages print it.
+std::string printed_name(const Op& op);
+std::string printed_name(const Tensor& tensor);
 
 struct Repeat {
   OpId first = 0;
@@ -164,6 +212,8 @@ class Plan {
   void reserve(std::size_t num_ops, std::size_t num_tensors);
   // Interns the set; ranks are sorted and must be distinct, >= 0 and not empty.
   GroupId add_group(std::vector<int> ranks);
+  // Interns the split. Throws as check_split.
+  SplitId add_split(const Split& split);
   // Both throw std::invalid_argument when an id refers to something not yet added, or on a negative
   // stream. Cost is linear in the op's own reads, writes and after.
   TensorId add_tensor(Tensor tensor);
@@ -177,6 +227,16 @@ class Plan {
   [[nodiscard]] std::span<const int> ranks(GroupId group) const;  // ascending
   [[nodiscard]] bool contains(GroupId group, int rank) const;
   [[nodiscard]] int num_groups() const { return static_cast<int>(groups_.size()); }
+  [[nodiscard]] const std::vector<Split>& splits() const { return splits_; }
+  // Null where the axis has none, or one that is not known.
+  [[nodiscard]] const Split* split_of(const Axis& axis) const {
+    return axis.split < 0 ? nullptr : &splits_[static_cast<std::size_t>(axis.split)];
+  }
+  // Of the axis that this one is a part of: its own where it is of none.
+  [[nodiscard]] std::int64_t whole_size(const Axis& axis) const;
+  // What `rank` has of the axis, as ranges_of. Throws std::invalid_argument for an unknown split.
+  [[nodiscard]] std::vector<AxisRange> ranges_of(const Axis& axis, int rank,
+                                                 int micro_batch = 0) const;
   [[nodiscard]] int num_ranks() const { return num_ranks_; }  // highest rank + 1
   // How often op `id` runs when the plan is unrolled.
   [[nodiscard]] std::int64_t multiplicity(OpId id) const;
@@ -189,6 +249,7 @@ class Plan {
   std::vector<Repeat> repeats_;
   std::vector<std::vector<int>> groups_;
   std::map<std::vector<int>, GroupId> group_ids_;
+  std::vector<Split> splits_;
   int num_ranks_ = 0;
 };
 
@@ -197,12 +258,16 @@ class Plan {
 // and moves a positive number of bytes, that what an op reads and writes is present on all its
 // ranks (on one of them at least for send_recv, broadcast and all_to_all, whose senders and
 // receivers may differ), that activations and outputs are written before they are read on each
-// rank, that weights are never written. Throws std::invalid_argument naming the op and what would
-// be right. Defined in kernels/verify.cpp: link orrery::kernel_specs.
+// rank, that weights are never written, that a view lies inside its tensor. Checks each split: the
+// local size is that of its shares, all ranks of a tensor (and micro-batches) together have the
+// whole, along all its axes at once, and what an op reads and writes along one axis is split alike.
+// Throws std::invalid_argument naming the op and what would be right. Defined in
+// kernels/verify.cpp: link orrery::kernel_specs.
 void verify(const Plan& plan);
 
 // How many tensors each tensor stands for when the plan is unrolled (num_copies(p)[tensor id]):
-//   * a weight or KV cache: m when every op that uses it runs m times (copy i of a layer has its
+//   * a weight, KV cache or state: m when every op that uses it runs m times (copy i of a layer has
+//   its
 //     own, also when several runs of m share it, as micro-batches do); else 1, shared by all;
 //   * an input: 1;
 //   * an activation or output: its run's count when only ops of repeated runs use it and each of
@@ -214,28 +279,39 @@ std::vector<std::int64_t> num_copies(const Plan& plan);
 // after its last copy.
 Plan unroll(const Plan& plan);
 
-// Text form, one line per group, tensor, op and repeat; parse_plan(to_text(p)) == p:
+// Text form, one line per group, split, tensor, op and repeat; parse_plan(to_text(p)) == p:
 //
+//   plan 2                                         the form
 //   group g0 0-7                                   also 0,4,8 and 0-316/4 (every fourth)
-//   tensor t0 embed.weight weight bf16 [vocab=128256,hidden=8192] g0
-//   op o0 embed kernel embedding bf16 tokens=64:tokens hidden=8192:hidden vocab=128256:vocab g0 s0
+//   split p0 128256/16032 by 8x1                   in blocks of 16032 over 8 places, 1 rank apart
+//   split p1 14336/1792 by 8x1 14336/1792 by 8x1   two parts, gate and up
+//   tensor t0 embed.weight weight bf16 [vocab=16032/p0,hidden=8192] g0
+//   op o0 embed kernel embedding bf16 tokens=64:tokens hidden=8192:hidden vocab=16032:vocab g0 s0
 //       reads t0,t1 writes t2                      (on the same line; dims are name=size:axis)
 //   op o1 reduce comm all_reduce bf16 1048576B g0 s1 reads t2 writes t2 after o0
 //   op o2 schedule host scheduler g0 s0
+//   op o3 norm kernel rms_norm bf16 tokens=64:tokens hidden=512 g0 s0 stage 1 micro_batch 3
+//       reads t3[1536:2048],t4 writes t5           columns 1536 to 2047 of t3
 //   repeat o0-o1 x80                               both ends included
 //
+// Digits of a place stand with the most significant first, "by 2x8,8x1", one of the micro-batch as
+// "4xm"; a part that each rank has whole is its size alone. Behind them may stand "zigzag", or "at
+// 0,300,500", where uneven shares begin. A tensor of a pipeline has "stage 1 micro_batch 3 copy 40"
+// behind its group, of which each may be missing; "/?" is a split that is not known.
 // A name with other characters than letters, digits and "_.-/#+*" is quoted, with C escapes for
 // the quote, the backslash and the line end. Empty lines and lines that start with "#" are ignored.
-// parse_plan throws std::invalid_argument with the line number.
+// parse_plan throws std::invalid_argument with the line number. It also reads the first form, which
+// has no first line, no splits and views, and stages and micro-batches before names ("s1.m3.norm").
 std::string to_text(const Plan& plan);
 Plan parse_plan(std::string_view text);
 
 struct MemoryUse {
   Bytes weights;
-  Bytes kv_cache;
+  Bytes kv_cache;     // what the step adds to it
+  Bytes states;       // of the sequences of the step
   Bytes activations;  // peak over the order of ops of activation, input and output tensors alive
 };
-// Memory of `rank`. Weights and KV cache count num_copies times. Activations live from their first
+// Memory of `rank`. Weights and caches count num_copies times. Activations live from their first
 // to their last use, inputs from the start, outputs to the end; what a run of several copies reads
 // before writing it lives through the whole run. 0 <= rank, else std::invalid_argument.
 MemoryUse memory_of(const Plan& plan, int rank);

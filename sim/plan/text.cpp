@@ -57,15 +57,51 @@ void append_ranks(std::string& out, std::span<const int> ranks) {
   }
 }
 
-void append_ids(std::string& out, std::string_view word, char prefix,
-                std::span<const std::int32_t> ids) {
-  if (ids.empty()) return;
+void append_operands(std::string& out, std::string_view word, const TensorViews& views) {
+  if (views.empty()) return;
   out.append(" ").append(word).append(" ");
-  for (std::size_t i = 0; i < ids.size(); ++i) {
+  for (std::size_t i = 0; i < views.size(); ++i) {
     if (i > 0) out += ',';
-    out += prefix;
-    out += std::to_string(ids[i]);
+    const TensorView& view = views[i];
+    out.append("t").append(std::to_string(view.tensor));
+    if (view.is_whole()) continue;
+    out.append("[").append(std::to_string(view.first_column)).append(":");
+    out.append(std::to_string(view.first_column + view.num_columns)).append("]");
   }
+}
+
+void append_after(std::string& out, std::span<const OpId> ids) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    out.append(i == 0 ? " after o" : ",o").append(std::to_string(ids[i]));
+  }
+}
+
+// " 14336/1792 by 2x8,4xm": what is dealt out, over which places.
+void append_part(std::string& out, const SplitPart& part) {
+  out.append(" ").append(std::to_string(part.size));
+  if (part == whole_part(part.size)) return;
+  out.append("/").append(std::to_string(part.block));
+  for (int i = 0; i < part.place.size(); ++i) {
+    const Digit& digit = part.place.digit(i);
+    out.append(i == 0 ? " by " : ",").append(std::to_string(digit.ways)).append("x");
+    out += digit.stride == kOfMicroBatch ? "m" : std::to_string(digit.stride);
+  }
+  if (part.is_zigzag) out += " zigzag";
+  for (std::size_t i = 0; i < part.starts.size(); ++i) {
+    out.append(i == 0 ? " at " : ",").append(std::to_string(part.starts[i]));
+  }
+}
+
+void append_stage(std::string& out, int stage, int micro_batch) {
+  if (stage >= 0) out.append(" stage ").append(std::to_string(stage));
+  if (micro_batch >= 0) out.append(" micro_batch ").append(std::to_string(micro_batch));
+}
+
+void append_axis(std::string& out, const Axis& axis) {
+  append_name(out, axis.name);
+  out.append("=").append(std::to_string(axis.size));
+  if (axis.split >= 0) out.append("/p").append(std::to_string(axis.split));
+  if (axis.split == kUnknownSplit) out += "/?";
 }
 
 void append_tensor(std::string& out, const Tensor& tensor) {
@@ -74,10 +110,11 @@ void append_tensor(std::string& out, const Tensor& tensor) {
   out += " [";
   for (std::size_t i = 0; i < tensor.axes.size(); ++i) {
     if (i > 0) out += ',';
-    append_name(out, tensor.axes[i].name);
-    out += "=" + std::to_string(tensor.axes[i].size);
+    append_axis(out, tensor.axes[i]);
   }
   out += "] g" + std::to_string(tensor.ranks);
+  append_stage(out, tensor.stage, tensor.micro_batch);
+  if (tensor.first_copy > 0) out.append(" copy ").append(std::to_string(tensor.first_copy));
 }
 
 void append_body(std::string& out, const OpBody& body) {
@@ -105,18 +142,24 @@ void append_op(std::string& out, const Op& op) {
   append_name(out, op.name);
   append_body(out, op.body);
   out += " g" + std::to_string(op.ranks) + " s" + std::to_string(op.stream);
-  append_ids(out, "reads", 't', op.reads);
-  append_ids(out, "writes", 't', op.writes);
-  append_ids(out, "after", 'o', op.after);
+  append_stage(out, op.stage, op.micro_batch);
+  append_operands(out, "reads", op.reads);
+  append_operands(out, "writes", op.writes);
+  append_after(out, op.after);
 }
 
 }  // namespace
 
 std::string to_text(const Plan& plan) {
-  std::string out;
+  std::string out = "plan 2\n";
   for (GroupId group = 0; group < plan.num_groups(); ++group) {
     out += "group g" + std::to_string(group) + " ";
     append_ranks(out, plan.ranks(group));
+    out += '\n';
+  }
+  for (std::size_t i = 0; i < plan.splits().size(); ++i) {
+    out += "split p" + std::to_string(i);
+    for (const SplitPart& part : plan.splits()[i].parts) append_part(out, part);
     out += '\n';
   }
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {

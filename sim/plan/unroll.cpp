@@ -25,6 +25,7 @@ void add_use(Uses& uses, const Tensor& tensor, std::int32_t run, std::int64_t co
       return;
     case TensorRole::kWeight:
     case TensorRole::kKvCache:
+    case TensorRole::kState:
       if (uses.copies != 0 && uses.copies != count) uses.is_shared = true;
       uses.copies = count;
       return;
@@ -50,6 +51,7 @@ class Unroller {
       const auto ranks = plan.ranks(group);
       unrolled_.add_group({ranks.begin(), ranks.end()});
     }
+    for (const Split& split : plan.splits()) unrolled_.add_split(split);
     for (std::size_t i = 0; i < copies_.size(); ++i) {
       first_copy_.push_back(static_cast<TensorId>(unrolled_.tensors().size()));
       for (std::int64_t copy = 0; copy < copies_[i]; ++copy) {
@@ -81,8 +83,8 @@ class Unroller {
   void add_copy(OpId id, std::int64_t copy, std::string name) {
     Op op = plan_.ops()[static_cast<std::size_t>(id)];
     op.name = std::move(name);
-    for (TensorId& tensor : op.reads) tensor = tensor_copy(tensor, copy);
-    for (TensorId& tensor : op.writes) tensor = tensor_copy(tensor, copy);
+    for (TensorView& view : op.reads) view.tensor = tensor_copy(view, copy);
+    for (TensorView& view : op.writes) view.tensor = tensor_copy(view, copy);
     // The latest copy is that of the same run when `after` points into it, else the last.
     for (OpId& before : op.after) before = latest_[static_cast<std::size_t>(before)];
     latest_[static_cast<std::size_t>(id)] = unrolled_.add_op(std::move(op));

@@ -95,9 +95,15 @@ TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, B
   const int ranks_decode = num_ranks(placed.decode.placement.mesh);
   const ModelConfig& model = scenario.model_config;
   const int pp = placed.prefill.placement.mesh.pp;
-  const double layers = std::ceil(static_cast<double>(model.layers.size()) / pp);
-  const bool is_latent = model.layers.front().attention == AttentionKind::kMla;
-  const double pools = is_latent ? layers : 2 * layers;  // a latent is key and value in one
+  double layers = 0;
+  double all_pools = 0;
+  for (const LayerConfig& layer : model.layers) {
+    if (layer.state_size > 0) continue;
+    layers += 1;
+    all_pools +=
+        layer.attention == AttentionKind::kMla ? 1 : 2;  // a latent is key and value in one
+  }
+  const double pools = layers > 0 ? all_pools / layers * std::ceil(layers / pp) : 1.0;
   const std::filesystem::path table = transfer_table(scenario);
   TransferTime measured;
   if (!table.empty()) {

@@ -39,7 +39,7 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch) {
     for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
       const Op& op = plan.ops()[static_cast<std::size_t>(id)];
       if (!plan.contains(op.ranks, rank)) continue;
-      explanation.ops.push_back({.name = op.name,
+      explanation.ops.push_back({.name = printed_name(op),
                                  .call = call_of(op),
                                  .copies = plan.multiplicity(id),
                                  .price = cost.explain(plan, op)});

@@ -135,8 +135,8 @@ StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
   prediction.mode = mode;
   prediction.batch = step.batch;
   at_key(scenario, "model", [&] {
-    prediction.whole = lower(scenario.model_config, step.batch, lowering_options(scenario));
-    prediction.plan = parallelize(prediction.whole, scenario.mesh);
+    const Plan whole = lower(scenario.model_config, step.batch, lowering_options(scenario));
+    prediction.plan = parallelize(whole, scenario.mesh);
   });
   const CostModel& cost = assembly.cost(mode);
   const int ranks = num_ranks(scenario.mesh);

@@ -4,7 +4,7 @@
 // of each rank and the service, and the directory that the GPU side runs from.
 //
 //   DIR/scenario.yaml, deployment.txt                   the scenario; what the GPU side needs of it
-//   DIR/steps/<name>.step, .plan, .whole.plan           batch; plan of all ranks; before the split
+//   DIR/steps/<name>.step, .plan                        batch; plan of all ranks
 //   DIR/predicted/steps.csv, <name>.spans.csv, memory.csv, calibration.csv, provenance.txt
 //   where the scenario serves:
 //   DIR/predicted/requests.csv, serve_steps.csv, summary.json
@@ -29,8 +29,7 @@ struct StepPrediction {
   std::string name;  // of the step and the mode: "decode64_context4096_graph"
   LaunchMode mode = LaunchMode::kGraph;
   Batch batch;
-  Plan whole;  // before it was split over ranks
-  Plan plan;   // simulated here, executed there
+  Plan plan;  // simulated here, executed there
   Timeline timeline;
   // Makespan, and the interval that holds it in 80 of 100 cases if times of different kernels err
   // independently and normally, by the spread that the cost model gives each.

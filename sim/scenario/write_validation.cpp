@@ -133,7 +133,6 @@ void write_validation(const ValidationPrediction& prediction,
     const std::filesystem::path stem = directory / "steps" / step.name;
     write_file(stem.string() + ".step", step_text(step));
     write_file(stem.string() + ".plan", to_text(step.plan));
-    write_file(stem.string() + ".whole.plan", to_text(step.whole));
     write_file(predicted / (step.name + ".spans.csv"), spans_csv(step.timeline));
   }
   write_file(predicted / "steps.csv", steps_csv(prediction.steps));

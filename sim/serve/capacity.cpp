@@ -29,7 +29,10 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
       .graphs = request.graphs,
       .communication = num_ranks(request.mesh) > 1 ? request.communication : Bytes(0),
       .context = request.context,
-      .workspace = request.workspace};
+      .workspace = request.workspace,
+      .states =
+          state_bytes_per_rank(request.model, request.mesh, request.lowering.precision.kv_cache) *
+          static_cast<double>(engine.max_num_seqs)};
   // Ranks of a stage are alike; stages differ (embedding first, LM head last).
   const int ranks_per_stage = plan.num_ranks() / request.mesh.pp;
   for (int rank = 0; rank < plan.num_ranks(); rank += ranks_per_stage) {
@@ -48,7 +51,7 @@ Bytes kv_block_bytes(const CapacityRequest& request) {
 
 Bytes left_for_kv(const MemoryBudget& budget) {
   return budget.usable - budget.weights - budget.activations - budget.graphs -
-         budget.communication - budget.context - budget.workspace;
+         budget.communication - budget.context - budget.workspace - budget.states;
 }
 
 // "; tp 4 would fit" or why nothing does.
@@ -89,7 +92,8 @@ MemoryBudget memory_budget(const CapacityRequest& request, const Device& device)
         to_text(budget.weights) + " of weights, " + to_text(budget.activations) +
         " of activations, " + to_text(budget.graphs) + " of graphs, " +
         to_text(budget.communication) + " of communication buffers, " +
-        to_text(budget.context + budget.workspace) + " of context and workspace and " +
+        to_text(budget.context + budget.workspace) + " of context and workspace" +
+        (budget.states > Bytes(0) ? ", " + to_text(budget.states) + " of states" : "") + " and " +
         to_text(budget.kv_block) + " for one KV block, " + to_text(budget.kv_block - left) +
         " more than the " + to_text(budget.usable) + " that gpu_memory_utilization leaves" +
         smallest_fit(request, device));

@@ -24,6 +24,7 @@ struct MemoryBudget {
   Bytes communication;
   Bytes context;                   // of the process on the device
   Bytes workspace;                 // scratch memory of kernels
+  Bytes states;                    // of max_num_seqs sequences, beside their KV blocks
   Bytes kv_cache;                  // what remains, in whole blocks
   Bytes kv_block;                  // bytes of one block on one GPU
   std::int64_t num_kv_blocks = 0;  // of one instance: over its data-parallel ranks

@@ -56,19 +56,18 @@ class StepBuilder {
                             .role = role,
                             .ranks = plan.add_group(ranks)});
   }
-  OpId kernel(const std::vector<int>& ranks, double us, int stream = 0,
-              std::vector<TensorId> reads = {}, std::vector<TensorId> writes = {},
-              std::vector<OpId> after = {}) {
+  OpId kernel(const std::vector<int>& ranks, double us, int stream = 0, TensorViews reads = {},
+              TensorViews writes = {}, std::vector<OpId> after = {}) {
     return add(KernelOp{.kernel = "sample", .dtype = DType::kBf16, .dims = {}}, ranks, us, stream,
                std::move(reads), std::move(writes), std::move(after));
   }
   OpId comm(CollectiveKind kind, const std::vector<int>& ranks, double bytes, double us,
-            int stream = 0, std::vector<TensorId> reads = {}, std::vector<TensorId> writes = {}) {
+            int stream = 0, TensorViews reads = {}, TensorViews writes = {}) {
     return add(CommOp{.kind = kind, .dtype = DType::kBf16, .bytes_per_rank = Bytes(bytes)}, ranks,
                us, stream, std::move(reads), std::move(writes), {});
   }
-  OpId host(HostKind kind, const std::vector<int>& ranks, double us,
-            std::vector<TensorId> reads = {}, std::vector<TensorId> writes = {}, int stream = 0) {
+  OpId host(HostKind kind, const std::vector<int>& ranks, double us, TensorViews reads = {},
+            TensorViews writes = {}, int stream = 0) {
     return add(HostOp{.kind = kind}, ranks, us, stream, std::move(reads), std::move(writes), {});
   }
   void repeat(OpId first, std::int64_t count) {
@@ -84,8 +83,8 @@ class StepBuilder {
     name += std::to_string(number);
     return name;
   }
-  OpId add(OpBody body, const std::vector<int>& ranks, double us, int stream,
-           std::vector<TensorId> reads, std::vector<TensorId> writes, std::vector<OpId> after) {
+  OpId add(OpBody body, const std::vector<int>& ranks, double us, int stream, TensorViews reads,
+           TensorViews writes, std::vector<OpId> after) {
     times.push_back({.time = Seconds(us * 1e-6), .basis = Basis::kMeasured, .spread = 0});
     return plan.add_op({.name = numbered('o', plan.ops().size()),
                         .body = std::move(body),

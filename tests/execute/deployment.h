@@ -88,9 +88,7 @@ class ReferenceRuns {
     const Plan whole = lower(deployment_.model, batch, deployment_.options);
     const Plan split = parallelize(whole, deployment_.mesh);
     if (!model_) {
-      const Batch decode{.prefill = {}, .num_decodes = 1, .decode_context = 1};
       model_.emplace(reference::ModelSetup{
-          .whole = lower(deployment_.model, decode, deployment_.options),
           .grid = {.tp = deployment_.mesh.tp, .dp = deployment_.mesh.dp, .pp = deployment_.mesh.pp},
           .numbers = {.head_dim = deployment_.model.rotary_dim(),
                       .max_positions = 64,

@@ -165,8 +165,7 @@ TEST(ReferenceMoe, GivenScoresChooseTheExperts) {
   const Deployment deployment = deployment_of("qwen3", MoeDesign::kShuffling);
   const StepInput input = steps()[0];
   const Plan plan = lower(deployment.model, testing::batch_of(input), deployment.options);
-  const reference::ModelSetup setup{.whole = plan,
-                                    .numbers = {.head_dim = deployment.model.head_dim,
+  const reference::ModelSetup setup{.numbers = {.head_dim = deployment.model.head_dim,
                                                 .max_positions = 64,
                                                 .routing = {.normalises = true}},
                                     .num_kv_blocks = testing::kNumBlocks,
@@ -218,15 +217,14 @@ TEST(ReferenceMoe, ACollectiveLeftOutIsNoticed) {
 }
 
 // Elements of the whole that ranks hold, each on as many ranks as there are copies of it.
-std::map<std::pair<std::int64_t, std::int64_t>, int> held(const Plan& plan, const Plan& whole,
-                                                          const RankGrid& grid,
+std::map<std::pair<std::int64_t, std::int64_t>, int> held(const Plan& plan,
                                                           const std::string& name) {
   std::map<std::pair<std::int64_t, std::int64_t>, int> elements;
-  for (int rank = 0; rank < grid.size(); ++rank) {
-    for (const WeightShard& shard : weight_shards(plan, whole, grid, rank).shards) {
+  for (int rank = 0; rank < plan.num_ranks(); ++rank) {
+    for (const WeightShard& shard : weight_shards(plan, rank).shards) {
       if (shard.name.find(name) == std::string::npos) continue;
-      for (const WeightSegment& rows : shard.row_segments) {
-        for (const WeightSegment& columns : shard.column_segments) {
+      for (const AxisRange& rows : shard.row_ranges) {
+        for (const AxisRange& columns : shard.column_ranges) {
           for (std::int64_t row = 0; row < rows.count; ++row) {
             for (std::int64_t column = 0; column < columns.count; ++column) {
               ++elements[{rows.global + row, columns.global + column}];
@@ -246,11 +244,10 @@ TEST(MoeWeights, RanksHoldEveryElementOfTheExpertsOnce) {
                            Mesh{.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kEager},
                            Mesh{.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph}}) {
     const Plan plan = parallelize(whole, mesh);
-    const RankGrid grid{.tp = mesh.tp, .dp = mesh.dp};
     // 8 experts x 32 gate and up rows x 64, and x 64 rows x 16.
     for (const auto& [name, count] : std::vector<std::pair<std::string, std::size_t>>{
              {"experts.gate_up_proj", 8 * 32 * 64}, {"experts.down_proj", 8 * 64 * 16}}) {
-      const auto elements = held(plan, whole, grid, name);
+      const auto elements = held(plan, name);
       EXPECT_EQ(elements.size(), count) << name << " tp " << mesh.tp << " ep " << mesh.ep;
       for (const auto& [place, times] : elements) ASSERT_EQ(times, 1);
     }
@@ -263,14 +260,14 @@ TEST(MoeWeights, NeighboursShareTheColumnsOfTheSameExperts) {
   const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
   const Plan plan = parallelize(whole, {.tp = 4, .ep = 2});
   std::vector<std::int64_t> firsts;
-  for (int rank = 0; rank < 4; ++rank) firsts.push_back(first_expert(plan, whole, {.tp = 4}, rank));
+  for (int rank = 0; rank < 4; ++rank) firsts.push_back(first_expert(plan, rank));
   EXPECT_EQ(firsts, (std::vector<std::int64_t>{0, 0, 4, 4}));
 }
 
 TEST(MoeWeights, ACorrectionBiasIsSmallAndInFull) {
   const Deployment deployment = deployment_of("deepseek", MoeDesign::kShuffling);
   const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
-  const WeightShards shards = weight_shards(whole, whole, {}, 0);
+  const WeightShards shards = weight_shards(whole, 0);
   int num_found = 0;
   for (const WeightShard& shard : shards.shards) {
     if (shard.name.find("correction_bias") == std::string::npos) continue;
@@ -286,7 +283,7 @@ TEST(MoeWeights, TheEmbeddingKeepsTokensApart) {
   const auto bound = [](MoeDesign design) {
     const Deployment deployment = deployment_of("qwen3", design);
     const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
-    for (const WeightShard& shard : weight_shards(whole, whole, {}, 0).shards) {
+    for (const WeightShard& shard : weight_shards(whole, 0).shards) {
       if (shard.name.find("embed") != std::string::npos) return shard.bound;
     }
     return 0.0;

@@ -58,19 +58,9 @@ TEST(RankTasks, ARankRunsTheOpsOfItsStageAlone) {
             rank_tasks(unroll(plan), 0).size() + rank_tasks(unroll(plan), 1).size());
 }
 
-TEST(MicroBatch, IsReadFromThePipelinesPrefix) {
-  EXPECT_EQ(micro_batch_of("s1.m3.layers.0.rope"), 3);
-  EXPECT_EQ(micro_batch_of("s12.m10.lm_head"), 10);
-  EXPECT_EQ(micro_batch_of("s1.layers.0.rope"), 0);
-  EXPECT_EQ(micro_batch_of("layers.0.rope"), 0);
-  EXPECT_EQ(micro_batch_of("s1.mlp.gate"), 0);
-  EXPECT_EQ(micro_batch_of("s1.m2"), 0);
-}
-
-TEST(MicroBatch, IsLeftOutOfNames) {
-  EXPECT_EQ(without_micro_batch("s1.m3.layers.0.kv_new"), "s1.layers.0.kv_new");
-  EXPECT_EQ(without_micro_batch("s1.layers.0.kv_new"), "s1.layers.0.kv_new");
-  EXPECT_EQ(without_micro_batch("layers.0.kv_new"), "layers.0.kv_new");
+TEST(MicroBatch, IsTheFirstWhereThePlanHasButOne) {
+  EXPECT_EQ(micro_batch_of({.name = "rope", .stage = 1, .micro_batch = 3}), 3);
+  EXPECT_EQ(micro_batch_of({.name = "rope", .stage = 1}), 0);
 }
 
 TEST(MicroBatch, AreCountedOverThePlan) {

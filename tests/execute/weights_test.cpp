@@ -23,8 +23,6 @@ namespace {
 const Batch kDecode{.prefill = {}, .num_decodes = 8, .decode_context = 800};
 constexpr std::uint64_t kSeed = 7;
 
-RankGrid grid_of(const Mesh& mesh) { return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp}; }
-
 Plan whole_plan(const ModelConfig& model, const LoweringOptions& options = {}) {
   return lower(model, kDecode, options);
 }
@@ -82,8 +80,8 @@ void add_rank(const WeightShards& shards, std::map<WeightKey, Assembled>& whole)
       const StoredWeight stored = stored_weight(shard, copy, DType::kBf16, kSeed);
       std::vector<char> is_weight(stored.values.size());
       Assembled& target = whole.at({shard.name, shard.first_copy + copy});
-      for (const WeightSegment& rows : shard.row_segments) {
-        for (const WeightSegment& columns : shard.column_segments) {
+      for (const AxisRange& rows : shard.row_ranges) {
+        for (const AxisRange& columns : shard.column_ranges) {
           for (std::int64_t row = 0; row < rows.count; ++row) {
             for (std::int64_t column = 0; column < columns.count; ++column) {
               const auto local = static_cast<std::size_t>((rows.local + row) * shard.columns +
@@ -108,7 +106,7 @@ void add_rank(const WeightShards& shards, std::map<WeightKey, Assembled>& whole)
 // Fills `whole` with the weights of the plan of one rank, none of them found.
 std::map<WeightKey, Assembled> whole_weights(const Plan& plan) {
   std::map<WeightKey, Assembled> whole;
-  for (const WeightShard& shard : weight_shards(plan, plan, {}, 0).shards) {
+  for (const WeightShard& shard : weight_shards(plan, 0).shards) {
     for (std::int64_t copy = 0; copy < shard.num_copies; ++copy) {
       std::vector<float> values = stored_weight(shard, copy, DType::kBf16, kSeed).values;
       const std::size_t size = values.size();
@@ -144,7 +142,7 @@ TEST(WeightShards, OfAllRanksPutTogetherAreTheWholeWeights) {
         const Plan plan = parallelize(single, mesh);
         auto whole = whole_weights(single);
         for (int rank = 0; rank < plan.num_ranks(); ++rank) {
-          add_rank(weight_shards(plan, single, grid_of(mesh), rank), whole);
+          add_rank(weight_shards(plan, rank), whole);
         }
         for (const auto& [key, weight] : whole) {
           // Tied embeddings are held by the first and by the last stage.
@@ -167,7 +165,7 @@ TEST(WeightShards, LatentAttentionOverStagesIsTheWholeToo) {
   const Plan plan = parallelize(single, mesh);
   auto whole = whole_weights(single);
   for (int rank = 0; rank < plan.num_ranks(); ++rank) {
-    add_rank(weight_shards(plan, single, grid_of(mesh), rank), whole);
+    add_rank(weight_shards(plan, rank), whole);
   }
   for (const auto& [key, weight] : whole) {
     EXPECT_TRUE(std::ranges::all_of(weight.found, [](int found) { return found == 1; }))
@@ -179,24 +177,24 @@ TEST(WeightShards, LatentAttentionOverStagesIsTheWholeToo) {
 TEST(WeightShards, FusedColumnsAreSplitPartByPart) {
   const Plan single = whole_plan(testing::small_llama());
   const Plan plan = parallelize(single, {.tp = 4});
-  const WeightShards shards = weight_shards(plan, single, {.tp = 4}, 3);
-  using Segments = std::vector<WeightSegment>;
-  EXPECT_EQ(shard_named(shards, "layers.0.gate_up_proj.weight").row_segments,
-            (Segments{{.local = 0, .global = 384, .count = 128},
-                      {.local = 128, .global = 512 + 384, .count = 128}}));
-  EXPECT_EQ(shard_named(shards, "layers.0.down_proj.weight").column_segments,
-            (Segments{{.local = 0, .global = 384, .count = 128}}));
+  const WeightShards shards = weight_shards(plan, 3);
+  using Ranges = std::vector<AxisRange>;
+  EXPECT_EQ(shard_named(shards, "layers.0.gate_up_proj.weight").row_ranges,
+            (Ranges{{.local = 0, .global = 384, .count = 128},
+                    {.local = 128, .global = 512 + 384, .count = 128}}));
+  EXPECT_EQ(shard_named(shards, "layers.0.down_proj.weight").column_ranges,
+            (Ranges{{.local = 0, .global = 384, .count = 128}}));
   // Query heads 6 and 7, of 32 columns each, read key head 1 of 2.
-  EXPECT_EQ(shard_named(shards, "layers.0.qkv_proj.weight").row_segments,
-            (Segments{{.local = 0, .global = 192, .count = 64},
-                      {.local = 64, .global = 256 + 32, .count = 32},
-                      {.local = 96, .global = 256 + 64 + 32, .count = 32}}));
+  EXPECT_EQ(shard_named(shards, "layers.0.qkv_proj.weight").row_ranges,
+            (Ranges{{.local = 0, .global = 192, .count = 64},
+                    {.local = 64, .global = 256 + 32, .count = 32},
+                    {.local = 96, .global = 256 + 64 + 32, .count = 32}}));
 }
 
 TEST(WeightShards, RowsBeyondTheVocabularyAreZero) {
   const Plan single = whole_plan(odd_vocabulary());
   const Plan plan = parallelize(single, {.tp = 4});
-  const WeightShards shards = weight_shards(plan, single, {.tp = 4}, 3);
+  const WeightShards shards = weight_shards(plan, 3);
   const WeightShard& shard = shard_named(shards, "lm_head.weight");
   ASSERT_EQ(shard.rows, 11);  // ceil(41 / 4): three times 11, then 8
   const StoredWeight stored = stored_weight(shard, 0, DType::kFp8, kSeed);
@@ -208,20 +206,18 @@ TEST(WeightShards, RowsBeyondTheVocabularyAreZero) {
 TEST(WeightShards, MicroBatchesAndTiedHeadsShareOneWeight) {
   const Plan single = whole_plan(tied_embeddings());
   const Plan plan = parallelize(single, {.pp = 2, .num_micro_batches = 2});
-  const RankGrid grid{.pp = 2};
   std::set<std::string> names;
-  for (const WeightShard& shard : weight_shards(plan, single, grid, 1).shards) {
+  for (const WeightShard& shard : weight_shards(plan, 1).shards) {
     EXPECT_TRUE(names.insert(shard.name).second) << shard.name;
   }
-  EXPECT_EQ(shard_named(weight_shards(plan, single, grid, 1), "embed_tokens").first_copy, 0);
-  EXPECT_EQ(shard_named(weight_shards(plan, single, grid, 1), "layers.0.o_proj.weight").first_copy,
-            2);
+  EXPECT_EQ(shard_named(weight_shards(plan, 1), "embed_tokens").first_copy, 0);
+  EXPECT_EQ(shard_named(weight_shards(plan, 1), "layers.0.o_proj.weight").first_copy, 2);
 }
 
 TEST(WeightShards, EveryWeightTensorOfTheRankHasOneAndNoOther) {
   const Plan single = whole_plan(testing::small_llama());
   const Plan plan = parallelize(single, {.tp = 2, .pp = 2});
-  const WeightShards shards = weight_shards(plan, single, {.tp = 2, .pp = 2}, 2);
+  const WeightShards shards = weight_shards(plan, 2);
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
     const Tensor& tensor = plan.tensors()[i];
     const bool is_held = tensor.role == TensorRole::kWeight && plan.contains(tensor.ranks, 2);
@@ -233,19 +229,17 @@ TEST(WeightShards, ASplitThatCannotBeExecutedIsAnErrorThatNamesTheWeight) {
   const Plan single = whole_plan(testing::small_deepseek());
   const Plan plan = parallelize(single, {.dp = 4, .ep = 4, .num_redundant_experts = 4});
   try {
-    (void)weight_shards(plan, single, {.dp = 4}, 0);
+    (void)weight_shards(plan, 0);
     FAIL() << "copies of experts were accepted";
   } catch (const std::invalid_argument& error) {
     EXPECT_NE(std::string(error.what()).find("layers."), std::string::npos) << error.what();
   }
 }
 
-TEST(WeightShards, AGridOfOtherRanksIsAnError) {
-  const Plan single = whole_plan(testing::small_llama());
-  const Plan plan = parallelize(single, {.tp = 2});
-  EXPECT_THROW((void)weight_shards(plan, single, {.tp = 4}, 0), std::invalid_argument);
-  EXPECT_THROW((void)weight_shards(plan, plan, {.tp = 2}, 0), std::invalid_argument);
-  EXPECT_THROW((void)weight_shards(plan, single, {.tp = 2}, 2), std::invalid_argument);
+TEST(WeightShards, ARankThatThePlanHasNotIsAnError) {
+  const Plan plan = parallelize(whole_plan(testing::small_llama()), {.tp = 2});
+  EXPECT_THROW((void)weight_shards(plan, 2), std::invalid_argument);
+  EXPECT_THROW((void)weight_shards(plan, -1), std::invalid_argument);
 }
 
 // Uniform in [-b, b]: mean 0 and variance b^2 / 3 = 1 / columns, so a linear layer keeps the
@@ -253,7 +247,7 @@ TEST(WeightShards, AGridOfOtherRanksIsAnError) {
 // deviation, the variance by about 0.3 %.
 TEST(StoredWeight, KeepsTheVarianceOfALinearLayersInput) {
   const Plan single = whole_plan(testing::small_llama());
-  const WeightShards shards = weight_shards(single, single, {}, 0);
+  const WeightShards shards = weight_shards(single, 0);
   const WeightShard& shard = shard_named(shards, "layers.0.qkv_proj.weight");
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
     const StoredWeight stored = stored_weight(shard, 1, dtype, kSeed);
@@ -276,7 +270,7 @@ TEST(StoredWeight, KeepsTheVarianceOfALinearLayersInput) {
 
 TEST(StoredWeight, GainsOfNormsAreNearOne) {
   const Plan single = whole_plan(testing::small_llama());
-  const WeightShards shards = weight_shards(single, single, {}, 0);
+  const WeightShards shards = weight_shards(single, 0);
   const WeightShard& shard = shard_named(shards, "layers.0.attn_norm.weight");
   ASSERT_TRUE(shard.is_gain);
   for (const float value : stored_weight(shard, 0, DType::kBf16, kSeed).values) {
@@ -289,12 +283,12 @@ TEST(StoredWeight, ACorrectionBiasLeavesChoicesEven) {
   ModelConfig model = testing::small_deepseek();
   model.has_correction_bias = true;
   const Plan whole = whole_plan(model, {.moe_design = MoeDesign::kShuffling});
-  const std::vector<WeightShard> shards = weight_shards(whole, whole, {}, 0).shards;
+  const std::vector<WeightShard> shards = weight_shards(whole, 0).shards;
   auto shard = *std::ranges::find_if(shards, [](const WeightShard& one) {
     return one.name.find("correction_bias") != std::string::npos;
   });
   shard.columns = shard.whole_columns = 256;
-  shard.column_segments = {{.local = 0, .global = 0, .count = 256}};
+  shard.column_ranges = {{.local = 0, .global = 0, .count = 256}};
   const std::vector<float> stored = stored_weight(shard, 0, DType::kFp32, 1).values;
   const std::vector<double> bias(stored.begin(), stored.end());
   std::mt19937_64 random(3);
@@ -318,7 +312,7 @@ TEST(StoredWeight, ACorrectionBiasLeavesChoicesEven) {
 
 TEST(StoredWeight, DiffersByCopyNameAndSeed) {
   const Plan single = whole_plan(testing::small_llama());
-  const WeightShards shards = weight_shards(single, single, {}, 0);
+  const WeightShards shards = weight_shards(single, 0);
   const WeightShard& shard = shard_named(shards, "layers.0.o_proj.weight");
   WeightShard other = shard;
   other.name = "layers.0.down_proj.weight";

@@ -32,8 +32,8 @@ void append_ranks(Section& section, const Plan& plan, GroupId group) {
 
 // A tensor by its name, shape and place.
 std::string tensor_line(const Plan& plan, const Tensor& tensor) {
-  std::string line = "tensor " + tensor.name + " " + std::string(to_text(tensor.role)) + " " +
-                     std::string(to_text(tensor.dtype));
+  std::string line = "tensor " + printed_name(tensor) + " " + std::string(to_text(tensor.role)) +
+                     " " + std::string(to_text(tensor.dtype));
   for (const Axis& axis : tensor.axes) line += " " + axis.name + "=" + std::to_string(axis.size);
   line += " on";
   for (const int rank : plan.ranks(tensor.ranks)) line += " " + std::to_string(rank);
@@ -59,13 +59,16 @@ void append_meaning(Section& section, const Plan& plan) {
   for (const Tensor& tensor : plan.tensors()) tensors.push_back(tensor_line(plan, tensor));
   std::ranges::sort(tensors);
   for (const std::string& line : tensors) section.text(line).end_line();
-  const auto append_tensors = [&](std::string_view word, const std::vector<TensorId>& ids) {
+  const auto append_tensors = [&](std::string_view word, const TensorViews& ids) {
     section.text(word);
-    for (const TensorId id : ids) section.text(plan.tensors()[static_cast<std::size_t>(id)].name);
+    for (const TensorId id : ids)
+      section.text(printed_name(plan.tensors()[static_cast<std::size_t>(id)]));
   };
-  const auto name_of = [&](OpId id) { return plan.ops()[static_cast<std::size_t>(id)].name; };
+  const auto name_of = [&](OpId id) {
+    return printed_name(plan.ops()[static_cast<std::size_t>(id)]);
+  };
   for (const Op& op : plan.ops()) {
-    section.text("op").text(op.name);
+    section.text("op").text(printed_name(op));
     append_body(section, op.body);
     append_ranks(section, plan, op.ranks);
     section.text("stream").whole(op.stream);

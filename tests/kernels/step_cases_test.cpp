@@ -33,7 +33,6 @@ class StepCases : public testing::Test {
         "group g0 0\ntensor t0 hidden activation bf16 [tokens=" + std::to_string(rows) +
         ",hidden=8] g0\n";
     write(name + ".plan", plan);
-    write(name + ".whole.plan", plan);
   }
   std::string error() const {
     try {

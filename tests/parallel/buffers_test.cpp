@@ -50,7 +50,7 @@ void expect_no_overlap(const Plan& plan, int rank) {
   const BufferPlan buffers = plan_buffers(plan, rank);
   const Plan unrolled = unroll(plan);
   std::map<std::string, std::size_t> ids;
-  for (std::size_t i = 0; i < plan.tensors().size(); ++i) ids[plan.tensors()[i].name] = i;
+  for (std::size_t i = 0; i < plan.tensors().size(); ++i) ids[printed_name(plan.tensors()[i])] = i;
 
   std::vector<Use> uses(unrolled.tensors().size());
   for (std::size_t at = 0; at < unrolled.ops().size(); ++at) {
@@ -67,7 +67,7 @@ void expect_no_overlap(const Plan& plan, int rank) {
   std::vector<Occupant> occupants;
   for (std::size_t i = 0; i < uses.size(); ++i) {
     const Tensor& tensor = unrolled.tensors()[i];
-    const std::size_t source = ids.at(source_name(tensor.name));
+    const std::size_t source = ids.at(source_name(printed_name(tensor)));
     const std::int64_t offset = buffers.offsets[source];
     if (offset < 0 || !uses[i].is_used) continue;
     if (tensor.role == TensorRole::kInput) uses[i].first = 0;

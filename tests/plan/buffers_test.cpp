@@ -18,10 +18,10 @@ struct Bench {
                   TensorRole role = TensorRole::kActivation, DType dtype = DType::kBf16) {
     return plan.add_tensor({"t", dtype, {{"tokens", rows}, {"hidden", columns}}, role, group});
   }
-  OpId op(std::vector<TensorId> reads, std::vector<TensorId> writes) {
+  OpId op(TensorViews reads, TensorViews writes) {
     return plan.add_op({"op", HostOp{}, group, 0, std::move(reads), std::move(writes), {}});
   }
-  OpId gemm(std::vector<TensorId> reads, std::vector<TensorId> writes) {
+  OpId gemm(TensorViews reads, TensorViews writes) {
     return plan.add_op(
         {"gemm", KernelOp{.kernel = "gemm"}, group, 0, std::move(reads), std::move(writes), {}});
   }

@@ -29,9 +29,8 @@ ExamplePlan example_plan() {
       tensor("logits", DType::kBf16, {{"seqs", kTokens}, {"vocab", kVocab}}, kActivation, first);
   e.tokens = tensor("next ids", DType::kInt32, {{"seqs", kTokens}}, kOutput, first);
 
-  const auto op = [&](std::string name, OpBody body, GroupId ranks, int stream,
-                      std::vector<TensorId> reads, std::vector<TensorId> writes,
-                      std::vector<OpId> after = {}) {
+  const auto op = [&](std::string name, OpBody body, GroupId ranks, int stream, TensorViews reads,
+                      TensorViews writes, std::vector<OpId> after = {}) {
     return p.add_op({std::move(name), std::move(body), ranks, stream, std::move(reads),
                      std::move(writes), std::move(after)});
   };

@@ -62,6 +62,23 @@ TEST(Footprint, CountsWeightsOnceForEachLayerInWholeAllocations) {
   EXPECT_EQ(footprint_of(plan_of(1, 3)).weights.value(), 4 * kMiB);  // 3 MiB in pieces of 2
 }
 
+// A step of 2 sequences shows states of 1 MiB each in 5 layers; the rank keeps those of 8.
+TEST(Footprint, KeepsTheStatesOfAsManySequencesAsRun) {
+  Plan plan;
+  const GroupId group = plan.add_group({0});
+  const TensorId state = plan.add_tensor({.name = "state",
+                                          .dtype = DType::kInt8,
+                                          .axes = {{"seqs", 2}, {"state", std::int64_t{1} << 20}},
+                                          .role = TensorRole::kState,
+                                          .ranks = group});
+  const OpId op =
+      plan.add_op({.name = "scan", .body = HostOp{}, .ranks = group, .writes = {state}});
+  plan.add_repeat({.first = op, .last = op + 1, .count = 5});
+  const Footprint found = footprint_of(plan, {.max_sequences = 8});
+  EXPECT_EQ(found.states.value(), 5 * 8 * kMiB);
+  EXPECT_EQ(found.activations.value(), 0);
+}
+
 TEST(Footprint, IsTheSumOfItsTerms) {
   const Footprint found = footprint_of(
       plan_of(4, 1), {.kv_cache = Bytes(100 * kMiB),

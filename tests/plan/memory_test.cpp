@@ -18,7 +18,7 @@ struct Bench {
   TensorId tensor(std::int64_t bytes, TensorRole role = TensorRole::kActivation) {
     return plan.add_tensor({"t", DType::kFp8, {{"hidden", bytes}}, role, group});
   }
-  OpId op(std::vector<TensorId> reads, std::vector<TensorId> writes) {
+  OpId op(TensorViews reads, TensorViews writes) {
     return plan.add_op({"op", HostOp{}, group, 0, std::move(reads), std::move(writes), {}});
   }
   [[nodiscard]] Bytes peak() const { return memory_of(plan, 0).activations; }
@@ -35,6 +35,19 @@ TEST(MemoryOf, ActivationsPeakWhereMostAreAlive) {
   // The residual lives through all layers. On rank 1, at the all-reduce: residual, partial and
   // reduced. The ids die with the embedding, the normed (half of a wide one) with the gemm.
   EXPECT_EQ(memory_of(example_plan().plan, 1).activations, Bytes(3 * kWide));
+}
+
+// Four sequences of 1,000 bytes in three layers, whether they have one token or many.
+TEST(MemoryOf, StatesCountOncePerSequenceAndLayer) {
+  Bench b;
+  const TensorId state = b.plan.add_tensor(
+      {"state", DType::kFp8, {{"seqs", 4}, {"state", 1000}}, TensorRole::kState, b.group});
+  const OpId op = b.op({state}, {state});
+  b.plan.add_repeat({op, op + 1, 3});
+  const MemoryUse use = memory_of(b.plan, 0);
+  EXPECT_EQ(use.states, Bytes(3 * 4 * 1000));
+  EXPECT_EQ(use.kv_cache + use.activations + use.weights, Bytes());
+  EXPECT_EQ(unroll(b.plan).tensors().size(), 3U);
 }
 
 TEST(MemoryOf, ARankWithoutTensorsHasNone) {

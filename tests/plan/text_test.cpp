@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -15,6 +17,13 @@ std::string group_text(std::vector<int> ranks) {
   Plan plan;
   plan.add_group(std::move(ranks));
   return to_text(plan);
+}
+
+Plan golden_plan(const std::string& name) {
+  std::ifstream in(std::string(ORRERY_SOURCE_DIR) + "/tests/golden/" + name, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return parse_plan(text.str());
 }
 
 void expect_error(const std::string& text, const std::string& part) {
@@ -37,17 +46,17 @@ TEST(PlanText, ReadsBackAsAnEqualPlan) {
   EXPECT_EQ(parse_plan(to_text(unrolled)), unrolled);
 }
 
-TEST(PlanText, OfAnEmptyPlanIsEmpty) {
-  EXPECT_EQ(to_text(Plan()), "");
+TEST(PlanText, OfAnEmptyPlanIsItsFirstLine) {
+  EXPECT_EQ(to_text(Plan()), "plan 2\n");
   EXPECT_EQ(parse_plan(""), Plan());
 }
 
 TEST(PlanText, RankSetsAreRangesListsAndStrides) {
-  EXPECT_EQ(group_text({5}), "group g0 5\n");
-  EXPECT_EQ(group_text({0, 4}), "group g0 0,4\n");
-  EXPECT_EQ(group_text({0, 1, 2, 3}), "group g0 0-3\n");
-  EXPECT_EQ(group_text({0, 4, 8, 12}), "group g0 0-12/4\n");
-  EXPECT_EQ(group_text({0, 1, 2, 8, 9, 10, 20}), "group g0 0-2,8-10,20\n");
+  EXPECT_EQ(group_text({5}), "plan 2\ngroup g0 5\n");
+  EXPECT_EQ(group_text({0, 4}), "plan 2\ngroup g0 0,4\n");
+  EXPECT_EQ(group_text({0, 1, 2, 3}), "plan 2\ngroup g0 0-3\n");
+  EXPECT_EQ(group_text({0, 4, 8, 12}), "plan 2\ngroup g0 0-12/4\n");
+  EXPECT_EQ(group_text({0, 1, 2, 8, 9, 10, 20}), "plan 2\ngroup g0 0-2,8-10,20\n");
 }
 
 TEST(PlanText, AnyRankSetReadsBack) {
@@ -72,6 +81,89 @@ TEST(PlanText, NamesOfAnyCharactersReadBack) {
     plan.add_op({name, KernelOp{name, DType::kFp8, {{name, 2, name}}}, group, 0, {tensor}, {}, {}});
     EXPECT_EQ(parse_plan(to_text(plan)), plan) << to_text(plan);
   }
+}
+
+// A plan whose tensor has every kind of split, a view, and a place in a pipeline.
+Plan plan_of_everything() {
+  Plan plan;
+  const GroupId all = plan.add_group({0, 1, 2, 3, 4, 5, 6, 7});
+  const Place grid = Place().add({.ways = 2, .stride = 4}).add({.ways = 4, .stride = 1});
+  const Place rows =
+      Place().add({.ways = 2, .stride = 4}).add({.ways = 3, .stride = kOfMicroBatch});
+  const SplitId halves = plan.add_split({.parts = {divided(whole_part(64), grid), whole_part(16)}});
+  const SplitId tokens = plan.add_split({.parts = {divided(whole_part(30), rows)}});
+  const SplitId zigzag =
+      plan.add_split({.parts = {{.size = 160, .block = 10, .place = grid, .is_zigzag = true}}});
+  const SplitId uneven = plan.add_split(
+      {.parts = {{.size = 50, .block = 30, .place = Place().add({2, 4}), .starts = {0, 30}}}});
+  const TensorId tensor = plan.add_tensor({.name = "kv",
+                                           .axes = {{"seqs", 5, tokens},
+                                                    {"context", 20, zigzag},
+                                                    {"rows", 30, uneven},
+                                                    {"ffn", 24, halves},
+                                                    {"old", 3, kUnknownSplit}},
+                                           .role = TensorRole::kState,
+                                           .ranks = all,
+                                           .stage = 1,
+                                           .micro_batch = 2,
+                                           .first_copy = 40});
+  plan.add_op({.name = "norm",
+               .body = HostOp{},
+               .ranks = all,
+               .reads = {TensorView(tensor, 8, 16), tensor},
+               .writes = {TensorView(tensor, 0, 8)},
+               .stage = 1,
+               .micro_batch = 2});
+  return plan;
+}
+
+TEST(PlanText, SplitsViewsAndPlacesInAPipelineReadBack) {
+  const Plan plan = plan_of_everything();
+  EXPECT_EQ(parse_plan(to_text(plan)), plan) << to_text(plan);
+  EXPECT_EQ(printed_name(plan.ops()[0]), "s1.m2.norm");
+}
+
+// Texts of tests/golden as they were before splits, views and stages were fields: the same ops and
+// tensors under the names that are printed.
+TEST(PlanText, TheFirstFormIsStillRead) {
+  for (const std::string name : {"example", "model_small_llama_tp2_sp_pp2",
+                                 "model_small_deepseek_dp2_tp2_ep4", "moe_layer_dp2_tp2_dedup"}) {
+    const Plan old = golden_plan("first_form/" + name + ".plan");
+    const Plan plan = golden_plan(name + ".plan");
+    ASSERT_EQ(old.ops().size(), plan.ops().size()) << name;
+    ASSERT_EQ(old.tensors().size(), plan.tensors().size()) << name;
+    for (std::size_t i = 0; i < plan.ops().size(); ++i) {
+      const Op& op = plan.ops()[i];
+      EXPECT_EQ(old.ops()[i].name, op.name);
+      EXPECT_EQ(printed_name(old.ops()[i]), printed_name(op));
+      EXPECT_EQ(old.ops()[i].stage, op.stage);
+      EXPECT_EQ(old.ops()[i].micro_batch, op.micro_batch);
+      EXPECT_EQ(old.ops()[i].body, op.body);
+    }
+    for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
+      const Tensor& tensor = plan.tensors()[i];
+      EXPECT_EQ(printed_name(old.tensors()[i]), printed_name(tensor));
+      for (std::size_t axis = 0; axis < tensor.axes.size(); ++axis) {
+        EXPECT_EQ(old.tensors()[i].axes[axis].size, tensor.axes[axis].size);
+        EXPECT_EQ(old.tensors()[i].axes[axis].split,
+                  plan.num_ranks() > 1 ? kUnknownSplit : kNoSplit);
+      }
+    }
+    EXPECT_NO_THROW(verify(old)) << name;
+    EXPECT_EQ(parse_plan(to_text(old)), old) << name;
+  }
+}
+
+// A name that only looks like a stage is kept.
+TEST(PlanText, StagesOfTheFirstFormAreWholeWords) {
+  const auto op_of = [](const std::string& name) {
+    return parse_plan("group g0 0\nop o0 " + name + " host scheduler g0 s0").ops()[0];
+  };
+  EXPECT_EQ(op_of("s12.m10.lm_head"),
+            (Op{.name = "lm_head", .body = HostOp{}, .stage = 12, .micro_batch = 10}));
+  EXPECT_EQ(op_of("s1.mlp.gate"), (Op{.name = "mlp.gate", .body = HostOp{}, .stage = 1}));
+  EXPECT_EQ(op_of("s1.m2"), (Op{.name = "m2", .body = HostOp{}, .stage = 1}));
+  EXPECT_EQ(op_of("scan.1"), (Op{.name = "scan.1", .body = HostOp{}}));
 }
 
 TEST(PlanText, BytesReadBackExactly) {

@@ -140,5 +140,66 @@ TEST(Verify, RejectsEmptyTensorsButForTheCache) {
   expect_rejected(kGroups + "tensor t0 kv kv_cache bf16 [context=-1] g0", "expected at least 0");
 }
 
+const std::string kOver4 = "plan 2\ngroup g0 0-3\ngroup g1 0,2\n";
+
+TEST(Verify, AcceptsSplitsOfWhichAllRanksHaveTheWhole) {
+  expect_verified(kOver4 + "split p0 41/11 by 4x1\ntensor t0 w weight bf16 [vocab=11/p0] g0");
+  expect_verified(kOver4 + "split p0 8/4 by 2x2\ntensor t0 w weight bf16 [heads=4/p0] g0");
+  expect_verified(kOver4 +
+                  "split p0 80/10 by 4x1 zigzag\n"
+                  "tensor t0 kv kv_cache bf16 [context=20/p0,hidden=8] g0");
+  expect_verified(kOver4 +
+                  "split p0 64/4 by 4x1,4xm\n"
+                  "tensor t0 x activation bf16 [tokens=4/p0] g0 stage 0 micro_batch 2");
+}
+
+TEST(Verify, RejectsAShareOfAnotherSizeThanItsSplitSays) {
+  expect_rejected(kOver4 + "split p0 16/4 by 4x1\ntensor t0 w weight bf16 [ffn=8/p0] g0",
+                  "tensor 0 \"w\": axis ffn has size 8 on each rank, expected 4, its share of 16");
+}
+
+// Ranks 0 and 2 have shares 0 and 2 of 4; strides of two over neighbours give the first half twice.
+TEST(Verify, RejectsElementsThatNoRankHas) {
+  expect_rejected(kOver4 + "split p0 16/4 by 4x1\ntensor t0 w weight bf16 [ffn=4/p0] g1",
+                  "axis ffn: no rank has 8 of 16 elements");
+  expect_rejected(kOver4 + "split p0 16/8 by 2x4\ntensor t0 w weight bf16 [ffn=8/p0] g0",
+                  "axis ffn: no rank has 8 of 16 elements");
+}
+
+// Both axes over tp: each by itself is whole, but of the four quarters two are nowhere.
+TEST(Verify, RejectsTwoAxesOverTheSameRanks) {
+  expect_rejected(kOver4 +
+                      "split p0 16/8 by 2x1\nsplit p1 4/2 by 2x1\n"
+                      "tensor t0 w weight bf16 [experts=2/p1,ffn=8/p0] g0",
+                  "its ranks have 2 of 4 combinations of shares along its axes");
+  expect_verified(kOver4 +
+                  "split p0 16/8 by 2x1\nsplit p1 4/2 by 2x2\n"
+                  "tensor t0 w weight bf16 [experts=2/p1,ffn=8/p0] g0");
+}
+
+// Columns of x on a rank are not those of the weight's rows that it has.
+TEST(Verify, RejectsAnOpWhoseOperandsAreSplitInTwoWays) {
+  expect_rejected(kOver4 +
+                      "split p0 16/8 by 2x1\nsplit p1 16/8 by 2x2\n"
+                      "tensor t0 x input bf16 [tokens=4,heads=8/p0] g0\n"
+                      "tensor t1 w weight bf16 [hidden=4,heads=8/p1] g0\n"
+                      "tensor t2 y output bf16 [tokens=4,hidden=4] g0\n"
+                      "op o0 o_proj kernel gemm bf16 m=4:tokens n=4:hidden k=8:heads g0 s0 "
+                      "reads t0,t1 writes t2",
+                  "op 0 \"o_proj\": its tensors have axis heads split over ranks in two ways");
+}
+
+TEST(Verify, RejectsColumnsThatATensorHasNot) {
+  const std::string tensors = kOver4 +
+                              "tensor t0 x input bf16 [tokens=4,latent=24] g0\n"
+                              "tensor t1 w weight bf16 [latent=16] g0\n"
+                              "tensor t2 y output bf16 [tokens=4,latent=16] g0\n"
+                              "op o0 norm kernel rms_norm bf16 tokens=4:tokens hidden=16:latent "
+                              "g0 s0 ";
+  expect_verified(tensors + "reads t0[8:24],t1 writes t2");
+  expect_rejected(tensors + "reads t0[9:25],t1 writes t2",
+                  "uses columns 9 to 25 of tensor 0 \"x\", which has 24");
+}
+
 }  // namespace
 }  // namespace orrery

@@ -88,7 +88,6 @@ TEST_F(ValidationTest, TheDirectoryHoldsWhatTheGpuSideReads) {
   EXPECT_EQ(read("steps/decode4_context64_graph.step"), "mode graph\ndecodes 4 64\n");
   EXPECT_EQ(read("steps/prefill128_eager.step"), "mode eager\nprefill 128 0 1\n");
   EXPECT_EQ(parse_plan(read("steps/prefill128_eager.plan")).num_ranks(), 2);
-  EXPECT_EQ(parse_plan(read("steps/prefill128_eager.whole.plan")).num_ranks(), 1);
   const Deployment deployment = parse_deployment(read("deployment.txt"));
   EXPECT_EQ(deployment.name, "llama-3.1-8b");
   EXPECT_EQ(deployment.mesh.tp, 2);

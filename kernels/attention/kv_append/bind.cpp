@@ -20,7 +20,8 @@ Launch append(const BindContext& context, const bf16* keys, std::int64_t tokens,
   };
 }
 
-// reads latents and rows that end in rotated keys; writes a layer of a cache of them
+// reads latents and rotated keys, which may be columns of longer rows; writes a layer of a cache of
+// them
 Launch append_latents(const BindContext& context) {
   require_dtype(context, std::array{DType::kBf16});
   require_operands(context, 2, 1);
@@ -29,19 +30,19 @@ Launch append_latents(const BindContext& context) {
   const std::int64_t width = pool.shape().head_dim;
   const std::int64_t latent = matrix_size(*context.reads[0].tensor).columns;
   const std::int64_t stride = matrix_size(*context.reads[1].tensor).columns;
-  require_taken(context,
-                dim(context.op.dims, "width") == width && latent < width &&
-                    stride >= width - latent && pool.shape().dtype == DType::kBf16,
-                [&] {
-                  return "a latent and a rotated key of a bf16 cache's width, " +
-                         std::to_string(width);
-                });
+  require_taken(
+      context,
+      dim(context.op.dims, "width") == width && latent < width &&
+          num_columns(context.reads[1]) == width - latent && pool.shape().dtype == DType::kBf16,
+      [&] {
+        return "a latent and a rotated key of a bf16 cache's width, " + std::to_string(width);
+      });
   const Operand latents =
       require_operand(context, context.reads[0], {.what = "latents", .size = {tokens, latent}});
   const Operand rotated = require_operand(context, context.reads[1],
                                           {.what = "rotated keys", .size = {tokens, stride}});
   const LatentRows rows{.latents = typed<bf16>(latents),
-                        .rotated = typed<bf16>(rotated) + (stride - (width - latent)),
+                        .rotated = first_column<bf16>(rotated),
                         .latent = latent,
                         .rope = width - latent,
                         .rope_stride = stride};

@@ -5,8 +5,8 @@
 
 namespace orrery {
 
-// reads queries, keys without position of all heads, rows that end in the rotated keys, values;
-// writes out. Keys are those of the sequences of the step's tables, cached ones and new ones.
+// reads queries, keys without position of all heads, rotated keys, values; writes
+// out. Keys are those of the sequences of the step's tables, cached ones and new ones.
 Launch bind_mla_prefill(const BindContext& context) {
   require_dtype(context);
   require_operands(context, 4, 1);
@@ -29,12 +29,13 @@ Launch bind_mla_prefill(const BindContext& context) {
         require_operand(context, of, {.what = what, .size = {rows, columns}, .more_rows = true}));
   };
   const std::int64_t stride = matrix_size(*context.reads[2].tensor).columns;
-  require_taken(context, stride >= kMlaRotatedDim, "rows that end in rotated keys");
-  const bf16* const rotated = operand(context.reads[2], "rotated keys", keys, stride);
+  require_taken(context, num_columns(context.reads[2]) == kMlaRotatedDim, "rotated keys of 64");
+  const bf16* const rotated =
+      operand(context.reads[2], "rotated keys", keys, stride) + context.reads[2].first_column;
   const MlaPrefill call{
       .q = operand(context.reads[0], "q", tokens, heads * kMlaQkHeadDim),
       .keys = {.data = operand(context.reads[1], "keys", keys, heads * kMlaPlainDim)},
-      .rotated = {.data = rotated + (stride - kMlaRotatedDim), .stride = stride},
+      .rotated = {.data = rotated, .stride = stride},
       .values = {.data = operand(context.reads[3], "values", keys, heads * kMlaVHeadDim)},
       .out = operand(context.writes[0], "out", tokens, heads * kMlaVHeadDim),
       .heads = static_cast<std::int32_t>(heads),

@@ -4,8 +4,8 @@
 namespace orrery {
 namespace {
 
-// reads and writes rows of query heads and rows that end in one key head, of which the last
-// head_dim elements turn in place
+// reads and writes rows of query heads, of which the last head_dim elements turn in place, and a
+// key head, columns of longer rows
 Launch bind_apart(const BindContext& context) {
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t rotary = dim(context.op.dims, "head_dim");
@@ -19,8 +19,8 @@ Launch bind_apart(const BindContext& context) {
   require_taken(context, query_heads > 0 && query_stride % query_heads == 0,
                 "rows of query heads, one less than its heads");
   const std::int64_t head = query_stride / query_heads;
-  require_taken(context, head >= rotary && key_stride >= rotary,
-                "query heads and rows of keys that end in what turns");
+  require_taken(context, head >= rotary && num_columns(context.reads[1]) == rotary,
+                "query heads that end in what turns, and keys that turn");
   const Operand queries =
       require_operand(context, context.reads[0], {.what = "q", .size = {tokens, query_stride}});
   const Operand keys =
@@ -36,7 +36,7 @@ Launch bind_apart(const BindContext& context) {
                         .query_stride = query_stride,
                         .key_stride = key_stride};
   bf16* const turned_queries = typed<bf16>(queries) + (head - rotary);
-  bf16* const turned_keys = typed<bf16>(keys) + (key_stride - rotary);
+  bf16* const turned_keys = first_column<bf16>(keys);
   const StepTables tables = context.tables;
   return [=](const cuda::Stream& stream) {
     rope(stream, turned_queries, turned_keys, tables.positions, tables.cosines, tables.sines,

@@ -17,7 +17,7 @@ using Values = std::vector<double>;
 using Results = std::vector<Values>;
 
 [[noreturn]] inline void refuse(const KernelCall& call, const std::string& why) {
-  throw std::invalid_argument("op \"" + call.op.name + "\": " + why);
+  throw std::invalid_argument("op \"" + printed_name(call.op) + "\": " + why);
 }
 
 inline std::int64_t size_of(const KernelCall& call, std::string_view name) {

@@ -99,19 +99,10 @@ Ranks run_collective(const std::string& name, CollectiveKind kind, const Tensor&
                               " has no reference that runs plans");
 }
 
-std::int64_t sent_columns(CollectiveKind kind, const Tensor& input, const Tensor& output) {
-  const std::int64_t width = input.axes.back().size;
-  const bool may_slice =
-      (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllToAll) &&
-      input.axes.size() > 1;
-  return may_slice ? std::min(width, output.axes.back().size) : width;
-}
-
 std::vector<double> column_slice(const std::vector<double>& rows, std::int64_t width,
-                                 std::int64_t count, std::int64_t index) {
-  if (count == width) return rows;
+                                 std::int64_t count, std::int64_t first) {
   std::vector<double> slice;
-  for (std::int64_t at = index * count; at < std::ssize(rows); at += width) {
+  for (std::int64_t at = first; at < std::ssize(rows); at += width) {
     slice.insert(slice.end(), rows.begin() + at, rows.begin() + at + count);
   }
   return slice;

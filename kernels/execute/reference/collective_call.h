@@ -20,12 +20,9 @@ std::vector<std::vector<double>> run_collective(const std::string& name, Collect
                                                 const Tensor& input, const Tensor& output,
                                                 const std::vector<std::vector<double>>& inputs);
 
-// How many columns of `input` a rank sends: those of an all_gather or all_to_all into narrower rows
-// that the output has, else all.
-std::int64_t sent_columns(CollectiveKind kind, const Tensor& input, const Tensor& output);
-// Columns [index x count, (index + 1) x count) of rows of `width`; all where they are `width`.
+// Columns [first, first + count) of rows of `width`.
 std::vector<double> column_slice(const std::vector<double>& rows, std::int64_t width,
-                                 std::int64_t count, std::int64_t index);
+                                 std::int64_t count, std::int64_t first);
 
 // all_to_all of as many rows as counts say, without gaps: by rank, [rows, columns] of which the
 // first are for rank 0 and so on, counts of what is sent and counts of what is received, in the

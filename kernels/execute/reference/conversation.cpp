@@ -83,10 +83,9 @@ double largest_difference(std::span<const float> found, std::span<const double> 
   return largest;
 }
 
-std::unique_ptr<reference::Model> model_of(const CheckedDeployment& deployment, const Plan& whole) {
+std::unique_ptr<reference::Model> model_of(const CheckedDeployment& deployment) {
   return std::make_unique<reference::Model>(
-      reference::ModelSetup{.whole = whole,
-                            .grid = deployment.grid,
+      reference::ModelSetup{.grid = deployment.grid,
                             .numbers = deployment.numbers,
                             .seed = deployment.seed,
                             .num_kv_blocks = kConversationBlocks,
@@ -117,9 +116,7 @@ std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deploym
   // Runs a step in which `sampled` are the sequences of its logits, in order.
   const auto run = [&](StepInput input, const std::vector<int>& sampled) {
     StepPlans plans = deployment.lower(input, num_decodes(input));
-    if (!model) {
-      model = model_of(deployment, plans.whole);
-    }
+    if (!model) model = model_of(deployment);
     reference::StepResult result = model->run(plans.whole, input);
     for (std::size_t row = 0; row < sampled.size(); ++row) {
       sequences[static_cast<std::size_t>(sampled[row])].tokens.push_back(result.next_tokens[row]);
@@ -165,7 +162,7 @@ RepeatedConversation repeat_conversation(const CheckedDeployment& deployment,
     const CheckedStep& step = steps[i];
     const StepPlans plans =
         deployment.lower(step.input, step.is_decode ? decode_rows : num_decodes(step.input));
-    if (!model) model = model_of(deployment, plans.whole);
+    if (!model) model = model_of(deployment);
     reference::StepResult run = model->run(plans.plan, step.input, scores.at(i));
     result.logits.push_back(std::move(run.logits));
     result.next_tokens.push_back(std::move(run.next_tokens));

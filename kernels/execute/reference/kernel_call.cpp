@@ -260,7 +260,7 @@ void require_reference(const Op& op) {
   const auto* kernel = std::get_if<KernelOp>(&op.body);
   if (kernel == nullptr || find_reference(kernel->kernel) != nullptr) return;
   if (find_moe_reference(kernel->kernel) != nullptr || is_mla_kernel(kernel->kernel)) return;
-  throw std::invalid_argument("op \"" + op.name + "\": kernel " + kernel->kernel +
+  throw std::invalid_argument("op \"" + printed_name(op) + "\": kernel " + kernel->kernel +
                               " has no reference that runs plans");
 }
 

@@ -42,43 +42,42 @@ Values written_zeros(const KernelCall& call, std::size_t index) {
   return Values(static_cast<std::size_t>(num_elements(tensor_of(call, call.op.writes.at(index)))));
 }
 
-// A part of longer rows: the first columns, or those ahead of the rotated key.
-Results norm_part(const KernelCall& call) {
-  const std::int64_t stride = columns_read(call, 0);
-  const std::int64_t hidden = size_of(call, "hidden");
-  const bool is_kv = tensor_of(call, call.op.reads[1]).name.ends_with("kv_a_norm.weight");
-  const std::int64_t first = is_kv ? stride - call.numbers.head_dim - hidden : 0;
-  return {rms_norm(columns_of(read(call, 0), stride, first, hidden), read(call, 1),
-                   call.numbers.norm_epsilon)};
+// Of what the op reads at `index`, the columns that it reads.
+Values view_of(const KernelCall& call, std::size_t index) {
+  const TensorView& view = call.op.reads.at(index);
+  if (view.is_whole()) return read(call, index);
+  return columns_of(read(call, index), columns_read(call, index), view.first_column,
+                    view.num_columns);
 }
 
-// The last elements of each query head and of the rows of keys turn.
+Results norm_part(const KernelCall& call) {
+  return {rms_norm(view_of(call, 0), read(call, 1), call.numbers.norm_epsilon)};
+}
+
+// The last elements of each query head and the columns of keys turn.
 Results rope_apart(const KernelCall& call) {
   const std::int64_t rotary = size_of(call, "head_dim");
   const std::int64_t heads = size_of(call, "heads") - 1;
-  const auto turned = [&](std::size_t index, std::int64_t num_heads) {
+  const auto turned = [&](std::size_t index, std::int64_t num_heads, std::int64_t first) {
     const std::int64_t stride = columns_read(call, index) / num_heads;
     Values x = read(call, index);
-    const Values last = columns_of(x, stride, stride - rotary, rotary);
+    const Values last = columns_of(x, stride, first, rotary);
     const RopeLayout layout{.heads = static_cast<std::size_t>(num_heads),
                             .head_dim = static_cast<std::size_t>(rotary),
                             .rotary_dim = static_cast<std::size_t>(rotary)};
-    put_columns(x, stride, stride - rotary, rope(last, call.part.positions, call.rope, layout),
-                rotary);
+    put_columns(x, stride, first, rope(last, call.part.positions, call.rope, layout), rotary);
     return x;
   };
-  return {turned(0, heads), turned(1, 1)};
+  return {turned(0, heads, columns_read(call, 0) / heads - rotary),
+          turned(1, 1, call.op.reads[1].first_column)};
 }
 
 Results append_latents(const KernelCall& call) {
   const std::int64_t latent = columns_read(call, 0);
   const std::int64_t width = size_of(call, "width");
-  const std::int64_t stride = columns_read(call, 1);
   Values rows(static_cast<std::size_t>(size_of(call, "tokens") * width));
   put_columns(rows, width, 0, read(call, 0), latent);
-  put_columns(rows, width, latent,
-              columns_of(read(call, 1), stride, stride - (width - latent), width - latent),
-              width - latent);
+  put_columns(rows, width, latent, view_of(call, 1), width - latent);
   call.kv->keys = kv_append(call.kv->keys, rows, call.part.slots, static_cast<std::size_t>(width));
   return {{}};
 }
@@ -121,8 +120,7 @@ Results attend_expanded(const KernelCall& call) {
       .scale = 1 / std::sqrt(static_cast<double>(size_of(call, "qk_head_dim")))};
   const std::int64_t rope = call.numbers.head_dim;
   const std::int64_t plain = shape.qk_dim - rope;
-  const std::int64_t stride = columns_read(call, 2);
-  const Values rotated = columns_of(read(call, 2), stride, stride - rope, rope);
+  const Values rotated = view_of(call, 2);
   Values keys(read(call, 1).size() / static_cast<std::size_t>(plain) *
               static_cast<std::size_t>(shape.qk_dim));
   put_columns(keys, shape.qk_dim, 0, read(call, 1), plain);
@@ -217,8 +215,7 @@ MlaReference find_mla_reference(const KernelCall& call) {
   if (kernel == "batched_gemm" && tensor_of(call, call.op.reads[0]).axes.size() == 2) {
     return multiply_heads;
   }
-  const bool norms_part = kernel == "rms_norm" && call.op.writes[0] != call.op.reads[0] &&
-                          columns_read(call, 0) > size_of(call, "hidden");
+  const bool norms_part = kernel == "rms_norm" && !call.op.reads[0].is_whole();
   return norms_part ? norm_part : nullptr;
 }
 

@@ -135,9 +135,9 @@ class StepRun {
         num_micro_batches_(num_micro_batches(plan)) {
     for (const Op& op : plan.ops()) require_reference(op);
     for (int rank = 0; rank < setup_.grid.size(); ++rank) {
-      shards_.push_back(weight_shards(plan, setup_.whole, setup_.grid, rank));
+      shards_.push_back(weight_shards(plan, rank));
       kv_.push_back(kv_layers(plan, rank));
-      first_experts_.push_back(first_expert(plan, setup_.whole, setup_.grid, rank));
+      first_experts_.push_back(first_expert(plan, rank));
       values_.emplace_back(plan.tensors().size());
     }
     copies_ = num_copies(plan);
@@ -193,7 +193,7 @@ class StepRun {
     std::vector<double>& found =
         values_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(id)];
     if (!found.empty()) return found;
-    throw std::invalid_argument("op \"" + op.name + "\" reads \"" + tensor(id).name +
+    throw std::invalid_argument("op \"" + printed_name(op) + "\" reads \"" + tensor(id).name +
                                 "\", which nothing has written on rank " + std::to_string(rank));
   }
   void write(TensorId id, int rank, std::vector<double> result) {
@@ -245,18 +245,11 @@ class StepRun {
 
   // Of the table that an embedding reads.
   [[nodiscard]] std::int64_t first_vocab_row(const Op& op, int rank) const {
-    const WeightShards& shards = shards_[static_cast<std::size_t>(rank)];
-    for (const TensorId id : op.reads) {
-      const std::int32_t shard = shards.tensor_shard[static_cast<std::size_t>(id)];
-      if (shard < 0) continue;
-      const auto& rows = shards.shards[static_cast<std::size_t>(shard)].row_segments;
-      return rows.empty() ? 0 : rows.front().global;
-    }
-    return 0;
+    return first_on(plan_, tensor(op.reads.back()).axes.front(), rank);
   }
 
   void run_kernel_on(const Op& op, const KernelOp& kernel, int rank, std::int64_t copy) {
-    const int micro_batch = micro_batch_of(op.name);
+    const int micro_batch = micro_batch_of(op);
     const PartRows& part = rows_[slot(rank, micro_batch)];
     KernelCall call{.op = op,
                     .kernel = kernel,
@@ -333,19 +326,21 @@ class StepRun {
       for (const int rank : ranks) all.push_back(values(op, id, rank));
       return all;
     };
-    // all_gather and all_to_all into narrower rows send the slice at the rank's place in tp.
+    // all_gather and all_to_all of which the output's columns are split and the input's not send
+    // the rank's own.
     const auto sent = [&](TensorId id, TensorId output) {
       std::vector<std::vector<double>> all = of_ranks(id);
-      const std::int64_t columns = sent_columns(comm.kind, tensor(id), tensor(output));
+      if (!sends_slice(plan_, comm.kind, tensor(id), tensor(output))) return all;
+      const Axis& columns = tensor(output).axes.back();
       for (std::size_t at = 0; at < all.size(); ++at) {
-        all[at] = column_slice(all[at], tensor(id).axes.back().size, columns,
-                               setup_.grid.tp_rank(ranks[at]));
+        all[at] = column_slice(all[at], tensor(id).axes.back().size, columns.size,
+                               first_on(plan_, columns, ranks[at]));
       }
       return all;
     };
     if (comm.kind == CollectiveKind::kAllToAll && op.reads.size() == 3 && op.writes.size() == 1) {
       const TensorId output = op.writes[0];
-      auto outputs = exchange_rows(op.name, tensor(output), sent(op.reads[0], output),
+      auto outputs = exchange_rows(printed_name(op), tensor(output), sent(op.reads[0], output),
                                    of_ranks(op.reads[1]), of_ranks(op.reads[2]));
       for (std::size_t at = 0; at < ranks.size(); ++at) {
         write(output, ranks[at], std::move(outputs[at]));
@@ -356,8 +351,11 @@ class StepRun {
     for (std::size_t i = 0; i < op.writes.size(); ++i) {
       Tensor input = tensor(op.reads.at(i));
       const auto inputs = sent(op.reads[i], op.writes[i]);
-      input.axes.back().size = sent_columns(comm.kind, input, tensor(op.writes[i]));
-      auto outputs = run_collective(op.name, comm.kind, input, tensor(op.writes[i]), inputs);
+      if (sends_slice(plan_, comm.kind, input, tensor(op.writes[i]))) {
+        input.axes.back() = tensor(op.writes[i]).axes.back();
+      }
+      auto outputs =
+          run_collective(printed_name(op), comm.kind, input, tensor(op.writes[i]), inputs);
       for (std::size_t at = 0; at < ranks.size(); ++at) {
         write(op.writes[i], ranks[at], std::move(outputs[at]));
       }

@@ -16,7 +16,6 @@
 namespace orrery::reference {
 
 struct ModelSetup {
-  Plan whole;  // a step of the deployment that samples, before it was split over ranks
   RankGrid grid;
   ModelNumbers numbers;
   std::uint64_t seed = 1;          // of the weights

@@ -34,16 +34,9 @@ Launch bind_heads(const BindContext& context) {
   };
 }
 
-// Where what is normed begins in longer rows, those of MLA: the latent of q (if any), that of keys
-// and values, the rotated key.
-std::int64_t first_column(const BindContext& context, std::int64_t stride, std::int64_t hidden) {
-  if (!context.reads[1].tensor->name.ends_with("kv_a_norm.weight")) return 0;
-  return stride - context.numbers.head_dim - hidden;
-}
-
 }  // namespace
 
-// reads x, gain; writes y
+// reads x, which may be columns of longer rows, and gain; writes y
 Launch bind_rms_norm(const BindContext& context) {
   require_operands(context, 2, 1);
   if (context.writes[0].data == context.reads[0].data) return bind_heads(context);
@@ -52,18 +45,17 @@ Launch bind_rms_norm(const BindContext& context) {
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
   const MatrixSize rows{tokens, hidden};
-  // What is normed may be a part of longer rows.
   const std::int64_t stride = matrix_size(*context.reads[0].tensor).columns;
   const Operand x =
       require_operand(context, context.reads[0], {.what = "x", .size = {tokens, stride}});
-  require_taken(context, stride >= hidden && first_column(context, stride, hidden) >= 0, [&] {
-    return "rows of at least " + std::to_string(hidden) + ", not " + std::to_string(stride);
+  require_taken(context, num_columns(x) == hidden, [&] {
+    return "x of " + std::to_string(hidden) + " columns, not " + std::to_string(num_columns(x));
   });
   const Operand gain =
       require_operand(context, context.reads[1], {.what = "gain", .size = {1, hidden}});
   const Operand y =
       require_operand(context, context.writes[0], {.what = "y", .dtype = dtype, .size = rows});
-  const bf16* const from = typed<bf16>(x) + first_column(context, stride, hidden);
+  const bf16* const from = first_column<bf16>(x);
   const NormOptions options{.epsilon = static_cast<float>(context.numbers.norm_epsilon),
                             .x_stride = stride};
   return [=](const cuda::Stream& stream) {

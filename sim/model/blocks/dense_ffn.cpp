@@ -10,7 +10,7 @@ void lower_swiglu(Lowering& step, std::string_view name, TensorId input, std::in
   const TensorId gate_up = step.linear({.name = prefix + "gate_up_proj",
                                         .inputs = {input},
                                         .rows = step.tokens(),
-                                        .n = {axis::kFfn, 2 * columns},
+                                        .n = halves(axis::kFfn, columns),
                                         .k = step.hidden_axis(),
                                         .weights = weights});
   const DType activation = fuses_quant ? step.options.precision.activations : DType::kBf16;
@@ -20,7 +20,7 @@ void lower_swiglu(Lowering& step, std::string_view name, TensorId input, std::in
   step.kernel(prefix + "silu_mul", "silu_mul", activation,
               {{"tokens", step.step.tokens, axis::kTokens}, {"ffn", columns, axis::kFfn}},
               {gate_up}, {product});
-  std::vector<TensorId> down_input{product};
+  TensorViews down_input{product};
   if (!fuses_quant) {
     down_input = step.quantized(prefix + "down_quant", {product}, step.tokens(), width);
   }

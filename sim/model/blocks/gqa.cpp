@@ -43,24 +43,24 @@ void lower_softmax_attention(Lowering& step, const LayerConfig& layer, TensorId 
   const std::int64_t window = layer.sliding_window > 0 ? layer.sliding_window : kFullAttention;
   const AxisRef columns{axis::kHeads, heads * head_dim};
 
-  std::vector<TensorId> qk{q};
-  if (kv_source != q) qk.push_back(kv_source);
+  TensorViews qk{q};
+  if (kv_source != q) qk.emplace_back(kv_source);
   step.kernel("rope", "rope", DType::kBf16,
               {{"tokens", shape.tokens, axis::kTokens},
                {"heads", heads + kv_heads, axis::kQkv},
                {"head_dim", head_dim}},
               qk, qk);
   // The part of the KV cache that this step writes; how much the cache holds is serve's business.
-  const AxisRef kv_width{axis::kKvHeads, 2 * kv_heads * head_dim};
+  const AxisRef kv_width = halves(axis::kKvHeads, kv_heads * head_dim);
   const TensorId kv =
       step.tensor("kv_new", kv_dtype, TensorRole::kKvCache, {step.tokens(), kv_width});
   step.kernel("kv_append", "kv_append", kv_dtype,
               {{"tokens", shape.tokens, axis::kTokens}, {"width", kv_width.size, kv_width.name}},
               {kv_source}, {kv});
 
-  std::vector<TensorId> outputs;
+  TensorViews outputs;
   if (shape.prefill_tokens > 0) {
-    outputs.push_back(
+    outputs.emplace_back(
         step.activation("attn_prefill", {{axis::kTokens, shape.prefill_tokens}, columns}));
     step.kernel("attn_prefill", "attention_prefill", kv_dtype,
                 {{"batch", shape.prefill_batch, axis::kSeqs},
@@ -73,7 +73,8 @@ void lower_softmax_attention(Lowering& step, const LayerConfig& layer, TensorId 
                 {q, kv}, {outputs.back()});
   }
   if (shape.num_decodes > 0) {
-    outputs.push_back(step.activation("attn_decode", {{axis::kSeqs, shape.num_decodes}, columns}));
+    outputs.emplace_back(
+        step.activation("attn_decode", {{axis::kSeqs, shape.num_decodes}, columns}));
     step.kernel("attn_decode", "attention_decode", kv_dtype,
                 {{"batch", shape.num_decodes, axis::kSeqs},
                  {"context", shape.decode_context},

@@ -17,8 +17,9 @@ void lower_mfa(Lowering& step, const LayerConfig& layer) {
                                       .n = {axis::kLatent, model.share_q_dim + kv_columns},
                                       .k = step.hidden_axis(),
                                       .weights = weights});
-  const TensorId normed = step.rms_norm("q_norm", qkv_a, step.tokens(), rank, fuses_quant);
-  std::vector<TensorId> q_input{normed};
+  const TensorView q_columns{qkv_a, 0, static_cast<std::int32_t>(model.share_q_dim)};
+  const TensorId normed = step.rms_norm("q_norm", q_columns, step.tokens(), rank, fuses_quant);
+  TensorViews q_input{normed};
   if (!fuses_quant) q_input = step.quantized("q_quant", {normed}, step.tokens(), rank);
   const TensorId q = step.linear({.name = "q_b_proj",
                                   .inputs = q_input,

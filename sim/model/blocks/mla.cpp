@@ -36,7 +36,7 @@ class Mla {
   };
   struct Latents {
     TensorId latents = -1;  // [rows, kv_lora_rank]
-    TensorId rotated = -1;  // rows that end in the rotated key
+    TensorView rotated;     // [rows, qk_rope_head_dim]
     AxisRef rows;
   };
   void lower_expanded(std::string_view name, AxisRef rows, const Queries& queries);
@@ -44,13 +44,16 @@ class Mla {
   // `batch` of the rows attend; the others pad a captured graph.
   void lower_absorbed(std::string_view name, AxisRef rows, std::int64_t batch,
                       std::int64_t context);
-  TensorId projected(std::string_view name, std::vector<TensorId> input, AxisRef n, AxisRef k) {
+  TensorId projected(std::string_view name, TensorViews input, AxisRef n, AxisRef k) {
     return step_.linear({.name = name,
                          .inputs = std::move(input),
                          .rows = step_.tokens(),
                          .n = n,
                          .k = k,
                          .weights = weights_});
+  }
+  static TensorView columns(TensorId id, std::int64_t first, std::int64_t count) {
+    return {id, static_cast<std::int32_t>(first), static_cast<std::int32_t>(count)};
   }
   [[nodiscard]] bool is_sparse() const { return model_.index_topk > 0; }
   [[nodiscard]] std::int64_t attended(std::int64_t context) const {
@@ -70,10 +73,10 @@ class Mla {
   TensorId q_ = -1;
   TensorId kv_ = -1;
   TensorId kv_normed_ = -1;  // latents of the new tokens
-  TensorId latent_ = -1;     // as projected: ends in the rotated key
+  TensorView rotated_;       // keys of the new tokens, columns of what is projected
   TensorId k_b_ = -1;
   TensorId v_b_ = -1;
-  std::vector<TensorId> outputs_;
+  TensorViews outputs_;
 };
 
 void Mla::lower_indexer(TensorId input) {
@@ -112,7 +115,8 @@ void Mla::project() {
     const AxisRef q_rank{axis::kLatent, model_.q_lora_rank};
     latent = projected("qkv_a_proj", {input}, {axis::kLatent, model_.q_lora_rank + kv_width_},
                        step_.hidden_axis());
-    q_ = step_.rms_norm("q_a_norm", latent, step_.tokens(), q_rank, fuses_quant);
+    q_ = step_.rms_norm("q_a_norm", columns(latent, 0, model_.q_lora_rank), step_.tokens(), q_rank,
+                        fuses_quant);
     if (!fuses_quant) q_ = step_.quantized("q_a_quant", {q_}, step_.tokens(), q_rank).front();
     if (is_sparse()) lower_indexer(input);
     q = projected("q_b_proj", {q_}, q_columns, q_rank);
@@ -121,18 +125,21 @@ void Mla::project() {
     latent = projected("kv_a_proj", {input}, {axis::kLatent, kv_width_}, step_.hidden_axis());
   }
   q_ = q;
-  latent_ = latent;
-  kv_normed_ = step_.rms_norm("kv_a_norm", latent, step_.tokens(), kv_rank, false);
+  // The latent of q, if any, that of keys and values, the key that turns.
+  const std::int64_t first = model_.q_lora_rank;
+  rotated_ = columns(latent, first + model_.kv_lora_rank, model_.qk_rope_head_dim);
+  kv_normed_ = step_.rms_norm("kv_a_norm", columns(latent, first, model_.kv_lora_rank),
+                              step_.tokens(), kv_rank, false);
   step_.kernel("rope", "rope", DType::kBf16,
                {{"tokens", shape_.tokens, axis::kTokens},
                 {"heads", heads_ + 1, axis::kQkv},
                 {"head_dim", model_.qk_rope_head_dim}},
-               {q_, latent}, {q_, latent});
+               {q_, rotated_}, {q_, rotated_});
   kv_ = step_.tensor("kv_new", kv_dtype_, TensorRole::kKvCache,
                      {step_.tokens(), {axis::kLatent, kv_width_}});
   step_.kernel("kv_append", "kv_append", kv_dtype_,
                {{"tokens", shape_.tokens, axis::kTokens}, {"width", kv_width_}},
-               {kv_normed_, latent}, {kv_});
+               {kv_normed_, rotated_}, {kv_});
   k_b_ =
       step_.weight("k_b_proj.weight", weights_, {head_columns(model_.qk_nope_head_dim), kv_rank});
   v_b_ = step_.weight("v_b_proj.weight", weights_, {head_columns(model_.v_head_dim), kv_rank});
@@ -142,7 +149,7 @@ void Mla::project() {
 // of their sequences, out of the cache.
 Mla::Latents Mla::gathered(std::string_view name, AxisRef rows, std::int64_t cached) {
   if (cached == 0 && rows.size == shape_.tokens) {
-    return {.latents = kv_normed_, .rotated = latent_, .rows = rows};
+    return {.latents = kv_normed_, .rotated = rotated_, .rows = rows};
   }
   const std::string prefix(name);
   const AxisRef all{rows.name, rows.size + cached};
@@ -176,7 +183,7 @@ void Mla::lower_expanded(std::string_view name, AxisRef rows, const Queries& que
   };
   const TensorId keys = expanded("k_b", model_.qk_nope_head_dim, k_b_);
   const TensorId values = expanded("v_b", model_.v_head_dim, v_b_);
-  outputs_.push_back(step_.activation(prefix, {rows, head_columns(model_.v_head_dim)}));
+  outputs_.emplace_back(step_.activation(prefix, {rows, head_columns(model_.v_head_dim)}));
   step_.kernel(prefix, "mla_prefill", DType::kBf16,
                {{"batch", queries.batch.size, queries.batch.axis},
                 {"query", queries.query},
@@ -209,7 +216,7 @@ void Mla::lower_absorbed(std::string_view name, AxisRef rows, std::int64_t batch
                 {"kv_lora_rank", model_.kv_lora_rank},
                 {"rope_dim", model_.qk_rope_head_dim}},
                {q_latent, q_, kv_}, {latent_out});
-  outputs_.push_back(step_.activation(prefix + ".out", {rows, head_columns(model_.v_head_dim)}));
+  outputs_.emplace_back(step_.activation(prefix + ".out", {rows, head_columns(model_.v_head_dim)}));
   step_.kernel(prefix + ".absorb_v", "batched_gemm", DType::kBf16,
                {{"batch", heads_, axis::kHeads},
                 {"m", rows.size, rows.name},
@@ -234,7 +241,7 @@ void Mla::lower_module() {
   };
   kv_ = step_.tensor("kv_new", kv_dtype_, TensorRole::kKvCache,
                      {step_.tokens(), {axis::kLatent, kv_width_}});
-  std::vector<TensorId> reads{input};
+  TensorViews reads{input};
   const AxisRef q_columns = head_columns(qk_head_dim);
   if (model_.q_lora_rank > 0) {
     const AxisRef q_rank{axis::kLatent, model_.q_lora_rank};

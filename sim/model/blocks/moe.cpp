@@ -7,11 +7,11 @@ namespace orrery {
 namespace {
 
 // Biases of the routed experts, where the model has them.
-std::vector<TensorId> expert_biases(Lowering& step) {
+TensorViews expert_biases(Lowering& step) {
   const ModelConfig& model = step.model;
   if (!model.moe_bias) return {};
   const AxisRef experts{axis::kExperts, model.num_experts};
-  const AxisRef gate_up{axis::kExpertFfn, 2 * model.moe_intermediate_size};
+  const AxisRef gate_up = halves(axis::kExpertFfn, model.moe_intermediate_size);
   const TensorId up = step.weight("experts.gate_up_bias", DType::kBf16, {experts, gate_up});
   return {up, step.weight("experts.down_bias", DType::kBf16, {experts, step.hidden_axis()})};
 }
@@ -49,8 +49,8 @@ void lower_fused(Lowering& step, TensorId normed, TensorId output) {
   const TensorId routed =
       has_shared ? step.activation("routed_out", {step.tokens(), step.hidden_axis()}) : output;
   const ExpertWeights weights = expert_weights(step);
-  std::vector<TensorId> reads{input, routing, weights.gate_up, weights.down};
-  for (const TensorId id : expert_biases(step)) reads.push_back(id);
+  TensorViews reads{input, routing, weights.gate_up, weights.down};
+  for (const TensorView& bias : expert_biases(step)) reads.push_back(bias);
   step.kernel("experts", "moe", weights.dtype,
               {{"tokens", tokens, axis::kRoutedTokens},
                {"hidden", model.hidden_size, axis::kHidden},
@@ -87,7 +87,7 @@ ExpertWeights expert_weights(Lowering& step) {
   const DType dtype =
       step.options.precision.expert_weights.value_or(step.options.precision.weights);
   const AxisRef experts{axis::kExperts, model.num_experts};
-  const AxisRef gate_up{axis::kExpertFfn, 2 * model.moe_intermediate_size};
+  const AxisRef gate_up = halves(axis::kExpertFfn, model.moe_intermediate_size);
   const AxisRef down{axis::kExpertFfn, model.moe_intermediate_size};
   ExpertWeights weights{.dtype = dtype};
   weights.gate_up =

@@ -79,7 +79,7 @@ class DesignLowering {
     const TensorId rows = gather();
     const TensorId gate_up =
         multiply("experts.gate_up", rows, weights_.gate_up,
-                 {axis::kExpertFfn, 2 * model_.moe_intermediate_size}, step_.hidden_axis());
+                 halves(axis::kExpertFfn, model_.moe_intermediate_size), step_.hidden_axis());
     const TensorId product = activate(gate_up);
     const AxisRef columns{axis::kExpertFfn, model_.moe_intermediate_size};
     if (step_.options.fuse_scatter_add) {
@@ -116,8 +116,8 @@ class DesignLowering {
     const AxisRef columns{"router", model_.num_experts};
     const TensorRole role = TensorRole::kActivation;
     TensorId scores = step_.tensor("router", DType::kFp32, role, {step_.tokens(), columns});
-    std::vector<TensorId> reads{
-        normed_, step_.weight("router.weight", DType::kBf16, {columns, step_.hidden_axis()})};
+    TensorViews reads{normed_,
+                      step_.weight("router.weight", DType::kBf16, {columns, step_.hidden_axis()})};
     if (model_.router_bias && !model_.has_correction_bias) {
       reads.push_back(step_.weight("router.bias", DType::kBf16, {columns}));
     }
@@ -165,7 +165,7 @@ class DesignLowering {
     const DType dtype = weights_.dtype;
     const TensorId rows = row_tensor("gather", dtype, step_.hidden_axis());
     const bool is_by_expert = pads() || design_ == MoeDesign::kConcatenation;
-    std::vector<TensorId> reads{normed_, row_token_, is_by_expert ? counts_ : num_rows_};
+    TensorViews reads{normed_, row_token_, is_by_expert ? counts_ : num_rows_};
     if (model_.weighs_expert_inputs) reads.push_back(row_weight_);
     const DimRef hidden{"hidden", model_.hidden_size, axis::kHidden};
     if (design_ != MoeDesign::kConcatenation) {
@@ -225,7 +225,7 @@ class DesignLowering {
   TensorId activate(TensorId gate_up) {
     const TensorId product =
         row_tensor("experts.act", weights_.dtype, {axis::kExpertFfn, model_.moe_intermediate_size});
-    std::vector<TensorId> reads{gate_up};
+    TensorViews reads{gate_up};
     if (!pads()) reads.push_back(num_rows_);
     step_.kernel("experts.act", "silu_mul", weights_.dtype,
                  {computed_rows("tokens"), {"ffn", model_.moe_intermediate_size, axis::kExpertFfn}},
@@ -234,7 +234,7 @@ class DesignLowering {
   }
 
   void multiply_and_scatter(TensorId product, AxisRef columns) {
-    std::vector<TensorId> reads{product, weights_.down, counts_, row_token_};
+    TensorViews reads{product, weights_.down, counts_, row_token_};
     if (!model_.weighs_expert_inputs) reads.push_back(row_weight_);
     reads.push_back(output_);
     step_.kernel("experts.down", "grouped_gemm_scatter", weights_.dtype,
@@ -248,7 +248,7 @@ class DesignLowering {
   }
 
   void scatter(TensorId rows) {
-    std::vector<TensorId> reads{rows, token_rows_};
+    TensorViews reads{rows, token_rows_};
     if (pads()) reads.push_back(counts_);
     if (!model_.weighs_expert_inputs) reads.push_back(row_weight_);
     if (shared_ >= 0) reads.push_back(shared_);
