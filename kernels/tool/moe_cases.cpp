@@ -235,6 +235,7 @@ Plan chained(const Plan& layer, int count) {
     const auto ranks = apart.ranks(group);
     result.add_group({ranks.begin(), ranks.end()});
   }
+  for (const Split& split : apart.splits()) result.add_split(split);
   for (const Tensor& tensor : apart.tensors()) result.add_tensor(tensor);
   std::map<GroupId, OpId> ends;             // of the layer ahead: the last op of the ranks
   std::map<GroupId, OpId> latest;           // of this one
