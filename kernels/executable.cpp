@@ -1,66 +1,19 @@
 #include "kernels/executable.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <utility>
 #include <variant>
 
-#include "kernels/kernel_list.h"
+#include "kernels/kernel_spec.h"
 
 namespace orrery {
 namespace {
 
-struct Executed {
-  std::string_view kernel;
-  std::span<const DType> dtypes;
-};
-
-std::span<const Executed> executed_kernels() {
-  using enum DType;
-#define ORRERY_NOTHING(name)
-#define ORRERY_DTYPES(name, ...) static constexpr std::array k_##name{__VA_ARGS__};
-  ORRERY_KERNELS(ORRERY_DTYPES, ORRERY_NOTHING)
-#undef ORRERY_DTYPES
-#define ORRERY_EXECUTED(name, ...) Executed{.kernel = #name, .dtypes = k_##name},
-  static constexpr std::array kExecuted{ORRERY_KERNELS(ORRERY_EXECUTED, ORRERY_NOTHING)};
-#undef ORRERY_EXECUTED
-#undef ORRERY_NOTHING
-  return kExecuted;
-}
-
-// Where a kernel takes a few sizes of a dim only; its launcher says the same.
-struct SizeRule {
-  std::string_view kernel;
-  std::string_view dim;
-  std::array<std::int64_t, 2> sizes;
-};
-constexpr std::array kSizes = {SizeRule{"attention_prefill", "head_dim", {64, 128}},
-                               SizeRule{"attention_decode", "head_dim", {64, 128}},
-                               SizeRule{"mla_prefill", "qk_head_dim", {192, 192}},
-                               SizeRule{"mla_prefill", "v_head_dim", {128, 128}},
-                               SizeRule{"mla_decode", "kv_lora_rank", {512, 512}},
-                               SizeRule{"mla_decode", "rope_dim", {64, 64}}};
-
-// Heads that share one head of keys and values (decode::kMaxRatio).
-constexpr std::int64_t kMostHeadsPerKvHead = 16;
-
-// Kernels that multiply with one weight and add nothing to the product.
-constexpr std::array<std::string_view, 4> kProducts = {"gemm", "grouped_gemm",
-                                                       "grouped_gemm_scatter", "expert_gemm"};
-
-// What to ask for in place of a kernel that engines' tables measure as a whole.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kInstead = {
-    {{"moe", "moe: {design: shuffling} is"},
-     {"moe_route", "moe: {design: shuffling} is"},
-     {"mla_prefill_module", "an engine profile with mla_form: auto is"},
-     {"mla_decode_module", "an engine profile with mla_form: auto is"}}};
-
-std::string unknown_kernel(std::string_view kernel) {
-  const auto instead =
-      std::ranges::find(kInstead, kernel, [](const auto& row) { return row.first; });
+std::string unknown_kernel(const KernelSpec* spec) {
+  const std::string_view instead = spec == nullptr ? std::string_view() : spec->instead;
   return "no kernel of this project does that" +
-         (instead == kInstead.end() ? std::string() : "; " + std::string(instead->second));
+         (instead.empty() ? std::string() : "; " + std::string(instead));
 }
 
 std::string names_of(std::span<const DType> dtypes) {
@@ -69,53 +22,46 @@ std::string names_of(std::span<const DType> dtypes) {
   return text;
 }
 
-std::string refused_size(const KernelOp& op) {
-  for (const SizeRule& rule : kSizes) {
-    if (rule.kernel != op.kernel) continue;
-    const std::int64_t size = dim(op.dims, rule.dim);
-    if (std::ranges::find(rule.sizes, size) != rule.sizes.end()) continue;
-    const auto& [first, second] = rule.sizes;
-    return std::string(rule.dim) + " is " + std::to_string(size) +
-           "; executed: " + std::to_string(first) +
-           (second == first ? "" : " and " + std::to_string(second));
-  }
-  if (op.kernel == "attention_decode") {
-    const std::int64_t heads = dim(op.dims, "heads");
-    const std::int64_t kv_heads = dim(op.dims, "kv_heads");
-    if (heads > kMostHeadsPerKvHead * kv_heads || heads % kv_heads != 0) {
-      return std::to_string(heads) + " heads on " + std::to_string(kv_heads) +
-             " of keys and values; executed: 1 to " + std::to_string(kMostHeadsPerKvHead) +
-             " on each";
+std::string refused_dims(const KernelSpec& spec, const Dims& dims) {
+  for (const DimSpec& rule : spec.dims) {
+    if (rule.executed.empty()) continue;
+    const std::int64_t size = dim(dims, rule.name);
+    if (std::ranges::find(rule.executed, size) != rule.executed.end()) continue;
+    std::string sizes;
+    for (const std::int64_t taken : rule.executed) {
+      sizes.append(sizes.empty() ? "" : " and ").append(std::to_string(taken));
     }
+    return std::string(rule.name) + " is " + std::to_string(size) + "; executed: " + sizes;
+  }
+  return spec.refusal == nullptr ? "" : spec.refusal(dims);
+}
+
+// Empty where our own kernel takes all operands of the op.
+std::string refused_operand(const Plan& plan, const Op& op, const KernelSpec& spec) {
+  if (std::ranges::all_of(spec.slots, &Slot::is_executed)) return "";
+  for (const std::uint8_t slot : operand_slots(plan, op).reads) {
+    if (spec.slots[slot].is_executed) continue;
+    return "no kernel of this project adds a " + std::string(spec.slots[slot].name);
   }
   return "";
 }
 
-bool adds_bias(const Plan& plan, const Op& op) {
-  const auto num_weights = std::ranges::count_if(op.reads, [&](TensorId id) {
-    return plan.tensors()[static_cast<std::size_t>(id)].role == TensorRole::kWeight;
-  });
-  return num_weights > 1;
-}
-
 // Empty when the op is executed.
 std::string reason_against(const Plan& plan, const Op& op, const KernelOp& kernel) {
-  const std::span<const DType> dtypes = executed_dtypes(kernel.kernel);
-  if (dtypes.empty()) return unknown_kernel(kernel.kernel);
-  if (std::ranges::find(dtypes, kernel.dtype) == dtypes.end()) {
-    return "executed: " + names_of(dtypes);
+  const KernelSpec* const spec = find_kernel_spec(kernel.kernel);
+  if (spec == nullptr || spec->executed.empty()) return unknown_kernel(spec);
+  if (std::ranges::find(spec->executed, kernel.dtype) == spec->executed.end()) {
+    return "executed: " + names_of(spec->executed);
   }
-  const bool is_product = std::ranges::find(kProducts, kernel.kernel) != kProducts.end();
-  if (is_product && adds_bias(plan, op)) return "no kernel of this project adds a bias";
-  return refused_size(kernel);
+  std::string reason = refused_operand(plan, op, *spec);
+  return reason.empty() ? refused_dims(*spec, kernel.dims) : reason;
 }
 
 }  // namespace
 
 std::span<const DType> executed_dtypes(std::string_view kernel) {
-  const auto kernels = executed_kernels();
-  const auto found = std::ranges::find(kernels, kernel, &Executed::kernel);
-  return found == kernels.end() ? std::span<const DType>() : found->dtypes;
+  const KernelSpec* const spec = find_kernel_spec(kernel);
+  return spec == nullptr ? std::span<const DType>() : spec->executed;
 }
 
 std::vector<Refusal> refusals(const Plan& plan) {

@@ -1,9 +1,9 @@
 #pragma once
 
 // What a kernel is, without CUDA: the names of its dims, how its work follows from them, how it may
-// be sharded, and what is known of its time before it is measured. One spec per directory
-// kernels/<kernel>/<kernel>.cpp and one line in kernels/kernel_list.h. The plan's text form,
-// `verify`, the cost model and the bindings all work from specs.
+// be sharded, and what is known of its time before it is measured. A spec is
+// kernels/<family>/<kernel>/<kernel>.cpp, and its line in kernels/CMakeLists.txt is what lists it.
+// The plan's text form, `verify`, the cost model and the bindings all work from specs.
 
 #include <cstdint>
 #include <optional>
@@ -33,6 +33,8 @@ struct DimSpec {
   // The kernel needs the whole dim on one rank (argmax over vocab): gather before it.
   bool must_be_whole = false;
   bool may_be_zero = false;  // else a dim is at least 1
+  // Where our own kernel takes a few sizes only; its launcher says the same.
+  std::vector<std::int64_t> executed = {};
   // The host knows this count when it gets to the op, and launches nothing for none.
   bool zero_is_not_launched = false;
 };
@@ -126,6 +128,13 @@ struct KernelSpec {
   bool keeps_inputs = false;
   // Scratch memory of a call on an H200; null: none, or what gemms share.
   Bytes (*workspace)(DType dtype, const Dims& dims) = nullptr;
+  // Dtypes in which a kernel of this project executes it; none: it is a kernel of engines, which
+  // plans are made of and no code here runs.
+  std::vector<DType> executed = {};
+  // Why our own kernel does not take such dims, each of a size that it takes; empty: it takes them.
+  // Null: it takes all.
+  std::string (*refusal)(const Dims& dims) = nullptr;
+  std::string_view instead = {};  // what is executed in place of a kernel of engines
 };
 
 // All specs, in a fixed order. Thread safe; the table is built on first use.

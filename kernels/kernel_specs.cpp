@@ -1,23 +1,10 @@
 #include <algorithm>
-#include <array>
 #include <stdexcept>
 
-#include "kernels/kernel_list.h"
 #include "kernels/kernel_spec.h"
 #include "sim/units/nearest.h"
 
 namespace orrery {
-
-#define ORRERY_DECLARE_SPEC(name, ...) KernelSpec name##_spec();
-ORRERY_KERNELS(ORRERY_DECLARE_SPEC, ORRERY_DECLARE_SPEC)
-#undef ORRERY_DECLARE_SPEC
-
-std::span<const KernelSpec> kernel_specs() {
-#define ORRERY_CALL_SPEC(name, ...) name##_spec(),
-  static const std::array specs{ORRERY_KERNELS(ORRERY_CALL_SPEC, ORRERY_CALL_SPEC)};
-#undef ORRERY_CALL_SPEC
-  return specs;
-}
 
 const KernelSpec* find_kernel_spec(std::string_view name) {
   const auto specs = kernel_specs();

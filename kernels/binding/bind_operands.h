@@ -11,8 +11,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "kernels/binding/bind_context.h"
 #include "kernels/binding/bind_resources.h"
-#include "kernels/binding/kernel_binding.h"
 #include "kernels/cuda/dtypes.h"
 
 namespace orrery {
@@ -44,7 +44,7 @@ void require_taken(const BindContext& context, bool holds, const What& what) {
 void require_operands(const BindContext& context, std::size_t reads, std::size_t writes);
 
 // That the kernel's dtype, and so that of what it works on, is one of `dtypes`, or of all those in
-// which the kernel is executed (kernels/kernel_list.h).
+// which the kernel is executed.
 void require_dtype(const BindContext& context);
 void require_dtype(const BindContext& context, std::span<const DType> dtypes);
 
@@ -74,27 +74,5 @@ T* first_column(const Operand& operand) {
 }
 // How many they are.
 std::int64_t num_columns(const Operand& operand);
-
-// x of an op: the parts that it reads in place of one, which lie one behind the other. Where they
-// have more rows than the op, it takes those that are sampled (StepTables::sampled_rows), gathered
-// ahead of each launch into scratch memory.
-class InputRows {
- public:
-  // `size` of x; parts of `dtype`, of which only bf16 can be gathered.
-  InputRows(const BindContext& context, std::span<const Operand> parts, DType dtype,
-            const MatrixSize& size);
-  [[nodiscard]] const void* data() const { return gathered_ != nullptr ? gathered_ : source_; }
-  [[nodiscard]] const float* scales() const { return scales_; }  // of fp8
-  // Enqueues the gathering, if any.
-  void gather(const cuda::Stream& stream) const;
-
- private:
-  const void* source_ = nullptr;
-  const float* scales_ = nullptr;
-  bf16* gathered_ = nullptr;
-  const std::int32_t* rows_ = nullptr;
-  MatrixSize size_;
-  std::int64_t source_rows_ = 0;
-};
 
 }  // namespace orrery

@@ -23,6 +23,12 @@ struct StepInput {
   std::vector<SequenceTokens> decodes;  // one token each
 };
 
+// `query` new tokens that follow `context` cached ones; either may be 0.
+struct PrefillSequence {
+  std::int32_t query = 0;
+  std::int32_t context = 0;
+};
+
 enum class RoutingScore : std::uint8_t { kSoftmax, kSigmoid };
 
 // How a mixture of experts scores, chooses and weighs.

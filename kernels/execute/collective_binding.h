@@ -4,8 +4,8 @@
 
 #include <span>
 
+#include "kernels/binding/bind_context.h"
 #include "kernels/binding/bind_resources.h"
-#include "kernels/binding/kernel_binding.h"
 #include "kernels/execute/communicators.h"
 #include "sim/plan/plan.h"
 

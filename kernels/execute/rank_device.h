@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/binding/bind_context.h"
 #include "kernels/binding/bind_resources.h"
-#include "kernels/binding/kernel_binding.h"
 #include "kernels/binding/kv_pool.h"
 #include "kernels/cuda/handles.h"
 #include "kernels/cuda/order_event.h"

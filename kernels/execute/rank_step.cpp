@@ -7,6 +7,7 @@
 
 #include "kernels/execute/collective_binding.h"
 #include "kernels/execute/hazards.h"
+#include "kernels/kernel_spec.h"
 
 namespace orrery {
 namespace {
@@ -29,6 +30,28 @@ std::vector<std::string> names_of(const Plan& plan) {
 template <typename T>
 const T* at(const cuda::DeviceBuffer<std::byte>& buffer, std::int64_t offset) {
   return reinterpret_cast<const T*>(buffer.get() + offset);
+}
+
+// Whether `before` is a kernel that reads no weights and writes none of the counts that `op`, a
+// kernel, reads.
+bool leaves_counts(const Plan& plan, const Op& before, const Op& op) {
+  if (!std::holds_alternative<KernelOp>(before.body)) return false;
+  const auto* const kernel = std::get_if<KernelOp>(&op.body);
+  if (kernel == nullptr) return false;
+  const bool has_weights = std::ranges::any_of(before.reads, [&](const TensorView& read) {
+    return plan.tensors()[static_cast<std::size_t>(read.tensor)].role == TensorRole::kWeight;
+  });
+  if (has_weights) return false;
+  const KernelSpec& spec = kernel_spec(kernel->kernel);
+  const OperandSlots slots = operand_slots(plan, op);
+  for (std::size_t i = 0; i < op.reads.size(); ++i) {
+    if (spec.slots[slots.reads[i]].use != Use::kCounts) continue;
+    const TensorId counts = op.reads[i].tensor;
+    if (std::ranges::find(before.writes, counts, &TensorView::tensor) != before.writes.end()) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -63,6 +86,7 @@ RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& ran
   find_inputs();
   find_host_copies();
   find_recorded();
+  find_counts();
 }
 
 void RankStep::find_inputs() {
@@ -117,6 +141,19 @@ void RankStep::find_recorded() {
                                   ", what is recorded is fp32");
     }
     recorded_[i].emplace(static_cast<std::size_t>(num_elements(tensor)));
+  }
+}
+
+void RankStep::find_counts() {
+  counts_are_there_.resize(tasks_.size());
+  std::map<int, OpId> last;  // by stream
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    const Op& op = plan_.ops()[static_cast<std::size_t>(tasks_[i].op)];
+    const auto before = last.find(op.stream);
+    counts_are_there_[i] =
+        before != last.end() &&
+        leaves_counts(plan_, plan_.ops()[static_cast<std::size_t>(before->second)], op);
+    last[op.stream] = tasks_[i].op;
   }
 }
 
@@ -316,23 +353,12 @@ Launch RankStep::bind_host(const Op& op) {
   };
 }
 
-std::string_view RankStep::kernel_before() const {
-  const auto op_of = [&](std::size_t task) -> const Op& {
-    return plan_.ops()[static_cast<std::size_t>(tasks_[task].op)];
-  };
-  std::size_t before = current_;
-  while (before > 0 && op_of(before - 1).stream != op_of(current_).stream) --before;
-  if (before == 0) return {};
-  const auto* const kernel = std::get_if<KernelOp>(&op_of(before - 1).body);
-  return kernel == nullptr ? std::string_view() : std::string_view(kernel->kernel);
-}
-
 Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
                              std::span<const Operand> writes) {
   const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
   const auto& kernel = std::get<KernelOp>(op.body);
-  const KernelBinding* const binding = find_kernel_binding(kernel.kernel);
-  if (binding == nullptr) {
+  const GpuKernel* const gpu = find_gpu_kernel(kernel.kernel);
+  if (gpu == nullptr) {
     throw std::invalid_argument("kernel \"" + kernel.kernel + "\" cannot be executed");
   }
   std::int64_t layer = -1;
@@ -340,16 +366,16 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
     for (const TensorId id : *ids) layer = std::max(layer, layers_.layer(id, task.copy));
   }
   const Part& part = parts_[static_cast<std::size_t>(micro_batch_of(op))];
-  return binding->bind({.op = kernel,
-                        .reads = reads,
-                        .writes = writes,
-                        .tables = part.tables,
-                        .numbers = setup_.numbers,
-                        .kv = &rank_.kv(),
-                        .kv_layer = layer,
-                        .resources = rank_.resources(op.stream),
-                        .first_expert = first_expert_of(kernel, rank_.first_expert()),
-                        .kernel_before = kernel_before()});
+  return gpu->bind({.op = kernel,
+                    .reads = reads,
+                    .writes = writes,
+                    .tables = part.tables,
+                    .numbers = setup_.numbers,
+                    .kv = &rank_.kv(),
+                    .kv_layer = layer,
+                    .resources = rank_.resources(op.stream),
+                    .first_expert = first_expert_of(kernel, rank_.first_expert()),
+                    .counts_are_there = counts_are_there_[current_]});
 }
 
 }  // namespace orrery

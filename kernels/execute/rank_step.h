@@ -120,11 +120,10 @@ class RankStep {
   void find_inputs();
   void find_host_copies();
   void find_recorded();
+  void find_counts();
   [[nodiscard]] std::optional<TensorId> find_tensor(std::string_view name) const;
   void set_tables(std::span<const StepPart> parts);
   Launch bind_task(const Task& task);
-  // Of the task at hand, as in BindContext.
-  [[nodiscard]] std::string_view kernel_before() const;
   Launch bind_kernel(const Task& task, std::span<const Operand> reads,
                      std::span<const Operand> writes);
   Launch bind_host(const Op& op);
@@ -165,8 +164,9 @@ class RankStep {
     OpId since = 0;
   };
   std::map<TensorId, HostCopy> host_copies_;
-  cuda::OrderEvent counts_read_;     // by the d2h_sync op that is waited for
-  std::vector<OpId> first_writers_;  // by tensor id; -1: nothing on this rank writes it
+  std::vector<bool> counts_are_there_;  // by task, as in BindContext
+  cuda::OrderEvent counts_read_;        // by the d2h_sync op that is waited for
+  std::vector<OpId> first_writers_;     // by tensor id; -1: nothing on this rank writes it
   std::vector<std::optional<cuda::DeviceBuffer<float>>> recorded_;  // by task
   std::int32_t first_vocab_row_ = 0;
   std::int64_t table_bytes_ = 0;

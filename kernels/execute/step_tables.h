@@ -35,7 +35,7 @@ struct CacheShape {
   }
 };
 
-// Byte offsets of the tables of one part (StepTables in kernel_binding.h has their types).
+// Byte offsets of the tables of one part (StepTables in bind_context.h has their types).
 struct TableLayout {
   StepRows rows;
   std::int64_t num_prefill = 0;  // sequences

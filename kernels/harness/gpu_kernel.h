@@ -1,12 +1,13 @@
 #pragma once
 
-// What the GPU program knows of a kernel: how to set one call up with random inputs, launch it, and
-// compare it with its double-precision reference. Checking, timing and calibrating all work from
-// the one table gpu_kernels(). A kernel is kernels/<kernel>/gpu.cu and its line in
-// kernels/gpu_kernels.cpp.
+// The GPU half of a kernel, one value: how to set one call up with random inputs, launch it and
+// compare it with its double-precision reference, from which checking, timing and calibrating work,
+// and how an op of a plan becomes a launch. It is kernels/<family>/<kernel>/gpu.cu; the kernel's
+// line in kernels/CMakeLists.txt is what lists it.
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,6 +64,11 @@ struct CaseOptions {
   bool vary = false;
 };
 
+struct BindContext;  // kernels/binding/bind_context.h
+// Enqueues an op, on the device of its rank; allocates and synchronises nothing, so it may be
+// captured.
+using Launch = std::function<void(const cuda::Stream&)>;
+
 struct GpuKernel {
   std::string_view name;  // of the spec it implements
   // Bytes that one set reads and writes are those of the spec's work(). Throws
@@ -73,10 +79,15 @@ struct GpuKernel {
   std::vector<KernelOp> (*check_ops)() = nullptr;  // awkward sizes: 1, primes, just over a tile
   std::vector<KernelOp> (*bench_ops)() = nullptr;  // what `orrery-gpu time` shows by default
   std::vector<Grid> (*grids)() = nullptr;          // what `orrery calibrate` measures
+  // Throws std::invalid_argument for a shape that the kernel does not take, saying what it takes.
+  // The result refers to the context's tables, resources and memory, not to the context.
+  Launch (*bind)(const BindContext& context) = nullptr;
 };
 
 // All kernels with device code, in a fixed order.
 std::span<const GpuKernel> gpu_kernels();
+// Null when there is no device code of that name.
+const GpuKernel* find_gpu_kernel(std::string_view name);
 // Throws std::invalid_argument with the nearest known name.
 const GpuKernel& gpu_kernel(std::string_view name);
 

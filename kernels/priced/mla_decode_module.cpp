@@ -34,7 +34,8 @@ KernelSpec mla_decode_module_spec() {
                     .floor = us(12),
                     .spread = 0.02,
                     .grid = {.axes = {"batch", "context", "heads"}},
-                    .composite = Composite::kAttentionModule}};
+                    .composite = Composite::kAttentionModule},
+          .instead = "an engine profile with mla_form: auto is"};
 }
 
 }  // namespace orrery

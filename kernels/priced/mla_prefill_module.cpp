@@ -41,7 +41,8 @@ KernelSpec mla_prefill_module_spec() {
                     .floor = us(12),
                     .spread = 0.04,
                     .grid = {.axes = {"batch", "query", "heads"}},
-                    .composite = Composite::kAttentionModule}};
+                    .composite = Composite::kAttentionModule},
+          .instead = "an engine profile with mla_form: auto is"};
 }
 
 }  // namespace orrery

@@ -66,7 +66,8 @@ KernelSpec moe_spec() {
                 .floor = us(12),
                 .spread = 0.06,
                 .grid = {.axes = {"tokens", "inter", "experts"}, .is_cut_twice = true},
-                .composite = Composite::kRoutedExperts}};
+                .composite = Composite::kRoutedExperts},
+      .instead = "moe: {design: shuffling} is"};
 }
 
 }  // namespace orrery

@@ -46,7 +46,8 @@ KernelSpec moe_route_spec() {
                     .flops = 0.6,
                     .hbm = 0.64,
                     .floor = us(4),
-                    .spread = 0.3}};
+                    .spread = 0.3},
+          .instead = "moe: {design: shuffling} is"};
 }
 
 }  // namespace orrery

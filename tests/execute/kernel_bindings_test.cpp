@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "kernels/binding/bind_operands.h"
 #include "kernels/kernel_spec.h"
+#include "kernels/rows/embedding/input_rows.h"
 
 namespace orrery {
 namespace {
@@ -35,7 +35,7 @@ class Bound {
   // What the binding says when it refuses the op; empty when it does not.
   std::string refusal() {
     try {
-      static_cast<void>(find_kernel_binding(op.kernel)->bind(context()));
+      static_cast<void>(gpu_kernel(op.kernel).bind(context()));
       return "";
     } catch (const std::invalid_argument& error) {
       return error.what();
@@ -79,14 +79,12 @@ void expect_refusal(Bound& bound, const std::string& reason) {
   EXPECT_NE(said.find(bound.op.kernel + " takes " + reason), std::string::npos) << "said: " << said;
 }
 
-TEST(KernelBindings, AreOfKernelsThatPlansMayName) {
-  std::set<std::string_view> names;
-  for (const KernelBinding& binding : kernel_bindings()) {
-    EXPECT_NE(find_kernel_spec(binding.kernel), nullptr) << binding.kernel;
-    EXPECT_TRUE(names.insert(binding.kernel).second) << binding.kernel << " twice";
-    EXPECT_EQ(find_kernel_binding(binding.kernel), &binding);
+TEST(KernelBindings, AreOfTheKernelsThatAreExecuted) {
+  for (const KernelSpec& spec : kernel_specs()) {
+    const GpuKernel* const kernel = find_gpu_kernel(spec.name);
+    EXPECT_EQ(kernel != nullptr, !spec.executed.empty()) << spec.name;
+    if (kernel != nullptr) EXPECT_NE(kernel->bind, nullptr) << spec.name;
   }
-  EXPECT_EQ(find_kernel_binding("moe"), nullptr);
 }
 
 TEST(KernelBindings, RefuseDtypesThatTheirKernelsLack) {

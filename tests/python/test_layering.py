@@ -18,7 +18,7 @@ KERNELS = re.findall(r"orrery_add_kernel\((\w+)/(\w+)", KERNELS_CMAKE)
 SPEC_SOURCES = [f"kernels/{directory}/{source.removesuffix('.cpp')}"
                 for directory, sources in re.findall(r"orrery_add_kernel\(([\w/]+) SPEC ([^A-Z)]*)", KERNELS_CMAKE)
                 for source in sources.split()]
-SPECS = {"kernels/executable.cpp", "kernels/executable.h", "kernels/kernel_list.h", "kernels/kernel_spec.h", "kernels/cuda/row_shape.h", "kernels/kernel_specs.cpp", "kernels/slots.cpp", "kernels/slots.h", "kernels/priced/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
+SPECS = {"kernels/executable.cpp", "kernels/executable.h", "kernels/kernel_spec.h", "kernels/cuda/row_shape.h", "kernels/kernel_specs.cpp", "kernels/slots.cpp", "kernels/slots.h", "kernels/priced/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
          "kernels/experts/grouped_gemm/tiled_choice.h", *(f"{source}{ending}" for source in SPEC_SOURCES for ending in (".h", ".cpp")),
          *(f"kernels/{family}/{kernel}/{kernel}.cpp" for family, kernel in KERNELS),
          *(path.relative_to(ROOT).as_posix() for path in (ROOT / "kernels/priced").glob("*.cpp"))}

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <string>
 
 #include "kernels/attention/attention_decode/split.h"
 #include "kernels/kernel_spec.h"
@@ -47,6 +48,14 @@ int way(DType dtype, std::span<const std::int64_t> sizes) {
   }
 }
 
+std::string refusal(const Dims& dims) {
+  const std::int64_t heads = dim(dims, "heads");
+  const std::int64_t kv_heads = dim(dims, "kv_heads");
+  if (heads <= decode::kMaxRatio * kv_heads && heads % kv_heads == 0) return "";
+  return std::to_string(heads) + " heads on " + std::to_string(kv_heads) +
+         " of keys and values; executed: 1 to " + std::to_string(decode::kMaxRatio) + " on each";
+}
+
 }  // namespace
 
 KernelSpec attention_decode_spec() {
@@ -57,7 +66,7 @@ KernelSpec attention_decode_spec() {
                {.name = "context", .meaning = "mean tokens per sequence, the new one included"},
                {.name = "heads", .meaning = "query heads on this rank"},
                {.name = "kv_heads", .meaning = "key and value heads on this rank"},
-               {.name = "head_dim", .meaning = "elements per head"},
+               {.name = "head_dim", .meaning = "elements per head", .executed = {64, 128}},
                {.name = "window",
                 .meaning = "newest keys the token sees, itself included; 2^30: all"}},
       .slots = {{.name = "q", .axes = "batch.., ..", .type = SlotType::kBf16},
@@ -68,13 +77,16 @@ KernelSpec attention_decode_spec() {
                  .is_result = true}},
       .work = work,
       .way = way,
-      .prior = {
-          .arithmetic = Arithmetic::kAttention,
-          .flops = 0.6,
-          .hbm = 0.8,
-          .floor = us(8),
-          .spread = 0.03,
-          .grid = {.axes = {"batch", "context", "heads"}, .tied = "kv_heads", .is_by_way = true}}};
+      .prior = {.arithmetic = Arithmetic::kAttention,
+                .flops = 0.6,
+                .hbm = 0.8,
+                .floor = us(8),
+                .spread = 0.03,
+                .grid = {.axes = {"batch", "context", "heads"},
+                         .tied = "kv_heads",
+                         .is_by_way = true}},
+      .executed = {DType::kBf16, DType::kFp8},
+      .refusal = refusal};
 }
 
 }  // namespace orrery

@@ -360,12 +360,15 @@ std::vector<Grid> grids() {
 
 }  // namespace
 
+Launch bind_attention_decode(const BindContext& context);  // bind.cpp
+
 GpuKernel attention_decode_gpu() {
   return {.name = "attention_decode",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_attention_decode};
 }
 
 }  // namespace orrery

@@ -37,7 +37,7 @@ KernelSpec attention_prefill_spec() {
                     .may_be_zero = true},
                    {.name = "heads", .meaning = "query heads on this rank"},
                    {.name = "kv_heads", .meaning = "key and value heads on this rank"},
-                   {.name = "head_dim", .meaning = "elements per head"},
+                   {.name = "head_dim", .meaning = "elements per head", .executed = {64, 128}},
                    {.name = "window",
                     .meaning = "newest keys each token sees, itself included; 2^30: all"}},
           .slots = {{.name = "q", .axes = ".., ..", .type = SlotType::kBf16},
@@ -52,7 +52,8 @@ KernelSpec attention_prefill_spec() {
                     .hbm = 0.8,
                     .floor = us(8),
                     .spread = 0.06,
-                    .grid = {.axes = {"batch", "query", "heads"}, .tied = "kv_heads"}}};
+                    .grid = {.axes = {"batch", "query", "heads"}, .tied = "kv_heads"}},
+          .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

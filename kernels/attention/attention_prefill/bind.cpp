@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/attention/attention_prefill/attention_prefill.h"
+#include "kernels/attention/attention_prefill/kept_plan.h"
 #include "kernels/binding/bind_operands.h"
 
 namespace orrery {
@@ -45,8 +45,8 @@ Launch bind_attention_prefill(const BindContext& context) {
       .blocks_per_sequence = context.tables.blocks_per_sequence,
       .block_size = pool.shape().block_size,
       .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
-  const auto plan = context.resources.prefill_plan(
-      attention_prefill_tile_rows(call.head_dim),
+  const auto plan = kept_prefill_plan(
+      context.resources, attention_prefill_tile_rows(call.head_dim),
       static_cast<std::int32_t>(std::min<std::int64_t>(dim(dims, "window"), kNoWindow)));
   return [plan, call, cache](const cuda::Stream& stream) {
     attention_prefill(stream, *plan, call, cache);

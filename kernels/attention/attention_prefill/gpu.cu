@@ -297,12 +297,15 @@ std::vector<Grid> grids() {
 
 }  // namespace
 
+Launch bind_attention_prefill(const BindContext& context);  // bind.cpp
+
 GpuKernel attention_prefill_gpu() {
   return {.name = "attention_prefill",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_attention_prefill};
 }
 
 }  // namespace orrery

@@ -6,13 +6,9 @@
 #include <span>
 #include <vector>
 
-namespace orrery {
+#include "kernels/binding/step_input.h"
 
-// `query` new tokens that follow `context` cached ones; either may be 0.
-struct PrefillSequence {
-  std::int32_t query = 0;
-  std::int32_t context = 0;
-};
+namespace orrery {
 
 inline constexpr std::int32_t kNoWindow = 1 << 30;  // every token sees all before it
 

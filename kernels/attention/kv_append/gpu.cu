@@ -268,12 +268,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_kv_append(const BindContext& context);  // bind.cpp
+
 GpuKernel kv_append_gpu() {
   return {.name = "kv_append",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_kv_append};
 }
 
 }  // namespace orrery

@@ -35,7 +35,8 @@ KernelSpec kv_append_spec() {
                 .hbm = 0.73,
                 .floor = us(2),
                 .spread = 0.2,
-                .reads_what_was_written = true}};
+                .reads_what_was_written = true},
+      .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

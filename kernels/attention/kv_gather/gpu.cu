@@ -119,12 +119,15 @@ std::vector<Grid> grids() {
 
 }  // namespace
 
+Launch bind_kv_gather(const BindContext& context);  // bind.cpp
+
 GpuKernel kv_gather_gpu() {
   return {.name = "kv_gather",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_kv_gather};
 }
 
 }  // namespace orrery

@@ -39,7 +39,8 @@ KernelSpec kv_gather_spec() {
                     .flops = 0.6,
                     .hbm = 0.8,
                     .floor = us(2),
-                    .spread = 0.3}};
+                    .spread = 0.3},
+          .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

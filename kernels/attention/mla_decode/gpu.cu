@@ -262,12 +262,15 @@ std::vector<Grid> grids() {
 
 }  // namespace
 
+Launch bind_mla_decode(const BindContext& context);  // bind.cpp
+
 GpuKernel mla_decode_gpu() {
   return {.name = "mla_decode",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_mla_decode};
 }
 
 }  // namespace orrery

@@ -37,30 +37,34 @@ Bytes workspace(DType /*dtype*/, const Dims& dims) {
 }  // namespace
 
 KernelSpec mla_decode_spec() {
-  return {.name = "mla_decode",
-          .summary =
-              "absorbed MLA of one new token per sequence over the latent cache; dtype is the "
-              "cache format",
-          .dims = {{.name = "batch", .meaning = "sequences"},
-                   {.name = "context", .meaning = "mean tokens per sequence, the new one included"},
-                   {.name = "heads", .meaning = "heads on this rank"},
-                   {.name = "kv_lora_rank", .meaning = "elements of the latent of a token"},
-                   {.name = "rope_dim", .meaning = "elements of its rotated key"}},
-          .slots = {{.name = "latent", .axes = "rows, heads*kv_lora_rank", .type = SlotType::kBf16},
-                    {.name = "q", .axes = "batch.., ..", .type = SlotType::kBf16},
-                    {.name = "cache", .axes = ".., ..", .use = Use::kCache},
-                    {.name = "out",
-                     .axes = "rows, heads*kv_lora_rank",
-                     .type = SlotType::kBf16,
-                     .is_result = true}},
-          .work = work,
-          .prior = {.arithmetic = Arithmetic::kAttention,
-                    .flops = 0.6,
-                    .hbm = 0.8,
-                    .floor = us(12),
-                    .spread = 0.06,
-                    .grid = {.axes = {"batch", "context", "heads"}}},
-          .workspace = workspace};
+  return {
+      .name = "mla_decode",
+      .summary =
+          "absorbed MLA of one new token per sequence over the latent cache; dtype is the "
+          "cache format",
+      .dims = {{.name = "batch", .meaning = "sequences"},
+               {.name = "context", .meaning = "mean tokens per sequence, the new one included"},
+               {.name = "heads", .meaning = "heads on this rank"},
+               {.name = "kv_lora_rank",
+                .meaning = "elements of the latent of a token",
+                .executed = {512}},
+               {.name = "rope_dim", .meaning = "elements of its rotated key", .executed = {64}}},
+      .slots = {{.name = "latent", .axes = "rows, heads*kv_lora_rank", .type = SlotType::kBf16},
+                {.name = "q", .axes = "batch.., ..", .type = SlotType::kBf16},
+                {.name = "cache", .axes = ".., ..", .use = Use::kCache},
+                {.name = "out",
+                 .axes = "rows, heads*kv_lora_rank",
+                 .type = SlotType::kBf16,
+                 .is_result = true}},
+      .work = work,
+      .prior = {.arithmetic = Arithmetic::kAttention,
+                .flops = 0.6,
+                .hbm = 0.8,
+                .floor = us(12),
+                .spread = 0.06,
+                .grid = {.axes = {"batch", "context", "heads"}}},
+      .workspace = workspace,
+      .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

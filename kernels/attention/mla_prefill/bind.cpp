@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "kernels/attention/attention_prefill/kept_plan.h"
 #include "kernels/attention/mla_prefill/mla_prefill.h"
 #include "kernels/binding/bind_operands.h"
 
@@ -40,7 +41,7 @@ Launch bind_mla_prefill(const BindContext& context) {
       .out = operand(context.writes[0], "out", tokens, heads * kMlaVHeadDim),
       .heads = static_cast<std::int32_t>(heads),
       .scale = 1 / std::sqrt(static_cast<float>(kMlaQkHeadDim))};
-  const auto plan = context.resources.prefill_plan(kMlaPrefillTileRows, kNoWindow);
+  const auto plan = kept_prefill_plan(context.resources, kMlaPrefillTileRows, kNoWindow);
   return [plan, call](const cuda::Stream& stream) { mla_prefill(stream, *plan, call); };
 }
 

@@ -178,12 +178,15 @@ std::vector<Grid> grids() {
 
 }  // namespace
 
+Launch bind_mla_prefill(const BindContext& context);  // bind.cpp
+
 GpuKernel mla_prefill_gpu() {
   return {.name = "mla_prefill",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_mla_prefill};
 }
 
 }  // namespace orrery

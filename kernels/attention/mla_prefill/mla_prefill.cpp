@@ -36,8 +36,10 @@ KernelSpec mla_prefill_spec() {
                 .meaning = "cached tokens per sequence before the new ones",
                 .may_be_zero = true},
                {.name = "heads", .meaning = "heads on this rank"},
-               {.name = "qk_head_dim", .meaning = "elements of a query or key: nope + rope"},
-               {.name = "v_head_dim", .meaning = "elements of a value"}},
+               {.name = "qk_head_dim",
+                .meaning = "elements of a query or key: nope + rope",
+                .executed = {192}},
+               {.name = "v_head_dim", .meaning = "elements of a value", .executed = {128}}},
       .slots = {{.name = "q", .axes = ".., heads*qk_head_dim", .type = SlotType::kBf16},
                 {.name = "keys", .axes = "keys, .."},
                 {.name = "rotated", .axes = "keys, .."},
@@ -52,7 +54,8 @@ KernelSpec mla_prefill_spec() {
                 .hbm = 0.8,
                 .floor = us(12),
                 .spread = 0.08,
-                .grid = {.axes = {"batch", "query", "heads"}}}};
+                .grid = {.axes = {"batch", "query", "heads"}}},
+      .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

@@ -149,12 +149,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_rope(const BindContext& context);  // bind.cpp
+
 GpuKernel rope_gpu() {
   return {.name = "rope",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_rope};
 }
 
 }  // namespace orrery

@@ -40,7 +40,8 @@ KernelSpec rope_spec() {
                 .hbm = 0.85,
                 .floor = us(2),
                 .spread = 0.3,
-                .reads_what_was_written = true}};
+                .reads_what_was_written = true},
+      .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

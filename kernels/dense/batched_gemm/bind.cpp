@@ -2,9 +2,20 @@
 
 #include "kernels/binding/bind_operands.h"
 #include "kernels/dense/batched_gemm/batched_gemm.h"
+#include "kernels/dense/gemm/gemm.h"
+#include "kernels/experts/grouped_gemm/grouped_gemm.h"
 
 namespace orrery {
 namespace {
+
+const BatchedGemmPlan& kept_plan(BindResources& resources, const BatchedGemmShape& shape) {
+  return resources.keep<BatchedGemmPlan>(shape, [&] {
+    return BatchedGemmPlan(shape,
+                           shape.dtype == DType::kFp8
+                               ? resources.scratch("grouped_gemm", grouped_gemm_workspace_bytes())
+                               : resources.scratch("gemm", kGemmWorkspaceBytes));
+  });
+}
 
 // reads x [batch, m, k], w [batch, n, k]; writes y [batch, m, n]
 Launch bind_matrices(const BindContext& context, BatchedGemmShape shape) {
@@ -27,7 +38,7 @@ Launch bind_matrices(const BindContext& context, BatchedGemmShape shape) {
                                      .y = typed<bf16>(y),
                                      .x_scale = is_fp8 ? x.scales : nullptr,
                                      .w_scale = is_fp8 ? w.scales : nullptr};
-  const BatchedGemmPlan& plan = context.resources.batched_gemm(shape);
+  const BatchedGemmPlan& plan = kept_plan(context.resources, shape);
   return [&plan, operands](const cuda::Stream& stream) { plan.launch(stream, operands); };
 }
 
@@ -57,7 +68,7 @@ Launch bind_heads(const BindContext& context, BatchedGemmShape shape) {
                                     {.what = "y", .size = {shape.m, shape.batch * shape.n}});
   const BatchedGemmOperands operands{
       .x = typed<bf16>(x) + first_row * x_size.columns, .w = typed<bf16>(w), .y = typed<bf16>(y)};
-  const BatchedGemmPlan& plan = context.resources.batched_gemm(shape);
+  const BatchedGemmPlan& plan = kept_plan(context.resources, shape);
   return [&plan, operands](const cuda::Stream& stream) { plan.launch(stream, operands); };
 }
 

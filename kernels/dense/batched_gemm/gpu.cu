@@ -161,12 +161,15 @@ std::vector<Grid> grids() {
 
 }  // namespace
 
+Launch bind_batched_gemm(const BindContext& context);  // bind.cpp
+
 GpuKernel batched_gemm_gpu() {
   return {.name = "batched_gemm",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_batched_gemm};
 }
 
 }  // namespace orrery

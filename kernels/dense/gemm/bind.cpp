@@ -1,7 +1,15 @@
 #include "kernels/binding/bind_operands.h"
-#include "kernels/dense/gemm/gemm.h"
+#include "kernels/dense/gemm/kept_plan.h"
+#include "kernels/rows/embedding/input_rows.h"
 
 namespace orrery {
+
+const GemmPlan& kept_gemm_plan(BindResources& resources, const GemmShape& shape) {
+  return resources.keep<GemmPlan>(shape, [&] {
+    return GemmPlan(shape, {.overlap = resources.overlaps_weights(),
+                            .workspace = resources.scratch("gemm", kGemmWorkspaceBytes)});
+  });
+}
 
 // reads x (one or several parts), w; writes y
 Launch bind_gemm(const BindContext& context) {
@@ -18,7 +26,7 @@ Launch bind_gemm(const BindContext& context) {
                     {shape.m, shape.k});
   const Operand y = require_operand(context, context.writes[0],
                                     {.what = "y", .size = {shape.m, shape.n}, .more_rows = true});
-  const GemmPlan& plan = context.resources.gemm(shape);
+  const GemmPlan& plan = kept_gemm_plan(context.resources, shape);
   const bool is_fp8 = dtype == DType::kFp8;
   const GemmOperands operands{.x = x.data(),
                               .w = w.data,

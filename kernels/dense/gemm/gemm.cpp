@@ -35,17 +35,18 @@ KernelSpec gemm_spec() {
                  .axes = "n",
                  .type = SlotType::kBf16,
                  .use = Use::kWeight,
+                 .is_executed = false,
                  .is_optional = true},
                 {.name = "y", .axes = "m.., n", .type = SlotType::kBf16, .is_result = true}},
       .work = work,
       .way = way,
-      .prior = {
-          .arithmetic = Arithmetic::kGemm,
-          .flops = 0.6,
-          .hbm = 0.8,
-          .floor = us(2.4),
-          .spread = 0.05,
-          .grid = {.axes = {"m", "n", "k"}, .shape_axes = 2, .is_flat_for_long_calls = true}}};
+      .prior = {.arithmetic = Arithmetic::kGemm,
+                .flops = 0.6,
+                .hbm = 0.8,
+                .floor = us(2.4),
+                .spread = 0.05,
+                .grid = {.axes = {"m", "n", "k"}, .shape_axes = 2, .is_flat_for_long_calls = true}},
+      .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

@@ -194,12 +194,15 @@ std::vector<Grid> grids() {
 
 }  // namespace
 
+Launch bind_gemm(const BindContext& context);  // bind.cpp
+
 GpuKernel gemm_gpu() {
   return {.name = "gemm",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_gemm};
 }
 
 }  // namespace orrery

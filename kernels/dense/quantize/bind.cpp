@@ -1,5 +1,6 @@
 #include "kernels/binding/bind_operands.h"
 #include "kernels/dense/quantize/quantize.h"
+#include "kernels/rows/embedding/input_rows.h"
 
 namespace orrery {
 

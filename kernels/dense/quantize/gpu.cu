@@ -102,12 +102,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_quantize(const BindContext& context);  // bind.cpp
+
 GpuKernel quantize_gpu() {
   return {.name = "quantize",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_quantize};
 }
 
 }  // namespace orrery

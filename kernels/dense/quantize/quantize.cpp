@@ -45,7 +45,8 @@ KernelSpec quantize_spec() {
                 .blocks = blocks,
                 .quantizes = true,
                 .reads_what_was_written = true,
-                .precedes_streamed_weights = gemm_streams_weights}};
+                .precedes_streamed_weights = gemm_streams_weights},
+      .executed = {DType::kFp8}};
 }
 
 }  // namespace orrery

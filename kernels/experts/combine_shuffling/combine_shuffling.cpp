@@ -42,7 +42,8 @@ KernelSpec combine_shuffling_spec() {
                 .hbm = 0.75,
                 .floor = us(2),
                 .spread = 0.1},
-      .routed = RoutedRole::kCombine};
+      .routed = RoutedRole::kCombine,
+      .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

@@ -13,12 +13,15 @@ std::vector<KernelOp> bench_ops() { return shuffle_bench_ops(kName); }
 
 }  // namespace
 
+Launch bind_combine_shuffling(const BindContext& context);  // bind.cpp
+
 GpuKernel combine_shuffling_gpu() {
   return {.name = kName,
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = shuffle_grids};
+          .grids = shuffle_grids,
+          .bind = bind_combine_shuffling};
 }
 
 }  // namespace orrery

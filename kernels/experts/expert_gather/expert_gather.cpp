@@ -58,7 +58,8 @@ KernelSpec expert_gather_spec() {
                     .spread = 0.1,
                     .grid = {.axes = {"rows", "hidden"}, .ignored = "expert"},
                     .blocks = blocks,
-                    .same_work = same_work}};
+                    .same_work = same_work},
+          .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

@@ -126,12 +126,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_expert_gather(const BindContext& context);  // bind.cpp
+
 GpuKernel expert_gather_gpu() {
   return {.name = "expert_gather",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_expert_gather};
 }
 
 }  // namespace orrery

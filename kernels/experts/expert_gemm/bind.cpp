@@ -1,6 +1,7 @@
 #include <span>
 
 #include "kernels/binding/bind_operands.h"
+#include "kernels/dense/gemm/kept_plan.h"
 #include "kernels/experts/expert_gemm/expert_gemm.h"
 
 namespace orrery {
@@ -42,7 +43,8 @@ Launch bind_expert_gemm(const BindContext& context) {
   return [=, &resources](const cuda::Stream& stream) {
     const ExpertRows own = expert_rows(host, expert, rows);
     if (own.count == 0) return;
-    const GemmPlan& plan = resources.gemm(
+    const GemmPlan& plan = kept_gemm_plan(
+        resources,
         {.dtype = dtype, .m = own.count, .n = n, .k = k, .scaling = Fp8Scaling::kRowwise});
     expert_gemm(stream, plan, own, expert, operands, scales);
   };

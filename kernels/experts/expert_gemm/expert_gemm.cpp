@@ -52,7 +52,8 @@ KernelSpec expert_gemm_spec() {
                     .floor = us(2.4),
                     .spread = 0.05,
                     .grid = {.axes = {"m", "n", "k"}, .ignored = "expert"},
-                    .same_work = same_work}};
+                    .same_work = same_work},
+          .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

@@ -134,12 +134,15 @@ std::vector<Grid> grids() {
 
 }  // namespace
 
+Launch bind_expert_gemm(const BindContext& context);  // bind.cpp
+
 GpuKernel expert_gemm_gpu() {
   return {.name = "expert_gemm",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_expert_gemm};
 }
 
 }  // namespace orrery

@@ -47,7 +47,8 @@ KernelSpec gather_mul_spec() {
                 .spread = 0.1,
                 .grid = {.axes = {"rows", "tokens"}, .is_scattered = true},
                 .blocks = blocks},
-      .routed = RoutedRole::kGather};
+      .routed = RoutedRole::kGather,
+      .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

@@ -185,12 +185,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_gather_mul(const BindContext& context);  // bind.cpp
+
 GpuKernel gather_mul_gpu() {
   return {.name = "gather_mul",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_gather_mul};
 }
 
 }  // namespace orrery

@@ -1,7 +1,22 @@
+#include <tuple>
+
 #include "kernels/binding/bind_operands.h"
-#include "kernels/experts/grouped_gemm/grouped_gemm.h"
+#include "kernels/experts/grouped_gemm/kept_plan.h"
 
 namespace orrery {
+
+const GroupedGemmPlan& kept_grouped_gemm_plan(BindResources& resources,
+                                              const GroupedGemmShape& shape,
+                                              const GroupedGemmLoad& load, bool may_overlap) {
+  return resources.keep<GroupedGemmPlan>(std::tuple(shape, load, may_overlap), [&] {
+    const bool overlaps = resources.overlaps_weights();
+    return GroupedGemmPlan(
+        shape, load,
+        {.programmatic = overlaps,
+         .overlap = overlaps && may_overlap,
+         .workspace = resources.scratch("grouped_gemm", grouped_gemm_workspace_bytes())});
+  });
+}
 
 // reads x, w, counts; writes y
 Launch bind_grouped_gemm(const BindContext& context) {
@@ -25,11 +40,9 @@ Launch bind_grouped_gemm(const BindContext& context) {
   const Operand y =
       require_operand(context, context.writes[0],
                       {.what = "y", .size = {shape.max_rows, shape.n}, .more_rows = true});
-  // What comes before in a routed layer does not write counts and waits for who does.
-  const bool may_overlap =
-      context.kernel_before == "gather_mul" || context.kernel_before == "silu_mul";
-  const GroupedGemmPlan& plan = context.resources.grouped_gemm(
-      shape, {.rows = dim(dims, "rows"), .active = dim(dims, "active")}, may_overlap);
+  const GroupedGemmPlan& plan = kept_grouped_gemm_plan(
+      context.resources, shape, {.rows = dim(dims, "rows"), .active = dim(dims, "active")},
+      context.counts_are_there);
   const bool is_fp8 = dtype == DType::kFp8;
   const GroupedGemmOperands operands{.x = x.data,
                                      .w = w.data,

@@ -337,12 +337,15 @@ std::vector<Grid> grids() {
 
 }  // namespace
 
+Launch bind_grouped_gemm(const BindContext& context);  // bind.cpp
+
 GpuKernel grouped_gemm_gpu() {
   return {.name = "grouped_gemm",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_grouped_gemm};
 }
 
 }  // namespace orrery

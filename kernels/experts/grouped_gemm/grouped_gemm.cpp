@@ -56,7 +56,8 @@ KernelSpec grouped_gemm_spec() {
                 .floor = us(3),
                 .spread = 0.08,
                 .grid = {.axes = {"rows", "active"}, .is_scattered = true},
-                .padding = padding}};
+                .padding = padding},
+      .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

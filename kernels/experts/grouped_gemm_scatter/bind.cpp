@@ -1,5 +1,5 @@
 #include "kernels/binding/bind_operands.h"
-#include "kernels/experts/grouped_gemm/grouped_gemm.h"
+#include "kernels/experts/grouped_gemm/kept_plan.h"
 
 namespace orrery {
 
@@ -43,10 +43,10 @@ Launch bind_grouped_gemm_scatter(const BindContext& context) {
                                      .x_scale = is_fp8 ? x.scales : nullptr,
                                      .w_scale = is_fp8 ? w.scales : nullptr,
                                      .scatter = target};
-  const GroupedGemmPlan& plan = context.resources.grouped_gemm(
-      {.dtype = dtype, .max_rows = rows, .n = n, .k = k, .groups = groups},
+  const GroupedGemmPlan& plan = kept_grouped_gemm_plan(
+      context.resources, {.dtype = dtype, .max_rows = rows, .n = n, .k = k, .groups = groups},
       {.rows = dim(context.op.dims, "rows"), .active = dim(context.op.dims, "active")},
-      context.kernel_before == "silu_mul");
+      context.counts_are_there);
   return [&plan, operands](const cuda::Stream& stream) { plan.launch(stream, operands); };
 }
 

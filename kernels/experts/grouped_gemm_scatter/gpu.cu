@@ -270,12 +270,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_grouped_gemm_scatter(const BindContext& context);  // bind.cpp
+
 GpuKernel grouped_gemm_scatter_gpu() {
   return {.name = "grouped_gemm_scatter",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_grouped_gemm_scatter};
 }
 
 }  // namespace orrery

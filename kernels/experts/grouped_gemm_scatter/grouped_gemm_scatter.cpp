@@ -67,7 +67,8 @@ KernelSpec grouped_gemm_scatter_spec() {
                     .spread = 0.08,
                     .grid = {.axes = {"rows", "active"}, .ignored = "tokens", .is_scattered = true},
                     .padding = padding},
-          .routed = RoutedRole::kScatter};
+          .routed = RoutedRole::kScatter,
+          .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

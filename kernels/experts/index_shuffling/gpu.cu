@@ -344,12 +344,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_index_shuffling(const BindContext& context);  // bind.cpp
+
 GpuKernel index_shuffling_gpu() {
   return {.name = "index_shuffling",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_index_shuffling};
 }
 
 }  // namespace orrery

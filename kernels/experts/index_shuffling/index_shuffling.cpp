@@ -71,7 +71,8 @@ KernelSpec index_shuffling_spec() {
                 .spread = 0.3,
                 .grid = {.axes = {"tokens"}},
                 .blocks = blocks},
-      .routed = RoutedRole::kSort};
+      .routed = RoutedRole::kSort,
+      .executed = {DType::kFp32}};
 }
 
 }  // namespace orrery

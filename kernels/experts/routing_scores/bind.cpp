@@ -1,5 +1,6 @@
 #include "kernels/binding/bind_operands.h"
 #include "kernels/experts/routing_scores/routing_scores.h"
+#include "kernels/rows/embedding/input_rows.h"
 
 namespace orrery {
 

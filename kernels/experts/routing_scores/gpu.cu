@@ -166,12 +166,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_routing_scores(const BindContext& context);  // bind.cpp
+
 GpuKernel routing_scores_gpu() {
   return {.name = "routing_scores",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_routing_scores};
 }
 
 }  // namespace orrery

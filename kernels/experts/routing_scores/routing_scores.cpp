@@ -52,7 +52,8 @@ KernelSpec routing_scores_spec() {
                 .hbm = 0.75,
                 .floor = us(3.6),
                 .spread = 0.2,
-                .blocks = blocks}};
+                .blocks = blocks},
+      .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

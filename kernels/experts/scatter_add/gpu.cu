@@ -215,12 +215,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_scatter_add(const BindContext& context);  // bind.cpp
+
 GpuKernel scatter_add_gpu() {
   return {.name = "scatter_add",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_scatter_add};
 }
 
 }  // namespace orrery

@@ -57,7 +57,8 @@ KernelSpec scatter_add_spec() {
                 .spread = 0.1,
                 .grid = {.axes = {"rows", "tokens"}, .is_scattered = true},
                 .blocks = blocks},
-      .routed = RoutedRole::kScatter};
+      .routed = RoutedRole::kScatter,
+      .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

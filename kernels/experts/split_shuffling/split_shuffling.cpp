@@ -40,7 +40,8 @@ KernelSpec split_shuffling_spec() {
                 .hbm = 0.75,
                 .floor = us(2),
                 .spread = 0.1},
-      .routed = RoutedRole::kSplit};
+      .routed = RoutedRole::kSplit,
+      .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

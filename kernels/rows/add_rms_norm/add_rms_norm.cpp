@@ -44,7 +44,8 @@ KernelSpec add_rms_norm_spec() {
                 .spread = 0.2,
                 .reads_what_was_written = true,
                 .precedes_streamed_weights = gemm_streams_weights},
-      .is_on_residual = true};
+      .is_on_residual = true,
+      .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

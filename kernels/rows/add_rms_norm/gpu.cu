@@ -117,12 +117,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_add_rms_norm(const BindContext& context);  // bind.cpp
+
 GpuKernel add_rms_norm_gpu() {
   return {.name = "add_rms_norm",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_add_rms_norm};
 }
 
 }  // namespace orrery

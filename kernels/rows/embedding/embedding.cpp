@@ -39,7 +39,8 @@ KernelSpec embedding_spec() {
                     .flops = 0.6,
                     .hbm = 0.83,
                     .floor = us(2),
-                    .spread = 0.2}};
+                    .spread = 0.2},
+          .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

@@ -97,12 +97,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_embedding(const BindContext& context);  // bind.cpp
+
 GpuKernel embedding_gpu() {
   return {.name = "embedding",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_embedding};
 }
 
 }  // namespace orrery

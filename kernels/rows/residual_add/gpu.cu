@@ -71,12 +71,15 @@ std::vector<Grid> grids() {
 
 }  // namespace
 
+Launch bind_residual_add(const BindContext& context);  // bind.cpp
+
 GpuKernel residual_add_gpu() {
   return {.name = "residual_add",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_residual_add};
 }
 
 }  // namespace orrery

@@ -35,7 +35,8 @@ KernelSpec residual_add_spec() {
                     .spread = 0.2,
                     .reads_what_was_written = true},
           .is_on_residual = true,
-          .is_sum = true};
+          .is_sum = true,
+          .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

@@ -207,12 +207,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_rms_norm(const BindContext& context);  // bind.cpp
+
 GpuKernel rms_norm_gpu() {
   return {.name = "rms_norm",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_rms_norm};
 }
 
 }  // namespace orrery

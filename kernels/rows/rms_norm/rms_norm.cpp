@@ -36,7 +36,8 @@ KernelSpec rms_norm_spec() {
                     .floor = us(2),
                     .spread = 0.2,
                     .reads_what_was_written = true},
-          .is_on_residual = true};
+          .is_on_residual = true,
+          .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

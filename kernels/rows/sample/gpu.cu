@@ -146,12 +146,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_sample(const BindContext& context);  // bind.cpp
+
 GpuKernel sample_gpu() {
   return {.name = "sample",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_sample};
 }
 
 }  // namespace orrery

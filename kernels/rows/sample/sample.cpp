@@ -30,7 +30,8 @@ KernelSpec sample_spec() {
                 .hbm = 0.64,
                 .floor = us(2),
                 .spread = 0.3},
-      .keeps_inputs = true};
+      .keeps_inputs = true,
+      .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

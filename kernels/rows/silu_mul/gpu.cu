@@ -137,12 +137,15 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 }  // namespace
 
+Launch bind_silu_mul(const BindContext& context);  // bind.cpp
+
 GpuKernel silu_mul_gpu() {
   return {.name = "silu_mul",
           .make_case = make_case,
           .check_ops = check_ops,
           .bench_ops = bench_ops,
-          .grids = grids};
+          .grids = grids,
+          .bind = bind_silu_mul};
 }
 
 }  // namespace orrery

@@ -49,7 +49,8 @@ KernelSpec silu_mul_spec() {
                 .spread = 0.2,
                 .blocks = blocks,
                 .reads_what_was_written = true,
-                .precedes_streamed_weights = gemm_streams_weights}};
+                .precedes_streamed_weights = gemm_streams_weights},
+      .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

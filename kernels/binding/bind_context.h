@@ -1,16 +1,14 @@
 #pragma once
 
-// How a kernel op of a plan becomes a launch: each kernel that can be executed has a function
-// bind_<kernel> in kernels/<kernel>/bind.cpp, and its dtypes in kernels/kernel_list.h.
+// What a kernel op of a plan is given to become a launch: its operands on a rank, the step, the
+// rank's cache and memory. A kernel that can be executed has its `bind` in GpuKernel.
 
-#include <functional>
 #include <span>
 #include <string_view>
 
-#include "kernels/attention/attention_prefill/schedule.h"
 #include "kernels/binding/kv_pool.h"
 #include "kernels/binding/step_input.h"
-#include "kernels/cuda/handles.h"
+#include "kernels/harness/gpu_kernel.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
@@ -63,22 +61,10 @@ struct BindContext {
   std::int64_t kv_layer = -1;     // of the KV tensor that the op uses, -1: none
   BindResources& resources;       // of this rank's stream
   std::int64_t first_expert = 0;  // of this rank's experts
-  // The kernel right before it on its stream; empty where that is none or no kernel of the plan.
-  std::string_view kernel_before;
+  // What comes right before it on its stream is a kernel that writes none of its counts, and that
+  // lets others start only after its own predecessors have ended, as those do that read no weights:
+  // whoever writes the counts has ended then.
+  bool counts_are_there = false;
 };
-
-// Enqueues the op, on the device of the rank; allocates and synchronises nothing, so it may be
-// captured.
-using Launch = std::function<void(const cuda::Stream&)>;
-
-struct KernelBinding {
-  std::string_view kernel;
-  // Throws std::invalid_argument for a dtype or shape that the kernel does not take, saying what it
-  // takes. The result refers to the context's tables, resources and memory, not to the context.
-  Launch (*bind)(const BindContext& context);
-};
-// Null when no kernel of that name can be executed.
-const KernelBinding* find_kernel_binding(std::string_view kernel);
-std::span<const KernelBinding> kernel_bindings();
 
 }  // namespace orrery
