@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/cuda/gate.h"
+#include "kernels/cuda/kernel_trace.h"
 #include "kernels/execute/executor_state.h"
-#include "kernels/execute/kernel_trace.h"
 #include "kernels/execute/step_trace.h"
 
 namespace orrery {

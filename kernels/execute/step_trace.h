@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/execute/kernel_trace.h"
+#include "kernels/cuda/kernel_trace.h"
 #include "kernels/execute/rank_program.h"
 #include "sim/plan/launch_mode.h"
 #include "sim/timeline/timeline.h"

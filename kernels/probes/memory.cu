@@ -5,11 +5,11 @@
 
 #include "kernels/comm/collectives/collective.h"
 #include "kernels/cuda/devices.h"
+#include "kernels/cuda/kernel_trace.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul_lt.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/nvml.h"
-#include "kernels/execute/kernel_trace.h"
 #include "kernels/probes/memory.h"
 
 namespace orrery {

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "kernels/cuda/handles.h"
+#include "kernels/cuda/kernel_trace.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/execute/kernel_trace.h"
 #include "kernels/probes/trace.h"
 
 namespace orrery {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/devices.h"
-#include "kernels/execute/kernel_trace.h"
+#include "kernels/cuda/kernel_trace.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/reference/model.h"
 #include "kernels/execute/spoil.h"

@@ -1,7 +1,7 @@
 #include <cstdio>
 #include <string>
 
-#include "kernels/execute/kernel_trace.h"
+#include "kernels/cuda/kernel_trace.h"
 #include "kernels/probes/trace.h"
 #include "kernels/tool/checks.h"
 

@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "kernels/cuda/devices.h"
+#include "kernels/cuda/kernel_trace.h"
 #include "kernels/execute/executed_files.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/interrupt.h"
-#include "kernels/execute/kernel_trace.h"
 #include "kernels/execute/rank_error.h"
 #include "kernels/execute/run_watch.h"
 #include "kernels/execute/step_cases.h"

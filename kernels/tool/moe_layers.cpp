@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "kernels/cuda/devices.h"
+#include "kernels/cuda/kernel_trace.h"
 #include "kernels/execute/executed_files.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/interrupt.h"
-#include "kernels/execute/kernel_trace.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/layer_row.h"

@@ -10,29 +10,44 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Order of the rooms: one may include itself and what stands before it.
 ROOMS = ["sim/units", "sim/plan", "kernels", "sim/timeline", "sim/machine", "sim/cost", "sim/des", "sim/model",
          "sim/parallel", "sim/serve", "sim/scenario", "bindings"]
-# What kernels are, which the simulator sees; all else in kernels/ is the GPU side, which sees specs, plans, timelines and
-# units only.
-KERNELS_CMAKE = (ROOT / "kernels/CMakeLists.txt").read_text(encoding="utf-8")
-KERNELS = re.findall(r"orrery_add_kernel\((\w+)/(\w+)", KERNELS_CMAKE)
-# What a spec needs besides its own file: sources listed under SPEC, and what these choose among.
-SPEC_SOURCES = [f"kernels/{directory}/{source.removesuffix('.cpp')}"
-                for directory, sources in re.findall(r"orrery_add_kernel\(([\w/]+) SPEC ([^A-Z)]*)", KERNELS_CMAKE)
-                for source in sources.split()]
-SPECS = {"kernels/executable.cpp", "kernels/executable.h", "kernels/kernel_spec.h", "kernels/cuda/row_shape.h", "kernels/kernel_specs.cpp", "kernels/slots.cpp", "kernels/slots.h", "kernels/priced/mla_module.h", "kernels/verify.cpp", "kernels/work.h",
-         "kernels/experts/grouped_gemm/tiled_choice.h", *(f"{source}{ending}" for source in SPEC_SOURCES for ending in (".h", ".cpp")),
-         *(f"kernels/{family}/{kernel}/{kernel}.cpp" for family, kernel in KERNELS),
-         *(path.relative_to(ROOT).as_posix() for path in (ROOT / "kernels/priced").glob("*.cpp"))}
-GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", "kernels")
-# Those that serve on GPUs make plans themselves and run the simulator's scheduler, which for that knows no simulator.
-SCHEDULER_SOURCES = " ".join(re.findall(r"add_library\(orrery_(?:scheduler|deployment) STATIC\s+([^)]*)\)",
-                                        (ROOT / "sim/serve/CMakeLists.txt").read_text(encoding="utf-8"))).split()
-SCHEDULER = {"sim/serve/step_backend.h", "sim/serve/token_stream.h",
-             *(f"sim/serve/{source}" for source in SCHEDULER_SOURCES),
-             *(f"sim/serve/{source.removesuffix('.cpp')}.h" for source in SCHEDULER_SOURCES)}
-SERVE_MAY_INCLUDE = ("sim/model", "sim/parallel", *sorted(name for name in SCHEDULER if name.endswith(".h")))
+
+
+def library(directory, name):
+    """Files of a library as its CMake list has them, each source with its header, from the project's root."""
+    text = (ROOT / directory / "CMakeLists.txt").read_text(encoding="utf-8")
+    return with_headers(directory, re.search(rf"add_library\({name} STATIC\s+([^)]*)\)", text).group(1).split())
+
+
+def with_headers(directory, sources):
+    names = {f"{directory}/{source}" for source in sources}
+    return names | {re.sub(r"\.c(pp|u)$", ".h", name) for name in names}
+
+
+# Lines of the list of kernels: directory, name, sources that the spec needs.
+KERNELS = re.findall(r"^orrery_add_kernel\((\w+)/(\w+)(?: SPEC ((?:\w+\.\w+ ?)+))?",
+                     (ROOT / "kernels/CMakeLists.txt").read_text(encoding="utf-8"), re.MULTILINE)
+# What kernels are, which the simulator sees: no CUDA. What stands in kernels/ itself, the kernels' specs and what these
+# need, and what references are made of.
+SPECS = {path.relative_to(ROOT).as_posix() for path in [*(ROOT / "kernels").glob("*.*"), *(ROOT / "kernels/priced").glob("*.*")]}
+SPECS |= library("kernels", "orrery_kernel_references")
+for family, kernel, sources_of_spec in KERNELS:
+    SPECS |= {f"kernels/{family}/{kernel}/{kernel}.cpp"} | with_headers(f"kernels/{family}/{kernel}", sources_of_spec.split())
+
+# All else in kernels/ is the GPU side. Its rooms by floor: one may include those of its own floor and of floors before.
+FAMILIES = {f"kernels/{family}" for family, _, _ in KERNELS} - {"kernels/priced"} | {"kernels/comm", "kernels/probes"}
+FLOORS = [{"kernels/cuda"}, {"kernels/harness"}, {"kernels/binding"}, FAMILIES, {"kernels/calibrate"}, {"kernels/execute"},
+          {"kernels/serve"}, {"kernels/compare"}, {"kernels/tool"}]
+GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline")
+# Those that serve on GPUs make plans themselves and run the simulator's scheduler, which for that knows no simulator: its
+# libraries are what it is made of.
+SCHEDULER = library("sim/serve", "orrery_scheduler") | library("sim/serve", "orrery_deployment")
+SERVE_MAY_INCLUDE = ("sim/model", "sim/parallel", *sorted(SCHEDULER))
 SCHEDULER_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", *SERVE_MAY_INCLUDE)
 # Calibration judges its tables by the simulator's own interpolation, and needs what a device is for it.
-CALIBRATE_MAY_INCLUDE = ("sim/cost/interpolate.h", "sim/cost/kernel_table.h", "sim/cost/roofline.h", "sim/machine/machine.h")
+CALIBRATE_MAY_INCLUDE = ("sim/machine", *sorted(library("sim/cost", "orrery_kernel_tables")))
+# By room of the GPU side: what it sees of the simulator besides.
+SEES = {"kernels/calibrate": CALIBRATE_MAY_INCLUDE, "kernels/serve": SERVE_MAY_INCLUDE,
+        "kernels/tool": (*SERVE_MAY_INCLUDE, *CALIBRATE_MAY_INCLUDE)}
 
 # Third-party header prefix -> the only places that may include it.
 THIRD_PARTY = {
@@ -59,32 +74,48 @@ def room_of(name):
     return max(rooms, key=len) if rooms else None
 
 
+def floor_of(name):
+    """Of a file of the GPU side; None where its room has no floor."""
+    room = "/".join(name.split("/")[:2])
+    return next((i for i, rooms in enumerate(FLOORS) if room in rooms), None)
+
+
+def gpu_violation(name, target):
+    """Why the file of the GPU side may not include `target`; None where it may."""
+    floor = floor_of(name)
+    if floor is None:
+        return f"{name}: its room has no floor"
+    if target.startswith("kernels/"):
+        if target in SPECS or (floor_of(target) is not None and floor_of(target) <= floor):
+            return None
+        return f"{name}: stands before {target} and may not include it"
+    if target.startswith((*GPU_MAY_INCLUDE, *SEES.get("/".join(name.split("/")[:2]), ()))):
+        return None
+    return f"{name}: the GPU side may not include {target}"
+
+
+def violation(name, target):
+    """Why the file may not include "target"; None where it may."""
+    room, target_room = room_of(name), room_of(target)
+    if target_room is None:
+        return f'{name}: "{target}" is not a path from the project root into a room'
+    if room == "kernels" and name not in SPECS:
+        return gpu_violation(name, target)
+    if name in SCHEDULER and not target.startswith(SCHEDULER_MAY_INCLUDE):
+        return f"{name}: the scheduler runs on the GPU side too and may not include {target}"
+    if target_room == "kernels" and target not in SPECS:
+        return f"{name}: the simulator may not include the GPU side ({target})"
+    if ROOMS.index(target_room) > ROOMS.index(room):
+        return f"{name}: {room} stands above {target_room} and may not include {target}"
+    return None
+
+
 def violations(name, text):
     """What `name` includes that it must not."""
     found = []
-    room = room_of(name)
-    on_gpu = room == "kernels" and name not in SPECS
     for bracket, target in INCLUDE.findall(text):
-        if bracket == '"':
-            target_room = room_of(target)
-            if target_room is None:
-                found.append(f'{name}: "{target}" is not a path from the project root into a room')
-            elif name.startswith("kernels/calibrate") and target in CALIBRATE_MAY_INCLUDE:
-                continue
-            elif name.startswith(("kernels/serve/", "kernels/tool/")) and target.startswith(SERVE_MAY_INCLUDE):
-                continue
-            elif name.startswith("kernels/tool/") and target.startswith("kernels/"):
-                continue
-            elif on_gpu and target.startswith("kernels/serve/") and not name.startswith("kernels/serve/"):
-                found.append(f"{name}: only kernels/tool stands below kernels/serve ({target})")
-            elif name in SCHEDULER and not target.startswith(SCHEDULER_MAY_INCLUDE):
-                found.append(f"{name}: the scheduler runs on the GPU side too and may not include {target}")
-            elif on_gpu and not target.startswith(GPU_MAY_INCLUDE):
-                found.append(f"{name}: the GPU side may not include {target}")
-            elif not on_gpu and target_room == "kernels" and target not in SPECS:
-                found.append(f"{name}: the simulator may not include the GPU side ({target})")
-            elif not on_gpu and ROOMS.index(target_room) > ROOMS.index(room):
-                found.append(f"{name}: {room} stands above {target_room} and may not include {target}")
+        if bracket == '"' and (why := violation(name, target)) is not None:
+            found.append(why)
         for prefix, homes in THIRD_PARTY.items():
             if bracket == "<" and target.startswith(prefix) and not any(name.startswith(home) for home in homes):
                 found.append(f"{name}: <{target}> belongs to {homes}")
@@ -103,6 +134,12 @@ def test_every_include_points_upwards():
     ("kernels/execute/execute.cu", '#include "sim/des/simulate.h"'),
     ("kernels/execute/executor.cpp", '#include "sim/model/model.h"'),
     ("kernels/execute/executor.cpp", '#include "kernels/serve/live.h"'),
+    ("kernels/cuda/device.cpp", '#include "kernels/harness/grid.h"'),
+    ("kernels/harness/check.cpp", '#include "kernels/dense/gemm/gemm.h"'),
+    ("kernels/binding/bind_resources.h", '#include "kernels/dense/gemm/gemm.h"'),
+    ("kernels/dense/gemm/bind.cpp", '#include "kernels/execute/executor.h"'),
+    ("kernels/probes/trace.cu", '#include "kernels/execute/rank_step.h"'),
+    ("kernels/nowhere/new.cpp", '#include "kernels/cuda/check.h"'),
     ("kernels/serve/live.cpp", '#include "sim/serve/capacity.h"'),
     ("kernels/serve/live.cpp", '#include "sim/des/simulate.h"'),
     ("sim/serve/replica.cpp", '#include "sim/des/simulate.h"'),
@@ -132,7 +169,7 @@ def test_header_begins_with_pragma_once_and_says_what_it_is_for(header):
 # their work. `moe` is a section of scenarios and engine profiles too. buffers.cpp stands before the specs.
 MAY_NAME_KERNELS = ("sim/model/blocks/", "sim/model/lowering.cpp", "sim/plan/buffers.cpp")
 YAML_SECTIONS = {"sim/scenario/": {"moe"}}
-KERNEL_NAMES = {kernel for _, kernel in KERNELS} | {path.stem for path in (ROOT / "kernels/priced").glob("*.cpp")}
+KERNEL_NAMES = {kernel for _, kernel, _ in KERNELS}
 QUOTED = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
 

@@ -1,7 +1,7 @@
 #include <stdexcept>
 
+#include "kernels/dense/quantize/activation_sets.h"
 #include "kernels/dense/quantize/quantize.h"
-#include "kernels/harness/activation_sets.h"
 
 namespace orrery {
 namespace {

@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "kernels/dense/quantize/activation_sets.h"
 #include "kernels/experts/expert_gather/expert_gather.h"
 #include "kernels/experts/gather_mul/reference.h"
-#include "kernels/harness/activation_sets.h"
 
 namespace orrery {
 namespace {

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/dense/quantize/activation_sets.h"
 #include "kernels/experts/gather_mul/gather_mul.h"
 #include "kernels/experts/gather_mul/made_rows.h"
 #include "kernels/experts/gather_mul/reference.h"
-#include "kernels/harness/activation_sets.h"
 
 namespace orrery {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/harness/activation_sets.h"
+#include "kernels/dense/quantize/activation_sets.h"
 #include "kernels/rows/add_rms_norm/add_rms_norm.h"
 #include "kernels/rows/add_rms_norm/reference.h"
 

@@ -1,6 +1,6 @@
 #include <stdexcept>
 
-#include "kernels/harness/activation_sets.h"
+#include "kernels/dense/quantize/activation_sets.h"
 #include "kernels/rows/rms_norm/reference.h"
 #include "kernels/rows/rms_norm/rms_norm.h"
 

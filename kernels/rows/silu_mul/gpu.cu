@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/harness/activation_sets.h"
+#include "kernels/dense/quantize/activation_sets.h"
 #include "kernels/harness/rounding.h"
 #include "kernels/rows/silu_mul/reference.h"
 #include "kernels/rows/silu_mul/silu_mul.h"

@@ -1,4 +1,4 @@
-#include "kernels/harness/activation_sets.h"
+#include "kernels/dense/quantize/activation_sets.h"
 
 #include <stdexcept>
 

@@ -1,4 +1,4 @@
-#include "kernels/execute/kernel_trace.h"
+#include "kernels/cuda/kernel_trace.h"
 
 #include <cupti.h>
 
