@@ -43,10 +43,10 @@ Launch bind_expert_gemm(const BindContext& context) {
   return [=, &resources](const cuda::Stream& stream) {
     const ExpertRows own = expert_rows(host, expert, rows);
     if (own.count == 0) return;
-    const GemmPlan& plan = kept_gemm_plan(
+    const GemmPlan* const plan = &kept_gemm_plan(
         resources,
         {.dtype = dtype, .m = own.count, .n = n, .k = k, .scaling = Fp8Scaling::kRowwise});
-    expert_gemm(stream, plan, own, expert, operands, scales);
+    expert_gemm(stream, *plan, own, expert, operands, scales);
   };
 }
 

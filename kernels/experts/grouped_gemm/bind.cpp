@@ -40,7 +40,7 @@ Launch bind_grouped_gemm(const BindContext& context) {
   const Operand y =
       require_operand(context, context.writes[0],
                       {.what = "y", .size = {shape.max_rows, shape.n}, .more_rows = true});
-  const GroupedGemmPlan& plan = kept_grouped_gemm_plan(
+  const GroupedGemmPlan* const plan = &kept_grouped_gemm_plan(
       context.resources, shape, {.rows = dim(dims, "rows"), .active = dim(dims, "active")},
       context.counts_are_there);
   const bool is_fp8 = dtype == DType::kFp8;
@@ -50,7 +50,7 @@ Launch bind_grouped_gemm(const BindContext& context) {
                                      .y = typed<bf16>(y),
                                      .x_scale = is_fp8 ? x.scales : nullptr,
                                      .w_scale = is_fp8 ? w.scales : nullptr};
-  return [&plan, operands](const cuda::Stream& stream) { plan.launch(stream, operands); };
+  return [plan, operands](const cuda::Stream& stream) { plan->launch(stream, operands); };
 }
 
 }  // namespace orrery

@@ -43,11 +43,11 @@ Launch bind_grouped_gemm_scatter(const BindContext& context) {
                                      .x_scale = is_fp8 ? x.scales : nullptr,
                                      .w_scale = is_fp8 ? w.scales : nullptr,
                                      .scatter = target};
-  const GroupedGemmPlan& plan = kept_grouped_gemm_plan(
+  const GroupedGemmPlan* const plan = &kept_grouped_gemm_plan(
       context.resources, {.dtype = dtype, .max_rows = rows, .n = n, .k = k, .groups = groups},
       {.rows = dim(context.op.dims, "rows"), .active = dim(context.op.dims, "active")},
       context.counts_are_there);
-  return [&plan, operands](const cuda::Stream& stream) { plan.launch(stream, operands); };
+  return [plan, operands](const cuda::Stream& stream) { plan->launch(stream, operands); };
 }
 
 }  // namespace orrery
