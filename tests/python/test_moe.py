@@ -109,7 +109,7 @@ def test_imposed_scores_are_an_input_of_the_plan() -> None:
         ({"expert_load": "{trace: nowhere.csv}"}, "found no routing trace"),
         ({"expert_load": "{trace: a.csv, seed: 3}"}, "belongs to zipf"),
         ({"tokens": 0}, "at least one"),
-        ({"mode": "captured"}, "expected graph or eager"),
+        ({"mode": "captured"}, "expected one of eager graph"),
     ],
 )
 def test_what_cannot_be_is_an_error_that_says_why(keys: dict, message: str) -> None:

@@ -221,7 +221,7 @@ def test_steps_that_were_not_predicted_are_refused(validation, executed):
             "embedding,0,0,0,kernel,measured,soon",
             "soon",
         ),
-        ("steps/decode_graph.plan", "group g0", "grup g0", "decode_graph.plan: line 1"),
+        ("steps/decode_graph.plan", "group g0", "grup g0", "decode_graph.plan: line 2"),
     ],
 )
 def test_a_malformed_file_is_named(validation, executed, name, old, new, part):
