@@ -92,7 +92,9 @@ def _op_text(op: dict[str, Any]) -> str:
 
 
 def _steps(changes: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{change['name']} {1e6 * (change['after_s'] - change['before_s']):+.2f}" for change in changes)
+    """What each correction added, in us; those that changed only how sure the price is are left to --op."""
+    added = [(change["name"], 1e6 * (change["after_s"] - change["before_s"])) for change in changes]
+    return ", ".join(f"{name} {us:+.2f}" for name, us in added if abs(us) >= 0.005)
 
 
 def _origin(op: dict[str, Any]) -> str:

@@ -69,7 +69,7 @@ IndexShufflingTile with_blocks(const IndexShufflingShape& shape, IndexShufflingT
 
 void require_index_shuffling_shape(const IndexShufflingShape& shape) {
   require_range("experts_total", shape.experts_total, 1, kMostExperts);
-  require_range("topk", shape.topk, 1, std::min(kMostTopK, shape.experts_total));
+  require_range("topk", shape.topk, 1, std::min(kMostExpertsPerToken, shape.experts_total));
   require_range("groups", shape.groups, 1, std::min(kMostGroups, shape.experts_total));
   require_range("topk_groups", shape.topk_groups, 1, shape.groups);
   if (shape.experts_total % shape.groups != 0) {

@@ -26,7 +26,7 @@ struct IndexShufflingShape {
 };
 
 inline constexpr std::int64_t kMostExperts = 512;
-inline constexpr std::int64_t kMostTopK = 8;
+inline constexpr std::int64_t kMostExpertsPerToken = 8;
 inline constexpr std::int64_t kMostGroups = 32;
 
 // Throws std::invalid_argument, naming the field, when one is out of range, topk experts are not in

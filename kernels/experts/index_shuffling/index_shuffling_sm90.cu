@@ -110,7 +110,7 @@ __device__ void choose_experts(const Arguments<T>& a, const Shared& shared, int 
     if (a.normalises) {
       float sum = weight;
 #pragma unroll
-      for (int lanes = 1; lanes < min(kLanes, static_cast<int>(kMostTopK)); lanes *= 2) {
+      for (int lanes = 1; lanes < min(kLanes, static_cast<int>(kMostExpertsPerToken)); lanes *= 2) {
         sum += __shfl_xor_sync(0xFFFFFFFFU, sum, lanes);
       }
       weight /= sum + kLeastSum;
