@@ -34,7 +34,7 @@ struct DimSpec {
   bool must_be_whole = false;
   bool may_be_zero = false;  // else a dim is at least 1
   // Where our own kernel takes a few sizes only; its launcher says the same.
-  std::vector<std::int64_t> executed = {};
+  std::vector<std::int64_t> executed;
   // The host knows this count when it gets to the op, and launches nothing for none.
   bool zero_is_not_launched = false;
 };
@@ -130,11 +130,11 @@ struct KernelSpec {
   Bytes (*workspace)(DType dtype, const Dims& dims) = nullptr;
   // Dtypes in which a kernel of this project executes it; none: it is a kernel of engines, which
   // plans are made of and no code here runs.
-  std::vector<DType> executed = {};
+  std::vector<DType> executed;
   // Why our own kernel does not take such dims, each of a size that it takes; empty: it takes them.
   // Null: it takes all.
   std::string (*refusal)(const Dims& dims) = nullptr;
-  std::string_view instead = {};  // what is executed in place of a kernel of engines
+  std::string_view instead;  // what is executed in place of a kernel of engines
 };
 
 // All specs, in a fixed order. Thread safe; the table is built on first use.

@@ -45,8 +45,9 @@ SlotAxes::Term parse_term(std::string_view text) {
   SlotAxes::Term term;
   split(text, '*', [&](std::string_view part) {
     std::int64_t number = 0;
-    const char* const end = part.data() + part.size();
-    if (const auto found = std::from_chars(part.data(), end, number);
+    const char* const begin = part.data();
+    const char* const end = begin + part.size();
+    if (const auto found = std::from_chars(begin, end, number);
         found.ec == std::errc() && found.ptr == end) {
       term.times *= number;
       return;

@@ -69,12 +69,10 @@ class FlowsPass {
       const auto found = owners.find(id++);
       const Owner owner = found == owners.end() ? Owner{} : found->second;
       for (Axis& entry : tensor.axes) {
-        if (owner.grid == nullptr) {
-          entry = expert_axis(rewrite_, entry, mesh_);
-        } else if (entry.name == axis::kRoutedRows) {
+        if (owner.grid != nullptr && entry.name == axis::kRoutedRows) {
           entry.size =
               owner.is_sender ? owner.grid->range_bound() : owner.grid->block_bound() * mesh_.dp;
-        } else if (entry.name == axis::kExperts && owner.is_sender) {
+        } else if (owner.grid != nullptr && entry.name == axis::kExperts && owner.is_sender) {
           entry.size += mesh_.num_redundant_experts;
           entry = rewrite_.divided(entry, expert_range(mesh_));
         } else {
