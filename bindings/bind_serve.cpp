@@ -102,7 +102,7 @@ py::dict step_columns(const ServiceResult& service) {
 void bind_serve(py::module_& module) {
   py::class_<ServiceResult>(module, "ServiceResult", "Every request's times and every step taken.")
       .def("request_columns", &request_columns, "One array per column over the requests, by id.")
-      .def("step_columns", &step_columns, "One array per column over the leaps of steps.");
+      .def("step_columns", &step_columns, "One array per column over the fast-forwards of steps.");
 }
 
 }  // namespace orrery::bindings

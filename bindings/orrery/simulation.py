@@ -201,7 +201,7 @@ class RunResult:
 
     @functools.cached_property
     def steps(self) -> Table:
-        """One row per leap of equal steps."""
+        """One row per fast-forward of equal steps."""
         return Table(self._result.service.step_columns, "steps")
 
     @functools.cached_property

@@ -123,7 +123,7 @@ StepTime ExecutedSteps::run(const Batch& /*batch*/) {
   return {.duration = duration, .basis = {.measured = duration}};
 }
 
-LeapTime ExecutedSteps::leap(const Batch& /*batch*/, std::int64_t /*max_steps*/) {
+FastForward ExecutedSteps::fast_forward(const Batch& /*batch*/, std::int64_t /*max_steps*/) {
   const Seconds duration = compute();
   return {.num_steps = 1, .first = duration, .slope = Seconds(0), .basis = {.measured = duration}};
 }

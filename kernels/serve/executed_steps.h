@@ -50,7 +50,7 @@ class ExecutedSteps : public StepBackend {
              std::span<const StepSequence> decodes) override;
   void release(std::int64_t request) override;
   StepTime run(const Batch& batch) override;
-  LeapTime leap(const Batch& batch, std::int64_t max_steps) override;
+  FastForward fast_forward(const Batch& batch, std::int64_t max_steps) override;
 
   // Prompt and outputs made so far; empty before the request's first step.
   [[nodiscard]] std::span<const std::int32_t> tokens(std::int64_t request) const {

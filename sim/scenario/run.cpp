@@ -312,7 +312,7 @@ std::vector<Seconds> replayed_durations(const Scenario& scenario,
     }
     SimulatedSteps& replica = replicas[static_cast<std::size_t>(step.replica)];
     replica.starts(step.start);
-    durations.push_back(step.batch.prefill.empty() ? replica.leap(step.batch, 1).first
+    durations.push_back(step.batch.prefill.empty() ? replica.fast_forward(step.batch, 1).first
                                                    : replica.run(step.batch).duration);
   }
   return durations;

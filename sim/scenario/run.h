@@ -92,8 +92,8 @@ struct ReplicaStep {
 std::vector<Seconds> replayed_durations(const Scenario& scenario,
                                         std::span<const ReplicaStep> steps);
 
-// The decode-only step of median duration, each step of a leap counting once; the most common kind
-// of step where the run has none. Exposed for tests.
+// The decode-only step of median duration, each step of a fast-forward counting once; the most
+// common kind of step where the run has none. Exposed for tests.
 Batch median_decode_step(const ServiceResult& service);
 
 }  // namespace orrery

@@ -1,7 +1,7 @@
 #pragma once
 
 // A histogram of times with bins of 0.1 % width, so a quantile read from it is within 0.05 % of the
-// exact one; the mean is exact. Takes whole leaps of linearly growing times at once.
+// exact one; the mean is exact. Takes whole fast-forwards of linearly growing times at once.
 
 #include <array>
 #include <cstdint>

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "sim/serve/leap_time.h"
+#include "sim/serve/fast_forward.h"
 
 namespace orrery {
 

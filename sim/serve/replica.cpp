@@ -4,7 +4,7 @@
 #include <cassert>
 #include <utility>
 
-#include "sim/serve/leap_time.h"
+#include "sim/serve/fast_forward.h"
 #include "sim/serve/service_loop.h"
 #include "sim/serve/step_store.h"
 
@@ -57,19 +57,19 @@ bool Replica::has_cached(std::span<const std::uint64_t> units) const {
 }
 
 std::int64_t Replica::outstanding_tokens(Seconds now) const {
-  if (!flight_ || !flight_->is_leap || now <= flight_->begin) return outstanding_;
+  if (!flight_ || !flight_->is_fast_forward || now <= flight_->begin) return outstanding_;
   const std::int64_t done = steps_to_reach(flight_->time, now - flight_->begin) - 1;
   return outstanding_ - done * decodes_.size();
 }
 
 LoadBound Replica::outstanding_bound(Seconds now, std::int64_t slack) const {
   const std::int64_t load = outstanding_tokens(now);
-  if (!flight_ || !flight_->is_leap) return {.tokens = load, .until = kNever};
-  const LeapTime& time = flight_->time;
+  if (!flight_ || !flight_->is_fast_forward) return {.tokens = load, .until = kNever};
+  const FastForward& time = flight_->time;
   const std::int64_t size = decodes_.size();
   const std::int64_t steps = std::min((outstanding_ - load + slack) / size, time.num_steps - 1);
   // A little early, so that rounding in outstanding_tokens cannot come first.
-  const Seconds until = (flight_->begin + leap_duration(time, steps + 1)) * (1 - 1e-15);
+  const Seconds until = (flight_->begin + fast_forward_duration(time, steps + 1)) * (1 - 1e-15);
   return {.tokens = outstanding_ - steps * size,
           .until = steps + 1 == time.num_steps ? kNever : until};
 }
@@ -103,7 +103,8 @@ void Replica::advance(Seconds now, std::vector<std::int64_t>& finished) {
 
 void Replica::deliver(Seconds now) {
   while (!arriving_.empty() && arriving_.front().known <= now) {
-    // Behind a request that could not be admitted this one cannot either, so the leap goes on.
+    // Behind a request that could not be admitted this one cannot either, so the fast-forward goes
+    // on.
     if (waiting_.empty() && could_admit()) {
       cut_flight(arriving_.front().known, engine_.async_scheduling);
     }
@@ -118,12 +119,12 @@ bool Replica::could_admit() const {
 }
 
 void Replica::cut_flight(Seconds known, bool is_next_fixed) {
-  if (!flight_ || !flight_->is_leap) return;
+  if (!flight_ || !flight_->is_fast_forward) return;
   Flight& flight = *flight_;
   std::int64_t steps = steps_to_reach(flight.time, known - flight.begin);
   if (is_next_fixed && known > flight.begin) ++steps;
   if (steps >= flight.time.num_steps) return;
-  const Seconds duration = leap_duration(flight.time, steps);
+  const Seconds duration = fast_forward_duration(flight.time, steps);
   flight.time.basis = scaled(flight.time.basis, duration / (flight.end - flight.begin));
   flight.time.num_steps = steps;
   flight.end = flight.begin + duration;
@@ -156,11 +157,11 @@ void Replica::time_flight(bool is_single) {
   backend_->starts(flight.begin);
   if (wants_sequences_) announce_sequences();
   if (flight.batch.prefill.empty()) {
-    flight.is_leap = true;
-    // The others of the leap are taken when it is known how long it was.
+    flight.is_fast_forward = true;
+    // The others of the fast-forward are taken when it is known how long it was.
     flight.blocks_before = blocks_.num_used() - flight.reserved_blocks;
     const std::int64_t limit = is_single || wants_sequences_ ? 1 : decodes_.steps_to_finish();
-    flight.time = backend_->leap(
+    flight.time = backend_->fast_forward(
         flight.batch,
         decodes_.steps_before_full(blocks_.num_available() + flight.reserved_blocks, limit));
   } else {
@@ -169,11 +170,11 @@ void Replica::time_flight(bool is_single) {
     flight.time = {
         .num_steps = 1, .first = time.duration, .slope = Seconds(0), .basis = time.basis};
   }
-  flight.end = flight.begin + leap_duration(flight.time, flight.time.num_steps);
+  flight.end = flight.begin + fast_forward_duration(flight.time, flight.time.num_steps);
   for (Incoming& incoming : incoming_) {
-    // The next step is formed at the end of the first one, whether the leap goes on or not.
+    // The next step is formed at the end of the first one, whether the fast-forward goes on or not.
     if (!incoming.without_delay) {
-      incoming.without_delay = flight.begin + leap_duration(flight.time, 1);
+      incoming.without_delay = flight.begin + fast_forward_duration(flight.time, 1);
     }
   }
 }
@@ -233,12 +234,12 @@ void Replica::leave_decodes(Sequence& sequence, std::int64_t slot) {
 void Replica::complete_step(std::vector<std::int64_t>& finished) {
   const Flight flight = *std::exchange(flight_, std::nullopt);
   const std::int64_t steps = flight.time.num_steps;
-  if (flight.is_leap) blocks_.allocate(decodes_.blocks(steps) - flight.reserved_blocks);
+  if (flight.is_fast_forward) blocks_.allocate(decodes_.blocks(steps) - flight.reserved_blocks);
   account(flight);
-  last_step_begin_ = flight.begin + leap_duration(flight.time, steps - 1);
+  last_step_begin_ = flight.begin + fast_forward_duration(flight.time, steps - 1);
   const std::int64_t tokens =
       flight.batch.num_decodes + std::ranges::count_if(flight.chunks, &Chunk::ends_prompt);
-  const Seconds first_end = flight.begin + leap_duration(flight.time, 1);
+  const Seconds first_end = flight.begin + fast_forward_duration(flight.time, 1);
   const Seconds at_client = stream_.arrival(first_end, flight.end, steps, tokens);
   if (flight.batch.num_decodes > 0) {
     add_latencies(flight);
@@ -286,7 +287,7 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
 
 // Times between tokens of the decodes. Steps that only prefill may lie before the first of them.
 void Replica::add_latencies(const Flight& flight) {
-  const LeapTime& time = flight.time;
+  const FastForward& time = flight.time;
   for (const LastToken& last : last_tokens_) {
     totals_.itl.add(time.first + (flight.begin - last.time), last.num_measured);
   }
@@ -305,8 +306,8 @@ void Replica::stream_first_tokens(const Flight& flight, std::int64_t tokens) {
     if (sequence.order != first.order) continue;  // preempted meanwhile
     const std::int64_t steps = first.step - (decodes_.step() - flight.time.num_steps);
     records_[static_cast<std::size_t>(sequence.idx)].first_token =
-        stream_.arrival(flight.begin + leap_duration(flight.time, 1),
-                        flight.begin + leap_duration(flight.time, steps), steps, tokens);
+        stream_.arrival(flight.begin + fast_forward_duration(flight.time, 1),
+                        flight.begin + fast_forward_duration(flight.time, steps), steps, tokens);
   }
 }
 

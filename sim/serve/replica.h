@@ -13,8 +13,8 @@
 //
 // Steps that only decode are taken together until something changes the batch: a finish, an
 // arrival that could be admitted, KV blocks running out, or the backend's next bucket. What such a
-// leap does to each request is kept as offsets to a step counter (DecodeBatch), so its cost does
-// not depend on the batch.
+// fast-forward does to each request is kept as offsets to a step counter (DecodeBatch), so its cost
+// does not depend on the batch.
 //
 // With asynchronous scheduling the batch of a step knows what was known when the step before began:
 //
@@ -27,8 +27,8 @@
 // until they have been read, a decode replica sets blocks aside for a request as soon as it is
 // handed over and decodes it once its KV cache has come.
 //
-// Not thread safe. While its backend computes, that is within StepBackend::run and leap, receive,
-// take_reserved, complete_transfer and release_handed_over may be called (kernels/serve).
+// Not thread safe. While its backend computes, that is within StepBackend::run and fast_forward,
+// receive, take_reserved, complete_transfer and release_handed_over may be called (kernels/serve).
 
 #include <cstdint>
 #include <deque>
@@ -153,13 +153,13 @@ class Replica {
   struct Flight {
     Seconds begin;
     Seconds end;
-    LeapTime time;  // num_steps == 1 for steps with prefill
-    bool is_leap = false;
+    FastForward time;  // num_steps == 1 for steps with prefill
+    bool is_fast_forward = false;
     bool has_preempted = false;
     Batch batch;
     std::vector<Chunk> chunks;
     std::int64_t blocks_before = 0;
-    std::int64_t reserved_blocks = 0;  // of decodes, taken for the first step of a leap
+    std::int64_t reserved_blocks = 0;  // of decodes, taken for the first step of a fast-forward
   };
   // What a request that waits again has made before.
   struct Preempted {
@@ -209,7 +209,7 @@ class Replica {
   bool schedule(Seconds now, Seconds known);
   void schedule_decodes();
   void schedule_prefill(std::int64_t num_decodes, Seconds now, Seconds known);
-  // How long the batch just formed takes: a leap when it only decodes, unless `is_single`.
+  // How long the batch just formed takes: a fast-forward when it only decodes, unless `is_single`.
   void time_flight(bool is_single);
   // Tells a backend that asks whose tokens the batch just formed computes.
   void announce_sequences();
@@ -229,10 +229,11 @@ class Replica {
   void publish_units(Sequence& sequence, std::int64_t computed);
   void join_decodes(std::int64_t slot);
   void leave_decodes(Sequence& sequence, std::int64_t slot);
-  // The leap in flight ends with the first step at whose end something of `known` counts, which
-  // is one later where the next step is fixed already (`is_next_fixed`).
+  // The fast-forward in flight ends with the first step at whose end something of `known` counts,
+  // which is one later where the next step is fixed already (`is_next_fixed`).
   void cut_flight(Seconds known, bool is_next_fixed);
-  // What a leap in flight is still to take of the blocks, and the tokens it has made so far.
+  // What a fast-forward in flight is still to take of the blocks, and the tokens it has made so
+  // far.
   [[nodiscard]] std::int64_t blocks_in_flight() const;
   [[nodiscard]] std::int64_t tokens_in_flight() const;
   [[nodiscard]] bool has_seat() const;

@@ -4,7 +4,7 @@
 #include <cassert>
 #include <utility>
 
-#include "sim/serve/leap_time.h"
+#include "sim/serve/fast_forward.h"
 #include "sim/serve/replica.h"
 
 namespace orrery {
@@ -32,7 +32,7 @@ void Replica::receive(Seconds now, const Handover& handover) {
   const auto idx = static_cast<std::size_t>(handover.idx);
   records_[idx].decode_replica = index_;
   outstanding_ += requests_[idx].output_tokens - 1;
-  // Behind a request that has no blocks this one has none either, so the leap goes on.
+  // Behind a request that has no blocks this one has none either, so the fast-forward goes on.
   const bool is_next = waiting_.empty() && unreserved_.empty() && has_seat();
   unreserved_.push_back({.handover = handover});
   if (!is_next) return;
@@ -41,13 +41,13 @@ void Replica::receive(Seconds now, const Handover& handover) {
 }
 
 std::int64_t Replica::blocks_in_flight() const {
-  if (!flight_ || !flight_->is_leap) return 0;
+  if (!flight_ || !flight_->is_fast_forward) return 0;
   return decodes_.blocks(flight_->time.num_steps) - flight_->reserved_blocks;
 }
 
-// Of the steps before the one in progress, the last of the leap.
+// Of the steps before the one in progress, the last of the fast-forward.
 std::int64_t Replica::tokens_in_flight() const {
-  if (!flight_ || !flight_->is_leap) return 0;
+  if (!flight_ || !flight_->is_fast_forward) return 0;
   return (flight_->time.num_steps - 1) * decodes_.size();
 }
 

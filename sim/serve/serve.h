@@ -135,7 +135,7 @@ struct RequestRecord {
   Seconds exposed_transfer;  // by how much decode_start would be earlier if transfers took no time
 };
 
-// One record per leap: `num_steps` equal batches.
+// One record per fast-forward: `num_steps` equal batches.
 struct StepRecord {
   int replica = 0;
   Seconds start;

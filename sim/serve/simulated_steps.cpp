@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "sim/parallel/rank_rows.h"
-#include "sim/serve/leap_time.h"
+#include "sim/serve/fast_forward.h"
 
 namespace orrery {
 namespace {
@@ -117,7 +117,7 @@ StepTime StepTimes::step(const Batch& batch, PowerBudget* budget, bool is_prepar
 StepTime StepTimes::step_of(const Batch& batch, PowerBudget* budget, bool is_prepared,
                             std::vector<AppliedStepCorrection>* applied) {
   if (batch.prefill.empty()) {
-    const LeapTime one = leap_of(batch, 1, nullptr, applied);
+    const FastForward one = fast_forward_of(batch, 1, nullptr, applied);
     return {.duration = one.first, .basis = one.basis};
   }
   DeviceTime device = even_mixed_time(batch);
@@ -135,7 +135,7 @@ std::vector<AppliedStepCorrection> StepTimes::explain(const Batch& batch, PowerB
                                                       bool is_prepared) {
   std::vector<AppliedStepCorrection> applied;
   if (batch.prefill.empty()) {
-    static_cast<void>(leap_of(batch, 1, budget, &applied));
+    static_cast<void>(fast_forward_of(batch, 1, budget, &applied));
   } else {
     static_cast<void>(step_of(batch, budget, is_prepared, &applied));
   }
@@ -164,12 +164,14 @@ StepTimes::Piece StepTimes::piece_at(std::int64_t num_decodes, double context) {
   return piece;
 }
 
-LeapTime StepTimes::leap(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget) {
-  return leap_of(batch, max_steps, budget, nullptr);
+FastForward StepTimes::fast_forward(const Batch& batch, std::int64_t max_steps,
+                                    const PowerBudget* budget) {
+  return fast_forward_of(batch, max_steps, budget, nullptr);
 }
 
-LeapTime StepTimes::leap_of(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget,
-                            std::vector<AppliedStepCorrection>* applied) {
+FastForward StepTimes::fast_forward_of(const Batch& batch, std::int64_t max_steps,
+                                       const PowerBudget* budget,
+                                       std::vector<AppliedStepCorrection>* applied) {
   const double context =  // grows by 1 each step
       static_cast<double>(batch.decode_context) / static_cast<double>(batch.num_decodes);
   Piece piece = piece_at(batch.num_decodes, context);
@@ -182,14 +184,14 @@ LeapTime StepTimes::leap_of(const Batch& batch, std::int64_t max_steps, const Po
                    .budget = left ? &*left : nullptr,
                    .arithmetic_share = left ? arithmetic_share(batch) : 0},
                   price, applied);
-  LeapTime leap{.num_steps = price.num_steps, .first = price.first, .slope = price.slope};
-  const auto steps = static_cast<double>(leap.num_steps);
-  // Linear in the context, so the steps of the leap sum to as many of its middle.
+  FastForward fast{.num_steps = price.num_steps, .first = price.first, .slope = price.slope};
+  const auto steps = static_cast<double>(fast.num_steps);
+  // Linear in the context, so the steps of the fast-forward sum to as many of its middle.
   const double middle = (context + (steps - 1) / 2 - piece.first_context) /
                         (piece.last_context - piece.first_context);
   const double longer = 1 + price.longer + price.longer_slope * (steps - 1) / 2;
-  leap.basis = scaled(mix(piece.low.basis, piece.high.basis, middle), steps * longer);
-  return leap;
+  fast.basis = scaled(mix(piece.low.basis, piece.high.basis, middle), steps * longer);
+  return fast;
 }
 
 SimulatedSteps::SimulatedSteps(StepTimes& times) : times_(times) {
@@ -204,11 +206,11 @@ void SimulatedSteps::spend() {
   since_ = now_;
 }
 
-LeapTime SimulatedSteps::leap(const Batch& batch, std::int64_t max_steps) {
+FastForward SimulatedSteps::fast_forward(const Batch& batch, std::int64_t max_steps) {
   spend();
-  const LeapTime time = times_.leap(batch, max_steps, budget_ ? &*budget_ : nullptr);
+  const FastForward time = times_.fast_forward(batch, max_steps, budget_ ? &*budget_ : nullptr);
   if (budget_) {
-    decoding_ = leap_duration(time, time.num_steps);
+    decoding_ = fast_forward_duration(time, time.num_steps);
     share_ = times_.arithmetic_share(batch);
   }
   return time;

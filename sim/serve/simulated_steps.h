@@ -76,8 +76,10 @@ class StepTimes {
   }
   // Of the time of decode steps of `batch`, the share of their arithmetic.
   double arithmetic_share(const Batch& batch);
-  // Linear piece of decode steps that starts with `batch`, see StepBackend::leap; of GPUs as above.
-  LeapTime leap(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget = nullptr);
+  // Linear piece of decode steps that starts with `batch`, see StepBackend::fast_forward; of GPUs
+  // as above.
+  FastForward fast_forward(const Batch& batch, std::int64_t max_steps,
+                           const PowerBudget* budget = nullptr);
   // Of the plan of a step at the full clock, without the host; decodes at their exact context.
   DeviceTime device_time(const Batch& batch) const;
   // What each correction of the list did to the time of one step, in order.
@@ -101,8 +103,8 @@ class StepTimes {
   Piece piece_at(std::int64_t num_decodes, double context);
   StepTime step_of(const Batch& batch, PowerBudget* budget, bool is_prepared,
                    std::vector<AppliedStepCorrection>* applied);
-  LeapTime leap_of(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget,
-                   std::vector<AppliedStepCorrection>* applied);
+  FastForward fast_forward_of(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget,
+                              std::vector<AppliedStepCorrection>* applied);
 
   SimulatedStepsConfig config_;
   StepSetup graph_;
@@ -124,7 +126,7 @@ class SimulatedSteps : public StepBackend {
   explicit SimulatedSteps(StepTimes& times);
   void starts(Seconds now) override { now_ = now; }
   StepTime run(const Batch& batch) override;
-  LeapTime leap(const Batch& batch, std::int64_t max_steps) override;
+  FastForward fast_forward(const Batch& batch, std::int64_t max_steps) override;
 
  private:
   // Of the full clock, what decodes and pauses gave back, or took, since since_.

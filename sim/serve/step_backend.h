@@ -19,12 +19,12 @@ struct StepTime {
 };
 
 // Times of `num_steps` consecutive decode steps of one batch, each one token further: step i
-// (0-based) takes first + i * slope. Within one leap step time is linear in the context.
-struct LeapTime {
+// (0-based) takes first + i * slope. Within one fast-forward step time is linear in the context.
+struct FastForward {
   std::int64_t num_steps = 0;
   Seconds first;
   Seconds slope;       // seconds per step; spelled as Seconds
-  BasisSeconds basis;  // summed over the steps of the leap
+  BasisSeconds basis;  // summed over the steps of the fast-forward
 };
 
 // New tokens of one request in a step: `query` tokens after `context` that are in its KV cache. Of
@@ -41,12 +41,12 @@ class StepBackend {
  public:
   virtual ~StepBackend() = default;
   // Whether `begin` and `release` are to be called: a backend that computes tokens must know whose.
-  // Such a backend takes one step at a time: its leaps have one step.
+  // Such a backend takes one step at a time: its fast-forwards have one step.
   [[nodiscard]] virtual bool wants_sequences() const { return false; }
-  // Before each `run` or `leap`, from every backend: the step begins at `now`.
+  // Before each `run` or `fast_forward`, from every backend: the step begins at `now`.
   virtual void starts(Seconds /*now*/) {}
-  // Before each `run` or `leap`: the step begins at `now` and computes the chunks of `prefill` in
-  // the order of Batch::prefill, then `decodes` in order of admission.
+  // Before each `run` or `fast_forward`: the step begins at `now` and computes the chunks of
+  // `prefill` in the order of Batch::prefill, then `decodes` in order of admission.
   virtual void begin(Seconds /*now*/, std::span<const StepSequence> /*prefill*/,
                      std::span<const StepSequence> /*decodes*/) {}
   // `request` gives its KV blocks back: it has ended, or was preempted and will be computed again
@@ -54,7 +54,7 @@ class StepBackend {
   virtual void release(std::int64_t /*request*/) {}
   virtual StepTime run(const Batch& batch) = 0;
   // Decode-only batch, at most `max_steps` (>= 1) steps; may return fewer (the next bucket begins).
-  virtual LeapTime leap(const Batch& batch, std::int64_t max_steps) = 0;
+  virtual FastForward fast_forward(const Batch& batch, std::int64_t max_steps) = 0;
 };
 
 }  // namespace orrery

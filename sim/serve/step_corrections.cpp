@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "sim/serve/leap_time.h"
+#include "sim/serve/fast_forward.h"
 #include "sim/serve/simulated_steps.h"
 
 namespace orrery {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "sim/serve/leap_time.h"
+#include "sim/serve/fast_forward.h"
 #include "sim/serve/step_corrections.h"
 
 namespace orrery {

@@ -75,7 +75,7 @@ def _arrivals(num: int, rate_per_s: float, rng: random.Random) -> list[_Request]
 
 
 def _serve(requests: list[_Request], replica: int, steps: list[dict]) -> None:
-    """Continuous batching with chunked prefill; like decode steps are recorded as one leap."""
+    """Continuous batching with chunked prefill; like decode steps are recorded as one fast-forward."""
     waiting, running, now, idx = [], [], 0.0, 0
     while idx < len(requests) or waiting or running:
         if not waiting and not running:

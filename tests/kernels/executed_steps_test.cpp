@@ -167,7 +167,7 @@ TEST(ExecutedSteps, AnAdoptedRequestGoesOnWhereItWas) {
   for (std::int64_t step = 0; step < 3; ++step) {
     const StepSequence decode{.request = 0, .query = 1, .context = 9 + step};
     steps.begin(clock.now(), {}, {&decode, 1});
-    EXPECT_EQ(steps.leap({}, 1).num_steps, 1);
+    EXPECT_EQ(steps.fast_forward({}, 1).num_steps, 1);
   }
   EXPECT_EQ(std::vector(steps.tokens(0).begin(), steps.tokens(0).end()), whole);
 }

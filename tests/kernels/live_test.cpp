@@ -64,7 +64,7 @@ class RepeatedSteps : public StepBackend {
     }
   }
   StepTime run(const Batch& /*batch*/) override { return {.duration = durations_.at(next_++)}; }
-  LeapTime leap(const Batch& /*batch*/, std::int64_t /*max_steps*/) override {
+  FastForward fast_forward(const Batch& /*batch*/, std::int64_t /*max_steps*/) override {
     return {.num_steps = 1, .first = durations_.at(next_++)};
   }
 

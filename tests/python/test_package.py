@@ -26,7 +26,7 @@ def test_a_result_compares_equal_to_the_same_run(result):
     assert again.summary == result.summary
 
 
-def test_tables_have_one_row_per_request_and_per_leap(result):
+def test_tables_have_one_row_per_request_and_per_fast_forward(result):
     requests = result.requests.to_pandas()
     assert list(requests["id"]) == [0, 1, 2, 3, 4]
     assert (requests["e2e_s"] >= requests["ttft_s"]).all()

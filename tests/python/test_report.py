@@ -104,7 +104,7 @@ def test_the_timeline_holds_every_request_and_token(shared_run):
 
 
 def test_blocks_are_in_use_until_the_request_that_holds_them_ends(run_dir):
-    # One request: 10 of 100 blocks after a prefill of 1 s, then a leap of 9 s that frees them at its end.
+    # One request: 10 of 100 blocks after a prefill of 1 s, then a fast-forward of 9 s that frees them at its end.
     edit_summary(run_dir, lambda summary: summary.update(num_kv_blocks=100))
     lines = [(run_dir / name).read_text().splitlines() for name in ("requests.csv", "steps.csv")]
     (run_dir / "requests.csv").write_text(lines[0][0] + "\n0,0,100,90,0,0,0,0,1,10,1,0.1,10\n")

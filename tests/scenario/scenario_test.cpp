@@ -374,7 +374,7 @@ StepRecord decode_step(double duration_s, std::int64_t num_steps, std::int64_t n
   return step;
 }
 
-TEST(MedianDecodeStep, counts_each_step_of_a_leap) {
+TEST(MedianDecodeStep, counts_each_step_of_a_fast_forward) {
   // Per step: 1 s (once), 2 s (five times), 9 s (three times). Of nine steps the fifth is a 2 s
   // one.
   std::vector<StepRecord> steps = {decode_step(1, 1, 1), decode_step(27, 3, 3),

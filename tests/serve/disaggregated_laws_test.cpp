@@ -140,12 +140,12 @@ TEST_P(DisaggregatedLaws, EveryRequestIsServedWhateverMemoryAndLinksAllow) {
   }
 }
 
-TEST_P(DisaggregatedLaws, LeapsAreEqualToSingleSteps) {
+TEST_P(DisaggregatedLaws, FastForwardsAreEqualToSingleSteps) {
   const Workload workload = random_workload(GetParam(), 25);
   // Times that have no common grid: at a tie the order of events would be one of rounding.
   const FakeTimes times{.base = Seconds(0.0097531), .per_context = Seconds(1.0369e-5)};
   FakeTimes single = times;
-  single.leaps = false;
+  single.fast_forwards = false;
   for (const KvAdmission admission :
        {KvAdmission::kPrompt, KvAdmission::kFullLength, KvAdmission::kEstimated}) {
     for (const bool is_async : {false, true}) {
@@ -157,10 +157,10 @@ TEST_P(DisaggregatedLaws, LeapsAreEqualToSingleSteps) {
       config.decode.engine.kv_admission = admission;
       config.decode.engine.new_token_ratio = 0.3;
       set_rate(config, 487391.7, 0.0003141);
-      const auto leaps = serve_fake(workload, config, times);
+      const auto fast = serve_fake(workload, config, times);
       const auto steps = serve_fake(workload, config, single);
-      for (std::size_t i = 0; i < leaps.requests.size(); ++i) {
-        const RequestRecord& a = leaps.requests[i];
+      for (std::size_t i = 0; i < fast.requests.size(); ++i) {
+        const RequestRecord& a = fast.requests[i];
         const RequestRecord& b = steps.requests[i];
         ASSERT_NEAR(a.transfer_end.value(), b.transfer_end.value(), 1e-9) << "request " << i;
         ASSERT_NEAR(a.decode_start.value(), b.decode_start.value(), 1e-9) << "request " << i;
@@ -170,9 +170,9 @@ TEST_P(DisaggregatedLaws, LeapsAreEqualToSingleSteps) {
         ASSERT_NEAR(a.finish.value(), b.finish.value(), 1e-9) << "request " << i;
         ASSERT_EQ(a.num_preemptions, b.num_preemptions) << "request " << i;
       }
-      EXPECT_EQ(leaps.metrics.num_steps, steps.metrics.num_steps);
-      EXPECT_LT(leaps.steps.size(), steps.steps.size());
-      EXPECT_NEAR(leaps.metrics.itl_s.mean, steps.metrics.itl_s.mean, 1e-12);
+      EXPECT_EQ(fast.metrics.num_steps, steps.metrics.num_steps);
+      EXPECT_LT(fast.steps.size(), steps.steps.size());
+      EXPECT_NEAR(fast.metrics.itl_s.mean, steps.metrics.itl_s.mean, 1e-12);
     }
   }
 }

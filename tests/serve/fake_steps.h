@@ -13,12 +13,12 @@
 namespace orrery::testing {
 
 // A step takes `base` + `per_prefill` for each prompt token + `per_context` for each token of the
-// decodes' contexts. With `leaps` off every decode step is asked for by itself.
+// decodes' contexts. With `fast_forwards` off every decode step is asked for by itself.
 struct FakeTimes {
   Seconds base{0.010};
   Seconds per_prefill{0.001};
   Seconds per_context{0};
-  bool leaps = true;
+  bool fast_forwards = true;
 };
 
 class FakeSteps : public StepBackend {
@@ -34,9 +34,9 @@ class FakeSteps : public StepBackend {
                         times_.per_context * static_cast<double>(batch.decode_context),
             .basis = {.measured = times_.base}};
   }
-  LeapTime leap(const Batch& batch, std::int64_t max_steps) override {
+  FastForward fast_forward(const Batch& batch, std::int64_t max_steps) override {
     if (batches_ != nullptr) batches_->push_back(batch);
-    return {.num_steps = times_.leaps ? max_steps : 1,
+    return {.num_steps = times_.fast_forwards ? max_steps : 1,
             .first = times_.base + times_.per_context * static_cast<double>(batch.decode_context),
             .slope = times_.per_context * static_cast<double>(batch.num_decodes),
             .basis = {.measured = times_.base}};

@@ -18,16 +18,16 @@ TEST(LatencyHistogram, QuantilesOfALineAreWithinHalfABin) {
   EXPECT_DOUBLE_EQ(quantiles.max, 2e-3);
 }
 
-TEST(LatencyHistogram, ALeapEqualsItsStepsOneByOne) {
-  LatencyHistogram leap;
+TEST(LatencyHistogram, AFastForwardEqualsItsStepsOneByOne) {
+  LatencyHistogram fast;
   LatencyHistogram steps;
-  leap.add_linear(Seconds(0.0123), Seconds(3.3e-6), 5000, 7);
+  fast.add_linear(Seconds(0.0123), Seconds(3.3e-6), 5000, 7);
   for (int i = 0; i < 5000; ++i) steps.add(Seconds(0.0123 + 3.3e-6 * i), 7);
-  EXPECT_EQ(leap.count(), steps.count());
-  EXPECT_DOUBLE_EQ(leap.quantiles().p50, steps.quantiles().p50);
-  EXPECT_DOUBLE_EQ(leap.quantiles().p90, steps.quantiles().p90);
-  EXPECT_DOUBLE_EQ(leap.quantiles().p99, steps.quantiles().p99);
-  EXPECT_NEAR(leap.quantiles().mean, steps.quantiles().mean, 1e-12);
+  EXPECT_EQ(fast.count(), steps.count());
+  EXPECT_DOUBLE_EQ(fast.quantiles().p50, steps.quantiles().p50);
+  EXPECT_DOUBLE_EQ(fast.quantiles().p90, steps.quantiles().p90);
+  EXPECT_DOUBLE_EQ(fast.quantiles().p99, steps.quantiles().p99);
+  EXPECT_NEAR(fast.quantiles().mean, steps.quantiles().mean, 1e-12);
 }
 
 TEST(LatencyHistogram, MergingAddsCountsAndMeans) {

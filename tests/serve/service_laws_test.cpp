@@ -60,11 +60,11 @@ TEST_P(ServiceLaws, BlocksStayWithinTheCacheAndReturn) {
   EXPECT_EQ(result.steps.back().kv_blocks_used, blocks);
 }
 
-TEST_P(ServiceLaws, LeapsAreEqualToSingleSteps) {
+TEST_P(ServiceLaws, FastForwardsAreEqualToSingleSteps) {
   const Workload workload = random_workload(GetParam(), 40);
   const FakeTimes times{.per_context = Seconds(1e-5)};
   FakeTimes single = times;
-  single.leaps = false;
+  single.fast_forwards = false;
   for (const int flags : {0, 1, 2, 3}) {
     ServiceConfig config = tight_service();
     config.engine.async_scheduling = (flags & 1) != 0;
@@ -74,19 +74,19 @@ TEST_P(ServiceLaws, LeapsAreEqualToSingleSteps) {
       config.num_kv_blocks = 3 * 70;
       config.engine.scheduler_reserve_full_isl = false;
     }
-    const auto leaps = serve_fake(workload, config, times);
+    const auto fast = serve_fake(workload, config, times);
     const auto steps = serve_fake(workload, config, single);
-    for (std::size_t i = 0; i < leaps.requests.size(); ++i) {
-      const RequestRecord& a = leaps.requests[i];
+    for (std::size_t i = 0; i < fast.requests.size(); ++i) {
+      const RequestRecord& a = fast.requests[i];
       const RequestRecord& b = steps.requests[i];
       ASSERT_NEAR(a.first_token.value(), b.first_token.value(), 1e-9) << "request " << i;
       ASSERT_NEAR(a.finish.value(), b.finish.value(), 1e-9) << "request " << i;
       ASSERT_EQ(a.num_preemptions, b.num_preemptions) << "request " << i;
     }
-    EXPECT_EQ(leaps.metrics.num_steps, steps.metrics.num_steps);
-    EXPECT_LT(leaps.steps.size(), steps.steps.size());
-    EXPECT_NEAR(leaps.metrics.itl_s.mean, steps.metrics.itl_s.mean, 1e-12);
-    EXPECT_NEAR(leaps.metrics.kv_utilisation_max, steps.metrics.kv_utilisation_max, 1e-12);
+    EXPECT_EQ(fast.metrics.num_steps, steps.metrics.num_steps);
+    EXPECT_LT(fast.steps.size(), steps.steps.size());
+    EXPECT_NEAR(fast.metrics.itl_s.mean, steps.metrics.itl_s.mean, 1e-12);
+    EXPECT_NEAR(fast.metrics.kv_utilisation_max, steps.metrics.kv_utilisation_max, 1e-12);
   }
 }
 

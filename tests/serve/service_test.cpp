@@ -25,7 +25,7 @@ TEST(Service, ALoneRequestTakesItsPrefillAndItsDecodeSteps) {
   EXPECT_NEAR(result.metrics.tpot_s.mean, 0.010, kTolerance);
 }
 
-TEST(Service, ALeapOfGrowingStepsIsAnArithmeticSeries) {
+TEST(Service, AFastForwardOfGrowingStepsIsAnArithmeticSeries) {
   // Contexts of the decode steps: 20 + 1, 20 + 2, ..., 20 + 4 = 90 tokens at 1 ms each.
   const auto result = serve_fake(workload_of({{.prompt_tokens = 20, .output_tokens = 5}}),
                                  small_service(), {.per_context = Seconds(0.001)});
@@ -74,7 +74,7 @@ TEST(Service, DecodesComeBeforePromptsInTheBudget) {
   EXPECT_EQ(num_tokens(*mixed), 64);
 }
 
-TEST(Service, AnArrivalEndsALeapAtTheNextStep) {
+TEST(Service, AnArrivalEndsAFastForwardAtTheNextStep) {
   // First: prefill ends at 14 ms, then steps end at 24, 34, 44 ms, ... The second arrives at 31 ms
   // and is first scheduled at 34 ms.
   const auto result =

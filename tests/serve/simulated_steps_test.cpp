@@ -137,31 +137,31 @@ TEST_F(SimulatedStepsTest, RandomMixedStepsAreWithinHalfAPercentOfTheirExactPlan
   }
 }
 
-TEST_F(SimulatedStepsTest, ALeapContinuesWhereTheStepBeforeEnded) {
+TEST_F(SimulatedStepsTest, AFastForwardContinuesWhereTheStepBeforeEnded) {
   StepTimes times(config(small_llama(), {}));
   Batch batch{.num_decodes = 16, .decode_context = 16000};
-  const LeapTime leap = times.leap(batch, 1000000);
-  EXPECT_GT(leap.num_steps, 10);  // to the next grid point, 1 / 8 octave
-  EXPECT_LT(leap.num_steps, 200);
-  for (const std::int64_t steps : {std::int64_t{1}, leap.num_steps - 1}) {
+  const FastForward fast = times.fast_forward(batch, 1000000);
+  EXPECT_GT(fast.num_steps, 10);  // to the next grid point, 1 / 8 octave
+  EXPECT_LT(fast.num_steps, 200);
+  for (const std::int64_t steps : {std::int64_t{1}, fast.num_steps - 1}) {
     Batch later = batch;
     later.decode_context += 16 * steps;
-    const double expected = (leap.first + leap.slope * static_cast<double>(steps)).value();
-    EXPECT_NEAR(times.leap(later, 1).first.value(), expected, 1e-12);
+    const double expected = (fast.first + fast.slope * static_cast<double>(steps)).value();
+    EXPECT_NEAR(times.fast_forward(later, 1).first.value(), expected, 1e-12);
   }
 }
 
-TEST_F(SimulatedStepsTest, TheBasisOfALeapIsTheSumOverItsSteps) {
+TEST_F(SimulatedStepsTest, TheBasisOfAFastForwardIsTheSumOverItsSteps) {
   StepTimes times(config(small_llama(), {}));
   Batch batch{.num_decodes = 16, .decode_context = 16000};
-  const LeapTime leap = times.leap(batch, 20);
-  ASSERT_EQ(leap.num_steps, 20);
+  const FastForward fast = times.fast_forward(batch, 20);
+  ASSERT_EQ(fast.num_steps, 20);
   Seconds sum;
   for (int i = 0; i < 20; ++i) {
-    sum += times.leap(batch, 1).basis.roofline;
+    sum += times.fast_forward(batch, 1).basis.roofline;
     batch.decode_context += 16;
   }
-  EXPECT_NEAR(leap.basis.roofline.value(), sum.value(), 1e-12);
+  EXPECT_NEAR(fast.basis.roofline.value(), sum.value(), 1e-12);
 }
 
 TEST_F(SimulatedStepsTest, TheFirstQuestionDoesNotChangeLaterAnswers) {
@@ -193,8 +193,8 @@ TEST_F(SimulatedStepsTest, HostTimeGrowsWithTheSequencesOfAStep) {
   StepTimes with(costly);
   StepTimes without(config(small_llama(), {}));
   const Batch decodes{.num_decodes = 16, .decode_context = 16000};
-  const LeapTime a = with.leap(decodes, 100);
-  const LeapTime b = without.leap(decodes, 100);
+  const FastForward a = with.fast_forward(decodes, 100);
+  const FastForward b = without.fast_forward(decodes, 100);
   EXPECT_NEAR((a.first - b.first).value(), 16e-4, 1e-12);
   EXPECT_EQ(a.slope, b.slope);
   Batch mixed = decodes;
@@ -284,9 +284,9 @@ TEST_F(SimulatedStepsTest, DecodesAfterPromptsTakeLongerUntilTheClockIsFullAgain
   powered.scheduler_base = Seconds(0);
   StepTimes times(powered);
   const Batch batch{.num_decodes = 8, .decode_context = 8 * 1024};
-  const LeapTime full = times.leap(batch, 1000);
+  const FastForward full = times.fast_forward(batch, 1000);
   const PowerBudget half(options.power, Seconds(0.5));
-  const LeapTime lowered = times.leap(batch, 1000, &half);
+  const FastForward lowered = times.fast_forward(batch, 1000, &half);
   EXPECT_NEAR(lowered.first / full.first, 1 + 0.2 / 2, 1e-12);
   EXPECT_NEAR(lowered.basis.roofline / full.basis.roofline * static_cast<double>(full.num_steps) /
                   static_cast<double>(lowered.num_steps),
@@ -294,11 +294,11 @@ TEST_F(SimulatedStepsTest, DecodesAfterPromptsTakeLongerUntilTheClockIsFullAgain
   // A boost that is left of one and a half steps lasts as many: of the second, a third is lowered.
   const Seconds step = full.first;
   const PowerBudget short_one(options.power, Seconds(1) - step * 1.5);
-  const LeapTime end = times.leap(batch, 1000, &short_one);
+  const FastForward end = times.fast_forward(batch, 1000, &short_one);
   EXPECT_EQ(end.num_steps, 2);
   EXPECT_NEAR((end.slope - full.slope) / (end.first - step), -1 / 1.5, 1e-3);
   const PowerBudget rested(options.power);
-  EXPECT_EQ(times.leap(batch, 1000, &rested).first, full.first);
+  EXPECT_EQ(times.fast_forward(batch, 1000, &rested).first, full.first);
 }
 
 // Decodes that compute as much as the limit allows without end give nothing of the clock back. So
@@ -328,8 +328,8 @@ TEST_F(SimulatedStepsTest, DecodesThatComputeKeepTheClockLowered) {
     std::array<double, 2> ratios{};
     for (double& ratio : ratios) {
       steps.starts(now);
-      const Seconds taken = steps.leap(decodes, 1).first;
-      ratio = taken / times.leap(decodes, 1).first;
+      const Seconds taken = steps.fast_forward(decodes, 1).first;
+      ratio = taken / times.fast_forward(decodes, 1).first;
       now += taken;
     }
     return ratios;
@@ -412,9 +412,9 @@ TEST_F(SimulatedStepsTest, DataParallelRanksPadToTheGraphOfTheFullest) {
 TEST_F(SimulatedStepsTest, PipelinesAreNoChainAndStillRun) {
   StepTimes times(config(small_llama(), {.tp = 2, .pp = 2}));
   EXPECT_GT(times.step({.prefill = {{.query = 512, .context = 0}}}).duration, Seconds(5e-4));
-  const LeapTime leap = times.leap({.num_decodes = 8, .decode_context = 8000}, 50);
-  EXPECT_GE(leap.num_steps, 1);
-  EXPECT_GT(leap.first, Seconds(5e-4));
+  const FastForward fast = times.fast_forward({.num_decodes = 8, .decode_context = 8000}, 50);
+  EXPECT_GE(fast.num_steps, 1);
+  EXPECT_GT(fast.first, Seconds(5e-4));
 }
 
 TEST_F(SimulatedStepsTest, BasisSharesAreOfTheDeviceTime) {

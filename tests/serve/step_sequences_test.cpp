@@ -82,10 +82,10 @@ class FollowingSteps : public StepBackend {
     end_ = begin_ + time.duration;
     return time;
   }
-  LeapTime leap(const Batch& batch, std::int64_t max_steps) override {
+  FastForward fast_forward(const Batch& batch, std::int64_t max_steps) override {
     expect_announced(batch);
     EXPECT_EQ(max_steps, 1);
-    const LeapTime time = fake_.leap(batch, max_steps);
+    const FastForward time = fake_.fast_forward(batch, max_steps);
     end_ = begin_ + time.first;
     return time;
   }
@@ -145,7 +145,7 @@ std::int64_t follow(const ServiceConfig& config) {
       return std::make_unique<FollowingSteps>(workload, config, progress);
     });
     FakeTimes single = kTimes;
-    single.leaps = false;
+    single.fast_forwards = false;
     const ServiceResult silent = testing::serve_fake(workload, config, single);
     for (std::size_t i = 0; i < progress.size(); ++i) {
       const RequestRecord& record = result.requests[i];

@@ -62,7 +62,7 @@ def bin_amounts(
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Sums over bins of the run's time, and the time of every leap of steps."""
+    """Sums over bins of the run's time, and the time of every fast-forward of steps."""
 
     edges: np.ndarray  # [bins + 1] seconds
     running: np.ndarray  # [bins] sequences in a step x seconds, all replicas
@@ -70,9 +70,9 @@ class Steps:
     decodes: np.ndarray  # [bins] tokens
     prompt_tokens: np.ndarray  # [bins]
     kv: np.ndarray  # [replicas, bins] blocks x seconds
-    mean_s: np.ndarray  # [leaps] time of one step
-    num_steps: np.ndarray  # [leaps]
-    has_prefill: np.ndarray  # [leaps]
+    mean_s: np.ndarray  # [fast-forwards] time of one step
+    num_steps: np.ndarray  # [fast-forwards]
+    has_prefill: np.ndarray  # [fast-forwards]
 
 
 def read(path: pathlib.Path, *, begin_s: float, end_s: float, num_replicas: int) -> Steps:

@@ -1,16 +1,16 @@
-#include "sim/serve/leap_time.h"
+#include "sim/serve/fast_forward.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace orrery {
 
-Seconds leap_duration(const LeapTime& time, std::int64_t num_steps) {
+Seconds fast_forward_duration(const FastForward& time, std::int64_t num_steps) {
   const auto n = static_cast<double>(num_steps);
   return time.first * n + time.slope * (n * (n - 1) / 2);
 }
 
-std::int64_t steps_to_reach(const LeapTime& time, Seconds elapsed) {
+std::int64_t steps_to_reach(const FastForward& time, Seconds elapsed) {
   // slope/2 n^2 + (first - slope/2) n = elapsed
   const double a = time.slope.value() / 2;
   const double b = time.first.value() - a;
@@ -20,8 +20,8 @@ std::int64_t steps_to_reach(const LeapTime& time, Seconds elapsed) {
   const double guess = c > 0 ? 2 * c / (b + root) : 1;
   auto steps = static_cast<std::int64_t>(
       std::clamp(std::ceil(guess), 1.0, static_cast<double>(time.num_steps)));
-  while (steps > 1 && leap_duration(time, steps - 1) >= elapsed) --steps;
-  while (steps < time.num_steps && leap_duration(time, steps) < elapsed) ++steps;
+  while (steps > 1 && fast_forward_duration(time, steps - 1) >= elapsed) --steps;
+  while (steps < time.num_steps && fast_forward_duration(time, steps) < elapsed) ++steps;
   return steps;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Arithmetic on step times: the length of a part of a leap, and shares of time by basis.
+// Arithmetic on step times: the length of a part of a fast-forward, and shares of time by basis.
 
 #include <cstdint>
 
@@ -9,11 +9,11 @@
 
 namespace orrery {
 
-// Time of the first `num_steps` steps of a leap: n first + slope n (n - 1) / 2.
-Seconds leap_duration(const LeapTime& time, std::int64_t num_steps);
+// Time of the first `num_steps` steps of a fast-forward: n first + slope n (n - 1) / 2.
+Seconds fast_forward_duration(const FastForward& time, std::int64_t num_steps);
 
 // Fewest steps, at least one, that take `elapsed` or longer; at most time.num_steps.
-std::int64_t steps_to_reach(const LeapTime& time, Seconds elapsed);
+std::int64_t steps_to_reach(const FastForward& time, Seconds elapsed);
 
 BasisSeconds sum(const BasisSeconds& a, const BasisSeconds& b);
 BasisSeconds scaled(const BasisSeconds& basis, double factor);
