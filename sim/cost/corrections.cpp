@@ -81,12 +81,12 @@ constexpr double kOtherEngineSpread = 0.15;
 void of_other_rows(const PricedCall& call, Estimate& estimate) {
   if (call.found == nullptr) return;
   const double own = call.table->spec().prior.spread;
-  const Kinship kinship = call.source->kinship;
-  if (kinship != Kinship::kOwn) {
+  const Origin origin = call.source->origin;
+  if (origin != Origin::kOwn) {
     estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
-    estimate.spread = kinship == Kinship::kSibling ? kSiblingSpread : kOtherEngineSpread;
+    estimate.spread = origin == Origin::kSibling ? kSiblingSpread : kOtherEngineSpread;
   }
-  if (kinship >= Kinship::kOtherArchitecture) estimate.basis = Basis::kRoofline;
+  if (origin >= Origin::kOtherArchitecture) estimate.basis = Basis::kRoofline;
   if (estimate.basis == Basis::kInterpolated) {
     estimate.spread = std::max(estimate.spread, own);
   } else if (estimate.basis == Basis::kRoofline) {

@@ -105,9 +105,9 @@ class CollectiveTables {
 std::shared_ptr<const Provider> shared_provider(const std::filesystem::path& directory);
 std::shared_ptr<const CollectiveTables> shared_collectives(const std::filesystem::path& directory);
 
-// How measured tables relate to a provider and device that are asked for: the order in which they
-// are asked. Time against the work model carries over between devices, peaks do not.
-enum class Kinship : std::uint8_t {
+// Where measured tables come from, seen from the provider and device asked for, in the order in
+// which they are asked. Time against the work model carries over between devices, peaks do not.
+enum class Origin : std::uint8_t {
   kOwn,                           // that provider on that device
   kSibling,                       // that provider on a device of the same architecture, or on
                                   // this one at other rates
@@ -117,16 +117,16 @@ enum class Kinship : std::uint8_t {
   kOtherProviderAndArchitecture,  // another provider on another device of the same vendor
   kNone                           // of no use
 };
-Kinship kinship(std::string_view provider, const Device& device, std::string_view measured_provider,
-                const Device& measured_on);
-// Distance of two devices in peak and HBM bandwidth, in e-folds; orders tables of equal kinship.
+Origin origin(std::string_view provider, const Device& device, std::string_view measured_provider,
+              const Device& measured_on);
+// Distance of two devices in peak and HBM bandwidth, in e-folds; orders tables of equal origin.
 double device_distance(const Device& a, const Device& b);
 
 // Tables of kernels and the device that they were measured on. Both must outlive the model.
 struct KernelSource {
   const Provider* provider = nullptr;
   const Device* device = nullptr;
-  Kinship kinship = Kinship::kOwn;
+  Origin origin = Origin::kOwn;
 };
 // Tables of collectives and the NVLink rate of the machine that they were measured on.
 struct CollectiveSource {

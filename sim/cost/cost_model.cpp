@@ -128,8 +128,8 @@ std::optional<CostModel::Impl::Answer> CostModel::Impl::answer(const KernelOp& o
   std::optional<Answer> best;
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     const KernelSource& source = kernels[i];
-    if (best && source.kinship >= Kinship::kOtherArchitecture &&
-        kernels[best->source_idx].kinship < Kinship::kOtherArchitecture) {
+    if (best && source.origin >= Origin::kOtherArchitecture &&
+        kernels[best->source_idx].origin < Origin::kOtherArchitecture) {
       break;
     }
     const KernelTable* table = source.provider->tables().table(op.kernel);

@@ -60,24 +60,24 @@ std::shared_ptr<const CollectiveTables> shared_collectives(const std::filesystem
   return shared<CollectiveTables>(directory);
 }
 
-Kinship kinship(std::string_view provider, const Device& device, std::string_view measured_provider,
-                const Device& measured_on) {
+Origin origin(std::string_view provider, const Device& device, std::string_view measured_provider,
+              const Device& measured_on) {
   const bool is_asked = provider == measured_provider;
   // Our kernels are not what an engine runs: they answer for plans that name them alone.
-  if (!is_asked && measured_provider == kOwnProvider) return Kinship::kNone;
+  if (!is_asked && measured_provider == kOwnProvider) return Origin::kNone;
   if (device.name == measured_on.name && !has_rates_of(device, measured_on)) {
-    return is_asked ? Kinship::kSibling : Kinship::kOtherProviderOnSibling;
+    return is_asked ? Origin::kSibling : Origin::kOtherProviderOnSibling;
   }
   if (device.name == measured_on.name) {
-    return is_asked ? Kinship::kOwn : Kinship::kOtherProvider;
+    return is_asked ? Origin::kOwn : Origin::kOtherProvider;
   }
   if (!device.architecture.empty() && device.architecture == measured_on.architecture) {
-    return is_asked ? Kinship::kSibling : Kinship::kOtherProviderOnSibling;
+    return is_asked ? Origin::kSibling : Origin::kOtherProviderOnSibling;
   }
   if (!device.vendor.empty() && device.vendor == measured_on.vendor) {
-    return is_asked ? Kinship::kOtherArchitecture : Kinship::kOtherProviderAndArchitecture;
+    return is_asked ? Origin::kOtherArchitecture : Origin::kOtherProviderAndArchitecture;
   }
-  return Kinship::kNone;
+  return Origin::kNone;
 }
 
 double device_distance(const Device& a, const Device& b) {

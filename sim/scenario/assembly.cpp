@@ -57,7 +57,7 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   for (std::size_t i = 0; i < directories.size(); ++i) {
     kernels.push_back({.provider = providers[i].get(),
                        .device = &directories[i].device,
-                       .kinship = directories[i].kinship});
+                       .origin = directories[i].origin});
   }
   std::vector<CollectiveSource> curves;
   curves.reserve(collectives.size());
@@ -110,7 +110,7 @@ std::vector<TableUse> Assembly::tables_used() const {
   std::vector<TableUse> tables;
   for (std::size_t i = 0; i < kernel_directories_.size(); ++i) {
     const KernelDirectory& directory = kernel_directories_[i];
-    TableUse table{directory.provider, directory.device.name, directory.kinship, {}};
+    TableUse table{directory.provider, directory.device.name, directory.origin, {}};
     for (const SourceUse& use : uses) {
       if (use.source_idx == i) {
         table.kernels.push_back(use.kernel);

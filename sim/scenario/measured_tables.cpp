@@ -91,12 +91,12 @@ std::vector<KernelDirectory> kernel_directories(const fs::path& topologies,
                                                 std::string_view provider, const Device& device) {
   std::vector<KernelDirectory> found = all_kernel_directories(topologies);
   for (KernelDirectory& directory : found) {
-    directory.kinship = kinship(provider, device, directory.provider, directory.device);
+    directory.origin = origin(provider, device, directory.provider, directory.device);
   }
-  std::erase_if(
-      found, [](const KernelDirectory& directory) { return directory.kinship == Kinship::kNone; });
+  std::erase_if(found,
+                [](const KernelDirectory& directory) { return directory.origin == Origin::kNone; });
   const auto order = [&](const KernelDirectory& directory) {
-    return std::tuple(directory.kinship, device_distance(device, directory.device),
+    return std::tuple(directory.origin, device_distance(device, directory.device),
                       directory.device.name, directory.provider);
   };
   std::ranges::sort(found, {}, order);
@@ -106,8 +106,7 @@ std::vector<KernelDirectory> kernel_directories(const fs::path& topologies,
 std::vector<std::string> usable_providers(const fs::path& topologies, const Device& device) {
   std::set<std::string> names;
   for (const KernelDirectory& directory : all_kernel_directories(topologies)) {
-    if (kinship(directory.provider, device, directory.provider, directory.device) !=
-        Kinship::kNone) {
+    if (origin(directory.provider, device, directory.provider, directory.device) != Origin::kNone) {
       names.insert(directory.provider);
     }
   }
@@ -127,7 +126,7 @@ std::vector<CollectiveDirectory> collective_directories(const fs::path& topologi
     if (const auto measured = read_measured_links(path, topologies)) {
       other.nvlink_rate = measured->nvlink_rate;
     }
-    if (kinship("", spec.device, "", other.device) == Kinship::kNone ||
+    if (origin("", spec.device, "", other.device) == Origin::kNone ||
         !(spec.nvlink_rate.value() > 0 && other.nvlink_rate.value() > 0)) {
       continue;
     }

@@ -1,7 +1,7 @@
 #pragma once
 
 // Which directories of measured tables a run draws on, nearest first: the provider on the device of
-// the machine, then what may stand in for it (Kinship in sim/cost/cost.h).
+// the machine, then what may stand in for it (Origin in sim/cost/cost.h).
 
 #include <filesystem>
 #include <string>
@@ -18,7 +18,7 @@ struct KernelDirectory {
   std::filesystem::path path;
   std::string provider;
   Device device;  // on which it was measured
-  Kinship kinship = Kinship::kOwn;
+  Origin origin = Origin::kOwn;
 };
 
 struct CollectiveDirectory {
@@ -34,7 +34,7 @@ struct CollectiveDirectory {
 std::vector<std::string> differences(const Device& measured, const Device& asked);
 
 // Tables below <topologies>/devices that can answer for `provider` on `device`, in the order of
-// their kinship, then of the devices' distance, then by name. Throws ScenarioError on a malformed
+// their origin, then of the devices' distance, then by name. Throws ScenarioError on a malformed
 // device.yaml.
 std::vector<KernelDirectory> kernel_directories(const std::filesystem::path& topologies,
                                                 std::string_view provider, const Device& device);

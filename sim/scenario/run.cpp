@@ -168,7 +168,7 @@ void warn_of_stand_ins(RunResult& result) {
   for (const TableUse& use : result.tables_used) {
     const bool is_edited = use.provider == result.scenario.provider &&
                            use.device == result.scenario.machine_spec.device.name;
-    if (use.kinship != Kinship::kOwn && !is_edited) {
+    if (use.origin != Origin::kOwn && !is_edited) {
       result.warnings.push_back(own + " for some calls: " + to_text(use));
     }
   }

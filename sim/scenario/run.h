@@ -44,7 +44,7 @@ struct StepResult {
 struct TableUse {
   std::string provider;
   std::string device;
-  Kinship kinship = Kinship::kOwn;
+  Origin origin = Origin::kOwn;
   std::vector<std::string> kernels;  // ascending
 };
 // "gemm, moe from vllm-0.24.0 on h200-sxm".

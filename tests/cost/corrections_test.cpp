@@ -132,12 +132,12 @@ TEST_F(CorrectionTest, RowsOfAnotherArchitectureAreNoBetterThanTheWorkModel) {
   write("gemm.csv", "dtype,m,n,k,time_us\nbf16,16,256,256,10\n");
   const Estimate own{.time = Seconds(1e-5), .basis = Basis::kMeasured, .spread = 0.01};
   EXPECT_EQ(apply("other rows", gemm(16, 256, 256), own), own);
-  source_.kinship = Kinship::kSibling;
+  source_.origin = Origin::kSibling;
   const Estimate sibling = apply("other rows", gemm(16, 256, 256), own);
   EXPECT_EQ(sibling.time, own.time);
   EXPECT_EQ(sibling.basis, Basis::kInterpolated);
   EXPECT_EQ(sibling.spread, 0.1);
-  source_.kinship = Kinship::kOtherArchitecture;
+  source_.origin = Origin::kOtherArchitecture;
   EXPECT_EQ(apply("other rows", gemm(16, 256, 256), own).basis, Basis::kRoofline);
 }
 

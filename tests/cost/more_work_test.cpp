@@ -253,7 +253,7 @@ TEST(FasterDevice, IsNeverSlowerWithRowsOfAnother) {
     for (const Machine& machine : machines) {
       models.push_back(
           {machine,
-           {{.provider = &provider, .device = &measured_on, .kinship = Kinship::kSibling}},
+           {{.provider = &provider, .device = &measured_on, .origin = Origin::kSibling}},
            {},
            {}});
     }

@@ -42,7 +42,7 @@ struct Measured {
     provider = Provider::load(directory.path());
     (void)provider.num_rows("gemm");  // parsed before the directory goes
   }
-  KernelSource as(Kinship kinship) const { return {&provider, &device, kinship}; }
+  KernelSource as(Origin origin) const { return {&provider, &device, origin}; }
 
   Device device;
   Provider provider;
@@ -60,7 +60,7 @@ Seconds transferred(const Device& from, const Device& to, const KernelOp& op, do
                 1e6 * ratio * work_time(from, op).value());
   const Measured measured(from, row);
   const Machine machine = machine_of(to);
-  const CostModel cost(machine, {measured.as(Kinship::kSibling)}, {}, {});
+  const CostModel cost(machine, {measured.as(Origin::kSibling)}, {}, {});
   EXPECT_EQ(cost.kernel(op).basis, Basis::kInterpolated);
   return cost.kernel(op).time;
 }
@@ -112,16 +112,16 @@ TEST(Transfer, TheOrderIsProviderThenDeviceThenArchitecture) {
   cousin.architecture = "older";
   Device stranger = cousin;
   stranger.vendor = "another";
-  EXPECT_EQ(kinship("orrery", asked, "orrery", asked), Kinship::kOwn);
-  EXPECT_EQ(kinship("orrery", asked, "a", asked), Kinship::kOtherProvider);
-  EXPECT_EQ(kinship("a", asked, "orrery", asked), Kinship::kNone);  // no engine runs our kernels
-  EXPECT_EQ(kinship("a", asked, "a", asked), Kinship::kOwn);
-  EXPECT_EQ(kinship("a", asked, "a", sibling), Kinship::kSibling);
-  EXPECT_EQ(kinship("a", asked, "b", asked), Kinship::kOtherProvider);
-  EXPECT_EQ(kinship("a", asked, "b", sibling), Kinship::kOtherProviderOnSibling);
-  EXPECT_EQ(kinship("a", asked, "a", cousin), Kinship::kOtherArchitecture);
-  EXPECT_EQ(kinship("a", asked, "b", cousin), Kinship::kOtherProviderAndArchitecture);
-  EXPECT_EQ(kinship("a", asked, "a", stranger), Kinship::kNone);
+  EXPECT_EQ(origin("orrery", asked, "orrery", asked), Origin::kOwn);
+  EXPECT_EQ(origin("orrery", asked, "a", asked), Origin::kOtherProvider);
+  EXPECT_EQ(origin("a", asked, "orrery", asked), Origin::kNone);  // no engine runs our kernels
+  EXPECT_EQ(origin("a", asked, "a", asked), Origin::kOwn);
+  EXPECT_EQ(origin("a", asked, "a", sibling), Origin::kSibling);
+  EXPECT_EQ(origin("a", asked, "b", asked), Origin::kOtherProvider);
+  EXPECT_EQ(origin("a", asked, "b", sibling), Origin::kOtherProviderOnSibling);
+  EXPECT_EQ(origin("a", asked, "a", cousin), Origin::kOtherArchitecture);
+  EXPECT_EQ(origin("a", asked, "b", cousin), Origin::kOtherProviderAndArchitecture);
+  EXPECT_EQ(origin("a", asked, "a", stranger), Origin::kNone);
 }
 
 TEST(Transfer, DevicesOfUnknownArchitectureAreNoKin) {
@@ -129,7 +129,7 @@ TEST(Transfer, DevicesOfUnknownArchitectureAreNoKin) {
   Device other = device_like_node("other", 1, 1);
   one.architecture = other.architecture = "";
   one.vendor = other.vendor = "";
-  EXPECT_EQ(kinship("a", one, "a", other), Kinship::kNone);
+  EXPECT_EQ(origin("a", one, "a", other), Origin::kNone);
 }
 
 TEST(Transfer, TheFirstTableThatHoldsTheFamilyAnswers) {
@@ -141,8 +141,8 @@ TEST(Transfer, TheFirstTableThatHoldsTheFamilyAnswers) {
   const Measured foreign(device, "fp8,16,256,512,5\nint4,16,256,512,5\n");
   const Machine machine = machine_of(device);
   const CostModel cost(machine,
-                       {own.as(Kinship::kOwn), other.as(Kinship::kOtherProvider),
-                        foreign.as(Kinship::kOtherArchitecture)},
+                       {own.as(Origin::kOwn), other.as(Origin::kOtherProvider),
+                        foreign.as(Origin::kOtherArchitecture)},
                        {}, {});
   EXPECT_EQ(cost.kernel(gemm(16, 256, 512)).basis, Basis::kMeasured);
   EXPECT_NEAR(cost.kernel(gemm(16, 256, 512)).time.value(), 10e-6, 1e-15);
@@ -159,7 +159,7 @@ TEST(Transfer, AnotherArchitectureAnswersWhereThisOneHasNothingAndIsCalledRoofli
   const Device device = device_like_node("device", 1, 1);
   const Measured foreign(device, "bf16,16,256,512,9\n");
   const Machine machine = machine_of(device);
-  const CostModel cost(machine, {foreign.as(Kinship::kOtherArchitecture)}, {}, {});
+  const CostModel cost(machine, {foreign.as(Origin::kOtherArchitecture)}, {}, {});
   const Estimate estimate = cost.kernel(gemm(16, 256, 512));
   EXPECT_NEAR(estimate.time.value(), 9e-6, 1e-15);
   EXPECT_EQ(estimate.basis, Basis::kRoofline);
@@ -178,7 +178,7 @@ TEST(Transfer, AFormatWithoutRowsTakesTheEfficiencyOfTheNearest) {
                 0.8e6 * work_time(hopper, gemm(64, 4096, 4096, DType::kFp8)).value());
   const Measured measured(hopper, rows);
   const Machine machine = machine_of(blackwell);
-  const CostModel cost(machine, {measured.as(Kinship::kOtherArchitecture)}, {}, {});
+  const CostModel cost(machine, {measured.as(Origin::kOtherArchitecture)}, {}, {});
   const KernelOp op = gemm(64, 4096, 4096, DType::kNvfp4);
   EXPECT_NEAR(cost.kernel(op).time / work_time(blackwell, op), 0.8, 1e-9);
   EXPECT_EQ(cost.kernel(op).basis, Basis::kRoofline);
@@ -189,10 +189,10 @@ TEST(Transfer, SpreadGrowsWithTheDistanceOfTheKin) {
   const Measured measured(device, "bf16,16,256,512,9\n");
   const Machine machine = machine_of(device);
   double before = 0;
-  for (const Kinship kinship :
-       {Kinship::kOwn, Kinship::kSibling, Kinship::kOtherProvider, Kinship::kOtherArchitecture}) {
+  for (const Origin origin :
+       {Origin::kOwn, Origin::kSibling, Origin::kOtherProvider, Origin::kOtherArchitecture}) {
     const double spread =
-        CostModel(machine, {measured.as(kinship)}, {}, {}).kernel(gemm(16, 256, 512)).spread;
+        CostModel(machine, {measured.as(origin)}, {}, {}).kernel(gemm(16, 256, 512)).spread;
     EXPECT_GT(spread, before);
     before = spread;
   }

@@ -31,7 +31,7 @@ TEST(KernelDirectories, NearerKinComeFirst) {
        {"h100-sxm", "h200-sxm", "h800-sxm", "a100-sxm-80gb", "b200-sxm"}) {
     const auto tables = tables_of("vllm-0.24.0", device);
     ASSERT_FALSE(tables.empty()) << device;
-    EXPECT_TRUE(std::ranges::is_sorted(tables, {}, &KernelDirectory::kinship)) << device;
+    EXPECT_TRUE(std::ranges::is_sorted(tables, {}, &KernelDirectory::origin)) << device;
   }
 }
 
@@ -40,7 +40,7 @@ TEST(KernelDirectories, ADeviceWithoutTablesTakesTheNearestOfItsArchitecture) {
   const auto tables = tables_of("vllm-0.24.0", "h800-sxm");
   ASSERT_FALSE(tables.empty());
   EXPECT_EQ(tables.front().device.name, "h100-sxm");
-  EXPECT_EQ(tables.front().kinship, Kinship::kSibling);
+  EXPECT_EQ(tables.front().origin, Origin::kSibling);
 }
 
 TEST(KernelDirectories, AnotherVendorsTablesAreOfNoUse) {
@@ -88,7 +88,7 @@ class StandIns : public testing::Test {
 TEST_F(StandIns, AProviderOfAnotherDeviceIsAcceptedAndNamedInTheWarnings) {
   const RunResult result = run_scenario(load("hgx-a100", "vllm-0.24.0"));
   ASSERT_FALSE(result.tables_used.empty());
-  EXPECT_EQ(result.tables_used.front().kinship, Kinship::kOtherArchitecture);
+  EXPECT_EQ(result.tables_used.front().origin, Origin::kOtherArchitecture);
   const auto mentions = [&](const std::string& text) {
     return std::ranges::any_of(result.warnings, [&](const std::string& warning) {
       return warning.find(text) != std::string::npos;
@@ -116,7 +116,7 @@ TEST_F(StandIns, OwnTablesAnswerWithoutWarnings) {
   const RunResult result = run_scenario(load("hgx-h200", "vllm-0.24.0"));
   EXPECT_TRUE(result.warnings.empty());
   ASSERT_EQ(result.tables_used.size(), 1U);
-  EXPECT_EQ(result.tables_used[0].kinship, Kinship::kOwn);
+  EXPECT_EQ(result.tables_used[0].origin, Origin::kOwn);
 }
 
 TEST_F(StandIns, ExpertLoadChoosesTheRoutingSkewAndComesBack) {
