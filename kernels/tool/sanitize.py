@@ -74,7 +74,7 @@ LIBRARIES = tuple(
 # __syncthreads, 192 read; results right), in each launch of 132 and 264 blocks on an H100. Not where the 128 alone
 # read, where all 192 or none meet at barrier 1, or of one block.
 #   routing_scores_kernel of 128 and 256 rows or 512 columns: store_logits writes, activate reads.
-#   skinny_kernel of 8 tokens and 2 or 4 blocks of rows, split 1: scatter writes, reduce reads. Of 248 rows none of
+#   streaming_kernel of 8 tokens and 2 or 4 blocks of rows, split 1: scatter writes, reduce reads. Of 248 rows none of
 #     tokens 1 and 4, which consumers alone read. Of 16 calls m=7 n=32003 k=64 alone; in 13 others producers read none
 #     of split 1, in two some. fp8 runs the same code; its like call, m=5 n=32003 k=144, was not reached.
 SYNCTHREADS = "__syncthreads orders what is reported"
@@ -84,7 +84,7 @@ ORDERED = (
     *(Exclusion(("racecheck",), f"routing_scores_kernelILi{columns}ELi{rows}E", SYNCTHREADS)
       for rows, some_columns in ((64, (512,)), (128, (16, 32, 64, 128, 256)), (256, (16, 32, 64, 128)))
       for columns in some_columns),
-    *(Exclusion(("racecheck",), f"skinny_kernelI{element}Li8ELi{blocks}E", SYNCTHREADS)
+    *(Exclusion(("racecheck",), f"streaming_kernelI{element}Li8ELi{blocks}E", SYNCTHREADS)
       for element in ("13__nv_bfloat16", "13__nv_fp8_e4m3") for blocks in (2, 4)),
 )
 EXCLUSIONS = LIBRARIES + ORDERED

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kSharedBytesPerBlock = 227 * 1024;  // of sm_90
 
-std::vector<GemmShape> skinny_shapes() {
+std::vector<GemmShape> streaming_shapes() {
   std::vector<GemmShape> shapes;
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
     for (const std::int64_t m : {1, 7, 8, 9, 16, 17, 32, 33, 64}) {
@@ -26,7 +26,7 @@ std::vector<GemmShape> skinny_shapes() {
   return shapes;
 }
 
-std::int64_t row_tiles(const GemmShape& shape, const SkinnyTile& tile) {
+std::int64_t row_tiles(const GemmShape& shape, const StreamingTile& tile) {
   return (shape.n + tile.rows - 1) / tile.rows;
 }
 
@@ -56,30 +56,30 @@ TEST(GemmChoice, EmptyOutputsAreShapes) {
 
 // The copy engine takes rows of a multiple of 16 bytes: 8 bf16 or 16 fp8.
 TEST(GemmChoice, StreamsOnlyFewTokensAndAlignedRows) {
-  EXPECT_TRUE(skinny_takes({.m = 64, .n = 31, .k = 8}));
-  EXPECT_FALSE(skinny_takes({.m = 65, .n = 31, .k = 8}));
-  EXPECT_FALSE(skinny_takes({.m = 64, .n = 31, .k = 12}));
-  EXPECT_TRUE(skinny_takes({.dtype = DType::kFp8, .m = 1, .n = 31, .k = 16}));
-  EXPECT_FALSE(skinny_takes({.dtype = DType::kFp8, .m = 1, .n = 31, .k = 24}));
+  EXPECT_TRUE(streaming_takes({.m = 64, .n = 31, .k = 8}));
+  EXPECT_FALSE(streaming_takes({.m = 65, .n = 31, .k = 8}));
+  EXPECT_FALSE(streaming_takes({.m = 64, .n = 31, .k = 12}));
+  EXPECT_TRUE(streaming_takes({.dtype = DType::kFp8, .m = 1, .n = 31, .k = 16}));
+  EXPECT_FALSE(streaming_takes({.dtype = DType::kFp8, .m = 1, .n = 31, .k = 24}));
 }
 
 TEST(GemmChoice, CandidatesAreTilesTheKernelHas) {
-  for (const GemmShape& shape : skinny_shapes()) {
-    const std::vector<SkinnyTile> tiles = skinny_candidates(shape);
+  for (const GemmShape& shape : streaming_shapes()) {
+    const std::vector<StreamingTile> tiles = streaming_candidates(shape);
     ASSERT_FALSE(tiles.empty());
-    for (const SkinnyTile& tile : tiles) {
+    for (const StreamingTile& tile : tiles) {
       EXPECT_GE(tile.tokens, shape.m);
       EXPECT_TRUE(tile.tokens == 8 || tile.tokens < 2 * shape.m);  // no wider than needed
       EXPECT_EQ(tile.rows % 8, 0);
       EXPECT_GE(tile.rows, 8);
-      EXPECT_LE(tile.rows, kSkinnyMaxRows);
+      EXPECT_LE(tile.rows, kStreamingMaxRows);
       EXPECT_GE(tile.split, 1);
-      EXPECT_LE(tile.split, kSkinnyMaxSplit);
+      EXPECT_LE(tile.split, kStreamingMaxSplit);
       EXPECT_GE(tile.stages, 2);
       EXPECT_GE(tile.window, 1);
       EXPECT_LE(tile.window, tile.stages);
       EXPECT_GE(tile.x_stages, 1);
-      EXPECT_LE(skinny_layout(tile).shared_bytes, kSharedBytesPerBlock);
+      EXPECT_LE(streaming_layout(tile).shared_bytes, kSharedBytesPerBlock);
     }
   }
 }
@@ -87,18 +87,18 @@ TEST(GemmChoice, CandidatesAreTilesTheKernelHas) {
 // Parts of the GPU have odd numbers of multiprocessors: not all clusters of four would run at once
 // if each of their blocks took a whole one.
 TEST(GemmChoice, BlocksOfWideClustersTakeHalfAMultiprocessor) {
-  for (const GemmShape& shape : skinny_shapes()) {
-    for (const SkinnyTile& tile : skinny_candidates(shape)) {
+  for (const GemmShape& shape : streaming_shapes()) {
+    for (const StreamingTile& tile : streaming_candidates(shape)) {
       if (tile.split <= 2) continue;
-      EXPECT_LE(2 * (skinny_layout(tile).shared_bytes + 1024), 228 * 1024);
+      EXPECT_LE(2 * (streaming_layout(tile).shared_bytes + 1024), 228 * 1024);
     }
   }
 }
 
 TEST(GemmChoice, TheRuleIsTheFirstCandidateOrTheLibrary) {
-  for (GemmShape shape : skinny_shapes()) {
+  for (GemmShape shape : streaming_shapes()) {
     for (const bool overlap : {false, true}) {
-      EXPECT_EQ(choose_gemm(shape, overlap).tile, skinny_candidates(shape).front());
+      EXPECT_EQ(choose_gemm(shape, overlap).tile, streaming_candidates(shape).front());
       GemmShape many = shape;
       many.m = 4096;
       EXPECT_FALSE(choose_gemm(many, overlap).tile.has_value());
@@ -120,11 +120,11 @@ TEST(GemmChoice, PerTensorScalesStreamWhereTheLibraryCannotOrLaunchesOverlap) {
 // from its last panel, stays below the barriers, and so do the sums.
 TEST(GemmChoice, NothingReachesTheBarriers) {
   for (const int tokens : {8, 16, 32, 64}) {
-    for (int rows = 8; rows <= kSkinnyMaxRows; rows += 8) {
+    for (int rows = 8; rows <= kStreamingMaxRows; rows += 8) {
       for (const int panels : {1, 2}) {
-        const SkinnyTile tile{
+        const StreamingTile tile{
             .tokens = tokens, .rows = rows, .panels = panels, .stages = 3, .x_stages = 2};
-        const SkinnyLayout layout = skinny_layout(tile);
+        const StreamingLayout layout = streaming_layout(tile);
         EXPECT_EQ(layout.w_at, 2 * layout.x_bytes);
         const int last_panel = layout.w_at + 2 * layout.w_bytes + (panels - 1) * rows * 128;
         const int read_to = last_panel + (rows + 63) / 64 * 64 * 128;
@@ -140,8 +140,8 @@ TEST(GemmChoice, NothingReachesTheBarriers) {
 
 // A warp writes the sums of 4 pairs of tokens x 8 rows at once: 32 banks, each once.
 TEST(GemmChoice, SumsAreWrittenWithoutBankConflicts) {
-  for (int rows = 8; rows <= kSkinnyMaxRows; rows += 8) {
-    const int stride = skinny_layout({.rows = rows}).sum_stride;
+  for (int rows = 8; rows <= kStreamingMaxRows; rows += 8) {
+    const int stride = streaming_layout({.rows = rows}).sum_stride;
     std::uint32_t banks = 0;
     for (int lane = 0; lane < 32; ++lane) {
       banks |= 1u << ((lane % 4 * 2 * stride + lane / 4) % 32);
@@ -156,7 +156,7 @@ TEST(GemmChoice, TheRuleFillsTheMultiprocessorsOnce) {
   for (const auto& [n, rows, split] : {std::array{8192, 64, 1}, std::array{4096, 64, 2},
                                        std::array{28672, 224, 1}, std::array{1024, 64, 8}}) {
     const GemmShape shape{.m = 8, .n = n, .k = 8192};
-    const SkinnyTile tile = skinny_candidates(shape).front();
+    const StreamingTile tile = streaming_candidates(shape).front();
     EXPECT_EQ(tile.rows, rows);
     EXPECT_EQ(tile.split, split);
     EXPECT_EQ(row_tiles(shape, tile) * tile.split, 128);
@@ -165,13 +165,13 @@ TEST(GemmChoice, TheRuleFillsTheMultiprocessorsOnce) {
 
 TEST(GemmChoice, TextNamesTheKernel) {
   EXPECT_EQ(to_text(GemmChoice{.algorithm = 3}), "cuBLASLt, proposal 3");
-  EXPECT_EQ(to_text(GemmChoice{.tile = SkinnyTile{.tokens = 8,
-                                                  .rows = 64,
-                                                  .panels = 2,
-                                                  .split = 4,
-                                                  .stages = 5,
-                                                  .window = 3,
-                                                  .x_stages = 2}}),
+  EXPECT_EQ(to_text(GemmChoice{.tile = StreamingTile{.tokens = 8,
+                                                     .rows = 64,
+                                                     .panels = 2,
+                                                     .split = 4,
+                                                     .stages = 5,
+                                                     .window = 3,
+                                                     .x_stages = 2}}),
             "8 tokens x 64 rows, panels 2, stages 5 (3 under way) and 2 of x, split 4");
 }
 

@@ -131,7 +131,7 @@ def test_each_exclusion_is_an_option_because_a_list_in_one_must_match_as_a_whole
         words = line.split()
         excluded = [words[i + 1] for i, word in enumerate(words) if word == "--kernel-name-exclude"]
         assert {"kns=nvjet", "kns=mla_decode_kernel", "kns=routing_scores_kernelILi64ELi128E",
-                "kns=routing_scores_kernelILi512ELi64E", "kns=skinny_kernelI13__nv_bfloat16Li8ELi4E"} <= set(excluded)
+                "kns=routing_scores_kernelILi512ELi64E", "kns=streaming_kernelI13__nv_bfloat16Li8ELi4E"} <= set(excluded)
         assert not any("," in word for word in excluded)
 
 

@@ -24,7 +24,7 @@ int tokens_for(std::int64_t m) {
 }
 
 // A good part of what blocks read is x, which each row tile reads anew.
-bool reads_much_x(const SkinnyTile& tile) { return tile.tokens == kSkinnyMaxTokens; }
+bool reads_much_x(const StreamingTile& tile) { return tile.tokens == kStreamingMaxTokens; }
 
 // How the blocks of a launch share the multiprocessors.
 struct Arrangement {
@@ -35,10 +35,10 @@ struct Arrangement {
 };
 
 // Rows of w per block such that all blocks run at once, or a whole number of times as many where
-// that is more than kSkinnyMaxRows.
+// that is more than kStreamingMaxRows.
 int rows_for(std::int64_t n, int split, int blocks_at_once) {
   const std::int64_t slots = blocks_at_once / split;
-  const std::int64_t waves = (n + slots * kSkinnyMaxRows - 1) / (slots * kSkinnyMaxRows);
+  const std::int64_t waves = (n + slots * kStreamingMaxRows - 1) / (slots * kStreamingMaxRows);
   return round_up(static_cast<int>((n + slots * waves - 1) / (slots * waves)), kRowGranule);
 }
 
@@ -55,9 +55,9 @@ int rule_split(const GemmShape& shape) {
   constexpr std::int64_t kEnoughBytes = 2048;  // of a row
   // Fewer, in two, would be row tiles of 8 to 24 rows: 40 us in place of 18 (n 512, k 28,672).
   constexpr std::int64_t kEnoughColumns = 2048;
-  const bool is_wide = tokens_for(shape.m) == kSkinnyMaxTokens && shape.n >= kEnoughColumns;
+  const bool is_wide = tokens_for(shape.m) == kStreamingMaxTokens && shape.n >= kEnoughColumns;
   const int enough = is_wide ? 2 * kEnoughRows : kEnoughRows;
-  const int most = is_wide ? kMostSplitWithAllOfSm : kSkinnyMaxSplit;
+  const int most = is_wide ? kMostSplitWithAllOfSm : kStreamingMaxSplit;
   int split = 1;
   while (split < most && rows_for(shape.n, split, kMultiprocessors) < enough &&
          shape.k * element_bytes(shape.dtype) >= kEnoughBytes * 2 * split) {
@@ -67,7 +67,7 @@ int rule_split(const GemmShape& shape) {
 }
 
 // Of the ring of x: what is under way at the rate at which w comes, in a block's share of memory.
-int x_stages_for(const SkinnyTile& tile, int most) {
+int x_stages_for(const StreamingTile& tile, int most) {
   constexpr int kFewTokensBytes = 32 * 1024;
   constexpr int kWideBytes = 48 * 1024;  // at kWideRows, inversely with the rows
   constexpr int kWideRows = 128;
@@ -76,33 +76,33 @@ int x_stages_for(const SkinnyTile& tile, int most) {
   if (reads_much_x(tile)) {
     ahead = std::min(kWideBytes * std::max(kWideRows / tile.rows, 1), most * 9 / 20);
   }
-  return std::clamp(ahead / skinny_layout(tile).x_bytes, 2, kMostXStages);
+  return std::clamp(ahead / streaming_layout(tile).x_bytes, 2, kMostXStages);
 }
 
 // HBM's rate times its latency is 40 KB per multiprocessor; what is asked for beyond some more only
 // makes x wait, the more so the more of it there is per row of w.
-int window_for(const SkinnyTile& tile) {
+int window_for(const StreamingTile& tile) {
   constexpr int kUnderWay = 64 * 1024;
   constexpr int kUnderWayPerRow = 1024;
   const int bytes =
       reads_much_x(tile) ? std::min(kUnderWay, tile.rows * kUnderWayPerRow) : kUnderWay;
-  return std::clamp(bytes / skinny_layout(tile).w_bytes, 2, tile.stages);
+  return std::clamp(bytes / streaming_layout(tile).w_bytes, 2, tile.stages);
 }
 
 // None where two stages do not fit.
-std::optional<SkinnyTile> tile_for(const GemmShape& shape, const Arrangement& arrangement) {
+std::optional<StreamingTile> tile_for(const GemmShape& shape, const Arrangement& arrangement) {
   constexpr int kSharedBytesPerSm = 228 * 1024;
   constexpr int kReservedPerBlock = 1024;  // by the driver
   constexpr int kMostStages = 24;
   const int at_once = kMultiprocessors * (arrangement.fills_sm ? arrangement.blocks_per_sm : 1);
-  SkinnyTile tile{.tokens = tokens_for(shape.m),
-                  .rows = rows_for(shape.n, arrangement.split, at_once),
-                  .panels = arrangement.panels,
-                  .split = arrangement.split,
-                  .stages = kMostStages};
+  StreamingTile tile{.tokens = tokens_for(shape.m),
+                     .rows = rows_for(shape.n, arrangement.split, at_once),
+                     .panels = arrangement.panels,
+                     .split = arrangement.split,
+                     .stages = kMostStages};
   const int most = kSharedBytesPerSm / arrangement.blocks_per_sm - kReservedPerBlock;
   tile.x_stages = x_stages_for(tile, most);
-  while (tile.stages >= 2 && skinny_layout(tile).shared_bytes > most) --tile.stages;
+  while (tile.stages >= 2 && streaming_layout(tile).shared_bytes > most) --tile.stages;
   if (tile.stages < 2) return std::nullopt;
   tile.window = window_for(tile);
   return tile;
@@ -140,10 +140,10 @@ void require_gemm_shape(const GemmShape& shape) {
   }
 }
 
-SkinnyLayout skinny_layout(const SkinnyTile& tile) {
-  SkinnyLayout layout{.x_bytes = tile.panels * kPanelBytes * tile.tokens,
-                      .w_bytes = tile.panels * kPanelBytes * tile.rows,
-                      .sum_stride = tile.rows + 4};
+StreamingLayout streaming_layout(const StreamingTile& tile) {
+  StreamingLayout layout{.x_bytes = tile.panels * kPanelBytes * tile.tokens,
+                         .w_bytes = tile.panels * kPanelBytes * tile.rows,
+                         .sum_stride = tile.rows + 4};
   layout.w_at = tile.x_stages * layout.x_bytes;
   // The last product of a stage reads whole blocks of 64 rows.
   const int over_read = (round_up(tile.rows, kBlockRows) - tile.rows) * kPanelBytes;
@@ -155,26 +155,26 @@ SkinnyLayout skinny_layout(const SkinnyTile& tile) {
   return layout;
 }
 
-bool skinny_takes(const GemmShape& shape) {
+bool streaming_takes(const GemmShape& shape) {
   constexpr int kAlignment = 16;
-  return shape.m >= 1 && shape.m <= kSkinnyMaxTokens &&
+  return shape.m >= 1 && shape.m <= kStreamingMaxTokens &&
          shape.k * element_bytes(shape.dtype) % kAlignment == 0;
 }
 
 std::string to_text(const GemmChoice& choice) {
   if (!choice.tile) return "cuBLASLt, proposal " + std::to_string(choice.algorithm);
-  const SkinnyTile& tile = *choice.tile;
+  const StreamingTile& tile = *choice.tile;
   const auto number = [](int value) { return std::to_string(value); };
   return number(tile.tokens) + " tokens x " + number(tile.rows) + " rows, panels " +
          number(tile.panels) + ", stages " + number(tile.stages) + " (" + number(tile.window) +
          " under way) and " + number(tile.x_stages) + " of x, split " + number(tile.split);
 }
 
-std::vector<SkinnyTile> skinny_candidates(const GemmShape& shape) {
+std::vector<StreamingTile> streaming_candidates(const GemmShape& shape) {
   const int split = rule_split(shape);
-  std::vector<SkinnyTile> tiles;
+  std::vector<StreamingTile> tiles;
   const auto add = [&](const Arrangement& arrangement) {
-    const std::optional<SkinnyTile> tile = tile_for(shape, arrangement);
+    const std::optional<StreamingTile> tile = tile_for(shape, arrangement);
     if (tile && std::ranges::find(tiles, *tile) == tiles.end()) tiles.push_back(*tile);
   };
   const auto add_fitting = [&](int of, int panels) {
@@ -186,7 +186,7 @@ std::vector<SkinnyTile> skinny_candidates(const GemmShape& shape) {
   constexpr int kNarrow = 8;
   const bool is_small = rows_for(shape.n, split, kMultiprocessors) <= kSmallRows;
   const bool is_long = is_small && split <= kMostSplitWithAllOfSm &&
-                       (shape.m <= kNarrow || tokens_for(shape.m) == kSkinnyMaxTokens);
+                       (shape.m <= kNarrow || tokens_for(shape.m) == kStreamingMaxTokens);
   add_fitting(split, is_long ? 4 : 2);
   for (const int panels : {2, 4, 1}) {
     for (const int of : {split, 1, 2}) {
@@ -198,10 +198,10 @@ std::vector<SkinnyTile> skinny_candidates(const GemmShape& shape) {
 }
 
 GemmChoice choose_gemm(const GemmShape& shape, bool overlap) {
-  if (!skinny_takes(shape)) return {};
+  if (!streaming_takes(shape)) return {};
   const bool wins = shape.dtype == DType::kBf16 || shape.scaling == Fp8Scaling::kRowwise || overlap;
   if (!wins && library_takes(shape)) return {};
-  return {.tile = skinny_candidates(shape).front()};
+  return {.tile = streaming_candidates(shape).front()};
 }
 
 }  // namespace orrery

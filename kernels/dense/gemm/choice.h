@@ -36,7 +36,7 @@ void require_gemm_shape(const GemmShape& shape);
 
 // A block holds `rows` rows of w against all tokens; the `split` blocks of a cluster share a row
 // tile and each take a stretch of k.
-struct SkinnyTile {
+struct StreamingTile {
   int tokens = 8;    // columns of the product: 8, 16, 32 or 64, at least m
   int rows = 64;     // of w: a multiple of 8 up to 256
   int panels = 1;    // of 128 bytes of k per stage
@@ -44,16 +44,16 @@ struct SkinnyTile {
   int stages = 4;    // of w that a block has room for
   int window = 4;    // of them, that may be under way at once
   int x_stages = 4;  // of x
-  auto operator<=>(const SkinnyTile&) const = default;
+  auto operator<=>(const StreamingTile&) const = default;
 };
 
-inline constexpr int kSkinnyMaxTokens = 64;
-inline constexpr int kSkinnyMaxRows = 256;
-inline constexpr int kSkinnyMaxSplit = 8;  // blocks of a portable cluster
+inline constexpr int kStreamingMaxTokens = 64;
+inline constexpr int kStreamingMaxRows = 256;
+inline constexpr int kStreamingMaxSplit = 8;  // blocks of a portable cluster
 
 // The shared memory of a block, in bytes: the rings of stages of x and of w, later the fp32 sums
 // [tokens, rows] in their place, behind them the barriers and the scales of x.
-struct SkinnyLayout {
+struct StreamingLayout {
   int x_bytes = 0;  // of a stage
   int w_bytes = 0;
   int w_at = 0;
@@ -61,15 +61,15 @@ struct SkinnyLayout {
   int barriers_at = 0;
   int shared_bytes = 0;  // in all
 };
-SkinnyLayout skinny_layout(const SkinnyTile& tile);
+StreamingLayout streaming_layout(const StreamingTile& tile);
 
 // Whether the weight-streaming kernel can serve the shape: 1 to 64 tokens, rows of x and w a
 // multiple of 16 bytes long (k of 8 for bf16, of 16 for fp8).
-bool skinny_takes(const GemmShape& shape);
+bool streaming_takes(const GemmShape& shape);
 
 struct GemmChoice {
-  std::optional<SkinnyTile> tile;  // of the weight-streaming kernel; none: cuBLASLt
-  int algorithm = 0;               // of cuBLASLt's proposals
+  std::optional<StreamingTile> tile;  // of the weight-streaming kernel; none: cuBLASLt
+  int algorithm = 0;                  // of cuBLASLt's proposals
 };
 
 // "64 tokens x 128 rows, panels 1, stages 4, split 2" or "cuBLASLt, proposal 0".
@@ -80,7 +80,7 @@ std::string to_text(const GemmChoice& choice);
 // scales only when it overlaps.
 GemmChoice choose_gemm(const GemmShape& shape, bool overlap);
 
-// Tiles worth timing for a shape that skinny_takes(), that of the rule first.
-std::vector<SkinnyTile> skinny_candidates(const GemmShape& shape);
+// Tiles worth timing for a shape that streaming_takes(), that of the rule first.
+std::vector<StreamingTile> streaming_candidates(const GemmShape& shape);
 
 }  // namespace orrery

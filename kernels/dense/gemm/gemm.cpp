@@ -17,7 +17,7 @@ Work work(DType dtype, const Dims& dims) {
 
 // 1: weights are streamed past the rows, 2: cuBLASLt's.
 int way(DType dtype, std::span<const std::int64_t> sizes) {
-  return skinny_takes({.dtype = dtype, .m = sizes[0], .n = sizes[1], .k = sizes[2]}) ? 1 : 2;
+  return streaming_takes({.dtype = dtype, .m = sizes[0], .n = sizes[1], .k = sizes[2]}) ? 1 : 2;
 }
 
 }  // namespace

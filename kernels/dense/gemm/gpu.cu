@@ -2,7 +2,7 @@
 
 #include "kernels/dense/gemm/gemm.h"
 #include "kernels/dense/gemm/reference.h"
-#include "kernels/dense/gemm/skinny.h"
+#include "kernels/dense/gemm/streaming.h"
 #include "kernels/harness/gpu_kernel.h"
 #include "kernels/harness/operands.h"
 
@@ -49,7 +49,7 @@ class GemmCase final : public KernelCase {
                                  host_double(stream, y_[0].get(), y_count()), per_tensor_ref_,
                                  kBf16Bound));
     }
-    if (is_first && skinny_takes(shape_)) check_tiles(stream, found);
+    if (is_first && streaming_takes(shape_)) check_tiles(stream, found);
     return found;
   }
   std::vector<Tile> tiles() override {
@@ -86,12 +86,12 @@ class GemmCase final : public KernelCase {
   }
   // Two in a row in a graph that runs twice: nothing of a launch is left for the next.
   void check_tiles(const cuda::Stream& stream, std::vector<Difference>& found) {
-    for (const SkinnyTile& tile : skinny_candidates(shape_)) {
+    for (const StreamingTile& tile : streaming_candidates(shape_)) {
       for (const bool overlap : {false, true}) {
         poison(stream, y_[0]);
         const cuda::Graph graph = cuda::Graph::capture(stream, [&] {
           for (int i = 0; i < 2; ++i) {
-            skinny_gemm(stream, shape_, tile, operands(0), {.overlap = overlap});
+            streaming_gemm(stream, shape_, tile, operands(0), {.overlap = overlap});
           }
         });
         for (int i = 0; i < 2; ++i) graph.launch(stream);

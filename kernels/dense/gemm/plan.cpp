@@ -2,7 +2,7 @@
 
 #include "kernels/dense/gemm/cublas_lt.h"
 #include "kernels/dense/gemm/gemm.h"
-#include "kernels/dense/gemm/skinny.h"
+#include "kernels/dense/gemm/streaming.h"
 #include "kernels/dense/gemm/tune.h"
 
 namespace orrery {
@@ -43,7 +43,7 @@ void GemmPlan::launch(const cuda::Stream& stream, const GemmOperands& operands) 
     throw std::invalid_argument("gemm: fp8 needs the scales of x and w");
   }
   if (choice_.tile) {
-    skinny_gemm(stream, shape_, *choice_.tile, operands, {.overlap = options_.overlap});
+    streaming_gemm(stream, shape_, *choice_.tile, operands, {.overlap = options_.overlap});
   } else {
     library_->launch(stream, operands, choice_.algorithm,
                      own_workspace_ ? own_workspace_->get() : options_.workspace);

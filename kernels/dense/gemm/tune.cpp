@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/dense/gemm/cublas_lt.h"
-#include "kernels/dense/gemm/skinny.h"
+#include "kernels/dense/gemm/streaming.h"
 #include "kernels/harness/operands.h"
 
 namespace orrery {
@@ -80,15 +80,15 @@ std::unique_ptr<LtGemm> library_for(const GemmShape& shape) {
   try {
     return std::make_unique<LtGemm>(shape, LtGemm::kProposals);
   } catch (const std::invalid_argument&) {
-    if (skinny_takes(shape)) return nullptr;
+    if (streaming_takes(shape)) return nullptr;
     throw;
   }
 }
 
 std::vector<GemmChoice> choices_for(const GemmShape& shape, const LtGemm* library) {
   std::vector<GemmChoice> choices;
-  if (skinny_takes(shape)) {
-    for (const SkinnyTile& tile : skinny_candidates(shape)) choices.push_back({.tile = tile});
+  if (streaming_takes(shape)) {
+    for (const StreamingTile& tile : streaming_candidates(shape)) choices.push_back({.tile = tile});
   }
   for (int i = 0; library != nullptr && i < library->num_algorithms(); ++i) {
     choices.push_back({.algorithm = i});
@@ -146,7 +146,7 @@ class Timer {
   void launch(const GemmChoice& choice, int index) {
     const GemmOperands operands = operands_.set(index);
     if (choice.tile) {
-      skinny_gemm(stream_, shape_, *choice.tile, operands, {.overlap = overlap_});
+      streaming_gemm(stream_, shape_, *choice.tile, operands, {.overlap = overlap_});
     } else {
       library_->launch(stream_, operands, choice.algorithm, workspace_.get());
     }

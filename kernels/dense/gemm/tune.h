@@ -6,7 +6,7 @@
 
 namespace orrery {
 
-// Times skinny_candidates() and cuBLASLt's proposals on random operands in turn, cold L2. The
+// Times streaming_candidates() and cuBLASLt's proposals on random operands in turn, cold L2. The
 // answer is kept for the process, by device, shape and overlap (GemmOptions), so that equal plans
 // always get equal kernels. Takes 10 to 500 ms and memory for the operands once per shape;
 // synchronises. Not while a stream of this thread is being captured. Throws std::invalid_argument

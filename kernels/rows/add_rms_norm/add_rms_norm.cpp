@@ -17,7 +17,7 @@ Work work(DType dtype, const Dims& dims) {
 }
 
 // The rows go through a gemm, which streams its weights where they are few.
-bool gemm_streams_weights(const Dims& dims) { return dim(dims, "tokens") <= kSkinnyMaxTokens; }
+bool gemm_streams_weights(const Dims& dims) { return dim(dims, "tokens") <= kStreamingMaxTokens; }
 
 }  // namespace
 

@@ -21,7 +21,7 @@ Work work(DType dtype, const Dims& dims) {
 double blocks(DType /*dtype*/, const Dims& dims) { return std::max(1.0, size(dims, "tokens")); }
 
 // The rows go through a gemm, which streams its weights where they are few.
-bool gemm_streams_weights(const Dims& dims) { return dim(dims, "tokens") <= kSkinnyMaxTokens; }
+bool gemm_streams_weights(const Dims& dims) { return dim(dims, "tokens") <= kStreamingMaxTokens; }
 
 }  // namespace
 

@@ -1,14 +1,14 @@
 #pragma once
 
 // What fills shared memory in the weight-streaming gemm: the call's numbers and the producer of its
-// ring of stages (drawing in skinny_sm90.cu).
+// ring of stages (drawing in streaming_sm90.cu).
 
 #include <cstdint>
 
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/sm90.cuh"
 
-namespace orrery::skinny {
+namespace orrery::streaming {
 
 constexpr int kWarp = 32;
 constexpr int kGroupThreads = 128;
@@ -145,4 +145,4 @@ __device__ void load_x(const Arguments& a, unsigned char* stages, const Barriers
   }
 }
 
-}  // namespace orrery::skinny
+}  // namespace orrery::streaming

@@ -7,8 +7,8 @@
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
-#include "kernels/dense/gemm/skinny.h"
-#include "kernels/dense/gemm/skinny_sm90.cuh"
+#include "kernels/dense/gemm/streaming.h"
+#include "kernels/dense/gemm/streaming_sm90.cuh"
 
 namespace orrery {
 namespace {
@@ -44,14 +44,14 @@ namespace {
 // 2048 16.1, 64 x 8192 x 8192 34.8 us (3.91 TB/s). None of the registers spilled; shared memory
 // admits the one or two blocks per multiprocessor that the tile asks for.
 
-using skinny::Arguments;
-using skinny::Barriers;
-using skinny::kGroupThreads;
-using skinny::kPanelBytes;
-using skinny::kWarp;
-using skinny::Shape;
-using skinny::Slot;
-using skinny::WeightProducer;
+using streaming::Arguments;
+using streaming::Barriers;
+using streaming::kGroupThreads;
+using streaming::kPanelBytes;
+using streaming::kWarp;
+using streaming::Shape;
+using streaming::Slot;
+using streaming::WeightProducer;
 
 template <typename T, int kTokens>
 __device__ void product(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_t x,
@@ -227,8 +227,8 @@ __device__ void reduce(const float* sums, const float* x_scales, const float (&w
 
 template <typename T, int kTokens, int kBlocks>
 __global__ void __launch_bounds__(Shape<T, kTokens, kBlocks>::kThreads)
-    skinny_kernel(const __grid_constant__ CUtensorMap w_map,
-                  const __grid_constant__ CUtensorMap x_map, const Arguments a) {
+    streaming_kernel(const __grid_constant__ CUtensorMap w_map,
+                     const __grid_constant__ CUtensorMap x_map, const Arguments a) {
   using S = Shape<T, kTokens, kBlocks>;
   constexpr bool kIsScaled = sizeof(T) == 1;
   extern __shared__ __align__(1024) unsigned char stages[];
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(Shape<T, kTokens, kBlocks>::kThreads)
   auto* x_scales = reinterpret_cast<float*>(barriers.x_empty + a.x_stages);
   const int rank = static_cast<int>(blockIdx.x) % a.split;
   const int first_row = static_cast<int>(blockIdx.x) / a.split * a.rows;
-  skinny::Stretch k{.first = a.k_steps * rank / a.split};
+  streaming::Stretch k{.first = a.k_steps * rank / a.split};
   k.count = a.k_steps * (rank + 1) / a.split - k.first;
   WeightProducer<S> producer{.a = a,
                              .stages = stages,
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(Shape<T, kTokens, kBlocks>::kThreads)
   if (threadIdx.x / kWarp >= S::kConsumers / kWarp) {
     if (threadIdx.x == S::kConsumers) producer.run();
     if (threadIdx.x == S::kConsumers + kWarp) {
-      skinny::load_x<S>(a, stages, barriers, &x_map, k);
+      streaming::load_x<S>(a, stages, barriers, &x_map, k);
     }
     __syncwarp();
   } else {
@@ -301,8 +301,8 @@ __global__ void __launch_bounds__(Shape<T, kTokens, kBlocks>::kThreads)
 }
 
 template <typename T, int kTokens, int kBlocks>
-void launch(const cuda::Stream& stream, const GemmShape& shape, const SkinnyTile& tile,
-            const GemmOperands& operands, const SkinnyOptions& options) {
+void launch(const cuda::Stream& stream, const GemmShape& shape, const StreamingTile& tile,
+            const GemmOperands& operands, const StreamingOptions& options) {
   using S = Shape<T, kTokens, kBlocks>;
   constexpr auto kType =
       sizeof(T) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -314,7 +314,7 @@ void launch(const cuda::Stream& stream, const GemmShape& shape, const SkinnyTile
       cuda::matrix_map(kType, operands.x, shape.m, shape.k, row_bytes, kTokens, S::kPanelK,
                        cuda::Swizzle::k128, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
   const int stage_k = S::kPanelK * tile.panels;
-  const SkinnyLayout layout = skinny_layout(tile);
+  const StreamingLayout layout = streaming_layout(tile);
   const Arguments arguments{.y = operands.y,
                             .x_scale = operands.x_scale,
                             .w_scale = operands.w_scale,
@@ -341,7 +341,7 @@ void launch(const cuda::Stream& stream, const GemmShape& shape, const SkinnyTile
                 .shared_bytes = static_cast<std::size_t>(layout.shared_bytes),
                 .cluster = static_cast<unsigned>(tile.split),
                 .programmatic = true},
-               skinny_kernel<T, kTokens, kBlocks>, w_map, x_map, arguments);
+               streaming_kernel<T, kTokens, kBlocks>, w_map, x_map, arguments);
 }
 
 using Launch = decltype(&launch<bf16, 8, 1>);
@@ -364,11 +364,11 @@ constexpr std::array kBuilt{built<8, 1>(),  built<8, 2>(),  built<8, 3>(),  buil
 
 }  // namespace
 
-void skinny_gemm(const cuda::Stream& stream, const GemmShape& shape, const SkinnyTile& tile,
-                 const GemmOperands& operands, const SkinnyOptions& options) {
+void streaming_gemm(const cuda::Stream& stream, const GemmShape& shape, const StreamingTile& tile,
+                    const GemmOperands& operands, const StreamingOptions& options) {
   require_gemm_shape(shape);
-  if (!skinny_takes(shape)) {
-    throw std::invalid_argument("skinny_gemm: m=" + std::to_string(shape.m) +
+  if (!streaming_takes(shape)) {
+    throw std::invalid_argument("streaming_gemm: m=" + std::to_string(shape.m) +
                                 " k=" + std::to_string(shape.k) +
                                 "; m from 1 to 64, rows of x and w a multiple of 16 bytes long");
   }
@@ -378,9 +378,10 @@ void skinny_gemm(const cuda::Stream& stream, const GemmShape& shape, const Skinn
   });
   constexpr int kSwizzleRows = 8;
   if (built == kBuilt.end() || tile.tokens < shape.m || tile.rows % kSwizzleRows != 0 ||
-      tile.split < 1 || tile.split > kSkinnyMaxSplit || tile.stages < 1 || tile.window < 1 ||
+      tile.split < 1 || tile.split > kStreamingMaxSplit || tile.stages < 1 || tile.window < 1 ||
       tile.window > tile.stages || tile.x_stages < 1 || tile.panels < 1) {
-    throw std::invalid_argument("skinny_gemm: no kernel for " + to_text(GemmChoice{.tile = tile}));
+    throw std::invalid_argument("streaming_gemm: no kernel for " +
+                                to_text(GemmChoice{.tile = tile}));
   }
   const Launch launch_built = shape.dtype == DType::kFp8 ? built->fp8_launch : built->bf16_launch;
   launch_built(stream, shape, tile, operands, options);
