@@ -134,7 +134,7 @@ TEST(GroupedGemmChoice, TilesAreAsWideAsAGroupOfAboutATileIfTheyHaveManySteps) {
     shape.k = k;
     return std::get<TiledChoice>(choose_grouped_gemm(shape, {.rows = rows, .active = 16}));
   };
-  EXPECT_EQ(chosen(5120, 16 * 128), kTurnedChoice);
+  EXPECT_EQ(chosen(5120, 16 * 128), kSwapAbChoice);
   EXPECT_EQ(chosen(512, 16 * 128), TiledChoice{});
   EXPECT_EQ(chosen(5120, 16 * 1024), TiledChoice{});
 }
@@ -154,7 +154,7 @@ TEST(GroupedGemmChoice, GroupsOfAboutAsManyRowsAsAnItemAreTiled) {
 TEST(GroupedGemmChoice, GroupsThatTheCacheDoesNotHoldGetTilesAsWideAsTheirRows) {
   const GroupedGemmShape shape{.max_rows = 131072, .n = 4096, .k = 7168, .groups = 256};
   const auto choice = choose_grouped_gemm(shape, {.rows = 131072, .active = 256});
-  EXPECT_EQ(std::get<TiledChoice>(choice), kTurnedChoice);
+  EXPECT_EQ(std::get<TiledChoice>(choice), kSwapAbChoice);
 }
 
 TEST(GroupedGemmChoice, AStageMoreWouldNotFit) {

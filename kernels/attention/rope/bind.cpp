@@ -35,11 +35,11 @@ Launch bind_apart(const BindContext& context) {
                         .rotary_dim = rotary,
                         .query_stride = query_stride,
                         .key_stride = key_stride};
-  bf16* const turned_queries = typed<bf16>(queries) + (head - rotary);
-  bf16* const turned_keys = first_column<bf16>(keys);
+  bf16* const rotated_queries = typed<bf16>(queries) + (head - rotary);
+  bf16* const rotated_keys = first_column<bf16>(keys);
   const StepTables tables = context.tables;
   return [=](const cuda::Stream& stream) {
-    rope(stream, turned_queries, turned_keys, tables.positions, tables.cosines, tables.sines,
+    rope(stream, rotated_queries, rotated_keys, tables.positions, tables.cosines, tables.sines,
          shape);
   };
 }

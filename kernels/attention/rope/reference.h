@@ -24,7 +24,7 @@ struct RopeLayout {
   bool interleaved = false;
 };
 
-// x [tokens, heads, head_dim] turned by the tables' rows at positions [tokens].
+// x [tokens, heads, head_dim] rotated by the tables' rows at positions [tokens].
 std::vector<double> rope(std::span<const double> x, std::span<const std::int32_t> positions,
                          const RopeTables& tables, const RopeLayout& layout);
 

@@ -30,9 +30,9 @@ struct Operands {
 };
 
 __device__ void rotate(float& a, float& b, float cosine, float sine) {
-  const float turned = a * cosine - b * sine;
+  const float rotated = a * cosine - b * sine;
   b = b * cosine + a * sine;
-  a = turned;
+  a = rotated;
 }
 
 __device__ void load_factors(const float* table, float (&factors)[kPairs]) {

@@ -140,10 +140,10 @@ Results run_rope(const KernelCall& call) {
   const RopeLayout layout{.heads = static_cast<std::size_t>(heads),
                           .head_dim = static_cast<std::size_t>(head_dim),
                           .rotary_dim = static_cast<std::size_t>(head_dim)};
-  const Values turned =
+  const Values rotated =
       rope(columns_of(x, stride, 0, width, 0, tokens), call.part.positions, call.rope, layout);
   for (std::int64_t row = 0; row < tokens; ++row) {
-    std::copy_n(turned.begin() + row * width, width, x.begin() + row * stride);
+    std::copy_n(rotated.begin() + row * width, width, x.begin() + row * stride);
   }
   return {std::move(x)};
 }

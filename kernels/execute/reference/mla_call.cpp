@@ -58,7 +58,7 @@ Results norm_part(const KernelCall& call) {
 Results rope_apart(const KernelCall& call) {
   const std::int64_t rotary = size_of(call, "head_dim");
   const std::int64_t heads = size_of(call, "heads") - 1;
-  const auto turned = [&](std::size_t index, std::int64_t num_heads, std::int64_t first) {
+  const auto rotated = [&](std::size_t index, std::int64_t num_heads, std::int64_t first) {
     const std::int64_t stride = columns_read(call, index) / num_heads;
     Values x = read(call, index);
     const Values last = columns_of(x, stride, first, rotary);
@@ -68,8 +68,8 @@ Results rope_apart(const KernelCall& call) {
     put_columns(x, stride, first, rope(last, call.part.positions, call.rope, layout), rotary);
     return x;
   };
-  return {turned(0, heads, columns_read(call, 0) / heads - rotary),
-          turned(1, 1, call.op.reads[1].first_column)};
+  return {rotated(0, heads, columns_read(call, 0) / heads - rotary),
+          rotated(1, 1, call.op.reads[1].first_column)};
 }
 
 Results append_latents(const KernelCall& call) {

@@ -148,7 +148,7 @@ bool is_streamed(const GroupedGemmLoad& load) {
 }
 
 GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
-  constexpr std::int64_t kMostTurnedRows = 450;
+  constexpr std::int64_t kMostSwapAbRows = 450;
   constexpr std::int64_t kEnoughBytes = 2048;       // of a row of w
   constexpr std::int64_t kLargeGroup = 25'000'000;  // bytes of its w
   if (is_streamed(load)) {
@@ -156,8 +156,8 @@ GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const Group
   }
   const std::int64_t row_bytes = shape.k * element_bytes(shape.dtype);
   const bool is_large = shape.n * row_bytes >= kLargeGroup;
-  const bool is_turned = is_large || load.rows <= kMostTurnedRows * load.active;
-  if (row_bytes >= kEnoughBytes && is_turned) return kTurnedChoice;
+  const bool swaps_ab = is_large || load.rows <= kMostSwapAbRows * load.active;
+  if (row_bytes >= kEnoughBytes && swaps_ab) return kSwapAbChoice;
   return TiledChoice{};
 }
 

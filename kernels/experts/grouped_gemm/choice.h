@@ -76,7 +76,7 @@ GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const Group
 bool is_streamed(const GroupedGemmLoad& load);
 
 // Operations of the kernel chosen over those that the rows need. Where they go in tiles, a group
-// leaves some 32 rows empty (widths in steps of 32, one or two tiles a group: turned_sm90.cuh).
+// leaves some 32 rows empty (widths in steps of 32, one or two tiles a group: swap_ab_sm90.cuh).
 double computed_over_needed(const GroupedGemmLoad& load);
 
 // Tiles of the weight-streaming kernel worth timing, that of the rule first.

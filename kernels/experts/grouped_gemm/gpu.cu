@@ -270,16 +270,16 @@ std::vector<KernelOp> check_ops() {
     add({5000, 520, 144, 3, 3}, {{"spread", kZipf}});  // several rounds of tiles, blocks of rows
     add({128, 512, 1024, 16, 16});
     // Each width of the products, rows around it, groups of several tiles.
-    const Dims turned{{"columns", kTurnedChoice.columns}, {"tile_rows", kTurnedChoice.rows}};
+    const Dims swap_ab{{"columns", kSwapAbChoice.columns}, {"tile_rows", kSwapAbChoice.rows}};
     for (const std::int64_t rows : {1, 16, 17, 33, 65, 97, 128, 129, 145, 160, 161, 300, 500}) {
-      add({rows, 331, 1040, 1, 1}, turned);
-      add({3 * rows, 264, 528, 5, 3}, turned);
+      add({rows, 331, 1040, 1, 1}, swap_ab);
+      add({3 * rows, 264, 528, 5, 3}, swap_ab);
     }
     for (const std::int64_t spread : {kEven, kOne, kRagged, kZipf, kBroken}) {
-      Dims spread_turned = turned;
-      spread_turned.insert(spread_turned.end(), {{"spread", spread}, {"slack", 5}});
-      add({3000, 328, 272, 16, 16}, spread_turned);
-      add({5000, 520, 144, 40, 40}, spread_turned);
+      Dims spread_swap_ab = swap_ab;
+      spread_swap_ab.insert(spread_swap_ab.end(), {{"spread", spread}, {"slack", 5}});
+      add({3000, 328, 272, 16, 16}, spread_swap_ab);
+      add({5000, 520, 144, 40, 40}, spread_swap_ab);
     }
     add({2, 16, 8192, 2, 2});  // more blocks than work items: each in many pieces
     add({56, 320, 2064, 28, 28}, {{"tokens", 8}, {"cuts", 8}});  // 132 items and 8 that are cut

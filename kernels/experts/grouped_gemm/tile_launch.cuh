@@ -1,6 +1,6 @@
 #pragma once
 
-// What the hosts of the tiled kernels (tiled_sm90.cu, turned_sm90.cu) pass to the GPU alike.
+// What the hosts of the tiled kernels (tiled_sm90.cu, swap_ab_sm90.cu) pass to the GPU alike.
 
 #include <algorithm>
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 // The tiles of a grouped gemm of which one block per multiprocessor goes through all: what such
 // kernels are called with, and which tile comes when. A kernel's configuration C says what its
-// tiles are (tiled_sm90.cuh, turned_sm90.cuh):
+// tiles are (tiled_sm90.cuh, swap_ab_sm90.cuh):
 //
 //   Task            a tile or a part of one
 //   kRows           of x in a tile, at most

@@ -15,8 +15,8 @@ void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shap
                         const TiledChoice& choice, const GroupedGemmOperands& operands,
                         bool programmatic);
 
-// The same with kTurnedChoice.
-void grouped_gemm_turned(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                         const GroupedGemmOperands& operands, bool programmatic);
+// The same with kSwapAbChoice.
+void grouped_gemm_swap_ab(const cuda::Stream& stream, const GroupedGemmShape& shape,
+                          const GroupedGemmOperands& operands, bool programmatic);
 
 }  // namespace orrery

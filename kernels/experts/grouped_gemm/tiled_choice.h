@@ -12,7 +12,7 @@ struct TiledChoice {
   auto operator<=>(const TiledChoice&) const = default;
 };
 
-// The one with products of 64 rows of w each, as wide as a group has rows (turned_sm90.cu).
-inline constexpr TiledChoice kTurnedChoice{.rows = 160, .columns = 256};
+// The one with products of 64 rows of w each, as wide as a group has rows (swap_ab_sm90.cu).
+inline constexpr TiledChoice kSwapAbChoice{.rows = 160, .columns = 256};
 
 }  // namespace orrery

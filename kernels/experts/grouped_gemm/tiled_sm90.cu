@@ -44,8 +44,8 @@ using Tile = tiled::Config<T, TiledChoice{}.rows, TiledChoice{}.columns, 4, 2>;
 void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                         const TiledChoice& choice, const GroupedGemmOperands& operands,
                         bool programmatic) {
-  if (choice == kTurnedChoice) {
-    return grouped_gemm_turned(stream, shape, operands, programmatic);
+  if (choice == kSwapAbChoice) {
+    return grouped_gemm_swap_ab(stream, shape, operands, programmatic);
   }
   if (choice != TiledChoice{}) {
     throw std::invalid_argument("grouped_gemm: no tiles of " + std::to_string(choice.rows) +

@@ -3,8 +3,8 @@
 // grouped_gemm for sm_90a in tiles as wide as a group has rows.
 //
 // As tiled_sm90.cuh (one block per multiprocessor through all tiles, a warp that copies, two
-// warpgroups that multiply), but turned: rows of w are the 64 rows of a product, rows of x its
-// width, which is any multiple of 16 from 128 to 160:
+// warpgroups that multiply), but with A and B swapped: rows of w are the 64 rows of a product, rows
+// of x its width, which is any multiple of 16 from 128 to 160:
 //
 //   warpgroup 0   columns   0 to 127 of y    d[2][64, width] += w x^T ... | y |
 //   warpgroup 1   columns 128 to 255 of y    d[2][64, width] += w x^T ... | y |
@@ -30,7 +30,7 @@
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/experts/grouped_gemm/tile_pipeline.cuh"
 
-namespace orrery::turned {
+namespace orrery::swap_ab {
 
 using tiles::Arguments;
 using tiles::release;
@@ -65,7 +65,7 @@ struct Config {
   static constexpr int kThreads = 384;
   static_assert(kRows % 32 == 0 && kRows <= 160 && kBlocks <= 2);
 
-  using Task = turned::Task;
+  using Task = swap_ab::Task;
   static constexpr int kHalfCost = 440;
   static constexpr int kQuarterCost = 560;
   // As few tiles as hold so many rows, of one width.
@@ -343,7 +343,7 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const Maps& maps, con
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    turned_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Arguments a) {
+    swap_ab_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared<C>& shared = *reinterpret_cast<Shared<C>*>(memory);
   if (threadIdx.x == 0) {
@@ -367,4 +367,4 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   }
 }
 
-}  // namespace orrery::turned
+}  // namespace orrery::swap_ab

@@ -1,0 +1,53 @@
+#include "kernels/cuda/launch.h"
+#include "kernels/experts/grouped_gemm/swap_ab_sm90.cuh"
+#include "kernels/experts/grouped_gemm/tile_launch.cuh"
+#include "kernels/experts/grouped_gemm/tiled.h"
+
+namespace orrery {
+namespace {
+
+template <typename C>
+swap_ab::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& operands) {
+  using T = typename C::T;
+  using tiles::map_of;
+  swap_ab::Maps maps{
+      .x = {},
+      .w = map_of<T>(operands.w, shape.groups * shape.n, shape.k, C::kColumns, C::kK),
+      .y = {}};
+  for (int i = 0; i < 4; ++i) {
+    maps.x[i] = map_of<T>(operands.x, shape.max_rows, shape.k, 16 << i, C::kK);
+  }
+  if (operands.y != nullptr && shape.n % 8 == 0) {
+    maps.y = map_of<bf16>(operands.y, shape.max_rows, shape.n, swap_ab::kChunk, 64);
+  }
+  return maps;
+}
+
+template <typename C>
+void launch_swap_ab(const cuda::Stream& stream, const GroupedGemmShape& shape,
+                    const GroupedGemmOperands& operands, bool programmatic) {
+  cuda::launch(stream,
+               {.grid = dim3(tiles::num_blocks<C>(shape, 16)),
+                .block = dim3(C::kThreads),
+                .shared_bytes = sizeof(swap_ab::Shared<C>),
+                .programmatic = programmatic},
+               swap_ab::swap_ab_kernel<C>, make_maps<C>(shape, operands),
+               tiles::arguments_of<C>(shape, operands));
+}
+
+// Four stages and the buffers of y fill the shared memory.
+template <typename T>
+using Tile = swap_ab::Config<T, kSwapAbChoice.rows, kSwapAbChoice.columns / 128, 4, 2>;
+
+}  // namespace
+
+void grouped_gemm_swap_ab(const cuda::Stream& stream, const GroupedGemmShape& shape,
+                          const GroupedGemmOperands& operands, bool programmatic) {
+  if (shape.dtype == DType::kFp8) {
+    launch_swap_ab<Tile<fp8>>(stream, shape, operands, programmatic);
+  } else {
+    launch_swap_ab<Tile<bf16>>(stream, shape, operands, programmatic);
+  }
+}
+
+}  // namespace orrery
