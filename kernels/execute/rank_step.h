@@ -135,7 +135,7 @@ class RankStep {
   void record(const Task& task, const cuda::Stream& stream);
   void copy_counts(const Task& task, const cuda::Stream& stream);
   // What the task wrote is checked, or made NaN.
-  void visit_writes(const Task& task, const cuda::Stream& stream, bool spoils);
+  void visit_writes(const Task& task, const cuda::Stream& stream, bool poisons);
   [[nodiscard]] bool has_results(const Part& part) const;
   // Kernel, memcpy and memset nodes captured so far.
   [[nodiscard]] int captured_nodes();

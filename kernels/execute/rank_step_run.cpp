@@ -68,7 +68,7 @@ void RankStep::enqueue_tasks() {
   for (current_ = 0; current_ < tasks_.size(); ++current_) {
     const Op& op = plan_.ops()[static_cast<std::size_t>(tasks_[current_].op)];
     const cuda::Stream& stream = rank_.stream(op.stream);
-    const bool spoils =
+    const bool poisons =
         rank_.reach(setup_, names_[static_cast<std::size_t>(tasks_[current_].op)], stream);
     for (const std::int32_t before : waits_[current_]) {
       events_[static_cast<std::size_t>(before)]->hold(stream);
@@ -78,7 +78,7 @@ void RankStep::enqueue_tasks() {
     launches_[current_](stream);
     if (recorded_[current_]) record(tasks_[current_], stream);
     if (!expert_counts_.empty()) copy_counts(tasks_[current_], stream);
-    if (spoils || not_finite_) visit_writes(tasks_[current_], stream, spoils);
+    if (poisons || not_finite_) visit_writes(tasks_[current_], stream, poisons);
     if (events_[current_]) events_[current_]->record(stream);
     if (counts_nodes_) {
       const int after = captured_nodes();
@@ -192,11 +192,11 @@ void RankStep::zero_writes(const Task& task, const cuda::Stream& stream) {
   }
 }
 
-void RankStep::visit_writes(const Task& task, const cuda::Stream& stream, bool spoils) {
+void RankStep::visit_writes(const Task& task, const cuda::Stream& stream, bool poisons) {
   for (const TensorId id : plan_.ops()[static_cast<std::size_t>(task.op)].writes) {
     const Operand written = operand(id, task.copy);
     if (written.data == nullptr) continue;
-    if (spoils && written.tensor->dtype != DType::kInt32) {  // counts say where memory is
+    if (poisons && written.tensor->dtype != DType::kInt32) {  // counts say where memory is
       ORRERY_CUDA(cudaMemsetAsync(
           written.data, 0xFF, static_cast<std::size_t>(bytes_in(*written.tensor)), stream.get()));
     }

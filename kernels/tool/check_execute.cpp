@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/execute/check.h"
-#include "kernels/execute/spoil.h"
+#include "kernels/execute/wrong_plan.h"
 #include "kernels/tool/checks.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
@@ -89,11 +89,11 @@ CheckedDeployment deployment_of(const SmallModel& small, const Mesh& mesh) {
           }};
 }
 
-struct Spoiling {
+struct Mistake {
   std::string_view description;
-  Plan (*spoil)(const Plan& plan, std::string_view name);
+  Plan (*make)(const Plan& plan, std::string_view name);
 };
-constexpr Spoiling kSpoilings[] = {{"left out", without_op}, {"too late", with_op_late}};
+constexpr Mistake kMistakes[] = {{"left out", without_op}, {"too late", with_op_late}};
 
 class ExecuteCheck {
  public:
@@ -174,11 +174,11 @@ class ExecuteCheck {
     const Plan plan = split.lower(steps[0].input, 0).plan;
     const double bound = kBf16LogitBound;
     for (const std::string& name : collective_names(plan)) {
-      for (const Spoiling& spoiling : kSpoilings) {
+      for (const Mistake& mistake : kMistakes) {
         const std::string what =
-            split.name + " with " + name + " " + std::string(spoiling.description);
+            split.name + " with " + name + " " + std::string(mistake.description);
         guarded(what, [&] {
-          const auto change = [&](const Plan& right) { return spoiling.spoil(right, name); };
+          const auto change = [&](const Plan& right) { return mistake.make(right, name); };
           const auto found = run_conversation(split, steps, {.change = change});
           const ConversationDifference difference =
               compare_conversations(found, {steps[0].logits}, {steps[0].next_tokens}, bound);

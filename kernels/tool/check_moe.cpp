@@ -15,7 +15,7 @@
 #include "kernels/cuda/devices.h"
 #include "kernels/execute/check.h"
 #include "kernels/execute/rank_program.h"
-#include "kernels/execute/spoil.h"
+#include "kernels/execute/wrong_plan.h"
 #include "kernels/tool/check_cases.h"
 #include "kernels/tool/executor_setup.h"
 #include "sim/model/model.h"
@@ -219,10 +219,10 @@ class StepCheck : public CheckCases {
         reference_conversation(deployment_of({.kind = step.kind}), 0).front()};
     const double bound = moe_bounds(step.dtype).logits;
     for (const std::string& name : collective_names(split.lower(steps[0].input, 0).plan)) {
-      const auto check = [&](const char* how, Plan (*spoil)(const Plan&, std::string_view)) {
+      const auto check = [&](const char* how, Plan (*make_wrong)(const Plan&, std::string_view)) {
         const std::string what = split.name + " with " + name + " " + how;
         guarded(what, [&] {
-          const auto change = [&](const Plan& right) { return spoil(right, name); };
+          const auto change = [&](const Plan& right) { return make_wrong(right, name); };
           const ConversationDifference difference =
               compare_conversations(run_conversation(split, steps, {.change = change}),
                                     {steps[0].logits}, {steps[0].next_tokens}, bound);

@@ -14,7 +14,7 @@
 #include "kernels/cuda/kernel_trace.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/reference/model.h"
-#include "kernels/execute/spoil.h"
+#include "kernels/execute/wrong_plan.h"
 #include "kernels/tool/check_cases.h"
 #include "kernels/tool/layer_row.h"
 #include "kernels/tool/moe_run.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/execute/spoil.h"
+#include "kernels/execute/wrong_plan.h"
 #include "tests/execute/deployment.h"
 
 namespace orrery {
@@ -145,10 +145,10 @@ TEST(ReferenceMla, ACollectiveLeftOutIsNoticed) {
   const std::vector<std::string> names = collective_names(plan);
   EXPECT_FALSE(names.empty());
   for (const std::string& name : names) {
-    ReferenceRuns spoiled(deployment, [&](const Plan& right) { return without_op(right, name); });
+    ReferenceRuns wrong(deployment, [&](const Plan& right) { return without_op(right, name); });
     bool is_noticed = false;
     try {
-      is_noticed = relative_difference(spoiled.run(step).logits, expected) > 1e-6;
+      is_noticed = relative_difference(wrong.run(step).logits, expected) > 1e-6;
     } catch (const std::invalid_argument&) {
       is_noticed = true;
     }

@@ -11,8 +11,8 @@
 
 #include "kernels/execute/hazards.h"
 #include "kernels/execute/reference/collective_call.h"
-#include "kernels/execute/spoil.h"
 #include "kernels/execute/weights.h"
+#include "kernels/execute/wrong_plan.h"
 #include "sim/model/expert_load_sources.h"
 #include "sim/plan/buffers.h"
 #include "tests/execute/deployment.h"
@@ -204,10 +204,10 @@ TEST(ReferenceMoe, ACollectiveLeftOutIsNoticed) {
     const Plan plan =
         parallelize(lower(deployment.model, testing::batch_of(step), deployment.options), mesh);
     for (const std::string& name : collective_names(plan)) {
-      ReferenceRuns spoiled(deployment, [&](const Plan& right) { return without_op(right, name); });
+      ReferenceRuns wrong(deployment, [&](const Plan& right) { return without_op(right, name); });
       bool is_noticed = false;
       try {
-        is_noticed = relative_difference(spoiled.run(step).logits, expected.logits) > 1e-6;
+        is_noticed = relative_difference(wrong.run(step).logits, expected.logits) > 1e-6;
       } catch (const std::invalid_argument&) {
         is_noticed = true;
       }

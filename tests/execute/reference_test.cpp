@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/execute/spoil.h"
+#include "kernels/execute/wrong_plan.h"
 #include "tests/execute/deployment.h"
 
 namespace orrery {
@@ -115,10 +115,10 @@ TEST(ReferenceModel, HeadsAreNormedAlikeHoweverTheyAreSplit) {
 // A change to a plan is noticed if the step cannot run or its logits differ.
 bool is_noticed(const Mesh& mesh, const ReferenceRuns::Change& change) {
   ReferenceRuns single({});
-  ReferenceRuns spoiled({.mesh = mesh}, change);
+  ReferenceRuns wrong({.mesh = mesh}, change);
   for (const StepInput& step : steps()) {
     try {
-      const auto found = spoiled.run(step);
+      const auto found = wrong.run(step);
       if (relative_difference(found.logits, single.run(step).logits) > 1e-6) return true;
     } catch (const std::invalid_argument&) {
       return true;

@@ -155,11 +155,11 @@ class GroupedGemmCase final : public KernelCase {
     x_.reset(stream);
     w_.reset(stream);
     y_.reset(stream);
-    spoil(stream, x_[0] + rows_ * shape_.k, (shape_.max_rows - rows_) * shape_.k);
+    poison(stream, x_[0] + rows_ * shape_.k, (shape_.max_rows - rows_) * shape_.k);
     const std::int64_t size = shape_.n * shape_.k;
     for (std::int64_t group = 0; group < shape_.groups; ++group) {
       if (counts_[static_cast<std::size_t>(group)] == 0) {
-        spoil(stream, w_[0] + group * size, size);
+        poison(stream, w_[0] + group * size, size);
       }
     }
     stream.synchronize();
@@ -192,7 +192,7 @@ class GroupedGemmCase final : public KernelCase {
  private:
   static constexpr bool kIsFp8 = sizeof(T) == 1;
 
-  static void spoil(const cuda::Stream& stream, T* data, std::int64_t count) {
+  static void poison(const cuda::Stream& stream, T* data, std::int64_t count) {
     ORRERY_CUDA(
         cudaMemsetAsync(data, 0xFF, static_cast<std::size_t>(count) * sizeof(T), stream.get()));
   }

@@ -1,4 +1,4 @@
-#include "kernels/execute/spoil.h"
+#include "kernels/execute/wrong_plan.h"
 
 #include <algorithm>
 #include <stdexcept>
