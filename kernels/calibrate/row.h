@@ -38,7 +38,7 @@ struct Row {
   int samples = 0;
   int discarded = 0;          // samples taken while throttled
   int sm_clock_mhz = 0;       // while the last samples ran; 0: not known
-  bool power_capped = false;  // the power cap lowered the clock while they ran
+  bool power_capped = false;  // the power cap throttled the clock while they ran
   std::optional<Sustained> sustained;
   Seconds cost;  // of the whole point on the host's clock, set-up included
 };

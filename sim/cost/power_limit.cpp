@@ -28,7 +28,7 @@ double PowerBudget::step(Seconds full, Seconds arithmetic) {
   const double taken = drain(limit_, full, arithmetic);
   const double level =
       taken > 0 ? std::min((arithmetic / full - limit_.share) / kTransition, 1.0) : 1;
-  const double before = lowered();
+  const double before = throttling();
   const double change = full * taken / limit_.boost;
   const double after = std::clamp(before + change, 0.0, 1.0);
   // Of the step, so much passes until the clock has fallen or risen wholly.
@@ -37,7 +37,7 @@ double PowerBudget::step(Seconds full, Seconds arithmetic) {
   return level * ((before + after) / 2 * moving + after * (1 - moving));
 }
 
-double PowerBudget::lowered() const { return is_limited(limit_) ? 1 - left_ / limit_.boost : 0; }
+double PowerBudget::throttling() const { return is_limited(limit_) ? 1 - left_ / limit_.boost : 0; }
 
 Seconds PowerBudget::full_after(double arithmetic_share) const {
   if (!is_limited(limit_)) return Seconds(0);

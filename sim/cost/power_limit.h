@@ -53,7 +53,7 @@ class PowerBudget {
   double step(Seconds full, Seconds arithmetic);
   // Current throttling, 0 to 1. Returns to 0 after full_after(share) of work with that share of
   // arithmetic; infinite if the share cannot be sustained.
-  [[nodiscard]] double lowered() const;
+  [[nodiscard]] double throttling() const;
   [[nodiscard]] Seconds full_after(double arithmetic_share = 0) const;
   // So long nothing, or nothing that computes, ran.
   void rest(Seconds time);

@@ -189,7 +189,7 @@ FastForward StepTimes::fast_forward_of(const Batch& batch, std::int64_t max_step
   // Linear in the context, so the steps of the fast-forward sum to as many of its middle.
   const double middle = (context + (steps - 1) / 2 - piece.first_context) /
                         (piece.last_context - piece.first_context);
-  const double longer = 1 + price.longer + price.longer_slope * (steps - 1) / 2;
+  const double longer = 1 + price.throttling + price.throttling_slope * (steps - 1) / 2;
   fast.basis = scaled(mix(piece.low.basis, piece.high.basis, middle), steps * longer);
   return fast;
 }

@@ -45,21 +45,21 @@ void power_budget(const StepContext& step, StepPrice& price) {
   price.first = slower;
 }
 
-// What a lowered clock adds to decodes wanes evenly, step by step, until the clock is full again.
+// What a throttled clock adds to decodes wanes evenly, step by step, until the clock is full again.
 void decode_clock(const StepContext& step, StepPrice& price) {
-  const double lowered = step.budget == nullptr ? 0 : step.budget->lowered();
-  if (lowered <= 0) return;
+  const double throttling = step.budget == nullptr ? 0 : step.budget->throttling();
+  if (throttling <= 0) return;
   const PowerLimit& limit = step.config.eager_cost->options().power;
-  const double longer = (limit.decodes - 1) * lowered;
+  const double longer = (limit.decodes - 1) * throttling;
   const double share = std::min(price.first / step.budget->full_after(step.arithmetic_share), 1.0);
-  price.longer = longer;
-  price.longer_slope = -longer * share;
+  price.throttling = longer;
+  price.throttling_slope = -longer * share;
   // A slope below zero has no place beside a host that may be the slower one.
   const std::int64_t most = step.config.async_scheduling
                                 ? 1
                                 : static_cast<std::int64_t>(std::ceil(std::min(1 / share, 1e9)));
   price.num_steps = std::min(price.num_steps, most);
-  price.slope += price.first * price.longer_slope;
+  price.slope += price.first * price.throttling_slope;
   price.first = price.first * (1 + longer);
 }
 

@@ -28,11 +28,11 @@ struct StepPrice {
   Seconds first;
   Seconds slope;
   std::int64_t num_steps = 1;
-  BasisSeconds basis;  // of the first
-  Seconds limited;     // of a step with prefill, `first` at the power limit
-  Seconds arithmetic;  // and what the first rank computes of it
-  double longer = 0;   // part that the clock adds to the first decode step
-  double longer_slope = 0;
+  BasisSeconds basis;     // of the first
+  Seconds limited;        // of a step with prefill, `first` at the power limit
+  Seconds arithmetic;     // and what the first rank computes of it
+  double throttling = 0;  // part that the clock adds to the first decode step
+  double throttling_slope = 0;
   Seconds host;  // beside launching
 };
 

@@ -25,13 +25,13 @@ PowerLimit limit() {
           .limited_rows = ms(6)};
 }
 
-// The clock falls over the 60 ms of the boost: over the first 40 it is lowered by 0 to 2/3, in the
-// mean 1/3; over the next 40 by 2/3 to 1 for 20, then wholly.
+// The clock falls over the 60 ms of the boost: over the first 40 it is throttled by 0 to 2/3, in
+// the mean 1/3; over the next 40 by 2/3 to 1 for 20, then wholly.
 TEST(PowerBudget, ArithmeticAloneLowersTheClockUntilTheBoostIsSpent) {
   PowerBudget budget(limit());
   EXPECT_NEAR(budget.step(ms(40), ms(40)), 1.0 / 3, 1e-12);
   EXPECT_NEAR(budget.left().value(), 20e-3, 1e-12);
-  EXPECT_NEAR(budget.lowered(), 2.0 / 3, 1e-12);
+  EXPECT_NEAR(budget.throttling(), 2.0 / 3, 1e-12);
   EXPECT_NEAR(budget.step(ms(40), ms(40)), (5.0 / 6 + 1) / 2, 1e-12);
   EXPECT_EQ(budget.step(ms(40), ms(40)), 1);
 }
@@ -51,11 +51,11 @@ TEST(PowerBudget, OtherWorkAndPausesGiveTheBoostBack) {
   EXPECT_EQ(budget.left(), ms(60));
 }
 
-// From a third lowered to the full clock within the first half, then at it: 1/3 / 2 / 2.
-TEST(PowerBudget, AStepOfOtherWorkIsAtALoweredClockUntilItHasRisen) {
+// From a third throttled to the full clock within the first half, then at it: 1/3 / 2 / 2.
+TEST(PowerBudget, AStepOfOtherWorkIsAtAThrottledClockUntilItHasRisen) {
   PowerBudget budget(limit(), ms(40));
   EXPECT_NEAR(budget.step(ms(40), ms(0)), 1.0 / 12, 1e-12);
-  EXPECT_EQ(budget.lowered(), 0);
+  EXPECT_EQ(budget.throttling(), 0);
 }
 
 TEST(PowerBudget, RepeatedStepsAreLimitedByWhatTheirPausesDoNotGiveBack) {

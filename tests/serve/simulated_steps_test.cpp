@@ -221,7 +221,7 @@ TEST_F(SimulatedStepsTest, StepsOfNewNumbersOfRowsArePreparedOnceAndForgottenLas
   EXPECT_NEAR(more(100), 21e-4, 1e-12);
 }
 
-// small_llama has 2 kv heads: 25 sequences give as many rows as half of the 100 multiprocessors.
+// small_llama has 2 kv heads: 25 sequences give as many rows as half of the 100 SMs.
 TEST_F(SimulatedStepsTest, AttentionOfDifferentContextsMergesRowsInEachLayer) {
   SimulatedStepsConfig uneven = config(small_llama(), {});
   uneven.uneven_attention = {.more = Seconds(7e-6), .of_few = Seconds(4e-6)};
@@ -286,12 +286,13 @@ TEST_F(SimulatedStepsTest, DecodesAfterPromptsTakeLongerUntilTheClockIsFullAgain
   const Batch batch{.num_decodes = 8, .decode_context = 8 * 1024};
   const FastForward full = times.fast_forward(batch, 1000);
   const PowerBudget half(options.power, Seconds(0.5));
-  const FastForward lowered = times.fast_forward(batch, 1000, &half);
-  EXPECT_NEAR(lowered.first / full.first, 1 + 0.2 / 2, 1e-12);
-  EXPECT_NEAR(lowered.basis.roofline / full.basis.roofline * static_cast<double>(full.num_steps) /
-                  static_cast<double>(lowered.num_steps),
+  const FastForward throttled = times.fast_forward(batch, 1000, &half);
+  EXPECT_NEAR(throttled.first / full.first, 1 + 0.2 / 2, 1e-12);
+  EXPECT_NEAR(throttled.basis.roofline / full.basis.roofline * static_cast<double>(full.num_steps) /
+                  static_cast<double>(throttled.num_steps),
               1.1, 0.01);
-  // A boost that is left of one and a half steps lasts as many: of the second, a third is lowered.
+  // A boost that is left of one and a half steps lasts as many: of the second, a third is
+  // throttled.
   const Seconds step = full.first;
   const PowerBudget short_one(options.power, Seconds(1) - step * 1.5);
   const FastForward end = times.fast_forward(batch, 1000, &short_one);
@@ -303,7 +304,7 @@ TEST_F(SimulatedStepsTest, DecodesAfterPromptsTakeLongerUntilTheClockIsFullAgain
 
 // Decodes that compute as much as the limit allows without end give nothing of the clock back. So
 // many over so long a context that some of their work model is arithmetic.
-TEST_F(SimulatedStepsTest, DecodesThatComputeKeepTheClockLowered) {
+TEST_F(SimulatedStepsTest, DecodesThatComputeKeepTheClockThrottled) {
   const Batch decodes{.num_decodes = 8192, .decode_context = 8192 * 2048};
   const auto cost_of = [&](LaunchMode mode, double share) {
     CostOptions options{.launch_mode = mode};

@@ -28,7 +28,7 @@ Plans that the simulator predicted and our executor ran, on the GPUs named, with
   kernel call that any judged step contains (`bindings/orrery/validation/held_out.py` leaves them out, at the cost of the basis
   "measured"); which steps a service makes is not known before, so its may have some. Collectives come from `topologies/hgx-h200/*.orrery.csv`.
 * *Not judged*: the engine profile takes what arithmetic costs at the power limit from `topologies/devices/h200-sxm/power_limit.csv` and, between its
-  figures, FP8 products from `scenarios/validate/fit_8b_fp8.yaml`; what serving takes of the host and decodes at a lowered clock from
+  figures, FP8 products from `scenarios/validate/fit_8b_fp8.yaml`; what serving takes of the host and decodes at a throttled clock from
   `scenarios/validate/fit_serve_8b.yaml`; attention of contexts that differ from `topologies/devices/h200-sxm/uneven_attention.csv`, of up to 8
   sequences from `fit_serve_8b`. How a service's clock follows its steps was found on executed steps of earlier runs, of that plan and of
   judged ones. The share of arithmetic that the limit bears and its transition (`share`, `sim/cost/power_limit.cpp`) were chosen among ten pairs
