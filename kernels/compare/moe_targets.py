@@ -86,7 +86,7 @@ TARGETS: tuple[Target, ...] = (
            applies=lambda row: row["kernel"] == "moe_layer" and row["peer"] == "torch" and row["shape"]["tokens"] == 64 and row["shape"]["streams"] == 2,
            figure=ours_us, at_least=False,
            reason=(
-               "while tokens are routed, memory is half idle, and the shared expert's second product, 6 us by itself, then shares the multiprocessors with the "
+               "while tokens are routed, memory is half idle, and the shared expert's second product, 6 us by itself, then shares the SMs with the "
                "routed experts' first and ends with it. Shorter products of the shared expert (15.5 us for both, 17 before) left the layer at 138.7 us. Tried "
                "without gain: the shared expert by the weight-streaming kernel, or as one more group; other orders and priorities of the streams; the experts' "
                "weights fetched into the L2 cache meanwhile."
@@ -114,7 +114,7 @@ TARGETS: tuple[Target, ...] = (
           ("gather_mul",
            ("a stream of as many bytes reaches 4.21 TB/s, torch.compile's gather 4.04. Rows in random order take 83.7 us, in order 82.4; a block also reads how "
             "many rows there are and its row's token before the row. With one to four vectors of a thread, rows handed out by tickets, rows through the copy "
-            "engine, and with other cache hints, bf16 took 83.3 us at least. To fp8 the same loop with seven blocks on a multiprocessor in place of six took "
+            "engine, and with other cache hints, bf16 took 83.3 us at least. To fp8 the same loop with seven blocks on an SM in place of six took "
             "61.2 us by itself (4.11 TB/s).")),
           ("silu_mul",
            ("a stream of as many bytes reaches 4.06 TB/s at this size; one or two vectors of a thread, other numbers of rows in a block and other cache hints "
@@ -127,6 +127,6 @@ TARGETS: tuple[Target, ...] = (
     *(Target(kernel="moe_layer", text=f"experts over {gpus} GPUs, predicted within 5 %, uniform and Zipf", bound=5, figure=prediction_error,
              at_least=False, of_median=True, unit="%", applies=_is_parallel(gpus), reason=reason)
       for gpus, reason in ((2, ""), (4, "Qwen3 over four data-parallel ranks is within 9 %, prefill of both within 6.4 %; Scout at 256 tokens is predicted "
-                                        "too short: beside its shared expert the exchange finds no multiprocessor free, and ranks of a graph start one after "
+                                        "too short: beside its shared expert the exchange finds no SM free, and ranks of a graph start one after "
                                         "the other. Dedup launches 24 where its plan has 15 ops."))),
 )  # fmt: skip

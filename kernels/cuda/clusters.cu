@@ -10,7 +10,7 @@ namespace {
 __global__ void __launch_bounds__(1024) nothing() {}
 
 int count_clusters(int size) {
-  constexpr std::size_t kMoreThanHalf = std::size_t{120} * 1024;  // of a multiprocessor's
+  constexpr std::size_t kMoreThanHalf = std::size_t{120} * 1024;  // of an SM's
   const auto kernel = reinterpret_cast<const void*>(nothing);
   ORRERY_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    static_cast<int>(kMoreThanHalf)));

@@ -25,14 +25,14 @@ std::int64_t resident_blocks(const void* kernel, int threads, std::size_t shared
   static std::map<std::tuple<int, const void*, int, std::size_t>, std::int64_t> known;
   int device = 0;
   ORRERY_CUDA(cudaGetDevice(&device));
-  const std::int64_t multiprocessors = device_properties().multiProcessorCount;
+  const std::int64_t num_sms = device_properties().multiProcessorCount;
   const std::scoped_lock lock(mutex);
   std::int64_t& blocks = known[{device, kernel, threads, shared_bytes}];
   if (blocks == 0) {
     int on_each = 0;
     ORRERY_CUDA(
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_each, kernel, threads, shared_bytes));
-    blocks = on_each * multiprocessors;
+    blocks = on_each * num_sms;
   }
   return blocks;
 }

@@ -15,7 +15,7 @@ struct RowShape {
 };
 
 inline constexpr int kMostRowThreads = 1024;
-inline constexpr std::int64_t kFewRows = 264;  // two for each multiprocessor of an H200
+inline constexpr std::int64_t kFewRows = 264;  // two for each SM of an H200
 
 // Whether 16-bit rows of `columns` elements may lie `stride` elements apart and be read by 16-byte
 // vectors and copies: 0 (contiguous), or a multiple of 8 that is at least `columns`.
@@ -24,9 +24,8 @@ constexpr bool is_row_stride(std::int64_t stride, std::int64_t columns) {
   return stride == 0 || (stride >= columns && stride % kElements == 0);
 }
 
-// Many rows: `preferred` vectors per thread, so that several blocks share a multiprocessor, more
-// where the row is too long for that. Few rows (each has a multiprocessor to itself): threads
-// before vectors. columns >= 1.
+// Many rows: `preferred` vectors per thread, so that several blocks share an SM, more where the row
+// is too long for that. Few rows (each has an SM to itself): threads before vectors. columns >= 1.
 RowShape row_shape(std::int64_t rows, std::int64_t columns, int preferred);
 
 // Kernels without a reduction: `threads_x` threads with `vectors_per_thread` vectors each cover one

@@ -103,7 +103,7 @@ TEST(AttentionDecodeSplit, GroupsDivideTheKvHeads) {
 }
 
 TEST(AttentionDecodeSplit, LeavesRowsWholeWhereThatFillsTheDevice) {
-  // 132 multiprocessors; sequences of 8 kv heads in groups of heads_per_block. A device full of
+  // 132 SMs; sequences of 8 kv heads in groups of heads_per_block. A device full of
   // whole rows needs no merge of blocks; one sequence alone must be shared.
   const auto split = [](int seqs) {
     return attention_decode_split({.seqs = seqs, .heads = 32, .kv_heads = 8, .max_context = 4096},

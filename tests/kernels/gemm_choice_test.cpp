@@ -84,9 +84,9 @@ TEST(GemmChoice, CandidatesAreTilesTheKernelHas) {
   }
 }
 
-// Parts of the GPU have odd numbers of multiprocessors: not all clusters of four would run at once
-// if each of their blocks took a whole one.
-TEST(GemmChoice, BlocksOfWideClustersTakeHalfAMultiprocessor) {
+// Parts of the GPU have odd numbers of SMs: not all clusters of four would run at once if each of
+// their blocks took a whole one.
+TEST(GemmChoice, BlocksOfWideClustersTakeHalfAnSm) {
   for (const GemmShape& shape : streaming_shapes()) {
     for (const StreamingTile& tile : streaming_candidates(shape)) {
       if (tile.split <= 2) continue;
@@ -150,9 +150,9 @@ TEST(GemmChoice, SumsAreWrittenWithoutBankConflicts) {
   }
 }
 
-// n = 8192 over 132 multiprocessors is 62.06 rows each, rounded up to 64: 128 blocks at once. Half
-// as many rows would leave too few to a block of n = 4096: two share them.
-TEST(GemmChoice, TheRuleFillsTheMultiprocessorsOnce) {
+// n = 8192 over 132 SMs is 62.06 rows each, rounded up to 64: 128 blocks at once. Half as many rows
+// would leave too few to a block of n = 4096: two share them.
+TEST(GemmChoice, TheRuleFillsTheSmsOnce) {
   for (const auto& [n, rows, split] : {std::array{8192, 64, 1}, std::array{4096, 64, 2},
                                        std::array{28672, 224, 1}, std::array{1024, 64, 8}}) {
     const GemmShape shape{.m = 8, .n = n, .k = 8192};

@@ -45,7 +45,7 @@ TEST(GroupedGemmChoice, EmptyCallsAreShapes) {
   EXPECT_NO_THROW(require_grouped_gemm_shape({.max_rows = 4, .n = 0, .k = 16, .groups = 1}));
 }
 
-TEST(GroupedGemmChoice, CandidatesFitAMultiprocessor) {
+TEST(GroupedGemmChoice, CandidatesFitAnSm) {
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
     for (const std::int64_t groups : {1, 16, 128, 512}) {
       for (const std::int64_t rows : {0, 1, 64, 512, 1024, 100000}) {

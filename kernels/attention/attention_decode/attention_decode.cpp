@@ -25,7 +25,7 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(q_bytes)};
 }
 
-constexpr std::int32_t kMultiprocessors = 132;  // of the GPUs that it is made for
+constexpr std::int32_t kNumSms = 132;  // of the GPUs that it is made for
 
 std::int32_t clamped(std::int64_t size) {
   return static_cast<std::int32_t>(
@@ -42,7 +42,7 @@ int way(DType dtype, std::span<const std::int64_t> sizes) {
                                    .window = clamped(sizes[5])};
   try {
     const auto bytes = static_cast<std::int32_t>(bytes_per_element(dtype));
-    return is_even_split(shape, bytes, kMultiprocessors) ? 1 : 0;
+    return is_even_split(shape, bytes, kNumSms) ? 1 : 0;
   } catch (const std::invalid_argument&) {
     return 0;  // it does not take the call
   }

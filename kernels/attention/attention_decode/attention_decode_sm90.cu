@@ -162,16 +162,16 @@ __device__ std::int32_t guess_block_table(const Parameters& parameters) {
   return entry;
 }
 
-// One launch, one block of 8 warps per multiprocessor, each with an even stretch of all units of
-// keys and values (split.h), found from the lengths on the device. A unit is 4 KB of keys and 4 KB
-// of values of one kv head. Every warp works alone on its own ring of units, so that nothing but
-// the end of a row synchronises warps:
+// One launch, one block of 8 warps per SM, each with an even stretch of all units of keys and
+// values (split.h), found from the lengths on the device. A unit is 4 KB of keys and 4 KB of values
+// of one kv head. Every warp works alone on its own ring of units, so that nothing but the end of a
+// row synchronises warps:
 //
 //   warp    copy engine                     products (tile.cuh)
 //           K0 V0 K1 V1 ------------------> S = K0 Q, refill K2, softmax, O += V0 P, refill V2, ...
 //   row     warps -> shared memory -> output, or -> workspace -> last block of the row (merge.cuh)
 //
-// 128 KB in flight per multiprocessor, about three times what 4.4 TB/s at 1 us need; the work on a
+// 128 KB in flight per SM, about three times what 4.4 TB/s at 1 us need; the work on a
 // unit is a fifth of the time in which it arrives (bf16). Bytes: keys and values once, 2 seqs
 // context kv_heads head_dim; 2 ratio flops per byte in bf16.
 //

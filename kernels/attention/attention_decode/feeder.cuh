@@ -13,9 +13,9 @@ namespace orrery::decode {
 // A warp's units in the order in which it takes them; copies their tiles ahead. Of a row's units
 // the warps with the same kv head take turns.
 //
-// The full rings of all multiprocessors are 17 MB in flight, 4 us of memory time, and anything
-// small that is asked for behind it waits as long. So block table entries come 32 at a time, and
-// the lines that the next row starts with are fetched to the L2 cache when a row is begun.
+// The full rings of all SMs are 17 MB in flight, 4 us of memory time, and anything small that is
+// asked for behind it waits as long. So block table entries come 32 at a time, and the lines that
+// the next row starts with are fetched to the L2 cache when a row is begun.
 class Feeder {
  public:
   __device__ Feeder(const Parameters& parameters, const Cursor& start, const CUtensorMap* keys,

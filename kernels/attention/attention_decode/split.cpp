@@ -18,23 +18,22 @@ bool are_even(std::int32_t rows, std::int32_t blocks) {
 }
 
 // Blocks that rows of equal length fill evenly, so that none begins or ends within a row of
-// another, where that idles few multiprocessors; or all.
-std::int32_t blocks_for(std::int32_t rows, std::int32_t multiprocessors) {
-  for (std::int32_t blocks = multiprocessors; blocks > multiprocessors * 15 / 16; --blocks) {
+// another, where that idles few SMs; or all.
+std::int32_t blocks_for(std::int32_t rows, std::int32_t num_sms) {
+  for (std::int32_t blocks = num_sms; blocks > num_sms * 15 / 16; --blocks) {
     if (rows > 0 && are_even(rows, blocks)) return blocks;
   }
-  return multiprocessors;
+  return num_sms;
 }
 
 // As many heads as leave each block a row of its own: more heads read more of a page at once and
 // change rows less often, but results of a shared row cost a merge through the L2 cache that grows
 // with them. Eight were slower than four.
-std::int32_t heads_per_block_for(std::int32_t seqs, std::int32_t kv_heads,
-                                 std::int32_t multiprocessors) {
+std::int32_t heads_per_block_for(std::int32_t seqs, std::int32_t kv_heads, std::int32_t num_sms) {
   for (const std::int32_t heads : {4, 2}) {
     if (kv_heads % heads != 0) continue;
     const std::int32_t rows = seqs * (kv_heads / heads);
-    if (rows >= blocks_for(rows, multiprocessors)) return heads;
+    if (rows >= blocks_for(rows, num_sms)) return heads;
   }
   return 1;
 }
@@ -42,8 +41,7 @@ std::int32_t heads_per_block_for(std::int32_t seqs, std::int32_t kv_heads,
 }  // namespace
 
 AttentionDecodeSplit attention_decode_split(const AttentionDecodeShape& shape,
-                                            std::int32_t element_bytes,
-                                            std::int32_t multiprocessors) {
+                                            std::int32_t element_bytes, std::int32_t num_sms) {
   require(element_bytes == 1 || element_bytes == 2,
           std::to_string(element_bytes) + " bytes per element; takes 1 (fp8) and 2 (bf16)");
   require(shape.head_dim == 64 || shape.head_dim == 128,
@@ -58,21 +56,20 @@ AttentionDecodeSplit attention_decode_split(const AttentionDecodeShape& shape,
   require(is_row_stride(shape.q_stride, std::int64_t{shape.heads} * shape.head_dim),
           "q_stride " + std::to_string(shape.q_stride) +
               "; takes 0 and multiples of 8 from heads * head_dim on");
-  const std::int32_t heads_per_block =
-      heads_per_block_for(shape.seqs, shape.kv_heads, multiprocessors);
+  const std::int32_t heads_per_block = heads_per_block_for(shape.seqs, shape.kv_heads, num_sms);
   const std::int32_t rows = shape.seqs * (shape.kv_heads / heads_per_block);
   const double bytes = 2.0 * shape.seqs * std::min(shape.max_context, shape.window) *
                        shape.kv_heads * shape.head_dim * element_bytes;
   constexpr double kEarlyBytes = 50e6;  // above, starting early was 1 % slower on an H200
-  return {.blocks = blocks_for(rows, multiprocessors),
+  return {.blocks = blocks_for(rows, num_sms),
           .heads_per_block = heads_per_block,
           .min_units = decode::kWarps / heads_per_block,
           .starts_early = bytes < kEarlyBytes};
 }
 
 bool is_even_split(const AttentionDecodeShape& shape, std::int32_t element_bytes,
-                   std::int32_t multiprocessors) {
-  const AttentionDecodeSplit split = attention_decode_split(shape, element_bytes, multiprocessors);
+                   std::int32_t num_sms) {
+  const AttentionDecodeSplit split = attention_decode_split(shape, element_bytes, num_sms);
   const std::int32_t row = decode::units_of(shape.max_context, shape.window,
                                             decode::keys_per_unit(shape.head_dim, element_bytes))
                                .count;

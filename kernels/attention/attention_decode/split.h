@@ -36,7 +36,7 @@ struct AttentionDecodeShape {
 
 // What the host decides.
 struct AttentionDecodeSplit {
-  std::int32_t blocks = 0;           // of the launch, at most one per multiprocessor
+  std::int32_t blocks = 0;           // of the launch, at most one per SM
   std::int32_t heads_per_block = 1;  // kv heads in a group: 1, 2 or 4, a divisor of kv_heads
   std::int32_t min_units = 1;        // units that a block gets at least, where there are as many
   // The launch may begin while its predecessor in the stream ends (launch.h); it waits for it
@@ -100,18 +100,17 @@ ORRERY_HOST_DEVICE constexpr std::int32_t slot_of(std::int32_t first_block, std:
 
 }  // namespace decode
 
-// The split for a device of so many multiprocessors. element_bytes: 2 (bf16) or 1 (fp8). Throws
+// The split for a device of so many SMs. element_bytes: 2 (bf16) or 1 (fp8). Throws
 // std::invalid_argument for a shape that attention_decode does not take, saying what it takes.
 AttentionDecodeSplit attention_decode_split(const AttentionDecodeShape& shape,
-                                            std::int32_t element_bytes,
-                                            std::int32_t multiprocessors);
+                                            std::int32_t element_bytes, std::int32_t num_sms);
 
 // Whether no block of the launch ends within a row and goes on with another, where all sequences
 // have max_context tokens. Else some blocks finish two rows one after the other, and launches of
 // few rows take up to 5 us longer (12.7 us instead of 8.2 for 8 rows of 300 and 512 keys on an
 // H200).
 bool is_even_split(const AttentionDecodeShape& shape, std::int32_t element_bytes,
-                   std::int32_t multiprocessors);
+                   std::int32_t num_sms);
 
 // Bytes of workspace for that split, whose first attention_decode_counter_bytes() must be zero
 // before the first launch that uses it; each launch leaves them so.

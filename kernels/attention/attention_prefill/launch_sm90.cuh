@@ -74,7 +74,7 @@ inline Arguments arguments(const PrefillPlan& plan, bf16* out, float* lse, int h
           .window = plan.window()};
 }
 
-// One block per multiprocessor, each taking tiles until none are left.
+// One block per SM, each taking tiles until none are left.
 template <typename C>
 void launch(const cuda::Stream& stream, const Maps& maps, const Arguments& a) {
   const std::int64_t total = std::int64_t{a.num_tiles} * a.heads;

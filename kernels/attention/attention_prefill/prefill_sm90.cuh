@@ -2,10 +2,10 @@
 
 // Causal attention of new tokens for sm_90a, shared by attention_prefill and mla_prefill.
 //
-// One block per multiprocessor takes one (tile of queries, head) after the other from a counter,
-// those that see most keys first. One warp copies; each of two or three warpgroups holds 64 query
-// rows, their scores S and outputs O in registers, and goes through the keys, 128 at a time, from
-// the diagonal back. Two tiles each of keys and values are in shared memory:
+// One block per SM takes one (tile of queries, head) after the other from a counter, those that see
+// most keys first. One warp copies; each of two or three warpgroups holds 64 query rows, their
+// scores S and outputs O in registers, and goes through the keys, 128 at a time, from the diagonal
+// back. Two tiles each of keys and values are in shared memory:
 //
 //   copies        Q K3   K2 V3      K1 V2      K0 V1      V0          Q' K3' ...
 //   tensor cores  S3     S2 O+=P3V3 S1 O+=P2V2 S0 O+=P1V1 O+=P0V0

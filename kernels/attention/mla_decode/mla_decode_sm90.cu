@@ -15,8 +15,8 @@ namespace {
 using namespace mla;
 
 constexpr int kThreads = 4 * kWarpGroup;
-// The four warpgroups' shares of a multiprocessor's 65,536 registers: 24 + 168 + 2 x 160 = 512 for
-// each of 128 threads.
+// The four warpgroups' shares of an SM's 65,536 registers: 24 + 168 + 2 x 160 = 512 for each of 128
+// threads.
 constexpr int kProducerRegisters = 24;
 constexpr int kScoreRegisters = 168;
 constexpr int kValueRegisters = 160;

@@ -25,7 +25,7 @@ ORRERY_HOST_DEVICE constexpr int mla_tiles(std::int32_t length) {
   return (length + kMlaTileTokens - 1) / kMlaTileTokens;
 }
 
-// So many units at most, on devices with more multiprocessors too.
+// So many units at most, on devices with more SMs too.
 inline constexpr int kMlaMaxUnits = 256;
 
 // Whole: unit u takes sequences [u quota, (u + 1) quota). Else all tiles lie in a row, sequence

@@ -14,7 +14,7 @@ namespace orrery {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr std::size_t kSharedBytes = 160 * 1024;  // one block on a multiprocessor
+constexpr std::size_t kSharedBytes = 160 * 1024;  // one block on an SM
 constexpr long long kCycles = 8000;
 
 __global__ void __launch_bounds__(kThreads) work_kernel(long long cycles) {

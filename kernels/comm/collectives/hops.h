@@ -21,8 +21,8 @@ struct HopRow {
   Measurement time;
 };
 
-// On `devices`, two or more; calls `row` with each. A kernel works for about 4 us on all
-// multiprocessors and starts early (programmatic dependent launch); collectives are NCCL's.
+// On `devices`, two or more; calls `row` with each. A kernel works for about 4 us on all SMs and
+// starts early (programmatic dependent launch); collectives are NCCL's.
 //   kernel, collective       one by itself, again and again on a stream
 //   kernels                  two of the former, one after the other
 //   kernels_across           the second on another stream, and back

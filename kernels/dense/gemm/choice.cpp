@@ -10,7 +10,7 @@ namespace {
 constexpr int kPanelBytes = 128;
 constexpr int kBlockRows = 64;
 constexpr int kRowGranule = 8;  // rows of one tile of the 128-byte swizzle
-constexpr int kMultiprocessors = 132;
+constexpr int kNumSms = 132;
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -26,12 +26,12 @@ int tokens_for(std::int64_t m) {
 // A good part of what blocks read is x, which each row tile reads anew.
 bool reads_much_x(const StreamingTile& tile) { return tile.tokens == kStreamingMaxTokens; }
 
-// How the blocks of a launch share the multiprocessors.
+// How the blocks of a launch share the SMs.
 struct Arrangement {
   int split = 1;
   int panels = 1;
   int blocks_per_sm = 1;  // whose shared memory fits together
-  bool fills_sm = false;  // as many blocks as fit run at once; else one per multiprocessor
+  bool fills_sm = false;  // as many blocks as fit run at once; else one per SM
 };
 
 // Rows of w per block such that all blocks run at once, or a whole number of times as many where
@@ -42,9 +42,9 @@ int rows_for(std::int64_t n, int split, int blocks_at_once) {
   return round_up(static_cast<int>((n + slots * waves - 1) / (slots * waves)), kRowGranule);
 }
 
-// A cluster lies within a part of the GPU. Parts have odd numbers of multiprocessors, so that not
-// all clusters of four or more would run at once if each block needed one of its own (30 of 32, on
-// an H200, and the others after them).
+// A cluster lies within a part of the GPU. Parts have odd numbers of SMs, so that not all clusters
+// of four or more would run at once if each block needed one of its own (30 of 32, on an H200, and
+// the others after them).
 constexpr int kMostSplitWithAllOfSm = 2;
 
 // The smallest split that leaves a block enough rows to be worth a row tile, and enough of k. With
@@ -59,7 +59,7 @@ int rule_split(const GemmShape& shape) {
   const int enough = is_wide ? 2 * kEnoughRows : kEnoughRows;
   const int most = is_wide ? kMostSplitWithAllOfSm : kStreamingMaxSplit;
   int split = 1;
-  while (split < most && rows_for(shape.n, split, kMultiprocessors) < enough &&
+  while (split < most && rows_for(shape.n, split, kNumSms) < enough &&
          shape.k * element_bytes(shape.dtype) >= kEnoughBytes * 2 * split) {
     split *= 2;
   }
@@ -79,8 +79,8 @@ int x_stages_for(const StreamingTile& tile, int most) {
   return std::clamp(ahead / streaming_layout(tile).x_bytes, 2, kMostXStages);
 }
 
-// HBM's rate times its latency is 40 KB per multiprocessor; what is asked for beyond some more only
-// makes x wait, the more so the more of it there is per row of w.
+// HBM's rate times its latency is 40 KB per SM; what is asked for beyond some more only makes x
+// wait, the more so the more of it there is per row of w.
 int window_for(const StreamingTile& tile) {
   constexpr int kUnderWay = 64 * 1024;
   constexpr int kUnderWayPerRow = 1024;
@@ -94,7 +94,7 @@ std::optional<StreamingTile> tile_for(const GemmShape& shape, const Arrangement&
   constexpr int kSharedBytesPerSm = 228 * 1024;
   constexpr int kReservedPerBlock = 1024;  // by the driver
   constexpr int kMostStages = 24;
-  const int at_once = kMultiprocessors * (arrangement.fills_sm ? arrangement.blocks_per_sm : 1);
+  const int at_once = kNumSms * (arrangement.fills_sm ? arrangement.blocks_per_sm : 1);
   StreamingTile tile{.tokens = tokens_for(shape.m),
                      .rows = rows_for(shape.n, arrangement.split, at_once),
                      .panels = arrangement.panels,
@@ -184,7 +184,7 @@ std::vector<StreamingTile> streaming_candidates(const GemmShape& shape) {
   // The rule: 256 bytes of k at once, or 512 where a row tile is small.
   constexpr int kSmallRows = 64;
   constexpr int kNarrow = 8;
-  const bool is_small = rows_for(shape.n, split, kMultiprocessors) <= kSmallRows;
+  const bool is_small = rows_for(shape.n, split, kNumSms) <= kSmallRows;
   const bool is_long = is_small && split <= kMostSplitWithAllOfSm &&
                        (shape.m <= kNarrow || tokens_for(shape.m) == kStreamingMaxTokens);
   add_fitting(split, is_long ? 4 : 2);

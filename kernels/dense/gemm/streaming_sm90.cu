@@ -13,9 +13,9 @@
 namespace orrery {
 namespace {
 
-// y = x w^T for few tokens is a stream of w through the multiprocessors: the products are free,
-// what counts is that every one of them always has enough of w under way. w takes the 64-row side
-// of wgmma, the tokens its narrow side (8, 16, 32 or 64).
+// y = x w^T for few tokens is a stream of w through the SMs: the products are free, what counts is
+// that every one of them always has enough of w under way. w takes the 64-row side of wgmma, the
+// tokens its narrow side (8, 16, 32 or 64).
 //
 //                    k ->                     one block: 2 producer warps, 1 or 2 warpgroups
 //          +------ split 0 -----+- split 1 -+
@@ -42,7 +42,7 @@ namespace {
 // chain to the next: its end, x, the last products and sums. Measured on an H200 (graph, cold L2,
 // overlapped): bf16 1 x 4096 x 4096 9.0 us (3.75 TB/s), 4 x 2048 x 8192 10.3, 8 x 16384 x
 // 2048 16.1, 64 x 8192 x 8192 34.8 us (3.91 TB/s). None of the registers spilled; shared memory
-// admits the one or two blocks per multiprocessor that the tile asks for.
+// admits the one or two blocks per SM that the tile asks for.
 
 using streaming::Arguments;
 using streaming::Barriers;

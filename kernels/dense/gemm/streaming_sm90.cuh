@@ -109,7 +109,7 @@ struct WeightProducer {
   }
   // The rest. Lets the next kernel start where there is room once kLast stages are left to ask for:
   // what it asks for comes behind them. Blocks of wide clusters that wait beside those that run
-  // would crowd on some multiprocessors, unless they fetch meanwhile.
+  // would crowd on some SMs, unless they fetch meanwhile.
   __device__ void run() {
     constexpr int kLast = 4;
     constexpr int kWide = 2;

@@ -9,7 +9,7 @@ namespace orrery {
 namespace {
 
 constexpr int kPanelBytes = 128;
-constexpr std::int64_t kMultiprocessors = 132;
+constexpr std::int64_t kNumSms = 132;
 
 std::int64_t element_bytes(DType dtype) { return dtype == DType::kFp8 ? 1 : 2; }
 
@@ -25,15 +25,13 @@ int cuts_for(const GroupedGemmShape& shape) {
       std::clamp<std::int64_t>(shape.k * element_bytes(shape.dtype) / kPieceBytes, 1, kMostCuts));
 }
 
-// Whether items of 128 rows keep all multiprocessors busy: at least two each, in rounds that are
-// nearly full.
+// Whether items of 128 rows keep all SMs busy: at least two each, in rounds that are nearly full.
 bool fills_with_wide_items(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
   constexpr std::int64_t kWideRows = 128;
   constexpr double kFull = 0.95;
   const std::int64_t items = load.active * ((shape.n + kWideRows - 1) / kWideRows);
-  const std::int64_t rounds = (items + kMultiprocessors - 1) / kMultiprocessors;
-  return rounds >= 2 &&
-         static_cast<double>(items) >= kFull * static_cast<double>(rounds * kMultiprocessors);
+  const std::int64_t rounds = (items + kNumSms - 1) / kNumSms;
+  return rounds >= 2 && static_cast<double>(items) >= kFull * static_cast<double>(rounds * kNumSms);
 }
 
 }  // namespace
@@ -101,7 +99,7 @@ std::string to_text(const GroupedGemmChoice& choice) {
 //   32, 118 with 16 and 183 us with 8 tokens.
 // - 64 rows with 512 bytes of k a stage are the best or within 2 % of it but for full rounds of
 //   items of 128 rows, up to 4 % faster (fp8, 128 groups of 5120 x 1024: 153 and 157 us).
-// - Two blocks per multiprocessor never gain more than 1 %.
+// - Two blocks per SM never gain more than 1 %.
 // - Cutting the last round: 1 group of 2048 x 5120 14 -> 10 us, 9 groups 51 -> 48 us; with k = 1024
 //   it costs up to 1 us.
 std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,

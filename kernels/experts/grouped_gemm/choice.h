@@ -66,7 +66,7 @@ struct StreamedLayout {
 };
 StreamedLayout streamed_layout(const StreamedTile& tile, std::int64_t groups);
 
-// The tile with as many stages as the memory of a multiprocessor has room for, at least 1.
+// The tile with as many stages as the memory of an SM has room for, at least 1.
 StreamedTile with_most_stages(StreamedTile tile, std::int64_t groups);
 
 // The kernel and tile for a shape under a load: a rule made from timings on an H200.

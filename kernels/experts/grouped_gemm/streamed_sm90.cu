@@ -18,7 +18,7 @@
 namespace orrery {
 namespace {
 
-// y = x w^T for few rows per group is a stream of the active groups' w through the multiprocessors.
+// y = x w^T for few rows per group is a stream of the active groups' w through the SMs.
 // w takes the 64-row side of wgmma, a group's rows of x its narrow side, as wide as they need.
 //
 //   work items: active groups x blocks of n (x `tokens` rows of x), in this order

@@ -2,9 +2,9 @@
 
 // grouped_gemm for sm_90a in tiles as wide as a group has rows.
 //
-// As tiled_sm90.cuh (one block per multiprocessor through all tiles, a warp that copies, two
-// warpgroups that multiply), but with A and B swapped: rows of w are the 64 rows of a product, rows
-// of x its width, which is any multiple of 16 from 128 to 160:
+// As tiled_sm90.cuh (one block per SM through all tiles, a warp that copies, two warpgroups that
+// multiply), but with A and B swapped: rows of w are the 64 rows of a product, rows of x its width,
+// which is any multiple of 16 from 128 to 160:
 //
 //   warpgroup 0   columns   0 to 127 of y    d[2][64, width] += w x^T ... | y |
 //   warpgroup 1   columns 128 to 255 of y    d[2][64, width] += w x^T ... | y |

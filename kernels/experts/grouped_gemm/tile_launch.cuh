@@ -40,8 +40,8 @@ Arguments arguments_of(const GroupedGemmShape& shape, const GroupedGemmOperands&
           .k_steps = static_cast<int>(ceil_div(shape.k, C::kK))};
 }
 
-// One block per multiprocessor, or fewer where there cannot be so many tiles, which have at least
-// `least_rows` rows but one of each group. Throws std::invalid_argument for more than 2^31 - 1.
+// One block per SM, or fewer where there cannot be so many tiles, which have at least `least_rows`
+// rows but one of each group. Throws std::invalid_argument for more than 2^31 - 1.
 template <typename C>
 unsigned num_blocks(const GroupedGemmShape& shape, int least_rows) {
   const std::int64_t tiles = std::min(shape.max_rows, shape.max_rows / least_rows + shape.groups) *

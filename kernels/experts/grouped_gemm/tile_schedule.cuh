@@ -1,8 +1,8 @@
 #pragma once
 
-// The tiles of a grouped gemm of which one block per multiprocessor goes through all: what such
-// kernels are called with, and which tile comes when. A kernel's configuration C says what its
-// tiles are (tiled_sm90.cuh, swap_ab_sm90.cuh):
+// The tiles of a grouped gemm of which one block per SM goes through all: what such kernels are
+// called with, and which tile comes when. A kernel's configuration C says what its tiles are
+// (tiled_sm90.cuh, swap_ab_sm90.cuh):
 //
 //   Task            a tile or a part of one
 //   kRows           of x in a tile, at most

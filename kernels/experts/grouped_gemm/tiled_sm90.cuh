@@ -2,19 +2,19 @@
 
 // grouped_gemm in tiles for sm_90a.
 //
-// One block per multiprocessor goes through the tiles of all groups: group by group, in a group by
-// blocks of rows, in those by columns of w, rows fastest, so that blocks that run together share w
-// and x in the L2 cache and a w is read once. The sizes of the groups are in device memory; a warp
-// finds its next tile by a scan over 32 groups at a time, and a group without rows costs nothing.
-// That warp copies x and w, 128 bytes of k at a time; two warpgroups multiply:
+// One block per SM goes through the tiles of all groups: group by group, in a group by blocks of
+// rows, in those by columns of w, rows fastest, so that blocks that run together share w and x in
+// the L2 cache and a w is read once. The sizes of the groups are in device memory; a warp finds its
+// next tile by a scan over 32 groups at a time, and a group without rows costs nothing. That warp
+// copies x and w, 128 bytes of k at a time; two warpgroups multiply:
 //
 //   copies        x w | x w | x w | ...  of this tile and, behind it, of the next
 //   warpgroup 0   rows  0 to 63    d[64, n] += x w^T ... | y |
 //   warpgroup 1   rows 64 to 127   d[64, n] += x w^T ... | y |
 //
 // Rows past a group's end are copied, multiplied and not written. The tiles that do not fill the
-// last round of the multiprocessors are cut by columns where that ends earlier (16 groups with
-// rows as 1 / rank: 4 % of the time at n = 2048, k = 5120).
+// last round of the SMs are cut by columns where that ends earlier (16 groups with rows as 1 /
+// rank: 4 % of the time at n = 2048, k = 5120).
 //
 // What did not pay on an H200, n x k = 2048 x 5120 and 5120 x 1024, groups x rows = 16 x 1024 and
 // 128 x 128, against tiles of 128 x 256 in 4 stages:

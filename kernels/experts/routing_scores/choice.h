@@ -52,8 +52,8 @@ struct RoutingScoresLayout {
 };
 RoutingScoresLayout routing_scores_layout(int columns, int rows);
 
-// The tile of a shape on a GPU that runs so many clusters of 1, 2, 4, 8 and 16 blocks at once, a
-// multiprocessor for each block: that by which a multiprocessor reads and exchanges least.
+// The tile of a shape on a GPU that runs so many clusters of 1, 2, 4, 8 and 16 blocks at once, an SM
+// for each block: that by which an SM reads and exchanges least.
 RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape,
                                         const std::array<int, 5>& most_clusters);
 

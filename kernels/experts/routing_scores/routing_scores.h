@@ -5,8 +5,8 @@
 //
 // H200, graph, cold L2, hidden 5120: 16 experts 3.3 us at 1 token, 3.9 at 64, 43 at 16,384 (3.9
 // TB/s of x); 128 experts 4.6, 5.9 and 53 us. With few tokens the start and the exchange in a
-// cluster bind, with many HBM, then what a multiprocessor takes from the L2. 40 to 154 registers,
-// none spilled.
+// cluster bind, with many HBM, then what an SM takes from the L2. 40 to 154 registers, none
+// spilled.
 
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/handles.h"

@@ -21,7 +21,7 @@ namespace {
 //   logits -> shared memory -> a warp for each row: activation -> scores  all warps
 //
 // - Few tokens: the blocks of a cluster each take a stretch of hidden, so that up to 16
-//   multiprocessors read w for the same tokens. Each adds up the logits of some rows: of tiles of
+//   SMs read w for the same tokens. Each adds up the logits of some rows: of tiles of
 //   up to 64 rows the others send it theirs, of larger ones it takes them. (H200: to send 128 x 256
 //   logits by fragments took 36 us more than to take them; to take few 0.4 to 1.7 us more.)
 // - A product has 64 rows; where a block has fewer tokens, the rest is what happens to lie there.
