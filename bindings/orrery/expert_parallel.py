@@ -1,10 +1,10 @@
-"""Expert parallelism of design shuffling on one layer: when which exchange is faster, what padding, a skewed load
+"""Expert parallelism of design shuffling on one layer: when which collectives are faster, what padding, a skewed load
 and slow links cost, and what placing experts, copies and dedup win back.
 
     from orrery import expert_parallel as ep
 
     rows = ep.flows("llama-4-maverick-17b-128e", tokens=[64, 1024, 16384], ep=8)
-    ep.crossover(rows)                 # tokens of all ranks from which on the eager exchange is faster
+    ep.crossover(rows)                 # tokens of all ranks from which on the eager collectives are faster
 
 `python -m orrery.expert_parallel` prints the tables of docs/moe.md, with `--page FILE` it puts them into the page, with
 `--figure FILE` it draws the timelines.
@@ -71,7 +71,7 @@ def computing_padding(plan_text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class FlowTimes:
-    """One layer with one exchange and the other; `padded` is the graph exchange computing its padding too."""
+    """One layer with eager collectives and with those of a graph; `padded` is the graph computing its padding too."""
 
     tokens: int  # of all ranks
     rows: int  # computed on the busiest rank
@@ -115,7 +115,7 @@ def flows(model: str, *, tokens: Sequence[int], ep: int = 8, **keys: Any) -> lis
 
 
 def crossover(times: Sequence[FlowTimes]) -> int | None:
-    """The fewest tokens from which on the eager exchange is the faster one; None: it is not at the most tokens."""
+    """The fewest tokens from which on the eager collectives are the faster ones; None: not even at the most tokens."""
     found = None
     for row in sorted(times, key=lambda row: row.tokens, reverse=True):
         if row.eager_s >= row.graph_s:
@@ -167,14 +167,14 @@ class DedupTimes:
 
     comm: str
     tokens: int
-    between_nodes_bytes: float  # of the exchange of rows, over all NICs
+    between_nodes_bytes: float  # of the dispatch and combine of rows, over all NICs
     duration_s: float
 
 
 def dedup(
     model: str, *, tokens: Sequence[int], dp: int = 2, tp: int = 8, machine: str = CLUSTER, **keys: Any
 ) -> list[DedupTimes]:
-    """The layer on `dp` nodes of `tp` GPUs, experts over nodes, in the four exchanges. Raises ScenarioError."""
+    """The layer on `dp` nodes of `tp` GPUs, experts over nodes, with each of the four `expert_comm`. Raises ScenarioError."""
     result = []
     for total in tokens:
         for comm in ("eager", "dedup", "graph", "dedup_graph"):
@@ -243,7 +243,7 @@ def placements_table(times: Sequence[PlacementTimes]) -> str:
 
 
 def dedup_table(times: Sequence[DedupTimes]) -> str:
-    header = ("tokens", "exchange", "MB between nodes", "us")
+    header = ("tokens", "expert_comm", "MB between nodes", "us")
     rows = [(str(r.tokens), r.comm, f"{r.between_nodes_bytes / 1e6:.1f}", _us(r.duration_s)) for r in times]
     return aligned(header, rows, right=(0, 2, 3))
 
@@ -282,7 +282,7 @@ def draw_split(times: SplitTimes, file: pathlib.Path) -> None:
             place.barh(lane, length, left=start, color=colour, edgecolor="white", linewidth=0.5)
             if length > 0.04 * layer.duration_s * 1e6:
                 place.text(start + length / 2, lane, span.op, ha="center", va="center", fontsize=6, color="white")
-        place.set_yticks(range(4), ["routed", "shared", "exchange", "host"])
+        place.set_yticks(range(4), ["routed", "shared", "dispatch and combine", "host"])
         place.invert_yaxis()
         place.set_title(f"shared expert {title}: {layer.duration_s * 1e6:.1f} us", loc="left")
     axes[-1].set_xlabel("us")
@@ -317,7 +317,7 @@ def tables() -> dict[str, str]:
         times = flows(model, tokens=[8, 16, 32, 64, 128, 512, 2048, 8192, 32768])
         first = crossover(times)
         where = "never" if first is None else f"from {first} tokens on"
-        found[name] = f"{model}: the eager exchange is the faster one {where}\n\n{flows_table(times)}"
+        found[name] = f"{model}: the eager collectives are the faster ones {where}\n\n{flows_table(times)}"
     for total in (256, 16384):
         rows = placements(deepseek, tokens=total, redundant=[0, 8, 32])
         found[f"placements-{total}"] = f"{deepseek}, {total} tokens of all ranks\n\n{placements_table(rows)}"

@@ -62,7 +62,7 @@ def layer_section(rows: list[Row], stem: str) -> list[str]:
     if parallel:
         errors = [prediction_error(row) for row in parallel]
         lines += ["## Layers over several GPUs, predicted and measured", "",
-                  "`experts over` eager: three exchanges sized by counts that the host reads once; graph: gathers of fixed size, no host. `tp`: columns shared "
+                  "`experts over` eager: three all-to-alls sized by counts that the host reads once; graph: gathers of fixed size, no host. `tp`: columns shared "
                   "out, an all-reduce at the end.", "",
                   f"{len(parallel)} layers, median error of the prediction {statistics.median(errors):.1f} %.", "",
                   *_table(parallel, ("model", "tokens", "load", "experts over", "tp", "mode")), ""]  # fmt: skip

@@ -127,6 +127,6 @@ TARGETS: tuple[Target, ...] = (
     *(Target(kernel="moe_layer", text=f"experts over {gpus} GPUs, predicted within 5 %, uniform and Zipf", bound=5, figure=prediction_error,
              at_least=False, of_median=True, unit="%", applies=_is_parallel(gpus), reason=reason)
       for gpus, reason in ((2, ""), (4, "Qwen3 over four data-parallel ranks is within 9 %, prefill of both within 6.4 %; Scout at 256 tokens is predicted "
-                                        "too short: beside its shared expert the exchange finds no SM free, and ranks of a graph start one after "
+                                        "too short: beside its shared expert the dispatch finds no SM free, and ranks of a graph start one after "
                                         "the other. Dedup launches 24 where its plan has 15 ops."))),
 )  # fmt: skip

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "kernels/comm/collectives/collective.h"
+#include "kernels/execute/all_to_all_v.h"
 #include "kernels/execute/collective_operands.h"
 #include "kernels/execute/column_slices.h"
 #include "kernels/execute/copies_between_ranks.h"
-#include "kernels/execute/row_exchange.h"
 
 namespace orrery {
 namespace {
@@ -320,7 +320,7 @@ Launch bind_equal_all_to_all(const CollectiveContext& context, const Operand& in
 
 Launch bind_all_to_all(const CollectiveContext& context) {
   const bool has_counts = context.reads.size() == 3 && context.writes.size() == 1;
-  if (has_counts) return bind_row_exchange(context);
+  if (has_counts) return bind_all_to_all_v(context);
   return bind_each(context, [&](const Operand& input, const Operand& output) {
     return bind_equal_all_to_all(context, input, output);
   });

@@ -60,8 +60,8 @@ class Model {
   BytesPerSecond nvlink() const { return machine_.spec.nvlink_rate * fitted_efficiency(); }
   BytesPerSecond nic() const { return machine_.spec.nic_rate * kNicEfficiency; }
 
-  // Share of the NVLink rate that the largest measured direct exchange reaches: in an all_to_all
-  // each rank sends (n-1)/n of its buffer over its own link.
+  // Share of the NVLink rate that the largest measured all_to_all reaches: in it each rank sends
+  // (n-1)/n of its buffer over its own link.
   double fitted_efficiency() const {
     double best = 0;
     for (const CollectiveSource& source : curves_.sources) {

@@ -124,14 +124,14 @@ void engine_factor_of_kernel(const PricedCall& call, Estimate& estimate) {
   if (own != call.options.kernel_times.end()) scale(estimate, own->second);
 }
 
-// From when ranks come to an exchange on average until the last is there.
+// From when ranks come to a collective on average until the last is there.
 void arrival_wait(const PricedCollective& call, Estimate& estimate) {
-  constexpr std::array kExchanges = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
-                                     CollectiveKind::kAllToAll};
+  constexpr std::array kKinds = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+                                 CollectiveKind::kAllToAll};
   const HostCosts& host = call.options.host;
   const Seconds arrivals =
       call.options.launch_mode == LaunchMode::kEager ? host.eager_arrivals : host.graph_arrivals;
-  if (arrivals == Seconds(0) || std::ranges::find(kExchanges, call.op.kind) == kExchanges.end()) {
+  if (arrivals == Seconds(0) || std::ranges::find(kKinds, call.op.kind) == kKinds.end()) {
     return;
   }
   const Seconds wait = arrivals * largest_normal(static_cast<int>(call.num_ranks));
@@ -141,7 +141,7 @@ void arrival_wait(const PricedCollective& call, Estimate& estimate) {
   estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
 }
 
-Seconds exchange_launch(LaunchMode mode, const HostCosts& host) {
+Seconds collective_launch(LaunchMode mode, const HostCosts& host) {
   return launch_time(mode, host, true);
 }
 
@@ -183,9 +183,9 @@ constexpr std::array kCorrections = {
     Correction{.name = "hop between streams",
                .source = "engine profile, graph_hop and eager_hop",
                .between_ops = hop_time},
-    Correction{.name = "exchange launch",
+    Correction{.name = "collective launch",
                .source = "engine profile, eager_exchange",
-               .between_ops = exchange_launch}};
+               .between_ops = collective_launch}};
 
 // Before the power limit is asked, `limited` says nothing.
 bool differ(const Estimate& before, const Estimate& after) {
@@ -228,9 +228,10 @@ Seconds hop_time(LaunchMode mode, const HostCosts& host) {
   return mode == LaunchMode::kGraph ? host.graph_hop : host.eager_hop;
 }
 
-Seconds launch_time(LaunchMode mode, const HostCosts& host, bool is_exchange) {
+Seconds launch_time(LaunchMode mode, const HostCosts& host, bool is_library_collective) {
   if (mode == LaunchMode::kGraph) return Seconds(0);
-  return is_exchange ? host.eager_exchange.value_or(host.eager_launch) : host.eager_launch;
+  return is_library_collective ? host.eager_collective.value_or(host.eager_launch)
+                               : host.eager_launch;
 }
 
 }  // namespace orrery

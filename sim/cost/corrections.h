@@ -50,9 +50,9 @@ void correct(const PricedCollective& call, Estimate& estimate,
 
 // From the end of an op to the start of one on another stream that waits for it.
 Seconds hop_time(LaunchMode mode, const HostCosts& host);
-// Host time to enqueue an op, an exchange (any collective but all_reduce) or another; none in a
+// Host time to enqueue an op, a collective of a library (any but all_reduce) or another; none in a
 // graph.
-Seconds launch_time(LaunchMode mode, const HostCosts& host, bool is_exchange);
+Seconds launch_time(LaunchMode mode, const HostCosts& host, bool is_library_collective);
 
 // Of prices without a row of their own: shapes held out as a whole (docs/data.md).
 inline constexpr double kNearestSpread = 0.25;

@@ -45,12 +45,12 @@ struct HostCosts {
   // op times contain; in replayed graphs and launched eagerly.
   Seconds graph_hop;
   Seconds eager_hop;
-  // Standard deviation of when ranks come to an exchange (all_gather, reduce_scatter, all_to_all)
+  // Standard deviation of when ranks come to a collective (all_gather, reduce_scatter, all_to_all)
   // of a step, which waits for the last of them; in replayed graphs and launched eagerly.
   Seconds graph_arrivals;
   Seconds eager_arrivals;
   // Host time to enqueue a collective other than an all_reduce; none: eager_launch.
-  std::optional<Seconds> eager_exchange;
+  std::optional<Seconds> eager_collective;
   Seconds scheduler;  // choosing a batch, building its inputs
   Seconds sampling;   // reading tokens back, detokenising, streaming out
 };

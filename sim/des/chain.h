@@ -12,7 +12,7 @@ namespace orrery {
 
 // A collective that a library serves and the host takes longer to enqueue than a kernel: any but an
 // all_reduce.
-bool is_exchange(const Op& op);
+bool is_library_collective(const Op& op);
 
 struct ChainStep {
   Seconds time;        // as Estimate
@@ -27,7 +27,7 @@ struct ChainStep {
   } kind = Kind::kGpu;
   std::int32_t meeting = -1;
   bool is_launched = true;  // false: the host passes it by
-  bool is_exchange = false;
+  bool is_library_collective = false;
 };
 
 // Steps [first, last) run `count` times in a row.

@@ -9,7 +9,7 @@
 
 namespace orrery {
 
-bool is_exchange(const Op& op) {
+bool is_library_collective(const Op& op) {
   const auto* comm = std::get_if<CommOp>(&op.body);
   return comm != nullptr && comm->kind != CollectiveKind::kAllReduce;
 }
@@ -76,7 +76,7 @@ class ChainBuilder {
       last_gpu_ = id;
       const auto* kernel = std::get_if<KernelOp>(&op.body);
       step.is_launched = kernel == nullptr || is_launched(*kernel);
-      step.is_exchange = is_exchange(op);
+      step.is_library_collective = is_library_collective(op);
       const std::int32_t slot = set_.slot_of_op[at];
       if (std::holds_alternative<CommOp>(op.body) &&
           set_.arrivals[static_cast<std::size_t>(slot)] > 1) {

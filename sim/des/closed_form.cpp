@@ -1,6 +1,6 @@
 // Max-plus arithmetic over chains. A chain's state is (G, H): when its stream has ended and when
 // its host is free. With gap g (graph mode, else 0) and launch time e (eager mode, else 0;
-// of an exchange its own):
+// of a collective of a library its own):
 //
 //   GPU step of time t     H += e;  G = max(G + g, H) + t        (first one: G = -inf)
 //   host step              H += t
@@ -27,15 +27,15 @@ namespace {
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 struct Gaps {
-  double node = 0;      // g
-  double launch = 0;    // e
-  double exchange = 0;  // e of exchanges
+  double node = 0;        // g
+  double launch = 0;      // e
+  double collective = 0;  // e of those collectives
 };
 
 Gaps gaps_of(LaunchMode mode, const HostCosts& host) {
   return {.node = mode == LaunchMode::kGraph ? host.graph_node.value() : 0,
           .launch = launch_time(mode, host, false).value(),
-          .exchange = launch_time(mode, host, true).value()};
+          .collective = launch_time(mode, host, true).value()};
 }
 
 struct State {
@@ -44,7 +44,7 @@ struct State {
 };
 
 double ready_time(State& state, const Gaps& gaps, const ChainStep& step) {
-  if (step.is_launched) state.host += step.is_exchange ? gaps.exchange : gaps.launch;
+  if (step.is_launched) state.host += step.is_library_collective ? gaps.collective : gaps.launch;
   return std::max(state.gpu + gaps.node, state.host);
 }
 

@@ -85,7 +85,7 @@ class Run final : public SimGridNetwork::Client {
   const RankSet& set_;
   const Plan& plan_;
   double launch_ = 0;
-  double exchange_launch_ = 0;
+  double collective_launch_ = 0;
   double node_gap_ = 0;
   double hop_ = 0;
   Agenda agenda_;
@@ -109,7 +109,7 @@ Run::Run(const Step& step, const SimulateOptions& options, const RankSet& set,
       set_(set),
       plan_(*step.priced->plan),
       launch_(launch_time(step.launch_mode, step.host, false).value()),
-      exchange_launch_(launch_time(step.launch_mode, step.host, true).value()),
+      collective_launch_(launch_time(step.launch_mode, step.host, true).value()),
       node_gap_(step.launch_mode == LaunchMode::kGraph ? step.host.graph_node.value() : 0),
       hop_(hop_time(step.launch_mode, step.host).value()),
       network_(network),
@@ -169,7 +169,9 @@ void Run::issue(std::int32_t rank_index, double now) {
     const TaskRef ref{rank_index, rank.next_issue++};
     const Task& task = task_of(ref);
     const bool is_host = task.is_host;
-    if (!is_host && task.is_launched) free_at += task.is_exchange ? exchange_launch_ : launch_;
+    if (!is_host && task.is_launched) {
+      free_at += task.is_library_collective ? collective_launch_ : launch_;
+    }
     resolve(ref, free_at, now);
     if (is_host) return;
   }

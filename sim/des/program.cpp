@@ -52,7 +52,7 @@ class Builder {
                               .copy = copy,
                               .is_host = host != nullptr,
                               .is_launched = is_launched_[static_cast<std::size_t>(id)],
-                              .is_exchange = is_exchange(op)});
+                              .is_library_collective = is_library_collective(op)});
     waits_.clear();
     for (const TensorId tensor : op.reads) wait_for(writer_[static_cast<std::size_t>(tensor)]);
     for (const OpId after : op.after) {

@@ -20,7 +20,7 @@ struct Task {
   std::int32_t num_waits = 1;  // the host's issue, the stream predecessor, explicit waits
   bool is_host = false;
   bool is_launched = true;  // false: the host passes it by
-  bool is_exchange = false;
+  bool is_library_collective = false;
 };
 
 struct Program {

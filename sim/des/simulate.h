@@ -16,9 +16,9 @@
 // before; the host has issued it; and all participants of a collective are ready (they start and
 // end together). The host of a rank walks the rank's ops in order: in eager mode it takes
 // HostCosts::eager_launch for each GPU op (but those that it does not launch,
-// kernels/kernel_spec.h), eager_exchange for collectives other than all_reduces; a HostOp occupies
-// it once its dependencies have ended (kD2hSync: once its stream is empty too). Rank r runs on GPU
-// r.
+// kernels/kernel_spec.h), eager_collective for collectives other than all_reduces; a HostOp
+// occupies it once its dependencies have ended (kD2hSync: once its stream is empty too). Rank r
+// runs on GPU r.
 
 #include <cstdint>
 #include <optional>

@@ -56,9 +56,9 @@ class ExpertPass {
       if (mesh_.dp == 1) {
         rewrite_.copy(id, std::move(op));
       } else if (uses_all_to_all(mesh_)) {
-        exchange_by_all_to_all(id, std::move(op));
+        dispatch_by_all_to_all(id, std::move(op));
       } else {
-        exchange_by_all_gather(id, std::move(op));
+        dispatch_by_all_gather(id, std::move(op));
       }
     }
     return rewrite_.finish();
@@ -103,7 +103,7 @@ class ExpertPass {
                                 rewrite_.groups_of(ranks, size, stride), reads, writes);
   }
 
-  void exchange_by_all_gather(OpId id, Op op) {
+  void dispatch_by_all_gather(OpId id, Op op) {
     const GroupId ranks = rewrite_.group(op.ranks);
     const int stride = mesh_.cp * mesh_.tp;
     const std::string name = op.name;
@@ -129,7 +129,7 @@ class ExpertPass {
                {whole}, {output}, ranks);
   }
 
-  void exchange_by_all_to_all(OpId id, Op op) {
+  void dispatch_by_all_to_all(OpId id, Op op) {
     const auto& kernel = std::get<KernelOp>(op.body);
     const GroupId ranks = rewrite_.group(op.ranks);
     const std::string name = op.name;
@@ -183,8 +183,8 @@ bool expert_applies(const Plan& plan, const Mesh& mesh) {
 }
 
 Plan expert_pass(const Plan& plan, const Mesh& mesh) {
-  const bool exchanges = mesh.dp > 1 || mesh.ep > 1;
-  if (exchanges && has_shuffling(plan)) return expert_flows_pass(plan, mesh);
+  const bool is_dispatched = mesh.dp > 1 || mesh.ep > 1;
+  if (is_dispatched && has_shuffling(plan)) return expert_flows_pass(plan, mesh);
   check_expert_comm(mesh, /*is_fused=*/true);
   return ExpertPass(plan, mesh).run();
 }

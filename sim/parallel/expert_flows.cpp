@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "kernels/kernel_spec.h"
+#include "sim/parallel/dispatch_combine.h"
 #include "sim/parallel/flow_writer.h"
-#include "sim/parallel/layer_exchange.h"
 #include "sim/parallel/routed_layer.h"
 
 namespace orrery {
@@ -115,10 +115,10 @@ class FlowsPass {
     if (mesh_.dp == 1) {
       select(layer, grid);
     } else {
-      LayerExchange exchange(source_, mesh_, rewrite_, write_, layer, grid);
-      exchange.run(shuffle_op, prefix);
-      output_ = exchange.output();
-      slice_ = exchange.output_slice();
+      DispatchCombine layer_dispatch(source_, mesh_, rewrite_, write_, layer, grid);
+      layer_dispatch.run(shuffle_op, prefix);
+      output_ = layer_dispatch.output();
+      slice_ = layer_dispatch.output_slice();
       is_gathered_ = false;
     }
     return layer.scatter >= 0 ? layer.scatter : layer.experts.back();
@@ -166,13 +166,13 @@ void check_expert_comm(const Mesh& mesh, bool is_fused) {
   const bool is_of_fused = comm == ExpertComm::kAllToAll || comm == ExpertComm::kAllGather;
   if (is_fused && !is_of_fused) {
     throw std::invalid_argument("expert_comm is " + name +
-                                ", which exchanges rows of design shuffling; expected all_to_all "
+                                ", which dispatches rows of design shuffling; expected all_to_all "
                                 "or all_gather for a fused moe op");
   }
   if (is_fused) return;
   if (is_of_fused) {
     throw std::invalid_argument("expert_comm is " + name +
-                                ", which exchanges rows of a fused moe op; expected eager, graph, "
+                                ", which dispatches rows of a fused moe op; expected eager, graph, "
                                 "dedup or dedup_graph for design shuffling");
   }
   if (mesh.ep % mesh.dp != 0) {

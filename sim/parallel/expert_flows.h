@@ -4,9 +4,9 @@
 // Tokens are data-parallel, experts lie on blocks of ranks (ExpertGrid). A rank routes its own
 // tokens and sorts their rows by expert, which is the order of the ranks that own them.
 //
-// T tokens on each rank, K choices, E experts of the range, L of them on a rank, P = dp ranks
-// of a data-parallel group. Streams: 0 the routed path, 1 the shared expert (if the plan has it
-// there), 2 the exchange.
+// T tokens on each rank, K choices, E experts of the range, L of them on a rank, P = dp ranks of a
+// data-parallel group. Streams: 0 the routed path, 1 the shared expert (if the plan has it there),
+// 2 the collectives.
 //
 //   eager                                            graph
 //   0 shuffle                                        0 shuffle
@@ -20,15 +20,15 @@
 //   1 shared, part 2                                 1 shared, part 2
 //   0 scatter                                        0 scatter, padded
 //
-// Without a shared expert nothing runs beside the exchange of `graph`: it is on stream 0, and one
-// all_gather takes rows and counts.
+// Without a shared expert nothing runs beside the collectives of `graph`: it is on stream 0, and
+// one all_gather takes rows and counts.
 //
 // Memory is bounded by what routing may do: a group of N experts gets at most min(N, K) rows of a
 // token, so B = T min(E, K) and C = T min(L, K). Kernels compute the rows that are there, by counts
-// on the device. Exchanges of `eager` read the counts too: op.reads = {rows, counts of what is
-// sent, counts of what is received}, each [.., P x L] in the order of the ranks, sums over L being
-// the rows to or from a rank; `bytes_per_rank` is what is expected (of the rank that sends or
-// receives most, in terms of an exchange of equal parts).
+// on the device. The all_to_alls of `eager` read the counts too: op.reads = {rows, counts of what
+// is sent, counts of what is received}, each [.., P x L] in the order of the ranks, sums over L
+// being the rows to or from a rank; `bytes_per_rank` is what is expected (of the rank that sends or
+// receives most, in terms of an all_to_all of equal parts).
 //
 // The shared expert is split by its ops: part 1 is all but its last GEMM (two thirds of the work),
 // part 2 that GEMM. Halves by tokens would read all weights twice, halves by columns would need
@@ -58,8 +58,8 @@
 
 namespace orrery {
 
-// The stream of the exchange.
-inline constexpr int kExchangeStream = 2;
+// The stream of the collectives.
+inline constexpr int kCollectiveStream = 2;
 
 // Applied by expert_pass to plans that have_shuffling. Ops of ranks that compute different amounts
 // (mesh.expert_load) become one op for each amount, on the ranks that have it. With dp 1 nothing

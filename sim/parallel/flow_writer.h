@@ -1,7 +1,8 @@
 #pragma once
 
-// Tensors and ops that the exchange of routed rows adds to a layer (sim/parallel/expert_flows.cpp):
-// kernels that differ between ranks, and collectives across and inside tensor-parallel groups.
+// Tensors and ops that dispatching and combining routed rows adds to a layer
+// (sim/parallel/expert_flows.cpp): kernels that differ between ranks, and collectives across and
+// inside tensor-parallel groups.
 
 #include <cstdint>
 #include <functional>

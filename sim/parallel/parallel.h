@@ -65,7 +65,7 @@ struct Mesh {
 // failed (heads % tp, experts % ep, layers >= pp, ...) and the nearest legal values.
 void check_mesh(const ModelConfig& model, const Mesh& mesh);
 
-// Throws std::invalid_argument when rows cannot be exchanged as mesh.expert_comm says (dp > 1): of
+// Throws std::invalid_argument when rows cannot be dispatched as mesh.expert_comm says (dp > 1): of
 // the fused op, or of design shuffling; dedup without two levels; shuffling with dp that does not
 // divide ep.
 void check_expert_comm(const Mesh& mesh, bool is_fused);

@@ -79,12 +79,12 @@ Bytes nccl_memory(const std::map<GroupId, std::set<CollectiveKind>>& groups) {
   bool has_send = false;
   for (const auto& [group, kinds] : groups) {
     const bool sends = kinds.contains(CollectiveKind::kSendRecv);
-    const bool exchanges = kinds.contains(CollectiveKind::kAllToAll);
-    const bool rings = kinds.size() > static_cast<std::size_t>(sends) + (exchanges ? 1 : 0);
-    bytes +=
-        kCommunicator + (rings ? kRing : 0) + (sends ? kSendRecv : 0) + (exchanges ? kAllToAll : 0);
+    const bool has_all_to_all = kinds.contains(CollectiveKind::kAllToAll);
+    const bool rings = kinds.size() > static_cast<std::size_t>(sends) + (has_all_to_all ? 1 : 0);
+    bytes += kCommunicator + (rings ? kRing : 0) + (sends ? kSendRecv : 0) +
+             (has_all_to_all ? kAllToAll : 0);
     has_ring |= rings;
-    has_send |= sends || exchanges;
+    has_send |= sends || has_all_to_all;
   }
   return Bytes(bytes + (has_ring ? kNcclRingCode : 0) + (has_send ? kNcclSendCode : 0));
 }

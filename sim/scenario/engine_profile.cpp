@@ -77,7 +77,7 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   profile.host.eager_hop = host.at_or_none("eager_hop");
   profile.host.graph_arrivals = host.at_or_none("graph_arrivals");
   profile.host.eager_arrivals = host.at_or_none("eager_arrivals");
-  profile.host.eager_exchange = host.at_or_none("eager_exchange");
+  profile.host.eager_collective = host.at_or_none("eager_exchange");
   profile.scheduler_base = host.at("scheduler_base");
   profile.scheduler_per_sequence = host.at("scheduler_per_sequence");
   profile.serve_base = host.at_or_none("serve_base");

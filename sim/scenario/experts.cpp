@@ -7,8 +7,8 @@ namespace orrery {
 
 namespace {
 
-// Whether the design can exchange rows as each mesh says.
-void check_exchange(const Scenario& scenario) {
+// Whether the design can dispatch rows as each mesh says.
+void check_dispatch(const Scenario& scenario) {
   const bool is_fused = scenario.moe.design == MoeDesign::kFused;
   check_expert_comm(scenario.mesh, is_fused);
   if (scenario.disaggregation) {
@@ -50,7 +50,7 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
     return;
   }
   try {
-    check_exchange(scenario);
+    check_dispatch(scenario);
   } catch (const std::invalid_argument& error) {
     root.fail(scenario.disaggregation ? "disaggregation" : "placement", error.what());
   }

@@ -64,11 +64,11 @@ void set_moe(const MoeSpec& spec, LoweringOptions& options) {
 }
 
 bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh) {
-  const bool exchanges_by_counts =
+  const bool dispatches_by_counts =
       spec.design == MoeDesign::kShuffling && mesh.dp > 1 &&
       (mesh.expert_comm == ExpertComm::kEager || mesh.expert_comm == ExpertComm::kDedup);
   return spec.design == MoeDesign::kSlicing || spec.design == MoeDesign::kConcatenation ||
-         exchanges_by_counts;
+         dispatches_by_counts;
 }
 
 ExpertLoad slot_load(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,

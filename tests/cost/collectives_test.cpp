@@ -76,7 +76,7 @@ TEST(Collectives, AllGatherCountsItsOutput) {
 }
 
 // Ranks that come with a standard deviation of 2 us: the last of 4 is 1.029 of them behind.
-TEST(Collectives, ExchangesOfAStepWaitForTheLastRank) {
+TEST(Collectives, CollectivesOfAStepWaitForTheLastRank) {
   const TableDirectory directory;
   for (const char* file : {"all_gather.csv", "all_reduce.csv"}) {
     directory.write(file, std::string(kHeader) + kTwoPoints);
@@ -88,7 +88,7 @@ TEST(Collectives, ExchangesOfAStepWaitForTheLastRank) {
   const auto time = [&](CollectiveKind kind, double bytes, LaunchMode mode) {
     CostOptions options{.launch_mode = mode};
     options.host.graph_arrivals = Seconds(2e-6);
-    const Op op{.name = "exchange", .body = comm(kind, bytes), .ranks = all};
+    const Op op{.name = "collective", .body = comm(kind, bytes), .ranks = all};
     return CostModel(machine, nullptr, &tables, options).price(plan, op).time.value();
   };
   using enum CollectiveKind;

@@ -75,7 +75,7 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
   EXPECT_EQ(names, (std::vector<std::string>{
                        "device", "included quantising", "warm L2", "streamed weights", "eager gap",
                        "other rows", "same work", "power limit", "engine", "engine's kernel",
-                       "arrivals", "hop between streams", "exchange launch"}));
+                       "arrivals", "hop between streams", "collective launch"}));
 }
 
 // floor + m k 3 bytes / (0.42 x 4.8 TB/s) = 9 + 8192 x 2560 x 3 / 2.016e6 us = 40.2 us of 100.
@@ -158,14 +158,14 @@ TEST(Corrections, TimesBetweenOpsAreThoseOfTheLaunchMode) {
   const HostCosts host{.eager_launch = Seconds(4),
                        .graph_hop = Seconds(1),
                        .eager_hop = Seconds(2),
-                       .eager_exchange = Seconds(6)};
+                       .eager_collective = Seconds(6)};
   const auto between = [&](std::string_view name, LaunchMode mode) {
     return named(name).between_ops(mode, host);
   };
   EXPECT_EQ(between("hop between streams", LaunchMode::kGraph), Seconds(1));
   EXPECT_EQ(between("hop between streams", LaunchMode::kEager), Seconds(2));
-  EXPECT_EQ(between("exchange launch", LaunchMode::kEager), Seconds(6));
-  EXPECT_EQ(between("exchange launch", LaunchMode::kGraph), Seconds(0));
+  EXPECT_EQ(between("collective launch", LaunchMode::kEager), Seconds(6));
+  EXPECT_EQ(between("collective launch", LaunchMode::kGraph), Seconds(0));
 }
 
 // The times that `explain` gives lead from the rows to the price, and the price is that of `price`.

@@ -234,8 +234,8 @@ TEST(Levels, AHopToAnotherStreamAndBackTakesItsTime) {
   }
 }
 
-TEST(Levels, AnExchangeTakesTheHostAsLongAsItTakesAndAnAllReduceAsLongAsAKernel) {
-  constexpr Host kSlow{.mode = LaunchMode::kEager, .launch_us = 5, .exchange_us = 15};
+TEST(Levels, AnAllToAllTakesTheHostAsLongAsItTakesAndAnAllReduceAsLongAsAKernel) {
+  constexpr Host kSlow{.mode = LaunchMode::kEager, .launch_us = 5, .collective_us = 15};
   for (const auto& [kind, us] : {std::pair{CollectiveKind::kAllToAll, 26.0},
                                  {CollectiveKind::kSendRecv, 26.0},
                                  {CollectiveKind::kAllReduce, 16.0}}) {

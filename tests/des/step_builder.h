@@ -100,8 +100,8 @@ struct Host {
   LaunchMode mode = LaunchMode::kGraph;
   double launch_us = 0;
   double node_us = 0;
-  double hop_us = 0;                  // in graphs; launched eagerly twice as long
-  std::optional<double> exchange_us;  // to enqueue one
+  double hop_us = 0;                    // in graphs; launched eagerly twice as long
+  std::optional<double> collective_us;  // to enqueue one
 };
 
 inline HostCosts costs_of(const Host& host) {
@@ -110,7 +110,7 @@ inline HostCosts costs_of(const Host& host) {
   costs.graph_node = Seconds(host.node_us * 1e-6);
   costs.graph_hop = Seconds(host.hop_us * 1e-6);
   costs.eager_hop = Seconds(host.hop_us * 2e-6);
-  if (host.exchange_us) costs.eager_exchange = Seconds(*host.exchange_us * 1e-6);
+  if (host.collective_us) costs.eager_collective = Seconds(*host.collective_us * 1e-6);
   return costs;
 }
 

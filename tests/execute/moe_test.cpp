@@ -332,7 +332,7 @@ Tensor rows_tensor(std::int64_t rows) {
 
 // Rank 0 keeps 1 row and sends 2, rank 1 sends 1 and keeps none; columns 10 * rank + row.
 // No wait comes of memory that tensors share: what is to run side by side can.
-TEST(MoeSteps, TheExchangeWaitsForItsRowsAndTheSharedExpertForItsTurn) {
+TEST(MoeSteps, DispatchWaitsForItsRowsAndTheSharedExpertForItsTurn) {
   using Waits = std::map<std::string, std::vector<std::string>>;
   const auto waits_of = [](ExpertComm comm) {
     const LoweringOptions options{.moe_design = MoeDesign::kShuffling, .moe_streams = 2};
@@ -368,18 +368,18 @@ TEST(MoeSteps, TheExchangeWaitsForItsRowsAndTheSharedExpertForItsTurn) {
   EXPECT_EQ(waits_of(ExpertComm::kGraph), graph);
 }
 
-TEST(RowExchange, RowsArriveInTheOrderOfTheRanks) {
+TEST(AllToAllV, RowsArriveInTheOrderOfTheRanks) {
   const std::vector<std::vector<double>> rows{{1, 1, 2, 2, 3, 3}, {11, 11, 0, 0, 0, 0}};
-  const auto found = reference::exchange_rows("dispatch", rows_tensor(3), rows, {{1, 2}, {1, 0}},
-                                              {{1, 1}, {2, 0}});
+  const auto found =
+      reference::all_to_all_v("dispatch", rows_tensor(3), rows, {{1, 2}, {1, 0}}, {{1, 1}, {2, 0}});
   EXPECT_EQ(found[0], (std::vector<double>{1, 1, 11, 11, 0, 0}));
   EXPECT_EQ(found[1], (std::vector<double>{2, 2, 3, 3, 0, 0}));
 }
 
-TEST(RowExchange, CountsThatContradictEachOtherAreAnError) {
+TEST(AllToAllV, CountsThatContradictEachOtherAreAnError) {
   const std::vector<std::vector<double>> rows{{1, 1, 2, 2}, {3, 3, 4, 4}};
-  EXPECT_THROW((void)reference::exchange_rows("dispatch", rows_tensor(2), rows, {{1, 1}, {1, 1}},
-                                              {{1, 1}, {0, 1}}),
+  EXPECT_THROW((void)reference::all_to_all_v("dispatch", rows_tensor(2), rows, {{1, 1}, {1, 1}},
+                                             {{1, 1}, {0, 1}}),
                std::invalid_argument);
 }
 

@@ -227,7 +227,7 @@ TEST(ExpertFlows, EachRankComputesWhatItsExpertsAreChosenFor) {
   EXPECT_EQ(rows_of("experts.gate_up.r0"), 48);
   EXPECT_EQ(rows_of("experts.gate_up.r1"), 16);
   // Rank 1 sends 24 of its 32 rows to rank 0, the most that crosses in one direction:
-  // as much as an exchange of two equal parts of 24 rows of 256 bf16.
+  // as much as an all_to_all of two equal parts of 24 rows of 256 bf16.
   EXPECT_DOUBLE_EQ(sent_by(plan, "dispatch.all_to_all"), 2 * 24 * 256 * 2);
   EXPECT_DOUBLE_EQ(sent_by(plan, "return.all_to_all"), 2 * 24 * 256 * 2);
 }

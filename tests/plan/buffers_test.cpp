@@ -54,7 +54,7 @@ TEST(PlanBuffers, ACollectiveOnAnotherStreamKeepsItsMemoryUntilSomebodyWaitsForI
     const TensorId beside = b.tensor(64, 64);
     const TensorId last = b.tensor(64, 64);
     b.gemm({}, {rows});
-    b.plan.add_op({"exchange",
+    b.plan.add_op({"collective",
                    CommOp{kind, DType::kBf16, Bytes(64 * 64 * 2)},
                    b.group,
                    2,

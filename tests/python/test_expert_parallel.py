@@ -1,4 +1,4 @@
-"""Sweeps over exchanges, placements and links of expert parallelism."""
+"""Sweeps over collectives, placements and links of expert parallelism."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_crossover_is_where_eager_stays_the_faster_one() -> None:
     assert ep.crossover([times(8, 1, 2)]) == 8
 
 
-def test_the_graph_exchange_wins_with_few_tokens_and_padding_costs_no_work() -> None:
+def test_a_graph_wins_with_few_tokens_and_padding_costs_no_work() -> None:
     rows = ep.flows(QWEN, tokens=[8, 8192], ep=8, streams=1)
     assert rows[0].graph_s < rows[0].eager_s and rows[1].eager_s < rows[1].graph_s
     assert ep.crossover(rows) == 8192

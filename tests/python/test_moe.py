@@ -69,7 +69,7 @@ def test_balanced_experts_and_copies_make_the_slowest_rank_faster() -> None:
     assert slowest(experts="balanced", num_redundant_experts=4) < 0.95 * balanced
 
 
-def test_eager_exchange_has_one_sync_and_a_graph_none() -> None:
+def test_eager_collectives_have_one_sync_and_a_graph_none() -> None:
     keys = {"tokens": 256, "dp": 2, "ep": 2, "machine": "hgx-h200"}
     eager, graph = (moe.layer(SCOUT, expert_comm=comm, **keys) for comm in ("eager", "graph"))
     assert (eager.num_syncs, eager.num_collectives, eager.mode) == (1, 3, "eager")

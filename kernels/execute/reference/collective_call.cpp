@@ -122,8 +122,8 @@ std::vector<std::int64_t> rows_by_rank(const std::vector<double>& counts, std::s
 
 }  // namespace
 
-Ranks exchange_rows(const std::string& name, const Tensor& output, const Ranks& rows,
-                    const Ranks& sent, const Ranks& received) {
+Ranks all_to_all_v(const std::string& name, const Tensor& output, const Ranks& rows,
+                   const Ranks& sent, const Ranks& received) {
   const std::int64_t columns = output.axes.back().size;
   Ranks results(rows.size(), std::vector<double>(static_cast<std::size_t>(num_elements(output))));
   std::vector<std::int64_t> filled(rows.size());  // rows that have arrived

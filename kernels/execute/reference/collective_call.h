@@ -28,9 +28,9 @@ std::vector<double> column_slice(const std::vector<double>& rows, std::int64_t w
 // first are for rank 0 and so on, counts of what is sent and counts of what is received, in the
 // order of the ranks and as many for each. Result: as `output`, zeros behind what has arrived.
 // Throws std::invalid_argument, naming the op, where the two sides' counts contradict each other.
-std::vector<std::vector<double>> exchange_rows(const std::string& name, const Tensor& output,
-                                               const std::vector<std::vector<double>>& rows,
-                                               const std::vector<std::vector<double>>& sent,
-                                               const std::vector<std::vector<double>>& received);
+std::vector<std::vector<double>> all_to_all_v(const std::string& name, const Tensor& output,
+                                              const std::vector<std::vector<double>>& rows,
+                                              const std::vector<std::vector<double>>& sent,
+                                              const std::vector<std::vector<double>>& received);
 
 }  // namespace orrery::reference

@@ -340,8 +340,8 @@ class StepRun {
     };
     if (comm.kind == CollectiveKind::kAllToAll && op.reads.size() == 3 && op.writes.size() == 1) {
       const TensorId output = op.writes[0];
-      auto outputs = exchange_rows(printed_name(op), tensor(output), sent(op.reads[0], output),
-                                   of_ranks(op.reads[1]), of_ranks(op.reads[2]));
+      auto outputs = all_to_all_v(printed_name(op), tensor(output), sent(op.reads[0], output),
+                                  of_ranks(op.reads[1]), of_ranks(op.reads[2]));
       for (std::size_t at = 0; at < ranks.size(); ++at) {
         write(output, ranks[at], std::move(outputs[at]));
       }

@@ -1,4 +1,4 @@
-#include "sim/parallel/layer_exchange.h"
+#include "sim/parallel/dispatch_combine.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,24 +18,25 @@ void read_instead(Op& op, TensorId id, TensorId other) {
 
 }  // namespace
 
-ExchangeKind exchange_kind(const Mesh& mesh) {
+DispatchKind dispatch_kind(const Mesh& mesh) {
   if (mesh.dp == 1) return {};
   const ExpertComm comm = mesh.expert_comm;
   return {.is_graph = comm == ExpertComm::kGraph || comm == ExpertComm::kDedupGraph,
           .is_dedup = comm == ExpertComm::kDedup || comm == ExpertComm::kDedupGraph};
 }
 
-LayerExchange::LayerExchange(const Plan& source, const Mesh& mesh, Rewrite& rewrite,
-                             FlowWriter& write, const RoutedLayer& layer, const ExpertGrid& grid)
+DispatchCombine::DispatchCombine(const Plan& source, const Mesh& mesh, Rewrite& rewrite,
+                                 FlowWriter& write, const RoutedLayer& layer,
+                                 const ExpertGrid& grid)
     : source_(source),
       mesh_(mesh),
       rewrite_(rewrite),
       write_(write),
       layer_(layer),
       grid_(grid),
-      kind_(exchange_kind(mesh)),
+      kind_(dispatch_kind(mesh)),
       is_alone_(kind_.is_graph && !kind_.is_dedup && layer.shared.empty()),
-      stream_(is_alone_ ? 0 : kExchangeStream),
+      stream_(is_alone_ ? 0 : kCollectiveStream),
       ways_(kind_.is_dedup ? mesh.tp : 1),
       ranks_(rewrite.group(op_at(layer.shuffle).ranks)),
       bound_(grid.block_bound() * mesh.dp),
@@ -55,24 +56,24 @@ std::vector<FlowWriter::Size> computed_sizes(const ExpertGrid& grid, int rank) {
 }
 
 // At least one row: a collective moves something.
-double LayerExchange::computed_rows(int rank) const {
+double DispatchCombine::computed_rows(int rank) const {
   return static_cast<double>(std::max<std::int64_t>(1, grid_.computed_on(rank).rows));
 }
 
 // An all_to_all of equal parts in which as much leaves a rank as leaves or reaches the busiest.
-Bytes LayerExchange::travelling(int rank, DType dtype) const {
+Bytes DispatchCombine::travelling(int rank, DType dtype) const {
   const double n = mesh_.dp;
   return write_.row_bytes(dtype, ways_) * (grid_.most_travelling(rank) * n / (n - 1));
 }
 
-void LayerExchange::run(OpId shuffle_op, const std::string& prefix) {
+void DispatchCombine::run(OpId shuffle_op, const std::string& prefix) {
   if (layer_.scatter < 0) {
     throw std::invalid_argument("op \"" + op_at(layer_.experts.back()).name +
                                 "\" adds rows to tokens that lie on other ranks, expected no "
                                 "fuse_scatter_add with dp " +
                                 std::to_string(mesh_.dp));
   }
-  exchange_counts();
+  send_counts();
   write_.place(layer_.gather, op_at(layer_.gather),
                [&](int rank) { return sent_sizes(grid_, rank); });
   if (kind_.is_graph) dispatch_padded();
@@ -83,7 +84,7 @@ void LayerExchange::run(OpId shuffle_op, const std::string& prefix) {
   scatter();
 }
 
-void LayerExchange::exchange_counts() {
+void DispatchCombine::send_counts() {
   const auto bytes = [&](int) { return write_.whole(counts_); };
   recv_counts_ = write_.add(
       "recv_counts", DType::kInt32,
@@ -99,7 +100,7 @@ void LayerExchange::exchange_counts() {
   }
 }
 
-void LayerExchange::dispatch_exact(const std::string& prefix) {
+void DispatchCombine::dispatch_exact(const std::string& prefix) {
   rewrite_.insert({.name = prefix + "sync",
                    .body = HostOp{.kind = HostKind::kD2hSync},
                    .ranks = ranks_,
@@ -122,7 +123,7 @@ void LayerExchange::dispatch_exact(const std::string& prefix) {
       {slice, recv_counts_}, {received_}, stream_);
 }
 
-void LayerExchange::dispatch_padded() {
+void DispatchCombine::dispatch_padded() {
   const Axis rows = FlowWriter::rows(grid_.range_bound());
   received_ = write_.add("received", rows_dtype_, {write_.peers(), rows, write_.hidden(ways_)});
   const auto bytes = [&](int) {
@@ -141,10 +142,10 @@ void LayerExchange::dispatch_padded() {
       {slice}, {received_}, stream_);
 }
 
-// All but the last op of the shared expert, or all. They run beside the exchange: with a sync, once
+// All but the last op of the shared expert, or all. They run beside the dispatch: with a sync, once
 // rows are sorted, so that the device is busy while the host waits; without, once counts are there,
-// so that they do not hold the SMs that the exchange needs first.
-void LayerExchange::place_shared_part_1(OpId shuffle_op) {
+// so that they do not hold the SMs that the dispatch needs first.
+void DispatchCombine::place_shared_part_1(OpId shuffle_op) {
   const std::vector<OpId> after = kind_.is_graph ? counts_ops_ : std::vector<OpId>{shuffle_op};
   for (const OpId id : layer_.shared) {
     if (mesh_.split_shared_expert && id == layer_.shared.back()) return;
@@ -152,14 +153,14 @@ void LayerExchange::place_shared_part_1(OpId shuffle_op) {
   }
 }
 
-// The last op, beside the exchange of results.
-void LayerExchange::place_shared_part_2() {
+// The last op, beside the way back of results.
+void DispatchCombine::place_shared_part_2() {
   if (layer_.shared.empty() || !mesh_.split_shared_expert) return;
   place_shared(layer_.shared.back(), split_ops_);
 }
 
 // Op `id` of the source, on the ranks of each of `after` once for that; stream 0 needs no telling.
-void LayerExchange::place_shared(OpId id, const std::vector<OpId>& after) {
+void DispatchCombine::place_shared(OpId id, const std::vector<OpId>& after) {
   rewrite_.begin(id);
   Op op = sharded(op_at(id), mesh_);
   op.ranks = ranks_;
@@ -181,8 +182,8 @@ void LayerExchange::place_shared(OpId id, const std::vector<OpId>& after) {
 }
 
 // combine_shuffling or split_shuffling.
-Op LayerExchange::shuffling(const std::string& name, std::string_view kernel, DType dtype,
-                            Ids reads, Ids writes) const {
+Op DispatchCombine::shuffling(const std::string& name, std::string_view kernel, DType dtype,
+                              Ids reads, Ids writes) const {
   return {.name = name,
           .body = KernelOp{.kernel = std::string(kernel),
                            .dtype = dtype,
@@ -197,7 +198,7 @@ Op LayerExchange::shuffling(const std::string& name, std::string_view kernel, DT
           .after = {}};
 }
 
-void LayerExchange::compute(const std::string& prefix) {
+void DispatchCombine::compute(const std::string& prefix) {
   const auto sizes = [&](int rank) { return computed_sizes(grid_, rank); };
   const Axis rows = FlowWriter::rows(bound_);
   const TensorId combined = write_.add("combine", rows_dtype_, {rows, write_.hidden(1)});
@@ -226,7 +227,7 @@ void LayerExchange::compute(const std::string& prefix) {
                             sizes);
 }
 
-void LayerExchange::collect() {
+void DispatchCombine::collect() {
   const DType dtype = rewrite_.tensor(split_).dtype;
   TensorId sent = split_;
   if (kind_.is_dedup) {
@@ -254,7 +255,7 @@ void LayerExchange::collect() {
   place_shared_part_2();
 }
 
-void LayerExchange::scatter() {
+void DispatchCombine::scatter() {
   Op op = op_at(layer_.scatter);
   read_instead(op, results_, returned_);
   // Rows that come from a rank are found by the counts of what was sent to it.
@@ -272,7 +273,7 @@ void LayerExchange::scatter() {
 }
 
 // Base and output of the scatter as slices of columns, their sum over tp done.
-void LayerExchange::slice_columns(Op& op) {
+void DispatchCombine::slice_columns(Op& op) {
   if (!layer_.shared.empty()) {
     const TensorId base = op_at(layer_.shared.back()).writes.front();
     const TensorId slice = write_.add_slice("shared.slice", base);

@@ -1,7 +1,7 @@
 #pragma once
 
 // One layer of routed experts whose tokens are data-parallel: the ops of the source with the
-// exchange in between (sim/parallel/expert_flows.h draws it).
+// dispatch and combine in between (sim/parallel/expert_flows.h draws it).
 
 #include <string>
 #include <string_view>
@@ -14,22 +14,22 @@
 namespace orrery {
 
 // What happens between ranks.
-struct ExchangeKind {
+struct DispatchKind {
   bool is_graph = false;
   bool is_dedup = false;
 };
-ExchangeKind exchange_kind(const Mesh& mesh);
+DispatchKind dispatch_kind(const Mesh& mesh);
 
 // Sizes of dims that differ between ranks: rows of a rank's tokens; rows and experts of a rank's
 // block.
 std::vector<FlowWriter::Size> sent_sizes(const ExpertGrid& grid, int rank);
 std::vector<FlowWriter::Size> computed_sizes(const ExpertGrid& grid, int rank);
 
-class LayerExchange {
+class DispatchCombine {
  public:
-  // All outlive the exchange; `write` has begun the layer.
-  LayerExchange(const Plan& source, const Mesh& mesh, Rewrite& rewrite, FlowWriter& write,
-                const RoutedLayer& layer, const ExpertGrid& grid);
+  // All outlive it; `write` has begun the layer.
+  DispatchCombine(const Plan& source, const Mesh& mesh, Rewrite& rewrite, FlowWriter& write,
+                  const RoutedLayer& layer, const ExpertGrid& grid);
 
   // Writes everything after the shuffle, `shuffle_op` of the new plan. Throws std::invalid_argument
   // when the layer has no scatter of its own.
@@ -49,7 +49,7 @@ class LayerExchange {
   [[nodiscard]] double computed_rows(int rank) const;
   [[nodiscard]] Bytes travelling(int rank, DType dtype) const;
 
-  void exchange_counts();
+  void send_counts();
   void dispatch_exact(const std::string& prefix);
   void dispatch_padded();
   void place_shared_part_1(OpId shuffle_op);
@@ -68,9 +68,9 @@ class LayerExchange {
   FlowWriter& write_;
   const RoutedLayer& layer_;
   const ExpertGrid& grid_;
-  ExchangeKind kind_;
-  bool is_alone_;       // nothing runs beside the exchange
-  int stream_;          // of the exchange
+  DispatchKind kind_;
+  bool is_alone_;       // nothing runs beside the collectives
+  int stream_;          // of the collectives
   int ways_;            // in how many slices a row travels
   GroupId ranks_;       // of the new plan
   std::int64_t bound_;  // rows that a rank may receive from all

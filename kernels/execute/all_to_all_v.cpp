@@ -1,4 +1,4 @@
-#include "kernels/execute/row_exchange.h"
+#include "kernels/execute/all_to_all_v.h"
 
 #include <stdexcept>
 #include <string>
@@ -59,9 +59,9 @@ struct RowParts {
   std::int64_t bytes = 0;
 };
 
-void exchange_rows(const Stream& stream, const Communicator& communicator, const RowParts& from,
-                   std::span<const std::int64_t> sent, const RowParts& to,
-                   std::span<const std::int64_t> received) {
+void all_to_all_v(const Stream& stream, const Communicator& communicator, const RowParts& from,
+                  std::span<const std::int64_t> sent, const RowParts& to,
+                  std::span<const std::int64_t> received) {
   std::int64_t send_at = 0;
   std::int64_t receive_at = 0;
   for (std::size_t peer = 0; peer < sent.size(); ++peer) {
@@ -83,7 +83,7 @@ void exchange_rows(const Stream& stream, const Communicator& communicator, const
 
 }  // namespace
 
-Launch bind_row_exchange(const CollectiveContext& context) {
+Launch bind_all_to_all_v(const CollectiveContext& context) {
   const Operand input = context.reads[0];
   const Operand output = context.writes[0];
   if (input.data == nullptr || output.data == nullptr) {
@@ -100,11 +100,11 @@ Launch bind_row_exchange(const CollectiveContext& context) {
     const std::vector<std::int64_t> received = receive_counts.rows(communicator.size(), "receives");
     constexpr std::int64_t kFloat = sizeof(float);
     ORRERY_NCCL(nccl().group_start());
-    exchange_rows(stream, communicator, {bytes_at(input), bytes}, sent, {bytes_at(output), bytes},
-                  received);
+    all_to_all_v(stream, communicator, {bytes_at(input), bytes}, sent, {bytes_at(output), bytes},
+                 received);
     if (input.scales != nullptr) {
-      exchange_rows(stream, communicator, {reinterpret_cast<std::byte*>(input.scales), kFloat},
-                    sent, {reinterpret_cast<std::byte*>(output.scales), kFloat}, received);
+      all_to_all_v(stream, communicator, {reinterpret_cast<std::byte*>(input.scales), kFloat}, sent,
+                   {reinterpret_cast<std::byte*>(output.scales), kFloat}, received);
     }
     ORRERY_NCCL(nccl().group_end());
   };
