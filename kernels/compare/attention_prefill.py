@@ -38,7 +38,7 @@ class Batch:
         return self.tokens + sum(self.contexts)
 
     def flops(self) -> float:
-        """Of both products over the pairs that a causal mask leaves."""
+        """Of both GEMMs over the pairs that a causal mask leaves."""
         pairs = sum(q * c + q * (q + 1) / 2 for q, c in zip(self.queries, self.contexts, strict=True))
         return 2.0 * self.heads * (self.head_dim + self.v_dim) * pairs
 

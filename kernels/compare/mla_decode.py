@@ -1,6 +1,6 @@
 """Absorbed MLA decode beside what PyTorch can express of it.
 
-PyTorch has no kernel for a head dim of 576, so its best are two batched matrix products with a softmax between, eager and
+PyTorch has no kernel for a head dim of 576, so its best are two batched GEMMs with a softmax between, eager and
 compiled, and its scaled_dot_product_attention with the heads as query tokens. The peers read a contiguous cache of equal
 lengths; ours reads the same values through a block table.
 """
@@ -23,7 +23,7 @@ SHAPES = ((128, 4096, 16), (128, 4096, 32), (128, 4096, 64), (128, 4096, 128), (
           (1, 4096, 128), (1, 32768, 128), (256, 1024, 16), (256, 1024, 128))  # fmt: skip
 
 
-def products(q: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+def two_gemms(q: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
     """q [batch, heads, 576] and cache [batch, context, 576] to [batch, heads, 512]."""
     weights = torch.softmax(torch.bmm(q, cache.transpose(1, 2)) * SCALE, dim=-1)
     return torch.bmm(weights, cache[:, :, :LATENT])
@@ -52,19 +52,19 @@ def mla_decode(library: Library, batch: int, context: int, heads: int) -> Compar
     size = torch.zeros(1, dtype=torch.int64)
     library.mla_decode_workspace_bytes(batch, heads, size)
     workspace = torch.empty(int(size), device="cuda", dtype=torch.uint8)
-    compiled = torch.compile(products, dynamic=False)
+    compiled = torch.compile(two_gemms, dynamic=False)
 
     def ours(i: int) -> None:
         library.mla_decode(q[i], paged[i], table, lengths, batch, heads, blocks, batch * blocks, SCALE, out, None, workspace)
 
     def outputs() -> dict[str, torch.Tensor]:
         ours(0)
-        return {"ours": out.clone(), "bmm": products(q[0], cache[0]), "compiled bmm": compiled(q[0], cache[0]),
+        return {"ours": out.clone(), "bmm": two_gemms(q[0], cache[0]), "compiled bmm": compiled(q[0], cache[0]),
                 "sdpa": attention(q[0], cache[0])}  # fmt: skip
 
     return Comparison(
         kernel="mla_decode", dtype="bf16", shape={"batch": batch, "context": context, "heads": heads}, ours=ours,
-        peers={"bmm": lambda i: products(q[i], cache[i]), "compiled bmm": lambda i: compiled(q[i], cache[i]),
+        peers={"bmm": lambda i: two_gemms(q[i], cache[i]), "compiled bmm": lambda i: compiled(q[i], cache[i]),
                "sdpa": lambda i: attention(q[i], cache[i])},
         sets=sets, bytes=bytes_moved, flops=2.0 * batch * heads * context * (KEY + LATENT), outputs=outputs,
     )  # fmt: skip

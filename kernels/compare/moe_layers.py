@@ -35,7 +35,7 @@ def first_rank(plan: str) -> list[Mapping[str, Any]]:
 
 
 def limit_us(bodies: list[Mapping[str, Any]]) -> float:
-    """The weights that have to be read at the data sheet's bandwidth, or the products at its rate, whichever takes longer."""
+    """The weights that have to be read at the data sheet's bandwidth, or the GEMMs at its rate, whichever takes longer."""
     moved = seconds = 0.0
     for body in bodies:
         dims, element = body["dims"], 1 if body["dtype"] == "fp8" else 2

@@ -86,8 +86,8 @@ TARGETS: tuple[Target, ...] = (
            applies=lambda row: row["kernel"] == "moe_layer" and row["peer"] == "torch" and row["shape"]["tokens"] == 64 and row["shape"]["streams"] == 2,
            figure=ours_us, at_least=False,
            reason=(
-               "while tokens are routed, memory is half idle, and the shared expert's second product, 6 us by itself, then shares the SMs with the "
-               "routed experts' first and ends with it. Shorter products of the shared expert (15.5 us for both, 17 before) left the layer at 138.7 us. Tried "
+               "while tokens are routed, memory is half idle, and the shared expert's second GEMM, 6 us by itself, then shares the SMs with the "
+               "routed experts' first and ends with it. Shorter GEMMs of the shared expert (15.5 us for both, 17 before) left the layer at 138.7 us. Tried "
                "without gain: the shared expert by the weight-streaming kernel, or as one more group; other orders and priorities of the streams; the experts' "
                "weights fetched into the L2 cache meanwhile."
            )),

@@ -1,4 +1,4 @@
-"""Times products, attention and copies back to back, call by call: when the power limit lowers the clock, and what that costs each.
+"""Times GEMMs, attention and copies back to back, call by call: when the power limit lowers the clock, and what that costs each.
 
 python3 kernels/compare/power_limit.py -o FILE
 

@@ -121,7 +121,7 @@ TARGETS: tuple[Target, ...] = (
         reason=(
             "536 TFLOP/s at 128 heads. Two warpgroups hold the output of 64 heads (64 x 256 fp32 each, 160 registers a thread), the third "
             "makes scores and softmax alone (168 registers), and a third stage of 72 KiB does not fit in shared memory. An earlier version "
-            "without its loads reached 583 TFLOP/s, so it is the chain of products and softmax that binds, not bandwidth."
+            "without its loads reached 583 TFLOP/s, so it is the chain of GEMMs and softmax that binds, not bandwidth."
         ),
     ),
     Target(

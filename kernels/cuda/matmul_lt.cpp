@@ -79,7 +79,7 @@ MatmulLt::MatmulLt(std::int64_t m, std::int64_t n, std::int64_t k, int sms)
   ORRERY_CUBLAS(cublasLtMatmulAlgoGetHeuristic(handle, description, plan_->w.get(), plan_->x.get(),
                                                plan_->y.get(), plan_->y.get(), preference.get(), 1,
                                                &found, &count));
-  if (count == 0) throw std::runtime_error("cuBLASLt has no algorithm for this product");
+  if (count == 0) throw std::runtime_error("cuBLASLt has no algorithm for this GEMM");
   plan_->algorithm = found.algo;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// One bf16 matrix product on cuBLASLt, planned once and launched many times: the compute-bound load
-// of probes.
+// One bf16 GEMM on cuBLASLt, planned once and launched many times: the compute-bound load of
+// probes.
 
 #include <cstdint>
 #include <memory>

@@ -11,7 +11,7 @@
 namespace orrery {
 namespace {
 
-constexpr std::int64_t kSize = 8192;  // of the product's three dims
+constexpr std::int64_t kSize = 8192;  // of the GEMM's three dims
 constexpr std::size_t kReadBytes = std::size_t{4} << 30;
 constexpr Seconds kReading{0.02};
 
@@ -110,14 +110,14 @@ std::vector<ProbeRow> probe_clock(Seconds duration) {
   const auto x = normal_buffer<bf16>(kCount, 1);
   const auto w = normal_buffer<bf16>(kCount, 2);
   const cuda::DeviceBuffer<bf16> y(kCount);
-  const MatmulLt product(kSize, kSize, kSize);
+  const MatmulLt gemm(kSize, kSize, kSize);
   run_load(
       board,
       {.name = "gemm",
        .work = 2.0 * kSize * kSize * kSize * 1e-12,
        .unit = "TFLOP/s",
        .launch =
-           [&](const cuda::Stream& stream) { product.launch(stream, y.get(), x.get(), w.get()); }},
+           [&](const cuda::Stream& stream) { gemm.launch(stream, y.get(), x.get(), w.get()); }},
       duration, rows);
   return rows;
 }

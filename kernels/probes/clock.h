@@ -1,7 +1,7 @@
 #pragma once
 
 // What the power limit leaves of the clock: SM clock, board power and rate under seconds of a large
-// matrix product, and under seconds of reading memory.
+// GEMM, and under seconds of reading memory.
 
 #include <vector>
 

@@ -21,16 +21,16 @@ class GemmLoad final : public Load {
       : x_(normal_buffer<bf16>(static_cast<std::size_t>(m * k), 1)),
         w_(normal_buffer<bf16>(static_cast<std::size_t>(n * k), 2)),
         y_(static_cast<std::size_t>(m * n)),
-        product_(m, n, k, sms) {}
+        gemm_(m, n, k, sms) {}
   void launch(const cuda::Stream& stream) override {
-    product_.launch(stream, y_.get(), x_.get(), w_.get());
+    gemm_.launch(stream, y_.get(), x_.get(), w_.get());
   }
 
  private:
   cuda::DeviceBuffer<bf16> x_;
   cuda::DeviceBuffer<bf16> w_;
   cuda::DeviceBuffer<bf16> y_;
-  MatmulLt product_;
+  MatmulLt gemm_;
 };
 
 class StreamLoad final : public Load {

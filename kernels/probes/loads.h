@@ -28,7 +28,7 @@ struct LoadKind {
 };
 
 // The loads of one GPU, and, where there is a second one that it can reach, traffic to it:
-//   gemm m n k sms     bf16 product (cuBLASLt) made for `sms` SMs, 0: all
+//   gemm m n k sms     bf16 GEMM (cuBLASLt) made for `sms` SMs, 0: all
 //   read, write, copy bytes blocks   streams past the L2 cache (kernels/probes/stream.h); blocks=0:
 //   a
 //                      grid of small blocks that fills the GPU several times over, as most

@@ -15,16 +15,16 @@ constexpr double kGemmRate = 0.80;
 constexpr double kNarrowGemmRate = 0.73;
 constexpr double kAttentionRate = 0.62;
 constexpr double kStreamRate = 0.89;
-// Attention alone draws less than between products: rows of long calls took this at the limit.
+// Attention alone draws less than between GEMMs: rows of long calls took this at the limit.
 constexpr double kAttentionAlone = 1.13;
-// Calls of attention that take so long lower the clock as far as products do, whatever rest they
-// were timed after: mla_prefill.csv, 128 heads over 12,288 tokens and more at 1,260 to 1,410 MHz.
+// Calls of attention that take so long lower the clock as far as GEMMs do, whatever rest they were
+// timed after: mla_prefill.csv, 128 heads over 12,288 tokens and more at 1,260 to 1,410 MHz.
 constexpr Seconds kLongAttention{10e-3};
 // How fast a call goes over from waiting for bytes to waiting for arithmetic: weights [8,192,
 // 24,576] by 64, 128, 256 and 512 rows took 1.003, 1.05, 1.15 and 1.165 times as long at the limit.
 constexpr double kSharpness = 4;
-// Draw of a stream against that of large products. Both at once draw less than their sum: with 1.5
-// in the exponent the products of 128 rows draw as much as large ones and those of 64 less.
+// Draw of a stream against that of large GEMMs. Both at once draw less than their sum: with 1.5 in
+// the exponent the GEMMs of 128 rows draw as much as large ones and those of 64 less.
 constexpr double kStreamDraw = 0.75;
 // A cache being attended draws 578 W more than idle units do, element-wise kernels that stream as
 // much 504 W: columns power_w of attention_decode.csv and add_rms_norm.csv.
@@ -68,7 +68,7 @@ double longer(Seconds time, const PowerLimit& limit, const Call& call) {
     case Arithmetic::kGemm: {
       const double computing = std::pow(call.computing.value() / call.rate(), kSharpness);
       const double moving = std::pow(call.moving.value() / kStreamRate, kSharpness);
-      return ((call.is_narrow() ? limit.narrow_product : limit.product) - 1) * computing /
+      return ((call.is_narrow() ? limit.narrow_gemm : limit.gemm) - 1) * computing /
              (computing + moving);
     }
     case Arithmetic::kAttention:

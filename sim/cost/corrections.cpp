@@ -15,7 +15,7 @@ void to_device(const PricedCall& call, Estimate& estimate) {
 }
 
 // Share of the HBM rate that quantising of a whole input reaches: gemm rows of the shipped tables
-// against cuBLAS products of quantised inputs on an H200, 8,192 rows, n 2,560 (docs/data.md).
+// against cuBLAS GEMMs of quantised inputs on an H200, 8,192 rows, n 2,560 (docs/data.md).
 constexpr double kQuantizeBandwidth = 0.42;
 // What is left of a row at least when the quantising is taken out.
 constexpr double kLeastRemainder = 0.4;

@@ -9,7 +9,7 @@
 namespace orrery {
 namespace {
 
-// Octaves that narrow products against bf16 ones count for: more than any width of the weights.
+// Octaves that narrow GEMMs against bf16 ones count for: more than any width of the weights.
 constexpr double kOtherArithmetic = 10;
 
 // The format whose rows answer for `dtype`: itself, or else the nearest in arithmetic and then in

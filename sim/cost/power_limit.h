@@ -9,9 +9,9 @@
 //   work     | prompts ............ | decodes, or none  |
 //
 // Measured on an H200 (topologies/devices/h200-sxm/power_limit.csv): the clock has fallen 35 to 80
-// ms after products began, has risen within 100 ms of pause, and stays where products take 58 % of
-// the time beside copies. Between it falls and rises evenly: steps of a service take the longer,
-// the more arithmetic there was shortly before.
+// ms after GEMMs began, has risen within 100 ms of pause, and stays where GEMMs take 58 % of the
+// time beside copies. Between it falls and rises evenly: steps of a service take the longer, the
+// more arithmetic there was shortly before.
 
 #include <cstdint>
 
@@ -20,10 +20,10 @@
 namespace orrery {
 
 struct PowerLimit {
-  // Time at the limit against that at the full clock, of kernels that only compute: products in
-  // bf16, in narrower formats, attention over prompts. All 1: there is no limit.
-  double product = 1;
-  double narrow_product = 1;
+  // Time at the limit against that at the full clock, of kernels that only compute: GEMMs in bf16,
+  // in narrower formats, attention over prompts. All 1: there is no limit.
+  double gemm = 1;
+  double narrow_gemm = 1;
   double attention = 1;
   // Likewise of steps that stream memory, the decodes that follow prompts.
   double decodes = 1;
@@ -36,7 +36,7 @@ struct PowerLimit {
   Seconds full_rows;
   Seconds limited_rows;
 
-  [[nodiscard]] bool acts() const { return product != 1 || narrow_product != 1 || attention != 1; }
+  [[nodiscard]] bool acts() const { return gemm != 1 || narrow_gemm != 1 || attention != 1; }
 };
 
 enum class Clock : std::uint8_t { kFull, kLimited };

@@ -8,7 +8,7 @@
 
 namespace orrery {
 
-// Format in which the kernel's products are computed: weight-only formats and attention over an fp8
+// Format in which the kernel's GEMMs are computed: weight-only formats and attention over an fp8
 // cache compute in bf16.
 DType arithmetic_dtype(const KernelSpec& spec, DType dtype);
 
@@ -17,11 +17,11 @@ DType arithmetic_dtype(const KernelSpec& spec, DType dtype);
 FlopsPerSecond peak_flops(const Device& device, DType dtype);
 
 // How much nearer to its peak a device runs kernels than another does whose tensor units are faster
-// for each SM: 1 for equal or slower units there. Of the time of a product, 0.92 of the peak is
-// what the units themselves need; the rest (softmax, loads, issue) is the SM's and does not wait
-// for slower units. 0.92: gemms of 4,096 rows and more on an H20 (0.91 to 0.92) and prefill
-// attention of 8,192 tokens and more (0.91 to 0.95), InferSim bench_data, github:alibaba/InferSim;
-// on an H800 the same gemms reach 0.6 to 0.73.
+// for each SM: 1 for equal or slower units there. Of the time of a GEMM, 0.92 of the peak is what
+// the units themselves need; the rest (softmax, loads, issue) is the SM's and does not wait for
+// slower units. 0.92: gemms of 4,096 rows and more on an H20 (0.91 to 0.92) and prefill attention
+// of 8,192 tokens and more (0.91 to 0.95), InferSim bench_data, github:alibaba/InferSim; on an H800
+// the same gemms reach 0.6 to 0.73.
 double efficiency_gain(const Device& device, FlopsPerSecond peak, const Device& measured_on,
                        FlopsPerSecond measured_peak);
 

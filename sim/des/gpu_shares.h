@@ -24,7 +24,7 @@ struct GpuDemand {
 SharingRates sharing_rates(const Device& device);
 
 // Of a kernel that takes `time` alone: it fills all SMs, but for those that work on few rows and
-// products too small to draw the memory's rate. Bound by the SMs when its work is unknown.
+// GEMMs too small to draw the memory's rate. Bound by the SMs when its work is unknown.
 GpuDemand kernel_demand(const Device& device, const KernelOp& op, Seconds time);
 // The same by op of a plan with these times; GpuDemand{} for ops that are no kernels.
 std::vector<GpuDemand> kernel_demands(const Plan& plan, std::span<const Estimate> times,

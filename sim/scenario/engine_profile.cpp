@@ -130,8 +130,8 @@ PowerLimit read_power_limit(const Reader& profile, EngineProfile& into) {
                  "limited_rows"});
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
-  const PowerLimit limit{.product = reader.number("product", 1, 10),
-                         .narrow_product = reader.number("narrow_product", 1, 10),
+  const PowerLimit limit{.gemm = reader.number("product", 1, 10),
+                         .narrow_gemm = reader.number("narrow_product", 1, 10),
                          .attention = reader.number("attention", 1, 10),
                          .decodes = reader.has("decodes") ? reader.number("decodes", 1, 10) : 1,
                          .share = reader.number("share", 0.01, 0.99),

@@ -66,8 +66,8 @@ TEST(CostModel, KernelsInsideAStepTakeTheFactorOfTheProfile) {
   options.moe_kernel_time = 1.5;
   const CostModel plain(node(), nullptr, nullptr, {});
   const CostModel inside(node(), nullptr, nullptr, options);
-  const KernelOp product = gemm(64, 256, 512);
-  EXPECT_NEAR(inside.kernel(product).time.value(), 1.25 * plain.kernel(product).time.value(),
+  const KernelOp gemm_op = gemm(64, 256, 512);
+  EXPECT_NEAR(inside.kernel(gemm_op).time.value(), 1.25 * plain.kernel(gemm_op).time.value(),
               1e-15);
   const KernelOp moe{.kernel = "moe",
                      .dims = {{.name = "tokens", .size = 64},

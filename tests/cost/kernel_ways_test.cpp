@@ -91,7 +91,7 @@ TEST(WarmOperands, AreNotWeights) {
   EXPECT_NEAR(1e6 * cost.kernel(testing::gemm(1, 1024, 1024)).time.value(), 4, 1e-9);
 }
 
-TEST(LongProducts, OfOurOwnAreNotReadWhereTheClockFellWhileTheyWereTimed) {
+TEST(LongGemms, OfOurOwnAreNotReadWhereTheClockFellWhileTheyWereTimed) {
   const testing::TableDirectory directory;
   // Twice the rows take twice as long up to 4 ms; then the clock fell, or fell now and then.
   const std::string rows =

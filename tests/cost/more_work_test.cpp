@@ -1,5 +1,5 @@
 // More work is never faster, but where rows say so: kernels have tiles and ways, and 17 rows of a
-// product may take longer than 48. Between rows nothing falls by more than the rows around do.
+// GEMM may take longer than 48. Between rows nothing falls by more than the rows around do.
 
 #include <gtest/gtest.h>
 

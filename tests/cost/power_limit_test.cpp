@@ -16,8 +16,8 @@ namespace {
 constexpr Seconds ms(double value) { return Seconds(value * 1e-3); }
 
 PowerLimit limit() {
-  return {.product = 1.2,
-          .narrow_product = 1.1,
+  return {.gemm = 1.2,
+          .narrow_gemm = 1.1,
           .attention = 1.3,
           .share = 0.5,
           .boost = ms(60),
@@ -96,7 +96,7 @@ Gemm needs(double m, double n, double k) {
   return {.computing = 2 * m * n * k / 1e15, .moving = 2 * (m * k + n * k + m * n) / 4.8e12};
 }
 
-TEST(PowerLimit, ProductsTakeTheirFactorWhereArithmeticIsWhatTakesLonger) {
+TEST(PowerLimit, GemmsTakeTheirFactorWhereArithmeticIsWhatTakesLonger) {
   const Machine machine = make_machine(testing::node_spec());
   const CostModel cost = model(machine);
   const auto longer = [&](const KernelOp& op) {
@@ -119,7 +119,7 @@ TEST(PowerLimit, ProductsTakeTheirFactorWhereArithmeticIsWhatTakesLonger) {
 
 // A tile computes all of its rows: 32 more than there are in each group of more than 54, which go
 // in tiles.
-TEST(PowerLimit, ProductsOfGroupsComputeTheEmptyRowsOfTheirTiles) {
+TEST(PowerLimit, GroupedGemmsComputeTheEmptyRowsOfTheirTiles) {
   const Machine machine = make_machine(testing::node_spec());
   const CostModel cost = model(machine);
   constexpr double kGroups = 4;
@@ -156,7 +156,7 @@ TEST(PowerLimit, WhatNeitherComputesNorStreamsFollowsTheClock) {
               20e-6 + 0.3 * (20e-6 - streamed), 1e-12);
 }
 
-TEST(PowerLimit, WhatDrawsAsMuchAsLargeProductsCountsAsArithmetic) {
+TEST(PowerLimit, WhatDrawsAsMuchAsLargeGemmsCountsAsArithmetic) {
   const testing::TableDirectory directory;
   // Times that follow from the rates of large calls (0.80 of 1e15 operations, 0.89 of 4.8e12 bytes
   // a second), whichever takes longer.
@@ -227,7 +227,7 @@ TEST(PowerLimit, RowsOfLongCallsAreAtTheLimitAlready) {
   EXPECT_LT(time(Clock::kFull, 65536), 7e-3);
 }
 
-// Alone attention takes 1.13 at the limit, 1.3 between products.
+// Alone attention takes 1.13 at the limit, 1.3 between GEMMs.
 TEST(PowerLimit, RowsOfLongAttentionWereAtTheLimitOfAttentionAlone) {
   const testing::TableDirectory directory;
   directory.write("attention_prefill.csv",

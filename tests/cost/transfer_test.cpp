@@ -167,8 +167,8 @@ TEST(Transfer, AnotherArchitectureAnswersWhereThisOneHasNothingAndIsCalledRoofli
 }
 
 TEST(Transfer, AFormatWithoutRowsTakesTheEfficiencyOfTheNearest) {
-  // nvfp4 products are narrow as fp8's are: 0.8 times the work model there, not bf16's 0.5, though
-  // the device of the rows does not compute in nvfp4 at all.
+  // nvfp4 GEMMs are narrow as fp8's are: 0.8 times the work model there, not bf16's 0.5, though the
+  // device of the rows does not compute in nvfp4 at all.
   const Device hopper = device_like_node("hopper", 1, 1);
   Device blackwell = device_like_node("blackwell", 2, 1.5);
   blackwell.dense_flops[DType::kNvfp4] = FlopsPerSecond(8e15);

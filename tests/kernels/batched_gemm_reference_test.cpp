@@ -1,4 +1,4 @@
-// The reference of batched_gemm: products of heads that do not mix.
+// The reference of batched_gemm: GEMMs of heads that do not mix.
 
 #include <gtest/gtest.h>
 

@@ -102,7 +102,7 @@ TEST(ExpertFlowsInTime, PartOneOfTheSharedExpertRunsWhileTheHostWaits) {
 }
 
 // Kernels that fill the GPU take as long together as one after the other, so only what runs while
-// the GPU would wait is won: part 1 in the sync, part 2 in the return. Products of few tokens leave
+// the GPU would wait is won: part 1 in the sync, part 2 in the return. GEMMs of few tokens leave
 // SMs free, so that a whole shared expert may run beside the routed ones too.
 TEST(ExpertFlowsInTime, SplittingTheSharedExpertHidesTheReturn) {
   if (!kHasSimgrid) GTEST_SKIP() << "built without SimGrid, which models sharing";

@@ -1,11 +1,11 @@
-"""More work in a step is never faster, but for products: their rows have tiles (17 rows of fp8 take longer than 48)."""
+"""More work in a step is never faster, but for GEMMs: their rows have tiles (17 rows of fp8 take longer than 48)."""
 
 import orrery
 import pytest
 
 # Where rows of attention_decode fall from one context to the next at all, 95 % of them fall by less (vLLM, H200: 3.9 %).
 NOISE = 0.04
-PRODUCTS = r"(?:_proj|lm_head|router|experts|absorb_[kv])$"
+GEMMS = r"(?:_proj|lm_head|router|experts|absorb_[kv])$"
 SETUPS = {
     "tables of another architecture": ("llama-3.1-70b", "hgx-b200", "vllm-0.24.0", 8),
     "own tables": ("llama-3.1-70b", "hgx-h200", "vllm-0.24.0", 4),
@@ -33,26 +33,26 @@ def scenario(request, tmp_path_factory):
 
 
 def _times(scenario, batch):
-    """Time of a rank's ops but products, and of its products."""
+    """Time of a rank's ops but GEMMs, and of its GEMMs."""
     spans = orrery.step(scenario, batch).to_pandas()
     spans = spans[spans["rank"] == spans["rank"].min()]
     taken = spans["end_s"] - spans["start_s"]
-    is_product = spans["op"].str.contains(PRODUCTS)
-    return taken[~is_product].sum(), taken[is_product].sum()
+    is_gemm = spans["op"].str.contains(GEMMS)
+    return taken[~is_gemm].sum(), taken[is_gemm].sum()
 
 
 @pytest.mark.parametrize("what", BATCHES)
-def test_a_step_but_for_its_products_never_falls(scenario, what):
+def test_a_step_but_for_its_gemms_never_falls(scenario, what):
     longest = 0.0
     num_priced = 0
     for batch in BATCHES[what]:
         try:
-            others, products = _times(scenario, batch)
+            others, gemms = _times(scenario, batch)
         except ValueError as error:
             assert "KV blocks; memory allows" in str(error)
             break  # longer ones do not fit either
         num_priced += 1
-        assert products > 0
+        assert gemms > 0
         assert others > (1 - NOISE) * longest, batch
         longest = max(longest, others)
     assert num_priced >= 6

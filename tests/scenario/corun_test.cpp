@@ -245,7 +245,7 @@ double probe(const std::string& name, const std::string& parameters) {
 }
 
 TEST(CoRun, TheDevicesRatesAreThoseOfItsRows) {
-  // 4 GiB read with cold caches, and seconds of a large product; rounded in device.yaml.
+  // 4 GiB read with cold caches, and seconds of a large GEMM; rounded in device.yaml.
   const double rate = 4294967296.0 / (probe("stream_read", "bytes=4294967296 l2=cold") * 1e-6);
   EXPECT_NEAR(h200().sharing.hbm_rate.value() / rate, 1, 0.01);
   EXPECT_NEAR(h200().sharing.math_share * 989e12 / (probe("rate_gemm", "") * 1e12), 1, 0.01);

@@ -119,7 +119,7 @@ TEST_F(EngineProfileTest, a_profile_may_say_what_single_kernels_and_the_power_li
   EXPECT_EQ(profile.power_limit.decodes, 1.05);
   EXPECT_EQ(profile.kernel_time.uneven_attention.more, Seconds(7e-6));
   EXPECT_EQ(profile.kernel_time.uneven_attention.of_few, Seconds(4e-6));
-  EXPECT_EQ(profile.power_limit.product, 1.16);
+  EXPECT_EQ(profile.power_limit.gemm, 1.16);
   EXPECT_EQ(profile.power_limit.boost, Seconds(60e-3));
   EXPECT_EQ(profile.sources.at("power_limit.product"), "measured");
   EXPECT_EQ(profile.kernel_time.kernels,

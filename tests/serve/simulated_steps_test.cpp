@@ -246,7 +246,7 @@ TEST_F(SimulatedStepsTest, AttentionOfDifferentContextsMergesRowsInEachLayer) {
 // Prompts that follow each other reach the power limit; after a pause they have the full clock.
 TEST_F(SimulatedStepsTest, PromptsInARowReachThePowerLimitAndPausesLeaveIt) {
   CostOptions options{.launch_mode = LaunchMode::kEager, .host = host_};
-  options.power = {.product = 1.5, .attention = 1.5, .share = 0.1, .boost = Seconds(1e-3)};
+  options.power = {.gemm = 1.5, .attention = 1.5, .share = 0.1, .boost = Seconds(1e-3)};
   const CostModel cost(machine_, nullptr, nullptr, options);
   SimulatedStepsConfig powered = config(small_llama(), {});
   powered.eager_cost = &cost;
@@ -277,7 +277,7 @@ TEST_F(SimulatedStepsTest, PromptsInARowReachThePowerLimitAndPausesLeaveIt) {
 TEST_F(SimulatedStepsTest, DecodesAfterPromptsTakeLongerUntilTheClockIsFullAgain) {
   CostOptions options{.launch_mode = LaunchMode::kEager, .host = host_};
   options.power = {
-      .product = 1.5, .attention = 1.5, .decodes = 1.2, .share = 0.5, .boost = Seconds(1)};
+      .gemm = 1.5, .attention = 1.5, .decodes = 1.2, .share = 0.5, .boost = Seconds(1)};
   const CostModel cost(machine_, nullptr, nullptr, options);
   SimulatedStepsConfig powered = config(small_llama(), {});
   powered.eager_cost = &cost;
@@ -309,7 +309,7 @@ TEST_F(SimulatedStepsTest, DecodesThatComputeKeepTheClockThrottled) {
   const auto cost_of = [&](LaunchMode mode, double share) {
     CostOptions options{.launch_mode = mode};
     options.power = {
-        .product = 1.5, .attention = 1.5, .decodes = 1.2, .share = share, .boost = Seconds(1e-2)};
+        .gemm = 1.5, .attention = 1.5, .decodes = 1.2, .share = share, .boost = Seconds(1e-2)};
     return CostModel(machine_, nullptr, nullptr, options);
   };
   const auto config_of = [&](const CostModel& graph, const CostModel& eager) {

@@ -102,7 +102,7 @@ def _reason(error: Exception) -> str:
 
 def _split(result: simulation.RunResult) -> dict[str, Any]:
     """Mean wait and TTFT, share of engine time in steps with prefill, mean time of a step with and without
-    prefill, and FLOP of the model's products per token."""
+    prefill, and FLOP of the model's GEMMs per token."""
     requests, steps = result.requests.columns(), result.steps.columns()
     has_prefill = steps["prefill_tokens"] > 0
     busy = max(float(steps["duration_s"].sum()), 1e-300)

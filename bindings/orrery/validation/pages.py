@@ -28,7 +28,7 @@ Plans that the simulator predicted and our executor ran, on the GPUs named, with
   kernel call that any judged step contains (`bindings/orrery/validation/held_out.py` leaves them out, at the cost of the basis
   "measured"); which steps a service makes is not known before, so its may have some. Collectives come from `topologies/hgx-h200/*.orrery.csv`.
 * *Not judged*: the engine profile takes what arithmetic costs at the power limit from `topologies/devices/h200-sxm/power_limit.csv` and, between its
-  figures, FP8 products from `scenarios/validate/fit_8b_fp8.yaml`; what serving takes of the host and decodes at a throttled clock from
+  figures, FP8 GEMMs from `scenarios/validate/fit_8b_fp8.yaml`; what serving takes of the host and decodes at a throttled clock from
   `scenarios/validate/fit_serve_8b.yaml`; attention of contexts that differ from `topologies/devices/h200-sxm/uneven_attention.csv`, of up to 8
   sequences from `fit_serve_8b`. How a service's clock follows its steps was found on executed steps of earlier runs, of that plan and of
   judged ones. The share of arithmetic that the limit bears and its transition (`share`, `sim/cost/power_limit.cpp`) were chosen among ten pairs
@@ -45,11 +45,11 @@ MISSES = """\
 What is known of the largest errors:
 
 * *Decodes of one and four sequences on two and four GPUs, launched one by one*: in some plans they wait for their host, -10 to -41 %
-  (`qwen3_30b_tp4`, `deepseek_v2_lite_tp2`, `qwen3_30b_tp2`, `llama_8b_tp4`, `qwen3_30b_ep2`). Within steps cuBLASLt takes 7.2 us a product to launch and
+  (`qwen3_30b_tp4`, `deepseek_v2_lite_tp2`, `qwen3_30b_tp2`, `llama_8b_tp4`, `qwen3_30b_ep2`). Within steps cuBLASLt takes 7.2 us a GEMM to launch and
   our kernels 3 to 3.5; the profile's `eager_launch` is 2.72, of launches in a row. The host matters, too: the decode of four of
   `qwen3_30b_ep2` took 5.85 ms on another host and 6.88 here. As graphs the same steps err by -5 to +9 %. All pairs of
   plans that are ordered otherwise than predicted have such a step.
-* *Services of DeepSeek-V2-Lite*: served decodes lacked the absorbed products of latent attention in all layers but two until these runs; TPOT would have
+* *Services of DeepSeek-V2-Lite*: served decodes lacked the absorbed GEMMs of latent attention in all layers but two until these runs; TPOT would have
   been 2.3 and 2.2 % too short (`serve_v2_lite_closed_32`, `serve_v2_lite_azure_50`) and is -0.4 and +0.4 %. First tokens come 5 and 9 % later than
   predicted, as steps of few prompt tokens beside decodes do.
 * *One decode of Qwen3-30B-A3B at a context of 16,384*, as a graph, takes 8 % less than predicted, which is not explained; one of Llama-3.1-8B on four

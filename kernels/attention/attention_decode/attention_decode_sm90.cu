@@ -167,7 +167,7 @@ __device__ std::int32_t guess_block_table(const Parameters& parameters) {
 // of one kv head. Every warp works alone on its own ring of units, so that nothing but the end of a
 // row synchronises warps:
 //
-//   warp    copy engine                     products (tile.cuh)
+//   warp    copy engine                     MMAs (tile.cuh)
 //           K0 V0 K1 V1 ------------------> S = K0 Q, refill K2, softmax, O += V0 P, refill V2, ...
 //   row     warps -> shared memory -> output, or -> workspace -> last block of the row (merge.cuh)
 //
@@ -185,7 +185,7 @@ __device__ std::int32_t guess_block_table(const Parameters& parameters) {
 // Queries in rows of a fused projection cost nothing: 64 x 4096, bf16, 246.1 us, contiguous 246.3.
 // Large caches are bound by memory, small ones by latency: lengths, block table and first tiles
 // come one after the other from cold memory, about 4 us until the rings are full, and the merges of
-// warps and blocks take 3 to 4 us after the last product. What helped at 128 x 4096: L2 fetches of
+// warps and blocks take 3 to 4 us after the last MMA. What helped at 128 x 4096: L2 fetches of
 // 128 bytes (of 256 they took in the head beside it as well: 4.07 -> 4.25 TB/s) and queries and
 // block table asked for before the rings fill, with rows that blocks do not share (-> 4.54 TB/s).
 template <typename T, int kHeadDim, int kHeadTiles>

@@ -1,8 +1,8 @@
 #pragma once
 
 // Attention of up to 8 kHeadTiles query heads over one tile of keys and one of values in shared
-// memory, by one warp. Keys take the 16-row side of the products and heads the 8-column side, so
-// that few heads per kv head waste little:
+// memory, by one warp. Keys take the 16-row side of the MMAs and heads the 8-column side, so that
+// few heads per kv head waste little:
 //
 //   S^T [keys, heads] = K Q^T        A = K as it lies, 16 bytes of a row per lane
 //   P^T                               S^T's fragment turned into a B fragment by movmatrix
@@ -10,9 +10,9 @@
 //
 // A tile holds keys_per_unit() rows in halves of 128 bytes per row (64 where a row is that short),
 // with the swizzle of the same width. Lane (g, t) reads chunks 2t and 2t+1 of each half of rows g
-// and g+8: the order of dims that this gives the products is the same in Q, and free of bank
-// conflicts. fp8 is widened to fp16 (exactly); its queries are scaled to fp16's range by a power of
-// two per head.
+// and g+8: the order of dims that this gives the MMAs is the same in Q, and free of bank conflicts.
+// fp8 is widened to fp16 (exactly); its queries are scaled to fp16's range by a power of two per
+// head.
 
 #include <cuda_fp16.h>
 
@@ -57,7 +57,7 @@ __device__ inline void mma(float (&d)[4], const std::uint32_t (&a)[4],
   }
 }
 
-// Two values rounded to the products' format, `low` in the low half.
+// Two values rounded to the MMAs' format, `low` in the low half.
 template <typename T>
 __device__ inline std::uint32_t pack(float low, float high) {
   if constexpr (kIsFp8<T>) {

@@ -11,13 +11,13 @@
 //   tensor cores  S3     S2 O+=P3V3 S1 O+=P2V2 S0 O+=P1V1 O+=P0V0
 //   other units      P3=softmax(S3) P2         P1         P0          O / sum, LSE
 //
-// The next scores are issued ahead of the product with V, so that softmax waits for them alone and
-// runs beside it; the other warpgroups' products fill the rest. P stays in registers as the left
-// operand. The structure is FlashAttention-3's (arXiv 2407.08608), less what did not pay here:
+// The next scores are issued ahead of the MMA with V, so that softmax waits for them alone and runs
+// beside it; the other warpgroups' MMAs fill the rest. P stays in registers as the left operand.
+// The structure is FlashAttention-3's (arXiv 2407.08608), less what did not pay here:
 //   * no barrier makes the warpgroups take turns (with it: 6 % slower at 8K tokens);
 //   * what the exponentials are relative to follows the largest score only past a factor of 2^8,
 //     so that O is rarely rescaled (without: 3 % slower; seen in FlashAttention-4).
-// Slower too: the next tile's first scores issued beside this one's last product (10 %: registers
+// Slower too: the next tile's first scores issued beside this one's last MMA (10 %: registers
 // move more), keys shared by the two blocks of a cluster (a third: they wait for each other), a
 // third tile of keys and values instead of the second of queries (2 %), tiles copied in pieces of
 // 64 rows by several lanes (4 %).

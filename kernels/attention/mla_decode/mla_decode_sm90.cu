@@ -31,14 +31,14 @@ constexpr int kValueRegisters = 160;
 //
 // 64 x 512 sums are 256 registers in each of 128 threads, so two warpgroups hold half of the
 // columns each, and a third makes the weights of both. It holds 5/9 of the queries in registers,
-// the rest in shared memory: a product of 64 x 64 x 16 with both operands from there needs all its
+// the rest in shared memory: an MMA of 64 x 64 x 16 with both operands from there needs all its
 // bandwidth. The weights P take the place of the keys' rotated part, which nobody needs any more.
 // The sums are rescaled only when a row's maximum grows by more than a factor of 2^8. More than 64
 // heads: two blocks read the same tiles, the second from L2. Fewer are padded to 64.
 //
-// Shared memory, 210 KiB: columns 0 .. 255 of three tiles (32 KiB each), the rest of two tiles
-// (40 KiB each), 4/9 of the queries (32 KiB). The third first side hides part of a load's latency
-// behind the products of the tile before; a third whole tile has no room.
+// Shared memory, 210 KiB: columns 0 .. 255 of three tiles (32 KiB each), the rest of two tiles (40
+// KiB each), 4/9 of the queries (32 KiB). The third first side hides part of a load's latency
+// behind the MMAs of the tile before; a third whole tile has no room.
 //
 // A tile is 73,728 bytes and 8.9 MFLOP: 15.4 ns of the device's 4.8 TB/s, 9.0 ns of its 989
 // TFLOP/s. So up to 64 heads memory binds, at 128 the tensor cores. Measured on an H200 at batch

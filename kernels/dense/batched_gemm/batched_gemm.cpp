@@ -21,9 +21,9 @@ Work work(DType dtype, const Dims& dims) {
 KernelSpec batched_gemm_spec() {
   return {.name = "batched_gemm",
           .summary =
-              "one product y[m,n] = x[m,k] w[n,k] for each batch (per-head products of MLA); dtype "
+              "one GEMM y[m,n] = x[m,k] w[n,k] for each batch (per-head GEMMs of MLA); dtype "
               "of w and x",
-          .dims = {{.name = "batch", .meaning = "independent products: heads"},
+          .dims = {{.name = "batch", .meaning = "independent GEMMs: heads"},
                    {.name = "m", .meaning = "rows of each x: tokens"},
                    {.name = "n", .meaning = "rows of each w: output columns"},
                    {.name = "k", .meaning = "input columns", .is_contraction = true}},

@@ -1,7 +1,7 @@
 #pragma once
 
 // A linear layer for each head of a row, y[m, head, n] = x[m, head, k] w[head]^T, on tensor cores
-// (cuBLASLt's strided batches): the products around latent attention in MLA's absorbed form. Or one
+// (cuBLASLt's strided batches): the GEMMs around latent attention in MLA's absorbed form. Or one
 // for each matrix of a batch, y[batch, m, n] = x[batch, m, k] w[batch]^T: experts with their rows
 // padded to a common number. fp8 has a scale for each row of x and w, which the library's batches
 // do not have: such a batch is a grouped gemm of groups with equally many rows.
@@ -40,8 +40,8 @@ struct BatchedGemmOperands {
   const float* w_scale = nullptr;  // of fp8 [batch, n]
 };
 
-// One shape's products, made ahead of time: launches allocate nothing and may be captured. They
-// share one workspace, so these must be on one stream. Sums are fp32, y is rounded once.
+// One shape's GEMMs, made ahead of time: launches allocate nothing and may be captured. They share
+// one workspace, so these must be on one stream. Sums are fp32, y is rounded once.
 class BatchedGemmPlan {
  public:
   // `workspace`: kGemmWorkspaceBytes (kernels/dense/gemm/gemm.h) of device memory, for fp8

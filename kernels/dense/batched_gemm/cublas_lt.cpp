@@ -56,7 +56,7 @@ cublasLtMatrixLayoutOpaque_t make_layout(const Layout& layout, std::int64_t batc
 }  // namespace
 
 struct BatchedGemmPlan::Library {
-  cublasLtMatmulDescOpaque_t product{};
+  cublasLtMatmulDescOpaque_t matmul{};
   cublasLtMatrixLayoutOpaque_t x{};
   cublasLtMatrixLayoutOpaque_t w{};
   cublasLtMatrixLayoutOpaque_t y{};
@@ -66,16 +66,16 @@ struct BatchedGemmPlan::Library {
 };
 
 struct BatchedGemmPlan::Groups {
-  GroupedGemmPlan product;
+  GroupedGemmPlan gemm;
   cuda::DeviceBuffer<std::int32_t> counts;
 
   Groups(const BatchedGemmShape& shape, std::byte* workspace)
-      : product({.dtype = shape.dtype,
-                 .max_rows = shape.batch * shape.m,
-                 .n = shape.n,
-                 .k = shape.k,
-                 .groups = shape.batch},
-                {.rows = shape.batch * shape.m, .active = shape.batch}, {.workspace = workspace}),
+      : gemm({.dtype = shape.dtype,
+              .max_rows = shape.batch * shape.m,
+              .n = shape.n,
+              .k = shape.k,
+              .groups = shape.batch},
+             {.rows = shape.batch * shape.m, .active = shape.batch}, {.workspace = workspace}),
         counts(static_cast<std::size_t>(shape.batch)) {
     const std::vector<std::int32_t> equal(counts.size(), static_cast<std::int32_t>(shape.m));
     const cuda::Stream stream;
@@ -87,10 +87,10 @@ struct BatchedGemmPlan::Groups {
 
 // Column-major: y^T[n, m] = w^T x^T for each head, where a row-major matrix is its transpose.
 BatchedGemmPlan::Library::Library(const BatchedGemmShape& shape) {
-  ORRERY_CUBLAS(cublasLtMatmulDescInit(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  ORRERY_CUBLAS(cublasLtMatmulDescInit(&matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   const cublasOperation_t of_w = shape.w_is_transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
   ORRERY_CUBLAS(
-      cublasLtMatmulDescSetAttribute(&product, CUBLASLT_MATMUL_DESC_TRANSA, &of_w, sizeof(of_w)));
+      cublasLtMatmulDescSetAttribute(&matmul, CUBLASLT_MATMUL_DESC_TRANSA, &of_w, sizeof(of_w)));
   const std::int64_t head = shape.x_head_stride == 0 ? shape.k : shape.x_head_stride;
   const std::int64_t inner = shape.w_is_transposed ? shape.n : shape.k;
   const std::int64_t outer = shape.w_is_transposed ? shape.k : shape.n;
@@ -114,7 +114,7 @@ BatchedGemmPlan::Library::Library(const BatchedGemmShape& shape) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kAlignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignment);
   int found = 0;
-  ORRERY_CUBLAS(cublasLtMatmulAlgoGetHeuristic(cublas_lt_handle(), &product, &w, &x, &y, &y,
+  ORRERY_CUBLAS(cublasLtMatmulAlgoGetHeuristic(cublas_lt_handle(), &matmul, &w, &x, &y, &y,
                                                &preference, 1, &chosen, &found));
   if (found == 0) ORRERY_CUBLAS(CUBLAS_STATUS_NOT_SUPPORTED);
 }
@@ -144,12 +144,12 @@ BatchedGemmPlan& BatchedGemmPlan::operator=(BatchedGemmPlan&&) noexcept = defaul
 void BatchedGemmPlan::launch(const cuda::Stream& stream,
                              const BatchedGemmOperands& operands) const {
   if (groups_ != nullptr) {
-    groups_->product.launch(stream, {.x = operands.x,
-                                     .w = operands.w,
-                                     .counts = groups_->counts.get(),
-                                     .y = operands.y,
-                                     .x_scale = operands.x_scale,
-                                     .w_scale = operands.w_scale});
+    groups_->gemm.launch(stream, {.x = operands.x,
+                                  .w = operands.w,
+                                  .counts = groups_->counts.get(),
+                                  .y = operands.y,
+                                  .x_scale = operands.x_scale,
+                                  .w_scale = operands.w_scale});
   }
   if (library_ == nullptr) return;
   for (const void* pointer : {operands.x, operands.w, static_cast<const void*>(operands.y)}) {
@@ -158,7 +158,7 @@ void BatchedGemmPlan::launch(const cuda::Stream& stream,
   }
   constexpr float kOne = 1;
   constexpr float kZero = 0;
-  ORRERY_CUBLAS(cublasLtMatmul(cublas_lt_handle(), &library_->product, &kOne, operands.w,
+  ORRERY_CUBLAS(cublasLtMatmul(cublas_lt_handle(), &library_->matmul, &kOne, operands.w,
                                &library_->w, operands.x, &library_->x, &kZero, operands.y,
                                &library_->y, operands.y, &library_->y, &library_->chosen.algo,
                                workspace_, library_->chosen.workspaceSize, stream.get()));

@@ -16,7 +16,7 @@ int round_up(int value, int multiple) { return (value + multiple - 1) / multiple
 
 int element_bytes(DType dtype) { return dtype == DType::kFp8 ? 1 : 2; }
 
-// The narrowest product that holds m tokens.
+// The narrowest MMA that holds m tokens.
 int tokens_for(std::int64_t m) {
   int tokens = 8;
   while (tokens < m) tokens *= 2;
@@ -145,7 +145,7 @@ StreamingLayout streaming_layout(const StreamingTile& tile) {
                          .w_bytes = tile.panels * kPanelBytes * tile.rows,
                          .sum_stride = tile.rows + 4};
   layout.w_at = tile.x_stages * layout.x_bytes;
-  // The last product of a stage reads whole blocks of 64 rows.
+  // The last MMA of a stage reads whole blocks of 64 rows.
   const int over_read = (round_up(tile.rows, kBlockRows) - tile.rows) * kPanelBytes;
   const int sums = tile.tokens * layout.sum_stride * static_cast<int>(sizeof(float));
   layout.barriers_at = std::max(layout.w_at + tile.stages * layout.w_bytes + over_read, sums);

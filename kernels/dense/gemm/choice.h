@@ -37,7 +37,7 @@ void require_gemm_shape(const GemmShape& shape);
 // A block holds `rows` rows of w against all tokens; the `split` blocks of a cluster share a row
 // tile and each take a stretch of k.
 struct StreamingTile {
-  int tokens = 8;    // columns of the product: 8, 16, 32 or 64, at least m
+  int tokens = 8;    // columns of the MMA: 8, 16, 32 or 64, at least m
   int rows = 64;     // of w: a multiple of 8 up to 256
   int panels = 1;    // of 128 bytes of k per stage
   int split = 1;     // 1 to 8

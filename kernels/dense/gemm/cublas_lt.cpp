@@ -54,8 +54,8 @@ void load_code(const std::function<void(const cuda::Stream&)>& enqueue) {
 namespace {
 
 template <typename T>
-void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-  ORRERY_CUBLAS(cublasLtMatmulDescSetAttribute(product, attribute, static_cast<const void*>(&value),
+void set(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  ORRERY_CUBLAS(cublasLtMatmulDescSetAttribute(matmul, attribute, static_cast<const void*>(&value),
                                                sizeof(value)));
 }
 
@@ -71,19 +71,19 @@ GemmOperands anywhere(bf16* at) {
 // [k, rows]. So w is its A, transposed, and x its B: the one form it has for fp8 on Hopper.
 LtGemm::LtGemm(const GemmShape& shape, int proposals) : is_fp8_(shape.dtype == DType::kFp8) {
   const cudaDataType_t type = is_fp8_ ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
-  ORRERY_CUBLAS(cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  set(&product_, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  ORRERY_CUBLAS(cublasLtMatmulDescInit(&matmul_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  set(&matmul_, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   if (is_fp8_) {
     const auto mode = shape.scaling == Fp8Scaling::kRowwise
                           ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
                           : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-    set(&product_, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
-    set(&product_, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+    set(&matmul_, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+    set(&matmul_, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
     // The heuristic refuses scale modes without pointers, and reads none.
     alignas(16) static constexpr float kAnyScale[4]{};
     const float* const any_scale = kAnyScale;
-    set(&product_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, any_scale);
-    set(&product_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, any_scale);
+    set(&matmul_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, any_scale);
+    set(&matmul_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, any_scale);
   }
   ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&w_, type, shape.k, shape.n, shape.k));
   ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&x_, type, shape.k, shape.m, shape.k));
@@ -119,7 +119,7 @@ LtGemm::Known* LtGemm::known(const GemmShape& shape, int proposals) {
 }
 
 void LtGemm::propose(int proposals, std::int8_t fast_accumulation, std::vector<Proposal>& into) {
-  if (is_fp8_) set(&product_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast_accumulation);
+  if (is_fp8_) set(&matmul_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast_accumulation);
   cublasLtMatmulPreferenceOpaque_t preference{};
   ORRERY_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
   ORRERY_CUBLAS(
@@ -128,7 +128,7 @@ void LtGemm::propose(int proposals, std::int8_t fast_accumulation, std::vector<P
   std::array<cublasLtMatmulHeuristicResult_t, kProposals> results{};
   int found = 0;
   const cublasStatus_t code =
-      cublasLtMatmulAlgoGetHeuristic(cublas_lt_handle(), &product_, &w_, &x_, &y_, &y_, &preference,
+      cublasLtMatmulAlgoGetHeuristic(cublas_lt_handle(), &matmul_, &w_, &x_, &y_, &y_, &preference,
                                      std::min(proposals, kProposals), results.data(), &found);
   if (code == CUBLAS_STATUS_NOT_SUPPORTED) return;
   ORRERY_CUBLAS(code);
@@ -156,18 +156,18 @@ void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, in
                     void* workspace) const {
   constexpr float kOne = 1;
   constexpr float kZero = 0;
-  cublasLtMatmulDescOpaque_t product = product_;
+  cublasLtMatmulDescOpaque_t matmul = matmul_;
   cublasLtMatrixLayoutOpaque_t x = x_;
   cublasLtMatrixLayoutOpaque_t w = w_;
   cublasLtMatrixLayoutOpaque_t y = y_;
   const Proposal& proposal = known_->proposals[algorithm];
   const cublasLtMatmulHeuristicResult_t& chosen = proposal.found;
   if (is_fp8_) {
-    set(&product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, proposal.fast_accumulation);
-    set(&product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.w_scale);
-    set(&product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.x_scale);
+    set(&matmul, CUBLASLT_MATMUL_DESC_FAST_ACCUM, proposal.fast_accumulation);
+    set(&matmul, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.w_scale);
+    set(&matmul, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.x_scale);
   }
-  ORRERY_CUBLAS(cublasLtMatmul(cublas_lt_handle(), &product, &kOne, operands.w, &w, operands.x, &x,
+  ORRERY_CUBLAS(cublasLtMatmul(cublas_lt_handle(), &matmul, &kOne, operands.w, &w, operands.x, &x,
                                &kZero, operands.y, &y, operands.y, &y, &chosen.algo, workspace,
                                chosen.workspaceSize, stream.get()));
 }

@@ -86,7 +86,7 @@ class LtGemm {
   void propose(int proposals, std::int8_t fast_accumulation, std::vector<Proposal>& into);
 
   // The library's descriptors as plain values: nothing to destroy.
-  cublasLtMatmulDescOpaque_t product_{};
+  cublasLtMatmulDescOpaque_t matmul_{};
   cublasLtMatrixLayoutOpaque_t x_{};
   cublasLtMatrixLayoutOpaque_t w_{};
   cublasLtMatrixLayoutOpaque_t y_{};
@@ -94,7 +94,7 @@ class LtGemm {
   Known* known_;  // shared by equal shapes, kept until the process ends
 };
 
-// Asks cuBLASLt for products of 1 to m rows of each of `shapes` and loads the code of what it
+// Asks cuBLASLt for GEMMs of 1 to m rows of each of `shapes` and loads the code of what it
 // proposes, on the current device, in several threads: a GemmPlan of any of them then asks and
 // loads nothing. Those that the weight-streaming kernel serves are left out.
 void prepare_gemms(std::span<const GemmShape> shapes);

@@ -10,8 +10,8 @@ namespace orrery {
 namespace {
 
 // x and w as T, scales where T is fp8. Timed and calibrated with rowwise scales, as dynamic
-// quantisation makes them; the check compares a per-tensor product of the same operands too, and
-// every tile that the weight-streaming kernel may be given.
+// quantisation makes them; the check compares a per-tensor GEMM of the same operands too, and every
+// tile that the weight-streaming kernel may be given.
 template <typename T>
 class GemmCase final : public KernelCase {
  public:
@@ -143,7 +143,7 @@ KernelOp op(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k) {
   return {.kernel = "gemm", .dtype = dtype, .dims = {{"m", m}, {"n", n}, {"k", k}}};
 }
 
-// Tokens around each width of the product, rows and k around the tiles, k that only cuBLASLt takes.
+// Tokens around each width of the MMA, rows and k around the tiles, k that only cuBLASLt takes.
 std::vector<KernelOp> check_ops() {
   std::vector<KernelOp> ops{op(DType::kBf16, 1, 1, 1),        op(DType::kBf16, 1, 1, 8),
                             op(DType::kBf16, 3, 257, 251),    op(DType::kBf16, 64, 129, 63),

@@ -13,9 +13,9 @@
 namespace orrery {
 namespace {
 
-// y = x w^T for few tokens is a stream of w through the SMs: the products are free, what counts is
-// that every one of them always has enough of w under way. w takes the 64-row side of wgmma, the
-// tokens its narrow side (8, 16, 32 or 64).
+// y = x w^T for few tokens is a stream of w through the SMs: the MMAs are free, what counts is that
+// every one of them always has enough of w under way. w takes the 64-row side of wgmma, the tokens
+// its narrow side (8, 16, 32 or 64).
 //
 //                    k ->                     one block: 2 producer warps, 1 or 2 warpgroups
 //          +------ split 0 -----+- split 1 -+
@@ -28,7 +28,7 @@ namespace {
 //
 // - Rows per block are chosen (choice.cpp) so that all blocks run at once, each an equal share; w
 //   is read once and leaves the L2 first, x comes from the L2 for every row tile.
-// - A stage goes back to the copy engine when its own products are done, not when the next stage's
+// - A stage goes back to the copy engine when its own MMAs are done, not when the next stage's
 //   are under way: the next may not have come yet, and a stage idle is bandwidth lost.
 // - With overlap, w is asked for before the kernels ahead have ended, x after, by a warp of its
 //   own. Of w only `window` stages are under way at once though the ring has room for more: x would
@@ -39,7 +39,7 @@ namespace {
 // - The output is a serial tail: threads keep their rows and load several blocks' sums at a time.
 //
 // Bytes (m k + n k) e + 2 m n, 2 m n k flops. HBM binds, then what is serial from one kernel of a
-// chain to the next: its end, x, the last products and sums. Measured on an H200 (graph, cold L2,
+// chain to the next: its end, x, the last MMAs and sums. Measured on an H200 (graph, cold L2,
 // overlapped): bf16 1 x 4096 x 4096 9.0 us (3.75 TB/s), 4 x 2048 x 8192 10.3, 8 x 16384 x
 // 2048 16.1, 64 x 8192 x 8192 34.8 us (3.91 TB/s). None of the registers spilled; shared memory
 // admits the one or two blocks per SM that the tile asks for.
@@ -54,8 +54,7 @@ using streaming::Slot;
 using streaming::WeightProducer;
 
 template <typename T, int kTokens>
-__device__ void product(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_t x,
-                        bool accumulate) {
+__device__ void mma(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_t x, bool accumulate) {
   if constexpr (sizeof(T) == 1) {
     sm90::Wgmma<kTokens>::fp8_ss(sum, w, x, accumulate);
   } else {
@@ -63,12 +62,12 @@ __device__ void product(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_
   }
 }
 
-// All products of one stage into `sum`, committed as one group.
+// All MMAs of one stage into `sum`, committed as one group.
 template <typename T, int kTokens, typename Shape>
 __device__ void multiply(float (&sum)[Shape::kGroupBlocks][kTokens / 2],
                          const unsigned char* w_stage, const unsigned char* x_stage,
                          const Arguments& a, int first_block, bool accumulate) {
-  constexpr int kStepBytes = 32;  // of k per product: 16 bf16 or 32 fp8
+  constexpr int kStepBytes = 32;  // of k per MMA: 16 bf16 or 32 fp8
   const int w_panel = a.rows * kPanelBytes;
   sm90::wgmma_fence();
   for (int panel = 0; panel < a.panels; ++panel) {
@@ -79,15 +78,15 @@ __device__ void multiply(float (&sum)[Shape::kGroupBlocks][kTokens / 2],
     for (int step = 0; step < kPanelBytes / kStepBytes; ++step) {
 #pragma unroll
       for (int block = 0; block < Shape::kGroupBlocks; ++block) {
-        product<T, kTokens>(sum[block], w + (block * 64 * kPanelBytes + step * kStepBytes) / 16,
-                            x + step * kStepBytes / 16, accumulate || panel > 0 || step > 0);
+        mma<T, kTokens>(sum[block], w + (block * 64 * kPanelBytes + step * kStepBytes) / 16,
+                        x + step * kStepBytes / 16, accumulate || panel > 0 || step > 0);
       }
     }
   }
   sm90::wgmma_commit();
 }
 
-// `steps` stages into `sum`. A stage is released as soon as its products are done: the next may not
+// `steps` stages into `sum`. A stage is released as soon as its MMAs are done: the next may not
 // have come yet.
 template <typename T, int kTokens, typename Shape>
 __device__ void consume(float (&sum)[Shape::kGroupBlocks][kTokens / 2], const unsigned char* stages,
@@ -285,7 +284,7 @@ __global__ void __launch_bounds__(Shape<T, kTokens, kBlocks>::kThreads)
     if (kIsScaled && thread < a.m) x_scales[thread] = a.x_scale[thread * a.scale_step];
     float sum[S::kGroupBlocks][kTokens / 2] = {};
     consume<T, kTokens, S>(sum, stages, a, barriers, k.count);
-    sm90::named_barrier_sync(1, S::kConsumers);  // no product reads a stage any more
+    sm90::named_barrier_sync(1, S::kConsumers);  // no MMA reads a stage any more
     scatter<kTokens, S>(sums, a, sum);
   }
   if (a.split == 1) {

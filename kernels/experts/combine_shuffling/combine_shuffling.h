@@ -3,7 +3,7 @@
 // Rows of experts on several ranks between two orders (split_shuffling is the inverse):
 //
 //   rank-major     rank 0: expert 0, expert 1, …; rank 1: expert 0, …     as all-to-alls have them
-//   expert-major   expert 0: rank 0, rank 1, …; expert 1: …               as grouped products do
+//   expert-major   expert 0: rank 0, rank 1, …; expert 1: …               as grouped GEMMs do
 //
 // The expert-major side is without gaps. So is the rank-major side where it is dense; padded, the
 // rows of rank p begin at row p * bound, and in combine_shuffling a rank has there the rows of all

@@ -132,9 +132,9 @@ std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
 
 // Groups whose rows are chosen by tokens have some more and some less than the mean, so the kernels
 // meet before the width of a tile does. Measured on an H200 with such rows, bf16, streaming against
-// products as wide as a group has rows: 128 groups of 1536 x 2048 take 207 and 207 us with 46 rows
+// MMAs as wide as a group has rows: 128 groups of 1536 x 2048 take 207 and 207 us with 46 rows
 // each, 222 and 212 with 58 and 272 and 213 with 64, where half of the groups read w twice.
-// Wide products against tiles of 128 rows: 271 and 373 us with 140 rows each, 414 and 544 with 256,
+// Wide MMAs against tiles of 128 rows: 271 and 373 us with 140 rows each, 414 and 544 with 256,
 // 571 and 624 with 384; 64 groups of 2816 x 2048 251 and 372 us with 160, 500 and 538 with 448, 640
 // and 591 with 512. Rows of w need enough steps: 128 groups of 2048 x 384 take 108 and 91 us with
 // 160 rows. Where the w of a group is more than the L2 cache keeps, tiles that are not alike fall

@@ -245,8 +245,8 @@ KernelOp op(DType dtype, const Sizes& sizes, const Dims& variants = {}) {
 
 constexpr DType kDTypes[] = {DType::kBf16, DType::kFp8};
 
-// Rows around each width of the product and past the widest, n and k around the tiles, counts of
-// all kinds; then every tile there is.
+// Rows around each width of the MMA and past the widest, n and k around the tiles, counts of all
+// kinds; then every tile there is.
 std::vector<KernelOp> check_ops() {
   std::vector<KernelOp> ops;
   for (const DType dtype : kDTypes) {
@@ -269,7 +269,7 @@ std::vector<KernelOp> check_ops() {
     add({512, 64, 128, 512, 512});
     add({5000, 520, 144, 3, 3}, {{"spread", kZipf}});  // several rounds of tiles, blocks of rows
     add({128, 512, 1024, 16, 16});
-    // Each width of the products, rows around it, groups of several tiles.
+    // Each width of the MMAs, rows around it, groups of several tiles.
     const Dims swap_ab{{"columns", kSwapAbChoice.columns}, {"tile_rows", kSwapAbChoice.rows}};
     for (const std::int64_t rows : {1, 16, 17, 33, 65, 97, 128, 129, 145, 160, 161, 300, 500}) {
       add({rows, 331, 1040, 1, 1}, swap_ab);

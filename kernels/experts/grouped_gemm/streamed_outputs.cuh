@@ -88,7 +88,7 @@ __device__ inline float load_now(const float* address) {
   return value;
 }
 
-// Scales of a piece, asked for before its products. A lane has those of two rows of w, and of every
+// Scales of a piece, asked for before its MMAs. A lane has those of two rows of w, and of every
 // 32nd token from its own on.
 template <int kTokens>
 struct Scales {

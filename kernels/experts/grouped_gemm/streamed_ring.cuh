@@ -13,7 +13,7 @@
 
 namespace orrery::streamed {
 
-constexpr int kWidths[] = {8, 16, 32, 64};  // of the product
+constexpr int kWidths[] = {8, 16, 32, 64};  // of the MMA
 
 struct Maps {
   CUtensorMap w;                      // [groups, n, k], boxes of the tile's rows

@@ -36,8 +36,8 @@ namespace {
 // - A partial sum is waited for by a block that started after its maker, and its maker waits for
 //   nobody: no deadlock, whatever else runs. Added in order of k: deterministic. The flag is taken
 //   back by who has waited for it, so that the next launch finds none.
-// - Warps are on their own after the products, each with its sums, outputs and flags.
-// - x of neighbouring groups comes along; such columns of the product are not stored.
+// - Warps are on their own after the MMAs, each with its sums, outputs and flags.
+// - x of neighbouring groups comes along; such columns of the MMA are not stored.
 //
 // Bytes active (n k) e + rows (k e + 2 n), 2 rows n k flops. Measured on an H200 (graph, cold L2):
 // bf16 16 groups of 8 rows, w 2048 x 5120 79 us (4.26 TB/s), overlapped 77 us; w 5120 x 1024 41 us;
@@ -65,8 +65,7 @@ constexpr int kMaxTileElements = 128 * 64;
 constexpr std::size_t kFlagBytes = kMaxPositions * kMaxConsumerWarps * sizeof(std::uint32_t);
 
 template <typename T, int kTokens>
-__device__ void product(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_t x,
-                        bool accumulate) {
+__device__ void mma(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_t x, bool accumulate) {
   if constexpr (sizeof(T) == 1) {
     sm90::Wgmma<kTokens>::fp8_ss(sum, w, x, accumulate);
   } else {
@@ -74,10 +73,10 @@ __device__ void product(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_
   }
 }
 
-// All products of one stage into `sum`, for the 64 rows of w of this warpgroup.
+// All MMAs of one stage into `sum`, for the 64 rows of w of this warpgroup.
 template <typename T, int kTokens, int kRows, int kPanels>
 __device__ void multiply(float (&sum)[kTokens / 2], const unsigned char* stage, bool accumulate) {
-  constexpr int kStepBytes = 32;  // of k per product: 16 bf16 or 32 fp8
+  constexpr int kStepBytes = 32;  // of k per MMA: 16 bf16 or 32 fp8
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const std::uint64_t w = sm90::descriptor_128(stage + group * 64 * kPanelBytes);
   const std::uint64_t x = sm90::descriptor_128(stage + kPanels * kRows * kPanelBytes);
@@ -86,16 +85,16 @@ __device__ void multiply(float (&sum)[kTokens / 2], const unsigned char* stage, 
   for (int panel = 0; panel < kPanels; ++panel) {
 #pragma unroll
     for (int step = 0; step < kPanelBytes / kStepBytes; ++step) {
-      product<T, kTokens>(sum, w + (panel * kRows * kPanelBytes + step * kStepBytes) / 16,
-                          x + (panel * kTokens * kPanelBytes + step * kStepBytes) / 16,
-                          accumulate || panel > 0 || step > 0);
+      mma<T, kTokens>(sum, w + (panel * kRows * kPanelBytes + step * kStepBytes) / 16,
+                      x + (panel * kTokens * kPanelBytes + step * kStepBytes) / 16,
+                      accumulate || panel > 0 || step > 0);
     }
   }
   sm90::wgmma_commit();
 }
 
-// The stages of a piece into `sum`. A stage is released as soon as its products are done: the next
-// may not have come yet.
+// The stages of a piece into `sum`. A stage is released as soon as its MMAs are done: the next may
+// not have come yet.
 template <typename T, int kTokens, int kRows, int kPanels>
 __device__ void consume(Consumer& c, const Piece& piece, float (&sum)[kTokens / 2]) {
   for (int step = 0; step < piece.count; ++step) {

@@ -3,7 +3,7 @@
 // grouped_gemm for sm_90a in tiles as wide as a group has rows.
 //
 // As tiled_sm90.cuh (one block per SM through all tiles, a warp that copies, two warpgroups that
-// multiply), but with A and B swapped: rows of w are the 64 rows of a product, rows of x its width,
+// multiply), but with A and B swapped: rows of w are the 64 rows of an MMA, rows of x its width,
 // which is any multiple of 16 from 128 to 160:
 //
 //   warpgroup 0   columns   0 to 127 of y    d[2][64, width] += w x^T ... | y |
@@ -39,12 +39,12 @@ using tiles::release;
 struct Task {
   int row;     // first, of x and y
   int rows;    // that are written: at most `width`
-  int width;   // of the products: a width that width_for gives
+  int width;   // of the MMAs: a width that width_for gives
   int column;  // first, of y
   int group;
 };
 
-// The narrowest product for so many rows: 16, 32, 64, 96, 128, 144, 160.
+// The narrowest MMA for so many rows: 16, 32, 64, 96, 128, 144, 160.
 __device__ inline int width_for(int rows) {
   if (rows <= 16) return 16;
   return rows <= 128 ? (rows + 31) / 32 * 32 : (rows + 15) / 16 * 16;

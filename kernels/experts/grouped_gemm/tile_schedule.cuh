@@ -108,8 +108,8 @@ class Schedule {
     const int tile_rows = C::tile_rows(rows);
     return (rows + tile_rows - 1) / tile_rows;
   }
-  // The tiles past the last multiple of `blocks` go in parts where that ends earlier. Narrower
-  // products are slower, by a little for halves, by more for quarters.
+  // The tiles past the last multiple of `blocks` go in parts where that ends earlier. Narrower MMAs
+  // are slower, by a little for halves, by more for quarters.
   __device__ void cut_last_tiles(int blocks) {
     long long tiles = 0;  // too many where counts exceed max_rows: then none is found at the end
     for (int group = static_cast<int>(threadIdx.x % 32); group < a_.groups; group += 32) {

@@ -5,14 +5,14 @@
 namespace orrery {
 
 // A work item is up to `rows` rows of one group's x against `columns` rows of its w. What this says
-// is the one with products of 64 rows of x each (tiled_sm90.cu).
+// is the one with MMAs of 64 rows of x each (tiled_sm90.cu).
 struct TiledChoice {
   int rows = 128;
   int columns = 256;
   auto operator<=>(const TiledChoice&) const = default;
 };
 
-// The one with products of 64 rows of w each, as wide as a group has rows (swap_ab_sm90.cu).
+// The one with MMAs of 64 rows of w each, as wide as a group has rows (swap_ab_sm90.cu).
 inline constexpr TiledChoice kSwapAbChoice{.rows = 160, .columns = 256};
 
 }  // namespace orrery

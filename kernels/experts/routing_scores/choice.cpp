@@ -15,7 +15,7 @@ constexpr int kMostStages = 8;
 constexpr int kPanelK = 64;
 constexpr int kFloat = 4;  // bytes
 constexpr int kLeastColumns = 16;
-constexpr int kProductRows = 64;
+constexpr int kMmaRows = 64;
 constexpr int kLargeCluster = 16;
 constexpr int kExchange = 2;  // of a byte between blocks, in bytes read
 
@@ -49,7 +49,7 @@ int routing_scores_columns(const RoutingScoresShape& shape) {
 
 RoutingScoresLayout routing_scores_layout(int columns, int rows) {
   constexpr int kPadding = 8;  // floats, so that a fragment's rows lie in different banks
-  RoutingScoresLayout layout{.stage_bytes = (columns + std::max(rows, kProductRows)) * kPanelBytes,
+  RoutingScoresLayout layout{.stage_bytes = (columns + std::max(rows, kMmaRows)) * kPanelBytes,
                              .logits_stride = columns + kPadding};
   const int logits = rows * layout.logits_stride * kFloat;
   const int barriers = 2 * kMostStages * 8;

@@ -22,7 +22,7 @@ inline constexpr std::int64_t kMostScores = 512;
 // Throws std::invalid_argument, naming the field, when one is out of range or past 2^31 - 1.
 void require_routing_scores_shape(const RoutingScoresShape& shape);
 
-// Columns of a product that hold all experts: 16, 32, 64, 128, 256 or 512.
+// Columns of an MMA that hold all experts: 16, 32, 64, 128, 256 or 512.
 int routing_scores_columns(const RoutingScoresShape& shape);
 
 // A block holds `rows` tokens against `columns` experts: all of them, or for a sigmoid, which needs
@@ -52,8 +52,8 @@ struct RoutingScoresLayout {
 };
 RoutingScoresLayout routing_scores_layout(int columns, int rows);
 
-// The tile of a shape on a GPU that runs so many clusters of 1, 2, 4, 8 and 16 blocks at once, an SM
-// for each block: that by which an SM reads and exchanges least.
+// The tile of a shape on a GPU that runs so many clusters of 1, 2, 4, 8 and 16 blocks at once, an
+// SM for each block: that by which an SM reads and exchanges least.
 RoutingScoresTile choose_routing_scores(const RoutingScoresShape& shape,
                                         const std::array<int, 5>& most_clusters);
 

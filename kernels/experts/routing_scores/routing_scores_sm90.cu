@@ -24,15 +24,15 @@ namespace {
 //   SMs read w for the same tokens. Each adds up the logits of some rows: of tiles of
 //   up to 64 rows the others send it theirs, of larger ones it takes them. (H200: to send 128 x 256
 //   logits by fragments took 36 us more than to take them; to take few 0.4 to 1.7 us more.)
-// - A product has 64 rows; where a block has fewer tokens, the rest is what happens to lie there.
+// - An MMA has 64 rows; where a block has fewer tokens, the rest is what happens to lie there.
 
 constexpr int kWarp = 32;
 constexpr int kGroupThreads = 128;
 constexpr int kGroupRows = 64;
 constexpr int kPanelBytes = 128;
 constexpr int kPanelK = 64;
-constexpr int kStepBytes = 32;     // of hidden per product
-constexpr int kMostColumns = 256;  // of a product
+constexpr int kStepBytes = 32;     // of hidden per MMA
+constexpr int kMostColumns = 256;  // of an MMA
 
 template <int kAllColumns, int kAllRows>
 struct Shape {
@@ -267,8 +267,7 @@ __global__ void __launch_bounds__(Shape<kColumns, kRows>::kThreads)
   }
   if (S::kIsSent && is_cluster) sm90::cluster_wait();  // all blocks have started
   if (threadIdx.x < S::kConsumers) {
-    if (!S::kIsSent)
-      sm90::named_barrier_sync(1, S::kConsumers);  // no product reads stages any more
+    if (!S::kIsSent) sm90::named_barrier_sync(1, S::kConsumers);  // no MMA reads stages any more
     store_logits<S>(sum, a, share, logits);
   }
   if (is_cluster) {

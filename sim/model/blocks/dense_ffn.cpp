@@ -15,14 +15,14 @@ void lower_swiglu(Lowering& step, std::string_view name, TensorId input, std::in
                                         .weights = weights});
   const DType activation = fuses_quant ? step.options.precision.activations : DType::kBf16;
   const AxisRef width{axis::kFfn, columns};
-  const TensorId product =
+  const TensorId activated =
       step.tensor(prefix + "silu_mul", activation, TensorRole::kActivation, {step.tokens(), width});
   step.kernel(prefix + "silu_mul", "silu_mul", activation,
               {{"tokens", step.step.tokens, axis::kTokens}, {"ffn", columns, axis::kFfn}},
-              {gate_up}, {product});
-  TensorViews down_input{product};
+              {gate_up}, {activated});
+  TensorViews down_input{activated};
   if (!fuses_quant) {
-    down_input = step.quantized(prefix + "down_quant", {product}, step.tokens(), width);
+    down_input = step.quantized(prefix + "down_quant", {activated}, step.tokens(), width);
   }
   step.linear({.name = prefix + "down_proj",
                .inputs = down_input,

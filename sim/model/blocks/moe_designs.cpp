@@ -80,12 +80,12 @@ class DesignLowering {
     const TensorId gate_up =
         multiply("experts.gate_up", rows, weights_.gate_up,
                  halves(axis::kExpertFfn, model_.moe_intermediate_size), step_.hidden_axis());
-    const TensorId product = activate(gate_up);
+    const TensorId activated = activate(gate_up);
     const AxisRef columns{axis::kExpertFfn, model_.moe_intermediate_size};
     if (step_.options.fuse_scatter_add) {
-      multiply_and_scatter(product, columns);
+      multiply_and_scatter(activated, columns);
     } else {
-      scatter(multiply("experts.down", product, weights_.down, step_.hidden_axis(), columns));
+      scatter(multiply("experts.down", activated, weights_.down, step_.hidden_axis(), columns));
     }
   }
 
@@ -223,18 +223,18 @@ class DesignLowering {
   }
 
   TensorId activate(TensorId gate_up) {
-    const TensorId product =
+    const TensorId activated =
         row_tensor("experts.act", weights_.dtype, {axis::kExpertFfn, model_.moe_intermediate_size});
     TensorViews reads{gate_up};
     if (!pads()) reads.push_back(num_rows_);
     step_.kernel("experts.act", "silu_mul", weights_.dtype,
                  {computed_rows("tokens"), {"ffn", model_.moe_intermediate_size, axis::kExpertFfn}},
-                 std::move(reads), {product});
-    return product;
+                 std::move(reads), {activated});
+    return activated;
   }
 
-  void multiply_and_scatter(TensorId product, AxisRef columns) {
-    TensorViews reads{product, weights_.down, counts_, row_token_};
+  void multiply_and_scatter(TensorId activated, AxisRef columns) {
+    TensorViews reads{activated, weights_.down, counts_, row_token_};
     if (!model_.weighs_expert_inputs) reads.push_back(row_weight_);
     reads.push_back(output_);
     step_.kernel("experts.down", "grouped_gemm_scatter", weights_.dtype,

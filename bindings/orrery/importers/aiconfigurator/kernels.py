@@ -68,7 +68,7 @@ def _may_be_zero() -> dict[str, frozenset[str]]:
 
 
 def _is_host_bound(point: Point, points: dict[Point, tuple[str, str]]) -> bool:
-    """Whether an fp8_block product shows the host's floor, judged by its per-tensor fp8 twin."""
+    """Whether an fp8_block GEMM shows the host's floor, judged by its per-tensor fp8 twin."""
     time, source = points[point]
     twin = points.get(("fp8", *point[1:]))
     if point[0] != "fp8_block" or twin is None or source not in HOST_FLOORS_US:
