@@ -9,8 +9,6 @@
 
 namespace orrery {
 
-namespace {
-
 // The machine as far as anything of it is simulated: replicas behind a router are equal and timed
 // as the first, so only its nodes, or those of both sides of a disaggregated service, are built.
 // Whole NVLink domains, in which no route or rate depends on how many there are.
@@ -28,6 +26,8 @@ MachineSpec simulated_part(const Scenario& scenario) {
   spec.num_gpus = static_cast<int>(std::min<std::int64_t>(spec.num_gpus, whole));
   return spec;
 }
+
+namespace {
 
 std::vector<std::shared_ptr<const Provider>> load_providers(const Scenario& scenario) {
   std::vector<std::shared_ptr<const Provider>> loaded;
@@ -193,6 +193,21 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   config.graph_batch_sizes = graph_batch_sizes(scenario);
   config.async_scheduling = scenario.engine.async_scheduling;
   return config;
+}
+
+MemoryBudget memory_budget(const Scenario& scenario) {
+  const EngineProfile& profile = scenario.engine_profile;
+  CapacityRequest request;
+  request.model = scenario.model_config;
+  request.mesh = scenario.mesh;
+  request.lowering = lowering_options(scenario);
+  request.engine = scenario.engine;
+  request.graphs = graph_batch_sizes(scenario).empty() ? Bytes(0) : profile.graph_memory;
+  request.communication = num_ranks(scenario.mesh) > 1 ? profile.communication_buffers : Bytes(0);
+  request.context = profile.context_memory;
+  request.workspace = profile.workspace_memory;
+  return at_key(scenario, scenario.disaggregation ? "disaggregation" : "placement",
+                [&] { return memory_budget(request, scenario.machine_spec.device); });
 }
 
 LoweringOptions lowering_options(const Scenario& scenario) {

@@ -16,11 +16,23 @@
 #include "sim/des/simulate.h"
 #include "sim/machine/machine.h"
 #include "sim/model/model.h"
-#include "sim/scenario/run.h"
 #include "sim/scenario/scenario.h"
+#include "sim/serve/capacity.h"
 #include "sim/serve/simulated_steps.h"
 
 namespace orrery {
+
+struct StepResult;  // sim/scenario/run.h
+
+// Kernels that one provider's table of one device answered (some calls of).
+struct TableUse {
+  std::string provider;
+  std::string device;
+  Origin origin = Origin::kOwn;
+  std::vector<std::string> kernels;  // ascending
+};
+// "gemm, moe from vllm-0.24.0 on h200-sxm".
+std::string to_text(const TableUse& use);
 
 class Assembly {
  public:
@@ -49,6 +61,12 @@ class Assembly {
   std::vector<std::shared_ptr<const CollectiveTables>> collectives_;
   std::array<CostModel, 2> costs_;  // by launch mode
 };
+
+// The machine as far as anything of the scenario is simulated on it.
+MachineSpec simulated_part(const Scenario& scenario);
+
+// What a GPU of the scenario's holds. Throws ScenarioError when the model does not fit.
+MemoryBudget memory_budget(const Scenario& scenario);
 
 // `plan` run again and again: times between those at the full clock and those at the power limit.
 // A GPU of a pipeline pauses while the other stages have the step.

@@ -141,6 +141,38 @@ std::string disaggregation_json(const RunResult& result) {
   return object.inline_text();
 }
 
+std::string slo_json(const std::vector<SloCheck>& checks) {
+  std::string text;
+  for (const SloCheck& check : checks) {
+    JsonObject object;
+    object.text("name", check.name)
+        .number("value", check.value)
+        .raw("at_most", check.is_at_most ? "true" : "false")
+        .number("limit", check.limit)
+        .raw("is_met", check.is_met() ? "true" : "false");
+    text += (text.empty() ? "" : ", ") + object.inline_text();
+  }
+  return "[" + text + "]";
+}
+
+std::string load_json(const LoadMetrics& load) {
+  JsonObject held_up;
+  for (std::size_t i = 0; i < load.held_up.size(); ++i) {
+    held_up.number(kAdmissionLimitNames[i], load.held_up[i]);
+  }
+  const std::optional<AdmissionLimit> limit = load.limit();
+  JsonObject object;
+  object.number("offered_requests_per_s", load.offered_requests_per_s)
+      .number("served_requests_per_s", load.served_requests_per_s)
+      .whole("waiting_at_last_arrival", load.num_waiting)
+      .raw("is_overloaded", load.is_overloaded ? "true" : "false")
+      .raw("is_settled", load.is_settled ? "true" : "false")
+      .raw("limit",
+           limit ? json_string(kAdmissionLimitNames[static_cast<std::size_t>(*limit)]) : "null")
+      .raw("held_up", held_up.inline_text());
+  return object.inline_text();
+}
+
 }  // namespace
 
 void write_file(const std::filesystem::path& path, const std::string& text) {
@@ -192,6 +224,8 @@ std::string summary_json(const RunResult& result) {
       .number("requests_per_s", metrics.requests_per_s)
       .number("goodput", metrics.goodput_requests_per_s)
       .number("slo_attainment", metrics.slo_attainment)
+      .raw("slo", slo_json(metrics.slo))
+      .raw("load", load_json(metrics.load))
       .raw("kv_utilisation", utilisation.inline_text())
       .whole("preemptions", metrics.num_preemptions)
       .whole("num_steps", metrics.num_steps)

@@ -15,6 +15,7 @@
 #include "sim/model/model.h"
 #include "sim/plan/plan.h"
 #include "sim/scenario/scenario.h"
+#include "sim/scenario/service.h"
 #include "sim/serve/capacity.h"
 #include "sim/serve/serve.h"
 #include "sim/timeline/timeline.h"
@@ -40,22 +41,6 @@ struct StepResult {
   std::vector<StepShare> shares;  // longest first
 };
 
-// Kernels that one provider's table of one device answered (some calls of).
-struct TableUse {
-  std::string provider;
-  std::string device;
-  Origin origin = Origin::kOwn;
-  std::vector<std::string> kernels;  // ascending
-};
-// "gemm, moe from vllm-0.24.0 on h200-sxm".
-std::string to_text(const TableUse& use);
-
-// What a disaggregated run has beside what every run has.
-struct DisaggregatedRun {
-  MemoryBudget prefill_memory;  // RunResult::memory is the decode side's
-  std::string transfer_source;  // of the transfers' times
-};
-
 struct RunResult {
   Scenario scenario;
   ServiceResult service;
@@ -66,9 +51,6 @@ struct RunResult {
   std::vector<std::string> warnings;
   std::vector<TableUse> tables_used;
 };
-
-// What a GPU of the scenario's holds. Throws ScenarioError when the model does not fit.
-MemoryBudget memory_budget(const Scenario& scenario);
 
 // Throws ScenarioError where the scenario asks for something impossible (a model that does not fit,
 // a request longer than the KV cache, a malformed trace).

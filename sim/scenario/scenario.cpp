@@ -282,32 +282,105 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   }
 }
 
+// ttft: 1 s limits each request; ttft: {p99: 1 s, mean: 300 ms, each: 2 s} statistics of all, too.
+void read_limits(const Reader& reader, LatencyMetric metric, Seconds& each, Slo& slo) {
+  const std::string_view key = kLatencyMetricNames[static_cast<std::size_t>(metric)];
+  const YamlNode& node = reader.at(key);
+  if (node.kind != YamlNode::Kind::kMap) {
+    each = reader.seconds(key);
+    return;
+  }
+  std::vector<std::string_view> keys;
+  for (const YamlNode::Entry& entry : node.entries) keys.emplace_back(entry.key);
+  const Reader limits(node, reader.path_of(key), keys);
+  for (const YamlNode::Entry& entry : node.entries) {
+    if (entry.key == "each") {
+      each = limits.seconds("each");
+      continue;
+    }
+    try {
+      slo.limits.push_back({.metric = metric,
+                            .percentile = parse_statistic(entry.key),
+                            .limit = limits.seconds(entry.key)});
+    } catch (const ScenarioError&) {
+      throw;
+    } catch (const std::invalid_argument& error) {
+      fail_at(entry.where, reader.path_of(key) + ": " + error.what() + ", or each");
+    }
+  }
+}
+
 void read_slo(const YamlNode& node, Slo& slo) {
-  const Reader reader(node, "slo", {"ttft", "tpot", "e2e"});
-  const auto limit = [&](std::string_view key, Seconds& value) {
-    if (reader.has(key)) {
-      value = reader.seconds(key);
+  const Reader reader(node, "slo", {"ttft", "tpot", "e2e", "attainment", "goodput"});
+  const auto limits = [&](LatencyMetric metric, Seconds& each) {
+    if (reader.has(kLatencyMetricNames[static_cast<std::size_t>(metric)])) {
+      read_limits(reader, metric, each, slo);
     }
   };
-  limit("ttft", slo.ttft);
-  limit("tpot", slo.tpot);
-  limit("e2e", slo.e2e);
+  limits(LatencyMetric::kTtft, slo.ttft);
+  limits(LatencyMetric::kTpot, slo.tpot);
+  limits(LatencyMetric::kE2e, slo.e2e);
+  if (reader.has("attainment")) slo.attainment = reader.number("attainment", 0, 1, /*above=*/true);
+  if (reader.has("goodput")) slo.goodput = reader.number("goodput", 0, 1e9, /*above=*/true);
+  for (const std::string_view key : {"attainment", "goodput"}) {
+    if (reader.has(key) && !slo.limits_each()) {
+      reader.fail(key, std::string(key) +
+                           " counts requests that meet limits of each request; found none, "
+                           "expected such as ttft: 1 s beside it");
+    }
+  }
 }
 
 std::string seconds_yaml(Seconds value) { return format_number(value.value()) + " s"; }
+
+// With its key; empty where nothing is asked.
+std::string slo_yaml(const Slo& slo) {
+  if (slo.is_empty()) return "";
+  const Slo none;
+  std::string text;
+  const auto limits = [&](LatencyMetric metric, Seconds each, Seconds absent) {
+    const std::string key(kLatencyMetricNames[static_cast<std::size_t>(metric)]);
+    std::string statistics;
+    for (const LatencyLimit& limit : slo.limits) {
+      if (limit.metric == metric) {
+        statistics += (statistics.empty() ? "" : ", ") + statistic_name(limit.percentile) + ": " +
+                      seconds_yaml(limit.limit);
+      }
+    }
+    if (!statistics.empty()) {
+      const std::string of_each = each < absent ? "each: " + seconds_yaml(each) + ", " : "";
+      text += "\n  " + key + ": {" + of_each + statistics + "}";
+    } else if (each < absent) {
+      text += "\n  " + key + ": " + seconds_yaml(each);
+    }
+  };
+  limits(LatencyMetric::kTtft, slo.ttft, none.ttft);
+  limits(LatencyMetric::kTpot, slo.tpot, none.tpot);
+  limits(LatencyMetric::kE2e, slo.e2e, none.e2e);
+  if (slo.attainment != none.attainment) {
+    text += "\n  attainment: " + format_number(slo.attainment);
+  }
+  if (slo.goodput > 0) text += "\n  goodput: " + format_number(slo.goodput);
+  return "slo:" + text + "\n";
+}
 
 }  // namespace
 
 Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& paths,
                        const std::vector<std::string>& overrides) {
-  YamlNode root_node = read_yaml(file);
+  YamlNode root = read_yaml(file);
   for (const std::string& assignment : overrides) {
-    set_value(root_node, assignment);
+    set_value(root, assignment);
   }
+  return read_scenario(root, file, paths);
+}
+
+Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& file,
+                       const ProjectPaths& paths) {
   const Reader root(
       root_node, "",
       {"question", "model", "machine", "provider", "placement", "disaggregation", "engine", "moe",
-       "router", "workload", "slo", "step_level", "chosen_step", "validate", "seed"});
+       "router", "workload", "slo", "search", "step_level", "chosen_step", "validate", "seed"});
   const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
   Scenario scenario;
   scenario.paths = paths;
@@ -382,17 +455,7 @@ std::string to_yaml(const Scenario& scenario) {
           "\n  stream_interval: " + number(engine.stream_interval) + "\n";
   text += "router: " + std::string(to_text(scenario.router)) + "\n";
   text += "workload: " + to_yaml(scenario.workload, scenario.paths.root) + "\n";
-  std::string slo;
-  const Slo none;
-  const auto limit = [&](std::string_view key, Seconds value, Seconds absent) {
-    if (value < absent) {
-      slo += "\n  " + std::string(key) + ": " + seconds_yaml(value);
-    }
-  };
-  limit("ttft", scenario.slo.ttft, none.ttft);
-  limit("tpot", scenario.slo.tpot, none.tpot);
-  limit("e2e", scenario.slo.e2e, none.e2e);
-  text += slo.empty() ? "" : "slo:" + slo + "\n";
+  text += slo_yaml(scenario.slo);
   text += "step_level: " + std::string(to_text(scenario.step_level)) + "\n";
   text += "chosen_step: " + chosen_step_yaml(scenario.chosen_step) + "\n";
   text += "validate: " + to_yaml(scenario.validation) + "\n";

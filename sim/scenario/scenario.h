@@ -85,6 +85,10 @@ struct Scenario {
 Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& paths,
                        const std::vector<std::string>& overrides = {});
 
+// The same of a file's tree. `file` names it in errors; paths in it are relative to its directory.
+Scenario read_scenario(const YamlNode& root, const std::filesystem::path& file,
+                       const ProjectPaths& paths);
+
 // The scenario with every default spelled out and every quantity with its unit; loading it again
 // gives the same scenario.
 std::string to_yaml(const Scenario& scenario);

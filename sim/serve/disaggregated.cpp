@@ -267,6 +267,9 @@ ServiceResult serve_disaggregated(
   }
   sort_steps(result.steps);
   result.metrics = serving_metrics(result.requests, totals, slo);
+  if (arrives_by_itself(workload)) {
+    result.metrics.load = load_metrics(result.requests, totals);
+  }
   result.metrics.disaggregation =
       disaggregation_metrics(result.requests, std::span(totals).first(prefill.size()),
                              std::span(totals).subspan(prefill.size()));

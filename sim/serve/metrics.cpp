@@ -89,6 +89,7 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
     batches += totals->batch_steps;
     basis = sum(basis, totals->basis);
   }
+  metrics.slo = check_slo(slo, records, metrics);
   metrics.itl_s = itl.quantiles();
   if (busy > Seconds(0)) metrics.kv_utilisation_mean = utilisation / busy.value();
   if (metrics.num_steps > 0) metrics.mean_batch = batches / static_cast<double>(metrics.num_steps);

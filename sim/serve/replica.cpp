@@ -363,6 +363,9 @@ void Replica::account(const Flight& flight) {
     totals_.kv_utilisation_seconds += duration.value() * (before + after) / 2;
     totals_.kv_utilisation_max = std::max({totals_.kv_utilisation_max, before, after});
     totals_.num_steps += steps;
+    if (flight.held_up_by) {
+      totals_.held_up[static_cast<std::size_t>(*flight.held_up_by)] += duration;
+    }
     totals_.batch_steps += static_cast<double>(
         steps * (flight.batch.num_decodes + static_cast<std::int64_t>(flight.chunks.size())));
   }

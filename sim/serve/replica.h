@@ -30,6 +30,7 @@
 // Not thread safe. While its backend computes, that is within StepBackend::run and fast_forward,
 // receive, take_reserved, complete_transfer and release_handed_over may be called (kernels/serve).
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -57,6 +58,8 @@ struct ReplicaTotals {
   double kv_utilisation_seconds = 0;  // integral of used / all blocks over busy time
   double kv_utilisation_max = 0;
   double batch_steps = 0;  // sum over steps of sequences in the step
+  // Time of steps at whose begin a request was not admitted for each limit.
+  std::array<Seconds, kAdmissionLimitNames.size()> held_up{};
   std::int64_t num_steps = 0;
 };
 
@@ -156,6 +159,7 @@ class Replica {
     FastForward time;  // num_steps == 1 for steps with prefill
     bool is_fast_forward = false;
     bool has_preempted = false;
+    std::optional<AdmissionLimit> held_up_by;  // the first that waits
     Batch batch;
     std::vector<Chunk> chunks;
     std::int64_t blocks_before = 0;
@@ -237,6 +241,8 @@ class Replica {
   [[nodiscard]] std::int64_t blocks_in_flight() const;
   [[nodiscard]] std::int64_t tokens_in_flight() const;
   [[nodiscard]] bool has_seat() const;
+  // Why the first request that waits is not in the batch just formed, which leaves `budget` tokens.
+  [[nodiscard]] std::optional<AdmissionLimit> held_up_by(std::int64_t budget, Seconds known) const;
   void hand_over(std::int64_t slot, Seconds now);
   // Sets blocks aside for requests handed over, in order, while there are seats and blocks.
   void reserve_incoming(Seconds now);

@@ -47,6 +47,17 @@ void Replica::schedule_prefill(std::int64_t num_decodes, Seconds now, Seconds kn
     if (is_running && !continue_prefill(slot, budget)) flight_->has_preempted = true;
   }
   if (!flight_->has_preempted) admit(budget, now, known);
+  flight_->held_up_by = held_up_by(budget, known);
+}
+
+std::optional<AdmissionLimit> Replica::held_up_by(std::int64_t budget, Seconds known) const {
+  const bool waits = !waiting_.empty() && waiting_.front().known <= known;
+  if (!waits && unreserved_.empty()) return std::nullopt;
+  if (flight_->has_preempted) return AdmissionLimit::kKvBlocks;
+  if (!has_seat()) return AdmissionLimit::kSeats;
+  const bool has_tokens = budget > 0 && largest_chunk_ > 0 &&
+                          static_cast<std::int64_t>(prefilling_.size()) < num_dp_ranks_;
+  return waits && !has_tokens ? AdmissionLimit::kTokenBudget : AdmissionLimit::kKvBlocks;
 }
 
 void Replica::preempt_last() {

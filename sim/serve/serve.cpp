@@ -177,6 +177,10 @@ void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& 
 
 }  // namespace
 
+bool arrives_by_itself(const Workload& workload) {
+  return workload.closed_loop_concurrency == 0 && !workload.is_offline && !workload.is_static_batch;
+}
+
 ServiceConfig checked_config(const ServiceConfig& given, const Workload& workload) {
   check_service(given, workload);
   const ServiceConfig config = adapted(given, workload);
@@ -238,6 +242,9 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
   }
   sort_steps(result.steps);
   result.metrics = serving_metrics(result.requests, totals, slo);
+  if (arrives_by_itself(workload)) {
+    result.metrics.load = load_metrics(result.requests, totals);
+  }
   return result;
 }
 

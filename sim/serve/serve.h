@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/serve/load.h"
+#include "sim/serve/slo.h"
 #include "sim/serve/step_backend.h"
 #include "sim/units/units.h"
 
@@ -150,12 +152,6 @@ struct StepRecord {
   std::int64_t kv_blocks_used = 0;
 };
 
-struct Slo {
-  Seconds ttft{1e300};
-  Seconds tpot{1e300};
-  Seconds e2e{1e300};
-};
-
 struct Quantiles {
   double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
 };
@@ -195,7 +191,7 @@ struct ServingMetrics {
   Seconds duration;  // first arrival to last finish
   double output_tokens_per_s = 0;
   double requests_per_s = 0;
-  double goodput_requests_per_s = 0;  // requests that meet all limits of the SLO, per second
+  double goodput_requests_per_s = 0;  // requests that meet the limits of each request, per second
   double slo_attainment = 0;          // share of requests that do
   double kv_utilisation_mean = 0;     // over the time of steps
   double kv_utilisation_max = 0;
@@ -203,6 +199,8 @@ struct ServingMetrics {
   std::int64_t num_steps = 0;
   double mean_batch = 0;  // sequences per step
   BasisShares basis;
+  LoadMetrics load;
+  std::vector<SloCheck> slo;
   std::optional<DisaggregationMetrics> disaggregation;
 };
 
@@ -219,6 +217,9 @@ void for_each_step(const ServiceResult& result,
 
 // One call at a time, from whichever thread finished the request.
 using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+// Whether requests come at times of their own: not in a closed loop, nor all at the start.
+bool arrives_by_itself(const Workload& workload);
 
 // What the workload asks of the service instead of what `config` says: no front end when it is
 // offline, room for all of a static batch. Throws as `serve` does.

@@ -1,0 +1,181 @@
+#include "sim/scenario/service.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "sim/scenario/disaggregated_run.h"
+#include "sim/scenario/run.h"
+#include "sim/serve/disaggregated.h"
+
+namespace orrery {
+
+namespace {
+
+// A static batch has all its prompts in one step, whatever the token budget: the activations of
+// that step must fit beside the KV blocks of its prompts. Those of its outputs come when they are
+// gone.
+void check_static_step(Scenario scenario, const Workload& workload) {
+  if (!workload.is_static_batch) {
+    return;
+  }
+  std::vector<std::int64_t> prompts;
+  prompts.reserve(workload.requests.size());
+  for (const Request& request : workload.requests) {
+    prompts.push_back(request.prompt_tokens);
+  }
+  std::ranges::sort(prompts, std::greater<>());
+  const std::int64_t ranks = static_cast<std::int64_t>(scenario.replicas) * scenario.mesh.dp;
+  prompts.resize(static_cast<std::size_t>((std::ssize(prompts) + ranks - 1) / ranks));
+  EngineConfig& engine = scenario.engine;
+  std::int64_t tokens = 0;
+  std::int64_t blocks = 0;  // on a data-parallel rank
+  for (const std::int64_t prompt : prompts) {
+    tokens += prompt;
+    blocks += (prompt + engine.block_size - 1) / engine.block_size;
+  }
+  engine.max_num_seqs = std::max<std::int64_t>(engine.max_num_seqs, std::ssize(prompts));
+  engine.max_num_batched_tokens =
+      std::max({engine.max_num_batched_tokens, tokens, engine.max_num_seqs});
+  const MemoryBudget memory = memory_budget(scenario);
+  const std::int64_t left = memory.num_kv_blocks / scenario.mesh.dp;
+  at_key(scenario, "workload", [&] {
+    if (blocks > left) {
+      throw std::invalid_argument(
+          "the one step of a static batch, " + std::to_string(tokens) + " tokens on a GPU, takes " +
+          to_text(memory.activations) + " of activations and leaves " + std::to_string(left) +
+          " KV blocks; expected the " + std::to_string(blocks) + " of its prompts");
+    }
+  });
+}
+
+ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memory,
+                             std::shared_ptr<StepStore> step_store) {
+  ServiceConfig config;
+  config.engine = scenario.engine;
+  config.front_end = scenario.engine_profile.front_end;
+  config.num_replicas = scenario.replicas;
+  config.router = scenario.router;
+  config.num_dp_ranks = scenario.mesh.dp;
+  config.num_kv_blocks = memory.num_kv_blocks;
+  config.num_threads = scenario.threads;
+  config.step_store = std::move(step_store);
+  return config;
+}
+
+// None where nothing is to be spilled.
+std::shared_ptr<StepStore> new_store(const std::filesystem::path& spill, int num_replicas) {
+  return spill.empty() ? nullptr : std::make_shared<StepStore>(spill, num_replicas);
+}
+
+}  // namespace
+
+bool contexts_differ(const Workload& workload) {
+  return std::ranges::any_of(workload.requests, [&](const Request& request) {
+    return request.prompt_tokens != workload.requests.front().prompt_tokens;
+  });
+}
+
+ServiceModel::ServiceModel(const Scenario& scenario, bool contexts_differ)
+    : memory_(memory_budget(scenario.disaggregation ? decode_side(scenario) : scenario)),
+      prefill_memory_(scenario.disaggregation ? std::optional(memory_budget(prefill_side(scenario)))
+                                              : std::nullopt),
+      assembly_(scenario),
+      times_(at_key(scenario, "model",
+                    [&] {
+                      return steps_config(
+                          scenario.disaggregation ? decode_side(scenario) : scenario, assembly_,
+                          contexts_differ);
+                    })),
+      prefill_times_(scenario.disaggregation
+                         ? at_key(scenario, "model",
+                                  [&] {
+                                    return std::make_unique<StepTimes>(steps_config(
+                                        prefill_side(scenario), assembly_, contexts_differ));
+                                  })
+                         : nullptr) {}
+
+std::string ServiceModel::key(const Scenario& scenario, bool contexts_differ) {
+  Scenario shared = scenario;
+  shared.question.clear();
+  shared.replicas = 1;
+  if (shared.disaggregation) {
+    shared.disaggregation->prefill.placement.replicas = 1;
+    shared.disaggregation->decode.placement.replicas = 1;
+  }
+  shared.workload = {};
+  shared.slo = {};
+  shared.router = {};
+  shared.chosen_step = {};
+  shared.validation = {};
+  shared.seed = 0;
+  return to_yaml(shared) + (contexts_differ ? "contexts differ" : "");
+}
+
+int num_gpus(const Scenario& scenario) {
+  if (!scenario.disaggregation) return scenario.replicas * num_ranks(scenario.mesh);
+  return num_gpus(scenario.disaggregation->prefill.placement) +
+         num_gpus(scenario.disaggregation->decode.placement);
+}
+
+namespace {
+
+ScenarioService serve_aggregated(const Scenario& scenario, const Workload& workload,
+                                 ServiceModel& model, const ServiceOptions& options) {
+  check_static_step(scenario, workload);
+  ServiceConfig config =
+      service_config(scenario, model.memory(), new_store(options.spill, scenario.replicas));
+  config.record_steps = options.record_steps;
+  return {
+      .result = at_key(scenario, "workload",
+                       [&] {
+                         return serve(
+                             workload, config, scenario.slo,
+                             [&](int) { return std::make_unique<SimulatedSteps>(model.times()); },
+                             options.progress);
+                       }),
+      .transfer_source = {}};
+}
+
+ScenarioService serve_disaggregated(const Scenario& scenario, const Workload& workload,
+                                    ServiceModel& model, const ServiceOptions& options) {
+  const Scenario prefill = prefill_side(scenario);
+  const Scenario decode = decode_side(scenario);
+  TransferLinks links = at_key(scenario, "disaggregation", [&] {
+    return transfer_links(scenario, make_machine(simulated_part(scenario)),
+                          model.memory().kv_block);
+  });
+  const auto store = new_store(options.spill, prefill.replicas + decode.replicas);
+  DisaggregatedConfig config{.prefill = service_config(prefill, *model.prefill_memory(), store),
+                             .decode = service_config(decode, model.memory(), store),
+                             .links = std::move(links.links),
+                             .kv_block_per_rank = model.memory().kv_block,
+                             .kv_block = kv_block_of_instance(decode)};
+  config.prefill.record_steps = config.decode.record_steps = options.record_steps;
+  if (config.decode.router == RouterKind::kPrefixAware) {  // they cache no prefixes
+    config.decode.router = RouterKind::kLeastLoaded;
+  }
+  return {.result = at_key(scenario, "workload",
+                           [&] {
+                             return orrery::serve_disaggregated(
+                                 workload, config, scenario.slo,
+                                 [&](int replica) {
+                                   return std::make_unique<SimulatedSteps>(
+                                       replica < prefill.replicas ? *model.prefill_times()
+                                                                  : model.times());
+                                 },
+                                 options.progress);
+                           }),
+          .transfer_source = std::move(links.source)};
+}
+
+}  // namespace
+
+ScenarioService serve_scenario(const Scenario& scenario, const Workload& workload,
+                               ServiceModel& model, const ServiceOptions& options) {
+  return scenario.disaggregation ? serve_disaggregated(scenario, workload, model, options)
+                                 : serve_aggregated(scenario, workload, model, options);
+}
+}  // namespace orrery

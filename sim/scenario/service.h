@@ -1,0 +1,78 @@
+#pragma once
+
+// A scenario's service: its rooms put together once, to be asked for any number of workloads.
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "sim/scenario/assembly.h"
+#include "sim/scenario/scenario.h"
+#include "sim/serve/capacity.h"
+#include "sim/serve/serve.h"
+#include "sim/serve/simulated_steps.h"
+#include "sim/serve/step_store.h"
+#include "sim/serve/transfer.h"
+
+namespace orrery {
+
+// Decodes of one batch have contexts of different lengths where prompts have.
+bool contexts_differ(const Workload& workload);
+
+// What a disaggregated run has beside what every run has.
+struct DisaggregatedRun {
+  MemoryBudget prefill_memory;  // RunResult::memory is the decode side's
+  std::string transfer_source;  // of the transfers' times
+};
+
+// What GPUs of a service hold, and how long its steps take: all that does not change with the
+// number of replicas, the workload, the SLO or the router. Thread safe. Neither copied nor moved.
+class ServiceModel {
+ public:
+  // `contexts_differ` as above, of the workloads that are to be served. Throws ScenarioError, where
+  // the model does not fit too.
+  ServiceModel(const Scenario& scenario, bool contexts_differ);
+
+  // Equal texts, equal models.
+  static std::string key(const Scenario& scenario, bool contexts_differ);
+
+  [[nodiscard]] const Assembly& assembly() const { return assembly_; }
+  // Of the only side, or of the one that decodes.
+  [[nodiscard]] const MemoryBudget& memory() const { return memory_; }
+  [[nodiscard]] StepTimes& times() { return times_; }
+  // Of a disaggregated service; else null.
+  [[nodiscard]] const MemoryBudget* prefill_memory() const {
+    return prefill_memory_ ? &*prefill_memory_ : nullptr;
+  }
+  [[nodiscard]] StepTimes* prefill_times() { return prefill_times_.get(); }
+
+ private:
+  MemoryBudget memory_;
+  std::optional<MemoryBudget> prefill_memory_;
+  Assembly assembly_;
+  StepTimes times_;
+  std::unique_ptr<StepTimes> prefill_times_;
+};
+
+// GPUs of all instances.
+int num_gpus(const Scenario& scenario);
+
+struct ServiceOptions {
+  bool record_steps = true;
+  std::filesystem::path spill;  // steps lie in an unnamed file there, unless empty
+  Progress progress;
+};
+
+struct ScenarioService {
+  ServiceResult result;
+  std::string transfer_source;  // of a disaggregated service: of the transfers' times
+};
+
+// Serves `workload` as `scenario` says, at the times of `model`, which is one of the same key.
+// Throws ScenarioError.
+ScenarioService serve_scenario(const Scenario& scenario, const Workload& workload,
+                               ServiceModel& model, const ServiceOptions& options = {});
+
+}  // namespace orrery
