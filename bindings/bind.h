@@ -15,6 +15,7 @@ namespace orrery::bindings {
 
 void bind_bench(pybind11::module_& module);
 void bind_explain(pybind11::module_& module);
+void bind_explore(pybind11::module_& module);
 void bind_machine(pybind11::module_& module);
 void bind_model(pybind11::module_& module);
 void bind_moe(pybind11::module_& module);

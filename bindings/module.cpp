@@ -16,5 +16,6 @@ PYBIND11_MODULE(_core, module) {
   orrery::bindings::bind_validation(module);
   orrery::bindings::bind_plan(module);
   orrery::bindings::bind_explain(module);
+  orrery::bindings::bind_explore(module);
   orrery::bindings::bind_bench(module);
 }

@@ -111,7 +111,7 @@ std::string ServiceModel::key(const Scenario& scenario, bool contexts_differ) {
   shared.chosen_step = {};
   shared.validation = {};
   shared.seed = 0;
-  return to_yaml(shared) + (contexts_differ ? "contexts differ" : "");
+  return shared.name + "\n" + to_yaml(shared) + (contexts_differ ? "contexts differ" : "");
 }
 
 int num_gpus(const Scenario& scenario) {

@@ -35,7 +35,8 @@ class ServiceModel {
   // the model does not fit too.
   ServiceModel(const Scenario& scenario, bool contexts_differ);
 
-  // Equal texts, equal models.
+  // Equal texts, equal models, as long as scenarios that are not as a file says have names of their
+  // own.
   static std::string key(const Scenario& scenario, bool contexts_differ);
 
   [[nodiscard]] const Assembly& assembly() const { return assembly_; }

@@ -92,6 +92,9 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
   metrics.slo = check_slo(slo, records, metrics);
   metrics.itl_s = itl.quantiles();
   if (busy > Seconds(0)) metrics.kv_utilisation_mean = utilisation / busy.value();
+  if (metrics.duration > Seconds(0) && !replicas.empty()) {
+    metrics.busy = busy / metrics.duration / static_cast<double>(replicas.size());
+  }
   if (metrics.num_steps > 0) metrics.mean_batch = batches / static_cast<double>(metrics.num_steps);
   const Seconds all = basis.measured + basis.interpolated + basis.roofline;
   if (all > Seconds(0)) {

@@ -198,6 +198,7 @@ struct ServingMetrics {
   std::int64_t num_preemptions = 0;
   std::int64_t num_steps = 0;
   double mean_batch = 0;  // sequences per step
+  double busy = 0;        // share of replicas' time, first arrival to last finish, in steps
   BasisShares basis;
   LoadMetrics load;
   std::vector<SloCheck> slo;

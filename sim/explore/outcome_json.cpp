@@ -1,0 +1,121 @@
+#include "sim/explore/outcome_json.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace orrery {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// JSON has no infinity.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json quantiles(const Quantiles& values) {
+  return {{"mean", values.mean},
+          {"p50", values.p50},
+          {"p90", values.p90},
+          {"p99", values.p99},
+          {"max", values.max}};
+}
+
+Json checks(const std::vector<SloCheck>& slo) {
+  Json list = Json::array();
+  for (const SloCheck& check : slo) {
+    list.push_back({{"name", check.name},
+                    {"value", number(check.value)},
+                    {"at_most", check.is_at_most},
+                    {"limit", check.limit},
+                    {"is_met", check.is_met()}});
+  }
+  return list;
+}
+
+Json load(const LoadMetrics& metrics) {
+  Json held_up;
+  for (std::size_t i = 0; i < metrics.held_up.size(); ++i) {
+    held_up[std::string(kAdmissionLimitNames[i])] = metrics.held_up[i];
+  }
+  const auto limit = metrics.limit();
+  return {{"offered_requests_per_s", metrics.offered_requests_per_s},
+          {"served_requests_per_s", metrics.served_requests_per_s},
+          {"waiting_at_last_arrival", metrics.num_waiting},
+          {"is_overloaded", metrics.is_overloaded},
+          {"is_settled", metrics.is_settled},
+          {"limit",
+           limit ? Json(kAdmissionLimitNames[static_cast<std::size_t>(*limit)]) : Json(nullptr)},
+          {"held_up", std::move(held_up)}};
+}
+
+Json json_of(const Outcome& outcome) {
+  const ServingMetrics& metrics = outcome.metrics;
+  Json json{{"fidelity", kFidelityNames[static_cast<std::size_t>(outcome.fidelity)]},
+            {"load_factor", outcome.load},
+            {"requests", outcome.num_requests},
+            {"error", outcome.error},
+            {"meets", outcome.meets()},
+            {"headroom", number(outcome.headroom())}};
+  if (!outcome.error.empty()) return json;
+  json["ttft_s"] = quantiles(metrics.ttft_s);
+  json["tpot_s"] = quantiles(metrics.tpot_s);
+  json["itl_s"] = quantiles(metrics.itl_s);
+  json["e2e_s"] = quantiles(metrics.e2e_s);
+  json["output_tokens_per_s"] = metrics.output_tokens_per_s;
+  json["requests_per_s"] = metrics.requests_per_s;
+  json["prompt_tokens"] = metrics.prompt_tokens;
+  json["output_tokens"] = metrics.output_tokens;
+  json["goodput"] = metrics.goodput_requests_per_s;
+  json["slo_attainment"] = metrics.slo_attainment;
+  json["duration_s"] = metrics.duration.value();
+  json["busy"] = metrics.busy;
+  json["kv_utilisation"] = {{"mean", metrics.kv_utilisation_mean},
+                            {"max", metrics.kv_utilisation_max}};
+  json["preemptions"] = metrics.num_preemptions;
+  json["mean_batch"] = metrics.mean_batch;
+  json["basis"] = {{"measured", metrics.basis.measured},
+                   {"interpolated", metrics.basis.interpolated},
+                   {"roofline", metrics.basis.roofline}};
+  json["slo"] = checks(metrics.slo);
+  json["load"] = load(metrics.load);
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(const Outcome& outcome) { return json_of(outcome).dump(); }
+
+std::string to_json(const SteadyState& state) {
+  return Json{{"capacity_requests_per_s", number(state.capacity_requests_per_s)},
+              {"utilisation", number(state.utilisation)},
+              {"requests_per_s", number(state.requests_per_s)},
+              {"batch", state.batch},
+              {"ttft_s", number(state.ttft.value())},
+              {"tpot_s", number(state.tpot.value())},
+              {"impossible", state.impossible}}
+      .dump();
+}
+
+std::string to_json(const Saturation& saturation) {
+  return Json{{"load", saturation.load},
+              {"low", saturation.low},
+              {"high", saturation.high},
+              {"seeds", saturation.num_seeds},
+              {"at_most", json_of(saturation.at_most)},
+              {"above", json_of(saturation.above)}}
+      .dump();
+}
+
+std::string to_json(const std::vector<OperatingPoint>& curve) {
+  Json list = Json::array();
+  for (const OperatingPoint& point : curve) {
+    list.push_back({{"batch", point.batch},
+                    {"ttft_s", number(point.ttft.value())},
+                    {"tpot_s", number(point.tpot.value())},
+                    {"output_tokens_per_s_per_gpu", number(point.output_tokens_per_s_per_gpu)}});
+  }
+  return list.dump();
+}
+
+}  // namespace orrery

@@ -1,0 +1,543 @@
+#include "sim/explore/space.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "sim/machine/machine.h"
+#include "sim/scenario/assembly.h"
+#include "sim/scenario/disaggregated_run.h"
+#include "sim/scenario/service.h"
+#include "sim/units/text.h"
+
+namespace orrery {
+
+namespace {
+
+constexpr std::string_view kAuto = "auto";
+constexpr std::string_view kFull = "full";  // ep over all ranks of attention
+constexpr std::array<std::string_view, 5> kAutoKeys{"tp", "pp", "dp", "ep", "replicas"};
+
+// A key of the scenario and what it may be.
+struct Dimension {
+  std::string path;  // "placement.tp"
+  std::vector<YamlNode> values;
+};
+
+struct Family {
+  std::vector<Dimension> dimensions;  // without replicas
+  std::vector<std::int64_t> replicas;
+  std::vector<std::int64_t> prefill_replicas;
+  bool is_disaggregated = false;
+  YamlNode root;  // the scenario without what the family replaces
+};
+
+struct GpuRange {
+  int least = 1;
+  int most = 0;
+};
+
+YamlNode scalar(const std::string& text, const Location& where) {
+  YamlNode node;
+  node.kind = YamlNode::Kind::kScalar;
+  node.scalar = text;
+  node.where = where;
+  return node;
+}
+
+void erase(YamlNode& map, std::string_view key) {
+  std::erase_if(map.entries, [&](const YamlNode::Entry& entry) { return entry.key == key; });
+}
+
+// "1..8", "128..1024*2"; nothing where the text is no range.
+std::optional<std::vector<std::int64_t>> parse_range(const YamlNode& node) {
+  const std::string& text = node.scalar;
+  const std::size_t dots = text.find("..");
+  if (node.is_quoted || dots == std::string::npos) return std::nullopt;
+  const std::size_t star = text.find('*', dots);
+  const auto whole = [&](const std::string& part) -> std::int64_t {
+    const bool is_number = !part.empty() && part.size() < 10 &&
+                           std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+    if (!is_number) {
+      fail_at(node.where, "found '" + text + "'; expected a range such as 1..8 or 128..1024*2");
+    }
+    return std::stoll(part);
+  };
+  const std::int64_t first = whole(text.substr(0, dots));
+  const std::size_t end = star == std::string::npos ? text.size() : star;
+  const std::int64_t last = whole(text.substr(dots + 2, end - dots - 2));
+  const std::int64_t factor = star == std::string::npos ? 0 : whole(text.substr(star + 1));
+  if (first > last || (star != std::string::npos && (factor < 2 || first < 1))) {
+    fail_at(node.where, "found '" + text + "'; expected a range that goes up, such as 1..8 or " +
+                            "128..1024*2");
+  }
+  if (factor == 0 && last - first >= kMostCombinations) {
+    fail_at(node.where, "found '" + text + "'; expected at most " +
+                            std::to_string(kMostCombinations) + " values");
+  }
+  std::vector<std::int64_t> values;
+  for (std::int64_t value = first; value <= last;
+       value = factor == 0 ? value + 1 : value * factor) {
+    values.push_back(value);
+  }
+  return values;
+}
+
+bool is_mesh_key(std::string_view path, std::string_view key) {
+  for (const std::string_view place :
+       {"placement.", "disaggregation.prefill.", "disaggregation.decode."}) {
+    if (path.starts_with(place) && path.substr(place.size()) == key) return true;
+  }
+  return false;
+}
+
+std::vector<std::int64_t> powers_of_two(std::int64_t most) {
+  std::vector<std::int64_t> values;
+  for (std::int64_t value = 1; value <= most; value *= 2) values.push_back(value);
+  return values;
+}
+
+// Reads one family's part of `search`.
+class FamilyReader {
+ public:
+  FamilyReader(Family& family, const Scenario& base, const GpuRange& gpus)
+      : family_(family), base_(base), gpus_(gpus) {}
+
+  // `node` stands for `path` of the scenario; a mapping is read key by key.
+  void read(const YamlNode& node, const std::string& path) {
+    const bool is_place =
+        path == "placement" || path == "disaggregation.prefill" || path == "disaggregation.decode";
+    if (is_place && node.kind == YamlNode::Kind::kScalar && node.scalar == kAuto) {
+      for (const std::string_view key : kAutoKeys) {
+        read(scalar(std::string(kAuto), node.where), path + "." + std::string(key));
+      }
+      return;
+    }
+    if (node.kind == YamlNode::Kind::kMap) {
+      for (const YamlNode::Entry& entry : node.entries) {
+        read(entry.value, path.empty() ? entry.key : path + "." + entry.key);
+      }
+      return;
+    }
+    std::vector<YamlNode> values = values_of(node, path);
+    if (is_mesh_key(path, "replicas")) {
+      auto& replicas =
+          path.starts_with("disaggregation.prefill") ? family_.prefill_replicas : family_.replicas;
+      for (const YamlNode& value : values) replicas.push_back(count(value, path));
+      return;
+    }
+    family_.dimensions.push_back({.path = path, .values = std::move(values)});
+  }
+
+ private:
+  static std::int64_t count(const YamlNode& node, const std::string& path) {
+    YamlNode map;
+    map.kind = YamlNode::Kind::kMap;
+    map.where = node.where;
+    map.entries.push_back({.key = "replicas", .where = node.where, .value = node});
+    return Reader(map, path.substr(0, path.rfind('.')), {"replicas"})
+        .integer("replicas", 1, kMaxGpus);
+  }
+
+  std::vector<YamlNode> values_of(const YamlNode& node, const std::string& path) const {
+    if (node.kind == YamlNode::Kind::kList) {
+      if (node.items.empty()) fail_at(node.where, "search." + path + ": found an empty list");
+      return node.items;
+    }
+    if (node.kind == YamlNode::Kind::kNull) {
+      fail_at(node.where,
+              "search." + path + ": found nothing; expected a list, a range or a value");
+    }
+    std::vector<YamlNode> values;
+    if (node.scalar == kAuto && !node.is_quoted) {
+      for (const std::string_view key : kAutoKeys) {
+        if (!is_mesh_key(path, key)) continue;
+        for (const std::string& value : auto_values(std::string(key), base_, gpus_.most)) {
+          values.push_back(scalar(value, node.where));
+        }
+      }
+      if (values.empty()) {
+        fail_at(node.where, "search." + path +
+                                ": found auto; expected a list or a range: auto is " +
+                                "for tp, pp, dp, ep and replicas");
+      }
+      return values;
+    }
+    if (const auto range = parse_range(node)) {
+      for (const std::int64_t value : *range) {
+        values.push_back(scalar(std::to_string(value), node.where));
+      }
+      return values;
+    }
+    return {node};
+  }
+
+  Family& family_;
+  const Scenario& base_;
+  const GpuRange& gpus_;
+};
+
+GpuRange read_gpus(const YamlNode& search, const Scenario& base) {
+  GpuRange gpus{.least = 1, .most = base.machine_spec.num_gpus};
+  const YamlNode* node = search.find("gpus");
+  if (node == nullptr) return gpus;
+  const auto range = node->kind == YamlNode::Kind::kScalar
+                         ? parse_range(*node)
+                         : std::optional<std::vector<std::int64_t>>();
+  if (range) {
+    gpus = {.least = static_cast<int>(range->front()), .most = static_cast<int>(range->back())};
+  } else {
+    const Reader reader(search, "search", [&] {
+      std::vector<std::string_view> keys;
+      for (const YamlNode::Entry& entry : search.entries) keys.emplace_back(entry.key);
+      return keys;
+    }());
+    gpus.most = static_cast<int>(reader.integer("gpus", 1, kMaxGpus));
+  }
+  if (gpus.most > base.machine_spec.num_gpus) {
+    fail_at(node->where, "search.gpus: found " + std::to_string(gpus.most) + "; machine " +
+                             base.machine_spec.name + " has " +
+                             std::to_string(base.machine_spec.num_gpus));
+  }
+  return gpus;
+}
+
+// Those that `search` names; the scenario's own placement where it names none.
+std::vector<Family> read_families(const YamlNode& root, const YamlNode& search,
+                                  const Scenario& base, const GpuRange& gpus) {
+  std::vector<Family> families;
+  const bool has_placement = search.find("placement") != nullptr;
+  const bool has_sides = search.find("disaggregation") != nullptr;
+  const bool own_sides = root.find("disaggregation") != nullptr;
+  for (const bool is_disaggregated : {false, true}) {
+    const bool is_named = is_disaggregated ? has_sides : has_placement;
+    const bool is_own = !has_placement && !has_sides && own_sides == is_disaggregated;
+    if (!is_named && !is_own) continue;
+    Family family{.is_disaggregated = is_disaggregated, .root = root};
+    erase(family.root, "search");
+    erase(family.root, is_disaggregated ? "placement" : "disaggregation");
+    FamilyReader reader(family, base, gpus);
+    for (const YamlNode::Entry& entry : search.entries) {
+      const std::string_view other = is_disaggregated ? "placement" : "disaggregation";
+      if (entry.key != "gpus" && entry.key != other) reader.read(entry.value, entry.key);
+    }
+    families.push_back(std::move(family));
+  }
+  return families;
+}
+
+// One choice of a value of each dimension.
+class Combination {
+ public:
+  explicit Combination(const Family& family) : family_(family), at_(family.dimensions.size()) {}
+
+  [[nodiscard]] bool next() {
+    for (std::size_t i = at_.size(); i-- > 0;) {
+      if (++at_[i] < family_.dimensions[i].values.size()) return true;
+      at_[i] = 0;
+    }
+    return false;
+  }
+  [[nodiscard]] std::vector<std::pair<std::string, YamlNode>> values() const {
+    std::vector<std::pair<std::string, YamlNode>> chosen;
+    for (std::size_t i = 0; i < at_.size(); ++i) {
+      const Dimension& dimension = family_.dimensions[i];
+      chosen.emplace_back(dimension.path, dimension.values[at_[i]]);
+    }
+    for (auto& [path, value] : chosen) {
+      if (path.ends_with(".ep") && value.scalar == kFull) {
+        const std::string place = path.substr(0, path.size() - 2);
+        value.scalar = std::to_string(way(chosen, place + "dp") * way(chosen, place + "tp"));
+      }
+    }
+    return chosen;
+  }
+
+ private:
+  // Of a mesh key that is searched, else of the scenario's own.
+  [[nodiscard]] std::int64_t way(const std::vector<std::pair<std::string, YamlNode>>& chosen,
+                                 const std::string& path) const {
+    const YamlNode* node = &family_.root;
+    for (const auto& [own, value] : chosen) {
+      if (own == path) return std::atoll(value.scalar.c_str());
+    }
+    std::string_view rest = path;
+    while (node != nullptr && !rest.empty()) {
+      const std::size_t dot = rest.find('.');
+      node = node->find(rest.substr(0, dot));
+      rest = dot == std::string_view::npos ? std::string_view() : rest.substr(dot + 1);
+    }
+    return node == nullptr ? 1 : std::atoll(node->scalar.c_str());
+  }
+
+  const Family& family_;
+  std::vector<std::size_t> at_;
+};
+
+YamlNode& child(YamlNode& map, const std::string& key, const Location& where) {
+  if (map.kind == YamlNode::Kind::kNull) map.kind = YamlNode::Kind::kMap;
+  if (map.kind != YamlNode::Kind::kMap) {
+    fail_at(where, "search: '" + key + "' is searched inside " + describe(map) + " of the " +
+                       "scenario; expected a mapping there");
+  }
+  const auto found = std::ranges::find(map.entries, key, &YamlNode::Entry::key);
+  if (found != map.entries.end()) return found->value;
+  map.entries.push_back({.key = key, .where = where, .value = {}});
+  map.entries.back().value.where = where;
+  return map.entries.back().value;
+}
+
+void set_at(YamlNode& root, std::string_view path, const YamlNode& value) {
+  YamlNode* node = &root;
+  while (true) {
+    const std::size_t dot = path.find('.');
+    node = &child(*node, std::string(path.substr(0, dot)), value.where);
+    if (dot == std::string_view::npos) break;
+    path.remove_prefix(dot + 1);
+  }
+  *node = value;
+}
+
+// Numbers left out, so that messages of one reason are equal.
+std::string reason_of(const std::string& message) {
+  std::string reason;
+  bool in_number = false;
+  for (const char c : message.substr(0, message.find(" (with --set"))) {
+    const bool is_digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    if (is_digit && !in_number) reason += 'N';
+    in_number = is_digit || (in_number && (c == '.' || c == ','));
+    if (!in_number) reason += c;
+  }
+  return reason;
+}
+
+class SpaceBuilder {
+ public:
+  SpaceBuilder(const std::filesystem::path& file, const ProjectPaths& paths, GpuRange gpus)
+      : file_(file), paths_(paths), gpus_(gpus) {}
+
+  void add(const Family& family) {
+    double size = 1;
+    for (const Dimension& dimension : family.dimensions) {
+      size *= static_cast<double>(dimension.values.size());
+    }
+    if (static_cast<double>(space_.num_combinations) + size > kMostCombinations) {
+      fail_at({.file = file_.string(), .line = 0, .column = 0, .changed_by = {}},
+              "search: spans " + format_number(size) + " combinations; expected at most " +
+                  std::to_string(kMostCombinations));
+    }
+    Combination combination(family);
+    do {
+      add_shape(family, combination.values());
+    } while (combination.next());
+  }
+
+  Space take() {
+    std::ranges::stable_sort(space_.left_out, std::greater<>(), &LeftOut::count);
+    const bool is_priced = std::ranges::all_of(
+        space_.candidates, [](const Candidate& plan) { return plan.usd_per_hour > 0; });
+    std::ranges::stable_sort(space_.candidates, {}, [&](const Candidate& plan) {
+      return std::pair(is_priced ? plan.usd_per_hour : plan.num_gpus, plan.num_gpus);
+    });
+    return std::move(space_);
+  }
+
+ private:
+  void add_shape(const Family& family,
+                 const std::vector<std::pair<std::string, YamlNode>>& values) {
+    YamlNode root = family.root;
+    Shape shape;
+    for (const auto& [path, value] : values) {
+      set_at(root, path, value);
+      shape.assignments.push_back(path + "=" + value.scalar);
+    }
+    std::vector<std::string> key = shape.assignments;
+    key.emplace_back(family.is_disaggregated ? "sides" : "one");
+    if (!known_.insert(std::move(key)).second) return;  // ep full is 1 where dp * tp is
+    ++space_.num_combinations;
+    const YamlNode one = scalar("1", root.where);
+    if (family.is_disaggregated) {
+      set_own(root, "disaggregation.prefill.replicas", one, own_prefill_replicas_);
+      set_own(root, "disaggregation.decode.replicas", one, own_replicas_);
+    } else {
+      set_own(root, "placement.replicas", one, own_replicas_);
+    }
+    std::string problem;
+    try {
+      Scenario scenario = read_scenario(root, file_, paths_);
+      if (family.is_disaggregated) (void)memory_budget(prefill_side(scenario));
+      (void)memory_budget(family.is_disaggregated ? decode_side(scenario) : scenario);
+      if (scenario.disaggregation) {
+        shape.gpus_per_prefill = num_gpus(scenario.disaggregation->prefill.placement);
+        shape.gpus_per_replica = num_gpus(scenario.disaggregation->decode.placement);
+      } else {
+        shape.gpus_per_replica = num_ranks(scenario.mesh);
+      }
+      shape.scenario = std::make_shared<const Scenario>(std::move(scenario));
+    } catch (const ScenarioError& error) {
+      if (error.message().find("unknown ") != std::string::npos) throw;  // no plan's fault
+      problem = error.message();
+    }
+    if (problem.empty() && !add_candidates(family, shape)) {
+      problem = "placement: needs " +
+                std::to_string(shape.gpus_per_replica + shape.gpus_per_prefill) +
+                " GPUs or more; the search allows " + std::to_string(gpus_.least) + " to " +
+                std::to_string(gpus_.most);
+    }
+    if (problem.empty()) {
+      space_.shapes.push_back(std::move(shape));
+    } else {
+      leave_out(shape, problem);
+    }
+  }
+
+  // Remembers what stood there, which is what a search that does not name it takes.
+  static void set_own(YamlNode& root, const std::string& path, const YamlNode& one,
+                      std::int64_t& own) {
+    YamlNode* node = &root;
+    own = 0;
+    std::string_view rest = path;
+    while (node != nullptr) {
+      const std::size_t dot = rest.find('.');
+      const auto found =
+          std::ranges::find(node->entries, rest.substr(0, dot), &YamlNode::Entry::key);
+      node = found == node->entries.end() ? nullptr : &found->value;
+      if (dot == std::string_view::npos) break;
+      rest.remove_prefix(dot + 1);
+    }
+    if (node != nullptr) own = std::atoll(node->scalar.c_str());
+    set_at(root, path, one);
+  }
+
+  static std::vector<std::int64_t> choices(const std::vector<std::int64_t>& searched,
+                                           std::int64_t own, std::int64_t most) {
+    if (!searched.empty()) return searched;
+    if (own > 0) return {own};
+    std::vector<std::int64_t> all;
+    for (std::int64_t count = 1; count <= most; ++count) all.push_back(count);
+    return all;
+  }
+
+  bool add_candidates(const Family& family, const Shape& shape) {
+    const double price = shape.scenario->machine_spec.device.usd_per_hour;
+    const std::size_t before = space_.candidates.size();
+    const auto add = [&](std::int64_t replicas, std::int64_t prefill) {
+      const std::int64_t gpus =
+          replicas * shape.gpus_per_replica + prefill * shape.gpus_per_prefill;
+      if (gpus < gpus_.least || gpus > gpus_.most) return;
+      space_.candidates.push_back({.shape = space_.shapes.size(),
+                                   .replicas = static_cast<int>(replicas),
+                                   .prefill_replicas = static_cast<int>(prefill),
+                                   .num_gpus = static_cast<int>(gpus),
+                                   .usd_per_hour = price * static_cast<double>(gpus)});
+    };
+    for (const std::int64_t replicas :
+         choices(family.replicas, own_replicas_, gpus_.most / shape.gpus_per_replica)) {
+      if (!shape.is_disaggregated()) {
+        add(replicas, 0);
+        continue;
+      }
+      for (const std::int64_t prefill : choices(family.prefill_replicas, own_prefill_replicas_,
+                                                gpus_.most / shape.gpus_per_prefill)) {
+        add(replicas, prefill);
+      }
+    }
+    return space_.candidates.size() > before;
+  }
+
+  void leave_out(const Shape& shape, const std::string& problem) {
+    const std::string reason = reason_of(problem);
+    auto known = std::ranges::find(space_.left_out, reason, &LeftOut::reason);
+    if (known == space_.left_out.end()) {
+      std::string example;
+      for (const std::string& assignment : shape.assignments) {
+        example += (example.empty() ? "" : " ") + assignment;
+      }
+      space_.left_out.push_back(
+          {.reason = reason, .count = 0, .example = example + ": " + problem});
+      known = space_.left_out.end() - 1;
+    }
+    ++known->count;
+  }
+
+  std::filesystem::path file_;
+  ProjectPaths paths_;
+  GpuRange gpus_;
+  std::int64_t own_replicas_ = 0;  // of the combination at hand; 0: the scenario says none
+  std::int64_t own_prefill_replicas_ = 0;
+  std::set<std::vector<std::string>> known_;
+  Space space_;
+};
+
+}  // namespace
+
+std::vector<std::string> auto_values(const std::string& key, const Scenario& base, int most_gpus) {
+  const MachineSpec& machine = base.machine_spec;
+  const bool has_experts = base.model_config.num_experts > 0;
+  const auto texts = [](const std::vector<std::int64_t>& values) {
+    std::vector<std::string> made;
+    for (const std::int64_t value : values) made.push_back(std::to_string(value));
+    return made;
+  };
+  constexpr std::int64_t kMostStages = 4;
+  if (key == "tp") {
+    const int domain = topology_kind(machine.kind).nvlink_domain_size(machine);
+    return texts(powers_of_two(std::min({domain, machine.num_gpus, most_gpus})));
+  }
+  if (key == "pp") return texts(powers_of_two(std::min<std::int64_t>(kMostStages, most_gpus)));
+  if (key == "dp") return texts(powers_of_two(has_experts ? most_gpus : 1));
+  if (key == "ep") {
+    std::vector<std::string> ways{"1"};
+    if (has_experts) ways.emplace_back(kFull);
+    return ways;
+  }
+  std::vector<std::int64_t> all;
+  for (std::int64_t count = 1; count <= most_gpus; ++count) all.push_back(count);
+  return texts(all);
+}
+
+Space read_space(const YamlNode& root, const std::filesystem::path& file,
+                 const ProjectPaths& paths) {
+  const YamlNode* search = root.find("search");
+  if (search == nullptr || search->kind != YamlNode::Kind::kMap || search->entries.empty()) {
+    fail_at(search == nullptr ? root.where : search->where,
+            "found no search; expected a section such as search: {placement: auto}");
+  }
+  YamlNode own = root;
+  erase(own, "search");
+  const Scenario base = read_scenario(own, file, paths);
+  const GpuRange gpus = read_gpus(*search, base);
+  SpaceBuilder builder(file, paths, gpus);
+  for (const Family& family : read_families(root, *search, base, gpus)) builder.add(family);
+  return builder.take();
+}
+
+Scenario scenario_of(const Space& space, const Candidate& candidate) {
+  Scenario scenario = *space.shapes[candidate.shape].scenario;
+  scenario.replicas = candidate.replicas;
+  if (scenario.disaggregation) {
+    scenario.disaggregation->decode.placement.replicas = candidate.replicas;
+    scenario.disaggregation->prefill.placement.replicas = candidate.prefill_replicas;
+  }
+  return scenario;
+}
+
+std::vector<std::string> assignments_of(const Space& space, const Candidate& candidate) {
+  const Shape& shape = space.shapes[candidate.shape];
+  std::vector<std::string> assignments = shape.assignments;
+  const std::string place = shape.is_disaggregated() ? "disaggregation.decode." : "placement.";
+  assignments.push_back(place + "replicas=" + std::to_string(candidate.replicas));
+  if (shape.is_disaggregated()) {
+    assignments.push_back("disaggregation.prefill.replicas=" +
+                          std::to_string(candidate.prefill_replicas));
+  }
+  return assignments;
+}
+
+}  // namespace orrery

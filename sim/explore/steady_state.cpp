@@ -1,0 +1,266 @@
+#include "sim/explore/steady_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/scenario/disaggregated_run.h"
+#include "sim/units/text.h"
+
+namespace orrery {
+
+namespace {
+
+struct Lengths {
+  double prompt = 0;  // means
+  double output = 0;
+  std::int64_t shortest_prompt = 0;
+};
+
+Lengths lengths_of(const Workload& workload) {
+  Lengths lengths{.shortest_prompt = std::numeric_limits<std::int64_t>::max()};
+  for (const Request& request : workload.requests) {
+    lengths.prompt += static_cast<double>(request.prompt_tokens);
+    lengths.output += static_cast<double>(request.output_tokens);
+    lengths.shortest_prompt = std::min(lengths.shortest_prompt, request.prompt_tokens);
+  }
+  const auto count = static_cast<double>(workload.requests.size());
+  lengths.prompt /= count;
+  lengths.output /= count;
+  return lengths;
+}
+
+// Step times of one replica of a side.
+class ReplicaTimes {
+ public:
+  ReplicaTimes(const Scenario& side, StepTimes& times, const MemoryBudget& memory,
+               const Lengths& lengths)
+      : engine_(side.engine), dp_(side.mesh.dp), times_(times), lengths_(lengths) {
+    const double context = lengths.prompt + lengths.output / 2;
+    const double blocks = static_cast<double>(memory.num_kv_blocks * engine_.block_size);
+    most_ = std::max(1.0, std::min(static_cast<double>(engine_.max_num_seqs * dp_),
+                                   std::floor(blocks / std::max(context, 1.0))));
+  }
+
+  [[nodiscard]] bool caches_prefixes() const { return engine_.enable_prefix_caching; }
+  // Sequences that fit.
+  [[nodiscard]] double most() const { return most_; }
+
+  // Of a batch between whole numbers.
+  Seconds decode(double batch) {
+    const double low = std::clamp(std::floor(batch), 1.0, most_);
+    const double high = std::min(low + 1, most_);
+    const Seconds at_low = decode_of(static_cast<std::int64_t>(low));
+    if (high <= low || batch <= low) return at_low;
+    return at_low + (decode_of(static_cast<std::int64_t>(high)) - at_low) * (batch - low);
+  }
+
+  // What a mean prompt adds to the steps in which it runs beside `batch` decodes.
+  Seconds prefill(double batch) {
+    const auto decodes = static_cast<std::int64_t>(std::clamp(batch, 0.0, most_));
+    // Ranks of a data-parallel replica each take prompts of their own in a step.
+    return prefill_of(std::max<std::int64_t>(1, std::llround(lengths_.prompt)), decodes) /
+           static_cast<double>(dp_);
+  }
+
+  // `prompt` tokens in chunks of the budget beside decodes, less what these take alone.
+  Seconds prefill_of(std::int64_t prompt, std::int64_t decodes) {
+    const std::int64_t budget =
+        std::max<std::int64_t>(1, engine_.max_num_batched_tokens - (decodes + dp_ - 1) / dp_);
+    Seconds time;
+    for (std::int64_t done = 0; done < prompt; done += budget) {
+      const std::int64_t query = std::min(budget, prompt - done);
+      Batch batch = decodes_of(decodes);
+      batch.prefill.push_back(
+          {.query = query, .context = done, .produces_token = done + query == prompt});
+      time = time + times_.step(batch).duration;
+      if (decodes > 0) time = time - decode_of(decodes);
+    }
+    return time;
+  }
+
+  Seconds decode_of(std::int64_t decodes) { return times_.step(decodes_of(decodes)).duration; }
+
+  // A step that decodes `decodes` sequences of the shortest context.
+  Seconds least_decode(std::int64_t decodes) {
+    Batch batch;
+    batch.num_decodes = decodes;
+    batch.decode_context = decodes * (lengths_.shortest_prompt + 1);
+    return times_.step(batch).duration;
+  }
+
+ private:
+  [[nodiscard]] Batch decodes_of(std::int64_t decodes) const {
+    Batch batch;
+    batch.num_decodes = decodes;
+    batch.decode_context =
+        decodes * std::max<std::int64_t>(1, std::llround(lengths_.prompt + lengths_.output / 2));
+    return batch;
+  }
+
+  EngineConfig engine_;
+  std::int64_t dp_;
+  StepTimes& times_;
+  Lengths lengths_;
+  double most_ = 1;
+};
+
+// Requests per second of one replica.
+double capacity(ReplicaTimes& replica, double output) {
+  double best = 0;
+  for (double batch = 1;; batch = std::min(2 * batch, replica.most())) {
+    const Seconds per_request = replica.prefill(batch) + replica.decode(batch) * (output / batch);
+    best = std::max(best, 1 / per_request.value());
+    if (batch >= replica.most()) return best;
+  }
+}
+
+// The batch and TPOT at `rate` requests per second of a replica; the largest batch where there is
+// no steady state.
+struct Load {
+  double batch = 1;
+  Seconds tpot;
+};
+Load at_rate(ReplicaTimes& replica, double output, double rate) {
+  Load load{.batch = 1, .tpot = replica.decode(1)};
+  constexpr int kMostRounds = 60;
+  for (int i = 0; i < kMostRounds; ++i) {
+    const double busy = std::min(0.999, rate * replica.prefill(load.batch).value());
+    load.tpot = replica.decode(load.batch) / (1 - busy);
+    const double next = std::clamp(rate * output * load.tpot.value(), 1.0, replica.most());
+    const bool is_close = std::abs(next - load.batch) < 1e-3 * load.batch;
+    load.batch = next;
+    if (is_close) break;
+  }
+  return load;
+}
+
+// Of a mean prompt: its steps, and half a step or more of waiting as replicas fill.
+Seconds first_token(Seconds prefill, double utilisation) {
+  const double busy = std::min(utilisation, 0.98);
+  return prefill * (1 + busy / (2 * (1 - busy)));
+}
+
+double offered_rate(const Workload& workload) {
+  if (!arrives_by_itself(workload) || workload.requests.size() < 2) return 0;
+  const Seconds time = workload.requests.back().arrival - workload.requests.front().arrival;
+  return time > Seconds(0) ? static_cast<double>(workload.requests.size() - 1) / time.value() : 0;
+}
+
+// What no service of this shape can keep below.
+std::string impossible(const Slo& slo, ReplicaTimes& prefill, ReplicaTimes& decode,
+                       const Lengths& lengths) {
+  const auto why = [](std::string_view name, Seconds least, Seconds limit) {
+    return std::string(name) + " is at least " + to_text(least * kBoundSlack) +
+           " with nothing else on the GPUs, above the limit of " + to_text(limit);
+  };
+  Seconds least_step = decode.least_decode(1);
+  for (double batch = 2; batch <= decode.most(); batch *= 2) {
+    least_step = std::min(least_step, decode.least_decode(static_cast<std::int64_t>(batch)));
+  }
+  // A prompt that a prefix cache holds takes a step of one token.
+  const Seconds least_prefill =
+      prefill.prefill_of(prefill.caches_prefixes() ? 1 : lengths.shortest_prompt, 0);
+  const bool decodes = lengths.output >= 2;
+  const auto above = [](Seconds least, Seconds limit) { return least * kBoundSlack > limit; };
+  if (above(least_prefill, slo.ttft)) return why("TTFT", least_prefill, slo.ttft);
+  if (decodes && above(least_step, slo.tpot)) return why("TPOT", least_step, slo.tpot);
+  for (const LatencyLimit& limit : slo.limits) {
+    if (limit.metric == LatencyMetric::kTtft && above(least_prefill, limit.limit)) {
+      return why("TTFT", least_prefill, limit.limit);
+    }
+    if (limit.metric == LatencyMetric::kTpot && decodes && above(least_step, limit.limit)) {
+      return why("TPOT", least_step, limit.limit);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+SteadyState steady_state(const Scenario& scenario, const Workload& workload, ServiceModel& model) {
+  const Lengths lengths = lengths_of(workload);
+  const bool is_apart = scenario.disaggregation.has_value();
+  const Scenario decode_scenario = is_apart ? decode_side(scenario) : scenario;
+  ReplicaTimes decode(decode_scenario, model.times(), model.memory(), lengths);
+  std::optional<ReplicaTimes> prefill_only;
+  Scenario prefill_scenario;
+  if (is_apart) {
+    prefill_scenario = prefill_side(scenario);
+    prefill_only.emplace(prefill_scenario, *model.prefill_times(), *model.prefill_memory(),
+                         lengths);
+  }
+  SteadyState state;
+  const double replicas = decode_scenario.replicas;
+  const double output = std::max(lengths.output, 1.0);
+  double busy = 0;
+  Seconds prefill_time;
+  const double rate = offered_rate(workload);
+  if (is_apart) {
+    const double prefill_replicas = prefill_scenario.replicas;
+    prefill_time = prefill_only->prefill(0);
+    const double per_prefill = 1 / prefill_time.value();
+    const double per_decode = decode.most() / (output * decode.decode(decode.most()).value());
+    state.capacity_requests_per_s = std::min(prefill_replicas * per_prefill, replicas * per_decode);
+    busy = rate / (prefill_replicas * per_prefill);
+  } else {
+    state.capacity_requests_per_s = replicas * capacity(decode, output);
+    busy = rate / state.capacity_requests_per_s;
+  }
+  const bool is_open = rate > 0;
+  double in_flight = static_cast<double>(workload.closed_loop_concurrency) / replicas;
+  if (!is_open && in_flight == 0) in_flight = decode.most();
+  if (is_open && !is_apart) {
+    const Load load = at_rate(decode, output, rate / replicas);
+    state.batch = load.batch;
+    state.tpot = load.tpot;
+    prefill_time = decode.prefill(load.batch);
+  } else if (is_open) {
+    state.batch = std::min(decode.most(), rate / replicas * output * decode.decode(1).value());
+    for (int i = 0; i < 40; ++i) {
+      state.batch = std::clamp(rate / replicas * output * decode.decode(state.batch).value(), 1.0,
+                               decode.most());
+    }
+    state.tpot = decode.decode(state.batch);
+  } else {
+    state.batch = std::clamp(in_flight, 1.0, decode.most());
+    if (!is_apart) prefill_time = decode.prefill(state.batch);
+    const Seconds cycle =
+        decode.decode(state.batch) * output + prefill_time * (is_apart ? 0.0 : state.batch);
+    state.tpot = cycle / output;
+    const double all = replicas * state.batch / cycle.value();
+    state.capacity_requests_per_s = is_apart ? std::min(all, state.capacity_requests_per_s) : all;
+  }
+  state.utilisation = is_open ? rate / state.capacity_requests_per_s : 1;
+  state.requests_per_s =
+      is_open ? std::min(rate, state.capacity_requests_per_s) : state.capacity_requests_per_s;
+  state.ttft = first_token(prefill_time, is_open ? busy : 0.5);
+  state.impossible = impossible(scenario.slo, is_apart ? *prefill_only : decode, decode, lengths);
+  return state;
+}
+
+std::vector<OperatingPoint> load_curve(const Scenario& scenario, const Workload& workload,
+                                       ServiceModel& model) {
+  const Lengths lengths = lengths_of(workload);
+  const Scenario side = scenario.disaggregation ? decode_side(scenario) : scenario;
+  ReplicaTimes decode(side, model.times(), model.memory(), lengths);
+  std::vector<OperatingPoint> points;
+  for (double batch = 1;; batch = std::min(2 * batch, decode.most())) {
+    Workload closed = workload;
+    closed.closed_loop_concurrency = static_cast<std::int64_t>(batch) * side.replicas;
+    const SteadyState state = steady_state(scenario, closed, model);
+    points.push_back({.batch = batch,
+                      .ttft = state.ttft,
+                      .tpot = state.tpot,
+                      .output_tokens_per_s_per_gpu =
+                          state.requests_per_s * lengths.output / num_gpus(scenario)});
+    if (batch >= decode.most()) return points;
+  }
+}
+
+}  // namespace orrery
