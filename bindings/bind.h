@@ -24,6 +24,7 @@ void bind_scenario(pybind11::module_& module);
 void bind_serve(pybind11::module_& module);
 void bind_timeline(pybind11::module_& module);
 void bind_validation(pybind11::module_& module);
+void bind_yaml(pybind11::module_& module);
 
 // Called now and then with what is done and the total; Ctrl-C is let through there. Refers to
 // `callback`.

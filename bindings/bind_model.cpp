@@ -26,10 +26,20 @@ void bind_model(py::module_& module) {
       .def(
           "__eq__", [](const PrefillChunk& a, const PrefillChunk& b) { return a == b; },
           py::arg("other"), py::is_operator())
-      .def("__repr__", [](const PrefillChunk& chunk) {
-        return "PrefillChunk(query=" + std::to_string(chunk.query) +
-               ", context=" + std::to_string(chunk.context) + ")";
-      });
+      .def("__repr__",
+           [](const PrefillChunk& chunk) {
+             return "PrefillChunk(query=" + std::to_string(chunk.query) +
+                    ", context=" + std::to_string(chunk.context) + ")";
+           })
+      .def(py::pickle(
+          [](const PrefillChunk& chunk) {
+            return py::make_tuple(chunk.query, chunk.context, chunk.produces_token);
+          },
+          [](const py::tuple& state) {
+            return PrefillChunk{.query = state[0].cast<std::int64_t>(),
+                                .context = state[1].cast<std::int64_t>(),
+                                .produces_token = state[2].cast<bool>()};
+          }));
 
   py::class_<Batch>(module, "Batch",
                     "What one engine step computes: prefill chunks, and one token for each of "
@@ -50,11 +60,21 @@ void bind_model(py::module_& module) {
       .def(
           "__eq__", [](const Batch& a, const Batch& b) { return a == b; }, py::arg("other"),
           py::is_operator())
-      .def("__repr__", [](const Batch& batch) {
-        return "Batch(prefill of " + std::to_string(batch.prefill.size()) +
-               ", num_decodes=" + std::to_string(batch.num_decodes) +
-               ", decode_context=" + std::to_string(batch.decode_context) + ")";
-      });
+      .def("__repr__",
+           [](const Batch& batch) {
+             return "Batch(prefill of " + std::to_string(batch.prefill.size()) +
+                    ", num_decodes=" + std::to_string(batch.num_decodes) +
+                    ", decode_context=" + std::to_string(batch.decode_context) + ")";
+           })
+      .def(py::pickle(
+          [](const Batch& batch) {
+            return py::make_tuple(batch.prefill, batch.num_decodes, batch.decode_context);
+          },
+          [](const py::tuple& state) {
+            return Batch{.prefill = state[0].cast<std::vector<PrefillChunk>>(),
+                         .num_decodes = state[1].cast<std::int64_t>(),
+                         .decode_context = state[2].cast<std::int64_t>()};
+          }));
 
   py::class_<ModelConfig>(module, "ModelConfig", "A model, with the names of config.json.")
       .def_readonly("name", &ModelConfig::name)

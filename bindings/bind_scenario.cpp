@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -36,6 +37,50 @@ void set_scenario_error(const py::object& type, const ScenarioError& error) {
   instance.attr("column") = error.column();
   instance.attr("message") = error.message();
   PyErr_SetObject(type.ptr(), instance.ptr());
+}
+
+// The requests of a workload that is in memory; every scenario made with them shares them.
+struct Requests {
+  SharedRequests workload;
+};
+
+using Seconds64 = py::array_t<double, py::array::c_style | py::array::forcecast>;
+using Counts64 = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+
+template <typename Array>
+auto span_of(const Array& array) {
+  return std::span(array.data(), static_cast<std::size_t>(array.size()));
+}
+
+Requests requests_of(const Seconds64& arrival_s, const Counts64& prompt_tokens,
+                     const Counts64& output_tokens) {
+  try {
+    return {.workload = std::make_shared<const Workload>(
+                column_trace("workload.requests", span_of(arrival_s), span_of(prompt_tokens),
+                             span_of(output_tokens)))};
+  } catch (const std::invalid_argument& error) {
+    throw ScenarioError("", 0, 0, error.what());
+  }
+}
+
+py::dict columns(const Requests& requests) {
+  const std::vector<Request>& rows = requests.workload->requests;
+  py::dict columns;
+  columns["arrival_s"] = column<double>(rows, [](const Request& r) { return r.arrival.value(); });
+  columns["prompt_tokens"] =
+      column<std::int64_t>(rows, [](const Request& r) { return r.prompt_tokens; });
+  columns["output_tokens"] =
+      column<std::int64_t>(rows, [](const Request& r) { return r.output_tokens; });
+  return columns;
+}
+
+Scenario read(const YamlNode& root, const std::string& name, const std::string& directory,
+              const std::string& project, const std::optional<Requests>& requests) {
+  const py::gil_scoped_release release;
+  Scenario scenario = read_scenario(root, std::filesystem::path(directory) / "scenario.yaml",
+                                    {project}, requests ? requests->workload : nullptr);
+  scenario.name = name;
+  return scenario;
 }
 
 RunResult run(const Scenario& scenario, int threads, const Callback& progress,
@@ -131,8 +176,16 @@ void bind_scenario(py::module_& module) {
     }
   });
 
+  py::class_<Requests>(module, "Requests", "The requests of a workload that is in memory.")
+      .def(py::init(&requests_of), py::kw_only(), py::arg("arrival_s"), py::arg("prompt_tokens"),
+           py::arg("output_tokens"))
+      .def("columns", &columns, "One array per column over the requests; the first arrives at 0.")
+      .def("__len__", [](const Requests& requests) { return requests.workload->requests.size(); });
   py::class_<Scenario>(module, "Scenario",
                        "A question about serving a model, checked and resolved.")
+      .def(py::init(&read), py::arg("root"), py::kw_only(), py::arg("name"), py::arg("directory"),
+           py::arg("project"), py::arg("requests") = py::none(),
+           "Checks `root`; relative paths start at `directory`, else at `project`.")
       .def_readonly("name", &Scenario::name)
       .def_readonly("question", &Scenario::question)
       .def_readonly("model", &Scenario::model_config)
@@ -154,8 +207,13 @@ void bind_scenario(py::module_& module) {
           [](const Scenario& scenario) { return scenario.validation.repeats; },
           "Timed runs of each step of `validate:`.")
       .def(
-          "to_yaml", [](const Scenario& scenario) { return to_yaml(scenario); },
-          "The scenario with every default spelled out.")
+          "to_yaml",
+          [](const Scenario& scenario, const std::string& requests_file) {
+            return to_yaml(scenario, requests_file);
+          },
+          py::arg("requests_file") = "",
+          "The scenario with every default spelled out; requests in memory are those of "
+          "`requests_file` where it is named.")
       .def(
           "__eq__", [](const Scenario& a, const Scenario& b) { return to_yaml(a) == to_yaml(b); },
           py::arg("other"), py::is_operator())  // another type is unequal, no error
@@ -180,14 +238,6 @@ void bind_scenario(py::module_& module) {
           },
           py::arg("directory"), "Writes the run's files into an existing directory.");
 
-  module.def(
-      "load_scenario",
-      [](const std::string& file, const std::string& root,
-         const std::vector<std::string>& overrides) {
-        return load_scenario(file, {root}, overrides);
-      },
-      py::arg("file"), py::arg("root"), py::arg("overrides") = std::vector<std::string>(),
-      "Reads a scenario file; names are looked up under `root`.");
   module.def("run_scenario", &run, py::arg("scenario"), py::arg("threads") = 1,
              py::arg("progress") = py::none(), py::arg("spill") = "",
              "Simulates the service; where `spill` names a directory, steps lie in an unnamed file "

@@ -12,8 +12,9 @@ Times are seconds and amounts are bytes, under names that say so (`ttft_s`, `wei
 
 from __future__ import annotations
 
-from ._core import Batch, ModelConfig, PrefillChunk, Scenario, ScenarioError, __version__
-from .simulation import RunResult, Summary, Table, TimelineTable, load, project_root, simulate, step
+from ._core import Batch, ModelConfig, PrefillChunk, ScenarioError, __version__
+from .scenarios import Scenario, load, project_root
+from .simulation import RunResult, Summary, Table, TimelineTable, simulate, step
 
 __all__ = [
     "Batch",

@@ -1,4 +1,4 @@
-"""Loading scenarios, simulating them, and what comes out: frozen results with tables and plots."""
+"""Simulating scenarios, and what comes out: frozen results with tables and plots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from . import _core, files, run_files
+from . import _core, arrow, files, notebook, run_files
+from .scenarios import Scenario, load, project_root
 
 if TYPE_CHECKING:
     import pandas
@@ -21,32 +22,8 @@ Progress = collections.abc.Callable[[int, int], None]
 MOST_THREADS = 1024
 
 
-def project_root() -> pathlib.Path:
-    """Directory with models/, topologies/, scenarios/ and data/: ORRERY_ROOT, an installed package's
-    own copy, or the checkout that this package lies in."""
-    if root := os.environ.get("ORRERY_ROOT"):
-        return pathlib.Path(root)
-    package = pathlib.Path(__file__).resolve().parent
-    share = package / "share"
-    return share if share.is_dir() else package.parents[1]
-
-
-def load(path: str | os.PathLike[str], *, overrides: collections.abc.Iterable[str] = ()) -> _core.Scenario:
-    """Scenario of a YAML file.
-
-    `overrides` are "key.path=value" texts that replace values of the file. Raises ScenarioError with
-    file, line and column, and ValueError for text that cannot be written in UTF-8.
-    """
-    for text in (os.fspath(path), *(overrides := list(overrides))):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"{ascii(text)}: found bytes that are no UTF-8; expected text in UTF-8") from None
-    return _core.load_scenario(os.fspath(path), str(project_root()), overrides)
-
-
 def simulate(
-    scenario: _core.Scenario,
+    scenario: Scenario,
     *,
     threads: int = 1,
     progress: Progress | None = None,
@@ -60,16 +37,16 @@ def simulate(
     """
     if not 1 <= threads <= MOST_THREADS:
         raise ValueError(f"found threads={threads}; expected 1 to {MOST_THREADS:,}")
-    return RunResult(_core.run_scenario(scenario, threads, progress, "" if spill is None else os.fspath(spill)))
+    return RunResult(_core.run_scenario(scenario, threads, progress, "" if spill is None else os.fspath(spill)), scenario)
 
 
-def step(scenario: _core.Scenario, batch: _core.Batch, *, level: str = "representative") -> TimelineTable:
+def step(scenario: Scenario, batch: _core.Batch, *, level: str = "representative") -> TimelineTable:
     """Timeline of one engine step of `batch` on one replica.
 
     `level` is closed_form, heap, representative or all_ranks; closed_form gives the makespan of a
-    plan that is one chain.
+    plan that is one chain. Pickled, it is simulated again where it is unpickled.
     """
-    return TimelineTable(_core.simulate_step(scenario, batch, level).timeline)
+    return TimelineTable(_core.simulate_step(scenario, batch, level).timeline, (scenario, batch, level))
 
 
 class Summary(collections.abc.Mapping[str, Any]):
@@ -80,6 +57,15 @@ class Summary(collections.abc.Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._values]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._values)
+
+    def _repr_html_(self) -> str:
+        return notebook.summary_html(self)
 
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__.get("_values", {})  # of one being copied there are none yet
@@ -125,6 +111,24 @@ class Table:
 
         return pandas.DataFrame(self._columns, copy=True)
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The table as an Arrow stream, which Polars, Arrow and DuckDB read; needs the package pyarrow."""
+        return arrow.stream(self._columns, requested_schema)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._columns)
+
+    def __getitem__(self, name: str) -> Any:
+        """The array of a column; it cannot be written to."""
+        return self._columns[name]
+
+    def _repr_html_(self) -> str:
+        shown = 10
+        rest = f"<p>{len(self):,} rows</p>" if len(self) > shown else ""
+        import pandas
+
+        return str(pandas.DataFrame({name: values[:shown] for name, values in self._columns.items()}).to_html()) + rest
+
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
 
@@ -137,6 +141,7 @@ class TimelineTable:
     """When every op of a step ran."""
 
     _timeline: _core.Timeline
+    _made_of: tuple[Scenario, _core.Batch, str] | None = None
 
     @property
     def makespan_s(self) -> float:
@@ -172,6 +177,12 @@ class TimelineTable:
 
         return plots.timeline(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._made_of is None:
+            raise TypeError("this timeline cannot be pickled; make it again from what it is of")
+        scenario, batch, level = self._made_of
+        return _step, (scenario, batch, level)
+
     def __len__(self) -> int:
         return len(self._timeline)
 
@@ -181,18 +192,57 @@ class TimelineTable:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunResult:
-    """A simulated service."""
+    """A simulated service.
 
-    _result: _core.RunResult
+    Pickled, it carries its scenario, summary and tables. The chosen step in detail and `write` simulate the scenario
+    again where they are asked for after unpickling, and raise RuntimeError when that gives another summary, as it does
+    where the version of Orrery or a table of kernels is another one.
+    """
+
+    _simulated: _core.RunResult | None  # None once unpickled
+    _scenario: Scenario
+
+    @functools.cached_property
+    def _result(self) -> _core.RunResult:
+        if self._simulated is not None:
+            return self._simulated
+        again = _core.run_scenario(self._scenario)
+        if again.summary_json() != self._summary_json:
+            raise RuntimeError(
+                f"{self._scenario.name}: simulated again it has another summary; the version of Orrery or a table of "
+                "kernels here is not the one that this result was pickled with"
+            )
+        return again
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "_scenario": self._scenario,
+            "_summary_json": self._summary_json,
+            "_requests": self.requests.columns(),
+            "_steps": self.steps.columns(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(
+            _simulated=None,
+            _scenario=state["_scenario"],
+            _summary_json=state["_summary_json"],
+            requests=Table(lambda: state["_requests"], "requests"),
+            steps=Table(lambda: state["_steps"], "steps"),
+        )
 
     @property
-    def scenario(self) -> _core.Scenario:
-        return self._result.scenario
+    def scenario(self) -> Scenario:
+        return self._scenario
+
+    @functools.cached_property
+    def _summary_json(self) -> str:
+        return self._result.summary_json()
 
     @functools.cached_property
     def summary(self) -> Summary:
         """Content of summary.json."""
-        return Summary(json.loads(self._result.summary_json()))
+        return Summary(json.loads(self._summary_json))
 
     @functools.cached_property
     def requests(self) -> Table:
@@ -207,7 +257,8 @@ class RunResult:
     @functools.cached_property
     def timeline(self) -> TimelineTable:
         """The chosen step in detail."""
-        return TimelineTable(self._result.step.timeline)
+        step = self._result.step
+        return TimelineTable(step.timeline, (self._scenario, step.batch, step.level))
 
     @property
     def plan_text(self) -> str:
@@ -216,7 +267,8 @@ class RunResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return tuple(self._result.warnings)
+        """What the reader of the result should know besides its numbers."""
+        return tuple(self.summary["warnings"])
 
     def to_dict(self) -> dict[str, Any]:
         """The summary as plain dicts."""
@@ -256,12 +308,19 @@ class RunResult:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RunResult):
             return NotImplemented
-        return self.scenario == other.scenario and self._result.summary_json() == other._result.summary_json()
+        return self.scenario == other.scenario and self._summary_json == other._summary_json
 
     __hash__ = None  # type: ignore[assignment]
 
+    def _repr_html_(self) -> str:
+        return notebook.result_html(self)
+
     def __repr__(self) -> str:
         return f"RunResult({self.scenario.name}: {self.summary!r})"
+
+
+def _step(scenario: Scenario, batch: _core.Batch, level: str) -> TimelineTable:
+    return step(scenario, batch, level=level)
 
 
 def write_files(result: RunResult, folder: pathlib.Path, *, report: bool = True, parquet: bool = False) -> None:

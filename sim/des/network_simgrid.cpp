@@ -1,5 +1,6 @@
 #include "sim/des/network_simgrid.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -31,6 +32,10 @@ namespace sg4 = simgrid::s4u;
 // headers. Set to the client's date whenever an idle network becomes busy: SimGrid dates are then
 // the client's, free of the history of the engine, so equal runs give equal bits.
 extern double simgrid_clock __asm__("_ZN7simgrid6kernel10EngineImpl4now_E");
+// simgrid::kernel::context::Context::self() and set_current(): whom SimGrid takes a thread for.
+extern void* simgrid_context() __asm__("_ZN7simgrid6kernel7context7Context4selfEv");
+extern void set_simgrid_context(void* context) __asm__(
+    "_ZN7simgrid6kernel7context7Context11set_currentEPS2_");
 
 namespace orrery::des {
 namespace {
@@ -248,6 +253,9 @@ struct SimGridNetwork::Impl {
 namespace {
 
 // The process's engine and the thread that it must stay on.
+//
+// A forked child has the engine but not the thread. It was idle at the fork, which waits for that,
+// so a new thread goes on with it as the old one.
 class EngineThread {
  public:
   // Never destroyed: the thread serves until the process ends.
@@ -257,35 +265,52 @@ class EngineThread {
   }
 
   void run(const Machine& machine, const std::function<void(SimGridNetwork&)>& job) {
-    if (getpid() != process_) {
-      throw std::runtime_error(
-          "the SimGrid engine was started before fork() and does not exist in this child; start "
-          "worker processes with the spawn method");
-    }
     const std::lock_guard one_at_a_time(callers_);
-    std::unique_lock lock(mutex_);
-    job_ = [&] { serve(machine, job); };
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return !job_; });
-    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+    if (getpid() != process_) start();
+    Exchange& exchange = *exchange_;
+    std::unique_lock lock(exchange.mutex);
+    exchange.job = [&] { serve(machine, job); };
+    exchange.changed.notify_all();
+    exchange.changed.wait(lock, [&] { return !exchange.job; });
+    if (exchange.error) std::rethrow_exception(std::exchange(exchange.error, nullptr));
   }
 
  private:
-  EngineThread() : process_(getpid()) {
-    std::thread([this] { loop(); }).detach();
+  // What the thread and its caller share.
+  struct Exchange {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::function<void()> job;
+    std::exception_ptr error;
+  };
+
+  EngineThread() {
+    start();
+    pthread_atfork([] { instance().callers_.lock(); }, [] { instance().callers_.unlock(); },
+                   [] { instance().callers_.unlock(); });
   }
 
-  void loop() {
-    std::unique_lock lock(mutex_);
+  void start() {
+    process_ = getpid();
+    // In a child the old one still counts the parent's thread among those that wait: not destroyed.
+    (void)exchange_.release();
+    exchange_ = std::make_unique<Exchange>();
+    std::thread([this, &exchange = *exchange_] { loop(exchange); }).detach();
+  }
+
+  void loop(Exchange& exchange) {
+    if (context_ != nullptr) set_simgrid_context(context_);
+    std::unique_lock lock(exchange.mutex);
     for (;;) {
-      changed_.wait(lock, [&] { return static_cast<bool>(job_); });
+      exchange.changed.wait(lock, [&] { return static_cast<bool>(exchange.job); });
       try {
-        job_();
+        exchange.job();
       } catch (...) {
-        error_ = std::current_exception();
+        exchange.error = std::current_exception();
       }
-      job_ = nullptr;
-      changed_.notify_all();
+      context_ = simgrid_context();
+      exchange.job = nullptr;
+      exchange.changed.notify_all();
     }
   }
 
@@ -306,12 +331,10 @@ class EngineThread {
     job(network);
   }
 
-  const pid_t process_;
   std::mutex callers_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::function<void()> job_;
-  std::exception_ptr error_;
+  pid_t process_ = 0;
+  std::unique_ptr<Exchange> exchange_;
+  void* context_ = nullptr;
   std::unique_ptr<Platform> platform_;
   bool is_listening_ = false;
 };

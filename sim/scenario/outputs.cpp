@@ -244,7 +244,8 @@ std::string summary_json(const RunResult& result) {
 }
 
 void write_outputs(const RunResult& result, const std::filesystem::path& directory) {
-  write_file(directory / "scenario.yaml", to_yaml(result.scenario));
+  // Requests that were in memory stand in requests.csv, beside what became of them.
+  write_file(directory / "scenario.yaml", to_yaml(result.scenario, "requests.csv"));
   write_file(directory / "summary.json", summary_json(result));
   write_file(directory / "requests.csv",
              [&](std::ostream& file) { write_requests_csv(result.service, file); });

@@ -144,6 +144,24 @@ std::vector<std::int64_t> Reader::integers(std::string_view key, std::int64_t mi
   return result;
 }
 
+std::vector<double> Reader::numbers(std::string_view key) const {
+  const YamlNode& list = at(key);
+  if (list.kind != YamlNode::Kind::kList) {
+    fail(key, "found " + describe(list) + "; expected a list of numbers");
+  }
+  std::vector<double> result;
+  for (const YamlNode& item : list.items) {
+    double number = 0;
+    if (item.kind != YamlNode::Kind::kScalar || item.is_quoted ||
+        !parse_whole(item.scalar, number) || !std::isfinite(number)) {
+      fail_at(item.where,
+              path_of(key) + ": found " + describe(item) + "; expected a list of numbers");
+    }
+    result.push_back(number);
+  }
+  return result;
+}
+
 template <typename Quantity>
 Quantity Reader::quantity(std::string_view key, Quantity (*parse)(std::string_view),
                           bool zero_allowed, std::string_view example, Quantity least,

@@ -24,6 +24,7 @@
 namespace orrery {
 
 // what() is "file:line:column: message"; line and column count from 1, 0 means the file as a whole.
+// Of a scenario that is in no file it is the message, which names the key.
 class ScenarioError : public std::invalid_argument {
  public:
   ScenarioError(std::string file, int line, int column, const std::string& message);
@@ -119,6 +120,8 @@ class Reader {
                               bool above = false) const;
   [[nodiscard]] std::vector<std::int64_t> integers(std::string_view key,
                                                    std::int64_t min = 1) const;
+  // Finite ones.
+  [[nodiscard]] std::vector<double> numbers(std::string_view key) const;
   // Quantities need their unit ("450 GB/s"); zero only where allowed, never negative, and within
   // what machines and services may have (reader.cpp), so that sums and counts of them
   // stay in range.

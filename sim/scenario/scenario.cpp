@@ -376,7 +376,7 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
 }
 
 Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& file,
-                       const ProjectPaths& paths) {
+                       const ProjectPaths& paths, SharedRequests requests) {
   const Reader root(
       root_node, "",
       {"question", "model", "machine", "provider", "placement", "disaggregation", "engine", "moe",
@@ -388,7 +388,7 @@ Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& f
   for (const YamlNode::Entry& entry : root_node.entries) {
     scenario.where[entry.key] = entry.where;
   }
-  scenario.where[""] = {file.string(), 0, 0};
+  scenario.where[""] = {root_node.where.file, 0, 0};
   if (root.has("question")) {
     scenario.question = root.text("question");
   }
@@ -400,7 +400,8 @@ Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& f
   if (root.has("router")) {
     scenario.router = router_policies()[root.choice("router", router_names())].kind;
   }
-  scenario.workload = read_workload(root.at("workload"), directory, paths.root);
+  scenario.workload =
+      read_workload(root.at("workload"), directory, paths.root, std::move(requests));
   check_disaggregated(root, scenario);
   if (root.has("slo")) {
     read_slo(root.at("slo"), scenario.slo);
@@ -420,7 +421,7 @@ Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& f
   return scenario;
 }
 
-std::string to_yaml(const Scenario& scenario) {
+std::string to_yaml(const Scenario& scenario, const std::string& requests_file) {
   const Precision& precision = scenario.precision;
   const EngineConfig& engine = scenario.engine;
   const auto number = [](std::int64_t value) { return std::to_string(value); };
@@ -454,7 +455,7 @@ std::string to_yaml(const Scenario& scenario) {
           "\n  max_model_len: " + number(engine.max_model_len) +
           "\n  stream_interval: " + number(engine.stream_interval) + "\n";
   text += "router: " + std::string(to_text(scenario.router)) + "\n";
-  text += "workload: " + to_yaml(scenario.workload, scenario.paths.root) + "\n";
+  text += "workload: " + to_yaml(scenario.workload, scenario.paths.root, requests_file) + "\n";
   text += slo_yaml(scenario.slo);
   text += "step_level: " + std::string(to_text(scenario.step_level)) + "\n";
   text += "chosen_step: " + chosen_step_yaml(scenario.chosen_step) + "\n";

@@ -85,12 +85,15 @@ struct Scenario {
 Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& paths,
                        const std::vector<std::string>& overrides = {});
 
-// The same of a file's tree. `file` names it in errors; paths in it are relative to its directory.
+// The same of a tree. The stem of `file` names the scenario, and paths in it are relative to its
+// directory; there need be no such file. `requests` are those of `workload: {requests: }` where the
+// tree does not write them out.
 Scenario read_scenario(const YamlNode& root, const std::filesystem::path& file,
-                       const ProjectPaths& paths);
+                       const ProjectPaths& paths, SharedRequests requests = nullptr);
 
 // The scenario with every default spelled out and every quantity with its unit; loading it again
-// gives the same scenario.
-std::string to_yaml(const Scenario& scenario);
+// gives the same scenario. Requests in memory are written out, or where `requests_file` is named,
+// as the trace in that file.
+std::string to_yaml(const Scenario& scenario, const std::string& requests_file = {});
 
 }  // namespace orrery

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <span>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "sim/units/shown.h"
@@ -15,8 +18,8 @@ namespace orrery {
 namespace {
 
 constexpr std::string_view kHex = "0123456789abcdef";
-constexpr std::array<std::string_view, 7> kSources = {
-    "trace", "mooncake", "poisson", "gamma", "closed_loop", "offline", "static_batch"};
+constexpr std::array<std::string_view, 8> kSources = {
+    "trace", "mooncake", "requests", "poisson", "gamma", "closed_loop", "offline", "static_batch"};
 
 // Of requests and of what counts them.
 std::int64_t read_count(const Reader& reader, std::string_view key, std::int64_t least = 1) {
@@ -106,6 +109,17 @@ LengthDistribution read_lengths(const Reader& parent, std::string_view key) {
   return lengths;
 }
 
+// num_requests and rate_scale, which stand beside requests that are given one by one.
+template <typename Source>
+void read_part(const Reader& reader, Source& source) {
+  if (reader.has("num_requests")) {
+    source.num_requests = read_count(reader, "num_requests");
+  }
+  if (reader.has("rate_scale")) {
+    source.rate_scale = reader.number("rate_scale", 0, 1e9, /*above=*/true);
+  }
+}
+
 TraceWorkload read_trace(const Reader& reader, std::string_view key, TraceFormat format,
                          const std::filesystem::path& directory,
                          const std::filesystem::path& root) {
@@ -122,13 +136,34 @@ TraceWorkload read_trace(const Reader& reader, std::string_view key, TraceFormat
   } catch (const TextFileError& error) {
     reader.fail(key, error.what());
   }
-  if (reader.has("num_requests")) {
-    trace.num_requests = read_count(reader, "num_requests");
-  }
-  if (reader.has("rate_scale")) {
-    trace.rate_scale = reader.number("rate_scale", 0, 1e9, /*above=*/true);
-  }
+  read_part(reader, trace);
   return trace;
+}
+
+//   requests: {arrival_s: [0, 0.5], prompt_tokens: [100, 20], output_tokens: [10, 300]}
+RequestsWorkload read_requests(const Reader& reader, SharedRequests given) {
+  RequestsWorkload workload{.requests = std::move(given)};
+  if (reader.at("requests").kind != YamlNode::Kind::kNull || workload.requests == nullptr) {
+    const std::string path = reader.path_of("requests");
+    const Reader columns(reader.at("requests"), path,
+                         {"arrival_s", "prompt_tokens", "output_tokens"});
+    const std::vector<double> arrivals = columns.numbers("arrival_s");
+    const std::vector<std::int64_t> prompts = columns.integers("prompt_tokens");
+    const std::vector<std::int64_t> outputs = columns.integers("output_tokens");
+    try {
+      workload.requests =
+          std::make_shared<const Workload>(column_trace(path, arrivals, prompts, outputs));
+    } catch (const std::invalid_argument& error) {
+      fail_at(columns.node().where, error.what());
+    }
+  }
+  read_part(reader, workload);
+  if (workload.num_requests > std::ssize(workload.requests->requests)) {
+    reader.fail("num_requests",
+                "found " + std::to_string(workload.num_requests) + "; expected at most the " +
+                    std::to_string(workload.requests->requests.size()) + " of requests");
+  }
+  return workload;
 }
 
 ArrivalWorkload read_arrivals(const YamlNode& node, const std::string& path, bool is_gamma) {
@@ -194,7 +229,36 @@ std::string lengths_yaml(const LengthDistribution& spec) {
   return "";
 }
 
-std::string source_yaml(const TraceWorkload& trace, const std::filesystem::path& root) {
+// The first ones of `workload` that count.
+std::span<const Request> counted(const RequestsWorkload& workload) {
+  const std::span<const Request> all(workload.requests->requests);
+  return workload.num_requests == 0 ? all
+                                    : all.first(static_cast<std::size_t>(workload.num_requests));
+}
+
+std::string source_yaml(const RequestsWorkload& workload, const std::filesystem::path&,
+                        const std::string& file) {
+  if (!file.empty()) {
+    return "trace: " + quoted_yaml(file) + ", rate_scale: 1";
+  }
+  const auto list = [&](const std::string& key, auto text) {
+    std::string values;
+    for (const Request& request : counted(workload)) {
+      values += (values.empty() ? "" : ", ") + text(request);
+    }
+    return key + ": [" + values + "]";
+  };
+  return "requests: {" +
+         list("arrival_s", [](const Request& r) { return format_number(r.arrival.value()); }) +
+         ", " +
+         list("prompt_tokens", [](const Request& r) { return std::to_string(r.prompt_tokens); }) +
+         ", " +
+         list("output_tokens", [](const Request& r) { return std::to_string(r.output_tokens); }) +
+         "}, rate_scale: " + format_number(workload.rate_scale);
+}
+
+std::string source_yaml(const TraceWorkload& trace, const std::filesystem::path& root,
+                        const std::string&) {
   const std::filesystem::path relative = trace.file.lexically_relative(root);
   const bool is_inside = !relative.empty() && !relative.string().starts_with("..");
   const std::string file = (is_inside ? relative : trace.file).string();
@@ -206,7 +270,8 @@ std::string source_yaml(const TraceWorkload& trace, const std::filesystem::path&
   return text + ", rate_scale: " + format_number(trace.rate_scale);
 }
 
-std::string source_yaml(const ArrivalWorkload& arrivals, const std::filesystem::path&) {
+std::string source_yaml(const ArrivalWorkload& arrivals, const std::filesystem::path&,
+                        const std::string&) {
   const bool is_poisson = arrivals.cv == 1;
   return (is_poisson ? "poisson: {" : "gamma: {cv: " + format_number(arrivals.cv) + ", ") +
          "requests_per_s: " + format_number(arrivals.requests_per_s) +
@@ -215,7 +280,8 @@ std::string source_yaml(const ArrivalWorkload& arrivals, const std::filesystem::
          ", output_tokens: " + lengths_yaml(arrivals.output_tokens) + "}";
 }
 
-std::string source_yaml(const ClosedLoopWorkload& loop, const std::filesystem::path&) {
+std::string source_yaml(const ClosedLoopWorkload& loop, const std::filesystem::path&,
+                        const std::string&) {
   return "closed_loop: {concurrency: " + std::to_string(loop.concurrency) +
          ", num_requests: " + std::to_string(loop.num_requests) +
          ", prompt_tokens: " + lengths_yaml(loop.prompt_tokens) +
@@ -225,7 +291,8 @@ std::string source_yaml(const ClosedLoopWorkload& loop, const std::filesystem::p
          "}";
 }
 
-std::string source_yaml(const OfflineWorkload& offline, const std::filesystem::path&) {
+std::string source_yaml(const OfflineWorkload& offline, const std::filesystem::path&,
+                        const std::string&) {
   return (offline.is_static_batch ? "static_batch: {batch: " : "offline: {num_requests: ") +
          std::to_string(offline.num_requests) +
          ", prompt_tokens: " + lengths_yaml(offline.prompt_tokens) +
@@ -238,6 +305,16 @@ Workload requests_of(const TraceWorkload& trace, std::uint64_t) {
                           : read_mooncake_trace(trace.file, trace.num_requests);
   if (trace.rate_scale != 1) {
     scale_rate(workload, trace.rate_scale);
+  }
+  return workload;
+}
+
+Workload requests_of(const RequestsWorkload& given, std::uint64_t) {
+  const std::span<const Request> requests = counted(given);
+  Workload workload;
+  workload.requests.assign(requests.begin(), requests.end());
+  if (given.rate_scale != 1) {
+    scale_rate(workload, given.rate_scale);
   }
   return workload;
 }
@@ -281,11 +358,19 @@ std::string quoted_yaml(std::string_view text) {
   return result + "\"";
 }
 
+bool RequestsWorkload::operator==(const RequestsWorkload& other) const {
+  const auto key = [](const Request& request) {
+    return std::tuple(request.arrival, request.prompt_tokens, request.output_tokens);
+  };
+  return rate_scale == other.rate_scale &&
+         std::ranges::equal(counted(*this), counted(other), {}, key, key);
+}
+
 WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& directory,
-                           const std::filesystem::path& root) {
+                           const std::filesystem::path& root, SharedRequests given) {
   const Reader reader(node, "workload",
-                      {"trace", "mooncake", "poisson", "gamma", "closed_loop", "offline",
-                       "static_batch", "num_requests", "rate_scale", "warmup_requests"});
+                      {"trace", "mooncake", "requests", "poisson", "gamma", "closed_loop",
+                       "offline", "static_batch", "num_requests", "rate_scale", "warmup_requests"});
   std::string_view source;
   for (const std::string_view key : kSources) {
     if (reader.has(key)) {
@@ -298,12 +383,13 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
   }
   if (source.empty()) {
     fail_at(node.where,
-            "workload: expected one of trace, mooncake, poisson, gamma, closed_loop, "
+            "workload: expected one of trace, mooncake, requests, poisson, gamma, closed_loop, "
             "offline, static_batch");
   }
   const bool is_trace = source == "trace" || source == "mooncake";
+  const bool is_listed = is_trace || source == "requests";
   for (const std::string_view key : {"num_requests", "rate_scale"}) {
-    if (!is_trace && reader.has(key)) {
+    if (!is_listed && reader.has(key)) {
       reader.fail(key, "belongs to a trace; for " + std::string(source) + " write it inside '" +
                            std::string(source) + "'");
     }
@@ -314,6 +400,8 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
     const TraceFormat format =
         source == "trace" ? TraceFormat::kAzureCsv : TraceFormat::kMooncakeJsonl;
     spec.source = read_trace(reader, source, format, directory, root);
+  } else if (source == "requests") {
+    spec.source = read_requests(reader, std::move(given));
   } else if (source == "closed_loop") {
     spec.source = read_closed_loop(reader.at(source), path);
   } else if (source == "offline" || source == "static_batch") {
@@ -327,9 +415,10 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
   return spec;
 }
 
-std::string to_yaml(const WorkloadSpec& spec, const std::filesystem::path& root) {
-  const std::string source =
-      std::visit([&](const auto& part) { return source_yaml(part, root); }, spec.source);
+std::string to_yaml(const WorkloadSpec& spec, const std::filesystem::path& root,
+                    const std::string& requests_file) {
+  const std::string source = std::visit(
+      [&](const auto& part) { return source_yaml(part, root, requests_file); }, spec.source);
   return "{" + source + ", warmup_requests: " + std::to_string(spec.warmup_requests) + "}";
 }
 

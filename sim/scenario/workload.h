@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -25,6 +26,18 @@ struct TraceWorkload {
   std::int64_t num_requests = 0;  // the first so many; 0: all
   double rate_scale = 1;          // arrivals come this many times as fast
   bool operator==(const TraceWorkload&) const = default;
+};
+
+// Shared because the copies of a scenario, one for each plan that is tried, serve the same
+// requests.
+using SharedRequests = std::shared_ptr<const Workload>;
+
+// Requests in memory.
+struct RequestsWorkload {
+  SharedRequests requests;        // not null
+  std::int64_t num_requests = 0;  // the first so many; 0: all
+  double rate_scale = 1;          // arrivals come this many times as fast
+  bool operator==(const RequestsWorkload& other) const;
 };
 
 // Independent inter-arrival times: gamma with coefficient of variation `cv`; cv = 1 is Poisson.
@@ -56,18 +69,22 @@ struct OfflineWorkload {
 };
 
 struct WorkloadSpec {
-  std::variant<TraceWorkload, ArrivalWorkload, ClosedLoopWorkload, OfflineWorkload> source;
+  std::variant<TraceWorkload, RequestsWorkload, ArrivalWorkload, ClosedLoopWorkload,
+               OfflineWorkload>
+      source;
   std::int64_t warmup_requests = 0;  // the first so many are served but not measured
   bool operator==(const WorkloadSpec&) const = default;
 };
 
-// Exactly one of trace, mooncake, poisson, gamma, closed_loop, offline, static_batch. Throws
-// ScenarioError.
+// Exactly one of trace, mooncake, requests, poisson, gamma, closed_loop, offline, static_batch.
+// Where `requests:` has no value, `given` are the requests. Throws ScenarioError.
 WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& directory,
-                           const std::filesystem::path& root);
+                           const std::filesystem::path& root, SharedRequests given = nullptr);
 
-// The value of `workload:` as flow YAML; paths under `root` are written relative to it.
-std::string to_yaml(const WorkloadSpec& spec, const std::filesystem::path& root);
+// The value of `workload:` as flow YAML; paths under `root` are written relative to it. Requests in
+// memory are written out, or where `requests_file` is named, as the trace in it.
+std::string to_yaml(const WorkloadSpec& spec, const std::filesystem::path& root,
+                    const std::string& requests_file = {});
 
 // Reads the trace or draws the requests. Same seed, same requests. Throws std::invalid_argument
 // with the trace's file and line, or when there are more than kMostRequests.

@@ -147,7 +147,8 @@ class TreeBuilder : public YAML::EventHandler {
 }  // namespace
 
 ScenarioError::ScenarioError(std::string file, int line, int column, const std::string& message)
-    : std::invalid_argument(visible(place(file, line, column) + ": " + message)),
+    : std::invalid_argument(
+          visible((file.empty() ? "" : place(file, line, column) + ": ") + message)),
       file_(std::move(file)),
       message_(visible(message)),
       line_(line),

@@ -1,12 +1,14 @@
-// CSV traces of requests.
+// Traces of requests in columns: of a CSV file, or in memory.
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim/serve/trace_lines.h"
@@ -125,13 +127,18 @@ Columns find_columns(const std::filesystem::path& file, std::int64_t line,
   return columns;
 }
 
+[[noreturn]] void fail_length(const std::filesystem::path& file, std::int64_t line,
+                              std::string_view name, std::string_view text) {
+  trace::fail(file, line,
+              std::string(name) + " is " + std::string(text) +
+                  ", expected a whole number of tokens of at least 1");
+}
+
 std::int64_t parse_length(const std::filesystem::path& file, std::int64_t line,
                           std::string_view name, std::string_view text) {
   std::int64_t length = 0;
   if (!parse(text, length) || length < 1) {
-    trace::fail(file, line,
-                std::string(name) + " is \"" + shown(text) +
-                    "\", expected a whole number of tokens of at least 1");
+    fail_length(file, line, name, "\"" + shown(text) + "\"");
   }
   return length;
 }
@@ -182,6 +189,33 @@ Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requ
     requests.append(number, std::move(request));
     return !requests.is_full();
   });
+  return requests.finish();
+}
+
+Workload column_trace(const std::string& name, std::span<const double> arrivals_s,
+                      std::span<const std::int64_t> prompt_tokens,
+                      std::span<const std::int64_t> output_tokens) {
+  if (prompt_tokens.size() != arrivals_s.size() || output_tokens.size() != arrivals_s.size()) {
+    trace::fail(name, 0,
+                "found " + std::to_string(arrivals_s.size()) + " arrival_s, " +
+                    std::to_string(prompt_tokens.size()) + " prompt_tokens and " +
+                    std::to_string(output_tokens.size()) + " output_tokens; expected as many");
+  }
+  trace::Requests requests(name, 0);
+  for (std::size_t i = 0; i < arrivals_s.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i) + 1;
+    if (prompt_tokens[i] < 1) {
+      fail_length(name, row, "prompt_tokens", std::to_string(prompt_tokens[i]));
+    }
+    if (output_tokens[i] < 1) {
+      fail_length(name, row, "output_tokens", std::to_string(output_tokens[i]));
+    }
+    Request request;
+    request.arrival = Seconds(arrivals_s[i]);
+    request.prompt_tokens = prompt_tokens[i];
+    request.output_tokens = output_tokens[i];
+    requests.append(row, std::move(request));
+  }
   return requests.finish();
 }
 

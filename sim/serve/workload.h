@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
+#include <string>
 
 #include "sim/serve/lengths.h"
 #include "sim/serve/serve.h"
@@ -44,6 +46,13 @@ Workload offline(std::int64_t num_requests, const LengthDistribution& prompt,
 // timestamps that are not finite, go back or span more than kLongestSpan (service_checks.h),
 // lengths below 1, and fewer than `max_requests` requests.
 Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requests = 0);
+
+// Request i arrives at arrivals_s[i], ascending seconds; the first arrival becomes t = 0. Throws
+// std::invalid_argument "name:row: ..." as above, rows counted from 1, and when the columns are not
+// equally long.
+Workload column_trace(const std::string& name, std::span<const double> arrivals_s,
+                      std::span<const std::int64_t> prompt_tokens,
+                      std::span<const std::int64_t> output_tokens);
 
 // Mooncake trace: one JSON object per line with timestamp (ms), input_length, output_length and
 // hash_ids (at most one per 512 prompt tokens begun). Throws as above, and for keys that stand

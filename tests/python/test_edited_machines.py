@@ -49,7 +49,9 @@ class Tree:
     def run(self, provider="vllm-0.24.0"):
         file = self.root.parent / "scenario.yaml"
         file.write_text(SCENARIO.replace("PROVIDER", provider), encoding="utf-8")
-        return orrery.simulate(_core.load_scenario(str(file), str(self.root))).summary
+        node = _core.YamlNode.read(file)
+        scenario = _core.Scenario(node, name="edited", directory=str(file.parent), project=str(self.root))
+        return orrery.simulate(scenario).summary
 
 
 @pytest.fixture

@@ -366,7 +366,7 @@ def test_a_summary_that_is_no_json_is_not_left_behind(result, tmp_path):
             pathlib.Path(directory, "summary.json").write_bytes(b'{"question": "caf\xe9"}')
 
     with pytest.raises(UnicodeDecodeError):
-        orrery.RunResult(Latin1()).write(tmp_path / "a" / "out")
+        orrery.RunResult(Latin1(), result.scenario).write(tmp_path / "a" / "out")
     assert names(tmp_path) == []
 
 

@@ -158,7 +158,7 @@ def test_a_run_is_written_whole_or_not_at_all(result, tmp_path, monkeypatch):
         write = fail
         scenario = result.scenario
 
-    broken = orrery.RunResult(Broken())
+    broken = orrery.RunResult(Broken(), result.scenario)
     with pytest.raises(OSError, match="disk full"):
         broken.write(tmp_path / "out", report=False)
     assert list(tmp_path.iterdir()) == []

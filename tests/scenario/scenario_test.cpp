@@ -19,6 +19,11 @@ using testing::kMinimal;
 using testing::kPaths;
 using ScenarioTest = testing::ScenarioDirectory;
 
+std::string without_workload() {
+  const std::string text = kMinimal;
+  return text.substr(0, text.find("workload:"));
+}
+
 TEST_F(ScenarioTest, what_a_minimal_scenario_leaves_out_is_vllms_default) {
   const Scenario scenario = load_scenario(write("small.yaml", kMinimal), kPaths);
   EXPECT_EQ(scenario.name, "small");
@@ -55,6 +60,65 @@ TEST_F(ScenarioTest, overrides_replace_values_before_reading) {
   EXPECT_EQ(scenario.seed, 7U);
   EXPECT_EQ(scenario.slo.ttft, Seconds(0.3));
   EXPECT_EQ(std::get<ClosedLoopWorkload>(scenario.workload.source).concurrency, 3);
+}
+
+TEST_F(ScenarioTest, requests_may_be_written_out_and_come_back) {
+  const std::string text = without_workload() +
+                           "workload: {requests: {arrival_s: [7, 7.5, 9], prompt_tokens: [10, 20, "
+                           "30], output_tokens: [1, 2, 3]}, rate_scale: 2, num_requests: 2}\n";
+  const Scenario scenario = load_scenario(write("a.yaml", text), kPaths);
+  const Workload workload = make_workload(scenario.workload, scenario.seed);
+  ASSERT_EQ(workload.requests.size(), 2U);
+  EXPECT_EQ(workload.requests[0].arrival, Seconds(0));
+  EXPECT_EQ(workload.requests[1].arrival, Seconds(0.25));  // (7.5 - 7) / 2
+  EXPECT_EQ(workload.requests[1].prompt_tokens, 20);
+  EXPECT_EQ(workload.requests[1].output_tokens, 2);
+  const Scenario again = load_scenario(write("b.yaml", to_yaml(scenario)), kPaths);
+  EXPECT_EQ(again.workload, scenario.workload);
+}
+
+TEST_F(ScenarioTest, requests_that_cannot_be_name_their_row) {
+  const auto message = [&](const std::string& requests) {
+    const std::string text = without_workload() + "workload: {requests: " + requests + "}\n";
+    try {
+      (void)load_scenario(write("a.yaml", text), kPaths);
+    } catch (const ScenarioError& error) {
+      return error.message();
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message("{arrival_s: [1, 0], prompt_tokens: [1, 1], output_tokens: [1, 1]}"),
+            "workload.requests:2: the timestamp is before that of the request above; expected "
+            "ascending ones");
+  EXPECT_EQ(message("{arrival_s: [1], prompt_tokens: [1, 1], output_tokens: [1]}"),
+            "workload.requests: found 1 arrival_s, 2 prompt_tokens and 1 output_tokens; expected "
+            "as many");
+  EXPECT_EQ(message("{arrival_s: [soon], prompt_tokens: [1], output_tokens: [1]}"),
+            "workload.requests.arrival_s: found 'soon'; expected a list of numbers");
+  EXPECT_EQ(message("null"),
+            "workload.requests: found nothing; expected a mapping with the keys arrival_s, "
+            "prompt_tokens, output_tokens");
+}
+
+TEST_F(ScenarioTest, what_is_wrong_in_a_scenario_without_a_file_is_told_by_its_key) {
+  YamlNode root = parse_yaml(kMinimal, "");
+  const auto forget_places = [](auto& self, YamlNode& node) -> void {
+    node.where = {};
+    for (YamlNode::Entry& entry : node.entries) {
+      entry.where = {};
+      self(self, entry.value);
+    }
+  };
+  set_value(root, "placement.tp=3");
+  forget_places(forget_places, root);
+  try {
+    (void)read_scenario(root, "unnamed.yaml", kPaths);
+    FAIL();
+  } catch (const ScenarioError& error) {
+    EXPECT_EQ(error.what(), error.message());
+    EXPECT_EQ(error.message().find("placement: model"), 0U) << error.what();
+    EXPECT_EQ(error.line(), 0);
+  }
 }
 
 TEST_F(ScenarioTest, placement_and_engine_keys_reach_their_fields_and_come_back) {
