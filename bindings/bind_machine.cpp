@@ -11,6 +11,7 @@
 #include "sim/cost/cost.h"
 #include "sim/machine/machine.h"
 #include "sim/scenario/machine_file.h"
+#include "sim/scenario/measured_tables.h"
 
 namespace orrery::bindings {
 
@@ -33,6 +34,9 @@ py::dict machine_summary(const std::string& file, const std::string& topologies)
   summary["nic_rate_bytes_per_s"] = spec.nic_rate.value();
   summary["device_directory"] = machine.device_directory.string();
   summary["providers"] = provider_names(machine.device_directory);
+  summary["usable_providers"] = usable_providers(topologies, spec.device);
+  summary["usd_per_hour"] = spec.device.usd_per_hour;
+  summary["tdp_w"] = spec.device.tdp.value();
   return summary;
 }
 

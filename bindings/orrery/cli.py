@@ -70,6 +70,15 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_options(explanation)
     explanation.set_defaults(command=explain.run)
 
+    from .explore import command as exploration
+
+    explore = commands.add_parser("explore", help="find the plan that meets an SLO at the least cost")
+    exploration.add_options(explore)
+    explore.set_defaults(command=exploration.run)
+    saturate = commands.add_parser("saturate", help="find the highest load that holds the SLO, and what limits it")
+    exploration.add_saturate_options(saturate)
+    saturate.set_defaults(command=exploration.saturate)
+
     report = commands.add_parser("report", help="write report.html of a run directory again")
     report.add_argument("directory", type=pathlib.Path, metavar="RUN_DIR")
     report.set_defaults(command=_report)

@@ -88,6 +88,8 @@ std::string to_json(const Outcome& outcome) { return json_of(outcome).dump(); }
 
 std::string to_json(const SteadyState& state) {
   return Json{{"capacity_requests_per_s", number(state.capacity_requests_per_s)},
+              {"offered_requests_per_s", state.offered_requests_per_s},
+              {"output_tokens_per_s", number(state.output_tokens_per_s)},
               {"utilisation", number(state.utilisation)},
               {"requests_per_s", number(state.requests_per_s)},
               {"batch", state.batch},

@@ -59,7 +59,9 @@ void erase(YamlNode& map, std::string_view key) {
 std::optional<std::vector<std::int64_t>> parse_range(const YamlNode& node) {
   const std::string& text = node.scalar;
   const std::size_t dots = text.find("..");
-  if (node.is_quoted || dots == std::string::npos) return std::nullopt;
+  const bool is_range = dots != std::string::npos && dots > 0 &&
+                        text.find_first_not_of("0123456789.*") == std::string::npos;
+  if (!is_range) return std::nullopt;
   const std::size_t star = text.find('*', dots);
   const auto whole = [&](const std::string& part) -> std::int64_t {
     const bool is_number = !part.empty() && part.size() < 10 &&
@@ -155,7 +157,7 @@ class FamilyReader {
               "search." + path + ": found nothing; expected a list, a range or a value");
     }
     std::vector<YamlNode> values;
-    if (node.scalar == kAuto && !node.is_quoted) {
+    if (node.scalar == kAuto) {
       for (const std::string_view key : kAutoKeys) {
         if (!is_mesh_key(path, key)) continue;
         for (const std::string& value : auto_values(std::string(key), base_, gpus_.most)) {

@@ -239,6 +239,8 @@ SteadyState steady_state(const Scenario& scenario, const Workload& workload, Ser
   state.utilisation = is_open ? rate / state.capacity_requests_per_s : 1;
   state.requests_per_s =
       is_open ? std::min(rate, state.capacity_requests_per_s) : state.capacity_requests_per_s;
+  state.offered_requests_per_s = rate;
+  state.output_tokens_per_s = state.requests_per_s * lengths.output;
   state.ttft = first_token(prefill_time, is_open ? busy : 0.5);
   state.impossible = impossible(scenario.slo, is_apart ? *prefill_only : decode, decode, lengths);
   return state;

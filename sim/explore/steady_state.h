@@ -22,9 +22,11 @@ namespace orrery {
 // Where the steady state of mean lengths lies.
 struct SteadyState {
   double capacity_requests_per_s = 0;  // of the whole service
+  double offered_requests_per_s = 0;   // 0: requests do not come at times of their own
   double utilisation = 0;              // offered over that; of a closed loop 1
   double requests_per_s = 0;           // that it serves
-  double batch = 0;                    // sequences that decode on a replica
+  double output_tokens_per_s = 0;
+  double batch = 0;  // sequences that decode on a replica
   Seconds ttft;
   Seconds tpot;
   // No service of this shape and size can meet the SLO: why. Empty where one may. What is bounded

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Order of the rooms: one may include itself and what stands before it.
 ROOMS = ["sim/units", "sim/plan", "kernels", "sim/timeline", "sim/machine", "sim/cost", "sim/des", "sim/model",
-         "sim/parallel", "sim/serve", "sim/scenario", "bindings"]
+         "sim/parallel", "sim/serve", "sim/scenario", "sim/explore", "bindings"]
 
 
 def library(directory, name):

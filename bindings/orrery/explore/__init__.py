@@ -1,0 +1,15 @@
+"""Which plan? The search among placements, its answer and its report.
+
+    question.py   what is asked: a scenario with a search section, or one line of options
+    store.py      what each candidate did, kept in SQLite as it comes, so that a killed search goes on
+    driver.py     estimates, short and full simulations, on threads here or any concurrent.futures.Executor
+    answer.py     the best plan, how sure, what limits it, what the others lacked
+    text.py       the answer as people read it in a terminal
+    command.py    `orrery explore` and `orrery saturate`
+"""
+
+from __future__ import annotations
+
+from .driver import Exploration, explore
+
+__all__ = ["Exploration", "explore"]

@@ -1,0 +1,339 @@
+"""What a search found, as one dictionary of plain values: what answer.json holds, the terminal prints and the report shows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .. import _core
+from ..scorecard.intervals import interval
+from .driver import FULL, Exploration, Job
+
+SEEDS = 5  # of arrivals and lengths, for the highest rate
+CURVE = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.15, 1.3)  # of the highest rate
+MOST_RUNNERS_UP = 6  # other shapes
+MOST_TRIES = 8  # sizes of such a shape that are simulated
+_SHORT_NAMES = {"tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "cp": "CP"}
+_LABELS = {"ttft": "TTFT", "tpot": "TPOT"}  # as data/serving/intervals.csv has them
+_LIMIT_WORDS = {
+    "seats": "seats (max_num_seqs)",
+    "token_budget": "the token budget of a step (max_num_batched_tokens)",
+    "kv_blocks": "KV cache",
+    "front_end": "the front end (HTTP, tokenizing) before the engine",
+}
+
+
+def answer(found: Exploration) -> dict[str, Any]:
+    """The whole answer; simulates what it still needs (loads of the best plan, its limits, other shapes)."""
+    columns = found.columns
+    result: dict[str, Any] = {
+        "question": found.space.scenario(0).question or found.question.name,
+        "space": _space(found),
+        "is_met": bool(found.ranking),
+        "is_open": found.is_open,
+        "offered_requests_per_s": found.estimates[0]["offered_requests_per_s"],
+    }
+    if not found.ranking:
+        return result | _missed(found)
+    best = found.ranking[0]
+    result["best"] = plan(found, best)
+    result["equal"] = [plan(found, other) for other in found.ranking[1:] if _shares_rank(found, best, other)]
+    result["cheaper_maybe"] = [
+        plan(found, other) for other in found.misses
+        if columns["num_gpus"][other] < columns["num_gpus"][best] and chance(found, other) == "maybe"
+    ]  # fmt: skip
+    result["runners_up"] = _runners_up(found, best)
+    scenario = found.space.scenario(best)
+    has_slo = bool(found.outcomes[best]["slo"])
+    if found.is_open:
+        result["saturation"] = saturation = _kept(found, f"saturate {best}", lambda: found.runner.evaluator.saturate(scenario, SEEDS))
+        result["limits"] = _limits(found, best, saturation)
+        result["load_curve"] = _load_curve(found, best, saturation["load"])
+        result["one_less"] = _one_less(found, best)
+    result["has_slo"] = has_slo
+    result["fronts"] = fronts(found)
+    return result
+
+
+def _space(found: Exploration) -> dict[str, Any]:
+    return {
+        "plans": len(found.space),
+        "shapes": found.space.num_shapes,
+        "combinations": found.space.num_combinations,
+        "left_out": [{"reason": r, "count": n, "example": e} for r, n, e in found.space.left_out()],
+        "impossible": sum(bool(e["impossible"]) for e in found.estimates),
+        "simulated": found.num_simulated,
+        "resumed": found.num_resumed,
+        "wall_s": found.wall_s,
+    }
+
+
+def words(assignments: list[str]) -> str:
+    """'6 x TP2', '2 x TP4 prefill + 4 x TP4 decode, max_num_seqs 512'."""
+    sides: dict[str, dict[str, str]] = {}
+    others = []
+    for assignment in assignments:
+        path, _, value = assignment.partition("=")
+        place, _, key = path.rpartition(".")
+        if place in ("placement", "disaggregation.prefill", "disaggregation.decode"):
+            sides.setdefault(place.rpartition(".")[2], {})[key] = value
+        else:
+            others.append(f"{key} {value}")
+    parts = []
+    for side in ("placement", "prefill", "decode"):
+        if side in sides:
+            mesh = " ".join(f"{_SHORT_NAMES[k]}{v}" for k, v in sides[side].items() if k in _SHORT_NAMES and v != "1")
+            rest = [f"{k} {v}" for k, v in sides[side].items() if k not in _SHORT_NAMES and k != "replicas" and v != "false"]
+            text = f"{sides[side].get('replicas', '1')} × {mesh or '1 GPU'}"
+            parts.append(" ".join([text, *rest]) + ("" if side == "placement" else f" {side}"))
+    return ", ".join([" + ".join(parts), *others])
+
+
+def plan(found: Exploration, candidate: int) -> dict[str, Any]:
+    """One plan: what it is, what it costs, what it did, and how sure that is."""
+    columns = found.columns
+    assignments = found.assignments(candidate)
+    outcome = found.outcomes.get(candidate)
+    gpus, price = int(columns["num_gpus"][candidate]), float(columns["usd_per_hour"][candidate])
+    result: dict[str, Any] = {
+        "id": candidate, "words": words(assignments), "assignments": assignments, "num_gpus": gpus,
+        "usd_per_hour": price or None, "estimate": found.estimates[candidate], "outcome": outcome,
+    }  # fmt: skip
+    if outcome and not outcome["error"]:
+        tokens = _tokens_per_s(found, outcome)
+        result["usd_per_million_output_tokens"] = price / 3600 / tokens * 1e6 if price and tokens else None
+        result["output_tokens_per_s_per_gpu"] = tokens / gpus
+        result["chance"] = chance(found, candidate)
+        result["checks"] = _checks(found, candidate)
+    return result
+
+
+def _tokens_per_s(found: Exploration, outcome: dict[str, Any]) -> float:
+    """Of an open load what is offered, which every plan that keeps up serves; else what was served."""
+    offered = found.estimates[0]["offered_requests_per_s"]
+    if found.is_open and not outcome["load"]["is_overloaded"]:
+        return offered * outcome["output_tokens"] / outcome["requests"]
+    return outcome["output_tokens_per_s"]
+
+
+def _checks(found: Exploration, candidate: int) -> list[dict[str, Any]]:
+    """Checks of the SLO with the 80 % interval of each, as published runs lay about simulated ones."""
+    outcome = found.outcomes[candidate]
+    engine = found.space.scenario(candidate).provider.partition("-")[0]
+    checks = []
+    for check in outcome["slo"]:
+        label = _LABELS.get(check["name"].partition("_")[0])
+        bounds = None
+        if label and check["value"]:
+            bounds = interval(check["value"], metric=label, roofline=outcome["basis"]["roofline"], engine=engine)
+        checks.append(check | {"interval": bounds})
+    return checks
+
+
+def chance(found: Exploration, candidate: int) -> str:
+    """Whether a plan meets the SLO: sure (all intervals below the limits), likely, maybe (above, the intervals not), no."""
+    outcome = found.outcomes[candidate]
+    if outcome["error"] or outcome["load"]["is_overloaded"]:
+        return "no"
+    checks = _checks(found, candidate)
+    if outcome["meets"]:
+        inside = all(c["interval"] is None or c["interval"][1] <= c["limit"] for c in checks)
+        return "sure" if inside and checks else "likely"
+    maybe = all(c["is_met"] or (c["interval"] is not None and c["interval"][0] <= c["limit"]) for c in checks)
+    return "maybe" if maybe and outcome["load"]["is_settled"] else "no"
+
+
+def _shares_rank(found: Exploration, best: int, other: int) -> bool:
+    """Equal cost, and latencies whose intervals overlap: the order between them is not known."""
+    columns = found.columns
+    if columns["num_gpus"][best] != columns["num_gpus"][other]:
+        return False
+    pairs = zip(_checks(found, best), _checks(found, other))
+    return all(
+        a["interval"] is None or b["interval"] is None
+        or (a["interval"][0] <= b["interval"][1] and b["interval"][0] <= a["interval"][1])
+        for a, b in pairs
+    )  # fmt: skip
+
+
+def _kept(found: Exploration, key: str, make: Any) -> Any:
+    """JSON that the store has, or is given."""
+    text = found.runner.store.get(key)
+    if text is None:
+        text = make()
+        found.runner.store.put(key, text)
+    return json.loads(text)
+
+
+def _limits(found: Exploration, best: int, saturation: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a quarter more of each part would add to the highest load, most first; and what holds requests up beyond it."""
+    if not saturation["load"]:
+        return []
+    scenario = found.space.scenario(best)
+    names = _core.changes()
+
+    def run() -> str:
+        made: dict[int, Any] = {}
+        found.runner.evaluator.saturate_changed(scenario, found.runner.threads, lambda i, text: made.update({i: json.loads(text)["load"]}))
+        return json.dumps([made[i] for i in range(len(names))])
+
+    same = json.loads(found.runner.evaluator.saturate(scenario, 1))["load"]  # of the same seed
+    loads = _kept(found, f"changes {best}", run)
+    gains = [{"name": n, "what": w, "gain": load / same - 1} for (n, w), load in zip(names, loads)]
+    return sorted(gains, key=lambda gain: -gain["gain"])
+
+
+def _load_curve(found: Exploration, best: int, load: float) -> list[dict[str, Any]]:
+    if not load:
+        return []
+    jobs: list[Job] = [(best, FULL, round(share * load, 6)) for share in CURVE]
+    offered = found.estimates[0]["offered_requests_per_s"]
+    outcomes = found.runner.run(jobs, phase="load curve")
+    return [{"requests_per_s": offered * factor, "of_highest": share, "outcome": outcome}
+            for share, (_, _, factor), outcome in zip(CURVE, jobs, outcomes)]  # fmt: skip
+
+
+def _same_shape(found: Exploration, candidate: int) -> list[int]:
+    """Candidates of one shape by cost."""
+    shapes = found.columns["shape"]
+    return [i for i in range(len(shapes)) if shapes[i] == shapes[candidate]]
+
+
+def _one_less(found: Exploration, best: int) -> dict[str, Any] | None:
+    """The load on one replica fewer: what a failure of one does. None where that is no plan of the space."""
+    columns = found.columns
+    for other in _same_shape(found, best):
+        if columns["replicas"][other] == columns["replicas"][best] - 1 and columns["prefill_replicas"][other] == columns["prefill_replicas"][best]:
+            return {"plan": words(found.assignments(other)), "outcome": found.runner.run([(other, FULL, 1.0)], phase="one replica less")[0]}
+    return None
+
+
+def _runners_up(found: Exploration, best: int) -> list[dict[str, Any]]:
+    """The smallest plan of other shapes that meets the SLO, and what that shape lacked at the best plan's cost."""
+    if not found.is_open:
+        return [plan(found, other) | {"why": _dearer(found, best, other)} for other in found.ranking[1 : 1 + MOST_RUNNERS_UP]]
+    shapes: dict[int, list[int]] = {}
+    for i, shape in enumerate(found.columns["shape"]):
+        estimate = found.estimates[i]
+        if shape != found.columns["shape"][best] and not estimate["impossible"] and (estimate["utilisation"] or 9) < 1:
+            shapes.setdefault(int(shape), []).append(i)
+    order = sorted(shapes.values(), key=lambda sizes: (found.columns["num_gpus"][sizes[0]], sizes[0]))[:MOST_RUNNERS_UP]
+    results = []
+    for sizes in order:
+        met = None
+        for size in sizes[:MOST_TRIES]:
+            if found.columns["num_gpus"][size] < found.columns["num_gpus"][best] and size not in found.outcomes:
+                continue
+            outcome = found.outcomes.get(size)
+            if outcome is None or outcome["fidelity"] != "full":
+                outcome = found.outcomes[size] = found.runner.run([(size, FULL, 1.0)], phase="other shapes")[0]
+            if outcome["meets"]:
+                met = size
+                break
+        if met is not None:
+            results.append(plan(found, met) | {"why": _why(found, best, met)})
+    return sorted(results, key=lambda p: (p["num_gpus"], p["id"]))
+
+
+def _dearer(found: Exploration, best: int, other: int) -> str:
+    own, its = (plan(found, i)["usd_per_million_output_tokens"] for i in (best, other))
+    if own and its:
+        return f"{100 * (its / own - 1):.0f} % more for each token"
+    own, its = (plan(found, i)["output_tokens_per_s_per_gpu"] for i in (best, other))
+    return f"{100 * (1 - its / own):.0f} % fewer tokens a GPU"
+
+
+def _why(found: Exploration, best: int, met: int) -> str:
+    """What the same shape missed at a size nearer to the best plan's."""
+    gpus = found.columns["num_gpus"]
+    more = int(gpus[met]) - int(gpus[best])
+    if more == 0:
+        return "the same cost with less room below the limits"
+    missed = [i for i in _same_shape(found, met) if gpus[i] < gpus[met] and i in found.outcomes and not found.outcomes[i]["meets"]]
+    why = f"{more} GPUs more"
+    if missed:
+        last = missed[-1]
+        why += f"; with {int(gpus[last])} {_miss(found.outcomes[last])}"
+    return why
+
+
+def _miss(outcome: dict[str, Any]) -> str:
+    """'TPOT p99 57 ms is above 40 ms'."""
+    from .text import check_value
+
+    if outcome["error"]:
+        return outcome["error"]
+    if outcome["load"]["is_overloaded"]:
+        return f"it is overloaded: {_LIMIT_WORDS[outcome['load']['limit']]}"
+    for check in outcome["slo"]:
+        if not check["is_met"]:
+            return f"{check_name(check)} {check_value(check, 'value')} is {'above' if check['at_most'] else 'below'} {check_value(check, 'limit')}"
+    return "it does not settle: requests in the service still grow at the end"
+
+
+def check_name(check: dict[str, Any]) -> str:
+    """'TTFT p99', 'goodput'."""
+    metric, _, statistic = check["name"].partition("_")
+    return f"{metric.upper()} {statistic}" if statistic else metric
+
+
+def overload_words(load: dict[str, Any]) -> str:
+    """One sentence about a service that does not keep up; empty for one that does."""
+    if load["is_overloaded"]:
+        return (f"overloaded: {load['offered_requests_per_s']:.2f} requests/s offered, {load['served_requests_per_s']:.2f} served, "
+                f"{load['waiting_at_last_arrival']:,} waiting at the last arrival; held up by {_LIMIT_WORDS[load['limit']]}")  # fmt: skip
+    if not load["is_settled"]:
+        return ("not settled: requests come faster than they finish until the last one has come; a longer run would have larger batches "
+                "and longer latencies")  # fmt: skip
+    return ""
+
+
+def _missed(found: Exploration) -> dict[str, Any]:
+    """No plan meets the SLO: the best miss, what load it holds, or why all are impossible."""
+    reasons: dict[str, int] = {}
+    for estimate in found.estimates:
+        if estimate["impossible"]:
+            reasons[estimate["impossible"].partition(" is at least")[0]] = reasons.get(estimate["impossible"].partition(" is at least")[0], 0) + 1
+    result: dict[str, Any] = {"impossible_reasons": reasons, "fronts": fronts(found)}
+    if not found.misses:
+        nearest = min(range(len(found.estimates)), key=lambda i: (found.estimates[i]["ttft_s"] or 9e9) + (found.estimates[i]["tpot_s"] or 9e9))
+        return result | {"nearest": plan(found, nearest), "why": found.estimates[nearest]["impossible"]}
+    nearest = found.misses[0]
+    outcome = found.outcomes[nearest]
+    if outcome["fidelity"] != "full":
+        outcome = found.outcomes[nearest] = found.runner.run([(nearest, FULL, 1.0)], phase="best miss")[0]
+    result["nearest"] = plan(found, nearest)
+    result["why"] = _miss(outcome)
+    if found.is_open:
+        scenario = found.space.scenario(nearest)
+        result["saturation"] = _kept(found, f"saturate {nearest}", lambda: found.runner.evaluator.saturate(scenario, 1))
+    return result
+
+
+def fronts(found: Exploration) -> list[dict[str, Any]]:
+    """Operating points of each shape's replica in closed form, and which no other one beats: tokens/s of a GPU against
+    tokens/s of a user."""
+    points = []
+    seen = set()
+    for i, shape in enumerate(found.columns["shape"]):
+        if shape in seen:
+            continue
+        seen.add(shape)
+        scenario = found.space.scenario(i)
+        curve = _kept(found, f"curve {int(shape)}", lambda: found.runner.evaluator.curve(scenario))
+        gpus, price = int(found.columns["num_gpus"][i]), float(found.columns["usd_per_hour"][i])
+        for point in curve:
+            if point["tpot_s"] and point["output_tokens_per_s_per_gpu"]:
+                tokens = point["output_tokens_per_s_per_gpu"]
+                points.append({
+                    "shape": int(shape), "words": words([a for a in found.assignments(i) if ".replicas=" not in a]).replace("1 × ", ""),
+                    "batch": point["batch"], "ttft_s": point["ttft_s"], "tpot_s": point["tpot_s"],
+                    "tokens_per_s_per_user": 1 / point["tpot_s"], "tokens_per_s_per_gpu": tokens,
+                    "usd_per_million_output_tokens": price / gpus / 3600 / tokens * 1e6 if price else None,
+                })  # fmt: skip
+    points.sort(key=lambda p: (-p["tokens_per_s_per_user"], -p["tokens_per_s_per_gpu"]))
+    most = 0.0
+    for point in points:
+        point["is_front"] = point["tokens_per_s_per_gpu"] > most
+        most = max(most, point["tokens_per_s_per_gpu"])
+    return points

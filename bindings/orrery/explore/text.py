@@ -1,0 +1,106 @@
+"""The answer as people read it in a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..text_table import aligned, printable
+from .answer import _LIMIT_WORDS, check_name
+
+
+def seconds(value: float | None) -> str:
+    """Three digits with a unit."""
+    if value is None:
+        return "–"
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
+        if abs(value) < limit:
+            return f"{value * factor:.3g} {unit}" if abs(value * factor) < 999.5 else f"{value * factor:.0f} {unit}"
+    return f"{value / 60:.1f} min"
+
+
+def check_value(check: dict[str, Any], key: str) -> str:
+    """A value or limit of a check with its unit."""
+    if check["name"] == "attainment":
+        return f"{100 * check[key]:.1f} %"
+    if check["name"] == "goodput":
+        return f"{check[key]:.2f}/s"
+    return seconds(check[key])
+
+
+def money(value: float | None) -> str:
+    return "–" if value is None else f"${value:,.2f}"
+
+
+def paragraph(answer: dict[str, Any]) -> str:
+    """The answer in one paragraph."""
+    if not answer["is_met"]:
+        return _missed(answer)
+    best = answer["best"]
+    parts = [f"{best['num_gpus']} GPUs as {best['words']}"]
+    if answer["has_slo"]:
+        kept = ", ".join(f"{check_name(c)} {check_value(c, 'value')} of {check_value(c, 'limit')}" for c in best["checks"])
+        parts[0] += f" are the fewest that meet the SLO ({kept})" if answer["is_open"] else f" meet the SLO at the least cost ({kept})"
+    else:
+        parts[0] += " are the fewest that keep up" if answer["is_open"] else " make tokens at the least cost"
+    parts[0] += {"sure": "; all 80 % intervals lie below the limits", "likely": "" if not answer["has_slo"] else
+                 "; an 80 % interval reaches above a limit, so that it may miss"}.get(best.get("chance", ""), "")  # fmt: skip
+    if best["usd_per_hour"]:
+        parts.append(f"They cost {money(best['usd_per_hour'])} an hour, {money(best['usd_per_million_output_tokens'])} for a million output tokens")
+    if saturation := answer.get("saturation"):
+        offered = answer["offered_requests_per_s"]
+        rates = [offered * saturation[key] for key in ("load", "low", "high")]
+        spread = f" ({rates[1]:.3g} to {rates[2]:.3g} over {saturation['seeds']} draws of arrivals)" if saturation["seeds"] > 1 else ""
+        parts.append(f"They hold it up to {rates[0]:.3g} requests/s{spread}, {100 * (saturation['load'] - 1):.0f} % above what is asked")
+    if limits := [limit for limit in answer.get("limits", []) if limit["gain"] > 0.02]:
+        gains = ", ".join(f"{limit['what']} would bring {100 * limit['gain']:.0f} %" for limit in limits[:2])
+        parts.append(f"What limits them: {gains}")
+    if answer["equal"]:
+        parts.append("Not to be told from it within the known error: " + "; ".join(p["words"] for p in answer["equal"]))
+    if answer["cheaper_maybe"]:
+        nearest = answer["cheaper_maybe"][0]
+        parts.append(f"{nearest['num_gpus']} GPUs as {nearest['words']} miss it by less than the known error")
+    return ". ".join(parts) + "."
+
+
+def _missed(answer: dict[str, Any]) -> str:
+    nearest = answer["nearest"]
+    text = f"No plan of the space meets the SLO. The nearest is {nearest['num_gpus']} GPUs as {nearest['words']}: {answer['why']}."
+    if saturation := answer.get("saturation"):
+        rate = answer["offered_requests_per_s"] * saturation["load"]
+        text += (f" It meets the SLO at {rate:.3g} requests/s." if saturation["load"] else " It meets it at no load.")  # fmt: skip
+    if answer["impossible_reasons"]:
+        text += " " + "; ".join(f"{count:,} plans cannot meet a limit of {name} at any load" for name, count in answer["impossible_reasons"].items()) + "."
+    return text
+
+
+def whole(answer: dict[str, Any]) -> str:
+    """The paragraph, the plans beside each other, and what was searched."""
+    lines = [printable(answer["question"]), "", printable(paragraph(answer)), ""]
+    plans = [("best", answer["best"])] if answer["is_met"] else [("nearest", answer["nearest"])]
+    plans += [("equal", p) for p in answer.get("equal", [])] + [(p["why"], p) for p in answer.get("runners_up", [])]
+    checks = [check_name(c) for c in plans[0][1].get("checks", [])]
+    header = ("plan", "GPUs", "$/h", "$/M tokens", "TTFT p50", "TPOT p50", *checks, "")
+    rows = []
+    for why, p in plans:
+        if not p["outcome"] or p["outcome"]["error"]:
+            continue
+        outcome = p["outcome"]
+        rows.append((p["words"], str(p["num_gpus"]), money(p["usd_per_hour"]), money(p.get("usd_per_million_output_tokens")),
+                     seconds(outcome["ttft_s"]["p50"]), seconds(outcome["tpot_s"]["p50"]),
+                     *(check_value(c, "value") for c in p["checks"]), why))  # fmt: skip
+    if rows:
+        lines += [aligned(header, rows, right=range(1, 6 + len(checks))), ""]
+    if answer.get("limits"):
+        gains = [(limit["what"], f"{100 * limit['gain']:+.1f} %") for limit in answer["limits"]]
+        lines += ["what one more of it would add to the highest rate", aligned((), gains, right=(1,)), ""]
+    if (saturation := answer.get("saturation")) and saturation["above"].get("load", {}).get("limit"):
+        lines += [f"beyond that rate requests are held up by {_LIMIT_WORDS[saturation['above']['load']['limit']]}", ""]
+    return "\n".join(lines + _searched(answer["space"]))
+
+
+def _searched(space: dict[str, Any]) -> list[str]:
+    simulated = space["simulated"]
+    lines = [f"{space['plans']:,} plans of {space['shapes']:,} shapes; {space['impossible']:,} cannot meet the SLO at any load; "
+             f"{simulated['short']:,} short and {simulated['full']:,} full simulations"]  # fmt: skip
+    lines += [f"left out: {left['count']:,} x {printable(left['reason'])}" for left in space["left_out"]]
+    return lines
