@@ -2,7 +2,7 @@
 
 // The GPU half of a kernel, one value: how to set one call up with random inputs, launch it and
 // compare it with its double-precision reference, from which checking, timing and calibrating work,
-// and how an op of a plan becomes a launch. It is kernels/<family>/<kernel>/gpu.cu; the kernel's
+// and how an op of a plan becomes a launch. It is kernels/<family>/<kernel>/gpu.cpp; the kernel's
 // line in kernels/CMakeLists.txt is what lists it.
 
 #include <cstddef>

@@ -8,6 +8,7 @@
 #include "kernels/attention/attention_decode/reference.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/harness/operand_sets.h"
+#include "kernels/work.h"
 
 namespace orrery {
 namespace {
@@ -338,8 +339,8 @@ std::vector<KernelOp> bench_ops() {
 bool fits(const Dims& dims) {
   const std::int64_t heads = dim(dims, "heads");
   const std::int64_t kv_heads = dim(dims, "kv_heads");
-  const double elements =
-      2.0 * dim(dims, "batch") * dim(dims, "context") * kv_heads * dim(dims, "head_dim");
+  const double elements = 2 * size(dims, "batch") * size(dims, "context") * size(dims, "kv_heads") *
+                          size(dims, "head_dim");
   return elements * 2 <= 24e9 && heads % kv_heads == 0 && heads <= decode::kMaxRatio * kv_heads;
 }
 
