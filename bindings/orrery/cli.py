@@ -1,4 +1,4 @@
-"""The command line: `orrery run | explain | report | calibrate | validate | scorecard | import | moe | bench`, and lists of what there is.
+"""The command line: `orrery run | explain | report | calibrate | validate | emit | compare | scorecard | import | moe | bench`, and lists of what there is.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -88,6 +88,12 @@ def _parser() -> argparse.ArgumentParser:
     calibration = commands.add_parser("calibrate", help="time the kernels on the GPU here, for the provider orrery")
     calibrate.add_options(calibration)
     calibration.set_defaults(command=_calibrate)
+
+    from .emit import command as emit
+
+    emission = commands.add_parser("emit", help="write the commands that serve a plan on an engine, and measure it")
+    emit.add_options(emission)
+    emission.set_defaults(command=emit.run)
 
     from .validation import options as validation
 

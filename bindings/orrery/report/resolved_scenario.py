@@ -17,7 +17,12 @@ _CLOSER = {"{": "}", "[": "]"}
 
 def read(path: pathlib.Path) -> dict:
     """The mapping in `path`: values are str, list or dict. Throws ValueError with file and line."""
-    return _Reader(path, path.read_text(encoding="utf-8")).document()
+    return parse(path.read_text(encoding="utf-8"), path)
+
+
+def parse(text: str, path: pathlib.Path) -> dict:
+    """The mapping in `text`, which messages call `path`. Throws ValueError with file and line."""
+    return _Reader(path, text).document()
 
 
 def _strip_comment(line: str) -> str:

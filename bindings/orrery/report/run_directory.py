@@ -137,7 +137,7 @@ def read(directory: pathlib.Path) -> Run:
         ),
         spans=_read_trace(directory / "step.trace.json"),
         slo_s=_read_slo(scenario_path, scenario),
-        warmup_requests=_warmup_requests(scenario),
+        warmup_requests=warmup_requests(scenario),
     )
 
 
@@ -173,7 +173,8 @@ def _num_replicas(requests: dict[str, np.ndarray], summary: dict) -> int:
     return max(named, apart["prefill"]["replicas"] + apart["decode"]["replicas"]) if apart else named
 
 
-def _warmup_requests(scenario: dict) -> int:
+def warmup_requests(scenario: dict) -> int:
+    """How many requests at the start are in no figure."""
     workload = scenario.get("workload")
     text = str(workload.get("warmup_requests", "0")) if isinstance(workload, dict) else "0"
     return int(text) if text.isdigit() else 0
