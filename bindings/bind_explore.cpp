@@ -13,6 +13,7 @@
 
 #include "bindings/bind.h"
 #include "sim/explore/evaluate.h"
+#include "sim/explore/for_each_index.h"
 #include "sim/explore/outcome_json.h"
 #include "sim/explore/search.h"
 #include "sim/explore/space.h"
@@ -24,11 +25,11 @@ namespace py = pybind11;
 namespace {
 
 Space space_of(const std::string& text, const std::string& file, const std::string& root,
-               const std::vector<std::string>& overrides) {
+               const std::vector<std::string>& overrides, int threads) {
   const py::gil_scoped_release release;
   YamlNode node = parse_yaml(text, file);
   for (const std::string& assignment : overrides) set_value(node, assignment);
-  return read_space(node, file, {root});
+  return read_space(node, file, {root}, threads);
 }
 
 py::dict candidate_columns(const Space& space) {
@@ -178,7 +179,7 @@ void bind_search(py::module_& module) {
 void bind_explore(py::module_& module) {
   py::class_<Space>(module, "Space", "The plans that a question's search section spans.")
       .def(py::init(&space_of), py::arg("text"), py::arg("file"), py::arg("root"),
-           py::arg("overrides") = std::vector<std::string>())
+           py::arg("overrides") = std::vector<std::string>(), py::arg("threads") = 1)
       .def("__len__", [](const Space& space) { return space.candidates.size(); })
       .def_readonly("num_combinations", &Space::num_combinations,
                     "Of everything but replicas, legal or not.")

@@ -156,7 +156,7 @@ def _run(options: argparse.Namespace) -> int:
     with files.publishing(directory, run_files.RUN, force=options.force) as folder:
         with _ProgressBar(sys.stderr, shown=options.progress or sys.stderr.isatty()) as bar:
             result = simulation.simulate(scenario, threads=options.threads, progress=bar.update, spill=folder)
-        for warning in result.warnings:
+        for warning in (*result.warnings, *_keeps_up(result.summary)):
             print(f"warning: {printable(warning)}", file=sys.stderr)
         simulation.write_files(result, folder, report=not options.no_report, parquet=options.format == "parquet")
     wall_s = time.perf_counter() - began
@@ -350,6 +350,21 @@ def _disaggregation(summary: Any) -> list[tuple[str, str]]:
                                      f"{times}; {_percent(moved['exposed_share'])} of it waited for ({moved['source']})")]  # fmt: skip
 
 
+def _keeps_up(summary: Any) -> list[str]:
+    """What to know of a service that does not."""
+    from .explore.answer import overload_words
+
+    return [text] if (text := overload_words(summary["load"])) else []
+
+
+def _slo(summary: Any) -> list[tuple[str, str]]:
+    from .explore.answer import check_name
+    from .explore.text import check_value
+
+    checks = [f"{check_name(c)} {check_value(c, 'value')} of {check_value(c, 'limit')}{'' if c['is_met'] else ' (missed)'}" for c in summary["slo"]]
+    return [("SLO", ", ".join(checks))] if checks else []
+
+
 def _table(summary: Any, *, colour: bool) -> str:
     """The summary as people read it."""
     bold, plain = ("\033[1m", "\033[0m") if colour else ("", "")
@@ -368,6 +383,8 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("output tokens/s", f"{summary['output_tokens_per_s']:,.0f}, {summary['output_tokens_per_s_per_gpu']:,.0f} per GPU"
                             f" ({summary['num_gpus']} GPUs)"),
         ("goodput", f"{summary['goodput']:.2f} requests/s, {_percent(summary['slo_attainment'])} of requests meet the SLO"),
+        *_slo(summary),
+        *([("load", text) for text in _keeps_up(summary)]),
         ("KV utilisation", f"{_percent(summary['kv_utilisation']['mean'])} mean, {_percent(summary['kv_utilisation']['max'])} max"
                            f" of {summary['num_kv_blocks']:,} blocks per replica"),
         ("preemptions", f"{summary['preemptions']:,}"),

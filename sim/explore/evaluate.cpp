@@ -1,12 +1,9 @@
 #include "sim/explore/evaluate.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <exception>
 #include <limits>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 
 #include "sim/explore/steady_state.h"
@@ -85,8 +82,8 @@ Evaluator::SharedWorkload Evaluator::workload(const Scenario& scenario, std::int
   return found;
 }
 
-std::shared_ptr<ServiceModel> Evaluator::model(const Scenario& scenario, bool contexts_differ) {
-  std::string key = ServiceModel::key(scenario, contexts_differ);
+std::shared_ptr<StepModel> Evaluator::steps(const Scenario& side, bool contexts_differ) {
+  std::string key = StepModel::key(side, contexts_differ);
   {
     const std::scoped_lock lock(mutex_);
     const auto found = std::ranges::find(models_, key, [](const auto& kept) { return kept.first; });
@@ -95,21 +92,26 @@ std::shared_ptr<ServiceModel> Evaluator::model(const Scenario& scenario, bool co
       return found->second;
     }
   }
-  auto made = std::make_shared<ServiceModel>(scenario, contexts_differ);  // two may make the same
+  auto made = std::make_shared<StepModel>(side, contexts_differ);  // two may make the same
   const std::scoped_lock lock(mutex_);
   models_.emplace_front(std::move(key), made);
   if (models_.size() > kMostModels) models_.pop_back();
   return made;
 }
 
+ServiceModel Evaluator::model(const Scenario& scenario, bool contexts_differ) {
+  return {scenario, contexts_differ,
+          [this](const Scenario& side, bool differ) { return steps(side, differ); }};
+}
+
 SteadyState Evaluator::estimate(const Scenario& scenario) {
   const SharedWorkload requests = workload(scenario, 1);
-  return steady_state(scenario, *requests, *model(scenario, contexts_differ(*requests)));
+  return steady_state(scenario, *requests, model(scenario, contexts_differ(*requests)));
 }
 
 std::vector<OperatingPoint> Evaluator::curve(const Scenario& scenario) {
   const SharedWorkload requests = workload(scenario, 1);
-  return load_curve(scenario, *requests, *model(scenario, contexts_differ(*requests)));
+  return load_curve(scenario, *requests, model(scenario, contexts_differ(*requests)));
 }
 
 Outcome Evaluator::serve(const Scenario& scenario, Fidelity fidelity, double load) {
@@ -118,11 +120,11 @@ Outcome Evaluator::serve(const Scenario& scenario, Fidelity fidelity, double loa
     const SharedWorkload all = workload(scenario, times);
     Workload requests = fidelity == Fidelity::kShort ? first_part(*all) : *all;
     scale(requests, load);
-    const auto steps = model(scenario, contexts_differ(*all));
+    const ServiceModel service = model(scenario, contexts_differ(*all));
     outcome.num_requests = static_cast<std::int64_t>(requests.requests.size());
     try {
       outcome.metrics =
-          serve_scenario(scenario, requests, *steps, {.record_steps = false}).result.metrics;
+          serve_scenario(scenario, requests, service, {.record_steps = false}).result.metrics;
     } catch (const ScenarioError& error) {
       outcome.error = error.message();
       return outcome;
@@ -181,27 +183,6 @@ Saturation Evaluator::saturate(const Scenario& scenario, int num_seeds) {
   found.high = loads.back();
   found.load = loads[(loads.size() - 1) / 2];
   return found;
-}
-
-void for_each_index(std::size_t count, int threads, const std::function<void(std::size_t)>& visit) {
-  std::atomic<std::size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&] {
-    try {
-      for (std::size_t i = next++; i < count; i = next++) visit(i);
-    } catch (...) {
-      const std::scoped_lock lock(mutex);
-      if (!error) error = std::current_exception();
-      next = count;
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace orrery

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -80,16 +79,14 @@ class Evaluator {
  private:
   using SharedWorkload = std::shared_ptr<const Workload>;
   SharedWorkload workload(const Scenario& scenario, std::int64_t times_longer);
-  std::shared_ptr<ServiceModel> model(const Scenario& scenario, bool contexts_differ);
+  std::shared_ptr<StepModel> steps(const Scenario& side, bool contexts_differ);
+  ServiceModel model(const Scenario& scenario, bool contexts_differ);
   double highest_load(const Scenario& scenario, double guess, Saturation* found);
 
   std::mutex mutex_;
   // Most recent first.
-  std::list<std::pair<std::string, std::shared_ptr<ServiceModel>>> models_;
+  std::list<std::pair<std::string, std::shared_ptr<StepModel>>> models_;
   std::map<std::string, SharedWorkload> workloads_;
 };
-
-// `visit(i)` for i in [0, count) on `threads` threads; throws what the first one threw.
-void for_each_index(std::size_t count, int threads, const std::function<void(std::size_t)>& visit);
 
 }  // namespace orrery

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "sim/explore/for_each_index.h"
 #include "sim/machine/machine.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
@@ -306,15 +307,20 @@ void set_at(YamlNode& root, std::string_view path, const YamlNode& value) {
   *node = value;
 }
 
-// Numbers left out, so that messages of one reason are equal.
+// The first part of a message with its numbers left out, so that messages of one reason are equal.
 std::string reason_of(const std::string& message) {
+  const std::size_t key = message.find(": ");
+  const std::size_t from = key == std::string::npos ? 0 : key + 2;
+  const std::string part = message.substr(0, message.find_first_of(":;(", from));
   std::string reason;
-  bool in_number = false;
-  for (const char c : message.substr(0, message.find(" (with --set"))) {
+  char before = ' ';
+  for (const char c : part) {
     const bool is_digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
-    if (is_digit && !in_number) reason += 'N';
-    in_number = is_digit || (in_number && (c == '.' || c == ','));
-    if (!in_number) reason += c;
+    const bool is_number = is_digit && std::isalpha(static_cast<unsigned char>(before)) == 0 &&
+                           before != '-' && before != '_';
+    if (!is_number) reason += c;
+    if (is_number && (reason.empty() || reason.back() != 'N')) reason += 'N';
+    if (!is_digit) before = c;
   }
   return reason;
 }
@@ -329,92 +335,125 @@ class SpaceBuilder {
     for (const Dimension& dimension : family.dimensions) {
       size *= static_cast<double>(dimension.values.size());
     }
-    if (static_cast<double>(space_.num_combinations) + size > kMostCombinations) {
+    if (static_cast<double>(values_.size()) + size > kMostCombinations) {
       fail_at({.file = file_.string(), .line = 0, .column = 0, .changed_by = {}},
               "search: spans " + format_number(size) + " combinations; expected at most " +
                   std::to_string(kMostCombinations));
     }
     Combination combination(family);
     do {
-      add_shape(family, combination.values());
+      values_.push_back({&family, combination.values()});
     } while (combination.next());
   }
 
-  Space take() {
-    std::ranges::stable_sort(space_.left_out, std::greater<>(), &LeftOut::count);
-    const bool is_priced = std::ranges::all_of(
-        space_.candidates, [](const Candidate& plan) { return plan.usd_per_hour > 0; });
-    std::ranges::stable_sort(space_.candidates, {}, [&](const Candidate& plan) {
-      return std::pair(is_priced ? plan.usd_per_hour : plan.num_gpus, plan.num_gpus);
+  // Shapes in the order of their combinations, whatever thread looked at them.
+  Space build(const Scenario& base, int threads) {
+    drop_equal();
+    std::vector<Found> found(values_.size());
+    for_each_index(values_.size(), threads, [&](std::size_t i) {
+      found[i] = look_at(*values_[i].family, values_[i].chosen, base);
     });
-    return std::move(space_);
+    for (std::size_t i = 0; i < found.size(); ++i) add_shape(*values_[i].family, found[i]);
+    return take();
   }
 
  private:
-  void add_shape(const Family& family,
-                 const std::vector<std::pair<std::string, YamlNode>>& values) {
-    YamlNode root = family.root;
+  struct Choice {
+    const Family* family = nullptr;
+    std::vector<std::pair<std::string, YamlNode>> chosen;
+  };
+  // A combination, and why it cannot be.
+  struct Found {
     Shape shape;
-    for (const auto& [path, value] : values) {
+    std::int64_t own_replicas = 0;  // 0: the scenario says none
+    std::int64_t own_prefill_replicas = 0;
+    std::string problem;
+  };
+
+  // Where dp * tp is 1, ep over all of them is 1 too.
+  void drop_equal() {
+    std::set<std::vector<std::string>> known;
+    std::erase_if(values_, [&](const Choice& choice) {
+      std::vector<std::string> key{choice.family->is_disaggregated ? "sides" : "one"};
+      for (const auto& [path, value] : choice.chosen) key.push_back(path + "=" + value.scalar);
+      return !known.insert(std::move(key)).second;
+    });
+    space_.num_combinations = std::ssize(values_);
+  }
+
+  Found look_at(const Family& family, const std::vector<std::pair<std::string, YamlNode>>& chosen,
+                const Scenario& base) const {
+    Found found;
+    YamlNode root = family.root;
+    bool is_own_model = true;  // and machine
+    for (const auto& [path, value] : chosen) {
       set_at(root, path, value);
-      shape.assignments.push_back(path + "=" + value.scalar);
+      found.shape.assignments.push_back(path + "=" + value.scalar);
+      is_own_model = is_own_model && path != "model.config" && path != "model.layers" &&
+                     !path.starts_with("machine");
     }
-    std::vector<std::string> key = shape.assignments;
-    key.emplace_back(family.is_disaggregated ? "sides" : "one");
-    if (!known_.insert(std::move(key)).second) return;  // ep full is 1 where dp * tp is
-    ++space_.num_combinations;
     const YamlNode one = scalar("1", root.where);
     if (family.is_disaggregated) {
-      set_own(root, "disaggregation.prefill.replicas", one, own_prefill_replicas_);
-      set_own(root, "disaggregation.decode.replicas", one, own_replicas_);
+      found.own_prefill_replicas = set_own(root, "disaggregation.prefill.replicas", one);
+      found.own_replicas = set_own(root, "disaggregation.decode.replicas", one);
     } else {
-      set_own(root, "placement.replicas", one, own_replicas_);
+      found.own_replicas = set_own(root, "placement.replicas", one);
     }
-    std::string problem;
     try {
+      if (is_own_model) check_place(family, root, base);
       Scenario scenario = read_scenario(root, file_, paths_);
       if (family.is_disaggregated) (void)memory_budget(prefill_side(scenario));
       (void)memory_budget(family.is_disaggregated ? decode_side(scenario) : scenario);
       if (scenario.disaggregation) {
-        shape.gpus_per_prefill = num_gpus(scenario.disaggregation->prefill.placement);
-        shape.gpus_per_replica = num_gpus(scenario.disaggregation->decode.placement);
+        found.shape.gpus_per_prefill = num_gpus(scenario.disaggregation->prefill.placement);
+        found.shape.gpus_per_replica = num_gpus(scenario.disaggregation->decode.placement);
       } else {
-        shape.gpus_per_replica = num_ranks(scenario.mesh);
+        found.shape.gpus_per_replica = num_ranks(scenario.mesh);
       }
-      shape.scenario = std::make_shared<const Scenario>(std::move(scenario));
+      found.shape.scenario = std::make_shared<const Scenario>(std::move(scenario));
     } catch (const ScenarioError& error) {
       if (error.message().find("unknown ") != std::string::npos) throw;  // no plan's fault
-      problem = error.message();
+      found.problem = error.message();
     }
-    if (problem.empty() && !add_candidates(family, shape)) {
-      problem = "placement: needs " +
-                std::to_string(shape.gpus_per_replica + shape.gpus_per_prefill) +
-                " GPUs or more; the search allows " + std::to_string(gpus_.least) + " to " +
-                std::to_string(gpus_.most);
-    }
-    if (problem.empty()) {
-      space_.shapes.push_back(std::move(shape));
+    return found;
+  }
+
+  // What most combinations fail by, without reading all of the scenario.
+  static void check_place(const Family& family, const YamlNode& root, const Scenario& base) {
+    const YamlNode* place = root.find(family.is_disaggregated ? "disaggregation" : "placement");
+    if (family.is_disaggregated) {
+      (void)read_disaggregation(*place, base.model_config, base.machine_spec);
     } else {
-      leave_out(shape, problem);
+      (void)read_placement(*place, base.model_config, base.machine_spec);
     }
   }
 
-  // Remembers what stood there, which is what a search that does not name it takes.
-  static void set_own(YamlNode& root, const std::string& path, const YamlNode& one,
-                      std::int64_t& own) {
-    YamlNode* node = &root;
-    own = 0;
-    std::string_view rest = path;
-    while (node != nullptr) {
+  // What stood there, which is what a search that does not name it takes.
+  static std::int64_t set_own(YamlNode& root, const std::string& path, const YamlNode& one) {
+    const YamlNode* node = &root;
+    for (std::string_view rest = path; node != nullptr;) {
       const std::size_t dot = rest.find('.');
-      const auto found =
-          std::ranges::find(node->entries, rest.substr(0, dot), &YamlNode::Entry::key);
-      node = found == node->entries.end() ? nullptr : &found->value;
+      node = node->find(rest.substr(0, dot));
       if (dot == std::string_view::npos) break;
       rest.remove_prefix(dot + 1);
     }
-    if (node != nullptr) own = std::atoll(node->scalar.c_str());
+    const std::int64_t own = node == nullptr ? 0 : std::atoll(node->scalar.c_str());
     set_at(root, path, one);
+    return own;
+  }
+
+  void add_shape(const Family& family, Found& found) {
+    if (found.problem.empty() && !add_candidates(family, found)) {
+      found.problem = "placement: needs " +
+                      std::to_string(found.shape.gpus_per_replica + found.shape.gpus_per_prefill) +
+                      " GPUs or more; the search allows " + std::to_string(gpus_.least) + " to " +
+                      std::to_string(gpus_.most);
+    }
+    if (found.problem.empty()) {
+      space_.shapes.push_back(std::move(found.shape));
+    } else {
+      leave_out(found.shape, found.problem);
+    }
   }
 
   static std::vector<std::int64_t> choices(const std::vector<std::int64_t>& searched,
@@ -426,7 +465,8 @@ class SpaceBuilder {
     return all;
   }
 
-  bool add_candidates(const Family& family, const Shape& shape) {
+  bool add_candidates(const Family& family, const Found& found) {
+    const Shape& shape = found.shape;
     const double price = shape.scenario->machine_spec.device.usd_per_hour;
     const std::size_t before = space_.candidates.size();
     const auto add = [&](std::int64_t replicas, std::int64_t prefill) {
@@ -440,12 +480,12 @@ class SpaceBuilder {
                                    .usd_per_hour = price * static_cast<double>(gpus)});
     };
     for (const std::int64_t replicas :
-         choices(family.replicas, own_replicas_, gpus_.most / shape.gpus_per_replica)) {
+         choices(family.replicas, found.own_replicas, gpus_.most / shape.gpus_per_replica)) {
       if (!shape.is_disaggregated()) {
         add(replicas, 0);
         continue;
       }
-      for (const std::int64_t prefill : choices(family.prefill_replicas, own_prefill_replicas_,
+      for (const std::int64_t prefill : choices(family.prefill_replicas, found.own_prefill_replicas,
                                                 gpus_.most / shape.gpus_per_prefill)) {
         add(replicas, prefill);
       }
@@ -468,12 +508,20 @@ class SpaceBuilder {
     ++known->count;
   }
 
+  Space take() {
+    std::ranges::stable_sort(space_.left_out, std::greater<>(), &LeftOut::count);
+    const bool is_priced = std::ranges::all_of(
+        space_.candidates, [](const Candidate& plan) { return plan.usd_per_hour > 0; });
+    std::ranges::stable_sort(space_.candidates, {}, [&](const Candidate& plan) {
+      return std::pair(is_priced ? plan.usd_per_hour : plan.num_gpus, plan.num_gpus);
+    });
+    return std::move(space_);
+  }
+
   std::filesystem::path file_;
   ProjectPaths paths_;
   GpuRange gpus_;
-  std::int64_t own_replicas_ = 0;  // of the combination at hand; 0: the scenario says none
-  std::int64_t own_prefill_replicas_ = 0;
-  std::set<std::vector<std::string>> known_;
+  std::vector<Choice> values_;
   Space space_;
 };
 
@@ -504,8 +552,8 @@ std::vector<std::string> auto_values(const std::string& key, const Scenario& bas
   return texts(all);
 }
 
-Space read_space(const YamlNode& root, const std::filesystem::path& file,
-                 const ProjectPaths& paths) {
+Space read_space(const YamlNode& root, const std::filesystem::path& file, const ProjectPaths& paths,
+                 int threads) {
   const YamlNode* search = root.find("search");
   if (search == nullptr || search->kind != YamlNode::Kind::kMap || search->entries.empty()) {
     fail_at(search == nullptr ? root.where : search->where,
@@ -516,8 +564,9 @@ Space read_space(const YamlNode& root, const std::filesystem::path& file,
   const Scenario base = read_scenario(own, file, paths);
   const GpuRange gpus = read_gpus(*search, base);
   SpaceBuilder builder(file, paths, gpus);
-  for (const Family& family : read_families(root, *search, base, gpus)) builder.add(family);
-  return builder.take();
+  const std::vector<Family> families = read_families(root, *search, base, gpus);
+  for (const Family& family : families) builder.add(family);
+  return builder.build(base, threads);
 }
 
 Scenario scenario_of(const Space& space, const Candidate& candidate) {

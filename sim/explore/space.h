@@ -64,9 +64,10 @@ struct Space {
 inline constexpr std::int64_t kMostCombinations = 1'000'000;
 
 // Throws ScenarioError for a `search` that is none: an unknown key, an empty list, a range that
-// goes down, nothing to choose from. A space whose shapes are all left out is no error.
-Space read_space(const YamlNode& root, const std::filesystem::path& file,
-                 const ProjectPaths& paths);
+// goes down, nothing to choose from. The space does not depend on
+// `threads`. One whose shapes are all left out is no error.
+Space read_space(const YamlNode& root, const std::filesystem::path& file, const ProjectPaths& paths,
+                 int threads = 1);
 
 // The scenario of a candidate.
 Scenario scenario_of(const Space& space, const Candidate& candidate);

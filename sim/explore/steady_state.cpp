@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim/scenario/disaggregated_run.h"
@@ -51,27 +53,24 @@ class ReplicaTimes {
   // Sequences that fit.
   [[nodiscard]] double most() const { return most_; }
 
-  // Of a batch between whole numbers.
+  // Between batches of 1, 2, 4, ... on a straight line.
   Seconds decode(double batch) {
-    const double low = std::clamp(std::floor(batch), 1.0, most_);
-    const double high = std::min(low + 1, most_);
-    const Seconds at_low = decode_of(static_cast<std::int64_t>(low));
-    if (high <= low || batch <= low) return at_low;
-    return at_low + (decode_of(static_cast<std::int64_t>(high)) - at_low) * (batch - low);
+    return between(batch, [&](std::int64_t decodes) { return decode_of(decodes); });
   }
 
-  // What a mean prompt adds to the steps in which it runs beside `batch` decodes.
+  // What a mean prompt adds to the steps in which it runs beside `batch` decodes, likewise.
   Seconds prefill(double batch) {
-    const auto decodes = static_cast<std::int64_t>(std::clamp(batch, 0.0, most_));
+    const std::int64_t prompt = std::max<std::int64_t>(1, std::llround(lengths_.prompt));
+    const auto at = [&](std::int64_t decodes) { return prefill_of(prompt, decodes); };
     // Ranks of a data-parallel replica each take prompts of their own in a step.
-    return prefill_of(std::max<std::int64_t>(1, std::llround(lengths_.prompt)), decodes) /
-           static_cast<double>(dp_);
+    return (batch < 1 ? at(0) : between(batch, at)) / static_cast<double>(dp_);
   }
 
   // `prompt` tokens in chunks of the budget beside decodes, less what these take alone.
   Seconds prefill_of(std::int64_t prompt, std::int64_t decodes) {
-    const std::int64_t budget =
-        std::max<std::int64_t>(1, engine_.max_num_batched_tokens - (decodes + dp_ - 1) / dp_);
+    Seconds& known = prefills_[{prompt, decodes}];
+    if (known > Seconds(0)) return known;
+    const std::int64_t budget = engine_.max_num_batched_tokens;
     Seconds time;
     for (std::int64_t done = 0; done < prompt; done += budget) {
       const std::int64_t query = std::min(budget, prompt - done);
@@ -81,10 +80,15 @@ class ReplicaTimes {
       time = time + times_.step(batch).duration;
       if (decodes > 0) time = time - decode_of(decodes);
     }
+    known = time;
     return time;
   }
 
-  Seconds decode_of(std::int64_t decodes) { return times_.step(decodes_of(decodes)).duration; }
+  Seconds decode_of(std::int64_t decodes) {
+    Seconds& known = decodes_[decodes];
+    if (known == Seconds(0)) known = times_.step(decodes_of(decodes)).duration;
+    return known;
+  }
 
   // A step that decodes `decodes` sequences of the shortest context.
   Seconds least_decode(std::int64_t decodes) {
@@ -95,6 +99,16 @@ class ReplicaTimes {
   }
 
  private:
+  template <typename At>
+  Seconds between(double batch, At at) {
+    const double inside = std::clamp(batch, 1.0, most_);
+    const double low = std::exp2(std::floor(std::log2(inside)));
+    const double high = std::min(2 * low, most_);
+    const Seconds at_low = at(static_cast<std::int64_t>(low));
+    if (high <= low || inside <= low) return at_low;
+    const Seconds at_high = at(static_cast<std::int64_t>(high));
+    return at_low + (at_high - at_low) * ((inside - low) / (high - low));
+  }
   [[nodiscard]] Batch decodes_of(std::int64_t decodes) const {
     Batch batch;
     batch.num_decodes = decodes;
@@ -108,6 +122,8 @@ class ReplicaTimes {
   StepTimes& times_;
   Lengths lengths_;
   double most_ = 1;
+  std::map<std::int64_t, Seconds> decodes_;
+  std::map<std::pair<std::int64_t, std::int64_t>, Seconds> prefills_;
 };
 
 // Requests per second of one replica.
@@ -183,16 +199,17 @@ std::string impossible(const Slo& slo, ReplicaTimes& prefill, ReplicaTimes& deco
 
 }  // namespace
 
-SteadyState steady_state(const Scenario& scenario, const Workload& workload, ServiceModel& model) {
+SteadyState steady_state(const Scenario& scenario, const Workload& workload,
+                         const ServiceModel& model) {
   const Lengths lengths = lengths_of(workload);
   const bool is_apart = scenario.disaggregation.has_value();
   const Scenario decode_scenario = is_apart ? decode_side(scenario) : scenario;
-  ReplicaTimes decode(decode_scenario, model.times(), model.memory(), lengths);
+  ReplicaTimes decode(decode_scenario, model.steps().times(), model.memory(), lengths);
   std::optional<ReplicaTimes> prefill_only;
   Scenario prefill_scenario;
   if (is_apart) {
     prefill_scenario = prefill_side(scenario);
-    prefill_only.emplace(prefill_scenario, *model.prefill_times(), *model.prefill_memory(),
+    prefill_only.emplace(prefill_scenario, model.prefill_steps()->times(), *model.prefill_memory(),
                          lengths);
   }
   SteadyState state;
@@ -247,10 +264,10 @@ SteadyState steady_state(const Scenario& scenario, const Workload& workload, Ser
 }
 
 std::vector<OperatingPoint> load_curve(const Scenario& scenario, const Workload& workload,
-                                       ServiceModel& model) {
+                                       const ServiceModel& model) {
   const Lengths lengths = lengths_of(workload);
   const Scenario side = scenario.disaggregation ? decode_side(scenario) : scenario;
-  ReplicaTimes decode(side, model.times(), model.memory(), lengths);
+  ReplicaTimes decode(side, model.steps().times(), model.memory(), lengths);
   std::vector<OperatingPoint> points;
   for (double batch = 1;; batch = std::min(2 * batch, decode.most())) {
     Workload closed = workload;

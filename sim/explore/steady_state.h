@@ -36,7 +36,8 @@ struct SteadyState {
 // Step times of tables may fall where work grows, by less than this.
 inline constexpr double kBoundSlack = 0.9;
 
-SteadyState steady_state(const Scenario& scenario, const Workload& workload, ServiceModel& model);
+SteadyState steady_state(const Scenario& scenario, const Workload& workload,
+                         const ServiceModel& model);
 
 // One point of a replica's curve: closed loops of so many sequences on each.
 struct OperatingPoint {
@@ -47,6 +48,6 @@ struct OperatingPoint {
 };
 // At the batches 1, 2, 4, ... up to what seats and KV blocks hold.
 std::vector<OperatingPoint> load_curve(const Scenario& scenario, const Workload& workload,
-                                       ServiceModel& model);
+                                       const ServiceModel& model);
 
 }  // namespace orrery

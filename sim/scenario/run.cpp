@@ -4,6 +4,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -81,6 +82,25 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
   return warnings;
 }
 
+// Tables of both, their kernels together, in the order in which they are asked.
+std::vector<TableUse> together(std::vector<TableUse> uses, const std::vector<TableUse>& more) {
+  for (const TableUse& use : more) {
+    const auto same = std::ranges::find_if(uses, [&](const TableUse& other) {
+      return other.provider == use.provider && other.device == use.device &&
+             other.origin == use.origin;
+    });
+    if (same == uses.end()) {
+      uses.push_back(use);
+      continue;
+    }
+    std::set<std::string> kernels(same->kernels.begin(), same->kernels.end());
+    kernels.insert(use.kernels.begin(), use.kernels.end());
+    same->kernels.assign(kernels.begin(), kernels.end());
+  }
+  std::ranges::stable_sort(uses, {}, &TableUse::origin);
+  return uses;
+}
+
 // Which tables answered instead of the provider's own of this device.
 void warn_of_stand_ins(RunResult& result) {
   const std::string own =
@@ -95,12 +115,17 @@ void warn_of_stand_ins(RunResult& result) {
 }
 
 // Which collectives the tables of the machine, or of the nearest that has some, do not have.
-void warn_of_unmeasured(const Assembly& assembly, RunResult& result) {
+void warn_of_unmeasured(const ServiceModel& model, RunResult& result) {
   const Scenario& scenario = result.scenario;
-  std::vector<std::string> kinds;
-  for (const CollectiveKind kind : assembly.unmeasured_collectives()) {
-    kinds.emplace_back(to_text(kind));
+  std::set<CollectiveKind> unmeasured;
+  for (const StepModel* steps : {static_cast<const StepModel*>(&model.steps()),
+                                 static_cast<const StepModel*>(model.prefill_steps())}) {
+    if (steps == nullptr) continue;
+    std::ranges::copy(steps->assembly().unmeasured_collectives(),
+                      std::inserter(unmeasured, unmeasured.end()));
   }
+  std::vector<std::string> kinds;
+  for (const CollectiveKind kind : unmeasured) kinds.emplace_back(to_text(kind));
   if (kinds.empty() || scenario.kernel_tables.empty()) return;  // provider none is said already
   const std::string tables =
       scenario.collective_tables.empty()
@@ -150,10 +175,14 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
   constexpr int kMaxRanksShown = 16;
   const StepLevel level = num_ranks(scenario.mesh) <= kMaxRanksShown ? StepLevel::kAllRanks
                                                                      : StepLevel::kRepresentative;
-  result.step = simulate_step(model.assembly(), shown, batch, level);
-  result.tables_used = model.assembly().tables_used();
+  result.step = simulate_step(model.steps().assembly(), shown, batch, level);
+  result.tables_used = model.steps().assembly().tables_used();
+  if (model.prefill_steps() != nullptr) {
+    result.tables_used =
+        together(model.prefill_steps()->assembly().tables_used(), result.tables_used);
+  }
   warn_of_stand_ins(result);
-  warn_of_unmeasured(model.assembly(), result);
+  warn_of_unmeasured(model, result);
   return result;
 }
 

@@ -78,33 +78,32 @@ bool contexts_differ(const Workload& workload) {
   });
 }
 
-ServiceModel::ServiceModel(const Scenario& scenario, bool contexts_differ)
-    : memory_(memory_budget(scenario.disaggregation ? decode_side(scenario) : scenario)),
-      prefill_memory_(scenario.disaggregation ? std::optional(memory_budget(prefill_side(scenario)))
-                                              : std::nullopt),
-      assembly_(scenario),
-      times_(at_key(scenario, "model",
-                    [&] {
-                      return steps_config(
-                          scenario.disaggregation ? decode_side(scenario) : scenario, assembly_,
-                          contexts_differ);
-                    })),
-      prefill_times_(scenario.disaggregation
-                         ? at_key(scenario, "model",
-                                  [&] {
-                                    return std::make_unique<StepTimes>(steps_config(
-                                        prefill_side(scenario), assembly_, contexts_differ));
-                                  })
-                         : nullptr) {}
+namespace {
 
-std::string ServiceModel::key(const Scenario& scenario, bool contexts_differ) {
-  Scenario shared = scenario;
+// Sides of a disaggregated service are services of their own to whom times a step.
+Scenario alone(Scenario side) {
+  side.disaggregation.reset();
+  return side;
+}
+
+// Batches above the limits never run; what they would take does not change those below.
+Scenario without_limits(Scenario side) {
+  side.engine.max_num_seqs = 1'000'000'000;
+  return side;
+}
+
+}  // namespace
+
+StepModel::StepModel(const Scenario& side, bool contexts_differ)
+    : assembly_(side), times_(at_key(side, "model", [&] {
+        return steps_config(without_limits(side), assembly_, contexts_differ);
+      })) {}
+
+std::string StepModel::key(const Scenario& side, bool contexts_differ) {
+  Scenario shared = side;
   shared.question.clear();
   shared.replicas = 1;
-  if (shared.disaggregation) {
-    shared.disaggregation->prefill.placement.replicas = 1;
-    shared.disaggregation->decode.placement.replicas = 1;
-  }
+  shared.engine = side.engine_profile.engine;
   shared.workload = {};
   shared.slo = {};
   shared.router = {};
@@ -112,6 +111,25 @@ std::string ServiceModel::key(const Scenario& scenario, bool contexts_differ) {
   shared.validation = {};
   shared.seed = 0;
   return shared.name + "\n" + to_yaml(shared) + (contexts_differ ? "contexts differ" : "");
+}
+
+ServiceModel::ServiceModel(const Scenario& scenario, bool contexts_differ,
+                           const StepModels& steps) {
+  const auto model = [&](const Scenario& side) {
+    return steps ? steps(side, contexts_differ)
+                 : std::make_shared<StepModel>(side, contexts_differ);
+  };
+  if (!scenario.disaggregation) {
+    memory_ = memory_budget(scenario);
+    steps_ = model(scenario);
+    return;
+  }
+  const Scenario prefill = prefill_side(scenario);
+  const Scenario decode = decode_side(scenario);
+  memory_ = memory_budget(decode);
+  prefill_memory_ = memory_budget(prefill);
+  prefill_steps_ = model(alone(prefill));
+  steps_ = model(alone(decode));
 }
 
 int num_gpus(const Scenario& scenario) {
@@ -123,24 +141,25 @@ int num_gpus(const Scenario& scenario) {
 namespace {
 
 ScenarioService serve_aggregated(const Scenario& scenario, const Workload& workload,
-                                 ServiceModel& model, const ServiceOptions& options) {
+                                 const ServiceModel& model, const ServiceOptions& options) {
   check_static_step(scenario, workload);
   ServiceConfig config =
       service_config(scenario, model.memory(), new_store(options.spill, scenario.replicas));
   config.record_steps = options.record_steps;
-  return {
-      .result = at_key(scenario, "workload",
-                       [&] {
-                         return serve(
-                             workload, config, scenario.slo,
-                             [&](int) { return std::make_unique<SimulatedSteps>(model.times()); },
-                             options.progress);
-                       }),
-      .transfer_source = {}};
+  return {.result = at_key(scenario, "workload",
+                           [&] {
+                             return serve(
+                                 workload, config, scenario.slo,
+                                 [&](int) {
+                                   return std::make_unique<SimulatedSteps>(model.steps().times());
+                                 },
+                                 options.progress);
+                           }),
+          .transfer_source = {}};
 }
 
 ScenarioService serve_disaggregated(const Scenario& scenario, const Workload& workload,
-                                    ServiceModel& model, const ServiceOptions& options) {
+                                    const ServiceModel& model, const ServiceOptions& options) {
   const Scenario prefill = prefill_side(scenario);
   const Scenario decode = decode_side(scenario);
   TransferLinks links = at_key(scenario, "disaggregation", [&] {
@@ -163,8 +182,8 @@ ScenarioService serve_disaggregated(const Scenario& scenario, const Workload& wo
                                  workload, config, scenario.slo,
                                  [&](int replica) {
                                    return std::make_unique<SimulatedSteps>(
-                                       replica < prefill.replicas ? *model.prefill_times()
-                                                                  : model.times());
+                                       replica < prefill.replicas ? model.prefill_steps()->times()
+                                                                  : model.steps().times());
                                  },
                                  options.progress);
                            }),
@@ -174,7 +193,7 @@ ScenarioService serve_disaggregated(const Scenario& scenario, const Workload& wo
 }  // namespace
 
 ScenarioService serve_scenario(const Scenario& scenario, const Workload& workload,
-                               ServiceModel& model, const ServiceOptions& options) {
+                               const ServiceModel& model, const ServiceOptions& options) {
   return scenario.disaggregation ? serve_disaggregated(scenario, workload, model, options)
                                  : serve_aggregated(scenario, workload, model, options);
 }

@@ -27,34 +27,50 @@ struct DisaggregatedRun {
   std::string transfer_source;  // of the transfers' times
 };
 
-// What GPUs of a service hold, and how long its steps take: all that does not change with the
-// number of replicas, the workload, the SLO or the router. Thread safe. Neither copied nor moved.
-class ServiceModel {
+// How long the steps of one kind of replica take, whatever the engine's limits, its memory, the
+// workload, the SLO and the router are. Thread safe. Neither copied nor moved.
+class StepModel {
  public:
-  // `contexts_differ` as above, of the workloads that are to be served. Throws ScenarioError, where
-  // the model does not fit too.
-  ServiceModel(const Scenario& scenario, bool contexts_differ);
+  // `side` is not disaggregated (disaggregated_run.h). `contexts_differ` as above, of the workloads
+  // that are to be served. Throws ScenarioError.
+  StepModel(const Scenario& side, bool contexts_differ);
 
   // Equal texts, equal models, as long as scenarios that are not as a file says have names of their
   // own.
-  static std::string key(const Scenario& scenario, bool contexts_differ);
+  static std::string key(const Scenario& side, bool contexts_differ);
 
   [[nodiscard]] const Assembly& assembly() const { return assembly_; }
+  [[nodiscard]] StepTimes& times() { return times_; }
+
+ private:
+  Assembly assembly_;
+  StepTimes times_;
+};
+
+// Gives the model of a side: a new one, or one that others have too.
+using StepModels =
+    std::function<std::shared_ptr<StepModel>(const Scenario& side, bool contexts_differ)>;
+
+// What GPUs of a service hold, and how long its steps take.
+class ServiceModel {
+ public:
+  // Throws ScenarioError, where the model does not fit too.
+  ServiceModel(const Scenario& scenario, bool contexts_differ, const StepModels& steps = {});
+
   // Of the only side, or of the one that decodes.
   [[nodiscard]] const MemoryBudget& memory() const { return memory_; }
-  [[nodiscard]] StepTimes& times() { return times_; }
+  [[nodiscard]] StepModel& steps() const { return *steps_; }
   // Of a disaggregated service; else null.
   [[nodiscard]] const MemoryBudget* prefill_memory() const {
     return prefill_memory_ ? &*prefill_memory_ : nullptr;
   }
-  [[nodiscard]] StepTimes* prefill_times() { return prefill_times_.get(); }
+  [[nodiscard]] StepModel* prefill_steps() const { return prefill_steps_.get(); }
 
  private:
   MemoryBudget memory_;
   std::optional<MemoryBudget> prefill_memory_;
-  Assembly assembly_;
-  StepTimes times_;
-  std::unique_ptr<StepTimes> prefill_times_;
+  std::shared_ptr<StepModel> steps_;
+  std::shared_ptr<StepModel> prefill_steps_;
 };
 
 // GPUs of all instances.
@@ -74,6 +90,6 @@ struct ScenarioService {
 // Serves `workload` as `scenario` says, at the times of `model`, which is one of the same key.
 // Throws ScenarioError.
 ScenarioService serve_scenario(const Scenario& scenario, const Workload& workload,
-                               ServiceModel& model, const ServiceOptions& options = {});
+                               const ServiceModel& model, const ServiceOptions& options = {});
 
 }  // namespace orrery

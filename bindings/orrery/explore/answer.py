@@ -212,18 +212,21 @@ def _runners_up(found: Exploration, best: int) -> list[dict[str, Any]]:
     """The smallest plan of other shapes that meets the SLO, and what that shape lacked at the best plan's cost."""
     if not found.is_open:
         return [plan(found, other) | {"why": _dearer(found, best, other)} for other in found.ranking[1 : 1 + MOST_RUNNERS_UP]]
-    shapes: dict[int, list[int]] = {}
+    shapes: dict[tuple[str, int], list[int]] = {}
+    gpus = found.columns["num_gpus"]
     for i, shape in enumerate(found.columns["shape"]):
         estimate = found.estimates[i]
-        if shape != found.columns["shape"][best] and not estimate["impossible"] and (estimate["utilisation"] or 9) < 1:
-            shapes.setdefault(int(shape), []).append(i)
-    order = sorted(shapes.values(), key=lambda sizes: (found.columns["num_gpus"][sizes[0]], sizes[0]))[:MOST_RUNNERS_UP]
+        may_keep_up = not estimate["impossible"] and (estimate["utilisation"] or 9) < 1
+        if shape != found.columns["shape"][best] and may_keep_up and gpus[i] >= gpus[best]:
+            # Of shapes that differ in the engine's settings alone, one is enough.
+            place = _place(found, i)
+            if place != _place(found, best) and not any(p == place and s != shape for p, s in shapes):
+                shapes.setdefault((place, int(shape)), []).append(i)
+    order = sorted(shapes.values(), key=lambda sizes: (gpus[sizes[0]], found.estimates[sizes[0]]["utilisation"]))[:MOST_RUNNERS_UP]
     results = []
     for sizes in order:
         met = None
         for size in sizes[:MOST_TRIES]:
-            if found.columns["num_gpus"][size] < found.columns["num_gpus"][best] and size not in found.outcomes:
-                continue
             outcome = found.outcomes.get(size)
             if outcome is None or outcome["fidelity"] != "full":
                 outcome = found.outcomes[size] = found.runner.run([(size, FULL, 1.0)], phase="other shapes")[0]
@@ -233,6 +236,11 @@ def _runners_up(found: Exploration, best: int) -> list[dict[str, Any]]:
         if met is not None:
             results.append(plan(found, met) | {"why": _why(found, best, met)})
     return sorted(results, key=lambda p: (p["num_gpus"], p["id"]))
+
+
+def _place(found: Exploration, candidate: int) -> str:
+    """The mesh of a plan without the number of replicas."""
+    return " ".join(a for a in found.assignments(candidate) if a.startswith(("placement.", "disaggregation.")) and ".replicas=" not in a)
 
 
 def _dearer(found: Exploration, best: int, other: int) -> str:

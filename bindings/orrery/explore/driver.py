@@ -159,16 +159,21 @@ def explore(question: Question, *, threads: int | None = None, executor: concurr
     """
     began = time.monotonic()
     store = store if store is not None else Memory()
-    space = question.space()
+    threads = threads or os.cpu_count() or 1
+    space = question.space(threads)
     if len(space) == 0:
         raise ValueError(_empty(space))
-    runner = Runner(question, space, store, threads=threads or os.cpu_count() or 1, executor=executor, watch=watch)
-    estimates = runner.run([(i, ESTIMATE, 1.0) for i in range(len(space))], phase="estimates")
+    runner = Runner(question, space, store, threads=threads, executor=executor, watch=watch)
+    shapes = space.columns()["shape"]
+    order = sorted(range(len(space)), key=lambda i: int(shapes[i]))  # those of a shape share its step times
+    in_order = runner.run([(i, ESTIMATE, 1.0) for i in order], phase="estimates")
+    estimates = [estimate for _, estimate in sorted(zip(order, in_order), key=lambda pair: pair[0])]
     is_open = any(estimate["offered_requests_per_s"] > 0 for estimate in estimates)
     search = _core.Search(space, [_prospect(estimate) for estimate in estimates], is_open)
     outcomes: dict[int, dict[str, Any]] = {}
     counts = dict.fromkeys(FIDELITIES[1:], 0)
     while jobs := search.next():
+        jobs.sort(key=lambda job: (int(shapes[job[0]]), job[0]))
         fidelity = jobs[0][1]
         results = runner.run([(candidate, fidelity, 1.0) for candidate, fidelity in jobs], phase=FIDELITIES[fidelity])
         for (candidate, fidelity), outcome in zip(jobs, results):

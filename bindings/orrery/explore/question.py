@@ -36,9 +36,9 @@ class Question:
         parts = [_core.__version__, self.text, str(pathlib.Path(self.file).resolve().parent), *self.overrides]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
-    def space(self) -> _core.Space:
-        """The plans that may be taken. Raises ScenarioError."""
-        return _core.Space(self.text, self.file, str(project_root()), list(self.overrides))
+    def space(self, threads: int = 1) -> _core.Space:
+        """The plans that may be taken, whatever the threads. Raises ScenarioError."""
+        return _core.Space(self.text, self.file, str(project_root()), list(self.overrides), threads)
 
 
 def from_file(file: pathlib.Path, overrides: tuple[str, ...] = ()) -> Question:

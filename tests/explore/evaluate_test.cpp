@@ -1,0 +1,157 @@
+#include "sim/explore/evaluate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "sim/explore/for_each_index.h"
+#include "sim/explore/search.h"
+#include "sim/scenario/run.h"
+#include "tests/explore/question.h"
+
+namespace orrery {
+namespace {
+
+using testing::space_of;
+
+const Space& space() {
+  static const Space kSpace =
+      space_of("{placement: {tp: [1, 2], replicas: auto}, engine: {max_num_seqs: [16, 256]}}");
+  return kSpace;
+}
+
+Scenario one_of(int tp, int replicas, std::int64_t seqs) {
+  for (const Candidate& plan : space().candidates) {
+    const Scenario scenario = scenario_of(space(), plan);
+    if (scenario.mesh.tp == tp && scenario.replicas == replicas &&
+        scenario.engine.max_num_seqs == seqs) {
+      return scenario;
+    }
+  }
+  throw std::logic_error("no such plan");
+}
+
+// A service out of shared parts is the one that `orrery run` simulates.
+TEST(Evaluate, IsTheRunOfTheScenario) {
+  Evaluator evaluator;
+  for (const Candidate& plan : space().candidates) {
+    const Scenario scenario = scenario_of(space(), plan);
+    const Outcome outcome = evaluator.serve(scenario, Fidelity::kFull);
+    if (outcome.num_requests > 400) continue;  // made longer, since 400 did not settle
+    const ServingMetrics whole = run_scenario(scenario).service.metrics;
+    EXPECT_EQ(outcome.metrics.ttft_s.p99, whole.ttft_s.p99);
+    EXPECT_EQ(outcome.metrics.tpot_s.mean, whole.tpot_s.mean);
+    EXPECT_EQ(outcome.metrics.output_tokens_per_s, whole.output_tokens_per_s);
+  }
+}
+
+TEST(Evaluate, EstimatesAreNearServices) {
+  Evaluator evaluator;
+  for (const int replicas : {2, 4, 8}) {
+    const Scenario scenario = one_of(1, replicas, 256);
+    const SteadyState state = evaluator.estimate(scenario);
+    const Outcome outcome = evaluator.serve(scenario, Fidelity::kFull);
+    EXPECT_NEAR(state.tpot.value() / outcome.metrics.tpot_s.mean, 1, 0.15) << replicas;
+    EXPECT_LT(state.utilisation, 1);
+    EXPECT_TRUE(state.impossible.empty());
+  }
+}
+
+// The highest load of closed form and of services agree on what a shape can do.
+TEST(Evaluate, CapacityBoundsWhatSettles) {
+  Evaluator evaluator;
+  Scenario scenario = one_of(1, 1, 256);
+  scenario.slo = {};
+  const double highest = 20 * evaluator.saturate(scenario).load;
+  const double capacity = evaluator.estimate(scenario).capacity_requests_per_s;
+  EXPECT_NEAR(highest / capacity, 1, 0.25);
+}
+
+TEST(Evaluate, SaturationMeetsAndItsNeighbourDoesNot) {
+  Evaluator evaluator;
+  const Scenario scenario = one_of(1, 2, 256);
+  const Saturation found = evaluator.saturate(scenario, 3);
+  EXPECT_GT(found.load, 1);
+  EXPECT_LE(found.low, found.load);
+  EXPECT_LE(found.load, found.high);
+  EXPECT_EQ(found.num_seeds, 3);
+  EXPECT_TRUE(found.at_most.meets());
+  EXPECT_FALSE(found.above.meets());
+  EXPECT_LE(found.above.load / found.at_most.load, 1.011);
+}
+
+TEST(Evaluate, FewSeatsAreWhatLimits) {
+  Evaluator evaluator;
+  Scenario scenario = one_of(2, 1, 16);
+  scenario.slo.limits = {{.metric = LatencyMetric::kTtft, .percentile = 99, .limit = Seconds(0.5)}};
+  const double own = evaluator.saturate(scenario).load;
+  double seats = 0;
+  double memory = 0;
+  for (const Change& change : changes()) {
+    const double load = evaluator.saturate(changed(scenario, change)).load;
+    if (change.name == "max_num_seqs") seats = load;
+    if (change.name == "hbm_capacity") memory = load;
+  }
+  EXPECT_GT(seats, 1.1 * own);
+  EXPECT_NEAR(memory, own, 0.02 * own);
+}
+
+TEST(Evaluate, TheImpossibleIsSaid) {
+  Evaluator evaluator;
+  Scenario scenario = one_of(1, 8, 256);
+  scenario.slo.limits = {
+      {.metric = LatencyMetric::kTpot, .percentile = 50, .limit = Seconds(1e-3)}};
+  EXPECT_NE(evaluator.estimate(scenario).impossible.find("TPOT"), std::string::npos);
+  EXPECT_FALSE(evaluator.serve(scenario, Fidelity::kFull).meets());
+  scenario.slo.limits = {
+      {.metric = LatencyMetric::kTtft, .percentile = 50, .limit = Seconds(1e-3)}};
+  EXPECT_NE(evaluator.estimate(scenario).impossible.find("TTFT"), std::string::npos);
+}
+
+// Nothing that a service met was called impossible, and the search finds the same cost as
+// simulating all.
+TEST(Evaluate, TheSearchFindsWhatSimulatingAllFinds) {
+  for (const double rate : {10.0, 40.0, 80.0}) {
+    for (const double tpot_ms : {8.0, 12.0, 30.0}) {
+      Evaluator evaluator;
+      std::vector<Scenario> scenarios;
+      for (const Candidate& plan : space().candidates) {
+        Scenario scenario = scenario_of(space(), plan);
+        std::get<ArrivalWorkload>(scenario.workload.source).requests_per_s = rate;
+        scenario.slo.limits[1].limit = Seconds(tpot_ms * 1e-3);
+        scenarios.push_back(std::move(scenario));
+      }
+      double least = 1e300;
+      std::vector<Prospect> prospects;
+      for (std::size_t i = 0; i < scenarios.size(); ++i) {
+        const SteadyState state = evaluator.estimate(scenarios[i]);
+        const bool meets = evaluator.serve(scenarios[i], Fidelity::kFull).meets();
+        EXPECT_FALSE(meets && !state.impossible.empty());
+        if (meets) least = std::min(least, space().candidates[i].usd_per_hour);
+        prospects.push_back({.is_impossible = !state.impossible.empty(),
+                             .utilisation = state.utilisation,
+                             .output_tokens_per_s = state.output_tokens_per_s});
+      }
+      Search search(space(), prospects, true);
+      for (auto jobs = search.next(); !jobs.empty(); jobs = search.next()) {
+        for (const Job& job : jobs) {
+          const Outcome outcome = evaluator.serve(scenarios[job.candidate], job.fidelity);
+          search.take(job, {.meets = outcome.meets(),
+                            .is_overloaded = outcome.metrics.load.is_overloaded,
+                            .headroom = outcome.headroom(),
+                            .output_tokens_per_s = outcome.metrics.output_tokens_per_s});
+        }
+      }
+      const auto best = search.ranking();
+      EXPECT_EQ(best.empty(), least == 1e300) << rate << " " << tpot_ms;
+      if (!best.empty()) {
+        EXPECT_EQ(space().candidates[best.front()].usd_per_hour, least) << rate << " " << tpot_ms;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orrery

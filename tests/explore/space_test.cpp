@@ -1,0 +1,121 @@
+#include "sim/explore/space.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/explore/question.h"
+
+namespace orrery {
+namespace {
+
+using testing::space_of;
+
+std::string error_of(const std::string& search, const std::string& rest = "") {
+  try {
+    (void)space_of(search, rest);
+  } catch (const ScenarioError& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(Space, ReplicasFillTheMachine) {
+  // tp 1: 1 to 8 replicas, tp 2: 1 to 4, tp 8: one.
+  const Space space = space_of("{placement: {tp: [1, 2, 8], replicas: auto}}");
+  EXPECT_EQ(space.shapes.size(), 3U);
+  ASSERT_EQ(space.candidates.size(), 13U);
+  EXPECT_TRUE(std::ranges::is_sorted(space.candidates, {}, &Candidate::num_gpus));
+  for (const Candidate& plan : space.candidates) {
+    const Scenario scenario = scenario_of(space, plan);
+    EXPECT_EQ(scenario.replicas * num_ranks(scenario.mesh), plan.num_gpus);
+    EXPECT_NEAR(plan.usd_per_hour, 1.6 * plan.num_gpus, 1e-12);  // the device's
+  }
+}
+
+TEST(Space, GpusBoundPlans) {
+  const Space space = space_of("{gpus: 4..6, placement: {tp: [1, 2], replicas: auto}}");
+  for (const Candidate& plan : space.candidates) {
+    EXPECT_GE(plan.num_gpus, 4);
+    EXPECT_LE(plan.num_gpus, 6);
+  }
+  EXPECT_EQ(space.candidates.size(), 5U);  // 4, 5, 6 of tp 1; 2, 3 of tp 2
+}
+
+TEST(Space, RangesAndLists) {
+  const Space space = space_of(
+      "{placement: {replicas: 2}, engine: {max_num_seqs: 64..512*2, max_num_batched_tokens: "
+      "[4096, 8192]}}");
+  ASSERT_EQ(space.candidates.size(), 8U);
+  EXPECT_EQ(
+      assignments_of(space, space.candidates[0]),
+      (std::vector<std::string>{"engine.max_num_seqs=64", "engine.max_num_batched_tokens=4096",
+                                "placement.replicas=2"}));
+}
+
+TEST(Space, WhatIsNotSearchedIsTheScenariosOwn) {
+  const Space space =
+      space_of("{engine: {max_num_seqs: [64, 128]}}", "placement: {tp: 2, replicas: 3}\n");
+  ASSERT_EQ(space.candidates.size(), 2U);
+  EXPECT_EQ(scenario_of(space, space.candidates[0]).replicas, 3);
+  EXPECT_EQ(scenario_of(space, space.candidates[0]).mesh.tp, 2);
+}
+
+TEST(Space, CountsWhatCannotBe) {
+  // 32 heads: tp 3 does not divide them; tp 2 x pp 8 needs 16 of 8 GPUs.
+  const Space space = space_of("{placement: {tp: [2, 3], pp: [1, 8], replicas: auto}}");
+  EXPECT_EQ(space.num_combinations, 4);
+  EXPECT_EQ(space.shapes.size(), 1U);
+  std::int64_t count = 0;
+  for (const LeftOut& left : space.left_out) {
+    count += left.count;
+    EXPECT_NE(left.example.find("placement.tp="), std::string::npos);
+  }
+  EXPECT_EQ(count, 3);
+  EXPECT_EQ(space.left_out.front().count, 2) << space.left_out.front().reason;
+}
+
+TEST(Space, SidesOfADisaggregatedServiceAreAFamilyOfTheirOwn) {
+  const Space space = space_of(
+      "{placement: {tp: [1, 2], replicas: auto}, disaggregation: {prefill: {tp: [1, 2], replicas: "
+      "auto}, decode: {tp: [1, 2], replicas: auto}}}");
+  EXPECT_EQ(space.num_combinations, 2 + 4);
+  // Sides of one tp: of tp 1 all pairs of sums to 8, of tp 2 to 4.
+  EXPECT_EQ(std::ranges::count_if(space.candidates,
+                                  [](const Candidate& plan) { return plan.prefill_replicas > 0; }),
+            28 + 6);
+}
+
+TEST(Space, DoesNotDependOnThreads) {
+  const std::string search = "{placement: auto, engine: {max_num_seqs: [64, 128]}}";
+  const Space one = space_of(search);
+  const Space four = space_of(search, "", 4);
+  ASSERT_EQ(one.candidates.size(), four.candidates.size());
+  for (std::size_t i = 0; i < one.candidates.size(); ++i) {
+    EXPECT_EQ(assignments_of(one, one.candidates[i]), assignments_of(four, four.candidates[i]));
+  }
+}
+
+TEST(Space, BadSearches) {
+  EXPECT_NE(error_of("{}").find("found no search"), std::string::npos);
+  EXPECT_NE(error_of("{placement: {tp: []}}").find("found an empty list"), std::string::npos);
+  EXPECT_NE(error_of("{placement: {tp: 8..2}}").find("a range that goes up"), std::string::npos);
+  EXPECT_NE(error_of("{placement: {tp: 1..8*1}}").find("a range that goes up"), std::string::npos);
+  EXPECT_NE(error_of("{placement: {tq: [1]}}").find("unknown key"), std::string::npos);
+  EXPECT_NE(error_of("{provider: [vllm-9.9]}").find("unknown provider"), std::string::npos);
+  EXPECT_NE(error_of("{engine: {max_num_seqs: auto}}").find("found auto"), std::string::npos);
+  EXPECT_NE(error_of("{gpus: 1..16, placement: auto}").find("hgx-h200 has 8"), std::string::npos);
+  EXPECT_NE(error_of("{seed: 0..999999, engine: {max_num_seqs: 1..9}}").find("combinations"),
+            std::string::npos);
+}
+
+TEST(Space, ALegalPlanIsNotNeeded) {
+  const Space space = space_of("{placement: {tp: 3}}");
+  EXPECT_TRUE(space.candidates.empty());
+  EXPECT_EQ(space.left_out.size(), 1U);
+}
+
+}  // namespace
+}  // namespace orrery
