@@ -1,6 +1,7 @@
 #include "sim/serve/step_templates.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <mutex>
@@ -130,11 +131,15 @@ StepTemplates::StepTemplates(StepSetup setup)
       is_one_chain({.tokens = 2 * ways, .rows = 2, .has_prefill = true, .has_decodes = true}) &&
       is_level_without_effect();
   if (!apply_) return;
-  Key key{.tokens = 2 * ways, .rows = 2, .has_prefill = true, .has_decodes = true};
-  const Asked fresh = ask(key);
-  key.has_cached = true;
-  const Asked cached = ask(key);
-  is_cached_apart_ = fresh.dims.ops != cached.dims.ops || fresh.is_varied != cached.is_varied;
+  // Prompts alone may be another structure after cached tokens although beside decodes they are
+  // not.
+  is_cached_apart_ = std::ranges::any_of(std::array{false, true}, [&](bool has_decodes) {
+    Key key{.tokens = 2 * ways, .rows = 2, .has_prefill = true, .has_decodes = has_decodes};
+    const Asked fresh = ask(key);
+    key.has_cached = true;
+    const Asked cached = ask(key);
+    return fresh.dims.ops != cached.dims.ops || fresh.is_varied != cached.is_varied;
+  });
 }
 
 // A chain takes as long at every level unless its collectives share links, which the levels of

@@ -60,9 +60,18 @@ const std::array kPlacements = {
 // tokens to straight lines inside cells of 1/64 (step_templates.h).
 constexpr double kMostError = 0.01;
 
-enum Kind { kPrompts, kUnlikePrompts, kDecodes, kMixed, kMixedAfterCached, kNumKinds };
+enum Kind {
+  kPrompts,
+  kUnlikePrompts,
+  kDecodes,
+  kMixed,
+  kMixedAfterCached,
+  kPromptsAfterCached,
+  kNumKinds
+};
 constexpr std::array<const char*, kNumKinds> kKindNames = {
-    "equal prompts", "unlike prompts", "decodes", "prompts and decodes", "chunks after cached"};
+    "equal prompts",       "unlike prompts",      "decodes",
+    "prompts and decodes", "chunks after cached", "prompts alone after cached"};
 
 std::string path_of(const std::string& model) {
   return std::string(ORRERY_SOURCE_DIR) + "/models/" + model + ".config.json";
@@ -105,22 +114,23 @@ class StepLawTest : public testing::ScenarioDirectory {
   }
 
   Batch batch(Kind kind) {
+    Random& random = kind == kPromptsAfterCached ? more_random_ : random_;
     const auto up_to = [&](double most) {  // from 1, evenly in the logarithm
-      return static_cast<std::int64_t>(std::exp(random_.uniform() * std::log(most)));
+      return static_cast<std::int64_t>(std::exp(random.uniform() * std::log(most)));
     };
     Batch result;
-    const bool has_cached = kind == kMixedAfterCached;
+    const bool has_cached = kind >= kMixedAfterCached;
     if (kind == kPrompts) {
-      result.prefill.assign(static_cast<std::size_t>(random_.uniform_integer(1, 24)),
+      result.prefill.assign(static_cast<std::size_t>(random.uniform_integer(1, 24)),
                             {.query = up_to(1500)});
     } else if (kind != kDecodes) {
-      for (std::int64_t i = random_.uniform_integer(1, 6); i > 0; --i) {
+      for (std::int64_t i = random.uniform_integer(1, 6); i > 0; --i) {
         result.prefill.push_back({.query = up_to(6000),
                                   .context = has_cached ? up_to(9000) : 0,
-                                  .produces_token = random_.uniform() < 0.8});
+                                  .produces_token = random.uniform() < 0.8});
       }
     }
-    if (kind >= kDecodes) {
+    if (kind >= kDecodes && kind != kPromptsAfterCached) {
       result.num_decodes = up_to(300);
       result.decode_context = result.num_decodes * (1 + up_to(9000));
     }
@@ -156,6 +166,7 @@ class StepLawTest : public testing::ScenarioDirectory {
   }
 
   Random random_{seed()};
+  Random more_random_{seed() + 1};
   int num_steps_ = 0;
   std::map<std::size_t, std::vector<double>> errors_;
 };
