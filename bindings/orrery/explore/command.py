@@ -69,10 +69,11 @@ def run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     with files.publishing(directory, ANSWER, force=options.force) as folder:
         kept = directory.parent / f".{directory.name}-search.sqlite"
-        with store.Store(kept, asked.digest()) as outcomes, _executor(options) as executor, _Bar(sys.stderr) as bar:
+        space = driver.legal_space(asked, options.threads or os.cpu_count() or 1)
+        with _executor(options) as executor, store.Store(kept, asked.digest()) as outcomes, _Bar(sys.stderr) as bar:
             if outcomes.num_found:
                 print(f"going on with {outcomes.num_found:,} outcomes of a search that was stopped ({kept})", file=sys.stderr)
-            found = driver.explore(asked, threads=options.threads, executor=executor, store=outcomes, watch=bar.update)
+            found = driver.explore(asked, threads=options.threads, executor=executor, store=outcomes, watch=bar.update, space=space)
             answer = answers.answer(found)
         write(folder, found, answer)
     kept.unlink(missing_ok=True)

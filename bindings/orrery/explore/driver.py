@@ -152,17 +152,16 @@ def run_jobs(question: Question, jobs: list[Job]) -> list[str]:
 
 
 def explore(question: Question, *, threads: int | None = None, executor: concurrent.futures.Executor | None = None,
-            store: Store | Memory | None = None, watch: Watch | None = None) -> Exploration:  # fmt: skip
+            store: Store | Memory | None = None, watch: Watch | None = None, space: _core.Space | None = None) -> Exploration:  # fmt: skip
     """Searches the question's space. The same question gives the same answer, with any number of threads or workers.
 
-    Raises ScenarioError for a question that is none, and ValueError where no plan of the space is legal.
+    `space` is the question's where the caller has it. Raises ScenarioError for a question that is none, and ValueError where no
+    plan of the space is legal.
     """
     began = time.monotonic()
     store = store if store is not None else Memory()
     threads = threads or os.cpu_count() or 1
-    space = question.space(threads)
-    if len(space) == 0:
-        raise ValueError(_empty(space))
+    space = space if space is not None else legal_space(question, threads)
     runner = Runner(question, space, store, threads=threads, executor=executor, watch=watch)
     shapes = space.columns()["shape"]
     order = sorted(range(len(space)), key=lambda i: int(shapes[i]))  # those of a shape share its step times
@@ -184,6 +183,14 @@ def explore(question: Question, *, threads: int | None = None, executor: concurr
             runner.best = " ".join(space.assignments(ranking[0]))
     return Exploration(question, space, is_open, estimates, outcomes, search.ranking(), search.nearest_misses(), counts,
                        store.num_found, time.monotonic() - began, runner)  # fmt: skip
+
+
+def legal_space(question: Question, threads: int) -> _core.Space:
+    """The question's plans, of which there is one at least. Raises ScenarioError, ValueError."""
+    space = question.space(threads)
+    if len(space) == 0:
+        raise ValueError(_empty(space))
+    return space
 
 
 def _prospect(estimate: dict[str, Any]) -> tuple[bool, float, float]:
