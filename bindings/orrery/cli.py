@@ -95,6 +95,12 @@ def _parser() -> argparse.ArgumentParser:
     emit.add_options(emission)
     emission.set_defaults(command=emit.run)
 
+    from .compare import command as compare
+
+    comparison = commands.add_parser("compare", help="put runs beside each other, or a run beside what a benchmark measured")
+    compare.add_options(comparison)
+    comparison.set_defaults(command=compare.run)
+
     from .validation import options as validation
 
     validate = commands.add_parser("validate", help="run on the GPUs here what was simulated, and report the difference")

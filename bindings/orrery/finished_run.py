@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import run_files, simulation
-from .report import resolved_scenario, run_directory
+from .report import columns, resolved_scenario, run_directory
+from .report import steps as step_columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +23,7 @@ class FinishedRun:
     summary: Mapping[str, Any]
     requests: Mapping[str, np.ndarray]  # columns of requests.csv, warm-up included
     warmup_requests: int
+    steps: Callable[[], Mapping[str, np.ndarray]]  # reads columns of steps.csv, of all steps
 
     @property
     def measured(self) -> dict[str, np.ndarray]:
@@ -43,7 +45,16 @@ def open_run(path: pathlib.Path, overrides: Sequence[str] = ()) -> FinishedRun:
         read = run_directory.read(path)
         if not run_files.is_sealed(path):
             run_directory.check_counts(read)
-        return FinishedRun(str(path), path / "scenario.yaml", (), read.scenario, read.summary, read.requests, read.warmup_requests)
+        return FinishedRun(
+            name=str(path),
+            scenario_file=path / "scenario.yaml",
+            overrides=(),
+            scenario=read.scenario,
+            summary=read.summary,
+            requests=read.requests,
+            warmup_requests=read.warmup_requests,
+            steps=lambda: columns.packed(path / "steps.csv", step_columns.COLUMNS),
+        )
     if not path.exists():
         raise ValueError(f"found no '{path}'; expected a directory that 'orrery run' wrote, or a scenario file")
     return simulate(path, overrides)
@@ -53,8 +64,20 @@ def simulate(path: pathlib.Path, overrides: Sequence[str] = ()) -> FinishedRun:
     """The run of a scenario file, in memory."""
     result = simulation.simulate(simulation.load(path, overrides=overrides))
     scenario = resolved_scenario.parse(result.scenario.to_yaml(), path)
-    columns = {name: np.asarray(values) for name, values in result.requests.columns().items()}
-    return FinishedRun(str(path), path, tuple(overrides), scenario, result.to_dict(), columns, run_directory.warmup_requests(scenario))
+    return FinishedRun(
+        name=str(path),
+        scenario_file=path,
+        overrides=tuple(overrides),
+        scenario=scenario,
+        summary=result.to_dict(),
+        requests=_arrays(result.requests),
+        warmup_requests=run_directory.warmup_requests(scenario),
+        steps=lambda: _arrays(result.steps),
+    )
+
+
+def _arrays(table: simulation.Table) -> dict[str, np.ndarray]:
+    return {name: np.asarray(values) for name, values in table.columns().items()}
 
 
 __all__ = ["FinishedRun", "open_run", "simulate"]

@@ -1,0 +1,1 @@
+"""Runs beside each other, and a run beside what a benchmark measured."""
