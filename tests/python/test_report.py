@@ -457,3 +457,16 @@ def test_no_date_and_no_directory_stands_in_the_page(run_dir):
     own = report.render(run_dir).read_text().replace(report._plotly_js(), "")
     assert not re.search(r"\b20\d\d-\d\d-\d\d\b", own)
     assert str(run_dir) not in own
+
+
+@pytest.mark.parametrize("slo, limits", [("{p99: 1 s}", {}), ("{each: 2 s, p99: 1 s}", {"ttft": 2.0})])
+def test_limits_of_percentiles_are_no_limits_of_each_request(tmp_path, slo, limits):
+    from orrery import cli
+    from orrery.report import run_directory
+
+    file = tmp_path / "q.yaml"
+    file.write_text("model: {config: llama-3.1-8b}\nmachine: hgx-h200\nprovider: vllm-0.24.0\n"
+                    "workload: {closed_loop: {concurrency: 4, num_requests: 8, prompt_tokens: 64, output_tokens: 16}}\n"
+                    f"slo: {{ttft: {slo}}}\n")  # fmt: skip
+    assert cli.main(["run", str(file), "-o", str(tmp_path / "run")]) == 0
+    assert run_directory.read(tmp_path / "run").slo_s == limits

@@ -313,6 +313,8 @@ def _read_slo(path: pathlib.Path, scenario: dict) -> dict[str, float]:
     limits = {}
     for name in ("ttft", "tpot", "e2e"):
         text = slo.get(name) if isinstance(slo, dict) else None
+        if isinstance(text, dict):  # limits of percentiles, beside that of each request
+            text = text.get("each")
         if not text or text in ("null", "~", "none", "inf", ".inf"):
             continue
         try:
