@@ -209,6 +209,7 @@ def test_prefill_and_decode_get_roles_of_their_own(tmp_path):
     ("vllm", DENSE, ["placement={replicas: 2}", "router=least_loaded"], "stands as power_of_two"),
     ("vllm", DENSE, ["placement={pp: 2, num_micro_batches: 4}"], "into 4 micro-batches"),
     ("vllm", DENSE, ["placement={dp: 2}"], "2 whole copies behind vLLM's own balancer"),
+    ("vllm", DENSE, ["engine.max_model_len=200000"], "unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"),
     ("vllm", DENSE, ["engine.profile=sglang"], "runs prompts in steps of their own"),
 ])
 def test_what_an_engine_cannot_do_is_said_at_the_top_and_on_stderr(tmp_path, capsys, engine, text, sets, words):

@@ -35,7 +35,16 @@ def side_by_side(runs: Sequence[FinishedRun], sort: str | None = None) -> list[d
     Sorted by `sort`, a path such as tpot_s.p99, smallest first, largest first with a dash before it. Raises ValueError for a path
     that no run has.
     """
-    rows = [{"run": run.name, "plan": plan_text(run.scenario), "question": run.summary["question"], **numbers(run.summary)} for run in runs]
+    rows = [
+        {
+            "run": run.name,
+            "plan": plan_text(run.scenario),
+            "question": run.summary["question"],
+            "is_overloaded": run.summary.get("load", {}).get("is_overloaded"),  # of a run of a version before, unknown
+            **numbers(run.summary),
+        }
+        for run in runs
+    ]
     if sort is None:
         return rows
     key, is_falling = (sort[1:], True) if sort.startswith("-") else (sort, False)

@@ -43,6 +43,7 @@ def of_runs(result: Mapping[str, Any]) -> str:
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A run is a column where there are few, so that lines stay short."""
     cells = {title: [_cell(path, row.get(path)) for row in rows] for title, path in runs.COLUMNS.items()}
+    cells["overloaded"] = [{True: "yes", False: "no"}.get(row["is_overloaded"], quantities.NO_VALUE) for row in rows]
     if len(rows) <= 4:
         body = [("plan", *(row["plan"] for row in rows)), *((title, *values) for title, values in cells.items())]
         return aligned(("", *(row["run"] for row in rows)), body, right=range(1, len(rows) + 1))

@@ -9,6 +9,8 @@ from typing import Any
 from . import flags, yaml_text
 from .plan import Plan, Role
 
+# vllm/envs.py of 0.24.0, python/sglang/srt/environ.py of 0.5.14.
+_LONGER = {"vllm": "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "sglang": "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"}
 FIRST_PORT = 8000  # clients talk to this one
 
 
@@ -86,6 +88,11 @@ def _general(plan: Plan, engine: Engine, provider: str) -> list[str]:
                      f" what stands here. Simulate again with engine.profile={engine.name} to predict this.")  # fmt: skip
     elif provider in ("vllm", "sglang", "trtllm", "orrery") and provider != engine.name:
         notes.append(f"Kernels were priced by the tables of {plan.provider}, which are not {title}'s.")
+    most = plan.checkpoint.most_positions
+    if most and plan.max_model_len > most:
+        variable = _LONGER.get(engine.name)
+        notes.append(f"The plan has requests of up to {plan.max_model_len:,} tokens, the model was made for {most:,}."
+                     + (f" {title} refuses that unless {variable}=1 is set." if variable else ""))  # fmt: skip
     design = plan.run.scenario["moe"]["design"]
     if plan.checkpoint.has_experts and design != "fused":
         notes.append(f"Routed experts were simulated as moe.design={design}; {title} has kernels of its own for them.")

@@ -46,6 +46,7 @@ class Checkpoint:
     name: str  # of the repository on Hugging Face, or a path
     stored_as: str  # the number format of its weights: bf16, fp8_block, mxfp4, ...
     has_experts: bool
+    most_positions: int  # that the model was made for; 0: not said
     weights: str  # the plan's formats
     expert_weights: str
     kv_cache: str
@@ -164,10 +165,12 @@ def _checkpoint(model: Mapping[str, Any], name: str | None) -> Checkpoint:
         source = str(path.parent.resolve())
     content = json.loads(path.read_text(encoding="utf-8"))
     weights = str(model["weights"])
+    read = _core.read_model(str(path))
     return Checkpoint(
         name=name or source,
         stored_as=_stored_as(content.get("quantization_config") or content.get("text_config", {}).get("quantization_config") or {}),
-        has_experts=_core.read_model(str(path)).num_experts > 0,
+        has_experts=read.num_experts > 0,
+        most_positions=read.max_position_embeddings,
         weights=weights,
         expert_weights=str(model.get("expert_weights", weights)),
         kv_cache=str(model["kv_cache"]),
