@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import random
 import re
 import shutil
 
@@ -105,6 +106,39 @@ def test_the_last_of_several_runs_in_one_file_is_taken(tmp_path, columns):
     path.write_text(path.read_text().replace('"completed": 240', '"completed": 7') + path.read_text())
     bench = bench_files.read(path)
     assert bench.num_requests == 240 and "2 runs" in bench.notes[0]
+
+
+def mutated(value, random):
+    """A copy of JSON content in which one value, somewhere, is another."""
+    if isinstance(value, (dict, list)) and value and random.random() < 0.85:
+        key = random.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        copy = dict(value) if isinstance(value, dict) else list(value)
+        if random.random() < 0.15:
+            del copy[key]
+        else:
+            copy[key] = mutated(value[key], random)
+        return copy
+    return random.choice([None, "", "x", -1, 0, 1e308, float("nan"), float("inf"), 10**400, [], {}, [[]], True])
+
+
+@pytest.mark.parametrize("write", [*READERS.values(), bench_samples.aiperf_records])
+def test_damaged_files_are_refused_by_name_or_read(tmp_path, columns, run, write):
+    seed = 20
+    random_numbers = random.Random(seed)
+    few = {name: values[:12] for name, values in columns.items()}
+    whole = [json.loads(line) for line in write(tmp_path / "bench.json", few).read_text().splitlines()]
+    path = tmp_path / "damaged.json"
+    refused = 0
+    for _ in range(150):
+        lines = [mutated(line, random_numbers) if i == 0 else line for i, line in enumerate(whole)]
+        path.write_text("\n".join(json.dumps(line) for line in lines))
+        try:
+            bench = bench_files.read(path)
+            assert all(np.isfinite(value) for values in bench.figures.values() for value in values.values())
+        except ValueError as error:
+            assert str(path) in str(error), f"seed {seed}: {error}"
+            refused += 1
+    assert 10 < refused < 150
 
 
 # --- the split
@@ -234,7 +268,7 @@ def test_a_profile_that_is_right_is_left_alone(tmp_path, run, columns):
 
 
 def test_a_fit_needs_to_know_when_requests_were_sent(tmp_path, run, columns):
-    with pytest.raises(ValueError, match="no start of each request"):
+    with pytest.raises(ValueError, match="no start or no length of each request"):
         fit.fit(run, bench_files.read(bench_samples.sglang(tmp_path / "bench.jsonl", columns)), None)
 
 

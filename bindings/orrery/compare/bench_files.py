@@ -23,6 +23,7 @@ import numpy as np
 STATISTICS = ("mean", "p50", "p90", "p99")
 FORMATS = "what 'vllm bench serve --save-result', SGLang's bench_serving, GuideLLM or AIPerf write"
 _MOST_BYTES = 4 << 30
+_MOST = 1e9  # seconds of a request, tokens of one; more are of no benchmark
 Columns = dict[str, np.ndarray]
 Figures = dict[str, dict[str, float]]
 
@@ -42,8 +43,9 @@ class Bench:
 
     @property
     def has_times(self) -> bool:
-        """Whether it is known when each request was sent."""
-        return self.requests is not None and bool(np.isfinite(self.requests["start_s"]).all())
+        """Whether it is known when each request was sent and how long it was."""
+        names = ("start_s", "prompt_tokens", "output_tokens")
+        return self.requests is not None and all(bool(np.isfinite(self.requests[name]).all()) for name in names)
 
 
 def read(path: pathlib.Path) -> Bench:
@@ -58,7 +60,9 @@ def read(path: pathlib.Path) -> Bench:
         if recognises(first):
             try:
                 return _checked(reader(path, objects))
-            except (KeyError, TypeError, IndexError, AttributeError) as error:
+            except (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError) as error:
+                if str(error).startswith(str(path)):  # says already what is wrong
+                    raise
                 what = f"no {error}" if isinstance(error, KeyError) else str(error)
                 raise ValueError(f"{path}: damaged, or of a version that is not known: {what}") from None
     keys = ", ".join(list(first)[:8]) or "nothing"
@@ -95,15 +99,18 @@ def _checked(bench: Bench) -> Bench:
     """Raises ValueError for figures that no benchmark can have."""
     for metric, statistics in bench.figures.items():
         for name, value in statistics.items():
-            if not np.isfinite(value) or value < 0:
-                raise ValueError(f"{bench.path}: found {value} for {name} of {metric}; expected a time of 0 or more")
+            if not 0 <= value <= _MOST:
+                raise ValueError(f"{bench.path}: found {value} for {name} of {metric}; expected seconds from 0 to {_MOST:g}")
+    for name, value in bench.rates.items():
+        if not 0 <= value <= 1e12:
+            raise ValueError(f"{bench.path}: found {value} {name}; expected a rate of 0 or more")
     if bench.num_requests < 1 or not bench.figures:
         raise ValueError(f"{bench.path}: found {bench.num_requests} requests that ended well; expected at least one with its times")
     if bench.requests is not None:
         for name, values in bench.requests.items():
-            bad = ~np.isfinite(values) if name in ("ttft_s", "e2e_s") else np.zeros(len(values), bool)
-            if bad.any() or (values[np.isfinite(values)] < 0).any() and name != "start_s":
-                raise ValueError(f"{bench.path}: found a negative or missing {name} of a request that ended well")
+            bad = np.isnan(values) if name in ("ttft_s", "e2e_s") else np.zeros(len(values), bool)
+            if bad.any() or (name != "start_s" and not ((values >= 0) & (values <= _MOST) | np.isnan(values)).all()):
+                raise ValueError(f"{bench.path}: found a missing, negative or endless {name} of a request that ended well")
     return bench
 
 

@@ -40,7 +40,7 @@ class Replay:
 def replay(run: FinishedRun, bench: Bench) -> Iterator[Replay]:
     """Raises ValueError where the benchmark's file does not say when its requests were sent."""
     if bench.requests is None or not bench.has_times:
-        raise ValueError(f"{bench.path}: found no start of each request, so that it cannot be simulated again; expected {wanted()}")
+        raise ValueError(f"{bench.path}: found no start or no length of each request, so that they cannot be simulated again; expected {wanted()}")
     with tempfile.TemporaryDirectory() as folder:
         trace = pathlib.Path(folder) / "sent.csv"
         trace.write_text(_trace(bench.requests), encoding="utf-8")
@@ -54,13 +54,8 @@ def wanted() -> str:
 
 def _trace(requests: Columns) -> str:
     start = requests["start_s"] - requests["start_s"].min()
-    rows = zip(start, _counts(requests["prompt_tokens"]), _counts(requests["output_tokens"]))
+    rows = zip(start, *(np.maximum(requests[name], 1).astype(int) for name in ("prompt_tokens", "output_tokens")))  # one at least
     return "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{at:.9f},{prompt},{output}\n" for at, prompt, output in rows)
-
-
-def _counts(tokens: np.ndarray) -> np.ndarray:
-    """A request has at least one token of each; a client that could not count them says nan or 0."""
-    return np.maximum(np.nan_to_num(tokens, nan=1), 1).astype(int)
 
 
 __all__ = ["Replay", "replay", "wanted"]
