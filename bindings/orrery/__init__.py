@@ -7,6 +7,9 @@
     result.summary["ttft_s"]["p99"]
     result.requests.to_pandas()
 
+    plans = orrery.sweep(scenario, {"placement.tp": [2, 4, 8]})
+    plans.best("output_tokens_per_s_per_gpu")
+
 Times are seconds and amounts are bytes, under names that say so (`ttft_s`, `weights_bytes`).
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 from ._core import Batch, ModelConfig, PrefillChunk, ScenarioError, __version__
 from .scenarios import Scenario, load, project_root
 from .simulation import RunResult, Summary, Table, TimelineTable, simulate, step
+from .sweeps import Sweep, sweep
 
 __all__ = [
     "Batch",
@@ -24,6 +28,7 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "Summary",
+    "Sweep",
     "Table",
     "TimelineTable",
     "__version__",
@@ -31,4 +36,5 @@ __all__ = [
     "project_root",
     "simulate",
     "step",
+    "sweep",
 ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import collections.abc
 from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
 
 if TYPE_CHECKING:
+    from .frames import ResultFrame
     from .simulation import RunResult, TimelineTable
 
+# Paul Tol's bright scheme, which colour-blind people tell apart.
+_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 _KIND_COLOURS = {"kernel": "#4477aa", "comm": "#ee6677", "host": "#bbbbbb"}
 
 
@@ -78,4 +82,30 @@ def timeline(table: TimelineTable, *, max_spans: int = 5000) -> go.Figure:
         )
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(title="microseconds")
+    return figure
+
+
+def points(frame: ResultFrame, x: str, y: str, colour: str | None, hover: collections.abc.Sequence[str]) -> go.Figure:
+    """A point for each row that has both values; `hover` names the columns that it shows."""
+    rows = [row for row in frame.rows() if row.get(x) is not None and row.get(y) is not None]
+    is_scale = colour is not None and len({row.get(colour) for row in rows}) > len(_COLOURS)
+    is_scale = is_scale and all(isinstance(row.get(colour), int | float) for row in rows)
+    groups: dict[object, list[dict[str, object]]] = {}
+    for row in rows:
+        groups.setdefault(None if colour is None or is_scale else row.get(colour), []).append(row)
+    figure = go.Figure()
+    for idx, (value, part) in enumerate(groups.items()):
+        scale = {"color": [row[colour] for row in part], "colorbar": {"title": colour}} if is_scale and colour else {}
+        figure.add_scatter(
+            x=[row[x] for row in part],
+            y=[row[y] for row in part],
+            mode="markers",
+            name=f"{colour} {value}" if groups.keys() != {None} else "",
+            marker={"size": 9, "color": _COLOURS[idx % len(_COLOURS)], **scale},
+            text=["<br>".join(f"{name}: {row.get(name)}" for name in hover) for row in part],
+            hovertemplate=f"%{{text}}<br>{x}: %{{x:.4g}}<br>{y}: %{{y:.4g}}<extra></extra>",
+        )
+    figure.update_layout(showlegend=groups.keys() != {None} and not is_scale)
+    figure.update_xaxes(title=x)
+    figure.update_yaxes(title=y)
     return figure
