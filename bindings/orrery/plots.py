@@ -88,8 +88,8 @@ def timeline(table: TimelineTable, *, max_spans: int = 5000) -> go.Figure:
 def points(frame: ResultFrame, x: str, y: str, colour: str | None, hover: collections.abc.Sequence[str]) -> go.Figure:
     """A point for each row that has both values; `hover` names the columns that it shows."""
     rows = [row for row in frame.rows() if row.get(x) is not None and row.get(y) is not None]
-    is_scale = colour is not None and len({row.get(colour) for row in rows}) > len(_COLOURS)
-    is_scale = is_scale and all(isinstance(row.get(colour), int | float) for row in rows)
+    values = {row.get(colour) for row in rows} if colour else set()
+    is_scale = len(values) > len(_COLOURS) and all(isinstance(value, int | float) for value in values)
     groups: dict[object, list[dict[str, object]]] = {}
     for row in rows:
         groups.setdefault(None if colour is None or is_scale else row.get(colour), []).append(row)

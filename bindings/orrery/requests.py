@@ -76,8 +76,9 @@ def _with_columns(table: Any) -> Any:
 def _names(table: Any) -> list[str]:
     if hasattr(table, "__array_interface__"):
         return list(table.dtype.names or ())
-    names = getattr(table, "column_names", None) or getattr(table, "columns", None)
-    return list(table if isinstance(table, collections.abc.Mapping) else names)
+    if isinstance(table, collections.abc.Mapping):
+        return list(table)
+    return list(getattr(table, "column_names", None) or table.columns)
 
 
 def _seconds(column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import copy
 import dataclasses
 import functools
 import json
@@ -84,7 +85,7 @@ class Summary(collections.abc.Mapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """A copy as plain dicts and lists."""
-        return json.loads(json.dumps(self._values))
+        return copy.deepcopy(self._values)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
