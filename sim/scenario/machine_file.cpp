@@ -154,7 +154,10 @@ MachineFile read_machine(const std::filesystem::path& file,
   spec.kind = kinds[reader.choice("kind", kinds)];
 
   const std::string device = reader.text("device");
-  machine.device_directory = topologies / "devices" / device;
+  // As collectives below.
+  const std::filesystem::path own = file.parent_path() / device;
+  machine.device_directory =
+      std::filesystem::exists(own / "device.yaml") ? own : topologies / "devices" / device;
   if (!std::filesystem::exists(machine.device_directory / "device.yaml")) {
     reader.fail("device", "unknown device '" + shown(device) + "'" +
                               known(device, sorted_names(topologies / "devices", true)));

@@ -13,11 +13,12 @@ namespace orrery {
 
 struct MachineFile {
   MachineSpec spec;
-  std::filesystem::path device_directory;       // topologies/devices/<gpu>, holds the providers
+  std::filesystem::path device_directory;       // holds device.yaml, and here the providers
   std::filesystem::path collectives_directory;  // empty when the machine has none
 };
 
-// `file` is topologies/<name>.yaml or any other; devices are looked up under `topologies`/devices.
+// `file` is topologies/<name>.yaml or any other; its device is a directory beside it, or one of
+// `topologies`/devices.
 // Throw ScenarioError.
 MachineFile read_machine(const std::filesystem::path& file,
                          const std::filesystem::path& topologies);
