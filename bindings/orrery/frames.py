@@ -33,7 +33,7 @@ class ResultFrame:
     `pyarrow.table(frame)`), which needs the package pyarrow.
     """
 
-    _rows: tuple[Row, ...]
+    _rows: tuple[Row, ...]  # all with the same keys
     _varied: tuple[str, ...]  # columns that say what was varied
 
     def rows(self) -> list[Row]:
@@ -42,8 +42,7 @@ class ResultFrame:
 
     def columns(self) -> dict[str, list[Any]]:
         """A list for each column."""
-        names = dict.fromkeys(name for row in self._rows for name in row)
-        return {name: [row.get(name) for row in self._rows] for name in names}
+        return {name: [row[name] for row in self._rows] for name in (self._rows[0] if self._rows else ())}
 
     def to_pandas(self) -> pandas.DataFrame:
         """The table as a data frame; counts that some rows lack are of pandas' type Int64, truths boolean."""
@@ -156,6 +155,12 @@ class ResultFrame:
         return str(self.to_pandas().to_html(max_rows=20, max_cols=20)) + f"<p>{html.escape(repr(self))}</p>"
 
 
+def filled(rows: collections.abc.Sequence[Row]) -> tuple[Row, ...]:
+    """The rows, each with the keys of all; a value that it did not have is None."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return tuple({name: row.get(name) for name in names} for row in rows)
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -168,4 +173,4 @@ def _one_type(values: list[Any]) -> list[Any]:
     return [None if value is None else str(value) for value in values]
 
 
-__all__ = ["LESS_IS_BETTER", "MORE_IS_BETTER", "ResultFrame", "Row"]
+__all__ = ["LESS_IS_BETTER", "MORE_IS_BETTER", "ResultFrame", "Row", "filled"]

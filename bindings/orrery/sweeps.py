@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from . import simulation
-from .frames import ResultFrame, Row
+from .frames import ResultFrame, Row, filled
 from .requests import is_frame, scenario_error
 from .scenarios import Scenario
 from .simulation import Progress, Summary
@@ -77,7 +77,7 @@ def sweep(
         raise scenario_error(errors[0])
     rows = [{"run": run, **{name: _label(change.get(name)) for name in names}, **row}
             for run, (change, row) in enumerate(zip(changes, figures, strict=True))]  # fmt: skip
-    return Sweep(tuple(rows), names, scenario, tuple(changes))
+    return Sweep(filled(rows), names, scenario, tuple(changes))
 
 
 def figures_of(summary: Summary) -> Row:

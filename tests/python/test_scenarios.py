@@ -275,3 +275,25 @@ def test_tables_are_arrow_streams():
     table = pyarrow.table(result.requests)
     assert table.num_rows == 12
     assert table["ttft_s"].to_pylist() == result.requests["ttft_s"].tolist()
+
+
+def test_a_device_may_lie_beside_the_file_of_its_machine(tmp_path):
+    shipped = ROOT / "topologies"
+    (tmp_path / "swift").mkdir()
+    device = (shipped / "devices" / "h200-sxm" / "device.yaml").read_text(encoding="utf-8")
+    (tmp_path / "swift" / "device.yaml").write_text(device.replace("name: h200-sxm", "name: swift").replace("4800 GB/s", "9600 GB/s"), encoding="utf-8")
+    machine = (shipped / "hgx-h200.yaml").read_text(encoding="utf-8")
+    (tmp_path / "node.yaml").write_text(machine.replace("device: h200-sxm", "device: swift"), encoding="utf-8")
+    swift = orrery.simulate(build(machine=str(tmp_path / "node.yaml"), placement={"tp": 1})).summary
+    known = orrery.simulate(build(placement={"tp": 1})).summary
+    # Decodes of four sequences read weights: twice the bandwidth is at least a quarter less time, never less than half.
+    assert 0.5 < swift.tpot_s["p50"] / known.tpot_s["p50"] < 0.75
+    assert swift.basis["measured"] == 0
+
+
+def test_the_readme_says_what_works():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = text.split("## In Python")[1].split("```python\n")[1].split("```")[0]
+    names = {"frame": FRAME}
+    exec(code.replace("scenarios/", f"{ROOT}/scenarios/"), names)
+    assert len(names["plans"]) == 8
