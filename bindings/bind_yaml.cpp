@@ -135,29 +135,38 @@ std::optional<YamlNode> scalar_node(const py::handle& value) {
   return std::nullopt;
 }
 
+[[noreturn]] void fail(const std::string& path, const std::string& message) {
+  throw ScenarioError("", 0, 0, path.empty() ? message : path + ": " + message);
+}
+
+YamlNode node_of(const py::handle& value, const std::string& path, std::size_t depth);
+
+YamlNode map_of(const py::handle& value, const std::string& path, std::size_t depth) {
+  YamlNode node;
+  node.kind = YamlNode::Kind::kMap;
+  for (const py::handle key : value) {
+    if (!py::isinstance<py::str>(key)) {
+      fail(path, "found the key " + std::string(py::repr(key)) + "; expected text");
+    }
+    const auto name = key.cast<std::string>();
+    std::string inner = path;
+    inner.append(path.empty() ? "" : ".").append(name);
+    node.entries.push_back({name, {}, node_of(value[key], inner, depth + 1)});
+  }
+  return node;
+}
+
 YamlNode node_of(const py::handle& value, const std::string& path, std::size_t depth) {
   if (depth == kDeepest) {
-    throw ScenarioError("", 0, 0,
-                        path + ": found lists and mappings nested more than " +
-                            std::to_string(kDeepest) + " deep; expected fewer");
+    fail(path, "found lists and mappings nested more than " + std::to_string(kDeepest) +
+                   " deep; expected fewer");
   }
   if (std::optional<YamlNode> node = scalar_node(value)) return *std::move(node);
-  YamlNode node;
   if (py::isinstance(value, py::module_::import("collections.abc").attr("Mapping"))) {
-    node.kind = YamlNode::Kind::kMap;
-    for (const py::handle key : value) {
-      if (!py::isinstance<py::str>(key)) {
-        throw ScenarioError("", 0, 0,
-                            path + (path.empty() ? "" : ": ") + "found the key " +
-                                std::string(py::repr(key)) + "; expected text");
-      }
-      const auto name = key.cast<std::string>();
-      node.entries.push_back(
-          {name, {}, node_of(value[key], path.empty() ? name : path + "." + name, depth + 1)});
-    }
-    return node;
+    return map_of(value, path, depth);
   }
   if (py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value)) {
+    YamlNode node;
     node.kind = YamlNode::Kind::kList;
     for (const py::handle item : value) node.items.push_back(node_of(item, path, depth + 1));
     return node;
@@ -166,10 +175,9 @@ YamlNode node_of(const py::handle& value, const std::string& path, std::size_t d
   for (const char* const name : {"tolist", "__fspath__"}) {
     if (py::hasattr(value, name)) return node_of(value.attr(name)(), path, depth + 1);
   }
-  throw ScenarioError("", 0, 0,
-                      path + (path.empty() ? "" : ": ") + "found a value of type " +
-                          std::string(py::str(py::type::handle_of(value).attr("__name__"))) +
-                          "; expected a number, text, a list or a mapping");
+  fail(path, "found a value of type " +
+                 std::string(py::str(py::type::handle_of(value).attr("__name__"))) +
+                 "; expected a number, text, a list or a mapping");
 }
 
 }  // namespace

@@ -293,7 +293,7 @@ class EngineThread {
   void start() {
     process_ = getpid();
     // In a child the old one still counts the parent's thread among those that wait: not destroyed.
-    (void)exchange_.release();
+    [[maybe_unused]] const Exchange* const lost = exchange_.release();
     exchange_ = std::make_unique<Exchange>();
     std::thread([this, &exchange = *exchange_] { loop(exchange); }).detach();
   }
