@@ -9,7 +9,7 @@
 
 #include "bindings/bind.h"
 #include "sim/des/simulate.h"
-#include "sim/plan/buffers.h"
+#include "sim/memory/buffers.h"
 #include "sim/plan/plan.h"
 #include "sim/scenario/assembly.h"
 

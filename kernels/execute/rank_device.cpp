@@ -5,7 +5,7 @@
 
 #include "kernels/attention/rope/reference.h"
 #include "kernels/execute/inject.h"
-#include "sim/plan/buffers.h"
+#include "sim/memory/buffers.h"
 #include "sim/units/parse.h"
 
 namespace orrery {

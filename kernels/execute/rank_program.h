@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/execute/hazards.h"
-#include "sim/plan/buffers.h"
+#include "sim/memory/buffers.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {

@@ -9,6 +9,7 @@
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/weight_value.h"
 #include "kernels/harness/rounding.h"
+#include "kernels/kernel_spec.h"
 
 namespace orrery {
 namespace {
@@ -33,10 +34,11 @@ class WeightUses {
     for (const Op& op : plan.ops()) {
       const auto* kernel = std::get_if<KernelOp>(&op.body);
       if (kernel == nullptr) continue;
-      if (kernel->kernel == "rms_norm" || kernel->kernel == "add_rms_norm") add(op.reads, gains_);
-      if (kernel->kernel == "gemm") read_bias(op);
+      const KernelSpec& spec = kernel_spec(kernel->kernel);
+      if (spec.is_on_residual) add(op.reads, gains_);
+      if (spec.prior.arithmetic == Arithmetic::kGemm) read_bias(op);
       if (kernel->kernel == "embedding") add(op.reads, embeddings_);
-      if (kernel->kernel == "index_shuffling") {
+      if (spec.routed == RoutedRole::kSort) {
         add(op.reads, corrections_);
         routes_ = true;
       }

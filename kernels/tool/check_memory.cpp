@@ -17,7 +17,7 @@
 #include "kernels/tool/executor_setup.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
-#include "sim/plan/footprint.h"
+#include "sim/memory/footprint.h"
 
 namespace orrery::tool {
 namespace {

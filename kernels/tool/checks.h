@@ -29,7 +29,7 @@ CheckCount check_faults();
 // How runs of every command end when a rank throws, hangs or is killed in any phase, on one GPU and
 // on two: in the watch's time, with the names of rank and phase. Several runs at once; a line each.
 CheckCount check_fault_phases();
-// Device memory of a small deployment on one GPU and on two, against sim/plan/footprint.h: within
+// Device memory of a small deployment on one GPU and on two, against sim/memory/footprint.h: within
 // 3 %, and again where 98 % of the device are predicted to be in use; predicted to take 102 % it
 // must be refused. Prints a line per case with predicted/measured terms.
 CheckCount check_memory();

@@ -21,7 +21,7 @@
 #include "kernels/tool/environment.h"
 #include "kernels/tool/layer_row.h"
 #include "kernels/tool/moe_run.h"
-#include "sim/plan/buffers.h"
+#include "sim/memory/buffers.h"
 
 namespace orrery::tool {
 namespace {

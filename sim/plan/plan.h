@@ -261,8 +261,8 @@ class Plan {
 // rank, that weights are never written, that a view lies inside its tensor. Checks each split: the
 // local size is that of its shares, all ranks of a tensor (and micro-batches) together have the
 // whole, along all its axes at once, and what an op reads and writes along one axis is split alike.
-// Throws std::invalid_argument naming the op and what would be right. Defined in
-// kernels/verify.cpp: link orrery::kernel_specs.
+// Throws std::invalid_argument naming the op and what would be right. This,
+// to_text and parse_plan are defined in sim/grammar.
 void verify(const Plan& plan);
 
 // How many tensors each tensor stands for when the plan is unrolled (num_copies(p)[tensor id]):

@@ -9,7 +9,7 @@
 
 #include "kernels/executable.h"
 #include "kernels/kernel_spec.h"
-#include "sim/plan/footprint.h"
+#include "sim/memory/footprint.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/step_limits.h"

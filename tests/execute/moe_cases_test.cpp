@@ -12,7 +12,7 @@
 #include "kernels/execute/hazards.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/tool/layer_row.h"
-#include "sim/plan/buffers.h"
+#include "sim/memory/buffers.h"
 
 namespace orrery::tool {
 namespace {

@@ -14,7 +14,7 @@
 #include "kernels/execute/weights.h"
 #include "kernels/execute/wrong_plan.h"
 #include "sim/model/expert_load_sources.h"
-#include "sim/plan/buffers.h"
+#include "sim/memory/buffers.h"
 #include "tests/execute/deployment.h"
 
 namespace orrery {

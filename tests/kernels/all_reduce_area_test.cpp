@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/comm/all_reduce/choice.h"
-#include "sim/plan/footprint.h"
+#include "sim/memory/footprint.h"
 
 namespace orrery {
 namespace {

@@ -1,7 +1,7 @@
 // Buffers of plans of models: nothing alive overlaps, and little more than what is alive at once is
 // taken.
 
-#include "sim/plan/buffers.h"
+#include "sim/memory/buffers.h"
 
 #include <gtest/gtest.h>
 

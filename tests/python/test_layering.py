@@ -8,8 +8,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Order of the rooms: one may include itself and what stands before it.
-ROOMS = ["sim/units", "sim/plan", "kernels", "sim/timeline", "sim/machine", "sim/cost", "sim/des", "sim/model",
-         "sim/parallel", "sim/serve", "sim/scenario", "sim/explore", "bindings"]
+ROOMS = ["sim/units", "sim/plan", "kernels", "sim/grammar", "sim/memory", "sim/timeline", "sim/machine", "sim/cost", "sim/des",
+         "sim/model", "sim/parallel", "sim/serve", "sim/scenario", "sim/explore", "bindings"]
 
 
 def library(directory, name):
@@ -37,7 +37,7 @@ for family, kernel, sources_of_spec in KERNELS:
 FAMILIES = {f"kernels/{family}" for family, _, _ in KERNELS} - {"kernels/priced"} | {"kernels/comm", "kernels/probes"}
 FLOORS = [{"kernels/cuda"}, {"kernels/harness"}, {"kernels/binding"}, FAMILIES, {"kernels/calibrate"}, {"kernels/execute"},
           {"kernels/serve"}, {"kernels/compare"}, {"kernels/tool"}]
-GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline")
+GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/memory", "sim/timeline")
 # Those that serve on GPUs make plans themselves and run the simulator's scheduler, which for that knows no simulator: its
 # libraries are what it is made of.
 SCHEDULER = library("sim/serve", "orrery_scheduler") | library("sim/serve", "orrery_deployment")
@@ -129,6 +129,7 @@ def test_every_include_points_upwards():
 
 @pytest.mark.parametrize("name, include", [
     ("sim/plan/plan.cpp", '#include "sim/cost/cost.h"'),
+    ("sim/plan/plan.cpp", '#include "kernels/kernel_spec.h"'),
     ("sim/des/heap.cpp", "#include <simgrid/s4u.hpp>"),
     ("sim/serve/router.cpp", "#include <yaml-cpp/yaml.h>"),
     ("kernels/execute/execute.cu", '#include "sim/des/simulate.h"'),
@@ -166,8 +167,8 @@ def test_header_begins_with_pragma_once_and_says_what_it_is_for(header):
 
 
 # What each kernel is says its spec; rooms of the simulator ask it. Blocks of models are lowered to kernels by name, which is
-# their work. `moe` is a section of scenarios and engine profiles too. buffers.cpp stands before the specs.
-MAY_NAME_KERNELS = ("sim/model/blocks/", "sim/model/lowering.cpp", "sim/plan/buffers.cpp")
+# their work. `moe` is a section of scenarios and engine profiles too.
+MAY_NAME_KERNELS = ("sim/model/blocks/", "sim/model/lowering.cpp")
 YAML_SECTIONS = {"sim/scenario/": {"moe"}}
 KERNEL_NAMES = {kernel for _, kernel, _ in KERNELS}
 QUOTED = re.compile(r'"((?:[^"\\\n]|\\.)*)"')

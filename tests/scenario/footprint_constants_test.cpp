@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "sim/plan/footprint.h"
+#include "sim/memory/footprint.h"
 #include "sim/scenario/engine_profile.h"
 
 namespace orrery {

@@ -1,4 +1,4 @@
-#include "sim/plan/buffers.h"
+#include "sim/memory/buffers.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/kernel_spec.h"
+#include "sim/grammar/shards.h"
 #include "sim/plan/plan.h"
-#include "sim/plan/shards.h"
 
 namespace orrery {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/plan/footprint.h"
+#include "sim/memory/footprint.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "sim/plan/shards.h"
+#include "sim/grammar/shards.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "sim/plan/footprint.h"
+#include "sim/memory/footprint.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/plan/buffers.h"
+#include "sim/memory/buffers.h"
 
 namespace orrery {
 namespace {

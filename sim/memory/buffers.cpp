@@ -1,4 +1,4 @@
-#include "sim/plan/buffers.h"
+#include "sim/memory/buffers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +8,7 @@
 #include <string>
 #include <variant>
 
+#include "kernels/kernel_spec.h"
 #include "sim/plan/liveness.h"
 
 namespace orrery {
@@ -86,7 +87,7 @@ class BufferPlanner {
     keep_side_streams_apart();
     for (const Op& op : plan_.ops()) {
       join_inputs(op);
-      keep_logits(op);
+      keep_read_back(op);
     }
     for (std::size_t i = 0; i < plan_.tensors().size(); ++i) {
       const auto id = static_cast<TensorId>(i);
@@ -165,16 +166,17 @@ class BufferPlanner {
   void join_inputs(const Op& op) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr || on_rank_[static_cast<std::size_t>(op.ranks)] == 0) return;
-    if (kernel->kernel != "gemm" && kernel->kernel != "quantize") return;
+    const auto& slots = kernel_spec(kernel->kernel).slots;
+    if (std::ranges::none_of(slots, &Slot::is_in_parts)) return;
     std::vector<TensorId> parts;
     std::ranges::copy_if(op.reads, std::back_inserter(parts),
                          [&](TensorId id) { return is_placed(id); });
     joins_.add(op, parts);
   }
 
-  void keep_logits(const Op& op) {
+  void keep_read_back(const Op& op) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr || kernel->kernel != "sample") return;
+    if (kernel == nullptr || !kernel_spec(kernel->kernel).keeps_inputs) return;
     const auto last = static_cast<OpId>(plan_.ops().size()) - 1;
     for (const TensorId id : op.reads) {
       if (is_placed(id)) lifetimes_[static_cast<std::size_t>(id)].extend(last, last);
