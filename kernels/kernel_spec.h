@@ -149,6 +149,9 @@ const KernelSpec& kernel_of(RoutedRole role);
 RoutedRole routed_role(const KernelOp& op);
 // Work of one kernel call. Throws std::invalid_argument on an unknown kernel or a missing dim.
 Work work_of(const KernelOp& op);
+// Throws as kernel_spec, and std::invalid_argument unless the call has exactly the spec's dims, in
+// its order, none below its least, which do not contradict each other.
+void check_call(const KernelOp& op);
 // Scratch memory of the call of `rank` that needs most: calls share it.
 Bytes workspace_of(const Plan& plan, int rank);
 // False where a dim is zero that keeps the host from launching. Throws as kernel_spec.

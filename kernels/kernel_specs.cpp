@@ -1,10 +1,26 @@
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 #include "kernels/kernel_spec.h"
 #include "sim/units/nearest.h"
 
 namespace orrery {
+namespace {
+
+std::string dim_names(const KernelSpec& spec) {
+  std::string names;
+  for (const DimSpec& dim : spec.dims) names.append(names.empty() ? "" : " ").append(dim.name);
+  return names;
+}
+
+std::string dim_names(const Dims& dims) {
+  std::string names;
+  for (const Dim& dim : dims) names.append(names.empty() ? "" : " ").append(dim.name);
+  return names.empty() ? "none" : names;
+}
+
+}  // namespace
 
 const KernelSpec* find_kernel_spec(std::string_view name) {
   const auto specs = kernel_specs();
@@ -33,6 +49,22 @@ Work work_of(const KernelOp& op) {
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument("kernel " + op.kernel + ": " + error.what());
   }
+}
+
+void check_call(const KernelOp& op) {
+  const KernelSpec& spec = kernel_spec(op.kernel);
+  if (!std::ranges::equal(op.dims, spec.dims, {}, &Dim::name, &DimSpec::name)) {
+    throw std::invalid_argument("kernel " + op.kernel + " has dims " + dim_names(op.dims) +
+                                ", expected " + dim_names(spec));
+  }
+  for (std::size_t i = 0; i < spec.dims.size(); ++i) {
+    const std::int64_t least = spec.dims[i].may_be_zero ? 0 : 1;
+    if (op.dims[i].size >= least) continue;
+    throw std::invalid_argument("kernel " + op.kernel + " has " + op.dims[i].name + " = " +
+                                std::to_string(op.dims[i].size) + ", expected at least " +
+                                std::to_string(least));
+  }
+  static_cast<void>(work_of(op));
 }
 
 Bytes workspace_of(const Plan& plan, int rank) {

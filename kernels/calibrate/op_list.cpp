@@ -13,22 +13,19 @@
 namespace orrery::calibrate {
 namespace {
 
-// What parse_plan() and verify() put before their messages about the plan of one op below.
-constexpr std::string_view kPrefixes[] = {"line 2: ", "op 0 \"call\": "};
+// What parse_plan() puts before its messages about the plan of one op below.
+constexpr std::string_view kPrefix = "line 2: ";
 
 KernelOp parse_op(std::string_view line) {
-  Plan plan = parse_plan("group g0 0\nop o0 call kernel " + std::string(line) + " g0 s0\n");
-  verify(plan);
+  const Plan plan = parse_plan("group g0 0\nop o0 call kernel " + std::string(line) + " g0 s0\n");
   KernelOp op = std::get<KernelOp>(plan.ops().front().body);
   for (Dim& dim : op.dims) dim.axis.clear();
-  (void)work_of(op);  // dims that contradict each other
+  check_call(op);
   return op;
 }
 
 std::string without_prefix(std::string_view message) {
-  for (const std::string_view prefix : kPrefixes) {
-    if (message.starts_with(prefix)) message.remove_prefix(prefix.size());
-  }
+  if (message.starts_with(kPrefix)) message.remove_prefix(kPrefix.size());
   return std::string(message);
 }
 

@@ -15,9 +15,9 @@
 #include "kernels/kernel_spec.h"
 #include "kernels/tool/checks.h"
 #include "kernels/tool/executor_setup.h"
+#include "sim/memory/footprint.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
-#include "sim/memory/footprint.h"
 
 namespace orrery::tool {
 namespace {

@@ -1,13 +1,17 @@
-// Reads the text form of a plan; text.cpp writes it. The grammar stands in plan.h.
+// Reads the text form of a plan; text.cpp writes it. The form is described in plan.h.
 
+#include <algorithm>
 #include <array>
-#include <charconv>
-#include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "kernels/kernel_spec.h"
+#include "sim/grammar/cursor.h"
+#include "sim/grammar/first_form.h"
 #include "sim/plan/plan.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
@@ -19,93 +23,6 @@ namespace {
 constexpr std::int64_t kMaxRank = 1'000'000;
 
 constexpr std::array<std::string_view, 5> kWords{"group", "split", "tensor", "op", "repeat"};
-
-// Reads one line from left to right.
-class Cursor {
- public:
-  explicit Cursor(std::string_view line) : rest_(line) {}
-
-  [[nodiscard]] bool at_end() const { return rest_.empty(); }
-
-  void skip_spaces() {
-    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\t')) {
-      rest_.remove_prefix(1);
-    }
-  }
-
-  bool take(std::string_view token) {
-    if (!rest_.starts_with(token)) return false;
-    rest_.remove_prefix(token.size());
-    return true;
-  }
-
-  void expect(std::string_view token) {
-    if (!take(token)) fail("\"" + std::string(token) + "\"");
-  }
-
-  // What stands before the next of space , = : ] or the end; may be empty.
-  std::string_view word() {
-    const std::string_view found = rest_.substr(0, rest_.find_first_of(" \t,=:]"));
-    rest_.remove_prefix(found.size());
-    return found;
-  }
-
-  std::string_view spaced_word() {
-    skip_spaces();
-    return word();
-  }
-
-  // A bare or quoted name.
-  std::string name() {
-    if (!take("\"")) {
-      const std::string_view found = word();
-      if (found.empty()) fail("a name");
-      return std::string(found);
-    }
-    std::string text;
-    while (!rest_.empty() && rest_.front() != '"') {
-      if (take("\\")) {
-        if (rest_.empty()) break;
-        text += rest_.front() == 'n' ? '\n' : rest_.front();
-      } else {
-        text += rest_.front();
-      }
-      rest_.remove_prefix(1);
-    }
-    expect("\"");
-    return text;
-  }
-
-  template <typename Number>
-  Number number(std::string_view what) {
-    Number value{};
-    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
-    if (error != std::errc{}) fail(what);
-    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
-    return value;
-  }
-
-  // "g3" for prefix "g".
-  std::int32_t id(std::string_view prefix) {
-    expect(prefix);
-    const auto value = number<std::int32_t>("a number after \"" + std::string(prefix) + "\"");
-    if (value == std::numeric_limits<std::int32_t>::max()) fail("a smaller number before it");
-    return value;
-  }
-
-  [[noreturn]] void fail(std::string_view expected) const {
-    std::string message = "found ";
-    if (rest_.empty()) {
-      message += "the end of the line";
-    } else {
-      message.append("\"").append(rest_.substr(0, 24)).append("\"");
-    }
-    throw std::invalid_argument(message.append(", expected ").append(expected));
-  }
-
- private:
-  std::string_view rest_;
-};
 
 std::vector<int> read_ranks(Cursor& cursor) {
   std::vector<int> ranks;
@@ -202,25 +119,6 @@ void read_stage(Cursor& cursor, Owner& owner) {
   cursor.skip_spaces();
 }
 
-// The first form has stages and micro-batches in names: "s1.m3.norm", "s1.norm".
-template <typename Owner>
-void take_stage_off_name(Owner& owner) {
-  std::string_view rest = owner.name;
-  const auto take_number = [&](char letter, std::int16_t& number) {
-    if (!rest.starts_with(letter)) return false;
-    std::int16_t found = 0;
-    const char* const last = rest.data() + rest.size();
-    const auto [end, error] = std::from_chars(rest.data() + 1, last, found);
-    if (error != std::errc{} || found < 0 || end == last || *end != '.') return false;
-    number = found;
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()) + 1);
-    return true;
-  };
-  if (!take_number('s', owner.stage)) return;
-  take_number('m', owner.micro_batch);
-  owner.name = std::string(rest);
-}
-
 Tensor read_tensor(Cursor& cursor) {
   Tensor tensor;
   cursor.skip_spaces();
@@ -295,20 +193,96 @@ OpBody read_body(Cursor& cursor, GroupId& ranks) {
   }
 }
 
-Op read_op(Cursor& cursor) {
+// The slot of a kernel that the text names.
+std::uint8_t slot_named(const KernelSpec& spec, const std::string& name, bool is_result) {
+  std::string known;
+  for (std::size_t i = 0; i < spec.slots.size(); ++i) {
+    const Slot& slot = spec.slots[i];
+    if (slot.is_result != is_result) continue;
+    if (slot.name == name) return static_cast<std::uint8_t>(i);
+    known.append(known.empty() ? "" : ", ").append(slot.name);
+  }
+  throw std::invalid_argument("kernel " + std::string(spec.name) +
+                              (is_result ? " has no result \"" : " has no operand \"") +
+                              shown(name) + "\", expected " + known);
+}
+
+// "x=t3,t4 w=t5", in any order; brought into that of the slots.
+void read_named(Cursor& cursor, const KernelSpec& spec, bool are_results, TensorViews& views,
+                std::vector<std::uint8_t>& slots) {
+  std::vector<std::pair<std::uint8_t, TensorViews>> named;
+  for (cursor.skip_spaces(); !cursor.at_end() && !cursor.is_at("->") && !cursor.is_at("after ");
+       cursor.skip_spaces()) {
+    const std::string name = cursor.name();
+    cursor.expect("=");
+    const std::uint8_t slot = slot_named(spec, name, are_results);
+    if (std::ranges::find(named, slot, &std::pair<std::uint8_t, TensorViews>::first) !=
+        named.end()) {
+      throw std::invalid_argument("operand " + name + " twice, expected it once");
+    }
+    named.emplace_back(slot, read_operands(cursor));
+  }
+  std::ranges::sort(named, {}, &std::pair<std::uint8_t, TensorViews>::first);
+  for (const auto& [slot, tensors] : named) {
+    views.insert(views.end(), tensors.begin(), tensors.end());
+    slots.insert(slots.end(), tensors.size(), slot);
+  }
+}
+
+// Operands by name or by position; the slots of those by name.
+std::optional<OperandSlots> read_all_operands(Cursor& cursor, Op& op) {
+  cursor.skip_spaces();
+  if (cursor.at_end() || cursor.is_at("after ")) return std::nullopt;
+  const auto* kernel = std::get_if<KernelOp>(&op.body);
+  if (kernel == nullptr || cursor.is_at("reads ") || cursor.is_at("writes ")) {
+    if (cursor.take("reads ")) op.reads = read_operands(cursor);
+    cursor.skip_spaces();
+    if (cursor.take("writes ")) op.writes = read_operands(cursor);
+    return std::nullopt;
+  }
+  const KernelSpec& spec = kernel_spec(kernel->kernel);
+  OperandSlots slots;
+  read_named(cursor, spec, /*are_results=*/false, op.reads, slots.reads);
+  cursor.expect("->");
+  read_named(cursor, spec, /*are_results=*/true, op.writes, slots.writes);
+  return slots;
+}
+
+// Operands have a name by what they are, which the text must say alike.
+void check_named(const Plan& plan, const Op& op, const OperandSlots& named) {
+  const OperandSlots found = operand_slots(plan, op);
+  const std::vector<Slot>& slots = kernel_spec(std::get<KernelOp>(op.body).kernel).slots;
+  const auto check = [&](const TensorViews& views, const std::vector<std::uint8_t>& by_name,
+                         const std::vector<std::uint8_t>& by_shape) {
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      if (by_name[i] == by_shape[i]) continue;
+      throw std::invalid_argument("t" + std::to_string(views[i].tensor) + " as " +
+                                  std::string(slots[by_name[i]].name) + ", expected it as " +
+                                  std::string(slots[by_shape[i]].name));
+    }
+  };
+  check(op.reads, named.reads, found.reads);
+  check(op.writes, named.writes, found.writes);
+}
+
+struct ReadOp {
   Op op;
+  std::optional<OperandSlots> named;
+};
+
+ReadOp read_op(Cursor& cursor) {
+  ReadOp read;
+  Op& op = read.op;
   cursor.skip_spaces();
   op.name = cursor.name();
   op.body = read_body(cursor, op.ranks);
   cursor.skip_spaces();
   op.stream = cursor.id("s");
   read_stage(cursor, op);
-  if (cursor.take("reads ")) op.reads = read_operands(cursor);
-  cursor.skip_spaces();
-  if (cursor.take("writes ")) op.writes = read_operands(cursor);
+  read.named = read_all_operands(cursor, op);
   cursor.skip_spaces();
   if (cursor.take("after ")) op.after = read_ids(cursor, "o");
-  return op;
+  return read;
 }
 
 void expect_id(std::int32_t found, std::size_t next, std::string_view what) {
@@ -318,7 +292,7 @@ void expect_id(std::int32_t found, std::size_t next, std::string_view what) {
   }
 }
 
-void read_line(Cursor& cursor, bool is_first_form, Plan& plan) {
+void read_line(Cursor& cursor, Plan& plan) {
   const std::string_view word = cursor.word();
   cursor.skip_spaces();
   if (word == "group") {
@@ -336,19 +310,12 @@ void read_line(Cursor& cursor, bool is_first_form, Plan& plan) {
     }
   } else if (word == "tensor") {
     expect_id(cursor.id("t"), plan.tensors().size(), word);
-    Tensor tensor = read_tensor(cursor);
-    if (is_first_form) {
-      take_stage_off_name(tensor);
-      if (plan.num_ranks() > 1) {
-        for (Axis& axis : tensor.axes) axis.split = kUnknownSplit;
-      }
-    }
-    plan.add_tensor(std::move(tensor));
+    plan.add_tensor(read_tensor(cursor));
   } else if (word == "op") {
     expect_id(cursor.id("o"), plan.ops().size(), word);
-    Op op = read_op(cursor);
-    if (is_first_form) take_stage_off_name(op);
-    plan.add_op(std::move(op));
+    ReadOp read = read_op(cursor);
+    plan.add_op(std::move(read.op));
+    if (read.named) check_named(plan, plan.ops().back(), *read.named);
   } else if (word == "repeat") {
     Repeat repeat;
     repeat.first = cursor.id("o");
@@ -390,12 +357,12 @@ Plan parse_plan(std::string_view text) {
         is_first_form = false;
         continue;
       }
-      read_line(cursor, is_first_form, plan);
+      read_line(cursor, plan);
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument("line " + std::to_string(line_number) + ": " + error.what());
     }
   }
-  return plan;
+  return is_first_form ? meaning_of_first_form(plan) : plan;
 }
 
 }  // namespace orrery

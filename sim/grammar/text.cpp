@@ -1,13 +1,17 @@
-// Writes a plan as text; parse_plan.cpp reads it back. The grammar stands in plan.h.
+// Writes a plan as text; parse_plan.cpp reads it back. The form is described in plan.h.
 
 #include "sim/units/text.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
+#include "kernels/kernel_spec.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
@@ -57,17 +61,56 @@ void append_ranks(std::string& out, std::span<const int> ranks) {
   }
 }
 
-void append_operands(std::string& out, std::string_view word, const TensorViews& views) {
-  if (views.empty()) return;
-  out.append(" ").append(word).append(" ");
+void append_view(std::string& out, const TensorView& view) {
+  out.append("t").append(std::to_string(view.tensor));
+  if (view.is_whole()) return;
+  out.append("[").append(std::to_string(view.first_column)).append(":");
+  out.append(std::to_string(view.first_column + view.num_columns)).append("]");
+}
+
+void append_by_position(std::string& out, std::string_view word, const TensorViews& views) {
   for (std::size_t i = 0; i < views.size(); ++i) {
+    if (i == 0) out.append(" ").append(word).append(" ");
     if (i > 0) out += ',';
-    const TensorView& view = views[i];
-    out.append("t").append(std::to_string(view.tensor));
-    if (view.is_whole()) continue;
-    out.append("[").append(std::to_string(view.first_column)).append(":");
-    out.append(std::to_string(view.first_column + view.num_columns)).append("]");
+    append_view(out, views[i]);
   }
+}
+
+// Parts of one operand stand behind its name together.
+void append_by_name(std::string& out, const std::vector<Slot>& slots, const TensorViews& views,
+                    const std::vector<std::uint8_t>& slot_of) {
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (i > 0 && slot_of[i] == slot_of[i - 1]) {
+      out += ',';
+    } else {
+      out.append(" ").append(slots[slot_of[i]].name).append("=");
+    }
+    append_view(out, views[i]);
+  }
+}
+
+// Null of ops that are no kernels, and where operands are not those of the kernel's slots.
+std::optional<OperandSlots> named_operands(const Plan& plan, const Op& op) {
+  const auto* kernel = std::get_if<KernelOp>(&op.body);
+  if (kernel == nullptr || find_kernel_spec(kernel->kernel) == nullptr) return std::nullopt;
+  try {
+    return operand_slots(plan, op);
+  } catch (const std::invalid_argument&) {
+    return std::nullopt;
+  }
+}
+
+void append_operands(std::string& out, const Plan& plan, const Op& op) {
+  const std::optional<OperandSlots> named = named_operands(plan, op);
+  if (!named) {
+    append_by_position(out, "reads", op.reads);
+    append_by_position(out, "writes", op.writes);
+    return;
+  }
+  const std::vector<Slot>& slots = kernel_spec(std::get<KernelOp>(op.body).kernel).slots;
+  append_by_name(out, slots, op.reads, named->reads);
+  out += " ->";
+  append_by_name(out, slots, op.writes, named->writes);
 }
 
 void append_after(std::string& out, std::span<const OpId> ids) {
@@ -138,13 +181,12 @@ void append_body(std::string& out, const OpBody& body) {
   }
 }
 
-void append_op(std::string& out, const Op& op) {
+void append_op(std::string& out, const Plan& plan, const Op& op) {
   append_name(out, op.name);
   append_body(out, op.body);
   out += " g" + std::to_string(op.ranks) + " s" + std::to_string(op.stream);
   append_stage(out, op.stage, op.micro_batch);
-  append_operands(out, "reads", op.reads);
-  append_operands(out, "writes", op.writes);
+  append_operands(out, plan, op);
   append_after(out, op.after);
 }
 
@@ -169,7 +211,7 @@ std::string to_text(const Plan& plan) {
   }
   for (std::size_t i = 0; i < plan.ops().size(); ++i) {
     out += "op o" + std::to_string(i) + " ";
-    append_op(out, plan.ops()[i]);
+    append_op(out, plan, plan.ops()[i]);
     out += '\n';
   }
   for (const Repeat& repeat : plan.repeats()) {

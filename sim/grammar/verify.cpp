@@ -1,4 +1,4 @@
-// verify() of sim/plan/plan.h: the rules of a plan that need kernel specs or the whole plan.
+// The rules of a plan that need kernel specs or the whole plan.
 
 #include <algorithm>
 #include <cmath>
@@ -14,18 +14,6 @@
 
 namespace orrery {
 namespace {
-
-std::string dim_names(const KernelSpec& spec) {
-  std::string names;
-  for (const DimSpec& dim : spec.dims) names.append(names.empty() ? "" : " ").append(dim.name);
-  return names;
-}
-
-std::string dim_names(const Dims& dims) {
-  std::string names;
-  for (const Dim& dim : dims) names.append(names.empty() ? "" : " ").append(dim.name);
-  return names.empty() ? "none" : names;
-}
 
 constexpr std::size_t kShown = 8;
 
@@ -83,8 +71,9 @@ class Verifier {
 
   void check_op(const Op& op) {
     if (const auto* kernel = std::get_if<KernelOp>(&op.body)) {
-      check_kernel(*kernel);
       try {
+        check_call(*kernel);
+        static_cast<void>(operand_slots(plan_, op));
         check_alike(plan_, op);
       } catch (const std::invalid_argument& error) {
         fail(error.what());
@@ -110,30 +99,6 @@ class Verifier {
     fail("uses columns " + std::to_string(view.first_column) + " to " + std::to_string(end) +
          " of tensor " + std::to_string(view.tensor) + " \"" + tensor.name + "\", which has " +
          std::to_string(columns));
-  }
-
-  void check_kernel(const KernelOp& kernel) const {
-    const KernelSpec* spec = nullptr;
-    try {
-      spec = &kernel_spec(kernel.kernel);
-    } catch (const std::invalid_argument& error) {
-      fail(error.what());
-    }
-    if (!std::ranges::equal(kernel.dims, spec->dims, {}, &Dim::name, &DimSpec::name)) {
-      fail("kernel " + kernel.kernel + " has dims " + dim_names(kernel.dims) + ", expected " +
-           dim_names(*spec));
-    }
-    for (std::size_t i = 0; i < spec->dims.size(); ++i) {
-      const std::int64_t least = spec->dims[i].may_be_zero ? 0 : 1;
-      if (kernel.dims[i].size >= least) continue;
-      fail("kernel " + kernel.kernel + " has " + kernel.dims[i].name + " = " +
-           std::to_string(kernel.dims[i].size) + ", expected at least " + std::to_string(least));
-    }
-    try {
-      spec->work(kernel.dtype, kernel.dims);
-    } catch (const std::invalid_argument& error) {
-      fail("kernel " + kernel.kernel + ": " + error.what());
-    }
   }
 
   void check_comm(const CommOp& comm, std::span<const int> ranks) const {

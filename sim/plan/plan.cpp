@@ -160,10 +160,11 @@ std::int64_t Plan::whole_size(const Axis& axis) const {
 
 std::vector<AxisRange> Plan::ranges_of(const Axis& axis, int rank, int micro_batch) const {
   if (axis.split == kUnknownSplit) {
-    throw std::invalid_argument("axis " + axis.name +
-                                " does not say which part of the whole a rank has, as plans of "
-                                "several ranks in the first text form do not; expected the second "
-                                "(orrery validate writes it)");
+    throw std::invalid_argument(
+        "axis " + axis.name +
+        " does not say which part of the whole a rank has: plans of several "
+        "ranks in the first text form do not, and it does not follow from "
+        "sizes; expected the second form, which orrery validate writes");
   }
   const Split* const split = split_of(axis);
   if (split == nullptr) return {{.local = 0, .global = 0, .count = axis.size}};

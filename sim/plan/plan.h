@@ -87,7 +87,8 @@ using OpId = std::int32_t;
 using GroupId = std::int32_t;  // an interned, ascending set of ranks
 using SplitId = std::int32_t;  // an interned Split, from 0
 inline constexpr SplitId kNoSplit = -1;
-// Of a plan of several ranks in a text form that does not say which part of the whole they have.
+// Of a plan of several ranks in the first text form, which does not say what of the whole they
+// have.
 inline constexpr SplitId kUnknownSplit = -2;
 
 struct Axis {
@@ -254,21 +255,21 @@ class Plan {
 };
 
 // The grammar of a Plan. Checks each kernel op against its spec (known kernel, exactly its dims in
-// the spec's order, all positive), that a collective has at least two ranks (send_recv exactly two)
-// and moves a positive number of bytes, that what an op reads and writes is present on all its
-// ranks (on one of them at least for send_recv, broadcast and all_to_all, whose senders and
-// receivers may differ), that activations and outputs are written before they are read on each
-// rank, that weights are never written, that a view lies inside its tensor. Checks each split: the
-// local size is that of its shares, all ranks of a tensor (and micro-batches) together have the
-// whole, along all its axes at once, and what an op reads and writes along one axis is split alike.
-// Throws std::invalid_argument naming the op and what would be right. This,
-// to_text and parse_plan are defined in sim/grammar.
+// the spec's order, all positive; operands that are those of its slots: which there must be, their
+// role, dtype and axes, which result may lie where a read lies), that a collective has at least two
+// ranks (send_recv exactly two) and moves a positive number of bytes, that what an op reads and
+// writes is present on all its ranks (on one of them at least for send_recv, broadcast and
+// all_to_all, whose senders and receivers may differ), that activations and outputs are written
+// before they are read on each rank, that weights are never written, that a view lies inside its
+// tensor. Checks each split: the local size is that of its shares, all ranks of a tensor (and
+// micro-batches) together have the whole, along all its axes at once, and what an op reads and
+// writes along one axis is split alike. Throws std::invalid_argument naming the op and what would
+// be right. This, to_text and parse_plan know the kernels: they are defined in sim/grammar.
 void verify(const Plan& plan);
 
 // How many tensors each tensor stands for when the plan is unrolled (num_copies(p)[tensor id]):
-//   * a weight, KV cache or state: m when every op that uses it runs m times (copy i of a layer has
-//   its
-//     own, also when several runs of m share it, as micro-batches do); else 1, shared by all;
+//   * a weight, KV cache or state: m when every op that uses it runs m times (each copy of a layer
+//     has its own, also when several runs of m share it, as micro-batches do); else 1, of all;
 //   * an input: 1;
 //   * an activation or output: its run's count when only ops of repeated runs use it and each of
 //     these runs writes it before reading it; else 1 (carried from copy to copy, or read later).
@@ -287,21 +288,26 @@ Plan unroll(const Plan& plan);
 //   split p1 14336/1792 by 8x1 14336/1792 by 8x1   two parts, gate and up
 //   tensor t0 embed.weight weight bf16 [vocab=16032/p0,hidden=8192] g0
 //   op o0 embed kernel embedding bf16 tokens=64:tokens hidden=8192:hidden vocab=16032:vocab g0 s0
-//       reads t0,t1 writes t2                      (on the same line; dims are name=size:axis)
+//       ids=t0 table=t1 -> y=t2                    (on the same line; dims are name=size:axis)
 //   op o1 reduce comm all_reduce bf16 1048576B g0 s1 reads t2 writes t2 after o0
 //   op o2 schedule host scheduler g0 s0
 //   op o3 norm kernel rms_norm bf16 tokens=64:tokens hidden=512 g0 s0 stage 1 micro_batch 3
-//       reads t3[1536:2048],t4 writes t5           columns 1536 to 2047 of t3
+//       x=t3[1536:2048] gain=t4 -> y=t5            columns 1536 to 2047 of t3
 //   repeat o0-o1 x80                               both ends included
 //
-// Digits of a place stand with the most significant first, "by 2x8,8x1", one of the micro-batch as
-// "4xm"; a part that each rank has whole is its size alone. Behind them may stand "zigzag", or "at
-// 0,300,500", where uneven shares begin. A tensor of a pipeline has "stage 1 micro_batch 3 copy 40"
-// behind its group, of which each may be missing; "/?" is a split that is not known.
-// A name with other characters than letters, digits and "_.-/#+*" is quoted, with C escapes for
-// the quote, the backslash and the line end. Empty lines and lines that start with "#" are ignored.
-// parse_plan throws std::invalid_argument with the line number. It also reads the first form, which
-// has no first line, no splits and views, and stages and micro-batches before names ("s1.m3.norm").
+// Operands of kernels have the names of the spec's slots, in any order; tensors that are one
+// operand together stand as "x=t3,t4". Those of other ops stand by position; so may those of a
+// kernel, and do where they are not what its slots take.
+//
+// Digits of a place stand with the most significant first, "by 2x8,8x1", one of the micro-batch
+// as "4xm"; a part that each rank has whole is its size alone. Behind them may stand "zigzag", or
+// "at 0,300,500", where uneven shares begin. A tensor of a pipeline has "stage 1 micro_batch 3 copy
+// 40" behind its group, of which each may be missing; "/?" is a split that is not known. A name
+// with other characters than letters, digits and "_.-/#+*" is quoted, with C escapes for the quote,
+// the backslash and the line end. Empty lines and lines that start with "#" are ignored. parse_plan
+// throws std::invalid_argument with the line number. It also reads the first form, which has no
+// first line, no splits and views, and stages and micro-batches before names ("s1.m3.norm"): what
+// follows from it is restored (sim/grammar/first_form.h).
 std::string to_text(const Plan& plan);
 Plan parse_plan(std::string_view text);
 

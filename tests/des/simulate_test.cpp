@@ -6,6 +6,8 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "sim/des/network_simgrid.h"
 #include "tests/des/step_builder.h"
@@ -32,16 +34,18 @@ CostModel roofline(const Machine& machine, LaunchMode mode) {
 Plan layers_on(const std::vector<int>& ranks, int layers) {
   Plan plan;
   const GroupId group = plan.add_group(ranks);
-  const auto tensor = [&](const std::string& name, TensorRole role) {
+  const auto tensor = [&](const std::string& name, TensorRole role, std::vector<Axis> axes) {
     return plan.add_tensor({.name = name,
                             .dtype = DType::kBf16,
-                            .axes = {{"tokens", 64}, {"hidden", 4096}},
+                            .axes = std::move(axes),
                             .role = role,
                             .ranks = group});
   };
-  const TensorId w = tensor("w", TensorRole::kWeight);
-  const TensorId x = tensor("x", TensorRole::kInput);
-  const TensorId y = tensor("y", TensorRole::kActivation);
+  const std::vector<Axis> rows{{"tokens", 64}, {"hidden", 4096}};
+  const TensorId w = tensor("w", TensorRole::kWeight, {{"hidden", 4096}, {"heads", 4096}});
+  const TensorId gain = tensor("gain", TensorRole::kWeight, {{"hidden", 4096}});
+  const TensorId x = tensor("x", TensorRole::kInput, rows);
+  const TensorId y = tensor("y", TensorRole::kActivation, rows);
   const OpId first = plan.add_op(
       {.name = "gemm",
        .body = KernelOp{"gemm", DType::kBf16, {{"m", 64, ""}, {"n", 4096, ""}, {"k", 4096, ""}}},
@@ -57,7 +61,7 @@ Plan layers_on(const std::vector<int>& ranks, int layers) {
       {.name = "norm",
        .body = KernelOp{"rms_norm", DType::kBf16, {{"tokens", 64, ""}, {"hidden", 4096, ""}}},
        .ranks = group,
-       .reads = {y},
+       .reads = {y, gain},
        .writes = {x}});
   plan.add_repeat({first, static_cast<OpId>(plan.ops().size()), layers});
   return plan;

@@ -13,8 +13,8 @@
 #include "kernels/execute/reference/collective_call.h"
 #include "kernels/execute/weights.h"
 #include "kernels/execute/wrong_plan.h"
-#include "sim/model/expert_load_sources.h"
 #include "sim/memory/buffers.h"
+#include "sim/model/expert_load_sources.h"
 #include "tests/execute/deployment.h"
 
 namespace orrery {

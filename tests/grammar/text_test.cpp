@@ -123,8 +123,8 @@ TEST(PlanText, SplitsViewsAndPlacesInAPipelineReadBack) {
   EXPECT_EQ(printed_name(plan.ops()[0]), "s1.m2.norm");
 }
 
-// Texts of tests/golden as they were before splits, views and stages were fields: the same ops and
-// tensors under the names that are printed.
+// Texts of tests/golden as they were before splits, views and stages were fields: the same ops,
+// views and tensors under the names that are printed.
 TEST(PlanText, TheFirstFormIsStillRead) {
   for (const std::string name : {"example", "model_small_llama_tp2_sp_pp2",
                                  "model_small_deepseek_dp2_tp2_ep4", "moe_layer_dp2_tp2_dedup"}) {
@@ -139,6 +139,8 @@ TEST(PlanText, TheFirstFormIsStillRead) {
       EXPECT_EQ(old.ops()[i].stage, op.stage);
       EXPECT_EQ(old.ops()[i].micro_batch, op.micro_batch);
       EXPECT_EQ(old.ops()[i].body, op.body);
+      EXPECT_EQ(old.ops()[i].reads, op.reads) << op.name;
+      EXPECT_EQ(old.ops()[i].writes, op.writes) << op.name;
     }
     for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
       const Tensor& tensor = plan.tensors()[i];
@@ -152,6 +154,36 @@ TEST(PlanText, TheFirstFormIsStillRead) {
     EXPECT_NO_THROW(verify(old)) << name;
     EXPECT_EQ(parse_plan(to_text(old)), old) << name;
   }
+}
+
+const std::string kGemm =
+    "plan 2\ngroup g0 0\n"
+    "tensor t0 a input bf16 [tokens=8,hidden=32] g0\n"
+    "tensor t1 b input bf16 [tokens=8,hidden=32] g0\n"
+    "tensor t2 proj.weight weight bf16 [ffn=16,hidden=32] g0\n"
+    "tensor t3 y output bf16 [tokens=16,ffn=16] g0\n"
+    "op o0 proj kernel gemm bf16 m=16 n=16 k=32 g0 s0 ";
+
+TEST(PlanText, OperandsOfKernelsStandByTheNamesOfTheirSlots) {
+  const Plan plan = parse_plan(kGemm + "reads t0,t1,t2 writes t3");
+  EXPECT_NE(to_text(plan).find(" s0 x=t0,t1 w=t2 -> y=t3\n"), std::string::npos) << to_text(plan);
+  EXPECT_EQ(parse_plan(to_text(plan)), plan);
+  EXPECT_EQ(parse_plan(kGemm + "w=t2 x=t0,t1 -> y=t3"), plan);  // names bind, not the order
+}
+
+TEST(PlanText, OperandsThatAreNotThoseOfTheSlotsStandByPosition) {
+  const Plan plan = parse_plan(kGemm + "reads t2,t0 writes t3");
+  EXPECT_NE(to_text(plan).find(" s0 reads t2,t0 writes t3\n"), std::string::npos) << to_text(plan);
+  EXPECT_EQ(parse_plan(to_text(plan)), plan);
+}
+
+TEST(PlanText, NamesThatAreNotThoseOfTheSlotsAreRefused) {
+  expect_error(kGemm + "x=t0,t1 weight=t2 -> y=t3",
+               "line 7: kernel gemm has no operand \"weight\", expected x, w, bias");
+  expect_error(kGemm + "x=t0,t1 w=t2 -> out=t3", "has no result \"out\", expected y");
+  expect_error(kGemm + "x=t0 w=t2 x=t1 -> y=t3", "operand x twice");
+  expect_error(kGemm + "x=t0,t1 w=t2", "expected \"->\"");
+  expect_error(kGemm + "x=t2 w=t0 -> y=t3", "as x, expected activation");
 }
 
 // A name that only looks like a stage is kept.

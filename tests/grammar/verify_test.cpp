@@ -54,8 +54,13 @@ TEST(Verify, RejectsDimsBelowOne) {
 }
 
 TEST(Verify, AcceptsAPrefillWithoutCachedContext) {
-  const std::string op = kGroups + "op o0 x kernel attention_prefill bf16 batch=1 query=8 ";
-  const std::string rest = " heads=4 kv_heads=2 head_dim=16 window=1073741824 g0 s0";
+  const std::string op = kGroups +
+                         "tensor t0 qkv input bf16 [tokens=8,qkv=128] g0\n"
+                         "tensor t1 kv kv_cache bf16 [tokens=8,kv_heads=64] g0\n"
+                         "tensor t2 out output bf16 [tokens=8,heads=64] g0\n"
+                         "op o0 x kernel attention_prefill bf16 batch=1 query=8 ";
+  const std::string rest =
+      " heads=4 kv_heads=2 head_dim=16 window=1073741824 g0 s0 reads t0,t1 writes t2";
   expect_verified(op + "context=0" + rest);
   expect_rejected(op + "context=-1" + rest, "context = -1, expected at least 0");
 }
@@ -175,6 +180,28 @@ TEST(Verify, RejectsTwoAxesOverTheSameRanks) {
   expect_verified(kOver4 +
                   "split p0 16/8 by 2x1\nsplit p1 4/2 by 2x2\n"
                   "tensor t0 w weight bf16 [experts=2/p1,ffn=8/p0] g0");
+}
+
+const std::string kNorm = kGroups +
+                          "tensor t0 x input bf16 [tokens=4,hidden=16] g0\n"
+                          "tensor t1 gain weight bf16 [hidden=16] g0\n"
+                          "tensor t2 y output bf16 [tokens=4,hidden=16] g0\n"
+                          "tensor t3 z output bf16 [tokens=3,hidden=16] g0\n"
+                          "tensor t4 residual input bf16 [tokens=4,hidden=16] g0\n"
+                          "op o0 norm kernel add_rms_norm bf16 tokens=4 hidden=16 g0 s0 ";
+
+TEST(Verify, RejectsOperandsThatAreNotThoseOfTheKernel) {
+  expect_verified(kNorm + "reads t0,t4,t1 writes t2,t4");
+  expect_rejected(kNorm + "writes t2,t4", "op 0 \"norm\": kernel add_rms_norm bf16: reads no x");
+  expect_rejected(kNorm + "reads t0,t4 writes t2,t4", "reads no gain, expected weight bf16");
+  expect_rejected(kNorm + "reads t0,t4,t1,t1 writes t2,t4", "for which it has no slot");
+  expect_rejected(
+      kNorm + "reads t0,t1,t4 writes t2,t4",
+      "reads \"gain\" (weight bf16 [16]) as residual, expected activation bf16 [tokens, "
+      "hidden] with tokens=4 hidden=16");
+  expect_rejected(kNorm + "reads t0,t4,t1 writes t3,t4", "writes \"z\" (output bf16 [3, 16]) as y");
+  expect_rejected(kNorm + "reads t0,t4,t1 writes t2,t0",
+                  "writes \"x\" (input bf16 [4, 16]) as sum, which it reads as x");
 }
 
 // Columns of x on a rank are not those of the weight's rows that it has.

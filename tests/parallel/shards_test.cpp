@@ -94,14 +94,24 @@ TEST(Shards, OfAStageSayWhichLayersItHas) {
 // A pass that cuts tensors as `change` does, over two ranks in place of each.
 Plan cut(const Plan& source, const std::function<void(Rewrite&, Axis&)>& change) {
   Rewrite rewrite(source, 2);
+  std::int64_t ways = 1;  // in which dims of kernels are cut as well
   rewrite.copy_tensors([&](Tensor& tensor) {
     for (Axis& axis : tensor.axes) {
-      if (axis.name == axis::kFfn) change(rewrite, axis);
+      if (axis.name != axis::kFfn) continue;
+      const std::int64_t size = axis.size;
+      change(rewrite, axis);
+      ways = std::max(ways, size / axis.size);
     }
   });
   for (OpId id = 0; id < static_cast<OpId>(source.ops().size()); ++id) {
     rewrite.begin(id);
-    rewrite.copy(id, source.ops()[static_cast<std::size_t>(id)]);
+    Op op = source.ops()[static_cast<std::size_t>(id)];
+    if (auto* kernel = std::get_if<KernelOp>(&op.body)) {
+      for (Dim& dim : kernel->dims) {
+        if (dim.axis == axis::kFfn) dim.size /= ways;
+      }
+    }
+    rewrite.copy(id, std::move(op));
   }
   return rewrite.finish();
 }

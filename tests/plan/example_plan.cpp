@@ -21,8 +21,8 @@ ExamplePlan example_plan() {
   e.residual = tensor("residual", DType::kBf16, wide, kActivation, both);
   e.norm_weight = tensor("norm.weight", DType::kBf16, {{"hidden", kHidden}}, kWeight, both);
   e.normed = tensor("normed", DType::kFp8, wide, kActivation, both);
-  e.weight = tensor("proj.weight", DType::kFp8, {{"hidden", kHidden}, {"heads", kHidden / 2}},
-                    kWeight, both);
+  e.weight =
+      tensor("proj.weight", DType::kFp8, {{"hidden", kHidden}, {"heads", kHidden}}, kWeight, both);
   e.partial = tensor("partial", DType::kBf16, wide, kActivation, both);
   e.reduced = tensor("reduced", DType::kBf16, wide, kActivation, both);
   e.logits =
@@ -50,7 +50,7 @@ ExamplePlan example_plan() {
   e.gemm = op("proj",
               KernelOp{"gemm",
                        DType::kFp8,
-                       {{"m", kTokens, "tokens"}, {"n", kHidden, ""}, {"k", kHidden / 2, "heads"}}},
+                       {{"m", kTokens, "tokens"}, {"n", kHidden, ""}, {"k", kHidden, "heads"}}},
               both, 0, {e.normed, e.weight}, {e.partial});
   e.reduce = op("proj.all_reduce",
                 CommOp{CollectiveKind::kAllReduce, DType::kBf16, Bytes(2.0 * kTokens * kHidden)},
@@ -59,7 +59,7 @@ ExamplePlan example_plan() {
              KernelOp{"residual_add",
                       DType::kBf16,
                       {{"tokens", kTokens, "tokens"}, {"hidden", kHidden, "hidden"}}},
-             both, 0, {e.reduced, e.residual}, {e.residual});
+             both, 0, {e.residual, e.reduced}, {e.residual});
   e.head = op("lm_head",
               KernelOp{"gemm",
                        DType::kBf16,

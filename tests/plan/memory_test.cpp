@@ -25,10 +25,10 @@ struct Bench {
 };
 
 TEST(MemoryOf, WeightsCountEachLayer) {
-  // Table 96 x 64 in bf16 once; three times a norm of 64 in bf16 and 64 x 32 in fp8.
-  const double expected = 2 * 96 * 64 + 3 * (2 * 64 + 64 * 32);
+  // Table 96 x 64 in bf16 once; three times a norm of 64 in bf16 and 64 x 64 in fp8.
+  const double expected = 2 * 96 * 64 + 3 * (2 * 64 + 64 * 64);
   EXPECT_EQ(memory_of(example_plan().plan, 0).weights, Bytes(expected));
-  EXPECT_EQ(num_weight_elements(example_plan().plan, 1), 96 * 64 + 3 * (64 + 64 * 32));
+  EXPECT_EQ(num_weight_elements(example_plan().plan, 1), 96 * 64 + 3 * (64 + 64 * 64));
 }
 
 TEST(MemoryOf, ActivationsPeakWhereMostAreAlive) {

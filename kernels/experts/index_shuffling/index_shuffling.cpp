@@ -34,45 +34,47 @@ double blocks(DType /*dtype*/, const Dims& dims) {
 }  // namespace
 
 KernelSpec index_shuffling_spec() {
-  return {
-      .name = "index_shuffling",
-      .summary =
-          "top-k experts of each token, and the order of tokens sorted by expert; dtype of the "
-          "scores",
-      .dims = {{.name = "tokens", .meaning = "rows of scores"},
-               {.name = "experts_total",
-                .meaning = "routed experts of the layer",
-                .must_be_whole = true},
-               {.name = "topk", .meaning = "experts chosen per token"},
-               {.name = "groups",
-                .meaning = "expert groups from which the best are kept; 1: no groups"},
-               {.name = "experts", .meaning = "experts on this rank"}},
-      .slots = {{.name = "scores", .axes = "tokens, experts_total"},
-                {.name = "correction_bias",
-                 .axes = "experts_total",
-                 .type = SlotType::kFp32,
-                 .use = Use::kWeight,
-                 .is_optional = true},
-                {.name = "counts", .axes = "experts", .type = SlotType::kInt32, .is_result = true},
-                {.name = "num_rows", .axes = "1", .type = SlotType::kInt32, .is_result = true},
-                {.name = "row_token", .axes = "room", .type = SlotType::kInt32, .is_result = true},
-                {.name = "row_weight", .axes = "room", .type = SlotType::kFp32, .is_result = true},
-                {.name = "token_rows",
-                 .axes = "tokens, topk",
-                 .type = SlotType::kInt32,
-                 .is_result = true}},
-      .work = work,
-      // Measured on an H200: bound by the exchange between blocks at 4,096 tokens and more;
-      // the floor is the time of one row.
-      .prior = {.arithmetic = Arithmetic::kRows,
-                .flops = 0.6,
-                .hbm = 0.64,
-                .floor = us(4),
-                .spread = 0.3,
-                .grid = {.axes = {"tokens"}},
-                .blocks = blocks},
-      .routed = RoutedRole::kSort,
-      .executed = {DType::kFp32}};
+  return {.name = "index_shuffling",
+          .summary =
+              "top-k experts of each token, and the order of tokens sorted by expert; dtype of the "
+              "scores",
+          .dims = {{.name = "tokens", .meaning = "rows of scores"},
+                   {.name = "experts_total",
+                    .meaning = "routed experts of the layer",
+                    .must_be_whole = true},
+                   {.name = "topk", .meaning = "experts chosen per token"},
+                   {.name = "groups",
+                    .meaning = "expert groups from which the best are kept; 1: no groups"},
+                   {.name = "experts", .meaning = "experts on this rank"}},
+          .slots =
+              {{.name = "scores", .axes = "tokens, experts_total"},
+               {.name = "correction_bias",
+                .axes = "experts_total",
+                .type = SlotType::kFp32,
+                .use = Use::kWeight,
+                .is_optional = true},
+               // More where copies of experts are experts of their own
+               // (sim/parallel/expert_placement.h).
+               {.name = "counts", .axes = "experts..", .type = SlotType::kInt32, .is_result = true},
+               {.name = "num_rows", .axes = "1", .type = SlotType::kInt32, .is_result = true},
+               {.name = "row_token", .axes = "room", .type = SlotType::kInt32, .is_result = true},
+               {.name = "row_weight", .axes = "room", .type = SlotType::kFp32, .is_result = true},
+               {.name = "token_rows",
+                .axes = "tokens, topk",
+                .type = SlotType::kInt32,
+                .is_result = true}},
+          .work = work,
+          // Measured on an H200: bound by the exchange between blocks at 4,096 tokens and more;
+          // the floor is the time of one row.
+          .prior = {.arithmetic = Arithmetic::kRows,
+                    .flops = 0.6,
+                    .hbm = 0.64,
+                    .floor = us(4),
+                    .spread = 0.3,
+                    .grid = {.axes = {"tokens"}},
+                    .blocks = blocks},
+          .routed = RoutedRole::kSort,
+          .executed = {DType::kFp32}};
 }
 
 }  // namespace orrery
