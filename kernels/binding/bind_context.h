@@ -9,6 +9,7 @@
 #include "kernels/binding/kv_pool.h"
 #include "kernels/binding/step_input.h"
 #include "kernels/harness/gpu_kernel.h"
+#include "kernels/kernel_spec.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
@@ -53,8 +54,10 @@ struct StepTables {
 
 struct BindContext {
   const KernelOp& op;
+  const KernelSpec& spec;          // of its kernel
   std::span<const Operand> reads;  // in the op's order, KV cache tensors with null data
   std::span<const Operand> writes;
+  const OperandSlots& slots;  // of these, as executed_slots() has found them
   const StepTables& tables;
   const ModelNumbers& numbers;
   const KvPool* kv = nullptr;     // of this rank

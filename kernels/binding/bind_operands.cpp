@@ -2,14 +2,34 @@
 
 #include <algorithm>
 #include <stdexcept>
-
-#include "kernels/executable.h"
+#include <variant>
+#include <vector>
 
 namespace orrery {
 namespace {
 
-std::string to_text(const MatrixSize& size) {
-  return "[" + std::to_string(size.rows) + ", " + std::to_string(size.columns) + "]";
+// Tensors of one slot follow each other.
+std::span<const Operand> tensors_of(const BindContext& context, std::string_view slot,
+                                    bool is_result) {
+  const std::vector<std::uint8_t>& slots = is_result ? context.slots.writes : context.slots.reads;
+  std::size_t first = 0;
+  while (first < slots.size() && context.spec.slots[slots[first]].name != slot) ++first;
+  std::size_t last = first;
+  while (last < slots.size() && slots[last] == slots[first]) ++last;
+  return (is_result ? context.writes : context.reads).subspan(first, last - first);
+}
+
+std::span<const Operand> in_memory(const BindContext& context, std::string_view slot,
+                                   std::span<const Operand> tensors) {
+  require_taken(context, !tensors.empty(), [&] { return "an operand " + std::string(slot); });
+  for (const Operand& tensor : tensors) {
+    const auto named = [&] { return std::string(slot) + " (" + tensor.tensor->name + ")"; };
+    require_taken(context, tensor.data != nullptr,
+                  [&] { return named() + " in memory, not in the KV cache"; });
+    require_taken(context, tensor.tensor->dtype != DType::kFp8 || tensor.scales != nullptr,
+                  [&] { return named() + " with a scale for each row"; });
+  }
+  return tensors;
 }
 
 }  // namespace
@@ -29,24 +49,68 @@ void refuse(const BindContext& context, std::string_view what) {
   throw std::invalid_argument((context.op.kernel + " takes ").append(what));
 }
 
-void require_operands(const BindContext& context, std::size_t reads, std::size_t writes) {
-  require_taken(context, context.reads.size() == reads && context.writes.size() == writes, [&] {
-    return std::to_string(reads) + " reads and " + std::to_string(writes) + " writes, not " +
-           std::to_string(context.reads.size()) + " and " + std::to_string(context.writes.size());
+OperandSlots executed_slots(const Plan& plan, const Op& op) {
+  const auto& kernel = std::get<KernelOp>(op.body);
+  const auto refused = [&](const std::string& what) {
+    throw std::invalid_argument(kernel.kernel + " takes " + what);
+  };
+  const KernelSpec& spec = kernel_spec(kernel.kernel);
+  if (std::ranges::find(spec.executed, kernel.dtype) == spec.executed.end()) {
+    std::string known;
+    for (const DType dtype : spec.executed) {
+      known.append(known.empty() ? "" : " and ").append(to_text(dtype));
+    }
+    refused(known + ", not " + std::string(to_text(kernel.dtype)));
+  }
+  OperandSlots slots = operand_slots(plan, op);
+  for (std::size_t i = 0; i < op.reads.size(); ++i) {
+    const Slot& slot = spec.slots[slots.reads[i]];
+    const Tensor& read = plan.tensors()[static_cast<std::size_t>(op.reads[i].tensor)];
+    const std::string named = std::string(slot.name) + " (" + read.name + ")";
+    if (!slot.is_executed) refused("no " + named);
+    const bool may_differ = slot.type == SlotType::kOfOpOrBf16 || slot.type == SlotType::kAny;
+    if (!may_differ || slot.use == Use::kCache || read.dtype == kernel.dtype) continue;
+    refused(std::string(to_text(kernel.dtype)) + " as " + named + ", not " +
+            std::string(to_text(read.dtype)));
+  }
+  return slots;
+}
+
+Operand operand(const BindContext& context, std::string_view slot) {
+  return in_memory(context, slot, tensors_of(context, slot, /*is_result=*/false)).front();
+}
+
+Operand result(const BindContext& context, std::string_view slot) {
+  return in_memory(context, slot, tensors_of(context, slot, /*is_result=*/true)).front();
+}
+
+std::span<const Operand> parts(const BindContext& context, std::string_view slot) {
+  return in_memory(context, slot, tensors_of(context, slot, /*is_result=*/false));
+}
+
+bool has_operand(const BindContext& context, std::string_view slot) {
+  return !tensors_of(context, slot, /*is_result=*/false).empty();
+}
+
+void require_rows(const BindContext& context, const Operand& operand, std::int64_t rows) {
+  const std::int64_t found = matrix_size(*operand.tensor).rows;
+  require_taken(context, found >= rows, [&] {
+    return std::to_string(rows) + " rows of " + operand.tensor->name + ", not " +
+           std::to_string(found);
   });
 }
 
-void require_dtype(const BindContext& context) {
-  require_dtype(context, executed_dtypes(context.op.kernel));
+void require_columns(const BindContext& context, const Operand& operand, std::int64_t columns) {
+  const std::int64_t found = num_columns(operand);
+  require_taken(context, found == columns, [&] {
+    return std::to_string(columns) + " columns of " + operand.tensor->name + ", not " +
+           std::to_string(found);
+  });
 }
 
-void require_dtype(const BindContext& context, std::span<const DType> dtypes) {
-  if (std::ranges::find(dtypes, context.op.dtype) != dtypes.end()) return;
-  std::string known;
-  for (const DType dtype : dtypes) {
-    known.append(known.empty() ? "" : " and ").append(to_text(dtype));
-  }
-  refuse(context, known + ", not " + std::string(to_text(context.op.dtype)));
+void require_bf16(const BindContext& context) {
+  require_taken(context, context.op.dtype == DType::kBf16,
+                [&] { return "bf16, not " + std::string(to_text(context.op.dtype)); });
 }
 
 const KvPool& require_cache(const BindContext& context, bool has_layer) {
@@ -55,26 +119,6 @@ const KvPool& require_cache(const BindContext& context, bool has_layer) {
                                 (has_layer ? " and layer" : ""));
   }
   return *context.kv;
-}
-
-Operand require_operand(const BindContext& context, const Operand& operand,
-                        const OperandRule& rule) {
-  const Tensor& tensor = *operand.tensor;
-  const auto named = [&] { return rule.what + std::string(" (") + tensor.name + ")"; };
-  require_taken(context, tensor.dtype == rule.dtype, [&] {
-    return std::string(to_text(rule.dtype)) + " as " + named() + ", not " +
-           std::string(to_text(tensor.dtype));
-  });
-  const MatrixSize size = matrix_size(tensor);
-  const bool fits = size.columns == rule.size.columns &&
-                    (size.rows == rule.size.rows || (rule.more_rows && size.rows > rule.size.rows));
-  require_taken(context, fits,
-                [&] { return to_text(rule.size) + " as " + named() + ", not " + to_text(size); });
-  require_taken(context, operand.data != nullptr,
-                [&] { return named() + " in memory, not in the KV cache"; });
-  require_taken(context, rule.dtype != DType::kFp8 || operand.scales != nullptr,
-                [&] { return named() + " with a scale for each row"; });
-  return operand;
 }
 
 }  // namespace orrery

@@ -1,8 +1,8 @@
 #pragma once
 
-// What the bind functions of kernels share: operands checked against what the kernel takes, and
-// the rows of a step that an op of fewer rows takes. All throw std::invalid_argument, saying what
-// the kernel takes and what the op has.
+// What the bind functions of kernels share: operands by the names of their slots, and checks of
+// what slots do not say: the step, the cache, what our own kernel does not take. All throw
+// std::invalid_argument, saying what the kernel takes and what the op has.
 
 #include <cstddef>
 #include <cstdint>
@@ -40,28 +40,30 @@ void require_taken(const BindContext& context, bool holds, const What& what) {
   }
 }
 
-// That the op has so many reads and writes.
-void require_operands(const BindContext& context, std::size_t reads, std::size_t writes);
+// The slots of a kernel op that is to be executed, which is checked here once for all kernels: its
+// dtype is one of those in which the kernel is executed, and its operands are those of the spec's
+// slots, of the op's dtype where those of engines may be others, none of a slot that our own kernel
+// lacks.
+OperandSlots executed_slots(const Plan& plan, const Op& op);
 
-// That the kernel's dtype, and so that of what it works on, is one of `dtypes`, or of all those in
-// which the kernel is executed.
-void require_dtype(const BindContext& context);
-void require_dtype(const BindContext& context, std::span<const DType> dtypes);
+// The tensors of a slot that the op reads or, `result`, writes: the first one or, `parts`, all that
+// are one operand together. Each is in memory, fp8 with scales; so no slot of the cache is asked.
+Operand operand(const BindContext& context, std::string_view slot);
+Operand result(const BindContext& context, std::string_view slot);
+std::span<const Operand> parts(const BindContext& context, std::string_view slot);
+// Whether there is an optional one.
+bool has_operand(const BindContext& context, std::string_view slot);
+
+// That the tensor has so many rows at least, or so many columns.
+void require_rows(const BindContext& context, const Operand& operand, std::int64_t rows);
+void require_columns(const BindContext& context, const Operand& operand, std::int64_t columns);
+
+// That the kernel's dtype is bf16, where it is executed in others otherwise.
+void require_bf16(const BindContext& context);
 
 // The KV cache of the rank, and for ops that write or read a layer of it, `has_layer`, one that has
 // theirs.
 const KvPool& require_cache(const BindContext& context, bool has_layer = true);
-
-// That an operand is of `dtype` with `rows` (at least so many where `more_rows`) of `columns`, and
-// in memory; fp8 with scales. Returns it.
-struct OperandRule {
-  const char* what = "";  // in messages: "x"
-  DType dtype = DType::kBf16;
-  MatrixSize size;
-  bool more_rows = false;
-};
-Operand require_operand(const BindContext& context, const Operand& operand,
-                        const OperandRule& rule);
 
 template <typename T>
 T* typed(const Operand& operand) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "kernels/binding/bind_operands.h"
 #include "kernels/execute/collective_binding.h"
 #include "kernels/execute/hazards.h"
 #include "kernels/kernel_spec.h"
@@ -34,7 +35,7 @@ const T* at(const cuda::DeviceBuffer<std::byte>& buffer, std::int64_t offset) {
 
 // Whether `before` is a kernel that reads no weights and writes none of the counts that `op`, a
 // kernel, reads.
-bool leaves_counts(const Plan& plan, const Op& before, const Op& op) {
+bool leaves_counts(const Plan& plan, const Op& before, const Op& op, const OperandSlots& slots) {
   if (!std::holds_alternative<KernelOp>(before.body)) return false;
   const auto* const kernel = std::get_if<KernelOp>(&op.body);
   if (kernel == nullptr) return false;
@@ -43,7 +44,6 @@ bool leaves_counts(const Plan& plan, const Op& before, const Op& op) {
   });
   if (has_weights) return false;
   const KernelSpec& spec = kernel_spec(kernel->kernel);
-  const OperandSlots slots = operand_slots(plan, op);
   for (std::size_t i = 0; i < op.reads.size(); ++i) {
     if (spec.slots[slots.reads[i]].use != Use::kCounts) continue;
     const TensorId counts = op.reads[i].tensor;
@@ -81,12 +81,27 @@ RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& ran
                                 ", the executor was made for " +
                                 std::to_string(rank.layers().count));
   }
+  find_slots();
   find_parts();
   find_events();
   find_inputs();
   find_host_copies();
   find_recorded();
   find_counts();
+}
+
+void RankStep::find_slots() {
+  slots_.resize(plan_.ops().size());
+  for (std::size_t i = 0; i < plan_.ops().size(); ++i) {
+    const Op& op = plan_.ops()[i];
+    if (!std::holds_alternative<KernelOp>(op.body)) continue;
+    if (!plan_.contains(op.ranks, rank_.rank())) continue;
+    try {
+      slots_[i] = executed_slots(plan_, op);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument("op \"" + names_[i] + "\": " + error.what());
+    }
+  }
 }
 
 void RankStep::find_inputs() {
@@ -152,7 +167,8 @@ void RankStep::find_counts() {
     const auto before = last.find(op.stream);
     counts_are_there_[i] =
         before != last.end() &&
-        leaves_counts(plan_, plan_.ops()[static_cast<std::size_t>(before->second)], op);
+        leaves_counts(plan_, plan_.ops()[static_cast<std::size_t>(before->second)], op,
+                      slots_[static_cast<std::size_t>(tasks_[i].op)]);
     last[op.stream] = tasks_[i].op;
   }
 }
@@ -367,8 +383,10 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
   }
   const Part& part = parts_[static_cast<std::size_t>(micro_batch_of(op))];
   return gpu->bind({.op = kernel,
+                    .spec = kernel_spec(kernel.kernel),
                     .reads = reads,
                     .writes = writes,
+                    .slots = slots_[static_cast<std::size_t>(task.op)],
                     .tables = part.tables,
                     .numbers = setup_.numbers,
                     .kv = &rank_.kv(),

@@ -28,6 +28,7 @@
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/rank_team.h"
 #include "kernels/execute/step_tables.h"
+#include "kernels/kernel_spec.h"
 
 namespace orrery {
 
@@ -117,6 +118,7 @@ class RankStep {
 
   void find_parts();
   void find_events();
+  void find_slots();
   void find_inputs();
   void find_host_copies();
   void find_recorded();
@@ -148,7 +150,8 @@ class RankStep {
   Communicators& communicators_;
   const RankTeam& team_;
   std::vector<Task> tasks_;
-  std::vector<std::string> names_;  // of the plan's ops, as they are printed
+  std::vector<std::string> names_;   // of the plan's ops, as they are printed
+  std::vector<OperandSlots> slots_;  // by op, of the rank's kernels
   std::vector<std::int64_t> copies_;
   BufferPlan buffers_;
   KvLayers layers_;

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
+#include <map>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/binding/bind_operands.h"
@@ -22,17 +24,21 @@ class Bound {
   StepTables tables;
   ModelNumbers numbers;
 
-  void read(Tensor tensor) { add(reads_, std::move(tensor)); }
-  void write(Tensor tensor) { add(writes_, std::move(tensor)); }
+  void read(Tensor tensor) { reads_.push_back(add(std::move(tensor))); }
+  void write(Tensor tensor) { writes_.push_back(add(std::move(tensor))); }
   [[nodiscard]] BindContext context() {
+    const Op of_plan{.name = op.kernel, .body = op, .reads = reads_, .writes = writes_};
+    slots_ = executed_slots(plan_, of_plan);
     return {.op = op,
-            .reads = reads_,
-            .writes = writes_,
+            .spec = kernel_spec(op.kernel),
+            .reads = operands(reads_, operands_read_),
+            .writes = operands(writes_, operands_written_),
+            .slots = slots_,
             .tables = tables,
             .numbers = numbers,
             .resources = resources_};
   }
-  // What the binding says when it refuses the op; empty when it does not.
+  // What is said of the op when it is refused; empty when it is not.
   std::string refusal() {
     try {
       static_cast<void>(gpu_kernel(op.kernel).bind(context()));
@@ -43,28 +49,43 @@ class Bound {
   }
 
  private:
-  void add(std::vector<Operand>& operands, Tensor tensor) {
-    tensors_.push_back(std::make_unique<Tensor>(std::move(tensor)));
-    memory_.push_back(std::make_unique<float>());
-    float* const memory = memory_.back().get();
-    operands.push_back({.data = memory,
-                        .scales = tensors_.back()->dtype == DType::kFp8 ? memory : nullptr,
-                        .tensor = tensors_.back().get()});
+  TensorId add(Tensor tensor) {
+    tensor.ranks = plan_.add_group({0});
+    return plan_.add_tensor(std::move(tensor));
+  }
+  std::span<const Operand> operands(const TensorViews& views, std::vector<Operand>& found) {
+    found.clear();
+    for (const TensorId id : views) {
+      const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(id)];
+      float* const memory = &memory_[id];
+      found.push_back({.data = memory,
+                       .scales = tensor.dtype == DType::kFp8 ? memory : nullptr,
+                       .tensor = &tensor});
+    }
+    return found;
   }
 
-  std::vector<std::unique_ptr<Tensor>> tensors_;
-  std::vector<std::unique_ptr<float>> memory_;
-  std::vector<Operand> reads_;
-  std::vector<Operand> writes_;
+  Plan plan_;
+  TensorViews reads_;
+  TensorViews writes_;
+  std::map<TensorId, float> memory_;
+  std::vector<Operand> operands_read_;
+  std::vector<Operand> operands_written_;
+  OperandSlots slots_;
   BindResources resources_;
 };
 
 Tensor matrix(const std::string& name, std::int64_t rows, std::int64_t columns,
+              DType dtype = DType::kBf16, TensorRole role = TensorRole::kActivation) {
+  return {
+      .name = name, .dtype = dtype, .axes = {{"rows", rows}, {"columns", columns}}, .role = role};
+}
+Tensor weight(const std::string& name, std::int64_t rows, std::int64_t columns,
               DType dtype = DType::kBf16) {
-  return {.name = name, .dtype = dtype, .axes = {{"rows", rows}, {"columns", columns}}};
+  return matrix(name, rows, columns, dtype, TensorRole::kWeight);
 }
 Tensor vector(const std::string& name, std::int64_t size) {
-  return {.name = name, .axes = {{"columns", size}}};
+  return {.name = name, .axes = {{"columns", size}}, .role = TensorRole::kWeight};
 }
 
 constexpr std::int64_t kTokens = 5;
@@ -74,9 +95,14 @@ KernelOp gemm(DType dtype = DType::kBf16) {
   return {.kernel = "gemm", .dtype = dtype, .dims = {{"m", kTokens}, {"n", 48}, {"k", kHidden}}};
 }
 
+void add_weight_and_result(Bound& bound, DType dtype = DType::kBf16) {
+  bound.read(weight("w", 48, kHidden, dtype));
+  bound.write(matrix("y", kTokens, 48));
+}
+
 void expect_refusal(Bound& bound, const std::string& reason) {
   const std::string said = bound.refusal();
-  EXPECT_NE(said.find(bound.op.kernel + " takes " + reason), std::string::npos) << "said: " << said;
+  EXPECT_NE(said.find(reason), std::string::npos) << "said: " << said;
 }
 
 TEST(KernelBindings, AreOfTheKernelsThatAreExecuted) {
@@ -90,39 +116,39 @@ TEST(KernelBindings, AreOfTheKernelsThatAreExecuted) {
 TEST(KernelBindings, RefuseDtypesThatTheirKernelsLack) {
   Bound bound;
   bound.op = gemm(DType::kInt4);
-  expect_refusal(bound, "bf16 and fp8, not int4");
+  expect_refusal(bound, "gemm takes bf16 and fp8, not int4");
   bound.op = {.kernel = "quantize",
               .dtype = DType::kFp8Block,
               .dims = {{"tokens", kTokens}, {"hidden", kHidden}}};
-  expect_refusal(bound, "fp8, not fp8_block");
+  expect_refusal(bound, "quantize takes fp8, not fp8_block");
 }
 
 TEST(KernelBindings, RefuseABiasByItsName) {
   Bound bound;
   bound.op = gemm();
   bound.read(matrix("x", kTokens, kHidden));
-  bound.read(matrix("w", 48, kHidden));
+  bound.read(weight("w", 48, kHidden));
   bound.read(vector("qkv_proj.bias", 48));
   bound.write(matrix("y", kTokens, 48));
-  expect_refusal(bound, "no bias (qkv_proj.bias)");
+  expect_refusal(bound, "gemm takes no bias (qkv_proj.bias)");
 }
 
 TEST(KernelBindings, RefuseFp8WeightsForBf16Activations) {
   Bound bound;
   bound.op = gemm(DType::kFp8);
   bound.read(matrix("norm", kTokens, kHidden));
-  bound.read(matrix("w", 48, kHidden, DType::kFp8));
+  bound.read(weight("w", 48, kHidden, DType::kFp8));
   bound.write(matrix("y", kTokens, 48));
-  expect_refusal(bound, "fp8 as x (norm), not bf16");
+  expect_refusal(bound, "gemm takes fp8 as x (norm), not bf16");
 }
 
 TEST(KernelBindings, RefuseShapesOtherThanTheOps) {
   Bound bound;
   bound.op = gemm();
   bound.read(matrix("x", kTokens, kHidden));
-  bound.read(matrix("w", 47, kHidden));
+  bound.read(weight("w", 47, kHidden));
   bound.write(matrix("y", kTokens, 48));
-  expect_refusal(bound, "[48, 64] as w (w), not [47, 64]");
+  expect_refusal(bound, "\"w\" (weight bf16 [47, 64]) as w, expected weight of its dtype [n, k]");
 }
 
 TEST(KernelBindings, RefuseNormsThatDoNotAddInPlace) {
@@ -133,7 +159,7 @@ TEST(KernelBindings, RefuseNormsThatDoNotAddInPlace) {
   bound.read(vector("gain", kHidden));
   bound.write(matrix("y", kTokens, kHidden));
   bound.write(matrix("another", kTokens, kHidden));
-  expect_refusal(bound, "one residual, to add in place");
+  expect_refusal(bound, "add_rms_norm takes one residual, to add in place");
 }
 
 TEST(KernelBindings, RefuseHeadsWithoutACacheThatTellsThem) {
@@ -141,7 +167,7 @@ TEST(KernelBindings, RefuseHeadsWithoutACacheThatTellsThem) {
   bound.op = {.kernel = "rope", .dims = {{"tokens", kTokens}, {"heads", 5}, {"head_dim", 128}}};
   bound.read(matrix("qkv", kTokens, 6 * 128));
   bound.write(matrix("qkv", kTokens, 6 * 128));
-  expect_refusal(bound, "a KV cache");
+  expect_refusal(bound, "rope takes a KV cache");
 }
 
 TEST(InputRows, ArePartsInPlaceOfOneX) {
@@ -149,8 +175,9 @@ TEST(InputRows, ArePartsInPlaceOfOneX) {
   bound.op = gemm();
   bound.read(matrix("attn_prefill", 3, kHidden));
   bound.read(matrix("attn_decode", 2, kHidden));
+  add_weight_and_result(bound);
   const BindContext context = bound.context();
-  const InputRows rows(context, context.reads, DType::kBf16, {kTokens, kHidden});
+  const InputRows rows(context, "x", {kTokens, kHidden});
   EXPECT_EQ(rows.data(), context.reads[0].data);
 }
 
@@ -159,8 +186,9 @@ TEST(InputRows, AreTheFirstWhereEachRowIsSampled) {
   bound.op = gemm();
   bound.tables.samples_all_rows = true;
   bound.read(matrix("final_norm", 3 * kTokens, kHidden));
+  add_weight_and_result(bound);
   const BindContext context = bound.context();
-  const InputRows rows(context, context.reads, DType::kBf16, {kTokens, kHidden});
+  const InputRows rows(context, "x", {kTokens, kHidden});
   EXPECT_EQ(rows.data(), context.reads[0].data);
 }
 
@@ -168,18 +196,18 @@ TEST(InputRows, AreNotMoreThanThereAre) {
   Bound bound;
   bound.op = gemm();
   bound.read(matrix("x", kTokens - 1, kHidden));
+  add_weight_and_result(bound);
   const BindContext context = bound.context();
-  EXPECT_THROW(InputRows(context, context.reads, DType::kBf16, {kTokens, kHidden}),
-               std::invalid_argument);
+  EXPECT_THROW(InputRows(context, "x", {kTokens, kHidden}), std::invalid_argument);
 }
 
 TEST(InputRows, CannotBePickedFromFp8) {
   Bound bound;
   bound.op = gemm(DType::kFp8);
-  bound.read(matrix("x", 2 * kTokens, kHidden));
+  bound.read(matrix("x", 2 * kTokens, kHidden, DType::kFp8));
+  add_weight_and_result(bound, DType::kFp8);
   const BindContext context = bound.context();
-  EXPECT_THROW(InputRows(context, context.reads, DType::kFp8, {kTokens, kHidden}),
-               std::invalid_argument);
+  EXPECT_THROW(InputRows(context, "x", {kTokens, kHidden}), std::invalid_argument);
 }
 
 TEST(MatrixSize, TakesTheLastAxisAsColumns) {

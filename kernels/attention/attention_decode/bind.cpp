@@ -39,8 +39,6 @@ Launch attend(const BindContext& context, const bf16* q, bf16* out,
 // reads rows that begin with queries, a layer of the KV cache; writes out. The rows of decodes
 // follow those of the step's prefill.
 Launch bind_attention_decode(const BindContext& context) {
-  require_dtype(context);
-  require_operands(context, 2, 1);
   const KvShape& pool = require_cache(context).shape();
   const Dims& dims = context.op.dims;
   const std::int64_t seqs = dim(dims, "batch");
@@ -53,12 +51,10 @@ Launch bind_attention_decode(const BindContext& context) {
       "a cache of its kv_heads, head_dim and dtype");
   std::int64_t first_row = 0;
   for (const PrefillSequence& sequence : context.tables.prefill) first_row += sequence.query;
-  const std::int64_t stride = matrix_size(*context.reads[0].tensor).columns;
-  const Operand q =
-      require_operand(context, context.reads[0],
-                      {.what = "q", .size = {first_row + seqs, stride}, .more_rows = true});
-  const Operand out = require_operand(context, context.writes[0],
-                                      {.what = "out", .size = {seqs, heads * head_dim}});
+  const Operand q = operand(context, "q");
+  const Operand out = result(context, "out");
+  require_rows(context, q, first_row + seqs);
+  const std::int64_t stride = matrix_size(*q.tensor).columns;
   const AttentionDecodeShape shape{
       .seqs = static_cast<std::int32_t>(seqs),
       .heads = static_cast<std::int32_t>(heads),

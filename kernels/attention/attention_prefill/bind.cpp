@@ -9,8 +9,6 @@ namespace orrery {
 // reads rows that begin with queries, a layer of the KV cache; writes out. The sequences are those
 // of the step's tables: the op knows them as a uniform batch of as many tokens.
 Launch bind_attention_prefill(const BindContext& context) {
-  require_dtype(context);
-  require_operands(context, 2, 1);
   const KvPool& pool = require_cache(context);
   const Dims& dims = context.op.dims;
   const std::int64_t heads = dim(dims, "heads");
@@ -23,13 +21,13 @@ Launch bind_attention_prefill(const BindContext& context) {
   std::int64_t tokens = 0;
   for (const PrefillSequence& sequence : context.tables.prefill) tokens += sequence.query;
   const std::int64_t columns = heads * head_dim;
-  // Rows past the sequences are padding, which only the end of a step may hold.
-  const Operand out = require_operand(
-      context, context.writes[0],
-      {.what = "out", .size = {tokens, columns}, .more_rows = context.tables.num_decodes == 0});
-  const std::int64_t stride = matrix_size(*context.reads[0].tensor).columns;
-  const Operand q = require_operand(context, context.reads[0],
-                                    {.what = "q", .size = {tokens, stride}, .more_rows = true});
+  const Operand q = operand(context, "q");
+  const Operand out = result(context, "out");
+  require_rows(context, q, tokens);
+  require_rows(context, out, tokens);
+  require_taken(context, context.tables.num_decodes == 0 || matrix_size(*out.tensor).rows == tokens,
+                "rows past the sequences, which are padding, at the end of a step alone");
+  const std::int64_t stride = matrix_size(*q.tensor).columns;
   require_taken(context, stride >= columns, "rows that begin with queries");
   const AttentionPrefill call{.q = typed<bf16>(q),
                               .out = typed<bf16>(out),

@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/attention/kv_append/kv_append.h"
 #include "kernels/binding/bind_operands.h"
 
@@ -23,29 +21,26 @@ Launch append(const BindContext& context, const bf16* keys, std::int64_t tokens,
 // reads latents and rotated keys, which may be columns of longer rows; writes a layer of a cache of
 // them
 Launch append_latents(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
-  require_operands(context, 2, 1);
+  require_bf16(context);
+  require_taken(context, has_operand(context, "rotated"), "latents and rotated keys");
   const KvPool& pool = require_cache(context);
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t width = pool.shape().head_dim;
-  const std::int64_t latent = matrix_size(*context.reads[0].tensor).columns;
-  const std::int64_t stride = matrix_size(*context.reads[1].tensor).columns;
-  require_taken(
-      context,
-      dim(context.op.dims, "width") == width && latent < width &&
-          num_columns(context.reads[1]) == width - latent && pool.shape().dtype == DType::kBf16,
-      [&] {
-        return "a latent and a rotated key of a bf16 cache's width, " + std::to_string(width);
-      });
-  const Operand latents =
-      require_operand(context, context.reads[0], {.what = "latents", .size = {tokens, latent}});
-  const Operand rotated = require_operand(context, context.reads[1],
-                                          {.what = "rotated keys", .size = {tokens, stride}});
+  const Operand latents = operand(context, "x");
+  const Operand rotated = operand(context, "rotated");
+  const std::int64_t latent = matrix_size(*latents.tensor).columns;
+  require_taken(context,
+                dim(context.op.dims, "width") == width && latent < width &&
+                    num_columns(rotated) == width - latent && pool.shape().dtype == DType::kBf16,
+                [&] {
+                  return "a latent and a rotated key of a bf16 cache's width, " +
+                         std::to_string(width);
+                });
   const LatentRows rows{.latents = typed<bf16>(latents),
                         .rotated = first_column<bf16>(rotated),
                         .latent = latent,
                         .rope = width - latent,
-                        .rope_stride = stride};
+                        .rope_stride = matrix_size(*rotated.tensor).columns};
   const PagedKv<bf16> cache{.keys = reinterpret_cast<bf16*>(pool.keys(context.kv_layer)),
                             .block_size = pool.shape().block_size,
                             .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
@@ -58,8 +53,7 @@ Launch append_latents(const BindContext& context) {
 // reads rows that end in keys and values; writes a layer of the KV cache
 Launch bind_kv_append(const BindContext& context) {
   if (require_cache(context).shape().is_latent) return append_latents(context);
-  require_dtype(context);
-  require_operands(context, 1, 1);
+  require_taken(context, !has_operand(context, "rotated"), "keys and values of one row");
   const KvShape& cache = require_cache(context).shape();
   require_taken(context, cache.dtype == context.op.dtype,
                 [&] { return "a cache of its dtype, not " + std::string(to_text(cache.dtype)); });
@@ -68,9 +62,8 @@ Launch bind_kv_append(const BindContext& context) {
   require_taken(context, dim(context.op.dims, "width") == 2 * width, [&] {
     return "keys and values of the cache's width, " + std::to_string(2 * width);
   });
-  const Operand& qkv = context.reads[0];
+  const Operand qkv = operand(context, "x");
   const std::int64_t stride = matrix_size(*qkv.tensor).columns;
-  require_operand(context, qkv, {.what = "k and v", .size = {tokens, stride}});
   require_taken(context, stride >= 2 * width, [&] {
     return "rows that end in keys and values, not of " + std::to_string(stride);
   });

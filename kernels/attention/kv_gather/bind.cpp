@@ -6,8 +6,6 @@ namespace orrery {
 // reads a layer of a cache of latents; writes latents and rotated keys of all tokens that the
 // sequences of the step's prefill see, one sequence behind the other
 Launch bind_kv_gather(const BindContext& context) {
-  require_dtype(context);
-  require_operands(context, 1, 2);
   const KvPool& pool = require_cache(context);
   const StepTables& tables = context.tables;
   KvGatherShape shape{.sequences = static_cast<std::int64_t>(tables.prefill.size()),
@@ -19,12 +17,10 @@ Launch bind_kv_gather(const BindContext& context) {
   for (const PrefillSequence& sequence : tables.prefill) {
     shape.tokens += sequence.context + sequence.query;
   }
-  const Operand latents =
-      require_operand(context, context.writes[0],
-                      {.what = "latents", .size = {shape.tokens, shape.latent}, .more_rows = true});
-  const Operand rotated = require_operand(
-      context, context.writes[1],
-      {.what = "rotated keys", .size = {shape.tokens, shape.rope}, .more_rows = true});
+  const Operand latents = result(context, "latents");
+  const Operand rotated = result(context, "rotated");
+  require_rows(context, latents, shape.tokens);
+  require_rows(context, rotated, shape.tokens);
   const PagedKv<const bf16> cache{
       .keys = reinterpret_cast<const bf16*>(pool.keys(context.kv_layer)),
       .block_table = tables.prefill_blocks,

@@ -15,8 +15,6 @@ constexpr std::int32_t kSharedSequences = 1024;
 // layer of the cache of latents; writes out, a latent for each head. The rows of decodes follow
 // those of the step's prefill.
 Launch bind_mla_decode(const BindContext& context) {
-  require_dtype(context);
-  require_operands(context, 3, 1);
   const KvPool& pool = require_cache(context);
   const Dims& dims = context.op.dims;
   const std::int64_t heads = dim(dims, "heads");
@@ -30,16 +28,14 @@ Launch bind_mla_decode(const BindContext& context) {
                 "decodes alone: mla_form auto, where prefill attends expanded keys");
   std::int64_t first_row = 0;
   for (const PrefillSequence& sequence : context.tables.prefill) first_row += sequence.query;
-  const MatrixSize latents{seqs, heads * kMlaLatent};
-  const Operand latent =
-      require_operand(context, context.reads[0], {.what = "q of latents", .size = latents});
-  const std::int64_t stride = matrix_size(*context.reads[1].tensor).columns;
+  const Operand latent = operand(context, "latent");
+  require_taken(context, matrix_size(*latent.tensor).rows == seqs, "a row for each sequence");
+  const Operand q = operand(context, "q");
+  require_rows(context, q, first_row + seqs);
+  const Operand out = result(context, "out");
+  const std::int64_t stride = matrix_size(*q.tensor).columns;
   const std::int64_t head = stride / heads;
   require_taken(context, head * heads == stride && head >= kMlaRope, "rows of its heads as q");
-  const Operand q =
-      require_operand(context, context.reads[1],
-                      {.what = "q", .size = {first_row + seqs, stride}, .more_rows = true});
-  const Operand out = require_operand(context, context.writes[0], {.what = "out", .size = latents});
   const MlaQueries queries{.latent = typed<bf16>(latent),
                            .rotated = typed<bf16>(q) + first_row * stride + (head - kMlaRope),
                            .rotated_head_stride = head};

@@ -9,24 +9,22 @@ namespace {
 Launch bind_apart(const BindContext& context) {
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t rotary = dim(context.op.dims, "head_dim");
-  require_operands(context, 2, 2);
   require_taken(context, context.numbers.head_dim == rotary, [&] {
     return "heads that turn " + std::to_string(context.numbers.head_dim) + " elements";
   });
-  const std::int64_t query_stride = matrix_size(*context.reads[0].tensor).columns;
-  const std::int64_t key_stride = matrix_size(*context.reads[1].tensor).columns;
+  const Operand queries = operand(context, "q");
+  const Operand keys = operand(context, "k");
+  const std::int64_t query_stride = matrix_size(*queries.tensor).columns;
+  const std::int64_t key_stride = matrix_size(*keys.tensor).columns;
   const std::int64_t query_heads = dim(context.op.dims, "heads") - 1;
   require_taken(context, query_heads > 0 && query_stride % query_heads == 0,
                 "rows of query heads, one less than its heads");
   const std::int64_t head = query_stride / query_heads;
-  require_taken(context, head >= rotary && num_columns(context.reads[1]) == rotary,
+  require_taken(context, head >= rotary && num_columns(keys) == rotary,
                 "query heads that end in what turns, and keys that turn");
-  const Operand queries =
-      require_operand(context, context.reads[0], {.what = "q", .size = {tokens, query_stride}});
-  const Operand keys =
-      require_operand(context, context.reads[1], {.what = "k", .size = {tokens, key_stride}});
   require_taken(context,
-                context.writes[0].data == queries.data && context.writes[1].data == keys.data,
+                result(context, "rotated_q").data == queries.data &&
+                    result(context, "rotated_k").data == keys.data,
                 "q and k to turn in place");
   const RopeShape shape{.tokens = tokens,
                         .query_heads = query_heads,
@@ -48,9 +46,7 @@ Launch bind_apart(const BindContext& context) {
 
 // reads and writes rows of query, key and value heads, of which queries and keys turn in place
 Launch bind_rope(const BindContext& context) {
-  require_dtype(context);
-  if (context.reads.size() == 2) return bind_apart(context);
-  require_operands(context, 1, 1);
+  if (has_operand(context, "k")) return bind_apart(context);
   const KvShape& cache = require_cache(context, /*has_layer=*/false).shape();
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t heads = dim(context.op.dims, "heads");
@@ -61,9 +57,10 @@ Launch bind_rope(const BindContext& context) {
            " elements, more than the key heads, " + std::to_string(key_heads);
   });
   const std::int64_t stride = (heads + key_heads) * head_dim;
-  const Operand qkv =
-      require_operand(context, context.reads[0], {.what = "q, k and v", .size = {tokens, stride}});
-  require_taken(context, context.writes[0].data == qkv.data, "q, k and v to turn in place");
+  const Operand qkv = operand(context, "q");
+  require_columns(context, qkv, stride);
+  require_taken(context, result(context, "rotated_q").data == qkv.data,
+                "q, k and v to turn in place");
   const RopeShape shape{.tokens = tokens,
                         .query_heads = heads - key_heads,
                         .key_heads = key_heads,

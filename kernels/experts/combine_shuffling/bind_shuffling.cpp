@@ -3,23 +3,14 @@
 namespace orrery {
 
 BoundShuffling bind_shuffling(const BindContext& context, bool combines) {
-  require_dtype(context);
-  require_operands(context, 2, combines ? 3 : 1);
   const DType dtype = context.op.dtype;
   const std::int64_t hidden = dim(context.op.dims, "hidden");
   const std::int64_t ranks = dim(context.op.dims, "ranks");
   const std::int64_t groups = dim(context.op.dims, "groups");
-  const auto side = [&](const Operand& operand, const char* what) {
-    return require_operand(
-        context, operand,
-        {.what = what, .dtype = dtype, .size = {matrix_size(*operand.tensor).rows, hidden}});
-  };
-  const Operand from = side(context.reads[0], "the rows read");
-  const Operand to = side(context.writes[0], "the rows written");
-  const MatrixSize counted = matrix_size(*context.reads[1].tensor);
-  const Operand counts = require_operand(
-      context, context.reads[1],
-      {.what = "recv_counts", .dtype = DType::kInt32, .size = {ranks, counted.columns}});
+  const Operand from = operand(context, combines ? "by_rank" : "by_expert");
+  const Operand to = result(context, combines ? "by_expert" : "by_rank");
+  const Operand counts = operand(context, "recv_counts");
+  const MatrixSize counted = matrix_size(*counts.tensor);
   const Tensor& rank_major = *(combines ? from : to).tensor;
   const bool is_padded = rank_major.axes.size() == 3;
   require_taken(context, !is_padded || rank_major.axes[0].size == ranks,

@@ -10,8 +10,6 @@ namespace orrery {
 // the rows of one expert in y [rows, n]. A number of rows that is new takes a new plan, made when
 // it is launched; no rows launch nothing.
 Launch bind_expert_gemm(const BindContext& context) {
-  require_dtype(context);
-  require_operands(context, 3, 1);
   const DType dtype = context.op.dtype;
   const std::int64_t n = dim(context.op.dims, "n");
   const std::int64_t k = dim(context.op.dims, "k");
@@ -20,16 +18,13 @@ Launch bind_expert_gemm(const BindContext& context) {
   constexpr std::int64_t kAlignment = 16;
   require_taken(context, k * element % kAlignment == 0 && n * 2 % kAlignment == 0,
                 "rows of x and y that are multiples of 16 bytes");
-  const std::int64_t rows = matrix_size(*context.reads[0].tensor).rows;
-  const std::int64_t experts = num_elements(*context.reads[2].tensor);
-  const Operand x =
-      require_operand(context, context.reads[0], {.what = "x", .dtype = dtype, .size = {rows, k}});
-  const Operand w = require_operand(context, context.reads[1],
-                                    {.what = "w", .dtype = dtype, .size = {experts * n, k}});
-  const Operand counts = require_operand(
-      context, context.reads[2], {.what = "counts", .dtype = DType::kInt32, .size = {1, experts}});
+  const Operand x = operand(context, "x");
+  const Operand w = operand(context, "w");
+  const Operand counts = operand(context, "counts");
+  const Operand y = result(context, "y");
+  const std::int64_t rows = matrix_size(*x.tensor).rows;
+  const std::int64_t experts = num_elements(*counts.tensor);
   require_taken(context, counts.host != nullptr, "counts that a d2h_sync op has copied");
-  const Operand y = require_operand(context, context.writes[0], {.what = "y", .size = {rows, n}});
   const std::span host(counts.host, static_cast<std::size_t>(experts));
   const bool is_fp8 = dtype == DType::kFp8;
   const GemmOperands operands{.x = x.data,

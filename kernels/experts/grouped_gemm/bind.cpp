@@ -20,26 +20,17 @@ const GroupedGemmPlan& kept_grouped_gemm_plan(BindResources& resources,
 
 // reads x, w, counts; writes y
 Launch bind_grouped_gemm(const BindContext& context) {
-  require_dtype(context);
-  require_operands(context, 3, 1);
   const DType dtype = context.op.dtype;
   const Dims& dims = context.op.dims;
+  const Operand x = operand(context, "x");
+  const Operand w = operand(context, "w");
+  const Operand counts = operand(context, "counts");
+  const Operand y = result(context, "y");
   const GroupedGemmShape shape{.dtype = dtype,
-                               .max_rows = matrix_size(*context.reads[0].tensor).rows,
+                               .max_rows = matrix_size(*x.tensor).rows,
                                .n = dim(dims, "n"),
                                .k = dim(dims, "k"),
                                .groups = dim(dims, "groups")};
-  const Operand x = require_operand(
-      context, context.reads[0], {.what = "x", .dtype = dtype, .size = {shape.max_rows, shape.k}});
-  const Operand w =
-      require_operand(context, context.reads[1],
-                      {.what = "w", .dtype = dtype, .size = {shape.groups * shape.n, shape.k}});
-  const Operand counts =
-      require_operand(context, context.reads[2],
-                      {.what = "counts", .dtype = DType::kInt32, .size = {1, shape.groups}});
-  const Operand y =
-      require_operand(context, context.writes[0],
-                      {.what = "y", .size = {shape.max_rows, shape.n}, .more_rows = true});
   const GroupedGemmPlan* const plan = &kept_grouped_gemm_plan(
       context.resources, shape, {.rows = dim(dims, "rows"), .active = dim(dims, "active")},
       context.counts_are_there);

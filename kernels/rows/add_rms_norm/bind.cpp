@@ -5,20 +5,15 @@ namespace orrery {
 
 // reads x, residual, gain; writes y, residual
 Launch bind_add_rms_norm(const BindContext& context) {
-  require_dtype(context);
-  require_operands(context, 3, 2);
   const DType dtype = context.op.dtype;
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
-  const MatrixSize rows{tokens, hidden};
-  const Operand x = require_operand(context, context.reads[0], {.what = "x", .size = rows});
-  const Operand residual =
-      require_operand(context, context.reads[1], {.what = "residual", .size = rows});
-  const Operand gain =
-      require_operand(context, context.reads[2], {.what = "gain", .size = {1, hidden}});
-  const Operand y =
-      require_operand(context, context.writes[0], {.what = "y", .dtype = dtype, .size = rows});
-  require_taken(context, context.writes[1].data == residual.data, "one residual, to add in place");
+  const Operand x = operand(context, "x");
+  const Operand residual = operand(context, "residual");
+  const Operand gain = operand(context, "gain");
+  const Operand y = result(context, "y");
+  require_taken(context, result(context, "sum").data == residual.data,
+                "one residual, to add in place");
   const NormOptions options{.epsilon = static_cast<float>(context.numbers.norm_epsilon)};
   return [=](const cuda::Stream& stream) {
     if (dtype == DType::kFp8) {

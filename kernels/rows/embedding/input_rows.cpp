@@ -6,23 +6,18 @@
 
 namespace orrery {
 
-InputRows::InputRows(const BindContext& context, std::span<const Operand> parts, DType dtype,
-                     const MatrixSize& size)
+InputRows::InputRows(const BindContext& context, std::string_view slot, const MatrixSize& size)
     : size_(size) {
-  require_taken(context, !parts.empty(), "at least one input");
-  for (const Operand& part : parts) {
-    const std::int64_t rows = matrix_size(*part.tensor).rows;
-    require_operand(context, part,
-                    {.what = "x", .dtype = dtype, .size = {.rows = rows, .columns = size.columns}});
-    source_rows_ += rows;
-  }
-  source_ = parts.front().data;
-  scales_ = parts.front().scales;
+  const std::span<const Operand> found = parts(context, slot);
+  for (const Operand& part : found) source_rows_ += matrix_size(*part.tensor).rows;
+  source_ = found.front().data;
+  scales_ = found.front().scales;
   require_taken(context, source_rows_ >= size.rows, [&] {
     return std::to_string(size.rows) + " rows of x, of which there are " +
            std::to_string(source_rows_);
   });
   if (source_rows_ == size.rows || context.tables.samples_all_rows) return;
+  const DType dtype = found.front().tensor->dtype;
   require_taken(context, dtype == DType::kBf16,
                 [&] { return "rows picked from bf16 only, not " + std::string(to_text(dtype)); });
   const auto elements = static_cast<std::size_t>(size.rows * size.columns);

@@ -3,7 +3,7 @@
 // The rows of a step that an op of fewer rows takes.
 
 #include <cstdint>
-#include <span>
+#include <string_view>
 
 #include "kernels/binding/bind_operands.h"
 
@@ -14,9 +14,8 @@ namespace orrery {
 // ahead of each launch into scratch memory.
 class InputRows {
  public:
-  // `size` of x; parts of `dtype`, of which only bf16 can be gathered.
-  InputRows(const BindContext& context, std::span<const Operand> parts, DType dtype,
-            const MatrixSize& size);
+  // `size` of what the op takes of the slot; only bf16 can be gathered.
+  InputRows(const BindContext& context, std::string_view slot, const MatrixSize& size);
   [[nodiscard]] const void* data() const { return gathered_ != nullptr ? gathered_ : source_; }
   [[nodiscard]] const float* scales() const { return scales_; }  // of fp8
   // Enqueues the gathering, if any.

@@ -1,5 +1,3 @@
-#include <array>
-
 #include "kernels/binding/bind_operands.h"
 #include "kernels/rows/rms_norm/rms_norm.h"
 
@@ -8,7 +6,7 @@ namespace {
 
 // reads rows of query, key and value heads, gains of query and key heads; norms these in place
 Launch bind_heads(const BindContext& context) {
-  require_dtype(context, std::array{DType::kBf16});
+  require_bf16(context);
   const KvShape& cache = require_cache(context, /*has_layer=*/false).shape();
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
@@ -19,10 +17,10 @@ Launch bind_heads(const BindContext& context) {
            std::to_string(hidden) + " elements";
   });
   const std::int64_t stride = hidden + key_heads * head_dim;
-  const Operand heads =
-      require_operand(context, context.reads[0], {.what = "q, k and v", .size = {tokens, stride}});
-  const Operand gains =
-      require_operand(context, context.reads[1], {.what = "gains", .size = {1, 2 * head_dim}});
+  const Operand heads = operand(context, "x");
+  const Operand gains = operand(context, "gain");
+  require_columns(context, heads, stride);
+  require_columns(context, gains, 2 * head_dim);
   const HeadNormShape shape{.tokens = tokens,
                             .query_heads = hidden / head_dim - key_heads,
                             .key_heads = key_heads,
@@ -38,26 +36,19 @@ Launch bind_heads(const BindContext& context) {
 
 // reads x, which may be columns of longer rows, and gain; writes y
 Launch bind_rms_norm(const BindContext& context) {
-  require_operands(context, 2, 1);
-  if (context.writes[0].data == context.reads[0].data) return bind_heads(context);
-  require_dtype(context);
+  const Operand x = operand(context, "x");
+  const Operand gain = operand(context, "gain");
+  const Operand y = result(context, "y");
+  if (y.data == x.data) return bind_heads(context);
   const DType dtype = context.op.dtype;
   const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t hidden = dim(context.op.dims, "hidden");
-  const MatrixSize rows{tokens, hidden};
-  const std::int64_t stride = matrix_size(*context.reads[0].tensor).columns;
-  const Operand x =
-      require_operand(context, context.reads[0], {.what = "x", .size = {tokens, stride}});
-  require_taken(context, num_columns(x) == hidden, [&] {
-    return "x of " + std::to_string(hidden) + " columns, not " + std::to_string(num_columns(x));
-  });
-  const Operand gain =
-      require_operand(context, context.reads[1], {.what = "gain", .size = {1, hidden}});
-  const Operand y =
-      require_operand(context, context.writes[0], {.what = "y", .dtype = dtype, .size = rows});
+  require_columns(context, x, hidden);
+  require_columns(context, gain, hidden);
+  require_columns(context, y, hidden);
   const bf16* const from = first_column<bf16>(x);
   const NormOptions options{.epsilon = static_cast<float>(context.numbers.norm_epsilon),
-                            .x_stride = stride};
+                            .x_stride = matrix_size(*x.tensor).columns};
   return [=](const cuda::Stream& stream) {
     if (dtype == DType::kFp8) {
       rms_norm_fp8(stream, from, typed<bf16>(gain), typed<fp8>(y), y.scales, tokens, hidden,
