@@ -23,6 +23,15 @@ struct StepInput {
   std::vector<SequenceTokens> decodes;  // one token each
 };
 
+// Rows of a step as the plan has them, of one micro-batch on one rank.
+struct StepRows {
+  std::int64_t tokens = 0;   // in all: prefill, decodes, padding
+  std::int64_t prefill = 0;  // rows of attention_prefill or mla_prefill, which come first
+  std::int64_t decodes = 0;  // sequences of attention_decode or mla_decode
+  std::int64_t seqs = 0;     // rows of logits
+  bool operator==(const StepRows&) const = default;
+};
+
 // `query` new tokens that follow `context` cached ones; either may be 0.
 struct PrefillSequence {
   std::int32_t query = 0;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/binding/step_input.h"
 #include "kernels/execute/hazards.h"
 #include "sim/memory/buffers.h"
 #include "sim/plan/plan.h"
@@ -57,14 +58,7 @@ struct KvLayers {
 };
 KvLayers kv_layers(const Plan& plan, int rank);
 
-// Rows of a step as the plan has them, of one micro-batch on one rank.
-struct StepRows {
-  std::int64_t tokens = 0;   // in all: prefill, decodes, padding
-  std::int64_t prefill = 0;  // rows of attention_prefill or mla_prefill, which come first
-  std::int64_t decodes = 0;  // sequences of attention_decode or mla_decode
-  std::int64_t seqs = 0;     // rows of logits
-  bool operator==(const StepRows&) const = default;
-};
+// Of one micro-batch on one rank.
 StepRows step_rows(const Plan& plan, int rank, int micro_batch);
 
 // The memory that each task touches, for event_waits(): arena bytes and KV layers. Throws

@@ -5,6 +5,9 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/attention/attention_prefill/reference.h"
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 namespace {
 
@@ -54,6 +57,10 @@ AttentionDecodeOutputs attention_decode(const AttentionDecodeShape& shape,
     }
   }
   return result;
+}
+
+Results attention_decode_reference(const KernelCall& call) {
+  return attend(call, call.part.decodes, call.part.rows.prefill);
 }
 
 }  // namespace orrery::reference

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 namespace {
 
@@ -61,6 +63,64 @@ AttentionRow attention_row(std::span<const double> q, std::span<const double> ke
   for (double& x : row.out) x /= sum;
   row.lse = largest + std::log(sum);
   return row;
+}
+
+namespace {
+
+struct CachedRows {
+  Values keys;    // [tokens of the sequence, width]
+  Values values;  // the same
+};
+
+CachedRows cached_rows(const KernelCall& call, const SequenceRows& sequence, std::int64_t width) {
+  CachedRows rows;
+  for (std::int64_t i = 0; i < sequence.context + sequence.query; ++i) {
+    const std::int64_t block = sequence.blocks[static_cast<std::size_t>(i / call.block_size)];
+    const std::int64_t slot = block * call.block_size + i % call.block_size;
+    const auto append = [&](Values& to, const Values& from) {
+      to.insert(to.end(), from.begin() + slot * width, from.begin() + (slot + 1) * width);
+    };
+    append(rows.keys, call.kv->keys);
+    append(rows.values, call.kv->values);
+  }
+  return rows;
+}
+
+}  // namespace
+
+Results attend(const KernelCall& call, const std::vector<SequenceRows>& sequences,
+               std::int64_t first_row) {
+  const Values& x = read(call, "q");
+  const std::int64_t stride = static_cast<std::int64_t>(x.size()) / call.part.rows.tokens;
+  const AttentionShape shape{
+      .heads = size_of(call, "heads"),
+      .kv_heads = size_of(call, "kv_heads"),
+      .qk_dim = size_of(call, "head_dim"),
+      .v_dim = size_of(call, "head_dim"),
+      .window = size_of(call, "window"),
+      .scale = 1 / std::sqrt(static_cast<double>(size_of(call, "head_dim")))};
+  const std::int64_t width = shape.heads * shape.v_dim;
+  Values out = zeros_written(call, "out");
+  for (const SequenceRows& sequence : sequences) {
+    const CachedRows cached = cached_rows(call, sequence, shape.kv_heads * shape.v_dim);
+    const auto rows = std::span(x).subspan(static_cast<std::size_t>(sequence.row * stride),
+                                           static_cast<std::size_t>(sequence.query * stride));
+    const Values q = columns_of(rows, stride, 0, width);
+    for (std::int64_t i = 0; i < sequence.query; ++i) {
+      for (std::int64_t head = 0; head < shape.heads; ++head) {
+        const AttentionRow row =
+            attention_row(q, cached.keys, cached.values, shape,
+                          {.row = i, .position = sequence.context + i, .key_row = 0}, head);
+        const std::int64_t at = (sequence.row - first_row + i) * width + head * shape.v_dim;
+        std::ranges::copy(row.out, out.begin() + at);
+      }
+    }
+  }
+  return {std::move(out)};
+}
+
+Results attention_prefill_reference(const KernelCall& call) {
+  return attend(call, call.part.prefill, 0);
 }
 
 }  // namespace orrery::reference

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/attention/attention_prefill/schedule.h"
+#include "kernels/binding/kernel_call.h"
 
 namespace orrery::reference {
 
@@ -41,5 +42,10 @@ std::vector<QueryToken> query_tokens(std::span<const PrefillSequence> sequences)
 AttentionRow attention_row(std::span<const double> q, std::span<const double> keys,
                            std::span<const double> values, const AttentionShape& shape,
                            const QueryToken& token, std::int64_t head);
+
+// Attention of an op over the cache: each sequence's new tokens see what is in its blocks, which
+// holds them already. `first_row`: the row of the step that is row 0 of the result.
+Results attend(const KernelCall& call, const std::vector<SequenceRows>& sequences,
+               std::int64_t first_row);
 
 }  // namespace orrery::reference

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 
 std::vector<double> kv_append(std::span<const double> cache, std::span<const double> rows,
@@ -23,6 +25,38 @@ std::vector<double> kv_append(std::span<const double> cache, std::span<const dou
                       result.begin() + static_cast<std::ptrdiff_t>(at));
   }
   return result;
+}
+
+namespace {
+
+// Latents, and rotated keys behind them.
+Results append_latents(const KernelCall& call) {
+  const std::int64_t latent = columns_read(call, "x");
+  const std::int64_t width = size_of(call, "width");
+  Values rows(static_cast<std::size_t>(size_of(call, "tokens") * width));
+  put_columns(rows, width, 0, read(call, "x"), latent);
+  put_columns(rows, width, latent, columns_of_view(call, "rotated"), width - latent);
+  call.kv->keys = kv_append(call.kv->keys, rows, call.part.slots, static_cast<std::size_t>(width));
+  return {{}};
+}
+
+}  // namespace
+
+// Keys and values are the last columns of a row.
+Results kv_append_reference(const KernelCall& call) {
+  if (has_operand(call, "rotated")) return append_latents(call);
+  const Values& x = read(call, "x");
+  const std::int64_t tokens = size_of(call, "tokens");
+  const std::int64_t width = size_of(call, "width") / 2;
+  const std::int64_t stride = static_cast<std::int64_t>(x.size()) / tokens;
+  for (std::int64_t row = 0; row < tokens; ++row) {
+    const std::int64_t slot = call.part.slots[static_cast<std::size_t>(row)];
+    if (slot < 0) continue;
+    const auto keys = x.begin() + (row + 1) * stride - 2 * width;
+    std::copy_n(keys, width, call.kv->keys.begin() + slot * width);
+    std::copy_n(keys + width, width, call.kv->values.begin() + slot * width);
+  }
+  return {{}};
 }
 
 }  // namespace orrery::reference

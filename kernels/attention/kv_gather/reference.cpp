@@ -1,7 +1,10 @@
 #include "kernels/attention/kv_gather/reference.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
+
+#include "kernels/binding/kernel_call.h"
 
 namespace orrery::reference {
 
@@ -27,6 +30,31 @@ KvGatherResult kv_gather(const KvGatherOperands& operands) {
     }
   }
   return result;
+}
+
+KvGatherResult cached_latents(const KernelCall& call, const SequenceRows& sequence,
+                              std::int64_t latent, std::int64_t rope) {
+  const auto length = static_cast<std::int32_t>(sequence.context + sequence.query);
+  return kv_gather({.cache = call.kv->keys,
+                    .block_table = sequence.blocks,
+                    .lengths = std::span(&length, 1),
+                    .latent = latent,
+                    .rope = rope,
+                    .block_size = call.block_size});
+}
+
+Results kv_gather_reference(const KernelCall& call) {
+  const std::int64_t latent = size_of(call, "kv_lora_rank");
+  const std::int64_t rope = size_of(call, "rope_dim");
+  Results results{zeros_written(call, "latents"), zeros_written(call, "rotated")};
+  std::int64_t row = 0;
+  for (const SequenceRows& sequence : call.part.prefill) {
+    const KvGatherResult rows = cached_latents(call, sequence, latent, rope);
+    std::ranges::copy(rows.latents, results[0].begin() + row * latent);
+    std::ranges::copy(rows.rotated, results[1].begin() + row * rope);
+    row += sequence.context + sequence.query;
+  }
+  return results;
 }
 
 }  // namespace orrery::reference

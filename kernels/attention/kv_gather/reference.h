@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 
 struct KvGatherOperands {
@@ -23,5 +25,9 @@ struct KvGatherResult {
 
 // Throws std::invalid_argument for a token whose slot is outside of the cache.
 KvGatherResult kv_gather(const KvGatherOperands& operands);
+
+// All cached tokens of a sequence and its new ones, out of the cache of an op.
+KvGatherResult cached_latents(const KernelCall& call, const SequenceRows& sequence,
+                              std::int64_t latent, std::int64_t rope);
 
 }  // namespace orrery::reference

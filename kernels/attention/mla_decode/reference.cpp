@@ -5,6 +5,12 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "kernels/attention/attention_prefill/reference.h"
+#include "kernels/attention/kv_gather/reference.h"
+#include "kernels/binding/kernel_call.h"
 
 namespace orrery::reference {
 namespace {
@@ -79,6 +85,43 @@ MlaDecodeResult mla_decode(const MlaDecodeOperands& x) {
     }
   }
   return result;
+}
+
+// Each decode over the latents of its sequence, which are keys and values of all heads.
+Results mla_decode_reference(const KernelCall& call) {
+  const std::int64_t heads = size_of(call, "heads");
+  const std::int64_t latent = size_of(call, "kv_lora_rank");
+  const std::int64_t rope = size_of(call, "rope_dim");
+  const std::int64_t head_dim = columns_read(call, "q") / heads;
+  const AttentionShape shape{.heads = heads,
+                             .kv_heads = 1,
+                             .qk_dim = latent + rope,
+                             .v_dim = latent,
+                             .scale = 1 / std::sqrt(static_cast<double>(head_dim))};
+  Values out = zeros_written(call, "out");
+  for (const SequenceRows& sequence : call.part.decodes) {
+    const std::int64_t row = sequence.row - call.part.rows.prefill;
+    const auto rows_of = [&](std::string_view slot, std::int64_t at) {
+      const std::int64_t width = columns_read(call, slot);
+      return std::span(read(call, slot)).subspan(at * width, width);
+    };
+    Values q(static_cast<std::size_t>(heads * shape.qk_dim));
+    const auto of_latents = rows_of("latent", row);
+    put_columns(q, shape.qk_dim, 0, Values(of_latents.begin(), of_latents.end()), latent);
+    put_columns(q, shape.qk_dim, latent,
+                columns_of(rows_of("q", sequence.row), head_dim, head_dim - rope, rope), rope);
+    const KvGatherResult cached = cached_latents(call, sequence, latent, rope);
+    Values keys(cached.latents.size() + cached.rotated.size());
+    put_columns(keys, shape.qk_dim, 0, cached.latents, latent);
+    put_columns(keys, shape.qk_dim, latent, cached.rotated, rope);
+    for (std::int64_t head = 0; head < heads; ++head) {
+      const AttentionRow found =
+          attention_row(q, keys, cached.latents, shape,
+                        {.row = 0, .position = sequence.context, .key_row = 0}, head);
+      std::ranges::copy(found.out, out.begin() + (row * heads + head) * latent);
+    }
+  }
+  return {std::move(out)};
 }
 
 }  // namespace orrery::reference

@@ -1,7 +1,9 @@
 #include "kernels/dense/batched_gemm/reference.h"
 
 #include <stdexcept>
+#include <utility>
 
+#include "kernels/binding/kernel_call.h"
 #include "kernels/dense/gemm/reference.h"
 
 namespace orrery::reference {
@@ -38,6 +40,45 @@ std::vector<double> batched_gemm(std::span<const double> x, std::span<const doub
     }
   }
   return y;
+}
+
+namespace {
+
+// The first k elements of each head of the last m rows, by weights as they expand latents or, as
+// wide as the result, from the other side.
+Results multiply_heads(const KernelCall& call) {
+  const std::int64_t batch = size_of(call, "batch");
+  const std::int64_t m = size_of(call, "m");
+  const std::int64_t k = size_of(call, "k");
+  const std::int64_t stride = columns_read(call, "x");
+  const bool skips_prefill = tensor_read(call, "x").axes.front().size > m;
+  const std::int64_t first = skips_prefill ? call.part.rows.prefill : 0;
+  const auto rows = std::span(read(call, "x")).subspan(first * stride, m * stride);
+  const BatchedGemmSize size{.batch = batch,
+                             .m = m,
+                             .n = size_of(call, "n"),
+                             .k = k,
+                             .w_is_transposed = columns_read(call, "w") == size_of(call, "n")};
+  return {batched_gemm(columns_of(rows, stride / batch, 0, k), read(call, "w"), size)};
+}
+
+}  // namespace
+
+// x [batch, m, k], w [batch, n, k]
+Results batched_gemm_reference(const KernelCall& call) {
+  if (tensor_read(call, "x").axes.size() == 2) return multiply_heads(call);
+  const std::int64_t m = size_of(call, "m");
+  const std::int64_t n = size_of(call, "n");
+  const std::int64_t k = size_of(call, "k");
+  const std::span<const double> x = read(call, "x");
+  const std::span<const double> w = read(call, "w");
+  Values result;
+  for (std::int64_t i = 0; i < size_of(call, "batch"); ++i) {
+    const Values y = gemm(x.subspan(static_cast<std::size_t>(i * m * k), m * k),
+                          w.subspan(static_cast<std::size_t>(i * n * k), n * k), m, n, k);
+    result.insert(result.end(), y.begin(), y.end());
+  }
+  return {std::move(result)};
 }
 
 }  // namespace orrery::reference

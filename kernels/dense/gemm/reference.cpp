@@ -2,6 +2,9 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+
+#include "kernels/binding/kernel_call.h"
 
 namespace orrery::reference {
 namespace {
@@ -50,6 +53,16 @@ std::vector<double> gemm(std::span<const double> x, std::span<const double> w, s
     }
   }
   return y;
+}
+
+Results gemm_reference(const KernelCall& call) {
+  const std::int64_t m = size_of(call, "m");
+  const std::int64_t n = size_of(call, "n");
+  const std::int64_t k = size_of(call, "k");
+  Values y = gemm(rows_read(call, "x", m, k), read(call, "w"), m, n, k);
+  const Values bias = optional_read(call, "bias");
+  for (std::size_t i = 0; i < y.size() && !bias.empty(); ++i) y[i] += bias[i % bias.size()];
+  return {std::move(y)};
 }
 
 }  // namespace orrery::reference

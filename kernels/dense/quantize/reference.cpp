@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "kernels/binding/kernel_call.h"
 #include "kernels/harness/rounding.h"
 
 namespace orrery::reference {
@@ -38,6 +39,19 @@ std::vector<double> quantize(std::span<const double> x, std::span<const double> 
     values[i] = scale == 0 ? 0 : round_fp8(x[i] / scale) * scale;
   }
   return values;
+}
+
+Values rounded(Values values, const Tensor& tensor, Rounding rounding) {
+  if (rounding == Rounding::kNone) return values;
+  if (tensor.dtype == DType::kBf16) return round_bf16(values);
+  if (tensor.dtype != DType::kFp8) return values;
+  const auto columns = static_cast<std::size_t>(tensor.axes.back().size);
+  return quantize(values, quantize_scales(values, columns, columns), columns, columns);
+}
+
+// Rounding is that of the tensor which is written.
+Results quantize_reference(const KernelCall& call) {
+  return {rows_read(call, "x", size_of(call, "tokens"), size_of(call, "hidden"))};
 }
 
 }  // namespace orrery::reference

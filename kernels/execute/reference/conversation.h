@@ -56,7 +56,7 @@ struct ExecutedConversation {
 };
 
 // What the reference says of steps with these inputs in another deployment, whose experts are
-// chosen by the scores that were found there (reference/moe_call.h). Decode steps have
+// chosen by the scores that were found there (routing_scores). Decode steps have
 // `decode_rows` rows.
 struct RepeatedConversation {
   std::vector<std::vector<double>> logits;  // by step

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "kernels/dense/quantize/reference.h"
 #include "kernels/execute/reference/collective_call.h"
 #include "kernels/execute/step_tables.h"
 #include "kernels/execute/weights.h"
@@ -254,6 +255,8 @@ class StepRun {
     KernelCall call{.op = op,
                     .kernel = kernel,
                     .plan = plan_,
+                    .spec = kernel_spec(kernel.kernel),
+                    .slots = operand_slots(plan_, op),
                     .reads = {},
                     .written = {},
                     .part = part,

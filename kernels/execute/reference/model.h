@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/attention/rope/reference.h"
 #include "kernels/binding/step_input.h"
+#include "kernels/execute/rank_program.h"
 #include "kernels/execute/reference/kernel_call.h"
 #include "sim/plan/plan.h"
 

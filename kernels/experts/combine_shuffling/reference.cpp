@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <stdexcept>
+
+#include "kernels/binding/kernel_call.h"
 
 namespace orrery::reference {
 namespace {
@@ -79,6 +82,31 @@ std::vector<double> put_rows(std::span<const double> from, std::span<const std::
         to.begin() + static_cast<std::ptrdiff_t>(order[i]) * static_cast<std::ptrdiff_t>(columns));
   }
   return to;
+}
+
+ShuffleSizes shuffle_sizes(const KernelCall& call, const Tensor& by_rank, bool combines) {
+  const bool is_dense = by_rank.axes.size() == 2;
+  const Tensor& counts = tensor_read(call, "recv_counts");
+  const std::int64_t ranks = size_of(call, "ranks");
+  const std::int64_t groups = size_of(call, "groups");
+  const std::int64_t experts = num_elements(counts) / ranks;
+  return {.ranks = ranks,
+          .experts = experts,
+          .groups = groups,
+          .first = call.first_expert % experts,
+          .bound = is_dense ? 0 : by_rank.axes[1].size,
+          .holds_all = !is_dense && combines};
+}
+
+Results combine_shuffling_reference(const KernelCall& call) {
+  const ShuffleSizes sizes = shuffle_sizes(call, tensor_read(call, "by_rank"), /*combines=*/true);
+  const std::vector<std::int32_t> counts = integers_read(call, "recv_counts");
+  const std::vector<std::int32_t> groups = group_counts(counts, sizes);
+  const Values rows = take_rows(read(call, "by_rank"), shuffled_rows(counts, sizes),
+                                static_cast<std::size_t>(size_of(call, "hidden")));
+  return {padded(rows, num_elements(tensor_written(call, "by_expert")), 0),
+          padded(groups, std::ssize(groups), 0),
+          {std::accumulate(groups.begin(), groups.end(), 0.0)}};
 }
 
 }  // namespace orrery::reference

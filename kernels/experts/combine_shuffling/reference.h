@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 
 struct ShuffleSizes {
@@ -32,5 +34,8 @@ std::vector<double> take_rows(std::span<const double> from, std::span<const std:
 // to[order[i]] = from[i] of `rows` rows; `to` otherwise as given: split_shuffling.
 std::vector<double> put_rows(std::span<const double> from, std::span<const std::int64_t> order,
                              std::size_t columns, std::vector<double> to);
+
+// Of an op: the tensor whose rows are in the order of ranks, and the counts.
+ShuffleSizes shuffle_sizes(const KernelCall& call, const Tensor& by_rank, bool combines);
 
 }  // namespace orrery::reference

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
+
+#include "kernels/binding/kernel_call.h"
 
 namespace orrery::reference {
 
@@ -38,6 +41,16 @@ std::vector<double> padded_groups(std::span<const double> rows,
     begin += count;
   }
   return padded;
+}
+
+Results gather_mul_reference(const KernelCall& call) {
+  const auto hidden = static_cast<std::size_t>(size_of(call, "hidden"));
+  const Values weights = optional_read(call, "row_weight");
+  Values rows = gather_mul(read(call, "x"), integers_read(call, "row_token"), weights, hidden);
+  const std::vector<Axis>& axes = tensor_written(call, "xs").axes;
+  if (axes.size() == 2) return {std::move(rows)};
+  return {padded_groups(rows, integers_read(call, "counts"), static_cast<std::size_t>(axes[1].size),
+                        hidden)};
 }
 
 }  // namespace orrery::reference

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/binding/kernel_call.h"
 #include "kernels/dense/gemm/reference.h"
 
 namespace orrery::reference {
@@ -42,5 +43,16 @@ void grouped_gemm(std::span<const double> x, std::span<const double> w,
     row += count;
   }
 }
+
+Values multiplied(const KernelCall& call) {
+  const std::int64_t n = size_of(call, "n");
+  const Tensor& x = tensor_read(call, "x");
+  Values y(static_cast<std::size_t>(num_elements(x) / x.axes.back().size * n));
+  grouped_gemm(read(call, "x"), read(call, "w"), integers_read(call, "counts"), n,
+               size_of(call, "k"), y);
+  return y;
+}
+
+Results grouped_gemm_reference(const KernelCall& call) { return {multiplied(call)}; }
 
 }  // namespace orrery::reference

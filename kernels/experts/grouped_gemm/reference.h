@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 
 // One scale per row of x and per row of every w; empty for none.
@@ -20,5 +22,9 @@ struct GroupedGemmScales {
 void grouped_gemm(std::span<const double> x, std::span<const double> w,
                   std::span<const std::int32_t> counts, std::int64_t n, std::int64_t k,
                   std::span<double> y, const GroupedGemmScales& scales = {});
+
+// What an op of grouped rows multiplies, x [rows, k] by w: y [rows, n], zeros past the groups'
+// rows.
+Values multiplied(const KernelCall& call);
 
 }  // namespace orrery::reference

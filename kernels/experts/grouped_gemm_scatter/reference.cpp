@@ -1,8 +1,13 @@
 #include "kernels/experts/grouped_gemm_scatter/reference.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
+
+#include "kernels/binding/kernel_call.h"
+#include "kernels/experts/grouped_gemm/reference.h"
 
 namespace orrery::reference {
 
@@ -36,6 +41,25 @@ void grouped_gemm_scatter(std::span<const double> x, std::span<const double> w,
           weight * y[static_cast<std::size_t>(row * n + column)];
     }
   }
+}
+
+Results grouped_gemm_scatter_reference(const KernelCall& call) {
+  const std::int64_t n = size_of(call, "n");
+  const Values y = multiplied(call);
+  const std::vector<std::int32_t> counts = integers_read(call, "counts");
+  const auto num_rows = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const std::vector<std::int32_t> tokens = integers_read(call, "row_token");
+  const Values weights = optional_read(call, "row_weight");
+  Values out = read(call, "base");
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    const double weight = weights.empty() ? 1 : weights[static_cast<std::size_t>(row)];
+    const std::int64_t token = tokens[static_cast<std::size_t>(row)];
+    for (std::int64_t column = 0; column < n; ++column) {
+      out[static_cast<std::size_t>(token * n + column)] +=
+          weight * y[static_cast<std::size_t>(row * n + column)];
+    }
+  }
+  return {std::move(out)};
 }
 
 }  // namespace orrery::reference

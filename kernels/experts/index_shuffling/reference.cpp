@@ -5,6 +5,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 namespace {
 
@@ -135,6 +137,31 @@ InitRouting init_routing(std::span<const std::int32_t> token_rows,
                                       static_cast<std::int32_t>(expert));
   }
   return result;
+}
+
+Results index_shuffling_reference(const KernelCall& call) {
+  const Routing& routing = call.numbers.routing;
+  const std::int64_t experts = size_of(call, "experts");
+  const std::int64_t experts_total = size_of(call, "experts_total");
+  const Values bias = optional_read(call, "correction_bias");
+  const IndexShuffling found =
+      index_shuffling(read(call, "scores"), bias,
+                      {.tokens = size_of(call, "tokens"),
+                       .experts_total = experts_total,
+                       .topk = size_of(call, "topk"),
+                       .groups = size_of(call, "groups"),
+                       .topk_groups = routing.topk_groups,
+                       .group_score = bias.empty() ? GroupScore::kBest : GroupScore::kBestTwo,
+                       .first_expert = call.first_expert / experts * experts,
+                       .experts = experts,
+                       .normalises = routing.normalises,
+                       .scale = routing.scale});
+  const std::int64_t rows = num_elements(tensor_written(call, "row_token"));
+  return {padded(found.counts, experts, 0),
+          {std::accumulate(found.counts.begin(), found.counts.end(), 0.0)},
+          padded(found.row_token, rows, -1),
+          padded(found.row_weight, rows, 0),
+          padded(found.token_rows, std::ssize(found.token_rows), -1)};
 }
 
 }  // namespace orrery::reference

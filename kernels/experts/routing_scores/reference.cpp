@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
+#include "kernels/binding/kernel_call.h"
 #include "kernels/dense/gemm/reference.h"
 
 namespace orrery::reference {
@@ -36,6 +39,38 @@ std::vector<double> routing_scores(std::span<const double> x, std::span<const do
     }
   }
   return scores;
+}
+
+// Experts are chosen by the scores that are given, where there are some: a rounding of x may move a
+// score past another, and with it a whole expert's contribution, so whoever is held against this
+// says what it found, and whether that is close to what is found here is for the caller to judge
+// (score_difference). Rows without a token have scores of their own.
+Results routing_scores_reference(const KernelCall& call) {
+  const std::int64_t experts = size_of(call, "experts_total");
+  const Values bias = optional_read(call, "bias");
+  const bool is_sigmoid = call.numbers.routing.score == RoutingScore::kSigmoid;
+  Values scores = routing_scores(
+      read(call, "x"), read(call, "w"), bias,
+      {.tokens = size_of(call, "tokens"),
+       .hidden = size_of(call, "hidden"),
+       .experts_total = experts,
+       .activation = is_sigmoid ? RouterActivation::kSigmoid : RouterActivation::kSoftmax});
+  if (call.given_scores == nullptr) return {std::move(scores)};
+  if (call.given_scores->size() != scores.size()) {
+    refuse(call, "was given " + std::to_string(call.given_scores->size()) + " scores, expected " +
+                     std::to_string(scores.size()));
+  }
+  const bool is_whole = std::ssize(scores) == call.part.rows.tokens * experts;
+  const std::size_t count =
+      is_whole ? static_cast<std::size_t>(call.part.num_tokens * experts) : scores.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const double given = (*call.given_scores)[i];
+    const double apart = std::abs(given - scores[i]);
+    *call.score_difference =
+        std::isfinite(apart) ? std::max(*call.score_difference, apart) : INFINITY;
+    scores[i] = given;
+  }
+  return {std::move(scores)};
 }
 
 }  // namespace orrery::reference

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 
 std::vector<double> scatter_add(std::span<const double> base, std::span<const double> y,
@@ -48,6 +50,20 @@ std::vector<double> without_padding(std::span<const double> y, std::span<const s
     rows.insert(rows.end(), kept.begin(), kept.end());
   }
   return rows;
+}
+
+Results scatter_add_reference(const KernelCall& call) {
+  const auto hidden = static_cast<std::size_t>(size_of(call, "hidden"));
+  const std::vector<Axis>& axes = tensor_read(call, "y").axes;
+  const Values weights = optional_read(call, "row_weight");
+  const Values base = optional_read(call, "base");
+  Values y = read(call, "y");
+  if (axes.size() == 3) {
+    y = without_padding(y, integers_read(call, "counts"), static_cast<std::size_t>(axes[0].size),
+                        hidden);
+  }
+  const auto topk = static_cast<std::size_t>(columns_read(call, "token_rows"));
+  return {scatter_add(base, y, integers_read(call, "token_rows"), topk, weights, hidden)};
 }
 
 }  // namespace orrery::reference

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 
 std::vector<double> embedding(std::span<const std::int32_t> ids, std::span<const double> table,
@@ -14,6 +16,12 @@ std::vector<double> embedding(std::span<const std::int32_t> ids, std::span<const
                       y.begin() + static_cast<std::ptrdiff_t>(token * hidden));
   }
   return y;
+}
+
+Results embedding_reference(const KernelCall& call) {
+  std::vector<std::int32_t> ids = call.part.token_ids;
+  for (std::int32_t& id : ids) id -= static_cast<std::int32_t>(call.first_vocab_row);
+  return {embedding(ids, read(call, "table"), static_cast<std::size_t>(size_of(call, "hidden")))};
 }
 
 }  // namespace orrery::reference

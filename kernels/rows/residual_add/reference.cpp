@@ -4,6 +4,8 @@
 #include <functional>
 #include <stdexcept>
 
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 
 std::vector<double> residual_add(std::span<const double> residual, std::span<const double> x) {
@@ -13,6 +15,10 @@ std::vector<double> residual_add(std::span<const double> residual, std::span<con
   std::vector<double> sum(x.size());
   std::ranges::transform(residual, x, sum.begin(), std::plus{});
   return sum;
+}
+
+Results residual_add_reference(const KernelCall& call) {
+  return {residual_add(read(call, "residual"), read(call, "x"))};
 }
 
 }  // namespace orrery::reference

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
+
+#include "kernels/binding/kernel_call.h"
 
 namespace orrery::reference {
 
@@ -42,6 +45,16 @@ std::int32_t choose(std::span<const Candidate> candidates, double chance) {
     if (cumulated > chance) return candidate.id;
   }
   return candidates.back().id;
+}
+
+Results sample_reference(const KernelCall& call) {
+  const Values& logits = read(call, "logits");
+  const auto vocab = static_cast<std::size_t>(size_of(call, "vocab"));
+  Values tokens;
+  for (std::size_t row = 0; row * vocab < logits.size(); ++row) {
+    tokens.push_back(argmax(std::span(logits).subspan(row * vocab, vocab)));
+  }
+  return {std::move(tokens)};
 }
 
 }  // namespace orrery::reference

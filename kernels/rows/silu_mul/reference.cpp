@@ -3,6 +3,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "kernels/binding/kernel_call.h"
+
 namespace orrery::reference {
 
 std::vector<double> silu_mul(std::span<const double> x, std::size_t ffn) {
@@ -15,6 +17,10 @@ std::vector<double> silu_mul(std::span<const double> x, std::size_t ffn) {
     y[i] = x[at] / (1 + std::exp(-x[at])) * x[at + ffn];
   }
   return y;
+}
+
+Results silu_mul_reference(const KernelCall& call) {
+  return {silu_mul(read(call, "x"), static_cast<std::size_t>(size_of(call, "ffn")))};
 }
 
 }  // namespace orrery::reference
