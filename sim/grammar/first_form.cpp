@@ -1,9 +1,12 @@
 #include "sim/grammar/first_form.h"
 
+#include <algorithm>
 #include <charconv>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace orrery {
 namespace {
@@ -32,6 +35,11 @@ std::int64_t columns_of(const Plan& plan, const TensorView& view) {
   return tensor.axes.empty() ? 1 : tensor.axes.back().size;
 }
 
+std::int64_t size_of(const KernelOp& kernel, std::string_view name) {
+  const auto found = std::ranges::find(kernel.dims, name, &Dim::name);
+  return found == kernel.dims.end() ? 0 : found->size;
+}
+
 // Rows that a projection of latent attention makes: [what the query's norm takes |] what the
 // norm of keys and values takes | rotated keys. The norms take theirs in the order of the ops.
 class Columns {
@@ -39,26 +47,30 @@ class Columns {
   explicit Columns(const Plan& plan) : plan_(plan), taken_(plan.tensors().size()) {}
 
   void set_views(Op& op) {
-    if (const auto* kernel = std::get_if<KernelOp>(&op.body)) {
-      const bool is_apart = op.reads.size() == 2;
-      if (kernel->kernel == "rms_norm") take(op, dim(kernel->dims, "hidden"));
-      if (kernel->kernel == "rope" && is_apart) {
-        set_last(op.reads[1], dim(kernel->dims, "head_dim"));
-        op.writes.back() = op.reads[1];
-      }
-      if (kernel->kernel == "kv_append" && is_apart) {
-        set_last(op.reads[1], dim(kernel->dims, "width") - columns_of(plan_, op.reads[0]));
-      }
-    }
+    if (const auto* kernel = std::get_if<KernelOp>(&op.body)) set_views(*kernel, op);
     for (const TensorId id : op.writes) taken(id) = 0;
   }
 
  private:
+  // Ops that lack operands or dims stay as they are: `verify` says what they lack.
+  void set_views(const KernelOp& kernel, Op& op) {
+    if (op.writes.empty() || op.reads.empty()) return;
+    const bool is_apart = op.reads.size() == 2;
+    if (kernel.kernel == "rms_norm") take(op, size_of(kernel, "hidden"));
+    if (kernel.kernel == "rope" && is_apart) {
+      set_last(op.reads[1], size_of(kernel, "head_dim"));
+      op.writes.back() = op.reads[1];
+    }
+    if (kernel.kernel == "kv_append" && is_apart) {
+      set_last(op.reads[1], size_of(kernel, "width") - columns_of(plan_, op.reads[0]));
+    }
+  }
+
   std::int64_t& taken(TensorId id) { return taken_[static_cast<std::size_t>(id)]; }
 
   void take(Op& op, std::int64_t count) {
     TensorView& x = op.reads.front();
-    if (op.writes.front() == x.tensor || columns_of(plan_, x) <= count) return;
+    if (op.writes.front() == x.tensor || count < 1 || columns_of(plan_, x) <= count) return;
     std::int64_t& first = taken(x.tensor);
     x.first_column = static_cast<std::int32_t>(first);
     x.num_columns = static_cast<std::int32_t>(count);
@@ -66,7 +78,7 @@ class Columns {
   }
   void set_last(TensorView& view, std::int64_t count) const {
     const std::int64_t columns = columns_of(plan_, view);
-    if (columns == count) return;
+    if (count < 1 || columns <= count) return;
     view.first_column = static_cast<std::int32_t>(columns - count);
     view.num_columns = static_cast<std::int32_t>(count);
   }

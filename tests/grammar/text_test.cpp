@@ -198,6 +198,14 @@ TEST(PlanText, StagesOfTheFirstFormAreWholeWords) {
   EXPECT_EQ(op_of("scan.1"), (Op{.name = "scan.1", .body = HostOp{}}));
 }
 
+TEST(PlanText, OpsOfTheFirstFormThatLackOperandsAreReadAsTheyAre) {
+  for (const std::string call :
+       {"rms_norm bf16 tokens=4 hidden=8", "rope bf16", "kv_append bf16"}) {
+    const Plan plan = parse_plan("group g0 0\nop o0 x kernel " + call + " g0 s0");
+    EXPECT_TRUE(plan.ops()[0].reads.empty()) << call;
+  }
+}
+
 TEST(PlanText, BytesReadBackExactly) {
   for (const double bytes : {1.0 / 3, 1e300, 1048576.0, 0.1}) {
     Plan plan;
