@@ -58,7 +58,7 @@ def computing_padding(plan_text: str) -> str:
     lines = []
     for line in plan_text.splitlines():
         if line.startswith("op ") and any(f" kernel {kernel} " in line for kernel in EXPERT_KERNELS):
-            read = re.search(r" reads (t\d+)", line)
+            read = re.search(r" \w+=(t\d+)", line)  # its first operand
             axes = dict(axis.split("=") for axis in tensors[read[1]].split(",")) if read else {}
             if room := axes.get("routed_rows"):
                 bound = int(room) * int(axes.get("peers", 1))
