@@ -347,6 +347,15 @@ def test_lengths_that_no_client_draws_are_replayed_from_the_run(tmp_path):
     assert all(len(line["hash_ids"]) == -(-line["input_length"] // benchmark.CHUNK) for line in lines)
 
 
+def test_requests_given_one_by_one_are_replayed(tmp_path):
+    sets = workload("{requests: {arrival_s: [0, 0.5, 1], prompt_tokens: [100, 200, 300], output_tokens: [10, 11, 12]}}")
+    found = plan_of(tmp_path, sets=sets)
+    words = benchmark.benchmark_of(deployment_of(found, ENGINES["vllm"], None)).commands[0].words
+    assert value_of(words, "--dataset-name") == "timed_trace" and "--self-timed" in words
+    lines = [json.loads(line) for line in benchmark.request_lines(found)]
+    assert [(line["timestamp"], line["input_length"], line["output_length"]) for line in lines] == [(0, 100, 10), (500, 200, 11), (1000, 300, 12)]
+
+
 def test_repeated_prompts_keep_their_chunks(tmp_path):
     sets = workload("{closed_loop: {concurrency: 2, num_requests: 6, prompt_tokens: 600, output_tokens: 4, distinct_prompts: 3}}")
     lines = [json.loads(line) for line in benchmark.request_lines(plan_of(tmp_path, sets=sets))]

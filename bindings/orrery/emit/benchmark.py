@@ -24,7 +24,7 @@ Lengths = tuple[int, int]  # uniform between
 class Traffic:
     """A scenario's workload as clients can be told it."""
 
-    kind: str  # trace, mooncake, poisson, gamma, closed_loop, offline, static_batch
+    kind: str  # trace, mooncake, requests, poisson, gamma, closed_loop, offline, static_batch
     num_requests: int
     rate: float  # requests per second; 0: as fast as concurrency allows
     cv: float  # of the times between arrivals
@@ -36,7 +36,7 @@ class Traffic:
     @property
     def is_timed(self) -> bool:
         """Whether requests come at times of their own, whatever the service does."""
-        return self.kind in ("trace", "mooncake", "poisson", "gamma")
+        return self.kind in ("trace", "mooncake", "requests", "poisson", "gamma")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def traffic_of(plan: Plan) -> Traffic:
     )
 
 
-_KINDS = ("trace", "mooncake", "poisson", "gamma", "closed_loop", "offline", "static_batch")
+_KINDS = ("trace", "mooncake", "requests", "poisson", "gamma", "closed_loop", "offline", "static_batch")
 
 
 def _lengths(found: Any) -> Lengths | None:
