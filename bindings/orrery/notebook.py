@@ -44,7 +44,9 @@ def summary_html(summary: Summary) -> str:
     rows = [(f"{_LATENCIES[name]}, ms", *(_milliseconds(values.get(key)) for key in quantiles)) for name, values in latencies.items()]
     figures = [(label, f"{summary[name]:,.4g}" if isinstance(summary[name], float) else f"{summary[name]:,}")
                for name, label in _FIGURES.items() if isinstance(summary.get(name), int | float)]  # fmt: skip
-    return table(rows, head=("", *quantiles)) + table(figures)
+    load = summary.get("load") or {}
+    overloaded = f"<p><b>Overloaded</b>: {html.escape(_limit(load))}</p>" if load.get("is_overloaded") else ""
+    return overloaded + table(rows, head=("", *quantiles)) + table(figures)
 
 
 def result_html(result: RunResult) -> str:
@@ -52,6 +54,14 @@ def result_html(result: RunResult) -> str:
     warnings = "".join(f"<li>{html.escape(warning)}</li>" for warning in result.warnings)
     title = html.escape(result.scenario.question or result.scenario.name)
     return f"<p><b>{title}</b></p>" + summary_html(result.summary) + (f"<ul>{warnings}</ul>" if warnings else "")
+
+
+def _limit(load: dict[str, Any]) -> str:
+    held_up = f"; held up by {load['limit'].replace('_', ' ')}" if load["limit"] else ""
+    return (
+        f"{load['offered_requests_per_s']:.4g} requests/s offered, {load['served_requests_per_s']:.4g} served, "
+        f"{load['waiting_at_last_arrival']:,} waiting at the last arrival{held_up}"
+    )
 
 
 def _milliseconds(value: Any) -> str:

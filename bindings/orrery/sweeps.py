@@ -81,7 +81,7 @@ def sweep(
 
 
 def figures_of(summary: Summary) -> Row:
-    """Every number of a summary by its path, joined with underscores."""
+    """Every number of a summary by its path, joined with underscores, and what limits the load."""
     row: Row = {}
 
     def add(path: str, value: Any) -> None:
@@ -90,6 +90,8 @@ def figures_of(summary: Summary) -> Row:
                 add(f"{path}_{key}" if path else key, inner)
         elif isinstance(value, int | float):
             row[path] = value if isinstance(value, bool) or _IS_COUNT.fullmatch(path) else float(value)
+        elif path == "load_limit":
+            row[path] = value
 
     add("", {key: value for key, value in summary.items() if key not in _LEFT_OUT})
     return row

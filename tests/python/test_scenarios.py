@@ -260,6 +260,16 @@ def test_what_a_notebook_shows_is_there_and_escaped():
     assert result.requests._repr_html_().count("<tr") == 1 + 4
 
 
+def test_a_notebook_says_when_a_service_is_overloaded():
+    rate = {"requests_per_s": 500, "num_requests": 600, "prompt_tokens": 4000, "output_tokens": 20}
+    result = orrery.simulate(build(workload={"poisson": rate}))
+    assert result.summary.load["is_overloaded"]
+    assert f"<b>Overloaded</b>: {result.summary.load['offered_requests_per_s']:.4g} requests/s offered" in result._repr_html_()
+    assert f"held up by {result.summary.load['limit'].replace('_', ' ')}" in result._repr_html_()
+    slow = orrery.simulate(build(workload={"poisson": rate | {"requests_per_s": 0.5, "num_requests": 20}}))
+    assert "Overloaded" not in slow._repr_html_()
+
+
 def test_keys_of_a_summary_complete_and_columns_are_taken_by_name():
     result = orrery.simulate(build())
     assert "ttft_s" in dir(result.summary)
