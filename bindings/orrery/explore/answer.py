@@ -7,7 +7,9 @@ from typing import Any
 
 from .. import _core
 from ..scorecard.intervals import interval
+from .basis import basis
 from .driver import FULL, Exploration, Job
+from .sensitivity import sensitivity
 
 SEEDS = 5  # of arrivals and lengths, for the highest rate
 CURVE = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.15, 1.3)  # of the highest rate
@@ -32,11 +34,13 @@ def answer(found: Exploration) -> dict[str, Any]:
         "is_met": bool(found.ranking),
         "is_open": found.is_open,
         "offered_requests_per_s": found.estimates[0]["offered_requests_per_s"],
+        "slo": _slo(found),
     }
     if not found.ranking:
         return result | _missed(found)
     best = found.ranking[0]
     result["best"] = plan(found, best)
+    result["basis"] = basis(found, best)
     result["equal"] = [plan(found, other) for other in found.ranking[1:] if _shares_rank(found, best, other)]
     result["cheaper_maybe"] = [
         plan(found, other) for other in found.misses
@@ -50,9 +54,16 @@ def answer(found: Exploration) -> dict[str, Any]:
         result["limits"] = _limits(found, best, saturation)
         result["load_curve"] = _load_curve(found, best, saturation["load"])
         result["one_less"] = _one_less(found, best)
+        result["sensitivity"] = sensitivity(found, best, saturation["load"])
     result["has_slo"] = has_slo
     result["fronts"] = fronts(found)
     return result
+
+
+def _slo(found: Exploration) -> list[dict[str, Any]]:
+    """The limits: names as the checks of outcomes have them."""
+    checks = next((outcome["slo"] for outcome in found.outcomes.values() if outcome["slo"]), [])
+    return [{key: check[key] for key in ("name", "at_most", "limit")} for check in checks]
 
 
 def _space(found: Exploration) -> dict[str, Any]:
@@ -305,12 +316,13 @@ def _missed(found: Exploration) -> dict[str, Any]:
     result: dict[str, Any] = {"impossible_reasons": reasons, "fronts": fronts(found)}
     if not found.misses:
         nearest = min(range(len(found.estimates)), key=lambda i: (found.estimates[i]["ttft_s"] or 9e9) + (found.estimates[i]["tpot_s"] or 9e9))
-        return result | {"nearest": plan(found, nearest), "why": found.estimates[nearest]["impossible"]}
+        return result | {"nearest": plan(found, nearest), "basis": basis(found, nearest), "why": found.estimates[nearest]["impossible"]}
     nearest = found.misses[0]
     outcome = found.outcomes[nearest]
     if outcome["fidelity"] != "full":
         outcome = found.outcomes[nearest] = found.runner.run([(nearest, FULL, 1.0)], phase="best miss")[0]
     result["nearest"] = plan(found, nearest)
+    result["basis"] = basis(found, nearest)
     result["why"] = _miss(outcome)
     if found.is_open:
         scenario = found.space.scenario(nearest)

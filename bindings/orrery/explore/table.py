@@ -6,7 +6,7 @@ import csv
 import io
 from typing import Any
 
-from .answer import words
+from .answer import plan, words
 from .driver import Exploration
 
 FIGURES = ("ttft_s", "tpot_s", "e2e_s")
@@ -19,7 +19,7 @@ def rows(found: Exploration) -> list[dict[str, Any]]:
     columns = found.columns
     for i, estimate in enumerate(found.estimates):
         outcome = found.outcomes.get(i)
-        row: dict[str, Any] = {"id": i, "plan": words(found.assignments(i))}
+        row: dict[str, Any] = {"id": i, "shape": int(columns["shape"][i]), "plan": words(found.assignments(i))}
         row |= {a.partition("=")[0]: a.partition("=")[2] for a in found.assignments(i)}
         row |= {"num_gpus": int(columns["num_gpus"][i]), "usd_per_hour": float(columns["usd_per_hour"][i]) or None}
         row |= {f"estimated_{key}": estimate[key] for key in ("capacity_requests_per_s", "utilisation", "ttft_s", "tpot_s")}
@@ -29,7 +29,13 @@ def rows(found: Exploration) -> list[dict[str, Any]]:
             row |= {"meets": outcome["meets"], "headroom": outcome["headroom"]}
             row |= {f"{figure}_{name}": outcome[figure][name] for figure in FIGURES for name in QUANTILES}
             row |= {key: outcome[key] for key in ("output_tokens_per_s", "goodput", "slo_attainment", "busy", "preemptions")}
-            row |= {"is_overloaded": outcome["load"]["is_overloaded"], "limit": outcome["load"]["limit"]}
+            row |= {key: outcome["load"][key] for key in ("is_overloaded", "is_settled", "limit")} | {"requests": outcome["requests"]}
+            row |= {f"basis_{name}": share for name, share in outcome["basis"].items()}
+            made = plan(found, i)
+            row |= {key: made[key] for key in ("usd_per_million_output_tokens", "output_tokens_per_s_per_gpu", "chance")}
+            for check in made["checks"]:
+                low, high = check["interval"] or (None, None)
+                row |= {f"{check['name']}_{key}": value for key, value in (("checked", check["value"]), ("low", low), ("high", high))}
         table.append(row)
     return table
 
