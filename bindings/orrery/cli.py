@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     exploration.add_saturate_options(saturate)
     saturate.set_defaults(command=exploration.saturate)
 
-    report = commands.add_parser("report", help="write report.html of a run directory again")
+    report = commands.add_parser("report", help="write report.html of a run directory, or of an answer of explore, again")
     report.add_argument("directory", type=pathlib.Path, metavar="RUN_DIR")
     report.set_defaults(command=_report)
 
@@ -180,10 +180,17 @@ def _run(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from . import files, run_files
+    from .explore import command as exploration
 
-    files.restore(options.directory, run_files.RUN)
+    reported = files.Kind("run directory or answer", required=(), names=(*run_files.RUN.names, *exploration.ANSWER.names))
+    files.restore(options.directory, reported)
     if not options.directory.is_dir():
-        raise ValueError(f"found no directory '{options.directory}'; expected one that 'orrery run' wrote")
+        raise ValueError(f"found no directory '{options.directory}'; expected one that 'orrery run' or 'orrery explore' wrote")
+    if (options.directory / "answer.json").is_file():
+        from .explore import report as answer_report
+
+        print(answer_report.render(options.directory))
+        return 0
     from .report import render, run_directory
 
     if not run_files.is_sealed(options.directory):

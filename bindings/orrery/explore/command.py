@@ -62,7 +62,7 @@ def add_question(group: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from . import answer as answers
-    from . import driver, question, store, text
+    from . import driver, question, report, store, text
 
     asked = question.from_file(options.file, tuple(options.overrides)) if options.file else question.from_options(options)
     directory = options.directory or pathlib.Path("runs") / f"explore-{asked.name}"
@@ -76,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
             found = driver.explore(asked, threads=options.threads, executor=executor, store=outcomes, watch=bar.update, space=space)
             answer = answers.answer(found)
         write(folder, found, answer)
+        if not options.no_report:
+            report.render(folder)
     kept.unlink(missing_ok=True)
     wall_s = time.perf_counter() - began
     if options.json:
@@ -83,6 +85,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(text.whole(answer))
         print(f"\nanswered in {wall_s:.2f} s; written to {directory}{os.sep}")
+        if not options.no_report:
+            print(f"report: {directory / 'report.html'}")
     return 0
 
 

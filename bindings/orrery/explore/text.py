@@ -20,6 +20,8 @@ def seconds(value: float | None) -> str:
 
 def check_value(check: dict[str, Any], key: str) -> str:
     """A value or limit of a check with its unit."""
+    if check[key] is None:
+        return "–"
     if check["name"] == "attainment":
         return f"{100 * check[key]:.1f} %"
     if check["name"] == "goodput":

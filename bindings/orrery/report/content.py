@@ -57,37 +57,37 @@ def _last_name(text: str) -> str:
     return pathlib.PurePosixPath(text).name if "/" in text else text
 
 
-def _brief(value: object) -> str:
+def brief(value: object) -> str:
     """One line for a part of the scenario: file names without directories, mappings as "key value"."""
     if isinstance(value, dict):
         return ", ".join(
-            f"{str(key).replace('_', ' ')} {_brief(item)}"
+            f"{str(key).replace('_', ' ')} {brief(item)}"
             for key, item in value.items()
             if item not in ("", {}, []) and (key, item) not in NEUTRAL
         )
     if isinstance(value, list):
-        return ", ".join(_brief(item) for item in value)
+        return ", ".join(brief(item) for item in value)
     return _last_name(str(value))
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
     """Model, machine, placement, traffic and engine, as (name, one line)."""
     scenario, summary = run.scenario, run.summary
-    found = [("Model", _model(scenario.get("model"))), ("Machine", _machine(scenario.get("machine", "")))]
+    found = [("Model", model_words(scenario.get("model"))), ("Machine", machine_words(scenario.get("machine", "")))]
     num_gpus = summary["num_gpus"]
     gpus = _counted(num_gpus, "GPU")
     placement = _placement(scenario.get("placement")) or _sides(scenario.get("disaggregation"))
     found.append(("Placement", f"{placement} ({gpus})" if placement else gpus))
-    traffic = _brief(scenario.get("workload", ""))
+    traffic = brief(scenario.get("workload", ""))
     served = (
         f"{quantities.count(summary['requests'])} requests in {quantities.seconds(summary['duration_s'])}"
     )
     found.append(("Traffic", f"{traffic}; {served}" if traffic else served))
     engine = scenario.get("engine")
     profile = engine.get("profile", "") if isinstance(engine, dict) else str(engine or "")
-    provider = _brief(scenario.get("provider", ""))
+    provider = brief(scenario.get("provider", ""))
     timed = f"kernel times of {provider}" if provider else ""
-    found.append(("Engine", ", ".join(text for text in (_brief(profile), timed) if text)))
+    found.append(("Engine", ", ".join(text for text in (brief(profile), timed) if text)))
     limits = ", ".join(
         f"{figures.LATENCY_NAMES[name]} ≤ {quantities.short_seconds(limit)}"
         for name, limit in run.slo_s.items()
@@ -96,13 +96,15 @@ def facts(run: Run) -> list[tuple[str, str]]:
     return [(name, text) for name, text in found if text]
 
 
-def _machine(machine: object) -> str:
+def machine_words(machine: object) -> str:
+    """'h200-cluster with 64 GPUs'."""
     if isinstance(machine, dict) and "name" in machine and str(machine.get("num_gpus")).isdecimal():
         return f"{_last_name(str(machine['name']))} with {_counted(int(machine['num_gpus']), 'GPU')}"
-    return _brief(machine)
+    return brief(machine)
 
 
-def _model(model: object) -> str:
+def model_words(model: object) -> str:
+    """'llama-3.1-70b, FP8 weights, BF16 KV cache'."""
     if not isinstance(model, dict):
         return _last_name(str(model or ""))
     name = _last_name(str(model.get("config", model.get("name", ""))))
@@ -145,7 +147,7 @@ def title(run: Run) -> str:
     question = run.scenario.get("question")
     if isinstance(question, str) and question.strip():
         return " ".join(question.split())
-    return f"How is {_model(run.scenario.get('model')) or 'the model'} served?"
+    return f"How is {model_words(run.scenario.get('model')) or 'the model'} served?"
 
 
 def cards(run: Run) -> list[Card]:

@@ -1,5 +1,6 @@
 // Draws the figures whose specifications stand in #figures, in the colours of the theme, and draws
-// them again when the theme changes or the page is printed.
+// them again when the theme changes or the page is printed. A page with controls changes them in
+// orrery.figures and calls orrery.draw(); its own script, after this one, may do so before the first.
 (() => {
   "use strict";
   const figures = JSON.parse(document.getElementById("figures").textContent);
@@ -54,7 +55,8 @@
     }));
   };
 
-  draw().then(() => { root.dataset.drawn = String(figures.length); });
+  globalThis.orrery = { figures, draw };
+  addEventListener("DOMContentLoaded", () => draw().then(() => { root.dataset.drawn = String(figures.length); }));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
   let pending = 0;
