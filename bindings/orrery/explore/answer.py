@@ -121,8 +121,9 @@ def plan(found: Exploration, candidate: int) -> dict[str, Any]:
 
 def _tokens_per_s(found: Exploration, outcome: dict[str, Any]) -> float:
     """Of an open load what is offered, which every plan that keeps up serves; else what was served."""
-    offered = found.estimates[0]["offered_requests_per_s"]
-    if found.is_open and not outcome["load"]["is_overloaded"]:
+    offered, load = found.estimates[0]["offered_requests_per_s"], outcome["load"]
+    piles_up = load["is_overloaded"] or (outcome["fidelity"] == "full" and not load["is_settled"])  # a short run never settles
+    if found.is_open and not piles_up:
         return offered * outcome["output_tokens"] / outcome["requests"]
     return outcome["output_tokens_per_s"]
 

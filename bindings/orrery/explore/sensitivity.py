@@ -89,7 +89,7 @@ def _limits(slo: dict[str, Any]) -> list[dict[str, Any]]:
             for factor in LIMITS:
                 limit = quantities.parse_seconds(text) * factor
                 path = f"slo.{metric}" + (f".{statistic}" if statistic else "")
-                name = f"{metric.upper()} {statistic}".strip()
+                name = metric.upper() + (f" {statistic}" if statistic not in ("", "each") else "")
                 variations.append(_variation(name, "s", factor, limit, overrides=(f"{path}={limit * 1e6:.6g} us",)))
     return variations
 
