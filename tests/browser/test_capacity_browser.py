@@ -11,6 +11,7 @@ import pytest
 import small_answer
 from test_report_browser import OVERLAPS
 
+import orrery
 from orrery.explore import report
 
 pytestmark = pytest.mark.skipif(
@@ -190,11 +191,22 @@ def test_a_press_on_a_mark_and_the_link_of_a_plan_show_its_page(page, directory)
     page.evaluate(f"document.querySelector('#plans-table a[href=\"#plan-{other['id']}\"]').click()")
     page.wait_for(f"document.querySelector('#plan-page h3').textContent === {json.dumps(other['words'])}")
     text = page.evaluate("document.getElementById('plan-page').textContent")
-    assert other["why"] in text and "--set placement.tp=2" in text
+    assert other["why"] in text and "orrery run question.yaml --set placement.tp=2" in text
     assert page.evaluate("document.activeElement.id") == "plan-title"
     page.evaluate(f"document.getElementById('front').emit('plotly_click', {{points: [{{customdata: 'p{answer['best']['id']}'}}]}})")
     page.wait_for(f"document.querySelector('#plan-page h3').textContent.startsWith({json.dumps(answer['best']['words'])})")
     assert page.errors() == []
+
+
+def test_the_commands_of_a_plan_give_that_plan(page, directory, tmp_path):
+    other = answer_of(directory)["runners_up"][0]
+    page.evaluate(f"location.hash = 'plan-{other['id']}'")
+    page.wait_for("document.querySelector('.plan-command code').textContent.includes('question.yaml')")
+    words = page.evaluate("document.querySelector('.plan-command code').textContent").split()
+    settings = [word for before, word in zip(words, words[1:]) if before == "--set"]
+    plan = orrery.load(directory / "question.yaml", overrides=settings)
+    assert plan.replicas * plan.gpus_per_replica == other["num_gpus"]
+    assert sorted(settings) == sorted(other["assignments"])
 
 
 def test_a_shape_that_is_put_away_leaves_the_chart_and_comes_back(page):

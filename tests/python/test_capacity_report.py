@@ -35,6 +35,11 @@ def impossible(tmp_path_factory):
     return small_answer.write(tmp_path_factory.mktemp("impossible") / "answer", ttft="1 us")
 
 
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory):
+    return small_answer.write(tmp_path_factory.mktemp("closed") / "answer", load=small_answer.CLOSED)
+
+
 def variations(directory, what):
     answer = json.loads((directory / "answer.json").read_text())
     return {v["factor"]: v["num_gpus"] for v in answer["sensitivity"]["variations"] if v["what"] == what}
@@ -118,6 +123,11 @@ def test_an_answer_without_a_plan_names_the_nearest_and_the_reasons(missed, impo
     assert "9 cannot meet a limit of TTFT at any load" in page
 
 
+def test_a_closed_loop_has_neither_a_load_curve_nor_a_failure(closed):
+    page = report.render(closed).read_text()
+    assert "A closed loop waits" in page and 'id="load_ttft"' not in page
+
+
 def test_a_question_is_text_and_never_markup(tmp_path):
     asked = """</script><img src=x onerror=alert(1)> "quoted" & 'so' שאלה"""
     page = report.render(small_answer.write(tmp_path / "evil", asked=asked, ttft="1 us")).read_text()
@@ -127,7 +137,7 @@ def test_a_question_is_text_and_never_markup(tmp_path):
 
 def test_explore_writes_the_report_unless_told_not_to_and_report_writes_it_again(tmp_path, capsys):
     asked = tmp_path / "asked.yaml"
-    asked.write_text(small_answer.TEXT.format(question="Small?", ttft="1 us"))
+    asked.write_text(small_answer.TEXT.format(question="Small?", ttft="1 us", load=small_answer.OPEN))
     assert main(["explore", str(asked), "-o", str(tmp_path / "without"), "--no-report"]) == 0
     assert not (tmp_path / "without" / "report.html").exists()
     assert main(["explore", str(asked), "-o", str(tmp_path / "with")]) == 0
@@ -164,7 +174,7 @@ def test_a_table_of_another_answer_is_refused(met, tmp_path, capsys):
     assert "found 8 plans, expected 9" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["met", "missed"])
+@pytest.mark.parametrize("kind", ["met", "missed", "closed"])
 def test_an_answer_with_any_value_changed_is_refused_by_name_or_rendered(kind, request, tmp_path):
     directory = shutil.copytree(request.getfixturevalue(kind), tmp_path / "damaged")
     answer = json.loads((directory / "answer.json").read_text())

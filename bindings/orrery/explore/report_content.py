@@ -46,7 +46,7 @@ def cards(saved: Saved) -> list[Card]:
 
 
 def interval_words(bounds: list[float] | None) -> str:
-    return f"{text.seconds(bounds[0])} to {text.seconds(bounds[1])}" if bounds else quantities.NO_VALUE
+    return f"{text.seconds(bounds[0])} to {text.seconds(bounds[1])}" if bounds and len(bounds) == 2 else quantities.NO_VALUE
 
 
 def facts(saved: Saved) -> list[tuple[str, str]]:
@@ -80,7 +80,8 @@ def beside(saved: Saved) -> list[tuple[str, dict[str, Any]]]:
     found = [("the answer" if answer["is_met"] else "the nearest", saved.plan)]
     found += [("not to be told from it within the known error", plan) for plan in answer.get("equal", [])]
     found += [("fewer GPUs, misses by less than the known error", plan) for plan in answer.get("cheaper_maybe", [])]
-    found += [(plan["why"] or "", plan) for plan in answer.get("runners_up", [])]
+    named = {plan["id"] for _, plan in found}
+    found += [(plan["why"] or "", plan) for plan in answer.get("runners_up", []) if plan["id"] not in named]
     return [(why, plan) for why, plan in found if plan["checks"]]
 
 
@@ -124,9 +125,9 @@ def assumptions(saved: Saved) -> list[tuple[str, str]]:
         found.append(("Price", "no price of this GPU is known; plans are ordered by GPUs"))
     if basis.get("tdp_w"):
         found.append(("Power", f"{basis['tdp_w']:g} W limit of a GPU ({basis.get('tdp_source') or 'source not given'}); energy is not part of this answer"))
-    tables = basis.get("provider", "")
+    tables = basis.get("provider") or ""
     if basis.get("tables_source_repository"):
-        tables += f" on {basis.get('tables_device')}, {basis['tables_source_repository']} ({basis.get('tables_licence', 'licence not given')})"
+        tables += f" on {basis.get('tables_device')}, {basis['tables_source_repository']} ({basis.get('tables_licence') or 'licence not given'})"
     found.append(("Kernel times", tables or "rooflines"))
     outcome = saved.plan["outcome"] or {}
     if shares := outcome.get("basis"):
@@ -199,7 +200,10 @@ def page_data(saved: Saved) -> dict[str, Any]:
     answer = saved.answer
     colours = _colours(saved)
     words = {point["shape"]: point["words"] for point in answer["fronts"]}
+    keys = {*saved.scenario, "placement", "disaggregation"}  # a column of theirs is a choice of the search, as --set takes it
     return {
+        "settings": [name for name in saved.columns if name.partition(".")[0] in keys],
+        "engine": ((answer["basis"] or {}).get("provider") or "").partition("-")[0],
         "columns": saved.columns, "rows": saved.rows, "verdicts": _verdicts(saved), "shown": shown_columns(saved),
         "shapes": [{"id": shape, "words": name, "colour": colours.get(shape)} for shape, name in words.items()],
         "points": [[p["shape"], p["batch"], p["ttft_s"], p["tpot_s"], p["usd_per_million_output_tokens"], p["tokens_per_s_per_gpu"],

@@ -153,7 +153,7 @@
     const [found, low, high] = names.map((name) => value(row, name));
     const format = /^(ttft|tpot|itl|e2e)_/.test(limit.name) ? seconds : digits;
     const good = limit.at_most ? found <= limit.limit : found >= limit.limit;
-    return [limit.words, limit.limit_words, format(found), Number.isFinite(low) ? `${format(low)} to ${format(high)}` : "–", good ? "✓ within" : "✕ not within"];
+    return [limit.words, limit.limit_words, `${good ? "✓" : "✕"} ${format(found)}`, Number.isFinite(low) ? `${format(low)} to ${format(high)}` : "–"];
   };
 
   const limiting = (row) => {
@@ -178,7 +178,7 @@
   const drawPlan = () => {
     const row = current;
     const id = data.rows[row][at.id];
-    const settings = data.columns.filter((name) => name.includes(".") && cell(row, name) !== "").map((name) => `--set ${name}=${cell(row, name)}`);
+    const settings = data.settings.filter((name) => cell(row, name) !== "").map((name) => `--set ${name}=${cell(row, name)}`);
     const parts = [
       make("h3", { dir: "auto" }, `${cell(row, "plan")}${id === String(data.best) ? (data.is_met ? " – the answer" : " – the nearest") : ""}`),
       pairs([["GPUs", count(value(row, "num_gpus"))], ["Cost", Number.isFinite(value(row, "usd_per_hour"))
@@ -193,7 +193,7 @@
         figures.map(([title, key]) => [title, ...["mean", "p50", "p90", "p99"].map((part) => seconds(value(row, `${key}_${part}`)))])));
     }
     const checks = data.slo.filter((limit) => Number.isFinite(value(row, `${limit.name}_checked`)));
-    if (checks.length) tables.push(grid("Limits", ["", "limit", "simulated", "80 % interval", ""], checks.map((limit) => check(row, limit))));
+    if (checks.length) tables.push(grid("Limits", ["", "limit", "simulated", "80 % interval"], checks.map((limit) => check(row, limit))));
     tables.push(grid("Closed form", [], [["highest rate", `${digits(value(row, "estimated_capacity_requests_per_s"))} requests/s`],
       ["load of what is asked", share(value(row, "estimated_utilisation"))], ["TTFT", seconds(value(row, "estimated_ttft_s"))],
       ["TPOT", seconds(value(row, "estimated_tpot_s"))]]));
@@ -205,10 +205,11 @@
     const why = data.why[id];
     const words = [limiting(row), why && id !== String(data.best) ? `Beside the answer: ${why}.` : ""].filter(Boolean).join(" ");
     if (words) parts.push(make("h3", {}, "What limits it"), make("p", {}, words));
-    const line = settings.join(" ");
-    const isBest = id === String(data.best);
-    parts.push(make("h3", {}, "Commands"), make("div", { class: "plan-command" },
-      make("code", {}, `orrery run scenario.yaml${isBest ? "" : " " + line} -o runs/plan-${id}`), make("code", {}, `orrery saturate scenario.yaml${isBest ? "" : " " + line}`)));
+    // scenario.yaml is the best plan with its defaults spelled out; any other is a choice of what the question leaves open.
+    const file = id === String(data.best) ? "scenario.yaml" : ["question.yaml", ...settings].join(" ");
+    const lines = [`orrery run ${file} -o runs/plan-${id}`, `orrery saturate ${file}`];
+    if (["vllm", "sglang", "trtllm"].includes(data.engine)) lines.push(`orrery emit ${file} --engine ${data.engine}`);
+    parts.push(make("h3", {}, "Commands"), make("div", { class: "plan-command" }, ...lines.map((line) => make("code", {}, line))));
     $("plan-page").replaceChildren(...parts);
     drawBody();
     drawFront();
@@ -297,11 +298,12 @@
     const isShown = (shape) => wanted.has(shape) && !hidden.has(shapes[shape]?.colour ? shape : "others");
     const points = data.points.filter((p) => isShown(p[0]) && Number.isFinite(x.point(p)) && Number.isFinite(y.point(p)));
     const hover = (p) => `<b>${escaped(shapes[p[0]].words)}</b>, batch ${count(p[1])}, closed form<br>${x.title} ${x.text(x.point(p))}<br>${y.title} ${y.text(y.point(p))}`;
+    const isCrowded = data.shapes.length > 24; // lines of all of them would hide what they lie behind
     const traces = new Map();
     for (const p of points) {
       const key = shapes[p[0]].colour ? p[0] : "others";
-      const trace = traces.get(key) ?? { type: "scatter", mode: "lines+markers", connectgaps: false, x: [], y: [], text: [], customdata: [], hovertemplate: "%{text}<extra></extra>",
-        line: { color: colourOf(p[0]), width: 1.2 }, opacity: key === "others" ? 0.45 : 0.9, marker: { size: 5.5, color: colourOf(p[0]) } };
+      const trace = traces.get(key) ?? { type: "scatter", mode: key === "others" && isCrowded ? "markers" : "lines+markers", connectgaps: false, x: [], y: [], text: [], customdata: [], hovertemplate: "%{text}<extra></extra>",
+        line: { color: colourOf(p[0]), width: 1.2 }, opacity: key === "others" ? (isCrowded ? 0.3 : 0.45) : 0.9, marker: { size: key === "others" && isCrowded ? 4 : 5.5, color: colourOf(p[0]) } };
       traces.set(key, trace);
       const last = trace.customdata[trace.customdata.length - 1];
       if (last !== undefined && last !== `s${p[0]}`) { trace.x.push(null); trace.y.push(null); trace.text.push(""); trace.customdata.push(`s${p[0]}`); }

@@ -13,7 +13,7 @@ from ..report import resolved_scenario
 from ..report.quantities import is_number
 
 PLAN_COLUMNS = ("id", "shape", "plan", "num_gpus", "simulated", "impossible")
-_MOST = 1e100  # beyond it nothing is a figure of this project, and products overflow
+_MOST = 1e18  # beyond it nothing is a figure of this project, and 64 bits end
 NUMBER, POSITIVE, SIGNED, TEXT, FLAG = "a number that is not negative", "a positive number", "a number", "a text", "true or false"
 _KINDS = {
     NUMBER: lambda value: is_number(value) and 0 <= value < _MOST,
@@ -26,7 +26,7 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Maybe:
-    """Null or absent, which then reads as null, or of the shape."""
+    """Of the shape, or null or absent, which then reads as null; as an empty list where a list may be."""
 
     of: Any
 
@@ -124,7 +124,7 @@ def _answer(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _check(path: pathlib.Path, at: str, value: Any, shape: Any) -> None:
-    """Raises ValueError for what is not of the shape; keys that may be absent are null then."""
+    """Raises ValueError for what is not of the shape; fills in what may be absent."""
     if isinstance(shape, Maybe):
         if value is None:
             return
@@ -146,8 +146,8 @@ def _check(path: pathlib.Path, at: str, value: Any, shape: Any) -> None:
             _check(path, f"{at}.{key}", item, shape.of)
     else:
         for key, inner in shape.items():
-            if isinstance(inner, Maybe):
-                value.setdefault(key)
+            if isinstance(inner, Maybe) and value.get(key) is None:
+                value[key] = [] if isinstance(inner.of, list) else None
             _check(path, f"{at}.{key}" if at else key, value.get(key), inner)
 
 

@@ -39,7 +39,9 @@ def sensitivity(found: Exploration, best: int, load: float) -> dict[str, Any]:
     utilisation = found.estimates[best]["utilisation"] * load
     keys = [f"sensitivity {best} {v['overrides']} {v['load']!r}" for v in variations]
     kept = [found.runner.store.get(key) for key in keys]
-    measure = functools.partial(_measured, found.runner.evaluator, text, found.question.file, utilisation)
+    # The best plan's own size holds what its highest rate over several draws says, not what one draw does at one load.
+    own = (int(found.columns["num_gpus"][best]), max(1.0, load))
+    measure = functools.partial(_measured, found.runner.evaluator, text, found.question.file, utilisation, own)
     with concurrent.futures.ThreadPoolExecutor(found.runner.threads) as pool:
         futures = {i: pool.submit(measure, variations[i]) for i, known in enumerate(kept) if known is None}
         for i, future in futures.items():
@@ -94,8 +96,12 @@ def _limits(slo: dict[str, Any]) -> list[dict[str, Any]]:
     return variations
 
 
-def _measured(evaluator: _core.Evaluator, text: str, file: str, utilisation: float, variation: dict[str, Any]) -> dict[str, Any]:
-    """The fewest GPUs that meet the SLO: from the size that the closed form would take, up or down to where it changes."""
+def _measured(evaluator: _core.Evaluator, text: str, file: str, utilisation: float, own: tuple[int, float],
+              variation: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
+    """The fewest GPUs that meet the SLO: from the size that the closed form would take, up or down to where it changes.
+
+    `own`: GPUs of a size whose highest load is known, and that load.
+    """
     try:
         space = Question(text, file, variation["overrides"]).space()
         sizes = _sizes(evaluator, space, variation["load"])
@@ -106,9 +112,12 @@ def _measured(evaluator: _core.Evaluator, text: str, file: str, utilisation: flo
     at = next((i for i, size in enumerate(sizes) if size[2] <= utilisation), len(sizes) - 1)
     meets: dict[int, bool] = {}
     for _ in range(_MOST_RUNS):
-        outcomes: list[str] = []
-        evaluator.serve(space, [(sizes[at][1], _FULL, variation["load"])], 1, lambda _, outcome: outcomes.append(outcome))
-        meets[at] = json.loads(outcomes[0])["meets"]
+        if sizes[at][0] == own[0] and variation["what"] == "traffic":
+            meets[at] = variation["load"] <= own[1]
+        else:
+            outcomes: list[str] = []
+            evaluator.serve(space, [(sizes[at][1], _FULL, variation["load"])], 1, lambda _, outcome, kept=outcomes: kept.append(outcome))
+            meets[at] = json.loads(outcomes[0])["meets"]
         following = at - 1 if meets[at] else at + 1
         if following in meets or not 0 <= following < len(sizes):
             break
