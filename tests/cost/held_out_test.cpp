@@ -17,7 +17,7 @@ std::filesystem::path topologies() {
   return std::filesystem::path(ORRERY_SOURCE_DIR) / "topologies";
 }
 
-Machine h200() {
+Machine hgx_h200() {
   MachineSpec spec = node_spec();
   spec.device.dense_flops = {{DType::kBf16, FlopsPerSecond(989e12)},
                              {DType::kFp8, FlopsPerSecond(1979e12)}};
@@ -26,7 +26,7 @@ Machine h200() {
 
 TEST(HeldOut, ATableThatFollowsTheWorkModelHasNoError) {
   // Every time is twice the work model's, so a held-out row is predicted exactly from the others.
-  const Machine machine = h200();
+  const Machine machine = hgx_h200();
   const CostModel work(machine, nullptr, nullptr, {});
   std::string csv = "dtype,m,n,k,time_us\n";
   for (const std::int64_t m : {1, 16, 64, 256, 1024}) {
@@ -53,7 +53,7 @@ TEST(HeldOut, ATableThatFollowsTheWorkModelHasNoError) {
 
 TEST(HeldOut, ARowIsNotPredictedFromItself) {
   // One row is ten times the others: whenever it is held out its error is large.
-  const Machine machine = h200();
+  const Machine machine = hgx_h200();
   std::string csv = "dtype,m,n,k,time_us\n";
   for (int m = 1; m <= 60; ++m) {
     csv += "bf16," + std::to_string(m) + ",128,128," + (m % 2 == 0 ? "50" : "5") + "\n";
@@ -73,7 +73,7 @@ TEST(HeldOut, RejectsASharePastItsRange) {
   directory.write("gemm.csv", "dtype,m,n,k,time_us\nbf16,1,1,1,1\n");
   const Provider provider = Provider::load(directory.path());
   for (const double share : {0.0, 1.0, -1.0}) {
-    expect_contains(error_of([&] { (void)held_out_errors(h200(), provider, nullptr, share); }),
+    expect_contains(error_of([&] { (void)held_out_errors(hgx_h200(), provider, nullptr, share); }),
                     "between 0 and 1");
   }
 }
@@ -89,7 +89,7 @@ TEST(HeldOut, MediansOnTheShippedTablesStayLow) {
       {"broadcast", 4.0}};
   const Provider provider = Provider::load(topologies() / "devices/h200-sxm/vllm-0.24.0");
   const CollectiveTables collectives = CollectiveTables::load(topologies() / "hgx-h200");
-  const auto errors = held_out_errors(h200(), provider, &collectives);
+  const auto errors = held_out_errors(hgx_h200(), provider, &collectives);
   ASSERT_GT(errors.size(), 15u);
   for (const HeldOutError& error : errors) {
     EXPECT_LT(100 * error.median, limits.at(error.kernel)) << error.kernel << " " << error.dtype;
@@ -102,7 +102,7 @@ TEST(HeldOut, MediansOnTheShippedTablesStayLow) {
 TEST(HeldOut, AWholeUnseenLinearLayerIsPredictedToAFewPercent) {
   const Provider provider = Provider::load(topologies() / "devices/h200-sxm/vllm-0.24.0");
   for (const HeldOutError& error :
-       held_out_errors(h200(), provider, nullptr, 0.1, HeldOutUnit::kShape)) {
+       held_out_errors(hgx_h200(), provider, nullptr, 0.1, HeldOutUnit::kShape)) {
     if (error.kernel == "gemm") {
       EXPECT_LT(100 * error.median, 3.5) << error.dtype;
     }

@@ -9,7 +9,7 @@ using testing::error_of;
 using testing::expect_contains;
 using testing::TableDirectory;
 
-constexpr const char* kHeader = "dtype,m,n,k,time_us,source\n";
+constexpr const char* kSourcedHeader = "dtype,m,n,k,time_us,source\n";
 
 // The error of parsing a gemm.csv of these lines.
 std::string gemm_error(const std::string& content) {
@@ -21,7 +21,8 @@ std::string gemm_error(const std::string& content) {
 
 TEST(Provider, CountsRowsAndNamesItsKernels) {
   const TableDirectory directory;
-  directory.write("gemm.csv", std::string(kHeader) + "bf16,1,2,3,4.5,0\r\n\nfp8,1,2,3,4,0\n");
+  directory.write("gemm.csv",
+                  std::string(kSourcedHeader) + "bf16,1,2,3,4.5,0\r\n\nfp8,1,2,3,4,0\n");
   const Provider provider = Provider::load(directory.path());
   EXPECT_EQ(provider.kernels(), std::vector<std::string>{"gemm"});
   EXPECT_TRUE(provider.has_kernel("gemm"));
@@ -32,29 +33,31 @@ TEST(Provider, CountsRowsAndNamesItsKernels) {
 
 TEST(Provider, NamesFileAndLineOfABadNumber) {
   const std::string error =
-      gemm_error(std::string(kHeader) + "bf16,1,2,3,4.5,0\nbf16,1,x,3,4.5,0\n");
+      gemm_error(std::string(kSourcedHeader) + "bf16,1,2,3,4.5,0\nbf16,1,x,3,4.5,0\n");
   expect_contains(error, "gemm.csv:3:");
   expect_contains(error, "column n: found 'x'");
 }
 
 TEST(Provider, RejectsTimesThatAreNotPositiveAndFinite) {
   for (const std::string time : {"0", "-1", "nan", "inf", "", "1.5ms"}) {
-    expect_contains(gemm_error(std::string(kHeader) + "bf16,1,2,3," + time + ",0\n"),
+    expect_contains(gemm_error(std::string(kSourcedHeader) + "bf16,1,2,3," + time + ",0\n"),
                     "gemm.csv:2: column time_us");
   }
 }
 
 TEST(Provider, RejectsAZeroDim) {
-  expect_contains(gemm_error(std::string(kHeader) + "bf16,0,2,3,1,0\n"), "column m: found 0");
+  expect_contains(gemm_error(std::string(kSourcedHeader) + "bf16,0,2,3,1,0\n"),
+                  "column m: found 0");
 }
 
 TEST(Provider, RejectsTooFewAndTooManyFields) {
-  expect_contains(gemm_error(std::string(kHeader) + "bf16,1,2,3\n"), "gemm.csv:2: found 4 fields");
-  expect_contains(gemm_error(std::string(kHeader) + "bf16,1,2,3,4,0,9\n"), "found 7 fields");
+  expect_contains(gemm_error(std::string(kSourcedHeader) + "bf16,1,2,3\n"),
+                  "gemm.csv:2: found 4 fields");
+  expect_contains(gemm_error(std::string(kSourcedHeader) + "bf16,1,2,3,4,0,9\n"), "found 7 fields");
 }
 
 TEST(Provider, RejectsAnUnknownDtypeWithItsLine) {
-  expect_contains(gemm_error(std::string(kHeader) + "bf17,1,2,3,4,0\n"),
+  expect_contains(gemm_error(std::string(kSourcedHeader) + "bf17,1,2,3,4,0\n"),
                   "gemm.csv:2: column dtype");
 }
 
@@ -68,7 +71,7 @@ TEST(Provider, RejectsAnEmptyFile) { expect_contains(gemm_error(""), "no header"
 
 TEST(Provider, RejectsATableOfAnUnknownKernel) {
   const TableDirectory directory;
-  directory.write("gem.csv", kHeader);
+  directory.write("gem.csv", kSourcedHeader);
   expect_contains(error_of([&] { Provider::load(directory.path()); }), "no kernel of that name");
 }
 
@@ -102,7 +105,7 @@ TEST(Provider, SaysWhichLineOfItsInclusionsIsWrong) {
 
 TEST(Provider, ParsesOnlyTheKernelsAskedFor) {
   const TableDirectory directory;
-  directory.write("gemm.csv", std::string(kHeader) + "bf16,1,2,3,4.5,0\n");
+  directory.write("gemm.csv", std::string(kSourcedHeader) + "bf16,1,2,3,4.5,0\n");
   directory.write("quantize.csv", "dtype,tokens,hidden,time_us\nfp8,1,oops,1\n");
   const Provider provider = Provider::load(directory.path());
   EXPECT_EQ(provider.num_rows("gemm"), 1);

@@ -12,7 +12,7 @@
 namespace orrery {
 namespace {
 
-CheckedDeployment deployment_of(const Mesh& mesh) {
+CheckedDeployment checked_deployment(const Mesh& mesh) {
   const ModelConfig model = testing::tiny_llama();
   return {.name = model.name,
           .grid = {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp},
@@ -38,11 +38,11 @@ reference::Model model_of(const CheckedDeployment& deployment) {
 
 // Rounding to bf16 of other partial sums moves logits by some 2^-8.
 TEST(Conversation, RunsOnEveryMeshWithTheSameLogits) {
-  const std::vector<CheckedStep> steps = reference_conversation(deployment_of({}), 3);
+  const std::vector<CheckedStep> steps = reference_conversation(checked_deployment({}), 3);
   ASSERT_EQ(steps.size(), 5U);
   for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.dp = 2}, Mesh{.tp = 2, .sp = true},
                            Mesh{.pp = 2, .num_micro_batches = 2}, Mesh{.tp = 2, .pp = 2}}) {
-    const CheckedDeployment deployment = deployment_of(mesh);
+    const CheckedDeployment deployment = checked_deployment(mesh);
     reference::Model model = model_of(deployment);
     for (const CheckedStep& step : steps) {
       const Plan plan = deployment.lower(step.input, std::ssize(step.input.decodes)).plan;
@@ -54,7 +54,7 @@ TEST(Conversation, RunsOnEveryMeshWithTheSameLogits) {
 
 // Decodes after a mixed step, each of the token that was the likeliest before.
 TEST(Conversation, DecodesWhatTheReferenceFound) {
-  const std::vector<CheckedStep> steps = reference_conversation(deployment_of({}), 2);
+  const std::vector<CheckedStep> steps = reference_conversation(checked_deployment({}), 2);
   ASSERT_EQ(steps.size(), 4U);
   EXPECT_FALSE(steps[1].is_decode);
   EXPECT_TRUE(steps[2].is_decode);

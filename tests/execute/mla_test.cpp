@@ -43,7 +43,7 @@ ModelConfig tiny_mla(bool has_query_latent) {
   return model_config("tiny", fields);
 }
 
-Deployment deployment_of(bool has_query_latent, const Mesh& mesh = {}) {
+Deployment mla_deployment(bool has_query_latent, const Mesh& mesh = {}) {
   Deployment deployment{.model = tiny_mla(has_query_latent), .mesh = mesh};
   deployment.options.moe_design = MoeDesign::kShuffling;
   return deployment;
@@ -67,7 +67,7 @@ std::vector<double> joined(const std::vector<double>& a, const std::vector<doubl
 // A decode attends latents, a prefill the keys and values that they expand to.
 TEST(ReferenceMla, ADecodeGivesTheLogitsOfAPrefill) {
   for (const bool has_query_latent : {false, true}) {
-    const Deployment deployment = deployment_of(has_query_latent);
+    const Deployment deployment = mla_deployment(has_query_latent);
     const TestSequence sequence(0, 20);
     ReferenceRuns runs(deployment);
     static_cast<void>(runs.run(prefill_of({sequence.chunk(0, 13)})));
@@ -81,7 +81,7 @@ TEST(ReferenceMla, ADecodeGivesTheLogitsOfAPrefill) {
 // Chunks find the latents before them in the cache.
 TEST(ReferenceMla, ChunksGiveTheLogitsOfAWholePrompt) {
   for (const bool has_query_latent : {false, true}) {
-    const Deployment deployment = deployment_of(has_query_latent);
+    const Deployment deployment = mla_deployment(has_query_latent);
     const TestSequence sequence(1, 20);
     const TestSequence other(3, 20);
     ReferenceRuns runs(deployment);
@@ -96,7 +96,7 @@ TEST(ReferenceMla, ChunksGiveTheLogitsOfAWholePrompt) {
 
 TEST(ReferenceMla, PrefillBesideDecodesChangesNeither) {
   for (const bool has_query_latent : {false, true}) {
-    const Deployment deployment = deployment_of(has_query_latent);
+    const Deployment deployment = mla_deployment(has_query_latent);
     const TestSequence decoding(2, 20);
     const TestSequence begun(4, 20);
     for (const std::int64_t cached : {0, 6}) {
@@ -125,8 +125,8 @@ std::vector<StepInput> conversation() {
 TEST(ReferenceMla, EveryMeshGivesTheLogitsOfOneRank) {
   for (const bool has_query_latent : {false, true}) {
     for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 4}, Mesh{.tp = 2, .ep = 2}}) {
-      ReferenceRuns one(deployment_of(has_query_latent));
-      ReferenceRuns split(deployment_of(has_query_latent, mesh));
+      ReferenceRuns one(mla_deployment(has_query_latent));
+      ReferenceRuns split(mla_deployment(has_query_latent, mesh));
       for (const StepInput& step : conversation()) {
         EXPECT_LT(relative_difference(split.run(step).logits, one.run(step).logits), 1e-9)
             << "tp " << mesh.tp << " ep " << mesh.ep;
@@ -136,9 +136,9 @@ TEST(ReferenceMla, EveryMeshGivesTheLogitsOfOneRank) {
 }
 
 TEST(ReferenceMla, ACollectiveLeftOutIsNoticed) {
-  const Deployment deployment = deployment_of(true, {.tp = 2});
+  const Deployment deployment = mla_deployment(true, {.tp = 2});
   const StepInput step = conversation().front();
-  ReferenceRuns one(deployment_of(true));
+  ReferenceRuns one(mla_deployment(true));
   const auto expected = one.run(step).logits;
   const Plan plan = parallelize(
       lower(deployment.model, testing::batch_of(step), deployment.options), deployment.mesh);

@@ -60,7 +60,7 @@ Deployment deployment_of(const std::string& kind, MoeDesign design, const Mesh& 
   return deployment;
 }
 
-std::vector<StepInput> steps() {
+std::vector<StepInput> moe_steps() {
   const std::vector<TestSequence> sequences{{0, 30}, {1, 30}, {2, 30}, {3, 30}};
   const std::vector<std::int64_t> lengths{5, 5, 5, 5};
   StepInput prefill;
@@ -76,7 +76,7 @@ double worst_difference(const Deployment& found, const Deployment& expected) {
   ReferenceRuns a(found);
   ReferenceRuns b(expected);
   double worst = 0;
-  for (const StepInput& step : steps()) {
+  for (const StepInput& step : moe_steps()) {
     worst = std::max(worst, relative_difference(a.run(step).logits, b.run(step).logits));
   }
   return worst;
@@ -103,7 +103,7 @@ TEST(ReferenceMoe, KindsOfRoutingDiffer) {
     Deployment deployment = deployment_of(kind, MoeDesign::kShuffling);
     deployment.model.norm_topk_prob = normalises;
     ReferenceRuns runs(deployment);
-    return runs.run(steps()[0]).logits;
+    return runs.run(moe_steps()[0]).logits;
   };
   for (const std::string& kind : kKinds) {
     EXPECT_GT(relative_difference(first(kind, true), first(kind, false)), 1e-3) << kind;
@@ -163,7 +163,7 @@ TEST(ReferenceMoe, AnExpectedSkewChangesNoLogits) {
 // Whoever found other scores is followed, and the distance told.
 TEST(ReferenceMoe, GivenScoresChooseTheExperts) {
   const Deployment deployment = deployment_of("qwen3", MoeDesign::kShuffling);
-  const StepInput input = steps()[0];
+  const StepInput input = moe_steps()[0];
   const Plan plan = lower(deployment.model, testing::batch_of(input), deployment.options);
   const reference::ModelSetup setup{.numbers = {.head_dim = deployment.model.head_dim,
                                                 .max_positions = 64,
@@ -198,7 +198,7 @@ TEST(ReferenceMoe, ACollectiveLeftOutIsNoticed) {
                            Mesh{.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kGraph}}) {
     const Deployment deployment = deployment_of("deepseek", MoeDesign::kShuffling, mesh);
     const Deployment single = deployment_of("deepseek", MoeDesign::kShuffling);
-    const StepInput step = steps()[0];
+    const StepInput step = moe_steps()[0];
     ReferenceRuns one(single);
     const auto expected = one.run(step);
     const Plan plan =
@@ -239,7 +239,7 @@ std::map<std::pair<std::int64_t, std::int64_t>, int> held(const Plan& plan,
 
 TEST(MoeWeights, RanksHoldEveryElementOfTheExpertsOnce) {
   const Deployment deployment = deployment_of("qwen3", MoeDesign::kShuffling);
-  const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+  const Plan whole = lower(deployment.model, testing::batch_of(moe_steps()[0]), deployment.options);
   for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .ep = 2}, Mesh{.tp = 4, .ep = 2},
                            Mesh{.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kEager},
                            Mesh{.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph}}) {
@@ -257,7 +257,7 @@ TEST(MoeWeights, RanksHoldEveryElementOfTheExpertsOnce) {
 // 8 experts on 4 ranks, two shares of columns for each half.
 TEST(MoeWeights, NeighboursShareTheColumnsOfTheSameExperts) {
   const Deployment deployment = deployment_of("qwen3", MoeDesign::kShuffling);
-  const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+  const Plan whole = lower(deployment.model, testing::batch_of(moe_steps()[0]), deployment.options);
   const Plan plan = parallelize(whole, {.tp = 4, .ep = 2});
   std::vector<std::int64_t> firsts;
   for (int rank = 0; rank < 4; ++rank) firsts.push_back(first_expert(plan, rank));
@@ -266,7 +266,7 @@ TEST(MoeWeights, NeighboursShareTheColumnsOfTheSameExperts) {
 
 TEST(MoeWeights, ACorrectionBiasIsSmallAndInFull) {
   const Deployment deployment = deployment_of("deepseek", MoeDesign::kShuffling);
-  const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+  const Plan whole = lower(deployment.model, testing::batch_of(moe_steps()[0]), deployment.options);
   const WeightShards shards = weight_shards(whole, 0);
   int num_found = 0;
   for (const WeightShard& shard : shards.shards) {
@@ -282,7 +282,8 @@ TEST(MoeWeights, ACorrectionBiasIsSmallAndInFull) {
 TEST(MoeWeights, TheEmbeddingKeepsTokensApart) {
   const auto bound = [](MoeDesign design) {
     const Deployment deployment = deployment_of("qwen3", design);
-    const Plan whole = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+    const Plan whole =
+        lower(deployment.model, testing::batch_of(moe_steps()[0]), deployment.options);
     for (const WeightShard& shard : weight_shards(whole, 0).shards) {
       if (shard.name.find("embed") != std::string::npos) return shard.bound;
     }
@@ -295,7 +296,8 @@ TEST(MoeWeights, TheEmbeddingKeepsTokensApart) {
 TEST(MoeSteps, OnlyDesignsThatReadCountsWaitForThem) {
   const auto waits = [](MoeDesign design) {
     const Deployment deployment = deployment_of("qwen3", design);
-    const Plan plan = lower(deployment.model, testing::batch_of(steps()[0]), deployment.options);
+    const Plan plan =
+        lower(deployment.model, testing::batch_of(moe_steps()[0]), deployment.options);
     return host_waits(plan, 0).size();
   };
   EXPECT_EQ(waits(MoeDesign::kShuffling), 0U);
@@ -333,7 +335,7 @@ Tensor rows_tensor(std::int64_t rows) {
 // Rank 0 keeps 1 row and sends 2, rank 1 sends 1 and keeps none; columns 10 * rank + row.
 // No wait comes of memory that tensors share: what is to run side by side can.
 TEST(MoeSteps, DispatchWaitsForItsRowsAndTheSharedExpertForItsTurn) {
-  using Waits = std::map<std::string, std::vector<std::string>>;
+  using AwaitedOps = std::map<std::string, std::vector<std::string>>;
   const auto waits_of = [](ExpertComm comm) {
     const LoweringOptions options{.moe_design = MoeDesign::kShuffling, .moe_streams = 2};
     const Plan plan = parallelize(moe_layer_plan(tiny_moe("llama4"), 64, options),
@@ -341,7 +343,7 @@ TEST(MoeSteps, DispatchWaitsForItsRowsAndTheSharedExpertForItsTurn) {
     const std::vector<Task> tasks = rank_tasks(plan, 0);
     const auto waits =
         event_waits(task_memory(plan, 0, tasks, plan_buffers(plan, 0), kv_layers(plan, 0)));
-    Waits found;
+    AwaitedOps found;
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       for (const std::int32_t task : waits[i]) {
         found[task_name(plan, tasks[i])].push_back(
@@ -350,21 +352,21 @@ TEST(MoeSteps, DispatchWaitsForItsRowsAndTheSharedExpertForItsTurn) {
     }
     return found;
   };
-  const Waits eager{{"counts.all_to_all", {"shuffle"}},
-                    {"shared.gate_up_proj", {"shuffle"}},
-                    {"dispatch.all_to_all", {"gather"}},
-                    {"combine", {"dispatch.all_to_all"}},
-                    {"return.all_to_all", {"split"}},
-                    {"shared.down_proj", {"split"}},
-                    {"scatter", {"shared.down_proj", "return.all_to_all"}}};
+  const AwaitedOps eager{{"counts.all_to_all", {"shuffle"}},
+                         {"shared.gate_up_proj", {"shuffle"}},
+                         {"dispatch.all_to_all", {"gather"}},
+                         {"combine", {"dispatch.all_to_all"}},
+                         {"return.all_to_all", {"split"}},
+                         {"shared.down_proj", {"split"}},
+                         {"scatter", {"shared.down_proj", "return.all_to_all"}}};
   EXPECT_EQ(waits_of(ExpertComm::kEager), eager);
-  const Waits graph{{"counts.all_gather", {"shuffle"}},
-                    {"dispatch.all_gather", {"gather"}},
-                    {"shared.gate_up_proj", {"counts.all_gather"}},
-                    {"combine", {"dispatch.all_gather"}},
-                    {"return.all_to_all", {"split"}},
-                    {"shared.down_proj", {"split"}},
-                    {"scatter", {"shared.down_proj", "return.all_to_all"}}};
+  const AwaitedOps graph{{"counts.all_gather", {"shuffle"}},
+                         {"dispatch.all_gather", {"gather"}},
+                         {"shared.gate_up_proj", {"counts.all_gather"}},
+                         {"combine", {"dispatch.all_gather"}},
+                         {"return.all_to_all", {"split"}},
+                         {"shared.down_proj", {"split"}},
+                         {"scatter", {"shared.down_proj", "return.all_to_all"}}};
   EXPECT_EQ(waits_of(ExpertComm::kGraph), graph);
 }
 

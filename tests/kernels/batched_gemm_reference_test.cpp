@@ -12,15 +12,15 @@
 namespace orrery::reference {
 namespace {
 
-std::vector<double> counting(std::size_t count) {
+std::vector<double> one_after_another(std::size_t count) {
   std::vector<double> values(count);
   std::iota(values.begin(), values.end(), 1.0);
   return values;
 }
 
 TEST(BatchedGemmReference, OfOneHeadIsAGemm) {
-  const std::vector<double> x = counting(3 * 4);
-  const std::vector<double> w = counting(2 * 4);
+  const std::vector<double> x = one_after_another(3 * 4);
+  const std::vector<double> w = one_after_another(2 * 4);
   EXPECT_EQ(batched_gemm(x, w, {.batch = 1, .m = 3, .n = 2, .k = 4}), gemm(x, w, 3, 2, 4));
 }
 
@@ -35,13 +35,14 @@ TEST(BatchedGemmReference, HeadsOfARowLieOneBehindTheOther) {
 TEST(BatchedGemmReference, TransposedWeightsMultiplyFromTheOtherSide) {
   // One row (1, 2) with w = ((1, 2, 3), (4, 5, 6)) as [k, n]: (1 + 8, 2 + 10, 3 + 12).
   const std::vector<double> y =
-      batched_gemm(std::vector<double>{1, 2}, counting(6),
+      batched_gemm(std::vector<double>{1, 2}, one_after_another(6),
                    {.batch = 1, .m = 1, .n = 3, .k = 2, .w_is_transposed = true});
   EXPECT_EQ(y, (std::vector<double>{9, 12, 15}));
 }
 
 TEST(BatchedGemmReference, RefusesSizesThatDoNotFit) {
-  EXPECT_THROW(batched_gemm(counting(5), counting(6), {.batch = 1, .m = 2, .n = 2, .k = 3}),
+  EXPECT_THROW(batched_gemm(one_after_another(5), one_after_another(6),
+                            {.batch = 1, .m = 2, .n = 2, .k = 3}),
                std::invalid_argument);
 }
 

@@ -13,12 +13,12 @@ namespace {
 
 constexpr int kSharedBytesPerSm = 228 * 1024;  // of sm_90, 1 KiB of each block's reserved
 
-const GroupedGemmShape kShape{.max_rows = 128, .n = 2048, .k = 5120, .groups = 16};
+const GroupedGemmShape kScoutShape{.max_rows = 128, .n = 2048, .k = 5120, .groups = 16};
 
 TEST(GroupedGemmChoice, RefusesWhatNoKernelTakes) {
-  EXPECT_NO_THROW(require_grouped_gemm_shape(kShape));
+  EXPECT_NO_THROW(require_grouped_gemm_shape(kScoutShape));
   const auto with = [](auto&& change) {
-    GroupedGemmShape shape = kShape;
+    GroupedGemmShape shape = kScoutShape;
     change(shape);
     return shape;
   };
@@ -33,7 +33,7 @@ TEST(GroupedGemmChoice, RefusesWhatNoKernelTakes) {
 
 // Rows of x and w are a multiple of 16 bytes long: 8 bf16 or 16 fp8.
 TEST(GroupedGemmChoice, TakesRowsOfSixteenBytes) {
-  GroupedGemmShape shape = kShape;
+  GroupedGemmShape shape = kScoutShape;
   shape.k = 24;
   EXPECT_NO_THROW(require_grouped_gemm_shape(shape));
   shape.dtype = DType::kFp8;
@@ -49,7 +49,7 @@ TEST(GroupedGemmChoice, CandidatesFitAnSm) {
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
     for (const std::int64_t groups : {1, 16, 128, 512}) {
       for (const std::int64_t rows : {0, 1, 64, 512, 1024, 100000}) {
-        GroupedGemmShape shape = kShape;
+        GroupedGemmShape shape = kScoutShape;
         shape.dtype = dtype;
         shape.groups = groups;
         shape.max_rows = rows;
@@ -89,7 +89,7 @@ TEST(GroupedGemmChoice, PartsOfSharedMemoryAreApartAndAligned) {
 
 TEST(GroupedGemmChoice, TheRingHasRoomForSkewedGroups) {
   for (const std::int64_t active : {1, 16, 128}) {
-    EXPECT_EQ(streamed_candidates(kShape, {.rows = 128, .active = active}).front().tokens, 64);
+    EXPECT_EQ(streamed_candidates(kScoutShape, {.rows = 128, .active = active}).front().tokens, 64);
   }
 }
 
@@ -98,7 +98,7 @@ TEST(GroupedGemmChoice, TheRingHasRoomForSkewedGroups) {
 // 800, in 7 rounds 87 % full.
 TEST(GroupedGemmChoice, WideItemsAreForRoundsThatTheyFill) {
   const auto rows = [](std::int64_t n, std::int64_t active) {
-    GroupedGemmShape shape = kShape;
+    GroupedGemmShape shape = kScoutShape;
     shape.n = n;
     return streamed_candidates(shape, {.rows = active, .active = active}).front().rows;
   };
@@ -109,7 +109,7 @@ TEST(GroupedGemmChoice, WideItemsAreForRoundsThatTheyFill) {
 
 // k = 5120 in bf16 are 10 KiB, k = 2048 are 4, k = 768 are 1.5.
 TEST(GroupedGemmChoice, PiecesHaveTwoKibibytesOfARow) {
-  GroupedGemmShape shape = kShape;
+  GroupedGemmShape shape = kScoutShape;
   const GroupedGemmLoad load{.rows = 1, .active = 1};
   for (const auto& [k, cuts] : {std::pair{5120, 5}, {2048, 2}, {768, 1}, {65536, 8}}) {
     shape.k = k;
@@ -120,7 +120,7 @@ TEST(GroupedGemmChoice, PiecesHaveTwoKibibytesOfARow) {
 TEST(GroupedGemmChoice, ManyRowsPerGroupAreTiled) {
   const auto is_tiled = [](std::int64_t rows) {
     return std::holds_alternative<TiledChoice>(
-        choose_grouped_gemm(kShape, {.rows = rows, .active = 16}));
+        choose_grouped_gemm(kScoutShape, {.rows = rows, .active = 16}));
   };
   EXPECT_FALSE(is_tiled(0));
   EXPECT_FALSE(is_tiled(128));
@@ -130,7 +130,7 @@ TEST(GroupedGemmChoice, ManyRowsPerGroupAreTiled) {
 // 1 KiB of k are eight steps.
 TEST(GroupedGemmChoice, TilesAreAsWideAsAGroupOfAboutATileIfTheyHaveManySteps) {
   const auto chosen = [](std::int64_t k, std::int64_t rows) {
-    GroupedGemmShape shape = kShape;
+    GroupedGemmShape shape = kScoutShape;
     shape.k = k;
     return std::get<TiledChoice>(choose_grouped_gemm(shape, {.rows = rows, .active = 16}));
   };
@@ -144,7 +144,7 @@ TEST(GroupedGemmChoice, TilesAreAsWideAsAGroupOfAboutATileIfTheyHaveManySteps) {
 TEST(GroupedGemmChoice, GroupsOfAboutAsManyRowsAsAnItemAreTiled) {
   const auto is_tiled = [](std::int64_t rows_per_group) {
     return std::holds_alternative<TiledChoice>(
-        choose_grouped_gemm(kShape, {.rows = 16 * rows_per_group, .active = 16}));
+        choose_grouped_gemm(kScoutShape, {.rows = 16 * rows_per_group, .active = 16}));
   };
   EXPECT_FALSE(is_tiled(48));
   EXPECT_TRUE(is_tiled(64));

@@ -18,7 +18,7 @@ namespace {
 using reference::index_shuffling;
 using reference::init_routing;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoScore = std::numeric_limits<double>::quiet_NaN();
 using Ids = std::vector<std::int32_t>;
 
 TEST(IndexShufflingReference, RowsAreSortedByExpertThenToken) {
@@ -105,7 +105,8 @@ TEST(IndexShufflingReference, GroupsAreJudgedByTheirBestOrByTheirTwoBest) {
 }
 
 TEST(IndexShufflingReference, ScoresThatAreNotNumbersAreChosenLast) {
-  const std::vector<double> scores{kNan, -std::numeric_limits<double>::infinity(), kNan, 0.5};
+  const std::vector<double> scores{kNoScore, -std::numeric_limits<double>::infinity(), kNoScore,
+                                   0.5};
   const auto out =
       index_shuffling(scores, {}, {.tokens = 1, .experts_total = 4, .topk = 3, .experts = 4});
   EXPECT_EQ(out.chosen, (Ids{3, 1, 0}));
@@ -114,7 +115,7 @@ TEST(IndexShufflingReference, ScoresThatAreNotNumbersAreChosenLast) {
 }
 
 TEST(IndexShufflingReference, ATokenWithoutAnyNumberTakesTheFirstExperts) {
-  const auto out = index_shuffling(std::vector<double>(5, kNan), {},
+  const auto out = index_shuffling(std::vector<double>(5, kNoScore), {},
                                    {.tokens = 1, .experts_total = 5, .topk = 2, .experts = 5});
   EXPECT_EQ(out.chosen, (Ids{0, 1}));
   EXPECT_TRUE(

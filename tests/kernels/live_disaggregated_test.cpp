@@ -24,7 +24,7 @@ using testing::small_service;
 using testing::whole_history;
 using testing::workload_of;
 
-constexpr std::uint64_t kSeed = 11;
+constexpr std::uint64_t kPairSeed = 11;
 
 // Between fake runners; takes `time`.
 class FakeMover : public KvMover {
@@ -69,7 +69,7 @@ struct Pair {
       return ExecutedStepsConfig{.num_kv_blocks = side.num_kv_blocks,
                                  .block_size = side.engine.block_size,
                                  .vocab_size = kVocabulary,
-                                 .seed = kSeed};
+                                 .seed = kPairSeed};
     };
     setup.prefill_steps = steps(setup.prefill);
     setup.decode_steps = steps(setup.decode);
@@ -104,7 +104,7 @@ void expect_whole(const Workload& workload, const LiveDisaggregatedResult& resul
   EXPECT_FALSE(result.live.error);
   ASSERT_EQ(result.live.service.requests.size(), workload.requests.size());
   for (std::size_t i = 0; i < workload.requests.size(); ++i) {
-    EXPECT_EQ(result.tokens[i], whole_history(kSeed, workload.requests[i])) << "request " << i;
+    EXPECT_EQ(result.tokens[i], whole_history(kPairSeed, workload.requests[i])) << "request " << i;
   }
 }
 

@@ -25,7 +25,7 @@ using testing::RunnerTimes;
 using testing::small_service;
 using testing::whole_history;
 
-constexpr std::uint64_t kSeed = 11;
+constexpr std::uint64_t kLiveSeed = 11;
 
 // A service on fake runners, one for each replica.
 struct Live {
@@ -41,7 +41,7 @@ struct Live {
       return std::make_unique<KeptSteps>(ExecutedStepsConfig{.num_kv_blocks = config.num_kv_blocks,
                                                              .block_size = config.engine.block_size,
                                                              .vocab_size = kVocabulary,
-                                                             .seed = kSeed},
+                                                             .seed = kLiveSeed},
                                          workload.requests,
                                          *runners[static_cast<std::size_t>(replica)], clock, kept);
     };
@@ -143,7 +143,7 @@ TEST(Live, PreemptionLeavesEveryTokenAsItWas) {
   EXPECT_GT(live.run().service.metrics.num_preemptions, 0);
   for (const Request& request : live.workload.requests) {
     EXPECT_EQ(live.kept.tokens[static_cast<std::size_t>(request.id)],
-              whole_history(kSeed, request));
+              whole_history(kLiveSeed, request));
   }
 }
 

@@ -15,7 +15,7 @@ constexpr std::int64_t kLatent = 6;
 constexpr std::int64_t kRope = 2;
 constexpr std::int64_t kKey = kLatent + kRope;
 constexpr std::int64_t kBlock = 4;
-constexpr double kTolerance = 1e-12;
+constexpr double kLatentTolerance = 1e-12;
 
 std::vector<double> normal(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
@@ -70,9 +70,9 @@ TEST(MlaDecodeReference, EqualsPlainAttentionWithLatentAndRotatedPartAsOneKey) {
       for (std::size_t i = 0; i < kLatent; ++i) out[i] += weight * x.token(t)[i];
     }
     for (std::size_t i = 0; i < kLatent; ++i) {
-      EXPECT_NEAR(result.out[head * kLatent + i], out[i] / sum, kTolerance);
+      EXPECT_NEAR(result.out[head * kLatent + i], out[i] / sum, kLatentTolerance);
     }
-    EXPECT_NEAR(result.lse[head], std::log(sum), kTolerance);
+    EXPECT_NEAR(result.lse[head], std::log(sum), kLatentTolerance);
   }
 }
 
@@ -86,7 +86,7 @@ TEST(MlaDecodeReference, OneTokenGivesItsLatentAndItsScore) {
     }
     const double score =
         std::inner_product(x.token(0), x.token(0) + kKey, x.q.begin() + head * kKey, 0.0) * 0.5;
-    EXPECT_NEAR(result.lse[head], score, kTolerance);
+    EXPECT_NEAR(result.lse[head], score, kLatentTolerance);
   }
 }
 
@@ -96,8 +96,8 @@ TEST(MlaDecodeReference, ZeroQueriesGiveTheMeanAndTheLogOfTheLength) {
   const MlaDecodeResult result = x.run();
   double mean = 0;
   for (std::size_t t = 0; t < 11; ++t) mean += x.token(t)[5] / 11;
-  EXPECT_NEAR(result.out[5], mean, kTolerance);
-  EXPECT_NEAR(result.lse[2], std::log(11.0), kTolerance);
+  EXPECT_NEAR(result.out[5], mean, kLatentTolerance);
+  EXPECT_NEAR(result.lse[2], std::log(11.0), kLatentTolerance);
 }
 
 TEST(MlaDecodeReference, LengthZeroGivesZerosAndMinusInfinity) {
@@ -146,7 +146,7 @@ TEST(MlaDecodeReference, PartsMergeByTheirLogarithms) {
     EXPECT_NEAR(std::exp(all.lse[head]), std::exp(a.lse[head]) + std::exp(b.lse[head]), 1e-9);
     const double share = std::exp(a.lse[head] - all.lse[head]);
     const std::size_t at = head * kLatent + 1;
-    EXPECT_NEAR(all.out[at], share * a.out[at] + (1 - share) * b.out[at], kTolerance);
+    EXPECT_NEAR(all.out[at], share * a.out[at] + (1 - share) * b.out[at], kLatentTolerance);
   }
 }
 

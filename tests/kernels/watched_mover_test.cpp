@@ -12,7 +12,7 @@ namespace orrery {
 namespace {
 
 // Fails or hangs where it is asked to.
-class FakeMover : public KvMover {
+class FailingMover : public KvMover {
  public:
   Seconds move(int, int, std::span<const std::int32_t>, std::span<const std::int32_t>) override {
     if (fails) throw std::runtime_error("peer access was lost");
@@ -24,7 +24,7 @@ class FakeMover : public KvMover {
 };
 
 TEST(WatchedKvMover, NamesTheRankAndTheReplicasOfATransferThatFails) {
-  FakeMover mover;
+  FailingMover mover;
   WatchedKvMover watched(mover, 2, 3, 4, {});
   EXPECT_EQ(watched.move(1, 2, {}, {}), Seconds(2));
   mover.fails = true;
@@ -38,7 +38,7 @@ TEST(WatchedKvMover, NamesTheRankAndTheReplicasOfATransferThatFails) {
 }
 
 TEST(WatchedKvMover, EndsTheRunWhenATransferDoesNotEnd) {
-  FakeMover mover;
+  FailingMover mover;
   mover.hangs = true;
   std::string words;
   WatchedKvMover watched(mover, 1, 1, 2,

@@ -13,11 +13,13 @@
 #include "sim/parallel/parallel.h"
 #include "tests/model/config_file.h"
 #include "tests/model/small_models.h"
+#include "tests/parallel/parallel_testing.h"
 
 namespace orrery {
 namespace {
 
-const Batch kDecode{.prefill = {}, .num_decodes = 64, .decode_context = 64'000};
+using testing::kDecode;
+
 const Batch kMixed{.prefill = {{100, 0}, {37, 512}}, .num_decodes = 5, .decode_context = 5'000};
 const std::vector<Mesh> kMeshes{{},
                                 {.tp = 2},
@@ -29,7 +31,7 @@ const std::vector<Mesh> kMeshes{{},
                                 {.dp = 2, .tp = 2, .pp = 2}};
 
 // First and last op that uses a tensor.
-struct Use {
+struct BufferUse {
   std::size_t first = 0;
   std::size_t last = 0;
   bool is_used = false;
@@ -38,7 +40,7 @@ struct Use {
 struct Occupant {
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
-  Use use;
+  BufferUse use;
 };
 
 // Tensors by the name they have before `unroll` adds "#<copy>".
@@ -52,13 +54,13 @@ void expect_no_overlap(const Plan& plan, int rank) {
   std::map<std::string, std::size_t> ids;
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) ids[printed_name(plan.tensors()[i])] = i;
 
-  std::vector<Use> uses(unrolled.tensors().size());
+  std::vector<BufferUse> uses(unrolled.tensors().size());
   for (std::size_t at = 0; at < unrolled.ops().size(); ++at) {
     const Op& op = unrolled.ops()[at];
     if (!unrolled.contains(op.ranks, rank)) continue;
     for (const auto* tensors : {&op.reads, &op.writes}) {
       for (const TensorId id : *tensors) {
-        Use& use = uses[static_cast<std::size_t>(id)];
+        BufferUse& use = uses[static_cast<std::size_t>(id)];
         if (!use.is_used) use = {.first = at, .last = at, .is_used = true};
         use.last = at;
       }

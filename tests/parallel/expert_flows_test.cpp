@@ -18,9 +18,12 @@
 #include "tests/golden/golden.h"
 #include "tests/model/config_file.h"
 #include "tests/model/small_models.h"
+#include "tests/parallel/parallel_testing.h"
 
 namespace orrery {
 namespace {
+
+using testing::tensor_named;
 
 constexpr LoweringOptions shuffling(int streams) {
   return {.moe_design = MoeDesign::kShuffling, .moe_streams = streams};
@@ -40,11 +43,6 @@ const Op& op_named(const Plan& plan, std::string_view name) {
 }
 std::ptrdiff_t place_of(const Plan& plan, std::string_view name) {
   return &op_named(plan, name) - plan.ops().data();
-}
-const Tensor& tensor_named(const Plan& plan, std::string_view name) {
-  const auto found = std::ranges::find(plan.tensors(), name, &Tensor::name);
-  if (found == plan.tensors().end()) throw std::invalid_argument("no tensor " + std::string(name));
-  return *found;
 }
 std::vector<std::int64_t> sizes_of(const Plan& plan, std::string_view tensor) {
   std::vector<std::int64_t> sizes;

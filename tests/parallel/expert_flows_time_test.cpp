@@ -12,9 +12,12 @@
 #include "sim/parallel/parallel.h"
 #include "tests/model/config_file.h"
 #include "tests/model/small_models.h"
+#include "tests/parallel/parallel_testing.h"
 
 namespace orrery {
 namespace {
+
+using testing::scout;
 
 #ifdef ORRERY_NO_SIMGRID
 constexpr bool kHasSimgrid = false;
@@ -63,8 +66,6 @@ Simulated simulated(const Machine& machine, const ModelConfig& model, std::int64
   result.timeline = simulate(result.plan, machine, cost, {.level = level});
   return result;
 }
-
-ModelConfig scout() { return testing::shipped_model("meta-llama--Llama-4-Scout-17B-16E-Instruct"); }
 
 const Span& span_of(const Simulated& step, std::string_view name, int rank) {
   const auto found = std::ranges::find_if(step.timeline.spans, [&](const Span& span) {

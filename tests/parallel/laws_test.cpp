@@ -11,13 +11,13 @@
 #include "sim/parallel/parallel.h"
 #include "tests/model/config_file.h"
 #include "tests/model/small_models.h"
+#include "tests/parallel/parallel_testing.h"
 
 namespace orrery {
 namespace {
 
-const Batch kDecode{.prefill = {}, .num_decodes = 64, .decode_context = 64'000};
-const Batch kPrefill{
-    .prefill = {{1024, 0}, {1024, 0}, {1024, 0}, {1024, 0}}, .num_decodes = 0, .decode_context = 0};
+using testing::kDecode;
+using testing::kPrefill;
 
 Plan placed(const ModelConfig& model, const Batch& batch, const Mesh& mesh,
             const LoweringOptions& options = {}) {

@@ -12,14 +12,15 @@
 #include "tests/golden/golden.h"
 #include "tests/model/config_file.h"
 #include "tests/model/small_models.h"
+#include "tests/parallel/parallel_testing.h"
 
 namespace orrery {
 namespace {
 
+using testing::scout;
+
 constexpr std::array kDesigns{MoeDesign::kPadding, MoeDesign::kSlicing, MoeDesign::kConcatenation,
                               MoeDesign::kShuffling};
-
-ModelConfig scout() { return testing::shipped_model("meta-llama--Llama-4-Scout-17B-16E-Instruct"); }
 
 Plan layer(const ModelConfig& model, const LoweringOptions& options, const Mesh& mesh,
            std::int64_t tokens = 64) {

@@ -10,11 +10,12 @@
 #include "sim/parallel/rewrite.h"
 #include "tests/golden/golden.h"
 #include "tests/model/small_models.h"
+#include "tests/parallel/parallel_testing.h"
 
 namespace orrery {
 namespace {
 
-const Batch kDecode{.prefill = {}, .num_decodes = 64, .decode_context = 64'000};
+using testing::kDecode;
 
 Plan pipelined(const Mesh& mesh) {
   Plan plan = parallelize(lower(testing::small_llama(), kDecode, {}), mesh);

@@ -11,20 +11,16 @@
 #include "sim/parallel/parallel.h"
 #include "sim/parallel/rewrite.h"
 #include "tests/model/small_models.h"
+#include "tests/parallel/parallel_testing.h"
 
 namespace orrery {
 namespace {
 
-const Batch kDecode{.prefill = {}, .num_decodes = 64, .decode_context = 64'000};
+using testing::kDecode;
+using testing::tensor_named;
 
 Plan lowered(const ModelConfig& model, const LoweringOptions& options = {}) {
   return lower(model, kDecode, options);
-}
-
-const Tensor& tensor_named(const Plan& plan, std::string_view name) {
-  const auto found = std::ranges::find(plan.tensors(), name, &Tensor::name);
-  if (found == plan.tensors().end()) throw std::invalid_argument("no tensor " + std::string(name));
-  return *found;
 }
 
 // Every axis of a weight or cache that passes split is as long as in the plan of one rank.

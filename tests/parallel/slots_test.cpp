@@ -14,14 +14,15 @@
 #include "sim/parallel/parallel.h"
 #include "tests/model/config_file.h"
 #include "tests/model/small_models.h"
+#include "tests/parallel/parallel_testing.h"
 
 namespace orrery {
 namespace {
 
-const Batch kDecode{.prefill = {}, .num_decodes = 64, .decode_context = 64'000};
-const Batch kPrefill{
-    .prefill = {{1024, 0}, {1024, 0}, {1024, 0}, {1024, 0}}, .num_decodes = 0, .decode_context = 0};
-const Batch kMixed{.prefill = {{512, 512}, {512, 0}}, .num_decodes = 32, .decode_context = 22'400};
+using testing::kDecode;
+using testing::kPrefill;
+
+const Batch kChunks{.prefill = {{512, 512}, {512, 0}}, .num_decodes = 32, .decode_context = 22'400};
 const Batch kUnsampled{.prefill = {{.query = 512, .context = 0, .produces_token = false}},
                        .num_decodes = 0,
                        .decode_context = 0};
@@ -139,10 +140,10 @@ TEST(Slots, HoldTheOperandsOfEveryOpOfEveryPlan) {
     const std::vector<LoweringOptions> all = options_of(model);
     for (std::size_t i = 0; i < all.size(); ++i) {
       const std::string what = name + ", options " + std::to_string(i);
-      for (const Batch& batch : {kDecode, kPrefill, kMixed, kUnsampled}) {
+      for (const Batch& batch : {kDecode, kPrefill, kChunks, kUnsampled}) {
         checker.check(lower(model, batch, all[i]), what);
       }
-      const Plan whole = lower(model, kMixed, all[i]);
+      const Plan whole = lower(model, kChunks, all[i]);
       for (const Mesh& mesh : meshes_of(model, all[i].moe_design)) {
         if (!is_split(model, all[i], mesh)) continue;
         checker.check(parallelize(whole, mesh), what + ", dp " + std::to_string(mesh.dp) + " tp " +

@@ -11,7 +11,7 @@ namespace {
 constexpr double kWide = 2.0 * kTokens * kHidden;  // bytes of a bf16 [tokens, hidden]
 
 // Tensors of `axes` bytes each on rank 0, used by host ops, to test lifetimes by themselves.
-struct Bench {
+struct MemoryBench {
   Plan plan;
   GroupId group = plan.add_group({0});
 
@@ -39,7 +39,7 @@ TEST(MemoryOf, ActivationsPeakWhereMostAreAlive) {
 
 // Four sequences of 1,000 bytes in three layers, whether they have one token or many.
 TEST(MemoryOf, StatesCountOncePerSequenceAndLayer) {
-  Bench b;
+  MemoryBench b;
   const TensorId state = b.plan.add_tensor(
       {"state", DType::kFp8, {{"seqs", 4}, {"state", 1000}}, TensorRole::kState, b.group});
   const OpId op = b.op({state}, {state});
@@ -62,7 +62,7 @@ TEST(MemoryOf, ANegativeRankIsAnError) {
 }
 
 TEST(MemoryOf, AChainHoldsTwoNeighboursAtATime) {
-  Bench b;
+  MemoryBench b;
   const TensorId first = b.tensor(10);
   const TensorId second = b.tensor(20);
   const TensorId third = b.tensor(40);
@@ -73,7 +73,7 @@ TEST(MemoryOf, AChainHoldsTwoNeighboursAtATime) {
 }
 
 TEST(MemoryOf, InputsLiveFromTheStartAndOutputsToTheEnd) {
-  Bench b;
+  MemoryBench b;
   const TensorId input = b.tensor(10, TensorRole::kInput);
   const TensorId output = b.tensor(20, TensorRole::kOutput);
   const TensorId early = b.tensor(100);
@@ -89,7 +89,7 @@ TEST(MemoryOf, WhatARunReadsBeforeWritingLivesThroughTheRun) {
   // `carried` is read at the start of a copy and written at its end: it is alive beside `big` in
   // the middle, though within one copy it is dead there. Without the repeat it is not.
   for (const std::int64_t count : {1, 2}) {
-    Bench b;
+    MemoryBench b;
     const TensorId carried = b.tensor(10);
     const TensorId big = b.tensor(100);
     const TensorId small = b.tensor(1);
@@ -103,7 +103,7 @@ TEST(MemoryOf, WhatARunReadsBeforeWritingLivesThroughTheRun) {
 }
 
 TEST(MemoryOf, KvCacheCountsEachLayerAndNoActivation) {
-  Bench b;
+  MemoryBench b;
   const TensorId cache = b.tensor(10, TensorRole::kKvCache);
   b.op({cache}, {cache});
   b.plan.add_repeat({0, 1, 7});

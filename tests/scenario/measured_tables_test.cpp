@@ -14,8 +14,8 @@
 namespace orrery {
 namespace {
 
-const ProjectPaths kPaths{ORRERY_SOURCE_DIR};
-const std::filesystem::path kTopologies = kPaths.root / "topologies";
+const ProjectPaths kSourcePaths{ORRERY_SOURCE_DIR};
+const std::filesystem::path kTopologies = kSourcePaths.root / "topologies";
 
 MachineSpec machine(const std::string& name) {
   return read_machine(kTopologies / (name + ".yaml"), kTopologies).spec;
@@ -65,7 +65,7 @@ TEST(CollectiveDirectories, OwnTablesComeFirstAndThenTheNearestNvlink) {
 }
 
 // A scenario of two requests on `machine`, as a file that goes away with the test.
-class StandIns : public testing::Test {
+class StandIns : public ::testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(directory_); }
   void TearDown() override { std::filesystem::remove_all(directory_); }
@@ -76,13 +76,13 @@ class StandIns : public testing::Test {
         << "model: " << model << "\nmachine: " << machine << "\nprovider: " << provider
         << "\nplacement: {tp: 2}\nworkload: {closed_loop: {concurrency: 2, num_requests: 2, "
            "prompt_tokens: 10, output_tokens: 5}}\n";
-    return load_scenario(directory_ / "a.yaml", kPaths);
+    return load_scenario(directory_ / "a.yaml", kSourcePaths);
   }
 
   std::filesystem::path directory_ =
       std::filesystem::temp_directory_path() /
       (std::string("orrery_stand_ins_") +
-       testing::UnitTest::GetInstance()->current_test_info()->name());
+       ::testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 TEST_F(StandIns, AProviderOfAnotherDeviceIsAcceptedAndNamedInTheWarnings) {

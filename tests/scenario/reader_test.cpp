@@ -137,7 +137,7 @@ TEST(SetValue, refuses_a_text_without_equals_sign_and_a_path_through_a_number) {
   EXPECT_THROW(set_value(root, "seed.x=1"), ScenarioError);
 }
 
-class ReaderTest : public testing::Test {
+class ReaderTest : public ::testing::Test {
  protected:
   static Reader reader(const std::string& text) {
     root = parse_yaml(text, "f.yaml");

@@ -14,12 +14,11 @@
 namespace orrery {
 namespace {
 
+using testing::kTolerance;
 using testing::serve_fake;
 using testing::set_rate;
 using testing::small_pair;
 using testing::workload_of;
-
-constexpr double kTolerance = 1e-12;
 
 TEST(Disaggregated, ALoneRequestTakesItsPrefillItsTransferAndItsDecodeSteps) {
   // 20 tokens: 10 + 20 ms; 5 blocks move in 10 ms; 4 steps of 10 ms + 1 ms for each token of

@@ -12,6 +12,9 @@
 
 namespace orrery::testing {
 
+// Of times in seconds that are sums of a few tens of terms.
+inline constexpr double kTolerance = 1e-12;
+
 // A step takes `base` + `per_prefill` for each prompt token + `per_context` for each token of the
 // decodes' contexts. With `fast_forwards` off every decode step is asked for by itself.
 struct FakeTimes {
@@ -76,6 +79,13 @@ inline ServiceResult serve_fake(const Workload& workload, const ServiceConfig& c
 inline Workload random_workload(std::uint64_t seed, double requests_per_s) {
   return open_loop(requests_per_s, 1.5, 300, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
                    lognormal_of_mean_cv(20, 1, 1, 120), seed);
+}
+
+// 80 blocks of 4 tokens hold one longest request (270 tokens) and little more: preemptions happen.
+inline ServiceConfig tight_service() {
+  ServiceConfig config = small_service();
+  config.num_kv_blocks = 80;
+  return config;
 }
 
 }  // namespace orrery::testing

@@ -19,7 +19,7 @@ using testing::small_service;
 constexpr std::uint64_t kNumSeeds = 8;
 
 // Prompts of up to 150 tokens; those of equal id modulo 7 share their content.
-Workload random_workload(std::uint64_t seed, std::int64_t block_size) {
+Workload shared_workload(std::uint64_t seed, std::int64_t block_size) {
   Workload workload = open_loop(40, 1.5, 200, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
                                 lognormal_of_mean_cv(20, 1, 1, 120), seed);
   workload.hash_block_tokens = block_size;
@@ -40,7 +40,7 @@ std::pair<std::int64_t, std::int64_t> expect_equal(const ServiceConfig& config) 
   std::int64_t num_preemptions = 0;
   std::int64_t num_cached = 0;
   for (std::uint64_t seed = 1; seed <= kNumSeeds; ++seed) {
-    const Workload workload = random_workload(seed, config.engine.block_size);
+    const Workload workload = shared_workload(seed, config.engine.block_size);
     const auto fast = serve_fake(workload, config, times);
     NaiveReplica naive(workload, config, times);
     const std::vector<RequestRecord> slow = naive.run();

@@ -7,7 +7,7 @@
 namespace orrery {
 namespace {
 
-constexpr int kDraws = 200000;
+constexpr int kNumDraws = 200000;
 
 struct Moments {
   double mean = 0;
@@ -18,13 +18,13 @@ template <typename Draw>
 Moments moments(Draw draw) {
   double sum = 0;
   double squares = 0;
-  for (int i = 0; i < kDraws; ++i) {
+  for (int i = 0; i < kNumDraws; ++i) {
     const double value = draw();
     sum += value;
     squares += value * value;
   }
-  const double mean = sum / kDraws;
-  return {.mean = mean, .variance = squares / kDraws - mean * mean};
+  const double mean = sum / kNumDraws;
+  return {.mean = mean, .variance = squares / kNumDraws - mean * mean};
 }
 
 TEST(Random, SameSeedGivesTheSameNumbers) {
@@ -38,7 +38,7 @@ TEST(Random, SameSeedGivesTheSameNumbers) {
 TEST(Random, UniformHasMeanOneHalfAndVarianceOneTwelfth) {
   Random random(1);
   const Moments found = moments([&] { return random.uniform(); });
-  EXPECT_NEAR(found.mean, 0.5, 4 * std::sqrt(1.0 / 12 / kDraws));
+  EXPECT_NEAR(found.mean, 0.5, 4 * std::sqrt(1.0 / 12 / kNumDraws));
   EXPECT_NEAR(found.variance, 1.0 / 12, 1e-3);
 }
 
@@ -59,7 +59,7 @@ TEST(Random, IntegersCoverBothEnds) {
 TEST(Random, NormalHasMeanZeroAndVarianceOne) {
   Random random(3);
   const Moments found = moments([&] { return random.normal(); });
-  EXPECT_NEAR(found.mean, 0, 4 / std::sqrt(kDraws));
+  EXPECT_NEAR(found.mean, 0, 4 / std::sqrt(kNumDraws));
   EXPECT_NEAR(found.variance, 1, 0.02);
 }
 

@@ -14,13 +14,7 @@ using testing::FakeTimes;
 using testing::random_workload;
 using testing::serve_fake;
 using testing::small_service;
-
-// 80 blocks of 4 tokens hold one longest request (270 tokens) and little more: preemptions happen.
-ServiceConfig tight_service() {
-  ServiceConfig config = small_service();
-  config.num_kv_blocks = 80;
-  return config;
-}
+using testing::tight_service;
 
 class ServiceLaws : public ::testing::TestWithParam<std::uint64_t> {};
 

@@ -8,11 +8,10 @@
 namespace orrery {
 namespace {
 
+using testing::kTolerance;
 using testing::serve_fake;
 using testing::small_service;
 using testing::workload_of;
-
-constexpr double kTolerance = 1e-12;
 
 TEST(Service, ALoneRequestTakesItsPrefillAndItsDecodeSteps) {
   const auto result =

@@ -24,13 +24,13 @@ using testing::small_service;
 const FakeTimes kTimes{
     .base = Seconds(0.0101), .per_prefill = Seconds(0.00100737), .per_context = Seconds(1.0123e-5)};
 
-Workload random_workload(std::uint64_t seed) {
+Workload bursty_workload(std::uint64_t seed) {
   return open_loop(40, 1.5, 150, {.kind = LengthKind::kUniform, .min = 1, .max = 150},
                    lognormal_of_mean_cv(20, 1, 1, 120), seed);
 }
 
 // Of one request.
-struct Progress {
+struct RequestProgress {
   std::int64_t computed = 0;  // tokens in its KV cache
   std::int64_t generated = 0;
   std::int64_t num_releases = 0;
@@ -41,7 +41,7 @@ struct Progress {
 class FollowingSteps : public StepBackend {
  public:
   FollowingSteps(const Workload& workload, const ServiceConfig& config,
-                 std::vector<Progress>& progress)
+                 std::vector<RequestProgress>& progress)
       : workload_(workload), config_(config), progress_(progress), fake_(kTimes) {
     progress_.resize(workload.requests.size());
   }
@@ -69,7 +69,7 @@ class FollowingSteps : public StepBackend {
   }
 
   void release(std::int64_t request) override {
-    Progress& of = progress(request);
+    RequestProgress& of = progress(request);
     EXPECT_TRUE(of.holds_blocks) << "request " << request << " has nothing to give back";
     of.holds_blocks = false;
     of.computed = 0;
@@ -91,10 +91,12 @@ class FollowingSteps : public StepBackend {
   }
 
  private:
-  Progress& progress(std::int64_t request) { return progress_[static_cast<std::size_t>(request)]; }
+  RequestProgress& progress(std::int64_t request) {
+    return progress_[static_cast<std::size_t>(request)];
+  }
 
   void compute(const StepSequence& sequence) {
-    Progress& of = progress(sequence.request);
+    RequestProgress& of = progress(sequence.request);
     EXPECT_EQ(sequence.context, of.computed) << "request " << sequence.request;
     EXPECT_GE(sequence.query, 1);
     of.computed += sequence.query;
@@ -107,7 +109,7 @@ class FollowingSteps : public StepBackend {
   }
   [[nodiscard]] std::int64_t blocks_held() const {
     std::int64_t blocks = 0;
-    for (const Progress& of : progress_) {
+    for (const RequestProgress& of : progress_) {
       blocks += (of.computed + config_.engine.block_size - 1) / config_.engine.block_size;
     }
     return blocks;
@@ -126,7 +128,7 @@ class FollowingSteps : public StepBackend {
 
   const Workload& workload_;
   const ServiceConfig& config_;
-  std::vector<Progress>& progress_;
+  std::vector<RequestProgress>& progress_;
   FakeSteps fake_;
   Seconds begin_;
   Seconds end_;
@@ -139,8 +141,8 @@ std::int64_t follow(const ServiceConfig& config) {
   std::int64_t num_preemptions = 0;
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const Workload workload = random_workload(seed);
-    std::vector<Progress> progress;
+    const Workload workload = bursty_workload(seed);
+    std::vector<RequestProgress> progress;
     const ServiceResult result = serve(workload, config, {}, [&](int) {
       return std::make_unique<FollowingSteps>(workload, config, progress);
     });
@@ -213,7 +215,7 @@ class SilentSteps : public FakeSteps {
 
 TEST(StepSequencesUnasked, ABackendThatDoesNotAskIsNotTold) {
   int num_calls = 0;
-  serve(random_workload(1), small_service(), {},
+  serve(bursty_workload(1), small_service(), {},
         [&](int) { return std::make_unique<SilentSteps>(num_calls); });
   EXPECT_EQ(num_calls, 0);
 }

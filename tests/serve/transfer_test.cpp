@@ -7,7 +7,7 @@
 namespace orrery {
 namespace {
 
-constexpr double kTolerance = 1e-12;
+constexpr double kRounding = 1e-12;
 
 // 1 s for 100 bytes, without latency.
 TransferLink link() { return {.time = {.rate = BytesPerSecond(100)}}; }
@@ -27,7 +27,7 @@ std::vector<std::pair<std::int64_t, double>> ends(TransferQueue& queue) {
 TEST(TransferTime, WithoutPointsIsLatencyAndBytesOverRate) {
   EXPECT_NEAR(
       transfer_time({.latency = Seconds(0.5), .rate = BytesPerSecond(100)}, Bytes(200)).value(),
-      2.5, kTolerance);
+      2.5, kRounding);
 }
 
 TEST(TransferTime, BetweenPointsIsLinearAndBeyondThemGoesOnAtTheLastRate) {
@@ -35,11 +35,11 @@ TEST(TransferTime, BetweenPointsIsLinearAndBeyondThemGoesOnAtTheLastRate) {
   const TransferTime time{.points = {{Bytes(1e6), Seconds(1.01e-3)},
                                      {Bytes(3e6), Seconds(3.01e-3)},
                                      {Bytes(9e6), Seconds(9.01e-3)}}};
-  EXPECT_NEAR(transfer_time(time, Bytes(2e6)).value(), 2.01e-3, kTolerance);
-  EXPECT_NEAR(transfer_time(time, Bytes(6e6)).value(), 6.01e-3, kTolerance);
-  EXPECT_NEAR(transfer_time(time, Bytes(12e6)).value(), 12.01e-3, kTolerance);
-  EXPECT_NEAR(transfer_time(time, Bytes(9e6)).value(), 9.01e-3, kTolerance);
-  EXPECT_NEAR(transfer_time(time, Bytes(1e3)).value(), 1.01e-3, kTolerance);
+  EXPECT_NEAR(transfer_time(time, Bytes(2e6)).value(), 2.01e-3, kRounding);
+  EXPECT_NEAR(transfer_time(time, Bytes(6e6)).value(), 6.01e-3, kRounding);
+  EXPECT_NEAR(transfer_time(time, Bytes(12e6)).value(), 12.01e-3, kRounding);
+  EXPECT_NEAR(transfer_time(time, Bytes(9e6)).value(), 9.01e-3, kRounding);
+  EXPECT_NEAR(transfer_time(time, Bytes(1e3)).value(), 1.01e-3, kRounding);
 }
 
 TEST(TransferQueue, TransfersOfOnePairFollowEachOther) {
@@ -56,7 +56,7 @@ TEST(TransferQueue, TransfersOfOnePairFollowEachOther) {
   EXPECT_EQ(ended[0].end, Seconds(1));
   EXPECT_EQ(ended[1].idx, 8);
   EXPECT_EQ(ended[1].start, Seconds(1));
-  EXPECT_NEAR(ended[1].end.value(), 4, kTolerance);
+  EXPECT_NEAR(ended[1].end.value(), 4, kRounding);
 }
 
 TEST(TransferQueue, TwoThatLeaveByOnePortTakeTwiceAsLongWhileBothMove) {
@@ -68,8 +68,8 @@ TEST(TransferQueue, TwoThatLeaveByOnePortTakeTwiceAsLongWhileBothMove) {
   queue.submit(Seconds(0.5), 1, 0, 1, Bytes(200));
   const auto found = ends(queue);
   ASSERT_EQ(found.size(), 2U);
-  EXPECT_NEAR(found[0].second, 1.5, kTolerance);
-  EXPECT_NEAR(found[1].second, 3, kTolerance);
+  EXPECT_NEAR(found[0].second, 1.5, kRounding);
+  EXPECT_NEAR(found[1].second, 3, kRounding);
 }
 
 TEST(TransferQueue, APortSharedByThreeLeavesTheOthersWhatTheyCanUse) {
@@ -85,8 +85,8 @@ TEST(TransferQueue, APortSharedByThreeLeavesTheOthersWhatTheyCanUse) {
   const auto found = ends(queue);
   ASSERT_EQ(found.size(), 4U);
   EXPECT_EQ(found[0].first, 3);
-  EXPECT_NEAR(found[0].second, 1.5, kTolerance);
-  for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(found[i].second, 3, kTolerance);
+  EXPECT_NEAR(found[0].second, 1.5, kRounding);
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(found[i].second, 3, kRounding);
 }
 
 TEST(TransferQueue, FabricsShareNothing) {
@@ -95,7 +95,7 @@ TEST(TransferQueue, FabricsShareNothing) {
   TransferQueue queue(links, 2);
   queue.submit(Seconds(0), 0, 0, 0, Bytes(100));
   queue.submit(Seconds(0), 1, 0, 1, Bytes(100));
-  for (const auto& [idx, end] : ends(queue)) EXPECT_NEAR(end, 1, kTolerance);
+  for (const auto& [idx, end] : ends(queue)) EXPECT_NEAR(end, 1, kRounding);
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ namespace {
 using testing::FakeTimes;
 using testing::serve_fake;
 using testing::small_service;
+using testing::tight_service;
 
-const FakeTimes kTimes{.per_context = Seconds(1e-5)};
+const FakeTimes kContextTimes{.per_context = Seconds(1e-5)};
 
 // `num_warmup` requests at once, and after a pause `num_lone` ones far apart.
 Workload burst_then_lone(std::int64_t num_warmup, std::int64_t num_lone) {
@@ -29,16 +30,9 @@ Workload burst_then_lone(std::int64_t num_warmup, std::int64_t num_lone) {
   return workload;
 }
 
-// 200 requests in 80 blocks of 4 tokens: two run, and preempt each other.
-ServiceConfig tight_service() {
-  ServiceConfig config = small_service();
-  config.num_kv_blocks = 80;
-  return config;
-}
-
 TEST(WarmUp, ABurstBeforeLoneRequestsIsInNoFigure) {
   const ServingMetrics found =
-      serve_fake(burst_then_lone(200, 50), tight_service(), kTimes).metrics;
+      serve_fake(burst_then_lone(200, 50), tight_service(), kContextTimes).metrics;
   EXPECT_EQ(found.num_requests, 50);
   EXPECT_EQ(found.num_preemptions, 0);
   // A lone request: a step with its prompt, 99 decodes of contexts 41 to 139 of 10 ms and 10 us for
@@ -56,8 +50,9 @@ TEST(WarmUp, FiguresAreThoseOfTheOtherRequestsAlone) {
     ServiceConfig config = tight_service();
     config.engine.async_scheduling = is_async;
     config.num_replicas = 2;
-    const ServingMetrics found = serve_fake(burst_then_lone(200, 51), config, kTimes).metrics;
-    const ServingMetrics alone = serve_fake(burst_then_lone(0, 51), config, kTimes).metrics;
+    const ServingMetrics found =
+        serve_fake(burst_then_lone(200, 51), config, kContextTimes).metrics;
+    const ServingMetrics alone = serve_fake(burst_then_lone(0, 51), config, kContextTimes).metrics;
     EXPECT_EQ(found.num_steps, alone.num_steps);
     EXPECT_EQ(found.num_preemptions, alone.num_preemptions);
     EXPECT_DOUBLE_EQ(found.mean_batch, alone.mean_batch);
@@ -88,8 +83,10 @@ TEST(WarmUp, StepsCountThatComputeATokenOfAMeasuredRequest) {
 }
 
 TEST(WarmUp, IsInNoFigureOfEitherSideWherePromptsAndDecodesAreApart) {
-  const auto found = serve_fake(burst_then_lone(50, 10), testing::small_pair(2, 1), kTimes).metrics;
-  const auto alone = serve_fake(burst_then_lone(0, 10), testing::small_pair(2, 1), kTimes).metrics;
+  const auto found =
+      serve_fake(burst_then_lone(50, 10), testing::small_pair(2, 1), kContextTimes).metrics;
+  const auto alone =
+      serve_fake(burst_then_lone(0, 10), testing::small_pair(2, 1), kContextTimes).metrics;
   EXPECT_EQ(found.disaggregation->num_transfers, 10);
   EXPECT_NEAR(found.itl_s.mean, alone.itl_s.mean, 1e-9);
   for (const auto side : {&DisaggregationMetrics::prefill, &DisaggregationMetrics::decode}) {
