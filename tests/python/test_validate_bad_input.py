@@ -10,7 +10,7 @@ import pytest
 from validation_runs import ROOT, SCENARIO
 
 from orrery import calibrate
-from orrery.validation import command, compare, directory
+from orrery.validation import child, command, compare, directory
 
 
 def test_a_program_that_fails_half_way_leaves_partial_results_that_are_compared(validation):
@@ -101,7 +101,7 @@ def test_ctrl_c_while_the_program_starts_ends_it(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", Popen)
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        command.run_program(["sleep", "600"])
+        child.run_program(["sleep", "600"])
     assert started[0].returncode == -signal.SIGINT
     assert signal.getsignal(signal.SIGINT) is handler
 

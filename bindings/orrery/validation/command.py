@@ -10,14 +10,13 @@ import argparse
 import contextlib
 import json
 import pathlib
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from .. import _core, calibrate, files, simulation
 from . import compare, directory, page, recalibrate, terminal, trace
+from .child import run_program
 
 RESULTS = ("validation.json", "validation.html", "timelines.trace.json", "recalibrate.ops")
 VALIDATION = files.Kind(
@@ -108,34 +107,6 @@ def _execute(
     return code
 
 
-def run_program(command: Sequence[str]) -> int:
-    """Exit code of the program; 1 when a signal ended it.
-
-    On Ctrl-C the program is told, has ten seconds to end (none after a second Ctrl-C), and KeyboardInterrupt goes on.
-    """
-    # A Ctrl-C while the program is being started waits until there is one to tell: it would be left alone otherwise.
-    early: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: early.append(number))
-    try:
-        # In a group of its own, so that a terminal's Ctrl-C reaches it once: from here.
-        with subprocess.Popen(command, stdout=sys.stderr, process_group=0) as child:
-            try:
-                signal.signal(signal.SIGINT, before)
-                if early:
-                    raise KeyboardInterrupt
-                code = child.wait()
-            except KeyboardInterrupt:
-                child.send_signal(signal.SIGINT)
-                try:
-                    child.wait(timeout=10)
-                except (subprocess.TimeoutExpired, KeyboardInterrupt):
-                    child.kill()
-                raise KeyboardInterrupt from None
-    finally:
-        signal.signal(signal.SIGINT, before)
-    return code if code >= 0 else FAILED
-
-
 def _has_results(target: pathlib.Path) -> bool:
     steps = target / "executed" / "steps.csv"
     has_steps = steps.is_file() and len(steps.read_text(encoding="utf-8").splitlines()) > 1
@@ -220,4 +191,4 @@ def write_results(case: directory.Case, result: dict[str, Any]) -> None:
         files.write_text(case.directory / name, text)
 
 
-__all__ = ["RESULTS", "VALIDATION", "finished", "run", "run_program", "write_results"]
+__all__ = ["RESULTS", "VALIDATION", "finished", "run", "write_results"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import _core, calibrate, files, simulation
 from . import directory
+from .child import run_program
 
 EXPLAINED = 0.95  # of the kernels' error that the chosen rows explain
 MOST_ROWS = 100
@@ -38,8 +39,6 @@ def calls_text(result: Mapping[str, Any]) -> str:
 
 def measure(program: pathlib.Path, target: pathlib.Path, result: Mapping[str, Any], number: int) -> pathlib.Path:
     """Times the chosen calls; returns the directory of their tables. Raises RuntimeError when the program fails."""
-    from .command import run_program
-
     calls = calls_text(result)
     if not calls:
         raise ValueError("there is nothing to re-measure: no traced step has a kernel that differs and was not measured again")
