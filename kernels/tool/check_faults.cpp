@@ -184,9 +184,8 @@ void check_bad_input(FaultCheck& check, const FaultDirectory& directory, int num
     check.check(wide, few);
   }
   directory.change_plans(" kernel silu_mul ", " kernel residual_mul ");
-  Case no_kernel = bad("an unknown kernel", {"layers.0.silu_mul", "residual_mul"});
-  no_kernel.status = "failed rank - op -: ";
-  check.check(directory, no_kernel);
+  check.check(directory,
+              bad("an unknown kernel", {".plan: line ", "unknown kernel \"residual_mul\""}));
 }
 
 // All but a little of the first GPU is taken.

@@ -1,5 +1,7 @@
 #pragma once
 
+// Work on several threads whose results do not depend on who did what.
+
 #include <cstddef>
 #include <functional>
 
