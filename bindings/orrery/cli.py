@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_options(explanation)
     explanation.set_defaults(command=explain.run)
 
-    from .explore import command as exploration
+    from .search import command as exploration
 
     explore = commands.add_parser("explore", help="find the plan that meets an SLO at the least cost")
     exploration.add_options(explore)
@@ -180,14 +180,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from . import files, run_files
-    from .explore import command as exploration
+    from .search import command as exploration
 
     reported = files.Kind("run directory or answer", required=(), names=(*run_files.RUN.names, *exploration.ANSWER.names))
     files.restore(options.directory, reported)
     if not options.directory.is_dir():
         raise ValueError(f"found no directory '{options.directory}'; expected one that 'orrery run' or 'orrery explore' wrote")
     if (options.directory / "answer.json").is_file():
-        from .explore import report as answer_report
+        from .search import report as answer_report
 
         print(answer_report.render(options.directory))
         return 0
@@ -365,14 +365,14 @@ def _disaggregation(summary: Any) -> list[tuple[str, str]]:
 
 def _keeps_up(summary: Any) -> list[str]:
     """What to know of a service that does not."""
-    from .explore.answer import overload_words
+    from .search.answer import overload_words
 
     return [text] if (text := overload_words(summary["load"])) else []
 
 
 def _slo(summary: Any) -> list[tuple[str, str]]:
-    from .explore.answer import check_name
-    from .explore.text import check_value
+    from .search.answer import check_name
+    from .search.text import check_value
 
     checks = [f"{check_name(c)} {check_value(c, 'value')} of {check_value(c, 'limit')}{'' if c['is_met'] else ' (missed)'}" for c in summary["slo"]]
     return [("SLO", ", ".join(checks))] if checks else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 
-from orrery.explore import answer, command, driver, question
+from orrery.search import answer, command, driver, question
 
 TEXT = """question: {question}
 model: {{config: llama-3.1-8b, weights: fp8, activations: fp8}}

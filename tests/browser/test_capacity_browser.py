@@ -12,7 +12,7 @@ import small_answer
 from test_report_browser import OVERLAPS
 
 import orrery
-from orrery.explore import report
+from orrery.search import report
 
 pytestmark = pytest.mark.skipif(
     chromium.executable() is None, reason="no Chromium here; install the Debian package chromium"

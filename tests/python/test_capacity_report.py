@@ -17,7 +17,7 @@ import mutations  # noqa: E402
 import small_answer  # noqa: E402
 
 from orrery.cli import main  # noqa: E402
-from orrery.explore import report, report_content, saved  # noqa: E402
+from orrery.search import report, report_content, saved  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_what_is_asked_needs_the_gpus_of_the_answer_and_more_of_it_needs_no_fewe
 
 
 def test_the_fewest_gpus_of_a_variation_are_those_of_a_search_that_asks_for_it(met):
-    from orrery.explore import driver, question
+    from orrery.search import driver, question
 
     text = (met / "question.yaml").read_text().replace("prompt_tokens: 1000", "prompt_tokens: 500").replace("tp: [1, 2]", "tp: [1]")
     found = driver.explore(question.Question(text, "half.yaml"), threads=2)
@@ -73,14 +73,14 @@ def test_the_fewest_gpus_of_a_variation_are_those_of_a_search_that_asks_for_it(m
 
 
 def test_lengths_of_a_trace_are_not_varied_and_the_report_says_so(tmp_path):
-    from orrery.explore import sensitivity
+    from orrery.search import sensitivity
 
     found, left_out = sensitivity._lengths({"trace": "requests.csv", "warmup_requests": "0"})
     assert found == [] and left_out == ["prompt and output lengths: they are those of the trace"]
 
 
 def test_the_mean_of_drawn_lengths_is_scaled_with_their_bounds_and_the_spread_is_not():
-    from orrery.explore import sensitivity
+    from orrery.search import sensitivity
 
     drawn = {"poisson": {"prompt_tokens": {"mean": "2000", "cv": "1", "max": "16384"}, "output_tokens": "300"}}
     found, _ = sensitivity._lengths(drawn)

@@ -13,8 +13,8 @@ import time
 
 import pytest
 
-from orrery.explore import driver, question, store
-from orrery.explore.answer import answer, words
+from orrery.search import driver, question, store
+from orrery.search.answer import answer, words
 
 QUESTION = """question: Which plan?
 model: {config: llama-3.1-8b}
@@ -210,3 +210,28 @@ def test_an_overloaded_run_says_so_and_by_what(workdir):
     summary = json.loads((workdir.directory / "out/summary.json").read_text(encoding="utf-8"))
     assert summary["load"]["limit"] == "seats"
     assert summary["load"]["served_requests_per_s"] < summary["load"]["offered_requests_per_s"]
+
+
+def test_from_python(tmp_path):
+    orrery = pytest.importorskip("orrery")
+    scenario = orrery.Scenario(
+        model="llama-3.1-8b", machine="hgx-h200", provider="vllm-0.24.0", name="sizes",
+        workload={"poisson": {"requests_per_s": 30, "num_requests": 300, "prompt_tokens": 1000, "output_tokens": 100}},
+        slo={"ttft": {"p99": "300 ms"}, "tpot": {"p99": "10 ms"}},
+    )  # fmt: skip
+    found = orrery.explore(scenario, {"placement": {"tp": [1, 2], "replicas": "auto"}}, resume=tmp_path / "s.sqlite", threads=2)
+    assert found.is_met
+    assert found.best["words"] in found.text
+    frame = found.plans.to_pandas()
+    assert len(frame) == len(found.exploration.space)
+    assert frame.loc[found.best["id"], "meets"]
+    assert found.plans.where(lambda row: row["meets"]).best("num_gpus")["num_gpus"] == found.best["num_gpus"]
+    assert orrery.simulate(found.scenario()).summary.tpot_s == found.best["outcome"]["tpot_s"]
+    again = orrery.explore(scenario, {"placement": {"tp": [1, 2], "replicas": "auto"}}, resume=tmp_path / "s.sqlite", threads=1)
+    assert again.exploration.num_resumed > 0
+    assert again.best == found.best
+    assert (found.write(tmp_path / "out") / "report.html").stat().st_size > 1e6
+    with pytest.raises(orrery.ScenarioError, match="unknown key"):
+        orrery.explore(scenario, {"placement": {"tq": [1]}})
+    with pytest.raises(orrery.ScenarioError, match="found no search"):
+        orrery.explore(scenario)

@@ -6,10 +6,12 @@
     answer.py     the best plan, how sure, what limits it, what the others lacked
     text.py       the answer as people read it in a terminal
     command.py    `orrery explore` and `orrery saturate`
+    api.py        `orrery.explore`
+    report*.py    the page of an answer; saved.py reads a directory back, sensitivity.py and basis.py make parts of it
 """
 
 from __future__ import annotations
 
-from .driver import Exploration, explore
+from .api import Answer, Plans, explore
 
-__all__ = ["Exploration", "explore"]
+__all__ = ["Answer", "Plans", "explore"]
