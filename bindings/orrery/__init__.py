@@ -18,11 +18,15 @@ Times are seconds and amounts are bytes, under names that say so (`ttft_s`, `wei
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ._core import Batch, ModelConfig, PrefillChunk, ScenarioError, __version__
 from .scenarios import Scenario, load, project_root
-from .search import Answer, explore
 from .simulation import RunResult, Summary, Table, TimelineTable, simulate, step
 from .sweeps import Sweep, sweep
+
+if TYPE_CHECKING:
+    from .search.api import Answer, explore
 
 __all__ = [
     "Answer",
@@ -44,3 +48,16 @@ __all__ = [
     "step",
     "sweep",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What takes long to import comes when it is asked for."""
+    if name in ("Answer", "explore"):
+        from .search import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -365,14 +365,13 @@ def _disaggregation(summary: Any) -> list[tuple[str, str]]:
 
 def _keeps_up(summary: Any) -> list[str]:
     """What to know of a service that does not."""
-    from .search.answer import overload_words
+    from .search.checks import overload_words
 
     return [text] if (text := overload_words(summary["load"])) else []
 
 
 def _slo(summary: Any) -> list[tuple[str, str]]:
-    from .search.answer import check_name
-    from .search.text import check_value
+    from .search.checks import check_name, check_value
 
     checks = [f"{check_name(c)} {check_value(c, 'value')} of {check_value(c, 'limit')}{'' if c['is_met'] else ' (missed)'}" for c in summary["slo"]]
     return [("SLO", ", ".join(checks))] if checks else []

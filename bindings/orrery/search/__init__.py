@@ -4,6 +4,7 @@
     store.py      what each candidate did, kept in SQLite as it comes, so that a killed search goes on
     driver.py     estimates, short and full simulations, on threads here or any concurrent.futures.Executor
     answer.py     the best plan, how sure, what limits it, what the others lacked
+    checks.py     words for checks of an SLO and for overload, which `orrery run` prints too
     text.py       the answer as people read it in a terminal
     command.py    `orrery explore` and `orrery saturate`
     api.py        `orrery.explore`
@@ -12,6 +13,3 @@
 
 from __future__ import annotations
 
-from .api import Answer, Plans, explore
-
-__all__ = ["Answer", "Plans", "explore"]

@@ -8,6 +8,7 @@ from typing import Any
 from .. import _core
 from ..scorecard.intervals import interval
 from .basis import basis
+from .checks import LIMIT_WORDS, check_name, check_value
 from .driver import FULL, Exploration, Job
 from .sensitivity import sensitivity
 
@@ -17,12 +18,7 @@ MOST_RUNNERS_UP = 6  # other shapes
 MOST_TRIES = 8  # sizes of such a shape that are simulated
 _SHORT_NAMES = {"tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "cp": "CP"}
 _LABELS = {"ttft": "TTFT", "tpot": "TPOT"}  # as data/serving/intervals.csv has them
-_LIMIT_WORDS = {
-    "seats": "seats (max_num_seqs)",
-    "token_budget": "the token budget of a step (max_num_batched_tokens)",
-    "kv_blocks": "KV cache",
-    "front_end": "the front end (HTTP, tokenizing) before the engine",
-}
+
 
 
 def answer(found: Exploration) -> dict[str, Any]:
@@ -279,33 +275,14 @@ def _why(found: Exploration, best: int, met: int) -> str:
 
 def _miss(outcome: dict[str, Any]) -> str:
     """'TPOT p99 57 ms is above 40 ms'."""
-    from .text import check_value
-
     if outcome["error"]:
         return outcome["error"]
     if outcome["load"]["is_overloaded"]:
-        return f"it is overloaded: {_LIMIT_WORDS[outcome['load']['limit']]}"
+        return f"it is overloaded: {LIMIT_WORDS[outcome['load']['limit']]}"
     for check in outcome["slo"]:
         if not check["is_met"]:
             return f"{check_name(check)} {check_value(check, 'value')} is {'above' if check['at_most'] else 'below'} {check_value(check, 'limit')}"
     return "it does not settle: requests in the service still grow at the end"
-
-
-def check_name(check: dict[str, Any]) -> str:
-    """'TTFT p99', 'goodput'."""
-    metric, _, statistic = check["name"].partition("_")
-    return f"{metric.upper()} {statistic}" if statistic else metric
-
-
-def overload_words(load: dict[str, Any]) -> str:
-    """One sentence about a service that does not keep up; empty for one that does."""
-    if load["is_overloaded"]:
-        return (f"overloaded: {load['offered_requests_per_s']:.2f} requests/s offered, {load['served_requests_per_s']:.2f} served, "
-                f"{load['waiting_at_last_arrival']:,} waiting at the last arrival; held up by {_LIMIT_WORDS[load['limit']]}")  # fmt: skip
-    if not load["is_settled"]:
-        return ("not settled: requests come faster than they finish until the last one has come; a longer run would have larger batches "
-                "and longer latencies")  # fmt: skip
-    return ""
 
 
 def _missed(found: Exploration) -> dict[str, Any]:

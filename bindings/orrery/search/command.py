@@ -165,8 +165,7 @@ def add_saturate_options(parser: argparse.ArgumentParser) -> None:
 def saturate(options: argparse.Namespace) -> int:
     """The highest load that holds the SLO, and what binds there."""
     from .. import _core, simulation
-    from .answer import _LIMIT_WORDS, check_name
-    from .text import check_value
+    from .checks import LIMIT_WORDS, check_name, check_value
 
     scenario = simulation.load(options.file, overrides=options.overrides)
     evaluator = _core.Evaluator()
@@ -196,7 +195,7 @@ def saturate(options: argparse.Namespace) -> int:
     above = found["above"]
     broken = ", ".join(f"{check_name(c)} {check_value(c, 'value')}" for c in above.get("slo", []) if not c["is_met"])
     if above.get("load", {}).get("limit"):
-        broken += f"{', ' if broken else ''}overloaded, held up by {_LIMIT_WORDS[above['load']['limit']]}"
+        broken += f"{', ' if broken else ''}overloaded, held up by {LIMIT_WORDS[above['load']['limit']]}"
     print(f"just above: {broken or above.get('error') or 'it does not settle'}")
     for limit in limits:
         print(f"  {limit['what']:50s} {100 * limit['gain']:+6.1f} %")

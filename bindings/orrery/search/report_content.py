@@ -7,7 +7,7 @@ from typing import Any
 
 from ..report import content, quantities
 from . import text
-from .answer import _LIMIT_WORDS, check_name, overload_words
+from .checks import LIMIT_WORDS, check_name, overload_words
 from .saved import Saved
 
 SHAPE_COLOURS = ("c-blue", "c-orange", "c-green", "c-purple", "c-teal", "c-pink")  # of the shapes that matter; all others are grey
@@ -96,7 +96,7 @@ def failure(saved: Saved) -> str:
         return f"On {less['plan']} it cannot be served: {outcome['error']}."
     if outcome["meets"]:
         return f"With one replica less, {less['plan']}, the same load still meets the SLO."
-    words = overload_words(outcome["load"]) if outcome["load"]["limit"] in _LIMIT_WORDS or not outcome["load"]["is_overloaded"] else "it is overloaded"
+    words = overload_words(outcome["load"]) if outcome["load"]["limit"] in LIMIT_WORDS or not outcome["load"]["is_overloaded"] else "it is overloaded"
     missed = ", ".join(f"{check_name(c)} {text.check_value(c, 'value')} of {limit_words(c)}" for c in outcome["slo"] if not c["is_met"])
     said = "; ".join(part for part in (missed, words) if part) or "it misses the SLO"
     return f"With one replica less, {less['plan']}, the same load does not meet the SLO: {said}. To hold it through a failure takes one replica more."
@@ -106,8 +106,8 @@ def beyond(saved: Saved) -> str:
     """What holds requests up beyond the highest rate."""
     above = (saved.answer["saturation"] or {}).get("above") or {}
     limit = (above.get("load") or {}).get("limit")
-    if limit in _LIMIT_WORDS:
-        return f"Beyond the highest rate requests are held up by {_LIMIT_WORDS[limit]}."
+    if limit in LIMIT_WORDS:
+        return f"Beyond the highest rate requests are held up by {LIMIT_WORDS[limit]}."
     missed = [check for check in above.get("slo") or [] if not check["is_met"]]
     if missed:
         return "Beyond the highest rate " + ", ".join(f"{check_name(c)} is {text.check_value(c, 'value')}, over {limit_words(c)}" for c in missed) + "."
@@ -209,7 +209,7 @@ def page_data(saved: Saved) -> dict[str, Any]:
         "points": [[p["shape"], p["batch"], p["ttft_s"], p["tpot_s"], p["usd_per_million_output_tokens"], p["tokens_per_s_per_gpu"],
                     p["tokens_per_s_per_user"]] for p in answer["fronts"]],
         "slo": [limit | {"words": check_name(limit), "limit_words": limit_words(limit)} for limit in answer["slo"]],
-        "best": saved.plan["id"], "is_met": answer["is_met"], "limit_words": _LIMIT_WORDS, "margin_words": MARGIN_WORDS,
+        "best": saved.plan["id"], "is_met": answer["is_met"], "limit_words": LIMIT_WORDS, "margin_words": MARGIN_WORDS,
         "limits": answer["limits"] or [],
         "why": {str(plan["id"]): why for why, plan in beside(saved)},
     }  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..report import quantities
 from ..report.plotting import Figure, limit_line, rounded, value_axis
-from .answer import check_name
+from .checks import check_name
 from .saved import Saved
 
 _MARGIN = {"l": 58, "r": 16, "t": 14, "b": 44}

@@ -5,28 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..text_table import aligned, printable
-from .answer import _LIMIT_WORDS, check_name
-
-
-def seconds(value: float | None) -> str:
-    """Three digits with a unit."""
-    if value is None:
-        return "–"
-    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
-        if abs(value) < limit:
-            return f"{value * factor:.3g} {unit}" if abs(value * factor) < 999.5 else f"{value * factor:.0f} {unit}"
-    return f"{value / 60:.1f} min"
-
-
-def check_value(check: dict[str, Any], key: str) -> str:
-    """A value or limit of a check with its unit."""
-    if check[key] is None:
-        return "–"
-    if check["name"] == "attainment":
-        return f"{100 * check[key]:.1f} %"
-    if check["name"] == "goodput":
-        return f"{check[key]:.2f}/s"
-    return seconds(check[key])
+from .checks import LIMIT_WORDS, check_name, check_value, seconds
 
 
 def money(value: float | None) -> str:
@@ -96,7 +75,7 @@ def whole(answer: dict[str, Any]) -> str:
         gains = [(limit["what"], f"{100 * limit['gain']:+.1f} %") for limit in answer["limits"]]
         lines += ["what one more of it would add to the highest rate", aligned((), gains, right=(1,)), ""]
     if (saturation := answer.get("saturation")) and saturation["above"].get("load", {}).get("limit"):
-        lines += [f"beyond that rate requests are held up by {_LIMIT_WORDS[saturation['above']['load']['limit']]}", ""]
+        lines += [f"beyond that rate requests are held up by {LIMIT_WORDS[saturation['above']['load']['limit']]}", ""]
     return "\n".join(lines + _searched(answer["space"]))
 
 
