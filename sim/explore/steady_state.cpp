@@ -258,7 +258,9 @@ SteadyState steady_state(const Scenario& scenario, const Workload& workload,
       is_open ? std::min(rate, state.capacity_requests_per_s) : state.capacity_requests_per_s;
   state.offered_requests_per_s = rate;
   state.output_tokens_per_s = state.requests_per_s * lengths.output;
-  state.ttft = first_token(prefill_time, is_open ? busy : 0.5);
+  // Ranks take prompts side by side: each of them is as long as one alone.
+  const int ranks = is_apart ? prefill_scenario.mesh.dp : scenario.mesh.dp;
+  state.ttft = first_token(prefill_time * ranks, is_open ? busy : 0.5);
   state.impossible = impossible(scenario.slo, is_apart ? *prefill_only : decode, decode, lengths);
   return state;
 }

@@ -12,12 +12,17 @@ def money(value: float | None) -> str:
     return "–" if value is None else f"${value:,.2f}"
 
 
+def gpus_words(plan: dict[str, Any]) -> str:
+    """'12 GPUs as 6 × TP2'."""
+    return f"{plan['num_gpus']} GPU{'' if plan['num_gpus'] == 1 else 's'} as {plan['words']}"
+
+
 def paragraph(answer: dict[str, Any]) -> str:
     """The answer in one paragraph."""
     if not answer["is_met"]:
         return _missed(answer)
     best = answer["best"]
-    parts = [f"{best['num_gpus']} GPUs as {best['words']}"]
+    parts = [gpus_words(best)]
     if answer["has_slo"]:
         kept = ", ".join(f"{check_name(c)} {check_value(c, 'value')} of {check_value(c, 'limit')}" for c in best["checks"])
         parts[0] += f" are the fewest that meet the SLO ({kept})" if answer["is_open"] else f" meet the SLO at the least cost ({kept})"
@@ -39,13 +44,13 @@ def paragraph(answer: dict[str, Any]) -> str:
         parts.append("Not to be told from it within the known error: " + "; ".join(p["words"] for p in answer["equal"]))
     if answer["cheaper_maybe"]:
         nearest = answer["cheaper_maybe"][0]
-        parts.append(f"{nearest['num_gpus']} GPUs as {nearest['words']} miss it by less than the known error")
+        parts.append(f"Cheaper, but above a limit by less than the known error: {gpus_words(nearest)}")
     return ". ".join(parts) + "."
 
 
 def _missed(answer: dict[str, Any]) -> str:
     nearest = answer["nearest"]
-    text = f"No plan of the space meets the SLO. The nearest is {nearest['num_gpus']} GPUs as {nearest['words']}: {answer['why']}."
+    text = f"No plan of the space meets the SLO. The nearest is {gpus_words(nearest)}: {answer['why']}."
     if saturation := answer.get("saturation"):
         rate = answer["offered_requests_per_s"] * saturation["load"]
         text += (f" It meets the SLO at {rate:.3g} requests/s." if saturation["load"] else " It meets it at no load.")  # fmt: skip
@@ -58,7 +63,9 @@ def whole(answer: dict[str, Any]) -> str:
     """The paragraph, the plans beside each other, and what was searched."""
     lines = [printable(answer["question"]), "", printable(paragraph(answer)), ""]
     plans = [("best", answer["best"])] if answer["is_met"] else [("nearest", answer["nearest"])]
-    plans += [("equal", p) for p in answer.get("equal", [])] + [(p["why"], p) for p in answer.get("runners_up", [])]
+    plans += [("equal", p) for p in answer.get("equal", [])]
+    shown = {p["id"] for _, p in plans}
+    plans += [(p["why"], p) for p in answer.get("runners_up", []) if p["id"] not in shown]
     checks = [check_name(c) for c in plans[0][1].get("checks", [])]
     header = ("plan", "GPUs", "$/h", "$/M tokens", "TTFT p50", "TPOT p50", *checks, "")
     rows = []
