@@ -1,15 +1,14 @@
 #include "kernels/calibrate/gpu_timer.h"
 
-#include <array>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/harness/measure.h"
+#include "kernels/harness/today.h"
 #include "kernels/kernel_spec.h"
 
 namespace orrery::calibrate {
@@ -35,15 +34,6 @@ std::optional<cuda::Board> current_board() {
 // 13000 as "13.0".
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::array<char, 16> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d", &utc);
-  return text.data();
 }
 
 }  // namespace

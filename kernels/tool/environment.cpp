@@ -2,28 +2,14 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
-#include <ctime>
 #include <stdexcept>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/nvml.h"
+#include "kernels/harness/today.h"
 
 namespace orrery::tool {
-namespace {
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::array<char, 16> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d", &utc);
-  return text.data();
-}
-
-}  // namespace
-
 std::map<std::string, std::string> environment(int num_gpus) {
   int runtime = 0;
   ORRERY_CUDA(cudaRuntimeGetVersion(&runtime));

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -16,6 +15,7 @@
 #include "kernels/comm/kv_transfer/measure.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/harness/today.h"
 #include "kernels/probes/link.h"
 #include "kernels/tool/arguments.h"
 #include "kernels/tool/peers.h"
@@ -92,16 +92,6 @@ std::string microseconds(Seconds time) {
 std::string spread_and_samples(double spread, int samples) {
   std::array<char, 48> text{};
   std::snprintf(text.data(), text.size(), "%.4f,%d", spread, samples);
-  return text.data();
-}
-
-// "2026-11-21", UTC.
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  std::array<char, 16> text{};
-  std::strftime(text.data(), text.size(), "%F", &parts);
   return text.data();
 }
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pathlib
 
+import expert_parallel as ep
 import pytest
 
 import orrery
-from orrery import expert_parallel as ep
 from orrery import moe
 
 QWEN = "qwen3-30b-a3b"  # 128 experts, top-8, no shared one

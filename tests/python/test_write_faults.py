@@ -278,7 +278,6 @@ def test_what_does_not_fit_leaves_the_old(old_and_new, tmp_path, name):
 # Calls by which a module could write past files.py, with what they are for; importers and validation have tests of their own.
 ELSEWHERE = {
     ("process.py", "open"): "/dev/null",
-    ("expert_parallel.py", "savefig"): "into what files.replacing gives",
     ("scorecard/fit.py", "write_text"): "a profile in a temporary directory",
     ("scorecard/fit.py", "copy"): "profiles into a temporary directory",
     ("scorecard/outcomes.py", "write_text"): "a scenario in a temporary directory",

@@ -1,12 +1,12 @@
 """Expert parallelism of design shuffling on one layer: when which collectives are faster, what padding, a skewed load
 and slow links cost, and what placing experts, copies and dedup win back.
 
-    from orrery import expert_parallel as ep
+    import expert_parallel as ep
 
     rows = ep.flows("llama-4-maverick-17b-128e", tokens=[64, 1024, 16384], ep=8)
     ep.crossover(rows)                 # tokens of all ranks from which on the eager collectives are faster
 
-`python -m orrery.expert_parallel` prints the tables of docs/moe.md, with `--page FILE` it puts them into the page, with
+`python docs/tools/expert_parallel.py` prints the tables of docs/moe.md, with `--page FILE` it puts them into the page, with
 `--figure FILE` it draws the timelines.
 """
 
@@ -19,9 +19,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core, files, moe
-from .simulation import load, project_root, simulate
-from .text_table import aligned
+from orrery import _core, files, load, moe, project_root, simulate
+from orrery.text_table import aligned
 
 EXPERT_KERNELS = ("combine_shuffling", "grouped_gemm", "silu_mul", "split_shuffling")
 NODE = "hgx-h200"
