@@ -10,6 +10,7 @@
 #include "kernels/harness/today.h"
 
 namespace orrery::tool {
+
 std::map<std::string, std::string> environment(int num_gpus) {
   int runtime = 0;
   ORRERY_CUDA(cudaRuntimeGetVersion(&runtime));

@@ -278,6 +278,11 @@ def test_what_does_not_fit_leaves_the_old(old_and_new, tmp_path, name):
 # Calls by which a module could write past files.py, with what they are for; importers and validation have tests of their own.
 ELSEWHERE = {
     ("process.py", "open"): "/dev/null",
+    ("compare/fit.py", "copy"): "profiles into a temporary directory",
+    ("compare/fit.py", "write_text"): "a profile in a temporary directory",
+    ("compare/replay.py", "write_text"): "a scenario in a temporary directory",
+    ("search/command.py", "unlink"): "the outcomes of a search, once its answer is there",
+    ("search/store.py", "mkdir"): "the directory of an SQLite file, which keeps itself whole",
     ("scorecard/fit.py", "write_text"): "a profile in a temporary directory",
     ("scorecard/fit.py", "copy"): "profiles into a temporary directory",
     ("scorecard/outcomes.py", "write_text"): "a scenario in a temporary directory",
