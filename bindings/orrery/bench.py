@@ -120,7 +120,38 @@ def determinism(_: int) -> list[Figure]:
     return [figure("determinism_variants", len(digests), "contents", 1, what)]
 
 
-GROUPS = {"serving": serving, "quickstart": quickstart, "start_up": start_up, "step_levels": step_levels, "determinism": determinism}
+_SIZES = "{gpus: 8..64, placement: {tp: [1, 2, 4, 8], replicas: auto}, engine: {max_num_seqs: [128, 256, 512]}}"
+
+
+def explore(repeats: int) -> list[Figure]:
+    """Services of a search side by side on all cores, and a whole answer with its report."""
+    from .search.question import from_file
+
+    file = project_root() / "scenarios" / "explore" / "llama_70b_chat.yaml"
+    sizes = from_file(file, (f"search={_SIZES}", "workload.poisson.num_requests=1000"))
+    space = sizes.space()
+    jobs = [(candidate, 2, load) for load in (0.5, 1.0, 1.5) for candidate in range(len(space))]
+    cores = os.cpu_count() or 1
+    rates = []
+    for _ in range(repeats):
+        requests: list[int] = []
+        begin = time.perf_counter()
+        _core.Evaluator().serve(space, jobs, cores, lambda i, text: requests.append(json.loads(text)["requests"]))
+        rates.append(sum(requests) / 1000 / (time.perf_counter() - begin) * 60)
+    walls = []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.perf_counter()
+            _child("-m", "orrery", "explore", str(file), "-o", os.path.join(folder, "answer"))
+            walls.append(time.perf_counter() - begin)
+    what = f"{len(jobs):,} services of {len(space):,} plans of Llama-3.1-70B at three loads, {cores} threads; longer ones count as several"
+    return [
+        figure("services_per_minute", statistics.median(rates), "full services of 1,000 requests a minute", 10_000, what),
+        figure("explore_wall", statistics.median(walls), "s", 20.0, "orrery explore scenarios/explore/llama_70b_chat.yaml, report included"),
+    ]
+
+
+GROUPS = {"serving": serving, "quickstart": quickstart, "start_up": start_up, "step_levels": step_levels, "determinism": determinism, "explore": explore}
 
 
 def main(words: list[str] | None = None) -> int:
