@@ -1,3 +1,5 @@
+#include "kernels/probes/clock.h"
+
 #include <functional>
 #include <string>
 #include <thread>
@@ -5,7 +7,6 @@
 #include "kernels/cuda/matmul_lt.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/harness/operands.h"
-#include "kernels/probes/clock.h"
 #include "kernels/probes/stream.h"
 
 namespace orrery {

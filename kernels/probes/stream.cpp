@@ -1,3 +1,5 @@
+#include "kernels/probes/stream.h"
+
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
@@ -7,7 +9,6 @@
 #include "kernels/harness/check.h"
 #include "kernels/harness/measure.h"
 #include "kernels/harness/operands.h"
-#include "kernels/probes/stream.h"
 
 namespace orrery {
 namespace {

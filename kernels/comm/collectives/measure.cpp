@@ -1,7 +1,8 @@
+#include "kernels/comm/collectives/measure.h"
+
 #include <algorithm>
 #include <memory>
 
-#include "kernels/comm/collectives/measure.h"
 #include "kernels/cuda/gate.h"
 
 namespace orrery {

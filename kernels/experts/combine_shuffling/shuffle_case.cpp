@@ -1,9 +1,10 @@
+#include "kernels/experts/combine_shuffling/shuffle_case.h"
+
 #include <random>
 #include <stdexcept>
 
 #include "kernels/experts/combine_shuffling/combine_shuffling.h"
 #include "kernels/experts/combine_shuffling/reference.h"
-#include "kernels/experts/combine_shuffling/shuffle_case.h"
 #include "kernels/harness/operand_sets.h"
 
 namespace orrery {

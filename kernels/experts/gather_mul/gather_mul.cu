@@ -8,7 +8,8 @@ namespace orrery {
 namespace {
 
 // Of a thread, where there are many rows: few copies are on their way at once, so that reads and
-// writes stay apart; a row that is reduced waits for its last vector, so that more rows share an SM.
+// writes stay apart; a row that is reduced waits for its last vector, so that more rows share an
+// SM.
 template <typename Sink>
 constexpr int kVectors = Sink::kNeedsPeak ? 4 : 2;
 
