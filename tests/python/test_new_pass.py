@@ -14,7 +14,7 @@ from share import ALL
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 LIBRARIES = [BUILD / name for name in (
-    "sim/parallel/liborrery_parallel.a", "sim/model/liborrery_model.a", "kernels/liborrery_kernel_specs.a",
+    "sim/parallel/liborrery_parallel.a", "sim/model/liborrery_model.a", "sim/grammar/liborrery_grammar.a", "kernels/liborrery_kernel_specs.a",
     "sim/plan/liborrery_plan.a", "sim/units/liborrery_units.a")]  # fmt: skip
 
 PASS = """
