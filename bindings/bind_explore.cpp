@@ -189,6 +189,7 @@ void bind_explore(py::module_& module) {
           "left_out",
           [](const Space& space) {
             std::vector<std::tuple<std::string, std::int64_t, std::string>> found;
+            found.reserve(space.left_out.size());
             for (const LeftOut& left : space.left_out) {
               found.emplace_back(left.reason, left.count, left.example);
             }

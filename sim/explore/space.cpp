@@ -198,6 +198,7 @@ GpuRange read_gpus(const YamlNode& search, const Scenario& base) {
   } else {
     const Reader reader(search, "search", [&] {
       std::vector<std::string_view> keys;
+      keys.reserve(search.entries.size());
       for (const YamlNode::Entry& entry : search.entries) keys.emplace_back(entry.key);
       return keys;
     }());
@@ -532,6 +533,7 @@ std::vector<std::string> auto_values(const std::string& key, const Scenario& bas
   const bool has_experts = base.model_config.num_experts > 0;
   const auto texts = [](const std::vector<std::int64_t>& values) {
     std::vector<std::string> made;
+    made.reserve(values.size());
     for (const std::int64_t value : values) made.push_back(std::to_string(value));
     return made;
   };

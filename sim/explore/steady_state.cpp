@@ -176,8 +176,9 @@ std::string impossible(const Slo& slo, ReplicaTimes& prefill, ReplicaTimes& deco
            " with nothing else on the GPUs, above the limit of " + to_text(limit);
   };
   Seconds least_step = decode.least_decode(1);
-  for (double batch = 2; batch <= decode.most(); batch *= 2) {
-    least_step = std::min(least_step, decode.least_decode(static_cast<std::int64_t>(batch)));
+  const auto most = static_cast<std::int64_t>(decode.most());
+  for (std::int64_t batch = 2; batch <= most; batch *= 2) {
+    least_step = std::min(least_step, decode.least_decode(batch));
   }
   // A prompt that a prefix cache holds takes a step of one token.
   const Seconds least_prefill =

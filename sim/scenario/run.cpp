@@ -125,6 +125,7 @@ void warn_of_unmeasured(const ServiceModel& model, RunResult& result) {
                       std::inserter(unmeasured, unmeasured.end()));
   }
   std::vector<std::string> kinds;
+  kinds.reserve(unmeasured.size());
   for (const CollectiveKind kind : unmeasured) kinds.emplace_back(to_text(kind));
   if (kinds.empty() || scenario.kernel_tables.empty()) return;  // provider none is said already
   const std::string tables =

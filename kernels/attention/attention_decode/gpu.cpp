@@ -211,9 +211,10 @@ class AttentionDecodeCase final : public KernelCase {
   }
   void fill(const cuda::Stream& stream, int set) {
     const Operands<T>& operands = sets_[set];
-    fill_normal(stream, operands.q.get(), q_count(), seed_ + 3 * set);
-    fill_normal(stream, operands.keys.get(), cache_count(), seed_ + 3 * set + 1);
-    fill_normal(stream, operands.values.get(), cache_count(), seed_ + 3 * set + 2);
+    const std::uint64_t seed = seed_ + 3 * static_cast<std::uint64_t>(set);
+    fill_normal(stream, operands.q.get(), q_count(), seed);
+    fill_normal(stream, operands.keys.get(), cache_count(), seed + 1);
+    fill_normal(stream, operands.values.get(), cache_count(), seed + 2);
     poison_tokens(stream, operands, num_blocks() - 1, 0, block_size_);
     for (std::int64_t seq = 0; seq < shape_.seqs; ++seq) {
       const std::int64_t context = lengths_[seq];

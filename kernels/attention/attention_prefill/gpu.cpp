@@ -166,7 +166,7 @@ class AttentionPrefillCase final : public KernelCase {
   // Complete on return.
   void fill(const cuda::Stream& stream, int set) {
     const Set& s = sets_[set];
-    const std::uint64_t seed = seed_ + 3 * set;
+    const std::uint64_t seed = seed_ + 3 * static_cast<std::uint64_t>(set);
     fill_normal(stream, s.q.get(), query_count(), seed);
     fill_normal(stream, s.keys.get(), key_count(), seed + 1);
     fill_normal(stream, s.values.get(), key_count(), seed + 2);
