@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -14,9 +15,7 @@ namespace {
 
 constexpr double kMore = 1.25;
 
-std::int64_t more(std::int64_t value) {
-  return static_cast<std::int64_t>(static_cast<double>(value) * kMore + 0.5);
-}
+std::int64_t more(std::int64_t value) { return std::llround(static_cast<double>(value) * kMore); }
 
 // Tables were measured on the device as it is: their times move to the one that it has become.
 void move_tables(Scenario& scenario) {

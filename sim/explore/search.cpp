@@ -97,6 +97,7 @@ std::vector<Job> Search::next() {
 
 std::vector<Job> Search::short_runs() {
   std::vector<Job> jobs;
+  jobs.reserve(stage_.candidates.size());
   for (const std::size_t i : stage_.candidates) {
     jobs.push_back({.candidate = i, .fidelity = Fidelity::kShort});
   }
@@ -158,6 +159,7 @@ std::vector<std::size_t> Search::ranking() const {
   }
   std::ranges::sort(met);
   std::vector<std::size_t> best;
+  best.reserve(met.size());
   for (const auto& [order, candidate] : met) best.push_back(candidate);
   return best;
 }
@@ -171,6 +173,7 @@ std::vector<std::size_t> Search::nearest_misses() const {
   }
   std::ranges::sort(missed);
   std::vector<std::size_t> nearest;
+  nearest.reserve(missed.size());
   for (const auto& [order, candidate] : missed) nearest.push_back(candidate);
   return nearest;
 }
