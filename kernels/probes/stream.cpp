@@ -116,7 +116,7 @@ class StreamCase final : public KernelCase {
 void check_streams(const Pool& pool) {
   for (const StreamKind kind : kKinds) {
     for (const StreamMethod method : methods(kind)) {
-      for (const std::size_t bytes : {64 * kKiB, 17 * 64 * kKiB, 8 * kMiB + 64 * kKiB}) {
+      for (const std::size_t bytes : {64 * kKiB, 1088 * kKiB, 8 * kMiB + 64 * kKiB}) {
         StreamCase one(pool, kind, {.method = method}, bytes);
         const CheckReport report = check_case(one);
         if (!report.passes()) {

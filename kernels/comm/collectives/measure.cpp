@@ -123,6 +123,7 @@ std::vector<Measurement> measure_collectives(const cuda::DeviceTeam& team,
     }
   }
   std::vector<Measurement> results;
+  results.reserve(samplers.size());
   for (std::size_t i = 0; i < samplers.size(); ++i) {
     results.push_back(summary(times[i], samplers[i]->plan().launches));
   }
