@@ -112,9 +112,9 @@ def _executor(options: argparse.Namespace) -> Iterator[concurrent.futures.Execut
         except ImportError:
             raise ValueError("--dask needs the package distributed: pip install 'orrery[dask]'") from None
         try:
-            client = Client(options.dask, timeout="10s")
+            client = Client(options.dask, timeout="5s")
         except (OSError, ValueError) as error:
-            raise OSError(f"--dask {options.dask}: {error}") from None
+            raise ValueError(f"--dask: found no scheduler at {options.dask} ({error}); expected an address such as tcp://host:8786") from None
         with client, client.get_executor(pure=False, retries=3) as executor:
             yield executor
     elif options.processes:
