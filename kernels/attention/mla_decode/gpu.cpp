@@ -59,7 +59,7 @@ class MlaDecodeCase final : public KernelCase {
     }
     const cuda::Stream stream;
     for (int set = 0; set < options.sets; ++set) {
-      q_.push_back(normal_buffer<bf16>(q_count(), seed_ + 2 * set));
+      q_.push_back(normal_buffer<bf16>(q_count(), seed_ + 2 * static_cast<std::uint64_t>(set)));
       cache_.emplace_back(cache_count());
       fill_cache(stream, set);
       out_.emplace_back(out_count());
@@ -131,7 +131,7 @@ class MlaDecodeCase final : public KernelCase {
   }
   // As made, [sequences, heads, 576].
   [[nodiscard]] std::vector<double> host_queries() const {
-    const std::vector<double> made = host_normal<bf16>(q_count(), seed_);
+    std::vector<double> made = host_normal<bf16>(q_count(), seed_);
     if (!is_apart_) return made;
     std::vector<double> q;
     for (std::size_t row = 0; row < rows(); ++row) {
@@ -166,7 +166,8 @@ class MlaDecodeCase final : public KernelCase {
 
   // Blocks without a token hold NaN, and so do the rows past the last token of a sequence.
   void fill_cache(const cuda::Stream& stream, int set) {
-    fill_normal(stream, cache_[set].get(), cache_count(), seed_ + 2 * set + 1);
+    fill_normal(stream, cache_[set].get(), cache_count(),
+                seed_ + 2 * static_cast<std::uint64_t>(set) + 1);
     for (std::size_t s = 0; s < lengths_.size(); ++s) {
       for (std::int64_t b = lengths_[s] / block_size_; b < blocks_per_sequence_; ++b) {
         const std::int64_t valid = std::max<std::int64_t>(0, lengths_[s] - b * block_size_);
@@ -256,7 +257,7 @@ std::vector<Grid> grids() {
                     {.dim = "kv_lora_rank", .values = {kMlaLatent}},
                     {.dim = "rope_dim", .values = {kMlaRope}}},
            .accept = [](const Dims& dims) {
-             return dim(dims, "batch") * dim(dims, "context") <= 128 * 32768;
+             return dim(dims, "batch") * dim(dims, "context") <= std::int64_t{128} * 32768;
            }}};
 }
 

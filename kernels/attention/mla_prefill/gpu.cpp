@@ -26,7 +26,7 @@ class MlaPrefillCase final : public KernelCase {
     for (int set = 0; set < options.sets; ++set) {
       sets_.push_back({.q = cuda::DeviceBuffer<bf16>(rows() * kMlaQkHeadDim),
                        .keys = cuda::DeviceBuffer<bf16>(key_rows() * kMlaPlainDim),
-                       .rotated = cuda::DeviceBuffer<bf16>(plan_->keys() * kMlaRotatedDim),
+                       .rotated = cuda::DeviceBuffer<bf16>(rotated_count()),
                        .values = cuda::DeviceBuffer<bf16>(key_rows() * kMlaVHeadDim),
                        .out = cuda::DeviceBuffer<bf16>(rows() * kMlaVHeadDim),
                        .lse = cuda::DeviceBuffer<float>(rows())});
@@ -100,11 +100,14 @@ class MlaPrefillCase final : public KernelCase {
 
   [[nodiscard]] std::size_t rows() const { return plan_->tokens() * heads_; }
   [[nodiscard]] std::size_t key_rows() const { return plan_->keys() * heads_; }
+  [[nodiscard]] std::size_t rotated_count() const {
+    return static_cast<std::size_t>(plan_->keys()) * kMlaRotatedDim;
+  }
 
   // As made: each head's part, and the part that all share.
   [[nodiscard]] std::vector<double> host_keys() const {
     const auto plain = host_normal<bf16>(key_rows() * kMlaPlainDim, seed_ + 1);
-    const auto rotated = host_normal<bf16>(plan_->keys() * kMlaRotatedDim, seed_ + 3);
+    const auto rotated = host_normal<bf16>(rotated_count(), seed_ + 3);
     std::vector<double> keys;
     keys.reserve(key_rows() * kMlaQkHeadDim);
     for (std::size_t row = 0; row < key_rows(); ++row) {
@@ -120,7 +123,7 @@ class MlaPrefillCase final : public KernelCase {
   // Complete on return.
   void fill(const cuda::Stream& stream, int set) {
     const Set& s = sets_[set];
-    const std::uint64_t seed = seed_ + 4 * set;
+    const std::uint64_t seed = seed_ + 4 * static_cast<std::uint64_t>(set);
     fill_normal(stream, s.q.get(), s.q.size(), seed);
     fill_normal(stream, s.keys.get(), s.keys.size(), seed + 1);
     fill_normal(stream, s.values.get(), s.values.size(), seed + 2);

@@ -305,7 +305,8 @@ std::vector<KernelOp> check_ops() {
 std::vector<KernelOp> bench_ops() {
   std::vector<KernelOp> ops;
   for (const DType dtype : kDTypes) {
-    for (const auto& [groups, rows] : {std::pair{16, 8}, {128, 1}, {16, 1024}, {128, 128}}) {
+    for (const auto& [groups, rows] :
+         {std::pair<std::int64_t, std::int64_t>{16, 8}, {128, 1}, {16, 1024}, {128, 128}}) {
       ops.push_back(op(dtype, {groups * rows, 2048, 5120, groups, groups}));
       ops.push_back(op(dtype, {groups * rows, 5120, 1024, groups, groups}));
     }
