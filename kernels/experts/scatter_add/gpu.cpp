@@ -159,13 +159,13 @@ std::vector<KernelOp> check_ops() {
           op(129, 129, 5120, 1, {unweighed, in_place}),
           op(77, 154, 264, 0),
           op(300, 75, 264, 1, {in_place}),
-          op(101, 4 * 101, 1032, 1),
-          op(64, 3 * 64, 40, 0, {unweighed}),
-          op(65, 8 * 65, 2048, 1),
-          op(1003, 5 * 1003, 2056, 0),
+          op(101, 404, 1032, 1),
+          op(64, 192, 40, 0, {unweighed}),
+          op(65, 520, 2048, 1),
+          op(1003, 5015, 2056, 0),
           op(503, 503, 7168, 1, {unweighed}),
           op(33, 33, 72, 1, {unweighed, {"groups", 16}, {"bound", 33}}),
-          op(33, 8 * 33, 72, 0, {{"groups", 128}, {"bound", 33}}),
+          op(33, 264, 72, 0, {{"groups", 128}, {"bound", 33}}),
           op(40, 40, 5120, 1, {unweighed, {"groups", 4}, {"bound", 45}, {"one_expert", 1}}),
           op(500, 1000, 1032, 1, {{"groups", 8}, {"per_group", 16}, {"bound", 1001}}),
           op(50, 400, 71, 0, {{"groups", 2}, {"per_group", 64}, {"bound", 400}}),
@@ -184,11 +184,11 @@ std::vector<KernelOp> bench_ops() {
     ops.push_back(op(128, 128 * topk, 2048, 0));
     ops.push_back(op(8192, 8192 * topk, 2048, 0));
   }
-  ops.push_back(op(8192, 8192 * 8, 7168, 1));
+  ops.push_back(op(8192, 65536, 7168, 1));
   ops.push_back(op(128, 128, 5120, 1, {unweighed, {"groups", 16}, {"bound", 128}}));
   ops.push_back(
       op(16384, 16384, 5120, 1, {unweighed, {"groups", 4}, {"per_group", 4}, {"bound", 8192}}));
-  ops.push_back(op(8192, 8192 * 8, 2048, 1, {{"groups", 8}, {"per_group", 16}, {"bound", 16384}}));
+  ops.push_back(op(8192, 65536, 2048, 1, {{"groups", 8}, {"per_group", 16}, {"bound", 16384}}));
   return ops;
 }
 

@@ -15,8 +15,9 @@ class ResidualAddCase final : public KernelCase {
       : tokens_(dim(op.dims, "tokens")), hidden_(dim(op.dims, "hidden")), seed_(options.seed) {
     if (op.dtype != DType::kBf16) throw std::invalid_argument("residual_add takes bf16 only");
     for (int set = 0; set < options.sets; ++set) {
-      residual_.push_back(normal_buffer<bf16>(count(), seed_ + 2 * set));
-      x_.push_back(normal_buffer<bf16>(count(), seed_ + 2 * set + 1));
+      residual_.push_back(
+          normal_buffer<bf16>(count(), seed_ + 2 * static_cast<std::uint64_t>(set)));
+      x_.push_back(normal_buffer<bf16>(count(), seed_ + 2 * static_cast<std::uint64_t>(set) + 1));
     }
   }
 
