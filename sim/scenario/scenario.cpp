@@ -291,6 +291,7 @@ void read_limits(const Reader& reader, LatencyMetric metric, Seconds& each, Slo&
     return;
   }
   std::vector<std::string_view> keys;
+  keys.reserve(node.entries.size());
   for (const YamlNode::Entry& entry : node.entries) keys.emplace_back(entry.key);
   const Reader limits(node, reader.path_of(key), keys);
   for (const YamlNode::Entry& entry : node.entries) {
