@@ -43,7 +43,7 @@ struct StepTables {
   // those of all sequences follow each other
   const std::int32_t* prefill_key_starts = nullptr;
   std::int64_t blocks_per_sequence = 0;
-  std::span<const PrefillSequence> prefill;  // host
+  std::span<const PrefillChunk> prefill;  // host
   std::int64_t num_decodes = 0;
   std::int64_t max_context =
       0;  // of the decodes, a hint; a captured graph keeps that of its capture

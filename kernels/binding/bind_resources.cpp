@@ -15,7 +15,7 @@ std::byte* BindResources::scratch(const std::string& purpose, std::size_t bytes)
   return buffers.back().get();
 }
 
-void BindResources::begin_step(std::span<const PrefillSequence> prefill) {
+void BindResources::begin_step(std::span<const PrefillChunk> prefill) {
   prefill_.assign(prefill.begin(), prefill.end());
   kept_for_step_.clear();
 }

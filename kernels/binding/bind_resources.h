@@ -48,7 +48,7 @@ class BindResources {
     return value;
   }
   // A new step: what the old one kept lives on in its launches only.
-  void begin_step(std::span<const PrefillSequence> prefill);
+  void begin_step(std::span<const PrefillChunk> prefill);
   // Device memory held as scratch, in bytes: the "workspace" of memory reports.
   [[nodiscard]] std::size_t bytes() const;
 
@@ -66,7 +66,7 @@ class BindResources {
   std::map<std::string, std::vector<cuda::DeviceBuffer<std::byte>>> scratch_;
   Stores kept_;
   Stores kept_for_step_;
-  std::vector<PrefillSequence> prefill_;
+  std::vector<PrefillChunk> prefill_;
 };
 
 }  // namespace orrery

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "sim/plan/batch.h"
+
 namespace orrery {
 
 // New tokens of one sequence and where its cache lies.
@@ -23,6 +25,11 @@ struct StepInput {
   std::vector<SequenceTokens> decodes;  // one token each
 };
 
+// The same in numbers. `num_decodes`: where that is more than there are, the others pad the step as
+// sequences of one token.
+PrefillChunk chunk_of(const SequenceTokens& sequence);
+Batch batch_of(const StepInput& input, std::int64_t num_decodes = 0);
+
 // Rows of a step as the plan has them, of one micro-batch on one rank.
 struct StepRows {
   std::int64_t tokens = 0;   // in all: prefill, decodes, padding
@@ -30,12 +37,6 @@ struct StepRows {
   std::int64_t decodes = 0;  // sequences of attention_decode or mla_decode
   std::int64_t seqs = 0;     // rows of logits
   bool operator==(const StepRows&) const = default;
-};
-
-// `query` new tokens that follow `context` cached ones; either may be 0.
-struct PrefillSequence {
-  std::int32_t query = 0;
-  std::int32_t context = 0;
 };
 
 enum class RoutingScore : std::uint8_t { kSoftmax, kSigmoid };

@@ -29,8 +29,9 @@ extern "C" int orrery_prefill_plan(void* stream, const std::int32_t* queries,
                                    const std::int32_t* contexts, std::int64_t count,
                                    std::int64_t head_dim, std::int64_t window, void** plan) {
   return guarded(stream, [&](const cuda::Stream&) {
-    std::vector<PrefillSequence> sequences(static_cast<std::size_t>(count));
-    for (std::int64_t i = 0; i < count; ++i) sequences[i] = {queries[i], contexts[i]};
+    std::vector<PrefillChunk> sequences(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i)
+      sequences[i] = {.query = queries[i], .context = contexts[i]};
     const std::int32_t tile_rows =
         head_dim == kMlaQkHeadDim
             ? kMlaPrefillTileRows

@@ -36,21 +36,12 @@ ExecutorSetup checked(ExecutorSetup setup) {
   return setup;
 }
 
-std::vector<PrefillSequence> chunks_of(const StepInput& input) {
-  std::vector<PrefillSequence> chunks;
-  chunks.reserve(input.prefill.size());
-  for (const SequenceTokens& chunk : input.prefill) {
-    chunks.push_back({.query = static_cast<std::int32_t>(chunk.tokens.size()),
-                      .context = static_cast<std::int32_t>(chunk.context)});
-  }
-  return chunks;
-}
-
-bool same_chunks(const std::vector<PrefillSequence>& bound, const StepInput& input) {
+// Launches depend on the lengths of chunks, not on which of them end their prompts.
+bool have_same_lengths(const std::vector<PrefillChunk>& bound,
+                       const std::vector<SequenceTokens>& sequences) {
   return std::ranges::equal(
-      bound, input.prefill, [](const PrefillSequence& chunk, const SequenceTokens& sequence) {
-        return chunk.query == static_cast<std::int64_t>(sequence.tokens.size()) &&
-               chunk.context == sequence.context;
+      bound, sequences, [](const PrefillChunk& chunk, const SequenceTokens& sequence) {
+        return chunk.query == std::ssize(sequence.tokens) && chunk.context == sequence.context;
       });
 }
 
@@ -241,13 +232,13 @@ void Executor::State::bind(PreparedStep::State& step, const std::vector<StepPart
     own.take_memory("workspace of kernels", [&] { step.rank(r).bind(parts_of(step, parts, r)); });
     own.memory.workspace += Bytes(static_cast<double>(own.workspace_bytes() - before));
   });
-  step.chunks = chunks_of(input);
+  step.chunks = batch_of(input).prefill;
   bound_last = &step;
 }
 
 void Executor::State::bind_again(PreparedStep::State& step, const std::vector<StepPart>& parts,
                                  const StepInput& input) {
-  const bool is_same = same_chunks(step.chunks, input);
+  const bool is_same = have_same_lengths(step.chunks, input.prefill);
   if (is_same && (step.is_bound || bound_last == &step)) return;
   if (!is_same && step.mode == LaunchMode::kGraph) {
     throw std::invalid_argument(

@@ -25,10 +25,10 @@ struct PreparedStep::State {
   LaunchMode mode = LaunchMode::kEager;
   std::vector<std::unique_ptr<RankStep>> ranks;
   int num_micro_batches = 1;
-  Seconds limit;                        // of a run
-  bool has_run = false;                 // the first run may have to connect ranks and load code
-  std::vector<PrefillSequence> chunks;  // that it was bound with
-  bool is_bound = false;                // every launch is made, since a run has enqueued them
+  Seconds limit;                     // of a run
+  bool has_run = false;              // the first run may have to connect ranks and load code
+  std::vector<PrefillChunk> chunks;  // that it was bound with
+  bool is_bound = false;             // every launch is made, since a run has enqueued them
   std::vector<std::vector<std::int64_t>> sampled;  // StepPart::sampled of the last run
 
   [[nodiscard]] RankStep& rank(int number) const {

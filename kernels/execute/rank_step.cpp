@@ -222,8 +222,7 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     part.prefill.clear();
     part.tables.max_context = 0;
     for (const SequenceTokens* chunk : parts[m].prefill) {
-      part.prefill.push_back({.query = static_cast<std::int32_t>(chunk->tokens.size()),
-                              .context = static_cast<std::int32_t>(chunk->context)});
+      part.prefill.push_back(chunk_of(*chunk));
     }
     for (const SequenceTokens* decode : parts[m].decodes) {
       part.tables.max_context = std::max(part.tables.max_context, decode->context + 1);

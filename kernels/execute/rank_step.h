@@ -105,7 +105,7 @@ class RankStep {
   struct Part {
     StepRows rows;
     TableLayout layout;
-    std::vector<PrefillSequence> prefill;
+    std::vector<PrefillChunk> prefill;
     StepTables tables;
     TensorId next_tokens = -1;  // of sample ops on this rank
     TensorId logits = -1;

@@ -69,11 +69,12 @@ std::vector<StepCase> read_step_cases(const fs::path& directory,
 StepLimits limits_of(std::span<const StepCase> cases, std::int32_t block_size) {
   StepLimits limits;
   for (const StepCase& one : cases) {
-    limits.rows = std::max({limits.rows, num_rows(one.step), largest(one.plan, axis::kTokens)});
+    const Batch& batch = one.step.batch;
+    limits.rows = std::max({limits.rows, num_tokens(batch), largest(one.plan, axis::kTokens)});
     limits.sequences =
-        std::max({limits.sequences, num_sequences(one.step), largest(one.plan, axis::kSeqs)});
-    limits.context = std::max(limits.context, longest_context(one.step));
-    limits.kv_blocks = std::max(limits.kv_blocks, num_kv_blocks(one.step, block_size));
+        std::max({limits.sequences, num_sequences(batch), largest(one.plan, axis::kSeqs)});
+    limits.context = std::max(limits.context, longest_context(batch));
+    limits.kv_blocks = std::max(limits.kv_blocks, kv_blocks(batch, block_size));
   }
   return limits;
 }

@@ -2,7 +2,7 @@
 
 // The steps of a directory that `orrery validate --plan-only` wrote. No CUDA.
 //
-//   DIR/steps/<name>.step          what it computes (step_file.h)
+//   DIR/steps/<name>.step          what it computes (sim/plan/step_file.h)
 //   DIR/steps/<name>.plan          its plan on all ranks
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/execute/step_file.h"
 #include "sim/plan/plan.h"
+#include "sim/plan/step_file.h"
 
 namespace orrery {
 

@@ -68,17 +68,6 @@ std::vector<GemmShape> gemms_of(const Plan& plan) {
 
 }  // namespace
 
-Batch batch_of(const StepInput& input) {
-  Batch batch{.num_decodes = static_cast<std::int64_t>(input.decodes.size())};
-  for (const SequenceTokens& chunk : input.prefill) {
-    batch.prefill.push_back({.query = static_cast<std::int64_t>(chunk.tokens.size()),
-                             .context = chunk.context,
-                             .produces_token = chunk.produces_token});
-  }
-  for (const SequenceTokens& decode : input.decodes) batch.decode_context += decode.context + 1;
-  return batch;
-}
-
 ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
     : setup_(checked(std::move(setup))), executor_(with_plans(setup_)) {
   const ExecutorSetup& executor = setup_.executor;

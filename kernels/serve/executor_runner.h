@@ -86,7 +86,4 @@ class ExecutorRunner : public StepRunner {
   std::vector<RunTimes> times_;
 };
 
-// What `input` computes, as the scheduler and the cost model see it.
-Batch batch_of(const StepInput& input);
-
 }  // namespace orrery

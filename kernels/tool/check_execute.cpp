@@ -61,19 +61,6 @@ std::string describe(const SmallModel& small, const Mesh& mesh) {
   return text;
 }
 
-Batch batch_of(const StepInput& input, std::int64_t num_decodes) {
-  Batch batch{.prefill = {}, .num_decodes = num_decodes, .decode_context = 0};
-  for (const SequenceTokens& chunk : input.prefill) {
-    batch.prefill.push_back({.query = std::ssize(chunk.tokens),
-                             .context = chunk.context,
-                             .produces_token = chunk.produces_token});
-  }
-  for (const SequenceTokens& decode : input.decodes) batch.decode_context += decode.context + 1;
-  // Padding counts as sequences of one token.
-  batch.decode_context += num_decodes - std::ssize(input.decodes);
-  return batch;
-}
-
 CheckedDeployment deployment_of(const SmallModel& small, const Mesh& mesh) {
   const ModelConfig model = model_of(small);
   LoweringOptions options;

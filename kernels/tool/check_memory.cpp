@@ -10,8 +10,8 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nvml.h"
+#include "kernels/execute/draw_input.h"
 #include "kernels/execute/executor.h"
-#include "kernels/execute/step_file.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/tool/checks.h"
 #include "kernels/tool/executor_setup.h"
@@ -52,14 +52,10 @@ class MemoryCase {
       : mesh_{.tp = num_ranks}, model_(four_layers(has_experts)) {
     LoweringOptions options;
     if (has_experts) options.moe_design = MoeDesign::kShuffling;
-    const StepFile prefill{.prefill = {{.query = 2048}}};
-    const StepFile decode{
-        .mode = LaunchMode::kGraph, .num_decodes = 64, .decode_context = kContext};
-    for (const StepFile& step : {prefill, decode}) {
-      Batch batch{.num_decodes = step.num_decodes,
-                  .decode_context = step.num_decodes * step.decode_context};
-      for (const StepChunk& chunk : step.prefill) batch.prefill.push_back({.query = chunk.query});
-      steps_.push_back(step);
+    const Batch prefill{.prefill = {{.query = 2048}}};
+    const Batch decode{.num_decodes = 64, .decode_context = 64 * kContext};
+    for (const Batch& batch : {prefill, decode}) {
+      batches_.push_back(batch);
       plans_.push_back(parallelize(lower(model_, batch, options), mesh_));
     }
   }
@@ -100,10 +96,11 @@ class MemoryCase {
                        .max_sequences = kMaxSequences,
                        .max_model_len = kContext});
     std::vector<std::unique_ptr<PreparedStep>> prepared;
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
+    for (std::size_t i = 0; i < batches_.size(); ++i) {
       const StepInput input =
-          draw_input(steps_[i], model_.vocab_size, num_blocks, kBlockSize, /*seed=*/1);
-      prepared.push_back(executor.prepare(plans_[i], input, steps_[i].mode));
+          draw_input(batches_[i], model_.vocab_size, num_blocks, kBlockSize, /*seed=*/1);
+      const LaunchMode mode = batches_[i].prefill.empty() ? LaunchMode::kGraph : LaunchMode::kEager;
+      prepared.push_back(executor.prepare(plans_[i], input, mode));
       static_cast<void>(executor.run(*prepared.back(), input));
     }
     return executor.memory();
@@ -120,7 +117,7 @@ class MemoryCase {
 
   Mesh mesh_;
   ModelConfig model_;
-  std::vector<StepFile> steps_;
+  std::vector<Batch> batches_;
   std::vector<Plan> plans_;
 };
 

@@ -127,18 +127,6 @@ std::string describe(const MoeStep& step) {
   return text + describe(step.mesh);
 }
 
-Batch batch_of(const StepInput& input, std::int64_t num_decodes) {
-  Batch batch{.prefill = {}, .num_decodes = num_decodes, .decode_context = 0};
-  for (const SequenceTokens& chunk : input.prefill) {
-    batch.prefill.push_back({.query = std::ssize(chunk.tokens),
-                             .context = chunk.context,
-                             .produces_token = chunk.produces_token});
-  }
-  for (const SequenceTokens& decode : input.decodes) batch.decode_context += decode.context + 1;
-  batch.decode_context += num_decodes - std::ssize(input.decodes);
-  return batch;
-}
-
 CheckedDeployment deployment_of(const MoeStep& step) {
   const ModelConfig model = model_of(step.kind);
   LoweringOptions options;

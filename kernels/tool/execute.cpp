@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/kernel_trace.h"
+#include "kernels/execute/draw_input.h"
 #include "kernels/execute/executed_files.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/interrupt.h"
@@ -118,8 +119,8 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
                                 std::to_string(blocks));
   }
   const RankGrid grid = rank_grid(deployment.mesh);
-  const auto largest =
-      std::ranges::max_element(cases, {}, [](const StepCase& one) { return num_rows(one.step); });
+  const auto largest = std::ranges::max_element(
+      cases, {}, [](const StepCase& one) { return num_tokens(one.step.batch); });
   return {.plan = largest->plan,
           .grid = grid,
           .numbers = model_numbers(deployment, limits.context),
@@ -295,7 +296,7 @@ class StepRunner {
   [[nodiscard]] StepInput input_of(const StepCase& one) const {
     const std::int64_t vocab = model_config(deployment_.name, deployment_.config).vocab_size;
     const auto block_size = static_cast<std::int32_t>(deployment_.engine.block_size);
-    return draw_input(one.step, vocab, num_kv_blocks_, block_size, deployment_.seed);
+    return draw_input(one.step.batch, vocab, num_kv_blocks_, block_size, deployment_.seed);
   }
 
   [[nodiscard]] std::unique_ptr<PreparedStep> prepared(Executor& executor, const StepCase& one,
@@ -385,7 +386,7 @@ int execute(std::span<const std::string_view> arguments) {
   check_names(options.traced, cases);
   // The largest first, so that activations are allocated once.
   std::ranges::stable_sort(cases, std::greater<>(),
-                           [](const StepCase& one) { return num_rows(one.step); });
+                           [](const StepCase& one) { return num_tokens(one.step.batch); });
   if (processes().rank != 0 && std::freopen("/dev/null", "w", stdout) == nullptr) {
     throw std::runtime_error("/dev/null cannot be opened");
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sim/model/expert_load.h"
+#include "sim/plan/batch.h"
 #include "sim/plan/plan.h"
 #include "sim/units/units.h"
 
@@ -100,25 +101,6 @@ struct ModelConfig {
 // Reads the fields of a Hugging Face config. Throws std::invalid_argument naming the missing or
 // contradictory field, or the architecture part that has no block here (linear attention, ...).
 ModelConfig model_config(std::string_view name, const ConfigFields& fields);
-
-// A run of new tokens of one request: `query` tokens after `context` already cached.
-struct PrefillChunk {
-  std::int64_t query = 0;
-  std::int64_t context = 0;
-  bool produces_token = true;  // the chunk ends its prompt, so a token is sampled
-  bool operator==(const PrefillChunk&) const = default;
-};
-
-// What one engine step computes: prefill chunks and one token for each of `num_decodes` sequences
-// whose contexts (the new token included) sum to `decode_context`.
-struct Batch {
-  std::vector<PrefillChunk> prefill;
-  std::int64_t num_decodes = 0;
-  std::int64_t decode_context = 0;
-  bool operator==(const Batch&) const = default;
-};
-std::int64_t num_tokens(const Batch& batch);
-std::int64_t num_sampled(const Batch& batch);
 
 struct Precision {
   DType weights = DType::kBf16;  // of linear layers; norms, router, embedding stay bf16

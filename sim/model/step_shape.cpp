@@ -50,25 +50,13 @@ void check_batch(const Batch& batch) {
 
 }  // namespace
 
-std::int64_t num_tokens(const Batch& batch) {
-  std::int64_t tokens = batch.num_decodes;
-  for (const PrefillChunk& chunk : batch.prefill) tokens += chunk.query;
-  return tokens;
-}
-
-std::int64_t num_sampled(const Batch& batch) {
-  return batch.num_decodes + std::ranges::count(batch.prefill, true, &PrefillChunk::produces_token);
-}
-
 StepShape step_shape(const Batch& batch) {
   check_batch(batch);
   StepShape shape{.tokens = num_tokens(batch),
                   .seqs = num_sampled(batch),
                   .num_decodes = batch.num_decodes,
-                  .decode_rows = batch.num_decodes};
-  if (shape.num_decodes > 0) {
-    shape.decode_context = (batch.decode_context + shape.num_decodes / 2) / shape.num_decodes;
-  }
+                  .decode_rows = batch.num_decodes,
+                  .decode_context = mean_context(batch)};
   if (batch.prefill.empty()) return shape;
 
   double tokens = 0;

@@ -70,9 +70,7 @@ std::int64_t RankRows::of(std::string_view name, std::int64_t size) const {
 
 StepShape dealt_shape(const Batch& batch, const Mesh& mesh) {
   StepShape shape = step_shape(batch);
-  const std::int64_t sequences =
-      shape.num_decodes + static_cast<std::int64_t>(batch.prefill.size());
-  const auto of_rank = ceil_div(sequences, mesh.dp);
+  const auto of_rank = ceil_div(num_sequences(batch), mesh.dp);
   shape.num_micro_batches =
       static_cast<int>(std::min<std::int64_t>(mesh.num_micro_batches, of_rank));
   const RankRows even(mesh, shape);

@@ -5,13 +5,10 @@
 #include <cstdint>
 #include <string>
 
-#include "sim/model/model.h"
+#include "sim/plan/batch.h"
 #include "sim/scenario/scenario.h"
 
 namespace orrery {
-
-// Tokens of a decoding sequence, the mean; 0 without decodes.
-std::int64_t mean_context(const Batch& batch);
 
 // Throws std::invalid_argument, whose message begins with `name`, unless every sequence is within
 // max_model_len and all together within the `num_kv_blocks` of an instance.

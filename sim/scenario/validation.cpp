@@ -151,9 +151,8 @@ StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
     prediction.high = prediction.duration + error;
   });
   const EngineProfile& profile = scenario.engine_profile;
-  const auto sequences =
-      static_cast<std::int64_t>(step.batch.prefill.size()) + step.batch.num_decodes;
-  const std::int64_t of_rank = (sequences + scenario.mesh.dp - 1) / scenario.mesh.dp;
+  const std::int64_t of_rank =
+      (num_sequences(step.batch) + scenario.mesh.dp - 1) / scenario.mesh.dp;
   prediction.host =
       profile.scheduler_base + profile.scheduler_per_sequence * static_cast<double>(of_rank);
   return prediction;
@@ -190,15 +189,8 @@ std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
     if (step.mode == LaunchMode::kGraph) captured.push_back(&step.plan);
     const Batch& batch = step.batch;
     request.max_tokens = std::max(request.max_tokens, num_tokens(batch));
-    request.max_sequences = std::max(
-        request.max_sequences, batch.num_decodes + static_cast<std::int64_t>(batch.prefill.size()));
-    for (const PrefillChunk& chunk : batch.prefill) {
-      request.max_model_len = std::max(request.max_model_len, chunk.query + chunk.context);
-    }
-    if (batch.num_decodes > 0) {
-      request.max_model_len =
-          std::max(request.max_model_len, batch.decode_context / batch.num_decodes);
-    }
+    request.max_sequences = std::max(request.max_sequences, num_sequences(batch));
+    request.max_model_len = std::max(request.max_model_len, longest_context(batch));
   }
   request.steps = steps;
   request.captured = captured;

@@ -95,7 +95,7 @@ std::string step_yaml(const ValidationStep& step) {
   }
   if (batch.num_decodes > 0) {
     text += ", decodes: " + std::to_string(batch.num_decodes) +
-            ", context: " + std::to_string(batch.decode_context / batch.num_decodes);
+            ", context: " + std::to_string(mean_context(batch));
   }
   return text + "}";
 }
@@ -171,7 +171,7 @@ std::string step_name(const Batch& batch) {
   }
   if (batch.num_decodes > 0) {
     name += (name.empty() ? "decode" : "_decode") + std::to_string(batch.num_decodes) + "_context" +
-            std::to_string(batch.decode_context / batch.num_decodes);
+            std::to_string(mean_context(batch));
   }
   return name;
 }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "sim/plan/plan.h"
+#include "sim/plan/step_file.h"
 #include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/outputs.h"
 #include "sim/scenario/provenance.h"
@@ -15,18 +16,6 @@ namespace orrery {
 namespace {
 
 std::string text(Seconds value) { return format_number(value.value()); }
-
-std::string step_text(const StepPrediction& step) {
-  std::ostringstream out;
-  out << "mode " << to_text(step.mode) << "\n";
-  for (const PrefillChunk& chunk : step.batch.prefill) {
-    out << "prefill " << chunk.query << " " << chunk.context << " " << chunk.produces_token << "\n";
-  }
-  if (const std::int64_t decodes = step.batch.num_decodes; decodes > 0) {
-    out << "decodes " << decodes << " " << step.batch.decode_context / decodes << "\n";
-  }
-  return out.str();
-}
 
 std::string spans_csv(const Timeline& timeline) {
   std::ostringstream out;
@@ -131,7 +120,7 @@ void write_validation(const ValidationPrediction& prediction,
   write_file(directory / "deployment.txt", to_text(prediction.deployment));
   for (const StepPrediction& step : prediction.steps) {
     const std::filesystem::path stem = directory / "steps" / step.name;
-    write_file(stem.string() + ".step", step_text(step));
+    write_file(stem.string() + ".step", to_text(StepFile{.mode = step.mode, .batch = step.batch}));
     write_file(stem.string() + ".plan", to_text(step.plan));
     write_file(predicted / (step.name + ".spans.csv"), spans_csv(step.timeline));
   }

@@ -66,8 +66,7 @@ void decode_clock(const StepContext& step, StepPrice& price) {
 // Each data-parallel rank has a host process of its own.
 void host_base(const StepContext& step, StepPrice& price) {
   const SimulatedStepsConfig& config = step.config;
-  const std::int64_t sequences = rank_decodes(
-      config, step.batch.num_decodes + static_cast<std::int64_t>(step.batch.prefill.size()));
+  const std::int64_t sequences = rank_decodes(config, num_sequences(step.batch));
   price.host +=
       config.scheduler_base + config.scheduler_per_sequence * static_cast<double>(sequences);
 }

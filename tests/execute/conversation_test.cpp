@@ -19,7 +19,7 @@ CheckedDeployment checked_deployment(const Mesh& mesh) {
           .numbers = {.head_dim = model.head_dim, .max_positions = 256},
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
-            Batch batch = testing::batch_of(input);
+            Batch batch = batch_of(input);
             batch.num_decodes = num_decodes;
             StepPlans plans{.whole = lower(model, batch, {})};
             plans.plan = parallelize(plans.whole, mesh);

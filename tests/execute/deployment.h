@@ -56,17 +56,6 @@ struct TestSequence {
   }
 };
 
-inline Batch batch_of(const StepInput& input) {
-  Batch batch{.num_decodes = std::ssize(input.decodes)};
-  for (const SequenceTokens& chunk : input.prefill) {
-    batch.prefill.push_back({.query = std::ssize(chunk.tokens),
-                             .context = chunk.context,
-                             .produces_token = chunk.produces_token});
-  }
-  for (const SequenceTokens& decode : input.decodes) batch.decode_context += decode.context + 1;
-  return batch;
-}
-
 struct Deployment {
   ModelConfig model = tiny_llama();
   LoweringOptions options;

@@ -140,8 +140,8 @@ TEST(ReferenceMla, ACollectiveLeftOutIsNoticed) {
   const StepInput step = conversation().front();
   ReferenceRuns one(mla_deployment(true));
   const auto expected = one.run(step).logits;
-  const Plan plan = parallelize(
-      lower(deployment.model, testing::batch_of(step), deployment.options), deployment.mesh);
+  const Plan plan =
+      parallelize(lower(deployment.model, batch_of(step), deployment.options), deployment.mesh);
   const std::vector<std::string> names = collective_names(plan);
   EXPECT_FALSE(names.empty());
   for (const std::string& name : names) {

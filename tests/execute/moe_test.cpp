@@ -164,7 +164,7 @@ TEST(ReferenceMoe, AnExpectedSkewChangesNoLogits) {
 TEST(ReferenceMoe, GivenScoresChooseTheExperts) {
   const Deployment deployment = deployment_of("qwen3", MoeDesign::kShuffling);
   const StepInput input = moe_steps()[0];
-  const Plan plan = lower(deployment.model, testing::batch_of(input), deployment.options);
+  const Plan plan = lower(deployment.model, batch_of(input), deployment.options);
   const reference::ModelSetup setup{.numbers = {.head_dim = deployment.model.head_dim,
                                                 .max_positions = 64,
                                                 .routing = {.normalises = true}},
@@ -202,7 +202,7 @@ TEST(ReferenceMoe, ACollectiveLeftOutIsNoticed) {
     ReferenceRuns one(single);
     const auto expected = one.run(step);
     const Plan plan =
-        parallelize(lower(deployment.model, testing::batch_of(step), deployment.options), mesh);
+        parallelize(lower(deployment.model, batch_of(step), deployment.options), mesh);
     for (const std::string& name : collective_names(plan)) {
       ReferenceRuns wrong(deployment, [&](const Plan& right) { return without_op(right, name); });
       bool is_noticed = false;
@@ -239,7 +239,7 @@ std::map<std::pair<std::int64_t, std::int64_t>, int> held(const Plan& plan,
 
 TEST(MoeWeights, RanksHoldEveryElementOfTheExpertsOnce) {
   const Deployment deployment = deployment_of("qwen3", MoeDesign::kShuffling);
-  const Plan whole = lower(deployment.model, testing::batch_of(moe_steps()[0]), deployment.options);
+  const Plan whole = lower(deployment.model, batch_of(moe_steps()[0]), deployment.options);
   for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .ep = 2}, Mesh{.tp = 4, .ep = 2},
                            Mesh{.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kEager},
                            Mesh{.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph}}) {
@@ -257,7 +257,7 @@ TEST(MoeWeights, RanksHoldEveryElementOfTheExpertsOnce) {
 // 8 experts on 4 ranks, two shares of columns for each half.
 TEST(MoeWeights, NeighboursShareTheColumnsOfTheSameExperts) {
   const Deployment deployment = deployment_of("qwen3", MoeDesign::kShuffling);
-  const Plan whole = lower(deployment.model, testing::batch_of(moe_steps()[0]), deployment.options);
+  const Plan whole = lower(deployment.model, batch_of(moe_steps()[0]), deployment.options);
   const Plan plan = parallelize(whole, {.tp = 4, .ep = 2});
   std::vector<std::int64_t> firsts;
   for (int rank = 0; rank < 4; ++rank) firsts.push_back(first_expert(plan, rank));
@@ -266,7 +266,7 @@ TEST(MoeWeights, NeighboursShareTheColumnsOfTheSameExperts) {
 
 TEST(MoeWeights, ACorrectionBiasIsSmallAndInFull) {
   const Deployment deployment = deployment_of("deepseek", MoeDesign::kShuffling);
-  const Plan whole = lower(deployment.model, testing::batch_of(moe_steps()[0]), deployment.options);
+  const Plan whole = lower(deployment.model, batch_of(moe_steps()[0]), deployment.options);
   const WeightShards shards = weight_shards(whole, 0);
   int num_found = 0;
   for (const WeightShard& shard : shards.shards) {
@@ -282,8 +282,7 @@ TEST(MoeWeights, ACorrectionBiasIsSmallAndInFull) {
 TEST(MoeWeights, TheEmbeddingKeepsTokensApart) {
   const auto bound = [](MoeDesign design) {
     const Deployment deployment = deployment_of("qwen3", design);
-    const Plan whole =
-        lower(deployment.model, testing::batch_of(moe_steps()[0]), deployment.options);
+    const Plan whole = lower(deployment.model, batch_of(moe_steps()[0]), deployment.options);
     for (const WeightShard& shard : weight_shards(whole, 0).shards) {
       if (shard.name.find("embed") != std::string::npos) return shard.bound;
     }
@@ -296,8 +295,7 @@ TEST(MoeWeights, TheEmbeddingKeepsTokensApart) {
 TEST(MoeSteps, OnlyDesignsThatReadCountsWaitForThem) {
   const auto waits = [](MoeDesign design) {
     const Deployment deployment = deployment_of("qwen3", design);
-    const Plan plan =
-        lower(deployment.model, testing::batch_of(moe_steps()[0]), deployment.options);
+    const Plan plan = lower(deployment.model, batch_of(moe_steps()[0]), deployment.options);
     return host_waits(plan, 0).size();
   };
   EXPECT_EQ(waits(MoeDesign::kShuffling), 0U);

@@ -130,8 +130,7 @@ bool is_noticed(const Mesh& mesh, const ReferenceRuns::Change& change) {
 TEST(ReferenceModel, ACollectiveLeftOutIsNoticed) {
   int num_collectives = 0;
   for (const Mesh& mesh : kMeshes) {
-    const Plan plan =
-        parallelize(lower(testing::tiny_llama(), testing::batch_of(steps()[0]), {}), mesh);
+    const Plan plan = parallelize(lower(testing::tiny_llama(), batch_of(steps()[0]), {}), mesh);
     for (const std::string& name : collective_names(plan)) {
       ++num_collectives;
       EXPECT_TRUE(is_noticed(mesh, [&](const Plan& step) { return without_op(step, name); }))
@@ -143,8 +142,7 @@ TEST(ReferenceModel, ACollectiveLeftOutIsNoticed) {
 
 TEST(ReferenceModel, ACollectiveAfterTheOpThatNeedsItIsNoticed) {
   for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 4}, Mesh{.dp = 2, .tp = 2}}) {
-    const Plan plan =
-        parallelize(lower(testing::tiny_llama(), testing::batch_of(steps()[0]), {}), mesh);
+    const Plan plan = parallelize(lower(testing::tiny_llama(), batch_of(steps()[0]), {}), mesh);
     for (const std::string& name : collective_names(plan)) {
       const ReferenceRuns::Change change = [&](const Plan& step) {
         return with_op_late(step, name);
@@ -194,7 +192,7 @@ TEST(ReferenceModel, PaddingRowsChangeNothing) {
     (void)plain.run(prefill);
     (void)padded.run(prefill);
     const auto expected = plain.run(decode);
-    Batch batch = testing::batch_of(decode);
+    Batch batch = batch_of(decode);
     batch.num_decodes = 8;
     const auto found = padded.run(decode, batch);
     EXPECT_EQ(found.next_tokens, expected.next_tokens);

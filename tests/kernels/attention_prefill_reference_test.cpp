@@ -97,8 +97,8 @@ TEST(AttentionReference, DoesNotSeeLaterKeysNorOtherSequences) {
 TEST(AttentionReference, OfAChunkIsThatOfTheWholePrompt) {
   const auto [q, keys, values] = operands(6, 6);
   const std::vector<double> tail(q.begin() + 80, q.end());  // of 20 each: tokens 4 and 5
-  const PrefillSequence whole{.query = 6, .context = 0};
-  const PrefillSequence chunk{.query = 2, .context = 4};
+  const PrefillChunk whole{.query = 6, .context = 0};
+  const PrefillChunk chunk{.query = 2, .context = 4};
   const auto of_whole = query_tokens(std::span(&whole, 1));
   const auto of_chunk = query_tokens(std::span(&chunk, 1));
   for (std::size_t i = 0; i < 2; ++i) {
@@ -108,7 +108,7 @@ TEST(AttentionReference, OfAChunkIsThatOfTheWholePrompt) {
 }
 
 TEST(AttentionReference, NumbersTokensAndKeysOfAllSequences) {
-  const std::vector<PrefillSequence> sequences{{2, 3}, {0, 4}, {1, 0}};
+  const std::vector<PrefillChunk> sequences{{2, 3}, {0, 4}, {1, 0}};
   const auto tokens = query_tokens(sequences);
   ASSERT_EQ(tokens.size(), 3U);
   EXPECT_EQ(tokens[1].position, 4);

@@ -9,7 +9,7 @@
 namespace orrery {
 namespace {
 
-const std::vector<PrefillSequence> kSequences{{300, 0}, {1, 1000}, {0, 50}, {128, 77}, {129, 0}};
+const std::vector<PrefillChunk> kSequences{{300, 0}, {1, 1000}, {0, 50}, {128, 77}, {129, 0}};
 constexpr std::int32_t kRows = 128;
 
 TEST(PrefillTiles, HoldEveryNewTokenOnce) {
@@ -30,7 +30,7 @@ TEST(PrefillTiles, LieAfterTheContextOfTheirSequence) {
       first_query += kSequences[i].query;
       first_key += kSequences[i].query + kSequences[i].context;
     }
-    const PrefillSequence& sequence = kSequences[tile.sequence];
+    const PrefillChunk& sequence = kSequences[tile.sequence];
     EXPECT_EQ(tile.position, sequence.context + tile.query_row - first_query);
     EXPECT_EQ(tile.key_row, first_key);
     EXPECT_LE(tile.position + tile.rows, sequence.context + sequence.query);
@@ -62,7 +62,7 @@ TEST(PrefillTiles, SeeTheKeysThatTheirTokensSee) {
 // Blocks that take the next tile when free end at most one tile's time after the mean, and the last
 // tiles of a prompt are its shortest: 16 tiles per head of 1 to 16 units, 32 heads, 132 blocks.
 TEST(PrefillTiles, KeepAllBlocksOfALongPromptBusy) {
-  const PrefillSequence prompt{.query = 2048};
+  const PrefillChunk prompt{.query = 2048};
   std::vector<int> busy(132);
   int total = 0;
   for (const PrefillTile& tile : prefill_tiles(std::span(&prompt, 1), kRows, kNoWindow)) {
@@ -77,7 +77,7 @@ TEST(PrefillTiles, KeepAllBlocksOfALongPromptBusy) {
 }
 
 TEST(PrefillTiles, RefuseLengthsThatMakeNoSense) {
-  const auto tiles = [](PrefillSequence sequence, std::int32_t window) {
+  const auto tiles = [](PrefillChunk sequence, std::int32_t window) {
     return prefill_tiles(std::span(&sequence, 1), kRows, window);
   };
   EXPECT_THROW(tiles({-1, 0}, kNoWindow), std::invalid_argument);

@@ -54,7 +54,7 @@ TEST_F(StepCases, AreReadByNameOrAsAskedFor) {
   const std::vector<StepCase> all = read_step_cases(directory_);
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].name, "a");
-  EXPECT_EQ(all[0].step.num_decodes, 3);
+  EXPECT_EQ(all[0].step.batch.num_decodes, 3);
   EXPECT_EQ(all[0].plan.tensors().at(0).axes.at(0).size, 4);
   EXPECT_EQ(all[1].name, "b");
   const std::vector<std::string> only = {"b"};

@@ -22,7 +22,7 @@ class PrefillPlan {
  public:
   // For tiles of `tile_rows` rows: attention_prefill_tile_rows() or kMlaPrefillTileRows. Complete
   // on return. Throws as prefill_tiles() does, and cuda::Error.
-  PrefillPlan(std::span<const PrefillSequence> sequences, std::int32_t tile_rows,
+  PrefillPlan(std::span<const PrefillChunk> sequences, std::int32_t tile_rows,
               std::int32_t window = kNoWindow);
 
   [[nodiscard]] std::int32_t num_tiles() const { return num_tiles_; }

@@ -45,11 +45,11 @@ void launch(const cuda::Stream& stream, const AttentionPrefill& call, const pref
 
 }  // namespace
 
-PrefillPlan::PrefillPlan(std::span<const PrefillSequence> sequences, std::int32_t tile_rows,
+PrefillPlan::PrefillPlan(std::span<const PrefillChunk> sequences, std::int32_t tile_rows,
                          std::int32_t window)
     : tile_rows_(tile_rows), window_(window), memory_(0) {
   const std::vector<PrefillTile> tiles = prefill_tiles(sequences, tile_rows, window);
-  for (const PrefillSequence& sequence : sequences) {
+  for (const PrefillChunk& sequence : sequences) {
     tokens_ += sequence.query;
     keys_ += sequence.query + sequence.context;
   }

@@ -19,7 +19,7 @@ Launch bind_attention_prefill(const BindContext& context) {
                     pool.shape().dtype == DType::kBf16,
                 "a bf16 cache of its kv_heads and head_dim");
   std::int64_t tokens = 0;
-  for (const PrefillSequence& sequence : context.tables.prefill) tokens += sequence.query;
+  for (const PrefillChunk& sequence : context.tables.prefill) tokens += sequence.query;
   const std::int64_t columns = heads * head_dim;
   const Operand q = operand(context, "q");
   const Operand out = result(context, "out");

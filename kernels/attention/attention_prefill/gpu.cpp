@@ -24,12 +24,12 @@ struct KeyLayout {
   std::vector<std::int64_t> row_of_key;  // of all sequences' keys in order
 };
 
-KeyLayout key_layout(std::span<const PrefillSequence> sequences, bool is_paged,
+KeyLayout key_layout(std::span<const PrefillChunk> sequences, bool is_paged,
                      std::int32_t block_size) {
   KeyLayout layout{.is_paged = is_paged, .block_size = block_size};
   std::int64_t blocks = 0;
-  for (const auto [query, context] : sequences) {
-    const std::int64_t keys = query + context;
+  for (const PrefillChunk& sequence : sequences) {
+    const std::int64_t keys = sequence.query + sequence.context;
     layout.blocks_per_sequence =
         std::max(layout.blocks_per_sequence, (keys + block_size - 1) / block_size);
     blocks += (keys + block_size - 1) / block_size;
@@ -45,13 +45,14 @@ KeyLayout key_layout(std::span<const PrefillSequence> sequences, bool is_paged,
   while (layout.num_blocks < 2 * blocks) layout.num_blocks *= 2;
   layout.rows = std::int64_t{layout.num_blocks} * block_size;
   std::int64_t next = 0;
-  for (const auto [query, context] : sequences) {
+  for (const PrefillChunk& sequence : sequences) {
+    const std::int64_t keys = sequence.query + sequence.context;
     for (std::int64_t i = 0; i < layout.blocks_per_sequence; ++i) {
-      const bool is_used = i * block_size < query + context;
+      const bool is_used = i * block_size < keys;
       const std::int64_t block = is_used ? next++ * kStep % layout.num_blocks : -1;
       layout.block_table.push_back(static_cast<std::int32_t>(block));
       for (std::int64_t key = i * block_size;
-           key < std::min<std::int64_t>((i + 1) * block_size, query + context); ++key) {
+           key < std::min<std::int64_t>((i + 1) * block_size, keys); ++key) {
         layout.row_of_key.push_back(block * block_size + key % block_size);
       }
     }
@@ -202,7 +203,7 @@ class AttentionPrefillCase final : public KernelCase {
   std::uint64_t seed_;
   std::int64_t q_stride_ = 0;
   reference::AttentionShape shape_;
-  std::vector<PrefillSequence> sequences_;
+  std::vector<PrefillChunk> sequences_;
   KeyLayout layout_;
   std::unique_ptr<PrefillPlan> plan_;
   cuda::DeviceBuffer<std::int32_t> table_{0};

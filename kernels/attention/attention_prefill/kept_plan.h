@@ -17,7 +17,7 @@ inline std::shared_ptr<const PrefillPlan> kept_prefill_plan(BindResources& resou
                                                             std::int32_t tile_rows,
                                                             std::int32_t window) {
   return resources.keep_for_step<PrefillPlan>(std::pair(tile_rows, window),
-                                              [&](std::span<const PrefillSequence> sequences) {
+                                              [&](std::span<const PrefillChunk> sequences) {
                                                 return PrefillPlan(sequences, tile_rows, window);
                                               });
 }

@@ -4,21 +4,20 @@
 
 namespace orrery::prefill {
 
-std::vector<PrefillSequence> sequences(std::int64_t batch, std::int64_t query, std::int64_t context,
-                                       bool vary) {
+std::vector<PrefillChunk> sequences(std::int64_t batch, std::int64_t query, std::int64_t context,
+                                    bool vary) {
   constexpr std::int64_t kShorterQuery = 37;
   constexpr std::int64_t kShorterContext = 53;
-  std::vector<PrefillSequence> result;
+  std::vector<PrefillChunk> result;
   for (std::int64_t i = 0; i < batch; ++i) {
     const std::int64_t less_query = vary ? i * kShorterQuery % query : 0;
     const std::int64_t less_context = vary && context > 0 ? i * kShorterContext % context : 0;
-    result.push_back({.query = static_cast<std::int32_t>(query - less_query),
-                      .context = static_cast<std::int32_t>(context - less_context)});
+    result.push_back({.query = query - less_query, .context = context - less_context});
   }
   return result;
 }
 
-SampledReference::SampledReference(std::span<const PrefillSequence> sequences,
+SampledReference::SampledReference(std::span<const PrefillChunk> sequences,
                                    const reference::AttentionShape& shape,
                                    std::span<const double> q, std::span<const double> keys,
                                    std::span<const double> values)

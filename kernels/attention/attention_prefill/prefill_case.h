@@ -15,16 +15,16 @@
 namespace orrery::prefill {
 
 // `batch` sequences of `query` tokens after `context`; with `vary`, the later ones shorter.
-std::vector<PrefillSequence> sequences(std::int64_t batch, std::int64_t query, std::int64_t context,
-                                       bool vary);
+std::vector<PrefillChunk> sequences(std::int64_t batch, std::int64_t query, std::int64_t context,
+                                    bool vary);
 
 // The reference over inputs as made, at a sample of (token, head) that always holds the first and
 // the last token of every sequence.
 class SampledReference {
  public:
-  SampledReference(std::span<const PrefillSequence> sequences,
-                   const reference::AttentionShape& shape, std::span<const double> q,
-                   std::span<const double> keys, std::span<const double> values);
+  SampledReference(std::span<const PrefillChunk> sequences, const reference::AttentionShape& shape,
+                   std::span<const double> q, std::span<const double> keys,
+                   std::span<const double> values);
 
   // Of outputs [tokens, heads, v_dim] and LSE [heads, tokens].
   [[nodiscard]] std::vector<Difference> differences(const cuda::Stream& stream, const bf16* out,

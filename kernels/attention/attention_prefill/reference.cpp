@@ -22,16 +22,16 @@ std::span<const double> vector_at(std::span<const double> data, std::int64_t row
 
 }  // namespace
 
-std::vector<QueryToken> query_tokens(std::span<const PrefillSequence> sequences) {
+std::vector<QueryToken> query_tokens(std::span<const PrefillChunk> sequences) {
   std::vector<QueryToken> tokens;
   std::int64_t key_row = 0;
-  for (const auto [query, context] : sequences) {
-    for (std::int64_t i = 0; i < query; ++i) {
+  for (const PrefillChunk& sequence : sequences) {
+    for (std::int64_t i = 0; i < sequence.query; ++i) {
       tokens.push_back({.row = static_cast<std::int64_t>(tokens.size()),
-                        .position = context + i,
+                        .position = sequence.context + i,
                         .key_row = key_row});
     }
-    key_row += std::int64_t{query} + context;
+    key_row += sequence.query + sequence.context;
   }
   return tokens;
 }

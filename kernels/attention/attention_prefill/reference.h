@@ -35,7 +35,7 @@ struct QueryToken {
   std::int64_t key_row = 0;
 };
 // All new tokens of the sequences, in order; keys of the sequences follow each other.
-std::vector<QueryToken> query_tokens(std::span<const PrefillSequence> sequences);
+std::vector<QueryToken> query_tokens(std::span<const PrefillChunk> sequences);
 
 // q [tokens, heads, qk_dim], keys [keys, kv_heads, qk_dim], values [keys, kv_heads, v_dim]. Throws
 // std::invalid_argument when the token or a key it sees lies outside of them, or when it sees none.

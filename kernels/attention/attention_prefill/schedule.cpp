@@ -11,7 +11,7 @@ KeyRange visible_keys(const PrefillTile& tile, std::int32_t window) {
   return {.first = std::max(0, tile.position - window + 1), .last = tile.position + tile.rows};
 }
 
-std::vector<PrefillTile> prefill_tiles(std::span<const PrefillSequence> sequences,
+std::vector<PrefillTile> prefill_tiles(std::span<const PrefillChunk> sequences,
                                        std::int32_t tile_rows, std::int32_t window) {
   if (window < 1) {
     throw std::invalid_argument("window is " + std::to_string(window) + ", expected at least 1");
@@ -20,22 +20,24 @@ std::vector<PrefillTile> prefill_tiles(std::span<const PrefillSequence> sequence
   std::int64_t query_row = 0;
   std::int64_t key_row = 0;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
-    const auto [query, context] = sequences[i];
+    const std::int64_t query = sequences[i].query;
+    const std::int64_t context = sequences[i].context;
     if (query < 0 || context < 0) {
       throw std::invalid_argument("sequence " + std::to_string(i) + " has " +
                                   std::to_string(query) + " new tokens after " +
                                   std::to_string(context) + ", expected no negative length");
     }
-    const std::int64_t keys = std::int64_t{query} + context;
+    const std::int64_t keys = query + context;
     if (key_row + keys > std::numeric_limits<std::int32_t>::max()) {
       throw std::invalid_argument("more than 2^31 - 1 tokens in one prefill");
     }
-    for (std::int32_t row = 0; row < query; row += tile_rows) {
-      tiles.push_back({.query_row = static_cast<std::int32_t>(query_row) + row,
-                       .rows = std::min(tile_rows, query - row),
-                       .position = context + row,
-                       .key_row = static_cast<std::int32_t>(key_row),
-                       .sequence = static_cast<std::int32_t>(i)});
+    for (std::int64_t row = 0; row < query; row += tile_rows) {
+      tiles.push_back(
+          {.query_row = static_cast<std::int32_t>(query_row + row),
+           .rows = static_cast<std::int32_t>(std::min<std::int64_t>(tile_rows, query - row)),
+           .position = static_cast<std::int32_t>(context + row),
+           .key_row = static_cast<std::int32_t>(key_row),
+           .sequence = static_cast<std::int32_t>(i)});
     }
     query_row += query;
     key_row += keys;

@@ -33,7 +33,7 @@ KeyRange visible_keys(const PrefillTile& tile, std::int32_t window);
 // first; Graham, SIAM J. Appl. Math. 17(2), 1969). Keys and new tokens of the sequences follow each
 // other without gaps. Throws std::invalid_argument for a negative length, a window below 1, or more
 // tokens than an int32 counts.
-std::vector<PrefillTile> prefill_tiles(std::span<const PrefillSequence> sequences,
+std::vector<PrefillTile> prefill_tiles(std::span<const PrefillChunk> sequences,
                                        std::int32_t tile_rows, std::int32_t window);
 
 }  // namespace orrery

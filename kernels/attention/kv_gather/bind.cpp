@@ -14,7 +14,7 @@ Launch bind_kv_gather(const BindContext& context) {
   require_taken(context,
                 pool.shape().is_latent && pool.shape().head_dim == shape.latent + shape.rope,
                 "a cache of latents and rotated keys of its sizes");
-  for (const PrefillSequence& sequence : tables.prefill) {
+  for (const PrefillChunk& sequence : tables.prefill) {
     shape.tokens += sequence.context + sequence.query;
   }
   const Operand latents = result(context, "latents");

@@ -18,7 +18,7 @@ Launch bind_mla_prefill(const BindContext& context) {
                 "new tokens of prefill: mla_form auto, where decodes attend latents");
   std::int64_t tokens = 0;
   std::int64_t keys = 0;
-  for (const PrefillSequence& sequence : context.tables.prefill) {
+  for (const PrefillChunk& sequence : context.tables.prefill) {
     tokens += sequence.query;
     keys += sequence.query + sequence.context;
   }

@@ -133,7 +133,7 @@ class MlaPrefillCase final : public KernelCase {
 
   std::int64_t heads_;
   std::uint64_t seed_;
-  std::vector<PrefillSequence> sequences_;
+  std::vector<PrefillChunk> sequences_;
   std::unique_ptr<PrefillPlan> plan_;
   std::vector<Set> sets_;
   std::optional<prefill::SampledReference> reference_;

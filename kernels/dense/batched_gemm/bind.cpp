@@ -55,7 +55,7 @@ Launch bind_heads(const BindContext& context, BatchedGemmShape shape) {
   // Rows of decodes follow those of the step's prefill.
   std::int64_t first_row = 0;
   if (x_size.rows > shape.m) {
-    for (const PrefillSequence& sequence : context.tables.prefill) first_row += sequence.query;
+    for (const PrefillChunk& sequence : context.tables.prefill) first_row += sequence.query;
   }
   require_rows(context, x, first_row + shape.m);
   require_taken(context, w_size == expected && y.tensor->axes.size() == 2,

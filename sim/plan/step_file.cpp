@@ -1,16 +1,12 @@
-#include "kernels/execute/step_file.h"
+#include "sim/plan/step_file.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <fstream>
 #include <iterator>
-#include <numeric>
-#include <random>
-#include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include "sim/units/nearest.h"
 
@@ -70,15 +66,16 @@ void read_mode(const Line& line, StepFile& step) {
 
 void read_prefill(const Line& line, StepFile& step) {
   line.expect_words(4, "'prefill QUERY CONTEXT PRODUCES'");
-  step.prefill.push_back({.query = line.number_at(1, 1, kMostTokens),
-                          .context = line.number_at(2, 0, kMostTokens),
-                          .produces_token = line.number_at(3, 0, 1) == 1});
+  step.batch.prefill.push_back({.query = line.number_at(1, 1, kMostTokens),
+                                .context = line.number_at(2, 0, kMostTokens),
+                                .produces_token = line.number_at(3, 0, 1) == 1});
 }
 
 void read_decodes(const Line& line, StepFile& step) {
   line.expect_words(3, "'decodes COUNT CONTEXT'");
-  step.num_decodes = line.number_at(1, 0, kMostTokens);
-  step.decode_context = line.number_at(2, step.num_decodes > 0 ? 1 : 0, kMostTokens);
+  const std::int64_t count = line.number_at(1, 0, kMostTokens);
+  step.batch.num_decodes = count;
+  step.batch.decode_context = count * line.number_at(2, count > 0 ? 1 : 0, kMostTokens);
 }
 
 struct Key {
@@ -89,32 +86,20 @@ struct Key {
 constexpr std::array kKeys = {Key{"mode", true, read_mode}, Key{"prefill", false, read_prefill},
                               Key{"decodes", true, read_decodes}};
 
-std::int64_t blocks_of(std::int64_t tokens, std::int32_t block_size) {
-  return (tokens + block_size - 1) / block_size;
-}
-
-// All blocks of the cache in random order, given out from the front.
-class BlockDeck {
- public:
-  BlockDeck(std::int64_t num_blocks, std::mt19937_64& random)
-      : blocks_(static_cast<std::size_t>(num_blocks)) {
-    std::iota(blocks_.begin(), blocks_.end(), 0);
-    for (std::size_t i = blocks_.size(); i > 1; --i) {  // std::shuffle differs between libraries
-      std::swap(blocks_[i - 1], blocks_[random() % i]);
-    }
-  }
-  std::vector<std::int32_t> take(std::int64_t count) {
-    const auto begin = blocks_.begin() + taken_;
-    taken_ += count;
-    return {begin, begin + count};
-  }
-
- private:
-  std::vector<std::int32_t> blocks_;
-  std::int64_t taken_ = 0;
-};
-
 }  // namespace
+
+std::string to_text(const StepFile& step) {
+  std::string text = "mode " + std::string(to_text(step.mode)) + "\n";
+  for (const PrefillChunk& chunk : step.batch.prefill) {
+    text += "prefill " + std::to_string(chunk.query) + " " + std::to_string(chunk.context) +
+            (chunk.produces_token ? " 1\n" : " 0\n");
+  }
+  if (step.batch.num_decodes > 0) {
+    text += "decodes " + std::to_string(step.batch.num_decodes) + " " +
+            std::to_string(mean_context(step.batch)) + "\n";
+  }
+  return text;
+}
 
 StepFile parse_step(std::string_view text, std::string_view file) {
   StepFile step;
@@ -138,8 +123,9 @@ StepFile parse_step(std::string_view text, std::string_view file) {
     key->read(line, step);
   }
   if (!was_read[0]) line.fail("the file ends without 'mode graph' or 'mode eager'");
-  if (num_rows(step) == 0) line.fail("the step has no tokens; expected 'prefill' or 'decodes'");
-  if (step.mode == LaunchMode::kGraph && !step.prefill.empty()) {
+  if (num_tokens(step.batch) == 0)
+    line.fail("the step has no tokens; expected 'prefill' or 'decodes'");
+  if (step.mode == LaunchMode::kGraph && !step.batch.prefill.empty()) {
     line.fail("mode graph with prefill; graphs are captured of steps of decodes alone");
   }
   return step;
@@ -152,60 +138,6 @@ StepFile read_step(const std::filesystem::path& file) {
     throw std::invalid_argument(file.string() + ": cannot be read; expected a step");
   }
   return parse_step(text, file.string());
-}
-
-std::int64_t num_rows(const StepFile& step) {
-  std::int64_t rows = step.num_decodes;
-  for (const StepChunk& chunk : step.prefill) rows += chunk.query;
-  return rows;
-}
-
-std::int64_t num_sequences(const StepFile& step) {
-  return step.num_decodes + static_cast<std::int64_t>(step.prefill.size());
-}
-
-std::int64_t longest_context(const StepFile& step) {
-  std::int64_t longest = step.num_decodes > 0 ? step.decode_context : 0;
-  for (const StepChunk& chunk : step.prefill) {
-    longest = std::max(longest, chunk.context + chunk.query);
-  }
-  return longest;
-}
-
-std::int64_t num_kv_blocks(const StepFile& step, std::int32_t block_size) {
-  std::int64_t blocks = step.num_decodes * blocks_of(step.decode_context, block_size);
-  for (const StepChunk& chunk : step.prefill) {
-    blocks += blocks_of(chunk.context + chunk.query, block_size);
-  }
-  return blocks;
-}
-
-StepInput draw_input(const StepFile& step, std::int64_t vocab, std::int64_t num_blocks,
-                     std::int32_t block_size, std::uint64_t seed) {
-  const std::int64_t needed = num_kv_blocks(step, block_size);
-  if (needed > num_blocks) {
-    throw std::invalid_argument("the step's sequences take " + std::to_string(needed) +
-                                " KV blocks; the cache has " + std::to_string(num_blocks));
-  }
-  std::mt19937_64 random(seed);
-  BlockDeck deck(num_blocks, random);
-  const auto draw = [&](std::int64_t query, std::int64_t context, bool produces_token) {
-    SequenceTokens sequence{.context = context, .produces_token = produces_token};
-    sequence.tokens.resize(static_cast<std::size_t>(query));
-    for (std::int32_t& token : sequence.tokens) {
-      token = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(vocab));
-    }
-    sequence.blocks = deck.take(blocks_of(context + query, block_size));
-    return sequence;
-  };
-  StepInput input;
-  for (const StepChunk& chunk : step.prefill) {
-    input.prefill.push_back(draw(chunk.query, chunk.context, chunk.produces_token));
-  }
-  for (std::int64_t i = 0; i < step.num_decodes; ++i) {
-    input.decodes.push_back(draw(1, step.decode_context - 1, true));
-  }
-  return input;
 }
 
 }  // namespace orrery
