@@ -187,18 +187,16 @@ std::vector<float> Executor::take(const PreparedStep& step, int rank,
   return values;
 }
 
-std::vector<RankMemory> Executor::memory() const {
+std::map<int, RankMemory> Executor::memory() const {
   std::vector<RankMemory> memory(state_->ranks.size());
   state_->team.run_apart([&](int r) {
     RankMemory& own = memory[static_cast<std::size_t>(r)];
     own = state_->rank(r).memory;
-    own.total = device_memory_in_use() - state_->held_by_others(r);
     // Code that libraries loaded meanwhile, and whatever else nobody counted.
-    own.other = own.total - own.context - own.weights - own.kv_cache - own.activations -
-                own.workspace - own.graphs - own.communication;
+    own.other += device_memory_in_use() - state_->held_by_others(r) - own.total();
   });
-  std::vector<RankMemory> here;
-  for (const int r : ranks()) here.push_back(memory[static_cast<std::size_t>(r)]);
+  std::map<int, RankMemory> here;
+  for (const int r : ranks()) here[r] = memory[static_cast<std::size_t>(r)];
   return here;
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/binding/step_input.h"
 #include "kernels/execute/fault.h"
 #include "kernels/execute/process_group.h"
+#include "sim/memory/rank_memory.h"
 #include "sim/plan/launch_mode.h"
 #include "sim/plan/plan.h"
 #include "sim/timeline/timeline.h"
@@ -53,20 +54,6 @@ struct ExecutorSetup {
   // collectives by NCCL. Results are the same on all; logits, traces and memory are of the ranks
   // here.
   ProcessGroup processes;
-};
-
-// Device memory of one rank by what holds it, as cudaMemGetInfo saw it go.
-struct RankMemory {
-  int rank = 0;
-  Bytes context;  // CUDA context and modules, before anything is allocated, less what others hold
-  Bytes weights;
-  Bytes kv_cache;
-  Bytes activations;  // the arena
-  Bytes workspace;
-  Bytes graphs;
-  Bytes communication;
-  Bytes other;  // tables of the step, code of libraries
-  Bytes total;  // in use on the device now, less what others held before: the sum of these
 };
 
 struct StepOutput {
@@ -159,7 +146,9 @@ class Executor {
   // launches of the process are slower from then on. Throws as run() and KernelTrace do.
   Timeline trace(PreparedStep& step, const StepInput& input);
 
-  [[nodiscard]] std::vector<RankMemory> memory() const;
+  // Of the ranks of this process, as cudaMemGetInfo saw it go, less what others held on the devices
+  // before.
+  [[nodiscard]] std::map<int, RankMemory> memory() const;
   [[nodiscard]] const KvPool& kv(int rank) const;
   [[nodiscard]] int num_ranks() const;                  // of the plan
   [[nodiscard]] const std::vector<int>& ranks() const;  // of this process

@@ -50,7 +50,6 @@ RankDevice::RankDevice(const ExecutorSetup& setup, int rank, std::optional<HeldM
              .max_model_len = setup.max_model_len},
       layers_(kv_layers(setup.plan, rank)),
       first_expert_(orrery::first_expert(setup.plan, rank)) {
-  memory.rank = rank;
   memory.context = device_memory_in_use();
   if (others_) memory.context -= others_->bytes;
 }

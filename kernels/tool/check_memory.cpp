@@ -2,10 +2,12 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/devices.h"
@@ -60,7 +62,7 @@ class MemoryCase {
     }
   }
 
-  [[nodiscard]] Footprint predict(std::int64_t num_blocks) const {
+  [[nodiscard]] RankMemory predict(std::int64_t num_blocks) const {
     const std::array<const Plan*, 2> steps{&plans_[0], &plans_[1]};
     const std::array<const Plan*, 1> captured{&plans_[1]};
     return footprint({.steps = steps,
@@ -81,7 +83,7 @@ class MemoryCase {
     return static_cast<std::int64_t>((capacity * share - rest) / block_bytes());
   }
   // Memory of the ranks once both steps have been prepared and have run.
-  [[nodiscard]] std::vector<RankMemory> measure(std::int64_t num_blocks) const {
+  [[nodiscard]] std::map<int, RankMemory> measure(std::int64_t num_blocks) const {
     std::vector<int> devices(static_cast<std::size_t>(mesh_.tp));
     std::iota(devices.begin(), devices.end(), 0);
     Executor executor({.plan = plans_[0],
@@ -125,12 +127,11 @@ class MemoryCheck {
  public:
   // What is predicted is in use: by all terms, and for the largest of the ranks.
   void check_fits(const MemoryCase& memory_case, const std::string& what, std::int64_t blocks) {
-    const Footprint predicted = memory_case.predict(blocks);
+    const RankMemory predicted = memory_case.predict(blocks);
     try {
-      const std::vector<RankMemory> ranks = memory_case.measure(blocks);
-      for (const RankMemory& found : ranks) {
-        const double error = predicted.total() / found.total - 1;
-        report(std::abs(error) <= kMostError, what + " rank " + std::to_string(found.rank),
+      for (const auto& [rank, found] : memory_case.measure(blocks)) {
+        const double error = predicted.total() / found.total() - 1;
+        report(std::abs(error) <= kMostError, what + " rank " + std::to_string(rank),
                error_text(error) + terms(predicted, found));
       }
     } catch (const std::runtime_error& error) {
@@ -164,25 +165,14 @@ class MemoryCheck {
     std::snprintf(text, sizeof(text), "predicted %+.2f %% of measured;", error * 100);
     return text;
   }
-  static std::string terms(const Footprint& predicted, const RankMemory& found) {
+  static std::string terms(const RankMemory& predicted, const RankMemory& found) {
     std::string text;
-    const auto add = [&](const char* name, Bytes a, Bytes b) {
-      text.append(" ")
-          .append(name)
-          .append(" ")
-          .append(gibibytes(a))
-          .append("/")
-          .append(gibibytes(b));
-    };
-    add("context", predicted.context, found.context);
-    add("weights", predicted.weights, found.weights);
-    add("kv_cache", predicted.kv_cache, found.kv_cache);
-    add("activations", predicted.activations, found.activations);
-    add("workspace", predicted.workspace, found.workspace);
-    add("graphs", predicted.graphs, found.graphs);
-    add("communication", predicted.communication, found.communication);
-    add("other", predicted.other, found.other);
-    add("total", predicted.total(), found.total);
+    const auto measured = memory_terms(found);
+    const std::map<std::string_view, Bytes> by_name(measured.begin(), measured.end());
+    for (const auto& [name, bytes] : memory_terms(predicted)) {
+      text.append(" ").append(name).append(" ").append(gibibytes(bytes));
+      text.append("/").append(gibibytes(by_name.at(name)));
+    }
     return text;
   }
   void report(bool passes, const std::string& what, const std::string& text) {

@@ -32,16 +32,4 @@ std::map<std::string, std::string> environment(int num_gpus) {
   return facts;
 }
 
-std::vector<std::pair<std::string_view, Bytes>> memory_terms(const RankMemory& memory) {
-  return {{"context", memory.context},
-          {"weights", memory.weights},
-          {"kv_cache", memory.kv_cache},
-          {"activations", memory.activations},
-          {"workspace", memory.workspace},
-          {"graphs", memory.graphs},
-          {"communication", memory.communication},
-          {"other", memory.other},
-          {"total", memory.total}};
-}
-
 }  // namespace orrery::tool

@@ -161,9 +161,9 @@ void fill_caches(const Executor& executor, std::span<const int> devices, std::ui
 }
 
 void add_memory(ExecutedFiles& files, const Executor& executor) {
-  for (const RankMemory& memory : executor.memory()) {
+  for (const auto& [rank, memory] : executor.memory()) {
     for (const auto& [term, bytes] : memory_terms(memory)) {
-      files.add_memory(memory.rank, term, bytes);
+      files.add_memory(rank, term, bytes);
     }
   }
 }

@@ -3,26 +3,22 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
+#include <map>
 #include <sstream>
 
-#include "kernels/tool/environment.h"
+#include "sim/memory/rank_memory.h"
 #include "sim/units/text.h"
 
 namespace orrery::tool {
 
 std::string memory_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
-  std::ostringstream out;
-  out << "rank,term,bytes\n";
+  std::map<int, RankMemory> by_rank;
   int first = 0;  // of the replica's ranks
   for (const auto& runner : runners) {
-    for (const RankMemory& memory : runner->executor().memory()) {
-      for (const auto& [term, bytes] : memory_terms(memory)) {
-        out << first + memory.rank << "," << term << "," << format_number(bytes.value()) << "\n";
-      }
-    }
+    for (const auto& [rank, memory] : runner->executor().memory()) by_rank[first + rank] = memory;
     first += runner->executor().num_ranks();
   }
-  return out.str();
+  return orrery::memory_csv(by_rank);
 }
 
 std::string host_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {

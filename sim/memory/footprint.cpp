@@ -135,21 +135,16 @@ FixedMemory h200_fixed_memory() {
   return {.context = Bytes(911 * kMiB), .workspace = Bytes(34 * kMiB)};
 }
 
-Bytes Footprint::total() const {
-  return context + weights + kv_cache + states + activations + workspace + graphs + communication +
-         other;
-}
-
-Footprint footprint(const FootprintRequest& request, int rank) {
+RankMemory footprint(const FootprintRequest& request, int rank) {
   if (request.steps.empty())
     throw std::invalid_argument("footprint: no step, expected one at least");
-  Footprint found{.context = request.fixed.context,
-                  .weights = weights_of(*request.steps.front(), rank),
-                  .kv_cache = allocated(request.kv_cache.value()),
-                  .states = states_of(*request.steps.front(), rank, request.max_sequences),
-                  .workspace = request.fixed.workspace,
-                  .communication = communication_of(request, rank),
-                  .other = tables_of(request)};
+  RankMemory found{.context = request.fixed.context,
+                   .weights = weights_of(*request.steps.front(), rank),
+                   .kv_cache = allocated(request.kv_cache.value()),
+                   .states = states_of(*request.steps.front(), rank, request.max_sequences),
+                   .workspace = request.fixed.workspace,
+                   .communication = communication_of(request, rank),
+                   .other = tables_of(request)};
   found.workspace += allocated(request.scratch.value());
   for (const Plan* plan : request.steps) {
     const auto arena = static_cast<double>(plan_buffers(*plan, rank).arena_bytes);

@@ -1,11 +1,12 @@
 #pragma once
 
-// Device memory of a rank that executes plans (kernels/execute), by what holds it: predictions and
-// the check of them on GPUs count with the same code.
+// What memory a rank that executes plans (kernels/execute) will need: predictions and the check of
+// them on GPUs count with the same code.
 
 #include <cstdint>
 #include <span>
 
+#include "sim/memory/rank_memory.h"
 #include "sim/plan/plan.h"
 #include "sim/units/units.h"
 
@@ -38,22 +39,10 @@ struct FootprintRequest {
   Bytes scratch;  // of kernels: the most of workspace_of() of the steps (kernels/kernel_spec.h)
 };
 
-struct Footprint {
-  Bytes context;
-  Bytes weights;
-  Bytes kv_cache;
-  Bytes states;       // of max_sequences sequences
-  Bytes activations;  // the arena of the step that needs most
-  Bytes workspace;
-  Bytes graphs;
-  Bytes communication;  // NCCL's as on 2 GPUs, and the receive areas of our all-reduce
-  Bytes other;          // tables
-  [[nodiscard]] Bytes total() const;
-};
-
-// Of `rank`, which is in all plans. States are those of the first step's layers. Allocations are
-// whole 2 MiB. Throws std::invalid_argument without a step.
-Footprint footprint(const FootprintRequest& request, int rank);
+// Of `rank`, which is in all plans. States are those of max_sequences sequences in the first step's
+// layers, NCCL's memory as on 2 GPUs. Allocations are whole 2 MiB. Throws std::invalid_argument
+// without a step.
+RankMemory footprint(const FootprintRequest& request, int rank);
 
 // Both halves of the receive area of our all-reduce (kernels/comm/all_reduce) on each of
 // `num_ranks` ranks, for messages of up to `largest` bytes.

@@ -175,8 +175,8 @@ std::vector<Bytes> kv_bytes_by_rank(const Scenario& scenario) {
 }
 
 // As `orrery-gpu execute` lays it out: what its steps need, KV blocks of all layers.
-std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
-                                     const MemoryBudget& budget) {
+std::map<int, RankMemory> predict_memory(const ValidationPrediction& prediction,
+                                         const MemoryBudget& budget) {
   const Deployment& deployment = prediction.deployment;
   const std::vector<Bytes> kv_token = kv_bytes_by_rank(prediction.scenario);
   FootprintRequest request{.block_size = deployment.engine.block_size,
@@ -195,7 +195,7 @@ std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
   request.steps = steps;
   request.captured = captured;
   const auto tokens = static_cast<double>(deployment.num_kv_blocks * deployment.engine.block_size);
-  std::vector<MemoryTerm> terms;
+  std::map<int, RankMemory> memory;
   // On GPUs prefill replicas come first.
   const std::optional<Disaggregation>& apart = prediction.scenario.disaggregation;
   const int first_rank = apart ? num_gpus(apart->prefill.placement) : 0;
@@ -205,21 +205,9 @@ std::vector<MemoryTerm> memory_terms(const ValidationPrediction& prediction,
     for (const Plan* plan : request.steps) {
       request.scratch = std::max(request.scratch, workspace_of(*plan, rank));
     }
-    const Footprint found = footprint(request, rank);
-    const std::pair<std::string_view, Bytes> parts[] = {{"context", found.context},
-                                                        {"weights", found.weights},
-                                                        {"kv_cache", found.kv_cache},
-                                                        {"activations", found.activations},
-                                                        {"workspace", found.workspace},
-                                                        {"graphs", found.graphs},
-                                                        {"communication", found.communication},
-                                                        {"other", found.other},
-                                                        {"total", found.total()}};
-    for (const auto& [term, bytes] : parts) {
-      terms.push_back({.rank = first_rank + rank, .term = term, .bytes = bytes});
-    }
+    memory[first_rank + rank] = footprint(request, rank);
   }
-  return terms;
+  return memory;
 }
 
 // Kernels of `more` that `tables` does not have yet are added to it.
@@ -288,7 +276,7 @@ ValidationPrediction predict_validation(const Scenario& given, const Progress& p
   }
   if (!spec.serve) prediction.run.reset();
   add_tables(prediction.tables_used, assembly.tables_used());
-  prediction.memory = memory_terms(prediction, memory);
+  prediction.memory = predict_memory(prediction, memory);
   return prediction;
 }
 

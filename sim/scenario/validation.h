@@ -13,11 +13,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "sim/memory/rank_memory.h"
 #include "sim/scenario/run.h"
 #include "sim/scenario/scenario.h"
 #include "sim/serve/deployment.h"
@@ -39,19 +41,12 @@ struct StepPrediction {
   Seconds host;  // of the engine around the step: scheduler_base + scheduler_per_sequence * n
 };
 
-// Memory of one rank by what holds it; the terms of RankMemory (kernels/execute/executor.h).
-struct MemoryTerm {
-  int rank = 0;
-  std::string_view term;
-  Bytes bytes;
-};
-
 struct ValidationPrediction {
   Scenario scenario;  // steps spelled out
   Deployment deployment;
   std::vector<StepPrediction> steps;
-  std::vector<MemoryTerm> memory;
-  std::optional<RunResult> run;  // where the scenario serves
+  std::map<int, RankMemory> memory;  // by rank
+  std::optional<RunResult> run;      // where the scenario serves
   std::vector<std::string> warnings;
   std::vector<TableUse> tables_used;
 };

@@ -38,15 +38,6 @@ std::string steps_csv(const std::vector<StepPrediction>& steps) {
   return out.str();
 }
 
-std::string memory_csv(const std::vector<MemoryTerm>& terms) {
-  std::ostringstream out;
-  out << "rank,term,bytes\n";
-  for (const MemoryTerm& term : terms) {
-    out << term.rank << "," << term.term << "," << format_number(term.bytes.value()) << "\n";
-  }
-  return out.str();
-}
-
 std::string calibration_csv(const ValidationPrediction& prediction) {
   std::ostringstream out;
   out << "kernel,provider,device,revision,date,driver\n";

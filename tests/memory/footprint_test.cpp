@@ -51,7 +51,7 @@ Plan plan_of(std::int64_t weight_mib, std::int64_t copies, int num_ranks = 1) {
   return plan;
 }
 
-Footprint footprint_of(const Plan& plan, FootprintRequest request = {}) {
+RankMemory footprint_of(const Plan& plan, FootprintRequest request = {}) {
   const std::array<const Plan*, 1> steps{&plan};
   request.steps = steps;
   return footprint(request, 0);
@@ -74,13 +74,13 @@ TEST(Footprint, KeepsTheStatesOfAsManySequencesAsRun) {
   const OpId op =
       plan.add_op({.name = "scan", .body = HostOp{}, .ranks = group, .writes = {state}});
   plan.add_repeat({.first = op, .last = op + 1, .count = 5});
-  const Footprint found = footprint_of(plan, {.max_sequences = 8});
+  const RankMemory found = footprint_of(plan, {.max_sequences = 8});
   EXPECT_EQ(found.states.value(), 5 * 8 * kMiB);
   EXPECT_EQ(found.activations.value(), 0);
 }
 
 TEST(Footprint, IsTheSumOfItsTerms) {
-  const Footprint found = footprint_of(
+  const RankMemory found = footprint_of(
       plan_of(4, 1), {.kv_cache = Bytes(100 * kMiB),
                       .fixed = {.context = Bytes(500 * kMiB), .workspace = Bytes(kMiB)}});
   // Weights 4, cache 100, context 500, workspace 1; x and y of 512 KiB each: 1 MiB in a piece of 2.
@@ -101,7 +101,7 @@ TEST(Footprint, GrowsWithTheNodesOfGraphs) {
 TEST(Footprint, OfSeveralRanksHasNcclAndAReceiveArea) {
   // Messages of 4096 rows of 1 KiB are 4 MiB. One-shot takes 3 MiB from each of 2 ranks, two-shot
   // 2 x 4 MiB: two halves of 8 MiB. NCCL: a communicator and its code, nothing that it would sum.
-  const Footprint found = footprint_of(plan_of(4, 1, 2), {.max_tokens = 4096});
+  const RankMemory found = footprint_of(plan_of(4, 1, 2), {.max_tokens = 4096});
   EXPECT_EQ(found.communication.value(), (16 + 206 + 180) * kMiB);
   EXPECT_EQ(footprint_of(plan_of(4, 1)).communication.value(), 0);
 }

@@ -121,18 +121,16 @@ TEST_F(ValidationTest, TheScenarioWrittenPredictsTheSameAgain) {
 TEST_F(ValidationTest, TermsOfARanksMemoryAddUpToItsTotal) {
   const ValidationPrediction prediction =
       predict_validation(load({kTwoSteps, "placement.pp=2", "engine.block_size=64"}));
-  std::map<int, Bytes> sums;
-  std::map<int, std::map<std::string, Bytes>> terms;
-  for (const MemoryTerm& term : prediction.memory) {
-    terms[term.rank][std::string(term.term)] = term.bytes;
-    if (term.term != "total") sums[term.rank] += term.bytes;
-  }
-  ASSERT_EQ(terms.size(), 2U);
-  for (const auto& [rank, by_term] : terms) {
-    EXPECT_EQ(by_term.at("total"), sums[rank]);
+  ASSERT_EQ(prediction.memory.size(), 2U);
+  for (const auto& [rank, memory] : prediction.memory) {
+    Bytes sum;
+    for (const auto& [term, bytes] : memory_terms(memory)) {
+      if (term != "total") sum += bytes;
+    }
+    EXPECT_EQ(memory.total(), sum);
     // 16 of 32 layers, keys and values of 8 heads of 128, bf16: 65,536 bytes a token.
     const auto tokens = static_cast<double>(prediction.deployment.num_kv_blocks * 64);
-    EXPECT_EQ(by_term.at("kv_cache"), Bytes(65536) * tokens);
+    EXPECT_EQ(memory.kv_cache, Bytes(65536) * tokens);
   }
 }
 

@@ -64,55 +64,56 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void next_kernel(std::uint32_t* replay) { ++*replay; }
 
-struct RankMemory {
+struct ReplayBuffers {
   std::vector<cuda::DeviceBuffer<bf16>> inputs;
   std::vector<cuda::DeviceBuffer<bf16>> outputs;
   cuda::DeviceBuffer<std::uint32_t> replay{1};
   cuda::DeviceBuffer<unsigned long long> errors{1};
 };
 
-RankMemory make_memory() {
-  RankMemory memory;
+ReplayBuffers make_buffers() {
+  ReplayBuffers buffers;
   for (const ReplayCall& call : kCalls) {
-    memory.inputs.emplace_back(call.count);
-    memory.outputs.emplace_back(call.count);
+    buffers.inputs.emplace_back(call.count);
+    buffers.outputs.emplace_back(call.count);
   }
-  ORRERY_CUDA(cudaMemset(memory.replay.get(), 0, sizeof(std::uint32_t)));
-  ORRERY_CUDA(cudaMemset(memory.errors.get(), 0, sizeof(unsigned long long)));
+  ORRERY_CUDA(cudaMemset(buffers.replay.get(), 0, sizeof(std::uint32_t)));
+  ORRERY_CUDA(cudaMemset(buffers.errors.get(), 0, sizeof(unsigned long long)));
   ORRERY_CUDA(cudaStreamSynchronize(nullptr));
-  return memory;
+  return buffers;
 }
 
-void enqueue(const PeerGroup& group, int rank, const RankMemory& memory) {
+void enqueue(const PeerGroup& group, int rank, const ReplayBuffers& buffers) {
   const cuda::Stream& stream = group.team().stream(rank);
   for (std::size_t i = 0; i < kCalls.size(); ++i) {
     const ReplayCall& call = kCalls[i];
     const int index = static_cast<int>(i);
-    make_kernel<<<kBlocks, kThreads, 0, stream.get()>>>(memory.inputs[i].get(), call.count,
-                                                        memory.replay.get(), rank, index);
+    make_kernel<<<kBlocks, kThreads, 0, stream.get()>>>(buffers.inputs[i].get(), call.count,
+                                                        buffers.replay.get(), rank, index);
     ORRERY_CUDA(cudaPeekAtLastError());
-    group.enqueue(
-        call.implementation, rank, stream,
-        {.count = call.count, .input = memory.inputs[i].get(), .output = memory.outputs[i].get()});
-    compare_kernel<<<kBlocks, kThreads, 0, stream.get()>>>(memory.outputs[i].get(), call.count,
-                                                           memory.replay.get(), group.size(), index,
-                                                           memory.errors.get());
+    group.enqueue(call.implementation, rank, stream,
+                  {.count = call.count,
+                   .input = buffers.inputs[i].get(),
+                   .output = buffers.outputs[i].get()});
+    compare_kernel<<<kBlocks, kThreads, 0, stream.get()>>>(buffers.outputs[i].get(), call.count,
+                                                           buffers.replay.get(), group.size(),
+                                                           index, buffers.errors.get());
     ORRERY_CUDA(cudaPeekAtLastError());
   }
-  next_kernel<<<1, 1, 0, stream.get()>>>(memory.replay.get());
+  next_kernel<<<1, 1, 0, stream.get()>>>(buffers.replay.get());
   ORRERY_CUDA(cudaPeekAtLastError());
 }
 
 }  // namespace
 
 std::int64_t replay_errors(PeerGroup& group, int replays) {
-  std::vector<RankMemory> memory;
+  std::vector<ReplayBuffers> buffers;
   std::vector<cuda::Graph> graphs;
   for (int rank = 0; rank < group.size(); ++rank) {
     const cuda::DeviceGuard guard(group.team().devices()[rank]);
-    memory.push_back(make_memory());
+    buffers.push_back(make_buffers());
     graphs.push_back(cuda::Graph::capture(group.team().stream(rank),
-                                          [&] { enqueue(group, rank, memory[rank]); }));
+                                          [&] { enqueue(group, rank, buffers[rank]); }));
   }
   group.team().run([&](int rank) {
     for (int i = 0; i < replays; ++i) graphs[rank].launch(group.team().stream(rank));
@@ -124,8 +125,9 @@ std::int64_t replay_errors(PeerGroup& group, int replays) {
     unsigned long long errors = 0;
     std::uint32_t made = 0;
     ORRERY_CUDA(
-        cudaMemcpy(&errors, memory[rank].errors.get(), sizeof(errors), cudaMemcpyDeviceToHost));
-    ORRERY_CUDA(cudaMemcpy(&made, memory[rank].replay.get(), sizeof(made), cudaMemcpyDeviceToHost));
+        cudaMemcpy(&errors, buffers[rank].errors.get(), sizeof(errors), cudaMemcpyDeviceToHost));
+    ORRERY_CUDA(
+        cudaMemcpy(&made, buffers[rank].replay.get(), sizeof(made), cudaMemcpyDeviceToHost));
     total += static_cast<std::int64_t>(errors);
     if (made != static_cast<std::uint32_t>(replays)) total += 1;  // a replay did not run to its end
   }
