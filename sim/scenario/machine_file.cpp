@@ -86,8 +86,8 @@ std::string known(const std::string& found, const std::vector<std::string>& name
 Device read_device(const std::filesystem::path& file) {
   const YamlNode root = read_yaml(file);
   Reader reader(root, "",
-                {"name", "vendor", "architecture", "hbm_capacity", "hbm_bandwidth", "dense_flops",
-                 "num_sms", "sharing", "tdp", "usd_per_hour"});
+                {"name", "driver_name", "vendor", "architecture", "hbm_capacity", "hbm_bandwidth",
+                 "dense_flops", "num_sms", "sharing", "tdp", "usd_per_hour"});
   Device device;
   reader.collect_sources(&device.sources);
   device.name = reader.text("name");

@@ -130,6 +130,7 @@ def test_a_kernel_is_a_directory_and_a_line(tmp_path):
     for directory in ("kernels", "sim"):
         shutil.copytree(ROOT / directory, tree / directory)
     shutil.copy(ROOT / "CMakeLists.txt", tree)
+    shutil.copytree(ROOT / "topologies/devices", tree / "topologies/devices", ignore=shutil.ignore_patterns("*.csv"))
     toy = tree / "kernels/rows/toy_scale"
     toy.mkdir()
     (toy / "toy_scale.cpp").write_text(SPEC, encoding="utf-8")
