@@ -4,7 +4,9 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string_view>
+#include <vector>
 
+#include "sim/scenario/config_keys.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -14,34 +16,12 @@ namespace {
 // `name` is the path of the mapping in the file.
 Placement read_mesh(const Reader& reader, const std::string& name, const ModelConfig& model) {
   Placement placement;
-  const auto ways = [&](std::string_view key, int& value) {
-    if (reader.has(key)) {
-      value = static_cast<int>(reader.integer(key, 1, kMaxGpus));
-    }
-  };
-  Mesh& mesh = placement.mesh;
-  ways("replicas", placement.replicas);
-  ways("dp", mesh.dp);
-  ways("tp", mesh.tp);
-  ways("cp", mesh.cp);
-  ways("ep", mesh.ep);
-  ways("pp", mesh.pp);
-  ways("num_micro_batches", mesh.num_micro_batches);
-  if (reader.has("num_redundant_experts")) {
-    mesh.num_redundant_experts =
-        static_cast<int>(reader.integer("num_redundant_experts", 0, 10'000));
+  if (reader.has("replicas")) {
+    placement.replicas = static_cast<int>(reader.integer("replicas", 1, kMaxGpus));
   }
-  if (reader.has("expert_comm")) {
-    mesh.expert_comm = static_cast<ExpertComm>(reader.choice("expert_comm", kExpertCommNames));
-  }
-  if (reader.has("split_shared_expert")) {
-    mesh.split_shared_expert = reader.boolean("split_shared_expert");
-  }
-  if (reader.has("sp")) {
-    mesh.sp = reader.boolean("sp");
-  }
+  read_config(reader, mesh_fields(), placement.mesh);
   try {
-    check_mesh(model, mesh);
+    check_mesh(model, placement.mesh);
   } catch (const std::invalid_argument& error) {
     fail_at(reader.node().where, name + ": " + error.what());
   }
@@ -49,10 +29,9 @@ Placement read_mesh(const Reader& reader, const std::string& name, const ModelCo
 }
 
 SidePlacement read_side(const YamlNode& node, const std::string& name, const ModelConfig& model) {
-  const Reader reader(node, name,
-                      {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
-                       "expert_comm", "split_shared_expert", "num_redundant_experts",
-                       "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"});
+  std::vector<std::string_view> keys = config_keys({"replicas"}, mesh_fields());
+  keys.insert(keys.end(), {"max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"});
+  const Reader reader(node, name, keys);
   SidePlacement side;
   side.placement = read_mesh(reader, name, model);
   const auto whole = [&](std::string_view key, std::optional<std::int64_t>& value) {
@@ -85,19 +64,8 @@ std::int64_t gpus_of(const Placement& placement) {
 }
 
 std::string mesh_yaml(const Placement& placement, const std::string& indent) {
-  const Mesh& mesh = placement.mesh;
-  const auto line = [&](std::string_view key, const std::string& value) {
-    return "\n" + indent + std::string(key) + ": " + value;
-  };
-  const auto number = [](std::int64_t value) { return std::to_string(value); };
-  return line("replicas", number(placement.replicas)) + line("dp", number(mesh.dp)) +
-         line("tp", number(mesh.tp)) + line("cp", number(mesh.cp)) + line("ep", number(mesh.ep)) +
-         line("pp", number(mesh.pp)) + line("sp", yaml_bool(mesh.sp)) +
-         line("num_micro_batches", number(mesh.num_micro_batches)) +
-         line("expert_comm",
-              std::string(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)])) +
-         line("split_shared_expert", yaml_bool(mesh.split_shared_expert)) +
-         line("num_redundant_experts", number(mesh.num_redundant_experts));
+  return "\n" + indent + "replicas: " + std::to_string(placement.replicas) +
+         config_yaml(mesh_fields(), placement.mesh, indent);
 }
 
 std::string side_yaml(const SidePlacement& side, std::string_view name) {
@@ -118,9 +86,7 @@ std::string side_yaml(const SidePlacement& side, std::string_view name) {
 
 Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine) {
-  const Reader reader(node, "placement",
-                      {"replicas", "dp", "tp", "cp", "ep", "pp", "sp", "num_micro_batches",
-                       "expert_comm", "split_shared_expert", "num_redundant_experts"});
+  const Reader reader(node, "placement", config_keys({"replicas"}, mesh_fields()));
   const Placement placement = read_mesh(reader, "placement", model);
   const std::int64_t gpus = gpus_of(placement);
   if (gpus > machine.num_gpus) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "sim/scenario/chosen_step.h"
+#include "sim/scenario/config_keys.h"
 #include "sim/scenario/experts.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
@@ -228,9 +229,7 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   empty.kind = YamlNode::Kind::kMap;
   empty.where = root.where;
   const Reader reader(node == nullptr ? empty : *node, "engine",
-                      {"profile", "max_num_seqs", "max_num_batched_tokens", "block_size",
-                       "gpu_memory_utilization", "enable_chunked_prefill", "enable_prefix_caching",
-                       "scheduler_reserve_full_isl", "max_model_len", "stream_interval"});
+                      config_keys({"profile"}, engine_fields()));
   if (reader.has("profile")) {
     scenario.profile = reader.text("profile");
   }
@@ -246,28 +245,7 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
 
   scenario.engine = scenario.engine_profile.engine;
   EngineConfig& engine = scenario.engine;
-  const auto whole = [&](std::string_view key, std::int64_t& value, std::int64_t min) {
-    if (reader.has(key)) {
-      value = reader.integer(key, min, 1'000'000'000);
-    }
-  };
-  whole("max_num_seqs", engine.max_num_seqs, 1);
-  whole("max_num_batched_tokens", engine.max_num_batched_tokens, 1);
-  whole("block_size", engine.block_size, 1);
-  whole("max_model_len", engine.max_model_len, 1);
-  whole("stream_interval", engine.stream_interval, 1);
-  if (reader.has("gpu_memory_utilization")) {
-    engine.gpu_memory_utilization = reader.number("gpu_memory_utilization", 0, 1, true);
-  }
-  if (reader.has("enable_chunked_prefill")) {
-    engine.enable_chunked_prefill = reader.boolean("enable_chunked_prefill");
-  }
-  if (reader.has("enable_prefix_caching")) {
-    engine.enable_prefix_caching = reader.boolean("enable_prefix_caching");
-  }
-  if (reader.has("scheduler_reserve_full_isl")) {
-    engine.scheduler_reserve_full_isl = reader.boolean("scheduler_reserve_full_isl");
-  }
+  read_config(reader, engine_fields(), engine);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     const bool has_budget = reader.has("max_num_batched_tokens") || !reader.has("max_num_seqs");
     const std::string tokens = std::to_string(engine.max_num_batched_tokens);
@@ -424,7 +402,6 @@ Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& f
 
 std::string to_yaml(const Scenario& scenario, const std::string& requests_file) {
   const Precision& precision = scenario.precision;
-  const EngineConfig& engine = scenario.engine;
   const auto number = [](std::int64_t value) { return std::to_string(value); };
   std::string text;
   text += "question: " + quoted_yaml(scenario.question) + "\n";
@@ -446,15 +423,7 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
               ? to_yaml(*scenario.disaggregation)
               : to_yaml(Placement{.replicas = scenario.replicas, .mesh = scenario.mesh});
   text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
-          "\n  max_num_seqs: " + number(engine.max_num_seqs) +
-          "\n  max_num_batched_tokens: " + number(engine.max_num_batched_tokens) +
-          "\n  block_size: " + number(engine.block_size) +
-          "\n  gpu_memory_utilization: " + format_number(engine.gpu_memory_utilization) +
-          "\n  enable_chunked_prefill: " + yaml_bool(engine.enable_chunked_prefill) +
-          "\n  enable_prefix_caching: " + yaml_bool(engine.enable_prefix_caching) +
-          "\n  scheduler_reserve_full_isl: " + yaml_bool(engine.scheduler_reserve_full_isl) +
-          "\n  max_model_len: " + number(engine.max_model_len) +
-          "\n  stream_interval: " + number(engine.stream_interval) + "\n";
+          config_yaml(engine_fields(), scenario.engine, "  ") + "\n";
   text += "router: " + std::string(to_text(scenario.router)) + "\n";
   text += "workload: " + to_yaml(scenario.workload, scenario.paths.root, requests_file) + "\n";
   text += slo_yaml(scenario.slo);

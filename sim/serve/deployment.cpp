@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "sim/serve/config_fields.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
 #include "sim/units/text.h"
@@ -164,7 +165,7 @@ ConfigValue config_value(std::string_view rest) {
 
 // A field that every deployment has, by its section and key.
 struct FieldSpec {
-  std::string_view name;
+  std::string name;
   std::function<std::string(const Deployment&)> write;
   std::function<void(std::string_view, Deployment&)> read;
 };
@@ -172,21 +173,15 @@ struct FieldSpec {
 // `get` gives the field of a deployment, const or not.
 template <typename Get>
 FieldSpec whole(std::string_view name, Get get) {
-  return {name, [get](const Deployment& d) { return std::to_string(get(d)); },
+  return {std::string(name), [get](const Deployment& d) { return std::to_string(get(d)); },
           [get](std::string_view text, Deployment& d) {
             get(d) = number<std::remove_reference_t<decltype(get(d))>>(text);
           }};
 }
 
 template <typename Get>
-FieldSpec fraction(std::string_view name, Get get) {
-  return {name, [get](const Deployment& d) { return format_number(get(d)); },
-          [get](std::string_view text, Deployment& d) { get(d) = number<double>(text); }};
-}
-
-template <typename Get>
 FieldSpec choice(std::string_view name, std::span<const std::string_view> words, Get get) {
-  return {name,
+  return {std::string(name),
           [get, words](const Deployment& d) {
             return std::string(words[static_cast<std::size_t>(get(d))]);
           },
@@ -197,20 +192,20 @@ FieldSpec choice(std::string_view name, std::span<const std::string_view> words,
 
 template <typename Get>
 FieldSpec dtype(std::string_view name, Get get) {
-  return {name, [get](const Deployment& d) { return std::string(to_text(get(d))); },
+  return {std::string(name), [get](const Deployment& d) { return std::string(to_text(get(d))); },
           [get](std::string_view text, Deployment& d) { get(d) = parse_dtype(text); }};
 }
 
 template <typename Get>
 FieldSpec size_list(std::string_view name, Get get) {
-  return {name, [get](const Deployment& d) { return numbers_text(get(d)); },
+  return {std::string(name), [get](const Deployment& d) { return numbers_text(get(d)); },
           [get](std::string_view text, Deployment& d) { get(d) = numbers(text); }};
 }
 
 // Shares of experts; empty: all alike.
 template <typename Get>
 FieldSpec shares(std::string_view name, Get get) {
-  return {name,
+  return {std::string(name),
           [get](const Deployment& d) {
             std::string text;
             for (const double share : get(d)) {
@@ -226,6 +221,37 @@ FieldSpec shares(std::string_view name, Get get) {
               text.remove_prefix(std::min(share.size() + 1, text.size()));
             }
           }};
+}
+
+template <typename Config>
+void read_field(const ConfigField<Config>& field, std::string_view text, Config& config) {
+  struct {
+    std::string_view text;
+    Config& config;
+    void operator()(bool Config::* member) const { config.*member = word(text, kFlags) == 1; }
+    void operator()(int Config::* member) const { config.*member = number<int>(text); }
+    void operator()(std::int64_t Config::* member) const {
+      config.*member = number<std::int64_t>(text);
+    }
+    void operator()(double Config::* member) const { config.*member = number<double>(text); }
+    void operator()(const Choice<Config>& member) const {
+      member.set(config, word(text, member.names));
+    }
+  } visitor{text, config};
+  std::visit(visitor, field.member);
+}
+
+// The fields of a part of the deployment, "<part> <name>".
+template <typename Config>
+void add_fields(std::string_view part, std::span<const ConfigField<Config>> fields,
+                Config Deployment::* member, std::vector<FieldSpec>& specs) {
+  for (const ConfigField<Config>& field : fields) {
+    specs.push_back({std::string(part) + " " + std::string(field.name),
+                     [&field, member](const Deployment& d) { return field_text(field, d.*member); },
+                     [&field, member](std::string_view text, Deployment& d) {
+                       read_field(field, text, d.*member);
+                     }});
+  }
 }
 
 FieldSpec model_name() {
@@ -248,8 +274,8 @@ FieldSpec expert_weights() {
 // The member `path` of a deployment or a const deployment; pointers to members do not nest.
 #define ORRERY_FIELD(path) ([](auto& d) -> auto& { return d.path; })
 
-const std::vector<FieldSpec>& field_specs() {
-  static const std::vector<FieldSpec> specs{
+std::vector<FieldSpec> make_field_specs() {
+  std::vector<FieldSpec> specs{
       model_name(),
       dtype("precision weights", ORRERY_FIELD(lowering.precision.weights)),
       expert_weights(),
@@ -263,40 +289,22 @@ const std::vector<FieldSpec>& field_specs() {
       whole("lowering moe_streams", ORRERY_FIELD(lowering.moe_streams)),
       choice("lowering fuse_scatter_add", kFlags, ORRERY_FIELD(lowering.fuse_scatter_add)),
       shares("lowering expert_load", ORRERY_FIELD(lowering.expert_load.shares)),
-      whole("mesh dp", ORRERY_FIELD(mesh.dp)),
-      whole("mesh tp", ORRERY_FIELD(mesh.tp)),
-      whole("mesh cp", ORRERY_FIELD(mesh.cp)),
-      whole("mesh ep", ORRERY_FIELD(mesh.ep)),
-      whole("mesh pp", ORRERY_FIELD(mesh.pp)),
-      choice("mesh sp", kFlags, ORRERY_FIELD(mesh.sp)),
-      whole("mesh num_micro_batches", ORRERY_FIELD(mesh.num_micro_batches)),
-      choice("mesh expert_comm", kExpertCommNames, ORRERY_FIELD(mesh.expert_comm)),
-      choice("mesh split_shared_expert", kFlags, ORRERY_FIELD(mesh.split_shared_expert)),
-      whole("mesh num_redundant_experts", ORRERY_FIELD(mesh.num_redundant_experts)),
-      shares("mesh expert_load", ORRERY_FIELD(mesh.expert_load.shares)),
-      whole("engine max_num_seqs", ORRERY_FIELD(engine.max_num_seqs)),
-      whole("engine max_num_batched_tokens", ORRERY_FIELD(engine.max_num_batched_tokens)),
-      whole("engine block_size", ORRERY_FIELD(engine.block_size)),
-      fraction("engine gpu_memory_utilization", ORRERY_FIELD(engine.gpu_memory_utilization)),
-      choice("engine enable_chunked_prefill", kFlags, ORRERY_FIELD(engine.enable_chunked_prefill)),
-      choice("engine enable_prefix_caching", kFlags, ORRERY_FIELD(engine.enable_prefix_caching)),
-      choice("engine scheduler_reserve_full_isl", kFlags,
-             ORRERY_FIELD(engine.scheduler_reserve_full_isl)),
-      whole("engine max_model_len", ORRERY_FIELD(engine.max_model_len)),
-      choice("engine async_scheduling", kFlags, ORRERY_FIELD(engine.async_scheduling)),
-      choice("engine scheduler_policy", kSchedulerPolicyNames,
-             ORRERY_FIELD(engine.scheduler_policy)),
-      choice("engine kv_admission", kKvAdmissionNames, ORRERY_FIELD(engine.kv_admission)),
-      fraction("engine new_token_ratio", ORRERY_FIELD(engine.new_token_ratio)),
-      whole("engine stream_interval", ORRERY_FIELD(engine.stream_interval)),
-      size_list("graph_batch_sizes", ORRERY_FIELD(graph_batch_sizes)),
-      whole("num_kv_blocks", ORRERY_FIELD(num_kv_blocks)),
-      whole("seed", ORRERY_FIELD(seed)),
   };
+  add_fields("mesh", mesh_fields(), &Deployment::mesh, specs);
+  specs.push_back(shares("mesh expert_load", ORRERY_FIELD(mesh.expert_load.shares)));
+  add_fields("engine", engine_fields(), &Deployment::engine, specs);
+  specs.push_back(size_list("graph_batch_sizes", ORRERY_FIELD(graph_batch_sizes)));
+  specs.push_back(whole("num_kv_blocks", ORRERY_FIELD(num_kv_blocks)));
+  specs.push_back(whole("seed", ORRERY_FIELD(seed)));
   return specs;
 }
 
 #undef ORRERY_FIELD
+
+const std::vector<FieldSpec>& field_specs() {
+  static const std::vector<FieldSpec> specs = make_field_specs();
+  return specs;
+}
 
 // Reads one line and gives the field's name ("config hidden_size", "mesh tp").
 std::string read_line(std::string_view line, Deployment& deployment) {
@@ -311,9 +319,9 @@ std::string read_line(std::string_view line, Deployment& deployment) {
   for (const FieldSpec& spec : field_specs()) {
     if (line.starts_with(spec.name) && line.substr(spec.name.size()).starts_with(' ')) {
       spec.read(line.substr(spec.name.size() + 1), deployment);
-      return std::string(spec.name);
+      return spec.name;
     }
-    names.push_back(spec.name);
+    names.emplace_back(spec.name);
   }
   name = line.substr(0, line.rfind(' '));
   throw std::invalid_argument("unknown field \"" + shown(name) + "\", nearest is \"" +
@@ -352,7 +360,7 @@ Deployment parse_deployment(std::string_view text) {
   }
   for (const FieldSpec& spec : field_specs()) {
     if (!seen.contains(spec.name)) {
-      throw std::invalid_argument("field \"" + std::string(spec.name) + "\" is missing");
+      throw std::invalid_argument("field \"" + spec.name + "\" is missing");
     }
   }
   return deployment;
