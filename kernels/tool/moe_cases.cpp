@@ -21,35 +21,26 @@
 namespace orrery::tool {
 namespace {
 
-enum class Family : std::uint8_t { kLlama4, kQwen3, kMixtral, kDeepseekV2, kDeepseekV3 };
-
-struct Preset {
+// Of a model's experts, so small that a check of them is soon done; routed as the model routes.
+struct SmallModel {
   std::string_view name;
-  Family family;
-  std::int64_t hidden;
+  std::string_view of;
   std::int64_t experts;
   std::int64_t topk;
-  std::int64_t columns;  // of an expert
-  std::int64_t shared;   // columns of the shared experts together
+  std::int64_t shared;  // columns of the shared experts together
   std::int64_t n_group = 1;
   std::int64_t topk_group = 1;
 };
-
-// Of the configs in models/.
-constexpr auto kPresets = std::to_array<Preset>({
-    {"scout", Family::kLlama4, 5120, 16, 1, 8192, 8192},
-    {"maverick", Family::kLlama4, 5120, 128, 1, 8192, 8192},
-    {"scout_tp8", Family::kLlama4, 5120, 16, 1, 1024, 1024},
-    {"maverick_tp8", Family::kLlama4, 5120, 128, 1, 1024, 1024},
-    {"qwen3_30b", Family::kQwen3, 2048, 128, 8, 768, 0},
-    {"qwen3_235b", Family::kQwen3, 4096, 128, 8, 1536, 0},
-    {"mixtral_8x7b", Family::kMixtral, 4096, 8, 2, 14336, 0},
-    {"deepseek_v3", Family::kDeepseekV3, 7168, 256, 8, 2048, 2048, 8, 4},
-    {"deepseek_v2_lite", Family::kDeepseekV2, 2048, 64, 6, 1408, 2816},
-    {"tiny_qwen3", Family::kQwen3, 256, 16, 8, 128, 0},
-    {"tiny_llama4", Family::kLlama4, 256, 16, 1, 128, 128},
-    {"tiny_deepseek", Family::kDeepseekV3, 256, 32, 4, 128, 256, 4, 2},
+constexpr std::int64_t kSmallHidden = 256;
+constexpr std::int64_t kSmallColumns = 128;  // of an expert
+constexpr auto kSmallModels = std::to_array<SmallModel>({
+    {"tiny_qwen3", "qwen3_30b", 16, 8, 0},
+    {"tiny_llama4", "scout", 16, 1, 128},
+    {"tiny_deepseek", "deepseek_v3", 32, 4, 256, 4, 2},
 });
+
+// With an eighth of the columns of each expert, as a rank of eight has them.
+constexpr std::string_view kRankOfEight = "_tp8";
 
 template <typename Table>
 std::string nearest_of(std::string_view name, const Table& table) {
@@ -184,27 +175,34 @@ std::vector<MoeCase> read_moe_cases(const std::filesystem::path& file) {
 }
 
 ModelConfig moe_model(std::string_view name) {
-  const auto* const preset = std::ranges::find(kPresets, name, &Preset::name);
-  if (preset == kPresets.end()) {
-    throw std::invalid_argument("model '" + std::string(name) + "' is not known here; nearest is " +
-                                nearest_of(name, kPresets));
+  const auto* const small = std::ranges::find(kSmallModels, name, &SmallModel::name);
+  if (small != kSmallModels.end()) {
+    ModelConfig model = moe_model(small->of);
+    model.name = name;
+    model.hidden_size = kSmallHidden;
+    model.num_experts = small->experts;
+    model.num_experts_per_tok = small->topk;
+    model.moe_intermediate_size = kSmallColumns;
+    model.shared_expert_intermediate_size = small->shared;
+    model.n_group = small->n_group;
+    model.topk_group = small->topk_group;
+    return model;
   }
-  const Family family = preset->family;
-  const bool is_v3 = family == Family::kDeepseekV3;
-  ModelConfig model;
-  model.name = name;
-  model.hidden_size = preset->hidden;
-  model.num_experts = preset->experts;
-  model.num_experts_per_tok = preset->topk;
-  model.moe_intermediate_size = preset->columns;
-  model.shared_expert_intermediate_size = preset->shared;
-  model.n_group = preset->n_group;
-  model.topk_group = preset->topk_group;
-  model.router_bias = model.has_correction_bias = is_v3;
-  if (is_v3 || family == Family::kLlama4) model.scoring_func = ScoringFunc::kSigmoid;
-  model.norm_topk_prob = is_v3 || family == Family::kQwen3 || family == Family::kMixtral;
-  model.routed_scaling_factor = is_v3 ? 2.5 : 1;
-  model.weighs_expert_inputs = family == Family::kLlama4;
+  const bool is_rank = name.ends_with(kRankOfEight);
+  const auto whole =
+      layer_models().find(name.substr(0, name.size() - (is_rank ? kRankOfEight.size() : 0)));
+  if (whole == layer_models().end()) {
+    std::vector<std::string_view> known;
+    for (const auto& [of, fields] : layer_models()) known.emplace_back(of);
+    for (const SmallModel& one : kSmallModels) known.push_back(one.name);
+    throw std::invalid_argument("model '" + std::string(name) + "' is not known here; nearest is " +
+                                nearest(name, known));
+  }
+  ModelConfig model = model_config(name, whole->second);
+  if (is_rank) {
+    model.moe_intermediate_size /= 8;
+    model.shared_expert_intermediate_size /= 8;
+  }
   return model;
 }
 

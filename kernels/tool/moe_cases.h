@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,9 +46,12 @@ MoeCase parse_moe_case(std::string_view line);
 // Empty lines and lines that start with "#" are left out. Throws with file and line.
 std::vector<MoeCase> read_moe_cases(const std::filesystem::path& file);
 
-// Of scout, maverick, scout_tp8 and maverick_tp8 (an eighth of the columns of each expert),
-// qwen3_30b, qwen3_235b, mixtral_8x7b, deepseek_v3, deepseek_v2_lite and the small ones tiny_qwen3,
-// tiny_llama4 and tiny_deepseek; attention is left out of account. Throws std::invalid_argument for
+// Configs of models/ by the names that cases have for them: scout, maverick, qwen3_30b, qwen3_235b,
+// mixtral_8x7b, deepseek_v3, deepseek_v2_lite (kernels/CMakeLists.txt).
+const std::map<std::string, ConfigFields, std::less<>>& layer_models();
+
+// One of these; "<name>_tp8" has an eighth of the columns of each expert; the small ones
+// tiny_qwen3, tiny_llama4 and tiny_deepseek are routed as theirs. Throws std::invalid_argument for
 // others.
 ModelConfig moe_model(std::string_view name);
 

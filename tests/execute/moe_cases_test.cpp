@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/execute/hazards.h"
@@ -25,6 +26,27 @@ TEST(MoeCases, ALineSaysWhatDiffersFromTheDefaults) {
   EXPECT_EQ(one.mesh.expert_comm, ExpertComm::kGraph);
   EXPECT_EQ(one.design, MoeDesign::kShuffling);
   EXPECT_EQ(one.mode, LaunchMode::kGraph);
+}
+
+// As their configs in models/ say.
+TEST(MoeCases, ModelsAreRoutedAsTheirConfigsSay) {
+  const ModelConfig v3 = moe_model("deepseek_v3");
+  EXPECT_EQ(v3.scoring_func, ScoringFunc::kSigmoid);
+  EXPECT_TRUE(v3.has_correction_bias && v3.norm_topk_prob);
+  EXPECT_EQ(std::pair(v3.n_group, v3.topk_group), std::pair(std::int64_t{8}, std::int64_t{4}));
+  EXPECT_EQ(v3.routed_scaling_factor, 2.5);
+  const ModelConfig lite = moe_model("deepseek_v2_lite");
+  EXPECT_EQ(lite.scoring_func, ScoringFunc::kSoftmax);
+  EXPECT_FALSE(lite.norm_topk_prob || lite.router_bias);
+  EXPECT_EQ(lite.shared_expert_intermediate_size, 2 * 1408);
+  const ModelConfig scout = moe_model("scout_tp8");
+  EXPECT_TRUE(scout.weighs_expert_inputs && !scout.norm_topk_prob);
+  EXPECT_EQ(scout.num_experts_per_tok, 1);
+  EXPECT_EQ(scout.moe_intermediate_size, 8192 / 8);
+  EXPECT_EQ(scout.shared_expert_intermediate_size, 8192 / 8);
+  EXPECT_TRUE(moe_model("mixtral_8x7b").norm_topk_prob);
+  EXPECT_TRUE(moe_model("tiny_qwen3").norm_topk_prob);
+  EXPECT_EQ(moe_model("tiny_deepseek").routed_scaling_factor, 2.5);
 }
 
 TEST(MoeCases, AnUnknownWordIsAnErrorThatNamesTheNearest) {

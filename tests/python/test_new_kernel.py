@@ -131,6 +131,7 @@ def test_a_kernel_is_a_directory_and_a_line(tmp_path):
         shutil.copytree(ROOT / directory, tree / directory)
     shutil.copy(ROOT / "CMakeLists.txt", tree)
     shutil.copytree(ROOT / "topologies/devices", tree / "topologies/devices", ignore=shutil.ignore_patterns("*.csv"))
+    shutil.copytree(ROOT / "models", tree / "models")
     toy = tree / "kernels/rows/toy_scale"
     toy.mkdir()
     (toy / "toy_scale.cpp").write_text(SPEC, encoding="utf-8")
