@@ -27,6 +27,14 @@ double routed_embedding_bound(std::int64_t layers) {
 // 0.1, 64 tokens would choose 167 of 256 experts rather than 222; trained biases even choices out.
 constexpr double kCorrectionBound = 0.005;
 
+// Whether its weight is a table of rows by what the host knows of the step, the token ids.
+bool looks_up_tokens(const KernelSpec& spec) {
+  const auto has = [&](Use use) {
+    return std::ranges::find(spec.slots, use, &Slot::use) != spec.slots.end();
+  };
+  return has(Use::kInput) && has(Use::kWeight);
+}
+
 // What the ops of a plan say of its weights.
 class WeightUses {
  public:
@@ -37,7 +45,7 @@ class WeightUses {
       const KernelSpec& spec = kernel_spec(kernel->kernel);
       if (spec.is_on_residual) add(op.reads, gains_);
       if (spec.prior.arithmetic == Arithmetic::kGemm) read_bias(op);
-      if (kernel->kernel == "embedding") add(op.reads, embeddings_);
+      if (looks_up_tokens(spec)) add(op.reads, embeddings_);
       if (spec.routed == RoutedRole::kSort) {
         add(op.reads, corrections_);
         routes_ = true;
