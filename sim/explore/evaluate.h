@@ -32,7 +32,7 @@ inline constexpr std::array<std::string_view, 3> kFidelityNames{"estimate", "sho
 // One service.
 struct Outcome {
   Fidelity fidelity = Fidelity::kFull;
-  double load = 1;  // arrivals so many times as fast; concurrency times so many
+  double load = 1;  // multiplies the rate of arrivals, or the concurrency
   std::int64_t num_requests = 0;
   ServingMetrics metrics;
   std::string error;  // why it cannot be served; the rest is empty then

@@ -3,8 +3,11 @@
 // Keys of a scenario that are fields of a mesh or an engine (sim/serve/config_fields.h).
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "sim/machine/machine.h"

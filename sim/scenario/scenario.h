@@ -39,7 +39,7 @@ struct Scenario {
   std::string question;
 
   std::string model;  // name or path
-  // The first so many layers of it alone; none: all.
+  // Only the first N layers of it; none: all.
   std::optional<std::int64_t> num_layers;
   Precision precision;
   std::string precision_source;              // who chose the weights' format

@@ -23,7 +23,7 @@ enum class TraceFormat : std::uint8_t { kAzureCsv, kMooncakeJsonl };
 struct TraceWorkload {
   TraceFormat format = TraceFormat::kAzureCsv;
   std::filesystem::path file;     // resolved
-  std::int64_t num_requests = 0;  // the first so many; 0: all
+  std::int64_t num_requests = 0;  // only the first N; 0: all
   double rate_scale = 1;          // arrivals come this many times as fast
   bool operator==(const TraceWorkload&) const = default;
 };
@@ -35,7 +35,7 @@ using SharedRequests = std::shared_ptr<const Workload>;
 // Requests in memory.
 struct RequestsWorkload {
   SharedRequests requests;        // not null
-  std::int64_t num_requests = 0;  // the first so many; 0: all
+  std::int64_t num_requests = 0;  // only the first N; 0: all
   double rate_scale = 1;          // arrivals come this many times as fast
   bool operator==(const RequestsWorkload& other) const;
 };
@@ -72,7 +72,7 @@ struct WorkloadSpec {
   std::variant<TraceWorkload, RequestsWorkload, ArrivalWorkload, ClosedLoopWorkload,
                OfflineWorkload>
       source;
-  std::int64_t warmup_requests = 0;  // the first so many are served but not measured
+  std::int64_t warmup_requests = 0;  // the first N are served but not measured
   bool operator==(const WorkloadSpec&) const = default;
 };
 

@@ -44,7 +44,7 @@ Plans that the simulator predicted and our executor ran, on the GPUs named, with
 MISSES = """\
 What is known of the largest errors:
 
-* *Decodes of one and four sequences on two and four GPUs, launched one by one*: in some plans they wait for their host, -10 to -41 %
+* *Decodes of one and four sequences on two and four GPUs, launched eagerly*: in some plans they wait for their host, -10 to -41 %
   (`qwen3_30b_tp4`, `deepseek_v2_lite_tp2`, `qwen3_30b_tp2`, `llama_8b_tp4`, `qwen3_30b_ep2`). Within steps cuBLASLt takes 7.2 us a GEMM to launch and
   our kernels 3 to 3.5; the profile's `eager_launch` is 2.72, of launches in a row. The host matters, too: the decode of four of
   `qwen3_30b_ep2` took 5.85 ms on another host and 6.88 here. As graphs the same steps err by -5 to +9 %. All pairs of
