@@ -2,7 +2,10 @@
 
 import pytest
 import scorecard_rows
-from orrery.scorecard import cases, outcomes, rules, scenarios
+from orrery.scorecard import apart, cases, lengths, outcomes, rules, scenarios
+
+
+APART = {"tp": "", "layout": "pd", "num_gpus": "2", "parallelism": "PD disagg: prefill TP1 + decode TP1"}
 
 
 def read(tmp_path, *rows):
@@ -105,16 +108,20 @@ def test_rows_that_disagree_about_their_case_list_it_with_both_lines(tmp_path):
         ({"gpu_key": "h20", "tp": "16"}, "no machine with 16 GPUs"),
         ({"model_file": "", "model": "Falcon 180B"}, "no model file for Falcon 180B"),
         ({"model_file": "falcon-180b"}, "unknown model 'falcon-180b'"),
-        ({"layout": "pd"}, "layout pd"),
+        ({"layout": "afd"}, "layout afd"),
+        ({"layout": "pd", "tp": "", "parallelism": "PD disagg"}, "parallelism not stated"),
+        ({"layout": "pd", "load_kind": ""} | APART, "load not stated"),
         ({"tp": ""}, "parallelism not stated"),
         ({"weights_dtype": ""}, "weight format not stated"),
         ({"weights_dtype": "fp6"}, "fp6"),
         ({"isl": "dataset"}, "lengths are those of a data set"),
         ({"osl": "mean 290.1"}, "lengths not stated as numbers"),
+        ({"notes": "ISL/OSL column as printed (means of a dataset)"}, "means of a data set, whose spread is not stated"),
         ({"lengths": "zipf"}, "length distribution 'zipf'"),
         ({"load_kind": ""}, "load not stated"),
         ({"load_value": ""}, "closed_loop load without"),
-        ({"metric": "kv_transfer_time"}, "no simulated counterpart of kv_transfer_time"),
+        ({"metric": "kv_transfer_time", "unit": "GB/s"}, "no simulated counterpart of kv_transfer_time"),
+        ({"metric": "throughput_per_gpu", "unit": "images/s/GPU"}, "no simulated counterpart of throughput_per_gpu"),
         ({"metric": "ttft", "unit": "GB/s"}, "no simulated counterpart of ttft"),
         ({"tp": "3"}, "placement"),
         ({"tp": "4", "moe_tp": "2", "moe_ep": "4"}, "experts are on other GPUs"),
@@ -124,6 +131,84 @@ def test_an_unsupported_case_is_listed_with_a_reason(tmp_path, cells, words):
     reason = reason_of(tmp_path, **cells)
     assert words in reason
     assert str(tmp_path) not in reason
+
+
+def simulated(tmp_path, *rows):
+    (outcome,) = outcomes.compare(read(tmp_path, *rows), threads=1)
+    assert outcome.reason == ""
+    return [comparison.simulated for comparison in outcome.comparisons]
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "most"),
+    [
+        ("1024", 1024, 1024),
+        ("~1024", 1024, 1024),
+        ("8k", 8192, 8192),
+        ("1024 (uniform 0.8-1.0x)", 819, 1024),
+        ("uniform(0..1000)", 1, 1000),
+        ("uniform(0..1000), mean 610", 220, 1000),  # 610 - 390 ... 610 + 390
+        ("uniform(0..1000), mean 422", 1, 844),
+    ],
+)
+def test_lengths_are_read_as_sources_write_them(text, least, most):
+    assert lengths.read(text) == lengths.Lengths(least, most)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "dataset", "mean 290.1 (=tok/s / samples/s)", "4096 avg ctx", "uniform(9..3)",
+                                  "uniform(0..1000), mean 2000", "9" * 40])  # fmt: skip
+def test_a_mean_without_a_spread_is_no_length(text):
+    assert lengths.read(text) is None
+
+
+def test_a_throughput_is_per_gpu_or_per_node_as_its_unit_says(tmp_path):
+    rows = [
+        scorecard_rows.row(tp="4", num_gpus="4", num_nodes="2", id=f"MADE-{i}", metric=metric, unit=unit)
+        for i, (metric, unit) in enumerate(
+            [
+                ("total_output_throughput", "output tok/s"),
+                ("throughput_per_gpu", "output tok/s/GPU"),
+                ("throughput_per_node", "output tok/s/node"),
+                ("throughput_per_gpu", "input tok/s/GPU"),
+            ]
+        )
+    ]
+    path = scorecard_rows.write(tmp_path / "nodes.csv", rows, [*cases.COLUMNS, "num_nodes"])
+    (outcome,) = outcomes.compare(cases.read_cases(path), threads=1)
+    whole, per_gpu, per_node, prompts = (comparison.simulated for comparison in outcome.comparisons)
+    assert per_gpu == pytest.approx(whole / 4)
+    assert per_node == pytest.approx(whole / 2)
+    assert prompts == pytest.approx(per_gpu * 128 / 16)  # prompts of 128 tokens, outputs of 16
+
+
+def test_instances_of_prefill_and_decode_are_read_from_the_text(tmp_path):
+    def sides(**cells):
+        (case,) = read(tmp_path, scorecard_rows.row(**APART | cells))
+        return apart.read(case)
+
+    assert sides(parallelism="PD disagg: prefill TP8 + decode TP4 DP2", notes="2P3D, each on a node") == (
+        apart.Side(2, 8, 1, 1, 1, None),
+        apart.Side(3, 4, 1, 2, 1, None),
+    )
+    assert sides(parallelism="PD disagg: 1P(attn TP1 DP4; MoE TP0 EP0; bs 1) + 3D(attn TP4 DP1; MoE TP1 EP4; bs 24)") == (
+        apart.Side(1, 1, 1, 4, 1, 1),
+        apart.Side(3, 4, 1, 1, 4, 24),
+    )
+    assert sides(parallelism="prefill and decode apart") is None
+
+
+def test_a_case_with_prefill_apart_is_simulated_with_its_transfers(tmp_path):
+    rows = [
+        scorecard_rows.row(**APART, id=f"MADE-{i}", metric=metric, unit=unit, notes="NICs 8x CX-7 (theoretical ~8 GB/s)")
+        for i, (metric, unit) in enumerate([("kv_transfer_time", "ms"), ("kv_transfer_bandwidth", "GB/s"), ("ttft", "ms")])
+    ]
+    time, rate, first_token = simulated(tmp_path, *rows)
+    # 128 tokens of 32 layers, 2 x 8 heads of 128 elements of 2 bytes, at 1 GB/s and the latency of a link.
+    assert time == pytest.approx(128 * 32 * 2 * 8 * 128 * 2 / 1e9, rel=0.01)
+    assert rate == pytest.approx(1e9, rel=0.01)
+    assert first_token > time  # a client's first token is the decode instance's
+    (elsewhere,) = simulated(tmp_path, rows[2] | {"engine": "sglang"})
+    assert elsewhere < first_token
 
 
 def test_one_unsupported_metric_leaves_the_others_of_its_case(tmp_path):

@@ -24,6 +24,7 @@ CONFIGURATION = (
     "attention_dp", "moe_tp", "moe_ep", "replicas", "max_batch", "max_num_tokens", "load_kind", "load_value", "lengths",
     "structured")  # fmt: skip
 COLUMNS = ("source", *IDENTITY, *CONFIGURATION)
+OPTIONAL = ("num_nodes",)  # of a configuration, empty in files without the column
 WHOLE = ("num_gpus", "tp", "pp", "attention_dp", "moe_tp", "moe_ep", "replicas", "max_batch", "max_num_tokens")
 
 
@@ -114,7 +115,7 @@ def _case(path: pathlib.Path, case_id: str, group: Sequence[tuple[int, dict[str,
     for _, row in group:
         if _positive(row["value"]):
             values.setdefault((row["metric"], row["unit"]), []).append(float(row["value"]))
-    fields = {name: first[name].strip() for name in ("source", *CONFIGURATION)}
+    fields = {name: first.get(name, "").strip() for name in ("source", *CONFIGURATION, *OPTIONAL)}
     fields["family"] = first["id"].partition("-")[0]
     measurements = tuple(Measurement(metric, sum(v) / len(v), unit) for (metric, unit), v in values.items())
     return Case(case_id, first_line, rules.corrected(fields), measurements, next(problems, ""))

@@ -70,10 +70,10 @@ def _implied(outcome: Outcome) -> list[str]:
     ttft, tpot, fields = outcome.simulated("TTFT"), outcome.simulated("TPOT"), outcome.case.fields
     if fields["load_kind"] != "closed_loop" or ttft is None or tpot is None:
         return []
-    output = int(fields["osl"])
+    output = statistics.tokens(outcome, "osl")
     requests_per_s = float(fields["load_value"]) / (ttft.published + (output - 1) * tpot.published)
     flops = (
-        requests_per_s * (int(fields["isl"]) + output) * outcome.split["flops_per_token"] / statistics.num_gpus(outcome)
+        requests_per_s * (statistics.tokens(outcome, "isl") + output) * outcome.split["flops_per_token"] / statistics.num_gpus(outcome)
     )
     return [
         f"With {fields['load_value']} requests in flight the published times mean "

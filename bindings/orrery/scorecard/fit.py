@@ -27,8 +27,7 @@ from ..simulation import project_root
 from ..text_table import aligned
 from . import calibration, rules, statistics, text
 from .cases import Case, read_cases, select
-from .metrics import METRICS as TABLE
-from .metrics import known
+from .metrics import find
 from .outcomes import Outcome, compare
 from .parameters import CANDIDATES
 
@@ -125,7 +124,7 @@ def _cases_of(engine: str, profile: str) -> list[Case]:
         case
         for case in every
         if rules.settings(case.fields).get("profile") == profile
-        and any(known(m.metric, m.unit) and TABLE[m.metric].label in labels for m in case.measurements)
+        and any((found := find(m.metric, m.unit)) and found.label in labels for m in case.measurements)
     ]
 
 

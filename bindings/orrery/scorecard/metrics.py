@@ -16,8 +16,8 @@ Summary = Mapping[str, Any]
 @dataclasses.dataclass(frozen=True)
 class Metric:
     label: str  # in tables
-    unit: str  # of `simulated`: "s" or "1/s"
-    simulated: Callable[[Summary], float]
+    unit: str  # of `simulated`: "s", "1/s" or "B/s"
+    simulated: Callable[[Summary], float | None]  # None: this run has none
 
 
 def _latency(label: str, key: str, quantile: str) -> Metric:
@@ -27,6 +27,11 @@ def _latency(label: str, key: str, quantile: str) -> Metric:
 
 def _rate(label: str, of: Callable[[Summary], float], *, per_gpu: bool = False) -> Metric:
     return Metric(label, "1/s", lambda s: of(s) / s["duration_s"] / (s["num_gpus"] if per_gpu else 1))
+
+
+def _transfer(label: str, unit: str, of: Callable[[Summary], float]) -> Metric:
+    """Of KV caches between prefill and decode instances; none of an aggregated service."""
+    return Metric(label, unit, lambda s: of(s["disaggregation"]["transfer"]) if "disaggregation" in s else None)
 
 
 def _table() -> dict[str, Metric]:
@@ -50,10 +55,20 @@ def _table() -> dict[str, Metric]:
     table["total_token_throughput"] = _rate("total throughput", both)
     table["total_throughput_per_gpu"] = _rate("total throughput", both, per_gpu=True)
     table["request_throughput"] = _rate("request throughput", lambda s: s["requests"])
+    table["kv_transfer_time"] = _transfer("KV transfer time", "s", lambda t: t["time_s"]["mean"])
+    table["kv_transfer_bandwidth"] = _transfer(
+        "KV transfer rate", "B/s", lambda t: t["bytes"] / t["count"] / t["time_s"]["mean"]
+    )
     return table
 
 
 METRICS = _table()
+
+# Of metrics that leave open what is counted, which the unit says: its first word -> the whole's metric.
+OF_UNIT = {
+    "throughput_per_gpu": {"input": "input_throughput", "output": "output_throughput", "tok/s/GPU": "total_token_throughput"},
+    "throughput_per_node": {"input": "input_throughput", "output": "output_throughput", "tok/s/node": "total_token_throughput"},
+}  # fmt: skip
 
 # Published unit -> (unit of the simulated value, factor).
 UNITS = {
@@ -69,9 +84,27 @@ UNITS = {
     "tok/s/GPU": ("1/s", 1.0),
     "req/s": ("1/s", 1.0),
     "samples/s": ("1/s", 1.0),
+    "GB/s": ("B/s", 1e9),
+    "input tok/s/GPU": ("1/s", 1.0),
+    "input tok/s/node": ("1/s", 1.0),
+    "output tok/s/node": ("1/s", 1.0),
+    "tok/s/node": ("1/s", 1.0),
 }
 
 
-def known(metric: str, unit: str) -> bool:
-    """Whether a published number has a simulated counterpart."""
-    return metric in METRICS and unit in UNITS and UNITS[unit][0] == METRICS[metric].unit
+def find(metric: str, unit: str) -> Metric | None:
+    """What simulates a published number; None: nothing does."""
+    found = METRICS.get(metric)
+    if metric in OF_UNIT:
+        whole = METRICS.get(OF_UNIT[metric].get(unit.partition(" ")[0], ""))
+        found = _share(whole, per_node=metric.endswith("node")) if whole else None
+    return found if found and unit in UNITS and UNITS[unit][0] == found.unit else None
+
+
+def _share(whole: Metric, *, per_node: bool) -> Metric:
+    """Of one GPU, or of all of a node."""
+    return Metric(
+        whole.label,
+        whole.unit,
+        lambda s: whole.simulated(s) / s["num_gpus"] * (s["gpus_per_node"] if per_node else 1),
+    )

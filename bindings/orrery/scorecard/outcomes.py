@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from .. import simulation
-from . import metrics, scenarios
+from . import apart, metrics, scenarios
 from .cases import Case
+
+GPUS_PER_NODE = 8  # where the source does not say
 
 Progress = Callable[[int, int], None]
 
@@ -73,7 +75,7 @@ def compare(
 def _outcome(case: Case, path: pathlib.Path, profiles: Mapping[str, pathlib.Path]) -> Outcome:
     if case.problem:
         return Outcome(case, case.problem)
-    left_out = tuple(m.metric for m in case.measurements if not metrics.known(m.metric, m.unit))
+    left_out = tuple(m.metric for m in case.measurements if not metrics.find(m.metric, m.unit))
     if len(left_out) == len(case.measurements):
         return Outcome(case, f"no simulated counterpart of {left_out[0]}", left_out=left_out)
     profile = profiles.get(case.fields["engine"])
@@ -83,16 +85,20 @@ def _outcome(case: Case, path: pathlib.Path, profiles: Mapping[str, pathlib.Path
         result = simulation.simulate(scenario)
     except (scenarios.CannotSimulate, ValueError) as error:
         return Outcome(case, _reason(error), left_out=left_out)
-    summary = result.summary
+    summary = apart.as_clients_see(case, dict(result.summary)) | {"gpus_per_node": _gpus_per_node(case)}
     comparisons = []
     for measurement in case.measurements:
-        if metrics.known(measurement.metric, measurement.unit):
-            metric = metrics.METRICS[measurement.metric]
+        if metric := metrics.find(measurement.metric, measurement.unit):
             simulated = metric.simulated(summary)
             if simulated is not None:
                 published = measurement.value * metrics.UNITS[measurement.unit][1]
                 comparisons.append(Comparison(metric.label, metric.unit, published, simulated))
     return Outcome(case, "", tuple(comparisons), left_out, summary["basis"], _split(result))
+
+
+def _gpus_per_node(case: Case) -> float:
+    nodes = case.fields["num_nodes"]
+    return case.whole("num_gpus", GPUS_PER_NODE) / int(nodes) if nodes.isdecimal() and int(nodes) else GPUS_PER_NODE
 
 
 def _reason(error: Exception) -> str:

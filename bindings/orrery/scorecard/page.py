@@ -128,6 +128,8 @@ def scatters(errors: pandas.DataFrame) -> list[Figure]:
 
 
 def _as_text(unit: str) -> Callable[[float], str]:
+    if unit == "B/s":
+        return lambda value: f"{1e-9 * value:,.4g} GB/s"
     return quantities.short_seconds if unit == "s" else lambda value: f"{value:,.4g}/s"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from . import apart, lengths
 from .cases import Case
 from .rules import MACHINES, MODELS, settings
 
@@ -23,14 +24,15 @@ class CannotSimulate(Exception):
 def scenario_text(case: Case) -> str:
     """YAML of the case. Throws CannotSimulate."""
     fields = dict(case.fields)
-    if fields["layout"] != "aggregated":
+    if fields["layout"] not in ("aggregated", "pd"):
         raise CannotSimulate(f"layout {fields['layout'] or 'not stated'}")
     if not fields["engine"]:
         raise CannotSimulate("engine not stated")
     model = fields["model_file"] or MODELS.get(fields["model"])
     if model is None:
         raise CannotSimulate(f"no model file for {fields['model']}")
-    if not fields["tp"]:
+    sides = apart.read(case) if fields["layout"] == "pd" else None
+    if not fields["tp"] and not sides:
         raise CannotSimulate("parallelism not stated")
     if not fields["weights_dtype"]:
         raise CannotSimulate("weight format not stated")
@@ -44,11 +46,11 @@ def scenario_text(case: Case) -> str:
     return (
         f"question: {_quoted(f'What does the published case {case.case_id} measure?')}\n"
         f"model: {{config: {_quoted(model)}{formats}}}\n"
-        f"machine: {_machine(case)}\n"
+        f"machine: {_machine(case, sum(side.num_gpus for side in sides) if sides else _gpus(case))}\n"
         f"provider: {_quoted(found['provider'])}\n"
-        f"placement: {_placement(case)}\n"
+        f"{_placed(case, sides)}\n"
         f"engine: {{profile: {_quoted(found['profile'])}{limits}}}\n"
-        f"workload: {_workload(case, _lengths(fields, prompt), _lengths(fields, output), repeats)}\n"
+        f"workload: {_workload(case, prompt, output, repeats)}\n"
         "slo: {ttft: 2 s, tpot: 50 ms}\n"
     )
 
@@ -58,12 +60,20 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _tokens(fields: dict[str, str], column: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]*", fields[column]):
+def _tokens(fields: dict[str, str], column: str) -> str:
+    """Lengths of the column as a scenario has them."""
+    if re.search("means of a data ?set", fields["notes"]):
+        raise CannotSimulate("lengths are means of a data set, whose spread is not stated")
+    found = lengths.read(fields[column])
+    if found is None:
         raise CannotSimulate(
             "lengths are those of a data set" if "dataset" in fields[column] else "lengths not stated as numbers"
         )
-    return int(fields[column])
+    if fields["lengths"].startswith("uniform_0.8") and found.least == found.most > 1:
+        found = lengths.Lengths(max(1, int(0.8 * found.most)), found.most)
+    elif fields["lengths"] not in ("fixed", "see isl/osl/notes"):
+        raise CannotSimulate(f"length distribution '{fields['lengths']}'")
+    return found.yaml()
 
 
 def _clients(fields: dict[str, str]) -> int:
@@ -79,20 +89,11 @@ def _bounded(count: str) -> int:
     return int(count)
 
 
-def _lengths(fields: dict[str, str], nominal: int) -> str:
-    if fields["lengths"].startswith("uniform_0.8") and nominal > 1:
-        return f"{{min: {int(0.8 * nominal)}, max: {nominal}}}"
-    if fields["lengths"] in ("fixed", "see isl/osl/notes"):
-        return str(nominal)
-    raise CannotSimulate(f"length distribution '{fields['lengths']}'")
-
-
-def _machine(case: Case) -> str:
+def _machine(case: Case, gpus: int) -> str:
     key = case.fields["gpu_key"]
     if key not in MACHINES:
         raise CannotSimulate(f"no machine for GPU '{key}'")
     node, size, cluster = MACHINES[key]
-    gpus = _gpus(case)
     if gpus <= size:
         return node
     if cluster is None:
@@ -105,6 +106,10 @@ def _gpus(case: Case) -> int:
     return case.whole("tp", 1) * case.whole("pp", 1) * case.whole("attention_dp", 1) * case.whole("replicas", 1)
 
 
+def _placed(case: Case, sides: tuple[apart.Side, apart.Side] | None) -> str:
+    return f"disaggregation: {apart.placement(sides, case)}" if sides else f"placement: {_placement(case)}"
+
+
 def _placement(case: Case) -> str:
     tp, dp, ep = case.whole("tp", 1), case.whole("attention_dp", 1), case.whole("moe_ep", 1)
     if case.fields["moe_tp"] and case.whole("moe_tp", 1) * ep != tp * dp:
@@ -114,19 +119,19 @@ def _placement(case: Case) -> str:
 
 def _workload(case: Case, prompt: str, output: str, repeats: str) -> str:
     fields = dict(case.fields)
-    lengths = f"prompt_tokens: {prompt}, output_tokens: {output}"
+    tokens = f"prompt_tokens: {prompt}, output_tokens: {output}"
     kind = fields["load_kind"]
     if kind == "closed_loop":
         clients = _clients(fields)
         count = num_requests(fields, PROMPTS_PER_CLIENT * clients)
-        return f"{{closed_loop: {{concurrency: {clients}, num_requests: {count}, {lengths}{repeats}}}}}"
+        return f"{{closed_loop: {{concurrency: {clients}, num_requests: {count}, {tokens}{repeats}}}}}"
     if kind == "static_batch":
-        return f"{{static_batch: {{batch: {_clients(fields)}, {lengths}}}}}"
+        return f"{{static_batch: {{batch: {_clients(fields)}, {tokens}}}}}"
     if kind == "all_at_once":
-        return f"{{offline: {{num_requests: {num_requests(fields, DEFAULT_QUEUED)}, {lengths}}}}}"
+        return f"{{offline: {{num_requests: {num_requests(fields, DEFAULT_QUEUED)}, {tokens}}}}}"
     if kind == "poisson":
         count = num_requests(fields, DEFAULT_QUEUED)
-        return f"{{poisson: {{requests_per_s: {fields['load_value']}, num_requests: {count}, {lengths}}}}}"
+        return f"{{poisson: {{requests_per_s: {fields['load_value']}, num_requests: {count}, {tokens}}}}}"
     raise CannotSimulate("load not stated")
 
 
@@ -134,8 +139,8 @@ def num_requests(fields: dict[str, str], default: int) -> int:
     """Requests of the run: what the notes list for these lengths ("3000 (128/2048, 2048/128), ..."), else what
     they or the load column state ("500 requests", "80 prompts"), else `default`. Throws CannotSimulate."""
     wanted = f"{fields['isl']}/{fields['osl']}"
-    for count, lengths in re.findall(r"(\d+)(?: reqs)? \(([\d/, ]+)\)", fields["notes"]):
-        if wanted in re.split(r", ?", lengths):
+    for count, listed in re.findall(r"(\d+)(?: reqs)? \(([\d/, ]+)\)", fields["notes"]):
+        if wanted in re.split(r", ?", listed):
             return _bounded(count)
     stated = re.search(
         r"(?<![\dx.])\b(\d+) (?:requests|prompts)\b", f"{fields['batch_or_concurrency']}; {fields['notes']}"

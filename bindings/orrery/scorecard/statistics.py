@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pandas
 
-from . import rules
+from . import lengths, rules
 from .outcomes import Outcome
 
 NOISE = 0.02  # repeated runs of one configuration differ by so much (data/serving/SOURCES.md)
@@ -53,6 +53,8 @@ def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
 def parallelism(outcome: Outcome) -> str:
     """Such as "TP4 EP4" or "TP8"; one GPU is "TP1"."""
     case = outcome.case
+    if case.fields["layout"] == "pd":
+        return case.fields["parallelism"]
     ways = (
         ("TP", case.whole("tp", 1)),
         ("PP", case.whole("pp", 1)),
@@ -107,7 +109,16 @@ def _load_key(outcome: Outcome, load: str) -> tuple[object, ...]:
 
 def num_gpus(outcome: Outcome) -> int:
     case = outcome.case
+    if case.fields["layout"] == "pd":
+        return case.whole("num_gpus", 1)
     return case.whole("tp", 1) * case.whole("pp", 1) * case.whole("attention_dp", 1) * case.whole("replicas", 1)
+
+
+def tokens(outcome: Outcome, column: str) -> int:
+    """The longest length that the column states."""
+    found = lengths.read(outcome.case.fields[column])
+    assert found, "a case without lengths has no comparisons"
+    return found.most
 
 
 def _ranked(outcome: Outcome, measure: str) -> Pair | None:
@@ -118,10 +129,10 @@ def _ranked(outcome: Outcome, measure: str) -> Pair | None:
         return None
     if measure == "TPOT":
         return tpot.published, tpot.simulated
-    output, clients = int(outcome.case.fields["osl"]), float(outcome.case.fields["load_value"])
-    tokens = clients * output / num_gpus(outcome)
-    published = tokens / (ttft.published + (output - 1) * tpot.published)
-    return published, tokens / (ttft.simulated + (output - 1) * tpot.simulated)
+    output, clients = tokens(outcome, "osl"), float(outcome.case.fields["load_value"])
+    made = clients * output / num_gpus(outcome)
+    published = made / (ttft.published + (output - 1) * tpot.published)
+    return published, made / (ttft.simulated + (output - 1) * tpot.simulated)
 
 
 def _kendall(groups: Sequence[Sequence[Pair]], *, lowest: bool) -> dict[str, float]:

@@ -172,6 +172,8 @@ def ranking_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
 
 
 def number(comparison: Comparison, value: float) -> str:
+    if comparison.unit == "B/s":
+        return f"{1e-9 * value:.4g} GB/s"
     return f"{1e3 * value:.4g} ms" if comparison.unit == "s" else f"{value:.4g}/s"
 
 
