@@ -122,7 +122,8 @@ struct KernelSpec {
   // Norms and additions of the residual stream: a token's result depends on that token alone, and
   // they cost next to nothing else.
   bool is_on_residual = false;
-  // The sum of what it reads, so parts of a sum over ranks may be added up behind it.
+  // Linear in what it reads in the shape of its result, so parts of a sum over ranks may be added
+  // up behind it.
   bool is_sum = false;
   // What it reads is read back when the step has ended.
   bool keeps_inputs = false;

@@ -43,7 +43,8 @@ class ReplicaTimes {
   ReplicaTimes(const Scenario& side, StepTimes& times, const MemoryBudget& memory,
                const Lengths& lengths)
       : engine_(side.engine), dp_(side.mesh.dp), times_(times), lengths_(lengths) {
-    const double context = lengths.prompt + lengths.output / 2;
+    const double context = lengths.prompt + lengths.output / 2 +
+                           static_cast<double>(memory.state_blocks * engine_.block_size);
     const double blocks = static_cast<double>(memory.num_kv_blocks * engine_.block_size);
     most_ = std::max(1.0, std::min(static_cast<double>(engine_.max_num_seqs * dp_),
                                    std::floor(blocks / std::max(context, 1.0))));

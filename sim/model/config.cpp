@@ -11,6 +11,8 @@
 namespace orrery {
 namespace {
 
+constexpr std::string_view kLinearAttention = "linear_attention";  // of layer_types
+
 // What a config.json does not say because it is fixed in the architecture's code.
 struct Architecture {
   std::string_view model_type;
@@ -27,7 +29,8 @@ struct Architecture {
   ScoringFunc scoring_func = ScoringFunc::kSoftmax;
   bool norm_topk_prob = true;
   bool weighs_expert_inputs = false;
-  std::string_view missing_block;  // a part of the architecture that no block here lowers
+  bool has_linear_attention = false;  // gated delta nets, with gates behind the other layers too
+  bool has_shared_expert_gate = false;
 };
 
 // One line per model_type; the classes are those of Hugging Face transformers and of vLLM.
@@ -91,20 +94,30 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .is_moe = true,
      .has_router_bias = true,
      .scoring_func = ScoringFunc::kSigmoid},
-    {.model_type = "qwen3_5_moe", .is_moe = true, .missing_block = "linear_attention"},
+    {.model_type = "qwen3_next",
+     .is_moe = true,
+     .has_qk_norm = true,
+     .has_linear_attention = true,
+     .has_shared_expert_gate = true},
+    {.model_type = "qwen3_5", .has_qk_norm = true, .has_linear_attention = true},
+    {.model_type = "qwen3_5_text", .has_qk_norm = true, .has_linear_attention = true},
+    {.model_type = "qwen3_5_moe",
+     .is_moe = true,
+     .has_qk_norm = true,
+     .has_linear_attention = true,
+     .has_shared_expert_gate = true},
+    {.model_type = "qwen3_5_moe_text",
+     .is_moe = true,
+     .has_qk_norm = true,
+     .has_linear_attention = true,
+     .has_shared_expert_gate = true},
 });
 
 const Architecture& architecture(const ConfigReader& reader) {
   const std::string model_type = reader.text("model_type");
   std::vector<std::string_view> known;
   for (const Architecture& entry : kArchitectures) {
-    if (entry.model_type == model_type) {
-      if (!entry.missing_block.empty()) {
-        reader.fail("model_type \"" + shown(model_type) + "\" has " +
-                    std::string(entry.missing_block) + " layers, for which there is no block here");
-      }
-      return entry;
-    }
+    if (entry.model_type == model_type) return entry;
     known.push_back(entry.model_type);
   }
   if (model_type.empty()) reader.fail("missing model_type; a config.json names its architecture");
@@ -156,6 +169,39 @@ void read_attention(const ConfigReader& reader, const Architecture& arch, ModelC
                 ", is not a multiple of num_attention_heads, " + std::to_string(heads));
   }
   model.head_dim = reader.get(Field::kHeadDim, model.hidden_size / heads);
+  model.attn_output_gate = reader.flag("attn_output_gate", arch.has_linear_attention);
+}
+
+void read_linear_attention(const ConfigReader& reader, const Architecture& arch,
+                           ModelConfig& model) {
+  if (!arch.has_linear_attention) return;
+  reader.require({Field::kLinearNumKeyHeads, Field::kLinearNumValueHeads, Field::kLinearKeyHeadDim,
+                  Field::kLinearValueHeadDim, Field::kLinearConvKernelDim});
+  model.linear_num_key_heads = reader.at(Field::kLinearNumKeyHeads);
+  model.linear_num_value_heads = reader.at(Field::kLinearNumValueHeads);
+  model.linear_key_head_dim = reader.at(Field::kLinearKeyHeadDim);
+  model.linear_value_head_dim = reader.at(Field::kLinearValueHeadDim);
+  model.linear_conv_kernel_dim = reader.at(Field::kLinearConvKernelDim);
+  if (model.linear_num_value_heads % model.linear_num_key_heads != 0) {
+    reader.fail("linear_num_value_heads is " + std::to_string(model.linear_num_value_heads) +
+                ", not a multiple of linear_num_key_heads, " +
+                std::to_string(model.linear_num_key_heads));
+  }
+  if (const std::string name = reader.text("mamba_ssm_dtype"); name == "bfloat16") {
+    model.mamba_ssm_dtype = DType::kBf16;
+  } else if (!name.empty() && name != "float32") {
+    reader.fail("mamba_ssm_dtype is \"" + shown(name) + "\", expected float32 or bfloat16");
+  }
+}
+
+// The matrices of value heads, and in bf16 the columns of the tokens that the convolution sees
+// before the next.
+std::int64_t delta_net_state_bytes(const ModelConfig& model) {
+  const std::int64_t values = model.linear_num_value_heads * model.linear_value_head_dim;
+  const std::int64_t channels = 2 * model.linear_num_key_heads * model.linear_key_head_dim + values;
+  const std::int64_t element = model.mamba_ssm_dtype == DType::kFp32 ? 4 : 2;
+  return element * values * model.linear_key_head_dim +
+         2 * channels * (model.linear_conv_kernel_dim - 1);
 }
 
 void read_experts(const ConfigReader& reader, const Architecture& arch, ModelConfig& model) {
@@ -181,6 +227,8 @@ void read_experts(const ConfigReader& reader, const Architecture& arch, ModelCon
                 std::to_string(model.topk_group) + ", expected n_group to divide the " +
                 std::to_string(model.num_experts) + " experts and topk_group <= n_group");
   }
+  model.has_shared_expert_gate =
+      arch.has_shared_expert_gate && model.shared_expert_intermediate_size > 0;
   model.moe_bias = arch.has_moe_bias;
   model.router_bias = arch.has_router_bias;
 }
@@ -243,8 +291,24 @@ std::vector<bool> moe_layers(const ConfigReader& reader, const Architecture& arc
   return result;
 }
 
+// Which layers are linear attention: as layer_types says, else all but every interval-th.
+std::vector<bool> linear_layers(const ConfigReader& reader, const Architecture& arch,
+                                std::int64_t num_layers) {
+  std::vector<bool> result(static_cast<std::size_t>(num_layers), false);
+  if (!arch.has_linear_attention) return result;
+  const std::vector<std::string> types = reader.texts("layer_types");
+  if (types.empty()) reader.require({Field::kFullAttentionInterval});
+  const std::int64_t interval = reader.get(Field::kFullAttentionInterval, 1);
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    result[i] = types.empty() ? (static_cast<std::int64_t>(i) + 1) % interval != 0
+                              : i < types.size() && types[i] == kLinearAttention;
+  }
+  return result;
+}
+
 // The window of each layer; 0 is full attention.
-std::vector<std::int64_t> windows(const ConfigReader& reader, std::int64_t num_layers) {
+std::vector<std::int64_t> windows(const ConfigReader& reader, const Architecture& arch,
+                                  std::int64_t num_layers) {
   std::vector<std::int64_t> result(static_cast<std::size_t>(num_layers), 0);
   const std::vector<std::string> types = reader.texts("layer_types");
   if (!types.empty()) {
@@ -255,6 +319,7 @@ std::vector<std::int64_t> windows(const ConfigReader& reader, std::int64_t num_l
     }
     for (std::size_t i = 0; i < types.size(); ++i) {
       if (types[i] == "full_attention") continue;
+      if (types[i] == kLinearAttention && arch.has_linear_attention) continue;
       if (types[i] == "sliding_attention") {
         result[i] = reader.at(Field::kSlidingWindow);
       } else if (types[i] == "chunked_attention") {
@@ -297,14 +362,20 @@ ModelConfig model_config(std::string_view name, const ConfigFields& fields) {
   model.tie_word_embeddings = reader.flag("tie_word_embeddings", false);
   model.max_position_embeddings = reader.get(Field::kMaxPositionEmbeddings, 0);
   const std::int64_t num_layers = reader.at(Field::kNumHiddenLayers);
-  const std::vector<std::int64_t> window = windows(reader, num_layers);
+  const std::vector<std::int64_t> window = windows(reader, arch, num_layers);
+  const std::vector<bool> is_linear = linear_layers(reader, arch, num_layers);
   read_attention(reader, arch, model);
+  read_linear_attention(reader, arch, model);
   read_experts(reader, arch, model);
   read_routing(reader, arch, model);
 
   const std::vector<bool> is_moe = moe_layers(reader, arch, num_layers);
   for (std::size_t i = 0; i < is_moe.size(); ++i) {
     LayerConfig layer{.attention = arch.attention, .sliding_window = window[i]};
+    if (is_linear[i]) {
+      layer.attention = AttentionKind::kDeltaNet;
+      layer.state_bytes = delta_net_state_bytes(model);
+    }
     if (is_moe[i]) {
       layer.ffn = FfnKind::kMoe;
     } else {

@@ -44,6 +44,12 @@ constexpr std::array<FieldSpec, static_cast<std::size_t>(Field::kNumFields)> kFi
     {Field::kIndexNHeads, {"index_n_heads"}},
     {Field::kIndexHeadDim, {"index_head_dim"}},
     {Field::kShareQDim, {"share_q_dim"}},
+    {Field::kLinearNumKeyHeads, {"linear_num_key_heads"}},
+    {Field::kLinearNumValueHeads, {"linear_num_value_heads"}},
+    {Field::kLinearKeyHeadDim, {"linear_key_head_dim"}},
+    {Field::kLinearValueHeadDim, {"linear_value_head_dim"}},
+    {Field::kLinearConvKernelDim, {"linear_conv_kernel_dim"}, 2},
+    {Field::kFullAttentionInterval, {"full_attention_interval"}},
     {Field::kNumExperts,
      {"n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"}},
     {Field::kNumExpertsPerTok, {"num_experts_per_tok", "experts_per_token", "moe_top_k"}},
@@ -61,12 +67,13 @@ constexpr std::array<FieldSpec, static_cast<std::size_t>(Field::kNumFields)> kFi
 }};
 
 // Everything else that is read. All are checked, needed or not by the architecture at hand.
-constexpr auto kFlags =
-    std::to_array<std::string_view>({"attention_bias", "use_qk_norm", "tie_word_embeddings",
-                                     "norm_topk_prob", "norm_expert_weight", "use_sliding_window"});
+constexpr auto kFlags = std::to_array<std::string_view>(
+    {"attention_bias", "use_qk_norm", "tie_word_embeddings", "norm_topk_prob", "norm_expert_weight",
+     "use_sliding_window", "attn_output_gate"});
 constexpr auto kNumbers =
     std::to_array<std::string_view>({"routed_scaling_factor", "moe_router_scaling_factor"});
-constexpr auto kTexts = std::to_array<std::string_view>({"model_type", "scoring_func"});
+constexpr auto kTexts =
+    std::to_array<std::string_view>({"model_type", "scoring_func", "mamba_ssm_dtype"});
 constexpr auto kTextLists = std::to_array<std::string_view>({"layer_types"});
 constexpr auto kNumberLists =
     std::to_array<std::string_view>({"moe_layers_enum", "mlp_only_layers"});

@@ -16,7 +16,7 @@ Bytes index_bytes_per_token(const ModelConfig& model) {
 }
 
 Bytes layer_bytes_per_token(const ModelConfig& model, const LayerConfig& layer, DType kv_dtype) {
-  if (layer.state_size > 0) return Bytes(0);
+  if (layer.state_bytes > 0) return Bytes(0);
   if (layer.attention == AttentionKind::kMla) {
     const auto width = static_cast<double>(model.kv_lora_rank + model.qk_rope_head_dim);
     return Bytes(width * bytes_per_element(kv_dtype)) + index_bytes_per_token(model);
@@ -50,10 +50,10 @@ Bytes kv_bytes_per_token(const ModelConfig& model, DType kv_dtype) {
   return kv_bytes(model, kv_dtype, 1);
 }
 
-Bytes state_bytes(const ModelConfig& model, DType kv_dtype) {
-  std::int64_t elements = 0;
-  for (const LayerConfig& layer : model.layers) elements += layer.state_size;
-  return Bytes(bytes_per_element(kv_dtype) * static_cast<double>(elements));
+Bytes state_bytes(const ModelConfig& model) {
+  std::int64_t bytes = 0;
+  for (const LayerConfig& layer : model.layers) bytes += layer.state_bytes;
+  return Bytes(static_cast<double>(bytes));
 }
 
 Bytes kv_bytes(const ModelConfig& model, DType kv_dtype, std::int64_t context) {

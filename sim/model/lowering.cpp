@@ -188,6 +188,21 @@ TensorViews Lowering::quantized(std::string_view name, TensorViews parts, AxisRe
   return {result};
 }
 
+TensorId Lowering::gated(std::string_view name, TensorId gate, TensorViews parts, AxisRef width,
+                         std::int64_t gate_width, TensorId gain) {
+  const TensorId result = activation(name, {tokens(), width});
+  TensorViews reads{gate};
+  reads.insert(reads.end(), parts.begin(), parts.end());
+  if (gain >= 0) reads.emplace_back(gain);
+  const std::string_view gate_axis = gate_width == width.size ? width.name : std::string_view();
+  kernel(name, "gate_mul", DType::kBf16,
+         {{"tokens", step.tokens, axis::kTokens},
+          {"width", width.size, width.name},
+          {"gate_width", gate_width, gate_axis}},
+         std::move(reads), {result});
+  return result;
+}
+
 TensorId Lowering::block_output(std::string_view name) {
   return options.fuse_residual_norm ? hidden : activation(name, {tokens(), hidden_axis()});
 }

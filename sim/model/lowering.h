@@ -99,6 +99,11 @@ class Lowering {
   // layers take bf16.
   TensorViews quantized(std::string_view name, TensorViews parts, AxisRef rows, AxisRef width);
 
+  // The parts of one activation of `width` columns times what `gate_width` columns of `gate` say;
+  // with a `gain` (-1: none) its heads are normed before.
+  TensorId gated(std::string_view name, TensorId gate, TensorViews parts, AxisRef width,
+                 std::int64_t gate_width, TensorId gain = -1);
+
   // Where the last op of a block writes, and what makes it part of `hidden`.
   TensorId block_output(std::string_view name);
   void finish_block(std::string_view name, TensorId output);

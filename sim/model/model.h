@@ -35,7 +35,7 @@ using ConfigValue = std::variant<std::monostate, bool, std::int64_t, double, std
                                  std::vector<std::int64_t>, std::vector<std::string>>;
 using ConfigFields = std::map<std::string, ConfigValue>;
 
-enum class AttentionKind : std::uint8_t { kGqa, kMla, kMfa };
+enum class AttentionKind : std::uint8_t { kGqa, kMla, kMfa, kDeltaNet };
 enum class FfnKind : std::uint8_t { kDense, kMoe };
 enum class ScoringFunc : std::uint8_t { kSoftmax, kSigmoid };
 
@@ -44,9 +44,9 @@ struct LayerConfig {
   AttentionKind attention = AttentionKind::kGqa;
   FfnKind ffn = FfnKind::kDense;
   std::int64_t sliding_window = 0;  // 0: full attention
-  // Elements that the layer keeps of a sequence however long it is (linear attention), in place of
+  // Bytes that the layer keeps of a sequence however long it is (linear attention), in place of
   // keys and values of each token; 0: none.
-  std::int64_t state_size = 0;
+  std::int64_t state_bytes = 0;
   std::int64_t intermediate_size = 0;  // dense FFN columns of this layer; 0 for MoE layers
   bool operator==(const LayerConfig&) const = default;
 };
@@ -73,13 +73,22 @@ struct ModelConfig {
   std::int64_t index_topk = 0;  // sparse attention over the top-k cached tokens; 0: none
   std::int64_t index_n_heads = 0;
   std::int64_t index_head_dim = 0;
+  bool attn_output_gate = false;  // softmax attention's result times a sigmoid of its query's gate
   // MFA
   std::int64_t share_q_dim = 0;
+  // Gated delta nets
+  std::int64_t linear_num_key_heads = 0;  // of queries too
+  std::int64_t linear_num_value_heads = 0;
+  std::int64_t linear_key_head_dim = 0;
+  std::int64_t linear_value_head_dim = 0;
+  std::int64_t linear_conv_kernel_dim = 0;
+  DType mamba_ssm_dtype = DType::kFp32;  // of their states
   // MoE
   std::int64_t num_experts = 0;
   std::int64_t num_experts_per_tok = 0;
   std::int64_t moe_intermediate_size = 0;
   std::int64_t shared_expert_intermediate_size = 0;  // all shared experts together; 0: none
+  bool has_shared_expert_gate = false;  // its result times a sigmoid of one number for each token
   std::int64_t n_group = 1;
   std::int64_t topk_group = 1;
   bool moe_bias = false;  // expert projections carry biases
@@ -173,6 +182,6 @@ ParameterCount count_parameters(const ModelConfig& model);
 Bytes kv_bytes_per_token(const ModelConfig& model, DType kv_dtype);
 Bytes kv_bytes(const ModelConfig& model, DType kv_dtype, std::int64_t context);
 // Bytes of the states that one sequence has in all layers, unsharded.
-Bytes state_bytes(const ModelConfig& model, DType kv_dtype);
+Bytes state_bytes(const ModelConfig& model);
 
 }  // namespace orrery

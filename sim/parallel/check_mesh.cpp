@@ -77,7 +77,7 @@ class MeshCheck {
   [[nodiscard]] bool fits_kv_heads(std::int64_t tp) const {
     const std::int64_t kv_heads = model_.num_key_value_heads;
     const auto has_no_heads = [](const LayerConfig& layer) {
-      return layer.attention == AttentionKind::kMla || layer.state_size > 0;
+      return layer.attention == AttentionKind::kMla || layer.state_bytes > 0;
     };
     return (!model_.layers.empty() && std::ranges::all_of(model_.layers, has_no_heads)) ||
            kv_heads % tp == 0 || tp % kv_heads == 0;
@@ -93,9 +93,10 @@ class MeshCheck {
     return columns;
   }
   [[nodiscard]] bool is_legal_tp(std::int64_t tp) const {
-    return model_.num_attention_heads % tp == 0 && fits_kv_heads(tp) &&
-           std::ranges::all_of(ffn_columns(),
-                               [&](std::int64_t columns) { return columns % tp == 0; });
+    return model_.num_attention_heads % tp == 0 && model_.linear_num_key_heads % tp == 0 &&
+           fits_kv_heads(tp) && std::ranges::all_of(ffn_columns(), [&](std::int64_t columns) {
+             return columns % tp == 0;
+           });
   }
 
   void check_tensor() const {
@@ -107,6 +108,10 @@ class MeshCheck {
     if (model_.num_attention_heads % tp != 0) {
       fail("tp " + std::to_string(tp) + " does not divide num_attention_heads " +
            std::to_string(model_.num_attention_heads) + legal());
+    }
+    if (model_.linear_num_key_heads % tp != 0) {
+      fail("tp " + std::to_string(tp) + " does not divide linear_num_key_heads " +
+           std::to_string(model_.linear_num_key_heads) + legal());
     }
     if (!fits_kv_heads(tp)) {
       fail("tp " + std::to_string(tp) + " neither divides num_key_value_heads " +

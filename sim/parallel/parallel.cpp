@@ -98,10 +98,8 @@ Bytes kv_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dty
   });
 }
 
-Bytes state_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dtype) {
-  return most_of_stages(model, mesh.pp,
-                        [&](const ModelConfig& stage) { return state_bytes(stage, kv_dtype); }) /
-         mesh.tp;
+Bytes state_bytes_per_rank(const ModelConfig& model, const Mesh& mesh) {
+  return most_of_stages(model, mesh.pp, state_bytes) / mesh.tp;
 }
 
 }  // namespace orrery

@@ -93,6 +93,6 @@ Bytes kv_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dty
                         std::int64_t context);
 // Bytes of the states of one sequence on the rank that holds most of them: its stage's layers,
 // their heads over tp.
-Bytes state_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dtype);
+Bytes state_bytes_per_rank(const ModelConfig& model, const Mesh& mesh);
 
 }  // namespace orrery

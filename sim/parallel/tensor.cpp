@@ -56,7 +56,7 @@ class TensorShares {
     if (name == axis::kVocab) return ceil_div(size, tp_);  // padded
     if (name == axis::kKvHeads) return kv_share(size);
     if (name != axis::kQkv) return size;
-    const std::int64_t query = layout_.heads * unit;
+    const std::int64_t query = query_columns(size, unit);
     if (layout_.heads == 0 || size < query) {
       throw std::invalid_argument("axis qkv of size " + std::to_string(size) +
                                   " has no attention op whose heads it holds");
@@ -101,9 +101,15 @@ class TensorShares {
     return Place().add(
         {.ways = static_cast<std::int32_t>(ways), .stride = static_cast<std::int32_t>(tp_ / ways)});
   }
+  // Queries, each with its gate where attention's output has gates: then more columns follow one
+  // query of each head than keys and values have.
+  [[nodiscard]] std::int64_t query_columns(std::int64_t size, std::int64_t unit) const {
+    const std::int64_t query = layout_.heads * unit;
+    return size - query > 2 * layout_.kv_heads * unit ? 2 * query : query;
+  }
   // Query heads, then keys, then values.
   [[nodiscard]] Split split_qkv(std::int64_t size) const {
-    const std::int64_t query = layout_.heads * layout_.head_dim;
+    const std::int64_t query = query_columns(size, layout_.head_dim);
     const SplitPart keys = divided(whole_part((size - query) / 2), over_kv());
     return {.parts = {divided(whole_part(query), over_tp()), keys, keys}};
   }
@@ -154,7 +160,7 @@ class TensorPass {
     }
     const bool scatters = spec.routed == RoutedRole::kScatter;
     if (scatters) check_base(op);
-    const bool adds_partials = scatters || (spec.is_sum && can_add_partial(op.reads));
+    const bool adds_partials = scatters || (spec.is_sum && can_add_partial(op));
     for (const TensorId read : op.reads) adds_partials ? forget(read) : reduce(read);
     for (const TensorId written : op.writes) {
       if (source_.tensors()[static_cast<std::size_t>(written)].role == TensorRole::kKvCache)
@@ -194,15 +200,21 @@ class TensorPass {
     std::string producer;
   };
 
-  // All partial, and this op is the only one to read them.
-  [[nodiscard]] bool can_add_partial(const TensorViews& ids) const {
-    return std::ranges::all_of(ids, [&](TensorId id) {
-      const auto reads_it = [&](const Op& op) {
-        return std::ranges::find(op.reads, id, &TensorView::tensor) != op.reads.end();
-      };
-      return std::ranges::find(pending_, id, &Partial::tensor) != pending_.end() &&
-             std::ranges::count_if(source_.ops(), reads_it) == 1;
-    });
+  // What it reads in the shape of its result is partial, and this op is the only one to read it.
+  [[nodiscard]] bool can_add_partial(const Op& op) const {
+    const auto& axes = source_.tensors()[static_cast<std::size_t>(op.writes.front())].axes;
+    const auto is_summed = [&](TensorId id) {
+      return source_.tensors()[static_cast<std::size_t>(id)].axes == axes;
+    };
+    return std::ranges::any_of(op.reads, is_summed) &&
+           std::ranges::all_of(op.reads, [&](TensorId id) {
+             const auto reads_it = [&](const Op& other) {
+               return std::ranges::find(other.reads, id, &TensorView::tensor) != other.reads.end();
+             };
+             return !is_summed(id) ||
+                    (std::ranges::find(pending_, id, &Partial::tensor) != pending_.end() &&
+                     std::ranges::count_if(source_.ops(), reads_it) == 1);
+           });
   }
   void forget(TensorId id) {
     std::erase_if(pending_, [&](const Partial& entry) { return entry.tensor == id; });

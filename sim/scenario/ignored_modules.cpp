@@ -124,6 +124,9 @@ std::vector<Module> modules_of(const ModelConfig& model, const LayerConfig& laye
         return named({"self_attn"},
                      {{"q_a_proj", "q_proj"}, {"kv_a_proj_with_mqa"}, {"kv_b_proj"}, {"o_proj"}});
       }
+      if (layer.attention == AttentionKind::kDeltaNet) {
+        return named({"linear_attn"}, {{"in_proj_qkvz", "in_proj_qkv"}, {"out_proj"}});
+      }
       return named({"self_attn"}, {{"q_proj"}, {"k_proj"}, {"v_proj"}, {"o_proj"}});
     case ModulePart::kDenseFfn:
       if (has_experts) return {};

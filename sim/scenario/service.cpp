@@ -42,6 +42,7 @@ void check_static_step(Scenario scenario, const Workload& workload) {
   const MemoryBudget memory = memory_budget(scenario);
   const std::int64_t left = memory.num_kv_blocks / scenario.mesh.dp;
   at_key(scenario, "workload", [&] {
+    blocks += std::ssize(prompts) * memory.state_blocks;
     if (blocks > left) {
       throw std::invalid_argument(
           "the one step of a static batch, " + std::to_string(tokens) + " tokens on a GPU, takes " +
@@ -60,6 +61,7 @@ ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memor
   config.router = scenario.router;
   config.num_dp_ranks = scenario.mesh.dp;
   config.num_kv_blocks = memory.num_kv_blocks;
+  config.state_blocks = memory.state_blocks;
   config.num_threads = scenario.threads;
   config.step_store = std::move(step_store);
   return config;

@@ -1,10 +1,10 @@
-#include "sim/serve/capacity.h"
-
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
 #include "sim/parallel/rank_rows.h"
+#include "sim/serve/capacity.h"
 #include "sim/units/parse.h"
 
 namespace orrery {
@@ -29,10 +29,7 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
       .graphs = request.graphs,
       .communication = num_ranks(request.mesh) > 1 ? request.communication : Bytes(0),
       .context = request.context,
-      .workspace = request.workspace,
-      .states =
-          state_bytes_per_rank(request.model, request.mesh, request.lowering.precision.kv_cache) *
-          static_cast<double>(engine.max_num_seqs)};
+      .workspace = request.workspace};
   // Ranks of a stage are alike; stages differ (embedding first, LM head last).
   const int ranks_per_stage = plan.num_ranks() / request.mesh.pp;
   for (int rank = 0; rank < plan.num_ranks(); rank += ranks_per_stage) {
@@ -51,7 +48,12 @@ Bytes kv_block_bytes(const CapacityRequest& request) {
 
 Bytes left_for_kv(const MemoryBudget& budget) {
   return budget.usable - budget.weights - budget.activations - budget.graphs -
-         budget.communication - budget.context - budget.workspace - budget.states;
+         budget.communication - budget.context - budget.workspace;
+}
+
+std::int64_t state_blocks(const CapacityRequest& request, Bytes block) {
+  return static_cast<std::int64_t>(
+      std::ceil(state_bytes_per_rank(request.model, request.mesh) / block));
 }
 
 // "; tp 4 would fit" or why nothing does.
@@ -64,7 +66,7 @@ std::string smallest_fit(CapacityRequest request, const Device& device) {
       check_mesh(request.model, request.mesh);
       const MemoryBudget budget = fixed_part(request, device);
       const Bytes block = kv_block_bytes(request);
-      if (left_for_kv(budget) >= block) {
+      if (left_for_kv(budget) >= block * static_cast<double>(1 + state_blocks(request, block))) {
         return "; tp " + std::to_string(tp) + " (" + std::to_string(num_ranks(request.mesh)) +
                " GPUs) would fit";
       }
@@ -85,18 +87,20 @@ MemoryBudget memory_budget(const CapacityRequest& request, const Device& device)
   }
   MemoryBudget budget = fixed_part(request, device);
   budget.kv_block = kv_block_bytes(request);
+  budget.state_blocks = state_blocks(request, budget.kv_block);
+  const Bytes states = budget.kv_block * static_cast<double>(budget.state_blocks);
   const Bytes left = left_for_kv(budget);
-  if (left < budget.kv_block) {
+  if (left < states + budget.kv_block) {
     throw std::invalid_argument(
         request.model.name + " does not fit on " + device.name + ": one GPU needs " +
         to_text(budget.weights) + " of weights, " + to_text(budget.activations) +
         " of activations, " + to_text(budget.graphs) + " of graphs, " +
         to_text(budget.communication) + " of communication buffers, " +
         to_text(budget.context + budget.workspace) + " of context and workspace" +
-        (budget.states > Bytes(0) ? ", " + to_text(budget.states) + " of states" : "") + " and " +
-        to_text(budget.kv_block) + " for one KV block, " + to_text(budget.kv_block - left) +
-        " more than the " + to_text(budget.usable) + " that gpu_memory_utilization leaves" +
-        smallest_fit(request, device));
+        (states > Bytes(0) ? ", " + to_text(states) + " for the states of one sequence" : "") +
+        " and " + to_text(budget.kv_block) + " for one KV block, " +
+        to_text(states + budget.kv_block - left) + " more than the " + to_text(budget.usable) +
+        " that gpu_memory_utilization leaves" + smallest_fit(request, device));
   }
   const auto blocks = static_cast<std::int64_t>(left / budget.kv_block);
   budget.kv_cache = budget.kv_block * static_cast<double>(blocks);

@@ -22,11 +22,13 @@ struct MemoryBudget {
   Bytes activations;  // peak of a step of max_num_batched_tokens
   Bytes graphs;
   Bytes communication;
-  Bytes context;                   // of the process on the device
-  Bytes workspace;                 // scratch memory of kernels
-  Bytes states;                    // of max_num_seqs sequences, beside their KV blocks
-  Bytes kv_cache;                  // what remains, in whole blocks
-  Bytes kv_block;                  // bytes of one block on one GPU
+  Bytes context;    // of the process on the device
+  Bytes workspace;  // scratch memory of kernels
+  Bytes kv_cache;   // what remains, in whole blocks
+  Bytes kv_block;   // bytes of one block on one GPU
+  // What a sequence takes whatever its length, in blocks: vLLM keeps states in pages of the KV
+  // cache (vllm/v1/core/kv_cache_utils.py, pages of one size).
+  std::int64_t state_blocks = 0;
   std::int64_t num_kv_blocks = 0;  // of one instance: over its data-parallel ranks
 };
 

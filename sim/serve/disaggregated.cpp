@@ -224,7 +224,7 @@ void check_disaggregated(const Workload& workload, const ServiceConfig& prefill,
 
 std::int64_t transferred_blocks(const DisaggregatedConfig& config, const Request& request) {
   const std::int64_t size = config.prefill.engine.block_size;
-  return (request.prompt_tokens + size - 1) / size;
+  return (request.prompt_tokens + size - 1) / size + config.prefill.state_blocks;
 }
 
 ServiceResult serve_disaggregated(

@@ -37,7 +37,7 @@ struct DisaggregatedConfig {
 void check_disaggregated(const Workload& workload, const ServiceConfig& prefill,
                          const ServiceConfig& decode);
 
-// Whole blocks of the prompt move.
+// Whole blocks of the prompt move, and its states.
 [[nodiscard]] std::int64_t transferred_blocks(const DisaggregatedConfig& config,
                                               const Request& request);
 

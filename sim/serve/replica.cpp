@@ -26,6 +26,7 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
       records_(records),
       backend_(std::move(backend)),
       wants_sequences_(backend_->wants_sequences()),
+      state_blocks_(config.state_blocks),
       blocks_(config.num_kv_blocks, blocks_per_unit_),
       stream_(config.front_end.per_output_token, config.front_end.stream_latency),
       decodes_(config.engine.block_size) {}
@@ -35,7 +36,7 @@ std::int64_t Replica::position(const Sequence& sequence) const {
 }
 
 std::int64_t Replica::blocks_for(std::int64_t tokens) const {
-  return (tokens + engine_.block_size - 1) / engine_.block_size;
+  return (tokens + engine_.block_size - 1) / engine_.block_size + (tokens > 0 ? state_blocks_ : 0);
 }
 
 // Tokens in the KV cache when the last output token, which is never computed, is made; those of the

@@ -199,6 +199,7 @@ class Replica {
 
   // Position of a decoding sequence: tokens in the KV cache before the current step.
   [[nodiscard]] std::int64_t position(const Sequence& sequence) const;
+  // Of a sequence with so many tokens; one without any holds no state yet.
   [[nodiscard]] std::int64_t blocks_for(std::int64_t tokens) const;
   [[nodiscard]] std::span<const std::uint64_t> units_of(const Request& request,
                                                         std::int64_t count) const;
@@ -276,6 +277,7 @@ class Replica {
   bool wants_sequences_;
   std::vector<StepSequence> prefill_sequences_;  // of the step that begins; kept for their memory
   std::vector<StepSequence> decode_sequences_;
+  std::int64_t state_blocks_ = 0;
   KvBlockManager blocks_;
 
   Seconds front_end_free_;

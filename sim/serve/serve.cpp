@@ -40,7 +40,8 @@ ServiceConfig adapted(ServiceConfig config, const Workload& workload) {
   engine.enable_chunked_prefill = true;
   const std::int64_t sequences =
       (engine.max_num_seqs + config.num_replicas - 1) / config.num_replicas;
-  const std::int64_t blocks = sequences * ((longest + engine.block_size - 1) / engine.block_size);
+  const std::int64_t blocks =
+      sequences * ((longest + engine.block_size - 1) / engine.block_size + config.state_blocks);
   require(blocks <= config.num_kv_blocks,
           "a static batch of " + std::to_string(sequences) + " sequences needs up to " +
               std::to_string(blocks) + " KV blocks, more than the " +

@@ -106,6 +106,7 @@ struct ServiceConfig {
   // with all of them at once, as if requests and blocks were spread evenly.
   int num_dp_ranks = 1;
   std::int64_t num_kv_blocks = 0;  // per replica, over its data-parallel ranks
+  std::int64_t state_blocks = 0;   // that a sequence takes beside those of its tokens
   int num_threads = 1;             // replicas behind a load-blind router run side by side
   bool record_steps = true;
   // Takes the steps in place of ServiceResult::steps. Shared: results are copied, their steps are

@@ -29,7 +29,8 @@ void check(const Request& request, const ServiceConfig& config, std::int64_t has
            std::to_string(engine.max_model_len);
   });
   // The last output token is never computed, so it takes no room in the cache.
-  const std::int64_t capacity = config.num_kv_blocks / config.num_dp_ranks * engine.block_size;
+  const std::int64_t capacity =
+      (config.num_kv_blocks / config.num_dp_ranks - config.state_blocks) * engine.block_size;
   require(total - 1 <= capacity, [&] {
     return name() + " needs " + std::to_string(total - 1) + " tokens of KV cache, more than the " +
            std::to_string(capacity) + " that one " +

@@ -137,14 +137,56 @@ TEST(ModelConfigErrors, ThePartialShippedConfigNamesWhatItLacks) {
   }
 }
 
-TEST(ModelConfigErrors, LinearAttentionHasNoBlock) {
-  const auto fields = testing::config_fields("Qwen--Qwen3.5-397B-A17B.config.json");
-  try {
-    (void)model_config("Qwen3.5", fields);
-    FAIL() << "linear attention was accepted";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_TRUE(contains(error.what(), "linear_attention"));
+// 64 value heads of 128 x 128 fp32; a convolution of 4 taps over 2 x 16 x 128 + 64 x 128 columns
+// keeps 3 tokens of them in bf16.
+constexpr std::int64_t kQwen35State = 64 * 128 * 128 * 4 + (2 * 16 * 128 + 64 * 128) * 3 * 2;
+
+TEST(ModelConfig, EveryFourthLayerOfAHybridAttendsAndTheOthersKeepAState) {
+  auto fields = testing::config_fields("Qwen--Qwen3.5-397B-A17B.config.json");
+  for (const bool has_list : {true, false}) {
+    if (!has_list) fields.erase("text_config.layer_types");
+    const ModelConfig model = model_config("Qwen3.5", fields);
+    ASSERT_EQ(model.layers.size(), 60);
+    for (std::size_t i = 0; i < model.layers.size(); ++i) {
+      const bool attends = i % 4 == 3;
+      EXPECT_EQ(model.layers[i].attention,
+                attends ? AttentionKind::kGqa : AttentionKind::kDeltaNet);
+      EXPECT_EQ(model.layers[i].state_bytes, attends ? 0 : kQwen35State);
+    }
   }
+}
+
+// 15 of 60 layers have keys and values: 2 heads of 256 elements each, in bf16.
+TEST(ModelConfig, MemoryOfAHybridSequenceIsItsStatesAndTheTokensOfLayersThatAttend) {
+  const ModelConfig model = testing::shipped_model("Qwen--Qwen3.5-397B-A17B");
+  EXPECT_EQ(state_bytes(model).value(), 45.0 * static_cast<double>(kQwen35State));
+  EXPECT_EQ(kv_bytes(model, DType::kBf16, 1000).value(), 1000.0 * 15 * 2 * 2 * 256 * 2);
+}
+
+// huggingface.co/Qwen/Qwen3.5-397B-A17B: 397 billion parameters, vision tower included, 17 billion
+// for a token.
+TEST(ModelConfig, AHybridHasThePublishedNumberOfParameters) {
+  const ParameterCount count = count_parameters(testing::shipped_model("Qwen--Qwen3.5-397B-A17B"));
+  EXPECT_NEAR(static_cast<double>(count.total), 397e9, 0.005 * 397e9);
+  EXPECT_NEAR(static_cast<double>(count.active), 17e9, 0.03 * 17e9);
+}
+
+TEST(ModelConfigErrors, AHybridNeedsItsHeadsAndTheFormatOfItsStates) {
+  auto fields = testing::config_fields("Qwen--Qwen3.5-397B-A17B.config.json");
+  const auto message = [](const ConfigFields& wrong) -> std::string {
+    try {
+      (void)model_config("Qwen3.5", wrong);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  ConfigFields without = fields;
+  without.erase("text_config.linear_num_key_heads");
+  EXPECT_TRUE(contains(message(without), "missing linear_num_key_heads"));
+  fields["text_config.mamba_ssm_dtype"] = "fp4";
+  EXPECT_TRUE(
+      contains(message(fields), "mamba_ssm_dtype is \"fp4\", expected float32 or bfloat16"));
 }
 
 TEST(ModelConfigErrors, AnUnknownLayerTypeIsNamedWithItsLayer) {

@@ -30,6 +30,7 @@ const std::vector<Published>& published() {
       {"Qwen--Qwen3-32B-FP8", 32.8, 32.8},
       {"Qwen--Qwen3-32B", 32.8, 32.8},
       {"Qwen--Qwen3-8B", 8.2, 8.2},
+      {"Qwen--Qwen3.5-397B-A17B", 396.3, 17.3},  // without its vision tower
       {"deepseek-ai--DeepSeek-R1", 671.0, 37.6},
       {"deepseek-ai--DeepSeek-V2-Lite", 15.7, 2.7},
       {"deepseek-ai--DeepSeek-V3.2", 671.0, 37.6, true},

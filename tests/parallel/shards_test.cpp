@@ -162,17 +162,39 @@ TEST(Shards, OfAPassThatCutsWeightsAndActivationsInTwoWaysAreFound) {
                "split over ranks in two ways");
 }
 
-// Three layers with keys and values, and one that keeps 5,000 elements of bf16: over tp 2 half of
-// them on each rank, on two stages all on the ranks of the second.
+// What a rank of tensor parallelism computes of the delta rule and keeps of states is its part of
+// the value heads; the shared expert's gate acts before parts of it are summed up.
+TEST(Shards, HeadsOfTheDeltaRuleAreDividedLikeHeads) {
+  const ModelConfig model = testing::shipped_model("Qwen--Qwen3.5-397B-A17B");
+  const Mesh mesh{.tp = 8};
+  const Batch decode{.prefill = {}, .num_decodes = 64, .decode_context = 64'000};
+  const Batch mixed{
+      .prefill = {{.query = 512, .context = 512}}, .num_decodes = 32, .decode_context = 22'400};
+  for (const Batch& batch : {decode, mixed}) {
+    const Plan whole = lower(model, batch, {});
+    const Plan split = parallelize(whole, mesh);
+    EXPECT_NO_THROW(verify(split));
+    EXPECT_EQ(memory_of(split, 3).states.value() * 8, memory_of(whole, 0).states.value());
+    int num_reduced = 0;
+    for (const Op& op : split.ops()) {
+      num_reduced += std::holds_alternative<CommOp>(op.body) && op.name.starts_with("layers.0.");
+    }
+    EXPECT_EQ(num_reduced,
+              2);  // behind the out projection, and of routed and shared experts at once
+  }
+}
+
+// Three layers with keys and values, and one that keeps 10,000 bytes: over tp 2 half of them on
+// each rank, on two stages all on the ranks of the second.
 TEST(Shards, StatesCountPerSequenceAndNotPerToken) {
   ModelConfig model = testing::small_llama();
   const double kv_of_all = kv_bytes(model, DType::kBf16, 100).value();
-  model.layers[2].state_size = 5000;
+  model.layers[2].state_bytes = 10'000;
   EXPECT_EQ(kv_bytes(model, DType::kBf16, 100).value(), kv_of_all * 3 / 4);
-  EXPECT_EQ(state_bytes(model, DType::kBf16).value(), 10'000);
-  EXPECT_EQ(state_bytes_per_rank(model, {}, DType::kBf16).value(), 10'000);
-  EXPECT_EQ(state_bytes_per_rank(model, {.tp = 2}, DType::kBf16).value(), 5'000);
-  EXPECT_EQ(state_bytes_per_rank(model, {.pp = 2}, DType::kBf16).value(), 10'000);
+  EXPECT_EQ(state_bytes(model).value(), 10'000);
+  EXPECT_EQ(state_bytes_per_rank(model, {}).value(), 10'000);
+  EXPECT_EQ(state_bytes_per_rank(model, {.tp = 2}).value(), 5'000);
+  EXPECT_EQ(state_bytes_per_rank(model, {.pp = 2}).value(), 10'000);
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ MODELS = {
     "qwen3-32b": "",
     "qwen3-32b-fp8": "",
     "qwen3-8b": "",
-    "qwen3.5-397b-a17b": "has linear_attention layers",
+    "qwen3.5-397b-a17b": "has a gate, which only design fused computes",
     "step-3.7-flash": "",
     "step3": "attention_decode bf16 (layers.0.attn_decode, layers.4.attn_decode, layers.60.attn_decode): head_dim is 256; executed: 64 and 128",
 }

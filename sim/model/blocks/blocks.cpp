@@ -16,6 +16,7 @@ constexpr auto kAttentionBlocks = std::to_array<Entry<AttentionKind>>({
     {AttentionKind::kGqa, lower_gqa},
     {AttentionKind::kMla, lower_mla},
     {AttentionKind::kMfa, lower_mfa},
+    {AttentionKind::kDeltaNet, lower_delta_net},
 });
 
 constexpr auto kFfnBlocks = std::to_array<Entry<FfnKind>>({

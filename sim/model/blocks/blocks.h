@@ -17,6 +17,7 @@ void lower_embedding(Lowering& step);
 void lower_gqa(Lowering& step, const LayerConfig& layer);
 void lower_mla(Lowering& step, const LayerConfig& layer);
 void lower_mfa(Lowering& step, const LayerConfig& layer);
+void lower_delta_net(Lowering& step, const LayerConfig& layer);
 void lower_dense_ffn(Lowering& step, const LayerConfig& layer);
 void lower_moe(Lowering& step, const LayerConfig& layer);
 void lower_lm_head(Lowering& step);

@@ -12,14 +12,16 @@ void lower_gqa(Lowering& step, const LayerConfig& layer) {
   const ModelConfig& model = step.model;
   const std::int64_t heads = model.num_attention_heads;
   const std::int64_t kv_heads = model.num_key_value_heads;
+  const std::int64_t gates = model.attn_output_gate ? heads : 0;  // beside each query
   const TensorId input = step.linear_input_norm("attn_norm");
-  const TensorId qkv = step.linear({.name = "qkv_proj",
-                                    .inputs = {input},
-                                    .rows = step.tokens(),
-                                    .n = {axis::kQkv, (heads + 2 * kv_heads) * model.head_dim},
-                                    .k = step.hidden_axis(),
-                                    .weights = step.options.precision.weights,
-                                    .has_bias = model.attention_bias});
+  const TensorId qkv =
+      step.linear({.name = "qkv_proj",
+                   .inputs = {input},
+                   .rows = step.tokens(),
+                   .n = {axis::kQkv, (gates + heads + 2 * kv_heads) * model.head_dim},
+                   .k = step.hidden_axis(),
+                   .weights = step.options.precision.weights,
+                   .has_bias = model.attention_bias});
   if (model.use_qk_norm) {
     // Query and key heads are normed in place over head_dim, with one weight for each of the two.
     const AxisRef width{axis::kQkv, (heads + kv_heads) * model.head_dim};
@@ -83,6 +85,9 @@ void lower_softmax_attention(Lowering& step, const LayerConfig& layer, TensorId 
                  {"head_dim", head_dim},
                  {"window", window}},
                 {q, kv}, {outputs.back()});
+  }
+  if (model.attn_output_gate) {
+    outputs = {step.gated("attn_gate", q, std::move(outputs), columns, columns.size)};
   }
   // Attention kernels write bf16, so quantisation before o_proj is always an op of its own.
   const TensorId output = step.block_output("attn_out");

@@ -45,6 +45,15 @@ void lower_fused(Lowering& step, TensorId normed, TensorId output) {
   if (has_shared) {
     shared = step.activation("shared_out", {step.tokens(), step.hidden_axis()});
     lower_swiglu(step, "shared.", input, model.shared_expert_intermediate_size, shared);
+    if (model.has_shared_expert_gate) {
+      const TensorId gate = step.linear({.name = "shared_gate",
+                                         .inputs = {normed},
+                                         .rows = step.tokens(),
+                                         .n = {"shared_gate", 1},
+                                         .k = step.hidden_axis(),
+                                         .weights = DType::kBf16});
+      shared = step.gated("shared_gated", gate, {shared}, step.hidden_axis(), 1);
+    }
   }
   const TensorId routed =
       has_shared ? step.activation("routed_out", {step.tokens(), step.hidden_axis()}) : output;

@@ -37,6 +37,10 @@ void check_own_design(const ModelConfig& model, const LoweringOptions& options) 
   if (options.fuse_scatter_add && !has_shared) {
     fail("fuse_scatter_add needs a shared expert; model \"" + model.name + "\" has none");
   }
+  if (model.has_shared_expert_gate) {
+    fail("the shared expert of model \"" + model.name +
+         "\" has a gate, which only design fused computes");
+  }
   if (model.moe_bias) {
     fail("the experts of model \"" + model.name +
          "\" have biases, which only design fused computes");

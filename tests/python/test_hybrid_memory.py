@@ -1,0 +1,35 @@
+"""KV blocks of models that keep a state of each sequence in some layers."""
+
+import orrery
+
+SCENARIO = (
+    "model: {{config: {model}, weights: {weights}, activations: {weights}}}\nmachine: hgx-h200\nprovider: vllm-0.24.0\n"
+    "placement: {{tp: {tp}}}\nengine: {{max_num_seqs: 64}}\n"
+    "workload: {{closed_loop: {{concurrency: 1, num_requests: 1, prompt_tokens: {tokens}, output_tokens: 2}}}}\n"
+)
+
+
+def run(tmp_path, **values):
+    file = tmp_path / "scenario.yaml"
+    file.write_text(SCENARIO.format(**({"weights": "bf16", "tokens": 16} | values)), encoding="utf-8")
+    return orrery.simulate(orrery.load(file)).summary
+
+
+def block_bytes(summary):
+    return summary["memory_per_gpu"]["kv_cache_bytes"] / summary["num_kv_blocks"]
+
+
+def blocks_in_use(summary):
+    return round(summary["kv_utilisation"]["max"] * summary["num_kv_blocks"])
+
+
+def test_a_block_holds_tokens_of_the_layers_that_attend_and_a_sequence_its_states_besides(tmp_path):
+    values = {"model": "qwen3.5-397b-a17b", "weights": "fp8_block", "tp": 8}
+    one = run(tmp_path, **values)
+    # 15 layers of 60, a key and a value of one head of 256 bf16 elements on each rank, 16 tokens.
+    block = 15 * 2 * 256 * 2 * 16
+    assert block_bytes(one) == block
+    # 45 layers: 64 heads of 128 x 128 fp32 and 3 tokens of 12,288 bf16 columns, an eighth of them on a rank.
+    states = 45 * (64 * 128 * 128 * 4 + 3 * 12288 * 2) / 8
+    assert blocks_in_use(one) == -(-states // block) + 2  # 16 tokens of the prompt, and the next
+    assert blocks_in_use(run(tmp_path, **values, tokens=1600)) == blocks_in_use(one) + 99
