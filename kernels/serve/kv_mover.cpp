@@ -44,7 +44,8 @@ struct GpuKvMover::Lane {
   explicit Lane(std::size_t most_blocks)
       : source_blocks(most_blocks), destination_blocks(most_blocks) {}
 
-  cuda::Stream stream;
+  // Ahead of the prompts' kernels that wait for SMs: the sequence cannot go on before.
+  cuda::Stream stream = cuda::Stream::urgent();
   cuda::Event begin;
   cuda::Event end;
   cuda::DeviceBuffer<std::int32_t> source_blocks;
