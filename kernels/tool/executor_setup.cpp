@@ -4,24 +4,10 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
-#include <variant>
+
+#include "sim/model/result_numbers.h"
 
 namespace orrery::tool {
-namespace {
-
-double number_field(const Deployment& deployment, const std::string& name) {
-  const auto found = deployment.config.find(name);
-  if (found != deployment.config.end()) {
-    if (const auto* real = std::get_if<double>(&found->second)) return *real;
-    if (const auto* whole = std::get_if<std::int64_t>(&found->second)) {
-      return static_cast<double>(*whole);
-    }
-  }
-  throw std::invalid_argument("the config of " + deployment.name + " has no number '" + name + "'");
-}
-
-}  // namespace
-
 Deployment read_deployment(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(stream), {});
@@ -53,8 +39,9 @@ Routing routing_of(const ModelConfig& model) {
 
 ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positions) {
   const ModelConfig model = model_config(deployment.name, deployment.config);
-  return {.norm_epsilon = number_field(deployment, "rms_norm_eps"),
-          .rope_theta = number_field(deployment, "rope_theta"),
+  const ResultNumbers stated = result_numbers(deployment.name, deployment.config);
+  return {.norm_epsilon = stated.rms_norm_eps,
+          .rope_theta = stated.rope_theta,
           .head_dim = model.rotary_dim(),
           .max_positions = max_positions,
           .routing = routing_of(model)};
