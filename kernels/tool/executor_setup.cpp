@@ -5,9 +5,28 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/execute/router_bias.h"
 #include "sim/model/result_numbers.h"
 
 namespace orrery::tool {
+namespace {
+
+RoutingScore score_of(const ModelConfig& model) {
+  return model.scoring_func == ScoringFunc::kSigmoid ? RoutingScore::kSigmoid
+                                                     : RoutingScore::kSoftmax;
+}
+
+Router router_of(const ModelConfig& model) {
+  return {.score = score_of(model),
+          .experts = model.num_experts,
+          .topk = model.num_experts_per_tok,
+          .groups = model.n_group,
+          .topk_groups = model.topk_group,
+          .group_score = model.has_correction_bias ? GroupScore::kBestTwo : GroupScore::kBest};
+}
+
+}  // namespace
+
 Deployment read_deployment(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(stream), {});
@@ -30,8 +49,7 @@ RankGrid rank_grid(const Mesh& mesh) {
 }
 
 Routing routing_of(const ModelConfig& model) {
-  return {.score = model.scoring_func == ScoringFunc::kSigmoid ? RoutingScore::kSigmoid
-                                                               : RoutingScore::kSoftmax,
+  return {.score = score_of(model),
           .normalises = model.norm_topk_prob,
           .scale = model.routed_scaling_factor,
           .topk_groups = model.topk_group};
@@ -40,11 +58,13 @@ Routing routing_of(const ModelConfig& model) {
 ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positions) {
   const ModelConfig model = model_config(deployment.name, deployment.config);
   const ResultNumbers stated = result_numbers(deployment.name, deployment.config);
-  return {.norm_epsilon = stated.rms_norm_eps,
-          .rope_theta = stated.rope_theta,
-          .head_dim = model.rotary_dim(),
-          .max_positions = max_positions,
-          .routing = routing_of(model)};
+  ModelNumbers numbers{.norm_epsilon = stated.rms_norm_eps,
+                       .rope_theta = stated.rope_theta,
+                       .head_dim = model.rotary_dim(),
+                       .max_positions = max_positions,
+                       .routing = routing_of(model)};
+  numbers.routing.bias = router_bias(deployment.lowering.expert_load, router_of(model));
+  return numbers;
 }
 
 }  // namespace orrery::tool

@@ -21,8 +21,8 @@ RankGrid rank_grid(const Mesh& mesh);
 // How its experts are scored, chosen and weighed.
 Routing routing_of(const ModelConfig& model);
 
-// Numbers of the model, for positions below `max_positions`. Throws std::invalid_argument naming
-// the field that the config lacks.
+// Numbers of the model, for positions below `max_positions`; its router chooses experts as the
+// deployment's expert load says. Throws as router_bias().
 ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positions);
 
 }  // namespace orrery::tool

@@ -233,11 +233,8 @@ Deployment deployment_of(const Scenario& scenario, const MemoryBudget& memory) {
   Deployment deployment;
   deployment.name = scenario.model_config.name;
   deployment.config = scenario.model_fields;
-  // Executed tokens choose experts themselves.
   deployment.lowering = lowering_options(scenario);
-  deployment.lowering.expert_load = {};
   deployment.mesh = scenario.mesh;
-  deployment.mesh.expert_load = {};
   deployment.engine = scenario.engine;
   deployment.graph_batch_sizes = graph_batch_sizes(scenario);
   deployment.num_kv_blocks = memory.num_kv_blocks / scenario.mesh.dp;

@@ -61,6 +61,7 @@ struct Deployment {
   LoweringOptions options;
   Mesh mesh;
   reference::Rounding rounding = reference::Rounding::kNone;
+  std::vector<float> router_bias;  // Routing::bias
 };
 
 // Runs steps of a deployment one after another.
@@ -86,7 +87,8 @@ class ReferenceRuns {
                                                : RoutingScore::kSoftmax,
                                   .normalises = deployment_.model.norm_topk_prob,
                                   .scale = deployment_.model.routed_scaling_factor,
-                                  .topk_groups = deployment_.model.topk_group}},
+                                  .topk_groups = deployment_.model.topk_group,
+                                  .bias = deployment_.router_bias}},
           .num_kv_blocks = kNumBlocks,
           .block_size = kBlockSize,
           .rounding = deployment_.rounding});

@@ -110,6 +110,20 @@ TEST(ReferenceMoe, KindsOfRoutingDiffer) {
   }
 }
 
+// Of 8 experts 1, 4 and 6 have the rows of all tokens, so any design leaves out the others.
+TEST(ReferenceMoe, ABiasOnTheRouterSaysWhichExpertsAreChosen) {
+  const Deployment free = deployment_of("qwen3", MoeDesign::kShuffling);
+  Deployment bound = free;
+  bound.router_bias = {0, 40, 0, 0, 40, 0, 40, 0};
+  EXPECT_GT(worst_difference(bound, free), 1e-3);
+  Deployment padded = bound;
+  padded.options.moe_design = MoeDesign::kPadding;
+  EXPECT_LT(worst_difference(padded, bound), 1e-9);
+  Deployment more = bound;  // none of the others was chosen before either
+  for (const std::size_t e : {0, 2, 3, 5, 7}) more.router_bias[e] = -40;
+  EXPECT_LT(worst_difference(more, bound), 1e-9);
+}
+
 TEST(ReferenceMoe, EveryMeshGivesTheLogitsOfOneRank) {
   using enum MoeDesign;
   const std::vector<Mesh> meshes{

@@ -1,12 +1,13 @@
 """Experts that tokens chose, from executed/experts.csv to validation.json and the page."""
 
 import json
+import math
 import pathlib
 
 import pytest
 from validation_runs import SCENARIO, Validation
 
-from orrery.validation.routing import executed_rows, routing
+from orrery.validation.routing import choice_probabilities, executed_rows, is_another_load, routing
 
 PATH = pathlib.Path("experts.csv")
 
@@ -78,4 +79,37 @@ def test_the_comparison_says_how_unevenly_experts_were_chosen(tmp_path):
     steps = json.loads((tmp_path / "out" / "validation.json").read_text())["steps"]
     found = next(step for step in steps if step["name"] == "decode_graph")["routing"]
     assert (found["predicted_active"], found["executed_active"], found["busiest"]) == (52, 32, 4)
+    assert "another load than the predicted one in decode_graph" in err
     assert 'id="experts-table"' in (tmp_path / "out" / "validation.html").read_text(encoding="utf-8")
+
+
+def shuffle(topk):
+    return {"op": "s", "copy": 0, "ranks": [0], "body": {"kind": "kernel", "name": "index_shuffling", "dims": {"topk": topk}}}
+
+
+def test_two_of_three_experts_are_chosen_by_their_shares():
+    # Of two draws from 0.5, 0.25, 0.25 with replacement 1 - 0.5^c and twice 1 - 0.75^c sum to 2 at c = 3.29...
+    chosen = choice_probabilities([0.5, 0.25, 0.25], 2)
+    assert sum(chosen) == pytest.approx(2)
+    draws = math.log(1 - chosen[0]) / math.log(0.5)
+    assert chosen[1] == chosen[2] == pytest.approx(1 - 0.75**draws)
+    assert choice_probabilities([0.7, 0.3], 1) == [0.7, 0.3]
+
+
+def test_rows_as_the_load_says_are_no_other_load():
+    shares = [0.4, 0.3, 0.2, 0.1]
+    rows = [round(1000 * part) for part in choice_probabilities(shares, 2)]
+    found = routing([shuffle(2)], {("s", 0): rows}, shares)
+    assert found["apart"] == 0 and not is_another_load(found)
+    assert found["predicted_busiest"] == pytest.approx(found["busiest"], rel=0.01)
+
+
+def test_rows_of_an_even_router_are_another_load_than_a_skewed_one():
+    # Half of the choices fall on each of two experts where 0.9 and 0.1 were expected: 0.4 of them elsewhere.
+    found = routing([shuffle(1)], {("s", 0): [5000, 5000]}, [0.9, 0.1])
+    assert found["apart"] == pytest.approx(0.4, abs=0.01) and is_another_load(found)
+
+
+def test_few_choices_that_fall_apart_by_chance_are_no_other_load():
+    # 8 choices among 8 experts: counts of 0 to 3 where 1 is the mean.
+    assert not is_another_load(routing([shuffle(1)], {("s", 0): [2, 0, 1, 3, 1, 0, 1, 0]}))

@@ -17,6 +17,7 @@ from typing import Any
 from .. import _core, calibrate, files, simulation
 from . import compare, directory, page, recalibrate, terminal, trace
 from .child import run_program
+from .routing import is_another_load
 
 RESULTS = ("validation.json", "validation.html", "timelines.trace.json", "recalibrate.ops")
 VALIDATION = files.Kind(
@@ -137,6 +138,9 @@ def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Pat
     print(json.dumps(result, indent=2, allow_nan=False) if options.json else terminal.tables(result))
     if not options.json and (target / RESULTS[1]).is_file():
         print(f"\nreport: {target / RESULTS[1]}")
+    others = [step["name"] for step in result["steps"] if step["routing"] and is_another_load(step["routing"])]
+    if others:
+        print(f"warning: tokens chose experts by another load than the predicted one in {', '.join(others)}", file=sys.stderr)
     if not case.is_complete:
         print(f"warning: partial results: {case.status}", file=sys.stderr)
     elif case.measured_service and (served := len(case.measured_service.requests["id"])) < case.num_requests:

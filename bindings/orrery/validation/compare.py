@@ -89,7 +89,7 @@ def _step(step: Step) -> dict[str, Any]:
         "device_error": error(step.duration_s, device),
         "basis": _basis_shares(step.predicted),
         "is_traced": bool(step.measured),
-        "routing": routing(step.ops, step.experts),
+        "routing": routing(step.ops, step.experts, step.expert_shares),
         "causes_s": None,
         "ops": [],
     }

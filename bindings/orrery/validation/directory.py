@@ -66,6 +66,7 @@ class Step:
     wall_s: Sequence[float]  # the same by the host's clock
     measured: Sequence[Span]  # empty: not traced
     experts: Rows = dataclasses.field(default_factory=dict)  # empty: nothing is routed, or it was not counted
+    expert_shares: Sequence[float] = ()  # of all choices, as imposed on the router; empty: all alike
 
     @property
     def was_executed(self) -> bool:
@@ -189,6 +190,7 @@ def _steps(directory: pathlib.Path) -> Iterator[Step]:
     experts: dict[str, dict[Layer, list[int]]] = {}
     if (file := executed / "experts.csv").is_file():
         experts = executed_rows(file, typed_csv.rows(file, _EXPERTS))
+    shares = _expert_shares(directory / "deployment.txt")
     for name, row in predicted.items():
         ops = _ops(directory / "steps" / f"{name}.plan")
         trace = executed / f"{name}.spans.csv"
@@ -206,7 +208,18 @@ def _steps(directory: pathlib.Path) -> Iterator[Step]:
             wall_s=[wall for _, wall in samples.get(name, ())],
             measured=_spans(trace, ops) if trace.is_file() else (),
             experts=experts.get(name, {}),
+            expert_shares=shares,
         )
+
+
+def _expert_shares(deployment: pathlib.Path) -> list[float]:
+    """Of its line `lowering expert_load`, which has none where all experts are alike."""
+    key = "lowering expert_load "
+    for line in typed_csv.read_text(deployment).splitlines():
+        words = line.removeprefix(key)
+        if words != line and words != "-":
+            return [float(word) for word in words.split(",")]
+    return []
 
 
 def _predicted_steps(directory: pathlib.Path) -> dict[str, dict[str, Any]]:

@@ -108,11 +108,14 @@ def _routing(steps: Sequence[Mapping[str, Any]]) -> str:
             step["name"],
             quantities.NO_VALUE if (expected := step["routing"]["predicted_active"]) is None else f"{expected:.0f}",
             f"{step['routing']['executed_active']:.1f}",
+            f"{step['routing']['predicted_busiest']:.2f}",
             f"{step['routing']['busiest']:.2f}",
+            f"{step['routing']['apart']:.1%}".replace("%", " %"),
         )
         for step in steps
     ]
-    return aligned(("experts with rows", "predicted", "executed", "busiest / mean"), rows, right=(1, 2, 3))
+    head = ("experts with rows", "predicted", "executed", "busiest / mean", "executed", "choices elsewhere")
+    return aligned(head, rows, right=(1, 2, 3, 4, 5))
 
 
 def _causes(causes: Mapping[str, float]) -> str:

@@ -1,8 +1,29 @@
+#include <string>
+#include <vector>
+
 #include "kernels/binding/bind_operands.h"
 #include "kernels/experts/routing_scores/routing_scores.h"
 #include "kernels/rows/embedding/input_rows.h"
 
 namespace orrery {
+namespace {
+
+// What `bias` was when the rank first asked for it, in memory that stays.
+const bf16* imposed_bias(const BindContext& context, const std::vector<float>& bias) {
+  const auto upload = [&] {
+    const std::vector<bf16> values(bias.begin(), bias.end());
+    cuda::DeviceBuffer<bf16> buffer(values.size());
+    const cuda::Stream stream;
+    ORRERY_CUDA(cudaMemcpyAsync(buffer.get(), values.data(), values.size() * sizeof(bf16),
+                                cudaMemcpyHostToDevice, stream.get()));
+    stream.synchronize();
+    return buffer;
+  };
+  using Key = std::string;
+  return context.resources.keep<cuda::DeviceBuffer<bf16>>(Key("bias of the router"), upload).get();
+}
+
+}  // namespace
 
 // reads x (one or several parts), w [, bias]; writes scores
 Launch bind_routing_scores(const BindContext& context) {
@@ -14,13 +35,21 @@ Launch bind_routing_scores(const BindContext& context) {
       .activation = context.numbers.routing.score == RoutingScore::kSigmoid
                         ? RouterActivation::kSigmoid
                         : RouterActivation::kSoftmax};
-  const bool has_bias = has_operand(context, "bias");
+  const std::vector<float>& imposed = context.numbers.routing.bias;
+  if (!imposed.empty() && std::ssize(imposed) != shape.experts_total) {
+    refuse(context, std::to_string(shape.experts_total) + " biases of a load, one for each expert");
+  }
+  const bf16* bias = nullptr;
+  if (!imposed.empty()) {
+    bias = imposed_bias(context, imposed);
+  } else if (has_operand(context, "bias")) {
+    bias = typed<const bf16>(operand(context, "bias"));
+  }
   const InputRows x(context, "x", {shape.tokens, shape.hidden});
-  const RoutingScoresOperands operands{
-      .x = static_cast<const bf16*>(x.data()),
-      .w = typed<const bf16>(operand(context, "w")),
-      .bias = has_bias ? typed<const bf16>(operand(context, "bias")) : nullptr,
-      .scores = typed<float>(result(context, "scores"))};
+  const RoutingScoresOperands operands{.x = static_cast<const bf16*>(x.data()),
+                                       .w = typed<const bf16>(operand(context, "w")),
+                                       .bias = bias,
+                                       .scores = typed<float>(result(context, "scores"))};
   const RoutingScoresTile tile = routing_scores_tile(shape);
   const bool overlap = context.resources.overlaps_weights();
   return [=](const cuda::Stream& stream) {

@@ -47,7 +47,9 @@ std::vector<double> routing_scores(std::span<const double> x, std::span<const do
 // (score_difference). Rows without a token have scores of their own.
 Results routing_scores_reference(const KernelCall& call) {
   const std::int64_t experts = size_of(call, "experts_total");
-  const Values bias = optional_read(call, "bias");
+  const std::vector<float>& imposed = call.numbers.routing.bias;
+  const Values bias =
+      imposed.empty() ? optional_read(call, "bias") : Values(imposed.begin(), imposed.end());
   const bool is_sigmoid = call.numbers.routing.score == RoutingScore::kSigmoid;
   Values scores = routing_scores(
       read(call, "x"), read(call, "w"), bias,
