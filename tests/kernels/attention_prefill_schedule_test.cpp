@@ -24,8 +24,8 @@ TEST(PrefillTiles, HoldEveryNewTokenOnce) {
 
 TEST(PrefillTiles, LieAfterTheContextOfTheirSequence) {
   for (const PrefillTile& tile : prefill_tiles(kSequences, kRows, kNoWindow)) {
-    std::int32_t first_query = 0;
-    std::int32_t first_key = 0;
+    std::int64_t first_query = 0;
+    std::int64_t first_key = 0;
     for (std::int32_t i = 0; i < tile.sequence; ++i) {
       first_query += kSequences[i].query;
       first_key += kSequences[i].query + kSequences[i].context;
