@@ -198,7 +198,7 @@ TEST_F(DisaggregatedRunTest, TheGpuSideGetsTheDecodeDeploymentAndWhatPrefillHasO
   const ValidationPrediction prediction = predict_validation(apart);
   EXPECT_EQ(prediction.deployment.engine.max_num_seqs, 256);
   ASSERT_TRUE(prediction.run.has_value());
-  EXPECT_EQ(prediction.memory.front().rank, 1);  // behind the prefill replica's
+  EXPECT_EQ(prediction.memory.begin()->first, 1);  // behind the prefill replica's
   write_validation(prediction, directory_);
   std::ifstream file(directory_ / "serve.txt");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
