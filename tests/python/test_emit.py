@@ -7,10 +7,11 @@ import re
 import shlex
 import stat
 import subprocess
+import textwrap
 
 import pytest
 from orrery import cli, finished_run
-from orrery.emit import benchmark, flags, plan, written, yaml_text
+from orrery.emit import benchmark, flags, llmd, plan, written, yaml_text
 from orrery.emit.deployment import deployment_of, processes
 from orrery.emit.engines import ENGINES
 from orrery.report import resolved_scenario
@@ -68,7 +69,7 @@ def test_a_table_names_versions_in_order_and_its_source(name):
     assert table.default in table.versions
     assert table.source and table.flags
     for flag in table.flags.values():
-        assert flag.takes in ("count", "number", "text", "json", "switch", "toggle", "choice", "list")
+        assert flag.takes in ("count", "number", "text", "json", "switch", "toggle", "choice", "list", "settings")
         assert (flag.takes == "choice") == bool(flag.values)
         for version in (flag.since, flag.until, *flag.values.values()):
             assert version == "" or version in table.versions
@@ -384,3 +385,57 @@ def test_a_run_directory_and_its_scenario_give_the_same_commands(tmp_path, capsy
         assert cli.main(["emit", str(name), "--engine", "trtllm"]) == 0
         printed.append(capsys.readouterr().out.replace(str(name), "RUN"))
     assert printed[0] == printed[1]
+
+
+# --- llm-d and GuideLLM
+
+
+def router_values(text):
+    return "".join(line.removeprefix(llmd.MARK) + "\n" for line in text.splitlines() if line.startswith(llmd.MARK))
+
+
+@pytest.mark.parametrize("sets", [["placement={replicas: 2, tp: 2}"], APART])
+def test_llm_d_finds_its_pods_by_label_and_sends_prompts_through_the_sidecar(tmp_path, sets):
+    found = plan_of(tmp_path, sets=sets)
+    text, _ = written.written(found, "vllm", form="llm-d")
+    values = router_values(text)
+    assert "matchLabels:\n      llm-d.ai/guide: plan\n" in values
+    wanted = {"llm-d.ai/guide": "plan"}.items()
+    deployed = [document for document in documents(text) if document["kind"] == "Deployment"]
+    assert len(deployed) == len(found.roles)  # llm-d's own router
+    for document in deployed:
+        template = document["spec"]["template"]
+        labels = template["metadata"]["labels"]
+        assert wanted <= labels.items() and document["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        container = template["spec"]["containers"][0]
+        port = value_of(container["command"], "--port")
+        assert port == container["ports"][0]["containerPort"]
+        if found.is_apart:
+            assert labels["llm-d.ai/role"] == labels["role"]
+            assert ("initContainers" in template["spec"]) == (labels["role"] == "decode")
+        assert (port == "8200") == ("initContainers" in template["spec"])
+    config = llmd.picker_config(deployment_of(found, ENGINES["vllm"], None))
+    assert textwrap.indent(yaml_text.block(config), " " * 8) in values
+    named = {plugin["type"] for plugin in config["plugins"]}
+    assert {profile["name"] for profile in config["schedulingProfiles"]} == ({"prefill", "decode"} if found.is_apart else {"default"})
+    for profile in config["schedulingProfiles"]:
+        assert {plugin["pluginRef"] for plugin in profile["plugins"]} <= named
+
+
+def test_guidellm_offers_what_the_run_was_offered(tmp_path):
+    joined = "\n".join(line.lstrip("# ") for line in of_engine(tmp_path, "vllm")[0].splitlines())
+    words = commands(joined, "guidellm run")[0]
+    settings = {name: dict(part.split("=", 1) for part in value_of(words, name).split(",")) for name in words if name.startswith("--")}
+    assert settings["--profile"] == {"kind": "poisson", "rate": "4"}
+    assert settings["--data"] == {"kind": "synthetic_text", "prompt_tokens": "512", "output_tokens": "16"}
+    assert settings["--constraint"]["count"] == "12"
+    closed, notes = of_engine(tmp_path, "vllm", text=EXPERTS)  # uniform lengths, which it does not draw
+    assert "guidellm run" not in closed and "GuideLLM draws" in closed
+
+
+def test_settings_of_an_option_are_those_of_its_kind():
+    command = flags.Command(flags.table("guidellm"), "0.8.1", "guidellm", "run")
+    with pytest.raises(flags.UnknownFlag, match="expected one of poisson"):
+        command.add("--profile", {"kind": "gamma", "rate": 1})
+    with pytest.raises(flags.UnknownFlag, match="found streams in --profile kind=poisson; expected rate"):
+        command.add("--profile", {"kind": "poisson", "streams": 1})

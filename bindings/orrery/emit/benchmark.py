@@ -103,6 +103,10 @@ def benchmark_of(deployment: Deployment) -> Benchmark:
     if remark:
         notes.append(remark)
     commands.append(_aiperf(plan, traffic, replays))
+    if guidellm := _guidellm(plan, traffic):
+        commands.append(guidellm)
+    else:
+        notes.append("GuideLLM draws Poisson arrivals and closed loops of fixed lengths only, so that no command of its own stands here.")
     if plan.run.warmup_requests:
         notes.append(f"The run leaves its first {plan.run.warmup_requests} requests out of all figures; 'orrery compare' does so in the benchmark too.")
     if traffic.kind == "offline":
@@ -184,6 +188,27 @@ def _aiperf(plan: Plan, traffic: Traffic, replays: bool) -> flags.Command:
         command.add("--concurrency", traffic.concurrency or traffic.num_requests)
     command.add("--request-count", traffic.num_requests).add("--extra-inputs", "ignore_eos:true").add("--random-seed", plan.seed)
     return command.add("--output-artifact-dir", "bench")
+
+
+def _guidellm(plan: Plan, traffic: Traffic) -> flags.Command | None:
+    """None for what it does not draw: its lengths, where they differ, are of a normal distribution. It asks for all output tokens."""
+    is_drawn = traffic.kind in ("poisson", "closed_loop", "offline", "static_batch") and not traffic.distinct_prompts
+    lengths = (traffic.prompt, traffic.output)
+    if not is_drawn or not all(found and found[0] == found[1] for found in lengths):
+        return None
+    assert traffic.prompt and traffic.output, "of fixed lengths"
+    found = flags.table("guidellm")
+    command = flags.Command(found, found.default, "guidellm", "run")
+    command.add("--backend", {"kind": "openai_http", "target": f"http://127.0.0.1:{FIRST_PORT}", "model": plan.checkpoint.name})
+    if traffic.rate:
+        command.add("--profile", {"kind": "poisson", "rate": f"{traffic.rate:.6g}"})
+    elif traffic.concurrency:
+        command.add("--profile", {"kind": "concurrent", "streams": traffic.concurrency})
+    else:
+        command.add("--profile", {"kind": "throughput", "max_concurrency": traffic.num_requests})
+    command.add("--data", {"kind": "synthetic_text", "prompt_tokens": traffic.prompt[0], "output_tokens": traffic.output[0]})
+    command.add("--constraint", {"kind": "max_requests", "count": traffic.num_requests})
+    return command.add("--seed", {"kind": "static", "value": plan.seed}).add("--output", {"kind": "json", "path": "benchmarks.json"})
 
 
 def _load(command: flags.Command, traffic: Traffic, *, is_self_timed: bool) -> None:

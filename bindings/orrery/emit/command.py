@@ -9,14 +9,14 @@ import sys
 from .. import files
 from ..text_table import printable
 
-FORMATS = ("shell", "kubernetes", "dynamo")
+FORMATS = ("shell", "kubernetes", "llm-d", "dynamo")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=pathlib.Path, metavar="RUN", help="run directory, or a scenario, which is simulated")
     parser.add_argument("--engine", required=True, choices=("vllm", "sglang", "trtllm"))
     parser.add_argument("--version", metavar="V", help="of the engine (that of the plan's kernel tables)")
-    parser.add_argument("--format", choices=FORMATS, default="shell", help="shell script, Kubernetes or NVIDIA Dynamo manifest (shell)")
+    parser.add_argument("--format", choices=FORMATS, default="shell", help="shell script, or manifest of Kubernetes, llm-d or NVIDIA Dynamo (shell)")
     parser.add_argument("--model", metavar="NAME", help="checkpoint to serve (the repository that the scenario's model is of)")
     parser.add_argument("-o", "--output", type=pathlib.Path, metavar="FILE", help="write there instead of to stdout")
     parser.add_argument("--requests", type=pathlib.Path, metavar="FILE", help="write the run's requests there, for the benchmark to replay")

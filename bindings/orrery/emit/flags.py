@@ -22,10 +22,11 @@ class UnknownFlag(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    takes: str  # count, number, text, json, switch, toggle, choice, list
+    takes: str  # count, number, text, json, switch, toggle, choice, list, settings
     since: str
     until: str
     values: dict[str, str]  # of a choice: to the first version that has it
+    settings: dict[str, tuple[str, ...]]  # of settings, kind=K,key=value: the keys of each kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,20 @@ class Table:
         if flag.takes == "choice" and not self.has(name, version, value):
             known = [each for each, since in flag.values.items() if _within(version, since, "")]
             raise UnknownFlag(f"{self.program} {version}: found {name} {value}; expected one of {', '.join(known)}")
+        if flag.takes == "settings":
+            return _settings(self.program, name, flag, value)
         return _typed(self.program, name, flag.takes, value)
+
+
+def _settings(program: str, name: str, flag: Flag, value: object) -> str:
+    """kind=poisson,rate=4: of a mapping that has a kind, and keys that the kind has."""
+    assert isinstance(value, dict), "settings are a mapping"
+    keys = flag.settings.get(value["kind"])
+    if keys is None:
+        raise UnknownFlag(f"{program}: found {name} kind={value['kind']}; expected one of {', '.join(flag.settings)}")
+    if unknown := [key for key in value if key != "kind" and key not in keys]:
+        raise UnknownFlag(f"{program}: found {unknown[0]} in {name} kind={value['kind']}; expected {', '.join(keys)}")
+    return ",".join(f"{key}={item}" for key, item in value.items())
 
 
 def _typed(program: str, name: str, takes: str, value: object) -> str:
@@ -111,7 +125,8 @@ def table(name: str) -> Table:
     """The table flags/NAME.toml."""
     content = tomllib.loads((_DIRECTORY / f"{name}.toml").read_text(encoding="utf-8"))
     flags = {
-        key: Flag(entry["takes"], entry.get("since", ""), entry.get("until", ""), entry.get("values", {}))
+        key: Flag(entry["takes"], entry.get("since", ""), entry.get("until", ""), entry.get("values", {}),
+                  {kind: tuple(keys) for kind, keys in entry.get("settings", {}).items()})  # fmt: skip
         for key, entry in content["flags"].items()
     }
     return Table(content["program"], tuple(content["versions"]), content["default"], content["source"], content.get("image", ""), flags)

@@ -15,12 +15,17 @@ _ROUTER_IMAGE = "python:3.12-slim"
 
 def manifests(deployment: Deployment, header: Sequence[str], name: str) -> str:
     """YAML documents. Raises ValueError for a replica of several nodes, which a Deployment cannot start."""
-    _check_nodes(deployment)
-    documents = [document for launch in deployment.launches for document in _server(deployment, launch, name)]
+    documents = servers(deployment, name)
     if deployment.needs_router:
         documents += _routing(deployment, name)
     comments = "".join(f"# {line}".rstrip() + "\n" for line in header)
     return comments + "---\n".join(["", *(yaml_text.block(document) for document in documents)])
+
+
+def servers(deployment: Deployment, name: str) -> list[dict[str, Any]]:
+    """A Deployment and a Service for each role, with what they read. Raises ValueError as `manifests`."""
+    _check_nodes(deployment)
+    return [document for launch in deployment.launches for document in _server(deployment, launch, name)]
 
 
 def _check_nodes(deployment: Deployment) -> None:
@@ -144,4 +149,4 @@ def _rights(name: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-__all__ = ["dns_label", "manifests"]
+__all__ = ["dns_label", "manifests", "servers"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from .. import _core
 from ..text_table import printable
-from . import dynamo, flags, kubernetes, shell
+from . import dynamo, flags, kubernetes, llmd, shell
 from .benchmark import REQUESTS, Benchmark, benchmark_of
 from .deployment import Deployment, deployment_of, router_notes
 from .engines import ENGINES
@@ -29,12 +29,16 @@ def written(plan: Plan, engine: str, *, version: str | None = None, form: str = 
     name = str(plan.run.summary["scenario"])
     if form == "kubernetes":
         return kubernetes.manifests(deployment, header, name), notes
+    if form == "llm-d":
+        return llmd.manifests(deployment, header, name), notes
     if form == "dynamo":
         return dynamo.manifest(deployment, header, name), notes
     return shell.script(deployment, benchmark, header), notes
 
 
 def _routing(deployment: Deployment, form: str) -> list[str]:
+    if form == "llm-d":
+        return [note] if (note := llmd.router_note(deployment)) else []
     return [] if form == "dynamo" else router_notes(deployment)
 
 
