@@ -95,6 +95,24 @@ void bind_evaluator(py::module_& module) {
           py::arg("space"), py::arg("jobs"), py::arg("threads"), py::arg("done"),
           "Serves (candidate, fidelity, load factor) and calls done(i, json) with each outcome.")
       .def(
+          "serve_points",
+          [](Evaluator& self, const Space& space,
+             const std::vector<std::pair<std::size_t, std::int64_t>>& points, int threads,
+             const Done& done) {
+            run_all(
+                points.size(), threads,
+                [&](std::size_t i) {
+                  const auto& [candidate, batch] = points[i];
+                  Scenario scenario = scenario_of(space, space.candidates.at(candidate));
+                  if (!scenario.disaggregation) scenario.replicas = 1;
+                  return to_json(self.serve_closed(scenario, batch * scenario.replicas));
+                },
+                done);
+          },
+          py::arg("space"), py::arg("points"), py::arg("threads"), py::arg("done"),
+          "Serves (candidate, sequences on a replica) in closed loops, where prompts and decodes "
+          "share GPUs on one replica, and calls done(i, json) with each outcome.")
+      .def(
           "saturate",
           [](Evaluator& self, const Scenario& scenario, int num_seeds) {
             const py::gil_scoped_release release;

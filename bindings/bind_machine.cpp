@@ -10,6 +10,7 @@
 #include "sim/cost/collectives.h"
 #include "sim/cost/cost.h"
 #include "sim/machine/machine.h"
+#include "sim/scenario/costs.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/measured_tables.h"
 
@@ -37,6 +38,18 @@ py::dict machine_summary(const std::string& file, const std::string& topologies)
   summary["usable_providers"] = usable_providers(topologies, spec.device);
   summary["usd_per_hour"] = spec.device.usd_per_hour;
   summary["tdp_w"] = spec.device.tdp.value();
+  if (spec.device.power) {
+    const BoardPower& power = *spec.device.power;
+    py::dict shown;
+    shown["waiting_w"] = power.waiting.value();
+    shown["hbm_w"] = power.hbm.value();
+    shown["arithmetic_w"] = power.arithmetic.value();
+    shown["error"] = power.error;
+    shown["basis"] = energy_basis(spec.device);
+    summary["power"] = shown;
+  } else {
+    summary["power"] = py::none();
+  }
   return summary;
 }
 

@@ -370,6 +370,15 @@ def _keeps_up(summary: Any) -> list[str]:
     return [text] if (text := overload_words(summary["load"])) else []
 
 
+def _energy(summary: Any) -> list[tuple[str, str]]:
+    energy = summary.get("energy")
+    if not energy:
+        return []
+    per_token, error = energy["j_per_output_token"], energy["error"]
+    return [("energy of the GPUs", f"{per_token:.3g} J per output token ({per_token * (1 - error):.3g} to {per_token * (1 + error):.3g}),"
+                                   f" {energy['j_per_request']:.3g} J per request, {energy['mean_w_per_gpu']:.0f} W a GPU (model; docs/data.md)")]  # fmt: skip
+
+
 def _slo(summary: Any) -> list[tuple[str, str]]:
     from .search.checks import check_name, check_value
 
@@ -400,6 +409,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("KV utilisation", f"{_percent(summary['kv_utilisation']['mean'])} mean, {_percent(summary['kv_utilisation']['max'])} max"
                            f" of {summary['num_kv_blocks']:,} blocks per replica"),
         ("preemptions", f"{summary['preemptions']:,}"),
+        *_energy(summary),
         ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
         ("simulated time is", ", ".join(f"{_percent(basis[name])} {name}" for name in ("measured", "interpolated", "roofline"))),
         *_disaggregation(summary),

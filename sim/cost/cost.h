@@ -21,6 +21,7 @@
 #include "sim/plan/launch_mode.h"
 #include "sim/plan/plan.h"
 #include "sim/timeline/timeline.h"
+#include "sim/units/energy.h"
 #include "sim/units/units.h"
 
 namespace orrery {
@@ -31,6 +32,7 @@ struct Estimate {
   double spread = 0;   // relative standard deviation expected of time
   Seconds limited;     // at the clock that the power limit leaves; as `time` where there is none
   Seconds arithmetic;  // of `time`, what draws as much power as large GEMMs do
+  Joules energy;  // of its work on one rank (sim/cost/energy.h); 0 where a device's is not known
 
   bool operator==(const Estimate&) const = default;
   [[nodiscard]] Seconds at(Clock clock) const { return clock == Clock::kFull ? time : limited; }

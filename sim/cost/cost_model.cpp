@@ -8,6 +8,7 @@
 
 #include "sim/cost/collectives.h"
 #include "sim/cost/corrections.h"
+#include "sim/cost/energy.h"
 #include "sim/cost/estimate_cache.h"
 #include "sim/cost/interpolate.h"
 #include "sim/cost/provider_tables.h"
@@ -75,6 +76,12 @@ struct CostModel::Impl {
   };
   std::optional<Answer> answer(const KernelOp& op, std::span<const std::int64_t> dims);
   Estimate compute(const KernelOp& op, PriceExplanation* explanation);
+  // Of a KernelOp or CommOp; 0 where the device's power is not known.
+  template <typename Body>
+  [[nodiscard]] Joules energy(const Body& op) const {
+    const std::optional<BoardPower>& power = machine.device().power;
+    return power ? energy_of(*power, machine.device(), op) : Joules(0);
+  }
 };
 
 namespace {
@@ -159,7 +166,10 @@ Estimate CostModel::Impl::compute(const KernelOp& op, PriceExplanation* explanat
       explanation->rows = is_paid_elsewhere ? "paid with the rows of another kernel (includes.csv)"
                                             : "not launched";
     }
-    return {.time = Seconds(0), .basis = Basis::kMeasured, .spread = 0};
+    return {.time = Seconds(0),
+            .basis = Basis::kMeasured,
+            .spread = 0,
+            .energy = is_launched(op) ? energy(op) : Joules(0)};
   }
   KernelOp same;
   const KernelOp* answered = &op;
@@ -192,6 +202,7 @@ Estimate CostModel::Impl::compute(const KernelOp& op, PriceExplanation* explanat
   estimate.limited = estimate.time;
   if (explanation != nullptr) explain_rows(call, estimate.time, *explanation);
   correct(call, estimate, explanation == nullptr ? nullptr : &explanation->corrections);
+  estimate.energy = energy(op);
   return estimate;
 }
 
@@ -313,6 +324,7 @@ Estimate CostModel::price(const Plan& plan, const Op& op) const {
     const std::span<const int> ranks = plan.ranks(op.ranks);
     Estimate estimate = collective(*comm_op, ranks);
     correct(PricedCollective{*comm_op, ranks.size(), impl_->options}, estimate);
+    estimate.energy = impl_->energy(*comm_op);
     return estimate;
   }
   return host(std::get<HostOp>(op.body));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/plan/plan.h"
+#include "sim/units/energy.h"
 #include "sim/units/units.h"
 
 namespace orrery {
@@ -18,6 +19,7 @@ struct ChainStep {
   Seconds time;        // as Estimate
   Seconds limited;     // likewise
   Seconds arithmetic;  // likewise
+  Joules energy;       // likewise
   OpId op = 0;
   enum class Kind : std::uint8_t {
     kGpu,         // kernel, or a collective within the class

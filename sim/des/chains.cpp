@@ -56,6 +56,7 @@ class ChainBuilder {
     ChainStep step{.time = times_[at].time,
                    .limited = times_[at].limited,
                    .arithmetic = times_[at].arithmetic,
+                   .energy = times_[at].energy,
                    .op = id};
     for (const OpId after : op.after) {
       if (!std::ranges::binary_search(ops, after)) {

@@ -32,6 +32,9 @@ PricedPlan assemble(const Plan& plan, std::vector<Estimate> times) {
   if (plan.ops().empty()) return priced;
   const int first_rank = plan.ranks(plan.ops().front().ranks).front();
   for (std::size_t i = 0; i < priced.times.size(); ++i) {
+    priced.energy +=
+        priced.times[i].energy * (static_cast<double>(plan.multiplicity(static_cast<OpId>(i))) *
+                                  static_cast<double>(plan.ranks(plan.ops()[i].ranks).size()));
     if (!std::ranges::binary_search(plan.ranks(plan.ops()[i].ranks), first_rank)) continue;
     const Estimate& estimate = priced.times[i];
     Seconds& sum = estimate.basis == Basis::kMeasured       ? priced.basis.measured

@@ -60,6 +60,7 @@ struct PricedPlan {
   std::vector<Chain> chains;  // one per rank class; empty when not a chain
   BasisSeconds basis;         // of the first rank: all its tasks, repeats counted
   Seconds arithmetic;         // likewise, Estimate::arithmetic
+  Joules energy;              // of all ranks, repeats counted
 };
 // Each op once; equal ops are asked for once. Chains, basis and simulations go by Estimate::time,
 // which is that at `clock`.

@@ -115,7 +115,7 @@ std::vector<OperatingPoint> Evaluator::curve(const Scenario& scenario) {
 }
 
 Outcome Evaluator::serve(const Scenario& scenario, Fidelity fidelity, double load) {
-  Outcome outcome{.fidelity = fidelity, .load = load};
+  Outcome outcome{.fidelity = fidelity, .load = load, .num_gpus = num_gpus(scenario)};
   for (std::int64_t times = 1;; times *= 4) {
     const SharedWorkload all = workload(scenario, times);
     Workload requests = fidelity == Fidelity::kShort ? first_part(*all) : *all;
@@ -129,6 +129,8 @@ Outcome Evaluator::serve(const Scenario& scenario, Fidelity fidelity, double loa
       outcome.error = error.message();
       return outcome;
     }
+    outcome.energy =
+        service_energy(scenario.machine_spec.device, num_gpus(scenario), outcome.metrics);
     const bool is_open = outcome.metrics.load.is_settled || outcome.metrics.load.is_overloaded;
     const bool may_meet = std::ranges::all_of(outcome.metrics.slo, &SloCheck::is_met);
     if (fidelity == Fidelity::kShort || is_open || !may_meet || !is_endless(scenario.workload) ||
@@ -136,6 +138,34 @@ Outcome Evaluator::serve(const Scenario& scenario, Fidelity fidelity, double loa
       return outcome;
     }
   }
+}
+
+Outcome Evaluator::serve_closed(const Scenario& scenario, std::int64_t concurrency) {
+  constexpr std::int64_t kLeast = 64;
+  const std::int64_t wanted = 3 * concurrency + kLeast;
+  Outcome outcome{.num_gpus = num_gpus(scenario)};
+  SharedWorkload all = workload(scenario, 1);
+  for (std::int64_t times = 4; std::ssize(all->requests) < wanted &&
+                               is_endless(scenario.workload) && times <= kMostTimesLonger;
+       times *= 4) {
+    all = workload(scenario, times);
+  }
+  Workload requests = *all;
+  const std::int64_t count = std::min(wanted, std::ssize(requests.requests));
+  requests.requests.resize(static_cast<std::size_t>(count));
+  requests.closed_loop_concurrency = concurrency;
+  requests.warmup_requests = std::min(concurrency, count / 2);
+  const ServiceModel service = model(scenario, contexts_differ(*all));
+  outcome.num_requests = count;
+  try {
+    outcome.metrics =
+        serve_scenario(scenario, requests, service, {.record_steps = false}).result.metrics;
+  } catch (const ScenarioError& error) {
+    outcome.error = error.message();
+    return outcome;
+  }
+  outcome.energy = service_energy(scenario.machine_spec.device, num_gpus(scenario), outcome.metrics);
+  return outcome;
 }
 
 double Evaluator::highest_load(const Scenario& scenario, double guess, Saturation* found) {

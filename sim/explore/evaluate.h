@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 
 #include "sim/explore/space.h"
 #include "sim/explore/steady_state.h"
+#include "sim/scenario/costs.h"
 #include "sim/scenario/scenario.h"
 #include "sim/scenario/service.h"
 #include "sim/serve/serve.h"
@@ -34,7 +36,9 @@ struct Outcome {
   Fidelity fidelity = Fidelity::kFull;
   double load = 1;  // multiplies the rate of arrivals, or the concurrency
   std::int64_t num_requests = 0;
+  int num_gpus = 0;
   ServingMetrics metrics;
+  std::optional<ServiceEnergy> energy;
   std::string error;  // why it cannot be served; the rest is empty then
 
   // Not overloaded, settled, and all limits of the SLO met.
@@ -73,6 +77,9 @@ class Evaluator {
   SteadyState estimate(const Scenario& scenario);
   Outcome serve(const Scenario& scenario, Fidelity fidelity, double load = 1);
   std::vector<OperatingPoint> curve(const Scenario& scenario);
+  // A full service of an operating point: requests of the scenario's lengths in a closed loop of
+  // `concurrency` in all, the first so many left out of the figures.
+  Outcome serve_closed(const Scenario& scenario, std::int64_t concurrency);
   // To within 1 %. `num_seeds` above 1 for workloads that are drawn from a seed.
   Saturation saturate(const Scenario& scenario, int num_seeds = 1);
 

@@ -49,6 +49,15 @@ Json load(const LoadMetrics& metrics) {
           {"held_up", std::move(held_up)}};
 }
 
+Json energy(const std::optional<ServiceEnergy>& found) {
+  if (!found) return nullptr;
+  return {{"j", found->all.value()},
+          {"j_per_output_token", found->per_output_token.value()},
+          {"j_per_request", found->per_request.value()},
+          {"mean_w_per_gpu", found->per_gpu.value()},
+          {"error", found->error}};
+}
+
 Json json_of(const Outcome& outcome) {
   const ServingMetrics& metrics = outcome.metrics;
   Json json{{"fidelity", kFidelityNames[static_cast<std::size_t>(outcome.fidelity)]},
@@ -68,7 +77,9 @@ Json json_of(const Outcome& outcome) {
   json["output_tokens"] = metrics.output_tokens;
   json["goodput"] = metrics.goodput_requests_per_s;
   json["slo_attainment"] = metrics.slo_attainment;
+  json["num_gpus"] = outcome.num_gpus;
   json["duration_s"] = metrics.duration.value();
+  json["energy"] = energy(outcome.energy);
   json["busy"] = metrics.busy;
   json["kv_utilisation"] = {{"mean", metrics.kv_utilisation_mean},
                             {"max", metrics.kv_utilisation_max}};
@@ -95,6 +106,7 @@ std::string to_json(const SteadyState& state) {
               {"batch", state.batch},
               {"ttft_s", number(state.ttft.value())},
               {"tpot_s", number(state.tpot.value())},
+              {"j_per_output_token", number(state.per_output_token.value())},
               {"impossible", state.impossible}}
       .dump();
 }
@@ -115,7 +127,8 @@ std::string to_json(const std::vector<OperatingPoint>& curve) {
     list.push_back({{"batch", point.batch},
                     {"ttft_s", number(point.ttft.value())},
                     {"tpot_s", number(point.tpot.value())},
-                    {"output_tokens_per_s_per_gpu", number(point.output_tokens_per_s_per_gpu)}});
+                    {"output_tokens_per_s_per_gpu", number(point.output_tokens_per_s_per_gpu)},
+                    {"j_per_output_token", number(point.per_output_token.value())}});
   }
   return list.dump();
 }

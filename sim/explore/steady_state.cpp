@@ -37,7 +37,18 @@ Lengths lengths_of(const Workload& workload) {
   return lengths;
 }
 
-// Step times of one replica of a side.
+// What a step, or a part of one, takes of a replica.
+struct Cost {
+  Seconds time;
+  Joules energy;  // of its work
+
+  friend Cost operator+(Cost a, Cost b) { return {a.time + b.time, a.energy + b.energy}; }
+  friend Cost operator-(Cost a, Cost b) { return {a.time - b.time, a.energy - b.energy}; }
+  friend Cost operator*(Cost a, double factor) { return {a.time * factor, a.energy * factor}; }
+  friend Cost operator/(Cost a, double parts) { return {a.time / parts, a.energy / parts}; }
+};
+
+// Steps of one replica of a side.
 class ReplicaTimes {
  public:
   ReplicaTimes(const Scenario& side, StepTimes& times, const MemoryBudget& memory,
@@ -55,39 +66,41 @@ class ReplicaTimes {
   [[nodiscard]] double most() const { return most_; }
 
   // Between batches of 1, 2, 4, ... on a straight line.
-  Seconds decode(double batch) {
+  Cost decode_cost(double batch) {
     return between(batch, [&](std::int64_t decodes) { return decode_of(decodes); });
   }
+  Seconds decode(double batch) { return decode_cost(batch).time; }
 
   // What a mean prompt adds to the steps in which it runs beside `batch` decodes, likewise.
-  Seconds prefill(double batch) {
+  // Ranks of a data-parallel replica each take prompts of their own in a step.
+  Cost prefill_cost(double batch) {
     const std::int64_t prompt = std::max<std::int64_t>(1, std::llround(lengths_.prompt));
     const auto at = [&](std::int64_t decodes) { return prefill_of(prompt, decodes); };
-    // Ranks of a data-parallel replica each take prompts of their own in a step.
     return (batch < 1 ? at(0) : between(batch, at)) / static_cast<double>(dp_);
   }
+  Seconds prefill(double batch) { return prefill_cost(batch).time; }
 
   // `prompt` tokens in chunks of the budget beside decodes, less what these take alone.
-  Seconds prefill_of(std::int64_t prompt, std::int64_t decodes) {
-    Seconds& known = prefills_[{prompt, decodes}];
-    if (known > Seconds(0)) return known;
+  Cost prefill_of(std::int64_t prompt, std::int64_t decodes) {
+    Cost& known = prefills_[{prompt, decodes}];
+    if (known.time > Seconds(0)) return known;
     const std::int64_t budget = engine_.max_num_batched_tokens;
-    Seconds time;
+    Cost cost;
     for (std::int64_t done = 0; done < prompt; done += budget) {
       const std::int64_t query = std::min(budget, prompt - done);
       Batch batch = decodes_of(decodes);
       batch.prefill.push_back(
           {.query = query, .context = done, .produces_token = done + query == prompt});
-      time = time + times_.step(batch).duration;
-      if (decodes > 0) time = time - decode_of(decodes);
+      cost = cost + cost_of(batch);
+      if (decodes > 0) cost = cost - decode_of(decodes);
     }
-    known = time;
-    return time;
+    known = cost;
+    return cost;
   }
 
-  Seconds decode_of(std::int64_t decodes) {
-    Seconds& known = decodes_[decodes];
-    if (known == Seconds(0)) known = times_.step(decodes_of(decodes)).duration;
+  Cost decode_of(std::int64_t decodes) {
+    Cost& known = decodes_[decodes];
+    if (known.time == Seconds(0)) known = cost_of(decodes_of(decodes));
     return known;
   }
 
@@ -100,14 +113,18 @@ class ReplicaTimes {
   }
 
  private:
+  Cost cost_of(const Batch& batch) {
+    const StepTime step = times_.step(batch);
+    return {.time = step.duration, .energy = step.energy};
+  }
   template <typename At>
-  Seconds between(double batch, At at) {
+  Cost between(double batch, At at) {
     const double inside = std::clamp(batch, 1.0, most_);
     const double low = std::exp2(std::floor(std::log2(inside)));
     const double high = std::min(2 * low, most_);
-    const Seconds at_low = at(static_cast<std::int64_t>(low));
+    const Cost at_low = at(static_cast<std::int64_t>(low));
     if (high <= low || inside <= low) return at_low;
-    const Seconds at_high = at(static_cast<std::int64_t>(high));
+    const Cost at_high = at(static_cast<std::int64_t>(high));
     return at_low + (at_high - at_low) * ((inside - low) / (high - low));
   }
   [[nodiscard]] Batch decodes_of(std::int64_t decodes) const {
@@ -123,8 +140,8 @@ class ReplicaTimes {
   StepTimes& times_;
   Lengths lengths_;
   double most_ = 1;
-  std::map<std::int64_t, Seconds> decodes_;
-  std::map<std::pair<std::int64_t, std::int64_t>, Seconds> prefills_;
+  std::map<std::int64_t, Cost> decodes_;
+  std::map<std::pair<std::int64_t, std::int64_t>, Cost> prefills_;
 };
 
 // Requests per second of one replica.
@@ -183,7 +200,7 @@ std::string impossible(const Slo& slo, ReplicaTimes& prefill, ReplicaTimes& deco
   }
   // A prompt that a prefix cache holds takes a step of one token.
   const Seconds least_prefill =
-      prefill.prefill_of(prefill.caches_prefixes() ? 1 : lengths.shortest_prompt, 0);
+      prefill.prefill_of(prefill.caches_prefixes() ? 1 : lengths.shortest_prompt, 0).time;
   const bool decodes = lengths.output >= 2;
   const auto above = [](Seconds least, Seconds limit) { return least * kBoundSlack > limit; };
   if (above(least_prefill, slo.ttft)) return why("TTFT", least_prefill, slo.ttft);
@@ -197,6 +214,18 @@ std::string impossible(const Slo& slo, ReplicaTimes& prefill, ReplicaTimes& deco
     }
   }
   return "";
+}
+
+// Of all GPUs: waiting all the time, and the work of each request.
+Joules per_output_token(const Scenario& scenario, const SteadyState& state, double output,
+                        ReplicaTimes& prefill, ReplicaTimes& decode) {
+  const std::optional<BoardPower>& power = scenario.machine_spec.device.power;
+  if (!power || !(state.requests_per_s > 0)) return Joules(0);
+  const bool is_apart = &prefill != &decode;
+  const Joules work = prefill.prefill_cost(is_apart ? 0 : state.batch).energy +
+                      decode.decode_cost(state.batch).energy * (output / state.batch);
+  const Joules waiting = power->waiting * Seconds(1 / state.requests_per_s) * num_gpus(scenario);
+  return (work + waiting) / output;
 }
 
 }  // namespace
@@ -263,7 +292,9 @@ SteadyState steady_state(const Scenario& scenario, const Workload& workload,
   // Ranks take prompts side by side: each of them is as long as one alone.
   const int ranks = is_apart ? prefill_scenario.mesh.dp : scenario.mesh.dp;
   state.ttft = first_token(prefill_time * ranks, is_open ? busy : 0.5);
-  state.impossible = impossible(scenario.slo, is_apart ? *prefill_only : decode, decode, lengths);
+  ReplicaTimes& prefill = is_apart ? *prefill_only : decode;
+  state.per_output_token = per_output_token(scenario, state, output, prefill, decode);
+  state.impossible = impossible(scenario.slo, prefill, decode, lengths);
   return state;
 }
 
@@ -277,11 +308,12 @@ std::vector<OperatingPoint> load_curve(const Scenario& scenario, const Workload&
     Workload closed = workload;
     closed.closed_loop_concurrency = static_cast<std::int64_t>(batch) * side.replicas;
     const SteadyState state = steady_state(scenario, closed, model);
-    points.push_back({.batch = batch,
-                      .ttft = state.ttft,
-                      .tpot = state.tpot,
-                      .output_tokens_per_s_per_gpu =
-                          state.requests_per_s * lengths.output / num_gpus(scenario)});
+    points.push_back(
+        {.batch = batch,
+         .ttft = state.ttft,
+         .tpot = state.tpot,
+         .output_tokens_per_s_per_gpu = state.requests_per_s * lengths.output / num_gpus(scenario),
+         .per_output_token = state.per_output_token});
     if (batch >= decode.most()) return points;
   }
 }

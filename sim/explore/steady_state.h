@@ -15,6 +15,7 @@
 #include "sim/scenario/scenario.h"
 #include "sim/scenario/service.h"
 #include "sim/serve/serve.h"
+#include "sim/units/energy.h"
 #include "sim/units/units.h"
 
 namespace orrery {
@@ -29,6 +30,7 @@ struct SteadyState {
   double batch = 0;  // sequences that decode on a replica
   Seconds ttft;
   Seconds tpot;
+  Joules per_output_token;  // of all boards; 0: not known
   // No service of this shape and size can meet the SLO: why. Empty where one may. What is bounded
   // is bounded from below by steps alone on a GPU, at kBoundSlack of their time.
   std::string impossible;
@@ -45,6 +47,7 @@ struct OperatingPoint {
   Seconds ttft;
   Seconds tpot;
   double output_tokens_per_s_per_gpu = 0;
+  Joules per_output_token;
 };
 // At the batches 1, 2, 4, ... up to what seats and KV blocks hold.
 std::vector<OperatingPoint> load_curve(const Scenario& scenario, const Workload& workload,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,23 @@ struct SharingRates {
   double math_share = 0;    // of the dense peak, what the power limit leaves when all SMs compute
 };
 
+// What a board draws, modelled: `waiting` all the time, clocks up and nothing running, and beside
+// it what the work of kernels takes (sim/cost/energy.h).
+struct BoardPower {
+  Watts waiting;
+  Watts hbm;           // more, where bytes move at the device's hbm_bandwidth
+  Watts arithmetic;    // more, where tensor units compute at its dense_flops
+  double error = 0;    // of a service's energy, relative: half of the 80 % interval
+  bool is_own = true;  // false: shares of the power limit, as they are of an H200
+};
+
+// What owners pay, where it is theirs and not the device's rental price; 0: not given.
+struct OwnerCosts {
+  double usd_per_gpu_hour = 0;  // without electricity, where usd_per_kwh is given
+  double usd_per_kwh = 0;
+  double pue = 0;  // power of the building over that of its machines; >= 1
+};
+
 // One GPU as its data sheet has it. Each number's source stands in `sources` under the field's
 // name.
 struct Device {
@@ -34,6 +52,7 @@ struct Device {
   int num_sms = 0;
   SharingRates sharing;
   Watts tdp;
+  std::optional<BoardPower> power;
   double usd_per_hour = 0;  // rental; 0: unknown
   std::map<std::string, std::string> sources;
 };
@@ -65,6 +84,7 @@ struct MachineSpec {
   Seconds switch_latency;             // each leaf or spine hop
   double spine_oversubscription = 1;  // leaf down-links to up-links
   int nodes_per_leaf = 32;
+  OwnerCosts costs;
   std::map<std::string, std::string> sources;
 };
 

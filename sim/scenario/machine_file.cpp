@@ -6,9 +6,11 @@
 #include <string_view>
 #include <utility>
 
+#include "sim/scenario/costs.h"
 #include "sim/scenario/reader.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
+#include "sim/units/text.h"
 
 namespace orrery {
 
@@ -56,6 +58,33 @@ SharingRates read_sharing(const YamlNode& node, const Device& device,
   return rates;
 }
 
+// Waiting, reads and arithmetic of an H200 over its power limit (topologies/devices/h200-sxm), and
+// how far another device may be off.
+constexpr double kWaitingShare = 0.18;
+constexpr double kHbmShare = 0.86;
+constexpr double kArithmeticShare = 1.5;
+constexpr double kErrorOfShares = 0.3;
+
+BoardPower read_power(const YamlNode& node, Watts tdp,
+                      std::map<std::string, std::string>& sources) {
+  const std::string path = "power";
+  Reader reader(node, path, {"waiting", "hbm", "arithmetic", "error"});
+  std::map<std::string, std::string> own;
+  reader.collect_sources(&own);
+  const BoardPower power{.waiting = reader.watts("waiting"),
+                         .hbm = reader.watts("hbm"),
+                         .arithmetic = reader.watts("arithmetic"),
+                         .error = reader.number("error", 0, 1)};
+  if (tdp > Watts(0) && power.waiting >= tdp) {
+    reader.fail("waiting", "found " + format_number(power.waiting.value()) +
+                               " W, at or above the tdp of " + format_number(tdp.value()) + " W");
+  }
+  for (const auto& [key, source] : own) {
+    sources[std::string(path).append(".").append(key)] = source;
+  }
+  return power;
+}
+
 std::vector<std::string> sorted_names(const std::filesystem::path& directory, bool directories) {
   std::vector<std::string> names;
   std::error_code error;
@@ -87,7 +116,7 @@ Device read_device(const std::filesystem::path& file) {
   const YamlNode root = read_yaml(file);
   Reader reader(root, "",
                 {"name", "driver_name", "vendor", "architecture", "hbm_capacity", "hbm_bandwidth",
-                 "dense_flops", "num_sms", "sharing", "tdp", "usd_per_hour"});
+                 "dense_flops", "num_sms", "sharing", "tdp", "power", "usd_per_hour"});
   Device device;
   reader.collect_sources(&device.sources);
   device.name = reader.text("name");
@@ -104,7 +133,14 @@ Device read_device(const std::filesystem::path& file) {
   }
   if (reader.has("tdp")) {
     device.tdp = reader.watts("tdp");
+    device.power = {.waiting = device.tdp * kWaitingShare,
+                    .hbm = device.tdp * kHbmShare,
+                    .arithmetic = device.tdp * kArithmeticShare,
+                    .error = kErrorOfShares,
+                    .is_own = false};
   }
+  if (reader.has("power"))
+    device.power = read_power(reader.at("power"), device.tdp, device.sources);
   if (reader.has("usd_per_hour")) {
     device.usd_per_hour = reader.number("usd_per_hour", 0);
   }
@@ -142,7 +178,7 @@ MachineFile read_machine(const std::filesystem::path& file,
   Reader reader(root, "",
                 {"name", "kind", "device", "num_gpus", "gpus_per_node", "nvlink_rate",
                  "nvlink_latency", "nic_rate", "nic_latency", "switch_latency",
-                 "spine_oversubscription", "nodes_per_leaf", "collectives"});
+                 "spine_oversubscription", "nodes_per_leaf", "collectives", "cost"});
   MachineFile machine;
   MachineSpec& spec = machine.spec;
   reader.collect_sources(&spec.sources);
@@ -195,6 +231,7 @@ MachineFile read_machine(const std::filesystem::path& file,
   if (reader.has("spine_oversubscription")) {
     spec.spine_oversubscription = reader.number("spine_oversubscription", 1);
   }
+  if (reader.has("cost")) spec.costs = read_costs(reader.at("cost"), {});
   // A directory beside the file, or one of topologies/.
   std::filesystem::path collectives = topologies / spec.name;
   if (reader.has("collectives")) {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "sim/scenario/costs.h"
 #include "sim/scenario/provenance.h"
 #include "sim/serve/records_csv.h"
 #include "sim/units/text.h"
@@ -141,6 +142,20 @@ std::string disaggregation_json(const RunResult& result) {
   return object.inline_text();
 }
 
+std::string energy_json(const RunResult& result) {
+  const Device& device = result.scenario.machine_spec.device;
+  const auto energy = service_energy(device, result.num_gpus, result.service.metrics);
+  if (!energy) return "null";
+  JsonObject object;
+  object.number("j", energy->all.value())
+      .number("j_per_output_token", energy->per_output_token.value())
+      .number("j_per_request", energy->per_request.value())
+      .number("mean_w_per_gpu", energy->per_gpu.value())
+      .number("error", energy->error)
+      .text("basis", energy_basis(device));
+  return object.inline_text();
+}
+
 std::string slo_json(const std::vector<SloCheck>& checks) {
   std::string text;
   for (const SloCheck& check : checks) {
@@ -232,6 +247,7 @@ std::string summary_json(const RunResult& result) {
       .number("mean_batch", metrics.mean_batch)
       .raw("basis", basis.inline_text())
       .number("duration_s", metrics.duration.value())
+      .raw("energy", energy_json(result))
       .whole("num_gpus", result.num_gpus)
       .raw("memory_per_gpu", memory_json(result.memory))
       .whole("num_kv_blocks", result.memory.num_kv_blocks);

@@ -67,6 +67,10 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
         "router prefix_aware chooses among prefill replicas; decode replicas cache no prefixes and "
         "are chosen by least_loaded");
   }
+  if (scenario.where.contains("search")) {
+    warnings.emplace_back(
+        "search is passed over: this is the scenario's own plan; orrery explore searches for one");
+  }
   std::ranges::move(warnings_of(scenario.workload), std::back_inserter(warnings));
   const auto& collectives = scenario.collective_tables;
   if (ranks > 1 && !collectives.empty() && !collectives.front().differences.empty()) {

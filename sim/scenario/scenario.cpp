@@ -7,6 +7,7 @@
 
 #include "sim/scenario/chosen_step.h"
 #include "sim/scenario/config_keys.h"
+#include "sim/scenario/costs.h"
 #include "sim/scenario/experts.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
@@ -356,10 +357,10 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
 
 Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& file,
                        const ProjectPaths& paths, SharedRequests requests) {
-  const Reader root(
-      root_node, "",
-      {"question", "model", "machine", "provider", "placement", "disaggregation", "engine", "moe",
-       "router", "workload", "slo", "search", "step_level", "chosen_step", "validate", "seed"});
+  const Reader root(root_node, "",
+                    {"question", "model", "machine", "provider", "placement", "disaggregation",
+                     "engine", "moe", "router", "workload", "slo", "cost", "search", "step_level",
+                     "chosen_step", "validate", "seed"});
   const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
   Scenario scenario;
   scenario.paths = paths;
@@ -384,6 +385,9 @@ Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& f
   check_disaggregated(root, scenario);
   if (root.has("slo")) {
     read_slo(root.at("slo"), scenario.slo);
+  }
+  if (root.has("cost")) {
+    scenario.machine_spec.costs = read_costs(root.at("cost"), scenario.machine_spec.costs);
   }
   if (root.has("step_level")) {
     scenario.step_level = root.convert("step_level", parse_step_level);
@@ -426,7 +430,7 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
           config_yaml(engine_fields(), scenario.engine, "  ") + "\n";
   text += "router: " + std::string(to_text(scenario.router)) + "\n";
   text += "workload: " + to_yaml(scenario.workload, scenario.paths.root, requests_file) + "\n";
-  text += slo_yaml(scenario.slo);
+  text += slo_yaml(scenario.slo) + to_yaml(scenario.machine_spec.costs);
   text += "step_level: " + std::string(to_text(scenario.step_level)) + "\n";
   text += "chosen_step: " + chosen_step_yaml(scenario.chosen_step) + "\n";
   text += "validate: " + to_yaml(scenario.validation) + "\n";

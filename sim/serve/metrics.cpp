@@ -88,6 +88,7 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
     metrics.num_steps += totals->num_steps;
     batches += totals->batch_steps;
     basis = sum(basis, totals->basis);
+    metrics.work_energy += totals->energy;
   }
   metrics.slo = check_slo(slo, records, metrics);
   metrics.itl_s = itl.quantiles();

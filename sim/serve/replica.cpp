@@ -127,6 +127,7 @@ void Replica::cut_flight(Seconds known, bool is_next_fixed) {
   if (steps >= flight.time.num_steps) return;
   const Seconds duration = fast_forward_duration(flight.time, steps);
   flight.time.basis = scaled(flight.time.basis, duration / (flight.end - flight.begin));
+  flight.time.energy = flight.time.energy * (duration / (flight.end - flight.begin));
   flight.time.num_steps = steps;
   flight.end = flight.begin + duration;
 }
@@ -168,8 +169,11 @@ void Replica::time_flight(bool is_single) {
   } else {
     flight.blocks_before = blocks_.num_used();
     const StepTime time = backend_->run(flight.batch);
-    flight.time = {
-        .num_steps = 1, .first = time.duration, .slope = Seconds(0), .basis = time.basis};
+    flight.time = {.num_steps = 1,
+                   .first = time.duration,
+                   .slope = Seconds(0),
+                   .basis = time.basis,
+                   .energy = time.energy};
   }
   flight.end = flight.begin + fast_forward_duration(flight.time, flight.time.num_steps);
   for (Incoming& incoming : incoming_) {
@@ -361,6 +365,7 @@ void Replica::account(const Flight& flight) {
     const double after = static_cast<double>(blocks_.num_used()) / total;
     totals_.busy += duration;
     totals_.basis = sum(totals_.basis, flight.time.basis);
+    totals_.energy += flight.time.energy;
     totals_.kv_utilisation_seconds += duration.value() * (before + after) / 2;
     totals_.kv_utilisation_max = std::max({totals_.kv_utilisation_max, before, after});
     totals_.num_steps += steps;

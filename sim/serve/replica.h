@@ -54,6 +54,7 @@ namespace orrery {
 struct ReplicaTotals {
   LatencyHistogram itl;
   BasisSeconds basis;
+  Joules energy;
   Seconds busy;
   double kv_utilisation_seconds = 0;  // integral of used / all blocks over busy time
   double kv_utilisation_max = 0;

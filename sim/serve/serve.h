@@ -16,6 +16,7 @@
 #include "sim/serve/load.h"
 #include "sim/serve/slo.h"
 #include "sim/serve/step_backend.h"
+#include "sim/units/energy.h"
 #include "sim/units/units.h"
 
 namespace orrery {
@@ -201,6 +202,7 @@ struct ServingMetrics {
   double mean_batch = 0;  // sequences per step
   double busy = 0;        // share of replicas' time, first arrival to last finish, in steps
   BasisShares basis;
+  Joules work_energy;  // of the work of the steps (sim/cost/energy.h); 0: not known
   LoadMetrics load;
   std::vector<SloCheck> slo;
   std::optional<DisaggregationMetrics> disaggregation;

@@ -118,7 +118,7 @@ StepTime StepTimes::step_of(const Batch& batch, PowerBudget* budget, bool is_pre
                             std::vector<AppliedStepCorrection>* applied) {
   if (batch.prefill.empty()) {
     const FastForward one = fast_forward_of(batch, 1, nullptr, applied);
-    return {.duration = one.first, .basis = one.basis};
+    return {.duration = one.first, .basis = one.basis, .energy = one.energy};
   }
   DeviceTime device = even_mixed_time(batch);
   correct_device(config_, batch.num_decodes, device, applied);
@@ -128,7 +128,9 @@ StepTime StepTimes::step_of(const Batch& batch, PowerBudget* budget, bool is_pre
                   .arithmetic = device.arithmetic};
   correct_prefill({.config = config_, .batch = batch, .budget = budget, .is_prepared = is_prepared},
                   price, applied);
-  return {.duration = price.first, .basis = price.basis};
+  return {.duration = price.first,
+          .basis = price.basis,
+          .energy = within_limit(device.energy, price.first)};
 }
 
 std::vector<AppliedStepCorrection> StepTimes::explain(const Batch& batch, PowerBudget* budget,
@@ -191,7 +193,16 @@ FastForward StepTimes::fast_forward_of(const Batch& batch, std::int64_t max_step
                         (piece.last_context - piece.first_context);
   const double longer = 1 + price.throttling + price.throttling_slope * (steps - 1) / 2;
   fast.basis = scaled(mix(piece.low.basis, piece.high.basis, middle), steps * longer);
+  const Joules energy = piece.low.energy * (1 - middle) + piece.high.energy * middle;
+  fast.energy = within_limit(energy * steps, fast_forward_duration(fast, fast.num_steps));
   return fast;
+}
+
+Joules StepTimes::within_limit(Joules energy, Seconds duration) const {
+  const Device& device = config_.machine->device();
+  if (!device.power || device.tdp <= device.power->waiting) return energy;
+  return std::min(energy,
+                  (device.tdp - device.power->waiting) * duration * num_ranks(config_.mesh));
 }
 
 SimulatedSteps::SimulatedSteps(StepTimes& times) : times_(times) {

@@ -101,6 +101,8 @@ class StepTimes {
     double last_context = 0;
   };
   Piece piece_at(std::int64_t num_decodes, double context);
+  // Of a step's energy what the power limit of the boards allows for in its time.
+  [[nodiscard]] Joules within_limit(Joules energy, Seconds duration) const;
   StepTime step_of(const Batch& batch, PowerBudget* budget, bool is_prepared,
                    std::vector<AppliedStepCorrection>* applied);
   FastForward fast_forward_of(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget,

@@ -9,6 +9,7 @@
 
 #include "sim/model/model.h"
 #include "sim/timeline/timeline.h"
+#include "sim/units/energy.h"
 #include "sim/units/units.h"
 
 namespace orrery {
@@ -16,6 +17,7 @@ namespace orrery {
 struct StepTime {
   Seconds duration;    // host time of the step included
   BasisSeconds basis;  // share of the device time by how it was obtained
+  Joules energy;       // of the work of all ranks; 0: not known
 };
 
 // Times of `num_steps` consecutive decode steps of one batch, each one token further: step i
@@ -25,6 +27,7 @@ struct FastForward {
   Seconds first;
   Seconds slope;       // seconds per step; spelled as Seconds
   BasisSeconds basis;  // summed over the steps of the fast-forward
+  Joules energy;       // likewise
 };
 
 // New tokens of one request in a step: `query` tokens after `context` that are in its KV cache. Of

@@ -176,6 +176,7 @@ Estimate between_powers_of_two(const CostModel& cost, KernelOp op) {
   for (Seconds Estimate::* time : {&Estimate::time, &Estimate::limited, &Estimate::arithmetic}) {
     estimate.*time = (estimate.*time) * (1 - share) + (high.*time) * share;
   }
+  estimate.energy = estimate.energy * (1 - share) + high.energy * share;
   estimate.basis = std::max({estimate.basis, high.basis, Basis::kInterpolated});
   return estimate;
 }

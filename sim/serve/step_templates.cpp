@@ -87,12 +87,13 @@ void sum_sections(Chain& chain) {
   }
 }
 
-Seconds arithmetic_of(const Chain& chain) {
-  Seconds sum;
+// Sum of a member over the steps of a chain, repeats counted.
+template <typename Amount>
+Amount total(const Chain& chain, Amount ChainStep::* member) {
+  Amount sum;
   for (const ChainSection& section : chain.sections) {
     for (std::int32_t i = section.first; i < section.last; ++i) {
-      sum +=
-          chain.steps[static_cast<std::size_t>(i)].arithmetic * static_cast<double>(section.count);
+      sum += chain.steps[static_cast<std::size_t>(i)].*member * static_cast<double>(section.count);
     }
   }
   return sum;
@@ -314,6 +315,7 @@ void StepTemplates::price_shaped(const Template& base, const StepShape& shape, C
     step.time = estimate.time;
     step.limited = estimate.limited;
     step.arithmetic = estimate.arithmetic;
+    step.energy = estimate.energy;
   }
 }
 
@@ -342,6 +344,7 @@ DeviceTime StepTemplates::time(const StepShape& exact) {
            {&ChainStep::time, &ChainStep::limited, &ChainStep::arithmetic}) {
         chain.steps[i].*time = (chain.steps[i].*time) * (1 - share) + (other.*time) * share;
       }
+      chain.steps[i].energy = chain.steps[i].energy * (1 - share) + other.energy * share;
     }
   }
   if (has_prefill) {
@@ -360,8 +363,9 @@ DeviceTime StepTemplates::time(const StepShape& exact) {
   sum_sections(chain);
   result.duration = closed_form(chain, *setup_.cost);
   result.limited = result.duration;
+  result.energy = total(chain, &ChainStep::energy) * chain.num_ranks;
   if (setup_.cost->options().power.acts()) {
-    result.arithmetic = arithmetic_of(chain);
+    result.arithmetic = total(chain, &ChainStep::arithmetic);
     for (ChainStep& step : chain.steps) step.time = step.limited;
     sum_sections(chain);
     result.limited = closed_form(chain, *setup_.cost);

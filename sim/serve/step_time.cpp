@@ -50,7 +50,8 @@ DeviceTime step_time(const StepSetup& setup, const StepShape& shape) {
   const PricedPlan priced = price(plan, *setup.cost);
   DeviceTime time{.duration = makespan_of(setup, priced),
                   .basis = priced.basis,
-                  .arithmetic = priced.arithmetic};
+                  .arithmetic = priced.arithmetic,
+                  .energy = priced.energy};
   time.limited = setup.cost->options().power.acts()
                      ? makespan_of(setup, price(plan, *setup.cost, Clock::kLimited))
                      : time.duration;

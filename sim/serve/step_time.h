@@ -21,6 +21,7 @@ struct DeviceTime {
   BasisSeconds basis;
   Seconds limited;     // at the power limit
   Seconds arithmetic;  // of the ops of the first rank, Estimate::arithmetic
+  Joules energy;       // of the work of all ranks
 };
 
 // What a step is made of and on what it runs. Pointers outlive whoever holds this.

@@ -47,6 +47,43 @@ TEST(Evaluate, IsTheRunOfTheScenario) {
   }
 }
 
+// Waiting boards take 8 GPUs * waiting * duration; the rest is work, which does not depend on how
+// many replicas do it but for their smaller batches, and no board takes more than its limit.
+TEST(Evaluate, EnergyIsThatOfWaitingBoardsAndOfTheWork) {
+  Evaluator evaluator;
+  double before = 0;
+  for (const int replicas : {2, 4, 8}) {
+    const Scenario scenario = one_of(1, replicas, 256);
+    const Device& device = scenario.machine_spec.device;
+    const Outcome outcome = evaluator.serve(scenario, Fidelity::kFull);
+    const ServingMetrics& metrics = outcome.metrics;
+    ASSERT_TRUE(outcome.energy.has_value());
+    const Joules waiting = device.power->waiting * metrics.duration * replicas;
+    EXPECT_NEAR((outcome.energy->all - waiting) / metrics.work_energy, 1, 1e-9);
+    EXPECT_LT(outcome.energy->per_gpu, device.tdp);
+    EXPECT_GT(outcome.energy->per_gpu, device.power->waiting);
+    EXPECT_GT(outcome.energy->per_output_token.value(), before);  // weights are read more often
+    before = outcome.energy->per_output_token.value();
+    const SteadyState state = evaluator.estimate(scenario);
+    EXPECT_NEAR(state.per_output_token / outcome.energy->per_output_token, 1, 0.15) << replicas;
+  }
+}
+
+// A closed loop of a batch serves what the closed form of that batch says. Its requests come in
+// waves where lengths are equal, so that TTFT has what the closed form puts between tokens.
+TEST(Evaluate, OperatingPointsAreServedInClosedLoops) {
+  Evaluator evaluator;
+  const Scenario scenario = one_of(1, 1, 256);
+  for (const OperatingPoint& point : evaluator.curve(scenario)) {
+    if (point.batch > 64) continue;
+    const Outcome outcome =
+        evaluator.serve_closed(scenario, static_cast<std::int64_t>(point.batch));
+    ASSERT_EQ(outcome.error, "");
+    EXPECT_NEAR(outcome.metrics.output_tokens_per_s / point.output_tokens_per_s_per_gpu, 1, 0.2)
+        << point.batch;
+  }
+}
+
 TEST(Evaluate, EstimatesAreNearServices) {
   Evaluator evaluator;
   for (const int replicas : {2, 4, 8}) {

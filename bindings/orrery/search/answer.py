@@ -16,6 +16,8 @@ SEEDS = 5  # of arrivals and lengths, for the highest rate
 CURVE = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.15, 1.3)  # of the highest rate
 MOST_RUNNERS_UP = 6  # other shapes
 MOST_TRIES = 8  # sizes of such a shape that are simulated
+# Pairs of axes whose fronts are simulated before they are shown.
+FRONTS = (("tokens_per_s_per_user", "tokens_per_s_per_gpu"), ("ttft_s", "tpot_s"), ("tokens_per_s_per_user", "j_per_output_token"))
 _SHORT_NAMES = {"tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "cp": "CP"}
 _LABELS = {"ttft": "TTFT", "tpot": "TPOT"}  # as data/serving/intervals.csv has them
 
@@ -108,11 +110,31 @@ def plan(found: Exploration, candidate: int) -> dict[str, Any]:
     }  # fmt: skip
     if outcome and not outcome["error"]:
         tokens = _tokens_per_s(found, outcome)
-        result["usd_per_million_output_tokens"] = price / 3600 / tokens * 1e6 if price and tokens else None
+        result |= energy(found, outcome)
+        electricity = usd_of_electricity(found, result["j_per_output_token"])
+        result["usd_per_million_output_tokens"] = price / 3600 / tokens * 1e6 + electricity if price and tokens else None
         result["output_tokens_per_s_per_gpu"] = tokens / gpus
         result["chance"] = chance(found, candidate)
         result["checks"] = _checks(found, candidate)
     return result
+
+
+def energy(found: Exploration, outcome: dict[str, Any]) -> dict[str, Any]:
+    """J of all GPUs for an output token with its 80 % interval, and for a request; modelled, None where the GPU's power is not known."""
+    made = outcome["energy"]
+    if made is None:
+        return {"j_per_output_token": None, "j_per_request": None, "j_per_output_token_interval": None}
+    per_token, error = made["j_per_output_token"], made["error"]
+    return {"j_per_output_token": per_token, "j_per_request": made["j_per_request"],
+            "j_per_output_token_interval": [per_token * (1 - error), per_token * (1 + error)]}  # fmt: skip
+
+
+def usd_of_electricity(found: Exploration, j_per_output_token: float | None) -> float:
+    """For a million output tokens, where the owner gives its price."""
+    costs = found.costs
+    if not costs.get("usd_per_kwh") or j_per_output_token is None:
+        return 0.0
+    return float(j_per_output_token * 1e6 / 3.6e6 * costs["usd_per_kwh"] * costs.get("pue", 1.0))
 
 
 def _tokens_per_s(found: Exploration, outcome: dict[str, Any]) -> float:
@@ -309,14 +331,15 @@ def _missed(found: Exploration) -> dict[str, Any]:
 
 
 def fronts(found: Exploration) -> list[dict[str, Any]]:
-    """Operating points of each shape's replica in closed form, and which no other one beats: tokens/s of a GPU against
-    tokens/s of a user."""
+    """Operating points of each shape's replica: in closed form, those that no other one beats served in full."""
     points = []
     seen = set()
+    first = {}
     for i, shape in enumerate(found.columns["shape"]):
         if shape in seen:
             continue
         seen.add(shape)
+        first[int(shape)] = i
         scenario = found.space.scenario(i)
         curve = _kept(found, f"curve {int(shape)}", lambda: found.runner.evaluator.curve(scenario))
         gpus, price = int(found.columns["num_gpus"][i]), float(found.columns["usd_per_hour"][i])
@@ -327,11 +350,56 @@ def fronts(found: Exploration) -> list[dict[str, Any]]:
                     "shape": int(shape), "words": words([a for a in found.assignments(i) if ".replicas=" not in a]).replace("1 × ", ""),
                     "batch": point["batch"], "ttft_s": point["ttft_s"], "tpot_s": point["tpot_s"],
                     "tokens_per_s_per_user": 1 / point["tpot_s"], "tokens_per_s_per_gpu": tokens,
-                    "usd_per_million_output_tokens": price / gpus / 3600 / tokens * 1e6 if price else None,
+                    "usd_per_million_output_tokens": price / gpus / 3600 / tokens * 1e6 + usd_of_electricity(found, point["j_per_output_token"])
+                    if price else None,
+                    "j_per_output_token": point["j_per_output_token"] or None, "is_simulated": False, "is_front": False,
                 })  # fmt: skip
     points.sort(key=lambda p: (-p["tokens_per_s_per_user"], -p["tokens_per_s_per_gpu"]))
-    most = 0.0
-    for point in points:
-        point["is_front"] = point["tokens_per_s_per_gpu"] > most
-        most = max(most, point["tokens_per_s_per_gpu"])
+    on_front = {i for x, y in FRONTS for i in _front(points, x, y)}
+    simulated = _simulate(found, [points[i] for i in sorted(on_front)], first)
+    points.sort(key=lambda p: (-p["tokens_per_s_per_user"], -p["tokens_per_s_per_gpu"]))
+    for i in _front(simulated, *FRONTS[0]):
+        simulated[i]["is_front"] = True
     return points
+
+
+def _front(points: list[dict[str, Any]], x: str, y: str) -> list[int]:
+    """Points that no other one beats in both: more of what has 'tokens' in its name, less of any other."""
+
+    def cost(point: dict[str, Any], key: str) -> float:
+        value = point[key]
+        return float("inf") if value is None else -value if key.startswith("tokens") else value
+
+    front, least = [], float("inf")
+    for i in sorted(range(len(points)), key=lambda i: (cost(points[i], x), cost(points[i], y))):
+        if cost(points[i], y) < least:
+            front.append(i)
+            least = cost(points[i], y)
+    return front
+
+
+def _simulate(found: Exploration, front: list[dict[str, Any]], first: dict[int, int]) -> list[dict[str, Any]]:
+    """Full services of operating points, as closed loops of their batch: their figures replace those of closed form. Those served."""
+    keys = [f"point {point['shape']} {round(point['batch'])}" for point in front]
+    kept = [found.runner.store.get(key) for key in keys]
+    missing = [i for i, text in enumerate(kept) if text is None]
+
+    def keep(i: int, text: str) -> None:
+        kept[missing[i]] = text
+        found.runner.store.put(keys[missing[i]], text)
+
+    asked = [(first[front[i]["shape"]], round(front[i]["batch"])) for i in missing]
+    found.runner.evaluator.serve_points(found.space, asked, found.runner.threads, keep)
+    for point, text in zip(front, kept):
+        outcome = json.loads(text or "{}")
+        if outcome["error"] or not outcome["tpot_s"]["mean"]:
+            continue
+        scale = outcome["output_tokens_per_s"] / outcome["num_gpus"] / point["tokens_per_s_per_gpu"]
+        per_token = energy(found, outcome)["j_per_output_token"]
+        if (usd := point["usd_per_million_output_tokens"]) is not None:
+            gpus = usd - usd_of_electricity(found, point["j_per_output_token"])
+            point["usd_per_million_output_tokens"] = gpus / scale + usd_of_electricity(found, per_token)
+        point |= {"is_simulated": True, "ttft_s": outcome["ttft_s"]["mean"], "tpot_s": outcome["tpot_s"]["mean"],
+                  "tokens_per_s_per_user": 1 / outcome["tpot_s"]["mean"], "tokens_per_s_per_gpu": point["tokens_per_s_per_gpu"] * scale,
+                  "j_per_output_token": per_token}  # fmt: skip
+    return [point for point in front if point["is_simulated"]]

@@ -29,10 +29,15 @@ def basis(found: Exploration, candidate: int) -> dict[str, Any]:
     machine = _core.machine_summary(str(file), str(topologies))
     directory = pathlib.Path(machine["device_directory"])
     result |= {"device": machine["device"], "usd_per_hour": machine["usd_per_hour"] or None, "tdp_w": machine["tdp_w"] or None}
+    power = machine["power"] or {}
+    result |= {f"energy_{key}": power.get(key) for key in ("basis", "error", "waiting_w", "hbm_w", "arithmetic_w")}
     device = resolved_scenario.read(directory / "device.yaml")
     for key, name in (("usd_per_hour", "price_source"), ("tdp", "tdp_source")):
         if isinstance(value := device.get(key), dict):
             result[name] = value.get("source")
+    if found.costs.get("usd_per_gpu_hour"):
+        result |= {"usd_per_hour": found.costs["usd_per_gpu_hour"], "price_source": "the owner's, cost of the scenario or machine"}
+    result |= {key: found.costs.get(key) for key in ("usd_per_kwh", "pue")}
     meta = directory / scenario.provider / "meta.yaml"
     if meta.is_file():
         tables = resolved_scenario.read(meta)

@@ -56,6 +56,9 @@ def add_question(group: Any) -> None:
     for metric in ("ttft", "tpot", "e2e"):
         group.add_argument(f"--{metric}", action="append", metavar="LIMIT", help="p99=1s, mean=300ms, or 1s for each request")
     group.add_argument("--attainment", type=float, metavar="SHARE", help="of requests that must meet limits of each (0.99)")
+    group.add_argument("--usd-per-gpu-hour", type=float, metavar="USD", help="what a GPU costs you (the device's rental price)")
+    group.add_argument("--usd-per-kwh", type=float, metavar="USD", help="of electricity, where it is not in that price")
+    group.add_argument("--pue", type=float, metavar="P", help="power of the building over that of its machines, of which electricity is paid")
     group.add_argument("--placement", choices=("aggregated", "disaggregated", "both"), default="aggregated",
                        help="prefill and decode on the same GPUs, on GPUs of their own, or both (aggregated)")  # fmt: skip
 

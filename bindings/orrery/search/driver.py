@@ -13,10 +13,12 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 import time
 from typing import Any
 
 from .. import _core
+from ..report import resolved_scenario
 from .question import Question
 from .store import Memory, Store
 
@@ -60,6 +62,12 @@ class Exploration:
     def columns(self) -> dict[str, Any]:
         """One array per column of the candidates."""
         return self.space.columns()
+
+    @functools.cached_property
+    def costs(self) -> dict[str, float]:
+        """What owners give of their costs: usd_per_gpu_hour, usd_per_kwh, pue."""
+        resolved = resolved_scenario.parse(self.space.scenario(0).to_yaml(), pathlib.Path("scenario.yaml"))
+        return {key: float(value) for key, value in (resolved.get("cost") or {}).items()}
 
     def assignments(self, candidate: int) -> list[str]:
         return self.space.assignments(candidate)

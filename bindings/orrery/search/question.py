@@ -80,6 +80,7 @@ def from_options(options: Any) -> Question:
         f"engine: {{profile: {_PROFILES[options.engine]}}}",
         f"workload: {{{_workload(options)}}}",
         *_slo(options),
+        *_costs(options),
         f"search: {json.dumps(search)}",
         "",
     ]
@@ -163,6 +164,11 @@ def _slo(options: Any) -> list[str]:
     if options.attainment is not None:
         limits["attainment"] = options.attainment
     return [f"slo: {json.dumps(limits)}"] if limits else []
+
+
+def _costs(options: Any) -> list[str]:
+    given = {key: value for key in ("usd_per_gpu_hour", "usd_per_kwh", "pue") if (value := getattr(options, key, None)) is not None}
+    return [f"cost: {json.dumps(given)}"] if given else []
 
 
 def _words(options: Any, machine: dict[str, Any]) -> str:

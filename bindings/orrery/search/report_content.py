@@ -32,6 +32,9 @@ def cards(saved: Saved) -> list[Card]:
     if plan["usd_per_hour"]:
         per_token = plan["usd_per_million_output_tokens"]
         found.append(Card("Cost", text.money(plan["usd_per_hour"]), "an hour", f"{text.money(per_token)} for a million output tokens" if per_token else ""))
+    if per_token := plan["j_per_output_token"]:
+        low, high = plan["j_per_output_token_interval"]
+        found.append(Card("Energy", f"{per_token:.3g}", "J/token", f"{plan['j_per_request']:.3g} J a request; model of the GPUs, {low:.3g} to {high:.3g} J"))
     if (saturation := answer["saturation"]) and saturation["load"]:
         low, at, high = (quantities.number(answer["offered_requests_per_s"] * saturation[key]) for key in ("low", "load", "high"))
         detail = f"{low} to {high} over {saturation['seeds']} draws; " if saturation["seeds"] > 1 else ""
@@ -121,10 +124,15 @@ def assumptions(saved: Saved) -> list[tuple[str, str]]:
     if price := basis.get("usd_per_hour"):
         source = f", {basis['price_source']}" if basis.get("price_source") else ""
         found.append(("Price", f"{text.money(price)} per GPU and hour ({basis.get('device')}{source}); tokens that are served, no idle hours"))
+        if kwh := basis.get("usd_per_kwh"):
+            pue = f", times a PUE of {basis['pue']:g}" if basis.get("pue") else ""
+            found.append(("Electricity", f"${kwh:g} per kWh of the GPUs{pue}, in the price of tokens; hosts and network are not"))
     else:
         found.append(("Price", "no price of this GPU is known; plans are ordered by GPUs"))
-    if basis.get("tdp_w"):
-        found.append(("Power", f"{basis['tdp_w']:g} W limit of a GPU ({basis.get('tdp_source') or 'source not given'}); energy is not part of this answer"))
+    if basis.get("energy_basis"):
+        found.append(("Energy", f"{basis['energy_basis']}: {basis['energy_waiting_w']:.0f} W of a GPU all the time, {basis['energy_hbm_w']:.0f} W more while bytes"
+                                f" move at the HBM rate, {basis['energy_arithmetic_w']:.0f} W more at the peak of its arithmetic, at most its limit of"
+                                f" {basis['tdp_w'] or 0:.0f} W; ±{100 * (basis['energy_error'] or 0):.0f} % (80 %). Hosts, switches and cooling are not in it"))  # fmt: skip
     tables = basis.get("provider") or ""
     if basis.get("tables_source_repository"):
         tables += f" on {basis.get('tables_device')}, {basis['tables_source_repository']} ({basis.get('tables_licence') or 'licence not given'})"
@@ -137,7 +145,10 @@ def assumptions(saved: Saved) -> list[tuple[str, str]]:
                                " surely where the whole interval does"))  # fmt: skip
     seeds = (answer["saturation"] or {}).get("seeds")
     found.append(("Draws", f"seed {basis.get('seed')} of arrivals and lengths, the same for every plan" + (f"; the highest rate from {seeds} seeds" if seeds else "")))
-    found.append(("Closed form", "plans that were not simulated, and the curves of the chart: a steady state of mean lengths, without queueing, on replicas alike"))
+    found.append(("Closed form", "plans that were not simulated, and the curves of the chart but for its front: a steady state of mean lengths, without queueing,"
+                                 " on replicas alike"))
+    num_front = sum(1 for point in answer["fronts"] if point["is_simulated"])
+    found.append(("Front", f"{num_front:,} operating points, each served in full by one replica as a closed loop of its batch; those that another beats are off it"))
     if outcome and not outcome.get("error"):
         num = outcome["requests"]
         settled = "settled" if outcome["load"]["is_settled"] else "not settled"
@@ -185,7 +196,7 @@ def _verdicts(saved: Saved) -> list[str]:
 def shown_columns(saved: Saved) -> list[dict[str, str]]:
     """Columns that the table shows at first: key, title, kind of value."""
     shown = [("plan", "Plan", "text"), ("num_gpus", "GPUs", "count"), ("verdict", "SLO", "text"), ("usd_per_hour", "$ per hour", "usd"),
-             ("usd_per_million_output_tokens", "$ per M tokens", "usd")]  # fmt: skip
+             ("usd_per_million_output_tokens", "$ per M tokens", "usd"), ("j_per_output_token", "J per token", "number")]  # fmt: skip
     shown += [(f"{limit['name']}_checked", check_name(limit), "s" if limit["name"][:4] in ("ttft", "tpot", "e2e_") else "number")
               for limit in saved.answer["slo"]]  # fmt: skip
     shown += [("ttft_s_p50", "TTFT p50", "s"), ("tpot_s_p50", "TPOT p50", "s"), ("output_tokens_per_s_per_gpu", "tokens/s/GPU", "number"),
@@ -207,7 +218,7 @@ def page_data(saved: Saved) -> dict[str, Any]:
         "columns": saved.columns, "rows": saved.rows, "verdicts": _verdicts(saved), "shown": shown_columns(saved),
         "shapes": [{"id": shape, "words": name, "colour": colours.get(shape)} for shape, name in words.items()],
         "points": [[p["shape"], p["batch"], p["ttft_s"], p["tpot_s"], p["usd_per_million_output_tokens"], p["tokens_per_s_per_gpu"],
-                    p["tokens_per_s_per_user"]] for p in answer["fronts"]],
+                    p["tokens_per_s_per_user"], p["j_per_output_token"], bool(p["is_simulated"])] for p in answer["fronts"]],
         "slo": [limit | {"words": check_name(limit), "limit_words": limit_words(limit)} for limit in answer["slo"]],
         "best": saved.plan["id"], "is_met": answer["is_met"], "limit_words": LIMIT_WORDS, "margin_words": MARGIN_WORDS,
         "limits": answer["limits"] or [],

@@ -183,6 +183,7 @@
       make("h3", { dir: "auto" }, `${cell(row, "plan")}${id === String(data.best) ? (data.is_met ? " – the answer" : " – the nearest") : ""}`),
       pairs([["GPUs", count(value(row, "num_gpus"))], ["Cost", Number.isFinite(value(row, "usd_per_hour"))
         ? `${money(value(row, "usd_per_hour"))} an hour${Number.isFinite(value(row, "usd_per_million_output_tokens")) ? `, ${money(value(row, "usd_per_million_output_tokens"))} per million tokens` : ""}` : "no price known"],
+      ...(Number.isFinite(value(row, "j_per_output_token")) ? [["Energy", `${digits(value(row, "j_per_output_token"))} J per output token, ${digits(value(row, "j_per_request"))} J per request (model)`]] : []),
       ["SLO", data.verdicts[row] + (data.slo.length && data.margin_words[cell(row, "chance")] ? `: ${data.margin_words[cell(row, "chance")]}` : "")],
       ["Simulated", { full: `${count(value(row, "requests"))} requests`, short: "the first part of the workload" }[cell(row, "simulated")] ?? "no, closed form only"]]),
     ];
@@ -230,6 +231,7 @@
     { key: "ttft", metric: "ttft", title: "TTFT", up: false, point: (p) => p[2], row: (row) => value(row, "ttft_s_mean"), text: seconds },
     { key: "tpot", metric: "tpot", title: "TPOT", up: false, point: (p) => p[3], row: (row) => value(row, "tpot_s_mean"), text: seconds },
     { key: "usd", title: "$ per million tokens", up: false, point: (p) => p[4] ?? NaN, row: (row) => value(row, "usd_per_million_output_tokens"), text: money },
+    { key: "joules", title: "J per output token", up: false, point: (p) => p[7] ?? NaN, row: (row) => value(row, "j_per_output_token"), text: digits },
   ].filter((axis) => data.points.some((p) => Number.isFinite(axis.point(p))));
   const shapes = Object.fromEntries(data.shapes.map((shape) => [shape.id, shape]));
   const hidden = new Set(); // shapes that a reader has put away
@@ -297,7 +299,7 @@
     const wanted = new Set(rows.map((row) => Number(data.rows[row][at.shape])));
     const isShown = (shape) => wanted.has(shape) && !hidden.has(shapes[shape]?.colour ? shape : "others");
     const points = data.points.filter((p) => isShown(p[0]) && Number.isFinite(x.point(p)) && Number.isFinite(y.point(p)));
-    const hover = (p) => `<b>${escaped(shapes[p[0]].words)}</b>, batch ${count(p[1])}, closed form<br>${x.title} ${x.text(x.point(p))}<br>${y.title} ${y.text(y.point(p))}`;
+    const hover = (p) => `<b>${escaped(shapes[p[0]].words)}</b>, batch ${count(p[1])}, ${p[8] ? "served in full" : "closed form"}<br>${x.title} ${x.text(x.point(p))}<br>${y.title} ${y.text(y.point(p))}`;
     const isCrowded = data.shapes.length > 24; // lines of all of them would hide what they lie behind
     const traces = new Map();
     for (const p of points) {
@@ -309,7 +311,8 @@
       if (last !== undefined && last !== `s${p[0]}`) { trace.x.push(null); trace.y.push(null); trace.text.push(""); trace.customdata.push(`s${p[0]}`); }
       trace.x.push(x.point(p)); trace.y.push(y.point(p)); trace.text.push(hover(p)); trace.customdata.push(`s${p[0]}`);
     }
-    const front = frontOf(points, x, y);
+    const served = points.filter((p) => p[8]);
+    const front = frontOf(served.length ? served : points, x, y);
     const line = { type: "scatter", mode: "lines", x: front.map(x.point), y: front.map(y.point), line: { color: "$c-ink", width: 2.5, shape: "linear" }, opacity: 0.75, hoverinfo: "skip" };
     const simulated = rows.filter((row) => cell(row, "simulated") === "full" && isShown(Number(data.rows[row][at.shape])) && Number.isFinite(x.row(row)) && Number.isFinite(y.row(row)));
     const marks = [true, false].map((good) => {

@@ -53,9 +53,11 @@ _LATENCY = {"p50": NUMBER, "p99": NUMBER}
 _OUTCOME = Served({"meets": FLAG, "ttft_s": _LATENCY, "tpot_s": _LATENCY, "load": _LOAD, "slo": [_CHECK], "requests": Maybe(NUMBER),
                    "basis": Maybe(Each(NUMBER))})  # fmt: skip
 _PLAN = {"id": NUMBER, "words": TEXT, "num_gpus": POSITIVE, "usd_per_hour": Maybe(POSITIVE), "usd_per_million_output_tokens": Maybe(NUMBER),
+         "j_per_output_token": Maybe(NUMBER), "j_per_request": Maybe(NUMBER), "j_per_output_token_interval": Maybe([NUMBER]),
          "outcome": Maybe(_OUTCOME), "checks": Maybe([_CHECK | {"interval": Maybe([NUMBER])}]), "chance": Maybe(TEXT), "why": Maybe(TEXT)}  # fmt: skip
 _POINT = {"shape": NUMBER, "words": TEXT, "batch": NUMBER, "ttft_s": NUMBER, "tpot_s": POSITIVE, "is_front": FLAG,
-          "tokens_per_s_per_user": NUMBER, "tokens_per_s_per_gpu": NUMBER, "usd_per_million_output_tokens": Maybe(NUMBER)}  # fmt: skip
+          "tokens_per_s_per_user": NUMBER, "tokens_per_s_per_gpu": NUMBER, "usd_per_million_output_tokens": Maybe(NUMBER),
+          "j_per_output_token": Maybe(NUMBER), "is_simulated": Maybe(FLAG)}  # fmt: skip
 _VARIATION = {"what": TEXT, "factor": NUMBER, "value": NUMBER, "num_gpus": Maybe(NUMBER), "why": TEXT}
 _ANSWER = {
     "question": TEXT, "is_met": FLAG, "is_open": FLAG, "offered_requests_per_s": NUMBER, "slo": [{"name": TEXT, "limit": POSITIVE, "at_most": FLAG}],
@@ -67,8 +69,9 @@ _ANSWER = {
     "load_curve": Maybe([{"requests_per_s": NUMBER, "of_highest": NUMBER, "outcome": _OUTCOME}]),
     "one_less": Maybe({"plan": TEXT, "outcome": _OUTCOME}),
     "sensitivity": Maybe({"variations": [_VARIATION], "left_out": [TEXT]}),
-    "basis": Maybe({"usd_per_hour": Maybe(NUMBER), "tdp_w": Maybe(NUMBER), "seed": Maybe(NUMBER)} | {key: Maybe(TEXT) for key in (
-        "device", "provider", "engine", "price_source", "tdp_source", "tables_device", "tables_source_repository", "tables_licence")}),
+    "basis": Maybe({key: Maybe(NUMBER) for key in (
+        "usd_per_hour", "usd_per_kwh", "pue", "tdp_w", "seed", "energy_error", "energy_waiting_w", "energy_hbm_w", "energy_arithmetic_w")} | {key: Maybe(TEXT) for key in (
+        "device", "provider", "engine", "price_source", "tdp_source", "energy_basis", "tables_device", "tables_source_repository", "tables_licence")}),
 }  # fmt: skip
 _MET = {"best": _PLAN, "has_slo": FLAG, "equal": [_PLAN], "cheaper_maybe": [_PLAN], "runners_up": [_PLAN]}
 _MISSED = {"nearest": _PLAN, "why": TEXT, "impossible_reasons": Each(NUMBER)}

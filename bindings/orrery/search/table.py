@@ -22,7 +22,7 @@ def rows(found: Exploration) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"id": i, "shape": int(columns["shape"][i]), "plan": words(found.assignments(i))}
         row |= {a.partition("=")[0]: a.partition("=")[2] for a in found.assignments(i)}
         row |= {"num_gpus": int(columns["num_gpus"][i]), "usd_per_hour": float(columns["usd_per_hour"][i]) or None}
-        row |= {f"estimated_{key}": estimate[key] for key in ("capacity_requests_per_s", "utilisation", "ttft_s", "tpot_s")}
+        row |= {f"estimated_{key}": estimate[key] for key in ("capacity_requests_per_s", "utilisation", "ttft_s", "tpot_s", "j_per_output_token")}
         row["impossible"] = estimate["impossible"]
         row["simulated"] = outcome["fidelity"] if outcome else ""
         if outcome and not outcome["error"]:
@@ -32,7 +32,7 @@ def rows(found: Exploration) -> list[dict[str, Any]]:
             row |= {key: outcome["load"][key] for key in ("is_overloaded", "is_settled", "limit")} | {"requests": outcome["requests"]}
             row |= {f"basis_{name}": share for name, share in outcome["basis"].items()}
             made = plan(found, i)
-            row |= {key: made[key] for key in ("usd_per_million_output_tokens", "output_tokens_per_s_per_gpu", "chance")}
+            row |= {key: made[key] for key in ("usd_per_million_output_tokens", "j_per_output_token", "j_per_request", "output_tokens_per_s_per_gpu", "chance")}
             for check in made["checks"]:
                 low, high = check["interval"] or (None, None)
                 row |= {f"{check['name']}_{key}": value for key, value in (("checked", check["value"]), ("low", low), ("high", high))}

@@ -12,6 +12,10 @@ def money(value: float | None) -> str:
     return "–" if value is None else f"${value:,.2f}"
 
 
+def joules(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g} J"
+
+
 def gpus_words(plan: dict[str, Any]) -> str:
     """'12 GPUs as 6 × TP2'."""
     return f"{plan['num_gpus']} GPU{'' if plan['num_gpus'] == 1 else 's'} as {plan['words']}"
@@ -32,6 +36,9 @@ def paragraph(answer: dict[str, Any]) -> str:
                  "; an 80 % interval reaches above a limit, so that it may miss"}.get(best.get("chance", ""), "")  # fmt: skip
     if best["usd_per_hour"]:
         parts.append(f"They cost {money(best['usd_per_hour'])} an hour, {money(best['usd_per_million_output_tokens'])} for a million output tokens")
+    if best["j_per_output_token"]:
+        low, high = best["j_per_output_token_interval"]
+        parts.append(f"Their GPUs take {best['j_per_output_token']:.3g} J for an output token (model, {low:.3g} to {high:.3g})")
     if saturation := answer.get("saturation"):
         offered = answer["offered_requests_per_s"]
         rates = [offered * saturation[key] for key in ("load", "low", "high")]
@@ -67,17 +74,17 @@ def whole(answer: dict[str, Any]) -> str:
     shown = {p["id"] for _, p in plans}
     plans += [(p["why"], p) for p in answer.get("runners_up", []) if p["id"] not in shown]
     checks = [check_name(c) for c in plans[0][1].get("checks", [])]
-    header = ("plan", "GPUs", "$/h", "$/M tokens", "TTFT p50", "TPOT p50", *checks, "")
+    header = ("plan", "GPUs", "$/h", "$/M tokens", "J/token", "TTFT p50", "TPOT p50", *checks, "")
     rows = []
     for why, p in plans:
         if not p["outcome"] or p["outcome"]["error"]:
             continue
         outcome = p["outcome"]
         rows.append((p["words"], str(p["num_gpus"]), money(p["usd_per_hour"]), money(p.get("usd_per_million_output_tokens")),
-                     seconds(outcome["ttft_s"]["p50"]), seconds(outcome["tpot_s"]["p50"]),
+                     joules(p.get("j_per_output_token")), seconds(outcome["ttft_s"]["p50"]), seconds(outcome["tpot_s"]["p50"]),
                      *(check_value(c, "value") for c in p["checks"]), why))  # fmt: skip
     if rows:
-        lines += [aligned(header, rows, right=range(1, 6 + len(checks))), ""]
+        lines += [aligned(header, rows, right=range(1, 7 + len(checks))), ""]
     if answer.get("limits"):
         gains = [(limit["what"], f"{100 * limit['gain']:+.1f} %") for limit in answer["limits"]]
         lines += ["what one more of it would add to the highest rate", aligned((), gains, right=(1,)), ""]
