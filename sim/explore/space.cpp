@@ -1,18 +1,14 @@
 #include "sim/explore/space.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <cmath>
-#include <limits>
 #include <set>
-#include <stdexcept>
 #include <string_view>
 #include <utility>
 
 #include "sim/explore/for_each_index.h"
-#include "sim/machine/machine.h"
 #include "sim/scenario/assembly.h"
+#include "sim/scenario/costs.h"
 #include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/service.h"
 #include "sim/units/text.h"
@@ -20,221 +16,6 @@
 namespace orrery {
 
 namespace {
-
-constexpr std::string_view kAuto = "auto";
-constexpr std::string_view kFull = "full";  // ep over all ranks of attention
-constexpr std::array<std::string_view, 5> kAutoKeys{"tp", "pp", "dp", "ep", "replicas"};
-
-// A key of the scenario and what it may be.
-struct Dimension {
-  std::string path;  // "placement.tp"
-  std::vector<YamlNode> values;
-};
-
-struct Family {
-  std::vector<Dimension> dimensions;  // without replicas
-  std::vector<std::int64_t> replicas;
-  std::vector<std::int64_t> prefill_replicas;
-  bool is_disaggregated = false;
-  YamlNode root;  // the scenario without what the family replaces
-};
-
-struct GpuRange {
-  int least = 1;
-  int most = 0;
-};
-
-YamlNode scalar(const std::string& text, const Location& where) {
-  YamlNode node;
-  node.kind = YamlNode::Kind::kScalar;
-  node.scalar = text;
-  node.where = where;
-  return node;
-}
-
-void erase(YamlNode& map, std::string_view key) {
-  std::erase_if(map.entries, [&](const YamlNode::Entry& entry) { return entry.key == key; });
-}
-
-// "1..8", "128..1024*2"; nothing where the text is no range.
-std::optional<std::vector<std::int64_t>> parse_range(const YamlNode& node) {
-  const std::string& text = node.scalar;
-  const std::size_t dots = text.find("..");
-  const bool is_range = dots != std::string::npos && dots > 0 &&
-                        text.find_first_not_of("0123456789.*") == std::string::npos;
-  if (!is_range) return std::nullopt;
-  const std::size_t star = text.find('*', dots);
-  const auto whole = [&](const std::string& part) -> std::int64_t {
-    const bool is_number = !part.empty() && part.size() < 10 &&
-                           std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
-    if (!is_number) {
-      fail_at(node.where, "found '" + text + "'; expected a range such as 1..8 or 128..1024*2");
-    }
-    return std::stoll(part);
-  };
-  const std::int64_t first = whole(text.substr(0, dots));
-  const std::size_t end = star == std::string::npos ? text.size() : star;
-  const std::int64_t last = whole(text.substr(dots + 2, end - dots - 2));
-  const std::int64_t factor = star == std::string::npos ? 0 : whole(text.substr(star + 1));
-  if (first > last || (star != std::string::npos && (factor < 2 || first < 1))) {
-    fail_at(node.where, "found '" + text + "'; expected a range that goes up, such as 1..8 or " +
-                            "128..1024*2");
-  }
-  if (factor == 0 && last - first >= kMostCombinations) {
-    fail_at(node.where, "found '" + text + "'; expected at most " +
-                            std::to_string(kMostCombinations) + " values");
-  }
-  std::vector<std::int64_t> values;
-  for (std::int64_t value = first; value <= last;
-       value = factor == 0 ? value + 1 : value * factor) {
-    values.push_back(value);
-  }
-  return values;
-}
-
-bool is_mesh_key(std::string_view path, std::string_view key) {
-  for (const std::string_view place :
-       {"placement.", "disaggregation.prefill.", "disaggregation.decode."}) {
-    if (path.starts_with(place) && path.substr(place.size()) == key) return true;
-  }
-  return false;
-}
-
-std::vector<std::int64_t> powers_of_two(std::int64_t most) {
-  std::vector<std::int64_t> values;
-  for (std::int64_t value = 1; value <= most; value *= 2) values.push_back(value);
-  return values;
-}
-
-// Reads one family's part of `search`.
-class FamilyReader {
- public:
-  FamilyReader(Family& family, const Scenario& base, const GpuRange& gpus)
-      : family_(family), base_(base), gpus_(gpus) {}
-
-  // `node` stands for `path` of the scenario; a mapping is read key by key.
-  void read(const YamlNode& node, const std::string& path) {
-    const bool is_place =
-        path == "placement" || path == "disaggregation.prefill" || path == "disaggregation.decode";
-    if (is_place && node.kind == YamlNode::Kind::kScalar && node.scalar == kAuto) {
-      for (const std::string_view key : kAutoKeys) {
-        read(scalar(std::string(kAuto), node.where), path + "." + std::string(key));
-      }
-      return;
-    }
-    if (node.kind == YamlNode::Kind::kMap) {
-      for (const YamlNode::Entry& entry : node.entries) {
-        read(entry.value, path.empty() ? entry.key : path + "." + entry.key);
-      }
-      return;
-    }
-    std::vector<YamlNode> values = values_of(node, path);
-    if (is_mesh_key(path, "replicas")) {
-      auto& replicas =
-          path.starts_with("disaggregation.prefill") ? family_.prefill_replicas : family_.replicas;
-      for (const YamlNode& value : values) replicas.push_back(count(value, path));
-      return;
-    }
-    family_.dimensions.push_back({.path = path, .values = std::move(values)});
-  }
-
- private:
-  static std::int64_t count(const YamlNode& node, const std::string& path) {
-    YamlNode map;
-    map.kind = YamlNode::Kind::kMap;
-    map.where = node.where;
-    map.entries.push_back({.key = "replicas", .where = node.where, .value = node});
-    return Reader(map, path.substr(0, path.rfind('.')), {"replicas"})
-        .integer("replicas", 1, kMaxGpus);
-  }
-
-  std::vector<YamlNode> values_of(const YamlNode& node, const std::string& path) const {
-    if (node.kind == YamlNode::Kind::kList) {
-      if (node.items.empty()) fail_at(node.where, "search." + path + ": found an empty list");
-      return node.items;
-    }
-    if (node.kind == YamlNode::Kind::kNull) {
-      fail_at(node.where,
-              "search." + path + ": found nothing; expected a list, a range or a value");
-    }
-    std::vector<YamlNode> values;
-    if (node.scalar == kAuto) {
-      for (const std::string_view key : kAutoKeys) {
-        if (!is_mesh_key(path, key)) continue;
-        for (const std::string& value : auto_values(std::string(key), base_, gpus_.most)) {
-          values.push_back(scalar(value, node.where));
-        }
-      }
-      if (values.empty()) {
-        fail_at(node.where, "search." + path +
-                                ": found auto; expected a list or a range: auto is " +
-                                "for tp, pp, dp, ep and replicas");
-      }
-      return values;
-    }
-    if (const auto range = parse_range(node)) {
-      for (const std::int64_t value : *range) {
-        values.push_back(scalar(std::to_string(value), node.where));
-      }
-      return values;
-    }
-    return {node};
-  }
-
-  Family& family_;
-  const Scenario& base_;
-  const GpuRange& gpus_;
-};
-
-GpuRange read_gpus(const YamlNode& search, const Scenario& base) {
-  GpuRange gpus{.least = 1, .most = base.machine_spec.num_gpus};
-  const YamlNode* node = search.find("gpus");
-  if (node == nullptr) return gpus;
-  const auto range = node->kind == YamlNode::Kind::kScalar
-                         ? parse_range(*node)
-                         : std::optional<std::vector<std::int64_t>>();
-  if (range) {
-    gpus = {.least = static_cast<int>(range->front()), .most = static_cast<int>(range->back())};
-  } else {
-    const Reader reader(search, "search", [&] {
-      std::vector<std::string_view> keys;
-      keys.reserve(search.entries.size());
-      for (const YamlNode::Entry& entry : search.entries) keys.emplace_back(entry.key);
-      return keys;
-    }());
-    gpus.most = static_cast<int>(reader.integer("gpus", 1, kMaxGpus));
-  }
-  if (gpus.most > base.machine_spec.num_gpus) {
-    fail_at(node->where, "search.gpus: found " + std::to_string(gpus.most) + "; machine " +
-                             base.machine_spec.name + " has " +
-                             std::to_string(base.machine_spec.num_gpus));
-  }
-  return gpus;
-}
-
-// Those that `search` names; the scenario's own placement where it names none.
-std::vector<Family> read_families(const YamlNode& root, const YamlNode& search,
-                                  const Scenario& base, const GpuRange& gpus) {
-  std::vector<Family> families;
-  const bool has_placement = search.find("placement") != nullptr;
-  const bool has_sides = search.find("disaggregation") != nullptr;
-  const bool own_sides = root.find("disaggregation") != nullptr;
-  for (const bool is_disaggregated : {false, true}) {
-    const bool is_named = is_disaggregated ? has_sides : has_placement;
-    const bool is_own = !has_placement && !has_sides && own_sides == is_disaggregated;
-    if (!is_named && !is_own) continue;
-    Family family{.is_disaggregated = is_disaggregated, .root = root};
-    erase(family.root, "search");
-    erase(family.root, is_disaggregated ? "placement" : "disaggregation");
-    FamilyReader reader(family, base, gpus);
-    for (const YamlNode::Entry& entry : search.entries) {
-      const std::string_view other = is_disaggregated ? "placement" : "disaggregation";
-      if (entry.key != "gpus" && entry.key != other) reader.read(entry.value, entry.key);
-    }
-    families.push_back(std::move(family));
-  }
-  return families;
-}
 
 // One choice of a value of each dimension.
 class Combination {
@@ -255,7 +36,7 @@ class Combination {
       chosen.emplace_back(dimension.path, dimension.values[at_[i]]);
     }
     for (auto& [path, value] : chosen) {
-      if (path.ends_with(".ep") && value.scalar == kFull) {
+      if (path.ends_with(".ep") && value.scalar == kFullEp) {
         const std::string place = path.substr(0, path.size() - 2);
         value.scalar = std::to_string(way(chosen, place + "dp") * way(chosen, place + "tp"));
       }
@@ -393,7 +174,7 @@ class SpaceBuilder {
       is_own_model = is_own_model && path != "model.config" && path != "model.layers" &&
                      !path.starts_with("machine");
     }
-    const YamlNode one = scalar("1", root.where);
+    const YamlNode one = scalar_node("1", root.where);
     if (family.is_disaggregated) {
       found.own_prefill_replicas = set_own(root, "disaggregation.prefill.replicas", one);
       found.own_replicas = set_own(root, "disaggregation.decode.replicas", one);
@@ -444,12 +225,7 @@ class SpaceBuilder {
   }
 
   void add_shape(const Family& family, Found& found) {
-    if (found.problem.empty() && !add_candidates(family, found)) {
-      found.problem = "placement: needs " +
-                      std::to_string(found.shape.gpus_per_replica + found.shape.gpus_per_prefill) +
-                      " GPUs or more; the search allows " + std::to_string(gpus_.least) + " to " +
-                      std::to_string(gpus_.most);
-    }
+    if (found.problem.empty()) found.problem = add_candidates(family, found);
     if (found.problem.empty()) {
       space_.shapes.push_back(std::move(found.shape));
     } else {
@@ -466,13 +242,18 @@ class SpaceBuilder {
     return all;
   }
 
-  bool add_candidates(const Family& family, const Found& found) {
+  // Why there are none: the GPUs that its replicas take, and those that the search allows.
+  std::string add_candidates(const Family& family, const Found& found) {
     const Shape& shape = found.shape;
-    const double price = shape.scenario->machine_spec.device.usd_per_hour;
+    const double price = usd_per_gpu_hour(shape.scenario->machine_spec);
     const std::size_t before = space_.candidates.size();
+    std::int64_t least = kMaxGpus;
+    std::int64_t most = 0;
     const auto add = [&](std::int64_t replicas, std::int64_t prefill) {
       const std::int64_t gpus =
           replicas * shape.gpus_per_replica + prefill * shape.gpus_per_prefill;
+      least = std::min(least, gpus);
+      most = std::max(most, gpus);
       if (gpus < gpus_.least || gpus > gpus_.most) return;
       space_.candidates.push_back({.shape = space_.shapes.size(),
                                    .replicas = static_cast<int>(replicas),
@@ -491,7 +272,14 @@ class SpaceBuilder {
         add(replicas, prefill);
       }
     }
-    return space_.candidates.size() > before;
+    if (space_.candidates.size() > before) return "";
+    const int smallest = shape.gpus_per_replica + shape.gpus_per_prefill;
+    const auto range = [](std::int64_t from, std::int64_t to) {
+      return std::to_string(from) + (from == to ? "" : " to " + std::to_string(to));
+    };
+    return "placement: takes " +
+           (most == 0 ? std::to_string(smallest) + " or more" : range(least, most)) +
+           " GPUs; the search allows " + range(gpus_.least, gpus_.most);
   }
 
   void leave_out(const Shape& shape, const std::string& problem) {
@@ -528,32 +316,6 @@ class SpaceBuilder {
 
 }  // namespace
 
-std::vector<std::string> auto_values(const std::string& key, const Scenario& base, int most_gpus) {
-  const MachineSpec& machine = base.machine_spec;
-  const bool has_experts = base.model_config.num_experts > 0;
-  const auto texts = [](const std::vector<std::int64_t>& values) {
-    std::vector<std::string> made;
-    made.reserve(values.size());
-    for (const std::int64_t value : values) made.push_back(std::to_string(value));
-    return made;
-  };
-  constexpr std::int64_t kMostStages = 4;
-  if (key == "tp") {
-    const int domain = topology_kind(machine.kind).nvlink_domain_size(machine);
-    return texts(powers_of_two(std::min({domain, machine.num_gpus, most_gpus})));
-  }
-  if (key == "pp") return texts(powers_of_two(std::min<std::int64_t>(kMostStages, most_gpus)));
-  if (key == "dp") return texts(powers_of_two(has_experts ? most_gpus : 1));
-  if (key == "ep") {
-    std::vector<std::string> ways{"1"};
-    if (has_experts) ways.emplace_back(kFull);
-    return ways;
-  }
-  std::vector<std::int64_t> all;
-  for (std::int64_t count = 1; count <= most_gpus; ++count) all.push_back(count);
-  return texts(all);
-}
-
 Space read_space(const YamlNode& root, const std::filesystem::path& file, const ProjectPaths& paths,
                  int threads) {
   const YamlNode* search = root.find("search");
@@ -562,12 +324,11 @@ Space read_space(const YamlNode& root, const std::filesystem::path& file, const 
             "found no search; expected a section such as search: {placement: auto}");
   }
   YamlNode own = root;
-  erase(own, "search");
+  std::erase_if(own.entries, [](const YamlNode::Entry& entry) { return entry.key == "search"; });
   const Scenario base = read_scenario(own, file, paths);
-  const GpuRange gpus = read_gpus(*search, base);
-  SpaceBuilder builder(file, paths, gpus);
-  const std::vector<Family> families = read_families(root, *search, base, gpus);
-  for (const Family& family : families) builder.add(family);
+  const SearchSection section = read_search(root, base);
+  SpaceBuilder builder(file, paths, section.gpus);
+  for (const Family& family : section.families) builder.add(family);
   return builder.build(base, threads);
 }
 

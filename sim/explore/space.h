@@ -13,7 +13,7 @@
 // `search` mirrors the scenario: any of its keys may stand there with a list, a range a..b, or a
 // range with a factor a..b*2 in place of a value. `placement` and `disaggregation` are families of
 // plans: where both stand, both are searched. Keys of a mesh may be `auto`: what the model and the
-// machine allow (auto_values). What a key of `search` says goes before the scenario's own.
+// machine allow (search_section.h). What a key of `search` says goes before the scenario's own.
 
 #include <cstdint>
 #include <filesystem>
@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/explore/search_section.h"
 #include "sim/scenario/reader.h"
 #include "sim/scenario/scenario.h"
 
@@ -60,9 +61,6 @@ struct Space {
   std::int64_t num_combinations = 0;  // of shapes, legal or not
 };
 
-// More combinations than this are refused: they are enumerated one by one.
-inline constexpr std::int64_t kMostCombinations = 1'000'000;
-
 // Throws ScenarioError for a `search` that is none: an unknown key, an empty list, a range that
 // goes down, nothing to choose from. The space does not depend on
 // `threads`. One whose shapes are all left out is no error.
@@ -73,9 +71,5 @@ Space read_space(const YamlNode& root, const std::filesystem::path& file, const 
 Scenario scenario_of(const Space& space, const Candidate& candidate);
 // Its assignments with the number of replicas, as `--set` takes them.
 std::vector<std::string> assignments_of(const Space& space, const Candidate& candidate);
-
-// Values of a mesh key's `auto` for a model on a machine: tp and pp powers of two (to the NVLink
-// domain, to 4), dp and ep of mixtures of experts powers of two and dp * tp; else 1.
-std::vector<std::string> auto_values(const std::string& key, const Scenario& base, int most_gpus);
 
 }  // namespace orrery

@@ -101,8 +101,8 @@ TEST(Space, DoesNotDependOnThreads) {
 TEST(Space, BadSearches) {
   EXPECT_NE(error_of("{}").find("found no search"), std::string::npos);
   EXPECT_NE(error_of("{placement: {tp: []}}").find("found an empty list"), std::string::npos);
-  EXPECT_NE(error_of("{placement: {tp: 8..2}}").find("a range that goes up"), std::string::npos);
-  EXPECT_NE(error_of("{placement: {tp: 1..8*1}}").find("a range that goes up"), std::string::npos);
+  EXPECT_NE(error_of("{placement: {tp: 8..2}}").find("goes up"), std::string::npos);
+  EXPECT_NE(error_of("{placement: {tp: 1..8*1}}").find("goes up"), std::string::npos);
   EXPECT_NE(error_of("{placement: {tq: [1]}}").find("unknown key"), std::string::npos);
   EXPECT_NE(error_of("{provider: [vllm-9.9]}").find("unknown provider"), std::string::npos);
   EXPECT_NE(error_of("{engine: {max_num_seqs: auto}}").find("found auto"), std::string::npos);
