@@ -332,3 +332,40 @@ def test_the_terminal_shows_errors_and_their_split(folder, tmp_path, columns, ca
     text = capsys.readouterr().out
     assert re.search(r"TPOT mean .* -20\.0 %", text)  # 1 / 1.25 - 1
     assert re.search(r"decode +-\S+ (µs|ms) +-\S+ ms", text)
+
+
+# --- runs as a page
+
+
+def page_of(tmp_path, runs_of):
+    from orrery.compare import report
+
+    path = report.render(runs_of, tmp_path / "runs.html")
+    return path.read_text(encoding="utf-8")
+
+
+def test_a_page_holds_every_run_its_parts_and_the_keys_that_differ(tmp_path, folder):
+    found = [finished_run.open_run(folder / "light.yaml", sets) for sets in ([], ["placement.tp=2"], ["placement.tp=4"])]
+    result = runs.beside(found, "tpot_s.mean")
+    plans = [row["plan"] for row in result["runs"]]
+    assert plans == ["1 x tp4", "1 x tp2", "1 x tp1"]  # more ranks, shorter steps
+    assert [row["key"] for row in result["scenario"]] == ["placement.tp"]
+    assert result["scenario"][0]["values"] == ["4", "2", "1"]
+    for row, causes in zip(result["runs"], result["causes"]):
+        for metric, parts in (("ttft", runs.TTFT_CAUSES), ("tpot", runs.TPOT_CAUSES)):
+            assert sum(causes[metric][part] for part in parts) == pytest.approx(causes[metric]["mean"])
+    assert len({row["run"] for row in result["runs"]}) == 3  # names are told apart
+    page = page_of(tmp_path, found)
+    assert page == page_of(tmp_path, found)
+    assert all(row["run"] in page for row in result["runs"]) and "placement.tp" in page
+    assert 'class="number best"' in page
+    assert "http://" not in page.partition("<script>")[0]
+
+
+def test_a_page_does_not_take_names_for_markup(tmp_path, folder):
+    import dataclasses
+
+    run = finished_run.open_run(folder / "light.yaml", [])
+    found = [dataclasses.replace(run, name="<img src=x>"), run]
+    page = page_of(tmp_path, found)
+    assert "<img src=x>" not in page.partition("<script>")[0].replace("<script", "")

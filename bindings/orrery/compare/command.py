@@ -18,7 +18,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fit", type=pathlib.Path, metavar="PROFILE.yaml",
                         help="fit the run's engine profile to the first benchmark and write it there; a second one is held out")  # fmt: skip
     parser.add_argument("--any-model", action="store_true", help="compare with a benchmark of another model, too")
-    parser.add_argument("--force", action="store_true", help="replace PROFILE.yaml")
+    parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write the runs side by side as a page, for a browser")
+    parser.add_argument("--force", action="store_true", help="replace PROFILE.yaml, or FILE")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -31,7 +32,14 @@ def run(options: argparse.Namespace) -> int:
         return _with_benches(options)
     if options.fit:
         raise ValueError("found --fit without a benchmark; expected a file that one wrote, after RUN")
-    result = runs.compare([finished_run.open_run(path) for path in (options.run, *options.others)], options.sort)
+    if options.html and options.html.exists() and not options.force:
+        raise FileExistsError(f"'{options.html}' exists; expected a new file, or --force to replace it")
+    found = [finished_run.open_run(path) for path in (options.run, *options.others)]
+    result = runs.compare(found, options.sort)
+    if options.html:
+        from . import report
+
+        print(f"written: {printable(str(report.render(found, options.html, options.sort)))}", file=sys.stderr)
     print(json.dumps(result, indent=2) if options.json else terminal.of_runs(result))
     return 0
 
@@ -40,6 +48,8 @@ def _with_benches(options: argparse.Namespace) -> int:
     from .. import finished_run
     from . import against_bench, bench_files, fit, terminal
 
+    if options.html:
+        raise ValueError("found --html with a benchmark; expected it with runs alone")
     if options.sort:
         raise ValueError("found --sort with a benchmark; expected it with runs alone")
     if options.fit and len(options.others) > 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ COLUMNS: dict[str, str] = {
     "tokens/s/GPU": "output_tokens_per_s_per_gpu",
     "KV cache": "kv_utilisation.mean",
     "preemptions": "preemptions",
+    "J per token": "energy.j_per_output_token",
 }
 TTFT_CAUSES = ("queue", "prefill", "stream")
 TPOT_CAUSES = ("decode_steps", "mixed_steps", "transfer", "between_steps")
@@ -160,6 +162,27 @@ def compare(runs: Sequence[FinishedRun], sort: str | None = None) -> dict[str, A
     return result
 
 
+def beside(runs: Sequence[FinishedRun], sort: str | None = None) -> dict[str, Any]:
+    """What is said of any number of runs, each as `side_by_side` orders them: the figures of each, where its latencies come from, what
+    its steps are like, and the keys of the resolved scenarios that are not the same in all, with the value of each."""
+    rows = side_by_side([dataclasses.replace(run, name=f"{i} {run.name}") for i, run in enumerate(runs)], sort)
+    order = [int(row["run"].partition(" ")[0]) for row in rows]
+    rows = [row | {"run": name} for row, name in zip(rows, _distinct([runs[i].name for i in order]))]
+    leaves = [_leaves(runs[i].scenario) for i in order]
+    keys = dict.fromkeys(key for found in leaves for key in found)
+    return {
+        "runs": rows,
+        "causes": [causes(runs[i]) for i in order],
+        "steps": [step_facts(runs[i]) for i in order],
+        "scenario": [{"key": key, "values": [found.get(key) for found in leaves]} for key in keys if len({found.get(key) for found in leaves}) > 1],
+    }
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names with a number where they are not the only ones."""
+    return [f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
+
+
 def _mean(values: np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else 0.0
 
@@ -169,4 +192,4 @@ def _weighted(values: np.ndarray, weights: np.ndarray, chosen: np.ndarray) -> fl
     return float((values[chosen] * weights[chosen]).sum()) / total if total else None
 
 
-__all__ = ["COLUMNS", "TPOT_CAUSES", "TTFT_CAUSES", "causes", "compare", "numbers", "plan_text", "scenario_differences", "side_by_side", "step_facts"]
+__all__ = ["COLUMNS", "TPOT_CAUSES", "TTFT_CAUSES", "beside", "causes", "compare", "numbers", "plan_text", "scenario_differences", "side_by_side", "step_facts"]

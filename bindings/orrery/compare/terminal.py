@@ -10,7 +10,7 @@ from ..text_table import aligned, printable
 from . import against_bench, runs
 from .fit import GAIN, Fitted
 
-_PART = {
+PART = {
     "mean": "mean",
     "total": "predicted - measured",
     "arrival": "arrival: other times and lengths",
@@ -23,7 +23,7 @@ _PART = {
     "transfer": "KV transfer",
     "between_steps": "between steps",
 }
-_FACTS = {
+FACTS = {
     "decodes_per_step": ("decodes in a step without prompts", quantities.number),
     "decode_step_s": ("such a step", quantities.seconds),
     "prompt_tokens_per_step": ("prompt tokens in a step with prompts", quantities.number),
@@ -42,7 +42,7 @@ def of_runs(result: Mapping[str, Any]) -> str:
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A run is a column where there are few, so that lines stay short."""
-    cells = {title: [_cell(path, row.get(path)) for row in rows] for title, path in runs.COLUMNS.items()}
+    cells = {title: [cell(path, row.get(path)) for row in rows] for title, path in runs.COLUMNS.items()}
     cells["overloaded"] = [{True: "yes", False: "no"}.get(row["is_overloaded"], quantities.NO_VALUE) for row in rows]
     if len(rows) <= 4:
         body = [("plan", *(row["plan"] for row in rows)), *((title, *values) for title, values in cells.items())]
@@ -51,7 +51,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     return aligned(("run", "plan", *cells), body, right=range(2, len(cells) + 2))
 
 
-def _cell(path: str, value: float | None) -> str:
+def cell(path: str, value: float | None) -> str:
     if path.rpartition(".")[0].endswith("_s"):
         return quantities.seconds(value)
     if path.startswith("kv_utilisation"):
@@ -62,10 +62,10 @@ def _cell(path: str, value: float | None) -> str:
 def _scenario(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "The scenarios are the same."
-    return aligned(("what differs", "first", "second"), [(row["key"], _shown(row["a"]), _shown(row["b"])) for row in rows])
+    return aligned(("what differs", "first", "second"), [(row["key"], shown(row["a"]), shown(row["b"])) for row in rows])
 
 
-def _shown(value: str | None) -> str:
+def shown(value: str | None) -> str:
     if value is None:
         return quantities.NO_VALUE
     return value if len(value) <= 60 else value[:57] + "..."
@@ -76,13 +76,13 @@ def _causes(causes: Mapping[str, Any]) -> str:
     for metric, title in (("ttft", "TTFT"), ("tpot", "between tokens")):
         for part, row in causes[metric].items():
             if part == "mean" or any(abs(row[side]) >= 5e-8 for side in ("a", "b")):
-                name = f"{title}, mean" if part == "mean" else f"  {_PART[part]}"
+                name = f"{title}, mean" if part == "mean" else f"  {PART[part]}"
                 lines.append((name, quantities.seconds(row["a"]), quantities.seconds(row["b"]), _signed(row["difference"])))
     return aligned(("cause", "first", "second", "difference"), lines, right=(1, 2, 3))
 
 
 def _steps(facts: Mapping[str, Any]) -> str:
-    rows = [(title, shown(facts[name]["a"]), shown(facts[name]["b"])) for name, (title, shown) in _FACTS.items()]
+    rows = [(title, shown(facts[name]["a"]), shown(facts[name]["b"])) for name, (title, shown) in FACTS.items()]
     return aligned(("steps, on average", "first", "second"), rows, right=(1, 2))
 
 
@@ -123,7 +123,7 @@ def _split(split: Mapping[str, Any]) -> str:
     rows = []
     for part in ("total", "arrival", "queue", "prefill", "decode"):
         cells = [_signed(found[part]) if part in found else "" for found in metrics.values()]
-        rows.append((_PART[part] if part == "total" else f"  {_PART[part]}", *cells))
+        rows.append((PART[part] if part == "total" else f"  {PART[part]}", *cells))
     lines = [aligned(("means", *metrics), rows, right=(1, 2, 3))]
     if split["offered_per_s"]:
         offered, realised = split["offered_per_s"]
