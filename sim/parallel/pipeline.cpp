@@ -138,11 +138,11 @@ class PipelinePass {
       }
       received_[stage] = is_needed;
     }
-    // Weights, and inputs that no op changes, are there from the start.
+    // Weights, states, and inputs that no op changes, are there from the start.
     std::vector<bool> is_ever_written(num_tensors);
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
       for (std::size_t i = 0; i < num_tensors; ++i) {
-        if (!is_ever_written[i]) received_[stage][i] = false;
+        if (!is_ever_written[i] || is_cache(source_.tensors()[i].role)) received_[stage][i] = false;
       }
       for (const Segment& segment : stages_[stage]) {
         for (OpId id = segment.first; id < segment.last; ++id) {
