@@ -154,6 +154,10 @@ struct CostOptions {
   PowerLimit power;
   // The same of single kernels by name, besides: caches larger than those of the tables, ...
   std::map<std::string, double> kernel_times;
+  // By format of routed experts: whose rows answer a call of theirs that lies outside all rows
+  // which the tables in order have, since the engine runs the kernels of that provider's backend
+  // (Triton, CUTLASS, DeepGEMM).
+  std::map<DType, std::string> moe_tables;
   // "" best of NCCL and the engine's own, "nccl", "custom": the engine's own.
   std::string all_reduce_implementation;
   std::string custom_all_reduce = "custom_vllm";  // the engine's own, as the tables name it

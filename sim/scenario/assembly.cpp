@@ -75,6 +75,7 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   options.moe_kernel_time = is_eager ? profile.kernel_time.eager_moe : profile.kernel_time.graph;
   options.power = profile.power_limit;
   options.kernel_times = profile.kernel_time.kernels;
+  options.moe_tables = profile.moe_tables;
   options.all_reduce_implementation = scenario.engine_profile.all_reduce_implementation;
   options.custom_all_reduce = scenario.engine_profile.custom_all_reduce;
   options.moe_distribution = to_text(scenario.expert_load.skew);

@@ -124,6 +124,21 @@ void read_kernel_times(const Reader& profile, EngineProfile& into) {
   }
 }
 
+void read_moe_tables(const Reader& profile, EngineProfile& into) {
+  if (!profile.has("moe_tables")) return;
+  Reader reader(profile.at("moe_tables"), "moe_tables",
+                {"fp8", "fp8_block", "bf16", "mxfp4", "int4"});
+  std::map<std::string, std::string> own;
+  reader.collect_sources(&own);
+  for (const DType dtype :
+       {DType::kFp8, DType::kFp8Block, DType::kBf16, DType::kMxfp4, DType::kInt4}) {
+    const std::string key(to_text(dtype));
+    if (!reader.has(key)) continue;
+    into.moe_tables[dtype] = reader.text(key);
+    into.sources["moe_tables." + key] = own[key];
+  }
+}
+
 PowerLimit read_power_limit(const Reader& profile, EngineProfile& into) {
   Reader reader(profile.at("power_limit"), "power_limit",
                 {"product", "narrow_product", "attention", "decodes", "share", "boost", "full_rows",
@@ -192,6 +207,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
                  "workspace_memory",
                  "mla_form",
                  "moe",
+                 "moe_tables",
                  "all_reduce",
                  "custom_all_reduce"});
   EngineProfile profile;
@@ -221,6 +237,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
   if (reader.has("moe")) {
     profile.moe = read_moe(reader.at("moe"), {});
   }
+  read_moe_tables(reader, profile);
   const std::size_t all_reduce = reader.choice("all_reduce", kAllReduce);
   profile.all_reduce_implementation = all_reduce == 0 ? "" : kAllReduce[all_reduce];
   profile.custom_all_reduce =

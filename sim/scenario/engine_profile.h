@@ -57,6 +57,7 @@ struct EngineProfile {
   Bytes workspace_memory;
   MlaForm mla_form = MlaForm::kAuto;
   MoeSpec moe;
+  std::map<DType, std::string> moe_tables;  // CostOptions::moe_tables
   // The engine's own defaults; the scenario's `engine` goes before.
   EngineConfig engine;
   std::string all_reduce_implementation;  // "" best of both, else "nccl", "custom": its own
