@@ -4,6 +4,10 @@
 // travel:
 //
 //   all_to_all:  dispatch tokens topk rows -> experts -> combine -> [all_gather over tp]
+//   deepep:      the same with kernels of DeepEP (github.com/deepseek-ai/DeepEP), which send a
+//   token
+//                once to each node that has one of its experts, in FP8 where experts read it so;
+//                few tokens, of decodes, go by its low-latency kernels, once for each expert
 //   all_gather:  all_gather over dp -> experts -> reduce_scatter over dp -> [all_reduce over tp]
 //
 // Ranks of a tp group hold the same tokens, so with all_to_all each sends a slice of them.
@@ -19,6 +23,11 @@
 
 namespace orrery {
 namespace {
+
+// Tokens of a rank up to which SGLang's decodes go by the low-latency kernels (256 sequences on
+// each of 72 GPUs: lmsys.org, Deploying DeepSeek with PD disaggregation and large-scale EP,
+// 2025-05-05).
+constexpr std::int64_t kLowLatencyTokens = 256;
 
 bool is_routed_axis(std::string_view name) {
   return name == axis::kExperts || name == axis::kExpertFfn;
@@ -103,6 +112,25 @@ class ExpertPass {
                                 rewrite_.groups_of(ranks, size, stride), reads, writes);
   }
 
+  // `tokens` of a rank.
+  void deepep(const std::string& name, const std::string& part, const KernelOp& experts,
+              DType dtype, std::int64_t tokens, const TensorViews& reads, const TensorViews& writes,
+              GroupId ranks) {
+    const bool is_low_latency = tokens <= kLowLatencyTokens;
+    rewrite_.insert({.name = name + "." + part,
+                     .body = KernelOp{.kernel = "deepep_" + part,
+                                      .dtype = dtype,
+                                      .dims = {{"tokens", tokens, std::string(axis::kTokens)},
+                                               {"hidden", dim(experts.dims, "hidden"), ""},
+                                               {"topk", dim(experts.dims, "topk"), ""},
+                                               {"ranks", stage_ranks_, ""},
+                                               {"low_latency", is_low_latency ? 1 : 0, ""}}},
+                     .ranks = ranks,
+                     .reads = reads,
+                     .writes = writes,
+                     .after = {}});
+  }
+
   void dispatch_by_all_gather(OpId id, Op op) {
     const GroupId ranks = rewrite_.group(op.ranks);
     const int stride = mesh_.cp * mesh_.tp;
@@ -130,7 +158,7 @@ class ExpertPass {
   }
 
   void dispatch_by_all_to_all(OpId id, Op op) {
-    const auto& kernel = std::get<KernelOp>(op.body);
+    const KernelOp kernel = std::get<KernelOp>(op.body);
     const GroupId ranks = rewrite_.group(op.ranks);
     const std::string name = op.name;
     const std::int64_t topk = dim(kernel.dims, "topk");
@@ -145,9 +173,18 @@ class ExpertPass {
       return bytes_of(rewrite_.tensor(tensor)) / static_cast<double>(rows_of(tensor));
     };
     const TensorId dispatched = with_rows(sent.front(), ".dispatched", routed_rows);
-    collective(name + ".dispatch", CollectiveKind::kAllToAll, rewrite_.tensor(dispatched).dtype,
-               row_bytes(dispatched) * static_cast<double>(sent_rows), stage_ranks_, mesh_.cp, sent,
-               {dispatched}, ranks);
+    const auto exchange = [&](const std::string& part, TensorId row, const TensorViews& from,
+                              const TensorViews& to) {
+      const DType dtype = rewrite_.tensor(row).dtype;
+      if (mesh_.expert_comm == ExpertComm::kDeepEp) {
+        deepep(name, part, kernel, dtype, sent_rows / topk, from, to, ranks);
+        return;
+      }
+      collective(name + "." + part, CollectiveKind::kAllToAll, dtype,
+                 row_bytes(row) * static_cast<double>(sent_rows), stage_ranks_, mesh_.cp, from, to,
+                 ranks);
+    };
+    exchange("dispatch", dispatched, sent, {dispatched});
     reads.insert(reads.begin(), dispatched);
     op.reads = reads;
 
@@ -158,9 +195,7 @@ class ExpertPass {
 
     const bool is_sliced = mesh_.tp > 1;
     const TensorId combined = is_sliced ? slice_of_rows(output) : output;
-    collective(name + ".combine", CollectiveKind::kAllToAll, rewrite_.tensor(output).dtype,
-               row_bytes(computed) * static_cast<double>(sent_rows), stage_ranks_, mesh_.cp,
-               {computed}, {combined}, ranks);
+    exchange("combine", computed, {computed}, {combined});
     if (is_sliced) {
       collective(name + ".all_gather", CollectiveKind::kAllGather, rewrite_.tensor(output).dtype,
                  bytes_of(rewrite_.tensor(combined)), mesh_.tp, 1, {combined}, {output}, ranks);

@@ -163,11 +163,16 @@ void check_expert_comm(const Mesh& mesh, bool is_fused) {
   if (mesh.dp == 1) return;
   const ExpertComm comm = mesh.expert_comm;
   const std::string name(kExpertCommNames[static_cast<std::size_t>(comm)]);
-  const bool is_of_fused = comm == ExpertComm::kAllToAll || comm == ExpertComm::kAllGather;
+  const bool is_of_fused = comm == ExpertComm::kAllToAll || comm == ExpertComm::kAllGather ||
+                           comm == ExpertComm::kDeepEp;
+  if (is_fused && comm == ExpertComm::kDeepEp && mesh.ep != mesh.dp * mesh.tp) {
+    throw std::invalid_argument("expert_comm is deepep with ep " + std::to_string(mesh.ep) +
+                                ", expected dp * tp = " + std::to_string(mesh.dp * mesh.tp));
+  }
   if (is_fused && !is_of_fused) {
     throw std::invalid_argument("expert_comm is " + name +
-                                ", which dispatches rows of design shuffling; expected all_to_all "
-                                "or all_gather for a fused moe op");
+                                ", which dispatches rows of design shuffling; expected all_to_all, "
+                                "all_gather or deepep for a fused moe op");
   }
   if (is_fused) return;
   if (is_of_fused) {

@@ -21,6 +21,8 @@ namespace orrery {
 //   kAllToAll    dispatch and combine of tokens * topk rows; needs ep == dp * tp
 //   kAllGather   all_gather of all tokens over dp, reduce_scatter of the results; also what a mesh
 //                with ep < dp * tp does, whose ranks each hold a slice of their experts' columns
+//   kDeepEp      dispatch and combine by DeepEP's kernels, as its tables have them; needs
+//                ep == dp * tp
 // Of design shuffling (sim/parallel/expert_flows.h says what is sent):
 //   kEager       all_to_all of counts, of rows and of results, in the sizes that the host has read;
 //                one d2h_sync for each layer
@@ -29,10 +31,18 @@ namespace orrery {
 //   kDedup, kDedupGraph
 //                the same where the ranks of a tp group are a node and hold the same rows: each
 //                sends its slice of their columns to other nodes, and all gather inside. ep == dp
-enum class ExpertComm : std::uint8_t { kAllToAll, kAllGather, kEager, kGraph, kDedup, kDedupGraph };
+enum class ExpertComm : std::uint8_t {
+  kAllToAll,
+  kAllGather,
+  kEager,
+  kGraph,
+  kDedup,
+  kDedupGraph,
+  kDeepEp
+};
 // Entry i names the enumerator of value i.
-inline constexpr std::array<std::string_view, 6> kExpertCommNames{
-    "all_to_all", "all_gather", "eager", "graph", "dedup", "dedup_graph"};
+inline constexpr std::array<std::string_view, 7> kExpertCommNames{
+    "all_to_all", "all_gather", "eager", "graph", "dedup", "dedup_graph", "deepep"};
 
 // How many ways each strategy splits one instance of a model. Attention runs on dp x tp ranks
 // (cp, sp inside them), routed experts on ep x (dp*tp/ep) ranks of the same stage; pp stages follow

@@ -25,7 +25,9 @@ std::vector<std::int64_t> stage_shares(std::int64_t num_units, int num_stages) {
 }
 
 bool uses_all_to_all(const Mesh& mesh) {
-  return mesh.dp > 1 && mesh.expert_comm == ExpertComm::kAllToAll && mesh.ep == mesh.dp * mesh.tp;
+  const bool sends_rows =
+      mesh.expert_comm == ExpertComm::kAllToAll || mesh.expert_comm == ExpertComm::kDeepEp;
+  return mesh.dp > 1 && sends_rows && mesh.ep == mesh.dp * mesh.tp;
 }
 
 Rewrite::Rewrite(const Plan& source, int ways) : source_(source) {

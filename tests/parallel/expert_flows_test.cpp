@@ -289,8 +289,8 @@ TEST(ExpertFlows, SayWhatAMeshLacks) {
   says("expected a multiple of dp", {.dp = 4, .ep = 2, .expert_comm = ExpertComm::kEager});
   says("expected one for each of the 16 experts",
        {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager, .expert_load = zipf_load(8, 1, 0)});
-  says("expected all_to_all or all_gather", {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
-       {.moe_design = MoeDesign::kFused});
+  says("expected all_to_all, all_gather or deepep",
+       {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager}, {.moe_design = MoeDesign::kFused});
   says("expected no fuse_scatter_add", {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
        {.moe_design = MoeDesign::kShuffling, .fuse_scatter_add = true});
   says("counts are read on the host", {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},

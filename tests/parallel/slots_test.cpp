@@ -102,6 +102,7 @@ std::vector<Mesh> meshes_of(const ModelConfig& model, MoeDesign design) {
     meshes.push_back({.tp = 4, .ep = 2});
     meshes.push_back({.dp = 4, .tp = 2, .ep = 8, .sp = true});
     meshes.push_back({.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kAllGather});
+    meshes.push_back({.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kDeepEp});
   } else if (design == MoeDesign::kShuffling) {
     meshes.push_back({.tp = 4, .ep = 2});
     for (const ExpertComm comm :

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import simulation
-from . import apart, metrics, scenarios
+from . import apart, metrics, scenarios, steady
 from .cases import Case
 
 GPUS_PER_NODE = 8  # where the source does not say
@@ -80,12 +80,9 @@ def _outcome(case: Case, path: pathlib.Path, profiles: Mapping[str, pathlib.Path
         return Outcome(case, f"no simulated counterpart of {left_out[0]}", left_out=left_out)
     profile = profiles.get(case.fields["engine"])
     try:
-        path.write_text(scenarios.scenario_text(case), encoding="utf-8")
-        scenario = simulation.load(path, overrides=[f"engine.profile={profile}"] if profile else [])
-        result = simulation.simulate(scenario)
+        summary = _simulated(case, path, profile) | {"gpus_per_node": _gpus_per_node(case)}
     except (scenarios.CannotSimulate, ValueError) as error:
         return Outcome(case, _reason(error), left_out=left_out)
-    summary = apart.as_clients_see(case, dict(result.summary)) | {"gpus_per_node": _gpus_per_node(case)}
     comparisons = []
     for measurement in case.measurements:
         if metric := metrics.find(measurement.metric, measurement.unit):
@@ -93,7 +90,17 @@ def _outcome(case: Case, path: pathlib.Path, profiles: Mapping[str, pathlib.Path
             if simulated is not None:
                 published = measurement.value * metrics.UNITS[measurement.unit][1]
                 comparisons.append(Comparison(metric.label, metric.unit, published, simulated))
-    return Outcome(case, "", tuple(comparisons), left_out, summary["basis"], _split(result))
+    return Outcome(case, "", tuple(comparisons), left_out, summary["basis"], summary["split"])
+
+
+def _simulated(case: Case, path: pathlib.Path, profile: pathlib.Path | None) -> dict[str, Any]:
+    """The summary of the case's run with its `split`, or of its step."""
+    if load := steady.read(case):
+        return steady.summary(case, load, path)
+    path.write_text(scenarios.scenario_text(case), encoding="utf-8")
+    scenario = simulation.load(path, overrides=[f"engine.profile={profile}"] if profile else [])
+    result = simulation.simulate(scenario)
+    return apart.as_clients_see(case, dict(result.summary)) | {"split": _split(result)}
 
 
 def _gpus_per_node(case: Case) -> float:

@@ -1,0 +1,24 @@
+#include "kernels/priced/deepep.h"
+
+namespace orrery {
+namespace {
+
+Work work(DType dtype, const Dims& dims) {
+  const Bytes bytes = deepep_bytes(dims, bytes_per_element(dtype));
+  return {.flops = Flops(0), .bytes_read = bytes / 2, .bytes_written = bytes / 2};
+}
+
+}  // namespace
+
+KernelSpec deepep_combine_spec() {
+  return {.name = "deepep_combine",
+          .summary = "sends results back to the GPUs of their tokens and adds them up",
+          .dims = deepep_dims(),
+          .slots = {{.name = "x", .axes = ".., hidden"},
+                    {.name = "y", .axes = ".., hidden", .is_result = true}},
+          .work = work,
+          .prior = deepep_prior(),
+          .instead = "expert_comm: all_to_all is"};
+}
+
+}  // namespace orrery

@@ -1,0 +1,105 @@
+"""Whose rows price routed experts, and what brings tokens to them."""
+
+import csv
+import pathlib
+
+import orrery
+import pytest
+from orrery import _core, explain
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEVICES = ROOT / "topologies" / "devices"
+WIDE = {mode: f"sglang-0.5.10-deepep-{mode}" for mode in ("normal", "low-latency")}
+
+
+def ops(tmp_path, batch, **values):
+    file = tmp_path / "scenario.yaml"
+    keys = {"workload": "{closed_loop: {concurrency: 1, num_requests: 1, prompt_tokens: 1, output_tokens: 1}}"} | values
+    file.write_text("".join(f"{key}: {value}\n" for key, value in keys.items()), encoding="utf-8")
+    return {op["name"]: op for op in explain.step(orrery.load(file), batch)["ops"]}
+
+
+def decodes(count, context=1000):
+    return _core.Batch(num_decodes=count, decode_context=count * context)
+
+
+def rows(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(("ep", "provider"), [(1, "vllm-0.24.0"), (4, "trtllm-1.3.0rc20")])
+def test_mxfp4_experts_split_by_column_take_the_rows_of_the_same_kernels(tmp_path, ep, provider):
+    found = ops(
+        tmp_path,
+        decodes(64),
+        model="{config: gpt-oss-120b, weights: bf16, activations: bf16, expert_weights: mxfp4}",
+        machine="hgx-h200",
+        provider="trtllm-1.3.0rc20",
+        placement=f"{{tp: 4, ep: {ep}}}",
+        engine="{profile: trtllm}",
+    )
+    experts = found["layers.0.experts"]
+    assert experts["provider"] == provider
+    assert experts["basis"] != "roofline"
+
+
+@pytest.mark.parametrize("provider", ["sglang-0.5.14", "vllm-0.24.0", "trtllm-1.3.0rc20"])
+@pytest.mark.parametrize("tokens", [64, 2048, 16384])
+def test_even_routing_is_never_slower_than_skewed(tmp_path, provider, tokens):
+    def time(load):
+        found = ops(
+            tmp_path,
+            decodes(tokens, 1),
+            model=f"{{config: deepseek-v3, weights: fp8_block, activations: fp8_block, expert_load: {load}}}",
+            machine="hgx-h200",
+            provider=provider,
+            placement="{tp: 8, ep: 8}",
+            engine=f"{{profile: vllm, max_num_seqs: {tokens}, max_num_batched_tokens: {tokens + 1}}}",
+        )
+        return found["layers.3.experts"]["row_s"]
+
+    assert time("balanced") <= min(time("power_law_1.01"), time("power_law_1.2"))
+
+
+@pytest.mark.parametrize("mode", WIDE)
+def test_rows_of_experts_behind_deepep_are_possible(mode):
+    # H200: 1979 TFLOP/s in FP8; each of `experts` has an equal part of the choices.
+    for row in rows(DEVICES / "h200-sxm" / WIDE[mode] / "moe.csv"):
+        tokens, hidden, inter, topk, experts, total = (int(row[name]) for name in
+                                                       ("tokens", "hidden", "inter", "topk", "experts", "experts_total"))  # fmt: skip
+        assert float(row["time_us"]) * 1e-6 > 6 * tokens * topk * experts / total * hidden * inter / 1979e12
+
+
+def wide(tmp_path, batch, mode, ranks):
+    return ops(
+        tmp_path,
+        batch,
+        model="{config: deepseek-v3, weights: fp8_block, activations: fp8_block, expert_load: uniform}",
+        machine=f"{{name: dgx-h100-superpod, num_gpus: {ranks}}}",
+        provider=WIDE[mode],
+        placement=f"{{dp: {ranks}, ep: {ranks}, expert_comm: deepep}}",
+        engine="{profile: sglang_deepep, max_num_seqs: 256, max_num_batched_tokens: 16384}",
+    )
+
+
+@pytest.mark.parametrize("part", ["dispatch", "combine"])
+def test_prompts_over_nodes_travel_in_the_times_of_deepep(tmp_path, part):
+    prompts = _core.Batch(prefill=[_core.PrefillChunk(query=4096)] * 64)  # 8,192 tokens on each of 32 GPUs
+    op = wide(tmp_path, prompts, "normal", 32)[f"layers.3.experts.{part}"]
+    (row,) = [r for r in rows(DEVICES / "h100-sxm" / WIDE["normal"] / f"deepep_{part}.csv") if (r["ranks"], r["tokens"]) == ("32", "8192")]
+    assert op["row_s"] == pytest.approx(1e-6 * float(row["time_us"]))
+    assert (op["provider"], op["basis"]) == (WIDE["normal"], "measured")
+
+
+def test_decodes_over_nodes_travel_by_the_low_latency_kernels(tmp_path):
+    found = wide(tmp_path, decodes(128 * 64, 2000), "low-latency", 64)
+    # docs/legacy.md of DeepEP: 64 GPUs, 128 tokens each.
+    assert found["layers.3.experts.dispatch"]["row_s"] == pytest.approx(173e-6)
+    assert found["layers.3.experts.combine"]["row_s"] == pytest.approx(314e-6)
+
+
+def test_deepep_needs_whole_experts_on_every_gpu(tmp_path):
+    with pytest.raises(ValueError, match="expert_comm is deepep with ep 4, expected dp . tp = 8"):
+        ops(tmp_path, decodes(64), model="{config: deepseek-v3, weights: fp8_block, activations: fp8_block}", machine="hgx-h200",
+            provider=WIDE["low-latency"], placement="{dp: 8, ep: 4, expert_comm: deepep}")  # fmt: skip
