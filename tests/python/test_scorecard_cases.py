@@ -211,6 +211,26 @@ def test_a_case_with_prefill_apart_is_simulated_with_its_transfers(tmp_path):
     assert elsewhere < first_token
 
 
+STEP = {"model": "DeepSeek-V3", "model_file": "deepseek-ai--DeepSeek-V3", "gpu_key": "h100", "engine": "", "tp": "", "load_kind": "",
+        "load_value": "", "weights_dtype": "fp8", "metric": "throughput_per_gpu"}  # fmt: skip
+PROMPTS = STEP | {"phase": "prefill", "parallelism": "EP16 + DP attention", "isl": "1024", "batch_or_concurrency": "4K tokens/GPU",
+                  "unit": "input tok/s/GPU"}  # fmt: skip
+DECODES = STEP | {"phase": "decode", "parallelism": "EP16, TBO on", "isl": "2000", "batch_or_concurrency": "64 sequences/device",
+                  "unit": "output tok/s/GPU"}  # fmt: skip
+
+
+def test_a_case_of_prompts_or_decodes_alone_is_simulated_as_its_step(tmp_path):
+    (prompts,), (decodes,) = simulated(tmp_path, scorecard_rows.row(**PROMPTS)), simulated(tmp_path, scorecard_rows.row(**DECODES))
+    # At most all of 16 GPUs' 1,979 TFLOP/s of FP8 for 37 billion parameters a token.
+    assert 0 < decodes < prompts < 1979e12 / (2 * 37e9)
+    (wider,) = simulated(tmp_path, scorecard_rows.row(**DECODES | {"batch_or_concurrency": "128 sequences/device"}))
+    assert decodes < wider < 2 * decodes
+
+
+def test_a_step_with_several_tokens_of_a_sequence_is_listed_with_the_reason(tmp_path):
+    assert "MTP" in reason_of(tmp_path, **DECODES | {"parallelism": "EP16 + simulated MTP"})
+
+
 def test_one_unsupported_metric_leaves_the_others_of_its_case(tmp_path):
     rows = (scorecard_rows.row(), scorecard_rows.row(id="MADE-2", metric="goodput", unit="req/s"))
     (outcome,) = outcomes.compare(read(tmp_path, *rows), threads=1)

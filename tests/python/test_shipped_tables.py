@@ -39,6 +39,13 @@ SHIPPED = [
     ("devices/h100-sxm/vllm-0.24.0", "attention_prefill", 50830),
     ("devices/h100-sxm/vllm-0.24.0", "attention_decode", 62166),
     ("devices/h100-sxm/vllm-0.24.0", "moe", 49862 - 3321),
+    # 4 numbers of nodes by 23 of tokens; 11 of tokens in a node and DeepEP's own 5 between nodes.
+    ("devices/h100-sxm/sglang-0.5.10-deepep-normal", "deepep_dispatch", 4 * 23),
+    ("devices/h100-sxm/sglang-0.5.10-deepep-normal", "deepep_combine", 4 * 23),
+    ("devices/h100-sxm/sglang-0.5.10-deepep-low-latency", "deepep_dispatch", 11 + 5),
+    ("devices/h100-sxm/sglang-0.5.10-deepep-low-latency", "deepep_combine", 11 + 5),
+    ("devices/h200-sxm/sglang-0.5.10-deepep-normal", "moe", 462),
+    ("devices/h200-sxm/sglang-0.5.10-deepep-low-latency", "moe", 336),
     ("hgx-h200", "all_reduce", 516 + 138 + 69),
     ("hgx-h200", "all_gather", 378),
     ("hgx-h200", "reduce_scatter", 378),
