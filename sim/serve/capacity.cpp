@@ -1,10 +1,11 @@
+#include "sim/serve/capacity.h"
+
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <string>
 
 #include "sim/parallel/rank_rows.h"
-#include "sim/serve/capacity.h"
 #include "sim/units/parse.h"
 
 namespace orrery {
@@ -40,9 +41,33 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
   return budget;
 }
 
-// One block on the GPU that holds most. Per token, as if no layer had a window.
+// Windows of so many tokens count as full from a sequence's first token on.
+constexpr std::int64_t kShortWindow = 1024;
+
+// Beside layers that attend to all tokens, those of a short window keep a sequence's newest ones
+// alone, as states are kept (vLLM: hybrid KV cache manager, kv_cache_coordinator.py; TensorRT-LLM:
+// max_attention_window; SGLang: its pool for sliding windows). Longer windows count as none.
+ModelConfig paged(const CapacityRequest& request) {
+  ModelConfig model = request.model;
+  const auto keeps_all = [](const LayerConfig& layer) {
+    return layer.sliding_window == 0 && layer.state_bytes == 0;
+  };
+  if (std::ranges::none_of(model.layers, keeps_all)) return model;
+  // Ranks share heads where there are fewer of them than ranks.
+  const double heads =
+      std::max<double>(static_cast<double>(model.num_key_value_heads), request.mesh.tp);
+  const double token = 2 * heads * static_cast<double>(model.head_dim) *
+                       bytes_per_element(request.lowering.precision.kv_cache);
+  for (LayerConfig& layer : model.layers) {
+    if (layer.sliding_window == 0 || layer.sliding_window > kShortWindow) continue;
+    layer.state_bytes = std::llround(token * static_cast<double>(layer.sliding_window));
+  }
+  return model;
+}
+
+// One block on the GPU that holds most, of the layers that keep all tokens.
 Bytes kv_block_bytes(const CapacityRequest& request) {
-  return kv_bytes_per_rank(request.model, request.mesh, request.lowering.precision.kv_cache, 1) *
+  return kv_bytes_per_rank(paged(request), request.mesh, request.lowering.precision.kv_cache, 1) *
          static_cast<double>(request.engine.block_size);
 }
 
@@ -53,7 +78,7 @@ Bytes left_for_kv(const MemoryBudget& budget) {
 
 std::int64_t state_blocks(const CapacityRequest& request, Bytes block) {
   return static_cast<std::int64_t>(
-      std::ceil(state_bytes_per_rank(request.model, request.mesh) / block));
+      std::ceil(state_bytes_per_rank(paged(request), request.mesh) / block));
 }
 
 // "; tp 4 would fit" or why nothing does.

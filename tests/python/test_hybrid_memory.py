@@ -1,6 +1,7 @@
-"""KV blocks of models that keep a state of each sequence in some layers."""
+"""KV blocks of models that keep a fixed part of a sequence in some layers: states, or the tokens of a short window."""
 
 import orrery
+import pytest
 
 SCENARIO = (
     "model: {{config: {model}, weights: {weights}, activations: {weights}}}\nmachine: hgx-h200\nprovider: vllm-0.24.0\n"
@@ -33,3 +34,12 @@ def test_a_block_holds_tokens_of_the_layers_that_attend_and_a_sequence_its_state
     states = 45 * (64 * 128 * 128 * 4 + 3 * 12288 * 2) / 8
     assert blocks_in_use(one) == -(-states // block) + 2  # 16 tokens of the prompt, and the next
     assert blocks_in_use(run(tmp_path, **values, tokens=1600)) == blocks_in_use(one) + 99
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_layers_of_a_short_window_keep_that_window_alone(tmp_path, tp):
+    one = run(tmp_path, model="gpt-oss-120b", tp=tp, tokens=160)
+    # 18 layers of 36 attend to all tokens: 2 x 8 heads of 64 bf16 elements, split over the ranks; 16 tokens.
+    assert block_bytes(one) == 18 * 2 * (8 / tp) * 64 * 2 * 16
+    # The others keep 128 tokens: as many layers, so 8 blocks. 160 tokens are 10 blocks, the next one more.
+    assert blocks_in_use(one) == 8 + 10 + 1
