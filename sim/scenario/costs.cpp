@@ -47,7 +47,7 @@ std::string energy_basis(const Device& device) {
   return "model: waiting boards and the bytes and operations of kernels; " +
          std::string(device.power && device.power->is_own
                          ? "power of this device's kernels measured"
-                         : "shares of the power limit as measured on an H200");
+                         : "shares of the power limit as measured on an H100 and an H200");
 }
 
 std::optional<ServiceEnergy> service_energy(const Device& device, int num_gpus,

@@ -58,11 +58,11 @@ SharingRates read_sharing(const YamlNode& node, const Device& device,
   return rates;
 }
 
-// Waiting, reads and arithmetic of an H200 over its power limit (topologies/devices/h200-sxm), and
-// how far another device may be off.
+// Waiting, moved bytes and arithmetic of an H100 and an H200 over their power limit (power.csv of
+// topologies/devices/h100-sxm and h200-sxm), and how far another device may be off.
 constexpr double kWaitingShare = 0.18;
-constexpr double kHbmShare = 0.86;
-constexpr double kArithmeticShare = 1.5;
+constexpr double kHbmShare = 0.75;
+constexpr double kArithmeticShare = 1.54;
 constexpr double kErrorOfShares = 0.3;
 
 BoardPower read_power(const YamlNode& node, Watts tdp,
