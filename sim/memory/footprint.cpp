@@ -132,7 +132,8 @@ Bytes tables_of(const FootprintRequest& request) {
 }  // namespace
 
 FixedMemory h200_fixed_memory() {
-  return {.context = Bytes(911 * kMiB), .workspace = Bytes(34 * kMiB)};
+  return {
+      .context = Bytes(531 * kMiB), .libraries = Bytes(380 * kMiB), .workspace = Bytes(34 * kMiB)};
 }
 
 RankMemory footprint(const FootprintRequest& request, int rank) {
@@ -144,7 +145,7 @@ RankMemory footprint(const FootprintRequest& request, int rank) {
                    .states = states_of(*request.steps.front(), rank, request.max_sequences),
                    .workspace = request.fixed.workspace,
                    .communication = communication_of(request, rank),
-                   .other = tables_of(request)};
+                   .other = tables_of(request) + request.fixed.libraries};
   found.workspace += allocated(request.scratch.value());
   for (const Plan* plan : request.steps) {
     const auto arena = static_cast<double>(plan_buffers(*plan, rank).arena_bytes);

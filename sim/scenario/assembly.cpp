@@ -205,7 +205,7 @@ MemoryBudget memory_budget(const Scenario& scenario) {
   request.engine = scenario.engine;
   request.graphs = graph_batch_sizes(scenario).empty() ? Bytes(0) : profile.graph_memory;
   request.communication = num_ranks(scenario.mesh) > 1 ? profile.communication_buffers : Bytes(0);
-  request.context = profile.context_memory;
+  request.context = profile.context_memory + profile.library_memory;
   request.workspace = profile.workspace_memory;
   return at_key(scenario, scenario.disaggregation ? "disaggregation" : "placement",
                 [&] { return memory_budget(request, scenario.machine_spec.device); });

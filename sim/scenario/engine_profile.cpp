@@ -204,6 +204,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
                  "graph_memory",
                  "communication_buffers",
                  "context_memory",
+                 "library_memory",
                  "workspace_memory",
                  "mla_form",
                  "moe",
@@ -227,11 +228,11 @@ EngineProfile read_engine_profile(const std::filesystem::path& file) {
   read_scheduler(reader, profile);
   profile.graph_memory = reader.bytes("graph_memory", true);
   profile.communication_buffers = reader.bytes("communication_buffers", true);
-  if (reader.has("context_memory")) {
-    profile.context_memory = reader.bytes("context_memory", true);
-  }
-  if (reader.has("workspace_memory")) {
-    profile.workspace_memory = reader.bytes("workspace_memory", true);
+  for (const auto& [key, memory] :
+       {std::pair{"context_memory", &EngineProfile::context_memory},
+        std::pair{"library_memory", &EngineProfile::library_memory},
+        std::pair{"workspace_memory", &EngineProfile::workspace_memory}}) {
+    if (reader.has(key)) profile.*memory = reader.bytes(key, true);
   }
   profile.mla_form = static_cast<MlaForm>(reader.choice("mla_form", kMlaFormNames));
   if (reader.has("moe")) {

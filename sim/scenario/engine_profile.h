@@ -51,9 +51,10 @@ struct EngineProfile {
   std::vector<std::int64_t> graph_batch_sizes;
   Bytes graph_memory;           // per GPU
   Bytes communication_buffers;  // per GPU, when an instance has more than one
-  // Per GPU: the process's CUDA context and modules, scratch memory of kernels. A profile that
-  // does not say is one whose gpu_memory_utilization leaves room for them.
+  // Per GPU: the process's CUDA context and its own modules, code of libraries, scratch memory of
+  // kernels. A profile that does not say is one whose gpu_memory_utilization leaves room for them.
   Bytes context_memory;
+  Bytes library_memory;
   Bytes workspace_memory;
   MlaForm mla_form = MlaForm::kAuto;
   MoeSpec moe;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -174,16 +175,61 @@ std::vector<Bytes> kv_bytes_by_rank(const Scenario& scenario) {
   return bytes;
 }
 
-// As `orrery-gpu execute` lays it out: what its steps need, KV blocks of all layers.
+// Steps that a service prepares besides those that it runs: its fullest, and a decode for each
+// graph (kernels/serve/executor_runner.cpp).
+struct ServedSteps {
+  std::optional<Plan> fullest;
+  std::optional<Plan> decode;
+  std::size_t num_graphs = 0;
+};
+
+ServedSteps served_steps(const Scenario& scenario, const Deployment& deployment,
+                         FootprintRequest& request) {
+  ServedSteps steps;
+  if (!scenario.validation.serve || scenario.mesh.dp > 1) return steps;
+  const EngineConfig& engine = deployment.engine;
+  const auto& sizes = deployment.graph_batch_sizes;
+  const auto last =
+      std::ranges::find_if(sizes, [&](std::int64_t size) { return size >= engine.max_num_seqs; });
+  steps.num_graphs = static_cast<std::size_t>(last - sizes.begin()) + (last != sizes.end() ? 1 : 0);
+  const std::int64_t most_rows = steps.num_graphs == 0 ? 0 : sizes[steps.num_graphs - 1];
+  request.max_tokens = std::max(engine.max_num_batched_tokens, most_rows);
+  request.max_sequences = std::max(engine.max_num_seqs, most_rows);
+  request.max_model_len = engine.max_model_len;
+  const auto plan_of = [&](const Batch& batch) {
+    return parallelize(lower(scenario.model_config, batch, lowering_options(scenario)),
+                       scenario.mesh);
+  };
+  const std::int64_t decodes = std::min(request.max_sequences, request.max_tokens - 1);
+  Batch fullest{.num_decodes = decodes, .decode_context = decodes};
+  for (std::int64_t left = request.max_tokens - decodes; left > 0;) {
+    const std::int64_t query =
+        engine.max_model_len > 0 ? std::min(left, engine.max_model_len) : left;
+    fullest.prefill.push_back({.query = query});
+    left -= query;
+  }
+  steps.fullest = plan_of(fullest);
+  if (most_rows > 0)
+    steps.decode = plan_of({.num_decodes = most_rows, .decode_context = most_rows});
+  return steps;
+}
+
+// As `orrery-gpu execute` and `serve` lay it out: what their steps need, KV blocks of all layers.
 std::map<int, RankMemory> predict_memory(const ValidationPrediction& prediction,
-                                         const MemoryBudget& budget) {
+                                         const Scenario& scenario) {
   const Deployment& deployment = prediction.deployment;
   const std::vector<Bytes> kv_token = kv_bytes_by_rank(prediction.scenario);
+  const EngineProfile& profile = prediction.scenario.engine_profile;
   FootprintRequest request{.block_size = deployment.engine.block_size,
                            .head_dim = prediction.scenario.model_config.rotary_dim(),
-                           .fixed = {.context = budget.context, .workspace = budget.workspace}};
+                           .fixed = {.context = profile.context_memory,
+                                     .libraries = profile.library_memory,
+                                     .workspace = profile.workspace_memory}};
   std::vector<const Plan*> steps;
   std::vector<const Plan*> captured;
+  const ServedSteps served = served_steps(scenario, deployment, request);
+  if (served.fullest) steps.push_back(&*served.fullest);
+  if (served.decode) captured.assign(served.num_graphs, &*served.decode);
   for (const StepPrediction& step : prediction.steps) {
     steps.push_back(&step.plan);
     if (step.mode == LaunchMode::kGraph) captured.push_back(&step.plan);
@@ -273,7 +319,7 @@ ValidationPrediction predict_validation(const Scenario& given, const Progress& p
   }
   if (!spec.serve) prediction.run.reset();
   add_tables(prediction.tables_used, assembly.tables_used());
-  prediction.memory = predict_memory(prediction, memory);
+  prediction.memory = predict_memory(prediction, scenario);
   return prediction;
 }
 

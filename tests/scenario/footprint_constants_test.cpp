@@ -10,6 +10,7 @@ TEST(FootprintConstants, OfTheGpuSideAreThoseOfTheEngineProfile) {
   const EngineProfile profile =
       read_engine_profile(ORRERY_SOURCE_DIR "/scenarios/engines/orrery.yaml");
   EXPECT_EQ(profile.context_memory, h200_fixed_memory().context);
+  EXPECT_EQ(profile.library_memory, h200_fixed_memory().libraries);
   EXPECT_EQ(profile.workspace_memory, h200_fixed_memory().workspace);
 }
 
