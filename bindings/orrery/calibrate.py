@@ -10,11 +10,11 @@ import shutil
 import subprocess
 import sys
 
-from . import files
+from . import device_probes, files
 
 PROVIDER = "orrery"
 TABLES = files.Kind(
-    "directory of tables", required=(), names=("*.csv", "*.yaml", "NOTICE", "held_out.txt", "links/*.csv", "links/*.yaml")
+    "directory of tables", required=(), names=("*.csv", "*.yaml", "NOTICE", "held_out.txt", "links/*.csv", "links/*.yaml", "device/*.csv")
 )
 BUILDS = ("build-gpu", "build")
 PROGRAM = pathlib.Path("kernels", "tool", "orrery-gpu")
@@ -100,7 +100,8 @@ def install(measured: pathlib.Path, topologies: pathlib.Path, *, keep_rows: bool
     """Copies tables and meta.yaml of a calibration to the device's directory; returns that.
 
     All of it or, when it is stopped, nothing. Tables of kernels that were not measured stay, with what meta.yaml says of them. With `keep_rows` so do the rows of
-    points that were not measured, and meta.yaml says of a table how many rows are newer than it. Raises ValueError when
+    points that were not measured, and meta.yaml says of a table how many rows are newer than it. Where the GPU's and its host's
+    own costs were measured, device/ of them goes beside the tables and what follows from them to device_probes.NAME. Raises ValueError when
     nothing was measured or when topologies/ does not know the device.
     """
     meta = measured / "meta.yaml"
@@ -127,6 +128,14 @@ def install(measured: pathlib.Path, topologies: pathlib.Path, *, keep_rows: bool
         files.write_text(meta, merged(known, text))
         if not keep_rows and (measured / "held_out.txt").is_file():
             files.write_text(new / "held_out.txt", (measured / "held_out.txt").read_text(encoding="utf-8"))
+        probes = [measured / "device" / name for name in device_probes.FILES if (measured / "device" / name).is_file()]
+        profile = device_probes.profile(measured / "device") if probes else ""
+        if probes:
+            (new / "device").mkdir(exist_ok=True)
+        for probe in probes:
+            files.write_text(new / "device" / probe.name, probe.read_text(encoding="utf-8"))
+    if profile:
+        files.write_text(device / device_probes.NAME, profile)
     return target
 
 

@@ -20,6 +20,8 @@ class GpuTimer {
  public:
   GpuTimer();
 
+  // Whether NVML knows the GPU.
+  [[nodiscard]] bool has_board() const { return monitor_.board().has_value(); }
   // What the rows are measured with: device, driver, CUDA, revision (these must match in one
   // table), clocks, power limit, date.
   [[nodiscard]] std::vector<Fact> facts(const std::string& revision) const;

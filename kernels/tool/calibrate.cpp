@@ -23,6 +23,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/tool/arguments.h"
 #include "kernels/tool/commands.h"
+#include "kernels/tool/probes.h"
 #include "kernels/tool/run_faults.h"
 #include "kernels/tool/selection.h"
 
@@ -30,6 +31,7 @@ namespace orrery::tool {
 namespace {
 
 namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
 
 constexpr Seconds kFullBudget{540};
 constexpr Seconds kQuickBudget{75};
@@ -38,6 +40,7 @@ constexpr int kShapesPerFormat = 40;
 struct Options {
   std::vector<std::string_view> kernels;
   Seconds budget = kFullBudget;
+  bool quick = false;
   bool check = false;
   bool fresh = false;
   int device = 0;
@@ -52,7 +55,11 @@ struct Options {
 Options parse(std::span<const std::string_view> arguments) {
   Options options;
   std::vector<Option> known = {
-      {"--quick", [&] { options.budget = kQuickBudget; }},
+      {"--quick",
+       [&] {
+         options.quick = true;
+         options.budget = kQuickBudget;
+       }},
       {"--check", [&] { options.check = true; }},
       {"--fresh", [&] { options.fresh = true; }},
       {"--kernels", [&](const Value& value) { options.kernels = split(value.text, ','); }},
@@ -113,13 +120,13 @@ int measure_tables(const Options& options, const Kernels& kernels, const std::ve
                            [&](const calibrate::Progress& progress) { bar.show(progress); });
   } else {
     calibrate::ProgressBar bar(stderr);
-    const auto begin = std::chrono::steady_clock::now();
+    const Clock::time_point begin = Clock::now();
     calibrate::measure_ops(ops, journal, time_point, [&](std::size_t done) {
       bar.show({.kernel = ops[done - 1].kernel,
                 .points = static_cast<int>(done),
                 .spent = Seconds(static_cast<double>(done)),
                 .budget = Seconds(static_cast<double>(ops.size()))});
-      const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+      const std::chrono::duration<double> spent = Clock::now() - begin;
       return Seconds(spent.count()) < options.budget;
     });
   }
@@ -190,7 +197,7 @@ int check_tables(const Options& options, const Kernels& kernels, const Device& d
 }  // namespace
 
 int calibrate(std::span<const std::string_view> arguments) {
-  const Options options = parse(arguments);
+  Options options = parse(arguments);
   const std::vector<const GpuKernel*> kernels = select_kernels(options.kernels);
   const std::vector<KernelOp> ops =
       options.ops.empty() ? std::vector<KernelOp>() : orrery::calibrate::read_ops(options.ops);
@@ -204,6 +211,17 @@ int calibrate(std::span<const std::string_view> arguments) {
   fs::create_directories(options.directory);
   orrery::calibrate::GpuTimer timer;
   const Device device = orrery::calibrate::known_device(cuda::device_properties().name);
+  // Before the board is warm; a run for some kernels or calls is none of the device.
+  const bool is_whole = !options.check && options.kernels.empty() && options.ops.empty();
+  if (is_whole && timer.has_board()) {
+    const Clock::time_point begin = Clock::now();
+    std::fprintf(stderr, "launches, clocks, power limit\n");
+    if (options.fresh) fs::remove_all(options.directory / "device");
+    watch.run(RunPhase::kCall,
+              [&] { write_device_probes(options.directory / "device", options.quick); });
+    const std::chrono::duration<double> spent = Clock::now() - begin;
+    options.budget -= Seconds(spent.count());
+  }
   return options.check ? check_tables(options, grids_of(kernels), device, timer, watch)
                        : measure_tables(options, grids_of(kernels), ops, device, timer, watch);
 }

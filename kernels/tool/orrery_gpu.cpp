@@ -52,7 +52,8 @@ constexpr const char* kUsage = R"(usage:
                                   communication among GPUs
   orrery-gpu calibrate -o DIR [--kernels A,B] [--quick | --budget SECONDS] [--check [--shapes N] [--seed N]]
                        [--ops FILE] [--device N] [--revision TEXT] [--fresh]
-                                  time kernels into tables under DIR; a run that was stopped goes on;
+                                  time kernels into tables under DIR, and into DIR/device what launches, clocks and the
+                                  power limit cost; a run that was stopped goes on;
                                   --check judges the tables by shapes that they do not hold;
                                   --ops times the calls in FILE alone, one a line: gemm bf16 m=64 n=512 k=512;
                                   those that --budget leaves time for, from the first on

@@ -41,6 +41,16 @@ YamlNode read_extended(const std::filesystem::path& file, int depth) {
   return node;
 }
 
+// The profile with what the file of a device states in its place.
+YamlNode on_device(YamlNode profile, const std::filesystem::path& of_device) {
+  if (of_device.empty() || !std::filesystem::exists(of_device)) return profile;
+  YamlNode own = read_yaml(of_device);
+  static_cast<void>(
+      Reader(own, "", {"host", "kernel_time", "power_limit", "context_memory", "library_memory"}));
+  add_missing(own, profile);
+  return own;
+}
+
 // A mapping of the profile whose values are times, zero allowed, by key; sources as "name.key".
 class Times {
  public:
@@ -184,8 +194,9 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
 
 std::string_view to_text(MlaForm form) { return kMlaFormNames[static_cast<std::size_t>(form)]; }
 
-EngineProfile read_engine_profile(const std::filesystem::path& file) {
-  const YamlNode root = read_extended(file, 0);
+EngineProfile read_engine_profile(const std::filesystem::path& file,
+                                  const std::filesystem::path& of_device) {
+  const YamlNode root = on_device(read_extended(file, 0), of_device);
   Reader reader(root, "",
                 {"name",
                  "extends",

@@ -3,7 +3,8 @@
 // What an engine does between and around kernels: host times, launch mode, captured graphs, memory
 // that it keeps for itself, and how it schedules. A profile is a file
 // scenarios/engines/<name>.yaml; each number has its source there. A profile that `extends` another
-// one states what differs.
+// one states what differs; so does topologies/devices/<gpu>/engine.<name>.yaml, which `orrery
+// calibrate` writes, of a GPU and its host.
 
 #include <cstdint>
 #include <filesystem>
@@ -66,8 +67,10 @@ struct EngineProfile {
   std::map<std::string, std::string> sources;
 };
 
-// Throws ScenarioError.
-EngineProfile read_engine_profile(const std::filesystem::path& file);
+// With what `of_device` states in its place, where there is such a file: host, kernel_time,
+// power_limit, context_memory, library_memory. Throws ScenarioError.
+EngineProfile read_engine_profile(const std::filesystem::path& file,
+                                  const std::filesystem::path& of_device = {});
 
 std::string_view to_text(MlaForm form);
 

@@ -236,13 +236,17 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   }
   const std::filesystem::path profiles = scenario.paths.root / "scenarios" / "engines";
   std::filesystem::path file = profiles / (scenario.profile + ".yaml");
+  std::filesystem::path of_device;
   if (is_path(scenario.profile)) {
     file = required_file(reader, "profile", scenario.profile, directory, scenario.paths);
-  } else if (!std::filesystem::exists(file)) {
+  } else if (std::filesystem::exists(file)) {
+    of_device = scenario.paths.root / "topologies" / "devices" / scenario.machine_spec.device.name /
+                ("engine." + scenario.profile + ".yaml");
+  } else {
     reader.fail("profile",
                 unknown_name("engine profile", scenario.profile, machine_names(profiles)));
   }
-  scenario.engine_profile = read_engine_profile(file);
+  scenario.engine_profile = read_engine_profile(file, of_device);
 
   scenario.engine = scenario.engine_profile.engine;
   EngineConfig& engine = scenario.engine;

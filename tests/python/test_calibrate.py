@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
@@ -72,6 +73,45 @@ def test_tables_land_with_the_device_and_options_are_passed_on(workdir, gpu_prog
     assert (installed / "gemm.csv").read_text() == ROWS
     assert (installed / "meta.yaml").read_text() == META
     assert str(installed) in result.stdout
+
+
+PROBES = "device,driver,cuda,sm_clock_mhz,power_limit_w,probe,parameters,unit,median,spread,samples\n" + "".join(
+    f"NVIDIA H100 80GB HBM3,580,13.0,1980,700,{probe},,us,{us},0.01,51\n"
+    for probe, us in (("eager_enqueue", 3.25), ("graph_launch", 2.0), ("d2h_sync", 15.5)))
+POWER_LIMIT = "series,kernel,share_of_time,full_ms,late_ms,longer,onset_ms,calls,sm_clock_mhz\n" + "".join(
+    f'"{series}",{kernel},1,1,1,{longer},,10,1500\n'
+    for series, kernel, longer in (("bf16", "bf16", 1.1), ("6 bf16, 1 attention", "bf16", 1.06), ("fp8", "fp8", 1.2),
+                                   ("6 fp8, 2 attention", "fp8", 1.1), ("6 bf16, 1 attention", "attention", 1.21)))
+UNEVEN = "heads,kv_heads,batch,context,even_us,uneven_us\n32,8,8,700,10,19\n32,8,16,700,15,21\n32,8,64,700,40,48\n"
+
+
+def test_the_gpus_own_costs_become_its_engine_profile(topologies, tmp_path):
+    measured = tmp_path / "measured"
+    (measured / "device").mkdir(parents=True)
+    (measured / "meta.yaml").write_text(META)
+    (measured / "gemm.csv").write_text(ROWS)
+    for name, text in (("probes.csv", PROBES), ("power_limit.csv", POWER_LIMIT), ("uneven_attention.csv", UNEVEN)):
+        (measured / "device" / name).write_text(text)
+    target = calibrate.install(measured, topologies)
+    assert (target / "device" / "power_limit.csv").read_text() == POWER_LIMIT
+    profile = (target.parent / "engine.orrery.yaml").read_text()
+    assert re.findall(r"^\w+", profile, re.MULTILINE) == ["host", "kernel_time", "power_limit"]
+    values = dict(re.findall(r"^  (\w+): {value: ([^,]+), source", profile, re.MULTILINE))
+    # graph_launch + d2h_sync; the mean of 6 and 8 us more, the batch of 8 left out; means of alone and between.
+    assert values == {"eager_launch": "3.25 us", "d2h_sync": "15.5 us", "scheduler_base": "17.5 us",
+                      "uneven_attention": "7.0 us", "product": "1.08", "narrow_product": "1.15", "attention": "1.21"}
+
+
+def test_a_probe_that_is_missing_installs_nothing(topologies, tmp_path):
+    measured = tmp_path / "measured"
+    (measured / "device").mkdir(parents=True)
+    (measured / "meta.yaml").write_text(META)
+    (measured / "gemm.csv").write_text(ROWS)
+    (measured / "device" / "probes.csv").write_text(PROBES.replace("d2h_sync", "other"))
+    (measured / "device" / "power_limit.csv").write_text(POWER_LIMIT)
+    with pytest.raises(ValueError, match="found no row of d2h_sync"):
+        calibrate.install(measured, topologies)
+    assert not (topologies / "devices" / "h200-sxm" / "orrery").exists()
 
 
 def test_collectives_land_with_the_machine_that_is_named(workdir, gpu_program, topologies):

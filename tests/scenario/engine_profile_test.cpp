@@ -171,5 +171,26 @@ TEST_F(EngineProfileTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
   }
 }
 
+TEST_F(EngineProfileTest, a_device_states_what_differs_on_it) {
+  const auto file = kPaths.root / "scenarios" / "engines" / "orrery.yaml";
+  const EngineProfile base = read_engine_profile(file);
+  const EngineProfile own =
+      read_engine_profile(file, write("engine.orrery.yaml",
+                                      "power_limit: {product: {value: 1.25, source: \"probe\"}}\n"
+                                      "host: {eager_launch: {value: 5 us, source: \"probe\"}}\n"));
+  EXPECT_EQ(own.power_limit.gemm, 1.25);
+  EXPECT_EQ(own.host.eager_launch, Seconds(5e-6));
+  EXPECT_EQ(own.power_limit.attention, base.power_limit.attention);
+  EXPECT_EQ(own.host.d2h_sync, base.host.d2h_sync);
+  EXPECT_EQ(own.sources.at("power_limit.product"), "probe");
+  EXPECT_EQ(read_engine_profile(file, "no such file").power_limit.gemm, base.power_limit.gemm);
+}
+
+TEST_F(EngineProfileTest, a_device_states_nothing_of_the_scheduler) {
+  EXPECT_THROW(read_engine_profile(kPaths.root / "scenarios" / "engines" / "orrery.yaml",
+                                   write("engine.orrery.yaml", "max_num_seqs: 8\n")),
+               ScenarioError);
+}
+
 }  // namespace
 }  // namespace orrery
