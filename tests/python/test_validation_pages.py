@@ -91,7 +91,9 @@ def test_busy_time_is_that_of_the_busiest_rank_counted_once_where_launches_overl
 
 
 def test_memory_has_the_terms_that_both_sides_know(directory: Path) -> None:
-    assert {name for name in figures(directory) if name.startswith("memory/")} == {"memory/total/rank0", "memory/total/rank1"}
+    assert {name for name in figures(directory) if name.startswith("memory/")} == {
+        f"memory/{term}/rank{rank}" for term in ("context", "total") for rank in (0, 1)
+    }
 
 
 def test_latencies_leave_warm_up_and_single_tokens_out(directory: Path) -> None:

@@ -36,7 +36,8 @@ Plans that the simulator predicted and our executor ran, on the GPUs named, with
   step has (0.4, `sim/cost`). What is judged here was measured after that.
 * *Scenarios*: `scenarios/validate/<plan>.yaml`. Anyone with the GPUs repeats it: `orrery validate scenarios/validate/<plan>.yaml`;
   `kernels/tool/run_prepared.sh` runs many prepared directories within a time limit.
-* *Mixtures of experts*: random weights choose experts by themselves; predictions count on even choices (`expert_load: uniform`).
+* *Mixtures of experts*: random weights choose experts by themselves; predictions count on even choices (`expert_load: uniform`). Those with the default
+  load have it imposed on their router ([validate.md](../validate.md#what-is-compared)).
 * *Where*: services on one GPU ran one after the other on one H200; all else ran on a host of eight, four plans beside each other, services of two and
   four GPUs too. The program was of revision 0a53a9949db0; driver 580.159.04, CUDA 13.0. Plans of DeepSeek-V2-Lite and of four layers of DeepSeek-V3
   ran again on a host of two, services of DeepSeek-V2-Lite for the first time, with a program of revision 0a6c5ebe0356.
@@ -71,6 +72,14 @@ What is known of the largest errors:
 * *The GPU itself*: decodes of up to 8 sequences took 4.50, 4.50 and 4.57 ms, steps with 1,025 to 2,048 prompt tokens 30.1, 30.4 and 31.3 ms in three
   runs of `fit_serve_8b` on H200s, with nearly the same code.
 """
+UNSEEN = """\
+Models that no calibration point was placed for, at sizes that no table was measured at (`scenarios/validate/unseen`, `scenarios/validate/h100`); of
+mixtures of experts with the default load of a scenario, imposed on the router. No figure above counts them, none of what is fitted has seen them.
+"""
+OTHER_GPU = """\
+The plans above on one H100 (`scenarios/validate/h100`), predicted from tables and probes of an H100 (`topologies/devices/h100-sxm/orrery`).
+"""
+MEMORY_TERM_LIMITS = (0.10, 0.2e9)
 DETAILS_BELOW = "[{plan}]({plan}.md)"
 STEP_LIMITS = (0.03, 0.08)
 OVERHEAD_LIMIT = 0.03
@@ -83,6 +92,9 @@ def readme(rows: Sequence[Row], decodes: Sequence[Row]) -> str:
     """The first page; `decodes` are the rows of transformers.json."""
     lines = [f"# {TITLE}", "", INTRODUCTION]
     dates = sorted({row["date"] for row in rows})
+    unseen = [row for row in rows if "unseen_" in row["plan"]]
+    other_gpu = [row for row in rows if row["plan"].startswith("h100_") and row not in unseen]
+    rows = [row for row in rows if row not in unseen and row not in other_gpu]
     lines += [f"{len(rows)} figures of {len(_by_plan(rows))} plans, measured {' and '.join(dates)}.", "", "## Aims", "", *_aims(rows, decodes), ""]
     steps = _of(rows, "step_time/")
     if steps:
@@ -99,9 +111,36 @@ def readme(rows: Sequence[Row], decodes: Sequence[Row]) -> str:
                   "| plan | rank | predicted GB | measured GB | error |", "|---|---|---|---|---|"]  # fmt: skip
         lines += [f"| {row['plan']} | {row['metric'].removeprefix('memory/total/rank')} | {row['predicted'] / 1e9:.2f} | {row['measured'] / 1e9:.2f} "
                   f"| {_percent(error(row))} |" for row in memory] + [""]  # fmt: skip
+    for title, words, group in (("Not calibrated for", UNSEEN, unseen), ("One H100", OTHER_GPU, other_gpu)):
+        lines += _apart(title, words, group)
     if decodes:
         lines += ["## Beside transformers", "", *_transformers_table(decodes), ""]
     return "\n".join(lines)
+
+
+def _apart(title: str, words: str, rows: Sequence[Row]) -> list[str]:
+    """A section of plans that no figure before counts; nothing where there are none."""
+    if not rows:
+        return []
+    lines = [f"## {title}", "", words]
+    if steps := _of(rows, "step_time/"):
+        lines += [f"{_inside(rows)}", "", *_error_table(steps, "plan", lambda row: row["plan"]), "", *_error_table(steps, "steps", _kind), ""]
+    if service := [row for row in rows if row["mode"] == "serve"]:
+        lines += [*_service_table(service), ""]
+    if memory := _of(rows, "memory/"):
+        share, least = MEMORY_TERM_LIMITS
+        far = [row for row in memory if abs(error(row)) > share and abs(row["predicted"] - row["measured"]) > least]
+        worst = ", ".join(f"{row['plan']} {row['metric'].removeprefix('memory/')} {_percent(error(row))}" for row in far)
+        lines += [f"Terms of memory within {100 * share:.0f} % or {least / 1e9:.1f} GB: {len(memory) - len(far)} of {len(memory)}" + (f"; not: {worst}." if far else "."), ""]
+    return lines
+
+
+def _inside(rows: Sequence[Row]) -> str:
+    """How many steps lie in their 80 % intervals."""
+    ends = {(row["plan"], row["metric"], row["mode"]): row["predicted"] for row in rows}
+    steps = [row for row in _of(rows, "step_low/")]
+    inside = sum(row["predicted"] <= row["measured"] <= ends[row["plan"], row["metric"].replace("step_low/", "step_high/"), row["mode"]] for row in steps)
+    return f"In their 80 % intervals: {inside} of {len(steps)} steps, {100 * inside / max(1, len(steps)):.0f} %."
 
 
 def plan_page(plan: str, rows: Sequence[Row]) -> str:
