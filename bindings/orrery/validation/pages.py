@@ -36,8 +36,7 @@ Plans that the simulator predicted and our executor ran, on the GPUs named, with
   step has (0.4, `sim/cost`). What is judged here was measured after that.
 * *Scenarios*: `scenarios/validate/<plan>.yaml`. Anyone with the GPUs repeats it: `orrery validate scenarios/validate/<plan>.yaml`;
   `kernels/tool/run_prepared.sh` runs many prepared directories within a time limit.
-* *Mixtures of experts*: random weights choose experts by themselves; predictions count on even choices (`expert_load: uniform`). Those with the default
-  load have it imposed on their router ([validate.md](../validate.md#what-is-compared)).
+* *Mixtures of experts*: random weights choose experts by themselves; predictions count on even choices (`expert_load: uniform`).
 * *Where*: services on one GPU ran one after the other on one H200; all else ran on a host of eight, four plans beside each other, services of two and
   four GPUs too. The program was of revision 0a53a9949db0; driver 580.159.04, CUDA 13.0. Plans of DeepSeek-V2-Lite and of four layers of DeepSeek-V3
   ran again on a host of two, services of DeepSeek-V2-Lite for the first time, with a program of revision 0a6c5ebe0356.
