@@ -1,16 +1,21 @@
-"""How a published case becomes a scenario, where its columns do not say it: one table, each line with its reason.
+"""How a published case becomes a scenario, where its columns do not say it.
 
-For each setting the first rule counts whose `when` matches: column name (or `family`, or a setting found
-before) to a regular expression that must match the whole cell. What has no rule is the profile's default. Rules
-know sources, checkpoints and engines' defaults; none is about a single case. Where a rule was inferred from the
-measurements themselves, its reason says from what.
+For each setting the first of these counts: the row's own columns; the launch script or generator that was in force on
+its day (`launch`); the default of its engine's release (`engine_defaults`); `RULES`, a table each line of which has its
+reason. Nothing here was read out of the measurements that it is judged by, and nothing is about a single case.
+`choices` says for every setting what it is, on what it rests, and where that stands.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import re
 from collections.abc import Mapping
+
+from . import engine_defaults
+from . import launch as launches
+from .expressions import Value
 
 # gpu_key -> machine of one NVLink domain and its GPUs, machine of several (None: not shipped).
 MACHINES = {
@@ -23,9 +28,10 @@ MACHINES = {
     "gb200": ("gb200-nvl72", 72, None),
     "mi300x": ("mi300x-node", 8, None),
 }
+# Memory in GiB as the engines' defaults ask for it (nvidia-smi of the product).
+GPU_GIB = {"a100": 80, "h100": 80, "h200": 141, "h800": 80, "h20": 96, "b200": 180, "gb200": 186}
 
-# What rows without `model_file` call their model. Mistral 7B without the window of v0.1: rows of v0.8 and v0.9 stay
-# within it, and those of v0.17 with prompts of 20,000 tokens are as slow as full attention is.
+# What rows without `model_file` call their model. Mistral 7B without the window of v0.1: v0.2 and later have none.
 MODELS = {
     "LLaMA v3.1 8B": "llama-3.1-8b",
     "LLaMA 3.1 8B": "llama-3.1-8b",
@@ -35,6 +41,17 @@ MODELS = {
     "LLaMA 3.1 70B": "llama-3.1-70b",
 }
 
+STATED, SCRIPT, DEFAULT, RULE, INFERRED = "stated", "script", "default", "rule", "inferred"
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One setting of a case."""
+
+    value: str
+    basis: str  # STATED by the row, SCRIPT in force, DEFAULT of the release, RULE with a reason, INFERRED from one nearby
+    source: str
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -42,109 +59,143 @@ class Rule:
     value: str  # {column} stands for the cell
     when: Mapping[str, str]
     reason: str
+    basis: str = RULE
 
 
-# Where SILGA's engines got their settings: it launches them by these rules when it checks its own predictions.
-AICONFIGURATOR = "AIConfigurator at 2b264ba, generator/rule_plugin/benchmark/*.rule"
-TRTLLM_TOKENS, TRTLLM_BATCH = 8192, 2048  # TensorRT-LLM's default max_num_tokens and max_batch_size
+@dataclasses.dataclass(frozen=True)
+class Day:
+    date: datetime.date
+    choice: Choice
 
-# Cells that other statements of the same source contradict: (when, cells, reason).
+
+PAGE = "data/serving/SOURCES.md, How the published runs were launched"
+# Days of rows that state none: (when, day, reason). Of the generator's undated rows none is of its benchmark, whose loads
+# are 1, 2, 8, ... and an estimate; so they are of the evaluation module (until 2026-03-03), and in the style of later ids.
+DAYS = (
+    ({"family": "SILGA", "engine": "sglang", "engine_version": r"0\.5\.[1-5]\b.*"}, "2025-12-31",
+     f"{PAGE}: rows of 0.5.1.post1 are older than the mixed chunks of 2026-01-19"),
+    ({"family": "SILGA"}, "2026-02-15",
+     f"{PAGE}: undated ids are in the style of benchmark rules (from 2026-01-30); loads are a list of the user's, which only "
+     "the evaluation module (until 2026-03-03) takes"),
+    ({"family": "IXPOS"}, "2026-02-17", f"{PAGE}: the one revision of its launch script"),
+    ({"family": "IX832"}, "2026-03-02", "the pull request adds the script of that day"),
+)  # fmt: skip
+
+# Cells that other statements of the same source contradict: (when, cells, reason). \\1 and \\2 are groups of `notes`.
 CORRECTIONS = (
-    ({"family": "SILIX", "notes": ".*row id \\S*_tp4_ep4_.*", "tp": "4", "attention_dp": "4"},
-     {"attention_dp": "1", "moe_ep": "4", "num_gpus": "4"},
-     "the row id says tp4 ep4, and TPOT is that of the same source's rows of 4 GPUs within 1.5 % at 13 of 15 loads"),
+    ({"family": "SILIX", "notes": r".*row id \S*_tp(\d+)_ep(\d+)_.*", "tp": r"\d+"},
+     {"tp": r"\1", "moe_ep": r"\2", "moe_tp": "", "attention_dp": "1", "num_gpus": r"\1"},
+     "the row id holds TP and EP_SIZE as they were passed to the script; columns beside it such as TP16 EP4 have no sweep point"),
+    *(({"family": "SILIX", "engine": "trtllm", "tp": label, "moe_ep": ways},
+       {"tp": ways, "moe_tp": "", "attention_dp": "1", "num_gpus": ways},
+       "labels TP4 EP2, TP16 EP4 and TP64 EP8 have no sweep point; the script ran TP2 EP2, TP4 EP4 and TP8 EP8")
+      for label, ways in (("4", "2"), ("16", "4"), ("64", "8"))),
+    ({"family": "IXPOS", "attention_dp": "8"}, {"tp": "8", "attention_dp": "1"},
+     "its script sets TP8 with expert parallelism and no data parallelism"),
 )  # fmt: skip
 
 # Rows that contradict physics, their own source or another one, whatever the simulator says of them: (when, reason).
-# They count in every figure; the scorecard prints its main figures without them as well.
+# They are simulated and count in the figures of all rows; the scorecard prints its main figures without them as well.
 CONTRADICTIONS = (
-    ({"family": "SILIX", "model_file": ".*gpt-oss-120b", "load_value": "512"},
-     "512 clients with the TPOT of 64 or fewer of the same source and 20 to 460 s to the first token: far fewer ran at a time"),
     ({"family": "IXPOS"},
-     "TTFT is 4 to 7 times that of the same model, engine and GPU in SILIX (TP8), and falls with more clients"),
+     "TTFT is 4 to 7 times that of the same model, engine and GPU in SILIX (TP8), and falls with more clients; one server "
+     "kept its prefix cache for all runs of the sweep, whose prompts begin alike"),
+    ({"family": "SILIX", "model_file": ".*Llama-3.1-70B", "engine": "vllm", "gpu_key": "h100", "tp": "2"},
+     "both launchers write an FP8 cache, and requests queue for seconds at loads that it would hold"),
 )  # fmt: skip
+
+TRTLLM_TOKENS, TRTLLM_BATCH = 8192, 2048  # tensorrt_llm/llmapi/llm_args.py: max_num_tokens, max_batch_size
+LLM_ARGS = "tensorrt_llm/llmapi/llm_args.py"
 
 RULES = (
     Rule("provider", "vllm-0.24.0", {"engine": "vllm"}, "the engine's own kernels, newest tables"),
     Rule("provider", "trtllm-1.3.0rc20", {"engine": "trtllm"}, "the engine's own kernels, newest tables"),
     Rule("provider", "sglang-0.5.14", {"engine": "sglang"}, "the engine's own kernels, newest tables"),
-    Rule("profile", "vllm_sync", {"engine": "vllm", "engine_version": r"0\.(\d|1[0-3])(\..*)?"},
-         "asynchronous scheduling is on by default from vLLM 0.14 on"),
     Rule("profile", "vllm_eager", {"family": "SPLITWISE"}, "vLLM of 2023 (Splitwise, ISCA 2024), before its CUDA graphs"),
-    Rule("profile", "vllm", {"engine": "vllm"},
-         "0.14 or later, or InferenceX without a version, which sets --async-scheduling"),
-    Rule("profile", "sglang_mixed", {"family": "SILGA", "engine": "sglang"}, f"{AICONFIGURATOR}: enable_mixed_chunk = true"),
+    Rule("profile", "vllm_sync", {"engine": "vllm", "async_scheduling": "false"}, "steps are prepared while the GPU waits"),
+    Rule("profile", "vllm", {"engine": "vllm"}, "steps are prepared while the GPU runs the one before"),
+    Rule("profile", "sglang_mixed", {"engine": "sglang", "enable_mixed_chunk": "true"}, "decodes share the steps of prefill"),
     Rule("profile", "trtllm_engine", {"engine": "trtllm", "engine_version": r"0\..*"}, "built engines until 1.0"),
     Rule("profile", "{engine}", {"engine": "trtllm|sglang"}, "the engine's profile"),
     # Formats
     Rule("weights", "fp8_block", {"model_file": ".*(MiniMax-M2.5|DeepSeek-V3|DeepSeek-R1).*", "weights_dtype": "fp8"},
          "the published checkpoint is block scaled (128 x 128)"),
-    Rule("weights", "fp8_block", {"model": ".*235B-A22B-FP8", "weights_dtype": "fp8"},
-         "the checkpoint is block scaled"),
-    Rule("weights", "fp8_block", {"model_file": ".*Qwen3-32B", "weights_dtype": "fp8"},
-         "the published FP8 checkpoint is block scaled (models/Qwen--Qwen3-32B-FP8.config.json)"),
+    Rule("weights", "fp8_block", {"model_file": ".*Qwen3-.*", "weights_dtype": "fp8"},
+         "Qwen's own FP8 checkpoints are block scaled (models/Qwen--Qwen3-32B-FP8.config.json)"),
     Rule("weights", "fp8_block", {"notes": ".*gemm fp8_block.*"}, "the notes state the format of the products"),
     Rule("weights", "bf16", {"model_file": ".*gpt-oss.*"}, "the checkpoint has bf16 attention and mxfp4 experts"),
     Rule("weights", "bf16", {"model_file": ".*Kimi-K2.*", "weights_dtype": "int4"},
          "the checkpoint has bf16 attention and int4 experts"),
     Rule("weights", "bf16", {"weights_dtype": "fp16|bf16"}, "fp16 and bf16 run at the same rate"),
     Rule("weights", "nvfp4", {"weights_dtype": "fp4|nvfp4"}, "TensorRT-LLM's FP4 is NVFP4"),
-    Rule("weights", "{weights_dtype}", {"weights_dtype": ".+"}, "stated"),
+    Rule("weights", "{weights_dtype}", {"weights_dtype": ".+"}, "the row's column", STATED),
     Rule("expert_weights", "mxfp4", {"model_file": ".*gpt-oss.*"}, "the checkpoint's experts are mxfp4"),
-    Rule("expert_weights", "int4", {"model_file": ".*Kimi-K2.*", "weights_dtype": "int4"},
-         "the checkpoint's experts are int4"),
+    Rule("expert_weights", "int4", {"model_file": ".*Kimi-K2.*", "weights_dtype": "int4"}, "the checkpoint's experts are int4"),
     Rule("activations", "bf16", {"weights": "bf16"}, "weights of 16 bit are multiplied in 16 bit"),
     Rule("activations", "{weights}", {}, "products run in the weights' format"),
-    Rule("kv_cache", "{kv_dtype}", {"kv_dtype": ".+"}, "stated"),
-    Rule("kv_cache", "bf16", {"family": "SILIX", "model_file": ".*Llama-3.1-70B", "engine": "vllm", "gpu_key": "h100"},
-         "at TP2 requests queue for seconds where an FP8 cache would hold all and a BF16 cache not (8192/1024, C = 32)"),
-    Rule("kv_cache", "fp8", {"family": "SILIX", "model_file": ".*Llama-3.1-70B"},
-         "InferenceX sets --kv-cache-dtype fp8"),
-    Rule("kv_cache", "fp8", {"engine": "trtllm", "model_file": ".*Qwen3-32B", "weights": "fp8_block"},
-         "at TP1 and C = 128, 2048 tokens queue with 512 output tokens and not with 128: the capacity of an FP8 cache"),
     Rule("kv_cache", "fp8", {"engine": "trtllm", "weights": "fp8"}, "TensorRT-LLM's FP8 checkpoints carry KV scales"),
-    Rule("kv_cache", "fp8", {"engine": "trtllm", "weights": "nvfp4"},
-         "TensorRT-LLM's FP4 checkpoints carry FP8 KV scales"),
+    Rule("kv_cache", "fp8", {"engine": "trtllm", "weights": "nvfp4"}, "TensorRT-LLM's FP4 checkpoints carry FP8 KV scales"),
     Rule("kv_cache", "bf16", {}, "the engines' default: the model's 16-bit format"),
     # Engine
-    Rule("max_num_seqs", "{max_batch}", {"max_batch": ".+"}, "stated"),
-    Rule("max_num_seqs", "{load_value}", {"family": "SILIX|IX832", "engine": "vllm"},
-         "InferenceX sets max-num-seqs = C"),
-    Rule("max_num_seqs", "{one_fewer}", {"family": "SILGA", "engine": "trtllm", "model_file": ".*Llama-3.1-8B"},
-         "TTFT grows with the output by 0.9 of one C-th of a request's duration at every TP, length and C: one of C waits"),
-    Rule("max_num_seqs", "{load_value}", {"family": "SILGA", "load_value": ".+"},
-         f"{AICONFIGURATOR}: max_batch_size is the batch that the run is for"),
-    Rule("max_num_seqs", "1024", {"engine": "vllm"}, "vLLM's default for an API server on 80 GB GPUs and larger"),
-    Rule("max_num_batched_tokens", "{max_num_tokens}", {"max_num_tokens": ".+"}, "stated"),
-    Rule("max_num_batched_tokens", "{prompt_plus_1500}", {"family": "SILGA", "engine": "sglang"},
-         f"{AICONFIGURATOR}: max_prefill_tokens = isl + 1500"),
-    Rule("max_num_batched_tokens", "{batch_plus_prompt_plus_1500}", {"family": "SILGA"},
-         f"{AICONFIGURATOR}: max_num_tokens = max_batch_size + isl + 1500"),
-    Rule("max_num_batched_tokens", "16384", {"family": "SILIX", "engine": "trtllm"}, "InferenceX sets max_num_tokens"),
+    Rule("max_num_seqs", "1024", {"engine": "vllm"}, "vLLM's default for an API server on 80 GB GPUs and larger", INFERRED),
     Rule("max_num_batched_tokens", "{whole_prompt}", {"engine": "trtllm"},
-         "default 8192; without chunked prefill a step must hold the longest prompt beside a full batch of decodes"),
+         f"{LLM_ARGS}: 8192; without chunked prefill a step must hold the longest prompt beside a full batch of decodes"),
     Rule("max_model_len", "{longest}", {"load_kind": "static_batch"},
          "these runs go past the model's own limit (Llama 2: 4096)"),
-    Rule("stream_interval", "20", {"family": "SILIX", "engine": "trtllm"},
-         "InferenceX sets stream_interval 20: published TTFT lies 20 TPOT above a prefill at TP1 and TP4 alike"),
-    Rule("distinct_prompts", "100", {"family": "SILGA", "notes": ".*measured 2026-01.*"},
-         "TPOT leaves no room for the prefill of the stated load (with it one GPU would do over 1,500 TFLOP/s); AIPerf draws "
-         "prompts from 100 entries unless told otherwise"),
-    Rule("distinct_prompts", "100", {"family": "SILGA", "engine": "vllm", "model_file": ".*Llama-3.1-8B"}, "likewise"),
-    Rule("enable_prefix_caching", "true", {"distinct_prompts": ".+"}, "default of the engines"),
     Rule("gpu_memory_utilization", "0.95", {"family": "TRT017"}, "kv_cache_free_gpu_mem_fraction of the source"),
     Rule("gpu_memory_utilization", "0.98", {"family": "SPLITWISE"},
          "Llama-2-70B in 16 bits was run on two 80 GB GPUs, whose weights alone take 69 GB each"),
-    Rule("gpu_memory_utilization", "0.9", {}, "default of vLLM and of TensorRT-LLM's free memory fraction"),
+    Rule("gpu_memory_utilization", "0.9", {"engine": "trtllm"}, f"{LLM_ARGS}: free_gpu_memory_fraction"),
+    Rule("gpu_memory_utilization", "0.9", {}, "the engines' default", INFERRED),
 )  # fmt: skip
+
+# Setting -> columns of the row that state it.
+COLUMNS = {"kv_cache": "kv_dtype", "max_num_seqs": "max_batch", "max_num_batched_tokens": "max_num_tokens"}
+# Setting -> flags that set it, the first that is set counts.
+FLAGS = {
+    "async_scheduling": ("async-scheduling",),
+    "enable_mixed_chunk": ("enable-mixed-chunk",),
+    "kv_cache": ("kv-cache-dtype", "kv_cache_config.dtype"),
+    "max_num_seqs": ("max-num-seqs", "max_batch_size", "max-running-requests"),
+    "max_num_batched_tokens": ("max-num-batched-tokens", "max_num_tokens"),
+    "chunked_prefill_size": ("chunked-prefill-size",),
+    "max_prefill_tokens": ("max-prefill-tokens",),
+    "gpu_memory_utilization": ("gpu-memory-utilization", "kv_cache_config.free_gpu_memory_fraction", "mem-fraction-static"),
+    "distinct_prompts": ("client: num-dataset-entries", "num-dataset-entries"),
+    "num_requests": ("client: num-prompts", "client: request count", "client: num-requests"),
+    "warm_up": ("client: warm-up requests",),
+}
+# Setting -> what engine_defaults.csv calls it.
+DEFAULTS = {
+    "async_scheduling": "async_scheduling",
+    "enable_mixed_chunk": "enable_mixed_chunk",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "chunked_prefill_size": "chunked_prefill_size",
+    "max_prefill_tokens": "max_prefill_tokens",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+}
+KV_FORMATS = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16"}
+# Settings in the order in which they are found; rules name those before theirs.
+ORDER = tuple(dict.fromkeys((
+    "engine_version", "provider", "async_scheduling", "enable_mixed_chunk", "profile", "weights", "expert_weights", "activations",
+    "kv_cache", *FLAGS, *(rule.setting for rule in RULES), "enable_prefix_caching",
+)))  # fmt: skip
 
 
 def corrected(fields: Mapping[str, str]) -> dict[str, str]:
-    """The columns after `CORRECTIONS`."""
+    """The columns after `CORRECTIONS`, and with the parallelism that the script in force made of them."""
     result = dict(fields)
     for when, cells, _ in CORRECTIONS:
-        if _matches(when, fields):
-            result |= cells
+        matches = [re.fullmatch(pattern, fields.get(column, ""), re.DOTALL) for column, pattern in when.items()]
+        if all(matches):
+            groups = next((match for match in matches if match and match.re.groups), None)
+            result |= {name: groups.expand(cell) if groups else cell for name, cell in cells.items()}
+            break
+    if day := day_of(result):
+        ways = _parallelism(result, launches.launch(result, day.date), launches.attention_dp(result, day.date))
+        if ways:
+            result |= {name: choice.value for name, choice in ways.items()} | {"moe_tp": ""}
     return result
 
 
@@ -153,25 +204,167 @@ def contradiction(fields: Mapping[str, str]) -> str:
     return next((reason for when, reason in CONTRADICTIONS if _matches(when, fields)), "")
 
 
+def day_of(fields: Mapping[str, str]) -> Day | None:
+    """The day of the run: as its notes state it, or by `DAYS`."""
+    if stated := re.search(r"measured (\d{4}-\d{2}-\d{2})", fields["notes"]):
+        return Day(datetime.date.fromisoformat(stated[1]), Choice(stated[1], STATED, "the row's notes"))
+    for when, date, reason in DAYS:
+        if _matches(when, fields):
+            return Day(datetime.date.fromisoformat(date), Choice(date, INFERRED, reason))
+    return None
+
+
+def not_simulated(fields: Mapping[str, str]) -> str:
+    """Why the row does not say what was run, so that it is listed and not simulated; or nothing."""
+    day = day_of(fields)
+    if day is None or fields["load_kind"] != "closed_loop":
+        return ""
+    for line in launches.about(fields):
+        # A run on the day of a change may have come before it.
+        if not line.begin <= day.date or (line.end is not None and day.date > line.end):
+            continue
+        if line["setting"] == "client: max-concurrency" and line["value"] == fields["load_value"]:
+            return f"the launcher's concurrency was {line['value']} whatever the sweep's, which the row does not have ({line.source})"
+        if line["setting"] == launches.SPECULATIVE and line["condition"].startswith("rows of "):
+            clients = int(fields["load_value"]) if fields["load_value"].isdecimal() else 0
+            if str(day.date) in line["condition"] and (clients >= 128 or fields["attention_dp"] not in ("", "1")):
+                return f"this load was only run with {line['value']}, which the row does not say ({line.source})"
+    return ""
+
+
 def settings(fields: Mapping[str, str]) -> dict[str, str]:
-    """Every setting of the table that has a rule for these columns; settings see those found before them."""
+    """Every setting that is known of a case with these columns."""
+    return {name: choice.value for name, choice in choices(fields).items()}
+
+
+def choices(fields: Mapping[str, str]) -> dict[str, Choice]:
+    """The same with what each rests on; settings see those found before them."""
+    day = day_of(fields)
+    launch = launches.launch(fields, day.date) if day else launches.Launch()
     known = dict(fields) | _derived(fields)
-    found: dict[str, str] = {}
-    for rule in RULES:
-        if rule.setting not in found and _matches(rule.when, known):
-            found[rule.setting] = known[rule.setting] = rule.value.format_map(known)
+    found: dict[str, Choice] = {}
+    if day and day.choice.basis == INFERRED:
+        found["day"] = day.choice
+    for setting in ORDER:
+        choice = (
+            _stated(setting, known)
+            or _launched(setting, known, launch)
+            or _default(setting, known)
+            or _ruled(setting, known)
+        )
+        if choice:
+            if day and day.choice.basis == INFERRED and choice.basis == SCRIPT and fields["family"] == "SILGA":
+                choice = dataclasses.replace(choice, source=f"{choice.source} (day inferred)")
+            found[setting] = choice
+            known[setting] = choice.value
+    _budget_of_sglang(found)
+    if day:
+        found |= _parallelism(fields, launch, launches.attention_dp(fields, day.date))
+    return found
+
+
+def _stated(setting: str, known: Mapping[str, str]) -> Choice | None:
+    column = COLUMNS.get(setting, setting if setting == "engine_version" else "")
+    return Choice(known[column], STATED, "the row's column") if column and known.get(column) else None
+
+
+def _launched(setting: str, known: Mapping[str, str], launch: launches.Launch) -> Choice | None:
+    if setting == "engine_version":
+        version = re.search(r":v?(\d+\.\d+\.\d+[\w.]*)", launch.image)
+        return Choice(version[1], SCRIPT, launch.image_source) if version else None
+    if setting == "enable_prefix_caching":
+        return _prefix_caching(known, launch)
+    # The generator's rules give a budget that its templates did not always write.
+    written = launch.settings.get("max-num-batched-tokens on the command line")
+    if setting == "max_num_batched_tokens" and written and written.value is None:
+        return None
+    flag = launch.first(*FLAGS.get(setting, ()))
+    if flag is None or flag.value in ("auto",):
+        return None
+    text = _text(flag.value)
+    return Choice(KV_FORMATS.get(text, text), SCRIPT, flag.source)
+
+
+def _text(value: Value | None) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _prefix_caching(known: Mapping[str, str], launch: launches.Launch) -> Choice | None:
+    """Random prompts share nothing, so it only matters where prompts are sent again."""
+    for name, off in (("no-enable-prefix-caching", True), ("disable-radix-cache", True), ("kv_cache_config.enable_block_reuse", False)):
+        flag = launch.settings.get(name)
+        if flag and flag.value is not None:
+            return Choice(_text(flag.value is not off), SCRIPT, flag.source)
+    if "distinct_prompts" not in known:
+        return None
+    return Choice(_text(known["engine"] != "trtllm"), DEFAULT, "on in vLLM and SGLang unless it is switched off")
+
+
+def _default(setting: str, known: Mapping[str, str]) -> Choice | None:
+    name = DEFAULTS.get(setting)
+    if name is None or known["gpu_key"] not in GPU_GIB:
+        return None
+    names: dict[str, Value] = {
+        "GPU_GIB": GPU_GIB[known["gpu_key"]],
+        "A100": known["gpu_key"] == "a100",
+        "OFFLINE": known["load_kind"] in ("all_at_once", "static_batch"),
+        "TP": int(known["tp"] or 1) * int(known["attention_dp"] or 1),
+        "PP": int(known["pp"] or 1),
+        "DP_ATTENTION": known["attention_dp"] not in ("", "1"),
+    }
+    if "chunked_prefill_size" in known:
+        names["CHUNK"] = int(known["chunked_prefill_size"])
+        top = engine_defaults.default(known["engine"], known["engine_version"], "cuda_graph_max_bs", names)
+        if top:
+            names["GRAPH_TOP"] = top.value
+    table_name = "mem_fraction_static" if (known["engine"], setting) == ("sglang", "gpu_memory_utilization") else name
+    found = engine_defaults.default(known["engine"], known["engine_version"], table_name, names)
+    if found is None:
+        return None
+    value = f"{found.value:.4g}" if isinstance(found.value, float) else _text(found.value)
+    return Choice(value, DEFAULT if found.is_read else INFERRED, found.source)
+
+
+def _ruled(setting: str, known: Mapping[str, str]) -> Choice | None:
+    rule = next((rule for rule in RULES if rule.setting == setting and _matches(rule.when, known)), None)
+    return Choice(rule.value.format_map(known), rule.basis, rule.reason) if rule else None
+
+
+def _budget_of_sglang(found: dict[str, Choice]) -> None:
+    """New prompts of a step are bounded by the chunk and by max_prefill_tokens, the smaller of which counts."""
+    bounds = [found[name] for name in ("chunked_prefill_size", "max_prefill_tokens") if name in found]
+    if bounds and "max_num_batched_tokens" not in found:
+        found["max_num_batched_tokens"] = min(bounds, key=lambda choice: int(choice.value))
+
+
+def _parallelism(
+    fields: Mapping[str, str], launch: launches.Launch, attention: launches.Setting | None
+) -> dict[str, Choice]:
+    """What script and sweep point do to the columns: attention that is data parallel, expert parallelism."""
+    found: dict[str, Choice] = {}
+    if not fields["tp"].isdecimal() or not (fields["moe_ep"] or fields["moe_tp"]):
+        return found
+    ranks = int(fields["tp"]) * int(fields["attention_dp"] or 1)
+    by_script = launch.first("enable_attention_dp")
+    attention = attention or (by_script if by_script and isinstance(by_script.value, bool) else None)
+    if attention:
+        ways = ("1", str(ranks)) if attention.value else (str(ranks), "1")
+        found |= {name: Choice(value, SCRIPT, attention.source) for name, value in zip(("tp", "attention_dp"), ways)}
+    switch = launch.first("enable-expert-parallel", f"{launches.VARIABLE}EP", f"{launches.VARIABLE}EP_ARGS")
+    size = launch.first("ep_size", "expert-parallel-size", "ep-size")
+    if switch is not None:
+        is_on = switch.value is True or "--enable-expert-parallel" in str(switch.value)
+        found["moe_ep"] = Choice(str(ranks if is_on else 1), SCRIPT, switch.source)
+    elif size is not None and isinstance(size.value, int):
+        found["moe_ep"] = Choice(str(size.value), SCRIPT, size.source)
     return found
 
 
 def _derived(fields: Mapping[str, str]) -> dict[str, str]:
     """Numbers that rules may name besides the columns."""
     lengths = [int(fields[name]) if fields[name].isdecimal() else 0 for name in ("isl", "osl")]
-    clients = int(fields["load_value"]) if fields["load_value"].isdecimal() else 1
     return {
         "longest": str(sum(lengths)),  # tokens of a finished sequence
-        "one_fewer": str(max(1, clients - 1)),
-        "prompt_plus_1500": str(lengths[0] + 1500),
-        "batch_plus_prompt_plus_1500": str(clients + lengths[0] + 1500),
         "whole_prompt": str(max(TRTLLM_TOKENS, lengths[0] + TRTLLM_BATCH)),
     }
 

@@ -7,11 +7,11 @@ import re
 
 from . import apart, lengths
 from .cases import Case
-from .rules import MACHINES, MODELS, settings
+from .rules import MACHINES, MODELS, not_simulated, settings
 
 FORMATS = ("weights", "expert_weights", "activations", "kv_cache")
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "max_model_len",
-          "stream_interval", "enable_prefix_caching")  # fmt: skip
+          "enable_prefix_caching")  # fmt: skip
 DEFAULT_QUEUED = 1000  # requests of an "all queued" run whose source does not say how many
 MOST_REQUESTS = 1_000_000  # of one case; published ones have up to 20,000
 PROMPTS_PER_CLIENT = 10  # of a closed loop: InferenceX and the vLLM runs say 10 x C, others do not say
@@ -36,13 +36,15 @@ def scenario_text(case: Case) -> str:
         raise CannotSimulate("parallelism not stated")
     if not fields["weights_dtype"]:
         raise CannotSimulate("weight format not stated")
+    if reason := not_simulated(fields):
+        raise CannotSimulate(reason)
     prompt, output = _tokens(fields, "isl"), _tokens(fields, "osl")
     found = settings(fields)
     if "provider" not in found:
         raise CannotSimulate(f"no kernel tables for engine {fields['engine']}")
     formats = "".join(f", {key}: {_quoted(found[key])}" for key in FORMATS if key in found)
     limits = "".join(f", {key}: {found[key]}" for key in LIMITS if key in found)
-    repeats = f", distinct_prompts: {found['distinct_prompts']}" if "distinct_prompts" in found else ""
+    repeats = _repeats(found)
     return (
         f"question: {_quoted(f'What does the published case {case.case_id} measure?')}\n"
         f"model: {{config: {_quoted(model)}{formats}}}\n"
@@ -50,9 +52,17 @@ def scenario_text(case: Case) -> str:
         f"provider: {_quoted(found['provider'])}\n"
         f"{_placed(case, sides)}\n"
         f"engine: {{profile: {_quoted(found['profile'])}{limits}}}\n"
-        f"workload: {_workload(case, prompt, output, repeats)}\n"
+        f"workload: {_workload(case, prompt, output, found, repeats)}\n"
         "slo: {ttft: 2 s, tpot: 50 ms}\n"
     )
+
+
+def _repeats(found: dict[str, str]) -> str:
+    """Prompts that are sent again matter where the engine keeps them; distinct ones for all requests are none."""
+    distinct, requests = found.get("distinct_prompts"), found.get("num_requests")
+    if distinct is None or found.get("enable_prefix_caching") != "true" or (requests and int(requests) <= int(distinct)):
+        return ""
+    return f", distinct_prompts: {distinct}"
 
 
 def _quoted(text: str) -> str:
@@ -117,13 +127,13 @@ def _placement(case: Case) -> str:
     return f"{{replicas: {case.whole('replicas', 1)}, tp: {tp}, pp: {case.whole('pp', 1)}, dp: {dp}, ep: {ep}}}"
 
 
-def _workload(case: Case, prompt: str, output: str, repeats: str) -> str:
+def _workload(case: Case, prompt: str, output: str, found: dict[str, str], repeats: str) -> str:
     fields = dict(case.fields)
     tokens = f"prompt_tokens: {prompt}, output_tokens: {output}"
     kind = fields["load_kind"]
     if kind == "closed_loop":
         clients = _clients(fields)
-        count = num_requests(fields, PROMPTS_PER_CLIENT * clients)
+        count = _bounded(found["num_requests"]) if "num_requests" in found else num_requests(fields, PROMPTS_PER_CLIENT * clients)
         return f"{{closed_loop: {{concurrency: {clients}, num_requests: {count}, {tokens}{repeats}}}}}"
     if kind == "static_batch":
         return f"{{static_batch: {{batch: {_clients(fields)}, {tokens}}}}}"
