@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -47,11 +48,13 @@ std::vector<std::shared_ptr<const CollectiveTables>> load_collectives(const Scen
   return loaded;
 }
 
+enum class Pieces : std::uint8_t { kDecodes, kMixed };
+
 CostModel make_cost(const Scenario& scenario, const Machine& machine,
                     std::span<const KernelDirectory> directories,
                     std::span<const std::shared_ptr<const Provider>> providers,
                     std::span<const std::shared_ptr<const CollectiveTables>> collectives,
-                    LaunchMode mode) {
+                    LaunchMode mode, std::optional<Pieces> pieces = {}) {
   std::vector<KernelSource> kernels;
   kernels.reserve(directories.size());
   for (std::size_t i = 0; i < directories.size(); ++i) {
@@ -70,7 +73,9 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   options.launch_mode = mode;
   options.host = scenario.engine_profile.host;
   const EngineProfile& profile = scenario.engine_profile;
-  const bool is_eager = mode == LaunchMode::kEager;
+  // Steps with prompts have the same kernels in pieces as launched eagerly.
+  const bool is_eager = mode == LaunchMode::kEager || pieces == Pieces::kMixed;
+  if (pieces) options.host.eager_launch = profile.piece_launch;
   options.kernel_time = is_eager ? profile.kernel_time.eager : profile.kernel_time.graph;
   options.moe_kernel_time = is_eager ? profile.kernel_time.eager_moe : profile.kernel_time.graph;
   options.power = profile.power_limit;
@@ -99,12 +104,31 @@ Assembly::Assembly(const Scenario& scenario)
                        LaunchMode::kGraph)} {
   static_assert(static_cast<int>(LaunchMode::kEager) == 0 &&
                 static_cast<int>(LaunchMode::kGraph) == 1);
+  const EngineProfile& profile = scenario.engine_profile;
+  if (profile.launch_mode != LaunchMode::kGraph || profile.cuda_graphs == CudaGraphs::kDecodes) {
+    return;
+  }
+  const auto make = [&](Pieces pieces) {
+    return make_cost(scenario, machine_, kernel_directories_, providers_, collectives_,
+                     LaunchMode::kGraph, pieces);
+  };
+  mixed_pieces_.reset(new CostModel(make(Pieces::kMixed)));
+  if (profile.cuda_graphs == CudaGraphs::kPiecewise) {
+    decode_pieces_.reset(new CostModel(make(Pieces::kDecodes)));
+  }
+}
+
+std::vector<const CostModel*> Assembly::all_costs() const {
+  std::vector<const CostModel*> all{costs_.data(), costs_.data() + 1, mixed_pieces_.get(),
+                                    decode_pieces_.get()};
+  std::erase(all, nullptr);
+  return all;
 }
 
 std::vector<TableUse> Assembly::tables_used() const {
   std::vector<SourceUse> uses;
-  for (const CostModel& cost : costs_) {
-    std::ranges::copy(cost.sources_used(), std::back_inserter(uses));
+  for (const CostModel* cost : all_costs()) {
+    std::ranges::copy(cost->sources_used(), std::back_inserter(uses));
   }
   std::ranges::sort(uses);
   uses.erase(std::unique(uses.begin(), uses.end()), uses.end());
@@ -126,8 +150,8 @@ std::vector<TableUse> Assembly::tables_used() const {
 
 std::vector<CollectiveKind> Assembly::unmeasured_collectives() const {
   std::set<CollectiveKind> kinds;
-  for (const CostModel& cost : costs_) {
-    for (const CollectiveKind kind : cost.unmeasured_collectives()) kinds.insert(kind);
+  for (const CostModel* cost : all_costs()) {
+    for (const CollectiveKind kind : cost->unmeasured_collectives()) kinds.insert(kind);
   }
   return {kinds.begin(), kinds.end()};
 }
@@ -164,7 +188,8 @@ PricedPlan price_repeated(const Assembly& assembly, const Scenario& scenario, co
 std::vector<std::int64_t> graph_batch_sizes(const Scenario& scenario) {
   const EngineProfile& profile = scenario.engine_profile;
   std::vector<std::int64_t> sizes;
-  if (profile.launch_mode == LaunchMode::kGraph && !has_host_syncs(scenario.moe, scenario.mesh)) {
+  if (profile.launch_mode == LaunchMode::kGraph && profile.cuda_graphs != CudaGraphs::kPiecewise &&
+      !has_host_syncs(scenario.moe, scenario.mesh)) {
     sizes = profile.graph_batch_sizes;
     // Larger batches than max_num_seqs never run, so the engine captures none above the next size.
     const auto first_unused = std::ranges::lower_bound(sizes, scenario.engine.max_num_seqs);
@@ -192,6 +217,11 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   config.new_rows = profile.new_rows;
   if (contexts_differ) config.uneven_attention = profile.kernel_time.uneven_attention;
   config.graph_batch_sizes = graph_batch_sizes(scenario);
+  if (!has_host_syncs(scenario.moe, scenario.mesh)) {
+    config.max_piece_tokens = profile.max_piece_tokens;
+    config.mixed_piece_cost = assembly.mixed_piece_cost();
+    config.decode_piece_cost = assembly.decode_piece_cost();
+  }
   config.async_scheduling = scenario.engine.async_scheduling;
   return config;
 }
@@ -203,7 +233,9 @@ MemoryBudget memory_budget(const Scenario& scenario) {
   request.mesh = scenario.mesh;
   request.lowering = lowering_options(scenario);
   request.engine = scenario.engine;
-  request.graphs = graph_batch_sizes(scenario).empty() ? Bytes(0) : profile.graph_memory;
+  const bool has_graphs =
+      !graph_batch_sizes(scenario).empty() || profile.cuda_graphs == CudaGraphs::kPiecewise;
+  request.graphs = has_graphs ? profile.graph_memory : Bytes(0);
   request.communication = num_ranks(scenario.mesh) > 1 ? profile.communication_buffers : Bytes(0);
   request.context = profile.context_memory + profile.library_memory;
   request.workspace = profile.workspace_memory;

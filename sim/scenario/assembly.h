@@ -48,6 +48,10 @@ class Assembly {
   [[nodiscard]] const CostModel& cost(LaunchMode mode) const {
     return costs_[static_cast<std::size_t>(mode)];
   }
+  // Of steps that replay pieces, null where the engine has none: eager_launch is the host's time of
+  // a layer's launches between them.
+  [[nodiscard]] const CostModel* mixed_piece_cost() const { return mixed_pieces_.get(); }
+  [[nodiscard]] const CostModel* decode_piece_cost() const { return decode_pieces_.get(); }
   // The kernel tables that answered so far, in the order in which they are asked.
   [[nodiscard]] std::vector<TableUse> tables_used() const;
   // As of CostModel, of all of them.
@@ -60,6 +64,9 @@ class Assembly {
   std::vector<std::shared_ptr<const Provider>> providers_;
   std::vector<std::shared_ptr<const CollectiveTables>> collectives_;
   std::array<CostModel, 2> costs_;  // by launch mode
+  std::unique_ptr<CostModel> mixed_pieces_;
+  std::unique_ptr<CostModel> decode_pieces_;
+  [[nodiscard]] std::vector<const CostModel*> all_costs() const;
 };
 
 // The machine as far as anything of the scenario is simulated on it.

@@ -79,7 +79,7 @@ void read_times(const Reader& reader, EngineProfile& profile) {
       reader, "host",
       {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop", "graph_arrivals",
        "eager_arrivals", "eager_exchange", "scheduler_base", "scheduler_per_sequence", "serve_base",
-       "serve_per_sequence", "prefill_base", "new_rows"});
+       "serve_per_sequence", "prefill_base", "new_rows", "piece_launch"});
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
@@ -94,13 +94,16 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   profile.serve_per_sequence = host.at_or_none("serve_per_sequence");
   profile.prefill_base = host.at_or_none("prefill_base");
   profile.new_rows = host.at_or_none("new_rows");
+  profile.piece_launch = host.at_or_none("piece_launch");
   host.add_sources(profile.sources);
-  const Times front_end(reader, "front_end",
-                        {"per_request", "per_prompt_token", "per_output_token", "stream_latency"});
+  const Times front_end(
+      reader, "front_end",
+      {"per_request", "per_prompt_token", "per_output_token", "stream_latency", "cold_start"});
   profile.front_end = {.per_request = front_end.at("per_request"),
                        .per_prompt_token = front_end.at("per_prompt_token"),
                        .per_output_token = front_end.at("per_output_token"),
-                       .stream_latency = front_end.at("stream_latency")};
+                       .stream_latency = front_end.at("stream_latency"),
+                       .cold_start = front_end.at_or_none("cold_start")};
   front_end.add_sources(profile.sources);
 }
 
@@ -186,6 +189,10 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
   } else if (reader.has("new_token_ratio")) {
     reader.fail("new_token_ratio", "belongs to kv_admission: estimated");
   }
+  if (reader.has("memory_fraction")) {
+    engine.memory_fraction =
+        static_cast<MemoryFraction>(reader.choice("memory_fraction", kMemoryFractionNames));
+  }
   engine.max_num_seqs = reader.integer("max_num_seqs", 1, 1'000'000'000);
   engine.max_num_batched_tokens = reader.integer("max_num_batched_tokens", 1, 1'000'000'000);
 }
@@ -212,6 +219,9 @@ EngineProfile read_engine_profile(const std::filesystem::path& file,
                  "max_num_batched_tokens",
                  "launch_mode",
                  "graph_batch_sizes",
+                 "cuda_graphs",
+                 "max_piece_tokens",
+                 "memory_fraction",
                  "graph_memory",
                  "communication_buffers",
                  "context_memory",
@@ -234,6 +244,12 @@ EngineProfile read_engine_profile(const std::filesystem::path& file,
   const auto& sizes = profile.graph_batch_sizes;
   if (std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end()) {
     reader.fail("graph_batch_sizes", "expected ascending sizes, each once");
+  }
+  if (reader.has("cuda_graphs")) {
+    profile.cuda_graphs = static_cast<CudaGraphs>(reader.choice("cuda_graphs", kCudaGraphsNames));
+  }
+  if (reader.has("max_piece_tokens")) {
+    profile.max_piece_tokens = reader.integer("max_piece_tokens", 1, 1'000'000'000);
   }
   reader.collect_sources(&profile.sources);
   read_scheduler(reader, profile);

@@ -6,10 +6,12 @@
 // one states what differs; so does topologies/devices/<gpu>/engine.<name>.yaml, which `orrery
 // calibrate` writes, of a GPU and its host.
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/cost/cost.h"
@@ -31,6 +33,15 @@ struct KernelTimes {
   UnevenAttention uneven_attention;
 };
 
+// What of a step is replayed as CUDA graphs where the profile's launch_mode is kGraph.
+enum class CudaGraphs : std::uint8_t {
+  kDecodes,             // decodes as a whole; steps with prompts are launched eagerly
+  kPiecewise,           // every step in pieces between attention, which the host launches
+  kDecodesAndPiecewise  // decodes as a whole, the others in pieces
+};
+inline constexpr std::array<std::string_view, 3> kCudaGraphsNames{"decodes", "piecewise",
+                                                                  "decodes_and_piecewise"};
+
 struct EngineProfile {
   std::string name;
   HostCosts host;
@@ -50,6 +61,10 @@ struct EngineProfile {
   // and steps with prefill, are launched eagerly where `launch_mode` is kGraph.
   LaunchMode launch_mode = LaunchMode::kGraph;
   std::vector<std::int64_t> graph_batch_sizes;
+  CudaGraphs cuda_graphs = CudaGraphs::kDecodes;
+  std::int64_t max_piece_tokens = 512;  // larger steps are eager
+  // Host time per layer of a step in pieces: of what it launches between them, beside the GPU.
+  Seconds piece_launch;
   Bytes graph_memory;           // per GPU
   Bytes communication_buffers;  // per GPU, when an instance has more than one
   // Per GPU: the process's CUDA context and its own modules, code of libraries, scratch memory of

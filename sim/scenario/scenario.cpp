@@ -224,13 +224,42 @@ void check_disaggregated(const Reader& root, const Scenario& scenario) {
   }
 }
 
+std::string graphs_yaml(const EngineProfile& profile) {
+  std::string sizes;
+  for (const std::int64_t size : profile.graph_batch_sizes) {
+    sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+  }
+  return "  graph_batch_sizes: [" + sizes + "]\n  cuda_graphs: " +
+         std::string(kCudaGraphsNames[static_cast<std::size_t>(profile.cuda_graphs)]) +
+         "\n  max_piece_tokens: " + std::to_string(profile.max_piece_tokens) + "\n";
+}
+
+// What a launch may set otherwise than the profile does.
+void read_graphs(const Reader& reader, EngineProfile& profile) {
+  if (reader.has("graph_batch_sizes")) {
+    profile.graph_batch_sizes = reader.integers("graph_batch_sizes");
+    const auto& sizes = profile.graph_batch_sizes;
+    if (std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end()) {
+      reader.fail("graph_batch_sizes", "expected ascending sizes, each once");
+    }
+  }
+  if (reader.has("cuda_graphs")) {
+    profile.cuda_graphs = static_cast<CudaGraphs>(reader.choice("cuda_graphs", kCudaGraphsNames));
+  }
+  if (reader.has("max_piece_tokens")) {
+    profile.max_piece_tokens = reader.integer("max_piece_tokens", 1, 1'000'000'000);
+  }
+}
+
 void read_engine(const YamlNode* node, const YamlNode& root, const std::filesystem::path& directory,
                  Scenario& scenario) {
   YamlNode empty;
   empty.kind = YamlNode::Kind::kMap;
   empty.where = root.where;
-  const Reader reader(node == nullptr ? empty : *node, "engine",
-                      config_keys({"profile"}, engine_fields()));
+  const Reader reader(
+      node == nullptr ? empty : *node, "engine",
+      config_keys({"profile", "graph_batch_sizes", "cuda_graphs", "max_piece_tokens"},
+                  engine_fields()));
   if (reader.has("profile")) {
     scenario.profile = reader.text("profile");
   }
@@ -251,6 +280,7 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   scenario.engine = scenario.engine_profile.engine;
   EngineConfig& engine = scenario.engine;
   read_config(reader, engine_fields(), engine);
+  read_graphs(reader, scenario.engine_profile);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     const bool has_budget = reader.has("max_num_batched_tokens") || !reader.has("max_num_seqs");
     const std::string tokens = std::to_string(engine.max_num_batched_tokens);
@@ -431,7 +461,8 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
               ? to_yaml(*scenario.disaggregation)
               : to_yaml(Placement{.replicas = scenario.replicas, .mesh = scenario.mesh});
   text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
-          config_yaml(engine_fields(), scenario.engine, "  ") + "\n";
+          config_yaml(engine_fields(), scenario.engine, "  ") + "\n" +
+          graphs_yaml(scenario.engine_profile);
   text += "router: " + std::string(to_text(scenario.router)) + "\n";
   text += "workload: " + to_yaml(scenario.workload, scenario.paths.root, requests_file) + "\n";
   text += slo_yaml(scenario.slo) + to_yaml(scenario.machine_spec.costs);

@@ -180,15 +180,16 @@ ArrivalWorkload read_arrivals(const YamlNode& node, const std::string& path, boo
 }
 
 ClosedLoopWorkload read_closed_loop(const YamlNode& node, const std::string& path) {
-  const Reader reader(
-      node, path,
-      {"concurrency", "num_requests", "prompt_tokens", "output_tokens", "distinct_prompts"});
+  const Reader reader(node, path,
+                      {"concurrency", "num_requests", "prompt_tokens", "output_tokens",
+                       "distinct_prompts", "cold"});
   return {.concurrency = read_count(reader, "concurrency"),
           .num_requests = read_count(reader, "num_requests"),
           .prompt_tokens = read_lengths(reader, "prompt_tokens"),
           .output_tokens = read_lengths(reader, "output_tokens"),
           .distinct_prompts =
-              reader.has("distinct_prompts") ? read_count(reader, "distinct_prompts") : 0};
+              reader.has("distinct_prompts") ? read_count(reader, "distinct_prompts") : 0,
+          .is_cold = reader.has("cold") && reader.boolean("cold")};
 }
 
 // A static batch has `batch` sequences where offline requests have `num_requests`.
@@ -288,7 +289,7 @@ std::string source_yaml(const ClosedLoopWorkload& loop, const std::filesystem::p
          ", output_tokens: " + lengths_yaml(loop.output_tokens) +
          (loop.distinct_prompts > 0 ? ", distinct_prompts: " + std::to_string(loop.distinct_prompts)
                                     : "") +
-         "}";
+         (loop.is_cold ? ", cold: true}" : "}");
 }
 
 std::string source_yaml(const OfflineWorkload& offline, const std::filesystem::path&,
@@ -330,6 +331,7 @@ Workload requests_of(const ClosedLoopWorkload& loop, std::uint64_t seed) {
   if (loop.distinct_prompts > 0) {
     repeat_prompts(workload, loop.distinct_prompts);
   }
+  workload.is_cold = loop.is_cold;
   return workload;
 }
 

@@ -56,6 +56,7 @@ struct ClosedLoopWorkload {
   LengthDistribution prompt_tokens;
   LengthDistribution output_tokens;
   std::int64_t distinct_prompts = 0;  // > 0: request i sends the prompt of request i modulo this
+  bool is_cold = false;               // the server has served nothing before
   bool operator==(const ClosedLoopWorkload&) const = default;
 };
 

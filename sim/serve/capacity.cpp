@@ -11,6 +11,29 @@
 namespace orrery {
 namespace {
 
+Bytes fixed(const MemoryBudget& budget) {
+  return budget.weights + budget.activations + budget.graphs + budget.communication +
+         budget.context + budget.workspace;
+}
+
+Bytes left_for_kv(const MemoryBudget& budget) { return budget.usable - fixed(budget); }
+
+// What the share of the engine's memory leaves usable, the KV cache included.
+Bytes usable(const EngineConfig& engine, const MemoryBudget& budget) {
+  const double share = engine.gpu_memory_utilization;
+  switch (engine.memory_fraction) {
+    case MemoryFraction::kTotal:
+      break;
+    case MemoryFraction::kFree:
+      return fixed(budget) + (budget.hbm - fixed(budget)) * share;
+    case MemoryFraction::kWeightsAndCache: {
+      const Bytes others = fixed(budget) - budget.weights;
+      return std::min(budget.hbm, budget.hbm * share + others);
+    }
+  }
+  return budget.hbm * share;
+}
+
 // Fills everything but the KV cache.
 MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
   const EngineConfig& engine = request.engine;
@@ -26,7 +49,6 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
   const Plan plan = step_plan(request.model, largest, request.lowering, request.mesh);
   MemoryBudget budget{
       .hbm = device.hbm_capacity,
-      .usable = device.hbm_capacity * engine.gpu_memory_utilization,
       .graphs = request.graphs,
       .communication = num_ranks(request.mesh) > 1 ? request.communication : Bytes(0),
       .context = request.context,
@@ -38,6 +60,7 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
     budget.weights = std::max(budget.weights, use.weights);
     budget.activations = std::max(budget.activations, use.activations);
   }
+  budget.usable = usable(engine, budget);
   return budget;
 }
 
@@ -69,11 +92,6 @@ ModelConfig paged(const CapacityRequest& request) {
 Bytes kv_block_bytes(const CapacityRequest& request) {
   return kv_bytes_per_rank(paged(request), request.mesh, request.lowering.precision.kv_cache, 1) *
          static_cast<double>(request.engine.block_size);
-}
-
-Bytes left_for_kv(const MemoryBudget& budget) {
-  return budget.usable - budget.weights - budget.activations - budget.graphs -
-         budget.communication - budget.context - budget.workspace;
 }
 
 std::int64_t state_blocks(const CapacityRequest& request, Bytes block) {

@@ -17,7 +17,7 @@ namespace orrery {
 // All of the rank that holds most.
 struct MemoryBudget {
   Bytes hbm;
-  Bytes usable;  // hbm * gpu_memory_utilization
+  Bytes usable;  // what gpu_memory_utilization leaves, by EngineConfig::memory_fraction
   Bytes weights;
   Bytes activations;  // peak of a step of max_num_batched_tokens
   Bytes graphs;

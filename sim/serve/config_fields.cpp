@@ -62,6 +62,10 @@ std::span<const ConfigField<EngineConfig>> engine_fields() {
       {"max_num_batched_tokens", &Engine::max_num_batched_tokens},
       {"block_size", &Engine::block_size},
       {"gpu_memory_utilization", &Engine::gpu_memory_utilization, {.least = 0, .most = 1}},
+      {"memory_fraction",
+       choice<&Engine::memory_fraction, Engine>(kMemoryFractionNames),
+       {},
+       false},
       {"enable_chunked_prefill", &Engine::enable_chunked_prefill},
       {"enable_prefix_caching", &Engine::enable_prefix_caching},
       {"scheduler_reserve_full_isl", &Engine::scheduler_reserve_full_isl},
@@ -74,6 +78,10 @@ std::span<const ConfigField<EngineConfig>> engine_fields() {
       {"kv_admission", choice<&Engine::kv_admission, Engine>(kKvAdmissionNames), {}, false},
       {"new_token_ratio", &Engine::new_token_ratio, {}, false},
       {"stream_interval", &Engine::stream_interval},
+      {"batch_wait_timeout_iters", &Engine::batch_wait_timeout_iters, {.least = 0}},
+      {"batch_wait_max_tokens_ratio",
+       &Engine::batch_wait_max_tokens_ratio,
+       {.least = 0, .most = 1}},
   });
   return fields;
 }

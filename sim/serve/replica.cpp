@@ -28,7 +28,10 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
       wants_sequences_(backend_->wants_sequences()),
       state_blocks_(config.state_blocks),
       blocks_(config.num_kv_blocks, blocks_per_unit_),
-      stream_(config.front_end.per_output_token, config.front_end.stream_latency),
+      front_end_free_(config.front_end.cold_start),
+      stream_(config.front_end.per_output_token /
+                  static_cast<double>(std::max<std::int64_t>(config.engine.stream_interval, 1)),
+              config.front_end.stream_latency),
       decodes_(config.engine.block_size) {}
 
 std::int64_t Replica::position(const Sequence& sequence) const {
@@ -140,7 +143,7 @@ void Replica::start(Seconds now) {
     release_ended();
     const bool has_work = schedule(now, now);
     reserve_incoming(now);
-    if (has_work) time_flight(flight_->has_preempted || may_let_in_soon());
+    if (has_work) time_flight(flight_->has_preempted || is_held_back_ || may_let_in_soon());
     return;
   }
   // The next batch may take the places of what ended, or requests that came too late for this one.
@@ -150,7 +153,7 @@ void Replica::start(Seconds now) {
                            (engine_.kv_admission != KvAdmission::kEstimated || !could_admit()));
   release_ended();
   reserve_incoming(now);
-  time_flight(flight_->has_preempted || !is_next_known || may_let_in_soon());
+  time_flight(flight_->has_preempted || is_held_back_ || !is_next_known || may_let_in_soon());
 }
 
 void Replica::time_flight(bool is_single) {
@@ -250,7 +253,6 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     add_latencies(flight);
     outstanding_ -= steps * decodes_.size();
     decodes_.advance(steps);
-    stream_first_tokens(flight, tokens);
     record_second_tokens(first_end);
   }
   stream_.deliver(first_end, flight.end, steps, tokens);
@@ -268,17 +270,10 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
       totals_.itl.add(flight.end - sequence.last_token);
     }
     sequence.last_token = flight.end;
-    const bool has_streamed = sequence.generated >= engine_.stream_interval;
+    if (sequence.generated == 0) records_[idx].first_token = at_client;
     ++sequence.generated;
     if (role_ == ReplicaRole::kDecode && sequence.generated == 2) {
       records_[idx].second_token = flight.end;
-    }
-    if (!has_streamed && sequence.generated >= engine_.stream_interval) {
-      records_[idx].first_token = at_client;
-    } else if (!has_streamed && role_ != ReplicaRole::kPrefill) {
-      first_tokens_.push({.step = decodes_.step() + engine_.stream_interval - sequence.generated,
-                          .order = sequence.order,
-                          .slot = chunk.slot});
     }
     if (sequence.generated == requests_[idx].output_tokens) {
       finish_sequence(chunk.slot, at_client, finished);
@@ -303,25 +298,11 @@ void Replica::add_latencies(const Flight& flight) {
       1, {.time = flight.end, .count = decodes_.size(), .num_measured = num_measured_decodes_});
 }
 
-void Replica::stream_first_tokens(const Flight& flight, std::int64_t tokens) {
-  for (; !first_tokens_.empty() && first_tokens_.top().step <= decodes_.step();
-       first_tokens_.pop()) {
-    const FirstToken& first = first_tokens_.top();
-    const Sequence& sequence = slots_[static_cast<std::size_t>(first.slot)];
-    if (sequence.order != first.order) continue;  // preempted meanwhile
-    const std::int64_t steps = first.step - (decodes_.step() - flight.time.num_steps);
-    records_[static_cast<std::size_t>(sequence.idx)].first_token =
-        stream_.arrival(flight.begin + fast_forward_duration(flight.time, 1),
-                        flight.begin + fast_forward_duration(flight.time, steps), steps, tokens);
-  }
-}
-
 void Replica::finish_sequence(std::int64_t slot, Seconds at_client,
                               std::vector<std::int64_t>& finished) {
   const Sequence& sequence = slots_[static_cast<std::size_t>(slot)];
   RequestRecord& record = records_[static_cast<std::size_t>(sequence.idx)];
   record.finish = at_client;
-  if (record.output_tokens < engine_.stream_interval) record.first_token = at_client;
   finished.push_back(sequence.idx);
   running_.erase({sequence.order, slot});
   ended_.push_back(slot);

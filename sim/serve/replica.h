@@ -35,7 +35,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -177,14 +176,6 @@ class Replica {
     std::int64_t count = 0;
     std::int64_t num_measured = 0;
   };
-  // A sequence whose client sees its first token with decode step `step`.
-  struct FirstToken {
-    std::int64_t step = 0;
-    std::int64_t order = 0;
-    std::int64_t slot = 0;
-    // Soonest on top of a std::priority_queue.
-    bool operator<(const FirstToken& other) const { return step > other.step; }
-  };
   // A request that the engine knows of since `known`.
   struct Waiting {
     std::int64_t idx = 0;
@@ -224,6 +215,8 @@ class Replica {
   bool continue_prefill(std::int64_t slot, std::int64_t& budget);
   void admit(std::int64_t& budget, Seconds now, Seconds known);
   bool admit_front(std::int64_t& budget, Seconds now);
+  // Whether prompts that could join `num_decodes` decodes wait for more to come (batch_wait_*).
+  bool holds_back(std::int64_t num_decodes, std::int64_t budget, Seconds known);
   // Whether KvAdmission lets in a request of `target` tokens to prefill, `cached` of them in the
   // prefix cache in `units`, that computes `query` now.
   [[nodiscard]] bool has_blocks_for(const Request& request, std::int64_t target,
@@ -256,9 +249,6 @@ class Replica {
   void complete_step(std::vector<std::int64_t>& finished);
   void add_latencies(const Flight& flight);
   void account(const Flight& flight);
-  // Records first tokens that clients get during the decode steps of `flight`, which takes
-  // `tokens` tokens a step.
-  void stream_first_tokens(const Flight& flight, std::int64_t tokens);
   void finish_sequence(std::int64_t slot, Seconds at_client, std::vector<std::int64_t>& finished);
   // Gives back the blocks of a sequence that neither runs nor decodes any more, and its slot.
   void release(std::int64_t slot);
@@ -283,9 +273,8 @@ class Replica {
 
   Seconds front_end_free_;
   TokenStream stream_;
-  std::priority_queue<FirstToken> first_tokens_;  // entries of preempted ones are stale
-  std::deque<Waiting> arriving_;                  // in the front end; `known` is when they leave it
-  std::deque<Waiting> waiting_;                   // preempted ones first
+  std::deque<Waiting> arriving_;  // in the front end; `known` is when they leave it
+  std::deque<Waiting> waiting_;   // preempted ones first
   std::unordered_map<std::int64_t, Preempted> preempted_;  // by request; never iterated
   std::vector<Sequence> slots_;
   std::vector<std::int64_t> free_slots_;
@@ -300,6 +289,8 @@ class Replica {
   std::int64_t num_measured_decodes_ = 0;
   std::int64_t committed_blocks_ = 0;  // that running and ended sequences hold at their full length
   std::int64_t largest_chunk_ = 0;     // of this step: the token budget that a rank has left
+  std::int64_t num_held_back_ = 0;     // steps in a row for which prompts were held back
+  bool is_held_back_ = false;          // in this step
   std::int64_t promised_tokens_ = 0;   // that sequences prefilled in this step are yet to add
   std::int64_t outstanding_ = 0;
   Seconds last_step_begin_;

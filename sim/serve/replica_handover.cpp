@@ -104,10 +104,6 @@ void Replica::join_incoming(Seconds now, Seconds known) {
                                               .last_token = incoming.handover.time};
     const std::int64_t order = slots_[static_cast<std::size_t>(slot)].order;
     running_.emplace(order, slot);
-    if (engine_.stream_interval > 1) {
-      first_tokens_.push(
-          {.step = decodes_.step() + engine_.stream_interval - 1, .order = order, .slot = slot});
-    }
     join_decodes(slot);
     joined_.emplace_back(order, slot);
     RequestRecord& record = records_[static_cast<std::size_t>(idx)];

@@ -14,6 +14,7 @@ bool Replica::schedule(Seconds now, Seconds known) {
   if (running_.empty() && waiting_.empty()) return false;
   flight_ = Flight{.begin = now};
   promised_tokens_ = 0;
+  is_held_back_ = false;
   if (engine_.scheduler_policy == SchedulerPolicy::kPrefillFirst) {
     schedule_prefill(0, now, known);
     if (flight_->chunks.empty()) schedule_decodes();
@@ -46,7 +47,9 @@ void Replica::schedule_prefill(std::int64_t num_decodes, Seconds now, Seconds kn
     const bool is_running = sequence.order >= 0;  // not preempted for one before it
     if (is_running && !continue_prefill(slot, budget)) flight_->has_preempted = true;
   }
-  if (!flight_->has_preempted) admit(budget, now, known);
+  if (!flight_->has_preempted && !holds_back(num_decodes, budget, known)) {
+    admit(budget, now, known);
+  }
   flight_->held_up_by = held_up_by(budget, known);
 }
 
@@ -120,6 +123,32 @@ void Replica::admit(std::int64_t& budget, Seconds now, Seconds known) {
          static_cast<std::int64_t>(prefilling_.size()) < num_dp_ranks_ && has_seat()) {
     if (!admit_front(budget, now)) return;
   }
+}
+
+// As TensorRT-LLM counts: tokens of the prompts that the step would take and of its decodes. Those
+// that have no seat or no blocks are none.
+bool Replica::holds_back(std::int64_t num_decodes, std::int64_t budget, Seconds known) {
+  // Data-parallel attention waits in a way of its own, which is left out.
+  if (num_dp_ranks_ > 1 || engine_.batch_wait_timeout_iters == 0) return false;
+  std::int64_t seats = engine_.max_num_seqs * num_dp_ranks_ -
+                       static_cast<std::int64_t>(running_.size() + ended_.size());
+  std::int64_t tokens = 0;
+  for (const Waiting& waiting : waiting_) {
+    const Request& request = requests_[static_cast<std::size_t>(waiting.idx)];
+    if (waiting.known > known || seats-- <= 0 || tokens + request.prompt_tokens > budget) break;
+    if (tokens == 0 &&
+        !has_blocks_for(request, request.prompt_tokens, 0, request.prompt_tokens, {})) {
+      break;
+    }
+    tokens += request.prompt_tokens;
+  }
+  const double enough = engine_.batch_wait_max_tokens_ratio *
+                        static_cast<double>(engine_.max_num_batched_tokens * num_dp_ranks_);
+  is_held_back_ = tokens > 0 && num_decodes > 0 &&
+                  num_held_back_ < engine_.batch_wait_timeout_iters &&
+                  static_cast<double>(tokens + num_decodes) < enough;
+  num_held_back_ = is_held_back_ ? num_held_back_ + 1 : 0;
+  return is_held_back_;
 }
 
 bool Replica::has_seat() const {

@@ -27,6 +27,7 @@ namespace {
 // What the workload asks of the engine instead of what `config` says.
 ServiceConfig adapted(ServiceConfig config, const Workload& workload) {
   if (workload.is_offline) config.front_end = {};
+  if (!workload.is_cold) config.front_end.cold_start = Seconds(0);
   if (!workload.is_static_batch) return config;
   EngineConfig& engine = config.engine;
   engine.max_num_seqs = static_cast<std::int64_t>(workload.requests.size());

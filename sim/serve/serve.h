@@ -36,6 +36,7 @@ struct Workload {
   std::int64_t closed_loop_concurrency = 0;  // > 0: next request is sent when one completes
   std::int64_t hash_block_tokens = 0;
   std::int64_t warmup_requests = 0;  // first requests, which no metric counts (ServingMetrics)
+  bool is_cold = false;              // no warm-up came before the first request
   bool is_offline = false;           // requests come from the engine's own process: no front end
   // All prompts in one step whatever the token budget, then decodes until the last has ended.
   bool is_static_batch = false;
@@ -60,12 +61,22 @@ enum class KvAdmission : std::uint8_t {
 inline constexpr std::array<std::string_view, 3> kKvAdmissionNames{"prompt", "full_length",
                                                                    "estimated"};
 
+// Of what the share `gpu_memory_utilization` is.
+enum class MemoryFraction : std::uint8_t {
+  kTotal,           // of the device, for everything (vLLM)
+  kFree,            // of what everything else leaves, for the KV cache (TensorRT-LLM)
+  kWeightsAndCache  // of the device, for these two; the rest is for everything else (SGLang)
+};
+inline constexpr std::array<std::string_view, 3> kMemoryFractionNames{"total", "free",
+                                                                      "weights_and_cache"};
+
 // vLLM v1 names and defaults. Limits hold for each data-parallel rank of an instance.
 struct EngineConfig {
   std::int64_t max_num_seqs = 256;
   std::int64_t max_num_batched_tokens = 8192;
   std::int64_t block_size = 16;
   double gpu_memory_utilization = 0.9;
+  MemoryFraction memory_fraction = MemoryFraction::kTotal;
   bool enable_chunked_prefill = true;
   bool enable_prefix_caching = false;
   // Admit a request only when blocks for all its tokens so far are free, not just for its first
@@ -79,9 +90,14 @@ struct EngineConfig {
   SchedulerPolicy scheduler_policy = SchedulerPolicy::kMixed;
   KvAdmission kv_admission = KvAdmission::kPrompt;
   double new_token_ratio = 0;  // kEstimated only; in [0, 1]
-  // Tokens are sent to the client this many at a time, the first ones too (TensorRT-LLM's
-  // stream_interval): a client's first token comes with the interval's last, or the output's.
+  // A request's first token is sent at once, later ones this many in a message (TensorRT-LLM from
+  // 2025-07 on, pull request 5836; SGLang and vLLM).
   std::int64_t stream_interval = 1;
+  // Beside decodes, prompts are held back for at most so many steps (0: never), or until they and
+  // the decodes have this share of max_num_batched_tokens (TensorRT-LLM, py_executor.py,
+  // _waiting_requests).
+  std::int64_t batch_wait_timeout_iters = 0;
+  double batch_wait_max_tokens_ratio = 1;
   bool operator==(const EngineConfig&) const = default;
 };
 
@@ -90,8 +106,10 @@ struct EngineConfig {
 struct FrontEndConfig {
   Seconds per_request;
   Seconds per_prompt_token;
-  Seconds per_output_token;  // of the server that sends tokens out, one after the other
+  Seconds per_output_token;  // of the server that sends messages out, one after the other
   Seconds stream_latency;    // from then until clients have them
+  // Before the first request of a server that has served none (Workload::is_cold).
+  Seconds cold_start;
 };
 
 class StepStore;

@@ -72,9 +72,13 @@ StepSetup setup(const SimulatedStepsConfig& config, const CostModel* cost) {
 StepTimes::StepTimes(SimulatedStepsConfig config)
     : config_(std::move(config)),
       graph_(setup(config_, config_.graph_cost)),
-      graph_templates_(graph_),
-      eager_(setup(config_, config_.eager_cost)),
-      eager_templates_(eager_) {
+      eager_(setup(config_, config_.eager_cost)) {
+  if (config_.decode_piece_cost != nullptr) {
+    decode_pieces_.emplace(setup(config_, config_.decode_piece_cost));
+  }
+  if (config_.mixed_piece_cost != nullptr) {
+    mixed_pieces_.emplace(setup(config_, config_.mixed_piece_cost));
+  }
   if (!std::ranges::is_sorted(config_.graph_batch_sizes) ||
       (!config_.graph_batch_sizes.empty() && config_.graph_batch_sizes.front() < 1)) {
     throw std::invalid_argument("graph_batch_sizes must ascend and be at least 1");
@@ -85,29 +89,56 @@ bool StepTimes::is_graph(const Batch& batch) const {
   return graph_rows(batch, config_.mesh.dp, config_.graph_batch_sizes).has_value();
 }
 
+namespace {
+
+// Of a step in pieces: its cost model's eager launch is the host's time of a layer's launches,
+// which go on while the GPU runs the piece before.
+DeviceTime at_least_host(DeviceTime time, const StepSetup& setup) {
+  const double layers = static_cast<double>(setup.model.layers.size()) / setup.mesh.pp;
+  time.duration = std::max(time.duration, setup.cost->options().host.eager_launch * layers);
+  return time;
+}
+
+}  // namespace
+
+StepTimes::Launched& StepTimes::launched(const Batch& batch) {
+  if (is_graph(batch)) return graph_;
+  std::int64_t tokens = batch.num_decodes;
+  for (const PrefillChunk& chunk : batch.prefill) tokens += chunk.query;
+  std::optional<Launched>& pieces = batch.prefill.empty() ? decode_pieces_ : mixed_pieces_;
+  return pieces && tokens <= config_.max_piece_tokens * config_.mesh.dp ? *pieces : eager_;
+}
+
 DeviceTime StepTimes::decode_time(std::int64_t num_decodes, std::int64_t context) {
   return remember(mutex_, decode_times_, std::pair{num_decodes, context}, [&] {
     const Batch batch{.num_decodes = num_decodes, .decode_context = num_decodes * context};
     const StepShape shape = executed_shape(batch, config_.mesh, config_.graph_batch_sizes);
-    const bool graph = is_graph(batch);
-    StepTemplates& templates = graph ? graph_templates_ : eager_templates_;
+    Launched& way = launched(batch);
     DeviceTime time =
-        templates.apply() ? templates.time(shape) : step_time(graph ? graph_ : eager_, shape);
+        way.templates.apply() ? way.templates.time(shape) : step_time(way.setup, shape);
+    if (decode_pieces_ && &way == &*decode_pieces_) time = at_least_host(time, way.setup);
     correct_device(config_, num_decodes, time);
     return time;
   });
 }
 
-DeviceTime StepTimes::device_time(const Batch& batch) const {
-  return step_time(is_graph(batch) ? graph_ : eager_,
+DeviceTime StepTimes::device_time(const Batch& batch) {
+  return step_time(launched(batch).setup,
                    executed_shape(batch, config_.mesh, config_.graph_batch_sizes));
 }
 
 DeviceTime StepTimes::even_mixed_time(const Batch& batch) {
   const StepShape shape = dealt_shape(batch, config_.mesh);
-  if (eager_templates_.apply()) return eager_templates_.time(shape);
-  const StepShape key = rounded(shape);
-  return remember(mutex_, mixed_times_, key, [&] { return step_time(eager_, key); });
+  Launched& way = launched(batch);
+  const bool is_pieces = mixed_pieces_ && &way == &*mixed_pieces_;
+  DeviceTime time;
+  if (way.templates.apply()) {
+    time = way.templates.time(shape);
+  } else {
+    const StepShape key = rounded(shape);
+    time = remember(mutex_, way.mixed_times, key, [&] { return step_time(way.setup, key); });
+  }
+  return is_pieces ? at_least_host(time, way.setup) : time;
 }
 
 StepTime StepTimes::step(const Batch& batch, PowerBudget* budget, bool is_prepared) {

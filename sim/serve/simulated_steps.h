@@ -55,6 +55,12 @@ struct SimulatedStepsConfig {
   UnevenAttention uneven_attention;
   // Ascending; empty: no graphs, all steps are eager.
   std::vector<std::int64_t> graph_batch_sizes;
+  // Steps of at most so many tokens on a rank replay the layers in pieces, attention between them
+  // launched by the host: of decodes, where no graph of the whole step is replayed, and of steps
+  // with prefill. Costs are null where there are no such steps.
+  std::int64_t max_piece_tokens = 0;
+  const CostModel* decode_piece_cost = nullptr;
+  const CostModel* mixed_piece_cost = nullptr;
   // The host prepares a step while the one before runs: a step takes the longer of host and device
   // instead of the sum.
   bool async_scheduling = false;
@@ -81,13 +87,22 @@ class StepTimes {
   FastForward fast_forward(const Batch& batch, std::int64_t max_steps,
                            const PowerBudget* budget = nullptr);
   // Of the plan of a step at the full clock, without the host; decodes at their exact context.
-  DeviceTime device_time(const Batch& batch) const;
+  DeviceTime device_time(const Batch& batch);
   // What each correction of the list did to the time of one step, in order.
   std::vector<AppliedStepCorrection> explain(const Batch& batch, PowerBudget* budget = nullptr,
                                              bool is_prepared = true);
 
  private:
+  // A way of launching steps, and what was priced so.
+  struct Launched {
+    explicit Launched(const StepSetup& of) : setup(of), templates(of) {}
+    StepSetup setup;
+    StepTemplates templates;
+    std::map<StepShape, DeviceTime> mixed_times;
+  };
   [[nodiscard]] bool is_graph(const Batch& batch) const;
+  // How a step is launched; `is_graph` aside, eagerly or in pieces.
+  [[nodiscard]] Launched& launched(const Batch& batch);
   // Device time of a decode-only batch at a grid point of the mean context.
   DeviceTime decode_time(std::int64_t num_decodes, std::int64_t context);
   // Of steps with prefill: as if all decodes had one context.
@@ -109,13 +124,12 @@ class StepTimes {
                               std::vector<AppliedStepCorrection>* applied);
 
   SimulatedStepsConfig config_;
-  StepSetup graph_;
-  StepTemplates graph_templates_;
-  StepSetup eager_;
-  StepTemplates eager_templates_;
+  Launched graph_;
+  Launched eager_;
+  std::optional<Launched> decode_pieces_;
+  std::optional<Launched> mixed_pieces_;
   std::shared_mutex mutex_;
   std::map<std::pair<std::int64_t, std::int64_t>, DeviceTime> decode_times_;
-  std::map<StepShape, DeviceTime> mixed_times_;
 };
 
 // Steps that an engine keeps prepared, besides graphs (kernels/serve/executor_runner.cpp).

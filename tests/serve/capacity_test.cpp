@@ -47,6 +47,31 @@ TEST(Capacity, TheBudgetAddsUpToWhatIsUsable) {
   EXPECT_DOUBLE_EQ(budget.kv_cache / budget.kv_block, static_cast<double>(budget.num_kv_blocks));
 }
 
+TEST(Capacity, AShareOfWhatIsFreeIsOfWhatEverythingElseLeaves) {
+  CapacityRequest made = request(small_llama());
+  made.graphs = Bytes(50e6);
+  made.engine.memory_fraction = MemoryFraction::kFree;
+  made.engine.gpu_memory_utilization = 0.8;
+  const MemoryBudget budget = memory_budget(made, kDevice);
+  const Bytes free = budget.hbm - budget.weights - budget.activations - budget.graphs;
+  EXPECT_LE(budget.kv_cache, free * 0.8);
+  EXPECT_GT(budget.kv_cache + budget.kv_block, free * 0.8);
+}
+
+TEST(Capacity, AShareOfWeightsAndCacheLeavesActivationsTheRest) {
+  CapacityRequest made = request(small_llama());
+  made.graphs = Bytes(50e6);
+  made.engine.memory_fraction = MemoryFraction::kWeightsAndCache;
+  made.engine.gpu_memory_utilization = 0.8;
+  const MemoryBudget budget = memory_budget(made, kDevice);
+  EXPECT_LE((budget.weights + budget.kv_cache).value(), 0.8e9);
+  EXPECT_GT((budget.weights + budget.kv_cache + budget.kv_block).value(), 0.8e9);
+  // No more than there is: with all of it, activations and graphs are still to fit.
+  made.engine.gpu_memory_utilization = 1;
+  const MemoryBudget all = memory_budget(made, kDevice);
+  EXPECT_LE(all.weights + all.activations + all.graphs + all.kv_cache, all.hbm);
+}
+
 TEST(Capacity, WeightsAreTheModelsParameters) {
   // All parameters in bf16, two bytes each.
   const MemoryBudget budget = memory_budget(request(small_llama()), kDevice);

@@ -49,6 +49,7 @@ Deployment example() {
                        .max_num_batched_tokens = 2,
                        .block_size = 64,
                        .gpu_memory_utilization = 0.1 + 0.2,
+                       .memory_fraction = MemoryFraction::kFree,
                        .enable_chunked_prefill = false,
                        .enable_prefix_caching = true,
                        .scheduler_reserve_full_isl = false,
@@ -57,7 +58,9 @@ Deployment example() {
                        .scheduler_policy = SchedulerPolicy::kPrefillFirst,
                        .kv_admission = KvAdmission::kEstimated,
                        .new_token_ratio = 0.7,
-                       .stream_interval = 10};
+                       .stream_interval = 10,
+                       .batch_wait_timeout_iters = 20,
+                       .batch_wait_max_tokens_ratio = 0.9};
   deployment.graph_batch_sizes = {1, 2, 4};
   deployment.num_kv_blocks = 123456789012;
   deployment.seed = ~std::uint64_t{0};

@@ -101,17 +101,15 @@ class NaiveReplica {
       if (states_[idx].num_computed + count == length(idx)) ++num_tokens;
     }
     stream_free_ = std::max(stream_free_, now) +
-                   config_.front_end.per_output_token * static_cast<double>(num_tokens);
+                   config_.front_end.per_output_token * static_cast<double>(num_tokens) /
+                       static_cast<double>(config_.engine.stream_interval);
     const Seconds at_client = stream_free_ + config_.front_end.stream_latency;
     for (const auto& [idx, count] : scheduled) {
       State& state = states_[idx];
       state.num_computed += count;
       if (state.num_computed < length(idx)) continue;
       ++state.num_generated;
-      if (state.num_generated ==
-          std::min(config_.engine.stream_interval, workload_.requests[idx].output_tokens)) {
-        state.record.first_token = at_client;
-      }
+      if (state.num_generated == 1) state.record.first_token = at_client;
       state.is_decoding = true;
       if (state.num_generated < workload_.requests[idx].output_tokens) continue;
       state.record.finish = at_client;

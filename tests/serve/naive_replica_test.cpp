@@ -121,7 +121,7 @@ TEST_P(NaiveReplicaTest, RequestsPassTheFrontEndAlike) {
   }
 }
 
-// Slower than most steps, so that tokens queue; and in groups, the first of which is late.
+// Slower than most steps, so that tokens queue; and several in a message.
 TEST_P(NaiveReplicaTest, TokensAreStreamedAlike) {
   for (const std::int64_t interval : {1, 7}) {
     for (const double per_token : {0.0, 0.00131, 0.0123}) {

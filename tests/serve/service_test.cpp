@@ -149,6 +149,54 @@ TEST(Service, TheNextRequestOfAClosedLoopIsSentWhenTheClientHasTheLastToken) {
   EXPECT_NEAR(result.metrics.tpot_s.mean, 0.010, kTolerance);
 }
 
+// Request 0 (4 tokens of prompt) begins at once: 14 ms. Requests 1 and 2 come at 15 ms, while its
+// second token is made (14 to 24 ms), and together have 8 tokens of prompt.
+Workload one_then_two() {
+  return workload_of({{.prompt_tokens = 4, .output_tokens = 20},
+                      {.arrival = Seconds(0.015), .prompt_tokens = 4, .output_tokens = 2},
+                      {.arrival = Seconds(0.015), .prompt_tokens = 4, .output_tokens = 2}});
+}
+
+TEST(Service, PromptsBesideDecodesWaitForSoManySteps) {
+  ServiceConfig config = small_service();
+  config.engine.batch_wait_timeout_iters = 3;
+  config.engine.batch_wait_max_tokens_ratio = 0.9;
+  const auto result = serve_fake(one_then_two(), config);
+  // Nothing decodes when the first comes. The steps from 24, 34 and 44 ms go without the others.
+  EXPECT_NEAR(result.requests[0].first_token.value(), 0.014, kTolerance);
+  EXPECT_NEAR(result.requests[1].first_scheduled.value(), 0.054, kTolerance);
+  EXPECT_NEAR(result.requests[2].first_token.value(), 0.054 + 0.018, kTolerance);
+}
+
+TEST(Service, PromptsThatFillTheirShareOfTheBudgetWaitForNothing) {
+  ServiceConfig config = small_service();
+  config.engine.batch_wait_timeout_iters = 3;
+  // 8 tokens of prompts and one decode are 9 of 64.
+  config.engine.batch_wait_max_tokens_ratio = 9.0 / 64;
+  EXPECT_NEAR(serve_fake(one_then_two(), config).requests[1].first_scheduled.value(), 0.024,
+              kTolerance);
+  config.engine.batch_wait_max_tokens_ratio = 9.5 / 64;
+  EXPECT_NEAR(serve_fake(one_then_two(), config).requests[1].first_scheduled.value(), 0.054,
+              kTolerance);
+}
+
+TEST(Service, AStreamIntervalHoldsNoFirstTokenBack) {
+  const Workload workload = workload_of({{.prompt_tokens = 4, .output_tokens = 20}});
+  ServiceConfig config = small_service();
+  config.engine.stream_interval = 10;
+  EXPECT_NEAR(serve_fake(workload, config).requests[0].first_token.value(), 0.014, kTolerance);
+}
+
+TEST(Service, OnlyAColdServerStartsCold) {
+  Workload workload =
+      workload_of(std::vector<Request>(2, {.prompt_tokens = 4, .output_tokens = 2}));
+  ServiceConfig config = small_service();
+  config.front_end.cold_start = Seconds(0.5);
+  EXPECT_NEAR(serve_fake(workload, config).requests[1].first_token.value(), 0.018, kTolerance);
+  workload.is_cold = true;
+  EXPECT_NEAR(serve_fake(workload, config).requests[1].first_token.value(), 0.518, kTolerance);
+}
+
 TEST(Service, PrefillFirstNeverMixes) {
   // The first decodes from 14 ms; the second arrives at 20 ms, so its 100 tokens run alone in
   // chunks of 64 and 36 from 24 ms to 98 ms and to 144 ms; then both decode.

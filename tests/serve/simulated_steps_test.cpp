@@ -93,6 +93,49 @@ TEST_F(SimulatedStepsTest, MixedStepsAreWithinHalfAPercentOfTheirExactPlan) {
   }
 }
 
+TEST_F(SimulatedStepsTest, StepsOfFewTokensReplayPiecesAndLargerOnesAreEager) {
+  HostCosts host = host_;
+  host.eager_launch = Seconds(0);
+  const CostModel pieces{
+      machine_, nullptr, nullptr, {.launch_mode = LaunchMode::kGraph, .host = host}};
+  SimulatedStepsConfig chosen = config(small_llama(), {});
+  chosen.graph_batch_sizes = {};
+  chosen.max_piece_tokens = 512;
+  chosen.mixed_piece_cost = &pieces;
+  chosen.decode_piece_cost = &pieces;
+  StepTimes times(chosen);
+  const auto expect_near = [&](const Batch& batch, const CostModel& cost) {
+    const double whole =
+        (step_time(setup(small_llama(), {}, cost), batch).duration + Seconds(5e-4)).value();
+    EXPECT_NEAR(times.step(batch).duration.value(), whole, 0.005 * whole);
+  };
+  expect_near({.num_decodes = 8, .decode_context = 8192}, pieces);
+  expect_near({.num_decodes = 600, .decode_context = 60000}, eager_cost_);
+  const Batch prompt{.prefill = {{.query = 500}}, .num_decodes = 12, .decode_context = 1200};
+  expect_near(prompt, pieces);  // 512 tokens
+  Batch longer = prompt;
+  longer.num_decodes = 13;
+  longer.decode_context = 1300;
+  expect_near(longer, eager_cost_);
+}
+
+TEST_F(SimulatedStepsTest, AStepInPiecesTakesAsLongAsItsHostAtLeast) {
+  HostCosts host = host_;
+  host.eager_launch = Seconds(1);  // of a layer; the model has four
+  const CostModel pieces{
+      machine_, nullptr, nullptr, {.launch_mode = LaunchMode::kGraph, .host = host}};
+  SimulatedStepsConfig chosen = config(small_llama(), {});
+  chosen.graph_batch_sizes = {};
+  chosen.max_piece_tokens = 512;
+  chosen.mixed_piece_cost = &pieces;
+  chosen.decode_piece_cost = &pieces;
+  StepTimes times(chosen);
+  const Batch decodes{.num_decodes = 8, .decode_context = 8192};
+  EXPECT_NEAR(times.step(decodes).duration.value(), 4 + 5e-4, 1e-9);
+  const Batch prompt{.prefill = {{.query = 100}}};
+  EXPECT_NEAR(times.step(prompt).duration.value(), 4 + 5e-4, 1e-9);
+}
+
 TEST_F(SimulatedStepsTest, DecodeStepsBetweenGridPointsAreWithinHalfAPercent) {
   StepTimes times(config(small_llama(), {}));
   const StepSetup exact = setup(small_llama(), {}, graph_cost_);

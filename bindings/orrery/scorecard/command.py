@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import pandas
 
 from ..simulation import project_root
 from ..text_table import printable
-from . import calibration, explain, intervals, statistics, text
+from . import calibration, explain, intervals, rules, statistics, text
 from .cases import read_cases, select
 from .outcomes import Comparison, Outcome, Progress, compare
 
@@ -96,6 +97,8 @@ def _case(outcome: Outcome) -> dict[str, Any]:
             }
             for c in outcome.comparisons
         ],
+        "settings": {name: dataclasses.asdict(choice) for name, choice in rules.choices(case.fields).items()},
+        "num_inferred": rules.num_inferred(case.fields),
         "basis": dict(outcome.basis),
         "split": dict(outcome.split),
     }

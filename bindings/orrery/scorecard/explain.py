@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from . import statistics
+from . import rules, statistics
 from .outcomes import Comparison, Outcome
 
 SAME_RUN = ("model", "gpu_key", "weights_dtype", "isl", "osl", "lengths", "load_kind")
@@ -39,7 +39,7 @@ def worst(outcomes: Sequence[Outcome], limit: int = 20) -> list[Finding]:
             outcome,
             comparison,
             count,
-            (_where(outcome), *_implied(outcome), *_neighbours(outcome, comparison, outcomes)),
+            (_where(outcome), *_settings(outcome), *_implied(outcome), *_neighbours(outcome, comparison, outcomes)),
         )
         for (outcome, comparison), count in found[:limit]
     ]
@@ -62,6 +62,21 @@ def _where(outcome: Outcome) -> str:
         f"{', '.join(steps)}; {100 * split['prefill_share']:.0f} % of engine time is in steps with prefill; "
         f"{100 * basis['roofline']:.0f} % of kernel time is roofline."
     )
+
+
+def _settings(outcome: Outcome) -> list[str]:
+    """What scripts set, what the release does where nothing is set, and what nobody says."""
+    found = rules.choices(outcome.case.fields)
+    sentences = []
+    for basis, name in ((rules.SCRIPT, "Scripts set"), (rules.DEFAULT, "Defaults of the release"), (rules.INFERRED, "Inferred")):
+        texts = [f"{setting} {_short(choice.value)}" for setting, choice in found.items() if choice.basis == basis]
+        if texts:
+            sentences.append(f"{name}: {', '.join(texts)}.")
+    return sentences
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= 24 else f"{value[:20]} ..."
 
 
 def _implied(outcome: Outcome) -> list[str]:

@@ -177,7 +177,17 @@ def attention_dp(fields: Mapping[str, str], day: datetime.date) -> Setting | Non
 
 def about(fields: Mapping[str, str], lines: Sequence[Line] | None = None) -> list[Line]:
     """The lines of every day that are about the launch of such a case."""
-    return [line for line in (shipped() if lines is None else lines) if _is_about(line, fields)]
+    if lines is not None:
+        return [line for line in lines if _is_about(line, fields)]
+    return list(_shipped_about(tuple((name, fields[name]) for name in ASKED)))
+
+
+ASKED = ("family", "engine", "engine_version", "model", "weights_dtype", "gpu_key")  # of a row, by `_is_about`
+
+
+@functools.cache
+def _shipped_about(asked: tuple[tuple[str, str], ...]) -> tuple[Line, ...]:
+    return tuple(line for line in shipped() if _is_about(line, dict(asked)))
 
 
 def _at(lines: Iterable[Line], day: datetime.date) -> list[Line]:

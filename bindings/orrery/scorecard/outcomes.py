@@ -87,7 +87,9 @@ def _outcome(case: Case, path: pathlib.Path, profiles: Mapping[str, pathlib.Path
     for measurement in case.measurements:
         if metric := metrics.find(measurement.metric, measurement.unit):
             simulated = metric.simulated(summary)
-            if simulated is not None:
+            # What is served of a stated rate is that rate: such a figure would say nothing.
+            is_offered = case.fields["load_kind"] == "poisson" and metric.unit == "1/s"
+            if simulated is not None and not is_offered:
                 published = measurement.value * metrics.UNITS[measurement.unit][1]
                 comparisons.append(Comparison(metric.label, metric.unit, published, simulated))
     return Outcome(case, "", tuple(comparisons), left_out, summary["basis"], summary["split"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import re
 from collections.abc import Mapping
 
@@ -104,6 +105,13 @@ CONTRADICTIONS = (
      "both launchers write an FP8 cache, and requests queue for seconds at loads that it would hold"),
 )  # fmt: skip
 
+# Rows that do not say what was run: listed and not simulated (when, reason). More follow from scripts (`not_simulated`).
+SET_ASIDE = (
+    ({"family": "SILGA", "engine": "vllm", "engine_version": r"0\.12\.0", "model": "Llama-3.1-8B-Instruct-FP8"},
+     "not all prompts can have been computed: at 4 of this run's 21 loads the published times mean 79 to 100 % of the data sheet's "
+     "dense FP8 rate"),
+)  # fmt: skip
+
 TRTLLM_TOKENS, TRTLLM_BATCH = 8192, 2048  # tensorrt_llm/llmapi/llm_args.py: max_num_tokens, max_batch_size
 LLM_ARGS = "tensorrt_llm/llmapi/llm_args.py"
 
@@ -133,6 +141,8 @@ RULES = (
     Rule("expert_weights", "int4", {"model_file": ".*Kimi-K2.*", "weights_dtype": "int4"}, "the checkpoint's experts are int4"),
     Rule("activations", "bf16", {"weights": "bf16"}, "weights of 16 bit are multiplied in 16 bit"),
     Rule("activations", "{weights}", {}, "products run in the weights' format"),
+    Rule("kv_cache", "fp8", {"family": "SILGA", "engine": "trtllm", "weights_dtype": "fp8"},
+         "the generator writes fp8 where its search ran with it, which is the search's default on GPUs that have it"),
     Rule("kv_cache", "fp8", {"engine": "trtllm", "weights": "fp8"}, "TensorRT-LLM's FP8 checkpoints carry KV scales"),
     Rule("kv_cache", "fp8", {"engine": "trtllm", "weights": "nvfp4"}, "TensorRT-LLM's FP4 checkpoints carry FP8 KV scales"),
     Rule("kv_cache", "bf16", {}, "the engines' default: the model's 16-bit format"),
@@ -164,6 +174,12 @@ FLAGS = {
     "distinct_prompts": ("client: num-dataset-entries", "num-dataset-entries"),
     "num_requests": ("client: num-prompts", "client: request count", "client: num-requests"),
     "warm_up": ("client: warm-up requests",),
+    "stream_interval": ("stream-interval", "stream_interval"),
+    "batch_wait_timeout_iters": ("batch_wait_timeout_iters",),
+    "batch_wait_max_tokens_ratio": ("batch_wait_max_tokens_ratio",),
+    "cuda_graphs": ("compilation-config",),
+    "largest_graph": ("max-cudagraph-capture-size", "cuda-graph-sizes", "cuda_graph_config.max_batch_size", "cuda-graph-max-bs",
+                      "cuda graph sizes", "cuda_graph_config.batch_sizes", "cuda-graph-bs"),
 }
 # Setting -> what engine_defaults.csv calls it.
 DEFAULTS = {
@@ -174,6 +190,14 @@ DEFAULTS = {
     "chunked_prefill_size": "chunked_prefill_size",
     "max_prefill_tokens": "max_prefill_tokens",
     "gpu_memory_utilization": "gpu_memory_utilization",
+    "cuda_graphs": "cudagraph_mode",
+    "largest_graph": "cuda graph sizes",
+}
+CUDA_GRAPHS = {"piecewise": "piecewise", "full_and_piecewise": "decodes_and_piecewise", "full_decode_only": "decodes"}
+# Batch sizes that an engine captures, as far as its largest.
+CAPTURED = {
+    "trtllm": (1, 2, 4, *range(8, 129, 8), *range(192, 2049, 64)),
+    "sglang": (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 513, 16)),
 }
 KV_FORMATS = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16"}
 # Settings in the order in which they are found; rules name those before theirs.
@@ -216,6 +240,8 @@ def day_of(fields: Mapping[str, str]) -> Day | None:
 
 def not_simulated(fields: Mapping[str, str]) -> str:
     """Why the row does not say what was run, so that it is listed and not simulated; or nothing."""
+    if reason := next((reason for when, reason in SET_ASIDE if _matches(when, fields)), ""):
+        return reason
     day = day_of(fields)
     if day is None or fields["load_kind"] != "closed_loop":
         return ""
@@ -239,6 +265,12 @@ def settings(fields: Mapping[str, str]) -> dict[str, str]:
 
 def choices(fields: Mapping[str, str]) -> dict[str, Choice]:
     """The same with what each rests on; settings see those found before them."""
+    return dict(_choices(tuple(sorted(fields.items()))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _choices(cells: tuple[tuple[str, str], ...]) -> Mapping[str, Choice]:
+    fields = dict(cells)
     day = day_of(fields)
     launch = launches.launch(fields, day.date) if day else launches.Launch()
     known = dict(fields) | _derived(fields)
@@ -258,9 +290,15 @@ def choices(fields: Mapping[str, str]) -> dict[str, Choice]:
             found[setting] = choice
             known[setting] = choice.value
     _budget_of_sglang(found)
+    _graphs(found, fields["engine"])
     if day:
         found |= _parallelism(fields, launch, launches.attention_dp(fields, day.date))
     return found
+
+
+def num_inferred(fields: Mapping[str, str]) -> int:
+    """How many settings of a case nobody states: neither row, script nor the engine's release."""
+    return sum(choice.basis == INFERRED for choice in choices(fields).values())
 
 
 def _stated(setting: str, known: Mapping[str, str]) -> Choice | None:
@@ -282,6 +320,9 @@ def _launched(setting: str, known: Mapping[str, str], launch: launches.Launch) -
     if flag is None or flag.value in ("auto",):
         return None
     text = _text(flag.value)
+    if setting == "cuda_graphs":
+        mode = re.search(r"cudagraph_mode:\s*(\w+)", text)
+        return Choice(CUDA_GRAPHS[mode[1].lower()], SCRIPT, flag.source) if mode and mode[1].lower() in CUDA_GRAPHS else None
     return Choice(KV_FORMATS.get(text, text), SCRIPT, flag.source)
 
 
@@ -311,6 +352,7 @@ def _default(setting: str, known: Mapping[str, str]) -> Choice | None:
         "TP": int(known["tp"] or 1) * int(known["attention_dp"] or 1),
         "PP": int(known["pp"] or 1),
         "DP_ATTENTION": known["attention_dp"] not in ("", "1"),
+        "MAX_NUM_SEQS": int(known.get("max_num_seqs", "1024")),
     }
     if "chunked_prefill_size" in known:
         names["CHUNK"] = int(known["chunked_prefill_size"])
@@ -321,6 +363,8 @@ def _default(setting: str, known: Mapping[str, str]) -> Choice | None:
     found = engine_defaults.default(known["engine"], known["engine_version"], table_name, names)
     if found is None:
         return None
+    if setting == "cuda_graphs":
+        return Choice(CUDA_GRAPHS[str(found.value)], DEFAULT if found.is_read else INFERRED, found.source)
     value = f"{found.value:.4g}" if isinstance(found.value, float) else _text(found.value)
     return Choice(value, DEFAULT if found.is_read else INFERRED, found.source)
 
@@ -335,6 +379,26 @@ def _budget_of_sglang(found: dict[str, Choice]) -> None:
     bounds = [found[name] for name in ("chunked_prefill_size", "max_prefill_tokens") if name in found]
     if bounds and "max_num_batched_tokens" not in found:
         found["max_num_batched_tokens"] = min(bounds, key=lambda choice: int(choice.value))
+
+
+def _graphs(found: dict[str, Choice], engine: str) -> None:
+    """The largest captured step: of vLLM in tokens, beyond which steps are eager; of the others the largest batch."""
+    largest = found.pop("largest_graph", None)
+    if largest is None:
+        return
+    if largest.value.startswith("every "):
+        sizes: tuple[int, ...] = tuple(range(1, min(int(found["max_num_seqs"].value), 2048) + 1))
+        if engine == "vllm":
+            found["max_piece_tokens"] = dataclasses.replace(largest, value=str(sizes[-1]))
+    elif not largest.value.isdecimal():
+        return
+    elif engine == "vllm":
+        found["max_piece_tokens"] = largest
+        return
+    else:
+        top = int(largest.value)
+        sizes = tuple(size for size in CAPTURED[engine] if size < top) + (top,)
+    found["graph_batch_sizes"] = dataclasses.replace(largest, value=f"[{', '.join(map(str, sizes))}]")
 
 
 def _parallelism(

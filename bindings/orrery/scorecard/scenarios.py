@@ -11,7 +11,9 @@ from .rules import MACHINES, MODELS, not_simulated, settings
 
 FORMATS = ("weights", "expert_weights", "activations", "kv_cache")
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "max_model_len",
-          "enable_prefix_caching")  # fmt: skip
+          "enable_prefix_caching",
+          "stream_interval", "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", "cuda_graphs", "max_piece_tokens",
+          "graph_batch_sizes")  # fmt: skip
 DEFAULT_QUEUED = 1000  # requests of an "all queued" run whose source does not say how many
 MOST_REQUESTS = 1_000_000  # of one case; published ones have up to 20,000
 PROMPTS_PER_CLIENT = 10  # of a closed loop: InferenceX and the vLLM runs say 10 x C, others do not say
@@ -134,7 +136,8 @@ def _workload(case: Case, prompt: str, output: str, found: dict[str, str], repea
     if kind == "closed_loop":
         clients = _clients(fields)
         count = _bounded(found["num_requests"]) if "num_requests" in found else num_requests(fields, PROMPTS_PER_CLIENT * clients)
-        return f"{{closed_loop: {{concurrency: {clients}, num_requests: {count}, {tokens}{repeats}}}}}"
+        cold = ", cold: true" if found.get("warm_up") == "0" else ""
+        return f"{{closed_loop: {{concurrency: {clients}, num_requests: {count}, {tokens}{repeats}{cold}}}}}"
     if kind == "static_batch":
         return f"{{static_batch: {{batch: {_clients(fields)}, {tokens}}}}}"
     if kind == "all_at_once":

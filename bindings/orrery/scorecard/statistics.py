@@ -37,6 +37,7 @@ def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
             "half": half(outcome.case.case_id),
             "load": outcome.case.fields["load_kind"],
             "contradiction": rules.contradiction(outcome.case.fields | {"family": outcome.case.family}),
+            "num_inferred": inferred,
             "metric": comparison.metric,
             "unit": comparison.unit,
             "published": comparison.published,
@@ -45,6 +46,7 @@ def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
             "roofline": outcome.basis["roofline"],
         }
         for outcome in outcomes
+        for inferred in [rules.num_inferred(outcome.case.fields) if outcome.comparisons else 0]
         for comparison in outcome.comparisons
     ]
     return pandas.DataFrame(rows)
