@@ -41,6 +41,7 @@ void bind_moe(py::module_& module) {
       .def_property_readonly("measured_s", plain([](const Result& r) { return r.basis.measured; }))
       .def_property_readonly("interpolated_s",
                              plain([](const Result& r) { return r.basis.interpolated; }))
+      .def_property_readonly("borrowed_s", plain([](const Result& r) { return r.basis.borrowed; }))
       .def_property_readonly("roofline_s", plain([](const Result& r) { return r.basis.roofline; }))
       .def_property_readonly("weights_bytes", plain([](const Result& r) { return r.weights; }))
       .def_property_readonly("activations_bytes",

@@ -60,10 +60,9 @@ py::dict predict_plan(const Scenario& scenario, const std::string& text, bool gr
   found["duration_s"] = prediction.duration.value();
   found["buffer_bytes"] = prediction.buffer_bytes;
   found["timeline"] = std::move(prediction.timeline);
-  const BasisSeconds& basis = prediction.basis;
-  const Seconds all = basis.measured + basis.interpolated + basis.roofline;
-  found["measured_share"] = all > Seconds(0) ? basis.measured / all : 0;
-  found["interpolated_share"] = all > Seconds(0) ? basis.interpolated / all : 0;
+  const BasisShares basis = shares(prediction.basis);
+  found["measured_share"] = basis.measured;
+  found["interpolated_share"] = basis.interpolated + basis.borrowed;
   return found;
 }
 

@@ -44,7 +44,7 @@ class MoeLayer:
     def roofline_share(self) -> float:
         """Of the summed time of all ops, the share that stands on no measurement."""
         result = self._result
-        total = result.measured_s + result.interpolated_s + result.roofline_s
+        total = result.measured_s + result.interpolated_s + result.borrowed_s + result.roofline_s
         return result.roofline_s / total if total > 0 else 0.0
 
     @property

@@ -78,16 +78,21 @@ void eager_gap(const PricedCall& call, Estimate& estimate) {
 constexpr double kSiblingSpread = 0.1;
 constexpr double kOtherEngineSpread = 0.15;
 
+// No better than this are rows that are not the provider's own of the device.
+Basis basis_of(Origin origin) {
+  if (origin >= Origin::kOtherArchitecture) return Basis::kRoofline;
+  return origin == Origin::kOtherProvider ? Basis::kInterpolated : Basis::kBorrowed;
+}
+
 void of_other_rows(const PricedCall& call, Estimate& estimate) {
   if (call.found == nullptr) return;
   const double own = call.table->spec().prior.spread;
   const Origin origin = call.source->origin;
   if (origin != Origin::kOwn) {
-    estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
+    estimate.basis = std::max(estimate.basis, basis_of(origin));
     estimate.spread = origin == Origin::kSibling ? kSiblingSpread : kOtherEngineSpread;
   }
-  if (origin >= Origin::kOtherArchitecture) estimate.basis = Basis::kRoofline;
-  if (estimate.basis == Basis::kInterpolated) {
+  if (estimate.basis == Basis::kInterpolated || estimate.basis == Basis::kBorrowed) {
     estimate.spread = std::max(estimate.spread, own);
   } else if (estimate.basis == Basis::kRoofline) {
     estimate.spread = std::max(kNearestSpread, own);

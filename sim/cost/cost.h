@@ -119,6 +119,7 @@ enum class Origin : std::uint8_t {
   kOtherProviderAndArchitecture,  // another provider on another device of the same vendor
   kNone                           // of no use
 };
+std::string_view to_text(Origin origin);  // "own", "sibling", "other provider", ...
 Origin origin(std::string_view provider, const Device& device, std::string_view measured_provider,
               const Device& measured_on);
 // Distance of two devices in peak and HBM bandwidth, in e-folds; orders tables of equal origin.

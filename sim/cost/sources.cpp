@@ -1,6 +1,7 @@
 // Which measured tables stand in for others, and tables that are shared by all runs of a process.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -58,6 +59,17 @@ std::shared_ptr<const Provider> shared_provider(const std::filesystem::path& dir
 
 std::shared_ptr<const CollectiveTables> shared_collectives(const std::filesystem::path& directory) {
   return shared<CollectiveTables>(directory);
+}
+
+std::string_view to_text(Origin origin) {
+  constexpr std::array<std::string_view, 7> kNames = {"own",
+                                                      "sibling",
+                                                      "other provider",
+                                                      "other provider on sibling",
+                                                      "other architecture",
+                                                      "other provider and architecture",
+                                                      "none"};
+  return kNames.at(static_cast<std::size_t>(origin));
 }
 
 Origin origin(std::string_view provider, const Device& device, std::string_view measured_provider,

@@ -37,11 +37,8 @@ PricedPlan assemble(const Plan& plan, std::vector<Estimate> times) {
                                   static_cast<double>(plan.ranks(plan.ops()[i].ranks).size()));
     if (!std::ranges::binary_search(plan.ranks(plan.ops()[i].ranks), first_rank)) continue;
     const Estimate& estimate = priced.times[i];
-    Seconds& sum = estimate.basis == Basis::kMeasured       ? priced.basis.measured
-                   : estimate.basis == Basis::kInterpolated ? priced.basis.interpolated
-                                                            : priced.basis.roofline;
     const auto copies = static_cast<double>(plan.multiplicity(static_cast<OpId>(i)));
-    sum += estimate.time * copies;
+    of_basis(priced.basis, estimate.basis) += estimate.time * copies;
     priced.arithmetic += estimate.arithmetic * copies;
   }
   return priced;

@@ -87,6 +87,7 @@ Json json_of(const Outcome& outcome) {
   json["mean_batch"] = metrics.mean_batch;
   json["basis"] = {{"measured", metrics.basis.measured},
                    {"interpolated", metrics.basis.interpolated},
+                   {"borrowed", metrics.basis.borrowed},
                    {"roofline", metrics.basis.roofline}};
   json["slo"] = checks(metrics.slo);
   json["load"] = load(metrics.load);

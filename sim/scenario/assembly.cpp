@@ -87,10 +87,6 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   return {machine, std::move(kernels), std::move(curves), std::move(options)};
 }
 
-Seconds total(const BasisSeconds& basis) {
-  return basis.measured + basis.interpolated + basis.roofline;
-}
-
 }  // namespace
 
 Assembly::Assembly(const Scenario& scenario)

@@ -1,5 +1,6 @@
 #include "sim/scenario/outputs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <stdexcept>
@@ -170,6 +171,35 @@ std::string slo_json(const std::vector<SloCheck>& checks) {
   return "[" + text + "]";
 }
 
+// Whose kernel tables answered, and how near to the provider and device asked for they are.
+std::string tables_json(const std::vector<TableUse>& tables) {
+  std::string text;
+  for (const TableUse& use : tables) {
+    std::string kernels;
+    for (const std::string& kernel : use.kernels) {
+      kernels += (kernels.empty() ? "" : ", ") + json_string(kernel);
+    }
+    JsonObject object;
+    object.text("provider", use.provider)
+        .text("device", use.device)
+        .text("origin", to_text(use.origin))
+        .raw("kernels", "[" + kernels + "]");
+    text += (text.empty() ? "" : ", ") + object.inline_text();
+  }
+  return "[" + text + "]";
+}
+
+// Nodes that one replica takes, the larger kind of a disaggregated service.
+std::int64_t nodes_per_replica(const Scenario& scenario) {
+  const auto nodes = [&](const Mesh& mesh) {
+    const int per_node = scenario.machine_spec.gpus_per_node;
+    return (num_ranks(mesh) + per_node - 1) / per_node;
+  };
+  if (!scenario.disaggregation) return nodes(scenario.mesh);
+  return std::max(nodes(scenario.disaggregation->prefill.placement.mesh),
+                  nodes(scenario.disaggregation->decode.placement.mesh));
+}
+
 std::string load_json(const LoadMetrics& load) {
   JsonObject held_up;
   for (std::size_t i = 0; i < load.held_up.size(); ++i) {
@@ -213,6 +243,7 @@ std::string summary_json(const RunResult& result) {
   JsonObject basis;
   basis.number("measured", metrics.basis.measured)
       .number("interpolated", metrics.basis.interpolated)
+      .number("borrowed", metrics.basis.borrowed)
       .number("roofline", metrics.basis.roofline);
   std::string warnings;
   for (const std::string& warning : result.warnings) {
@@ -249,6 +280,9 @@ std::string summary_json(const RunResult& result) {
       .number("duration_s", metrics.duration.value())
       .raw("energy", energy_json(result))
       .whole("num_gpus", result.num_gpus)
+      .text("device", result.scenario.machine_spec.device.name)
+      .whole("nodes_per_replica", nodes_per_replica(result.scenario))
+      .raw("tables", tables_json(result.tables_used))
       .raw("memory_per_gpu", memory_json(result.memory))
       .whole("num_kv_blocks", result.memory.num_kv_blocks);
   if (result.disaggregated) summary.raw("disaggregation", disaggregation_json(result));

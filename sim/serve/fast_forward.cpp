@@ -28,12 +28,14 @@ std::int64_t steps_to_reach(const FastForward& time, Seconds elapsed) {
 BasisSeconds sum(const BasisSeconds& a, const BasisSeconds& b) {
   return {.measured = a.measured + b.measured,
           .interpolated = a.interpolated + b.interpolated,
+          .borrowed = a.borrowed + b.borrowed,
           .roofline = a.roofline + b.roofline};
 }
 
 BasisSeconds scaled(const BasisSeconds& basis, double factor) {
   return {.measured = basis.measured * factor,
           .interpolated = basis.interpolated * factor,
+          .borrowed = basis.borrowed * factor,
           .roofline = basis.roofline * factor};
 }
 

@@ -97,12 +97,7 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
     metrics.busy = busy / metrics.duration / static_cast<double>(replicas.size());
   }
   if (metrics.num_steps > 0) metrics.mean_batch = batches / static_cast<double>(metrics.num_steps);
-  const Seconds all = basis.measured + basis.interpolated + basis.roofline;
-  if (all > Seconds(0)) {
-    metrics.basis = {.measured = basis.measured / all,
-                     .interpolated = basis.interpolated / all,
-                     .roofline = basis.roofline / all};
-  }
+  metrics.basis = shares(basis);
   return metrics;
 }
 

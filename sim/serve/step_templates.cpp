@@ -43,12 +43,6 @@ bool is_sampled(const Plan& plan, OpId id) {
          });
 }
 
-Seconds& of_basis(BasisSeconds& sums, Basis basis) {
-  return basis == Basis::kMeasured       ? sums.measured
-         : basis == Basis::kInterpolated ? sums.interpolated
-                                         : sums.roofline;
-}
-
 // The chain without the steps of `tail`, which are moved there.
 void split_tail(const Plan& plan, const PricedPlan& priced, Chain& chain,
                 std::vector<ChainStep>& tail, BasisSeconds& tail_basis) {

@@ -6,7 +6,8 @@
 namespace orrery {
 namespace {
 
-constexpr std::array<std::string_view, 3> kBases{"measured", "interpolated", "roofline"};
+constexpr std::array<std::string_view, 4> kBases{"measured", "interpolated", "borrowed",
+                                                 "roofline"};
 constexpr std::array<std::string_view, 3> kKinds{"kernel", "comm", "host"};
 
 // Disjoint intervals in ascending order.
@@ -71,6 +72,25 @@ Seconds exposed(const RankIntervals& intervals) {
 }  // namespace
 
 std::string_view to_text(Basis basis) { return kBases.at(static_cast<std::size_t>(basis)); }
+
+Seconds& of_basis(BasisSeconds& sums, Basis basis) {
+  constexpr std::array kSums = {&BasisSeconds::measured, &BasisSeconds::interpolated,
+                                &BasisSeconds::borrowed, &BasisSeconds::roofline};
+  return sums.*kSums.at(static_cast<std::size_t>(basis));
+}
+
+Seconds total(const BasisSeconds& basis) {
+  return basis.measured + basis.interpolated + basis.borrowed + basis.roofline;
+}
+
+BasisShares shares(const BasisSeconds& basis) {
+  const Seconds all = total(basis);
+  if (!(all > Seconds(0))) return {};
+  return {.measured = basis.measured / all,
+          .interpolated = basis.interpolated / all,
+          .borrowed = basis.borrowed / all,
+          .roofline = basis.roofline / all};
+}
 std::string_view to_text(SpanKind kind) { return kKinds.at(static_cast<std::size_t>(kind)); }
 
 Seconds makespan(const Timeline& timeline) {

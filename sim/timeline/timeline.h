@@ -15,9 +15,10 @@
 
 namespace orrery {
 
-// How a time was obtained.
-enum class Basis : std::uint8_t { kMeasured, kInterpolated, kRoofline };
-std::string_view to_text(Basis basis);  // "measured", "interpolated", "roofline"
+// How a time was obtained, from the surest on. Borrowed: on or between rows of another device of
+// the same architecture; those of another architecture move a roofline.
+enum class Basis : std::uint8_t { kMeasured, kInterpolated, kBorrowed, kRoofline };
+std::string_view to_text(Basis basis);  // "measured", "interpolated", "borrowed", "roofline"
 
 enum class SpanKind : std::uint8_t { kKernel, kComm, kHost };
 std::string_view to_text(SpanKind kind);  // "kernel", "comm", "host"
@@ -62,15 +63,20 @@ Seconds exposed_communication(const Timeline& timeline, int rank);
 struct BasisSeconds {
   Seconds measured;
   Seconds interpolated;
+  Seconds borrowed;
   Seconds roofline;
 };
+Seconds& of_basis(BasisSeconds& sums, Basis basis);
+Seconds total(const BasisSeconds& basis);
 
 // Shares of a time by basis; they add to 1 (all zero when there is no time).
 struct BasisShares {
   double measured = 0;
   double interpolated = 0;
+  double borrowed = 0;
   double roofline = 0;
 };
+BasisShares shares(const BasisSeconds& basis);
 
 // Chrome trace event JSON, opens in Perfetto: one process per rank with one thread per stream, one
 // process "links" with one thread per link (and more where transfers on a link overlap, since a

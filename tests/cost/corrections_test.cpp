@@ -135,8 +135,12 @@ TEST_F(CorrectionTest, RowsOfAnotherArchitectureAreNoBetterThanTheWorkModel) {
   source_.origin = Origin::kSibling;
   const Estimate sibling = apply("other rows", gemm(16, 256, 256), own);
   EXPECT_EQ(sibling.time, own.time);
-  EXPECT_EQ(sibling.basis, Basis::kInterpolated);
+  EXPECT_EQ(sibling.basis, Basis::kBorrowed);
   EXPECT_EQ(sibling.spread, 0.1);
+  source_.origin = Origin::kOtherProvider;
+  EXPECT_EQ(apply("other rows", gemm(16, 256, 256), own).basis, Basis::kInterpolated);
+  source_.origin = Origin::kOtherProviderOnSibling;
+  EXPECT_EQ(apply("other rows", gemm(16, 256, 256), own).basis, Basis::kBorrowed);
   source_.origin = Origin::kOtherArchitecture;
   EXPECT_EQ(apply("other rows", gemm(16, 256, 256), own).basis, Basis::kRoofline);
 }

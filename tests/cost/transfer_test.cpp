@@ -61,7 +61,7 @@ Seconds transferred(const Device& from, const Device& to, const KernelOp& op, do
   const Measured measured(from, row);
   const Machine machine = machine_of(to);
   const CostModel cost(machine, {measured.as(Origin::kSibling)}, {}, {});
-  EXPECT_EQ(cost.kernel(op).basis, Basis::kInterpolated);
+  EXPECT_EQ(cost.kernel(op).basis, Basis::kBorrowed);
   return cost.kernel(op).time;
 }
 
