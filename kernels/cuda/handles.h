@@ -47,22 +47,14 @@ class Stream {
     ORRERY_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     stream_.reset(stream);
   }
-  // Thread blocks of its kernels come before waiting ones of other streams, as SMs become free.
-  static Stream urgent() {
-    int least = 0;
-    int greatest = 0;
-    ORRERY_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    cudaStream_t stream = nullptr;
-    ORRERY_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
-    return Stream(stream, /*owns=*/true);
-  }
   // A view of another library's stream, which must outlive it.
-  static Stream borrow(cudaStream_t stream) { return Stream(stream, /*owns=*/false); }
+  static Stream borrow(cudaStream_t stream) { return Stream(stream); }
   [[nodiscard]] cudaStream_t get() const { return stream_.get(); }
   void synchronize() const { ORRERY_CUDA(cudaStreamSynchronize(get())); }
 
  private:
-  Stream(cudaStream_t stream, bool owns) : stream_(stream, detail::DestroyStream{.owns = owns}) {}
+  explicit Stream(cudaStream_t borrowed)
+      : stream_(borrowed, detail::DestroyStream{.owns = false}) {}
 
   detail::Owner<cudaStream_t, detail::DestroyStream> stream_;
 };

@@ -44,8 +44,7 @@ struct GpuKvMover::Lane {
   explicit Lane(std::size_t most_blocks)
       : source_blocks(most_blocks), destination_blocks(most_blocks) {}
 
-  // Ahead of the prompts' kernels that wait for SMs: the sequence cannot go on before.
-  cuda::Stream stream = cuda::Stream::urgent();
+  cuda::Stream stream;
   cuda::Event begin;
   cuda::Event end;
   cuda::DeviceBuffer<std::int32_t> source_blocks;
