@@ -169,7 +169,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         import json
 
-        print(json.dumps(result.to_dict() | {"wall_s": wall_s}, indent=2))
+        print(json.dumps(result.to_dict() | {"intervals": result.intervals, "wall_s": wall_s}, indent=2))
     else:
         print(_table(result.summary, colour=_wants_colour(sys.stdout)))
         print(f"\nsimulated in {wall_s:.2f} s; written to {directory}{os.sep}")
@@ -319,18 +319,20 @@ class _ProgressBar:
         self._stream.flush()
 
 
-def _likely(summary: Any) -> list[tuple[str, tuple[float, float]]]:
-    """Intervals of mean TTFT and TPOT, from published runs of the same engine."""
-    from .scorecard.intervals import interval
+def _likely(summary: Any) -> list[tuple[str, str]]:
+    """Intervals of TTFT and TPOT, mean and p99, from published runs of the same engine; or why there are none."""
+    from .scorecard.intervals import of_run
 
-    engine = summary["provenance"]["provider"].partition("-")[0]
-    found = []
-    for label, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")):
-        mean = summary[key]["mean"]
-        bounds = mean and interval(mean, metric=label, roofline=summary["basis"]["roofline"], engine=engine)
-        if bounds:
-            found.append((label, bounds))
-    return found
+    found = of_run(summary)
+    lines = []
+    for statistic in ("mean", "p99"):
+        entries = [(label, entry) for label, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")) if (entry := found.get(f"{key}.{statistic}"))]
+        shown = [f"{label} {_seconds(entry['low'])} to {_seconds(entry['high'])}" for label, entry in entries if "low" in entry]
+        reasons = dict.fromkeys(entry["withheld"] for _, entry in entries if "withheld" in entry)
+        text = "; ".join([", ".join(shown)] * bool(shown) + [f"withheld: {reason}" for reason in reasons])
+        if text:
+            lines.append((f"80 % interval, {statistic}", text))
+    return lines
 
 
 def _wants_colour(stream: TextIO) -> bool:
@@ -388,6 +390,8 @@ def _slo(summary: Any) -> list[tuple[str, str]]:
 
 def _table(summary: Any, *, colour: bool) -> str:
     """The summary as people read it."""
+    from .scorecard.intervals import basis_words
+
     bold, plain = ("\033[1m", "\033[0m") if colour else ("", "")
     labels = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"), ("itl_s", "ITL"), ("e2e_s", "end to end"))
     quantiles = ("mean", "p50", "p90", "p99", "max")
@@ -396,7 +400,7 @@ def _table(summary: Any, *, colour: bool) -> str:
     used = ("weights", "kv_cache", "activations", "graphs", "communication")
     parts = ", ".join(f"{name.replace('_', ' ')} {memory[name + '_bytes'] / 2**30:.1f}" for name in used)
     basis = summary["basis"]
-    likely = [f"{label} {_seconds(low)} to {_seconds(high)}" for label, (low, high) in _likely(summary)]
+    words = basis_words(summary)
     facts = [
         ("requests", f"{summary['requests']:,} in {_seconds(summary['duration_s'])}, {summary['requests_per_s']:.2f}/s"),
         ("tokens", f"{summary['prompt_tokens']:,} prompt, {summary['output_tokens']:,} output"),
@@ -411,9 +415,9 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("preemptions", f"{summary['preemptions']:,}"),
         *_energy(summary),
         ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
-        ("simulated time is", ", ".join(f"{_percent(basis[name])} {name}" for name in ("measured", "interpolated", "roofline"))),
+        ("simulated time is", ", ".join(f"{_percent(basis[name])} {words[name]}" for name in words if basis.get(name) or name == "measured")),
         *_disaggregation(summary),
-        *([("80 % interval", ", ".join(likely) + " (mean; docs/accuracy.md)")] if likely else []),
+        *_likely(summary),
     ]  # fmt: skip
     lines = [f"{bold}{printable(summary['question'] or summary['scenario'])}{plain}", ""]
     lines += _aligned(("", *quantiles), latency, right=range(1, 6)).splitlines()

@@ -267,6 +267,13 @@ class RunResult:
         return self._result.step.plan_text
 
     @property
+    def intervals(self) -> dict[str, dict[str, Any]]:
+        """80 % intervals by "ttft_s.mean", "tpot_s.p99", ...: {"low", "high"}, or {"withheld": why there is none}."""
+        from .scorecard import intervals
+
+        return intervals.of_run(self.summary)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What the reader of the result should know besides its numbers."""
         return tuple(self.summary["warnings"])

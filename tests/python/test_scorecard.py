@@ -1,17 +1,11 @@
 """The scorecard's arithmetic, its command line, and that it gives the same bytes however it is run."""
 
 import json
-import math
-import pathlib
-import random
 
-import numpy as np
 import pandas
 import pytest
 import scorecard_rows
-from orrery.scorecard import calibration, cases, command, fit, intervals, outcomes, rules, statistics, text
-
-SHIPPED = pathlib.Path(__file__).resolve().parents[2] / "data" / "serving" / "published_serving.csv"
+from orrery.scorecard import cases, command, outcomes, rules, statistics, text
 
 
 def outcome(*, ttft=(1.0, 1.0), tpot=(1.0, 1.0), **cells):
@@ -43,27 +37,13 @@ def test_errors_are_relative_to_what_was_published():
     assert row["bias"] == pytest.approx(-0.2)
 
 
-def test_the_halves_never_change():
-    assert [statistics.half(name) for name in ("good", "other")] == [_half_by_hand(name) for name in ("good", "other")]
-    halves = [statistics.half(case.case_id) for case in cases.read_cases(SHIPPED)]
-    assert 0.45 < halves.count("fit") / len(halves) < 0.55
-
-
-def _half_by_hand(name):
-    import subprocess
-
-    digest = subprocess.run(["sha256sum"], input=name.encode(), capture_output=True, check=True).stdout.split()[0]
-    return "held out" if int(digest, 16) % 2 else "fit"
-
-
-def test_held_out_errors_are_shown_with_and_without_contradictory_rows():
-    unseen = {"metric": "TPOT", "half": "held out", "contradiction": ""}
-    rows = [unseen | {"error": 0.1}, unseen | {"error": 0.9, "contradiction": "impossible"}, unseen | {"error": 0.3, "half": "fit"}]
-    printed = text.held_out(pandas.DataFrame(rows)).splitlines()
-    assert "1 metrics are not consistent" in printed[0]
-    assert [line.split()[:4] for line in printed[2:]] == [["TPOT", "all", "2", "50.0"], ["TPOT", "consistent", "1", "10.0"]]
-    assert "not consistent" not in text.held_out(pandas.DataFrame(rows[:1]))
-    assert text.held_out(pandas.DataFrame(rows[2:])) == ""
+def test_errors_are_shown_without_contradictory_rows_too():
+    rows = [{"metric": "TPOT", "contradiction": "", "error": 0.1}, {"metric": "TPOT", "contradiction": "impossible", "error": 0.9}]
+    printed = text.consistent(pandas.DataFrame(rows)).splitlines()
+    assert "without 1 metrics that are not consistent" in printed[0]
+    assert printed[2].split()[:3] == ["TPOT", "1", "10.0"]
+    assert text.consistent(pandas.DataFrame(rows[:1])) == ""
+    assert text.consistent(pandas.DataFrame(rows[1:])) == ""
 
 
 def test_only_rows_of_the_table_are_called_contradictory():
@@ -98,113 +78,6 @@ def test_cases_under_other_loads_are_not_ranked_together():
     tables = found.set_index(["load", "measure"])["pairs"]
     assert tables["concurrency", "TPOT"] == 0
     assert tables["concurrency per GPU", "TPOT"] == 1  # 4 clients on 1 GPU, 8 on 2
-
-
-def residuals(count, spread, seed):
-    """Published values log-normal around simulated ones, as a table of errors."""
-    draw = random.Random(seed)
-    rows = [
-        {
-            "metric": "TTFT",
-            "engine": "vllm 1",
-            "load": "closed_loop",
-            "unit": "s",
-            "roofline": 0.0,
-            "half": "fit",
-            "simulated": 1.0,
-            "published": math.exp(spread * draw.gauss(0, 1)),
-        }
-        for _ in range(count)
-    ]
-    return pandas.DataFrame(rows)
-
-
-def test_the_bounds_of_many_log_normal_residuals_are_their_quantiles():
-    _, table = calibration.fit(residuals(4000, 0.3, seed=7))
-    count, (low, high) = table["TTFT", "vllm", "closed_loop"]
-    # The 90 % quantile of a standard normal is 1.2816; its standard error here 0.3 * 0.027.
-    assert count == 4000
-    assert low == pytest.approx(-0.3 * 1.2816, abs=0.03)
-    assert high == pytest.approx(0.3 * 1.2816, abs=0.03)
-
-
-def test_a_small_group_is_drawn_towards_its_parent():
-    few = residuals(2, 0.01, seed=1).assign(load="poisson")
-    _, table = calibration.fit(pandas.concat([residuals(400, 0.5, seed=2), few]))
-    alone = np.quantile(np.log(few["published"]), 0.9)
-    parent = table["TTFT", "vllm", "any"][1][1]
-    mixed = table["TTFT", "vllm", "poisson"][1][1]
-    assert mixed == pytest.approx((2 * alone + calibration.SHRINKAGE * parent) / (2 + calibration.SHRINKAGE))
-
-
-def test_an_interval_widens_with_the_roofline_share_and_scales_with_the_value():
-    narrow, wide = (intervals.interval(1.0, metric="TPOT", roofline=share, engine="vllm") for share in (0.0, 1.0))
-    assert math.log(wide[1] / wide[0]) > math.log(narrow[1] / narrow[0]) > 0
-    assert intervals.interval(2.0, metric="TPOT", roofline=0.0, engine="vllm") == tuple(2 * bound for bound in narrow)
-
-
-def test_a_metric_that_was_never_compared_has_no_interval():
-    assert intervals.interval(1.0, metric="joy", roofline=0.0) is None
-
-
-def test_an_engine_that_was_never_compared_takes_the_interval_of_all():
-    assert intervals.interval(1.0, metric="TPOT", roofline=0.1, engine="new") == intervals.interval(
-        1.0, metric="TPOT", roofline=0.1
-    )
-
-
-@pytest.fixture
-def profiles(tmp_path):
-    (tmp_path / "base.yaml").write_text(
-        'name: base\nhost:\n  # launches\n  eager_launch: {value: 5.0 us, source: "a, b"}\n  scheduler_base: 1 ms\n'
-        'front_end:\n  eager_launch: {value: 7 us, source: "c"}\n',
-        encoding="utf-8",
-    )
-    (tmp_path / "child.yaml").write_text(
-        "name: child\nextends: base\nhost:\n  scheduler_base: 2 ms\n", encoding="utf-8"
-    )
-    return tmp_path
-
-
-def test_a_profile_value_is_found_in_its_section_or_in_the_profile_it_extends(profiles):
-    assert fit.value_of(profiles, "base", "host.eager_launch") == "5.0 us"
-    assert fit.value_of(profiles, "base", "front_end.eager_launch") == "7 us"
-    assert fit.value_of(profiles, "child", "host.scheduler_base") == "2 ms"
-    assert fit.value_of(profiles, "child", "host.eager_launch") == "5.0 us"
-
-
-def test_a_profile_has_no_value_of_an_unknown_key(profiles):
-    assert fit.value_of(profiles, "child", "host.tea_break") is None
-    assert fit.value_of(profiles, "child", "tea.break") is None
-
-
-def test_a_fitted_profile_states_only_what_it_changes(profiles):
-    text = fit.extending(
-        "base", {"host.eager_launch": "9 us", "front_end.eager_launch": "8 us", "host.scheduler_base": "3 ms"}
-    )
-    (profiles / "fitted.yaml").write_text(text, encoding="utf-8")
-    assert text.startswith("name: base\nextends: base\n")
-    assert fit.value_of(profiles, "fitted", "host.eager_launch") == "9 us"
-    assert fit.value_of(profiles, "fitted", "front_end.eager_launch") == "8 us"
-    assert text.count("host:") == 1
-
-
-def test_the_search_finds_the_parameters_that_made_the_measurements():
-    made_with = {"host.scheduler_base": "2 ms", "front_end.per_request": "6 ms"}
-
-    def simulated(values):
-        return 1 + float(values["host.scheduler_base"].split()[0]), 10 + float(
-            values["front_end.per_request"].split()[0]
-        )
-
-    tpot, ttft = simulated(made_with)
-
-    def evaluate(values):
-        ours = simulated(values)
-        return [outcome(tpot=(tpot, ours[0]), ttft=(ttft, ours[1]))]
-
-    start = {"host.scheduler_base": "0.75 ms", "front_end.per_request": "0.9 ms"}
-    assert fit.search([evaluate(start)[0].case], start, evaluate) == made_with
 
 
 def run(path, threads, **options):

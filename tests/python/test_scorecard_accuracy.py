@@ -57,5 +57,5 @@ def test_the_error_does_not_grow(sample, metric):
 
 def test_most_published_values_lie_in_the_intervals(sample):
     # 80 % are meant to. With about 100 values of 60 cases two standard errors are 11 %.
-    found = calibration.coverage(statistics.table(sample).assign(half="sample")).set_index("metric")
+    found = calibration.coverage(statistics.table(sample)).set_index("metric")
     assert 0.65 < found.loc["all", "inside"]

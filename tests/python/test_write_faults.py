@@ -283,8 +283,8 @@ ELSEWHERE = {
     ("compare/replay.py", "write_text"): "a scenario in a temporary directory",
     ("search/command.py", "unlink"): "the outcomes of a search, once its answer is there",
     ("search/store.py", "mkdir"): "the directory of an SQLite file, which keeps itself whole",
-    ("scorecard/fit.py", "write_text"): "a profile in a temporary directory",
-    ("scorecard/fit.py", "copy"): "profiles into a temporary directory",
+    ("scorecard/profiles.py", "mkdir"): "a temporary directory for profiles",
+    ("scorecard/profiles.py", "copy"): "profiles into a temporary directory",
     ("scorecard/outcomes.py", "write_text"): "a scenario in a temporary directory",
 }
 WRITING = {"write_text", "write_bytes", "mkdir", "makedirs", "rename", "unlink", "rmtree", "rmdir", "copy", "copyfile", "copytree",

@@ -1,8 +1,8 @@
 """Sets an engine profile's few host times by a benchmark's requests, and says what that is worth on requests it has not seen.
 
-The times are those of scorecard.parameters that are of the host or of the front end; time of kernels is left alone, since the
+The times are those of the host and of the front end among scorecard.parameters; time of kernels is left alone, since the
 tables measured it. One time after the other is moved as long as the loss falls by GAIN of where it began, first the one that
-lowers it most, so that what one time explains is not spread over several. Loss as in scorecard.fit: mean |log(simulated / measured)|, each
+lowers it most, so that what one time explains is not spread over several. Loss: mean |log(simulated / measured)|, each
 at most log 2, of TTFT plus that of TPOT, over the requests that are fitted; but not request by request: whether one comes just before a
 step or just after it is chance on both sides, so requests of like prompts are compared from the fastest to the slowest.
 """
@@ -23,7 +23,6 @@ import numpy as np
 from ..emit import yaml_text
 from ..finished_run import FinishedRun
 from ..report import quantities, resolved_scenario
-from ..scorecard.parameters import CANDIDATES
 from ..simulation import project_root
 from . import split
 from .bench_files import Bench, Columns
@@ -38,6 +37,17 @@ _SECTION = 0.381966  # of an interval: where golden sections fall
 _SECTIONS = 8
 
 Values = Mapping[str, float]  # seconds, by "host.scheduler_base"
+CANDIDATES = {
+    "host.scheduler_base": ("ms", 0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6),
+    "host.scheduler_per_sequence": ("us", 0, 2, 5, 10, 15, 20, 30, 40, 50, 70, 100),
+    "host.piece_launch": ("us", 10, 20, 30, 45, 60, 80, 100, 120, 150, 200),
+    "host.eager_launch": ("us", 5, 10, 20, 30, 40, 50, 60, 80, 100, 120),
+    "front_end.cold_start": ("ms", 0, 50, 100, 200, 300, 500, 1000, 2000),
+    "front_end.per_request": ("ms", 0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 16),
+    "front_end.per_prompt_token": ("us", 0, 0.5, 1, 2, 3, 4, 6, 8, 12, 16),
+    "front_end.per_output_token": ("us", 0, 10, 20, 30, 40, 50, 60, 70, 80, 100),
+    "front_end.stream_latency": ("ms", 0, 0.5, 1, 2, 4, 6, 8, 12, 16),
+}  # a unit and numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +161,7 @@ def _start(folder: pathlib.Path, run: FinishedRun) -> tuple[str, dict[str, float
         for path in CANDIDATES:
             section, _, key = path.partition(".")
             held = content.get(section)
-            if section != "kernel_time" and isinstance(held, dict) and key in held and path not in times:
+            if isinstance(held, dict) and key in held and path not in times:
                 times[path] = quantities.parse_seconds(held[key]["value"] if isinstance(held[key], dict) else held[key])
         at = content.get("extends")
     return name, {path: times[path] for path in CANDIDATES if path in times}
@@ -228,8 +238,9 @@ def _search(start: Values, loss: Callable[[Values], float]) -> dict[str, float]:
 
 
 def _grid(path: str, current: float) -> list[float]:
-    """Candidates of the scorecard, and the value itself."""
-    return sorted({*(quantities.parse_seconds(text) for text in CANDIDATES[path]), current})
+    """Candidates, and the value itself."""
+    unit, *numbers = CANDIDATES[path]
+    return sorted({*(quantities.parse_seconds(f"{number:g} {unit}") for number in numbers), current})
 
 
 def _descend(grid: Sequence[float], current: float, loss: Callable[[float], float]) -> int:

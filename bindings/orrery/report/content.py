@@ -7,6 +7,7 @@ import pathlib
 
 import numpy as np
 
+from ..scorecard import intervals
 from . import figures, quantities, timeline
 from .run_directory import BASES, LATENCIES, QUANTILES, Run
 
@@ -21,9 +22,12 @@ BASIS_MEANINGS = {
     "The error is that of the measurement.",
     "interpolated": "The shape lies between timed shapes, and the time is read off between them. "
     "The error is larger where the kernel changes its tiling in between.",
+    "borrowed": "The shape was timed, or lies between timed shapes, on another GPU of this architecture. "
+    "Its time is moved by the two GPUs' data sheets.",
     "roofline": "No timed shapes surround this one. The time is what the data sheet's FLOP/s and bytes/s allow, "
     "times the efficiency of the nearest timed shapes. Treat it as an estimate.",
 }
+INTERVALS = ("mean", "p50", "p99")  # of what 80 % intervals are shown
 # Top-level keys that summary.json may use to say where the run's numbers come from.
 PROVENANCE_KEYS = ("provenance", "meta")
 PROVENANCE_SCALARS = ("revision", "version", "provider", "licence", "license")
@@ -293,11 +297,30 @@ def memory_rows(run: Run) -> list[tuple[str, str, str]]:
 
 def bases(run: Run) -> list[tuple[str, float, str, str]]:
     """(basis, percent width, share as text, meaning)."""
-    shares = run.summary["basis"]
+    shares, words = run.summary["basis"], intervals.basis_words(run.summary)
     return [
-        (name, round(100 * shares[name], 3), quantities.percent(shares[name]), BASIS_MEANINGS[name])
+        (name, round(100 * shares[name], 3), quantities.percent(shares[name]), _named(name, words[name]) + BASIS_MEANINGS[name])
         for name in BASES
     ]
+
+
+def _named(name: str, words: str) -> str:
+    """Which devices' rows they are, where the run says it."""
+    return "" if words == name else f"{words.capitalize()}. "
+
+
+def interval_rows(run: Run) -> list[tuple[str, list[str], str]]:
+    """(latency, "low to high" of mean, median and p99, why some are withheld)."""
+    found = intervals.of_run(run.summary)
+    rows = []
+    for key in LATENCIES:
+        entries = [found.get(f"{key}.{name}", {}) for name in INTERVALS]
+        cells = [
+            f"{quantities.seconds(e['low'])} to {quantities.seconds(e['high'])}" if "low" in e else quantities.NO_VALUE for e in entries
+        ]
+        reasons = dict.fromkeys(entry["withheld"] for entry in entries if "withheld" in entry)
+        rows.append((LATENCY_TITLES[key][0], cells, "; ".join(reasons)))
+    return rows
 
 
 def assumptions(run: Run) -> list[str]:

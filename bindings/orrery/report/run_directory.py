@@ -44,7 +44,7 @@ QUANTILES = ("mean", "p50", "p90", "p99", "max")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 TRANSFER_TIMES = ("second_token_s", "wait_s", "time_s", "exposed_s")
 MEMORY_PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "graphs_bytes", "communication_bytes")
-BASES = ("measured", "interpolated", "roofline")
+BASES = ("measured", "interpolated", "borrowed", "roofline")
 _SUMMARY_NUMBERS = (
     "requests",
     "output_tokens",
@@ -60,7 +60,7 @@ _SUMMARY_NUMBERS = (
     "num_gpus",
     "num_kv_blocks",
 )
-_OPTIONAL_NUMBERS = ("cached_tokens", "mean_batch", "seed")  # which runs of earlier versions have not
+_OPTIONAL_NUMBERS = ("cached_tokens", "mean_batch", "seed", "nodes_per_replica")  # which runs of earlier versions have not
 _STEP_NUMBERS = ("prefill_tokens", "num_prefills", "num_decodes", "decode_context", "makespan_s")
 
 
@@ -202,6 +202,7 @@ def _read_summary(path: pathlib.Path) -> dict:
         quantiles = _object(path, summary, key)
         for name in QUANTILES:
             _number(path, quantiles, name, prefix=key + ".", nullable=nullable)
+    _object(path, summary, "basis").setdefault("borrowed", 0.0)  # older runs called borrowed rows interpolated
     for key, parts in (
         ("kv_utilisation", ("mean", "max")),
         ("basis", BASES),

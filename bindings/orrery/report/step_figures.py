@@ -22,7 +22,7 @@ KIND_NAMES = {
     "link": ("Transfer on a link", "$c-purple"),
 }
 # Fill of a bar by how its time was obtained: solid is measured.
-BASIS_PATTERNS = {"measured": "", "interpolated": "/", "roofline": "x"}
+BASIS_PATTERNS = {"measured": "", "interpolated": "/", "borrowed": "\\", "roofline": "x"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..simulation import project_root
 from ..text_table import printable
 from . import calibration, explain, intervals, rules, statistics, text
 from .cases import read_cases, select
-from .outcomes import Comparison, Outcome, Progress, compare
+from .outcomes import Outcome, Progress, compare
 
 
 def run(
@@ -54,10 +54,7 @@ def to_dict(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         else {
             "metric": _records(statistics.errors_by(errors, "metric")),
             " x ".join(keys): _records(statistics.errors_by(errors, *keys)),
-            **{
-                f"metric x {c}": _records(statistics.errors_by(errors, "metric", c))
-                for c in ("family", "quality", "half")
-            },
+            **{f"metric x {c}": _records(statistics.errors_by(errors, "metric", c)) for c in ("family", "quality")},
         },
         "intervals": [] if errors.empty else _records(calibration.coverage(errors)),
         "rankings": _records(statistics.rankings(outcomes)),
@@ -83,7 +80,6 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "case_id": case.case_id,
         "family": case.family,
         "line": case.line,
-        "half": statistics.half(case.case_id),
         "cannot_be_simulated": outcome.reason or None,
         "metrics_left_out": list(outcome.left_out),
         "metrics": [
@@ -93,9 +89,9 @@ def _case(outcome: Outcome) -> dict[str, Any]:
                 "published": c.published,
                 "simulated": c.simulated,
                 "error": c.error,
-                "interval": _interval(outcome, c),
+                "interval": interval,
             }
-            for c in outcome.comparisons
+            for c, interval in zip(outcome.comparisons, _intervals(outcome))
         ],
         "settings": {name: dataclasses.asdict(choice) for name, choice in rules.choices(case.fields).items()},
         "num_inferred": rules.num_inferred(case.fields),
@@ -104,13 +100,10 @@ def _case(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _interval(outcome: Outcome, comparison: Comparison) -> list[float] | None:
-    fields = outcome.case.fields
-    found = intervals.interval(
-        comparison.simulated,
-        metric=comparison.metric,
-        roofline=outcome.basis["roofline"],
-        engine=fields["engine"],
-        load=fields["load_kind"],
-    )
-    return list(found) if found else None
+def _intervals(outcome: Outcome) -> list[list[float] | None]:
+    """Of each comparison; none where it is withheld."""
+    found = [
+        intervals.interval(row["simulated"], row["metric"], statistics.standing(row))
+        for row in statistics.table([outcome]).to_dict("records")
+    ]
+    return [list(bounds) if bounds else None for bounds in found]

@@ -1,207 +1,117 @@
-"""Sets the free numbers of an engine profile from the fit half of the published cases, and checks them.
+"""Sets the fitted numbers of the engine profiles from published cases, and judges them on groups that are left out.
 
-    python -m orrery.scorecard.fit --engine vllm --profile vllm      # search, held-out and leave-one-out errors
-    python -m orrery.scorecard.fit --intervals                       # data/serving/intervals.csv, profiles as they are
+    python -m orrery.scorecard.fit
 
-The search goes through the parameters one by one, steps to the next candidate as long as the loss falls, and
-starts again until nothing changes. Loss: mean of |log(simulated / published)|, at most log 2 of each case, over TTFT,
-plus that over TPOT, so neither metric decides alone and no case of whatever is not modelled does. Nothing is written
-to scenarios/; the numbers are printed.
+One command does all of it and writes what is shipped: the numbers in scenarios/engines/, the errors on left-out groups in
+data/serving/left_out.csv, the intervals in data/serving/intervals.csv, and the tables of docs/accuracy.md.
+
+Logarithms of simulated over published are nearly linear in the numbers. So they are made linear once, with one simulation of
+the cases per parameter; every choice of numbers, with whichever group left out, is then arithmetic (choice.py). What is
+judged is simulated again with the numbers chosen.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import math
 import os
 import pathlib
-import re
-import shutil
-import statistics as stdlib_statistics
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+
+import pandas
 
 from ..simulation import project_root
 from ..text_table import aligned
-from . import calibration, rules, statistics, text
-from .cases import Case, read_cases, select
-from .metrics import find
-from .outcomes import Outcome, compare
-from .parameters import CANDIDATES
+from . import calibration, choice, left_out, profiles, record, rules, scenarios
+from .cases import Case, read_cases
+from .evaluations import Evaluations
+from .left_out import Numbers
+from .outcomes import profile_of
+from .parameters import PARAMETERS
 
-# Times to the first token and per token after it; online runs and static batches name them differently.
-METRICS = {"TTFT": ("TTFT", "prefill time"), "TPOT": ("TPOT", "decode time")}
-CAP = math.log(2)
-MAX_ROUNDS = 3
-Values = Mapping[str, str]
+STEP = 0.5  # deviations by which a parameter is moved to see what it does
+ROUNDS = 2  # of choosing numbers and simulating with them
 
 
-def extending(profile: str, values: Values) -> str:
-    """A profile that takes everything from the one named `profile` but `values`, by "section.key"."""
-    sections: dict[str, list[str]] = {}
-    for path, value in values.items():
-        section, _, key = path.partition(".")
-        sections.setdefault(section, []).append(f"  {key}: {value}\n")
-    return f"name: {profile}\nextends: {profile}\n" + "".join(
-        f"{name}:\n{''.join(lines)}" for name, lines in sections.items()
-    )
+def owners(cases: Sequence[Case], engines: pathlib.Path) -> dict[str, str]:
+    """By case id the fitted profile that it runs with; without cases that cannot be simulated or run with none."""
+    found = {}
+    for case in cases:
+        try:
+            profile = profile_of(scenarios.scenario_text(case))
+        except scenarios.CannotSimulate:
+            continue
+        if not case.problem and (name := profiles.owner(engines, profile)):
+            found[case.case_id] = name
+    return found
 
 
-def value_of(directory: pathlib.Path, profile: str, path: str) -> str | None:
-    """The value at "section.key" of a profile in `directory` or of one that it extends; None where none has it."""
-    text = (directory / f"{profile}.yaml").read_text(encoding="utf-8")
-    section, _, key = path.partition(".")
-    body = re.search(rf"^{re.escape(section)}:\n((?:[ #].*\n)*)", text, re.MULTILINE)
-    cell = body and re.search(rf"^  {re.escape(key)}: (?:\{{value: )?([^,}}#\n]+)", body[1], re.MULTILINE)
-    if cell:
-        return cell[1].strip()
-    if base := re.search(r"^extends: (\S+)", text, re.MULTILINE):
-        return value_of(directory, base[1], path)
-    return None
+def problem_of(cases: Sequence[Case], at: Numbers, owner: Mapping[str, str], evaluate: left_out.Evaluate) -> choice.Problem:
+    """Residuals of the cases made linear: simulated with the numbers `at`, and with each parameter moved in all profiles."""
+    stepped, steps = [], []
+    for parameter in PARAMETERS:
+        _tell(f"with {parameter.path} moved")
+        moved, step = {}, {}
+        for name, values in at.items():
+            amount = STEP * parameter.deviation
+            amount = amount if values[parameter.path] + amount <= parameter.high else -amount
+            moved[name] = {**values, parameter.path: values[parameter.path] + amount}
+            exact = parameter.number(parameter.text(moved[name][parameter.path]))  # as the profile's file states it
+            step[name] = (exact - values[parameter.path]) / parameter.deviation
+        stepped.append(evaluate(cases, moved))
+        steps.append(step)
+    return left_out.problem(evaluate(cases, at), stepped, at, steps, owner)
 
 
-def loss(outcomes: Sequence[Outcome]) -> float:
-    """Mean of |log(simulated / published)|, each at most CAP, over TTFT, plus that over TPOT; infinite with neither."""
-    logs = [[min(abs(math.log1p(error)), CAP) for error in _errors_of(outcomes, metric)] for metric in METRICS]
-    return sum(stdlib_statistics.fmean(found) for found in logs if found) if any(logs) else math.inf
+def fitted(cases: Sequence[Case], start: Numbers, owner: Mapping[str, str],
+           evaluate: left_out.Evaluate) -> tuple[choice.Problem, dict[str, dict[str, float]], choice.Trust]:  # fmt: skip
+    """The linear residuals, the numbers that all cases together choose, and the trust in priors that these chose."""
+    names = list(start)
+    found = problem_of(cases, start, owner, evaluate)
+    for round_idx in range(ROUNDS):
+        trust = choice.trust(found, names)
+        numbers = choice.numbers(choice.chosen(found, names, trust))
+        if round_idx + 1 < ROUNDS:
+            _tell("with the numbers chosen")
+            found = left_out.moved_to(found, evaluate(cases, numbers), numbers)
+    return found, numbers, trust
 
 
-def _errors_of(outcomes: Sequence[Outcome], metric: str) -> list[float]:
-    return [c.error for outcome in outcomes for c in outcome.comparisons if c.metric in METRICS[metric]]
+def run(*, published: pathlib.Path, engines: pathlib.Path, threads: int, kept: pathlib.Path | None) -> record.Record:
+    """Everything that the command finds. Throws ValueError for bad input."""
+    cases = read_cases(published)
+    evaluate = Evaluations(engines, threads=threads, kept=kept)
+    start = {name: profiles.values(engines, name) for name in profiles.fitted(engines)}
+    owner = owners(cases, engines)
+    cases = [case for case in cases if case.case_id in owner]
+    consistent = [case for case in cases if not rules.contradiction(case.fields)]
+    found, numbers, trust = fitted(left_out.sample(consistent, left_out.CHOSEN), start, owner, evaluate)
+    _tell("with the numbers chosen")
+    shipped = left_out.table(evaluate(cases, numbers))
+    judged = list(left_out.judged(left_out.sample(cases, left_out.JUDGED), found, list(start), evaluate, _tell))
+    left = pandas.concat(judged, ignore_index=True)
+    return record.Record(numbers, trust, found, shipped, left, calibration.fit(left))
 
 
-def search(cases: Sequence[Case], start: Values, evaluate: Callable[[Values], Sequence[Outcome]]) -> dict[str, str]:
-    """Coordinate descent over CANDIDATES from `start`. `evaluate` simulates all cases with given values."""
-    ids = {case.case_id for case in cases}
-    best = dict(start)
-    score = functools.cache(lambda items: loss([o for o in evaluate(dict(items)) if o.case.case_id in ids]))
-    for _ in range(MAX_ROUNDS):
-        before = dict(best)
-        for path in start:
-            options = {_number(value): value for value in (best[path], *CANDIDATES[path])}
-            ordered = [options[number] for number in sorted(options)]
-            best[path] = _descend(ordered, best[path], lambda v, p=path: score(tuple(sorted((best | {p: v}).items()))))
-        if best == before:
-            break
-    return best
-
-
-def _descend(ordered: Sequence[str], current: str, score: Callable[[str], float]) -> str:
-    """Where steps to either side no longer lower the score."""
-    at = next(i for i, value in enumerate(ordered) if _number(value) == _number(current))
-    for step in (1, -1):
-        while 0 <= at + step < len(ordered) and score(ordered[at + step]) < score(ordered[at]):
-            at += step
-    return ordered[at]
-
-
-def _number(value: str) -> float:
-    """In seconds, or plain."""
-    number, _, unit = value.partition(" ")
-    return float(number) * {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
-
-
-def _evaluator(
-    cases: Sequence[Case], profile: str, engine: str, folder: pathlib.Path, threads: int
-) -> Callable[[Values], Sequence[Outcome]]:
-    @functools.cache
-    def evaluate(items: tuple[tuple[str, str], ...]) -> Sequence[Outcome]:
-        file = folder / "fitted.yaml"
-        file.write_text(extending(profile, dict(items)), encoding="utf-8")
-        print(".", end="", file=sys.stderr, flush=True)
-        return compare(cases, threads=threads, profiles={engine: file})
-
-    return lambda values: evaluate(tuple(sorted(values.items())))
-
-
-def _cases_of(engine: str, profile: str) -> list[Case]:
-    """Published cases that the rules give this profile and that state a time to the first token or per token."""
-    labels = {label for names in METRICS.values() for label in names}
-    every = select(read_cases(project_root() / "data" / "serving" / "published_serving.csv"), [f"engine={engine}"])
-    return [
-        case
-        for case in every
-        if rules.settings(case.fields).get("profile") == profile
-        and any((found := find(m.metric, m.unit)) and found.label in labels for m in case.measurements)
-    ]
-
-
-def _fit_profile(engine: str, name: str, threads: int) -> None:
-    directory = project_root() / "scenarios" / "engines"
-    start = {path: value for path in CANDIDATES if (value := value_of(directory, name, path)) is not None}
-    cases = _cases_of(engine, name)
-    with tempfile.TemporaryDirectory() as folder:
-        for file in directory.glob("*.yaml"):  # a profile extends one that lies beside it
-            shutil.copy(file, folder)
-        evaluate = _evaluator(cases, name, engine, pathlib.Path(folder), threads)
-        cases = [outcome.case for outcome in evaluate(start) if outcome.comparisons]
-        fit = [case for case in cases if statistics.half(case.case_id) == "fit"]
-        best = search(fit, start, evaluate)
-        print(aligned(("parameter", "before", "fitted"), [(path, start[path], best[path]) for path in start]))
-        rows = [
-            (label, half, *_errors(evaluate(values), lambda o, h=half: statistics.half(o.case.case_id) == h))
-            for label, values in (("before", start), ("fitted", best))
-            for half in statistics.HALVES
-        ]
-        print("\n" + aligned(("values", "half", *_HEADER), rows, right=range(2, 8)))
-        for column in ("model", "engine_version"):
-            if len({case.fields[column] for case in cases}) > 1:
-                print("\n" + _leave_one_out(column, cases, start, evaluate))
-
-
-_HEADER = ("cases", "loss", "TTFT MAPE %", "bias %", "TPOT MAPE %", "bias %")
-
-
-def _errors(outcomes: Sequence[Outcome], wanted: Callable[[Outcome], bool]) -> tuple[str, ...]:
-    chosen = [outcome for outcome in outcomes if not outcome.reason and wanted(outcome)]
-    cells = [str(len(chosen)), f"{loss(chosen):.3f}"]
-    for metric in METRICS:
-        errors = _errors_of(chosen, metric)
-        means = (stdlib_statistics.fmean(map(abs, errors)), stdlib_statistics.fmean(errors)) if errors else ()
-        cells += [text.percent(means[0]), text.percent(means[1], signed=True)] if means else ["", ""]
-    return tuple(cells)
-
-
-def _leave_one_out(
-    column: str, cases: Sequence[Case], start: Values, evaluate: Callable[[Values], Sequence[Outcome]]
-) -> str:
-    """Errors on the cases of one value of `column`, with the parameters found without them."""
-    rows = []
-    for value in sorted({case.fields[column] for case in cases}):
-        best = search([case for case in cases if case.fields[column] != value], start, evaluate)
-        errors = _errors(evaluate(best), lambda o, v=value: o.case.fields[column] == v)
-        rows.append((value or "not stated", *errors, ", ".join(best.values())))
-    return aligned((f"without {column}", *_HEADER, "fitted without it"), rows, right=range(1, 7))
-
-
-def _fit_intervals(threads: int) -> None:
-    path = project_root() / "data" / "serving"
-    errors = statistics.table(compare(read_cases(path / "published_serving.csv"), threads=threads))
-    calibration.write(path / "intervals.csv", *calibration.fit(errors[errors["half"] == "fit"]))
-    rows = [
-        (r["half"], r["metric"], str(r["cases"]), f"{100 * r['inside']:.1f}", f"{r['width']:.2f}")
-        for r in calibration.coverage(errors).to_dict("records")
-    ]
-    print(aligned(("half", "metric", "cases", "inside %", "high / low"), rows, right=range(2, 5)))
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m orrery.scorecard.fit", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--engine", choices=("vllm", "trtllm", "sglang"), help="engine whose cases are used")
-    parser.add_argument("--profile", help="name of its profile in scenarios/engines/ (the engine's name)")
-    parser.add_argument("--intervals", action="store_true", help="write data/serving/intervals.csv")
+    parser = argparse.ArgumentParser(prog="python -m orrery.scorecard.fit", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--kept", type=pathlib.Path, metavar="FILE", help="SQLite file of outcomes that need not be simulated again")
+    parser.add_argument("--dry-run", action="store_true", help="print the numbers and errors, write nothing")
     options = parser.parse_args(arguments)
-    if options.intervals:
-        _fit_intervals(options.threads)
-    elif options.engine:
-        _fit_profile(options.engine, options.profile or options.engine, options.threads)
-    else:
-        parser.error("expected --engine or --intervals")
+    root = project_root()
+    found = run(published=root / "data" / "serving" / "published_serving.csv", engines=root / "scenarios" / "engines",
+                threads=options.threads, kept=options.kept)  # fmt: skip
+    header = ("parameter", *found.numbers)
+    print(aligned(header, [(p.path, *(p.text(values[p.path]) for values in found.numbers.values())) for p in PARAMETERS]))
+    for title, names, rows in found.tables():
+        print("\n" + title + "\n" + aligned(names, rows, right=range(1, len(names))))
+    if not options.dry_run:
+        found.write(root)
 
 
 if __name__ == "__main__":

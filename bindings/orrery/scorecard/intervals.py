@@ -1,42 +1,186 @@
 """80 % intervals around simulated metrics, from how far published measurements lay from simulated ones.
 
-The logarithm of published over simulated, divided by sqrt(1 + (factor x roofline share)^2), has a 10 % and a
-90 % quantile for each metric, engine and kind of load. With few cases these are drawn towards those of the
-parent group (metric and engine; metric; unit): a group of n cases counts n, its parent SHRINKAGE. The quantiles
-come from the fit half of the published cases (calibration.py, `python -m orrery.scorecard.fit --intervals`) and
-stand in data/serving/intervals.csv; `orrery scorecard` prints the share of held-out cases inside.
+The logarithm of published over simulated, divided by sqrt(1 + (f x s)^2 + ...) with the shares s of time on rooflines and on
+borrowed rows and the number s of settings that are inferred, has a 10 % and a 90 % quantile for each metric, engine and kind
+of load; rows carried to another architecture have quantiles of their own. They are those of groups that the fitted numbers
+never saw (calibration.py, `python -m orrery.scorecard.fit`) and stand in data/serving/intervals.csv, with what they were
+validated for: outside of it an interval is withheld, and the reason said.
 """
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import math
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from ..simulation import project_root
 
 ANY = "any"
-Key = tuple[str, str, str]  # metric, engine, load; ANY in the parents
+NEAR, CARRIED = "near", "carried"  # tables of the device or its architecture; of another architecture
+COLUMNS = ("metric", "tables", "engine", "load", "cells", "values", "log_low", "log_high", "most_roofline", "most_nodes",
+           "roofline_factor", "borrowed_factor", "inferred_factor")  # fmt: skip
+# Where rows are carried, metrics of a kind together, since few were published on such GPUs.
+CARRIED_AS = {"TTFT": "first token", "prefill time": "first token", "TPOT": "per token", "decode time": "per token", "ITL": "per token",
+              "output throughput": "throughput", "total throughput": "throughput", "request throughput": "throughput"}  # fmt: skip
+Key = tuple[str, str, str, str]  # metric, tables, engine, load; ANY in the parents
 Bounds = tuple[float, float]  # low, high
+BEYOND = 0.05  # by so much the share on rooflines may exceed what was validated
 
 
-def interval(simulated: float, *, metric: str, roofline: float, engine: str = ANY, load: str = ANY) -> Bounds | None:
-    """(low, high) around a simulated value, in its unit; None for a metric that was never compared.
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """What a simulated metric stands on."""
 
-    `metric` is a label such as "TTFT"; `roofline` the share of simulated time with that basis. An engine or
-    load that is not in the table takes the parent's quantiles.
-    """
-    factor, table = _shipped()
-    for key in ((metric, engine, load), (metric, engine, ANY), (metric, ANY, ANY)):
-        if key in table:
-            low, high = (math.exp(bound * math.hypot(1, factor * roofline)) for bound in table[key])
-            return simulated * low, simulated * high
-    return None
+    roofline: float = 0.0  # shares of simulated time
+    borrowed: float = 0.0
+    tables: str = NEAR
+    nodes: int = 1  # of a replica
+    inferred: int = 0  # settings that nobody stated
+    engine: str = ANY
+    load: str = ANY
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    bounds: Bounds  # logarithms
+    most_roofline: float
+    most_nodes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Factors:
+    """How much wider each of these makes an interval."""
+
+    roofline: float
+    borrowed: float
+    inferred: float
+
+    def width(self, roofline: Any, borrowed: Any, inferred: Any) -> Any:
+        """Against an interval of none of them; of numbers or of arrays."""
+        return (1 + (self.roofline * roofline) ** 2 + (self.borrowed * borrowed) ** 2 + (self.inferred * inferred) ** 2) ** 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Of data/serving/intervals.csv."""
+
+    factors: Factors
+    rows: Mapping[Key, Row]
+
+    def row(self, metric: str, standing: Standing) -> Row | None:
+        """Of the metric, engine and load, or of the nearest parent that there is."""
+        if standing.tables == CARRIED:
+            return self.rows.get((CARRIED_AS.get(metric, metric), CARRIED, ANY, ANY))
+        for engine, load in ((standing.engine, standing.load), (standing.engine, ANY), (ANY, ANY)):
+            if found := self.rows.get((metric, standing.tables, engine, load)):
+                return found
+        return None
+
+
+def interval(simulated: float, metric: str, standing: Standing, table: Table | None = None) -> Bounds | None:
+    """(low, high) around a simulated value, in its unit; None where `withheld` says why."""
+    table = table or shipped()
+    row = table.row(metric, standing)
+    if row is None or withheld(metric, standing, table):
+        return None
+    width = table.factors.width(standing.roofline, standing.borrowed, standing.inferred)
+    low, high = (math.exp(bound * width) for bound in row.bounds)
+    return simulated * low, simulated * high
+
+
+def withheld(metric: str, standing: Standing, table: Table | None = None) -> str:
+    """Why there is no interval; nothing where there is one."""
+    row = (table or shipped()).row(metric, standing)
+    if row is None:
+        rows = "carried to another architecture" if standing.tables == CARRIED else "of the device's architecture"
+        return f"no published {metric} was compared with tables {rows}"
+    if standing.nodes > row.most_nodes:
+        nodes = f"over {row.most_nodes} nodes" if row.most_nodes > 1 else "within one node"
+        return f"a replica takes {standing.nodes} nodes, and published values were compared {nodes} alone"
+    if standing.roofline > row.most_roofline + BEYOND:
+        return (f"{100 * standing.roofline:.0f} % of the time stands on rooflines, and published values were compared "
+                f"up to {100 * row.most_roofline:.0f} %")  # fmt: skip
+    return ""
+
+
+def read(lines: Any) -> Table:
+    """Of the file's lines. Throws ValueError for one without the columns or with a cell that is no number."""
+    rows = list(csv.DictReader(lines))
+    if not rows or set(rows[0]) != set(COLUMNS):
+        raise ValueError(f"intervals.csv: found columns {', '.join(rows[0]) if rows else 'none'}, expected {', '.join(COLUMNS)}")
+    factors = Factors(*(float(rows[0][f"{name}_factor"]) for name in ("roofline", "borrowed", "inferred")))
+    return Table(factors, {
+        (r["metric"], r["tables"], r["engine"], r["load"]):
+        Row((float(r["log_low"]), float(r["log_high"])), float(r["most_roofline"]), int(r["most_nodes"])) for r in rows
+    })  # fmt: skip
 
 
 @functools.cache
-def _shipped() -> tuple[float, dict[Key, Bounds]]:
+def shipped() -> Table:
+    """The table of data/serving/intervals.csv."""
     with (project_root() / "data" / "serving" / "intervals.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    table = {(r["metric"], r["engine"], r["load"]): (float(r["log_low"]), float(r["log_high"])) for r in rows}
-    return float(rows[0]["roofline_factor"]), table
+        return read(file)
+
+
+# Latencies and rates of summary.json and the metrics that they are compared as.
+_LATENCIES = (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"), ("end to end", "e2e_s"))
+_QUANTILES = (("", "mean"), (" p50", "p50"), (" p99", "p99"))
+_RATES = (("output throughput", "output_tokens_per_s"), ("request throughput", "requests_per_s"))
+_SIBLINGS = ("sibling", "other provider on sibling")
+_OTHER_ARCHITECTURE = ("other architecture", "other provider and architecture")
+_OWN_KERNELS = ("orrery", "none")
+
+
+def standing_of(summary: Mapping[str, Any]) -> Standing:
+    """Of a run's summary; one of an older version says less of its tables."""
+    basis = summary["basis"]
+    is_carried = bool(devices_of(summary, _OTHER_ARCHITECTURE))
+    provider = summary["provenance"].get("provider") if isinstance(summary.get("provenance"), Mapping) else None
+    return Standing(
+        roofline=basis["roofline"], borrowed=basis.get("borrowed", 0.0), tables=CARRIED if is_carried else NEAR,
+        nodes=summary.get("nodes_per_replica", 1), engine=str(provider or "none").partition("-")[0],
+    )  # fmt: skip
+
+
+def devices_of(summary: Mapping[str, Any], origins: Collection[str]) -> list[str]:
+    """Devices whose tables answered from such an origin, in the order in which they were asked."""
+    tables = summary.get("tables")
+    found = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
+    return list(dict.fromkeys(str(table.get("device")) for table in found if table.get("origin") in origins))
+
+
+def basis_words(summary: Mapping[str, Any]) -> dict[str, str]:
+    """What each share of the basis is called: "borrowed from h200-sxm", "roofline, carried from h200-sxm"."""
+    borrowed, carried = (", ".join(devices_of(summary, origins)) for origins in (_SIBLINGS, _OTHER_ARCHITECTURE))
+    return {
+        "measured": "measured", "interpolated": "interpolated",
+        "borrowed": f"borrowed from {borrowed}" if borrowed else "borrowed",
+        "roofline": f"roofline, carried from {carried}" if carried else "roofline",
+    }  # fmt: skip
+
+
+def of_run(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """By "ttft_s.mean" and the like: {"low", "high"} of the 80 % interval, or {"withheld": why there is none}.
+
+    Means, medians and 99th percentiles of the latencies, and the rates; in the summary's units.
+    """
+    standing = standing_of(summary)
+    values = {f"{key}.{name}": (label + suffix, summary[key][name]) for label, key in _LATENCIES for suffix, name in _QUANTILES}
+    values |= {key: (label, summary[key]) for label, key in _RATES}
+    return {key: _entry(metric, value, standing, summary) for key, (metric, value) in values.items() if value}
+
+
+def _entry(metric: str, value: float, standing: Standing, summary: Mapping[str, Any]) -> dict[str, Any]:
+    reason = ""
+    if standing.engine in _OWN_KERNELS:
+        reason = "published runs are of other engines' kernels; docs/validation compares our own"
+    elif "disaggregation" in summary:
+        reason = "no published service of prefill and decode replicas was compared"
+    reason = reason or withheld(metric, standing)
+    bounds = None if reason else interval(value, metric, standing)
+    return {"withheld": reason} if bounds is None else {"low": bounds[0], "high": bounds[1]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import pathlib
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import simulation
-from . import apart, metrics, scenarios, steady
+from . import apart, intervals, metrics, scenarios, steady
 from .cases import Case
 
 GPUS_PER_NODE = 8  # where the source does not say
@@ -45,6 +46,8 @@ class Outcome:
     left_out: tuple[str, ...] = ()  # metrics that have no simulated counterpart
     basis: Mapping[str, float] = dataclasses.field(default_factory=dict)  # shares of simulated time
     split: Mapping[str, float] = dataclasses.field(default_factory=dict)  # where the time goes, see _split
+    is_carried: bool = False  # whether rows of another architecture stand in
+    nodes: int = 1  # of a replica
 
     def simulated(self, metric: str) -> Comparison | None:
         return next((c for c in self.comparisons if c.metric == metric), None)
@@ -55,15 +58,15 @@ def compare(
     *,
     threads: int,
     progress: Progress | None = None,
-    profiles: Mapping[str, pathlib.Path] | None = None,
+    engines: pathlib.Path | None = None,
 ) -> list[Outcome]:
     """One outcome per case, in the order of `cases`, whatever `threads` is.
 
-    `profiles` replaces the profile of an engine by a file. `progress(done, total)` is called per case.
+    Engine profiles are those of `engines`, a directory, where it is given. `progress(done, total)` is called per case.
     """
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(threads) as pool:
         futures = [
-            pool.submit(_outcome, case, pathlib.Path(folder) / f"{number}.yaml", profiles or {})
+            pool.submit(_outcome, case, pathlib.Path(folder) / f"{number}.yaml", engines)
             for number, case in enumerate(cases)
         ]
         if progress:
@@ -72,15 +75,20 @@ def compare(
         return [future.result() for future in futures]
 
 
-def _outcome(case: Case, path: pathlib.Path, profiles: Mapping[str, pathlib.Path]) -> Outcome:
+def profile_of(text: str) -> str:
+    """Name of the engine profile of a scenario's text."""
+    found = re.search(r'^engine: \{profile: "([^"]+)"', text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _outcome(case: Case, path: pathlib.Path, engines: pathlib.Path | None) -> Outcome:
     if case.problem:
         return Outcome(case, case.problem)
     left_out = tuple(m.metric for m in case.measurements if not metrics.find(m.metric, m.unit))
     if len(left_out) == len(case.measurements):
         return Outcome(case, f"no simulated counterpart of {left_out[0]}", left_out=left_out)
-    profile = profiles.get(case.fields["engine"])
     try:
-        summary = _simulated(case, path, profile) | {"gpus_per_node": _gpus_per_node(case)}
+        summary = _simulated(case, path, engines) | {"gpus_per_node": _gpus_per_node(case)}
     except (scenarios.CannotSimulate, ValueError) as error:
         return Outcome(case, _reason(error), left_out=left_out)
     comparisons = []
@@ -92,15 +100,17 @@ def _outcome(case: Case, path: pathlib.Path, profiles: Mapping[str, pathlib.Path
             if simulated is not None and not is_offered:
                 published = measurement.value * metrics.UNITS[measurement.unit][1]
                 comparisons.append(Comparison(metric.label, metric.unit, published, simulated))
-    return Outcome(case, "", tuple(comparisons), left_out, summary["basis"], summary["split"])
+    found = intervals.standing_of(summary)
+    return Outcome(case, "", tuple(comparisons), left_out, summary["basis"], summary["split"], found.tables == intervals.CARRIED, found.nodes)
 
 
-def _simulated(case: Case, path: pathlib.Path, profile: pathlib.Path | None) -> dict[str, Any]:
+def _simulated(case: Case, path: pathlib.Path, engines: pathlib.Path | None) -> dict[str, Any]:
     """The summary of the case's run with its `split`, or of its step."""
     if load := steady.read(case):
         return steady.summary(case, load, path)
-    path.write_text(scenarios.scenario_text(case), encoding="utf-8")
-    scenario = simulation.load(path, overrides=[f"engine.profile={profile}"] if profile else [])
+    text = scenarios.scenario_text(case)
+    path.write_text(text, encoding="utf-8")
+    scenario = simulation.load(path, overrides=[f"engine.profile={engines / profile_of(text)}.yaml"] if engines else [])
     result = simulation.simulate(scenario)
     return apart.as_clients_see(case, dict(result.summary)) | {"split": _split(result)}
 

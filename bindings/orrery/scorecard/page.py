@@ -60,12 +60,12 @@ def write(path: pathlib.Path, outcomes: Sequence[Outcome]) -> None:
 
 
 def cards(errors: pandas.DataFrame) -> list[dict[str, str]]:
-    """MAPE of the main metrics over the held-out half."""
-    held_out = errors[errors["half"] == "held out"]
-    found = statistics.errors_by(held_out, "metric").set_index("metric") if len(held_out) else pandas.DataFrame()
+    """MAPE of the main metrics over rows that do not contradict themselves."""
+    consistent = errors[errors["contradiction"] == ""]
+    found = statistics.errors_by(consistent, "metric").set_index("metric") if len(consistent) else pandas.DataFrame()
     return [
         {
-            "title": f"{metric}, held out",
+            "title": metric,
             "value": text.percent(found.loc[metric, "mape"]),
             "unit": "% MAPE",
             "detail": f"median {text.percent(found.loc[metric, 'median'])} %, "
@@ -168,14 +168,6 @@ def tables(outcomes: Sequence[Outcome], errors: pandas.DataFrame) -> list[dict[s
         ]
 
     found = [{"title": "All cases", "header": ("metric", *figures), "rows": of("metric"), "text": 1}]
-    found.append(
-        {
-            "title": "Fit half and held-out half",
-            "header": ("metric", "half", *figures),
-            "rows": of("metric", "half"),
-            "text": 2,
-        }
-    )
     for column in ("engine", "model", "parallelism", "phase", "family", "quality"):
         found.append(
             {"title": f"By {column}", "header": ("metric", column, *figures), "rows": of("metric", column), "text": 2}
@@ -200,8 +192,8 @@ def tables(outcomes: Sequence[Outcome], errors: pandas.DataFrame) -> list[dict[s
     found.append(
         {
             "title": f"Published values inside the {100 * calibration.LEVEL:.0f} % intervals",
-            "text": 2,
-            "header": ("half", "metric", "values", "inside %", "median high / low"),
+            "text": 1,
+            "header": ("metric", "values", "withheld", "inside %", "median high / low"),
             "rows": text.covered_rows(errors),
         }
     )

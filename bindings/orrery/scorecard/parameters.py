@@ -1,25 +1,56 @@
-"""The few numbers of an engine profile that published measurements may set, and their candidate values.
+"""The few numbers of an engine profile that published measurements may set.
 
-Each stands for one physical cost of every model and machine; none is per case or per model. Key paths are
-those of scenarios/engines/<profile>.yaml; what a profile and those that it extends do not have is left out.
+Each stands for one physical cost of every model and machine; none is per case or per model. `path` is the key path in
+scenarios/engines/<profile>.yaml. Without measurements a parameter has the value `prior`, which comes from what the
+cost is; measurements have to show why it should be elsewhere, the more so the more `deviation`s away.
 """
 
+from __future__ import annotations
 
-def _steps(unit: str, *values: float) -> tuple[str, ...]:
-    return tuple(f"{value:g} {unit}".strip() for value in values)
+import dataclasses
+from collections.abc import Mapping
 
 
-CANDIDATES: dict[str, tuple[str, ...]] = {
-    "host.scheduler_base": _steps("ms", 0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6),
-    "host.scheduler_per_sequence": _steps("us", 0, 2, 5, 10, 15, 20, 30, 40, 50, 70, 100),
-    "host.piece_launch": _steps("us", 10, 20, 30, 45, 60, 80, 100, 120, 150, 200),
-    "host.eager_launch": _steps("us", 5, 10, 20, 30, 40, 50, 60, 80, 100, 120),
-    "kernel_time.eager": _steps("", 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5),
-    "kernel_time.eager_moe": _steps("", 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2),
-    "kernel_time.graph": _steps("", 0.9, 0.94, 0.97, 1, 1.03, 1.06, 1.1, 1.15, 1.2),
-    "front_end.cold_start": _steps("ms", 0, 50, 100, 200, 300, 500, 1000, 2000),
-    "front_end.per_request": _steps("ms", 0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 16),
-    "front_end.per_prompt_token": _steps("us", 0, 0.5, 1, 2, 3, 4, 6, 8, 12, 16),
-    "front_end.per_output_token": _steps("us", 0, 10, 20, 30, 40, 50, 60, 70, 80, 100),
-    "front_end.stream_latency": _steps("ms", 0, 0.5, 1, 2, 4, 6, 8, 12, 16),
-}
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    path: str  # "section.key"
+    unit: str  # "ms", "us" or "" of the numbers here and in profiles
+    prior: float
+    deviation: float
+    low: float
+    high: float
+    what: str
+
+    def text(self, value: float) -> str:
+        """As profiles have it, to three digits: more than the measurements say."""
+        return f"{value:.3g} {self.unit}".strip()
+
+    def number(self, text: str) -> float:
+        """Of a profile's text, in `unit`. Throws ValueError for another kind of quantity."""
+        number, _, unit = text.partition(" ")
+        if bool(unit) != bool(self.unit) or unit not in _SECONDS:
+            raise ValueError(f"{self.path}: found '{text}', expected a {'time' if self.unit else 'plain number'}")
+        return float(number) if unit == self.unit else float(number) * _SECONDS[unit] / _SECONDS[self.unit]
+
+
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+PARAMETERS = (
+    Parameter("host.scheduler_base", "ms", 1, 1, 0, 6, "a step's scheduler, input tensors and tokens read back, in Python"),
+    Parameter("host.scheduler_per_sequence", "us", 10, 10, 0, 100, "loops over requests of the same"),
+    Parameter("host.eager_launch", "us", 20, 20, 3, 120, "Python between two kernels; torch alone takes 5 to 10 us (devices/h200-sxm/launch.csv)"),
+    Parameter("kernel_time.eager", "", 1, 0.1, 0.8, 1.6, "kernels beside prompts against the same alone in the tables"),
+    Parameter("kernel_time.eager_moe", "", 1, 0.2, 0.8, 2, "experts beside prompts against the same alone in the tables"),
+    Parameter("kernel_time.graph", "", 1, 0.05, 0.8, 1.3, "kernels of decodes in graphs against the same alone in the tables"),
+    Parameter("front_end.per_request", "ms", 3, 3, 0, 30, "HTTP, JSON, chat template, request object and its way to the engine"),
+    Parameter("front_end.per_prompt_token", "us", 2, 2, 0, 20, "tokenizing and what else grows with the prompt"),
+    Parameter("front_end.per_output_token", "us", 20, 20, 0, 120, "detokenizing and sending of one process, tokens one after another"),
+    Parameter("front_end.stream_latency", "ms", 1, 2, 0, 20, "a token's way out that holds up no other token"),
+)  # fmt: skip
+
+Values = Mapping[str, float]  # path -> number in the parameter's unit
+
+
+def priors() -> dict[str, float]:
+    """Every parameter as it is without measurements."""
+    return {parameter.path: parameter.prior for parameter in PARAMETERS}

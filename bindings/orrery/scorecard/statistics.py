@@ -1,25 +1,21 @@
-"""Errors by group, the fixed split into a fit and a held-out half, and how well parallelisms are ranked."""
+"""Errors by group, and how well parallelisms are ranked."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas
 
 from . import lengths, rules
+from .cases import Case
+from .intervals import CARRIED, NEAR, Standing
 from .outcomes import Outcome
 
 NOISE = 0.02  # repeated runs of one configuration differ by so much (data/serving/SOURCES.md)
 Pair = tuple[float, float]  # published, simulated
-HALVES = ("fit", "held out")
-
-
-def half(case_id: str) -> str:
-    """The half that a case belongs to for ever: the lowest bit of SHA-256 of its id."""
-    return HALVES[hashlib.sha256(case_id.encode()).digest()[-1] & 1]
 
 
 def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
@@ -27,29 +23,49 @@ def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
     rows = [
         {
             "case_id": outcome.case.case_id,
-            "family": outcome.case.family,
+            **groups(outcome.case),
             "engine": " ".join(filter(None, (outcome.case.fields["engine"], outcome.case.fields["engine_version"]))),
-            "gpu": outcome.case.fields["gpu_key"],
-            "model": outcome.case.fields["model_file"].rpartition("--")[2] or outcome.case.fields["model"],
             "parallelism": parallelism(outcome),
             "phase": outcome.case.fields["phase"],
             "quality": outcome.case.fields["quality"],
-            "half": half(outcome.case.case_id),
             "load": outcome.case.fields["load_kind"],
             "contradiction": rules.contradiction(outcome.case.fields | {"family": outcome.case.family}),
-            "num_inferred": inferred,
             "metric": comparison.metric,
             "unit": comparison.unit,
             "published": comparison.published,
             "simulated": comparison.simulated,
             "error": comparison.error,
             "roofline": outcome.basis["roofline"],
+            "borrowed": outcome.basis.get("borrowed", 0.0),
+            "is_carried": outcome.is_carried,
+            "nodes": outcome.nodes,
+            "inferred": inferred,
         }
         for outcome in outcomes
         for inferred in [rules.num_inferred(outcome.case.fields) if outcome.comparisons else 0]
         for comparison in outcome.comparisons
     ]
     return pandas.DataFrame(rows)
+
+
+def groups(case: Case) -> dict[str, str]:
+    """The family, version (of the row or of the image that its launch script named), model and GPU of a case."""
+    fields = case.fields
+    found = rules.choices(fields).get("engine_version")
+    return {
+        "family": case.family,
+        "version": f"{fields['engine']} {found.value if found else 'of no known version'}",
+        "model": fields["model_file"].rpartition("--")[2] or fields["model"],
+        "gpu": fields["gpu_key"],
+    }
+
+
+def standing(row: Mapping[str, Any]) -> Standing:
+    """What a row of `table` stands on."""
+    return Standing(
+        roofline=row["roofline"], borrowed=row["borrowed"], tables=CARRIED if row["is_carried"] else NEAR, nodes=row["nodes"],
+        inferred=row["inferred"], engine=row["engine"].partition(" ")[0], load=row["load"],
+    )  # fmt: skip
 
 
 def parallelism(outcome: Outcome) -> str:

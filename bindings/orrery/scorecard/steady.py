@@ -18,6 +18,7 @@ from .cases import Case
 from .rules import MACHINES
 from .scenarios import CannotSimulate
 
+GPUS_PER_NODE = 8
 ROUTED_EXPERTS = 256  # of DeepSeek-V3 and R1, the models of these rows
 TABLES = {"prefill": "sglang-0.5.10-deepep-normal", "decode": "sglang-0.5.10-deepep-low-latency"}
 
@@ -54,7 +55,7 @@ def scenario_text(case: Case, load: Load) -> str:
     redundant = f", num_redundant_experts: {spare}" if spare else ""
     return (
         "model: {config: deepseek-ai--DeepSeek-V3, weights: fp8_block, activations: fp8_block, expert_load: uniform}\n"
-        f"machine: {{name: {MACHINES[key][2]}, num_gpus: {-(-ranks // 8) * 8}}}\n"
+        f"machine: {{name: {MACHINES[key][2]}, num_gpus: {-(-ranks // GPUS_PER_NODE) * GPUS_PER_NODE}}}\n"
         f"provider: {TABLES[load.phase]}\n"
         f"placement: {{dp: {ranks}, ep: {ranks}, expert_comm: deepep{redundant}}}\n"
         f"engine: {{profile: sglang_deepep, max_num_seqs: {max(load.rows, 1)}, max_num_batched_tokens: {max(load.rows, 8192)}}}\n"
@@ -80,6 +81,7 @@ def summary(case: Case, load: Load, path: pathlib.Path) -> dict[str, Any]:
     return {
         "duration_s": seconds,
         "num_gpus": load.gpus,
+        "nodes_per_replica": -(-load.gpus // GPUS_PER_NODE),
         "prompt_tokens": tokens if is_prefill else 0,
         "output_tokens": 0 if is_prefill else tokens,
         "basis": _basis(step["ops"]),
@@ -96,7 +98,7 @@ def summary(case: Case, load: Load, path: pathlib.Path) -> dict[str, Any]:
 
 def _basis(ops: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Shares of the time of all ops."""
-    times = dict.fromkeys(("measured", "interpolated", "roofline"), 0.0)
+    times = dict.fromkeys(("measured", "interpolated", "borrowed", "roofline"), 0.0)
     for op in ops:
         times[op["basis"]] += op["copies"] * op["time_s"]
     whole = max(sum(times.values()), 1e-300)

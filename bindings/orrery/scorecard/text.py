@@ -23,17 +23,17 @@ def render(outcomes: Sequence[Outcome]) -> str:
     parts = [coverage(outcomes)]
     if not errors.empty:
         parts += ["Errors of all cases\n" + full_table(statistics.errors_by(errors, "metric"), "metric")]
-        parts += [held_out(errors)]
+        parts += [consistent(errors)]
         parts += [
             grouped(errors, column)
-            for column in ("engine", "model", "parallelism", "phase", "family", "quality", "half")
+            for column in ("engine", "model", "parallelism", "phase", "family", "quality")
         ]
         parts += [
             _titled(
                 f"Published values inside the {100 * calibration.LEVEL:.0f} % intervals around simulated ones",
-                ("half", "metric", "values", "inside %", "median high / low"),
+                ("metric", "values", "withheld", "inside %", "median high / low"),
                 covered_rows(errors),
-                2,
+                1,
             ),
             _titled(
                 "Basis of simulated time, mean share in %", ("engine", "GPU", "cases", *BASES), basis_rows(outcomes), 2
@@ -99,21 +99,14 @@ def full_table(table: pandas.DataFrame, *names: str) -> str:
     return aligned((*names, "cases", "MAPE %", "median %", "p90 %", "bias %"), rows, right=columns)
 
 
-def held_out(errors: pandas.DataFrame) -> str:
-    """The cases that nothing was fitted to, with and without those that contradict themselves or other sources."""
-    unseen = errors[errors["half"] == statistics.HALVES[1]]
-    if unseen.empty:
+def consistent(errors: pandas.DataFrame) -> str:
+    """The figures with and without rows that contradict themselves or other sources; nothing where there are none."""
+    rows = errors[errors["contradiction"] == ""]
+    left_out = len(errors) - len(rows)
+    if not left_out or rows.empty:
         return ""
-    consistent = unseen[unseen["contradiction"] == ""]
-    tables = [
-        statistics.errors_by(rows, "metric").assign(rows=name)
-        for name, rows in (("all", unseen), ("consistent", consistent))
-        if not rows.empty
-    ]
-    title = "Errors of held-out cases"
-    if left_out := len(unseen) - len(consistent):
-        title += f"; {left_out} metrics are not consistent (docs/accuracy.md)"
-    return f"{title}\n" + full_table(pandas.concat(tables).sort_values(["metric", "rows"]), "metric", "rows")
+    title = f"Errors without {left_out} metrics that are not consistent (docs/accuracy.md)"
+    return f"{title}\n" + full_table(statistics.errors_by(rows, "metric"), "metric")
 
 
 def grouped(errors: pandas.DataFrame, column: str) -> str:
@@ -149,9 +142,9 @@ def basis_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
 
 
 def covered_rows(errors: pandas.DataFrame) -> list[tuple[str, ...]]:
-    """Share of published values inside the shipped intervals; their bounds were set on the fit half."""
+    """Share of published values inside the shipped intervals, whose bounds are of left-out groups."""
     return [
-        (row["half"], row["metric"], f"{row['cases']:,}", percent(row["inside"]), f"{row['width']:.2f}")
+        (row["metric"], f"{row['cases']:,}", f"{row['withheld']:,}", *((percent(row["inside"]), f"{row['width']:.2f}") if row["cases"] else ("", "")))
         for row in calibration.coverage(errors).to_dict("records")
     ]
 

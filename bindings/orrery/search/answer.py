@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from .. import _core
-from ..scorecard.intervals import interval
+from ..scorecard.intervals import Standing, interval
 from .basis import basis
 from .checks import LIMIT_WORDS, check_name, check_value
 from .driver import FULL, Exploration, Job
@@ -19,9 +19,9 @@ MOST_TRIES = 8  # sizes of such a shape that are simulated
 # Pairs of axes whose fronts are simulated before they are shown.
 FRONTS = (("tokens_per_s_per_user", "tokens_per_s_per_gpu"), ("ttft_s", "tpot_s"), ("tokens_per_s_per_user", "j_per_output_token"))
 _SHORT_NAMES = {"tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "cp": "CP"}
-_LABELS = {"ttft": "TTFT", "tpot": "TPOT"}  # as data/serving/intervals.csv has them
-
-
+# As data/serving/intervals.csv has them; percentiles between p50 and p99 are not surer than p99.
+_LABELS = {"ttft": "TTFT", "tpot": "TPOT"}
+_STATISTICS = {"mean": "", "p50": " p50"}
 
 def answer(found: Exploration) -> dict[str, Any]:
     """The whole answer; simulates what it still needs (loads of the best plan, its limits, other shapes)."""
@@ -149,13 +149,15 @@ def _tokens_per_s(found: Exploration, outcome: dict[str, Any]) -> float:
 def _checks(found: Exploration, candidate: int) -> list[dict[str, Any]]:
     """Checks of the SLO with the 80 % interval of each, as published runs lay about simulated ones."""
     outcome = found.outcomes[candidate]
+    shares = outcome["basis"]
     engine = found.space.scenario(candidate).provider.partition("-")[0]
+    standing = Standing(roofline=shares["roofline"], borrowed=shares.get("borrowed", 0.0), engine=engine)
     checks = []
     for check in outcome["slo"]:
-        label = _LABELS.get(check["name"].partition("_")[0])
+        metric, _, statistic = check["name"].partition("_")
         bounds = None
-        if label and check["value"]:
-            bounds = interval(check["value"], metric=label, roofline=outcome["basis"]["roofline"], engine=engine)
+        if metric in _LABELS and check["value"]:
+            bounds = interval(check["value"], _LABELS[metric] + _STATISTICS.get(statistic, " p99"), standing)
         checks.append(check | {"interval": bounds})
     return checks
 
@@ -167,7 +169,7 @@ def chance(found: Exploration, candidate: int) -> str:
         return "no"
     checks = _checks(found, candidate)
     if outcome["meets"]:
-        inside = all(c["interval"] is None or c["interval"][1] <= c["limit"] for c in checks)
+        inside = all(c["interval"] is not None and c["interval"][1] <= c["limit"] for c in checks)
         return "sure" if inside and checks else "likely"
     maybe = all(c["is_met"] or (c["interval"] is not None and c["interval"][0] <= c["limit"]) for c in checks)
     return "maybe" if maybe and outcome["load"]["is_settled"] else "no"

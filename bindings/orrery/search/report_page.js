@@ -200,7 +200,7 @@
       ["TPOT", seconds(value(row, "estimated_tpot_s"))]]));
     const rest = [["tokens/s per GPU", digits(value(row, "output_tokens_per_s_per_gpu"))], ["goodput", `${digits(value(row, "goodput"))} requests/s`],
       ["GPUs busy", share(value(row, "busy"))], ["preemptions", count(value(row, "preemptions"))],
-      ...["measured", "interpolated", "roofline"].map((name) => [`device time ${name}`, share(value(row, `basis_${name}`))])];
+      ...["measured", "interpolated", "borrowed", "roofline"].map((name) => [`device time ${name}`, share(value(row, `basis_${name}`))])];
     if (figures.length) tables.push(grid("Simulated service", [], rest.filter(([, text]) => !text.startsWith("–"))));
     parts.push(make("div", { class: "plan-tables" }, ...tables));
     const why = data.why[id];

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..report.run_directory import BASES
 from .attribution import Parts, Tasks, parts_of, tasks_of
 from .directory import Case, Span, Step
 from .routing import routing
@@ -121,7 +122,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _basis_shares(spans: Iterable[Span]) -> dict[str, float]:
-    sums: dict[str, float] = dict.fromkeys(("measured", "interpolated", "roofline"), 0.0)
+    sums: dict[str, float] = dict.fromkeys(BASES, 0.0)
     for span in spans:
         if span.kind != "host":
             sums[span.basis] += span.end_s - span.start_s
@@ -184,7 +185,7 @@ def _families(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                     "predicted_s": 0.0,
                     "measured_s": 0.0,
                     "errors": [],
-                    "basis": dict.fromkeys(("measured", "interpolated", "roofline"), 0.0),
+                    "basis": dict.fromkeys(BASES, 0.0),
                 },
             )
             row["calls"] += op["count"]

@@ -28,7 +28,7 @@ LINES = "lines.txt"
 _RANK = whole(0, 1_000_000)
 _SPAN = {
     "op": word, "copy": whole(0), "rank": _RANK, "stream": whole(0), "kind": one_of("kernel", "comm", "host"),
-    "basis": one_of("measured", "interpolated", "roofline"), "start_s": seconds, "end_s": seconds,
+    "basis": one_of("measured", "interpolated", "borrowed", "roofline"), "start_s": seconds, "end_s": seconds,
 }  # fmt: skip
 _PREDICTED_STEP = {"name": word, "mode": one_of("graph", "eager"), "duration_s": duration, "low_s": seconds, "high_s": duration, "host_s": seconds}
 _EXECUTED_STEP = {"name": word, "mode": one_of("graph", "eager"), "duration_s": duration, "device_s": duration}
@@ -46,7 +46,7 @@ class Span:
     rank: int
     stream: int
     kind: str  # kernel, comm or host
-    basis: str  # measured, interpolated or roofline
+    basis: str  # measured, interpolated, borrowed or roofline
     start_s: float
     end_s: float
 
