@@ -25,7 +25,7 @@ MODES = {"normal": "context", "low-latency": "generation"}
 REPORTED = ((16, 118, 195), (32, 155, 273), (64, 173, 314), (128, 192, 369), (256, 194, 360))
 NOTICE = """Tables in this directory were made from AIConfigurator (https://github.com/ai-dynamo/aiconfigurator), Apache-2.0,
 Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES. All rights reserved. What was changed: docs/tools/deepep_tables.py.
-Full text of the licence: topologies/LICENSE-APACHE-2.0
+SPDX-License-Identifier: Apache-2.0 (full text: topologies/LICENSE-APACHE-2.0)
 """
 
 Row = Mapping[str, str]

@@ -134,6 +134,10 @@ constexpr RowChoice kEvery{"",
 constexpr RowChoice kOthers{
     "other ", [](std::int64_t row, std::int64_t stride) { return row % stride != 0; }};
 
+// Loads of experts that a scenario can name; rows of others are no one's.
+constexpr std::array<std::string_view, 4> kExpertLoads = {"balanced", "uniform", "power_law_1.01",
+                                                          "power_law_1.2"};
+
 // Prices of calls made of the rows of a table, of those that `choice` takes.
 void price_rows(const std::string& label, const KernelRows& rows, Asked asked, std::int64_t stride,
                 const RowChoice& choice, KernelOp (*call)(const KernelRows&, std::int64_t)) {
@@ -141,6 +145,7 @@ void price_rows(const std::string& label, const KernelRows& rows, Asked asked, s
   for (std::size_t d = 0; d < num_distributions; ++d) {
     std::string name = std::string(choice.name) + label + " " + std::string(rows.spec->name);
     if (!rows.distributions.empty()) {
+      if (std::ranges::find(kExpertLoads, rows.distributions[d]) == kExpertLoads.end()) continue;
       asked.distribution = rows.distributions[d];
       name += " " + asked.distribution;
     }
@@ -174,6 +179,11 @@ const std::vector<Measured> kMeasured = {
      "trtllm-1.3.0rc20",
      {"trtllm", "trtllm_engine"},
      {"hgx-h200", "hgx-h100", "gb200-nvl72"}},
+    {"h200-sxm", "sglang-0.5.10-deepep-low-latency", {"sglang_deepep"}, {"hgx-h200"}},
+    {"h200-sxm", "sglang-0.5.10-deepep-normal", {"sglang_deepep"}, {"hgx-h200"}},
+    {"h100-sxm", "orrery", {"orrery"}, {"hgx-h100", "hgx-h200"}},
+    {"h100-sxm", "sglang-0.5.10-deepep-low-latency", {"sglang_deepep"}, {"hgx-h100"}},
+    {"h100-sxm", "sglang-0.5.10-deepep-normal", {"sglang_deepep"}, {"hgx-h100"}},
     {"h100-sxm", "vllm-0.24.0", {"vllm"}, {"hgx-h100", "hgx-h200", "hgx-b300"}}};
 
 void price_provider(const Measured& measured) {

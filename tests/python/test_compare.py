@@ -232,10 +232,10 @@ def test_another_model_is_refused_and_another_name_of_the_same_is_not(tmp_path, 
 
 
 def test_two_milliseconds_of_the_host_are_found(tmp_path, folder, run):
-    """scheduler_base of the service is 3.5 ms, of the run's profile 1.5 ms."""
+    """scheduler_base of the service is 3.5 ms, of the run's profile 1 ms."""
     bench = bench_files.read(bench_samples.vllm(tmp_path / "bench.json", served_by(folder, "slow_host")))
     found = fit.fit(run, bench, None)
-    assert found.before["host.scheduler_base"] == pytest.approx(1.5e-3)
+    assert found.before["host.scheduler_base"] == pytest.approx(1e-3)
     assert found.moved[0] == "host.scheduler_base" and found.after["host.scheduler_base"] == pytest.approx(3.5e-3, abs=1e-4)
     for data in ("fitted", "held out"):
         sides = found.errors[data]

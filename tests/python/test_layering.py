@@ -46,7 +46,7 @@ SCHEDULER_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/timeline", *SERVE_MAY_INC
 # Calibration judges its tables by the simulator's own interpolation, and needs what a device is for it.
 CALIBRATE_MAY_INCLUDE = ("sim/machine", *sorted(library("sim/cost", "orrery_kernel_tables")))
 # By room of the GPU side: what it sees of the simulator besides.
-SEES = {"kernels/calibrate": CALIBRATE_MAY_INCLUDE, "kernels/serve": SERVE_MAY_INCLUDE,
+SEES = {"kernels/calibrate": CALIBRATE_MAY_INCLUDE, "kernels/execute": ("sim/model/expert_load.h",), "kernels/serve": SERVE_MAY_INCLUDE,
         "kernels/tool": (*SERVE_MAY_INCLUDE, *CALIBRATE_MAY_INCLUDE)}
 
 # Third-party header prefix -> the only places that may include it.

@@ -33,6 +33,8 @@ def test_json_is_the_summary_and_the_wall_time(quickstart):
     directory, printed = quickstart
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     assert printed.pop("wall_s") > 0
+    intervals = printed.pop("intervals")
+    assert intervals["ttft_s.mean"]["low"] < summary["ttft_s"]["mean"] < intervals["ttft_s.mean"]["high"]
     assert printed == summary
 
 

@@ -122,7 +122,7 @@ def test_every_point_of_a_provider_stands_once() -> None:
 
 def test_shipped_tables_name_source_and_licence() -> None:
     metas = [meta for meta in TOPOLOGIES.glob("**/meta.yaml") if "ai-dynamo/aiconfigurator" in meta.read_text()]
-    assert len(metas) == 6
+    assert len(metas) == 10
     for meta in metas:
         text = meta.read_text()
         assert "licence: Apache-2.0" in text

@@ -286,6 +286,8 @@ ELSEWHERE = {
     ("scorecard/profiles.py", "mkdir"): "a temporary directory for profiles",
     ("scorecard/profiles.py", "copy"): "profiles into a temporary directory",
     ("scorecard/outcomes.py", "write_text"): "a scenario in a temporary directory",
+    ("scorecard/steady.py", "write_text"): "a scenario in a temporary directory",
+    ("calibrate.py", "mkdir"): "a directory within the new tables, which take their place as a whole",
 }
 WRITING = {"write_text", "write_bytes", "mkdir", "makedirs", "rename", "unlink", "rmtree", "rmdir", "copy", "copyfile", "copytree",
            "move", "touch", "symlink_to", "hardlink_to", "savefig", "to_csv", "to_parquet", "write_html"}  # fmt: skip

@@ -179,7 +179,7 @@ TEST_F(EngineProfileTest, a_device_states_what_differs_on_it) {
                                       "power_limit: {product: {value: 1.25, source: \"probe\"}}\n"
                                       "host: {eager_launch: {value: 5 us, source: \"probe\"}}\n"));
   EXPECT_EQ(own.power_limit.gemm, 1.25);
-  EXPECT_EQ(own.host.eager_launch, Seconds(5e-6));
+  EXPECT_DOUBLE_EQ(own.host.eager_launch.value(), 5e-6);
   EXPECT_EQ(own.power_limit.attention, base.power_limit.attention);
   EXPECT_EQ(own.host.d2h_sync, base.host.d2h_sync);
   EXPECT_EQ(own.sources.at("power_limit.product"), "probe");
