@@ -1,6 +1,7 @@
 """Choosing the numbers of engine profiles: the solver, what is left out, and that what is shipped is what was found."""
 
 import csv
+import dataclasses
 import pathlib
 
 import numpy as np
@@ -120,6 +121,20 @@ def test_a_group_that_is_left_out_does_not_move_the_numbers_that_it_is_judged_wi
     # With the group the poison does move them.
     trust = choice.Trust()
     assert choice.numbers(choice.chosen(poisoned, ["engine"], trust)) != choice.numbers(choice.chosen(clean, ["engine"], trust))
+
+
+def test_engines_of_an_earlier_generation_and_of_today_do_not_move_each_other():
+    old, new = choice.EARLIER[0], "engine"
+    of_today, of_old = made_up(TRUTH), made_up(-0.5 * TRUTH, seed=5)
+    both = choice.Problem(
+        solve.Rows(*(np.concatenate([getattr(p.rows, field.name) for p in (of_today, of_old)]) for field in dataclasses.fields(solve.Rows))),
+        np.concatenate([of_today.profile, np.full(len(of_old.profile), old)]),
+        pandas.concat([of_today.groups, of_old.groups], ignore_index=True),
+    )  # fmt: skip
+    trust = choice.Trust()
+    found, alone = choice.chosen(both, [new, old], trust), choice.chosen(of_today, [new], trust)
+    assert found[new] == pytest.approx(alone[new])
+    assert np.abs(found[old] - found[new]).max() > 0.3
 
 
 def test_a_parameter_that_no_row_depends_on_stays_at_its_prior():
