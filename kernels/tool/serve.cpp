@@ -46,7 +46,7 @@ struct Options {
   std::optional<std::int64_t> gpus;           // all that are there
   std::optional<std::int64_t> num_kv_blocks;  // per rank, in place of the deployment's
   std::optional<std::int64_t> requests;       // the first of the workload
-  std::optional<std::int64_t> verify;         // the first N requests, one at a time, on one instance
+  std::optional<std::int64_t> verify;  // the first N requests, one at a time, on one instance
   bool only_nccl = false;
   MoveBy move_by = MoveBy::kSm;  // KV caches, where prefill and decode are apart
   bool writes_tokens = false;

@@ -164,7 +164,8 @@ Outcome Evaluator::serve_closed(const Scenario& scenario, std::int64_t concurren
     outcome.error = error.message();
     return outcome;
   }
-  outcome.energy = service_energy(scenario.machine_spec.device, num_gpus(scenario), outcome.metrics);
+  outcome.energy =
+      service_energy(scenario.machine_spec.device, num_gpus(scenario), outcome.metrics);
   return outcome;
 }
 

@@ -63,6 +63,8 @@ struct ModelConfig {
   bool o_proj_bias = false;
   bool use_qk_norm = false;
   bool tie_word_embeddings = false;
+  bool attn_output_gate = false;  // softmax attention's result times a sigmoid of its query's gate
+  DType mamba_ssm_dtype = DType::kFp32;  // of the states of gated delta nets
   std::int64_t max_position_embeddings = 0;  // 0: the config does not say
   // MLA
   std::int64_t q_lora_rank = 0;  // 0: q is projected directly
@@ -73,7 +75,6 @@ struct ModelConfig {
   std::int64_t index_topk = 0;  // sparse attention over the top-k cached tokens; 0: none
   std::int64_t index_n_heads = 0;
   std::int64_t index_head_dim = 0;
-  bool attn_output_gate = false;  // softmax attention's result times a sigmoid of its query's gate
   // MFA
   std::int64_t share_q_dim = 0;
   // Gated delta nets
@@ -82,19 +83,18 @@ struct ModelConfig {
   std::int64_t linear_key_head_dim = 0;
   std::int64_t linear_value_head_dim = 0;
   std::int64_t linear_conv_kernel_dim = 0;
-  DType mamba_ssm_dtype = DType::kFp32;  // of their states
   // MoE
   std::int64_t num_experts = 0;
   std::int64_t num_experts_per_tok = 0;
   std::int64_t moe_intermediate_size = 0;
   std::int64_t shared_expert_intermediate_size = 0;  // all shared experts together; 0: none
-  bool has_shared_expert_gate = false;  // its result times a sigmoid of one number for each token
   std::int64_t n_group = 1;
   std::int64_t topk_group = 1;
   bool moe_bias = false;  // expert projections carry biases
   bool router_bias = false;
   ScoringFunc scoring_func = ScoringFunc::kSoftmax;
   bool norm_topk_prob = false;  // weights of the chosen experts sum to 1
+  bool has_shared_expert_gate = false;  // its result times a sigmoid of one number for each token
   double routed_scaling_factor = 1;
   // router_bias is e_score_correction_bias: added to the scores for the choice, not the weights.
   bool has_correction_bias = false;

@@ -12,6 +12,7 @@ import orrery
 import pytest
 from orrery import cli, finished_run
 from orrery.compare import against_bench, bench_files, fit, runs, split
+from orrery.scorecard import profiles
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCENARIO = """question: q
@@ -28,6 +29,8 @@ READERS = {
     "AIPerf": bench_samples.aiperf,
 }
 
+SHIPPED = profiles.values(ROOT / "scenarios" / "engines", "vllm_sync")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -36,8 +39,9 @@ def folder(tmp_path_factory):
     (found / "light.yaml").write_text(SCENARIO.replace("RATE", "8"))
     for file in (ROOT / "scenarios" / "engines").glob("*.yaml"):
         shutil.copy(file, found)
-    (found / "slow_host.yaml").write_text("name: slow_host\nextends: vllm_sync\nhost: {scheduler_base: 3.5 ms}\n")
-    (found / "slow_decodes.yaml").write_text("name: slow_decodes\nextends: vllm_sync\nkernel_time: {graph: 1.1}\n")
+    host, decodes = SHIPPED["host.scheduler_base"] + 2, SHIPPED["kernel_time.graph"] * 1.1
+    (found / "slow_host.yaml").write_text(f"name: slow_host\nextends: vllm_sync\nhost: {{scheduler_base: {host} ms}}\n")
+    (found / "slow_decodes.yaml").write_text(f"name: slow_decodes\nextends: vllm_sync\nkernel_time: {{graph: {decodes}}}\n")
     return found
 
 
@@ -232,11 +236,11 @@ def test_another_model_is_refused_and_another_name_of_the_same_is_not(tmp_path, 
 
 
 def test_two_milliseconds_of_the_host_are_found(tmp_path, folder, run):
-    """scheduler_base of the service is 3.5 ms, of the run's profile 1 ms."""
+    base = 1e-3 * SHIPPED["host.scheduler_base"]
     bench = bench_files.read(bench_samples.vllm(tmp_path / "bench.json", served_by(folder, "slow_host")))
     found = fit.fit(run, bench, None)
-    assert found.before["host.scheduler_base"] == pytest.approx(1e-3)
-    assert found.moved[0] == "host.scheduler_base" and found.after["host.scheduler_base"] == pytest.approx(3.5e-3, abs=1e-4)
+    assert found.before["host.scheduler_base"] == pytest.approx(base)
+    assert found.moved[0] == "host.scheduler_base" and found.after["host.scheduler_base"] == pytest.approx(base + 2e-3, abs=1e-4)
     for data in ("fitted", "held out"):
         sides = found.errors[data]
         assert sides["before"].requests == sides["after"].requests == 120
