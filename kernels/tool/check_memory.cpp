@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/devices.h"
@@ -86,17 +87,18 @@ class MemoryCase {
   [[nodiscard]] std::map<int, RankMemory> measure(std::int64_t num_blocks) const {
     std::vector<int> devices(static_cast<std::size_t>(mesh_.tp));
     std::iota(devices.begin(), devices.end(), 0);
-    Executor executor({.plan = plans_[0],
-                       .grid = {.tp = mesh_.tp},
-                       .numbers = {.head_dim = model_.head_dim,
-                                   .max_positions = kContext,
-                                   .routing = routing_of(model_)},
-                       .devices = devices,
-                       .num_kv_blocks = num_blocks,
-                       .block_size = kBlockSize,
-                       .max_tokens = kMaxTokens,
-                       .max_sequences = kMaxSequences,
-                       .max_model_len = kContext});
+    ExecutorSetup setup{.plan = plans_[0],
+                        .grid = {.tp = mesh_.tp},
+                        .numbers = {.head_dim = model_.head_dim,
+                                    .max_positions = kContext,
+                                    .routing = routing_of(model_)},
+                        .devices = devices,
+                        .num_kv_blocks = num_blocks,
+                        .block_size = kBlockSize,
+                        .max_tokens = kMaxTokens,
+                        .max_sequences = kMaxSequences,
+                        .max_model_len = kContext};
+    Executor executor(std::move(setup));
     std::vector<std::unique_ptr<PreparedStep>> prepared;
     for (std::size_t i = 0; i < batches_.size(); ++i) {
       const StepInput input =
