@@ -89,15 +89,15 @@ class MemoryCase {
     std::iota(devices.begin(), devices.end(), 0);
     ExecutorSetup setup{.plan = plans_[0],
                         .grid = {.tp = mesh_.tp},
-                        .numbers = {.head_dim = model_.head_dim,
-                                    .max_positions = kContext,
-                                    .routing = routing_of(model_)},
                         .devices = devices,
                         .num_kv_blocks = num_blocks,
                         .block_size = kBlockSize,
                         .max_tokens = kMaxTokens,
                         .max_sequences = kMaxSequences,
                         .max_model_len = kContext};
+    setup.numbers.head_dim = model_.head_dim;
+    setup.numbers.max_positions = kContext;
+    setup.numbers.routing = routing_of(model_);
     Executor executor(std::move(setup));
     std::vector<std::unique_ptr<PreparedStep>> prepared;
     for (std::size_t i = 0; i < batches_.size(); ++i) {

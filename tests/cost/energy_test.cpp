@@ -24,7 +24,7 @@ Device device() {
   return device;
 }
 
-KernelOp gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
+KernelOp bf16_gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
   return {.kernel = "gemm", .dtype = DType::kBf16, .dims = {{"m", m}, {"n", n}, {"k", k}}};
 }
 
@@ -43,7 +43,7 @@ TEST(Energy, RowsTakeTheirBytes) {
 TEST(Energy, OfAGemmIsLessThanTheSumOfItsPartsAndMoreThanEither) {
   const double arithmetic = 800 * 2 * std::pow(4096.0, 3) / 100e12;
   const double moved = 500 * 3 * 4096.0 * 4096.0 * 2 / 1e12;
-  const double energy = energy_of(kPower, device(), gemm(4096, 4096, 4096)).value();
+  const double energy = energy_of(kPower, device(), bf16_gemm(4096, 4096, 4096)).value();
   EXPECT_NEAR(energy, std::pow(std::pow(arithmetic, 1.5) + std::pow(moved, 1.5), 2.0 / 3),
               1e-9 * energy);
   EXPECT_GT(energy, std::max(arithmetic, moved));
@@ -51,7 +51,7 @@ TEST(Energy, OfAGemmIsLessThanTheSumOfItsPartsAndMoreThanEither) {
 }
 
 TEST(Energy, FollowsTheWorkAndNotTheDevicesRates) {
-  const KernelOp op = gemm(1024, 4096, 4096);
+  const KernelOp op = bf16_gemm(1024, 4096, 4096);
   Device faster = device();
   faster.hbm_bandwidth = faster.hbm_bandwidth * 2;
   faster.dense_flops[DType::kBf16] = faster.dense_flops[DType::kBf16] * 2;
@@ -59,7 +59,8 @@ TEST(Energy, FollowsTheWorkAndNotTheDevicesRates) {
   of_faster.hbm = of_faster.hbm * 2;
   of_faster.arithmetic = of_faster.arithmetic * 2;
   EXPECT_NEAR(energy_of(of_faster, faster, op) / energy_of(kPower, device(), op), 1, 1e-12);
-  EXPECT_GT(energy_of(kPower, device(), gemm(2048, 4096, 4096)), energy_of(kPower, device(), op));
+  EXPECT_GT(energy_of(kPower, device(), bf16_gemm(2048, 4096, 4096)),
+            energy_of(kPower, device(), op));
 }
 
 TEST(Energy, ACostModelGivesItWithAndWithoutRowsAndNoneWithoutAPower) {
@@ -67,7 +68,7 @@ TEST(Energy, ACostModelGivesItWithAndWithoutRowsAndNoneWithoutAPower) {
   machine.spec.device = device();
   machine.spec.num_gpus = 1;
   const CostModel cost(machine, nullptr, nullptr, {});
-  const KernelOp op = gemm(128, 4096, 4096);
+  const KernelOp op = bf16_gemm(128, 4096, 4096);
   EXPECT_EQ(cost.kernel(op).energy, energy_of(kPower, device(), op));
   machine.spec.device.power.reset();
   const CostModel unknown(machine, nullptr, nullptr, {});

@@ -76,46 +76,46 @@ double worst_deviation(const std::vector<std::int32_t>& counts, const std::vecto
 }
 
 TEST(RouterBias, TokensChooseByTheLoadWithinTheErrorOfADraw) {
-  constexpr std::size_t kTokens = 4096;
+  constexpr std::size_t kDrawn = 4096;
   for (const Model& model : kModels) {
     const Router& router = model.router;
-    const auto logits = normal_values(kTokens * static_cast<std::size_t>(router.experts), 3);
+    const auto logits = normal_values(kDrawn * static_cast<std::size_t>(router.experts), 3);
     for (const ExpertLoad& load :
          {power_law_load(router.experts, 1.01, 1), zipf_load(router.experts, 0.5, 2)}) {
       const auto chosen = choice_probabilities(load, router.experts, router.topk);
       const auto found = counts_of(router, logits, router_bias(load, router));
       // Of a thousand counts the worst is 3 to 4 deviations off; 5 is one in a million.
-      EXPECT_LT(worst_deviation(found, chosen, kTokens), 5) << model.name;
-      EXPECT_GT(worst_deviation(counts_of(router, logits, {}), chosen, kTokens), 10) << model.name;
+      EXPECT_LT(worst_deviation(found, chosen, kDrawn), 5) << model.name;
+      EXPECT_GT(worst_deviation(counts_of(router, logits, {}), chosen, kDrawn), 10) << model.name;
     }
   }
 }
 
 TEST(RouterBias, TheRouterOfRandomWeightsChoosesByTheLoad) {
-  constexpr std::int64_t kHidden = 1024;
-  constexpr std::int64_t kTokens = 1024;
+  constexpr std::int64_t kWidth = 1024;
+  constexpr std::int64_t kDrawn = 1024;
   const Router router{.experts = 128, .topk = 8};
   const WeightShard shard{.name = "layers.0.router.weight",
                           .rows = router.experts,
-                          .columns = kHidden,
+                          .columns = kWidth,
                           .whole_rows = router.experts,
-                          .whole_columns = kHidden,
+                          .whole_columns = kWidth,
                           .row_ranges = {{.count = router.experts}},
-                          .column_ranges = {{.count = kHidden}},
-                          .bound = std::sqrt(3.0 / kHidden)};
+                          .column_ranges = {{.count = kWidth}},
+                          .bound = std::sqrt(3.0 / kWidth)};
   const std::vector<float> w = stored_weight(shard, 0, DType::kBf16, 1).values;
-  std::vector<double> x = normal_values(kTokens * kHidden, 5);
+  std::vector<double> x = normal_values(kDrawn * kWidth, 5);
   std::vector<double> logits;
-  for (std::int64_t token = 0; token < kTokens; ++token) {
-    const double* const row = x.data() + token * kHidden;
+  for (std::int64_t token = 0; token < kDrawn; ++token) {
+    const double* const row = x.data() + token * kWidth;
     double squares = 0;
-    for (std::int64_t i = 0; i < kHidden; ++i) squares += row[i] * row[i];
+    for (std::int64_t i = 0; i < kWidth; ++i) squares += row[i] * row[i];
     for (std::int64_t e = 0; e < router.experts; ++e) {
       double sum = 0;
-      for (std::int64_t i = 0; i < kHidden; ++i) {
-        sum += row[i] * static_cast<double>(w[static_cast<std::size_t>(e * kHidden + i)]);
+      for (std::int64_t i = 0; i < kWidth; ++i) {
+        sum += row[i] * static_cast<double>(w[static_cast<std::size_t>(e * kWidth + i)]);
       }
-      logits.push_back(sum / std::sqrt(squares / kHidden));
+      logits.push_back(sum / std::sqrt(squares / kWidth));
     }
   }
   const ExpertLoad load = power_law_load(router.experts, 1.01, 1);
@@ -123,7 +123,7 @@ TEST(RouterBias, TheRouterOfRandomWeightsChoosesByTheLoad) {
   const auto found = counts_of(router, logits, router_bias(load, router));
   // Rows of w differ in length by 2 %, which is 6 % of the rows of an expert chosen by a token in
   // 16: as much again as the error of a draw.
-  EXPECT_LT(worst_deviation(found, chosen, kTokens), 7);
+  EXPECT_LT(worst_deviation(found, chosen, kDrawn), 7);
 }
 
 TEST(RouterBias, AnEvenLoadNeedsNone) { EXPECT_TRUE(router_bias({}, kModels[0].router).empty()); }

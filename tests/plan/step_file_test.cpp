@@ -8,7 +8,7 @@
 namespace orrery {
 namespace {
 
-constexpr const char* kMixed = R"(# a mixed step
+constexpr const char* kMixedText = R"(# a mixed step
 mode eager
 prefill 2048 100 1
 
@@ -30,7 +30,7 @@ TEST(StepFile, HoldsChunksAndDecodesOfAStep) {
       .batch = {.prefill = {{.query = 2048, .context = 100}, {.query = 7, .produces_token = false}},
                 .num_decodes = 3,
                 .decode_context = 3 * 129}};
-  EXPECT_EQ(parse_step(kMixed, "a.step"), expected);
+  EXPECT_EQ(parse_step(kMixedText, "a.step"), expected);
 }
 
 TEST(StepFile, IsReadAsItWasWritten) {
