@@ -120,13 +120,13 @@ TEST_F(StandIns, OwnTablesAnswerWithoutWarnings) {
 }
 
 TEST_F(StandIns, ExpertLoadChoosesTheRoutingSkewAndComesBack) {
-  const std::string model = "{config: qwen3-30b-a3b, expert_load: balanced}";
-  const Scenario balanced = load("hgx-h200", "vllm-0.24.0", model);
-  EXPECT_EQ(balanced.expert_load.skew, ExpertSkew::kBalanced);
-  EXPECT_NE(to_yaml(balanced).find("expert_load: balanced"), std::string::npos);
-  const Scenario skewed = load("hgx-h200", "vllm-0.24.0", "{config: qwen3-30b-a3b}");
-  EXPECT_NE(run_scenario(balanced).service.metrics.duration,
-            run_scenario(skewed).service.metrics.duration);
+  const std::string model = "{config: qwen3-30b-a3b, expert_load: power_law_1.2}";
+  const Scenario skewed = load("hgx-h200", "vllm-0.24.0", model);
+  EXPECT_EQ(skewed.expert_load.skew, ExpertSkew::kPowerLaw12);
+  EXPECT_NE(to_yaml(skewed).find("expert_load: power_law_1.2"), std::string::npos);
+  const Scenario shipped = load("hgx-h200", "vllm-0.24.0", "{config: qwen3-30b-a3b}");
+  EXPECT_NE(run_scenario(skewed).service.metrics.duration,
+            run_scenario(shipped).service.metrics.duration);
 }
 
 }  // namespace
