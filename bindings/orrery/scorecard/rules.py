@@ -12,6 +12,7 @@ import dataclasses
 import datetime
 import functools
 import re
+import string
 from collections.abc import Mapping
 
 from . import engine_defaults
@@ -371,7 +372,9 @@ def _default(setting: str, known: Mapping[str, str]) -> Choice | None:
 
 def _ruled(setting: str, known: Mapping[str, str]) -> Choice | None:
     rule = next((rule for rule in RULES if rule.setting == setting and _matches(rule.when, known)), None)
-    return Choice(rule.value.format_map(known), rule.basis, rule.reason) if rule else None
+    if rule is None or any(name and name not in known for _, name, _, _ in string.Formatter().parse(rule.value)):
+        return None
+    return Choice(rule.value.format_map(known), rule.basis, rule.reason)
 
 
 def _budget_of_sglang(found: dict[str, Choice]) -> None:
