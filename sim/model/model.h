@@ -64,7 +64,7 @@ struct ModelConfig {
   bool use_qk_norm = false;
   bool tie_word_embeddings = false;
   bool attn_output_gate = false;  // softmax attention's result times a sigmoid of its query's gate
-  DType mamba_ssm_dtype = DType::kFp32;  // of the states of gated delta nets
+  DType mamba_ssm_dtype = DType::kFp32;      // of the states of gated delta nets
   std::int64_t max_position_embeddings = 0;  // 0: the config does not say
   // MLA
   std::int64_t q_lora_rank = 0;  // 0: q is projected directly
@@ -93,7 +93,7 @@ struct ModelConfig {
   bool moe_bias = false;  // expert projections carry biases
   bool router_bias = false;
   ScoringFunc scoring_func = ScoringFunc::kSoftmax;
-  bool norm_topk_prob = false;  // weights of the chosen experts sum to 1
+  bool norm_topk_prob = false;          // weights of the chosen experts sum to 1
   bool has_shared_expert_gate = false;  // its result times a sigmoid of one number for each token
   double routed_scaling_factor = 1;
   // router_bias is e_score_correction_bias: added to the scores for the choice, not the weights.
