@@ -35,6 +35,7 @@ class Tally:
         self.failed = 0
         self.skipped = 0
         self.notes = []
+        self.failures = []  # named again at the end, where a long log is read
 
     def add(self, passed, failed, skipped=0):
         self.passed += passed
@@ -48,6 +49,13 @@ def call(command, **options):
     return subprocess.run(command, cwd=ROOT, **options).returncode == 0
 
 
+def reason_of(case):
+    """The first line of what a failed case said."""
+    reason = case.find("failure") if case.find("failure") is not None else case.find("error")
+    said = (reason.get("message") or reason.text or "").strip().splitlines()
+    return said[0][:300] if said else "it gave no reason"
+
+
 def add_junit(tally, path):
     """Counts the cases of a JUnit file; a missing file is one failure."""
     if not path.exists():
@@ -56,12 +64,13 @@ def add_junit(tally, path):
         return
     root = ElementTree.parse(path).getroot()
     cases = list(root.iter("testcase"))
-    failed = sum(1 for case in cases if case.find("failure") is not None or case.find("error") is not None)
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = [case for case in cases if case.find("skipped") is not None]
     for case in skipped:
         reason = case.find("skipped").get("message") or ""
         tally.notes.append(f"skipped {case.get('classname')}.{case.get('name')}: {reason[:120]}")
-    tally.add(len(cases) - failed - len(skipped), failed, len(skipped))
+    tally.failures += [f"failed {case.get('classname')}.{case.get('name')}: {reason_of(case)}" for case in failed]
+    tally.add(len(cases) - len(failed) - len(skipped), len(failed), len(skipped))
     if not cases:
         print(f"no test ran in {path}")
         tally.add(0, 1)
@@ -213,8 +222,8 @@ def main():
         STAGES[name](tally, arguments.all)
         result = "ok" if tally.failed == before else "FAILED"
         print(f"== {name}: {result} in {time.monotonic() - begin:.0f} s ({cpu_seconds() - used:.0f} s of CPU)", flush=True)
-    for note in tally.notes:
-        print(note)
+    for line in tally.notes + tally.failures:
+        print(line)
     if not shutil.which("nvidia-smi"):
         print("no GPU here: tests labelled gpu were not run")
     print(f"{tally.passed} passed, {tally.failed} failed" + (f", {tally.skipped} skipped" if tally.skipped else ""))
