@@ -47,7 +47,8 @@ void power_budget(const StepContext& step, StepPrice& price) {
 
 // What a throttled clock adds to decodes wanes evenly, step by step, until the clock is full again.
 void decode_clock(const StepContext& step, StepPrice& price) {
-  const double throttling = step.budget == nullptr ? 0 : step.budget->throttling();
+  if (step.budget == nullptr) return;
+  const double throttling = step.budget->throttling();
   if (throttling <= 0) return;
   const PowerLimit& limit = step.config.eager_cost->options().power;
   const double longer = (limit.decodes - 1) * throttling;
