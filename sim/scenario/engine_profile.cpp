@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "kernels/kernel_spec.h"
-#include "sim/scenario/reader.h"
 
 namespace orrery {
 
@@ -199,6 +198,22 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
 
 }  // namespace
 
+void read_graphs(const Reader& reader, EngineProfile& profile) {
+  if (reader.has("graph_batch_sizes")) {
+    profile.graph_batch_sizes = reader.integers("graph_batch_sizes");
+    const auto& sizes = profile.graph_batch_sizes;
+    if (std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end()) {
+      reader.fail("graph_batch_sizes", "expected ascending sizes, each once");
+    }
+  }
+  if (reader.has("cuda_graphs")) {
+    profile.cuda_graphs = static_cast<CudaGraphs>(reader.choice("cuda_graphs", kCudaGraphsNames));
+  }
+  if (reader.has("max_piece_tokens")) {
+    profile.max_piece_tokens = reader.integer("max_piece_tokens", 1, 1'000'000'000);
+  }
+}
+
 std::string_view to_text(MlaForm form) { return kMlaFormNames[static_cast<std::size_t>(form)]; }
 
 EngineProfile read_engine_profile(const std::filesystem::path& file,
@@ -240,17 +255,8 @@ EngineProfile read_engine_profile(const std::filesystem::path& file,
     profile.power_limit = read_power_limit(reader, profile);
   }
   profile.launch_mode = static_cast<LaunchMode>(reader.choice("launch_mode", kLaunchModes));
-  profile.graph_batch_sizes = reader.integers("graph_batch_sizes");
-  const auto& sizes = profile.graph_batch_sizes;
-  if (std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end()) {
-    reader.fail("graph_batch_sizes", "expected ascending sizes, each once");
-  }
-  if (reader.has("cuda_graphs")) {
-    profile.cuda_graphs = static_cast<CudaGraphs>(reader.choice("cuda_graphs", kCudaGraphsNames));
-  }
-  if (reader.has("max_piece_tokens")) {
-    profile.max_piece_tokens = reader.integer("max_piece_tokens", 1, 1'000'000'000);
-  }
+  static_cast<void>(reader.at("graph_batch_sizes"));  // a launch may leave it out, a profile not
+  read_graphs(reader, profile);
   reader.collect_sources(&profile.sources);
   read_scheduler(reader, profile);
   profile.graph_memory = reader.bytes("graph_memory", true);

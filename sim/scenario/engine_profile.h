@@ -17,6 +17,7 @@
 #include "sim/cost/cost.h"
 #include "sim/model/model.h"
 #include "sim/scenario/moe_spec.h"
+#include "sim/scenario/reader.h"
 #include "sim/serve/serve.h"
 #include "sim/serve/simulated_steps.h"
 #include "sim/units/units.h"
@@ -86,6 +87,11 @@ struct EngineProfile {
 // power_limit, context_memory, library_memory. Throws ScenarioError.
 EngineProfile read_engine_profile(const std::filesystem::path& file,
                                   const std::filesystem::path& of_device = {});
+
+// What is replayed as CUDA graphs, of keys that a profile states and a launch may set otherwise:
+// graph_batch_sizes, cuda_graphs, max_piece_tokens; a key that is absent changes nothing.
+// Throws ScenarioError.
+void read_graphs(const Reader& reader, EngineProfile& profile);
 
 std::string_view to_text(MlaForm form);
 

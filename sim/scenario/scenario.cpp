@@ -234,23 +234,6 @@ std::string graphs_yaml(const EngineProfile& profile) {
          "\n  max_piece_tokens: " + std::to_string(profile.max_piece_tokens) + "\n";
 }
 
-// What a launch may set otherwise than the profile does.
-void read_graphs(const Reader& reader, EngineProfile& profile) {
-  if (reader.has("graph_batch_sizes")) {
-    profile.graph_batch_sizes = reader.integers("graph_batch_sizes");
-    const auto& sizes = profile.graph_batch_sizes;
-    if (std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end()) {
-      reader.fail("graph_batch_sizes", "expected ascending sizes, each once");
-    }
-  }
-  if (reader.has("cuda_graphs")) {
-    profile.cuda_graphs = static_cast<CudaGraphs>(reader.choice("cuda_graphs", kCudaGraphsNames));
-  }
-  if (reader.has("max_piece_tokens")) {
-    profile.max_piece_tokens = reader.integer("max_piece_tokens", 1, 1'000'000'000);
-  }
-}
-
 void read_engine(const YamlNode* node, const YamlNode& root, const std::filesystem::path& directory,
                  Scenario& scenario) {
   YamlNode empty;
