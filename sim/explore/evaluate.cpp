@@ -48,6 +48,21 @@ void scale(Workload& workload, double load) {
   }
 }
 
+// Metrics and energy of the requests served, or the error and false where they cannot be.
+bool serve_requests(const Scenario& scenario, const Workload& requests, const ServiceModel& service,
+                    Outcome& outcome) {
+  try {
+    outcome.metrics =
+        serve_scenario(scenario, requests, service, {.record_steps = false}).result.metrics;
+  } catch (const ScenarioError& error) {
+    outcome.error = error.message();
+    return false;
+  }
+  outcome.energy =
+      service_energy(scenario.machine_spec.device, num_gpus(scenario), outcome.metrics);
+  return true;
+}
+
 }  // namespace
 
 bool Outcome::meets() const {
@@ -122,15 +137,7 @@ Outcome Evaluator::serve(const Scenario& scenario, Fidelity fidelity, double loa
     scale(requests, load);
     const ServiceModel service = model(scenario, contexts_differ(*all));
     outcome.num_requests = static_cast<std::int64_t>(requests.requests.size());
-    try {
-      outcome.metrics =
-          serve_scenario(scenario, requests, service, {.record_steps = false}).result.metrics;
-    } catch (const ScenarioError& error) {
-      outcome.error = error.message();
-      return outcome;
-    }
-    outcome.energy =
-        service_energy(scenario.machine_spec.device, num_gpus(scenario), outcome.metrics);
+    if (!serve_requests(scenario, requests, service, outcome)) return outcome;
     const bool is_open = outcome.metrics.load.is_settled || outcome.metrics.load.is_overloaded;
     const bool may_meet = std::ranges::all_of(outcome.metrics.slo, &SloCheck::is_met);
     if (fidelity == Fidelity::kShort || is_open || !may_meet || !is_endless(scenario.workload) ||
@@ -157,15 +164,7 @@ Outcome Evaluator::serve_closed(const Scenario& scenario, std::int64_t concurren
   requests.warmup_requests = std::min(concurrency, count / 2);
   const ServiceModel service = model(scenario, contexts_differ(*all));
   outcome.num_requests = count;
-  try {
-    outcome.metrics =
-        serve_scenario(scenario, requests, service, {.record_steps = false}).result.metrics;
-  } catch (const ScenarioError& error) {
-    outcome.error = error.message();
-    return outcome;
-  }
-  outcome.energy =
-      service_energy(scenario.machine_spec.device, num_gpus(scenario), outcome.metrics);
+  static_cast<void>(serve_requests(scenario, requests, service, outcome));
   return outcome;
 }
 
