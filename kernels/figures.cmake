@@ -19,6 +19,18 @@ function(orrery_yaml_value yaml indent key out)
   message(FATAL_ERROR "no value of ${key} in ${ARGN}")
 endfunction()
 
+# Defines ORRERY_<KEY> as the text of each key ARGN of the file of data, for `source` alone.
+function(orrery_define_yaml_values source file)
+  orrery_read_yaml(${file} yaml)
+  set(definitions "")
+  foreach(key ${ARGN})
+    orrery_yaml_value("${yaml}" "" ${key} value ${file})
+    string(TOUPPER ${key} name)
+    list(APPEND definitions "ORRERY_${name}=\"${value}\"")
+  endforeach()
+  set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS "${definitions}")
+endfunction()
+
 # known_devices() of `target`: the devices of topologies/devices that ARGN names.
 function(orrery_write_known_devices target)
   set(devices "")

@@ -21,6 +21,7 @@
 #include "sim/memory/footprint.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
+#include "sim/units/parse.h"
 
 namespace orrery::tool {
 namespace {
@@ -74,7 +75,9 @@ class MemoryCase {
                       .max_model_len = kContext,
                       .block_size = kBlockSize,
                       .head_dim = model_.head_dim,
-                      .fixed = h200_fixed_memory(),
+                      .fixed = {.context = parse_bytes(ORRERY_CONTEXT_MEMORY),
+                                .libraries = parse_bytes(ORRERY_LIBRARY_MEMORY),
+                                .workspace = parse_bytes(ORRERY_WORKSPACE_MEMORY)},
                       .scratch = std::max(workspace_of(plans_[0], 0), workspace_of(plans_[1], 0))},
                      0);
   }

@@ -131,11 +131,6 @@ Bytes tables_of(const FootprintRequest& request) {
 
 }  // namespace
 
-FixedMemory h200_fixed_memory() {
-  return {
-      .context = Bytes(531 * kMiB), .libraries = Bytes(380 * kMiB), .workspace = Bytes(34 * kMiB)};
-}
-
 RankMemory footprint(const FootprintRequest& request, int rank) {
   if (request.steps.empty())
     throw std::invalid_argument("footprint: no step, expected one at least");

@@ -12,19 +12,13 @@
 
 namespace orrery {
 
-// What a process holds besides what plans say. Measured: `orrery-gpu time memory`.
+// What a process holds besides what plans say. Measured: `orrery-gpu time memory`; of our executor
+// in scenarios/engines/orrery.yaml.
 struct FixedMemory {
   Bytes context;    // CUDA context, code of this program's kernels
   Bytes libraries;  // code of libraries, loaded when they are first used
   Bytes workspace;  // scratch memory of gemms and attention
 };
-
-// On H200s, driver 580, CUDA 13.0, all code being loaded ahead (set_execute_environment). Context:
-// 0.519 GiB with this program's kernels; libraries: 0.371 GiB of cuBLASLt's code; where code is
-// loaded when it is first used (CUDA_MODULE_LOADING=LAZY), 0.518 GiB in all. Workspace: 32 MiB that
-// gemms share, 2 MiB of attention_decode. The same numbers stand in scenarios/engines/orrery.yaml
-// (a test holds them equal).
-FixedMemory h200_fixed_memory();
 
 struct FootprintRequest {
   std::span<const Plan* const> steps;     // all that are prepared
