@@ -10,8 +10,6 @@ namespace {
 
 constexpr double kExponent = 1.5;
 
-Bytes moved(const Work& work) { return work.bytes_read + work.bytes_written; }
-
 }  // namespace
 
 Joules energy_of(const BoardPower& power, const Device& device, const KernelOp& op) {

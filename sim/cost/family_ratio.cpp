@@ -28,11 +28,30 @@ Interpolator::Interpolator(const KernelTable& table, FlopsPerSecond peak, BytesP
   }
 }
 
-double Interpolator::model_time(std::span<const std::int64_t> dims) {
+Work Interpolator::work(std::span<const std::int64_t> dims) {
   for (std::size_t i = 0; i < dims.size(); ++i) {
     scratch_[i].size = dims[i];
   }
-  return model_time_of_scratch();
+  return table_.spec().work(dtype_, scratch_);
+}
+
+double Interpolator::model_time(std::span<const std::int64_t> dims) {
+  return work_model_time(prior_, work(dims), peak_, bandwidth_).value();
+}
+
+Seconds Interpolator::at_fastest_row(int distribution, std::span<const std::int64_t> dims) {
+  const KernelTable::FastestRows* rows = table_.fastest_rows(dtype_, distribution);
+  if (rows == nullptr) return Seconds(0);
+  const Work asked = work(dims);
+  const auto& [computing, moving] = *rows;
+  Seconds least(0);
+  if (computing.work.flops / computing.time >= prior_.flops * peak_) {
+    least = computing.time * (asked.flops / computing.work.flops);
+  }
+  if (moved(moving.work) / moving.time >= prior_.hbm * bandwidth_) {
+    least = std::max(least, moving.time * (moved(asked) / moved(moving.work)));
+  }
+  return least;
 }
 
 double Interpolator::model_time_of_scratch() const {

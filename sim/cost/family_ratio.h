@@ -33,6 +33,10 @@ class Interpolator {
 
   // Work-model time of a call, in seconds.
   double model_time(std::span<const std::int64_t> dims);
+  // What a call takes at least, by the rows of its distribution: at the FLOP/s of the one with the
+  // most, if these are as many as the work model counts on, and likewise at bytes/s. Rows that are
+  // slower than that may all be too small to fill the GPU.
+  Seconds at_fastest_row(int distribution, std::span<const std::int64_t> dims);
 
   // log(time / work-model time) of the family at `point`, clamped to the grid; of a scattered
   // layout between the nearest measured values of the first axis, each at the nearest measured ones
@@ -55,6 +59,7 @@ class Interpolator {
     bool is_inside = true;
   };
 
+  Work work(std::span<const std::int64_t> dims);
   [[nodiscard]] double model_time_of_scratch() const;
   [[nodiscard]] Cell cell_of(const FamilyGrid& grid, const GridPoint& point) const;
   // Logarithm of the work-model time of a call of the family.

@@ -335,6 +335,7 @@ std::optional<Prediction> Predictor::run() {
   }
   found.time = on_device(time);
   found.measured = Seconds(time);
+  found.at_fastest_row = interpolator_.at_fastest_row(distribution_, dims_);
   found.basis = is_inside ? Basis::kInterpolated : Basis::kRoofline;
   return found;
 }

@@ -15,6 +15,8 @@ namespace orrery {
 struct Prediction {
   Seconds time;
   Seconds measured;  // the same on the device of the rows
+  // What such work takes there at the rate of the fastest row; 0 for a call that is a row.
+  Seconds at_fastest_row;
   Basis basis = Basis::kRoofline;
   bool is_own_family = false;  // from rows of the call's own family, or of two that bracket it
   double spread = 0;           // of the samples of a measured row, interquartile range / median

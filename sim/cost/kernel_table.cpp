@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "sim/cost/roofline.h"
+
 namespace orrery {
 namespace {
 
@@ -217,6 +219,33 @@ KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::i
   for (auto& [family_key, grid] : families_) {
     grid.bound();
   }
+  find_fastest_rows(rows, keep);
+}
+
+void KernelTable::find_fastest_rows(const KernelRows& rows,
+                                    const std::function<bool(std::int64_t)>& keep) {
+  const auto flops = [](const TimedWork& row) { return row.work.flops / row.time; };
+  const auto bytes = [](const TimedWork& row) { return moved(row.work) / row.time; };
+  Dims dims;
+  for (const DimSpec& dim : spec_->dims) {
+    dims.push_back({.name = std::string(dim.name), .size = 0, .axis = {}});
+  }
+  for (std::int64_t i = 0; i < rows.num_rows(); ++i) {
+    if (rows.host_bound[i] != 0 || (keep && !keep(i))) continue;
+    const auto sizes = rows.row_dims(i);
+    for (std::size_t d = 0; d < dims.size(); ++d) dims[d].size = sizes[d];
+    const TimedWork row{spec_->work(rows.dtype[i], dims), Seconds(rows.time_s[i])};
+    const auto [found, is_first] =
+        fastest_rows_.try_emplace({rows.dtype[i], rows.distribution[i]}, FastestRows{row, row});
+    FastestRows& fastest = found->second;
+    if (flops(row) > flops(fastest.computing)) fastest.computing = row;
+    if (bytes(row) > bytes(fastest.moving)) fastest.moving = row;
+  }
+}
+
+const KernelTable::FastestRows* KernelTable::fastest_rows(DType dtype, int distribution) const {
+  const auto found = fastest_rows_.find({dtype, distribution});
+  return found == fastest_rows_.end() ? nullptr : &found->second;
 }
 
 void KernelTable::link_twins() {

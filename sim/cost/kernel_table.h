@@ -128,6 +128,17 @@ class KernelTable {
   [[nodiscard]] const GridLayout& layout() const { return layout_; }
   [[nodiscard]] const std::vector<std::string>& distributions() const { return distributions_; }
   [[nodiscard]] const std::map<Key, FamilyGrid>& families() const { return families_; }
+  // The rows of a format and distribution that reach the most FLOP/s and the most bytes/s; null
+  // without rows.
+  struct TimedWork {
+    Work work;
+    Seconds time;
+  };
+  struct FastestRows {
+    TimedWork computing;
+    TimedWork moving;
+  };
+  [[nodiscard]] const FastestRows* fastest_rows(DType dtype, int distribution) const;
   [[nodiscard]] Seconds eager_gap() const { return eager_gap_; }  // KernelRows::eager_gap_s
   // Of the time of the rows, what a call takes whose operands are in the L2 cache:
   // KernelRows::warm_ratio between the rows that have it, in log-bytes. 1 for kernels that read
@@ -150,12 +161,14 @@ class KernelTable {
   [[nodiscard]] FamilyGrid arranged(const KernelRows& rows, const Key& family_key,
                                     const std::vector<std::int64_t>& family_rows) const;
   void link_twins();
+  void find_fastest_rows(const KernelRows& rows, const std::function<bool(std::int64_t)>& keep);
 
   const KernelSpec* spec_ = nullptr;
   GridLayout layout_;
   bool has_ways_ = false;
   std::vector<std::string> distributions_;
   std::map<Key, FamilyGrid> families_;
+  std::map<std::pair<DType, int>, FastestRows> fastest_rows_;  // by format and distribution
   Seconds eager_gap_;
   std::vector<std::pair<double, double>> warm_ratio_;
 };

@@ -54,8 +54,8 @@ double efficiency_gain(const Device& device, FlopsPerSecond peak, const Device& 
 
 Seconds work_model_time(const Prior& prior, const Work& work, FlopsPerSecond peak,
                         BytesPerSecond hbm_bandwidth) {
-  return work.flops / (peak * prior.flops) +
-         (work.bytes_read + work.bytes_written) / (hbm_bandwidth * prior.hbm) + prior.floor;
+  return work.flops / (peak * prior.flops) + moved(work) / (hbm_bandwidth * prior.hbm) +
+         prior.floor;
 }
 
 }  // namespace orrery

@@ -8,6 +8,8 @@
 
 namespace orrery {
 
+inline Bytes moved(const Work& work) { return work.bytes_read + work.bytes_written; }
+
 // Format in which the kernel's GEMMs are computed: weight-only formats and attention over an fp8
 // cache compute in bf16.
 DType arithmetic_dtype(const KernelSpec& spec, DType dtype);

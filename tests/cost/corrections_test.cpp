@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -72,10 +73,35 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
                      (correction.between_ops != nullptr);
     EXPECT_EQ(acts, 1) << correction.name;
   }
-  EXPECT_EQ(names, (std::vector<std::string>{
-                       "device", "included quantising", "warm L2", "streamed weights", "eager gap",
-                       "other rows", "same work", "power limit", "engine", "engine's kernel",
-                       "arrivals", "hop between streams", "collective launch"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"device", "fastest row", "included quantising", "warm L2",
+                                      "streamed weights", "eager gap", "other rows", "same work",
+                                      "power limit", "engine", "engine's kernel", "arrivals",
+                                      "hop between streams", "collective launch"}));
+}
+
+// A row of 1,024 tokens at 8e14 FLOP/s and one of 1 token at 4.5e12 bytes/s take 0.63 and 0.79 of
+// the work model's time, part of which is the launch, and for the first its weights: larger calls
+// at these ratios would be at 9.1e14 and 4.8e12.
+TEST_F(CorrectionTest, NoCallIsFasterThanTheFastestRowsAllow) {
+  constexpr double kSide = 8192;
+  const auto computing = [](std::int64_t m) {
+    return 2 * static_cast<double>(m) * kSide * kSide / 8e14;
+  };
+  const auto moving = [](double n) { return 2 * (kSide + n * kSide + n) / 4.5e12; };
+  char rows[120];
+  std::snprintf(rows, sizeof rows,
+                "dtype,m,n,k,time_us\nbf16,1024,8192,8192,%.15g\nbf16,1,8192,8192,%.15g\n",
+                1e6 * computing(1024), 1e6 * moving(kSide));
+  write("gemm.csv", rows);
+  EXPECT_EQ(apply("fastest row", gemm(1024, 8192, 8192), {.time = Seconds(1e-6)}).time.value(),
+            1e-6);  // a row says what it takes
+  const Provider provider = Provider::load(directory_.path() / name_);
+  const CostModel cost(node(), &provider, nullptr, {});
+  for (const std::int64_t m : {2048, 16384}) {
+    EXPECT_NEAR(cost.kernel(gemm(m, 8192, 8192)).time / Seconds(computing(m)), 1, 1e-9);
+  }
+  EXPECT_NEAR(cost.kernel(gemm(1, 65536, 8192)).time / Seconds(moving(65536)), 1, 1e-9);
 }
 
 // floor + m k 3 bytes / (0.42 x 4.8 TB/s) = 9 + 8192 x 2560 x 3 / 2.016e6 us = 40.2 us of 100.
