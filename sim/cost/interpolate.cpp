@@ -89,6 +89,7 @@ class Predictor {
   bool move_to_empty_context();
   double equivalent_model_time();
   std::optional<Ratio> own_way(bool is_equivalent);
+  std::optional<Ratio> own_way_of_other_heads(int way);
   std::optional<Ratio> between_kv_heads();
   [[nodiscard]] GridPoint equivalent_point(const FamilyGrid& foreign) const;
   [[nodiscard]] double distance_to_grid(const FamilyGrid& grid, const GridPoint& point) const;
@@ -181,18 +182,39 @@ double Predictor::equivalent_model_time() {
   return interpolator_.model_time(dims);
 }
 
-// Between rows of the kernel's own way with the call, where there are such on both sides.
+// Between rows of the kernel's own way with the call, where there are such on both sides; if not,
+// between those of the nearest number of KV heads that has them.
 std::optional<Ratio> Predictor::own_way(bool is_equivalent) {
   const int way = table_.way_of(rows_dtype_, family_dims_);
   if (way == KernelTable::kAllWays || is_equivalent) {
     return std::nullopt;
   }
   const FamilyGrid* grid = table_.family(rows_dtype_, distribution_, family_dims_, way);
-  if (grid == nullptr) {
-    return std::nullopt;
+  if (grid != nullptr) {
+    const Ratio ratio = interpolator_.ratio_at(*grid, point_);
+    if (ratio.is_inside) return ratio;
   }
-  const Ratio ratio = interpolator_.ratio_at(*grid, point_);
-  return ratio.is_inside ? std::optional(ratio) : std::nullopt;
+  return own_way_of_other_heads(way);
+}
+
+std::optional<Ratio> Predictor::own_way_of_other_heads(int way) {
+  const int tied = table_.layout().tied;
+  if (tied < 0) return std::nullopt;
+  KernelTable::Key key = table_.key(rows_dtype_, distribution_, family_dims_, way);
+  const auto wanted = static_cast<double>(family_dims_[tied]);
+  std::optional<Ratio> best;
+  double best_distance = std::numeric_limits<double>::infinity();
+  for (const auto& [other, grid] : table_.families()) {
+    key[2 + tied] = other[2 + tied];
+    if (other != key || key[2 + tied] == 0) continue;
+    const double distance = std::abs(std::log2(static_cast<double>(key[2 + tied]) / wanted));
+    if (distance >= best_distance) continue;
+    const Ratio ratio = interpolator_.ratio_at(grid, point_);
+    if (!ratio.is_inside) continue;
+    best = Ratio{ratio.log, false};
+    best_distance = distance;
+  }
+  return best;
 }
 
 // Index of the call's own row.
@@ -310,7 +332,7 @@ std::optional<Prediction> Predictor::run() {
       }
     }
     ratio = own_way(is_equivalent);
-    found.rows = ratio ? "between rows of its family that the kernel takes as it does the call"
+    found.rows = ratio ? "between rows that the kernel takes as it does the call"
                  : is_equivalent
                      ? "rows without cached context, of the square problem of equal work"
                      : "rows of its family";

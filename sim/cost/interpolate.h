@@ -29,8 +29,9 @@ struct Prediction {
 //     kv_heads and bracket it, or the only row is host bound and its fp8 twin stands in.
 //   * kRoofline: outside; the work model times the ratio at the nearest measured place. Prefill
 //     over cached context, when the table has none, takes the ratio of the square problem of equal
-//     work. Of families of other dims, one whose axes cover the call is preferred; an MoE keeps its
-//     tokens per expert there.
+//     work. A call of our own kernels, where no rows of its way are on both sides, takes the ratio
+//     of rows of its way with other KV heads. Of families of other dims, one whose axes cover the
+//     call is preferred; an MoE keeps its tokens per expert there.
 // A format that the table lacks is priced from the rows of the nearest one (kRoofline). Empty when
 // the table has no rows of that distribution. The table was measured on `measured_on`;
 // the answer is for `device`. Thread safe.

@@ -8,13 +8,13 @@
 namespace orrery {
 namespace {
 
-KernelOp decode(std::int64_t batch, std::int64_t context) {
+KernelOp decode(std::int64_t batch, std::int64_t context, std::int64_t kv_heads = 8) {
   return {.kernel = "attention_decode",
           .dtype = DType::kBf16,
           .dims = {{.name = "batch", .size = batch, .axis = {}},
                    {.name = "context", .size = context, .axis = {}},
                    {.name = "heads", .size = 32, .axis = {}},
-                   {.name = "kv_heads", .size = 8, .axis = {}},
+                   {.name = "kv_heads", .size = kv_heads, .axis = {}},
                    {.name = "head_dim", .size = 128, .axis = {}},
                    {.name = "window", .size = 1 << 30, .axis = {}}}};
 }
@@ -51,6 +51,26 @@ TEST(KernelWays, CallsOutsideOfTheRowsOfTheirWayAreAnsweredByAll) {
   const testing::TableDirectory directory;
   const Provider own = rows_of(directory, "orrery");
   EXPECT_EQ(time_us(own, 4096), time_us(rows_of(directory, "another"), 4096));
+}
+
+// 4 KV heads have an uneven row alone (300 tokens, 40 us); 8 have an even one, at 0.9 of
+// the work model's time.
+TEST(KernelWays, WithoutRowsOfTheirWayCallsAreAnsweredByThoseOfOtherKvHeads) {
+  const testing::TableDirectory directory;
+  std::filesystem::create_directories(directory.path() / "orrery");
+  const double model_us = 1e6 * testing::work_time(decode(1, 512)).value();
+  directory.write("orrery/attention_decode.csv",
+                  "dtype,batch,context,heads,kv_heads,head_dim,window,time_us\n"
+                  "bf16,1,300,32,4,128,0,40\nbf16,1,700,32,4,128,0,40\n"
+                  "bf16,1,512,32,8,128,0," +
+                      std::to_string(0.9 * model_us) + "\n");
+  const Provider own = Provider::load(directory.path() / "orrery");
+  const Machine machine = make_machine(testing::node_spec());
+  const CostModel cost(machine, &own, nullptr, {});
+  const Estimate found = cost.kernel(decode(1, 512, 4));
+  EXPECT_NEAR(found.time / testing::work_time(decode(1, 512, 4)), 0.9, 1e-3);
+  EXPECT_EQ(found.basis, Basis::kRoofline);                               // rows of one side alone
+  EXPECT_NEAR(1e6 * cost.kernel(decode(1, 400, 4)).time.value(), 40, 1);  // uneven, as its rows
 }
 
 KernelOp norm(std::int64_t tokens) {
