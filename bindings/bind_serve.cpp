@@ -69,6 +69,13 @@ py::dict request_columns(const ServiceResult& service) {
   columns["e2e_s"] =
       column<double>(rows, [](const Record& r) { return (r.finish - r.arrival).value(); });
   if (service.metrics.disaggregation) add_transfer_columns(service, columns);
+  if (service.metrics.ranks) {
+    columns["dp_rank"] = column<std::int32_t>(rows, [](const Record& r) { return r.dp_rank; });
+    if (service.metrics.disaggregation) {
+      columns["decode_dp_rank"] =
+          column<std::int32_t>(rows, [](const Record& r) { return r.decode_dp_rank; });
+    }
+  }
   return columns;
 }
 
@@ -94,6 +101,12 @@ py::dict step_columns(const ServiceResult& service) {
       column<std::int64_t>(rows, [](const Record& r) { return r.num_waiting; });
   columns["kv_blocks_used"] =
       column<std::int64_t>(rows, [](const Record& r) { return r.kv_blocks_used; });
+  if (service.metrics.ranks) {
+    columns["mean_wait_s"] =
+        column<double>(rows, [](const Record& r) { return r.mean_wait.value(); });
+    columns["longest_wait_s"] =
+        column<double>(rows, [](const Record& r) { return r.longest_wait.value(); });
+  }
   return columns;
 }
 

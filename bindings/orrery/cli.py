@@ -365,6 +365,16 @@ def _disaggregation(summary: Any) -> list[tuple[str, str]]:
                                      f"{times}; {_percent(moved['exposed_share'])} of it waited for ({moved['source']})")]  # fmt: skip
 
 
+def _ranks(summary: Any) -> list[tuple[str, str]]:
+    """How data-parallel ranks wait for each other."""
+    if "data_parallel" not in summary:
+        return []
+    ranks = summary["data_parallel"]
+    longest = max(ranks["wait_s"])
+    return [("data-parallel ranks", f"balance {_percent(ranks['balance'])} (time of a rank in a step, mean over slowest); the {len(ranks['wait_s'])}"
+                                    f" ranks wait up to {_seconds(longest)} a step on average")]  # fmt: skip
+
+
 def _keeps_up(summary: Any) -> list[str]:
     """What to know of a service that does not."""
     from .search.checks import overload_words
@@ -417,6 +427,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
         ("simulated time is", ", ".join(f"{_percent(basis[name])} {words[name]}" for name in words if basis.get(name) or name == "measured")),
         *_disaggregation(summary),
+        *_ranks(summary),
         *_likely(summary),
     ]  # fmt: skip
     lines = [f"{bold}{printable(summary['question'] or summary['scenario'])}{plain}", ""]

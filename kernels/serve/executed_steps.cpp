@@ -118,12 +118,13 @@ Seconds ExecutedSteps::compute() {
   return clock_.now() - begin_;
 }
 
-StepTime ExecutedSteps::run(const Batch& /*batch*/) {
+StepTime ExecutedSteps::run(std::span<const Batch> /*ranks*/) {
   const Seconds duration = compute();
   return {.duration = duration, .basis = {.measured = duration}};
 }
 
-FastForward ExecutedSteps::fast_forward(const Batch& /*batch*/, std::int64_t /*max_steps*/) {
+FastForward ExecutedSteps::fast_forward(std::span<const Batch> /*ranks*/,
+                                        std::int64_t /*max_steps*/) {
   const Seconds duration = compute();
   return {.num_steps = 1, .first = duration, .slope = Seconds(0), .basis = {.measured = duration}};
 }

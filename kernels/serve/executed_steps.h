@@ -49,8 +49,8 @@ class ExecutedSteps : public StepBackend {
   void begin(Seconds now, std::span<const StepSequence> prefill,
              std::span<const StepSequence> decodes) override;
   void release(std::int64_t request) override;
-  StepTime run(const Batch& batch) override;
-  FastForward fast_forward(const Batch& batch, std::int64_t max_steps) override;
+  StepTime run(std::span<const Batch> ranks) override;
+  FastForward fast_forward(std::span<const Batch> ranks, std::int64_t max_steps) override;
 
   // Prompt and outputs made so far; empty before the request's first step.
   [[nodiscard]] std::span<const std::int32_t> tokens(std::int64_t request) const {

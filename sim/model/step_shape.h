@@ -27,6 +27,9 @@ struct StepShape {
   std::int64_t decode_rows = 0;
   std::int64_t decode_context = 0;  // mean, the new token included
   int num_micro_batches = 0;        // of a pipeline that it is dealt to; 0: as the mesh says
+  // Of the data-parallel rank that the rest is said of as if all were like it, beside `tokens` of
+  // all; 0: the fullest where they are dealt evenly.
+  std::int64_t rank_rows = 0;
   auto operator<=>(const StepShape&) const = default;
 };
 

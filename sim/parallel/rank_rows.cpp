@@ -58,7 +58,7 @@ RankRows::RankRows(const Mesh& mesh, const StepShape& shape)
     : RankRows(mesh_of(shape, mesh), shape.tokens, 0, 0) {
   const std::int64_t own =
       ceil_div(shape.prefill_batch, ways) * shape.prefill_query + ceil_div(shape.decode_rows, ways);
-  rows = std::min(tokens, std::max(rows, own));
+  rows = std::min(tokens, shape.rank_rows > 0 ? shape.rank_rows : std::max(rows, own));
 }
 
 std::int64_t RankRows::of(std::string_view name, std::int64_t size) const {
@@ -86,6 +86,36 @@ StepShape dealt_shape(const Batch& batch, const Mesh& mesh) {
   const std::int64_t of_prompts = rank.rows - ceil_div(shape.decode_rows, rank.ways);
   shape.prefill_tokens = std::llround(static_cast<double>(of_prompts) * scale);
   shape.prefill_cached = std::llround(static_cast<double>(own.prefill_cached) * scale);
+  return shape;
+}
+
+StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
+                     std::int64_t most_sequences, const Mesh& mesh) {
+  const Batch idle{.num_decodes = 1, .decode_context = 1};
+  const Batch& batch = num_sequences(own) > 0 ? own : idle;
+  StepShape shape = step_shape(batch);
+  shape.num_micro_batches =
+      static_cast<int>(std::min<std::int64_t>(mesh.num_micro_batches, most_sequences));
+  const std::int64_t own_rows = padded > 0 ? padded : shape.tokens;
+  shape.rank_rows = ceil_div(own_rows, shape.num_micro_batches);
+  const std::int64_t decode_rows = padded > 0 ? padded : batch.num_decodes;
+  shape.tokens = std::max(tokens, shape.rank_rows);
+  shape.seqs = (padded > 0 ? padded : shape.seqs) * mesh.dp;
+  shape.num_decodes = batch.num_decodes * mesh.dp;
+  shape.decode_rows = decode_rows * mesh.dp;
+  if (padded > 0) shape.rank_rows = 0;  // all have as many
+  if (batch.prefill.empty()) return shape;
+  const StepShape own_part =
+      part_of(step_shape({.prefill = batch.prefill}), shape.num_micro_batches);
+  const std::int64_t ways = std::int64_t{mesh.dp} * shape.num_micro_batches;
+  shape.prefill_batch = own_part.prefill_batch * ways;
+  shape.prefill_query = own_part.prefill_query;
+  shape.prefill_context = own_part.prefill_context;
+  // Rows of axis `tokens` are split as the tokens of the step are.
+  const double scale = static_cast<double>(shape.tokens) / static_cast<double>(shape.rank_rows);
+  const std::int64_t of_prompts = shape.rank_rows - ceil_div(shape.decode_rows, ways);
+  shape.prefill_tokens = std::llround(static_cast<double>(of_prompts) * scale);
+  shape.prefill_cached = std::llround(static_cast<double>(own_part.prefill_cached) * scale);
   return shape;
 }
 

@@ -17,14 +17,14 @@ struct RankRows {
   std::int64_t ways = 1;  // dp * num_micro_batches
   std::int64_t num_micro_batches = 1;
   std::int64_t tokens = 0;  // rows of the whole step
-  std::int64_t rows = 0;    // of the fullest rank
+  std::int64_t rows = 0;    // of the fullest rank, or of the one that the shape names
 
   // `prefill_rows` and `decode_rows` of the fullest rank.
   RankRows(const Mesh& mesh, std::int64_t tokens, std::int64_t prefill_rows,
            std::int64_t decode_rows);
   RankRows(const Mesh& mesh, const StepShape& shape);
 
-  // What is left on the fullest rank of `size` along an axis; axes other than of rows are kept.
+  // What is left on the rank of `size` along an axis; axes other than of rows are kept.
   [[nodiscard]] std::int64_t of(std::string_view axis, std::int64_t size) const;
 };
 
@@ -35,6 +35,13 @@ struct RankRows {
 // than sequences. Prefill is that of one micro-batch times dp times their number; tokens are those
 // of the whole step. Without data-parallel ranks and micro-batches the same as step_shape(batch).
 StepShape dealt_shape(const Batch& batch, const Mesh& mesh);
+
+// The shape of a step as the data-parallel rank with the batch `own` sees it: its own rows and
+// attention, and experts that take in the `tokens` rows of all ranks. Of `own` decodes alone that
+// are replayed as a graph, `padded` is the rows that each rank has; 0: there is no graph.
+// `most_sequences`: of the rank with most of them. A rank without a batch computes one token.
+StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
+                     std::int64_t most_sequences, const Mesh& mesh);
 
 // The plan of `batch` on all ranks of one instance, and that of a shape dealt out already.
 Plan step_plan(const ModelConfig& model, const Batch& batch, const LoweringOptions& options,

@@ -192,6 +192,9 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
     engine.memory_fraction =
         static_cast<MemoryFraction>(reader.choice("memory_fraction", kMemoryFractionNames));
   }
+  if (reader.has("dp_router")) {
+    engine.dp_router = static_cast<DpRouter>(reader.choice("dp_router", kDpRouterNames));
+  }
   engine.max_num_seqs = reader.integer("max_num_seqs", 1, 1'000'000'000);
   engine.max_num_batched_tokens = reader.integer("max_num_batched_tokens", 1, 1'000'000'000);
 }
@@ -230,6 +233,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file,
                  "scheduler_policy",
                  "kv_admission",
                  "new_token_ratio",
+                 "dp_router",
                  "max_num_seqs",
                  "max_num_batched_tokens",
                  "launch_mode",

@@ -143,6 +143,17 @@ std::string disaggregation_json(const RunResult& result) {
   return object.inline_text();
 }
 
+// Data-parallel ranks of one replica that wait for each other.
+std::string ranks_json(const RankMetrics& ranks) {
+  std::string waits;
+  for (const Seconds wait : ranks.wait) {
+    waits += (waits.empty() ? "" : ", ") + format_number(wait.value());
+  }
+  JsonObject object;
+  object.number("balance", ranks.balance).raw("wait_s", "[" + waits + "]");
+  return object.inline_text();
+}
+
 std::string energy_json(const RunResult& result) {
   const Device& device = result.scenario.machine_spec.device;
   const auto energy = service_energy(device, result.num_gpus, result.service.metrics);
@@ -286,6 +297,9 @@ std::string summary_json(const RunResult& result) {
       .raw("memory_per_gpu", memory_json(result.memory))
       .whole("num_kv_blocks", result.memory.num_kv_blocks);
   if (result.disaggregated) summary.raw("disaggregation", disaggregation_json(result));
+  if (result.service.metrics.ranks) {
+    summary.raw("data_parallel", ranks_json(*result.service.metrics.ranks));
+  }
   summary.raw("step", step_json(result.step))
       .raw("step_breakdown", breakdown_json(result.step.shares))
       .raw("warnings", "[" + warnings + "]")

@@ -223,8 +223,9 @@ std::vector<Seconds> replayed_durations(const Scenario& scenario,
     }
     SimulatedSteps& replica = replicas[static_cast<std::size_t>(step.replica)];
     replica.starts(step.start);
-    durations.push_back(step.batch.prefill.empty() ? replica.fast_forward(step.batch, 1).first
-                                                   : replica.run(step.batch).duration);
+    const std::span<const Batch> batch(&step.batch, 1);
+    durations.push_back(step.batch.prefill.empty() ? replica.fast_forward(batch, 1).first
+                                                   : replica.run(batch).duration);
   }
   return durations;
 }

@@ -38,6 +38,32 @@ bool meets(const RequestRecord& record, const Slo& slo) {
   return ttft(record) <= slo.ttft && tpot(record) <= slo.tpot && e2e(record) <= slo.e2e;
 }
 
+namespace {
+
+std::optional<RankMetrics> rank_metrics(std::span<const ReplicaTotals* const> replicas) {
+  RankMetrics ranks;
+  Seconds used;
+  Seconds slowest;
+  double num_steps = 0;
+  for (const ReplicaTotals* totals : replicas) {
+    const std::vector<Seconds>& own = totals->rank_busy;
+    if (own.empty()) continue;
+    ranks.wait.resize(std::max(ranks.wait.size(), own.size()));
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      ranks.wait[i] += totals->busy - own[i];
+      used += own[i] / static_cast<double>(own.size());
+    }
+    slowest += totals->busy;
+    num_steps += static_cast<double>(totals->num_steps);
+  }
+  if (ranks.wait.empty()) return std::nullopt;
+  if (slowest > Seconds(0)) ranks.balance = used / slowest;
+  for (Seconds& wait : ranks.wait) wait = num_steps > 0 ? wait / num_steps : Seconds(0);
+  return ranks;
+}
+
+}  // namespace
+
 ServingMetrics serving_metrics(std::span<const RequestRecord> records,
                                std::span<const ReplicaTotals* const> replicas, const Slo& slo) {
   ServingMetrics metrics;
@@ -90,6 +116,7 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
     basis = sum(basis, totals->basis);
     metrics.work_energy += totals->energy;
   }
+  metrics.ranks = rank_metrics(replicas);
   metrics.slo = check_slo(slo, records, metrics);
   metrics.itl_s = itl.quantiles();
   if (busy > Seconds(0)) metrics.kv_utilisation_mean = utilisation / busy.value();

@@ -72,11 +72,13 @@ void write_requests_csv(const ServiceResult& service, std::ostream& out) {
       "id,replica,prompt_tokens,output_tokens,cached_tokens,num_preemptions,arrival_s,"
       "first_scheduled_s,first_token_s,finish_s,ttft_s,tpot_s,e2e_s";
   const bool is_disaggregated = service.metrics.disaggregation.has_value();
+  const bool has_ranks = service.metrics.ranks.has_value();
   if (is_disaggregated) {
     header +=
         ",decode_replica,transfer_bytes,prefill_end_s,transfer_start_s,transfer_end_s,"
         "decode_start_s,second_token_s,exposed_transfer_s";
   }
+  if (has_ranks) header += is_disaggregated ? ",dp_rank,decode_dp_rank" : ",dp_rank";
   CsvWriter csv(header, out);
   for (const RequestRecord& request : service.requests) {
     csv.add(request.id);
@@ -98,15 +100,19 @@ void write_requests_csv(const ServiceResult& service, std::ostream& out) {
     }
     csv.add(request.finish - request.arrival);
     if (is_disaggregated) add_transfer(csv, request);
+    if (has_ranks) csv.add(std::int64_t{request.dp_rank});
+    if (has_ranks && is_disaggregated) csv.add(std::int64_t{request.decode_dp_rank});
     csv.end_row();
   }
 }
 
 void write_steps_csv(const ServiceResult& service, std::ostream& out) {
-  CsvWriter csv(
+  const bool has_ranks = service.metrics.ranks.has_value();
+  std::string header =
       "replica,start_s,duration_s,num_steps,prefill_tokens,num_prefills,num_decodes,"
-      "decode_context,num_waiting,kv_blocks_used",
-      out);
+      "decode_context,num_waiting,kv_blocks_used";
+  if (has_ranks) header += ",mean_wait_s,longest_wait_s";
+  CsvWriter csv(header, out);
   for_each_step(service, [&](const StepRecord& step) {
     csv.add(std::int64_t{step.replica});
     csv.add(step.start);
@@ -118,6 +124,8 @@ void write_steps_csv(const ServiceResult& service, std::ostream& out) {
     csv.add(step.decode_context);
     csv.add(step.num_waiting);
     csv.add(step.kv_blocks_used);
+    if (has_ranks) csv.add(step.mean_wait);
+    if (has_ranks) csv.add(step.longest_wait);
     csv.end_row();
   });
 }

@@ -61,6 +61,15 @@ enum class KvAdmission : std::uint8_t {
 inline constexpr std::array<std::string_view, 3> kKvAdmissionNames{"prompt", "full_length",
                                                                    "estimated"};
 
+// Which data-parallel rank of a replica a request goes to when the engine comes to know of it.
+enum class DpRouter : std::uint8_t {
+  kRoundRobin,    // ranks in turn (SGLang)
+  kLeastTokens,   // the one with the fewest tokens left to compute
+  kLeastRequests  // by 4 * waiting + running requests (vLLM v1)
+};
+inline constexpr std::array<std::string_view, 3> kDpRouterNames{"round_robin", "least_tokens",
+                                                                "least_requests"};
+
 // Of what the share `gpu_memory_utilization` is.
 enum class MemoryFraction : std::uint8_t {
   kTotal,           // of the device, for everything (vLLM)
@@ -98,6 +107,12 @@ struct EngineConfig {
   // _waiting_requests).
   std::int64_t batch_wait_timeout_iters = 0;
   double batch_wait_max_tokens_ratio = 1;
+  DpRouter dp_router = DpRouter::kRoundRobin;
+  // While all data-parallel ranks decode, prompts wait at most so many steps (0: never) until all
+  // ranks have some, and then so many for more of them (TensorRT-LLM, attention_dp_config:
+  // timeout_iters and batching_wait_iters).
+  std::int64_t dp_balance_timeout_iters = 0;
+  std::int64_t dp_balance_batching_wait_iters = 0;
   bool operator==(const EngineConfig&) const = default;
 };
 
@@ -121,8 +136,8 @@ struct ServiceConfig {
   FrontEndConfig front_end;
   int num_replicas = 1;
   RouterKind router = RouterKind::kRoundRobin;
-  // Ranks of a replica that each have requests of their own and step together. The scheduler deals
-  // with all of them at once, as if requests and blocks were spread evenly.
+  // Ranks of a replica that each have requests, KV blocks and a queue of their own and step
+  // together.
   int num_dp_ranks = 1;
   std::int64_t num_kv_blocks = 0;  // per replica, over its data-parallel ranks
   std::int64_t state_blocks = 0;   // that a sequence takes beside those of its tokens
@@ -136,6 +151,7 @@ struct ServiceConfig {
 struct RequestRecord {
   std::int64_t id = 0;
   int replica = 0;
+  int dp_rank = 0;  // of the replica
   std::int64_t prompt_tokens = 0;
   std::int64_t output_tokens = 0;
   std::int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache at first admission
@@ -148,6 +164,7 @@ struct RequestRecord {
   // Where prompts and decodes have replicas of their own (sim/serve/disaggregated.h), of requests
   // with a second token; `replica` is then the one of the prompt.
   int decode_replica = -1;
+  int decode_dp_rank = 0;
   Bytes transfer_bytes;      // over all ranks
   Seconds prefill_end;       // in the engine, as are those below: the first token was made
   Seconds transfer_start;    // first byte of the KV cache left
@@ -170,6 +187,9 @@ struct StepRecord {
   std::int64_t num_waiting = 0;
   // At the end, before requests that finish give theirs back.
   std::int64_t kv_blocks_used = 0;
+  // How long data-parallel ranks wait for the slowest, over all num_steps.
+  Seconds mean_wait;
+  Seconds longest_wait;
 };
 
 struct Quantiles {
@@ -198,6 +218,12 @@ struct DisaggregationMetrics {
   SideMetrics decode;
 };
 
+// Data-parallel ranks that wait for each other.
+struct RankMetrics {
+  double balance = 1;         // of the time of ranks in steps, mean over slowest
+  std::vector<Seconds> wait;  // of each rank, the mean of a step
+};
+
 // All figures are of the measured requests, those after the warm-up: request by request, and where
 // a figure is of steps (num_steps, mean_batch, KV utilisation, basis, busy) of the steps that
 // compute at least one token of a measured request.
@@ -224,6 +250,7 @@ struct ServingMetrics {
   LoadMetrics load;
   std::vector<SloCheck> slo;
   std::optional<DisaggregationMetrics> disaggregation;
+  std::optional<RankMetrics> ranks;  // where replicas have more than one
 };
 
 struct ServiceResult {

@@ -85,10 +85,6 @@ StepTimes::StepTimes(SimulatedStepsConfig config)
   }
 }
 
-bool StepTimes::is_graph(const Batch& batch) const {
-  return graph_rows(batch, config_.mesh.dp, config_.graph_batch_sizes).has_value();
-}
-
 namespace {
 
 // Of a step in pieces: its cost model's eager launch is the host's time of a layer's launches,
@@ -101,92 +97,170 @@ DeviceTime at_least_host(DeviceTime time, const StepSetup& setup) {
 
 }  // namespace
 
-StepTimes::Launched& StepTimes::launched(const Batch& batch) {
-  if (is_graph(batch)) return graph_;
-  std::int64_t tokens = batch.num_decodes;
-  for (const PrefillChunk& chunk : batch.prefill) tokens += chunk.query;
-  std::optional<Launched>& pieces = batch.prefill.empty() ? decode_pieces_ : mixed_pieces_;
-  return pieces && tokens <= config_.max_piece_tokens * config_.mesh.dp ? *pieces : eager_;
+StepTimes::Launched& StepTimes::launched(bool is_graph, bool has_prefill,
+                                         std::int64_t rank_tokens) {
+  if (is_graph) return graph_;
+  std::optional<Launched>& pieces = has_prefill ? mixed_pieces_ : decode_pieces_;
+  return pieces && rank_tokens <= config_.max_piece_tokens ? *pieces : eager_;
 }
 
-DeviceTime StepTimes::decode_time(std::int64_t num_decodes, std::int64_t context) {
-  return remember(mutex_, decode_times_, std::pair{num_decodes, context}, [&] {
-    const Batch batch{.num_decodes = num_decodes, .decode_context = num_decodes * context};
-    const StepShape shape = executed_shape(batch, config_.mesh, config_.graph_batch_sizes);
-    Launched& way = launched(batch);
+namespace {
+
+double exact_mean_context(const Batch& batch) {
+  if (batch.num_decodes == 0) return 0;
+  return static_cast<double>(batch.decode_context) / static_cast<double>(batch.num_decodes);
+}
+
+}  // namespace
+
+StepTimes::View StepTimes::even_view(const Batch& batch) {
+  const int dp = config_.mesh.dp;
+  const bool is_graph = graph_rows(batch, dp, config_.graph_batch_sizes).has_value();
+  const std::int64_t tokens = num_tokens(batch);
+  return {.shape = executed_shape(batch, config_.mesh, config_.graph_batch_sizes),
+          .way = &launched(is_graph, !batch.prefill.empty(), (tokens + dp - 1) / dp),
+          .sequences = (num_sequences(batch) + dp - 1) / dp,
+          .decode_context = exact_mean_context(batch),
+          .has_prefill = !batch.prefill.empty()};
+}
+
+std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks) {
+  std::int64_t tokens = 0;
+  std::int64_t most_tokens = 0;
+  std::int64_t most_sequences = 0;
+  bool has_prefill = false;
+  for (const Batch& batch : ranks) {
+    tokens += num_tokens(batch);
+    most_tokens = std::max(most_tokens, num_tokens(batch));
+    most_sequences = std::max(most_sequences, num_sequences(batch));
+    has_prefill = has_prefill || !batch.prefill.empty();
+  }
+  // All ranks pad to the graph of the fullest.
+  const auto size = std::ranges::lower_bound(config_.graph_batch_sizes, most_tokens);
+  const bool is_graph = !has_prefill && size != config_.graph_batch_sizes.end();
+  const std::int64_t padded = is_graph ? *size : 0;
+  if (is_graph) tokens = padded * config_.mesh.dp;
+  Launched& way = launched(is_graph, has_prefill, most_tokens);
+  std::vector<View> views;
+  views.reserve(ranks.size());
+  for (const Batch& batch : ranks) {
+    views.push_back({.shape = rank_shape(batch, tokens, padded, most_sequences, config_.mesh),
+                     .way = &way,
+                     .sequences = num_sequences(batch),
+                     .decode_context = std::max(exact_mean_context(batch), 1.0),
+                     .has_prefill = has_prefill});
+  }
+  return views;
+}
+
+DeviceTime StepTimes::decode_time(const View& view, std::int64_t context) {
+  const Decodes key{.num_decodes = view.shape.num_decodes,
+                    .context = context,
+                    .tokens = view.shape.tokens,
+                    .rank_rows = view.shape.rank_rows};
+  return remember(mutex_, decode_times_, key, [&] {
+    StepShape shape = view.shape;
+    shape.decode_context = context;
+    Launched& way = *view.way;
     DeviceTime time =
         way.templates.apply() ? way.templates.time(shape) : step_time(way.setup, shape);
     if (decode_pieces_ && &way == &*decode_pieces_) time = at_least_host(time, way.setup);
-    correct_device(config_, num_decodes, time);
+    correct_device(config_, shape.num_decodes, time);
     return time;
   });
 }
 
 DeviceTime StepTimes::device_time(const Batch& batch) {
-  return step_time(launched(batch).setup,
-                   executed_shape(batch, config_.mesh, config_.graph_batch_sizes));
+  const View view = even_view(batch);
+  return step_time(view.way->setup, view.shape);
 }
 
-DeviceTime StepTimes::even_mixed_time(const Batch& batch) {
-  const StepShape shape = dealt_shape(batch, config_.mesh);
-  Launched& way = launched(batch);
+DeviceTime StepTimes::even_mixed_time(const View& view) {
+  Launched& way = *view.way;
   const bool is_pieces = mixed_pieces_ && &way == &*mixed_pieces_;
   DeviceTime time;
   if (way.templates.apply()) {
-    time = way.templates.time(shape);
+    time = way.templates.time(view.shape);
   } else {
-    const StepShape key = rounded(shape);
+    const StepShape key = rounded(view.shape);
     time = remember(mutex_, way.mixed_times, key, [&] { return step_time(way.setup, key); });
   }
   return is_pieces ? at_least_host(time, way.setup) : time;
 }
 
-StepTime StepTimes::step(const Batch& batch, PowerBudget* budget, bool is_prepared) {
-  return step_of(batch, budget, is_prepared, nullptr);
-}
-
-StepTime StepTimes::step_of(const Batch& batch, PowerBudget* budget, bool is_prepared,
+StepTime StepTimes::step_of(const View& view, PowerBudget* budget, bool is_prepared,
                             std::vector<AppliedStepCorrection>* applied) {
-  if (batch.prefill.empty()) {
-    const FastForward one = fast_forward_of(batch, 1, nullptr, applied);
+  if (!view.has_prefill) {
+    FastForward one = fast_forward_of(view, 1, nullptr, applied);
     return {.duration = one.first, .basis = one.basis, .energy = one.energy};
   }
-  DeviceTime device = even_mixed_time(batch);
-  correct_device(config_, batch.num_decodes, device, applied);
+  DeviceTime device = even_mixed_time(view);
+  correct_device(config_, view.shape.num_decodes, device, applied);
   StepPrice price{.first = device.duration,
                   .basis = device.basis,
                   .limited = device.limited,
                   .arithmetic = device.arithmetic};
-  correct_prefill({.config = config_, .batch = batch, .budget = budget, .is_prepared = is_prepared},
+  correct_prefill({.config = config_,
+                   .rank_sequences = view.sequences,
+                   .budget = budget,
+                   .is_prepared = is_prepared},
                   price, applied);
   return {.duration = price.first,
           .basis = price.basis,
           .energy = within_limit(device.energy, price.first)};
 }
 
+// As the slowest rank sees it. What GPUs did before is taken to be the same for all.
+StepTime StepTimes::step(std::span<const Batch> ranks, PowerBudget* budget, bool is_prepared) {
+  if (ranks.size() == 1) return step_of(even_view(ranks.front()), budget, is_prepared);
+  const std::vector<View> views = rank_views(ranks);
+  std::vector<Seconds> times;
+  times.reserve(views.size());
+  Joules energy;
+  for (const View& view : views) {
+    std::optional<PowerBudget> left;
+    if (budget != nullptr) left = *budget;
+    const StepTime time = step_of(view, left ? &*left : nullptr, is_prepared);
+    times.push_back(time.duration);
+    energy += time.energy / static_cast<double>(views.size());
+  }
+  const auto slowest = std::ranges::max_element(times) - times.begin();
+  StepTime step = step_of(views[static_cast<std::size_t>(slowest)], budget, is_prepared);
+  step.energy = energy;
+  step.ranks = std::move(times);
+  return step;
+}
+
 std::vector<AppliedStepCorrection> StepTimes::explain(const Batch& batch, PowerBudget* budget,
                                                       bool is_prepared) {
   std::vector<AppliedStepCorrection> applied;
+  const View view = even_view(batch);
   if (batch.prefill.empty()) {
-    static_cast<void>(fast_forward_of(batch, 1, budget, &applied));
+    static_cast<void>(fast_forward_of(view, 1, budget, &applied));
   } else {
-    static_cast<void>(step_of(batch, budget, is_prepared, &applied));
+    static_cast<void>(step_of(view, budget, is_prepared, &applied));
   }
   return applied;
 }
 
-double StepTimes::arithmetic_share(const Batch& batch) {
-  if (power_limit() == nullptr) return 0;
-  const double mean =
-      static_cast<double>(batch.decode_context) / static_cast<double>(batch.num_decodes);
-  const DeviceTime time = decode_time(batch.num_decodes, grid_point(grid_index(mean)));
+double StepTimes::arithmetic_share(const View& view) {
+  const DeviceTime time = decode_time(view, grid_point(grid_index(view.decode_context)));
   return time.arithmetic / time.duration;
 }
 
-StepTimes::Piece StepTimes::piece_at(std::int64_t num_decodes, double context) {
+double StepTimes::arithmetic_share(std::span<const Batch> ranks) {
+  if (power_limit() == nullptr) return 0;
+  if (ranks.size() == 1) return arithmetic_share(even_view(ranks.front()));
+  double most = 0;
+  for (const View& view : rank_views(ranks)) most = std::max(most, arithmetic_share(view));
+  return most;
+}
+
+StepTimes::Piece StepTimes::piece_at(const View& view) {
+  const double context = view.decode_context;  // grows by 1 each step
   const std::int64_t index = grid_index(context);
-  Piece piece{.low = decode_time(num_decodes, grid_point(index)),
-              .high = decode_time(num_decodes, grid_point(index + 1)),
+  Piece piece{.low = decode_time(view, grid_point(index)),
+              .high = decode_time(view, grid_point(index + 1)),
               .first_context = static_cast<double>(grid_point(index)),
               .last_context = static_cast<double>(grid_point(index + 1))};
   StepPrice& price = piece.price;
@@ -197,35 +271,66 @@ StepTimes::Piece StepTimes::piece_at(std::int64_t num_decodes, double context) {
   return piece;
 }
 
-FastForward StepTimes::fast_forward(const Batch& batch, std::int64_t max_steps,
-                                    const PowerBudget* budget) {
-  return fast_forward_of(batch, max_steps, budget, nullptr);
-}
-
-FastForward StepTimes::fast_forward_of(const Batch& batch, std::int64_t max_steps,
+FastForward StepTimes::fast_forward_of(const View& view, std::int64_t max_steps,
                                        const PowerBudget* budget,
                                        std::vector<AppliedStepCorrection>* applied) {
-  const double context =  // grows by 1 each step
-      static_cast<double>(batch.decode_context) / static_cast<double>(batch.num_decodes);
-  Piece piece = piece_at(batch.num_decodes, context);
+  Piece piece = piece_at(view);
   StepPrice& price = piece.price;
   price.num_steps = std::clamp(price.num_steps, std::int64_t{1}, max_steps);
   std::optional<PowerBudget> left;
   if (budget != nullptr) left = *budget;
+  const bool has_limit = left && power_limit() != nullptr;
   correct_decodes({.config = config_,
-                   .batch = batch,
+                   .rank_sequences = view.sequences,
                    .budget = left ? &*left : nullptr,
-                   .arithmetic_share = left ? arithmetic_share(batch) : 0},
+                   .arithmetic_share = has_limit ? arithmetic_share(view) : 0},
                   price, applied);
   FastForward fast{.num_steps = price.num_steps, .first = price.first, .slope = price.slope};
   const auto steps = static_cast<double>(fast.num_steps);
   // Linear in the context, so the steps of the fast-forward sum to as many of its middle.
-  const double middle = (context + (steps - 1) / 2 - piece.first_context) /
+  const double middle = (view.decode_context + (steps - 1) / 2 - piece.first_context) /
                         (piece.last_context - piece.first_context);
   const double longer = 1 + price.throttling + price.throttling_slope * (steps - 1) / 2;
   fast.basis = scaled(mix(piece.low.basis, piece.high.basis, middle), steps * longer);
   const Joules energy = piece.low.energy * (1 - middle) + piece.high.energy * middle;
   fast.energy = within_limit(energy * steps, fast_forward_duration(fast, fast.num_steps));
+  return fast;
+}
+
+namespace {
+
+// Steps until a rank whose time grows faster is the slower one; `least` at most.
+std::int64_t steps_ahead(const FastForward& slowest, const FastForward& other, std::int64_t least) {
+  if (other.slope <= slowest.slope) return least;
+  const double steps = (slowest.first - other.first) / (other.slope - slowest.slope);
+  return steps < static_cast<double>(least) ? static_cast<std::int64_t>(steps) + 1 : least;
+}
+
+}  // namespace
+
+FastForward StepTimes::fast_forward(std::span<const Batch> ranks, std::int64_t max_steps,
+                                    const PowerBudget* budget) {
+  if (ranks.size() == 1) return fast_forward_of(even_view(ranks.front()), max_steps, budget);
+  const std::vector<View> views = rank_views(ranks);
+  std::vector<FastForward> times;
+  times.reserve(views.size());
+  for (const View& view : views) times.push_back(fast_forward_of(view, max_steps, budget));
+  const auto is_faster = [](const FastForward& a, const FastForward& b) {
+    return a.first != b.first ? a.first < b.first : a.slope < b.slope;
+  };
+  const auto slowest = std::ranges::max_element(times, is_faster);
+  std::int64_t steps = slowest->num_steps;
+  for (const FastForward& other : times) steps = steps_ahead(*slowest, other, steps);
+  FastForward fast = fast_forward_of(views[static_cast<std::size_t>(slowest - times.begin())],
+                                     std::max<std::int64_t>(steps, 1), budget);
+  fast.energy = Joules(0);
+  const auto taken = static_cast<double>(fast.num_steps);
+  for (const FastForward& of : times) {
+    fast.energy +=
+        of.energy * (taken / static_cast<double>(of.num_steps)) / static_cast<double>(times.size());
+    const Seconds own = fast_forward_duration(of, fast.num_steps);
+    fast.ranks.push_back(std::min(own, fast_forward_duration(fast, fast.num_steps)));
+  }
   return fast;
 }
 
@@ -248,22 +353,26 @@ void SimulatedSteps::spend() {
   since_ = now_;
 }
 
-FastForward SimulatedSteps::fast_forward(const Batch& batch, std::int64_t max_steps) {
+FastForward SimulatedSteps::fast_forward(std::span<const Batch> ranks, std::int64_t max_steps) {
   spend();
-  const FastForward time = times_.fast_forward(batch, max_steps, budget_ ? &*budget_ : nullptr);
+  FastForward time = times_.fast_forward(ranks, max_steps, budget_ ? &*budget_ : nullptr);
   if (budget_) {
     decoding_ = fast_forward_duration(time, time.num_steps);
-    share_ = times_.arithmetic_share(batch);
+    share_ = times_.arithmetic_share(ranks);
   }
   return time;
 }
 
-bool SimulatedSteps::is_prepared(const Batch& batch) {
-  if (!times_.prepares() || batch.prefill.empty()) return true;
-  std::int64_t tokens = 0;
-  for (const PrefillChunk& chunk : batch.prefill) tokens += chunk.query;
-  const auto [entry, is_new] =
-      prepared_.try_emplace({tokens, num_sampled(batch), batch.num_decodes});
+bool SimulatedSteps::is_prepared(std::span<const Batch> ranks) {
+  if (!times_.prepares()) return true;
+  Rows rows{};
+  for (const Batch& batch : ranks) {
+    for (const PrefillChunk& chunk : batch.prefill) rows[0] += chunk.query;
+    rows[1] += num_sampled(batch);
+    rows[2] += batch.num_decodes;
+  }
+  if (rows[0] == 0) return true;
+  const auto [entry, is_new] = prepared_.try_emplace(rows);
   entry->second = ++num_runs_;
   if (prepared_.size() > kMostPrepared) {
     prepared_.erase(
@@ -272,10 +381,10 @@ bool SimulatedSteps::is_prepared(const Batch& batch) {
   return !is_new;
 }
 
-StepTime SimulatedSteps::run(const Batch& batch) {
-  const bool known = is_prepared(batch);
+StepTime SimulatedSteps::run(std::span<const Batch> ranks) {
+  const bool known = is_prepared(ranks);
   spend();
-  const StepTime time = times_.step(batch, budget_ ? &*budget_ : nullptr, known);
+  StepTime time = times_.step(ranks, budget_ ? &*budget_ : nullptr, known);
   since_ = now_ + time.duration;
   decoding_ = Seconds(0);
   return time;

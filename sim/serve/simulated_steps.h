@@ -10,9 +10,12 @@
 // for a step: choosing the batch, its inputs, its results.
 //
 // What the scheduler decided is what is priced: a step takes as long as the plan of its batch
-// (sim/serve/step_time.h) does, at the level asked for. With data-parallel ranks that is the plan
-// of the fullest, and all ranks pad to the same graph. Plans that are one chain are assembled from
-// templates (step_templates.h); others are lowered and simulated for each shape, rounded to 7 bits.
+// (sim/serve/step_time.h) does, at the level asked for. Data-parallel ranks meet in every layer
+// where experts exchange their tokens, so a step of theirs takes as long as if all had the batch of
+// the slowest beside experts for the tokens of all, and the others wait in each layer; all pad to
+// the same graph, and where one has a prompt none replays a graph. Plans that are one chain are
+// assembled from templates (step_templates.h); others are lowered and simulated for each shape,
+// rounded to 7 bits.
 
 #include <array>
 #include <cstddef>
@@ -20,6 +23,7 @@
 #include <map>
 #include <optional>
 #include <shared_mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -74,18 +78,27 @@ class StepTimes {
 
   // Time of one step, host included, of GPUs that have `budget` of the full clock left; without one
   // at the full clock. `is_prepared`: the host knows its numbers of rows.
-  StepTime step(const Batch& batch, PowerBudget* budget = nullptr, bool is_prepared = true);
+  // `ranks`: as StepBackend has them.
+  StepTime step(std::span<const Batch> ranks, PowerBudget* budget = nullptr,
+                bool is_prepared = true);
+  // Of one batch of the whole instance.
+  StepTime step(const Batch& batch, PowerBudget* budget = nullptr, bool is_prepared = true) {
+    return step(std::span(&batch, 1), budget, is_prepared);
+  }
   [[nodiscard]] bool prepares() const { return config_.new_rows > Seconds(0); }
   [[nodiscard]] const PowerLimit* power_limit() const {
     const PowerLimit& limit = config_.eager_cost->options().power;
     return limit.acts() ? &limit : nullptr;
   }
-  // Of the time of decode steps of `batch`, the share of their arithmetic.
-  double arithmetic_share(const Batch& batch);
-  // Linear piece of decode steps that starts with `batch`, see StepBackend::fast_forward; of GPUs
-  // as above.
-  FastForward fast_forward(const Batch& batch, std::int64_t max_steps,
+  // Of the time of decode steps, the share of their arithmetic.
+  double arithmetic_share(std::span<const Batch> ranks);
+  // Linear piece of decode steps, see StepBackend::fast_forward; of GPUs as above.
+  FastForward fast_forward(std::span<const Batch> ranks, std::int64_t max_steps,
                            const PowerBudget* budget = nullptr);
+  FastForward fast_forward(const Batch& batch, std::int64_t max_steps,
+                           const PowerBudget* budget = nullptr) {
+    return fast_forward(std::span(&batch, 1), max_steps, budget);
+  }
   // Of the plan of a step at the full clock, without the host; decodes at their exact context.
   DeviceTime device_time(const Batch& batch);
   // What each correction of the list did to the time of one step, in order.
@@ -100,14 +113,25 @@ class StepTimes {
     StepTemplates templates;
     std::map<StepShape, DeviceTime> mixed_times;
   };
-  [[nodiscard]] bool is_graph(const Batch& batch) const;
-  // How a step is launched; `is_graph` aside, eagerly or in pieces.
-  [[nodiscard]] Launched& launched(const Batch& batch);
-  // Device time of a decode-only batch at a grid point of the mean context.
-  DeviceTime decode_time(std::int64_t num_decodes, std::int64_t context);
+  // A step as one of its ranks sees it: what is priced.
+  struct View {
+    StepShape shape;
+    Launched* way = nullptr;
+    std::int64_t sequences = 0;  // of the rank
+    double decode_context = 0;   // the mean
+    bool has_prefill = false;
+  };
+  // Of a batch that is dealt to the ranks evenly: the fullest rank's. Of ranks with batches of
+  // their own: one of each.
+  View even_view(const Batch& batch);
+  std::vector<View> rank_views(std::span<const Batch> ranks);
+  // How a step is launched that has so many tokens on the fullest rank.
+  Launched& launched(bool is_graph, bool has_prefill, std::int64_t rank_tokens);
+  // Device time of decodes at a grid point of the mean context.
+  DeviceTime decode_time(const View& view, std::int64_t context);
   // Of steps with prefill: as if all decodes had one context.
-  DeviceTime even_mixed_time(const Batch& batch);
-  // Of decodes whose mean context is `context`.
+  DeviceTime even_mixed_time(const View& view);
+  // Of decodes of a view.
   struct Piece {
     StepPrice price;
     DeviceTime low;
@@ -115,13 +139,14 @@ class StepTimes {
     double first_context = 0;
     double last_context = 0;
   };
-  Piece piece_at(std::int64_t num_decodes, double context);
+  Piece piece_at(const View& view);
+  double arithmetic_share(const View& view);
   // Of a step's energy what the power limit of the boards allows for in its time.
   [[nodiscard]] Joules within_limit(Joules energy, Seconds duration) const;
-  StepTime step_of(const Batch& batch, PowerBudget* budget, bool is_prepared,
-                   std::vector<AppliedStepCorrection>* applied);
-  FastForward fast_forward_of(const Batch& batch, std::int64_t max_steps, const PowerBudget* budget,
-                              std::vector<AppliedStepCorrection>* applied);
+  StepTime step_of(const View& view, PowerBudget* budget, bool is_prepared,
+                   std::vector<AppliedStepCorrection>* applied = nullptr);
+  FastForward fast_forward_of(const View& view, std::int64_t max_steps, const PowerBudget* budget,
+                              std::vector<AppliedStepCorrection>* applied = nullptr);
 
   SimulatedStepsConfig config_;
   Launched graph_;
@@ -129,7 +154,14 @@ class StepTimes {
   std::optional<Launched> decode_pieces_;
   std::optional<Launched> mixed_pieces_;
   std::shared_mutex mutex_;
-  std::map<std::pair<std::int64_t, std::int64_t>, DeviceTime> decode_times_;
+  struct Decodes {
+    std::int64_t num_decodes = 0;
+    std::int64_t context = 0;
+    std::int64_t tokens = 0;
+    std::int64_t rank_rows = 0;
+    auto operator<=>(const Decodes&) const = default;
+  };
+  std::map<Decodes, DeviceTime> decode_times_;
 };
 
 // Steps that an engine keeps prepared, besides graphs (kernels/serve/executor_runner.cpp).
@@ -141,14 +173,14 @@ class SimulatedSteps : public StepBackend {
   // `times` outlives it.
   explicit SimulatedSteps(StepTimes& times);
   void starts(Seconds now) override { now_ = now; }
-  StepTime run(const Batch& batch) override;
-  FastForward fast_forward(const Batch& batch, std::int64_t max_steps) override;
+  StepTime run(std::span<const Batch> ranks) override;
+  FastForward fast_forward(std::span<const Batch> ranks, std::int64_t max_steps) override;
 
  private:
   // Of the full clock, what decodes and pauses gave back, or took, since since_.
   void spend();
   // Numbers of rows of a step with prefill, and whether they were known.
-  bool is_prepared(const Batch& batch);
+  bool is_prepared(std::span<const Batch> ranks);
   using Rows = std::array<std::int64_t, 3>;
 
   StepTimes& times_;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "sim/model/model.h"
 #include "sim/timeline/timeline.h"
@@ -18,6 +19,8 @@ struct StepTime {
   Seconds duration;    // host time of the step included
   BasisSeconds basis;  // share of the device time by how it was obtained
   Joules energy;       // of the work of all ranks; 0: not known
+  // Of each data-parallel rank that has a batch of its own, until it meets the others; else empty.
+  std::vector<Seconds> ranks;
 };
 
 // Times of `num_steps` consecutive decode steps of one batch, each one token further: step i
@@ -25,15 +28,17 @@ struct StepTime {
 struct FastForward {
   std::int64_t num_steps = 0;
   Seconds first;
-  Seconds slope;       // seconds per step; spelled as Seconds
-  BasisSeconds basis;  // summed over the steps of the fast-forward
-  Joules energy;       // likewise
+  Seconds slope;               // seconds per step; spelled as Seconds
+  BasisSeconds basis;          // summed over the steps of the fast-forward
+  Joules energy;               // likewise
+  std::vector<Seconds> ranks;  // likewise, as in StepTime
 };
 
 // New tokens of one request in a step: `query` tokens after `context` that are in its KV cache. Of
 // its prompt and the outputs made so far these are tokens [context, context + query).
 struct StepSequence {
   std::int64_t request = 0;  // index into the workload's requests
+  int rank = 0;              // the data-parallel rank that computes it
   std::int64_t query = 0;    // decodes: 1
   std::int64_t context = 0;
   bool produces_token = true;  // false: a chunk that does not end its prompt
@@ -49,15 +54,19 @@ class StepBackend {
   // Before each `run` or `fast_forward`, from every backend: the step begins at `now`.
   virtual void starts(Seconds /*now*/) {}
   // Before each `run` or `fast_forward`: the step begins at `now` and computes the chunks of
-  // `prefill` in the order of Batch::prefill, then `decodes` in order of admission.
+  // `prefill` in the order of Batch::prefill, then `decodes` in order of admission; those of one
+  // data-parallel rank after those of the other.
   virtual void begin(Seconds /*now*/, std::span<const StepSequence> /*prefill*/,
                      std::span<const StepSequence> /*decodes*/) {}
   // `request` gives its KV blocks back: it has ended, or was preempted and will be computed again
   // from context 0. Before the `begin` of the first step that may use them.
   virtual void release(std::int64_t /*request*/) {}
-  virtual StepTime run(const Batch& batch) = 0;
-  // Decode-only batch, at most `max_steps` (>= 1) steps; may return fewer (the next bucket begins).
-  virtual FastForward fast_forward(const Batch& batch, std::int64_t max_steps) = 0;
+  // `ranks`: the batch of each data-parallel rank; or one batch of the whole instance, which is
+  // dealt to its ranks evenly. Some, but not all, may be empty.
+  virtual StepTime run(std::span<const Batch> ranks) = 0;
+  // Of batches that only decode, at most `max_steps` (>= 1) steps; may return fewer (the next
+  // bucket begins).
+  virtual FastForward fast_forward(std::span<const Batch> ranks, std::int64_t max_steps) = 0;
 };
 
 }  // namespace orrery

@@ -67,9 +67,8 @@ void decode_clock(const StepContext& step, StepPrice& price) {
 // Each data-parallel rank has a host process of its own.
 void host_base(const StepContext& step, StepPrice& price) {
   const SimulatedStepsConfig& config = step.config;
-  const std::int64_t sequences = rank_decodes(config, num_sequences(step.batch));
-  price.host +=
-      config.scheduler_base + config.scheduler_per_sequence * static_cast<double>(sequences);
+  price.host += config.scheduler_base +
+                config.scheduler_per_sequence * static_cast<double>(step.rank_sequences);
 }
 
 void prefill_base(const StepContext& step, StepPrice& price) {

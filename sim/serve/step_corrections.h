@@ -17,10 +17,10 @@ struct SimulatedStepsConfig;
 // What a correction sees of a step, besides its time.
 struct StepContext {
   const SimulatedStepsConfig& config;
-  const Batch& batch;
-  PowerBudget* budget = nullptr;  // of its GPUs; null: they have the full clock
-  bool is_prepared = true;        // the host knows its numbers of rows
-  double arithmetic_share = 0;    // of decodes
+  std::int64_t rank_sequences = 0;  // of the data-parallel rank with most chunks and decodes
+  PowerBudget* budget = nullptr;    // of its GPUs; null: they have the full clock
+  bool is_prepared = true;          // the host knows its numbers of rows
+  double arithmetic_share = 0;      // of decodes
 };
 
 // A step with prefill, or decode steps in a row: the i-th of `num_steps` takes first + i * slope.

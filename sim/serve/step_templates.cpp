@@ -93,6 +93,35 @@ Amount total(const Chain& chain, Amount ChainStep::* member) {
   return sum;
 }
 
+// Steps of `chain` moved by `share` of the way to those of `other`.
+void blend(Chain& chain, const Chain& other, double share) {
+  for (std::size_t i = 0; i < chain.steps.size(); ++i) {
+    ChainStep& step = chain.steps[i];
+    const ChainStep& towards = other.steps[i];
+    for (Seconds ChainStep::* time :
+         {&ChainStep::time, &ChainStep::limited, &ChainStep::arithmetic}) {
+      step.*time = (step.*time) * (1 - share) + (towards.*time) * share;
+    }
+    step.energy = step.energy * (1 - share) + towards.energy * share;
+  }
+}
+
+// Where between the ends of its cell a number of tokens lies, in [0, 1].
+double share_of(const TokenCell& cell, std::int64_t tokens) {
+  if (cell.first == cell.last) return 0;
+  return static_cast<double>(tokens - cell.first) / static_cast<double>(cell.last - cell.first);
+}
+
+// Tokens of all ranks: eight cells an octave, whatever a tile takes, since only experts see them.
+TokenCell coarse_cell(std::int64_t tokens) {
+  constexpr int kBits = 4;
+  const int width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(tokens)));
+  if (width <= kBits) return {.first = tokens, .last = tokens};
+  const std::int64_t step = std::int64_t{1} << (width - kBits);
+  const std::int64_t first = tokens / step * step;
+  return {.first = first, .last = first == tokens ? first : first + step};
+}
+
 }  // namespace
 
 std::int64_t round_bits(std::int64_t value, int bits) {
@@ -156,6 +185,7 @@ StepTemplates::Key StepTemplates::key_of(const StepShape& shape, std::int64_t to
                                          std::int64_t rows) const {
   return {.tokens = tokens,
           .rows = rows,
+          .is_uneven = shape.rank_rows > 0,
           .has_prefill = shape.prefill_tokens > 0,
           .has_decodes = shape.num_decodes > 0,
           .has_cached = is_cached_apart_ && shape.prefill_cached > 0,
@@ -166,12 +196,13 @@ StepShape StepTemplates::shape_of(const Key& key, Variant variant) const {
   const std::int64_t context = variant == Variant::kShort ? 3 : 1024;
   const std::int64_t more = variant == Variant::kLong ? 1 : 0;
   const std::int64_t ways = ways_of(setup_.mesh);
-  StepShape shape{.tokens = key.tokens};
+  StepShape shape{.tokens = key.tokens, .rank_rows = key.is_uneven ? key.rows : 0};
   if (key.has_decodes) shape.decode_context = key.has_decode_cached ? context * (1 + more) : 1;
   if (!key.has_prefill) {
-    shape.seqs = key.tokens;
-    shape.decode_rows = key.tokens;
-    shape.num_decodes = key.tokens + more * ways;
+    const std::int64_t rows = key.is_uneven ? key.rows * ways : key.tokens;
+    shape.seqs = rows;
+    shape.decode_rows = rows;
+    shape.num_decodes = rows + more * ways;
     return shape;
   }
   const std::int64_t rank_decodes = key.has_decodes ? 1 + more : 0;
@@ -181,7 +212,9 @@ StepShape StepTemplates::shape_of(const Key& key, Variant variant) const {
   shape.prefill_batch = (1 + more) * ways;
   shape.prefill_query =
       variant == Variant::kShort ? 1 : std::max<std::int64_t>(key.rows - rank_decodes, 1) + more;
-  shape.prefill_tokens = std::max<std::int64_t>(key.tokens - shape.num_decodes, 1);
+  const std::int64_t of_prompts = key.is_uneven ? (key.rows - rank_decodes) * key.tokens / key.rows
+                                                : key.tokens - shape.num_decodes;
+  shape.prefill_tokens = std::max<std::int64_t>(of_prompts, 1);
   shape.prefill_cached = key.has_cached ? context * ways * (1 + more) : 0;
   shape.prefill_context = key.has_cached ? context * (1 + more) : more;
   return shape;
@@ -313,43 +346,61 @@ void StepTemplates::price_shaped(const Template& base, const StepShape& shape, C
   }
 }
 
+StepTemplates::Mix StepTemplates::mixed(const Template& base, const Template& last,
+                                        double share) const {
+  Mix mix{.chain = base.chain, .basis = orrery::mix(base.basis, last.basis, share)};
+  if (share > 0) blend(mix.chain, last.chain, share);
+  return mix;
+}
+
+// Experts take in the tokens of all ranks, the rest of a layer the rows of one: both are
+// interpolated.
+StepTemplates::Mix StepTemplates::uneven(const StepShape& shape, const RankRows& rank) {
+  const TokenCell rows = token_cell(rank.rows);
+  const TokenCell tokens = coarse_cell(shape.tokens);
+  const auto at = [&](std::int64_t step_tokens) {
+    const auto key = [&](std::int64_t rank_rows) {
+      return key_of(shape, std::max(step_tokens, rank_rows), rank_rows);
+    };
+    return mixed(find(key(rows.first)), find(key(rows.last)), share_of(rows, rank.rows));
+  };
+  Mix low = at(tokens.first);
+  const double share = share_of(tokens, shape.tokens);
+  if (share == 0) return low;
+  const Mix high = at(tokens.last);
+  blend(low.chain, high.chain, share);
+  low.basis = orrery::mix(low.basis, high.basis, share);
+  return low;
+}
+
 DeviceTime StepTemplates::time(const StepShape& exact) {
   const bool has_prefill = exact.prefill_tokens > 0;
+  const bool is_uneven = exact.rank_rows > 0;
   const RankRows rank(setup_.mesh, exact);
   // Decode batches have captured sizes, few enough to keep each.
-  const TokenCell cell =
-      has_prefill ? token_cell(rank.rows) : TokenCell{.first = rank.rows, .last = rank.rows};
+  const TokenCell cell = has_prefill || is_uneven
+                             ? token_cell(rank.rows)
+                             : TokenCell{.first = rank.rows, .last = rank.rows};
   StepShape shape = exact;
   const auto key = [&](std::int64_t rows) {
+    if (is_uneven) return key_of(shape, std::max(coarse_cell(shape.tokens).first, rows), rows);
     if (!has_prefill) return key_of(shape, shape.tokens, rows);
     const std::int64_t tokens = round_bits(shape.tokens, kTokenBits);
     return key_of(shape, std::clamp(tokens, rows, rows * rank.ways), rows);
   };
   const Template& base = find(key(cell.first));
-  const Template& last = find(key(cell.last));
-  const double share = cell.first == cell.last ? 0
-                                               : static_cast<double>(rank.rows - cell.first) /
-                                                     static_cast<double>(cell.last - cell.first);
-  Chain chain = base.chain;
-  if (share > 0) {
-    for (std::size_t i = 0; i < chain.steps.size(); ++i) {
-      const ChainStep& other = last.chain.steps[i];
-      for (Seconds ChainStep::* time :
-           {&ChainStep::time, &ChainStep::limited, &ChainStep::arithmetic}) {
-        chain.steps[i].*time = (chain.steps[i].*time) * (1 - share) + (other.*time) * share;
-      }
-      chain.steps[i].energy = chain.steps[i].energy * (1 - share) + other.energy * share;
-    }
-  }
+  auto [chain, basis] = is_uneven ? uneven(shape, rank)
+                                  : mixed(base, find(key(cell.last)), share_of(cell, rank.rows));
   if (has_prefill) {
     shape.prefill_query = round_bits(shape.prefill_query, kAttentionBits);
     shape.prefill_context = round_bits(shape.prefill_context, kAttentionBits);
     shape.decode_context = round_bits(shape.decode_context, kAttentionBits);
   }
-  DeviceTime result{.basis = mix(base.basis, last.basis, share)};
+  DeviceTime result{.basis = basis};
   price_shaped(base, shape, chain, result.basis);
   if (shape.seqs > 0) {
-    const Tail& end = has_prefill ? tail(round_bits(shape.seqs, kSampleBits)) : base.tail;
+    const bool is_kept = !has_prefill && !is_uneven;
+    const Tail& end = is_kept ? base.tail : tail(round_bits(shape.seqs, kSampleBits));
     chain.steps.insert(chain.steps.end(), end.steps.begin(), end.steps.end());
     chain.sections.back().last = static_cast<std::int32_t>(chain.steps.size());
     result.basis = sum(result.basis, end.basis);

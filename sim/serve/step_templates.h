@@ -66,7 +66,8 @@ class StepTemplates {
   // What a template is of. Plans of one structure have the same ops.
   struct Key {
     std::int64_t tokens = 0;  // of the whole step
-    std::int64_t rows = 0;    // of the fullest data-parallel rank
+    std::int64_t rows = 0;    // of the data-parallel rank
+    bool is_uneven = false;   // other ranks have other numbers of rows
     bool has_prefill = false;
     bool has_decodes = false;
     bool has_cached = false;         // before a chunk
@@ -90,6 +91,14 @@ class StepTemplates {
   [[nodiscard]] Template make(const Key& key) const;
   [[nodiscard]] std::vector<Shaped> find_shaped(const Plan& plan, const Key& key) const;
   const Tail& tail(std::int64_t num_sampled);
+  // Templates between whose rows, and tokens where ranks are uneven, a shape lies: their mix.
+  struct Mix {
+    Chain chain;
+    BasisSeconds basis;
+  };
+  [[nodiscard]] Mix mixed(const Template& base, const Template& last, double share) const;
+  // Of a shape with other rows on other ranks.
+  Mix uneven(const StepShape& shape, const RankRows& rank);
   // Asks for the shaped ops; their basis is added to `basis`.
   void price_shaped(const Template& base, const StepShape& shape, Chain& chain,
                     BasisSeconds& basis) const;

@@ -63,8 +63,10 @@ class RepeatedSteps : public StepBackend {
       if (step.replica == replica) durations_.push_back(step.duration);
     }
   }
-  StepTime run(const Batch& /*batch*/) override { return {.duration = durations_.at(next_++)}; }
-  FastForward fast_forward(const Batch& /*batch*/, std::int64_t /*max_steps*/) override {
+  StepTime run(std::span<const Batch> /*ranks*/) override {
+    return {.duration = durations_.at(next_++)};
+  }
+  FastForward fast_forward(std::span<const Batch> /*ranks*/, std::int64_t /*max_steps*/) override {
     return {.num_steps = 1, .first = durations_.at(next_++)};
   }
 

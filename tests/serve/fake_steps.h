@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "sim/serve/serve.h"
@@ -15,8 +16,9 @@ namespace orrery::testing {
 // Of times in seconds that are sums of a few tens of terms.
 inline constexpr double kTolerance = 1e-12;
 
-// A step takes `base` + `per_prefill` for each prompt token + `per_context` for each token of the
-// decodes' contexts. With `fast_forwards` off every decode step is asked for by itself.
+// A rank takes `base` + `per_prefill` for each prompt token + `per_context` for each token of the
+// decodes' contexts, a step as long as its slowest rank. With `fast_forwards` off every decode step
+// is asked for by itself.
 struct FakeTimes {
   Seconds base{0.010};
   Seconds per_prefill{0.001};
@@ -29,23 +31,54 @@ class FakeSteps : public StepBackend {
   explicit FakeSteps(FakeTimes times, std::vector<Batch>* batches = nullptr)
       : times_(times), batches_(batches) {}
 
-  StepTime run(const Batch& batch) override {
-    if (batches_ != nullptr) batches_->push_back(batch);
-    std::int64_t prefill = 0;
-    for (const PrefillChunk& chunk : batch.prefill) prefill += chunk.query;
-    return {.duration = times_.base + times_.per_prefill * static_cast<double>(prefill) +
-                        times_.per_context * static_cast<double>(batch.decode_context),
-            .basis = {.measured = times_.base}};
+  StepTime run(std::span<const Batch> ranks) override {
+    see(ranks);
+    StepTime step{.basis = {.measured = times_.base}};
+    for (const Batch& batch : ranks) {
+      std::int64_t prefill = 0;
+      for (const PrefillChunk& chunk : batch.prefill) prefill += chunk.query;
+      const Seconds own = times_.base + times_.per_prefill * static_cast<double>(prefill) +
+                          times_.per_context * static_cast<double>(batch.decode_context);
+      step.duration = std::max(step.duration, own);
+      if (ranks.size() > 1) step.ranks.push_back(own);
+    }
+    return step;
   }
-  FastForward fast_forward(const Batch& batch, std::int64_t max_steps) override {
-    if (batches_ != nullptr) batches_->push_back(batch);
-    return {.num_steps = times_.fast_forwards ? max_steps : 1,
-            .first = times_.base + times_.per_context * static_cast<double>(batch.decode_context),
-            .slope = times_.per_context * static_cast<double>(batch.num_decodes),
-            .basis = {.measured = times_.base}};
+  // Until another rank is the slowest.
+  FastForward fast_forward(std::span<const Batch> ranks, std::int64_t max_steps) override {
+    see(ranks);
+    FastForward fast{.num_steps = times_.fast_forwards ? max_steps : 1,
+                     .basis = {.measured = times_.base}};
+    for (const Batch& batch : ranks) {
+      if (first(batch) < fast.first) continue;
+      const bool is_equal = first(batch) == fast.first;
+      fast.first = first(batch);
+      fast.slope = std::max(slope(batch), is_equal ? fast.slope : Seconds(0));
+    }
+    if (ranks.size() == 1) return fast;
+    for (const Batch& batch : ranks) {
+      if (slope(batch) <= fast.slope) continue;
+      const double steps = (fast.first - first(batch)) / (slope(batch) - fast.slope);
+      fast.num_steps = std::min(fast.num_steps, static_cast<std::int64_t>(steps) + 1);
+    }
+    const auto steps = static_cast<double>(fast.num_steps);
+    for (const Batch& batch : ranks) {
+      fast.ranks.push_back((first(batch) + slope(batch) * ((steps - 1) / 2)) * steps);
+    }
+    return fast;
   }
 
  private:
+  [[nodiscard]] Seconds first(const Batch& batch) const {
+    return times_.base + times_.per_context * static_cast<double>(batch.decode_context);
+  }
+  [[nodiscard]] Seconds slope(const Batch& batch) const {
+    return times_.per_context * static_cast<double>(batch.num_decodes);
+  }
+  void see(std::span<const Batch> ranks) {
+    if (batches_ != nullptr) batches_->insert(batches_->end(), ranks.begin(), ranks.end());
+  }
+
   FakeTimes times_;
   std::vector<Batch>* batches_;
 };

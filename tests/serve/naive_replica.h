@@ -19,56 +19,9 @@
 
 namespace orrery::testing {
 
-class NaiveReplica {
+// One data-parallel rank.
+class NaiveRank {
  public:
-  NaiveReplica(const Workload& workload, const ServiceConfig& config, FakeTimes times)
-      : workload_(workload), config_(config), times_(times), states_(workload.requests.size()) {
-    for (std::int64_t id = 0; id < config.num_kv_blocks; ++id) {
-      blocks_.push_back({});
-      free_.push_back(id);
-    }
-  }
-
-  std::vector<RequestRecord> run() {
-    const FrontEndConfig& front_end = config_.front_end;
-    Seconds free;  // the front end
-    for (const Request& request : workload_.requests) {
-      free = std::max(free, request.arrival) + front_end.per_request +
-             front_end.per_prompt_token * static_cast<double>(request.prompt_tokens);
-      known_.push_back(free);
-    }
-    std::size_t next = 0;
-    std::size_t num_finished = 0;
-    Seconds now;
-    Seconds begin_before;
-    while (num_finished < states_.size()) {
-      while (next < states_.size() && known_[next] <= now) waiting_.push_back(next++);
-      auto scheduled = schedule(now, config_.engine.async_scheduling ? begin_before : now);
-      for (const std::size_t idx : ended_) release(idx);
-      ended_.clear();
-      if (scheduled.empty()) scheduled = schedule(now, now);
-      if (scheduled.empty()) {
-        now = known_[next];
-        continue;
-      }
-      begin_before = now;
-      now += duration(scheduled);
-      num_finished += apply(scheduled, now);
-    }
-    for (const std::size_t idx : ended_) release(idx);
-    std::vector<RequestRecord> records;
-    records.reserve(states_.size());
-    for (const State& state : states_) records.push_back(state.record);
-    return records;
-  }
-  [[nodiscard]] std::int64_t num_free() const { return static_cast<std::int64_t>(free_.size()); }
-
- private:
-  struct Block {
-    std::int64_t references = 0;
-    bool has_hash = false;
-    std::uint64_t hash = 0;
-  };
   struct State {
     RequestRecord record;
     std::int64_t num_computed = 0;
@@ -77,8 +30,48 @@ class NaiveReplica {
     std::vector<std::int64_t> blocks;
     std::size_t num_hashed = 0;  // leading blocks whose content is known to the cache
   };
-
   using Scheduled = std::vector<std::pair<std::size_t, std::int64_t>>;  // request, tokens
+
+  // `known`: when the engine comes to know of each request.
+  NaiveRank(const Workload& workload, const ServiceConfig& config, FakeTimes times,
+            std::vector<State>& states, const std::vector<Seconds>& known)
+      : workload_(workload), config_(config), times_(times), states_(states), known_(known) {
+    for (std::int64_t id = 0; id < config.num_kv_blocks / config.num_dp_ranks; ++id) {
+      blocks_.push_back({});
+      free_.push_back(id);
+    }
+  }
+
+  void enqueue(std::size_t idx) { waiting_.push_back(idx); }
+  [[nodiscard]] std::int64_t num_free() const { return static_cast<std::int64_t>(free_.size()); }
+  void release_ended() {
+    for (const std::size_t idx : ended_) release(idx);
+    ended_.clear();
+  }
+  // For the routers of ranks.
+  [[nodiscard]] std::int64_t tokens_left() const {
+    std::int64_t left = 0;
+    for (const std::size_t idx : waiting_) left += full_length(idx);
+    for (const std::size_t idx : running_) left += full_length(idx) - states_[idx].num_computed;
+    return left;
+  }
+  [[nodiscard]] std::int64_t queue_length() const {
+    return static_cast<std::int64_t>(4 * waiting_.size() + running_.size());
+  }
+  [[nodiscard]] bool has_decodes() const {
+    return std::ranges::any_of(running_, [this](auto idx) { return states_[idx].is_decoding; });
+  }
+  // Whether it has prompts, or could let one in.
+  [[nodiscard]] bool has_prompts(Seconds known) const {
+    if (std::ranges::any_of(running_, [this](auto idx) { return !states_[idx].is_decoding; })) {
+      return true;
+    }
+    if (waiting_.empty() || known_[waiting_.front()] > known) return false;
+    const std::size_t idx = waiting_.front();
+    return static_cast<std::int64_t>(running_.size() + ended_.size()) <
+               config_.engine.max_num_seqs &&
+           may_admit(idx, workload_.requests[idx].prompt_tokens, 0, 0, {});
+  }
 
   [[nodiscard]] Seconds duration(const Scheduled& scheduled) const {
     std::int64_t prefill = 0;
@@ -93,17 +86,14 @@ class NaiveReplica {
     return times_.base + times_.per_prefill * static_cast<double>(prefill) +
            times_.per_context * static_cast<double>(contexts);
   }
-  // Returns how many requests ended.
-  std::size_t apply(const Scheduled& scheduled, Seconds now) {
+  [[nodiscard]] std::int64_t num_tokens_of(const Scheduled& scheduled) const {
+    return std::ranges::count_if(scheduled, [this](const auto& entry) {
+      return states_[entry.first].num_computed + entry.second == length(entry.first);
+    });
+  }
+  // Clients have the tokens at `at_client`. Returns how many requests ended.
+  std::size_t apply(const Scheduled& scheduled, Seconds at_client) {
     std::size_t num_ended = 0;
-    std::int64_t num_tokens = 0;
-    for (const auto& [idx, count] : scheduled) {
-      if (states_[idx].num_computed + count == length(idx)) ++num_tokens;
-    }
-    stream_free_ = std::max(stream_free_, now) +
-                   config_.front_end.per_output_token * static_cast<double>(num_tokens) /
-                       static_cast<double>(config_.engine.stream_interval);
-    const Seconds at_client = stream_free_ + config_.front_end.stream_latency;
     for (const auto& [idx, count] : scheduled) {
       State& state = states_[idx];
       state.num_computed += count;
@@ -117,13 +107,33 @@ class NaiveReplica {
       ended_.push_back(idx);
       ++num_ended;
     }
-    if (!config_.engine.async_scheduling) {
-      for (const std::size_t idx : ended_) release(idx);
-      ended_.clear();
-    }
+    if (!config_.engine.async_scheduling) release_ended();
     return num_ended;
   }
 
+  // A batch of what is known since `known` or earlier.
+  Scheduled schedule(Seconds now, Seconds known, bool lets_prompts) {
+    Scheduled scheduled;
+    std::int64_t budget = config_.engine.max_num_batched_tokens;
+    if (!lets_prompts) {
+      schedule_running(scheduled, budget, {.decodes = true});
+    } else if (config_.engine.scheduler_policy == SchedulerPolicy::kPrefillFirst) {
+      if (schedule_running(scheduled, budget, {.prompts = true})) {
+        schedule_waiting(scheduled, budget, now, known);
+      }
+      if (scheduled.empty()) schedule_running(scheduled, budget, {.decodes = true});
+    } else if (schedule_running(scheduled, budget, {.prompts = true, .decodes = true})) {
+      schedule_waiting(scheduled, budget, now, known);
+    }
+    return scheduled;
+  }
+
+ private:
+  struct Block {
+    std::int64_t references = 0;
+    bool has_hash = false;
+    std::uint64_t hash = 0;
+  };
   [[nodiscard]] std::int64_t length(std::size_t idx) const {
     return workload_.requests[idx].prompt_tokens + states_[idx].num_generated;
   }
@@ -178,21 +188,6 @@ class NaiveReplica {
     for (auto id = state.blocks.rbegin(); id != state.blocks.rend(); ++id) give(*id);
     state.blocks.clear();
     state.num_hashed = 0;
-  }
-
-  // A batch of what is known since `known` or earlier.
-  Scheduled schedule(Seconds now, Seconds known) {
-    Scheduled scheduled;
-    std::int64_t budget = config_.engine.max_num_batched_tokens;
-    if (config_.engine.scheduler_policy == SchedulerPolicy::kPrefillFirst) {
-      if (schedule_running(scheduled, budget, {.prompts = true})) {
-        schedule_waiting(scheduled, budget, now, known);
-      }
-      if (scheduled.empty()) schedule_running(scheduled, budget, {.decodes = true});
-    } else if (schedule_running(scheduled, budget, {.prompts = true, .decodes = true})) {
-      schedule_waiting(scheduled, budget, now, known);
-    }
-    return scheduled;
   }
 
   struct Kinds {
@@ -313,17 +308,147 @@ class NaiveReplica {
   }
 
   const Workload& workload_;
-  ServiceConfig config_;
+  const ServiceConfig& config_;
   FakeTimes times_;
-  std::vector<State> states_;
+  std::vector<State>& states_;
+  const std::vector<Seconds>& known_;
   std::vector<Block> blocks_;
   std::list<std::int64_t> free_;
-  Seconds stream_free_;
   std::map<std::uint64_t, std::int64_t> cached_;
   std::deque<std::size_t> waiting_;
   std::vector<std::size_t> running_;
   std::vector<std::size_t> ended_;  // hold seats and blocks until the next batch is formed
-  std::vector<Seconds> known_;      // to the engine
+};
+
+// Its ranks step together, as long as the slowest takes.
+class NaiveReplica {
+ public:
+  NaiveReplica(const Workload& workload, const ServiceConfig& config, FakeTimes times)
+      : workload_(workload), config_(config), states_(workload.requests.size()) {
+    for (int i = 0; i < config.num_dp_ranks; ++i) {
+      ranks_.emplace_back(workload_, config_, times, states_, known_);
+    }
+  }
+
+  std::vector<RequestRecord> run() {
+    pass_front_end();
+    std::size_t next = 0;
+    std::size_t num_finished = 0;
+    Seconds now;
+    Seconds begin_before;
+    while (num_finished < states_.size()) {
+      next = enqueue_until(now, next);
+      auto scheduled = schedule(now, config_.engine.async_scheduling ? begin_before : now);
+      for (NaiveRank& rank : ranks_) rank.release_ended();
+      if (is_empty(scheduled)) scheduled = schedule(now, now);
+      if (is_empty(scheduled)) {
+        now = known_[next];
+        continue;
+      }
+      begin_before = now;
+      now += duration(scheduled);
+      next = enqueue_until(now, next);  // to ranks as they are while the step runs
+      num_finished += apply(scheduled, now);
+    }
+    for (NaiveRank& rank : ranks_) rank.release_ended();
+    std::vector<RequestRecord> records;
+    records.reserve(states_.size());
+    for (const NaiveRank::State& state : states_) records.push_back(state.record);
+    return records;
+  }
+  [[nodiscard]] std::int64_t num_free() const {
+    std::int64_t sum = 0;
+    for (const NaiveRank& rank : ranks_) sum += rank.num_free();
+    return sum;
+  }
+
+ private:
+  using Steps = std::vector<NaiveRank::Scheduled>;  // by rank
+
+  void pass_front_end() {
+    const FrontEndConfig& front_end = config_.front_end;
+    Seconds free;
+    for (const Request& request : workload_.requests) {
+      free = std::max(free, request.arrival) + front_end.per_request +
+             front_end.per_prompt_token * static_cast<double>(request.prompt_tokens);
+      known_.push_back(free);
+    }
+  }
+  std::size_t enqueue_until(Seconds now, std::size_t next) {
+    for (; next < states_.size() && known_[next] <= now; ++next) ranks_[choose()].enqueue(next);
+    return next;
+  }
+  std::size_t choose() {
+    if (config_.engine.dp_router == DpRouter::kRoundRobin) return num_chosen_++ % ranks_.size();
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < ranks_.size(); ++i) {
+      const bool is_better = config_.engine.dp_router == DpRouter::kLeastTokens
+                                 ? ranks_[i].tokens_left() < ranks_[best].tokens_left()
+                                 : ranks_[i].queue_length() < ranks_[best].queue_length();
+      if (is_better) best = i;
+    }
+    return best;
+  }
+  // TensorRT-LLM's _balance_adp_requests, step by step.
+  bool lets_prompts(Seconds known) {
+    if (config_.engine.dp_balance_timeout_iters == 0) return true;
+    const bool all_decode =
+        std::ranges::all_of(ranks_, [](const NaiveRank& rank) { return rank.has_decodes(); });
+    const auto with_prompts = std::ranges::count_if(
+        ranks_, [&](const NaiveRank& rank) { return rank.has_prompts(known); });
+    if (with_prompts == 0) return true;
+    if (with_prompts == std::ssize(ranks_)) {
+      num_waits_ = 0;
+      if (all_decode && num_batching_ < config_.engine.dp_balance_batching_wait_iters) {
+        ++num_batching_;
+        return false;
+      }
+      num_batching_ = 0;
+      return true;
+    }
+    ++num_waits_;
+    if (num_waits_ < config_.engine.dp_balance_timeout_iters && all_decode) return false;
+    num_waits_ = 0;
+    return true;
+  }
+  Steps schedule(Seconds now, Seconds known) {
+    const bool prompts = lets_prompts(known);
+    Steps steps;
+    for (NaiveRank& rank : ranks_) steps.push_back(rank.schedule(now, known, prompts));
+    return steps;
+  }
+  static bool is_empty(const Steps& steps) {
+    return std::ranges::all_of(steps, [](const auto& step) { return step.empty(); });
+  }
+  [[nodiscard]] Seconds duration(const Steps& steps) const {
+    Seconds longest;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      longest = std::max(longest, ranks_[i].duration(steps[i]));
+    }
+    return longest;
+  }
+  std::size_t apply(const Steps& steps, Seconds now) {
+    std::int64_t num_tokens = 0;
+    for (std::size_t i = 0; i < steps.size(); ++i) num_tokens += ranks_[i].num_tokens_of(steps[i]);
+    stream_free_ = std::max(stream_free_, now) +
+                   config_.front_end.per_output_token * static_cast<double>(num_tokens) /
+                       static_cast<double>(config_.engine.stream_interval);
+    std::size_t num_ended = 0;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      num_ended += ranks_[i].apply(steps[i], stream_free_ + config_.front_end.stream_latency);
+    }
+    return num_ended;
+  }
+
+  const Workload& workload_;
+  ServiceConfig config_;
+  std::vector<NaiveRank::State> states_;
+  std::vector<Seconds> known_;  // when the engine comes to know of each request
+  std::deque<NaiveRank> ranks_;
+  std::size_t num_chosen_ = 0;
+  std::int64_t num_waits_ = 0;
+  std::int64_t num_batching_ = 0;
+  Seconds stream_free_;
 };
 
 }  // namespace orrery::testing

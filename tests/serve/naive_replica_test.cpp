@@ -162,6 +162,31 @@ TEST_P(NaiveReplicaTest, EveryPolicyIsScheduledAlike) {
   }
 }
 
+// Ranks with queues and blocks of their own, however requests are dealt and whether they wait for
+// each other's prompts.
+TEST_P(NaiveReplicaTest, DataParallelRanksAreScheduledAlike) {
+  for (const DpRouter router :
+       {DpRouter::kRoundRobin, DpRouter::kLeastTokens, DpRouter::kLeastRequests}) {
+    for (const int flags : {0, 1, 2, 3, 4, 5}) {
+      SCOPED_TRACE("router " + std::to_string(static_cast<int>(router)) + " flags " +
+                   std::to_string(flags));
+      ServiceConfig ranks = config();
+      ranks.num_dp_ranks = 3;
+      ranks.num_kv_blocks = 3 * GetParam();
+      ranks.engine.max_num_seqs = 4;
+      ranks.engine.dp_router = router;
+      ranks.engine.async_scheduling = (flags & 1) != 0;
+      ranks.engine.enable_prefix_caching = (flags & 2) != 0;
+      if ((flags & 4) != 0) {
+        ranks.engine.dp_balance_timeout_iters = 6;
+        ranks.engine.dp_balance_batching_wait_iters = 2;
+        ranks.engine.scheduler_policy = SchedulerPolicy::kPrefillFirst;
+      }
+      expect_equal(ranks);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Blocks, NaiveReplicaTest, ::testing::Values(70, 90, 150, 1000));
 
 }  // namespace

@@ -276,13 +276,82 @@ TEST(Service, EachDataParallelRankHasItsOwnBudget) {
   std::vector<Batch> batches;
   serve_fake(workload_of(std::vector<Request>(2, {.prompt_tokens = 100, .output_tokens = 1})),
              config, {}, &batches);
-  ASSERT_EQ(batches.size(), 2U);  // both prompts are cut, each on its rank
-  EXPECT_EQ(batches[0].prefill, (std::vector<PrefillChunk>{{64, 0, false}, {64, 0, false}}));
-  EXPECT_EQ(batches[1].prefill, (std::vector<PrefillChunk>{{36, 64, true}, {36, 64, true}}));
+  ASSERT_EQ(batches.size(), 4U);  // two steps of two ranks: both prompts are cut, each on its rank
+  for (const std::size_t rank : {0, 1}) {
+    EXPECT_EQ(batches[rank].prefill, (std::vector<PrefillChunk>{{64, 0, false}}));
+    EXPECT_EQ(batches[2 + rank].prefill, (std::vector<PrefillChunk>{{36, 64, true}}));
+  }
   batches.clear();
   serve_fake(workload_of(std::vector<Request>(20, {.prompt_tokens = 4, .output_tokens = 5})),
              config, {}, &batches);
-  EXPECT_EQ(batches[0].prefill.size(), 16U);  // 8 seats on each
+  EXPECT_EQ(batches[0].prefill.size(), 8U);  // 8 seats on each
+  EXPECT_EQ(batches[1].prefill.size(), 8U);
+}
+
+TEST(Service, RanksWaitForTheSlowest) {
+  // 60 tokens beside 4: 10 + 60 ms, of which the second rank waits 56; then 10 ms each.
+  ServiceConfig config = small_service();
+  config.num_dp_ranks = 2;
+  const auto result = serve_fake(workload_of({{.prompt_tokens = 60, .output_tokens = 3},
+                                              {.prompt_tokens = 4, .output_tokens = 3}}),
+                                 config);
+  EXPECT_EQ(result.requests[0].dp_rank, 0);
+  EXPECT_EQ(result.requests[1].dp_rank, 1);
+  EXPECT_NEAR(result.metrics.ttft_s.mean, 0.070, kTolerance);
+  EXPECT_NEAR(result.metrics.tpot_s.mean, 0.010, kTolerance);
+  ASSERT_EQ(result.steps.size(), 2U);
+  EXPECT_NEAR(result.steps[0].mean_wait.value(), 0.028, kTolerance);
+  EXPECT_NEAR(result.steps[0].longest_wait.value(), 0.056, kTolerance);
+  EXPECT_NEAR(result.steps[1].longest_wait.value(), 0, kTolerance);
+  ASSERT_TRUE(result.metrics.ranks.has_value());
+  EXPECT_NEAR(result.metrics.ranks->balance, (0.070 + 0.014 + 2 * 0.020) / 2 / 0.090, kTolerance);
+  EXPECT_NEAR(result.metrics.ranks->wait[0].value(), 0, kTolerance);
+  EXPECT_NEAR(result.metrics.ranks->wait[1].value(), 0.056 / 3, kTolerance);
+}
+
+TEST(Service, RanksAreChosenInTurnByTokensOrByRequests) {
+  // The second rank gets a short prompt, so the third request joins it unless ranks take turns.
+  const std::vector<Request> requests{{.prompt_tokens = 60, .output_tokens = 9},
+                                      {.prompt_tokens = 4, .output_tokens = 2},
+                                      {.prompt_tokens = 4, .output_tokens = 2},
+                                      {.prompt_tokens = 4, .output_tokens = 2}};
+  const auto ranks = [&](DpRouter router) {
+    ServiceConfig config = small_service();
+    config.num_dp_ranks = 2;
+    config.engine.dp_router = router;
+    std::vector<int> chosen;
+    for (const RequestRecord& record : serve_fake(workload_of(requests), config).requests) {
+      chosen.push_back(record.dp_rank);
+    }
+    return chosen;
+  };
+  EXPECT_EQ(ranks(DpRouter::kRoundRobin), (std::vector{0, 1, 0, 1}));
+  EXPECT_EQ(ranks(DpRouter::kLeastTokens), (std::vector{0, 1, 1, 1}));
+  EXPECT_EQ(ranks(DpRouter::kLeastRequests), (std::vector{0, 1, 0, 1}));
+}
+
+TEST(Service, PromptsWaitUntilAllRanksHaveSome) {
+  // Both ranks decode when a third prompt comes; it waits for one on the other rank, 3 steps at
+  // most.
+  ServiceConfig config = small_service();
+  config.num_dp_ranks = 2;
+  std::vector<Request> requests(2, {.prompt_tokens = 4, .output_tokens = 40});
+  requests.push_back({.arrival = Seconds(0.101), .prompt_tokens = 4, .output_tokens = 2});
+  const auto scheduled = [&] {
+    return serve_fake(workload_of(requests), config).requests.at(2).first_scheduled.value();
+  };
+  const double at_once = scheduled();
+  config.engine.dp_balance_timeout_iters = 4;
+  EXPECT_NEAR(scheduled() - at_once, 0.030, kTolerance);
+  // A fourth on the other rank ends the wait, but for the steps in which more may come.
+  requests.push_back({.arrival = Seconds(0.111), .prompt_tokens = 4, .output_tokens = 2});
+  EXPECT_NEAR(scheduled() - at_once, 0.010, kTolerance);
+  config.engine.dp_balance_batching_wait_iters = 1;
+  EXPECT_NEAR(scheduled() - at_once, 0.020, kTolerance);
+  // Where a rank has nothing else to do prompts do not wait, so that no wait is without end.
+  requests[1].output_tokens = 1;
+  requests.pop_back();
+  EXPECT_NEAR(scheduled() - at_once, 0, kTolerance);
 }
 
 TEST(Service, NoMoreThanMaxNumSeqsRun) {

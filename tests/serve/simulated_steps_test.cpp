@@ -1,7 +1,5 @@
 // Step times from parts against the plan of the exact batch.
 
-#include "sim/serve/simulated_steps.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -10,47 +8,14 @@
 #include "sim/parallel/rank_rows.h"
 #include "sim/serve/random.h"
 #include "tests/model/small_models.h"
+#include "tests/serve/simulated_steps_testing.h"
 
 namespace orrery {
 namespace {
 
+using testing::SimulatedStepsTest;
 using testing::small_deepseek;
 using testing::small_llama;
-
-// A node of four GPUs with round numbers; costs are rooflines, there are no tables.
-class SimulatedStepsTest : public ::testing::Test {
- protected:
-  SimulatedStepsConfig config(const ModelConfig& model, Mesh mesh) {
-    return {.model = model,
-            .mesh = mesh,
-            .machine = &machine_,
-            .graph_cost = &graph_cost_,
-            .eager_cost = &eager_cost_,
-            .scheduler_base = Seconds(5e-4),
-            .graph_batch_sizes = {1, 2, 4, 8, 16, 32, 64}};
-  }
-  StepSetup setup(const ModelConfig& model, Mesh mesh, const CostModel& cost) const {
-    return {.model = model, .mesh = mesh, .machine = &machine_, .cost = &cost};
-  }
-
-  HostCosts host_{.eager_launch = Seconds(5e-6), .graph_node = Seconds(1e-6)};
-  Machine machine_ = make_machine({.name = "test",
-                                   .kind = "nvswitch_node",
-                                   .device = {.name = "gpu",
-                                              .hbm_capacity = Bytes(80e9),
-                                              .hbm_bandwidth = BytesPerSecond(4e12),
-                                              .dense_flops = {{DType::kBf16, FlopsPerSecond(1e15)},
-                                                              {DType::kFp8, FlopsPerSecond(2e15)}},
-                                              .num_sms = 100},
-                                   .num_gpus = 4,
-                                   .gpus_per_node = 4,
-                                   .nvlink_rate = BytesPerSecond(450e9),
-                                   .nvlink_latency = Seconds(1e-6)});
-  CostModel graph_cost_{
-      machine_, nullptr, nullptr, {.launch_mode = LaunchMode::kGraph, .host = host_}};
-  CostModel eager_cost_{
-      machine_, nullptr, nullptr, {.launch_mode = LaunchMode::kEager, .host = host_}};
-};
 
 TEST_F(SimulatedStepsTest, ADecodeStepOnTheGridIsTheClosedFormOfItsPlanPlusHostTime) {
   for (const Mesh& mesh : {Mesh{}, Mesh{.tp = 2}}) {
@@ -254,7 +219,7 @@ TEST_F(SimulatedStepsTest, StepsOfNewNumbersOfRowsArePreparedOnceAndForgottenLas
   SimulatedSteps steps(times);
   const auto more = [&](std::int64_t query) {
     const Batch batch{.prefill = {{.query = query, .context = 0}}};
-    return (steps.run(batch).duration - plain.step(batch).duration).value();
+    return (steps.run(std::span(&batch, 1)).duration - plain.step(batch).duration).value();
   };
   EXPECT_NEAR(more(100), 21e-4, 1e-12);
   EXPECT_NEAR(more(100), 1e-4, 1e-12);
@@ -305,7 +270,7 @@ TEST_F(SimulatedStepsTest, PromptsInARowReachThePowerLimitAndPausesLeaveIt) {
   const auto run = [&](Seconds pause) {
     now += pause;
     steps.starts(now);
-    const Seconds taken = steps.run(batch).duration;
+    const Seconds taken = steps.run(std::span(&batch, 1)).duration;
     now += taken;
     return taken.value();
   };
@@ -368,11 +333,12 @@ TEST_F(SimulatedStepsTest, DecodesThatComputeKeepTheClockThrottled) {
     const CostModel eager = cost_of(LaunchMode::kEager, share);
     StepTimes times(config_of(graph, eager));
     SimulatedSteps steps(times);
-    Seconds now = steps.run({.prefill = {{.query = 60000, .context = 0}}}).duration;
+    const Batch prompt{.prefill = {{.query = 60000, .context = 0}}};
+    Seconds now = steps.run(std::span(&prompt, 1)).duration;
     std::array<double, 2> ratios{};
     for (double& ratio : ratios) {
       steps.starts(now);
-      const Seconds taken = steps.fast_forward(decodes, 1).first;
+      const Seconds taken = steps.fast_forward(std::span(&decodes, 1), 1).first;
       ratio = taken / times.fast_forward(decodes, 1).first;
       now += taken;
     }
@@ -380,7 +346,7 @@ TEST_F(SimulatedStepsTest, DecodesThatComputeKeepTheClockThrottled) {
   };
   const CostModel graph = cost_of(LaunchMode::kGraph, 0.5);
   const CostModel eager = cost_of(LaunchMode::kEager, 0.5);
-  const double share = StepTimes(config_of(graph, eager)).arithmetic_share(decodes);
+  const double share = StepTimes(config_of(graph, eager)).arithmetic_share(std::span(&decodes, 1));
   ASSERT_GT(share, 0);
   ASSERT_LT(share, 0.5);
   const auto kept = longer(share);

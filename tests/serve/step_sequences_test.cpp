@@ -76,16 +76,16 @@ class FollowingSteps : public StepBackend {
     ++of.num_releases;
   }
 
-  StepTime run(const Batch& batch) override {
-    expect_announced(batch);
-    const StepTime time = fake_.run(batch);
+  StepTime run(std::span<const Batch> ranks) override {
+    expect_announced(ranks);
+    const StepTime time = fake_.run(ranks);
     end_ = begin_ + time.duration;
     return time;
   }
-  FastForward fast_forward(const Batch& batch, std::int64_t max_steps) override {
-    expect_announced(batch);
+  FastForward fast_forward(std::span<const Batch> ranks, std::int64_t max_steps) override {
+    expect_announced(ranks);
     EXPECT_EQ(max_steps, 1);
-    const FastForward time = fake_.fast_forward(batch, max_steps);
+    const FastForward time = fake_.fast_forward(ranks, max_steps);
     end_ = begin_ + time.first;
     return time;
   }
@@ -114,16 +114,18 @@ class FollowingSteps : public StepBackend {
     }
     return blocks;
   }
-  void expect_announced(const Batch& batch) const {
-    ASSERT_EQ(batch.prefill.size(), prefill_.size());
-    for (std::size_t i = 0; i < prefill_.size(); ++i) {
-      EXPECT_EQ(batch.prefill[i],
-                (PrefillChunk{prefill_[i].query, prefill_[i].context, prefill_[i].produces_token}));
+  void expect_announced(std::span<const Batch> ranks) const {
+    std::vector<Batch> announced(ranks.size());
+    for (const StepSequence& chunk : prefill_) {
+      announced[static_cast<std::size_t>(chunk.rank)].prefill.push_back(
+          {chunk.query, chunk.context, chunk.produces_token});
     }
-    std::int64_t context = 0;
-    for (const StepSequence& decode : decodes_) context += decode.context + 1;
-    EXPECT_EQ(batch.num_decodes, static_cast<std::int64_t>(decodes_.size()));
-    EXPECT_EQ(batch.decode_context, context);
+    for (const StepSequence& decode : decodes_) {
+      Batch& batch = announced[static_cast<std::size_t>(decode.rank)];
+      ++batch.num_decodes;
+      batch.decode_context += decode.context + 1;
+    }
+    for (std::size_t i = 0; i < ranks.size(); ++i) EXPECT_EQ(ranks[i], announced[i]) << i;
   }
 
   const Workload& workload_;

@@ -286,6 +286,14 @@ def totals(run: Run) -> list[tuple[str, str]]:
         ("KV cache in use, mean", quantities.percent(s["kv_utilisation"]["mean"])),
         ("KV cache in use, most", quantities.percent(s["kv_utilisation"]["max"])),
         ("Preemptions", quantities.count(s["preemptions"])),
+        *(
+            [
+                ("Balance of data-parallel ranks, mean over slowest", quantities.percent(s["data_parallel"]["balance"])),
+                ("Wait of the rank that waits most, per step", quantities.seconds(max(s["data_parallel"]["wait_s"]))),
+            ]
+            if s.get("data_parallel")
+            else []
+        ),
     ]
 
 
