@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -179,15 +180,26 @@ void bind_search(py::module_& module) {
       .def(
           "take",
           [](Search& self, std::size_t candidate, int fidelity, bool meets, bool is_overloaded,
-             double headroom, double tokens) {
+             double headroom, double tokens, bool is_lost,
+             const std::optional<std::tuple<std::int64_t, std::int64_t, std::int64_t>>& use) {
+            std::optional<PeakUse> peak;
+            if (use) {
+              const auto& [sequences, prompt_tokens, longest] = *use;
+              peak = {.sequences = sequences, .prompt_tokens = prompt_tokens, .longest = longest};
+            }
             self.take({.candidate = candidate, .fidelity = static_cast<Fidelity>(fidelity)},
                       {.meets = meets,
                        .is_overloaded = is_overloaded,
                        .headroom = headroom,
-                       .output_tokens_per_s = tokens});
+                       .output_tokens_per_s = tokens,
+                       .is_lost = is_lost,
+                       .use = peak});
           },
           py::arg("candidate"), py::arg("fidelity"), py::arg("meets"), py::arg("is_overloaded"),
-          py::arg("headroom"), py::arg("output_tokens_per_s"), "The score of a job.")
+          py::arg("headroom"), py::arg("output_tokens_per_s"), py::arg("is_lost"),
+          py::arg("peak_use"),
+          "The score of a job; peak_use: (sequences, prompt_tokens, longest) or none.")
+      .def("equals", &Search::equals, "Candidates that do what a simulated one does, and which.")
       .def("ranking", &Search::ranking, "Candidates that meet the SLO, best first.")
       .def("nearest_misses", &Search::nearest_misses, "Those that do not, nearest first.");
 }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/explore/short_run.h"
 #include "sim/explore/steady_state.h"
 #include "sim/serve/workload.h"
 
@@ -27,17 +28,6 @@ WorkloadSpec longer(WorkloadSpec spec, std::int64_t times) {
   return spec;
 }
 
-// The first eighth, at least 100 requests, and in a closed loop twice those in flight.
-Workload first_part(const Workload& workload) {
-  const auto all = static_cast<std::int64_t>(workload.requests.size());
-  const std::int64_t least =
-      std::max<std::int64_t>(100, 2 * workload.closed_loop_concurrency) + workload.warmup_requests;
-  const std::int64_t count = std::min(all, std::max(all / 8, least));
-  Workload part = workload;
-  part.requests.resize(static_cast<std::size_t>(count));
-  return part;
-}
-
 void scale(Workload& workload, double load) {
   if (load == 1) return;
   if (workload.closed_loop_concurrency > 0) {
@@ -48,12 +38,17 @@ void scale(Workload& workload, double load) {
   }
 }
 
-// Metrics and energy of the requests served, or the error and false where they cannot be.
-bool serve_requests(const Scenario& scenario, const Workload& requests, const ServiceModel& service,
-                    Outcome& outcome) {
+// Figures of `requests` served, which are those of `whole` or the first of them, or the error and
+// false where they cannot be.
+bool serve_requests(const Scenario& scenario, const Workload& whole, const Workload& requests,
+                    const ServiceModel& service, Outcome& outcome) {
   try {
-    outcome.metrics =
-        serve_scenario(scenario, requests, service, {.record_steps = false}).result.metrics;
+    const ServiceResult served =
+        serve_scenario(scenario, requests, service, {.record_steps = false}).result;
+    outcome.metrics = served.metrics;
+    outcome.peak_use = peak_use(scenario, requests, served);
+    outcome.is_lost =
+        outcome.fidelity == Fidelity::kShort && is_lost(scenario.slo, whole, served.requests);
   } catch (const ScenarioError& error) {
     outcome.error = error.message();
     return false;
@@ -137,7 +132,7 @@ Outcome Evaluator::serve(const Scenario& scenario, Fidelity fidelity, double loa
     scale(requests, load);
     const ServiceModel service = model(scenario, contexts_differ(*all));
     outcome.num_requests = static_cast<std::int64_t>(requests.requests.size());
-    if (!serve_requests(scenario, requests, service, outcome)) return outcome;
+    if (!serve_requests(scenario, *all, requests, service, outcome)) return outcome;
     const bool is_open = outcome.metrics.load.is_settled || outcome.metrics.load.is_overloaded;
     const bool may_meet = std::ranges::all_of(outcome.metrics.slo, &SloCheck::is_met);
     if (fidelity == Fidelity::kShort || is_open || !may_meet || !is_endless(scenario.workload) ||
@@ -164,7 +159,7 @@ Outcome Evaluator::serve_closed(const Scenario& scenario, std::int64_t concurren
   requests.warmup_requests = std::min(concurrency, count / 2);
   const ServiceModel service = model(scenario, contexts_differ(*all));
   outcome.num_requests = count;
-  static_cast<void>(serve_requests(scenario, requests, service, outcome));
+  static_cast<void>(serve_requests(scenario, *all, requests, service, outcome));
   return outcome;
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/explore/peak_use.h"
 #include "sim/explore/space.h"
 #include "sim/explore/steady_state.h"
 #include "sim/scenario/costs.h"
@@ -39,6 +40,10 @@ struct Outcome {
   int num_gpus = 0;
   ServingMetrics metrics;
   std::optional<ServiceEnergy> energy;
+  // Of a short run: the whole workload cannot meet the SLO any more.
+  bool is_lost = false;
+  // Of a service that no limit of the engine held up.
+  std::optional<PeakUse> peak_use;
   std::string error;  // why it cannot be served; the rest is empty then
 
   // Not overloaded, settled, and all limits of the SLO met.

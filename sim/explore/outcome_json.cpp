@@ -58,6 +58,13 @@ Json energy(const std::optional<ServiceEnergy>& found) {
           {"error", found->error}};
 }
 
+Json peak_use(const std::optional<PeakUse>& use) {
+  if (!use) return nullptr;
+  return {{"sequences", use->sequences},
+          {"prompt_tokens", use->prompt_tokens},
+          {"longest", use->longest}};
+}
+
 Json json_of(const Outcome& outcome) {
   const ServingMetrics& metrics = outcome.metrics;
   Json json{{"fidelity", kFidelityNames[static_cast<std::size_t>(outcome.fidelity)]},
@@ -65,7 +72,9 @@ Json json_of(const Outcome& outcome) {
             {"requests", outcome.num_requests},
             {"error", outcome.error},
             {"meets", outcome.meets()},
-            {"headroom", number(outcome.headroom())}};
+            {"headroom", number(outcome.headroom())},
+            {"is_lost", outcome.is_lost},
+            {"peak_use", peak_use(outcome.peak_use)}};
   if (!outcome.error.empty()) return json;
   json["ttft_s"] = quantiles(metrics.ttft_s);
   json["tpot_s"] = quantiles(metrics.tpot_s);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
+#include <tuple>
 #include <utility>
 
 namespace orrery {
@@ -12,8 +15,9 @@ namespace {
 constexpr std::size_t kFewest = 16;
 // Full runs at a time, of a stage's survivors.
 constexpr std::size_t kFewestFull = 4;
-// A short run with less headroom has no full one.
-constexpr double kHopeless = 0.5;
+// A short run with less headroom has no full one: no full one of random questions had more
+// than 1.21 times that of its short one (short_run.h).
+constexpr double kHopeless = 0.7;
 // Of a closed loop, once one has been simulated fully: short runs so much dearer are not.
 constexpr double kNotBest = 1.15;
 // Of a closed loop: estimates this far above the best are not simulated.
@@ -25,8 +29,29 @@ Search::Search(const Space& space, std::vector<Prospect> prospects, bool is_open
     : space_(space), prospects_(std::move(prospects)), is_open_(is_open) {
   is_priced_ = std::ranges::all_of(space.candidates,
                                    [](const Candidate& plan) { return plan.usd_per_hour > 0; });
+  find_kinds();
   levels_ = by_level();
   open_stage();
+}
+
+void Search::find_kinds() {
+  std::vector<std::string> texts;
+  texts.reserve(space_.shapes.size());
+  for (const Shape& shape : space_.shapes) texts.push_back(text_without_limits(*shape.scenario));
+  std::map<std::tuple<std::string_view, int, int>, std::size_t> known;
+  for (std::size_t i = 0; i < space_.candidates.size(); ++i) {
+    const Candidate& plan = space_.candidates[i];
+    const auto [found, is_new] = known.try_emplace(
+        {texts[plan.shape], plan.replicas, plan.prefill_replicas}, members_.size());
+    if (is_new) members_.emplace_back();
+    members_[found->second].push_back(i);
+    kind_.push_back(found->second);
+  }
+  const auto room = [&](std::size_t i) {
+    const EngineConfig& engine = space_.shapes[space_.candidates[i].shape].scenario->engine;
+    return std::pair(-engine.max_num_seqs, -engine.max_num_batched_tokens);
+  };
+  for (auto& members : members_) std::ranges::stable_sort(members, {}, room);
 }
 
 double Search::cost(std::size_t candidate) const {
@@ -86,7 +111,8 @@ void Search::open_stage() {
 
 std::vector<Job> Search::next() {
   while (!is_over_) {
-    std::vector<Job> jobs = stage_.has_short ? full_runs() : short_runs();
+    std::vector<Job> jobs = short_runs();
+    if (jobs.empty()) jobs = full_runs();
     if (!jobs.empty()) return jobs;
     if (is_over_ || !ranking().empty()) break;
     open_stage();
@@ -95,28 +121,50 @@ std::vector<Job> Search::next() {
   return {};
 }
 
+bool Search::has_score(const Job& job) const { return scores_.contains(job); }
+
+// Of a stage's candidates: of each kind the one with most room, until all have scores.
 std::vector<Job> Search::short_runs() {
-  std::vector<Job> jobs;
-  jobs.reserve(stage_.candidates.size());
+  std::set<std::size_t> missing;
   for (const std::size_t i : stage_.candidates) {
-    jobs.push_back({.candidate = i, .fidelity = Fidelity::kShort});
+    if (!has_score({.candidate = i, .fidelity = Fidelity::kShort})) missing.insert(i);
   }
-  stage_.has_short = true;
+  std::vector<Job> jobs;
+  std::set<std::size_t> kinds;
+  for (const std::size_t i : stage_.candidates) {
+    if (!missing.contains(i) || !kinds.insert(kind_[i]).second) continue;
+    const auto first = std::ranges::find_if(
+        members_[kind_[i]], [&](std::size_t member) { return missing.contains(member); });
+    jobs.push_back({.candidate = *first, .fidelity = Fidelity::kShort});
+  }
   return jobs;
+}
+
+std::vector<std::size_t> Search::survivors(std::vector<std::size_t> candidates) const {
+  const auto score = [&](std::size_t i) -> const Score& {
+    return scores_.at({.candidate = i, .fidelity = Fidelity::kShort});
+  };
+  std::erase_if(candidates, [&](std::size_t i) {
+    return score(i).headroom < kHopeless || score(i).is_overloaded || score(i).is_lost;
+  });
+  const auto place = [&](std::size_t i) {
+    return std::ranges::find(members_[kind_[i]], i) - members_[kind_[i]].begin();
+  };
+  std::ranges::stable_sort(candidates, {}, [&](std::size_t i) {
+    return std::tuple(cost_per_token(i, score(i).output_tokens_per_s), -score(i).headroom,
+                      place(i));
+  });
+  return candidates;
 }
 
 // The cheapest level that may still have a candidate which meets, a few at a time.
 std::vector<Job> Search::full_runs() {
   if (stage_.survivors.empty() && !stage_.candidates.empty()) {
-    for (const std::size_t i : std::exchange(stage_.candidates, {})) {
-      const Score& score = scores_.at({.candidate = i, .fidelity = Fidelity::kShort});
-      if (score.headroom >= kHopeless && !score.is_overloaded) stage_.survivors.push_back(i);
-    }
-    std::ranges::stable_sort(stage_.survivors, {}, [&](std::size_t i) {
-      const Score& score = scores_.at({.candidate = i, .fidelity = Fidelity::kShort});
-      return std::pair(cost_per_token(i, score.output_tokens_per_s), -score.headroom);
-    });
+    stage_.survivors = survivors(std::exchange(stage_.candidates, {}));
   }
+  std::erase_if(stage_.survivors, [&](std::size_t i) {
+    return has_score({.candidate = i, .fidelity = Fidelity::kFull});
+  });
   const std::vector<std::size_t> best = ranking();
   std::vector<Job> jobs;
   const auto price = [&](std::size_t i) {
@@ -135,15 +183,38 @@ std::vector<Job> Search::full_runs() {
   }
   if (stage_.survivors.empty()) return jobs;
   const double cheapest = price(stage_.survivors.front());
-  while (!stage_.survivors.empty() && jobs.size() < kFewestFull &&
-         (!is_open_ || price(stage_.survivors.front()) == cheapest)) {
-    jobs.push_back({.candidate = stage_.survivors.front(), .fidelity = Fidelity::kFull});
-    stage_.survivors.erase(stage_.survivors.begin());
+  std::set<std::size_t> kinds;  // what equals one of these may need no run
+  for (const std::size_t i : stage_.survivors) {
+    if (jobs.size() == kFewestFull || (is_open_ && price(i) != cheapest)) break;
+    if (kinds.insert(kind_[i]).second) {
+      jobs.push_back({.candidate = i, .fidelity = Fidelity::kFull});
+    }
   }
   return jobs;
 }
 
-void Search::take(const Job& job, const Score& score) { scores_[job] = score; }
+void Search::take(const Job& job, const Score& score) {
+  scores_[job] = score;
+  const auto scenario = [&](std::size_t i) -> const Scenario& {
+    return *space_.shapes[space_.candidates[i].shape].scenario;
+  };
+  if (!score.use || !is_out_of_reach(scenario(job.candidate), *score.use)) return;
+  for (const std::size_t i : members_[kind_[job.candidate]]) {
+    const Job same{.candidate = i, .fidelity = job.fidelity};
+    if (has_score(same) || !is_out_of_reach(scenario(i), *score.use)) continue;
+    scores_[same] = score;
+    equal_to_[same] = job.candidate;
+  }
+}
+
+std::map<std::size_t, std::size_t> Search::equals() const {
+  std::map<std::size_t, std::size_t> found;
+  for (const auto& [job, other] : equal_to_) {
+    const Job full{.candidate = job.candidate, .fidelity = Fidelity::kFull};
+    if (job == full || !has_score(full)) found[job.candidate] = other;
+  }
+  return found;
+}
 
 bool Search::meets_at(std::size_t candidate) const {
   const auto found = scores_.find({.candidate = candidate, .fidelity = Fidelity::kFull});
@@ -153,7 +224,7 @@ bool Search::meets_at(std::size_t candidate) const {
 std::vector<std::size_t> Search::ranking() const {
   std::vector<std::pair<std::pair<double, double>, std::size_t>> met;
   for (const auto& [job, score] : scores_) {
-    if (job.fidelity != Fidelity::kFull || !score.meets) continue;
+    if (job.fidelity != Fidelity::kFull || !score.meets || equal_to_.contains(job)) continue;
     met.push_back({{cost_per_token(job.candidate, score.output_tokens_per_s), -score.headroom},
                    job.candidate});
   }
@@ -167,7 +238,9 @@ std::vector<std::size_t> Search::ranking() const {
 std::vector<std::size_t> Search::nearest_misses() const {
   std::vector<std::pair<double, std::size_t>> missed;
   std::map<std::size_t, Score> last;  // of the longest run
-  for (const auto& [job, score] : scores_) last[job.candidate] = score;
+  for (const auto& [job, score] : scores_) {
+    if (!equal_to_.contains(job)) last[job.candidate] = score;
+  }
   for (const auto& [candidate, score] : last) {
     if (!meets_at(candidate)) missed.emplace_back(-score.headroom, candidate);
   }

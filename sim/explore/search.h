@@ -8,7 +8,9 @@
 //   * dearer than a candidate that meets the SLO in a full simulation, or
 //   * unlikely: offered more than kUnlikelyUtilisation times its estimated capacity, and dropped
 //     while other candidates of its level or above remain; those are short-run before the search
-//     gives up.
+//     gives up, or
+//   * equal to one that is simulated: it differs only in limits of the engine which that one's
+//     service never came near (peak_use.h). Of such the one with most room goes first.
 // Within a level successive halving: short runs of all, full runs of the better half, and of the
 // others only if none of these meets. Closed loops have no cost before they are simulated: their
 // candidates are ordered by the estimate of cost per token and halved.
@@ -18,6 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "sim/explore/evaluate.h"
@@ -39,6 +43,8 @@ struct Score {
   bool is_overloaded = false;
   double headroom = 0;             // Outcome::headroom
   double output_tokens_per_s = 0;  // served
+  bool is_lost = false;            // Outcome::is_lost
+  std::optional<PeakUse> use;      // Outcome::peak_use
 };
 
 // What of an estimate it does.
@@ -58,7 +64,11 @@ class Search {
   std::vector<Job> next();
   void take(const Job& job, const Score& score);
 
-  // Best first: those that meet the SLO in a full simulation, by cost per token, then by headroom.
+  // Candidates that do what a simulated one does, and which.
+  [[nodiscard]] std::map<std::size_t, std::size_t> equals() const;
+
+  // Best first: those that meet the SLO in a full simulation of their own, by cost per token, then
+  // by headroom.
   [[nodiscard]] std::vector<std::size_t> ranking() const;
   // Fully simulated, none of which meets: the one nearest to it first.
   [[nodiscard]] std::vector<std::size_t> nearest_misses() const;
@@ -66,7 +76,6 @@ class Search {
  private:
   struct Stage {
     std::vector<std::size_t> candidates;  // of the levels taken together
-    bool has_short = false;               // scores of their short runs
     std::vector<std::size_t> survivors;   // best first, not fully simulated yet
   };
 
@@ -74,7 +83,11 @@ class Search {
   [[nodiscard]] double cost_per_token(std::size_t candidate, double tokens_per_s) const;
   [[nodiscard]] std::vector<std::vector<std::size_t>> by_level() const;
   [[nodiscard]] bool meets_at(std::size_t candidate) const;
+  [[nodiscard]] bool has_score(const Job& job) const;
+  void find_kinds();
   std::vector<Job> short_runs();
+  // Of a stage's candidates, best first.
+  [[nodiscard]] std::vector<std::size_t> survivors(std::vector<std::size_t> candidates) const;
   std::vector<Job> full_runs();
   void open_stage();
 
@@ -89,6 +102,11 @@ class Search {
   bool is_over_ = false;
   Stage stage_;
   std::map<Job, Score> scores_;
+  // Candidates that differ in limits of the engine alone are of one kind; members by how much room
+  // they have, most first.
+  std::vector<std::size_t> kind_;  // by candidate
+  std::vector<std::vector<std::size_t>> members_;
+  std::map<Job, std::size_t> equal_to_;
 };
 
 }  // namespace orrery

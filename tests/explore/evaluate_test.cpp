@@ -84,6 +84,36 @@ TEST(Evaluate, OperatingPointsAreServedInClosedLoops) {
   }
 }
 
+// 16 seats are enough for what a replica had at once, so that 256 change nothing.
+TEST(Evaluate, PlansThatDifferInLimitsOutOfReachDoTheSame) {
+  Evaluator evaluator;
+  int num_equal = 0;
+  for (const int tp : {1, 2}) {
+    for (const int replicas : {1, 2, 4}) {
+      const Scenario wide = one_of(tp, replicas, 256);
+      const Scenario narrow = one_of(tp, replicas, 16);
+      EXPECT_EQ(text_without_limits(wide), text_without_limits(narrow));
+      const Outcome outcome = evaluator.serve(wide, Fidelity::kFull);
+      if (!outcome.peak_use || !is_out_of_reach(narrow, *outcome.peak_use)) continue;
+      ++num_equal;
+      const ServingMetrics& with_less = evaluator.serve(narrow, Fidelity::kFull).metrics;
+      EXPECT_EQ(outcome.metrics.ttft_s.p99, with_less.ttft_s.p99);
+      EXPECT_EQ(outcome.metrics.tpot_s.mean, with_less.tpot_s.mean);
+      EXPECT_EQ(outcome.metrics.itl_s.max, with_less.itl_s.max);
+      EXPECT_EQ(outcome.metrics.duration, with_less.duration);
+    }
+  }
+  EXPECT_GT(num_equal, 0);
+  EXPECT_LT(num_equal, 6);  // one replica needs more than 16 seats
+}
+
+TEST(Evaluate, WhatALimitHeldUpHasNoEquals) {
+  Evaluator evaluator;
+  const Outcome outcome = evaluator.serve(one_of(1, 1, 16), Fidelity::kFull);
+  EXPECT_GT(outcome.metrics.load.held_up[static_cast<std::size_t>(AdmissionLimit::kSeats)], 0);
+  EXPECT_FALSE(outcome.peak_use.has_value());
+}
+
 TEST(Evaluate, EstimatesAreNearServices) {
   Evaluator evaluator;
   for (const int replicas : {2, 4, 8}) {
@@ -178,7 +208,9 @@ TEST(Evaluate, TheSearchFindsWhatSimulatingAllFinds) {
           search.take(job, {.meets = outcome.meets(),
                             .is_overloaded = outcome.metrics.load.is_overloaded,
                             .headroom = outcome.headroom(),
-                            .output_tokens_per_s = outcome.metrics.output_tokens_per_s});
+                            .output_tokens_per_s = outcome.metrics.output_tokens_per_s,
+                            .is_lost = outcome.is_lost,
+                            .use = outcome.peak_use});
         }
       }
       const auto best = search.ranking();

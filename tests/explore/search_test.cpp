@@ -102,6 +102,31 @@ TEST(Search, UnlikelyOnesAreTriedBeforeItGivesUp) {
   EXPECT_EQ(search.nearest_misses().size(), space.candidates.size());
 }
 
+// Each shape comes with 64 and 128 seats, and 2 sequences at once need neither.
+TEST(Search, WhatEqualsASimulatedPlanIsNotSimulated) {
+  const Space& space = small_space();
+  std::vector<Prospect> prospects(space.candidates.size(), {.utilisation = 0.5});
+  Search search(space, prospects, true);
+  std::set<std::size_t> tried;
+  const PeakUse use{.sequences = 2, .prompt_tokens = 1000, .longest = 1100};
+  for (auto jobs = search.next(); !jobs.empty(); jobs = search.next()) {
+    for (const Job& job : jobs) {
+      tried.insert(job.candidate);
+      search.take(job, {.meets = false, .headroom = 0.9, .use = use});
+    }
+  }
+  EXPECT_EQ(2 * tried.size(), space.candidates.size());
+  const auto seats = [&](std::size_t i) {
+    return space.shapes[space.candidates[i].shape].scenario->engine.max_num_seqs;
+  };
+  EXPECT_EQ(search.equals().size(), tried.size());
+  for (const auto& [candidate, simulated] : search.equals()) {
+    EXPECT_TRUE(tried.contains(simulated));
+    EXPECT_EQ(seats(candidate), 64);
+    EXPECT_EQ(seats(simulated), 128);
+  }
+}
+
 TEST(Search, TheImpossibleIsNeverSimulated) {
   const Space& space = small_space();
   std::vector<Prospect> prospects(space.candidates.size(), {.is_impossible = true});

@@ -53,6 +53,7 @@ class Exploration:
     outcomes: dict[int, dict[str, Any]]
     ranking: list[int]  # candidates that meet the SLO, best first
     misses: list[int]  # simulated ones that do not, nearest first
+    equals: dict[int, int]  # candidates that do what a simulated one does, and which
     num_simulated: dict[str, int]  # short and full runs
     num_resumed: int
     wall_s: float
@@ -189,7 +190,7 @@ def explore(question: Question, *, threads: int | None = None, executor: concurr
             search.take(candidate, fidelity, *_score(outcome))
         if ranking := search.ranking():
             runner.best = " ".join(space.assignments(ranking[0]))
-    return Exploration(question, space, is_open, estimates, outcomes, search.ranking(), search.nearest_misses(), counts,
+    return Exploration(question, space, is_open, estimates, outcomes, search.ranking(), search.nearest_misses(), search.equals(), counts,
                        store.num_found, time.monotonic() - began, runner)  # fmt: skip
 
 
@@ -206,11 +207,13 @@ def _prospect(estimate: dict[str, Any]) -> tuple[bool, float, float]:
     return bool(estimate["impossible"]), float("inf") if utilisation is None else utilisation, estimate["output_tokens_per_s"] or 0.0
 
 
-def _score(outcome: dict[str, Any]) -> tuple[bool, bool, float, float]:
+def _score(outcome: dict[str, Any]) -> tuple[bool, bool, float, float, bool, tuple[int, int, int] | None]:
     if outcome["error"]:
-        return False, True, 0.0, 0.0
+        return False, True, 0.0, 0.0, True, None
     headroom = float("inf") if outcome["headroom"] is None else outcome["headroom"]
-    return outcome["meets"], outcome["load"]["is_overloaded"], headroom, outcome["output_tokens_per_s"]
+    use = outcome["peak_use"]
+    peak = (use["sequences"], use["prompt_tokens"], use["longest"]) if use else None
+    return outcome["meets"], outcome["load"]["is_overloaded"], headroom, outcome["output_tokens_per_s"], outcome["is_lost"], peak
 
 
 def _empty(space: _core.Space) -> str:

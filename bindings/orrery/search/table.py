@@ -25,6 +25,7 @@ def rows(found: Exploration) -> list[dict[str, Any]]:
         row |= {f"estimated_{key}": estimate[key] for key in ("capacity_requests_per_s", "utilisation", "ttft_s", "tpot_s", "j_per_output_token")}
         row["impossible"] = estimate["impossible"]
         row["simulated"] = outcome["fidelity"] if outcome else ""
+        row["equal_to"] = found.equals.get(i)
         if outcome and not outcome["error"]:
             row |= {"meets": outcome["meets"], "headroom": outcome["headroom"]}
             row |= {f"{figure}_{name}": outcome[figure][name] for figure in FIGURES for name in QUANTILES}
