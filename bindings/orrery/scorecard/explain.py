@@ -88,7 +88,7 @@ def _implied(outcome: Outcome) -> list[str]:
     output = statistics.tokens(outcome, "osl")
     requests_per_s = float(fields["load_value"]) / (ttft.published + (output - 1) * tpot.published)
     flops = (
-        requests_per_s * (statistics.tokens(outcome, "isl") + output) * outcome.split["flops_per_token"] / statistics.num_gpus(outcome)
+        requests_per_s * (statistics.tokens(outcome, "isl") + output) * outcome.split["flops_per_token"] / statistics.num_gpus(outcome.case)
     )
     return [
         f"With {fields['load_value']} requests in flight the published times mean "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas
@@ -16,6 +16,8 @@ from .outcomes import Outcome
 
 NOISE = 0.02  # repeated runs of one configuration differ by so much (data/serving/SOURCES.md)
 Pair = tuple[float, float]  # published, simulated
+LOADS = ("concurrency", "concurrency per GPU")  # of which one is equal where parallelisms are ranked
+MEASURES = ("TPOT", "output throughput per GPU")  # by which they are
 
 
 def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
@@ -107,26 +109,39 @@ def rankings(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
     share of groups in which the parallelism that is simulated as best was published within NOISE of the best.
     """
     found = []
-    for load in ("concurrency", "concurrency per GPU"):
-        for measure in ("TPOT", "output throughput per GPU"):
-            groups: dict[tuple[object, ...], dict[str, Pair]] = {}
-            for outcome in outcomes:
-                if pair := _ranked(outcome, measure):
-                    groups.setdefault(_load_key(outcome, load), {}).setdefault(parallelism(outcome), pair)
-            pairs = [list(group.values()) for group in groups.values() if len(group) > 1]
+    for load in LOADS:
+        for measure in MEASURES:
+            pairs = [list(group.values()) for group in _ranked_groups(outcomes, load, measure).values()]
             found.append({"load": load, "measure": measure, **_kendall(pairs, lowest=measure == "TPOT")})
     return pandas.DataFrame(found)
 
 
-def _load_key(outcome: Outcome, load: str) -> tuple[object, ...]:
-    fields = outcome.case.fields
+def _ranked_groups(outcomes: Sequence[Outcome], load: str, measure: str) -> dict[tuple[object, ...], dict[str, Pair]]:
+    """Parallelisms under equal load, of two at least."""
+    groups: dict[tuple[object, ...], dict[str, Pair]] = {}
+    for outcome in outcomes:
+        if pair := _ranked(outcome, measure):
+            groups.setdefault(load_key(outcome.case, load), {}).setdefault(parallelism(outcome), pair)
+    return {key: group for key, group in groups.items() if len(group) > 1}
+
+
+def misordered(outcomes: Sequence[Outcome], load: str, measure: str) -> Iterator[tuple[tuple[object, ...], str, str, Pair, Pair]]:
+    """Pairs that `rankings` finds in the other order: their group, the two parallelisms and the figures of both."""
+    for key, group in _ranked_groups(outcomes, load, measure).items():
+        for (one, (a, x)), (other, (b, y)) in itertools.combinations(group.items(), 2):
+            if _differ(a, b) and (a - b) * (x - y) <= 0:
+                yield key, one, other, (a, x), (b, y)
+
+
+def load_key(case: Case, load: str) -> tuple[object, ...]:
+    """Equal for cases that one group of `rankings` holds."""
+    fields = case.fields
     clients = float(fields["load_value"])
     names = ("family", "model", "weights_dtype", "gpu_key", "engine", "engine_version", "isl", "osl", "lengths")
-    return (*(fields[name] for name in names), clients / (num_gpus(outcome) if load.endswith("GPU") else 1))
+    return (*(fields[name] for name in names), clients / (num_gpus(case) if load.endswith("GPU") else 1))
 
 
-def num_gpus(outcome: Outcome) -> int:
-    case = outcome.case
+def num_gpus(case: Case) -> int:
     if case.fields["layout"] == "pd":
         return case.whole("num_gpus", 1)
     return case.whole("tp", 1) * case.whole("pp", 1) * case.whole("attention_dp", 1) * case.whole("replicas", 1)
@@ -148,7 +163,7 @@ def _ranked(outcome: Outcome, measure: str) -> Pair | None:
     if measure == "TPOT":
         return tpot.published, tpot.simulated
     output, clients = tokens(outcome, "osl"), float(outcome.case.fields["load_value"])
-    made = clients * output / num_gpus(outcome)
+    made = clients * output / num_gpus(outcome.case)
     published = made / (ttft.published + (output - 1) * tpot.published)
     return published, made / (ttft.simulated + (output - 1) * tpot.simulated)
 

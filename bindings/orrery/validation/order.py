@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from .results import Row
 
@@ -17,14 +17,22 @@ _SERVICE = re.compile(r"serve_\w+?_(azure|closed)_(\d+)")
 Agreement = tuple[int, int]
 """Pairs in the measured order, and all pairs."""
 
+Pair = tuple[Row, Row, bool]
+"""Two plans that differ, and whether they stand in the measured order."""
+
 
 def steps(rows: Iterable[Row], *, per_gpu: bool) -> Agreement:
     """Of two plans of one model, by a decode step of equal shape. With `per_gpu` by step time x GPUs, the inverse of a GPU's throughput."""
+    return _agreement(step_pairs(rows, per_gpu=per_gpu))
+
+
+def step_pairs(rows: Iterable[Row], *, per_gpu: bool) -> Iterator[Pair]:
+    """The pairs that `steps` counts."""
     groups: dict[tuple[str, str, str], list[Row]] = collections.defaultdict(list)
     for row in rows:
         if row["metric"].startswith("step_time/decode"):
             groups[row["model"], row["metric"], row["mode"]].append(row)
-    return _agreement(groups.values(), lambda row: row["gpus"] if per_gpu else 1)
+    return _pairs(groups.values(), lambda row: row["gpus"] if per_gpu else 1)
 
 
 def services(rows: Iterable[Row], metric: str, *, per_gpu: bool = False, same_load: bool = False) -> Agreement:
@@ -33,23 +41,30 @@ def services(rows: Iterable[Row], metric: str, *, per_gpu: bool = False, same_lo
     A service's name ends with what it serves: serve_8b_tp2_azure_50, serve_8b_closed_32. Two are compared when that is the Azure trace of both, or
     a closed loop; with `same_load` when all of it is the same. With `per_gpu` the figure of each counts divided by its GPUs.
     """
+    return _agreement(service_pairs(rows, metric, per_gpu=per_gpu, same_load=same_load))
+
+
+def service_pairs(rows: Iterable[Row], metric: str, *, per_gpu: bool = False, same_load: bool = False) -> Iterator[Pair]:
+    """The pairs that `services` counts."""
     groups: dict[tuple[str, ...], list[Row]] = collections.defaultdict(list)
     for row in rows:
         if row["metric"] == metric and (found := _SERVICE.fullmatch(row["plan"])):
             groups[row["model"], found[1], found[2] if same_load else ""].append(row)
-    return _agreement(groups.values(), lambda row: 1 / row["gpus"] if per_gpu else 1)
+    return _pairs(groups.values(), lambda row: 1 / row["gpus"] if per_gpu else 1)
 
 
-def _agreement(groups: Iterable[Sequence[Row]], weight: Callable[[Row], float]) -> Agreement:
-    agreed = pairs = 0
+def _agreement(pairs: Iterable[Pair]) -> Agreement:
+    found = [is_as_measured for _, _, is_as_measured in pairs]
+    return sum(found), len(found)
+
+
+def _pairs(groups: Iterable[Sequence[Row]], weight: Callable[[Row], float]) -> Iterator[Pair]:
     for a, b in itertools.chain.from_iterable(itertools.combinations(group, 2) for group in groups):
         factor = weight(a) / weight(b)
         measured = a["measured"] / b["measured"] * factor
         if 1 / (1 + MARGIN) <= measured <= 1 + MARGIN:
             continue
-        pairs += 1
-        agreed += (measured > 1) == (a["predicted"] / b["predicted"] * factor > 1)
-    return agreed, pairs
+        yield a, b, (measured > 1) == (a["predicted"] / b["predicted"] * factor > 1)
 
 
-__all__ = ["MARGIN", "Agreement", "services", "steps"]
+__all__ = ["MARGIN", "Agreement", "Pair", "service_pairs", "services", "step_pairs", "steps"]
