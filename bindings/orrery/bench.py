@@ -121,14 +121,15 @@ def determinism(_: int) -> list[Figure]:
 
 
 _SIZES = "{gpus: 8..64, placement: {tp: [1, 2, 4, 8], replicas: auto}, engine: {max_num_seqs: [128, 256, 512]}}"
+_LIMITS = "{max_num_seqs: [128, 192, 256], max_num_batched_tokens: [4096, 8192, 16384]}"
 
 
 def explore(repeats: int) -> list[Figure]:
-    """Services of a search side by side on all cores, and a whole answer with its report."""
+    """Services of a search side by side on all cores, and whole answers with their reports."""
     from .search.question import from_file
 
-    file = project_root() / "scenarios" / "explore" / "llama_70b_chat.yaml"
-    sizes = from_file(file, (f"search={_SIZES}", "workload.poisson.num_requests=1000"))
+    folder = project_root() / "scenarios" / "explore"
+    sizes = from_file(folder / "llama_70b_chat.yaml", (f"search={_SIZES}", "workload.poisson.num_requests=1000"))
     space = sizes.space()
     jobs = [(candidate, 2, load) for load in (0.5, 1.0, 1.5) for candidate in range(len(space))]
     cores = os.cpu_count() or 1
@@ -138,17 +139,28 @@ def explore(repeats: int) -> list[Figure]:
         begin = time.perf_counter()
         _core.Evaluator().serve(space, jobs, cores, lambda i, text: requests.append(json.loads(text)["requests"]))
         rates.append(sum(requests) / 1000 / (time.perf_counter() - begin) * 60)
-    walls = []
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as folder:
-            begin = time.perf_counter()
-            _child("-m", "orrery", "explore", str(file), "-o", os.path.join(folder, "answer"))
-            walls.append(time.perf_counter() - begin)
     what = f"{len(jobs):,} services of {len(space):,} plans of Llama-3.1-70B at three loads, {cores} threads; longer ones count as several"
     return [
         figure("services_per_minute", statistics.median(rates), "full services of 1,000 requests a minute", 10_000, what),
-        figure("explore_wall", statistics.median(walls), "s", 20.0, "orrery explore scenarios/explore/llama_70b_chat.yaml, report included"),
+        _answer("explore_wall", repeats, 20.0, folder / "llama_70b_chat.yaml"),
+        _answer("explore_deepseek_v3_wall", 1, 120.0, folder / "deepseek_v3_apart.yaml", f"search.engine={_LIMITS}"),
     ]
+
+
+def _answer(name: str, repeats: int, limit: float, file: pathlib.Path, *overrides: str) -> Figure:
+    """Wall time of the command, report included, and what it looked at."""
+    walls = []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            sets = [word for override in overrides for word in ("--set", override)]
+            begin = time.perf_counter()
+            _child("-m", "orrery", "explore", str(file), *sets, "-o", os.path.join(folder, "answer"))
+            walls.append(time.perf_counter() - begin)
+            searched = json.loads(pathlib.Path(folder, "answer", "answer.json").read_text(encoding="utf-8"))["space"]
+    simulated = searched["simulated"]
+    what = (f"orrery explore scenarios/explore/{file.name}{' with more of the engine' if overrides else ''}, report included: {searched['plans']:,} legal plans,"
+            f" {simulated['short']:,} short and {simulated['full']:,} full simulations")  # fmt: skip
+    return figure(name, statistics.median(walls), "s", limit, what)
 
 
 GROUPS = {"serving": serving, "quickstart": quickstart, "start_up": start_up, "step_levels": step_levels, "determinism": determinism, "explore": explore}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import sys
 import time
 
@@ -28,6 +29,8 @@ search: {gpus: 8..64, placement: auto, engine: {max_num_seqs: [128, 192, 256]}}
 """,
     "/q.yaml",
 )
+
+ROUNDS = 3
 
 
 def round_of(workers: int, jobs: list[driver.Job], *, kills: bool = False) -> tuple[float, float, list[str]]:
@@ -60,10 +63,16 @@ def main(count: int) -> int:
     order = sorted(range(len(space)), key=lambda i: (int(shapes[i]), i))  # as a search asks for them
     jobs: list[driver.Job] = [(i, driver.FULL, 1.0) for i in order][:: max(1, len(space) // count)][:count]
     first = None
-    for workers in (1, 4, 1, 4):
+    took: dict[int, list[tuple[float, float]]] = {1: [], 4: []}
+    for workers in (1, 4) * ROUNDS:
         wall, cpu, found = round_of(workers, jobs)
         first = first or found
+        took[workers].append((wall, cpu))
         print(f"{workers} workers: {len(jobs)} services, {wall:.2f} s, {cpu:.2f} s of CPU, the same outcomes: {found == first}", flush=True)
+    cores = min(4, os.cpu_count() or 1)
+    one, four = ([statistics.median(column) for column in zip(*took[workers])] for workers in (1, 4))
+    print(f"medians: CPU {100 * (four[1] / one[1] - 1):+.1f} %; wall time {four[0]:.2f} s, {100 * (four[0] * cores / one[0] - 1):+.1f} %"
+          f" above that of one worker over {cores} cores")  # fmt: skip
     wall, _, found = round_of(4, jobs, kills=True)
     print(f"4 workers, one killed: {wall:.2f} s, {len(found)} of {len(jobs)} outcomes, the same: {found == first}")
     return 0

@@ -16,8 +16,8 @@ constexpr std::size_t kFewest = 16;
 // Full runs at a time, of a stage's survivors.
 constexpr std::size_t kFewestFull = 4;
 // A short run with less headroom has no full one: no full one of random questions had more
-// than 1.21 times that of its short one (short_run.h).
-constexpr double kHopeless = 0.7;
+// than 1.42 times that of its short one (short_run.h).
+constexpr double kHopeless = 0.6;
 // Of a closed loop, once one has been simulated fully: short runs so much dearer are not.
 constexpr double kNotBest = 1.15;
 // Of a closed loop: estimates this far above the best are not simulated.
@@ -236,18 +236,20 @@ std::vector<std::size_t> Search::ranking() const {
 }
 
 std::vector<std::size_t> Search::nearest_misses() const {
-  std::vector<std::pair<double, std::size_t>> missed;
+  std::vector<std::tuple<double, double, std::size_t>> missed;
   std::map<std::size_t, Score> last;  // of the longest run
   for (const auto& [job, score] : scores_) {
     if (!equal_to_.contains(job)) last[job.candidate] = score;
   }
   for (const auto& [candidate, score] : last) {
-    if (!meets_at(candidate)) missed.emplace_back(-score.headroom, candidate);
+    if (!meets_at(candidate)) {
+      missed.emplace_back(-score.headroom, prospects_[candidate].utilisation, candidate);
+    }
   }
   std::ranges::sort(missed);
   std::vector<std::size_t> nearest;
   nearest.reserve(missed.size());
-  for (const auto& [order, candidate] : missed) nearest.push_back(candidate);
+  for (const auto& [headroom, utilisation, candidate] : missed) nearest.push_back(candidate);
   return nearest;
 }
 

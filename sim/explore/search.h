@@ -70,7 +70,8 @@ class Search {
   // Best first: those that meet the SLO in a full simulation of their own, by cost per token, then
   // by headroom.
   [[nodiscard]] std::vector<std::size_t> ranking() const;
-  // Fully simulated, none of which meets: the one nearest to it first.
+  // Fully simulated, none of which meets: the one nearest to it first, of those
+  // that are overloaded the one with most capacity.
   [[nodiscard]] std::vector<std::size_t> nearest_misses() const;
 
  private:

@@ -118,7 +118,9 @@ class FamilyReader {
 
   std::vector<YamlNode> values_of(const YamlNode& node, const std::string& path) const {
     if (node.kind == YamlNode::Kind::kList) {
-      if (node.items.empty()) fail_at(node.where, "search." + path + ": found an empty list");
+      if (node.items.empty())
+        fail_at(node.where,
+                "search." + path + ": found an empty list; expected the values to choose from");
       return node.items;
     }
     if (node.kind == YamlNode::Kind::kNull) {

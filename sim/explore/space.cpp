@@ -104,6 +104,7 @@ std::string reason_of(const std::string& message) {
     if (is_number && (reason.empty() || reason.back() != 'N')) reason += 'N';
     if (!is_digit) before = c;
   }
+  if (reason.ends_with(' ')) reason.pop_back();
   return reason;
 }
 

@@ -293,7 +293,7 @@ def _why(found: Exploration, best: int, met: int) -> str:
     why = f"{more} GPUs more"
     if missed:
         last = missed[-1]
-        why += f"; with {int(gpus[last])} {_miss(found.outcomes[last])}"
+        why += f"; with {int(gpus[last])}: {_miss(found.outcomes[last])}"
     return why
 
 

@@ -11,7 +11,7 @@ from .checks import LIMIT_WORDS, check_name, overload_words
 from .saved import Saved
 
 SHAPE_COLOURS = ("c-blue", "c-orange", "c-green", "c-purple", "c-teal", "c-pink")  # of the shapes that matter; all others are grey
-MARGIN_WORDS = {"sure": "the whole 80 % interval is within every limit", "likely": "an 80 % interval reaches over a limit: it may miss",
+MARGIN_WORDS = {"sure": "the whole 80 % interval is within every limit", "likely": "an 80 % interval reaches over a limit",
                 "maybe": "over a limit by less than the known error: it may meet it", "no": "over a limit by more than the known error"}  # fmt: skip
 
 
@@ -177,7 +177,8 @@ def _verdicts(saved: Saved) -> list[str]:
         if cell["impossible"]:
             return "cannot meet it"
         if not cell["simulated"]:
-            return "not simulated"
+            other = cell.get("equal_to")  # the number of its row
+            return f"as {saved.rows[int(other)][index['plan']]}" if other else "not simulated"
         if meets not in ("True", "False"):
             return "cannot be served"
         if cell["simulated"] == "short":  # too short to settle: it says no more than this

@@ -60,7 +60,7 @@ def _missed(answer: dict[str, Any]) -> str:
     text = f"No plan of the space meets the SLO. The nearest is {gpus_words(nearest)}: {answer['why']}."
     if saturation := answer.get("saturation"):
         rate = answer["offered_requests_per_s"] * saturation["load"]
-        text += (f" It meets the SLO at {rate:.3g} requests/s." if saturation["load"] else " It meets it at no load.")  # fmt: skip
+        text += (f" It meets the SLO at {rate:.3g} requests/s." if saturation["load"] else " It meets the SLO at no load.")  # fmt: skip
     if answer["impossible_reasons"]:
         text += " " + "; ".join(f"{count:,} plans cannot meet a limit of {name} at any load" for name, count in answer["impossible_reasons"].items()) + "."
     return text
