@@ -66,7 +66,8 @@ bool is_out_of_reach(const Scenario& scenario, const PeakUse& use) {
   const MemoryBudget memory = memory_budget(scenario);
   const std::int64_t blocks_of_longest =
       (use.longest + engine.block_size - 1) / engine.block_size + 1 + memory.state_blocks;
-  return use.sequences * blocks_of_longest <= memory.num_kv_blocks;
+  // Even if all of them were on one data-parallel rank.
+  return use.sequences * blocks_of_longest <= memory.num_kv_blocks / scenario.mesh.dp;
 }
 
 std::string text_without_limits(const Scenario& scenario) {
