@@ -159,9 +159,8 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
       at_key(scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
   const Scenario shown = scenario.disaggregation ? decode_side(scenario) : scenario;
   if (scenario.chosen_step != Batch{}) {
-    at_key(scenario, "chosen_step", [&] {
-      check_fits("the step", scenario.chosen_step, shown, memory_budget(shown).num_kv_blocks);
-    });
+    at_key(scenario, "chosen_step",
+           [&] { check_fits("the step", scenario.chosen_step, shown, memory_budget(shown)); });
   }
   ServiceModel model(scenario, contexts_differ(workload));
   result.num_gpus = num_gpus(scenario);

@@ -210,7 +210,7 @@ StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, con
 }
 
 StepResult simulate_step(const Scenario& scenario, const Batch& batch, StepLevel level) {
-  check_fits("the step", batch, scenario, memory_budget(scenario).num_kv_blocks);
+  check_fits("the step", batch, scenario, memory_budget(scenario));
   return simulate_step(Assembly(scenario), scenario, batch, level);
 }
 

@@ -310,9 +310,8 @@ ValidationPrediction predict_validation(const Scenario& given, const Progress& p
   }
   const Assembly assembly(scenario);
   for (const ValidationStep& step : spec.steps) {
-    at_key(scenario, "validate", [&] {
-      check_formed("step '" + step.name + "'", step.batch, scenario, memory.num_kv_blocks);
-    });
+    at_key(scenario, "validate",
+           [&] { check_formed("step '" + step.name + "'", step.batch, scenario, memory); });
     for (const LaunchMode mode : modes_of(spec, step.batch)) {
       prediction.steps.push_back(predict_step(scenario, assembly, step, mode));
     }

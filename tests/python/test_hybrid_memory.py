@@ -2,6 +2,7 @@
 
 import orrery
 import pytest
+from orrery import _core
 
 SCENARIO = (
     "model: {{config: {model}, weights: {weights}, activations: {weights}}}\nmachine: hgx-h200\nprovider: vllm-0.24.0\n"
@@ -43,3 +44,13 @@ def test_layers_of_a_short_window_keep_that_window_alone(tmp_path, tp):
     assert block_bytes(one) == 18 * 2 * (8 / tp) * 64 * 2 * 16
     # The others keep 128 tokens: as many layers, so 8 blocks. 160 tokens are 10 blocks, the next one more.
     assert blocks_in_use(one) == 8 + 10 + 1
+
+
+def test_a_step_has_room_for_the_states_of_its_sequences(tmp_path):
+    one = run(tmp_path, model="qwen3.5-397b-a17b", weights="fp8_block", tp=8)
+    of_states = blocks_in_use(one) - 2
+    most = one["num_kv_blocks"] // (of_states + 1)  # decodes of one block of tokens each
+    assert of_states > 1  # without them twice as many would be let in
+    scenario = orrery.load(tmp_path / "scenario.yaml")
+    with pytest.raises(ValueError, match=f"has {2 * most * (of_states + 1)} KV blocks; memory allows {one['num_kv_blocks']}"):
+        _core.simulate_step(scenario, orrery.Batch(prefill=[], num_decodes=2 * most, decode_context=2 * most * 16), "all_ranks")
