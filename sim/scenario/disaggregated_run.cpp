@@ -22,12 +22,26 @@ Scenario side_of(const Scenario& scenario, const SidePlacement& side) {
 }
 
 // Empty when the machine has no such table of its own.
-std::filesystem::path transfer_table(const Scenario& scenario) {
+std::filesystem::path transfer_table(const Scenario& scenario, const char* name) {
   if (scenario.collective_tables.empty() || !scenario.collective_tables.front().is_own) {
     return {};
   }
-  std::filesystem::path file = scenario.collective_tables.front().path / "links/kv_transfer.csv";
+  std::filesystem::path file = scenario.collective_tables.front().path / "links" / name;
   return std::filesystem::exists(file) ? file : std::filesystem::path();
+}
+
+// Of the machine's own tables; empty without any.
+TransferTime measured_time(const Scenario& scenario, Bytes piece) {
+  TransferTime time;
+  if (const auto file = transfer_table(scenario, "kv_transfer.csv"); !file.empty()) {
+    time.points = read_transfer_points(file, piece);
+  }
+  if (const auto file = transfer_table(scenario, "kv_transfer_served.csv"); !file.empty()) {
+    const ServedTransfers served = read_served_transfers(file);
+    time.start = served.start;
+    time.beside_steps = served.time_ratio;
+  }
+  return time;
 }
 
 // Between two GPUs, by the narrowest link of their route.
@@ -89,6 +103,23 @@ std::vector<TransferPoint> read_transfer_points(const std::filesystem::path& fil
   }
 }
 
+ServedTransfers read_served_transfers(const std::filesystem::path& file) {
+  try {
+    CsvReader csv(file);
+    const int start = csv.require("start_us");
+    const int ratio = csv.require("time_ratio");
+    if (!csv.next()) csv.fail("found no row; expected one, of a service");
+    const ServedTransfers served{.start = Seconds(csv.positive_number(start) * 1e-6),
+                                 .time_ratio = csv.positive_number(ratio)};
+    if (csv.next()) csv.fail("found a second row; expected one, of a service");
+    return served;
+  } catch (const ScenarioError&) {
+    throw;
+  } catch (const std::invalid_argument& error) {
+    throw ScenarioError(file.string(), 0, 0, error.what());
+  }
+}
+
 TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, Bytes kv_block) {
   const Disaggregation& placed = *scenario.disaggregation;
   const int ranks_prefill = num_ranks(placed.prefill.placement.mesh);
@@ -104,11 +135,7 @@ TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, B
         layer.attention == AttentionKind::kMla ? 1 : 2;  // a latent is key and value in one
   }
   const double pools = layers > 0 ? all_pools / layers * std::ceil(layers / pp) : 1.0;
-  const std::filesystem::path table = transfer_table(scenario);
-  TransferTime measured;
-  if (!table.empty()) {
-    measured.points = read_transfer_points(table, kv_block / pools);
-  }
+  const TransferTime measured = measured_time(scenario, kv_block / pools);
   TransferLinks found;
   std::set<std::string> sources;
   for (int p = 0; p < placed.prefill.placement.replicas; ++p) {

@@ -23,6 +23,15 @@ Scenario decode_side(const Scenario& scenario);
 // one layer's keys or values. Throws ScenarioError for a malformed file.
 std::vector<TransferPoint> read_transfer_points(const std::filesystem::path& file, Bytes piece);
 
+// What transfers of an executed service took beside its steps (docs/data.md): from when blocks
+// might move until they did, and the time against that of `read_transfer_points`. Throws
+// ScenarioError for a malformed file.
+struct ServedTransfers {
+  Seconds start;
+  double time_ratio = 1;
+};
+ServedTransfers read_served_transfers(const std::filesystem::path& file);
+
 // Links from every prefill to every decode replica, [prefill, decode], and where their times come
 // from. Replicas lie next to each other, prefill first. Between GPUs of one NVLink domain a
 // transfer takes the time measured on the machine, where there is one, else the route's latency and

@@ -12,13 +12,13 @@ Seconds transfer_time(const TransferTime& time, Bytes bytes) {
   const std::vector<TransferPoint>& points = time.points;
   if (points.empty()) return time.latency + bytes / time.rate;
   if (bytes <= points.front().bytes || points.size() == 1) {
-    return time.latency + points.front().time;
+    return time.latency + time.beside_steps * points.front().time;
   }
   const auto next = std::ranges::upper_bound(points, bytes, {}, &TransferPoint::bytes);
   const TransferPoint& high = next == points.end() ? points.back() : *next;
   const TransferPoint& low = *std::prev(next == points.end() ? std::prev(next) : next);
   const double share = (bytes - low.bytes) / (high.bytes - low.bytes);
-  return time.latency + low.time + (high.time - low.time) * share;
+  return time.latency + time.beside_steps * (low.time + (high.time - low.time) * share);
 }
 
 TransferQueue::TransferQueue(std::span<const TransferLink> links, int num_decode)
@@ -28,7 +28,8 @@ void TransferQueue::submit(Seconds now, std::int64_t idx, int prefill, int decod
   const auto index = static_cast<std::size_t>(prefill) * static_cast<std::size_t>(num_decode_) +
                      static_cast<std::size_t>(decode);
   Pair& pair = pairs_[index];
-  pair.waiting.push_back({.idx = idx, .alone = transfer_time(links_[index].time, bytes)});
+  const TransferTime& time = links_[index].time;
+  pair.waiting.push_back({.idx = idx, .start = time.start, .alone = transfer_time(time, bytes)});
   if (pair.waiting.size() > 1) return;
   begin(now, pair);
   moving_.insert(std::ranges::lower_bound(moving_, index), index);
@@ -65,9 +66,10 @@ void TransferQueue::advance(Seconds now, std::vector<Ended>& ended) {
 }
 
 void TransferQueue::begin(Seconds now, Pair& pair) {
-  pair.start = now;
+  const Waiting& first = pair.waiting.front();
+  pair.start = now + first.start;
   pair.since = now;
-  pair.left = pair.waiting.front().alone;
+  pair.left = first.start + first.alone;
   pair.share = 1;
 }
 

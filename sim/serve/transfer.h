@@ -21,12 +21,15 @@ struct TransferPoint {
 // Time of one transfer that has its ports to itself. All ranks of a replica send at once, so bytes
 // are those of one rank.
 struct TransferTime {
+  Seconds start;        // from when blocks may move until they do; the pair's ports count as taken
   Seconds latency;      // in all cases
   BytesPerSecond rate;  // where `points` is empty
   // Measured, ascending: linear between points, below the first one its time, above the last one at
   // the rate from the point before it.
   std::vector<TransferPoint> points;
+  double beside_steps = 1;  // time of a transfer while both sides compute, of that by `points`
 };
+// Without `start`.
 Seconds transfer_time(const TransferTime& time, Bytes bytes);
 
 // From one prefill replica to one decode replica.
@@ -61,13 +64,14 @@ class TransferQueue {
  private:
   struct Waiting {
     std::int64_t idx = 0;
+    Seconds start;  // TransferTime::start
     Seconds alone;
   };
   struct Pair {
     std::deque<Waiting> waiting;  // the first of them moves
     Seconds start;                // of the first
     Seconds since;                // from when `left` counts
-    Seconds left;                 // of its time alone
+    Seconds left;                 // of its start and time alone
     double share = 1;
     [[nodiscard]] Seconds end() const { return since + left / share; }
   };

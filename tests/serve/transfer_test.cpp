@@ -42,6 +42,22 @@ TEST(TransferTime, BetweenPointsIsLinearAndBeyondThemGoesOnAtTheLastRate) {
   EXPECT_NEAR(transfer_time(time, Bytes(1e3)).value(), 1.01e-3, kRounding);
 }
 
+// 2 s until it moves, 1 s for 100 bytes on idle GPUs, 1.5 times that beside steps.
+TEST(TransferQueue, ATransferBeginsLaterAndTakesLongerBesideSteps) {
+  TransferLink served = link();
+  served.time.start = Seconds(2);
+  served.time.points = {{Bytes(100), Seconds(1)}, {Bytes(200), Seconds(2)}};
+  served.time.beside_steps = 1.5;
+  const std::vector<TransferLink> links = {served};
+  TransferQueue queue(links, 1);
+  queue.submit(Seconds(10), 7, 0, 0, Bytes(100));
+  std::vector<TransferQueue::Ended> ended;
+  queue.advance(*queue.next_event(), ended);
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].start, Seconds(12));
+  EXPECT_NEAR(ended[0].end.value(), 13.5, kRounding);
+}
+
 TEST(TransferQueue, TransfersOfOnePairFollowEachOther) {
   const std::vector<TransferLink> links = {link()};
   TransferQueue queue(links, 1);

@@ -150,7 +150,8 @@ def _check_scenario(path: pathlib.Path) -> None:
     """That it has what the page says of it."""
     typed_csv.read_text(path)
     scenario = resolved_scenario.read(path)
-    for section, keys in (("model", ("config", "weights", "activations", "kv_cache")), ("engine", ("profile",)), ("placement", ())):
+    where = "disaggregation" if "disaggregation" in scenario else "placement"
+    for section, keys in (("model", ("config", "weights", "activations", "kv_cache")), ("engine", ("profile",)), (where, ())):
         found = scenario.get(section)
         if not isinstance(found, dict) or any(key not in found for key in keys):
             raise ValueError(f"{path}: found no {', '.join(f'{section}.{key}' for key in keys) or section}; expected a resolved scenario")
