@@ -50,7 +50,7 @@ std::optional<RankMetrics> rank_metrics(std::span<const ReplicaTotals* const> re
     if (own.empty()) continue;
     ranks.wait.resize(std::max(ranks.wait.size(), own.size()));
     for (std::size_t i = 0; i < own.size(); ++i) {
-      ranks.wait[i] += totals->busy - own[i];
+      ranks.wait[i] += std::max(totals->busy - own[i], Seconds(0));  // but for rounding
       used += own[i] / static_cast<double>(own.size());
     }
     slowest += totals->busy;

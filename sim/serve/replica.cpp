@@ -369,8 +369,9 @@ void Replica::record(const Flight& flight) {
   if (!ranks.empty()) {
     const Seconds mean =
         std::accumulate(ranks.begin(), ranks.end(), Seconds(0)) / static_cast<double>(ranks.size());
-    record.mean_wait = record.duration - mean;
-    record.longest_wait = record.duration - std::ranges::min(ranks);
+    // Rounding may leave less than none.
+    record.mean_wait = std::max(record.duration - mean, Seconds(0));
+    record.longest_wait = std::max(record.duration - std::ranges::min(ranks), Seconds(0));
   }
   if (step_store_) {
     step_store_->append(record);
