@@ -15,7 +15,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from . import rules
+from . import data_sheet, rules
 
 IDENTITY = ("id", "case_id", "metric", "value", "unit")
 CONFIGURATION = (
@@ -44,6 +44,7 @@ class Case:
     fields: Mapping[str, str]  # `CONFIGURATION`, `source`, and `family`
     measurements: tuple[Measurement, ...]
     problem: str = ""  # what is wrong with the case's cells, with file, line and column
+    contradiction: str = ""  # why the row cannot be right as it stands (rules.CONTRADICTIONS, data_sheet)
 
     @property
     def family(self) -> str:
@@ -81,7 +82,9 @@ def _read(path: pathlib.Path, reader: csv.DictReader[str]) -> list[Case]:
         groups.setdefault(row["case_id"], []).append((line, row))
     if not groups:
         raise ValueError(f"{path}:2: found no rows")
-    return [_case(path, case_id, group) for case_id, group in groups.items()]
+    cases = [_case(path, case_id, group) for case_id, group in groups.items()]
+    too_fast = data_sheet.contradictions(cases)
+    return [dataclasses.replace(case, contradiction=rules.contradiction(case.fields) or too_fast.get(case.case_id, "")) for case in cases]
 
 
 def _problem(path: pathlib.Path, line: int, row: Mapping[str, str], first_line: int, first: Mapping[str, str]) -> str:

@@ -84,7 +84,7 @@ def run(*, published: pathlib.Path, engines: pathlib.Path, threads: int, kept: p
     start = {name: profiles.values(engines, name) for name in profiles.fitted(engines)}
     owner = owners(cases, engines)
     cases = [case for case in cases if case.case_id in owner]
-    consistent = [case for case in cases if not rules.contradiction(case.fields)]
+    consistent = [case for case in cases if not case.contradiction]
     found, numbers, trust = fitted(left_out.sample(consistent, left_out.CHOSEN), start, owner, evaluate)
     _tell("with the numbers chosen")
     shipped = left_out.table(evaluate(cases, numbers))

@@ -106,13 +106,6 @@ CONTRADICTIONS = (
      "both launchers write an FP8 cache, and requests queue for seconds at loads that it would hold"),
 )  # fmt: skip
 
-# Rows that do not say what was run: listed and not simulated (when, reason). More follow from scripts (`not_simulated`).
-SET_ASIDE = (
-    ({"family": "SILGA", "engine": "vllm", "engine_version": r"0\.12\.0", "model": "Llama-3.1-8B-Instruct-FP8"},
-     "not all prompts can have been computed: at 4 of this run's 21 loads the published times mean 79 to 100 % of the data sheet's "
-     "dense FP8 rate"),
-)  # fmt: skip
-
 TRTLLM_TOKENS, TRTLLM_BATCH = 8192, 2048  # tensorrt_llm/llmapi/llm_args.py: max_num_tokens, max_batch_size
 LLM_ARGS = "tensorrt_llm/llmapi/llm_args.py"
 
@@ -241,8 +234,6 @@ def day_of(fields: Mapping[str, str]) -> Day | None:
 
 def not_simulated(fields: Mapping[str, str]) -> str:
     """Why the row does not say what was run, so that it is listed and not simulated; or nothing."""
-    if reason := next((reason for when, reason in SET_ASIDE if _matches(when, fields)), ""):
-        return reason
     day = day_of(fields)
     if day is None or fields["load_kind"] != "closed_loop":
         return ""

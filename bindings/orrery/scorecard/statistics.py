@@ -31,7 +31,7 @@ def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
             "phase": outcome.case.fields["phase"],
             "quality": outcome.case.fields["quality"],
             "load": outcome.case.fields["load_kind"],
-            "contradiction": rules.contradiction(outcome.case.fields | {"family": outcome.case.family}),
+            "contradiction": outcome.case.contradiction,
             "metric": comparison.metric,
             "unit": comparison.unit,
             "published": comparison.published,
