@@ -31,7 +31,8 @@ def sample():
         if case.fields["structured"] == "yes" and case.fields["gpu_key"] in ("h100", "h200"):
             groups.setdefault((case.family, case.fields["engine"]), []).append(case)
     chosen = [case for group in sorted(groups) for case in groups[group][:PER_GROUP]]
-    return outcomes.compare(chosen, threads=2)
+    # But rows that their GPUs' data sheets contradict: what is computed of them nobody knows.
+    return outcomes.compare([case for case in chosen if "of the data sheet" not in case.contradiction], threads=2)
 
 
 def test_every_family_is_in_the_sample_and_simulated(sample):
