@@ -16,15 +16,14 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
                  std::span<const Request> requests, std::span<RequestRecord> records,
                  std::unique_ptr<StepBackend> backend, ReplicaRole role)
     : index_(index),
+      record_steps_(config.record_steps),
+      wants_sequences_(backend->wants_sequences()),
       engine_(config.engine),
       front_end_(config.front_end),
-      record_steps_(config.record_steps),
       step_store_(config.step_store),
       requests_(requests),
       records_(records),
-      role_(role),
       backend_(std::move(backend)),
-      wants_sequences_(backend_->wants_sequences()),
       front_end_free_(config.front_end.cold_start),
       stream_(config.front_end.per_output_token /
                   static_cast<double>(std::max<std::int64_t>(config.engine.stream_interval, 1)),
@@ -250,8 +249,8 @@ std::span<const Batch> Replica::batches() {
 }
 
 void Replica::time_flight(Seconds now, bool is_single) {
-  Flight& flight = flight_.emplace();
-  flight.begin = now;
+  flight_ = Flight{.begin = now};
+  Flight& flight = *flight_;
   flight.time.num_steps = 1;  // what others see while a backend computes
   flight.is_fast_forward = true;
   for (const RankOfReplica& rank : ranks_) {

@@ -149,15 +149,15 @@ class Replica {
   [[nodiscard]] std::int64_t num_decodes() const;
 
   int index_;
+  bool record_steps_;
+  bool wants_sequences_;
+  bool may_wait_ = false;  // there were prompts to wait for or with when the step was formed
   EngineConfig engine_;
   FrontEndConfig front_end_;
-  bool record_steps_;
   std::shared_ptr<StepStore> step_store_;
   std::span<const Request> requests_;
   std::span<RequestRecord> records_;
-  ReplicaRole role_;
   std::unique_ptr<StepBackend> backend_;
-  bool wants_sequences_;
   std::vector<StepSequence> prefill_sequences_;  // of the step that begins; kept for their memory
   std::vector<StepSequence> decode_sequences_;
   std::vector<Batch> batches_;  // of several ranks; likewise
@@ -169,7 +169,6 @@ class Replica {
   std::int64_t num_delivered_ = 0;  // to ranks in turn
   std::int64_t num_waits_ = 0;      // steps in a row for which prompts waited for other ranks
   std::int64_t num_batching_waits_ = 0;
-  bool may_wait_ = false;  // there were prompts to wait for or with when the step was formed
   std::int64_t outstanding_in_front_ = 0;  // tokens of requests that no rank has yet
   Seconds last_step_begin_;
   std::optional<Flight> flight_;
