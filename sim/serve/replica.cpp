@@ -84,7 +84,7 @@ LoadBound Replica::outstanding_bound(Seconds now, std::int64_t slack) const {
   const std::int64_t load = outstanding_tokens(now);
   if (!flight_ || !flight_->is_fast_forward) return {.tokens = load, .until = kNever};
   const FastForward& time = flight_->time;
-  const std::int64_t size = num_decodes();
+  const std::int64_t size = std::max<std::int64_t>(num_decodes(), 1);  // never none here
   const std::int64_t all = outstanding_tokens(flight_->begin);
   const std::int64_t steps = std::min((all - load + slack) / size, time.num_steps - 1);
   // A little early, so that rounding in outstanding_tokens cannot come first.
