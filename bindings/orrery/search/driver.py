@@ -113,8 +113,7 @@ class Runner:
         if self.executor is None:
             _run_here(self.evaluator, self.space, jobs, self.threads, keep)
             return
-        workers = getattr(self.executor, "_max_workers", None) or self.threads
-        size = max(1, -(-len(jobs) // (_TASKS_PER_WORKER * workers)))
+        size = max(1, -(-len(jobs) // (_TASKS_PER_WORKER * _num_workers(self.executor, self.threads))))
         parts = [range(first, min(first + size, len(jobs))) for first in range(0, len(jobs), size)]
         futures = {self.executor.submit(run_jobs, self.question, [jobs[i] for i in part]): part for part in parts}
         try:
@@ -130,6 +129,14 @@ class Runner:
         if self.watch:
             elapsed = max(time.monotonic() - self._began, 1e-9)
             self.watch(Progress(phase, done, total, self.num_run / elapsed, self.best))
+
+
+def _num_workers(executor: concurrent.futures.Executor, otherwise: int) -> int:
+    """That an executor says it has: of the standard library, or of a Dask client."""
+    if of_library := getattr(executor, "_max_workers", None):
+        return int(of_library)
+    client = getattr(executor, "_client", None)
+    return (sum(client.nthreads().values()) if client is not None else 0) or otherwise
 
 
 def _key(job: Job) -> str:
