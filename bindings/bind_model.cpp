@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <cstdint>
+#include <stdexcept>
 #include <string>
 
 #include "bindings/bind.h"
@@ -95,6 +97,17 @@ void bind_model(py::module_& module) {
           "num_active_parameters",
           [](const ModelConfig& model) { return count_parameters(model).active; },
           "Parameters that one token uses, embeddings included.")
+      .def(
+          "kv_bytes",
+          [](const ModelConfig& model, std::int64_t context) {
+            if (context < 0) {
+              throw std::invalid_argument("context: found " + std::to_string(context) +
+                                          ", expected tokens >= 0");
+            }
+            return kv_bytes(model, DType::kBf16, context).value();
+          },
+          py::arg("context"),
+          "Bytes that a sequence of `context` tokens takes in a 16-bit cache, all GPUs together.")
       .def("__repr__", [](const ModelConfig& model) {
         return "ModelConfig(" + model.name + ", " + std::to_string(model.layers.size()) +
                " layers)";

@@ -1,11 +1,11 @@
 """Published rows that are faster than their GPUs' data sheets allow.
 
 Of a closed loop of C clients, C / (TTFT + (output - 1) TPOT) requests are served a second. All tokens of these pass the
-model's active parameters (2 FLOP each), and each step, of which there is one per TPOT, reads them once. What that takes
-of the dense rate and of the memory rate of the data sheet is a lower bound: attention, the KV cache, experts beyond those
-of one token and communication come on top. The rates themselves are out of reach: bf16 products reach 0.8 of theirs at
-best (topologies/devices/h200-sxm, gemm.csv), fp8 ones less. So a row beyond `MOST` did not compute what it says, and
-neither did the others of its run, which shared server and client.
+model's active parameters (2 FLOP each), and each step, of which there is one per TPOT, reads them once, and the cache of
+the clients that have their first token. What that takes of the dense rate and of the memory rate of the data sheet is a
+lower bound: attention's FLOP, experts beyond those of one token and communication come on top. The rates themselves are
+out of reach: bf16 products reach 0.8 of theirs at best (topologies/devices/h200-sxm, gemm.csv), fp8 ones less. So a row
+beyond `MOST` did not compute what it says, and neither did the others of its run, which shared server and client.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST = 0.85  # of the data sheet
 DEVICES = {"a100": "a100-sxm-80gb", "h100": "h100-sxm", "h200": "h200-sxm", "h800": "h800-sxm", "h20": "h20", "b200": "b200-sxm",
            "gb200": "gb200", "mi300x": "mi300x"}  # fmt: skip
-BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4": 0.5, "int4": 0.5}  # of a weight
+BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4": 0.5, "int4": 0.5}  # of a weight, or of a value in the cache
 RUN = ("family", "engine", "engine_version", "model", "weights_dtype", "gpu_key")
 
 
@@ -44,13 +44,15 @@ def share(case: Case) -> float | None:
         return None
     found = settings(fields)
     format_ = found.get("expert_weights", found.get("weights", ""))
-    if format_ not in BYTES or format_ not in sheet["dense_flops"]:
+    if format_ not in BYTES or format_ not in sheet["dense_flops"] or found["kv_cache"] not in BYTES:
         return None
     gpus = case.whole("tp", 1) * case.whole("pp", 1) * case.whole("attention_dp", 1) * case.whole("replicas", 1)
-    active = _active_parameters(model)
-    rate = int(fields["load_value"]) / (times["ttft"] + (output.mean - 1) * times["tpot"])
+    active, decoding = _active_parameters(model), (output.mean - 1) * times["tpot"]
+    rate = int(fields["load_value"]) / (times["ttft"] + decoding)
     flops = rate * 2 * active * (prompt.mean + output.mean - 1)
-    bytes_read = active * BYTES[format_] / times["tpot"] * case.whole("replicas", 1)
+    # A request's cache at its mean length; of the clients those that decode are rate x decoding.
+    cache = rate * decoding * _cache(model, round(prompt.mean + output.mean / 2)) * BYTES[found["kv_cache"]] / BYTES["bf16"]
+    bytes_read = (active * BYTES[format_] * case.whole("replicas", 1) + cache) / times["tpot"]
     return max(flops / (gpus * _rate(sheet["dense_flops"][format_])), bytes_read / (gpus * _rate(sheet["hbm_bandwidth"])))
 
 
@@ -82,7 +84,17 @@ def _rate(cell: Mapping[str, str]) -> float:
 
 
 @functools.cache
+def _config(model: str) -> _core.ModelConfig:
+    return _core.read_model(_core.model_path(str(project_root() / "models"), model))
+
+
 def _active_parameters(model: str) -> float:
     """Those that every token passes: all but the tables of tokens, of which a token has one row."""
-    config = _core.read_model(_core.model_path(str(project_root() / "models"), model))
+    config = _config(model)
     return float(config.num_active_parameters - 2 * config.vocab_size * config.hidden_size)
+
+
+@functools.cache
+def _cache(model: str, context: int) -> float:
+    """Bytes of a sequence in a 16-bit cache."""
+    return _config(model).kv_bytes(context)
