@@ -34,36 +34,6 @@ struct Shared {
   bool is_last;
 };
 
-// Keys of the unit that the token does not see get weight zero: their scores become -infinity, and
-// their values, which may be anything, zero. `first` and `end`: keys seen, counted from the unit's.
-template <typename T, int kHeadDim, int kHeadTiles>
-__device__ void mask(float (&scores)[TileShape<T, kHeadDim>::kKeyTiles][kHeadTiles][4], int first,
-                     int end) {
-  const int g = threadIdx.x % 32 / 4;
-#pragma unroll
-  for (int m = 0; m < TileShape<T, kHeadDim>::kKeyTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kHeadTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = 16 * m + g + i / 2 * 8;
-        if (key < first || key >= end) scores[m][n][i] = -INFINITY;
-      }
-    }
-  }
-}
-template <typename T, int kHeadDim>
-__device__ void zero_unseen(char* values, int first, int end) {
-  using Shape = TileShape<T, kHeadDim>;
-  constexpr int kRowChunks = Shape::kRowBytes / 16;
-  for (int i = threadIdx.x % 32; i < kTileBytes / 16; i += 32) {
-    const int row = i / kRowChunks % Shape::kKeys;
-    if (row < first || row >= end) reinterpret_cast<uint4*>(values)[i] = uint4{};
-  }
-  sm90::fence_async_shared();
-  __syncwarp();
-}
-
 // The block's warps' softmaxes over a row become its outputs, or a partial result where other
 // blocks share it.
 template <typename T, int kHeadDim, int kHeadTiles>

@@ -22,6 +22,7 @@
 #include "kernels/attention/attention_decode/split.h"
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/sm90.cuh"
 
 namespace orrery::decode {
 
@@ -85,7 +86,16 @@ struct WarpSoftmax {
   // Asks for the queries. q: the first of `heads` rows of kHeadDim; rows past them are zero.
   __device__ void load(const bf16* q, int heads) {
 #pragma unroll
-    for (int n = 0; n < kHeadTiles; ++n) load_queries(q, n, heads);
+    for (int n = 0; n < kHeadTiles; ++n) {
+      load_queries(q, n, heads, [](const uint4* vector) { return __ldg(vector); });
+    }
+  }
+  // The same from shared memory.
+  __device__ void load_shared(const bf16* q, int heads) {
+#pragma unroll
+    for (int n = 0; n < kHeadTiles; ++n) {
+      load_queries(q, n, heads, [](const uint4* vector) { return *vector; });
+    }
   }
   // Waits for the queries, and starts with no keys.
   __device__ void start(float scale_log2) {
@@ -268,7 +278,8 @@ struct WarpSoftmax {
     for (int n = 0; n < kHeadTiles; ++n) mma<T>(scores[n], a, queries[n][step]);
   }
 
-  __device__ void load_queries(const bf16* q, int n, int heads) {
+  template <typename Load>
+  __device__ void load_queries(const bf16* q, int n, int heads, const Load& load) {
     const int t = threadIdx.x % 4;
     const int head = 8 * n + threadIdx.x % 32 / 4;
     constexpr int kWords = Shape::kChunkDims / 2;  // bf16 pairs of a chunk
@@ -283,7 +294,7 @@ struct WarpSoftmax {
         for (int word = 0; word < kWords; word += 4) {
           uint4 value{};
           if (head < heads) {
-            value = __ldg(reinterpret_cast<const uint4*>(q + head * kHeadDim + dim + 2 * word));
+            value = load(reinterpret_cast<const uint4*>(q + head * kHeadDim + dim + 2 * word));
           }
           const std::uint32_t words[4] = {value.x, value.y, value.z, value.w};
 #pragma unroll
@@ -326,5 +337,35 @@ struct WarpSoftmax {
     return ldexpf(1, exponent);
   }
 };
+
+// Keys of the unit that the token does not see get weight zero: their scores become -infinity, and
+// their values, which may be anything, zero. `first` and `end`: keys seen, counted from the unit's.
+template <typename T, int kHeadDim, int kHeadTiles>
+__device__ inline void mask(float (&scores)[TileShape<T, kHeadDim>::kKeyTiles][kHeadTiles][4],
+                            int first, int end) {
+  const int g = threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int m = 0; m < TileShape<T, kHeadDim>::kKeyTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kHeadTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = 16 * m + g + i / 2 * 8;
+        if (key < first || key >= end) scores[m][n][i] = -INFINITY;
+      }
+    }
+  }
+}
+template <typename T, int kHeadDim>
+__device__ inline void zero_unseen(char* values, int first, int end) {
+  using Shape = TileShape<T, kHeadDim>;
+  constexpr int kRowChunks = Shape::kRowBytes / 16;
+  for (int i = threadIdx.x % 32; i < kTileBytes / 16; i += 32) {
+    const int row = i / kRowChunks % Shape::kKeys;
+    if (row < first || row >= end) reinterpret_cast<uint4*>(values)[i] = uint4{};
+  }
+  sm90::fence_async_shared();
+  __syncwarp();
+}
 
 }  // namespace orrery::decode
