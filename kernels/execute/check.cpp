@@ -91,23 +91,23 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
                      .only_nccl = options.only_nccl,
                      .recorded_kernel = options.records_scores ? "routing_scores" : ""});
   ExecutedConversation result;
-  const auto is_graph = [&](const CheckedStep& step) {
-    return step.is_decode && options.decode_mode == LaunchMode::kGraph;
+  const auto is_kept = [&](const CheckedStep& step) {
+    return step.is_decode && options.decode_mode != LaunchMode::kEager;
   };
   std::vector<std::unique_ptr<PreparedStep>> eager(steps.size());
   const auto prepare = [&](std::size_t i) {
-    if (is_graph(steps[i]) || eager[i]) return;
+    if (is_kept(steps[i]) || eager[i]) return;
     eager[i] = executor.prepare(plans_of(steps[i]).plan, steps[i].input, LaunchMode::kEager);
   };
   for (std::size_t i = 0; options.prepares_first && i < steps.size(); ++i) prepare(i);
-  std::unique_ptr<PreparedStep> graph;
+  std::unique_ptr<PreparedStep> kept;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const CheckedStep& step = steps[i];
     prepare(i);
-    if (is_graph(step) && !graph) {
-      graph = executor.prepare(plans_of(step).plan, step.input, LaunchMode::kGraph);
+    if (is_kept(step) && !kept) {
+      kept = executor.prepare(plans_of(step).plan, step.input, options.decode_mode);
     }
-    PreparedStep& prepared = is_graph(step) ? *graph : *eager[i];
+    PreparedStep& prepared = is_kept(step) ? *kept : *eager[i];
     result.next_tokens.push_back(executor.run(prepared, step.input).next_tokens);
     result.logits.push_back(executor.logits(prepared));
     if (options.records_scores) result.scores.push_back(recorded_scores(executor, prepared));

@@ -21,7 +21,8 @@ std::int64_t num_different_elements(const WeightShard& shard, std::int64_t copy,
 
 struct ConversationOptions {
   LaunchMode decode_mode = LaunchMode::kEager;  // of decode steps; others are eager
-  // Rows of the decode steps' plan, at least 4; in graph mode one graph is replayed for all steps.
+  // Rows of the decode steps' plan, at least 4; unless they are eager, one step is prepared and
+  // runs for all of them.
   std::int64_t decode_rows = 4;
   bool only_nccl = false;                   // no collectives of our own
   bool prepares_first = false;              // all eager steps, before any of them runs

@@ -68,7 +68,7 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
   state.run_phase(RunPhase::kPrepare, [&](int r) {
     state.rank(r).take_memory("activations", [&] {
       step.ranks[static_cast<std::size_t>(r)] = std::make_unique<RankStep>(
-          step.plan, state.setup, state.rank(r), state.communicators, state.team);
+          step.plan, step.mode, state.setup, state.rank(r), state.communicators, state.team);
     });
   });
   state.check_rows(step);

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "kernels/binding/bind_operands.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/execute/collective_binding.h"
 #include "kernels/execute/hazards.h"
 #include "kernels/kernel_spec.h"
@@ -62,7 +63,7 @@ std::int64_t first_expert_of(const KernelOp& kernel, std::int64_t first_of_rank)
   return first_of_rank / experts * experts;
 }
 
-RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& rank,
+RankStep::RankStep(const Plan& plan, LaunchMode mode, const ExecutorSetup& setup, RankDevice& rank,
                    Communicators& communicators, const RankTeam& team)
     : plan_(plan),
       setup_(setup),
@@ -74,7 +75,8 @@ RankStep::RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& ran
       copies_(num_copies(plan)),
       buffers_(plan_buffers(plan, rank.rank())),
       layers_(kv_layers(plan, rank.rank())),
-      arena_(rank.arena(buffers_.arena_bytes)) {
+      arena_(rank.arena(buffers_.arena_bytes)),
+      mode_(mode) {
   if (layers_.count != rank.layers().count) {
     throw std::invalid_argument("a plan with " + std::to_string(layers_.count) +
                                 " layers of KV cache on rank " + std::to_string(rank.rank()) +
@@ -263,6 +265,10 @@ void RankStep::bind(std::span<const StepPart> parts) {
   own_all_reduces_.clear();
   set_tables(parts);
   is_own_all_reduce_.assign(plan_.ops().size(), false);
+  if (mode_ == LaunchMode::kMegakernel) {
+    bind_megakernel();
+    return;
+  }
   launches_.resize(tasks_.size());
   // Tiles of prefill belong to a micro-batch: its tasks are bound together.
   for (std::size_t m = 0; m < parts_.size(); ++m) {
@@ -283,6 +289,22 @@ void RankStep::bind(std::span<const StepPart> parts) {
       own_all_reduces_.push_back(task_name(plan_, task));
     }
   }
+}
+
+void RankStep::bind_megakernel() {
+  if (megakernel_) return;
+  const int num_sms = cuda::device_properties().multiProcessorCount;
+  megakernel::Program program = megakernel::compile(plan_, {.num_sms = num_sms});
+  megakernel::Operands operands{.kv = &rank_.kv(),
+                                .tables = &parts_.front().tables,
+                                .norm_epsilon = setup_.numbers.norm_epsilon};
+  for (const megakernel::WeightName& name : program.weights) {
+    operands.weights.push_back(operand(name.tensor, name.copy).data);
+  }
+  operands.embedding = static_cast<const bf16*>(operand(program.embedding, 0).data);
+  operands.logits = static_cast<bf16*>(operand(program.logits, 0).data);
+  operands.next_tokens = static_cast<std::int32_t*>(operand(program.next_tokens, 0).data);
+  megakernel_.emplace(std::move(program), operands);
 }
 
 Operand RankStep::operand(TensorId id, std::int32_t copy) const {

@@ -29,6 +29,7 @@
 #include "kernels/execute/rank_team.h"
 #include "kernels/execute/step_tables.h"
 #include "kernels/kernel_spec.h"
+#include "kernels/megakernel/megakernel.h"
 
 namespace orrery {
 
@@ -41,7 +42,7 @@ class RankStep {
  public:
   // Takes the arena. `plan` and the others outlive it. Throws std::invalid_argument for what cannot
   // be executed.
-  RankStep(const Plan& plan, const ExecutorSetup& setup, RankDevice& rank,
+  RankStep(const Plan& plan, LaunchMode mode, const ExecutorSetup& setup, RankDevice& rank,
            Communicators& communicators, const RankTeam& team);
 
   // Makes the launches for the parts of this rank, one for each micro-batch, checked against
@@ -125,6 +126,7 @@ class RankStep {
   void find_counts();
   [[nodiscard]] std::optional<TensorId> find_tensor(std::string_view name) const;
   void set_tables(std::span<const StepPart> parts);
+  void bind_megakernel();
   Launch bind_task(const Task& task);
   Launch bind_kernel(const Task& task, std::span<const Operand> reads,
                      std::span<const Operand> writes);
@@ -183,6 +185,8 @@ class RankStep {
   // By task, of index_shuffling, while counting; else empty.
   std::vector<std::optional<cuda::PinnedBuffer<std::int32_t>>> expert_counts_;
   std::optional<cuda::Graph> graph_;
+  LaunchMode mode_;
+  std::optional<megakernel::Megakernel> megakernel_;  // in place of all launches
   std::vector<int> num_nodes_;
   int num_nodes_before_ = 0;
   bool counts_nodes_ = false;

@@ -142,6 +142,10 @@ void RankStep::enqueue_step(bool replays) {
     static const std::string graph_op = "graph";
     static_cast<void>(rank_.reach(setup_, graph_op, main));
     graph_->launch(main);
+  } else if (megakernel_) {
+    static const std::string megakernel_op = "megakernel";
+    static_cast<void>(rank_.reach(setup_, megakernel_op, main));
+    megakernel_->launch(main);
   } else {
     enqueue_tasks();
   }
@@ -161,6 +165,10 @@ void RankStep::wait() {
   try {
     team_.wait(rank_.done);
     rank_.watch().idle(rank_.rank());
+    if (!megakernel_) return;
+    if (const auto failure = megakernel_->take_failure(rank_.stream(0)); failure) {
+      throw RankError(rank_.rank(), "megakernel", *failure);
+    }
   } catch (...) {  // named, and thrown again
     rethrow_named();
   }

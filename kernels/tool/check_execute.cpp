@@ -32,12 +32,12 @@ struct SmallModel {
   DType dtype = DType::kBf16;
 };
 
-// 4 layers, 2 key heads, a vocabulary that does not divide.
+// 4 layers, 2 key heads, a vocabulary that four ranks do not divide.
 ModelConfig model_of(const SmallModel& small) {
   constexpr std::int64_t kHidden = 512;
   const ConfigFields fields{{"model_type", std::string(small.type)},
                             {"hidden_size", kHidden},
-                            {"vocab_size", std::int64_t{1003}},
+                            {"vocab_size", std::int64_t{1006}},
                             {"num_hidden_layers", std::int64_t{4}},
                             {"num_attention_heads", kHidden / small.head_dim},
                             {"num_key_value_heads", std::int64_t{2}},
@@ -114,6 +114,7 @@ class ExecuteCheck {
       report(single.name + " graph of 8 rows",
              run(single, {.decode_mode = LaunchMode::kGraph, .decode_rows = 8}), reference_, bound);
     });
+    if (small.dtype == DType::kBf16) check_megakernel(single, run, bound);
     for (const Mesh& mesh : meshes) {
       const CheckedDeployment split = deployment_of(small, mesh);
       if (is_skipped(split)) continue;
@@ -130,6 +131,18 @@ class ExecuteCheck {
       });
     }
     reference_ = {};
+  }
+
+  // Decode steps as one kernel; of 8 rows, half of which hold no sequence.
+  template <typename Run>
+  void check_megakernel(const CheckedDeployment& single, const Run& run, double bound) {
+    guarded(single.name + " megakernel", [&] {
+      report(single.name + " megakernel", run(single, {.decode_mode = LaunchMode::kMegakernel}),
+             reference_, bound);
+      report(single.name + " megakernel of 8 rows",
+             run(single, {.decode_mode = LaunchMode::kMegakernel, .decode_rows = 8}), reference_,
+             bound);
+    });
   }
 
   // The weights of the last of four tensor-parallel ranks, on the second of two stages.

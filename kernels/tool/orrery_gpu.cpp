@@ -21,9 +21,10 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
-    {"check", orrery::tool::check},         {"time", orrery::tool::time},
-    {"calibrate", orrery::tool::calibrate}, {"execute", orrery::tool::execute},
-    {"serve", orrery::tool::serve},         {"moe", orrery::tool::moe},
+    {"check", orrery::tool::check},           {"time", orrery::tool::time},
+    {"calibrate", orrery::tool::calibrate},   {"execute", orrery::tool::execute},
+    {"serve", orrery::tool::serve},           {"moe", orrery::tool::moe},
+    {"megakernel", orrery::tool::megakernel},
 };
 
 constexpr const char* kUsage = R"(usage:
@@ -68,6 +69,8 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu moe CASES -o DIR     time layers of mixtures of experts by themselves, a case a line of the file CASES:
                                   scout design=shuffling tokens=64 dtype=bf16 mode=graph streams=1 load=uniform
                                   tp=1 dp=1 ep=1; writes DIR/rows.jsonl and each case's plan
+  orrery-gpu megakernel [MODEL]   decode steps of small, llama-3.2-1b and llama-3.1-8b as one kernel beside the replayed
+                                  graph of the same plan: logits, tokens, medians of 60 runs
   mpirun -n N orrery-gpu-mpi execute DIR
                                   the same with a process for each of the plan's N ranks, on one host or several
   orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]

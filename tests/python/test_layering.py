@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Order of the rooms: one may include itself and what stands before it.
-ROOMS = ["sim/units", "sim/plan", "kernels", "sim/grammar", "sim/memory", "sim/timeline", "sim/machine", "sim/cost", "sim/des",
+ROOMS = ["sim/units", "sim/plan", "kernels", "sim/grammar", "sim/memory", "sim/megakernel", "sim/timeline", "sim/machine", "sim/cost", "sim/des",
          "sim/model", "sim/parallel", "sim/serve", "sim/scenario", "sim/explore", "bindings"]
 
 
@@ -35,9 +35,10 @@ for family, kernel, sources_of_spec in KERNELS:
 
 # All else in kernels/ is the GPU side. Its rooms by floor: one may include those of its own floor and of floors before.
 FAMILIES = {f"kernels/{family}" for family, _, _ in KERNELS} - {"kernels/priced"} | {"kernels/comm", "kernels/probes"}
-FLOORS = [{"kernels/cuda"}, {"kernels/harness"}, {"kernels/binding"}, FAMILIES, {"kernels/calibrate"}, {"kernels/execute"},
+FLOORS = [{"kernels/cuda"}, {"kernels/harness"}, {"kernels/binding"}, FAMILIES, {"kernels/calibrate"}, {"kernels/megakernel"},
+          {"kernels/execute"},
           {"kernels/serve"}, {"kernels/compare"}, {"kernels/tool"}]
-GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/memory", "sim/timeline")
+GPU_MAY_INCLUDE = ("sim/units", "sim/plan", "sim/memory", "sim/megakernel", "sim/timeline")
 # Those that serve on GPUs make plans themselves and run the simulator's scheduler, which for that knows no simulator: its
 # libraries are what it is made of.
 SCHEDULER = library("sim/serve", "orrery_scheduler") | library("sim/serve", "orrery_deployment")
@@ -167,8 +168,9 @@ def test_header_begins_with_pragma_once_and_says_what_it_is_for(header):
 
 
 # What each kernel is says its spec; rooms of the simulator ask it. Blocks of models are lowered to kernels by name, which is
-# their work; texts of the first form are of kernels of then. `moe` is a section of scenarios and engine profiles too.
-MAY_NAME_KERNELS = ("sim/model/blocks/", "sim/model/lowering.cpp", "sim/grammar/first_form.cpp")
+# their work, and an instruction of the megakernel stands for several; texts of the first form are of kernels of then. `moe` is
+# a section of scenarios and engine profiles too.
+MAY_NAME_KERNELS = ("sim/model/blocks/", "sim/model/lowering.cpp", "sim/megakernel/program.cpp", "sim/grammar/first_form.cpp")
 YAML_SECTIONS = {"sim/scenario/": {"moe"}}
 KERNEL_NAMES = {kernel for _, kernel, _ in KERNELS}
 QUOTED = re.compile(r'"((?:[^"\\\n]|\\.)*)"')

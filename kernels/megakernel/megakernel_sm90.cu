@@ -1,0 +1,374 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/tensor_map.h"
+#include "kernels/megakernel/attention.cuh"
+#include "kernels/megakernel/machine.cuh"
+#include "kernels/megakernel/matvec.cuh"
+#include "kernels/megakernel/megakernel.h"
+
+namespace orrery::megakernel {
+namespace {
+
+constexpr int kSharedAlignment = 1024;  // the period of the swizzle of keys and values
+
+template <int kBatch>
+constexpr int kSumsBytes = 2 * kConsumerWarps * kRows * kBatch * 4;
+
+template <int kHeadDim>
+__device__ void run_loader(const Parameters& parameters, char* pages, Control& control,
+                           const CUtensorMap* cache) {
+  Loader loader{.parameters = parameters,
+                .pages = pages,
+                .control = control,
+                .cursor = {},
+                .policy = sm90::evict_first()};
+  const Instruction* at = parameters.instructions + parameters.first[blockIdx.x];
+  Words words;
+  words.load(at);
+  while (true) {
+    const Instruction in = words.fields();
+    if (in.opcode == Opcode::kEnd) return;
+    const auto* const weight = words.address<bf16>(kWeightAddress);
+    words.load(++at);
+    if (in.opcode == Opcode::kAttention) {
+      load_keys<kHeadDim>(loader, in, cache);
+    } else if (in.opcode != Opcode::kPick) {
+      load_rows(loader, in, weight);
+    }
+  }
+}
+
+template <int kHeadDim, int kBatch>
+__device__ void run_instruction(Consumer<kBatch>& consumer, const Instruction& in, const bf16* gain,
+                                Record& record) {
+  const auto is_ready = [&] {
+    if (consumer.parameters.records != nullptr) record.ready = clock64();
+  };
+  switch (in.opcode) {
+    case Opcode::kQkv:
+      take_normed(consumer, in, gain);
+      is_ready();
+      run_qkv(consumer, in);
+      break;
+    case Opcode::kAttention: {
+      auto& scratch = *reinterpret_cast<AttentionScratch<kHeadDim>*>(consumer.scratch);
+      take_heads<kHeadDim>(consumer, in, gain, scratch);
+      is_ready();
+      run_attention<kHeadDim>(consumer, in);
+      break;
+    }
+    case Opcode::kOutput:
+      take_merged<kHeadDim>(consumer, in);
+      is_ready();
+      run_projection(consumer, in);
+      break;
+    case Opcode::kGateUp:
+      take_normed(consumer, in, gain);
+      is_ready();
+      run_gate_up(consumer, in);
+      break;
+    case Opcode::kDown:
+      take_plain(consumer, in);
+      is_ready();
+      run_projection(consumer, in);
+      break;
+    case Opcode::kLogits:
+      take_normed(consumer, in, gain);
+      is_ready();
+      run_logits(consumer, in);
+      break;
+    case Opcode::kPick:
+      is_ready();
+      run_pick(consumer, in);
+      break;
+    case Opcode::kEnd:
+      break;
+  }
+}
+
+template <int kHeadDim, int kBatch>
+__device__ void run_consumer(Consumer<kBatch>& consumer) {
+  const Parameters& parameters = consumer.parameters;
+  const int first = parameters.first[blockIdx.x];
+  Words words;
+  words.load(parameters.instructions + first);
+  for (int i = 0;; ++i) {
+    const Instruction in = words.fields();
+    if (in.opcode == Opcode::kEnd) return;
+    const auto* const gain = words.address<bf16>(kGainAddress);
+    words.load(parameters.instructions + first + i + 1);
+    consumer.board.begin_instruction(i);
+    Record record;
+    if (parameters.records != nullptr) record.start = clock64();
+    consumer.waited = 0;
+    run_instruction<kHeadDim>(consumer, in, gain, record);
+    if (parameters.records != nullptr && threadIdx.x == 0) {
+      record.end = clock64();
+      record.weights = consumer.waited;
+      parameters.records[first + i] = record;
+    }
+  }
+}
+
+// A forward of a dense decoder: each SM runs its instructions (machine.cuh says how). Nothing but
+// values on the board orders one SM after another.
+template <int kHeadDim, int kBatch>
+__global__ void __launch_bounds__(kThreads, 1)
+    megakernel(const __grid_constant__ CUtensorMap cache,
+               const __grid_constant__ Parameters parameters) {
+  extern __shared__ __align__(kSharedAlignment) char pages[];
+  char* const scratch = pages + parameters.stages * kPageBytes;
+  char* const sums = scratch + parameters.scratch_bytes;
+  auto& control = *reinterpret_cast<Control*>(sums + kSumsBytes<kBatch>);
+  const std::uint32_t forward = *parameters.forward + 1;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < parameters.stages; ++i) {
+      sm90::barrier_init(&control.full[i], 1);
+      sm90::barrier_init(&control.empty[i], kConsumerWarps);
+    }
+    sm90::fence_barrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumers) {
+    run_loader<kHeadDim>(parameters, pages, control, &cache);
+    return;
+  }
+  Consumer<kBatch> consumer{.parameters = parameters,
+                            .board = Board(parameters, forward),
+                            .pages = pages,
+                            .scratch = scratch,
+                            .sums = reinterpret_cast<float*>(sums),
+                            .control = control,
+                            .cursor = {}};
+  run_consumer<kHeadDim>(consumer);
+}
+
+using Kernel = void (*)(CUtensorMap, Parameters);
+
+template <int kHeadDim>
+Kernel kernel_of(std::int64_t batch) {
+  switch (batch) {
+    case 1:
+      return megakernel<kHeadDim, 1>;
+    case 2:
+      return megakernel<kHeadDim, 2>;
+    case 4:
+      return megakernel<kHeadDim, 4>;
+    case 8:
+      return megakernel<kHeadDim, 8>;
+    default:
+      throw std::invalid_argument("megakernel: " + std::to_string(batch) +
+                                  " sequences, expected 1, 2, 4 or 8");
+  }
+}
+Kernel kernel_of(const ModelShape& shape) {
+  return shape.head_dim == 64 ? kernel_of<64>(shape.batch) : kernel_of<128>(shape.batch);
+}
+
+// As [blocks of all layers' keys and values, kv heads, halves of a row, tokens, elements of a
+// half]: a box is one head's keys with each half's rows together (decode::TileShape).
+template <int kHeadDim>
+CUtensorMap cache_map(const KvPool& pool) {
+  using Tile = decode::TileShape<bf16, kHeadDim>;
+  constexpr std::uint64_t kHeadBytes = kHeadDim * sizeof(bf16);
+  const KvShape& shape = pool.shape();
+  const auto block_size = static_cast<std::uint64_t>(shape.block_size);
+  const auto heads = static_cast<std::uint64_t>(shape.kv_heads);
+  const std::array<std::uint64_t, 5> sizes{
+      Tile::kHalfDims, block_size, Tile::kHalves, heads,
+      static_cast<std::uint64_t>(shape.num_blocks * shape.pools())};
+  const std::array<std::uint64_t, 4> strides{heads * kHeadBytes, Tile::kRowBytes, kHeadBytes,
+                                             block_size * heads * kHeadBytes};
+  const auto box_keys = static_cast<std::uint32_t>(std::min(shape.block_size, Tile::kKeys));
+  const std::array<std::uint32_t, 5> box{Tile::kHalfDims, box_keys, Tile::kHalves, 1, 1};
+  return cuda::tensor_map(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, pool.data(), sizes, strides, box,
+                          cuda::Swizzle::k128, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+}
+
+std::size_t scratch_bytes(const ModelShape& shape) {
+  const std::int64_t widest = std::max({shape.hidden, shape.ffn, shape.heads * shape.head_dim});
+  const std::int64_t input = shape.batch * (widest + kInputPad) * 2;
+  const auto group = static_cast<int>(shape.heads / shape.kv_heads);
+  const std::int64_t attention = shape.head_dim == 64 ? attention_scratch_bytes<64>(group)
+                                                      : attention_scratch_bytes<128>(group);
+  constexpr std::int64_t kAlignment = 16;
+  return static_cast<std::size_t>((std::max(input, attention) + kAlignment - 1) / kAlignment *
+                                  kAlignment);
+}
+
+void set_address(Instruction& instruction, int word, const void* address) {
+  auto* const words = reinterpret_cast<std::byte*>(&instruction);
+  std::memcpy(words + static_cast<std::size_t>(word) * sizeof(std::int32_t), &address,
+              sizeof(address));
+}
+
+template <typename T>
+cuda::DeviceBuffer<T> to_device(const std::vector<T>& values) {
+  cuda::DeviceBuffer<T> buffer(values.size());
+  ORRERY_CUDA(
+      cudaMemcpy(buffer.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
+template <typename T>
+cuda::DeviceBuffer<T> zeros(std::size_t size) {
+  cuda::DeviceBuffer<T> buffer(size);
+  ORRERY_CUDA(cudaMemset(buffer.get(), 0, size * sizeof(T)));
+  return buffer;
+}
+
+cuda::DeviceBuffer<Instruction> upload(const Program& program, const Operands& operands) {
+  std::vector<Instruction> all;
+  for (const auto& own : program.instructions) {
+    for (Instruction instruction : own) {
+      const bool has_rows = instruction.opcode != Opcode::kEnd &&
+                            instruction.opcode != Opcode::kAttention &&
+                            instruction.opcode != Opcode::kPick;
+      const auto weight = static_cast<std::size_t>(instruction.weight);
+      const auto gain = static_cast<std::size_t>(instruction.gain);
+      set_address(instruction, kWeightAddress, has_rows ? operands.weights.at(weight) : nullptr);
+      set_address(instruction, kGainAddress,
+                  instruction.gain == kNowhere ? nullptr : operands.weights.at(gain));
+      all.push_back(instruction);
+    }
+  }
+  return to_device(all);
+}
+
+std::vector<std::int32_t> first_of(const Program& program) {
+  std::vector<std::int32_t> first{0};
+  for (const auto& own : program.instructions) {
+    first.push_back(first.back() + static_cast<std::int32_t>(own.size()));
+  }
+  return first;
+}
+
+}  // namespace
+
+Megakernel::Megakernel(Program program, const Operands& operands)
+    : program_(std::move(program)),
+      instructions_(upload(program_, operands)),
+      first_(to_device(first_of(program_))),
+      board_(zeros<std::uint64_t>(static_cast<std::size_t>(program_.board_units))),
+      forward_(zeros<std::uint32_t>(2)),
+      failure_(1) {
+  const ModelShape& shape = program_.shape;
+  const cudaDeviceProp& device = cuda::device_properties();
+  if (device.multiProcessorCount < static_cast<int>(program_.instructions.size())) {
+    throw std::invalid_argument(
+        "megakernel: a program for " + std::to_string(program_.instructions.size()) +
+        " SMs, the device has " + std::to_string(device.multiProcessorCount));
+  }
+  static_cast<void>(kernel_of(shape));
+  const std::size_t scratch = scratch_bytes(shape);
+  const std::size_t rest = scratch +
+                           2 * kConsumerWarps * kRows * 4 * static_cast<std::size_t>(shape.batch) +
+                           sizeof(Control);
+  constexpr std::size_t kLeastPages = 3;
+  if (device.sharedMemPerBlockOptin < rest + kLeastPages * kPageBytes) {
+    throw std::invalid_argument("megakernel: " + std::to_string(shape.batch) +
+                                " sequences of a model with inputs of up to " +
+                                std::to_string(std::max(shape.hidden, shape.ffn)) +
+                                " values take " + std::to_string(rest + kLeastPages * kPageBytes) +
+                                " bytes of shared memory, a block has " +
+                                std::to_string(device.sharedMemPerBlockOptin));
+  }
+  const auto pages =
+      std::min<std::size_t>(kMostPages, (device.sharedMemPerBlockOptin - rest) / kPageBytes);
+  shared_bytes_ = pages * kPageBytes + rest;
+  *failure_.get() = {};
+  const KvShape& kv = operands.kv->shape();
+  cache_map_ = shape.head_dim == 64 ? cache_map<64>(*operands.kv) : cache_map<128>(*operands.kv);
+  const int tile_keys = decode::kTileBytes / (static_cast<int>(shape.head_dim) * 2);
+  const int box_keys = std::min(kv.block_size, tile_keys);
+  const StepTables& tables = *operands.tables;
+  constexpr std::int64_t kLimitNs = 2'000'000'000;
+  parameters_ = {.instructions = instructions_.get(),
+                 .first = first_.get(),
+                 .board = board_.get(),
+                 .forward = forward_.get(),
+                 .failure = failure_.get(),
+                 .limit_ns = kLimitNs,
+                 .token_ids = tables.token_ids,
+                 .positions = tables.positions,
+                 .slots = tables.slots,
+                 .lengths = tables.decode_lengths,
+                 .block_table = tables.decode_blocks,
+                 .blocks_per_sequence = tables.blocks_per_sequence,
+                 .cosines = tables.cosines,
+                 .sines = tables.sines,
+                 .embedding = operands.embedding,
+                 .keys = reinterpret_cast<bf16*>(operands.kv->keys(0)),
+                 .pool_elements = operands.kv->pool_bytes() / 2,
+                 .pool_blocks = static_cast<std::int32_t>(kv.num_blocks),
+                 .block_shift = std::countr_zero(static_cast<std::uint32_t>(kv.block_size)),
+                 .box_keys = box_keys,
+                 .boxes = tile_keys / box_keys,
+                 .logits = operands.logits,
+                 .next_tokens = operands.next_tokens,
+                 .hidden = static_cast<std::int32_t>(shape.hidden),
+                 .heads = static_cast<std::int32_t>(shape.heads),
+                 .kv_heads = static_cast<std::int32_t>(shape.kv_heads),
+                 .vocab = static_cast<std::int32_t>(shape.vocab),
+                 .stages = static_cast<std::int32_t>(pages),
+                 .scratch_bytes = static_cast<std::int32_t>(scratch),
+                 .epsilon = static_cast<float>(operands.norm_epsilon),
+                 .scale_log2 = static_cast<float>(std::numbers::log2e /
+                                                  std::sqrt(static_cast<double>(shape.head_dim)))};
+}
+
+void Megakernel::launch(const cuda::Stream& stream) {
+  cuda::launch(stream,
+               {.grid = dim3(static_cast<unsigned>(program_.instructions.size())),
+                .block = dim3(kThreads),
+                .shared_bytes = shared_bytes_,
+                .cooperative = true},
+               kernel_of(program_.shape), cache_map_, parameters_);
+}
+
+std::optional<std::string> Megakernel::take_failure(const cuda::Stream& stream) {
+  const Failure failure = *failure_.get();
+  if (failure.is_set == 0) return std::nullopt;
+  *failure_.get() = {};
+  ORRERY_CUDA(cudaMemsetAsync(forward_.get() + 1, 0, sizeof(std::uint32_t), stream.get()));
+  stream.synchronize();
+  const auto& own = program_.instructions[static_cast<std::size_t>(failure.sm)];
+  return "SM " + std::to_string(failure.sm) + " waited in vain for unit " +
+         std::to_string(failure.unit) + " of the board, in its instruction " +
+         std::to_string(failure.instruction) + ", " +
+         describe(own[static_cast<std::size_t>(failure.instruction)]);
+}
+
+void Megakernel::set_limit(Seconds limit) {
+  parameters_.limit_ns = static_cast<std::int64_t>(limit.value() * 1e9);
+}
+
+void Megakernel::keep_records() {
+  records_.emplace(instructions_.size());
+  parameters_.records = records_->get();
+}
+
+std::vector<std::vector<Record>> Megakernel::records(const cuda::Stream& stream) const {
+  std::vector<Record> all(instructions_.size());
+  ORRERY_CUDA(cudaMemcpyAsync(all.data(), records_->get(), all.size() * sizeof(Record),
+                              cudaMemcpyDeviceToHost, stream.get()));
+  stream.synchronize();
+  std::vector<std::vector<Record>> by_sm;
+  auto next = all.begin();
+  for (const auto& own : program_.instructions) {
+    const auto end = next + std::ssize(own) - 1;
+    by_sm.emplace_back(next, end);
+    next = end + 1;
+  }
+  return by_sm;
+}
+
+}  // namespace orrery::megakernel

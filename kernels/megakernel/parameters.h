@@ -1,0 +1,70 @@
+#pragma once
+
+// What a launch of the megakernel gives its blocks.
+
+#include <cstdint>
+
+#include "kernels/cuda/dtypes.h"
+#include "sim/megakernel/instruction.h"
+
+namespace orrery::megakernel {
+
+// Where the first SM that waited too long stood; in host memory that the device sees.
+struct Failure {
+  std::uint32_t is_set = 0;
+  std::int32_t sm = 0;
+  std::int32_t instruction = 0;  // its place in the SM's queue
+  std::int32_t unit = 0;         // of the board, which did not come
+};
+
+// Times of one instruction on one SM, in its clock's cycles, by the first thread that computes.
+struct Record {
+  std::int64_t start = 0;
+  std::int64_t ready = 0;  // all that it waits for has come
+  std::int64_t end = 0;
+  std::int64_t weights = 0;  // of these: waiting for weights or keys
+};
+
+struct Parameters {
+  const Instruction* instructions = nullptr;  // with addresses in place of weights' numbers
+  const std::int32_t* first = nullptr;        // of each SM's instructions
+  std::uint64_t* board = nullptr;
+  std::uint32_t* forward = nullptr;  // the number of the last forward, and whether to give up
+  Failure* failure = nullptr;
+  Record* records = nullptr;    // null: none are kept
+  std::int64_t limit_ns = 0;    // that a wait may take
+  std::int32_t lost_unit = -1;  // for tests: what is written there never arrives
+  // Of the step.
+  const std::int32_t* token_ids = nullptr;
+  const std::int32_t* positions = nullptr;
+  const std::int64_t* slots = nullptr;
+  const std::int32_t* lengths = nullptr;
+  const std::int32_t* block_table = nullptr;
+  std::int64_t blocks_per_sequence = 0;
+  const float* cosines = nullptr;
+  const float* sines = nullptr;
+  // Of the model.
+  const bf16* embedding = nullptr;
+  bf16* keys = nullptr;  // of layer 0; its values, then those of the layers after it follow
+  std::int64_t pool_elements = 0;
+  std::int32_t pool_blocks = 0;
+  std::int32_t block_shift = 0;  // log2 of the tokens of a block
+  std::int32_t box_keys = 0;     // of one copy
+  std::int32_t boxes = 0;        // copies of a tile
+  bf16* logits = nullptr;
+  std::int32_t* next_tokens = nullptr;
+  std::int32_t hidden = 0;
+  std::int32_t heads = 0;
+  std::int32_t kv_heads = 0;
+  std::int32_t vocab = 0;
+  std::int32_t stages = 0;         // of the ring of pages
+  std::int32_t scratch_bytes = 0;  // of an instruction's own memory
+  float epsilon = 0;
+  float scale_log2 = 0;
+};
+
+// Addresses stand in these words of an instruction, low half first.
+inline constexpr int kWeightAddress = 16;
+inline constexpr int kGainAddress = 18;
+
+}  // namespace orrery::megakernel

@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/handles.h"
+#include "kernels/execute/executor.h"
+#include "kernels/harness/operands.h"
+#include "kernels/tool/commands.h"
+#include "sim/model/model.h"
+
+namespace orrery::tool {
+namespace {
+
+// A decoder and the keys that its sequences have.
+struct Case {
+  const char* name;
+  const char* type;
+  std::int64_t hidden, layers, heads, kv_heads, head_dim, ffn, vocab;
+  bool is_tied;
+  std::int64_t batch;
+  std::vector<std::int64_t> contexts;
+};
+
+const std::vector<Case> kCases = {
+    {"small", "llama", 512, 4, 8, 2, 64, 1024, 1004, false, 1, {1, 33, 300}},
+    {"small", "llama", 512, 4, 8, 2, 64, 1024, 1004, false, 4, {33, 300}},
+    {"small", "llama", 512, 4, 8, 2, 64, 1024, 1004, false, 8, {300}},
+    {"small", "qwen3", 512, 4, 8, 2, 128, 1024, 1004, false, 1, {33, 300}},
+    {"small", "qwen3", 512, 4, 8, 2, 128, 1024, 1004, false, 2, {300}},
+    {"llama-3.2-1b",
+     "llama",
+     2048,
+     16,
+     32,
+     8,
+     64,
+     8192,
+     128256,
+     true,
+     1,
+     {32, 158, 512, 2048, 16384}},
+    {"llama-3.2-1b", "llama", 2048, 16, 32, 8, 64, 8192, 128256, true, 4, {512}},
+    {"llama-3.1-8b", "llama", 4096, 32, 32, 8, 128, 14336, 128256, false, 1, {512}},
+};
+
+constexpr std::int32_t kBlockSize = 64;
+constexpr int kRepeats = 60;
+
+StepInput input_of(std::int64_t batch, std::int64_t context) {
+  StepInput input;
+  std::int32_t block = 0;
+  for (std::int64_t i = 0; i < batch; ++i) {
+    SequenceTokens& one = input.decodes.emplace_back();
+    one.tokens = {static_cast<std::int32_t>(7 + i)};
+    one.context = context;
+    for (std::int64_t at = 0; at <= context; at += kBlockSize) one.blocks.push_back(block++);
+  }
+  return input;
+}
+
+Plan plan_of(const Case& one, const StepInput& input) {
+  const ConfigFields fields{{"model_type", std::string(one.type)},
+                            {"hidden_size", one.hidden},
+                            {"vocab_size", one.vocab},
+                            {"num_hidden_layers", one.layers},
+                            {"num_attention_heads", one.heads},
+                            {"num_key_value_heads", one.kv_heads},
+                            {"head_dim", one.head_dim},
+                            {"intermediate_size", one.ffn},
+                            {"tie_word_embeddings", one.is_tied}};
+  LoweringOptions options;
+  options.precision.weights = options.precision.activations = DType::kBf16;
+  return lower(model_config(one.name, fields), batch_of(input), options);
+}
+
+// Random keys and values in place of a prefill's.
+void fill_cache(const Executor& executor) {
+  constexpr std::uint64_t kSeed = 3;
+  const cuda::Stream stream;
+  const KvPool& pool = executor.kv(0);
+  fill_normal(stream, reinterpret_cast<bf16*>(pool.data()),
+              static_cast<std::size_t>(pool.bytes()) / sizeof(bf16), kSeed);
+  stream.synchronize();
+}
+
+// Largest difference of a logit over the largest logit.
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  float largest = 0;
+  float apart = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::fabs(a[i]));
+    const float own = std::fabs(a[i] - b[i]);
+    if (!(own <= apart)) apart = own;
+  }
+  return static_cast<double>(apart) / static_cast<double>(largest);
+}
+
+struct Outcome {
+  std::vector<float> logits;
+  std::vector<std::int32_t> tokens;
+  double us = 0;  // on the device, median
+};
+
+Outcome run_mode(Executor& executor, const Plan& plan, const StepInput& input, LaunchMode mode) {
+  const auto step = executor.prepare(plan, input, mode);
+  Outcome outcome;
+  outcome.tokens = executor.run(*step, input).next_tokens;
+  outcome.logits = executor.logits(*step);
+  std::vector<double> times;
+  times.reserve(kRepeats);
+  for (int i = 0; i < kRepeats; ++i) {
+    times.push_back(executor.run(*step, input).device.value() * 1e6);
+  }
+  std::ranges::sort(times);
+  outcome.us = times[times.size() / 2];
+  return outcome;
+}
+
+void run_case(const Case& one, std::int64_t context) {
+  const StepInput input = input_of(one.batch, context);
+  const Plan plan = plan_of(one, input);
+  const std::int64_t longest = (context + 1 + kBlockSize) / kBlockSize * kBlockSize;
+  Executor executor({.plan = plan,
+                     .grid = {},
+                     .numbers = {.head_dim = one.head_dim, .max_positions = longest},
+                     .devices = {0},
+                     .num_kv_blocks = one.batch * longest / kBlockSize,
+                     .block_size = kBlockSize,
+                     .max_tokens = one.batch,
+                     .max_sequences = one.batch,
+                     .max_model_len = longest});
+  fill_cache(executor);
+  const Outcome graph = run_mode(executor, plan, input, LaunchMode::kGraph);
+  const Outcome kernel = run_mode(executor, plan, input, LaunchMode::kMegakernel);
+  std::printf(
+      "%s %s batch %lld context %lld: logits %.2e of the largest, tokens %s; graph %.1f us, "
+      "megakernel %.1f us\n",
+      one.name, one.type, static_cast<long long>(one.batch), static_cast<long long>(context),
+      difference(graph.logits, kernel.logits), graph.tokens == kernel.tokens ? "equal" : "differ",
+      graph.us, kernel.us);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int megakernel(std::span<const std::string_view> arguments) {
+  set_execute_environment();
+  require_gpu();
+  int exit_code = 0;
+  for (const Case& one : kCases) {
+    for (const std::int64_t context : one.contexts) {
+      if (!arguments.empty() && arguments[0] != one.name) continue;
+      try {
+        run_case(one, context);
+      } catch (const std::exception& error) {
+        std::printf("%s context %lld: %s\n", one.name, static_cast<long long>(context),
+                    error.what());
+        std::fflush(stdout);
+        exit_code = 1;
+      }
+    }
+  }
+  return exit_code;
+}
+
+}  // namespace orrery::tool

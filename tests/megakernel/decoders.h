@@ -1,0 +1,55 @@
+#pragma once
+
+// Small dense decoders, steps of decodes of them, and their weights as the executor draws them.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/binding/step_input.h"
+#include "kernels/execute/weights.h"
+#include "sim/megakernel/interpreter.h"
+#include "sim/model/model.h"
+
+namespace orrery::testing {
+
+struct SmallDecoder {
+  std::string type = "llama";
+  std::int64_t head_dim = 64;
+  std::int64_t batch = 1;
+  std::int64_t vocab = 302;
+
+  [[nodiscard]] ModelConfig model() const {
+    return model_config("small", {{"model_type", type},
+                                  {"hidden_size", std::int64_t{256}},
+                                  {"vocab_size", vocab},
+                                  {"num_hidden_layers", std::int64_t{2}},
+                                  {"num_attention_heads", 256 / head_dim},
+                                  {"num_key_value_heads", 128 / head_dim},
+                                  {"head_dim", head_dim},
+                                  {"intermediate_size", std::int64_t{512}},
+                                  {"tie_word_embeddings", false}});
+  }
+  // A step of its decodes with so many keys each, the new one among them.
+  [[nodiscard]] Plan plan(std::int64_t context, DType dtype = DType::kBf16) const {
+    LoweringOptions options;
+    options.precision.weights = options.precision.activations = dtype;
+    Batch batch_of_step;
+    batch_of_step.num_decodes = batch;
+    batch_of_step.decode_context = batch * context;
+    return lower(model(), batch_of_step, options);
+  }
+};
+
+inline megakernel::InterpreterSetup setup_of(const Plan& plan, std::uint64_t seed = 1) {
+  const WeightShards shards = weight_shards(plan, 0);
+  return {.weight = [&plan, shards, seed](const megakernel::WeightName& name) {
+    const auto tensor = static_cast<std::size_t>(name.tensor);
+    const auto shard = static_cast<std::size_t>(shards.tensor_shard[tensor]);
+    const StoredWeight stored =
+        stored_weight(shards.shards[shard], name.copy, plan.tensors()[tensor].dtype, seed);
+    return std::vector<double>(stored.values.begin(), stored.values.end());
+  }};
+}
+
+}  // namespace orrery::testing
