@@ -66,6 +66,7 @@ py::dict explain(const Scenario& scenario, const Batch& batch) {
   py::dict found;
   found["mode"] = std::string(to_text(explanation.mode));
   found["ops"] = ops;
+  found["weights_bytes"] = explanation.weights.value();
   found["device_s"] = explanation.device.value();
   found["corrections"] = corrections;
   found["duration_s"] = explanation.duration.value();

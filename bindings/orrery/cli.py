@@ -1,4 +1,4 @@
-"""The command line: `orrery run | explain | report | calibrate | validate | emit | compare | scorecard | import | moe | bench`, and lists of what there is.
+"""The command line: `orrery run | explain | alternatives | report | calibrate | validate | emit | compare | scorecard | import | moe | bench`, and lists of what there is.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -69,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     explanation = commands.add_parser("explain", help="print where the time of each op of a step is from and what corrected it")
     explain.add_options(explanation)
     explanation.set_defaults(command=explain.run)
+
+    from . import alternatives
+
+    choices = commands.add_parser("alternatives", help="price one step under each choice of where weights and collectives stand")
+    alternatives.add_options(choices)
+    choices.set_defaults(command=alternatives.run)
 
     from .search import command as exploration
 

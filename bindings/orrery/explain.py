@@ -27,8 +27,14 @@ def corrections() -> list[dict[str, str]]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=pathlib.Path, metavar="FILE", help="scenario, see scenarios/")
     parser.add_argument("--op", metavar="NAME", help="only ops with NAME in their names, correction by correction")
+    add_step_options(parser)
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def add_step_options(parser: argparse.ArgumentParser) -> None:
+    """A scenario and one step of it."""
+    parser.add_argument("file", type=pathlib.Path, metavar="FILE", help="scenario, see scenarios/")
     parser.add_argument("--decodes", type=whole_number(0, _MOST), metavar="N",
                         help="decodes of the step (with --prefill or alone; the step that a run shows)")  # fmt: skip
     parser.add_argument("--context", type=whole_number(1, _MOST), default=1024, metavar="N",
@@ -36,12 +42,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefill", type=whole_number(1, _MOST), metavar="N", help="tokens of a prompt in the step")
     parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", dest="overrides",
                         help="replace one value of the scenario; may be given several times")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     scenario = load(options.file, overrides=options.overrides)
-    found = step(scenario, _batch(scenario, options))
+    found = step(scenario, chosen_batch(scenario, options))
     if options.op is not None:
         ops = [op for op in found["ops"] if options.op in op["name"]]
         if not ops:
@@ -57,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _batch(scenario: _core.Scenario, options: argparse.Namespace) -> _core.Batch:
+def chosen_batch(scenario: _core.Scenario, options: argparse.Namespace) -> _core.Batch:
     """The step that is asked for, or the one that a run shows."""
     if options.decodes is None and options.prefill is None:
         return _core.run_scenario(scenario).step.batch

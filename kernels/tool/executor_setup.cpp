@@ -45,6 +45,10 @@ RankGrid rank_grid(const Mesh& mesh) {
     throw std::invalid_argument("context parallelism (cp " + std::to_string(mesh.cp) +
                                 ") is not executed; expected cp 1");
   }
+  if (mesh.shared_expert != SharedExpert::kSplit) {
+    throw std::invalid_argument(
+        "a replicated shared expert is not executed; expected shared_expert split");
+  }
   return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
 }
 

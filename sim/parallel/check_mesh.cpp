@@ -20,6 +20,7 @@ class MeshCheck {
 
   void run() const {
     check_sizes();
+    check_shared_expert();
     check_tensor();
     check_experts();
     check_pipeline();
@@ -82,12 +83,33 @@ class MeshCheck {
     return (!model_.layers.empty() && std::ranges::all_of(model_.layers, has_no_heads)) ||
            kv_heads % tp == 0 || tp % kv_heads == 0;
   }
+  // Whether the weights of shared experts lie whole on each rank.
+  [[nodiscard]] bool has_whole_shared_expert() const {
+    return mesh_.shared_expert == SharedExpert::kReplicated;
+  }
+  void check_shared_expert() const {
+    if (!has_whole_shared_expert()) return;
+    const auto refuse = [&](const std::string& why) {
+      fail("shared_expert is replicated, but " + why + "; expected split");
+    };
+    if (model_.shared_expert_intermediate_size == 0) refuse("the model has no shared expert");
+    if (mesh_.tp == 1) refuse("tp is 1, so that every rank has all of it");
+    if (mesh_.sp) {
+      fail(
+          "shared_expert is replicated with sp, whose ranks add results of 1 / tp of the tokens; "
+          "expected split");
+    }
+  }
+
   // FFN columns that tp splits: of dense layers and of shared experts.
   [[nodiscard]] std::set<std::int64_t> ffn_columns() const {
     std::set<std::int64_t> columns;
     for (const LayerConfig& layer : model_.layers) {
-      columns.insert(layer.ffn == FfnKind::kDense ? layer.intermediate_size
-                                                  : model_.shared_expert_intermediate_size);
+      if (layer.ffn == FfnKind::kDense) {
+        columns.insert(layer.intermediate_size);
+      } else if (!has_whole_shared_expert()) {
+        columns.insert(model_.shared_expert_intermediate_size);
+      }
     }
     columns.erase(0);
     return columns;

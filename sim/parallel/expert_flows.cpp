@@ -187,6 +187,12 @@ void check_expert_comm(const Mesh& mesh, bool is_fused) {
                                 "a data-parallel group lie on all of its ranks");
   }
   if (comm == ExpertComm::kEager || comm == ExpertComm::kGraph) return;
+  if (mesh.shared_expert == SharedExpert::kReplicated) {
+    throw std::invalid_argument("expert_comm is " + name +
+                                " with a replicated shared expert, whose result it would add up "
+                                "by slices of columns; expected shared_expert split, or "
+                                "expert_comm eager or graph");
+  }
   if (mesh.tp > 1 && mesh.ep == mesh.dp && !mesh.sp) return;
   throw std::invalid_argument("expert_comm is " + name + " with tp " + std::to_string(mesh.tp) +
                               " and ep " + std::to_string(mesh.ep) + (mesh.sp ? " and sp" : "") +

@@ -44,6 +44,11 @@ enum class ExpertComm : std::uint8_t {
 inline constexpr std::array<std::string_view, 7> kExpertCommNames{
     "all_to_all", "all_gather", "eager", "graph", "dedup", "dedup_graph", "deepep"};
 
+// Where the weights of an expert that all tokens share lie: columns over tp, whose sums are reduced
+// with those of routed experts (Megatron-LM), or all of them on each tp rank.
+enum class SharedExpert : std::uint8_t { kSplit, kReplicated };
+inline constexpr std::array<std::string_view, 2> kSharedExpertNames{"split", "replicated"};
+
 // How many ways each strategy splits one instance of a model. Attention runs on dp x tp ranks
 // (cp, sp inside them), routed experts on ep x (dp*tp/ep) ranks of the same stage; pp stages follow
 // each other. ranks = dp * tp * cp * pp. Rank order, slowest first: pp, dp, cp, tp.
@@ -61,6 +66,7 @@ struct Mesh {
   ExpertComm expert_comm = ExpertComm::kAllToAll;  // dp > 1 with routed experts only
   // The last op of a shared expert beside the way back of routed rows, not beside the way there.
   bool split_shared_expert = true;
+  SharedExpert shared_expert = SharedExpert::kSplit;
   // Copies of hot experts, so that ep divides the experts in all (DeepSeek-V3 report,
   // section 3.4.2: 256 + 64 on 320 ranks). Their choices count as those of experts of their own.
   int num_redundant_experts = 0;

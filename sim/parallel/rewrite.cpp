@@ -17,6 +17,12 @@ bool has_axis(const Tensor& tensor, std::string_view axis) {
   return std::ranges::find(tensor.axes, axis, &Axis::name) != tensor.axes.end();
 }
 
+const KernelSpec& residual_sum() {
+  const auto specs = kernel_specs();
+  return *std::ranges::find_if(
+      specs, [](const KernelSpec& spec) { return spec.is_sum && spec.is_on_residual; });
+}
+
 std::vector<std::int64_t> stage_shares(std::int64_t num_units, int num_stages) {
   std::vector<std::int64_t> shares(static_cast<std::size_t>(num_stages), num_units / num_stages);
   const std::int64_t left = num_units % num_stages;

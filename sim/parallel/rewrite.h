@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/kernel_spec.h"
 #include "sim/parallel/parallel.h"
 #include "sim/plan/plan.h"
 
@@ -21,6 +22,9 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1
 std::int64_t exact_share(std::string_view axis, std::int64_t size, std::int64_t ways);
 
 bool has_axis(const Tensor& tensor, std::string_view axis);
+
+// The kernel that adds two tensors of the residual stream.
+const KernelSpec& residual_sum();
 
 // Stages of a pipeline: the repeat copies each takes, as even as possible. What is left over goes
 // to the stages before the last, which holds the LM head, from the back (as vLLM's get_pp_indices).

@@ -2,7 +2,8 @@
 // over tp ranks. An op that sums over a split axis leaves a partial result, which is reduced where
 // it is first needed; adding two partial results gives one, so routed and shared experts share a
 // reduction. Ranks of a tp group hold different experts or columns of them, so the rows that a
-// scatter adds are a part of the sum whatever the mesh.
+// scatter adds are a part of the sum whatever the mesh. A replicated shared expert is whole on each
+// rank: it is added behind the reduction of the routed rows.
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 
 #include "kernels/kernel_spec.h"
 #include "sim/parallel/rewrite.h"
+#include "sim/parallel/shared_expert.h"
 
 namespace orrery {
 namespace {
@@ -126,10 +128,18 @@ class TensorShares {
 class TensorPass {
  public:
   TensorPass(const Plan& plan, const Mesh& mesh)
-      : source_(plan), mesh_(mesh), shares_(plan, mesh.tp), rewrite_(plan, mesh.tp) {}
+      : source_(plan),
+        mesh_(mesh),
+        shares_(plan, mesh.tp),
+        rewrite_(plan, mesh.tp),
+        is_whole_op_(plan.ops().size()),
+        is_whole_tensor_(plan.tensors().size()) {}
 
   Plan run() {
+    find_whole();
+    TensorId tensor_id = 0;
     rewrite_.copy_tensors([&](Tensor& tensor) {
+      if (is_whole_tensor_[static_cast<std::size_t>(tensor_id++)]) return;
       for (Axis& entry : tensor.axes) entry = shares_.split(rewrite_, entry);
     });
     const auto num_ops = static_cast<OpId>(source_.ops().size());
@@ -145,9 +155,24 @@ class TensorPass {
   }
 
  private:
+  // Ops that each rank computes whole although their axes could be split, and their tensors.
+  void find_whole() {
+    if (mesh_.shared_expert == SharedExpert::kReplicated) {
+      is_whole_op_ = shared_expert_ops(source_);
+    }
+    for (std::size_t id = 0; id < is_whole_op_.size(); ++id) {
+      if (!is_whole_op_[id]) continue;
+      const Op& op = source_.ops()[id];
+      for (const auto* views : {&op.reads, &op.writes}) {
+        for (const TensorId used : *views) is_whole_tensor_[static_cast<std::size_t>(used)] = true;
+      }
+    }
+  }
+
   void copy(OpId id, Op op) {
     auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr) {
+    if (kernel == nullptr || is_whole_op_[static_cast<std::size_t>(id)]) {
+      for (const TensorId read : op.reads) reduce(read);
       rewrite_.copy(id, std::move(op));
       return;
     }
@@ -159,6 +184,7 @@ class TensorPass {
       if (spec.dims[i].must_be_whole && TensorShares::splits(name)) gather(op, name);
     }
     const bool scatters = spec.routed == RoutedRole::kScatter;
+    const TensorId whole_base = scatters ? take_whole_base(op) : -1;
     if (scatters) check_base(op);
     const bool adds_partials = scatters || (spec.is_sum && can_add_partial(op));
     for (const TensorId read : op.reads) adds_partials ? forget(read) : reduce(read);
@@ -171,7 +197,50 @@ class TensorPass {
       }
     }
     shares_.shard(kernel->dims, spec);
+    const Op copied = op;
     rewrite_.copy(id, std::move(op));
+    if (whole_base >= 0) add_behind(copied, whole_base);
+  }
+
+  // The base of a scatter, if a replicated shared expert has computed it: taken off the op, since
+  // the sum over ranks would have it once for each of them. -1: there is none.
+  TensorId take_whole_base(Op& op) const {
+    if (mesh_.shared_expert == SharedExpert::kSplit) return -1;
+    const TensorId output = op.writes.front();
+    const auto& axes = source_.tensors()[static_cast<std::size_t>(output)].axes;
+    const auto base = std::ranges::find_if(op.reads, [&](TensorId read) {
+      return source_.tensors()[static_cast<std::size_t>(read)].axes == axes;
+    });
+    if (base == op.reads.end()) return -1;
+    auto& dims = std::get<KernelOp>(op.body).dims;
+    const auto has_base = std::ranges::find(dims, "base", &Dim::name);
+    if (has_base == dims.end()) {
+      throw std::invalid_argument("op \"" + op.name +
+                                  "\" adds rows to the shared expert's result, of which each tp "
+                                  "rank has the whole; expected shared_expert split, or no "
+                                  "fuse_scatter_add");
+    }
+    has_base->size = 0;
+    const TensorId taken = *base;
+    op.reads.erase(base);
+    return taken;
+  }
+  // Reduces what `scatter` has written and adds `base` to it.
+  void add_behind(const Op& scatter, TensorId base) {
+    const TensorId output = scatter.writes.front();
+    reduce(output);
+    const auto& dims = std::get<KernelOp>(scatter.body).dims;
+    rewrite_.insert(
+        {.name = scatter.name + ".shared_add",
+         .body = KernelOp{.kernel = std::string(residual_sum().name),
+                          .dtype = DType::kBf16,
+                          .dims = {{"tokens", dim(dims, "tokens"), std::string(axis::kTokens)},
+                                   {"hidden", dim(dims, "hidden"), std::string(axis::kHidden)}}},
+         .ranks = rewrite_.group(scatter.ranks),
+         .stream = scatter.stream,
+         .reads = {output, base},
+         .writes = {output},
+         .after = {}});
   }
 
   // What a scatter adds to is added up with its rows, so it must be a part of a sum too.
@@ -270,6 +339,8 @@ class TensorPass {
   const Mesh& mesh_;
   TensorShares shares_;
   Rewrite rewrite_;
+  std::vector<bool> is_whole_op_;
+  std::vector<bool> is_whole_tensor_;
   std::vector<Partial> pending_;  // partial tensors, in the order in which they were written
 };
 

@@ -35,6 +35,7 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch) {
       graph_rows(batch, scenario.mesh.dp, sizes) ? LaunchMode::kGraph : LaunchMode::kEager;
   const CostModel& cost = assembly.cost(explanation.mode);
   const int rank = plan.ranks(plan.ops().front().ranks).front();
+  explanation.weights = memory_of(plan, rank).weights;
   at_key(scenario, "provider", [&] {
     for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
       const Op& op = plan.ops()[static_cast<std::size_t>(id)];

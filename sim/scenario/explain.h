@@ -22,6 +22,7 @@ struct ExplainedOp {
 struct StepExplanation {
   LaunchMode mode = LaunchMode::kGraph;
   std::vector<ExplainedOp> ops;  // of the first rank, in order
+  Bytes weights;                 // on that rank
   Seconds device;                // time of the plan, one step at the full clock
   std::vector<AppliedStepCorrection> corrections;
   Seconds duration;  // with the host

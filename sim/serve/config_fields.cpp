@@ -51,6 +51,7 @@ std::span<const ConfigField<Mesh>> mesh_fields() {
        {"num_micro_batches", &Mesh::num_micro_batches},
        {"expert_comm", choice<&Mesh::expert_comm, Mesh>(kExpertCommNames)},
        {"split_shared_expert", &Mesh::split_shared_expert},
+       {"shared_expert", choice<&Mesh::shared_expert, Mesh>(kSharedExpertNames)},
        {"num_redundant_experts", &Mesh::num_redundant_experts, {.least = 0, .most = 10'000}}});
   return fields;
 }

@@ -16,57 +16,13 @@
 namespace orrery {
 namespace {
 
+using testing::bytes_on_rank_0;
+using testing::comm_named;
+using testing::flops_by_op;
 using testing::kDecode;
 using testing::kPrefill;
-
-Plan placed(const ModelConfig& model, const Batch& batch, const Mesh& mesh,
-            const LoweringOptions& options = {}) {
-  check_mesh(model, mesh);
-  Plan plan = parallelize(lower(model, batch, options), mesh);
-  verify(plan);
-  EXPECT_EQ(plan.num_ranks(), num_ranks(mesh));
-  return plan;
-}
-
-std::int64_t total_weights(const Plan& plan) {
-  std::int64_t total = 0;
-  for (int rank = 0; rank < plan.num_ranks(); ++rank) total += num_weight_elements(plan, rank);
-  return total;
-}
-
-// Flops of all ranks by op, repeats multiplied.
-std::map<std::string, double> flops_by_op(const Plan& plan) {
-  std::map<std::string, double> flops;
-  for (std::size_t i = 0; i < plan.ops().size(); ++i) {
-    const Op& op = plan.ops()[i];
-    const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr) continue;
-    flops[op.name] += work_of(*kernel).flops.value() *
-                      static_cast<double>(plan.multiplicity(static_cast<OpId>(i)) *
-                                          std::ssize(plan.ranks(op.ranks)));
-  }
-  return flops;
-}
-
-// Bytes per rank of all collectives of a kind that rank 0 takes part in, repeats multiplied.
-double bytes_on_rank_0(const Plan& plan, CollectiveKind kind) {
-  double bytes = 0;
-  for (std::size_t i = 0; i < plan.ops().size(); ++i) {
-    const Op& op = plan.ops()[i];
-    const auto* comm = std::get_if<CommOp>(&op.body);
-    if (comm == nullptr || comm->kind != kind || !plan.contains(op.ranks, 0)) continue;
-    bytes +=
-        comm->bytes_per_rank.value() * static_cast<double>(plan.multiplicity(static_cast<OpId>(i)));
-  }
-  return bytes;
-}
-
-const CommOp& comm_named(const Plan& plan, const std::string& name) {
-  for (const Op& op : plan.ops()) {
-    if (op.name == name) return std::get<CommOp>(op.body);
-  }
-  throw std::invalid_argument("no op " + name);
-}
+using testing::placed;
+using testing::total_weights;
 
 std::int64_t num_comm(const Plan& plan) {
   return std::ranges::count_if(

@@ -108,6 +108,18 @@ TEST(CheckMesh, OptionsNeedWhatTheySplit) {
       contains(mesh_error(model, {.num_micro_batches = 2}), "num_micro_batches is 2 with pp 1"));
 }
 
+TEST(CheckMesh, AReplicatedSharedExpertNeedsRanksToBeOn) {
+  const SharedExpert whole = SharedExpert::kReplicated;
+  EXPECT_TRUE(contains(mesh_error(testing::small_llama(), {.tp = 2, .shared_expert = whole}),
+                       "shared_expert is replicated, but the model has no shared expert; expected "
+                       "split"));
+  const ModelConfig model = testing::small_deepseek();
+  EXPECT_NO_THROW(check_mesh(model, {.tp = 2, .shared_expert = whole}));
+  EXPECT_TRUE(contains(mesh_error(model, {.shared_expert = whole}), "tp is 1"));
+  EXPECT_TRUE(contains(mesh_error(model, {.tp = 2, .sp = true, .shared_expert = whole}),
+                       "with sp, whose ranks add results of 1 / tp of the tokens; expected split"));
+}
+
 TEST(CheckMesh, ContextParallelismSaysThatItIsNotImplemented) {
   const ModelConfig model = testing::small_llama();
   EXPECT_TRUE(contains(mesh_error(model, {.cp = 2}), "not implemented"));

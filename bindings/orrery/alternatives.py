@@ -1,0 +1,115 @@
+"""`orrery alternatives`: one step under each choice of where weights and collectives stand."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from . import _core, explain
+from .simulation import load
+from .text_table import aligned, printable
+
+# Keys of a placement, each with its values.
+CHOICES = {
+    "shared_expert": ("split", "replicated"),
+}
+_SIDE = "placement"
+
+
+@dataclasses.dataclass(frozen=True)
+class Alternative:
+    """A placement that differs from the scenario's own in one key, `choice` ("key: value"; that of the scenario itself is
+    empty). Where it is not legal, `refusal` says why and there are no figures."""
+
+    choice: str
+    step_s: float = math.nan
+    deviation_s: float = math.nan  # standard deviation of its difference from the scenario's own
+    weights_bytes: float = math.nan
+    refusal: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in dataclasses.asdict(self).items() if value == value}
+
+
+def alternatives(file: Any, batch: _core.Batch, *, overrides: Sequence[str] = ()) -> list[Alternative]:
+    """The scenario's own placement, then all others that differ from it in one key.
+
+    How sure a difference is follows from the prices that differ: those of one kernel are taken to be wrong alike, those of
+    different kernels independently. Raises as load, ScenarioError where the step cannot be priced, and ValueError for prefill and decode apart.
+    """
+    own = load(file, overrides=overrides)
+    if "\ndisaggregation:" in own.to_yaml():
+        raise ValueError(f"{own.name}: found disaggregation, whose sides have placements of their own; expected placement")
+    base = explain.step(own, batch)
+    found = [Alternative("", base["device_s"], 0.0, base["weights_bytes"])]
+    for key, values in CHOICES.items():
+        for value in values:
+            try:
+                other = load(file, overrides=[*overrides, f"{_SIDE}.{key}={value}"])
+                if other == own:
+                    continue
+                step = explain.step(other, batch)
+            except _core.ScenarioError as error:
+                found.append(Alternative(f"{key}: {value}", refusal=str(error)))
+                continue
+            deviation = _deviation(base["ops"], step["ops"])
+            found.append(Alternative(f"{key}: {value}", step["device_s"], deviation, step["weights_bytes"]))
+    return found
+
+
+def _deviation(ops: list[dict[str, Any]], others: list[dict[str, Any]]) -> float:
+    added: dict[str, float] = collections.defaultdict(float)
+    for sign, of_step in ((-1, ops), (1, others)):
+        for op in of_step:
+            added[op["call"].split()[0]] += sign * op["copies"] * op["time_s"] * op["spread"]
+    return math.sqrt(sum(seconds * seconds for seconds in added.values()))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    explain.add_step_options(parser)
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    scenario = load(options.file, overrides=options.overrides)
+    batch = explain.chosen_batch(scenario, options)
+    found = alternatives(options.file, batch, overrides=options.overrides)
+    print(json.dumps([each.to_dict() for each in found], indent=2) if options.json else table(found))
+    return 0
+
+
+def table(found: list[Alternative]) -> str:
+    """The legal ones, the fastest first; then why the others are not."""
+    own = found[0]
+    legal = sorted((each for each in found if not each.refusal), key=lambda each: each.step_s)
+    rows = [
+        (
+            each.choice or "as the scenario has it",
+            f"{1e3 * each.step_s:.3f}",
+            f"{100 * (each.step_s / own.step_s - 1):+.2f} %" if each is not own else "",
+            f"{100 * each.deviation_s / own.step_s:.2f} %" if each is not own else "",
+            f"{each.weights_bytes / 2**30:.2f}",
+        )
+        for each in legal
+    ]
+    header = ("placement", "step ms", "difference", "+-", "weights GiB per GPU")
+    lines = [aligned(header, rows, right={1, 2, 3, 4}), "", _winner(found)]
+    lines += [printable(f"not legal: {each.choice}: {each.refusal}") for each in found if each.refusal]
+    return "\n".join(lines)
+
+
+def _winner(found: list[Alternative]) -> str:
+    own = found[0]
+    best = min((each for each in found if not each.refusal), key=lambda each: each.step_s)
+    if best is own:
+        return "no choice is faster than the scenario's own"
+    gain = own.step_s - best.step_s
+    share = f"{100 * gain / own.step_s:.2f} %"
+    if gain > 1.28 * best.deviation_s:
+        return f"{best.choice} wins by {share}, beyond its 80 % interval"
+    return f"{best.choice} is ahead by {share}, which is within its 80 % interval: measure it"

@@ -1,0 +1,133 @@
+// Where weights and collectives stand changes no logits: the reference interpreter on each choice.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/execute/deployment.h"
+
+namespace orrery {
+namespace {
+
+using testing::Deployment;
+using testing::ReferenceRuns;
+using testing::relative_difference;
+using testing::TestSequence;
+
+// One dense layer and 2 of experts with a shared one; queries and keys from latents.
+ModelConfig tiny_deepseek() {
+  ConfigFields fields = testing::small_deepseek_fields();
+  fields["hidden_size"] = std::int64_t{64};
+  fields["vocab_size"] = std::int64_t{41};
+  fields["num_hidden_layers"] = std::int64_t{3};
+  fields["num_attention_heads"] = std::int64_t{4};
+  fields["num_key_value_heads"] = std::int64_t{4};
+  fields["intermediate_size"] = std::int64_t{48};
+  fields["moe_intermediate_size"] = std::int64_t{16};
+  fields["q_lora_rank"] = std::int64_t{12};
+  fields["kv_lora_rank"] = std::int64_t{16};
+  fields["qk_nope_head_dim"] = std::int64_t{6};
+  fields["qk_rope_head_dim"] = std::int64_t{4};
+  fields["v_head_dim"] = std::int64_t{6};
+  fields["n_routed_experts"] = std::int64_t{8};
+  fields["num_experts_per_tok"] = std::int64_t{2};
+  return model_config("tiny", fields);
+}
+
+Deployment deployment_of(const ModelConfig& model, const Mesh& mesh, bool fuses_residual = false) {
+  Deployment deployment{.model = model, .mesh = mesh};
+  deployment.options.moe_design = MoeDesign::kShuffling;
+  deployment.options.fuse_residual_norm = fuses_residual;
+  return deployment;
+}
+
+// Four prompts, a decode of each, then chunks beside decodes.
+std::vector<StepInput> steps() {
+  const std::vector<TestSequence> sequences{{0, 30}, {1, 30}, {2, 30}, {3, 30}};
+  StepInput prefill;
+  StepInput decode;
+  StepInput mixed;
+  for (std::size_t i = 0; i < 4; ++i) {
+    prefill.prefill.push_back(sequences[i].chunk(0, 5));
+    decode.decodes.push_back(sequences[i].chunk(5, 6));
+    if (i % 2 == 0) mixed.prefill.push_back(sequences[i].chunk(6, 9));
+    if (i % 2 == 1) mixed.decodes.push_back(sequences[i].chunk(6, 7));
+  }
+  return {prefill, decode, mixed};
+}
+
+double worst_difference(const Deployment& found, const Deployment& expected) {
+  ReferenceRuns a(found);
+  ReferenceRuns b(expected);
+  double worst = 0;
+  for (const StepInput& step : steps()) {
+    worst = std::max(worst, relative_difference(a.run(step).logits, b.run(step).logits));
+  }
+  return worst;
+}
+
+// Logits of every mesh against those of one rank, the sum of the residual fused with norms or not.
+void expect_equal_logits(const ModelConfig& model, const std::vector<Mesh>& meshes) {
+  for (const bool fuses : {false, true}) {
+    const Deployment single = deployment_of(model, {}, fuses);
+    for (const Mesh& mesh : meshes) {
+      check_mesh(model, mesh);
+      EXPECT_LT(worst_difference(deployment_of(model, mesh, fuses), single), 1e-9)
+          << "dp " << mesh.dp << " tp " << mesh.tp << " ep " << mesh.ep << " pp " << mesh.pp
+          << " sp " << mesh.sp << " "
+          << kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)];
+    }
+  }
+}
+
+TEST(ReferencePlacement, AReplicatedSharedExpertGivesTheLogitsOfOneRank) {
+  const SharedExpert whole = SharedExpert::kReplicated;
+  const ModelConfig model = tiny_deepseek();
+  expect_equal_logits(
+      model,
+      {{.tp = 2, .shared_expert = whole},
+       {.tp = 4, .ep = 2, .shared_expert = whole},
+       {.tp = 2, .pp = 2, .shared_expert = whole},
+       {.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kEager, .shared_expert = whole},
+       {.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph, .shared_expert = whole}});
+  for (const MoeDesign design :
+       {MoeDesign::kPadding, MoeDesign::kSlicing, MoeDesign::kConcatenation}) {
+    Deployment single = deployment_of(model, {});
+    Deployment split = deployment_of(model, {.tp = 2, .shared_expert = whole});
+    single.options.moe_design = split.options.moe_design = design;
+    EXPECT_LT(worst_difference(split, single), 1e-9) << to_text(design);
+  }
+}
+
+TEST(ReferencePlacement, AReplicatedSharedExpertMayRunOnASecondStream) {
+  const ModelConfig model = tiny_deepseek();
+  Deployment single = deployment_of(model, {});
+  Deployment split = deployment_of(model, {.dp = 2,
+                                           .tp = 2,
+                                           .ep = 4,
+                                           .expert_comm = ExpertComm::kEager,
+                                           .shared_expert = SharedExpert::kReplicated});
+  single.options.moe_streams = split.options.moe_streams = 2;
+  EXPECT_LT(worst_difference(split, single), 1e-9);
+}
+
+TEST(ReferencePlacement, AGemmThatAddsToTheSharedExpertNeedsItSplit) {
+  Deployment split =
+      deployment_of(tiny_deepseek(), {.tp = 2, .shared_expert = SharedExpert::kReplicated});
+  split.options.fuse_scatter_add = true;
+  try {
+    ReferenceRuns runs(split);
+    static_cast<void>(runs.run(steps().front()));
+    FAIL() << "rows were added to a whole of which each rank has one";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("expected shared_expert split, or no fuse_scatter_add"),
+        std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace orrery

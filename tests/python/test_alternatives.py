@@ -1,0 +1,59 @@
+"""`orrery alternatives`: a step under each choice of where weights and collectives stand."""
+
+import json
+
+import pytest
+
+import orrery
+from orrery import alternatives, cli, explain
+
+SCENARIO = "scenarios/deepseek_v3_one_node.yaml"
+DECODES = orrery.Batch(num_decodes=64, decode_context=64 * 2000)
+OVER_DP = "placement={dp: 4, tp: 2, ep: 8}"
+
+
+def by_choice(*overrides):
+    return {each.choice: each for each in alternatives.alternatives(SCENARIO, DECODES, overrides=overrides)}
+
+
+def test_every_value_of_every_key_but_the_scenarios_own_is_priced_or_refused():
+    found = by_choice()
+    own = {f"{key}: {values[0]}" for key, values in alternatives.CHOICES.items()}
+    every = {f"{key}: {value}" for key, values in alternatives.CHOICES.items() for value in values}
+    assert set(found) == {""} | every - own
+
+
+def test_a_choice_costs_what_its_scenario_costs():
+    found = by_choice(OVER_DP)
+    replicated = orrery.load(SCENARIO, overrides=["placement={dp: 4, tp: 2, ep: 8, shared_expert: replicated}"])
+    step = explain.step(replicated, DECODES)
+    assert found["shared_expert: replicated"].step_s == step["device_s"]
+    # The other half of 58 layers of 3 * 7168 * 2048 elements of one byte, and a scale for each 128 x 128 of them.
+    more = found["shared_expert: replicated"].weights_bytes - found[""].weights_bytes
+    assert more == pytest.approx(58 * 3 * 7168 * 2048 / 2 * (1 + 4 / 128**2), rel=1e-12)
+
+
+def test_choices_that_are_not_legal_say_why(capsys):
+    file = "scenarios/llama_8b_closed_loop.yaml"
+    assert cli.main(["alternatives", file, "--decodes", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert "not legal: shared_expert: replicated" in printed
+    assert "the model has no shared expert; expected split" in printed
+    assert "no choice is faster" in printed
+    assert cli.main(["alternatives", file, "--decodes", "8", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert "step_s" not in rows[1]
+    assert rows[1]["refusal"]
+
+
+def test_sides_apart_are_refused():
+    with pytest.raises(ValueError, match="found disaggregation.*expected placement"):
+        alternatives.alternatives("scenarios/llama_8b_disaggregated.yaml", DECODES)
+
+
+def test_a_winner_says_whether_the_prices_can_tell():
+    own = alternatives.Alternative("", 1.0, 0.0, 1.0)
+    sure = alternatives.Alternative("a: b", 0.9, 0.05, 1.0)
+    unsure = alternatives.Alternative("a: b", 0.9, 0.09, 1.0)
+    assert "a: b wins by 10.00 %" in alternatives.table([own, sure])
+    assert "measure it" in alternatives.table([own, unsure])
