@@ -17,6 +17,8 @@ from .text_table import aligned, printable
 # Keys of a placement, each with its values.
 CHOICES = {
     "shared_expert": ("split", "replicated"),
+    "attention_gather": ("norm", "projected"),
+    "moe_gather": ("norm", "routed"),
 }
 _SIDE = "placement"
 

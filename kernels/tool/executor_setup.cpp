@@ -49,6 +49,11 @@ RankGrid rank_grid(const Mesh& mesh) {
     throw std::invalid_argument(
         "a replicated shared expert is not executed; expected shared_expert split");
   }
+  if (mesh.attention_gather != AttentionGather::kNorm || mesh.moe_gather != MoeGather::kNorm) {
+    throw std::invalid_argument(
+        "a gather behind projections or routing is not executed; expected attention_gather norm "
+        "and moe_gather norm");
+  }
   return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
 }
 

@@ -21,6 +21,7 @@ class MeshCheck {
   void run() const {
     check_sizes();
     check_shared_expert();
+    check_gather();
     check_tensor();
     check_experts();
     check_pipeline();
@@ -94,10 +95,37 @@ class MeshCheck {
     };
     if (model_.shared_expert_intermediate_size == 0) refuse("the model has no shared expert");
     if (mesh_.tp == 1) refuse("tp is 1, so that every rank has all of it");
-    if (mesh_.sp) {
+    if (mesh_.sp && mesh_.moe_gather != MoeGather::kRouted) {
       fail(
           "shared_expert is replicated with sp, whose ranks add results of 1 / tp of the tokens; "
-          "expected split");
+          "expected split, or moe_gather routed");
+    }
+  }
+
+  // Where sequence parallelism gathers tokens.
+  void check_gather() const {
+    const auto needs_sp = [&](std::string_view option) {
+      if (mesh_.sp) return;
+      fail(std::string(option) + " without sp, expected norm, or sp: true with tp >= 2");
+    };
+    if (mesh_.attention_gather == AttentionGather::kProjected) {
+      needs_sp("attention_gather is projected");
+      if (model_.q_lora_rank == 0) {
+        fail(
+            "attention_gather is projected, but queries of the model come from hidden states, not "
+            "from latents (q_lora_rank); expected norm");
+      }
+      if (model_.index_topk > 0) {
+        fail(
+            "attention_gather is projected, but the model's sparse attention has an index of its "
+            "own to compute from hidden states; expected norm");
+      }
+    }
+    if (mesh_.moe_gather == MoeGather::kRouted) {
+      needs_sp("moe_gather is routed");
+      if (model_.num_experts == 0) {
+        fail("moe_gather is routed, but the model has no routed experts; expected norm");
+      }
     }
   }
 

@@ -49,6 +49,16 @@ inline constexpr std::array<std::string_view, 7> kExpertCommNames{
 enum class SharedExpert : std::uint8_t { kSplit, kReplicated };
 inline constexpr std::array<std::string_view, 2> kSharedExpertNames{"split", "replicated"};
 
+// Where sequence parallelism gathers the tokens of a latent-attention block: behind its norm, or
+// behind the projections down to the latents, which then work on 1 / tp of the tokens.
+enum class AttentionGather : std::uint8_t { kNorm, kProjected };
+inline constexpr std::array<std::string_view, 2> kAttentionGatherNames{"norm", "projected"};
+
+// Where it gathers those of a block of routed experts: behind its norm, or behind router and
+// quantisation, which then work on 1 / tp of the tokens.
+enum class MoeGather : std::uint8_t { kNorm, kRouted };
+inline constexpr std::array<std::string_view, 2> kMoeGatherNames{"norm", "routed"};
+
 // How many ways each strategy splits one instance of a model. Attention runs on dp x tp ranks
 // (cp, sp inside them), routed experts on ep x (dp*tp/ep) ranks of the same stage; pp stages follow
 // each other. ranks = dp * tp * cp * pp. Rank order, slowest first: pp, dp, cp, tp.
@@ -67,6 +77,8 @@ struct Mesh {
   // The last op of a shared expert beside the way back of routed rows, not beside the way there.
   bool split_shared_expert = true;
   SharedExpert shared_expert = SharedExpert::kSplit;
+  AttentionGather attention_gather = AttentionGather::kNorm;  // sp only
+  MoeGather moe_gather = MoeGather::kNorm;                    // sp only
   // Copies of hot experts, so that ep divides the experts in all (DeepSeek-V3 report,
   // section 3.4.2: 256 + 64 on 320 ranks). Their choices count as those of experts of their own.
   int num_redundant_experts = 0;

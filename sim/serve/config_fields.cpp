@@ -52,6 +52,8 @@ std::span<const ConfigField<Mesh>> mesh_fields() {
        {"expert_comm", choice<&Mesh::expert_comm, Mesh>(kExpertCommNames)},
        {"split_shared_expert", &Mesh::split_shared_expert},
        {"shared_expert", choice<&Mesh::shared_expert, Mesh>(kSharedExpertNames)},
+       {"attention_gather", choice<&Mesh::attention_gather, Mesh>(kAttentionGatherNames)},
+       {"moe_gather", choice<&Mesh::moe_gather, Mesh>(kMoeGatherNames)},
        {"num_redundant_experts", &Mesh::num_redundant_experts, {.least = 0, .most = 10'000}}});
   return fields;
 }

@@ -101,6 +101,29 @@ TEST(ReferencePlacement, AReplicatedSharedExpertGivesTheLogitsOfOneRank) {
   }
 }
 
+TEST(ReferencePlacement, AGatherFurtherBackGivesTheLogitsOfOneRank) {
+  const auto projected = AttentionGather::kProjected;
+  const auto routed = MoeGather::kRouted;
+  const SharedExpert whole = SharedExpert::kReplicated;
+  const ExpertComm eager = ExpertComm::kEager;
+  expect_equal_logits(
+      tiny_deepseek(),
+      {{.tp = 2, .sp = true, .attention_gather = projected},
+       {.tp = 4, .sp = true, .attention_gather = projected, .moe_gather = routed},
+       {.tp = 4, .ep = 4, .sp = true, .moe_gather = routed},
+       {.tp = 2, .sp = true, .shared_expert = whole, .moe_gather = routed},
+       {.tp = 2, .pp = 2, .sp = true, .attention_gather = projected, .moe_gather = routed},
+       {.dp = 2, .tp = 2, .ep = 4, .sp = true, .expert_comm = eager, .moe_gather = routed},
+       {.dp = 2,
+        .tp = 2,
+        .ep = 4,
+        .sp = true,
+        .expert_comm = eager,
+        .shared_expert = whole,
+        .attention_gather = projected,
+        .moe_gather = routed}});
+}
+
 TEST(ReferencePlacement, AReplicatedSharedExpertMayRunOnASecondStream) {
   const ModelConfig model = tiny_deepseek();
   Deployment single = deployment_of(model, {});

@@ -120,6 +120,25 @@ TEST(CheckMesh, AReplicatedSharedExpertNeedsRanksToBeOn) {
                        "with sp, whose ranks add results of 1 / tp of the tokens; expected split"));
 }
 
+TEST(CheckMesh, GathersFurtherBackNeedSequenceParallelismAndWhatTheyMove) {
+  const auto projected = AttentionGather::kProjected;
+  const auto routed = MoeGather::kRouted;
+  const ModelConfig model = testing::small_deepseek();
+  const ModelConfig llama = testing::small_llama();
+  EXPECT_NO_THROW(check_mesh(
+      model, {.tp = 2, .sp = true, .attention_gather = projected, .moe_gather = routed}));
+  EXPECT_TRUE(contains(mesh_error(model, {.tp = 2, .attention_gather = projected}),
+                       "without sp, expected norm, or sp: true"));
+  EXPECT_TRUE(contains(mesh_error(model, {.tp = 2, .moe_gather = routed}), "without sp"));
+  EXPECT_TRUE(contains(mesh_error(llama, {.tp = 2, .sp = true, .attention_gather = projected}),
+                       "q_lora_rank"));
+  EXPECT_TRUE(contains(mesh_error(llama, {.tp = 2, .sp = true, .moe_gather = routed}),
+                       "no routed experts; expected norm"));
+  EXPECT_TRUE(contains(mesh_error(testing::shipped_model("deepseek-ai--DeepSeek-V3.2"),
+                                  {.tp = 2, .sp = true, .attention_gather = projected}),
+                       "sparse attention"));
+}
+
 TEST(CheckMesh, ContextParallelismSaysThatItIsNotImplemented) {
   const ModelConfig model = testing::small_llama();
   EXPECT_TRUE(contains(mesh_error(model, {.cp = 2}), "not implemented"));

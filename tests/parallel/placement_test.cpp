@@ -92,5 +92,119 @@ TEST(ReplicatedSharedExpert, MayHaveColumnsThatTpDoesNotDivide) {
       check_mesh(model, {.tp = 8, .ep = 8, .shared_expert = SharedExpert::kReplicated}));
 }
 
+const LoweringOptions kFp8{.precision = testing::kFp8Precision, .fuse_residual_norm = true};
+const Batch kPrompt{.prefill = {{2048, 0}}, .num_decodes = 0, .decode_context = 0};
+
+// What sequence parallelism gathers in one layer: bytes per rank of its all_gathers.
+double gathered_in_layer(const Plan& plan, const std::string& prefix) {
+  double bytes = 0;
+  for (const Op& op : plan.ops()) {
+    const auto* comm = std::get_if<CommOp>(&op.body);
+    if (comm == nullptr || comm->kind != CollectiveKind::kAllGather) continue;
+    if (op.name.starts_with(prefix)) bytes += comm->bytes_per_rank.value();
+  }
+  return bytes;
+}
+
+// DeepSeek-V3, a prompt of 2,048 tokens, tp 4. Of a layer's attention, in all ranks together:
+//   projection down   2 * 2048 * 7168 * (1536 + 576) FLOPs, behind the gather on each of tp ranks
+//   norm of queries   4 * 2048 * 1536                       likewise
+TEST(GatherBehindProjections, ComputesTheProjectionsOnSharesOfTheTokens) {
+  const ModelConfig model = deepseek_v3();
+  Mesh mesh{.tp = 4, .ep = 4, .sp = true};
+  const auto norm = flops_by_op(placed(model, kPrompt, mesh, kFp8));
+  mesh.attention_gather = AttentionGather::kProjected;
+  const auto projected = flops_by_op(placed(model, kPrompt, mesh, kFp8));
+  ASSERT_EQ(norm.size(), projected.size());
+  const double layers = 58;  // named by the first of them
+  EXPECT_EQ(projected.at("layers.3.qkv_a_proj"), layers * 2 * 2048 * 7168 * (1536 + 576));
+  for (const auto& [op, flops] : norm) {
+    const bool is_before = op.ends_with("qkv_a_proj") || op.ends_with("q_a_norm") ||
+                           op.ends_with("kv_a_norm") || op.ends_with("attn_norm.quant") ||
+                           op.ends_with("q_a_quant");
+    EXPECT_DOUBLE_EQ(projected.at(op), flops / (is_before ? 4 : 1)) << op;
+  }
+}
+
+// A token's row: 7168 fp8 behind the norm; behind the projections 1536 fp8 of the query's latent,
+// 512 bf16 of that of keys and values, 64 bf16 of the key that turns.
+TEST(GatherBehindProjections, SendsLatentsInPlaceOfHiddenStates) {
+  const ModelConfig model = deepseek_v3();
+  Mesh mesh{.tp = 4, .ep = 4, .sp = true};
+  const double share = 2048.0 / 4;
+  const std::string layer = "layers.3.";
+  const double norm = gathered_in_layer(placed(model, kPrompt, mesh, kFp8), layer);
+  mesh.attention_gather = AttentionGather::kProjected;
+  const double projected = gathered_in_layer(placed(model, kPrompt, mesh, kFp8), layer);
+  EXPECT_DOUBLE_EQ(norm - projected, share * (7168 - (1536 + 2 * 512 + 2 * 64)));
+}
+
+// The router's FLOPs on 1 / tp of the tokens: 2 * 2048 * 7168 * 256 in all ranks together, where
+// behind the gather each rank has as many.
+TEST(GatherBehindRouting, ComputesRouterAndQuantisationOnSharesOfTheTokens) {
+  const ModelConfig model = deepseek_v3();
+  Mesh mesh{.tp = 4, .ep = 4, .sp = true};
+  const auto norm = flops_by_op(placed(model, kPrompt, mesh, kFp8));
+  mesh.moe_gather = MoeGather::kRouted;
+  const auto routed = flops_by_op(placed(model, kPrompt, mesh, kFp8));
+  EXPECT_EQ(routed.at("layers.3.router"), 58 * 2.0 * 2048 * 7168 * 256);
+  for (const auto& [op, flops] : norm) {
+    const bool is_before =
+        op.ends_with("router") || op.ends_with("route") || op.ends_with("ffn_quant");
+    EXPECT_DOUBLE_EQ(routed.at(op), flops / (is_before ? 4 : 1)) << op;
+  }
+}
+
+// A token's row: 7168 bf16 behind the norm; behind routing 7168 fp8 and 8 experts with their
+// weights, of 4 bytes each. The seed's count has the router's 256 scores in place of the latter.
+TEST(GatherBehindRouting, SendsQuantisedRowsAndChoices) {
+  const ModelConfig model = deepseek_v3();
+  Mesh mesh{.tp = 4, .ep = 4, .sp = true};
+  const double share = 2048.0 / 4;
+  const std::string layer = "layers.3.";
+  const double norm = gathered_in_layer(placed(model, kPrompt, mesh, kFp8), layer);
+  mesh.moe_gather = MoeGather::kRouted;
+  const Plan plan = placed(model, kPrompt, mesh, kFp8);
+  EXPECT_DOUBLE_EQ(norm - gathered_in_layer(plan, layer), share * (2 * 7168 - (7168 + 8 * 2 * 4)));
+}
+
+// Each rank of a tp group sends its own share of the tokens to their experts: nothing is gathered
+// for the routed path, and with a replicated shared expert nothing at all in the block.
+TEST(GatherBehindRouting, IsNotNeededWhereTokensAreDispatched) {
+  const ModelConfig model = deepseek_v3();
+  for (const ExpertComm comm : {ExpertComm::kAllToAll, ExpertComm::kDeepEp}) {
+    const Mesh mesh{.dp = 2,
+                    .tp = 2,
+                    .ep = 4,
+                    .sp = true,
+                    .expert_comm = comm,
+                    .shared_expert = SharedExpert::kReplicated,
+                    .moe_gather = MoeGather::kRouted};
+    const Plan plan = placed(model, kPrompt, mesh, kFp8);
+    EXPECT_EQ(gathered_in_layer(plan, "layers.3.ffn"), 0);
+    EXPECT_EQ(gathered_in_layer(plan, "layers.3.rout"), 0);
+    EXPECT_EQ(gathered_in_layer(plan, "layers.3.shared"), 0);
+    EXPECT_EQ(gathered_in_layer(plan, "layers.3.experts"), 0);
+  }
+}
+
+// Design shuffling quantises rows where it gathers them by expert, so the gather over tp stays in
+// bf16 and takes the router's scores along; a copy for the shared expert alone would be more.
+TEST(GatherBehindRouting, OfDesignShufflingGathersRowsAndScoresAtOnce) {
+  const ModelConfig model = testing::small_deepseek();  // h 256, 16 experts
+  const Plan plan = placed(model, kDecode, {.tp = 4, .sp = true, .moe_gather = MoeGather::kRouted},
+                           {.moe_design = MoeDesign::kShuffling});
+  EXPECT_EQ(gathered_in_layer(plan, "layers.1.router"), kTokens / 4 * (16 * 4 + 256 * 2));
+  EXPECT_EQ(gathered_in_layer(plan, "layers.1.ffn"), 0);
+}
+
+TEST(GatherBehindProjections, IsRefusedOfAModuleInOneOp) {
+  const ModelConfig model = testing::small_deepseek();
+  LoweringOptions options;
+  options.mla_form = MlaForm::kModule;
+  const Mesh mesh{.tp = 4, .sp = true, .attention_gather = AttentionGather::kProjected};
+  EXPECT_THROW((void)parallelize(lower(model, kDecode, options), mesh), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace orrery
