@@ -19,6 +19,7 @@ CHOICES = {
     "shared_expert": ("split", "replicated"),
     "attention_gather": ("norm", "projected"),
     "moe_gather": ("norm", "routed"),
+    "expert_comm": ("all_to_all", "all_gather", "deepep", "eager", "graph", "tokens", "dedup", "dedup_graph"),
 }
 _SIDE = "placement"
 
@@ -39,7 +40,7 @@ class Alternative:
 
 
 def alternatives(file: Any, batch: _core.Batch, *, overrides: Sequence[str] = ()) -> list[Alternative]:
-    """The scenario's own placement, then all others that differ from it in one key.
+    """The scenario's own placement, then all others that differ from it in one key and in what is computed or sent.
 
     How sure a difference is follows from the prices that differ: those of one kernel are taken to be wrong alike, those of
     different kernels independently. Raises as load, ScenarioError where the step cannot be priced, and ValueError for prefill and decode apart.
@@ -59,9 +60,15 @@ def alternatives(file: Any, batch: _core.Batch, *, overrides: Sequence[str] = ()
             except _core.ScenarioError as error:
                 found.append(Alternative(f"{key}: {value}", refusal=str(error)))
                 continue
+            if _calls(step) == _calls(base):
+                continue
             deviation = _deviation(base["ops"], step["ops"])
             found.append(Alternative(f"{key}: {value}", step["device_s"], deviation, step["weights_bytes"]))
     return found
+
+
+def _calls(step: dict[str, Any]) -> list[tuple[str, str, int]]:
+    return [(op["name"], op["call"], op["copies"]) for op in step["ops"]]
 
 
 def _deviation(ops: list[dict[str, Any]], others: list[dict[str, Any]]) -> float:

@@ -54,6 +54,11 @@ RankGrid rank_grid(const Mesh& mesh) {
         "a gather behind projections or routing is not executed; expected attention_gather norm "
         "and moe_gather norm");
   }
+  if (mesh.dp > 1 && mesh.expert_comm == ExpertComm::kTokens) {
+    throw std::invalid_argument(
+        "expert_comm tokens is not executed; expected eager or graph (dedup or dedup_graph on two "
+        "levels)");
+  }
   return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
 }
 

@@ -68,7 +68,10 @@ double zipf_exponent(std::string_view load) {
 ExpertComm parse_comm(std::string_view text) {
   const auto* const found = std::ranges::find(kExpertCommNames, text);
   if (found != kExpertCommNames.end()) {
-    return static_cast<ExpertComm>(found - kExpertCommNames.begin());
+    const auto comm = static_cast<ExpertComm>(found - kExpertCommNames.begin());
+    if (comm != ExpertComm::kTokens) return comm;
+    throw std::invalid_argument(
+        "comm is 'tokens', which is not executed; expected eager, graph, dedup or dedup_graph");
   }
   throw std::invalid_argument("comm is '" + std::string(text) + "', nearest is '" +
                               nearest(text, kExpertCommNames) + "'");

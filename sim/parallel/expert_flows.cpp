@@ -9,6 +9,7 @@
 #include "sim/parallel/dispatch_combine.h"
 #include "sim/parallel/flow_writer.h"
 #include "sim/parallel/routed_layer.h"
+#include "sim/parallel/token_exchange.h"
 
 namespace orrery {
 namespace {
@@ -48,8 +49,13 @@ class FlowsPass {
     return source_.ops()[static_cast<std::size_t>(id)];
   }
 
+  [[nodiscard]] bool gathers_tokens() const {
+    return mesh_.dp > 1 && mesh_.expert_comm == ExpertComm::kTokens;
+  }
+
   // What a rank's shuffle and gather write is of its range of experts and its own tokens; what the
-  // experts' ops write, of its block and the tokens of all ranks.
+  // experts' ops write, of its block and the tokens of all ranks. Where tokens are gathered all is
+  // of the latter kind.
   void copy_tensors() {
     struct Owner {
       const ExpertGrid* grid = nullptr;
@@ -60,8 +66,8 @@ class FlowsPass {
       const auto own = [&](OpId id, bool is_sender) {
         for (const TensorId written : op_at(id).writes) owners[written] = {&grids_[i], is_sender};
       };
-      own(layers_[i].shuffle, true);
-      own(layers_[i].gather, true);
+      own(layers_[i].shuffle, !gathers_tokens());
+      own(layers_[i].gather, !gathers_tokens());
       for (const OpId id : layers_[i].experts) own(id, false);
     }
     TensorId id = 0;
@@ -75,6 +81,8 @@ class FlowsPass {
         } else if (owner.grid != nullptr && entry.name == axis::kExperts && owner.is_sender) {
           entry.size += mesh_.num_redundant_experts;
           entry = rewrite_.divided(entry, expert_range(mesh_));
+        } else if (owner.grid != nullptr && entry.name == axis::kTokens && gathers_tokens()) {
+          entry = {entry.name, entry.size * mesh_.dp};
         } else {
           entry = expert_axis(rewrite_, entry, mesh_);
         }
@@ -111,6 +119,10 @@ class FlowsPass {
     const std::string prefix = prefix_of(shuffle);
     const auto& gather = std::get<KernelOp>(op_at(layer.gather).body);
     write_.begin_layer(prefix, rewrite_.group(shuffle.ranks), dim(gather.dims, "hidden"));
+    if (gathers_tokens()) {
+      TokenExchange(source_, mesh_, rewrite_, write_, layer, grid).run();
+      return layer.scatter;
+    }
     const OpId shuffle_op = place_shuffle(layer.shuffle);
     if (mesh_.dp == 1) {
       select(layer, grid);
@@ -171,14 +183,14 @@ void check_expert_comm(const Mesh& mesh, bool is_fused) {
   }
   if (is_fused && !is_of_fused) {
     throw std::invalid_argument("expert_comm is " + name +
-                                ", which dispatches rows of design shuffling; expected all_to_all, "
+                                ", which is of design shuffling; expected all_to_all, "
                                 "all_gather or deepep for a fused moe op");
   }
   if (is_fused) return;
   if (is_of_fused) {
     throw std::invalid_argument("expert_comm is " + name +
                                 ", which dispatches rows of a fused moe op; expected eager, graph, "
-                                "dedup or dedup_graph for design shuffling");
+                                "tokens, dedup or dedup_graph for design shuffling");
   }
   if (mesh.ep % mesh.dp != 0) {
     throw std::invalid_argument("ep is " + std::to_string(mesh.ep) + " with dp " +
@@ -186,7 +198,9 @@ void check_expert_comm(const Mesh& mesh, bool is_fused) {
                                 ", expected a multiple of dp for design shuffling: the experts of "
                                 "a data-parallel group lie on all of its ranks");
   }
-  if (comm == ExpertComm::kEager || comm == ExpertComm::kGraph) return;
+  if (comm == ExpertComm::kEager || comm == ExpertComm::kGraph || comm == ExpertComm::kTokens) {
+    return;
+  }
   if (mesh.shared_expert == SharedExpert::kReplicated) {
     throw std::invalid_argument("expert_comm is " + name +
                                 " with a replicated shared expert, whose result it would add up "

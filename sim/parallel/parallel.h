@@ -31,6 +31,9 @@ namespace orrery {
 //   kDedup, kDedupGraph
 //                the same where the ranks of a tp group are a node and hold the same rows: each
 //                sends its slice of their columns to other nodes, and all gather inside. ep == dp
+//   kTokens      all_gather of tokens, not of a row for each choice, and of the router's scores;
+//                each rank sorts the tokens of all, and a reduce_scatter adds up their results; no
+//                sync
 enum class ExpertComm : std::uint8_t {
   kAllToAll,
   kAllGather,
@@ -38,11 +41,12 @@ enum class ExpertComm : std::uint8_t {
   kGraph,
   kDedup,
   kDedupGraph,
-  kDeepEp
+  kDeepEp,
+  kTokens
 };
 // Entry i names the enumerator of value i.
-inline constexpr std::array<std::string_view, 7> kExpertCommNames{
-    "all_to_all", "all_gather", "eager", "graph", "dedup", "dedup_graph", "deepep"};
+inline constexpr std::array<std::string_view, 8> kExpertCommNames{
+    "all_to_all", "all_gather", "eager", "graph", "dedup", "dedup_graph", "deepep", "tokens"};
 
 // Where the weights of an expert that all tokens share lie: columns over tp, whose sums are reduced
 // with those of routed experts (Megatron-LM), or all of them on each tp rank.

@@ -13,6 +13,7 @@ namespace orrery {
 namespace {
 
 using testing::bytes_on_rank_0;
+using testing::comm_named;
 using testing::flops_by_op;
 using testing::kDecode;
 using testing::placed;
@@ -156,7 +157,7 @@ TEST(GatherBehindRouting, ComputesRouterAndQuantisationOnSharesOfTheTokens) {
 }
 
 // A token's row: 7168 bf16 behind the norm; behind routing 7168 fp8 and 8 experts with their
-// weights, of 4 bytes each. The seed's count has the router's 256 scores in place of the latter.
+// weights, of 4 bytes each. The router's 256 scores stay where they are.
 TEST(GatherBehindRouting, SendsQuantisedRowsAndChoices) {
   const ModelConfig model = deepseek_v3();
   Mesh mesh{.tp = 4, .ep = 4, .sp = true};
@@ -204,6 +205,55 @@ TEST(GatherBehindProjections, IsRefusedOfAModuleInOneOp) {
   options.mla_form = MlaForm::kModule;
   const Mesh mesh{.tp = 4, .sp = true, .attention_gather = AttentionGather::kProjected};
   EXPECT_THROW((void)parallelize(lower(model, kDecode, options), mesh), std::invalid_argument);
+}
+
+constexpr LoweringOptions kShuffling{.moe_design = MoeDesign::kShuffling};
+
+// The reference plan's form: of 32 tokens on each of dp 2 ranks, h 256 in bf16 and 16 scores in
+// fp32 are gathered, results of all 64 are scattered, and the rest is added up over tp.
+TEST(GatheredTokens, AreSentOnceHoweverManyExpertsTheyChoose) {
+  const Mesh mesh{.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kTokens};
+  for (const std::int64_t topk : {1, 4}) {
+    ConfigFields fields = testing::small_deepseek_fields();
+    fields["num_experts_per_tok"] = topk;
+    const Plan plan = placed(model_config("m", fields), kDecode, mesh, kShuffling);
+    EXPECT_EQ(comm_named(plan, "layers.1.tokens.all_gather.r0").bytes_per_rank.value(),
+              32.0 * (256 * 2 + 16 * 4));
+    EXPECT_EQ(comm_named(plan, "layers.1.tokens.reduce_scatter.r0").bytes_per_rank.value(),
+              64.0 * 256 * 2);
+    EXPECT_EQ(comm_named(plan, "layers.1.scatter.all_reduce.r0").bytes_per_rank.value(),
+              32.0 * 256 * 2);
+  }
+}
+
+// `graph` gathers a row for each of the four choices, tokens * topk * h bf16, and counts.
+TEST(GatheredTokens, AreFewerBytesThanRowsOfAllChoices) {
+  const ModelConfig model = testing::small_deepseek();
+  Mesh mesh{.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph};
+  const Plan rows = placed(model, kDecode, mesh, kShuffling);
+  EXPECT_EQ(comm_named(rows, "layers.1.dispatch.all_gather").bytes_per_rank.value(),
+            32.0 * 4 * 256 * 2);
+  mesh.expert_comm = ExpertComm::kTokens;
+  const Plan tokens = placed(model, kDecode, mesh, kShuffling);
+  EXPECT_EQ(comm_named(tokens, "layers.1.tokens.all_gather").bytes_per_rank.value(),
+            32.0 * (256 * 2 + 16 * 4));
+}
+
+// What experts compute does not depend on how rows come to them.
+TEST(GatheredTokens, GiveExpertsTheRowsThatDispatchGivesThem) {
+  const ModelConfig model = deepseek_v3();
+  for (const Mesh& base :
+       {Mesh{.dp = 4, .ep = 4}, Mesh{.dp = 2, .tp = 2, .ep = 4}, Mesh{.dp = 2, .tp = 2, .ep = 2}}) {
+    Mesh mesh = base;
+    mesh.expert_comm = ExpertComm::kEager;
+    const auto dispatched = flops_by_op(placed(model, kDecode, mesh, kShuffling));
+    mesh.expert_comm = ExpertComm::kTokens;
+    const auto gathered = flops_by_op(placed(model, kDecode, mesh, kShuffling));
+    for (const auto& [op, flops] : dispatched) {
+      if (op.find(".experts.") == std::string::npos) continue;
+      EXPECT_EQ(gathered.at(op), flops) << op;
+    }
+  }
 }
 
 }  // namespace

@@ -17,10 +17,16 @@ def by_choice(*overrides):
 
 
 def test_every_value_of_every_key_but_the_scenarios_own_is_priced_or_refused():
-    found = by_choice()
-    own = {f"{key}: {values[0]}" for key, values in alternatives.CHOICES.items()}
-    every = {f"{key}: {value}" for key, values in alternatives.CHOICES.items() for value in values}
-    assert set(found) == {""} | every - own
+    of_plans = {key: values for key, values in alternatives.CHOICES.items() if key != "expert_comm"}
+    own = {f"{key}: {values[0]}" for key, values in of_plans.items()}
+    every = {f"{key}: {value}" for key, values in of_plans.items() for value in values}
+    assert set(by_choice()) == {""} | every - own  # dp 1: nothing is sent to experts
+
+
+def test_exchanges_that_the_design_has_not_are_refused():
+    found = by_choice(OVER_DP)
+    assert found["expert_comm: all_gather"].step_s > 0
+    assert "fused" in found["expert_comm: tokens"].refusal
 
 
 def test_a_choice_costs_what_its_scenario_costs():
