@@ -67,6 +67,7 @@ py::dict explain(const Scenario& scenario, const Batch& batch) {
   found["mode"] = std::string(to_text(explanation.mode));
   found["ops"] = ops;
   found["weights_bytes"] = explanation.weights.value();
+  found["o_proj_bytes"] = explanation.output_projections.value();
   found["device_s"] = explanation.device.value();
   found["corrections"] = corrections;
   found["duration_s"] = explanation.duration.value();

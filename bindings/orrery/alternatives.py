@@ -19,6 +19,7 @@ CHOICES = {
     "shared_expert": ("split", "replicated"),
     "attention_gather": ("norm", "projected"),
     "moe_gather": ("norm", "routed"),
+    "o_proj": ("split", "replicated", "sharded"),
     "expert_comm": ("all_to_all", "all_gather", "deepep", "eager", "graph", "tokens", "dedup", "dedup_graph"),
 }
 _SIDE = "placement"
@@ -33,6 +34,7 @@ class Alternative:
     step_s: float = math.nan
     deviation_s: float = math.nan  # standard deviation of its difference from the scenario's own
     weights_bytes: float = math.nan
+    o_proj_bytes: float = math.nan  # of these, output projections of attention
     refusal: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def alternatives(file: Any, batch: _core.Batch, *, overrides: Sequence[str] = ()
     if "\ndisaggregation:" in own.to_yaml():
         raise ValueError(f"{own.name}: found disaggregation, whose sides have placements of their own; expected placement")
     base = explain.step(own, batch)
-    found = [Alternative("", base["device_s"], 0.0, base["weights_bytes"])]
+    found = [Alternative("", base["device_s"], 0.0, base["weights_bytes"], base["o_proj_bytes"])]
     for key, values in CHOICES.items():
         for value in values:
             try:
@@ -63,7 +65,9 @@ def alternatives(file: Any, batch: _core.Batch, *, overrides: Sequence[str] = ()
             if _calls(step) == _calls(base):
                 continue
             deviation = _deviation(base["ops"], step["ops"])
-            found.append(Alternative(f"{key}: {value}", step["device_s"], deviation, step["weights_bytes"]))
+            found.append(
+                Alternative(f"{key}: {value}", step["device_s"], deviation, step["weights_bytes"], step["o_proj_bytes"])
+            )
     return found
 
 
@@ -103,11 +107,12 @@ def table(found: list[Alternative]) -> str:
             f"{100 * (each.step_s / own.step_s - 1):+.2f} %" if each is not own else "",
             f"{100 * each.deviation_s / own.step_s:.2f} %" if each is not own else "",
             f"{each.weights_bytes / 2**30:.2f}",
+            f"{each.o_proj_bytes / 2**30:.2f}",
         )
         for each in legal
     ]
-    header = ("placement", "step ms", "difference", "+-", "weights GiB per GPU")
-    lines = [aligned(header, rows, right={1, 2, 3, 4}), "", _winner(found)]
+    header = ("placement", "step ms", "difference", "+-", "weights GiB per GPU", "of these o_proj")
+    lines = [aligned(header, rows, right={1, 2, 3, 4, 5}), "", _winner(found)]
     lines += [printable(f"not legal: {each.choice}: {each.refusal}") for each in found if each.refusal]
     return "\n".join(lines)
 

@@ -59,6 +59,11 @@ RankGrid rank_grid(const Mesh& mesh) {
         "expert_comm tokens is not executed; expected eager or graph (dedup or dedup_graph on two "
         "levels)");
   }
+  if (mesh.o_proj != OProjection::kSplit) {
+    throw std::invalid_argument(
+        "an output projection that is replicated or sharded is not executed; expected o_proj "
+        "split");
+  }
   return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
 }
 

@@ -10,6 +10,7 @@
 
 #include "kernels/kernel_spec.h"
 #include "sim/grammar/shards.h"
+#include "sim/plan/liveness.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
@@ -36,7 +37,8 @@ bool intersect(std::span<const int> a, std::span<const int> b) {
 
 class Verifier {
  public:
-  explicit Verifier(const Plan& plan) : plan_(plan), written_on_(plan.tensors().size()) {}
+  explicit Verifier(const Plan& plan)
+      : plan_(plan), is_gathered_(gathered_weights(plan)), written_on_(plan.tensors().size()) {}
 
   void run() {
     for (std::size_t i = 0; i < plan_.tensors().size(); ++i) check_tensor(i);
@@ -137,7 +139,9 @@ class Verifier {
   void check_read(const Op& op, TensorId id) {
     check_present(op, id, "reads");
     const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(id)];
-    if (tensor.role != TensorRole::kActivation && tensor.role != TensorRole::kOutput) return;
+    const bool is_computed =
+        tensor.role == TensorRole::kActivation || tensor.role == TensorRole::kOutput;
+    if (!is_computed && !is_gathered_[static_cast<std::size_t>(id)]) return;
     const auto& writers = written_on_[static_cast<std::size_t>(id)];
     if (std::ranges::find(writers, op.ranks) != writers.end()) return;
     for (const int rank : plan_.ranks(op.ranks)) {
@@ -153,7 +157,7 @@ class Verifier {
   void check_write(const Op& op, TensorId id) {
     check_present(op, id, "writes");
     const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(id)];
-    if (tensor.role == TensorRole::kWeight) {
+    if (tensor.role == TensorRole::kWeight && !gathers_weights(op)) {
       fail("writes weight " + std::to_string(id) + " \"" + printed_name(tensor) +
            "\", expected weights to be read only");
     }
@@ -161,7 +165,17 @@ class Verifier {
     if (std::ranges::find(writers, op.ranks) == writers.end()) writers.push_back(op.ranks);
   }
 
+  // An all_gather of weights alone makes a weight of them.
+  [[nodiscard]] bool gathers_weights(const Op& op) const {
+    const auto* comm = std::get_if<CommOp>(&op.body);
+    return comm != nullptr && comm->kind == CollectiveKind::kAllGather &&
+           std::ranges::all_of(op.reads, [&](TensorId read) {
+             return plan_.tensors()[static_cast<std::size_t>(read)].role == TensorRole::kWeight;
+           });
+  }
+
   const Plan& plan_;
+  std::vector<bool> is_gathered_;  // by tensor: a weight that an op writes
   std::size_t op_ = 0;
   std::vector<std::vector<GroupId>> written_on_;  // by tensor: groups of the ops that wrote it
 };

@@ -22,6 +22,7 @@ class MeshCheck {
     check_sizes();
     check_shared_expert();
     check_gather();
+    check_output_projection();
     check_tensor();
     check_experts();
     check_pipeline();
@@ -126,6 +127,29 @@ class MeshCheck {
       if (model_.num_experts == 0) {
         fail("moe_gather is routed, but the model has no routed experts; expected norm");
       }
+    }
+  }
+
+  void check_output_projection() const {
+    const auto refuse = [&](const std::string& why) { fail("o_proj is " + why); };
+    if (mesh_.o_proj == OProjection::kReplicated) {
+      if (mesh_.tp == 1)
+        refuse("replicated, but tp is 1, so that every rank has all of it; expected split");
+      if (mesh_.sp) {
+        refuse(
+            "replicated with sp, whose ranks add results of 1 / tp of the tokens; expected "
+            "split or sharded");
+      }
+    }
+    if (mesh_.o_proj != OProjection::kSharded) return;
+    if (mesh_.dp == 1)
+      refuse("sharded, but dp is 1, so that there is nothing to shard over; expected split");
+    if (model_.hidden_size % mesh_.dp != 0) {
+      refuse("sharded over dp " + std::to_string(mesh_.dp) +
+             ", which does not divide hidden_size " + std::to_string(model_.hidden_size) +
+             nearest_legal("dp", mesh_.dp, model_.hidden_size,
+                           [&](std::int64_t value) { return model_.hidden_size % value == 0; }) +
+             "; or expected split");
     }
   }
 

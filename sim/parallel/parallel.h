@@ -63,6 +63,13 @@ inline constexpr std::array<std::string_view, 2> kAttentionGatherNames{"norm", "
 enum class MoeGather : std::uint8_t { kNorm, kRouted };
 inline constexpr std::array<std::string_view, 2> kMoeGatherNames{"norm", "routed"};
 
+// Where the weights of attention's output projections lie: rows over tp with an all_reduce of the
+// sums; all of them on each tp rank, to which the heads are gathered; or rows over tp and columns
+// over dp, gathered in each layer while its attention runs (ZeRO, arXiv 1910.02054).
+enum class OProjection : std::uint8_t { kSplit, kReplicated, kSharded };
+inline constexpr std::array<std::string_view, 3> kOProjectionNames{"split", "replicated",
+                                                                   "sharded"};
+
 // How many ways each strategy splits one instance of a model. Attention runs on dp x tp ranks
 // (cp, sp inside them), routed experts on ep x (dp*tp/ep) ranks of the same stage; pp stages follow
 // each other. ranks = dp * tp * cp * pp. Rank order, slowest first: pp, dp, cp, tp.
@@ -83,6 +90,7 @@ struct Mesh {
   SharedExpert shared_expert = SharedExpert::kSplit;
   AttentionGather attention_gather = AttentionGather::kNorm;  // sp only
   MoeGather moe_gather = MoeGather::kNorm;                    // sp only
+  OProjection o_proj = OProjection::kSplit;
   // Copies of hot experts, so that ep divides the experts in all (DeepSeek-V3 report,
   // section 3.4.2: 256 + 64 on 320 ranks). Their choices count as those of experts of their own.
   int num_redundant_experts = 0;

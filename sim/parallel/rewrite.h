@@ -74,6 +74,8 @@ class Rewrite {
   void begin(OpId id);
   // `op` is the source's op `id`, perhaps changed; its ranks and `after` are still the source's.
   void copy(OpId id, Op op);
+  // What stands for op `id` of the source, which has been copied.
+  [[nodiscard]] OpId copy_of(OpId id) const { return copies_[static_cast<std::size_t>(id)]; }
   // Leaves op `id` out; `after` it is after what came before it.
   void drop(OpId id);
   OpId insert(Op op) { return plan_.add_op(std::move(op)); }
@@ -117,6 +119,8 @@ bool tensor_applies(const Plan& plan, const Mesh& mesh);
 Plan tensor_pass(const Plan& plan, const Mesh& mesh);
 bool expert_applies(const Plan& plan, const Mesh& mesh);
 Plan expert_pass(const Plan& plan, const Mesh& mesh);
+bool sharded_weights_applies(const Plan& plan, const Mesh& mesh);
+Plan sharded_weights_pass(const Plan& plan, const Mesh& mesh);
 bool sequence_applies(const Plan& plan, const Mesh& mesh);
 Plan sequence_pass(const Plan& plan, const Mesh& mesh);
 bool pipeline_applies(const Plan& plan, const Mesh& mesh);

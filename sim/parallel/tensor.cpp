@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "kernels/kernel_spec.h"
+#include "sim/parallel/output_projection.h"
 #include "sim/parallel/rewrite.h"
 #include "sim/parallel/shared_expert.h"
 
@@ -161,17 +162,38 @@ class TensorPass {
       is_whole_op_ = shared_expert_ops(source_);
     }
     for (std::size_t id = 0; id < is_whole_op_.size(); ++id) {
-      if (!is_whole_op_[id]) continue;
       const Op& op = source_.ops()[id];
-      for (const auto* views : {&op.reads, &op.writes}) {
-        for (const TensorId used : *views) is_whole_tensor_[static_cast<std::size_t>(used)] = true;
+      if (is_whole_projection(op)) {
+        is_whole_op_[id] = true;
+        for (const TensorId read : op.reads) set_whole(read, TensorRole::kWeight);
+      } else if (is_whole_op_[id]) {
+        for (const auto* views : {&op.reads, &op.writes}) {
+          for (const TensorId used : *views) {
+            is_whole_tensor_[static_cast<std::size_t>(used)] = true;
+          }
+        }
       }
     }
+    if (mesh_.o_proj == OProjection::kReplicated &&
+        std::ranges::none_of(source_.ops(), is_output_projection)) {
+      throw std::invalid_argument(
+          "o_proj is replicated, but no op of the plan is an output projection alone (mla_form "
+          "module has one op for all of attention); expected split");
+    }
+  }
+  void set_whole(TensorId id, TensorRole role) {
+    if (source_.tensors()[static_cast<std::size_t>(id)].role == role) {
+      is_whole_tensor_[static_cast<std::size_t>(id)] = true;
+    }
+  }
+  [[nodiscard]] bool is_whole_projection(const Op& op) const {
+    return mesh_.o_proj == OProjection::kReplicated && is_output_projection(op);
   }
 
   void copy(OpId id, Op op) {
     auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr || is_whole_op_[static_cast<std::size_t>(id)]) {
+      if (is_whole_projection(op)) gather(op, axis::kHeads);
       for (const TensorId read : op.reads) reduce(read);
       rewrite_.copy(id, std::move(op));
       return;

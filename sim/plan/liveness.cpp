@@ -77,4 +77,15 @@ std::vector<Lifetime> lifetimes(const Plan& plan, const std::vector<char>& on_ra
   return liveness.finish();
 }
 
+std::vector<bool> gathered_weights(const Plan& plan) {
+  std::vector<bool> is_gathered(plan.tensors().size());
+  for (const Op& op : plan.ops()) {
+    for (const TensorId written : op.writes) {
+      const auto id = static_cast<std::size_t>(written);
+      if (plan.tensors()[id].role == TensorRole::kWeight) is_gathered[id] = true;
+    }
+  }
+  return is_gathered;
+}
+
 }  // namespace orrery

@@ -31,4 +31,8 @@ std::vector<char> groups_with(const Plan& plan, int rank);
 // uses. `on_rank`: groups_with(plan, rank).
 std::vector<Lifetime> lifetimes(const Plan& plan, const std::vector<char>& on_rank);
 
+// By tensor: weights that a collective brings together from shards on several ranks, which live no
+// longer than what an op computes.
+std::vector<bool> gathered_weights(const Plan& plan);
+
 }  // namespace orrery

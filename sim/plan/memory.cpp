@@ -9,6 +9,7 @@ MemoryUse memory_of(const Plan& plan, int rank) {
   const std::vector<char> on_rank = groups_with(plan, rank);
   const std::vector<std::int64_t> copies = num_copies(plan);
   const std::vector<Lifetime> alive_over = lifetimes(plan, on_rank);
+  const std::vector<bool> is_gathered = gathered_weights(plan);
   MemoryUse use;
   // Bytes that come alive at op i less those that died at i-1; one pass then finds the peak.
   std::vector<Bytes> change(plan.ops().size() + 1);
@@ -16,7 +17,7 @@ MemoryUse memory_of(const Plan& plan, int rank) {
     const Tensor& tensor = plan.tensors()[i];
     if (on_rank[static_cast<std::size_t>(tensor.ranks)] == 0) continue;
     const Bytes bytes = bytes_of(tensor);
-    if (tensor.role == TensorRole::kWeight) {
+    if (tensor.role == TensorRole::kWeight && !is_gathered[i]) {
       use.weights += bytes * static_cast<double>(copies[i]);
     } else if (tensor.role == TensorRole::kKvCache) {
       use.kv_cache += bytes * static_cast<double>(copies[i]);
@@ -38,10 +39,11 @@ MemoryUse memory_of(const Plan& plan, int rank) {
 std::int64_t num_weight_elements(const Plan& plan, int rank) {
   const std::vector<char> on_rank = groups_with(plan, rank);
   const std::vector<std::int64_t> copies = num_copies(plan);
+  const std::vector<bool> is_gathered = gathered_weights(plan);
   std::int64_t total = 0;
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
     const Tensor& tensor = plan.tensors()[i];
-    if (tensor.role == TensorRole::kWeight &&
+    if (tensor.role == TensorRole::kWeight && !is_gathered[i] &&
         on_rank[static_cast<std::size_t>(tensor.ranks)] != 0) {
       total += num_elements(tensor) * copies[i];
     }

@@ -2,6 +2,7 @@
 
 #include <variant>
 
+#include "sim/parallel/output_projection.h"
 #include "sim/scenario/assembly.h"
 #include "sim/serve/step_time.h"
 
@@ -36,6 +37,7 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch) {
   const CostModel& cost = assembly.cost(explanation.mode);
   const int rank = plan.ranks(plan.ops().front().ranks).front();
   explanation.weights = memory_of(plan, rank).weights;
+  explanation.output_projections = output_projection_bytes(plan, rank);
   at_key(scenario, "provider", [&] {
     for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
       const Op& op = plan.ops()[static_cast<std::size_t>(id)];

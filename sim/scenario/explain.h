@@ -23,6 +23,7 @@ struct StepExplanation {
   LaunchMode mode = LaunchMode::kGraph;
   std::vector<ExplainedOp> ops;  // of the first rank, in order
   Bytes weights;                 // on that rank
+  Bytes output_projections;      // of these, weights of attention's output projections
   Seconds device;                // time of the plan, one step at the full clock
   std::vector<AppliedStepCorrection> corrections;
   Seconds duration;  // with the host

@@ -54,6 +54,7 @@ std::span<const ConfigField<Mesh>> mesh_fields() {
        {"shared_expert", choice<&Mesh::shared_expert, Mesh>(kSharedExpertNames)},
        {"attention_gather", choice<&Mesh::attention_gather, Mesh>(kAttentionGatherNames)},
        {"moe_gather", choice<&Mesh::moe_gather, Mesh>(kMoeGatherNames)},
+       {"o_proj", choice<&Mesh::o_proj, Mesh>(kOProjectionNames)},
        {"num_redundant_experts", &Mesh::num_redundant_experts, {.least = 0, .most = 10'000}}});
   return fields;
 }

@@ -150,6 +150,15 @@ TEST(ReferencePlacement, GatheredTokensGiveTheLogitsOfOneRank) {
   }
 }
 
+TEST(ReferencePlacement, AReplicatedOutputProjectionGivesTheLogitsOfOneRank) {
+  const OProjection whole = OProjection::kReplicated;
+  const std::vector<Mesh> meshes{{.tp = 2, .o_proj = whole},
+                                 {.dp = 2, .tp = 2, .o_proj = whole},
+                                 {.tp = 2, .pp = 2, .o_proj = whole}};
+  expect_equal_logits(testing::tiny_llama(), meshes);
+  expect_equal_logits(tiny_deepseek(), {meshes.front(), meshes.back()});
+}
+
 TEST(ReferencePlacement, AReplicatedSharedExpertMayRunOnASecondStream) {
   const ModelConfig model = tiny_deepseek();
   Deployment single = deployment_of(model, {});

@@ -139,6 +139,21 @@ TEST(CheckMesh, GathersFurtherBackNeedSequenceParallelismAndWhatTheyMove) {
                        "sparse attention"));
 }
 
+TEST(CheckMesh, OutputProjectionsNeedRanksToBeOn) {
+  const ModelConfig model = testing::small_llama();  // hidden 256
+  EXPECT_NO_THROW(check_mesh(model, {.dp = 2, .tp = 2, .o_proj = OProjection::kReplicated}));
+  EXPECT_NO_THROW(
+      check_mesh(model, {.dp = 2, .tp = 2, .sp = true, .o_proj = OProjection::kSharded}));
+  EXPECT_TRUE(contains(mesh_error(model, {.dp = 2, .o_proj = OProjection::kReplicated}),
+                       "o_proj is replicated, but tp is 1"));
+  EXPECT_TRUE(contains(mesh_error(model, {.tp = 2, .sp = true, .o_proj = OProjection::kReplicated}),
+                       "expected split or sharded"));
+  EXPECT_TRUE(contains(mesh_error(model, {.tp = 2, .o_proj = OProjection::kSharded}),
+                       "o_proj is sharded, but dp is 1"));
+  EXPECT_TRUE(contains(mesh_error(model, {.dp = 3, .o_proj = OProjection::kSharded}),
+                       "does not divide hidden_size 256; nearest legal dp: 2 or 4"));
+}
+
 TEST(CheckMesh, ContextParallelismSaysThatItIsNotImplemented) {
   const ModelConfig model = testing::small_llama();
   EXPECT_TRUE(contains(mesh_error(model, {.cp = 2}), "not implemented"));

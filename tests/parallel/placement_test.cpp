@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "sim/parallel/output_projection.h"
 #include "sim/parallel/parallel.h"
 #include "tests/model/config_file.h"
 #include "tests/model/small_models.h"
@@ -253,6 +254,106 @@ TEST(GatheredTokens, GiveExpertsTheRowsThatDispatchGivesThem) {
       if (op.find(".experts.") == std::string::npos) continue;
       EXPECT_EQ(gathered.at(op), flops) << op;
     }
+  }
+}
+
+// layers * heads * v_head_dim * hidden * bytes of an element, in GiB.
+//   DeepSeek-V3 FP8   61 * 128 * 128 * 7168 * 1 = 6.67
+//   Qwen3-32B BF16    64 *  64 * 128 * 5120 * 2 = 5.0
+TEST(OutputProjection, TakesTheMemoryThatItsSizesSay) {
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  const Plan v3 = lower(deepseek_v3(), kDecode, {.precision = testing::kFp8Precision});
+  EXPECT_EQ(output_projection_bytes(v3, 0).value(), 61.0 * 128 * 128 * 7168);
+  EXPECT_NEAR(output_projection_bytes(v3, 0).value() / kGib, 6.67, 0.005);
+  const Plan qwen = lower(testing::shipped_model("Qwen--Qwen3-32B"), kDecode, {});
+  EXPECT_EQ(output_projection_bytes(qwen, 0).value() / kGib, 5.0);
+}
+
+// Split over tp a rank has 1 / tp, sharded over dp besides 1 / (tp dp), replicated all.
+TEST(OutputProjection, IsOnARankAsTheMeshSays) {
+  const ModelConfig model = deepseek_v3();
+  const double whole = 61.0 * 128 * 128 * 7168;
+  const auto bytes = [&](const Mesh& mesh) {
+    return output_projection_bytes(
+               placed(model, kDecode, mesh, {.precision = testing::kFp8Precision}), 1)
+        .value();
+  };
+  EXPECT_EQ(bytes({.dp = 4, .tp = 2, .ep = 8}), whole / 2);
+  EXPECT_EQ(bytes({.dp = 4, .tp = 2, .ep = 8, .o_proj = OProjection::kReplicated}), whole);
+  EXPECT_EQ(bytes({.dp = 4, .tp = 2, .ep = 8, .o_proj = OProjection::kSharded}), whole / 8);
+  EXPECT_EQ(bytes({.dp = 4, .ep = 4, .o_proj = OProjection::kSharded}), whole / 4);
+}
+
+// Memory of a rank falls by what others keep, and one layer's weights are whole at a time.
+TEST(ShardedOutputProjection, TakesOneLayersBufferForTheWeightsOfAll) {
+  const ModelConfig model = deepseek_v3();
+  const LoweringOptions fp8{.precision = testing::kFp8Precision};
+  Mesh mesh{.dp = 4, .ep = 4};
+  const MemoryUse split = memory_of(placed(model, kDecode, mesh, fp8), 0);
+  mesh.o_proj = OProjection::kSharded;
+  const Plan plan = placed(model, kDecode, mesh, fp8);
+  const MemoryUse sharded = memory_of(plan, 0);
+  const double layer = 128.0 * 128 * 7168;
+  EXPECT_EQ((split.weights - sharded.weights).value(), 61 * layer * 3 / 4);
+  EXPECT_GT(sharded.activations, split.activations);
+  EXPECT_LE((sharded.activations - split.activations).value(), layer);
+  EXPECT_EQ(total_weights(plan), total_weights(placed(model, kDecode, {.dp = 4, .ep = 4}, fp8)) -
+                                     61 * std::int64_t{128} * 128 * 7168 * 3);
+}
+
+// DP4 of DeepSeek-V3 in FP8: each rank contributes a quarter of 117 MB, so 88 MB reach it.
+TEST(ShardedOutputProjection, GathersEachLayersWeightsOnce) {
+  const Plan plan =
+      placed(deepseek_v3(), kDecode, {.dp = 4, .ep = 4, .o_proj = OProjection::kSharded},
+             {.precision = testing::kFp8Precision});
+  double contributed = 0;
+  for (std::size_t i = 0; i < plan.ops().size(); ++i) {
+    const Op& op = plan.ops()[i];
+    if (op.name.find("o_proj.weight.all_gather") == std::string::npos) continue;
+    const CommOp& comm = std::get<CommOp>(op.body);
+    EXPECT_EQ(comm.bytes_per_rank.value(), 128.0 * 128 * 7168 / 4);
+    contributed +=
+        comm.bytes_per_rank.value() * static_cast<double>(plan.multiplicity(static_cast<OpId>(i)));
+  }
+  EXPECT_NEAR(3 * contributed / 61, 88e6, 0.1e6);
+  EXPECT_EQ(contributed, 61 * 128.0 * 128 * 7168 / 4);
+}
+
+TEST(ShardedOutputProjection, ChangesNoOtherOp) {
+  const ModelConfig model = deepseek_v3();
+  const auto split = flops_by_op(placed(model, kDecode, {.dp = 2, .tp = 2, .ep = 4}));
+  const Plan plan =
+      placed(model, kDecode, {.dp = 2, .tp = 2, .ep = 4, .o_proj = OProjection::kSharded});
+  EXPECT_EQ(flops_by_op(plan), split);
+}
+
+// Heads are gathered in place of sums being reduced: tokens * heads * v_head_dim / tp of each rank,
+// FP8 where the projection reads it; the projection itself is computed tp times.
+TEST(ReplicatedOutputProjection, GathersHeadsInPlaceOfReducingSums) {
+  const ModelConfig model = deepseek_v3();
+  const LoweringOptions fp8{.precision = testing::kFp8Precision};
+  const Plan split = placed(model, kDecode, {.tp = 4, .ep = 4}, fp8);
+  const Plan whole =
+      placed(model, kDecode, {.tp = 4, .ep = 4, .o_proj = OProjection::kReplicated}, fp8);
+  EXPECT_EQ(bytes_on_rank_0(split, CollectiveKind::kAllReduce) -
+                bytes_on_rank_0(whole, CollectiveKind::kAllReduce),
+            61 * kTokens * 7168 * 2);
+  EXPECT_EQ(bytes_on_rank_0(whole, CollectiveKind::kAllGather) -
+                bytes_on_rank_0(split, CollectiveKind::kAllGather),
+            61 * kTokens * 128 * 128 / 4);
+  const auto before = flops_by_op(split);
+  for (const auto& [op, flops] : flops_by_op(whole)) {
+    EXPECT_DOUBLE_EQ(flops, (op.ends_with(".o_proj") ? 4 : 1) * before.at(op)) << op;
+  }
+}
+
+TEST(OutputProjection, OfAModuleInOneOpStaysSplit) {
+  LoweringOptions options;
+  options.mla_form = MlaForm::kModule;
+  const Plan plan = lower(testing::small_deepseek(), kDecode, options);
+  for (const OProjection other : {OProjection::kReplicated, OProjection::kSharded}) {
+    EXPECT_THROW((void)parallelize(plan, {.dp = 2, .tp = 2, .ep = 4, .o_proj = other}),
+                 std::invalid_argument);
   }
 }
 
