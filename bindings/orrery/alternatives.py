@@ -20,6 +20,7 @@ CHOICES = {
     "attention_gather": ("norm", "projected"),
     "moe_gather": ("norm", "routed"),
     "o_proj": ("split", "replicated", "sharded"),
+    "lm_head": ("split", "replicated", "joined"),
     "expert_comm": ("all_to_all", "all_gather", "deepep", "eager", "graph", "tokens", "dedup", "dedup_graph"),
 }
 _SIDE = "placement"

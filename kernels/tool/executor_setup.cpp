@@ -64,6 +64,10 @@ RankGrid rank_grid(const Mesh& mesh) {
         "an output projection that is replicated or sharded is not executed; expected o_proj "
         "split");
   }
+  if (mesh.lm_head != LmHead::kSplit) {
+    throw std::invalid_argument(
+        "an LM head that is replicated or joined is not executed; expected lm_head split");
+  }
   return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
 }
 

@@ -23,6 +23,7 @@ class MeshCheck {
     check_shared_expert();
     check_gather();
     check_output_projection();
+    check_lm_head();
     check_tensor();
     check_experts();
     check_pipeline();
@@ -150,6 +151,20 @@ class MeshCheck {
              nearest_legal("dp", mesh_.dp, model_.hidden_size,
                            [&](std::int64_t value) { return model_.hidden_size % value == 0; }) +
              "; or expected split");
+    }
+  }
+
+  void check_lm_head() const {
+    if (mesh_.lm_head == LmHead::kSplit) return;
+    const bool is_joined = mesh_.lm_head == LmHead::kJoined;
+    const auto refuse = [&](const std::string& why) {
+      fail(std::string("lm_head is ") + (is_joined ? "joined" : "replicated") + ", but " + why +
+           "; expected split");
+    };
+    if (is_joined && mesh_.dp == 1) refuse("dp is 1, so that there are no other rows to join");
+    if (!is_joined && mesh_.tp == 1) refuse("tp is 1, so that every rank has all of it");
+    if (model_.tie_word_embeddings) {
+      refuse("the model's embedding has the same weights (tie_word_embeddings), which lie over tp");
     }
   }
 

@@ -70,6 +70,11 @@ enum class OProjection : std::uint8_t { kSplit, kReplicated, kSharded };
 inline constexpr std::array<std::string_view, 3> kOProjectionNames{"split", "replicated",
                                                                    "sharded"};
 
+// Where the LM head lies: vocabulary over tp; all of it on each rank; or over dp and tp, with the
+// sampled rows of all dp ranks joined into one GEMM.
+enum class LmHead : std::uint8_t { kSplit, kReplicated, kJoined };
+inline constexpr std::array<std::string_view, 3> kLmHeadNames{"split", "replicated", "joined"};
+
 // How many ways each strategy splits one instance of a model. Attention runs on dp x tp ranks
 // (cp, sp inside them), routed experts on ep x (dp*tp/ep) ranks of the same stage; pp stages follow
 // each other. ranks = dp * tp * cp * pp. Rank order, slowest first: pp, dp, cp, tp.
@@ -91,6 +96,7 @@ struct Mesh {
   AttentionGather attention_gather = AttentionGather::kNorm;  // sp only
   MoeGather moe_gather = MoeGather::kNorm;                    // sp only
   OProjection o_proj = OProjection::kSplit;
+  LmHead lm_head = LmHead::kSplit;
   // Copies of hot experts, so that ep divides the experts in all (DeepSeek-V3 report,
   // section 3.4.2: 256 + 64 on 320 ranks). Their choices count as those of experts of their own.
   int num_redundant_experts = 0;

@@ -166,6 +166,10 @@ class TensorPass {
       if (is_whole_projection(op)) {
         is_whole_op_[id] = true;
         for (const TensorId read : op.reads) set_whole(read, TensorRole::kWeight);
+      } else if (is_whole_head(op)) {
+        is_whole_op_[id] = true;
+        for (const TensorId read : op.reads) set_whole(read, TensorRole::kWeight);
+        for (const TensorId written : op.writes) set_whole(written, TensorRole::kActivation);
       } else if (is_whole_op_[id]) {
         for (const auto* views : {&op.reads, &op.writes}) {
           for (const TensorId used : *views) {
@@ -185,6 +189,13 @@ class TensorPass {
     if (source_.tensors()[static_cast<std::size_t>(id)].role == role) {
       is_whole_tensor_[static_cast<std::size_t>(id)] = true;
     }
+  }
+  // Rows of sequences times the vocabulary.
+  [[nodiscard]] bool is_whole_head(const Op& op) const {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (mesh_.lm_head != LmHead::kReplicated || kernel == nullptr) return false;
+    return kernel_spec(kernel->kernel).prior.arithmetic == Arithmetic::kGemm &&
+           std::ranges::find(kernel->dims, axis::kVocab, &Dim::axis) != kernel->dims.end();
   }
   [[nodiscard]] bool is_whole_projection(const Op& op) const {
     return mesh_.o_proj == OProjection::kReplicated && is_output_projection(op);
@@ -331,6 +342,7 @@ class TensorPass {
     for (TensorView& read : op.reads) {
       const Tensor& whole = source_.tensors()[static_cast<std::size_t>(read.tensor)];
       if (whole.role == TensorRole::kWeight || !has_axis(whole, name)) continue;
+      if (is_whole_tensor_[static_cast<std::size_t>(read.tensor)]) continue;
       const TensorId gathered = rewrite_.add_tensor_like(
           read, ".whole", with_size_of(whole, rewrite_.tensor(read), name));
       const Tensor& part = rewrite_.tensor(read);

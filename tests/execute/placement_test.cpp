@@ -159,6 +159,13 @@ TEST(ReferencePlacement, AReplicatedOutputProjectionGivesTheLogitsOfOneRank) {
   expect_equal_logits(tiny_deepseek(), {meshes.front(), meshes.back()});
 }
 
+TEST(ReferencePlacement, AReplicatedLmHeadGivesTheLogitsOfOneRank) {
+  expect_equal_logits(testing::tiny_llama(),
+                      {{.tp = 2, .lm_head = LmHead::kReplicated},
+                       {.dp = 2, .tp = 2, .pp = 2, .lm_head = LmHead::kReplicated},
+                       {.tp = 4, .sp = true, .lm_head = LmHead::kReplicated}});
+}
+
 TEST(ReferencePlacement, AReplicatedSharedExpertMayRunOnASecondStream) {
   const ModelConfig model = tiny_deepseek();
   Deployment single = deployment_of(model, {});

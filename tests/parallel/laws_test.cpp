@@ -349,7 +349,7 @@ TEST(Passes, AreNamedInTheOrderInWhichTheyApply) {
   std::vector<std::string> names;
   for (const ParallelPass& pass : parallel_passes()) names.emplace_back(pass.name);
   EXPECT_EQ(names, (std::vector<std::string>{"data", "tensor", "expert", "sharded_weights",
-                                             "sequence", "pipeline"}));
+                                             "joined_head", "sequence", "pipeline"}));
 }
 
 }  // namespace

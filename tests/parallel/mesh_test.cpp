@@ -154,6 +154,19 @@ TEST(CheckMesh, OutputProjectionsNeedRanksToBeOn) {
                        "does not divide hidden_size 256; nearest legal dp: 2 or 4"));
 }
 
+TEST(CheckMesh, LmHeadsNeedRanksToBeOnAndWeightsOfTheirOwn) {
+  const ModelConfig model = testing::small_llama();
+  EXPECT_NO_THROW(check_mesh(model, {.tp = 2, .lm_head = LmHead::kReplicated}));
+  EXPECT_NO_THROW(check_mesh(model, {.dp = 2, .lm_head = LmHead::kJoined}));
+  EXPECT_TRUE(contains(mesh_error(model, {.dp = 2, .lm_head = LmHead::kReplicated}),
+                       "lm_head is replicated, but tp is 1"));
+  EXPECT_TRUE(contains(mesh_error(model, {.tp = 2, .lm_head = LmHead::kJoined}),
+                       "lm_head is joined, but dp is 1"));
+  const ModelConfig tied = testing::shipped_model("meta-llama--Llama-3.2-1B-Instruct");
+  EXPECT_TRUE(
+      contains(mesh_error(tied, {.dp = 2, .lm_head = LmHead::kJoined}), "tie_word_embeddings"));
+}
+
 TEST(CheckMesh, ContextParallelismSaysThatItIsNotImplemented) {
   const ModelConfig model = testing::small_llama();
   EXPECT_TRUE(contains(mesh_error(model, {.cp = 2}), "not implemented"));

@@ -357,5 +357,54 @@ TEST(OutputProjection, OfAModuleInOneOpStaysSplit) {
   }
 }
 
+// Llama 70B, tp 4: all of the 128256 * 8192 weights on each rank, and no logits gathered.
+TEST(LmHead, ReplicatedNeedsNoGatherOfLogits) {
+  const ModelConfig model = testing::shipped_model("meta-llama--Meta-Llama-3.1-70B");
+  const Plan split = placed(model, kDecode, {.tp = 4});
+  const Plan whole = placed(model, kDecode, {.tp = 4, .lm_head = LmHead::kReplicated});
+  EXPECT_EQ(bytes_on_rank_0(split, CollectiveKind::kAllGather), kTokens * 128256 / 4 * 2);
+  EXPECT_EQ(bytes_on_rank_0(whole, CollectiveKind::kAllGather), 0);
+  EXPECT_EQ(total_weights(whole) - total_weights(split), std::int64_t{3} * 128256 * 8192);
+  EXPECT_DOUBLE_EQ(flops_by_op(whole).at("lm_head"), 4 * flops_by_op(split).at("lm_head"));
+}
+
+// DeepSeek-V3 on dp 4: n = 4 ranks of M = 16 sampled rows, V = 129280, h = 7168, bf16.
+//   all_gather    M h of each rank      all_to_all   n M V / n, its own part included
+//   weights       V h / n of each rank, read once for the rows of all
+TEST(LmHead, JoinedOverDpReadsAPartOfTheWeightsForTheRowsOfAll) {
+  const ModelConfig model = deepseek_v3();
+  Mesh mesh{.dp = 4, .ep = 4};
+  const Plan split = placed(model, kDecode, mesh);
+  mesh.lm_head = LmHead::kJoined;
+  const Plan joined = placed(model, kDecode, mesh);
+  EXPECT_EQ(comm_named(joined, "lm_head.all_gather").bytes_per_rank.value(), 16.0 * 7168 * 2);
+  EXPECT_EQ(comm_named(joined, "lm_head.all_to_all").bytes_per_rank.value(), 16.0 * 129280 * 2);
+  EXPECT_EQ(flops_by_op(joined), flops_by_op(split));
+  EXPECT_EQ(num_weight_elements(split, 0) - num_weight_elements(joined, 0),
+            std::int64_t{129280} * 7168 * 3 / 4);
+}
+
+// Over tp 2 and dp 2 a rank has a quarter of the vocabulary, and the other half of its tp group's
+// columns is gathered as before.
+TEST(LmHead, JoinedOverDpAndTpGathersOverTpAsBefore) {
+  const ModelConfig model = testing::shipped_model("meta-llama--Meta-Llama-3.1-70B");
+  Mesh mesh{.dp = 2, .tp = 2, .pp = 2, .lm_head = LmHead::kJoined};
+  const Plan joined = placed(model, kDecode, mesh);
+  EXPECT_EQ(tensor_named(joined, "lm_head.weight").axes[0].size, 128256 / 4);
+  EXPECT_EQ(tensor_named(joined, "logits").axes[1].size, 128256 / 2);
+  mesh.lm_head = LmHead::kSplit;
+  EXPECT_EQ(flops_by_op(joined).at("lm_head"),
+            flops_by_op(placed(model, kDecode, mesh)).at("lm_head"));
+}
+
+TEST(LmHead, OfAStepThatSamplesNothingMovesNothing) {
+  const Batch chunk{.prefill = {{512, 0, false}}, .num_decodes = 0, .decode_context = 0};
+  const ModelConfig model = deepseek_v3();
+  Mesh mesh{.dp = 4, .ep = 4};
+  const Plan split = placed(model, chunk, mesh);
+  mesh.lm_head = LmHead::kJoined;
+  EXPECT_EQ(placed(model, chunk, mesh), split);
+}
+
 }  // namespace
 }  // namespace orrery
