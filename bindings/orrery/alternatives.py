@@ -21,6 +21,7 @@ CHOICES = {
     "moe_gather": ("norm", "routed"),
     "o_proj": ("split", "replicated", "sharded"),
     "lm_head": ("split", "replicated", "joined"),
+    "split_all_reduce": ("false", "true"),
     "expert_comm": ("all_to_all", "all_gather", "deepep", "eager", "graph", "tokens", "dedup", "dedup_graph"),
 }
 _SIDE = "placement"

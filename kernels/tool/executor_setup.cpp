@@ -68,6 +68,10 @@ RankGrid rank_grid(const Mesh& mesh) {
     throw std::invalid_argument(
         "an LM head that is replicated or joined is not executed; expected lm_head split");
   }
+  if (mesh.split_all_reduce) {
+    throw std::invalid_argument(
+        "an all_reduce in two collectives is not executed; expected split_all_reduce false");
+  }
   return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
 }
 

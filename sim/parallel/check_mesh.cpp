@@ -24,6 +24,7 @@ class MeshCheck {
     check_gather();
     check_output_projection();
     check_lm_head();
+    check_split_all_reduce();
     check_tensor();
     check_experts();
     check_pipeline();
@@ -151,6 +152,15 @@ class MeshCheck {
              nearest_legal("dp", mesh_.dp, model_.hidden_size,
                            [&](std::int64_t value) { return model_.hidden_size % value == 0; }) +
              "; or expected split");
+    }
+  }
+
+  void check_split_all_reduce() const {
+    if (!mesh_.split_all_reduce) return;
+    if (mesh_.tp == 1)
+      fail("split_all_reduce is on with tp 1, which has no all_reduce; expected false");
+    if (mesh_.sp) {
+      fail("split_all_reduce is on with sp, which splits each all_reduce already; expected false");
     }
   }
 

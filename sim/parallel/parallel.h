@@ -97,6 +97,8 @@ struct Mesh {
   MoeGather moe_gather = MoeGather::kNorm;                    // sp only
   OProjection o_proj = OProjection::kSplit;
   LmHead lm_head = LmHead::kSplit;
+  // Without sp: each all_reduce over tp as a reduce_scatter along tokens and an all_gather.
+  bool split_all_reduce = false;
   // Copies of hot experts, so that ep divides the experts in all (DeepSeek-V3 report,
   // section 3.4.2: 256 + 64 on 320 ranks). Their choices count as those of experts of their own.
   int num_redundant_experts = 0;

@@ -123,6 +123,8 @@ bool sharded_weights_applies(const Plan& plan, const Mesh& mesh);
 Plan sharded_weights_pass(const Plan& plan, const Mesh& mesh);
 bool joined_head_applies(const Plan& plan, const Mesh& mesh);
 Plan joined_head_pass(const Plan& plan, const Mesh& mesh);
+bool split_reduce_applies(const Plan& plan, const Mesh& mesh);
+Plan split_reduce_pass(const Plan& plan, const Mesh& mesh);
 bool sequence_applies(const Plan& plan, const Mesh& mesh);
 Plan sequence_pass(const Plan& plan, const Mesh& mesh);
 bool pipeline_applies(const Plan& plan, const Mesh& mesh);

@@ -166,6 +166,14 @@ TEST(ReferencePlacement, AReplicatedLmHeadGivesTheLogitsOfOneRank) {
                        {.tp = 4, .sp = true, .lm_head = LmHead::kReplicated}});
 }
 
+TEST(ReferencePlacement, ASplitAllReduceGivesTheLogitsOfOneRank) {
+  const std::vector<Mesh> meshes{{.tp = 2, .split_all_reduce = true},
+                                 {.dp = 2, .tp = 2, .split_all_reduce = true},
+                                 {.tp = 4, .pp = 2, .split_all_reduce = true}};
+  expect_equal_logits(testing::tiny_llama(), meshes);
+  expect_equal_logits(tiny_deepseek(), {meshes.front(), meshes.back()});
+}
+
 TEST(ReferencePlacement, AReplicatedSharedExpertMayRunOnASecondStream) {
   const ModelConfig model = tiny_deepseek();
   Deployment single = deployment_of(model, {});

@@ -167,6 +167,14 @@ TEST(CheckMesh, LmHeadsNeedRanksToBeOnAndWeightsOfTheirOwn) {
       contains(mesh_error(tied, {.dp = 2, .lm_head = LmHead::kJoined}), "tie_word_embeddings"));
 }
 
+TEST(CheckMesh, ASplitAllReduceNeedsOneThatIsWhole) {
+  const ModelConfig model = testing::small_llama();
+  EXPECT_NO_THROW(check_mesh(model, {.tp = 2, .split_all_reduce = true}));
+  EXPECT_TRUE(contains(mesh_error(model, {.split_all_reduce = true}), "with tp 1"));
+  EXPECT_TRUE(contains(mesh_error(model, {.tp = 2, .sp = true, .split_all_reduce = true}),
+                       "with sp, which splits each all_reduce already; expected false"));
+}
+
 TEST(CheckMesh, ContextParallelismSaysThatItIsNotImplemented) {
   const ModelConfig model = testing::small_llama();
   EXPECT_TRUE(contains(mesh_error(model, {.cp = 2}), "not implemented"));

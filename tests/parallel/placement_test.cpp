@@ -406,5 +406,22 @@ TEST(LmHead, OfAStepThatSamplesNothingMovesNothing) {
   EXPECT_EQ(placed(model, chunk, mesh), split);
 }
 
+// On a ring an all_reduce of n ranks moves 2 (n - 1) / n B, a reduce_scatter and an all_gather of
+// B / n each half of it; nothing that computes changes.
+TEST(SplitAllReduce, MovesAsMuchInTwoCollectives) {
+  const ModelConfig model = testing::shipped_model("meta-llama--Meta-Llama-3.1-70B");
+  const double n = 4;
+  const Plan whole = placed(model, kDecode, {.tp = 4});
+  const Plan split = placed(model, kDecode, {.tp = 4, .split_all_reduce = true});
+  const double logits = bytes_on_rank_0(whole, CollectiveKind::kAllGather) * (n - 1);
+  const double reduced = bytes_on_rank_0(whole, CollectiveKind::kAllReduce);
+  EXPECT_EQ(bytes_on_rank_0(split, CollectiveKind::kAllReduce), 0);
+  EXPECT_EQ(bytes_on_rank_0(split, CollectiveKind::kReduceScatter), reduced);
+  EXPECT_DOUBLE_EQ(bytes_on_rank_0(split, CollectiveKind::kReduceScatter) * (n - 1) / n +
+                       bytes_on_rank_0(split, CollectiveKind::kAllGather) * (n - 1) - logits,
+                   2 * (n - 1) / n * reduced);
+  EXPECT_EQ(flops_by_op(split), flops_by_op(whole));
+}
+
 }  // namespace
 }  // namespace orrery
