@@ -1,0 +1,154 @@
+"""What an engine does between and around kernels, from its steps: the figures of an engine profile.
+
+Timed by a profiler the host is slower than without one, by as much as half. Rows of --timings, which say how long the same engine's steps
+took unwatched, give the host's figures in their place; the profile's sources say which it was.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from .matching import StepMatch
+from .steps import BatchOf, parse_batch
+from .trace import TraceError
+
+_BUSY = 0.9  # of a step's launching: the GPU works for so much of it and more, so the host does not hold it up
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """An unwatched step, seconds: all of it, and the part that launches."""
+
+    batch: BatchOf
+    step_s: float
+    compute_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    seconds: float
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    launch_mode: str  # graph or eager
+    eager_launch: Figure
+    scheduler_base: Figure
+    scheduler_per_sequence: Figure
+    is_async: bool
+    graph_batch_sizes: tuple[int, ...]
+    pause_us: float  # median between kernels of one graph, or of one stream that does not wait for the host
+
+
+def read_timings(path: pathlib.Path) -> list[Timing]:
+    """Lines of prefill (`512+0 128+64`), num_decodes, decode_context and seconds: step_s, or prepare_s, compute_s and update_s.
+
+    Steps with traced 1 were watched and are left out. Raises TraceError with the line of what is wrong.
+    """
+    found = []
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            for number, row in enumerate(csv.DictReader(stream), start=2):
+                try:
+                    if row.get("traced") == "1":
+                        continue
+                    chunks = ",".join(chunk.rstrip("-") for chunk in row["prefill"].split())
+                    words = [f"prefill={chunks}"] * bool(chunks) + [f"decode={row['num_decodes']}@{row['decode_context']}"] * bool(int(row["num_decodes"]))
+                    compute = float(row["compute_s"]) if "compute_s" in row else float(row["step_s"])
+                    whole = float(row["step_s"]) if "step_s" in row else compute + float(row["prepare_s"]) + float(row["update_s"])
+                    if not 0 < whole < 1e4:
+                        raise TraceError(f"found a step of {whole} s")
+                    found.append(Timing(parse_batch(" ".join(words)), whole, compute))
+                except (KeyError, TypeError, ValueError) as error:
+                    raise TraceError(f"{path}:{number}: {error}; expected prefill, num_decodes, decode_context and step_s") from None
+    except OSError as error:
+        raise TraceError(f"{path}: {error}; expected timings of steps") from None
+    if not found:
+        raise TraceError(f"{path}: found no step that was not traced; expected some")
+    return found
+
+
+def host_of(matches: Sequence[StepMatch], timings: Sequence[Timing], num_ops: dict[BatchOf, int]) -> Host:
+    """The figures of steps and timings; `num_ops` counts the GPU ops of the plan of each batch."""
+    graphs = [each for each in matches if each.step.is_graph]
+    eager = [each for each in matches if not each.step.is_graph]
+    launch = _eager_launch(eager, timings, num_ops)
+    base, per_sequence = _scheduler(matches, timings, launch.seconds, num_ops)
+    return Host(
+        launch_mode="graph" if graphs else "eager",
+        eager_launch=launch,
+        scheduler_base=base,
+        scheduler_per_sequence=per_sequence,
+        is_async=_is_async(matches),
+        graph_batch_sizes=tuple(sorted({each.step.batch.num_decodes for each in graphs if each.step.batch and not each.step.batch.prefill})),
+        pause_us=_pause(matches),
+    )
+
+
+def _forward_us(each: StepMatch) -> float:
+    """From the launch of the step's first kernel of the model to that of its last."""
+    launched = [kernel.launched for op in each.ops for kernel in op.kernels]
+    return max(launched) - min(launched)
+
+
+def _device_us(each: StepMatch) -> float:
+    return sum(op.time for op in each.ops)
+
+
+def _eager_launch(eager: Sequence[StepMatch], timings: Sequence[Timing], num_ops: dict[BatchOf, int]) -> Figure:
+    """Host time for each op of the plan; an engine that launches several kernels for one needs as much longer."""
+    if timings and eager:
+        held_up = [timing.compute_s / num_ops[timing.batch] for timing in timings if timing.batch in num_ops and not timing.batch.prefill]
+        least = sorted(held_up)[: max(len(held_up) // 4, 1)]
+        if least:
+            return Figure(statistics.median(least), f"median of the fastest quarter of {len(held_up)} decode steps without a profiler, over the plan's ops")
+    if not eager:
+        return Figure(0.0, "no step of the trace was launched eagerly")
+    per_op = [_forward_us(each) / len(each.ops) / 1e6 for each in eager if _forward_us(each) > 0]
+    return Figure(statistics.median(per_op), f"median of {len(per_op)} traced steps, over the plan's ops; the profiler's own time is in it")
+
+
+def _scheduler(matches: Sequence[StepMatch], timings: Sequence[Timing], launch_s: float, num_ops: dict[BatchOf, int]) -> tuple[Figure, Figure]:
+    """What a step takes besides launching and computing: base and for each sequence, least squares."""
+    points: list[tuple[int, float]] = []
+    if timings:
+        points = [(timing.batch.sequences, timing.step_s - timing.compute_s) for timing in timings if timing.step_s > timing.compute_s]
+        source = f"least squares of {len(points)} steps without a profiler: what they took besides computing"
+    if not points:
+        for each in matches:
+            if each.step.follows and each.step.batch is not None:
+                launching = 0.0 if each.step.is_graph else max(_forward_us(each), len(each.ops) * launch_s * 1e6)
+                rest = each.step.end - each.step.begin - max(_device_us(each), launching)
+                points.append((each.step.batch.sequences, max(rest, 0.0) / 1e6))
+        source = f"least squares of {len(points)} traced steps: what they took besides launching and computing; the profiler's own time is in it"
+    if not points:
+        nothing = "no step of the trace is followed by another at once"
+        return Figure(0.0, nothing), Figure(0.0, nothing)
+    counts, rests = np.array([count for count, _ in points], float), np.array([rest for _, rest in points])
+    slope = 0.0
+    if np.ptp(counts) > 0:
+        slope = max(float(np.polyfit(counts, rests, 1)[0]), 0.0)
+    base = max(float(np.median(rests - slope * counts)), 0.0)
+    return Figure(base, source), Figure(slope, source)
+
+
+def _is_async(matches: Sequence[StepMatch]) -> bool:
+    """Whether most steps are launched while the one before still computes."""
+    pairs = [(a, b) for a, b in zip(matches, matches[1:]) if a.step.follows and a.ops and b.ops]
+    early = sum(min(k.launched for op in b.ops for k in op.kernels) < max(k.end for op in a.ops for k in op.kernels) for a, b in pairs)
+    return bool(pairs) and early > 0.5 * len(pairs)
+
+
+def _pause(matches: Sequence[StepMatch]) -> float:
+    pauses = []
+    for each in matches:
+        kernels = sorted((kernel for op in each.ops for kernel in op.kernels), key=lambda kernel: kernel.start)
+        pauses += [b.start - a.end for a, b in zip(kernels, kernels[1:]) if b.launched <= a.end and b.stream == a.stream]
+    return max(statistics.median(pauses), 0.0) if pauses else 0.0
