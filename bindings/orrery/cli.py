@@ -1,4 +1,4 @@
-"""The command line: `orrery run | explain | alternatives | report | calibrate | validate | emit | compare | scorecard | import | moe | bench`, and lists of what there is.
+"""The command line: `orrery run | explain | alternatives | report | calibrate | validate | emit | compare | profile | scorecard | import | moe | bench`, and lists of what there is.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -107,6 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_options(comparison)
     comparison.set_defaults(command=compare.run)
 
+    from .profiling import command as profiling
+
+    profiled = commands.add_parser("profile", help="what to trace of an engine, and a load on its server")
+    profiling.add_options(profiled)
     from .validation import options as validation
 
     validate = commands.add_parser("validate", help="run on the GPUs here what was simulated, and report the difference")

@@ -69,7 +69,14 @@ _REDUCE = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at
 
 def _torch_norm(tokens: int, part: str) -> list[Launch]:
     shape = ((1, tokens, HIDDEN),)
-    calls = (("aten::pow", _ELEMENTWISE), ("aten::mean", _REDUCE), ("aten::add", _ELEMENTWISE), ("aten::rsqrt", _ELEMENTWISE), ("aten::mul", _ELEMENTWISE), ("aten::mul", _ELEMENTWISE))
+    calls = (
+        ("aten::pow", _ELEMENTWISE),
+        ("aten::mean", _REDUCE),
+        ("aten::add", _ELEMENTWISE),
+        ("aten::rsqrt", _ELEMENTWISE),
+        ("aten::mul", _ELEMENTWISE),
+        ("aten::mul", _ELEMENTWISE),
+    )
     return [Launch(name, 1.5, op, shape, part) for op, name in calls]
 
 
@@ -77,27 +84,47 @@ def transformers_model(decodes: int, context: int) -> list[Launch]:
     """Decodes as transformers 5.17 launches them with `paged|sdpa`."""
     m = decodes
     found = [Launch("void at::native::vectorized_gather_kernel<16, long>", 2.0, "aten::embedding", ((VOCAB, HIDDEN), (1, m)), "embedding")]
-    found += [Launch("gemm_internal_kernel", 1.0, "aten::bmm", ((1, 64, 1), (1, 1, m)), "embedding"), Launch(_ELEMENTWISE, 1.0, "aten::cos", ((1, m, 128),), "embedding")]
+    found += [
+        Launch("gemm_internal_kernel", 1.0, "aten::bmm", ((1, 64, 1), (1, 1, m)), "embedding"),
+        Launch(_ELEMENTWISE, 1.0, "aten::cos", ((1, m, 128),), "embedding"),
+    ]
     for _ in range(LAYERS):
         found += _torch_norm(m, "norm")
-        found += [_mm(m, HEADS * HEAD_DIM, HIDDEN, 6.0, "qkv"), _mm(m, KV_HEADS * HEAD_DIM, HIDDEN, 3.0, "qkv"), _mm(m, KV_HEADS * HEAD_DIM, HIDDEN, 3.0, "qkv")]
+        found += [
+            _mm(m, HEADS * HEAD_DIM, HIDDEN, 6.0, "qkv"),
+            _mm(m, KV_HEADS * HEAD_DIM, HIDDEN, 3.0, "qkv"),
+            _mm(m, KV_HEADS * HEAD_DIM, HIDDEN, 3.0, "qkv"),
+        ]
         for op in ("aten::mul", "aten::neg", "aten::cat", "aten::mul", "aten::add"):
             found.append(Launch(_ELEMENTWISE, 1.25, op, ((1, HEADS, m, HEAD_DIM),), "rope"))
-        found += [Launch("void at::native::index_copy_kernel_impl<at::native::OpaqueType<2>>", 2.0, "aten::index_copy_", ((65536, KV_HEADS, HEAD_DIM),), "kv")] * 2
-        found += [Launch("void at::native::indexSelectLargeIndex<c10::BFloat16>", 4.0, "aten::index_select", ((65536, KV_HEADS, HEAD_DIM),), "attention")] * 2
+        found += [
+            Launch(
+                "void at::native::index_copy_kernel_impl<at::native::OpaqueType<2>>", 2.0, "aten::index_copy_", ((65536, KV_HEADS, HEAD_DIM),), "kv"
+            )
+        ] * 2
+        found += [
+            Launch("void at::native::indexSelectLargeIndex<c10::BFloat16>", 4.0, "aten::index_select", ((65536, KV_HEADS, HEAD_DIM),), "attention")
+        ] * 2
         found.append(Launch(_ELEMENTWISE, 5.0, "aten::copy_", ((1, HEADS, m * context, HEAD_DIM),), "attention"))
         found.append(Launch("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::Params)", 20.0 + m * context / 1000,
                             "aten::_scaled_dot_product_efficient_attention", ((1, HEADS, m, HEAD_DIM),), "attention"))  # fmt: skip
         found.append(_mm(m, HIDDEN, HEADS * HEAD_DIM, 6.0, "o"))
         found.append(Launch(_ELEMENTWISE, 1.5, "aten::add", ((1, m, HIDDEN),), "norm"))
         found += _torch_norm(m, "norm")
-        found += [_mm(m, FFN, HIDDEN, 9.0, "gate_up"), Launch(_ELEMENTWISE, 1.5, "aten::silu", ((1, m, FFN),), "silu"), _mm(m, FFN, HIDDEN, 9.0, "gate_up")]
+        found += [
+            _mm(m, FFN, HIDDEN, 9.0, "gate_up"),
+            Launch(_ELEMENTWISE, 1.5, "aten::silu", ((1, m, FFN),), "silu"),
+            _mm(m, FFN, HIDDEN, 9.0, "gate_up"),
+        ]
         found.append(Launch(_ELEMENTWISE, 1.5, "aten::mul", ((1, m, FFN),), "silu"))
         found.append(_mm(m, HIDDEN, FFN, 10.0, "down"))
         found.append(Launch(_ELEMENTWISE, 1.5, "aten::add", ((1, m, HIDDEN),), "norm"))
     found += _torch_norm(m, "norm")
     found.append(_mm(m, VOCAB, HIDDEN, 40.0, "lm_head"))
-    found += [Launch(_ELEMENTWISE, 2.0, "aten::copy_", ((1, m, VOCAB),), "sample"), Launch("void at::native::reduce_kernel<512, 1, at::native::ArgMaxOps<float>>", 8.0, "aten::argmax", ((m, VOCAB),), "sample")]
+    found += [
+        Launch(_ELEMENTWISE, 2.0, "aten::copy_", ((1, m, VOCAB),), "sample"),
+        Launch("void at::native::reduce_kernel<512, 1, at::native::ArgMaxOps<float>>", 8.0, "aten::argmax", ((m, VOCAB),), "sample"),
+    ]
     return found
 
 
@@ -106,13 +133,22 @@ def vllm_model(tokens: int, sampled: int, *, is_prefill: bool) -> list[Launch]:
     m = tokens
     found = [Launch("triton_poi_fused_embedding_0", 1.5, "", (), "embedding")]
     for _ in range(LAYERS):
-        found += [Launch("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_1", 2.0, "", (), "norm"), Launch("nvjet_tst_128x64_64x6_2x1_v_bz_TNT", 8.0, "", (), "qkv")]
-        found += [Launch("triton_poi_fused_cat_cos_mul_sub_2", 1.5, "", (), "rope"), Launch("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", 1.5, "", (), "kv")]
+        found += [
+            Launch("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_1", 2.0, "", (), "norm"),
+            Launch("nvjet_tst_128x64_64x6_2x1_v_bz_TNT", 8.0, "", (), "qkv"),
+        ]
+        found += [
+            Launch("triton_poi_fused_cat_cos_mul_sub_2", 1.5, "", (), "rope"),
+            Launch("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", 1.5, "", (), "kv"),
+        ]
         if not is_prefill:
             found.append(Launch("void flash::prepare_varlen_num_blocks_kernel<1, true>", 1.0, "", (), "attention"))
         found.append(Launch("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90>>", 12.0 + m / 16, "", (), "attention"))
         found.append(Launch("nvjet_tst_64x16_64x16_4x1_v_bz_TNT", 5.0, "", (), "o"))
-        found += [Launch("void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>", 2.0, "", (), "norm"), Launch("nvjet_tst_192x64", 14.0, "", (), "gate_up")]
+        found += [
+            Launch("void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>", 2.0, "", (), "norm"),
+            Launch("nvjet_tst_192x64", 14.0, "", (), "gate_up"),
+        ]
         found += [Launch("void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel>", 2.0, "", (), "silu"), Launch("nvjet_tst_64x64_splitK", 8.0, "", (), "down"),
                   Launch("void cublasLt::splitKreduce_kernel<32, 16>", 1.5, "", (), "down")]  # fmt: skip
     found.append(Launch("triton_red_fused_add_mean_mul_pow_rsqrt_3", 2.0, "", (), "norm"))
@@ -129,14 +165,26 @@ def sglang_model(decodes: int) -> list[Launch]:
     found = [Launch("void at::native::vectorized_gather_kernel<16, long>", 1.5, "", (), "embedding")]
     for layer in range(LAYERS):
         norm = "RMSNormKernel" if layer == 0 else "FusedAddRMSNormKernel"
-        found += [Launch(f"void flashinfer::norm::{norm}<8, __nv_bfloat16>", 2.0, "", (), "norm"), Launch("nvjet_tst_128x8_64x12_2x1_v_bz_TNT", 8.0, "", (), "qkv")]
+        found += [
+            Launch(f"void flashinfer::norm::{norm}<8, __nv_bfloat16>", 2.0, "", (), "norm"),
+            Launch("nvjet_tst_128x8_64x12_2x1_v_bz_TNT", 8.0, "", (), "qkv"),
+        ]
         found.append(Launch("void BatchQKApplyRotaryPosIdsCosSinCacheEnhancedKernel<true, 128>", 2.5, "", (), "rope"))
         found += [Launch("void flashinfer::BatchDecodeWithPagedKVCacheKernel<2, 8>", 9.0 + decodes, "", (), "attention"),
                   Launch("void flashinfer::PersistentVariableLengthMergeStatesKernel<8, 16>", 2.0, "", (), "attention")]  # fmt: skip
-        found += [Launch("nvjet_tst_64x8_64x16", 5.0, "", (), "o"), Launch("void flashinfer::norm::FusedAddRMSNormKernel<8, __nv_bfloat16>", 2.0, "", (), "norm")]
-        found += [Launch("nvjet_tst_192x8", 14.0, "", (), "gate_up"), Launch("void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &silu>", 2.0, "", (), "silu")]
+        found += [
+            Launch("nvjet_tst_64x8_64x16", 5.0, "", (), "o"),
+            Launch("void flashinfer::norm::FusedAddRMSNormKernel<8, __nv_bfloat16>", 2.0, "", (), "norm"),
+        ]
+        found += [
+            Launch("nvjet_tst_192x8", 14.0, "", (), "gate_up"),
+            Launch("void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &silu>", 2.0, "", (), "silu"),
+        ]
         found.append(Launch("nvjet_tst_64x8_down", 9.0, "", (), "down"))
-    found += [Launch("void flashinfer::norm::FusedAddRMSNormKernel<8, __nv_bfloat16>", 2.0, "", (), "norm"), Launch("nvjet_tst_lm_head", 40.0, "", (), "lm_head")]
+    found += [
+        Launch("void flashinfer::norm::FusedAddRMSNormKernel<8, __nv_bfloat16>", 2.0, "", (), "norm"),
+        Launch("nvjet_tst_lm_head", 40.0, "", (), "lm_head"),
+    ]
     return [*found, Launch("void at::native::reduce_kernel<512, 1, at::native::ArgMaxOps<float>>", 6.0, "", (), "sample")]
 
 
@@ -144,12 +192,24 @@ def trtllm_model(decodes: int) -> list[Launch]:
     """TensorRT-LLM's PyTorch flow: attention applies rope and writes the cache (XQA)."""
     found = [Launch("void at::native::vectorized_gather_kernel<16, long>", 1.5, "", (), "embedding")]
     for _ in range(LAYERS):
-        found += [Launch("void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>", 2.0, "", (), "norm"), Launch("nvjet_sm90_tst_qkv", 8.0, "", (), "qkv")]
+        found += [
+            Launch("void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>", 2.0, "", (), "norm"),
+            Launch("nvjet_sm90_tst_qkv", 8.0, "", (), "qkv"),
+        ]
         found += [Launch("kernel_mha", 10.0 + decodes, "", (), "attention")]
-        found += [Launch("nvjet_sm90_tst_o", 5.0, "", (), "o"), Launch("void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>", 2.0, "", (), "norm")]
-        found += [Launch("nvjet_sm90_tst_gate_up", 14.0, "", (), "gate_up"), Launch("void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &silu>", 2.0, "", (), "silu")]
+        found += [
+            Launch("nvjet_sm90_tst_o", 5.0, "", (), "o"),
+            Launch("void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>", 2.0, "", (), "norm"),
+        ]
+        found += [
+            Launch("nvjet_sm90_tst_gate_up", 14.0, "", (), "gate_up"),
+            Launch("void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &silu>", 2.0, "", (), "silu"),
+        ]
         found.append(Launch("nvjet_sm90_tst_down", 9.0, "", (), "down"))
-    found += [Launch("void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>", 2.0, "", (), "norm"), Launch("nvjet_sm90_tst_lm_head", 40.0, "", (), "lm_head")]
+    found += [
+        Launch("void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>", 2.0, "", (), "norm"),
+        Launch("nvjet_sm90_tst_lm_head", 40.0, "", (), "lm_head"),
+    ]
     return [*found, Launch("void tensorrt_llm::kernels::topKSamplingKernel<float>", 6.0, "", (), "sample")]
 
 
@@ -212,7 +272,9 @@ def kineto(path: pathlib.Path, steps: Sequence[Step], *, with_shapes: bool, laun
         args: dict = {"stream": 7, "correlation": correlation, "device": 0, "grid": [1, 1, 1]}
         if not is_node or correlation not in graphs:
             call = "cudaGraphLaunch" if is_node else "cudaLaunchKernel"
-            events.append({"ph": "X", "cat": "cuda_runtime", "name": call, "pid": 1, "tid": 2, "ts": launched, "dur": 2.0, "args": {"correlation": correlation}})
+            events.append(
+                {"ph": "X", "cat": "cuda_runtime", "name": call, "pid": 1, "tid": 2, "ts": launched, "dur": 2.0, "args": {"correlation": correlation}}
+            )
             graphs.add(correlation)
         if launch.op and not is_node:
             args["External id"] = correlation + 100_000
@@ -253,9 +315,21 @@ def nsight(path: pathlib.Path, steps: Sequence[Step]) -> None:
         def emit(launch: Launch, launched: float, start: float, time: float, is_node: bool, correlation: int) -> None:
             if correlation not in graphs:
                 call = text_id("cudaGraphLaunch_v10000" if is_node else "cudaLaunchKernel_v7000")
-                database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 2, ?, ?)", (int(launched * 1e3), int((launched + 2) * 1e3), correlation, call))
+                database.execute(
+                    "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 2, ?, ?)",
+                    (int(launched * 1e3), int((launched + 2) * 1e3), correlation, call),
+                )
                 graphs.add(correlation)
-            row = (int(start * 1e3), int((start + time) * 1e3), 0, 7, correlation, text_id(launch.name), text_id(launch.name[:20]), correlation if is_node else None)
+            row = (
+                int(start * 1e3),
+                int((start + time) * 1e3),
+                0,
+                7,
+                correlation,
+                text_id(launch.name),
+                text_id(launch.name[:20]),
+                correlation if is_node else None,
+            )
             database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
         def annotate(label: str, begin: float, end: float) -> None:
@@ -279,7 +353,9 @@ def transformers(path: pathlib.Path) -> pathlib.Path:
 def vllm(path: pathlib.Path, *, rank: int | None = None) -> pathlib.Path:
     steps = [Step("execute_context_1(512)_generation_0(0)", _INPUTS, (*vllm_model(512, 1, is_prefill=True), *_vllm_tail(1)), False)]
     steps += [Step("execute_context_0(0)_generation_8(8)", _INPUTS, (*vllm_model(8, 8, is_prefill=False), *_vllm_tail(8)), True) for _ in range(4)]
-    steps += [Step("execute_context_0(0)_generation_32(32)", _INPUTS, (*vllm_model(32, 32, is_prefill=False), *_vllm_tail(32)), True) for _ in range(2)]
+    steps += [
+        Step("execute_context_0(0)_generation_32(32)", _INPUTS, (*vllm_model(32, 32, is_prefill=False), *_vllm_tail(32)), True) for _ in range(2)
+    ]
     kineto(path, steps, with_shapes=False, launch_us=6.0, host_us=200.0, rank=rank)
     return path
 

@@ -158,7 +158,7 @@ class _Target:
 
 async def _events(reader: asyncio.StreamReader) -> AsyncIterator[str]:
     """The data of each server-sent event."""
-    status = (await reader.readline()).decode("latin-1").split(maxsplit=2)
+    status = (await reader.readline()).decode("latin-1").strip().split(maxsplit=2)
     if len(status) < 2 or not status[1].isdigit():
         raise ValueError("found no HTTP answer; expected an OpenAI-compatible server")
     headers = {}

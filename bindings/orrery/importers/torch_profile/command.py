@@ -23,7 +23,9 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("traces", type=pathlib.Path, nargs="+", metavar="TRACE", help=trace.FORMATS + "; several ranks or several files of one engine")
+    parser.add_argument(
+        "traces", type=pathlib.Path, nargs="+", metavar="TRACE", help=trace.FORMATS + "; several ranks or several files of one engine"
+    )
     parser.add_argument("--engine", required=True, metavar="NAME", help="what to call it: the provider and the engine profile get this name")
     parser.add_argument("--model", required=True, metavar="CONFIG", help="name of a model, or its config.json")
     parser.add_argument("--machine", metavar="M", help="machine of the trace (as the trace names its GPU)")
@@ -32,7 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", default="", metavar="DTYPE", help="bf16, fp8, ... (as the config says)")
     parser.add_argument("--kv-cache", default="", metavar="DTYPE", help="bf16 or fp8 (as the config says)")
     parser.add_argument("--profile", metavar="NAME", help="engine profile that has what a trace does not show (that of the engine's name)")
-    parser.add_argument("--requests", type=pathlib.Path, metavar="BENCH.json", help="what orrery profile load wrote while the engine was traced: contexts")
+    parser.add_argument(
+        "--requests", type=pathlib.Path, nargs="+", metavar="BENCH.json", help="what orrery profile load wrote while the engine was traced: contexts"
+    )
     parser.add_argument("--context", type=int, metavar="N", help="tokens of each decode, where neither annotations nor requests say")
     parser.add_argument("--batch", metavar="BATCH", help="what every step computed: 'prefill=512+0 decode=8@8192'")
     parser.add_argument("--timings", type=pathlib.Path, metavar="STEPS.csv", help="steps of the same engine without a profiler, for the host's times")
@@ -171,7 +175,9 @@ def coverage_text(matches: Sequence[matching.StepMatch], reasons: dict[str, int]
             unknown[kernel.name[:100]] += kernel.duration
     lines += [f"not matched: {time:.1f} us of {name}" for name, time in unknown.most_common(12)]
     lines += [f"no row: {count} ops: {reason}" for reason, count in provider.unpriced.items()]
-    lines += [f"{kernel} ({dtype}) holds {included}: the engine has no kernel of its own for it" for kernel, dtype, included in sorted(provider.includes)]
+    lines += [
+        f"{kernel} ({dtype}) holds {included}: the engine has no kernel of its own for it" for kernel, dtype, included in sorted(provider.includes)
+    ]
     table = []
     for kernel, count in counts.items():
         rows = [(call, row) for call, row in provider.rows.items() if call[0] == kernel]
@@ -201,4 +207,6 @@ def host_text(figures: host.Host, *, has_timings: bool) -> str:
 
 def next_text(batches: Sequence[steps.BatchOf]) -> str:
     wanted = writing.wanted_next(batches)
-    return "\n".join(["to trace next, the widest gap first:", *(f"  {each}" for each in wanted)]) if wanted else "no gap between traced batches is wide"
+    return (
+        "\n".join(["to trace next, the widest gap first:", *(f"  {each}" for each in wanted)]) if wanted else "no gap between traced batches is wide"
+    )

@@ -60,7 +60,9 @@ def read_timings(path: pathlib.Path) -> list[Timing]:
                     if row.get("traced") == "1":
                         continue
                     chunks = ",".join(chunk.rstrip("-") for chunk in row["prefill"].split())
-                    words = [f"prefill={chunks}"] * bool(chunks) + [f"decode={row['num_decodes']}@{row['decode_context']}"] * bool(int(row["num_decodes"]))
+                    words = [f"prefill={chunks}"] * bool(chunks) + [f"decode={row['num_decodes']}@{row['decode_context']}"] * bool(
+                        int(row["num_decodes"])
+                    )
                     compute = float(row["compute_s"]) if "compute_s" in row else float(row["step_s"])
                     whole = float(row["step_s"]) if "step_s" in row else compute + float(row["prepare_s"]) + float(row["update_s"])
                     if not 0 < whole < 1e4:
@@ -108,7 +110,9 @@ def _eager_launch(eager: Sequence[StepMatch], timings: Sequence[Timing], num_ops
         held_up = [timing.compute_s / num_ops[timing.batch] for timing in timings if timing.batch in num_ops and not timing.batch.prefill]
         least = sorted(held_up)[: max(len(held_up) // 4, 1)]
         if least:
-            return Figure(statistics.median(least), f"median of the fastest quarter of {len(held_up)} decode steps without a profiler, over the plan's ops")
+            return Figure(
+                statistics.median(least), f"median of the fastest quarter of {len(held_up)} decode steps without a profiler, over the plan's ops"
+            )
     if not eager:
         return Figure(0.0, "no step of the trace was launched eagerly")
     per_op = [_forward_us(each) / len(each.ops) / 1e6 for each in eager if _forward_us(each) > 0]

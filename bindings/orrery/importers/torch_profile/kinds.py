@@ -51,7 +51,9 @@ _BY_OP = (
                   r"|clamp\w*|reciprocal|item|_local_scalar_dense|unsqueeze|reshape|index_fill_|any|all|ceil|isin|nonzero|permute|flip)$"),
 )  # fmt: skip
 # torch's own kernels and copies, whatever called them.
-_GENERIC = re.compile(r"elementwise_kernel|CatArrayBatched|reduce_kernel|fill_|copy_kernel|Memcpy|Memset|triton_|vectorized|DeviceScan|DeviceSelect", re.I)
+_GENERIC = re.compile(
+    r"elementwise_kernel|CatArrayBatched|\breduce_kernel|fill_|copy_kernel|Memcpy|Memset|triton_|vectorized|DeviceScan|DeviceSelect", re.I
+)
 # Kernels that torch.compile makes are named after the calls that they fuse; the first that stands here decides.
 _FUSED = (
     ("norm", r"rsqrt|mean.*pow|pow.*mean|rms_norm|native_layer_norm"),
@@ -91,4 +93,10 @@ def kind_of(name: str, op: str = "", *, is_copy: bool = False) -> str:
 
 def _says_much(name: str) -> bool:
     """Whether a kernel of torch has the name of what it computes, as reductions of argmax and soft-max have."""
-    return re.search(r"argmax|ArgMax|SoftMax|silu|gelu|RMSNorm|LayerNorm|rsqrt|embedding|indexSelect|vectorized_gather|index_copy|topk|TopK|sort|multinomial", name) is not None
+    return (
+        re.search(
+            r"argmax|ArgMax|SoftMax|silu|gelu|RMSNorm|LayerNorm|rsqrt|embedding|indexSelect|vectorized_gather|index_copy|topk|TopK|sort|multinomial",
+            name,
+        )
+        is not None
+    )

@@ -232,7 +232,9 @@ def _align(kinds: tuple[str, ...], shapes: tuple[_Shape, ...], ops: tuple[_Wante
     for kind, shape in zip(kinds, shapes):
         following: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
 
-        def offer(key: tuple[int, int], cost: float, choices: tuple[int, ...], into: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = following) -> None:
+        def offer(
+            key: tuple[int, int], cost: float, choices: tuple[int, ...], into: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = following
+        ) -> None:
             if cost < into.get(key, (infinite, ()))[0]:
                 into[key] = (cost, choices)
 

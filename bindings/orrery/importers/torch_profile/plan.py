@@ -53,7 +53,9 @@ class Deployed:
         )
         root = project_root()
         try:
-            return _core.Scenario(_core.YamlNode.parse(text, "the deployment of the trace"), name="trace", directory=str(pathlib.Path.cwd()), project=str(root))
+            return _core.Scenario(
+                _core.YamlNode.parse(text, "the deployment of the trace"), name="trace", directory=str(pathlib.Path.cwd()), project=str(root)
+            )
         except ValueError as error:
             raise TraceError(f"{error} (of --model, --machine, --tp, --weights or --profile)") from None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -54,7 +55,7 @@ class EngineStep:
     batch_from: str  # annotation, requests, shapes, --batch; or why there is none
     follows: bool  # another step begins where this ends
 
-    @property
+    @functools.cached_property
     def is_graph(self) -> bool:
         """Whether most of its GPU time is nodes of replayed graphs."""
         return sum(k.duration for k in self.kernels if k.is_graph) > 0.5 * sum(k.duration for k in self.kernels)
@@ -84,18 +85,19 @@ def parse_batch(text: str) -> BatchOf:
 class Requests:
     """What a client saw of its requests, in epoch seconds: which of them decoded when, and how many tokens they had."""
 
-    def __init__(self, path: pathlib.Path) -> None:
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            starts, prompts, first, gaps = found["start_epoch_s"], found["input_lens"], found["ttfts"], found["itls"]
-            self._tokens = []
-            for start, prompt, ttft, itl in zip(starts, prompts, first, gaps, strict=True):
-                times = [start + ttft]
-                for gap in itl:
-                    times.append(times[-1] + gap)
-                self._tokens.append((int(prompt), float(start), times))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise TraceError(f"{path}: {error!r}; expected what 'orrery profile load' writes, with start_epoch_s") from None
+    def __init__(self, paths: Sequence[pathlib.Path]) -> None:
+        self._tokens: list[tuple[int, float, list[float]]] = []  # prompt, start and times of tokens
+        for path in paths:
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+                starts, prompts, first, gaps = found["start_epoch_s"], found["input_lens"], found["ttfts"], found["itls"]
+                for start, prompt, ttft, itl in zip(starts, prompts, first, gaps, strict=True):
+                    times = [float(start) + float(ttft)]
+                    for gap in itl:
+                        times.append(times[-1] + float(gap))
+                    self._tokens.append((int(prompt), float(start), times))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise TraceError(f"{path}: {error!r}; expected what 'orrery profile load' writes, with start_epoch_s") from None
 
     def batch_at(self, begin_s: float, decodes: int, prompts: int, prompt_tokens: int) -> BatchOf | None:
         """The batch of a step that began then and had so many sequences; none where the requests do not agree with it."""
@@ -112,7 +114,9 @@ def find(trace: Trace, *, requests: Requests | None, batch: BatchOf | None, cont
     """Steps in order. Raises TraceError where there is none."""
     windows = _annotated(trace) or _unannotated(trace)
     if not windows:
-        raise TraceError(f"{trace.path}: found no step among {len(trace.kernels):,} kernels; expected annotations of steps, replayed graphs or embeddings")
+        raise TraceError(
+            f"{trace.path}: found no step among {len(trace.kernels):,} kernels; expected annotations of steps, replayed graphs or embeddings"
+        )
     steps = []
     launched = sorted(trace.kernels, key=lambda kernel: kernel.launched)
     times = [kernel.launched for kernel in launched]

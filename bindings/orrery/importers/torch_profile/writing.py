@@ -94,7 +94,9 @@ def write_provider(target: pathlib.Path, provider: Provider, about: dict[str, An
                 out.writerow(["dtype", *specs[kernel]["dims"], "time_us", "spread", "samples", "launched"])
                 for call in calls:
                     row = provider.rows[call]
-                    out.writerow([call[1], *call[2], f"{statistics.median(row.times):.6g}", f"{_spread(row.times):.3g}", len(row.times), row.launched])
+                    out.writerow(
+                        [call[1], *call[2], f"{statistics.median(row.times):.6g}", f"{_spread(row.times):.3g}", len(row.times), row.launched]
+                    )
         if provider.includes:
             lines = [f"{kernel},{dtype},{included},0" for kernel, dtype, included in sorted(provider.includes)]
             (folder / "includes.csv").write_text("\n".join(["kernel,dtype,includes,floor_us", *lines]) + "\n", encoding="utf-8")
@@ -154,7 +156,10 @@ def profile_text(name: str, base: str, host: Host) -> str:
     for key in ("graph_hop", "eager_hop", "serve_base", "serve_per_sequence", "prefill_base", "new_rows", "piece_launch"):
         section.pop(key, None)
     section["eager_launch"] = _figure(host.eager_launch) if host.eager_launch.seconds > 0 else section["eager_launch"]
-    section["graph_node"] = {"value": "0 us", "source": f"contained in the rows, which hold the pauses between kernels (median {host.pause_us:.2f} us)"}
+    section["graph_node"] = {
+        "value": "0 us",
+        "source": f"contained in the rows, which hold the pauses between kernels (median {host.pause_us:.2f} us)",
+    }
     section["scheduler_base"] = _figure(host.scheduler_base)
     section["scheduler_per_sequence"] = _figure(host.scheduler_per_sequence)
     rows = "the rows are of kernels inside this engine's steps"
@@ -166,7 +171,9 @@ def profile_text(name: str, base: str, host: Host) -> str:
     if host.launch_mode == "eager":
         for key in ("graph_batch_sizes", "cuda_graphs", "max_piece_tokens"):
             content.pop(key, None)
-    return f"# From traces of this engine, by orrery import torch-profile; what they do not show is of {base}.yaml.\n" + yaml_text.block(_plain(content))
+    return f"# From traces of this engine, by orrery import torch-profile; what they do not show is of {base}.yaml.\n" + yaml_text.block(
+        _plain(content)
+    )
 
 
 def _figure(figure: Figure) -> dict[str, str]:
