@@ -68,7 +68,7 @@ class Step:
 
     def label(self) -> str:
         """What the importer reads in a trace."""
-        chunks = ",".join(f"{query}+{context}" for query, context, _ in self.chunks)
+        chunks = ",".join(f"{query}+{context}{'' if ends else '-'}" for query, context, ends in self.chunks)
         return f"orrery_step prefill={chunks} decode={self.num_decodes}@{self.decode_context}"
 
 

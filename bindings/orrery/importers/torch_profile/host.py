@@ -42,6 +42,7 @@ class Host:
     eager_launch: Figure
     scheduler_base: Figure
     scheduler_per_sequence: Figure
+    prefill_base: Figure  # of steps with prompts besides
     is_async: bool
     graph_batch_sizes: tuple[int, ...]
     pause_us: float  # median between kernels of one graph, or of one stream that does not wait for the host
@@ -59,7 +60,7 @@ def read_timings(path: pathlib.Path) -> list[Timing]:
                 try:
                     if row.get("traced") == "1":
                         continue
-                    chunks = ",".join(chunk.rstrip("-") for chunk in row["prefill"].split())
+                    chunks = ",".join(row["prefill"].split())
                     words = [f"prefill={chunks}"] * bool(chunks) + [f"decode={row['num_decodes']}@{row['decode_context']}"] * bool(
                         int(row["num_decodes"])
                     )
@@ -82,12 +83,13 @@ def host_of(matches: Sequence[StepMatch], timings: Sequence[Timing], num_ops: di
     graphs = [each for each in matches if each.step.is_graph]
     eager = [each for each in matches if not each.step.is_graph]
     launch = _eager_launch(eager, timings, num_ops)
-    base, per_sequence = _scheduler(matches, timings, launch.seconds, num_ops)
+    base, per_sequence = _scheduler(matches, timings, launch.seconds)
     return Host(
         launch_mode="graph" if graphs else "eager",
         eager_launch=launch,
         scheduler_base=base,
         scheduler_per_sequence=per_sequence,
+        prefill_base=_prefill_base(timings, base.seconds, per_sequence.seconds),
         is_async=_is_async(matches),
         graph_batch_sizes=tuple(sorted({each.step.batch.num_decodes for each in graphs if each.step.batch and not each.step.batch.prefill})),
         pause_us=_pause(matches),
@@ -119,12 +121,16 @@ def _eager_launch(eager: Sequence[StepMatch], timings: Sequence[Timing], num_ops
     return Figure(statistics.median(per_op), f"median of {len(per_op)} traced steps, over the plan's ops; the profiler's own time is in it")
 
 
-def _scheduler(matches: Sequence[StepMatch], timings: Sequence[Timing], launch_s: float, num_ops: dict[BatchOf, int]) -> tuple[Figure, Figure]:
+def _scheduler(matches: Sequence[StepMatch], timings: Sequence[Timing], launch_s: float) -> tuple[Figure, Figure]:
     """What a step takes besides launching and computing: base and for each sequence, least squares."""
     points: list[tuple[int, float]] = []
     if timings:
-        points = [(timing.batch.sequences, timing.step_s - timing.compute_s) for timing in timings if timing.step_s > timing.compute_s]
-        source = f"least squares of {len(points)} steps without a profiler: what they took besides computing"
+        points = [
+            (timing.batch.sequences, timing.step_s - timing.compute_s)
+            for timing in timings
+            if timing.step_s > timing.compute_s and not timing.batch.prefill
+        ]
+        source = f"least squares of {len(points)} decode steps without a profiler: what they took besides computing"
     if not points:
         for each in matches:
             if each.step.follows and each.step.batch is not None:
@@ -141,6 +147,18 @@ def _scheduler(matches: Sequence[StepMatch], timings: Sequence[Timing], launch_s
         slope = max(float(np.polyfit(counts, rests, 1)[0]), 0.0)
     base = max(float(np.median(rests - slope * counts)), 0.0)
     return Figure(base, source), Figure(slope, source)
+
+
+def _prefill_base(timings: Sequence[Timing], base_s: float, per_sequence_s: float) -> Figure:
+    """What steps with prompts take besides computing and what the same sequences take as decodes."""
+    more = [
+        timing.step_s - timing.compute_s - base_s - per_sequence_s * timing.batch.sequences
+        for timing in timings
+        if timing.step_s > timing.compute_s and timing.batch.prefill
+    ]
+    if not more:
+        return Figure(0.0, "no step with prompts was timed without a profiler")
+    return Figure(max(statistics.median(more), 0.0), f"median of {len(more)} steps with prompts without a profiler: what they took besides computing")
 
 
 def _is_async(matches: Sequence[StepMatch]) -> bool:

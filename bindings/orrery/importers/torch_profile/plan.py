@@ -64,6 +64,15 @@ class Deployed:
         return str(path.resolve()) if path.suffix == ".json" and path.exists() else self.model
 
 
+def core_batch(batch: BatchOf) -> _core.Batch:
+    ending = len(batch.prefill) - batch.num_cut
+    chunks = [
+        _core.PrefillChunk(query=query, context=context, produces_token=index < ending)
+        for index, (query, context) in enumerate(batch.prefill)
+    ]
+    return _core.Batch(prefill=chunks, num_decodes=batch.num_decodes, decode_context=batch.decode_context)
+
+
 class Plans:
     """Plans of steps of one deployment, as lists of ops in the order of a rank's stream."""
 
@@ -72,9 +81,7 @@ class Plans:
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019  lives as long as the import
     def ops(self, batch: BatchOf) -> tuple[PlanOp, ...]:
-        chunks = [_core.PrefillChunk(query=query, context=context) for query, context in batch.prefill]
-        of = _core.Batch(prefill=chunks, num_decodes=batch.num_decodes, decode_context=batch.decode_context)
-        found = _core.plan_ops(_core.simulate_step(self.scenario, of, "representative").plan_text)
+        found = _core.plan_ops(_core.simulate_step(self.scenario, core_batch(batch), "representative").plan_text)
         return tuple(_plan_op(op) for op in found if op["body"]["kind"] != "host" and 0 in op["ranks"])
 
 

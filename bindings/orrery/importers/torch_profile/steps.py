@@ -22,18 +22,22 @@ from .kinds import kind_of
 from .trace import Kernel, Trace, TraceError
 
 _VLLM = re.compile(r"^execute_(?:context_)?(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)$")
-_OWN = re.compile(r"^orrery_step prefill=([\d+,]*) decode=(\d+)@(\d+)$")
+_OWN = re.compile(r"^orrery_step prefill=([\d+,-]*) decode=(\d+)@(\d+)$")
 _NUMBERED = re.compile(r"^(ProfilerStep#\d+|step\[?[\w ,=\d\]]*|execute_model|gpu_model_runner: forward|Forward|run_batch)$")
 _PAUSE_US = 200.0  # without annotations: the GPU waits for the host at least so long between steps
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchOf:
-    """(new tokens, tokens cached before) of each prompt; decodes and the sum of their tokens, the new ones included."""
+    """(new tokens, tokens cached before) of each prompt; decodes and the sum of their tokens, the new ones included.
+
+    The last `num_cut` chunks do not end their prompts, so no token is sampled for them.
+    """
 
     prefill: tuple[tuple[int, int], ...] = ()
     num_decodes: int = 0
     decode_context: int = 0
+    num_cut: int = 0
 
     def __str__(self) -> str:
         chunks = ",".join(f"{query}+{context}" for query, context in self.prefill)
@@ -62,14 +66,16 @@ class EngineStep:
 
 
 def parse_batch(text: str) -> BatchOf:
-    """`prefill=512+0,128+64 decode=8@8192`, either part alone. Raises TraceError."""
+    """`prefill=512+0,128+64- decode=8@8192`, either part alone; `-`: the prompt goes on. Raises TraceError."""
     found = BatchOf()
     for word in text.split():
         key, _, value = word.partition("=")
         try:
             if key == "prefill":
-                chunks = tuple((int(one.split("+")[0]), int((one.split("+") + ["0"])[1])) for one in value.split(",") if one)
-                found = dataclasses.replace(found, prefill=chunks)
+                chunks = sorted((one for one in value.split(",") if one), key=lambda one: one.endswith("-"))
+                sizes = [one.removesuffix("-").partition("+") for one in chunks]
+                prefill = tuple((int(query), int(context or 0)) for query, _, context in sizes)
+                found = dataclasses.replace(found, prefill=prefill, num_cut=sum(one.endswith("-") for one in chunks))
             elif key == "decode":
                 count, _, context = value.partition("@")
                 found = dataclasses.replace(found, num_decodes=int(count), decode_context=int(context))

@@ -163,13 +163,17 @@ def profile_text(name: str, base: str, host: Host) -> str:
     section["scheduler_base"] = _figure(host.scheduler_base)
     section["scheduler_per_sequence"] = _figure(host.scheduler_per_sequence)
     rows = "the rows are of kernels inside this engine's steps"
+    section["prefill_base"] = _figure(host.prefill_base)
+    if not name.startswith(base.split("_")[0]):  # of another engine
+        unseen = "not in a trace of the GPU; orrery compare --fit finds it from a load on the server"
+        content["front_end"] = {key: {"value": "0 us", "source": unseen} for key in ("per_request", "per_prompt_token", "per_output_token", "stream_latency")}
     content["kernel_time"] = {key: {"value": 1.0, "source": rows} for key in ("eager", "eager_moe", "graph")}
     content.pop("power_limit", None)
     content.pop("moe_tables", None)
     content["async_scheduling"] = {"value": host.is_async, "source": "the traced steps: whether one is launched while the one before computes"}
     content["launch_mode"] = host.launch_mode
     if host.launch_mode == "eager":
-        for key in ("graph_batch_sizes", "cuda_graphs", "max_piece_tokens"):
+        for key in ("cuda_graphs", "max_piece_tokens"):
             content.pop(key, None)
     return f"# From traces of this engine, by orrery import torch-profile; what they do not show is of {base}.yaml.\n" + yaml_text.block(
         _plain(content)
