@@ -1,6 +1,6 @@
 """What an import of transformers' traces predicts of batches that were not traced, and of two loads, beside what was measured.
 
-    python docs/tools/transformers_judged.py DIR [--page docs/validation/transformers_engine.md]
+    python docs/tools/transformers_judged.py DIR [--rows docs/validation/transformers_engine.json]
 
 DIR holds `<model>.tar` as docs/tools/transformers_engine.py wrote them. Traces and host times are of the traced batches alone; the engine's
 steps of other batches and both loads are predicted.
@@ -32,6 +32,13 @@ from orrery.text_table import aligned
 LOADS = ("poisson", "bursty")
 SETTLED = 2  # decode steps of a batch before those that are judged
 METRICS = ("ttft_s", "tpot_s")
+FIGURES = {
+    "decode": "decode step",
+    "prefill": "step with prompts",
+    "prefill, shape seen": "step with prompts, attention of a shape seen before",
+    "ttft_s": "TTFT",
+    "tpot_s": "TPOT",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Row:
 
     model: str
     gpu: str
-    kind: str  # decode, prefill, ttft_s, tpot_s
+    kind: str  # decode; prefill: a step with prompts, apart where its attention had the shape of an earlier one's; ttft_s; tpot_s
     what: str
     predicted_s: float
     measured_s: float
@@ -127,7 +134,6 @@ def scenario_of(folder: pathlib.Path, workload: Any) -> Scenario:
             "max_num_batched_tokens": int(settings["max_batch_tokens"]),
             "max_num_seqs": int(settings["max_requests_per_batch"]),
             "block_size": int(settings["block_size"]),
-            "num_kv_blocks": int(settings["num_blocks"]),
             "enable_prefix_caching": False,
         },
         workload=workload,
@@ -144,6 +150,7 @@ def judge_steps(model: str, gpu: str, folder: pathlib.Path, timed: Sequence[Time
         return float(_core.explain_step(scenario, plan.core_batch(batch))["duration_s"])
 
     found = []
+    repeated = repeated_shapes(timed)
     for phase in dict.fromkeys(step.phase for step in timed):
         if phase in traced or not re.fullmatch(r"b\d+_c\d+", phase):
             continue
@@ -154,7 +161,24 @@ def judge_steps(model: str, gpu: str, folder: pathlib.Path, timed: Sequence[Time
             middle = decodes[len(decodes) // 2]
             measured = statistics.median(step.step_s for step in decodes)
             found.append(Row(model, gpu, "decode", f"{most} x {middle.decode_context // most}", predicted(middle.batch), measured))
-        found += [Row(model, gpu, "prefill", str(step.batch), predicted(step.batch), step.step_s) for step in of if step.prefill]
+        for step in of:
+            if step.prefill:
+                kind = "prefill, shape seen" if id(step) in repeated else "prefill"
+                found.append(Row(model, gpu, kind, str(step.batch), predicted(step.batch), step.step_s))
+    return found
+
+
+def repeated_shapes(timed: Sequence[Timed]) -> set[int]:
+    """Ids of the steps with as many queries and keys as an earlier one: cuDNN has a plan for their attention and takes 40 ms less."""
+    seen: set[tuple[int, int]] = set()
+    found = set()
+    for step in timed:
+        batch = step.batch
+        queries = sum(query for query, _ in batch.prefill) + batch.num_decodes
+        keys = sum(query + context for query, context in batch.prefill) + batch.decode_context
+        if (queries, keys) in seen:
+            found.add(id(step))
+        seen.add((queries, keys))
     return found
 
 
@@ -194,13 +218,17 @@ def judge(archives: Sequence[pathlib.Path]) -> tuple[list[Row], str]:
     return rows, said
 
 
-def summary(rows: Sequence[Row]) -> str:
-    table = []
+def table_of(rows: Sequence[Row]) -> str:
+    """Errors by model and figure, in Markdown."""
+    lines = ["| model | GPU | figure | rows | median | p95 | bias |", "|---|---|---|---|---|---|---|"]
     for key in dict.fromkeys((row.model, row.gpu, row.kind) for row in rows):
         errors = np.array([row.error for row in rows if (row.model, row.gpu, row.kind) == key])
         size = np.abs(errors)
-        table.append((*key, str(len(errors)), f"{np.median(size):.1%}", f"{np.quantile(size, 0.95):.1%}", f"{errors.mean():+.1%}"))
-    return aligned(("model", "GPU", "figure", "rows", "median", "p95", "bias"), table, right={3, 4, 5, 6})
+        figure = FIGURES.get(key[2], key[2])
+        lines.append(
+            f"| {key[0]} | {key[1].removeprefix('NVIDIA ')} | {figure} | {len(errors)} | {np.median(size):.1%} | {np.quantile(size, 0.95):.1%} | {errors.mean():+.1%} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -222,7 +250,7 @@ def main() -> int:
             print(said)
             cells = [(row.kind, row.what, f"{1e3 * row.predicted_s:.3f}", f"{1e3 * row.measured_s:.3f}", f"{row.error:+.1%}") for row in found]
             print(aligned(("figure", "of", "predicted ms", "measured ms", "error"), cells, right={2, 3, 4}), flush=True)
-    print(summary(rows))
+    print(table_of(rows), end="")
     if options.rows:
         files.write_text(options.rows, json.dumps([dataclasses.asdict(row) | {"error": row.error} for row in rows], indent=0))
     return 0

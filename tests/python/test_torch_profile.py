@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import pathlib
 
 import orrery
 import pytest
@@ -251,3 +252,25 @@ def test_an_import_is_replaced_with_force_alone(tmp_path, capsys):
     assert imported(tmp_path, "sglang")[0] == 2
     assert "--force" in capsys.readouterr().err
     assert imported(tmp_path, "sglang", more=["--force"])[0] == 0
+
+
+def test_a_call_that_holds_the_host_up_is_of_the_step_and_not_of_each_launch(tmp_path):
+    plain = host.host_of(matches_of(tmp_path, "transformers"), [], {})
+    assert plain.stall.seconds == 0
+    held_up = matches_of(tmp_path, "transformers")
+    for each in held_up:  # 30 ms before the launches of the second half
+        for op in each.ops[len(each.ops) // 2 :]:
+            for kernel in op.kernels:
+                kernel.launched += 30_000
+    found = host.host_of(held_up, [], {})
+    assert found.stall.seconds == pytest.approx(0.03, rel=0.001)
+    assert found.eager_launch.seconds == pytest.approx(plain.eager_launch.seconds, rel=0.01)
+
+
+def test_the_table_of_your_engine_is_that_of_its_rows():
+    import transformers_judged as judged
+
+    root = pathlib.Path(__file__).resolve().parents[2]
+    rows = json.loads((root / "docs/validation/transformers_engine.json").read_text(encoding="utf-8"))
+    found = judged.table_of([judged.Row(**{key: value for key, value in row.items() if key != "error"}) for row in rows])
+    assert found in (root / "docs/your_engine.md").read_text(encoding="utf-8"), "python docs/tools/transformers_judged.py DIR --table prints it"

@@ -83,31 +83,32 @@ def _torch_norm(tokens: int, part: str) -> list[Launch]:
 def transformers_model(decodes: int, context: int) -> list[Launch]:
     """Decodes as transformers 5.17 launches them with `paged|sdpa`."""
     m = decodes
-    found = [Launch("void at::native::vectorized_gather_kernel<16, long>", 2.0, "aten::embedding", ((VOCAB, HIDDEN), (1, m)), "embedding")]
+    rows = "void at::native::(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16, int, unsigned int, 2, 2, -2>"
+    gather = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
+    cached = (65536, KV_HEADS, HEAD_DIM)
+    found = [Launch(rows, 2.0, "aten::index_select", ((VOCAB, HIDDEN), (), (m,)), "embedding")]
     found += [
-        Launch("gemm_internal_kernel", 1.0, "aten::bmm", ((1, 64, 1), (1, 1, m)), "embedding"),
+        Launch("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>", 1.0, "aten::bmm", ((1, 64, 1), (1, 1, m)), "embedding"),
         Launch(_ELEMENTWISE, 1.0, "aten::cos", ((1, m, 128),), "embedding"),
     ]
     for _ in range(LAYERS):
         found += _torch_norm(m, "norm")
         found += [
             _mm(m, HEADS * HEAD_DIM, HIDDEN, 6.0, "qkv"),
-            _mm(m, KV_HEADS * HEAD_DIM, HIDDEN, 3.0, "qkv"),
-            _mm(m, KV_HEADS * HEAD_DIM, HIDDEN, 3.0, "qkv"),
+            *[
+                _mm(m, KV_HEADS * HEAD_DIM, HIDDEN, 2.0, "qkv", "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"),
+                _mm(m, KV_HEADS * HEAD_DIM, HIDDEN, 1.0, "qkv", "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>"),
+            ]
+            * 2,
         ]
         for op in ("aten::mul", "aten::neg", "aten::cat", "aten::mul", "aten::add"):
             found.append(Launch(_ELEMENTWISE, 1.25, op, ((1, HEADS, m, HEAD_DIM),), "rope"))
-        found += [
-            Launch(
-                "void at::native::index_copy_kernel_impl<at::native::OpaqueType<2>>", 2.0, "aten::index_copy_", ((65536, KV_HEADS, HEAD_DIM),), "kv"
-            )
-        ] * 2
-        found += [
-            Launch("void at::native::indexSelectLargeIndex<c10::BFloat16>", 4.0, "aten::index_select", ((65536, KV_HEADS, HEAD_DIM),), "attention")
-        ] * 2
+        copied = "void at::native::index_elementwise_kernel<128, 4, at::native::index_copy_kernel_impl<at::native::OpaqueType<2>>>"
+        found += [Launch(copied, 2.0, "aten::index_copy_", (cached, (), (m,)), "kv")] * 2
+        found += [Launch(gather, 4.0, "aten::gather", (cached, (), (m * context, KV_HEADS, HEAD_DIM)), "attention")] * 2
         found.append(Launch(_ELEMENTWISE, 5.0, "aten::copy_", ((1, HEADS, m * context, HEAD_DIM),), "attention"))
-        found.append(Launch("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::Params)", 20.0 + m * context / 1000,
-                            "aten::_scaled_dot_product_efficient_attention", ((1, HEADS, m, HEAD_DIM),), "attention"))  # fmt: skip
+        found.append(Launch("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", 20.0 + m * context / 1000,
+                            "aten::_cudnn_attention_forward", ((1, HEADS, m, HEAD_DIM),), "attention"))  # fmt: skip
         found.append(_mm(m, HIDDEN, HEADS * HEAD_DIM, 6.0, "o"))
         found.append(Launch(_ELEMENTWISE, 1.5, "aten::add", ((1, m, HIDDEN),), "norm"))
         found += _torch_norm(m, "norm")

@@ -198,9 +198,10 @@ def _ranges(dims: Sequence[tuple[int, ...]], kernel: str) -> str:
 
 def host_text(figures: host.Host, *, has_timings: bool) -> str:
     warning = "" if has_timings else "\nthe profiler slows the host; --timings with steps of the same engine without it gives the host's own times"
+    stall = f", of them {figures.stall.seconds * 1e3:.1f} ms in one call while it launches" if figures.stall.seconds else ""
     return (
         f"host: {figures.eager_launch.seconds * 1e6:.1f} us for each op launched, {figures.scheduler_base.seconds * 1e6:.0f} us a step and "
-        f"{figures.scheduler_per_sequence.seconds * 1e6:.2f} us a sequence besides, "
+        f"{figures.scheduler_per_sequence.seconds * 1e6:.2f} us a sequence besides{stall}, "
         f"{'beside' if figures.is_async else 'before and after'} the GPU; {figures.pause_us:.2f} us between kernels{warning}"
     )
 

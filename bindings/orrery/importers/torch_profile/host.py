@@ -18,7 +18,8 @@ from .matching import StepMatch
 from .steps import BatchOf, parse_batch
 from .trace import TraceError
 
-_BUSY = 0.9  # of a step's launching: the GPU works for so much of it and more, so the host does not hold it up
+_STALL_US, _STALL = 2000.0, 50.0  # a pause between two launches that is a stall: at least so long, and so many times the median
+_HELD_UP = 1.25  # of the time of the fastest tenth: steps up to there wait for the host, longer ones for the GPU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Figure:
 class Host:
     launch_mode: str  # graph or eager
     eager_launch: Figure
-    scheduler_base: Figure
+    stall: Figure  # in the middle of a step's launches: the GPU runs dry and waits
+    scheduler_base: Figure  # with the stall
     scheduler_per_sequence: Figure
     prefill_base: Figure  # of steps with prompts besides
     is_async: bool
@@ -82,11 +84,15 @@ def host_of(matches: Sequence[StepMatch], timings: Sequence[Timing], num_ops: di
     """The figures of steps and timings; `num_ops` counts the GPU ops of the plan of each batch."""
     graphs = [each for each in matches if each.step.is_graph]
     eager = [each for each in matches if not each.step.is_graph]
-    launch = _eager_launch(eager, timings, num_ops)
+    stall = _stall(eager)
+    launch = _eager_launch(eager, timings, num_ops, stall.seconds)
     base, per_sequence = _scheduler(matches, timings, launch.seconds)
+    if stall.seconds > 0:
+        base = Figure(base.seconds + stall.seconds, f"{stall.seconds * 1e3:.3g} ms: {stall.source}; the rest: {base.source}")
     return Host(
         launch_mode="graph" if graphs else "eager",
         eager_launch=launch,
+        stall=stall,
         scheduler_base=base,
         scheduler_per_sequence=per_sequence,
         prefill_base=_prefill_base(timings, base.seconds, per_sequence.seconds),
@@ -106,19 +112,35 @@ def _device_us(each: StepMatch) -> float:
     return sum(op.time for op in each.ops)
 
 
-def _eager_launch(eager: Sequence[StepMatch], timings: Sequence[Timing], num_ops: dict[BatchOf, int]) -> Figure:
+def _eager_launch(eager: Sequence[StepMatch], timings: Sequence[Timing], num_ops: dict[BatchOf, int], stall_s: float) -> Figure:
     """Host time for each op of the plan; an engine that launches several kernels for one needs as much longer."""
     if timings and eager:
-        held_up = [timing.compute_s / num_ops[timing.batch] for timing in timings if timing.batch in num_ops and not timing.batch.prefill]
-        least = sorted(held_up)[: max(len(held_up) // 4, 1)]
-        if least:
-            return Figure(
-                statistics.median(least), f"median of the fastest quarter of {len(held_up)} decode steps without a profiler, over the plan's ops"
-            )
+        decodes = sorted((timing for timing in timings if timing.batch in num_ops and not timing.batch.prefill), key=lambda timing: timing.compute_s)
+        held_up = [each for each in decodes if each.compute_s <= _HELD_UP * decodes[len(decodes) // 10].compute_s]
+        if held_up:
+            source = f"median of {len(held_up)} of {len(decodes)} decode steps without a profiler, those that the host holds up, over the plan's ops"
+            return Figure(statistics.median(max(each.compute_s - stall_s, 0.0) / num_ops[each.batch] for each in held_up), source)
     if not eager:
         return Figure(0.0, "no step of the trace was launched eagerly")
-    per_op = [_forward_us(each) / len(each.ops) / 1e6 for each in eager if _forward_us(each) > 0]
+    per_op = [max(_forward_us(each) - stall_s * 1e6, 0.0) / len(each.ops) / 1e6 for each in eager if _forward_us(each) > 0]
     return Figure(statistics.median(per_op), f"median of {len(per_op)} traced steps, over the plan's ops; the profiler's own time is in it")
+
+
+def _stall(eager: Sequence[StepMatch]) -> Figure:
+    """A single call that holds the host up for long, in most decode steps: cuDNN planning a new shape, a synchronisation, an allocation."""
+    found = []
+    for each in eager:
+        if each.step.batch is not None and each.step.batch.prefill:
+            continue
+        launched = sorted(kernel.launched for op in each.ops for kernel in op.kernels)
+        gaps = [b - a for a, b in zip(launched, launched[1:])]
+        longest = max(_STALL_US, _STALL * statistics.median(gaps)) if gaps else 0.0
+        found.append(sum(gap for gap in gaps if gap > longest))
+    if not found or statistics.median(found) == 0:
+        return Figure(0.0, "no call of the traced decode steps holds the host up")
+    return Figure(
+        statistics.median(found) / 1e6, f"median of {len(found)} traced decode steps, calls that hold the host up in the middle of launching"
+    )
 
 
 def _scheduler(matches: Sequence[StepMatch], timings: Sequence[Timing], launch_s: float) -> tuple[Figure, Figure]:

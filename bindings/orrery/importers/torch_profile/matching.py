@@ -38,7 +38,7 @@ _OWN_KINDS = {
 _ALSO = {
     "attention_prefill": ("gather", "softmax", "pad", "bmm", ELEMENTWISE),
     "attention_decode": ("gather", "softmax", "pad", "bmm", ELEMENTWISE),
-    "moe": ("gemm", "bmm", "activation", "gather", "topk", "quant", ELEMENTWISE),
+    "moe": ("gemm", "bmm", "activation", "gather", "topk", "quant", "kv_write", ELEMENTWISE),  # index_put_ writes experts' tokens too
     "moe_route": ("gather", ELEMENTWISE),
     "sample": ("softmax", "topk", "gather", ELEMENTWISE),
     "embedding": ("gather", "rope", "bmm", ELEMENTWISE),
@@ -97,6 +97,7 @@ def match(step: EngineStep, ops: Sequence[PlanOp], longest_pause: float) -> Step
     """Raises TraceError where the kernels cannot be those of the plan; pauses up to `longest_pause` us belong to the op before."""
     kernels = _main_stream(step)
     kinds = [kind_of(kernel.name, kernel.op, is_copy=kernel.is_copy) for kernel in kernels]
+    _mark_embedding(kernels, kinds, ops)
     compute = [op for op in ops if op.kernel in _OWN_KINDS or op.kernel == "comm"]
     if foreign := sorted({op.kernel for op in ops} - {op.kernel for op in compute}):
         raise TraceError(f"found ops of kind {', '.join(foreign)} in the plan, whose kernels are not known to this importer")
@@ -117,7 +118,7 @@ def match(step: EngineStep, ops: Sequence[PlanOp], longest_pause: float) -> Step
         if part > 0:  # what follows attention's own kernels may still be its own
             start = layers[part - 1][0]
         wanted = tuple(compute[start : bounds[part + 1] + 1])
-        sizes = tuple(gemm_shape(kernel) for kernel in kernels[begin:end])
+        sizes = tuple(_columns(kernel) for kernel in kernels[begin:end])
         needs = tuple(_Wanted.of(op) for op in wanted)
         order = _products_together(tuple(kinds[begin:end]), sizes, needs)
         taken = _align(tuple(kinds[begin + each] for each in order), tuple(sizes[each] for each in order), needs, part == 0)
@@ -128,6 +129,20 @@ def match(step: EngineStep, ops: Sequence[PlanOp], longest_pause: float) -> Step
     _check_needed(step, compute, used)
     _collect(found, compute, kernels, kinds, used, longest_pause)
     return found
+
+
+def _columns(kernel: Kernel) -> _Shape:
+    """(m, n, k) of a product; of a kernel that adds up the parts of one, n is 0, since its columns are counted already."""
+    shape = gemm_shape(kernel)
+    return (shape[0], 0, shape[2]) if shape is not None and "splitkreduce" in kernel.name.lower() else shape
+
+
+def _mark_embedding(kernels: Sequence[Kernel], kinds: list[str], ops: Sequence[PlanOp]) -> None:
+    """A kernel that picks rows of the vocabulary's table, whatever it is called: torch looks them up as it does any rows."""
+    tables = {(op.size("vocab"), op.size("hidden")) for op in ops if op.kernel == "embedding"}
+    for index, kernel in enumerate(kernels):
+        if kernel.shapes and kernel.shapes[0] in tables and kinds[index] == "gather":
+            kinds[index] = "embedding"
 
 
 def _main_stream(step: EngineStep) -> list[Kernel]:
@@ -208,8 +223,6 @@ def _products_together(kinds: tuple[str, ...], shapes: tuple[_Shape, ...], ops: 
                 break
             parts.append(index)
             total += shape[1]
-            if total == op.n:
-                break
         if op.kernel != "gemm" or total != op.n:
             continue
         products = products[len(parts) :]

@@ -66,10 +66,7 @@ class Deployed:
 
 def core_batch(batch: BatchOf) -> _core.Batch:
     ending = len(batch.prefill) - batch.num_cut
-    chunks = [
-        _core.PrefillChunk(query=query, context=context, produces_token=index < ending)
-        for index, (query, context) in enumerate(batch.prefill)
-    ]
+    chunks = [_core.PrefillChunk(query=query, context=context, produces_token=index < ending) for index, (query, context) in enumerate(batch.prefill)]
     return _core.Batch(prefill=chunks, num_decodes=batch.num_decodes, decode_context=batch.decode_context)
 
 

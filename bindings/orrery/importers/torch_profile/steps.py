@@ -206,9 +206,10 @@ def _batch_of(
 
 def _rows(kernels: Sequence[Kernel]) -> tuple[int, int]:
     """New tokens and sampled rows by the shapes of embedding and of the last gemm; 0 where not known."""
-    looked_up = [kernel.shapes for kernel in kernels if kernel.op == "aten::embedding" and len(kernel.shapes) > 1]
+    lookups = ("aten::embedding", "aten::index_select")
+    looked_up = [kernel.shapes for kernel in kernels if kernel.op in lookups and len(kernel.shapes) > 1 and len(kernel.shapes[0]) == 2]
     tokens = 1
-    for size in looked_up[0][1] if looked_up else (0,):
+    for size in looked_up[0][-1] if looked_up else (0,):
         tokens *= size
     gemms = [shape for kernel in kernels if (shape := gemm_shape(kernel)) is not None]
     return tokens, gemms[-1][0] if gemms else 0

@@ -166,7 +166,9 @@ def profile_text(name: str, base: str, host: Host) -> str:
     section["prefill_base"] = _figure(host.prefill_base)
     if not name.startswith(base.split("_")[0]):  # of another engine
         unseen = "not in a trace of the GPU; orrery compare --fit finds it from a load on the server"
-        content["front_end"] = {key: {"value": "0 us", "source": unseen} for key in ("per_request", "per_prompt_token", "per_output_token", "stream_latency")}
+        content["front_end"] = {
+            key: {"value": "0 us", "source": unseen} for key in ("per_request", "per_prompt_token", "per_output_token", "stream_latency")
+        }
     content["kernel_time"] = {key: {"value": 1.0, "source": rows} for key in ("eager", "eager_moe", "graph")}
     content.pop("power_limit", None)
     content.pop("moe_tables", None)
