@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
-#include <queue>
-#include <set>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -18,8 +17,6 @@
 namespace orrery {
 namespace {
 
-using Replicas = std::vector<std::unique_ptr<Replica>>;
-
 template <typename Check>
 void check_side(const std::string& side, Check check) {
   try {
@@ -28,179 +25,6 @@ void check_side(const std::string& side, Check check) {
     throw std::invalid_argument(side + ": " + error.what());
   }
 }
-
-// Events of one side's replicas by (time, index).
-class Events {
- public:
-  explicit Events(std::size_t num_replicas) : known_(num_replicas, kNever) {}
-  [[nodiscard]] Seconds next() const { return due_.empty() ? kNever : due_.begin()->first; }
-  [[nodiscard]] std::size_t front() const { return due_.begin()->second; }
-  void update(std::size_t index, Seconds event) {
-    if (event == known_[index]) return;
-    if (known_[index] != kNever) due_.erase({known_[index], index});
-    if (event != kNever) due_.emplace(event, index);
-    known_[index] = event;
-  }
-
- private:
-  std::set<std::pair<Seconds, std::size_t>> due_;
-  std::vector<Seconds> known_;
-};
-
-// At one time: requests are sent, prompts end and are handed over, transfers end, decode steps end;
-// then whoever can starts a step.
-class DisaggregatedLoop {
- public:
-  DisaggregatedLoop(Replicas& prefill, Replicas& decode, const Workload& workload,
-                    const DisaggregatedConfig& config, std::span<RequestRecord> records,
-                    ProgressCounter& progress)
-      : prefill_(prefill),
-        decode_(decode),
-        workload_(workload),
-        config_(config),
-        records_(records),
-        progress_(progress),
-        prefill_events_(prefill.size()),
-        decode_events_(decode.size()),
-        transfers_(config.links, config.decode.num_replicas) {}
-
-  void run() {
-    for (std::int64_t i = 0; i < workload_.closed_loop_concurrency; ++i) sends_.emplace(0);
-    while (true) {
-      const Seconds now = std::min({next_send(), prefill_events_.next(), decode_events_.next(),
-                                    transfers_.next_event().value_or(kNever)});
-      if (now == kNever) return;
-      send_due(now);
-      end_prompts(now);
-      end_transfers(now);
-      end_decodes(now);
-      send_due(now);  // of clients that have their last token at once
-      start(now);
-    }
-  }
-
- private:
-  [[nodiscard]] Seconds next_send() const {
-    if (next_ == workload_.requests.size()) return kNever;
-    if (is_closed_) return sends_.empty() ? kNever : sends_.top();
-    return workload_.requests[next_].arrival;
-  }
-  void send_due(Seconds now) {
-    for (; next_send() <= now; ++next_) {
-      const auto idx = static_cast<std::int64_t>(next_);
-      const std::size_t replica = prefill_router_.choose(workload_.requests[next_], idx, now);
-      prefill_[replica]->submit(now, idx);
-      touch_prefill(replica);
-      if (is_closed_) sends_.pop();
-    }
-  }
-  void end_prompts(Seconds now) {
-    while (prefill_events_.next() <= now) {
-      const std::size_t index = prefill_events_.front();
-      advance(*prefill_[index], now);
-      touch_prefill(index);
-      for (const Handover& handover : prefill_[index]->take_handovers()) hand_over(handover, now);
-      prefill_events_.update(index, kNever);
-    }
-  }
-  void hand_over(const Handover& handover, Seconds now) {
-    const Request& request = workload_.requests[static_cast<std::size_t>(handover.idx)];
-    const std::size_t index = decode_router_.choose(request, num_handovers_++, now);
-    decode_[index]->receive(now, handover);
-    begin_transfers(index, now);
-    touch_decode(index);
-    update_decode(index);
-  }
-  void end_transfers(Seconds now) {
-    std::vector<TransferQueue::Ended> ended;
-    while (transfers_.next_event().value_or(kNever) <= now) transfers_.advance(now, ended);
-    for (const TransferQueue::Ended& transfer : ended) {
-      RequestRecord& record = records_[static_cast<std::size_t>(transfer.idx)];
-      record.transfer_start = transfer.start;
-      record.transfer_end = transfer.end;
-      const auto from = static_cast<std::size_t>(transfer.prefill);
-      const auto to = static_cast<std::size_t>(transfer.decode);
-      prefill_[from]->release_handed_over(transfer.idx);
-      touch_prefill(from);
-      decode_[to]->complete_transfer(now, transfer.idx);
-      touch_decode(to);
-      update_decode(to);
-    }
-  }
-  void end_decodes(Seconds now) {
-    while (decode_events_.next() <= now) {
-      const std::size_t index = decode_events_.front();
-      advance(*decode_[index], now);
-      touch_decode(index);
-      update_decode(index);
-    }
-  }
-  void touch_prefill(std::size_t index) {
-    prefill_touched_.insert(index);
-    prefill_router_.changed(index);
-  }
-  void touch_decode(std::size_t index) {
-    decode_touched_.insert(index);
-    decode_router_.changed(index);
-  }
-  void advance(Replica& replica, Seconds now) {
-    finished_.clear();
-    replica.advance(now, finished_);
-    progress_.add(static_cast<std::int64_t>(finished_.size()));
-    if (!is_closed_) return;
-    for (const std::int64_t idx : finished_) {
-      sends_.push(records_[static_cast<std::size_t>(idx)].finish);
-    }
-  }
-  void update_decode(std::size_t index) {
-    decode_events_.update(index, decode_[index]->next_event().value_or(kNever));
-  }
-  void start(Seconds now) {
-    for (const std::size_t index : prefill_touched_) {
-      prefill_[index]->start(now);
-      prefill_router_.changed(index);
-      prefill_events_.update(index, prefill_[index]->next_event().value_or(kNever));
-    }
-    prefill_touched_.clear();
-    for (const std::size_t index : decode_touched_) {
-      decode_[index]->start(now);
-      decode_router_.changed(index);
-      update_decode(index);
-      begin_transfers(index, now);
-    }
-    decode_touched_.clear();
-  }
-  // To decode replica `to`, for whatever has blocks there now.
-  void begin_transfers(std::size_t to, Seconds now) {
-    for (const std::int64_t idx : decode_[to]->take_reserved()) {
-      const auto request = static_cast<std::size_t>(idx);
-      const auto blocks =
-          static_cast<double>(transferred_blocks(config_, workload_.requests[request]));
-      records_[request].transfer_bytes = config_.kv_block * blocks;
-      transfers_.submit(now, idx, records_[request].replica, static_cast<int>(to),
-                        config_.kv_block_per_rank * blocks);
-    }
-  }
-
-  Replicas& prefill_;
-  Replicas& decode_;
-  const Workload& workload_;
-  const DisaggregatedConfig& config_;
-  std::span<RequestRecord> records_;
-  ProgressCounter& progress_;
-  Router prefill_router_{config_.prefill.router, prefill_};
-  Router decode_router_{config_.decode.router, decode_};
-  bool is_closed_ = workload_.closed_loop_concurrency > 0;
-  std::size_t next_ = 0;  // request to send
-  std::int64_t num_handovers_ = 0;
-  std::priority_queue<Seconds, std::vector<Seconds>, std::greater<>> sends_;  // of a closed loop
-  Events prefill_events_;
-  Events decode_events_;
-  TransferQueue transfers_;
-  std::set<std::size_t> prefill_touched_;  // replicas that something happened to at this time
-  std::set<std::size_t> decode_touched_;
-  std::vector<std::int64_t> finished_;
-};
 
 }  // namespace
 
@@ -255,7 +79,9 @@ ServiceResult serve_disaggregated(
   add(decode, config.decode, ReplicaRole::kDecode);
 
   ProgressCounter counter(progress, static_cast<std::int64_t>(workload.requests.size()));
-  DisaggregatedLoop(prefill, decode, workload, config, result.requests, counter).run();
+  std::vector<std::int64_t> all(workload.requests.size());
+  std::iota(all.begin(), all.end(), 0);
+  ServiceLoop(workload, result.requests, prefill, decode, config, counter).run(all);
 
   std::vector<const ReplicaTotals*> totals;
   for (const Replicas* side : {&prefill, &decode}) {

@@ -3,11 +3,14 @@
 // Arithmetic on step times: the length of a part of a fast-forward, and shares of time by basis.
 
 #include <cstdint>
+#include <limits>
 
 #include "sim/serve/step_backend.h"
 #include "sim/units/units.h"
 
 namespace orrery {
+
+constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
 // Time of the first `num_steps` steps of a fast-forward: n first + slope n (n - 1) / 2.
 Seconds fast_forward_duration(const FastForward& time, std::int64_t num_steps);

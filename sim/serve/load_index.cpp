@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "sim/serve/service_loop.h"
+#include "sim/serve/fast_forward.h"
 
 namespace orrery {
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "sim/serve/fast_forward.h"
-#include "sim/serve/service_loop.h"
 #include "sim/serve/step_store.h"
 
 namespace orrery {

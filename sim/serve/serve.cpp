@@ -6,8 +6,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
-#include <queue>
-#include <set>
+#include <numeric>
 #include <span>
 #include <string>
 #include <thread>
@@ -50,105 +49,9 @@ ServiceConfig adapted(ServiceConfig config, const Workload& workload) {
   return config;
 }
 
-// Replicas in one order of events: requests that clients send and what happens in replicas, by
-// time, the former first on a tie, replicas by index.
-class EventLoop {
- public:
-  EventLoop(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& workload,
-            RouterKind router, std::span<const RequestRecord> records, ProgressCounter& progress)
-      : replicas_(replicas),
-        workload_(workload),
-        router_(router, replicas),
-        records_(records),
-        progress_(progress),
-        events_of_(replicas.size(), kNever) {}
-
-  // `arrivals`: indices of the requests to serve, ascending. In a closed loop the first
-  // `closed_loop_concurrency` are sent at 0 and another one whenever a client has its last token.
-  void run(std::span<const std::int64_t> arrivals) {
-    arrivals_ = arrivals;
-    if (is_closed_) {
-      for (std::int64_t i = 0; i < workload_.closed_loop_concurrency; ++i) sends_.emplace(0);
-    }
-    std::vector<std::int64_t> finished;
-    while (true) {
-      const Seconds event = events_.empty() ? kNever : events_.begin()->first;
-      const Seconds sent = next_send();
-      const Seconds now = std::min(event, sent);
-      if (now == kNever) return;
-      if (sent <= event) {
-        send_due(now);
-        continue;
-      }
-      const std::size_t replica = events_.begin()->second;
-      finished.clear();
-      replicas_[replica]->advance(now, finished);
-      router_.changed(replica);
-      progress_.add(static_cast<std::int64_t>(finished.size()));
-      if (is_closed_) {
-        for (const std::int64_t idx : finished) {
-          sends_.push(records_[static_cast<std::size_t>(idx)].finish);
-        }
-      }
-      touched_.push_back(replica);
-      send_due(now);
-    }
-  }
-
- private:
-  [[nodiscard]] Seconds next_send() const {
-    if (next_ == arrivals_.size()) return kNever;
-    if (is_closed_) return sends_.empty() ? kNever : sends_.top();
-    return workload_.requests[static_cast<std::size_t>(arrivals_[next_])].arrival;
-  }
-  // Sends what is due at `now`; then whoever can starts a step. Nobody can to whom nothing
-  // happened.
-  void send_due(Seconds now) {
-    for (; next_send() <= now; ++next_) {
-      const std::int64_t idx = arrivals_[next_];
-      const Request& request = workload_.requests[static_cast<std::size_t>(idx)];
-      const std::size_t replica = router_.choose(request, idx, now);
-      replicas_[replica]->submit(now, idx);
-      router_.changed(replica);
-      touched_.push_back(replica);
-      if (is_closed_) sends_.pop();
-    }
-    std::ranges::sort(touched_);
-    const auto repeated = std::ranges::unique(touched_);
-    touched_.erase(repeated.begin(), repeated.end());
-    for (const std::size_t replica : touched_) start(replica, now);
-    touched_.clear();
-  }
-  void start(std::size_t index, Seconds now) {
-    Replica& replica = *replicas_[index];
-    replica.start(now);
-    router_.changed(index);
-    const Seconds event = replica.next_event().value_or(kNever);
-    Seconds& known = events_of_[index];
-    if (event == known) return;
-    if (known != kNever) events_.erase({known, index});
-    if (event != kNever) events_.emplace(event, index);
-    known = event;
-  }
-
-  std::vector<std::unique_ptr<Replica>>& replicas_;
-  const Workload& workload_;
-  Router router_;
-  std::span<const RequestRecord> records_;
-  ProgressCounter& progress_;
-  bool is_closed_ = workload_.closed_loop_concurrency > 0;
-  std::span<const std::int64_t> arrivals_;
-  std::size_t next_ = 0;                                                      // into arrivals_
-  std::priority_queue<Seconds, std::vector<Seconds>, std::greater<>> sends_;  // of a closed loop
-  std::set<std::pair<Seconds, std::size_t>> events_;
-  std::vector<Seconds> events_of_;    // of each replica, as in events_
-  std::vector<std::size_t> touched_;  // replicas that something happened to at this time
-};
-
 // Replicas that share nothing but the order of arrivals, side by side.
-void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& workload,
-               const ServiceConfig& config, std::span<const RequestRecord> records,
-               ProgressCounter& progress) {
+void run_side_by_side(Replicas& replicas, const Workload& workload, const ServiceConfig& config,
+                      std::span<RequestRecord> records, ProgressCounter& progress) {
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;
   std::exception_ptr error;
@@ -159,9 +62,9 @@ void run_apart(std::vector<std::unique_ptr<Replica>>& replicas, const Workload& 
         for (std::size_t idx = i; idx < workload.requests.size(); idx += replicas.size()) {
           arrivals.push_back(static_cast<std::int64_t>(idx));
         }
-        std::vector<std::unique_ptr<Replica>> alone;
+        Replicas alone;
         alone.push_back(std::move(replicas[i]));
-        EventLoop(alone, workload, RouterKind::kRoundRobin, records, progress).run(arrivals);
+        ServiceLoop(workload, records, alone, RouterKind::kRoundRobin, progress).run(arrivals);
         replicas[i] = std::move(alone.front());
       }
     } catch (...) {  // the caller's thread throws it again
@@ -218,7 +121,7 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
   ServiceResult result;
   result.step_store = config.step_store;
   result.requests = new_records(workload);
-  std::vector<std::unique_ptr<Replica>> replicas;
+  Replicas replicas;
   replicas.reserve(static_cast<std::size_t>(config.num_replicas));
   for (int i = 0; i < config.num_replicas; ++i) {
     replicas.push_back(
@@ -228,11 +131,11 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
 
   ProgressCounter counter(progress, static_cast<std::int64_t>(workload.requests.size()));
   if (router_policy(config.router).is_load_blind && workload.closed_loop_concurrency == 0) {
-    run_apart(replicas, workload, config, result.requests, counter);
+    run_side_by_side(replicas, workload, config, result.requests, counter);
   } else {
     std::vector<std::int64_t> all(workload.requests.size());
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
-    EventLoop(replicas, workload, config.router, result.requests, counter).run(all);
+    std::iota(all.begin(), all.end(), 0);
+    ServiceLoop(workload, result.requests, replicas, config.router, counter).run(all);
   }
 
   std::vector<const ReplicaTotals*> totals;

@@ -20,4 +20,149 @@ void sort_steps(std::vector<StepRecord>& steps) {
   }
 }
 
+ServiceLoop::ServiceLoop(const Workload& workload, std::span<RequestRecord> records,
+                         Replicas& replicas, RouterKind router, ProgressCounter& progress)
+    : workload_(workload),
+      records_(records),
+      progress_(progress),
+      first_(replicas, router),
+      is_closed_(workload.closed_loop_concurrency > 0) {}
+
+ServiceLoop::ServiceLoop(const Workload& workload, std::span<RequestRecord> records,
+                         Replicas& prefill, Replicas& decode, const DisaggregatedConfig& config,
+                         ProgressCounter& progress)
+    : ServiceLoop(workload, records, prefill, config.prefill.router, progress) {
+  apart_.emplace(decode, config);
+}
+
+void ServiceLoop::Side::touch(std::size_t index) {
+  touched_.push_back(index);
+  router_.changed(index);
+}
+
+void ServiceLoop::Side::update(std::size_t index) {
+  const Seconds event = replicas_[index]->next_event().value_or(kNever);
+  Seconds& known = known_[index];
+  if (event == known) return;
+  if (known != kNever) due_.erase({known, index});
+  if (event != kNever) due_.emplace(event, index);
+  known = event;
+}
+
+std::vector<std::size_t> ServiceLoop::Side::take_touched() {
+  std::ranges::sort(touched_);
+  const auto repeated = std::ranges::unique(touched_);
+  touched_.erase(repeated.begin(), repeated.end());
+  return std::exchange(touched_, {});
+}
+
+void ServiceLoop::run(std::span<const std::int64_t> arrivals) {
+  arrivals_ = arrivals;
+  for (std::int64_t i = 0; i < workload_.closed_loop_concurrency; ++i) sends_.emplace(0);
+  while (true) {
+    const Seconds now = std::min(next_send(), next_event());
+    if (now == kNever) return;
+    send_due(now);
+    end_steps(first_, now);
+    if (apart_) {
+      end_transfers(now);
+      end_steps(apart_->decode, now);
+    }
+    send_due(now);  // of clients that have their last token at once
+    start(first_, now);
+    if (apart_) start(apart_->decode, now);
+  }
+}
+
+Seconds ServiceLoop::next_event() const {
+  if (!apart_) return first_.next();
+  return std::min(
+      {first_.next(), apart_->decode.next(), apart_->transfers.next_event().value_or(kNever)});
+}
+
+Seconds ServiceLoop::next_send() const {
+  if (next_ == arrivals_.size()) return kNever;
+  if (is_closed_) return sends_.empty() ? kNever : sends_.top();
+  return workload_.requests[static_cast<std::size_t>(arrivals_[next_])].arrival;
+}
+
+void ServiceLoop::send_due(Seconds now) {
+  for (; next_send() <= now; ++next_) {
+    const std::int64_t idx = arrivals_[next_];
+    const Request& request = workload_.requests[static_cast<std::size_t>(idx)];
+    const std::size_t index = first_.choose(request, idx, now);
+    first_[index].submit(now, idx);
+    first_.touch(index);
+    if (is_closed_) sends_.pop();
+  }
+}
+
+void ServiceLoop::end_steps(Side& side, Seconds now) {
+  while (side.next() <= now) {
+    const std::size_t index = side.front();
+    Replica& replica = side[index];
+    finished_.clear();
+    replica.advance(now, finished_);
+    side.touch(index);
+    side.update(index);
+    progress_.add(static_cast<std::int64_t>(finished_.size()));
+    if (is_closed_) {
+      for (const std::int64_t idx : finished_) {
+        sends_.push(records_[static_cast<std::size_t>(idx)].finish);
+      }
+    }
+    for (const Handover& handover : replica.take_handovers()) hand_over(handover, now);
+  }
+}
+
+void ServiceLoop::hand_over(const Handover& handover, Seconds now) {
+  const Request& request = workload_.requests[static_cast<std::size_t>(handover.idx)];
+  const std::size_t index = apart_->decode.choose(request, apart_->num_handovers++, now);
+  apart_->decode[index].receive(now, handover);
+  begin_transfers(index, now);
+  apart_->decode.touch(index);
+  apart_->decode.update(index);
+}
+
+void ServiceLoop::end_transfers(Seconds now) {
+  std::vector<TransferQueue::Ended> ended;
+  while (apart_->transfers.next_event().value_or(kNever) <= now) {
+    apart_->transfers.advance(now, ended);
+  }
+  for (const TransferQueue::Ended& transfer : ended) {
+    RequestRecord& record = records_[static_cast<std::size_t>(transfer.idx)];
+    record.transfer_start = transfer.start;
+    record.transfer_end = transfer.end;
+    const auto from = static_cast<std::size_t>(transfer.prefill);
+    const auto to = static_cast<std::size_t>(transfer.decode);
+    first_[from].release_handed_over(transfer.idx);
+    first_.touch(from);
+    apart_->decode[to].complete_transfer(now, transfer.idx);
+    apart_->decode.touch(to);
+    apart_->decode.update(to);
+  }
+}
+
+void ServiceLoop::begin_transfers(std::size_t to, Seconds now) {
+  const DisaggregatedConfig& config = apart_->config;
+  for (const std::int64_t idx : apart_->decode[to].take_reserved()) {
+    RequestRecord& record = records_[static_cast<std::size_t>(idx)];
+    const auto blocks = static_cast<double>(
+        transferred_blocks(config, workload_.requests[static_cast<std::size_t>(idx)]));
+    record.transfer_bytes = config.kv_block * blocks;
+    apart_->transfers.submit(now, idx, record.replica, static_cast<int>(to),
+                             config.kv_block_per_rank * blocks);
+  }
+}
+
+// Nobody can start to whom nothing happened.
+void ServiceLoop::start(Side& side, Seconds now) {
+  for (const std::size_t index : side.take_touched()) {
+    side[index].start(now);
+    side.changed(index);
+    side.update(index);
+    if (apart_ && &side == &apart_->decode) begin_transfers(index, now);
+  }
+}
+
 }  // namespace orrery

@@ -1,19 +1,38 @@
 #pragma once
 
-// What event loops over replicas share.
+// The one loop over replicas in virtual time: requests that clients send, steps that end, and where
+// prompts and decodes have replicas of their own, KV caches on their way.
+//
+//   clients ──► router ──► first side: whole or prefill replicas ──► clients
+//                             │ handovers
+//                             ▼
+//                          router ──► decode replicas, once the transfer has ended ──► clients
+//
+// At one time: requests are sent, steps of the first side end and hand over, transfers end, steps
+// of decode replicas end, clients that have their last token send again; then whoever something
+// happened to starts a step. Replicas of a side go by index.
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <queue>
+#include <set>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "sim/serve/disaggregated.h"
+#include "sim/serve/fast_forward.h"
+#include "sim/serve/replica.h"
+#include "sim/serve/router.h"
 #include "sim/serve/serve.h"
+#include "sim/serve/transfer.h"
 #include "sim/units/units.h"
 
 namespace orrery {
-
-constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
 // By (start, replica). Made for steps of one replica after the other, each in order.
 void sort_steps(std::vector<StepRecord>& steps);
@@ -37,6 +56,82 @@ class ProgressCounter {
   std::int64_t interval_;
   std::int64_t done_ = 0;
   std::mutex mutex_;
+};
+
+using Replicas = std::vector<std::unique_ptr<Replica>>;
+
+// Not thread safe but for the counter; one run.
+class ServiceLoop {
+ public:
+  // All outlive the loop. `records`: those that the replicas fill.
+  ServiceLoop(const Workload& workload, std::span<RequestRecord> records, Replicas& replicas,
+              RouterKind router, ProgressCounter& progress);
+  // Prefill and decode replicas.
+  ServiceLoop(const Workload& workload, std::span<RequestRecord> records, Replicas& prefill,
+              Replicas& decode, const DisaggregatedConfig& config, ProgressCounter& progress);
+
+  // `arrivals`: indices of the requests to serve, ascending. In a closed loop the first
+  // `closed_loop_concurrency` are sent at 0 and another one whenever a client has its last token.
+  void run(std::span<const std::int64_t> arrivals);
+
+ private:
+  // Replicas behind a router, their events by (time, index), and who starts at this time.
+  class Side {
+   public:
+    Side(Replicas& replicas, RouterKind kind)
+        : replicas_(replicas), router_(kind, replicas), known_(replicas.size(), kNever) {}
+    [[nodiscard]] Replica& operator[](std::size_t index) { return *replicas_[index]; }
+    [[nodiscard]] std::size_t choose(const Request& request, std::int64_t count, Seconds now) {
+      return router_.choose(request, count, now);
+    }
+    [[nodiscard]] Seconds next() const { return due_.empty() ? kNever : due_.begin()->first; }
+    [[nodiscard]] std::size_t front() const { return due_.begin()->second; }
+    // Something happened to a replica, so that it may start a step.
+    void touch(std::size_t index);
+    // When it is due next.
+    void update(std::size_t index);
+    // Whoever was touched, in order; nobody is afterwards.
+    std::vector<std::size_t> take_touched();
+    void changed(std::size_t index) { router_.changed(index); }
+
+   private:
+    Replicas& replicas_;
+    Router router_;
+    std::set<std::pair<Seconds, std::size_t>> due_;
+    std::vector<Seconds> known_;  // of each replica, as in due_
+    std::vector<std::size_t> touched_;
+  };
+  struct Apart {
+    Apart(Replicas& replicas, const DisaggregatedConfig& of)
+        : decode(replicas, of.decode.router),
+          config(of),
+          transfers(of.links, of.decode.num_replicas) {}
+    Side decode;
+    const DisaggregatedConfig& config;
+    TransferQueue transfers;
+    std::int64_t num_handovers = 0;
+  };
+
+  [[nodiscard]] Seconds next_event() const;
+  [[nodiscard]] Seconds next_send() const;
+  void send_due(Seconds now);
+  void end_steps(Side& side, Seconds now);
+  void hand_over(const Handover& handover, Seconds now);
+  void end_transfers(Seconds now);
+  // To decode replica `to`, of whatever has blocks there now.
+  void begin_transfers(std::size_t to, Seconds now);
+  void start(Side& side, Seconds now);
+
+  const Workload& workload_;
+  std::span<RequestRecord> records_;
+  ProgressCounter& progress_;
+  Side first_;
+  std::optional<Apart> apart_;
+  bool is_closed_;
+  std::span<const std::int64_t> arrivals_;
+  std::size_t next_ = 0;                                                      // into arrivals_
+  std::priority_queue<Seconds, std::vector<Seconds>, std::greater<>> sends_;  // of a closed loop
+  std::vector<std::int64_t> finished_;
 };
 
 }  // namespace orrery
