@@ -23,6 +23,7 @@ void bind_plan(pybind11::module_& module);
 void bind_scenario(pybind11::module_& module);
 void bind_serve(pybind11::module_& module);
 void bind_timeline(pybind11::module_& module);
+void bind_traces(pybind11::module_& module);
 void bind_validation(pybind11::module_& module);
 void bind_yaml(pybind11::module_& module);
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/bind.h"
+#include "bindings/traces.h"
 #include "sim/explore/evaluate.h"
 #include "sim/explore/for_each_index.h"
 #include "sim/explore/outcome_json.h"
@@ -30,7 +31,7 @@ Space space_of(const std::string& text, const std::string& file, const std::stri
   const py::gil_scoped_release release;
   YamlNode node = parse_yaml(text, file);
   for (const std::string& assignment : overrides) set_value(node, assignment);
-  return read_space(node, file, {root}, threads);
+  return read_space(node, file, project_paths(root), threads);
 }
 
 py::dict candidate_columns(const Space& space) {

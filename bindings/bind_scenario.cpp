@@ -12,12 +12,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bindings/bind.h"
+#include "bindings/traces.h"
 #include "sim/scenario/outputs.h"
 #include "sim/scenario/reader.h"
 #include "sim/scenario/run.h"
@@ -39,46 +39,12 @@ void set_scenario_error(const py::object& type, const ScenarioError& error) {
   PyErr_SetObject(type.ptr(), instance.ptr());
 }
 
-// The requests of a workload that is in memory; every scenario made with them shares them.
-struct Requests {
-  SharedRequests workload;
-};
-
-using Seconds64 = py::array_t<double, py::array::c_style | py::array::forcecast>;
-using Counts64 = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
-
-template <typename Array>
-auto span_of(const Array& array) {
-  return std::span(array.data(), static_cast<std::size_t>(array.size()));
-}
-
-Requests requests_of(const Seconds64& arrival_s, const Counts64& prompt_tokens,
-                     const Counts64& output_tokens) {
-  try {
-    return {.workload = std::make_shared<const Workload>(
-                column_trace("workload.requests", span_of(arrival_s), span_of(prompt_tokens),
-                             span_of(output_tokens)))};
-  } catch (const std::invalid_argument& error) {
-    throw ScenarioError("", 0, 0, error.what());
-  }
-}
-
-py::dict columns(const Requests& requests) {
-  const std::vector<Request>& rows = requests.workload->requests;
-  py::dict columns;
-  columns["arrival_s"] = column<double>(rows, [](const Request& r) { return r.arrival.value(); });
-  columns["prompt_tokens"] =
-      column<std::int64_t>(rows, [](const Request& r) { return r.prompt_tokens; });
-  columns["output_tokens"] =
-      column<std::int64_t>(rows, [](const Request& r) { return r.output_tokens; });
-  return columns;
-}
-
 Scenario read(const YamlNode& root, const std::string& name, const std::string& directory,
               const std::string& project, const std::optional<Requests>& requests) {
   const py::gil_scoped_release release;
-  Scenario scenario = read_scenario(root, std::filesystem::path(directory) / "scenario.yaml",
-                                    {project}, requests ? requests->workload : nullptr);
+  Scenario scenario =
+      read_scenario(root, std::filesystem::path(directory) / "scenario.yaml",
+                    project_paths(project), requests ? requests->workload : nullptr);
   scenario.name = name;
   return scenario;
 }
@@ -176,11 +142,6 @@ void bind_scenario(py::module_& module) {
     }
   });
 
-  py::class_<Requests>(module, "Requests", "The requests of a workload that is in memory.")
-      .def(py::init(&requests_of), py::kw_only(), py::arg("arrival_s"), py::arg("prompt_tokens"),
-           py::arg("output_tokens"))
-      .def("columns", &columns, "One array per column over the requests; the first arrives at 0.")
-      .def("__len__", [](const Requests& requests) { return requests.workload->requests.size(); });
   py::class_<Scenario>(module, "Scenario",
                        "A question about serving a model, checked and resolved.")
       .def(py::init(&read), py::arg("root"), py::kw_only(), py::arg("name"), py::arg("directory"),

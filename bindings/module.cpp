@@ -12,6 +12,7 @@ PYBIND11_MODULE(_core, module) {
   orrery::bindings::bind_timeline(module);
   orrery::bindings::bind_serve(module);
   orrery::bindings::bind_yaml(module);
+  orrery::bindings::bind_traces(module);
   orrery::bindings::bind_scenario(module);
   orrery::bindings::bind_moe(module);
   orrery::bindings::bind_validation(module);

@@ -26,7 +26,7 @@ def is_frame(workload: object) -> bool:
     """Whether it is a table of requests rather than a mapping of a scenario file."""
     if isinstance(workload, collections.abc.Mapping):
         return any(name in workload for name in COLUMNS)
-    return isinstance(workload, _core.Requests) or any(hasattr(workload, name) for name in _TABLES)
+    return isinstance(workload, list) or isinstance(workload, _core.Requests) or any(hasattr(workload, name) for name in _TABLES)
 
 
 def requests_of(table: Any) -> _core.Requests:
@@ -38,7 +38,7 @@ def requests_of(table: Any) -> _core.Requests:
         return table
     import numpy as np
 
-    table = _with_columns(table)
+    table = _with_columns(_columns_of_list(table) if isinstance(table, list) else table)
     names = _names(table)
     if missing := [name for name in COLUMNS if name not in names]:
         raise scenario_error(
@@ -51,6 +51,16 @@ def requests_of(table: Any) -> _core.Requests:
         prompt_tokens=_counts("prompt_tokens", prompts),
         output_tokens=_counts("output_tokens", outputs),
     )
+
+
+def _columns_of_list(requests: list[Any]) -> dict[str, list[Any]]:
+    """Columns of mappings, one for each request."""
+    for index, request in enumerate(requests):
+        missing = [name for name in COLUMNS if not isinstance(request, collections.abc.Mapping) or name not in request]
+        if missing:
+            found = f"a mapping without {', '.join(missing)}" if isinstance(request, collections.abc.Mapping) else f"a {type(request).__name__}"
+            raise scenario_error(f"workload.requests:{index + 1}: found {found}; expected one with {', '.join(COLUMNS)}")
+    return {name: [request[name] for request in requests] for name in COLUMNS}
 
 
 def _with_columns(table: Any) -> Any:

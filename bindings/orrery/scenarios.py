@@ -43,8 +43,8 @@ class Scenario(_core.Scenario):
     """A question about serving a model, checked and resolved; it does not change.
 
     The arguments are the sections of a scenario file. `model` and `machine` may be a name, `workload` a table of
-    requests: a data frame (pandas, Polars, Arrow, or what else gives `__arrow_c_stream__`), a structured array, or a
-    mapping of arrays, with the columns
+    requests: a data frame (pandas, Polars, Arrow, or what else gives `__arrow_c_stream__`), a structured array, a
+    mapping of arrays or a list of mappings, with the columns
 
     - `arrival_s`, ascending seconds, or times (datetime64, timedelta64); the first request arrives at 0,
     - `prompt_tokens` and `output_tokens`, whole numbers of at least 1.

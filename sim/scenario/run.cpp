@@ -157,6 +157,7 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
   result.warnings = warnings_of(scenario);
   const Workload workload =
       at_key(scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
+  std::ranges::copy(workload.notes, std::back_inserter(result.warnings));
   const Scenario shown = scenario.disaggregation ? decode_side(scenario) : scenario;
   if (scenario.chosen_step != Batch{}) {
     at_key(scenario, "chosen_step",

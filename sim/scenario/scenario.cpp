@@ -398,7 +398,7 @@ Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& f
     scenario.router = router_policies()[root.choice("router", router_names())].kind;
   }
   scenario.workload =
-      read_workload(root.at("workload"), directory, paths.root, std::move(requests));
+      read_workload(root.at("workload"), directory, paths.root, std::move(requests), paths.traces);
   check_disaggregated(root, scenario);
   if (root.has("slo")) {
     read_slo(root.at("slo"), scenario.slo);

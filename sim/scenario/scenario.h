@@ -32,6 +32,7 @@ namespace orrery {
 // Where names are looked up.
 struct ProjectPaths {
   std::filesystem::path root;  // holds models/, topologies/, scenarios/, data/
+  SharedTraceReader traces;    // of foreign ones; null: they are refused
 };
 
 struct Scenario {

@@ -120,11 +120,13 @@ void read_part(const Reader& reader, Source& source) {
   }
 }
 
-TraceWorkload read_trace(const Reader& reader, std::string_view key, TraceFormat format,
-                         const std::filesystem::path& directory,
-                         const std::filesystem::path& root) {
+// `key` is trace or mooncake.
+TraceWorkload read_trace(const Reader& reader, std::string_view key,
+                         const std::filesystem::path& directory, const std::filesystem::path& root,
+                         SharedTraceReader traces) {
   TraceWorkload trace;
-  trace.format = format;
+  trace.options = read_trace_options(reader);
+  trace.reader = std::move(traces);
   const std::filesystem::path file = reader.text(key);
   trace.file = resolve_path(file, directory, root);
   if (trace.file.empty()) {
@@ -132,10 +134,13 @@ TraceWorkload read_trace(const Reader& reader, std::string_view key, TraceFormat
                          " or " + root.string());
   }
   try {
-    (void)open_regular_file(trace.file);
+    trace.format = key == "trace"        ? trace_format(trace.file)
+                   : is_gzip(trace.file) ? TraceFormat::kForeign
+                                         : TraceFormat::kMooncakeJsonl;
   } catch (const TextFileError& error) {
     reader.fail(key, error.what());
   }
+  if (trace.options != TraceOptions{}) trace.format = TraceFormat::kForeign;
   read_part(reader, trace);
   return trace;
 }
@@ -263,8 +268,8 @@ std::string source_yaml(const TraceWorkload& trace, const std::filesystem::path&
   const std::filesystem::path relative = trace.file.lexically_relative(root);
   const bool is_inside = !relative.empty() && !relative.string().starts_with("..");
   const std::string file = (is_inside ? relative : trace.file).string();
-  std::string text = trace.format == TraceFormat::kAzureCsv ? "trace: " : "mooncake: ";
-  text += quoted_yaml(file);
+  std::string text = trace.format == TraceFormat::kMooncakeJsonl ? "mooncake: " : "trace: ";
+  text += quoted_yaml(file) + to_yaml(trace.options);
   if (trace.num_requests > 0) {
     text += ", num_requests: " + std::to_string(trace.num_requests);
   }
@@ -300,10 +305,41 @@ std::string source_yaml(const OfflineWorkload& offline, const std::filesystem::p
          ", output_tokens: " + lengths_yaml(offline.output_tokens) + "}";
 }
 
-Workload requests_of(const TraceWorkload& trace, std::uint64_t) {
-  Workload workload = trace.format == TraceFormat::kAzureCsv
-                          ? read_csv_trace(trace.file, trace.num_requests)
-                          : read_mooncake_trace(trace.file, trace.num_requests);
+Workload read_foreign_trace(const TraceWorkload& trace, std::uint64_t seed) {
+  if (trace.reader == nullptr) {
+    throw TextFileError(trace.file, 0,
+                        "found a trace that only the Python package reads; expected CSV with "
+                        "arrival_s, prompt_tokens, output_tokens or Azure's columns, or Mooncake's "
+                        "JSON lines");
+  }
+  Workload workload = (*trace.reader)(trace.file, trace.options, seed);
+  const std::int64_t count = std::ssize(workload.requests);
+  if (trace.num_requests > count) {
+    throw TextFileError(trace.file, 0,
+                        "holds " + std::to_string(count) +
+                            " requests; expected num_requests of at most that, found " +
+                            std::to_string(trace.num_requests));
+  }
+  if (trace.num_requests > 0) {
+    workload.requests.resize(static_cast<std::size_t>(trace.num_requests));
+  }
+  return workload;
+}
+
+Workload read_trace(const TraceWorkload& trace, std::uint64_t seed) {
+  switch (trace.format) {
+    case TraceFormat::kCsv:
+      return read_csv_trace(trace.file, trace.num_requests);
+    case TraceFormat::kMooncakeJsonl:
+      return read_mooncake_trace(trace.file, trace.num_requests);
+    case TraceFormat::kForeign:
+      return read_foreign_trace(trace, seed);
+  }
+  return {};
+}
+
+Workload requests_of(const TraceWorkload& trace, std::uint64_t seed) {
+  Workload workload = read_trace(trace, seed);
   if (trace.rate_scale != 1) {
     scale_rate(workload, trace.rate_scale);
   }
@@ -369,10 +405,12 @@ bool RequestsWorkload::operator==(const RequestsWorkload& other) const {
 }
 
 WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& directory,
-                           const std::filesystem::path& root, SharedRequests given) {
-  const Reader reader(node, "workload",
-                      {"trace", "mooncake", "requests", "poisson", "gamma", "closed_loop",
-                       "offline", "static_batch", "num_requests", "rate_scale", "warmup_requests"});
+                           const std::filesystem::path& root, SharedRequests given,
+                           SharedTraceReader traces) {
+  std::vector<std::string_view> keys(kSources.begin(), kSources.end());
+  keys.insert(keys.end(), {"num_requests", "rate_scale", "warmup_requests"});
+  keys.insert(keys.end(), kTraceOptionKeys.begin(), kTraceOptionKeys.end());
+  const Reader reader(node, "workload", keys);
   std::string_view source;
   for (const std::string_view key : kSources) {
     if (reader.has(key)) {
@@ -396,12 +434,15 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
                            std::string(source) + "'");
     }
   }
+  for (const std::string_view key : kTraceOptionKeys) {
+    if (!is_trace && reader.has(key)) {
+      reader.fail(key, "belongs to a trace, not to " + std::string(source));
+    }
+  }
   WorkloadSpec spec;
   const std::string path = reader.path_of(source);
   if (is_trace) {
-    const TraceFormat format =
-        source == "trace" ? TraceFormat::kAzureCsv : TraceFormat::kMooncakeJsonl;
-    spec.source = read_trace(reader, source, format, directory, root);
+    spec.source = read_trace(reader, source, directory, root, std::move(traces));
   } else if (source == "requests") {
     spec.source = read_requests(reader, std::move(given));
   } else if (source == "closed_loop") {

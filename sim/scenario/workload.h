@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "sim/scenario/foreign_trace.h"
 #include "sim/scenario/reader.h"
 #include "sim/serve/serve.h"
 #include "sim/serve/workload.h"
@@ -19,10 +20,11 @@ namespace orrery {
 // Of one prompt, output or context.
 inline constexpr std::int64_t kMaxTokens = 100'000'000;
 
-enum class TraceFormat : std::uint8_t { kAzureCsv, kMooncakeJsonl };
 struct TraceWorkload {
-  TraceFormat format = TraceFormat::kAzureCsv;
+  TraceFormat format = TraceFormat::kCsv;
   std::filesystem::path file;     // resolved
+  TraceOptions options;           // of a foreign trace
+  SharedTraceReader reader;       // of foreign traces; null: there is none
   std::int64_t num_requests = 0;  // only the first N; 0: all
   double rate_scale = 1;          // arrivals come this many times as fast
   bool operator==(const TraceWorkload&) const = default;
@@ -78,9 +80,11 @@ struct WorkloadSpec {
 };
 
 // Exactly one of trace, mooncake, requests, poisson, gamma, closed_loop, offline, static_batch.
-// Where `requests:` has no value, `given` are the requests. Throws ScenarioError.
+// Where `requests:` has no value, `given` are the requests; `traces` reads foreign ones. Throws
+// ScenarioError.
 WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& directory,
-                           const std::filesystem::path& root, SharedRequests given = nullptr);
+                           const std::filesystem::path& root, SharedRequests given = nullptr,
+                           SharedTraceReader traces = nullptr);
 
 // The value of `workload:` as flow YAML; paths under `root` are written relative to it. Requests in
 // memory are written out, or where `requests_file` is named, as the trace in it.

@@ -63,7 +63,26 @@ struct Timestamp {
   double fraction = 0;
 };
 
-// "2023-11-16 18:15:46.6805900", fraction optional.
+// Seconds that a zone is ahead of UTC: "" and "Z" are UTC, "+02:00", "+0200" and "+02" two hours.
+bool parse_zone(std::string_view text, std::int64_t& seconds) {
+  seconds = 0;
+  if (text.empty() || text == "Z") return true;
+  const bool is_behind = text[0] == '-';
+  if (!is_behind && text[0] != '+') return false;
+  const std::string_view hours = text.substr(1, 2);
+  const bool has_colon = text.size() == 6 && text[3] == ':';
+  const std::string_view minutes = text.size() > 3 ? text.substr(has_colon ? 4 : 3) : "00";
+  std::int64_t hour = 0;
+  std::int64_t minute = 0;
+  if (hours.size() != 2 || minutes.size() != 2 || !is_digits(hours) || !is_digits(minutes) ||
+      !parse(hours, hour) || !parse(minutes, minute) || hour > 23 || minute > 59) {
+    return false;
+  }
+  seconds = (is_behind ? -1 : 1) * (hour * 3600 + minute * 60);
+  return true;
+}
+
+// "2023-11-16 18:15:46.6805900+01:00", fraction and zone optional.
 bool parse_timestamp(std::string_view text, Timestamp& result) {
   constexpr std::size_t kWholeLength = 19;
   if (text.size() < kWholeLength || text[4] != '-' || text[7] != '-' ||
@@ -84,11 +103,21 @@ bool parse_timestamp(std::string_view text, Timestamp& result) {
   result.whole_seconds =
       days_from_civil(year, month, day) * 86400 + hour * 3600 + minute * 60 + second;
   result.fraction = 0;
-  const std::string_view fraction = text.substr(kWholeLength);
+  const std::string_view rest = text.substr(kWholeLength);
+  const std::size_t zone = std::min(rest.find_first_of("Z+-"), rest.size());
+  std::int64_t ahead = 0;
+  if (!parse_zone(rest.substr(zone), ahead)) return false;
+  result.whole_seconds -= ahead;
+  const std::string_view fraction = rest.substr(0, zone);
   if (fraction.empty()) return true;
   if (fraction[0] != '.' || fraction.size() < 2 || !is_digits(fraction.substr(1))) return false;
   return parse(fraction, result.fraction);
 }
+
+constexpr std::array<std::string_view, 3> kAzureColumns = {"TIMESTAMP", "ContextTokens",
+                                                           "GeneratedTokens"};
+constexpr std::array<std::string_view, 3> kPlainColumns = {"arrival_s", "prompt_tokens",
+                                                           "output_tokens"};
 
 struct Columns {
   std::size_t timestamp = 0;
@@ -121,9 +150,9 @@ Columns find_columns(const std::filesystem::path& file, std::int64_t line,
     }
     return static_cast<std::size_t>(found - names.begin());
   };
-  columns.timestamp = find("TIMESTAMP", "arrival_s");
-  columns.prompt = find("ContextTokens", "prompt_tokens");
-  columns.output = find("GeneratedTokens", "output_tokens");
+  columns.timestamp = find(kAzureColumns[0], kPlainColumns[0]);
+  columns.prompt = find(kAzureColumns[1], kPlainColumns[1]);
+  columns.output = find(kAzureColumns[2], kPlainColumns[2]);
   return columns;
 }
 
@@ -144,6 +173,17 @@ std::int64_t parse_length(const std::filesystem::path& file, std::int64_t line,
 }
 
 }  // namespace
+
+bool is_csv_trace_header(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  const std::vector<std::string_view> names = split(line);
+  const auto has_all = [&](const auto& columns) {
+    return std::ranges::all_of(columns, [&](std::string_view column) {
+      return std::ranges::find(names, column) != names.end();
+    });
+  };
+  return has_all(kAzureColumns) || has_all(kPlainColumns);
+}
 
 Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requests) {
   trace::Requests requests(file, max_requests);
@@ -181,10 +221,11 @@ Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requ
       }
       request.arrival = Seconds(seconds);
     }
-    request.prompt_tokens = parse_length(
-        file, number, columns.is_azure ? "ContextTokens" : "prompt_tokens", fields[columns.prompt]);
+    request.prompt_tokens =
+        parse_length(file, number, columns.is_azure ? kAzureColumns[1] : kPlainColumns[1],
+                     fields[columns.prompt]);
     request.output_tokens =
-        parse_length(file, number, columns.is_azure ? "GeneratedTokens" : "output_tokens",
+        parse_length(file, number, columns.is_azure ? kAzureColumns[2] : kPlainColumns[2],
                      fields[columns.output]);
     requests.append(number, std::move(request));
     return !requests.is_full();

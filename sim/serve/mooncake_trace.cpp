@@ -71,7 +71,8 @@ Request mooncake_request(std::string_view line) {
                                 " and output_length " + std::to_string(request.output_tokens) +
                                 ", expected at least 1");
   }
-  const nlohmann::json& hashes = object.at("hash_ids");
+  if (!object.contains("hash_ids")) return request;
+  const nlohmann::json& hashes = object["hash_ids"];
   if (!hashes.is_array()) {
     throw std::invalid_argument("hash_ids is " + described(hashes) + ", expected a list");
   }
@@ -104,9 +105,10 @@ Workload read_mooncake_trace(const std::filesystem::path& file, std::int64_t max
     try {
       request = mooncake_request(line);
     } catch (const nlohmann::json::exception& error) {
-      trace::fail(file, number,
-                  "expected an object with timestamp, input_length, output_length and hash_ids: " +
-                      shown(error.what(), kLongestMessage));
+      trace::fail(
+          file, number,
+          "expected an object with timestamp, input_length, output_length and maybe hash_ids: " +
+              shown(error.what(), kLongestMessage));
     } catch (const std::invalid_argument& error) {
       trace::fail(file, number, error.what());
     }

@@ -40,6 +40,7 @@ struct Workload {
   bool is_offline = false;           // requests come from the engine's own process: no front end
   // All prompts in one step whatever the token budget, then decodes until the last has ended.
   bool is_static_batch = false;
+  std::vector<std::string> notes;  // what a reader of results should know of these requests
 };
 
 // What a step is made of when both decodes and prompts could run.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "sim/serve/lengths.h"
 #include "sim/serve/serve.h"
@@ -38,14 +39,17 @@ void repeat_prompts(Workload& workload, std::int64_t num_distinct);
 Workload offline(std::int64_t num_requests, const LengthDistribution& prompt,
                  const LengthDistribution& output, bool is_static_batch, std::uint64_t seed);
 
-// Azure LLM inference trace: CSV with the columns TIMESTAMP ("2023-11-16 18:15:46.6805900"),
-// ContextTokens and GeneratedTokens in any order; also plain CSV with arrival_s, prompt_tokens and
-// output_tokens. The first arrival becomes t = 0. `max_requests` 0: all. Throws
-// std::invalid_argument "file:line: ..." for a missing or foreign file, a missing column, rows with
-// more or fewer cells than the header, a field that is no number, dates that no calendar has,
-// timestamps that are not finite, go back or span more than kLongestSpan (service_checks.h),
-// lengths below 1, and fewer than `max_requests` requests.
+// Azure LLM inference trace: CSV with the columns TIMESTAMP ("2023-11-16 18:15:46.6805900", in UTC
+// unless "Z" or "+02:00" follows), ContextTokens and GeneratedTokens in any order; also plain CSV
+// with arrival_s, prompt_tokens and output_tokens. The first arrival becomes t = 0. `max_requests`
+// 0: all. Throws std::invalid_argument "file:line: ..." for a missing or foreign file, a missing
+// column, rows with more or fewer cells than the header, a field that is no number, dates that no
+// calendar has, timestamps that are not finite, go back or span more than kLongestSpan
+// (service_checks.h), lengths below 1, and fewer than `max_requests` requests.
 Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requests = 0);
+
+// Whether `line`, the first of a file, has the columns of read_csv_trace.
+bool is_csv_trace_header(std::string_view line);
 
 // Request i arrives at arrivals_s[i], ascending seconds; the first arrival becomes t = 0. Throws
 // std::invalid_argument "name:row: ..." as above, rows counted from 1, and when the columns are not
@@ -55,8 +59,8 @@ Workload column_trace(const std::string& name, std::span<const double> arrivals_
                       std::span<const std::int64_t> output_tokens);
 
 // Mooncake trace: one JSON object per line with timestamp (ms), input_length, output_length and
-// hash_ids (at most one per 512 prompt tokens begun). Throws as above, and for keys that stand
-// there twice and lists within lists.
+// where prompts share blocks hash_ids (at most one per 512 prompt tokens begun). Throws as above,
+// and for keys that stand there twice and lists within lists.
 Workload read_mooncake_trace(const std::filesystem::path& file, std::int64_t max_requests = 0);
 
 // Arrivals `factor` times as fast.

@@ -154,6 +154,33 @@ TEST_F(TraceTest, AnEmptyTraceAndAMissingFileAreErrors) {
   EXPECT_THROW(static_cast<void>(read_csv_trace("/nowhere/trace.csv")), std::invalid_argument);
 }
 
+TEST_F(TraceTest, TimesMayNameTheirZone) {
+  // One moment, said in UTC, two hours ahead of it and half an hour behind: all arrive at 0; the
+  // last comes 1.5 s after.
+  const Workload workload =
+      read_csv_trace(write(std::string(kAzureHeader) + "2023-11-16T23:30:00.5Z,1,1\n"
+                                                       "2023-11-17 01:30:00.5+02:00,2,1\n"
+                                                       "2023-11-16 23:00:00.5-0030,3,1\n"
+                                                       "2023-11-17T00:30:02+01,4,1\n"));
+  ASSERT_EQ(workload.requests.size(), 4U);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(workload.requests[i].arrival, Seconds(0)) << i;
+  EXPECT_DOUBLE_EQ(workload.requests[3].arrival.value(), 1.5);
+}
+
+TEST_F(TraceTest, WhatIsNoZoneIsRefused) {
+  for (const char* zone : {"z", "+", "+1", "+24:00", "+01:60", "+01:0", "+01:000", "UTC", "Z+01"}) {
+    expect_refusal(std::string(kAzureHeader) + "2023-11-16 23:30:00" + zone + ",1,1\n",
+                   ":2: TIMESTAMP is");
+  }
+}
+
+TEST_F(TraceTest, MooncakeWithoutHashesSharesNoBlocks) {
+  const Workload workload = read_mooncake_trace(
+      write("{\"timestamp\": 0, \"input_length\": 1100, \"output_length\": 6}\n"));
+  ASSERT_EQ(workload.requests.size(), 1U);
+  EXPECT_TRUE(workload.requests[0].block_hashes.empty());
+}
+
 TEST_F(TraceTest, MooncakeKeepsOnlyHashesOfFullBlocks) {
   // 1100 tokens hold two full blocks of 512; the third hash stands for the rest.
   const Workload workload = read_mooncake_trace(write(

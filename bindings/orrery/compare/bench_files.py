@@ -13,16 +13,16 @@ A request's TPOT is (last token - first token) / (tokens - 1), which vLLM and SG
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import json_values
+
 STATISTICS = ("mean", "p50", "p90", "p99")
 FORMATS = "what 'vllm bench serve --save-result', SGLang's bench_serving, GuideLLM or AIPerf write"
-_MOST_BYTES = 4 << 30
 _MOST = 1e9  # seconds of a request, tokens of one; more are of no benchmark
 Columns = dict[str, np.ndarray]
 Figures = dict[str, dict[str, float]]
@@ -52,43 +52,38 @@ def read(path: pathlib.Path) -> Bench:
     """Raises ValueError saying what was found and what is expected."""
     if not path.is_file():
         raise ValueError(f"found no file '{path}'; expected {FORMATS}")
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{path}: found {path.stat().st_size:,} bytes; expected at most {_MOST_BYTES:,}")
     objects = _objects(path)
-    first = objects[0]
-    for recognises, reader in _READERS:
-        if recognises(first):
-            try:
-                return _checked(reader(path, objects))
-            except (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError) as error:
-                if str(error).startswith(str(path)):  # says already what is wrong
-                    raise
-                what = f"no {error}" if isinstance(error, KeyError) else str(error)
-                raise ValueError(f"{path}: damaged, or of a version that is not known: {what}") from None
-    keys = ", ".join(list(first)[:8]) or "nothing"
-    raise ValueError(f"{path}: found an object with {keys}; expected {FORMATS}")
+    if not is_bench(objects[0]):
+        keys = cut(", ".join(list(objects[0])[:8])) or "nothing"
+        raise ValueError(f"{path}: found an object with {keys}; expected {FORMATS}")
+    return of_objects(path, objects)
+
+
+def is_bench(first: Mapping[str, Any]) -> bool:
+    """Whether an object is the first of a benchmark's file."""
+    return any(recognises(first) for recognises, _ in _READERS)
+
+
+def of_objects(path: pathlib.Path, objects: Sequence[dict[str, Any]]) -> Bench:
+    """The benchmark of `path`, whose first object `is_bench`. Raises as `read`."""
+    reader = next(reader for recognises, reader in _READERS if recognises(objects[0]))
+    try:
+        return _checked(reader(path, objects))
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError) as error:
+        if str(error).startswith(str(path)):  # says already what is wrong
+            raise
+        what = cut(f"no {error}" if isinstance(error, KeyError) else str(error))
+        raise ValueError(f"{path}: damaged, or of a version that is not known: {what}") from None
+
+
+def cut(text: str, most: int = 200) -> str:
+    """What an error quotes of a file: its head where it is long."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
 def _objects(path: pathlib.Path) -> list[dict[str, Any]]:
     """The file as one object, or one in each line."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
-    if not text.strip():
-        raise ValueError(f"{path}: found an empty file; expected {FORMATS}")
-    try:
-        found = [json.loads(text)]
-    except RecursionError:
-        raise ValueError(f"{path}: found JSON nested too deeply; expected {FORMATS}") from None
-    except ValueError as whole:
-        found = []
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.strip():
-                try:
-                    found.append(json.loads(line))
-                except (ValueError, RecursionError):
-                    raise ValueError(f"{path}: neither JSON ({whole}) nor JSON in each line (line {number}); expected {FORMATS}") from None
+    found = json_values.read(path, FORMATS)
     for one in found:
         if not isinstance(one, dict):
             raise ValueError(f"{path}: found {type(one).__name__}; expected an object, {FORMATS}")
@@ -282,9 +277,9 @@ def _read_aiperf(path: pathlib.Path, objects: Sequence[dict[str, Any]]) -> Bench
                                for key, theirs in (("mean", "avg"), ("p50", "p50"), ("p90", "p90"), ("p99", "p99"))
                                if entry.get(theirs) is not None}  # fmt: skip
     rates = {"requests_per_s": float(found["request_throughput"]["avg"]), "output_tokens_per_s": float(found["output_token_throughput"]["avg"])}
-    beside = path.with_name(_RECORDS)
+    beside = next((file for name in (_RECORDS, f"{_RECORDS}.gz") if (file := path.with_name(name)).is_file()), path)
     requests = None
-    if beside.is_file() and beside != path:
+    if beside != path:
         requests, _, _ = _records(beside, _objects(beside))
         figures |= figures_of(requests, None)
     count = int(found["request_count"]["avg"]) if "request_count" in found else len(requests["ttft_s"]) if requests else 0
@@ -346,4 +341,4 @@ _READERS = (
     (_is_raw, _read_raw),
 )
 
-__all__ = ["FORMATS", "STATISTICS", "Bench", "figures_of", "read", "statistics"]
+__all__ = ["FORMATS", "STATISTICS", "Bench", "cut", "figures_of", "is_bench", "of_objects", "read", "statistics"]
