@@ -1,6 +1,7 @@
 #include "sim/scenario/machine_file.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <stdexcept>
 #include <string_view>
@@ -17,6 +18,10 @@ namespace orrery {
 namespace {
 
 constexpr std::string_view kMeasuredOn = "measured_on.yaml";
+constexpr std::string_view kDeviceFile = "device.yaml";
+constexpr std::array<std::string_view, 12> kDeviceKeys = {
+    "name",        "driver_name", "vendor",  "architecture", "hbm_capacity", "hbm_bandwidth",
+    "dense_flops", "num_sms",     "sharing", "tdp",          "power",        "usd_per_hour"};
 
 std::map<DType, FlopsPerSecond> read_dense_flops(const YamlNode& node,
                                                  std::map<std::string, std::string>& sources) {
@@ -112,11 +117,11 @@ std::string known(const std::string& found, const std::vector<std::string>& name
 
 }  // namespace
 
-Device read_device(const std::filesystem::path& file) {
-  const YamlNode root = read_yaml(file);
-  Reader reader(root, "",
-                {"name", "driver_name", "vendor", "architecture", "hbm_capacity", "hbm_bandwidth",
-                 "dense_flops", "num_sms", "sharing", "tdp", "power", "usd_per_hour"});
+namespace {
+
+// `path` names the mapping in messages.
+Device device_of(const YamlNode& root, const std::string& path) {
+  Reader reader(root, path, std::vector<std::string_view>(kDeviceKeys.begin(), kDeviceKeys.end()));
   Device device;
   reader.collect_sources(&device.sources);
   device.name = reader.text("name");
@@ -146,6 +151,47 @@ Device read_device(const std::filesystem::path& file) {
   }
   return device;
 }
+
+// The `device` of a machine file, and where its tables would be.
+void read_device_of(const Reader& reader, const std::filesystem::path& file,
+                    const std::filesystem::path& topologies, MachineFile& machine) {
+  const std::filesystem::path devices = topologies / "devices";
+  const auto of_name = [&](const Reader& place, std::string_view key) {
+    const std::string name = place.text(key);
+    if (!std::filesystem::exists(devices / name / kDeviceFile)) {
+      place.fail(key,
+                 "unknown device '" + shown(name) + "'" + known(name, sorted_names(devices, true)));
+    }
+    return devices / name;
+  };
+  if (const YamlNode& given = reader.at("device"); given.kind == YamlNode::Kind::kMap) {
+    YamlNode node = given;
+    if (const YamlNode* like = node.find("like"); like != nullptr) {
+      std::vector<std::string_view> keys(kDeviceKeys.begin(), kDeviceKeys.end());
+      keys.emplace_back("like");
+      const Reader own(given, "device", keys);
+      const YamlNode base = read_yaml(of_name(own, "like") / kDeviceFile);
+      std::erase_if(node.entries, [](const YamlNode::Entry& entry) { return entry.key == "like"; });
+      add_missing(node, base);
+    }
+    machine.spec.device = device_of(node, "device");
+    machine.device_directory = devices / machine.spec.device.name;
+    return;
+  }
+  const std::filesystem::path own = file.parent_path() / reader.text("device");
+  const bool is_file = std::filesystem::is_regular_file(own);
+  if (is_file || std::filesystem::exists(own / kDeviceFile)) {
+    machine.device_directory = is_file ? own.parent_path() : own;
+    machine.spec.device = read_device(is_file ? own : own / kDeviceFile);
+    return;
+  }
+  machine.device_directory = of_name(reader, "device");
+  machine.spec.device = read_device(machine.device_directory / kDeviceFile);
+}
+
+}  // namespace
+
+Device read_device(const std::filesystem::path& file) { return device_of(read_yaml(file), ""); }
 
 Device read_measured_device(const std::filesystem::path& device_directory) {
   Device device = read_device(device_directory / "device.yaml");
@@ -189,16 +235,7 @@ MachineFile read_machine(const std::filesystem::path& file,
   }
   spec.kind = kinds[reader.choice("kind", kinds)];
 
-  const std::string device = reader.text("device");
-  // As collectives below.
-  const std::filesystem::path own = file.parent_path() / device;
-  machine.device_directory =
-      std::filesystem::exists(own / "device.yaml") ? own : topologies / "devices" / device;
-  if (!std::filesystem::exists(machine.device_directory / "device.yaml")) {
-    reader.fail("device", "unknown device '" + shown(device) + "'" +
-                              known(device, sorted_names(topologies / "devices", true)));
-  }
-  spec.device = read_device(machine.device_directory / "device.yaml");
+  read_device_of(reader, file, topologies, machine);
 
   const auto whole = [&](std::string_view key, int& value) {
     if (reader.has(key)) {

@@ -17,9 +17,10 @@ struct MachineFile {
   std::filesystem::path collectives_directory;  // empty when the machine has none
 };
 
-// `file` is topologies/<name>.yaml or any other; its device is a directory beside it, or one of
-// `topologies`/devices.
-// Throw ScenarioError.
+// `file` is topologies/<name>.yaml or any other. Its device is the name of one of
+// `topologies`/devices, a path from `file`'s directory (of a directory with device.yaml, or of such
+// a file), or a mapping with the keys of device.yaml; `like: NAME` there takes what it lacks from a
+// device of that name. Throw ScenarioError.
 MachineFile read_machine(const std::filesystem::path& file,
                          const std::filesystem::path& topologies);
 Device read_device(const std::filesystem::path& file);

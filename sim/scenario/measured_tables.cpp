@@ -1,6 +1,7 @@
 #include "sim/scenario/measured_tables.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <set>
 #include <tuple>
@@ -73,6 +74,19 @@ CollectiveDirectory own_collectives(const fs::path& topologies, const MachineSpe
   return own;
 }
 
+// The numbers of a version, negated: of "vllm-0.24.0" 0, -24, 0.
+std::vector<int> newest_first(std::string_view name) {
+  std::vector<int> numbers;
+  for (std::size_t at = name.find_first_of("0123456789"); at != std::string_view::npos;
+       at = name.find_first_of("0123456789", at)) {
+    int number = 0;
+    const auto [end, error] = std::from_chars(name.data() + at, name.data() + name.size(), number);
+    numbers.push_back(error == std::errc() ? -number : 0);
+    at = static_cast<std::size_t>(end - name.data());
+  }
+  return numbers;
+}
+
 }  // namespace
 
 std::vector<std::string> differences(const Device& measured, const Device& asked) {
@@ -111,6 +125,29 @@ std::vector<std::string> usable_providers(const fs::path& topologies, const Devi
     }
   }
   return {names.begin(), names.end()};
+}
+
+std::string default_provider(const fs::path& topologies, const Device& device,
+                             std::string_view profile) {
+  const std::string engine(profile.substr(0, profile.find('_')));
+  std::string chosen;
+  std::tuple<double, std::vector<int>> best;  // distance, version negated
+  for (const KernelDirectory& directory : all_kernel_directories(topologies)) {
+    const std::string& name = directory.provider;
+    // "sglang-0.5.10-deepep-normal" has exchanges of experts alone.
+    const bool is_version =
+        name.starts_with(engine + "-") && name.find('-', engine.size() + 1) == std::string::npos;
+    if ((name != engine && !is_version) ||
+        origin(name, device, name, directory.device) == Origin::kNone) {
+      continue;
+    }
+    std::tuple rank(device_distance(device, directory.device), newest_first(name));
+    if (chosen.empty() || rank < best) {
+      best = std::move(rank);
+      chosen = name;
+    }
+  }
+  return chosen;
 }
 
 std::vector<CollectiveDirectory> collective_directories(const fs::path& topologies,

@@ -44,6 +44,12 @@ std::vector<KernelDirectory> kernel_directories(const std::filesystem::path& top
 std::vector<std::string> usable_providers(const std::filesystem::path& topologies,
                                           const Device& device);
 
+// What a scenario's engine profile runs on where it names no provider: of the tables of that engine
+// ("vllm" of vllm_eager) those of the device that is nearest to `device`, of several versions the
+// newest. Empty where there are none.
+std::string default_provider(const std::filesystem::path& topologies, const Device& device,
+                             std::string_view profile);
+
 // Collective tables for `spec`: `own` unless it is empty, then those of machines whose devices are
 // of the same vendor, by the ratio of the NVLink rates, then the devices' distance, then by name.
 // Throws ScenarioError on a malformed machine file.

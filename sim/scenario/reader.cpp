@@ -62,6 +62,20 @@ void Reader::fail(std::string_view key, const std::string& message) const {
   fail_at(value == nullptr ? node_->where : value->where, path_of(key) + ": " + message);
 }
 
+void Reader::require(std::initializer_list<std::string_view> keys) const {
+  std::string missing;
+  int count = 0;
+  for (const std::string_view key : keys) {
+    if (has(key)) continue;
+    missing += (count == 0 ? "'" : ", '") + std::string(key) + "'";
+    ++count;
+  }
+  if (count > 0) {
+    fail_at(node_->where, (path_.empty() ? "" : path_ + ": ") +
+                              (count == 1 ? "missing key " : "missing keys ") + missing);
+  }
+}
+
 const YamlNode& Reader::at(std::string_view key) const {
   const YamlNode* value = node_->find(key);
   if (value == nullptr) {

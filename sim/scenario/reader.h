@@ -77,8 +77,9 @@ YamlNode parse_yaml(std::string_view text, const std::string& file);
 YamlNode read_yaml(const std::filesystem::path& path);
 
 // Sets the value at a dotted path ("placement.tp"), creating mappings on the way; `value` is YAML
-// text. Its place is "--set ASSIGNMENT", which mappings around it name beside their own. Throws
-// ScenarioError when the path runs through something that is no mapping.
+// text. Its place is "--set ASSIGNMENT", which mappings around it name beside their own. A key
+// inside a machine that is a plain name makes it {name: NAME}. Throws ScenarioError when the path
+// runs through something else that is no mapping.
 void set_value(YamlNode& root, std::string_view assignment);
 
 // Adds to the mapping `node` the entries of the mapping `base` whose keys it lacks, at every depth.
@@ -106,6 +107,8 @@ class Reader {
   [[nodiscard]] const YamlNode& node() const { return *node_; }
   // Where the mapping stands in the scenario ("workload.poisson").
   [[nodiscard]] const std::string& path() const { return path_; }
+  // Throws ScenarioError that names all of `keys` that are missing.
+  void require(std::initializer_list<std::string_view> keys) const;
   // Throws ScenarioError when the key is missing.
   [[nodiscard]] const YamlNode& at(std::string_view key) const;
 

@@ -48,6 +48,10 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
                        " is more than the " + std::to_string(positions) +
                        " positions that the model was trained for");
   }
+  if (scenario.is_provider_chosen) {
+    warnings.push_back("provider " + scenario.provider + " is chosen, for " + scenario.profile +
+                       " on " + scenario.machine_spec.device.name + "; the scenario names none");
+  }
   if (scenario.kernel_tables.empty()) {
     warnings.emplace_back(
         "provider none: every kernel stands on its roofline and every collective on the rates of "

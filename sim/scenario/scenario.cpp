@@ -119,15 +119,30 @@ void read_model_part(const YamlNode& node, const std::filesystem::path& director
   }
 }
 
-// provider: NAME of tables on any device of the vendor, a path to tables of this device, or none.
+// Name of the profile that `engine` asks for, without a path; the engine is not read yet.
+std::string profile_name(const Reader& root) {
+  const YamlNode* engine = root.node().find("engine");
+  const YamlNode* profile = engine == nullptr ? nullptr : engine->find("profile");
+  return profile == nullptr ? kDefaultProfile
+                            : std::filesystem::path(profile->scalar).stem().string();
+}
+
+// provider: NAME of tables on any device of the vendor, a path to tables of this device, or none;
+// without it default_provider.
 void read_provider(const Reader& root, const std::filesystem::path& directory,
                    const std::filesystem::path& topologies, Scenario& scenario) {
-  scenario.provider = root.text("provider");
+  const Device& device = scenario.machine_spec.device;
+  scenario.is_provider_chosen = !root.has("provider");
+  if (scenario.is_provider_chosen) {
+    scenario.provider = default_provider(topologies, device, profile_name(root));
+    if (scenario.provider.empty()) scenario.provider = kNoProvider;
+  } else {
+    scenario.provider = root.text("provider");
+  }
   if (scenario.provider == kNoProvider) {
     scenario.collective_tables.clear();
     return;
   }
-  const Device& device = scenario.machine_spec.device;
   std::vector<KernelDirectory>& tables = scenario.kernel_tables;
   bool is_known = false;
   if (is_path(scenario.provider)) {
@@ -378,6 +393,7 @@ Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& f
                     {"question", "model", "machine", "provider", "placement", "disaggregation",
                      "engine", "moe", "router", "workload", "slo", "cost", "search", "step_level",
                      "chosen_step", "validate", "seed"});
+  root.require({"model", "machine", "workload"});
   const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
   Scenario scenario;
   scenario.paths = paths;

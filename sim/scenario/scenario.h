@@ -35,6 +35,8 @@ struct ProjectPaths {
   SharedTraceReader traces;    // of foreign ones; null: they are refused
 };
 
+inline constexpr const char* kDefaultProfile = "vllm";
+
 struct Scenario {
   std::string name;  // the file's stem
   std::string question;
@@ -49,11 +51,12 @@ struct Scenario {
   MoeSpec moe;  // the engine profile's unless the scenario says otherwise
   std::string machine;
   std::string provider;
+  bool is_provider_chosen = false;  // by the device, not named
   // Of a disaggregated service, those that decode.
   int replicas = 1;
   Mesh mesh;
   std::optional<Disaggregation> disaggregation;
-  std::string profile = "vllm";
+  std::string profile = kDefaultProfile;
   EngineConfig engine;
   RouterKind router = RouterKind::kRoundRobin;
   WorkloadSpec workload;

@@ -208,6 +208,17 @@ YamlNode read_yaml(const std::filesystem::path& path) {
   return parse_yaml(text, path.string());
 }
 
+namespace {
+
+// `machine: NAME` as `machine: {name: NAME}`, which other keys can stand in.
+void make_mapping(YamlNode& name) {
+  YamlNode::Entry entry{.key = "name", .where = name.where, .value = name};
+  name = {.kind = YamlNode::Kind::kMap, .where = name.where};
+  name.entries.push_back(std::move(entry));
+}
+
+}  // namespace
+
 void set_value(YamlNode& root, std::string_view assignment) {
   const std::string origin = "--set " + shown(assignment);
   const std::size_t equals = assignment.find('=');
@@ -243,6 +254,7 @@ void set_value(YamlNode& root, std::string_view assignment) {
       entry->where = node->where;
       return;
     }
+    if (key == "machine" && node->kind == YamlNode::Kind::kScalar) make_mapping(*node);
     // What is wrong with the mapping as a whole may be due to the value set in it.
     if (entry->where.file != origin) {
       for (Location* where : {&entry->where, &node->where}) {

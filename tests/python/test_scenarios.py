@@ -98,7 +98,7 @@ def test_overrides_of_a_file_are_there_when_it_is_varied(workdir):
         ({"engine": {"max_num_seqs": {1, 2}}}, "engine.max_num_seqs: found a value of type set"),
         ({"engine": {4: 2}}, "engine: found the key 4; expected text"),
         ({"workload__poisson__requests_per_s": 2}, "workload.closed_loop: found both 'poisson' and 'closed_loop'"),
-        ({"provider": None}, "missing key 'provider'"),
+        ({"machine": None}, "missing key 'machine'"),
         ({"model__config": "llama-3.1-8"}, "model.config: unknown model 'llama-3.1-8'; did you mean 'llama-3.1-8b'?"),
         ({"workload": 3}, "workload: found '3'"),
     ],
