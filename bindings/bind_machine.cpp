@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,26 @@ py::dict machine_summary(const std::string& file, const std::string& topologies)
   return summary;
 }
 
+py::dict device_summary(const std::string& directory) {
+  const Device device = read_device(std::filesystem::path(directory) / "device.yaml");
+  py::dict summary;
+  summary["name"] = device.name;
+  summary["vendor"] = device.vendor;
+  summary["architecture"] = device.architecture;
+  summary["hbm_capacity_bytes"] = device.hbm_capacity.value();
+  summary["hbm_bandwidth_bytes_per_s"] = device.hbm_bandwidth.value();
+  py::dict flops;
+  for (const auto& [dtype, rate] : device.dense_flops) {
+    flops[py::str(std::string(to_text(dtype)))] = rate.value();
+  }
+  summary["dense_flops"] = flops;
+  summary["num_sms"] = device.num_sms;
+  summary["tdp_w"] = device.tdp.value();
+  summary["usd_per_hour"] = device.usd_per_hour;
+  summary["providers"] = provider_names(directory);
+  return summary;
+}
+
 py::list kernels() {
   py::list list;
   for (const KernelSpec& spec : kernel_specs()) {
@@ -81,6 +102,8 @@ void bind_machine(py::module_& module) {
       py::arg("topologies"), "Names of the machine files in a directory, ascending.");
   module.def("machine_summary", &machine_summary, py::arg("file"), py::arg("topologies"),
              "What a machine file says, with the providers measured on its device.");
+  module.def("device_summary", &device_summary, py::arg("directory"),
+             "What a device's file says, with the providers measured on it.");
   module.def("kernel_specs", &kernels, "Name, summary and dims of every kernel.");
   module.def(
       "provider_rows",

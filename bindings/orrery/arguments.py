@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import difflib
+import pathlib
 from collections.abc import Callable
 
 
@@ -18,4 +21,29 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-__all__ = ["whole_number"]
+def shipped_scenarios() -> dict[str, pathlib.Path]:
+    """The project's own scenarios by name: 'quickstart', 'explore/llama_70b_chat'."""
+    from .scenarios import project_root
+
+    root = project_root() / "scenarios"
+    files = sorted(file for file in root.rglob("*.yaml") if file.relative_to(root).parts[0] != "engines")
+    return {str(file.relative_to(root).with_suffix("")): file for file in files}
+
+
+def scenario_file(text: str) -> pathlib.Path:
+    """A path as it is, or the file of a shipped scenario that `text` names where there is no such path."""
+    path = pathlib.Path(text)
+    if path.exists() or path.suffix:
+        return path
+    shipped = shipped_scenarios()
+    if text in shipped:
+        return shipped[text]
+    if len(path.parts) != 1:
+        return path
+    near = difflib.get_close_matches(text, shipped, n=1, cutoff=0)
+    meant = f"; did you mean '{near[0]}'?" if near else ""
+    known = ", ".join(name for name in shipped if "/" not in name)
+    raise argparse.ArgumentTypeError(f"no such file, nor a scenario of the name '{text[:100]}'{meant} Known: {known}, and those in directories of scenarios/")
+
+
+__all__ = ["scenario_file", "shipped_scenarios", "whole_number"]

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-from . import device_probes, files
+from . import device_probes, files, hardware
 
 PROVIDER = "orrery"
 TABLES = files.Kind(
@@ -70,8 +70,8 @@ def run(options: argparse.Namespace, root: pathlib.Path) -> int:
     return 0
 
 
-def find_program(root: pathlib.Path) -> pathlib.Path:
-    """orrery-gpu: ORRERY_GPU, a build of the checkout at `root`, PATH, or built now where nvcc is."""
+def built_program(root: pathlib.Path) -> pathlib.Path | None:
+    """orrery-gpu where there is one: ORRERY_GPU, a build of the checkout at `root`, PATH."""
     if named := os.environ.get("ORRERY_GPU"):
         if not os.access(named, os.X_OK):
             raise ValueError(f"ORRERY_GPU names '{named}', which is no program")
@@ -79,11 +79,20 @@ def find_program(root: pathlib.Path) -> pathlib.Path:
     for build in BUILDS:
         if os.access(program := root / build / PROGRAM, os.X_OK):
             return program
-    if found := shutil.which("orrery-gpu"):
-        return pathlib.Path(found)
+    found = shutil.which("orrery-gpu")
+    return pathlib.Path(found) if found else None
+
+
+def find_program(root: pathlib.Path) -> pathlib.Path:
+    """orrery-gpu as it is found, or built now where nvcc and a GPU are."""
+    if program := built_program(root):
+        return program
     if not (root / "CMakePresets.json").is_file() or not _nvcc():
         raise ValueError("found no orrery-gpu: neither ORRERY_GPU nor PATH has it, and there is no nvcc to build it with; "
                          "install the CUDA toolkit (13.0 or later) beside a checkout of the project")  # fmt: skip
+    if not hardware.nvidia_gpus():
+        raise ValueError("found no NVIDIA GPU here, so that orrery-gpu, which runs on one, is not built; expected one of sm_90a (H100, H200),"
+                         " or a program that ORRERY_GPU names")  # fmt: skip
     print("building orrery-gpu (once; a few minutes)", file=sys.stderr)
     for step in (["cmake", "--preset", "gpu"], ["cmake", "--build", "--preset", "gpu", "--target", "orrery-gpu"]):
         built = subprocess.run(step, cwd=root, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The command line: `orrery run | explain | alternatives | report | calibrate | validate | emit | compare | profile | scorecard | import | moe | bench`, and lists of what there is.
+"""The command line: every command, its options and examples, and what `run` prints.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: failed, 2: bad usage or input.
 """
@@ -6,15 +6,18 @@ Results go to stdout, progress and warnings to stderr. Exit code 0: done, 1: fai
 from __future__ import annotations
 
 import argparse
+import difflib
+import itertools
 import os
 import pathlib
+import re
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TextIO
 
 from . import process
-from .arguments import whole_number
+from .arguments import scenario_file, shipped_scenarios, whole_number
 from .simulation import MOST_THREADS
 from .text_table import aligned as _aligned
 from .text_table import printable
@@ -37,11 +40,21 @@ def _command(words: list[str]) -> int:
         from . import bench
 
         return bench.main(words[1:]) or 0
-    options = _parser().parse_args(words)
+    parser = _parser()
+    if not words:
+        parser.print_help()
+        return 0
+    options = parser.parse_args(words)
     return options.command(options)
 
 
 class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        if found := re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
+            near = difflib.get_close_matches(found[1], re.findall(r"\w+", found[2]), n=1, cutoff=0)
+            message = f"unknown command '{found[1][:100]}'; did you mean '{near[0]}'? Known: {found[2].replace(chr(39), '')}"
+        super().error(message)
+
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(printable(message, keep="\n\t"), file)
 
@@ -49,12 +62,15 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="orrery", description="Simulates how a large language model is served.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    from . import catalogue, completion
 
     run = commands.add_parser("run", help="simulate a scenario and write a run directory")
-    run.add_argument("file", type=pathlib.Path, metavar="FILE", help="scenario, see scenarios/")
-    run.add_argument("-o", "--output", type=pathlib.Path, metavar="DIR", help="run directory (runs/<scenario>)")
+    run.add_argument("file", type=scenario_file, metavar="FILE", help="scenario, or the name of one in scenarios/")
+    run.add_argument("-o", "--output", type=pathlib.Path, metavar="DIR",
+                     help="run directory (runs/<scenario>, then runs/<scenario>-2 and so on)")  # fmt: skip
     run.add_argument("--force", action="store_true", help="replace an earlier run in DIR")
-    run.add_argument("--json", action="store_true", help="print summary.json and wall_s instead of a table")
+    run.add_argument("--json", action="store_true", help="print the scenario, summary.json and wall_s instead of a table")
+    run.add_argument("-q", "--quiet", action="store_true", help="print the run directory alone, and no warnings")
     run.add_argument("--threads", type=whole_number(1, MOST_THREADS), default=1, metavar="N", help="simulate replicas side by side")
     run.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", dest="overrides",
                      help="replace one value of the scenario; may be given several times")  # fmt: skip
@@ -151,13 +167,26 @@ def _parser() -> argparse.ArgumentParser:
     experts.set_defaults(command=moe.run)
 
     commands.add_parser("bench", help="measure the simulator itself", add_help=False)
-    for name, text, command in (
-        ("models", "list the models that scenarios may name", _models),
-        ("machines", "list the machines", _machines),
-        ("providers", "list the measured kernel tables of each device", _providers),
-        ("kernels", "list the kernels that plans are made of", _kernels),
-    ):
-        commands.add_parser(name, help=text).set_defaults(command=command)
+    for listing in catalogue.LISTINGS:
+        listed = commands.add_parser(listing.name, help=listing.help)
+        listed.add_argument("--json", action="store_true", help="print the entries as JSON")
+        listed.set_defaults(command=listing.run)
+
+    from . import doctor
+
+    checkup = commands.add_parser("doctor", help="say what is here, and which commands can run with it")
+    doctor.add_options(checkup)
+    checkup.set_defaults(command=doctor.run)
+
+    from . import new_files
+
+    beginning = commands.add_parser("new", help="write a scenario or a machine to start from")
+    new_files.add_options(beginning)
+
+    complete = commands.add_parser("completion", help="print a script that completes commands in a shell")
+    complete.add_argument("shell", choices=completion.SHELLS, help="whose script")
+    complete.set_defaults(command=lambda options: _completion(options.shell, commands.choices))
+    _add_examples(commands.choices)
     from ._core import __version__
 
     parser.add_argument("--version", action="version", version=f"orrery {__version__}")
@@ -165,32 +194,76 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from . import files, run_files, simulation
+    from . import catalogue, files, run_files, simulation
 
     began = time.perf_counter()
     scenario = simulation.load(options.file, overrides=options.overrides)
     directory = options.output or pathlib.Path("runs") / scenario.name
+    if not options.output and not options.force:
+        directory = _free(directory)
     if options.format == "parquet":
         from . import parquet
 
         parquet.check_installed()
     with files.publishing(directory, run_files.RUN, force=options.force) as folder:
-        with _ProgressBar(sys.stderr, shown=options.progress or sys.stderr.isatty()) as bar:
+        with _ProgressBar(sys.stderr, shown=options.progress or (sys.stderr.isatty() and not options.quiet)) as bar:
             result = simulation.simulate(scenario, threads=options.threads, progress=bar.update, spill=folder)
-        for warning in (*result.warnings, *_keeps_up(result.summary)):
+        for warning in () if options.quiet else (*result.warnings, *_keeps_up(result.summary)):
             print(f"warning: {printable(warning)}", file=sys.stderr)
         simulation.write_files(result, folder, report=not options.no_report, parquet=options.format == "parquet")
     wall_s = time.perf_counter() - began
     if options.json:
         import json
 
-        print(json.dumps(result.to_dict() | {"intervals": result.intervals, "wall_s": wall_s}, indent=2))
+        inputs = {"schema_version": catalogue.SCHEMA_VERSION, "inputs": scenario.to_dict(resolved=True)}
+        print(json.dumps(inputs | result.to_dict() | {"intervals": result.intervals, "wall_s": wall_s}, indent=2, default=list))
+    elif options.quiet:
+        print(directory)
     else:
         print(_table(result.summary, colour=_wants_colour(sys.stdout)))
         print(f"\nsimulated in {wall_s:.2f} s; written to {directory}{os.sep}")
         if not options.no_report:
             print(f"report: {directory / 'report.html'}")
     return 0
+
+
+def _free(directory: pathlib.Path) -> pathlib.Path:
+    """`directory`, or where it is taken the first of DIRECTORY-2, DIRECTORY-3, ... that is not."""
+    numbered = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([directory], numbered) if not os.path.lexists(path))
+
+
+def _completion(shell: str, parsers: Mapping[str, argparse.ArgumentParser]) -> int:
+    from . import completion
+
+    print(completion.script(shell, parsers, tuple(shipped_scenarios())), end="")
+    return 0
+
+
+_EXAMPLES = {
+    "run": ("orrery run quickstart", "orrery run quickstart --set placement.tp=8 --set placement.replicas=1 --json",
+            "orrery run mine.yaml --set 'workload={trace: bench.json}' -o runs/mine"),
+    "explain": ("orrery explain quickstart --decodes 64 --context 2000",),
+    "explore": ("orrery explore explore/llama_70b_chat", "orrery explore --model llama-3.1-70b --weights fp8 --gpu h200-sxm --rate 20"
+                " --prompt 2000 --output 300 --ttft p99=1s --tpot p99=40ms"),
+    "saturate": ("orrery saturate quickstart",),
+    "report": ("orrery report runs/quickstart",),
+    "calibrate": ("orrery calibrate --quick",),
+    "validate": ("orrery validate validate/llama_8b --gpus 1", "orrery validate validate/llama_8b --plan-only"),
+    "emit": ("orrery emit runs/quickstart --engine vllm",),
+    "compare": ("orrery compare runs/a runs/b", "orrery compare runs/a bench.json"),
+    "import": ("orrery import aiconfigurator systems/data",),
+    "scorecard": ("orrery scorecard --filter engine=vllm",),
+    "moe": ("orrery moe qwen3-30b-a3b --tokens 1 64 1024",),
+    "new": ("orrery new scenario mine --like qwen3_30b_poisson", "orrery new machine mine --device l40s --gpus 4 --link pcie4"),
+    "completion": ('eval "$(orrery completion bash)"',),
+}  # fmt: skip
+
+
+def _add_examples(parsers: Mapping[str, argparse.ArgumentParser]) -> None:
+    for command, examples in _EXAMPLES.items():
+        parsers[command].formatter_class = argparse.RawDescriptionHelpFormatter
+        parsers[command].epilog = "\n".join(["examples:", *(f"  {example}" for example in examples)])
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -244,69 +317,6 @@ def _scorecard(options: argparse.Namespace) -> int:
         print(command.run(cases=options.cases, filters=options.filters, threads=options.threads, as_json=options.json,
                           html=options.html, force=options.force, progress=bar.update))  # fmt: skip
     return 0
-
-
-def _models(_: argparse.Namespace) -> int:
-    from . import _core
-    from .simulation import project_root
-
-    directory = str(project_root() / "models")
-    rows = []
-    for name in _core.model_names(directory):
-        try:
-            model = _core.read_model(_core.model_path(directory, name))
-        except ValueError as error:
-            rows.append((name, "–", "–", "–", str(error).partition(": ")[2]))
-            continue
-        active = f"{model.num_active_parameters / 1e9:.1f}" if model.num_experts else ""
-        rows.append((name, f"{model.num_parameters / 1e9:.1f}", active, str(model.num_layers), model.model_type))
-    print(_aligned(("model", "parameters, G", "active, G", "layers", "type"), rows, right=(1, 2, 3)))
-    return 0
-
-
-def _machines(_: argparse.Namespace) -> int:
-    rows = []
-    for machine in _machine_summaries():
-        rate = machine["nvlink_rate_bytes_per_s"]
-        rows.append((machine["name"], machine["kind"], machine["device"], f"{machine['num_gpus']:,}",
-                     f"{machine['hbm_capacity_bytes'] / 1e9:.0f} GB", f"{rate / 1e9:.0f} GB/s" if rate else "",
-                     ", ".join(machine["providers"]) or "none"))  # fmt: skip
-    print(_aligned(("machine", "kind", "device", "GPUs", "HBM", "NVLink", "providers"), rows, right=(3, 4, 5)))
-    return 0
-
-
-def _providers(_: argparse.Namespace) -> int:
-    from . import _core
-
-    rows = []
-    seen = set()
-    for machine in _machine_summaries():
-        for provider in machine["providers"]:
-            directory = pathlib.Path(machine["device_directory"]) / provider
-            if directory not in seen:
-                seen.add(directory)
-                counts = _core.provider_rows(str(directory))
-                kernels = ", ".join(f"{kernel} {count:,}" for kernel, count in counts.items())
-                rows.append((machine["device"], provider, f"{sum(counts.values()):,}", kernels))
-    print(_aligned(("device", "provider", "rows", "kernels"), rows, right=(2,)))
-    return 0
-
-
-def _kernels(_: argparse.Namespace) -> int:
-    from . import _core
-
-    rows = [(kernel["name"], ", ".join(kernel["dims"]), kernel["summary"]) for kernel in _core.kernel_specs()]
-    print(_aligned(("kernel", "dims", "what it does"), rows))
-    return 0
-
-
-def _machine_summaries() -> list[dict[str, Any]]:
-    from . import _core
-    from .simulation import project_root
-
-    topologies = project_root() / "topologies"
-    names = _core.machine_names(str(topologies))
-    return [_core.machine_summary(str(topologies / f"{name}.yaml"), str(topologies)) for name in names]
 
 
 class _ProgressBar:

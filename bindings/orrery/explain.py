@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arguments import whole_number
+from .arguments import scenario_file, whole_number
 from .simulation import load
 from .text_table import aligned, printable
 
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_step_options(parser: argparse.ArgumentParser) -> None:
     """A scenario and one step of it."""
-    parser.add_argument("file", type=pathlib.Path, metavar="FILE", help="scenario, see scenarios/")
+    parser.add_argument("file", type=scenario_file, metavar="FILE", help="scenario, or the name of one in scenarios/")
     parser.add_argument("--decodes", type=whole_number(0, _MOST), metavar="N",
                         help="decodes of the step (with --prefill or alone; the step that a run shows)")  # fmt: skip
     parser.add_argument("--context", type=whole_number(1, _MOST), default=1024, metavar="N",

@@ -208,7 +208,7 @@ def test_a_failed_run_with_force_keeps_the_earlier_one(workdir):
     assert files_of(workdir.directory / "out") == before
 
 
-@pytest.mark.parametrize("arguments", [[], ["run"], ["fly"], ["run", "x.yaml", "--threads", "0"], ["run", "x.yaml", "--warp"]])
+@pytest.mark.parametrize("arguments", [["run"], ["fly"], ["run", "x.yaml", "--threads", "0"], ["run", "x.yaml", "--warp"]])
 def test_bad_usage(workdir, arguments):
     result = workdir.orrery(*arguments)
     assert result.returncode == 2

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from .. import files
-from ..arguments import whole_number
+from ..arguments import scenario_file, whole_number
 from ..simulation import MOST_THREADS
 from ..text_table import printable
 
@@ -24,7 +24,7 @@ ANSWER = files.Kind("answer of orrery explore", required=("answer.json", "plans.
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `orrery explore`."""
-    parser.add_argument("file", nargs="?", type=pathlib.Path, metavar="FILE", help="scenario with a search section; none: the options below")
+    parser.add_argument("file", nargs="?", type=scenario_file, metavar="FILE", help="scenario with a search section; none: the options below")
     parser.add_argument("-o", "--directory", type=pathlib.Path, metavar="DIR", help="where the answer goes (runs/explore-<name>)")
     parser.add_argument("--force", action="store_true", help="replace an earlier answer in DIR")
     parser.add_argument("--json", action="store_true", help="print answer.json instead of text")
@@ -158,7 +158,7 @@ class _Bar:
 
 def add_saturate_options(parser: argparse.ArgumentParser) -> None:
     """Options of `orrery saturate`."""
-    parser.add_argument("file", type=pathlib.Path, metavar="FILE", help="scenario with an slo")
+    parser.add_argument("file", type=scenario_file, metavar="FILE", help="scenario with an slo")
     parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", dest="overrides", help="as of orrery run")
     parser.add_argument("--seeds", type=whole_number(1, 100), default=5, metavar="N", help="draws of the arrivals and lengths (5)")
     parser.add_argument("--json", action="store_true", help="print the whole result")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import pathlib
 
-from ..arguments import whole_number
+from ..arguments import scenario_file, whole_number
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    parser.add_argument("file", type=pathlib.Path, nargs="?", metavar="FILE", help="scenario, see scenarios/")
+    parser.add_argument("file", type=scenario_file, nargs="?", metavar="FILE", help="scenario, or the name of one in scenarios/")
     parser.add_argument(
         "--gpus", type=whole_number(1, 1_000_000), metavar="N", help="GPUs of this host to use (as many as the plan has ranks)"
     )
