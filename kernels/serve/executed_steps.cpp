@@ -35,7 +35,6 @@ std::int32_t prompt_token(std::uint64_t seed, std::int64_t request, std::int64_t
 ExecutedSteps::ExecutedSteps(ExecutedStepsConfig config, std::span<const Request> requests,
                              StepRunner& runner, const LiveClock& clock)
     : config_(std::move(config)),
-      requests_(requests),
       runner_(runner),
       clock_(clock),
       blocks_(config_.num_kv_blocks, std::max<std::int64_t>(config_.block_size, 1),
@@ -89,15 +88,7 @@ SequenceTokens ExecutedSteps::sequence(const StepSequence& of) {
           .produces_token = of.produces_token};
 }
 
-void ExecutedSteps::release(std::int64_t request) {
-  blocks_.release(request);
-  const Request& of = requests_[static_cast<std::size_t>(request)];
-  const std::span<const std::int32_t> made = tokens(request);
-  if (config_.on_finished &&
-      static_cast<std::int64_t>(made.size()) == of.prompt_tokens + of.output_tokens) {
-    config_.on_finished(request, made);
-  }
-}
+void ExecutedSteps::release(std::int64_t request) { blocks_.release(request); }
 
 std::int64_t ExecutedSteps::graph_rows() const {
   if (!input_.prefill.empty()) return 0;

@@ -11,7 +11,6 @@
 // Not thread safe; one per replica.
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -30,8 +29,6 @@ struct ExecutedStepsConfig {
   std::vector<std::int64_t> graph_batch_sizes;
   std::int64_t vocab_size = 0;
   std::uint64_t seed = 1;  // of the prompts
-  // Called with prompt and outputs of each request that has made its last output.
-  std::function<void(std::int64_t request, std::span<const std::int32_t> tokens)> on_finished;
 };
 
 // Token `position` of the prompt of `request`: uniform in [0, vocab_size).
@@ -72,7 +69,6 @@ class ExecutedSteps : public StepBackend {
   [[nodiscard]] std::int64_t graph_rows() const;
 
   ExecutedStepsConfig config_;
-  std::span<const Request> requests_;
   StepRunner& runner_;
   const LiveClock& clock_;
   KvBlocks blocks_;

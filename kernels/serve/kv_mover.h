@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/execute/executor.h"
-#include "kernels/serve/live_disaggregated.h"
+#include "kernels/serve/live_transfers.h"
 #include "sim/units/units.h"
 
 namespace orrery {

@@ -2,175 +2,193 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
-#include <mutex>
+#include <memory>
+#include <numeric>
 #include <span>
 #include <stdexcept>
-#include <vector>
+#include <string>
 
-#include "kernels/serve/live_replica.h"
+#include "kernels/serve/live_loop.h"
+#include "sim/serve/disaggregated.h"
 #include "sim/serve/metrics.h"
 #include "sim/serve/replica.h"
+#include "sim/serve/service_loop.h"
 
 namespace orrery {
 namespace {
 
-// Clients, the router and the replicas behind it. A router that is blind to loads sends requests
-// ahead of their time, so no thread stands between a client and its replica.
-class LiveService {
+// Computes without the lock.
+class UnlockedRunner : public StepRunner {
  public:
-  LiveService(const Workload& workload, const ServiceConfig& config, LiveClock& clock,
-              const Progress& progress)
-      : workload_(workload),
-        config_(config),
-        clock_(clock),
-        progress_(progress),
-        records_(new_records(workload)) {}
-
-  void add(int index, std::unique_ptr<StepBackend> backend) {
-    auto replica = std::make_unique<Replica>(
-        index, config_, workload_.hash_block_tokens / config_.engine.block_size, workload_.requests,
-        records_, std::move(backend));
-    replicas_.push_back(std::make_unique<LiveReplica>(
-        std::move(replica), records_, clock_,
-        [this](std::span<const std::int64_t> finished) { on_finished(finished); }));
-  }
-
-  LiveResult run(const Slo& slo, const std::function<bool()>& is_stopped) {
-    clock_.restart();
-    if (is_closed_loop()) {
-      send(static_cast<std::size_t>(workload_.closed_loop_concurrency),
-           [](std::size_t) { return Seconds(0); });
-    } else if (config_.router == RouterKind::kRoundRobin) {
-      send(records_.size(), [this](std::size_t idx) { return workload_.requests[idx].arrival; });
-    }
-    for (const auto& replica : replicas_) replica->start();
-    if (!wait_for_all(is_stopped)) {
-      for (const auto& replica : replicas_) replica->stop();
-    }
-    for (const auto& replica : replicas_) replica->join();
-    return result(slo);
+  UnlockedRunner(std::mutex& mutex, StepRunner& runner) : mutex_(mutex), runner_(runner) {}
+  void capture(std::int64_t rows) override { runner_.capture(rows); }
+  std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows) override {
+    const Unlocked unlocked(mutex_);
+    return runner_.run(input, graph_rows);
   }
 
  private:
-  [[nodiscard]] bool is_closed_loop() const { return workload_.closed_loop_concurrency > 0; }
-
-  // Sends the next `count` requests, or all that are left, each at `time(index)`. The caller holds
-  // the mutex once threads run.
-  template <typename Time>
-  void send(std::size_t count, Time&& time) {
-    std::vector<std::vector<LiveReplica::Sent>> sent(replicas_.size());
-    std::vector<std::int64_t> loads;
-    loads.reserve(replicas_.size());
-    for (const auto& replica : replicas_) loads.push_back(replica->outstanding_tokens());
-    for (; count > 0 && next_ < records_.size(); --count, ++next_) {
-      const std::size_t chosen = choose(loads);
-      loads[chosen] += records_[next_].prompt_tokens + records_[next_].output_tokens - 1;
-      sent[chosen].push_back({.at = time(next_), .request = static_cast<std::int64_t>(next_)});
-    }
-    for (std::size_t i = 0; i < sent.size(); ++i) {
-      if (!sent[i].empty()) replicas_[i]->send(sent[i]);
-    }
-    if (next_ < records_.size()) return;
-    for (const auto& replica : replicas_) replica->close();
-  }
-
-  // As the routers of sim/serve/router.cpp choose.
-  [[nodiscard]] std::size_t choose(std::span<const std::int64_t> loads) const {
-    if (config_.router == RouterKind::kRoundRobin) return next_ % replicas_.size();
-    return static_cast<std::size_t>(std::ranges::min_element(loads) - loads.begin());
-  }
-
-  void on_finished(std::span<const std::int64_t> finished) {
-    const std::scoped_lock lock(mutex_);
-    num_finished_ += finished.size();
-    if (progress_) {
-      progress_(static_cast<std::int64_t>(num_finished_),
-                static_cast<std::int64_t>(records_.size()));
-    }
-    if (!is_closed_loop()) return;
-    for (const std::int64_t idx : finished) {
-      const Seconds at = records_[static_cast<std::size_t>(idx)].finish;
-      send(1, [&](std::size_t) { return at; });
-    }
-  }
-
-  // Until all requests have finished; false when it was stopped or a replica failed. Sends what has
-  // not been sent ahead.
-  bool wait_for_all(const std::function<bool()>& is_stopped) {
-    constexpr Seconds kGlance(0.02);  // how often it looks whether it is to end
-    while (true) {
-      if (is_stopped && is_stopped()) return false;
-      for (const auto& replica : replicas_) {
-        if (replica->error()) return false;
-      }
-      Seconds until = clock_.now() + kGlance;
-      {
-        const std::scoped_lock lock(mutex_);
-        if (num_finished_ == records_.size()) return true;
-        if (!is_closed_loop()) until = std::min(until, send_due(until));
-      }
-      clock_.wait_until(until);
-    }
-  }
-
-  // Sends those of an open loop whose time has come; when the next one's comes, or `latest`.
-  Seconds send_due(Seconds latest) {
-    while (next_ < records_.size()) {
-      const Seconds at = workload_.requests[next_].arrival;
-      if (at > clock_.now()) return std::min(at, latest);
-      send(1, [&](std::size_t) { return at; });
-    }
-    return latest;
-  }
-
-  LiveResult result(const Slo& slo) {
-    LiveResult result{.is_complete = num_finished_ == records_.size()};
-    std::vector<const ReplicaTotals*> totals;
-    for (const auto& live : replicas_) {
-      if (!result.error) result.error = live->error();
-      Replica& replica = live->replica();
-      totals.push_back(&replica.totals());
-      result.service.steps.insert(result.service.steps.end(), replica.steps().begin(),
-                                  replica.steps().end());
-    }
-    std::ranges::sort(result.service.steps, [](const StepRecord& a, const StepRecord& b) {
-      return a.start != b.start ? a.start < b.start : a.replica < b.replica;
-    });
-    std::ranges::copy_if(records_, std::back_inserter(result.service.requests),
-                         [](const RequestRecord& record) { return record.finish > Seconds(0); });
-    result.service.metrics = serving_metrics(result.service.requests, totals, slo);
-    return result;
-  }
-
-  const Workload& workload_;
-  const ServiceConfig& config_;
-  LiveClock& clock_;
-  const Progress& progress_;
-  std::vector<RequestRecord> records_;
-
-  std::mutex mutex_;  // of what follows, but for replicas_
-  std::size_t next_ = 0;
-  std::size_t num_finished_ = 0;
-  std::vector<std::unique_ptr<LiveReplica>> replicas_;  // last: their threads use all above
+  std::mutex& mutex_;
+  StepRunner& runner_;
 };
 
-}  // namespace
+struct LiveReplicas {
+  std::vector<std::unique_ptr<UnlockedRunner>> runners;
+  std::vector<ExecutedSteps*> steps;  // the replicas'
+  Replicas replicas;
+};
 
-LiveResult serve_live(const Workload& workload, const ServiceConfig& given, const Slo& slo,
-                      const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
-                      LiveClock& clock, const Progress& progress,
-                      const std::function<bool()>& is_stopped) {
-  const ServiceConfig config = checked_config(given, workload);
-  if (config.router == RouterKind::kPrefixAware) {
+void check_side(const LiveSide& side, const Workload& workload) {
+  const ServiceConfig& service = side.service;
+  if (service.router == RouterKind::kPrefixAware) {
     throw std::invalid_argument(
         "router prefix_aware needs prefix caches, which are not executed; expected round_robin or "
         "least_loaded");
   }
-  LiveService service(workload, config, clock, progress);
-  for (int i = 0; i < config.num_replicas; ++i) service.add(i, make_backend(i));
-  return service.run(slo, is_stopped);
+  if (service.num_dp_ranks > 1 ||
+      (service.engine.enable_prefix_caching && workload.hash_block_tokens > 0)) {
+    throw std::invalid_argument(
+        "prefix caches and data-parallel ranks are not executed; expected neither");
+  }
+  if (std::ssize(side.runners) != service.num_replicas) {
+    throw std::invalid_argument("found " + std::to_string(side.runners.size()) +
+                                " runners, expected one for each replica, " +
+                                std::to_string(service.num_replicas));
+  }
+}
+
+// What is to be served, as it can be; throws std::invalid_argument.
+LiveSetup checked(const LiveSetup& given, const Workload& workload) {
+  LiveSetup setup = given;
+  if (setup.decode) {
+    check_disaggregated(workload, setup.first.service, setup.decode->service);
+    if (setup.mover == nullptr) {
+      throw std::invalid_argument("prefill and decode are apart; expected what moves KV caches");
+    }
+    check_side(*setup.decode, workload);
+  } else {
+    setup.first.service = checked_config(setup.first.service, workload);
+  }
+  check_side(setup.first, workload);
+  return setup;
+}
+
+class LiveService {
+ public:
+  LiveService(const Workload& workload, const LiveSetup& setup, LiveClock& clock,
+              const Progress& progress)
+      : workload_(workload),
+        setup_(setup),
+        clock_(clock),
+        records_(new_records(workload)),
+        progress_(progress, std::ssize(records_)),
+        live_(clock, num_threads(setup)) {
+    add(first_, setup.first, setup.decode ? ReplicaRole::kPrefill : ReplicaRole::kWhole);
+    if (setup.decode) add(decode_, *setup.decode, ReplicaRole::kDecode);
+  }
+
+  LiveResult run(const Slo& slo, const std::function<bool()>& is_stopped) {
+    clock_.restart();
+    if (setup_.decode) {
+      LiveTransfers transfers(live_, first_.replicas.size() + decode_.replicas.size(), clock_,
+                              *setup_.mover, workload_.requests, first_.steps, decode_.steps);
+      const DisaggregatedConfig config{.prefill = setup_.first.service,
+                                       .decode = setup_.decode->service,
+                                       .kv_block = setup_.kv_block};
+      ServiceLoop loop(workload_, records_, first_.replicas, decode_.replicas, config, transfers,
+                       progress_);
+      turn(loop, is_stopped);
+    } else {
+      ServiceLoop loop(workload_, records_, first_.replicas, setup_.first.service.router,
+                       progress_);
+      turn(loop, is_stopped);
+    }
+    return result(slo);
+  }
+
+ private:
+  // One for each replica, and for each pair of replicas between which KV caches move.
+  static std::size_t num_threads(const LiveSetup& setup) {
+    const std::size_t first = setup.first.runners.size();
+    const std::size_t decode = setup.decode ? setup.decode->runners.size() : 0;
+    return first + decode + first * decode;
+  }
+
+  void add(LiveReplicas& to, const LiveSide& side, ReplicaRole role) {
+    for (StepRunner* runner : side.runners) {
+      to.runners.push_back(std::make_unique<UnlockedRunner>(live_.mutex(), *runner));
+      auto steps = std::make_unique<ExecutedSteps>(side.steps, workload_.requests,
+                                                   *to.runners.back(), clock_);
+      to.steps.push_back(steps.get());
+      const std::size_t index = first_.replicas.size() + decode_.replicas.size();
+      to.replicas.push_back(std::make_unique<Replica>(static_cast<int>(index), side.service, 0,
+                                                      workload_.requests, records_,
+                                                      std::move(steps), role));
+    }
+  }
+
+  void turn(ServiceLoop& loop, const std::function<bool()>& is_stopped) {
+    loop.compute_elsewhere([&](std::size_t replica) {
+      live_.give(replica, [&loop, replica] { loop.compute_step(replica); });
+    });
+    std::vector<std::int64_t> all(records_.size());
+    std::iota(all.begin(), all.end(), 0);
+    live_.run(loop, all, is_stopped);
+  }
+
+  LiveResult result(const Slo& slo) {
+    LiveResult result{.error = live_.error()};
+    result.tokens.resize(records_.size());
+    std::vector<const ReplicaTotals*> totals;
+    ServiceResult& service = result.service;
+    for (const LiveReplicas* side : {&first_, &decode_}) {
+      for (const std::unique_ptr<Replica>& replica : side->replicas) {
+        totals.push_back(&replica->totals());
+        service.steps.insert(service.steps.end(), replica->steps().begin(), replica->steps().end());
+      }
+      for (const ExecutedSteps* steps : side->steps) keep_tokens(*steps, result.tokens);
+    }
+    sort_steps(service.steps);
+    std::ranges::copy_if(records_, std::back_inserter(service.requests),
+                         [](const RequestRecord& record) { return record.finish > Seconds(0); });
+    result.is_complete = service.requests.size() == records_.size();
+    service.metrics = serving_metrics(service.requests, totals, slo);
+    if (!setup_.decode) return result;
+    const std::size_t num_prefill = first_.replicas.size();
+    service.metrics.disaggregation =
+        disaggregation_metrics(service.requests, std::span(totals).first(num_prefill),
+                               std::span(totals).subspan(num_prefill));
+    return result;
+  }
+
+  void keep_tokens(const ExecutedSteps& steps, std::vector<std::vector<std::int32_t>>& of) const {
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      const Request& request = workload_.requests[i];
+      const std::span<const std::int32_t> made = steps.tokens(static_cast<std::int64_t>(i));
+      if (std::ssize(made) == request.prompt_tokens + request.output_tokens) {
+        of[i].assign(made.begin(), made.end());
+      }
+    }
+  }
+
+  const Workload& workload_;
+  const LiveSetup& setup_;
+  LiveClock& clock_;
+  std::vector<RequestRecord> records_;
+  ProgressCounter progress_;
+  LiveReplicas first_;
+  LiveReplicas decode_;
+  LiveLoop live_;
+};
+
+}  // namespace
+
+LiveResult serve_live(const Workload& workload, const LiveSetup& given, const Slo& slo,
+                      LiveClock& clock, const Progress& progress,
+                      const std::function<bool()>& is_stopped) {
+  const LiveSetup setup = checked(given, workload);
+  return LiveService(workload, setup, clock, progress).run(slo, is_stopped);
 }
 
 }  // namespace orrery

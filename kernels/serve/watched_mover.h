@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/execute/run_watch.h"
-#include "kernels/serve/live_disaggregated.h"
+#include "kernels/serve/live_transfers.h"
 
 namespace orrery {
 

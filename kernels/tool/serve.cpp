@@ -23,7 +23,6 @@
 #include "kernels/serve/executor_runner.h"
 #include "kernels/serve/kv_mover.h"
 #include "kernels/serve/live.h"
-#include "kernels/serve/live_disaggregated.h"
 #include "kernels/serve/serve_directory.h"
 #include "kernels/serve/watched_mover.h"
 #include "kernels/tool/arguments.h"
@@ -254,26 +253,20 @@ class Server {
     const cuda::MemoryCache cache;
     ProgressLines progress;
     const std::function<bool()> is_stopped = [] { return interrupt_signal() != nullptr; };
-    LiveResult result;
-    Tokens tokens;
-    if (serve_.prefill) {
-      LiveDisaggregatedResult apart = serve_apart(serve_.workload, std::ref(progress), is_stopped);
-      result = std::move(apart.live);
-      tokens = std::move(apart.tokens);
-    } else {
-      result = serve_whole(serve_.workload, 0, tokens, std::ref(progress), is_stopped);
-    }
+    const LiveResult result = serve_.prefill
+                                  ? serve_apart(serve_.workload, std::ref(progress), is_stopped)
+                                  : serve_whole(serve_.workload, 0, std::ref(progress), is_stopped);
     in_phase(RunPhase::kResults, [&] {
       write_served(executed_, result.service);
       write_text(executed_ / "memory.csv", memory_csv(runners_));
       write_text(executed_ / "serve_host.csv", host_csv(runners_));
-      if (options_.writes_tokens) write_text(executed_ / "tokens.txt", tokens_text(tokens));
+      if (options_.writes_tokens) write_text(executed_ / "tokens.txt", tokens_text(result.tokens));
       write_environment();  // again: clocks are those under load
     });
     print_served(result, static_cast<std::int64_t>(serve_.workload.requests.size()));
     throw_if_interrupted();  // before the errors of replicas that follow from it
     if (result.error) std::rethrow_exception(result.error);
-    if (options_.verify) verify(tokens);
+    if (options_.verify) verify(result.tokens);
   }
 
   [[nodiscard]] ExecutedStepsConfig steps_config(const ServeCase& side) const {
@@ -284,39 +277,29 @@ class Server {
             .seed = side.deployment.seed};
   }
 
-  // On the runners from `first` on; `tokens` becomes prompt and outputs of each request.
-  LiveResult serve_whole(const Workload& workload, std::size_t first, Tokens& tokens,
-                         const Progress& progress, const std::function<bool()>& is_stopped) {
+  // On the runners from `first` on.
+  [[nodiscard]] LiveSide live_side(const ServeCase& side, std::size_t first) const {
+    LiveSide live{.service = service_config(side), .steps = steps_config(side)};
+    for (int i = 0; i < side.num_replicas; ++i) live.runners.push_back(runners_[first++].get());
+    return live;
+  }
+
+  LiveResult serve_whole(const Workload& workload, std::size_t first, const Progress& progress,
+                         const std::function<bool()>& is_stopped) {
     LiveClock clock;
-    tokens.assign(workload.requests.size(), {});
-    const auto make_backend = [&](int replica) {
-      ExecutedStepsConfig config = steps_config(serve_);
-      // Each request has one replica, so its place here has one writer.
-      config.on_finished = [&](std::int64_t request, std::span<const std::int32_t> made) {
-        tokens[static_cast<std::size_t>(request)].assign(made.begin(), made.end());
-      };
-      return std::make_unique<ExecutedSteps>(std::move(config), workload.requests,
-                                             *runners_[first + static_cast<std::size_t>(replica)],
-                                             clock);
-    };
-    return serve_live(workload, service_config(serve_), {}, make_backend, clock, progress,
+    return serve_live(workload, {.first = live_side(serve_, first)}, {}, clock, progress,
                       is_stopped);
   }
 
   // With `checks` every KV cache that moved is compared.
-  LiveDisaggregatedResult serve_apart(const Workload& workload, const Progress& progress,
-                                      const std::function<bool()>& is_stopped,
-                                      bool checks = false) {
+  LiveResult serve_apart(const Workload& workload, const Progress& progress,
+                         const std::function<bool()>& is_stopped, bool checks = false) {
     const ServeCase prefill = prefill_side(serve_);
     const auto num_prefill = static_cast<std::size_t>(prefill.num_replicas);
-    LiveDisaggregatedSetup setup{.prefill = service_config(prefill),
-                                 .decode = service_config(serve_),
-                                 .prefill_steps = steps_config(prefill),
-                                 .decode_steps = steps_config(serve_)};
+    LiveSetup setup{.first = live_side(prefill, 0), .decode = live_side(serve_, num_prefill)};
     std::vector<MovedInstance> from;
     std::vector<MovedInstance> to;
     for (std::size_t i = 0; i < runners_.size(); ++i) {
-      setup.runners.push_back(runners_[i].get());
       (i < num_prefill ? from : to)
           .push_back({.executor = &runners_[i]->executor(), .devices = devices_[i]});
     }
@@ -329,7 +312,7 @@ class Server {
                            rank_grid(serve_.deployment.mesh).size(), watch_setup());
     setup.mover = &watched;
     LiveClock clock;
-    return serve_live_disaggregated(workload, setup, {}, clock, progress, is_stopped);
+    return serve_live(workload, setup, {}, clock, progress, is_stopped);
   }
 
   // That KV caches arrive as they were. All at once: every byte that moved, while both sides
@@ -341,15 +324,15 @@ class Server {
         std::min(some.requests.size(), static_cast<std::size_t>(*options_.verify)));
     some.warmup_requests = 0;
     some.closed_loop_concurrency = static_cast<std::int64_t>(some.requests.size());
-    const LiveDisaggregatedResult moved = serve_apart(some, {}, {}, true);
-    if (moved.live.error) std::rethrow_exception(moved.live.error);
+    const LiveResult moved = serve_apart(some, {}, {}, true);
+    if (moved.error) std::rethrow_exception(moved.error);
     Workload alone = some;
     alone.closed_loop_concurrency = 1;
     const Tokens apart = serve_apart(alone, {}, {}).tokens;
     const auto num_prefill = static_cast<std::size_t>(serve_.prefill->num_replicas);
-    Tokens whole;
-    const LiveResult result = serve_whole(alone, num_prefill, whole, {}, {});
+    const LiveResult result = serve_whole(alone, num_prefill, {}, {});
     if (result.error) std::rethrow_exception(result.error);
+    const Tokens& whole = result.tokens;
     std::size_t num_equal = 0;
     std::size_t num_equal_in_load = 0;
     std::size_t num_tokens = 0;
@@ -362,7 +345,7 @@ class Server {
         "verify: %zu of %zu requests (%zu output tokens) alone as on one instance, %zu under "
         "load; all bytes of %lld KV caches right\n",
         num_equal, whole.size(), num_tokens, num_equal_in_load,
-        static_cast<long long>(moved.live.service.metrics.disaggregation->num_transfers));
+        static_cast<long long>(moved.service.metrics.disaggregation->num_transfers));
     if (num_equal != whole.size()) {
       throw std::runtime_error(
           "tokens of requests that were handed over differ from those of one "

@@ -81,7 +81,8 @@ ServiceResult serve_disaggregated(
   ProgressCounter counter(progress, static_cast<std::int64_t>(workload.requests.size()));
   std::vector<std::int64_t> all(workload.requests.size());
   std::iota(all.begin(), all.end(), 0);
-  ServiceLoop(workload, result.requests, prefill, decode, config, counter).run(all);
+  TransferQueue transfers(config.links, config.decode.num_replicas);
+  ServiceLoop(workload, result.requests, prefill, decode, config, transfers, counter).run(all);
 
   std::vector<const ReplicaTotals*> totals;
   for (const Replicas* side : {&prefill, &decode}) {

@@ -23,9 +23,9 @@ void Incoming::complete_transfer(Seconds now, std::int64_t idx) {
   item->ready = now;
 }
 
-void Incoming::next_step(Seconds end) {
+void Incoming::next_step(Seconds begin, Seconds end) {
   for (Item& item : items_) {
-    if (!item.without_delay) item.without_delay = end;
+    if (!item.without_delay && item.reserved <= begin) item.without_delay = end;
   }
 }
 

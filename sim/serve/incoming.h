@@ -38,8 +38,8 @@ class Incoming {
   // Those for whose prompts blocks were set aside since the last call, in order.
   std::vector<std::int64_t> take_reserved();
   void complete_transfer(Seconds now, std::int64_t idx);
-  // A step that ends, or whose first one does, at `end` has begun: the next is formed then.
-  void next_step(Seconds end);
+  // A step began at `begin` that ends, or whose first one does, at `end`: the next is formed then.
+  void next_step(Seconds begin, Seconds end);
   // Removes and gives those whose KV cache is here since `known`, at `now`, when a step is formed.
   std::vector<Item> take_ready(Seconds now, Seconds known);
 

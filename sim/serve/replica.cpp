@@ -208,8 +208,8 @@ bool Replica::lets_prompts(Seconds known) {
   return !waits;
 }
 
-void Replica::start(Seconds now) {
-  if (flight_) return;
+bool Replica::form_step(Seconds now) {
+  if (flight_) return false;
   const Seconds known = engine_.async_scheduling ? last_step_begin_ : now;
   const bool has_work = schedule(now, known);
   bool is_single = may_wait_;
@@ -225,7 +225,8 @@ void Replica::start(Seconds now) {
     is_single =
         is_single || step.has_preempted || step.is_held_back || rank.scheduler.may_let_in_soon();
   }
-  if (has_step) time_flight(now, is_single);
+  if (has_step) begin_flight(now, is_single);
+  return has_step;
 }
 
 std::int64_t Replica::most_steps() const {
@@ -247,11 +248,10 @@ std::span<const Batch> Replica::batches() {
   return batches_;
 }
 
-void Replica::time_flight(Seconds now, bool is_single) {
-  flight_ = Flight{.begin = now};
+void Replica::begin_flight(Seconds now, bool is_single) {
+  flight_ = Flight{.begin = now, .end = kNever, .is_fast_forward = true};
   Flight& flight = *flight_;
-  flight.time.num_steps = 1;  // what others see while a backend computes
-  flight.is_fast_forward = true;
+  flight.time.num_steps = 1;  // what others see while the backend computes
   for (const RankOfReplica& rank : ranks_) {
     if (!rank.state.step().chunks.empty()) flight.is_fast_forward = false;
   }
@@ -262,10 +262,15 @@ void Replica::time_flight(Seconds now, bool is_single) {
     // The others of the fast-forward are taken when it is known how long it was.
     step.blocks_before =
         rank.state.blocks().num_used() - (flight.is_fast_forward ? step.reserved_blocks : 0);
+    if (flight.is_fast_forward) rank.state.set_steps_in_flight(1);
   }
+  if (flight.is_fast_forward && !is_single && !wants_sequences_) flight.most_steps = most_steps();
+}
+
+void Replica::compute_step() {
+  Flight& flight = *flight_;
   if (flight.is_fast_forward) {
-    const std::int64_t limit = is_single || wants_sequences_ ? 1 : most_steps();
-    flight.time = backend_->fast_forward(batches(), limit);
+    flight.time = backend_->fast_forward(batches(), flight.most_steps);
     for (RankOfReplica& rank : ranks_) rank.state.set_steps_in_flight(flight.time.num_steps);
   } else {
     StepTime time = backend_->run(batches());
@@ -279,7 +284,8 @@ void Replica::time_flight(Seconds now, bool is_single) {
   flight.end = flight.begin + fast_forward_duration(flight.time, flight.time.num_steps);
   for (RankOfReplica& rank : ranks_) {
     // The next step is formed at the end of the first one, whether the fast-forward goes on or not.
-    rank.state.incoming().next_step(flight.begin + fast_forward_duration(flight.time, 1));
+    rank.state.incoming().next_step(flight.begin,
+                                    flight.begin + fast_forward_duration(flight.time, 1));
   }
 }
 

@@ -17,8 +17,8 @@
 // until they have been read, a decode replica sets blocks aside for a request as soon as it is
 // handed over and decodes it once its KV cache has come.
 //
-// Not thread safe. While its backend computes, that is within StepBackend::run and fast_forward,
-// receive, take_reserved, complete_transfer and release_handed_over may be called (kernels/serve).
+// Not thread safe. While its backend computes, that is within compute_step, all may be called but
+// form_step and compute_step: against a real clock others hold the replica then (kernels/serve).
 
 #include <array>
 #include <cstdint>
@@ -69,8 +69,10 @@ class Replica {
 
   // A client sends request `idx` at `now`, not before any earlier event of this replica.
   void submit(Seconds now, std::int64_t idx);
-  // Starts a step if none is in flight and there is work.
-  void start(Seconds now);
+  // Forms a step if none is in flight and there is work; compute_step() is due then.
+  [[nodiscard]] bool form_step(Seconds now);
+  // Lets the backend compute the step that was formed, which says when it ends.
+  void compute_step();
   // When `advance` is due next: a request leaves the front end, or the step in flight ends.
   [[nodiscard]] std::optional<Seconds> next_event() const;
   // Applies what is due at `now`, the time of next_event(); indices of requests that finished are
@@ -114,6 +116,7 @@ class Replica {
     Seconds end;
     FastForward time;  // num_steps == 1 for steps with prefill
     bool is_fast_forward = false;
+    std::int64_t most_steps = 1;  // of a fast-forward
   };
   struct RankOfReplica {
     RankOfReplica(const Rank::Setup& setup, bool is_alone)
@@ -132,8 +135,8 @@ class Replica {
   bool schedule(Seconds now, Seconds known);
   // Whether prompts may be in the step: ranks that balance them wait for each other.
   bool lets_prompts(Seconds known);
-  // How long the batch just formed takes: a fast-forward when it only decodes, unless `is_single`.
-  void time_flight(Seconds now, bool is_single);
+  // The batch just formed is in flight: a fast-forward when it only decodes, unless `is_single`.
+  void begin_flight(Seconds now, bool is_single);
   // Of the step just formed, by rank.
   std::span<const Batch> batches();
   // Steps that the decodes of all ranks may take in a row.

@@ -30,9 +30,9 @@ ServiceLoop::ServiceLoop(const Workload& workload, std::span<RequestRecord> reco
 
 ServiceLoop::ServiceLoop(const Workload& workload, std::span<RequestRecord> records,
                          Replicas& prefill, Replicas& decode, const DisaggregatedConfig& config,
-                         ProgressCounter& progress)
+                         Transfers& transfers, ProgressCounter& progress)
     : ServiceLoop(workload, records, prefill, config.prefill.router, progress) {
-  apart_.emplace(decode, config);
+  apart_.emplace(decode, config, transfers);
 }
 
 void ServiceLoop::Side::touch(std::size_t index) {
@@ -57,21 +57,25 @@ std::vector<std::size_t> ServiceLoop::Side::take_touched() {
 }
 
 void ServiceLoop::run(std::span<const std::int64_t> arrivals) {
+  begin(arrivals);
+  for (Seconds now = next(); now != kNever; now = next()) turn(now);
+}
+
+void ServiceLoop::begin(std::span<const std::int64_t> arrivals) {
   arrivals_ = arrivals;
   for (std::int64_t i = 0; i < workload_.closed_loop_concurrency; ++i) sends_.emplace(0);
-  while (true) {
-    const Seconds now = std::min(next_send(), next_event());
-    if (now == kNever) return;
-    send_due(now);
-    end_steps(first_, now);
-    if (apart_) {
-      end_transfers(now);
-      end_steps(apart_->decode, now);
-    }
-    send_due(now);  // of clients that have their last token at once
-    start(first_, now);
-    if (apart_) start(apart_->decode, now);
+}
+
+void ServiceLoop::turn(Seconds now) {
+  send_due(now);
+  end_steps(first_, now);
+  if (apart_) {
+    end_transfers(now);
+    end_steps(apart_->decode, now);
   }
+  send_due(now);  // of clients that have their last token at once
+  form_steps(first_, now);
+  if (apart_) form_steps(apart_->decode, now);
 }
 
 Seconds ServiceLoop::next_event() const {
@@ -105,6 +109,7 @@ void ServiceLoop::end_steps(Side& side, Seconds now) {
     replica.advance(now, finished_);
     side.touch(index);
     side.update(index);
+    num_finished_ += static_cast<std::int64_t>(finished_.size());
     progress_.add(static_cast<std::int64_t>(finished_.size()));
     if (is_closed_) {
       for (const std::int64_t idx : finished_) {
@@ -125,11 +130,11 @@ void ServiceLoop::hand_over(const Handover& handover, Seconds now) {
 }
 
 void ServiceLoop::end_transfers(Seconds now) {
-  std::vector<TransferQueue::Ended> ended;
+  std::vector<Transfers::Ended> ended;
   while (apart_->transfers.next_event().value_or(kNever) <= now) {
     apart_->transfers.advance(now, ended);
   }
-  for (const TransferQueue::Ended& transfer : ended) {
+  for (const Transfers::Ended& transfer : ended) {
     RequestRecord& record = records_[static_cast<std::size_t>(transfer.idx)];
     record.transfer_start = transfer.start;
     record.transfer_end = transfer.end;
@@ -156,13 +161,27 @@ void ServiceLoop::begin_transfers(std::size_t to, Seconds now) {
 }
 
 // Nobody can start to whom nothing happened.
-void ServiceLoop::start(Side& side, Seconds now) {
+void ServiceLoop::form_steps(Side& side, Seconds now) {
+  const bool is_decode = apart_ && &side == &apart_->decode;
   for (const std::size_t index : side.take_touched()) {
-    side[index].start(now);
+    const bool has_step = side[index].form_step(now);
     side.changed(index);
+    if (is_decode) begin_transfers(index, now);
+    if (has_step && formed_) {
+      formed_(index + (is_decode ? first_.size() : 0));
+    } else if (has_step) {
+      side[index].compute_step();
+    }
     side.update(index);
-    if (apart_ && &side == &apart_->decode) begin_transfers(index, now);
   }
+}
+
+void ServiceLoop::compute_step(std::size_t replica) {
+  Side& side = replica < first_.size() ? first_ : apart_->decode;
+  const std::size_t index = replica < first_.size() ? replica : replica - first_.size();
+  side[index].compute_step();
+  side.changed(index);
+  side.update(index);
 }
 
 }  // namespace orrery

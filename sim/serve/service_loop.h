@@ -1,7 +1,9 @@
 #pragma once
 
-// The one loop over replicas in virtual time: requests that clients send, steps that end, and where
-// prompts and decodes have replicas of their own, KV caches on their way.
+// The one loop over replicas: requests that clients send, steps that end, and where prompts and
+// decodes have replicas of their own, KV caches on their way. In virtual time it runs by itself;
+// against a real clock (kernels/serve) steps are computed and KV caches moved on threads of their
+// own, and whoever has the loop's lock turns it to the events that are due.
 //
 //   clients ──► router ──► first side: whole or prefill replicas ──► clients
 //                             │ handovers
@@ -60,19 +62,36 @@ class ProgressCounter {
 
 using Replicas = std::vector<std::unique_ptr<Replica>>;
 
-// Not thread safe but for the counter; one run.
+// Not thread safe; one run.
 class ServiceLoop {
  public:
+  // Replicas are numbered as their steps are: those of the first side from 0, then decode ones.
+  using Formed = std::function<void(std::size_t replica)>;
+
   // All outlive the loop. `records`: those that the replicas fill.
   ServiceLoop(const Workload& workload, std::span<RequestRecord> records, Replicas& replicas,
               RouterKind router, ProgressCounter& progress);
   // Prefill and decode replicas.
   ServiceLoop(const Workload& workload, std::span<RequestRecord> records, Replicas& prefill,
-              Replicas& decode, const DisaggregatedConfig& config, ProgressCounter& progress);
+              Replicas& decode, const DisaggregatedConfig& config, Transfers& transfers,
+              ProgressCounter& progress);
 
   // `arrivals`: indices of the requests to serve, ascending. In a closed loop the first
   // `closed_loop_concurrency` are sent at 0 and another one whenever a client has its last token.
+  // Begins and turns until nothing is due.
   void run(std::span<const std::int64_t> arrivals);
+
+  void begin(std::span<const std::int64_t> arrivals);
+  // When something is due next, kNever: nothing is until a step or transfer has ended.
+  [[nodiscard]] Seconds next() const { return std::min(next_send(), next_event()); }
+  // What is due at `now`, the time of next().
+  void turn(Seconds now);
+  // Steps are not computed as they are formed: `formed` is told of each, and calls compute_step for
+  // it at leisure.
+  void compute_elsewhere(Formed formed) { formed_ = std::move(formed); }
+  // How long the step that replica `replica` formed takes.
+  void compute_step(std::size_t replica);
+  [[nodiscard]] std::int64_t num_finished() const { return num_finished_; }
 
  private:
   // Replicas behind a router, their events by (time, index), and who starts at this time.
@@ -80,6 +99,7 @@ class ServiceLoop {
    public:
     Side(Replicas& replicas, RouterKind kind)
         : replicas_(replicas), router_(kind, replicas), known_(replicas.size(), kNever) {}
+    [[nodiscard]] std::size_t size() const { return replicas_.size(); }
     [[nodiscard]] Replica& operator[](std::size_t index) { return *replicas_[index]; }
     [[nodiscard]] std::size_t choose(const Request& request, std::int64_t count, Seconds now) {
       return router_.choose(request, count, now);
@@ -102,13 +122,11 @@ class ServiceLoop {
     std::vector<std::size_t> touched_;
   };
   struct Apart {
-    Apart(Replicas& replicas, const DisaggregatedConfig& of)
-        : decode(replicas, of.decode.router),
-          config(of),
-          transfers(of.links, of.decode.num_replicas) {}
+    Apart(Replicas& replicas, const DisaggregatedConfig& of, Transfers& on_the_way)
+        : decode(replicas, of.decode.router), config(of), transfers(on_the_way) {}
     Side decode;
     const DisaggregatedConfig& config;
-    TransferQueue transfers;
+    Transfers& transfers;
     std::int64_t num_handovers = 0;
   };
 
@@ -120,7 +138,7 @@ class ServiceLoop {
   void end_transfers(Seconds now);
   // To decode replica `to`, of whatever has blocks there now.
   void begin_transfers(std::size_t to, Seconds now);
-  void start(Side& side, Seconds now);
+  void form_steps(Side& side, Seconds now);
 
   const Workload& workload_;
   std::span<RequestRecord> records_;
@@ -128,10 +146,12 @@ class ServiceLoop {
   Side first_;
   std::optional<Apart> apart_;
   bool is_closed_;
+  Formed formed_;
   std::span<const std::int64_t> arrivals_;
   std::size_t next_ = 0;                                                      // into arrivals_
   std::priority_queue<Seconds, std::vector<Seconds>, std::greater<>> sends_;  // of a closed loop
   std::vector<std::int64_t> finished_;
+  std::int64_t num_finished_ = 0;
 };
 
 }  // namespace orrery

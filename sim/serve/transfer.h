@@ -1,7 +1,7 @@
 #pragma once
 
-// KV caches on their way from prefill to decode replicas: how long a transfer takes alone, and how
-// transfers share the ports of replicas.
+// KV caches on their way from prefill to decode replicas: what a service asks of them, how long a
+// transfer takes alone, and how transfers share the ports of replicas.
 
 #include <cstdint>
 #include <deque>
@@ -12,6 +12,25 @@
 #include "sim/units/units.h"
 
 namespace orrery {
+
+class Transfers {
+ public:
+  struct Ended {
+    std::int64_t idx = 0;
+    int prefill = 0;
+    int decode = 0;
+    Seconds start;
+    Seconds end;
+  };
+
+  virtual ~Transfers() = default;
+  // Request `idx`'s `bytes` (of one rank) may move from `now` on.
+  virtual void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes) = 0;
+  // When the next transfer ends, as far as that is known.
+  [[nodiscard]] virtual std::optional<Seconds> next_event() const = 0;
+  // Appends the transfers that end at `now`, the time of next_event().
+  virtual void advance(Seconds now, std::vector<Ended>& ended) = 0;
+};
 
 struct TransferPoint {
   Bytes bytes;
@@ -41,25 +60,15 @@ struct TransferLink {
 // Transfers of one pair follow each other in the order in which they were submitted. Those of
 // different pairs run at once; where they leave by one port or enter by one they share it max-min
 // fairly, each at most as fast as alone. Not thread safe.
-class TransferQueue {
+class TransferQueue : public Transfers {
  public:
-  struct Ended {
-    std::int64_t idx = 0;
-    int prefill = 0;
-    int decode = 0;
-    Seconds start;
-    Seconds end;
-  };
-
   // `links`: [prefill replicas, decode replicas].
   TransferQueue(std::span<const TransferLink> links, int num_decode);
 
-  // Request `idx`'s `bytes` (of one rank) may move from `now` on.
-  void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes);
-  // When the next transfer ends.
-  [[nodiscard]] std::optional<Seconds> next_event() const;
-  // Appends the transfers that end at `now`, the time of next_event(), by pair.
-  void advance(Seconds now, std::vector<Ended>& ended);
+  void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes) override;
+  [[nodiscard]] std::optional<Seconds> next_event() const override;
+  // By pair.
+  void advance(Seconds now, std::vector<Ended>& ended) override;
 
  private:
   struct Waiting {

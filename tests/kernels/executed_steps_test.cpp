@@ -89,25 +89,6 @@ TEST(ExecutedSteps, TokensDoNotDependOnThePolicy) {
   }
 }
 
-TEST(ExecutedSteps, FinishedRequestsAreHandedOutOnceAndPreemptedOnesAreNot) {
-  const ServiceConfig config = service(70);
-  const Workload workload = random_workload(1);
-  FakeRunner runner(config.num_kv_blocks, kBlockSize);
-  const LiveClock clock;
-  std::vector<int> num_calls(workload.requests.size());
-  ExecutedStepsConfig steps = steps_config(config);
-  steps.on_finished = [&](std::int64_t request, std::span<const std::int32_t> tokens) {
-    ++num_calls[static_cast<std::size_t>(request)];
-    const auto own = whole_history(kSeed, workload.requests[static_cast<std::size_t>(request)]);
-    EXPECT_TRUE(std::ranges::equal(tokens, own));
-  };
-  const ServiceResult result = serve(workload, config, {}, [&](int) {
-    return std::make_unique<ExecutedSteps>(steps, workload.requests, runner, clock);
-  });
-  EXPECT_GT(result.metrics.num_preemptions, 0);
-  EXPECT_EQ(num_calls, std::vector<int>(workload.requests.size(), 1));
-}
-
 TEST(ExecutedSteps, AMixedUpBlockIsNoticed) {
   // Of two sequences that decode from one block the second has the first one's token.
   FakeRunner runner(4, kBlockSize);

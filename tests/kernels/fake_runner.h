@@ -113,6 +113,26 @@ class FakeRunner : public StepRunner {
   RunnerTimes times_;
 };
 
+// Steps that take as long as those of one replica took before.
+class RepeatedSteps : public StepBackend {
+ public:
+  RepeatedSteps(std::span<const StepRecord> steps, int replica) {
+    for (const StepRecord& step : steps) {
+      if (step.replica == replica) durations_.push_back(step.duration);
+    }
+  }
+  StepTime run(std::span<const Batch> /*ranks*/) override {
+    return {.duration = durations_.at(next_++)};
+  }
+  FastForward fast_forward(std::span<const Batch> /*ranks*/, std::int64_t /*max_steps*/) override {
+    return {.num_steps = 1, .first = durations_.at(next_++)};
+  }
+
+ private:
+  std::vector<Seconds> durations_;
+  std::size_t next_ = 0;
+};
+
 // What ExecutedSteps holds at its end.
 struct Kept {
   std::vector<std::vector<std::int32_t>> tokens;  // by request

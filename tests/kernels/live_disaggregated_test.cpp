@@ -1,15 +1,21 @@
 // Prefill and decode on threads of their own: tokens are those of requests served alone, whatever
 // moves at the same time.
 
-#include "kernels/serve/live_disaggregated.h"
-
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
+#include "kernels/serve/live.h"
+#include "sim/serve/disaggregated.h"
+#include "sim/serve/replica.h"
+#include "sim/serve/service_loop.h"
 #include "sim/serve/workload.h"
 #include "tests/kernels/fake_runner.h"
 #include "tests/serve/fake_steps.h"
@@ -19,6 +25,7 @@ namespace {
 
 using testing::FakeRunner;
 using testing::kVocabulary;
+using testing::RepeatedSteps;
 using testing::RunnerTimes;
 using testing::small_service;
 using testing::whole_history;
@@ -56,40 +63,37 @@ class FakeMover : public KvMover {
 struct Pair {
   explicit Pair(int num_prefill = 1, int num_decode = 1, Seconds transfer = Seconds(0.0005))
       : mover(runners, num_prefill, transfer) {
-    setup.prefill = small_service();
-    setup.prefill.num_replicas = num_prefill;
-    setup.decode = small_service();
-    setup.decode.num_replicas = num_decode;
+    prefill().num_replicas = num_prefill;
+    decode().num_replicas = num_decode;
     setup.kv_block = Bytes(100);
     setup.mover = &mover;
   }
-  LiveDisaggregatedResult run(const Workload& workload,
-                              const std::function<bool()>& is_stopped = {}) {
-    const auto steps = [](const ServiceConfig& side) {
-      return ExecutedStepsConfig{.num_kv_blocks = side.num_kv_blocks,
-                                 .block_size = side.engine.block_size,
-                                 .vocab_size = kVocabulary,
-                                 .seed = kPairSeed};
-    };
-    setup.prefill_steps = steps(setup.prefill);
-    setup.decode_steps = steps(setup.decode);
-    for (const ServiceConfig* side : {&setup.prefill, &setup.decode}) {
-      for (int i = 0; i < side->num_replicas; ++i) {
+  LiveResult run(const Workload& workload, const std::function<bool()>& is_stopped = {}) {
+    for (LiveSide* side : {&setup.first, &*setup.decode}) {
+      const ServiceConfig& service = side->service;
+      side->steps = {.num_kv_blocks = service.num_kv_blocks,
+                     .block_size = service.engine.block_size,
+                     .vocab_size = kVocabulary,
+                     .seed = kPairSeed};
+      for (int i = 0; i < service.num_replicas; ++i) {
         runners.push_back(
-            std::make_unique<FakeRunner>(side->num_kv_blocks, side->engine.block_size, times));
-        setup.runners.push_back(runners.back().get());
+            std::make_unique<FakeRunner>(service.num_kv_blocks, service.engine.block_size, times));
+        side->runners.push_back(runners.back().get());
       }
     }
     if (fails_after >= 0) runners.back()->num_runs_before_failure = fails_after;
-    return serve_live_disaggregated(workload, setup, {}, clock, {}, is_stopped);
+    return serve_live(workload, setup, {}, clock, {}, is_stopped);
   }
+  ServiceConfig& prefill() { return setup.first.service; }
+  ServiceConfig& decode() { return setup.decode->service; }
 
   RunnerTimes times{.base = Seconds(0.001), .per_token = Seconds(1e-5)};
   std::int64_t fails_after = -1;  // the last decode replica
   LiveClock clock;
   std::vector<std::unique_ptr<FakeRunner>> runners;
   FakeMover mover;
-  LiveDisaggregatedSetup setup;
+  LiveSetup setup{.first = {.service = small_service()},
+                  .decode = LiveSide{.service = small_service()}};
 };
 
 Workload some_requests(std::uint64_t seed, std::int64_t concurrency) {
@@ -99,10 +103,10 @@ Workload some_requests(std::uint64_t seed, std::int64_t concurrency) {
   return workload;
 }
 
-void expect_whole(const Workload& workload, const LiveDisaggregatedResult& result) {
-  EXPECT_TRUE(result.live.is_complete);
-  EXPECT_FALSE(result.live.error);
-  ASSERT_EQ(result.live.service.requests.size(), workload.requests.size());
+void expect_whole(const Workload& workload, const LiveResult& result) {
+  EXPECT_TRUE(result.is_complete);
+  EXPECT_FALSE(result.error);
+  ASSERT_EQ(result.service.requests.size(), workload.requests.size());
   for (std::size_t i = 0; i < workload.requests.size(); ++i) {
     EXPECT_EQ(result.tokens[i], whole_history(kPairSeed, workload.requests[i])) << "request " << i;
   }
@@ -112,10 +116,10 @@ TEST(LiveDisaggregated, TokensAreThoseOfRequestsServedAlone) {
   for (const std::int64_t concurrency : {0, 1, 7}) {
     const Workload workload = some_requests(3, concurrency);
     Pair pair;
-    const LiveDisaggregatedResult result = pair.run(workload);
+    const LiveResult result = pair.run(workload);
     expect_whole(workload, result);
     std::int64_t blocks = 0;
-    for (const RequestRecord& record : result.live.service.requests) {
+    for (const RequestRecord& record : result.service.requests) {
       if (record.output_tokens == 1) continue;
       blocks += (record.prompt_tokens + 3) / 4;
       EXPECT_EQ(record.decode_replica, 1);
@@ -130,16 +134,104 @@ TEST(LiveDisaggregated, TokensAreThoseOfRequestsServedAlone) {
   }
 }
 
+// Transfers that end when they did before.
+class RepeatedTransfers : public Transfers {
+ public:
+  explicit RepeatedTransfers(std::span<const RequestRecord> records) : records_(records) {}
+  void submit(Seconds /*now*/, std::int64_t idx, int prefill, int decode,
+              Bytes /*bytes*/) override {
+    const RequestRecord& record = records_[static_cast<std::size_t>(idx)];
+    ends_.push_back({.idx = idx,
+                     .prefill = prefill,
+                     .decode = decode,
+                     .start = record.transfer_start,
+                     .end = record.transfer_end});
+    std::ranges::sort(ends_, {}, &Ended::end);
+  }
+  [[nodiscard]] std::optional<Seconds> next_event() const override {
+    return ends_.empty() ? std::nullopt : std::optional(ends_.front().end);
+  }
+  void advance(Seconds now, std::vector<Ended>& ended) override {
+    for (; !ends_.empty() && ends_.front().end <= now; ends_.erase(ends_.begin())) {
+      ended.push_back(ends_.front());
+    }
+  }
+
+ private:
+  std::span<const RequestRecord> records_;
+  std::vector<Ended> ends_;
+};
+
+// The loop in virtual time, with the same steps and transfers.
+std::vector<RequestRecord> repeated(const Workload& workload, const LiveSetup& setup,
+                                    const ServiceResult& lived) {
+  std::vector<RequestRecord> records = new_records(workload);
+  Replicas prefill;
+  Replicas decode;
+  for (const ReplicaRole role : {ReplicaRole::kPrefill, ReplicaRole::kDecode}) {
+    const bool is_prefill = role == ReplicaRole::kPrefill;
+    const ServiceConfig& service = is_prefill ? setup.first.service : setup.decode->service;
+    for (int i = 0; i < service.num_replicas; ++i) {
+      const auto index = static_cast<int>(prefill.size() + decode.size());
+      (is_prefill ? prefill : decode)
+          .push_back(std::make_unique<Replica>(index, service, 0, workload.requests, records,
+                                               std::make_unique<RepeatedSteps>(lived.steps, index),
+                                               role));
+    }
+  }
+  RepeatedTransfers transfers(lived.requests);
+  const DisaggregatedConfig config{
+      .prefill = setup.first.service, .decode = setup.decode->service, .kv_block = setup.kv_block};
+  const Progress none;
+  ProgressCounter progress(none, std::ssize(records));
+  std::vector<std::int64_t> all(records.size());
+  std::iota(all.begin(), all.end(), 0);
+  ServiceLoop(workload, records, prefill, decode, config, transfers, progress).run(all);
+  return records;
+}
+
+TEST(LiveDisaggregated, IsWhatTheLoopMakesOfTheSameStepsAndTransfers) {
+  for (const std::int64_t concurrency : {0, 7}) {
+    for (const RouterKind router : {RouterKind::kRoundRobin, RouterKind::kLeastLoaded}) {
+      SCOPED_TRACE(std::to_string(concurrency) + " clients, " + std::string(to_text(router)));
+      const Workload workload = some_requests(9, concurrency);
+      Pair pair(2, 2);
+      for (ServiceConfig* side : {&pair.prefill(), &pair.decode()}) {
+        side->router = router;
+        side->engine.async_scheduling = concurrency == 0;
+      }
+      pair.decode().num_kv_blocks = 60;  // of 4 tokens: some wait for blocks
+      const LiveResult result = pair.run(workload);
+      expect_whole(workload, result);
+      const std::vector<RequestRecord> expected = repeated(workload, pair.setup, result.service);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const RequestRecord& a = result.service.requests[i];
+        const RequestRecord& b = expected[i];
+        EXPECT_EQ(a.replica, b.replica) << "request " << i;
+        EXPECT_EQ(a.decode_replica, b.decode_replica) << "request " << i;
+        EXPECT_EQ(a.num_preemptions, b.num_preemptions) << "request " << i;
+        for (const auto field :
+             {&RequestRecord::arrival, &RequestRecord::first_scheduled, &RequestRecord::first_token,
+              &RequestRecord::transfer_start, &RequestRecord::transfer_end,
+              &RequestRecord::exposed_transfer, &RequestRecord::decode_start,
+              &RequestRecord::second_token, &RequestRecord::finish}) {
+          EXPECT_NEAR((a.*field).value(), (b.*field).value(), 1e-9) << "request " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(LiveDisaggregated, SeveralReplicasOnEitherSideShareTheWork) {
   const Workload workload = some_requests(5, 9);
   for (const RouterKind router : {RouterKind::kRoundRobin, RouterKind::kLeastLoaded}) {
     Pair pair(2, 3);
-    pair.setup.prefill.router = router;
-    pair.setup.decode.router = router;
-    const LiveDisaggregatedResult result = pair.run(workload);
+    pair.prefill().router = router;
+    pair.decode().router = router;
+    const LiveResult result = pair.run(workload);
     expect_whole(workload, result);
     std::vector<int> served(5, 0);
-    for (const RequestRecord& record : result.live.service.requests) {
+    for (const RequestRecord& record : result.service.requests) {
       ++served[static_cast<std::size_t>(record.replica)];
       if (record.decode_replica >= 0) ++served[static_cast<std::size_t>(record.decode_replica)];
     }
@@ -151,11 +243,11 @@ TEST(LiveDisaggregated, WhatADecodeReplicaPreemptsIsComputedAgain) {
   // 30 blocks of 4 hold one longest request (114 tokens) and little more.
   const Workload workload = some_requests(7, 8);
   Pair pair;
-  pair.setup.prefill.num_kv_blocks = 40;
-  pair.setup.decode.num_kv_blocks = 30;
-  const LiveDisaggregatedResult result = pair.run(workload);
+  pair.prefill().num_kv_blocks = 40;
+  pair.decode().num_kv_blocks = 30;
+  const LiveResult result = pair.run(workload);
   expect_whole(workload, result);
-  EXPECT_GT(result.live.service.metrics.num_preemptions, 0) << "memory is meant to be tight";
+  EXPECT_GT(result.service.metrics.num_preemptions, 0) << "memory is meant to be tight";
 }
 
 TEST(LiveDisaggregated, ATransferRunsBesideTheStepsOfTheDecodeSide) {
@@ -166,11 +258,11 @@ TEST(LiveDisaggregated, ATransferRunsBesideTheStepsOfTheDecodeSide) {
   const Workload workload =
       workload_of({{.prompt_tokens = 4, .output_tokens = 60},
                    {.arrival = Seconds(0.05), .prompt_tokens = 40, .output_tokens = 5}});
-  const LiveDisaggregatedResult result = pair.run(workload);
+  const LiveResult result = pair.run(workload);
   expect_whole(workload, result);
-  const RequestRecord& second = result.live.service.requests[1];
+  const RequestRecord& second = result.service.requests[1];
   bool is_within = false;
-  for (const StepRecord& step : result.live.service.steps) {
+  for (const StepRecord& step : result.service.steps) {
     is_within = is_within || (step.replica == 1 && step.start < second.transfer_start &&
                               second.transfer_start < step.start + step.duration);
   }
@@ -180,37 +272,41 @@ TEST(LiveDisaggregated, ATransferRunsBesideTheStepsOfTheDecodeSide) {
 TEST(LiveDisaggregated, AFailureEndsItAndKeepsWhatWasDone) {
   Pair pair(1, 2);
   pair.fails_after = 3;
-  const LiveDisaggregatedResult result = pair.run(some_requests(3, 6));
-  EXPECT_FALSE(result.live.is_complete);
-  EXPECT_THROW(std::rethrow_exception(result.live.error), std::runtime_error);
+  const LiveResult result = pair.run(some_requests(3, 6));
+  EXPECT_FALSE(result.is_complete);
+  EXPECT_THROW(std::rethrow_exception(result.error), std::runtime_error);
   Pair broken;
   broken.mover.num_moves_before_failure = 2;
-  const LiveDisaggregatedResult moved = broken.run(some_requests(3, 6));
-  EXPECT_FALSE(moved.live.is_complete);
-  EXPECT_THROW(std::rethrow_exception(moved.live.error), std::runtime_error);
+  const LiveResult moved = broken.run(some_requests(3, 6));
+  EXPECT_FALSE(moved.is_complete);
+  EXPECT_THROW(std::rethrow_exception(moved.error), std::runtime_error);
 }
 
 TEST(LiveDisaggregated, ItStopsWhenAsked) {
   Pair pair;
   int num_asked = 0;
-  const LiveDisaggregatedResult result =
-      pair.run(some_requests(3, 2), [&] { return ++num_asked > 2; });
-  EXPECT_FALSE(result.live.is_complete);
-  EXPECT_FALSE(result.live.error);
-  EXPECT_LT(result.live.service.requests.size(), 40U);
+  const LiveResult result = pair.run(some_requests(3, 2), [&] { return ++num_asked > 2; });
+  EXPECT_FALSE(result.is_complete);
+  EXPECT_FALSE(result.error);
+  EXPECT_LT(result.service.requests.size(), 40U);
 }
 
 TEST(LiveDisaggregated, WhatCannotBeServedIsRefused) {
   const Workload workload = workload_of({{.prompt_tokens = 12, .output_tokens = 9}});
   Pair cached;
-  cached.setup.prefill.engine.enable_prefix_caching = true;
-  EXPECT_THROW(cached.run(workload), std::invalid_argument);
+  cached.prefill().engine.enable_prefix_caching = true;
+  Workload shared = workload;
+  shared.hash_block_tokens = 4;
+  EXPECT_THROW(cached.run(shared), std::invalid_argument);
   Pair small;
-  small.setup.decode.num_kv_blocks = 4;
+  small.decode().num_kv_blocks = 4;
   EXPECT_THROW(small.run(workload), std::invalid_argument);
   Pair lacking;
-  lacking.setup.runners.push_back(nullptr);
+  lacking.setup.decode->runners.push_back(nullptr);
   EXPECT_THROW(lacking.run(workload), std::invalid_argument);
+  Pair immobile;
+  immobile.setup.mover = nullptr;
+  EXPECT_THROW(immobile.run(workload), std::invalid_argument);
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ namespace orrery {
 namespace {
 
 using testing::FakeRunner;
-using testing::KeptSteps;
 using testing::kVocabulary;
+using testing::RepeatedSteps;
 using testing::RunnerTimes;
 using testing::small_service;
 using testing::whole_history;
@@ -37,42 +37,19 @@ struct Live {
     }
   }
   LiveResult run(const std::function<bool()>& is_stopped = {}, const Progress& progress = {}) {
-    const auto make = [this](int replica) {
-      return std::make_unique<KeptSteps>(ExecutedStepsConfig{.num_kv_blocks = config.num_kv_blocks,
-                                                             .block_size = config.engine.block_size,
-                                                             .vocab_size = kVocabulary,
-                                                             .seed = kLiveSeed},
-                                         workload.requests,
-                                         *runners[static_cast<std::size_t>(replica)], clock, kept);
-    };
-    return serve_live(workload, config, {}, make, clock, progress, is_stopped);
+    LiveSetup setup{.first = {.service = config,
+                              .steps = {.num_kv_blocks = config.num_kv_blocks,
+                                        .block_size = config.engine.block_size,
+                                        .vocab_size = kVocabulary,
+                                        .seed = kLiveSeed}}};
+    for (const auto& runner : runners) setup.first.runners.push_back(runner.get());
+    return serve_live(workload, setup, {}, clock, progress, is_stopped);
   }
 
   Workload workload;
   ServiceConfig config;
   LiveClock clock;
   std::vector<std::unique_ptr<FakeRunner>> runners;
-  testing::Kept kept;  // by the last replica
-};
-
-// Steps that take as long as those of one replica took before.
-class RepeatedSteps : public StepBackend {
- public:
-  RepeatedSteps(std::span<const StepRecord> steps, int replica) {
-    for (const StepRecord& step : steps) {
-      if (step.replica == replica) durations_.push_back(step.duration);
-    }
-  }
-  StepTime run(std::span<const Batch> /*ranks*/) override {
-    return {.duration = durations_.at(next_++)};
-  }
-  FastForward fast_forward(std::span<const Batch> /*ranks*/, std::int64_t /*max_steps*/) override {
-    return {.num_steps = 1, .first = durations_.at(next_++)};
-  }
-
- private:
-  std::vector<Seconds> durations_;
-  std::size_t next_ = 0;
 };
 
 // serve() with the same step times makes the same records, to rounding; returns the preemptions.
@@ -142,9 +119,10 @@ TEST(Live, PreemptionLeavesEveryTokenAsItWas) {
   ServiceConfig config = small_service();
   config.num_kv_blocks = 40;
   Live live(open(60, 400), config, {.base = Seconds(0.0005)});
-  EXPECT_GT(live.run().service.metrics.num_preemptions, 0);
+  const LiveResult result = live.run();
+  EXPECT_GT(result.service.metrics.num_preemptions, 0);
   for (const Request& request : live.workload.requests) {
-    EXPECT_EQ(live.kept.tokens[static_cast<std::size_t>(request.id)],
+    EXPECT_EQ(result.tokens[static_cast<std::size_t>(request.id)],
               whole_history(kLiveSeed, request));
   }
 }
@@ -200,7 +178,10 @@ TEST(Live, StoppingKeepsWhatIsDone) {
   EXPECT_FALSE(result.service.steps.empty());
   for (const RequestRecord& record : result.service.requests) {
     EXPECT_GT(record.finish, record.arrival);
+    EXPECT_FALSE(result.tokens[static_cast<std::size_t>(record.id)].empty());
   }
+  EXPECT_EQ(std::ranges::count_if(result.tokens, [](const auto& made) { return !made.empty(); }),
+            std::ssize(result.service.requests));
 }
 
 TEST(Live, AFailingReplicaStopsTheOthersAndKeepsWhatIsDone) {
@@ -229,6 +210,11 @@ TEST(Live, WhatCannotBeServedIsRefusedBeforeAnythingRuns) {
   Live prefix(open(2, 10), config, {});
   prefix.workload.hash_block_tokens = 4;
   EXPECT_THROW(prefix.run(), std::invalid_argument);
+  prefix.config.router = RouterKind::kRoundRobin;
+  EXPECT_THROW(prefix.run(), std::invalid_argument);
+  Live lacking(open(2, 10), small_service(), {});
+  lacking.runners.clear();
+  EXPECT_THROW(lacking.run(), std::invalid_argument);
 }
 
 TEST(Live, AServiceWithoutRequestsEnds) {

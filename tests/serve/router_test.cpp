@@ -74,7 +74,9 @@ std::vector<RequestRecord> serve_plainly(const Workload& workload, const Service
               : longest_prefix_of_all(replicas, workload.requests[next], now);
       replicas[chosen]->submit(now, static_cast<std::int64_t>(next));
     }
-    for (const auto& replica : replicas) replica->start(now);
+    for (const auto& replica : replicas) {
+      if (replica->form_step(now)) replica->compute_step();
+    }
   }
 }
 
