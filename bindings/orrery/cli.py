@@ -145,11 +145,11 @@ def _parser() -> argparse.ArgumentParser:
     tables.add_argument("--kernels", nargs="+", metavar="K", help="only these kernels")
     tables.add_argument("--force", action="store_true", help="replace tables that are there already")
     tables.set_defaults(command=_import_aiconfigurator)
-    from .importers.torch_profile import command as torch_profile
+    from .importers.torch_profile import options as torch_profile
 
     traces = formats.add_parser("torch-profile", help="an engine from a profiler's traces of it: a provider and an engine profile")
     torch_profile.add_options(traces)
-    traces.set_defaults(command=torch_profile.run)
+    traces.set_defaults(command=_import_torch_profile)
     card = commands.add_parser("scorecard", help="simulate published measurements and print the errors")
     card.add_argument("--cases", type=pathlib.Path, metavar="FILE.csv", help="cases (data/serving/published_serving.csv)")
     card.add_argument("--filter", action="append", default=[], metavar="KEY=VALUE", dest="filters",
@@ -308,6 +308,12 @@ def _import_aiconfigurator(options: argparse.Namespace) -> int:
     from .simulation import project_root
 
     return command.run(options, project_root() / "topologies")
+
+
+def _import_torch_profile(options: argparse.Namespace) -> int:
+    from .importers.torch_profile import command
+
+    return command.run(options)
 
 
 def _scorecard(options: argparse.Namespace) -> int:

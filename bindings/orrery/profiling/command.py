@@ -11,16 +11,15 @@ from .. import files
 from ..arguments import whole_number
 from ..text_table import printable
 
+_ENGINES = ("vllm", "sglang", "trtllm", "transformers")
 _RECIPE = files.Kind("recipe", required=("trace.sh",), names=("trace.sh", "load.py", "requests/*.jsonl"))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    from . import recipe
-
     plan = actions.add_parser("recipe", help="which batches of an engine to trace for a scenario, and a script that does it")
     plan.add_argument("run", type=pathlib.Path, metavar="RUN", help="run directory, or a scenario, which is simulated")
-    plan.add_argument("--engine", required=True, choices=recipe.ENGINES)
+    plan.add_argument("--engine", required=True, choices=_ENGINES)
     plan.add_argument("--model", metavar="NAME", help="what the server serves (the scenario's model)")
     plan.add_argument("-o", "--output", type=pathlib.Path, metavar="DIR", help="write the script, its client and its requests there")
     plan.add_argument("--force", action="store_true", help="replace an earlier recipe in DIR")
@@ -79,7 +78,8 @@ def _load(options: argparse.Namespace) -> int:
         model = options.model or str(run.scenario["model"]["config"])
         found = run.requests
         first = float(min(found["arrival_s"]))
-        requests = load.requests_of([float(at) - first for at in found["arrival_s"]], found["prompt_tokens"], found["output_tokens"])
+        starts = [float(at) - first for at in found["arrival_s"]]
+        requests = load.requests_of(starts, list(map(int, found["prompt_tokens"])), list(map(int, found["output_tokens"])))
     records = asyncio.run(load.replay(options.url, model, requests, timeout_s=options.timeout, concurrency=options.concurrency))
     bench = load.write(options.output, model, records)
     failed = [error for error in bench["errors"] if error]

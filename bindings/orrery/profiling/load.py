@@ -241,7 +241,7 @@ def read_requests(path: pathlib.Path) -> list[Request]:
         rows.append(row)
     if not rows:
         raise ValueError(f"{path}: found no requests; expected a JSON line for each")
-    return requests_of(*zip(*rows, strict=True))
+    return requests_of([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
 
 
 def main() -> int:

@@ -12,7 +12,6 @@ import numpy as np
 
 from ..finished_run import FinishedRun
 
-ENGINES = ("vllm", "sglang", "trtllm", "transformers")
 _TOKENS = 6  # of each traced request: its prompt and some decodes with all others
 _UNTRACED_TOKENS = 32
 _APART = 2.0  # contexts and prompts nearer than that to each other are one

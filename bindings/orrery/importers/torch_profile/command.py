@@ -22,28 +22,6 @@ _PAUSE_US = {True: 5.0, False: 1.5}  # longest pause that belongs to an op: in a
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "traces", type=pathlib.Path, nargs="+", metavar="TRACE", help=trace.FORMATS + "; several ranks or several files of one engine"
-    )
-    parser.add_argument("--engine", required=True, metavar="NAME", help="what to call it: the provider and the engine profile get this name")
-    parser.add_argument("--model", required=True, metavar="CONFIG", help="name of a model, or its config.json")
-    parser.add_argument("--machine", metavar="M", help="machine of the trace (as the trace names its GPU)")
-    parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks (1)")
-    parser.add_argument("--ep", type=int, default=1, metavar="N", help="expert-parallel ranks (1)")
-    parser.add_argument("--weights", default="", metavar="DTYPE", help="bf16, fp8, ... (as the config says)")
-    parser.add_argument("--kv-cache", default="", metavar="DTYPE", help="bf16 or fp8 (as the config says)")
-    parser.add_argument("--profile", metavar="NAME", help="engine profile that has what a trace does not show (that of the engine's name)")
-    parser.add_argument(
-        "--requests", type=pathlib.Path, nargs="+", metavar="BENCH.json", help="what orrery profile load wrote while the engine was traced: contexts"
-    )
-    parser.add_argument("--context", type=int, metavar="N", help="tokens of each decode, where neither annotations nor requests say")
-    parser.add_argument("--batch", metavar="BATCH", help="what every step computed: 'prefill=512+0 decode=8@8192'")
-    parser.add_argument("--timings", type=pathlib.Path, metavar="STEPS.csv", help="steps of the same engine without a profiler, for the host's times")
-    parser.add_argument("-o", "--output", type=pathlib.Path, default=pathlib.Path("learned"), metavar="DIR", help="where to write (learned)")
-    parser.add_argument("--force", action="store_true", help="replace what an earlier import wrote")
-
-
 def run(options: argparse.Namespace) -> int:
     if not _NAME.fullmatch(options.engine):
         raise TraceError(f"found the engine name '{options.engine}'; expected letters, digits, '.', '_', '+' and '-'")
@@ -59,13 +37,6 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-@dataclasses.dataclass
-class _Left:
-    """Steps that were not used, by reason."""
-
-    reasons: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-
-
 class _Import:
     """What is known after each trace."""
 
@@ -74,7 +45,7 @@ class _Import:
         base = re.split(r"[-_.\d]", options.engine.lower())[0]
         self.base = options.profile or _BASES.get(base, _PLAIN)
         self.matches: list[matching.StepMatch] = []
-        self.left = _Left()
+        self.left_out: collections.Counter[str] = collections.Counter()  # steps by reason
         self.traces: list[dict[str, Any]] = []
         self.plans: plan.Plans | None = None
         self.device = ""
@@ -89,18 +60,18 @@ class _Import:
         used = 0
         for step in engine_steps:
             if step.batch is None:
-                self.left.reasons[step.batch_from] += 1
+                self.left_out[step.batch_from] += 1
                 continue
             try:
                 self.matches.append(matching.match(step, self.plans.ops(step.batch), _PAUSE_US[step.is_graph]))
                 used += 1
             except TraceError as error:
                 first_error = first_error or error
-                self.left.reasons[str(error).removeprefix(f"{found.path}: ")] += 1
+                self.left_out[str(error).removeprefix(f"{found.path}: ")] += 1
         if not used:
             if first_error is not None:
                 raise first_error
-            raise TraceError(f"{found.path}: found {len(engine_steps)} steps and used none: {'; '.join(self.left.reasons)}")
+            raise TraceError(f"{found.path}: found {len(engine_steps)} steps and used none: {'; '.join(self.left_out)}")
         self.traces.append({"file": found.path.name, "sha256": writing.fingerprint(found.path), "steps": used,
                             "kernels": len(found.kernels)} | ({"rank": found.rank} if found.rank is not None else {}))  # fmt: skip
 
@@ -126,7 +97,7 @@ class _Import:
         counts = writing.write_provider(target, provider, about, force=self.options.force)
         profile = target.with_name(f"{self.options.engine}.engine.yaml")
         files.write_text(profile, writing.profile_text(self.options.engine.replace(".", "_"), self.base, figures))
-        print(coverage_text(self.matches, self.left.reasons, provider, counts))
+        print(coverage_text(self.matches, self.left_out, provider, counts))
         print(host_text(figures, has_timings=bool(timings)))
         print(next_text([each.step.batch for each in self.matches if each.step.batch is not None]))
         print(f"written: {target}, {profile}; in a scenario: provider: {target}, engine: {{profile: {profile}}}")
@@ -144,11 +115,12 @@ class Coverage:
 
 def coverage(matches: Sequence[matching.StepMatch]) -> Coverage:
     """Of kernels' time: what is in ops of the plan, what prepares inputs, what is neither."""
-    by: collections.Counter[str] = collections.Counter()
+    by: dict[str, float] = collections.defaultdict(float)
     inputs = left = 0.0
     for each in matches:
         for op in each.ops:
-            by.update(op.by)
+            for name, time in op.by.items():
+                by[name] += time
         for kernel in each.outside:
             if kernel.is_copy or kind_of(kernel.name, kernel.op) != UNKNOWN:
                 inputs += kernel.duration
@@ -169,20 +141,20 @@ def coverage_text(matches: Sequence[matching.StepMatch], reasons: dict[str, int]
         f"GPU time matched to ops: {shares.matched:.1%} ({parts}); inputs of the step {shares.inputs:.1%}; not matched {shares.left:.1%}",
     ]
     lines += [f"left out: {count} steps: {reason}" for reason, count in reasons.items()]
-    unknown: collections.Counter[str] = collections.Counter()
+    unknown: dict[str, float] = collections.defaultdict(float)
     for each in matches:
         for kernel in [*each.left, *(k for k in each.outside if not k.is_copy and kind_of(k.name, k.op) == UNKNOWN)]:
             unknown[kernel.name[:100]] += kernel.duration
-    lines += [f"not matched: {time:.1f} us of {name}" for name, time in unknown.most_common(12)]
+    lines += [f"not matched: {time:.1f} us of {name}" for name, time in sorted(unknown.items(), key=lambda item: -item[1])[:12]]
     lines += [f"no row: {count} ops: {reason}" for reason, count in provider.unpriced.items()]
     lines += [
         f"{kernel} ({dtype}) holds {included}: the engine has no kernel of its own for it" for kernel, dtype, included in sorted(provider.includes)
     ]
     table = []
-    for kernel, count in counts.items():
-        rows = [(call, row) for call, row in provider.rows.items() if call[0] == kernel]
+    for name, count in counts.items():
+        rows = [(call, row) for call, row in provider.rows.items() if call[0] == name]
         samples = sum(len(row.times) for _, row in rows)
-        table.append((kernel, str(count), str(samples), _ranges([call[2] for call, _ in rows], kernel)))
+        table.append((name, str(count), str(samples), _ranges([call[2] for call, _ in rows], name)))
     return "\n".join([*lines, aligned(("table", "rows", "samples", "sizes"), table, right={1, 2})])
 
 

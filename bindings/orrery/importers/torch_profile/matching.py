@@ -236,7 +236,8 @@ def _products_together(kinds: tuple[str, ...], shapes: tuple[_Shape, ...], ops: 
 def _align(kinds: tuple[str, ...], shapes: tuple[_Shape, ...], ops: tuple[_Wanted, ...], is_first: bool) -> tuple[int, ...]:
     """For each kernel the op that it belongs to, ascending, or -1; dynamic programming over both in order.
 
-    The first op of a part that is not the first is attention whose kernels stood before, so it needs none here. A product of recorded size goes to an op with its k, and n up to the op's, in parts that add up to it.
+    The first op of a part that is not the first is attention whose kernels stood before, so it needs none here. A product of recorded size
+    goes to an op with its k, and n up to the op's, in parts that add up to it.
     """
     num_ops = len(ops)
     infinite = float("inf")
