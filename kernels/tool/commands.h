@@ -30,8 +30,8 @@ int execute(std::span<const std::string_view> arguments);
 int serve(std::span<const std::string_view> arguments);
 
 // Times layers of mixtures of experts by themselves: the cases of a file, to rows in a directory.
-// Decode steps of a few models as one kernel beside the replayed graph of the same plan: a line each
-// to standard output. Exit code 1 where a step throws.
+// Decode steps of a few models as one kernel beside the replayed graph of the same plan: a line
+// each to standard output. Exit code 1 where a step throws.
 int megakernel(std::span<const std::string_view> arguments);
 int moe(std::span<const std::string_view> arguments);
 
