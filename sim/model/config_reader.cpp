@@ -16,22 +16,27 @@ constexpr std::int64_t kMaxSize = 1 << 20;
 
 struct FieldSpec {
   Field field;
-  std::array<std::string_view, 4> names;  // the first is the one used in messages
+  std::array<std::string_view, 5> names;  // the first is the one used in messages
   std::int64_t least = 1;
   std::int64_t most = kMaxSize;
 };
 
 // Every number that is read, by Field, with the names it has in different architectures.
 constexpr std::array<FieldSpec, static_cast<std::size_t>(Field::kNumFields)> kFields = {{
-    {Field::kHiddenSize, {"hidden_size"}},
+    {Field::kHiddenSize, {"hidden_size", "d_model", "n_embd"}},
     {Field::kVocabSize, {"vocab_size"}},
-    {Field::kNumHiddenLayers, {"num_hidden_layers"}, 1, 4096},
-    {Field::kNumAttentionHeads, {"num_attention_heads"}},
-    {Field::kNumKeyValueHeads, {"num_key_value_heads", "num_attention_groups"}},
-    {Field::kHeadDim, {"head_dim"}},
-    {Field::kIntermediateSize, {"intermediate_size"}},
+    {Field::kNumHiddenLayers, {"num_hidden_layers", "n_layers", "n_layer"}, 1, 4096},
+    {Field::kNumAttentionHeads, {"num_attention_heads", "n_heads", "n_head"}},
+    {Field::kNumKeyValueHeads,
+     {"num_key_value_heads", "num_attention_groups", "num_kv_heads", "attn_config.kv_n_heads"}},
+    {Field::kHeadDim, {"head_dim", "attention_head_dim"}},
+    {Field::kIntermediateSize,
+     {"intermediate_size", "ffn_hidden_size", "n_inner", "ffn_config.ffn_hidden_size"}},
     {Field::kIntermediateSizeMlp, {"intermediate_size_mlp"}},
-    {Field::kMaxPositionEmbeddings, {"max_position_embeddings"}, 1, std::int64_t{1} << 40},
+    {Field::kMaxPositionEmbeddings,
+     {"max_position_embeddings", "max_seq_len", "n_positions"},
+     1,
+     std::int64_t{1} << 40},
     {Field::kSlidingWindow, {"sliding_window"}, 1, std::int64_t{1} << 40},
     {Field::kAttentionChunkSize, {"attention_chunk_size"}, 1, std::int64_t{1} << 40},
     {Field::kMaxWindowLayers, {"max_window_layers"}, 0},
@@ -44,6 +49,11 @@ constexpr std::array<FieldSpec, static_cast<std::size_t>(Field::kNumFields)> kFi
     {Field::kIndexNHeads, {"index_n_heads"}},
     {Field::kIndexHeadDim, {"index_head_dim"}},
     {Field::kShareQDim, {"share_q_dim"}},
+    {Field::kMambaNumGroups, {"mamba_n_groups", "n_groups"}},
+    {Field::kMambaNumHeads, {"mamba_num_heads", "mamba_n_heads"}},
+    {Field::kMambaStateSize, {"ssm_state_size", "mamba_d_state"}},
+    {Field::kMambaHeadDim, {"mamba_head_dim", "mamba_d_head"}},
+    {Field::kMambaConvKernel, {"conv_kernel", "mamba_d_conv"}, 2},
     {Field::kLinearNumKeyHeads, {"linear_num_key_heads"}},
     {Field::kLinearNumValueHeads, {"linear_num_value_heads"}},
     {Field::kLinearKeyHeadDim, {"linear_key_head_dim"}},
@@ -51,16 +61,18 @@ constexpr std::array<FieldSpec, static_cast<std::size_t>(Field::kNumFields)> kFi
     {Field::kLinearConvKernelDim, {"linear_conv_kernel_dim"}, 2},
     {Field::kFullAttentionInterval, {"full_attention_interval"}},
     {Field::kNumExperts,
-     {"n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"}},
-    {Field::kNumExpertsPerTok, {"num_experts_per_tok", "experts_per_token", "moe_top_k"}},
+     {"n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts",
+      "ffn_config.moe_num_experts"}},
+    {Field::kNumExpertsPerTok,
+     {"num_experts_per_tok", "experts_per_token", "moe_top_k", "moe_k", "ffn_config.moe_top_k"}},
     {Field::kMoeIntermediateSize, {"moe_intermediate_size"}},
     {Field::kSharedExpertIntermediateSize,
      {"shared_expert_intermediate_size", "share_expert_dim", "shared_intermediate_size"},
      0},
-    {Field::kNumSharedExperts, {"n_shared_experts"}, 0},
+    {Field::kNumSharedExperts, {"n_shared_experts", "moe_num_shared_experts"}, 0},
     {Field::kNGroup, {"n_group"}},
     {Field::kTopkGroup, {"topk_group"}},
-    {Field::kFirstKDenseReplace, {"first_k_dense_replace"}, 0},
+    {Field::kFirstKDenseReplace, {"first_k_dense_replace", "moe_layer_start_index"}, 0},
     {Field::kMoeLayerFreq, {"moe_layer_freq"}},
     {Field::kDecoderSparseStep, {"decoder_sparse_step"}},
     {Field::kInterleaveMoeLayerStep, {"interleave_moe_layer_step"}},
@@ -163,6 +175,11 @@ const ConfigValue* ConfigReader::value(std::string_view name) const {
   return nullptr;
 }
 
+void ConfigReader::assume(Field field, std::int64_t value) {
+  auto& number = numbers_[static_cast<std::size_t>(field)];
+  if (!number) number = value;
+}
+
 std::optional<std::int64_t> ConfigReader::find(Field field) const {
   return numbers_[static_cast<std::size_t>(field)];
 }
@@ -221,6 +238,28 @@ std::vector<std::string> ConfigReader::texts(std::string_view name) const {
   const auto* numbers = std::get_if<std::vector<std::int64_t>>(found);
   if (numbers != nullptr && numbers->empty()) return {};  // an empty list has no type
   fail("field " + std::string(name) + " is " + describe(*found) + ", expected a list of texts");
+}
+
+std::optional<std::int64_t> ConfigReader::whole(std::string_view name) const {
+  const ConfigValue* found = value(name);
+  const auto* result = found == nullptr ? nullptr : std::get_if<std::int64_t>(found);
+  return result == nullptr ? std::nullopt : std::optional(*result);
+}
+
+bool ConfigReader::has(std::string_view name) const {
+  for (const std::string& key : {prefix_ + std::string(name), std::string(name)}) {
+    const auto below = fields_.lower_bound(key + ".");
+    if (fields_.contains(key) || (below != fields_.end() && below->first.starts_with(key + "."))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool ConfigReader::is_set(std::string_view name) const {
+  const ConfigValue* found = value(name);
+  const auto* result = found == nullptr ? nullptr : std::get_if<bool>(found);
+  return result != nullptr && *result;
 }
 
 std::optional<std::vector<std::int64_t>> ConfigReader::integers(std::string_view name) const {

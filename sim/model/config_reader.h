@@ -36,6 +36,11 @@ enum class Field : std::uint8_t {
   kIndexNHeads,
   kIndexHeadDim,
   kShareQDim,
+  kMambaNumGroups,
+  kMambaNumHeads,
+  kMambaStateSize,
+  kMambaHeadDim,
+  kMambaConvKernel,
   kLinearNumKeyHeads,
   kLinearNumValueHeads,
   kLinearKeyHeadDim,
@@ -63,6 +68,9 @@ class ConfigReader {
   // value outside the table's range, or two names of one field with different values.
   ConfigReader(std::string_view model, const ConfigFields& fields);
 
+  // The value of `field` where the config has none.
+  void assume(Field field, std::int64_t value);
+
   // Empty when absent or null.
   [[nodiscard]] std::optional<std::int64_t> find(Field field) const;
   [[nodiscard]] std::int64_t get(Field field, std::int64_t otherwise) const;
@@ -76,6 +84,12 @@ class ConfigReader {
   [[nodiscard]] double number(std::string_view name, double otherwise) const;
   [[nodiscard]] std::string text(std::string_view name) const;  // "" when absent
   [[nodiscard]] std::vector<std::string> texts(std::string_view name) const;
+  // Empty when absent, null or no whole number; dots go down into mappings.
+  [[nodiscard]] std::optional<std::int64_t> whole(std::string_view name) const;
+  // Whether the config has anything of that name, null included.
+  [[nodiscard]] bool has(std::string_view name) const;
+  // Whether it is true.
+  [[nodiscard]] bool is_set(std::string_view name) const;
   // A list of whole numbers, or text such as "4,5,6" as Step3's config has it.
   [[nodiscard]] std::optional<std::vector<std::int64_t>> integers(std::string_view name) const;
 

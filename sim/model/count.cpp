@@ -16,7 +16,7 @@ Bytes index_bytes_per_token(const ModelConfig& model) {
 }
 
 Bytes layer_bytes_per_token(const ModelConfig& model, const LayerConfig& layer, DType kv_dtype) {
-  if (layer.state_bytes > 0) return Bytes(0);
+  if (!layer.caches_tokens()) return Bytes(0);
   if (layer.attention == AttentionKind::kMla) {
     const auto width = static_cast<double>(model.kv_lora_rank + model.qk_rope_head_dim);
     return Bytes(width * bytes_per_element(kv_dtype)) + index_bytes_per_token(model);

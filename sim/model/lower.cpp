@@ -50,7 +50,7 @@ Plan lower(const ModelConfig& model, const StepShape& shape, const LoweringOptio
     const auto first_op = static_cast<OpId>(step.plan.ops().size());
     for (std::int64_t i = run.first; i < run.first + run.period; ++i) {
       const LayerConfig& layer = model.layers[static_cast<std::size_t>(i)];
-      step.set_prefix("layers." + std::to_string(i) + ".");
+      step.begin_layer("layers." + std::to_string(i) + ".");
       attention_block(layer.attention)(step, layer);
       ffn_block(layer.ffn)(step, layer);
     }
@@ -77,7 +77,7 @@ void attention_dims(const ModelConfig& model, const std::vector<LayerRun>& runs,
   for (const LayerRun& run : runs) {
     for (std::int64_t i = run.first; i < run.first + run.period; ++i) {
       const LayerConfig& layer = model.layers[static_cast<std::size_t>(i)];
-      if (wants_names) step.set_prefix("layers." + std::to_string(i) + ".");
+      step.begin_layer(wants_names ? "layers." + std::to_string(i) + "." : "");
       attention_block(layer.attention)(step, layer);
     }
   }

@@ -26,6 +26,10 @@ bool check_precision(const Precision& precision) {
   return quantises;
 }
 
+bool fuses_residual(const ModelConfig& model, const LoweringOptions& options) {
+  return options.fuse_residual_norm && model.layer_form != LayerForm::kNormAfter;
+}
+
 }  // namespace
 
 Lowering::Lowering(const ModelConfig& model_config, const StepShape& shape,
@@ -33,11 +37,12 @@ Lowering::Lowering(const ModelConfig& model_config, const StepShape& shape,
     : model(model_config),
       options(lowering_options),
       step(shape),
+      fuses_residual_(fuses_residual(model_config, lowering_options)),
       has_fp8_activations_(check_precision(lowering_options.precision)) {
   plan.reserve(32, 64);
   ranks_ = plan.add_group({0});
   hidden = activation("hidden", {tokens(), hidden_axis()});
-  if (options.fuse_residual_norm) {
+  if (fuses_residual_) {
     residual_ = tensor("residual", DType::kBf16, TensorRole::kInput, {tokens(), hidden_axis()});
   }
 }
@@ -58,6 +63,7 @@ Lowering::Lowering(const ModelConfig& model_config, const StepShape& shape,
       options(lowering_options),
       step(shape),
       hidden(0),
+      fuses_residual_(fuses_residual(model_config, lowering_options)),
       dims_(&dims),
       wants_names_(wants_names),
       has_fp8_activations_(check_precision(lowering_options.precision)) {}
@@ -158,8 +164,8 @@ TensorId Lowering::rms_norm(std::string_view name, TensorView x, AxisRef rows, A
   return normed;
 }
 
-TensorId Lowering::block_norm(std::string_view name, bool is_quantised) {
-  if (!options.fuse_residual_norm) {
+TensorId Lowering::sum_norm(std::string_view name, bool is_quantised) {
+  if (!fuses_residual_) {
     return rms_norm(name, hidden, tokens(), hidden_axis(), is_quantised);
   }
   const DType dtype = is_quantised ? options.precision.activations : DType::kBf16;
@@ -168,6 +174,25 @@ TensorId Lowering::block_norm(std::string_view name, bool is_quantised) {
   kernel(name, "add_rms_norm", dtype,
          {{"tokens", step.tokens, axis::kTokens}, {"hidden", model.hidden_size, axis::kHidden}},
          {hidden, residual_, gain}, {normed, residual_});
+  return normed;
+}
+
+TensorId Lowering::second_norm(std::string_view name, bool is_quantised) {
+  const bool is_same = !model.has_ffn_norm && parallel_norm_is_quantised_ == is_quantised;
+  if (is_same) return parallel_norm_;
+  return rms_norm(name, fuses_residual_ ? residual_ : hidden, tokens(), hidden_axis(),
+                  is_quantised);
+}
+
+TensorId Lowering::block_norm(std::string_view name, bool is_quantised) {
+  if (model.layer_form == LayerForm::kNormAfter) {
+    if (!is_quantised) return hidden;
+    return quantized(std::string(name) + ".quant", {hidden}, tokens(), hidden_axis()).front();
+  }
+  if (parallel_output_ >= 0) return second_norm(name, is_quantised);
+  const TensorId normed = sum_norm(name, is_quantised);
+  parallel_norm_ = normed;
+  parallel_norm_is_quantised_ = is_quantised;
   return normed;
 }
 
@@ -204,14 +229,40 @@ TensorId Lowering::gated(std::string_view name, TensorId gate, TensorViews parts
 }
 
 TensorId Lowering::block_output(std::string_view name) {
-  return options.fuse_residual_norm ? hidden : activation(name, {tokens(), hidden_axis()});
+  const bool writes_hidden = fuses_residual_ && model.layer_form == LayerForm::kNormBefore;
+  return writes_hidden ? hidden : activation(name, {tokens(), hidden_axis()});
+}
+
+TensorId Lowering::norm_behind(std::string_view name, TensorId x, TensorId output) {
+  const std::string norm = std::string(name.substr(0, name.find('_'))) + "_post_norm";
+  const TensorId gain = weight_of(norm, DType::kBf16, {hidden_axis()});
+  if (output < 0) output = activation(norm, {tokens(), hidden_axis()});
+  kernel(norm, "rms_norm", DType::kBf16,
+         {{"tokens", step.tokens, axis::kTokens}, {"hidden", model.hidden_size, axis::kHidden}},
+         {x, gain}, {output});
+  return output;
+}
+
+void Lowering::add(std::string_view name, TensorId to, TensorId x, TensorId sum) {
+  kernel(name, "residual_add", DType::kBf16,
+         {{"tokens", step.tokens, axis::kTokens}, {"hidden", model.hidden_size, axis::kHidden}},
+         {to, x}, {sum});
 }
 
 void Lowering::finish_block(std::string_view name, TensorId output) {
-  if (options.fuse_residual_norm) return;
-  kernel(name, "residual_add", DType::kBf16,
-         {{"tokens", step.tokens, axis::kTokens}, {"hidden", model.hidden_size, axis::kHidden}},
-         {hidden, output}, {hidden});
+  if (model.layer_form == LayerForm::kParallel) {
+    if (parallel_output_ < 0) {
+      parallel_output_ = output;
+      return;
+    }
+    const TensorId sum =
+        fuses_residual_ ? hidden : activation("parallel_sum", {tokens(), hidden_axis()});
+    add("parallel_sum", parallel_output_, output, sum);
+    output = sum;
+  } else if (model.layer_form != LayerForm::kNormBefore) {
+    output = norm_behind(name, output, fuses_residual_ ? hidden : -1);
+  }
+  if (!fuses_residual_) add(name, hidden, output, hidden);
 }
 
 }  // namespace orrery

@@ -5,8 +5,8 @@
 //
 // Between blocks the step carries two tensors. With fuse_residual_norm, as vLLM does it, `hidden`
 // is what the last block computed and `residual` the sum of all before it; the next norm adds the
-// two. The first layer adds a residual of zeros, so that all layers are equal. Without it `hidden`
-// is the sum itself.
+// two. The first layer adds a residual of zeros, so that all layers are equal. Without it, or where
+// blocks read the sum as it is (LayerForm::kNormAfter), `hidden` is the sum itself.
 
 #include <cstdint>
 #include <initializer_list>
@@ -64,6 +64,11 @@ class Lowering {
 
   // Names of ops and tensors added from now on start with `prefix`.
   void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
+  // Its attention and FFN follow.
+  void begin_layer(std::string prefix) {
+    prefix_ = std::move(prefix);
+    parallel_norm_ = parallel_output_ = -1;
+  }
   // Ops added from now on run on `stream`, 0 at first.
   void set_stream(int stream) { stream_ = stream; }
 
@@ -91,7 +96,9 @@ class Lowering {
   // RMS norm of x over `width`; the result is quantised if `is_quantised`.
   TensorId rms_norm(std::string_view name, TensorView x, AxisRef rows, AxisRef width,
                     bool is_quantised);
-  // The norm before a block, residual added; `is_quantised` as above.
+  // The norm of the sum of all blocks so far; `is_quantised` as above.
+  TensorId sum_norm(std::string_view name, bool is_quantised);
+  // What a block reads: that norm, unless the model's layers have another form.
   TensorId block_norm(std::string_view name, bool is_quantised);
   // The norm before linear layers that all take quantised input: fused or followed by `quantize`.
   TensorId linear_input_norm(std::string_view name);
@@ -104,7 +111,8 @@ class Lowering {
   TensorId gated(std::string_view name, TensorId gate, TensorViews parts, AxisRef width,
                  std::int64_t gate_width, TensorId gain = -1);
 
-  // Where the last op of a block writes, and what makes it part of `hidden`.
+  // Where the last op of a block writes, and what makes it part of `hidden`: norms behind it too,
+  // as the model's layers have them.
   TensorId block_output(std::string_view name);
   void finish_block(std::string_view name, TensorId output);
 
@@ -113,12 +121,21 @@ class Lowering {
   // The weight of op `name`.
   TensorId weight_of(std::string_view name, DType dtype, std::initializer_list<AxisRef> axes);
   SplitId split_of(const AxisRef& axis);
+  // The norm of the sum, which is not written again.
+  TensorId second_norm(std::string_view name, bool is_quantised);
+  // The norm of block `name` ("attn_residual") behind it, into `output`; -1: a new activation.
+  TensorId norm_behind(std::string_view name, TensorId x, TensorId output);
+  void add(std::string_view name, TensorId to, TensorId x, TensorId sum);
   void add_dims(std::string_view name, std::initializer_list<DimRef> dims);
 
   std::string prefix_;
   int stream_ = 0;
   GroupId ranks_ = 0;
+  bool fuses_residual_ = false;
   TensorId residual_ = -1;
+  TensorId parallel_norm_ = -1;  // of LayerForm::kParallel: of this layer, as attention reads it
+  bool parallel_norm_is_quantised_ = false;
+  TensorId parallel_output_ = -1;  // of the layer's attention
   AttentionDims* dims_ = nullptr;
   bool wants_names_ = false;
   bool has_fp8_activations_ = false;

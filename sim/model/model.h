@@ -35,8 +35,14 @@ using ConfigValue = std::variant<std::monostate, bool, std::int64_t, double, std
                                  std::vector<std::int64_t>, std::vector<std::string>>;
 using ConfigFields = std::map<std::string, ConfigValue>;
 
-enum class AttentionKind : std::uint8_t { kGqa, kMla, kMfa, kDeltaNet };
-enum class FfnKind : std::uint8_t { kDense, kMoe };
+enum class AttentionKind : std::uint8_t { kGqa, kMla, kMfa, kDeltaNet, kMamba2, kNone };
+enum class FfnKind : std::uint8_t { kDense, kMoe, kNone };
+// Where the norms of a layer stand.
+//   kNormBefore  x + f(norm(x)), of attention, then of the FFN
+//   kNormAfter   x + norm(f(x)), likewise
+//   kNormAround  x + norm(f(norm(x))), likewise
+//   kParallel    x + attention(norm(x)) + FFN(norm(x))
+enum class LayerForm : std::uint8_t { kNormBefore, kNormAfter, kNormAround, kParallel };
 enum class ScoringFunc : std::uint8_t { kSoftmax, kSigmoid };
 
 // Fields carry the names of Hugging Face's config.json.
@@ -48,6 +54,10 @@ struct LayerConfig {
   // keys and values of each token; 0: none.
   std::int64_t state_bytes = 0;
   std::int64_t intermediate_size = 0;  // dense FFN columns of this layer; 0 for MoE layers
+  // Keys and values of each token.
+  [[nodiscard]] bool caches_tokens() const {
+    return state_bytes == 0 && attention != AttentionKind::kNone;
+  }
   bool operator==(const LayerConfig&) const = default;
 };
 
@@ -64,7 +74,14 @@ struct ModelConfig {
   bool use_qk_norm = false;
   bool tie_word_embeddings = false;
   bool attn_output_gate = false;  // softmax attention's result times a sigmoid of its query's gate
-  DType mamba_ssm_dtype = DType::kFp32;      // of the states of gated delta nets
+  DType mamba_ssm_dtype = DType::kFp32;  // of the states of gated delta nets and of Mamba-2
+  LayerForm layer_form = LayerForm::kNormBefore;
+  bool has_ffn_norm = true;    // kParallel: the FFN norms x for itself, with its own gain
+  bool has_rope = true;        // queries and keys turn with the position
+  bool has_ffn_gate = true;    // dense FFNs multiply two projections
+  bool has_silu = true;        // their activation; else another, which costs as much
+  bool ffn_bias = false;       // of the projections of dense FFNs
+  bool scales_logits = false;  // by a factor or a soft cap
   std::int64_t max_position_embeddings = 0;  // 0: the config does not say
   // MLA
   std::int64_t q_lora_rank = 0;  // 0: q is projected directly
@@ -77,7 +94,7 @@ struct ModelConfig {
   std::int64_t index_head_dim = 0;
   // MFA
   std::int64_t share_q_dim = 0;
-  // Gated delta nets
+  // Gated delta nets; Mamba-2: its groups, heads, elements of a state and of a head
   std::int64_t linear_num_key_heads = 0;  // of queries too
   std::int64_t linear_num_value_heads = 0;
   std::int64_t linear_key_head_dim = 0;
@@ -100,6 +117,7 @@ struct ModelConfig {
   bool has_correction_bias = false;
   bool weighs_expert_inputs = false;  // weights multiply what experts read, not what they write
   std::vector<LayerConfig> layers;
+  std::vector<std::string> notes;  // what of it is not simulated as it is, for readers of results
   // Elements of a query or key head that turn with the position.
   [[nodiscard]] std::int64_t rotary_dim() const {
     return kv_lora_rank > 0 ? qk_rope_head_dim : head_dim;
@@ -108,8 +126,11 @@ struct ModelConfig {
 };
 
 // Reads the fields of a Hugging Face config. Throws std::invalid_argument naming the missing or
-// contradictory field, or the architecture part that has no block here (linear attention, ...).
+// contradictory field, or the architecture part that has no block here (routed experts without a
+// gate, ...).
 ModelConfig model_config(std::string_view name, const ConfigFields& fields);
+// Every model_type that it reads.
+std::vector<std::string> known_model_types();
 
 struct Precision {
   DType weights = DType::kBf16;  // of linear layers; norms, router, embedding stay bf16

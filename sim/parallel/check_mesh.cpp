@@ -82,7 +82,7 @@ class MeshCheck {
   [[nodiscard]] bool fits_kv_heads(std::int64_t tp) const {
     const std::int64_t kv_heads = model_.num_key_value_heads;
     const auto has_no_heads = [](const LayerConfig& layer) {
-      return layer.attention == AttentionKind::kMla || layer.state_bytes > 0;
+      return layer.attention == AttentionKind::kMla || !layer.caches_tokens();
     };
     return (!model_.layers.empty() && std::ranges::all_of(model_.layers, has_no_heads)) ||
            kv_heads % tp == 0 || tp % kv_heads == 0;
@@ -182,7 +182,7 @@ class MeshCheck {
   [[nodiscard]] std::set<std::int64_t> ffn_columns() const {
     std::set<std::int64_t> columns;
     for (const LayerConfig& layer : model_.layers) {
-      if (layer.ffn == FfnKind::kDense) {
+      if (layer.ffn != FfnKind::kMoe) {
         columns.insert(layer.intermediate_size);
       } else if (!has_whole_shared_expert()) {
         columns.insert(model_.shared_expert_intermediate_size);
@@ -209,7 +209,10 @@ class MeshCheck {
            std::to_string(model_.num_attention_heads) + legal());
     }
     if (model_.linear_num_key_heads % tp != 0) {
-      fail("tp " + std::to_string(tp) + " does not divide linear_num_key_heads " +
+      const bool has_groups = std::ranges::find(model_.layers, AttentionKind::kMamba2,
+                                                &LayerConfig::attention) != model_.layers.end();
+      fail("tp " + std::to_string(tp) + " does not divide " +
+           (has_groups ? "the groups of Mamba heads, " : "linear_num_key_heads ") +
            std::to_string(model_.linear_num_key_heads) + legal());
     }
     if (!fits_kv_heads(tp)) {

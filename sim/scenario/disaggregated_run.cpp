@@ -129,7 +129,7 @@ TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, B
   double layers = 0;
   double all_pools = 0;
   for (const LayerConfig& layer : model.layers) {
-    if (layer.state_bytes > 0) continue;
+    if (!layer.caches_tokens()) continue;
     layers += 1;
     all_pools +=
         layer.attention == AttentionKind::kMla ? 1 : 2;  // a latent is key and value in one

@@ -127,10 +127,17 @@ std::vector<Module> modules_of(const ModelConfig& model, const LayerConfig& laye
       if (layer.attention == AttentionKind::kDeltaNet) {
         return named({"linear_attn"}, {{"in_proj_qkvz", "in_proj_qkv"}, {"out_proj"}});
       }
-      return named({"self_attn"}, {{"q_proj"}, {"k_proj"}, {"v_proj"}, {"o_proj"}});
+      if (layer.attention == AttentionKind::kMamba2) {
+        return named({"mixer", "mamba"}, {{"in_proj"}, {"out_proj"}});
+      }
+      if (layer.attention == AttentionKind::kNone) return {};
+      return named(
+          {"self_attn"},
+          {{"q_proj", "qkv_proj"}, {"k_proj", "qkv_proj"}, {"v_proj", "qkv_proj"}, {"o_proj"}});
     case ModulePart::kDenseFfn:
-      if (has_experts) return {};
-      return named({"mlp", "feed_forward"}, {{"gate_proj"}, {"up_proj"}, {"down_proj"}});
+      if (layer.ffn != FfnKind::kDense) return {};
+      return named({"mlp", "feed_forward"},
+                   {{"gate_proj", "gate_up_proj"}, {"up_proj", "gate_up_proj"}, {"down_proj"}});
     case ModulePart::kSharedExperts:
       if (!has_experts || model.shared_expert_intermediate_size == 0) return {};
       return named({"mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert",
@@ -179,7 +186,8 @@ class Patterns {
 bool is_ignored(const Patterns& patterns, const Module& module, const std::string& layer) {
   return std::ranges::any_of(module, [&](const std::string& name) {
     const std::string full = "model.layers." + layer + "." + name;
-    return patterns.match(full) || patterns.match("language_model." + full);
+    return patterns.match(full) || patterns.match("language_model." + full) ||
+           patterns.match("model.language_model.layers." + layer + "." + name);
   });
 }
 

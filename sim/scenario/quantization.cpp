@@ -107,11 +107,35 @@ Formats read_whole_numbers(const Config& config) {
   return formats;
 }
 
+// quant_algo of TensorRT Model Optimizer.
+struct Algorithm {
+  std::string_view name;
+  DType weights = DType::kBf16;
+  DType activations = DType::kBf16;
+  std::string_view text;
+};
+constexpr auto kAlgorithms = std::to_array<Algorithm>({
+    {"FP8", DType::kFp8, DType::kFp8, "fp8"},
+    {"FP8_PER_CHANNEL_PER_TOKEN", DType::kFp8, DType::kFp8, "fp8 by rows"},
+    {"FP8_PB_WO", DType::kFp8Block, DType::kFp8Block, "fp8 in blocks of 128 x 128"},
+    {"NVFP4", DType::kNvfp4, DType::kNvfp4, "nvfp4"},
+    {"NVFP4_AWQ", DType::kNvfp4, DType::kNvfp4, "nvfp4"},
+    {"W4A16_AWQ", DType::kInt4, DType::kBf16, "int4"},
+    {"W8A16", DType::kInt8, DType::kBf16, "int8"},
+});
+
 Formats read_modelopt(const Config& config) {
-  const std::string algorithm = config.text("quant_algo", "");
-  if (algorithm == "FP8") return {DType::kFp8, DType::kFp8, "fp8", {}};
-  if (algorithm == "NVFP4") return {DType::kNvfp4, DType::kNvfp4, "nvfp4", {}};
-  config.refuse("quant_algo", "FP8 or NVFP4");
+  const std::string name = config.text("quant_algo", "");
+  std::string known;
+  for (const Algorithm& algorithm : kAlgorithms) {
+    if (algorithm.name == name) {
+      Formats formats{algorithm.weights, algorithm.activations, std::string(algorithm.text), {}};
+      if (algorithm.weights == DType::kInt4) check_group(config, "group_size", formats);
+      return formats;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(algorithm.name);
+  }
+  config.refuse("quant_algo", "one of " + known);
 }
 
 // One of compressed-tensors' config_groups.
@@ -279,6 +303,25 @@ const YamlNode* quantization_config(const YamlNode& root) {
     }
   }
   return nullptr;
+}
+
+YamlNode optimizer_quantization(const YamlNode& root) {
+  const YamlNode* found = root.find("quantization");
+  if (found == nullptr || found->kind != YamlNode::Kind::kMap) {
+    fail_at(root.where, "missing quantization; expected the mapping of an hf_quant_config.json");
+  }
+  YamlNode config = *found;
+  std::erase_if(config.entries,
+                [](const YamlNode::Entry& entry) { return entry.key == "quant_method"; });
+  YamlNode method{.kind = YamlNode::Kind::kScalar,
+                  .is_quoted = true,
+                  .scalar = "modelopt",
+                  .items = {},
+                  .entries = {},
+                  .where = found->where};
+  config.entries.push_back(
+      {.key = "quant_method", .where = found->where, .value = std::move(method)});
+  return config;
 }
 
 CheckpointPrecision checkpoint_precision(const YamlNode& config, const ModelConfig& model) {

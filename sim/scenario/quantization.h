@@ -22,6 +22,9 @@ struct CheckpointPrecision {
 // where it is there; null when there is none.
 const YamlNode* quantization_config(const YamlNode& root);
 
+// What hf_quant_config.json says, in the form of quantization_config. Throws ScenarioError.
+YamlNode optimizer_quantization(const YamlNode& root);
+
 // Reads what quantization_config() found. Throws ScenarioError at what is malformed, or not known
 // here; the message says which model.weights of a scenario stands in.
 CheckpointPrecision checkpoint_precision(const YamlNode& config, const ModelConfig& model);

@@ -73,7 +73,7 @@ constexpr std::int64_t kShortWindow = 1024;
 ModelConfig paged(const CapacityRequest& request) {
   ModelConfig model = request.model;
   const auto keeps_all = [](const LayerConfig& layer) {
-    return layer.sliding_window == 0 && layer.state_bytes == 0;
+    return layer.sliding_window == 0 && layer.caches_tokens();
   };
   if (std::ranges::none_of(model.layers, keeps_all)) return model;
   // Ranks share heads where there are fewer of them than ranks.

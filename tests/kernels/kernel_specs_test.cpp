@@ -13,12 +13,14 @@ namespace orrery {
 namespace {
 
 // Sizes that every kernel accepts, doubled too: experts_total and what divides it stand apart, and
-// active groups are fewer than groups, and heads of values are several for each of keys.
+// active groups are fewer than groups, and heads of values (of Mamba-2) are several for each of
+// keys (each group).
 KernelOp typical(const KernelSpec& spec) {
   KernelOp op{std::string(spec.name), DType::kBf16, {}};
   for (const DimSpec& dim : spec.dims) {
     const std::int64_t size = dim.name == "experts_total" ? 64
                               : dim.name == "value_heads" ? 8
+                              : dim.name == "ssm_heads"   ? 8
                               : dim.name == "active"      ? 2
                                                           : 4;
     op.dims.push_back({std::string(dim.name), size, {}});

@@ -46,12 +46,17 @@ inline ConfigValue config_list(const YAML::Node& node) {
   return texts;
 }
 
+// Lists of mappings by index, as sim/scenario flattens them.
 inline void flatten_config(const YAML::Node& node, const std::string& prefix,
                            ConfigFields& fields) {
   for (const auto& entry : node) {
     const std::string key = prefix + entry.first.Scalar();
     if (entry.second.IsMap()) {
       flatten_config(entry.second, key + ".", fields);
+    } else if (entry.second.IsSequence() && entry.second.size() > 0 && entry.second[0].IsMap()) {
+      for (std::size_t i = 0; i < entry.second.size(); ++i) {
+        flatten_config(entry.second[i], key + "." + std::to_string(i) + ".", fields);
+      }
     } else {
       fields[key] =
           entry.second.IsSequence() ? config_list(entry.second) : config_scalar(entry.second);

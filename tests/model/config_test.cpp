@@ -128,13 +128,12 @@ TEST(ModelConfigErrors, MissingFieldsAreAllNamed) {
       contains(error_with("model_type", "llama", fields), "missing hidden_size, vocab_size"));
 }
 
-TEST(ModelConfigErrors, ThePartialShippedConfigNamesWhatItLacks) {
-  try {
-    (void)model_config("GLM-4.5-Air", testing::config_fields("zai-org--GLM-4.5-Air.PARTIAL.json"));
-    FAIL() << "a config without expert counts was accepted";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_TRUE(contains(error.what(), "missing n_routed_experts, num_experts_per_tok"));
-  }
+TEST(ModelConfigErrors, AMixtureWithoutExpertCountsNamesThem) {
+  ConfigFields fields = testing::config_fields("zai-org--GLM-4.5-Air.config.json");
+  fields.erase("n_routed_experts");
+  fields.erase("num_experts_per_tok");
+  EXPECT_TRUE(contains(error_with("model_type", "glm4_moe", fields),
+                       "missing n_routed_experts, num_experts_per_tok"));
 }
 
 // 64 value heads of 128 x 128 fp32; a convolution of 4 taps over 2 x 16 x 128 + 64 x 128 columns
@@ -200,9 +199,19 @@ TEST(ModelConfigErrors, LayerTypesMustCoverEveryLayer) {
                        "layer_types has 1 entries, expected one for each of the 4 layers"));
 }
 
-TEST(ModelConfigErrors, AnUnknownModelTypeComesWithTheNearestOne) {
-  EXPECT_TRUE(contains(error_with("model_type", "lama"), "the nearest is \"llama\""));
+TEST(ModelConfigErrors, AnUnknownModelTypeNamesItsBlockOrTheKnownFamilies) {
+  EXPECT_TRUE(contains(error_with("model_type", "lama"),
+                       "model_type \"lama\" is not known, and no field of it names a block"));
+  EXPECT_TRUE(contains(error_with("model_type", "lama"), "one of llama, mistral, qwen2"));
   EXPECT_TRUE(contains(error_with("model_type", std::monostate{}), "missing model_type"));
+  ConfigFields fields = testing::small_llama_fields();
+  fields["conv_L_cache"] = std::int64_t{3};
+  EXPECT_TRUE(contains(error_with("model_type", "lfm2", fields),
+                       "has a block that is not here: short convolutions in place of attention "
+                       "(field conv_L_cache); model.as in a scenario"));
+  fields = testing::small_llama_fields();
+  fields["is_encoder_decoder"] = false;
+  EXPECT_TRUE(contains(error_with("model_type", "lama", fields), "is not known"));
 }
 
 TEST(ModelConfigErrors, ZeroAndNegativeSizesNameTheField) {

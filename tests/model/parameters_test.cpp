@@ -53,6 +53,7 @@ const std::vector<Published>& published() {
       {"stepfun-ai--Step-3.7-Flash", 195.8, 10.9},
       {"stepfun-ai--Step3", 316.3, 38.8},
       {"zai-org--GLM-4.5", 352.8, 33.6},
+      {"zai-org--GLM-4.5-Air", 106.9, 13.4},
       {"zai-org--GLM-5", 743.2, 41.1, true},
   };
   return table;

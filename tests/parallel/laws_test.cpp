@@ -10,6 +10,7 @@
 #include "kernels/kernel_spec.h"
 #include "sim/parallel/parallel.h"
 #include "tests/model/config_file.h"
+#include "tests/model/public_configs.h"
 #include "tests/model/small_models.h"
 #include "tests/parallel/parallel_testing.h"
 
@@ -63,6 +64,40 @@ TEST(Parallelize, EveryShippedModelVerifiesOnItsMeshes) {
           } catch (const std::invalid_argument& error) {
             ADD_FAILURE() << file << " dp " << mesh.dp << " tp " << mesh.tp << " ep " << mesh.ep
                           << " pp " << mesh.pp << ": " << error.what();
+          }
+        }
+      }
+    }
+  }
+}
+
+// Head counts such as 40 or 71 leave some meshes out; a form of layers that no shipped model has
+// must not.
+TEST(Parallelize, EveryPublicModelVerifiesOnItsLegalMeshes) {
+  const std::vector<Mesh> meshes{{.dp = 2},
+                                 {.tp = 2},
+                                 {.tp = 4, .sp = true},
+                                 {.dp = 2, .tp = 2, .pp = 2, .sp = true, .num_micro_batches = 2},
+                                 {.dp = 4, .tp = 2, .ep = 8}};
+  for (const testing::PublicConfig& config : testing::public_configs()) {
+    if (config.parameters == 0) continue;
+    const ModelConfig model = model_config(config.id, config.fields);
+    for (const Mesh& mesh : meshes) {
+      if (mesh.ep > 1 && model.num_experts == 0) continue;
+      try {
+        check_mesh(model, mesh);
+      } catch (const std::invalid_argument&) {
+        continue;
+      }
+      for (const Batch& batch : {kDecode, kPrefill}) {
+        for (const bool fuses : {false, true}) {
+          try {
+            const LoweringOptions options{.precision = testing::kFp8Precision,
+                                          .fuse_residual_norm = fuses};
+            (void)placed(model, batch, mesh, options);
+          } catch (const std::invalid_argument& error) {
+            ADD_FAILURE() << config.id << " dp " << mesh.dp << " tp " << mesh.tp << " pp "
+                          << mesh.pp << " ep " << mesh.ep << ": " << error.what();
           }
         }
       }

@@ -13,6 +13,7 @@
 #include "kernels/kernel_spec.h"
 #include "sim/parallel/parallel.h"
 #include "tests/model/config_file.h"
+#include "tests/model/public_configs.h"
 #include "tests/model/small_models.h"
 #include "tests/parallel/parallel_testing.h"
 
@@ -131,6 +132,13 @@ std::vector<std::pair<std::string, ModelConfig>> models() {
     const std::string file = entry.path().filename().string();
     if (!file.ends_with(".config.json")) continue;
     all.emplace_back(file, model_config(file, testing::config_fields(file)));
+  }
+  // Forms of layers that no shipped model has.
+  const std::set<std::string> others{"google/gemma-2-9b", "allenai/OLMo-2-1124-13B",
+                                     "tiiuae/falcon-40b", "nvidia/Nemotron-H-8B-Base-8K"};
+  for (const testing::PublicConfig& config : testing::public_configs()) {
+    if (!others.contains(config.id)) continue;
+    all.emplace_back(config.id, model_config(config.id, config.fields));
   }
   return all;
 }

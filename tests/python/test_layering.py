@@ -169,9 +169,9 @@ def test_header_begins_with_pragma_once_and_says_what_it_is_for(header):
 
 # What each kernel is says its spec; rooms of the simulator ask it. Blocks of models are lowered to kernels by name, which is
 # their work, and an instruction of the megakernel stands for several; texts of the first form are of kernels of then. `moe` is
-# a section of scenarios and engine profiles too.
+# a section of scenarios and engine profiles too, and a kind of layer in configs of nemotron_h.
 MAY_NAME_KERNELS = ("sim/model/blocks/", "sim/model/lowering.cpp", "sim/megakernel/program.cpp", "sim/grammar/first_form.cpp")
-YAML_SECTIONS = {"sim/scenario/": {"moe"}}
+YAML_SECTIONS = {"sim/scenario/": {"moe"}, "sim/model/layer_lists.cpp": {"moe"}}
 KERNEL_NAMES = {kernel for _, kernel, _ in KERNELS}
 QUOTED = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 

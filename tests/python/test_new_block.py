@@ -77,15 +77,15 @@ def test_a_block_is_a_file_its_declaration_and_its_lines(tmp_path):
     edit(models / "model.h", r"enum class AttentionKind [^}]*\w", ", kToy")
     edit(models / "blocks/blocks.h", r"void lower_sample\([^)]*\);", "\nvoid lower_toy(Lowering& step, const LayerConfig& layer);")
     edit(models / "blocks/blocks.cpp", r"kAttentionBlocks = .*\n", "    {AttentionKind::kToy, lower_toy},\n")
-    edit(models / "config.cpp", r"kArchitectures = .*\n", '    {.model_type = "toy", .attention = AttentionKind::kToy},\n')
+    edit(models / "architectures.cpp", r"kArchitectures = .*\n", '    {.model_type = "toy", .attention = AttentionKind::kToy},\n')
     files = [path.relative_to(models) for path in sorted(models.rglob("*")) if path.is_file()]
     touched = [str(path) for path in files
                if not (ROOT / "sim/model" / path).exists() or (models / path).read_bytes() != (ROOT / "sim/model" / path).read_bytes()]
-    assert touched == ["CMakeLists.txt", "blocks/blocks.cpp", "blocks/blocks.h", "blocks/toy.cpp", "config.cpp", "model.h"]
+    assert touched == ["CMakeLists.txt", "architectures.cpp", "blocks/blocks.cpp", "blocks/blocks.h", "blocks/toy.cpp", "model.h"]
 
     program = tmp_path / "main.cpp"
     program.write_text(PROGRAM, encoding="utf-8")
-    sources = [program, *(models / name for name in ("blocks/toy.cpp", "blocks/blocks.cpp", "config.cpp"))]
+    sources = [program, *(models / name for name in ("blocks/toy.cpp", "blocks/blocks.cpp", "architectures.cpp"))]
     # The first definition counts: objects of the library may hold the unchanged files beside what is wanted of them.
     subprocess.run(["c++", "-std=c++20", f"-I{tmp_path}", f"-I{ROOT}", *sources, "-Wl,--allow-multiple-definition",
                     "-Wl,--start-group", *LIBRARIES, "-Wl,--end-group", "-o", tmp_path / "main"], check=True)  # fmt: skip

@@ -12,16 +12,21 @@ struct Entry {
   LowerBlock lower;
 };
 
+void lower_nothing(Lowering& /*step*/, const LayerConfig& /*layer*/) {}
+
 constexpr auto kAttentionBlocks = std::to_array<Entry<AttentionKind>>({
     {AttentionKind::kGqa, lower_gqa},
     {AttentionKind::kMla, lower_mla},
     {AttentionKind::kMfa, lower_mfa},
     {AttentionKind::kDeltaNet, lower_delta_net},
+    {AttentionKind::kMamba2, lower_mamba2},
+    {AttentionKind::kNone, lower_nothing},
 });
 
 constexpr auto kFfnBlocks = std::to_array<Entry<FfnKind>>({
     {FfnKind::kDense, lower_dense_ffn},
     {FfnKind::kMoe, lower_moe},
+    {FfnKind::kNone, lower_nothing},
 });
 
 template <typename Table, typename Kind>

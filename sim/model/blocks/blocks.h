@@ -18,6 +18,7 @@ void lower_gqa(Lowering& step, const LayerConfig& layer);
 void lower_mla(Lowering& step, const LayerConfig& layer);
 void lower_mfa(Lowering& step, const LayerConfig& layer);
 void lower_delta_net(Lowering& step, const LayerConfig& layer);
+void lower_mamba2(Lowering& step, const LayerConfig& layer);
 void lower_dense_ffn(Lowering& step, const LayerConfig& layer);
 void lower_moe(Lowering& step, const LayerConfig& layer);
 void lower_lm_head(Lowering& step);
@@ -28,7 +29,8 @@ void lower_sample(Lowering& step, TensorId logits);
 void lower_softmax_attention(Lowering& step, const LayerConfig& layer, TensorId q,
                              TensorId kv_source);
 
-// SwiGLU FFN of `columns`: gate_up, silu_mul, down into `output`. Names start with `name`.
+// FFN of `columns`, SwiGLU unless the model says otherwise: gate_up, silu_mul, down into `output`.
+// Names start with `name`.
 void lower_swiglu(Lowering& step, std::string_view name, TensorId input, std::int64_t columns,
                   TensorId output);
 

@@ -2,23 +2,43 @@
 
 namespace orrery {
 
+namespace {
+
+// What an activation reads of `columns`, and how it is called.
+struct Activation {
+  AxisRef input;
+  std::string_view projection;
+  std::string_view kernel;
+  std::string_view dim;
+};
+Activation activation_of(const ModelConfig& model, std::int64_t columns) {
+  if (!model.has_ffn_gate) return {{axis::kFfn, columns}, "up_proj", "pointwise", "width"};
+  return {halves(axis::kFfn, columns), "gate_up_proj",
+          model.has_silu ? "silu_mul" : "activation_mul", "ffn"};
+}
+
+}  // namespace
+
 void lower_swiglu(Lowering& step, std::string_view name, TensorId input, std::int64_t columns,
                   TensorId output) {
   const std::string prefix(name);
   const DType weights = step.options.precision.weights;
   const bool fuses_quant = step.has_fp8_activations() && step.options.fuse_norm_quant;
-  const TensorId gate_up = step.linear({.name = prefix + "gate_up_proj",
+  const Activation form = activation_of(step.model, columns);
+  const TensorId gate_up = step.linear({.name = prefix + std::string(form.projection),
                                         .inputs = {input},
                                         .rows = step.tokens(),
-                                        .n = halves(axis::kFfn, columns),
+                                        .n = form.input,
                                         .k = step.hidden_axis(),
-                                        .weights = weights});
+                                        .weights = weights,
+                                        .has_bias = step.model.ffn_bias});
   const DType activation = fuses_quant ? step.options.precision.activations : DType::kBf16;
   const AxisRef width{axis::kFfn, columns};
+  const std::string act = prefix + std::string(form.kernel);
   const TensorId activated =
-      step.tensor(prefix + "silu_mul", activation, TensorRole::kActivation, {step.tokens(), width});
-  step.kernel(prefix + "silu_mul", "silu_mul", activation,
-              {{"tokens", step.step.tokens, axis::kTokens}, {"ffn", columns, axis::kFfn}},
+      step.tensor(act, activation, TensorRole::kActivation, {step.tokens(), width});
+  step.kernel(act, form.kernel, activation,
+              {{"tokens", step.step.tokens, axis::kTokens}, {form.dim, columns, axis::kFfn}},
               {gate_up}, {activated});
   TensorViews down_input{activated};
   if (!fuses_quant) {
@@ -30,6 +50,7 @@ void lower_swiglu(Lowering& step, std::string_view name, TensorId input, std::in
                .n = step.hidden_axis(),
                .k = width,
                .weights = weights,
+               .has_bias = step.model.ffn_bias,
                .output = output});
 }
 

@@ -45,13 +45,15 @@ void lower_softmax_attention(Lowering& step, const LayerConfig& layer, TensorId 
   const std::int64_t window = layer.sliding_window > 0 ? layer.sliding_window : kFullAttention;
   const AxisRef columns{axis::kHeads, heads * head_dim};
 
-  TensorViews qk{q};
-  if (kv_source != q) qk.emplace_back(kv_source);
-  step.kernel("rope", "rope", DType::kBf16,
-              {{"tokens", shape.tokens, axis::kTokens},
-               {"heads", heads + kv_heads, axis::kQkv},
-               {"head_dim", head_dim}},
-              qk, qk);
+  if (model.has_rope) {
+    TensorViews qk{q};
+    if (kv_source != q) qk.emplace_back(kv_source);
+    step.kernel("rope", "rope", DType::kBf16,
+                {{"tokens", shape.tokens, axis::kTokens},
+                 {"heads", heads + kv_heads, axis::kQkv},
+                 {"head_dim", head_dim}},
+                qk, qk);
+  }
   // The part of the KV cache that this step writes; how much the cache holds is serve's business.
   const AxisRef kv_width = halves(axis::kKvHeads, kv_heads * head_dim);
   const TensorId kv =

@@ -4,7 +4,7 @@ namespace orrery {
 
 // The final norm runs over all tokens; logits are computed only for the rows that are sampled.
 void lower_lm_head(Lowering& step) {
-  const TensorId normed = step.block_norm("final_norm", false);
+  const TensorId normed = step.sum_norm("final_norm", false);
   if (step.step.seqs == 0) return;  // no chunk ends its prompt in this step
   const AxisRef rows{axis::kSeqs, step.step.seqs};
   const AxisRef vocab{axis::kVocab, step.model.vocab_size};
@@ -23,6 +23,11 @@ void lower_lm_head(Lowering& step) {
                {"n", vocab.size, vocab.name},
                {"k", step.model.hidden_size, axis::kHidden}},
               {input, weights}, {logits});
+  if (step.model.scales_logits) {
+    step.kernel("logits_scale", "pointwise", DType::kBf16,
+                {{"tokens", rows.size, rows.name}, {"width", vocab.size, vocab.name}}, {logits},
+                {logits});
+  }
   lower_sample(step, logits);
 }
 
