@@ -114,8 +114,12 @@ void bind_model(py::module_& module) {
       });
 
   module.def(
-      "read_model", [](const std::string& file) { return read_model(file); }, py::arg("file"),
-      "Reads a Hugging Face config.json, or YAML with the same names.");
+      "read_model",
+      [](const std::string& file, const std::string& model_type) {
+        return read_model(file, model_type);
+      },
+      py::arg("file"), py::arg("model_type") = "",
+      "Reads a Hugging Face config.json, or YAML with the same names, as if it had `model_type`.");
   module.def(
       "model_names", [](const std::string& directory) { return model_names(directory); },
       py::arg("directory"), "Names of the model files in a directory, ascending.");
@@ -125,6 +129,13 @@ void bind_model(py::module_& module) {
         return model_path(directory, name).string();
       },
       py::arg("directory"), py::arg("name"), "File of a model's name; empty when there is none.");
+  module.def(
+      "find_model",
+      [](const std::string& name, const std::string& directory, const std::string& root) {
+        return find_model(name, directory, root).string();
+      },
+      py::arg("name"), py::arg("directory"), py::arg("root"),
+      "File of a scenario's model.config: a path, a name of root/models or an id on the hub.");
 }
 
 }  // namespace orrery::bindings

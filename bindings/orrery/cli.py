@@ -429,6 +429,12 @@ def _slo(summary: Any) -> list[tuple[str, str]]:
     return [("SLO", ", ".join(checks))] if checks else []
 
 
+def _formats(summary: Any) -> list[tuple[str, str]]:
+    """The number formats, where the checkpoint chose them and not the scenario."""
+    text = str(summary["provenance"].get("precision", ""))
+    return [("number formats", printable(text))] if "(checkpoint" in text else []
+
+
 def _table(summary: Any, *, colour: bool) -> str:
     """The summary as people read it."""
     from .scorecard.intervals import basis_words
@@ -455,6 +461,7 @@ def _table(summary: Any, *, colour: bool) -> str:
                            f" of {summary['num_kv_blocks']:,} blocks per replica"),
         ("preemptions", f"{summary['preemptions']:,}"),
         *_energy(summary),
+        *_formats(summary),
         ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
         ("simulated time is", ", ".join(f"{_percent(basis[name])} {words[name]}" for name in words if basis.get(name) or name == "measured")),
         *_disaggregation(summary),

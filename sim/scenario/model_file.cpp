@@ -8,7 +8,11 @@
 #include <string_view>
 #include <utility>
 
+#include "sim/scenario/hub_cache.h"
 #include "sim/scenario/quantization.h"
+#include "sim/scenario/workload.h"
+#include "sim/units/nearest.h"
+#include "sim/units/shown.h"
 
 namespace orrery {
 
@@ -17,6 +21,7 @@ namespace {
 constexpr std::string_view kConfig = ".config";
 constexpr std::string_view kMeta = "meta-";
 constexpr std::string_view kInstruct = "-instruct";
+constexpr const char* kQuantFile = "hf_quant_config.json";
 
 template <typename Number>
 std::optional<Number> parse_number(const std::string& text) {
@@ -130,6 +135,28 @@ std::string short_name(const std::filesystem::path& file) {
   return name;
 }
 
+// Of the checkpoint that `file` lies in; of a snapshot of the hub's cache, which is named by its
+// revision, the model's.
+std::string directory_name(const std::filesystem::path& file) {
+  constexpr std::string_view kModels = "models--";
+  const std::filesystem::path directory = file.parent_path();
+  if (directory.parent_path().filename() == "snapshots") {
+    const std::string model = directory.parent_path().parent_path().filename().string();
+    const std::size_t owner = model.find("--", kModels.size());
+    if (model.starts_with(kModels) && owner != std::string::npos) return model.substr(owner + 2);
+  }
+  return directory.filename().string();
+}
+
+std::string unknown_model(const std::string& name, const std::vector<std::string>& names) {
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  std::string text = "unknown model '" + shown(name) + "'";
+  if (!known.empty()) text += "; did you mean '" + nearest(name, known) + "'?";
+  text += " Known: ";
+  for (const std::string& each : names) text += (each == names.front() ? "" : ", ") + each;
+  return text + "; or a path, or an id on the hub such as Qwen/Qwen3-8B";
+}
+
 }  // namespace
 
 ConfigFields flatten_config(const YamlNode& root) {
@@ -141,19 +168,27 @@ ConfigFields flatten_config(const YamlNode& root) {
   return fields;
 }
 
-ModelFile read_model_file(const std::filesystem::path& file) {
+ModelFile read_model_file(const std::filesystem::path& file, const std::string& as) {
   const YamlNode root = read_yaml(file);
   std::string name = short_name(file);
   if (name == "config") {  // a checkpoint's directory, as downloaded
-    name = file.parent_path().filename().string();
+    name = directory_name(file);
   }
   try {
     ConfigFields fields = flatten_config(root);
+    if (!as.empty()) fields["model_type"] = as;
     ModelConfig config = model_config(name, fields);
+    ModelFile model{.config = std::move(config), .fields = std::move(fields)};
     const YamlNode* quantization = quantization_config(root);
-    return {.config = std::move(config),
-            .fields = std::move(fields),
-            .quantization = quantization == nullptr ? YamlNode() : *quantization};
+    if (quantization != nullptr) {
+      model.quantization = *quantization;
+      model.quantization_source = "quantization_config";
+    } else if (const auto beside = file.parent_path() / kQuantFile;
+               file.filename() == "config.json" && std::filesystem::exists(beside)) {
+      model.quantization = optimizer_quantization(read_yaml(beside));
+      model.quantization_source = kQuantFile;
+    }
+    return model;
   } catch (const ScenarioError&) {
     throw;
   } catch (const std::invalid_argument& error) {
@@ -161,7 +196,9 @@ ModelFile read_model_file(const std::filesystem::path& file) {
   }
 }
 
-ModelConfig read_model(const std::filesystem::path& file) { return read_model_file(file).config; }
+ModelConfig read_model(const std::filesystem::path& file, const std::string& as) {
+  return read_model_file(file, as).config;
+}
 
 std::vector<std::string> model_names(const std::filesystem::path& models) {
   std::vector<std::string> names;
@@ -190,6 +227,32 @@ std::filesystem::path model_path(const std::filesystem::path& models, const std:
   }
   std::ranges::sort(found);
   return found.empty() || name.empty() ? std::filesystem::path() : found.front();
+}
+
+std::filesystem::path find_model(const std::string& name, const std::filesystem::path& directory,
+                                 const std::filesystem::path& root) {
+  const std::filesystem::path models = root / "models";
+  const bool is_path =
+      name.find('/') != std::string::npos || name.ends_with(".yaml") || name.ends_with(".json");
+  if (!is_path) {
+    std::filesystem::path file = model_path(models, name);
+    if (file.empty()) throw std::invalid_argument(unknown_model(name, model_names(models)));
+    return file;
+  }
+  if (std::filesystem::path file = resolve_path(name, directory, root); !file.empty()) {
+    return std::filesystem::is_directory(file) ? file / "config.json" : file;
+  }
+  const std::string missing =
+      "found no file '" + shown(name) + "' in " + directory.string() + " or " + root.string();
+  if (!is_hub_id(name)) throw std::invalid_argument(missing);
+  std::string shipped = name;
+  shipped.replace(shipped.find('/'), 1, "--");
+  if (std::filesystem::path file = model_path(models, shipped); !file.empty()) return file;
+  try {
+    return hub_config(hub_cache(), name);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(missing + "; as an id on the hub: " + error.what());
+  }
 }
 
 }  // namespace orrery

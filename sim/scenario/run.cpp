@@ -31,10 +31,14 @@ std::string joined(const std::vector<std::string>& texts) {
 // What the reader of a result should know besides its numbers.
 std::vector<std::string> warnings_of(const Scenario& scenario) {
   std::vector<std::string> warnings;
-  warnings.reserve(scenario.precision_notes.size());
-  for (const std::string& note : scenario.precision_notes) {
-    warnings.push_back("quantization_config of " + scenario.model + ": " + note);
+  if (!scenario.model_as.empty()) {
+    warnings.push_back(scenario.model + " is simulated as " + scenario.model_as +
+                       " (model.as): blocks of its own are left out");
   }
+  for (const std::string& note : scenario.model_config.notes) {
+    warnings.push_back(scenario.model + ": " + note);
+  }
+  warnings.insert(warnings.end(), scenario.precision_notes.begin(), scenario.precision_notes.end());
   const int ranks = num_ranks(scenario.mesh);
   const int node = scenario.machine_spec.gpus_per_node;
   if (scenario.replicas > 1 && node % ranks != 0 && ranks % node != 0) {

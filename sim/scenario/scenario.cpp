@@ -65,18 +65,21 @@ void cut_layers(const Reader& reader, std::int64_t num_layers, ModelFile& model)
 }
 
 // What the scenario says; without model.weights in it, the checkpoint's own formats before that.
-void read_precision(const Reader& reader, const YamlNode& quantization, Scenario& scenario) {
+void read_precision(const Reader& reader, const ModelFile& model, Scenario& scenario) {
   Precision& precision = scenario.precision;
-  const bool is_quantised = quantization.kind != YamlNode::Kind::kNull;
+  const bool is_quantised = model.quantization.kind != YamlNode::Kind::kNull;
   if (reader.has("weights")) {
     scenario.precision_source = "scenario";
   } else if (!is_quantised) {
     scenario.precision_source = "default: " + scenario.model + " has no quantization_config";
   } else {
-    CheckpointPrecision found = checkpoint_precision(quantization, scenario.model_config);
+    CheckpointPrecision found = checkpoint_precision(model.quantization, scenario.model_config);
     precision = found.precision;
-    scenario.precision_source = "checkpoint, quantization_config " + found.method;
-    scenario.precision_notes = std::move(found.notes);
+    scenario.precision_source = "checkpoint, " + model.quantization_source + " " + found.method;
+    for (const std::string& note : found.notes) {
+      scenario.precision_notes.push_back(model.quantization_source + " of " + scenario.model +
+                                         ": " + note);
+    }
   }
   const auto format = [&](std::string_view key, auto& dtype) {
     if (reader.has(key)) {
@@ -93,27 +96,25 @@ void read_precision(const Reader& reader, const YamlNode& quantization, Scenario
 void read_model_part(const YamlNode& node, const std::filesystem::path& directory,
                      Scenario& scenario) {
   const Reader reader(node, "model",
-                      {"config", "layers", "weights", "expert_weights", "activations", "kv_cache",
-                       "lm_head", "expert_load"});
+                      {"config", "as", "layers", "weights", "expert_weights", "activations",
+                       "kv_cache", "lm_head", "expert_load"});
   scenario.model = reader.text("config");
-  const std::filesystem::path models = scenario.paths.root / "models";
-  std::filesystem::path file;
-  if (is_path(scenario.model)) {
-    file = required_file(reader, "config", scenario.model, directory, scenario.paths);
-  } else {
-    file = model_path(models, scenario.model);
-    if (file.empty()) {
-      reader.fail("config", unknown_name("model", scenario.model, model_names(models)));
-    }
+  const std::filesystem::path file = reader.convert("config", [&](std::string_view name) {
+    return find_model(std::string(name), directory, scenario.paths.root);
+  });
+  if (reader.has("as")) {
+    const std::vector<std::string> types = known_model_types();
+    const std::vector<std::string_view> known(types.begin(), types.end());
+    scenario.model_as = types[reader.choice("as", known)];
   }
-  ModelFile model = read_model_file(file);
+  ModelFile model = read_model_file(file, scenario.model_as);
   if (reader.has("layers")) {
     scenario.num_layers = reader.integer("layers");
     cut_layers(reader, *scenario.num_layers, model);
   }
   scenario.model_config = std::move(model.config);
   scenario.model_fields = std::move(model.fields);
-  read_precision(reader, model.quantization, scenario);
+  read_precision(reader, model, scenario);
   if (reader.has("expert_load")) {
     scenario.expert_load = read_expert_load(reader, "expert_load");
   }
@@ -443,6 +444,7 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
   std::string text;
   text += "question: " + quoted_yaml(scenario.question) + "\n";
   text += "model:\n  config: " + quoted_yaml(scenario.model) +
+          (scenario.model_as.empty() ? "" : "\n  as: " + quoted_yaml(scenario.model_as)) +
           (scenario.num_layers ? "\n  layers: " + number(*scenario.num_layers) : std::string()) +
           "\n  weights: " + std::string(to_text(precision.weights)) +
           (precision.expert_weights

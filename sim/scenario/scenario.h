@@ -41,7 +41,8 @@ struct Scenario {
   std::string name;  // the file's stem
   std::string question;
 
-  std::string model;  // name or path
+  std::string model;     // name, path or id on the hub
+  std::string model_as;  // the model_type it is simulated as; empty: its own
   // Only the first N layers of it; none: all.
   std::optional<std::int64_t> num_layers;
   Precision precision;

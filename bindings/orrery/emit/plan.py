@@ -158,14 +158,16 @@ def _machine(name: str) -> dict[str, Any]:
 def _checkpoint(model: Mapping[str, Any], name: str | None) -> Checkpoint:
     """The repository that models/OWNER--NAME.config.json is of, and in which format its weights are there."""
     config = str(model["config"])
-    path = pathlib.Path(config if pathlib.Path(config).is_file() else _core.model_path(str(project_root() / "models"), config))
+    path = pathlib.Path(_core.find_model(config, str(pathlib.Path.cwd()), str(project_root())))
     if path.parent == project_root() / "models":
-        source = path.name.partition(".config")[0].removesuffix(".PARTIAL.json").replace("--", "/", 1)
+        source = path.name.partition(".config")[0].replace("--", "/", 1)
+    elif path.parent.parent.name == "snapshots":
+        source = config  # an id on the hub, which engines take as it is
     else:
         source = str(path.parent.resolve())
     content = json.loads(path.read_text(encoding="utf-8"))
     weights = str(model["weights"])
-    read = _core.read_model(str(path))
+    read = _core.read_model(str(path), str(model.get("as", "")))
     return Checkpoint(
         name=name or source,
         stored_as=_stored_as(content.get("quantization_config") or content.get("text_config", {}).get("quantization_config") or {}),
