@@ -44,7 +44,7 @@ Deployment deployment_of(const ModelConfig& model, const Mesh& mesh, bool fuses_
 }
 
 // Four prompts, a decode of each, then chunks beside decodes.
-std::vector<StepInput> steps() {
+std::vector<StepInput> short_steps() {
   const std::vector<TestSequence> sequences{{0, 30}, {1, 30}, {2, 30}, {3, 30}};
   StepInput prefill;
   StepInput decode;
@@ -58,11 +58,11 @@ std::vector<StepInput> steps() {
   return {prefill, decode, mixed};
 }
 
-double worst_difference(const Deployment& found, const Deployment& expected) {
+double worst_over_steps(const Deployment& found, const Deployment& expected) {
   ReferenceRuns a(found);
   ReferenceRuns b(expected);
   double worst = 0;
-  for (const StepInput& step : steps()) {
+  for (const StepInput& step : short_steps()) {
     worst = std::max(worst, relative_difference(a.run(step).logits, b.run(step).logits));
   }
   return worst;
@@ -74,7 +74,7 @@ void expect_equal_logits(const ModelConfig& model, const std::vector<Mesh>& mesh
     const Deployment single = deployment_of(model, {}, fuses);
     for (const Mesh& mesh : meshes) {
       check_mesh(model, mesh);
-      EXPECT_LT(worst_difference(deployment_of(model, mesh, fuses), single), 1e-9)
+      EXPECT_LT(worst_over_steps(deployment_of(model, mesh, fuses), single), 1e-9)
           << "dp " << mesh.dp << " tp " << mesh.tp << " ep " << mesh.ep << " pp " << mesh.pp
           << " sp " << mesh.sp << " "
           << kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)];
@@ -97,7 +97,7 @@ TEST(ReferencePlacement, AReplicatedSharedExpertGivesTheLogitsOfOneRank) {
     Deployment single = deployment_of(model, {});
     Deployment split = deployment_of(model, {.tp = 2, .shared_expert = whole});
     single.options.moe_design = split.options.moe_design = design;
-    EXPECT_LT(worst_difference(split, single), 1e-9) << to_text(design);
+    EXPECT_LT(worst_over_steps(split, single), 1e-9) << to_text(design);
   }
 }
 
@@ -142,7 +142,7 @@ TEST(ReferencePlacement, GatheredTokensGiveTheLogitsOfOneRank) {
       ReferenceRuns a(split);
       ReferenceRuns b(single);
       // As many tokens on each rank: the reference has no others to leave out.
-      for (const StepInput& step : {steps()[0], steps()[1]}) {
+      for (const StepInput& step : {short_steps()[0], short_steps()[1]}) {
         EXPECT_LT(relative_difference(a.run(step).logits, b.run(step).logits), 1e-9)
             << "dp " << mesh.dp << " tp " << mesh.tp << " ep " << mesh.ep << " sp " << mesh.sp;
       }
@@ -183,7 +183,7 @@ TEST(ReferencePlacement, AReplicatedSharedExpertMayRunOnASecondStream) {
                                            .expert_comm = ExpertComm::kEager,
                                            .shared_expert = SharedExpert::kReplicated});
   single.options.moe_streams = split.options.moe_streams = 2;
-  EXPECT_LT(worst_difference(split, single), 1e-9);
+  EXPECT_LT(worst_over_steps(split, single), 1e-9);
 }
 
 TEST(ReferencePlacement, AGemmThatAddsToTheSharedExpertNeedsItSplit) {
@@ -192,7 +192,7 @@ TEST(ReferencePlacement, AGemmThatAddsToTheSharedExpertNeedsItSplit) {
   split.options.fuse_scatter_add = true;
   try {
     ReferenceRuns runs(split);
-    static_cast<void>(runs.run(steps().front()));
+    static_cast<void>(runs.run(short_steps().front()));
     FAIL() << "rows were added to a whole of which each rank has one";
   } catch (const std::invalid_argument& error) {
     EXPECT_NE(
