@@ -4,10 +4,13 @@
 
 #include "sim/model/model.h"
 #include "tests/model/config_file.h"
+#include "tests/model/model_testing.h"
 #include "tests/model/small_models.h"
 
 namespace orrery {
 namespace {
+
+using testing::contains;
 
 // The message of model_config for the small Llama with one field changed.
 std::string error_with(const std::string& field, ConfigValue value,
@@ -23,11 +26,6 @@ std::string error_with(const std::string& field, ConfigValue value,
 
 std::string deepseek_error_with(const std::string& field, ConfigValue value) {
   return error_with(field, std::move(value), testing::small_deepseek_fields());
-}
-
-::testing::AssertionResult contains(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "\"" << part << "\" is not in \"" << text << "\"";
 }
 
 TEST(ModelConfig, HeadDimIsHiddenOverHeadsWhenAbsent) {

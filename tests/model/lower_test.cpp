@@ -10,10 +10,13 @@
 #include "sim/model/lowering.h"
 #include "tests/golden/golden.h"
 #include "tests/model/config_file.h"
+#include "tests/model/model_testing.h"
 #include "tests/model/small_models.h"
 
 namespace orrery {
 namespace {
+
+using testing::kernel_named;
 
 const Batch kDecode{.prefill = {}, .num_decodes = 64, .decode_context = 64'000};
 const Batch kPrefill{.prefill = {{.query = 1000}, {.query = 500, .context = 200}},
@@ -32,13 +35,6 @@ std::vector<std::string> shipped_models() {
     names.push_back(file.substr(0, file.size() - kEnd.size()));
   }
   return names;
-}
-
-const KernelOp& kernel_named(const Plan& plan, const std::string& name) {
-  for (const Op& op : plan.ops()) {
-    if (op.name == name) return std::get<KernelOp>(op.body);
-  }
-  throw std::invalid_argument("no op " + name);
 }
 
 bool has_kernel(const Plan& plan, std::string_view kernel) {

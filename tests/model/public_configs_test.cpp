@@ -8,10 +8,14 @@
 
 #include "sim/model/model.h"
 #include "sim/model/step_shape.h"
+#include "tests/model/model_testing.h"
 #include "tests/model/small_models.h"
 
 namespace orrery {
 namespace {
+
+using testing::contains;
+using testing::kernel_named;
 
 std::string error_of(const ConfigFields& fields) {
   try {
@@ -20,11 +24,6 @@ std::string error_of(const ConfigFields& fields) {
     return error.what();
   }
   return "no error";
-}
-
-::testing::AssertionResult contains(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "\"" << part << "\" is not in \"" << text << "\"";
 }
 
 TEST(PublicConfigs, LoadWithThePublishedNumberOfParameters) {
@@ -74,13 +73,6 @@ std::vector<std::string> ops_of(const Plan& plan) {
   std::vector<std::string> names;
   for (const Op& op : plan.ops()) names.push_back(op.name);
   return names;
-}
-
-const KernelOp& kernel_named(const Plan& plan, const std::string& name) {
-  for (const Op& op : plan.ops()) {
-    if (op.name == name) return std::get<KernelOp>(op.body);
-  }
-  throw std::invalid_argument("no op " + name);
 }
 
 // A dense model of two layers, of one family.
