@@ -162,7 +162,9 @@ def _csv(path: pathlib.Path, content: bytes) -> pandas.DataFrame:
         # The header as a row, so that rows longer than it are refused.
         rows = pandas.read_csv(io.BytesIO(content), sep=separator, header=None, dtype=str, keep_default_na=False,
                                skipinitialspace=True, encoding="utf-8-sig", skip_blank_lines=False)  # fmt: skip
-    except (ValueError, OverflowError) as error:  # ParserError and UnicodeDecodeError are ValueErrors
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: found no CSV: byte 0x{error.object[error.start]:02x} at {error.start} is no UTF-8") from None
+    except (ValueError, OverflowError) as error:  # ParserError is a ValueError
         raise ValueError(f"{path}: found no CSV: {cut(str(error).strip())}") from None
     names = [str(name).strip() for name in rows.iloc[0]]
     frame = rows.iloc[1:].reset_index(drop=True)

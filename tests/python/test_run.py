@@ -35,6 +35,10 @@ def test_json_is_the_summary_and_the_wall_time(quickstart):
     assert printed.pop("wall_s") > 0
     intervals = printed.pop("intervals")
     assert intervals["ttft_s.mean"]["low"] < summary["ttft_s"]["mean"] < intervals["ttft_s.mean"]["high"]
+    inputs = printed.pop("inputs")
+    assert inputs["model"]["config"] == "llama-3.1-70b"
+    assert inputs["question"] == summary["question"]
+    assert printed.pop("schema_version") == 1
     assert printed == summary
 
 

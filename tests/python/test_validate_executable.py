@@ -28,7 +28,7 @@ MODELS = {
     "deepseek-v3": "",
     "deepseek-v3.2": "sparse_index bf16 (layers.0.sparse_index, layers.3.sparse_index): no kernel of this project does that",
     "glm-4.5": "gemm bf16 (layers.0.qkv_proj, layers.3.qkv_proj): no kernel of this project adds a bias",
-    "glm-4.5-air.partial": "missing n_routed_experts",
+    "glm-4.5-air": "gemm bf16 (layers.0.qkv_proj, layers.1.qkv_proj): no kernel of this project adds a bias",
     "glm-5": "sparse_index bf16 (layers.0.sparse_index, layers.3.sparse_index)",
     "gpt-oss-120b": "have biases, which only design fused computes",
     "gpt-oss-20b": "have biases, which only design fused computes",

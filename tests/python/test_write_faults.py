@@ -288,6 +288,9 @@ ELSEWHERE = {
     ("scorecard/outcomes.py", "write_text"): "a scenario in a temporary directory",
     ("scorecard/steady.py", "write_text"): "a scenario in a temporary directory",
     ("calibrate.py", "mkdir"): "a directory within the new tables, which take their place as a whole",
+    ("profiling/command.py", "mkdir"): "a directory within the new recipe, which takes its place as a whole",
+    ("profiling/load.py", "write_text"): "the client by itself, on hosts that have nothing but this file",
+    ("traces.py", "write_bytes"): "an unpacked trace in a temporary directory",
 }
 WRITING = {"write_text", "write_bytes", "mkdir", "makedirs", "rename", "unlink", "rmtree", "rmdir", "copy", "copyfile", "copytree",
            "move", "touch", "symlink_to", "hardlink_to", "savefig", "to_csv", "to_parquet", "write_html"}  # fmt: skip

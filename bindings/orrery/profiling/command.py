@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import pathlib
 import sys
 
@@ -50,10 +51,10 @@ def _recipe(options: argparse.Namespace) -> int:
         with files.publishing(options.output, _RECIPE, force=options.force) as folder:
             (folder / "requests").mkdir()
             for name, text in recipe.files_of(phases).items():
-                (folder / name).write_text(text, encoding="utf-8")
-            (folder / "load.py").write_text(pathlib.Path(client.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+                files.write_text(folder / name, text)
+            files.write_text(folder / "load.py", pathlib.Path(client.__file__).read_text(encoding="utf-8"))
             script = folder / "trace.sh"
-            script.write_text(recipe.script_of(options.engine, model, config, phases), encoding="utf-8")
+            files.write_text(script, recipe.script_of(options.engine, model, config, phases))
             script.chmod(0o755)
     print(recipe.text_of(options.engine, model, phases, str(options.output or "DIR")))
     return 0
@@ -81,7 +82,8 @@ def _load(options: argparse.Namespace) -> int:
         starts = [float(at) - first for at in found["arrival_s"]]
         requests = load.requests_of(starts, list(map(int, found["prompt_tokens"])), list(map(int, found["output_tokens"])))
     records = asyncio.run(load.replay(options.url, model, requests, timeout_s=options.timeout, concurrency=options.concurrency))
-    bench = load.write(options.output, model, records)
+    bench = load.bench_of(model, records)
+    files.write_text(options.output, json.dumps(bench))
     failed = [error for error in bench["errors"] if error]
     print(f"{bench['completed']} of {bench['num_prompts']} requests ended, {bench['output_throughput']:.1f} tokens/s")
     for error in dict.fromkeys(failed):
