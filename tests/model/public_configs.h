@@ -1,7 +1,8 @@
 #pragma once
 
-// Models as people serve them: the fields of their config.json on the hub that a reader needs, and
-// the parameters that their pages state (of the text part), in 10^9, or the block that is missing.
+// Models as people serve them: the fields of their config.json that a reader needs, written down
+// without the files at hand, and what checks them: the parameters that are published (of the text
+// part), in 10^9; or the block that is missing.
 
 #include <string>
 #include <vector>
