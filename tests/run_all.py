@@ -50,10 +50,14 @@ def call(command, **options):
 
 
 def reason_of(case):
-    """The first line of what a failed case said."""
+    """What a failed case said: pytest in its message, GoogleTest (CTest keeps all it printed) in the lines that name
+    the place."""
     reason = case.find("failure") if case.find("failure") is not None else case.find("error")
-    said = (reason.get("message") or reason.text or "").strip().splitlines()
-    return said[0][:300] if said else "it gave no reason"
+    said = (reason.get("message") or reason.text or "").strip().splitlines()[:1]
+    printed = (case.findtext("system-out") or "").strip().splitlines()
+    places = [at for at, line in enumerate(printed) if ": Failure" in line or "ERROR: " in line or "runtime error" in line]
+    said = said or [line.strip() for line in (printed[places[0]:places[0] + 5] if places else printed[-3:])]
+    return " | ".join(said)[:500] or "it gave no reason"
 
 
 def add_junit(tally, path):

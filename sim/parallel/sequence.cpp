@@ -154,9 +154,10 @@ class SequencePass {
   }
 
   void copy_whole(OpId id, Op op) {
+    const bool sends = sends_a_share(op);  // asked of the source's tensors, so before they change
     for (TensorView& read : op.reads) {
       if (!is_scattered(read) || is_gathered(read)) continue;
-      if (sends_a_share(op)) {
+      if (sends) {
         read.tensor = share_of(read);
       } else {
         gather(pending_from(id, read), op.ranks);
