@@ -104,6 +104,17 @@ StepOutput Executor::run(PreparedStep& step, const StepInput& input) {
   return output;
 }
 
+megakernel::TimedProgram Executor::instruction_times(PreparedStep& step, const StepInput& input) {
+  State& state = *state_;
+  const int rank = state.team.ranks().front();
+  RankStep& own = step.state().rank(rank);
+  state.team.run([&](int) { own.keep_instruction_times(); });
+  static_cast<void>(run(step, input));
+  megakernel::TimedProgram times;
+  state.team.run([&](int) { times = own.instruction_times(); });
+  return times;
+}
+
 void Executor::check_finite(PreparedStep& step, const StepInput& input) {
   State& state = *state_;
   PreparedStep::State& prepared = step.state();

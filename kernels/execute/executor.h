@@ -17,6 +17,7 @@
 #include "kernels/binding/step_input.h"
 #include "kernels/execute/fault.h"
 #include "kernels/execute/process_group.h"
+#include "kernels/megakernel/record.h"
 #include "sim/memory/rank_memory.h"
 #include "sim/plan/launch_mode.h"
 #include "sim/plan/plan.h"
@@ -145,6 +146,10 @@ class Executor {
   // needs CUPTI. Ranks that replay graphs begin together. Time steps before the first trace:
   // launches of the process are slower from then on. Throws as run() and KernelTrace do.
   Timeline trace(PreparedStep& step, const StepInput& input);
+
+  // Runs a step that is one kernel once more and says when its instructions ran, in cycles of each
+  // SM's own clock. Throws std::invalid_argument for other steps, else as run().
+  megakernel::TimedProgram instruction_times(PreparedStep& step, const StepInput& input);
 
   // Of the ranks of this process, as cudaMemGetInfo saw it go, less what others held on the devices
   // before.

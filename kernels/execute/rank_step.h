@@ -88,6 +88,10 @@ class RankStep {
   // What tensor `name` holds now: of outputs, what the last step left. Throws likewise, and for
   // formats other than bf16, fp32 and i32.
   [[nodiscard]] std::vector<float> take(std::string_view name) const;
+  // Of a step that is one kernel: keeps when its instructions run from now on, and those of its
+  // last run. Throw std::invalid_argument for other steps.
+  void keep_instruction_times();
+  [[nodiscard]] megakernel::TimedProgram instruction_times() const;
   // By task, what ops of ExecutorSetup::recorded_kernel wrote first of all; empty for others.
   [[nodiscard]] std::vector<std::vector<float>> recorded() const;
 

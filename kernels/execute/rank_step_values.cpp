@@ -146,4 +146,14 @@ std::vector<float> RankStep::logits(int micro_batch) const {
   return floats(tensor, downloaded(rank_.stream(0), arena_->get() + offset, bytes_in(tensor)));
 }
 
+void RankStep::keep_instruction_times() {
+  if (!megakernel_) throw std::invalid_argument("a step of launches has no instructions");
+  megakernel_->keep_times();
+}
+
+megakernel::TimedProgram RankStep::instruction_times() const {
+  if (!megakernel_) throw std::invalid_argument("a step of launches has no instructions");
+  return megakernel_->times(rank_.stream(0));
+}
+
 }  // namespace orrery

@@ -271,6 +271,9 @@ __device__ void take_merged(Consumer<kBatch>& consumer, const Instruction& in) {
   constexpr int kUnits = kHeadDim / 2;
   const int heads = in.width / kHeadDim;
   auto* const x = reinterpret_cast<uint2*>(input_of(consumer, in.width, share.sequence));
+  const int first_quad = share.thread - consumer.lane();
+  consumer.board.await(in.scores + (share.sequence * heads + first_quad * 4 / kHeadDim) * in.parts,
+                       first_quad < in.width / 4);
   for (int quad = share.thread; quad < in.width / 4; quad += Share<kBatch>::kThreads) {
     const int head = quad * 4 / kHeadDim;
     const int place = (share.sequence * heads + head) * in.parts;

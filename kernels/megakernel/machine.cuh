@@ -22,7 +22,10 @@ namespace orrery::megakernel {
 
 inline constexpr int kConsumerWarps = 16;
 inline constexpr int kConsumers = kConsumerWarps * 32;
-inline constexpr int kThreads = kConsumers + 32;
+inline constexpr int kThreads = kConsumers + 128;  // of the last four warps one loads: registers
+                                                   // move between whole warpgroups
+inline constexpr int kLoaderRegisters = 40;
+inline constexpr int kConsumerRegisters = 112;
 inline constexpr int kRows = 16;                     // of a page
 inline constexpr int kColumns = 1024;                // of a page
 inline constexpr int kRowBytes = kColumns * 2 + 16;  // rows lie apart: no bank conflicts
@@ -138,32 +141,35 @@ class Board {
     return static_cast<std::uint32_t>(seen);
   }
   __device__ std::uint32_t take(std::int32_t unit) const { return take(unit, look_at_one(unit)); }
+  // Until the unit is there, by one lane of the warp for all of them. All threads that wait at
+  // once, on all SMs, would take from the weights what the L2 cache can pass on.
+  __device__ void await(std::int32_t unit, bool is_wanted) const {
+    if (is_wanted && threadIdx.x % 32 == 0) static_cast<void>(take(unit));
+    __syncwarp();
+  }
   // `pairs` pairs of units from `first` on, dealt out to `threads` threads: use(pair, values).
-  // kAtOnce loads of a thread are under way together.
+  // kAtOnce loads of a thread are under way together, and again for those that did not find theirs.
   template <int kAtOnce, typename Use>
   __device__ void take_pairs(std::int32_t first, int pairs, int thread, int threads,
                              const Use& use) const {
     for (int base = thread; base < pairs; base += kAtOnce * threads) {
       Two two[kAtOnce];
+      const int count = min(kAtOnce, (pairs - base + threads - 1) / threads);
+      std::uint32_t missing = (1U << count) - 1;
       std::uint32_t spins = 0;
-      bool is_ready = false;
       do {
-        is_ready = true;
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          const int pair = base + i * threads;
-          if (pair < pairs) two[i] = look(first + 2 * pair);
+          if ((missing >> i & 1) != 0) two[i] = look(first + 2 * (base + i * threads));
         }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          const int pair = base + i * threads;
-          if (pair < pairs && !has(two[i])) is_ready = false;
+          if ((missing >> i & 1) != 0 && has(two[i])) missing &= ~(1U << i);
         }
-      } while (!is_ready && !gives_up(spins, first + 2 * base));
+      } while (missing != 0 && !gives_up(spins, first + 2 * base));
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int pair = base + i * threads;
-        if (pair < pairs) use(pair, two[i]);
+        if (i < count) use(base + i * threads, two[i]);
       }
     }
   }

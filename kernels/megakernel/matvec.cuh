@@ -104,8 +104,10 @@ __device__ void take_normed(Consumer<kBatch>& consumer, const Instruction& in, c
       sum += squares(four.x) + squares(four.y);
     }
   } else {
-    consumer.board.template take_pairs<4>(in.input + share.sequence * in.width / 2, quads,
-                                          share.thread, Share<kBatch>::kThreads,
+    const std::int32_t first = in.input + share.sequence * in.width / 2;
+    const int warp_first = share.thread - consumer.lane();
+    consumer.board.await(first + 2 * warp_first, warp_first < quads);
+    consumer.board.template take_pairs<4>(first, quads, share.thread, Share<kBatch>::kThreads,
                                           [&](int i, const Board::Two& two) {
                                             const uint2 four{two.value(0), two.value(1)};
                                             x[i] = four;
@@ -133,8 +135,11 @@ template <int kBatch>
 __device__ void take_plain(Consumer<kBatch>& consumer, const Instruction& in) {
   const Share<kBatch> share;
   auto* const x = reinterpret_cast<uint2*>(input_of(consumer, in.width, share.sequence));
+  const std::int32_t first = in.input + share.sequence * in.width / 2;
+  const int warp_first = share.thread - consumer.lane();
+  consumer.board.await(first + 2 * warp_first, warp_first < in.width / 4);
   consumer.board.template take_pairs<4>(
-      in.input + share.sequence * in.width / 2, in.width / 4, share.thread, Share<kBatch>::kThreads,
+      first, in.width / 4, share.thread, Share<kBatch>::kThreads,
       [&](int i, const Board::Two& two) { x[i] = {two.value(0), two.value(1)}; });
   consumer.sync();
 }

@@ -43,9 +43,9 @@ class Megakernel {
   void set_limit(Seconds limit);
   // For tests: what is written to this unit of the board never arrives; -1: all does.
   void lose(std::int32_t unit) { parameters_.lost_unit = unit; }
-  // Keeps the times of each instruction of the forwards from now on; [SM][instruction].
-  void keep_records();
-  [[nodiscard]] std::vector<std::vector<Record>> records(const cuda::Stream& stream) const;
+  // Keeps the times of each instruction of the forwards from now on; and those of the last one.
+  void keep_times();
+  [[nodiscard]] TimedProgram times(const cuda::Stream& stream) const;
   [[nodiscard]] const Program& program() const { return program_; }
 
  private:

@@ -138,17 +138,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
-    run_loader<kHeadDim>(parameters, pages, control, &cache);
-    return;
+    sm90::registers_decrease<kLoaderRegisters>();
+    if (threadIdx.x < kConsumers + 32) run_loader<kHeadDim>(parameters, pages, control, &cache);
+  } else {
+    sm90::registers_increase<kConsumerRegisters>();
+    Consumer<kBatch> consumer{.parameters = parameters,
+                              .board = Board(parameters, forward),
+                              .pages = pages,
+                              .scratch = scratch,
+                              .sums = reinterpret_cast<float*>(sums),
+                              .control = control,
+                              .cursor = {}};
+    run_consumer<kHeadDim>(consumer);
   }
-  Consumer<kBatch> consumer{.parameters = parameters,
-                            .board = Board(parameters, forward),
-                            .pages = pages,
-                            .scratch = scratch,
-                            .sums = reinterpret_cast<float*>(sums),
-                            .control = control,
-                            .cursor = {}};
-  run_consumer<kHeadDim>(consumer);
 }
 
 using Kernel = void (*)(CUtensorMap, Parameters);
@@ -351,24 +353,26 @@ void Megakernel::set_limit(Seconds limit) {
   parameters_.limit_ns = static_cast<std::int64_t>(limit.value() * 1e9);
 }
 
-void Megakernel::keep_records() {
-  records_.emplace(instructions_.size());
+void Megakernel::keep_times() {
+  if (!records_) records_.emplace(instructions_.size());
   parameters_.records = records_->get();
 }
 
-std::vector<std::vector<Record>> Megakernel::records(const cuda::Stream& stream) const {
+TimedProgram Megakernel::times(const cuda::Stream& stream) const {
   std::vector<Record> all(instructions_.size());
   ORRERY_CUDA(cudaMemcpyAsync(all.data(), records_->get(), all.size() * sizeof(Record),
                               cudaMemcpyDeviceToHost, stream.get()));
   stream.synchronize();
-  std::vector<std::vector<Record>> by_sm;
-  auto next = all.begin();
+  TimedProgram program;
+  std::size_t next = 0;
   for (const auto& own : program_.instructions) {
-    const auto end = next + std::ssize(own) - 1;
-    by_sm.emplace_back(next, end);
-    next = end + 1;
+    auto& timed = program.emplace_back();
+    for (std::size_t i = 0; i + 1 < own.size(); ++i) {
+      timed.push_back({.instruction = own[i], .record = all[next + i]});
+    }
+    next += own.size();
   }
-  return by_sm;
+  return program;
 }
 
 }  // namespace orrery::megakernel

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/dtypes.h"
+#include "kernels/megakernel/record.h"
 #include "sim/megakernel/instruction.h"
 
 namespace orrery::megakernel {
@@ -15,14 +16,6 @@ struct Failure {
   std::int32_t sm = 0;
   std::int32_t instruction = 0;  // its place in the SM's queue
   std::int32_t unit = 0;         // of the board, which did not come
-};
-
-// Times of one instruction on one SM, in its clock's cycles, by the first thread that computes.
-struct Record {
-  std::int64_t start = 0;
-  std::int64_t ready = 0;  // all that it waits for has come
-  std::int64_t end = 0;
-  std::int64_t weights = 0;  // of these: waiting for weights or keys
 };
 
 struct Parameters {

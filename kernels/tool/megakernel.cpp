@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "kernels/execute/executor.h"
 #include "kernels/harness/operands.h"
 #include "kernels/tool/commands.h"
+#include "sim/megakernel/program.h"
 #include "sim/model/model.h"
 
 namespace orrery::tool {
@@ -99,6 +101,36 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
   return static_cast<double>(apart) / static_cast<double>(largest);
 }
 
+// Where an SM's time goes, the mean over SMs, in shares of its cycles from first to last.
+void print_times(const megakernel::TimedProgram& program, double us) {
+  struct Sums {
+    double wait = 0;
+    double weights = 0;
+    double rest = 0;
+    std::int64_t count = 0;
+  };
+  std::map<megakernel::Opcode, Sums> sums;
+  double cycles = 0;
+  for (const auto& own : program) {
+    if (own.empty()) continue;
+    cycles += static_cast<double>(own.back().record.end - own.front().record.start);
+    for (const auto& [instruction, record] : own) {
+      Sums& sum = sums[instruction.opcode];
+      sum.wait += static_cast<double>(record.ready - record.start);
+      sum.weights += static_cast<double>(record.weights);
+      sum.rest += static_cast<double>(record.end - record.ready - record.weights);
+      ++sum.count;
+    }
+  }
+  for (const auto& [opcode, sum] : sums) {
+    const auto mean_us = [&](double part) { return part / cycles * us; };
+    std::printf(
+        "    %-10s %6lld instructions; us of an SM: values %6.1f, weights %6.1f, rest %6.1f\n",
+        std::string(megakernel::to_text(opcode)).c_str(), static_cast<long long>(sum.count),
+        mean_us(sum.wait), mean_us(sum.weights), mean_us(sum.rest));
+  }
+}
+
 struct Outcome {
   std::vector<float> logits;
   std::vector<std::int32_t> tokens;
@@ -117,6 +149,9 @@ Outcome run_mode(Executor& executor, const Plan& plan, const StepInput& input, L
   }
   std::ranges::sort(times);
   outcome.us = times[times.size() / 2];
+  if (mode == LaunchMode::kMegakernel) {
+    print_times(executor.instruction_times(*step, input), outcome.us);
+  }
   return outcome;
 }
 

@@ -432,9 +432,11 @@ Program compile(const Plan& plan, const CompileOptions& options) {
 
 std::int64_t page_keys(std::int64_t head_dim) { return kPageBytes / (4 * head_dim); }
 
+std::string_view to_text(Opcode opcode) { return kNames.at(static_cast<std::size_t>(opcode)); }
+
 std::string describe(const Instruction& instruction) {
-  const auto name = kNames.at(static_cast<std::size_t>(instruction.opcode));
-  std::string text = "layers." + std::to_string(instruction.layer) + " " + std::string(name);
+  std::string text = "layers." + std::to_string(instruction.layer) + " " +
+                     std::string(to_text(instruction.opcode));
   if (instruction.opcode == Opcode::kAttention) {
     return text + " of sequence " + std::to_string(instruction.first_row) + ", kv head " +
            std::to_string(instruction.num_rows) + ", part " + std::to_string(instruction.part) +

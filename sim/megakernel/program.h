@@ -70,6 +70,7 @@ Program compile(const Plan& plan, const CompileOptions& options);
 // Keys of a page of shared memory, with as many values.
 std::int64_t page_keys(std::int64_t head_dim);
 
+std::string_view to_text(Opcode opcode);
 // What an instruction is, for messages and traces: "layers.3 gate_up rows 62..124".
 std::string describe(const Instruction& instruction);
 
