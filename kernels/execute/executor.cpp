@@ -104,6 +104,12 @@ StepOutput Executor::run(PreparedStep& step, const StepInput& input) {
   return output;
 }
 
+void Executor::lose_value(PreparedStep& step, std::int32_t unit) {
+  State& state = *state_;
+  RankStep& own = step.state().rank(state.team.ranks().front());
+  state.team.run([&](int) { own.lose_value(unit); });
+}
+
 megakernel::TimedProgram Executor::instruction_times(PreparedStep& step, const StepInput& input) {
   State& state = *state_;
   const int rank = state.team.ranks().front();

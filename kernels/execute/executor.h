@@ -150,6 +150,9 @@ class Executor {
   // Runs a step that is one kernel once more and says when its instructions ran, in cycles of each
   // SM's own clock. Throws std::invalid_argument for other steps, else as run().
   megakernel::TimedProgram instruction_times(PreparedStep& step, const StepInput& input);
+  // For tests, of such a step: what is written to this unit of its board never arrives; -1: all
+  // does. run() then throws RankError within 3 s, naming the SM and its instruction.
+  void lose_value(PreparedStep& step, std::int32_t unit);
 
   // Of the ranks of this process, as cudaMemGetInfo saw it go, less what others held on the devices
   // before.

@@ -151,6 +151,11 @@ void RankStep::keep_instruction_times() {
   megakernel_->keep_times();
 }
 
+void RankStep::lose_value(std::int32_t unit) {
+  if (!megakernel_) throw std::invalid_argument("a step of launches has no board");
+  megakernel_->lose(unit);
+}
+
 megakernel::TimedProgram RankStep::instruction_times() const {
   if (!megakernel_) throw std::invalid_argument("a step of launches has no instructions");
   return megakernel_->times(rank_.stream(0));

@@ -10,13 +10,13 @@
 #include "kernels/attention/attention_decode/tile.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/megakernel/matvec.cuh"
+#include "kernels/megakernel/store.cuh"
 
 namespace orrery::megakernel {
 
-inline constexpr int kTilesOfPage = 4;     // of keys, and as many of values
-inline constexpr int kAttentionWarps = 8;  // that work on tiles
-inline constexpr int kMostHeadsOfOne = 8;  // query heads of a kv head
-static_assert(kTilesOfPage * 2 * decode::kTileBytes <= kPageBytes);
+inline constexpr int kTilesOfPage = 4;  // of keys, and as many of values
+static_assert(kTilesOfPage * 2 * decode::kTileBytes == kKeyPageBytes);
+static_assert(kKeyPageBytes <= kPageBytes);
 
 // Tiles of a part.
 template <int kHeadDim>
@@ -71,21 +71,39 @@ struct AttentionScratch {
   alignas(16) bf16 queries[kMostHeadsOfOne][kHeadDim];
   bf16 key[kHeadDim];
   bf16 value[kHeadDim];
-  float2 stats[kAttentionWarps + 1][kMostHeadsOfOne];  // max and sum; the last: the new token
+  float2 stats[kConsumerWarps + 1][kMostHeadsOfOne];  // max and sum; the last: the new token
 };
-// Behind it: float acc[kAttentionWarps][heads of a kv head][kRow].
+// Behind it: float acc[kConsumerWarps][heads of a kv head][kRow].
 template <int kHeadDim>
 constexpr int attention_scratch_bytes(int heads_of_one) {
   return static_cast<int>(sizeof(AttentionScratch<kHeadDim>)) +
-         kAttentionWarps * heads_of_one * AttentionScratch<kHeadDim>::kRow * 4;
+         kConsumerWarps * heads_of_one * AttentionScratch<kHeadDim>::kRow * 4;
 }
 
-// A head of the new token by one warp: its norm if there is one, rotary positions. Lane l has dims
-// l + 32 i and their partners half a head further.
+// Cosines and sines of a lane's dims, l + 32 i and their partners half a head further.
 template <int kHeadDim>
-__device__ void turn_head(const Parameters& parameters, const std::uint32_t* raw, const bf16* gain,
-                          int position, bf16* out) {
-  constexpr int kPairs = kHeadDim / 64;  // of a lane
+struct Turn {
+  static constexpr int kPairs = kHeadDim / 64;
+  float cosine[kPairs];
+  float sine[kPairs];
+
+  // Asked for here: while values are waited for.
+  __device__ Turn(const Parameters& parameters, int position) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const std::int64_t at =
+          static_cast<std::int64_t>(position) * (kHeadDim / 2) + threadIdx.x % 32 + 32 * i;
+      asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(cosine[i]) : "l"(parameters.cosines + at));
+      asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(sine[i]) : "l"(parameters.sines + at));
+    }
+  }
+};
+
+// A head of the new token by one warp: its norm if there is one, rotary positions.
+template <int kHeadDim>
+__device__ void turn_head(const Turn<kHeadDim>& turn, const std::uint32_t* raw, const bf16* gain,
+                          float epsilon, bf16* out) {
+  constexpr int kPairs = Turn<kHeadDim>::kPairs;
   constexpr int kHalf = kHeadDim / 2;
   const auto* const x = reinterpret_cast<const bf16*>(raw);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -99,7 +117,7 @@ __device__ void turn_head(const Parameters& parameters, const std::uint32_t* raw
     sum += low[i] * low[i] + high[i] * high[i];
   }
   if (gain != nullptr) {
-    const float factor = rsqrtf(warp_sum(sum) / kHeadDim + parameters.epsilon);
+    const float factor = rsqrtf(warp_sum(sum) / kHeadDim + epsilon);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       low[i] = rounded(low[i] * (__bfloat162float(gain[lane + 32 * i]) * factor));
@@ -108,15 +126,14 @@ __device__ void turn_head(const Parameters& parameters, const std::uint32_t* raw
   }
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    const std::int64_t at = static_cast<std::int64_t>(position) * kHalf + lane + 32 * i;
-    const float cosine = __ldg(parameters.cosines + at);
-    const float sine = __ldg(parameters.sines + at);
-    out[lane + 32 * i] = __float2bfloat16_rn(low[i] * cosine - high[i] * sine);
-    out[lane + 32 * i + kHalf] = __float2bfloat16_rn(high[i] * cosine + low[i] * sine);
+    out[lane + 32 * i] = __float2bfloat16_rn(low[i] * turn.cosine[i] - high[i] * turn.sine[i]);
+    out[lane + 32 * i + kHalf] =
+        __float2bfloat16_rn(high[i] * turn.cosine[i] + low[i] * turn.sine[i]);
   }
 }
 
-// Queries, key and value of the new token into scratch, turned; part 0 appends them to the cache.
+// Queries, key and value of the new token into scratch, turned, a head by each warp; part 0 appends
+// key and value to the cache.
 template <int kHeadDim, int kBatch>
 __device__ void take_heads(Consumer<kBatch>& consumer, const Instruction& in, const bf16* gains,
                            AttentionScratch<kHeadDim>& scratch) {
@@ -125,43 +142,41 @@ __device__ void take_heads(Consumer<kBatch>& consumer, const Instruction& in, co
   const int kv_head = in.num_rows;
   const int sequence = in.first_row;
   constexpr int kUnits = kHeadDim / 2;
-  const int position = parameters.positions[sequence];
-  const std::int64_t slot = parameters.slots[sequence];
-  const std::int32_t row = in.input + sequence * in.width / 2;
-  for (int pair = static_cast<int>(threadIdx.x); pair < (group + 2) * kUnits / 2;
-       pair += kConsumers) {
-    const int head = pair * 2 / kUnits;
-    const int within = pair * 2 % kUnits;
-    const int from = head < group
-                         ? kv_head * group + head
-                         : parameters.heads + (head - group) * parameters.kv_heads + kv_head;
-    consumer.board.template take_pairs<1>(row + from * kUnits + within, 1, 0, 1,
-                                          [&](int, const Board::Two& two) {
-                                            scratch.raw[2 * pair] = two.value(0);
-                                            scratch.raw[2 * pair + 1] = two.value(1);
-                                          });
-  }
-  consumer.sync();
   const int warp = consumer.warp();
   const int lane = consumer.lane();
-  if (warp <= group) {
-    const bool is_key = warp == group;
-    bf16* const out = is_key ? scratch.key : scratch.queries[warp];
-    const bf16* const gain = gains == nullptr ? nullptr : gains + (is_key ? kHeadDim : 0);
-    turn_head<kHeadDim>(parameters, scratch.raw + warp * kUnits, gain, position, out);
-  } else if (warp == group + 1) {
-    auto* const out = reinterpret_cast<std::uint32_t*>(scratch.value);
-    for (int i = lane; i < kUnits; i += 32) out[i] = scratch.raw[warp * kUnits + i];
-  }
-  __syncwarp();
-  if (in.part == 0 && slot >= 0 && (warp == group || warp == group + 1)) {
-    const bool is_key = warp == group;
-    const auto* const from =
-        reinterpret_cast<const std::uint32_t*>(is_key ? scratch.key : scratch.value);
-    bf16* const to = parameters.keys +
-                     (2 * in.layer + (is_key ? 0 : 1)) * parameters.pool_elements +
-                     (slot * parameters.kv_heads + kv_head) * kHeadDim;
-    for (int i = lane; i < kUnits; i += 32) reinterpret_cast<std::uint32_t*>(to)[i] = from[i];
+  const std::int64_t slot = parameters.slots[sequence];
+  const Turn<kHeadDim> turn(parameters, parameters.positions[sequence]);
+  for (int own = warp; own < group + 2; own += kConsumerWarps) {
+    const bool is_key = own == group;
+    const bool is_value = own == group + 1;
+    const int head = own < group ? kv_head * group + own
+                                 : parameters.heads + (own - group) * parameters.kv_heads + kv_head;
+    std::uint32_t* const raw = scratch.raw + own * kUnits;
+    consumer.board.template take_pairs<1>(
+        kUnits / 2,
+        [&](int i) { return in.input + sequence * in.width / 2 + head * kUnits + 2 * i; },
+        [&](int i, const Board::Two& two) {
+          raw[2 * i] = two.value(0);
+          raw[2 * i + 1] = two.value(1);
+        });
+    __syncwarp();
+    bf16* const out = is_value ? scratch.value : is_key ? scratch.key : scratch.queries[own];
+    if (is_value) {
+      for (int i = lane; i < kUnits; i += 32) {
+        reinterpret_cast<std::uint32_t*>(out)[i] = raw[i];
+      }
+    } else {
+      const bf16* const gain = gains == nullptr ? nullptr : gains + (is_key ? kHeadDim : 0);
+      turn_head<kHeadDim>(turn, raw, gain, parameters.epsilon, out);
+    }
+    __syncwarp();
+    if (in.part == 0 && slot >= 0 && own >= group) {
+      bf16* const to = parameters.keys + (2 * in.layer + is_value) * parameters.pool_elements +
+                       (slot * parameters.kv_heads + kv_head) * kHeadDim;
+      for (int i = lane; i < kUnits; i += 32) {
+        reinterpret_cast<std::uint32_t*>(to)[i] = reinterpret_cast<const std::uint32_t*>(out)[i];
+      }
+    }
   }
   consumer.sync();
 }
@@ -171,8 +186,8 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
   using Tile = decode::TileShape<bf16, kHeadDim>;
   using Scratch = AttentionScratch<kHeadDim>;
   const Parameters& parameters = consumer.parameters;
-  auto& scratch = *reinterpret_cast<Scratch*>(consumer.scratch);
-  auto* const acc = reinterpret_cast<float*>(consumer.scratch + sizeof(Scratch));
+  auto& scratch = *reinterpret_cast<Scratch*>(consumer.attention);
+  auto* const acc = reinterpret_cast<float*>(consumer.attention + sizeof(Scratch));
   const int group = parameters.heads / parameters.kv_heads;
   const int warp = consumer.warp();
   const int lane = consumer.lane();
@@ -182,8 +197,8 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
   softmax.start(parameters.scale_log2);
   for (int first = range.begin; first < range.end; first += kTilesOfPage) {
     const char* const page = consumer.take_page();
-    const int tile = (warp - (first - range.begin)) & (kAttentionWarps - 1);
-    if (warp < kAttentionWarps && tile < min(kTilesOfPage, range.end - first)) {
+    const int tile = (warp - (first - range.begin)) & (kConsumerWarps - 1);
+    if (tile < min(kTilesOfPage, range.end - first)) {
       char* const keys = const_cast<char*>(page) + 2 * tile * decode::kTileBytes;
       char* const values = keys + decode::kTileBytes;
       const int seen = range.cached - (first + tile) * Tile::kKeys;
@@ -200,28 +215,26 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
     consumer.give_back();
   }
   softmax.finish();
-  if (warp < kAttentionWarps) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int head = 2 * (lane % 4) + i % 2;
-      if (head >= group) continue;
+  for (int i = 0; i < 4; ++i) {
+    const int head = 2 * (lane % 4) + i % 2;
+    if (head >= group) continue;
 #pragma unroll
-      for (int d = 0; d < kHeadDim / 16; ++d) {
-        acc[(warp * group + head) * Scratch::kRow + softmax.dim_of(d, i)] = softmax.acc[0][d][i];
-      }
-      if (lane < 4 && i < 2) {
-        scratch.stats[warp][head] = make_float2(softmax.max[0][i], softmax.sum[0][i]);
-      }
+    for (int d = 0; d < kHeadDim / 16; ++d) {
+      acc[(warp * group + head) * Scratch::kRow + softmax.dim_of(d, i)] = softmax.acc[0][d][i];
     }
-  } else if (warp - kAttentionWarps < group) {  // the new token's score
-    const int head = warp - kAttentionWarps;
+    if (lane < 4 && i < 2) {
+      scratch.stats[warp][head] = make_float2(softmax.max[0][i], softmax.sum[0][i]);
+    }
+  }
+  if (warp < group) {  // the new token's score
     float score = 0;
     for (int i = lane; i < kHeadDim; i += 32) {
-      score += __bfloat162float(scratch.queries[head][i]) * __bfloat162float(scratch.key[i]);
+      score += __bfloat162float(scratch.queries[warp][i]) * __bfloat162float(scratch.key[i]);
     }
     score = warp_sum(score) * parameters.scale_log2;
     if (lane == 0) {
-      scratch.stats[kAttentionWarps][head] =
+      scratch.stats[kConsumerWarps][warp] =
           in.part == 0 ? make_float2(score, 1) : make_float2(-INFINITY, 0);
     }
   }
@@ -233,13 +246,13 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
     const int dim = unit % kUnits * 2;
     float most = -INFINITY;
 #pragma unroll
-    for (int w = 0; w <= kAttentionWarps; ++w) most = fmaxf(most, scratch.stats[w][head].x);
+    for (int w = 0; w <= kConsumerWarps; ++w) most = fmaxf(most, scratch.stats[w][head].x);
     float sum = 0;
     float low = 0;
     float high = 0;
     if (most > -INFINITY) {
 #pragma unroll
-      for (int w = 0; w < kAttentionWarps; ++w) {
+      for (int w = 0; w < kConsumerWarps; ++w) {
         const float weight = exp2f(scratch.stats[w][head].x - most);
         const float2 part =
             *reinterpret_cast<const float2*>(acc + (w * group + head) * Scratch::kRow + dim);
@@ -247,8 +260,8 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
         low += weight * part.x;
         high += weight * part.y;
       }
-      const float weight = exp2f(scratch.stats[kAttentionWarps][head].x - most);
-      sum += weight * scratch.stats[kAttentionWarps][head].y;
+      const float weight = exp2f(scratch.stats[kConsumerWarps][head].x - most);
+      sum += weight * scratch.stats[kConsumerWarps][head].y;
       low += weight * __bfloat162float(scratch.value[dim]);
       high += weight * __bfloat162float(scratch.value[dim + 1]);
     }
@@ -263,65 +276,94 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
   consumer.sync();  // scratch is free
 }
 
+// Four values of a head, merged from parts by their scores.
+struct Merged {
+  float most = -INFINITY;
+  float sum = 0;
+  float acc[4] = {};
+
+  __device__ void add(float score, const Board::Two& values) {
+    const float newest = fmaxf(most, score);
+    if (newest == -INFINITY) return;
+    const float keep = exp2f(most - newest);
+    const float weight = exp2f(score - newest);
+    most = newest;
+    sum = sum * keep + weight;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t pair = values.value(i / 2);
+      const float value = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
+      acc[i] = acc[i] * keep + weight * value;
+    }
+  }
+  [[nodiscard]] __device__ uint2 result() const {
+    const float factor = sum > 0 ? 1 / sum : 0;
+    return {pack(acc[0] * factor, acc[1] * factor), pack(acc[2] * factor, acc[3] * factor)};
+  }
+};
+
 // Parts merged into the vector that the projection back takes.
 template <int kHeadDim, int kBatch>
 __device__ void take_merged(Consumer<kBatch>& consumer, const Instruction& in) {
-  const Share<kBatch> share;
-  constexpr int kAtOnce = 4;
+  constexpr int kPartsAtOnce = 4;
+  constexpr int kQuads = 2;  // of a lane at once
   constexpr int kUnits = kHeadDim / 2;
+  const WarpQuads<kBatch> quads(in.width, consumer.warp());
   const int heads = in.width / kHeadDim;
-  auto* const x = reinterpret_cast<uint2*>(input_of(consumer, in.width, share.sequence));
-  const int first_quad = share.thread - consumer.lane();
-  consumer.board.await(in.scores + (share.sequence * heads + first_quad * 4 / kHeadDim) * in.parts,
-                       first_quad < in.width / 4);
-  for (int quad = share.thread; quad < in.width / 4; quad += Share<kBatch>::kThreads) {
-    const int head = quad * 4 / kHeadDim;
-    const int place = (share.sequence * heads + head) * in.parts;
-    const int within = quad * 2 % kUnits;
-    float most = -INFINITY;
-    float sum = 0;
-    float acc[4] = {};
-    for (int first = 0; first < in.parts; first += kAtOnce) {
-      std::uint64_t scores[kAtOnce];
-      Board::Two values[kAtOnce];
+  const int count = kBatch * quads.count;
+  for (int base = consumer.lane(); base < count; base += 32 * kQuads) {
+    int place[kQuads];
+    int within[kQuads];
+    Merged merged[kQuads];
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const int quad = min(base + 32 * q, count - 1);
+      const int column = quads.column_of(quad);
+      place[q] = (quads.sequence_of(quad) * heads + column / kHeadDim) * in.parts;
+      within[q] = column % kHeadDim / 2;
+    }
+    for (int first = 0; first < in.parts; first += kPartsAtOnce) {
+      std::uint64_t scores[kQuads][kPartsAtOnce];
+      Board::Two values[kQuads][kPartsAtOnce];
       std::uint32_t spins = 0;
       bool is_ready = false;
+      Merged next[kQuads];
       do {
         is_ready = true;
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          if (first + i >= in.parts) continue;
-          scores[i] = consumer.board.look_at_one(in.scores + place + first + i);
-          values[i] = consumer.board.look(in.input + (place + first + i) * kUnits + within);
+        for (int i = 0; i < kQuads * kPartsAtOnce; ++i) {
+          const int q = i / kPartsAtOnce;
+          const int part = first + i % kPartsAtOnce;
+          if (part >= in.parts) continue;
+          scores[q][i % kPartsAtOnce] = consumer.board.look_at_one(in.scores + place[q] + part);
+          values[q][i % kPartsAtOnce] =
+              consumer.board.look(in.input + (place[q] + part) * kUnits + within[q]);
         }
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          if (first + i >= in.parts) continue;
-          if (!consumer.board.has(scores[i]) || !consumer.board.has(values[i])) is_ready = false;
-        }
-      } while (!is_ready && !consumer.board.gives_up(spins, in.scores + place));
+        for (int q = 0; q < kQuads; ++q) next[q] = merged[q];
+        // Merged before it is known whether all is there: the code is in the cache when it is.
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (first + i >= in.parts) continue;
-        const float score = __uint_as_float(static_cast<std::uint32_t>(scores[i]));
-        const float newest = fmaxf(most, score);
-        if (newest == -INFINITY) continue;
-        const float keep = exp2f(most - newest);
-        const float weight = exp2f(score - newest);
-        most = newest;
-        sum = sum * keep + weight;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const std::uint32_t pair = values[i].value(j / 2);
-          const float value = __uint_as_float(j % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
-          acc[j] = acc[j] * keep + weight * value;
+        for (int i = 0; i < kQuads * kPartsAtOnce; ++i) {
+          const int q = i / kPartsAtOnce;
+          if (first + i % kPartsAtOnce >= in.parts) continue;
+          const std::uint64_t score = scores[q][i % kPartsAtOnce];
+          const Board::Two& own = values[q][i % kPartsAtOnce];
+          if (!consumer.board.has(score) || !consumer.board.has(own)) is_ready = false;
+          next[q].add(__uint_as_float(static_cast<std::uint32_t>(score)), own);
         }
-      }
+      } while (!is_ready && !consumer.board.gives_up(spins, in.scores + place[0]));
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) merged[q] = next[q];
     }
-    const float factor = sum > 0 ? 1 / sum : 0;
-    x[quad] = {pack(acc[0] * factor, acc[1] * factor), pack(acc[2] * factor, acc[3] * factor)};
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const int quad = base + 32 * q;
+      if (quad >= count) continue;
+      reinterpret_cast<uint2*>(input_of(
+          consumer, in.width, quads.sequence_of(quad)))[quads.quad_of(quad)] = merged[q].result();
+    }
   }
-  consumer.sync();
+  __syncwarp();
 }
 
 }  // namespace orrery::megakernel

@@ -5,9 +5,12 @@
 //   loader    walks the SM's instructions ahead of all others and asks for their weights and keys,
 //             page after page, as soon as a page is free. It waits for nothing else, so that the
 //             memory is busy while others wait for values: pages are the prefetch.
-//   16 consumers   run the instructions one after the other: wait for the values that it reads,
-//             multiply page by page and hand each page back; the warp whose turn it is adds up
-//             the 16 warps' sums and writes the results to the board.
+//   8 consumers   run the instructions one after the other: each waits for the values that its
+//             own columns are multiplied by, multiplies page by page and hands each page back.
+//             At the end of a block of 16 rows it leaves its sums and goes on; no consumer waits
+//             for another.
+//   3 storers   take turns at the blocks: add up the 8 sums, turn them into results (norm,
+//             residual, SiLU) and write these to the board.
 //
 // A page (kPageBytes) holds 16 rows of a weight, 1,024 columns of each, or four tiles of keys and
 // values. Pages form a ring: an instruction takes as many as it needs in order and hands them on to
@@ -20,26 +23,58 @@
 
 namespace orrery::megakernel {
 
-inline constexpr int kConsumerWarps = 16;
+inline constexpr int kConsumerWarps = 8;
 inline constexpr int kConsumers = kConsumerWarps * 32;
-inline constexpr int kThreads = kConsumers + 128;  // of the last four warps one loads: registers
-                                                   // move between whole warpgroups
-inline constexpr int kLoaderRegisters = 40;
-inline constexpr int kConsumerRegisters = 112;
+inline constexpr int kStorerWarps = 3;
+inline constexpr int kStorers = kStorerWarps * 32;
+inline constexpr int kThreads = kConsumers + 32 + kStorers;
 inline constexpr int kRows = 16;                     // of a page
 inline constexpr int kColumns = 1024;                // of a page
-inline constexpr int kRowBytes = kColumns * 2 + 16;  // rows lie apart: no bank conflicts
+inline constexpr int kRowBytes = kColumns * 2 + 64;  // rows lie apart: no bank conflicts
 inline constexpr int kPageBytes = 33 * 1024;  // kRows * kRowBytes, in whole periods of the swizzle
 static_assert(kRows * kRowBytes <= kPageBytes);
 inline constexpr int kMostPages = 6;
+inline constexpr int kPagesAsked = 2;  // that are under way at once
+
+// Places for blocks' sums. More than storers: a storer that comes to a place has seen the block
+// before in it, so that the phase tells the two apart.
+inline constexpr int kSlots = 4;
+static_assert(kSlots > kStorerWarps);
+
+// The largest logit seen and its row; of equal ones the first row.
+struct Largest {
+  float value = -INFINITY;
+  std::int32_t row = 0x7FFFFFFF;
+  __device__ void see(float other, std::int32_t other_row) {
+    if (other > value || (other == value && other_row < row)) {
+      value = other;
+      row = other_row;
+    }
+  }
+  __device__ void see_lanes(int width) {
+    for (int distance = width / 2; distance > 0; distance /= 2) {
+      const float other = __shfl_xor_sync(0xFFFFFFFF, value, distance);
+      see(other, __shfl_xor_sync(0xFFFFFFFF, row, distance));
+    }
+  }
+};
 
 // Shared memory behind the pages.
 struct Control {
   std::uint64_t full[kMostPages];
   std::uint64_t empty[kMostPages];
-  float sums[kConsumerWarps];
+  std::uint64_t sums_full[kSlots];
+  std::uint64_t sums_empty[kSlots];
+  float largest[kMostSequences][kStorerWarps];  // logits
+  std::int32_t largest_rows[kMostSequences][kStorerWarps];
 };
 
+// What the consumers leave of a block of rows.
+template <int kBatch>
+struct BlockSums {
+  float rows[kConsumerWarps][kBatch * kRows];
+  float squares[kConsumerWarps][kBatch];  // of each warp's share of the input, where it is normed
+};
 // A place in the ring of pages.
 struct PageCursor {
   int page = 0;
@@ -56,7 +91,10 @@ struct PageCursor {
 struct Words {
   std::int32_t word;
   __device__ void load(const Instruction* instruction) {
-    word = __ldg(reinterpret_cast<const std::int32_t*>(instruction) + threadIdx.x % 32);
+    // Volatile, so that it is asked for here and not where it is needed, an instruction later.
+    asm volatile("ld.global.nc.b32 %0, [%1];"
+                 : "=r"(word)
+                 : "l"(reinterpret_cast<const std::int32_t*>(instruction) + threadIdx.x % 32));
   }
   [[nodiscard]] __device__ std::int32_t at(int index) const {
     return __shfl_sync(0xFFFFFFFF, word, index);
@@ -141,36 +179,30 @@ class Board {
     return static_cast<std::uint32_t>(seen);
   }
   __device__ std::uint32_t take(std::int32_t unit) const { return take(unit, look_at_one(unit)); }
-  // Until the unit is there, by one lane of the warp for all of them. All threads that wait at
-  // once, on all SMs, would take from the weights what the L2 cache can pass on.
-  __device__ void await(std::int32_t unit, bool is_wanted) const {
-    if (is_wanted && threadIdx.x % 32 == 0) static_cast<void>(take(unit));
-    __syncwarp();
-  }
-  // `pairs` pairs of units from `first` on, dealt out to `threads` threads: use(pair, values).
-  // kAtOnce loads of a thread are under way together, and again for those that did not find theirs.
-  template <int kAtOnce, typename Use>
-  __device__ void take_pairs(std::int32_t first, int pairs, int thread, int threads,
-                             const Use& use) const {
-    for (int base = thread; base < pairs; base += kAtOnce * threads) {
+  // `pairs` pairs of units, dealt out to the lanes of a warp: use(i, values) of that at unit_of(i),
+  // as they come. kAtOnce loads of a lane are under way together, and again for those that did not
+  // find theirs.
+  template <int kAtOnce, typename UnitOf, typename Use>
+  __device__ void take_pairs(int pairs, const UnitOf& unit_of, const Use& use) const {
+    constexpr int kLanes = 32;
+    for (int base = static_cast<int>(threadIdx.x) % kLanes; base < pairs;
+         base += kAtOnce * kLanes) {
       Two two[kAtOnce];
-      const int count = min(kAtOnce, (pairs - base + threads - 1) / threads);
+      const int count = min(kAtOnce, (pairs - base + kLanes - 1) / kLanes);
       std::uint32_t missing = (1U << count) - 1;
       std::uint32_t spins = 0;
       do {
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          if ((missing >> i & 1) != 0) two[i] = look(first + 2 * (base + i * threads));
+          if ((missing >> i & 1) != 0) two[i] = look(unit_of(base + i * kLanes));
         }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          if ((missing >> i & 1) != 0 && has(two[i])) missing &= ~(1U << i);
+          if ((missing >> i & 1) == 0 || !has(two[i])) continue;
+          missing &= ~(1U << i);
+          use(base + i * kLanes, two[i]);
         }
-      } while (missing != 0 && !gives_up(spins, first + 2 * base));
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (i < count) use(base + i * threads, two[i]);
-      }
+      } while (missing != 0 && !gives_up(spins, unit_of(base)));
     }
   }
   // Whether waiting has no end: it took too long here or elsewhere. Says where, the first time.
@@ -201,18 +233,28 @@ class Board {
   mutable std::int64_t started_ = 0;
 };
 
+// A place in the ring of blocks' sums.
+template <int kBatch>
+struct SumsCursor {
+  std::uint32_t block = 0;  // of all instructions
+  [[nodiscard]] __device__ std::uint32_t slot() const { return block % kSlots; }
+  [[nodiscard]] __device__ std::uint32_t phase() const { return block / kSlots & 1; }
+};
+
 // What a consumer warp has on its way through the instructions.
 template <int kBatch>
 struct Consumer {
   const Parameters& parameters;
   Board board;
   char* pages;
-  char* scratch;  // an instruction's own
-  float* sums;    // [2][kConsumerWarps][kBatch * kRows]
+  bf16* input;              // [kBatch][its columns], kInputPad apart
+  char* attention;          // AttentionScratch
+  BlockSums<kBatch>* sums;  // [kSlots]
   Control& control;
   PageCursor cursor;
-  int block = 0;            // of rows, of all instructions: whose turn it is
-  std::int64_t waited = 0;  // for pages, in cycles; of thread 0, where records are kept
+  SumsCursor<kBatch> block;
+  float squares[kBatch] = {};  // of its columns of the input
+  std::int64_t waited = 0;     // for pages, in cycles; of thread 0, where records are kept
 
   [[nodiscard]] __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   [[nodiscard]] __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
@@ -233,6 +275,25 @@ struct Consumer {
   }
 };
 
+// A storer warp.
+template <int kBatch>
+struct Storer {
+  const Parameters& parameters;
+  Board board;
+  const BlockSums<kBatch>* sums;
+  Control& control;
+  SumsCursor<kBatch> block;
+
+  [[nodiscard]] __device__ static int warp() {
+    return static_cast<int>(threadIdx.x - kConsumers) / 32 - 1;
+  }
+  [[nodiscard]] __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ static void sync() { sm90::named_barrier_sync(2, kStorers); }
+  [[nodiscard]] __device__ bool is_turn() const {
+    return static_cast<int>(block.block % kStorerWarps) == warp();
+  }
+};
+
 // The loader's side of the ring.
 struct Loader {
   const Parameters& parameters;
@@ -240,12 +301,21 @@ struct Loader {
   Control& control;
   PageCursor cursor;
   std::uint64_t policy;
+  PageCursor landed = {};  // the page whose bytes are waited for before more are asked for
+  int asked = 0;           // pages, `landed` and those after it
 
   // Waits until the page is free and says how many bytes come; `copy(page, barrier, lane)` asks for
-  // them.
+  // them. No more are under way than the memory needs to be busy: what is asked for beyond that
+  // only delays values, which come the same way.
   template <typename Copy>
   __device__ void fill(std::uint32_t bytes, const Copy& copy) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (asked == kPagesAsked) {
+      sm90::barrier_wait(&control.full[landed.page], landed.phase);
+      landed.advance(parameters.stages);
+      --asked;
+    }
+    ++asked;
     std::uint64_t* const full = &control.full[cursor.page];
     sm90::barrier_wait(&control.empty[cursor.page], cursor.phase ^ 1);
     if (lane == 0) sm90::barrier_arrive_expect(full, bytes);

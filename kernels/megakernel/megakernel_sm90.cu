@@ -13,14 +13,12 @@
 #include "kernels/megakernel/machine.cuh"
 #include "kernels/megakernel/matvec.cuh"
 #include "kernels/megakernel/megakernel.h"
+#include "kernels/megakernel/store.cuh"
 
 namespace orrery::megakernel {
 namespace {
 
 constexpr int kSharedAlignment = 1024;  // the period of the swizzle of keys and values
-
-template <int kBatch>
-constexpr int kSumsBytes = 2 * kConsumerWarps * kRows * kBatch * 4;
 
 template <int kHeadDim>
 __device__ void run_loader(const Parameters& parameters, char* pages, Control& control,
@@ -53,45 +51,32 @@ __device__ void run_instruction(Consumer<kBatch>& consumer, const Instruction& i
     if (consumer.parameters.records != nullptr) record.ready = clock64();
   };
   switch (in.opcode) {
-    case Opcode::kQkv:
-      take_normed(consumer, in, gain);
-      is_ready();
-      run_qkv(consumer, in);
-      break;
-    case Opcode::kAttention: {
-      auto& scratch = *reinterpret_cast<AttentionScratch<kHeadDim>*>(consumer.scratch);
-      take_heads<kHeadDim>(consumer, in, gain, scratch);
+    case Opcode::kAttention:
+      take_heads<kHeadDim>(consumer, in, gain,
+                           *reinterpret_cast<AttentionScratch<kHeadDim>*>(consumer.attention));
       is_ready();
       run_attention<kHeadDim>(consumer, in);
-      break;
-    }
+      return;
     case Opcode::kOutput:
-      take_merged<kHeadDim>(consumer, in);
-      is_ready();
-      run_projection(consumer, in);
-      break;
-    case Opcode::kGateUp:
-      take_normed(consumer, in, gain);
-      is_ready();
-      run_gate_up(consumer, in);
-      break;
+      if (in.parts > 1) {
+        take_merged<kHeadDim>(consumer, in);
+        break;
+      }
+      [[fallthrough]];
     case Opcode::kDown:
       take_plain(consumer, in);
-      is_ready();
-      run_projection(consumer, in);
       break;
+    case Opcode::kQkv:
+    case Opcode::kGateUp:
     case Opcode::kLogits:
       take_normed(consumer, in, gain);
-      is_ready();
-      run_logits(consumer, in);
       break;
     case Opcode::kPick:
-      is_ready();
-      run_pick(consumer, in);
-      break;
     case Opcode::kEnd:
-      break;
+      return;
   }
+  is_ready();
+  multiply(consumer, in);
 }
 
 template <int kHeadDim, int kBatch>
@@ -118,6 +103,75 @@ __device__ void run_consumer(Consumer<kBatch>& consumer) {
   }
 }
 
+// Instructions and norms' gains on their way to the L2 cache, while nothing else is to be done:
+// behind weights in the memory's queue they would take microseconds. SMs share the gains.
+__device__ void prefetch_queue(const Parameters& parameters, int thread) {
+  constexpr int kShares = 8;
+  const int first = parameters.first[blockIdx.x];
+  const int count = parameters.first[blockIdx.x + 1] - first;
+  for (int i = thread; i < count; i += kStorers) {
+    const auto* const words =
+        reinterpret_cast<const std::int32_t*>(parameters.instructions + first + i);
+    std::int32_t opcode;
+    asm volatile("ld.global.nc.L2::128B.b32 %0, [%1];" : "=r"(opcode) : "l"(words));
+    const bool is_normed = opcode == static_cast<std::int32_t>(Opcode::kQkv) ||
+                           opcode == static_cast<std::int32_t>(Opcode::kGateUp) ||
+                           opcode == static_cast<std::int32_t>(Opcode::kLogits);
+    if (!is_normed || static_cast<int>(blockIdx.x + i) % kShares != 0) continue;
+    const auto* const gain = *reinterpret_cast<const bf16* const*>(words + kGainAddress);
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(gain),
+                 "r"(parameters.hidden * 2));
+  }
+}
+
+template <int kBatch>
+__device__ void run_storer(Storer<kBatch>& storer) {
+  const Parameters& parameters = storer.parameters;
+  const int first = parameters.first[blockIdx.x];
+  prefetch_queue(parameters, static_cast<int>(threadIdx.x) - kConsumers - 32);
+  Words words;
+  words.load(parameters.instructions + first);
+  for (int i = 0;; ++i) {
+    const Instruction in = words.fields();
+    words.load(parameters.instructions + first + i + (in.opcode == Opcode::kEnd ? 0 : 1));
+    storer.board.begin_instruction(i);
+    switch (in.opcode) {
+      case Opcode::kQkv:
+        store_qkv(storer, in);
+        break;
+      case Opcode::kOutput:
+      case Opcode::kDown:
+        store_projection(storer, in);
+        break;
+      case Opcode::kGateUp:
+        store_gate_up(storer, in);
+        break;
+      case Opcode::kLogits:
+        store_logits(storer, in);
+        break;
+      case Opcode::kPick:
+        pick(storer, in);
+        break;
+      case Opcode::kAttention:
+        break;
+      case Opcode::kEnd:
+        return;
+    }
+  }
+}
+
+__device__ void start_barriers(Control& control, int pages) {
+  for (int i = 0; i < pages; ++i) {
+    sm90::barrier_init(&control.full[i], 1);
+    sm90::barrier_init(&control.empty[i], kConsumerWarps);
+  }
+  for (int i = 0; i < kSlots; ++i) {
+    sm90::barrier_init(&control.sums_full[i], kConsumerWarps);
+    sm90::barrier_init(&control.sums_empty[i], 1);
+  }
+  sm90::fence_barrier_init();
+}
+
 // A forward of a dense decoder: each SM runs its instructions (machine.cuh says how). Nothing but
 // values on the board orders one SM after another.
 template <int kHeadDim, int kBatch>
@@ -125,31 +179,34 @@ __global__ void __launch_bounds__(kThreads, 1)
     megakernel(const __grid_constant__ CUtensorMap cache,
                const __grid_constant__ Parameters parameters) {
   extern __shared__ __align__(kSharedAlignment) char pages[];
-  char* const scratch = pages + parameters.stages * kPageBytes;
-  char* const sums = scratch + parameters.scratch_bytes;
-  auto& control = *reinterpret_cast<Control*>(sums + kSumsBytes<kBatch>);
-  const std::uint32_t forward = *parameters.forward + 1;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < parameters.stages; ++i) {
-      sm90::barrier_init(&control.full[i], 1);
-      sm90::barrier_init(&control.empty[i], kConsumerWarps);
-    }
-    sm90::fence_barrier_init();
-  }
+  char* const input = pages + parameters.stages * kPageBytes;
+  char* const attention = input + parameters.input_bytes;
+  auto* const sums = reinterpret_cast<BlockSums<kBatch>*>(attention + parameters.attention_bytes);
+  auto& control = *reinterpret_cast<Control*>(sums + kSlots);
+  const Board board(parameters, *parameters.forward + 1);
+  if (threadIdx.x == 0) start_barriers(control, parameters.stages);
   __syncthreads();
-  if (threadIdx.x >= kConsumers) {
-    sm90::registers_decrease<kLoaderRegisters>();
-    if (threadIdx.x < kConsumers + 32) run_loader<kHeadDim>(parameters, pages, control, &cache);
-  } else {
-    sm90::registers_increase<kConsumerRegisters>();
-    Consumer<kBatch> consumer{.parameters = parameters,
-                              .board = Board(parameters, forward),
-                              .pages = pages,
-                              .scratch = scratch,
-                              .sums = reinterpret_cast<float*>(sums),
-                              .control = control,
-                              .cursor = {}};
+  if (threadIdx.x < kConsumers) {
+    Consumer<kBatch> consumer{
+        .parameters = parameters,
+        .board = board,
+        .pages = pages,
+        .input = reinterpret_cast<bf16*>(input + parameters.input_bytes / kConsumerWarps *
+                                                     (threadIdx.x / 32)),
+        .attention = attention,
+        .sums = sums,
+        .control = control,
+        .cursor = {},
+        .block = {}};
     run_consumer<kHeadDim>(consumer);
+    return;
+  }
+  if (threadIdx.x < kConsumers + 32) {
+    run_loader<kHeadDim>(parameters, pages, control, &cache);
+  } else {
+    Storer<kBatch> storer{
+        .parameters = parameters, .board = board, .sums = sums, .control = control, .block = {}};
+    run_storer(storer);
   }
 }
 
@@ -195,16 +252,38 @@ CUtensorMap cache_map(const KvPool& pool) {
                           cuda::Swizzle::k128, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
-std::size_t scratch_bytes(const ModelShape& shape) {
-  const std::int64_t widest = std::max({shape.hidden, shape.ffn, shape.heads * shape.head_dim});
-  const std::int64_t input = shape.batch * (widest + kInputPad) * 2;
-  const auto group = static_cast<int>(shape.heads / shape.kv_heads);
-  const std::int64_t attention = shape.head_dim == 64 ? attention_scratch_bytes<64>(group)
-                                                      : attention_scratch_bytes<128>(group);
-  constexpr std::int64_t kAlignment = 16;
-  return static_cast<std::size_t>((std::max(input, attention) + kAlignment - 1) / kAlignment *
-                                  kAlignment);
+constexpr std::size_t kAlignment = 16;
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
+
+// Shared memory beside the pages.
+struct SharedSizes {
+  std::size_t input;
+  std::size_t attention;
+  std::size_t sums;
+
+  explicit SharedSizes(const ModelShape& shape) {
+    const std::int64_t widest = std::max({shape.hidden, shape.ffn, shape.heads * shape.head_dim});
+    input =
+        kConsumerWarps *
+        aligned(static_cast<std::size_t>(shape.batch * (widest / kConsumerWarps + kInputPad) * 2));
+    const auto group = static_cast<int>(shape.heads / shape.kv_heads);
+    attention = aligned(static_cast<std::size_t>(shape.head_dim == 64
+                                                     ? attention_scratch_bytes<64>(group)
+                                                     : attention_scratch_bytes<128>(group)));
+    sums = sums_bytes(shape.batch);
+  }
+  [[nodiscard]] std::size_t total() const { return input + attention + sums + sizeof(Control); }
+
+ private:
+  static std::size_t sums_bytes(std::int64_t batch) {
+    if (batch == 1) return kSlots * sizeof(BlockSums<1>);
+    if (batch == 2) return kSlots * sizeof(BlockSums<2>);
+    if (batch == 4) return kSlots * sizeof(BlockSums<4>);
+    return kSlots * sizeof(BlockSums<8>);
+  }
+};
 
 void set_address(Instruction& instruction, int word, const void* address) {
   auto* const words = reinterpret_cast<std::byte*>(&instruction);
@@ -270,10 +349,8 @@ Megakernel::Megakernel(Program program, const Operands& operands)
         " SMs, the device has " + std::to_string(device.multiProcessorCount));
   }
   static_cast<void>(kernel_of(shape));
-  const std::size_t scratch = scratch_bytes(shape);
-  const std::size_t rest = scratch +
-                           2 * kConsumerWarps * kRows * 4 * static_cast<std::size_t>(shape.batch) +
-                           sizeof(Control);
+  const SharedSizes sizes(shape);
+  const std::size_t rest = sizes.total();
   constexpr std::size_t kLeastPages = 3;
   if (device.sharedMemPerBlockOptin < rest + kLeastPages * kPageBytes) {
     throw std::invalid_argument("megakernel: " + std::to_string(shape.batch) +
@@ -321,7 +398,8 @@ Megakernel::Megakernel(Program program, const Operands& operands)
                  .kv_heads = static_cast<std::int32_t>(shape.kv_heads),
                  .vocab = static_cast<std::int32_t>(shape.vocab),
                  .stages = static_cast<std::int32_t>(pages),
-                 .scratch_bytes = static_cast<std::int32_t>(scratch),
+                 .input_bytes = static_cast<std::int32_t>(sizes.input),
+                 .attention_bytes = static_cast<std::int32_t>(sizes.attention),
                  .epsilon = static_cast<float>(operands.norm_epsilon),
                  .scale_log2 = static_cast<float>(std::numbers::log2e /
                                                   std::sqrt(static_cast<double>(shape.head_dim)))};

@@ -50,8 +50,9 @@ struct Parameters {
   std::int32_t heads = 0;
   std::int32_t kv_heads = 0;
   std::int32_t vocab = 0;
-  std::int32_t stages = 0;         // of the ring of pages
-  std::int32_t scratch_bytes = 0;  // of an instruction's own memory
+  std::int32_t stages = 0;       // of the ring of pages
+  std::int32_t input_bytes = 0;  // of shared memory
+  std::int32_t attention_bytes = 0;
   float epsilon = 0;
   float scale_log2 = 0;
 };

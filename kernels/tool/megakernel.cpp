@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/cuda/handles.h"
 #include "kernels/execute/executor.h"
+#include "kernels/execute/rank_error.h"
 #include "kernels/harness/operands.h"
 #include "kernels/tool/commands.h"
 #include "sim/megakernel/program.h"
@@ -51,6 +53,7 @@ const std::vector<Case> kCases = {
 
 constexpr std::int32_t kBlockSize = 64;
 constexpr int kRepeats = 60;
+constexpr int kForwards = 10'000;  // that are to be the same
 
 StepInput input_of(std::int64_t batch, std::int64_t context) {
   StepInput input;
@@ -115,6 +118,7 @@ void print_times(const megakernel::TimedProgram& program, double us) {
     if (own.empty()) continue;
     cycles += static_cast<double>(own.back().record.end - own.front().record.start);
     for (const auto& [instruction, record] : own) {
+      if (instruction.opcode == megakernel::Opcode::kPick) continue;  // by warps without records
       Sums& sum = sums[instruction.opcode];
       sum.wait += static_cast<double>(record.ready - record.start);
       sum.weights += static_cast<double>(record.weights);
@@ -131,13 +135,42 @@ void print_times(const megakernel::TimedProgram& program, double us) {
   }
 }
 
+// The same step again and again: the same tokens each time and the same logits in the end.
+void repeat(Executor& executor, PreparedStep& step, const StepInput& input, int times) {
+  const auto tokens = executor.run(step, input).next_tokens;
+  const auto logits = executor.logits(step);
+  int others = 0;
+  for (int i = 0; i < times; ++i) {
+    if (executor.run(step, input).next_tokens != tokens) ++others;
+  }
+  if (others > 0 || executor.logits(step) != logits) {
+    throw std::runtime_error("of " + std::to_string(times) + " forwards " + std::to_string(others) +
+                             " had other tokens, or the last other logits");
+  }
+  std::printf("    %d forwards: the same tokens, the last the same logits to the bit\n", times);
+}
+
+// A value that never arrives ends the forward with its place, and the executor with it.
+void lose(Executor& executor, PreparedStep& step, const StepInput& input, std::int32_t unit) {
+  executor.lose_value(step, unit);
+  std::string message;
+  try {
+    static_cast<void>(executor.run(step, input));
+  } catch (const RankError& error) {
+    message = error.what();
+  }
+  if (message.empty()) throw std::runtime_error("nobody missed a lost value");
+  std::printf("    a lost value: %s\n", message.c_str());
+}
+
 struct Outcome {
   std::vector<float> logits;
   std::vector<std::int32_t> tokens;
   double us = 0;  // on the device, median
 };
 
-Outcome run_mode(Executor& executor, const Plan& plan, const StepInput& input, LaunchMode mode) {
+Outcome run_mode(Executor& executor, const Plan& plan, const StepInput& input, LaunchMode mode,
+                 bool is_checked) {
   const auto step = executor.prepare(plan, input, mode);
   Outcome outcome;
   outcome.tokens = executor.run(*step, input).next_tokens;
@@ -151,11 +184,15 @@ Outcome run_mode(Executor& executor, const Plan& plan, const StepInput& input, L
   outcome.us = times[times.size() / 2];
   if (mode == LaunchMode::kMegakernel) {
     print_times(executor.instruction_times(*step, input), outcome.us);
+    if (is_checked) {
+      repeat(executor, *step, input, kForwards);
+      if (input.decodes.size() == 1) lose(executor, *step, input, 0);
+    }
   }
   return outcome;
 }
 
-void run_case(const Case& one, std::int64_t context) {
+void run_case(const Case& one, std::int64_t context, bool is_checked) {
   const StepInput input = input_of(one.batch, context);
   const Plan plan = plan_of(one, input);
   const std::int64_t longest = (context + 1 + kBlockSize) / kBlockSize * kBlockSize;
@@ -169,8 +206,8 @@ void run_case(const Case& one, std::int64_t context) {
                      .max_sequences = one.batch,
                      .max_model_len = longest});
   fill_cache(executor);
-  const Outcome graph = run_mode(executor, plan, input, LaunchMode::kGraph);
-  const Outcome kernel = run_mode(executor, plan, input, LaunchMode::kMegakernel);
+  const Outcome graph = run_mode(executor, plan, input, LaunchMode::kGraph, is_checked);
+  const Outcome kernel = run_mode(executor, plan, input, LaunchMode::kMegakernel, is_checked);
   std::printf(
       "%s %s batch %lld context %lld: logits %.2e of the largest, tokens %s; graph %.1f us, "
       "megakernel %.1f us\n",
@@ -186,11 +223,12 @@ int megakernel(std::span<const std::string_view> arguments) {
   set_execute_environment();
   require_gpu();
   int exit_code = 0;
+  const bool is_checked = arguments.size() > 1 && arguments[1] == "check";
   for (const Case& one : kCases) {
     for (const std::int64_t context : one.contexts) {
       if (!arguments.empty() && arguments[0] != one.name) continue;
       try {
-        run_case(one, context);
+        run_case(one, context, is_checked);
       } catch (const std::exception& error) {
         std::printf("%s context %lld: %s\n", one.name, static_cast<long long>(context),
                     error.what());

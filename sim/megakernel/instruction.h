@@ -7,6 +7,11 @@
 
 namespace orrery::megakernel {
 
+// What instructions take.
+inline constexpr int kMostSequences = 8;
+inline constexpr int kMostHeadsOfOne = 8;        // query heads of a kv head
+inline constexpr int kKeyPageBytes = 32 * 1024;  // of keys and values that pass at once
+
 // Instructions of an SM end with kEnd. All but kPick are a page of kernels/megakernel/*.cuh.
 enum class Opcode : std::int32_t {
   kEnd,

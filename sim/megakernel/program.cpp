@@ -11,12 +11,9 @@
 namespace orrery::megakernel {
 namespace {
 
-constexpr std::int64_t kPageBytes = 32768;  // of keys and values
 constexpr std::int64_t kMostParts = 16;
-constexpr std::int64_t kMostBatch = 8;
-constexpr std::int64_t kMostHeadsOfOne = 8;  // query heads of a kv head
-constexpr std::int64_t kColumns = 256;       // widths are multiples of this
-constexpr std::int64_t kRowsOfUnit = 2;      // values of a board unit
+constexpr std::int64_t kColumns = 256;   // widths are multiples of this
+constexpr std::int64_t kRowsOfUnit = 2;  // values of a board unit
 
 // One op of the step, written out.
 struct Task {
@@ -179,7 +176,7 @@ Decoder read_decoder(const Plan& plan) {
   ModelShape& shape = decoder.shape;
   shape.hidden = reader.dim_of(embedding, "hidden");
   shape.batch = reader.dim_of(embedding, "tokens");
-  require(reader, embedding, shape.batch <= kMostBatch,
+  require(reader, embedding, shape.batch <= kMostSequences,
           std::to_string(shape.batch) + " tokens, expected 1 to 8");
   std::optional<WeightName> norm;
   while (!norm) {
@@ -267,7 +264,10 @@ class Dealer {
 class Compiler {
  public:
   Compiler(const Decoder& decoder, const CompileOptions& options)
-      : decoder_(decoder), shape_(decoder.shape), dealer_(options) {
+      : decoder_(decoder),
+        shape_(decoder.shape),
+        pages_of_part_(options.pages_of_part),
+        dealer_(options) {
     program_.shape = shape_;
     program_.embedding = decoder.embedding.tensor;
     program_.logits = decoder.logits;
@@ -288,13 +288,13 @@ class Compiler {
   }
 
  private:
-  // Parts of a page or more, as many as there are SMs for.
+  // As many as there are SMs for.
   [[nodiscard]] std::int64_t attention_parts(std::int64_t num_sms) const {
     const std::int64_t keys = page_keys(shape_.head_dim);
     const std::int64_t pages = (shape_.context + keys - 1) / keys;
     const std::int64_t places =
         std::max<std::int64_t>(1, num_sms / (shape_.kv_heads * shape_.batch));
-    return std::min({pages, places, kMostParts});
+    return std::min({(pages + pages_of_part_ - 1) / pages_of_part_, places, kMostParts});
   }
   std::int32_t board(std::int64_t units) {
     const auto at = static_cast<std::int32_t>(units_);
@@ -411,6 +411,7 @@ class Compiler {
 
   const Decoder& decoder_;
   const ModelShape& shape_;
+  std::int64_t pages_of_part_;
   Dealer dealer_;
   Program program_;
   std::int64_t units_ = 0;
@@ -426,11 +427,15 @@ Program compile(const Plan& plan, const CompileOptions& options) {
     throw std::invalid_argument("megakernel: " + std::to_string(options.num_sms) +
                                 " SMs, expected at least one");
   }
+  if (options.pages_of_part < 1) {
+    throw std::invalid_argument("megakernel: parts of " + std::to_string(options.pages_of_part) +
+                                " pages, expected at least one");
+  }
   const Decoder decoder = read_decoder(plan);
   return Compiler(decoder, options).compile();
 }
 
-std::int64_t page_keys(std::int64_t head_dim) { return kPageBytes / (4 * head_dim); }
+std::int64_t page_keys(std::int64_t head_dim) { return kKeyPageBytes / (4 * head_dim); }
 
 std::string_view to_text(Opcode opcode) { return kNames.at(static_cast<std::size_t>(opcode)); }
 

@@ -60,6 +60,9 @@ inline constexpr std::string_view kSchedules[] = {"round_robin", "zig_zag", "wav
 struct CompileOptions {
   int num_sms = 132;
   Schedule schedule = Schedule::kLeastBytes;
+  // Of keys that one instruction of attention has. Fewer pages are read by more SMs at once, but
+  // each further part is merged by all SMs; one part needs no merge.
+  std::int64_t pages_of_part = 4;
 };
 
 // The program of a plan of one rank. Throws std::invalid_argument naming the

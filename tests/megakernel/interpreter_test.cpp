@@ -80,19 +80,21 @@ TEST(MegakernelInterpreter, AgreesWithThePlanUnderEverySchedule) {
     for (const int num_sms : {1, 7, 132}) {
       SCOPED_TRACE(std::string(kSchedules[static_cast<std::size_t>(schedule)]) + ", " +
                    std::to_string(num_sms) + " SMs");
-      Conversation{.options = {.num_sms = num_sms, .schedule = schedule}}.expect_agreement();
+      Conversation{.options = {.num_sms = num_sms, .schedule = schedule, .pages_of_part = 1}}
+          .expect_agreement();
     }
   }
 }
 
 TEST(MegakernelInterpreter, AgreesBeyondAPageOfKeys) {
-  Conversation{.options = {.num_sms = 24}, .steps = 270}.expect_agreement();
+  Conversation{.options = {.num_sms = 24, .pages_of_part = 1}, .steps = 270}.expect_agreement();
 }
 
 TEST(MegakernelInterpreter, AgreesOfSeveralSequencesAndNormsOfHeads) {
-  Conversation{.decoder = {.batch = 3}, .options = {.num_sms = 40}}.expect_agreement();
+  Conversation{.decoder = {.batch = 3}, .options = {.num_sms = 40, .pages_of_part = 1}}
+      .expect_agreement();
   Conversation{.decoder = {.type = "qwen3", .head_dim = 128, .batch = 2},
-               .options = {.num_sms = 40},
+               .options = {.num_sms = 40, .pages_of_part = 1},
                .steps = 80}
       .expect_agreement();
 }
@@ -100,7 +102,7 @@ TEST(MegakernelInterpreter, AgreesOfSeveralSequencesAndNormsOfHeads) {
 TEST(MegakernelInterpreter, NamesWhoWaitsForWhatNeverComes) {
   const SmallDecoder decoder;
   const Plan plan = decoder.plan(64);
-  Program program = compile(plan, {.num_sms = 4});
+  Program program = compile(plan, {.num_sms = 4, .pages_of_part = 1});
   auto& own = program.instructions[2];
   const auto lost = std::ranges::find(own, Opcode::kGateUp, &Instruction::opcode);
   ASSERT_NE(lost, own.end());
@@ -120,7 +122,7 @@ TEST(MegakernelInterpreter, NamesWhoWaitsForWhatNeverComes) {
 TEST(MegakernelInterpreter, RefusesAUnitOfTwoWriters) {
   const SmallDecoder decoder;
   const Plan plan = decoder.plan(64);
-  Program program = compile(plan, {.num_sms = 4});
+  Program program = compile(plan, {.num_sms = 4, .pages_of_part = 1});
   auto& own = program.instructions[1];
   own.insert(own.begin(), own.front());
   Interpreter interpreter(program, setup_of(plan));
@@ -131,7 +133,7 @@ TEST(MegakernelInterpreter, RefusesAUnitOfTwoWriters) {
 TEST(MegakernelInterpreter, RefusesTokensThatDoNotFollow) {
   const SmallDecoder decoder;
   const Plan plan = decoder.plan(64);
-  Interpreter interpreter(compile(plan, {.num_sms = 4}), setup_of(plan));
+  Interpreter interpreter(compile(plan, {.num_sms = 4, .pages_of_part = 1}), setup_of(plan));
   const std::vector<NewToken> two{{.token = 3}, {.token = 4}};
   EXPECT_THROW(static_cast<void>(interpreter.run(two)), std::invalid_argument);
   const std::vector<NewToken> late{{.token = 3, .context = 5}};

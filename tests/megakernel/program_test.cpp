@@ -79,7 +79,7 @@ TEST(MegakernelProgram, ReadsTheDecoder) {
                             .context = 300,
                             .has_head_norms = true};
   EXPECT_EQ(program.shape, expected);
-  EXPECT_EQ(program.attention_parts, 5);  // pages of 64 keys
+  EXPECT_EQ(program.attention_parts, 2);  // pages of 64 keys, four in a part
   for (const auto& own : program.instructions) {
     ASSERT_FALSE(own.empty());
     EXPECT_EQ(own.back().opcode, Opcode::kEnd);
