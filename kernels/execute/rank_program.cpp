@@ -5,6 +5,7 @@
 #include <map>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 namespace orrery {
 namespace {
@@ -111,9 +112,14 @@ KvLayers kv_layers(const Plan& plan, int rank) {
     std::int64_t first = 0;
     std::int64_t stride = 0;
   };
-  std::map<std::string_view, Layer> places;  // by name: micro-batches share layers
+  // By name, which micro-batches share, and the copies of the run that come before.
+  using Name = std::pair<std::string_view, std::int32_t>;
+  const auto name_of = [&](TensorId id) {
+    return Name{tensor_of(plan, id).name, tensor_of(plan, id).first_copy};
+  };
+  std::map<Name, Layer> places;
   for (const Section& section : sections(plan)) {
-    std::vector<std::string_view> found;  // new in this section
+    std::vector<Name> found;  // new in this section
     std::vector<TensorId> tensors;
     for (OpId id = section.first; id < section.last; ++id) {
       const Op& op = op_of(plan, id);
@@ -121,7 +127,7 @@ KvLayers kv_layers(const Plan& plan, int rank) {
       for (const TensorId tensor : op.writes) {
         if (tensor_of(plan, tensor).role != TensorRole::kKvCache) continue;
         tensors.push_back(tensor);
-        const std::string_view name = tensor_of(plan, tensor).name;
+        const Name name = name_of(tensor);
         if (!places.contains(name) && std::ranges::find(found, name) == found.end()) {
           found.push_back(name);
         }
@@ -134,7 +140,7 @@ KvLayers kv_layers(const Plan& plan, int rank) {
     }
     layers.count += num_new * section.count;
     for (const TensorId tensor : tensors) {
-      const Layer& place = places.at(tensor_of(plan, tensor).name);
+      const Layer& place = places.at(name_of(tensor));
       layers.first[static_cast<std::size_t>(tensor)] = place.first;
       layers.stride[static_cast<std::size_t>(tensor)] = place.stride;
     }

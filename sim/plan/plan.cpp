@@ -23,8 +23,8 @@ void check_id(std::int64_t id, std::size_t count, std::string_view what, std::st
 }
 
 std::string with_stage(const std::string& name, int stage, int micro_batch) {
-  if (stage < 0) return name;
-  std::string text = "s" + std::to_string(stage) + ".";
+  std::string text;
+  if (stage >= 0) text.append("s").append(std::to_string(stage)).append(".");
   if (micro_batch >= 0) text.append("m").append(std::to_string(micro_batch)).append(".");
   return text.append(name);
 }

@@ -207,8 +207,9 @@ class StepRun {
     const WeightShards& shards = shards_[static_cast<std::size_t>(rank)];
     const WeightShard& shard = shards.shards[static_cast<std::size_t>(shards.tensor_shard[i])];
     if (copies_[i] == 1) copy = 0;
+    const std::int64_t of_run = shard.first_copy + copy;
     auto& weights = model_.ranks_[static_cast<std::size_t>(rank)].weights;
-    std::vector<double>& found = weights[{shard.name, copy}];
+    std::vector<double>& found = weights[{shard.name, of_run}];
     if (!found.empty()) return found;
     const StoredWeight stored = stored_weight(shard, copy, tensor(id).dtype, setup_.seed);
     found.assign(stored.values.begin(), stored.values.end());

@@ -1,0 +1,134 @@
+// Two-batch overlap changes no logits: the reference interpreter on steps in two halves.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/execute/deployment.h"
+
+namespace orrery {
+namespace {
+
+using testing::Deployment;
+using testing::ReferenceRuns;
+using testing::relative_difference;
+using testing::TestSequence;
+
+// One dense layer and 3 of experts with a shared one.
+ModelConfig tiny_deepseek() {
+  ConfigFields fields = testing::small_deepseek_fields();
+  fields["hidden_size"] = std::int64_t{64};
+  fields["vocab_size"] = std::int64_t{41};
+  fields["num_hidden_layers"] = std::int64_t{4};
+  fields["num_attention_heads"] = std::int64_t{4};
+  fields["num_key_value_heads"] = std::int64_t{4};
+  fields["intermediate_size"] = std::int64_t{48};
+  fields["moe_intermediate_size"] = std::int64_t{16};
+  fields["q_lora_rank"] = std::int64_t{12};
+  fields["kv_lora_rank"] = std::int64_t{16};
+  fields["qk_nope_head_dim"] = std::int64_t{6};
+  fields["qk_rope_head_dim"] = std::int64_t{4};
+  fields["v_head_dim"] = std::int64_t{6};
+  fields["n_routed_experts"] = std::int64_t{8};
+  fields["num_experts_per_tok"] = std::int64_t{2};
+  return model_config("tiny", fields);
+}
+
+Mesh halved(Mesh mesh) {
+  mesh.two_batch_overlap = true;
+  mesh.num_micro_batches = 2;
+  return mesh;
+}
+
+Deployment deployment_of(const ModelConfig& model, const Mesh& mesh, bool fuses_residual) {
+  Deployment deployment{.model = model, .mesh = mesh};
+  deployment.options.moe_design = MoeDesign::kShuffling;
+  deployment.options.fuse_residual_norm = fuses_residual;
+  return deployment;
+}
+
+// Eight prompts, a decode of each, then chunks of four beside decodes of four, two and two on each
+// of two data-parallel ranks.
+std::vector<StepInput> steps() {
+  StepInput prefill;
+  StepInput decode;
+  StepInput mixed;
+  for (int i = 0; i < 8; ++i) {
+    const TestSequence sequence{i, 30};
+    prefill.prefill.push_back(sequence.chunk(0, 5));
+    decode.decodes.push_back(sequence.chunk(5, 6));
+    if (i % 4 < 2) mixed.prefill.push_back(sequence.chunk(6, 9));
+    if (i % 4 >= 2) mixed.decodes.push_back(sequence.chunk(6, 7));
+  }
+  return {prefill, decode, mixed};
+}
+
+void expect_equal_logits(const ModelConfig& model, const std::vector<Mesh>& meshes) {
+  for (const bool fuses : {false, true}) {
+    for (const Mesh& mesh : meshes) {
+      check_mesh(model, mesh);
+      ReferenceRuns halves(deployment_of(model, halved(mesh), fuses));
+      ReferenceRuns single(deployment_of(model, {}, fuses));
+      for (const StepInput& step : steps()) {
+        EXPECT_LT(relative_difference(halves.run(step).logits, single.run(step).logits), 1e-9)
+            << "dp " << mesh.dp << " tp " << mesh.tp << " ep " << mesh.ep << " sp " << mesh.sp
+            << " " << kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)];
+      }
+    }
+  }
+}
+
+TEST(ReferenceTwoBatch, HalvesGiveTheLogitsOfOneRank) {
+  expect_equal_logits(testing::tiny_llama(), {{.tp = 2},
+                                              {.tp = 4},
+                                              {.tp = 2, .sp = true},
+                                              {.dp = 2, .tp = 2},
+                                              {.tp = 2, .split_all_reduce = true}});
+}
+
+TEST(ReferenceTwoBatch, HalvesOfRoutedLayersGiveTheLogitsOfOneRank) {
+  expect_equal_logits(
+      tiny_deepseek(),
+      {{.tp = 2},
+       {.tp = 2, .ep = 2, .shared_expert = SharedExpert::kReplicated},
+       {.tp = 4, .ep = 4, .sp = true},
+       {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
+       {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager, .split_shared_expert = false},
+       {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
+       {.dp = 2, .tp = 2, .ep = 4, .sp = true, .expert_comm = ExpertComm::kEager}});
+}
+
+// The second half of a prompt attends to what the first has left in the cache. Not for expanded
+// latents: a plan has halves that are alike, and only the second has rows to gather from the cache.
+TEST(ReferenceTwoBatch, APromptMayBeCut) {
+  const TestSequence sequence{0, 30};
+  ReferenceRuns halves(deployment_of(testing::tiny_llama(), halved({.tp = 2}), true));
+  ReferenceRuns single(deployment_of(testing::tiny_llama(), {}, true));
+  const StepInput cut{.prefill = {sequence.chunk(0, 6, false), sequence.chunk(6, 12)}};
+  const StepInput whole{.prefill = {sequence.chunk(0, 12)}};
+  EXPECT_LT(relative_difference(halves.run(cut).logits, single.run(whole).logits), 1e-9);
+}
+
+// One decode cannot be halved: it runs whole on the cache that prompts in halves have filled, whose
+// layers are where they are without halves.
+TEST(ReferenceTwoBatch, StepsInHalvesAndWholeOnesShareTheCache) {
+  const Mesh mesh{.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager};
+  const ModelConfig model = tiny_deepseek();
+  bool is_halved = true;
+  Batch batch{.prefill = std::vector<PrefillChunk>(8, {.query = 5})};
+  const Deployment whole = deployment_of(model, mesh, true);
+  ReferenceRuns mixed(whole, [&](const Plan& plan) {
+    return is_halved ? parallelize(lower(model, batch, whole.options), halved(mesh)) : plan;
+  });
+  ReferenceRuns single(deployment_of(model, {}, true));
+  for (const StepInput& step : {steps()[0], steps()[1]}) {
+    EXPECT_LT(relative_difference(mixed.run(step).logits, single.run(step).logits), 1e-9)
+        << (is_halved ? "prompts" : "decodes");
+    is_halved = false;
+  }
+}
+
+}  // namespace
+}  // namespace orrery
