@@ -69,6 +69,11 @@ py::dict explain(const Scenario& scenario, const Batch& batch) {
   found["weights_bytes"] = explanation.weights.value();
   found["o_proj_bytes"] = explanation.output_projections.value();
   found["device_s"] = explanation.device.value();
+  py::dict deviations;
+  for (const auto& [name, deviation] : explanation.deviations) {
+    deviations[py::str(name)] = deviation.value();
+  }
+  found["deviations_s"] = deviations;
   found["corrections"] = corrections;
   found["duration_s"] = explanation.duration.value();
   return found;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import dataclasses
 import json
 import math
@@ -22,6 +21,7 @@ CHOICES = {
     "o_proj": ("split", "replicated", "sharded"),
     "lm_head": ("split", "replicated", "joined"),
     "split_all_reduce": ("false", "true"),
+    "two_batch_overlap": ("false", "true"),
     "expert_comm": ("all_to_all", "all_gather", "deepep", "eager", "graph", "tokens", "dedup", "dedup_graph"),
 }
 _SIDE = "placement"
@@ -66,7 +66,7 @@ def alternatives(file: Any, batch: _core.Batch, *, overrides: Sequence[str] = ()
                 continue
             if _calls(step) == _calls(base):
                 continue
-            deviation = _deviation(base["ops"], step["ops"])
+            deviation = _deviation(base["deviations_s"], step["deviations_s"])
             found.append(
                 Alternative(f"{key}: {value}", step["device_s"], deviation, step["weights_bytes"], step["o_proj_bytes"])
             )
@@ -77,12 +77,8 @@ def _calls(step: dict[str, Any]) -> list[tuple[str, str, int]]:
     return [(op["name"], op["call"], op["copies"]) for op in step["ops"]]
 
 
-def _deviation(ops: list[dict[str, Any]], others: list[dict[str, Any]]) -> float:
-    added: dict[str, float] = collections.defaultdict(float)
-    for sign, of_step in ((-1, ops), (1, others)):
-        for op in of_step:
-            added[op["call"].split()[0]] += sign * op["copies"] * op["time_s"] * op["spread"]
-    return math.sqrt(sum(seconds * seconds for seconds in added.values()))
+def _deviation(own: dict[str, float], other: dict[str, float]) -> float:
+    return math.hypot(*(other.get(name, 0.0) - own.get(name, 0.0) for name in own.keys() | other.keys()))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

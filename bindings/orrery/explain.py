@@ -40,6 +40,8 @@ def add_step_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=whole_number(1, _MOST), default=1024, metavar="N",
                         help="tokens of each decode, the new one included (1024)")  # fmt: skip
     parser.add_argument("--prefill", type=whole_number(1, _MOST), metavar="N", help="tokens of a prompt in the step")
+    parser.add_argument("--prompts", type=whole_number(1, 4096), metavar="N",
+                        help="how many such prompts (1)")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", dest="overrides",
                         help="replace one value of the scenario; may be given several times")  # fmt: skip
 
@@ -64,10 +66,12 @@ def run(options: argparse.Namespace) -> int:
 
 def chosen_batch(scenario: _core.Scenario, options: argparse.Namespace) -> _core.Batch:
     """The step that is asked for, or the one that a run shows."""
+    if options.prompts is not None and options.prefill is None:
+        raise ValueError(f"found --prompts {options.prompts} without their length; expected --prefill with it")
     if options.decodes is None and options.prefill is None:
         return _core.run_scenario(scenario).step.batch
     decodes = options.decodes or 0
-    prefill = [] if options.prefill is None else [_core.PrefillChunk(query=options.prefill)]
+    prefill = [] if options.prefill is None else [_core.PrefillChunk(query=options.prefill)] * (options.prompts or 1)
     if not prefill and not decodes:
         raise ValueError("found a step of nothing; expected --decodes of 1 or more, or --prefill")
     return _core.Batch(prefill=prefill, num_decodes=decodes, decode_context=decodes * options.context)

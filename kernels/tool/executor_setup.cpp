@@ -72,6 +72,10 @@ RankGrid rank_grid(const Mesh& mesh) {
     throw std::invalid_argument(
         "an all_reduce in two collectives is not executed; expected split_all_reduce false");
   }
+  if (mesh.two_batch_overlap) {
+    throw std::invalid_argument(
+        "a step in two halves that overlap is not executed; expected two_batch_overlap false");
+  }
   return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
 }
 

@@ -25,6 +25,7 @@ class MeshCheck {
     check_output_projection();
     check_lm_head();
     check_split_all_reduce();
+    check_two_batch_overlap();
     check_tensor();
     check_experts();
     check_pipeline();
@@ -162,6 +163,20 @@ class MeshCheck {
     if (mesh_.sp) {
       fail("split_all_reduce is on with sp, which splits each all_reduce already; expected false");
     }
+  }
+
+  void check_two_batch_overlap() const {
+    if (!mesh_.two_batch_overlap) return;
+    if (mesh_.pp > 1) {
+      fail("two_batch_overlap is on with pp " + std::to_string(mesh_.pp) +
+           ", whose micro-batches follow each other through the stages; expected pp 1, or "
+           "two_batch_overlap false");
+    }
+    if (mesh_.tp > 1 || mesh_.ep > 1) return;
+    fail(
+        "two_batch_overlap is on with tp 1 and ep 1, which have no collectives to hide; expected "
+        "false, or nearest legal tp: 2" +
+        std::string(model_.num_experts > 0 ? " or ep: 2" : ""));
   }
 
   void check_lm_head() const {

@@ -29,6 +29,9 @@ namespace {
 // 2025-05-05).
 constexpr std::int64_t kLowLatencyTokens = 256;
 
+// Kernels of DeepEP are named so, and then dispatch or combine.
+constexpr std::string_view kDeepEp = "deepep_";
+
 bool is_routed_axis(std::string_view name) {
   return name == axis::kExperts || name == axis::kExpertFfn;
 }
@@ -118,7 +121,7 @@ class ExpertPass {
               GroupId ranks) {
     const bool is_low_latency = tokens <= kLowLatencyTokens;
     rewrite_.insert({.name = name + "." + part,
-                     .body = KernelOp{.kernel = "deepep_" + part,
+                     .body = KernelOp{.kernel = std::string(kDeepEp) + part,
                                       .dtype = dtype,
                                       .dims = {{"tokens", tokens, std::string(axis::kTokens)},
                                                {"hidden", dim(experts.dims, "hidden"), ""},
@@ -209,6 +212,12 @@ class ExpertPass {
 };
 
 }  // namespace
+
+bool is_transfer(const Op& op) {
+  const auto* kernel = std::get_if<KernelOp>(&op.body);
+  return kernel != nullptr ? kernel->kernel.starts_with(kDeepEp)
+                           : std::holds_alternative<CommOp>(op.body);
+}
 
 bool expert_applies(const Plan& plan, const Mesh& mesh) {
   if (mesh.dp * mesh.tp == 1) return false;

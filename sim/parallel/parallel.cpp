@@ -47,6 +47,10 @@ constexpr auto kPasses = std::to_array<ParallelPass>({
      .summary = "layers over stages, micro-batches one after another, send_recv in between",
      .applies = pipeline_applies,
      .apply = pipeline_pass},
+    {.name = "two_batch",
+     .summary = "two micro-batches take turns; collectives of one run while the other computes",
+     .applies = two_batch_applies,
+     .apply = two_batch_pass},
 });
 
 }  // namespace

@@ -99,6 +99,9 @@ struct Mesh {
   LmHead lm_head = LmHead::kSplit;
   // Without sp: each all_reduce over tp as a reduce_scatter along tokens and an all_gather.
   bool split_all_reduce = false;
+  // A step in two halves of its rows that take turns on the GPU: one computes while the collectives
+  // of the other run (sim/parallel/two_batch.cpp). pp 1 only.
+  bool two_batch_overlap = false;
   // Copies of hot experts, so that ep divides the experts in all (DeepSeek-V3 report,
   // section 3.4.2: 256 + 64 on 320 ranks). Their choices count as those of experts of their own.
   int num_redundant_experts = 0;

@@ -40,6 +40,14 @@ StepShape part_of(const StepShape& whole, int parts) {
   return part;
 }
 
+// Micro-batches of a step of which a rank has at most so many sequences. Two-batch overlap cuts a
+// prompt that is alone, too: in each layer the first half writes its keys and values before the
+// second attends to them.
+int num_parts(const Mesh& mesh, std::int64_t sequences, bool has_prompt) {
+  if (mesh.two_batch_overlap) return sequences > 1 || has_prompt ? 2 : 1;
+  return static_cast<int>(std::min<std::int64_t>(mesh.num_micro_batches, sequences));
+}
+
 Mesh mesh_of(const StepShape& shape, Mesh mesh) {
   if (shape.num_micro_batches > 0) mesh.num_micro_batches = shape.num_micro_batches;
   return mesh;
@@ -70,9 +78,9 @@ std::int64_t RankRows::of(std::string_view name, std::int64_t size) const {
 
 StepShape dealt_shape(const Batch& batch, const Mesh& mesh) {
   StepShape shape = step_shape(batch);
-  const auto of_rank = ceil_div(num_sequences(batch), mesh.dp);
-  shape.num_micro_batches =
-      static_cast<int>(std::min<std::int64_t>(mesh.num_micro_batches, of_rank));
+  const bool has_prompt =
+      std::ranges::any_of(batch.prefill, [](const PrefillChunk& chunk) { return chunk.query > 1; });
+  shape.num_micro_batches = num_parts(mesh, ceil_div(num_sequences(batch), mesh.dp), has_prompt);
   const RankRows even(mesh, shape);
   if (even.ways == 1 || batch.prefill.empty()) return shape;
   const StepShape own = part_of(step_shape({.prefill = fullest_share(batch.prefill, mesh.dp)}),
@@ -94,8 +102,8 @@ StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
   const Batch idle{.num_decodes = 1, .decode_context = 1};
   const Batch& batch = num_sequences(own) > 0 ? own : idle;
   StepShape shape = step_shape(batch);
-  shape.num_micro_batches =
-      static_cast<int>(std::min<std::int64_t>(mesh.num_micro_batches, most_sequences));
+  // Where no rank has two sequences, more rows than ranks are those of a prompt.
+  shape.num_micro_batches = num_parts(mesh, most_sequences, padded == 0 && tokens > mesh.dp);
   const std::int64_t own_rows = padded > 0 ? padded : shape.tokens;
   shape.rank_rows = ceil_div(own_rows, shape.num_micro_batches);
   const std::int64_t decode_rows = padded > 0 ? padded : batch.num_decodes;

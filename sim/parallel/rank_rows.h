@@ -32,8 +32,10 @@ struct RankRows {
 // data-parallel rank with the fewest prompt tokens so far; decodes are spread evenly. Micro-batches
 // follow each other through a pipeline, so what counts is their sum: each has an even part of the
 // rank's tokens, chunks cut where need be with the causal work kept, and there are no more of them
-// than sequences. Prefill is that of one micro-batch times dp times their number; tokens are those
-// of the whole step. Without data-parallel ranks and micro-batches the same as step_shape(batch).
+// than sequences. Two-batch overlap halves a step of two sequences or more on a rank, or of a
+// prompt; other steps run whole. Prefill is that of one micro-batch times dp times their number;
+// tokens are those of the whole step. Without data-parallel ranks and micro-batches the same as
+// step_shape(batch).
 StepShape dealt_shape(const Batch& batch, const Mesh& mesh);
 
 // The shape of a step as the data-parallel rank with the batch `own` sees it: its own rows and

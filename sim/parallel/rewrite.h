@@ -129,6 +129,11 @@ bool sequence_applies(const Plan& plan, const Mesh& mesh);
 Plan sequence_pass(const Plan& plan, const Mesh& mesh);
 bool pipeline_applies(const Plan& plan, const Mesh& mesh);
 Plan pipeline_pass(const Plan& plan, const Mesh& mesh);
+bool two_batch_applies(const Plan& plan, const Mesh& mesh);
+Plan two_batch_pass(const Plan& plan, const Mesh& mesh);
+
+// Whether it brings rows to other ranks: a collective, or a kernel of DeepEP.
+bool is_transfer(const Op& op);
 
 // Whether results of routed experts come back by all_to_all, so that they are whole on arrival.
 bool uses_all_to_all(const Mesh& mesh);

@@ -92,8 +92,10 @@ class TwoBatchPass {
 
   Plan run() {
     make_sections();
+    find_crossing();
     Transfers transfers(source_);
     for (const Section& section : sections_) {
+      ++section_;
       const auto first = static_cast<OpId>(plan_.ops().size());
       std::size_t begin = 0;
       for (std::size_t i = 0; i < section.items.size(); ++i) {
@@ -180,6 +182,24 @@ class TwoBatchPass {
     return true;
   }
 
+  // What an op reads that no op before it in its section has written comes from another section, or
+  // another copy. All else is of its section alone, and its memory free outside.
+  void find_crossing() {
+    is_crossing_.assign(source_.tensors().size(), false);
+    for (const Section& section : sections_) {
+      std::vector<bool> is_written(source_.tensors().size());
+      for (const Item& item : section.items) {
+        for (const TensorId read : op_at(item.id).reads) {
+          const auto i = static_cast<std::size_t>(read);
+          if (!is_written[i]) is_crossing_[i] = true;
+        }
+        for (const TensorId written : op_at(item.id).writes) {
+          is_written[static_cast<std::size_t>(written)] = true;
+        }
+      }
+    }
+  }
+
   // Items [begin, end) for the one micro-batch, then for the other.
   void add_turns(const Section& section, std::size_t begin, std::size_t end) {
     for (int batch = 0; batch < kBatches; ++batch) {
@@ -211,9 +231,11 @@ class TwoBatchPass {
   // The tensor of the source as a micro-batch has it; weights are shared.
   TensorId tensor(TensorId id, int batch, std::int64_t first_copy) {
     const Tensor& original = source_.tensors()[static_cast<std::size_t>(id)];
+    const bool is_of_section = !is_kept(original) && !is_crossing_[static_cast<std::size_t>(id)];
     const bool is_per_copy = is_kept(original) && copies_[static_cast<std::size_t>(id)] > 1;
     const Owned key{.id = id,
                     .batch = original.role == TensorRole::kWeight ? -1 : batch,
+                    .section = is_of_section ? section_ : 0,
                     .first_copy = is_per_copy ? first_copy : 0};
     const auto [entry, is_new] = ids_.try_emplace(key, -1);
     if (!is_new) return entry->second;
@@ -226,6 +248,7 @@ class TwoBatchPass {
   struct Owned {
     TensorId id = 0;
     int batch = 0;
+    int section = 0;  // from 1; 0: of all
     std::int64_t first_copy = 0;
     auto operator<=>(const Owned&) const = default;
   };
@@ -233,6 +256,8 @@ class TwoBatchPass {
   const Plan& source_;
   std::vector<std::int64_t> copies_;  // by tensor of the source
   std::vector<Section> sections_;
+  int section_ = 0;                        // whose ops are being added, from 1
+  std::vector<bool> is_crossing_;          // by tensor of the source: from section to section
   std::vector<std::vector<OpId>> latest_;  // by micro-batch and op of the source
   std::map<Owned, TensorId> ids_;
   Plan plan_;

@@ -51,6 +51,7 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch) {
     explanation.corrections = times.explain(batch);
     explanation.duration = times.step(batch).duration;
     explanation.device = times.device_time(batch).duration;
+    explanation.deviations = times.deviations(batch);
   });
   return explanation;
 }

@@ -3,6 +3,7 @@
 // How the times of a step come about: for each op the rows that they are from and what each
 // correction did, and what the corrections of a step did to their sum.
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,11 @@ struct ExplainedOp {
 
 struct StepExplanation {
   LaunchMode mode = LaunchMode::kGraph;
-  std::vector<ExplainedOp> ops;  // of the first rank, in order
-  Bytes weights;                 // on that rank
-  Bytes output_projections;      // of these, weights of attention's output projections
-  Seconds device;                // time of the plan, one step at the full clock
+  std::vector<ExplainedOp> ops;               // of the first rank, in order
+  Bytes weights;                              // on that rank
+  Bytes output_projections;                   // of these, weights of attention's output projections
+  Seconds device;                             // time of the plan, one step at the full clock
+  std::map<std::string, Seconds> deviations;  // of it, by kernel or collective: step_deviations
   std::vector<AppliedStepCorrection> corrections;
   Seconds duration;  // with the host
 };

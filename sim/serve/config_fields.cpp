@@ -57,6 +57,7 @@ std::span<const ConfigField<Mesh>> mesh_fields() {
        {"o_proj", choice<&Mesh::o_proj, Mesh>(kOProjectionNames)},
        {"lm_head", choice<&Mesh::lm_head, Mesh>(kLmHeadNames)},
        {"split_all_reduce", &Mesh::split_all_reduce},
+       {"two_batch_overlap", &Mesh::two_batch_overlap},
        {"num_redundant_experts", &Mesh::num_redundant_experts, {.least = 0, .most = 10'000}}});
   return fields;
 }

@@ -175,6 +175,11 @@ DeviceTime StepTimes::device_time(const Batch& batch) {
   return step_time(view.way->setup, view.shape);
 }
 
+std::map<std::string, Seconds> StepTimes::deviations(const Batch& batch) {
+  const View view = even_view(batch);
+  return step_deviations(view.way->setup, view.shape);
+}
+
 DeviceTime StepTimes::even_mixed_time(const View& view) {
   Launched& way = *view.way;
   const bool is_pieces = mixed_pieces_ && &way == &*mixed_pieces_;

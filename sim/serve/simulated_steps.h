@@ -24,6 +24,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -101,6 +102,8 @@ class StepTimes {
   }
   // Of the plan of a step at the full clock, without the host; decodes at their exact context.
   DeviceTime device_time(const Batch& batch);
+  // step_deviations of that plan.
+  std::map<std::string, Seconds> deviations(const Batch& batch);
   // What each correction of the list did to the time of one step, in order.
   std::vector<AppliedStepCorrection> explain(const Batch& batch, PowerBudget* budget = nullptr,
                                              bool is_prepared = true);

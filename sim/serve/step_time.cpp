@@ -7,12 +7,27 @@
 namespace orrery {
 namespace {
 
-// Of a plan without a closed form: kernels of two streams share the GPU, which the heap leaves out.
+// Whether halves of a step overlap: micro-batches, but not those of a pipeline.
+bool has_two_batches(const Plan& plan) {
+  return std::ranges::any_of(plan.ops(),
+                             [](const Op& op) { return op.micro_batch >= 0 && op.stage < 0; });
+}
+
+// Of a plan without a closed form: kernels of two streams share the GPU, and collectives take SMs
+// from the other half of a step, which the heap leaves out.
 StepLevel level_of(const Plan& plan) {
   const auto is_beside = [](const Op& op) {
     return op.stream != 0 && std::holds_alternative<KernelOp>(op.body);
   };
-  return std::ranges::any_of(plan.ops(), is_beside) ? StepLevel::kRepresentative : StepLevel::kHeap;
+  const bool shares = std::ranges::any_of(plan.ops(), is_beside) || has_two_batches(plan);
+  return shares ? StepLevel::kRepresentative : StepLevel::kHeap;
+}
+
+// The kernel, or the kind of a collective or host op.
+std::string name_of(const Op& op) {
+  if (const auto* kernel = std::get_if<KernelOp>(&op.body)) return kernel->kernel;
+  if (const auto* comm = std::get_if<CommOp>(&op.body)) return std::string(to_text(comm->kind));
+  return std::string(to_text(std::get<HostOp>(op.body).kind));
 }
 
 Seconds makespan_of(const StepSetup& setup, const PricedPlan& priced) {
@@ -56,6 +71,32 @@ DeviceTime step_time(const StepSetup& setup, const StepShape& shape) {
                      ? makespan_of(setup, price(plan, *setup.cost, Clock::kLimited))
                      : time.duration;
   return time;
+}
+
+std::map<std::string, Seconds> step_deviations(const StepSetup& setup, const StepShape& shape) {
+  constexpr double kPart = 0.1;  // of a standard deviation: small enough to be linear
+  const Plan plan = step_plan(setup.model, shape, setup.lowering, setup.mesh);
+  const PricedPlan priced = price(plan, *setup.cost);
+  const int rank = plan.ranks(plan.ops().front().ranks).front();
+  std::map<std::string, Seconds> deviations;
+  for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
+    const auto i = static_cast<std::size_t>(id);
+    if (!plan.contains(plan.ops()[i].ranks, rank)) continue;
+    const auto copies = static_cast<double>(plan.multiplicity(id));
+    deviations[name_of(plan.ops()[i])] += priced.times[i].time * priced.times[i].spread * copies;
+  }
+  if (!has_two_batches(plan)) return deviations;
+  const Seconds expected = makespan_of(setup, priced);
+  for (auto& [name, deviation] : deviations) {
+    PricedPlan moved = priced;
+    for (std::size_t i = 0; i < plan.ops().size(); ++i) {
+      if (name_of(plan.ops()[i]) == name) {
+        moved.times[i].time = moved.times[i].time * (1 + kPart * moved.times[i].spread);
+      }
+    }
+    deviation = (makespan_of(setup, moved) - expected) / kPart;
+  }
+  return deviations;
 }
 
 DeviceTime step_time(const StepSetup& setup, const Batch& batch) {

@@ -4,8 +4,10 @@
 // assembles faster, and must equal.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "sim/cost/cost.h"
 #include "sim/des/simulate.h"
@@ -51,5 +53,10 @@ StepShape executed_shape(const Batch& batch, const Mesh& mesh,
 // the heap, or at kRepresentative if kernels run beside each other.
 DeviceTime step_time(const StepSetup& setup, const StepShape& shape);
 DeviceTime step_time(const StepSetup& setup, const Batch& batch);
+
+// By kernel, collective or host op: how much longer a step takes when the prices of all ops of that
+// name are one standard deviation too low. Of a step in two halves it is what the makespan moves
+// by, so that a price counts only where nothing hides it; of others the sum over the first rank.
+std::map<std::string, Seconds> step_deviations(const StepSetup& setup, const StepShape& shape);
 
 }  // namespace orrery

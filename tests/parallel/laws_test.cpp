@@ -385,7 +385,7 @@ TEST(Passes, AreNamedInTheOrderInWhichTheyApply) {
   for (const ParallelPass& pass : parallel_passes()) names.emplace_back(pass.name);
   EXPECT_EQ(names,
             (std::vector<std::string>{"data", "tensor", "expert", "sharded_weights", "joined_head",
-                                      "split_reduce", "sequence", "pipeline"}));
+                                      "split_reduce", "sequence", "pipeline", "two_batch"}));
 }
 
 }  // namespace

@@ -132,6 +132,19 @@ TEST(TwoBatchOverlap, SharesWeightsAndDealsOutAllTokens) {
   }
 }
 
+// One half waits with what a turn leaves while the other has what it works on, each of half the
+// rows.
+TEST(TwoBatchOverlap, NeedsNoMoreMemoryThanTheWholeStep) {
+  for (const Case& each : cases()) {
+    const MemoryUse whole = memory_of(planned(each.model, each.batch, each.mesh), 0);
+    const MemoryUse halves = memory_of(planned(each.model, each.batch, halved(each.mesh)), 0);
+    EXPECT_EQ(halves.weights, whole.weights) << each.model.name;
+    EXPECT_EQ(halves.kv_cache, whole.kv_cache) << each.model.name;
+    EXPECT_LE(halves.activations, whole.activations * 1.05) << each.model.name;
+    EXPECT_GE(halves.activations, whole.activations * 0.5) << each.model.name;
+  }
+}
+
 TEST(TwoBatchOverlap, RunsWhatCannotBeHalvedAsItWas) {
   const Batch one{.num_decodes = 1, .decode_context = 100};
   EXPECT_EQ(planned(llama_70b(), one, halved({.tp = 4})), planned(llama_70b(), one, {.tp = 4}));

@@ -52,6 +52,51 @@ def test_choices_that_are_not_legal_say_why(capsys):
     assert rows[1]["refusal"]
 
 
+QWEN = "scenarios/qwen3_30b_expert_parallel.yaml"
+TWO_GPUS = ("model={config: qwen3-30b-a3b}", "placement={dp: 2, ep: 2, expert_comm: graph}")
+
+
+def halves_of(batch, *overrides):
+    found = {each.choice: each for each in alternatives.alternatives(QWEN, batch, overrides=[*TWO_GPUS, *overrides])}
+    return found[""], found["two_batch_overlap: true"]
+
+
+def test_two_halves_win_with_long_prompts_and_lose_with_few_decodes():
+    prompts = orrery.Batch(prefill=[orrery.PrefillChunk(query=4096)] * 4)
+    own, halves = halves_of(prompts)
+    assert halves.step_s < own.step_s - 1.28 * halves.deviation_s
+    assert halves.weights_bytes == own.weights_bytes
+    own, halves = halves_of(orrery.Batch(num_decodes=4, decode_context=4000))
+    assert halves.step_s > 1.2 * own.step_s + 1.28 * halves.deviation_s
+
+
+def test_what_cannot_be_halved_is_no_alternative():
+    one_each = orrery.Batch(num_decodes=2, decode_context=2000)
+    with pytest.raises(KeyError):
+        halves_of(one_each)
+
+
+def test_a_price_that_is_hidden_hardly_counts():
+    prompts = orrery.Batch(prefill=[orrery.PrefillChunk(query=4096)] * 4)
+    whole, halves = (
+        explain.step(orrery.load(QWEN, overrides=[*TWO_GPUS, f"placement.two_batch_overlap={on}"]), prompts)
+        for on in ("false", "true")
+    )
+    for found in (whole, halves):
+        assert set(found["deviations_s"]) == {op["call"].split()[0] for op in found["ops"]}
+    summed = sum(op["copies"] * op["time_s"] * op["spread"] for op in whole["ops"] if op["call"].startswith("all_gather"))
+    assert whole["deviations_s"]["all_gather"] == pytest.approx(summed, rel=1e-12)
+    assert 0 <= halves["deviations_s"]["all_gather"] < 0.5 * summed
+
+
+def test_several_prompts_of_a_step_need_their_length(capsys):
+    arguments = ["alternatives", QWEN, "--set", TWO_GPUS[0], "--set", TWO_GPUS[1]]
+    assert cli.main([*arguments, "--prompts", "4"]) == 2
+    assert "--prompts 4 without their length; expected --prefill" in capsys.readouterr().err
+    assert cli.main([*arguments, "--prompts", "4", "--prefill", "4096"]) == 0
+    assert "two_batch_overlap: true" in capsys.readouterr().out
+
+
 def test_sides_apart_are_refused():
     with pytest.raises(ValueError, match="found disaggregation.*expected placement"):
         alternatives.alternatives("scenarios/llama_8b_disaggregated.yaml", DECODES)

@@ -209,6 +209,7 @@ def test_prefill_and_decode_get_roles_of_their_own(tmp_path):
     ("vllm", DENSE, ["model={config: llama-3.1-8b, weights: int4}"], "name a checkpoint of meta-llama/Meta-Llama-3.1-8B in int4"),
     ("vllm", DENSE, ["placement={replicas: 2}", "router=least_loaded"], "stands as power_of_two"),
     ("vllm", DENSE, ["placement={pp: 2, num_micro_batches: 4}"], "into 4 micro-batches"),
+    ("vllm", DENSE, ["placement={tp: 2, two_batch_overlap: true}"], "in two halves that overlap"),
     ("vllm", DENSE, ["placement={dp: 2}"], "2 whole copies behind vLLM's own balancer"),
     ("vllm", DENSE, ["engine.max_model_len=200000"], "unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"),
     ("vllm", DENSE, ["engine.profile=sglang"], "runs prompts in steps of their own"),

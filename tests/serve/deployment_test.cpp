@@ -43,6 +43,7 @@ Deployment example() {
                      .num_micro_batches = 6,
                      .expert_comm = ExpertComm::kAllGather,
                      .split_shared_expert = false,
+                     .two_batch_overlap = true,
                      .num_redundant_experts = 7,
                      .expert_load = {.shares = {0.25, 0.75}}};
   deployment.engine = {.max_num_seqs = 1,

@@ -100,6 +100,9 @@ def _general(plan: Plan, engine: Engine, provider: str) -> list[str]:
         if role.pp > 1 and role.num_micro_batches > 1:
             notes.append(f"The plan cuts a step of {role.name} into {role.num_micro_batches} micro-batches; {title} chooses by itself how many"
                          " batches are in its pipeline.")  # fmt: skip
+        if role.two_batch_overlap:
+            notes.append(f"The plan runs a step of {role.name} in two halves that overlap, which what stands here does not ask for: SGLang has"
+                         " --enable-two-batch-overlap, vLLM --enable-dbo, for some models and exchanges.")  # fmt: skip
     return notes
 
 

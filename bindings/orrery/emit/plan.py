@@ -28,6 +28,7 @@ class Role:
     pp: int
     sp: bool
     num_micro_batches: int
+    two_batch_overlap: bool
     expert_comm: str
     num_redundant_experts: int
     max_num_seqs: int
@@ -141,6 +142,7 @@ def _role(name: str, mesh: Mapping[str, Any], engine: Mapping[str, Any], memory:
         name=name,
         **{key: int(mesh[key]) for key in ("replicas", "dp", "tp", "ep", "pp", "num_micro_batches", "num_redundant_experts")},
         sp=_is_true(mesh["sp"]),
+        two_batch_overlap=_is_true(mesh["two_batch_overlap"]),
         expert_comm=str(mesh["expert_comm"]),
         max_num_seqs=int(engine["max_num_seqs"]),
         max_num_batched_tokens=int(engine["max_num_batched_tokens"]),
