@@ -79,15 +79,19 @@ Values rows_read(const KernelCall& call, std::string_view slot, std::int64_t row
   }
   const auto found = static_cast<std::int64_t>(x.size()) / columns;
   if (found == rows) return x;
+  const auto gathered_rows = [&](const std::vector<std::int64_t>& of) {
+    Values gathered;
+    for (const std::int64_t row : of) {
+      const auto begin = x.begin() + row * columns;
+      gathered.insert(gathered.end(), begin, begin + columns);
+    }
+    return gathered;
+  };
+  if (rows == std::ssize(call.part.of_step)) return gathered_rows(call.part.of_step);
   if (rows != call.part.rows.seqs || found < rows) {
     refuse(call, "reads " + std::to_string(found) + " rows, expected " + std::to_string(rows));
   }
-  Values gathered;
-  for (const std::int64_t row : call.part.sampled) {
-    const auto begin = x.begin() + row * columns;
-    gathered.insert(gathered.end(), begin, begin + columns);
-  }
-  return gathered;
+  return gathered_rows(call.part.sampled);
 }
 
 const Tensor& tensor_written(const KernelCall& call, std::string_view slot) {

@@ -26,13 +26,17 @@ enum class Rounding : std::uint8_t {
 struct KvLayer {
   std::vector<double> keys;
   std::vector<double> values;
+  std::vector<double> has;  // by slot: whether its token is stored on this rank, 0 or 1
 };
 
-// A sequence of the step on this rank: rows [row, row + query) are its new tokens.
+// A sequence of the step on this rank: rows [row, row + query) are its new tokens, or those that a
+// context-parallel rank has of them.
 struct SequenceRows {
   std::int64_t row = 0;
   std::int64_t query = 0;
   std::int64_t context = 0;
+  std::int64_t length = 0;   // with all new tokens
+  std::int64_t key_row = 0;  // where it begins among the tokens of all sequences
   std::span<const std::int32_t> blocks;
 };
 
@@ -43,6 +47,8 @@ struct PartRows {
   std::vector<std::int32_t> positions;  // [tokens]
   std::vector<std::int64_t> slots;      // [tokens], -1: not stored
   std::vector<std::int64_t> sampled;    // [seqs], rows; those without a sequence: 0
+  // Of a context-parallel rank's part of a step: the rows of the whole step; empty: all of them.
+  std::vector<std::int64_t> of_step;
   std::vector<SequenceRows> prefill;
   std::vector<SequenceRows> decodes;
   std::int64_t num_tokens = 0;  // rows that hold one, the first of all

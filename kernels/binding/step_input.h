@@ -61,15 +61,18 @@ struct ModelNumbers {
   Routing routing;
 };
 
-// How the ranks of a plan are numbered, slowest first: pp, dp, tp (sim/parallel/parallel.h).
+// How the ranks of a plan are numbered, slowest first: pp, dp, tp, cp (sim/parallel/parallel.h).
+// `cp` is the reference's alone.
 struct RankGrid {
   int tp = 1;
   int dp = 1;
   int pp = 1;
-  [[nodiscard]] int size() const { return tp * dp * pp; }
-  [[nodiscard]] int tp_rank(int rank) const { return rank % tp; }
-  [[nodiscard]] int dp_rank(int rank) const { return rank / tp % dp; }
-  [[nodiscard]] int stage(int rank) const { return rank / (tp * dp); }
+  int cp = 1;
+  [[nodiscard]] int size() const { return tp * dp * pp * cp; }
+  [[nodiscard]] int cp_rank(int rank) const { return rank % cp; }
+  [[nodiscard]] int tp_rank(int rank) const { return rank / cp % tp; }
+  [[nodiscard]] int dp_rank(int rank) const { return rank / (tp * cp) % dp; }
+  [[nodiscard]] int stage(int rank) const { return rank / (tp * dp * cp); }
 };
 
 }  // namespace orrery

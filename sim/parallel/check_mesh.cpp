@@ -7,6 +7,7 @@
 
 #include "sim/model/layer_runs.h"
 #include "sim/parallel/parallel.h"
+#include "sim/parallel/rewrite.h"
 
 namespace orrery {
 namespace {
@@ -16,10 +17,12 @@ constexpr std::int64_t kMaxWays = 1 << 20;
 
 class MeshCheck {
  public:
-  MeshCheck(const ModelConfig& model, const Mesh& mesh) : model_(model), mesh_(mesh) {}
+  MeshCheck(const ModelConfig& model, const Mesh& mesh)
+      : model_(model), mesh_(mesh), weights_tp_(weights_mesh(mesh).tp) {}
 
   void run() const {
     check_sizes();
+    check_context();
     check_shared_expert();
     check_gather();
     check_output_projection();
@@ -68,14 +71,76 @@ class MeshCheck {
     if (total > static_cast<double>(kMaxWays)) {
       fail("dp * tp * cp * pp is more than " + std::to_string(kMaxWays) + " ranks");
     }
-    if (mesh_.cp != 1) {
-      fail("cp is " + std::to_string(mesh_.cp) +
-           ", but context parallelism is not implemented; expected 1");
-    }
     if (mesh_.sp && mesh_.tp == 1) {
       fail(
           "sp is on with tp 1, expected tp >= 2: sequence parallelism splits tokens over tp ranks");
     }
+  }
+
+  void check_context() const {
+    const bool is_split = mesh_.cp_weights == CpWeights::kSplit;
+    const bool is_ring = mesh_.cp_prefill == CpPrefill::kRing;
+    if (mesh_.cp == 1) {
+      if (!is_split) fail("cp_weights is replicated with cp 1, expected split, or cp >= 2");
+      if (is_ring) fail("cp_prefill is ring with cp 1, expected all_gather, or cp >= 2");
+      return;
+    }
+    check_attends_to_all();
+    if (mesh_.sp) fail("sp is on with cp, whose ranks split tokens otherwise; expected sp false");
+    if (mesh_.o_proj != OProjection::kSplit) {
+      fail("o_proj is " + std::string(kOProjectionNames[static_cast<std::size_t>(mesh_.o_proj)]) +
+           " with cp, whose merged heads lie over tp * cp; expected split");
+    }
+    if (is_ring && mesh_.cp % 2 != 0) {
+      fail("cp_prefill is ring with cp " + std::to_string(mesh_.cp) +
+           ", whose ranks do not pair up" +
+           nearest_legal("cp", mesh_.cp, kMaxWays, [](auto value) { return value % 2 == 0; }) +
+           "; or all_gather");
+    }
+    if (is_ring && model_.kv_lora_rank > 0) {
+      fail(
+          "cp_prefill is ring, but the model caches latents, which are gathered and expanded on "
+          "each rank; expected all_gather");
+    }
+    if (!is_split) check_replicated();
+    const auto is_legal = [&](std::int64_t value) { return is_legal_tp_of_weights(value); };
+    if (!is_split || is_legal(mesh_.cp)) return;
+    fail("cp " + std::to_string(mesh_.cp) + " with tp " + std::to_string(mesh_.tp) + " is " +
+         std::to_string(weights_tp_) +
+         " ways for the weights behind attention, which do not divide " +
+         std::to_string(model_.num_attention_heads) + " heads and the columns of each FFN" +
+         nearest_legal("cp", mesh_.cp, model_.num_attention_heads, is_legal) +
+         "; or cp_weights replicated");
+  }
+  // What cp splits is the context that a token sees.
+  void check_attends_to_all() const {
+    const auto refuse = [&](const std::string& what) {
+      fail("cp is " + std::to_string(mesh_.cp) + ", but " + what + "; nearest legal cp: 1");
+    };
+    for (const LayerConfig& layer : model_.layers) {
+      if (layer.sliding_window > 0) {
+        refuse("layers attend to a sliding window of " + std::to_string(layer.sliding_window) +
+               " tokens, which lie on few ranks");
+      }
+      if (layer.state_bytes > 0) refuse("layers keep states, which have no context to split");
+    }
+    if (model_.index_topk > 0) refuse("attention picks its tokens (index_topk)");
+    if (model_.attn_output_gate) refuse("attention's output has gates (attn_output_gate)");
+  }
+  // Each of the cp ranks has the model of a rank without cp.
+  void check_replicated() const {
+    if (model_.num_experts == 0) return;
+    if (mesh_.tp == 1 && mesh_.dp == 1 && mesh_.ep == 1) return;
+    fail("cp_weights is replicated with dp " + std::to_string(mesh_.dp) + ", tp " +
+         std::to_string(mesh_.tp) + " and ep " + std::to_string(mesh_.ep) +
+         ", over which routed experts would lie; expected 1 of each, or cp_weights split");
+  }
+  // Of a cp: heads and FFN columns over tp * cp.
+  [[nodiscard]] bool is_legal_tp_of_weights(std::int64_t cp) const {
+    const std::int64_t ways = mesh_.tp * cp;
+    return model_.num_attention_heads % ways == 0 &&
+           std::ranges::all_of(ffn_columns(),
+                               [&](std::int64_t columns) { return columns % ways == 0; });
   }
 
   // Key and value heads of layers that have some are split, or replicated when there are fewer than
@@ -98,7 +163,7 @@ class MeshCheck {
       fail("shared_expert is replicated, but " + why + "; expected split");
     };
     if (model_.shared_expert_intermediate_size == 0) refuse("the model has no shared expert");
-    if (mesh_.tp == 1) refuse("tp is 1, so that every rank has all of it");
+    if (weights_tp_ == 1) refuse("tp is 1, so that every rank has all of it");
     if (mesh_.sp && mesh_.moe_gather != MoeGather::kRouted) {
       fail(
           "shared_expert is replicated with sp, whose ranks add results of 1 / tp of the tokens; "
@@ -158,7 +223,7 @@ class MeshCheck {
 
   void check_split_all_reduce() const {
     if (!mesh_.split_all_reduce) return;
-    if (mesh_.tp == 1)
+    if (weights_tp_ == 1)
       fail("split_all_reduce is on with tp 1, which has no all_reduce; expected false");
     if (mesh_.sp) {
       fail("split_all_reduce is on with sp, which splits each all_reduce already; expected false");
@@ -187,7 +252,7 @@ class MeshCheck {
            "; expected split");
     };
     if (is_joined && mesh_.dp == 1) refuse("dp is 1, so that there are no other rows to join");
-    if (!is_joined && mesh_.tp == 1) refuse("tp is 1, so that every rank has all of it");
+    if (!is_joined && weights_tp_ == 1) refuse("tp is 1, so that every rank has all of it");
     if (model_.tie_word_embeddings) {
       refuse("the model's embedding has the same weights (tie_word_embeddings), which lie over tp");
     }
@@ -243,7 +308,8 @@ class MeshCheck {
 
   void check_experts() const {
     const std::int64_t ep = mesh_.ep;
-    const std::int64_t ranks = static_cast<std::int64_t>(mesh_.dp) * mesh_.tp;
+    const std::int64_t ranks = static_cast<std::int64_t>(mesh_.dp) * weights_tp_;
+    const std::string product = mesh_.cp == 1 ? "dp * tp" : "dp * tp * cp";
     const std::int64_t columns = model_.moe_intermediate_size;
     const std::int64_t redundant = mesh_.num_redundant_experts;
     const std::int64_t experts = model_.num_experts + redundant;
@@ -260,8 +326,8 @@ class MeshCheck {
     };
     const std::string legal = nearest_legal("ep", ep, ranks, is_legal);
     if (ranks % ep != 0) {
-      fail("ep " + std::to_string(ep) + " does not divide dp * tp = " + std::to_string(ranks) +
-           legal);
+      fail("ep " + std::to_string(ep) + " does not divide " + product + " = " +
+           std::to_string(ranks) + legal);
     }
     if (experts % ep != 0) {
       fail("ep " + std::to_string(ep) + " does not divide the " +
@@ -270,7 +336,7 @@ class MeshCheck {
            std::to_string((model_.num_experts + ep - 1) / ep * ep - model_.num_experts));
     }
     if (columns % (ranks / ep) != 0) {
-      fail("dp * tp / ep = " + std::to_string(ranks / ep) +
+      fail(product + " / ep = " + std::to_string(ranks / ep) +
            " does not divide moe_intermediate_size " + std::to_string(columns) + legal);
     }
   }
@@ -295,6 +361,7 @@ class MeshCheck {
 
   const ModelConfig& model_;
   const Mesh& mesh_;
+  std::int64_t weights_tp_;  // ways in which weights behind attention are split
 };
 
 }  // namespace

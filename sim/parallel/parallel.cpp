@@ -22,7 +22,13 @@ constexpr auto kPasses = std::to_array<ParallelPass>({
     {.name = "tensor",
      .summary = "heads, FFN columns and vocabulary over tp; all_reduce of partial results",
      .applies = tensor_applies,
-     .apply = tensor_pass},
+     .apply = tensor_pass,
+     .knows_cp = true},
+    {.name = "context",
+     .summary = "the KV cache and queries of prompts over cp; partial attention is merged",
+     .applies = context_applies,
+     .apply = context_pass,
+     .knows_cp = true},
     {.name = "expert",
      .summary = "routed experts over ep, their columns over the rest; tokens dispatched over dp",
      .applies = expert_applies,
@@ -60,16 +66,14 @@ int num_ranks(const Mesh& mesh) { return mesh.dp * mesh.tp * mesh.cp * mesh.pp; 
 std::span<const ParallelPass> parallel_passes() { return kPasses; }
 
 Plan parallelize(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows) {
-  if (mesh.cp != 1) {
-    throw std::invalid_argument("cp is " + std::to_string(mesh.cp) +
-                                ", but context parallelism is not implemented; expected 1");
-  }
+  const Mesh of_weights = weights_mesh(mesh);
   Plan result;
   const Plan* latest = &plan;
   for (const ParallelPass& pass : kPasses) {
-    if (!pass.applies(*latest, mesh)) continue;
-    result = pass.apply == kDataPass ? data_pass(*latest, mesh, fullest_rows)
-                                     : pass.apply(*latest, mesh);
+    const Mesh& seen = pass.knows_cp ? mesh : of_weights;
+    if (!pass.applies(*latest, seen)) continue;
+    result = pass.apply == kDataPass ? data_pass(*latest, seen, fullest_rows)
+                                     : pass.apply(*latest, seen);
     latest = &result;
   }
   if (latest == &plan) return plan;
@@ -109,6 +113,7 @@ Bytes kv_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dty
                         std::int64_t context) {
   ModelConfig part = model;
   part.num_key_value_heads = std::max<std::int64_t>(1, model.num_key_value_heads / mesh.tp);
+  context = ceil_div(context, mesh.cp);
   return most_of_stages(std::move(part), mesh.pp, [&](const ModelConfig& stage) {
     return kv_bytes(stage, kv_dtype, context);
   });

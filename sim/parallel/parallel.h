@@ -75,12 +75,25 @@ inline constexpr std::array<std::string_view, 3> kOProjectionNames{"split", "rep
 enum class LmHead : std::uint8_t { kSplit, kReplicated, kJoined };
 inline constexpr std::array<std::string_view, 3> kLmHeadNames{"split", "replicated", "joined"};
 
-// How many ways each strategy splits one instance of a model. Attention runs on dp x tp ranks
-// (cp, sp inside them), routed experts on ep x (dp*tp/ep) ranks of the same stage; pp stages follow
-// each other. ranks = dp * tp * cp * pp. Rank order, slowest first: pp, dp, cp, tp.
+// Where the weights behind attention (output projection, FFN, experts, vocabulary) lie in a mesh
+// with cp: over tp * cp ranks, whose attention is over tp heads and cp parts of the context (Helix,
+// arXiv 2507.07120); or over tp, each of the cp ranks with all of them.
+enum class CpWeights : std::uint8_t { kSplit, kReplicated };
+inline constexpr std::array<std::string_view, 2> kCpWeightsNames{"split", "replicated"};
+
+// How queries of a prompt meet the keys and values of other context-parallel ranks: those are
+// gathered before attention, or pairs of ranks exchange theirs while attention over what is there
+// runs.
+enum class CpPrefill : std::uint8_t { kAllGather, kRing };
+inline constexpr std::array<std::string_view, 2> kCpPrefillNames{"all_gather", "ring"};
+
+// How many ways each strategy splits one instance of a model. Attention runs on dp x tp x cp ranks
+// (sp inside them), routed experts on ep x (dp*tp*cp/ep) ranks of the same stage; pp stages follow
+// each other. ranks = dp * tp * cp * pp. Rank order, slowest first: pp, dp, tp, cp.
 //
 //   dp=2 tp=2 pp=2:   stage 0 | dp 0: rank 0 1 | dp 1: rank 2 3 |
 //                     stage 1 | dp 0: rank 4 5 | dp 1: rank 6 7 |     tp groups 01 23 45 67
+//   tp=2 cp=2:        heads 0 | context 0: rank 0, 1: rank 1 | heads 1 | rank 2, rank 3 |
 struct Mesh {
   int dp = 1;
   int tp = 1;
@@ -88,6 +101,8 @@ struct Mesh {
   int ep = 1;
   int pp = 1;
   bool sp = false;  // shard norms over tp along tokens (all_reduce -> reduce_scatter + all_gather)
+  CpWeights cp_weights = CpWeights::kSplit;        // cp only
+  CpPrefill cp_prefill = CpPrefill::kAllGather;    // cp only
   int num_micro_batches = 1;                       // pp only
   ExpertComm expert_comm = ExpertComm::kAllToAll;  // dp > 1 with routed experts only
   // The last op of a shared expert beside the way back of routed rows, not beside the way there.
@@ -127,19 +142,21 @@ struct ParallelPass {
   // Whether the pass changes this plan; `parallelize` skips those that do not.
   bool (*applies)(const Plan& plan, const Mesh& mesh);
   Plan (*apply)(const Plan& plan, const Mesh& mesh);
+  // Whether it tells ranks of cp from those of tp; else it gets weights_mesh (rewrite.h).
+  bool knows_cp = false;
 };
 // In the order in which they apply.
 std::span<const ParallelPass> parallel_passes();
 
 // All passes for the mesh over a plan of one rank. The batch lowered into `plan` is that of the
 // whole instance; the data pass gives each dp rank its (rounded up) share. Throws
-// std::invalid_argument when an axis does not divide (check_mesh says it better) or cp > 1.
+// std::invalid_argument when an axis does not divide (check_mesh says it better).
 // `fullest_rows`: tokens of the dp rank (and micro-batch) that has most; 0: as the plan's attention
 // shows them, which sparse attention does not.
 Plan parallelize(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows = 0);
 
 // Bytes that one cached sequence of `context` tokens takes on the rank that holds most of it: its
-// stage's layers, its share of the KV heads (whole latents for MLA).
+// stage's layers, its share of the KV heads (whole latents for MLA), 1 / cp of the tokens.
 Bytes kv_bytes_per_rank(const ModelConfig& model, const Mesh& mesh, DType kv_dtype,
                         std::int64_t context);
 // Bytes of the states of one sequence on the rank that holds most of them: its stage's layers,

@@ -30,6 +30,14 @@ std::vector<std::int64_t> stage_shares(std::int64_t num_units, int num_stages) {
   return shares;
 }
 
+Mesh weights_mesh(const Mesh& mesh) {
+  if (mesh.cp_weights == CpWeights::kReplicated) return mesh;
+  Mesh seen = mesh;
+  seen.tp *= mesh.cp;
+  seen.cp = 1;
+  return seen;
+}
+
 bool uses_all_to_all(const Mesh& mesh) {
   const bool sends_rows =
       mesh.expert_comm == ExpertComm::kAllToAll || mesh.expert_comm == ExpertComm::kDeepEp;

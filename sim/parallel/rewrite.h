@@ -117,6 +117,10 @@ bool data_applies(const Plan& plan, const Mesh& mesh);
 Plan data_pass(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows);
 bool tensor_applies(const Plan& plan, const Mesh& mesh);
 Plan tensor_pass(const Plan& plan, const Mesh& mesh);
+// Follows the tensor pass at once, which leaves what merging needs: heads over tp before it, over
+// tp * cp behind it.
+bool context_applies(const Plan& plan, const Mesh& mesh);
+Plan context_pass(const Plan& plan, const Mesh& mesh);
 bool expert_applies(const Plan& plan, const Mesh& mesh);
 Plan expert_pass(const Plan& plan, const Mesh& mesh);
 bool sharded_weights_applies(const Plan& plan, const Mesh& mesh);
@@ -134,6 +138,10 @@ Plan two_batch_pass(const Plan& plan, const Mesh& mesh);
 
 // Whether it brings rows to other ranks: a collective, or a kernel of DeepEP.
 bool is_transfer(const Op& op);
+
+// A mesh with cp as passes see it to which ranks with other parts of the context are like ranks of
+// tp: where weights are split over cp, tp * cp of them.
+Mesh weights_mesh(const Mesh& mesh);
 
 // Whether results of routed experts come back by all_to_all, so that they are whole on arrival.
 bool uses_all_to_all(const Mesh& mesh);

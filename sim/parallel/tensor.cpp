@@ -3,7 +3,8 @@
 // it is first needed; adding two partial results gives one, so routed and shared experts share a
 // reduction. Ranks of a tp group hold different experts or columns of them, so the rows that a
 // scatter adds are a part of the sum whatever the mesh. A replicated shared expert is whole on each
-// rank: it is added behind the reduction of the routed rows.
+// rank: it is added behind the reduction of the routed rows. In a mesh with cp neighbours have the
+// same heads of attention; the rest is split over all of them (CpWeights::kSplit).
 
 #include <algorithm>
 #include <array>
@@ -50,13 +51,18 @@ HeadLayout head_layout(const Plan& plan) {
 
 class TensorShares {
  public:
-  TensorShares(const Plan& plan, int tp) : tp_(tp), layout_(head_layout(plan)) {}
+  TensorShares(const Plan& plan, const Mesh& mesh)
+      : tp_(mesh.tp), cp_(mesh.cp), ways_(weights_mesh(mesh).tp), layout_(head_layout(plan)) {}
 
-  // `unit`: columns per head of a fused axis.
-  [[nodiscard]] std::int64_t share(std::string_view name, std::int64_t size,
-                                   std::int64_t unit) const {
-    if (name == axis::kHeads || name == axis::kFfn) return exact_share(name, size, tp_);
-    if (name == axis::kVocab) return ceil_div(size, tp_);  // padded
+  // Ranks that sums over a split axis are over.
+  [[nodiscard]] std::int64_t ways() const { return ways_; }
+  // `unit`: columns per head of a fused axis. `is_merged`: behind attention, where each of the cp
+  // ranks has its share of the heads.
+  [[nodiscard]] std::int64_t share(std::string_view name, std::int64_t size, std::int64_t unit,
+                                   bool is_merged) const {
+    if (name == axis::kHeads) return exact_share(name, size, is_merged ? ways_ : tp_);
+    if (name == axis::kFfn) return exact_share(name, size, ways_);
+    if (name == axis::kVocab) return ceil_div(size, ways_);  // padded
     if (name == axis::kKvHeads) return kv_share(size);
     if (name != axis::kQkv) return size;
     const std::int64_t query = query_columns(size, unit);
@@ -67,24 +73,23 @@ class TensorShares {
     return exact_share(axis::kHeads, query, tp_) + kv_share(size - query);
   }
   // An axis of a tensor.
-  [[nodiscard]] Axis split(Rewrite& rewrite, const Axis& axis) const {
+  [[nodiscard]] Axis split(Rewrite& rewrite, const Axis& axis, bool is_merged) const {
     if (!splits(axis.name)) return axis;
-    const std::int64_t size = share(axis.name, axis.size, layout_.head_dim);
-    Axis result = axis.name == axis::kQkv
-                      ? rewrite.with_split(axis, split_qkv(axis.size))
-                      : rewrite.divided(axis, axis.name == axis::kKvHeads ? over_kv() : over_tp());
+    const std::int64_t size = share(axis.name, axis.size, layout_.head_dim, is_merged);
+    Axis result = axis.name == axis::kQkv ? rewrite.with_split(axis, split_qkv(axis.size))
+                                          : rewrite.divided(axis, place(axis.name, is_merged));
     if (result.size == size) return result;
     throw std::invalid_argument("axis " + axis.name + " of size " + std::to_string(axis.size) +
                                 " is " + std::to_string(result.size) + " on each of " +
-                                std::to_string(tp_) + " ranks, expected " + std::to_string(size));
+                                std::to_string(ways_) + " ranks, expected " + std::to_string(size));
   }
   // Dims of one kernel call; those that must be whole stay so.
-  void shard(Dims& dims, const KernelSpec& spec) const {
+  void shard(Dims& dims, const KernelSpec& spec, bool is_merged) const {
     const bool counts_heads = std::ranges::find(dims, "head_dim", &Dim::name) != dims.end();
     const std::int64_t unit = counts_heads ? 1 : layout_.head_dim;
     for (std::size_t i = 0; i < dims.size(); ++i) {
       if (i < spec.dims.size() && spec.dims[i].must_be_whole) continue;
-      dims[i].size = share(dims[i].axis, dims[i].size, unit);
+      dims[i].size = share(dims[i].axis, dims[i].size, unit, is_merged);
     }
   }
 
@@ -95,14 +100,19 @@ class TensorShares {
   }
 
  private:
-  [[nodiscard]] Place over_tp() const {
-    return Place().add({.ways = static_cast<std::int32_t>(tp_), .stride = 1});
+  [[nodiscard]] Place over_heads() const {
+    return Place().add({.ways = static_cast<std::int32_t>(tp_), .stride = cp_});
+  }
+  [[nodiscard]] Place place(std::string_view name, bool is_merged) const {
+    if (name == axis::kKvHeads) return over_kv();
+    if (ways_ == tp_ || (name == axis::kHeads && !is_merged)) return over_heads();
+    return over_heads().add({.ways = cp_, .stride = 1});
   }
   // Neighbours have the same key and value heads where there are fewer of them than ranks.
   [[nodiscard]] Place over_kv() const {
     const std::int64_t ways = std::min(tp_, layout_.kv_heads);
-    return Place().add(
-        {.ways = static_cast<std::int32_t>(ways), .stride = static_cast<std::int32_t>(tp_ / ways)});
+    return Place().add({.ways = static_cast<std::int32_t>(ways),
+                        .stride = static_cast<std::int32_t>(cp_ * tp_ / ways)});
   }
   // Queries, each with its gate where attention's output has gates: then more columns follow one
   // query of each head than keys and values have.
@@ -114,7 +124,7 @@ class TensorShares {
   [[nodiscard]] Split split_qkv(std::int64_t size) const {
     const std::int64_t query = query_columns(size, layout_.head_dim);
     const SplitPart keys = divided(whole_part((size - query) / 2), over_kv());
-    return {.parts = {divided(whole_part(query), over_tp()), keys, keys}};
+    return {.parts = {divided(whole_part(query), over_heads()), keys, keys}};
   }
   [[nodiscard]] std::int64_t kv_share(std::int64_t size) const {
     if (layout_.kv_heads % tp_ == 0) return size / tp_;
@@ -122,7 +132,9 @@ class TensorShares {
     return exact_share(axis::kKvHeads, layout_.kv_heads, tp_);
   }
 
-  std::int64_t tp_;
+  std::int64_t tp_;    // of attention
+  std::int32_t cp_;    // ranks with the same heads of attention, neighbours
+  std::int64_t ways_;  // of all behind it
   HeadLayout layout_;
 };
 
@@ -131,17 +143,23 @@ class TensorPass {
   TensorPass(const Plan& plan, const Mesh& mesh)
       : source_(plan),
         mesh_(mesh),
-        shares_(plan, mesh.tp),
-        rewrite_(plan, mesh.tp),
+        shares_(plan, mesh),
+        rewrite_(plan, mesh.tp * mesh.cp),
         is_whole_op_(plan.ops().size()),
-        is_whole_tensor_(plan.tensors().size()) {}
+        is_whole_tensor_(plan.tensors().size()),
+        is_merged_op_(plan.ops().size()),
+        is_merged_tensor_(plan.tensors().size()) {}
 
   Plan run() {
     find_whole();
-    TensorId tensor_id = 0;
+    if (mesh_.cp > 1) find_merged();
+    std::size_t at = 0;
     rewrite_.copy_tensors([&](Tensor& tensor) {
-      if (is_whole_tensor_[static_cast<std::size_t>(tensor_id++)]) return;
-      for (Axis& entry : tensor.axes) entry = shares_.split(rewrite_, entry);
+      const std::size_t id = at++;
+      if (is_whole_tensor_[id]) return;
+      for (Axis& entry : tensor.axes) {
+        entry = shares_.split(rewrite_, entry, is_merged_tensor_[id]);
+      }
     });
     const auto num_ops = static_cast<OpId>(source_.ops().size());
     for (OpId id = 0; id < num_ops; ++id) {
@@ -184,6 +202,37 @@ class TensorPass {
           "o_proj is replicated, but no op of the plan is an output projection alone (mla_form "
           "module has one op for all of attention); expected split");
     }
+  }
+  // Output projections, and what quantises for them, with all that they use but what attention has
+  // written: the context pass merges that.
+  void find_merged() {
+    const auto mark = [&](const TensorViews& views, bool is_weight) {
+      for (const TensorId id : views) {
+        const TensorRole role = source_.tensors()[static_cast<std::size_t>(id)].role;
+        if ((role == TensorRole::kWeight) == is_weight) {
+          is_merged_tensor_[static_cast<std::size_t>(id)] = true;
+        }
+      }
+    };
+    for (std::size_t id = 0; id < is_merged_op_.size(); ++id) {
+      const Op& projection = source_.ops()[id];
+      if (!is_output_projection(projection)) continue;
+      is_merged_op_[id] = true;
+      mark(projection.reads, /*is_weight=*/true);
+      for (std::size_t before = 0; before < id; ++before) {
+        const Op& op = source_.ops()[before];
+        if (!quantizes(op) || !reads_of(projection, op.writes.front())) continue;
+        is_merged_op_[before] = true;
+        mark(op.writes, /*is_weight=*/false);
+      }
+    }
+  }
+  static bool reads_of(const Op& op, TensorId id) {
+    return std::ranges::find(op.reads, id, &TensorView::tensor) != op.reads.end();
+  }
+  static bool quantizes(const Op& op) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    return kernel != nullptr && kernel_spec(kernel->kernel).prior.quantizes;
   }
   void set_whole(TensorId id, TensorRole role) {
     if (source_.tensors()[static_cast<std::size_t>(id)].role == role) {
@@ -229,7 +278,7 @@ class TensorPass {
         pending_.push_back({.tensor = written, .ranks = op.ranks, .producer = op.name});
       }
     }
-    shares_.shard(kernel->dims, spec);
+    shares_.shard(kernel->dims, spec, is_merged_op_[static_cast<std::size_t>(id)]);
     const Op copied = op;
     rewrite_.copy(id, std::move(op));
     if (whole_base >= 0) add_behind(copied, whole_base);
@@ -292,7 +341,9 @@ class TensorPass {
 
   // Routed experts lie on tp ranks too, unless an all_to_all brings their results back whole.
   [[nodiscard]] bool sums_over_ranks(std::string_view name) const {
-    if (name == axis::kExperts || name == axis::kExpertFfn) return !uses_all_to_all(mesh_);
+    if (name == axis::kExperts || name == axis::kExpertFfn) {
+      return !uses_all_to_all(weights_mesh(mesh_));
+    }
     return TensorShares::splits(name);
   }
 
@@ -325,6 +376,7 @@ class TensorPass {
   void reduce(TensorId id) {
     const auto entry = std::ranges::find(pending_, id, &Partial::tensor);
     if (entry == pending_.end()) return;
+    if (shares_.ways() == 1) return forget(id);
     const Tensor& tensor = rewrite_.tensor(id);
     rewrite_.insert_collectives(entry->producer + ".all_reduce",
                                 {.kind = CollectiveKind::kAllReduce,
@@ -339,6 +391,7 @@ class TensorPass {
 
   // Replaces what `op` reads along the split axis `name` by gathered copies.
   void gather(Op& op, std::string_view name) {
+    if (shares_.ways() == 1) return;
     for (TensorView& read : op.reads) {
       const Tensor& whole = source_.tensors()[static_cast<std::size_t>(read.tensor)];
       if (whole.role == TensorRole::kWeight || !has_axis(whole, name)) continue;
@@ -366,7 +419,8 @@ class TensorPass {
   }
 
   std::vector<GroupId> tp_groups(GroupId source_group) {
-    return rewrite_.groups_of(rewrite_.group(source_group), mesh_.tp, 1);
+    const Mesh seen = weights_mesh(mesh_);
+    return rewrite_.groups_of(rewrite_.group(source_group), seen.tp, seen.cp);
   }
 
   const Plan& source_;
@@ -375,12 +429,14 @@ class TensorPass {
   Rewrite rewrite_;
   std::vector<bool> is_whole_op_;
   std::vector<bool> is_whole_tensor_;
+  std::vector<bool> is_merged_op_;  // by op and tensor: behind attention in a mesh with cp
+  std::vector<bool> is_merged_tensor_;
   std::vector<Partial> pending_;  // partial tensors, in the order in which they were written
 };
 
 }  // namespace
 
-bool tensor_applies(const Plan& /*plan*/, const Mesh& mesh) { return mesh.tp > 1; }
+bool tensor_applies(const Plan& /*plan*/, const Mesh& mesh) { return mesh.tp * mesh.cp > 1; }
 
 Plan tensor_pass(const Plan& plan, const Mesh& mesh) { return TensorPass(plan, mesh).run(); }
 

@@ -34,6 +34,11 @@ SidePlacement read_side(const YamlNode& node, const std::string& name, const Mod
   const Reader reader(node, name, keys);
   SidePlacement side;
   side.placement = read_mesh(reader, name, model);
+  if (const int cp = side.placement.mesh.cp; cp > 1) {
+    fail_at(node.where, name + ": cp is " + std::to_string(cp) +
+                            ", but transfers between parts of contexts are not simulated; nearest "
+                            "legal cp: 1");
+  }
   const auto whole = [&](std::string_view key, std::optional<std::int64_t>& value) {
     if (reader.has(key)) {
       value = reader.integer(key, 1, 1'000'000'000);

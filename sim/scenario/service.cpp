@@ -34,7 +34,8 @@ void check_static_step(Scenario scenario, const Workload& workload) {
   std::int64_t blocks = 0;  // on a data-parallel rank
   for (const std::int64_t prompt : prompts) {
     tokens += prompt;
-    blocks += (prompt + engine.block_size - 1) / engine.block_size;
+    const std::int64_t size = tokens_of_block(engine, scenario.mesh);
+    blocks += (prompt + size - 1) / size;
   }
   engine.max_num_seqs = std::max<std::int64_t>(engine.max_num_seqs, std::ssize(prompts));
   engine.max_num_batched_tokens =
@@ -56,6 +57,7 @@ ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memor
                              std::shared_ptr<StepStore> step_store) {
   ServiceConfig config;
   config.engine = scenario.engine;
+  config.engine.block_size = tokens_of_block(scenario.engine, scenario.mesh);
   config.front_end = scenario.engine_profile.front_end;
   config.num_replicas = scenario.replicas;
   config.router = scenario.router;

@@ -27,8 +27,8 @@ void check_fits(const std::string& name, const Batch& batch, const Scenario& sce
       engine.max_model_len > 0 ? engine.max_model_len : std::numeric_limits<std::int64_t>::max();
   require(name, longest_context(batch), most, "tokens in one sequence", "engine.max_model_len");
   const std::int64_t of_states = num_sequences(batch) * memory.state_blocks;
-  require(name, kv_blocks(batch, engine.block_size) + of_states, memory.num_kv_blocks, "KV blocks",
-          "memory");
+  const std::int64_t size = tokens_of_block(engine, scenario.mesh);
+  require(name, kv_blocks(batch, size) + of_states, memory.num_kv_blocks, "KV blocks", "memory");
 }
 
 void check_formed(const std::string& name, const Batch& batch, const Scenario& scenario,

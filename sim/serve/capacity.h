@@ -32,6 +32,12 @@ struct MemoryBudget {
   std::int64_t num_kv_blocks = 0;  // of one instance: over its data-parallel ranks
 };
 
+// Tokens of a sequence that a KV block holds: one block of each context-parallel rank together,
+// since tokens are dealt out to them in turn (as vLLM counts with decode_context_parallel_size).
+inline std::int64_t tokens_of_block(const EngineConfig& engine, const Mesh& mesh) {
+  return engine.block_size * mesh.cp;
+}
+
 struct CapacityRequest {
   ModelConfig model;
   Mesh mesh;

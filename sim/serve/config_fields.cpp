@@ -48,6 +48,8 @@ std::span<const ConfigField<Mesh>> mesh_fields() {
        {"ep", &Mesh::ep},
        {"pp", &Mesh::pp},
        {"sp", &Mesh::sp},
+       {"cp_weights", choice<&Mesh::cp_weights, Mesh>(kCpWeightsNames)},
+       {"cp_prefill", choice<&Mesh::cp_prefill, Mesh>(kCpPrefillNames)},
        {"num_micro_batches", &Mesh::num_micro_batches},
        {"expert_comm", choice<&Mesh::expert_comm, Mesh>(kExpertCommNames)},
        {"split_shared_expert", &Mesh::split_shared_expert},

@@ -79,7 +79,10 @@ class ReferenceRuns {
     const Plan split = parallelize(whole, deployment_.mesh);
     if (!model_) {
       model_.emplace(reference::ModelSetup{
-          .grid = {.tp = deployment_.mesh.tp, .dp = deployment_.mesh.dp, .pp = deployment_.mesh.pp},
+          .grid = {.tp = deployment_.mesh.tp,
+                   .dp = deployment_.mesh.dp,
+                   .pp = deployment_.mesh.pp,
+                   .cp = deployment_.mesh.cp},
           .numbers = {.head_dim = deployment_.model.rotary_dim(),
                       .max_positions = 64,
                       .routing = {.score = deployment_.model.scoring_func == ScoringFunc::kSigmoid

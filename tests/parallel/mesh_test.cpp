@@ -175,13 +175,6 @@ TEST(CheckMesh, ASplitAllReduceNeedsOneThatIsWhole) {
                        "with sp, which splits each all_reduce already; expected false"));
 }
 
-TEST(CheckMesh, ContextParallelismSaysThatItIsNotImplemented) {
-  const ModelConfig model = testing::small_llama();
-  EXPECT_TRUE(contains(mesh_error(model, {.cp = 2}), "not implemented"));
-  const Batch batch{.prefill = {}, .num_decodes = 1, .decode_context = 1};
-  EXPECT_THROW((void)parallelize(lower(model, batch, {}), {.cp = 2}), std::invalid_argument);
-}
-
 TEST(Parallelize, AxesThatDoNotDivideAreNamed) {
   const Batch batch{.prefill = {}, .num_decodes = 1, .decode_context = 1};
   const Plan plan = lower(testing::small_llama(), batch, {});

@@ -420,5 +420,8 @@ def kv_capacity(run: Run) -> str:
     engine = run.scenario.get("engine")
     block_size = engine.get("block_size", "") if isinstance(engine, dict) else ""
     if isinstance(block_size, str) and block_size.isdecimal():
-        text += f", room for {num_blocks * int(block_size):,} tokens"
+        placement = run.scenario.get("placement")
+        cp = placement.get("cp", "1") if isinstance(placement, dict) else "1"
+        ranks = int(cp) if isinstance(cp, str) and cp.isdecimal() else 1
+        text += f", room for {num_blocks * int(block_size) * ranks:,} tokens"
     return text

@@ -67,21 +67,37 @@ AttentionRow attention_row(std::span<const double> q, std::span<const double> ke
 
 namespace {
 
+// Keys, values and which slots have them, one behind the other.
+KvLayer unpacked(const Values& all, const KvLayer& like) {
+  const auto values = all.begin() + std::ssize(like.keys);
+  const auto has = values + std::ssize(like.values);
+  return {.keys = {all.begin(), values}, .values = {values, has}, .has = {has, all.end()}};
+}
+
 struct CachedRows {
   Values keys;    // [tokens of the sequence, width]
   Values values;  // the same
+  std::vector<std::int64_t> positions;
+  // Those that a token at `position` sees.
+  [[nodiscard]] std::int64_t num_seen(std::int64_t position) const {
+    return std::ranges::upper_bound(positions, position) - positions.begin();
+  }
 };
 
-CachedRows cached_rows(const KernelCall& call, const SequenceRows& sequence, std::int64_t width) {
+// Of `kv`: all tokens, or those that are stored there.
+CachedRows cached_rows(const KernelCall& call, const KvLayer& kv, const SequenceRows& sequence,
+                       std::int64_t width) {
   CachedRows rows;
-  for (std::int64_t i = 0; i < sequence.context + sequence.query; ++i) {
+  for (std::int64_t i = 0; i < sequence.length; ++i) {
     const std::int64_t block = sequence.blocks[static_cast<std::size_t>(i / call.block_size)];
     const std::int64_t slot = block * call.block_size + i % call.block_size;
+    if (kv.has[static_cast<std::size_t>(slot)] == 0) continue;
     const auto append = [&](Values& to, const Values& from) {
       to.insert(to.end(), from.begin() + slot * width, from.begin() + (slot + 1) * width);
     };
-    append(rows.keys, call.kv->keys);
-    append(rows.values, call.kv->values);
+    append(rows.keys, kv.keys);
+    append(rows.values, kv.values);
+    rows.positions.push_back(i);
   }
   return rows;
 }
@@ -100,23 +116,32 @@ Results attend(const KernelCall& call, const std::vector<SequenceRows>& sequence
       .window = size_of(call, "window"),
       .scale = 1 / std::sqrt(static_cast<double>(size_of(call, "head_dim")))};
   const std::int64_t width = shape.heads * shape.v_dim;
+  const KvLayer kv =
+      has_operand(call, "shards") ? unpacked(read(call, "shards"), *call.kv) : *call.kv;
   Values out = zeros_written(call, "out");
+  Values lse;
+  if (call.op.writes.size() > 1) lse = padded(Values{}, out.size() / shape.v_dim, -INFINITY);
   for (const SequenceRows& sequence : sequences) {
-    const CachedRows cached = cached_rows(call, sequence, shape.kv_heads * shape.v_dim);
+    const CachedRows cached = cached_rows(call, kv, sequence, shape.kv_heads * shape.v_dim);
     const auto rows = std::span(x).subspan(static_cast<std::size_t>(sequence.row * stride),
                                            static_cast<std::size_t>(sequence.query * stride));
     const Values q = columns_of(rows, stride, 0, width);
     for (std::int64_t i = 0; i < sequence.query; ++i) {
-      for (std::int64_t head = 0; head < shape.heads; ++head) {
+      const std::int64_t seen =
+          cached.num_seen(call.part.positions[static_cast<std::size_t>(sequence.row + i)]);
+      for (std::int64_t head = 0; seen > 0 && head < shape.heads; ++head) {
         const AttentionRow row =
             attention_row(q, cached.keys, cached.values, shape,
-                          {.row = i, .position = sequence.context + i, .key_row = 0}, head);
-        const std::int64_t at = (sequence.row - first_row + i) * width + head * shape.v_dim;
-        std::ranges::copy(row.out, out.begin() + at);
+                          {.row = i, .position = seen - 1, .key_row = 0}, head);
+        const std::int64_t at = (sequence.row - first_row + i) * shape.heads + head;
+        std::ranges::copy(row.out, out.begin() + at * shape.v_dim);
+        if (!lse.empty()) lse[static_cast<std::size_t>(at)] = row.lse;
       }
     }
   }
-  return {std::move(out)};
+  Results results{std::move(out)};
+  if (!lse.empty()) results.push_back(std::move(lse));
+  return results;
 }
 
 Results attention_prefill_reference(const KernelCall& call) {

@@ -23,10 +23,12 @@ KernelSpec kv_append_spec() {
       .summary = "stores keys and values of new tokens in the KV cache; dtype is the KV format",
       .dims = {{.name = "tokens", .meaning = "new tokens"},
                {.name = "width", .meaning = "elements stored per token"}},
-      .slots =
-          {{.name = "x", .axes = "tokens, ..", .type = SlotType::kBf16},
-           {.name = "rotated", .axes = "tokens, ..", .type = SlotType::kBf16, .is_optional = true},
-           {.name = "cache", .axes = "tokens, width", .use = Use::kCache, .is_result = true}},
+      .slots = {{.name = "x", .axes = "tokens.., ..", .type = SlotType::kBf16},
+                {.name = "rotated",
+                 .axes = "tokens.., ..",
+                 .type = SlotType::kBf16,
+                 .is_optional = true},
+                {.name = "cache", .axes = "tokens, width", .use = Use::kCache, .is_result = true}},
       .work = work,
       // Scattered rows: 3.5 of 4.8 TB/s on H200 (docs/data.md); small kernels in a CUDA
       // graph take 2 to 2.5 us. The spread is an assumption.

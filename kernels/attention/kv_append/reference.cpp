@@ -33,7 +33,7 @@ namespace {
 Results append_latents(const KernelCall& call) {
   const std::int64_t latent = columns_read(call, "x");
   const std::int64_t width = size_of(call, "width");
-  Values rows(static_cast<std::size_t>(size_of(call, "tokens") * width));
+  Values rows(call.part.slots.size() * static_cast<std::size_t>(width));
   put_columns(rows, width, 0, read(call, "x"), latent);
   put_columns(rows, width, latent, columns_of_view(call, "rotated"), width - latent);
   call.kv->keys = kv_append(call.kv->keys, rows, call.part.slots, static_cast<std::size_t>(width));
@@ -44,9 +44,12 @@ Results append_latents(const KernelCall& call) {
 
 // Keys and values are the last columns of a row.
 Results kv_append_reference(const KernelCall& call) {
+  for (const std::int64_t slot : call.part.slots) {
+    if (slot >= 0) call.kv->has[static_cast<std::size_t>(slot)] = 1;
+  }
   if (has_operand(call, "rotated")) return append_latents(call);
   const Values& x = read(call, "x");
-  const std::int64_t tokens = size_of(call, "tokens");
+  const std::int64_t tokens = std::ssize(call.part.slots);
   const std::int64_t width = size_of(call, "width") / 2;
   const std::int64_t stride = static_cast<std::int64_t>(x.size()) / tokens;
   for (std::int64_t row = 0; row < tokens; ++row) {

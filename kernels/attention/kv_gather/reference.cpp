@@ -34,13 +34,25 @@ KvGatherResult kv_gather(const KvGatherOperands& operands) {
 
 KvGatherResult cached_latents(const KernelCall& call, const SequenceRows& sequence,
                               std::int64_t latent, std::int64_t rope) {
-  const auto length = static_cast<std::int32_t>(sequence.context + sequence.query);
-  return kv_gather({.cache = call.kv->keys,
-                    .block_table = sequence.blocks,
-                    .lengths = std::span(&length, 1),
-                    .latent = latent,
-                    .rope = rope,
-                    .block_size = call.block_size});
+  const auto length = static_cast<std::int32_t>(sequence.length);
+  const KvGatherResult all = kv_gather({.cache = call.kv->keys,
+                                        .block_table = sequence.blocks,
+                                        .lengths = std::span(&length, 1),
+                                        .latent = latent,
+                                        .rope = rope,
+                                        .block_size = call.block_size});
+  KvGatherResult stored;
+  for (std::int64_t i = 0; i < length; ++i) {
+    const std::int64_t block = sequence.blocks[static_cast<std::size_t>(i / call.block_size)];
+    const std::int64_t slot = block * call.block_size + i % call.block_size;
+    if (call.kv->has[static_cast<std::size_t>(slot)] == 0) continue;  // on another rank
+    const auto add = [&](Values& to, const Values& from, std::int64_t width) {
+      to.insert(to.end(), from.begin() + i * width, from.begin() + (i + 1) * width);
+    };
+    add(stored.latents, all.latents, latent);
+    add(stored.rotated, all.rotated, rope);
+  }
+  return stored;
 }
 
 Results kv_gather_reference(const KernelCall& call) {
@@ -52,7 +64,7 @@ Results kv_gather_reference(const KernelCall& call) {
     const KvGatherResult rows = cached_latents(call, sequence, latent, rope);
     std::ranges::copy(rows.latents, results[0].begin() + row * latent);
     std::ranges::copy(rows.rotated, results[1].begin() + row * rope);
-    row += sequence.context + sequence.query;
+    row += sequence.length;
   }
   return results;
 }

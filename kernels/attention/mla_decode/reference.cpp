@@ -99,6 +99,8 @@ Results mla_decode_reference(const KernelCall& call) {
                              .v_dim = latent,
                              .scale = 1 / std::sqrt(static_cast<double>(head_dim))};
   Values out = zeros_written(call, "out");
+  Values lse;
+  if (call.op.writes.size() > 1) lse = padded(Values{}, out.size() / latent, -INFINITY);
   for (const SequenceRows& sequence : call.part.decodes) {
     const std::int64_t row = sequence.row - call.part.rows.prefill;
     const auto rows_of = [&](std::string_view slot, std::int64_t at) {
@@ -114,14 +116,18 @@ Results mla_decode_reference(const KernelCall& call) {
     Values keys(cached.latents.size() + cached.rotated.size());
     put_columns(keys, shape.qk_dim, 0, cached.latents, latent);
     put_columns(keys, shape.qk_dim, latent, cached.rotated, rope);
-    for (std::int64_t head = 0; head < heads; ++head) {
-      const AttentionRow found =
-          attention_row(q, keys, cached.latents, shape,
-                        {.row = 0, .position = sequence.context, .key_row = 0}, head);
-      std::ranges::copy(found.out, out.begin() + (row * heads + head) * latent);
+    const std::int64_t seen = std::ssize(cached.latents) / latent;
+    for (std::int64_t head = 0; seen > 0 && head < heads; ++head) {
+      const AttentionRow found = attention_row(
+          q, keys, cached.latents, shape, {.row = 0, .position = seen - 1, .key_row = 0}, head);
+      const std::int64_t at = row * heads + head;
+      std::ranges::copy(found.out, out.begin() + at * latent);
+      if (!lse.empty()) lse[static_cast<std::size_t>(at)] = found.lse;
     }
   }
-  return {std::move(out)};
+  Results results{std::move(out)};
+  if (!lse.empty()) results.push_back(std::move(lse));
+  return results;
 }
 
 }  // namespace orrery::reference

@@ -28,18 +28,19 @@ Results mla_prefill_reference(const KernelCall& call) {
     put_columns(keys, heads * shape.qk_dim, head * shape.qk_dim + plain, rotated, rope);
   }
   Values out = zeros_written(call, "out");
-  std::int64_t key_row = 0;
   for (const SequenceRows& sequence : call.part.prefill) {
     for (std::int64_t i = 0; i < sequence.query; ++i) {
       const std::int64_t row = sequence.row + i;
       for (std::int64_t head = 0; head < heads; ++head) {
         const AttentionRow found =
             attention_row(read(call, "q"), keys, read(call, "values"), shape,
-                          {.row = row, .position = sequence.context + i, .key_row = key_row}, head);
+                          {.row = row,
+                           .position = call.part.positions[static_cast<std::size_t>(row)],
+                           .key_row = sequence.key_row},
+                          head);
         std::ranges::copy(found.out, out.begin() + (row * heads + head) * shape.v_dim);
       }
     }
-    key_row += sequence.context + sequence.query;
   }
   return {std::move(out)};
 }

@@ -7,44 +7,12 @@
 
 #include "kernels/dense/quantize/reference.h"
 #include "kernels/execute/reference/collective_call.h"
+#include "kernels/execute/reference/context_part.h"
 #include "kernels/execute/step_tables.h"
 #include "kernels/execute/weights.h"
 
 namespace orrery::reference {
 namespace {
-
-SequenceRows sequence_rows(const SequenceTokens& sequence, std::int64_t row) {
-  return {.row = row,
-          .query = static_cast<std::int64_t>(sequence.tokens.size()),
-          .context = sequence.context,
-          .blocks = sequence.blocks};
-}
-
-PartRows part_rows(const StepPart& part, const StepRows& rows, std::int64_t block_size) {
-  PartRows result{.rows = rows,
-                  .token_ids = std::vector<std::int32_t>(static_cast<std::size_t>(rows.tokens)),
-                  .positions = std::vector<std::int32_t>(static_cast<std::size_t>(rows.tokens)),
-                  .slots = std::vector<std::int64_t>(static_cast<std::size_t>(rows.tokens), -1)};
-  std::int64_t row = 0;
-  const auto add = [&](const SequenceTokens& sequence, std::vector<SequenceRows>& sequences) {
-    sequences.push_back(sequence_rows(sequence, row));
-    for (std::size_t i = 0; i < sequence.tokens.size(); ++i, ++row) {
-      const std::int64_t position = sequence.context + static_cast<std::int64_t>(i);
-      const auto at = static_cast<std::size_t>(row);
-      result.token_ids[at] = sequence.tokens[i];
-      result.positions[at] = static_cast<std::int32_t>(position);
-      result.slots[at] =
-          sequence.blocks[static_cast<std::size_t>(position / block_size)] * block_size +
-          position % block_size;
-    }
-    if (sequence.produces_token) result.sampled.push_back(row - 1);
-  };
-  for (const SequenceTokens* chunk : part.prefill) add(*chunk, result.prefill);
-  for (const SequenceTokens* decode : part.decodes) add(*decode, result.decodes);
-  result.sampled.resize(static_cast<std::size_t>(rows.seqs));
-  result.num_tokens = row;
-  return result;
-}
 
 // The longest sequence of a step, which is as long as this reference lets one be.
 std::int64_t longest(const StepInput& input) {
@@ -74,8 +42,11 @@ class StepRun {
         StepRows mine = step_rows(plan, first_stage_rank(rank), micro_batch);
         mine.seqs = step_rows(plan, last_stage_rank(rank), micro_batch).seqs;
         const StepPart& part = part_of(rank, micro_batch);
+        if (setup_.grid.cp > 1) mine = rows_of_step(part, mine);
         check_part(part, mine, cache);
         rows_.push_back(part_rows(part, mine, setup_.block_size));
+        if (setup_.grid.cp == 1) continue;
+        parts_of_context_.push_back(rows_of_rank(rows_.back(), plan, rank, setup_.grid.cp));
       }
     }
   }
@@ -145,7 +116,18 @@ class StepRun {
     zero_inputs();
   }
 
-  [[nodiscard]] int stage_size() const { return setup_.grid.tp * setup_.grid.dp; }
+  // Rows of context-parallel ranks together, of whose prompts each rank's plan has a part.
+  static StepRows rows_of_step(const StepPart& part, StepRows rows) {
+    rows.prefill = 0;
+    for (const SequenceTokens* chunk : part.prefill) rows.prefill += std::ssize(chunk->tokens);
+    rows.tokens = rows.prefill + rows.decodes;
+    return rows;
+  }
+  [[nodiscard]] const PartRows& rows_of(const Op& op, int rank) const {
+    const std::size_t at = slot(rank, micro_batch_of(op));
+    return setup_.grid.cp > 1 && is_on_part(plan_, op) ? parts_of_context_[at] : rows_[at];
+  }
+  [[nodiscard]] int stage_size() const { return setup_.grid.tp * setup_.grid.dp * setup_.grid.cp; }
   [[nodiscard]] int first_stage_rank(int rank) const { return rank % stage_size(); }
   [[nodiscard]] int last_stage_rank(int rank) const {
     return rank % stage_size() + (setup_.grid.pp - 1) * stage_size();
@@ -186,7 +168,7 @@ class StepRun {
     if (const auto* kernel = std::get_if<KernelOp>(&op.body)) {
       for (const int rank : plan_.ranks(op.ranks)) run_kernel_on(op, *kernel, rank, copy);
     } else if (const auto* comm = std::get_if<CommOp>(&op.body)) {
-      run_comm(op, *comm);
+      run_comm(op, *comm, copy);
     }
   }
 
@@ -241,6 +223,7 @@ class StepRun {
                                                  width.size / (is_latent ? 1 : 2)),
                         0.0);
       if (!is_latent) layer.values = layer.keys;
+      layer.has.assign(static_cast<std::size_t>(setup_.num_kv_blocks * setup_.block_size), 0.0);
     }
     return &layer;
   }
@@ -252,7 +235,7 @@ class StepRun {
 
   void run_kernel_on(const Op& op, const KernelOp& kernel, int rank, std::int64_t copy) {
     const int micro_batch = micro_batch_of(op);
-    const PartRows& part = rows_[slot(rank, micro_batch)];
+    const PartRows& part = rows_of(op, rank);
     KernelCall call{.op = op,
                     .kernel = kernel,
                     .plan = plan_,
@@ -294,11 +277,12 @@ class StepRun {
       }
     }
     const bool is_first = setup_.grid.tp_rank(rank) == 0;
-    if (kernel.kernel == "sample" && is_first) collect(op, rank, part_of(rank, micro_batch));
+    if (kernel.kernel == "sample" && is_first) collect(op, rank, micro_batch);
   }
 
   // The logits and tokens of a part's sampled rows, to their places among those of the step.
-  void collect(const Op& op, int rank, const StepPart& part) {
+  void collect(const Op& op, int rank, int micro_batch) {
+    const StepPart& part = part_of(rank, micro_batch);
     const std::vector<double>& logits = values(op, op.reads.front(), rank);
     const std::vector<double>& tokens = values(op, op.writes.front(), rank);
     const auto vocab = static_cast<std::size_t>(tensor(op.reads.front()).axes.back().size);
@@ -308,6 +292,7 @@ class StepRun {
     result_.logits.resize(num_rows * vocab);
     result_.next_tokens.resize(num_rows);
     for (std::size_t row = 0; row < part.sampled.size(); ++row) {
+      if (!computes(rank, micro_batch, row)) continue;
       const auto place = static_cast<std::size_t>(part.sampled[row]);
       std::copy_n(logits.begin() + static_cast<std::ptrdiff_t>(row * vocab), vocab,
                   result_.logits.begin() + static_cast<std::ptrdiff_t>(place * vocab));
@@ -315,7 +300,50 @@ class StepRun {
     }
   }
 
-  void run_comm(const Op& op, const CommOp& comm) {
+  // Whether a sampled row is that of a token which the rank has: of context-parallel ranks with
+  // the whole model one has it.
+  [[nodiscard]] bool computes(int rank, int micro_batch, std::size_t sampled) const {
+    const bool has_parts = std::ranges::any_of(plan_.ops(), [&](const Op& op) {
+      const auto* kernel = std::get_if<KernelOp>(&op.body);
+      return kernel != nullptr && kernel->kernel == "embedding" && is_on_part(plan_, op);
+    });
+    if (setup_.grid.cp == 1 || !has_parts) return true;
+    const std::size_t at = slot(rank, micro_batch);
+    const auto row = static_cast<std::size_t>(parts_of_context_[at].sampled[sampled]);
+    return parts_of_context_[at].of_step[row] == rows_[at].sampled[sampled];
+  }
+
+  // An exchange between context-parallel ranks, of parts of the cache, of prompts or of heads;
+  // false where it is none.
+  bool run_context_comm(const Op& op, const CommOp& comm, std::int64_t copy) {
+    const auto ranks = plan_.ranks(op.ranks);
+    if (tensor(op.reads.front()).role == TensorRole::kKvCache) {
+      std::vector<const KvLayer*> shards;
+      for (const int rank : ranks) shards.push_back(kv_layer(op.reads.front(), rank, copy));
+      const bool swaps = comm.kind == CollectiveKind::kSendRecv;
+      for (std::size_t at = 0; at < ranks.size(); ++at) {
+        write(op.writes.front(), ranks[at], packed(swaps ? *shards[1 - at] : joined(shards)));
+      }
+      return true;
+    }
+    if (!moves_context(plan_, op)) return false;
+    std::vector<const PartRows*> rows;
+    for (const int rank : ranks) {
+      rows.push_back(&parts_of_context_[slot(rank, micro_batch_of(op))]);
+    }
+    for (std::size_t i = 0; i < op.writes.size(); ++i) {
+      std::vector<Values> inputs;
+      for (const int rank : ranks) inputs.push_back(values(op, op.reads[i], rank));
+      std::vector<Values> outputs = exchanged(plan_, op, i, inputs, rows);
+      for (std::size_t at = 0; at < ranks.size(); ++at) {
+        write(op.writes[i], ranks[at], std::move(outputs[at]));
+      }
+    }
+    return true;
+  }
+
+  void run_comm(const Op& op, const CommOp& comm, std::int64_t copy) {
+    if (setup_.grid.cp > 1 && run_context_comm(op, comm, copy)) return;
     const auto ranks = plan_.ranks(op.ranks);
     if (comm.kind == CollectiveKind::kSendRecv) {
       const bool forward = plan_.contains(tensor(op.reads.front()).ranks, ranks[0]);
@@ -377,6 +405,7 @@ class StepRun {
   std::vector<std::int64_t> first_experts_;               // by rank
   std::vector<std::vector<std::vector<double>>> values_;  // by rank and tensor
   std::vector<PartRows> rows_;                            // by rank and micro-batch
+  std::vector<PartRows> parts_of_context_;                // likewise, of a mesh with cp
   std::vector<std::int64_t> copies_;
   StepResult result_;
 };

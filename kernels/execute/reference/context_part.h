@@ -1,0 +1,36 @@
+#pragma once
+
+// What a context-parallel rank has of a step, and how rows and heads move between such ranks, in
+// double.
+
+#include <vector>
+
+#include "kernels/binding/kernel_call.h"
+#include "kernels/execute/step_tables.h"
+#include "sim/plan/plan.h"
+
+namespace orrery::reference {
+
+// Rows of a step on one rank, all of them or (rows_of_rank) a context-parallel rank's. `cp` ranks
+// store decodes in turn by position.
+PartRows part_rows(const StepPart& part, const StepRows& rows, std::int64_t block_size);
+PartRows rows_of_rank(const PartRows& step, const Plan& plan, int rank, int cp);
+
+// Whether an op works on these rows: it has some of the tokens of prompts, or uses the cache.
+bool is_on_part(const Plan& plan, const Op& op);
+
+// A layer of the cache as one tensor: keys, values and which slots have them.
+Values packed(const KvLayer& kv);
+// What all of them have stored.
+KvLayer joined(const std::vector<const KvLayer*>& shards);
+
+// Whether a collective gives each rank rows of whole prompts, or its share of the heads over all
+// parts of the keys.
+bool moves_context(const Plan& plan, const Op& op);
+// What each rank has of op.writes[i] then, for what each had of op.reads[i]; `rows` of the ranks.
+// Throws std::invalid_argument for rows of prompts and of what is cached before them.
+std::vector<Values> exchanged(const Plan& plan, const Op& op, std::size_t i,
+                              const std::vector<Values>& inputs,
+                              const std::vector<const PartRows*>& rows);
+
+}  // namespace orrery::reference
