@@ -203,7 +203,7 @@ class ContextPass {
     size_of(dims, "query") = rows_.query(query);
     if (reads_cache(op) && mesh_.cp_prefill == CpPrefill::kRing) {
       size_of(dims, "context") = ceil_div(context, mesh_.cp);
-      copy_rounds(id, std::move(op), context + query);
+      copy_rounds(id, op, context + query);
       return;
     }
     size_of(dims, "context") = rows_.context(query, context);

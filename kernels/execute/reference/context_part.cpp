@@ -213,6 +213,7 @@ std::vector<Values> exchanged(const Plan& plan, const Op& op, std::size_t i,
   const std::int64_t width = output.axes.back().size;
   if (std::get<CommOp>(op.body).kind == CollectiveKind::kAllToAll) {
     std::vector<Values> outputs;
+    outputs.reserve(inputs.size());
     for (const std::vector<Values>& parts : dealt_columns(inputs, stride)) {
       if (!joins_heads(output)) {
         outputs.push_back(rows_of_step(parts, rows, output.axes.front().size, width));
@@ -231,6 +232,7 @@ std::vector<Values> exchanged(const Plan& plan, const Op& op, std::size_t i,
                                 "reference");
   }
   std::vector<Values> parts;
+  parts.reserve(inputs.size());
   for (const Values& values : inputs) {
     parts.push_back(columns_of(values, stride, view.first_column, width));
   }

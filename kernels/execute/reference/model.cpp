@@ -411,7 +411,7 @@ class StepRun {
 };
 
 Model::Model(ModelSetup setup)
-    : setup_(setup),
+    : setup_(std::move(setup)),
       rope_(rope_tables(static_cast<std::size_t>(setup_.numbers.max_positions),
                         static_cast<std::size_t>(setup_.numbers.head_dim),
                         setup_.numbers.rope_theta)),
