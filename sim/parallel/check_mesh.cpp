@@ -232,6 +232,10 @@ class MeshCheck {
 
   void check_two_batch_overlap() const {
     if (!mesh_.two_batch_overlap) return;
+    if (mesh_.cp > 1) {
+      fail("two_batch_overlap is on with cp " + std::to_string(mesh_.cp) +
+           ", whose ranks split tokens otherwise; expected cp 1, or two_batch_overlap false");
+    }
     if (mesh_.pp > 1) {
       fail("two_batch_overlap is on with pp " + std::to_string(mesh_.pp) +
            ", whose micro-batches follow each other through the stages; expected pp 1, or "
