@@ -93,7 +93,7 @@ std::vector<LoweringOptions> options_of(const ModelConfig& model) {
 }
 
 std::vector<Mesh> meshes_of(const ModelConfig& model, MoeDesign design) {
-  std::vector<Mesh> meshes{{.tp = 2, .sp = true}};
+  std::vector<Mesh> meshes{{.tp = 2, .sp = true}, {.cp = 2}};
   if (model.num_experts == 0 || design == MoeDesign::kFused) {
     meshes.push_back({.dp = 2, .tp = 2});
     meshes.push_back({.dp = 2, .tp = 4, .pp = 2, .sp = true, .num_micro_batches = 2});
@@ -117,6 +117,7 @@ std::vector<Mesh> meshes_of(const ModelConfig& model, MoeDesign design) {
 // What a mesh cannot hold is refused, which other tests are about.
 bool is_split(const ModelConfig& model, const LoweringOptions& options, const Mesh& mesh) {
   if (mesh.dp > 1 && options.fuse_scatter_add) return false;
+  if (mesh.cp > 1 && model.kv_lora_rank > 0 && options.mla_form != MlaForm::kAuto) return false;
   try {
     check_mesh(model, mesh);
   } catch (const std::invalid_argument&) {
