@@ -65,14 +65,17 @@ ServiceResult serve_disaggregated(
   ServiceResult result;
   result.step_store = config.prefill.step_store;
   result.requests = new_records(workload);
+  const std::int64_t blocks_per_unit =
+      workload.hash_block_tokens / config.prefill.engine.block_size;
+  SharedTiers shared_tiers(config.prefill.kv_tiers, blocks_per_unit);
   Replicas prefill;
   Replicas decode;
   const auto add = [&](Replicas& side, const ServiceConfig& service, ReplicaRole role) {
     for (int i = 0; i < service.num_replicas; ++i) {
       const int index = static_cast<int>(prefill.size() + decode.size());
-      side.push_back(std::make_unique<Replica>(
-          index, service, workload.hash_block_tokens / service.engine.block_size, workload.requests,
-          result.requests, make_backend(index), role));
+      side.push_back(std::make_unique<Replica>(index, service, blocks_per_unit, workload.requests,
+                                               result.requests, make_backend(index), role,
+                                               &shared_tiers));
     }
   };
   add(prefill, config.prefill, ReplicaRole::kPrefill);
@@ -96,6 +99,10 @@ ServiceResult serve_disaggregated(
   result.metrics = serving_metrics(result.requests, totals, slo);
   if (arrives_by_itself(workload)) {
     result.metrics.load = load_metrics(result.requests, totals);
+  }
+  if (blocks_per_unit > 0) {
+    result.metrics.kv_tiers = kv_tier_metrics(config.prefill.kv_tiers, blocks_per_unit,
+                                              std::span(totals).first(prefill.size()));
   }
   result.metrics.disaggregation =
       disaggregation_metrics(result.requests, std::span(totals).first(prefill.size()),

@@ -60,6 +60,7 @@ bool KvBlockManager::publish_unit(UnitHash hash) {
   if (!is_new) return false;
   unit->second.references = 1;  // its blocks stay in num_used_, now as a unit
   if (holders_ != nullptr) holders_->add(hash, replica_);
+  if (tiers_ != nullptr) tiers_->published(hash);
   return true;
 }
 
@@ -72,6 +73,7 @@ void KvBlockManager::allocate(std::int64_t count) {
     if (oldest.is_unit) {
       units_.erase(oldest.hash);
       if (holders_ != nullptr) holders_->remove(oldest.hash, replica_);
+      if (tiers_ != nullptr) tiers_->evicted(oldest.hash);
       oldest.is_unit = false;
     }
     const std::int64_t taken = std::min(count, oldest.num_blocks);

@@ -20,6 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sim/serve/kv_tiers.h"
 #include "sim/serve/prefix_holders.h"
 
 namespace orrery {
@@ -39,6 +40,9 @@ class KvBlockManager {
 
   // From now on tells `holders`, which outlives it, of units that `replica` gets and loses.
   void tell(PrefixHolders& holders, std::int32_t replica);
+  // From now on tells `tiers`, which outlives it, of units that are new and of those evicted.
+  void tell(KvTiers& tiers) { tiers_ = &tiers; }
+  [[nodiscard]] bool is_cached(UnitHash hash) const { return units_.contains(hash); }
   // Number of leading hashes that are cached.
   [[nodiscard]] std::int64_t num_cached_units(std::span<const UnitHash> hashes) const;
   // Of those, how many are idle: taking them makes that many units unavailable.
@@ -75,6 +79,7 @@ class KvBlockManager {
   std::int64_t num_used_ = 0;
   std::unordered_map<UnitHash, Unit> units_;  // never iterated: order would leak into results
   std::list<Idle> idle_;                      // empty when there is no prefix cache
+  KvTiers* tiers_ = nullptr;
   PrefixHolders* holders_ = nullptr;
   std::int32_t replica_ = 0;
 };

@@ -187,4 +187,37 @@ DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> reco
   return metrics;
 }
 
+std::optional<KvTierMetrics> kv_tier_metrics(const KvTiersConfig& config,
+                                             std::int64_t blocks_per_unit,
+                                             std::span<const ReplicaTotals* const> replicas) {
+  if (config.tiers.empty()) return std::nullopt;
+  const Bytes unit = config.block * static_cast<double>(blocks_per_unit);
+  KvTierMetrics metrics;
+  Seconds busy;
+  for (const ReplicaTotals* totals : replicas) {
+    busy += totals->busy;
+    metrics.exposed += totals->exposed_blocks;
+    metrics.recomputed_tokens += totals->recomputed_tokens;
+  }
+  if (busy > Seconds(0)) metrics.exposed_share = metrics.exposed / busy;
+  for (std::size_t i = 0; i < config.tiers.size(); ++i) {
+    const KvTier& tier = config.tiers[i];
+    TierCounts counts;
+    std::int64_t held = 0;
+    for (const ReplicaTotals* totals : replicas) {
+      counts = sum(counts, totals->tiers[i]);
+      held += totals->tier_units[i];
+    }
+    const double stores = tier.is_shared ? 1 : static_cast<double>(replicas.size());
+    metrics.tiers.push_back({.name = tier.name,
+                             .hit_tokens = counts.hit_tokens,
+                             .loaded = unit * static_cast<double>(counts.num_loaded),
+                             .written = unit * static_cast<double>(counts.num_written),
+                             .evicted = unit * static_cast<double>(counts.num_evicted),
+                             .held = unit * static_cast<double>(held),
+                             .capacity = tier.capacity * stores});
+  }
+  return metrics;
+}
+
 }  // namespace orrery

@@ -3,6 +3,7 @@
 // Serving metrics from request records and what the replicas summed up.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,5 +30,10 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
 DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> records,
                                              std::span<const ReplicaTotals* const> prefill,
                                              std::span<const ReplicaTotals* const> decode);
+
+// Of replicas with a prefix cache of units of `blocks_per_unit` blocks; none without tiers.
+std::optional<KvTierMetrics> kv_tier_metrics(const KvTiersConfig& config,
+                                             std::int64_t blocks_per_unit,
+                                             std::span<const ReplicaTotals* const> replicas);
 
 }  // namespace orrery

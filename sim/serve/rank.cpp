@@ -8,7 +8,12 @@ namespace orrery {
 Rank::Rank(const Setup& setup)
     : setup_(setup),
       blocks_(setup.num_kv_blocks, setup.blocks_per_unit),
-      decodes_(setup.engine.block_size) {}
+      decodes_(setup.engine.block_size) {
+  if (setup.tiers == nullptr || setup.tiers->tiers.empty() || setup.blocks_per_unit == 0) return;
+  tiers_.emplace(*setup_.tiers, setup_.blocks_per_unit, tokens_per_unit(), setup_.num_ranks,
+                 *setup_.shared_tiers);
+  blocks_.tell(*tiers_);
+}
 
 std::int64_t Rank::position(const Sequence& sequence) const {
   return sequence.computed + (sequence.is_decoding ? decodes_.step() - sequence.joined_step : 0);
@@ -26,6 +31,41 @@ std::int64_t Rank::full_length(const Request& request) const {
 
 std::span<const std::uint64_t> Rank::units_of(const Request& request, std::int64_t count) const {
   return std::span(request.block_hashes).first(static_cast<std::size_t>(count));
+}
+
+CachedPrefix Rank::cached_prefix(const Request& request, std::int64_t target) const {
+  CachedPrefix cached;
+  if (tokens_per_unit() == 0) return cached;
+  const auto units =
+      units_of(request, std::min(static_cast<std::int64_t>(request.block_hashes.size()),
+                                 (target - 1) / tokens_per_unit()));
+  if (!tiers_) {
+    cached.num_units = cached.num_on_gpu = blocks_.num_cached_units(units);
+    cached.num_idle = blocks_.num_idle_units(units_of(request, cached.num_units));
+    return cached;
+  }
+  for (const std::uint64_t unit : units) {
+    const int place = blocks_.is_cached(unit) ? KvTiers::kOnGpu : tiers_->find(unit);
+    if (place == KvTiers::kNowhere) break;
+    cached.places.push_back(place);
+  }
+  cached.num_units = tiers_->num_worth_taking(cached.places, target);
+  cached.num_recomputed = std::ssize(cached.places) - cached.num_units;
+  cached.places.resize(static_cast<std::size_t>(cached.num_units));
+  for (std::size_t i = 0; i < cached.places.size(); ++i) {
+    if (cached.places[i] != KvTiers::kOnGpu) continue;
+    ++cached.num_on_gpu;
+    cached.num_idle += blocks_.num_idle_units(units.subspan(i, 1));
+  }
+  return cached;
+}
+
+std::int64_t Rank::num_cached_units(std::span<const std::uint64_t> units) const {
+  if (!tiers_) return blocks_.num_cached_units(units);
+  const auto first_missing = std::ranges::find_if(units, [this](std::uint64_t unit) {
+    return !blocks_.is_cached(unit) && tiers_->find(unit) == KvTiers::kNowhere;
+  });
+  return first_missing - units.begin();
 }
 
 std::int64_t Rank::generated_before(std::int64_t idx) const {
@@ -140,27 +180,51 @@ std::int64_t Rank::seat(const Sequence& sequence) {
   return slot;
 }
 
-void Rank::admit_front(Seconds now, std::int64_t num_units, std::int64_t query) {
+void Rank::take_units(const Request& request, const CachedPrefix& cached, std::int64_t num_blocks,
+                      bool is_hit) {
+  const auto units = units_of(request, cached.num_units);
+  const std::int64_t others = num_blocks - cached.num_on_gpu * setup_.blocks_per_unit;
+  if (!tiers_) {
+    blocks_.acquire_units(units);
+    blocks_.allocate(others);
+    return;
+  }
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (cached.places[i] == KvTiers::kOnGpu) blocks_.acquire_units(units.subspan(i, 1));
+  }
+  tiers_->touch(units);
+  tiers_->recompute(cached.num_recomputed * tokens_per_unit());
+  for (const int place : cached.places) {
+    if (place != KvTiers::kOnGpu) tiers_->load(place, is_hit);
+  }
+  blocks_.allocate(others);
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (cached.places[i] != KvTiers::kOnGpu) publish_unit(units.subspan(i, 1));
+  }
+}
+
+void Rank::admit_front(Seconds now, const CachedPrefix& prefix, std::int64_t query) {
   const std::int64_t idx = waiting_.front().idx;
   const Request& admitted = request(idx);
   const auto again = preempted_.find(idx);
   const Preempted made = again != preempted_.end() ? again->second : Preempted{};
-  const std::int64_t cached = num_units * tokens_per_unit();
-  blocks_.acquire_units(units_of(admitted, num_units));
-  blocks_.allocate(blocks_for(cached + query) - num_units * setup_.blocks_per_unit);
+  const std::int64_t cached = prefix.num_units * tokens_per_unit();
+  const bool is_first = record(idx).num_preemptions == 0;
+  take_units(admitted, prefix, blocks_for(cached + query), is_first && record(idx).is_measured);
   committed_blocks_ += blocks_for(full_length(admitted));
   const std::int64_t slot = seat({.idx = idx,
                                   .target = admitted.prompt_tokens + made.generated,
                                   .computed = cached,
                                   .generated = made.generated,
-                                  .num_units = num_units,
+                                  .num_units = prefix.num_units,
                                   .last_token = made.last_token});
   if (again != preempted_.end()) preempted_.erase(again);
   waiting_.pop_front();
   outstanding_ -= cached;
-  if (record(idx).num_preemptions == 0) {
+  if (is_first) {
     record(idx).first_scheduled = now;
     record(idx).cached_tokens = cached;
+    record(idx).loaded_tokens = (prefix.num_units - prefix.num_on_gpu) * tokens_per_unit();
   }
   add_chunk(slot, query);
 }
@@ -185,13 +249,15 @@ void Rank::publish_units(Sequence& sequence, std::int64_t computed) {
   const std::int64_t full =
       std::min(computed / tokens_per_unit(), static_cast<std::int64_t>(owner.block_hashes.size()));
   for (; sequence.num_units < full; ++sequence.num_units) {
-    const auto next =
-        std::span(owner.block_hashes).subspan(static_cast<std::size_t>(sequence.num_units), 1);
-    if (!blocks_.publish_unit(next.front())) {
-      blocks_.acquire_units(next);
-      blocks_.free(setup_.blocks_per_unit);
-    }
+    publish_unit(
+        std::span(owner.block_hashes).subspan(static_cast<std::size_t>(sequence.num_units), 1));
   }
+}
+
+void Rank::publish_unit(std::span<const std::uint64_t> unit) {
+  if (blocks_.publish_unit(unit.front())) return;
+  blocks_.acquire_units(unit);
+  blocks_.free(setup_.blocks_per_unit);
 }
 
 void Rank::join_decodes(std::int64_t slot) {

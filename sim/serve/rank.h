@@ -26,6 +26,7 @@
 #include "sim/serve/fast_forward.h"
 #include "sim/serve/incoming.h"
 #include "sim/serve/kv_block_manager.h"
+#include "sim/serve/kv_tiers.h"
 #include "sim/serve/serve.h"
 #include "sim/serve/token_intervals.h"
 
@@ -57,6 +58,16 @@ struct Sequence {
 struct Waiting {
   std::int64_t idx = 0;
   Seconds known;
+};
+
+// Leading units of a prompt that need not be computed.
+struct CachedPrefix {
+  std::int64_t num_units = 0;
+  std::int64_t num_on_gpu = 0;  // of them; the others stand in tiers
+  std::int64_t num_idle = 0;    // of those on the GPU: taking them makes as many unavailable
+  // Where each is: a tier, or KvTiers::kOnGpu. Empty where there are no tiers.
+  std::vector<int> places;
+  std::int64_t num_recomputed = 0;  // units behind them that a tier has
 };
 
 // What a rank computes in a step.
@@ -93,7 +104,10 @@ class Rank {
     EngineConfig engine;
     std::int64_t num_kv_blocks = 0;
     std::int64_t state_blocks = 0;
-    std::int64_t blocks_per_unit = 0;  // of the prefix cache; 0: none
+    std::int64_t blocks_per_unit = 0;      // of the prefix cache; 0: none
+    const KvTiersConfig* tiers = nullptr;  // behind it; null: none
+    SharedTiers* shared_tiers = nullptr;   // of the service; not null where `tiers` is not
+    int num_ranks = 1;                     // that share the other ones
     std::span<const Request> requests;
     std::span<RequestRecord> records;
     StepBackend* released = nullptr;  // is told who gives its blocks back; or null
@@ -121,6 +135,10 @@ class Rank {
 
   // --- What the scheduler does to it.
 
+  // What is done until the next call happens at `now`.
+  void at(Seconds now) {
+    if (tiers_) tiers_->at(now);
+  }
   // A new step, empty so far; and that step.
   RankStep& new_step();
   [[nodiscard]] RankStep& step() { return step_; }
@@ -132,8 +150,8 @@ class Rank {
   void preempt_last();
   // Blocks for the next request handed over, which has a seat from now on.
   void reserve_next(Seconds now, bool is_running);
-  // The first that waits, with `query` tokens after those of its `num_units` cached units.
-  void admit_front(Seconds now, std::int64_t num_units, std::int64_t query);
+  // The first that waits, with `query` tokens after those of its `cached` units.
+  void admit_front(Seconds now, const CachedPrefix& cached, std::int64_t query);
   void add_chunk(std::int64_t slot, std::int64_t query);
   // Slots of prompts cut in the middle, in order of admission: at most one.
   std::vector<std::int64_t>& prefilling() { return prefilling_; }
@@ -164,6 +182,14 @@ class Rank {
     return setup_.blocks_per_unit * setup_.engine.block_size;
   }
   [[nodiscard]] std::int64_t blocks_per_unit() const { return setup_.blocks_per_unit; }
+  // Of `request`, of which `target` tokens are to be prefilled: at least one is computed, to have
+  // logits to sample from.
+  [[nodiscard]] CachedPrefix cached_prefix(const Request& request, std::int64_t target) const;
+  // Leading ones of `units` on the GPU or in a tier.
+  [[nodiscard]] std::int64_t num_cached_units(std::span<const std::uint64_t> units) const;
+  // Null where there are none.
+  [[nodiscard]] KvTiers* tiers() { return tiers_ ? &*tiers_ : nullptr; }
+  [[nodiscard]] const KvTiers* tiers() const { return tiers_ ? &*tiers_ : nullptr; }
   [[nodiscard]] std::span<const std::uint64_t> units_of(const Request& request,
                                                         std::int64_t count) const;
   // Of a sequence with so many tokens; one without any holds no state yet.
@@ -210,7 +236,12 @@ class Rank {
     return record(sequence.idx).is_measured;
   }
   std::int64_t seat(const Sequence& sequence);
+  // Takes the units of `cached` for `request`; those in tiers come onto the GPU.
+  void take_units(const Request& request, const CachedPrefix& cached, std::int64_t num_blocks,
+                  bool is_hit);
   void publish_units(Sequence& sequence, std::int64_t computed);
+  // One unit's private blocks.
+  void publish_unit(std::span<const std::uint64_t> unit);
   void join_decodes(std::int64_t slot);
   void leave_decodes(Sequence& sequence, std::int64_t slot);
   void end_chunk(const RankStep::Chunk& chunk, const StepEnd& step, LatencyHistogram& itl,
@@ -225,6 +256,7 @@ class Rank {
 
   Setup setup_;
   KvBlockManager blocks_;
+  std::optional<KvTiers> tiers_;
   std::deque<Waiting> waiting_;                            // preempted ones first
   std::unordered_map<std::int64_t, Preempted> preempted_;  // by request; never iterated
   std::vector<Sequence> slots_;

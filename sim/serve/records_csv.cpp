@@ -79,6 +79,8 @@ void write_requests_csv(const ServiceResult& service, std::ostream& out) {
         "decode_start_s,second_token_s,exposed_transfer_s";
   }
   if (has_ranks) header += is_disaggregated ? ",dp_rank,decode_dp_rank" : ",dp_rank";
+  const bool has_tiers = service.metrics.kv_tiers.has_value();
+  if (has_tiers) header += ",loaded_tokens";
   CsvWriter csv(header, out);
   for (const RequestRecord& request : service.requests) {
     csv.add(request.id);
@@ -102,6 +104,7 @@ void write_requests_csv(const ServiceResult& service, std::ostream& out) {
     if (is_disaggregated) add_transfer(csv, request);
     if (has_ranks) csv.add(std::int64_t{request.dp_rank});
     if (has_ranks && is_disaggregated) csv.add(std::int64_t{request.decode_dp_rank});
+    if (has_tiers) csv.add(request.loaded_tokens);
     csv.end_row();
   }
 }

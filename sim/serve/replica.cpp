@@ -13,11 +13,12 @@ namespace orrery {
 
 Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per_unit,
                  std::span<const Request> requests, std::span<RequestRecord> records,
-                 std::unique_ptr<StepBackend> backend, ReplicaRole role)
+                 std::unique_ptr<StepBackend> backend, ReplicaRole role, SharedTiers* shared_tiers)
     : index_(index),
       record_steps_(config.record_steps),
       wants_sequences_(backend->wants_sequences()),
       engine_(config.engine),
+      tiers_(config.kv_tiers),
       front_end_(config.front_end),
       step_store_(config.step_store),
       requests_(requests),
@@ -33,6 +34,9 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
                     .num_kv_blocks = config.num_kv_blocks / config.num_dp_ranks,
                     .state_blocks = config.state_blocks,
                     .blocks_per_unit = has_prefix_cache ? blocks_per_unit : 0,
+                    .tiers = shared_tiers == nullptr ? nullptr : &tiers_,
+                    .shared_tiers = shared_tiers,
+                    .num_ranks = config.num_dp_ranks,
                     .requests = requests,
                     .records = records,
                     .released = wants_sequences_ ? backend_.get() : nullptr};
@@ -40,25 +44,32 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
     ranks_.emplace_back(setup, config.num_dp_ranks == 1);
   }
   if (ranks_.size() > 1) totals_.rank_busy.resize(ranks_.size());
+  if (ranks_.front().state.tiers() != nullptr) {
+    totals_.tiers.resize(tiers_.tiers.size());
+    totals_.tier_units.resize(tiers_.tiers.size());
+  }
 }
 
 std::int64_t Replica::num_cached_units(const Request& request) const {
   std::int64_t most = 0;
   for (const RankOfReplica& rank : ranks_) {
     if (rank.state.tokens_per_unit() == 0) return 0;
-    most = std::max(most, rank.state.blocks().num_cached_units(request.block_hashes));
+    most = std::max(most, rank.state.num_cached_units(request.block_hashes));
   }
   return most;
 }
 
 bool Replica::has_cached(std::span<const std::uint64_t> units) const {
   return std::ranges::any_of(ranks_, [&](const RankOfReplica& rank) {
-    return rank.state.blocks().num_cached_units(units) == static_cast<std::int64_t>(units.size());
+    return rank.state.num_cached_units(units) == std::ssize(units);
   });
 }
 
 void Replica::tell_prefixes(PrefixHolders& holders, std::int32_t replica) {
-  for (RankOfReplica& rank : ranks_) rank.state.blocks().tell(holders, replica);
+  for (RankOfReplica& rank : ranks_) {
+    rank.state.blocks().tell(holders, replica);
+    if (rank.state.tiers() != nullptr) rank.state.tiers()->tell(holders, replica);
+  }
 }
 
 std::int64_t Replica::num_decodes() const {
@@ -274,8 +285,13 @@ void Replica::compute_step() {
     for (RankOfReplica& rank : ranks_) rank.state.set_steps_in_flight(flight.time.num_steps);
   } else {
     StepTime time = backend_->run(batches());
+    for (const RankOfReplica& rank : ranks_) {
+      const KvTiers* const tiers = rank.state.tiers();
+      if (tiers == nullptr) continue;
+      flight.exposed_blocks = std::max(flight.exposed_blocks, tiers->exposed(time.duration));
+    }
     flight.time = {.num_steps = 1,
-                   .first = time.duration,
+                   .first = time.duration + flight.exposed_blocks,
                    .slope = Seconds(0),
                    .basis = time.basis,
                    .energy = time.energy,
@@ -304,6 +320,7 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
   const std::int64_t steps = flight.time.num_steps;
   std::int64_t tokens = 0;
   for (RankOfReplica& rank : ranks_) {
+    rank.state.at(flight.end);
     if (flight.is_fast_forward) rank.state.take_blocks(steps);
     const RankStep& step = rank.state.step();
     tokens +=
@@ -324,6 +341,7 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
 void Replica::account(const Flight& flight) {
   const bool is_measured = std::ranges::any_of(
       ranks_, [](const RankOfReplica& rank) { return rank.state.computes_measured(); });
+  if (!totals_.tiers.empty()) account_tiers(flight, is_measured);
   if (!is_measured) return;
   const Seconds duration = flight.end - flight.begin;
   const std::int64_t steps = flight.time.num_steps;
@@ -352,6 +370,20 @@ void Replica::account(const Flight& flight) {
   totals_.batch_steps += static_cast<double>(steps * sequences);
   for (std::size_t i = 0; i < flight.time.ranks.size(); ++i) {
     totals_.rank_busy[i] += flight.time.ranks[i];
+  }
+}
+
+void Replica::account_tiers(const Flight& flight, bool is_measured) {
+  if (is_measured) totals_.exposed_blocks += flight.exposed_blocks;
+  for (RankOfReplica& rank : ranks_) {
+    KvTiers& tiers = *rank.state.tiers();
+    for (std::size_t i = 0; i < totals_.tiers.size(); ++i) {
+      const TierCounts& step = tiers.counts()[i];
+      totals_.tier_units[i] += step.num_written - step.num_evicted;
+      if (is_measured) totals_.tiers[i] = sum(totals_.tiers[i], step);
+    }
+    if (is_measured) totals_.recomputed_tokens += tiers.recomputed_tokens();
+    tiers.end_step();
   }
 }
 

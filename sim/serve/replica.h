@@ -49,6 +49,10 @@ struct ReplicaTotals {
   // Time of steps at whose begin a request was not admitted for each limit, the mean over ranks.
   std::array<Seconds, kAdmissionLimitNames.size()> held_up{};
   std::int64_t num_steps = 0;
+  std::vector<TierCounts> tiers;         // empty where there are none
+  std::vector<std::int64_t> tier_units;  // that they hold, counted over all steps; as below
+  Seconds exposed_blocks;                // of `busy`, for blocks on their way between tiers
+  std::int64_t recomputed_tokens = 0;    // KvTierMetrics
   // Of each data-parallel rank: what its part of the steps takes; the rest of `busy` it waits for
   // the slowest. Empty with one rank.
   std::vector<Seconds> rank_busy;
@@ -62,10 +66,12 @@ struct LoadBound {
 
 class Replica {
  public:
-  // `requests` and `records` (same indices) outlive the replica.
+  // `requests` and `records` (same indices) outlive the replica, as do `shared_tiers` of a `config`
+  // with tiers.
   Replica(int index, const ServiceConfig& config, std::int64_t blocks_per_unit,
           std::span<const Request> requests, std::span<RequestRecord> records,
-          std::unique_ptr<StepBackend> backend, ReplicaRole role = ReplicaRole::kWhole);
+          std::unique_ptr<StepBackend> backend, ReplicaRole role = ReplicaRole::kWhole,
+          SharedTiers* shared_tiers = nullptr);
 
   // A client sends request `idx` at `now`, not before any earlier event of this replica.
   void submit(Seconds now, std::int64_t idx);
@@ -114,7 +120,8 @@ class Replica {
   struct Flight {
     Seconds begin;
     Seconds end;
-    FastForward time;  // num_steps == 1 for steps with prefill
+    FastForward time;        // num_steps == 1 for steps with prefill
+    Seconds exposed_blocks;  // of it
     bool is_fast_forward = false;
     std::int64_t most_steps = 1;  // of a fast-forward
   };
@@ -148,6 +155,8 @@ class Replica {
   void cut_flight(Seconds known, bool is_next_fixed);
   void complete_step(std::vector<std::int64_t>& finished);
   void account(const Flight& flight);
+  // What moved between tiers in this step, which has tokens of measured requests or not.
+  void account_tiers(const Flight& flight, bool is_measured);
   void record(const Flight& flight);
   [[nodiscard]] std::int64_t num_decodes() const;
 
@@ -156,6 +165,7 @@ class Replica {
   bool wants_sequences_;
   bool may_wait_ = false;  // there were prompts to wait for or with when the step was formed
   EngineConfig engine_;
+  KvTiersConfig tiers_;
   FrontEndConfig front_end_;
   std::shared_ptr<StepStore> step_store_;
   std::span<const Request> requests_;

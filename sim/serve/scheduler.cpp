@@ -7,6 +7,7 @@
 namespace orrery {
 
 bool Scheduler::schedule(Seconds now, Seconds known, bool lets_prompts) {
+  rank_.at(now);
   rank_.join_incoming(now, known);
   RankStep& step = rank_.new_step();
   if (rank_.num_running() == 0 && rank_.waiting().empty()) return false;
@@ -83,21 +84,12 @@ bool Scheduler::admit_front(std::int64_t& budget, Seconds now) {
   const std::int64_t idx = rank_.waiting().front().idx;
   const Request& request = rank_.request(idx);
   const std::int64_t target = request.prompt_tokens + rank_.generated_before(idx);
-  // At least one token is computed even if all are cached, to have logits to sample from.
-  std::int64_t num_units = 0;
-  if (rank_.tokens_per_unit() > 0) {
-    const std::int64_t limit = std::min(static_cast<std::int64_t>(request.block_hashes.size()),
-                                        (target - 1) / rank_.tokens_per_unit());
-    num_units = rank_.blocks().num_cached_units(rank_.units_of(request, limit));
-  }
-  const std::int64_t cached = num_units * rank_.tokens_per_unit();
-  const std::int64_t remaining = target - cached;
+  const CachedPrefix cached = rank_.cached_prefix(request, target);
+  const std::int64_t remaining = target - cached.num_units * rank_.tokens_per_unit();
   const std::int64_t query = std::min(remaining, budget);
   if (query == 0 || (!rank_.engine().enable_chunked_prefill && query < remaining)) return false;
-  if (!has_blocks_for(request, target, cached, query, rank_.units_of(request, num_units))) {
-    return false;
-  }
-  rank_.admit_front(now, num_units, query);
+  if (!has_blocks_for(request, target, query, cached)) return false;
+  rank_.admit_front(now, cached, query);
   budget -= query;
   return true;
 }
@@ -113,8 +105,7 @@ bool Scheduler::holds_back(std::int64_t num_decodes, std::int64_t budget, Second
   for (const Waiting& waiting : rank_.waiting()) {
     const Request& request = rank_.request(waiting.idx);
     if (waiting.known > known || seats-- <= 0 || tokens + request.prompt_tokens > budget) break;
-    if (tokens == 0 &&
-        !has_blocks_for(request, request.prompt_tokens, 0, request.prompt_tokens, {})) {
+    if (tokens == 0 && !has_blocks_for(request, request.prompt_tokens, request.prompt_tokens)) {
       break;
     }
     tokens += request.prompt_tokens;
@@ -129,14 +120,16 @@ bool Scheduler::holds_back(std::int64_t num_decodes, std::int64_t budget, Second
   return waits;
 }
 
-bool Scheduler::has_blocks_for(const Request& request, std::int64_t target, std::int64_t cached,
-                               std::int64_t query, std::span<const std::uint64_t> units) const {
+bool Scheduler::has_blocks_for(const Request& request, std::int64_t target, std::int64_t query,
+                               const CachedPrefix& cached) const {
   const EngineConfig& engine = rank_.engine();
   const std::int64_t full = rank_.blocks_for(rank_.full_length(request));
   std::int64_t needed = 0;
   switch (engine.kv_admission) {
     case KvAdmission::kPrompt:
-      needed = rank_.blocks_for(engine.scheduler_reserve_full_isl ? target : cached + query);
+      needed = rank_.blocks_for(engine.scheduler_reserve_full_isl
+                                    ? target
+                                    : cached.num_units * rank_.tokens_per_unit() + query);
       break;
     case KvAdmission::kFullLength:
       return rank_.committed_blocks() + full <= rank_.blocks().num_blocks();
@@ -151,10 +144,9 @@ bool Scheduler::has_blocks_for(const Request& request, std::int64_t target, std:
       break;
     }
   }
-  const auto num_units = static_cast<std::int64_t>(units.size());
-  return needed - num_units * rank_.blocks_per_unit() <=
+  return needed - cached.num_on_gpu * rank_.blocks_per_unit() <=
          rank_.blocks().num_available() - rank_.blocks_in_flight() -
-             rank_.blocks().num_idle_units(units) * rank_.blocks_per_unit();
+             cached.num_idle * rank_.blocks_per_unit();
 }
 
 void Scheduler::reserve_incoming(Seconds now, bool is_running) {
@@ -162,7 +154,7 @@ void Scheduler::reserve_incoming(Seconds now, bool is_running) {
   while (const Handover* next = rank_.incoming().next()) {
     if (!rank_.waiting().empty() || !rank_.has_seat()) return;
     const Request& request = rank_.request(next->idx);
-    if (!has_blocks_for(request, request.prompt_tokens, 0, request.prompt_tokens, {})) return;
+    if (!has_blocks_for(request, request.prompt_tokens, request.prompt_tokens)) return;
     rank_.reserve_next(now, is_running);
   }
 }
@@ -173,8 +165,14 @@ bool Scheduler::is_next_known(Seconds known) const {
          (rank_.engine().kv_admission != KvAdmission::kEstimated || !rank_.could_admit());
 }
 
-// Since it came too late for this step, or as estimates of what runs change.
+// Since it came too late for this step, as estimates of what runs change, or as tiers lose or come
+// to have blocks of the first that waits: the fewer it would load, the fewer it takes at once.
 bool Scheduler::may_let_in_soon() const {
+  const EngineConfig& engine = rank_.engine();
+  const bool takes_by_chunks = !engine.scheduler_reserve_full_isl || !engine.enable_chunked_prefill;
+  if (rank_.tiers() != nullptr && takes_by_chunks && !rank_.waiting().empty() && rank_.has_seat()) {
+    return true;
+  }
   return rank_.incoming().has_ready() ||
          (rank_.incoming().next() != nullptr &&
           rank_.engine().kv_admission == KvAdmission::kEstimated && rank_.has_seat());
@@ -187,7 +185,7 @@ bool Scheduler::could_prefill(Seconds known) const {
   }
   const std::int64_t idx = rank_.waiting().front().idx;
   const std::int64_t target = rank_.request(idx).prompt_tokens + rank_.generated_before(idx);
-  return has_blocks_for(rank_.request(idx), target, 0, target, {});
+  return has_blocks_for(rank_.request(idx), target, target);
 }
 
 }  // namespace orrery

@@ -42,8 +42,8 @@ class Scheduler {
   // can take the places of what ended, came too late for this one, or has a seat that an estimate
   // of what runs may come to let in.
   [[nodiscard]] bool is_next_known(Seconds known) const;
-  // Whether a request handed over may come to be let in after the step now formed, though nothing
-  // ends with it.
+  // Whether a request may come to be let in after the step now formed, though nothing ends with it
+  // and none comes.
   [[nodiscard]] bool may_let_in_soon() const;
   // Whether it has, or could take in, prompts that are known since `known`.
   [[nodiscard]] bool could_prefill(Seconds known) const;
@@ -57,11 +57,10 @@ class Scheduler {
   bool admit_front(std::int64_t& budget, Seconds now);
   // Whether prompts that could join `num_decodes` decodes wait for more to come (batch_wait_*).
   bool holds_back(std::int64_t num_decodes, std::int64_t budget, Seconds known);
-  // Whether KvAdmission lets in a request of `target` tokens to prefill, `cached` of them in the
-  // prefix cache in `units`, that computes `query` now.
-  [[nodiscard]] bool has_blocks_for(const Request& request, std::int64_t target,
-                                    std::int64_t cached, std::int64_t query,
-                                    std::span<const std::uint64_t> units) const;
+  // Whether KvAdmission lets in a request of `target` tokens to prefill, of which `cached` are,
+  // that computes `query` now.
+  [[nodiscard]] bool has_blocks_for(const Request& request, std::int64_t target, std::int64_t query,
+                                    const CachedPrefix& cached = {}) const;
   // Why the first request that waits is not in the batch just formed, which leaves `budget` tokens.
   [[nodiscard]] std::optional<AdmissionLimit> held_up_by(std::int64_t budget, Seconds known) const;
 

@@ -121,16 +121,21 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
   ServiceResult result;
   result.step_store = config.step_store;
   result.requests = new_records(workload);
+  const std::int64_t blocks_per_unit = workload.hash_block_tokens / config.engine.block_size;
+  SharedTiers shared_tiers(config.kv_tiers, blocks_per_unit);
   Replicas replicas;
   replicas.reserve(static_cast<std::size_t>(config.num_replicas));
   for (int i = 0; i < config.num_replicas; ++i) {
-    replicas.push_back(
-        std::make_unique<Replica>(i, config, workload.hash_block_tokens / config.engine.block_size,
-                                  workload.requests, result.requests, make_backend(i)));
+    replicas.push_back(std::make_unique<Replica>(i, config, blocks_per_unit, workload.requests,
+                                                 result.requests, make_backend(i),
+                                                 ReplicaRole::kWhole, &shared_tiers));
   }
 
   ProgressCounter counter(progress, static_cast<std::int64_t>(workload.requests.size()));
-  if (router_policy(config.router).is_load_blind && workload.closed_loop_concurrency == 0) {
+  const bool shares_tiers =
+      std::ranges::any_of(config.kv_tiers.tiers, [](const KvTier& tier) { return tier.is_shared; });
+  if (router_policy(config.router).is_load_blind && workload.closed_loop_concurrency == 0 &&
+      !shares_tiers) {
     run_side_by_side(replicas, workload, config, result.requests, counter);
   } else {
     std::vector<std::int64_t> all(workload.requests.size());
@@ -149,6 +154,9 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
   result.metrics = serving_metrics(result.requests, totals, slo);
   if (arrives_by_itself(workload)) {
     result.metrics.load = load_metrics(result.requests, totals);
+  }
+  if (blocks_per_unit > 0) {
+    result.metrics.kv_tiers = kv_tier_metrics(config.kv_tiers, blocks_per_unit, totals);
   }
   return result;
 }

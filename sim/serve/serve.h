@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/serve/kv_tier_config.h"
 #include "sim/serve/load.h"
 #include "sim/serve/slo.h"
 #include "sim/serve/step_backend.h"
@@ -142,6 +143,7 @@ struct ServiceConfig {
   int num_dp_ranks = 1;
   std::int64_t num_kv_blocks = 0;  // per replica, over its data-parallel ranks
   std::int64_t state_blocks = 0;   // that a sequence takes beside those of its tokens
+  KvTiersConfig kv_tiers;          // behind these blocks
   int num_threads = 1;             // replicas behind a load-blind router run side by side
   bool record_steps = true;
   // Takes the steps in place of ServiceResult::steps. Shared: results are copied, their steps are
@@ -156,6 +158,7 @@ struct RequestRecord {
   std::int64_t prompt_tokens = 0;
   std::int64_t output_tokens = 0;
   std::int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache at first admission
+  std::int64_t loaded_tokens = 0;  // of them, from a tier behind the GPU's blocks
   int num_preemptions = 0;
   bool is_measured = true;  // not of the warm-up
   Seconds arrival;          // sent by the client
@@ -251,7 +254,8 @@ struct ServingMetrics {
   LoadMetrics load;
   std::vector<SloCheck> slo;
   std::optional<DisaggregationMetrics> disaggregation;
-  std::optional<RankMetrics> ranks;  // where replicas have more than one
+  std::optional<RankMetrics> ranks;       // where replicas have more than one
+  std::optional<KvTierMetrics> kv_tiers;  // where there are some
 };
 
 struct ServiceResult {

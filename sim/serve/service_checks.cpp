@@ -1,10 +1,16 @@
 #include "sim/serve/service_checks.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
+#include "sim/serve/kv_tiers.h"
+#include "sim/units/parse.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -53,6 +59,40 @@ void check(const Request& request, const ServiceConfig& config, std::int64_t has
 }
 
 }  // namespace
+
+void check_kv_tiers(const ServiceConfig& config, const Workload& workload) {
+  const KvTiersConfig& given = config.kv_tiers;
+  if (given.tiers.empty()) return;
+  require(config.engine.enable_prefix_caching,
+          "found tiers without a prefix cache, expected enable_prefix_caching: true");
+  require(config.state_blocks == 0,
+          "tiers hold the KV blocks of tokens, expected a model whose sequences keep no states or "
+          "short windows beside them");
+  std::set<std::string_view> names;
+  for (const KvTier& tier : given.tiers) {
+    require(tier.bandwidth > BytesPerSecond(0) && tier.write_bandwidth > BytesPerSecond(0) &&
+                tier.latency >= Seconds(0),
+            "tier " + tier.name + ": expected rates above 0 and a latency of at least 0");
+    require(names.insert(tier.name).second,
+            "found two tiers named " + tier.name + ", expected names of their own");
+  }
+  const std::int64_t per_unit = workload.hash_block_tokens / config.engine.block_size;
+  if (per_unit == 0) return;
+  const auto longest = std::ranges::max_element(
+      workload.requests, {}, [](const Request& request) { return request.block_hashes.size(); });
+  if (longest == workload.requests.end()) return;
+  const std::int64_t needed = std::max<std::int64_t>(std::ssize(longest->block_hashes), 1);
+  const Bytes unit = given.block * static_cast<double>(per_unit);
+  for (const KvTier& tier : given.tiers) {
+    const int ranks = tier.is_shared ? 1 : config.num_dp_ranks;
+    require(tier_units(given, tier, per_unit, ranks) >= needed, [&] {
+      return "tier " + tier.name + " of " + to_text(tier.capacity) +
+             (ranks > 1 ? " over " + std::to_string(ranks) + " data-parallel ranks" : "") +
+             " holds fewer KV blocks than the prompt of request " + std::to_string(longest->id) +
+             " shares, expected at least " + to_text(unit * static_cast<double>(needed * ranks));
+    });
+  }
+}
 
 std::string too_late(Seconds arrival) {
   return "arrives " + format_significant(arrival.value(), 4) +
@@ -104,6 +144,7 @@ void check_service(const ServiceConfig& config, const Workload& workload) {
 
 void check_requests(const Workload& workload, const ServiceConfig& config) {
   check_service(config, workload);
+  check_kv_tiers(config, workload);
   Seconds before(-std::numeric_limits<double>::infinity());
   for (std::size_t i = 0; i < workload.requests.size(); ++i) {
     const Request& request = workload.requests[i];

@@ -24,6 +24,8 @@ template <std::invocable Message>
 void require(bool holds, const Message& message) {
   if (!holds) throw std::invalid_argument(message());
 }
+// The tiers behind the KV blocks: their settings, and that each has room for any request's prefix.
+void check_kv_tiers(const ServiceConfig& config, const Workload& workload);
 // Settings, and what the workload asks of them.
 void check_service(const ServiceConfig& config, const Workload& workload);
 // The same, and each request: that its arrival is in order and that it can ever run.

@@ -15,9 +15,58 @@
 #include <utility>
 #include <vector>
 
+#include "sim/serve/kv_tiers.h"
 #include "tests/serve/fake_steps.h"
 
 namespace orrery::testing {
+
+// What tiers hold, each a list, oldest first; writing and loading takes no time.
+class NaiveTiers {
+  using Held = std::vector<std::uint64_t>;
+
+ public:
+  explicit NaiveTiers(const ServiceConfig& config) : tiers_(config.kv_tiers.tiers) {
+    for (const KvTier& tier : tiers_) {
+      capacities_.push_back(tier_units(config.kv_tiers, tier, 1, config.num_dp_ranks));
+    }
+    held_.resize(tiers_.size());
+  }
+  [[nodiscard]] bool has(std::uint64_t hash) const {
+    return std::ranges::any_of(held_, [hash](const Held& held) { return is_in(held, hash); });
+  }
+  void use(std::uint64_t hash) {
+    for (auto& held : held_) {
+      if (std::erase(held, hash) > 0) held.push_back(hash);
+    }
+  }
+  void computed(std::uint64_t hash) {
+    for (std::size_t i = 0; i < held_.size(); ++i) {
+      if (tiers_[i].write == TierWrite::kThrough) put(i, hash);
+    }
+  }
+  void evicted(std::uint64_t hash, std::size_t tier = 0) {
+    if (tier == held_.size()) return;
+    const bool is_written = tiers_[tier].write == TierWrite::kEviction;
+    if (is_written || is_in(held_[tier], hash)) put(tier, hash);
+  }
+
+ private:
+  [[nodiscard]] static bool is_in(const Held& held, std::uint64_t hash) {
+    return std::ranges::find(held, hash) != held.end();
+  }
+  void put(std::size_t tier, std::uint64_t hash) {
+    Held& held = held_[tier];
+    std::erase(held, hash);
+    held.push_back(hash);
+    if (static_cast<std::int64_t>(held.size()) <= capacities_[tier]) return;
+    const std::uint64_t oldest = held.front();
+    held.erase(held.begin());
+    evicted(oldest, tier + 1);
+  }
+  std::vector<KvTier> tiers_;
+  std::vector<std::int64_t> capacities_;
+  std::vector<Held> held_;
+};
 
 // One data-parallel rank.
 class NaiveRank {
@@ -35,7 +84,12 @@ class NaiveRank {
   // `known`: when the engine comes to know of each request.
   NaiveRank(const Workload& workload, const ServiceConfig& config, FakeTimes times,
             std::vector<State>& states, const std::vector<Seconds>& known)
-      : workload_(workload), config_(config), times_(times), states_(states), known_(known) {
+      : workload_(workload),
+        config_(config),
+        times_(times),
+        states_(states),
+        known_(known),
+        tiers_(config) {
     for (std::int64_t id = 0; id < config.num_kv_blocks / config.num_dp_ranks; ++id) {
       blocks_.push_back({});
       free_.push_back(id);
@@ -144,17 +198,7 @@ class NaiveRank {
     State& state = states_[idx];
     const std::int64_t count = needed(tokens) - static_cast<std::int64_t>(state.blocks.size());
     if (count > num_free()) return false;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t id = free_.front();
-      free_.pop_front();
-      Block& block = blocks_[id];
-      if (block.has_hash) {
-        cached_.erase(block.hash);
-        block.has_hash = false;
-      }
-      block.references = 1;
-      state.blocks.push_back(id);
-    }
+    for (std::int64_t i = 0; i < count; ++i) state.blocks.push_back(take_free());
     if (!config_.engine.enable_prefix_caching) return true;
     const auto& hashes = workload_.requests[idx].block_hashes;
     for (; state.num_hashed < hashes.size() &&
@@ -171,11 +215,49 @@ class NaiveRank {
         give(own);
         continue;
       }
-      block.has_hash = true;
-      block.hash = hashes[state.num_hashed];
-      cached_[block.hash] = state.blocks[state.num_hashed];
+      name(state.blocks[state.num_hashed], hashes[state.num_hashed]);
     }
     return true;
+  }
+  std::int64_t take_free() {
+    const std::int64_t id = free_.front();
+    free_.pop_front();
+    Block& block = blocks_[id];
+    if (block.has_hash) {
+      cached_.erase(block.hash);
+      block.has_hash = false;
+      tiers_.evicted(block.hash);
+    }
+    block.references = 1;
+    return id;
+  }
+  void name(std::int64_t id, std::uint64_t hash) {
+    blocks_[id].has_hash = true;
+    blocks_[id].hash = hash;
+    cached_[hash] = id;
+    tiers_.computed(hash);
+  }
+  // The first blocks of `idx`: those of `hits` that are on the GPU, and new ones for what tiers
+  // have (kInTier), beside `num_others` new ones behind them.
+  void take_hits(std::size_t idx, const std::vector<std::int64_t>& hits, std::int64_t num_others) {
+    const auto& hashes = workload_.requests[idx].block_hashes;
+    for (const std::int64_t id : hits) {
+      if (id != kInTier) take(id);
+    }
+    for (std::size_t i = hits.size(); i-- > 0;) tiers_.use(hashes[i]);
+    std::deque<std::int64_t> fresh;
+    for (std::int64_t i = num_others + std::ranges::count(hits, kInTier); i > 0; --i) {
+      fresh.push_back(take_free());
+    }
+    std::vector<std::int64_t>& blocks = states_[idx].blocks;
+    blocks = hits;
+    for (std::size_t i = 0; i < hits.size(); ++i) {
+      if (hits[i] != kInTier) continue;
+      blocks[i] = fresh.front();
+      fresh.pop_front();
+      name(blocks[i], hashes[i]);
+    }
+    blocks.insert(blocks.end(), fresh.begin(), fresh.end());
   }
   void take(std::int64_t id) {
     if (blocks_[id].references++ == 0) free_.remove(id);
@@ -231,10 +313,11 @@ class NaiveRank {
   [[nodiscard]] std::int64_t full_length(std::size_t idx) const {
     return workload_.requests[idx].prompt_tokens + workload_.requests[idx].output_tokens - 1;
   }
-  // Whether the policy lets in `idx`, of which `hits` are cached, `num_idle` of them idle, beside
-  // what is `scheduled` so far.
+  // Whether the policy lets in `idx`, of which `hits` are cached, `num_idle` of them idle and
+  // `num_in_tier` not on the GPU, beside what is `scheduled` so far.
   [[nodiscard]] bool may_admit(std::size_t idx, std::int64_t count, std::int64_t hits,
-                               std::int64_t num_idle, const Scheduled& scheduled) const {
+                               std::int64_t num_idle, const Scheduled& scheduled,
+                               std::int64_t num_in_tier = 0) const {
     const EngineConfig& engine = config_.engine;
     if (engine.kv_admission == KvAdmission::kFullLength) {
       std::int64_t committed = needed(full_length(idx));
@@ -260,7 +343,7 @@ class NaiveRank {
           needed(full_length(idx)) +
           needed(promised + std::llround(engine.new_token_ratio * static_cast<double>(left)));
     }
-    return must_fit - hits <= num_free() - num_idle;
+    return must_fit - (hits - num_in_tier) <= num_free() - num_idle;
   }
 
   void schedule_waiting(Scheduled& scheduled, std::int64_t& budget, Seconds now, Seconds known) {
@@ -274,13 +357,14 @@ class NaiveRank {
       if (config_.engine.enable_prefix_caching) {
         for (const std::uint64_t hash : workload_.requests[idx].block_hashes) {
           const auto found = cached_.find(hash);
-          if (found == cached_.end() ||
+          const bool is_on_gpu = found != cached_.end();
+          if ((!is_on_gpu && !tiers_.has(hash)) ||
               static_cast<std::int64_t>(hits.size() + 1) * config_.engine.block_size >
                   length(idx) - 1) {
             break;
           }
-          hits.push_back(found->second);
-          num_idle += blocks_[found->second].references == 0 ? 1 : 0;
+          hits.push_back(is_on_gpu ? found->second : kInTier);
+          num_idle += is_on_gpu && blocks_[found->second].references == 0 ? 1 : 0;
         }
       }
       const std::int64_t cached =
@@ -288,11 +372,12 @@ class NaiveRank {
       std::int64_t count = length(idx) - cached;
       if (!config_.engine.enable_chunked_prefill && count > budget) break;
       count = std::min(count, budget);
-      if (!may_admit(idx, count, static_cast<std::int64_t>(hits.size()), num_idle, scheduled)) {
+      const auto num_hits = static_cast<std::int64_t>(hits.size());
+      if (!may_admit(idx, count, num_hits, num_idle, scheduled,
+                     std::ranges::count(hits, kInTier))) {
         break;
       }
-      for (const std::int64_t id : hits) take(id);
-      state.blocks = hits;
+      take_hits(idx, hits, needed(cached + count) - num_hits);
       state.num_hashed = hits.size();
       allocate(idx, cached + count);
       state.num_computed = cached;
@@ -318,6 +403,8 @@ class NaiveRank {
   std::deque<std::size_t> waiting_;
   std::vector<std::size_t> running_;
   std::vector<std::size_t> ended_;  // hold seats and blocks until the next batch is formed
+  static constexpr std::int64_t kInTier = -1;
+  NaiveTiers tiers_;
 };
 
 // Its ranks step together, as long as the slowest takes.

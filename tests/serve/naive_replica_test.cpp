@@ -101,6 +101,33 @@ TEST_P(NaiveReplicaTest, ThePrefixCacheHoldsAndForgetsAlike) {
   expect_equal(caching);
 }
 
+// Tiers behind the blocks, each with either policy, that move whatever they hold in no time.
+TEST_P(NaiveReplicaTest, TiersHoldAndGiveBackAlike) {
+  constexpr Bytes kBlock(1000);
+  for (const int flags : {0, 1, 2, 3, 4, 8, 15}) {
+    SCOPED_TRACE("flags " + std::to_string(flags));
+    ServiceConfig tiered = config();
+    tiered.engine.enable_prefix_caching = true;
+    tiered.engine.async_scheduling = (flags & 1) != 0;
+    tiered.engine.scheduler_reserve_full_isl = (flags & 2) != 0;
+    const auto tier = [&](const char* name, double blocks, bool is_through) {
+      return KvTier{.name = name,
+                    .capacity = kBlock * blocks,
+                    .bandwidth = BytesPerSecond(1e30),
+                    .write_bandwidth = BytesPerSecond(1e30),
+                    .write = is_through ? TierWrite::kThrough : TierWrite::kEviction};
+    };
+    tiered.kv_tiers = {
+        .tiers = {tier("host", 40, (flags & 4) != 0), tier("disk", 90, (flags & 8) != 0)},
+        .block_of_gpu = kBlock,
+        .block = kBlock};
+    const auto [preemptions, cached] = expect_equal(tiered);
+    ServiceConfig plain = tiered;
+    plain.kv_tiers = {};
+    EXPECT_GE(cached, expect_equal(plain).second);
+  }
+}
+
 TEST_P(NaiveReplicaTest, AsynchronousStepsAreScheduledAlike) {
   ServiceConfig async = config();
   async.engine.async_scheduling = true;
