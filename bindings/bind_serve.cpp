@@ -76,6 +76,10 @@ py::dict request_columns(const ServiceResult& service) {
           column<std::int32_t>(rows, [](const Record& r) { return r.decode_dp_rank; });
     }
   }
+  if (service.metrics.kv_tiers) {
+    columns["loaded_tokens"] =
+        column<std::int64_t>(rows, [](const Record& r) { return r.loaded_tokens; });
+  }
   return columns;
 }
 

@@ -396,6 +396,23 @@ def _disaggregation(summary: Any) -> list[tuple[str, str]]:
                                      f"{times}; {_percent(moved['exposed_share'])} of it waited for ({moved['source']})")]  # fmt: skip
 
 
+def _kv_tiers(summary: Any) -> list[tuple[str, str]]:
+    """Where the prefix cache found what it found, and what moving it cost."""
+    if "kv_tiers" not in summary:
+        return []
+    behind = summary["kv_tiers"]
+    on_gpu = summary["cached_tokens"] - sum(tier["hit_tokens"] for tier in behind["tiers"])
+    hits = [f"{_percent(on_gpu / max(summary['prompt_tokens'], 1))} GPU", *(f"{_percent(t['hit_rate'])} {printable(t['name'])}" for t in behind["tiers"])]
+    moved = [f"{printable(t['name'])} {t['loaded_bytes'] / 2**30:,.1f} GiB loaded, {t['written_bytes'] / 2**30:,.1f} written, holds"
+             f" {t['held_bytes'] / 2**30:,.1f} of {t['capacity_bytes'] / 2**30:,.1f}" for t in behind["tiers"]]  # fmt: skip
+    again = f"; {behind['recomputed_tokens']:,} tokens computed again, predicted faster" if behind["recomputed_tokens"] else ""
+    return [
+        ("found in", ", ".join(hits) + again),
+        ("KV tiers", "; ".join(moved)),
+        ("KV blocks on the way", f"steps wait {_seconds(behind['exposed_s'])} for them, {_percent(behind['exposed_share'])} of their time"),
+    ]
+
+
 def _ranks(summary: Any) -> list[tuple[str, str]]:
     """How data-parallel ranks wait for each other."""
     if "data_parallel" not in summary:
@@ -452,6 +469,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("requests", f"{summary['requests']:,} in {_seconds(summary['duration_s'])}, {summary['requests_per_s']:.2f}/s"),
         ("tokens", f"{summary['prompt_tokens']:,} prompt, {summary['output_tokens']:,} output"),
         ("prefix cache", f"{_percent(summary['cached_tokens'] / max(summary['prompt_tokens'], 1))} of prompt tokens found"),
+        *_kv_tiers(summary),
         ("output tokens/s", f"{summary['output_tokens_per_s']:,.0f}, {summary['output_tokens_per_s_per_gpu']:,.0f} per GPU"
                             f" ({summary['num_gpus']} GPUs)"),
         ("goodput", f"{summary['goodput']:.2f} requests/s, {_percent(summary['slo_attainment'])} of requests meet the SLO"),

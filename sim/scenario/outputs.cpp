@@ -154,6 +154,33 @@ std::string ranks_json(const RankMetrics& ranks) {
   return object.inline_text();
 }
 
+// KV blocks behind those of the GPUs.
+std::string kv_tiers_json(const KvTierMetrics& metrics, std::int64_t prompt_tokens) {
+  const auto share = [&](std::int64_t tokens) {
+    return static_cast<double>(tokens) /
+           static_cast<double>(std::max<std::int64_t>(prompt_tokens, 1));
+  };
+  std::string tiers;
+  for (const TierMetrics& tier : metrics.tiers) {
+    JsonObject object;
+    object.text("name", tier.name)
+        .whole("hit_tokens", tier.hit_tokens)
+        .number("hit_rate", share(tier.hit_tokens))
+        .number("loaded_bytes", tier.loaded.value())
+        .number("written_bytes", tier.written.value())
+        .number("evicted_bytes", tier.evicted.value())
+        .number("held_bytes", tier.held.value())
+        .number("capacity_bytes", tier.capacity.value());
+    tiers += (tiers.empty() ? "" : ", ") + object.inline_text();
+  }
+  JsonObject object;
+  object.raw("tiers", "[" + tiers + "]")
+      .number("exposed_s", metrics.exposed.value())
+      .number("exposed_share", metrics.exposed_share)
+      .whole("recomputed_tokens", metrics.recomputed_tokens);
+  return object.inline_text();
+}
+
 std::string energy_json(const RunResult& result) {
   const Device& device = result.scenario.machine_spec.device;
   const auto energy = service_energy(device, result.num_gpus, result.service.metrics);
@@ -299,6 +326,9 @@ std::string summary_json(const RunResult& result) {
   if (result.disaggregated) summary.raw("disaggregation", disaggregation_json(result));
   if (result.service.metrics.ranks) {
     summary.raw("data_parallel", ranks_json(*result.service.metrics.ranks));
+  }
+  if (metrics.kv_tiers) {
+    summary.raw("kv_tiers", kv_tiers_json(*metrics.kv_tiers, metrics.prompt_tokens));
   }
   summary.raw("step", step_json(result.step))
       .raw("step_breakdown", breakdown_json(result.step.shares))

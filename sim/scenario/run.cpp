@@ -166,6 +166,11 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
   const Workload workload =
       at_key(scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
   std::ranges::copy(workload.notes, std::back_inserter(result.warnings));
+  if (!scenario.kv_tiers.tiers.empty() && workload.hash_block_tokens == 0) {
+    result.warnings.emplace_back(
+        "kv_cache: the requests of this workload name no prefixes that they share, so no tier is "
+        "used");
+  }
   const Scenario shown = scenario.disaggregation ? decode_side(scenario) : scenario;
   if (scenario.chosen_step != Batch{}) {
     at_key(scenario, "chosen_step",

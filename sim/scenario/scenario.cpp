@@ -9,6 +9,7 @@
 #include "sim/scenario/config_keys.h"
 #include "sim/scenario/costs.h"
 #include "sim/scenario/experts.h"
+#include "sim/scenario/kv_cache.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
 #include "sim/scenario/quantization.h"
@@ -392,8 +393,8 @@ Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& f
                        const ProjectPaths& paths, SharedRequests requests) {
   const Reader root(root_node, "",
                     {"question", "model", "machine", "provider", "placement", "disaggregation",
-                     "engine", "moe", "router", "workload", "slo", "cost", "search", "step_level",
-                     "chosen_step", "validate", "seed"});
+                     "engine", "kv_cache", "moe", "router", "workload", "slo", "cost", "search",
+                     "step_level", "chosen_step", "validate", "seed"});
   root.require({"model", "machine", "workload"});
   const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
   Scenario scenario;
@@ -411,6 +412,14 @@ Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& f
   read_place(root, scenario);
   read_engine(root_node.find("engine"), root_node, directory, scenario);
   read_experts(root, directory, scenario);
+  if (root.has("kv_cache")) {
+    scenario.kv_tiers = read_kv_cache(root.at("kv_cache"));
+    if (!scenario.kv_tiers.tiers.empty() && !scenario.engine.enable_prefix_caching) {
+      root.fail("kv_cache",
+                "found tiers beside engine.enable_prefix_caching: false, without which "
+                "no block is found again; expected true");
+    }
+  }
   if (root.has("router")) {
     scenario.router = router_policies()[root.choice("router", router_names())].kind;
   }
@@ -464,6 +473,7 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
   text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
           config_yaml(engine_fields(), scenario.engine, "  ") + "\n" +
           graphs_yaml(scenario.engine_profile);
+  text += to_yaml(scenario.kv_tiers);
   text += "router: " + std::string(to_text(scenario.router)) + "\n";
   text += "workload: " + to_yaml(scenario.workload, scenario.paths.root, requests_file) + "\n";
   text += slo_yaml(scenario.slo) + to_yaml(scenario.machine_spec.costs);

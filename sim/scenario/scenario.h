@@ -59,6 +59,7 @@ struct Scenario {
   std::optional<Disaggregation> disaggregation;
   std::string profile = kDefaultProfile;
   EngineConfig engine;
+  KvTiersConfig kv_tiers;  // as the scenario says them
   RouterKind router = RouterKind::kRoundRobin;
   WorkloadSpec workload;
   Slo slo;

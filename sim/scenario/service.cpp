@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "sim/scenario/disaggregated_run.h"
+#include "sim/scenario/kv_cache.h"
 #include "sim/scenario/run.h"
 #include "sim/serve/disaggregated.h"
+#include "sim/serve/service_checks.h"
 
 namespace orrery {
 
@@ -69,6 +71,16 @@ ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memor
   return config;
 }
 
+// Tiers behind the blocks of `config`, the service of `side`.
+void add_tiers(const Scenario& side, const MemoryBudget& memory, StepTimes& times,
+               const Workload& workload, ServiceConfig& config) {
+  at_key(side, "kv_cache", [&] {
+    config.kv_tiers =
+        kv_tiers_of(side.kv_tiers, side.model_config, side.mesh, side.engine, memory, times);
+    check_kv_tiers(config, workload);
+  });
+}
+
 // None where nothing is to be spilled.
 std::shared_ptr<StepStore> new_store(const std::filesystem::path& spill, int num_replicas) {
   return spill.empty() ? nullptr : std::make_shared<StepStore>(spill, num_replicas);
@@ -111,6 +123,7 @@ std::string StepModel::key(const Scenario& side, bool contexts_differ) {
   shared.workload = {};
   shared.slo = {};
   shared.router = {};
+  shared.kv_tiers = {};
   shared.chosen_step = {};
   shared.validation = {};
   shared.seed = 0;
@@ -150,6 +163,7 @@ ScenarioService serve_aggregated(const Scenario& scenario, const Workload& workl
   ServiceConfig config =
       service_config(scenario, model.memory(), new_store(options.spill, scenario.replicas));
   config.record_steps = options.record_steps;
+  add_tiers(scenario, model.memory(), model.steps().times(), workload, config);
   return {.result = at_key(scenario, "workload",
                            [&] {
                              return serve(
@@ -177,6 +191,8 @@ ScenarioService serve_disaggregated(const Scenario& scenario, const Workload& wo
                              .kv_block_per_rank = model.memory().kv_block,
                              .kv_block = kv_block_of_instance(decode)};
   config.prefill.record_steps = config.decode.record_steps = options.record_steps;
+  add_tiers(prefill, *model.prefill_memory(), model.prefill_steps()->times(), workload,
+            config.prefill);
   if (config.decode.router == RouterKind::kPrefixAware) {  // they cache no prefixes
     config.decode.router = RouterKind::kLeastLoaded;
   }

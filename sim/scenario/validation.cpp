@@ -92,6 +92,13 @@ void check_executable(const Scenario& scenario) {
     });
   }
   if (!scenario.validation.serve) return;
+  at_key(scenario, "kv_cache", [&] {
+    if (!scenario.kv_tiers.tiers.empty()) {
+      throw std::invalid_argument(
+          "found tiers of KV blocks, which are simulated and not executed: leave kv_cache out, or "
+          "set validate.serve=false");
+    }
+  });
   at_key(scenario, "engine", [&] {
     if (scenario.engine.enable_prefix_caching) {
       throw std::invalid_argument(

@@ -98,6 +98,8 @@ class Plan:
 def plan_of(run: FinishedRun, model: str | None = None) -> Plan:
     """The plan of a run; `model` is the checkpoint to serve, where it is not the one that the scenario's config is of."""
     scenario, engine = run.scenario, run.scenario["engine"]
+    if "kv_cache" in scenario:
+        raise ValueError(f"{run.name}: found tiers of KV blocks (kv_cache), which no engine's options here say; expected a run without")
     machine = _machine(str(scenario["machine"]["name"]))
     num_gpus = int(scenario["machine"]["num_gpus"])
     return Plan(

@@ -282,6 +282,7 @@ def totals(run: Run) -> list[tuple[str, str]]:
             if s.get("cached_tokens")
             else []
         ),
+        *_kv_tiers(s),
         ("Simulated time", quantities.seconds(s["duration_s"])),
         ("KV cache in use, mean", quantities.percent(s["kv_utilisation"]["mean"])),
         ("KV cache in use, most", quantities.percent(s["kv_utilisation"]["max"])),
@@ -295,6 +296,25 @@ def totals(run: Run) -> list[tuple[str, str]]:
             else []
         ),
     ]
+
+
+def _kv_tiers(summary: dict) -> list[tuple[str, str]]:
+    """What each tier behind the GPUs' KV blocks was found to have, and what moved."""
+    if "kv_tiers" not in summary:
+        return []
+    behind = summary["kv_tiers"]
+    rows = []
+    for tier in behind["tiers"]:
+        loaded, written = (quantities.gibibytes(tier[key]) for key in ("loaded_bytes", "written_bytes"))
+        rows += [
+            (f"Prompt tokens from {tier['name']}", f"{quantities.count(tier['hit_tokens'])}, {quantities.percent(tier['hit_rate'])}"),
+            (f"KV blocks loaded from and written to {tier['name']}", f"{loaded}, {written}"),
+        ]
+    waited = f"{quantities.seconds(behind['exposed_s'])}, {quantities.percent(behind['exposed_share'])} of their time"
+    rows.append(("Steps wait for KV blocks from and to tiers", waited))
+    if behind["recomputed_tokens"]:
+        rows.append(("Prompt tokens in a tier, computed as that is faster", quantities.count(behind["recomputed_tokens"])))
+    return rows
 
 
 def memory_rows(run: Run) -> list[tuple[str, str, str]]:

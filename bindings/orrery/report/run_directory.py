@@ -212,6 +212,8 @@ def _read_summary(path: pathlib.Path) -> dict:
             _number(path, _object(path, summary, key), name, prefix=key + ".")
     if "disaggregation" in summary:
         _check_disaggregation(path, _object(path, summary, "disaggregation"))
+    if "kv_tiers" in summary:
+        _check_kv_tiers(path, _object(path, summary, "kv_tiers"))
     breakdown = summary.get("step_breakdown")
     if not isinstance(breakdown, list):
         raise ValueError(f"{path}: found no list 'step_breakdown'")
@@ -240,6 +242,19 @@ def _check_disaggregation(path: pathlib.Path, apart: dict) -> None:
     for key in TRANSFER_TIMES:
         for name in QUANTILES:
             _number(path, _object(path, moved, key), name, prefix=f"disaggregation.transfer.{key}.")
+
+
+def _check_kv_tiers(path: pathlib.Path, behind: dict) -> None:
+    for name in ("exposed_s", "exposed_share", "recomputed_tokens"):
+        _number(path, behind, name, prefix="kv_tiers.")
+    tiers = behind.get("tiers")
+    if not isinstance(tiers, list):
+        raise ValueError(f"{path}: found no list 'kv_tiers.tiers'")
+    for i, tier in enumerate(tiers):
+        if not isinstance(tier, dict) or not isinstance(tier.get("name"), str):
+            raise ValueError(f"{path}: found no text 'kv_tiers.tiers[{i}].name'")
+        for name in ("hit_tokens", "hit_rate", "loaded_bytes", "written_bytes", "held_bytes", "capacity_bytes"):
+            _number(path, tier, name, prefix=f"kv_tiers.tiers[{i}].")
 
 
 def _object(path: pathlib.Path, parent: dict, key: str) -> dict:
