@@ -205,7 +205,15 @@ class SpaceBuilder {
   static void check_place(const Family& family, const YamlNode& root, const Scenario& base) {
     const YamlNode* place = root.find(family.is_disaggregated ? "disaggregation" : "placement");
     if (family.is_disaggregated) {
-      (void)read_disaggregation(*place, base.model_config, base.machine_spec);
+      const Disaggregation sides = read_disaggregation(*place, base.model_config,
+                                                       base.precision.kv_cache, base.machine_spec);
+      if (!held_alike(sides)) {
+        fail_at(
+            place->where,
+            "disaggregation: prefill and decode differ in tp, pp or kv_cache, which searches leave "
+            "out; "
+            "simulate such a plan by itself");
+      }
     } else {
       (void)read_placement(*place, base.model_config, base.machine_spec);
     }

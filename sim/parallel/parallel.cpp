@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <stdexcept>
 #include <utility>
 
-#include "sim/model/layer_runs.h"
 #include "sim/parallel/rewrite.h"
 
 namespace orrery {
@@ -86,23 +86,13 @@ namespace {
 template <typename BytesOf>
 Bytes most_of_stages(ModelConfig model, int pp, const BytesOf& bytes_of) {
   const std::vector<LayerConfig> layers = std::exchange(model.layers, {});
-  const std::vector<LayerRun> runs = layer_runs(layers);
-  std::int64_t num_units = 0;
-  for (const LayerRun& run : runs) num_units += run.count;
-  const std::vector<std::int64_t> shares = stage_shares(num_units, pp);
+  const std::vector<std::size_t> stages = stages_of_layers(layers, pp);
   Bytes most;
-  std::size_t stage = 0;
-  std::int64_t units = 0;
-  for (const LayerRun& run : runs) {
-    for (std::int64_t copy = 0; copy < run.count; ++copy) {
-      const auto first = layers.begin() + run.first + copy * run.period;
-      model.layers.insert(model.layers.end(), first, first + run.period);
-      if (++units < shares[stage]) continue;
-      most = std::max(most, bytes_of(model));
-      model.layers.clear();
-      units = 0;
-      ++stage;
-    }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    model.layers.push_back(layers[i]);
+    if (i + 1 < layers.size() && stages[i + 1] == stages[i]) continue;
+    most = std::max(most, bytes_of(model));
+    model.layers.clear();
   }
   return most;
 }

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/model/layer_runs.h"
+
 namespace orrery {
 
 std::int64_t exact_share(std::string_view axis, std::int64_t size, std::int64_t ways) {
@@ -36,6 +38,25 @@ Mesh weights_mesh(const Mesh& mesh) {
   seen.tp *= mesh.cp;
   seen.cp = 1;
   return seen;
+}
+
+std::vector<std::size_t> stages_of_layers(std::span<const LayerConfig> layers, int num_stages) {
+  const std::vector<LayerRun> runs = layer_runs(layers);
+  std::int64_t num_units = 0;
+  for (const LayerRun& run : runs) num_units += run.count;
+  const std::vector<std::int64_t> shares = stage_shares(num_units, num_stages);
+  std::vector<std::size_t> stages;
+  std::size_t stage = 0;
+  std::int64_t units = 0;
+  for (const LayerRun& run : runs) {
+    for (std::int64_t copy = 0; copy < run.count; ++copy) {
+      stages.insert(stages.end(), static_cast<std::size_t>(run.period), stage);
+      if (++units < shares[stage]) continue;
+      units = 0;
+      ++stage;
+    }
+  }
+  return stages;
 }
 
 bool uses_all_to_all(const Mesh& mesh) {

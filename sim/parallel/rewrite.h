@@ -3,6 +3,7 @@
 // What passes share: copying a plan op by op with ops inserted in between, and collectives over
 // every group of ranks that a split makes.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -29,6 +30,8 @@ const KernelSpec& residual_sum();
 // Stages of a pipeline: the repeat copies each takes, as even as possible. What is left over goes
 // to the stages before the last, which holds the LM head, from the back (as vLLM's get_pp_indices).
 std::vector<std::int64_t> stage_shares(std::int64_t num_units, int num_stages);
+// Of each layer the stage that has it, ascending; repeats of a run of layers are not divided.
+std::vector<std::size_t> stages_of_layers(std::span<const LayerConfig> layers, int num_stages);
 
 // A copy of `source` in the making. Every rank r of the source becomes the ranks
 // ways * r ... ways * r + ways - 1; tensor and split ids are kept, later ones are appended.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/cost/csv_reader.h"
+#include "sim/parallel/kv_flows.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -17,6 +18,7 @@ Scenario side_of(const Scenario& scenario, const SidePlacement& side) {
   Scenario own = scenario;
   own.replicas = side.placement.replicas;
   own.mesh = side.placement.mesh;
+  own.precision.kv_cache = side.kv_cache.value_or(own.precision.kv_cache);
   own.engine = engine_of(side, scenario.engine);
   return own;
 }
@@ -53,6 +55,57 @@ TransferTime route_time(const Machine& machine, int from, int to) {
     time.rate = time.rate == BytesPerSecond(0) ? rate : std::min(time.rate, rate);
   }
   return time;
+}
+
+// KV caches travel in the narrower of both sides' formats: who sends casts before, or who receives
+// casts behind it.
+DType dtype_on_the_way(const Scenario& scenario) {
+  const DType from = prefill_side(scenario).precision.kv_cache;
+  const DType to = decode_side(scenario).precision.kv_cache;
+  return bytes_per_element(from) < bytes_per_element(to) ? from : to;
+}
+
+KvFlows flows_of(const Scenario& scenario) {
+  const Disaggregation& placed = *scenario.disaggregation;
+  return kv_flows(scenario.model_config, placed.prefill.placement.mesh,
+                  placed.decode.placement.mesh, dtype_on_the_way(scenario));
+}
+
+// Bytes of a block of keys or values of one layer that lie in one piece on both sides: `kv_block`
+// over the pools of a decode GPU, or the heads of them that one prefill GPU has.
+Bytes piece_of(const Scenario& scenario, Bytes kv_block) {
+  const Disaggregation& placed = *scenario.disaggregation;
+  const ModelConfig& model = scenario.model_config;
+  const int pp = placed.decode.placement.mesh.pp;
+  double layers = 0;
+  double all_pools = 0;
+  for (const LayerConfig& layer : model.layers) {
+    if (!layer.caches_tokens()) continue;
+    layers += 1;
+    all_pools +=
+        layer.attention == AttentionKind::kMla ? 1 : 2;  // a latent is key and value in one
+  }
+  const double pools = layers > 0 ? all_pools / layers * std::ceil(layers / pp) : 1.0;
+  const bool is_latent = model.layers.front().attention == AttentionKind::kMla;
+  const std::int64_t heads = is_latent ? 1 : model.num_key_value_heads;
+  const auto held = [&](const SidePlacement& side) {
+    return static_cast<double>(std::max<std::int64_t>(heads / side.placement.mesh.tp, 1));
+  };
+  return kv_block / pools * std::min(1.0, held(placed.prefill) / held(placed.decode));
+}
+
+// Bytes of one KV block over all GPUs of a data-parallel rank.
+Bytes kv_block_of_rank(const Scenario& side) {
+  Mesh mesh = side.mesh;
+  mesh.pp = 1;
+  return kv_bytes_per_rank(side.model_config, mesh, side.precision.kv_cache, 1) *
+         static_cast<double>(side.engine.block_size * mesh.tp);
+}
+
+// Data-parallel rank `rank` of all of a side's, from GPU `first` on: its first GPU.
+int gpu_of_rank(const Placement& side, int first, int rank) {
+  const int dp = side.mesh.dp;
+  return first + rank / dp * num_ranks(side.mesh) + rank % dp * side.mesh.tp;
 }
 
 }  // namespace
@@ -122,30 +175,29 @@ ServedTransfers read_served_transfers(const std::filesystem::path& file) {
 
 TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, Bytes kv_block) {
   const Disaggregation& placed = *scenario.disaggregation;
-  const int ranks_prefill = num_ranks(placed.prefill.placement.mesh);
-  const int ranks_decode = num_ranks(placed.decode.placement.mesh);
-  const ModelConfig& model = scenario.model_config;
-  const int pp = placed.prefill.placement.mesh.pp;
-  double layers = 0;
-  double all_pools = 0;
-  for (const LayerConfig& layer : model.layers) {
-    if (!layer.caches_tokens()) continue;
-    layers += 1;
-    all_pools +=
-        layer.attention == AttentionKind::kMla ? 1 : 2;  // a latent is key and value in one
+  const Placement& prefill = placed.prefill.placement;
+  const Placement& decode = placed.decode.placement;
+  const TransferTime measured = measured_time(scenario, piece_of(scenario, kv_block));
+  double leaving = 1;
+  double entering = 1;
+  if (!held_alike(placed)) {
+    const KvFlows flows = flows_of(scenario);
+    const Bytes most = std::max(flows.most_sent(), flows.most_received());
+    leaving = flows.most_sent() / most;
+    entering = flows.most_received() / most;
   }
-  const double pools = layers > 0 ? all_pools / layers * std::ceil(layers / pp) : 1.0;
-  const TransferTime measured = measured_time(scenario, kv_block / pools);
   TransferLinks found;
   std::set<std::string> sources;
-  for (int p = 0; p < placed.prefill.placement.replicas; ++p) {
-    for (int d = 0; d < placed.decode.placement.replicas; ++d) {
-      const int from = p * ranks_prefill;
-      const int to = num_gpus(placed.prefill.placement) + d * ranks_decode;
+  for (int p = 0; p < prefill.replicas * prefill.mesh.dp; ++p) {
+    for (int d = 0; d < decode.replicas * decode.mesh.dp; ++d) {
+      const int from = gpu_of_rank(prefill, 0, p);
+      const int to = gpu_of_rank(decode, num_gpus(prefill), d);
       const bool is_nvlink = machine.nvlink_domain_of(from) == machine.nvlink_domain_of(to);
       const bool is_measured = is_nvlink && !measured.points.empty() && !placed.transfer.rate;
       TransferLink link{.fabric = is_nvlink ? 0 : 1,
-                        .time = is_measured ? measured : route_time(machine, from, to)};
+                        .time = is_measured ? measured : route_time(machine, from, to),
+                        .leaving = leaving,
+                        .entering = entering};
       link.time.rate = placed.transfer.rate.value_or(link.time.rate);
       link.time.latency = placed.transfer.latency.value_or(link.time.latency);
       sources.insert(placed.transfer.rate ? "as the scenario says"
@@ -161,11 +213,14 @@ TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, B
   return found;
 }
 
-Bytes kv_block_of_instance(const Scenario& side) {
-  Mesh mesh = side.mesh;
-  mesh.pp = 1;
-  return kv_bytes_per_rank(side.model_config, mesh, side.precision.kv_cache, 1) *
-         static_cast<double>(side.engine.block_size * mesh.tp);
+MovedBlock moved_block(const Scenario& scenario, Bytes kv_block) {
+  if (held_alike(*scenario.disaggregation)) {
+    return {.of_gpu = kv_block, .of_all = kv_block_of_rank(decode_side(scenario))};
+  }
+  const KvFlows flows = flows_of(scenario);
+  const auto tokens = static_cast<double>(scenario.engine.block_size);
+  return {.of_gpu = std::max(flows.most_sent(), flows.most_received()) * tokens,
+          .of_all = flows.total() * tokens};
 }
 
 }  // namespace orrery

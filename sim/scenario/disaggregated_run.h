@@ -32,18 +32,25 @@ struct ServedTransfers {
 };
 ServedTransfers read_served_transfers(const std::filesystem::path& file);
 
-// Links from every prefill to every decode replica, [prefill, decode], and where their times come
-// from. Replicas lie next to each other, prefill first. Between GPUs of one NVLink domain a
-// transfer takes the time measured on the machine, where there is one, else the route's latency and
-// bytes over its narrowest link; `disaggregation.transfer` replaces either.
+// Links from every data-parallel rank of the prefill replicas to every one of the decode replicas,
+// [prefill, decode], and where their times come from. Replicas lie next to each other, prefill
+// first. Between GPUs of one NVLink domain a transfer takes the time measured on the machine, where
+// there is one, else the route's latency and bytes over its narrowest link;
+// `disaggregation.transfer` replaces either. Sides that split the model unlike take the ports of
+// one of them less than whole.
 struct TransferLinks {
   std::vector<TransferLink> links;
   std::string source;
 };
-// `kv_block`: bytes of one block on one rank.
+// `kv_block`: bytes of one block on one rank of the decode side.
 TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, Bytes kv_block);
 
-// Bytes of one KV block over all ranks of an instance.
-Bytes kv_block_of_instance(const Scenario& side);
+// One KV block on its way: bytes on the GPU that sends or receives most, and of all GPUs.
+// `kv_block`: as above.
+struct MovedBlock {
+  Bytes of_gpu;
+  Bytes of_all;
+};
+MovedBlock moved_block(const Scenario& scenario, Bytes kv_block);
 
 }  // namespace orrery

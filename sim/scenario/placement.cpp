@@ -1,9 +1,11 @@
 #include "sim/scenario/placement.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "sim/scenario/config_keys.h"
@@ -28,9 +30,11 @@ Placement read_mesh(const Reader& reader, const std::string& name, const ModelCo
   return placement;
 }
 
-SidePlacement read_side(const YamlNode& node, const std::string& name, const ModelConfig& model) {
+SidePlacement read_side(const YamlNode& node, const std::string& name, const ModelConfig& model,
+                        DType kv_cache) {
   std::vector<std::string_view> keys = config_keys({"replicas"}, mesh_fields());
-  keys.insert(keys.end(), {"max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"});
+  keys.insert(keys.end(),
+              {"max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache"});
   const Reader reader(node, name, keys);
   SidePlacement side;
   side.placement = read_mesh(reader, name, model);
@@ -49,18 +53,63 @@ SidePlacement read_side(const YamlNode& node, const std::string& name, const Mod
   if (reader.has("gpu_memory_utilization")) {
     side.gpu_memory_utilization = reader.number("gpu_memory_utilization", 0, 1, true);
   }
+  if (reader.has("kv_cache")) {
+    const DType own = reader.convert("kv_cache", parse_dtype);
+    if (own != kv_cache) side.kv_cache = own;
+  }
   return side;
 }
 
-// A rank sends what it holds to the rank of the same number.
-void check_equal_ways(const Location& where, std::string_view key, int prefill, int decode) {
-  if (prefill == decode) {
+std::string ways_of(const Mesh& mesh) {
+  return "tp " + std::to_string(mesh.tp) + " pp " + std::to_string(mesh.pp);
+}
+
+bool is_legal(const ModelConfig& model, const Mesh& mesh) {
+  try {
+    check_mesh(model, mesh);
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+  return true;
+}
+
+// The tp and pp of one side on the other, where the other's mesh can have them.
+std::string nearest_alike(const Disaggregation& placed, const ModelConfig& model) {
+  const Mesh& prefill = placed.prefill.placement.mesh;
+  const Mesh& decode = placed.decode.placement.mesh;
+  for (const auto& [name, mesh, other] :
+       {std::tuple("decode", decode, prefill), std::tuple("prefill", prefill, decode)}) {
+    Mesh changed = mesh;
+    changed.tp = other.tp;
+    changed.pp = other.pp;
+    if (is_legal(model, changed)) {
+      return std::string(", nearest: ") + name + " with " + ways_of(changed);
+    }
+  }
+  return "";
+}
+
+// Windows and states lie in blocks whose number follows from the ranks that they are split over and
+// from the bytes of a block.
+void check_resharding(const Location& where, const Disaggregation& placed,
+                      const ModelConfig& model) {
+  if (held_alike(placed) || std::ranges::none_of(model.layers, [](const LayerConfig& layer) {
+        return layer.sliding_window > 0 || layer.state_bytes > 0;
+      })) {
     return;
   }
-  fail_at(where, "disaggregation: prefill has " + std::string(key) + " " + std::to_string(prefill) +
-                     " and decode " + std::to_string(decode) + ", so that their ranks hold other " +
-                     (key == "tp" ? "heads" : "layers") + " of the KV cache; expected the same " +
-                     std::string(key) + " on both sides, dp may differ");
+  const Mesh& prefill = placed.prefill.placement.mesh;
+  const Mesh& decode = placed.decode.placement.mesh;
+  const bool same_ways = prefill.tp == decode.tp && prefill.pp == decode.pp;
+  const std::string message =
+      same_ways
+          ? "disaggregation: kv_cache differs between prefill and decode"
+          : "disaggregation: prefill has " + ways_of(prefill) + " and decode " + ways_of(decode);
+  fail_at(where, message +
+                     "; the windows and states that layers of this model keep are not re-sharded, "
+                     "expected the same " +
+                     (same_ways ? "kv_cache on both sides"
+                                : "tp and pp on both sides" + nearest_alike(placed, model)));
 }
 
 // Before it is known to fit a machine.
@@ -84,6 +133,7 @@ std::string side_yaml(const SidePlacement& side, std::string_view name) {
   if (side.gpu_memory_utilization) {
     text += "\n    gpu_memory_utilization: " + format_number(*side.gpu_memory_utilization);
   }
+  if (side.kv_cache) text += "\n    kv_cache: " + std::string(to_text(*side.kv_cache));
   return text + "\n";
 }
 
@@ -103,12 +153,19 @@ Placement read_placement(const YamlNode& node, const ModelConfig& model,
   return placement;
 }
 
-Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& model,
+bool held_alike(const Disaggregation& disaggregation) {
+  const Mesh& prefill = disaggregation.prefill.placement.mesh;
+  const Mesh& decode = disaggregation.decode.placement.mesh;
+  return prefill.tp == decode.tp && prefill.pp == decode.pp &&
+         disaggregation.prefill.kv_cache == disaggregation.decode.kv_cache;
+}
+
+Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& model, DType kv_cache,
                                    const MachineSpec& machine) {
   const Reader reader(node, "disaggregation", {"prefill", "decode", "transfer"});
   Disaggregation found;
-  found.prefill = read_side(reader.at("prefill"), "disaggregation.prefill", model);
-  found.decode = read_side(reader.at("decode"), "disaggregation.decode", model);
+  found.prefill = read_side(reader.at("prefill"), "disaggregation.prefill", model, kv_cache);
+  found.decode = read_side(reader.at("decode"), "disaggregation.decode", model, kv_cache);
   if (reader.has("transfer")) {
     const Reader transfer(reader.at("transfer"), "disaggregation.transfer", {"rate", "latency"});
     if (transfer.has("rate")) {
@@ -118,11 +175,7 @@ Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& mode
       found.transfer.latency = transfer.seconds("latency", /*zero_allowed=*/true);
     }
   }
-  const Mesh& prefill = found.prefill.placement.mesh;
-  const Mesh& decode = found.decode.placement.mesh;
-  const Location& where = reader.at("decode").where;
-  check_equal_ways(where, "tp", prefill.tp, decode.tp);
-  check_equal_ways(where, "pp", prefill.pp, decode.pp);
+  check_resharding(reader.at("decode").where, found, model);
   const std::int64_t for_prefill = gpus_of(found.prefill.placement);
   const std::int64_t for_decode = gpus_of(found.decode.placement);
   if (for_prefill + for_decode > machine.num_gpus) {

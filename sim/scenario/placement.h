@@ -28,6 +28,7 @@ struct SidePlacement {
   std::optional<std::int64_t> max_num_seqs;
   std::optional<std::int64_t> max_num_batched_tokens;
   std::optional<double> gpu_memory_utilization;
+  std::optional<DType> kv_cache;  // where it is not the model's
 };
 
 // How fast KV blocks move between two GPUs; what is not given is measured or the link's.
@@ -42,11 +43,15 @@ struct Disaggregation {
   TransferSpec transfer;
 };
 
+// Whether ranks of both sides hold the same layers and heads of a KV cache, in the same format.
+[[nodiscard]] bool held_alike(const Disaggregation& disaggregation);
+
 // Throw ScenarioError: keys and values, a mesh that cannot hold the model, more GPUs than the
-// machine has, and sides between which KV blocks cannot move as they are.
+// machine has, and sides that hold KV caches unlike which cannot be re-sharded. `kv_cache`: the
+// model's format of them.
 Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine);
-Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& model,
+Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& model, DType kv_cache,
                                    const MachineSpec& machine);
 
 // "placement:" and "disaggregation:" with every key, for resolved scenarios.

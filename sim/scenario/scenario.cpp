@@ -207,8 +207,8 @@ void read_place(const Reader& root, Scenario& scenario) {
       root.fail("placement", "found placement beside disaggregation; expected one of them");
     }
     const YamlNode& node = root.at("disaggregation");
-    scenario.disaggregation =
-        read_disaggregation(node, scenario.model_config, scenario.machine_spec);
+    scenario.disaggregation = read_disaggregation(
+        node, scenario.model_config, scenario.precision.kv_cache, scenario.machine_spec);
     placement = scenario.disaggregation->decode.placement;
   } else if (root.has("placement")) {
     placement = read_placement(root.at("placement"), scenario.model_config, scenario.machine_spec);

@@ -185,11 +185,12 @@ ScenarioService serve_disaggregated(const Scenario& scenario, const Workload& wo
                           model.memory().kv_block);
   });
   const auto store = new_store(options.spill, prefill.replicas + decode.replicas);
+  const MovedBlock block = moved_block(scenario, model.memory().kv_block);
   DisaggregatedConfig config{.prefill = service_config(prefill, *model.prefill_memory(), store),
                              .decode = service_config(decode, model.memory(), store),
                              .links = std::move(links.links),
-                             .kv_block_per_rank = model.memory().kv_block,
-                             .kv_block = kv_block_of_instance(decode)};
+                             .kv_block_per_gpu = block.of_gpu,
+                             .kv_block = block.of_all};
   config.prefill.record_steps = config.decode.record_steps = options.record_steps;
   add_tiers(prefill, *model.prefill_memory(), model.prefill_steps()->times(), workload,
             config.prefill);

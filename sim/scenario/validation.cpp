@@ -297,6 +297,12 @@ Deployment deployment_of(const Scenario& scenario, const MemoryBudget& memory) {
 
 ValidationPrediction predict_validation(const Scenario& given, const Progress& progress) {
   check_executable(given);
+  at_key(given, "disaggregation", [&] {
+    if (!given.disaggregation || held_alike(*given.disaggregation)) return;
+    throw std::invalid_argument(
+        "prefill and decode differ in tp, pp or kv_cache, which is simulated and not executed; "
+        "expected the same on both sides");
+  });
   // Steps are those of the decode side where it is apart.
   const Scenario scenario = given.disaggregation ? decode_side(given) : given;
   check_kernels(scenario);

@@ -56,11 +56,15 @@ ServiceResult serve_disaggregated(
     const std::function<std::unique_ptr<StepBackend>(int replica)>& make_backend,
     const Progress& progress) {
   check_disaggregated(workload, config.prefill, config.decode);
-  const std::size_t num_pairs = static_cast<std::size_t>(config.prefill.num_replicas) *
-                                static_cast<std::size_t>(config.decode.num_replicas);
-  require(config.links.size() == num_pairs, "found " + std::to_string(config.links.size()) +
-                                                " links, expected one for each pair of replicas, " +
-                                                std::to_string(num_pairs));
+  const auto num_ranks = [](const ServiceConfig& side) {
+    return static_cast<std::size_t>(side.num_replicas) *
+           static_cast<std::size_t>(side.num_dp_ranks);
+  };
+  const std::size_t num_pairs = num_ranks(config.prefill) * num_ranks(config.decode);
+  require(config.links.size() == num_pairs,
+          "found " + std::to_string(config.links.size()) +
+              " links, expected one for each pair of data-parallel ranks, " +
+              std::to_string(num_pairs));
   assert(config.prefill.step_store == config.decode.step_store);
   ServiceResult result;
   result.step_store = config.prefill.step_store;
@@ -84,7 +88,7 @@ ServiceResult serve_disaggregated(
   ProgressCounter counter(progress, static_cast<std::int64_t>(workload.requests.size()));
   std::vector<std::int64_t> all(workload.requests.size());
   std::iota(all.begin(), all.end(), 0);
-  TransferQueue transfers(config.links, config.decode.num_replicas);
+  TransferQueue transfers(config.links, static_cast<int>(num_ranks(config.decode)));
   ServiceLoop(workload, result.requests, prefill, decode, config, transfers, counter).run(all);
 
   std::vector<const ReplicaTotals*> totals;

@@ -27,10 +27,10 @@ struct DisaggregatedConfig {
   // when the first token has been made. Decode replicas have no prefix cache.
   ServiceConfig prefill;
   ServiceConfig decode;
-  // [prefill replicas, decode replicas].
+  // [prefill ranks, decode ranks], the data-parallel ones of all replicas of a side in order.
   std::vector<TransferLink> links;
-  Bytes kv_block_per_rank;  // of one KV block on the rank that sends most
-  Bytes kv_block;           // over all ranks
+  Bytes kv_block_per_gpu;  // of one KV block on the GPU that sends or receives most
+  Bytes kv_block;          // of all that move
 };
 
 // Throws std::invalid_argument for what cannot be served so, naming the side where it is one's.

@@ -138,8 +138,9 @@ void ServiceLoop::end_transfers(Seconds now) {
     RequestRecord& record = records_[static_cast<std::size_t>(transfer.idx)];
     record.transfer_start = transfer.start;
     record.transfer_end = transfer.end;
-    const auto from = static_cast<std::size_t>(transfer.prefill);
-    const auto to = static_cast<std::size_t>(transfer.decode);
+    const auto from =
+        static_cast<std::size_t>(transfer.prefill / apart_->config.prefill.num_dp_ranks);
+    const auto to = static_cast<std::size_t>(transfer.decode / apart_->config.decode.num_dp_ranks);
     first_[from].release_handed_over(transfer.idx);
     first_.touch(from);
     apart_->decode[to].complete_transfer(now, transfer.idx);
@@ -155,8 +156,10 @@ void ServiceLoop::begin_transfers(std::size_t to, Seconds now) {
     const auto blocks = static_cast<double>(
         transferred_blocks(config, workload_.requests[static_cast<std::size_t>(idx)]));
     record.transfer_bytes = config.kv_block * blocks;
-    apart_->transfers.submit(now, idx, record.replica, static_cast<int>(to),
-                             config.kv_block_per_rank * blocks);
+    apart_->transfers.submit(
+        now, idx, record.replica * config.prefill.num_dp_ranks + record.dp_rank,
+        static_cast<int>(to) * config.decode.num_dp_ranks + record.decode_dp_rank,
+        config.kv_block_per_gpu * blocks);
   }
 }
 

@@ -1,10 +1,12 @@
 #include "sim/serve/transfer.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 namespace orrery {
 
@@ -22,24 +24,23 @@ Seconds transfer_time(const TransferTime& time, Bytes bytes) {
 }
 
 TransferQueue::TransferQueue(std::span<const TransferLink> links, int num_decode)
-    : links_(links), num_decode_(num_decode), pairs_(links.size()) {}
+    : links_(links), num_decode_(num_decode) {}
 
 void TransferQueue::submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes) {
   const auto index = static_cast<std::size_t>(prefill) * static_cast<std::size_t>(num_decode_) +
                      static_cast<std::size_t>(decode);
-  Pair& pair = pairs_[index];
+  Pair& pair = moving_[index];
   const TransferTime& time = links_[index].time;
   pair.waiting.push_back({.idx = idx, .start = time.start, .alone = transfer_time(time, bytes)});
   if (pair.waiting.size() > 1) return;
   begin(now, pair);
-  moving_.insert(std::ranges::lower_bound(moving_, index), index);
   share_out(now);
 }
 
 std::optional<Seconds> TransferQueue::next_event() const {
   std::optional<Seconds> first;
-  for (const std::size_t index : moving_) {
-    const Seconds end = pairs_[index].end();
+  for (const auto& [index, pair] : moving_) {
+    const Seconds end = pair.end();
     first = first ? std::min(*first, end) : end;
   }
   return first;
@@ -47,8 +48,7 @@ std::optional<Seconds> TransferQueue::next_event() const {
 
 void TransferQueue::advance(Seconds now, std::vector<Ended>& ended) {
   const std::size_t before = ended.size();
-  for (const std::size_t index : moving_) {
-    Pair& pair = pairs_[index];
+  for (auto& [index, pair] : moving_) {
     if (pair.end() > now) continue;
     const int prefill = static_cast<int>(index) / num_decode_;
     const int decode = static_cast<int>(index) % num_decode_;
@@ -61,7 +61,7 @@ void TransferQueue::advance(Seconds now, std::vector<Ended>& ended) {
     if (!pair.waiting.empty()) begin(now, pair);
   }
   if (ended.size() == before) return;
-  std::erase_if(moving_, [&](std::size_t index) { return pairs_[index].waiting.empty(); });
+  std::erase_if(moving_, [](const auto& moving) { return moving.second.waiting.empty(); });
   share_out(now);
 }
 
@@ -73,43 +73,66 @@ void TransferQueue::begin(Seconds now, Pair& pair) {
   pair.share = 1;
 }
 
+namespace {
+
+// A port of the busiest GPU of a rank, and what its transfers take of it.
+struct Port {
+  double left = 1;
+  double open = 0;  // of those that have no share yet, at full speed
+  int num_open = 0;
+};
+
+struct Use {
+  Port* port;
+  double taken;
+};
+
+}  // namespace
+
 // Progressive filling: the port with the least share for each of its transfers fixes theirs, repeat
 // (Bertsekas, Gallager, Data Networks, 2nd ed., section 6.5.2). Every port has room for one
-// transfer at full speed.
+// transfer at full speed that takes all of it. Those that no port slows down move as alone.
 void TransferQueue::share_out(Seconds now) {
-  using Port = std::tuple<bool, int, int>;  // of a decode replica, fabric, replica
-  struct Load {
-    double left = 1;
-    int num_open = 0;
+  std::map<std::tuple<bool, int, int>, Port> ports;  // by side, fabric, rank
+  struct Moving {
+    Pair* pair;
+    std::array<Use, 2> uses;
+    bool is_fixed = false;
   };
-  std::map<Port, Load> loads;
-  std::vector<std::pair<Port, Port>> ports;
-  for (const std::size_t index : moving_) {
-    const int fabric = links_[index].fabric;
-    ports.emplace_back(Port(false, fabric, static_cast<int>(index) / num_decode_),
-                       Port(true, fabric, static_cast<int>(index) % num_decode_));
-    ++loads[ports.back().first].num_open;
-    ++loads[ports.back().second].num_open;
-  }
-  std::vector<char> is_fixed(moving_.size(), 0);
-  for (std::size_t num_fixed = 0; num_fixed < moving_.size();) {
-    const Port* narrow = nullptr;
-    double share = 2;
-    for (const auto& [port, load] : loads) {
-      if (load.num_open > 0 && load.left / load.num_open < share) {
-        share = load.left / load.num_open;
-        narrow = &port;
-      }
+  std::vector<Moving> open;
+  for (auto& [index, pair] : moving_) {
+    const TransferLink& link = links_[index];
+    const int from = static_cast<int>(index) / num_decode_;
+    const int to = static_cast<int>(index) % num_decode_;
+    open.push_back({.pair = &pair,
+                    .uses = {Use{&ports[{false, link.fabric, from}], link.leaving},
+                             Use{&ports[{true, link.fabric, to}], link.entering}}});
+    for (const Use& use : open.back().uses) {
+      use.port->open += use.taken;
+      ++use.port->num_open;
     }
-    for (std::size_t i = 0; i < moving_.size(); ++i) {
-      if (is_fixed[i] != 0 || (ports[i].first != *narrow && ports[i].second != *narrow)) continue;
-      is_fixed[i] = 1;
-      ++num_fixed;
-      for (const Port& port : {ports[i].first, ports[i].second}) {
-        loads[port].left -= share;
-        --loads[port].num_open;
+  }
+  for (std::size_t num_fixed = 0; num_fixed < open.size();) {
+    const Port* narrow = nullptr;
+    double share = 1;
+    for (const auto& [name, port] : ports) {
+      if (port.num_open == 0 || port.left / port.open >= share) continue;
+      share = port.left / port.open;
+      narrow = &port;
+    }
+    for (Moving& moving : open) {
+      const auto is_narrow = [&](const Use& use) { return use.port == narrow; };
+      if (moving.is_fixed || (narrow != nullptr && std::ranges::none_of(moving.uses, is_narrow))) {
+        continue;
       }
-      Pair& pair = pairs_[moving_[i]];
+      moving.is_fixed = true;
+      ++num_fixed;
+      for (const Use& use : moving.uses) {
+        use.port->left -= share * use.taken;
+        use.port->open -= use.taken;
+        --use.port->num_open;
+      }
+      Pair& pair = *moving.pair;
       if (pair.share == share) continue;
       pair.left = std::max(pair.left - (now - pair.since) * pair.share, Seconds(0));
       pair.since = now;

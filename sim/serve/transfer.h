@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -13,6 +14,8 @@
 
 namespace orrery {
 
+// Whoever sends or receives is a data-parallel rank: those of all prefill replicas are numbered one
+// replica after the other, and so are those of all decode replicas.
 class Transfers {
  public:
   struct Ended {
@@ -24,7 +27,7 @@ class Transfers {
   };
 
   virtual ~Transfers() = default;
-  // Request `idx`'s `bytes` (of one rank) may move from `now` on.
+  // Request `idx`'s `bytes` (of the GPU that moves most) may move from `now` on.
   virtual void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes) = 0;
   // When the next transfer ends, as far as that is known.
   [[nodiscard]] virtual std::optional<Seconds> next_event() const = 0;
@@ -37,8 +40,8 @@ struct TransferPoint {
   Seconds time;
 };
 
-// Time of one transfer that has its ports to itself. All ranks of a replica send at once, so bytes
-// are those of one rank.
+// Time of one transfer that has its ports to itself. All GPUs of a data-parallel rank send at once,
+// so bytes are those of one of them.
 struct TransferTime {
   Seconds start;        // from when blocks may move until they do; the pair's ports count as taken
   Seconds latency;      // in all cases
@@ -51,18 +54,22 @@ struct TransferTime {
 // Without `start`.
 Seconds transfer_time(const TransferTime& time, Bytes bytes);
 
-// From one prefill replica to one decode replica.
+// From one rank of a prefill replica to one of a decode replica.
 struct TransferLink {
-  int fabric = 0;  // pairs share the ports of a replica on one fabric (NVLink, NIC)
+  int fabric = 0;  // pairs share the ports of a rank on one fabric (NVLink, NIC)
   TransferTime time;
+  // What a transfer at full speed takes of the ports of either rank's busiest GPU: 1 of the side
+  // that limits it, less of one whose GPUs are more and send or receive less each.
+  double leaving = 1;
+  double entering = 1;
 };
 
 // Transfers of one pair follow each other in the order in which they were submitted. Those of
 // different pairs run at once; where they leave by one port or enter by one they share it max-min
-// fairly, each at most as fast as alone. Not thread safe.
+// fairly (in speed, of that alone), each at most as fast as alone. Not thread safe.
 class TransferQueue : public Transfers {
  public:
-  // `links`: [prefill replicas, decode replicas].
+  // `links`: [prefill ranks, decode ranks]; they outlive the queue.
   TransferQueue(std::span<const TransferLink> links, int num_decode);
 
   void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes) override;
@@ -91,8 +98,7 @@ class TransferQueue : public Transfers {
 
   std::span<const TransferLink> links_;
   int num_decode_;
-  std::vector<Pair> pairs_;          // as links_
-  std::vector<std::size_t> moving_;  // indices of pairs with transfers, ascending
+  std::map<std::size_t, Pair> moving_;  // those with transfers, by index into links_
 };
 
 }  // namespace orrery

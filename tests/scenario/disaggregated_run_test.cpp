@@ -162,13 +162,111 @@ TEST_F(DisaggregatedRunTest, WhatCannotBeIsRefusedWithItsPlace) {
   };
   expect_mentions("{prefill: {replicas: 0}, decode: {}}", "replicas");
   expect_mentions("{prefill: {}}", "decode");
-  expect_mentions("{prefill: {tp: 2}, decode: {tp: 4}}", "expected the same tp");
-  expect_mentions("{prefill: {pp: 2}, decode: {}}", "expected the same pp");
   expect_mentions("{prefill: {tp: 4}, decode: {tp: 4, replicas: 2}}", "needs 12 GPUs");
   expect_mentions("{prefill: {tp: 3}, decode: {tp: 3}}", "disaggregation.prefill");
   expect_mentions("{prefill: {}, decode: {}, transfer: {rate: 100}}", "rate");
   expect_mentions("{prefill: {}, decode: {}, transfers: {}}", "did you mean 'transfer'");
   expect_mentions("{prefill: {}, decode: {gpu_memory_utilization: 0.05}}", "does not fit");
+}
+
+// 63 blocks of 2 MiB over all ranks; the busiest rank of either side says how long they take.
+TEST_F(DisaggregatedRunTest, UnlikeSidesMoveTheSameBytesAsFastAsTheBusiestRank) {
+  const std::string transfer = ", transfer: {rate: 10 GB/s, latency: 50 us}}";
+  for (const auto& [sides, share] : {std::pair("{prefill: {tp: 1}, decode: {tp: 2}", 1.0),
+                                     {"{prefill: {tp: 4}, decode: {tp: 1}", 1.0},
+                                     {"{prefill: {tp: 2}, decode: {tp: 4}", 0.5},
+                                     {"{prefill: {pp: 2}, decode: {tp: 2}", 0.5},
+                                     {"{prefill: {tp: 2}, decode: {tp: 2}", 0.5},
+                                     {"{prefill: {tp: 4}, decode: {tp: 2, dp: 2}", 0.5}}) {
+    SCOPED_TRACE(sides);
+    const RunResult result = run_scenario(scenario(sides + transfer));
+    for (const RequestRecord& record : result.service.requests) {
+      EXPECT_EQ(record.transfer_bytes, Bytes(63.0 * 2097152));
+    }
+    EXPECT_NEAR(result.service.metrics.disaggregation->transfer_s.mean,
+                50e-6 + 63.0 * 2097152 * share / 10e9, 1e-12);
+  }
+}
+
+TEST_F(DisaggregatedRunTest, TheSideWithMoreRanksHasRoomAtItsPorts) {
+  const auto only_link = [&](const std::string& sides) {
+    const Scenario apart = scenario(sides);
+    return transfer_links(apart, make_machine(apart.machine_spec), Bytes(1 << 18)).links.at(0);
+  };
+  EXPECT_EQ(only_link("{prefill: {tp: 1}, decode: {tp: 4}}").leaving, 1);
+  EXPECT_EQ(only_link("{prefill: {tp: 1}, decode: {tp: 4}}").entering, 0.25);
+  EXPECT_EQ(only_link("{prefill: {tp: 4}, decode: {tp: 2}}").leaving, 0.5);
+  EXPECT_EQ(only_link("{prefill: {tp: 4}, decode: {tp: 2}}").entering, 1);
+  EXPECT_EQ(only_link("{prefill: {tp: 2}, decode: {tp: 2}}").leaving, 1);
+  EXPECT_EQ(only_link("{prefill: {tp: 2}, decode: {tp: 2}}").entering, 1);
+}
+
+// Of 8 bits for each number on either side, whoever has 16; the decode side's room is that of its
+// own format.
+TEST_F(DisaggregatedRunTest, UnlikeFormatsMoveTheNarrowerOne) {
+  const std::string transfer = ", transfer: {rate: 10 GB/s, latency: 50 us}}";
+  const auto run = [&](const std::string& prefill, const std::string& decode) {
+    return run_scenario(scenario("{prefill: {kv_cache: " + prefill +
+                                 "}, decode: {kv_cache: " + decode + "}" + transfer));
+  };
+  const RunResult wide = run("bf16", "bf16");
+  for (const auto& [prefill, decode] :
+       {std::pair("bf16", "fp8"), {"fp8", "bf16"}, {"fp8", "fp8"}}) {
+    SCOPED_TRACE(std::string(prefill) + " to " + decode);
+    const RunResult result = run(prefill, decode);
+    EXPECT_EQ(result.service.requests[0].transfer_bytes, Bytes(63.0 * 2097152 / 2));
+    EXPECT_NEAR(result.service.metrics.disaggregation->transfer_s.mean,
+                50e-6 + 63.0 * 1048576 / 10e9, 1e-12);
+    const double more = decode == std::string("fp8") ? 2 : 1;
+    EXPECT_NEAR(static_cast<double>(result.memory.num_kv_blocks) /
+                    static_cast<double>(wide.memory.num_kv_blocks),
+                more, 1e-3);
+  }
+  const Scenario unlike = scenario("{prefill: {kv_cache: bf16}, decode: {kv_cache: fp8}}");
+  EXPECT_FALSE(unlike.disaggregation->prefill.kv_cache.has_value());  // the model's own
+  EXPECT_EQ(to_yaml(load_scenario(write("again.yaml", to_yaml(unlike)), kPaths)), to_yaml(unlike));
+}
+
+// Two ranks of TP1 on the NVLink domain of the prefill replica, two on the next.
+TEST_F(DisaggregatedRunTest, EachDataParallelRankHasALinkOfItsOwn) {
+  const Scenario apart = scenario("{prefill: {tp: 2, replicas: 3}, decode: {dp: 4}}",
+                                  "{name: h200-cluster, num_gpus: 16}");
+  const TransferLinks found =
+      transfer_links(apart, make_machine(apart.machine_spec), Bytes(1 << 18));
+  ASSERT_EQ(found.links.size(), 12U);
+  for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(found.links[i].fabric, i % 4 < 2 ? 0 : 1) << i;
+  // Ranks of a replica with stages: rank 1 of dp 2 begins behind rank 0 within the first stage.
+  const Scenario staged = scenario("{prefill: {tp: 2, dp: 2, pp: 2}, decode: {tp: 8}}",
+                                   "{name: h200-cluster, num_gpus: 16}");
+  EXPECT_EQ(transfer_links(staged, make_machine(staged.machine_spec), Bytes(1 << 18)).links.size(),
+            2U);
+}
+
+TEST_F(DisaggregatedRunTest, UnlikeSidesAreRefusedWhereTheyCannotBe) {
+  EXPECT_THROW(predict_validation(scenario("{prefill: {tp: 2}, decode: {tp: 1}}")), ScenarioError);
+  EXPECT_THROW(predict_validation(scenario("{prefill: {}, decode: {kv_cache: fp8}}")),
+               ScenarioError);
+  const auto refusal_of_windows = [&](const std::string& sides) {
+    const std::string windows =
+        "model: {config: gpt-oss-20b}\nmachine: hgx-h200\nprovider: vllm-0.24.0\n"
+        "disaggregation: " +
+        sides +
+        "\nworkload: {closed_loop: {concurrency: 1, num_requests: 8, prompt_tokens: 10, "
+        "output_tokens: 5}}\n";
+    try {
+      load_scenario(write("windows.yaml", windows), kPaths);
+    } catch (const ScenarioError& error) {
+      return std::string(error.what());
+    }
+    return std::string("(was read)");
+  };
+  const std::string ways = refusal_of_windows("{prefill: {tp: 2}, decode: {tp: 1}}");
+  EXPECT_NE(ways.find("tp 2 pp 1 and decode tp 1 pp 1"), std::string::npos) << ways;
+  EXPECT_NE(ways.find("nearest: decode with tp 2 pp 1"), std::string::npos) << ways;
+  const std::string formats = refusal_of_windows("{prefill: {}, decode: {kv_cache: fp8}}");
+  EXPECT_NE(formats.find("expected the same kv_cache on both sides"), std::string::npos) << formats;
+  EXPECT_EQ(refusal_of_windows("{prefill: {kv_cache: fp8}, decode: {kv_cache: fp8}}"),
+            "(was read)");
 }
 
 TEST_F(DisaggregatedRunTest, BesidePlacementOrForABatchItIsRefused) {

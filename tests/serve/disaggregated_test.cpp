@@ -134,6 +134,59 @@ TEST(Disaggregated, ARequestWaitsForBlocksOfTheDecodeSide) {
   EXPECT_NEAR(result.requests[1].exposed_transfer.value(), 0.004, kTolerance);
 }
 
+TEST(Disaggregated, ADecodeSideWithoutRoomHoldsUpPrompts) {
+  // Prefill holds one prompt of 2 blocks, decode 3 blocks: the first prompt (8 tokens) moves from
+  // 18 to 22 ms and fills them by its fourth step, 62 ms. The second, computed by 40 ms, has no
+  // room until then and moves until 66 ms; only then the third has room on the prefill side.
+  DisaggregatedConfig config = small_pair();
+  config.prefill.num_kv_blocks = 2;
+  config.decode.num_kv_blocks = 3;
+  const auto result = serve_fake(
+      workload_of(std::vector<Request>(3, {.prompt_tokens = 8, .output_tokens = 5})), config);
+  EXPECT_NEAR(result.requests[0].finish.value(), 0.062, kTolerance);
+  EXPECT_NEAR(result.requests[1].prefill_end.value(), 0.040, kTolerance);
+  EXPECT_NEAR(result.requests[1].transfer_start.value(), 0.062, kTolerance);
+  EXPECT_NEAR(result.requests[2].first_scheduled.value(), 0.066, kTolerance);
+}
+
+TEST(Disaggregated, PrefillReplicasShareThePortOfADecodeReplica) {
+  // One block each, handed over at 14 ms: 2 ms alone, 6 ms where three enter by one port.
+  const Workload workload =
+      workload_of(std::vector<Request>(3, {.prompt_tokens = 4, .output_tokens = 3}));
+  for (const RequestRecord& record : serve_fake(workload, small_pair(3, 1)).requests) {
+    EXPECT_NEAR(record.transfer_end.value(), 0.020, kTolerance);
+  }
+  for (const RequestRecord& record : serve_fake(workload, small_pair(3, 3)).requests) {
+    EXPECT_NEAR(record.transfer_end.value(), 0.016, kTolerance);
+  }
+}
+
+TEST(Disaggregated, DataParallelRanksHavePortsOfTheirOwn) {
+  // Two prompts on ranks of their own are handed over at 14 ms, one block each: 2 ms where each has
+  // a port of either side.
+  const Workload workload =
+      workload_of(std::vector<Request>(2, {.prompt_tokens = 4, .output_tokens = 3}));
+  const auto moved_by = [&](int replicas, int prefill_ranks, int decode_ranks) {
+    DisaggregatedConfig config = small_pair(replicas, 1);
+    config.prefill.num_dp_ranks = prefill_ranks;
+    config.prefill.num_kv_blocks *= prefill_ranks;
+    config.decode.num_dp_ranks = decode_ranks;
+    config.decode.num_kv_blocks *= decode_ranks;
+    const auto pairs = static_cast<std::size_t>(replicas * prefill_ranks * decode_ranks);
+    config.links.resize(pairs, config.links.front());
+    const auto result = serve_fake(workload, config);
+    EXPECT_EQ(result.requests[1].decode_dp_rank, decode_ranks - 1);
+    EXPECT_EQ(result.requests[0].transfer_start, result.requests[1].transfer_start);
+    EXPECT_EQ(result.requests[0].transfer_end, result.requests[1].transfer_end);
+    return result.requests[1].transfer_end.value();
+  };
+  EXPECT_NEAR(moved_by(2, 1, 1), 0.018, kTolerance);  // one port of the decode replica
+  EXPECT_NEAR(moved_by(2, 1, 2), 0.016, kTolerance);
+  // One step of both prompts, 18 ms, and one port of the prefill replica.
+  EXPECT_NEAR(moved_by(1, 1, 2), 0.022, kTolerance);
+  EXPECT_NEAR(moved_by(1, 2, 2), 0.016, kTolerance);
+}
+
 TEST(Disaggregated, TheFirstTokenComesFromThePrefillSideWhateverTheStreamInterval) {
   DisaggregatedConfig config = small_pair();
   config.prefill.engine.stream_interval = 3;

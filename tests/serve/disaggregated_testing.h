@@ -21,7 +21,7 @@ inline DisaggregatedConfig small_pair(int num_prefill = 1, int num_decode = 1) {
   config.decode.num_replicas = num_decode;
   config.links.assign(static_cast<std::size_t>(num_prefill) * static_cast<std::size_t>(num_decode),
                       {.time = {.rate = BytesPerSecond(500e3)}});
-  config.kv_block_per_rank = Bytes(1000);
+  config.kv_block_per_gpu = Bytes(1000);
   config.kv_block = Bytes(2000);
   return config;
 }

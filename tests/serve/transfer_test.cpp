@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
+
+#include "sim/serve/random.h"
 
 namespace orrery {
 namespace {
@@ -103,6 +106,71 @@ TEST(TransferQueue, APortSharedByThreeLeavesTheOthersWhatTheyCanUse) {
   EXPECT_EQ(found[0].first, 3);
   EXPECT_NEAR(found[0].second, 1.5, kRounding);
   for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(found[i].second, 3, kRounding);
+}
+
+// 3 prefill replicas into one whose ranks are twice as many: two at once fill its port, three have
+// two thirds of it each.
+TEST(TransferQueue, TransfersThatTakeHalfOfAPortShareItWhenThreeMove) {
+  std::vector<TransferLink> links(3, link());
+  for (TransferLink& into : links) into.entering = 0.5;
+  for (const auto& [num, end] : {std::pair(1, 1.0), {2, 1.0}, {3, 1.5}}) {
+    TransferQueue queue(links, 1);
+    for (int prefill = 0; prefill < num; ++prefill) {
+      queue.submit(Seconds(0), prefill, prefill, 0, Bytes(100));
+    }
+    const auto found = ends(queue);
+    ASSERT_EQ(found.size(), static_cast<std::size_t>(num));
+    for (const auto& [idx, time] : found) EXPECT_NEAR(time, end, kRounding) << idx;
+  }
+}
+
+TEST(TransferQueue, NobodyIsFasterThanAloneHoweverLittleItTakesOfItsPorts) {
+  TransferLink narrow = link();
+  narrow.leaving = narrow.entering = 0.25;
+  const std::vector<TransferLink> links = {narrow};
+  TransferQueue queue(links, 1);
+  queue.submit(Seconds(0), 0, 0, 0, Bytes(100));
+  const auto found = ends(queue);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_NEAR(found[0].second, 1, kRounding);
+}
+
+// 4 prefill and 3 decode ranks, links that take any part of their ports, 5 transfers a pair at
+// once: all end, none before it could alone, none before its port has let through what all of them
+// take of it, and the last when all of the busiest port's have followed each other or before.
+TEST(TransferQueue, PortsLetThroughWhatTheyCanAndNoMore) {
+  constexpr int kPrefill = 4;
+  constexpr int kDecode = 3;
+  Random random(7);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<TransferLink> links;
+    std::vector<double> left_by(kPrefill);
+    std::vector<double> entered_by(kDecode);
+    double all = 0;
+    for (int pair = 0; pair < kPrefill * kDecode; ++pair) {
+      const double part = 0.1 + 0.9 * random.uniform();
+      const bool is_sender = random.uniform() < 0.5;
+      links.push_back({.time = {.rate = BytesPerSecond(100)},
+                       .leaving = is_sender ? 1 : part,
+                       .entering = is_sender ? part : 1});
+    }
+    TransferQueue queue(links, kDecode);
+    for (std::int64_t idx = 0; idx < std::ssize(links) * 5; ++idx) {
+      const int pair = static_cast<int>(idx) % (kPrefill * kDecode);
+      const Bytes bytes(10 + 100 * random.uniform());
+      queue.submit(Seconds(0), idx, pair / kDecode, pair % kDecode, bytes);
+      const TransferLink& link = links[static_cast<std::size_t>(pair)];
+      const double alone = bytes.value() / 100;
+      left_by[static_cast<std::size_t>(pair / kDecode)] += alone * link.leaving;
+      entered_by[static_cast<std::size_t>(pair % kDecode)] += alone * link.entering;
+      all += alone;
+    }
+    const auto found = ends(queue);
+    ASSERT_EQ(found.size(), links.size() * 5);
+    const double busiest = std::max(std::ranges::max(left_by), std::ranges::max(entered_by));
+    EXPECT_GE(found.back().second, busiest - 1e-9);
+    EXPECT_LE(found.back().second, all + 1e-9);
+  }
 }
 
 TEST(TransferQueue, FabricsShareNothing) {

@@ -105,7 +105,7 @@ def plan_of(run: FinishedRun, model: str | None = None) -> Plan:
     return Plan(
         run=run,
         title=str(run.summary["question"] or run.summary["scenario"]),
-        checkpoint=_checkpoint(scenario["model"], model),
+        checkpoint=_checkpoint(scenario["model"], model, _kv_cache(scenario)),
         machine=str(scenario["machine"]["name"]),
         num_gpus=num_gpus,
         gpus_per_node=min(int(machine["gpus_per_node"]), num_gpus),
@@ -159,7 +159,18 @@ def _machine(name: str) -> dict[str, Any]:
     return _core.machine_summary(str(file), str(topologies))
 
 
-def _checkpoint(model: Mapping[str, Any], name: str | None) -> Checkpoint:
+def _kv_cache(scenario: Mapping[str, Any]) -> str:
+    """The format of KV caches, one on all replicas."""
+    own = str(scenario["model"]["kv_cache"])
+    prefill, decode = (str(scenario.get("disaggregation", {}).get(side, {}).get("kv_cache", own)) for side in ("prefill", "decode"))
+    if prefill != decode:
+        raise ValueError(
+            f"prefill keeps KV caches in {prefill} and decode in {decode}, and engines send them as they are; expected one kv_cache on both sides"
+        )
+    return prefill
+
+
+def _checkpoint(model: Mapping[str, Any], name: str | None, kv_cache: str) -> Checkpoint:
     """The repository that models/OWNER--NAME.config.json is of, and in which format its weights are there."""
     config = str(model["config"])
     path = pathlib.Path(_core.find_model(config, str(pathlib.Path.cwd()), str(project_root())))
@@ -179,7 +190,7 @@ def _checkpoint(model: Mapping[str, Any], name: str | None) -> Checkpoint:
         most_positions=read.max_position_embeddings,
         weights=weights,
         expert_weights=str(model.get("expert_weights", weights)),
-        kv_cache=str(model["kv_cache"]),
+        kv_cache=kv_cache,
     )
 
 
