@@ -18,7 +18,7 @@ LiveTransfers::LiveTransfers(LiveLoop& live, std::size_t first_thread, const Liv
       decode_(decode) {}
 
 void LiveTransfers::submit(Seconds /*now*/, std::int64_t idx, int prefill, int decode,
-                           Bytes /*bytes*/) {
+                           Bytes /*bytes*/, const Layers& /*layers*/) {
   const ExecutedSteps& from = *prefill_[static_cast<std::size_t>(prefill)];
   const std::span<const std::int32_t> source = from.blocks(idx);
   const std::span<const std::int32_t> destination =

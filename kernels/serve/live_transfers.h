@@ -38,7 +38,8 @@ class LiveTransfers : public Transfers {
                 std::span<ExecutedSteps* const> decode);
 
   // The decode replica takes the request over: its tokens, and blocks for those of the prompt.
-  void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes) override;
+  void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes,
+              const Layers& layers) override;
   [[nodiscard]] std::optional<Seconds> next_event() const override;
   // A transfer ends when the host sees it; it started what it took on the device before.
   void advance(Seconds now, std::vector<Ended>& ended) override;

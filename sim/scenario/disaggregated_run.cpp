@@ -223,4 +223,11 @@ MovedBlock moved_block(const Scenario& scenario, Bytes kv_block) {
           .of_all = flows.total() * tokens};
 }
 
+std::int64_t num_moved_layers(const Scenario& scenario) {
+  const Disaggregation& placed = *scenario.disaggregation;
+  if (!placed.transfer.layerwise) return 0;
+  const std::int64_t pp = placed.prefill.placement.mesh.pp;
+  return std::max<std::int64_t>(std::ssize(scenario.model_config.layers) / pp, 1);
+}
+
 }  // namespace orrery

@@ -2,6 +2,7 @@
 
 // A disaggregated scenario as two sides and the links between them.
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -52,5 +53,8 @@ struct MovedBlock {
   Bytes of_all;
 };
 MovedBlock moved_block(const Scenario& scenario, Bytes kv_block);
+
+// DisaggregatedConfig::num_moved_layers: those of a prefill GPU where they move one by one.
+std::int64_t num_moved_layers(const Scenario& scenario);
 
 }  // namespace orrery

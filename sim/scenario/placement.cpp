@@ -167,13 +167,15 @@ Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& mode
   found.prefill = read_side(reader.at("prefill"), "disaggregation.prefill", model, kv_cache);
   found.decode = read_side(reader.at("decode"), "disaggregation.decode", model, kv_cache);
   if (reader.has("transfer")) {
-    const Reader transfer(reader.at("transfer"), "disaggregation.transfer", {"rate", "latency"});
+    const Reader transfer(reader.at("transfer"), "disaggregation.transfer",
+                          {"rate", "latency", "layerwise"});
     if (transfer.has("rate")) {
       found.transfer.rate = transfer.bytes_per_second("rate");
     }
     if (transfer.has("latency")) {
       found.transfer.latency = transfer.seconds("latency", /*zero_allowed=*/true);
     }
+    if (transfer.has("layerwise")) found.transfer.layerwise = transfer.boolean("layerwise");
   }
   check_resharding(reader.at("decode").where, found, model);
   const std::int64_t for_prefill = gpus_of(found.prefill.placement);
@@ -195,7 +197,7 @@ std::string to_yaml(const Disaggregation& disaggregation) {
   std::string text = "disaggregation:\n" + side_yaml(disaggregation.prefill, "prefill") +
                      side_yaml(disaggregation.decode, "decode");
   const TransferSpec& transfer = disaggregation.transfer;
-  if (transfer.rate || transfer.latency) {
+  if (transfer.rate || transfer.latency || transfer.layerwise) {
     text += "  transfer:\n";
   }
   if (transfer.rate) {
@@ -204,6 +206,7 @@ std::string to_yaml(const Disaggregation& disaggregation) {
   if (transfer.latency) {
     text += "    latency: " + format_number(transfer.latency->value()) + " s\n";
   }
+  if (transfer.layerwise) text += "    layerwise: true\n";
   return text;
 }
 

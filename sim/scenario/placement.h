@@ -35,6 +35,7 @@ struct SidePlacement {
 struct TransferSpec {
   std::optional<BytesPerSecond> rate;
   std::optional<Seconds> latency;
+  bool layerwise = false;  // layers move while later ones of the prompt's last step are computed
 };
 
 struct Disaggregation {

@@ -190,7 +190,8 @@ ScenarioService serve_disaggregated(const Scenario& scenario, const Workload& wo
                              .decode = service_config(decode, model.memory(), store),
                              .links = std::move(links.links),
                              .kv_block_per_gpu = block.of_gpu,
-                             .kv_block = block.of_all};
+                             .kv_block = block.of_all,
+                             .num_moved_layers = num_moved_layers(scenario)};
   config.prefill.record_steps = config.decode.record_steps = options.record_steps;
   add_tiers(prefill, *model.prefill_memory(), model.prefill_steps()->times(), workload,
             config.prefill);

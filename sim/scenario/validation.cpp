@@ -303,6 +303,11 @@ ValidationPrediction predict_validation(const Scenario& given, const Progress& p
         "prefill and decode differ in tp, pp or kv_cache, which is simulated and not executed; "
         "expected the same on both sides");
   });
+  at_key(given, "disaggregation", [&] {
+    if (!given.disaggregation || !given.disaggregation->transfer.layerwise) return;
+    throw std::invalid_argument(
+        "transfer.layerwise is simulated and not executed; expected none of it");
+  });
   // Steps are those of the decode side where it is apart.
   const Scenario scenario = given.disaggregation ? decode_side(given) : given;
   check_kernels(scenario);

@@ -31,6 +31,10 @@ struct DisaggregatedConfig {
   std::vector<TransferLink> links;
   Bytes kv_block_per_gpu;  // of one KV block on the GPU that sends or receives most
   Bytes kv_block;          // of all that move
+  // Above 0: layers move while later ones are computed, so many layers of equal bytes. A decode
+  // replica is then chosen, and sets blocks aside, as the step begins that ends the prompt. In
+  // virtual time only, where it is known when that step ends.
+  std::int64_t num_moved_layers = 0;
 };
 
 // Throws std::invalid_argument for what cannot be served so, naming the side where it is one's.

@@ -7,14 +7,23 @@
 namespace orrery {
 
 void Incoming::reserve_next(Seconds now, bool is_running) {
-  Item item{.handover = unreserved_.front(), .reserved = now};
-  if (!is_running) item.without_delay = now;
+  Item item{.handover = unreserved_.front()};
+  item.reserved = std::max(now, item.handover.time);
+  if (!is_running && item.reserved == now) item.without_delay = now;
   items_.push_back(item);
   newly_reserved_.push_back(item.handover.idx);
   unreserved_.pop_front();
 }
 
 std::vector<std::int64_t> Incoming::take_reserved() { return std::exchange(newly_reserved_, {}); }
+
+bool Incoming::first_token(Seconds now, std::int64_t idx, bool is_running) {
+  const auto item =
+      std::ranges::find(items_, idx, [](const Item& known) { return known.handover.idx; });
+  if (item == items_.end()) return false;
+  if (!is_running) item->without_delay = now;
+  return true;
+}
 
 void Incoming::complete_transfer(Seconds now, std::int64_t idx) {
   const auto item =

@@ -12,7 +12,8 @@
 
 namespace orrery {
 
-// A request with its first token, made at `time`, that another replica is to decode.
+// A request with its first token, made at `time` (or then to be made, where layers move while the
+// prompt is computed), that another replica is to decode.
 struct Handover {
   std::int64_t idx = 0;
   Seconds time;
@@ -23,7 +24,7 @@ class Incoming {
  public:
   struct Item {
     Handover handover;
-    Seconds reserved;                      // its blocks were set aside
+    Seconds reserved;                      // its blocks were set aside, its first token was made
     std::optional<Seconds> ready;          // its KV cache came
     std::optional<Seconds> without_delay;  // it would have decoded, had the KV cache come at once
   };
@@ -37,6 +38,8 @@ class Incoming {
   void reserve_next(Seconds now, bool is_running);
   // Those for whose prompts blocks were set aside since the last call, in order.
   std::vector<std::int64_t> take_reserved();
+  // The first token of one received before was made at `now`; false where it has no blocks yet.
+  bool first_token(Seconds now, std::int64_t idx, bool is_running);
   void complete_transfer(Seconds now, std::int64_t idx);
   // A step began at `begin` that ends, or whose first one does, at `end`: the next is formed then.
   void next_step(Seconds begin, Seconds end);

@@ -171,7 +171,8 @@ DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> reco
     ++metrics.num_transfers;
     metrics.transferred += record.transfer_bytes;
     transfers.push_back(transfer.value());
-    waits.push_back((record.transfer_start - record.prefill_end).value());
+    // Layers may have begun to move before.
+    waits.push_back(std::max(record.transfer_start - record.prefill_end, Seconds(0)).value());
     second_tokens.push_back((record.second_token - record.prefill_end).value());
     exposed.push_back(record.exposed_transfer.value());
     all += transfer;

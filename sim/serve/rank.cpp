@@ -362,6 +362,14 @@ void Rank::hand_over(std::int64_t slot, Seconds now) {
   handovers_.push_back({.idx = handed.idx, .time = now});
 }
 
+void Rank::list_ending_prompts(Seconds end, std::vector<Handover>& ending) const {
+  for (const RankStep::Chunk& chunk : step_.chunks) {
+    const std::int64_t idx = sequence(chunk.slot).idx;
+    if (!chunk.ends_prompt || request(idx).output_tokens == 1) continue;
+    ending.push_back({.idx = idx, .time = end});
+  }
+}
+
 void Rank::release_handed_over(std::int64_t idx) {
   const auto retained = retained_.find(idx);
   assert(retained != retained_.end());

@@ -128,6 +128,8 @@ class Rank {
 
   // Prefill replicas. What was handed over since the last call, in order.
   std::vector<Handover> take_handovers() { return std::exchange(handovers_, {}); }
+  // Appends what the step in flight, which ends at `end`, is going to hand over.
+  void list_ending_prompts(Seconds end, std::vector<Handover>& ending) const;
   // The blocks of request `idx`, which was handed over, have been read.
   void release_handed_over(std::int64_t idx);
   // Decode replicas: requests whose KV cache is still elsewhere.

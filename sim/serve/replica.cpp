@@ -425,6 +425,12 @@ std::vector<Handover> Replica::take_handovers() {
   return all;
 }
 
+std::vector<Handover> Replica::ending_prompts() const {
+  std::vector<Handover> all;
+  for (const RankOfReplica& rank : ranks_) rank.state.list_ending_prompts(flight_->end, all);
+  return all;
+}
+
 void Replica::release_handed_over(std::int64_t idx) {
   const int rank = records_[static_cast<std::size_t>(idx)].dp_rank;
   ranks_[static_cast<std::size_t>(rank)].state.release_handed_over(idx);
@@ -453,6 +459,13 @@ std::vector<std::int64_t> Replica::take_reserved() {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;
+}
+
+void Replica::first_token(Seconds now, std::int64_t idx) {
+  const int rank = records_[static_cast<std::size_t>(idx)].decode_dp_rank;
+  Incoming& incoming = ranks_[static_cast<std::size_t>(rank)].state.incoming();
+  // The next step could take it up, had its KV cache come at once.
+  if (incoming.first_token(now, idx, flight_.has_value())) cut_flight(now, false);
 }
 
 void Replica::complete_transfer(Seconds now, std::int64_t idx) {

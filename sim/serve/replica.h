@@ -87,6 +87,8 @@ class Replica {
 
   // Prefill replicas. What was handed over since the last call, in order.
   std::vector<Handover> take_handovers();
+  // What the step in flight is going to hand over at its end. REQUIRES: it was computed.
+  [[nodiscard]] std::vector<Handover> ending_prompts() const;
   // The blocks of request `idx`, which was handed over, have been read.
   void release_handed_over(std::int64_t idx);
 
@@ -95,6 +97,8 @@ class Replica {
   // Requests for whose prompts blocks were set aside since the last call, in order: their KV cache
   // may come.
   std::vector<std::int64_t> take_reserved();
+  // The first token of request `idx`, received before that, was made at `now`.
+  void first_token(Seconds now, std::int64_t idx);
   // The KV cache of request `idx` is here at `now`.
   void complete_transfer(Seconds now, std::int64_t idx);
 

@@ -116,7 +116,13 @@ void ServiceLoop::end_steps(Side& side, Seconds now) {
         sends_.push(records_[static_cast<std::size_t>(idx)].finish);
       }
     }
-    for (const Handover& handover : replica.take_handovers()) hand_over(handover, now);
+    for (const Handover& handover : replica.take_handovers()) {
+      if (apart_->config.num_moved_layers > 0) {
+        end_prompt(handover, now);
+      } else {
+        hand_over(handover, now);
+      }
+    }
   }
 }
 
@@ -125,6 +131,24 @@ void ServiceLoop::hand_over(const Handover& handover, Seconds now) {
   const std::size_t index = apart_->decode.choose(request, apart_->num_handovers++, now);
   apart_->decode[index].receive(now, handover);
   begin_transfers(index, now);
+  apart_->decode.touch(index);
+  apart_->decode.update(index);
+}
+
+void ServiceLoop::hand_over_early(std::size_t from, Seconds now) {
+  const auto layers = static_cast<double>(apart_->config.num_moved_layers);
+  for (const Handover& ending : first_[from].ending_prompts()) {
+    apart_->computed[ending.idx] = {
+        .first = now + (ending.time - now) / layers, .last = ending.time, .last_part = 1 / layers};
+    hand_over(ending, now);
+  }
+}
+
+void ServiceLoop::end_prompt(const Handover& handover, Seconds now) {
+  apart_->computed.erase(handover.idx);
+  const int replica = records_[static_cast<std::size_t>(handover.idx)].decode_replica;
+  const std::size_t index = static_cast<std::size_t>(replica) - first_.size();
+  apart_->decode[index].first_token(now, handover.idx);
   apart_->decode.touch(index);
   apart_->decode.update(index);
 }
@@ -156,10 +180,12 @@ void ServiceLoop::begin_transfers(std::size_t to, Seconds now) {
     const auto blocks = static_cast<double>(
         transferred_blocks(config, workload_.requests[static_cast<std::size_t>(idx)]));
     record.transfer_bytes = config.kv_block * blocks;
+    const auto computed = apart_->computed.find(idx);
     apart_->transfers.submit(
         now, idx, record.replica * config.prefill.num_dp_ranks + record.dp_rank,
         static_cast<int>(to) * config.decode.num_dp_ranks + record.decode_dp_rank,
-        config.kv_block_per_gpu * blocks);
+        config.kv_block_per_gpu * blocks,
+        computed == apart_->computed.end() ? Transfers::Layers{} : computed->second);
   }
 }
 
@@ -174,6 +200,7 @@ void ServiceLoop::form_steps(Side& side, Seconds now) {
       formed_(index + (is_decode ? first_.size() : 0));
     } else if (has_step) {
       side[index].compute_step();
+      if (apart_ && !is_decode && apart_->config.num_moved_layers > 0) hand_over_early(index, now);
     }
     side.update(index);
   }

@@ -23,6 +23,7 @@
 #include <queue>
 #include <set>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -128,6 +129,8 @@ class ServiceLoop {
     const DisaggregatedConfig& config;
     Transfers& transfers;
     std::int64_t num_handovers = 0;
+    // Of requests that were received while the step runs that ends their prompts.
+    std::unordered_map<std::int64_t, Transfers::Layers> computed;
   };
 
   [[nodiscard]] Seconds next_event() const;
@@ -135,6 +138,11 @@ class ServiceLoop {
   void send_due(Seconds now);
   void end_steps(Side& side, Seconds now);
   void hand_over(const Handover& handover, Seconds now);
+  // Of the step that the first side's replica `from` began at `now`, before it ends: layers that
+  // are computed may move.
+  void hand_over_early(std::size_t from, Seconds now);
+  // Was handed over early, and has its first token now.
+  void end_prompt(const Handover& handover, Seconds now);
   void end_transfers(Seconds now);
   // To decode replica `to`, of whatever has blocks there now.
   void begin_transfers(std::size_t to, Seconds now);

@@ -26,12 +26,18 @@ Seconds transfer_time(const TransferTime& time, Bytes bytes) {
 TransferQueue::TransferQueue(std::span<const TransferLink> links, int num_decode)
     : links_(links), num_decode_(num_decode) {}
 
-void TransferQueue::submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes) {
+void TransferQueue::submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes,
+                           const Layers& layers) {
   const auto index = static_cast<std::size_t>(prefill) * static_cast<std::size_t>(num_decode_) +
                      static_cast<std::size_t>(decode);
   Pair& pair = moving_[index];
   const TransferTime& time = links_[index].time;
-  pair.waiting.push_back({.idx = idx, .start = time.start, .alone = transfer_time(time, bytes)});
+  Waiting waiting{
+      .idx = idx, .start = time.start, .alone = transfer_time(time, bytes), .first = layers.first};
+  if (layers.last_part > 0) {
+    waiting.least_end = layers.last + transfer_time(time, bytes * layers.last_part);
+  }
+  pair.waiting.push_back(waiting);
   if (pair.waiting.size() > 1) return;
   begin(now, pair);
   share_out(now);
@@ -39,6 +45,7 @@ void TransferQueue::submit(Seconds now, std::int64_t idx, int prefill, int decod
 
 std::optional<Seconds> TransferQueue::next_event() const {
   std::optional<Seconds> first;
+  if (!settling_.empty()) first = settling_.begin()->first;
   for (const auto& [index, pair] : moving_) {
     const Seconds end = pair.end();
     first = first ? std::min(*first, end) : end;
@@ -47,29 +54,41 @@ std::optional<Seconds> TransferQueue::next_event() const {
 }
 
 void TransferQueue::advance(Seconds now, std::vector<Ended>& ended) {
-  const std::size_t before = ended.size();
+  bool has_moved = false;
   for (auto& [index, pair] : moving_) {
     if (pair.end() > now) continue;
     const int prefill = static_cast<int>(index) / num_decode_;
     const int decode = static_cast<int>(index) % num_decode_;
-    ended.push_back({.idx = pair.waiting.front().idx,
-                     .prefill = prefill,
-                     .decode = decode,
-                     .start = pair.start,
-                     .end = now});
+    has_moved = true;
+    const Waiting& first = pair.waiting.front();
+    Ended moved{.idx = first.idx,
+                .prefill = prefill,
+                .decode = decode,
+                .start = pair.start,
+                .end = std::max(now, first.least_end)};
+    if (moved.end > now) {
+      settling_.emplace(moved.end, moved);
+    } else {
+      ended.push_back(moved);
+    }
     pair.waiting.pop_front();
     if (!pair.waiting.empty()) begin(now, pair);
   }
-  if (ended.size() == before) return;
+  for (; !settling_.empty() && settling_.begin()->first <= now;
+       settling_.erase(settling_.begin())) {
+    ended.push_back(settling_.begin()->second);
+  }
+  if (!has_moved) return;
   std::erase_if(moving_, [](const auto& moving) { return moving.second.waiting.empty(); });
   share_out(now);
 }
 
 void TransferQueue::begin(Seconds now, Pair& pair) {
   const Waiting& first = pair.waiting.front();
-  pair.start = now + first.start;
+  const Seconds wait = std::max(first.first - now, Seconds(0)) + first.start;
+  pair.start = now + wait;
   pair.since = now;
-  pair.left = first.start + first.alone;
+  pair.left = wait + first.alone;
   pair.share = 1;
 }
 

@@ -26,9 +26,18 @@ class Transfers {
     Seconds end;
   };
 
+  // A KV cache whose layers come one by one: the first is there at `first`, the last one, so much
+  // of its bytes, at `last`. As it stands all are there.
+  struct Layers {
+    Seconds first;
+    Seconds last;
+    double last_part = 0;
+  };
+
   virtual ~Transfers() = default;
   // Request `idx`'s `bytes` (of the GPU that moves most) may move from `now` on.
-  virtual void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes) = 0;
+  virtual void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes,
+                      const Layers& layers) = 0;
   // When the next transfer ends, as far as that is known.
   [[nodiscard]] virtual std::optional<Seconds> next_event() const = 0;
   // Appends the transfers that end at `now`, the time of next_event().
@@ -66,15 +75,18 @@ struct TransferLink {
 
 // Transfers of one pair follow each other in the order in which they were submitted. Those of
 // different pairs run at once; where they leave by one port or enter by one they share it max-min
-// fairly (in speed, of that alone), each at most as fast as alone. Not thread safe.
+// fairly (in speed, of that alone), each at most as fast as alone. One whose layers come slower
+// than they move leaves its ports to the next and ends when its last layer has moved. Not thread
+// safe.
 class TransferQueue : public Transfers {
  public:
   // `links`: [prefill ranks, decode ranks]; they outlive the queue.
   TransferQueue(std::span<const TransferLink> links, int num_decode);
 
-  void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes) override;
+  void submit(Seconds now, std::int64_t idx, int prefill, int decode, Bytes bytes,
+              const Layers& layers) override;
   [[nodiscard]] std::optional<Seconds> next_event() const override;
-  // By pair.
+  // By pair, then those that waited for their last layer.
   void advance(Seconds now, std::vector<Ended>& ended) override;
 
  private:
@@ -82,6 +94,8 @@ class TransferQueue : public Transfers {
     std::int64_t idx = 0;
     Seconds start;  // TransferTime::start
     Seconds alone;
+    Seconds first;      // Layers::first
+    Seconds least_end;  // when the last layer has moved, alone
   };
   struct Pair {
     std::deque<Waiting> waiting;  // the first of them moves
@@ -98,7 +112,8 @@ class TransferQueue : public Transfers {
 
   std::span<const TransferLink> links_;
   int num_decode_;
-  std::map<std::size_t, Pair> moving_;  // those with transfers, by index into links_
+  std::map<std::size_t, Pair> moving_;      // those with transfers, by index into links_
+  std::multimap<Seconds, Ended> settling_;  // by end: those that wait for their last layer
 };
 
 }  // namespace orrery

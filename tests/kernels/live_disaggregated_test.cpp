@@ -138,8 +138,8 @@ TEST(LiveDisaggregated, TokensAreThoseOfRequestsServedAlone) {
 class RepeatedTransfers : public Transfers {
  public:
   explicit RepeatedTransfers(std::span<const RequestRecord> records) : records_(records) {}
-  void submit(Seconds /*now*/, std::int64_t idx, int prefill, int decode,
-              Bytes /*bytes*/) override {
+  void submit(Seconds /*now*/, std::int64_t idx, int prefill, int decode, Bytes /*bytes*/,
+              const Layers& /*layers*/) override {
     const RequestRecord& record = records_[static_cast<std::size_t>(idx)];
     ends_.push_back({.idx = idx,
                      .prefill = prefill,

@@ -227,6 +227,22 @@ TEST_F(DisaggregatedRunTest, UnlikeFormatsMoveTheNarrowerOne) {
   EXPECT_EQ(to_yaml(load_scenario(write("again.yaml", to_yaml(unlike)), kPaths)), to_yaml(unlike));
 }
 
+// One request at a time: all of 32 layers but the last have moved when the prompt ends.
+TEST_F(DisaggregatedRunTest, LayerwiseTheLastLayerIsWaitedFor) {
+  const std::string link = ", transfer: {rate: 100 GB/s, latency: 0 s, layerwise: ";
+  for (const auto& [pp, layers] : {std::pair("1", 32.0), {"2", 16.0}}) {
+    const std::string mesh = "{pp: " + std::string(pp) + "}";
+    const Scenario given = scenario("{prefill: " + mesh + ", decode: " + mesh + link + "true}}");
+    const RunResult result = run_scenario(given);
+    const double alone = 63.0 * 2097152 / std::stod(pp) / 100e9;
+    EXPECT_NEAR(result.service.metrics.disaggregation->exposed_s.mean, alone / layers, 1e-9);
+    EXPECT_THROW(predict_validation(given), ScenarioError);
+    EXPECT_EQ(to_yaml(load_scenario(write("again.yaml", to_yaml(given)), kPaths)), to_yaml(given));
+  }
+  const RunResult whole = run_scenario(scenario("{prefill: {}, decode: {}" + link + "false}}"));
+  EXPECT_NEAR(whole.service.metrics.disaggregation->exposed_s.mean, 63.0 * 2097152 / 100e9, 1e-9);
+}
+
 // Two ranks of TP1 on the NVLink domain of the prefill replica, two on the next.
 TEST_F(DisaggregatedRunTest, EachDataParallelRankHasALinkOfItsOwn) {
   const Scenario apart = scenario("{prefill: {tp: 2, replicas: 3}, decode: {dp: 4}}",

@@ -140,18 +140,52 @@ TEST_P(DisaggregatedLaws, EveryRequestIsServedWhateverMemoryAndLinksAllow) {
   }
 }
 
-TEST_P(DisaggregatedLaws, FastForwardsAreEqualToSingleSteps) {
+// Layers that move while prompts are computed: all are served, none decodes before its first token
+// and its KV cache are there, and less of the transfers is waited for.
+TEST_P(DisaggregatedLaws, LayersThatMoveEarlierAreThereEarlier) {
   const Workload workload = random_workload(GetParam(), 25);
-  // Times that have no common grid: at a tie the order of events would be one of rounding.
-  const FakeTimes times{.base = Seconds(0.0097531), .per_context = Seconds(1.0369e-5)};
+  for (const bool is_async : {false, true}) {
+    DisaggregatedConfig config = tight_pair(2, 2);
+    config.num_moved_layers = 8;
+    config.prefill.engine.async_scheduling = is_async;
+    config.decode.engine.async_scheduling = is_async;
+    set_rate(config, 3e5, 0.0002);
+    const auto result = serve_fake(workload, config);
+    for (const RequestRecord& record : result.requests) {
+      ASSERT_GT(record.finish, record.arrival);
+      if (record.output_tokens < 2) continue;
+      EXPECT_GT(record.transfer_end, record.prefill_end);
+      EXPECT_GE(record.decode_start, record.transfer_end);
+      EXPECT_GE(record.exposed_transfer, Seconds(0));
+      EXPECT_GT(record.second_token, record.decode_start);
+    }
+  }
+  // Nobody waits for room or seats to decode.
+  DisaggregatedConfig roomy = small_pair();
+  roomy.decode.engine.max_num_seqs = 64;
+  const auto whole = serve_fake(workload, roomy);
+  roomy.num_moved_layers = 8;
+  const auto layers = serve_fake(workload, roomy);
+  EXPECT_LT(layers.metrics.disaggregation->exposed_s.mean,
+            whole.metrics.disaggregation->exposed_s.mean);
+  for (std::size_t i = 0; i < layers.requests.size(); ++i) {
+    EXPECT_EQ(layers.requests[i].transfer_bytes, whole.requests[i].transfer_bytes);
+  }
+}
+
+// With fast-forwards and without, whatever blocks are admitted by.
+void expect_equal_steps(const Workload& workload, const FakeTimes& times,
+                        std::int64_t num_moved_layers) {
   FakeTimes single = times;
   single.fast_forwards = false;
   for (const KvAdmission admission :
        {KvAdmission::kPrompt, KvAdmission::kFullLength, KvAdmission::kEstimated}) {
     for (const bool is_async : {false, true}) {
       SCOPED_TRACE("admission " + std::to_string(static_cast<int>(admission)) + ", asynchronous " +
-                   std::to_string(is_async ? 1 : 0));
+                   std::to_string(is_async ? 1 : 0) + ", layers " +
+                   std::to_string(num_moved_layers));
       DisaggregatedConfig config = tight_pair();
+      config.num_moved_layers = num_moved_layers;
       config.prefill.engine.async_scheduling = is_async;
       config.decode.engine.async_scheduling = is_async;
       config.decode.engine.kv_admission = admission;
@@ -174,6 +208,15 @@ TEST_P(DisaggregatedLaws, FastForwardsAreEqualToSingleSteps) {
       EXPECT_LT(fast.steps.size(), steps.steps.size());
       EXPECT_NEAR(fast.metrics.itl_s.mean, steps.metrics.itl_s.mean, 1e-12);
     }
+  }
+}
+
+TEST_P(DisaggregatedLaws, FastForwardsAreEqualToSingleSteps) {
+  const Workload workload = random_workload(GetParam(), 25);
+  // Times that have no common grid: at a tie the order of events would be one of rounding.
+  const FakeTimes times{.base = Seconds(0.0097531), .per_context = Seconds(1.0369e-5)};
+  for (const std::int64_t num_moved_layers : {0, 8}) {
+    expect_equal_steps(workload, times, num_moved_layers);
   }
 }
 

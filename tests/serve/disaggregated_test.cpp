@@ -161,6 +161,41 @@ TEST(Disaggregated, PrefillReplicasShareThePortOfADecodeReplica) {
   }
 }
 
+TEST(Disaggregated, LayersMoveWhileThePromptIsComputed) {
+  // 20 tokens: one step of 30 ms; 5 blocks in 10 layers. In 10 ms all have moved but the last,
+  // which takes 1 ms behind the step; in 100 ms they move from the first layer on, 3 ms.
+  const Workload workload = workload_of({{.prompt_tokens = 20, .output_tokens = 3}});
+  for (const auto& [rate, end] : {std::pair(500e3, 0.031), {50e3, 0.103}}) {
+    DisaggregatedConfig config = small_pair();
+    config.num_moved_layers = 10;
+    set_rate(config, rate);
+    const auto result = serve_fake(workload, config);
+    const RequestRecord& record = result.requests[0];
+    EXPECT_NEAR(record.prefill_end.value(), 0.030, kTolerance);
+    EXPECT_NEAR(record.transfer_start.value(), 0.003, kTolerance);
+    EXPECT_NEAR(record.transfer_end.value(), end, kTolerance);
+    EXPECT_NEAR(record.decode_start.value(), end, kTolerance);
+    EXPECT_NEAR(record.exposed_transfer.value(), end - 0.030, kTolerance);
+    EXPECT_EQ(result.metrics.disaggregation->wait_s.max, 0);
+    EXPECT_EQ(record.transfer_bytes, Bytes(5 * 2000));
+  }
+}
+
+TEST(Disaggregated, LayersWaitForRoomOnTheDecodeSide) {
+  // 3 blocks: the first request (8 tokens, 2 blocks in 4 ms by the step's end at 18 ms and 0.4 ms
+  // behind it) decodes until 18.4 + 4 * 10 ms. The second's step, 18 to 36 ms, has ended by then:
+  // it moves from 58.4 ms on as if its layers had come at once.
+  DisaggregatedConfig config = small_pair();
+  config.num_moved_layers = 10;
+  config.prefill.engine.max_num_seqs = 1;
+  config.decode.num_kv_blocks = 3;
+  const auto result = serve_fake(
+      workload_of(std::vector<Request>(2, {.prompt_tokens = 8, .output_tokens = 5})), config);
+  EXPECT_NEAR(result.requests[0].finish.value(), 0.0584, kTolerance);
+  EXPECT_NEAR(result.requests[1].transfer_start.value(), 0.0584, kTolerance);
+  EXPECT_NEAR(result.requests[1].transfer_end.value(), 0.0624, kTolerance);
+}
+
 TEST(Disaggregated, DataParallelRanksHavePortsOfTheirOwn) {
   // Two prompts on ranks of their own are handed over at 14 ms, one block each: 2 ms where each has
   // a port of either side.

@@ -53,7 +53,7 @@ TEST(TransferQueue, ATransferBeginsLaterAndTakesLongerBesideSteps) {
   served.time.beside_steps = 1.5;
   const std::vector<TransferLink> links = {served};
   TransferQueue queue(links, 1);
-  queue.submit(Seconds(10), 7, 0, 0, Bytes(100));
+  queue.submit(Seconds(10), 7, 0, 0, Bytes(100), {});
   std::vector<TransferQueue::Ended> ended;
   queue.advance(*queue.next_event(), ended);
   ASSERT_EQ(ended.size(), 1U);
@@ -64,8 +64,8 @@ TEST(TransferQueue, ATransferBeginsLaterAndTakesLongerBesideSteps) {
 TEST(TransferQueue, TransfersOfOnePairFollowEachOther) {
   const std::vector<TransferLink> links = {link()};
   TransferQueue queue(links, 1);
-  queue.submit(Seconds(0), 7, 0, 0, Bytes(100));
-  queue.submit(Seconds(0.5), 8, 0, 0, Bytes(300));
+  queue.submit(Seconds(0), 7, 0, 0, Bytes(100), {});
+  queue.submit(Seconds(0.5), 8, 0, 0, Bytes(300), {});
   std::vector<TransferQueue::Ended> ended;
   queue.advance(*queue.next_event(), ended);
   queue.advance(*queue.next_event(), ended);
@@ -83,8 +83,8 @@ TEST(TransferQueue, TwoThatLeaveByOnePortTakeTwiceAsLongWhileBothMove) {
   // 1.5; the second has 1.5 left then and ends at 3.
   const std::vector<TransferLink> links = {link(), link()};
   TransferQueue queue(links, 2);
-  queue.submit(Seconds(0), 0, 0, 0, Bytes(100));
-  queue.submit(Seconds(0.5), 1, 0, 1, Bytes(200));
+  queue.submit(Seconds(0), 0, 0, 0, Bytes(100), {});
+  queue.submit(Seconds(0.5), 1, 0, 1, Bytes(200), {});
   const auto found = ends(queue);
   ASSERT_EQ(found.size(), 2U);
   EXPECT_NEAR(found[0].second, 1.5, kRounding);
@@ -98,9 +98,9 @@ TEST(TransferQueue, APortSharedByThreeLeavesTheOthersWhatTheyCanUse) {
   const std::vector<TransferLink> links(6, link());
   TransferQueue queue(links, 3);
   for (int decode = 0; decode < 3; ++decode) {
-    queue.submit(Seconds(0), decode, 0, decode, Bytes(100));
+    queue.submit(Seconds(0), decode, 0, decode, Bytes(100), {});
   }
-  queue.submit(Seconds(0), 3, 1, 0, Bytes(100));
+  queue.submit(Seconds(0), 3, 1, 0, Bytes(100), {});
   const auto found = ends(queue);
   ASSERT_EQ(found.size(), 4U);
   EXPECT_EQ(found[0].first, 3);
@@ -116,7 +116,7 @@ TEST(TransferQueue, TransfersThatTakeHalfOfAPortShareItWhenThreeMove) {
   for (const auto& [num, end] : {std::pair(1, 1.0), {2, 1.0}, {3, 1.5}}) {
     TransferQueue queue(links, 1);
     for (int prefill = 0; prefill < num; ++prefill) {
-      queue.submit(Seconds(0), prefill, prefill, 0, Bytes(100));
+      queue.submit(Seconds(0), prefill, prefill, 0, Bytes(100), {});
     }
     const auto found = ends(queue);
     ASSERT_EQ(found.size(), static_cast<std::size_t>(num));
@@ -129,7 +129,7 @@ TEST(TransferQueue, NobodyIsFasterThanAloneHoweverLittleItTakesOfItsPorts) {
   narrow.leaving = narrow.entering = 0.25;
   const std::vector<TransferLink> links = {narrow};
   TransferQueue queue(links, 1);
-  queue.submit(Seconds(0), 0, 0, 0, Bytes(100));
+  queue.submit(Seconds(0), 0, 0, 0, Bytes(100), {});
   const auto found = ends(queue);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_NEAR(found[0].second, 1, kRounding);
@@ -158,7 +158,7 @@ TEST(TransferQueue, PortsLetThroughWhatTheyCanAndNoMore) {
     for (std::int64_t idx = 0; idx < std::ssize(links) * 5; ++idx) {
       const int pair = static_cast<int>(idx) % (kPrefill * kDecode);
       const Bytes bytes(10 + 100 * random.uniform());
-      queue.submit(Seconds(0), idx, pair / kDecode, pair % kDecode, bytes);
+      queue.submit(Seconds(0), idx, pair / kDecode, pair % kDecode, bytes, {});
       const TransferLink& link = links[static_cast<std::size_t>(pair)];
       const double alone = bytes.value() / 100;
       left_by[static_cast<std::size_t>(pair / kDecode)] += alone * link.leaving;
@@ -173,12 +173,42 @@ TEST(TransferQueue, PortsLetThroughWhatTheyCanAndNoMore) {
   }
 }
 
+// 10 layers, the first there at 0.1 s: 100 bytes take 1 s, or end 0.1 s after the last layer.
+TEST(TransferQueue, LayersMoveAsTheyComeAndTheLastOneLast) {
+  for (const auto& [last, end] : {std::pair(0.5, 1.1), {1.0, 1.1}, {2.0, 2.1}}) {
+    const std::vector<TransferLink> links = {link()};
+    TransferQueue queue(links, 1);
+    queue.submit(Seconds(0), 7, 0, 0, Bytes(100),
+                 {.first = Seconds(0.1), .last = Seconds(last), .last_part = 0.1});
+    const auto found = ends(queue);
+    ASSERT_EQ(found.size(), 1U);
+    EXPECT_NEAR(found[0].second, end, kRounding);
+  }
+}
+
+// Two prompts of one step of 10 s on one pair, 1 s each: both end 0.1 s after the step, though only
+// one moves at a time. A third, whose layers are all there at 3 s, moves in between and ends first.
+TEST(TransferQueue, WhoWaitsForItsLastLayerLeavesItsPorts) {
+  const Transfers::Layers layers{.first = Seconds(1), .last = Seconds(10), .last_part = 0.1};
+  const std::vector<TransferLink> links = {link()};
+  TransferQueue queue(links, 1);
+  queue.submit(Seconds(0), 0, 0, 0, Bytes(100), layers);
+  queue.submit(Seconds(0), 1, 0, 0, Bytes(100), layers);
+  queue.submit(Seconds(0.5), 2, 0, 0, Bytes(100), {});
+  const auto found = ends(queue);
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[0].first, 2);
+  EXPECT_NEAR(found[0].second, 4, kRounding);
+  EXPECT_NEAR(found[1].second, 10.1, kRounding);
+  EXPECT_NEAR(found[2].second, 10.1, kRounding);
+}
+
 TEST(TransferQueue, FabricsShareNothing) {
   std::vector<TransferLink> links = {link(), link()};
   links[1].fabric = 1;
   TransferQueue queue(links, 2);
-  queue.submit(Seconds(0), 0, 0, 0, Bytes(100));
-  queue.submit(Seconds(0), 1, 0, 1, Bytes(100));
+  queue.submit(Seconds(0), 0, 0, 0, Bytes(100), {});
+  queue.submit(Seconds(0), 1, 0, 1, Bytes(100), {});
   for (const auto& [idx, end] : ends(queue)) EXPECT_NEAR(end, 1, kRounding);
 }
 
