@@ -197,6 +197,20 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
   }
   engine.max_num_seqs = reader.integer("max_num_seqs", 1, 1'000'000'000);
   engine.max_num_batched_tokens = reader.integer("max_num_batched_tokens", 1, 1'000'000'000);
+  if (reader.has("enable_prefix_caching")) {
+    engine.enable_prefix_caching = reader.boolean("enable_prefix_caching");
+  }
+  // `none` where a profile that this one extends has some.
+  if (reader.has("small_gpu") && reader.at("small_gpu").scalar != "none") {
+    Reader small(reader.at("small_gpu"), "small_gpu",
+                 {"below", "architecture", "max_num_seqs", "max_num_batched_tokens", "source"});
+    profile.small_gpu = {
+        .below = small.bytes("below"),
+        .architecture = small.text("architecture"),
+        .max_num_seqs = small.integer("max_num_seqs", 1, 1'000'000'000),
+        .max_num_batched_tokens = small.integer("max_num_batched_tokens", 1, 1'000'000'000)};
+    profile.sources["small_gpu"] = small.text("source");
+  }
 }
 
 }  // namespace
@@ -236,6 +250,8 @@ EngineProfile read_engine_profile(const std::filesystem::path& file,
                  "dp_router",
                  "max_num_seqs",
                  "max_num_batched_tokens",
+                 "enable_prefix_caching",
+                 "small_gpu",
                  "launch_mode",
                  "graph_batch_sizes",
                  "cuda_graphs",

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,15 @@ enum class CudaGraphs : std::uint8_t {
 };
 inline constexpr std::array<std::string_view, 3> kCudaGraphsNames{"decodes", "piecewise",
                                                                   "decodes_and_piecewise"};
+
+// Defaults that an engine takes on GPUs with less memory than `below`, and on those of
+// `architecture` whatever their memory.
+struct SmallGpu {
+  Bytes below;
+  std::string architecture;
+  std::int64_t max_num_seqs = 0;
+  std::int64_t max_num_batched_tokens = 0;
+};
 
 struct EngineProfile {
   std::string name;
@@ -78,6 +88,7 @@ struct EngineProfile {
   std::map<DType, std::string> moe_tables;  // CostOptions::moe_tables
   // The engine's own defaults; the scenario's `engine` goes before.
   EngineConfig engine;
+  std::optional<SmallGpu> small_gpu;
   std::string all_reduce_implementation;  // "" best of both, else "nccl", "custom": its own
   std::string custom_all_reduce;          // its own as the collective tables name it
   std::map<std::string, std::string> sources;

@@ -251,6 +251,37 @@ std::string graphs_yaml(const EngineProfile& profile) {
          "\n  max_piece_tokens: " + std::to_string(profile.max_piece_tokens) + "\n";
 }
 
+// The profile's, as the engine changes them for the GPU and the model.
+EngineConfig default_engine(const Scenario& scenario) {
+  EngineConfig engine = scenario.engine_profile.engine;
+  const Device& device = scenario.machine_spec.device;
+  if (const auto& small = scenario.engine_profile.small_gpu;
+      small && (device.hbm_capacity < small->below || device.architecture == small->architecture)) {
+    engine.max_num_seqs = small->max_num_seqs;
+    engine.max_num_batched_tokens = small->max_num_batched_tokens;
+  }
+  // Of a prefix whose layers keep a state, the state at its end would have to be kept as well; vLLM
+  // leaves it off (vllm/config/model.py, is_prefix_caching_supported).
+  if (std::ranges::any_of(scenario.model_config.layers,
+                          [](const LayerConfig& layer) { return layer.state_bytes > 0; })) {
+    engine.enable_prefix_caching = false;
+  }
+  return engine;
+}
+
+// A default number of sequences gives way to a token budget that is stated, as in vLLM
+// (vllm/engine/arg_utils.py); of prefill and decode apart, side by side.
+void limit_seats(Scenario& scenario) {
+  EngineConfig& engine = scenario.engine;
+  engine.max_num_seqs = std::min(engine.max_num_seqs, engine.max_num_batched_tokens);
+  if (!scenario.disaggregation) return;
+  for (SidePlacement* side :
+       {&scenario.disaggregation->prefill, &scenario.disaggregation->decode}) {
+    const std::int64_t budget = side->max_num_batched_tokens.value_or(engine.max_num_seqs);
+    if (!side->max_num_seqs && budget < engine.max_num_seqs) side->max_num_seqs = budget;
+  }
+}
+
 void read_engine(const YamlNode* node, const YamlNode& root, const std::filesystem::path& directory,
                  Scenario& scenario) {
   YamlNode empty;
@@ -277,10 +308,11 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   }
   scenario.engine_profile = read_engine_profile(file, of_device);
 
-  scenario.engine = scenario.engine_profile.engine;
+  scenario.engine = default_engine(scenario);
   EngineConfig& engine = scenario.engine;
   read_config(reader, engine_fields(), engine);
   read_graphs(reader, scenario.engine_profile);
+  if (!reader.has("max_num_seqs")) limit_seats(scenario);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     const bool has_budget = reader.has("max_num_batched_tokens") || !reader.has("max_num_seqs");
     const std::string tokens = std::to_string(engine.max_num_batched_tokens);

@@ -100,10 +100,12 @@ void check_executable(const Scenario& scenario) {
     }
   });
   at_key(scenario, "engine", [&] {
-    if (scenario.engine.enable_prefix_caching) {
+    // Prompts that share nothing are computed whole either way.
+    if (scenario.engine.enable_prefix_caching &&
+        make_workload(scenario.workload, scenario.seed).hash_block_tokens > 0) {
       throw std::invalid_argument(
-          "enable_prefix_caching is on and is not executed: turn it off, or set "
-          "validate.serve=false");
+          "enable_prefix_caching is on, prompts of the workload share prefixes, and no cache of "
+          "them is executed: turn it off, or set validate.serve=false");
     }
   });
   const auto* offline = std::get_if<OfflineWorkload>(&scenario.workload.source);

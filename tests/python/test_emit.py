@@ -183,7 +183,7 @@ def test_prefill_and_decode_get_roles_of_their_own(tmp_path):
     text, _ = of_engine(tmp_path, "sglang", sets=APART)
     servers = commands(text, "python3 -m sglang.launch_server")
     assert [value_of(words, "--disaggregation-mode") for words in servers] == ["prefill", "prefill", "decode"]
-    assert [value_of(words, "--max-running-requests") for words in servers] == ["256", "256", "64"]
+    assert [value_of(words, "--max-running-requests") for words in servers] == ["1024", "1024", "64"]
     bootstraps = [value_of(words, "--disaggregation-bootstrap-port") for words in servers[:2]]
     router = commands(text, "python3 -m sglang_router.launch_router")[0]
     assert [router[i + 2] for i, word in enumerate(router) if word == "--prefill"] == bootstraps == ["8998", "8999"]

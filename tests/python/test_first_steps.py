@@ -203,3 +203,51 @@ def test_bash_completes_commands_options_and_names(here, tmp_path, words, comple
 def test_every_command_has_help_and_those_with_arguments_an_example(here):
     for command in ("run", "explain", "explore", "saturate", "report", "calibrate", "emit", "compare", "validate", "scorecard", "moe", "new"):
         assert f"examples:\n  orrery {command} " in printed(here(command, "--help"))
+
+
+def asked(machine, profile="vllm", model="llama-3.1-8b", **engine):
+    return orrery.Scenario.from_dict({
+        "model": {"config": model}, "machine": machine, "provider": "none", "engine": {"profile": profile, **engine},
+        "workload": {"closed_loop": {"concurrency": 1, "num_requests": 2, "prompt_tokens": 8, "output_tokens": 2}},
+    }).to_dict(resolved=True)["engine"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("machine", "profile", "seqs", "tokens"), [
+    ("hgx-h200", "vllm", 1024, 8192),
+    ("hgx-h100", "vllm_eager", 1024, 8192),  # 80 GiB
+    ("hgx-a100", "vllm", 256, 2048),  # 75 GiB, but vLLM leaves the A100 out
+    ("hgx-h200", "sglang", 2048, 8192),
+    ("hgx-a100", "sglang", 2048, 8192),
+    ("hgx-a100", "trtllm", 2048, 8192),
+])  # fmt: skip
+def test_batches_are_limited_as_the_engine_limits_them_on_the_gpu(machine, profile, seqs, tokens):
+    engine = asked(machine, profile)
+    assert (engine["max_num_seqs"], engine["max_num_batched_tokens"]) == (seqs, tokens)
+    assert engine["enable_prefix_caching"]
+
+
+def test_a_gpu_of_48_gb_gets_the_limits_of_small_ones(tmp_path):
+    engine = orrery.Scenario.from_dict(machine_file(tmp_path, "l40s") | {"provider": "none"}).to_dict(resolved=True)["engine"]
+    assert (engine["max_num_seqs"], engine["max_num_batched_tokens"]) == (256, 2048)
+
+
+def test_a_default_number_of_sequences_gives_way_to_a_token_budget_that_is_stated():
+    assert asked("hgx-h200", max_num_batched_tokens=512)["max_num_seqs"] == 512
+    with pytest.raises(orrery.ScenarioError, match="expected at least max_num_seqs, 1024"):
+        asked("hgx-h200", max_num_batched_tokens=512, max_num_seqs=1024)
+
+
+def test_a_token_budget_of_one_side_limits_the_sequences_of_that_side():
+    found = orrery.Scenario.from_dict({
+        "model": {"config": "llama-3.1-8b"}, "machine": "hgx-h200", "provider": "none",
+        "disaggregation": {"prefill": {}, "decode": {"max_num_batched_tokens": 512}},
+        "workload": {"closed_loop": {"concurrency": 1, "num_requests": 2, "prompt_tokens": 8, "output_tokens": 2}},
+    }).to_dict(resolved=True)  # fmt: skip
+    assert found["engine"]["max_num_seqs"] == 1024
+    assert found["disaggregation"]["decode"]["max_num_seqs"] == 512
+    assert orrery.Scenario.from_dict(found).to_dict(resolved=True) == found
+
+
+def test_prefixes_are_kept_by_default_but_of_models_whose_layers_keep_a_state():
+    assert not asked("hgx-h200", model="qwen3.5-397b-a17b")["enable_prefix_caching"]
+    assert asked("hgx-h200", model="qwen3.5-397b-a17b", enable_prefix_caching=True)["enable_prefix_caching"]

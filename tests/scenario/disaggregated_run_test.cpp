@@ -144,7 +144,7 @@ TEST_F(DisaggregatedRunTest, SidesHaveTheirOwnLimitsAndMemory) {
       "{prefill: {replicas: 2, max_num_seqs: 8, gpu_memory_utilization: 0.5}, "
       "decode: {max_num_batched_tokens: 512}}");
   EXPECT_EQ(prefill_side(both).engine.max_num_seqs, 8);
-  EXPECT_EQ(decode_side(both).engine.max_num_seqs, 256);
+  EXPECT_EQ(decode_side(both).engine.max_num_seqs, 512);  // 1,024 gives way to the budget
   EXPECT_EQ(decode_side(both).engine.max_num_batched_tokens, 512);
   EXPECT_EQ(prefill_side(both).replicas, 2);
   const RunResult result = run_scenario(both);
@@ -310,7 +310,7 @@ TEST_F(DisaggregatedRunTest, RequestsHaveTheirTransfersInTheCsv) {
 TEST_F(DisaggregatedRunTest, TheGpuSideGetsTheDecodeDeploymentAndWhatPrefillHasOfItsOwn) {
   const Scenario apart = scenario("{prefill: {max_num_seqs: 8}, decode: {replicas: 2}}");
   const ValidationPrediction prediction = predict_validation(apart);
-  EXPECT_EQ(prediction.deployment.engine.max_num_seqs, 256);
+  EXPECT_EQ(prediction.deployment.engine.max_num_seqs, 1024);
   ASSERT_TRUE(prediction.run.has_value());
   EXPECT_EQ(prediction.memory.begin()->first, 1);  // behind the prefill replica's
   write_validation(prediction, directory_);

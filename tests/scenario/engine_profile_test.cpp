@@ -158,7 +158,9 @@ TEST_F(EngineProfileTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
            {"value: prompt", "value: promt", "did you mean 'prompt'"},
            {"value: prompt", "value: estimated", "missing key 'new_token_ratio'"},
            {"kv_admission:", "new_token_ratio: 0.5\nkv_admission:", "belongs to kv_admission"},
-           {"max_num_seqs: {value: 256", "max_num_seqs: {value: 0", "max_num_seqs"},
+           {"max_num_seqs: {value: 1024", "max_num_seqs: {value: 0", "max_num_seqs"},
+           {"below: 70 GiB", "below: 70", "small_gpu.below"},
+           {"architecture: ampere", "architectur: ampere", "did you mean 'architecture'"},
            {"max_num_batched_tokens: {value: 8192", "max_num_batched_tokens: {value: many",
             "max_num_batched_tokens"}}) {
     try {

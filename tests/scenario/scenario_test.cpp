@@ -29,7 +29,8 @@ TEST_F(ScenarioTest, what_a_minimal_scenario_leaves_out_is_vllms_default) {
   EXPECT_EQ(scenario.name, "small");
   EXPECT_EQ(scenario.replicas, 1);
   EXPECT_EQ(scenario.mesh, Mesh{});
-  EXPECT_EQ(scenario.engine.max_num_seqs, 256);
+  EXPECT_EQ(scenario.engine.max_num_seqs, 1024);
+  EXPECT_TRUE(scenario.engine.enable_prefix_caching);
   EXPECT_EQ(scenario.engine.block_size, 16);
   EXPECT_EQ(scenario.engine.max_model_len, 131072);  // the model's
   EXPECT_EQ(scenario.precision, Precision{});
@@ -330,8 +331,8 @@ TEST_F(ScenarioTest, what_only_models_with_experts_have_is_refused_of_others) {
 }
 
 TEST_F(ScenarioTest, a_token_budget_below_max_num_seqs_is_reported_where_it_stands) {
-  const std::filesystem::path file =
-      write("a.yaml", std::string(kMinimal) + "engine: {max_num_batched_tokens: 8}\n");
+  const std::filesystem::path file = write(
+      "a.yaml", std::string(kMinimal) + "engine: {max_num_seqs: 9, max_num_batched_tokens: 8}\n");
   try {
     static_cast<void>(load_scenario(file, kPaths));
     ADD_FAILURE() << "accepted";

@@ -136,10 +136,10 @@ TEST_F(ValidationTest, TermsOfARanksMemoryAddUpToItsTotal) {
 
 TEST_F(ValidationTest, WhatOneInstanceCannotRunIsRefused) {
   expect_error({"placement.replicas=2"}, "placement: found 2 replicas; one is executed");
-  expect_error({"engine.enable_prefix_caching=true"}, "enable_prefix_caching is on");
-  expect_error({"validate={steps: [{decodes: 300, context: 64}]}"},
-               "validate: step 'decode300_context64' has 300 sequences; engine.max_num_seqs "
-               "allows 256");
+  expect_error({"workload.closed_loop.distinct_prompts=2"}, "enable_prefix_caching is on");
+  expect_error({"validate={steps: [{decodes: 1100, context: 64}]}"},
+               "validate: step 'decode1100_context64' has 1100 sequences; engine.max_num_seqs "
+               "allows 1024");
   expect_error({"validate={steps: [{prefill: [9000]}]}"}, "engine.max_num_batched_tokens");
   expect_error({"validate={steps: [{decodes: 1, context: 200000}]}"}, "engine.max_model_len");
   expect_error({"validate={steps: [{decodes: 256, context: 8192}]}"}, "KV blocks; memory allows");
