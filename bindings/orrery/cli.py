@@ -240,6 +240,7 @@ def _completion(shell: str, parsers: Mapping[str, argparse.ArgumentParser]) -> i
     return 0
 
 
+_MUCH = 0.1  # of a run filling and emptying the service: from here on it is said how to leave that out
 _EXAMPLES = {
     "run": ("orrery run quickstart", "orrery run quickstart --set placement.tp=8 --set placement.replicas=1 --json",
             "orrery run mine.yaml --set 'workload={trace: bench.json}' -o runs/mine"),
@@ -391,7 +392,7 @@ def _disaggregation(summary: Any) -> list[tuple[str, str]]:
     sides = [(side, f"{apart[side]['num_gpus']} of {summary['num_gpus']} GPUs, {_percent(apart[side]['busy'])} of the time in steps, KV cache"
                     f" {_percent(apart[side]['kv_utilisation']['mean'])} full") for side in ("prefill", "decode")]  # fmt: skip
     moved = apart["transfer"]
-    times = ", ".join(f"{_seconds(moved['time_s'][name])} {name}" for name in ("mean", "p50", "p99"))
+    times = ", ".join(f"{_seconds(moved['time_s'][name])} {name}" for name in ("mean", "p50", "p95", "p99"))
     return [*sides, ("KV transfers", f"{moved['count']:,} of {moved['bytes'] / max(moved['count'], 1) / 2**20:,.0f} MiB on average: "
                                      f"{times}; {_percent(moved['exposed_share'])} of it waited for ({moved['source']})")]  # fmt: skip
 
@@ -439,6 +440,22 @@ def _energy(summary: Any) -> list[tuple[str, str]]:
                                    f" {energy['j_per_request']:.3g} J per request, {energy['mean_w_per_gpu']:.0f} W a GPU (model; docs/data.md)")]  # fmt: skip
 
 
+def _phases(summary: Any) -> list[tuple[str, str]]:
+    """How long the run filled and emptied the service, and what of it is left out or could be."""
+    from .report.content import left_out
+
+    phases = summary["phases"]
+    if not phases:
+        return []
+    share = (phases["ramp_s"] + phases["drain_s"]) / phases["run_s"]
+    text = f"{_seconds(phases['ramp_s'])} and {_seconds(phases['drain_s'])}, {_percent(share)} of the run"
+    if cut := left_out(phases["warmup_requests"], phases["drain_requests"]):
+        text += f"; no figure has {cut}"
+    elif share > _MUCH and phases["ramp_requests"] + phases["drained_requests"] < summary["requests"]:
+        text += f"; without: workload.warmup_requests={phases['ramp_requests']} and drain_requests={phases['drained_requests']}"
+    return [("ramp up and drain", text)]
+
+
 def _slo(summary: Any) -> list[tuple[str, str]]:
     from .search.checks import check_name, check_value
 
@@ -458,7 +475,7 @@ def _table(summary: Any, *, colour: bool) -> str:
 
     bold, plain = ("\033[1m", "\033[0m") if colour else ("", "")
     labels = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"), ("itl_s", "ITL"), ("e2e_s", "end to end"))
-    quantiles = ("mean", "p50", "p90", "p99", "max")
+    quantiles = ("mean", "p50", "p90", "p95", "p99", "max")
     latency = [(label, *(_seconds(summary[key][name]) for name in quantiles)) for key, label in labels]
     memory = summary["memory_per_gpu"]
     used = ("weights", "kv_cache", "activations", "graphs", "communication")
@@ -467,6 +484,7 @@ def _table(summary: Any, *, colour: bool) -> str:
     words = basis_words(summary)
     facts = [
         ("requests", f"{summary['requests']:,} in {_seconds(summary['duration_s'])}, {summary['requests_per_s']:.2f}/s"),
+        *_phases(summary),
         ("tokens", f"{summary['prompt_tokens']:,} prompt, {summary['output_tokens']:,} output"),
         ("prefix cache", f"{_percent(summary['cached_tokens'] / max(summary['prompt_tokens'], 1))} of prompt tokens found"),
         *_kv_tiers(summary),
@@ -487,6 +505,6 @@ def _table(summary: Any, *, colour: bool) -> str:
         *_likely(summary),
     ]  # fmt: skip
     lines = [f"{bold}{printable(summary['question'] or summary['scenario'])}{plain}", ""]
-    lines += _aligned(("", *quantiles), latency, right=range(1, 6)).splitlines()
+    lines += _aligned(("", *quantiles), latency, right=range(1, len(quantiles) + 1)).splitlines()
     lines += ["", *_aligned((), facts).splitlines()]
     return "\n".join(lines)

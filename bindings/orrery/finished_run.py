@@ -21,14 +21,15 @@ class FinishedRun:
     overrides: tuple[str, ...]
     scenario: Mapping[str, Any]  # as resolved; every scalar is text
     summary: Mapping[str, Any]
-    requests: Mapping[str, np.ndarray]  # columns of requests.csv, warm-up included
+    requests: Mapping[str, np.ndarray]  # columns of requests.csv, warm-up and drain included
     warmup_requests: int
+    drain_requests: int
     steps: Callable[[], Mapping[str, np.ndarray]]  # reads columns of steps.csv, of all steps
 
     @property
     def measured(self) -> dict[str, np.ndarray]:
-        """The requests after the warm-up."""
-        is_measured = self.requests["id"] >= self.warmup_requests
+        """The requests after the warm-up and before the drain."""
+        is_measured = run_directory.are_measured(self.requests["id"], self.warmup_requests, self.drain_requests)
         return {name: values[is_measured] for name, values in self.requests.items()}
 
 
@@ -53,6 +54,7 @@ def open_run(path: pathlib.Path, overrides: Sequence[str] = ()) -> FinishedRun:
             summary=read.summary,
             requests=read.requests,
             warmup_requests=read.warmup_requests,
+            drain_requests=read.drain_requests,
             steps=lambda: columns.packed(path / "steps.csv", step_columns.COLUMNS),
         )
     if not path.exists():
@@ -72,6 +74,7 @@ def simulate(path: pathlib.Path, overrides: Sequence[str] = ()) -> FinishedRun:
         summary=result.to_dict(),
         requests=_arrays(result.requests),
         warmup_requests=run_directory.warmup_requests(scenario),
+        drain_requests=run_directory.drain_requests(scenario),
         steps=lambda: _arrays(result.steps),
     )
 

@@ -196,7 +196,7 @@ class Scenario(_core.Scenario):
         if resolved:
             fields = _core.YamlNode.parse(super().to_yaml("-"), "<text>").to_object()
         if self._requests is not None:
-            kept = {key: fields["workload"][key] for key in ("warmup_requests",) if key in fields["workload"]}
+            kept = {key: fields["workload"][key] for key in ("warmup_requests", "drain_requests") if key in fields["workload"]}
             fields["workload"] = {**self._fields["workload"], **kept, "requests": self._requests.columns()}
         return fields
 

@@ -51,8 +51,10 @@ void print_served(const LiveResult& result, std::int64_t num_requests) {
   const ServingMetrics& metrics = result.service.metrics;
   constexpr double kMilli = 1e3;
   const auto row = [&](const char* name, const Quantiles& times) {
-    std::printf("%-5s mean %10.3f ms   p50 %10.3f ms   p90 %10.3f ms   p99 %10.3f ms\n", name,
-                times.mean * kMilli, times.p50 * kMilli, times.p90 * kMilli, times.p99 * kMilli);
+    std::printf(
+        "%-5s mean %10.3f ms   p50 %10.3f ms   p90 %10.3f ms   p95 %10.3f ms   p99 %10.3f ms\n",
+        name, times.mean * kMilli, times.p50 * kMilli, times.p90 * kMilli, times.p95 * kMilli,
+        times.p99 * kMilli);
   };
   std::printf(
       "%zu of %lld requests in %.3f s: %.1f output tokens/s, %lld steps, %.1f sequences a step, "

@@ -157,6 +157,7 @@ Outcome Evaluator::serve_closed(const Scenario& scenario, std::int64_t concurren
   requests.requests.resize(static_cast<std::size_t>(count));
   requests.closed_loop_concurrency = concurrency;
   requests.warmup_requests = std::min(concurrency, count / 2);
+  requests.drain_requests = 0;
   const ServiceModel service = model(scenario, contexts_differ(*all));
   outcome.num_requests = count;
   static_cast<void>(serve_requests(scenario, *all, requests, service, outcome));

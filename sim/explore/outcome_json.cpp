@@ -14,11 +14,8 @@ using Json = nlohmann::ordered_json;
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json quantiles(const Quantiles& values) {
-  return {{"mean", values.mean},
-          {"p50", values.p50},
-          {"p90", values.p90},
-          {"p99", values.p99},
-          {"max", values.max}};
+  return {{"mean", values.mean}, {"p50", values.p50}, {"p90", values.p90},
+          {"p95", values.p95},   {"p99", values.p99}, {"max", values.max}};
 }
 
 Json checks(const std::vector<SloCheck>& slo) {

@@ -39,6 +39,7 @@ std::optional<PeakUse> peak_use(const Scenario& scenario, const Workload& worklo
   const ServingMetrics& metrics = result.metrics;
   const bool depends_otherwise = scenario.disaggregation || workload.hash_block_tokens > 0 ||
                                  workload.is_static_batch || workload.warmup_requests > 0 ||
+                                 workload.drain_requests > 0 ||
                                  scenario.engine.batch_wait_timeout_iters > 0;
   const bool was_held_up =
       std::ranges::any_of(metrics.load.held_up, [](double share) { return share > 0; }) ||

@@ -28,9 +28,10 @@ bool has(LatencyMetric metric, std::int64_t output_tokens) {
 
 // Measured requests of the whole that have the metric.
 std::int64_t count_of(LatencyMetric metric, const Workload& whole) {
+  const std::int64_t begin = std::min(whole.warmup_requests, std::ssize(whole.requests));
   return std::count_if(
-      whole.requests.begin() + std::min(whole.warmup_requests, std::ssize(whole.requests)),
-      whole.requests.end(),
+      whole.requests.begin() + begin,
+      whole.requests.begin() + std::max(begin, std::ssize(whole.requests) - whole.drain_requests),
       [&](const Request& request) { return has(metric, request.output_tokens); });
 }
 
@@ -64,8 +65,8 @@ bool is_lost(const LatencyLimit& limit, const Workload& whole,
 
 Workload first_part(const Workload& workload) {
   const auto all = static_cast<std::int64_t>(workload.requests.size());
-  const std::int64_t least =
-      std::max<std::int64_t>(100, 2 * workload.closed_loop_concurrency) + workload.warmup_requests;
+  const std::int64_t least = std::max<std::int64_t>(100, 2 * workload.closed_loop_concurrency) +
+                             workload.warmup_requests + workload.drain_requests;
   const std::int64_t count = std::min(all, std::max(all / 8, least));
   Workload part = workload;
   part.requests.resize(static_cast<std::size_t>(count));

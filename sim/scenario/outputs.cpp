@@ -8,6 +8,7 @@
 
 #include "sim/scenario/costs.h"
 #include "sim/scenario/provenance.h"
+#include "sim/serve/phases.h"
 #include "sim/serve/records_csv.h"
 #include "sim/units/text.h"
 
@@ -60,6 +61,7 @@ std::string quantiles_json(const Quantiles& quantiles) {
   object.number("mean", quantiles.mean)
       .number("p50", quantiles.p50)
       .number("p90", quantiles.p90)
+      .number("p95", quantiles.p95)
       .number("p99", quantiles.p99)
       .number("max", quantiles.max);
   return object.inline_text();
@@ -256,6 +258,22 @@ std::string load_json(const LoadMetrics& load) {
   return object.inline_text();
 }
 
+// How long the service filled and emptied, and how many requests the figures leave out.
+std::string phases_json(const RunResult& result) {
+  const std::optional<RunPhases> phases = run_phases(result.service.requests);
+  if (!phases) return "null";
+  const WorkloadSpec& workload = result.scenario.workload;
+  JsonObject object;
+  object.number("ramp_s", phases->ramp.value())
+      .number("drain_s", phases->drain.value())
+      .number("run_s", phases->whole.value())
+      .whole("ramp_requests", phases->ramp_requests)
+      .whole("drained_requests", phases->drained_requests)
+      .whole("warmup_requests", workload.warmup_requests)
+      .whole("drain_requests", workload.drain_requests);
+  return object.inline_text();
+}
+
 }  // namespace
 
 void write_file(const std::filesystem::path& path, const std::string& text) {
@@ -316,6 +334,7 @@ std::string summary_json(const RunResult& result) {
       .number("mean_batch", metrics.mean_batch)
       .raw("basis", basis.inline_text())
       .number("duration_s", metrics.duration.value())
+      .raw("phases", phases_json(result))
       .raw("energy", energy_json(result))
       .whole("num_gpus", result.num_gpus)
       .text("device", result.scenario.machine_spec.device.name)

@@ -110,6 +110,11 @@ void check_executable(const Scenario& scenario) {
   });
   const auto* offline = std::get_if<OfflineWorkload>(&scenario.workload.source);
   at_key(scenario, "workload", [&] {
+    if (scenario.workload.drain_requests > 0) {
+      throw std::invalid_argument(
+          "drain_requests are left out of simulated figures alone: set workload.drain_requests=0, "
+          "or validate.serve=false");
+    }
     if (offline != nullptr && offline->is_static_batch) {
       throw std::invalid_argument(
           "a static batch is not replayed on GPUs: use offline, or set validate.serve=false");

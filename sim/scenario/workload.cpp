@@ -408,7 +408,7 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
                            const std::filesystem::path& root, SharedRequests given,
                            SharedTraceReader traces) {
   std::vector<std::string_view> keys(kSources.begin(), kSources.end());
-  keys.insert(keys.end(), {"num_requests", "rate_scale", "warmup_requests"});
+  keys.insert(keys.end(), {"num_requests", "rate_scale", "warmup_requests", "drain_requests"});
   keys.insert(keys.end(), kTraceOptionKeys.begin(), kTraceOptionKeys.end());
   const Reader reader(node, "workload", keys);
   std::string_view source;
@@ -455,6 +455,13 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
   if (reader.has("warmup_requests")) {
     spec.warmup_requests = read_count(reader, "warmup_requests", 0);
   }
+  if (reader.has("drain_requests")) {
+    if (std::holds_alternative<OfflineWorkload>(spec.source)) {
+      reader.fail("drain_requests",
+                  "belongs to requests that come one after another, not to " + std::string(source));
+    }
+    spec.drain_requests = read_count(reader, "drain_requests", 0);
+  }
   return spec;
 }
 
@@ -462,7 +469,9 @@ std::string to_yaml(const WorkloadSpec& spec, const std::filesystem::path& root,
                     const std::string& requests_file) {
   const std::string source = std::visit(
       [&](const auto& part) { return source_yaml(part, root, requests_file); }, spec.source);
-  return "{" + source + ", warmup_requests: " + std::to_string(spec.warmup_requests) + "}";
+  const std::string drain =
+      spec.drain_requests > 0 ? ", drain_requests: " + std::to_string(spec.drain_requests) : "";
+  return "{" + source + ", warmup_requests: " + std::to_string(spec.warmup_requests) + drain + "}";
 }
 
 Workload make_workload(const WorkloadSpec& spec, std::uint64_t seed) {
@@ -473,6 +482,13 @@ Workload make_workload(const WorkloadSpec& spec, std::uint64_t seed) {
     throw std::invalid_argument("found warmup_requests: " + std::to_string(spec.warmup_requests) +
                                 " of " + std::to_string(workload.requests.size()) +
                                 " requests; expected fewer than all");
+  }
+  workload.drain_requests = spec.drain_requests;
+  const std::int64_t after = std::ssize(workload.requests) - spec.warmup_requests;
+  if (spec.drain_requests >= after) {
+    throw std::invalid_argument("found drain_requests: " + std::to_string(spec.drain_requests) +
+                                " of " + std::to_string(after) +
+                                " requests after the warm-up; expected fewer than those");
   }
   return workload;
 }

@@ -76,6 +76,7 @@ struct WorkloadSpec {
                OfflineWorkload>
       source;
   std::int64_t warmup_requests = 0;  // the first N are served but not measured
+  std::int64_t drain_requests = 0;   // the last N, likewise
   bool operator==(const WorkloadSpec&) const = default;
 };
 

@@ -91,6 +91,7 @@ Quantiles LatencyHistogram::quantiles() const {
   };
   result.p50 = at(0.5);
   result.p90 = at(0.9);
+  result.p95 = at(0.95);
   result.p99 = at(0.99);
   return result;
 }

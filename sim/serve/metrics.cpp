@@ -20,6 +20,7 @@ Quantiles quantiles(std::vector<double>& values) {
   result.mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
   result.p50 = at(0.5);
   result.p90 = at(0.9);
+  result.p95 = at(0.95);
   result.p99 = at(0.99);
   result.max = values.back();
   return result;
@@ -62,6 +63,16 @@ std::optional<RankMetrics> rank_metrics(std::span<const ReplicaTotals* const> re
   return ranks;
 }
 
+// Of the time from `begin`, when the first measured request came, that over which rates are: until
+// the first request of the drain came, or where none follows (or all came at once) `duration`.
+Seconds rate_time(std::span<const RequestRecord> records, Seconds begin, Seconds duration) {
+  if (records.empty() || records.back().is_measured) return duration;
+  const auto last = std::ranges::find_if(records.rbegin(), records.rend(),
+                                         [](const RequestRecord& r) { return r.is_measured; });
+  const Seconds window = last.base()->arrival - begin;  // of the record behind it
+  return window > Seconds(0) ? window : duration;
+}
+
 }  // namespace
 
 ServingMetrics serving_metrics(std::span<const RequestRecord> records,
@@ -93,7 +104,7 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
   metrics.e2e_s = quantiles(e2es);
   if (metrics.num_requests > 0) {
     metrics.duration = end - begin;
-    const double seconds = metrics.duration.value();
+    const double seconds = rate_time(records, begin, metrics.duration).value();
     metrics.output_tokens_per_s = static_cast<double>(metrics.output_tokens) / seconds;
     metrics.requests_per_s = static_cast<double>(metrics.num_requests) / seconds;
     metrics.goodput_requests_per_s = static_cast<double>(num_good) / seconds;

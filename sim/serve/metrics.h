@@ -12,7 +12,7 @@
 
 namespace orrery {
 
-// Mean, nearest-rank p50, p90, p99 and maximum; zeros when empty. Sorts `values`.
+// Mean, nearest-rank p50, p90, p95, p99 and maximum; zeros when empty. Sorts `values`.
 Quantiles quantiles(std::vector<double>& values);
 
 Seconds ttft(const RequestRecord& record);

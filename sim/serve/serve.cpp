@@ -95,12 +95,13 @@ ServiceConfig checked_config(const ServiceConfig& given, const Workload& workloa
 
 std::vector<RequestRecord> new_records(const Workload& workload) {
   std::vector<RequestRecord> records(workload.requests.size());
+  const std::int64_t end = std::ssize(workload.requests) - workload.drain_requests;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Request& request = workload.requests[i];
     records[i].id = request.id;
     records[i].prompt_tokens = request.prompt_tokens;
     records[i].output_tokens = request.output_tokens;
-    records[i].is_measured = request.id >= workload.warmup_requests;
+    records[i].is_measured = request.id >= workload.warmup_requests && request.id < end;
   }
   return records;
 }

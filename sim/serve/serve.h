@@ -37,6 +37,7 @@ struct Workload {
   std::int64_t closed_loop_concurrency = 0;  // > 0: next request is sent when one completes
   std::int64_t hash_block_tokens = 0;
   std::int64_t warmup_requests = 0;  // first requests, which no metric counts (ServingMetrics)
+  std::int64_t drain_requests = 0;   // last requests, which keep the service full; likewise
   bool is_cold = false;              // no warm-up came before the first request
   bool is_offline = false;           // requests come from the engine's own process: no front end
   // All prompts in one step whatever the token budget, then decodes until the last has ended.
@@ -160,7 +161,7 @@ struct RequestRecord {
   std::int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache at first admission
   std::int64_t loaded_tokens = 0;  // of them, from a tier behind the GPU's blocks
   int num_preemptions = 0;
-  bool is_measured = true;  // not of the warm-up
+  bool is_measured = true;  // neither of the warm-up nor of the drain
   Seconds arrival;          // sent by the client
   Seconds first_scheduled;  // in the engine
   Seconds first_token;      // at the client
@@ -197,7 +198,7 @@ struct StepRecord {
 };
 
 struct Quantiles {
-  double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
+  double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;
 };
 
 // Of one kind of replicas.
@@ -228,9 +229,9 @@ struct RankMetrics {
   std::vector<Seconds> wait;  // of each rank, the mean of a step
 };
 
-// All figures are of the measured requests, those after the warm-up: request by request, and where
-// a figure is of steps (num_steps, mean_batch, KV utilisation, basis, busy) of the steps that
-// compute at least one token of a measured request.
+// All figures are of the measured requests, those after the warm-up and before the drain: request
+// by request, and where a figure is of steps (num_steps, mean_batch, KV utilisation, basis, busy)
+// of the steps that compute at least one token of a measured request.
 struct ServingMetrics {
   std::int64_t num_requests = 0;
   std::int64_t output_tokens = 0;
@@ -239,6 +240,8 @@ struct ServingMetrics {
   // TPOT = (e2e - ttft) / (output - 1), requests with >= 2. ITL: each time between two tokens.
   Quantiles ttft_s, tpot_s, itl_s, e2e_s;
   Seconds duration;  // first arrival to last finish
+  // Rates are over `duration`; where a drain follows, over the time in which the measured requests
+  // come: that of a service which stays full.
   double output_tokens_per_s = 0;
   double requests_per_s = 0;
   double goodput_requests_per_s = 0;  // requests that meet the limits of each request, per second

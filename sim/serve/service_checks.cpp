@@ -136,6 +136,13 @@ void check_service(const ServiceConfig& config, const Workload& workload) {
           "warmup_requests is " + std::to_string(workload.warmup_requests) +
               ", expected at least 0 and fewer than the " + std::to_string(num_requests) +
               " requests");
+  require(workload.drain_requests >= 0 &&
+              workload.drain_requests <
+                  std::max<std::int64_t>(num_requests - workload.warmup_requests, 1),
+          "drain_requests is " + std::to_string(workload.drain_requests) +
+              ", expected at least 0 and fewer than the " +
+              std::to_string(num_requests - workload.warmup_requests) +
+              " requests after the warm-up");
   require(!engine.enable_prefix_caching || workload.hash_block_tokens % engine.block_size == 0,
           "block_size is " + std::to_string(engine.block_size) +
               ", expected a divisor of the workload's hash blocks of " +

@@ -141,6 +141,7 @@ def _quantiles(values: list[float]) -> dict:
         "mean": statistics.fmean(values),
         "p50": at(0.5),
         "p90": at(0.9),
+        "p95": at(0.95),
         "p99": at(0.99),
         "max": ordered[-1],
     }
@@ -275,8 +276,8 @@ def _summary(rows: list[dict], steps: list[dict], num_replicas: int) -> dict:
         "output_tokens": output,
         "prompt_tokens": sum(row["prompt_tokens"] for row in rows),
         "ttft_s": _quantiles([row["ttft_s"] for row in rows]),
-        "tpot_s": _quantiles(tpot) if tpot else dict.fromkeys(("mean", "p50", "p90", "p99", "max")),
-        "itl_s": _quantiles(gaps) if gaps else dict.fromkeys(("mean", "p50", "p90", "p99", "max")),
+        "tpot_s": _quantiles(tpot) if tpot else dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max")),
+        "itl_s": _quantiles(gaps) if gaps else dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max")),
         "e2e_s": _quantiles([row["e2e_s"] for row in rows]),
         "output_tokens_per_s": output / duration,
         "output_tokens_per_s_per_gpu": output / duration / (4 * num_replicas),

@@ -56,7 +56,7 @@ def _of_summary(summary: dict[str, Any]) -> list[str]:
     if used > memory["hbm_bytes"]:
         found.append(f"memory in use is {used} of {memory['hbm_bytes']}")
     for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
-        quantiles = [summary[name][key] for key in ("p50", "p90", "p99", "max")]
+        quantiles = [summary[name][key] for key in ("p50", "p90", "p95", "p99", "max")]
         if None not in quantiles and quantiles != sorted(quantiles):
             found.append(f"{name} is {summary[name]}")
     return found

@@ -114,7 +114,7 @@ def guidellm(path, columns, *, model="meta-llama/Llama-3.1-8B", benchmarks=1):
 
 def _metric(values, unit):
     values = values[np.isfinite(values)]
-    return {"unit": unit, "avg": float(values.mean()), **{f"p{q}": float(np.quantile(values, q / 100)) for q in (50, 90, 99)}}
+    return {"unit": unit, "avg": float(values.mean()), **{f"p{q}": float(np.quantile(values, q / 100)) for q in (50, 90, 95, 99)}}
 
 
 def aiperf(path, columns, *, model="meta-llama/Llama-3.1-8B", is_genai_perf=False):

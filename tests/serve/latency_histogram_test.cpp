@@ -14,6 +14,7 @@ TEST(LatencyHistogram, QuantilesOfALineAreWithinHalfABin) {
   EXPECT_NEAR(quantiles.mean, 1.5e-3, 1e-12);
   EXPECT_NEAR(quantiles.p50, 1.5e-3, 1.5e-3 * 1.5e-3);
   EXPECT_NEAR(quantiles.p90, 1.9e-3, 1.9e-3 * 1.5e-3);
+  EXPECT_NEAR(quantiles.p95, 1.95e-3, 1.95e-3 * 1.5e-3);
   EXPECT_NEAR(quantiles.p99, 1.99e-3, 1.99e-3 * 1.5e-3);
   EXPECT_DOUBLE_EQ(quantiles.max, 2e-3);
 }

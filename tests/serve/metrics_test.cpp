@@ -24,6 +24,7 @@ TEST(Metrics, QuantilesAreNearestRank) {
   const Quantiles found = quantiles(values);
   EXPECT_EQ(found.p50, 50);
   EXPECT_EQ(found.p90, 90);
+  EXPECT_EQ(found.p95, 95);
   EXPECT_EQ(found.p99, 99);
   EXPECT_EQ(found.max, 100);
   EXPECT_DOUBLE_EQ(found.mean, 50.5);
@@ -44,6 +45,19 @@ TEST(Metrics, GoodputCountsRequestsThatMeetEveryLimit) {
   EXPECT_DOUBLE_EQ(metrics.slo_attainment, 1.0 / 3);
   EXPECT_DOUBLE_EQ(metrics.goodput_requests_per_s, 0.1);  // one in 10 s
   EXPECT_DOUBLE_EQ(metrics.output_tokens_per_s, 3.3);
+}
+
+// Requests come every second and take five: one a second is served, though the last measured one
+// finishes after 14 s, and 10 / 14 would be said without the drain.
+TEST(Metrics, RatesWithADrainAreThoseOfAServiceThatStaysFull) {
+  std::vector<RequestRecord> records;
+  for (int i = 0; i < 14; ++i) records.push_back(record(i, i, i + 1, i + 5, 3));
+  for (int i : {0, 1, 12, 13}) records[static_cast<std::size_t>(i)].is_measured = false;
+  const ServingMetrics metrics = serving_metrics(records, {}, {});
+  EXPECT_EQ(metrics.num_requests, 10);
+  EXPECT_DOUBLE_EQ(metrics.requests_per_s, 1);
+  EXPECT_DOUBLE_EQ(metrics.output_tokens_per_s, 3);
+  EXPECT_DOUBLE_EQ(metrics.duration.value(), 14);  // 2 to 16
 }
 
 TEST(Metrics, WarmUpRequestsAreNotCounted) {

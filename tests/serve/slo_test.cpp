@@ -76,7 +76,7 @@ TEST(Slo, WarmUpIsNotCounted) {
 }
 
 TEST(Slo, NamesOfStatistics) {
-  for (const char* name : {"mean", "max", "p50", "p99", "p99.9"}) {
+  for (const char* name : {"mean", "max", "p50", "p95", "p99", "p99.9"}) {
     EXPECT_EQ(statistic_name(parse_statistic(name)), name);
   }
   for (const char* name : {"", "p", "99", "p0", "p101", "p9x", "median", "pnan"}) {

@@ -68,7 +68,7 @@ def _pair(predicted: float | None, measured: float) -> dict[str, float | None]:
 
 def _without_warm_up(run: FinishedRun, bench: Bench) -> bench_files.Figures:
     """The benchmark's figures of the requests that the run has figures of."""
-    if bench.requests is None or not run.warmup_requests:
+    if bench.requests is None or not (run.warmup_requests or run.drain_requests):
         return bench.figures
     counted = split.measured_part(run, bench)
     if counted.all():

@@ -21,7 +21,7 @@ import numpy as np
 
 from .. import json_values
 
-STATISTICS = ("mean", "p50", "p90", "p99")
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 FORMATS = "what 'vllm bench serve --save-result', SGLang's bench_serving, GuideLLM or AIPerf write"
 _MOST = 1e9  # seconds of a request, tokens of one; more are of no benchmark
 Columns = dict[str, np.ndarray]
@@ -114,8 +114,8 @@ def statistics(values: np.ndarray) -> dict[str, float]:
     values = values[np.isfinite(values)]
     if not len(values):
         return {}
-    quantiles = np.quantile(values, (0.5, 0.9, 0.99))
-    return {"mean": float(values.mean()), **dict(zip(("p50", "p90", "p99"), map(float, quantiles)))}
+    quantiles = np.quantile(values, (0.5, 0.9, 0.95, 0.99))
+    return {"mean": float(values.mean()), **dict(zip(STATISTICS[1:], map(float, quantiles)))}
 
 
 def figures_of(requests: Columns, itl_s: np.ndarray | None) -> Figures:
@@ -153,7 +153,7 @@ def _flat(path: pathlib.Path, objects: Sequence[dict[str, Any]], tool: str, mode
     requests, itl = _listed(path, found) if "ttfts" in found else (None, None)
     figures: Figures = {}
     for metric, name in (("ttft_s", "ttft"), ("tpot_s", "tpot"), ("itl_s", "itl"), ("e2e_s", e2e)):
-        keys = {"mean": f"mean_{name}_ms", "p50": f"median_{name}_ms", "p90": f"p90_{name}_ms", "p99": f"p99_{name}_ms"}
+        keys = {"mean": f"mean_{name}_ms", "p50": f"median_{name}_ms", "p90": f"p90_{name}_ms", "p95": f"p95_{name}_ms", "p99": f"p99_{name}_ms"}
         stated = {statistic: float(found[key]) / 1e3 for statistic, key in keys.items() if found.get(key) is not None}
         if stated:
             figures[metric] = stated
@@ -213,7 +213,7 @@ def _read_guidellm(path: pathlib.Path, objects: Sequence[dict[str, Any]]) -> Ben
                                 ("e2e_s", "request_latency", 1.0)):  # fmt: skip
         summary = (metrics.get(name) or {}).get("successful")
         if summary:
-            quantiles = {key: summary["percentiles"][key] for key in ("p50", "p90", "p99")}
+            quantiles = {key: value for key in STATISTICS[1:] if (value := summary["percentiles"].get(key)) is not None}
             figures[metric] = {key: scale * float(value) for key, value in {"mean": summary["mean"], **quantiles}.items()}
     rates = {"requests_per_s": float(metrics["requests_per_second"]["successful"]["mean"]),
              "output_tokens_per_s": float(metrics["output_tokens_per_second"]["successful"]["mean"])}  # fmt: skip
@@ -274,7 +274,7 @@ def _read_aiperf(path: pathlib.Path, objects: Sequence[dict[str, Any]]) -> Bench
         if entry := found.get(name):
             scale = _UNITS[str(entry["unit"]).lower()]
             figures[metric] = {key: scale * float(entry[theirs])
-                               for key, theirs in (("mean", "avg"), ("p50", "p50"), ("p90", "p90"), ("p99", "p99"))
+                               for key, theirs in (("mean", "avg"), *((name, name) for name in STATISTICS[1:]))
                                if entry.get(theirs) is not None}  # fmt: skip
     rates = {"requests_per_s": float(found["request_throughput"]["avg"]), "output_tokens_per_s": float(found["output_token_throughput"]["avg"])}
     beside = next((file for name in (_RECORDS, f"{_RECORDS}.gz") if (file := path.with_name(name)).is_file()), path)

@@ -56,7 +56,7 @@ class Errors:
 
     requests: int
     loss: float
-    metrics: dict[str, dict[str, float]]  # ttft_s, tpot_s: mean_absolute, of_mean, of_p50, of_p99
+    metrics: dict[str, dict[str, float]]  # ttft_s, tpot_s: mean_absolute, of_mean, of_p50, of_p95, of_p99
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,6 +280,7 @@ def _errors(simulated: Columns, measured: Columns, chosen: np.ndarray) -> Errors
                 "mean_absolute": float(np.abs(ratios - 1).mean()),
                 "of_mean": float(a.mean() / b.mean() - 1),
                 "of_p50": float(np.median(a) / np.median(b) - 1),
+                "of_p95": float(np.quantile(a, 0.95) / np.quantile(b, 0.95) - 1),
                 "of_p99": float(np.quantile(a, 0.99) / np.quantile(b, 0.99) - 1),
             }
     return Errors(int(chosen.sum()), _loss(simulated, measured, chosen), metrics)

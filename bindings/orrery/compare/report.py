@@ -23,7 +23,7 @@ _METRICS = {
     "tpot": ("Between tokens", runs.TPOT_CAUSES, ("$c-blue", "$c-purple", "$c-green", "$c-orange")),
 }
 # Figures of which less is better, and of which more.
-_LOWER = ("ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "tpot_s.p99", "e2e_s.p99", "preemptions", "energy.j_per_output_token", "num_gpus")
+_LOWER = ("ttft_s.mean", "ttft_s.p95", "ttft_s.p99", "tpot_s.mean", "tpot_s.p95", "tpot_s.p99", "e2e_s.p95", "e2e_s.p99", "preemptions", "energy.j_per_output_token", "num_gpus")
 _HIGHER = ("requests_per_s", "goodput", "output_tokens_per_s", "output_tokens_per_s_per_gpu")
 
 

@@ -43,11 +43,14 @@ class Split:
 
 
 def measured_part(run: FinishedRun, bench: Bench) -> np.ndarray:
-    """Which of the benchmark's requests count: without the warm-up, where it sent as many as the run has."""
+    """Which of the benchmark's requests count: without the warm-up and the drain, where it sent as many as the run has."""
     assert bench.requests is not None, "asked of benchmarks with requests"
     count = len(bench.requests["ttft_s"])
     is_same = count + bench.num_failed == len(run.requests["id"])
-    return np.arange(count) >= (run.warmup_requests if is_same else 0)
+    if not is_same:
+        return np.ones(count, dtype=bool)
+    ids = np.arange(count)
+    return (ids >= run.warmup_requests) & (ids < len(run.requests["id"]) - run.drain_requests)
 
 
 def split(run: FinishedRun, bench: Bench, replayed: Columns) -> Split:

@@ -145,9 +145,9 @@ def of_fit(fitted: Fitted) -> str:
             for when, errors in sides.items():
                 found = errors.metrics[metric]
                 rows.append((data, f"{errors.requests:,}", against_bench.METRICS[metric], when, f"{100 * found['mean_absolute']:.1f} %",
-                             *(_percent(found[key]) for key in ("of_mean", "of_p50", "of_p99"))))  # fmt: skip
-    header = ("data", "requests", "", "", "mean absolute error", "of the mean", "p50", "p99")
-    table = aligned(header, rows, right=(1, 4, 5, 6, 7))
+                             *(_percent(found[key]) for key in ("of_mean", "of_p50", "of_p95", "of_p99"))))  # fmt: skip
+    header = ("data", "requests", "", "", "mean absolute error", "of the mean", "p50", "p95", "p99")
+    table = aligned(header, rows, right=(1, 4, 5, 6, 7, 8))
     return f"{moved}\n\n{table}\n\nheld out: {printable(fitted.held_out)}"
 
 

@@ -58,7 +58,7 @@ _AIPERF = "bench/profile_export_aiperf.json"
 def traffic_of(plan: Plan) -> Traffic:
     """What the scenario offers."""
     workload = plan.run.scenario["workload"]
-    kind = next(key for key in workload if key != "warmup_requests" and key in _KINDS)
+    kind = next(key for key in workload if key in _KINDS)
     content = workload[kind] if isinstance(workload[kind], dict) else {}
     is_batch = kind == "static_batch"
     return Traffic(
@@ -109,6 +109,8 @@ def benchmark_of(deployment: Deployment) -> Benchmark:
         notes.append("GuideLLM draws Poisson arrivals and closed loops of fixed lengths only, so that no command of its own stands here.")
     if plan.run.warmup_requests:
         notes.append(f"The run leaves its first {plan.run.warmup_requests} requests out of all figures; 'orrery compare' does so in the benchmark too.")
+    if plan.run.drain_requests:
+        notes.append(f"The run leaves its last {plan.run.drain_requests} requests out of all figures, likewise; its rates are those before them.")
     if traffic.kind == "offline":
         notes.append("The run has no front end: all requests are queued at 0. Clients reach the engine through its HTTP server.")
     if not replays and traffic.is_timed:
@@ -143,7 +145,7 @@ def _vllm(plan: Plan, traffic: Traffic, version: str, replays: bool) -> tuple[fl
     if traffic.kind == "gamma" and not replays:
         command.add("--burstiness", 1 / traffic.cv**2)
     command.add("--num-prompts", traffic.num_requests).add("--seed", plan.seed)
-    command.add("--percentile-metrics", "ttft,tpot,itl,e2el").add("--metric-percentiles", "50,90,99")
+    command.add("--percentile-metrics", "ttft,tpot,itl,e2el").add("--metric-percentiles", "50,90,95,99")
     return command.add("--save-result").add("--save-detailed").add("--result-filename", "bench.json"), ""
 
 

@@ -54,7 +54,7 @@ class LatencyRow:
 
 
 # Parts of a workload that say no more than their absence would.
-NEUTRAL = (("rate_scale", "1"), ("warmup_requests", "0"), ("num_requests", "0"))
+NEUTRAL = (("rate_scale", "1"), ("warmup_requests", "0"), ("drain_requests", "0"), ("num_requests", "0"))
 
 
 def _last_name(text: str) -> str:
@@ -284,6 +284,14 @@ def totals(run: Run) -> list[tuple[str, str]]:
         ),
         *_kv_tiers(s),
         ("Simulated time", quantities.seconds(s["duration_s"])),
+        *(
+            [
+                ("Ramp up, of the whole run", _part(phases["ramp_s"], phases["run_s"])),
+                ("Drain, of the whole run", _part(phases["drain_s"], phases["run_s"])),
+            ]
+            if (phases := s.get("phases"))
+            else []
+        ),
         ("KV cache in use, mean", quantities.percent(s["kv_utilisation"]["mean"])),
         ("KV cache in use, most", quantities.percent(s["kv_utilisation"]["max"])),
         ("Preemptions", quantities.count(s["preemptions"])),
@@ -315,6 +323,11 @@ def _kv_tiers(summary: dict) -> list[tuple[str, str]]:
     if behind["recomputed_tokens"]:
         rows.append(("Prompt tokens in a tier, computed as that is faster", quantities.count(behind["recomputed_tokens"])))
     return rows
+
+
+def _part(time: float, whole: float) -> str:
+    """'12 s, 3 %'."""
+    return f"{quantities.seconds(time)}, {quantities.percent(time / whole)}"
 
 
 def memory_rows(run: Run) -> list[tuple[str, str, str]]:
@@ -428,10 +441,15 @@ def warnings(run: Run) -> list[str]:
 
 def sample_note(run: Run) -> str:
     """Says so where requests are left out."""
-    if not run.warmup_requests:
-        return ""
-    shown = f"{run.warmup_requests:,} requests of the warm-up"
-    return f"All figures leave the {shown} out, but for those over time and of step times."
+    cut = left_out(run.warmup_requests, run.drain_requests)
+    return f"All figures leave {cut} out, but for those over time and of step times." if cut else ""
+
+
+def left_out(warmup: int, drain: int) -> str:
+    """'the 100 requests of the warm-up and the 50 of the drain'; '' where none are."""
+    first = f"the {warmup:,} requests of the warm-up" if warmup else ""
+    last = f"the {drain:,} of the drain" if drain else ""
+    return " and ".join(filter(None, (first, last)))
 
 
 def kv_capacity(run: Run) -> str:

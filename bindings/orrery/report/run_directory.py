@@ -40,10 +40,12 @@ TRANSFER_COLUMNS = (
     "second_token_s",
     "exposed_transfer_s",
 )
-QUANTILES = ("mean", "p50", "p90", "p99", "max")
+QUANTILES = ("mean", "p50", "p90", "p95", "p99", "max")
+_NEW_QUANTILES = ("p95",)  # which runs of earlier versions have not
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 TRANSFER_TIMES = ("second_token_s", "wait_s", "time_s", "exposed_s")
 MEMORY_PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "graphs_bytes", "communication_bytes")
+PHASES = ("ramp_s", "drain_s", "run_s")
 BASES = ("measured", "interpolated", "borrowed", "roofline")
 _SUMMARY_NUMBERS = (
     "requests",
@@ -88,13 +90,14 @@ class Run:
     spans: tuple[Span, ...]
     slo_s: dict[str, float]  # subset of ttft, tpot, e2e
     warmup_requests: int
+    drain_requests: int
 
     @functools.cached_property
     def measured(self) -> dict[str, np.ndarray]:
-        """The requests after the warm-up, of which all figures are."""
-        if not self.warmup_requests:
+        """The requests after the warm-up and before the drain, of which all figures are."""
+        if not self.warmup_requests and not self.drain_requests:
             return self.requests
-        is_measured = self.requests["id"] >= self.warmup_requests
+        is_measured = are_measured(self.requests["id"], self.warmup_requests, self.drain_requests)
         return {name: values[is_measured] for name, values in self.requests.items()}
 
     @functools.cached_property
@@ -138,6 +141,7 @@ def read(directory: pathlib.Path) -> Run:
         spans=_read_trace(directory / "step.trace.json"),
         slo_s=_read_slo(scenario_path, scenario),
         warmup_requests=warmup_requests(scenario),
+        drain_requests=drain_requests(scenario),
     )
 
 
@@ -146,13 +150,13 @@ def check_counts(run: Run) -> None:
 
     What agrees in number may still be of different runs.
     """
-    warm_up = run.warmup_requests
+    cut = run.warmup_requests + run.drain_requests
     for name, found, expected, what in (
-        ("requests.csv", len(run.requests["id"]), run.summary["requests"] + warm_up, "requests, warm-up included"),
+        ("requests.csv", len(run.requests["id"]), run.summary["requests"] + cut, "requests, warm-up and drain included"),
         ("steps.csv", int(run.steps.num_steps.sum()), run.summary["num_steps"], "engine steps"),
     ):
-        # The summary leaves the steps of the warm-up out.
-        if found < expected or (found > expected and not (warm_up and name == "steps.csv")):
+        # The summary leaves the steps of the warm-up and of the drain out.
+        if found < expected or (found > expected and not (cut and name == "steps.csv")):
             raise ValueError(
                 f"{run.directory / name}: found {found:,} {what}; summary.json and scenario.yaml count {expected:,}: "
                 "the table was cut or is of another run"
@@ -175,9 +179,23 @@ def _num_replicas(requests: dict[str, np.ndarray], summary: dict) -> int:
 
 def warmup_requests(scenario: dict) -> int:
     """How many requests at the start are in no figure."""
+    return _count(scenario, "warmup_requests")
+
+
+def drain_requests(scenario: dict) -> int:
+    """How many requests at the end are in no figure."""
+    return _count(scenario, "drain_requests")
+
+
+def _count(scenario: dict, key: str) -> int:
     workload = scenario.get("workload")
-    text = str(workload.get("warmup_requests", "0")) if isinstance(workload, dict) else "0"
+    text = str(workload.get(key, "0")) if isinstance(workload, dict) else "0"
     return int(text) if text.isdigit() else 0
+
+
+def are_measured(ids: np.ndarray, warmup: int, drain: int) -> np.ndarray:
+    """Which of all requests, by id, count in figures."""
+    return (ids >= warmup) & (ids < len(ids) - drain)
 
 
 def _read_json(path: pathlib.Path) -> object:
@@ -200,9 +218,11 @@ def _read_summary(path: pathlib.Path) -> dict:
     for key in LATENCIES:
         nullable = key in ("tpot_s", "itl_s")
         quantiles = _object(path, summary, key)
-        for name in QUANTILES:
-            _number(path, quantiles, name, prefix=key + ".", nullable=nullable)
+        _read_quantiles(path, quantiles, key, nullable=nullable)
     _object(path, summary, "basis").setdefault("borrowed", 0.0)  # older runs called borrowed rows interpolated
+    if summary.get("phases") is not None:  # runs of earlier versions say nothing of them
+        for name in PHASES:
+            _number(path, _object(path, summary, "phases"), name, prefix="phases.")
     for key, parts in (
         ("kv_utilisation", ("mean", "max")),
         ("basis", BASES),
@@ -240,8 +260,14 @@ def _check_disaggregation(path: pathlib.Path, apart: dict) -> None:
     for name in ("count", "bytes", "exposed_share"):
         _number(path, moved, name, prefix="disaggregation.transfer.")
     for key in TRANSFER_TIMES:
-        for name in QUANTILES:
-            _number(path, _object(path, moved, key), name, prefix=f"disaggregation.transfer.{key}.")
+        _read_quantiles(path, _object(path, moved, key), f"disaggregation.transfer.{key}")
+
+
+def _read_quantiles(path: pathlib.Path, found: dict, key: str, *, nullable: bool = False) -> None:
+    for name in QUANTILES:
+        if name in _NEW_QUANTILES:
+            found.setdefault(name, None)
+        _number(path, found, name, prefix=key + ".", nullable=nullable or name in _NEW_QUANTILES)
 
 
 def _check_kv_tiers(path: pathlib.Path, behind: dict) -> None:

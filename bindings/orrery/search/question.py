@@ -16,6 +16,7 @@ _LEAST_REQUESTS = 1000
 _LEAST_SECONDS = 60  # of traffic that a one-line question simulates
 _MOST_GPUS = 64  # where a one-line question does not say
 _PROFILES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+_OUTCOMES = "with p95"  # what an outcome has; stores of others are not read
 SPACE_KEYS = ("gpus", "placement", "disaggregation")
 
 
@@ -33,7 +34,7 @@ class Question:
 
     def digest(self) -> str:
         """Of all that the answer depends on but the machine's and the models' files."""
-        parts = [_core.__version__, self.text, str(pathlib.Path(self.file).resolve().parent), *self.overrides]
+        parts = [_core.__version__, _OUTCOMES, self.text, str(pathlib.Path(self.file).resolve().parent), *self.overrides]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def space(self, threads: int = 1) -> _core.Space:

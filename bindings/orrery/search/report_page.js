@@ -190,8 +190,8 @@
     const tables = [];
     const figures = [["TTFT", "ttft_s"], ["TPOT", "tpot_s"], ["end to end", "e2e_s"]].filter(([, key]) => Number.isFinite(value(row, `${key}_mean`)));
     if (figures.length) {
-      tables.push(grid("Simulated latency", ["", "mean", "p50", "p90", "p99"],
-        figures.map(([title, key]) => [title, ...["mean", "p50", "p90", "p99"].map((part) => seconds(value(row, `${key}_${part}`)))])));
+      tables.push(grid("Simulated latency", ["", "mean", "p50", "p90", "p95", "p99"],
+        figures.map(([title, key]) => [title, ...["mean", "p50", "p90", "p95", "p99"].map((part) => seconds(value(row, `${key}_${part}`)))])));
     }
     const checks = data.slo.filter((limit) => Number.isFinite(value(row, `${limit.name}_checked`)));
     if (checks.length) tables.push(grid("Limits", ["", "limit", "simulated", "80 % interval"], checks.map((limit) => check(row, limit))));

@@ -64,7 +64,7 @@ def _search(found: Exploration, best: int) -> str:
 
 
 def _lengths(workload: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    kind, parts = next((key, value) for key, value in workload.items() if key != "warmup_requests")
+    kind, parts = next((key, value) for key, value in workload.items() if key not in ("warmup_requests", "drain_requests"))
     if not isinstance(parts, dict) or not all(key in parts for key in _LENGTH_KEYS):
         return [], [f"prompt and output lengths: they are those of the {kind}"]
     variations, left_out = [], []

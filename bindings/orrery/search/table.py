@@ -10,7 +10,7 @@ from .answer import plan, words
 from .driver import Exploration
 
 FIGURES = ("ttft_s", "tpot_s", "e2e_s")
-QUANTILES = ("mean", "p50", "p90", "p99")
+QUANTILES = ("mean", "p50", "p90", "p95", "p99")
 
 
 def rows(found: Exploration) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from .directory import Case, Service
 from .service_steps import are_measured, by_class
 
-QUANTILES = ("mean", "p50", "p90", "p99")
+QUANTILES = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 # Where prefill and decode are apart: the move of a KV cache, from the first token to the second, and by how much decoding
 # would have begun earlier if moves took no time.
@@ -114,4 +114,4 @@ def _quantiles(values: np.ndarray, weights: np.ndarray) -> dict[str, float]:
     def at(share: float) -> float:
         return float(values[order][min(int(np.searchsorted(reached, share - 1e-12)), len(values) - 1)])
 
-    return {"mean": float((values * weights).sum() / weights.sum()), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99)}
+    return {"mean": float((values * weights).sum() / weights.sum()), "p50": at(0.5), "p90": at(0.9), "p95": at(0.95), "p99": at(0.99)}
