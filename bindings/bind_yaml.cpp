@@ -16,6 +16,7 @@
 
 #include "bindings/bind.h"
 #include "sim/scenario/reader.h"
+#include "sim/scenario/schema.h"
 #include "sim/scenario/workload.h"
 #include "sim/units/text.h"
 
@@ -193,6 +194,8 @@ void bind_yaml(py::module_& module) {
       .def("set", &set_value, py::arg("assignment"), "Sets a value: \"placement.tp=8\".")
       .def("to_text", &to_lines, "As YAML, a line for each key.")
       .def("to_object", &to_object, "As dicts, lists, text and numbers.");
+  module.def("json_schema", &json_schema, py::arg("section"),
+             "JSON Schema of files of a kind: scenario, machine.");
 }
 
 }  // namespace orrery::bindings

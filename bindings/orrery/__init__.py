@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._core import Batch, ModelConfig, PrefillChunk, ScenarioError, __version__
-from .scenarios import Scenario, load, project_root
+from .scenarios import Scenario, load, project_root, schema
 from .simulation import RunResult, Summary, Table, TimelineTable, simulate, step
 from .sweeps import Sweep, sweep
 
@@ -44,6 +44,7 @@ __all__ = [
     "explore",
     "load",
     "project_root",
+    "schema",
     "simulate",
     "step",
     "sweep",

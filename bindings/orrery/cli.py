@@ -183,6 +183,10 @@ def _parser() -> argparse.ArgumentParser:
     beginning = commands.add_parser("new", help="write a scenario or a machine to start from")
     new_files.add_options(beginning)
 
+    schema = commands.add_parser("schema", help="print the JSON Schema of scenario or machine files, for editors")
+    schema.add_argument("of", choices=("scenario", "machine"), help="which files")
+    schema.set_defaults(command=_schema)
+
     complete = commands.add_parser("completion", help="print a script that completes commands in a shell")
     complete.add_argument("shell", choices=completion.SHELLS, help="whose script")
     complete.set_defaults(command=lambda options: _completion(options.shell, commands.choices))
@@ -233,6 +237,15 @@ def _free(directory: pathlib.Path) -> pathlib.Path:
     return next(path for path in itertools.chain([directory], numbered) if not os.path.lexists(path))
 
 
+def _schema(options: argparse.Namespace) -> int:
+    import json
+
+    from .scenarios import schema
+
+    print(json.dumps(schema(options.of), indent=2))
+    return 0
+
+
 def _completion(shell: str, parsers: Mapping[str, argparse.ArgumentParser]) -> int:
     from . import completion
 
@@ -257,6 +270,7 @@ _EXAMPLES = {
     "scorecard": ("orrery scorecard --filter engine=vllm",),
     "moe": ("orrery moe qwen3-30b-a3b --tokens 1 64 1024",),
     "new": ("orrery new scenario mine --like qwen3_30b_poisson", "orrery new machine mine --device l40s --gpus 4 --link pcie4"),
+    "schema": ("orrery schema scenario > scenario.schema.json",),
     "completion": ('eval "$(orrery completion bash)"',),
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import collections.abc
 import copy
 import functools
+import json
 import os
 import pathlib
 from typing import Any, Self
@@ -26,6 +27,7 @@ from . import _core, notebook
 from .requests import is_frame, requests_of, scenario_error
 
 Fields = dict[str, Any]
+SCHEMAS = ("scenario", "machine")  # kinds of files
 _SHORT = {"model": "config", "machine": "name"}  # a text stands for a mapping with this key alone
 
 
@@ -229,6 +231,17 @@ class Scenario(_core.Scenario):
         return notebook.scenario_html(self)
 
 
+def schema(of: str = "scenario") -> dict[str, Any]:
+    """JSON Schema (draft 7) of scenario or machine files, from the tables that their readers take keys from.
+
+    Raises ValueError for another kind of file.
+    """
+    if of not in SCHEMAS:
+        raise ValueError(f"found no schema of '{of}'; expected one of {', '.join(SCHEMAS)}")
+    made: dict[str, Any] = json.loads(_core.json_schema(of))
+    return made
+
+
 def load(path: str | os.PathLike[str], *, overrides: collections.abc.Iterable[str] = ()) -> Scenario:
     """Scenario of a YAML file.
 
@@ -271,4 +284,4 @@ def _check_text(*texts: str) -> None:
             raise ValueError(f"{ascii(text)}: found bytes that are no UTF-8; expected text in UTF-8") from None
 
 
-__all__ = ["Scenario", "load", "project_root"]
+__all__ = ["SCHEMAS", "Scenario", "load", "project_root", "schema"]

@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "sim/scenario/keys.h"
+
 namespace orrery {
 namespace {
 
@@ -21,14 +23,14 @@ Batch read_chosen_step(const Reader& root) {
     }
     return batch;
   }
-  const Reader reader(node, "chosen_step", {"prefill", "num_decodes", "decode_context"});
+  const Reader reader(node, "chosen_step", key_names("chosen_step"));
   if (reader.has("prefill")) {
     const YamlNode& chunks = reader.at("prefill");
     if (chunks.kind != YamlNode::Kind::kList) {
       reader.fail("prefill", "found " + describe(chunks) + "; expected a list of chunks");
     }
     for (const YamlNode& item : chunks.items) {
-      const Reader chunk(item, "chosen_step.prefill", {"query", "context"});
+      const Reader chunk(item, "chosen_step.prefill", key_names("chunk"));
       batch.prefill.push_back({.query = chunk.integer("query", 1),
                                .context = chunk.has("context") ? chunk.integer("context", 0) : 0});
     }

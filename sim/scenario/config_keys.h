@@ -8,23 +8,12 @@
 #include <string>
 #include <string_view>
 #include <variant>
-#include <vector>
 
 #include "sim/machine/machine.h"
 #include "sim/scenario/reader.h"
 #include "sim/serve/config_fields.h"
 
 namespace orrery {
-
-// `others`, then those of `fields` that a scenario has.
-template <typename Config>
-std::vector<std::string_view> config_keys(std::vector<std::string_view> others,
-                                          std::span<const ConfigField<Config>> fields) {
-  for (const ConfigField<Config>& field : fields) {
-    if (field.is_scenario_key) others.push_back(field.name);
-  }
-  return others;
-}
 
 // What the mapping says of `fields`; the others stay as they are. Throws ScenarioError.
 template <typename Config>

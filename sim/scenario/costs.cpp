@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "sim/scenario/keys.h"
 #include "sim/units/text.h"
 
 namespace orrery {
 
 OwnerCosts read_costs(const YamlNode& node, const OwnerCosts& before) {
-  const Reader reader(node, "cost", {"usd_per_gpu_hour", "usd_per_kwh", "pue"});
+  const Reader reader(node, "cost", key_names("cost"));
   OwnerCosts costs = before;
   if (reader.has("usd_per_gpu_hour")) {
     costs.usd_per_gpu_hour = reader.number("usd_per_gpu_hour", 0, 1e6, true);

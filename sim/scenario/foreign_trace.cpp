@@ -4,6 +4,7 @@
 #include <fstream>
 #include <vector>
 
+#include "sim/scenario/keys.h"
 #include "sim/scenario/workload.h"
 #include "sim/serve/workload.h"
 #include "sim/units/text.h"
@@ -12,7 +13,6 @@
 namespace orrery {
 namespace {
 
-constexpr std::array<std::string_view, 4> kTimeUnits = {"s", "ms", "us", "ns"};
 constexpr std::size_t kHead = 1 << 16;
 constexpr std::string_view kGzip = "\x1f\x8b";
 
@@ -29,8 +29,7 @@ std::string head_of(const std::filesystem::path& file, std::size_t most) {
 TraceOptions read_trace_options(const Reader& workload) {
   TraceOptions options;
   if (workload.has("columns")) {
-    const Reader columns(workload.at("columns"), workload.path_of("columns"),
-                         {"arrival", "prompt", "output"});
+    const Reader columns(workload.at("columns"), workload.path_of("columns"), key_names("columns"));
     options.columns.prompt = columns.text("prompt");
     options.columns.output = columns.text("output");
     if (columns.has("arrival")) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/scenario/keys.h"
 #include "sim/scenario/workload.h"
 #include "sim/units/shown.h"
 #include "sim/units/text.h"
@@ -11,9 +12,7 @@ namespace orrery {
 namespace {
 
 KvTier read_tier(const YamlNode& node, const std::string& path) {
-  const Reader reader(
-      node, path,
-      {"name", "capacity", "bandwidth", "write_bandwidth", "latency", "write", "shared"});
+  const Reader reader(node, path, key_names("tier"));
   reader.require({"name", "capacity", "bandwidth"});
   KvTier tier{.name = reader.text("name"),
               .capacity = reader.bytes("capacity"),
@@ -57,7 +56,7 @@ PrefillEstimate fitted(const EngineConfig& engine, StepTimes& times) {
 }  // namespace
 
 KvTiersConfig read_kv_cache(const YamlNode& node) {
-  const Reader reader(node, "kv_cache", {"tiers", "load", "overlap"});
+  const Reader reader(node, "kv_cache", key_names("kv_cache"));
   const YamlNode& tiers = reader.at("tiers");
   if (tiers.kind != YamlNode::Kind::kList) {
     reader.fail("tiers", "found " + describe(tiers) +

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sim/scenario/costs.h"
+#include "sim/scenario/keys.h"
 #include "sim/scenario/reader.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
@@ -19,15 +20,11 @@ namespace {
 
 constexpr std::string_view kMeasuredOn = "measured_on.yaml";
 constexpr std::string_view kDeviceFile = "device.yaml";
-constexpr std::array<std::string_view, 12> kDeviceKeys = {
-    "name",        "driver_name", "vendor",  "architecture", "hbm_capacity", "hbm_bandwidth",
-    "dense_flops", "num_sms",     "sharing", "tdp",          "power",        "usd_per_hour"};
 
 std::map<DType, FlopsPerSecond> read_dense_flops(const YamlNode& node,
                                                  std::map<std::string, std::string>& sources) {
   const std::string path = "dense_flops";
-  Reader reader(node, path,
-                {"fp32", "bf16", "fp16", "fp8", "fp8_block", "mxfp4", "nvfp4", "int4", "int8"});
+  Reader reader(node, path, key_names("dense_flops"));
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   std::map<DType, FlopsPerSecond> flops;
@@ -44,7 +41,7 @@ std::map<DType, FlopsPerSecond> read_dense_flops(const YamlNode& node,
 SharingRates read_sharing(const YamlNode& node, const Device& device,
                           std::map<std::string, std::string>& sources) {
   const std::string path = "sharing";
-  Reader reader(node, path, {"hbm_rate", "sms_for_hbm", "bf16_under_power_limit"});
+  Reader reader(node, path, key_names("sharing"));
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   SharingRates rates;
@@ -73,7 +70,7 @@ constexpr double kErrorOfShares = 0.3;
 BoardPower read_power(const YamlNode& node, Watts tdp,
                       std::map<std::string, std::string>& sources) {
   const std::string path = "power";
-  Reader reader(node, path, {"waiting", "hbm", "arithmetic", "error"});
+  Reader reader(node, path, key_names("power"));
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   const BoardPower power{.waiting = reader.watts("waiting"),
@@ -121,7 +118,7 @@ namespace {
 
 // `path` names the mapping in messages.
 Device device_of(const YamlNode& root, const std::string& path) {
-  Reader reader(root, path, std::vector<std::string_view>(kDeviceKeys.begin(), kDeviceKeys.end()));
+  Reader reader(root, path, key_names("device"));
   Device device;
   reader.collect_sources(&device.sources);
   device.name = reader.text("name");
@@ -167,9 +164,7 @@ void read_device_of(const Reader& reader, const std::filesystem::path& file,
   if (const YamlNode& given = reader.at("device"); given.kind == YamlNode::Kind::kMap) {
     YamlNode node = given;
     if (const YamlNode* like = node.find("like"); like != nullptr) {
-      std::vector<std::string_view> keys(kDeviceKeys.begin(), kDeviceKeys.end());
-      keys.emplace_back("like");
-      const Reader own(given, "device", keys);
+      const Reader own(given, "device", key_names("device_like"));
       const YamlNode base = read_yaml(of_name(own, "like") / kDeviceFile);
       std::erase_if(node.entries, [](const YamlNode::Entry& entry) { return entry.key == "like"; });
       add_missing(node, base);
@@ -221,10 +216,8 @@ std::optional<MeasuredLinks> read_measured_links(const std::filesystem::path& di
 MachineFile read_machine(const std::filesystem::path& file,
                          const std::filesystem::path& topologies) {
   const YamlNode root = read_yaml(file);
-  Reader reader(root, "",
-                {"name", "kind", "device", "num_gpus", "gpus_per_node", "nvlink_rate",
-                 "nvlink_latency", "nic_rate", "nic_latency", "switch_latency",
-                 "spine_oversubscription", "nodes_per_leaf", "collectives", "cost"});
+  check_keys(root, kMachineSection);
+  Reader reader(root, "", key_names(kMachineSection));
   MachineFile machine;
   MachineSpec& spec = machine.spec;
   reader.collect_sources(&spec.sources);

@@ -6,6 +6,7 @@
 
 #include "sim/model/expert_load_sources.h"
 #include "sim/parallel/expert_placement.h"
+#include "sim/scenario/keys.h"
 #include "sim/scenario/workload.h"
 #include "sim/units/shown.h"
 #include "sim/units/text.h"
@@ -14,11 +15,6 @@
 namespace orrery {
 
 namespace {
-
-constexpr std::array<std::string_view, 4> kExpertLoads = {"balanced", "uniform", "power_law_1.01",
-                                                          "power_law_1.2"};
-
-constexpr std::array<std::string_view, 3> kOrders = {"in_order", "balanced", "balanced_on_nodes"};
 
 // Exponents of the two power laws.
 constexpr double kMoreEven = 1.2;
@@ -30,7 +26,7 @@ constexpr std::uint64_t kMostTraceBytes = 4'000'000'000;
 }  // namespace
 
 MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
-  Reader reader(node, "moe", {"design", "streams", "fuse_scatter_add", "experts"});
+  Reader reader(node, "moe", key_names("moe"));
   MoeSpec spec = defaults;
   if (reader.has("design")) {
     const MoeDesign design = reader.convert("design", parse_moe_design);
@@ -45,7 +41,7 @@ MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
     spec.fuse_scatter_add = reader.boolean("fuse_scatter_add");
   }
   if (reader.has("experts")) {
-    spec.experts = static_cast<ExpertOrder>(reader.choice("experts", kOrders));
+    spec.experts = static_cast<ExpertOrder>(reader.choice("experts", kExpertOrderNames));
   }
   return spec;
 }
@@ -54,7 +50,8 @@ std::string to_yaml(const MoeSpec& spec) {
   return "{design: " + std::string(to_text(spec.design)) +
          ", streams: " + std::to_string(spec.streams) +
          ", fuse_scatter_add: " + (spec.fuse_scatter_add ? "true" : "false") +
-         ", experts: " + std::string(kOrders[static_cast<std::size_t>(spec.experts)]) + "}";
+         ", experts: " + std::string(kExpertOrderNames[static_cast<std::size_t>(spec.experts)]) +
+         "}";
 }
 
 void set_moe(const MoeSpec& spec, LoweringOptions& options) {
@@ -101,16 +98,18 @@ ExpertLoad slot_load(const ExpertLoad& load, const MoeSpec& spec, const ModelCon
   return placed_load(placement, load, experts, topk);
 }
 
-std::string_view to_text(ExpertSkew skew) { return kExpertLoads[static_cast<std::size_t>(skew)]; }
+std::string_view to_text(ExpertSkew skew) {
+  return kExpertLoadNames[static_cast<std::size_t>(skew)];
+}
 
 ExpertLoadSpec read_expert_load(const Reader& parent, std::string_view key) {
   ExpertLoadSpec spec;
   const YamlNode& node = parent.at(key);
   if (node.kind != YamlNode::Kind::kMap) {
-    spec.skew = static_cast<ExpertSkew>(parent.choice(key, kExpertLoads));
+    spec.skew = static_cast<ExpertSkew>(parent.choice(key, kExpertLoadNames));
     return spec;
   }
-  const Reader reader(node, parent.path_of(key), {"zipf", "trace", "seed"});
+  const Reader reader(node, parent.path_of(key), key_names("expert_load"));
   if (reader.has("zipf") == reader.has("trace")) {
     parent.fail(key,
                 "expected one of zipf: EXPONENT and trace: FILE, or the name of a distribution");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/scenario/config_keys.h"
+#include "sim/scenario/keys.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -32,10 +33,7 @@ Placement read_mesh(const Reader& reader, const std::string& name, const ModelCo
 
 SidePlacement read_side(const YamlNode& node, const std::string& name, const ModelConfig& model,
                         DType kv_cache) {
-  std::vector<std::string_view> keys = config_keys({"replicas"}, mesh_fields());
-  keys.insert(keys.end(),
-              {"max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache"});
-  const Reader reader(node, name, keys);
+  const Reader reader(node, name, key_names("side"));
   SidePlacement side;
   side.placement = read_mesh(reader, name, model);
   if (const int cp = side.placement.mesh.cp; cp > 1) {
@@ -141,7 +139,7 @@ std::string side_yaml(const SidePlacement& side, std::string_view name) {
 
 Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine) {
-  const Reader reader(node, "placement", config_keys({"replicas"}, mesh_fields()));
+  const Reader reader(node, "placement", key_names("placement"));
   const Placement placement = read_mesh(reader, "placement", model);
   const std::int64_t gpus = gpus_of(placement);
   if (gpus > machine.num_gpus) {
@@ -162,13 +160,12 @@ bool held_alike(const Disaggregation& disaggregation) {
 
 Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& model, DType kv_cache,
                                    const MachineSpec& machine) {
-  const Reader reader(node, "disaggregation", {"prefill", "decode", "transfer"});
+  const Reader reader(node, "disaggregation", key_names("disaggregation"));
   Disaggregation found;
   found.prefill = read_side(reader.at("prefill"), "disaggregation.prefill", model, kv_cache);
   found.decode = read_side(reader.at("decode"), "disaggregation.decode", model, kv_cache);
   if (reader.has("transfer")) {
-    const Reader transfer(reader.at("transfer"), "disaggregation.transfer",
-                          {"rate", "latency", "layerwise"});
+    const Reader transfer(reader.at("transfer"), "disaggregation.transfer", key_names("transfer"));
     if (transfer.has("rate")) {
       found.transfer.rate = transfer.bytes_per_second("rate");
     }

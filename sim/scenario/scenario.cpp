@@ -9,6 +9,7 @@
 #include "sim/scenario/config_keys.h"
 #include "sim/scenario/costs.h"
 #include "sim/scenario/experts.h"
+#include "sim/scenario/keys.h"
 #include "sim/scenario/kv_cache.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
@@ -96,9 +97,7 @@ void read_precision(const Reader& reader, const ModelFile& model, Scenario& scen
 
 void read_model_part(const YamlNode& node, const std::filesystem::path& directory,
                      Scenario& scenario) {
-  const Reader reader(node, "model",
-                      {"config", "as", "layers", "weights", "expert_weights", "activations",
-                       "kv_cache", "lm_head", "expert_load"});
+  const Reader reader(node, "model", key_names("model"));
   scenario.model = reader.text("config");
   const std::filesystem::path file = reader.convert("config", [&](std::string_view name) {
     return find_model(std::string(name), directory, scenario.paths.root);
@@ -171,7 +170,7 @@ void read_machine_part(const Reader& root, const std::filesystem::path& director
   const std::filesystem::path topologies = scenario.paths.root / "topologies";
   const YamlNode& node = root.at("machine");
   const bool is_mapping = node.kind == YamlNode::Kind::kMap;
-  const Reader reader = is_mapping ? Reader(node, "machine", {"name", "num_gpus"}) : root;
+  const Reader reader = is_mapping ? Reader(node, "machine", key_names("scenario_machine")) : root;
   const std::string_view key = is_mapping ? "name" : "machine";
   scenario.machine = reader.text(key);
   std::filesystem::path file;
@@ -287,10 +286,7 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   YamlNode empty;
   empty.kind = YamlNode::Kind::kMap;
   empty.where = root.where;
-  const Reader reader(
-      node == nullptr ? empty : *node, "engine",
-      config_keys({"profile", "graph_batch_sizes", "cuda_graphs", "max_piece_tokens"},
-                  engine_fields()));
+  const Reader reader(node == nullptr ? empty : *node, "engine", key_names("engine"));
   if (reader.has("profile")) {
     scenario.profile = reader.text("profile");
   }
@@ -357,7 +353,7 @@ void read_limits(const Reader& reader, LatencyMetric metric, Seconds& each, Slo&
 }
 
 void read_slo(const YamlNode& node, Slo& slo) {
-  const Reader reader(node, "slo", {"ttft", "tpot", "e2e", "attainment", "goodput"});
+  const Reader reader(node, "slo", key_names("slo"));
   const auto limits = [&](LatencyMetric metric, Seconds& each) {
     if (reader.has(kLatencyMetricNames[static_cast<std::size_t>(metric)])) {
       read_limits(reader, metric, each, slo);
@@ -423,10 +419,8 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
 
 Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& file,
                        const ProjectPaths& paths, SharedRequests requests) {
-  const Reader root(root_node, "",
-                    {"question", "model", "machine", "provider", "placement", "disaggregation",
-                     "engine", "kv_cache", "moe", "router", "workload", "slo", "cost", "search",
-                     "step_level", "chosen_step", "validate", "seed"});
+  check_keys(root_node, kScenarioSection);
+  const Reader root(root_node, "", key_names(kScenarioSection));
   root.require({"model", "machine", "workload"});
   const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
   Scenario scenario;

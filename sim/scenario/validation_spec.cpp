@@ -5,6 +5,7 @@
 #include <set>
 #include <string_view>
 
+#include "sim/scenario/keys.h"
 #include "sim/scenario/workload.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
@@ -32,8 +33,7 @@ bool is_file_safe(std::string_view name) {
 }
 
 ValidationStep read_step(const YamlNode& node) {
-  const Reader reader(node, "validate.steps",
-                      {"name", "prefill", "prefill_context", "decodes", "context"});
+  const Reader reader(node, "validate.steps", key_names("step"));
   ValidationStep step;
   Batch& batch = step.batch;
   if (!reader.has("prefill") && !reader.has("decodes")) {
@@ -103,7 +103,7 @@ std::string step_yaml(const ValidationStep& step) {
 }  // namespace
 
 ValidationSpec read_validation(const YamlNode& node) {
-  const Reader reader(node, "validate", {"steps", "modes", "repeats", "serve"});
+  const Reader reader(node, "validate", key_names("validate"));
   ValidationSpec spec;
   if (reader.has("steps")) {
     std::set<std::string> names;

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "sim/scenario/keys.h"
 #include "sim/units/shown.h"
 #include "sim/units/text.h"
 #include "sim/units/text_file.h"
@@ -89,7 +90,7 @@ LengthDistribution read_lengths(const Reader& parent, std::string_view key) {
     return lengths;
   }
   if (node.find("values") != nullptr) {
-    const Reader reader(node, parent.path_of(key), {"values"});
+    const Reader reader(node, parent.path_of(key), key_names("length_values"));
     lengths.kind = LengthKind::kUniform;
     lengths.values = reader.integers("values");
     if (lengths.values.empty()) {
@@ -99,7 +100,7 @@ LengthDistribution read_lengths(const Reader& parent, std::string_view key) {
     lengths.max = std::ranges::max(lengths.values);
     return lengths;
   }
-  const Reader reader(node, parent.path_of(key), {"mean", "cv", "p50", "p99", "min", "max"});
+  const Reader reader(node, parent.path_of(key), key_names("lengths"));
   if (node.entries.size() > 2 || !reader.has("min") || !reader.has("max")) {
     return read_log_normal(reader);
   }
@@ -150,8 +151,7 @@ RequestsWorkload read_requests(const Reader& reader, SharedRequests given) {
   RequestsWorkload workload{.requests = std::move(given)};
   if (reader.at("requests").kind != YamlNode::Kind::kNull || workload.requests == nullptr) {
     const std::string path = reader.path_of("requests");
-    const Reader columns(reader.at("requests"), path,
-                         {"arrival_s", "prompt_tokens", "output_tokens"});
+    const Reader columns(reader.at("requests"), path, key_names("requests"));
     const std::vector<double> arrivals = columns.numbers("arrival_s");
     const std::vector<std::int64_t> prompts = columns.integers("prompt_tokens");
     const std::vector<std::int64_t> outputs = columns.integers("output_tokens");
@@ -172,11 +172,7 @@ RequestsWorkload read_requests(const Reader& reader, SharedRequests given) {
 }
 
 ArrivalWorkload read_arrivals(const YamlNode& node, const std::string& path, bool is_gamma) {
-  const Reader reader =
-      is_gamma ? Reader(node, path,
-                        {"requests_per_s", "cv", "num_requests", "prompt_tokens", "output_tokens"})
-               : Reader(node, path,
-                        {"requests_per_s", "num_requests", "prompt_tokens", "output_tokens"});
+  const Reader reader(node, path, key_names(is_gamma ? "gamma" : "poisson"));
   return {.requests_per_s = reader.number("requests_per_s", 0, 1e9, /*above=*/true),
           .cv = is_gamma ? reader.number("cv", 0, 100, /*above=*/true) : 1,
           .num_requests = read_count(reader, "num_requests"),
@@ -185,9 +181,7 @@ ArrivalWorkload read_arrivals(const YamlNode& node, const std::string& path, boo
 }
 
 ClosedLoopWorkload read_closed_loop(const YamlNode& node, const std::string& path) {
-  const Reader reader(node, path,
-                      {"concurrency", "num_requests", "prompt_tokens", "output_tokens",
-                       "distinct_prompts", "cold"});
+  const Reader reader(node, path, key_names("closed_loop"));
   return {.concurrency = read_count(reader, "concurrency"),
           .num_requests = read_count(reader, "num_requests"),
           .prompt_tokens = read_lengths(reader, "prompt_tokens"),
@@ -200,7 +194,7 @@ ClosedLoopWorkload read_closed_loop(const YamlNode& node, const std::string& pat
 // A static batch has `batch` sequences where offline requests have `num_requests`.
 OfflineWorkload read_offline(const YamlNode& node, const std::string& path, bool is_static_batch) {
   const std::string_view count = is_static_batch ? "batch" : "num_requests";
-  const Reader reader(node, path, {count, "prompt_tokens", "output_tokens"});
+  const Reader reader(node, path, key_names(is_static_batch ? "static_batch" : "offline"));
   return {.num_requests = read_count(reader, count),
           .prompt_tokens = read_lengths(reader, "prompt_tokens"),
           .output_tokens = read_lengths(reader, "output_tokens"),
@@ -407,10 +401,7 @@ bool RequestsWorkload::operator==(const RequestsWorkload& other) const {
 WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& directory,
                            const std::filesystem::path& root, SharedRequests given,
                            SharedTraceReader traces) {
-  std::vector<std::string_view> keys(kSources.begin(), kSources.end());
-  keys.insert(keys.end(), {"num_requests", "rate_scale", "warmup_requests", "drain_requests"});
-  keys.insert(keys.end(), kTraceOptionKeys.begin(), kTraceOptionKeys.end());
-  const Reader reader(node, "workload", keys);
+  const Reader reader(node, "workload", key_names("workload"));
   std::string_view source;
   for (const std::string_view key : kSources) {
     if (reader.has(key)) {

@@ -12,6 +12,7 @@
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
 #include "sim/units/text.h"
+#include "sim/units/unit_names.h"
 
 namespace orrery {
 namespace {
@@ -167,6 +168,15 @@ std::string print(double value, const Kind& kind) {
 }
 
 }  // namespace
+
+std::vector<std::string_view> unit_names(std::string_view kind) {
+  std::vector<std::string_view> names;
+  for (const Kind* known : kKinds) {
+    if (known->name != kind) continue;
+    for (const Unit& unit : known->accepted) names.push_back(unit.name);
+  }
+  return names;
+}
 
 Seconds parse_seconds(std::string_view text) { return Seconds(parse(text, kTimeKind)); }
 Bytes parse_bytes(std::string_view text) { return Bytes(parse(text, kSizeKind)); }

@@ -1,0 +1,78 @@
+#pragma once
+
+// The keys of scenarios and machines, section by section, with what their values may be: readers
+// take the names from here, and schema.h writes a JSON Schema of all.
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "sim/scenario/reader.h"
+
+namespace orrery {
+
+enum class ValueKind : std::uint8_t {
+  kText,
+  kBoolean,
+  kWhole,
+  kNumber,
+  kTime,
+  kSize,
+  kDataRate,
+  kComputeRate,
+  kPower,
+  kChoice,
+  kSection,
+  kAny
+};
+
+// What initialisers leave out has one of its own, as g++ warns of it else.
+// NOLINTBEGIN(readability-redundant-member-init)
+
+struct Key {
+  std::string_view name;
+  std::vector<ValueKind> kinds;     // any of them
+  std::string_view about;           // for people; one sentence without a full stop
+  std::string_view otherwise = {};  // as YAML, where the key is left out; "" where that depends
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool is_above = false;  // more than `least`
+  std::vector<std::string_view> choices = {};
+  std::vector<std::string_view> sections = {};  // of kSection: one of these
+  bool is_list = false;
+  bool is_required = false;
+  bool is_pattern = false;  // `name` is a regular expression of names
+};
+
+struct Section {
+  std::string_view name;
+  std::vector<Key> keys;
+  bool is_sourced = false;                    // values may be {value, source}
+  std::vector<std::string_view> one_of = {};  // exactly one of these keys is there
+};
+
+// NOLINTEND(readability-redundant-member-init)
+
+// Of model.expert_load, moe.experts and workload.time_unit; entry i names enumerator i.
+inline constexpr std::array<std::string_view, 4> kExpertLoadNames = {
+    "balanced", "uniform", "power_law_1.01", "power_law_1.2"};
+inline constexpr std::array<std::string_view, 3> kExpertOrderNames = {"in_order", "balanced",
+                                                                      "balanced_on_nodes"};
+inline constexpr std::array<std::string_view, 4> kTimeUnits = {"s", "ms", "us", "ns"};
+
+inline constexpr std::string_view kScenarioSection = "scenario";
+inline constexpr std::string_view kMachineSection = "machine";
+
+std::span<const Section> sections();
+const Section& find_section(std::string_view name);
+// The names of its keys, as a Reader takes them.
+std::vector<std::string_view> key_names(std::string_view section);
+
+// Throws ScenarioError that names every unknown and every missing key of `root` and the sections in
+// it, where there are several; a single one is left to the Reader of its section.
+void check_keys(const YamlNode& root, std::string_view section);
+
+}  // namespace orrery
