@@ -491,9 +491,11 @@ void find_problems_of(const YamlNode& value, const std::string& path, const Key&
                       std::vector<Problem>& problems) {
   if (key.sections.empty()) return;
   if (key.is_list && value.kind == YamlNode::Kind::kList) {
-    for (const YamlNode& item : value.items) {
+    for (std::size_t i = 0; i < value.items.size(); ++i) {
+      const YamlNode& item = value.items[i];
       if (item.kind == YamlNode::Kind::kMap) {
-        find_problems(item, path, find_section(key.sections.front()), problems);
+        find_problems(item, path + "[" + std::to_string(i) + "]",
+                      find_section(key.sections.front()), problems);
       }
     }
   } else if (!key.is_list && value.kind == YamlNode::Kind::kMap) {
