@@ -28,6 +28,26 @@ inline ConfigFields tiny_llama_fields() {
 }
 inline ModelConfig tiny_llama() { return model_config("tiny", tiny_llama_fields()); }
 
+// One dense layer, the others of experts with a shared one; queries and keys from latents.
+inline ModelConfig tiny_deepseek(std::int64_t num_layers = 3) {
+  ConfigFields fields = small_deepseek_fields();
+  fields["hidden_size"] = std::int64_t{64};
+  fields["vocab_size"] = std::int64_t{41};
+  fields["num_hidden_layers"] = num_layers;
+  fields["num_attention_heads"] = std::int64_t{4};
+  fields["num_key_value_heads"] = std::int64_t{4};
+  fields["intermediate_size"] = std::int64_t{48};
+  fields["moe_intermediate_size"] = std::int64_t{16};
+  fields["q_lora_rank"] = std::int64_t{12};
+  fields["kv_lora_rank"] = std::int64_t{16};
+  fields["qk_nope_head_dim"] = std::int64_t{6};
+  fields["qk_rope_head_dim"] = std::int64_t{4};
+  fields["v_head_dim"] = std::int64_t{6};
+  fields["n_routed_experts"] = std::int64_t{8};
+  fields["num_experts_per_tok"] = std::int64_t{2};
+  return model_config("tiny", fields);
+}
+
 inline constexpr std::int32_t kBlockSize = 4;
 inline constexpr std::int64_t kNumBlocks = 64;
 
@@ -104,6 +124,15 @@ class ReferenceRuns {
   Change change_;
   std::optional<reference::Model> model_;
 };
+
+// By shuffled experts, the sum of the residual fused with norms or not.
+inline Deployment deployment_of(const ModelConfig& model, const Mesh& mesh,
+                                bool fuses_residual = false) {
+  Deployment deployment{.model = model, .mesh = mesh};
+  deployment.options.moe_design = MoeDesign::kShuffling;
+  deployment.options.fuse_residual_norm = fuses_residual;
+  return deployment;
+}
 
 // Largest difference over the largest of `expected`.
 inline double relative_difference(std::span<const double> found, std::span<const double> expected) {

@@ -12,36 +12,11 @@ namespace orrery {
 namespace {
 
 using testing::Deployment;
+using testing::deployment_of;
 using testing::ReferenceRuns;
 using testing::relative_difference;
 using testing::TestSequence;
-
-// One dense layer and 2 of experts with a shared one; queries and keys from latents.
-ModelConfig tiny_deepseek() {
-  ConfigFields fields = testing::small_deepseek_fields();
-  fields["hidden_size"] = std::int64_t{64};
-  fields["vocab_size"] = std::int64_t{41};
-  fields["num_hidden_layers"] = std::int64_t{3};
-  fields["num_attention_heads"] = std::int64_t{4};
-  fields["num_key_value_heads"] = std::int64_t{4};
-  fields["intermediate_size"] = std::int64_t{48};
-  fields["moe_intermediate_size"] = std::int64_t{16};
-  fields["q_lora_rank"] = std::int64_t{12};
-  fields["kv_lora_rank"] = std::int64_t{16};
-  fields["qk_nope_head_dim"] = std::int64_t{6};
-  fields["qk_rope_head_dim"] = std::int64_t{4};
-  fields["v_head_dim"] = std::int64_t{6};
-  fields["n_routed_experts"] = std::int64_t{8};
-  fields["num_experts_per_tok"] = std::int64_t{2};
-  return model_config("tiny", fields);
-}
-
-Deployment deployment_of(const ModelConfig& model, const Mesh& mesh, bool fuses_residual = false) {
-  Deployment deployment{.model = model, .mesh = mesh};
-  deployment.options.moe_design = MoeDesign::kShuffling;
-  deployment.options.fuse_residual_norm = fuses_residual;
-  return deployment;
-}
+using testing::tiny_deepseek;
 
 // Four prompts, a decode of each, then chunks beside decodes.
 std::vector<StepInput> short_steps() {

@@ -12,29 +12,13 @@ namespace orrery {
 namespace {
 
 using testing::Deployment;
+using testing::deployment_of;
 using testing::ReferenceRuns;
 using testing::relative_difference;
 using testing::TestSequence;
+using testing::tiny_deepseek;
 
-// One dense layer and 3 of experts with a shared one.
-ModelConfig tiny_deepseek() {
-  ConfigFields fields = testing::small_deepseek_fields();
-  fields["hidden_size"] = std::int64_t{64};
-  fields["vocab_size"] = std::int64_t{41};
-  fields["num_hidden_layers"] = std::int64_t{4};
-  fields["num_attention_heads"] = std::int64_t{4};
-  fields["num_key_value_heads"] = std::int64_t{4};
-  fields["intermediate_size"] = std::int64_t{48};
-  fields["moe_intermediate_size"] = std::int64_t{16};
-  fields["q_lora_rank"] = std::int64_t{12};
-  fields["kv_lora_rank"] = std::int64_t{16};
-  fields["qk_nope_head_dim"] = std::int64_t{6};
-  fields["qk_rope_head_dim"] = std::int64_t{4};
-  fields["v_head_dim"] = std::int64_t{6};
-  fields["n_routed_experts"] = std::int64_t{8};
-  fields["num_experts_per_tok"] = std::int64_t{2};
-  return model_config("tiny", fields);
-}
+constexpr std::int64_t kLayers = 4;  // one dense, so that those of experts are a run
 
 Mesh halved(Mesh mesh) {
   mesh.two_batch_overlap = true;
@@ -42,16 +26,9 @@ Mesh halved(Mesh mesh) {
   return mesh;
 }
 
-Deployment deployment_of(const ModelConfig& model, const Mesh& mesh, bool fuses_residual) {
-  Deployment deployment{.model = model, .mesh = mesh};
-  deployment.options.moe_design = MoeDesign::kShuffling;
-  deployment.options.fuse_residual_norm = fuses_residual;
-  return deployment;
-}
-
 // Eight prompts, a decode of each, then chunks of four beside decodes of four, two and two on each
 // of two data-parallel ranks.
-std::vector<StepInput> steps() {
+std::vector<StepInput> halved_steps() {
   StepInput prefill;
   StepInput decode;
   StepInput mixed;
@@ -65,13 +42,13 @@ std::vector<StepInput> steps() {
   return {prefill, decode, mixed};
 }
 
-void expect_equal_logits(const ModelConfig& model, const std::vector<Mesh>& meshes) {
+void expect_logits_of_halves(const ModelConfig& model, const std::vector<Mesh>& meshes) {
   for (const bool fuses : {false, true}) {
     for (const Mesh& mesh : meshes) {
       check_mesh(model, mesh);
       ReferenceRuns halves(deployment_of(model, halved(mesh), fuses));
       ReferenceRuns single(deployment_of(model, {}, fuses));
-      for (const StepInput& step : steps()) {
+      for (const StepInput& step : halved_steps()) {
         EXPECT_LT(relative_difference(halves.run(step).logits, single.run(step).logits), 1e-9)
             << "dp " << mesh.dp << " tp " << mesh.tp << " ep " << mesh.ep << " sp " << mesh.sp
             << " " << kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)];
@@ -81,16 +58,16 @@ void expect_equal_logits(const ModelConfig& model, const std::vector<Mesh>& mesh
 }
 
 TEST(ReferenceTwoBatch, HalvesGiveTheLogitsOfOneRank) {
-  expect_equal_logits(testing::tiny_llama(), {{.tp = 2},
-                                              {.tp = 4},
-                                              {.tp = 2, .sp = true},
-                                              {.dp = 2, .tp = 2},
-                                              {.tp = 2, .split_all_reduce = true}});
+  expect_logits_of_halves(testing::tiny_llama(), {{.tp = 2},
+                                                  {.tp = 4},
+                                                  {.tp = 2, .sp = true},
+                                                  {.dp = 2, .tp = 2},
+                                                  {.tp = 2, .split_all_reduce = true}});
 }
 
 TEST(ReferenceTwoBatch, HalvesOfRoutedLayersGiveTheLogitsOfOneRank) {
-  expect_equal_logits(
-      tiny_deepseek(),
+  expect_logits_of_halves(
+      tiny_deepseek(kLayers),
       {{.tp = 2},
        {.tp = 2, .ep = 2, .shared_expert = SharedExpert::kReplicated},
        {.tp = 4, .ep = 4, .sp = true},
@@ -115,7 +92,7 @@ TEST(ReferenceTwoBatch, APromptMayBeCut) {
 // layers are where they are without halves.
 TEST(ReferenceTwoBatch, StepsInHalvesAndWholeOnesShareTheCache) {
   const Mesh mesh{.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager};
-  const ModelConfig model = tiny_deepseek();
+  const ModelConfig model = tiny_deepseek(kLayers);
   bool is_halved = true;
   Batch batch{.prefill = std::vector<PrefillChunk>(8, {.query = 5})};
   const Deployment whole = deployment_of(model, mesh, true);
@@ -123,7 +100,7 @@ TEST(ReferenceTwoBatch, StepsInHalvesAndWholeOnesShareTheCache) {
     return is_halved ? parallelize(lower(model, batch, whole.options), halved(mesh)) : plan;
   });
   ReferenceRuns single(deployment_of(model, {}, true));
-  for (const StepInput& step : {steps()[0], steps()[1]}) {
+  for (const StepInput& step : {halved_steps()[0], halved_steps()[1]}) {
     EXPECT_LT(relative_difference(mixed.run(step).logits, single.run(step).logits), 1e-9)
         << (is_halved ? "prompts" : "decodes");
     is_halved = false;
