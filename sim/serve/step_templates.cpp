@@ -21,6 +21,7 @@ constexpr int kSampleBits = 6;     // of LM head and sampling
 // Rows of the smallest GEMM tile worth following: times jump at its multiples, so that no cell of
 // token counts may reach over one.
 constexpr std::int64_t kTileTokens = 128;
+constexpr std::int64_t kMany = 4096;  // tokens of a rank in a large step
 
 bool has_dim(const KernelOp& op, std::string_view name) {
   return std::ranges::find(op.dims, name, &Dim::name) != op.dims.end();
@@ -150,9 +151,12 @@ StepTemplates::StepTemplates(StepSetup setup)
     const PricedPlan priced = price(plan, *setup_.cost);
     return priced.is_chain && priced.chains.size() == 1;
   };
+  // Of many tokens, too: skewed experts give ranks other numbers of rows where there are enough.
   apply_ =
       is_one_chain({.tokens = ways, .rows = 1, .has_decodes = true}) &&
       is_one_chain({.tokens = 2 * ways, .rows = 2, .has_prefill = true, .has_decodes = true}) &&
+      is_one_chain(
+          {.tokens = kMany * ways, .rows = kMany, .has_prefill = true, .has_decodes = true}) &&
       is_level_without_effect();
   if (!apply_) return;
   // Prompts alone may be another structure after cached tokens although beside decodes they are
@@ -170,10 +174,9 @@ StepTemplates::StepTemplates(StepSetup setup)
 // SimGrid alone see.
 bool StepTemplates::is_level_without_effect() const {
   if (setup_.level == StepLevel::kClosedForm || setup_.level == StepLevel::kHeap) return true;
-  constexpr std::int64_t kTokens = 4096;
   const std::int64_t ways = ways_of(setup_.mesh);
   const StepShape probe = shape_of(
-      {.tokens = kTokens * ways, .rows = kTokens, .has_prefill = true, .has_decodes = true},
+      {.tokens = kMany * ways, .rows = kMany, .has_prefill = true, .has_decodes = true},
       Variant::kBase);
   StepSetup closed = setup_;
   closed.level = StepLevel::kClosedForm;

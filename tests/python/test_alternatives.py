@@ -53,6 +53,16 @@ def test_choices_that_are_not_legal_say_why(capsys):
 
 
 QWEN = "scenarios/qwen3_30b_expert_parallel.yaml"
+
+
+# Chosen unevenly, experts give ranks other numbers of rows in a large step, though not in a small one.
+def test_exchanges_of_rows_that_ranks_have_unevenly_are_priced():
+    prompt = orrery.Batch(prefill=[orrery.PrefillChunk(query=4096)])
+    found = {each.choice: each for each in alternatives.alternatives(QWEN, prompt)}
+    assert found["expert_comm: graph"].step_s > found[""].step_s
+    assert found["expert_comm: tokens"].step_s > 0
+
+
 TWO_GPUS = ("model={config: qwen3-30b-a3b}", "placement={dp: 2, ep: 2, expert_comm: graph}")
 
 
