@@ -16,9 +16,9 @@ struct RunPhases {
   // requests come: the next one meets a service that neither began empty nor all at once. At most
   // until the last arrival, as in a service that never settles.
   Seconds ramp;
-  Seconds drain;                    // from the last arrival to the last finish
-  Seconds whole;                    // first arrival to last finish
-  std::int64_t ramp_requests = 0;   // that came in the ramp
+  Seconds drain;                      // from the last arrival to the last finish
+  Seconds whole;                      // first arrival to last finish
+  std::int64_t ramp_requests = 0;     // that came in the ramp
   std::int64_t drained_requests = 0;  // that finished in the drain
 };
 

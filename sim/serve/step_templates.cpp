@@ -175,9 +175,9 @@ StepTemplates::StepTemplates(StepSetup setup)
 bool StepTemplates::is_level_without_effect() const {
   if (setup_.level == StepLevel::kClosedForm || setup_.level == StepLevel::kHeap) return true;
   const std::int64_t ways = ways_of(setup_.mesh);
-  const StepShape probe = shape_of(
-      {.tokens = kMany * ways, .rows = kMany, .has_prefill = true, .has_decodes = true},
-      Variant::kBase);
+  const StepShape probe =
+      shape_of({.tokens = kMany * ways, .rows = kMany, .has_prefill = true, .has_decodes = true},
+               Variant::kBase);
   StepSetup closed = setup_;
   closed.level = StepLevel::kClosedForm;
   const double expected = step_time(closed, probe).duration.value();

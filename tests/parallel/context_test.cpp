@@ -20,22 +20,18 @@ using testing::comm_named;
 using testing::flops_by_op;
 using testing::kDecode;
 using testing::kPrefill;
+using testing::op_named;
 using testing::placed;
 using testing::total_weights;
 
 constexpr CpWeights kWhole = CpWeights::kReplicated;
 constexpr CpPrefill kRing = CpPrefill::kRing;
 
-const Batch kMixed{.prefill = {{512, 1024}, {512, 1024}}, .num_decodes = 8, .decode_context = 8192};
+const Batch kMixedChunks{
+    .prefill = {{512, 1024}, {512, 1024}}, .num_decodes = 8, .decode_context = 8192};
 
 ModelConfig llama() { return testing::shipped_model("meta-llama--Meta-Llama-3.1-8B"); }
 ModelConfig deepseek() { return testing::shipped_model("deepseek-ai--DeepSeek-V2-Lite"); }
-
-const Op& op_named(const Plan& plan, std::string_view name) {
-  const auto found = std::ranges::find(plan.ops(), name, &Op::name);
-  if (found == plan.ops().end()) throw std::invalid_argument("no op " + std::string(name));
-  return *found;
-}
 
 std::int64_t dim_of(const Plan& plan, std::string_view op, std::string_view name) {
   return dim(std::get<KernelOp>(op_named(plan, op).body).dims, name);
@@ -60,7 +56,7 @@ TEST(Context, PlansOfEveryMeshVerify) {
     const auto& more = model.kv_lora_rank > 0 ? of_deepseek : of_llama;
     meshes.insert(meshes.end(), more.begin(), more.end());
     for (const Mesh& mesh : meshes) {
-      for (const Batch& batch : {kDecode, kPrefill, kMixed}) {
+      for (const Batch& batch : {kDecode, kPrefill, kMixedChunks}) {
         for (const bool is_fp8 : {false, true}) {
           LoweringOptions options;
           if (is_fp8) options.precision = testing::kFp8Precision;
@@ -192,7 +188,7 @@ TEST(Context, WhatDecodesExchangeDoesNotDependOnTheContext) {
 
 // Prompts of 512 tokens after 1,024: each rank contributes its half of both.
 TEST(Context, PromptsGatherTheirKeysAndWhatIsCached) {
-  const Plan plan = placed(llama(), kMixed, {.cp = 2});
+  const Plan plan = placed(llama(), kMixedChunks, {.cp = 2});
   EXPECT_EQ(comm_named(plan, "layers.0.attn_prefill.all_gather").bytes_per_rank.value(),
             2.0 * (512 + 1024) / 2 * 2 * 8 * 128 * 2);
   EXPECT_EQ(dim_of(plan, "layers.0.attn_prefill", "query"), 256);
@@ -200,7 +196,7 @@ TEST(Context, PromptsGatherTheirKeysAndWhatIsCached) {
   // With split weights what stands before attention has half of the prompts and all decodes.
   EXPECT_EQ(dim_of(plan, "layers.0.qkv_proj", "m"), 512 + 8);
   EXPECT_EQ(dim_of(plan, "layers.0.o_proj", "m"), 1024 + 8);
-  const Plan whole = placed(llama(), kMixed, {.cp = 2, .cp_weights = kWhole});
+  const Plan whole = placed(llama(), kMixedChunks, {.cp = 2, .cp_weights = kWhole});
   EXPECT_EQ(dim_of(whole, "layers.0.o_proj", "m"), 512 + 8);
 }
 

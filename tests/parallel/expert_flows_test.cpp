@@ -23,6 +23,7 @@
 namespace orrery {
 namespace {
 
+using testing::op_named;
 using testing::tensor_named;
 
 constexpr LoweringOptions shuffling(int streams) {
@@ -36,11 +37,6 @@ Plan layer(std::int64_t tokens, const Mesh& mesh) {
   return plan;
 }
 
-const Op& op_named(const Plan& plan, std::string_view name) {
-  const auto found = std::ranges::find(plan.ops(), name, &Op::name);
-  if (found == plan.ops().end()) throw std::invalid_argument("no op " + std::string(name));
-  return *found;
-}
 std::ptrdiff_t place_of(const Plan& plan, std::string_view name) {
   return &op_named(plan, name) - plan.ops().data();
 }

@@ -31,6 +31,12 @@ inline const Tensor& tensor_named(const Plan& plan, std::string_view name) {
   return *found;
 }
 
+inline const Op& op_named(const Plan& plan, std::string_view name) {
+  const auto found = std::ranges::find(plan.ops(), name, &Op::name);
+  if (found == plan.ops().end()) throw std::invalid_argument("no op " + std::string(name));
+  return *found;
+}
+
 inline Plan placed(const ModelConfig& model, const Batch& batch, const Mesh& mesh,
                    const LoweringOptions& options = {}) {
   check_mesh(model, mesh);

@@ -19,7 +19,7 @@ TEST(Phases, TheRampEndsWhenAsManyHaveLeftAsAreInService) {
   ASSERT_TRUE(phases.has_value());
   EXPECT_EQ(phases->ramp, Seconds(7));
   EXPECT_EQ(phases->ramp_requests, 7);
-  EXPECT_EQ(phases->drain, Seconds(4));  // after the last at 1000
+  EXPECT_EQ(phases->drain, Seconds(4));    // after the last at 1000
   EXPECT_EQ(phases->drained_requests, 4);  // 997 to 1000; 996 left as the last came
   EXPECT_EQ(phases->whole, Seconds(1004));
 }
