@@ -70,7 +70,7 @@ def test_a_pass_is_a_file_its_declaration_and_its_lines(tmp_path):
     passes = tmp_path / "sim/parallel"
     shutil.copytree(ROOT / "sim/parallel", passes)
     (passes / "toy.cpp").write_text(PASS, encoding="utf-8")
-    edit(passes / "CMakeLists.txt", "token_wise.cpp)", "token_wise.cpp toy.cpp)")
+    edit(passes / "CMakeLists.txt", "add_library(orrery_parallel STATIC", "add_library(orrery_parallel STATIC toy.cpp")
     edit(passes / "rewrite.h", "bool pipeline_applies(",
          "bool toy_applies(const Plan& plan, const Mesh& mesh);\nPlan toy_pass(const Plan& plan, const Mesh& mesh);\nbool pipeline_applies(")
     edit(passes / "parallel.cpp", '    {.name = "pipeline",', '    {.name = "toy",\n     .summary = "a host op",\n     .applies = toy_applies,\n'
