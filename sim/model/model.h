@@ -117,6 +117,9 @@ struct ModelConfig {
   bool has_correction_bias = false;
   bool weighs_expert_inputs = false;  // weights multiply what experts read, not what they write
   std::vector<LayerConfig> layers;
+  // Begins with what the target's last layer computed beside the embedding of the next token, both
+  // normed and projected from 2 * hidden_size (DeepSeek-V3 report, section 2.2; EAGLE).
+  bool joins_hidden = false;
   std::vector<std::string> notes;  // what of it is not simulated as it is, for readers of results
   // Elements of a query or key head that turn with the position.
   [[nodiscard]] std::int64_t rotary_dim() const {

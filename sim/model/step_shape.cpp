@@ -36,12 +36,17 @@ void check_batch(const Batch& batch) {
                                 " for " + std::to_string(batch.num_decodes) +
                                 " decodes, expected at most 2^30 decodes, of 2^32 tokens each");
   }
-  const bool has_context = batch.decode_context >= batch.num_decodes &&
+  constexpr std::int64_t kMostQuery = 1024;
+  if (batch.decode_query < 1 || batch.decode_query > kMostQuery) {
+    throw std::invalid_argument("decode_query is " + std::to_string(batch.decode_query) +
+                                ", expected 1 to 1024");
+  }
+  const bool has_context = batch.decode_context >= batch.num_decodes * batch.decode_query &&
                            (batch.num_decodes > 0 || batch.decode_context == 0);
   if (!has_context) {
     throw std::invalid_argument("decode_context is " + std::to_string(batch.decode_context) +
                                 " for " + std::to_string(batch.num_decodes) +
-                                " decodes, expected at least one token each and 0 for none");
+                                " decodes, expected at least " + (batch.decode_query == 1 ? "one token" : std::to_string(batch.decode_query) + " tokens") + " each and 0 for none");
   }
   if (num_tokens(batch) == 0) {
     throw std::invalid_argument("the batch is empty, expected at least one token");
@@ -55,8 +60,9 @@ StepShape step_shape(const Batch& batch) {
   StepShape shape{.tokens = num_tokens(batch),
                   .seqs = num_sampled(batch),
                   .num_decodes = batch.num_decodes,
-                  .decode_rows = batch.num_decodes,
-                  .decode_context = mean_context(batch)};
+                  .decode_rows = batch.num_decodes * batch.decode_query,
+                  .decode_context = mean_context(batch),
+                  .decode_query = batch.decode_query};
   if (batch.prefill.empty()) return shape;
 
   double tokens = 0;
@@ -69,7 +75,7 @@ StepShape step_shape(const Batch& batch) {
     work += query * (static_cast<double>(chunk.context) + query / 2);
     shape.prefill_cached += chunk.context;
   }
-  shape.prefill_tokens = shape.tokens - shape.num_decodes;
+  shape.prefill_tokens = shape.tokens - shape.decode_rows;
   shape.prefill_batch = std::max<std::int64_t>(1, std::llround(tokens * tokens / squares));
   shape.prefill_query = std::llround(tokens / static_cast<double>(shape.prefill_batch));
   const double context = work / tokens - static_cast<double>(shape.prefill_query) / 2;

@@ -23,13 +23,14 @@ struct StepShape {
   std::int64_t prefill_context = 0;
   std::int64_t prefill_cached = 0;  // tokens before the chunks, of all sequences
   std::int64_t num_decodes = 0;
-  // Rows that stand for decodes: num_decodes, and those that pad a captured graph.
+  // Rows that stand for decodes: decode_query of each, and those that pad a captured graph.
   std::int64_t decode_rows = 0;
-  std::int64_t decode_context = 0;  // mean, the new token included
+  std::int64_t decode_context = 0;  // mean, the new tokens included
   int num_micro_batches = 0;        // of a pipeline that it is dealt to; 0: as the mesh says
   // Of the data-parallel rank that the rest is said of as if all were like it, beside `tokens` of
   // all; 0: the fullest where they are dealt evenly.
   std::int64_t rank_rows = 0;
+  std::int64_t decode_query = 1;  // new tokens of each decode
   auto operator<=>(const StepShape&) const = default;
 };
 

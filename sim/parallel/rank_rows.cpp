@@ -97,6 +97,10 @@ StepShape dealt_shape(const Batch& batch, const Mesh& mesh) {
   return shape;
 }
 
+std::int64_t sampled_rows(std::int64_t padded, const Batch& batch) {
+  return batch.samples_last ? ceil_div(padded, batch.decode_query) : padded;
+}
+
 StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
                      std::int64_t most_sequences, const Mesh& mesh) {
   const Batch idle{.num_decodes = 1, .decode_context = 1};
@@ -106,9 +110,9 @@ StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
   shape.num_micro_batches = num_parts(mesh, most_sequences, padded == 0 && tokens > mesh.dp);
   const std::int64_t own_rows = padded > 0 ? padded : shape.tokens;
   shape.rank_rows = ceil_div(own_rows, shape.num_micro_batches);
-  const std::int64_t decode_rows = padded > 0 ? padded : batch.num_decodes;
+  const std::int64_t decode_rows = padded > 0 ? padded : batch.num_decodes * batch.decode_query;
   shape.tokens = std::max(tokens, shape.rank_rows);
-  shape.seqs = (padded > 0 ? padded : shape.seqs) * mesh.dp;
+  shape.seqs = (padded > 0 ? sampled_rows(padded, batch) : shape.seqs) * mesh.dp;
   shape.num_decodes = batch.num_decodes * mesh.dp;
   shape.decode_rows = decode_rows * mesh.dp;
   if (padded > 0) shape.rank_rows = 0;  // all have as many

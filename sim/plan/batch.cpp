@@ -5,7 +5,7 @@
 namespace orrery {
 
 std::int64_t num_tokens(const Batch& batch) {
-  std::int64_t tokens = batch.num_decodes;
+  std::int64_t tokens = batch.num_decodes * batch.decode_query;
   for (const PrefillChunk& chunk : batch.prefill) tokens += chunk.query;
   return tokens;
 }
@@ -15,7 +15,9 @@ std::int64_t num_sequences(const Batch& batch) {
 }
 
 std::int64_t num_sampled(const Batch& batch) {
-  return batch.num_decodes + std::ranges::count(batch.prefill, true, &PrefillChunk::produces_token);
+  const std::int64_t of_each = batch.samples_last ? 1 : batch.decode_query;
+  return batch.num_decodes * of_each +
+         std::ranges::count(batch.prefill, true, &PrefillChunk::produces_token);
 }
 
 std::int64_t mean_context(const Batch& batch) {

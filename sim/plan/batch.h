@@ -16,12 +16,16 @@ struct PrefillChunk {
   bool operator==(const PrefillChunk&) const = default;
 };
 
-// Prefill chunks and one token for each of `num_decodes` sequences whose contexts (the new token
-// included) sum to `decode_context`.
+// Prefill chunks and `decode_query` tokens for each of `num_decodes` sequences whose contexts (the
+// new tokens included) sum to `decode_context`.
 struct Batch {
   std::vector<PrefillChunk> prefill;
   std::int64_t num_decodes = 0;
   std::int64_t decode_context = 0;
+  // More than one where drafts are verified (sim/serve/speculation.h).
+  std::int64_t decode_query = 1;
+  // Of each decode the last of its tokens alone is sampled, not every one.
+  bool samples_last = false;
   bool operator==(const Batch&) const = default;
 };
 

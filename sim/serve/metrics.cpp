@@ -63,6 +63,23 @@ std::optional<RankMetrics> rank_metrics(std::span<const ReplicaTotals* const> re
   return ranks;
 }
 
+// None where nothing was verified.
+std::optional<SpeculationMetrics> speculation_metrics(
+    std::span<const ReplicaTotals* const> replicas, Seconds busy) {
+  SpeculationMetrics metrics;
+  VerifiedDrafts all;
+  for (const ReplicaTotals* totals : replicas) {
+    all.num_verifications += totals->verified.num_verifications;
+    all.num_tokens += totals->verified.num_tokens;
+    metrics.draft += totals->draft;
+  }
+  if (all.num_verifications == 0) return std::nullopt;
+  metrics.acceptance_length =
+      static_cast<double>(all.num_tokens) / static_cast<double>(all.num_verifications);
+  if (busy > Seconds(0)) metrics.draft_share = metrics.draft / busy;
+  return metrics;
+}
+
 // Of the time from `begin`, when the first measured request came, that over which rates are: until
 // the first request of the drain came, or where none follows (or all came at once) `duration`.
 Seconds rate_time(std::span<const RequestRecord> records, Seconds begin, Seconds duration) {
@@ -128,6 +145,7 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
     metrics.work_energy += totals->energy;
   }
   metrics.ranks = rank_metrics(replicas);
+  metrics.speculation = speculation_metrics(replicas, busy);
   metrics.slo = check_slo(slo, records, metrics);
   metrics.itl_s = itl.quantiles();
   if (busy > Seconds(0)) metrics.kv_utilisation_mean = utilisation / busy.value();

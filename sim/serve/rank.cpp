@@ -29,6 +29,10 @@ std::int64_t Rank::full_length(const Request& request) const {
          (setup_.role == ReplicaRole::kPrefill ? 0 : request.output_tokens - 1);
 }
 
+std::int64_t Rank::most_blocks(const Request& request) const {
+  return blocks_for(full_length(request) + setup_.engine.speculation.num_tokens);
+}
+
 std::span<const std::uint64_t> Rank::units_of(const Request& request, std::int64_t count) const {
   return std::span(request.block_hashes).first(static_cast<std::size_t>(count));
 }
@@ -74,7 +78,7 @@ std::int64_t Rank::generated_before(std::int64_t idx) const {
 }
 
 std::int64_t Rank::blocks_in_flight() const {
-  return steps_in_flight_ == 0 ? 0 : decodes_.blocks(steps_in_flight_) - step_.reserved_blocks;
+  return steps_in_flight_ == 0 ? 0 : decodes_.blocks(steps_in_flight_ * decode_query()) - step_.reserved_blocks;
 }
 
 // Of the steps before the one in progress, the last of the fast-forward.
@@ -89,7 +93,7 @@ std::int64_t Rank::num_seated() const {
 
 bool Rank::could_admit() const {
   return num_running() < setup_.engine.max_num_seqs &&
-         decodes_.size() < setup_.engine.max_num_batched_tokens;
+         decodes_.size() * decode_query() < setup_.engine.max_num_batched_tokens;
 }
 
 bool Rank::computes_measured() const {
@@ -125,8 +129,10 @@ void Rank::list_decodes(std::vector<StepSequence>& sequences) const {
   for (const auto& [order, slot] : running_) {
     const Sequence& decoding = sequence(slot);
     if (!decoding.is_decoding) continue;
-    sequences.push_back(
-        {.request = decoding.idx, .rank = setup_.index, .query = 1, .context = position(decoding)});
+    sequences.push_back({.request = decoding.idx,
+                         .rank = setup_.index,
+                         .query = decode_query(),
+                         .context = position(decoding)});
   }
 }
 
@@ -137,10 +143,11 @@ RankStep& Rank::new_step() {
 }
 
 void Rank::reserve_decodes() {
-  step_.reserved_blocks = decodes_.blocks(1);
+  step_.reserved_blocks = decodes_.blocks(decode_query());
   blocks_.allocate(step_.reserved_blocks);
   step_.batch.num_decodes = decodes_.size();
-  step_.batch.decode_context = decodes_.positions() + decodes_.size();
+  step_.batch.decode_query = decode_query();
+  step_.batch.decode_context = decodes_.positions() + decodes_.size() * decode_query();
 }
 
 void Rank::preempt_last() {
@@ -211,7 +218,7 @@ void Rank::admit_front(Seconds now, const CachedPrefix& prefix, std::int64_t que
   const std::int64_t cached = prefix.num_units * tokens_per_unit();
   const bool is_first = record(idx).num_preemptions == 0;
   take_units(admitted, prefix, blocks_for(cached + query), is_first && record(idx).is_measured);
-  committed_blocks_ += blocks_for(full_length(admitted));
+  committed_blocks_ += most_blocks(admitted);
   const std::int64_t slot = seat({.idx = idx,
                                   .target = admitted.prompt_tokens + made.generated,
                                   .computed = cached,
@@ -281,7 +288,53 @@ void Rank::leave_decodes(Sequence& sequence, std::int64_t slot) {
 }
 
 void Rank::take_blocks(std::int64_t num_steps) {
-  blocks_.allocate(decodes_.blocks(num_steps) - step_.reserved_blocks);
+  blocks_.allocate(decodes_.blocks(num_steps * decode_query()) - step_.reserved_blocks);
+}
+
+std::int64_t Rank::accept_drafts() {
+  const Speculation& speculation = setup_.engine.speculation;
+  if (speculation.num_tokens == 0 || step_.batch.num_decodes == 0) return 0;
+  std::int64_t sum = 0;
+  for (const auto& [order, slot] : running_) {
+    const Sequence& decoding = sequence(slot);
+    if (!decoding.is_decoding) continue;
+    const std::int64_t steps = decodes_.step() - decoding.joined_step;
+    const std::int64_t left = decoding.finish_step - decodes_.step() - 1;  // behind the next token
+    const std::int64_t accepted = std::min(
+        left, num_accepted(speculation, decoding.idx, decoding.generated + steps));
+    step_.accepted.push_back(accepted);
+    sum += accepted;
+  }
+  return sum;
+}
+
+// After the step in which each decode made the token that needs no draft.
+void Rank::take_accepted(LatencyHistogram& itl, const std::vector<std::int64_t>& accepted,
+                         std::int64_t reserved_blocks) {
+  auto drafts = accepted.begin();
+  std::int64_t num_measured = 0;
+  std::int64_t unused_blocks = reserved_blocks;
+  for (const auto& [order, slot] : running_) {
+    Sequence& decoding = slots_[static_cast<std::size_t>(slot)];
+    if (!decoding.is_decoding) continue;
+    const std::int64_t more = *drafts++;
+    const std::int64_t at = position(decoding);
+    unused_blocks -= blocks_for(at + more) - blocks_for(at - 1);
+    outstanding_ -= more;
+    if (is_measured(decoding)) {
+      num_measured += more;
+      ++verified_.num_verifications;
+      verified_.num_tokens += 1 + more;
+    }
+    if (more == 0) continue;
+    decodes_.leave(at, {.step = decoding.finish_step, .order = order, .slot = slot});
+    decoding.computed += more;
+    decoding.generated += more;
+    decoding.finish_step -= more;
+    decodes_.join(at + more, {.step = decoding.finish_step, .order = order, .slot = slot});
+  }
+  blocks_.free(unused_blocks);
+  itl.add(Seconds(0), num_measured);  // clients get them with the first
 }
 
 void Rank::complete(const StepEnd& end, LatencyHistogram& itl,
@@ -295,6 +348,7 @@ void Rank::complete(const StepEnd& end, LatencyHistogram& itl,
     intervals_.advance(end.begin, end.end, end.time, decodes_.size(), itl);
     outstanding_ -= num_steps * decodes_.size();
     decodes_.advance(num_steps);
+    if (decode_query() > 1) take_accepted(itl, step.accepted, step.reserved_blocks);
     record_second_tokens(end.first_end());
   }
   while (const std::optional<std::int64_t> slot = decodes_.finished()) {
@@ -341,7 +395,7 @@ void Rank::release(std::int64_t slot) {
   const Request& owner = request(sequence.idx);
   blocks_.free(blocks_for(sequence.computed) - sequence.num_units * setup_.blocks_per_unit);
   blocks_.release_units(units_of(owner, sequence.num_units));
-  committed_blocks_ -= blocks_for(full_length(owner));
+  committed_blocks_ -= most_blocks(owner);
   if (setup_.released != nullptr) setup_.released->release(sequence.idx);
   sequence = Sequence{.order = -1};
   free_slots_.push_back(slot);
@@ -380,7 +434,7 @@ void Rank::release_handed_over(std::int64_t idx) {
 void Rank::reserve_next(Seconds now, bool is_running) {
   const Request& next = request(incoming_.next()->idx);
   blocks_.allocate(blocks_for(next.prompt_tokens));
-  committed_blocks_ += blocks_for(full_length(next));
+  committed_blocks_ += most_blocks(next);
   incoming_.reserve_next(now, is_running);
 }
 

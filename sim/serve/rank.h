@@ -84,7 +84,14 @@ struct RankStep {
   std::optional<AdmissionLimit> held_up_by;  // the first that waits
   std::int64_t blocks_before = 0;
   std::int64_t reserved_blocks = 0;  // of decodes, taken for the first step of a fast-forward
+  std::vector<std::int64_t> accepted;  // drafts of each decode, in order of admission
   [[nodiscard]] bool is_empty() const { return chunks.empty() && batch.num_decodes == 0; }
+};
+
+// Of decodes of measured requests that verified drafts.
+struct VerifiedDrafts {
+  std::int64_t num_verifications = 0;
+  std::int64_t num_tokens = 0;  // that they made
 };
 
 // A step, or steps in a row that only decode, of all ranks of a replica.
@@ -122,6 +129,8 @@ class Rank {
   void set_steps_in_flight(std::int64_t num_steps) { steps_in_flight_ = num_steps; }
   // The step ends: what its decodes came to need of blocks is taken; then its tokens are there.
   void take_blocks(std::int64_t num_steps);
+  // Which drafts of the step are accepted is drawn; their number.
+  std::int64_t accept_drafts();
   void complete(const StepEnd& step, LatencyHistogram& itl, std::vector<std::int64_t>& finished);
   // What ended with the last step gives back its seats and its blocks.
   void release_ended();
@@ -132,6 +141,7 @@ class Rank {
   void list_ending_prompts(Seconds end, std::vector<Handover>& ending) const;
   // The blocks of request `idx`, which was handed over, have been read.
   void release_handed_over(std::int64_t idx);
+  [[nodiscard]] const VerifiedDrafts& verified() const { return verified_; }
   // Decode replicas: requests whose KV cache is still elsewhere.
   [[nodiscard]] Incoming& incoming() { return incoming_; }
 
@@ -146,7 +156,7 @@ class Rank {
   [[nodiscard]] RankStep& step() { return step_; }
   // Requests whose KV cache is here since `known` join the decodes.
   void join_incoming(Seconds now, Seconds known);
-  // Blocks for one more token of each decoding sequence.
+  // Blocks for one more token of each decoding sequence, and for its drafts.
   void reserve_decodes();
   // The request admitted last gives up its blocks and waits again.
   void preempt_last();
@@ -199,6 +209,12 @@ class Rank {
   // Tokens in the KV cache when the last output token, which is never computed, is made; those of
   // the prompt where another replica decodes.
   [[nodiscard]] std::int64_t full_length(const Request& request) const;
+  // Tokens that a decoding sequence computes in a step: one, and its drafts.
+  [[nodiscard]] std::int64_t decode_query() const {
+    return 1 + setup_.engine.speculation.num_tokens;
+  }
+  // Blocks that a sequence holds at its full length, drafts behind it included.
+  [[nodiscard]] std::int64_t most_blocks(const Request& request) const;
   // Position of a decoding sequence: tokens in the KV cache before the current step.
   [[nodiscard]] std::int64_t position(const Sequence& sequence) const;
   // That running and ended sequences hold at their full length.
@@ -244,6 +260,9 @@ class Rank {
   void publish_units(Sequence& sequence, std::int64_t computed);
   // One unit's private blocks.
   void publish_unit(std::span<const std::uint64_t> unit);
+  // The drafts of a decode that were accepted join its tokens; those left give back their blocks.
+  void take_accepted(LatencyHistogram& itl, const std::vector<std::int64_t>& accepted,
+                     std::int64_t reserved_blocks);
   void join_decodes(std::int64_t slot);
   void leave_decodes(Sequence& sequence, std::int64_t slot);
   void end_chunk(const RankStep::Chunk& chunk, const StepEnd& step, LatencyHistogram& itl,
@@ -276,6 +295,7 @@ class Rank {
   std::int64_t promised_tokens_ = 0;
   std::int64_t outstanding_ = 0;
   Seconds last_step_begin_;
+  VerifiedDrafts verified_;
 
   std::vector<Handover> handovers_;                          // not taken yet
   std::unordered_map<std::int64_t, std::int64_t> retained_;  // slots of requests handed over

@@ -180,6 +180,7 @@ void Replica::cut_flight(Seconds known, bool is_next_fixed) {
   flight.time.basis = scaled(flight.time.basis, share);
   flight.time.energy = flight.time.energy * share;
   for (Seconds& busy : flight.time.ranks) busy = busy * share;
+  flight.time.draft = flight.time.draft * share;
   flight.time.num_steps = steps;
   flight.end = flight.begin + duration;
   for (RankOfReplica& rank : ranks_) rank.state.set_steps_in_flight(steps);
@@ -223,7 +224,7 @@ bool Replica::form_step(Seconds now) {
   if (flight_) return false;
   const Seconds known = engine_.async_scheduling ? last_step_begin_ : now;
   const bool has_work = schedule(now, known);
-  bool is_single = may_wait_;
+  bool is_single = may_wait_ || engine_.speculation.num_tokens > 0;
   for (const RankOfReplica& rank : ranks_) {
     is_single = is_single || (has_work && !rank.scheduler.is_next_known(known));
   }
@@ -295,7 +296,8 @@ void Replica::compute_step() {
                    .slope = Seconds(0),
                    .basis = time.basis,
                    .energy = time.energy,
-                   .ranks = std::move(time.ranks)};
+                   .ranks = std::move(time.ranks),
+                   .draft = time.draft};
   }
   flight.end = flight.begin + fast_forward_duration(flight.time, flight.time.num_steps);
   for (RankOfReplica& rank : ranks_) {
@@ -323,8 +325,8 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
     rank.state.at(flight.end);
     if (flight.is_fast_forward) rank.state.take_blocks(steps);
     const RankStep& step = rank.state.step();
-    tokens +=
-        step.batch.num_decodes + std::ranges::count_if(step.chunks, &RankStep::Chunk::ends_prompt);
+    tokens += step.batch.num_decodes + rank.state.accept_drafts() +
+              std::ranges::count_if(step.chunks, &RankStep::Chunk::ends_prompt);
   }
   account(flight);
   if (record_steps_) record(flight);
@@ -335,7 +337,12 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
                     .time = flight.time,
                     .at_client = stream_.arrival(first_end, flight.end, steps, tokens)};
   stream_.deliver(first_end, flight.end, steps, tokens);
-  for (RankOfReplica& rank : ranks_) rank.state.complete(end, totals_.itl, finished);
+  totals_.verified = {};
+  for (RankOfReplica& rank : ranks_) {
+    rank.state.complete(end, totals_.itl, finished);
+    totals_.verified.num_verifications += rank.state.verified().num_verifications;
+    totals_.verified.num_tokens += rank.state.verified().num_tokens;
+  }
 }
 
 void Replica::account(const Flight& flight) {
@@ -364,6 +371,7 @@ void Replica::account(const Flight& flight) {
   totals_.busy += duration;
   totals_.basis = sum(totals_.basis, flight.time.basis);
   totals_.energy += flight.time.energy;
+  totals_.draft += flight.time.draft;
   totals_.kv_utilisation_seconds += duration.value() * (before + after) / 2;
   totals_.kv_utilisation_max = std::max({totals_.kv_utilisation_max, before, after});
   totals_.num_steps += steps;

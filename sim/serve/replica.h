@@ -43,6 +43,8 @@ struct ReplicaTotals {
   BasisSeconds basis;
   Joules energy;
   Seconds busy;
+  Seconds draft;  // of `busy`: passes that draft tokens
+  VerifiedDrafts verified;
   double kv_utilisation_seconds = 0;  // integral of used / all blocks over busy time
   double kv_utilisation_max = 0;
   double batch_steps = 0;  // sum over steps of sequences in the step

@@ -27,14 +27,14 @@ bool Scheduler::schedule(Seconds now, Seconds known, bool lets_prompts) {
 }
 
 void Scheduler::schedule_decodes() {
-  while (rank_.decodes().blocks(1) > rank_.blocks().num_available()) rank_.preempt_last();
+  while (rank_.decodes().blocks(rank_.decode_query()) > rank_.blocks().num_available()) rank_.preempt_last();
   rank_.reserve_decodes();
 }
 
 // Beside `num_decodes` decodes.
 void Scheduler::schedule_prefill(std::int64_t num_decodes, Seconds now, Seconds known) {
   RankStep& step = rank_.step();
-  std::int64_t budget = rank_.engine().max_num_batched_tokens - num_decodes;
+  std::int64_t budget = rank_.engine().max_num_batched_tokens - num_decodes * rank_.decode_query();
   for (const std::int64_t slot : std::exchange(rank_.prefilling(), {})) {
     const bool is_running = rank_.sequence(slot).order >= 0;  // not preempted for one before it
     if (is_running && !continue_prefill(slot, budget)) step.has_preempted = true;
@@ -114,7 +114,7 @@ bool Scheduler::holds_back(std::int64_t num_decodes, std::int64_t budget, Second
       engine.batch_wait_max_tokens_ratio * static_cast<double>(engine.max_num_batched_tokens);
   const bool waits = tokens > 0 && num_decodes > 0 &&
                      num_held_back_ < engine.batch_wait_timeout_iters &&
-                     static_cast<double>(tokens + num_decodes) < enough;
+                     static_cast<double>(tokens + num_decodes * rank_.decode_query()) < enough;
   num_held_back_ = waits ? num_held_back_ + 1 : 0;
   rank_.step().is_held_back = waits;
   return waits;
@@ -123,7 +123,7 @@ bool Scheduler::holds_back(std::int64_t num_decodes, std::int64_t budget, Second
 bool Scheduler::has_blocks_for(const Request& request, std::int64_t target, std::int64_t query,
                                const CachedPrefix& cached) const {
   const EngineConfig& engine = rank_.engine();
-  const std::int64_t full = rank_.blocks_for(rank_.full_length(request));
+  const std::int64_t full = rank_.most_blocks(request);
   std::int64_t needed = 0;
   switch (engine.kv_admission) {
     case KvAdmission::kPrompt:

@@ -16,6 +16,7 @@
 #include "sim/serve/kv_tier_config.h"
 #include "sim/serve/load.h"
 #include "sim/serve/slo.h"
+#include "sim/serve/speculation.h"
 #include "sim/serve/step_backend.h"
 #include "sim/units/energy.h"
 #include "sim/units/units.h"
@@ -116,6 +117,7 @@ struct EngineConfig {
   // timeout_iters and batching_wait_iters).
   std::int64_t dp_balance_timeout_iters = 0;
   std::int64_t dp_balance_batching_wait_iters = 0;
+  Speculation speculation;
   bool operator==(const EngineConfig&) const = default;
 };
 
@@ -229,6 +231,13 @@ struct RankMetrics {
   std::vector<Seconds> wait;  // of each rank, the mean of a step
 };
 
+// Decodes that draft tokens and verify them, of measured requests.
+struct SpeculationMetrics {
+  double acceptance_length = 0;  // tokens that a verification makes, the mean; 1 to drafts + 1
+  Seconds draft;                 // in steps, of the passes that draft
+  double draft_share = 0;        // of the time of steps
+};
+
 // All figures are of the measured requests, those after the warm-up and before the drain: request
 // by request, and where a figure is of steps (num_steps, mean_batch, KV utilisation, basis, busy)
 // of the steps that compute at least one token of a measured request.
@@ -259,6 +268,7 @@ struct ServingMetrics {
   std::optional<DisaggregationMetrics> disaggregation;
   std::optional<RankMetrics> ranks;       // where replicas have more than one
   std::optional<KvTierMetrics> kv_tiers;  // where there are some
+  std::optional<SpeculationMetrics> speculation;
 };
 
 struct ServiceResult {

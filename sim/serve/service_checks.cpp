@@ -34,11 +34,12 @@ void check(const Request& request, const ServiceConfig& config, std::int64_t has
            " prompt and output tokens, more than max_model_len, " +
            std::to_string(engine.max_model_len);
   });
-  // The last output token is never computed, so it takes no room in the cache.
+  // The last output token is never computed, so it takes no room in the cache; drafts behind it do.
+  const std::int64_t most = total - 1 + engine.speculation.num_tokens;
   const std::int64_t capacity =
       (config.num_kv_blocks / config.num_dp_ranks - config.state_blocks) * engine.block_size;
-  require(total - 1 <= capacity, [&] {
-    return name() + " needs " + std::to_string(total - 1) + " tokens of KV cache, more than the " +
+  require(most <= capacity, [&] {
+    return name() + " needs " + std::to_string(most) + " tokens of KV cache, more than the " +
            std::to_string(capacity) + " that one " +
            (config.num_dp_ranks == 1 ? "replica" : "data-parallel rank") + " holds";
   });
@@ -100,6 +101,30 @@ std::string too_late(Seconds arrival) {
          format_significant(kLongestSpan.value(), 7) + " s (104 days)";
 }
 
+namespace {
+
+void check_speculation(const EngineConfig& engine) {
+  const Speculation& speculation = engine.speculation;
+  const std::int64_t query = 1 + speculation.num_tokens;
+  require(speculation.num_tokens >= 0 && speculation.num_tokens <= kMostSpeculativeTokens,
+          "num_speculative_tokens is " + std::to_string(speculation.num_tokens) +
+              ", expected 0 to " + std::to_string(kMostSpeculativeTokens));
+  require(std::ssize(speculation.acceptance) == speculation.num_tokens,
+          "acceptance has " + std::to_string(speculation.acceptance.size()) +
+              " probabilities, expected one of each of the " +
+              std::to_string(speculation.num_tokens) + " drafts");
+  require(std::ranges::all_of(speculation.acceptance, [](double p) { return p >= 0 && p <= 1; }),
+          "found an acceptance outside of 0 to 1, expected probabilities");
+  require(engine.max_num_batched_tokens >= engine.max_num_seqs * query, [&] {
+    return "max_num_batched_tokens is " + std::to_string(engine.max_num_batched_tokens) +
+           ", expected at least the " + std::to_string(query) +
+           " tokens that each of max_num_seqs, " + std::to_string(engine.max_num_seqs) +
+           ", verifies in a step: " + std::to_string(engine.max_num_seqs * query);
+  });
+}
+
+}  // namespace
+
 void require(bool holds, const std::string& message) {
   if (!holds) throw std::invalid_argument(message);
 }
@@ -119,6 +144,7 @@ void check_service(const ServiceConfig& config, const Workload& workload) {
   require(engine.max_num_batched_tokens >= engine.max_num_seqs,
           "max_num_batched_tokens is " + std::to_string(engine.max_num_batched_tokens) +
               ", expected at least max_num_seqs, " + std::to_string(engine.max_num_seqs));
+  check_speculation(engine);
   require(
       engine.new_token_ratio >= 0 && engine.new_token_ratio <= 1,
       "new_token_ratio is " + std::to_string(engine.new_token_ratio) + ", expected from 0 to 1");

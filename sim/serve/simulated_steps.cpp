@@ -157,10 +157,12 @@ DeviceTime StepTimes::decode_time(const View& view, std::int64_t context) {
   const Decodes key{.num_decodes = view.shape.num_decodes,
                     .context = context,
                     .tokens = view.shape.tokens,
-                    .rank_rows = view.shape.rank_rows};
+                    .rank_rows = view.shape.rank_rows,
+                    .query = view.shape.decode_query,
+                    .seqs = view.shape.seqs};
   return remember(mutex_, decode_times_, key, [&] {
     StepShape shape = view.shape;
-    shape.decode_context = context;
+    shape.decode_context = std::max(context, shape.decode_query);
     Launched& way = *view.way;
     DeviceTime time =
         way.templates.apply() ? way.templates.time(shape) : step_time(way.setup, shape);

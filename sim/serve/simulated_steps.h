@@ -162,6 +162,8 @@ class StepTimes {
     std::int64_t context = 0;
     std::int64_t tokens = 0;
     std::int64_t rank_rows = 0;
+    std::int64_t query = 1;
+    std::int64_t seqs = 0;
     auto operator<=>(const Decodes&) const = default;
   };
   std::map<Decodes, DeviceTime> decode_times_;

@@ -21,6 +21,7 @@ struct StepTime {
   Joules energy;       // of the work of all ranks; 0: not known
   // Of each data-parallel rank that has a batch of its own, until it meets the others; else empty.
   std::vector<Seconds> ranks;
+  Seconds draft;  // of the duration: passes that draft tokens
 };
 
 // Times of `num_steps` consecutive decode steps of one batch, each one token further: step i
@@ -32,6 +33,7 @@ struct FastForward {
   BasisSeconds basis;          // summed over the steps of the fast-forward
   Joules energy;               // likewise
   std::vector<Seconds> ranks;  // likewise, as in StepTime
+  Seconds draft;               // likewise
 };
 
 // New tokens of one request in a step: `query` tokens after `context` that are in its KV cache. Of

@@ -192,31 +192,38 @@ StepTemplates::Key StepTemplates::key_of(const StepShape& shape, std::int64_t to
           .has_prefill = shape.prefill_tokens > 0,
           .has_decodes = shape.num_decodes > 0,
           .has_cached = is_cached_apart_ && shape.prefill_cached > 0,
-          .has_decode_cached = shape.decode_context > 1};
+          .has_decode_cached = shape.decode_context > shape.decode_query,
+          .decode_query = shape.num_decodes > 0 ? shape.decode_query : 1};
 }
 
 StepShape StepTemplates::shape_of(const Key& key, Variant variant) const {
   const std::int64_t context = variant == Variant::kShort ? 3 : 1024;
   const std::int64_t more = variant == Variant::kLong ? 1 : 0;
   const std::int64_t ways = ways_of(setup_.mesh);
-  StepShape shape{.tokens = key.tokens, .rank_rows = key.is_uneven ? key.rows : 0};
-  if (key.has_decodes) shape.decode_context = key.has_decode_cached ? context * (1 + more) : 1;
+  const std::int64_t query = key.decode_query;
+  StepShape shape{.tokens = key.tokens,
+                  .rank_rows = key.is_uneven ? key.rows : 0,
+                  .decode_query = query};
+  if (key.has_decodes) {
+    shape.decode_context = key.has_decode_cached ? query - 1 + context * (1 + more) : query;
+  }
   if (!key.has_prefill) {
     const std::int64_t rows = key.is_uneven ? key.rows * ways : key.tokens;
     shape.seqs = rows;
     shape.decode_rows = rows;
-    shape.num_decodes = rows + more * ways;
+    shape.num_decodes = (rows + query - 1) / query + more * ways;
     return shape;
   }
   const std::int64_t rank_decodes = key.has_decodes ? 1 + more : 0;
   shape.num_decodes = rank_decodes * ways;
-  shape.decode_rows = shape.num_decodes;
-  shape.seqs = shape.num_decodes;
+  const std::int64_t rank_decode_rows = rank_decodes * query;
+  shape.decode_rows = rank_decode_rows * ways;
+  shape.seqs = shape.decode_rows;
   shape.prefill_batch = (1 + more) * ways;
   shape.prefill_query =
-      variant == Variant::kShort ? 1 : std::max<std::int64_t>(key.rows - rank_decodes, 1) + more;
-  const std::int64_t of_prompts = key.is_uneven ? (key.rows - rank_decodes) * key.tokens / key.rows
-                                                : key.tokens - shape.num_decodes;
+      variant == Variant::kShort ? 1 : std::max<std::int64_t>(key.rows - rank_decode_rows, 1) + more;
+  const std::int64_t of_prompts = key.is_uneven ? (key.rows - rank_decode_rows) * key.tokens / key.rows
+                                                : key.tokens - shape.decode_rows;
   shape.prefill_tokens = std::max<std::int64_t>(of_prompts, 1);
   shape.prefill_cached = key.has_cached ? context * ways * (1 + more) : 0;
   shape.prefill_context = key.has_cached ? context * (1 + more) : more;
@@ -402,7 +409,7 @@ DeviceTime StepTemplates::time(const StepShape& exact) {
   DeviceTime result{.basis = basis};
   price_shaped(base, shape, chain, result.basis);
   if (shape.seqs > 0) {
-    const bool is_kept = !has_prefill && !is_uneven;
+    const bool is_kept = !has_prefill && !is_uneven && shape.seqs == shape.tokens;
     const Tail& end = is_kept ? base.tail : tail(round_bits(shape.seqs, kSampleBits));
     chain.steps.insert(chain.steps.end(), end.steps.begin(), end.steps.end());
     chain.sections.back().last = static_cast<std::int32_t>(chain.steps.size());

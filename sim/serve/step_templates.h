@@ -72,6 +72,7 @@ class StepTemplates {
     bool has_decodes = false;
     bool has_cached = false;         // before a chunk
     bool has_decode_cached = false;  // more than the new token
+    std::int64_t decode_query = 1;   // of decodes
     auto operator<=>(const Key&) const = default;
   };
 

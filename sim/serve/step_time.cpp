@@ -43,7 +43,7 @@ Seconds makespan_of(const StepSetup& setup, const PricedPlan& priced) {
 std::optional<std::int64_t> graph_rows(const Batch& batch, int dp,
                                        std::span<const std::int64_t> captured) {
   if (!batch.prefill.empty()) return std::nullopt;
-  const std::int64_t of_rank = (batch.num_decodes + dp - 1) / dp;
+  const std::int64_t of_rank = (batch.num_decodes + dp - 1) / dp * batch.decode_query;
   const auto size = std::ranges::lower_bound(captured, of_rank);
   if (size == captured.end()) return std::nullopt;
   return *size * dp;
@@ -54,7 +54,7 @@ StepShape executed_shape(const Batch& batch, const Mesh& mesh,
   StepShape shape = dealt_shape(batch, mesh);
   if (const std::optional<std::int64_t> rows = graph_rows(batch, mesh.dp, captured)) {
     shape.tokens = *rows;
-    shape.seqs = *rows;
+    shape.seqs = sampled_rows(*rows, batch);
     shape.decode_rows = *rows;
   }
   return shape;

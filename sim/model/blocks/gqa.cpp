@@ -76,7 +76,19 @@ void lower_softmax_attention(Lowering& step, const LayerConfig& layer, TensorId 
                  {"window", window}},
                 {q, kv}, {outputs.back()});
   }
-  if (shape.num_decodes > 0) {
+  if (shape.num_decodes > 0 && shape.decode_query > 1) {
+    outputs.emplace_back(step.activation(
+        "attn_verify", {{axis::kSeqs, shape.num_decodes * shape.decode_query}, columns}));
+    step.kernel("attn_verify", "attention_verify", kv_dtype,
+                {{"batch", shape.num_decodes, axis::kSeqs},
+                 {"query", shape.decode_query},
+                 {"context", shape.decode_context},
+                 {"heads", heads, axis::kHeads},
+                 {"kv_heads", kv_heads, axis::kKvHeads},
+                 {"head_dim", head_dim},
+                 {"window", window}},
+                {q, kv}, {outputs.back()});
+  } else if (shape.num_decodes > 0) {
     outputs.emplace_back(
         step.activation("attn_decode", {{axis::kSeqs, shape.num_decodes}, columns}));
     step.kernel("attn_decode", "attention_decode", kv_dtype,

@@ -41,8 +41,9 @@ class Mla {
   };
   void lower_expanded(std::string_view name, AxisRef rows, const Queries& queries);
   Latents gathered(std::string_view name, AxisRef rows, std::int64_t cached);
-  // `batch` of the rows attend; the others pad a captured graph.
-  void lower_absorbed(std::string_view name, AxisRef rows, std::int64_t batch,
+  // `batch` times `query` of the rows attend, `query` of them the same latents; the others pad a
+  // captured graph.
+  void lower_absorbed(std::string_view name, AxisRef rows, std::int64_t batch, std::int64_t query,
                       std::int64_t context);
   TensorId projected(std::string_view name, TensorViews input, AxisRef n, AxisRef k) {
     return step_.linear({.name = name,
@@ -94,7 +95,7 @@ void Mla::lower_indexer(TensorId input) {
   // Mean context of a row, prefill and decode rows together.
   const std::int64_t prefill_context = shape_.prefill_context + (shape_.prefill_query + 1) / 2;
   const std::int64_t context = (shape_.prefill_tokens * prefill_context +
-                                shape_.num_decodes * shape_.decode_context + shape_.tokens - 1) /
+                                shape_.num_decodes * shape_.decode_query * shape_.decode_context + shape_.tokens - 1) /
                                shape_.tokens;
   step_.kernel("sparse_index", "sparse_index", kv_dtype_,
                {{"tokens", shape_.tokens, axis::kTokens},
@@ -194,10 +195,11 @@ void Mla::lower_expanded(std::string_view name, AxisRef rows, const Queries& que
                {q_, keys, latents.rotated, values}, {outputs_.back()});
 }
 
-// Each row attends the latents of `context` tokens by itself. Engines keep the halves of kv_b in
-// bf16 for this (vLLM: W_UK_T, W_UV), so the batched GEMMs are bf16 whatever the weights are.
+// Each row attends the latents of `context` tokens by itself, or `query` rows of a sequence do so
+// together. Engines keep the halves of kv_b in bf16 for this (vLLM: W_UK_T, W_UV), so the batched
+// GEMMs are bf16 whatever the weights are.
 void Mla::lower_absorbed(std::string_view name, AxisRef rows, std::int64_t batch,
-                         std::int64_t context) {
+                         std::int64_t query, std::int64_t context) {
   const std::string prefix(name);
   const TensorId q_latent =
       step_.activation(prefix + ".q_latent", {rows, head_columns(model_.kv_lora_rank)});
@@ -209,13 +211,24 @@ void Mla::lower_absorbed(std::string_view name, AxisRef rows, std::int64_t batch
                {q_, k_b_}, {q_latent});
   const TensorId latent_out =
       step_.activation(prefix + ".latent", {rows, head_columns(model_.kv_lora_rank)});
-  step_.kernel(prefix, "mla_decode", kv_dtype_,
-               {{"batch", batch, rows.name},
-                {"context", context},
-                {"heads", heads_, axis::kHeads},
-                {"kv_lora_rank", model_.kv_lora_rank},
-                {"rope_dim", model_.qk_rope_head_dim}},
-               {q_latent, q_, kv_}, {latent_out});
+  if (query > 1) {
+    step_.kernel(prefix, "mla_verify", kv_dtype_,
+                 {{"batch", batch, rows.name},
+                  {"query", query},
+                  {"context", context},
+                  {"heads", heads_, axis::kHeads},
+                  {"kv_lora_rank", model_.kv_lora_rank},
+                  {"rope_dim", model_.qk_rope_head_dim}},
+                 {q_latent, q_, kv_}, {latent_out});
+  } else {
+    step_.kernel(prefix, "mla_decode", kv_dtype_,
+                 {{"batch", batch, rows.name},
+                  {"context", context},
+                  {"heads", heads_, axis::kHeads},
+                  {"kv_lora_rank", model_.kv_lora_rank},
+                  {"rope_dim", model_.qk_rope_head_dim}},
+                 {q_latent, q_, kv_}, {latent_out});
+  }
   outputs_.emplace_back(step_.activation(prefix + ".out", {rows, head_columns(model_.v_head_dim)}));
   step_.kernel(prefix + ".absorb_v", "batched_gemm", DType::kBf16,
                {{"batch", heads_, axis::kHeads},
@@ -276,7 +289,7 @@ void Mla::lower_module() {
   }
   if (shape_.num_decodes > 0) {
     step_.kernel("mla_decode", "mla_decode_module", weights_,
-                 {{"batch", shape_.num_decodes, axis::kSeqs},
+                 {{"batch", shape_.num_decodes * shape_.decode_query, axis::kSeqs},
                   {"context", shape_.decode_context},
                   {"heads", heads_, axis::kHeads},
                   {"hidden", model_.hidden_size, axis::kHidden},
@@ -303,7 +316,7 @@ void Mla::lower() {
     // Sparse attention gathers latents for each row, which only the absorbed form can use.
     if (form == MlaForm::kAbsorbed || is_sparse()) {
       const std::int64_t context = shape_.prefill_context + (shape_.prefill_query + 1) / 2;
-      lower_absorbed("mla_prefill", rows, rows.size, attended(context));
+      lower_absorbed("mla_prefill", rows, rows.size, 1, attended(context));
     } else {
       lower_expanded("mla_prefill", rows,
                      {.batch = {"batch", shape_.prefill_batch, axis::kSeqs},
@@ -315,14 +328,18 @@ void Mla::lower() {
   if (shape_.num_decodes > 0) {
     const AxisRef rows{axis::kSeqs, shape_.decode_rows};
     if (form == MlaForm::kExpanded) {
-      const std::int64_t context = attended(shape_.decode_context) - 1;
+      const std::int64_t context = attended(shape_.decode_context) - shape_.decode_query;
       lower_expanded("mla_decode", rows,
                      {.batch = {"batch", shape_.num_decodes, axis::kSeqs},
-                      .query = 1,
+                      .query = shape_.decode_query,
                       .context = context,
                       .cached = shape_.num_decodes * context});
+    } else if (is_sparse()) {  // each row picks latents of its own
+      lower_absorbed("mla_decode", rows, shape_.num_decodes * shape_.decode_query, 1,
+                     attended(shape_.decode_context));
     } else {
-      lower_absorbed("mla_decode", rows, shape_.num_decodes, attended(shape_.decode_context));
+      lower_absorbed("mla_decode", rows, shape_.num_decodes, shape_.decode_query,
+                     shape_.decode_context);
     }
   }
   const AxisRef columns = head_columns(model_.v_head_dim);
