@@ -428,6 +428,16 @@ def _kv_tiers(summary: Any) -> list[tuple[str, str]]:
     ]
 
 
+def _speculative(summary: Any) -> list[tuple[str, str]]:
+    """How many tokens a verification makes, and what drafting costs."""
+    if "speculative" not in summary:
+        return []
+    drafts = summary["speculative"]
+    return [("speculative", f"{drafts['method']}, {drafts['num_speculative_tokens']} drafts: {drafts['acceptance_length']:.2f} tokens a step of a sequence;"
+                            f" drafting takes {_percent(drafts['draft_share'])} of the time of steps and"
+                            f" {drafts['draft_weights_bytes'] / 2**30:.2f} GiB of weights a GPU")]  # fmt: skip
+
+
 def _ranks(summary: Any) -> list[tuple[str, str]]:
     """How data-parallel ranks wait for each other."""
     if "data_parallel" not in summary:
@@ -515,6 +525,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
         ("simulated time is", ", ".join(f"{_percent(basis[name])} {words[name]}" for name in words if basis.get(name) or name == "measured")),
         *_disaggregation(summary),
+        *_speculative(summary),
         *_ranks(summary),
         *_likely(summary),
     ]  # fmt: skip

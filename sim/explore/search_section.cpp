@@ -244,6 +244,11 @@ std::vector<std::string> auto_values(const std::string& key, const Scenario& bas
 
 SearchSection read_search(const YamlNode& root, const Scenario& base) {
   const YamlNode& search = *root.find("search");
+  if (base.speculative) {
+    fail_at(base.where.at("engine"),
+            "engine: found speculative, which no search prices: its closed forms know steps of one "
+            "token alone; expected to leave it out, or orrery.sweep over plans");
+  }
   SearchSection section{.gpus = read_gpus(search, base)};
   section.families = read_families(root, search, base, section.gpus);
   return section;

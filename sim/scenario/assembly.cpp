@@ -222,6 +222,29 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   return config;
 }
 
+namespace {
+
+LoweringOptions draft_lowering(const Scenario& scenario) {
+  LoweringOptions options = lowering_options(scenario);
+  options.precision = scenario.speculative->precision;
+  if (!scenario.speculative->model.empty()) options.expert_load = {};  // of other experts
+  return options;
+}
+
+}  // namespace
+
+SimulatedStepsConfig draft_config(const Scenario& scenario, const Assembly& assembly,
+                                  bool contexts_differ) {
+  SimulatedStepsConfig config = steps_config(scenario, assembly, contexts_differ);
+  config.model = scenario.speculative->model_config;
+  config.mesh = scenario.speculative->mesh;
+  config.lowering = draft_lowering(scenario);
+  // The host's time of a step is the target's.
+  config.scheduler_base = config.scheduler_per_sequence = Seconds(0);
+  config.prefill_base = config.new_rows = Seconds(0);
+  return config;
+}
+
 MemoryBudget memory_budget(const Scenario& scenario) {
   const EngineProfile& profile = scenario.engine_profile;
   CapacityRequest request;
@@ -235,6 +258,14 @@ MemoryBudget memory_budget(const Scenario& scenario) {
   request.communication = num_ranks(scenario.mesh) > 1 ? profile.communication_buffers : Bytes(0);
   request.context = profile.context_memory + profile.library_memory;
   request.workspace = profile.workspace_memory;
+  if (scenario.speculative) {
+    const SpeculativeSpec& draft = *scenario.speculative;
+    request.engine.speculation = speculation(draft, scenario.seed);
+    request.draft = {.model = draft.model_config,
+                     .mesh = draft.mesh,
+                     .lowering = draft_lowering(scenario),
+                     .shares_embedding = draft.shares_embedding()};
+  }
   return at_key(scenario, scenario.disaggregation ? "disaggregation" : "placement",
                 [&] { return memory_budget(request, scenario.machine_spec.device); });
 }

@@ -84,6 +84,10 @@ PricedPlan price_repeated(const Assembly& assembly, const Scenario& scenario, co
 SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly,
                                   bool contexts_differ);
 
+// What the passes take that draft tokens. REQUIRES: scenario.speculative.
+SimulatedStepsConfig draft_config(const Scenario& scenario, const Assembly& assembly,
+                                  bool contexts_differ);
+
 // As in run.h, on rooms that are put together already.
 StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, const Batch& batch,
                          StepLevel level);

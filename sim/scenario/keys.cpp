@@ -14,6 +14,7 @@
 #include "sim/model/model.h"
 #include "sim/plan/launch_mode.h"
 #include "sim/scenario/engine_profile.h"
+#include "sim/scenario/speculative_spec.h"
 #include "sim/serve/config_fields.h"
 #include "sim/serve/kv_tier_config.h"
 #include "sim/serve/router.h"
@@ -256,8 +257,20 @@ std::vector<Section> placed_sections() {
            {key(Kind::kText, "profile", "a file of scenarios/engines, or a path", "vllm"),
             list(whole("graph_batch_sizes", "captured batch sizes, ascending")),
             choice("cuda_graphs", all_names(kCudaGraphsNames), "what is replayed as graphs"),
-            whole("max_piece_tokens", "largest step that is replayed in pieces", 1, kBillion)},
+            whole("max_piece_tokens", "largest step that is replayed in pieces", 1, kBillion),
+            part("speculative", {"speculative"}, "tokens are drafted and verified")},
            engine_fields())},
+      {"speculative",
+       {needed(choice("method", all_names(kSpeculativeMethodNames), "what drafts tokens")),
+        needed(whole("num_speculative_tokens", "drafts of a step; 0: none", 0,
+                     static_cast<double>(kMostSpeculativeTokens))),
+        needed(list(number("acceptance",
+                           "probability of the i-th draft, those before it accepted", 0, 1))),
+        key(Kind::kText, "model", "what drafts, or the head of method eagle, as model.config"),
+        whole("draft_tensor_parallel_size", "of method draft_model; without it placement.tp", 1,
+              kMaxGpus),
+        choice("weights", texts_until(DType::kInt32), "format of the draft's weights"),
+        choice("activations", texts_until(DType::kInt32), "format that its products run in")}},
   };
 }
 

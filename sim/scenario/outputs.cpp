@@ -183,6 +183,23 @@ std::string kv_tiers_json(const KvTierMetrics& metrics, std::int64_t prompt_toke
   return object.inline_text();
 }
 
+// Drafts and what they cost.
+std::string speculation_json(const RunResult& result) {
+  const SpeculationMetrics& metrics = *result.service.metrics.speculation;
+  const SpeculativeSpec& spec = *result.scenario.speculative;
+  JsonObject object;
+  object.text("method", kSpeculativeMethodNames[static_cast<std::size_t>(spec.method)])
+      .text("draft", spec.model_config.name)
+      .whole("num_speculative_tokens", spec.num_tokens)
+      .number("acceptance_length", metrics.acceptance_length)
+      .number("draft_s", metrics.draft.value())
+      .number("draft_share", metrics.draft_share)
+      .number("draft_weights_bytes", result.memory.draft_weights.value())
+      .number("draft_kv_block_bytes", result.memory.draft_kv_block.value())
+      .number("kv_block_bytes", result.memory.kv_block.value());
+  return object.inline_text();
+}
+
 std::string energy_json(const RunResult& result) {
   const Device& device = result.scenario.machine_spec.device;
   const auto energy = service_energy(device, result.num_gpus, result.service.metrics);
@@ -349,6 +366,7 @@ std::string summary_json(const RunResult& result) {
   if (metrics.kv_tiers) {
     summary.raw("kv_tiers", kv_tiers_json(*metrics.kv_tiers, metrics.prompt_tokens));
   }
+  if (metrics.speculation) summary.raw("speculative", speculation_json(result));
   summary.raw("step", step_json(result.step))
       .raw("step_breakdown", breakdown_json(result.step.shares))
       .raw("warnings", "[" + warnings + "]")

@@ -187,8 +187,12 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
                             .transfer_source = std::move(served.transfer_source)};
   }
   // A disaggregated scenario's step is one of its decode replicas.
-  const Batch batch =
+  Batch batch =
       scenario.chosen_step == Batch{} ? median_decode_step(result.service) : scenario.chosen_step;
+  if (scenario.speculative && batch.num_decodes > 0) {  // the target's part of a step
+    batch.decode_query = 1 + scenario.speculative->num_tokens;
+    batch.decode_context = std::max(batch.decode_context, batch.num_decodes * batch.decode_query);
+  }
   // Every rank gets its row in the trace while they are few enough to read.
   constexpr int kMaxRanksShown = 16;
   const StepLevel level = num_ranks(scenario.mesh) <= kMaxRanksShown ? StepLevel::kAllRanks

@@ -268,17 +268,37 @@ EngineConfig default_engine(const Scenario& scenario) {
   return engine;
 }
 
+// Tokens of a decoding sequence in a step.
+std::int64_t decode_query(const Scenario& scenario) {
+  return 1 + (scenario.speculative ? scenario.speculative->num_tokens : 0);
+}
+
 // A default number of sequences gives way to a token budget that is stated, as in vLLM
 // (vllm/engine/arg_utils.py); of prefill and decode apart, side by side.
 void limit_seats(Scenario& scenario) {
   EngineConfig& engine = scenario.engine;
-  engine.max_num_seqs = std::min(engine.max_num_seqs, engine.max_num_batched_tokens);
+  engine.max_num_seqs =
+      std::min(engine.max_num_seqs, engine.max_num_batched_tokens / decode_query(scenario));
   if (!scenario.disaggregation) return;
   for (SidePlacement* side :
        {&scenario.disaggregation->prefill, &scenario.disaggregation->decode}) {
     const std::int64_t budget = side->max_num_batched_tokens.value_or(engine.max_num_seqs);
     if (!side->max_num_seqs && budget < engine.max_num_seqs) side->max_num_seqs = budget;
   }
+}
+
+void read_speculative_part(const Reader& engine, const std::filesystem::path& directory,
+                           Scenario& scenario) {
+  if (scenario.disaggregation) {
+    engine.fail("speculative",
+                "found speculative beside disaggregation, whose transfers would have to move the "
+                "draft's KV cache too; expected placement");
+  }
+  scenario.speculative = read_speculative(engine.at("speculative"),
+                                          {.model = scenario.model_config,
+                                           .precision = scenario.precision,
+                                           .mesh = scenario.mesh},
+                                          directory, scenario.paths.root);
 }
 
 void read_engine(const YamlNode* node, const YamlNode& root, const std::filesystem::path& directory,
@@ -308,7 +328,20 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   EngineConfig& engine = scenario.engine;
   read_config(reader, engine_fields(), engine);
   read_graphs(reader, scenario.engine_profile);
+  if (reader.has("speculative")) read_speculative_part(reader, directory, scenario);
   if (!reader.has("max_num_seqs")) limit_seats(scenario);
+  if (const std::int64_t query = decode_query(scenario);
+      query > 1 && engine.max_num_batched_tokens < engine.max_num_seqs * query) {
+    reader.fail("speculative", "found max_num_batched_tokens " +
+                                   std::to_string(engine.max_num_batched_tokens) +
+                                   " and max_num_seqs " + std::to_string(engine.max_num_seqs) +
+                                   ", each of which verifies " + std::to_string(query) +
+                                   " tokens in a step; expected at least " +
+                                   std::to_string(engine.max_num_seqs * query) +
+                                   " tokens, or at most " +
+                                   std::to_string(engine.max_num_batched_tokens / query) +
+                                   " sequences");
+  }
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     const bool has_budget = reader.has("max_num_batched_tokens") || !reader.has("max_num_seqs");
     const std::string tokens = std::to_string(engine.max_num_batched_tokens);
@@ -499,6 +532,7 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
   text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
           config_yaml(engine_fields(), scenario.engine, "  ") + "\n" +
           graphs_yaml(scenario.engine_profile);
+  if (scenario.speculative) text += to_yaml(*scenario.speculative);
   text += to_yaml(scenario.kv_tiers);
   text += "router: " + std::string(to_text(scenario.router)) + "\n";
   text += "workload: " + to_yaml(scenario.workload, scenario.paths.root, requests_file) + "\n";

@@ -21,6 +21,7 @@
 #include "sim/scenario/moe_spec.h"
 #include "sim/scenario/placement.h"
 #include "sim/scenario/reader.h"
+#include "sim/scenario/speculative_spec.h"
 #include "sim/scenario/validation_spec.h"
 #include "sim/scenario/workload.h"
 #include "sim/serve/router.h"
@@ -59,6 +60,7 @@ struct Scenario {
   std::optional<Disaggregation> disaggregation;
   std::string profile = kDefaultProfile;
   EngineConfig engine;
+  std::optional<SpeculativeSpec> speculative;
   KvTiersConfig kv_tiers;  // as the scenario says them
   RouterKind router = RouterKind::kRoundRobin;
   WorkloadSpec workload;

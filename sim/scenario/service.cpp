@@ -11,6 +11,7 @@
 #include "sim/scenario/run.h"
 #include "sim/serve/disaggregated.h"
 #include "sim/serve/service_checks.h"
+#include "sim/serve/speculative_steps.h"
 
 namespace orrery {
 
@@ -67,6 +68,9 @@ ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memor
   config.num_kv_blocks = memory.num_kv_blocks;
   config.state_blocks = memory.state_blocks;
   config.num_threads = scenario.threads;
+  if (scenario.speculative) {
+    config.engine.speculation = speculation(*scenario.speculative, scenario.seed);
+  }
   config.step_store = std::move(step_store);
   return config;
 }
@@ -113,7 +117,19 @@ Scenario without_limits(Scenario side) {
 StepModel::StepModel(const Scenario& side, bool contexts_differ)
     : assembly_(side), times_(at_key(side, "model", [&] {
         return steps_config(without_limits(side), assembly_, contexts_differ);
-      })) {}
+      })) {
+  if (!side.speculative) return;
+  num_drafts_ = side.speculative->num_tokens;
+  draft_times_ = at_key(side, "engine", [&] {
+    return std::make_unique<StepTimes>(
+        draft_config(without_limits(side), assembly_, contexts_differ));
+  });
+}
+
+std::unique_ptr<StepBackend> StepModel::make_backend() {
+  if (draft_times_ == nullptr) return std::make_unique<SimulatedSteps>(times_);
+  return std::make_unique<SpeculativeSteps>(times_, *draft_times_, num_drafts_);
+}
 
 std::string StepModel::key(const Scenario& side, bool contexts_differ) {
   Scenario shared = side;
@@ -168,9 +184,7 @@ ScenarioService serve_aggregated(const Scenario& scenario, const Workload& workl
                            [&] {
                              return serve(
                                  workload, config, scenario.slo,
-                                 [&](int) {
-                                   return std::make_unique<SimulatedSteps>(model.steps().times());
-                                 },
+                                 [&](int) { return model.steps().make_backend(); },
                                  options.progress);
                            }),
           .transfer_source = {}};

@@ -2,6 +2,7 @@
 
 // A scenario's service: its rooms put together once, to be asked for any number of workloads.
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -41,10 +42,14 @@ class StepModel {
 
   [[nodiscard]] const Assembly& assembly() const { return assembly_; }
   [[nodiscard]] StepTimes& times() { return times_; }
+  // Of one replica.
+  [[nodiscard]] std::unique_ptr<StepBackend> make_backend();
 
  private:
   Assembly assembly_;
   StepTimes times_;
+  std::unique_ptr<StepTimes> draft_times_;  // null: nothing is drafted
+  std::int64_t num_drafts_ = 0;
 };
 
 // Gives the model of a side: a new one, or one that others have too.

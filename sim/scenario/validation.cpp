@@ -76,6 +76,12 @@ void check_kernels(const Scenario& scenario) {
 
 // What is simulated here and could not be run as it is.
 void check_executable(const Scenario& scenario) {
+  at_key(scenario, "engine", [&] {
+    if (scenario.speculative) {
+      throw std::invalid_argument(
+          "found speculative, which is simulated and not executed: leave it out");
+    }
+  });
   at_key(scenario, "placement", [&] {
     if (scenario.replicas != 1 && !scenario.disaggregation) {
       throw std::invalid_argument("found " + std::to_string(scenario.replicas) +

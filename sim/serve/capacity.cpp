@@ -34,17 +34,37 @@ Bytes usable(const EngineConfig& engine, const MemoryBudget& budget) {
   return budget.hbm * share;
 }
 
+// Of the first rank, which has all that a rank has.
+void add_draft(const DraftRequest& draft, const Batch& largest, MemoryBudget& budget) {
+  const Plan plan = step_plan(draft.model, largest, draft.lowering, draft.mesh);
+  const MemoryUse use = memory_of(plan, 0);
+  budget.draft_weights = use.weights;
+  for (const Tensor& tensor : plan.tensors()) {
+    const bool is_shared = tensor.name == "embed_tokens" || tensor.name == "lm_head.weight";
+    if (draft.shares_embedding && is_shared && plan.contains(tensor.ranks, 0)) {
+      budget.draft_weights -= bytes_of(tensor);
+    }
+  }
+  budget.weights += budget.draft_weights;
+  budget.activations = std::max(budget.activations, use.activations);  // one after the other
+}
+
 // Fills everything but the KV cache.
 MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
   const EngineConfig& engine = request.engine;
   // The largest step: on each data-parallel rank as many decodes as run, and a prompt chunk that
   // fills its token budget.
-  const std::int64_t decodes = std::min(engine.max_num_seqs, engine.max_num_batched_tokens - 1);
+  const std::int64_t query = 1 + engine.speculation.num_tokens;
+  const std::int64_t decodes =
+      std::min(engine.max_num_seqs, (engine.max_num_batched_tokens - 1) / query);
   const std::int64_t dp = request.mesh.dp;
-  Batch largest{.num_decodes = decodes * dp, .decode_context = decodes * dp};
-  if (engine.max_num_batched_tokens > decodes) {
+  const std::int64_t of_decodes = decodes * query;
+  Batch largest{.num_decodes = decodes * dp,
+                .decode_context = of_decodes * dp,
+                .decode_query = query};
+  if (engine.max_num_batched_tokens > of_decodes) {
     largest.prefill.assign(static_cast<std::size_t>(dp),
-                           {.query = engine.max_num_batched_tokens - decodes, .context = 0});
+                           {.query = engine.max_num_batched_tokens - of_decodes, .context = 0});
   }
   const Plan plan = step_plan(request.model, largest, request.lowering, request.mesh);
   MemoryBudget budget{
@@ -59,6 +79,10 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
     const MemoryUse use = memory_of(plan, rank);
     budget.weights = std::max(budget.weights, use.weights);
     budget.activations = std::max(budget.activations, use.activations);
+  }
+  if (request.draft) {
+    largest.samples_last = true;
+    add_draft(*request.draft, largest, budget);
   }
   budget.usable = usable(engine, budget);
   return budget;
@@ -94,6 +118,14 @@ Bytes kv_block_bytes(const CapacityRequest& request) {
          static_cast<double>(request.engine.block_size);
 }
 
+// Of what drafts, which has keys and values of all tokens, too.
+Bytes draft_block_bytes(const CapacityRequest& request) {
+  if (!request.draft) return Bytes(0);
+  const DraftRequest& draft = *request.draft;
+  return kv_bytes_per_rank(draft.model, draft.mesh, draft.lowering.precision.kv_cache, 1) *
+         static_cast<double>(request.engine.block_size);
+}
+
 std::int64_t state_blocks(const CapacityRequest& request, Bytes block) {
   return static_cast<std::int64_t>(
       std::ceil(state_bytes_per_rank(paged(request), request.mesh) / block));
@@ -105,10 +137,11 @@ std::string smallest_fit(CapacityRequest request, const Device& device) {
   for (int tp = request.mesh.tp * 2; tp <= kMostRanks; tp *= 2) {
     request.mesh.tp = tp;
     request.mesh.ep = request.mesh.ep > 1 ? request.mesh.dp * tp : 1;
+    if (request.draft && request.draft->shares_embedding) request.draft->mesh = request.mesh;
     try {
       check_mesh(request.model, request.mesh);
       const MemoryBudget budget = fixed_part(request, device);
-      const Bytes block = kv_block_bytes(request);
+      const Bytes block = kv_block_bytes(request) + draft_block_bytes(request);
       if (left_for_kv(budget) >= block * static_cast<double>(1 + state_blocks(request, block))) {
         return "; tp " + std::to_string(tp) + " (" + std::to_string(num_ranks(request.mesh)) +
                " GPUs) would fit";
@@ -129,7 +162,8 @@ MemoryBudget memory_budget(const CapacityRequest& request, const Device& device)
                                 ", expected above 0 and at most 1");
   }
   MemoryBudget budget = fixed_part(request, device);
-  budget.kv_block = kv_block_bytes(request);
+  budget.draft_kv_block = draft_block_bytes(request);
+  budget.kv_block = kv_block_bytes(request) + budget.draft_kv_block;
   budget.state_blocks = state_blocks(request, budget.kv_block);
   const Bytes states = budget.kv_block * static_cast<double>(budget.state_blocks);
   const Bytes left = left_for_kv(budget);

@@ -5,6 +5,7 @@
 // buffers.
 
 #include <cstdint>
+#include <optional>
 
 #include "sim/machine/machine.h"
 #include "sim/model/model.h"
@@ -26,6 +27,9 @@ struct MemoryBudget {
   Bytes workspace;  // scratch memory of kernels
   Bytes kv_cache;   // what remains, in whole blocks
   Bytes kv_block;   // bytes of one block on one GPU
+  // What drafts tokens has of the weights and of a block; 0: nothing does.
+  Bytes draft_weights;
+  Bytes draft_kv_block;
   // What a sequence takes whatever its length, in blocks: vLLM keeps states in pages of the KV
   // cache (vllm/v1/core/kv_cache_utils.py, pages of one size).
   std::int64_t state_blocks = 0;
@@ -38,6 +42,14 @@ inline std::int64_t tokens_of_block(const EngineConfig& engine, const Mesh& mesh
   return engine.block_size * mesh.cp;
 }
 
+// What drafts tokens beside the model.
+struct DraftRequest {
+  ModelConfig model;
+  Mesh mesh;
+  LoweringOptions lowering;
+  bool shares_embedding = false;  // and LM head, with the model
+};
+
 struct CapacityRequest {
   ModelConfig model;
   Mesh mesh;
@@ -47,6 +59,7 @@ struct CapacityRequest {
   Bytes communication;
   Bytes context;
   Bytes workspace;
+  std::optional<DraftRequest> draft;
 };
 
 // Throws std::invalid_argument when weights and buffers leave no room for one block: by how much,

@@ -132,7 +132,7 @@ class NaiveRank {
     std::int64_t contexts = 0;
     for (const auto& [idx, count] : scheduled) {
       if (states_[idx].num_computed + 1 == length(idx) && states_[idx].is_decoding) {
-        contexts += length(idx);
+        contexts += length(idx) + num_drafts();
       } else {
         prefill += count;
       }
@@ -141,18 +141,28 @@ class NaiveRank {
            times_.per_context * static_cast<double>(contexts);
   }
   [[nodiscard]] std::int64_t num_tokens_of(const Scheduled& scheduled) const {
-    return std::ranges::count_if(scheduled, [this](const auto& entry) {
-      return states_[entry.first].num_computed + entry.second == length(entry.first);
-    });
+    std::int64_t sum = 0;
+    for (const auto& [idx, count] : scheduled) {
+      if (states_[idx].num_computed + count >= length(idx)) sum += num_made(idx);
+    }
+    return sum;
   }
   // Clients have the tokens at `at_client`. Returns how many requests ended.
   std::size_t apply(const Scheduled& scheduled, Seconds at_client) {
     std::size_t num_ended = 0;
     for (const auto& [idx, count] : scheduled) {
       State& state = states_[idx];
-      state.num_computed += count;
-      if (state.num_computed < length(idx)) continue;
-      ++state.num_generated;
+      if (state.num_computed + count < length(idx)) {
+        state.num_computed += count;
+        continue;
+      }
+      const std::int64_t made = num_made(idx);
+      state.num_computed = length(idx) + made - 1;
+      state.num_generated += made;
+      while (static_cast<std::int64_t>(state.blocks.size()) > needed(state.num_computed)) {
+        give(state.blocks.back());  // of drafts that were rejected
+        state.blocks.pop_back();
+      }
       if (state.num_generated == 1) state.record.first_token = at_client;
       state.is_decoding = true;
       if (state.num_generated < workload_.requests[idx].output_tokens) continue;
@@ -188,6 +198,17 @@ class NaiveRank {
     bool has_hash = false;
     std::uint64_t hash = 0;
   };
+  [[nodiscard]] std::int64_t num_drafts() const {
+    return config_.engine.speculation.num_tokens;
+  }
+  // Tokens that a step makes which computes the last that `idx` has; prompts come without drafts.
+  [[nodiscard]] std::int64_t num_made(std::size_t idx) const {
+    const State& state = states_[idx];
+    if (!state.is_decoding || num_drafts() == 0) return 1;
+    return std::min(workload_.requests[idx].output_tokens - state.num_generated,
+                    1 + num_accepted(config_.engine.speculation, static_cast<std::int64_t>(idx),
+                                     state.num_generated));
+  }
   [[nodiscard]] std::int64_t length(std::size_t idx) const {
     return workload_.requests[idx].prompt_tokens + states_[idx].num_generated;
   }
@@ -286,7 +307,8 @@ class NaiveRank {
         ++i;
         continue;
       }
-      const std::int64_t count = std::min(length(idx) - state.num_computed, budget);
+      const std::int64_t drafts = state.is_decoding ? num_drafts() : 0;
+      const std::int64_t count = std::min(length(idx) - state.num_computed + drafts, budget);
       bool is_self = false;
       while (!allocate(idx, state.num_computed + count)) {
         const std::size_t victim = running_.back();
@@ -309,6 +331,10 @@ class NaiveRank {
     return !has_preempted;
   }
 
+  // Blocks when the last output token is made, those of drafts behind it included.
+  [[nodiscard]] std::int64_t full_blocks(std::size_t idx) const {
+    return needed(full_length(idx) + num_drafts());
+  }
   // Tokens in the cache when the last output token is made.
   [[nodiscard]] std::int64_t full_length(std::size_t idx) const {
     return workload_.requests[idx].prompt_tokens + workload_.requests[idx].output_tokens - 1;
@@ -320,9 +346,9 @@ class NaiveRank {
                                std::int64_t num_in_tier = 0) const {
     const EngineConfig& engine = config_.engine;
     if (engine.kv_admission == KvAdmission::kFullLength) {
-      std::int64_t committed = needed(full_length(idx));
-      for (const std::size_t other : running_) committed += needed(full_length(other));
-      for (const std::size_t other : ended_) committed += needed(full_length(other));
+      std::int64_t committed = full_blocks(idx);
+      for (const std::size_t other : running_) committed += full_blocks(other);
+      for (const std::size_t other : ended_) committed += full_blocks(other);
       return committed <= config_.num_kv_blocks;
     }
     std::int64_t must_fit =
@@ -340,7 +366,7 @@ class NaiveRank {
         promised += full_length(other) - states_[other].num_computed - tokens;
       }
       must_fit =
-          needed(full_length(idx)) +
+          full_blocks(idx) +
           needed(promised + std::llround(engine.new_token_ratio * static_cast<double>(left)));
     }
     return must_fit - (hits - num_in_tier) <= num_free() - num_idle;

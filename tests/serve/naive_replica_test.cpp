@@ -214,6 +214,46 @@ TEST_P(NaiveReplicaTest, DataParallelRanksAreScheduledAlike) {
   }
 }
 
+// Drafts take tokens of the budget and blocks of the cache whether they are accepted or not.
+TEST_P(NaiveReplicaTest, DraftsAreVerifiedAlike) {
+  for (const std::int64_t num_drafts : {1, 3}) {
+    for (const int flags : {0, 1, 2, 3, 4, 8, 16, 31}) {
+      SCOPED_TRACE("drafts " + std::to_string(num_drafts) + " flags " + std::to_string(flags));
+      ServiceConfig drafting = config();
+      EngineConfig& engine = drafting.engine;
+      engine.speculation = {.num_tokens = num_drafts, .acceptance = {0.8}, .seed = 7};
+      if (num_drafts == 3) engine.speculation.acceptance = {0.9, 0.5, 0.7};
+      drafting.num_kv_blocks += 10;
+      engine.async_scheduling = (flags & 1) != 0;
+      engine.enable_prefix_caching = (flags & 2) != 0;
+      if ((flags & 4) != 0) engine.scheduler_policy = SchedulerPolicy::kPrefillFirst;
+      if ((flags & 8) != 0) {
+        drafting.front_end = {.per_output_token = Seconds(0.00131),
+                              .stream_latency = Seconds(0.00371)};
+      }
+      if ((flags & 16) != 0) {
+        drafting.num_dp_ranks = 2;
+        drafting.num_kv_blocks *= 2;
+        engine.dp_router = DpRouter::kLeastTokens;
+      }
+      const auto [preemptions, cached] = expect_equal(drafting);
+      if (GetParam() == 70 && (flags & 16) == 0) {
+        EXPECT_GT(preemptions, 0);
+      }
+      for (const KvAdmission admission : {KvAdmission::kFullLength, KvAdmission::kEstimated}) {
+        if ((flags & 16) != 0) continue;
+        ServiceConfig other = drafting;
+        other.engine.kv_admission = admission;
+        other.engine.new_token_ratio = 0.3;
+        const auto [again, hits] = expect_equal(other);
+        if (admission == KvAdmission::kFullLength) {
+          EXPECT_EQ(again, 0);
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Blocks, NaiveReplicaTest, ::testing::Values(70, 90, 150, 1000));
 
 }  // namespace

@@ -100,6 +100,8 @@ def plan_of(run: FinishedRun, model: str | None = None) -> Plan:
     scenario, engine = run.scenario, run.scenario["engine"]
     if "kv_cache" in scenario:
         raise ValueError(f"{run.name}: found tiers of KV blocks (kv_cache), which no engine's options here say; expected a run without")
+    if "speculative" in engine:
+        raise ValueError(f"{run.name}: found drafts (engine.speculative), which no engine's options here say; expected a run without")
     machine = _machine(str(scenario["machine"]["name"]))
     num_gpus = int(scenario["machine"]["num_gpus"])
     return Plan(

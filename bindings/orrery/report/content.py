@@ -283,6 +283,7 @@ def totals(run: Run) -> list[tuple[str, str]]:
             else []
         ),
         *_kv_tiers(s),
+        *_speculative(s),
         ("Simulated time", quantities.seconds(s["duration_s"])),
         *(
             [
@@ -323,6 +324,19 @@ def _kv_tiers(summary: dict) -> list[tuple[str, str]]:
     if behind["recomputed_tokens"]:
         rows.append(("Prompt tokens in a tier, computed as that is faster", quantities.count(behind["recomputed_tokens"])))
     return rows
+
+
+def _speculative(summary: dict) -> list[tuple[str, str]]:
+    """How many tokens a verification makes, and what drafting costs."""
+    if "speculative" not in summary:
+        return []
+    drafts = summary["speculative"]
+    return [
+        ("Drafts of a step", f"{drafts['num_speculative_tokens']}, method {drafts['method']}, {drafts['draft']}"),
+        ("Tokens that a step makes of a sequence, mean", quantities.number(drafts["acceptance_length"])),
+        ("Drafting, of the time of steps", quantities.percent(drafts["draft_share"])),
+        ("Weights of what drafts, per GPU", quantities.gibibytes(drafts["draft_weights_bytes"])),
+    ]
 
 
 def _part(time: float, whole: float) -> str:

@@ -234,6 +234,8 @@ def _read_summary(path: pathlib.Path) -> dict:
         _check_disaggregation(path, _object(path, summary, "disaggregation"))
     if "kv_tiers" in summary:
         _check_kv_tiers(path, _object(path, summary, "kv_tiers"))
+    if "speculative" in summary:
+        _check_speculative(path, _object(path, summary, "speculative"))
     breakdown = summary.get("step_breakdown")
     if not isinstance(breakdown, list):
         raise ValueError(f"{path}: found no list 'step_breakdown'")
@@ -281,6 +283,14 @@ def _check_kv_tiers(path: pathlib.Path, behind: dict) -> None:
             raise ValueError(f"{path}: found no text 'kv_tiers.tiers[{i}].name'")
         for name in ("hit_tokens", "hit_rate", "loaded_bytes", "written_bytes", "held_bytes", "capacity_bytes"):
             _number(path, tier, name, prefix=f"kv_tiers.tiers[{i}].")
+
+
+def _check_speculative(path: pathlib.Path, drafts: dict) -> None:
+    for name in ("num_speculative_tokens", "acceptance_length", "draft_share", "draft_weights_bytes"):
+        _number(path, drafts, name, prefix="speculative.")
+    for name in ("method", "draft"):
+        if not isinstance(drafts.get(name), str):
+            raise ValueError(f"{path}: found no text 'speculative.{name}'")
 
 
 def _object(path: pathlib.Path, parent: dict, key: str) -> dict:
