@@ -44,9 +44,11 @@ void check_batch(const Batch& batch) {
   const bool has_context = batch.decode_context >= batch.num_decodes * batch.decode_query &&
                            (batch.num_decodes > 0 || batch.decode_context == 0);
   if (!has_context) {
-    throw std::invalid_argument("decode_context is " + std::to_string(batch.decode_context) +
-                                " for " + std::to_string(batch.num_decodes) +
-                                " decodes, expected at least " + (batch.decode_query == 1 ? "one token" : std::to_string(batch.decode_query) + " tokens") + " each and 0 for none");
+    throw std::invalid_argument(
+        "decode_context is " + std::to_string(batch.decode_context) + " for " +
+        std::to_string(batch.num_decodes) + " decodes, expected at least " +
+        (batch.decode_query == 1 ? "one token" : std::to_string(batch.decode_query) + " tokens") +
+        " each and 0 for none");
   }
   if (num_tokens(batch) == 0) {
     throw std::invalid_argument("the batch is empty, expected at least one token");

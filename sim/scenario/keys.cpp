@@ -264,8 +264,8 @@ std::vector<Section> placed_sections() {
        {needed(choice("method", all_names(kSpeculativeMethodNames), "what drafts tokens")),
         needed(whole("num_speculative_tokens", "drafts of a step; 0: none", 0,
                      static_cast<double>(kMostSpeculativeTokens))),
-        needed(list(number("acceptance",
-                           "probability of the i-th draft, those before it accepted", 0, 1))),
+        needed(list(
+            number("acceptance", "probability of the i-th draft, those before it accepted", 0, 1))),
         key(Kind::kText, "model", "what drafts, or the head of method eagle, as model.config"),
         whole("draft_tensor_parallel_size", "of method draft_model; without it placement.tp", 1,
               kMaxGpus),

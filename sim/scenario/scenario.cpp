@@ -294,11 +294,10 @@ void read_speculative_part(const Reader& engine, const std::filesystem::path& di
                 "found speculative beside disaggregation, whose transfers would have to move the "
                 "draft's KV cache too; expected placement");
   }
-  scenario.speculative = read_speculative(engine.at("speculative"),
-                                          {.model = scenario.model_config,
-                                           .precision = scenario.precision,
-                                           .mesh = scenario.mesh},
-                                          directory, scenario.paths.root);
+  scenario.speculative = read_speculative(
+      engine.at("speculative"),
+      {.model = scenario.model_config, .precision = scenario.precision, .mesh = scenario.mesh},
+      directory, scenario.paths.root);
 }
 
 void read_engine(const YamlNode* node, const YamlNode& root, const std::filesystem::path& directory,
@@ -332,15 +331,13 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   if (!reader.has("max_num_seqs")) limit_seats(scenario);
   if (const std::int64_t query = decode_query(scenario);
       query > 1 && engine.max_num_batched_tokens < engine.max_num_seqs * query) {
-    reader.fail("speculative", "found max_num_batched_tokens " +
-                                   std::to_string(engine.max_num_batched_tokens) +
-                                   " and max_num_seqs " + std::to_string(engine.max_num_seqs) +
-                                   ", each of which verifies " + std::to_string(query) +
-                                   " tokens in a step; expected at least " +
-                                   std::to_string(engine.max_num_seqs * query) +
-                                   " tokens, or at most " +
-                                   std::to_string(engine.max_num_batched_tokens / query) +
-                                   " sequences");
+    reader.fail("speculative",
+                "found max_num_batched_tokens " + std::to_string(engine.max_num_batched_tokens) +
+                    " and max_num_seqs " + std::to_string(engine.max_num_seqs) +
+                    ", each of which verifies " + std::to_string(query) +
+                    " tokens in a step; expected at least " +
+                    std::to_string(engine.max_num_seqs * query) + " tokens, or at most " +
+                    std::to_string(engine.max_num_batched_tokens / query) + " sequences");
   }
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     const bool has_budget = reader.has("max_num_batched_tokens") || !reader.has("max_num_seqs");

@@ -28,7 +28,9 @@ void check_target(const Reader& reader, const SpeculativeTarget& target) {
   if (mesh.pp > 1 || mesh.cp > 1 || mesh.two_batch_overlap) {
     reader.fail("method",
                 std::string("found speculative beside placement.") +
-                    (mesh.pp > 1 ? "pp" : mesh.cp > 1 ? "cp" : "two_batch_overlap") +
+                    (mesh.pp > 1   ? "pp"
+                     : mesh.cp > 1 ? "cp"
+                                   : "two_batch_overlap") +
                     "; expected dp, tp and ep alone, in which the drafts of a step are verified");
   }
 }
@@ -36,8 +38,7 @@ void check_target(const Reader& reader, const SpeculativeTarget& target) {
 std::vector<double> read_acceptance(const Reader& reader, std::int64_t num_tokens) {
   reader.require({"acceptance"});
   std::vector<double> acceptance = reader.numbers("acceptance");
-  const auto wrong =
-      std::ranges::find_if(acceptance, [](double p) { return !(p >= 0 && p <= 1); });
+  const auto wrong = std::ranges::find_if(acceptance, [](double p) { return !(p >= 0 && p <= 1); });
   if (wrong != acceptance.end()) {
     reader.fail("acceptance",
                 "found " + format_number(*wrong) +
@@ -45,10 +46,10 @@ std::vector<double> read_acceptance(const Reader& reader, std::int64_t num_token
                     "given that those before it were accepted");
   }
   if (std::ssize(acceptance) < num_tokens) {
-    reader.fail("acceptance",
-                "found " + std::to_string(acceptance.size()) +
-                    " probabilities; expected one of each of the " + std::to_string(num_tokens) +
-                    " drafts (num_speculative_tokens), or more");
+    reader.fail("acceptance", "found " + std::to_string(acceptance.size()) +
+                                  " probabilities; expected one of each of the " +
+                                  std::to_string(num_tokens) +
+                                  " drafts (num_speculative_tokens), or more");
   }
   return acceptance;
 }
@@ -77,9 +78,9 @@ void read_draft(const Reader& reader, const SpeculativeTarget& target,
                 const std::filesystem::path& directory, const std::filesystem::path& root,
                 SpeculativeSpec& spec) {
   spec.model = reader.text("model");
-  const std::filesystem::path file = reader.convert(
-      "model",
-      [&](std::string_view name) { return find_model(std::string(name), directory, root); });
+  const std::filesystem::path file = reader.convert("model", [&](std::string_view name) {
+    return find_model(std::string(name), directory, root);
+  });
   const ModelFile draft = read_model_file(file);
   spec.model_config = draft.config;
   const auto differs = [&](const char* field, std::int64_t own, std::int64_t of_target) {
@@ -103,8 +104,9 @@ void read_draft(const Reader& reader, const SpeculativeTarget& target,
 
 void read_layer(const Reader& reader, const SpeculativeTarget& target, SpeculativeSpec& spec) {
   if (reader.has("model")) {
-    reader.fail("model", "found a model beside method mtp, whose layer is the target's; expected "
-                         "method draft_model or eagle");
+    reader.fail("model",
+                "found a model beside method mtp, whose layer is the target's; expected "
+                "method draft_model or eagle");
   }
   const bool is_moe = target.model.layers.back().ffn == FfnKind::kMoe;
   if (spec.method == SpeculativeMethod::kEagle && is_moe) {
@@ -166,11 +168,10 @@ std::string to_yaml(const SpeculativeSpec& spec) {
   for (const double p : spec.acceptance) {
     acceptance += (acceptance.empty() ? "" : ", ") + format_number(p);
   }
-  std::string text =
-      "  speculative: {method: " +
-      std::string(kSpeculativeMethodNames[static_cast<std::size_t>(spec.method)]) +
-      ", num_speculative_tokens: " + std::to_string(spec.num_tokens) + ", acceptance: [" +
-      acceptance + "]";
+  std::string text = "  speculative: {method: " +
+                     std::string(kSpeculativeMethodNames[static_cast<std::size_t>(spec.method)]) +
+                     ", num_speculative_tokens: " + std::to_string(spec.num_tokens) +
+                     ", acceptance: [" + acceptance + "]";
   if (!spec.model.empty()) text += ", model: " + quoted_yaml(spec.model);
   if (!spec.shares_embedding()) {
     text += ", draft_tensor_parallel_size: " + std::to_string(spec.mesh.tp);

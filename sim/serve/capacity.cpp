@@ -59,9 +59,8 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
       std::min(engine.max_num_seqs, (engine.max_num_batched_tokens - 1) / query);
   const std::int64_t dp = request.mesh.dp;
   const std::int64_t of_decodes = decodes * query;
-  Batch largest{.num_decodes = decodes * dp,
-                .decode_context = of_decodes * dp,
-                .decode_query = query};
+  Batch largest{
+      .num_decodes = decodes * dp, .decode_context = of_decodes * dp, .decode_query = query};
   if (engine.max_num_batched_tokens > of_decodes) {
     largest.prefill.assign(static_cast<std::size_t>(dp),
                            {.query = engine.max_num_batched_tokens - of_decodes, .context = 0});

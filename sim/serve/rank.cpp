@@ -78,7 +78,9 @@ std::int64_t Rank::generated_before(std::int64_t idx) const {
 }
 
 std::int64_t Rank::blocks_in_flight() const {
-  return steps_in_flight_ == 0 ? 0 : decodes_.blocks(steps_in_flight_ * decode_query()) - step_.reserved_blocks;
+  return steps_in_flight_ == 0
+             ? 0
+             : decodes_.blocks(steps_in_flight_ * decode_query()) - step_.reserved_blocks;
 }
 
 // Of the steps before the one in progress, the last of the fast-forward.
@@ -300,8 +302,8 @@ std::int64_t Rank::accept_drafts() {
     if (!decoding.is_decoding) continue;
     const std::int64_t steps = decodes_.step() - decoding.joined_step;
     const std::int64_t left = decoding.finish_step - decodes_.step() - 1;  // behind the next token
-    const std::int64_t accepted = std::min(
-        left, num_accepted(speculation, decoding.idx, decoding.generated + steps));
+    const std::int64_t accepted =
+        std::min(left, num_accepted(speculation, decoding.idx, decoding.generated + steps));
     step_.accepted.push_back(accepted);
     sum += accepted;
   }

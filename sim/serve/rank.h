@@ -83,7 +83,7 @@ struct RankStep {
   bool is_held_back = false;                 // prompts that could join wait for more to come
   std::optional<AdmissionLimit> held_up_by;  // the first that waits
   std::int64_t blocks_before = 0;
-  std::int64_t reserved_blocks = 0;  // of decodes, taken for the first step of a fast-forward
+  std::int64_t reserved_blocks = 0;    // of decodes, taken for the first step of a fast-forward
   std::vector<std::int64_t> accepted;  // drafts of each decode, in order of admission
   [[nodiscard]] bool is_empty() const { return chunks.empty() && batch.num_decodes == 0; }
 };

@@ -27,7 +27,8 @@ bool Scheduler::schedule(Seconds now, Seconds known, bool lets_prompts) {
 }
 
 void Scheduler::schedule_decodes() {
-  while (rank_.decodes().blocks(rank_.decode_query()) > rank_.blocks().num_available()) rank_.preempt_last();
+  while (rank_.decodes().blocks(rank_.decode_query()) > rank_.blocks().num_available())
+    rank_.preempt_last();
   rank_.reserve_decodes();
 }
 

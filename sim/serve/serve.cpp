@@ -34,12 +34,11 @@ ServiceConfig adapted(ServiceConfig config, const Workload& workload) {
   std::int64_t longest = 0;
   for (const Request& request : workload.requests) {
     engine.max_num_batched_tokens += request.prompt_tokens;
-    longest = std::max(longest, request.prompt_tokens + request.output_tokens - 1 +
-                                    engine.speculation.num_tokens);
+    longest = std::max(
+        longest, request.prompt_tokens + request.output_tokens - 1 + engine.speculation.num_tokens);
   }
-  engine.max_num_batched_tokens =
-      std::max(engine.max_num_batched_tokens,
-               engine.max_num_seqs * (1 + engine.speculation.num_tokens));
+  engine.max_num_batched_tokens = std::max(
+      engine.max_num_batched_tokens, engine.max_num_seqs * (1 + engine.speculation.num_tokens));
   engine.kv_admission = KvAdmission::kPrompt;
   engine.enable_chunked_prefill = true;
   const std::int64_t sequences =

@@ -31,8 +31,8 @@ StepTime SpeculativeSteps::drafting(std::span<const Batch> ranks) {
   for (Batch& batch : batches_) batch.samples_last = true;
   StepTime all = draft_.step(batches_);
   for (Batch& batch : batches_) batch = next_pass(batch);
-  const bool has_sequences = std::ranges::any_of(
-      batches_, [](const Batch& batch) { return batch.num_decodes > 0; });
+  const bool has_sequences =
+      std::ranges::any_of(batches_, [](const Batch& batch) { return batch.num_decodes > 0; });
   for (std::int64_t left = has_sequences ? num_tokens_ - 1 : 0; left > 0;) {
     const FastForward passes = draft_.fast_forward(batches_, left);
     const Seconds duration = fast_forward_duration(passes, passes.num_steps);

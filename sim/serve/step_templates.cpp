@@ -201,9 +201,8 @@ StepShape StepTemplates::shape_of(const Key& key, Variant variant) const {
   const std::int64_t more = variant == Variant::kLong ? 1 : 0;
   const std::int64_t ways = ways_of(setup_.mesh);
   const std::int64_t query = key.decode_query;
-  StepShape shape{.tokens = key.tokens,
-                  .rank_rows = key.is_uneven ? key.rows : 0,
-                  .decode_query = query};
+  StepShape shape{
+      .tokens = key.tokens, .rank_rows = key.is_uneven ? key.rows : 0, .decode_query = query};
   if (key.has_decodes) {
     shape.decode_context = key.has_decode_cached ? query - 1 + context * (1 + more) : query;
   }
@@ -220,10 +219,12 @@ StepShape StepTemplates::shape_of(const Key& key, Variant variant) const {
   shape.decode_rows = rank_decode_rows * ways;
   shape.seqs = shape.decode_rows;
   shape.prefill_batch = (1 + more) * ways;
-  shape.prefill_query =
-      variant == Variant::kShort ? 1 : std::max<std::int64_t>(key.rows - rank_decode_rows, 1) + more;
-  const std::int64_t of_prompts = key.is_uneven ? (key.rows - rank_decode_rows) * key.tokens / key.rows
-                                                : key.tokens - shape.decode_rows;
+  shape.prefill_query = variant == Variant::kShort
+                            ? 1
+                            : std::max<std::int64_t>(key.rows - rank_decode_rows, 1) + more;
+  const std::int64_t of_prompts = key.is_uneven
+                                      ? (key.rows - rank_decode_rows) * key.tokens / key.rows
+                                      : key.tokens - shape.decode_rows;
   shape.prefill_tokens = std::max<std::int64_t>(of_prompts, 1);
   shape.prefill_cached = key.has_cached ? context * ways * (1 + more) : 0;
   shape.prefill_context = key.has_cached ? context * (1 + more) : more;

@@ -198,9 +198,7 @@ class NaiveRank {
     bool has_hash = false;
     std::uint64_t hash = 0;
   };
-  [[nodiscard]] std::int64_t num_drafts() const {
-    return config_.engine.speculation.num_tokens;
-  }
+  [[nodiscard]] std::int64_t num_drafts() const { return config_.engine.speculation.num_tokens; }
   // Tokens that a step makes which computes the last that `idx` has; prompts come without drafts.
   [[nodiscard]] std::int64_t num_made(std::size_t idx) const {
     const State& state = states_[idx];

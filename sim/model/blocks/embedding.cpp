@@ -3,7 +3,8 @@
 namespace orrery {
 namespace {
 
-// Engines keep this projection in bf16 and whole on each rank (vLLM: deepseek_mtp.py, llama_eagle.py).
+// Engines keep this projection in bf16 and whole on each rank (vLLM: deepseek_mtp.py,
+// llama_eagle.py).
 void join_hidden(Lowering& step) {
   const TensorId before = step.tensor("target_hidden", DType::kBf16, TensorRole::kInput,
                                       {step.tokens(), step.hidden_axis()});

@@ -94,9 +94,10 @@ void Mla::lower_indexer(TensorId input) {
                                        {step_.tokens(), {"index_topk", model_.index_topk}});
   // Mean context of a row, prefill and decode rows together.
   const std::int64_t prefill_context = shape_.prefill_context + (shape_.prefill_query + 1) / 2;
-  const std::int64_t context = (shape_.prefill_tokens * prefill_context +
-                                shape_.num_decodes * shape_.decode_query * shape_.decode_context + shape_.tokens - 1) /
-                               shape_.tokens;
+  const std::int64_t context =
+      (shape_.prefill_tokens * prefill_context +
+       shape_.num_decodes * shape_.decode_query * shape_.decode_context + shape_.tokens - 1) /
+      shape_.tokens;
   step_.kernel("sparse_index", "sparse_index", kv_dtype_,
                {{"tokens", shape_.tokens, axis::kTokens},
                 {"context", context},
