@@ -177,6 +177,7 @@ std::int64_t parse_length(const std::filesystem::path& file, std::int64_t line,
 bool is_csv_trace_header(std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   const std::vector<std::string_view> names = split(line);
+  if (std::ranges::find(names, "session_id") != names.end()) return false;  // turns of sessions
   const auto has_all = [&](const auto& columns) {
     return std::ranges::all_of(columns, [&](std::string_view column) {
       return std::ranges::find(names, column) != names.end();

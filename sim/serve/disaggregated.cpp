@@ -37,12 +37,22 @@ void check_disaggregated(const Workload& workload, const ServiceConfig& prefill,
           "block_size is " + std::to_string(prefill.engine.block_size) + " for prefill and " +
               std::to_string(decode.engine.block_size) +
               " for decode, expected the same since whole blocks move");
-  require(decode.router != RouterKind::kPrefixAware,
+  require(!prefill.autoscaling && !decode.autoscaling,
+          "found autoscaling beside disaggregation, expected replicas that compute prompts and "
+          "decode");
+  require(decode.router == decode_router(decode.router),
           "decode replicas have no prefix cache, expected router round_robin or least_loaded");
   check_side("decode", [&] { check_requests(workload, decode); });
   // What a prefill replica computes ends with the first token.
   Workload prompts = workload;
-  for (Request& request : prompts.requests) request.output_tokens = 1;
+  prompts.turns.clear();
+  for (Request& request : prompts.requests) {
+    request.output_tokens = 1;
+    if (workload.turns.empty()) continue;
+    const auto of_prompt =
+        static_cast<std::size_t>(request.prompt_tokens / workload.hash_block_tokens);
+    request.block_hashes.resize(std::min(request.block_hashes.size(), of_prompt));
+  }
   check_side("prefill", [&] { check_requests(prompts, prefill); });
 }
 
@@ -101,9 +111,7 @@ ServiceResult serve_disaggregated(
   }
   sort_steps(result.steps);
   result.metrics = serving_metrics(result.requests, totals, slo);
-  if (arrives_by_itself(workload)) {
-    result.metrics.load = load_metrics(result.requests, totals);
-  }
+  add_load_metrics(workload, totals, result);
   if (blocks_per_unit > 0) {
     result.metrics.kv_tiers = kv_tier_metrics(config.prefill.kv_tiers, blocks_per_unit,
                                               std::span(totals).first(prefill.size()));

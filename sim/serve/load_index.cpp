@@ -13,9 +13,23 @@ LoadIndex::LoadIndex(std::span<const std::unique_ptr<Replica>> replicas)
 }
 
 void LoadIndex::changed(std::size_t index) {
+  if (known_[index].is_closed) return;
   if (std::exchange(known_[index].is_changed, true)) return;
   bounds_.erase(known_[index].bound);
   changed_.push_back(index);
+}
+
+void LoadIndex::set_open(std::size_t index, bool is_open) {
+  Known& known = known_[index];
+  if (known.is_closed != is_open) return;
+  if (is_open) {
+    known = {};
+    changed_.push_back(index);
+  } else {
+    changed(index);
+    std::erase(changed_, index);
+    known.is_closed = true;
+  }
 }
 
 void LoadIndex::ask(std::size_t index, Seconds now, std::int64_t slack) {

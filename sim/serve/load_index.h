@@ -38,7 +38,10 @@ class LoadIndex {
 
   // Something other than time changed what replica `index` has to do.
   void changed(std::size_t index);
-  // The replica with the fewest outstanding tokens at `now`, the first of equals, and that number.
+  // Whether replica `index` may be the least loaded one; all may at first.
+  void set_open(std::size_t index, bool is_open);
+  // The open replica with the fewest outstanding tokens at `now`, the first of equals, and that
+  // number.
   struct Least {
     std::int64_t tokens = 0;
     std::size_t index = 0;
@@ -58,6 +61,7 @@ class LoadIndex {
     Least bound;
     Seconds until;
     bool is_changed = true;
+    bool is_closed = false;
   };
   using Due = std::pair<Seconds, std::size_t>;  // of bounds; those that were replaced are stale
 

@@ -18,6 +18,11 @@ void PrefixHolders::remove(std::uint64_t hash, std::int32_t replica) {
   if (holders.empty()) holders_.erase(entry);
 }
 
+void PrefixHolders::forget(std::int32_t replica) {
+  for (auto& [hash, holders] : holders_) std::erase(holders, replica);
+  std::erase_if(holders_, [](const auto& entry) { return entry.second.empty(); });
+}
+
 std::span<const std::int32_t> PrefixHolders::of(std::uint64_t hash) const {
   const auto entry = holders_.find(hash);
   return entry == holders_.end() ? std::span<const std::int32_t>() : std::span(entry->second);

@@ -16,11 +16,13 @@ class PrefixHolders {
  public:
   void add(std::uint64_t hash, std::int32_t replica);
   void remove(std::uint64_t hash, std::int32_t replica);
+  // `replica` holds nothing any more.
+  void forget(std::int32_t replica);
   // Ascending.
   [[nodiscard]] std::span<const std::int32_t> of(std::uint64_t hash) const;
 
  private:
-  std::unordered_map<std::uint64_t, std::vector<std::int32_t>> holders_;  // never iterated
+  std::unordered_map<std::uint64_t, std::vector<std::int32_t>> holders_;  // in no order
 };
 
 }  // namespace orrery

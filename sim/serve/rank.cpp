@@ -282,6 +282,7 @@ void Rank::join_decodes(std::int64_t slot) {
 
 void Rank::leave_decodes(Sequence& sequence, std::int64_t slot) {
   sequence.computed = position(sequence);
+  publish_units(sequence, sequence.computed);  // of generated tokens, for the session's next turn
   sequence.is_decoding = false;
   if (decodes_.step() > sequence.joined_step) sequence.last_token = intervals_.last_end();
   intervals_.leave(sequence.last_token, is_measured(sequence));

@@ -81,6 +81,8 @@ void write_requests_csv(const ServiceResult& service, std::ostream& out) {
   if (has_ranks) header += is_disaggregated ? ",dp_rank,decode_dp_rank" : ",dp_rank";
   const bool has_tiers = service.metrics.kv_tiers.has_value();
   if (has_tiers) header += ",loaded_tokens";
+  const bool has_sessions = service.metrics.sessions.has_value();
+  if (has_sessions) header += ",session,turn";
   CsvWriter csv(header, out);
   for (const RequestRecord& request : service.requests) {
     csv.add(request.id);
@@ -105,6 +107,8 @@ void write_requests_csv(const ServiceResult& service, std::ostream& out) {
     if (has_ranks) csv.add(std::int64_t{request.dp_rank});
     if (has_ranks && is_disaggregated) csv.add(std::int64_t{request.decode_dp_rank});
     if (has_tiers) csv.add(request.loaded_tokens);
+    if (has_sessions) csv.add(request.session);
+    if (has_sessions) csv.add(request.turn);
     csv.end_row();
   }
 }

@@ -102,6 +102,47 @@ LoadBound Replica::outstanding_bound(Seconds now, std::int64_t slack) const {
   return {.tokens = all - steps * size, .until = steps + 1 == time.num_steps ? kNever : until};
 }
 
+std::int64_t Replica::num_running() const {
+  std::int64_t running = 0;
+  for (const RankOfReplica& rank : ranks_) running += rank.state.num_running();
+  return running;
+}
+
+std::int64_t Replica::num_queued() const {
+  auto queued = static_cast<std::int64_t>(arriving_.size());
+  for (const RankOfReplica& rank : ranks_) queued += rank.state.num_waiting();
+  return queued;
+}
+
+double Replica::kv_utilisation(Seconds now) const {
+  const std::int64_t done = steps_done(now);
+  std::int64_t used = 0;
+  std::int64_t all = 0;
+  for (const RankOfReplica& rank : ranks_) {
+    used += rank.state.blocks().num_used();
+    all += rank.state.blocks().num_blocks();
+    // Those of the first step of a fast-forward are taken already.
+    if (done > 0) {
+      used += rank.state.decodes().blocks(done + 1) - rank.state.step().reserved_blocks;
+    }
+  }
+  return static_cast<double>(used) / static_cast<double>(all);
+}
+
+double Replica::scaling_metric(ScalingMetric metric, Seconds now) const {
+  switch (metric) {
+    case ScalingMetric::kQueuedRequests:
+      return static_cast<double>(num_queued());
+    case ScalingMetric::kRunningRequests:
+      return static_cast<double>(num_running());
+    case ScalingMetric::kInFlightRequests:
+      return static_cast<double>(num_queued() + num_running());
+    case ScalingMetric::kKvUtilisation:
+      break;
+  }
+  return kv_utilisation(now);
+}
+
 bool Replica::is_drained() const {
   return arriving_.empty() && !flight_ &&
          std::ranges::all_of(ranks_, [](const auto& rank) { return rank.state.is_drained(); });

@@ -110,6 +110,16 @@ class Replica {
   // What that does not fall below until some time, unless something is submitted, received or due
   // before; at most `slack` less than it is at `now`.
   [[nodiscard]] LoadBound outstanding_bound(Seconds now, std::int64_t slack) const;
+  // Requests here, whether they are in steps or not yet.
+  [[nodiscard]] std::int64_t num_running() const;
+  [[nodiscard]] std::int64_t num_queued() const;
+  // Share of the KV blocks in use, the step in flight counted as above.
+  [[nodiscard]] double kv_utilisation(Seconds now) const;
+  [[nodiscard]] double scaling_metric(ScalingMetric metric, Seconds now) const;
+  // Tokens of a unit of the prefix cache; 0: there is none.
+  [[nodiscard]] std::int64_t tokens_per_unit() const {
+    return ranks_.front().state.tokens_per_unit();
+  }
   // Leading prompt units of `request` in the prefix cache of the rank that has most of them.
   [[nodiscard]] std::int64_t num_cached_units(const Request& request) const;
   // Whether a rank has all of `units`.

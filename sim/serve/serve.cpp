@@ -5,8 +5,10 @@
 #include <cassert>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -18,6 +20,7 @@
 #include "sim/serve/router.h"
 #include "sim/serve/service_checks.h"
 #include "sim/serve/service_loop.h"
+#include "sim/serve/sessions.h"
 #include "sim/serve/step_store.h"
 
 namespace orrery {
@@ -83,7 +86,34 @@ void run_side_by_side(Replicas& replicas, const Workload& workload, const Servic
   if (error) std::rethrow_exception(error);
 }
 
+// Replicas are busy for a part of the time that there are some.
+void add_autoscaling_metrics(const Fleet& fleet, std::span<const ReplicaTotals* const> totals,
+                             ServiceResult& result) {
+  Seconds end;
+  for (const RequestRecord& record : result.requests) end = std::max(end, record.finish);
+  result.metrics.autoscaling = fleet.autoscaler.metrics(end);
+  Seconds busy;
+  for (const ReplicaTotals* of : totals) busy += of->busy;
+  const double replicas = result.metrics.autoscaling->mean_replicas();
+  if (result.metrics.duration > Seconds(0) && replicas > 0) {
+    result.metrics.busy = busy / result.metrics.duration / replicas;
+  }
+}
+
 }  // namespace
+
+void add_load_metrics(const Workload& workload, std::span<const ReplicaTotals* const> totals,
+                      ServiceResult& result) {
+  if (!workload.turns.empty()) result.metrics.sessions = session_metrics(result.requests);
+  if (!arrives_by_itself(workload)) return;
+  if (workload.turns.empty()) {
+    result.metrics.load = load_metrics(result.requests, totals);
+    return;
+  }
+  std::vector<RequestRecord> by_arrival = result.requests;
+  std::ranges::stable_sort(by_arrival, {}, &RequestRecord::arrival);
+  result.metrics.load = load_metrics(by_arrival, totals);
+}
 
 bool arrives_by_itself(const Workload& workload) {
   return workload.closed_loop_concurrency == 0 && !workload.is_offline && !workload.is_static_batch;
@@ -102,6 +132,10 @@ std::vector<RequestRecord> new_records(const Workload& workload) {
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Request& request = workload.requests[i];
     records[i].id = request.id;
+    if (!workload.turns.empty()) {
+      records[i].session = workload.turns[i].session;
+      records[i].turn = workload.turns[i].turn;
+    }
     records[i].prompt_tokens = request.prompt_tokens;
     records[i].output_tokens = request.output_tokens;
     records[i].is_measured = request.id >= workload.warmup_requests && request.id < end;
@@ -128,23 +162,34 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
   const std::int64_t blocks_per_unit = workload.hash_block_tokens / config.engine.block_size;
   SharedTiers shared_tiers(config.kv_tiers, blocks_per_unit);
   Replicas replicas;
-  replicas.reserve(static_cast<std::size_t>(config.num_replicas));
-  for (int i = 0; i < config.num_replicas; ++i) {
-    replicas.push_back(std::make_unique<Replica>(i, config, blocks_per_unit, workload.requests,
-                                                 result.requests, make_backend(i),
-                                                 ReplicaRole::kWhole, &shared_tiers));
-  }
+  const auto make_replica = [&](std::size_t i) {
+    const int index = static_cast<int>(i);
+    return std::make_unique<Replica>(index, config, blocks_per_unit, workload.requests,
+                                     result.requests, make_backend(index), ReplicaRole::kWhole,
+                                     &shared_tiers);
+  };
+  const auto most = static_cast<std::size_t>(config.autoscaling ? config.autoscaling->max_replicas
+                                                                : config.num_replicas);
+  replicas.reserve(most);
+  for (std::size_t i = 0; i < most; ++i) replicas.push_back(make_replica(i));
+  std::optional<Fleet> fleet;
 
   ProgressCounter counter(progress, static_cast<std::int64_t>(workload.requests.size()));
   const bool shares_tiers =
       std::ranges::any_of(config.kv_tiers.tiers, [](const KvTier& tier) { return tier.is_shared; });
   if (router_policy(config.router).is_load_blind && workload.closed_loop_concurrency == 0 &&
-      !shares_tiers) {
+      workload.turns.empty() && !config.autoscaling && !shares_tiers) {
     run_side_by_side(replicas, workload, config, result.requests, counter);
   } else {
     std::vector<std::int64_t> all(workload.requests.size());
     std::iota(all.begin(), all.end(), 0);
-    ServiceLoop(workload, result.requests, replicas, config.router, counter).run(all);
+    ServiceLoop loop(workload, result.requests, replicas, config.router, counter);
+    if (config.autoscaling) {
+      fleet.emplace(Autoscaler(*config.autoscaling, config.num_replicas), make_replica);
+      loop.scale(*fleet, config.num_replicas);
+    }
+    loop.run(all);
+    if (fleet) std::ranges::move(fleet->gone, std::back_inserter(replicas));
   }
 
   std::vector<const ReplicaTotals*> totals;
@@ -156,9 +201,8 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
   }
   sort_steps(result.steps);
   result.metrics = serving_metrics(result.requests, totals, slo);
-  if (arrives_by_itself(workload)) {
-    result.metrics.load = load_metrics(result.requests, totals);
-  }
+  add_load_metrics(workload, totals, result);
+  if (fleet) add_autoscaling_metrics(*fleet, totals, result);
   if (blocks_per_unit > 0) {
     result.metrics.kv_tiers = kv_tier_metrics(config.kv_tiers, blocks_per_unit, totals);
   }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,14 +29,27 @@ struct Request {
   Seconds arrival;
   std::int64_t prompt_tokens = 0;  // >= 1
   std::int64_t output_tokens = 0;  // >= 1
-  // Identity of each full prefix block of `Workload::hash_block_tokens` prompt tokens; may be
-  // empty.
+  // Identity of each full prefix block of `Workload::hash_block_tokens` prompt tokens, and of a
+  // turn of a session of prompt and output tokens; may be empty.
   std::vector<std::uint64_t> block_hashes;
+};
+
+// A request as part of a conversation (sim/serve/sessions.h).
+struct Turn {
+  std::int64_t session = 0;
+  std::int64_t turn = 0;  // of the session, from 0
+  Seconds wait;           // from the answer of the turn before until this one is sent
+  bool operator==(const Turn&) const = default;
 };
 
 struct Workload {
   std::vector<Request> requests;             // ascending arrival; ignored arrivals when closed_loop
   std::int64_t closed_loop_concurrency = 0;  // > 0: next request is sent when one completes
+  // Of each request where they are turns of sessions, else empty: those of a session in a row, by
+  // turn. The first of a session is sent when it arrives, or in a closed loop, whose clients have
+  // one session after the other, when the one before has ended; another one at its arrival or when
+  // `wait` has passed since the answer before, whichever is later.
+  std::vector<Turn> turns;
   std::int64_t hash_block_tokens = 0;
   std::int64_t warmup_requests = 0;  // first requests, which no metric counts (ServingMetrics)
   std::int64_t drain_requests = 0;   // last requests, which keep the service full; likewise
@@ -134,12 +148,43 @@ struct FrontEndConfig {
 
 class StepStore;
 
-enum class RouterKind : std::uint8_t { kRoundRobin, kLeastLoaded, kPrefixAware };
+enum class RouterKind : std::uint8_t {
+  kRoundRobin,
+  kLeastLoaded,
+  kPrefixAware,
+  kSessionAffinity,
+  kCacheAware,
+  kWeightedScores
+};
+
+// Of replicas that can take requests, what an autoscaler looks at.
+enum class ScalingMetric : std::uint8_t {
+  kQueuedRequests,    // in no step yet
+  kRunningRequests,   // in steps
+  kInFlightRequests,  // both (Knative and KServe: concurrency)
+  kKvUtilisation      // share of the KV blocks in use
+};
+inline constexpr std::array<std::string_view, 4> kScalingMetricNames{
+    "queued_requests", "running_requests", "in_flight_requests", "kv_utilisation"};
+
+// Replicas come and go as Kubernetes' horizontal pod autoscaler has them (sim/serve/autoscaler.h).
+struct AutoscalingConfig {
+  int min_replicas = 1;
+  int max_replicas = 1;
+  ScalingMetric metric = ScalingMetric::kQueuedRequests;
+  double target = 1;              // of the metric, the mean of a replica
+  Seconds interval{15};           // between decisions
+  Seconds start_up{0};            // until a replica takes requests
+  Seconds scale_down_delay{300};  // the most replicas asked for in this time stay
+  double tolerance = 0.1;         // no change while the metric is this near to its target
+  bool operator==(const AutoscalingConfig&) const = default;
+};
 
 struct ServiceConfig {
   EngineConfig engine;
   FrontEndConfig front_end;
-  int num_replicas = 1;
+  int num_replicas = 1;  // with autoscaling, at the start
+  std::optional<AutoscalingConfig> autoscaling;
   RouterKind router = RouterKind::kRoundRobin;
   // Ranks of a replica that each have requests, KV blocks and a queue of their own and step
   // together.
@@ -156,6 +201,8 @@ struct ServiceConfig {
 
 struct RequestRecord {
   std::int64_t id = 0;
+  std::int64_t session = -1;  // that it is a turn of; -1: of none
+  std::int64_t turn = 0;
   int replica = 0;
   int dp_rank = 0;  // of the replica
   std::int64_t prompt_tokens = 0;
@@ -225,6 +272,39 @@ struct DisaggregationMetrics {
   SideMetrics decode;
 };
 
+// Of sessions of which all turns are measured.
+struct SessionMetrics {
+  std::int64_t num_sessions = 0;
+  double mean_turns = 0;
+  Quantiles duration_s;           // first turn sent to last answer
+  Quantiles first_ttft_s;         // of first turns
+  Quantiles later_ttft_s;         // of later turns
+  double sessions_per_s = 0;      // from the first one's first turn to the last one's last answer
+  double later_cached_share = 0;  // of the prompt tokens of later turns
+};
+
+// How many replicas there are from `time` on.
+struct ReplicaCount {
+  Seconds time;
+  int ready = 0;
+  int starting = 0;
+  int draining = 0;  // they take no new requests
+  bool operator==(const ReplicaCount&) const = default;
+};
+
+// Of a service with autoscaling, from time 0 to the last answer.
+struct AutoscalingMetrics {
+  std::vector<ReplicaCount> counts;  // by time, one for each change
+  Seconds replica_time;              // of all replicas, from the begin of their start-up
+  Seconds time;
+  int most_replicas = 0;  // at once
+  std::int64_t num_starts = 0;
+  std::int64_t num_stops = 0;
+  [[nodiscard]] double mean_replicas() const {
+    return time > Seconds(0) ? replica_time / time : counts.empty() ? 0 : counts.front().ready;
+  }
+};
+
 // Data-parallel ranks that wait for each other.
 struct RankMetrics {
   double balance = 1;         // of the time of ranks in steps, mean over slowest
@@ -269,6 +349,8 @@ struct ServingMetrics {
   std::optional<RankMetrics> ranks;       // where replicas have more than one
   std::optional<KvTierMetrics> kv_tiers;  // where there are some
   std::optional<SpeculationMetrics> speculation;
+  std::optional<SessionMetrics> sessions;
+  std::optional<AutoscalingMetrics> autoscaling;
 };
 
 struct ServiceResult {
@@ -287,6 +369,10 @@ using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // Whether requests come at times of their own: not in a closed loop, nor all at the start.
 bool arrives_by_itself(const Workload& workload);
+
+// Metrics of sessions, and of the load where requests come at times of their own.
+void add_load_metrics(const Workload& workload, std::span<const ReplicaTotals* const> totals,
+                      ServiceResult& result);
 
 // What the workload asks of the service instead of what `config` says: no front end when it is
 // offline, room for all of a static batch. Throws as `serve` does.

@@ -8,15 +8,17 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sim/serve/kv_tiers.h"
+#include "sim/serve/router.h"
 #include "sim/units/parse.h"
 #include "sim/units/text.h"
 
 namespace orrery {
 namespace {
 
-void check(const Request& request, const ServiceConfig& config, std::int64_t hash_block_tokens) {
+void check(const Request& request, const ServiceConfig& config, const Workload& workload) {
   const EngineConfig& engine = config.engine;
   const auto name = [&] { return "request " + std::to_string(request.id); };
   const auto tokens = [&] {
@@ -52,11 +54,42 @@ void check(const Request& request, const ServiceConfig& config, std::int64_t has
            std::to_string(engine.max_num_batched_tokens);
   });
   const auto num_hashes = static_cast<std::int64_t>(request.block_hashes.size());
-  require(num_hashes * hash_block_tokens <= request.prompt_tokens, [&] {
+  const std::int64_t hashed = workload.turns.empty() ? request.prompt_tokens : total;
+  require(num_hashes * workload.hash_block_tokens <= hashed, [&] {
     return name() + " has " + std::to_string(num_hashes) + " block hashes of " +
-           std::to_string(hash_block_tokens) + " tokens, expected those of the full blocks of " +
-           std::to_string(request.prompt_tokens) + " prompt tokens only";
+           std::to_string(workload.hash_block_tokens) +
+           " tokens, expected those of the full blocks of " + std::to_string(hashed) +
+           (workload.turns.empty() ? " prompt tokens only" : " prompt and output tokens only");
   });
+}
+
+void check_autoscaling(const ServiceConfig& config, const Workload& workload) {
+  const AutoscalingConfig& scaling = *config.autoscaling;
+  const auto replicas = [&] {
+    return "min_replicas " + std::to_string(scaling.min_replicas) + ", max_replicas " +
+           std::to_string(scaling.max_replicas) + " and " + std::to_string(config.num_replicas) +
+           " at the start";
+  };
+  require(scaling.min_replicas >= 1 && config.num_replicas >= scaling.min_replicas &&
+              config.num_replicas <= scaling.max_replicas,
+          [&] {
+            return "autoscaling: found " + replicas() +
+                   ", expected at least 1 and the start between them";
+          });
+  const auto is_time = [](Seconds time) {
+    return std::isfinite(time.value()) && time >= Seconds(0);
+  };
+  require(std::isfinite(scaling.target) && scaling.target > 0 && is_time(scaling.interval) &&
+              scaling.interval > Seconds(0) && is_time(scaling.start_up) &&
+              is_time(scaling.scale_down_delay) && scaling.tolerance >= 0,
+          "autoscaling: expected a target and an interval above 0, and start_up, scale_down_delay "
+          "and tolerance of at least 0");
+  require(!workload.is_static_batch && !workload.is_offline,
+          "autoscaling follows requests that come one after another, expected no static_batch or "
+          "offline workload");
+  require(config.kv_tiers.tiers.empty(),
+          "found tiers behind the KV blocks beside autoscaling, which does not say what becomes of "
+          "them as replicas go; expected one of them");
 }
 
 }  // namespace
@@ -150,9 +183,17 @@ void check_service(const ServiceConfig& config, const Workload& workload) {
       "new_token_ratio is " + std::to_string(engine.new_token_ratio) + ", expected from 0 to 1");
   require(config.num_kv_blocks >= 1, "the KV cache has " + std::to_string(config.num_kv_blocks) +
                                          " blocks, expected at least 1");
-  require(config.router != RouterKind::kPrefixAware || engine.enable_prefix_caching,
-          "router prefix_aware finds no prefix without enable_prefix_caching, expected it on or "
-          "router least_loaded");
+  const RouterPolicy& router = router_policy(config.router);
+  require(!router.finds_prefixes || engine.enable_prefix_caching, [&] {
+    return "router " + std::string(router.name) +
+           " finds no prefix without enable_prefix_caching, expected it on or router least_loaded";
+  });
+  require(!router.needs_sessions || !workload.turns.empty(), [&] {
+    return "router " + std::string(router.name) +
+           " keeps the turns of a session together and the requests of this workload are of none, "
+           "expected a workload of sessions or router round_robin";
+  });
+  if (config.autoscaling) check_autoscaling(config, workload);
   require(workload.closed_loop_concurrency >= 0,
           "concurrency is " + std::to_string(workload.closed_loop_concurrency) +
               ", expected at least 1, or 0 for an open loop");
@@ -178,6 +219,10 @@ void check_service(const ServiceConfig& config, const Workload& workload) {
 void check_requests(const Workload& workload, const ServiceConfig& config) {
   check_service(config, workload);
   check_kv_tiers(config, workload);
+  const std::vector<Turn>& turns = workload.turns;
+  require(turns.empty() || turns.size() == workload.requests.size(),
+          "found " + std::to_string(turns.size()) + " turns, expected one for each of the " +
+              std::to_string(workload.requests.size()) + " requests");
   Seconds before(-std::numeric_limits<double>::infinity());
   for (std::size_t i = 0; i < workload.requests.size(); ++i) {
     const Request& request = workload.requests[i];
@@ -186,15 +231,26 @@ void check_requests(const Workload& workload, const ServiceConfig& config) {
       return "request at index " + std::to_string(i) + " has id " + std::to_string(request.id) +
              ", expected its index";
     });
-    check(request, config, workload.hash_block_tokens);
+    check(request, config, workload);
+    if (!turns.empty()) {
+      const std::int64_t turn =
+          i > 0 && turns[i].session == turns[i - 1].session ? turns[i - 1].turn + 1 : 0;
+      require(turns[i].turn == turn && std::isfinite(turns[i].wait.value()) &&
+                  turns[i].wait >= Seconds(0),
+              [&] {
+                return name() + " is turn " + std::to_string(turns[i].turn) +
+                       " of its session, expected turn " + std::to_string(turn) +
+                       " and a wait of at least 0 s before it";
+              });
+    }
     if (workload.closed_loop_concurrency > 0) continue;
     require(std::isfinite(request.arrival.value()) && request.arrival >= Seconds(0),
             [&] { return name() + " arrives at a time that is negative or not finite"; });
-    require(request.arrival >= before,
+    require(request.arrival >= before || (!turns.empty() && turns[i].turn > 0),
             [&] { return name() + " arrives before the one above; expected ascending arrivals"; });
     require(request.arrival <= kLongestSpan,
             [&] { return name() + " " + too_late(request.arrival); });
-    before = request.arrival;
+    if (turns.empty() || turns[i].turn == 0) before = request.arrival;
   }
 }
 

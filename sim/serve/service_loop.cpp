@@ -25,8 +25,9 @@ ServiceLoop::ServiceLoop(const Workload& workload, std::span<RequestRecord> reco
     : workload_(workload),
       records_(records),
       progress_(progress),
-      first_(replicas, router),
-      is_closed_(workload.closed_loop_concurrency > 0) {}
+      first_(replicas, router, workload.turns),
+      clients_(workload),
+      has_answers_to_wait_for_(workload.closed_loop_concurrency > 0 || !workload.turns.empty()) {}
 
 ServiceLoop::ServiceLoop(const Workload& workload, std::span<RequestRecord> records,
                          Replicas& prefill, Replicas& decode, const DisaggregatedConfig& config,
@@ -49,6 +50,13 @@ void ServiceLoop::Side::update(std::size_t index) {
   known = event;
 }
 
+std::unique_ptr<Replica> ServiceLoop::Side::replace(std::size_t index,
+                                                    std::unique_ptr<Replica> replica) {
+  std::swap(replicas_[index], replica);
+  router_.replaced(index);
+  return replica;
+}
+
 std::vector<std::size_t> ServiceLoop::Side::take_touched() {
   std::ranges::sort(touched_);
   const auto repeated = std::ranges::unique(touched_);
@@ -61,12 +69,15 @@ void ServiceLoop::run(std::span<const std::int64_t> arrivals) {
   for (Seconds now = next(); now != kNever; now = next()) turn(now);
 }
 
-void ServiceLoop::begin(std::span<const std::int64_t> arrivals) {
-  arrivals_ = arrivals;
-  for (std::int64_t i = 0; i < workload_.closed_loop_concurrency; ++i) sends_.emplace(0);
+void ServiceLoop::begin(std::span<const std::int64_t> arrivals) { clients_.begin(arrivals); }
+
+Seconds ServiceLoop::next() const {
+  const Seconds due = std::min(clients_.next(), next_event());
+  return fleet_ == nullptr || due == kNever ? due : std::min(due, fleet_->autoscaler.next());
 }
 
 void ServiceLoop::turn(Seconds now) {
+  if (fleet_ != nullptr) scale(now);
   send_due(now);
   end_steps(first_, now);
   if (apart_) {
@@ -76,6 +87,36 @@ void ServiceLoop::turn(Seconds now) {
   send_due(now);  // of clients that have their last token at once
   form_steps(first_, now);
   if (apart_) form_steps(apart_->decode, now);
+  if (fleet_ != nullptr) stop_drained(now);
+}
+
+void ServiceLoop::scale(Fleet& fleet, int num_ready) {
+  fleet_ = &fleet;
+  was_used_.resize(first_.size());
+  for (std::size_t i = 0; i < first_.size(); ++i) {
+    was_used_[i] = i < static_cast<std::size_t>(num_ready);
+    if (!was_used_[i]) first_.close(i);
+  }
+}
+
+void ServiceLoop::scale(Seconds now) {
+  const ScalingMetric metric = fleet_->autoscaler.config().metric;
+  fleet_->autoscaler.turn(
+      now, {.metric = [&](std::size_t i) { return first_[i].scaling_metric(metric, now); },
+            .open =
+                [&](std::size_t i) {
+                  if (was_used_[i]) fleet_->gone.push_back(first_.replace(i, fleet_->make(i)));
+                  was_used_[i] = true;
+                  first_.open(i);
+                },
+            .close = [&](std::size_t i) { first_.close(i); }});
+}
+
+void ServiceLoop::stop_drained(Seconds now) {
+  const std::vector<std::size_t> draining = fleet_->autoscaler.draining();
+  for (const std::size_t i : draining) {
+    if (first_[i].is_drained()) fleet_->autoscaler.stop(now, i);
+  }
 }
 
 Seconds ServiceLoop::next_event() const {
@@ -84,20 +125,14 @@ Seconds ServiceLoop::next_event() const {
       {first_.next(), apart_->decode.next(), apart_->transfers.next_event().value_or(kNever)});
 }
 
-Seconds ServiceLoop::next_send() const {
-  if (next_ == arrivals_.size()) return kNever;
-  if (is_closed_) return sends_.empty() ? kNever : sends_.top();
-  return workload_.requests[static_cast<std::size_t>(arrivals_[next_])].arrival;
-}
-
 void ServiceLoop::send_due(Seconds now) {
-  for (; next_send() <= now; ++next_) {
-    const std::int64_t idx = arrivals_[next_];
+  while (clients_.next() <= now) {
+    const std::int64_t count = clients_.num_sent();
+    const std::int64_t idx = clients_.send();
     const Request& request = workload_.requests[static_cast<std::size_t>(idx)];
-    const std::size_t index = first_.choose(request, idx, now);
+    const std::size_t index = first_.choose(request, count, now);
     first_[index].submit(now, idx);
     first_.touch(index);
-    if (is_closed_) sends_.pop();
   }
 }
 
@@ -111,9 +146,9 @@ void ServiceLoop::end_steps(Side& side, Seconds now) {
     side.update(index);
     num_finished_ += static_cast<std::int64_t>(finished_.size());
     progress_.add(static_cast<std::int64_t>(finished_.size()));
-    if (is_closed_) {
+    if (has_answers_to_wait_for_) {
       for (const std::int64_t idx : finished_) {
-        sends_.push(records_[static_cast<std::size_t>(idx)].finish);
+        clients_.answer(idx, records_[static_cast<std::size_t>(idx)].finish);
       }
     }
     for (const Handover& handover : replica.take_handovers()) {

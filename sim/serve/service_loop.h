@@ -10,9 +10,9 @@
 //                             ▼
 //                          router ──► decode replicas, once the transfer has ended ──► clients
 //
-// At one time: requests are sent, steps of the first side end and hand over, transfers end, steps
-// of decode replicas end, clients that have their last token send again; then whoever something
-// happened to starts a step. Replicas of a side go by index.
+// At one time: replicas come and go, requests are sent, steps of the first side end and hand over,
+// transfers end, steps of decode replicas end, clients that have their last token send again; then
+// whoever something happened to starts a step. Replicas of a side go by index.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,13 +20,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <queue>
 #include <set>
 #include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "sim/serve/autoscaler.h"
+#include "sim/serve/clients.h"
 #include "sim/serve/disaggregated.h"
 #include "sim/serve/fast_forward.h"
 #include "sim/serve/replica.h"
@@ -63,6 +64,15 @@ class ProgressCounter {
 
 using Replicas = std::vector<std::unique_ptr<Replica>>;
 
+// Replicas that come and go: as many as there may be at once, the first ones ready from the start.
+struct Fleet {
+  // A new one, with nothing in its caches.
+  using Make = std::function<std::unique_ptr<Replica>(std::size_t index)>;
+  Autoscaler autoscaler;
+  Make make;
+  Replicas gone = {};  // that others have taken the places of
+};
+
 // Not thread safe; one run.
 class ServiceLoop {
  public:
@@ -77,14 +87,16 @@ class ServiceLoop {
               Replicas& decode, const DisaggregatedConfig& config, Transfers& transfers,
               ProgressCounter& progress);
 
-  // `arrivals`: indices of the requests to serve, ascending. In a closed loop the first
-  // `closed_loop_concurrency` are sent at 0 and another one whenever a client has its last token.
-  // Begins and turns until nothing is due.
+  // From now on `fleet`, which outlives the loop, says which of the replicas there are.
+  void scale(Fleet& fleet, int num_ready);
+
+  // `arrivals`: indices of the requests to serve, ascending (Clients::begin). Begins and turns
+  // until nothing is due.
   void run(std::span<const std::int64_t> arrivals);
 
   void begin(std::span<const std::int64_t> arrivals);
   // When something is due next, kNever: nothing is until a step or transfer has ended.
-  [[nodiscard]] Seconds next() const { return std::min(next_send(), next_event()); }
+  [[nodiscard]] Seconds next() const;
   // What is due at `now`, the time of next().
   void turn(Seconds now);
   // Steps are not computed as they are formed: `formed` is told of each, and calls compute_step for
@@ -98,8 +110,8 @@ class ServiceLoop {
   // Replicas behind a router, their events by (time, index), and who starts at this time.
   class Side {
    public:
-    Side(Replicas& replicas, RouterKind kind)
-        : replicas_(replicas), router_(kind, replicas), known_(replicas.size(), kNever) {}
+    Side(Replicas& replicas, RouterKind kind, std::span<const Turn> turns)
+        : replicas_(replicas), router_(kind, replicas, turns), known_(replicas.size(), kNever) {}
     [[nodiscard]] std::size_t size() const { return replicas_.size(); }
     [[nodiscard]] Replica& operator[](std::size_t index) { return *replicas_[index]; }
     [[nodiscard]] std::size_t choose(const Request& request, std::int64_t count, Seconds now) {
@@ -114,6 +126,10 @@ class ServiceLoop {
     // Whoever was touched, in order; nobody is afterwards.
     std::vector<std::size_t> take_touched();
     void changed(std::size_t index) { router_.changed(index); }
+    void open(std::size_t index) { router_.open(index); }
+    void close(std::size_t index) { router_.close(index); }
+    // `replica` in the place of one that has gone, which is returned.
+    std::unique_ptr<Replica> replace(std::size_t index, std::unique_ptr<Replica> replica);
 
    private:
     Replicas& replicas_;
@@ -124,7 +140,7 @@ class ServiceLoop {
   };
   struct Apart {
     Apart(Replicas& replicas, const DisaggregatedConfig& of, Transfers& on_the_way)
-        : decode(replicas, of.decode.router), config(of), transfers(on_the_way) {}
+        : decode(replicas, of.decode.router, {}), config(of), transfers(on_the_way) {}
     Side decode;
     const DisaggregatedConfig& config;
     Transfers& transfers;
@@ -134,8 +150,11 @@ class ServiceLoop {
   };
 
   [[nodiscard]] Seconds next_event() const;
-  [[nodiscard]] Seconds next_send() const;
   void send_due(Seconds now);
+  // Replicas that have started come, others go.
+  void scale(Seconds now);
+  // Those that are to go and have nothing left go.
+  void stop_drained(Seconds now);
   void end_steps(Side& side, Seconds now);
   void hand_over(const Handover& handover, Seconds now);
   // Of the step that the first side's replica `from` began at `now`, before it ends: layers that
@@ -153,11 +172,11 @@ class ServiceLoop {
   ProgressCounter& progress_;
   Side first_;
   std::optional<Apart> apart_;
-  bool is_closed_;
+  Clients clients_;
+  bool has_answers_to_wait_for_;  // requests are sent when others are answered
+  Fleet* fleet_ = nullptr;
+  std::vector<bool> was_used_;  // of a fleet's places
   Formed formed_;
-  std::span<const std::int64_t> arrivals_;
-  std::size_t next_ = 0;                                                      // into arrivals_
-  std::priority_queue<Seconds, std::vector<Seconds>, std::greater<>> sends_;  // of a closed loop
   std::vector<std::int64_t> finished_;
   std::int64_t num_finished_ = 0;
 };

@@ -48,7 +48,7 @@ Workload offline(std::int64_t num_requests, const LengthDistribution& prompt,
 // (service_checks.h), lengths below 1, and fewer than `max_requests` requests.
 Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requests = 0);
 
-// Whether `line`, the first of a file, has the columns of read_csv_trace.
+// Whether `line`, the first of a file, has the columns of read_csv_trace and no session_id.
 bool is_csv_trace_header(std::string_view line);
 
 // Request i arrives at arrivals_s[i], ascending seconds; the first arrival becomes t = 0. Throws
