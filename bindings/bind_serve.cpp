@@ -80,6 +80,10 @@ py::dict request_columns(const ServiceResult& service) {
     columns["loaded_tokens"] =
         column<std::int64_t>(rows, [](const Record& r) { return r.loaded_tokens; });
   }
+  if (service.metrics.sessions) {
+    columns["session"] = column<std::int64_t>(rows, [](const Record& r) { return r.session; });
+    columns["turn"] = column<std::int64_t>(rows, [](const Record& r) { return r.turn; });
+  }
   return columns;
 }
 

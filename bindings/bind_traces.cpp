@@ -17,6 +17,7 @@
 #include "bindings/traces.h"
 #include "sim/scenario/foreign_trace.h"
 #include "sim/scenario/reader.h"
+#include "sim/serve/sessions.h"
 #include "sim/serve/workload.h"
 
 namespace orrery::bindings {
@@ -34,10 +35,12 @@ auto span_of(const Array& array) {
 }
 
 Requests requests_of(const Seconds64& arrival_s, const Counts64& prompt_tokens,
-                     const Counts64& output_tokens, std::vector<std::string> notes) {
+                     const Counts64& output_tokens, std::vector<std::string> notes,
+                     const std::vector<std::string>& session, const Seconds64& wait_s) {
   try {
     Workload workload = column_trace("workload.requests", span_of(arrival_s),
                                      span_of(prompt_tokens), span_of(output_tokens));
+    if (!session.empty()) group_sessions(workload, session, span_of(wait_s));
     workload.notes = std::move(notes);
     return {.workload = std::make_shared<const Workload>(std::move(workload))};
   } catch (const std::invalid_argument& error) {
@@ -103,7 +106,10 @@ void bind_traces(py::module_& module) {
   py::class_<Requests>(module, "Requests", "The requests of a workload that is in memory.")
       .def(py::init(&requests_of), py::kw_only(), py::arg("arrival_s"), py::arg("prompt_tokens"),
            py::arg("output_tokens"), py::arg("notes") = std::vector<std::string>(),
-           "`notes` become warnings of what is simulated with them.")
+           py::arg("session") = std::vector<std::string>(), py::arg("wait_s") = Seconds64(0),
+           "`notes` become warnings of what is simulated with them. `session` names the session "
+           "that "
+           "each is a turn of, `wait_s` what passes between the answer before and a turn.")
       .def("columns", &columns, "One array per column over the requests; the first arrives at 0.")
       .def_property_readonly("notes",
                              [](const Requests& requests) { return requests.workload->notes; })
@@ -115,6 +121,9 @@ void bind_traces(py::module_& module) {
                              [](const TraceOptions& trace) { return trace.columns.prompt; })
       .def_property_readonly("output",
                              [](const TraceOptions& trace) { return trace.columns.output; })
+      .def_property_readonly("session",
+                             [](const TraceOptions& trace) { return trace.columns.session; })
+      .def_property_readonly("wait", [](const TraceOptions& trace) { return trace.columns.wait; })
       .def_readonly("time_unit", &TraceOptions::time_unit)
       .def_readonly("sort", &TraceOptions::sort)
       .def_readonly("drop_invalid", &TraceOptions::drop_invalid)

@@ -438,6 +438,30 @@ def _speculative(summary: Any) -> list[tuple[str, str]]:
                             f" {drafts['draft_weights_bytes'] / 2**30:.2f} GiB of weights a GPU")]  # fmt: skip
 
 
+def _sessions(summary: Any) -> list[tuple[str, str]]:
+    """How long conversations took, and what later turns found of them."""
+    if "sessions" not in summary:
+        return []
+    found = summary["sessions"]
+    times = ", ".join(f"{_seconds(found['duration_s'][name])} {name}" for name in ("mean", "p50", "p95", "p99"))
+    first, later = (", ".join(f"{_seconds(found[key][name])} {name}" for name in ("mean", "p99")) for key in ("first_ttft_s", "later_ttft_s"))
+    return [
+        ("sessions", f"{found['count']:,} of {found['mean_turns']:.1f} turns on average, {found['sessions_per_s']:.3g}/s; they take {times}"),
+        ("TTFT of turns", f"first {first}; later {later}, {_percent(found['later_cached_share'])} of their prompt tokens found"),
+    ]
+
+
+def _autoscaling(summary: Any) -> list[tuple[str, str]]:
+    """How many replicas there were, and what they took."""
+    if "autoscaling" not in summary:
+        return []
+    found = summary["autoscaling"]
+    price = f", {found['usd']:,.2f} USD" if found["usd"] is not None else ""
+    return [("replicas", f"{found['mean_replicas']:.2f} mean, {found['most_replicas']} at most of {found['min_replicas']} to"
+                         f" {found['max_replicas']} ({found['starts']} starts, {found['stops']} stops); {found['gpu_hours']:.3g} GPU-hours{price}"
+                         f" in {_seconds(found['time_s'])}")]  # fmt: skip
+
+
 def _ranks(summary: Any) -> list[tuple[str, str]]:
     """How data-parallel ranks wait for each other."""
     if "data_parallel" not in summary:
@@ -512,6 +536,8 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("tokens", f"{summary['prompt_tokens']:,} prompt, {summary['output_tokens']:,} output"),
         ("prefix cache", f"{_percent(summary['cached_tokens'] / max(summary['prompt_tokens'], 1))} of prompt tokens found"),
         *_kv_tiers(summary),
+        *_sessions(summary),
+        *_autoscaling(summary),
         ("output tokens/s", f"{summary['output_tokens_per_s']:,.0f}, {summary['output_tokens_per_s_per_gpu']:,.0f} per GPU"
                             f" ({summary['num_gpus']} GPUs)"),
         ("goodput", f"{summary['goodput']:.2f} requests/s, {_percent(summary['slo_attainment'])} of requests meet the SLO"),

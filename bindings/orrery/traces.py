@@ -7,6 +7,9 @@
     ShareGPT     a list of objects with conversations: the first question       none
                  and answer of each are a request, lengths are characters / chars_per_token
 
+A table with session_id (or the column that `columns.session` names) has turns of sessions, in order of arrival; with think_time_s (or
+`columns.wait`) a turn follows that long after the answer before it, and else comes at its arrival, if that answer has come by then.
+
 Each may be packed by gzip, as may be what the simulator reads itself. Where there are no arrivals, `requests_per_s` draws them.
 """
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _SEPARATORS = ",;\t|"
 _PARQUET = b"PAR1"
+_SESSION, _WAIT = "session_id", "think_time_s"
 _EXPECTED = "a table of requests, a benchmark's JSON or ShareGPT's conversations"
 
 
@@ -67,6 +71,8 @@ class _Table:
     names: tuple[str, str, str]
     first_row: int  # what errors call it: line 2 of CSV, request 1
     notes: tuple[str, ...] = ()
+    session: collections.abc.Sequence[Any] | None = None
+    wait: collections.abc.Sequence[Any] | None = None
 
     def at(self, index: int) -> str:
         return f":{index + self.first_row}"
@@ -89,6 +95,8 @@ class _Options:
     arrival: str
     prompt: str
     output: str
+    session: str
+    wait: str
     time_unit: str
     sort: bool
     drop_invalid: bool
@@ -102,7 +110,7 @@ class _Options:
 
 @functools.lru_cache(maxsize=4)
 def _kept(path: pathlib.Path, options: _Options, seed: int, state: object) -> _core.Requests:
-    if options == _Options("", "", "", "", False, False, 0, 0) and (own := _own(path)):
+    if options == _Options("", "", "", "", "", "", False, False, 0, 0) and (own := _own(path)):
         return own
     table = _table(path, options)
     if not len(table.prompt):
@@ -191,7 +199,9 @@ def _of_frame(path: pathlib.Path, frame: pandas.DataFrame, options: _Options, *,
     where = f"{path}:1" if first_row == 2 else str(path)  # the header's line
     layout = _layout(where, names, options)
     columns = (layout.arrival, layout.prompt, layout.output)
-    for name in columns:
+    session = options.session or (_SESSION if _SESSION in names and not options.prompt else "")
+    wait = options.wait or (_WAIT if session and _WAIT in names and not options.prompt else "")
+    for name in (*columns, *filter(None, (session, wait))):
         if names.count(name) > 1:
             raise ValueError(f"{where}: found the column {cut(name)} twice; expected it once")
     arrival = frame[layout.arrival].tolist() if layout.arrival in names and not options.requests_per_s else None
@@ -201,14 +211,15 @@ def _of_frame(path: pathlib.Path, frame: pandas.DataFrame, options: _Options, *,
     if "hash_ids" in names:
         notes.append(f"{path.name}: hash_ids are not read where the trace has options, so that no prompts share blocks")
     return _Table(arrival, frame[layout.prompt].tolist(), frame[layout.output].tolist(),
-                  options.time_unit or layout.time_unit, columns, first_row, tuple(notes))  # fmt: skip
+                  options.time_unit or layout.time_unit, columns, first_row, tuple(notes),
+                  frame[session].tolist() if session else None, frame[wait].tolist() if wait else None)  # fmt: skip
 
 
 def _layout(where: str, names: list[str], options: _Options) -> _Layout:
     """The columns that `columns:` names, or of the first known layout that is all there."""
     found = f"found the columns {cut(', '.join(names)) or 'of nothing'}"
     if options.prompt:
-        for key in ("arrival", "prompt", "output"):
+        for key in ("arrival", "prompt", "output", "session", "wait"):
             name = getattr(options, key)
             if name and name not in names:
                 near = difflib.get_close_matches(name, names, n=1, cutoff=0)
@@ -289,10 +300,27 @@ def _requests(path: pathlib.Path, table: _Table, options: _Options, seed: int) -
             arrivals, rows = arrivals[order], rows[order]
             notes.append(f"{path.name}: requests are sorted by arrival, {len(backwards):,} stood after a later one")
         arrivals = arrivals - arrivals[0]
+    sessions = [] if table.session is None else [str(table.session[row]) for row in rows]
+    waits = _waits(path, table)[rows] if table.wait is not None else np.zeros(0)
+    if sessions:
+        notes.append(f"{path.name}: a turn's prompt is taken to hold the turn before it where it is as long")
     try:
-        return _core.Requests(arrival_s=arrivals, prompt_tokens=prompts[rows], output_tokens=outputs[rows], notes=notes)
+        return _core.Requests(arrival_s=arrivals, prompt_tokens=prompts[rows], output_tokens=outputs[rows], notes=notes,
+                              session=sessions, wait_s=waits)  # fmt: skip
     except ValueError as error:
         raise ValueError(str(error).replace("workload.requests", str(path))) from None
+
+
+def _waits(path: pathlib.Path, table: _Table) -> np.ndarray[Any, Any]:
+    """Seconds before each turn; of a first turn, which has none, 0 where nothing stands there."""
+    assert table.wait is not None and table.session is not None
+    empty = np.array([value is None or value == "" or value != value for value in table.wait])
+    waits = np.where(empty, 0.0, _numbers(table.wait))
+    wrong = np.flatnonzero(~(np.isfinite(waits) & (waits >= 0)))
+    if len(wrong):
+        raise ValueError(f"{path}{table.at(int(wrong[0]))}: the time before the turn is {_quoted(table.wait[wrong[0]])}, expected seconds of"
+                         " at least 0")  # fmt: skip
+    return waits
 
 
 def _lengths(column: collections.abc.Sequence[Any]) -> np.ndarray[Any, Any]:

@@ -323,6 +323,24 @@ class SpaceBuilder {
   Space space_;
 };
 
+// What a search does not vary the load of, or count the GPUs of.
+void check_searchable(const Scenario& base) {
+  at_key(base, "autoscaling", [&] {
+    if (base.autoscaling) {
+      throw std::invalid_argument(
+          "found autoscaling, which is simulated by 'orrery run' and not searched; expected a "
+          "placement of fixed replicas");
+    }
+  });
+  at_key(base, "workload", [&] {
+    if (!make_workload(base.workload, base.seed).turns.empty()) {
+      throw std::invalid_argument(
+          "found sessions, which are simulated by 'orrery run' and not searched; expected a trace "
+          "without them, poisson, gamma or closed_loop");
+    }
+  });
+}
+
 }  // namespace
 
 Space read_space(const YamlNode& root, const std::filesystem::path& file, const ProjectPaths& paths,
@@ -335,6 +353,7 @@ Space read_space(const YamlNode& root, const std::filesystem::path& file, const 
   YamlNode own = root;
   std::erase_if(own.entries, [](const YamlNode::Entry& entry) { return entry.key == "search"; });
   const Scenario base = read_scenario(own, file, paths);
+  check_searchable(base);
   const SearchSection section = read_search(root, base);
   SpaceBuilder builder(file, paths, section.gpus);
   for (const Family& family : section.families) builder.add(family);

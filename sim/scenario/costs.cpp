@@ -51,7 +51,7 @@ std::string energy_basis(const Device& device) {
                          : "shares of the power limit as measured on an H100 and an H200");
 }
 
-std::optional<ServiceEnergy> service_energy(const Device& device, int num_gpus,
+std::optional<ServiceEnergy> service_energy(const Device& device, double num_gpus,
                                             const ServingMetrics& metrics) {
   if (!device.power || metrics.output_tokens == 0 || !(metrics.duration > Seconds(0))) {
     return std::nullopt;

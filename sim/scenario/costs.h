@@ -25,7 +25,8 @@ std::string to_yaml(const OwnerCosts& costs);
 // Of a GPU: the owner's, or the device's rental price; 0: not known.
 double usd_per_gpu_hour(const MachineSpec& machine);
 
-// Of the boards of all GPUs from the first arrival to the last finish, modelled.
+// Of the boards of all GPUs (with autoscaling as many as there are on average) from the first
+// arrival to the last finish, modelled.
 struct ServiceEnergy {
   Joules all;
   Joules per_output_token;
@@ -36,7 +37,7 @@ struct ServiceEnergy {
 // "model: ...": what the figures stand on, in words.
 std::string energy_basis(const Device& device);
 // None where neither the power of the device nor its limit is known, or nothing was served.
-std::optional<ServiceEnergy> service_energy(const Device& device, int num_gpus,
+std::optional<ServiceEnergy> service_energy(const Device& device, double num_gpus,
                                             const ServingMetrics& metrics);
 
 }  // namespace orrery

@@ -38,6 +38,16 @@ TraceOptions read_trace_options(const Reader& workload) {
       columns.fail("arrival", "missing; expected the column of times, or requests_per_s beside it");
     }
   }
+  if (workload.has("columns")) {
+    const Reader columns(workload.at("columns"), workload.path_of("columns"), key_names("columns"));
+    if (columns.has("session")) options.columns.session = columns.text("session");
+    if (columns.has("wait")) {
+      if (!columns.has("session")) {
+        columns.fail("wait", "found no session, whose turns wait; expected columns.session");
+      }
+      options.columns.wait = columns.text("wait");
+    }
+  }
   if (workload.has("time_unit")) {
     options.time_unit = kTimeUnits[workload.choice("time_unit", kTimeUnits)];
   }
@@ -58,8 +68,10 @@ std::string to_yaml(const TraceOptions& options) {
   if (!columns.prompt.empty()) {
     text += ", columns: {";
     if (!columns.arrival.empty()) text += "arrival: " + quoted_yaml(columns.arrival) + ", ";
-    text +=
-        "prompt: " + quoted_yaml(columns.prompt) + ", output: " + quoted_yaml(columns.output) + "}";
+    text += "prompt: " + quoted_yaml(columns.prompt) + ", output: " + quoted_yaml(columns.output);
+    if (!columns.session.empty()) text += ", session: " + quoted_yaml(columns.session);
+    if (!columns.wait.empty()) text += ", wait: " + quoted_yaml(columns.wait);
+    text += "}";
   }
   if (!time_unit.empty()) text += ", time_unit: " + time_unit;
   if (sort) text += ", sort: true";

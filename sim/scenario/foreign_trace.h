@@ -26,6 +26,8 @@ struct TraceOptions {
     std::string arrival;
     std::string prompt;
     std::string output;
+    std::string session;  // empty: the format's, or none
+    std::string wait;     // seconds from the answer before to the turn; likewise
     bool operator==(const Columns&) const = default;
   };
   Columns columns;

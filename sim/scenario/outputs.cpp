@@ -16,6 +16,8 @@ namespace orrery {
 
 namespace {
 
+constexpr double kSecondsPerHour = 3600;
+
 std::string json_number(double value) {
   return std::isfinite(value) ? format_number(value) : "null";
 }
@@ -200,9 +202,57 @@ std::string speculation_json(const RunResult& result) {
   return object.inline_text();
 }
 
+// GPUs that there are, with autoscaling on average.
+double mean_gpus(const RunResult& result) {
+  const auto& scaling = result.service.metrics.autoscaling;
+  return scaling ? scaling->mean_replicas() * num_ranks(result.scenario.mesh)
+                 : static_cast<double>(result.num_gpus);
+}
+
+std::string sessions_json(const SessionMetrics& sessions) {
+  JsonObject object;
+  object.whole("count", sessions.num_sessions)
+      .number("mean_turns", sessions.mean_turns)
+      .number("sessions_per_s", sessions.sessions_per_s)
+      .raw("duration_s", quantiles_json(sessions.duration_s))
+      .raw("first_ttft_s", quantiles_json(sessions.first_ttft_s))
+      .raw("later_ttft_s", quantiles_json(sessions.later_ttft_s))
+      .number("later_cached_share", sessions.later_cached_share);
+  return object.inline_text();
+}
+
+// `counts`: [time in s, ready, starting, draining] at each change.
+std::string autoscaling_json(const RunResult& result) {
+  const AutoscalingMetrics& metrics = *result.service.metrics.autoscaling;
+  const AutoscalingConfig& config = *result.scenario.autoscaling;
+  const double gpu_hours =
+      metrics.replica_time.value() * num_ranks(result.scenario.mesh) / kSecondsPerHour;
+  const double price = usd_per_gpu_hour(result.scenario.machine_spec);
+  std::string counts;
+  for (const ReplicaCount& count : metrics.counts) {
+    counts += (counts.empty() ? "[" : ", [") + format_number(count.time.value()) + ", " +
+              std::to_string(count.ready) + ", " + std::to_string(count.starting) + ", " +
+              std::to_string(count.draining) + "]";
+  }
+  JsonObject object;
+  object.text("metric", kScalingMetricNames[static_cast<std::size_t>(config.metric)])
+      .number("target", config.target)
+      .whole("min_replicas", config.min_replicas)
+      .whole("max_replicas", config.max_replicas)
+      .number("mean_replicas", metrics.mean_replicas())
+      .whole("most_replicas", metrics.most_replicas)
+      .whole("starts", metrics.num_starts)
+      .whole("stops", metrics.num_stops)
+      .number("time_s", metrics.time.value())
+      .number("gpu_hours", gpu_hours)
+      .raw("usd", price > 0 ? json_number(gpu_hours * price) : "null")
+      .raw("counts", "[" + counts + "]");
+  return object.inline_text();
+}
+
 std::string energy_json(const RunResult& result) {
   const Device& device = result.scenario.machine_spec.device;
-  const auto energy = service_energy(device, result.num_gpus, result.service.metrics);
+  const auto energy = service_energy(device, mean_gpus(result), result.service.metrics);
   if (!energy) return "null";
   JsonObject object;
   object.number("j", energy->all.value())
@@ -339,7 +389,7 @@ std::string summary_json(const RunResult& result) {
       .raw("itl_s", quantiles_json(metrics.itl_s))
       .raw("e2e_s", quantiles_json(metrics.e2e_s))
       .number("output_tokens_per_s", metrics.output_tokens_per_s)
-      .number("output_tokens_per_s_per_gpu", metrics.output_tokens_per_s / result.num_gpus)
+      .number("output_tokens_per_s_per_gpu", metrics.output_tokens_per_s / mean_gpus(result))
       .number("requests_per_s", metrics.requests_per_s)
       .number("goodput", metrics.goodput_requests_per_s)
       .number("slo_attainment", metrics.slo_attainment)
@@ -367,6 +417,8 @@ std::string summary_json(const RunResult& result) {
     summary.raw("kv_tiers", kv_tiers_json(*metrics.kv_tiers, metrics.prompt_tokens));
   }
   if (metrics.speculation) summary.raw("speculative", speculation_json(result));
+  if (metrics.sessions) summary.raw("sessions", sessions_json(*metrics.sessions));
+  if (metrics.autoscaling) summary.raw("autoscaling", autoscaling_json(result));
   summary.raw("step", step_json(result.step))
       .raw("step_breakdown", breakdown_json(result.step.shares))
       .raw("warnings", "[" + warnings + "]")

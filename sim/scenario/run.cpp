@@ -14,6 +14,7 @@
 #include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/service.h"
 #include "sim/scenario/step_limits.h"
+#include "sim/serve/router.h"
 #include "sim/serve/simulated_steps.h"
 #include "sim/serve/step_store.h"
 #include "sim/units/parse.h"
@@ -70,10 +71,10 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
                        " were measured on another device: times are moved to " +
                        joined(differences(other->device, scenario.machine_spec.device)));
   }
-  if (scenario.disaggregation && scenario.router == RouterKind::kPrefixAware) {
-    warnings.emplace_back(
-        "router prefix_aware chooses among prefill replicas; decode replicas cache no prefixes and "
-        "are chosen by least_loaded");
+  if (scenario.disaggregation && scenario.router != decode_router(scenario.router)) {
+    warnings.push_back("router " + std::string(to_text(scenario.router)) +
+                       " chooses among prefill replicas; decode replicas cache no prefixes and are "
+                       "chosen by least_loaded");
   }
   if (scenario.where.contains("search")) {
     warnings.emplace_back(
@@ -170,6 +171,11 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
     result.warnings.emplace_back(
         "kv_cache: the requests of this workload name no prefixes that they share, so no tier is "
         "used");
+  }
+  if (!workload.turns.empty() && !scenario.engine.enable_prefix_caching) {
+    result.warnings.emplace_back(
+        "engine.enable_prefix_caching is off: every turn of a session computes the whole "
+        "conversation again");
   }
   const Scenario shown = scenario.disaggregation ? decode_side(scenario) : scenario;
   if (scenario.chosen_step != Batch{}) {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/scenario/autoscaling.h"
 #include "sim/scenario/chosen_step.h"
 #include "sim/scenario/config_keys.h"
 #include "sim/scenario/costs.h"
@@ -216,6 +217,63 @@ void read_place(const Reader& root, Scenario& scenario) {
   scenario.mesh = placement.mesh;
 }
 
+void read_scaling(const Reader& root, Scenario& scenario) {
+  if (!root.has("autoscaling")) return;
+  const YamlNode& node = root.at("autoscaling");
+  if (scenario.disaggregation) {
+    root.fail("autoscaling",
+              "found autoscaling beside disaggregation, whose sides are of a fixed size; expected "
+              "placement in its place");
+  }
+  scenario.autoscaling = read_autoscaling(node);
+  AutoscalingConfig& scaling = *scenario.autoscaling;
+  const YamlNode* placement = root.node().find("placement");
+  if (placement == nullptr || placement->find("replicas") == nullptr) {
+    scenario.replicas = scaling.min_replicas;
+  }
+  if (scenario.replicas < scaling.min_replicas || scenario.replicas > scaling.max_replicas) {
+    fail_at(node.where, "autoscaling: found placement.replicas " +
+                            std::to_string(scenario.replicas) +
+                            ", those at the start; expected from min_replicas, " +
+                            std::to_string(scaling.min_replicas) + ", to max_replicas, " +
+                            std::to_string(scaling.max_replicas));
+  }
+  const std::int64_t gpus = std::int64_t{scaling.max_replicas} * num_ranks(scenario.mesh);
+  if (gpus > scenario.machine_spec.num_gpus) {
+    fail_at(node.where, "autoscaling: max_replicas needs " + std::to_string(gpus) + " GPUs (" +
+                            std::to_string(scaling.max_replicas) + " replicas of " +
+                            std::to_string(num_ranks(scenario.mesh)) + "); machine " +
+                            scenario.machine_spec.name + " has " +
+                            std::to_string(scenario.machine_spec.num_gpus));
+  }
+  for (const std::string_view key : {"offline", "static_batch"}) {
+    if (root.at("workload").find(key) != nullptr) {
+      root.fail("autoscaling", "found autoscaling beside " + std::string(key) +
+                                   ", whose requests all wait from the start; expected a trace, "
+                                   "poisson, gamma, closed_loop or sessions");
+    }
+  }
+  if (root.has("kv_cache")) {
+    root.fail("autoscaling",
+              "found autoscaling beside tiers of KV blocks (kv_cache), which leave with their "
+              "replicas; expected one of them");
+  }
+}
+
+// Routers that need what the workload or the engine does not have.
+void check_router(const Reader& root, const Scenario& scenario) {
+  const RouterPolicy& router = router_policy(scenario.router);
+  const auto* trace = std::get_if<TraceWorkload>(&scenario.workload.source);
+  const bool may_have_sessions = std::holds_alternative<SessionConfig>(scenario.workload.source) ||
+                                 (trace != nullptr && trace->format == TraceFormat::kForeign);
+  if (router.needs_sessions && !may_have_sessions) {
+    root.fail("router", "found " + std::string(router.name) +
+                            ", which keeps the turns of a session together, beside requests of "
+                            "none; expected workload.sessions, a trace with sessions, or another "
+                            "router such as least_loaded");
+  }
+}
+
 // What a disaggregated service cannot serve.
 void check_disaggregated(const Reader& root, const Scenario& scenario) {
   if (!scenario.disaggregation) {
@@ -235,7 +293,7 @@ void check_disaggregated(const Reader& root, const Scenario& scenario) {
     if (root.at("workload").find(key) != nullptr) {
       root.fail("workload", "found " + std::string(key) +
                                 " beside disaggregation, which serves requests as they come; "
-                                "expected a trace, poisson, gamma or closed_loop");
+                                "expected a trace, poisson, gamma, closed_loop or sessions");
     }
   }
 }
@@ -482,6 +540,8 @@ Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& f
   scenario.workload =
       read_workload(root.at("workload"), directory, paths.root, std::move(requests), paths.traces);
   check_disaggregated(root, scenario);
+  read_scaling(root, scenario);
+  check_router(root, scenario);
   if (root.has("slo")) {
     read_slo(root.at("slo"), scenario.slo);
   }
@@ -526,6 +586,7 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
   text += scenario.disaggregation
               ? to_yaml(*scenario.disaggregation)
               : to_yaml(Placement{.replicas = scenario.replicas, .mesh = scenario.mesh});
+  if (scenario.autoscaling) text += to_yaml(*scenario.autoscaling);
   text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
           config_yaml(engine_fields(), scenario.engine, "  ") + "\n" +
           graphs_yaml(scenario.engine_profile);

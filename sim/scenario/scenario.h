@@ -63,6 +63,7 @@ struct Scenario {
   std::optional<SpeculativeSpec> speculative;
   KvTiersConfig kv_tiers;  // as the scenario says them
   RouterKind router = RouterKind::kRoundRobin;
+  std::optional<AutoscalingConfig> autoscaling;  // `replicas` are those at the start
   WorkloadSpec workload;
   Slo slo;
   StepLevel step_level = StepLevel::kClosedForm;

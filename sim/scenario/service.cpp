@@ -10,6 +10,7 @@
 #include "sim/scenario/kv_cache.h"
 #include "sim/scenario/run.h"
 #include "sim/serve/disaggregated.h"
+#include "sim/serve/router.h"
 #include "sim/serve/service_checks.h"
 #include "sim/serve/speculative_steps.h"
 
@@ -63,6 +64,7 @@ ServiceConfig service_config(const Scenario& scenario, const MemoryBudget& memor
   config.engine.block_size = tokens_of_block(scenario.engine, scenario.mesh);
   config.front_end = scenario.engine_profile.front_end;
   config.num_replicas = scenario.replicas;
+  config.autoscaling = scenario.autoscaling;
   config.router = scenario.router;
   config.num_dp_ranks = scenario.mesh.dp;
   config.num_kv_blocks = memory.num_kv_blocks;
@@ -139,6 +141,7 @@ std::string StepModel::key(const Scenario& side, bool contexts_differ) {
   shared.workload = {};
   shared.slo = {};
   shared.router = {};
+  shared.autoscaling.reset();
   shared.kv_tiers = {};
   shared.chosen_step = {};
   shared.validation = {};
@@ -166,6 +169,7 @@ ServiceModel::ServiceModel(const Scenario& scenario, bool contexts_differ,
 }
 
 int num_gpus(const Scenario& scenario) {
+  if (scenario.autoscaling) return scenario.autoscaling->max_replicas * num_ranks(scenario.mesh);
   if (!scenario.disaggregation) return scenario.replicas * num_ranks(scenario.mesh);
   return num_gpus(scenario.disaggregation->prefill.placement) +
          num_gpus(scenario.disaggregation->decode.placement);
@@ -176,8 +180,10 @@ namespace {
 ScenarioService serve_aggregated(const Scenario& scenario, const Workload& workload,
                                  const ServiceModel& model, const ServiceOptions& options) {
   check_static_step(scenario, workload);
+  const int replicas =
+      scenario.autoscaling ? scenario.autoscaling->max_replicas : scenario.replicas;
   ServiceConfig config =
-      service_config(scenario, model.memory(), new_store(options.spill, scenario.replicas));
+      service_config(scenario, model.memory(), new_store(options.spill, replicas));
   config.record_steps = options.record_steps;
   add_tiers(scenario, model.memory(), model.steps().times(), workload, config);
   return {.result = at_key(scenario, "workload",
@@ -209,9 +215,7 @@ ScenarioService serve_disaggregated(const Scenario& scenario, const Workload& wo
   config.prefill.record_steps = config.decode.record_steps = options.record_steps;
   add_tiers(prefill, *model.prefill_memory(), model.prefill_steps()->times(), workload,
             config.prefill);
-  if (config.decode.router == RouterKind::kPrefixAware) {  // they cache no prefixes
-    config.decode.router = RouterKind::kLeastLoaded;
-  }
+  config.decode.router = decode_router(config.decode.router);  // they cache no prefixes
   return {.result = at_key(scenario, "workload",
                            [&] {
                              return orrery::serve_disaggregated(

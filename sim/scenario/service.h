@@ -78,7 +78,7 @@ class ServiceModel {
   std::shared_ptr<StepModel> prefill_steps_;
 };
 
-// GPUs of all instances.
+// GPUs of all instances; with autoscaling of as many as there may be.
 int num_gpus(const Scenario& scenario);
 
 struct ServiceOptions {

@@ -105,6 +105,20 @@ void check_executable(const Scenario& scenario) {
           "set validate.serve=false");
     }
   });
+  at_key(scenario, "autoscaling", [&] {
+    if (scenario.autoscaling) {
+      throw std::invalid_argument(
+          "found autoscaling, which is simulated and not executed: leave it out, or set "
+          "validate.serve=false");
+    }
+  });
+  at_key(scenario, "workload", [&] {
+    if (!make_workload(scenario.workload, scenario.seed).turns.empty()) {
+      throw std::invalid_argument(
+          "found sessions, whose turns wait for answers, and which are simulated and not executed: "
+          "set another workload, or validate.serve=false");
+    }
+  });
   at_key(scenario, "engine", [&] {
     // Prompts that share nothing are computed whole either way.
     if (scenario.engine.enable_prefix_caching &&

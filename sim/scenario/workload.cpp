@@ -19,8 +19,9 @@ namespace orrery {
 namespace {
 
 constexpr std::string_view kHex = "0123456789abcdef";
-constexpr std::array<std::string_view, 8> kSources = {
-    "trace", "mooncake", "requests", "poisson", "gamma", "closed_loop", "offline", "static_batch"};
+constexpr std::array<std::string_view, 9> kSources = {"trace",    "mooncake", "requests",
+                                                      "poisson",  "gamma",    "closed_loop",
+                                                      "sessions", "offline",  "static_batch"};
 
 // Of requests and of what counts them.
 std::int64_t read_count(const Reader& reader, std::string_view key, std::int64_t least = 1) {
@@ -163,6 +164,11 @@ RequestsWorkload read_requests(const Reader& reader, SharedRequests given) {
     }
   }
   read_part(reader, workload);
+  if (!workload.requests->turns.empty()) {
+    reader.fail("requests",
+                "found requests in memory that are turns of sessions; expected a trace "
+                "file, which columns.session says them of");
+  }
   if (workload.num_requests > std::ssize(workload.requests->requests)) {
     reader.fail("num_requests",
                 "found " + std::to_string(workload.num_requests) + "; expected at most the " +
@@ -189,6 +195,46 @@ ClosedLoopWorkload read_closed_loop(const YamlNode& node, const std::string& pat
           .distinct_prompts =
               reader.has("distinct_prompts") ? read_count(reader, "distinct_prompts") : 0,
           .is_cold = reader.has("cold") && reader.boolean("cold")};
+}
+
+// A time, or {mean: 8 s, cv: 1}.
+ThinkTime read_think_time(const Reader& parent) {
+  const YamlNode& node = parent.at("think_time");
+  if (node.kind != YamlNode::Kind::kMap) {
+    return {.mean = parent.seconds("think_time", /*zero_allowed=*/true)};
+  }
+  const Reader reader(node, parent.path_of("think_time"), key_names("think_time"));
+  return {.mean = reader.seconds("mean", /*zero_allowed=*/true),
+          .cv = reader.has("cv") ? reader.number("cv", 0, 100) : 1};
+}
+
+SessionConfig read_sessions(const YamlNode& node, const std::string& path) {
+  const Reader reader(node, path, key_names("sessions"));
+  if (reader.has("sessions_per_s") == reader.has("concurrency")) {
+    fail_at(node.where, path + ": found " +
+                            (reader.has("concurrency") ? "both sessions_per_s and concurrency"
+                                                       : "neither sessions_per_s nor concurrency") +
+                            "; expected one of them");
+  }
+  SessionConfig config;
+  if (reader.has("concurrency")) {
+    if (reader.has("cv")) reader.fail("cv", "belongs to sessions_per_s, not to concurrency");
+    config.concurrency = read_count(reader, "concurrency");
+  } else {
+    config.sessions_per_s = reader.number("sessions_per_s", 0, 1e9, /*above=*/true);
+    if (reader.has("cv")) config.cv = reader.number("cv", 0, 100, /*above=*/true);
+  }
+  config.num_sessions = read_count(reader, "num_sessions");
+  config.turns = read_lengths(reader, "turns");
+  config.first_prompt = read_lengths(reader, "first_prompt");
+  config.user_tokens = read_lengths(reader, "user_tokens");
+  config.output_tokens = read_lengths(reader, "output_tokens");
+  if (reader.has("think_time")) config.think_time = read_think_time(reader);
+  if (reader.has("shared_system_prompt")) {
+    config.shared_system_prompt = reader.integer("shared_system_prompt", 0, kMaxTokens);
+  }
+  if (reader.has("max_context")) config.max_context = reader.integer("max_context", 1, kMaxTokens);
+  return config;
 }
 
 // A static batch has `batch` sequences where offline requests have `num_requests`.
@@ -291,6 +337,26 @@ std::string source_yaml(const ClosedLoopWorkload& loop, const std::filesystem::p
          (loop.is_cold ? ", cold: true}" : "}");
 }
 
+std::string source_yaml(const SessionConfig& sessions, const std::filesystem::path&,
+                        const std::string&) {
+  const ThinkTime& think = sessions.think_time;
+  const std::string arrivals = sessions.concurrency > 0
+                                   ? "concurrency: " + std::to_string(sessions.concurrency)
+                                   : "sessions_per_s: " + format_number(sessions.sessions_per_s) +
+                                         ", cv: " + format_number(sessions.cv);
+  return "sessions: {" + arrivals + ", num_sessions: " + std::to_string(sessions.num_sessions) +
+         ", turns: " + lengths_yaml(sessions.turns) +
+         ", first_prompt: " + lengths_yaml(sessions.first_prompt) +
+         ", user_tokens: " + lengths_yaml(sessions.user_tokens) +
+         ", output_tokens: " + lengths_yaml(sessions.output_tokens) +
+         ", think_time: {mean: " + format_number(think.mean.value()) +
+         " s, cv: " + format_number(think.cv) +
+         "}, shared_system_prompt: " + std::to_string(sessions.shared_system_prompt) +
+         (sessions.max_context > 0 ? ", max_context: " + std::to_string(sessions.max_context)
+                                   : "") +
+         "}";
+}
+
 std::string source_yaml(const OfflineWorkload& offline, const std::filesystem::path&,
                         const std::string&) {
   return (offline.is_static_batch ? "static_batch: {batch: " : "offline: {num_requests: ") +
@@ -313,6 +379,10 @@ Workload read_foreign_trace(const TraceWorkload& trace, std::uint64_t seed) {
                         "holds " + std::to_string(count) +
                             " requests; expected num_requests of at most that, found " +
                             std::to_string(trace.num_requests));
+  }
+  if (trace.num_requests > 0 && !workload.turns.empty()) {
+    throw TextFileError(trace.file, 0,
+                        "holds sessions, which num_requests would cut; expected all of them");
   }
   if (trace.num_requests > 0) {
     workload.requests.resize(static_cast<std::size_t>(trace.num_requests));
@@ -365,6 +435,10 @@ Workload requests_of(const ClosedLoopWorkload& loop, std::uint64_t seed) {
   return workload;
 }
 
+Workload requests_of(const SessionConfig& sessions, std::uint64_t seed) {
+  return draw_sessions(sessions, seed);
+}
+
 Workload requests_of(const OfflineWorkload& spec, std::uint64_t seed) {
   return offline(spec.num_requests, spec.prompt_tokens, spec.output_tokens, spec.is_static_batch,
                  seed);
@@ -415,7 +489,7 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
   if (source.empty()) {
     fail_at(node.where,
             "workload: expected one of trace, mooncake, requests, poisson, gamma, closed_loop, "
-            "offline, static_batch");
+            "sessions, offline, static_batch");
   }
   const bool is_trace = source == "trace" || source == "mooncake";
   const bool is_listed = is_trace || source == "requests";
@@ -438,6 +512,8 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
     spec.source = read_requests(reader, std::move(given));
   } else if (source == "closed_loop") {
     spec.source = read_closed_loop(reader.at(source), path);
+  } else if (source == "sessions") {
+    spec.source = read_sessions(reader.at(source), path);
   } else if (source == "offline" || source == "static_batch") {
     spec.source = read_offline(reader.at(source), path, source == "static_batch");
   } else {
@@ -447,7 +523,8 @@ WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& di
     spec.warmup_requests = read_count(reader, "warmup_requests", 0);
   }
   if (reader.has("drain_requests")) {
-    if (std::holds_alternative<OfflineWorkload>(spec.source)) {
+    if (std::holds_alternative<OfflineWorkload>(spec.source) ||
+        std::holds_alternative<SessionConfig>(spec.source)) {
       reader.fail("drain_requests",
                   "belongs to requests that come one after another, not to " + std::string(source));
     }
@@ -474,6 +551,10 @@ Workload make_workload(const WorkloadSpec& spec, std::uint64_t seed) {
                                 " of " + std::to_string(workload.requests.size()) +
                                 " requests; expected fewer than all");
   }
+  if (spec.drain_requests > 0 && !workload.turns.empty()) {
+    throw std::invalid_argument(
+        "found drain_requests beside sessions, whose last turns do not come last; expected none");
+  }
   workload.drain_requests = spec.drain_requests;
   const std::int64_t after = std::ssize(workload.requests) - spec.warmup_requests;
   if (spec.drain_requests >= after) {
@@ -499,6 +580,12 @@ std::vector<std::string> warnings_of(const WorkloadSpec& spec) {
       [&](const auto& source) {
         if constexpr (requires { source.prompt_tokens; }) {
           check("prompt_tokens", source.prompt_tokens);
+          check("output_tokens", source.output_tokens);
+        }
+        if constexpr (requires { source.user_tokens; }) {
+          check("turns", source.turns);
+          check("first_prompt", source.first_prompt);
+          check("user_tokens", source.user_tokens);
           check("output_tokens", source.output_tokens);
         }
       },

@@ -13,6 +13,7 @@
 #include "sim/scenario/foreign_trace.h"
 #include "sim/scenario/reader.h"
 #include "sim/serve/serve.h"
+#include "sim/serve/sessions.h"
 #include "sim/serve/workload.h"
 
 namespace orrery {
@@ -73,14 +74,15 @@ struct OfflineWorkload {
 
 struct WorkloadSpec {
   std::variant<TraceWorkload, RequestsWorkload, ArrivalWorkload, ClosedLoopWorkload,
-               OfflineWorkload>
+               OfflineWorkload, SessionConfig>
       source;
   std::int64_t warmup_requests = 0;  // the first N are served but not measured
   std::int64_t drain_requests = 0;   // the last N, likewise
   bool operator==(const WorkloadSpec&) const = default;
 };
 
-// Exactly one of trace, mooncake, requests, poisson, gamma, closed_loop, offline, static_batch.
+// Exactly one of trace, mooncake, requests, poisson, gamma, closed_loop, sessions, offline,
+// static_batch.
 // Where `requests:` has no value, `given` are the requests; `traces` reads foreign ones. Throws
 // ScenarioError.
 WorkloadSpec read_workload(const YamlNode& node, const std::filesystem::path& directory,

@@ -79,9 +79,7 @@ std::string sides_text(const RunResult& run) {
   const auto line = [](std::string_view word, std::int64_t value) {
     return std::string(word) + " " + std::to_string(value) + "\n";
   };
-  const RouterKind router = run.scenario.router == RouterKind::kPrefixAware
-                                ? RouterKind::kLeastLoaded
-                                : run.scenario.router;
+  const RouterKind router = decode_router(run.scenario.router);
   return line("replicas", run.scenario.replicas) + "router " + std::string(to_text(router)) + "\n" +
          line("prefill_replicas", prefill.replicas) +
          line("prefill_num_kv_blocks", run.disaggregated->prefill_memory.num_kv_blocks) +

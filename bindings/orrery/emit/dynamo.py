@@ -10,7 +10,7 @@ from .deployment import Deployment
 from .kubernetes import dns_label
 
 _IMAGES = {"vllm": "vllm-runtime", "sglang": "sglang-runtime", "trtllm": "tensorrtllm-runtime"}
-_MODES = {"round_robin": "round-robin", "least_loaded": "least-loaded", "prefix_aware": "kv"}
+_MODES = {"round_robin": "round-robin", "least_loaded": "least-loaded", "prefix_aware": "kv", "cache_aware": "kv", "weighted_scores": "kv"}
 
 
 def manifest(deployment: Deployment, header: Sequence[str], name: str) -> str:

@@ -14,7 +14,7 @@ _SIDECAR_PORT, _DECODE_PORT = 8000, 8200
 _SCORERS = {
     "round_robin": ("active-request-scorer",),
     "least_loaded": ("active-request-scorer",),
-    "prefix_aware": ("prefix-cache-affinity-filter", "token-load-scorer"),
+    **dict.fromkeys(("prefix_aware", "cache_aware", "weighted_scores"), ("prefix-cache-affinity-filter", "token-load-scorer")),
 }
 _PRODUCERS = {"prefix-cache-affinity-filter": "approx-prefix-cache-producer"}
 

@@ -284,6 +284,8 @@ def totals(run: Run) -> list[tuple[str, str]]:
         ),
         *_kv_tiers(s),
         *_speculative(s),
+        *_sessions(s),
+        *_autoscaling(s),
         ("Simulated time", quantities.seconds(s["duration_s"])),
         *(
             [
@@ -336,6 +338,32 @@ def _speculative(summary: dict) -> list[tuple[str, str]]:
         ("Tokens that a step makes of a sequence, mean", quantities.number(drafts["acceptance_length"])),
         ("Drafting, of the time of steps", quantities.percent(drafts["draft_share"])),
         ("Weights of what drafts, per GPU", quantities.gibibytes(drafts["draft_weights_bytes"])),
+    ]
+
+
+def _sessions(summary: dict) -> list[tuple[str, str]]:
+    if "sessions" not in summary:
+        return []
+    found = summary["sessions"]
+    return [
+        ("Sessions", quantities.count(found["count"])),
+        ("Turns of a session, mean", quantities.number(found["mean_turns"])),
+        *((f"Session, first turn to last answer, {name}", quantities.seconds(found["duration_s"][name])) for name in ("mean", "p99")),
+        ("TTFT of first turns, mean and p99", " and ".join(quantities.seconds(found["first_ttft_s"][name]) for name in ("mean", "p99"))),
+        ("TTFT of later turns, mean and p99", " and ".join(quantities.seconds(found["later_ttft_s"][name]) for name in ("mean", "p99"))),
+        ("Prompt tokens of later turns from the prefix cache", quantities.percent(found["later_cached_share"])),
+    ]
+
+
+def _autoscaling(summary: dict) -> list[tuple[str, str]]:
+    if "autoscaling" not in summary:
+        return []
+    found = summary["autoscaling"]
+    return [
+        ("Replicas, mean and most", f"{quantities.number(found['mean_replicas'])} and {quantities.count(found['most_replicas'])}"),
+        ("Replicas started and stopped", f"{quantities.count(found['starts'])} and {quantities.count(found['stops'])}"),
+        ("GPU-hours of all replicas", quantities.number(found["gpu_hours"])),
+        *([("Cost of these GPU-hours", f"{found['usd']:,.2f} USD")] if found["usd"] is not None else []),
     ]
 
 

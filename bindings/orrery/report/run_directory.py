@@ -236,6 +236,10 @@ def _read_summary(path: pathlib.Path) -> dict:
         _check_kv_tiers(path, _object(path, summary, "kv_tiers"))
     if "speculative" in summary:
         _check_speculative(path, _object(path, summary, "speculative"))
+    if "sessions" in summary:
+        _check_sessions(path, _object(path, summary, "sessions"))
+    if "autoscaling" in summary:
+        _check_autoscaling(path, _object(path, summary, "autoscaling"))
     breakdown = summary.get("step_breakdown")
     if not isinstance(breakdown, list):
         raise ValueError(f"{path}: found no list 'step_breakdown'")
@@ -291,6 +295,23 @@ def _check_speculative(path: pathlib.Path, drafts: dict) -> None:
     for name in ("method", "draft"):
         if not isinstance(drafts.get(name), str):
             raise ValueError(f"{path}: found no text 'speculative.{name}'")
+
+
+def _check_sessions(path: pathlib.Path, sessions: dict) -> None:
+    for name in ("count", "mean_turns", "sessions_per_s", "later_cached_share"):
+        _number(path, sessions, name, prefix="sessions.")
+    for key in ("duration_s", "first_ttft_s", "later_ttft_s"):
+        _read_quantiles(path, _object(path, sessions, key), f"sessions.{key}")
+
+
+def _check_autoscaling(path: pathlib.Path, scaling: dict) -> None:
+    for name in ("min_replicas", "max_replicas", "mean_replicas", "most_replicas", "starts", "stops", "gpu_hours"):
+        _number(path, scaling, name, prefix="autoscaling.")
+    _number(path, scaling, "usd", prefix="autoscaling.", nullable=True)
+    counts = scaling.get("counts")
+    rows = counts if isinstance(counts, list) else []
+    if not rows or not all(isinstance(row, list) and len(row) == 4 and all(map(quantities.is_number, row)) for row in rows):
+        raise ValueError(f"{path}: found no list 'autoscaling.counts' of [time, ready, starting, draining]")
 
 
 def _object(path: pathlib.Path, parent: dict, key: str) -> dict:

@@ -23,6 +23,8 @@ class RunBins:
     output_tokens_per_s: np.ndarray
     prompt_tokens_per_s: np.ndarray
     num_replicas: int
+    ready: np.ndarray | None = None  # replicas that take requests, where their number changes
+    all_replicas: np.ndarray | None = None  # likewise, with those that start or drain
 
     def busiest(self) -> int:
         """The interval with the most sequences in the service."""
@@ -35,6 +37,7 @@ def bin_run(run: Run) -> RunBins:
     width = edges[1] - edges[0]
     num_replicas = len(steps.kv)
     kv = steps.kv / (width * _kv_blocks(run, num_replicas)[:, np.newaxis])
+    counts = _counts(run, edges) if "autoscaling" in run.summary else None
     # The last chunk of a prefill yields the first output token; decodes yield the others.
     output = steps.decodes + np.histogram(requests["first_token_s"], edges)[0]
     return RunBins(
@@ -42,12 +45,27 @@ def bin_run(run: Run) -> RunBins:
         arrivals_per_s=np.histogram(requests["arrival_s"], edges)[0] / width,
         running=steps.running / width,
         waiting=steps.waiting / width,
-        kv_mean=kv.mean(axis=0),
+        kv_mean=kv.mean(axis=0) if counts is None else kv.sum(axis=0) / np.maximum(counts[1], 1),
         kv_busiest=kv.max(axis=0),
         output_tokens_per_s=output / width,
         prompt_tokens_per_s=steps.prompt_tokens / width,
         num_replicas=num_replicas,
+        ready=None if counts is None else counts[0],
+        all_replicas=None if counts is None else counts[1],
     )
+
+
+def _counts(run: Run, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Replicas that are ready, and all, as means over the intervals."""
+    changes = np.array(run.summary["autoscaling"]["counts"], dtype=float)
+    times, ready, every = changes[:, 0], changes[:, 1], changes[:, 1:].sum(axis=1)
+    found = []
+    for counts in (ready, every):
+        # The integral up to each change, and between changes along a line.
+        until = np.concatenate(([0.0], np.cumsum(counts[:-1] * np.diff(times))))
+        at = np.maximum(np.searchsorted(times, edges, side="right") - 1, 0)
+        found.append(np.diff(until[at] + counts[at] * (edges - times[at])) / np.diff(edges))
+    return found[0], found[1]
 
 
 def _kv_blocks(run: Run, num_replicas: int) -> np.ndarray:
@@ -60,7 +78,7 @@ def _kv_blocks(run: Run, num_replicas: int) -> np.ndarray:
 
 
 def timeline(run: Run, bins: RunBins) -> Figure:
-    """Six panels over the run's time, one below the other on one axis."""
+    """Six or seven panels over the run's time, one below the other on one axis."""
     scale, unit = time_unit(float(bins.edges[-1]))
     x = rounded((bins.edges[:-1] + bins.edges[1:]) / 2 / scale)
     panels = _panels(bins)
@@ -106,7 +124,7 @@ def timeline(run: Run, bins: RunBins) -> Figure:
         f"{quantities.number(float(bins.running[peak]))} sequences run."
     )
     caption = f"Means over intervals of {interval}, all replicas together; time runs from the first arrival."
-    return Figure("timeline", "", caption, label, 780, data, layout)
+    return Figure("timeline", "", caption, label, 130 * len(panels), data, layout)
 
 
 def _panels(bins: RunBins) -> list[tuple[str, list[tuple]]]:
@@ -114,7 +132,12 @@ def _panels(bins: RunBins) -> list[tuple[str, list[tuple]]]:
     kv = "KV cache in use"
     if bins.num_replicas > 1:
         kv += ': <span style="color:$c-purple">mean</span> and <span style="color:$c-grey">fullest replica</span>'
-    return [
+    scaled = []
+    if bins.ready is not None and bins.all_replicas is not None:
+        replicas = 'Replicas: <span style="color:$c-green">ready</span> and <span style="color:$c-grey">with those that start or drain</span>'
+        scaled = [(replicas, [("with those that start or drain", bins.all_replicas, "$c-grey", False, ",.3~g", ""),
+                              ("ready", bins.ready, "$c-green", True, ",.3~g", "")])]  # fmt: skip
+    return scaled + [
         ("Arrivals per second", [("arrivals", bins.arrivals_per_s, "$c-blue", True, ",.3~g", "/s")]),
         ("Sequences running", [("running", bins.running, "$c-green", True, ",.3~g", "")]),
         ("Sequences waiting", [("waiting", bins.waiting, "$c-orange", True, ",.3~g", "")]),

@@ -9,7 +9,8 @@ from ..deployment import FIRST_PORT, Engine, Launch
 from ..plan import Plan, Role, value
 from .checkpoints import add_weights
 
-POLICIES = {"round_robin": "round_robin", "least_loaded": "power_of_two", "prefix_aware": "cache_aware"}
+POLICIES = {"round_robin": "round_robin", "least_loaded": "power_of_two", "prefix_aware": "cache_aware",
+            "cache_aware": "cache_aware", "weighted_scores": "cache_aware"}  # fmt: skip
 BOOTSTRAP = 8998  # first port on which prefill replicas meet decode replicas
 
 

@@ -11,7 +11,8 @@ from .checkpoints import add_weights
 
 # vLLM picks sequence parallelism as a pass of its compiler; the name changed after 0.11 (vllm/config/compilation.py).
 _SEQUENCE_PARALLELISM = (("0.14.0", "enable_sp"), ("0.11.0", "enable_sequence_parallelism"))
-_POLICIES = {"round_robin": "round_robin", "least_loaded": "power_of_two", "prefix_aware": "cache_aware"}
+_POLICIES = {"round_robin": "round_robin", "least_loaded": "power_of_two", "prefix_aware": "cache_aware",
+             "cache_aware": "cache_aware", "weighted_scores": "cache_aware"}  # fmt: skip
 _SIDE_CHANNEL = 5600  # first port of the handshake of NIXL, one for each replica and data-parallel rank
 
 
