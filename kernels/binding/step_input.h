@@ -68,7 +68,9 @@ struct RankGrid {
   int dp = 1;
   int pp = 1;
   int cp = 1;
-  [[nodiscard]] int size() const { return tp * dp * pp * cp; }
+  int ffn_instances = 0;  // each of ffn_tp ranks behind the others, which compute FFNs alone
+  int ffn_tp = 1;
+  [[nodiscard]] int size() const { return tp * dp * pp * cp + ffn_instances * ffn_tp; }
   [[nodiscard]] int cp_rank(int rank) const { return rank % cp; }
   [[nodiscard]] int tp_rank(int rank) const { return rank / cp % tp; }
   [[nodiscard]] int dp_rank(int rank) const { return rank / (tp * cp) % dp; }

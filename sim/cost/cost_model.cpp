@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -12,6 +13,7 @@
 #include "sim/cost/estimate_cache.h"
 #include "sim/cost/interpolate.h"
 #include "sim/cost/provider_tables.h"
+#include "sim/plan/sides.h"
 #include "sim/units/shown.h"
 
 namespace orrery {
@@ -359,13 +361,33 @@ Estimate CostModel::host(const HostOp& op) const {
   return at_any_clock({.time = time, .basis = Basis::kInterpolated, .spread = kNearestSpread});
 }
 
+namespace {
+
+// A collective between two sides as the one among all their ranks in which as much leaves a rank,
+// or its domain: with n ranks, of which a domain has at most d, (n - 1) / n of its bytes, or
+// (n - d) / n. Sides are taken to share no domain of several.
+CommOp of_one_side(const Machine& machine, const Plan& plan, const Op& op) {
+  CommOp comm = std::get<CommOp>(op.body);
+  if (!sides_of(plan, op)) return comm;
+  std::map<int, double> in_domain;
+  double most = 0;
+  const std::span<const int> ranks = plan.ranks(op.ranks);
+  for (const int rank : ranks) most = std::max(most, ++in_domain[machine.nvlink_domain_of(rank)]);
+  if (in_domain.size() == 1) most = 1;
+  const auto all = static_cast<double>(ranks.size());
+  comm.bytes_per_rank = comm.bytes_per_rank * (all / (all - most));
+  return comm;
+}
+
+}  // namespace
+
 Estimate CostModel::price(const Plan& plan, const Op& op) const {
   if (const auto* kernel_op = std::get_if<KernelOp>(&op.body)) {
     return kernel(*kernel_op);
   }
   if (const auto* comm_op = std::get_if<CommOp>(&op.body)) {
     const std::span<const int> ranks = plan.ranks(op.ranks);
-    Estimate estimate = collective(*comm_op, ranks);
+    Estimate estimate = collective(of_one_side(machine(), plan, op), ranks);
     correct(PricedCollective{*comm_op, ranks.size(), impl_->options}, estimate);
     estimate.energy = impl_->energy(*comm_op);
     return estimate;
@@ -379,7 +401,7 @@ PriceExplanation CostModel::explain(const Plan& plan, const Op& op) const {
     explanation.price = impl_->compute(*kernel_op, &explanation);
   } else if (const auto* comm_op = std::get_if<CommOp>(&op.body)) {
     const std::span<const int> ranks = plan.ranks(op.ranks);
-    explanation.price = collective(*comm_op, ranks);
+    explanation.price = collective(of_one_side(machine(), plan, op), ranks);
     explanation.row_time = explanation.price.time;
     explanation.rows = explanation.price.basis == Basis::kRoofline
                            ? "a formula, with what curves say of its parts"

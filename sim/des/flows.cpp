@@ -101,7 +101,25 @@ FlowSet flows_of(const Machine& machine, CollectiveKind kind, std::span<const in
   return set;
 }
 
+FlowSet flows_between(const Machine& machine, const Sides& sides, std::span<const int> simulated) {
+  FlowSet set;
+  const std::size_t num_senders = sides.senders.size();
+  const std::size_t num_receivers = sides.receivers.size();
+  const auto [fewer, more] = std::minmax(num_senders, num_receivers);
+  set.num_ranks = static_cast<int>(num_senders + num_receivers);
+  set.side_share = static_cast<double>(fewer) / static_cast<double>(more);
+  const auto is_simulated = [&](int rank) { return std::ranges::binary_search(simulated, rank); };
+  for (std::size_t i = 0; i < more; ++i) {
+    const int from = sides.senders[i % num_senders];
+    const int to = sides.receivers[i % num_receivers];
+    if (is_simulated(from) || is_simulated(to)) add_flow(set, machine, from, to);
+  }
+  share_links(set, machine);
+  return set;
+}
+
 Bytes bytes_per_flow(const FlowSet& flows, const CommOp& op) {
+  if (flows.side_share > 0) return op.bytes_per_rank * flows.side_share;
   const double n = flows.num_ranks;
   const double m = flows.num_domains;
   const double local = flows.num_local;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <tuple>
@@ -15,6 +16,7 @@
 #include "sim/des/network_simgrid.h"
 #include "sim/des/program.h"
 #include "sim/des/sharing.h"
+#include "sim/plan/sides.h"
 
 namespace orrery::des {
 namespace {
@@ -97,7 +99,7 @@ class Run final : public SimGridNetwork::Client {
   std::vector<std::int64_t> first_meeting_;  // by slot
   std::vector<Meeting> meetings_;
   std::vector<Owner> owners_;  // by activity
-  std::map<std::tuple<GroupId, bool, bool>, FlowSet> flows_;
+  std::map<std::tuple<GroupId, bool, bool, int>, FlowSet> flows_;
   std::size_t num_done_ = 0;
   Timeline timeline_;
 };
@@ -301,12 +303,14 @@ void Run::end_task(TaskRef ref, double start, double now) {
 
 const FlowSet& Run::flows_for(const Op& op) {
   const CollectiveKind kind = std::get<CommOp>(op.body).kind;
+  const std::optional<Sides> sides = sides_of(plan_, op);
   const std::tuple key(op.ranks, kind == CollectiveKind::kSendRecv,
-                       kind == CollectiveKind::kBroadcast);
+                       kind == CollectiveKind::kBroadcast, sides ? sides->senders.front() : -1);
   auto found = flows_.find(key);
   if (found == flows_.end()) {
-    found = flows_.emplace(key, flows_of(*step_.machine, kind, plan_.ranks(op.ranks), set_.ranks))
-                .first;
+    FlowSet flows = sides ? flows_between(*step_.machine, *sides, set_.ranks)
+                          : flows_of(*step_.machine, kind, plan_.ranks(op.ranks), set_.ranks);
+    found = flows_.emplace(key, std::move(flows)).first;
   }
   return found->second;
 }

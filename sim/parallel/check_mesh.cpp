@@ -22,6 +22,7 @@ class MeshCheck {
 
   void run() const {
     check_sizes();
+    check_ffn_instances();
     check_context();
     check_shared_expert();
     check_gather();
@@ -59,15 +60,21 @@ class MeshCheck {
     const struct {
       std::string_view name;
       int size;
-    } sizes[] = {{"dp", mesh_.dp}, {"tp", mesh_.tp},
-                 {"cp", mesh_.cp}, {"ep", mesh_.ep},
-                 {"pp", mesh_.pp}, {"num_micro_batches", mesh_.num_micro_batches}};
+    } sizes[] = {{"dp", mesh_.dp},        {"tp", mesh_.tp},
+                 {"cp", mesh_.cp},        {"ep", mesh_.ep},
+                 {"pp", mesh_.pp},        {"num_micro_batches", mesh_.num_micro_batches},
+                 {"ffn_tp", mesh_.ffn_tp}};
     for (const auto& entry : sizes) {
       if (entry.size >= 1 && entry.size <= kMaxWays) continue;
       fail(std::string(entry.name) + " is " + std::to_string(entry.size) + ", expected 1 to " +
            std::to_string(kMaxWays));
     }
-    const double total = static_cast<double>(mesh_.dp) * mesh_.tp * mesh_.cp * mesh_.pp;
+    if (mesh_.ffn_instances < 0 || mesh_.ffn_instances > kMaxWays) {
+      fail("ffn_instances is " + std::to_string(mesh_.ffn_instances) + ", expected 0 to " +
+           std::to_string(kMaxWays));
+    }
+    const double total = static_cast<double>(mesh_.dp) * mesh_.tp * mesh_.cp * mesh_.pp +
+                         static_cast<double>(mesh_.ffn_instances) * mesh_.ffn_tp;
     if (total > static_cast<double>(kMaxWays)) {
       fail("dp * tp * cp * pp is more than " + std::to_string(kMaxWays) + " ranks");
     }
@@ -112,6 +119,59 @@ class MeshCheck {
          nearest_legal("cp", mesh_.cp, model_.num_attention_heads, is_legal) +
          "; or cp_weights replicated");
   }
+  // FFNs on ranks of their own, which tp and ep of FFNs are over.
+  void check_ffn_instances() const {
+    const bool is_pipelined = mesh_.ffn_schedule == FfnSchedule::kPipelined;
+    if (mesh_.ffn_instances == 0) {
+      if (mesh_.ffn_tp > 1) {
+        fail("ffn_tp is " + std::to_string(mesh_.ffn_tp) +
+             " without ffn_instances, so that attention has no partner; expected ffn_tp 1, or "
+             "nearest legal ffn_instances: 1");
+      }
+      if (!is_pipelined) {
+        fail(
+            "ffn_schedule is lock without ffn_instances; expected pipelined, or nearest legal "
+            "ffn_instances: 1");
+      }
+      return;
+    }
+    const auto alone = [&](bool is_on, const std::string& found, const std::string& expected) {
+      if (!is_on) return;
+      fail(found + " with ffn_instances " + std::to_string(mesh_.ffn_instances) +
+           ", which is not simulated; expected " + expected + ", or ffn_instances 0");
+    };
+    alone(mesh_.pp > 1, "pp is " + std::to_string(mesh_.pp), "pp 1");
+    alone(mesh_.cp > 1, "cp is " + std::to_string(mesh_.cp), "cp 1");
+    alone(mesh_.sp, "sp is on", "sp false");
+    alone(mesh_.two_batch_overlap, "two_batch_overlap is on", "two_batch_overlap false");
+    alone(mesh_.split_all_reduce, "split_all_reduce is on", "split_all_reduce false");
+    alone(mesh_.o_proj == OProjection::kSharded, "o_proj is sharded", "split");
+    alone(mesh_.lm_head == LmHead::kJoined, "lm_head is joined", "split");
+    alone(has_whole_shared_expert(), "shared_expert is replicated", "split");
+    alone(model_.has_shared_expert_gate, "the model's shared expert has a gate",
+          "a model without one");
+    check_ffn_columns();
+  }
+  // Columns of dense FFNs and shared experts over all FFN ranks.
+  void check_ffn_columns() const {
+    const auto is_legal_count = [&](std::int64_t instances, std::int64_t tp) {
+      return std::ranges::all_of(
+          ffn_columns(), [&](std::int64_t columns) { return columns % (instances * tp) == 0; });
+    };
+    const std::int64_t instances = mesh_.ffn_instances;
+    const std::int64_t tp = mesh_.ffn_tp;
+    for (const std::int64_t columns : ffn_columns()) {
+      if (columns % (instances * tp) == 0) continue;
+      fail("ffn_instances " + std::to_string(instances) + " of ffn_tp " + std::to_string(tp) +
+           " do not divide the " + std::to_string(columns) +
+           " columns of intermediate_size (dense layers or shared experts)" +
+           nearest_legal("ffn_instances", instances, columns,
+                         [&](auto value) { return is_legal_count(value, tp); }) +
+           nearest_legal("ffn_tp", tp, columns,
+                         [&](auto value) { return is_legal_count(instances, value); }));
+    }
+  }
+
   // What cp splits is the context that a token sees.
   void check_attends_to_all() const {
     const auto refuse = [&](const std::string& what) {
@@ -275,9 +335,13 @@ class MeshCheck {
     columns.erase(0);
     return columns;
   }
+  // Columns that tp of attention's ranks splits.
+  [[nodiscard]] std::set<std::int64_t> own_ffn_columns() const {
+    return mesh_.ffn_instances > 0 ? std::set<std::int64_t>() : ffn_columns();
+  }
   [[nodiscard]] bool is_legal_tp(std::int64_t tp) const {
     return model_.num_attention_heads % tp == 0 && model_.linear_num_key_heads % tp == 0 &&
-           fits_kv_heads(tp) && std::ranges::all_of(ffn_columns(), [&](std::int64_t columns) {
+           fits_kv_heads(tp) && std::ranges::all_of(own_ffn_columns(), [&](std::int64_t columns) {
              return columns % tp == 0;
            });
   }
@@ -303,7 +367,7 @@ class MeshCheck {
       fail("tp " + std::to_string(tp) + " neither divides num_key_value_heads " +
            std::to_string(model_.num_key_value_heads) + " nor is a multiple of it" + legal());
     }
-    for (const std::int64_t columns : ffn_columns()) {
+    for (const std::int64_t columns : own_ffn_columns()) {
       if (columns % tp == 0) continue;
       fail("tp " + std::to_string(tp) + " does not divide the " + std::to_string(columns) +
            " columns of intermediate_size (dense layers or shared experts)" + legal());
@@ -312,8 +376,12 @@ class MeshCheck {
 
   void check_experts() const {
     const std::int64_t ep = mesh_.ep;
-    const std::int64_t ranks = static_cast<std::int64_t>(mesh_.dp) * weights_tp_;
-    const std::string product = mesh_.cp == 1 ? "dp * tp" : "dp * tp * cp";
+    const bool has_instances = mesh_.ffn_instances > 0;
+    const std::int64_t ranks =
+        has_instances ? num_ffn_ranks(mesh_) : static_cast<std::int64_t>(mesh_.dp) * weights_tp_;
+    const std::string product = has_instances   ? "ffn_instances * ffn_tp"
+                                : mesh_.cp == 1 ? "dp * tp"
+                                                : "dp * tp * cp";
     const std::int64_t columns = model_.moe_intermediate_size;
     const std::int64_t redundant = mesh_.num_redundant_experts;
     const std::int64_t experts = model_.num_experts + redundant;
@@ -357,9 +425,10 @@ class MeshCheck {
       fail("pp " + std::to_string(mesh_.pp) + " is more than the " + std::to_string(num_units) +
            " groups in which unlike layers repeat; nearest legal pp: " + std::to_string(num_units));
     }
-    if (mesh_.pp == 1 && mesh_.num_micro_batches > 1) {
+    if (mesh_.pp == 1 && mesh_.ffn_instances == 0 && mesh_.num_micro_batches > 1) {
       fail("num_micro_batches is " + std::to_string(mesh_.num_micro_batches) +
-           " with pp 1, expected 1: micro-batches fill the stages of a pipeline");
+           " with pp 1 and no ffn_instances, expected 1: micro-batches fill the stages of a "
+           "pipeline, or attention and FFN ranks");
     }
   }
 

@@ -61,11 +61,15 @@ constexpr auto kPasses = std::to_array<ParallelPass>({
 
 }  // namespace
 
-int num_ranks(const Mesh& mesh) { return mesh.dp * mesh.tp * mesh.cp * mesh.pp; }
+int num_ffn_ranks(const Mesh& mesh) { return mesh.ffn_instances * mesh.ffn_tp; }
+int num_ranks(const Mesh& mesh) {
+  return mesh.dp * mesh.tp * mesh.cp * mesh.pp + num_ffn_ranks(mesh);
+}
 
 std::span<const ParallelPass> parallel_passes() { return kPasses; }
 
 Plan parallelize(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows) {
+  if (afd_applies(plan, mesh)) return afd_pass(plan, mesh, fullest_rows);
   const Mesh of_weights = weights_mesh(mesh);
   Plan result;
   const Plan* latest = &plan;

@@ -87,6 +87,12 @@ inline constexpr std::array<std::string_view, 2> kCpWeightsNames{"split", "repli
 enum class CpPrefill : std::uint8_t { kAllGather, kRing };
 inline constexpr std::array<std::string_view, 2> kCpPrefillNames{"all_gather", "ring"};
 
+// How micro-batches follow each other where attention and FFNs lie on different ranks: all are
+// under way, each at another place (MegaScale-Infer's ping-pong, StepMesh's three stages), or one
+// goes from attention to FFNs and back before the next begins.
+enum class FfnSchedule : std::uint8_t { kPipelined, kLock };
+inline constexpr std::array<std::string_view, 2> kFfnScheduleNames{"pipelined", "lock"};
+
 // How many ways each strategy splits one instance of a model. Attention runs on dp x tp x cp ranks
 // (sp inside them), routed experts on ep x (dp*tp*cp/ep) ranks of the same stage; pp stages follow
 // each other. ranks = dp * tp * cp * pp. Rank order, slowest first: pp, dp, tp, cp.
@@ -94,6 +100,11 @@ inline constexpr std::array<std::string_view, 2> kCpPrefillNames{"all_gather", "
 //   dp=2 tp=2 pp=2:   stage 0 | dp 0: rank 0 1 | dp 1: rank 2 3 |
 //                     stage 1 | dp 0: rank 4 5 | dp 1: rank 6 7 |     tp groups 01 23 45 67
 //   tp=2 cp=2:        heads 0 | context 0: rank 0, 1: rank 1 | heads 1 | rank 2, rank 3 |
+//
+// With ffn_instances, FFNs and experts lie on ffn_instances * ffn_tp ranks of their own behind
+// those (attention-FFN disaggregation, sim/parallel/afd.cpp); ep is over them. Step-3's 3A2F:
+//
+//   dp=24 ep=2 ffn_instances=2 ffn_tp=8:   attention 0 .. 23 | experts 0: 24 .. 31 | 1: 32 .. 39 |
 struct Mesh {
   int dp = 1;
   int tp = 1;
@@ -101,9 +112,12 @@ struct Mesh {
   int ep = 1;
   int pp = 1;
   bool sp = false;  // shard norms over tp along tokens (all_reduce -> reduce_scatter + all_gather)
-  CpWeights cp_weights = CpWeights::kSplit;        // cp only
-  CpPrefill cp_prefill = CpPrefill::kAllGather;    // cp only
-  int num_micro_batches = 1;                       // pp only
+  CpWeights cp_weights = CpWeights::kSplit;      // cp only
+  CpPrefill cp_prefill = CpPrefill::kAllGather;  // cp only
+  int num_micro_batches = 1;                     // pp, or ffn_instances
+  int ffn_instances = 0;                         // 0: FFNs lie where attention does
+  int ffn_tp = 1;                                // ranks of an FFN instance
+  FfnSchedule ffn_schedule = FfnSchedule::kPipelined;
   ExpertComm expert_comm = ExpertComm::kAllToAll;  // dp > 1 with routed experts only
   // The last op of a shared expert beside the way back of routed rows, not beside the way there.
   bool split_shared_expert = true;
@@ -126,6 +140,8 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
 };
 [[nodiscard]] int num_ranks(const Mesh& mesh);
+// Of these, the ranks of FFN instances, which are the last.
+[[nodiscard]] int num_ffn_ranks(const Mesh& mesh);
 
 // Throws std::invalid_argument when the mesh cannot hold the model: says which divisibility rule
 // failed (heads % tp, experts % ep, layers >= pp, ...) and the nearest legal values.

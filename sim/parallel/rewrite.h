@@ -136,6 +136,10 @@ bool sequence_applies(const Plan& plan, const Mesh& mesh);
 Plan sequence_pass(const Plan& plan, const Mesh& mesh);
 bool pipeline_applies(const Plan& plan, const Mesh& mesh);
 Plan pipeline_pass(const Plan& plan, const Mesh& mesh);
+bool afd_applies(const Plan& plan, const Mesh& mesh);
+// Of a plan of one rank: runs the other passes on attention and on FFNs, and joins the two.
+// `fullest_rows` as of parallelize.
+Plan afd_pass(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows);
 bool two_batch_applies(const Plan& plan, const Mesh& mesh);
 Plan two_batch_pass(const Plan& plan, const Mesh& mesh);
 

@@ -102,7 +102,9 @@ class ReferenceRuns {
           .grid = {.tp = deployment_.mesh.tp,
                    .dp = deployment_.mesh.dp,
                    .pp = deployment_.mesh.pp,
-                   .cp = deployment_.mesh.cp},
+                   .cp = deployment_.mesh.cp,
+                   .ffn_instances = deployment_.mesh.ffn_instances,
+                   .ffn_tp = deployment_.mesh.ffn_tp},
           .numbers = {.head_dim = deployment_.model.rotary_dim(),
                       .max_positions = 64,
                       .routing = {.score = deployment_.model.scoring_func == ScoringFunc::kSigmoid

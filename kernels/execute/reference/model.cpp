@@ -1,6 +1,7 @@
 #include "kernels/execute/reference/model.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "kernels/execute/reference/context_part.h"
 #include "kernels/execute/step_tables.h"
 #include "kernels/execute/weights.h"
+#include "sim/plan/sides.h"
 
 namespace orrery::reference {
 namespace {
@@ -342,8 +344,50 @@ class StepRun {
     return true;
   }
 
+  // Rows between attention and FFN ranks. Each FFN instance gets those of all data-parallel ranks
+  // in their order, its ranks equal shares one after the other; what comes back is added up over
+  // the instances.
+  void run_exchange(const Op& op, const Sides& sides) {
+    const RankGrid& grid = setup_.grid;
+    const bool is_to_ffn = sides.senders.front() < sides.receivers.front();
+    const int first_ffn = is_to_ffn ? sides.receivers.front() : sides.senders.front();
+    const auto ffn_rank = [&](int instance, int share) {
+      return first_ffn + instance * grid.ffn_tp + share;
+    };
+    for (std::size_t i = 0; i < op.reads.size(); ++i) {
+      Values all;
+      const auto append = [&](const Values& rows) {
+        all.insert(all.end(), rows.begin(), rows.end());
+      };
+      if (is_to_ffn) {
+        for (int d = 0; d < grid.dp; ++d) append(values(op, op.reads[i], d * grid.tp));
+      } else {
+        for (int share = 0; share < grid.ffn_tp; ++share) {
+          Values sum = values(op, op.reads[i], ffn_rank(0, share));
+          for (int instance = 1; instance < grid.ffn_instances; ++instance) {
+            const Values& part = values(op, op.reads[i], ffn_rank(instance, share));
+            std::ranges::transform(sum, part, sum.begin(), std::plus<>());
+          }
+          append(sum);
+        }
+      }
+      const TensorId written = op.writes[i];
+      const auto count = static_cast<std::ptrdiff_t>(num_elements(tensor(written)));
+      for (const int rank : plan_.ranks(tensor(written).ranks)) {
+        const int part = is_to_ffn ? (rank - first_ffn) % grid.ffn_tp : grid.dp_rank(rank);
+        if ((part + 1) * count > std::ssize(all)) {
+          throw std::invalid_argument("op \"" + printed_name(op) + "\": rows do not divide over " +
+                                      std::to_string(is_to_ffn ? grid.ffn_tp : grid.dp) +
+                                      " ranks, which the reference needs");
+        }
+        write(written, rank, {all.begin() + part * count, all.begin() + (part + 1) * count});
+      }
+    }
+  }
+
   void run_comm(const Op& op, const CommOp& comm, std::int64_t copy) {
     if (setup_.grid.cp > 1 && run_context_comm(op, comm, copy)) return;
+    if (const auto sides = sides_of(plan_, op)) return run_exchange(op, *sides);
     const auto ranks = plan_.ranks(op.ranks);
     if (comm.kind == CollectiveKind::kSendRecv) {
       const bool forward = plan_.contains(tensor(op.reads.front()).ranks, ranks[0]);

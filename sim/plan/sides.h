@@ -1,0 +1,21 @@
+#pragma once
+
+// An all_to_all between two sides: ranks of the one hold what it reads and send it to those of the
+// other, which hold what it writes. Its bytes are those that a rank of the side with fewer ranks
+// sends or gets.
+
+#include <optional>
+#include <span>
+
+#include "sim/plan/plan.h"
+
+namespace orrery {
+
+struct Sides {
+  std::span<const int> senders;  // ascending, all below or all above the receivers
+  std::span<const int> receivers;
+};
+// Empty for other ops: of an all_to_all of one side each rank has what it reads.
+std::optional<Sides> sides_of(const Plan& plan, const Op& op);
+
+}  // namespace orrery
