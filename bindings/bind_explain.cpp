@@ -76,6 +76,17 @@ py::dict explain(const Scenario& scenario, const Batch& batch) {
   found["deviations_s"] = deviations;
   found["corrections"] = corrections;
   found["duration_s"] = explanation.duration.value();
+  py::list sides;
+  for (const StepSide& side : explanation.sides) {
+    py::dict one;
+    one["side"] = side.side;
+    one["num_gpus"] = side.num_ranks;
+    one["bubble_s"] = side.bubble.value();
+    one["bubble_share"] = side.share;
+    one["exposed_transfer_s"] = side.exposed.value();
+    sides.append(one);
+  }
+  found["sides"] = sides;
   return found;
 }
 

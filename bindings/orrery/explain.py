@@ -89,6 +89,11 @@ def table(found: dict[str, Any]) -> str:
     for correction in found["corrections"]:
         lines.append(f"{printable(correction['name'])}: {_us(correction['before_s'])} -> {_us(correction['after_s'])} us")
     lines.append(f"step: {_us(found['duration_s'])} us")
+    for side in found["sides"]:
+        lines.append(
+            f"{side['side']}, {side['num_gpus']} GPUs: {100 * side['bubble_share']:.1f} % bubble, {_us(side['bubble_s'])} us,"
+            f" of which {_us(side['exposed_transfer_s'])} us with rows on the way"
+        )
     return "\n".join(lines)
 
 

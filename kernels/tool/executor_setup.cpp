@@ -76,6 +76,10 @@ RankGrid rank_grid(const Mesh& mesh) {
     throw std::invalid_argument(
         "a step in two halves that overlap is not executed; expected two_batch_overlap false");
   }
+  if (mesh.ffn_instances > 0) {
+    throw std::invalid_argument(
+        "FFNs on GPUs of their own are not executed; expected ffn_instances 0");
+  }
   return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
 }
 

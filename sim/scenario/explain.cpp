@@ -2,6 +2,7 @@
 
 #include <variant>
 
+#include "sim/des/simulate.h"
 #include "sim/parallel/output_projection.h"
 #include "sim/scenario/assembly.h"
 #include "sim/serve/step_time.h"
@@ -36,12 +37,15 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch) {
       graph_rows(batch, scenario.mesh.dp, sizes) ? LaunchMode::kGraph : LaunchMode::kEager;
   const CostModel& cost = assembly.cost(explanation.mode);
   const int rank = plan.ranks(plan.ops().front().ranks).front();
+  const int first_ffn = scenario.mesh.ffn_instances > 0
+                            ? num_ranks(scenario.mesh) - num_ffn_ranks(scenario.mesh)
+                            : rank;
   explanation.weights = memory_of(plan, rank).weights;
   explanation.output_projections = output_projection_bytes(plan, rank);
   at_key(scenario, "provider", [&] {
     for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
       const Op& op = plan.ops()[static_cast<std::size_t>(id)];
-      if (!plan.contains(op.ranks, rank)) continue;
+      if (!plan.contains(op.ranks, rank) && !plan.contains(op.ranks, first_ffn)) continue;
       explanation.ops.push_back({.name = printed_name(op),
                                  .call = call_of(op),
                                  .copies = plan.multiplicity(id),
@@ -52,6 +56,11 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch) {
     explanation.duration = times.step(batch).duration;
     explanation.device = times.device_time(batch).duration;
     explanation.deviations = times.deviations(batch);
+    if (scenario.mesh.ffn_instances > 0) {
+      const Timeline timeline = simulate(price(plan, cost), assembly.machine(), cost,
+                                         {.level = StepLevel::kRepresentative});
+      explanation.sides = step_sides(plan, timeline, scenario.mesh);
+    }
   });
   return explanation;
 }

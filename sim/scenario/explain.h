@@ -9,6 +9,7 @@
 
 #include "sim/cost/cost.h"
 #include "sim/scenario/scenario.h"
+#include "sim/scenario/step_sides.h"
 #include "sim/serve/step_corrections.h"
 
 namespace orrery {
@@ -22,13 +23,14 @@ struct ExplainedOp {
 
 struct StepExplanation {
   LaunchMode mode = LaunchMode::kGraph;
-  std::vector<ExplainedOp> ops;               // of the first rank, in order
+  std::vector<ExplainedOp> ops;               // of the first rank (of each side), in order
   Bytes weights;                              // on that rank
   Bytes output_projections;                   // of these, weights of attention's output projections
   Seconds device;                             // time of the plan, one step at the full clock
   std::map<std::string, Seconds> deviations;  // of it, by kernel or collective: step_deviations
   std::vector<AppliedStepCorrection> corrections;
-  Seconds duration;  // with the host
+  Seconds duration;             // with the host
+  std::vector<StepSide> sides;  // of a placement with FFNs apart
 };
 
 // One step of `batch` of a replica that has the full clock. Throws ScenarioError as simulate_step

@@ -97,7 +97,7 @@ KvTiersConfig kv_tiers_of(const KvTiersConfig& given, const ModelConfig& model, 
   KvTiersConfig config = given;
   if (config.tiers.empty()) return config;
   config.block_of_gpu = memory.kv_block;
-  const int ranks_of_replica = num_ranks(mesh) / mesh.dp;
+  const int ranks_of_replica = (num_ranks(mesh) - num_ffn_ranks(mesh)) / mesh.dp;
   config.block = memory.kv_block * ranks_of_replica;
   config.layers.all = std::ssize(model.layers);
   config.layers.of_stage = std::max<std::int64_t>(config.layers.all / mesh.pp, 1);

@@ -98,6 +98,20 @@ std::string step_json(const StepResult& step) {
   return object.inline_text();
 }
 
+std::string sides_json(const std::vector<StepSide>& sides) {
+  std::string text;
+  for (const StepSide& side : sides) {
+    JsonObject object;
+    object.text("side", side.side)
+        .whole("num_gpus", side.num_ranks)
+        .number("bubble_s", side.bubble.value())
+        .number("bubble_share", side.share)
+        .number("exposed_transfer_s", side.exposed.value());
+    text += (text.empty() ? "\n    " : ",\n    ") + object.inline_text();
+  }
+  return "[" + text + "]";
+}
+
 std::string memory_json(const MemoryBudget& memory) {
   JsonObject object;
   object.number("weights_bytes", memory.weights.value())
@@ -420,9 +434,9 @@ std::string summary_json(const RunResult& result) {
   if (metrics.sessions) summary.raw("sessions", sessions_json(*metrics.sessions));
   if (metrics.autoscaling) summary.raw("autoscaling", autoscaling_json(result));
   summary.raw("step", step_json(result.step))
-      .raw("step_breakdown", breakdown_json(result.step.shares))
-      .raw("warnings", "[" + warnings + "]")
-      .raw("provenance", origin.inline_text());
+      .raw("step_breakdown", breakdown_json(result.step.shares));
+  if (!result.step.sides.empty()) summary.raw("step_sides", sides_json(result.step.sides));
+  summary.raw("warnings", "[" + warnings + "]").raw("provenance", origin.inline_text());
   return summary.block_text();
 }
 

@@ -16,6 +16,7 @@
 #include "sim/plan/plan.h"
 #include "sim/scenario/scenario.h"
 #include "sim/scenario/service.h"
+#include "sim/scenario/step_sides.h"
 #include "sim/serve/capacity.h"
 #include "sim/serve/serve.h"
 #include "sim/timeline/timeline.h"
@@ -39,6 +40,7 @@ struct StepResult {
   Plan plan;
   Timeline timeline;
   std::vector<StepShare> shares;  // longest first
+  std::vector<StepSide> sides;    // of a placement with FFNs apart
 };
 
 struct RunResult {

@@ -206,6 +206,7 @@ StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, con
     }
   });
   result.shares = step_shares(result.timeline);
+  result.sides = step_sides(result.plan, result.timeline, scenario.mesh);
   return result;
 }
 

@@ -49,6 +49,29 @@ void add_draft(const DraftRequest& draft, const Batch& largest, MemoryBudget& bu
   budget.activations = std::max(budget.activations, use.activations);  // one after the other
 }
 
+// Throws std::invalid_argument where weights of an FFN rank, and tokens of all its micro-batches,
+// do not fit. `attention`: the budget of an attention rank, whose other memory it needs as well.
+void check_ffn_memory(const CapacityRequest& request, const MemoryBudget& attention,
+                      const MemoryUse& ffn, const Device& device) {
+  MemoryBudget budget = attention;
+  budget.weights = ffn.weights;
+  budget.activations = ffn.activations;
+  const Bytes room = usable(request.engine, budget);
+  const Bytes needed = fixed(budget);
+  if (needed <= room) return;
+  const Mesh& mesh = request.mesh;
+  // Weights and rows of an instance are over its ranks and, at best, over all instances.
+  const int more = static_cast<int>(std::ceil(mesh.ffn_instances * (needed / room)));
+  throw std::invalid_argument(
+      "FFNs of " + request.model.name + " do not fit on " + device.name + ": a GPU of " +
+      std::to_string(mesh.ffn_instances) + " instances of ffn_tp " + std::to_string(mesh.ffn_tp) +
+      " needs " + to_text(budget.weights) + " of weights and " + to_text(budget.activations) +
+      " for " + std::to_string(mesh.num_micro_batches) + " micro-batches, in all " +
+      to_text(needed - room) + " more than the " + to_text(room) +
+      " that gpu_memory_utilization leaves; expected about " + std::to_string(more) +
+      " ffn_instances, or a smaller max_num_batched_tokens");
+}
+
 // Fills everything but the KV cache.
 MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
   const EngineConfig& engine = request.engine;
@@ -72,9 +95,11 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
       .communication = num_ranks(request.mesh) > 1 ? request.communication : Bytes(0),
       .context = request.context,
       .workspace = request.workspace};
-  // Ranks of a stage are alike; stages differ (embedding first, LM head last).
-  const int ranks_per_stage = plan.num_ranks() / request.mesh.pp;
-  for (int rank = 0; rank < plan.num_ranks(); rank += ranks_per_stage) {
+  // Ranks of a stage are alike; stages differ (embedding first, LM head last). Those of FFNs alone
+  // have no KV cache.
+  const int num_attention = plan.num_ranks() - num_ffn_ranks(request.mesh);
+  const int ranks_per_stage = num_attention / request.mesh.pp;
+  for (int rank = 0; rank < num_attention; rank += ranks_per_stage) {
     const MemoryUse use = memory_of(plan, rank);
     budget.weights = std::max(budget.weights, use.weights);
     budget.activations = std::max(budget.activations, use.activations);
@@ -84,6 +109,9 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
     add_draft(*request.draft, largest, budget);
   }
   budget.usable = usable(engine, budget);
+  if (request.mesh.ffn_instances > 0) {
+    check_ffn_memory(request, budget, memory_of(plan, num_attention), device);
+  }
   return budget;
 }
 

@@ -8,7 +8,7 @@ namespace orrery {
 namespace {
 
 // Whether halves of a step overlap: micro-batches, but not those of a pipeline.
-bool has_two_batches(const Plan& plan) {
+bool has_micro_batches_beside(const Plan& plan) {
   return std::ranges::any_of(plan.ops(),
                              [](const Op& op) { return op.micro_batch >= 0 && op.stage < 0; });
 }
@@ -19,7 +19,7 @@ StepLevel level_of(const Plan& plan) {
   const auto is_beside = [](const Op& op) {
     return op.stream != 0 && std::holds_alternative<KernelOp>(op.body);
   };
-  const bool shares = std::ranges::any_of(plan.ops(), is_beside) || has_two_batches(plan);
+  const bool shares = std::ranges::any_of(plan.ops(), is_beside) || has_micro_batches_beside(plan);
   return shares ? StepLevel::kRepresentative : StepLevel::kHeap;
 }
 
@@ -78,14 +78,15 @@ std::map<std::string, Seconds> step_deviations(const StepSetup& setup, const Ste
   const Plan plan = step_plan(setup.model, shape, setup.lowering, setup.mesh);
   const PricedPlan priced = price(plan, *setup.cost);
   const int rank = plan.ranks(plan.ops().front().ranks).front();
+  const bool overlaps = has_micro_batches_beside(plan);
   std::map<std::string, Seconds> deviations;
   for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
     const auto i = static_cast<std::size_t>(id);
-    if (!plan.contains(plan.ops()[i].ranks, rank)) continue;
+    if (!overlaps && !plan.contains(plan.ops()[i].ranks, rank)) continue;
     const auto copies = static_cast<double>(plan.multiplicity(id));
     deviations[name_of(plan.ops()[i])] += priced.times[i].time * priced.times[i].spread * copies;
   }
-  if (!has_two_batches(plan)) return deviations;
+  if (!overlaps) return deviations;
   const Seconds expected = makespan_of(setup, priced);
   for (auto& [name, deviation] : deviations) {
     PricedPlan moved = priced;

@@ -146,6 +146,9 @@ def _roles(scenario: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Rol
 
 
 def _role(name: str, mesh: Mapping[str, Any], engine: Mapping[str, Any], memory: Memory) -> Role:
+    if int(mesh["ffn_instances"]) > 0:
+        raise ValueError(f"found ffn_instances {mesh['ffn_instances']}, FFNs on GPUs of their own, which no launch command here asks for;"
+                         " expected a placement without")  # fmt: skip
     return Role(
         name=name,
         **{key: int(mesh[key]) for key in ("replicas", "dp", "tp", "ep", "pp", "num_micro_batches", "num_redundant_experts")},
