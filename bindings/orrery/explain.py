@@ -16,9 +16,9 @@ from .text_table import aligned, printable
 _MOST = 1 << 30
 
 
-def step(scenario: _core.Scenario, batch: _core.Batch) -> dict[str, Any]:
+def step(scenario: _core.Scenario, batch: _core.Batch, *, is_attention_seen: bool = False) -> dict[str, Any]:
     """Where the time of each op of one step is from and what each correction did to it; seconds, as plain data."""
-    return _core.explain_step(scenario, batch)
+    return _core.explain_step(scenario, batch, is_attention_seen)
 
 
 def corrections() -> list[dict[str, str]]:
@@ -29,6 +29,8 @@ def corrections() -> list[dict[str, str]]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--op", metavar="NAME", help="only ops with NAME in their names, correction by correction")
     add_step_options(parser)
+    parser.add_argument("--attention-seen", action="store_true",
+                        help="the engine has had a step of as many queries and keys (engines that plan attention for each shape; first of its shape)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -48,7 +50,9 @@ def add_step_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     scenario = load(options.file, overrides=options.overrides)
-    found = step(scenario, chosen_batch(scenario, options))
+    found = step(scenario, chosen_batch(scenario, options), is_attention_seen=options.attention_seen)
+    if options.attention_seen and not found["plans_attention"]:
+        raise ValueError("found --attention-seen with an engine whose profile has no host.new_attention; expected a step without it")
     if options.op is not None:
         ops = [op for op in found["ops"] if options.op in op["name"]]
         if not ops:
@@ -88,7 +92,9 @@ def table(found: dict[str, Any]) -> str:
     lines.append(f"device, {found['mode']}: {_us(found['device_s'])} us")
     for correction in found["corrections"]:
         lines.append(f"{printable(correction['name'])}: {_us(correction['before_s'])} -> {_us(correction['after_s'])} us")
-    lines.append(f"step: {_us(found['duration_s'])} us")
+    is_first = any(correction["name"] == "attention of a new shape" for correction in found["corrections"])
+    seen = f", attention of {'a new shape' if is_first else 'a shape seen before'}" if found["plans_attention"] else ""
+    lines.append(f"step: {_us(found['duration_s'])} us{seen}")
     for side in found["sides"]:
         lines.append(
             f"{side['side']}, {side['num_gpus']} GPUs: {100 * side['bubble_share']:.1f} % bubble, {_us(side['bubble_s'])} us,"

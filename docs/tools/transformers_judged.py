@@ -3,7 +3,7 @@
     python docs/tools/transformers_judged.py DIR [--rows docs/validation/transformers_engine.json]
 
 DIR holds `<model>.tar` as docs/tools/transformers_engine.py wrote them. Traces and host times are of the traced batches alone; the engine's
-steps of other batches and both loads are predicted.
+steps of other batches are predicted from them. What the HTTP server adds to a step is learned from one load where the other is predicted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from orrery import Scenario, _core, cli, files, simulate
 from orrery.compare import bench_files
-from orrery.importers.torch_profile import plan, steps
+from orrery.importers.torch_profile import host, plan, steps
 from orrery.text_table import aligned
 
 LOADS = ("poisson", "bursty")
@@ -97,23 +97,28 @@ def read_steps(path: pathlib.Path) -> list[Timed]:
     return found
 
 
-def write_timings(folder: pathlib.Path, traced: set[str]) -> pathlib.Path:
-    """The steps of the traced batches that no profiler watched."""
-    path = folder / "timings.csv"
+def write_timings(folder: pathlib.Path, name: str, learned: set[str], had: set[str]) -> pathlib.Path:
+    """The steps of the phases to learn from; of those that the engine has `had`, only that it has, which decides whether a shape is new."""
+    path = folder / name
     with (folder / "steps.csv").open(newline="", encoding="utf-8") as stream, path.open("w", newline="", encoding="utf-8") as out:
         rows = csv.DictReader(stream)
         kept = csv.DictWriter(out, rows.fieldnames or [])
         kept.writeheader()
-        kept.writerows(row for row in rows if row["phase"] in traced and row["traced"] == "0")
+        for row in rows:
+            if row["phase"] in learned | had:
+                kept.writerow(row | ({"traced": "1"} if row["phase"] in had else {}))
     return path
 
 
-def learn(folder: pathlib.Path, traced: set[str]) -> str:
+def learn(folder: pathlib.Path, timed: Sequence[Timed]) -> str:
     """Imports the traces; what the command printed."""
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     machine = plan.DEVICES[about["gpu"]][1]
+    traced = {step.phase for step in timed if step.is_traced}
+    warm_up = {step.phase for step in timed if step.phase.startswith("warm_up")}
+    timings = write_timings(folder, "timings.csv", traced, warm_up)
     words = ["import", "torch-profile", *sorted(map(str, folder.glob("trace_*.json.gz"))), "--engine", "transformers", "--model", str(folder / "config.json"),
-             "--machine", machine, "--timings", str(write_timings(folder, traced)), "-o", str(folder / "learned"), "--force"]  # fmt: skip
+             "--machine", machine, "--timings", str(timings), "-o", str(folder / "learned"), "--force"]  # fmt: skip
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         code = cli.main(words)
@@ -122,7 +127,18 @@ def learn(folder: pathlib.Path, traced: set[str]) -> str:
     return said.getvalue()
 
 
-def scenario_of(folder: pathlib.Path, workload: Any) -> Scenario:
+def learn_serving(folder: pathlib.Path, load: str, timed: Sequence[Timed]) -> pathlib.Path:
+    """The profile with what a load adds to a step."""
+    before = [step.phase for step in timed]
+    before = before[: before.index(f"load_{load}")]
+    timings = write_timings(folder, f"served_{load}.csv", {f"load_{load}"}, set(before))
+    serving = host.serve_base(scenario_of(folder, {"static_batch": {"batch": 1, "prompt_tokens": 16, "output_tokens": 2}}), host.read_timings(timings))
+    path = folder / "learned" / f"served_{load}.yaml"
+    path.write_text(f"name: served_{load}\nextends: transformers.engine\nhost: {{serve_base: {1e6 * serving.seconds:.6g} us}}\n", encoding="utf-8")
+    return path
+
+
+def scenario_of(folder: pathlib.Path, workload: Any, profile: pathlib.Path | None = None) -> Scenario:
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     settings = about["settings"]
     return Scenario(
@@ -130,7 +146,7 @@ def scenario_of(folder: pathlib.Path, workload: Any) -> Scenario:
         machine=plan.DEVICES[about["gpu"]][1],
         provider=folder / "learned" / "transformers",
         engine={
-            "profile": str(folder / "learned" / "transformers.engine.yaml"),
+            "profile": str(profile or folder / "learned" / "transformers.engine.yaml"),
             "max_num_batched_tokens": int(settings["max_batch_tokens"]),
             "max_num_seqs": int(settings["max_requests_per_batch"]),
             "block_size": int(settings["block_size"]),
@@ -146,8 +162,8 @@ def judge_steps(model: str, gpu: str, folder: pathlib.Path, timed: Sequence[Time
     traced = {step.phase for step in timed if step.is_traced}
     scenario = scenario_of(folder, {"static_batch": {"batch": 1, "prompt_tokens": 16, "output_tokens": 2}})
 
-    def predicted(batch: steps.BatchOf) -> float:
-        return float(_core.explain_step(scenario, plan.core_batch(batch))["duration_s"])
+    def predicted(batch: steps.BatchOf, *, is_seen: bool = False) -> float:
+        return float(_core.explain_step(scenario, plan.core_batch(batch), is_seen)["duration_s"])
 
     found = []
     repeated = repeated_shapes(timed)
@@ -163,8 +179,9 @@ def judge_steps(model: str, gpu: str, folder: pathlib.Path, timed: Sequence[Time
             found.append(Row(model, gpu, "decode", f"{most} x {middle.decode_context // most}", predicted(middle.batch), measured))
         for step in of:
             if step.prefill:
-                kind = "prefill, shape seen" if id(step) in repeated else "prefill"
-                found.append(Row(model, gpu, kind, str(step.batch), predicted(step.batch), step.step_s))
+                is_seen = id(step) in repeated
+                kind = "prefill, shape seen" if is_seen else "prefill"
+                found.append(Row(model, gpu, kind, str(step.batch), predicted(step.batch, is_seen=is_seen), step.step_s))
     return found
 
 
@@ -173,18 +190,18 @@ def repeated_shapes(timed: Sequence[Timed]) -> set[int]:
     seen: set[tuple[int, int]] = set()
     found = set()
     for step in timed:
-        batch = step.batch
-        queries = sum(query for query, _ in batch.prefill) + batch.num_decodes
-        keys = sum(query + context for query, context in batch.prefill) + batch.decode_context
-        if (queries, keys) in seen:
+        shape = (step.batch.queries, step.batch.keys)
+        if shape in seen:
             found.add(id(step))
-        seen.add((queries, keys))
+        seen.add(shape)
     return found
 
 
-def judge_load(model: str, gpu: str, folder: pathlib.Path, kind: str) -> list[Row]:
+def judge_load(model: str, gpu: str, folder: pathlib.Path, kind: str, timed: Sequence[Timed]) -> list[Row]:
+    """What serving adds to a step is learned from the other load."""
     path = folder / f"bench_{kind}.json"
-    if not path.exists():
+    other = next(load for load in LOADS if load != kind)
+    if not path.exists() or not any(step.phase == f"load_{other}" for step in timed):
         return []
     bench = bench_files.read(path)
     assert bench.requests is not None
@@ -194,7 +211,7 @@ def judge_load(model: str, gpu: str, folder: pathlib.Path, kind: str) -> list[Ro
         "prompt_tokens": columns["prompt_tokens"].astype(int),
         "output_tokens": columns["output_tokens"].astype(int),
     }
-    served = simulate(scenario_of(folder, frame)).requests
+    served = simulate(scenario_of(folder, frame, learn_serving(folder, other, timed))).requests
     found = []
     for metric in METRICS:
         simulated, measured = np.asarray(served[metric], float), columns[metric]
@@ -211,10 +228,10 @@ def judge(archives: Sequence[pathlib.Path]) -> tuple[list[Row], str]:
         unpack(archives, folder)
         gpu = json.loads((folder / "about.json").read_text(encoding="utf-8"))["gpu"]
         timed = read_steps(folder / "steps.csv")
-        said = learn(folder, {step.phase for step in timed if step.is_traced})
+        said = learn(folder, timed)
         rows = judge_steps(model, gpu, folder, timed)
         for kind in LOADS:
-            rows += judge_load(model, gpu, folder, kind)
+            rows += judge_load(model, gpu, folder, kind, timed)
     return rows, said
 
 

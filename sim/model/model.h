@@ -155,6 +155,13 @@ enum class MlaForm : std::uint8_t {
 inline constexpr std::array<std::string_view, 4> kMlaFormNames{"auto", "absorbed", "expanded",
                                                                "module"};
 
+// How softmax attention takes the sequences of a step.
+enum class AttentionForm : std::uint8_t {
+  kSplit,  // prompts in one call, decodes in another, each query against its own keys
+  kPacked  // all in one call with a mask, every query against every key
+};
+inline constexpr std::array<std::string_view, 2> kAttentionFormNames{"split", "packed"};
+
 // How routed experts are computed.
 //   kFused          moe_route and moe, as engines' tables measure them
 //   kPadding        as many rows for each expert as there are tokens, a batched gemm
@@ -170,6 +177,7 @@ MoeDesign parse_moe_design(std::string_view text);  // throws std::invalid_argum
 struct LoweringOptions {
   Precision precision;
   MlaForm mla_form = MlaForm::kAuto;
+  AttentionForm attention_form = AttentionForm::kSplit;
   bool fuse_residual_norm = true;  // residual add inside rms_norm
   bool fuse_norm_quant = true;     // fp8 quantisation inside rms_norm and silu_mul
   MoeDesign moe_design = MoeDesign::kFused;

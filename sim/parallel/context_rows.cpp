@@ -55,6 +55,11 @@ ContextRows::ContextRows(const Plan& plan, int cp)
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr) continue;
     const auto rows = std::ranges::find(kernel->dims, axis::kTokens, &Dim::axis);
+    if (has_dim(*kernel, "queries") && has_dim(*kernel, "keys")) {
+      throw std::invalid_argument("op \"" + op.name + "\" (" + kernel->kernel +
+                                  ") attends for all sequences in one call, which cp cannot split; "
+                                  "expected attention form split, or cp 1");
+    }
     if (tokens_ == 0 && rows != kernel->dims.end()) tokens_ = rows->size;
     if (!is_attention(op)) continue;
     check_takes_part(op);

@@ -20,6 +20,12 @@ std::int64_t num_sampled(const Batch& batch) {
          std::ranges::count(batch.prefill, true, &PrefillChunk::produces_token);
 }
 
+std::int64_t num_keys(const Batch& batch) {
+  std::int64_t keys = batch.decode_context;
+  for (const PrefillChunk& chunk : batch.prefill) keys += chunk.context + chunk.query;
+  return keys;
+}
+
 std::int64_t mean_context(const Batch& batch) {
   if (batch.num_decodes == 0) return 0;
   return (batch.decode_context + batch.num_decodes / 2) / batch.num_decodes;

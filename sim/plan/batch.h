@@ -32,6 +32,7 @@ struct Batch {
 std::int64_t num_tokens(const Batch& batch);     // new ones
 std::int64_t num_sequences(const Batch& batch);  // chunks and decodes
 std::int64_t num_sampled(const Batch& batch);
+std::int64_t num_keys(const Batch& batch);  // tokens of all sequences, the new ones included
 // Tokens of a decoding sequence, the mean, rounded; 0 without decodes.
 std::int64_t mean_context(const Batch& batch);
 

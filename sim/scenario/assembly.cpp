@@ -211,6 +211,8 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   config.scheduler_per_sequence = profile.scheduler_per_sequence + profile.serve_per_sequence;
   config.prefill_base = profile.prefill_base;
   config.new_rows = profile.new_rows;
+  config.new_attention = profile.new_attention;
+  config.attention_shape = profile.attention_shape;
   if (contexts_differ) config.uneven_attention = profile.kernel_time.uneven_attention;
   config.graph_batch_sizes = graph_batch_sizes(scenario);
   if (!has_host_syncs(scenario.moe, scenario.mesh)) {
@@ -274,6 +276,7 @@ LoweringOptions lowering_options(const Scenario& scenario) {
   LoweringOptions options;
   options.precision = scenario.precision;
   options.mla_form = scenario.engine_profile.mla_form;
+  options.attention_form = scenario.engine_profile.attention_form;
   set_moe(scenario.moe, options);
   options.expert_load = scenario.expert_shares;
   return options;

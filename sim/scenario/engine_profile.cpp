@@ -78,7 +78,7 @@ void read_times(const Reader& reader, EngineProfile& profile) {
       reader, "host",
       {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop", "graph_arrivals",
        "eager_arrivals", "eager_exchange", "scheduler_base", "scheduler_per_sequence", "serve_base",
-       "serve_per_sequence", "prefill_base", "new_rows", "piece_launch"});
+       "serve_per_sequence", "prefill_base", "new_rows", "new_attention", "piece_launch"});
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
@@ -93,6 +93,7 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   profile.serve_per_sequence = host.at_or_none("serve_per_sequence");
   profile.prefill_base = host.at_or_none("prefill_base");
   profile.new_rows = host.at_or_none("new_rows");
+  profile.new_attention = host.at_or_none("new_attention");
   profile.piece_launch = host.at_or_none("piece_launch");
   host.add_sources(profile.sources);
   const Times front_end(
@@ -149,6 +150,19 @@ void read_moe_tables(const Reader& profile, EngineProfile& into) {
     into.moe_tables[dtype] = reader.text(key);
     into.sources["moe_tables." + key] = own[key];
   }
+}
+
+void read_attention(const Reader& profile, EngineProfile& into) {
+  if (!profile.has("attention")) return;
+  Reader reader(profile.at("attention"), "attention", {"form", "queries", "keys"});
+  std::map<std::string, std::string> own;
+  reader.collect_sources(&own);
+  into.attention_form = static_cast<AttentionForm>(reader.choice("form", kAttentionFormNames));
+  for (const auto& [key, multiple] :
+       {std::pair{"queries", &AttentionShape::queries}, std::pair{"keys", &AttentionShape::keys}}) {
+    if (reader.has(key)) into.attention_shape.*multiple = reader.integer(key, 1, 1'000'000);
+  }
+  for (const auto& [key, source] : own) into.sources["attention." + key] = source;
 }
 
 PowerLimit read_power_limit(const Reader& profile, EngineProfile& into) {
@@ -263,6 +277,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file,
                  "library_memory",
                  "workspace_memory",
                  "mla_form",
+                 "attention",
                  "moe",
                  "moe_tables",
                  "all_reduce",
@@ -288,6 +303,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file,
     if (reader.has(key)) profile.*memory = reader.bytes(key, true);
   }
   profile.mla_form = static_cast<MlaForm>(reader.choice("mla_form", kMlaFormNames));
+  read_attention(reader, profile);
   if (reader.has("moe")) {
     profile.moe = read_moe(reader.at("moe"), {});
   }

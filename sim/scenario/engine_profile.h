@@ -67,6 +67,9 @@ struct EngineProfile {
   // Of a step with prompts besides; and of one whose numbers of rows come for the first time.
   Seconds prefill_base;
   Seconds new_rows;
+  // And of one whose attention has a shape that comes for the first time.
+  Seconds new_attention;
+  AttentionShape attention_shape;
   FrontEndConfig front_end;
   // Decode batches are padded to the next of these sizes and replayed as a CUDA graph; larger ones,
   // and steps with prefill, are launched eagerly where `launch_mode` is kGraph.
@@ -84,6 +87,7 @@ struct EngineProfile {
   Bytes library_memory;
   Bytes workspace_memory;
   MlaForm mla_form = MlaForm::kAuto;
+  AttentionForm attention_form = AttentionForm::kSplit;
   MoeSpec moe;
   std::map<DType, std::string> moe_tables;  // CostOptions::moe_tables
   // The engine's own defaults; the scenario's `engine` goes before.

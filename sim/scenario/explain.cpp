@@ -25,7 +25,7 @@ std::string call_of(const Op& op) {
 
 }  // namespace
 
-StepExplanation explain_step(const Scenario& scenario, const Batch& batch) {
+StepExplanation explain_step(const Scenario& scenario, const Batch& batch, bool is_attention_seen) {
   const Assembly assembly(scenario);
   const std::vector<std::int64_t> sizes = graph_batch_sizes(scenario);
   const Plan plan = at_key(scenario, "model", [&] {
@@ -52,8 +52,10 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch) {
                                  .price = cost.explain(plan, op)});
     }
     StepTimes times(steps_config(scenario, assembly, false));
-    explanation.corrections = times.explain(batch);
-    explanation.duration = times.step(batch).duration;
+    explanation.plans_attention = times.plans_attention();
+    const KnownToHost known{.attention = is_attention_seen};
+    explanation.corrections = times.explain(batch, nullptr, known);
+    explanation.duration = times.step(batch, nullptr, known).duration;
     explanation.device = times.device_time(batch).duration;
     explanation.deviations = times.deviations(batch);
     if (scenario.mesh.ffn_instances > 0) {

@@ -283,6 +283,7 @@ std::vector<FieldSpec> make_field_specs() {
       dtype("precision kv_cache", ORRERY_FIELD(lowering.precision.kv_cache)),
       dtype("precision lm_head", ORRERY_FIELD(lowering.precision.lm_head)),
       choice("lowering mla_form", kMlaFormNames, ORRERY_FIELD(lowering.mla_form)),
+      choice("lowering attention_form", kAttentionFormNames, ORRERY_FIELD(lowering.attention_form)),
       choice("lowering fuse_residual_norm", kFlags, ORRERY_FIELD(lowering.fuse_residual_norm)),
       choice("lowering fuse_norm_quant", kFlags, ORRERY_FIELD(lowering.fuse_norm_quant)),
       choice("lowering moe_design", kMoeDesignNames, ORRERY_FIELD(lowering.moe_design)),

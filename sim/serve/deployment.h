@@ -34,6 +34,7 @@ struct Deployment {
 //   config architectures texts "LlamaForCausalLM"
 //   precision weights bf16                 expert_weights "-": as weights
 //   lowering mla_form auto
+//   lowering attention_form split
 //   mesh tp 2
 //   engine max_num_seqs 256
 //   graph_batch_sizes 1,2,4                "-": none

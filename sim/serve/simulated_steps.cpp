@@ -195,10 +195,10 @@ DeviceTime StepTimes::even_mixed_time(const View& view) {
   return is_pieces ? at_least_host(time, way.setup) : time;
 }
 
-StepTime StepTimes::step_of(const View& view, PowerBudget* budget, bool is_prepared,
+StepTime StepTimes::step_of(const View& view, PowerBudget* budget, KnownToHost known,
                             std::vector<AppliedStepCorrection>* applied) {
   if (!view.has_prefill) {
-    FastForward one = fast_forward_of(view, 1, nullptr, applied);
+    FastForward one = fast_forward_of(view, 1, nullptr, known, applied);
     return {.duration = one.first, .basis = one.basis, .energy = one.energy};
   }
   DeviceTime device = even_mixed_time(view);
@@ -207,19 +207,17 @@ StepTime StepTimes::step_of(const View& view, PowerBudget* budget, bool is_prepa
                   .basis = device.basis,
                   .limited = device.limited,
                   .arithmetic = device.arithmetic};
-  correct_prefill({.config = config_,
-                   .rank_sequences = view.sequences,
-                   .budget = budget,
-                   .is_prepared = is_prepared},
-                  price, applied);
+  correct_prefill(
+      {.config = config_, .rank_sequences = view.sequences, .budget = budget, .known = known},
+      price, applied);
   return {.duration = price.first,
           .basis = price.basis,
           .energy = within_limit(device.energy, price.first)};
 }
 
 // As the slowest rank sees it. What GPUs did before is taken to be the same for all.
-StepTime StepTimes::step(std::span<const Batch> ranks, PowerBudget* budget, bool is_prepared) {
-  if (ranks.size() == 1) return step_of(even_view(ranks.front()), budget, is_prepared);
+StepTime StepTimes::step(std::span<const Batch> ranks, PowerBudget* budget, KnownToHost known) {
+  if (ranks.size() == 1) return step_of(even_view(ranks.front()), budget, known);
   const std::vector<View> views = rank_views(ranks);
   std::vector<Seconds> times;
   times.reserve(views.size());
@@ -227,25 +225,25 @@ StepTime StepTimes::step(std::span<const Batch> ranks, PowerBudget* budget, bool
   for (const View& view : views) {
     std::optional<PowerBudget> left;
     if (budget != nullptr) left = *budget;
-    const StepTime time = step_of(view, left ? &*left : nullptr, is_prepared);
+    const StepTime time = step_of(view, left ? &*left : nullptr, known);
     times.push_back(time.duration);
     energy += time.energy / static_cast<double>(views.size());
   }
   const auto slowest = std::ranges::max_element(times) - times.begin();
-  StepTime step = step_of(views[static_cast<std::size_t>(slowest)], budget, is_prepared);
+  StepTime step = step_of(views[static_cast<std::size_t>(slowest)], budget, known);
   step.energy = energy;
   step.ranks = std::move(times);
   return step;
 }
 
 std::vector<AppliedStepCorrection> StepTimes::explain(const Batch& batch, PowerBudget* budget,
-                                                      bool is_prepared) {
+                                                      KnownToHost known) {
   std::vector<AppliedStepCorrection> applied;
   const View view = even_view(batch);
   if (batch.prefill.empty()) {
-    static_cast<void>(fast_forward_of(view, 1, budget, &applied));
+    static_cast<void>(fast_forward_of(view, 1, budget, known, &applied));
   } else {
-    static_cast<void>(step_of(view, budget, is_prepared, &applied));
+    static_cast<void>(step_of(view, budget, known, &applied));
   }
   return applied;
 }
@@ -279,7 +277,7 @@ StepTimes::Piece StepTimes::piece_at(const View& view) {
 }
 
 FastForward StepTimes::fast_forward_of(const View& view, std::int64_t max_steps,
-                                       const PowerBudget* budget,
+                                       const PowerBudget* budget, KnownToHost known,
                                        std::vector<AppliedStepCorrection>* applied) {
   Piece piece = piece_at(view);
   StepPrice& price = piece.price;
@@ -290,6 +288,7 @@ FastForward StepTimes::fast_forward_of(const View& view, std::int64_t max_steps,
   correct_decodes({.config = config_,
                    .rank_sequences = view.sequences,
                    .budget = left ? &*left : nullptr,
+                   .known = known,
                    .arithmetic_share = has_limit ? arithmetic_share(view) : 0},
                   price, applied);
   FastForward fast{.num_steps = price.num_steps, .first = price.first, .slope = price.slope};
@@ -316,12 +315,12 @@ std::int64_t steps_ahead(const FastForward& slowest, const FastForward& other, s
 }  // namespace
 
 FastForward StepTimes::fast_forward(std::span<const Batch> ranks, std::int64_t max_steps,
-                                    const PowerBudget* budget) {
-  if (ranks.size() == 1) return fast_forward_of(even_view(ranks.front()), max_steps, budget);
+                                    const PowerBudget* budget, KnownToHost known) {
+  if (ranks.size() == 1) return fast_forward_of(even_view(ranks.front()), max_steps, budget, known);
   const std::vector<View> views = rank_views(ranks);
   std::vector<FastForward> times;
   times.reserve(views.size());
-  for (const View& view : views) times.push_back(fast_forward_of(view, max_steps, budget));
+  for (const View& view : views) times.push_back(fast_forward_of(view, max_steps, budget, known));
   const auto is_faster = [](const FastForward& a, const FastForward& b) {
     return a.first != b.first ? a.first < b.first : a.slope < b.slope;
   };
@@ -329,7 +328,7 @@ FastForward StepTimes::fast_forward(std::span<const Batch> ranks, std::int64_t m
   std::int64_t steps = slowest->num_steps;
   for (const FastForward& other : times) steps = steps_ahead(*slowest, other, steps);
   FastForward fast = fast_forward_of(views[static_cast<std::size_t>(slowest - times.begin())],
-                                     std::max<std::int64_t>(steps, 1), budget);
+                                     std::max<std::int64_t>(steps, 1), budget, known);
   fast.energy = Joules(0);
   const auto taken = static_cast<double>(fast.num_steps);
   for (const FastForward& of : times) {
@@ -362,7 +361,12 @@ void SimulatedSteps::spend() {
 
 FastForward SimulatedSteps::fast_forward(std::span<const Batch> ranks, std::int64_t max_steps) {
   spend();
-  FastForward time = times_.fast_forward(ranks, max_steps, budget_ ? &*budget_ : nullptr);
+  KnownToHost known;
+  if (times_.plans_attention()) {
+    max_steps = 1;  // the next one has other keys
+    known.attention = has_attended(ranks);
+  }
+  FastForward time = times_.fast_forward(ranks, max_steps, budget_ ? &*budget_ : nullptr, known);
   if (budget_) {
     decoding_ = fast_forward_duration(time, time.num_steps);
     share_ = times_.arithmetic_share(ranks);
@@ -388,8 +392,26 @@ bool SimulatedSteps::is_prepared(std::span<const Batch> ranks) {
   return !is_new;
 }
 
+bool SimulatedSteps::has_attended(std::span<const Batch> ranks) {
+  if (!times_.plans_attention()) return true;
+  const auto [queries, keys] = times_.attention_shape();
+  const auto in_multiples = [](std::int64_t size, std::int64_t of) { return (size + of - 1) / of; };
+  bool has = true;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Batch& batch = ranks[rank];
+    if (num_tokens(batch) == 0) continue;
+    const bool is_new =
+        attended_
+            .insert({static_cast<std::int64_t>(rank), in_multiples(num_tokens(batch), queries),
+                     in_multiples(num_keys(batch), keys)})
+            .second;
+    has = has && !is_new;
+  }
+  return has;
+}
+
 StepTime SimulatedSteps::run(std::span<const Batch> ranks) {
-  const bool known = is_prepared(ranks);
+  const KnownToHost known{.rows = is_prepared(ranks), .attention = has_attended(ranks)};
   spend();
   StepTime time = times_.step(ranks, budget_ ? &*budget_ : nullptr, known);
   since_ = now_ + time.duration;

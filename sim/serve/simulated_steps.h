@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -43,6 +44,13 @@ struct UnevenAttention {
   Seconds of_few;
 };
 
+// Which steps attend in one shape: those of as many queries (new tokens) and as many keys (tokens
+// of all sequences, the new ones included), both rounded up to multiples.
+struct AttentionShape {
+  std::int64_t queries = 1;
+  std::int64_t keys = 1;
+};
+
 struct SimulatedStepsConfig {
   ModelConfig model;
   Mesh mesh;
@@ -57,6 +65,10 @@ struct SimulatedStepsConfig {
   // ones, decodes) that none of the last kMostPrepared such steps had, which it prepares.
   Seconds prefill_base;
   Seconds new_rows;
+  // Host time of a step whose attention has a shape that the replica has not had yet: a library
+  // plans it anew and keeps the plan.
+  Seconds new_attention;
+  AttentionShape attention_shape;
   UnevenAttention uneven_attention;
   // Ascending; empty: no graphs, all steps are eager.
   std::vector<std::int64_t> graph_batch_sizes;
@@ -78,24 +90,26 @@ class StepTimes {
   explicit StepTimes(SimulatedStepsConfig config);
 
   // Time of one step, host included, of GPUs that have `budget` of the full clock left; without one
-  // at the full clock. `is_prepared`: the host knows its numbers of rows.
-  // `ranks`: as StepBackend has them.
+  // at the full clock. `ranks`: as StepBackend has them.
   StepTime step(std::span<const Batch> ranks, PowerBudget* budget = nullptr,
-                bool is_prepared = true);
+                KnownToHost known = {});
   // Of one batch of the whole instance.
-  StepTime step(const Batch& batch, PowerBudget* budget = nullptr, bool is_prepared = true) {
-    return step(std::span(&batch, 1), budget, is_prepared);
+  StepTime step(const Batch& batch, PowerBudget* budget = nullptr, KnownToHost known = {}) {
+    return step(std::span(&batch, 1), budget, known);
   }
   [[nodiscard]] bool prepares() const { return config_.new_rows > Seconds(0); }
+  [[nodiscard]] bool plans_attention() const { return config_.new_attention > Seconds(0); }
+  [[nodiscard]] const AttentionShape& attention_shape() const { return config_.attention_shape; }
   [[nodiscard]] const PowerLimit* power_limit() const {
     const PowerLimit& limit = config_.eager_cost->options().power;
     return limit.acts() ? &limit : nullptr;
   }
   // Of the time of decode steps, the share of their arithmetic.
   double arithmetic_share(std::span<const Batch> ranks);
-  // Linear piece of decode steps, see StepBackend::fast_forward; of GPUs as above.
+  // Linear piece of decode steps, see StepBackend::fast_forward; of GPUs as above. `known`: of each
+  // of the steps.
   FastForward fast_forward(std::span<const Batch> ranks, std::int64_t max_steps,
-                           const PowerBudget* budget = nullptr);
+                           const PowerBudget* budget = nullptr, KnownToHost known = {});
   FastForward fast_forward(const Batch& batch, std::int64_t max_steps,
                            const PowerBudget* budget = nullptr) {
     return fast_forward(std::span(&batch, 1), max_steps, budget);
@@ -106,7 +120,7 @@ class StepTimes {
   std::map<std::string, Seconds> deviations(const Batch& batch);
   // What each correction of the list did to the time of one step, in order.
   std::vector<AppliedStepCorrection> explain(const Batch& batch, PowerBudget* budget = nullptr,
-                                             bool is_prepared = true);
+                                             KnownToHost known = {});
 
  private:
   // A way of launching steps, and what was priced so.
@@ -146,9 +160,10 @@ class StepTimes {
   double arithmetic_share(const View& view);
   // Of a step's energy what the power limit of the boards allows for in its time.
   [[nodiscard]] Joules within_limit(Joules energy, Seconds duration) const;
-  StepTime step_of(const View& view, PowerBudget* budget, bool is_prepared,
+  StepTime step_of(const View& view, PowerBudget* budget, KnownToHost known,
                    std::vector<AppliedStepCorrection>* applied = nullptr);
   FastForward fast_forward_of(const View& view, std::int64_t max_steps, const PowerBudget* budget,
+                              KnownToHost known,
                               std::vector<AppliedStepCorrection>* applied = nullptr);
 
   SimulatedStepsConfig config_;
@@ -187,10 +202,15 @@ class SimulatedSteps : public StepBackend {
   // Numbers of rows of a step with prefill, and whether they were known.
   bool is_prepared(std::span<const Batch> ranks);
   using Rows = std::array<std::int64_t, 3>;
+  // Whether all ranks have had attention of the shape of their batches; they have it from now on.
+  bool has_attended(std::span<const Batch> ranks);
+  // Rank of `ranks`, queries and keys.
+  using Attended = std::array<std::int64_t, 3>;
 
   StepTimes& times_;
   std::map<Rows, std::int64_t> prepared_;  // last use
   std::int64_t num_runs_ = 0;
+  std::set<Attended> attended_;
   std::optional<PowerBudget> budget_;
   Seconds now_;
   Seconds since_;     // the last step with prefill ended, or spend() was called

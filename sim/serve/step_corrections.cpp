@@ -76,7 +76,11 @@ void prefill_base(const StepContext& step, StepPrice& price) {
 }
 
 void new_rows(const StepContext& step, StepPrice& price) {
-  if (!step.is_prepared) price.host += step.config.new_rows;
+  if (!step.known.rows) price.host += step.config.new_rows;
+}
+
+void new_attention(const StepContext& step, StepPrice& price) {
+  if (!step.known.attention) price.host += step.config.new_attention;
 }
 
 void beside_host(const StepContext& step, StepPrice& price) {
@@ -116,6 +120,10 @@ constexpr std::array kCorrections = {
     StepCorrection{.name = "rows that are new to the host",
                    .source = "engine profile, new_rows",
                    .of_prefill = new_rows},
+    StepCorrection{.name = "attention of a new shape",
+                   .source = "engine profile, new_attention",
+                   .of_prefill = new_attention,
+                   .of_decodes = new_attention},
     StepCorrection{.name = "host and device",
                    .source = "engine, async_scheduling: the longer of both, or one after the other",
                    .of_prefill = beside_host,

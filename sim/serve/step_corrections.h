@@ -14,12 +14,18 @@ namespace orrery {
 
 struct SimulatedStepsConfig;
 
+// What the host of a replica has from steps before.
+struct KnownToHost {
+  bool rows = true;       // it prepared these numbers of rows
+  bool attention = true;  // it launched attention of this shape
+};
+
 // What a correction sees of a step, besides its time.
 struct StepContext {
   const SimulatedStepsConfig& config;
   std::int64_t rank_sequences = 0;  // of the data-parallel rank with most chunks and decodes
   PowerBudget* budget = nullptr;    // of its GPUs; null: they have the full clock
-  bool is_prepared = true;          // the host knows its numbers of rows
+  KnownToHost known;                // to its host
   double arithmetic_share = 0;      // of decodes
 };
 

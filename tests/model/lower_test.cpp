@@ -133,6 +133,26 @@ TEST(Lower, WeightsAreTheSameInEveryBatchAndMlaForm) {
   }
 }
 
+// 4 flops for each of 32 heads of 128 elements, of every query with every key of the step, in each
+// of 32 layers; two calls attend to less.
+TEST(Lower, PackedAttentionMultipliesEveryQueryWithEveryKey) {
+  const ModelConfig model = testing::shipped_model("meta-llama--Meta-Llama-3.1-8B");
+  const LoweringOptions packed{.attention_form = AttentionForm::kPacked};
+  for (const Batch& batch : {kDecode, kPrefill, kMixed}) {
+    const Plan plan = lower(model, batch, packed);
+    EXPECT_NO_THROW(verify(plan));
+    EXPECT_FALSE(has_kernel(plan, "attention_prefill") || has_kernel(plan, "attention_decode"));
+    const double pairs =
+        static_cast<double>(num_tokens(batch)) * static_cast<double>(num_keys(batch));
+    EXPECT_EQ(total_flops(plan, "attention_packed"), 4.0 * 32 * 128 * pairs * 32);
+    const Plan split = lower(model, batch, {});
+    EXPECT_GT(total_flops(plan, "attention_packed"),
+              total_flops(split, "attention_prefill") + total_flops(split, "attention_decode"));
+    EXPECT_EQ(total_flops(plan, "gemm"), total_flops(split, "gemm"));
+  }
+  EXPECT_THROW((void)lower(testing::small_deepseek(), kDecode, packed), std::invalid_argument);
+}
+
 TEST(Lower, MlaIsAbsorbedForDecodeAndExpandedForPrefill) {
   const ModelConfig model = testing::small_deepseek();
   const Plan decode = lower(model, kDecode, {});

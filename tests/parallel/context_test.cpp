@@ -227,6 +227,12 @@ TEST(Context, WhatItCannotSplitIsRefusedWithTheNearestLegalChoice) {
 }
 
 // What has all of attention in one op, or a form of it that attends to no part of a context.
+TEST(Context, AttentionOfAllSequencesInOneCallIsRefused) {
+  const LoweringOptions packed{.attention_form = AttentionForm::kPacked};
+  EXPECT_THROW((void)parallelize(lower(llama(), kPrefill, packed), {.cp = 2}),
+               std::invalid_argument);
+}
+
 TEST(Context, FormsOfMlaWithoutPartsAreRefused) {
   for (const MlaForm form : {MlaForm::kModule, MlaForm::kAbsorbed}) {
     const LoweringOptions options{.mla_form = form};

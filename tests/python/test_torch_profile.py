@@ -38,9 +38,9 @@ def matches_of(tmp_path, engine):
     found = trace.read(make(tmp_path / name))
     batch = steps.parse_batch(options[1]) if "--batch" in options else None
     context = int(options[1]) if "--context" in options else None
-    deployed = plan.Deployed(str(samples.config(tmp_path / "config.json")), "single-h200", "vllm")
-    plans = plan.Plans(deployed)
     of = steps.find(found, requests=None, batch=batch, context=context)
+    deployed = plan.Deployed(str(samples.config(tmp_path / "config.json")), "single-h200", "vllm", is_packed=bool(steps.is_packed(of)))
+    plans = plan.Plans(deployed)
     return [matching.match(step, plans.ops(step.batch), 5.0 if step.is_graph else 1.5) for step in of]
 
 
@@ -55,7 +55,7 @@ def test_at_least_95_percent_of_a_steps_gpu_time_is_of_ops(tmp_path, engine):
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_each_kernel_is_matched_to_the_op_that_it_was_made_for(tmp_path, engine):
     parts = {"embedding": "embedding", "add_rms_norm": "norm", "rope": "rope", "kv_append": "kv", "attention_decode": "attention",
-             "attention_prefill": "attention", "silu_mul": "silu", "sample": "sample"}  # fmt: skip
+             "attention_prefill": "attention", "attention_packed": "attention", "silu_mul": "silu", "sample": "sample"}  # fmt: skip
     gemms = {(samples.QKV, samples.HIDDEN): "qkv", (samples.HIDDEN, samples.HEADS * samples.HEAD_DIM): "o", (2 * samples.FFN, samples.HIDDEN): "gate_up",
              (samples.HIDDEN, samples.FFN): "down", (samples.VOCAB, samples.HIDDEN): "lm_head"}  # fmt: skip
     for each in matches_of(tmp_path, engine):
@@ -77,10 +77,10 @@ def test_each_kernel_is_matched_to_the_op_that_it_was_made_for(tmp_path, engine)
 def test_a_row_is_the_sum_of_the_kernels_of_its_op(tmp_path):
     code, folder = imported(tmp_path, "transformers")
     assert code == 0
-    attention = {(row["batch"], row["context"]): float(row["time_us"]) for row in rows(folder, "attention_decode")}
+    attention = {(row["queries"], row["keys"]): float(row["time_us"]) for row in rows(folder, "attention_packed")}
     # two gathers of 4 us, a copy of 5, a product of 20 + batch x context / 1000 that the next kernel waits for, and starts 1 us later
-    assert attention["16", "2000"] == pytest.approx(8 + 5 + 20 + 32 + 1)
-    assert attention["4", "500"] == pytest.approx(8 + 5 + 20 + 2 + 1)
+    assert attention["16", "32000"] == pytest.approx(8 + 5 + 20 + 32 + 1)
+    assert attention["4", "2000"] == pytest.approx(8 + 5 + 20 + 2 + 1)
     gemm = {(row["m"], row["n"], row["k"]): float(row["time_us"]) for row in rows(folder, "gemm")}
     assert gemm["4", str(samples.QKV), "2048"] == pytest.approx(6 + 3 + 3)  # q, k and v apart
     assert gemm["4", str(2 * samples.FFN), "2048"] == pytest.approx(9 + 9)  # the activation stands between
@@ -265,6 +265,52 @@ def test_a_call_that_holds_the_host_up_is_of_the_step_and_not_of_each_launch(tmp
     found = host.host_of(held_up, [], {})
     assert found.stall.seconds == pytest.approx(0.03, rel=0.001)
     assert found.eager_launch.seconds == pytest.approx(plain.eager_launch.seconds, rel=0.01)
+
+
+def held_up(found, pauses_us):
+    """The launches from the first call of attention on, later by as much in each step."""
+    for each, pause in zip(found, pauses_us, strict=True):
+        first = next(index for index, op in enumerate(each.ops) if op.op.kernel == "attention_packed")
+        for kernel in [each.ops[first].kernels[-1], *(kernel for op in each.ops[first + 1 :] for kernel in op.kernels)]:
+            kernel.launched += pause
+    return found
+
+
+def test_one_call_for_the_attention_of_all_sequences_is_recognised_by_its_shapes(tmp_path):
+    found = trace.read(samples.transformers(tmp_path / "transformers.json"))
+    of = steps.find(found, requests=None, batch=None, context=None)
+    assert [steps.attention_sizes(step) for step in of] == [(1, 500), (4, 2000), (4, 2004), (16, 32000)]
+    assert steps.is_packed(of) is True
+    assert steps.is_packed(of[:1]) is None  # of one sequence
+    for kernel in found.kernels:
+        kernel.shapes = tuple((1, 16, 1, 128) if len(shape) == 4 else shape for shape in kernel.shapes)
+    assert steps.is_packed(of) is False
+    code, folder = imported(tmp_path, "transformers")
+    assert code == 0
+    assert {(row["queries"], row["keys"]) for row in rows(folder, "attention_packed")} == {("1", "500"), ("4", "2000"), ("4", "2004"), ("16", "32000")}
+    assert not (folder / "attention_decode.csv").exists()
+    assert "form:\n    value: packed" in folder.with_name("transformers.engine.yaml").read_text(encoding="utf-8").replace("\"", "")
+
+
+def test_a_call_that_attention_of_new_shapes_alone_makes_is_of_the_shape(tmp_path):
+    first = held_up(matches_of(tmp_path, "transformers"), [38_000, 40_000, 42_000, 40_000])
+    again = matches_of(tmp_path, "transformers")
+    plain = host.host_of(again, [], {})
+    assert plain.new_attention.seconds == 0
+    found = host.host_of([*first, *again], [], {})
+    assert found.new_attention.seconds == pytest.approx(0.04, rel=0.01)
+    assert found.stall.seconds == 0
+    everywhere = host.host_of([*first, *held_up(again, [40_000] * 4)], [], {})  # of steps whose shape came before, too
+    assert everywhere.new_attention.seconds == 0
+    assert everywhere.stall.seconds == pytest.approx(0.04, rel=0.01)
+
+
+def test_steps_whose_shape_came_before_are_without_that_call(tmp_path):
+    lines = ["prefill,num_decodes,decode_context,prepare_s,compute_s,update_s,traced", ",4,2000,1,1,1,1", ",4,2000,0,0.01,0,0", ",4,2004,0,0.05,0,0",
+             "2000+0,4,2000,0,0.05,0,0", "4+1996,0,0,0,0.01,0,0"]  # fmt: skip
+    path = tmp_path / "steps.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert [timing.is_new for timing in host.read_timings(path)] == [False, True, True, False]
 
 
 def test_the_table_of_your_engine_is_that_of_its_rows():

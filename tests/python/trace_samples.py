@@ -108,7 +108,7 @@ def transformers_model(decodes: int, context: int) -> list[Launch]:
         found += [Launch(gather, 4.0, "aten::gather", (cached, (), (m * context, KV_HEADS, HEAD_DIM)), "attention")] * 2
         found.append(Launch(_ELEMENTWISE, 5.0, "aten::copy_", ((1, HEADS, m * context, HEAD_DIM),), "attention"))
         found.append(Launch("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", 20.0 + m * context / 1000,
-                            "aten::_cudnn_attention_forward", ((1, HEADS, m, HEAD_DIM),), "attention"))  # fmt: skip
+                            "aten::_cudnn_attention_forward", ((1, HEADS, m, HEAD_DIM), (1, HEADS, m * context, HEAD_DIM)), "attention"))  # fmt: skip
         found.append(_mm(m, HIDDEN, HEADS * HEAD_DIM, 6.0, "o"))
         found.append(Launch(_ELEMENTWISE, 1.5, "aten::add", ((1, m, HIDDEN),), "norm"))
         found += _torch_norm(m, "norm")

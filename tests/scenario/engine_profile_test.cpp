@@ -138,6 +138,24 @@ TEST_F(EngineProfileTest, a_profile_may_say_what_serving_takes_besides_a_step) {
   EXPECT_EQ(profile.serve_per_sequence, Seconds(0.5e-6));
 }
 
+TEST_F(EngineProfileTest,
+       a_profile_may_say_how_attention_takes_sequences_and_what_a_new_shape_costs) {
+  const EngineProfile plain = read_engine_profile(write("engine.yaml", changed_profile("", "")));
+  EXPECT_EQ(plain.attention_form, AttentionForm::kSplit);
+  EXPECT_EQ(plain.new_attention, Seconds(0));
+  const EngineProfile profile = read_engine_profile(
+      write("engine.yaml", changed_profile("  scheduler_base:",
+                                           "  new_attention: {value: 38 ms, source: trace}\n"
+                                           "  scheduler_base:") +
+                               "attention: {form: {value: packed, source: shapes}, keys: 256}\n"));
+  EXPECT_EQ(profile.new_attention, Seconds(38e-3));
+  EXPECT_EQ(profile.attention_form, AttentionForm::kPacked);
+  EXPECT_EQ(profile.attention_shape.queries, 1);
+  EXPECT_EQ(profile.attention_shape.keys, 256);
+  EXPECT_EQ(profile.sources.at("host.new_attention"), "trace");
+  EXPECT_EQ(profile.sources.at("attention.form"), "shapes");
+}
+
 TEST_F(EngineProfileTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
   for (const auto& [from, to, message] : std::vector<std::array<std::string, 3>>{
            {"scheduler_base:", "scheduler_bas:", "did you mean 'scheduler_base'"},
@@ -150,6 +168,9 @@ TEST_F(EngineProfileTest, a_wrong_key_or_time_of_an_engine_profile_says_where) {
            {"graph: {value: ", "graph: {value: 0, was: ", "kernel_time.graph"},
            {"kernel_time:", "power_limit: {product: 0.9}\nkernel_time:", "power_limit.product"},
            {"kernel_time:", "kernel_time:\n  kernels: {gem: 1.1}", "did you mean 'gemm'"},
+           {"front_end:", "attention: {form: pack}\nfront_end:", "did you mean 'packed'"},
+           {"front_end:", "attention: {form: packed, keys: 0}\nfront_end:", "attention.keys"},
+           {"front_end:", "attention: {from: packed}\nfront_end:", "did you mean 'form'"},
            {"stream_latency:", "latency:", "did you mean 'stream_latency'"},
            {"front_end:", "frontend:", "did you mean 'front_end'"},
            {"custom_all_reduce: custom_vllm", "custom_all_reduce: nope",

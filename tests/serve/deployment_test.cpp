@@ -28,6 +28,7 @@ Deployment example() {
                                        .kv_cache = DType::kFp8,
                                        .lm_head = DType::kFp8},
                          .mla_form = MlaForm::kModule,
+                         .attention_form = AttentionForm::kPacked,
                          .fuse_residual_norm = false,
                          .fuse_norm_quant = false,
                          .moe_design = MoeDesign::kShuffling,

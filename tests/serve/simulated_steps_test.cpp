@@ -229,6 +229,52 @@ TEST_F(SimulatedStepsTest, StepsOfNewNumbersOfRowsArePreparedOnceAndForgottenLas
   EXPECT_NEAR(more(100), 21e-4, 1e-12);
 }
 
+// Of prompts and decodes alike, whatever they are made of; each replica keeps its own.
+TEST_F(SimulatedStepsTest, AttentionOfANewShapeIsPlannedOnce) {
+  SimulatedStepsConfig planning = config(small_llama(), {});
+  planning.new_attention = Seconds(4e-2);
+  StepTimes times(planning);
+  StepTimes plain(config(small_llama(), {}));
+  SimulatedSteps steps(times);
+  const auto more = [&](SimulatedSteps& replica, const Batch& batch) {
+    return (replica.run(std::span(&batch, 1)).duration - plain.step(batch).duration).value();
+  };
+  const Batch prompt{.prefill = {{.query = 100, .context = 28}}};
+  EXPECT_NEAR(more(steps, prompt), 4e-2, 1e-12);
+  EXPECT_NEAR(more(steps, prompt), 0, 1e-12);
+  // 100 queries and 128 keys again.
+  EXPECT_NEAR(
+      more(steps,
+           {.prefill = {{.query = 99, .context = 9}}, .num_decodes = 1, .decode_context = 20}),
+      0, 1e-12);
+  SimulatedSteps other(times);
+  EXPECT_NEAR(more(other, prompt), 4e-2, 1e-12);
+  // Decodes have more keys in each step, so none is taken in one with the next.
+  const Batch decodes{.num_decodes = 4, .decode_context = 4000};
+  const FastForward first = steps.fast_forward(std::span(&decodes, 1), 100);
+  EXPECT_EQ(first.num_steps, 1);
+  EXPECT_NEAR((first.first - plain.fast_forward(decodes, 1).first).value(), 4e-2, 1e-12);
+  const FastForward again = steps.fast_forward(std::span(&decodes, 1), 100);
+  EXPECT_NEAR((again.first - plain.fast_forward(decodes, 1).first).value(), 0, 1e-12);
+}
+
+TEST_F(SimulatedStepsTest, AttentionShapesAreRoundedUpToMultiples) {
+  SimulatedStepsConfig planning = config(small_llama(), {});
+  planning.new_attention = Seconds(4e-2);
+  planning.attention_shape = {.queries = 64, .keys = 256};
+  StepTimes times(planning);
+  SimulatedSteps steps(times);
+  const auto is_new = [&](std::int64_t query, std::int64_t context) {
+    const Batch batch{.prefill = {{.query = query, .context = context}}};
+    const Seconds seen = times.step(batch).duration;
+    return (steps.run(std::span(&batch, 1)).duration - seen).value() > 1e-2;
+  };
+  EXPECT_TRUE(is_new(100, 100));
+  EXPECT_FALSE(is_new(128, 128));
+  EXPECT_TRUE(is_new(129, 127));
+  EXPECT_TRUE(is_new(128, 129));
+}
+
 // small_llama has 2 kv heads: 25 sequences give as many rows as half of the 100 SMs.
 TEST_F(SimulatedStepsTest, AttentionOfDifferentContextsMergesRowsInEachLayer) {
   SimulatedStepsConfig uneven = config(small_llama(), {});

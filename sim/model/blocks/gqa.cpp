@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "sim/model/blocks/blocks.h"
 
 namespace orrery {
@@ -5,6 +7,15 @@ namespace {
 
 // How attention kernels say that there is no window.
 constexpr std::int64_t kFullAttention = std::int64_t{1} << 30;
+
+// Keys of all sequences of a step in a layer that keeps `window` of each, the new ones included.
+std::int64_t attended_keys(const StepShape& shape, std::int64_t window) {
+  const std::int64_t cached =
+      shape.prefill_cached / std::max<std::int64_t>(shape.prefill_batch, 1) < window
+          ? shape.prefill_cached
+          : shape.prefill_batch * window;
+  return shape.prefill_tokens + cached + shape.num_decodes * std::min(shape.decode_context, window);
+}
 
 }  // namespace
 
@@ -63,7 +74,18 @@ void lower_softmax_attention(Lowering& step, const LayerConfig& layer, TensorId 
               {kv_source}, {kv});
 
   TensorViews outputs;
-  if (shape.prefill_tokens > 0) {
+  const bool is_packed = step.options.attention_form == AttentionForm::kPacked;
+  if (is_packed) {
+    outputs.emplace_back(step.activation("attn_packed", {step.tokens(), columns}));
+    step.kernel("attn_packed", "attention_packed", kv_dtype,
+                {{"queries", shape.tokens, axis::kTokens},
+                 {"keys", attended_keys(shape, window), axis::kTokens},
+                 {"heads", heads, axis::kHeads},
+                 {"kv_heads", kv_heads, axis::kKvHeads},
+                 {"head_dim", head_dim}},
+                {q, kv}, {outputs.back()});
+  }
+  if (!is_packed && shape.prefill_tokens > 0) {
     outputs.emplace_back(
         step.activation("attn_prefill", {{axis::kTokens, shape.prefill_tokens}, columns}));
     step.kernel("attn_prefill", "attention_prefill", kv_dtype,
@@ -76,7 +98,7 @@ void lower_softmax_attention(Lowering& step, const LayerConfig& layer, TensorId 
                  {"window", window}},
                 {q, kv}, {outputs.back()});
   }
-  if (shape.num_decodes > 0 && shape.decode_query > 1) {
+  if (!is_packed && shape.num_decodes > 0 && shape.decode_query > 1) {
     outputs.emplace_back(step.activation(
         "attn_verify", {{axis::kSeqs, shape.num_decodes * shape.decode_query}, columns}));
     step.kernel("attn_verify", "attention_verify", kv_dtype,
@@ -88,7 +110,7 @@ void lower_softmax_attention(Lowering& step, const LayerConfig& layer, TensorId 
                  {"head_dim", head_dim},
                  {"window", window}},
                 {q, kv}, {outputs.back()});
-  } else if (shape.num_decodes > 0) {
+  } else if (!is_packed && shape.num_decodes > 0) {
     outputs.emplace_back(
         step.activation("attn_decode", {{axis::kSeqs, shape.num_decodes}, columns}));
     step.kernel("attn_decode", "attention_decode", kv_dtype,

@@ -306,6 +306,11 @@ void Mla::lower_module() {
 }
 
 void Mla::lower() {
+  if (step_.options.attention_form == AttentionForm::kPacked) {
+    throw std::invalid_argument("model \"" + model_.name +
+                                "\": attention form packed has no kernel for latent attention, "
+                                "expected split");
+  }
   const MlaForm form = step_.options.mla_form;
   if (form == MlaForm::kModule) {
     lower_module();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import functools
 import pathlib
 import re
 from collections.abc import Sequence
@@ -28,12 +29,14 @@ def run(options: argparse.Namespace) -> int:
     batch = steps.parse_batch(options.batch) if options.batch else None
     requests = steps.Requests(options.requests) if options.requests else None
     timings = host.read_timings(options.timings) if options.timings else []
+    served = host.read_timings(options.served) if options.served else []
     target = options.output / options.engine
     files.check(target, writing.PROVIDER, force=options.force)
     imported = _Import(options)
     for path in options.traces:
-        imported.add(trace.read(path), requests, batch)
-    imported.finish(timings, target)
+        found = trace.read(path)
+        imported.add(found, steps.find(found, requests=requests, batch=batch, context=options.context))
+    imported.finish(timings, served, target)
     return 0
 
 
@@ -49,13 +52,27 @@ class _Import:
         self.traces: list[dict[str, Any]] = []
         self.plans: plan.Plans | None = None
         self.device = ""
+        self.is_packed: bool | None = {"packed": True, "split": False, None: None}[options.attention]
+        self.waiting: list[tuple[trace.Trace, list[steps.EngineStep]]] = []
         self.machine = options.machine or ""
 
-    def add(self, found: trace.Trace, requests: steps.Requests | None, batch: steps.BatchOf | None) -> None:
+    def add(self, found: trace.Trace, engine_steps: list[steps.EngineStep]) -> None:
+        """Traces wait for one that says how attention takes several sequences."""
+        self.waiting.append((found, engine_steps))
+        if self.is_packed is None:
+            self.is_packed = steps.is_packed(engine_steps)
+        if self.is_packed is not None:
+            self._match_waiting()
+
+    def _match_waiting(self) -> None:
+        for found, engine_steps in self.waiting:
+            self._match(found, engine_steps)
+        self.waiting.clear()
+
+    def _match(self, found: trace.Trace, engine_steps: list[steps.EngineStep]) -> None:
         if self.plans is None:
             self._deploy(found)
         assert self.plans is not None
-        engine_steps = steps.find(found, requests=requests, batch=batch, context=self.options.context)
         first_error: TraceError | None = None
         used = 0
         for step in engine_steps:
@@ -83,10 +100,11 @@ class _Import:
         if not self.machine and known is not None:
             self.machine = known[1] if options.tp * options.ep == 1 else known[2]
         self.device = found.device or self.machine
-        deployed = plan.Deployed(options.model, self.machine, self.base, options.tp, options.ep, options.weights, options.kv_cache)
+        deployed = plan.Deployed(options.model, self.machine, self.base, options.tp, options.ep, options.weights, options.kv_cache, bool(self.is_packed))
         self.plans = plan.Plans(deployed)
 
-    def finish(self, timings: Sequence[host.Timing], target: pathlib.Path) -> None:
+    def finish(self, timings: Sequence[host.Timing], served: Sequence[host.Timing], target: pathlib.Path) -> None:
+        self._match_waiting()
         assert self.plans is not None
         num_ops = {timing.batch: len(self.plans.ops(timing.batch)) for timing in timings}
         figures = host.host_of(self.matches, timings, num_ops)
@@ -96,9 +114,17 @@ class _Import:
             about["timings"] = {"file": self.options.timings.name, "sha256": writing.fingerprint(self.options.timings)}
         counts = writing.write_provider(target, provider, about, force=self.options.force)
         profile = target.with_name(f"{self.options.engine}.engine.yaml")
-        files.write_text(profile, writing.profile_text(self.options.engine.replace(".", "_"), self.base, figures))
+        name = self.options.engine.replace(".", "_")
+        text = functools.partial(writing.profile_text, name, self.base, figures, is_packed=bool(self.is_packed))
+        files.write_text(profile, text())
+        if served:
+            learned = dataclasses.replace(self.plans.deployed, profile=str(profile.resolve()), is_packed=False)
+            serving = host.serve_base(learned.scenario(str(target.resolve())), served)
+            files.write_text(profile, text(serve_base=serving))
         print(coverage_text(self.matches, self.left_out, provider, counts))
         print(host_text(figures, has_timings=bool(timings)))
+        if served:
+            print(f"a load: {serving.seconds * 1e3:.1f} ms a step more than by itself")
         print(next_text([each.step.batch for each in self.matches if each.step.batch is not None]))
         print(f"written: {target}, {profile}; in a scenario: provider: {target}, engine: {{profile: {profile}}}")
 
@@ -170,10 +196,11 @@ def _ranges(dims: Sequence[tuple[int, ...]], kernel: str) -> str:
 
 def host_text(figures: host.Host, *, has_timings: bool) -> str:
     warning = "" if has_timings else "\nthe profiler slows the host; --timings with steps of the same engine without it gives the host's own times"
+    planning = f", {figures.new_attention.seconds * 1e3:.1f} ms more where attention has a new shape" if figures.new_attention.seconds else ""
     stall = f", of them {figures.stall.seconds * 1e3:.1f} ms in one call while it launches" if figures.stall.seconds else ""
     return (
         f"host: {figures.eager_launch.seconds * 1e6:.1f} us for each op launched, {figures.scheduler_base.seconds * 1e6:.0f} us a step and "
-        f"{figures.scheduler_per_sequence.seconds * 1e6:.2f} us a sequence besides{stall}, "
+        f"{figures.scheduler_per_sequence.seconds * 1e6:.2f} us a sequence besides{stall}{planning}, "
         f"{'beside' if figures.is_async else 'before and after'} the GPU; {figures.pause_us:.2f} us between kernels{warning}"
     )
 

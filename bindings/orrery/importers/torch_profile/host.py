@@ -14,7 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ... import _core
 from .matching import StepMatch
+from .plan import core_batch
 from .steps import BatchOf, parse_batch
 from .trace import TraceError
 
@@ -29,6 +31,7 @@ class Timing:
     batch: BatchOf
     step_s: float
     compute_s: float
+    is_new: bool = False  # no step before had as many queries and keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Host:
     launch_mode: str  # graph or eager
     eager_launch: Figure
     stall: Figure  # in the middle of a step's launches: the GPU runs dry and waits
-    scheduler_base: Figure  # with the stall
+    new_attention: Figure  # of the same, what steps have whose attention has a new shape, and others have not
+    scheduler_base: Figure  # with the stall of all steps
     scheduler_per_sequence: Figure
     prefill_base: Figure  # of steps with prompts besides
     is_async: bool
@@ -53,24 +57,30 @@ class Host:
 def read_timings(path: pathlib.Path) -> list[Timing]:
     """Lines of prefill (`512+0 128+64`), num_decodes, decode_context and seconds: step_s, or prepare_s, compute_s and update_s.
 
-    Steps with traced 1 were watched and are left out. Raises TraceError with the line of what is wrong.
+    Lines are in the order in which the engine took the steps. Those with traced 1 were watched: of them counts only that their attention has been
+    seen from there on. Raises TraceError with the line of what is wrong.
     """
     found = []
+    seen: set[tuple[int, int]] = set()
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             for number, row in enumerate(csv.DictReader(stream), start=2):
                 try:
-                    if row.get("traced") == "1":
-                        continue
                     chunks = ",".join(row["prefill"].split())
                     words = [f"prefill={chunks}"] * bool(chunks) + [f"decode={row['num_decodes']}@{row['decode_context']}"] * bool(
                         int(row["num_decodes"])
                     )
+                    batch = parse_batch(" ".join(words))
+                    shape = (batch.queries, batch.keys)
+                    is_new = shape not in seen
+                    seen.add(shape)
+                    if row.get("traced") == "1":
+                        continue
                     compute = float(row["compute_s"]) if "compute_s" in row else float(row["step_s"])
                     whole = float(row["step_s"]) if "step_s" in row else compute + float(row["prepare_s"]) + float(row["update_s"])
                     if not 0 < whole < 1e4:
                         raise TraceError(f"found a step of {whole} s")
-                    found.append(Timing(parse_batch(" ".join(words)), whole, compute))
+                    found.append(Timing(batch, whole, compute, is_new))
                 except (KeyError, TypeError, ValueError) as error:
                     raise TraceError(f"{path}:{number}: {error}; expected prefill, num_decodes, decode_context and step_s") from None
     except OSError as error:
@@ -84,8 +94,9 @@ def host_of(matches: Sequence[StepMatch], timings: Sequence[Timing], num_ops: di
     """The figures of steps and timings; `num_ops` counts the GPU ops of the plan of each batch."""
     graphs = [each for each in matches if each.step.is_graph]
     eager = [each for each in matches if not each.step.is_graph]
-    stall = _stall(eager)
-    launch = _eager_launch(eager, timings, num_ops, stall.seconds)
+    planning = _new_attention(eager)
+    stall = Figure(0.0, "") if planning.seconds else _stall(eager)
+    launch = _eager_launch(eager, timings, num_ops, stall.seconds, planning.seconds)
     base, per_sequence = _scheduler(matches, timings, launch.seconds)
     if stall.seconds > 0:
         base = Figure(base.seconds + stall.seconds, f"{stall.seconds * 1e3:.3g} ms: {stall.source}; the rest: {base.source}")
@@ -93,6 +104,7 @@ def host_of(matches: Sequence[StepMatch], timings: Sequence[Timing], num_ops: di
         launch_mode="graph" if graphs else "eager",
         eager_launch=launch,
         stall=stall,
+        new_attention=planning,
         scheduler_base=base,
         scheduler_per_sequence=per_sequence,
         prefill_base=_prefill_base(timings, base.seconds, per_sequence.seconds),
@@ -112,18 +124,52 @@ def _device_us(each: StepMatch) -> float:
     return sum(op.time for op in each.ops)
 
 
-def _eager_launch(eager: Sequence[StepMatch], timings: Sequence[Timing], num_ops: dict[BatchOf, int], stall_s: float) -> Figure:
+def _eager_launch(eager: Sequence[StepMatch], timings: Sequence[Timing], num_ops: dict[BatchOf, int], stall_s: float,
+                  planning_s: float) -> Figure:  # fmt: skip
     """Host time for each op of the plan; an engine that launches several kernels for one needs as much longer."""
     if timings and eager:
-        decodes = sorted((timing for timing in timings if timing.batch in num_ops and not timing.batch.prefill), key=lambda timing: timing.compute_s)
-        held_up = [each for each in decodes if each.compute_s <= _HELD_UP * decodes[len(decodes) // 10].compute_s]
+
+        def launching(timing: Timing) -> float:
+            return max(timing.compute_s - stall_s - (planning_s if timing.is_new else 0.0), 0.0)
+
+        decodes = sorted((timing for timing in timings if timing.batch in num_ops and not timing.batch.prefill), key=launching)
+        held_up = [each for each in decodes if launching(each) <= _HELD_UP * launching(decodes[len(decodes) // 10])]
         if held_up:
             source = f"median of {len(held_up)} of {len(decodes)} decode steps without a profiler, those that the host holds up, over the plan's ops"
-            return Figure(statistics.median(max(each.compute_s - stall_s, 0.0) / num_ops[each.batch] for each in held_up), source)
+            return Figure(statistics.median(launching(each) / num_ops[each.batch] for each in held_up), source)
     if not eager:
         return Figure(0.0, "no step of the trace was launched eagerly")
+    stall_s += planning_s  # of every traced decode step, nearly
     per_op = [max(_forward_us(each) - stall_s * 1e6, 0.0) / len(each.ops) / 1e6 for each in eager if _forward_us(each) > 0]
     return Figure(statistics.median(per_op), f"median of {len(per_op)} traced steps, over the plan's ops; the profiler's own time is in it")
+
+
+def _before_attention_us(each: StepMatch) -> float:
+    """The longest pause of a step's launches before a kernel of packed attention, us; 0 where it is no longer than many others."""
+    launches = sorted((kernel.launched, op.op.kernel == "attention_packed") for op in each.ops for kernel in op.kernels)
+    gaps = [(after - before, is_attention) for (before, _), (after, is_attention) in zip(launches, launches[1:])]
+    longest = max((gap for gap, is_attention in gaps if is_attention), default=0.0)
+    return longest if longest > max(_STALL_US, _STALL * statistics.median(gap for gap, _ in gaps)) else 0.0
+
+
+def _new_attention(eager: Sequence[StepMatch]) -> Figure:
+    """What a library takes to plan packed attention of a shape that no step before had: a call of nearly every traced step of such a shape holds
+    the host up, and of nearly none whose shape came earlier in the traces."""
+    seen: set[tuple[int, int]] = set()
+    first, again = [], []
+    for each in eager:
+        batch = each.step.batch
+        if batch is None or not any(op.op.kernel == "attention_packed" for op in each.ops):
+            continue
+        shape = (batch.queries, batch.keys)
+        (again if shape in seen else first).append(_before_attention_us(each))
+        seen.add(shape)
+    held_up = [pause for pause in first if pause]
+    is_planned = len(held_up) > 0.8 * len(first) and sum(pause > 0 for pause in again) < 0.2 * len(again)
+    if not is_planned:
+        return Figure(0.0, "no call that attention of a new shape alone makes")
+    source = f"median of {len(held_up)} of {len(first)} traced steps whose queries and keys came for the first time, in the call of attention; {len(again)} others do without"
+    return Figure(statistics.median(held_up) / 1e6, source)
 
 
 def _stall(eager: Sequence[StepMatch]) -> Figure:
@@ -196,3 +242,15 @@ def _pause(matches: Sequence[StepMatch]) -> float:
         kernels = sorted((kernel for op in each.ops for kernel in op.kernels), key=lambda kernel: kernel.start)
         pauses += [b.start - a.end for a, b in zip(kernels, kernels[1:]) if b.launched <= a.end and b.stream == a.stream]
     return max(statistics.median(pauses), 0.0) if pauses else 0.0
+
+
+def serve_base(scenario: _core.Scenario, served: Sequence[Timing]) -> Figure:
+    """What decode steps of a load take longer than `scenario`, with the import's own provider and profile, predicts of them."""
+    more = [
+        timing.step_s - float(_core.explain_step(scenario, core_batch(timing.batch), not timing.is_new)["duration_s"])
+        for timing in served
+        if not timing.batch.prefill
+    ]
+    if not more:
+        raise TraceError("found no step of decodes alone among those of the load; expected some")
+    return Figure(max(statistics.median(more), 0.0), f"median of {len(more)} decode steps of a load: what they took longer than the same steps by themselves")

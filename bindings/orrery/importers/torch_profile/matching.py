@@ -23,6 +23,7 @@ _OWN_KINDS = {
     "comm": ("comm",),
     "attention_prefill": ("attention",),
     "attention_decode": ("attention",),
+    "attention_packed": ("attention",),
     "rms_norm": ("norm",),
     "add_rms_norm": ("norm",),
     "rope": ("rope",),
@@ -38,6 +39,7 @@ _OWN_KINDS = {
 _ALSO = {
     "attention_prefill": ("gather", "softmax", "pad", "bmm", ELEMENTWISE),
     "attention_decode": ("gather", "softmax", "pad", "bmm", ELEMENTWISE),
+    "attention_packed": ("gather", "softmax", "pad", "bmm", ELEMENTWISE),
     "moe": ("gemm", "bmm", "activation", "gather", "topk", "quant", "kv_write", ELEMENTWISE),  # index_put_ writes experts' tokens too
     "moe_route": ("gather", ELEMENTWISE),
     "sample": ("softmax", "topk", "gather", ELEMENTWISE),
@@ -50,7 +52,7 @@ _ALSO = {
     "silu_mul": ("quant", ELEMENTWISE),
     "residual_add": (ELEMENTWISE,),
 }
-_ATTENTION = ("attention_prefill", "attention_decode")
+_ATTENTION = ("attention_prefill", "attention_decode", "attention_packed")
 # Which ops can hold one that has no kernel, the first that the step has; any other is held by the op before it.
 _HOLDERS = {"kv_append": ("rope", *_ATTENTION), "rope": _ATTENTION, "rms_norm": ("rope", *_ATTENTION)}
 _NEEDED = ("gemm", "moe", *_ATTENTION)  # an engine has a kernel for it

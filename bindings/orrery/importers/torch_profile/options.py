@@ -31,6 +31,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--context", type=whole_number(1, 1 << 30), metavar="N", help="tokens of each decode, where neither annotations nor requests say"
     )
     parser.add_argument("--batch", metavar="BATCH", help="what every step computed: 'prefill=512+0 decode=8@8192'")
+    parser.add_argument(
+        "--attention",
+        choices=("split", "packed"),
+        help="packed: one call has the queries and keys of all sequences of a step, with a mask (as recorded shapes say, else split)",
+    )
     parser.add_argument("--timings", type=pathlib.Path, metavar="STEPS.csv", help="steps of the same engine without a profiler, for the host's times")
+    parser.add_argument(
+        "--served", type=pathlib.Path, metavar="STEPS.csv", help="steps of a load on the same engine, likewise: what serving adds to a step"
+    )
     parser.add_argument("-o", "--output", type=pathlib.Path, default=pathlib.Path("learned"), metavar="DIR", help="where to write (learned)")
     parser.add_argument("--force", action="store_true", help="replace what an earlier import wrote")

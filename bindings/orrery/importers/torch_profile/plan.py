@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import pathlib
+import tempfile
 from typing import Any
 
 from ... import _core
+from ...emit import yaml_text
+from ...report import resolved_scenario
 from ...simulation import project_root
 from .matching import PlanOp
 from .steps import BatchOf
@@ -34,9 +38,18 @@ class Deployed:
     ep: int = 1
     weights: str = ""
     kv_cache: str = ""
+    is_packed: bool = False  # attention of all sequences in one call
 
     def scenario(self, provider: str = "none") -> _core.Scenario:
         """Raises TraceError with what the scenario's reader says."""
+        if not self.is_packed:
+            return self._scenario(provider, self.profile)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "packed.yaml"
+            path.write_text(yaml_text.block(plain(base_profile(self.profile) | {"attention": {"form": "packed"}})), encoding="utf-8")
+            return self._scenario(provider, str(path))
+
+    def _scenario(self, provider: str, profile: str) -> _core.Scenario:
         keys = [f"config: {self._model()}"]
         keys += [f"{key}: {value}" for key, value in (("weights", self.weights), ("activations", self.weights), ("kv_cache", self.kv_cache)) if value]
         expert = f", ep: {self.ep}" if self.ep > 1 else ""
@@ -46,7 +59,7 @@ class Deployed:
                 f"machine: {self.machine}",
                 f"provider: {provider}",
                 f"placement: {{replicas: 1, tp: {self.tp}{expert}}}",
-                f"engine: {{profile: {self.profile}, gpu_memory_utilization: 0.95}}",
+                f"engine: {{profile: {profile}, gpu_memory_utilization: 0.95}}",
                 "workload: {static_batch: {batch: 1, prompt_tokens: 16, output_tokens: 2}}",
                 "seed: 1",
             )
@@ -64,6 +77,42 @@ class Deployed:
         return str(path.resolve()) if path.suffix == ".json" and path.exists() else self.model
 
 
+def base_profile(name: str) -> dict[str, Any]:
+    """A profile of scenarios/engines with what it extends, as plain data."""
+    folder = project_root() / "scenarios" / "engines"
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(each.stem for each in folder.glob("*.yaml")))
+        raise TraceError(f"found the engine profile '{name}'; expected one of {known}")
+    content = resolved_scenario.read(path)
+    if "extends" in content:
+        content = _merged(base_profile(content["extends"]), content)
+        content.pop("extends")
+    return content
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in over.items():
+        is_section = isinstance(value, dict) and isinstance(base.get(key), dict) and "value" not in value
+        result[key] = _merged(base[key], value) if is_section else value
+    return result
+
+
+def plain(value: Any) -> Any:
+    """Numbers and truth values as such, which the reader keeps as text."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        return {"true": True, "false": False}[value] if value in ("true", "false") else json.loads(value)
+    except ValueError:
+        return value
+
+
 def core_batch(batch: BatchOf) -> _core.Batch:
     ending = len(batch.prefill) - batch.num_cut
     chunks = [_core.PrefillChunk(query=query, context=context, produces_token=index < ending) for index, (query, context) in enumerate(batch.prefill)]
@@ -74,6 +123,7 @@ class Plans:
     """Plans of steps of one deployment, as lists of ops in the order of a rank's stream."""
 
     def __init__(self, deployed: Deployed) -> None:
+        self.deployed = deployed
         self.scenario = deployed.scenario()
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019  lives as long as the import

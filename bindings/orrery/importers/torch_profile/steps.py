@@ -48,6 +48,16 @@ class BatchOf:
     def sequences(self) -> int:
         return len(self.prefill) + self.num_decodes
 
+    @property
+    def queries(self) -> int:
+        """New tokens of all sequences."""
+        return sum(query for query, _ in self.prefill) + self.num_decodes
+
+    @property
+    def keys(self) -> int:
+        """Tokens of all sequences, the new ones included."""
+        return sum(query + context for query, context in self.prefill) + self.decode_context
+
 
 @dataclasses.dataclass
 class EngineStep:
@@ -229,3 +239,20 @@ def gemm_shape(kernel: Kernel) -> tuple[int, int, int] | None:
     if kernel.op.endswith("scaled_mm") and len(matrices) >= 3 and matrices[1][-1] == matrices[2][0]:
         return matrices[1][0], matrices[2][-1], matrices[1][-1]
     return None
+
+
+def attention_sizes(step: EngineStep) -> tuple[int, int] | None:
+    """Queries and keys of the step's first attention call that has [sequences, heads, tokens, head_dim] of one sequence recorded."""
+    for kernel in step.kernels:
+        sizes = [shape for shape in kernel.shapes[:2] if len(shape) == 4 and shape[0] == 1]
+        if len(sizes) == 2 and sizes[0][-1] == sizes[1][-1] and kind_of(kernel.name, kernel.op) == "attention":
+            return sizes[0][2], sizes[1][2]
+    return None
+
+
+def is_packed(found: Sequence[EngineStep]) -> bool | None:
+    """Whether one call has the queries and keys of all sequences, in most steps of several whose shapes were recorded; none where none was."""
+    sizes = [(attention_sizes(step), step.batch) for step in found if step.batch is not None and step.batch.sequences > 1]
+    known = [(size, batch) for size, batch in sizes if size is not None]
+    together = sum(size[0] >= batch.queries and size[1] >= batch.keys for size, batch in known)
+    return 2 * together > len(known) if known else None

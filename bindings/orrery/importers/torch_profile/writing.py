@@ -6,7 +6,6 @@ import collections
 import csv
 import dataclasses
 import hashlib
-import json
 import pathlib
 import statistics
 from collections.abc import Sequence
@@ -14,10 +13,9 @@ from typing import Any
 
 from ... import _core, files
 from ...emit import yaml_text
-from ...report import resolved_scenario
-from ...simulation import project_root
 from .host import Figure, Host
 from .matching import StepMatch
+from .plan import base_profile, plain
 from .steps import BatchOf
 from .trace import TraceError
 
@@ -126,29 +124,7 @@ def fingerprint(path: pathlib.Path) -> str:
 # --- the engine profile
 
 
-def base_profile(name: str) -> dict[str, Any]:
-    """A profile of scenarios/engines with what it extends, as plain data."""
-    folder = project_root() / "scenarios" / "engines"
-    path = folder / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(each.stem for each in folder.glob("*.yaml")))
-        raise TraceError(f"found the engine profile '{name}'; expected one of {known}")
-    content = resolved_scenario.read(path)
-    if "extends" in content:
-        content = _merged(base_profile(content["extends"]), content)
-        content.pop("extends")
-    return content
-
-
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    result = dict(base)
-    for key, value in over.items():
-        is_section = isinstance(value, dict) and isinstance(base.get(key), dict) and "value" not in value
-        result[key] = _merged(base[key], value) if is_section else value
-    return result
-
-
-def profile_text(name: str, base: str, host: Host) -> str:
+def profile_text(name: str, base: str, host: Host, *, is_packed: bool, serve_base: Figure | None = None) -> str:
     """The profile: what the trace says over what `base` has for the rest, each with its source."""
     content = base_profile(base)
     content["name"] = name
@@ -162,6 +138,15 @@ def profile_text(name: str, base: str, host: Host) -> str:
     }
     section["scheduler_base"] = _figure(host.scheduler_base)
     section["scheduler_per_sequence"] = _figure(host.scheduler_per_sequence)
+    if serve_base is not None:
+        section["serve_base"] = _figure(serve_base)
+    if host.new_attention.seconds > 0:
+        section["new_attention"] = _figure(host.new_attention)
+    else:
+        section.pop("new_attention", None)
+    content.pop("attention", None)
+    if is_packed:
+        content["attention"] = {"form": {"value": "packed", "source": "recorded shapes of attention: queries and keys of all sequences in one call"}}
     rows = "the rows are of kernels inside this engine's steps"
     section["prefill_base"] = _figure(host.prefill_base)
     if not name.startswith(base.split("_")[0]):  # of another engine
@@ -178,26 +163,12 @@ def profile_text(name: str, base: str, host: Host) -> str:
         for key in ("cuda_graphs", "max_piece_tokens"):
             content.pop(key, None)
     return f"# From traces of this engine, by orrery import torch-profile; what they do not show is of {base}.yaml.\n" + yaml_text.block(
-        _plain(content)
+        plain(content)
     )
 
 
 def _figure(figure: Figure) -> dict[str, str]:
     return {"value": f"{figure.seconds * 1e6:.4g} us", "source": figure.source}
-
-
-def _plain(value: Any) -> Any:
-    """Numbers and truth values as such, which the reader keeps as text."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    try:
-        return {"true": True, "false": False}[value] if value in ("true", "false") else json.loads(value)
-    except ValueError:
-        return value
 
 
 # --- what to profile next
