@@ -3,7 +3,8 @@
     python docs/tools/transformers_judged.py DIR [--rows docs/validation/transformers_engine.json]
 
 DIR holds `<model>.tar` as docs/tools/transformers_engine.py wrote them. Traces and host times are of the traced batches alone; the engine's
-steps of other batches are predicted from them. What the HTTP server adds to a step is learned from one load where the other is predicted.
+steps of other batches are predicted from them. What the HTTP server adds to a step and to a first token is learned from one load where the
+other is predicted.
 """
 
 from __future__ import annotations
@@ -128,13 +129,17 @@ def learn(folder: pathlib.Path, timed: Sequence[Timed]) -> str:
 
 
 def learn_serving(folder: pathlib.Path, load: str, timed: Sequence[Timed]) -> pathlib.Path:
-    """The profile with what a load adds to a step."""
+    """The profile with what serving a load adds: to a step, by its steps; then to the first token, by what the client saw."""
     before = [step.phase for step in timed]
     before = before[: before.index(f"load_{load}")]
     timings = write_timings(folder, f"served_{load}.csv", {f"load_{load}"}, set(before))
     serving = host.serve_base(scenario_of(folder, {"static_batch": {"batch": 1, "prompt_tokens": 16, "output_tokens": 2}}), host.read_timings(timings))
     path = folder / "learned" / f"served_{load}.yaml"
-    path.write_text(f"name: served_{load}\nextends: transformers.engine\nhost: {{serve_base: {1e6 * serving.seconds:.6g} us}}\n", encoding="utf-8")
+    text = f"name: served_{load}\nextends: transformers.engine\nhost: {{serve_base: {1e6 * serving.seconds:.6g} us}}\n"
+    path.write_text(text, encoding="utf-8")
+    measured, simulated = served(folder, load, path)
+    later = max(float(np.nanmean(measured["ttft_s"]) - np.nanmean(simulated["ttft_s"])), 0.0)
+    path.write_text(f"{text}front_end: {{stream_latency: {1e6 * later:.6g} us}}\n", encoding="utf-8")
     return path
 
 
@@ -197,13 +202,9 @@ def repeated_shapes(timed: Sequence[Timed]) -> set[int]:
     return found
 
 
-def judge_load(model: str, gpu: str, folder: pathlib.Path, kind: str, timed: Sequence[Timed]) -> list[Row]:
-    """What serving adds to a step is learned from the other load."""
-    path = folder / f"bench_{kind}.json"
-    other = next(load for load in LOADS if load != kind)
-    if not path.exists() or not any(step.phase == f"load_{other}" for step in timed):
-        return []
-    bench = bench_files.read(path)
+def served(folder: pathlib.Path, load: str, profile: pathlib.Path) -> tuple[Any, Any]:
+    """Requests of a load as its client saw them, and as they are simulated."""
+    bench = bench_files.read(folder / f"bench_{load}.json")
     assert bench.requests is not None
     columns = bench.requests
     frame = {
@@ -211,12 +212,21 @@ def judge_load(model: str, gpu: str, folder: pathlib.Path, kind: str, timed: Seq
         "prompt_tokens": columns["prompt_tokens"].astype(int),
         "output_tokens": columns["output_tokens"].astype(int),
     }
-    served = simulate(scenario_of(folder, frame, learn_serving(folder, other, timed))).requests
+    return columns, simulate(scenario_of(folder, frame, profile)).requests
+
+
+def judge_load(model: str, gpu: str, folder: pathlib.Path, kind: str, timed: Sequence[Timed]) -> list[Row]:
+    """What serving adds to a step is learned from the other load."""
+    path = folder / f"bench_{kind}.json"
+    other = next(load for load in LOADS if load != kind)
+    if not path.exists() or not any(step.phase == f"load_{other}" for step in timed):
+        return []
+    of, simulated_of = served(folder, kind, learn_serving(folder, other, timed))
     found = []
     for metric in METRICS:
-        simulated, measured = np.asarray(served[metric], float), columns[metric]
-        for name, of in (("mean", np.nanmean), ("median", np.nanmedian)):
-            found.append(Row(model, gpu, metric, f"{kind}, {name} of {len(measured)}", float(of(simulated)), float(of(measured))))
+        simulated, measured = np.asarray(simulated_of[metric], float), of[metric]
+        for name, middle in (("mean", np.nanmean), ("median", np.nanmedian)):
+            found.append(Row(model, gpu, metric, f"{kind}, {name} of {len(measured)}", float(middle(simulated)), float(middle(measured))))
     return found
 
 

@@ -157,7 +157,7 @@ def _new_attention(eager: Sequence[StepMatch]) -> Figure:
     the host up, and of nearly none whose shape came earlier in the traces."""
     seen: set[tuple[int, int]] = set()
     first, again = [], []
-    for each in eager:
+    for each in sorted(eager, key=lambda each: (each.step.trace.base_ns or 0) / 1e3 + each.step.begin):
         batch = each.step.batch
         if batch is None or not any(op.op.kernel == "attention_packed" for op in each.ops):
             continue
