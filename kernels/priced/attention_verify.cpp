@@ -4,23 +4,6 @@
 namespace orrery {
 namespace {
 
-// As attention_prefill, after context - query cached tokens.
-Work work(DType dtype, const Dims& dims) {
-  const double batch = size(dims, "batch");
-  const double query = size(dims, "query");
-  const double heads = size(dims, "heads");
-  const double kv_heads = size(dims, "kv_heads");
-  const double head_dim = size(dims, "head_dim");
-  const double cached = size(dims, "context") - query;
-  const double window = size(dims, "window");
-  const double pairs = batch * causal_pairs(query, cached, window);
-  const double keys = batch * causal_keys(query, cached, window);
-  const double q_bytes = batch * query * heads * head_dim * bytes_per_element(DType::kBf16);
-  return {.flops = Flops(4 * heads * head_dim * pairs),
-          .bytes_read = Bytes(q_bytes + 2 * keys * kv_heads * head_dim * bytes_per_element(dtype)),
-          .bytes_written = Bytes(q_bytes)};
-}
-
 // The new tokens of a sequence are rows of one tile, as the query heads of a group are
 // (FlashAttention 3: pack_gqa), so `query` tokens of `heads` are one token of as many more heads.
 KernelOp same_work(const KernelOp& op) {
@@ -32,6 +15,11 @@ KernelOp same_work(const KernelOp& op) {
                    {"kv_heads", dim(op.dims, "kv_heads"), ""},
                    {"head_dim", dim(op.dims, "head_dim"), ""},
                    {"window", dim(op.dims, "window"), ""}}};
+}
+
+// Each token counts the whole context, a few keys more than its mask leaves.
+Work work(DType dtype, const Dims& dims) {
+  return work_of(same_work({.kernel = "attention_verify", .dtype = dtype, .dims = dims}));
 }
 
 }  // namespace

@@ -95,6 +95,29 @@ TEST(MlaPrefillWork, IsThatOfAttentionWhereKeysAndValuesAreEqual) {
   EXPECT_EQ(mla.bytes_written, mha.bytes_written);
 }
 
+// Of one token of each sequence, it is a decode's.
+TEST(VerifyWork, OfNoDraftsIsThatOfADecode) {
+  for (const std::int64_t window : {std::int64_t{1} << 30, std::int64_t{512}}) {
+    const Work one = work("attention_verify", DType::kFp8, {8, 1, 3000, 32, 4, 128, window});
+    const Work decode = work("attention_decode", DType::kFp8, {8, 3000, 32, 4, 128, window});
+    EXPECT_DOUBLE_EQ(one.flops.value(), decode.flops.value());
+    EXPECT_DOUBLE_EQ(one.bytes_read.value(), decode.bytes_read.value());
+    EXPECT_DOUBLE_EQ(one.bytes_written.value(), decode.bytes_written.value());
+  }
+  const Work one = work("mla_verify", DType::kBf16, {8, 1, 3000, 16, 512, 64});
+  const Work decode = work("mla_decode", DType::kBf16, {8, 3000, 16, 512, 64});
+  EXPECT_EQ(one.flops, decode.flops);
+  EXPECT_EQ(one.bytes_read, decode.bytes_read);
+}
+
+// Four tokens of a sequence see 3000 keys each, which are read once.
+TEST(VerifyWork, KeysAreReadOnceForAllTokensOfASequence) {
+  const std::int64_t all = std::int64_t{1} << 30;
+  const Work four = work("attention_verify", DType::kBf16, {1, 4, 3000, 32, 4, 128, all});
+  EXPECT_DOUBLE_EQ(four.flops.value(), 4.0 * 32 * 128 * 4 * 3000);
+  EXPECT_DOUBLE_EQ(four.bytes_read.value(), 2.0 * 4 * 32 * 128 + 2.0 * 3000 * 4 * 128 * 2);
+}
+
 // DeepSeek-V3 on one of 8 ranks.
 constexpr std::int64_t kHeads = 16, kHidden = 7168, kQLora = 1536, kKvLora = 512, kNope = 128,
                        kRope = 64, kV = 128;
