@@ -99,7 +99,7 @@ def test_a_run_says_and_shows_sessions_and_replicas(tmp_path, capsys):
 def test_a_trace_of_sessions_is_read(tmp_path):
     rows = ["arrival_s,prompt_tokens,output_tokens,session_id,think_time_s", "0,300,20,a,", "0.5,200,10,b,", "1,400,20,a,2.5", "2,500,30,a,4"]
     (tmp_path / "trace.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    requests = simulated(workload={"trace": str(tmp_path / "trace.csv")}).requests.to_pandas()
+    requests = simulated(placement={"replicas": 1}, workload={"trace": str(tmp_path / "trace.csv")}).requests.to_pandas()
     assert requests["session"].tolist() == [0, 0, 0, 1]
     assert requests["prompt_tokens"].tolist() == [300, 400, 500, 200]
     waits = (requests["arrival_s"] - requests["finish_s"].shift())[1:3]
