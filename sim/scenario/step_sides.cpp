@@ -40,7 +40,7 @@ std::vector<StepSide> step_sides(const Plan& plan, const Timeline& timeline, con
     sides.push_back({.side = std::string(name),
                      .num_ranks = count,
                      .bubble = step - works,
-                     .exposed = covered(moving, rank) - works,
+                     .exposed = std::max(Seconds(0), covered(moving, rank) - works),
                      .share = step > Seconds(0) ? (step - works) / step : 0});
   };
   add("attention", 0, num_attention);
