@@ -80,7 +80,7 @@ def browser():
 
 @pytest.fixture(
     scope="module",
-    params=[(1280, False), (1280, True), (420, False), (420, True)],
+    params=[(1280, False), (1280, True), (400, False), (400, True)],
     ids=["wide-light", "wide-dark", "narrow-light", "narrow-dark"],
 )
 def page(request, browser, page_file):
@@ -299,3 +299,31 @@ def test_markup_in_names_stays_text(browser, tmp_path):
     assert page.evaluate("document.querySelectorAll('img').length") == 0
     assert evil in page.evaluate("document.querySelector('h1').textContent")
     assert html.escape(evil) in pathlib.Path(run / "report.html").read_text()
+
+
+def test_tables_sort_by_mouse_and_key_and_say_so(browser, page_file, run_dir):
+    page = browser.open(page_file, width=1280)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    rising = sorted(["ttft_s", "tpot_s", "itl_s", "e2e_s"], key=lambda key: summary[key]["mean"])
+    shown = "[...document.querySelectorAll('#latency-table tbody tr')].map(row => row.dataset.key)"
+    sorts = "[...document.querySelectorAll('#latency-table thead th')].map(cell => cell.getAttribute('aria-sort'))"
+    assert page.evaluate(sorts) == [None] * 8
+    page.evaluate("document.querySelector('#latency-table thead th:nth-child(2) button').focus()")
+    for kind in ("keyDown", "keyUp"):
+        browser.call("Input.dispatchKeyEvent", page._session, type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
+    assert page.evaluate(shown) == rising
+    assert page.evaluate(sorts) == [None, "ascending", *[None] * 6]
+    page.evaluate("document.querySelector('#latency-table thead th:nth-child(2) button').click()")
+    assert page.evaluate(shown) == rising[::-1]
+    assert page.evaluate(sorts) == [None, "descending", *[None] * 6]
+
+
+def test_the_share_of_every_bar_stands_inside_the_page_of_a_phone(browser, page_file):
+    page = browser.open(page_file, width=400)
+    cut = page.evaluate("""(() => {
+        const frame = document.getElementById('breakdown').getBoundingClientRect();
+        const texts = [...document.querySelectorAll('#breakdown .bartext')];
+        if (!texts.length) return ['no shares'];
+        return texts.filter(t => t.getBoundingClientRect().right > frame.right + 1).map(t => t.textContent);
+    })()""")
+    assert cut == []

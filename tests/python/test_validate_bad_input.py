@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 from validation_runs import ROOT, SCENARIO
@@ -106,17 +107,14 @@ def test_ctrl_c_while_the_program_starts_ends_it(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_without_plotly_there_is_no_page_but_all_else(executed, monkeypatch, capsys):
-    def fail():
-        raise ModuleNotFoundError("the report needs the package plotly")
-
+def test_without_jinja_there_is_no_page_but_all_else(executed, monkeypatch, capsys):
     for name in command.RESULTS:
         (executed / name).unlink()
-    monkeypatch.setattr("orrery.report._plotly_js", fail)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     case = directory.read(executed)
     command.write_results(case, command.finished(case, [compare.compare(case)]))
     assert {name for name in command.RESULTS if (executed / name).exists()} == set(command.RESULTS) - {"validation.html"}
-    assert "validation.html: the report needs the package plotly" in capsys.readouterr().err
+    assert "validation.html: import of jinja2 halted" in capsys.readouterr().err
 
 
 def test_a_program_that_is_not_there(validation):

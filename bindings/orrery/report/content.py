@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 
 from ..scorecard import intervals
+from ..search.checks import LIMIT_WORDS, overload_words
 from . import figures, quantities, timeline
 from .run_directory import BASES, LATENCIES, QUANTILES, Run
 
@@ -42,6 +43,7 @@ class Card:
     detail: str
     met: bool | None = None  # whether the p99 is within `limit`, when there is one
     limit: str = ""
+    interval: str = ""  # of 80 %, where one is known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +51,7 @@ class LatencyRow:
     key: str
     title: str
     meaning: str
-    cells: tuple[tuple[str, bool], ...]  # (value, whether it is over the limit)
+    cells: tuple[tuple[str, bool, str], ...]  # (value, whether it is over the limit, its 80 % interval or "")
     limit: str
 
 
@@ -155,7 +157,7 @@ def title(run: Run) -> str:
 
 
 def cards(run: Run) -> list[Card]:
-    s = run.summary
+    s, sure = run.summary, intervals.of_run(run.summary)
     found = []
     for name in ("ttft", "tpot"):
         value = s[f"{name}_s"]["p50"]
@@ -172,6 +174,7 @@ def cards(run: Run) -> list[Card]:
                 detail,
                 met,
                 quantities.short_seconds(limit) if limit else "",
+                interval_words(sure.get(f"{name}_s.p50", {})),
             )
         )
     found += [
@@ -207,13 +210,15 @@ def cards(run: Run) -> list[Card]:
 
 
 def latency_rows(run: Run) -> list[LatencyRow]:
-    rows = []
+    rows, sure = [], intervals.of_run(run.summary)
     for key in LATENCIES:
         short, meaning = LATENCY_TITLES[key]
         name = key.removesuffix("_s")
         limit = run.slo_s.get(name)
-        values = [run.summary[key][quantile] for quantile in QUANTILES]
-        cells = tuple((quantities.seconds(v), bool(limit and v is not None and v > limit)) for v in values)
+        cells = tuple(
+            (quantities.seconds(v), bool(limit and v is not None and v > limit), interval_words(sure.get(f"{key}.{quantile}", {})))
+            for quantile, v in ((quantile, run.summary[key][quantile]) for quantile in QUANTILES)
+        )
         rows.append(
             LatencyRow(
                 key, short, meaning, cells, quantities.short_seconds(limit) if limit else quantities.NO_VALUE
@@ -254,6 +259,8 @@ def readings(run: Run, bins: timeline.RunBins) -> list[str]:
         f"{quantities.number(float(bins.waiting[peak]))} wait, at "
         f"{quantities.number(float(bins.output_tokens_per_s[peak]))} output tokens/s."
     )
+    if s.get("load"):  # runs of earlier versions say nothing of it
+        found.append(load_words(s["load"]))
     kv, preemptions = s["kv_utilisation"], s["preemptions"]
     times = {0: "no request was preempted", 1: "1 preemption"}.get(
         preemptions, f"{preemptions:,} preemptions"
@@ -263,6 +270,19 @@ def readings(run: Run, bins: timeline.RunBins) -> list[str]:
         f"and {quantities.percent(kv['max'])} at most; {times}."
     )
     return found
+
+
+def load_words(load: dict) -> str:
+    """Whether the service keeps up, and which limit held requests up for how much of the steps' time."""
+    held_up = sorted(((share, LIMIT_WORDS[name]) for name, share in load["held_up"].items() if share > 0), reverse=True)
+    shares = ", ".join(f"{words} {quantities.percent(share)}" for share, words in held_up)
+    if words := overload_words(load):
+        text = f"The service is {words}."
+    elif load["offered_requests_per_s"]:
+        text = "The service keeps up with the load."
+    else:
+        text = "Requests come as others finish, so the service cannot fall behind."
+    return text + (f" Of the steps' time a request waited for: {shares}." if shares else " No limit of the engine held a request up.")
 
 
 def totals(run: Run) -> list[tuple[str, str]]:
@@ -398,12 +418,15 @@ def interval_rows(run: Run) -> list[tuple[str, list[str], str]]:
     rows = []
     for key in LATENCIES:
         entries = [found.get(f"{key}.{name}", {}) for name in INTERVALS]
-        cells = [
-            f"{quantities.seconds(e['low'])} to {quantities.seconds(e['high'])}" if "low" in e else quantities.NO_VALUE for e in entries
-        ]
+        cells = [interval_words(entry) or quantities.NO_VALUE for entry in entries]
         reasons = dict.fromkeys(entry["withheld"] for entry in entries if "withheld" in entry)
         rows.append((LATENCY_TITLES[key][0], cells, "; ".join(reasons)))
     return rows
+
+
+def interval_words(entry: dict) -> str:
+    """'89.1 ms to 219 ms'; '' where the interval is withheld or not known."""
+    return f"{quantities.seconds(entry['low'])} to {quantities.seconds(entry['high'])}" if "low" in entry else ""
 
 
 def assumptions(run: Run) -> list[str]:

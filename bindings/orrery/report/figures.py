@@ -166,7 +166,7 @@ def step_histogram(run: Run) -> Figure:
         annotations.append(
             panel_title(
                 # Short enough for a narrow page in any font.
-                f'<span style="color:{color}">{name}</span>: {of_steps} of steps, {of_time} time', domains[i][1]
+                f'<span style="color:{color}">{name}</span>', domains[i][1], f" {of_steps} of steps, {of_time} time"
             )
         )
         data.append(

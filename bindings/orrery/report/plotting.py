@@ -23,9 +23,11 @@ class Figure:
     data: list
     layout: dict
     legend: tuple[tuple[str, str, str], ...] = ()  # (text, colour, pattern)
+    narrow: dict = dataclasses.field(default_factory=dict)  # axis -> what a phone's width changes in it
 
     def spec(self) -> dict:
-        return {"name": self.name, "height": self.height, "data": self.data, "layout": self.layout}
+        found = {"name": self.name, "height": self.height, "data": self.data, "layout": self.layout}
+        return found | ({"narrow": self.narrow} if self.narrow else {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,10 +139,10 @@ def panel_domains(num: int, head: float, foot: float) -> list[list[float]]:
     return [rounded([max(0.0, 1.0 + foot - (i + 1) * pitch), 1.0 - head - i * pitch], 4) for i in range(num)]
 
 
-def panel_title(text: str, top: float) -> dict:
-    """Title above a panel that ends at height `top` of the plot, at its left."""
+def panel_title(text: str, top: float, more: str = "") -> dict:
+    """Title above a panel that ends at height `top` of the plot, at its left; `more` follows it in light type."""
     return {
-        "text": f"<b>{text}</b>",
+        "text": f"<b>{text}</b>{more}",
         "xref": "paper",
         "yref": "paper",
         "x": 0,
@@ -148,6 +150,7 @@ def panel_title(text: str, top: float) -> dict:
         "xanchor": "left",
         "yanchor": "bottom",
         "yshift": 3,
+        "xshift": -30,  # above the axis's own labels: room for long titles on a narrow page
         "showarrow": False,
         "font": {"size": 12.5},
     }

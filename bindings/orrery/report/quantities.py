@@ -1,4 +1,7 @@
-"""Numbers as people read them: three significant digits, a prefix that fits, always a unit."""
+"""Numbers as people read them: three significant digits, a prefix that fits, always a unit.
+
+One rule for bytes, here and in the terminal: what a memory holds is in GiB, what moves per second in GB/s.
+"""
 
 from __future__ import annotations
 

@@ -43,12 +43,17 @@
     return { ...layout, xaxis: { ...x, tickvals: x.tickvals.filter(keep), ticktext: x.ticktext.filter(keep) } };
   };
 
+  // What a figure changes in its axes on a phone.
+  const kNarrowPixels = 420;
+  const fitted = (figure, width) => (!figure.narrow || width > kNarrowPixels ? figure.layout
+    : Object.entries(figure.narrow).reduce((layout, [name, change]) => ({ ...layout, [name]: { ...layout[name], ...change } }), figure.layout));
+
   const draw = () => {
     const css = getComputedStyle(root);
     const family = getComputedStyle(document.body).fontFamily;
     return Promise.all(figures.map((figure) => {
       const width = document.getElementById(figure.name).clientWidth - 60;
-      const own = thinned(figure.layout, width);
+      const own = thinned(fitted(figure, width), width);
       const layout = withColors({ ...own, height: figure.height, autosize: true, template }, css);
       layout.template.layout.font.family = family;
       return Plotly.react(figure.name, withColors(figure.data, css), layout, config);
@@ -77,4 +82,35 @@
     draw();
     figures.forEach((figure) => Plotly.Plots.resize(figure.name));
   });
+
+  // A table of class "sortable" sorts by the column whose title is pressed, by mouse or key: times, shares and sizes by
+  // what they say with their unit, all else as text; cells without a value last, either way.
+  const kUnits = { ns: 1e-9, "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600 };
+  const sortKey = (cell) => {
+    const text = (cell.firstElementChild?.tagName === "SPAN" && cell.firstElementChild.textContent || cell.textContent).trim();
+    if (["", "–"].includes(text)) return null;
+    const found = text.match(/^[<>▲ ]*([\d.,]+)\s*(\S*)/);
+    return found ? Number(found[1].replaceAll(",", "")) * (kUnits[found[2]] ?? 1) : text;
+  };
+  const sortBy = (table, column, down) => {
+    const sign = down ? -1 : 1;
+    const rows = [...table.tBodies[0].rows].map((row, at) => [sortKey(row.cells[column]), at, row]);
+    rows.sort(([a, x], [b, y]) => {
+      if (a === null || b === null) return (a === null) - (b === null) || x - y;
+      const isNumber = typeof a === "number" && typeof b === "number";
+      return sign * (isNumber ? a - b : String(a).localeCompare(String(b), "en", { numeric: true })) || x - y;
+    });
+    table.tBodies[0].append(...rows.map(([, , row]) => row));
+    [...table.tHead.rows[0].cells].forEach((cell, at) => {
+      if (at === column) cell.setAttribute("aria-sort", down ? "descending" : "ascending");
+      else cell.removeAttribute("aria-sort");
+    });
+  };
+  document.querySelectorAll("table.sortable").forEach((table) => [...table.tHead.rows[0].cells].forEach((cell, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...cell.childNodes);
+    button.addEventListener("click", () => sortBy(table, column, cell.getAttribute("aria-sort") === "ascending"));
+    cell.append(button);
+  }));
 })();

@@ -35,19 +35,15 @@ class BreakdownRow:
 
 
 def breakdown_rows(run: Run) -> list[BreakdownRow]:
-    """Ops of the chosen step, longest first; those beyond MAX_BREAKDOWN_ROWS as one row for each kind."""
+    """Ops of the chosen step over all layers, longest first; those beyond MAX_BREAKDOWN_ROWS as one row for each kind."""
     entries = run.summary["step_breakdown"]
     total = sum(entry["time_s"] for entry in entries) or 1.0
-    rows = [
-        BreakdownRow(
-            e["op"],
-            "comm" if e["kind"].startswith("comm") else e["kind"],
-            "" if e["kind"] == "host" else str(e.get("basis", "")),
-            e["time_s"],
-            e["time_s"] / total,
-        )
-        for e in entries
-    ]
+    sums: dict[tuple[str, str, str], float] = {}
+    for e in entries:
+        kind = "comm" if e["kind"].startswith("comm") else e["kind"]
+        key = (of_all_layers(e["op"]), kind, "" if kind == "host" else str(e.get("basis", "")))
+        sums[key] = sums.get(key, 0.0) + e["time_s"]
+    rows = [BreakdownRow(*key, time_s, time_s / total) for key, time_s in sums.items()]
     rows.sort(key=lambda row: -row.time_s)
     rest: dict[tuple[str, str], list[BreakdownRow]] = {}
     for row in rows[MAX_BREAKDOWN_ROWS:]:
@@ -60,11 +56,15 @@ def breakdown_rows(run: Run) -> list[BreakdownRow]:
     return shown
 
 
+def of_all_layers(op: str) -> str:
+    """'layers.*.o_proj' of 'layers.3.o_proj': layers that are alike are simulated as one, whose time is that of all."""
+    return re.sub(r"^layers\.\d+\.", "layers.*.", op)
+
+
 def step_breakdown(rows: list[BreakdownRow]) -> Figure | None:
     if not rows:
         return None
     scale, unit = time_unit(max(row.time_s for row in rows))
-    names = [row.op if len(row.op) <= 24 else row.op[:23] + "…" for row in rows]
     groups: dict[tuple[str, str], list[int]] = {}
     for i, row in enumerate(rows):
         groups.setdefault((row.kind, row.basis), []).append(i)
@@ -96,8 +96,13 @@ def step_breakdown(rows: list[BreakdownRow]) -> Figure | None:
     layout = {
         "barmode": "overlay",
         "xaxis": {"ticksuffix": f" {unit}", "range": rounded([0, 1.14 * longest])},
-        "yaxis": _row_axis(names),
+        "yaxis": _row_axis([_cut(row.op, 34) for row in rows]),
         "margin": {"l": 8, "r": 14, "t": 4, "b": 30},
+    }
+    # Bars end where their shares still fit; names lose what nearly all begin with.
+    narrow = {
+        "xaxis": {"range": rounded([0, 1.55 * longest]), "nticks": 3},
+        "yaxis": {"ticktext": [_cut(row.op.removeprefix("layers.*."), 22) for row in rows]},
     }
     label = (
         "Time of the chosen step by op: "
@@ -105,8 +110,12 @@ def step_breakdown(rows: list[BreakdownRow]) -> Figure | None:
         + "."
     )
     return Figure(
-        "breakdown", "Where the step's time goes", "", label, 60 + 23 * len(rows), data, layout, tuple(legend)
+        "breakdown", "Where the step's time goes", "", label, 60 + 23 * len(rows), data, layout, tuple(legend), narrow
     )
+
+
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _pattern(shape: str) -> dict:

@@ -178,7 +178,7 @@ def _without_nan(value: Any) -> Any:
 def write_results(case: directory.Case, result: dict[str, Any]) -> None:
     """validation.json, validation.html, timelines.trace.json and the calls to measure again, into the case's directory.
 
-    All is made before the first of them is replaced. Without the package plotly there is no page, and a warning: what was
+    All is made before the first of them is replaced. Without the package jinja2 there is no page, and a warning: what was
     measured is worth more than that.
     """
     texts = {

@@ -107,8 +107,8 @@ def readme(rows: Sequence[Row], decodes: Sequence[Row]) -> str:
     memory = _of(rows, "memory/total/")
     if memory:
         lines += ["## Memory", "", "Bytes in use on a GPU at the end of a run, everything included.", "",
-                  "| plan | rank | predicted GB | measured GB | error |", "|---|---|---|---|---|"]  # fmt: skip
-        lines += [f"| {row['plan']} | {row['metric'].removeprefix('memory/total/rank')} | {row['predicted'] / 1e9:.2f} | {row['measured'] / 1e9:.2f} "
+                  "| plan | rank | predicted GiB | measured GiB | error |", "|---|---|---|---|---|"]  # fmt: skip
+        lines += [f"| {row['plan']} | {row['metric'].removeprefix('memory/total/rank')} | {row['predicted'] / 2**30:.2f} | {row['measured'] / 2**30:.2f} "
                   f"| {_percent(error(row))} |" for row in memory] + [""]  # fmt: skip
     for title, words, group in (("Not calibrated for", UNSEEN, unseen), ("One H100", OTHER_GPU, other_gpu)):
         lines += _apart(title, words, group)
@@ -130,7 +130,7 @@ def _apart(title: str, words: str, rows: Sequence[Row]) -> list[str]:
         share, least = MEMORY_TERM_LIMITS
         far = [row for row in memory if abs(error(row)) > share and abs(row["predicted"] - row["measured"]) > least]
         worst = ", ".join(f"{row['plan']} {row['metric'].removeprefix('memory/')} {_percent(error(row))}" for row in far)
-        lines += [f"Terms of memory within {100 * share:.0f} % or {least / 1e9:.1f} GB: {len(memory) - len(far)} of {len(memory)}" + (f"; not: {worst}." if far else "."), ""]
+        lines += [f"Terms of memory within {100 * share:.0f} % or {least / 2**30:.1f} GiB: {len(memory) - len(far)} of {len(memory)}" + (f"; not: {worst}." if far else "."), ""]
     return lines
 
 
@@ -193,7 +193,7 @@ def _percent(value: float) -> str:
 def _value(value: float, unit: str) -> str:
     if unit == "s":
         return f"{1e3 * value:.3f} ms"
-    return f"{value / 1e9:.3f} GB" if unit == "bytes" else f"{value:,.1f} {unit}"
+    return f"{value / 2**30:.3f} GiB" if unit == "bytes" else f"{value:,.1f} {unit}"
 
 
 def _errors(rows: Iterable[Row]) -> list[float]:
