@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/des/network_simgrid.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/service.h"
@@ -201,8 +202,10 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
   }
   // Every rank gets its row in the trace while they are few enough to read.
   constexpr int kMaxRanksShown = 16;
-  const StepLevel level = num_ranks(scenario.mesh) <= kMaxRanksShown ? StepLevel::kAllRanks
-                                                                     : StepLevel::kRepresentative;
+  const StepLevel with_simgrid = num_ranks(scenario.mesh) <= kMaxRanksShown
+                                     ? StepLevel::kAllRanks
+                                     : StepLevel::kRepresentative;
+  const StepLevel level = des::has_simgrid() ? with_simgrid : StepLevel::kHeap;
   result.step = simulate_step(model.steps().assembly(), shown, batch, level);
   result.tables_used = model.steps().assembly().tables_used();
   if (model.prefill_steps() != nullptr) {
