@@ -66,18 +66,17 @@ __device__ void load_keys(Loader& loader, const Instruction& in, const CUtensorM
 // An instruction's own memory.
 template <int kHeadDim>
 struct AttentionScratch {
-  static constexpr int kRow = kHeadDim + 4;                 // no bank conflicts between heads
-  std::uint32_t raw[(kMostHeadsOfOne + 2) * kHeadDim / 2];  // as they were projected
+  static constexpr int kRow = kHeadDim + 4;  // no bank conflicts between heads
+  alignas(16) std::uint32_t raw[(kMostHeadsOfOne + 2) * kHeadDim / 2];  // as they were projected
   alignas(16) bf16 queries[kMostHeadsOfOne][kHeadDim];
   bf16 key[kHeadDim];
   bf16 value[kHeadDim];
   float2 stats[kConsumerWarps + 1][kMostHeadsOfOne];  // max and sum; the last: the new token
 };
-// Behind it: float acc[kConsumerWarps][heads of a kv head][kRow].
+// Each warp's float acc[heads of a kv head][kRow] stands where its input does.
 template <int kHeadDim>
-constexpr int attention_scratch_bytes(int heads_of_one) {
-  return static_cast<int>(sizeof(AttentionScratch<kHeadDim>)) +
-         kConsumerWarps * heads_of_one * AttentionScratch<kHeadDim>::kRow * 4;
+constexpr int attention_sums_bytes(int heads_of_one) {
+  return heads_of_one * AttentionScratch<kHeadDim>::kRow * 4;
 }
 
 // Cosines and sines of a lane's dims, l + 32 i and their partners half a head further.
@@ -152,12 +151,11 @@ __device__ void take_heads(Consumer<kBatch>& consumer, const Instruction& in, co
     const int head = own < group ? kv_head * group + own
                                  : parameters.heads + (own - group) * parameters.kv_heads + kv_head;
     std::uint32_t* const raw = scratch.raw + own * kUnits;
-    consumer.board.template take_pairs<1>(
-        kUnits / 2,
-        [&](int i) { return in.input + sequence * in.width / 2 + head * kUnits + 2 * i; },
-        [&](int i, const Board::Two& two) {
-          raw[2 * i] = two.value(0);
-          raw[2 * i + 1] = two.value(1);
+    consumer.board.template take_groups<4, 1>(
+        kUnits / 4,
+        [&](int i) { return in.input + sequence * in.width / 2 + head * kUnits + 4 * i; },
+        [&](int, int i, const Octet& octet) {
+          reinterpret_cast<uint4*>(raw)[i] = as_vector(octet);
         });
     __syncwarp();
     bf16* const out = is_value ? scratch.value : is_key ? scratch.key : scratch.queries[own];
@@ -187,9 +185,11 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
   using Scratch = AttentionScratch<kHeadDim>;
   const Parameters& parameters = consumer.parameters;
   auto& scratch = *reinterpret_cast<Scratch*>(consumer.attention);
-  auto* const acc = reinterpret_cast<float*>(consumer.attention + sizeof(Scratch));
   const int group = parameters.heads / parameters.kv_heads;
   const int warp = consumer.warp();
+  const int floats_of_warp = parameters.input_bytes / kConsumerWarps / 4;
+  auto* const own_acc = reinterpret_cast<float*>(consumer.input);
+  const float* const acc = own_acc - warp * floats_of_warp;  // of warp 0
   const int lane = consumer.lane();
   const PartRange<kHeadDim> range(in, parameters.lengths[in.first_row]);
   decode::WarpSoftmax<bf16, kHeadDim, 1> softmax;
@@ -221,7 +221,7 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
     if (head >= group) continue;
 #pragma unroll
     for (int d = 0; d < kHeadDim / 16; ++d) {
-      acc[(warp * group + head) * Scratch::kRow + softmax.dim_of(d, i)] = softmax.acc[0][d][i];
+      own_acc[head * Scratch::kRow + softmax.dim_of(d, i)] = softmax.acc[0][d][i];
     }
     if (lane < 4 && i < 2) {
       scratch.stats[warp][head] = make_float2(softmax.max[0][i], softmax.sum[0][i]);
@@ -255,7 +255,7 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
       for (int w = 0; w < kConsumerWarps; ++w) {
         const float weight = exp2f(scratch.stats[w][head].x - most);
         const float2 part =
-            *reinterpret_cast<const float2*>(acc + (w * group + head) * Scratch::kRow + dim);
+            *reinterpret_cast<const float2*>(acc + w * floats_of_warp + head * Scratch::kRow + dim);
         sum += weight * scratch.stats[w][head].y;
         low += weight * part.x;
         high += weight * part.y;
@@ -276,13 +276,13 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
   consumer.sync();  // scratch is free
 }
 
-// Four values of a head, merged from parts by their scores.
+// Eight values of a head, merged from parts by their scores.
 struct Merged {
   float most = -INFINITY;
   float sum = 0;
-  float acc[4] = {};
+  float acc[8] = {};
 
-  __device__ void add(float score, const Board::Two& values) {
+  __device__ void add(float score, const Octet& values) {
     const float newest = fmaxf(most, score);
     if (newest == -INFINITY) return;
     const float keep = exp2f(most - newest);
@@ -290,15 +290,16 @@ struct Merged {
     most = newest;
     sum = sum * keep + weight;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t pair = values.value(i / 2);
+    for (int i = 0; i < 8; ++i) {
+      const std::uint32_t pair = values.words[i / 2];
       const float value = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
       acc[i] = acc[i] * keep + weight * value;
     }
   }
-  [[nodiscard]] __device__ uint2 result() const {
+  [[nodiscard]] __device__ uint4 result() const {
     const float factor = sum > 0 ? 1 / sum : 0;
-    return {pack(acc[0] * factor, acc[1] * factor), pack(acc[2] * factor, acc[3] * factor)};
+    return {pack(acc[0] * factor, acc[1] * factor), pack(acc[2] * factor, acc[3] * factor),
+            pack(acc[4] * factor, acc[5] * factor), pack(acc[6] * factor, acc[7] * factor)};
   }
 };
 
@@ -306,62 +307,43 @@ struct Merged {
 template <int kHeadDim, int kBatch>
 __device__ void take_merged(Consumer<kBatch>& consumer, const Instruction& in) {
   constexpr int kPartsAtOnce = 4;
-  constexpr int kQuads = 2;  // of a lane at once
   constexpr int kUnits = kHeadDim / 2;
-  const WarpQuads<kBatch> quads(in.width, consumer.warp());
+  const WarpOctets<kBatch> octets(in.width, consumer.warp());
   const int heads = in.width / kHeadDim;
-  const int count = kBatch * quads.count;
-  for (int base = consumer.lane(); base < count; base += 32 * kQuads) {
-    int place[kQuads];
-    int within[kQuads];
-    Merged merged[kQuads];
-#pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      const int quad = min(base + 32 * q, count - 1);
-      const int column = quads.column_of(quad);
-      place[q] = (quads.sequence_of(quad) * heads + column / kHeadDim) * in.parts;
-      within[q] = column % kHeadDim / 2;
-    }
+  const int count = kBatch * octets.count;
+  for (int octet = consumer.lane(); octet < count; octet += 32) {
+    const int column = octets.column_of(octet);
+    const int place = (octets.sequence_of(octet) * heads + column / kHeadDim) * in.parts;
+    const int within = column % kHeadDim / 2;
+    Merged merged;
     for (int first = 0; first < in.parts; first += kPartsAtOnce) {
-      std::uint64_t scores[kQuads][kPartsAtOnce];
-      Board::Two values[kQuads][kPartsAtOnce];
+      Units<1> scores[kPartsAtOnce];
+      Octet values[kPartsAtOnce];
       std::uint32_t spins = 0;
       bool is_ready = false;
-      Merged next[kQuads];
+      Merged next;
       do {
         is_ready = true;
 #pragma unroll
-        for (int i = 0; i < kQuads * kPartsAtOnce; ++i) {
-          const int q = i / kPartsAtOnce;
-          const int part = first + i % kPartsAtOnce;
-          if (part >= in.parts) continue;
-          scores[q][i % kPartsAtOnce] = consumer.board.look_at_one(in.scores + place[q] + part);
-          values[q][i % kPartsAtOnce] =
-              consumer.board.look(in.input + (place[q] + part) * kUnits + within[q]);
+        for (int i = 0; i < kPartsAtOnce; ++i) {
+          if (first + i >= in.parts) continue;
+          scores[i] = consumer.board.template look<1>(in.scores + place + first + i);
+          values[i] =
+              consumer.board.template look<4>(in.input + (place + first + i) * kUnits + within);
         }
-#pragma unroll
-        for (int q = 0; q < kQuads; ++q) next[q] = merged[q];
+        next = merged;
         // Merged before it is known whether all is there: the code is in the cache when it is.
 #pragma unroll
-        for (int i = 0; i < kQuads * kPartsAtOnce; ++i) {
-          const int q = i / kPartsAtOnce;
-          if (first + i % kPartsAtOnce >= in.parts) continue;
-          const std::uint64_t score = scores[q][i % kPartsAtOnce];
-          const Board::Two& own = values[q][i % kPartsAtOnce];
-          if (!consumer.board.has(score) || !consumer.board.has(own)) is_ready = false;
-          next[q].add(__uint_as_float(static_cast<std::uint32_t>(score)), own);
+        for (int i = 0; i < kPartsAtOnce; ++i) {
+          if (first + i >= in.parts) continue;
+          if (!scores[i].is_there() || !values[i].is_there()) is_ready = false;
+          next.add(__uint_as_float(scores[i].words[0]), values[i]);
         }
-      } while (!is_ready && !consumer.board.gives_up(spins, in.scores + place[0]));
-#pragma unroll
-      for (int q = 0; q < kQuads; ++q) merged[q] = next[q];
+      } while (!is_ready && !consumer.board.gives_up(spins, in.scores + place));
+      merged = next;
     }
-#pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      const int quad = base + 32 * q;
-      if (quad >= count) continue;
-      reinterpret_cast<uint2*>(input_of(
-          consumer, in.width, quads.sequence_of(quad)))[quads.quad_of(quad)] = merged[q].result();
-    }
+    reinterpret_cast<uint4*>(input_of(
+        consumer, in.width, octets.sequence_of(octet)))[octets.octet_of(octet)] = merged.result();
   }
   __syncwarp();
 }

@@ -130,80 +130,96 @@ __device__ inline std::int64_t nanoseconds() {
   return time;
 }
 
-// What is written and read between SMs. A unit's upper word is the number of the forward that wrote
-// it, and unit and number arrive together: a reader that finds this forward's number has the value.
+// What is written and read between SMs: units of 4 bytes in two copies, of which forwards use one
+// and the other in turns. A unit that was not written yet holds kMissing, which no result is: a
+// reader that finds something else has the value. Who writes a unit makes it missing in the other
+// copy, which the forward before this one, ended by now, has read.
+inline constexpr std::uint32_t kMissing = 0xFFFFFFFF;  // as two bf16: NaNs that no conversion gives
+
+// Neighbouring units as they were when they were looked at.
+template <int kUnits>
+struct Units {
+  std::uint32_t words[kUnits];
+  [[nodiscard]] __device__ bool is_there() const {
+    bool all = true;
+#pragma unroll
+    for (const std::uint32_t word : words) all &= word != kMissing;
+    return all;
+  }
+};
+
 class Board {
  public:
   __device__ Board(const Parameters& parameters, std::uint32_t forward)
-      : parameters_(parameters), forward_(forward) {}
+      : parameters_(parameters),
+        forward_(forward),
+        units_(parameters.board + (forward % 2 == 0 ? 0 : parameters.board_units)),
+        others_(parameters.board + (forward % 2 == 0 ? parameters.board_units : 0)) {}
 
   __device__ void put(std::int32_t unit, std::uint32_t value) const {
     if (unit == parameters_.lost_unit) return;
-    const std::uint64_t word = static_cast<std::uint64_t>(forward_) << 32 | value;
-    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(parameters_.board + unit), "l"(word)
-                 : "memory");
+    asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(units_ + unit), "r"(value) : "memory");
+    others_[unit] = kMissing;
   }
-  // Two neighbouring units as they are now; the first is of an even number.
-  struct Two {
-    std::uint64_t words[2];
-    [[nodiscard]] __device__ std::uint32_t value(int i) const {
-      return static_cast<std::uint32_t>(words[i]);
+  // kUnits units as they are now; the first is a multiple of kUnits.
+  template <int kUnits>
+  [[nodiscard]] __device__ Units<kUnits> look(std::int32_t unit) const {
+    static_assert(kUnits == 1 || kUnits == 2 || kUnits == 4);
+    Units<kUnits> found;
+    std::uint32_t(&w)[kUnits] = found.words;
+    const std::uint32_t* const at = units_ + unit;
+    if constexpr (kUnits == 1) {
+      asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(w[0]) : "l"(at) : "memory");
+    } else if constexpr (kUnits == 2) {
+      asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
+                   : "=r"(w[0]), "=r"(w[1])
+                   : "l"(at)
+                   : "memory");
+    } else {
+      asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                   : "l"(at)
+                   : "memory");
     }
-  };
-  [[nodiscard]] __device__ Two look(std::int32_t unit) const {
-    Two two;
-    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
-                 : "=l"(two.words[0]), "=l"(two.words[1])
-                 : "l"(parameters_.board + unit)
-                 : "memory");
-    return two;
-  }
-  [[nodiscard]] __device__ std::uint64_t look_at_one(std::int32_t unit) const {
-    std::uint64_t word;
-    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];"
-                 : "=l"(word)
-                 : "l"(parameters_.board + unit)
-                 : "memory");
-    return word;
-  }
-  [[nodiscard]] __device__ bool has(std::uint64_t word) const {
-    return static_cast<std::uint32_t>(word >> 32) == forward_;
-  }
-  [[nodiscard]] __device__ bool has(const Two& two) const {
-    return has(two.words[0]) && has(two.words[1]);
+    return found;
   }
   // One unit, waited for. `seen`: what it was when it was looked at before.
-  __device__ std::uint32_t take(std::int32_t unit, std::uint64_t seen) const {
+  __device__ std::uint32_t take(std::int32_t unit, Units<1> seen) const {
     std::uint32_t spins = 0;
-    while (!has(seen) && !gives_up(spins, unit)) seen = look_at_one(unit);
-    return static_cast<std::uint32_t>(seen);
+    while (!seen.is_there() && !gives_up(spins, unit)) seen = look<1>(unit);
+    return seen.words[0];
   }
-  __device__ std::uint32_t take(std::int32_t unit) const { return take(unit, look_at_one(unit)); }
-  // `pairs` pairs of units, dealt out to the lanes of a warp: use(i, values) of that at unit_of(i),
-  // as they come. kAtOnce loads of a lane are under way together, and again for those that did not
-  // find theirs.
-  template <int kAtOnce, typename UnitOf, typename Use>
-  __device__ void take_pairs(int pairs, const UnitOf& unit_of, const Use& use) const {
+  // `count` groups of kUnits units, dealt out to the lanes of a warp: use(place, i, group) of that
+  // at unit_of(i), as they come. kAtOnce loads of a lane, at places 0 to kAtOnce - 1, are under way
+  // together, and again for those that did not find theirs; after them, finish(i of place 0).
+  template <int kUnits, int kAtOnce, typename UnitOf, typename Use, typename Finish>
+  __device__ void take_groups(int count, const UnitOf& unit_of, const Use& use,
+                              const Finish& finish) const {
     constexpr int kLanes = 32;
-    for (int base = static_cast<int>(threadIdx.x) % kLanes; base < pairs;
+    for (int base = static_cast<int>(threadIdx.x) % kLanes; base < count;
          base += kAtOnce * kLanes) {
-      Two two[kAtOnce];
-      const int count = min(kAtOnce, (pairs - base + kLanes - 1) / kLanes);
-      std::uint32_t missing = (1U << count) - 1;
+      Units<kUnits> groups[kAtOnce];
+      const int own = min(kAtOnce, (count - base + kLanes - 1) / kLanes);
+      std::uint32_t missing = (1U << own) - 1;
       std::uint32_t spins = 0;
       do {
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          if ((missing >> i & 1) != 0) two[i] = look(unit_of(base + i * kLanes));
+          if ((missing >> i & 1) != 0) groups[i] = look<kUnits>(unit_of(base + i * kLanes));
         }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          if ((missing >> i & 1) == 0 || !has(two[i])) continue;
+          if ((missing >> i & 1) == 0 || !groups[i].is_there()) continue;
           missing &= ~(1U << i);
-          use(base + i * kLanes, two[i]);
+          use(i, base + i * kLanes, groups[i]);
         }
       } while (missing != 0 && !gives_up(spins, unit_of(base)));
+      finish(base);
     }
+  }
+  template <int kUnits, int kAtOnce, typename UnitOf, typename Use>
+  __device__ void take_groups(int count, const UnitOf& unit_of, const Use& use) const {
+    take_groups<kUnits, kAtOnce>(count, unit_of, use, [](int) {});
   }
   // Whether waiting has no end: it took too long here or elsewhere. Says where, the first time.
   __device__ bool gives_up(std::uint32_t& spins, std::int32_t unit) const {
@@ -229,6 +245,8 @@ class Board {
  private:
   const Parameters& parameters_;
   std::uint32_t forward_;
+  std::uint32_t* units_;
+  std::uint32_t* others_;
   std::int32_t at_ = 0;
   mutable std::int64_t started_ = 0;
 };
@@ -247,7 +265,7 @@ struct Consumer {
   const Parameters& parameters;
   Board board;
   char* pages;
-  bf16* input;              // [kBatch][its columns], kInputPad apart
+  bf16* input;              // [kBatch][its columns], kInputPad apart; attention: the warp's sums
   char* attention;          // AttentionScratch
   BlockSums<kBatch>* sums;  // [kSlots]
   Control& control;

@@ -29,26 +29,37 @@ struct RowBlocks {
   }
 };
 
-__device__ inline void load_rows(Loader& loader, const Instruction& in, const bf16* weight) {
-  const RowBlocks blocks(in);
-  for (int block = 0; block < blocks.count; ++block) {
+// Rows of a block that a lane copies, a row each: of gate and up, gate's first.
+struct LaneRow {
+  bool is_there;
+  std::int64_t at;  // of the weight
+  int count;        // of all lanes
+
+  __device__ LaneRow(const Instruction& in, const RowBlocks& blocks, int block) {
     const int rows = blocks.rows_of(in, block);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const bool is_up = lane >= blocks.rows_each;
     const int row = is_up ? lane - blocks.rows_each : lane;
-    const bool has_row = row < rows && (!is_up || blocks.is_double);
-    const std::int64_t at =
-        in.first_row + block * blocks.rows_each + row + (is_up ? in.whole_rows : 0);
-    const bf16* const from = weight + at * in.width;
-    const int total = rows * (blocks.is_double ? 2 : 1);
+    is_there = row < rows && (!is_up || blocks.is_double);
+    at = in.first_row + block * blocks.rows_each + row + (is_up ? in.whole_rows : 0);
+    count = rows * (blocks.is_double ? 2 : 1);
+  }
+};
+
+__device__ inline void load_rows(Loader& loader, const Instruction& in, const bf16* weight) {
+  const RowBlocks blocks(in);
+  for (int block = 0; block < blocks.count; ++block) {
+    const LaneRow row(in, blocks, block);
+    const bf16* const from = weight + row.at * in.width;
     for (int column = 0; column < in.width; column += kColumns) {
       const int columns = min(kColumns, in.width - column);
       const auto bytes = static_cast<std::uint32_t>(columns * 2);
-      loader.fill(
-          static_cast<std::uint32_t>(total) * bytes, [&](char* page, std::uint64_t* full, int) {
-            if (!has_row) return;
-            sm90::copy_bulk(page + lane * kRowBytes, from + column, bytes, full, loader.policy);
-          });
+      loader.fill(static_cast<std::uint32_t>(row.count) * bytes,
+                  [&](char* page, std::uint64_t* full, int lane) {
+                    if (!row.is_there) return;
+                    sm90::copy_bulk(page + lane * kRowBytes, from + column, bytes, full,
+                                    loader.policy);
+                  });
     }
   }
 }
@@ -65,26 +76,27 @@ __device__ inline bf16* input_of(const Consumer<kBatch>& consumer, int width, in
   return consumer.input + sequence * (width / kConsumerWarps + kInputPad);
 }
 
-// The columns that a warp multiplies, four by four: `count` quads of each sequence.
+// The columns that a warp multiplies, eight by eight: `count` octets of each sequence.
 template <int kBatch>
-struct WarpQuads {
-  static constexpr int kOfPage = kColumns / kConsumerWarps / 4;
+struct WarpOctets {
+  static constexpr int kOfPage = kColumns / kConsumerWarps / 8;
   int width;
   int warp;
   int count;
 
-  __device__ WarpQuads(int columns, int of_warp)
-      : width(columns), warp(of_warp), count(columns / kConsumerWarps / 4) {}
+  __device__ WarpOctets(int columns, int of_warp)
+      : width(columns), warp(of_warp), count(columns / kConsumerWarps / 8) {}
   [[nodiscard]] __device__ int sequence_of(int i) const { return kBatch == 1 ? 0 : i / count; }
-  [[nodiscard]] __device__ int quad_of(int i) const { return kBatch == 1 ? i : i % count; }
+  [[nodiscard]] __device__ int octet_of(int i) const { return kBatch == 1 ? i : i % count; }
   [[nodiscard]] __device__ int column_of(int i) const {
-    const int quad = quad_of(i);
-    const int page = quad / kOfPage;
+    const int octet = octet_of(i);
+    const int page = octet / kOfPage;
     const int share = min(kColumns, width - page * kColumns) / kConsumerWarps;
-    return page * kColumns + warp * share + quad % kOfPage * 4;
+    return page * kColumns + warp * share + octet % kOfPage * 8;
   }
 };
-inline constexpr int kAtOnce = 8;  // pairs of units of a lane
+using Octet = Units<4>;            // eight bf16
+inline constexpr int kAtOnce = 4;  // octets of a lane
 
 __device__ inline float squares(std::uint32_t pair) {
   const float low = __uint_as_float(pair << 16);
@@ -95,43 +107,59 @@ __device__ inline std::uint32_t scaled(std::uint32_t pair, std::uint32_t gains) 
   return pack(__uint_as_float(pair << 16) * __uint_as_float(gains << 16),
               __uint_as_float(pair & 0xFFFF0000U) * __uint_as_float(gains & 0xFFFF0000U));
 }
+__device__ inline uint4 as_vector(const Octet& octet) {
+  return {octet.words[0], octet.words[1], octet.words[2], octet.words[3]};
+}
 
 // The hidden state, from the board or the token's embedding, times the norm's gains. The factor
 // of its RMS is the storer's, which has the squares of all columns.
 template <int kBatch>
 __device__ void take_normed(Consumer<kBatch>& consumer, const Instruction& in, const bf16* gain) {
   const Parameters& parameters = consumer.parameters;
-  const WarpQuads<kBatch> quads(in.width, consumer.warp());
-  const auto* const gains = reinterpret_cast<const uint2*>(gain);
+  const WarpOctets<kBatch> octets(in.width, consumer.warp());
+  const auto* const gains = reinterpret_cast<const uint4*>(gain);
   // Gains are on their way to the L1 cache while values are waited for.
-  for (int i = consumer.lane(); i < quads.count; i += 32) {
+  for (int i = consumer.lane(); i < octets.count; i += 32) {
     std::uint32_t unused;
-    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(unused) : "l"(gains + quads.column_of(i) / 4));
+    asm volatile("ld.global.nc.b32 %0, [%1];"
+                 : "=r"(unused)
+                 : "l"(gains + octets.column_of(i) / 8));
   }
+  const auto use = [&](int i, const uint4& eight) {
+    const int sequence = octets.sequence_of(i);
+    const uint4 by = __ldg(gains + octets.column_of(i) / 8);
+    reinterpret_cast<uint4*>(input_of(consumer, in.width, sequence))[octets.octet_of(i)] = {
+        scaled(eight.x, by.x), scaled(eight.y, by.y), scaled(eight.z, by.z), scaled(eight.w, by.w)};
+    return squares(eight.x) + squares(eight.y) + squares(eight.z) + squares(eight.w);
+  };
   float sums[kBatch] = {};
-  const auto use = [&](int i, uint2 four) {
-    const int sequence = quads.sequence_of(i);
-    const int column = quads.column_of(i);
-    const float square = squares(four.x) + squares(four.y);
+  const auto add = [&](int i, float square) {
+    const int sequence = octets.sequence_of(i);
 #pragma unroll
     for (int s = 0; s < kBatch; ++s) sums[s] += s == sequence ? square : 0;
-    const uint2 by = __ldg(gains + column / 4);
-    reinterpret_cast<uint2*>(input_of(consumer, in.width, sequence))[quads.quad_of(i)] = {
-        scaled(four.x, by.x), scaled(four.y, by.y)};
   };
+  const int count = kBatch * octets.count;
   if (in.input == kNowhere) {
-    for (int i = consumer.lane(); i < kBatch * quads.count; i += 32) {
-      const std::int64_t token = parameters.token_ids[quads.sequence_of(i)];
-      use(i, __ldg(reinterpret_cast<const uint2*>(parameters.embedding + token * in.width +
-                                                  quads.column_of(i))));
+    for (int i = consumer.lane(); i < count; i += 32) {
+      const std::int64_t token = parameters.token_ids[octets.sequence_of(i)];
+      add(i, use(i, __ldg(reinterpret_cast<const uint4*>(parameters.embedding + token * in.width +
+                                                         octets.column_of(i)))));
     }
   } else {
-    consumer.board.template take_pairs<kAtOnce>(
-        kBatch * quads.count,
+    // Squares are added up in the order of the columns, not in that in which they come.
+    float square[kAtOnce] = {};
+    consumer.board.template take_groups<4, kAtOnce>(
+        count,
         [&](int i) {
-          return in.input + (quads.sequence_of(i) * in.width + quads.column_of(i)) / 2;
+          return in.input + (octets.sequence_of(i) * in.width + octets.column_of(i)) / 2;
         },
-        [&](int i, const Board::Two& two) { use(i, {two.value(0), two.value(1)}); });
+        [&](int place, int i, const Octet& octet) { square[place] = use(i, as_vector(octet)); },
+        [&](int first) {
+#pragma unroll
+          for (int place = 0; place < kAtOnce; ++place) {
+            if (first + 32 * place < count) add(first + 32 * place, square[place]);
+          }
+        });
   }
 #pragma unroll
   for (int s = 0; s < kBatch; ++s) consumer.squares[s] = warp_sum(sums[s]);
@@ -141,14 +169,15 @@ __device__ void take_normed(Consumer<kBatch>& consumer, const Instruction& in, c
 // Values as they stand on the board.
 template <int kBatch>
 __device__ void take_plain(Consumer<kBatch>& consumer, const Instruction& in) {
-  const WarpQuads<kBatch> quads(in.width, consumer.warp());
-  consumer.board.template take_pairs<kAtOnce>(
-      kBatch * quads.count,
-      [&](int i) { return in.input + (quads.sequence_of(i) * in.width + quads.column_of(i)) / 2; },
-      [&](int i, const Board::Two& two) {
-        reinterpret_cast<uint2*>(
-            input_of(consumer, in.width, quads.sequence_of(i)))[quads.quad_of(i)] = {two.value(0),
-                                                                                     two.value(1)};
+  const WarpOctets<kBatch> octets(in.width, consumer.warp());
+  consumer.board.template take_groups<4, kAtOnce>(
+      kBatch * octets.count,
+      [&](int i) {
+        return in.input + (octets.sequence_of(i) * in.width + octets.column_of(i)) / 2;
+      },
+      [&](int, int i, const Octet& octet) {
+        reinterpret_cast<uint4*>(input_of(
+            consumer, in.width, octets.sequence_of(i)))[octets.octet_of(i)] = as_vector(octet);
       });
   __syncwarp();
 }

@@ -55,7 +55,7 @@ class Megakernel {
   std::size_t shared_bytes_ = 0;
   cuda::DeviceBuffer<Instruction> instructions_;
   cuda::DeviceBuffer<std::int32_t> first_;
-  cuda::DeviceBuffer<std::uint64_t> board_;
+  cuda::DeviceBuffer<std::uint32_t> board_;
   cuda::DeviceBuffer<std::uint32_t> forward_;
   cuda::PinnedBuffer<Failure> failure_;
   std::optional<cuda::DeviceBuffer<Record>> records_;

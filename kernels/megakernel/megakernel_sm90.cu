@@ -265,13 +265,14 @@ struct SharedSizes {
 
   explicit SharedSizes(const ModelShape& shape) {
     const std::int64_t widest = std::max({shape.hidden, shape.ffn, shape.heads * shape.head_dim});
-    input =
-        kConsumerWarps *
-        aligned(static_cast<std::size_t>(shape.batch * (widest / kConsumerWarps + kInputPad) * 2));
     const auto group = static_cast<int>(shape.heads / shape.kv_heads);
-    attention = aligned(static_cast<std::size_t>(shape.head_dim == 64
-                                                     ? attention_scratch_bytes<64>(group)
-                                                     : attention_scratch_bytes<128>(group)));
+    const bool is_64 = shape.head_dim == 64;
+    const auto columns =
+        static_cast<std::size_t>(shape.batch * (widest / kConsumerWarps + kInputPad) * 2);
+    const auto attention_sums = static_cast<std::size_t>(is_64 ? attention_sums_bytes<64>(group)
+                                                               : attention_sums_bytes<128>(group));
+    input = kConsumerWarps * aligned(std::max(columns, attention_sums));
+    attention = aligned(is_64 ? sizeof(AttentionScratch<64>) : sizeof(AttentionScratch<128>));
     sums = sums_bytes(shape.batch);
   }
   [[nodiscard]] std::size_t total() const { return input + attention + sums + sizeof(Control); }
@@ -338,9 +339,10 @@ Megakernel::Megakernel(Program program, const Operands& operands)
     : program_(std::move(program)),
       instructions_(upload(program_, operands)),
       first_(to_device(first_of(program_))),
-      board_(zeros<std::uint64_t>(static_cast<std::size_t>(program_.board_units))),
+      board_(static_cast<std::size_t>(2 * program_.board_units)),
       forward_(zeros<std::uint32_t>(2)),
       failure_(1) {
+  ORRERY_CUDA(cudaMemset(board_.get(), kMissing & 0xFF, board_.size() * sizeof(std::uint32_t)));
   const ModelShape& shape = program_.shape;
   const cudaDeviceProp& device = cuda::device_properties();
   if (device.multiProcessorCount < static_cast<int>(program_.instructions.size())) {
@@ -373,6 +375,7 @@ Megakernel::Megakernel(Program program, const Operands& operands)
   parameters_ = {.instructions = instructions_.get(),
                  .first = first_.get(),
                  .board = board_.get(),
+                 .board_units = program_.board_units,
                  .forward = forward_.get(),
                  .failure = failure_.get(),
                  .limit_ns = kLimitNs,

@@ -21,7 +21,8 @@ struct Failure {
 struct Parameters {
   const Instruction* instructions = nullptr;  // with addresses in place of weights' numbers
   const std::int32_t* first = nullptr;        // of each SM's instructions
-  std::uint64_t* board = nullptr;
+  std::uint32_t* board = nullptr;             // [2, board_units]
+  std::int64_t board_units = 0;
   std::uint32_t* forward = nullptr;  // the number of the last forward, and whether to give up
   Failure* failure = nullptr;
   Record* records = nullptr;    // null: none are kept

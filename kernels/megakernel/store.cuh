@@ -110,7 +110,7 @@ template <int kBatch>
 __device__ void store_projection(Storer<kBatch>& storer, const Instruction& in) {
   const Parameters& parameters = storer.parameters;
   const int units = in.whole_rows / 2;
-  std::uint64_t seen[kValues<kBatch>];
+  Units<1> seen[kValues<kBatch>];
   std::uint32_t pair[kValues<kBatch>];
   store(
       storer, in,
@@ -125,7 +125,7 @@ __device__ void store_projection(Storer<kBatch>& storer, const Instruction& in) 
             pair[i] = __ldg(reinterpret_cast<const std::uint32_t*>(parameters.embedding) +
                             token * units + row / 2);
           } else {
-            seen[i] = storer.board.look_at_one(in.residual + sequence * units + row / 2);
+            seen[i] = storer.board.template look<1>(in.residual + sequence * units + row / 2);
           }
         }
       },
@@ -216,10 +216,10 @@ __device__ void pick(Storer<kBatch>& storer, const Instruction& in) {
   const Parameters& parameters = storer.parameters;
   for (int sequence = storer.warp(); sequence < kBatch; sequence += kStorerWarps) {
     Largest largest;
-    storer.board.template take_pairs<4>(
+    storer.board.template take_groups<2, 4>(
         in.parts, [&](int i) { return in.input + (sequence * in.parts + i) * 2; },
-        [&](int, const Board::Two& two) {
-          largest.see(__uint_as_float(two.value(0)), static_cast<std::int32_t>(two.value(1)));
+        [&](int, int, const Units<2>& two) {
+          largest.see(__uint_as_float(two.words[0]), static_cast<std::int32_t>(two.words[1]));
         });
     largest.see_lanes(32);
     if (storer.lane() == 0) {

@@ -26,9 +26,9 @@ enum class Opcode : std::int32_t {
 
 inline constexpr std::int32_t kNowhere = -1;
 
-// Boards hold what instructions tell each other: units of 8 bytes, two bf16 (or one fp32) beside
-// the number of the forward that wrote them. A reader waits for the number, so that the arrival
-// of a value is its own counter. [sequences, units of a vector] from the offset on.
+// Boards hold what instructions tell each other: units of 4 bytes, two bf16 or one fp32, that are
+// missing until they are written. A reader waits for a unit to be there, so that the arrival of a
+// value is its own counter. [sequences, units of a vector] from the offset on.
 struct Instruction {
   Opcode opcode = Opcode::kEnd;
   std::int32_t layer = 0;

@@ -291,14 +291,16 @@ class Compiler {
   // As many as there are SMs for.
   [[nodiscard]] std::int64_t attention_parts(std::int64_t num_sms) const {
     const std::int64_t keys = page_keys(shape_.head_dim);
-    const std::int64_t pages = (shape_.context + keys - 1) / keys;
+    const std::int64_t cached = shape_.context - 1;  // the new token's are not in pages
+    const std::int64_t pages = (cached + keys - 1) / keys;
     const std::int64_t places =
         std::max<std::int64_t>(1, num_sms / (shape_.kv_heads * shape_.batch));
-    return std::min({(pages + pages_of_part_ - 1) / pages_of_part_, places, kMostParts});
+    const std::int64_t parts = (pages + pages_of_part_ - 1) / pages_of_part_;
+    return std::clamp<std::int64_t>(parts, 1, std::min(places, kMostParts));
   }
   std::int32_t board(std::int64_t units) {
     const auto at = static_cast<std::int32_t>(units_);
-    units_ += (units + 1) / 2 * 2;
+    units_ += (units + 3) / 4 * 4;  // readers look at four at once
     return at;
   }
   std::int32_t weight(const WeightName& name) {
