@@ -8,12 +8,17 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/units/nearest.h"
+#include "sim/units/shown.h"
+
 namespace orrery::megakernel {
 namespace {
 
 constexpr std::int64_t kMostParts = 16;
 constexpr std::int64_t kColumns = 256;   // widths are multiples of this
 constexpr std::int64_t kRowsOfUnit = 2;  // values of a board unit
+constexpr std::int64_t kRowsOfBlock = 16;
+constexpr std::int64_t kPageColumns = 1024;
 
 // One op of the step, written out.
 struct Task {
@@ -212,29 +217,67 @@ Decoder read_decoder(const Plan& plan) {
   return decoder;
 }
 
+// What a phase deals out.
+struct Deal {
+  std::int64_t units = 0;
+  std::int64_t unit_bytes = 0;
+  std::int64_t block_units = 1;  // that pass through pages together
+  std::int64_t block_pages = 1;
+};
+
 // Who takes how much, phase by phase.
 class Dealer {
  public:
   explicit Dealer(const CompileOptions& options)
-      : schedule_(options.schedule), bytes_(static_cast<std::size_t>(options.num_sms), 0) {}
+      : schedule_(options.schedule),
+        bytes_(static_cast<std::size_t>(options.num_sms), 0),
+        free_(bytes_.size(), 0) {}
 
   // Units of each SM.
-  std::vector<std::int64_t> deal(std::int64_t units, std::int64_t unit_bytes) {
-    const std::int64_t sms = std::ssize(bytes_);
+  std::vector<std::int64_t> deal(const Deal& phase) {
     std::vector<std::int64_t> counts(bytes_.size(), 0);
-    if (schedule_ == Schedule::kLeastBytes) {
-      fill(units, unit_bytes, counts);
-    } else {
-      std::ranges::fill(counts, units / sms);
-      for (std::int64_t i = 0; i < units % sms; ++i) ++counts[left_over(i)];
-      start_ = (start_ + units % sms) % sms;
-      ++phase_;
+    switch (schedule_) {
+      case Schedule::kLeastBytes:
+        give(phase.units, 1, counts, [&](std::size_t sm, std::int64_t count) {
+          return bytes_[sm] + count * phase.unit_bytes;
+        });
+        break;
+      case Schedule::kCriticalPath:
+        // Of SMs that end with the same page the one with fewer rows.
+        give(phase.units, 1, counts, [&](std::size_t sm, std::int64_t count) {
+          return (begin(sm) + pages(phase, count + 1)) * (phase.units + 1) + count;
+        });
+        break;
+      case Schedule::kPool:
+        give(phase.units, phase.block_units, counts,
+             [&](std::size_t sm, std::int64_t count) { return begin(sm) + pages(phase, count); });
+        break;
+      default:
+        cut(phase.units, counts);
     }
-    for (std::size_t sm = 0; sm < counts.size(); ++sm) bytes_[sm] += counts[sm] * unit_bytes;
+    std::int64_t end = 0;
+    for (std::size_t sm = 0; sm < counts.size(); ++sm) {
+      bytes_[sm] += counts[sm] * phase.unit_bytes;
+      if (counts[sm] > 0) free_[sm] = begin(sm) + pages(phase, counts[sm]);
+      end = std::max(end, free_[sm]);
+    }
+    begin_ = end;
     return counts;
   }
 
  private:
+  // An SM begins a phase when it is free and the phase before has ended everywhere.
+  [[nodiscard]] std::int64_t begin(std::size_t sm) const { return std::max(begin_, free_[sm]); }
+  [[nodiscard]] static std::int64_t pages(const Deal& phase, std::int64_t units) {
+    return (units + phase.block_units - 1) / phase.block_units * phase.block_pages;
+  }
+  void cut(std::int64_t units, std::vector<std::int64_t>& counts) {
+    const std::int64_t sms = std::ssize(bytes_);
+    std::ranges::fill(counts, units / sms);
+    for (std::int64_t i = 0; i < units % sms; ++i) ++counts[left_over(i)];
+    start_ = (start_ + units % sms) % sms;
+    ++phase_;
+  }
   [[nodiscard]] std::size_t left_over(std::int64_t i) const {
     const std::int64_t sms = std::ssize(bytes_);
     std::int64_t sm = i;
@@ -242,21 +285,27 @@ class Dealer {
     if (schedule_ == Schedule::kWave) sm = (start_ + i) % sms;
     return static_cast<std::size_t>(sm);
   }
-  // One by one to the SM that has least.
-  void fill(std::int64_t units, std::int64_t unit_bytes, std::vector<std::int64_t>& counts) const {
+  // `piece` units at a time to the SM for which cost(sm, units that it has) is least.
+  template <typename Cost>
+  static void give(std::int64_t units, std::int64_t piece, std::vector<std::int64_t>& counts,
+                   const Cost& cost) {
     using Entry = std::pair<std::int64_t, std::size_t>;
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> least;
-    for (std::size_t sm = 0; sm < bytes_.size(); ++sm) least.emplace(bytes_[sm], sm);
-    for (std::int64_t i = 0; i < units; ++i) {
-      const auto [bytes, sm] = least.top();
+    for (std::size_t sm = 0; sm < counts.size(); ++sm) least.emplace(cost(sm, 0), sm);
+    while (units > 0) {
+      const std::size_t sm = least.top().second;
       least.pop();
-      ++counts[sm];
-      least.emplace(bytes + unit_bytes, sm);
+      const std::int64_t taken = std::min(units, piece);
+      counts[sm] += taken;
+      units -= taken;
+      least.emplace(cost(sm, counts[sm]), sm);
     }
   }
 
   Schedule schedule_;
   std::vector<std::int64_t> bytes_;
+  std::vector<std::int64_t> free_;  // when each SM is, in pages of work
+  std::int64_t begin_ = 0;          // of the next phase
   std::int64_t start_ = 0;
   std::int64_t phase_ = 0;
 };
@@ -313,7 +362,10 @@ class Compiler {
     instruction.whole_rows = static_cast<std::int32_t>(rows);
     const std::int64_t weights = instruction.opcode == Opcode::kGateUp ? 2 : 1;
     const auto counts =
-        dealer_.deal(rows / kRowsOfUnit, kRowsOfUnit * 2 * instruction.width * weights);
+        dealer_.deal({.units = rows / kRowsOfUnit,
+                      .unit_bytes = kRowsOfUnit * 2 * instruction.width * weights,
+                      .block_units = kRowsOfBlock / kRowsOfUnit / weights,
+                      .block_pages = (instruction.width + kPageColumns - 1) / kPageColumns});
     std::int64_t first = 0;
     for (std::size_t sm = 0; sm < counts.size(); ++sm) {
       instruction.first_row = static_cast<std::int32_t>(first);
@@ -326,7 +378,10 @@ class Compiler {
   void add_attention(Instruction instruction) {
     const std::int64_t parts = program_.attention_parts;
     const std::int64_t key_bytes = shape_.context * 2 * 2 * shape_.head_dim / parts;
-    const auto counts = dealer_.deal(shape_.batch * shape_.kv_heads * parts, key_bytes);
+    const std::int64_t keys = page_keys(shape_.head_dim) * parts;
+    const auto counts = dealer_.deal({.units = shape_.batch * shape_.kv_heads * parts,
+                                      .unit_bytes = key_bytes,
+                                      .block_pages = (shape_.context + keys - 1) / keys});
     std::int64_t at = 0;
     for (std::size_t sm = 0; sm < counts.size(); ++sm) {
       for (std::int64_t i = 0; i < counts[sm]; ++i, ++at) {
@@ -437,7 +492,55 @@ Program compile(const Plan& plan, const CompileOptions& options) {
   return Compiler(decoder, options).compile();
 }
 
+std::int64_t num_pages(const ModelShape& shape) {
+  // As kernels/megakernel has them, with 256 bytes for the barriers' block, rounded up.
+  constexpr std::int64_t kBlockBytes = 227 * 1024;  // CUDA C++ Programming Guide, capability 9.0
+  constexpr std::int64_t kPageBytes = 33 * 1024;
+  constexpr std::int64_t kLeastPages = 3;
+  constexpr std::int64_t kMostPages = 6;
+  constexpr std::int64_t kWarps = 8;
+  constexpr std::int64_t kPad = 32;   // values between sequences
+  constexpr std::int64_t kSlots = 4;  // of blocks' sums
+  constexpr std::int64_t kRows = 16;  // of a block
+  constexpr std::int64_t kControl = 512;
+  const std::int64_t widest = std::max({shape.hidden, shape.ffn, shape.heads * shape.head_dim});
+  const std::int64_t input = kWarps * shape.batch * (widest / kWarps + kPad) * 2;
+  const std::int64_t group = shape.heads / shape.kv_heads;
+  const std::int64_t attention =
+      ((kMostHeadsOfOne + 2) + kMostHeadsOfOne + 2) * shape.head_dim * 2 +
+      (kWarps + 1) * kMostHeadsOfOne * 8 + kWarps * group * (shape.head_dim + 4) * 4;
+  const std::int64_t sums = kSlots * kWarps * shape.batch * (kRows + 1) * 4;
+  const std::int64_t left = kBlockBytes - input - attention - sums - kControl;
+  const std::int64_t pages = std::min(kMostPages, left / kPageBytes);
+  if (pages >= kLeastPages) return pages;
+  throw std::invalid_argument(
+      "megakernel: " + std::to_string(shape.batch) + " sequences of a model with inputs of up to " +
+      std::to_string(widest) + " values leave " + std::to_string(std::max<std::int64_t>(left, 0)) +
+      " bytes of shared memory, expected " + std::to_string(kLeastPages * kPageBytes) +
+      ": fewer sequences");
+}
+
+void require_runs(const Plan& plan) {
+  const Program program = compile(plan, {});
+  const std::int64_t batch = program.shape.batch;
+  if (std::ranges::find(kBatchSizes, batch) == kBatchSizes.end()) {
+    throw std::invalid_argument("megakernel: " + std::to_string(batch) +
+                                " sequences, expected 1, 2, 4 or 8; nearest is " +
+                                std::to_string(*std::ranges::lower_bound(kBatchSizes, batch)));
+  }
+  static_cast<void>(num_pages(program.shape));
+}
+
 std::int64_t page_keys(std::int64_t head_dim) { return kKeyPageBytes / (4 * head_dim); }
+
+Schedule parse_schedule(std::string_view text) {
+  const auto found = std::ranges::find(kSchedules, text);
+  if (found != kSchedules.end()) return static_cast<Schedule>(found - kSchedules.begin());
+  std::string message = "unknown schedule \"" + shown(text) + "\", nearest is \"" +
+                        nearest(text, kSchedules) + "\"; expected one of";
+  for (const std::string_view name : kSchedules) message.append(" ").append(name);
+  throw std::invalid_argument(message);
+}
 
 std::string_view to_text(Opcode opcode) { return kNames.at(static_cast<std::size_t>(opcode)); }
 

@@ -3,6 +3,7 @@
 // A decode step's plan as instructions of the megakernel: which rows of which weight each SM takes,
 // in which order, and where on the board it finds and leaves values. No CUDA.
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -47,15 +48,21 @@ struct Program {
   std::int64_t attention_parts = 0;
 };
 
-// How rows are dealt out to SMs. All give each SM a run of neighbouring rows of each weight, cut
-// evenly; they differ in who takes the rows that are left over.
+// How rows are dealt out to SMs. All give each SM a run of neighbouring rows of each weight. The
+// first three cut them evenly and differ in who takes the rows that are left over.
 enum class Schedule : std::uint8_t {
-  kRoundRobin,  // left-over rows from SM 0 on, in every phase
-  kZigZag,      // from SM 0 on and from the last SM back, in turns
-  kWave,        // where the phase before ended
-  kLeastBytes   // to the SMs that have least bytes so far, attention included
+  kRoundRobin,    // left-over rows from SM 0 on, in every phase
+  kZigZag,        // from SM 0 on and from the last SM back, in turns
+  kWave,          // where the phase before ended
+  kLeastBytes,    // two rows at a time to the SM that has least bytes so far, attention included
+  kCriticalPath,  // two rows at a time to the SM that ends the phase first with them, counted in
+                  // pages from when it can begin: a phase ends with its last SM
+  kPool           // whole blocks of 16 rows, to the SM that is the first to be free
 };
-inline constexpr std::string_view kSchedules[] = {"round_robin", "zig_zag", "wave", "least_bytes"};
+inline constexpr std::array<std::string_view, 6> kSchedules = {
+    "round_robin", "zig_zag", "wave", "least_bytes", "critical_path", "pool"};
+// Throws std::invalid_argument naming the nearest.
+Schedule parse_schedule(std::string_view text);
 
 struct CompileOptions {
   int num_sms = 132;
@@ -69,6 +76,18 @@ struct CompileOptions {
 // op that has no instruction (expected: a dense decoder in bf16 with RMSNorm, rotary positions,
 // grouped-query attention and SiLU), or a size that instructions do not take.
 Program compile(const Plan& plan, const CompileOptions& options);
+
+// Numbers of sequences that the kernel is built for; the interpreter runs programs of others too.
+inline constexpr std::array<std::int64_t, 4> kBatchSizes = {1, 2, 4, 8};
+
+// Pages of a block's shared memory beside what the kernel keeps there for this model, as its launch
+// counts them (kernels/megakernel/megakernel_sm90.cu); on any device of architecture hopper. Throws
+// std::invalid_argument where fewer than three fit.
+std::int64_t num_pages(const ModelShape& shape);
+
+// That the kernel runs steps of this plan: throws std::invalid_argument as compile() and
+// num_pages() do, and for another number of sequences than kBatchSizes, naming the nearest.
+void require_runs(const Plan& plan);
 
 // Keys of a page of shared memory, with as many values.
 std::int64_t page_keys(std::int64_t head_dim);

@@ -75,11 +75,10 @@ struct Conversation {
 };
 
 TEST(MegakernelInterpreter, AgreesWithThePlanUnderEverySchedule) {
-  for (const Schedule schedule :
-       {Schedule::kRoundRobin, Schedule::kZigZag, Schedule::kWave, Schedule::kLeastBytes}) {
+  for (const std::string_view name : kSchedules) {
     for (const int num_sms : {1, 7, 132}) {
-      SCOPED_TRACE(std::string(kSchedules[static_cast<std::size_t>(schedule)]) + ", " +
-                   std::to_string(num_sms) + " SMs");
+      SCOPED_TRACE(std::string(name) + ", " + std::to_string(num_sms) + " SMs");
+      const Schedule schedule = parse_schedule(name);
       Conversation{.options = {.num_sms = num_sms, .schedule = schedule, .pages_of_part = 1}}
           .expect_agreement();
     }

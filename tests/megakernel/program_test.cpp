@@ -97,6 +97,67 @@ TEST(MegakernelProgram, RowsLeftOverGoRoundAllSms) {
   EXPECT_LT(most(Schedule::kLeastBytes), in_order);
 }
 
+// Most rows of a weight that one SM has.
+std::int64_t most_rows(const Plan& plan, Schedule schedule, Opcode opcode) {
+  std::int64_t most = 0;
+  const Program program = compile(plan, {.num_sms = 20, .schedule = schedule});
+  for (const auto& own : program.instructions) {
+    for (const Instruction& in : own) {
+      if (in.opcode == opcode) most = std::max<std::int64_t>(most, in.num_rows);
+    }
+  }
+  return most;
+}
+
+TEST(MegakernelProgram, APoolHandsOutBlocksAndTheCriticalPathRows) {
+  const Plan plan = SmallDecoder{}.plan(64);
+  // 256 rows are 16 blocks for 20 SMs, or 13 rows each; of gate and up a block has 8 rows of each,
+  // so that 512 rows are 64 blocks: 4 for the SM that has most, or 26 rows.
+  EXPECT_EQ(most_rows(plan, Schedule::kPool, Opcode::kOutput), 16);
+  EXPECT_EQ(most_rows(plan, Schedule::kCriticalPath, Opcode::kOutput), 14);
+  EXPECT_EQ(most_rows(plan, Schedule::kPool, Opcode::kGateUp), 32);
+  EXPECT_EQ(most_rows(plan, Schedule::kCriticalPath, Opcode::kGateUp), 26);
+}
+
+TEST(MegakernelProgram, NamesTheNearestSchedule) {
+  EXPECT_EQ(parse_schedule("zig_zag"), Schedule::kZigZag);
+  try {
+    static_cast<void>(parse_schedule("zigzag"));
+    FAIL() << "taken";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("nearest is \"zig_zag\""), std::string::npos);
+  }
+}
+
+std::string refusal_to_run(const Plan& plan) {
+  try {
+    require_runs(plan);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "runs";
+}
+
+TEST(MegakernelProgram, SaysWhatTheKernelRuns) {
+  EXPECT_EQ(refusal_to_run(SmallDecoder{.batch = 8}.plan(64)), "runs");
+  EXPECT_NE(refusal_to_run(SmallDecoder{.batch = 3}.plan(64)).find("nearest is 4"),
+            std::string::npos);
+  EXPECT_NE(refusal_to_run(SmallDecoder{.batch = 9}.plan(64)).find("expected 1 to 8"),
+            std::string::npos);
+  // Llama-3.1-8B's shared memory, as its launch counts it: five pages, too few for four sequences.
+  ModelShape shape{.batch = 1,
+                   .layers = 32,
+                   .hidden = 4096,
+                   .heads = 32,
+                   .kv_heads = 8,
+                   .head_dim = 128,
+                   .ffn = 14336,
+                   .vocab = 128256};
+  EXPECT_EQ(num_pages(shape), 5);
+  shape.batch = 4;
+  EXPECT_THROW(static_cast<void>(num_pages(shape)), std::invalid_argument);
+}
+
 TEST(MegakernelProgram, RefusesWhatHasNoInstruction) {
   const SmallDecoder decoder;
   EXPECT_EQ(refusal(decoder.plan(64)), "taken");
