@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/execute/executor_state.h"
+#include "sim/megakernel/program.h"
 
 namespace orrery {
 
@@ -56,6 +57,7 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
                                 " ranks, the executor was made for " + std::to_string(num_ranks()));
   }
   if (mode == LaunchMode::kGraph) require_capturable(plan);
+  if (mode == LaunchMode::kMegakernel) megakernel::require_runs(plan);
   State& state = *state_;
   auto prepared = std::make_unique<PreparedStep::State>();
   PreparedStep::State& step = *prepared;
@@ -124,6 +126,14 @@ megakernel::TimedProgram Executor::instruction_times(PreparedStep& step, const S
 void Executor::check_finite(PreparedStep& step, const StepInput& input) {
   State& state = *state_;
   PreparedStep::State& prepared = step.state();
+  if (prepared.mode == LaunchMode::kMegakernel) {  // no op of it can be looked at by itself
+    static_cast<void>(state.run(prepared, state.split(prepared, input)));
+    const std::vector<float> values = logits(step);
+    const auto count = std::ranges::count_if(values, [](float v) { return !std::isfinite(v); });
+    if (count == 0) return;
+    throw RankError(state.team.ranks().front(), std::string(to_text(prepared.mode)),
+                    "wrote " + std::to_string(count) + " logits that are not finite");
+  }
   const std::vector<StepPart> parts = state.split(prepared, input);
   state.bind_again(prepared, parts, input);
   struct Found {

@@ -18,6 +18,7 @@
 #include "kernels/execute/fault.h"
 #include "kernels/execute/process_group.h"
 #include "kernels/megakernel/record.h"
+#include "sim/megakernel/program.h"
 #include "sim/memory/rank_memory.h"
 #include "sim/plan/launch_mode.h"
 #include "sim/plan/plan.h"
@@ -51,6 +52,8 @@ struct ExecutorSetup {
   std::optional<Fault> fault;          // for tests: a rank is made to fail
   // For checks: what ops of this kernel write first of all, fp32, is kept (recorded()).
   std::string recorded_kernel;
+  // Of steps that are one kernel: who gets which rows.
+  megakernel::Schedule megakernel_schedule = megakernel::CompileOptions{}.schedule;
   // Several processes, each with the rank of its number, all of which make the same calls:
   // collectives by NCCL. Results are the same on all; logits, traces and memory are of the ranks
   // here.
@@ -111,7 +114,8 @@ class Executor {
   // each) and at most as many decodes (their contexts may differ). `input` is the first to run;
   // prepare the largest step first, so that the arena is allocated once. Throws
   // std::invalid_argument for what cannot be bound (naming rank and op), for an input that does
-  // not fit the plan, and for kGraph where the host waits for counts in between (naming the op).
+  // not fit the plan, for kGraph where the host waits for counts in between (naming the op), and
+  // for kMegakernel what megakernel::require_runs() refuses.
   std::unique_ptr<PreparedStep> prepare(const Plan& plan, const StepInput& input, LaunchMode mode);
   // Runs it and waits; an eager step is bound again where its prefill chunks are not those of the
   // last run. Not thread safe. Throws std::invalid_argument for an input that does not fit,
@@ -120,8 +124,9 @@ class Executor {
   // nothing more.
   StepOutput run(PreparedStep& step, const StepInput& input);
   // Runs it once more, launch by launch, and looks at what each op writes. Throws RankError naming
-  // the first op that made a value which is not finite. run() calls it when logits are not finite:
-  // where a step gives token 0, which is what rows of NaN give.
+  // the first op that made a value which is not finite; of a step that is one kernel "megakernel".
+  // run() calls it when logits are not finite: where a step gives token 0, which is what rows of
+  // NaN give.
   void check_finite(PreparedStep& step, const StepInput& input);
   // Runs it once more, launch by launch, and reads what its index_shuffling ops count: which
   // experts its tokens choose. Ops in their order, rank by rank; none of a plan that routes
@@ -144,7 +149,8 @@ class Executor {
   int num_launches(PreparedStep& step, int rank);
   // Runs it twice more and says when each op ran the second time, from the start of the first op;
   // needs CUPTI. Ranks that replay graphs begin together. Time steps before the first trace:
-  // launches of the process are slower from then on. Throws as run() and KernelTrace do.
+  // launches of the process are slower from then on. Throws as run() and KernelTrace do, and
+  // std::invalid_argument for a step that is one kernel: instruction_times() has its times.
   Timeline trace(PreparedStep& step, const StepInput& input);
 
   // Runs a step that is one kernel once more and says when its instructions ran, in cycles of each

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 #include <vector>
 
@@ -21,6 +22,9 @@ int Executor::num_launches(PreparedStep& step, int rank) {
 Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
   State& state = *state_;
   PreparedStep::State& prepared = step.state();
+  if (prepared.mode == LaunchMode::kMegakernel) {
+    throw std::invalid_argument("a step that is one kernel has no spans of ops");
+  }
   const std::vector<StepPart> parts = state.split(prepared, input);
   state.bind_again(prepared, parts, input);
   // What is enqueued may depend on counts that the host reads while it runs.

@@ -294,7 +294,8 @@ void RankStep::bind(std::span<const StepPart> parts) {
 void RankStep::bind_megakernel() {
   if (megakernel_) return;
   const int num_sms = cuda::device_properties().multiProcessorCount;
-  megakernel::Program program = megakernel::compile(plan_, {.num_sms = num_sms});
+  megakernel::Program program =
+      megakernel::compile(plan_, {.num_sms = num_sms, .schedule = setup_.megakernel_schedule});
   megakernel::Operands operands{.kv = &rank_.kv(),
                                 .tables = &parts_.front().tables,
                                 .norm_epsilon = setup_.numbers.norm_epsilon};

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "sim/megakernel/program.h"
+
 namespace orrery {
 namespace {
 
@@ -59,9 +61,16 @@ std::vector<StepCase> read_step_cases(const fs::path& directory,
   std::vector<StepCase> cases;
   cases.reserve(names.size());
   for (const std::string& name : names) {
-    cases.push_back({.name = name,
-                     .step = read_step(steps / (name + ".step")),
-                     .plan = read_plan(steps / (name + ".plan"))});
+    StepCase& one = cases.emplace_back(StepCase{.name = name,
+                                                .step = read_step(steps / (name + ".step")),
+                                                .plan = read_plan(steps / (name + ".plan"))});
+    if (one.step.mode != LaunchMode::kMegakernel) continue;
+    try {
+      megakernel::require_runs(one.plan);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument((steps / (name + ".step")).string() + ": " + error.what() +
+                                  "; or mode graph");
+    }
   }
   return cases;
 }

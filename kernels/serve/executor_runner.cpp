@@ -123,7 +123,10 @@ void ExecutorRunner::capture(std::int64_t rows) {
   }
   const Plan plan = plan_of(setup_, batch_of(input));
   std::unique_ptr<PreparedStep>& graph = graphs_[rows];
-  graph = executor_.prepare(plan, input, LaunchMode::kGraph);
+  const std::vector<std::int64_t>& of_one_kernel = setup_.megakernel_rows;
+  const bool is_one_kernel = std::ranges::find(of_one_kernel, rows) != of_one_kernel.end();
+  graph =
+      executor_.prepare(plan, input, is_one_kernel ? LaunchMode::kMegakernel : LaunchMode::kGraph);
   executor_.run(*graph, input);
 }
 

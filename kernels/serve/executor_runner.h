@@ -27,6 +27,8 @@ struct ExecutorRunnerSetup {
   // All but its plans, which are made here. max_tokens and max_sequences are those of the
   // scheduler, or of the largest graph where that is more.
   ExecutorSetup executor;
+  // Rows of decode steps that run as one kernel; others that are captured, as graphs.
+  std::vector<std::int64_t> megakernel_rows;
   // Context of the decodes for which graphs are captured: they keep how its attention is split.
   std::int64_t capture_context = 1024;
   // Among the ranks of all replicas: what is added to those of this one in errors.

@@ -136,6 +136,7 @@ ServeCase prefill_side(const ServeCase& serve) {
   side.deployment.engine.max_num_seqs = prefill.max_num_seqs;
   side.deployment.engine.max_num_batched_tokens = prefill.max_num_batched_tokens;
   side.deployment.graph_batch_sizes.clear();
+  side.deployment.megakernel_batch_sizes.clear();
   return side;
 }
 

@@ -13,7 +13,8 @@ namespace orrery {
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
-  // Gets ready to replay decode steps of `rows` rows as a captured graph.
+  // Gets ready to replay decode steps of `rows` rows as a captured graph, or to run them as one
+  // kernel.
   virtual void capture(std::int64_t rows) = 0;
   // Computes the step and waits for it. `graph_rows` > 0: decodes alone, padded to that many rows,
   // captured before; 0: launched one kernel at a time. Next tokens of the sampled rows: chunks that

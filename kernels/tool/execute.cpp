@@ -266,7 +266,7 @@ class StepRunner {
       files_.write_environment(environment(static_cast<int>(devices_.size())));
     });
     // All times come before the first trace: recording slows every launch from then on.
-    std::erase_if(cases_, [&](const StepCase& one) { return !is_traced(one.name); });
+    std::erase_if(cases_, [&](const StepCase& one) { return !is_traced(one); });
     if (!cases_.empty()) std::printf("\n%-34s %12s\n", "step", "busy_us");
     for_each_step("tracing ", [&](const StepCase& one) { trace_step(executor, one); });
     in_phase(RunPhase::kTeardown, [&] { owner.reset(); });
@@ -356,9 +356,11 @@ class StepRunner {
     std::printf("%-34s %12.2f\n", one.name.c_str(), busiest_rank(timeline).value() * 1e6);
   }
 
-  [[nodiscard]] bool is_traced(const std::string& name) const {
-    return options_.traces && (options_.traced.empty() ||
-                               std::ranges::find(options_.traced, name) != options_.traced.end());
+  // A step that is one kernel has no spans of ops.
+  [[nodiscard]] bool is_traced(const StepCase& one) const {
+    return options_.traces && one.step.mode != LaunchMode::kMegakernel &&
+           (options_.traced.empty() ||
+            std::ranges::find(options_.traced, one.name) != options_.traced.end());
   }
 
   Options options_;

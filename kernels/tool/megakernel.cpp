@@ -192,7 +192,8 @@ Outcome run_mode(Executor& executor, const Plan& plan, const StepInput& input, L
   return outcome;
 }
 
-void run_case(const Case& one, std::int64_t context, bool is_checked) {
+void run_case(const Case& one, std::int64_t context, bool is_checked,
+              megakernel::Schedule schedule) {
   const StepInput input = input_of(one.batch, context);
   const Plan plan = plan_of(one, input);
   const std::int64_t longest = (context + 1 + kBlockSize) / kBlockSize * kBlockSize;
@@ -204,7 +205,8 @@ void run_case(const Case& one, std::int64_t context, bool is_checked) {
                      .block_size = kBlockSize,
                      .max_tokens = one.batch,
                      .max_sequences = one.batch,
-                     .max_model_len = longest});
+                     .max_model_len = longest,
+                     .megakernel_schedule = schedule});
   fill_cache(executor);
   const Outcome graph = run_mode(executor, plan, input, LaunchMode::kGraph, is_checked);
   const Outcome kernel = run_mode(executor, plan, input, LaunchMode::kMegakernel, is_checked);
@@ -223,12 +225,22 @@ int megakernel(std::span<const std::string_view> arguments) {
   set_execute_environment();
   require_gpu();
   int exit_code = 0;
-  const bool is_checked = arguments.size() > 1 && arguments[1] == "check";
+  megakernel::Schedule schedule = megakernel::CompileOptions{}.schedule;
+  std::vector<std::string_view> words;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] != "--schedule") {
+      words.push_back(arguments[i]);
+      continue;
+    }
+    if (++i == arguments.size()) throw std::invalid_argument("--schedule needs a name");
+    schedule = megakernel::parse_schedule(arguments[i]);
+  }
+  const bool is_checked = words.size() > 1 && words[1] == "check";
   for (const Case& one : kCases) {
     for (const std::int64_t context : one.contexts) {
-      if (!arguments.empty() && arguments[0] != one.name) continue;
+      if (!words.empty() && words[0] != one.name) continue;
       try {
-        run_case(one, context, is_checked);
+        run_case(one, context, is_checked, schedule);
       } catch (const std::exception& error) {
         std::printf("%s context %lld: %s\n", one.name, static_cast<long long>(context),
                     error.what());

@@ -114,6 +114,7 @@ ExecutorRunnerSetup runner_setup(const ServeCase& serve, const Options& options,
                        .max_sequences = std::max(engine.max_num_seqs, most_rows),
                        .max_model_len = longest,
                        .only_nccl = options.only_nccl},
+          .megakernel_rows = deployment.megakernel_batch_sizes,
           .capture_context = mean_decode_context(serve.workload)};
 }
 

@@ -36,10 +36,7 @@ Enum parse(std::string_view text, std::span<const std::string_view> names, std::
 
 }  // namespace
 
-std::string_view to_text(LaunchMode mode) {
-  if (mode == LaunchMode::kMegakernel) return "megakernel";
-  return kLaunchModes.at(static_cast<std::size_t>(mode));
-}
+std::string_view to_text(LaunchMode mode) { return kStepModes.at(static_cast<std::size_t>(mode)); }
 LaunchMode parse_launch_mode(std::string_view text) {
   return parse<LaunchMode>(text, kLaunchModes, "launch mode");
 }

@@ -57,11 +57,13 @@ std::vector<std::string_view> words_of(std::string_view line) {
 }
 
 void read_mode(const Line& line, StepFile& step) {
-  line.expect_words(2, "'mode graph' or 'mode eager'");
-  if (std::ranges::find(kLaunchModes, line.words[1]) == kLaunchModes.end()) {
-    line.fail("found mode '" + std::string(line.words[1]) + "'; expected graph or eager");
+  line.expect_words(2, "'mode graph', 'mode eager' or 'mode megakernel'");
+  const auto found = std::ranges::find(kStepModes, line.words[1]);
+  if (found == kStepModes.end()) {
+    line.fail("found mode '" + std::string(line.words[1]) +
+              "'; expected graph, eager or megakernel");
   }
-  step.mode = parse_launch_mode(line.words[1]);
+  step.mode = static_cast<LaunchMode>(found - kStepModes.begin());
 }
 
 void read_prefill(const Line& line, StepFile& step) {
@@ -122,11 +124,14 @@ StepFile parse_step(std::string_view text, std::string_view file) {
     seen = true;
     key->read(line, step);
   }
-  if (!was_read[0]) line.fail("the file ends without 'mode graph' or 'mode eager'");
+  if (!was_read[0])
+    line.fail("the file ends without 'mode graph', 'mode eager' or 'mode megakernel'");
   if (num_tokens(step.batch) == 0)
     line.fail("the step has no tokens; expected 'prefill' or 'decodes'");
-  if (step.mode == LaunchMode::kGraph && !step.batch.prefill.empty()) {
-    line.fail("mode graph with prefill; graphs are captured of steps of decodes alone");
+  if (step.mode != LaunchMode::kEager && !step.batch.prefill.empty()) {
+    line.fail("mode " + std::string(to_text(step.mode)) + " with prefill, expected mode eager: " +
+              (step.mode == LaunchMode::kGraph ? "graphs are captured of" : "the megakernel runs") +
+              " steps of decodes alone");
   }
   return step;
 }

@@ -8,6 +8,8 @@
 #include <span>
 #include <utility>
 
+#include "sim/serve/step_time.h"
+
 namespace orrery {
 
 // The machine as far as anything of it is simulated: replicas behind a router are equal and timed
@@ -101,7 +103,7 @@ Assembly::Assembly(const Scenario& scenario)
   static_assert(static_cast<int>(LaunchMode::kEager) == 0 &&
                 static_cast<int>(LaunchMode::kGraph) == 1);
   const EngineProfile& profile = scenario.engine_profile;
-  if (profile.launch_mode != LaunchMode::kGraph || profile.cuda_graphs == CudaGraphs::kDecodes) {
+  if (profile.launch_mode == LaunchMode::kEager || profile.cuda_graphs == CudaGraphs::kDecodes) {
     return;
   }
   const auto make = [&](Pieces pieces) {
@@ -184,7 +186,7 @@ PricedPlan price_repeated(const Assembly& assembly, const Scenario& scenario, co
 std::vector<std::int64_t> graph_batch_sizes(const Scenario& scenario) {
   const EngineProfile& profile = scenario.engine_profile;
   std::vector<std::int64_t> sizes;
-  if (profile.launch_mode == LaunchMode::kGraph && profile.cuda_graphs != CudaGraphs::kPiecewise &&
+  if (profile.launch_mode != LaunchMode::kEager && profile.cuda_graphs != CudaGraphs::kPiecewise &&
       !has_host_syncs(scenario.moe, scenario.mesh)) {
     sizes = profile.graph_batch_sizes;
     // Larger batches than max_num_seqs never run, so the engine captures none above the next size.
@@ -194,6 +196,69 @@ std::vector<std::int64_t> graph_batch_sizes(const Scenario& scenario) {
     }
   }
   return sizes;
+}
+
+void require_megakernel(const Scenario& scenario, std::int64_t num_decodes) {
+  const EngineProfile& profile = scenario.engine_profile;
+  const Device& device = scenario.machine_spec.device;
+  if (!profile.megakernel) {
+    throw std::invalid_argument("the engine profile " + profile.name +
+                                " has no megakernel, expected profile: orrery");
+  }
+  if (device.architecture != "hopper" || device.sharing.hbm_rate <= BytesPerSecond(0)) {
+    throw std::invalid_argument("the megakernel runs on devices of architecture hopper, found " +
+                                device.name + "; expected such as h200-sxm");
+  }
+  const Batch batch{.num_decodes = num_decodes, .decode_context = num_decodes};
+  megakernel::require_runs(
+      parallelize(lower(scenario.model_config, batch, lowering_options(scenario)), scenario.mesh));
+}
+
+std::vector<std::int64_t> megakernel_batch_sizes(const Scenario& scenario) {
+  if (scenario.engine_profile.launch_mode != LaunchMode::kMegakernel) return {};
+  std::vector<std::int64_t> taken;
+  at_key(scenario, "engine", [&] {
+    try {
+      require_megakernel(scenario, megakernel::kBatchSizes.front());
+    } catch (const ScenarioError&) {
+      throw;
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument("launch_mode: megakernel is not possible: " +
+                                  std::string(error.what()) + "; or launch_mode: graph");
+    }
+    for (const std::int64_t size : graph_batch_sizes(scenario)) {
+      if (std::ranges::find(megakernel::kBatchSizes, size) == megakernel::kBatchSizes.end()) {
+        continue;
+      }
+      try {
+        require_megakernel(scenario, size);
+      } catch (const std::invalid_argument&) {  // too many sequences: they are graphs
+        break;
+      }
+      taken.push_back(size);
+    }
+    if (taken.empty()) {
+      throw std::invalid_argument(
+          "launch_mode: megakernel, and none of graph_batch_sizes is one that it takes; expected "
+          "1, 2, 4 or 8 among them");
+    }
+  });
+  return taken;
+}
+
+megakernel::MachineTimes megakernel_times(const Scenario& scenario) {
+  megakernel::MachineTimes times = scenario.engine_profile.megakernel.value();
+  times.hbm_rate = scenario.machine_spec.device.sharing.hbm_rate;
+  return times;
+}
+
+LaunchMode launch_mode(const Scenario& scenario, const Batch& batch) {
+  const std::int64_t dp = scenario.mesh.dp;
+  const auto rows = graph_rows(batch, scenario.mesh.dp, graph_batch_sizes(scenario));
+  if (!rows) return LaunchMode::kEager;
+  const std::vector<std::int64_t> of_one_kernel = megakernel_batch_sizes(scenario);
+  const bool is_one_kernel = std::ranges::find(of_one_kernel, *rows / dp) != of_one_kernel.end();
+  return is_one_kernel ? LaunchMode::kMegakernel : LaunchMode::kGraph;
 }
 
 SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly,
@@ -215,6 +280,8 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   config.attention_shape = profile.attention_shape;
   if (contexts_differ) config.uneven_attention = profile.kernel_time.uneven_attention;
   config.graph_batch_sizes = graph_batch_sizes(scenario);
+  config.megakernel_batch_sizes = megakernel_batch_sizes(scenario);
+  if (!config.megakernel_batch_sizes.empty()) config.megakernel = megakernel_times(scenario);
   if (!has_host_syncs(scenario.moe, scenario.mesh)) {
     config.max_piece_tokens = profile.max_piece_tokens;
     config.mixed_piece_cost = assembly.mixed_piece_cost();

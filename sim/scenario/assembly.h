@@ -42,11 +42,12 @@ class Assembly {
   Assembly& operator=(const Assembly&) = delete;
 
   [[nodiscard]] const Machine& machine() const { return machine_; }
-  // Kernels as nodes of a replayed CUDA graph, and launched eagerly.
+  // Kernels as nodes of a replayed CUDA graph, and launched eagerly. Of a step that is one kernel
+  // `cost` has the work of its ops, as those of a graph.
   [[nodiscard]] const CostModel& graph_cost() const { return cost(LaunchMode::kGraph); }
   [[nodiscard]] const CostModel& eager_cost() const { return cost(LaunchMode::kEager); }
   [[nodiscard]] const CostModel& cost(LaunchMode mode) const {
-    return costs_[static_cast<std::size_t>(mode)];
+    return costs_[mode == LaunchMode::kEager ? 0 : 1];
   }
   // Of steps that replay pieces, null where the engine has none: eager_launch is the host's time of
   // a layer's launches between them.
@@ -94,6 +95,21 @@ StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, con
 
 // Decode batch sizes that the engine captured, ascending; none when it launches everything eagerly.
 std::vector<std::int64_t> graph_batch_sizes(const Scenario& scenario);
+
+// Of these, those that run as one kernel where the engine's launch_mode is megakernel: sizes that
+// the kernel takes, as long as they fit. Throws ScenarioError at `engine` when there are none,
+// with the megakernel's own reason.
+std::vector<std::int64_t> megakernel_batch_sizes(const Scenario& scenario);
+
+// Throws std::invalid_argument unless the engine has a megakernel, on this device, and it runs
+// steps of so many decodes.
+void require_megakernel(const Scenario& scenario, std::int64_t num_decodes);
+
+// The engine's on the scenario's device; for scenarios that require_megakernel() takes.
+megakernel::MachineTimes megakernel_times(const Scenario& scenario);
+
+// How a step of `batch` is launched.
+LaunchMode launch_mode(const Scenario& scenario, const Batch& batch);
 
 LoweringOptions lowering_options(const Scenario& scenario);
 

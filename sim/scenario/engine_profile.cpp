@@ -188,6 +188,20 @@ PowerLimit read_power_limit(const Reader& profile, EngineProfile& into) {
   return limit;
 }
 
+void read_megakernel(const Reader& reader, EngineProfile& profile) {
+  if (!reader.has("megakernel")) return;
+  const Times times(reader, "megakernel",
+                    {"hbm_latency", "page", "key_page", "read", "store", "hop", "instruction"});
+  profile.megakernel = {.hbm_latency = times.at("hbm_latency"),
+                        .page = times.at("page"),
+                        .key_page = times.at("key_page"),
+                        .read = times.at("read"),
+                        .store = times.at("store"),
+                        .hop = times.at("hop"),
+                        .instruction = times.at("instruction")};
+  times.add_sources(profile.sources);
+}
+
 void read_scheduler(const Reader& reader, EngineProfile& profile) {
   EngineConfig& engine = profile.engine;
   const std::string_view policy =
@@ -230,6 +244,13 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
 }  // namespace
 
 void read_graphs(const Reader& reader, EngineProfile& profile) {
+  if (reader.has("launch_mode")) {
+    profile.launch_mode = static_cast<LaunchMode>(reader.choice("launch_mode", kStepModes));
+  }
+  if (profile.launch_mode == LaunchMode::kMegakernel && !profile.megakernel) {
+    reader.fail("launch_mode", "found megakernel, of which the engine profile " + profile.name +
+                                   " has none; expected graph or eager, or profile: orrery");
+  }
   if (reader.has("graph_batch_sizes")) {
     profile.graph_batch_sizes = reader.integers("graph_batch_sizes");
     const auto& sizes = profile.graph_batch_sizes;
@@ -267,6 +288,7 @@ EngineProfile read_engine_profile(const std::filesystem::path& file,
                  "enable_prefix_caching",
                  "small_gpu",
                  "launch_mode",
+                 "megakernel",
                  "graph_batch_sizes",
                  "cuda_graphs",
                  "max_piece_tokens",
@@ -289,8 +311,9 @@ EngineProfile read_engine_profile(const std::filesystem::path& file,
   if (reader.has("power_limit")) {
     profile.power_limit = read_power_limit(reader, profile);
   }
-  profile.launch_mode = static_cast<LaunchMode>(reader.choice("launch_mode", kLaunchModes));
-  static_cast<void>(reader.at("graph_batch_sizes"));  // a launch may leave it out, a profile not
+  read_megakernel(reader, profile);
+  // A launch may leave them out, a profile not.
+  for (const char* key : {"launch_mode", "graph_batch_sizes"}) static_cast<void>(reader.at(key));
   read_graphs(reader, profile);
   reader.collect_sources(&profile.sources);
   read_scheduler(reader, profile);

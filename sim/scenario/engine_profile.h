@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "sim/cost/cost.h"
+#include "sim/megakernel/timing.h"
 #include "sim/model/model.h"
 #include "sim/scenario/moe_spec.h"
 #include "sim/scenario/reader.h"
@@ -72,13 +73,17 @@ struct EngineProfile {
   AttentionShape attention_shape;
   FrontEndConfig front_end;
   // Decode batches are padded to the next of these sizes and replayed as a CUDA graph; larger ones,
-  // and steps with prefill, are launched eagerly where `launch_mode` is kGraph.
+  // and steps with prefill, are launched eagerly where `launch_mode` is kGraph. Where it is
+  // kMegakernel, those of these sizes that the megakernel takes run as one kernel in a graph's
+  // place.
   LaunchMode launch_mode = LaunchMode::kGraph;
   std::vector<std::int64_t> graph_batch_sizes;
   CudaGraphs cuda_graphs = CudaGraphs::kDecodes;
   std::int64_t max_piece_tokens = 512;  // larger steps are eager
   // Host time per layer of a step in pieces: of what it launches between them, beside the GPU.
   Seconds piece_launch;
+  // Of the engine's megakernel but hbm_rate, which is the device's; none: it has none.
+  std::optional<megakernel::MachineTimes> megakernel;
   Bytes graph_memory;           // per GPU
   Bytes communication_buffers;  // per GPU, when an instance has more than one
   // Per GPU: the process's CUDA context and its own modules, code of libraries, scratch memory of
@@ -103,9 +108,9 @@ struct EngineProfile {
 EngineProfile read_engine_profile(const std::filesystem::path& file,
                                   const std::filesystem::path& of_device = {});
 
-// What is replayed as CUDA graphs, of keys that a profile states and a launch may set otherwise:
-// graph_batch_sizes, cuda_graphs, max_piece_tokens; a key that is absent changes nothing.
-// Throws ScenarioError.
+// How decodes are launched, of keys that a profile states and a launch may set otherwise:
+// launch_mode, graph_batch_sizes, cuda_graphs, max_piece_tokens; a key that is absent changes
+// nothing. Throws ScenarioError.
 void read_graphs(const Reader& reader, EngineProfile& profile);
 
 std::string_view to_text(MlaForm form);

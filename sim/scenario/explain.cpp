@@ -5,6 +5,7 @@
 #include "sim/des/simulate.h"
 #include "sim/parallel/output_projection.h"
 #include "sim/scenario/assembly.h"
+#include "sim/serve/megakernel_step.h"
 #include "sim/serve/step_time.h"
 
 namespace orrery {
@@ -33,8 +34,7 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch, bool 
                      lowering_options(scenario), scenario.mesh);
   });
   StepExplanation explanation;
-  explanation.mode =
-      graph_rows(batch, scenario.mesh.dp, sizes) ? LaunchMode::kGraph : LaunchMode::kEager;
+  explanation.mode = launch_mode(scenario, batch);
   const CostModel& cost = assembly.cost(explanation.mode);
   const int rank = plan.ranks(plan.ops().front().ranks).front();
   const int first_ffn = scenario.mesh.ffn_instances > 0
@@ -43,6 +43,25 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch, bool 
   explanation.weights = memory_of(plan, rank).weights;
   explanation.output_projections = output_projection_bytes(plan, rank);
   at_key(scenario, "provider", [&] {
+    StepTimes times(steps_config(scenario, assembly, false));
+    explanation.plans_attention = times.plans_attention();
+    const KnownToHost known{.attention = is_attention_seen};
+    explanation.corrections = times.explain(batch, nullptr, known);
+    explanation.duration = times.step(batch, nullptr, known).duration;
+    explanation.device = times.device_time(batch).duration;
+    explanation.deviations = times.deviations(batch);
+    if (explanation.mode == LaunchMode::kMegakernel) {
+      const std::string name(to_text(explanation.mode));
+      explanation.ops.push_back(
+          {.name = name,
+           .call = "one kernel, " + std::to_string(batch.num_decodes) + " decodes at " +
+                   std::to_string(mean_context(batch)),
+           .price = {.price = {.time = explanation.device,
+                               .basis = Basis::kRoofline,
+                               .spread = kMegakernelSpread},
+                     .rows = "its program, run by the model of the machine"}});
+      return;
+    }
     for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
       const Op& op = plan.ops()[static_cast<std::size_t>(id)];
       if (!plan.contains(op.ranks, rank) && !plan.contains(op.ranks, first_ffn)) continue;
@@ -51,13 +70,6 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch, bool 
                                  .copies = plan.multiplicity(id),
                                  .price = cost.explain(plan, op)});
     }
-    StepTimes times(steps_config(scenario, assembly, false));
-    explanation.plans_attention = times.plans_attention();
-    const KnownToHost known{.attention = is_attention_seen};
-    explanation.corrections = times.explain(batch, nullptr, known);
-    explanation.duration = times.step(batch, nullptr, known).duration;
-    explanation.device = times.device_time(batch).duration;
-    explanation.deviations = times.deviations(batch);
     if (scenario.mesh.ffn_instances > 0) {
       const Timeline timeline = simulate(price(plan, cost), assembly.machine(), cost,
                                          {.level = StepLevel::kRepresentative});

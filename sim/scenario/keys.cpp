@@ -271,6 +271,8 @@ std::vector<Section> placed_sections() {
       {"engine",
        with_fields<EngineConfig>(
            {key(Kind::kText, "profile", "a file of scenarios/engines, or a path", "vllm"),
+            choice("launch_mode", all_names(kStepModes),
+                   "of decodes; megakernel: of up to 8, larger ones as graph"),
             list(whole("graph_batch_sizes", "captured batch sizes, ascending")),
             choice("cuda_graphs", all_names(kCudaGraphsNames), "what is replayed as graphs"),
             whole("max_piece_tokens", "largest step that is replayed in pieces", 1, kBillion),
@@ -396,7 +398,7 @@ std::vector<Section> step_sections() {
         whole("context", "tokens before them", 0, kEndless, "0")}},
       {"validate",
        {list(part("steps", {"step"}, "steps to time")),
-        list(choice("modes", all_names(kLaunchModes), "how they are launched")),
+        list(choice("modes", all_names(kStepModes), "how they are launched")),
         whole("repeats", "of each", 1, kEndless, "20"),
         key(Kind::kBoolean, "serve", "the workload is served as well", "true")}},
       {"step",

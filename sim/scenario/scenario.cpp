@@ -303,7 +303,11 @@ std::string graphs_yaml(const EngineProfile& profile) {
   for (const std::int64_t size : profile.graph_batch_sizes) {
     sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
   }
-  return "  graph_batch_sizes: [" + sizes + "]\n  cuda_graphs: " +
+  const std::string mode =
+      profile.launch_mode == LaunchMode::kMegakernel
+          ? "  launch_mode: " + std::string(to_text(profile.launch_mode)) + "\n"
+          : "";
+  return mode + "  graph_batch_sizes: [" + sizes + "]\n  cuda_graphs: " +
          std::string(kCudaGraphsNames[static_cast<std::size_t>(profile.cuda_graphs)]) +
          "\n  max_piece_tokens: " + std::to_string(profile.max_piece_tokens) + "\n";
 }

@@ -14,6 +14,7 @@
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/run.h"
 #include "sim/scenario/step_limits.h"
+#include "sim/serve/megakernel_step.h"
 #include "sim/serve/step_time.h"
 
 namespace orrery {
@@ -191,9 +192,12 @@ StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, con
   });
   SimulateOptions options;
   options.level = level;
-  const LaunchMode mode =
-      graph_rows(batch, scenario.mesh.dp, sizes) ? LaunchMode::kGraph : LaunchMode::kEager;
+  const LaunchMode mode = launch_mode(scenario, batch);
   result.timeline = at_key(scenario, "provider", [&] {
+    if (mode == LaunchMode::kMegakernel) {
+      return megakernel_timeline(result.plan, scenario.machine_spec.device.num_sms,
+                                 megakernel_times(scenario));
+    }
     return simulate(price_repeated(assembly, scenario, result.plan, mode), assembly.machine(),
                     assembly.cost(mode), options);
   });

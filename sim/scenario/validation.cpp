@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -14,6 +15,7 @@
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/step_limits.h"
+#include "sim/serve/megakernel_step.h"
 
 namespace orrery {
 namespace {
@@ -173,6 +175,23 @@ StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
     const Plan whole = lower(scenario.model_config, step.batch, lowering_options(scenario));
     prediction.plan = parallelize(whole, scenario.mesh);
   });
+  const EngineProfile& profile = scenario.engine_profile;
+  const std::int64_t of_rank =
+      (num_sequences(step.batch) + scenario.mesh.dp - 1) / scenario.mesh.dp;
+  prediction.host =
+      profile.scheduler_base + profile.scheduler_per_sequence * static_cast<double>(of_rank);
+  if (mode == LaunchMode::kMegakernel) {
+    at_key(scenario, "validate", [&] {
+      require_megakernel(scenario, step.batch.num_decodes);
+      prediction.timeline = megakernel_timeline(
+          prediction.plan, scenario.machine_spec.device.num_sms, megakernel_times(scenario));
+    });
+    prediction.duration = makespan(prediction.timeline);
+    const double error = kMegakernelSpread * kDeviations;
+    prediction.low = prediction.duration * (1 - error);
+    prediction.high = prediction.duration * (1 + error);
+    return prediction;
+  }
   const CostModel& cost = assembly.cost(mode);
   const int ranks = num_ranks(scenario.mesh);
   at_key(scenario, "provider", [&] {
@@ -185,11 +204,6 @@ StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
     prediction.low = std::max(Seconds(0), prediction.duration - error);
     prediction.high = prediction.duration + error;
   });
-  const EngineProfile& profile = scenario.engine_profile;
-  const std::int64_t of_rank =
-      (num_sequences(step.batch) + scenario.mesh.dp - 1) / scenario.mesh.dp;
-  prediction.host =
-      profile.scheduler_base + profile.scheduler_per_sequence * static_cast<double>(of_rank);
   return prediction;
 }
 
@@ -227,6 +241,10 @@ ServedSteps served_steps(const Scenario& scenario, const Deployment& deployment,
       std::ranges::find_if(sizes, [&](std::int64_t size) { return size >= engine.max_num_seqs; });
   steps.num_graphs = static_cast<std::size_t>(last - sizes.begin()) + (last != sizes.end() ? 1 : 0);
   const std::int64_t most_rows = steps.num_graphs == 0 ? 0 : sizes[steps.num_graphs - 1];
+  const auto captured = std::span(sizes).first(steps.num_graphs);
+  for (const std::int64_t rows : deployment.megakernel_batch_sizes) {
+    if (std::ranges::find(captured, rows) != captured.end()) --steps.num_graphs;
+  }
   request.max_tokens = std::max(engine.max_num_batched_tokens, most_rows);
   request.max_sequences = std::max(engine.max_num_seqs, most_rows);
   request.max_model_len = engine.max_model_len;
@@ -317,6 +335,7 @@ Deployment deployment_of(const Scenario& scenario, const MemoryBudget& memory) {
   deployment.mesh = scenario.mesh;
   deployment.engine = scenario.engine;
   deployment.graph_batch_sizes = graph_batch_sizes(scenario);
+  deployment.megakernel_batch_sizes = megakernel_batch_sizes(scenario);
   deployment.num_kv_blocks = memory.num_kv_blocks / scenario.mesh.dp;
   deployment.seed = scenario.seed;
   return deployment;

@@ -5,6 +5,7 @@
 #include <set>
 #include <string_view>
 
+#include "sim/megakernel/instruction.h"
 #include "sim/scenario/keys.h"
 #include "sim/scenario/workload.h"
 #include "sim/units/nearest.h"
@@ -71,14 +72,15 @@ ValidationStep read_step(const YamlNode& node) {
 }
 
 LaunchMode read_mode(const YamlNode& node) {
-  const auto found = std::ranges::find(kLaunchModes, node.scalar);
-  if (node.kind != YamlNode::Kind::kScalar || found == kLaunchModes.end()) {
-    fail_at(node.where, "validate.modes: found " + describe(node) + "; expected graph or eager" +
-                            (node.scalar.empty()
-                                 ? std::string()
-                                 : "; did you mean '" + nearest(node.scalar, kLaunchModes) + "'?"));
+  const auto found = std::ranges::find(kStepModes, node.scalar);
+  if (node.kind != YamlNode::Kind::kScalar || found == kStepModes.end()) {
+    fail_at(
+        node.where,
+        "validate.modes: found " + describe(node) + "; expected graph, eager or megakernel" +
+            (node.scalar.empty() ? std::string()
+                                 : "; did you mean '" + nearest(node.scalar, kStepModes) + "'?"));
   }
-  return static_cast<LaunchMode>(found - kLaunchModes.begin());
+  return static_cast<LaunchMode>(found - kStepModes.begin());
 }
 
 std::string step_yaml(const ValidationStep& step) {
@@ -116,7 +118,7 @@ ValidationSpec read_validation(const YamlNode& node) {
     }
   }
   if (reader.has("modes")) {
-    const YamlNode& modes = list_at(reader, "modes", "graph and eager");
+    const YamlNode& modes = list_at(reader, "modes", "graph, eager and megakernel");
     spec.modes.clear();
     for (const YamlNode& item : modes.items) {
       const LaunchMode mode = read_mode(item);
@@ -126,7 +128,7 @@ ValidationSpec read_validation(const YamlNode& node) {
       spec.modes.push_back(mode);
     }
     if (spec.modes.empty()) {
-      reader.fail("modes", "found an empty list; expected graph, eager or both");
+      reader.fail("modes", "found an empty list; expected graph, eager or megakernel, or several");
     }
   }
   if (reader.has("repeats")) {
@@ -177,7 +179,15 @@ std::string step_name(const Batch& batch) {
 }
 
 std::vector<LaunchMode> modes_of(const ValidationSpec& spec, const Batch& batch) {
-  return batch.prefill.empty() ? spec.modes : std::vector{LaunchMode::kEager};
+  if (!batch.prefill.empty()) return {LaunchMode::kEager};
+  std::vector<LaunchMode> modes;
+  for (LaunchMode mode : spec.modes) {
+    if (batch.num_decodes > megakernel::kMostSequences && mode == LaunchMode::kMegakernel) {
+      mode = LaunchMode::kGraph;
+    }
+    if (std::ranges::find(modes, mode) == modes.end()) modes.push_back(mode);
+  }
+  return modes;
 }
 
 }  // namespace orrery

@@ -7,7 +7,8 @@
 //       - {prefill: [2048, 512], context: 0}             context: tokens cached before each chunk
 //       - {decodes: 64, context: 4096}                   of each sequence, its new token included
 //       - {prefill: [2048], decodes: 32, context: 1024, prefill_context: 0, name: mixed}
-//     modes: [graph, eager]      steps with prefill are launched eagerly whatever stands here
+//     modes: [graph, eager]      and megakernel; steps with prefill are launched eagerly whatever
+//                                stands here, more than 8 decodes as a graph in place of megakernel
 //     repeats: 20                timed runs of each step
 //     serve: true                replay the workload, too
 
@@ -45,7 +46,8 @@ std::string to_yaml(const ValidationSpec& spec);
 // "prefill2048_decode32_context1024".
 std::string step_name(const Batch& batch);
 
-// Modes in which a step of `batch` runs: as the spec says, a step with prefill eagerly alone.
+// Modes in which a step of `batch` runs: as the spec says, a step with prefill eagerly alone, one
+// of more decodes than the megakernel takes as a graph in its place.
 std::vector<LaunchMode> modes_of(const ValidationSpec& spec, const Batch& batch);
 
 }  // namespace orrery

@@ -295,6 +295,7 @@ std::vector<FieldSpec> make_field_specs() {
   specs.push_back(shares("mesh expert_load", ORRERY_FIELD(mesh.expert_load.shares)));
   add_fields("engine", engine_fields(), &Deployment::engine, specs);
   specs.push_back(size_list("graph_batch_sizes", ORRERY_FIELD(graph_batch_sizes)));
+  specs.push_back(size_list("megakernel_batch_sizes", ORRERY_FIELD(megakernel_batch_sizes)));
   specs.push_back(whole("num_kv_blocks", ORRERY_FIELD(num_kv_blocks)));
   specs.push_back(whole("seed", ORRERY_FIELD(seed)));
   return specs;

@@ -22,6 +22,8 @@ struct Deployment {
   EngineConfig engine;
   // Decode batches that are captured, ascending; empty: every step is launched eagerly.
   std::vector<std::int64_t> graph_batch_sizes;
+  // Of these, ascending, those that run as one kernel in place of a graph.
+  std::vector<std::int64_t> megakernel_batch_sizes;
   std::int64_t num_kv_blocks = 0;  // per rank, of engine.block_size tokens
   std::uint64_t seed = 1;          // of the weights
   bool operator==(const Deployment&) const = default;
@@ -38,6 +40,7 @@ struct Deployment {
 //   mesh tp 2
 //   engine max_num_seqs 256
 //   graph_batch_sizes 1,2,4                "-": none
+//   megakernel_batch_sizes 1,2             "-": none
 //   num_kv_blocks 4096
 //   seed 1
 //

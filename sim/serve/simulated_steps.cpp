@@ -76,6 +76,11 @@ StepTimes::StepTimes(SimulatedStepsConfig config)
   if (config_.decode_piece_cost != nullptr) {
     decode_pieces_.emplace(setup(config_, config_.decode_piece_cost));
   }
+  if (!config_.megakernel_batch_sizes.empty()) {
+    StepSetup one_kernel = setup(config_, config_.graph_cost);
+    one_kernel.megakernel = &config_.megakernel;
+    one_kernel_.emplace(one_kernel);
+  }
   if (config_.mixed_piece_cost != nullptr) {
     mixed_pieces_.emplace(setup(config_, config_.mixed_piece_cost));
   }
@@ -99,7 +104,11 @@ DeviceTime at_least_host(DeviceTime time, const StepSetup& setup) {
 
 StepTimes::Launched& StepTimes::launched(bool is_graph, bool has_prefill,
                                          std::int64_t rank_tokens) {
-  if (is_graph) return graph_;
+  if (is_graph) {
+    const bool is_one_kernel = std::ranges::find(config_.megakernel_batch_sizes, rank_tokens) !=
+                               config_.megakernel_batch_sizes.end();
+    return is_one_kernel ? *one_kernel_ : graph_;
+  }
   std::optional<Launched>& pieces = has_prefill ? mixed_pieces_ : decode_pieces_;
   return pieces && rank_tokens <= config_.max_piece_tokens ? *pieces : eager_;
 }
@@ -115,10 +124,10 @@ double exact_mean_context(const Batch& batch) {
 
 StepTimes::View StepTimes::even_view(const Batch& batch) {
   const int dp = config_.mesh.dp;
-  const bool is_graph = graph_rows(batch, dp, config_.graph_batch_sizes).has_value();
-  const std::int64_t tokens = num_tokens(batch);
+  const std::optional<std::int64_t> padded = graph_rows(batch, dp, config_.graph_batch_sizes);
+  const std::int64_t tokens = padded.value_or(num_tokens(batch));
   return {.shape = executed_shape(batch, config_.mesh, config_.graph_batch_sizes),
-          .way = &launched(is_graph, !batch.prefill.empty(), (tokens + dp - 1) / dp),
+          .way = &launched(padded.has_value(), !batch.prefill.empty(), (tokens + dp - 1) / dp),
           .sequences = (num_sequences(batch) + dp - 1) / dp,
           .decode_context = exact_mean_context(batch),
           .has_prefill = !batch.prefill.empty()};
@@ -140,7 +149,7 @@ std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks)
   const bool is_graph = !has_prefill && size != config_.graph_batch_sizes.end();
   const std::int64_t padded = is_graph ? *size : 0;
   if (is_graph) tokens = padded * config_.mesh.dp;
-  Launched& way = launched(is_graph, has_prefill, most_tokens);
+  Launched& way = launched(is_graph, has_prefill, is_graph ? padded : most_tokens);
   std::vector<View> views;
   views.reserve(ranks.size());
   for (const Batch& batch : ranks) {
@@ -164,6 +173,7 @@ DeviceTime StepTimes::decode_time(const View& view, std::int64_t context) {
     StepShape shape = view.shape;
     shape.decode_context = std::max(context, shape.decode_query);
     Launched& way = *view.way;
+    if (way.setup.megakernel != nullptr) return step_time(way.setup, shape);
     DeviceTime time =
         way.templates.apply() ? way.templates.time(shape) : step_time(way.setup, shape);
     if (decode_pieces_ && &way == &*decode_pieces_) time = at_least_host(time, way.setup);

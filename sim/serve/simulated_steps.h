@@ -72,6 +72,9 @@ struct SimulatedStepsConfig {
   UnevenAttention uneven_attention;
   // Ascending; empty: no graphs, all steps are eager.
   std::vector<std::int64_t> graph_batch_sizes;
+  // Of these, ascending, those of steps that are one kernel, which takes these times.
+  std::vector<std::int64_t> megakernel_batch_sizes;
+  megakernel::MachineTimes megakernel;
   // Steps of at most so many tokens on a rank replay the layers in pieces, attention between them
   // launched by the host: of decodes, where no graph of the whole step is replayed, and of steps
   // with prefill. Costs are null where there are no such steps.
@@ -142,7 +145,7 @@ class StepTimes {
   // their own: one of each.
   View even_view(const Batch& batch);
   std::vector<View> rank_views(std::span<const Batch> ranks);
-  // How a step is launched that has so many tokens on the fullest rank.
+  // How a step is launched that has so many tokens on the fullest rank; of a graph, as padded.
   Launched& launched(bool is_graph, bool has_prefill, std::int64_t rank_tokens);
   // Device time of decodes at a grid point of the mean context.
   DeviceTime decode_time(const View& view, std::int64_t context);
@@ -169,6 +172,7 @@ class StepTimes {
   SimulatedStepsConfig config_;
   Launched graph_;
   Launched eager_;
+  std::optional<Launched> one_kernel_;
   std::optional<Launched> decode_pieces_;
   std::optional<Launched> mixed_pieces_;
   std::shared_mutex mutex_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/parallel/rank_rows.h"
+#include "sim/serve/megakernel_step.h"
 
 namespace orrery {
 namespace {
@@ -62,6 +63,7 @@ StepShape executed_shape(const Batch& batch, const Mesh& mesh,
 
 DeviceTime step_time(const StepSetup& setup, const StepShape& shape) {
   const Plan plan = step_plan(setup.model, shape, setup.lowering, setup.mesh);
+  if (setup.megakernel != nullptr) return megakernel_time(setup, plan);
   const PricedPlan priced = price(plan, *setup.cost);
   DeviceTime time{.duration = makespan_of(setup, priced),
                   .basis = priced.basis,
@@ -74,6 +76,10 @@ DeviceTime step_time(const StepSetup& setup, const StepShape& shape) {
 }
 
 std::map<std::string, Seconds> step_deviations(const StepSetup& setup, const StepShape& shape) {
+  if (setup.megakernel != nullptr) {
+    return {{std::string(to_text(LaunchMode::kMegakernel)),
+             step_time(setup, shape).duration * kMegakernelSpread}};
+  }
   constexpr double kPart = 0.1;  // of a standard deviation: small enough to be linear
   const Plan plan = step_plan(setup.model, shape, setup.lowering, setup.mesh);
   const PricedPlan priced = price(plan, *setup.cost);

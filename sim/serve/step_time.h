@@ -12,6 +12,7 @@
 #include "sim/cost/cost.h"
 #include "sim/des/simulate.h"
 #include "sim/machine/machine.h"
+#include "sim/megakernel/timing.h"
 #include "sim/model/model.h"
 #include "sim/model/step_shape.h"
 #include "sim/parallel/parallel.h"
@@ -37,6 +38,8 @@ struct StepSetup {
   // Decodes differ in context: their attention is priced by between_powers_of_two
   // (step_corrections.h).
   bool has_uneven_decodes = false;
+  // Steps are one kernel; null: they are launched as `cost` says.
+  const megakernel::MachineTimes* megakernel = nullptr;
 };
 
 // Decodes that the captured graph of a batch computes on all ranks: the fullest data-parallel rank

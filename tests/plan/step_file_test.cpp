@@ -34,8 +34,10 @@ TEST(StepFile, HoldsChunksAndDecodesOfAStep) {
 }
 
 TEST(StepFile, IsReadAsItWasWritten) {
-  for (const std::string text : {"mode eager\nprefill 2048 100 1\nprefill 7 0 0\ndecodes 3 129\n",
-                                 "mode graph\ndecodes 64 2048\n", "mode eager\nprefill 5 0 1\n"}) {
+  for (const std::string text :
+       {"mode eager\nprefill 2048 100 1\nprefill 7 0 0\ndecodes 3 129\n",
+        "mode graph\ndecodes 64 2048\n", "mode megakernel\ndecodes 1 512\n",
+        "mode eager\nprefill 5 0 1\n"}) {
     EXPECT_EQ(to_text(parse_step(text, "a.step")), text);
   }
 }
@@ -43,7 +45,8 @@ TEST(StepFile, IsReadAsItWasWritten) {
 TEST(StepFile, AMistakeIsNamedWithFileAndLine) {
   EXPECT_EQ(error_of("mode graph\ndecode 1 10\n"),
             "a.step:2: unknown word 'decode', nearest is 'decodes'");
-  EXPECT_EQ(error_of("mode lazy\n"), "a.step:1: found mode 'lazy'; expected graph or eager");
+  EXPECT_EQ(error_of("mode lazy\n"),
+            "a.step:1: found mode 'lazy'; expected graph, eager or megakernel");
   EXPECT_EQ(error_of("mode eager\nprefill 5 0\n"),
             "a.step:2: found 2 values; expected 'prefill QUERY CONTEXT PRODUCES'");
   EXPECT_EQ(error_of("mode eager\nprefill 0 0 1\n"),
@@ -53,11 +56,17 @@ TEST(StepFile, AMistakeIsNamedWithFileAndLine) {
   EXPECT_EQ(error_of("mode eager\ndecodes 1 1\ndecodes 1 1\n"),
             "a.step:3: 'decodes' was given before");
   EXPECT_EQ(error_of("decodes 1 1\n"),
-            "a.step:1: the file ends without 'mode graph' or 'mode eager'");
+            "a.step:1: the file ends without 'mode graph', 'mode eager' or 'mode megakernel'");
   EXPECT_EQ(error_of("mode eager\ndecodes 0 0\n"),
             "a.step:2: the step has no tokens; expected 'prefill' or 'decodes'");
-  EXPECT_EQ(error_of("mode graph\nprefill 4 0 1\n"),
-            "a.step:2: mode graph with prefill; graphs are captured of steps of decodes alone");
+  EXPECT_EQ(
+      error_of("mode graph\nprefill 4 0 1\n"),
+      "a.step:2: mode graph with prefill, expected mode eager: graphs are captured of steps of "
+      "decodes alone");
+  EXPECT_EQ(
+      error_of("mode megakernel\nprefill 4 0 1\n"),
+      "a.step:2: mode megakernel with prefill, expected mode eager: the megakernel runs steps "
+      "of decodes alone");
 }
 
 TEST(StepFile, AMissingFileIsNamed) {

@@ -49,6 +49,20 @@ TEST(ValidationSpec, StepsArePrefillsDecodesOrBoth) {
   EXPECT_FALSE(spec.serve);
 }
 
+TEST(ValidationSpec, TheMegakernelTakesFewDecodes) {
+  const ValidationSpec spec = read("modes: [megakernel, graph]");
+  EXPECT_EQ(read(to_yaml(spec)), spec);
+  EXPECT_EQ(modes_of(spec, {.num_decodes = 8, .decode_context = 80}),
+            (std::vector{LaunchMode::kMegakernel, LaunchMode::kGraph}));
+  // More are a graph in its place, once; with prompts all are launched eagerly.
+  EXPECT_EQ(modes_of(spec, {.num_decodes = 9, .decode_context = 90}),
+            std::vector{LaunchMode::kGraph});
+  EXPECT_EQ(modes_of(read("modes: [megakernel]"), {.num_decodes = 16, .decode_context = 160}),
+            std::vector{LaunchMode::kGraph});
+  EXPECT_EQ(modes_of(spec, {.prefill = {{.query = 5}}}), std::vector{LaunchMode::kEager});
+  expect_error("modes: [megakernl]", "did you mean 'megakernel'?");
+}
+
 TEST(ValidationSpec, WrittenOutReadsBackAsItWas) {
   const ValidationSpec spec = read(
       "steps: [{prefill: [2048, 512], context: 64}, {decodes: 3, context: 5, name: small},\n"
@@ -88,7 +102,7 @@ TEST(ValidationSpec, ErrorsSayWhereAndWhatWouldWork) {
   expect_error("modes: [grahp]", "v.yaml:1:9: validate.modes: found 'grahp'");
   expect_error("modes: [grahp]", "did you mean 'graph'?");
   expect_error("modes: [graph, graph]", "stands there twice");
-  expect_error("modes: []", "expected graph, eager or both");
+  expect_error("modes: []", "expected graph, eager or megakernel, or several");
   expect_error("repeats: 0", "validate.repeats");
   expect_error("serve: maybe", "validate.serve");
 }

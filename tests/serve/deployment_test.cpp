@@ -67,6 +67,7 @@ Deployment example() {
                        .batch_wait_timeout_iters = 20,
                        .batch_wait_max_tokens_ratio = 0.9};
   deployment.graph_batch_sizes = {1, 2, 4};
+  deployment.megakernel_batch_sizes = {1, 2};
   deployment.num_kv_blocks = 123456789012;
   deployment.seed = ~std::uint64_t{0};
   return deployment;

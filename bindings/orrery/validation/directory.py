@@ -30,8 +30,8 @@ _SPAN = {
     "op": word, "copy": whole(0), "rank": _RANK, "stream": whole(0), "kind": one_of("kernel", "comm", "host"),
     "basis": one_of("measured", "interpolated", "borrowed", "roofline"), "start_s": seconds, "end_s": seconds,
 }  # fmt: skip
-_PREDICTED_STEP = {"name": word, "mode": one_of("graph", "eager"), "duration_s": duration, "low_s": seconds, "high_s": duration, "host_s": seconds}
-_EXECUTED_STEP = {"name": word, "mode": one_of("graph", "eager"), "duration_s": duration, "device_s": duration}
+_PREDICTED_STEP = {"name": word, "mode": one_of("graph", "eager", "megakernel"), "duration_s": duration, "low_s": seconds, "high_s": duration, "host_s": seconds}
+_EXECUTED_STEP = {"name": word, "mode": one_of("graph", "eager", "megakernel"), "duration_s": duration, "device_s": duration}
 _EXPERTS = {"name": word, "op": word, "copy": whole(0), "first": whole(0), "rows": any_text}
 _CALIBRATION = dict.fromkeys(("kernel", "provider", "device", "revision", "date", "driver"), any_text)
 _NEVER_NOTHING = ("weights", "kv_cache", "total")  # terms of memory

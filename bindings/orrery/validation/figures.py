@@ -24,7 +24,7 @@ CAUSE_COLOURS = {
     "scheduler": ("$c-grey", ""),
     "edges": ("$c-grey", "/"),
 }
-MODES = {"graph": ("$c-blue", "circle"), "eager": ("$c-orange", "diamond")}
+MODES = {"graph": ("$c-blue", "circle"), "eager": ("$c-orange", "diamond"), "megakernel": ("$c-green", "square")}
 PREDICTED, MEASURED = "$c-blue", "$c-orange"
 BAND = 0.08  # dotted lines of the scatter plot
 MAX_CURVE_POINTS = 400
