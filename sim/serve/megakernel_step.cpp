@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "kernels/kernel_spec.h"
 #include "sim/des/simulate.h"
 
 namespace orrery {
@@ -82,15 +83,19 @@ Timeline megakernel_timeline(const Plan& plan, int num_sms, const megakernel::Ma
     timeline.op_names.push_back(printed_name(op));
     const auto* const kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr) continue;
+    const Arithmetic arithmetic = kernel_spec(kernel->kernel).prior.arithmetic;
+    const bool gives_tokens =
+        std::ranges::find(op.writes, program.next_tokens, &TensorView::tensor) != op.writes.end();
     for (std::int32_t copy = 0; copy < plan.multiplicity(id); ++copy) {
       std::optional<std::pair<Opcode, std::int32_t>> phase;
       for (const TensorView& read : op.reads) {
         const auto found = of_weights.find({read.tensor, copy});
-        if (kernel->kernel == "gemm" && found != of_weights.end()) phase = found->second;
+        // Tied to the head, the embedding reads its weight, too.
+        if (arithmetic == Arithmetic::kGemm && found != of_weights.end()) phase = found->second;
       }
       if (phase) layers[copy] = phase->second;
-      if (kernel->kernel == "attention_decode") phase = {Opcode::kAttention, layers[copy]};
-      if (kernel->kernel == "sample") phase = {Opcode::kPick, layers[copy]};
+      if (arithmetic == Arithmetic::kAttention) phase = {Opcode::kAttention, layers[copy]};
+      if (gives_tokens) phase = {Opcode::kPick, static_cast<std::int32_t>(program.shape.layers)};
       if (!phase) continue;
       const Ran& span = ran.at(*phase);
       timeline.spans.push_back({.op = id,
