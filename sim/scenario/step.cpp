@@ -186,13 +186,14 @@ StepResult simulate_step(const Assembly& assembly, const Scenario& scenario, con
   result.batch = batch;
   result.level = level;
   const std::vector<std::int64_t> sizes = graph_batch_sizes(scenario);
+  const LaunchMode mode = launch_mode(scenario, batch);
   result.plan = at_key(scenario, "model", [&] {
-    return step_plan(scenario.model_config, executed_shape(batch, scenario.mesh, sizes),
-                     lowering_options(scenario), scenario.mesh);
+    StepShape shape = executed_shape(batch, scenario.mesh, sizes);
+    if (mode == LaunchMode::kMegakernel) shape = megakernel_shape(shape);
+    return step_plan(scenario.model_config, shape, lowering_options(scenario), scenario.mesh);
   });
   SimulateOptions options;
   options.level = level;
-  const LaunchMode mode = launch_mode(scenario, batch);
   result.timeline = at_key(scenario, "provider", [&] {
     if (mode == LaunchMode::kMegakernel) {
       return megakernel_timeline(result.plan, scenario.machine_spec.device.num_sms,

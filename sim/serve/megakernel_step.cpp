@@ -56,6 +56,11 @@ std::map<std::pair<TensorId, std::int32_t>, std::pair<Opcode, std::int32_t>> pha
 
 }  // namespace
 
+StepShape megakernel_shape(StepShape shape) {
+  shape.num_decodes = shape.tokens;
+  return shape;
+}
+
 DeviceTime megakernel_time(const StepSetup& setup, const Plan& plan) {
   megakernel::require_runs(plan);
   const int num_sms = setup.machine->device().num_sms;

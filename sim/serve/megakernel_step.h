@@ -12,6 +12,10 @@ namespace orrery {
 // fitted to, the largest is 4.6 % (docs/kernels/megakernel.md).
 inline constexpr double kMegakernelSpread = 0.05;
 
+// The shape of such a step: rows that fill up its size are sequences as the others, since their
+// instructions run, too (with keys that they do not have, so that a step comes out a little long).
+StepShape megakernel_shape(StepShape shape);
+
 // Of a plan on setup.machine with the times of setup.megakernel; work and energy as setup.cost has
 // them. Throws std::invalid_argument as megakernel::require_runs does.
 DeviceTime megakernel_time(const StepSetup& setup, const Plan& plan);

@@ -62,8 +62,11 @@ StepShape executed_shape(const Batch& batch, const Mesh& mesh,
 }
 
 DeviceTime step_time(const StepSetup& setup, const StepShape& shape) {
+  if (setup.megakernel != nullptr) {
+    return megakernel_time(
+        setup, step_plan(setup.model, megakernel_shape(shape), setup.lowering, setup.mesh));
+  }
   const Plan plan = step_plan(setup.model, shape, setup.lowering, setup.mesh);
-  if (setup.megakernel != nullptr) return megakernel_time(setup, plan);
   const PricedPlan priced = price(plan, *setup.cost);
   DeviceTime time{.duration = makespan_of(setup, priced),
                   .basis = priced.basis,

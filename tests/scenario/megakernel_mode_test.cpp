@@ -64,6 +64,8 @@ TEST(MegakernelMode, AServiceTakesTheTimeOfTheStep) {
               (device + config.scheduler_base + config.scheduler_per_sequence).value(), 1e-12);
   EXPECT_EQ(times.device_time(decodes(3, 2048)).duration,
             times.device_time(decodes(4, 2048)).duration);
+  EXPECT_EQ(makespan(simulate_step(scenario, decodes(3, 2048), StepLevel::kClosedForm).timeline),
+            times.device_time(decodes(4, 2048)).duration);
   // Measured: 777 us against 1,047 of the graph, docs/kernels/megakernel.md.
   const Scenario as_graph = one_kernel({"engine.launch_mode=graph"});
   const Assembly of_graph(as_graph);
