@@ -504,11 +504,12 @@ std::int64_t num_pages(const ModelShape& shape) {
   constexpr std::int64_t kRows = 16;  // of a block
   constexpr std::int64_t kControl = 512;
   const std::int64_t widest = std::max({shape.hidden, shape.ffn, shape.heads * shape.head_dim});
-  const std::int64_t input = kWarps * shape.batch * (widest / kWarps + kPad) * 2;
   const std::int64_t group = shape.heads / shape.kv_heads;
+  // A warp's columns of the inputs; attention has its sums there.
+  const std::int64_t columns = shape.batch * (widest / kWarps + kPad) * 2;
+  const std::int64_t input = kWarps * std::max(columns, group * (shape.head_dim + 4) * 4);
   const std::int64_t attention =
-      ((kMostHeadsOfOne + 2) + kMostHeadsOfOne + 2) * shape.head_dim * 2 +
-      (kWarps + 1) * kMostHeadsOfOne * 8 + kWarps * group * (shape.head_dim + 4) * 4;
+      2 * (kMostHeadsOfOne + 2) * shape.head_dim * 2 + (kWarps + 1) * kMostHeadsOfOne * 8;
   const std::int64_t sums = kSlots * kWarps * shape.batch * (kRows + 1) * 4;
   const std::int64_t left = kBlockBytes - input - attention - sums - kControl;
   const std::int64_t pages = std::min(kMostPages, left / kPageBytes);

@@ -17,13 +17,13 @@ using orrery::testing::SmallDecoder;
 
 // As scenarios/engines/orrery.yaml has them.
 constexpr MachineTimes kMeasured{.hbm_rate = BytesPerSecond(4.71e12),
-                                 .hbm_latency = Seconds(1.07e-6),
-                                 .page = Seconds(0.39e-6),
-                                 .key_page = Seconds(1.03e-6),
+                                 .hbm_latency = Seconds(1.11e-6),
+                                 .page = Seconds(0.357e-6),
+                                 .key_page = Seconds(0.70e-6),
                                  .read = Seconds(1.2e-6),
                                  .store = Seconds(0.6e-6),
-                                 .hop = Seconds(2.48e-6),
-                                 .instruction = Seconds(0.3e-6)};
+                                 .hop = Seconds(1.98e-6),
+                                 .instruction = Seconds(0.13e-6)};
 // Nothing takes time but the products.
 constexpr MachineTimes kProductsAlone{
     .hbm_rate = BytesPerSecond(1e30), .page = Seconds(1e-6), .key_page = Seconds(5e-6)};
@@ -58,12 +58,15 @@ double error_of(const MeasuredDecoder& decoder, std::int64_t context, double mea
   return simulate_forward(program, kMeasured).duration.value() * 1e6 / measured_us - 1;
 }
 
-// Rows of docs/kernels/megakernel_h200.json. The first is the one that the times are from.
+// Forwards of an H200 (docs/kernels/megakernel.md). The first is the one that the times are from; at
+// 2,048 and 16,384 the merge of parts, which the model leaves out, makes it too short.
 TEST(MegakernelTiming, IsWithinItsErrorOfMeasuredForwards) {
-  EXPECT_NEAR(error_of(kLlama1b, 512, 731.1), 0, 0.005);
-  EXPECT_NEAR(error_of(kLlama1b, 2048, 777.0), 0, 0.055);
-  EXPECT_NEAR(error_of(kLlama1b, 16384, 926.0), 0, 0.055);
-  EXPECT_NEAR(error_of(kLlama8b, 512, 3938.7), 0, 0.055);
+  EXPECT_NEAR(error_of(kLlama1b, 512, 690.9), 0, 0.005);
+  EXPECT_NEAR(error_of(kLlama1b, 32, 670.9), 0, 0.04);
+  EXPECT_NEAR(error_of(kLlama1b, 158, 677.7), 0, 0.03);
+  EXPECT_NEAR(error_of(kLlama8b, 512, 3790.4), 0, 0.03);
+  EXPECT_NEAR(error_of(kLlama1b, 2048, 756.7), 0, 0.12);
+  EXPECT_NEAR(error_of(kLlama1b, 16384, 894.9), 0, 0.14);
 }
 
 // One SM with all rows: 5 pages of keys and values that nobody waits for, and of each weight its
