@@ -58,8 +58,8 @@ double error_of(const MeasuredDecoder& decoder, std::int64_t context, double mea
   return simulate_forward(program, kMeasured).duration.value() * 1e6 / measured_us - 1;
 }
 
-// Forwards of an H200 (docs/kernels/megakernel.md). The first is the one that the times are from; at
-// 2,048 and 16,384 the merge of parts, which the model leaves out, makes it too short.
+// Forwards of an H200 (docs/kernels/megakernel.md). The first is the one that the times are from;
+// at 2,048 and 16,384 the merge of parts, which the model leaves out, makes it too short.
 TEST(MegakernelTiming, IsWithinItsErrorOfMeasuredForwards) {
   EXPECT_NEAR(error_of(kLlama1b, 512, 690.9), 0, 0.005);
   EXPECT_NEAR(error_of(kLlama1b, 32, 670.9), 0, 0.04);
