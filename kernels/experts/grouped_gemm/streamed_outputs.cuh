@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/dtypes.h"
+#include "kernels/cuda/flags.cuh"
 #include "kernels/experts/grouped_gemm/scatter.cuh"
 #include "kernels/experts/grouped_gemm/streamed_ring.cuh"
 #include "kernels/experts/grouped_gemm/streamed_schedule.cuh"
@@ -37,11 +38,6 @@ struct Consumer {
   }
 };
 
-__device__ inline std::uint32_t load_acquire(const std::uint32_t* flag) {
-  std::uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-  return value;
-}
 __device__ inline void store_release(std::uint32_t* flag, std::uint32_t value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
@@ -65,7 +61,7 @@ template <int kTokens>
 __device__ void gather(const Consumer& c, float (&sum)[kTokens / 2]) {
   for (int cut = 1; cut < c.pieces.cuts(); ++cut) {
     const int position = Pieces::position() + cut;
-    while (load_acquire(c.flag(position)) == 0) {
+    while (sm90::load_acquire(c.flag(position)) == 0) {
     }
     const float4* from = c.partial(position);
 #pragma unroll

@@ -98,8 +98,9 @@ struct Shared {
   alignas(1024) unsigned char w[C::kStages][C::kWBytes];
   alignas(1024) unsigned char x[C::kStages][C::kXBytes];
   alignas(1024) unsigned char y[2][C::kBuffers][kChunk * 128];
-  float x_scale[2][C::kRows];  // of each warpgroup's tile
-  float w_scale[2][64 * C::kBlocks];
+  static constexpr bool kScales = sizeof(typename C::T) == 1;
+  float x_scale[2][kScales ? C::kRows : 1];  // of each warpgroup's tile, fp8
+  float w_scale[2][kScales ? 64 * C::kBlocks : 1];
   tiles::Stages<C> stages;
 };
 
@@ -150,10 +151,15 @@ __device__ __forceinline__ void issue(Sums<C, kWidth>& d, const Shared<C>& share
   sm90::wgmma_commit();
 }
 
-// All steps of a tile. The first stage is full.
-template <typename C, int kWidth>
+struct Nothing {
+  __device__ void operator()(int /*step*/) const {}
+};
+
+// All steps of a tile. The first stage is full. meanwhile(step) while products are under way.
+template <typename C, int kWidth, typename Meanwhile = Nothing>
 __device__ __forceinline__ void multiply(Sums<C, kWidth>& d, Shared<C>& shared,
-                                         Ring<C::kStages>& ring, int k_steps, int group) {
+                                         Ring<C::kStages>& ring, int k_steps, int group,
+                                         Meanwhile meanwhile = {}) {
   sm90::wgmma_fence();
   issue<C, kWidth>(d, shared, ring.stage, group, false);
   int last = ring.stage;
@@ -162,6 +168,7 @@ __device__ __forceinline__ void multiply(Sums<C, kWidth>& d, Shared<C>& shared,
     sm90::barrier_wait(&shared.stages.full[ring.stage], ring.phase);
     sm90::wgmma_fence();
     issue<C, kWidth>(d, shared, ring.stage, group, true);
+    meanwhile(step);
     sm90::wgmma_wait<1>();
     release(shared.stages, last);
     last = ring.stage;
@@ -248,9 +255,9 @@ __device__ __forceinline__ void fill_buffer(unsigned char* buffer, const float (
   }
 }
 
-// y of a warpgroup, 32 rows of 64 columns at a time through its buffers: whole blocks of 32 rows by
-// the copy engine, which drops columns past n.
-template <typename C, int kWidth>
+// y of a warpgroup, of the first kBlocks of its blocks of 64 columns, 32 rows at a time through its
+// buffers: whole blocks of 32 rows by the copy engine, which drops columns past n.
+template <typename C, int kWidth, int kBlocks = C::kBlocks>
 __device__ __forceinline__ void write_tile(const Sums<C, kWidth>& d, Shared<C>& shared,
                                            const Maps& maps, const Arguments& a, const Task& task,
                                            const Scales& scales, int group, int& buffer_index) {
@@ -263,7 +270,7 @@ __device__ __forceinline__ void write_tile(const Sums<C, kWidth>& d, Shared<C>& 
     if (rows <= 0) break;
     const bool is_copied = takes_copies && rows >= kChunk;
 #pragma unroll
-    for (int block = 0; block < C::kBlocks; ++block) {
+    for (int block = 0; block < kBlocks; ++block) {
       const int column = task.column + 64 * block;
       if (column < a.n) {
         unsigned char* const buffer = shared.y[group][buffer_index];

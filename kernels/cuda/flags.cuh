@@ -1,0 +1,42 @@
+#pragma once
+
+// How blocks of one launch tell each other what is done (sm_90a): counters in global memory that
+// are added to with release and read with acquire, and the fences that the copy engine needs beside
+// them.
+
+#include <cstdint>
+
+#include "kernels/cuda/sm90.cuh"
+
+namespace orrery::sm90 {
+
+__device__ inline std::uint32_t load_acquire(const std::uint32_t* flag) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+}
+// As add_acquire_release, but nothing is given back or waited for.
+__device__ inline void add_release(std::uint32_t* counter, std::uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
+// Orders ordinary accesses of global memory and those of the copy engine: between stores and the
+// counter on the side that writes, between the counter and the copies on the side that reads.
+__device__ inline void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+// Whether the phase of this parity has ended.
+__device__ inline bool barrier_test(std::uint64_t* barrier, std::uint32_t parity) {
+  std::uint32_t is_done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(is_done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return is_done != 0;
+}
+
+}  // namespace orrery::sm90

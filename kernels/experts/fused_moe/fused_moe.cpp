@@ -1,0 +1,72 @@
+#include <algorithm>
+
+#include "kernels/experts/fused_moe/shape.h"
+#include "kernels/kernel_spec.h"
+#include "kernels/work.h"
+
+namespace orrery {
+namespace {
+
+// Rows of w1 over ffn: gated or not.
+double first_layers(const Dims& dims) { return dim(dims, "activation") == 0 ? 2 : 1; }
+
+// The scores, both layers of each choice, and the sums of tokens; w of experts that are chosen.
+Work work(DType dtype, const Dims& dims) {
+  const double tokens = size(dims, "tokens");
+  const double hidden = size(dims, "hidden");
+  const double ffn = size(dims, "ffn");
+  const double experts = size(dims, "experts");
+  const double topk = size(dims, "topk");
+  require(topk <= experts, "topk of at most experts");
+  const double rows = tokens * topk;
+  const double layers = first_layers(dims) + 1;
+  const double active = std::min(experts, rows);
+  const double element = bytes_per_element(dtype);
+  return {.flops = Flops(2 * tokens * experts * hidden + 2 * rows * hidden * ffn * layers),
+          .bytes_read = Bytes((tokens + experts) * hidden * element +
+                              active * layers * hidden * ffn * weight_bytes(dtype)),
+          .bytes_written = Bytes(tokens * hidden * result_bytes(dtype) +
+                                 tokens * experts * bytes_per_element(DType::kFp32))};
+}
+
+}  // namespace
+
+KernelSpec fused_moe_spec() {
+  return {
+      .name = "fused_moe",
+      .summary =
+          "a layer of routed experts in one launch: scores, top-k, rows by expert, both layers and "
+          "weighed sums y[tokens, hidden]",
+      .dims = {{.name = "tokens", .meaning = "rows of x"},
+               {.name = "hidden", .meaning = "columns of x and y"},
+               {.name = "ffn", .meaning = "columns between an expert's layers"},
+               {.name = "experts", .meaning = "routed experts of the layer", .must_be_whole = true},
+               {.name = "topk", .meaning = "experts of each token"},
+               {.name = "activation",
+                .meaning = "of the first layer: 0 SwiGLU, 1 GELU, 2 ReLU",
+                .may_be_zero = true,
+                .executed = {0, 1, 2}}},
+      .slots = {{.name = "x", .axes = "tokens, hidden"},
+                {.name = "router", .axes = "experts, hidden", .use = Use::kWeight},
+                {.name = "w1",
+                 .axes = "experts, 2*ffn, hidden | experts, ffn, hidden",
+                 .use = Use::kWeight},
+                {.name = "w2", .axes = "experts, hidden, ffn", .use = Use::kWeight},
+                {.name = "y", .axes = "tokens, hidden", .type = SlotType::kBf16, .is_result = true},
+                {.name = "scores",
+                 .axes = "tokens, experts",
+                 .type = SlotType::kFp32,
+                 .is_result = true},
+                {.name = "faults", .axes = "1", .type = SlotType::kInt32, .is_result = true}},
+      .work = work,
+      // As grouped_gemm; the floor is the launch and what passes between its parts.
+      .prior = {.arithmetic = Arithmetic::kGemm,
+                .flops = 0.65,
+                .hbm = 0.8,
+                .floor = us(20),
+                .spread = 0.2,
+                .composite = Composite::kRoutedExperts},
+      .executed = {DType::kBf16}};
+}
+
+}  // namespace orrery

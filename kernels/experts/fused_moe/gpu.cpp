@@ -1,0 +1,309 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "kernels/experts/fused_moe/fused_moe.h"
+#include "kernels/experts/fused_moe/reference.h"
+#include "kernels/harness/operand_sets.h"
+
+namespace orrery {
+namespace {
+
+// How tokens choose (variant "choice" of an op). The first element of each x is 1, so that of each
+// row of the router is a bias.
+enum Choice : std::int64_t {
+  kFree,      // as x and the router say
+  kOne,       // all the last expert but one, and others behind it
+  kFew,       // none an even expert, where the odd ones are enough
+  kTies,      // of each two experts equal scores
+  kNotNumber  // one token's x is not a number
+};
+
+constexpr float kForced = 200;
+
+std::vector<bf16> biases_of(std::int64_t experts, std::int64_t choice) {
+  std::vector<bf16> biases(static_cast<std::size_t>(experts), bf16(0.0F));
+  if (choice == kOne)
+    biases[static_cast<std::size_t>(std::max<std::int64_t>(experts - 2, 0))] = bf16(kForced);
+  if (choice == kFew) {
+    for (std::size_t i = 0; i < biases.size(); i += 2) biases[i] = bf16(-kForced);
+  }
+  return biases;
+}
+
+FusedMoeShape shape_of(const KernelOp& op) {
+  const FusedMoeShape shape{.tokens = dim(op.dims, "tokens"),
+                            .hidden = dim(op.dims, "hidden"),
+                            .ffn = dim(op.dims, "ffn"),
+                            .experts = dim(op.dims, "experts"),
+                            .topk = dim(op.dims, "topk"),
+                            .activation = static_cast<ExpertActivation>(dim(op.dims, "activation")),
+                            .router = variant(op.dims, "sigmoid") != 0 ? RouterActivation::kSigmoid
+                                                                       : RouterActivation::kSoftmax,
+                            .normalises = variant(op.dims, "normalises", 1) != 0};
+  require_fused_moe_shape(shape);
+  return shape;
+}
+
+// Variants: "choice"; "sigmoid" for softmax; "normalises"; "before", launches of another routing,
+// all tokens to one expert, ahead of each.
+class FusedMoeCase final : public KernelCase {
+ public:
+  FusedMoeCase(const KernelOp& op, const CaseOptions& options)
+      : shape_(shape_of(op)),
+        choice_(variant(op.dims, "choice")),
+        before_(variant(op.dims, "before")),
+        plan_(shape_),
+        x_(count(shape_.tokens * shape_.hidden), options.seed, options.sets),
+        router_(count(shape_.experts * shape_.hidden), options.seed + 1, options.sets,
+                deviation(shape_.hidden)),
+        w1_(count(shape_.experts * first_layer_rows(shape_) * shape_.hidden), options.seed + 2,
+            options.sets, deviation(shape_.hidden)),
+        w2_(count(shape_.experts * shape_.hidden * shape_.ffn), options.seed + 3, options.sets,
+            deviation(shape_.ffn)),
+        other_router_(router_.count(), options.seed + 4, 1, deviation(shape_.hidden)),
+        y_(count(shape_.tokens * shape_.hidden), options.sets),
+        scores_(count(shape_.tokens * shape_.experts), options.sets),
+        faults_(4, options.sets) {
+    const cuda::Stream stream;
+    for (int set = 0; set < options.sets; ++set) impose(stream, set);
+    put_biases(stream, other_router_[0], kOne);
+    stream.synchronize();
+  }
+
+  void launch(const cuda::Stream& stream, int set) override {
+    FusedMoeOperands operands{.x = x_[set],
+                              .router = other_router_[0],
+                              .w1 = w1_[set],
+                              .w2 = w2_[set],
+                              .y = y_[set],
+                              .scores = scores_[set],
+                              .faults = faults_[set]};
+    for (std::int64_t i = 0; i < before_; ++i) plan_.launch(stream, operands);
+    operands.router = router_[set];
+    plan_.launch(stream, operands);
+  }
+  void reset(const cuda::Stream& stream) override {
+    x_.reset(stream);
+    router_.reset(stream);
+    w1_.reset(stream);
+    w2_.reset(stream);
+    y_.reset(stream);
+    scores_.reset(stream);
+    faults_.reset(stream);
+    impose(stream, 0);
+    stream.synchronize();
+  }
+  // Scores against the reference, y against what these scores choose.
+  std::vector<Difference> differences(const cuda::Stream& stream) override {
+    plan_.require_finished(stream);
+    if (made_x_.empty()) make_inputs(stream);
+    std::vector<double> scores = scores_.host(stream);
+    std::vector<double> y = y_.host(stream);
+    const std::vector<double> faults = faults_.host(stream);
+    reference::FusedMoe expected =
+        reference::fused_moe(made_x_, made_router_, made_w1_, made_w2_, shape_, scores);
+    double not_numbers = 0;  // tokens whose y should be none and is
+    for (const std::int32_t token : expected.faulty) {
+      const auto of_token = [&](std::vector<double>& values, std::int64_t columns) {
+        return std::span(values).subspan(count(token * columns), count(columns));
+      };
+      const auto found = of_token(y, shape_.hidden);
+      not_numbers += std::ranges::all_of(found, [](double value) { return std::isnan(value); });
+      std::ranges::fill(found, 0.0);
+      std::ranges::fill(of_token(expected.y, shape_.hidden), 0.0);
+      std::ranges::fill(of_token(scores, shape_.experts), 0.0);
+      std::ranges::fill(of_token(expected.scores, shape_.experts), 0.0);
+    }
+    const auto faulty = static_cast<double>(expected.faulty.size());
+    // What is between the layers, what experts give and the sum are rounded.
+    const double bound = kBf16Bound * std::sqrt(3.0);
+    constexpr double kScoreBound = 1e-4;
+    return {difference("y", y, expected.y, bound),
+            difference("scores", scores, expected.scores, kScoreBound),
+            {.what = "faults", .error = std::abs(faults[0] - faulty)},
+            {.what = "faulty tokens with numbers", .error = faulty - not_numbers}};
+  }
+  std::vector<Tile> tiles() override {
+    const auto hidden = count(shape_.hidden);
+    const auto last = count(shape_.tokens - 1);
+    return {y_.tile("64 columns of the first token", 0, std::min<std::size_t>(hidden, 64)),
+            y_.tile("the last column of the last token", (last + 1) * hidden - 1, 1),
+            scores_.tile("the last score", scores_.count() - 1, 1),
+            x_.tile("x of the last token", last * hidden, hidden),
+            router_.tile("the router's last row", router_.count() - hidden, hidden),
+            expert_tile(w1_, "w1"),
+            expert_tile(w2_, "w2")};
+  }
+  [[nodiscard]] int num_sets() const override { return x_.num_sets(); }
+
+ private:
+  static std::size_t count(std::int64_t size) { return static_cast<std::size_t>(size); }
+  static float deviation(std::int64_t columns) {
+    return 1 / std::sqrt(static_cast<float>(columns));
+  }
+  // The expert that most tokens choose.
+  [[nodiscard]] Tile expert_tile(const InputSets<bf16>& w, const char* name) {
+    if (made_x_.empty()) make_inputs(cuda::Stream());
+    const std::vector<std::int32_t> counts =
+        reference::fused_moe(made_x_, made_router_, made_w1_, made_w2_, shape_).counts;
+    const auto most = static_cast<std::size_t>(std::ranges::max_element(counts) - counts.begin());
+    const std::size_t size = w.count() / counts.size();
+    return w.tile(std::string(name) + " of the expert with most rows", most * size, size);
+  }
+  void put_biases(const cuda::Stream& stream, bf16* router, std::int64_t choice) const {
+    put_column(stream, router, biases_of(shape_.experts, choice));
+  }
+  // The first element of each row.
+  void put_column(const cuda::Stream& stream, bf16* rows, const std::vector<bf16>& values) const {
+    ORRERY_CUDA(cudaMemcpy2DAsync(rows, count(shape_.hidden) * sizeof(bf16), values.data(),
+                                  sizeof(bf16), sizeof(bf16), values.size(), cudaMemcpyHostToDevice,
+                                  stream.get()));
+    stream.synchronize();
+  }
+  [[nodiscard]] std::size_t faulty_element() const {
+    return count(shape_.tokens / 2 * shape_.hidden + shape_.hidden - 1);
+  }
+  void impose(const cuda::Stream& stream, int set) const {
+    put_column(stream, x_[set], std::vector<bf16>(count(shape_.tokens), bf16(1.0F)));
+    put_biases(stream, router_[set], choice_);
+    const std::size_t row = count(shape_.hidden);
+    if (choice_ == kTies) {
+      for (std::int64_t expert = 0; expert + 1 < shape_.experts; expert += 2) {
+        ORRERY_CUDA(cudaMemcpyAsync(router_[set] + count(expert + 1) * row,
+                                    router_[set] + count(expert) * row, row * sizeof(bf16),
+                                    cudaMemcpyDeviceToDevice, stream.get()));
+      }
+    }
+    if (choice_ == kNotNumber) {
+      ORRERY_CUDA(cudaMemsetAsync(x_[set] + faulty_element(), 0xFF, sizeof(bf16), stream.get()));
+    }
+  }
+  // As impose() leaves set 0.
+  void make_inputs(const cuda::Stream& /*stream*/) {
+    made_x_ = x_.made();
+    made_router_ = router_.made();
+    made_w1_ = w1_.made();
+    made_w2_ = w2_.made();
+    const std::size_t row = count(shape_.hidden);
+    for (std::size_t at = 0; at < made_x_.size(); at += row) made_x_[at] = 1;
+    const std::vector<bf16> biases = biases_of(shape_.experts, choice_);
+    for (std::size_t i = 0; i < biases.size(); ++i) {
+      made_router_[i * row] = static_cast<double>(static_cast<float>(biases[i]));
+    }
+    if (choice_ == kTies) {
+      for (std::size_t expert = 0; expert + 1 < biases.size(); expert += 2) {
+        std::copy_n(made_router_.begin() + static_cast<std::ptrdiff_t>(expert * row), row,
+                    made_router_.begin() + static_cast<std::ptrdiff_t>((expert + 1) * row));
+      }
+    }
+    if (choice_ == kNotNumber) {
+      made_x_[faulty_element()] = std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+
+  FusedMoeShape shape_;
+  std::int64_t choice_;
+  std::int64_t before_;
+  FusedMoePlan plan_;
+  InputSets<bf16> x_;
+  InputSets<bf16> router_;
+  InputSets<bf16> w1_;
+  InputSets<bf16> w2_;
+  InputSets<bf16> other_router_;
+  OutputSets<bf16> y_;
+  OutputSets<float> scores_;
+  OutputSets<std::int32_t> faults_;
+  std::vector<double> made_x_;
+  std::vector<double> made_router_;
+  std::vector<double> made_w1_;
+  std::vector<double> made_w2_;
+};
+
+struct Sizes {
+  std::int64_t tokens;
+  std::int64_t hidden;
+  std::int64_t ffn;
+  std::int64_t experts;
+  std::int64_t topk;
+  std::int64_t activation = 0;
+};
+
+KernelOp op(const Sizes& sizes, const Dims& variants = {}) {
+  KernelOp op{.kernel = "fused_moe",
+              .dtype = DType::kBf16,
+              .dims = {{"tokens", sizes.tokens},
+                       {"hidden", sizes.hidden},
+                       {"ffn", sizes.ffn},
+                       {"experts", sizes.experts},
+                       {"topk", sizes.topk},
+                       {"activation", sizes.activation}}};
+  op.dims.insert(op.dims.end(), variants.begin(), variants.end());
+  return op;
+}
+
+// One token; sizes that are no tiles; each activation; all tokens to one expert, experts without,
+// ties, what is no number; launches behind others of another routing.
+std::vector<KernelOp> check_ops() {
+  return {op({1, 64, 64, 1, 1}),
+          op({1, 256, 128, 8, 2}),
+          op({7, 72, 40, 5, 3}),
+          op({300, 256, 128, 8, 2}),
+          op({300, 256, 384, 8, 2, 1}),
+          op({300, 256, 264, 8, 2, 2}),
+          op({333, 264, 200, 17, 4}, {{"sigmoid", 1}}),
+          op({150, 512, 256, 160, 8}),
+          op({64, 256, 128, 256, 8}, {{"normalises", 0}}),
+          op({700, 256, 128, 8, 1}, {{"choice", kOne}}),
+          op({500, 256, 128, 16, 2}, {{"choice", kOne}}),
+          op({260, 256, 128, 16, 2}, {{"choice", kFew}}),
+          op({260, 256, 128, 16, 3}, {{"choice", kTies}}),
+          op({260, 256, 128, 16, 2}, {{"choice", kNotNumber}}),
+          op({260, 256, 128, 16, 2}, {{"choice", kNotNumber}, {"sigmoid", 1}}),
+          op({300, 256, 128, 16, 2}, {{"before", 1}}),
+          op({300, 256, 128, 16, 2}, {{"before", 50}}),
+          op({1500, 256, 128, 32, 2}, {{"before", 3}})};
+}
+
+// Mixtures of 64 experts of 2048 x 2048, gated and plain; Qwen3-30B-A3B's.
+std::vector<KernelOp> bench_ops() {
+  std::vector<KernelOp> ops;
+  for (const std::int64_t tokens : {128, 1024, 4096, 8192, 16384}) {
+    ops.push_back(op({tokens, 2048, 2048, 64, 2}));
+    ops.push_back(op({tokens, 2048, 2048, 64, 2, 1}));
+  }
+  for (const std::int64_t tokens : {1024, 8192}) ops.push_back(op({tokens, 2048, 768, 128, 8}));
+  return ops;
+}
+
+std::vector<Grid> grids() {
+  return {{.dtype = DType::kBf16,
+           .axes = {{.dim = "tokens", .values = {1, 16, 128, 1024, 8192, 16384}},
+                    {.dim = "hidden", .values = {2048}},
+                    {.dim = "ffn", .values = {768, 2048}},
+                    {.dim = "experts", .values = {64, 128}},
+                    {.dim = "topk", .values = {2, 8}},
+                    {.dim = "activation", .values = {0, 1}}},
+           .accept = [](const Dims&) { return true; }}};
+}
+
+std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
+  return std::make_unique<FusedMoeCase>(op, options);
+}
+
+}  // namespace
+
+Launch bind_fused_moe(const BindContext& context);
+
+GpuKernel fused_moe_gpu() {
+  return {.name = "fused_moe",
+          .make_case = make_case,
+          .check_ops = check_ops,
+          .bench_ops = bench_ops,
+          .grids = grids,
+          .bind = bind_fused_moe};
+}
+
+}  // namespace orrery

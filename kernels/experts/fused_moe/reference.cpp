@@ -1,0 +1,110 @@
+#include "kernels/experts/fused_moe/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "kernels/binding/kernel_call.h"
+#include "kernels/dense/gemm/reference.h"
+#include "kernels/experts/index_shuffling/reference.h"
+#include "kernels/experts/routing_scores/reference.h"
+
+namespace orrery::reference {
+namespace {
+
+double silu(double value) { return value / (1 + std::exp(-value)); }
+double gelu(double value) { return value / 2 * (1 + std::erf(value / std::sqrt(2.0))); }
+
+// What the second layer reads of `rows` rows of the first.
+std::vector<double> activated(std::vector<double> first, std::size_t ffn,
+                              ExpertActivation activation) {
+  if (activation != ExpertActivation::kSwiglu) {
+    for (double& value : first) {
+      value = activation == ExpertActivation::kGelu ? gelu(value) : std::max(value, 0.0);
+    }
+    return first;
+  }
+  std::vector<double> result;
+  result.reserve(first.size() / 2);
+  for (std::size_t row = 0; row < first.size(); row += 2 * ffn) {
+    for (std::size_t i = row; i < row + ffn; ++i) result.push_back(silu(first[i]) * first[i + ffn]);
+  }
+  return result;
+}
+
+}  // namespace
+
+FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
+                   std::span<const double> w1, std::span<const double> w2,
+                   const FusedMoeShape& shape, std::span<const double> given_scores) {
+  require_fused_moe_shape(shape);
+  const auto hidden = static_cast<std::size_t>(shape.hidden);
+  const auto experts = static_cast<std::size_t>(shape.experts);
+  const auto first_size = static_cast<std::size_t>(first_layer_rows(shape)) * hidden;
+  const auto second_size = hidden * static_cast<std::size_t>(shape.ffn);
+  if (w1.size() != experts * first_size || w2.size() != experts * second_size) {
+    throw std::invalid_argument("fused_moe: w1 or w2 does not fit the shape");
+  }
+  FusedMoe result{.scores = routing_scores(x, router, {},
+                                           {.tokens = shape.tokens,
+                                            .hidden = shape.hidden,
+                                            .experts_total = shape.experts,
+                                            .activation = shape.router})};
+  for (std::int32_t token = 0; token < shape.tokens; ++token) {
+    const auto row =
+        std::span(result.scores).subspan(static_cast<std::size_t>(token) * experts, experts);
+    if (std::ranges::any_of(row, [](double score) { return std::isnan(score); })) {
+      result.faulty.push_back(token);
+    }
+  }
+  const IndexShuffling routed = index_shuffling(
+      given_scores.empty() ? std::span<const double>(result.scores) : given_scores, {},
+      {.tokens = shape.tokens,
+       .experts_total = shape.experts,
+       .topk = shape.topk,
+       .experts = shape.experts,
+       .normalises = shape.normalises,
+       .scale = shape.scale});
+  result.counts = routed.counts;
+  result.y.assign(static_cast<std::size_t>(shape.tokens) * hidden, 0.0);
+  std::size_t row = 0;
+  for (std::size_t expert = 0; expert < experts; ++expert) {
+    const std::int64_t count = routed.counts[expert];
+    if (count == 0) continue;
+    std::vector<double> rows;
+    for (std::size_t i = row; i < row + static_cast<std::size_t>(count); ++i) {
+      const auto of_token =
+          x.subspan(static_cast<std::size_t>(routed.row_token[i]) * hidden, hidden);
+      rows.insert(rows.end(), of_token.begin(), of_token.end());
+    }
+    const std::vector<double> h = activated(gemm(rows, w1.subspan(expert * first_size, first_size),
+                                                 count, first_layer_rows(shape), shape.hidden),
+                                            static_cast<std::size_t>(shape.ffn), shape.activation);
+    const std::vector<double> made =
+        gemm(h, w2.subspan(expert * second_size, second_size), count, shape.hidden, shape.ffn);
+    for (std::size_t i = 0; i < made.size(); ++i, row += i % hidden == 0 ? 1 : 0) {
+      result.y[static_cast<std::size_t>(routed.row_token[row]) * hidden + i % hidden] +=
+          routed.row_weight[row] * made[i];
+    }
+  }
+  return result;
+}
+
+Results fused_moe_reference(const KernelCall& call) {
+  const Routing& routing = call.numbers.routing;
+  FusedMoe found =
+      fused_moe(read(call, "x"), read(call, "router"), read(call, "w1"), read(call, "w2"),
+                {.tokens = size_of(call, "tokens"),
+                 .hidden = size_of(call, "hidden"),
+                 .ffn = size_of(call, "ffn"),
+                 .experts = size_of(call, "experts"),
+                 .topk = size_of(call, "topk"),
+                 .activation = static_cast<ExpertActivation>(size_of(call, "activation")),
+                 .router = routing.score == RoutingScore::kSigmoid ? RouterActivation::kSigmoid
+                                                                   : RouterActivation::kSoftmax,
+                 .normalises = routing.normalises,
+                 .scale = routing.scale});
+  return {std::move(found.y), std::move(found.scores), {static_cast<double>(found.faulty.size())}};
+}
+
+}  // namespace orrery::reference

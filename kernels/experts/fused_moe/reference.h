@@ -1,0 +1,27 @@
+#pragma once
+
+// fused_moe in double.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/experts/fused_moe/shape.h"
+
+namespace orrery::reference {
+
+struct FusedMoe {
+  std::vector<double> y;             // [tokens, hidden]
+  std::vector<double> scores;        // [tokens, experts]
+  std::vector<std::int32_t> counts;  // [experts], rows
+  std::vector<std::int32_t> faulty;  // tokens with a score that is not a number
+};
+
+// Operands as in fused_moe.h. Experts are chosen and weighed by `given_scores` where there are some
+// [tokens, experts], since a rounding may move a score past another; else by `scores`. Throws
+// std::invalid_argument for a shape out of range or sizes that do not fit.
+FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
+                   std::span<const double> w1, std::span<const double> w2,
+                   const FusedMoeShape& shape, std::span<const double> given_scores = {});
+
+}  // namespace orrery::reference

@@ -1,0 +1,352 @@
+#pragma once
+
+// Which experts a block's tokens go to, where their rows lie, and x in these rows.
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/prefix.cuh"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/experts/fused_moe/parts_sm90.cuh"
+#include "kernels/experts/index_shuffling/choose.cuh"
+
+namespace orrery::fused_moe {
+
+constexpr int kRouted = 64;  // tokens whose scores are made together
+constexpr int kBoxBytes = 64 * 128;
+constexpr std::uint16_t kNoExpert = 0xFFFF;
+constexpr float kLeastSum = 1e-20f;
+
+// Tokens of a block: [first, first + count).
+struct Stretch {
+  int first;
+  int count;
+};
+__device__ inline Stretch stretch_of(const Arguments& a) {
+  const int first = static_cast<int>(blockIdx.x) * a.block_tokens;
+  return {.first = first, .count = max(min(a.tokens - first, a.block_tokens), 0)};
+}
+
+// --- logits --------------------------------------------------------------------------------------
+
+// By one thread: x and the router, 64 tokens after the other.
+__device__ inline void copy_for_logits(Shared& shared, const Maps& maps, const Arguments& a,
+                                       const Stretch& tokens, Ring<Config::kStages>& ring) {
+  const int boxes = (a.experts + 63) / 64;
+  for (int token = 0; token < tokens.count; token += kRouted) {
+#pragma unroll 1
+    for (int step = 0; step < a.router_steps; ++step) {
+      std::uint64_t* const full = &shared.gemm.stages.full[ring.stage];
+      sm90::barrier_wait(&shared.gemm.stages.empty[ring.stage], ring.phase ^ 1);
+      sm90::barrier_arrive_expect(full, static_cast<std::uint32_t>((boxes + 1) * kBoxBytes));
+      sm90::load_2d(shared.gemm.x[ring.stage], &maps.x, step * Config::kK, tokens.first + token,
+                    full);
+      for (int box = 0; box < boxes; ++box) {
+        sm90::load_2d(shared.gemm.w[ring.stage] + box * kBoxBytes, &maps.router, step * Config::kK,
+                      box * 64, full);
+      }
+      ring.advance();
+    }
+  }
+}
+
+// By a warpgroup: those of 128 experts each. Rows of the router that are not there multiply what
+// happens to lie in the stage, and nobody looks.
+__device__ inline void make_logits(Shared& shared, const Arguments& a, const Stretch& tokens,
+                                   Ring<Config::kStages>& ring, int group) {
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  for (int token = 0; token < tokens.count; token += kRouted) {
+    sm90::barrier_wait(&shared.gemm.stages.full[ring.stage], ring.phase);
+    if (group * 128 >= a.experts) {
+      tiles::skip(shared.gemm.stages, ring, a.router_steps);
+      continue;
+    }
+    swap_ab::Sums<Config, kRouted> d;
+    swap_ab::multiply<Config, kRouted>(d, shared.gemm, ring, a.router_steps, group);
+    const int rows = min(tokens.count - token, kRouted);
+    float* const scores = a.scores + static_cast<std::int64_t>(tokens.first + token) * a.experts;
+#pragma unroll
+    for (int i = 0; i < Config::kBlocks * kRouted / 2; ++i) {
+      const int block = i / (kRouted / 2);
+      const int at = i % (kRouted / 2);
+      const int expert =
+          group * 128 + block * 64 + thread / 32 * 16 + thread % 32 / 4 + at / 2 % 2 * 8;
+      const int row = at / 4 * 8 + thread % 4 * 2 + at % 2;
+      if (expert < a.experts && row < rows) scores[row * a.experts + expert] = d[block][at];
+    }
+  }
+}
+
+// --- the choice ----------------------------------------------------------------------------------
+
+__device__ inline float warp_sum(float value) {
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) value += __shfl_xor_sync(0xFFFFFFFFU, value, lanes);
+  return value;
+}
+__device__ inline float warp_most(float value) {
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, lanes));
+  }
+  return value;
+}
+
+// A warp for each token: scores in place of logits, experts and weights.
+template <int kVectors>
+__device__ void choose_experts(const Arguments& a, Scratch& scratch, const Stretch& tokens) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int local = static_cast<int>(threadIdx.x) / 32; local < tokens.count; local += kWarps) {
+    const int token = tokens.first + local;
+    float* const row = a.scores + static_cast<std::int64_t>(token) * a.experts;
+    float values[kVectors][kScores];
+    float most = -INFINITY;
+    bool is_bad = false;
+#pragma unroll
+    for (int i = 0; i < kVectors * kScores; ++i) {
+      const int expert = (i / kScores * 32 + lane) * kScores + i % kScores;
+      float& value = values[i / kScores][i % kScores];
+      value = expert < a.experts ? row[expert] : -INFINITY;
+      is_bad |= isnan(value);
+      most = fmaxf(most, value);
+    }
+    most = warp_most(most);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kVectors * kScores; ++i) {
+      float& value = values[i / kScores][i % kScores];
+      value = a.is_sigmoid ? 1 / (1 + expf(-value)) : expf(value - most);
+      sum += value;
+    }
+    sum = warp_sum(sum);
+#pragma unroll
+    for (int i = 0; i < kVectors * kScores; ++i) {
+      const int expert = (i / kScores * 32 + lane) * kScores + i % kScores;
+      float& value = values[i / kScores][i % kScores];
+      if (!a.is_sigmoid) value /= sum;
+      is_bad |= expert < a.experts && isnan(value);
+      if (expert < a.experts) row[expert] = value;
+    }
+    __syncwarp();
+    const Scores<float> scores{.data = a.scores,
+                               .bias = nullptr,
+                               .experts = a.experts,
+                               .groups = 1,
+                               .topk_groups = 1,
+                               .best_two = false,
+                               .aligned = false};
+    TokenChoice<32, kVectors> choice(scores, values, token, lane);
+    for (int k = 0; k < a.topk; ++k) choice.choose(k, lane, k + 1 < a.topk);
+    const bool is_choice = lane < a.topk;
+    float weight = is_choice ? row[choice.picked] : 0.0f;
+    if (a.normalises) weight /= warp_sum(weight) + kLeastSum;
+    is_bad = __any_sync(0xFFFFFFFFU, is_bad);
+    if (is_choice) {
+      scratch.chosen[local * a.topk + lane] = static_cast<std::uint16_t>(choice.picked);
+      a.token_weights[static_cast<std::int64_t>(token) * a.topk + lane] = weight * a.scale;
+      atomicAdd(&scratch.own[choice.picked], 1);
+    }
+    if (lane == 0 && is_bad) atomicAdd(&scratch.own[a.experts], 1);
+  }
+}
+
+// --- counts of all blocks ------------------------------------------------------------------------
+
+__device__ inline unsigned long long load_word(const unsigned long long* word) {
+  unsigned long long value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+
+// Says what this block has, and finds what blocks before it and all have. A count travels with the
+// number of the launch beside it, as in index_shuffling.
+__device__ inline void exchange_counts(const Arguments& a, Scratch& scratch, std::uint32_t launch) {
+  constexpr int kBatch = 12;  // loads in flight
+  const int columns = a.experts + 1;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int column = thread; column < columns; column += kThreads) {
+    const unsigned long long word = static_cast<unsigned long long>(launch) << 32 |
+                                    static_cast<std::uint32_t>(scratch.own[column]);
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(
+                     a.counts + static_cast<std::int64_t>(blockIdx.x) * columns + column),
+                 "l"(word)
+                 : "memory");
+  }
+  const int parts = kThreads / columns;  // at least 1: experts are at most 256
+  if (thread >= parts * columns) return;
+  const int column = thread % columns;
+  const int blocks = static_cast<int>(gridDim.x);
+  const int each = (blocks + parts - 1) / parts;
+  const int begin = thread / columns * each;
+  const int end = min(begin + each, blocks);
+  std::int32_t total = 0;
+  std::int32_t before = 0;
+  for (int first = begin; first < end; first += kBatch) {
+    unsigned long long found[kBatch];
+    const std::uint64_t start = now();
+    bool is_complete = false;
+    while (!is_complete) {
+      is_complete = true;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        found[i] = load_word(a.counts +
+                             static_cast<std::int64_t>(min(first + i, end - 1)) * columns + column);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) is_complete &= found[i] >> 32 == launch;
+      if (!is_complete && gives_up(a.control, start, Wait::kCounts, first)) return;
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i >= end) break;
+      const auto count = static_cast<std::int32_t>(found[i] & 0xFFFFFFFFU);
+      total += count;
+      if (first + i < static_cast<int>(blockIdx.x)) before += count;
+    }
+  }
+  atomicAdd(&scratch.totals[column], total);
+  atomicAdd(&scratch.before[column], before);
+}
+
+// By one warp: where rows and tiles begin.
+__device__ inline void make_tables(const Arguments& a, Scratch& scratch, Tables& tables) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int expert = lane; expert < a.experts; expert += 32) {
+    const int rows = scratch.totals[expert];
+    const int tile_rows = Config::tile_rows(rows);
+    scratch.tiles[expert] = (rows + tile_rows - 1) / tile_rows;
+    tables.row_start[expert] = rows;
+  }
+  __syncwarp();
+  warp_prefix(tables.row_start, a.experts);
+  warp_prefix(scratch.tiles, a.experts);
+  __syncwarp();
+  for (int expert = lane; expert <= a.experts; expert += 32) {
+    tables.tile_start[expert] = static_cast<std::uint16_t>(scratch.tiles[expert]);
+  }
+}
+
+// --- rows ----------------------------------------------------------------------------------------
+
+// A thread for each expert: the rows of the block's tokens, in the order of tokens.
+__device__ inline void place_rows(const Arguments& a, Scratch& scratch, const Tables& tables,
+                                  const Stretch& tokens) {
+  const int expert = static_cast<int>(threadIdx.x);
+  if (expert >= a.experts || scratch.own[expert] == 0) return;
+  int row = tables.row_start[expert] + scratch.before[expert];
+  const int items = tokens.count * a.topk;
+  for (int first = 0; first < items; first += 8) {
+    const uint4 eight = *reinterpret_cast<const uint4*>(scratch.chosen + first);
+    const std::uint32_t words[] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (static_cast<int>(words[i / 2] >> (i % 2 * 16) & 0xFFFFU) != expert) continue;
+      const int at = first + i;
+      scratch.place[at] = row;
+      a.row_token[row] = tokens.first + at / a.topk;
+      a.token_rows[static_cast<std::int64_t>(tokens.first) * a.topk + at] = row;
+      ++row;
+    }
+  }
+}
+
+// What rows and tiles that are not there would have added to the counters of tiles; each block has
+// some tiles.
+__device__ inline void fill_counters(const Arguments& a, const Tables& tables) {
+  const int blocks = static_cast<int>(gridDim.x);
+  const int tiles = tables.tile_start[a.experts];
+  for (int tile = static_cast<int>(blockIdx.x + threadIdx.x * gridDim.x); tile < a.most_tiles;
+       tile += kThreads * blocks) {
+    int rows = 0;
+    if (tile < tiles) {
+      const int expert = last_at_most(tables.tile_start, a.experts, tile);
+      const int tile_rows = tile_rows_of(tables, expert);
+      const int first = tables.row_start[expert] + (tile - tables.tile_start[expert]) * tile_rows;
+      rows = min(tables.row_start[expert + 1] - first, tile_rows);
+    } else {
+      atomicAdd(&a.first_done[tile], 2 * a.columns[0]);
+      atomicAdd(&a.second_done[tile], 2 * a.columns[1]);
+    }
+    atomicAdd(&a.arrived[tile], kArrivals - static_cast<std::uint32_t>(rows));
+  }
+}
+
+// A warp for each token: its x into the rows of its experts. (Of experts on another GPU, `rows` and
+// the counters would be that GPU's: nothing else here knows where they lie.)
+__device__ inline void send_rows(const Arguments& a, const Scratch& scratch, const Tables& tables,
+                                 const Stretch& tokens) {
+  constexpr int kAhead = 8;  // vectors of a lane
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int vectors = a.hidden / kVectorSize;
+  for (int local = warp; local < tokens.count; local += kWarps) {
+    const bf16* const x = a.x + static_cast<std::int64_t>(tokens.first + local) * a.hidden;
+    for (int first = lane; first < vectors; first += 32 * kAhead) {
+      uint4 held[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int vector = first + 32 * i;
+        if (vector < vectors) held[i] = load_once(x + vector * kVectorSize);
+      }
+      for (int k = 0; k < a.topk; ++k) {
+        bf16* const row =
+            a.rows + static_cast<std::int64_t>(scratch.place[local * a.topk + k]) * a.hidden;
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int vector = first + 32 * i;
+          if (vector < vectors) store(row + vector * kVectorSize, held[i]);
+        }
+      }
+    }
+  }
+  sm90::fence_async();
+  __threadfence();
+  __syncwarp();
+  // All lanes' rows are there: each says so for some of them.
+  for (int local = warp; local < tokens.count; local += kWarps) {
+    if (lane >= a.topk) continue;
+    const int at = local * a.topk + lane;
+    sm90::add_release(&a.arrived[tile_of(tables, scratch.chosen[at], scratch.place[at])], 1);
+  }
+}
+
+// All of it, by all threads of the block; the tables are there when it ends, rows of other blocks
+// may not be. The ring stands where it is left.
+__device__ inline void route(Shared& shared, Tables& tables, const Maps& maps, const Arguments& a,
+                             Ring<Config::kStages>& ring, std::uint32_t launch) {
+  const Stretch tokens = stretch_of(a);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < 128) {
+    if (thread == 0) copy_for_logits(shared, maps, a, tokens, ring);
+  } else {
+    make_logits(shared, a, tokens, ring, thread / 128 - 1);
+  }
+  __syncthreads();
+  Scratch& scratch = *reinterpret_cast<Scratch*>(shared.gemm.w);
+  for (int i = thread; i <= a.experts; i += kThreads) {
+    scratch.totals[i] = scratch.before[i] = scratch.own[i] = 0;
+  }
+  const int items = tokens.count * a.topk;
+  if (thread < 8) scratch.chosen[items + thread] = kNoExpert;
+  __syncthreads();
+  if (a.experts <= 128) {
+    choose_experts<1>(a, scratch, tokens);
+  } else {
+    choose_experts<2>(a, scratch, tokens);
+  }
+  __syncthreads();
+  exchange_counts(a, scratch, launch);
+  __syncthreads();
+  if (thread < 32) make_tables(a, scratch, tables);
+  __syncthreads();
+  place_rows(a, scratch, tables, tokens);
+  fill_counters(a, tables);
+  if (blockIdx.x == 0 && thread == 0) *a.faults = scratch.totals[a.experts];
+  __syncthreads();
+  send_rows(a, scratch, tables, tokens);
+  __syncthreads();
+  sm90::fence_async_shared();  // the scratch is stages again
+  __syncthreads();
+}
+
+}  // namespace orrery::fused_moe

@@ -1,0 +1,44 @@
+#include "kernels/experts/fused_moe/shape.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace orrery {
+namespace {
+
+void require_between(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value >= least && value <= most) return;
+  throw std::invalid_argument("fused_moe: " + std::string(name) + " is " + std::to_string(value) +
+                              ", expected " + std::to_string(least) + " to " +
+                              std::to_string(most));
+}
+
+}  // namespace
+
+std::int64_t first_layer_rows(const FusedMoeShape& shape) {
+  return shape.activation == ExpertActivation::kSwiglu ? 2 * shape.ffn : shape.ffn;
+}
+
+void require_fused_moe_shape(const FusedMoeShape& shape) {
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 21;
+  constexpr std::int64_t kMostColumns = std::int64_t{1} << 20;
+  constexpr std::int64_t kMostRows = 0x7FFFFFFF;
+  constexpr std::int64_t kVector = 8;
+  require_between("tokens", shape.tokens, 0, kMostTokens);
+  require_between("hidden", shape.hidden, kVector, kMostColumns);
+  require_between("ffn", shape.ffn, kVector, kMostColumns);
+  require_between("experts", shape.experts, 1, kMostFusedExperts);
+  require_between("topk", shape.topk, 1, std::min(kMostFusedTopk, shape.experts));
+  for (const auto& [name, size] : {std::pair{"hidden", shape.hidden}, {"ffn", shape.ffn}}) {
+    if (size % kVector != 0) {
+      throw std::invalid_argument("fused_moe: " + std::string(name) + " is " +
+                                  std::to_string(size) + ", expected a multiple of 8");
+    }
+  }
+  require_between("rows of w1 of all experts", shape.experts * first_layer_rows(shape), 1,
+                  kMostRows);
+  require_between("rows of w2 of all experts", shape.experts * shape.hidden, 1, kMostRows);
+}
+
+}  // namespace orrery

@@ -1,0 +1,39 @@
+#pragma once
+
+// What a fused_moe call is. No CUDA.
+
+#include <cstdint>
+
+#include "kernels/experts/routing_scores/choice.h"
+
+namespace orrery {
+
+// Of an expert's first layer: w1 has the gate's rows and then the others (SwiGLU), or those alone.
+enum class ExpertActivation : std::uint8_t { kSwiglu, kGelu, kRelu };
+
+struct FusedMoeShape {
+  std::int64_t tokens = 0;  // may be 0
+  std::int64_t hidden = 8;  // a multiple of 8: rows of 16 bytes; ffn likewise
+  std::int64_t ffn = 8;
+  std::int64_t experts = 1;  // 1 to 256
+  std::int64_t topk = 1;     // 1 to 8, at most experts
+  ExpertActivation activation = ExpertActivation::kSwiglu;
+  RouterActivation router = RouterActivation::kSoftmax;
+  bool normalises = false;  // weights of a token sum to `scale`
+  double scale = 1;
+  auto operator<=>(const FusedMoeShape&) const = default;
+};
+
+inline constexpr std::int64_t kMostFusedExperts = 256;
+inline constexpr std::int64_t kMostFusedTopk = 8;
+// Choices of the tokens of one block: what its shared memory has room for.
+inline constexpr std::int64_t kMostBlockChoices = 20'000;
+
+// Throws std::invalid_argument, naming the field, when one is out of range or the rows of w1 in all
+// are more than 2^31 - 1.
+void require_fused_moe_shape(const FusedMoeShape& shape);
+
+// Rows of w1 of one expert.
+std::int64_t first_layer_rows(const FusedMoeShape& shape);
+
+}  // namespace orrery
