@@ -12,7 +12,7 @@ Launch bind_fused_moe(const BindContext& context) {
   const FusedMoeShape shape{.tokens = dim(dims, "tokens"),
                             .hidden = dim(dims, "hidden"),
                             .ffn = dim(dims, "ffn"),
-                            .experts = dim(dims, "experts"),
+                            .experts = dim(dims, "experts_total"),
                             .topk = dim(dims, "topk"),
                             .activation = static_cast<ExpertActivation>(dim(dims, "activation")),
                             .router = routing.score == RoutingScore::kSigmoid

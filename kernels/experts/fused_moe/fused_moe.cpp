@@ -15,9 +15,9 @@ Work work(DType dtype, const Dims& dims) {
   const double tokens = size(dims, "tokens");
   const double hidden = size(dims, "hidden");
   const double ffn = size(dims, "ffn");
-  const double experts = size(dims, "experts");
+  const double experts = size(dims, "experts_total");
   const double topk = size(dims, "topk");
-  require(topk <= experts, "topk of at most experts");
+  require(topk <= experts, "topk of at most experts_total");
   const double rows = tokens * topk;
   const double layers = first_layers(dims) + 1;
   const double active = std::min(experts, rows);
@@ -40,21 +40,23 @@ KernelSpec fused_moe_spec() {
       .dims = {{.name = "tokens", .meaning = "rows of x"},
                {.name = "hidden", .meaning = "columns of x and y"},
                {.name = "ffn", .meaning = "columns between an expert's layers"},
-               {.name = "experts", .meaning = "routed experts of the layer", .must_be_whole = true},
+               {.name = "experts_total",
+                .meaning = "routed experts of the layer",
+                .must_be_whole = true},
                {.name = "topk", .meaning = "experts of each token"},
                {.name = "activation",
                 .meaning = "of the first layer: 0 SwiGLU, 1 GELU, 2 ReLU",
                 .may_be_zero = true,
                 .executed = {0, 1, 2}}},
       .slots = {{.name = "x", .axes = "tokens, hidden"},
-                {.name = "router", .axes = "experts, hidden", .use = Use::kWeight},
+                {.name = "router", .axes = "experts_total, hidden", .use = Use::kWeight},
                 {.name = "w1",
-                 .axes = "experts, 2*ffn, hidden | experts, ffn, hidden",
+                 .axes = "experts_total, 2*ffn, hidden | experts_total, ffn, hidden",
                  .use = Use::kWeight},
-                {.name = "w2", .axes = "experts, hidden, ffn", .use = Use::kWeight},
+                {.name = "w2", .axes = "experts_total, hidden, ffn", .use = Use::kWeight},
                 {.name = "y", .axes = "tokens, hidden", .type = SlotType::kBf16, .is_result = true},
                 {.name = "scores",
-                 .axes = "tokens, experts",
+                 .axes = "tokens, experts_total",
                  .type = SlotType::kFp32,
                  .is_result = true},
                 {.name = "faults", .axes = "1", .type = SlotType::kInt32, .is_result = true}},
@@ -64,8 +66,7 @@ KernelSpec fused_moe_spec() {
                 .flops = 0.65,
                 .hbm = 0.8,
                 .floor = us(20),
-                .spread = 0.2,
-                .composite = Composite::kRoutedExperts},
+                .spread = 0.2},
       .executed = {DType::kBf16}};
 }
 

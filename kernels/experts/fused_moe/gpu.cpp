@@ -37,7 +37,7 @@ FusedMoeShape shape_of(const KernelOp& op) {
   const FusedMoeShape shape{.tokens = dim(op.dims, "tokens"),
                             .hidden = dim(op.dims, "hidden"),
                             .ffn = dim(op.dims, "ffn"),
-                            .experts = dim(op.dims, "experts"),
+                            .experts = dim(op.dims, "experts_total"),
                             .topk = dim(op.dims, "topk"),
                             .activation = static_cast<ExpertActivation>(dim(op.dims, "activation")),
                             .router = variant(op.dims, "sigmoid") != 0 ? RouterActivation::kSigmoid
@@ -237,7 +237,7 @@ KernelOp op(const Sizes& sizes, const Dims& variants = {}) {
               .dims = {{"tokens", sizes.tokens},
                        {"hidden", sizes.hidden},
                        {"ffn", sizes.ffn},
-                       {"experts", sizes.experts},
+                       {"experts_total", sizes.experts},
                        {"topk", sizes.topk},
                        {"activation", sizes.activation}}};
   op.dims.insert(op.dims.end(), variants.begin(), variants.end());
@@ -283,7 +283,7 @@ std::vector<Grid> grids() {
            .axes = {{.dim = "tokens", .values = {1, 16, 128, 1024, 8192, 16384}},
                     {.dim = "hidden", .values = {2048}},
                     {.dim = "ffn", .values = {768, 2048}},
-                    {.dim = "experts", .values = {64, 128}},
+                    {.dim = "experts_total", .values = {64, 128}},
                     {.dim = "topk", .values = {2, 8}},
                     {.dim = "activation", .values = {0, 1}}},
            .accept = [](const Dims&) { return true; }}};

@@ -97,7 +97,7 @@ Results fused_moe_reference(const KernelCall& call) {
                 {.tokens = size_of(call, "tokens"),
                  .hidden = size_of(call, "hidden"),
                  .ffn = size_of(call, "ffn"),
-                 .experts = size_of(call, "experts"),
+                 .experts = size_of(call, "experts_total"),
                  .topk = size_of(call, "topk"),
                  .activation = static_cast<ExpertActivation>(size_of(call, "activation")),
                  .router = routing.score == RoutingScore::kSigmoid ? RouterActivation::kSigmoid

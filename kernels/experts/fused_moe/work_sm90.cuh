@@ -10,7 +10,8 @@
 //
 //   copies       takes a ticket, waits for what the tile needs, copies w and rows
 //   warpgroups   multiply, write, and count what is written a little later, when it has arrived
-//   other warps  take 32 rows at a time in their order, wait for their tiles, and add up the tokens
+//   other warps  take some rows at a time in their order, wait for their tiles, and add up the
+//   tokens
 //                whose last row is among them; in the end all warps do
 
 #include <cmath>
@@ -258,28 +259,40 @@ __device__ __forceinline__ void consume(Shared& shared, const Maps& maps, const 
 
 // One token by a warp: its rows are there.
 __device__ inline void add_up(const Arguments& a, int token) {
-  constexpr int kAhead = 2;  // vectors of a lane
+  constexpr int kAhead = 2;  // vectors of a lane, of as many rows
+  constexpr int kRows = 2;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int vectors = a.hidden / kVectorSize;
   const std::int32_t* const rows = a.token_rows + static_cast<std::int64_t>(token) * a.topk;
   const float* const weights = a.token_weights + static_cast<std::int64_t>(token) * a.topk;
   for (int first = lane; first < vectors; first += 32 * kAhead) {
     float sums[kAhead][kVectorSize] = {};
-    for (int k = 0; k < a.topk; ++k) {
-      const bf16* const row = a.rows + static_cast<std::int64_t>(__ldcg(rows + k)) * a.hidden;
-      const float weight = __ldcg(weights + k);
-      uint4 held[kAhead] = {};
+    for (int k = 0; k < a.topk; k += kRows) {
+      uint4 held[kRows][kAhead] = {};
+      float weight[kRows] = {};
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int vector = first + 32 * i;
-        if (vector < vectors) held[i] = __ldcg(reinterpret_cast<const uint4*>(row) + vector);
+      for (int j = 0; j < kRows; ++j) {
+        if (k + j >= a.topk) continue;
+        weight[j] = __ldcg(weights + k + j);
+        const bf16* const row = a.rows + static_cast<std::int64_t>(__ldcg(rows + k + j)) * a.hidden;
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int vector = first + 32 * i;
+          if (vector < vectors) held[j][i] = __ldcg(reinterpret_cast<const uint4*>(row) + vector);
+        }
       }
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        float values[kVectorSize];
-        unpack(held[i], values);
+      for (int j = 0; j < kRows; ++j) {
+        if (k + j >= a.topk) continue;
 #pragma unroll
-        for (int j = 0; j < kVectorSize; ++j) sums[i][j] = fmaf(weight, values[j], sums[i][j]);
+        for (int i = 0; i < kAhead; ++i) {
+          float values[kVectorSize];
+          unpack(held[j][i], values);
+#pragma unroll
+          for (int at = 0; at < kVectorSize; ++at) {
+            sums[i][at] = fmaf(weight[j], values[at], sums[i][at]);
+          }
+        }
       }
     }
 #pragma unroll
@@ -293,8 +306,10 @@ __device__ inline void add_up(const Arguments& a, int token) {
   }
 }
 
-// By a warp, until no rows are left: those of a ticket, a lane each.
+// By a warp, until no rows are left: those of a ticket, a lane each. Few, since the rows of the
+// last experts come last and all at once.
 __device__ inline void combine(const Tables& tables, const Arguments& a, std::uint32_t launch) {
+  constexpr int kTicket = 2;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int rows = tables.row_start[a.experts];
   const std::uint32_t target = launch * 2 * a.columns[1];
@@ -304,12 +319,12 @@ __device__ inline void combine(const Tables& tables, const Arguments& a, std::ui
   };
   while (true) {
     unsigned first = 0;
-    if (lane == 0) first = take_ticket(&a.control->combine_ticket, 32);
+    if (lane == 0) first = take_ticket(&a.control->combine_ticket, kTicket);
     first = __shfl_sync(0xFFFFFFFFU, first, 0);
     if (static_cast<int>(first) >= rows) return;
     const int row = static_cast<int>(first) + lane;
     int token = 0;
-    bool is_last = row < rows;  // of its token's rows
+    bool is_last = lane < kTicket && row < rows;  // of its token's rows
     if (is_last) {
       await_row(row);
       token = __ldcg(a.row_token + row);

@@ -1,0 +1,109 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include "kernels/experts/fused_moe/reference.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::size_t kFusedColumns = 8;
+
+// Rows of 8 columns that begin with what is given.
+std::vector<double> rows_of_eight(const std::vector<std::vector<double>>& rows) {
+  std::vector<double> values;
+  for (std::vector<double> row : rows) {
+    row.resize(kFusedColumns);
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  return values;
+}
+
+// `factor` times the identity, 8 x 8.
+std::vector<double> diagonal_of_eight(double factor) {
+  std::vector<double> values(kFusedColumns * kFusedColumns);
+  for (std::size_t i = 0; i < kFusedColumns; ++i) values[i * (kFusedColumns + 1)] = factor;
+  return values;
+}
+
+std::vector<double> joined_matrices(std::vector<double> first, const std::vector<double>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+FusedMoeShape shape_of_two_experts(std::int64_t tokens, std::int64_t topk) {
+  return {.tokens = tokens,
+          .hidden = 8,
+          .ffn = 8,
+          .experts = 2,
+          .topk = topk,
+          .activation = ExpertActivation::kRelu,
+          .router = RouterActivation::kSigmoid};
+}
+
+// Logits 3 and -3 for x = 3, turned for x = -3; sigmoid(3) = 0.9526. Expert 0 gives 2 * 5 relu(x),
+// expert 1 gives 3 * 7 relu(x): 0 for what is negative. The second column is 1: 10 and 21.
+TEST(FusedMoeReference, EachTokenGoesThroughBothLayersOfItsBestExpert) {
+  const std::vector<double> x = rows_of_eight({{3, 1}, {-3, 1}});
+  const std::vector<double> router = rows_of_eight({{1}, {-1}});
+  const reference::FusedMoe found = reference::fused_moe(
+      x, router, joined_matrices(diagonal_of_eight(2), diagonal_of_eight(3)),
+      joined_matrices(diagonal_of_eight(5), diagonal_of_eight(7)), shape_of_two_experts(2, 1));
+  const double weight = 1 / (1 + std::exp(-3.0));
+  EXPECT_EQ(found.counts, (std::vector<std::int32_t>{1, 1}));
+  EXPECT_NEAR(found.y[0], weight * 30, 1e-12);
+  EXPECT_NEAR(found.y[1], weight * 10, 1e-12);
+  EXPECT_NEAR(found.y[kFusedColumns], 0, 1e-12);
+  EXPECT_NEAR(found.y[kFusedColumns + 1], weight * 21, 1e-12);
+}
+
+// Both experts at equal scores, normalised: half of 10 and half of 21.
+TEST(FusedMoeReference, TheRowsOfATokenAreWeighedAndAddedUp) {
+  FusedMoeShape shape = shape_of_two_experts(1, 2);
+  shape.normalises = true;
+  const reference::FusedMoe found =
+      reference::fused_moe(rows_of_eight({{1}}), rows_of_eight({{0}, {0}}),
+                           joined_matrices(diagonal_of_eight(2), diagonal_of_eight(3)),
+                           joined_matrices(diagonal_of_eight(5), diagonal_of_eight(7)), shape);
+  EXPECT_NEAR(found.y[0], 15.5, 1e-12);
+}
+
+// silu(2) * 3 = 2 / (1 + e^-2) * 3: the gate's rows come first.
+TEST(FusedMoeReference, GatedLayersMultiplyByTheGate) {
+  FusedMoeShape shape = shape_of_two_experts(1, 1);
+  shape.experts = 1;
+  shape.activation = ExpertActivation::kSwiglu;
+  shape.normalises = true;
+  const reference::FusedMoe found = reference::fused_moe(
+      rows_of_eight({{1}}), rows_of_eight({{0}}),
+      joined_matrices(diagonal_of_eight(2), diagonal_of_eight(3)), diagonal_of_eight(1), shape);
+  EXPECT_NEAR(found.y[0], 6 / (1 + std::exp(-2.0)), 1e-12);
+}
+
+TEST(FusedMoeReference, ATokenThatIsNoNumberIsFaultyAndNoOther) {
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  const reference::FusedMoe found = reference::fused_moe(
+      rows_of_eight({{1}, {none}}), rows_of_eight({{1}, {-1}}),
+      joined_matrices(diagonal_of_eight(2), diagonal_of_eight(3)),
+      joined_matrices(diagonal_of_eight(5), diagonal_of_eight(7)), shape_of_two_experts(2, 1));
+  EXPECT_EQ(found.faulty, (std::vector<std::int32_t>{1}));
+  EXPECT_TRUE(std::isfinite(found.y[0]));
+  EXPECT_TRUE(std::isnan(found.y[kFusedColumns]));
+}
+
+TEST(FusedMoeReference, RefusesShapesThatTheKernelDoesNotTake) {
+  EXPECT_NO_THROW(require_fused_moe_shape(shape_of_two_experts(1, 2)));
+  EXPECT_THROW(require_fused_moe_shape(shape_of_two_experts(1, 3)), std::invalid_argument);
+  FusedMoeShape odd = shape_of_two_experts(1, 1);
+  odd.ffn = 12;
+  EXPECT_THROW(require_fused_moe_shape(odd), std::invalid_argument);
+  FusedMoeShape many = shape_of_two_experts(1, 1);
+  many.experts = 257;
+  EXPECT_THROW(require_fused_moe_shape(many), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace orrery
