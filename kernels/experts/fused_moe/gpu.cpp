@@ -129,13 +129,19 @@ class FusedMoeCase final : public KernelCase {
   std::vector<Tile> tiles() override {
     const auto hidden = count(shape_.hidden);
     const auto last = count(shape_.tokens - 1);
-    return {y_.tile("64 columns of the first token", 0, std::min<std::size_t>(hidden, 64)),
-            y_.tile("the last column of the last token", (last + 1) * hidden - 1, 1),
-            scores_.tile("the last score", scores_.count() - 1, 1),
-            x_.tile("x of the last token", last * hidden, hidden),
-            router_.tile("the router's last row", router_.count() - hidden, hidden),
-            expert_tile(w1_, "w1"),
-            expert_tile(w2_, "w2")};
+    std::vector<Tile> tiles{
+        y_.tile("64 columns of the first token", 0, std::min<std::size_t>(hidden, 64)),
+        y_.tile("the last column of the last token", (last + 1) * hidden - 1, 1),
+        scores_.tile("the last score", scores_.count() - 1, 1),
+        x_.tile("x of the last token", last * hidden, hidden),
+        expert_tile(w1_, "w1"),
+        expert_tile(w2_, "w2")};
+    if (shape_.experts > 1) {  // of one expert the score is 1 whatever its row is
+      const std::size_t row =
+          (choice_ == kOne ? forced_expert() : count(shape_.experts - 1)) * hidden;
+      tiles.push_back(router_.tile("a row of the router", row, hidden));
+    }
+    return tiles;
   }
   [[nodiscard]] int num_sets() const override { return x_.num_sets(); }
 
@@ -144,12 +150,16 @@ class FusedMoeCase final : public KernelCase {
   static float deviation(std::int64_t columns) {
     return 1 / std::sqrt(static_cast<float>(columns));
   }
-  // The expert that most tokens choose.
+  [[nodiscard]] std::size_t forced_expert() const { return count(shape_.experts - 2); }
+  // Of the expert that counts most.
   [[nodiscard]] Tile expert_tile(const InputSets<bf16>& w, const char* name) {
     if (made_x_.empty()) make_inputs(cuda::Stream());
     const std::vector<std::int32_t> counts =
         reference::fused_moe(made_x_, made_router_, made_w1_, made_w2_, shape_).counts;
-    const auto most = static_cast<std::size_t>(std::ranges::max_element(counts) - counts.begin());
+    const auto most =
+        choice_ == kOne
+            ? forced_expert()
+            : static_cast<std::size_t>(std::ranges::max_element(counts) - counts.begin());
     const std::size_t size = w.count() / counts.size();
     return w.tile(std::string(name) + " of the expert with most rows", most * size, size);
   }
