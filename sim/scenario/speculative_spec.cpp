@@ -6,6 +6,7 @@
 #include "sim/scenario/keys.h"
 #include "sim/scenario/model_file.h"
 #include "sim/scenario/quantization.h"
+#include "sim/scenario/workload.h"
 #include "sim/units/text.h"
 
 namespace orrery {
