@@ -13,11 +13,11 @@ namespace orrery::megakernel {
 namespace {
 
 // As kernels/megakernel/machine.cuh and matvec.cuh have them.
-constexpr std::int64_t kRows = 16;             // of a page
-constexpr std::int64_t kColumns = 1024;        // of a page
+constexpr std::int64_t kRowsOfPage = 16;       // of a page
+constexpr std::int64_t kColumnsOfPage = 1024;  // of a page
 constexpr std::size_t kPagesAsked = 2;         // under way at once
 constexpr std::int64_t kTilesOfPage = 4;       // of keys
-constexpr std::int64_t kValuesOfRound = 8192;  // 8 warps of 32 lanes with 8 loads of 4 values each
+constexpr std::int64_t kValuesOfRound = 8192;  // 8 warps of 32 lanes with 4 loads of 8 values each
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Page {
@@ -59,11 +59,11 @@ std::vector<Page> pages_of(std::span<const Instruction> own, const ModelShape& s
     }
     if (!has_rows(in)) continue;
     const std::int64_t weights = in.opcode == Opcode::kGateUp ? 2 : 1;
-    for (std::int64_t row = 0; row < in.num_rows; row += kRows / weights) {
-      const std::int64_t rows = std::min(kRows / weights, in.num_rows - row);
-      for (std::int64_t column = 0; column < in.width; column += kColumns) {
-        const std::int64_t columns = std::min<std::int64_t>(kColumns, in.width - column);
-        const bool is_last = column + kColumns >= in.width;
+    for (std::int64_t row = 0; row < in.num_rows; row += kRowsOfPage / weights) {
+      const std::int64_t rows = std::min(kRowsOfPage / weights, in.num_rows - row);
+      for (std::int64_t column = 0; column < in.width; column += kColumnsOfPage) {
+        const std::int64_t columns = std::min<std::int64_t>(kColumnsOfPage, in.width - column);
+        const bool is_last = column + kColumnsOfPage >= in.width;
         pages.push_back({.instruction = index,
                          .rows_done = is_last ? static_cast<std::int32_t>(rows) : 0,
                          .bytes = static_cast<double>(rows * weights * columns * 2)});
