@@ -36,11 +36,14 @@ auto span_of(const Array& array) {
 
 Requests requests_of(const Seconds64& arrival_s, const Counts64& prompt_tokens,
                      const Counts64& output_tokens, std::vector<std::string> notes,
-                     const std::vector<std::string>& session, const Seconds64& wait_s) {
+                     const std::vector<std::string>& session,
+                     const std::optional<Seconds64>& wait_s) {
   try {
     Workload workload = column_trace("workload.requests", span_of(arrival_s),
                                      span_of(prompt_tokens), span_of(output_tokens));
-    if (!session.empty()) group_sessions(workload, session, span_of(wait_s));
+    if (!session.empty()) {
+      group_sessions(workload, session, wait_s ? span_of(*wait_s) : std::span<const double>());
+    }
     workload.notes = std::move(notes);
     return {.workload = std::make_shared<const Workload>(std::move(workload))};
   } catch (const std::invalid_argument& error) {
@@ -106,7 +109,7 @@ void bind_traces(py::module_& module) {
   py::class_<Requests>(module, "Requests", "The requests of a workload that is in memory.")
       .def(py::init(&requests_of), py::kw_only(), py::arg("arrival_s"), py::arg("prompt_tokens"),
            py::arg("output_tokens"), py::arg("notes") = std::vector<std::string>(),
-           py::arg("session") = std::vector<std::string>(), py::arg("wait_s") = Seconds64(0),
+           py::arg("session") = std::vector<std::string>(), py::arg("wait_s") = py::none(),
            "`notes` become warnings of what is simulated with them. `session` names the session "
            "that "
            "each is a turn of, `wait_s` what passes between the answer before and a turn.")

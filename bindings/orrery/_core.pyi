@@ -103,7 +103,7 @@ class Requests:
         output_tokens: np.ndarray[Any, Any],
         notes: list[str] = ...,
         session: list[str] = ...,
-        wait_s: np.ndarray[Any, Any] = ...,
+        wait_s: np.ndarray[Any, Any] | None = None,
     ) -> None: ...
     def columns(self) -> dict[str, np.ndarray[Any, Any]]: ...
     @property

@@ -49,9 +49,9 @@ class Megakernel {
   [[nodiscard]] const Program& program() const { return program_; }
 
  private:
+  CUtensorMap cache_map_{};
   Program program_;
   Parameters parameters_;
-  CUtensorMap cache_map_{};
   std::size_t shared_bytes_ = 0;
   cuda::DeviceBuffer<Instruction> instructions_;
   cuda::DeviceBuffer<std::int32_t> first_;

@@ -494,8 +494,9 @@ Program compile(const Plan& plan, const CompileOptions& options) {
 
 std::int64_t num_pages(const ModelShape& shape) {
   // As kernels/megakernel has them, with 256 bytes for the barriers' block, rounded up.
-  constexpr std::int64_t kBlockBytes = 227 * 1024;  // CUDA C++ Programming Guide, capability 9.0
-  constexpr std::int64_t kPageBytes = 33 * 1024;
+  constexpr std::int64_t kBlockBytes =
+      std::int64_t{227} * 1024;  // CUDA C++ Programming Guide, capability 9.0
+  constexpr std::int64_t kPageBytes = std::int64_t{33} * 1024;
   constexpr std::int64_t kLeastPages = 3;
   constexpr std::int64_t kMostPages = 6;
   constexpr std::int64_t kWarps = 8;
@@ -509,7 +510,7 @@ std::int64_t num_pages(const ModelShape& shape) {
   const std::int64_t columns = shape.batch * (widest / kWarps + kPad) * 2;
   const std::int64_t input = kWarps * std::max(columns, group * (shape.head_dim + 4) * 4);
   const std::int64_t attention =
-      2 * (kMostHeadsOfOne + 2) * shape.head_dim * 2 + (kWarps + 1) * kMostHeadsOfOne * 8;
+      std::int64_t{kMostHeadsOfOne + 2} * shape.head_dim * 4 + (kWarps + 1) * kMostHeadsOfOne * 8;
   const std::int64_t sums = kSlots * kWarps * shape.batch * (kRows + 1) * 4;
   const std::int64_t left = kBlockBytes - input - attention - sums - kControl;
   const std::int64_t pages = std::min(kMostPages, left / kPageBytes);

@@ -19,6 +19,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -139,21 +141,22 @@ class Regions {
   [[nodiscard]] double instances_of_token(const Region& region) const {
     const double all = mesh_.ffn_instances;
     double experts = 0;
-    double topk = 0;
+    std::int64_t topk = 0;
     for (OpId id = region.first; id < region.last; ++id) {
       const auto* kernel = std::get_if<KernelOp>(&plan_.ops()[static_cast<std::size_t>(id)].body);
       if (kernel == nullptr) continue;
       for (const Dim& entry : kernel->dims) {
         if (entry.axis == axis::kFfn) return all;
         if (entry.name == "experts_total") experts = static_cast<double>(entry.size);
-        if (entry.name == "topk") topk = static_cast<double>(entry.size);
+        if (entry.name == "topk") topk = entry.size;
       }
     }
     const double blocks = std::min<double>(all, mesh_.ep);
     if (experts == 0 || topk == 0) return all;
     double has_none = 1;
-    for (double i = 0; i < topk; ++i) {
-      has_none *= std::max(0.0, experts - experts / blocks - i) / (experts - i);
+    for (std::int64_t i = 0; i < topk; ++i) {
+      const auto taken = static_cast<double>(i);
+      has_none *= std::max(0.0, experts - experts / blocks - taken) / (experts - taken);
     }
     return all * (1 - has_none);
   }
@@ -346,8 +349,8 @@ class Join {
         num_attention_(mesh.dp * mesh.tp),
         of_attention_(attention, plan_, 0, /*has_rows=*/true),
         of_ffn_(ffn, plan_, num_attention_, /*has_rows=*/false) {
-    std::vector<int> all;
-    for (int rank = 0; rank < num_ranks(mesh); ++rank) all.push_back(rank);
+    std::vector<int> all(static_cast<std::size_t>(num_ranks(mesh)));
+    std::iota(all.begin(), all.end(), 0);
     all_ = plan_.add_group(all);
     for (int i = 0; i < mesh.ffn_instances; ++i) {
       const auto first =

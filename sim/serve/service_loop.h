@@ -70,7 +70,7 @@ struct Fleet {
   using Make = std::function<std::unique_ptr<Replica>(std::size_t index)>;
   Autoscaler autoscaler;
   Make make;
-  Replicas gone = {};  // that others have taken the places of
+  Replicas gone;  // that others have taken the places of
 };
 
 // Not thread safe; one run.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/experts/fused_moe/reference.h"
+#include "kernels/experts/routing_scores/choice.h"
 
 namespace orrery {
 namespace {

@@ -17,6 +17,7 @@
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/handles.h"
 #include "kernels/experts/fused_moe/shape.h"
+#include "kernels/experts/routing_scores/choice.h"
 
 namespace orrery {
 

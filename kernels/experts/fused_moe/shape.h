@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "kernels/experts/routing_scores/choice.h"
-
 namespace orrery {
+
+enum class RouterActivation : std::uint8_t;  // kernels/experts/routing_scores/choice.h
 
 // Of an expert's first layer: w1 has the gate's rows and then the others (SwiGLU), or those alone.
 enum class ExpertActivation : std::uint8_t { kSwiglu, kGelu, kRelu };
@@ -18,8 +18,8 @@ struct FusedMoeShape {
   std::int64_t experts = 1;  // 1 to 256
   std::int64_t topk = 1;     // 1 to 8, at most experts
   ExpertActivation activation = ExpertActivation::kSwiglu;
-  RouterActivation router = RouterActivation::kSoftmax;
-  bool normalises = false;  // weights of a token sum to `scale`
+  RouterActivation router{};  // softmax
+  bool normalises = false;    // weights of a token sum to `scale`
   double scale = 1;
   auto operator<=>(const FusedMoeShape&) const = default;
 };
