@@ -2,6 +2,7 @@
 
 // What a fused_moe call is. No CUDA.
 
+#include <compare>
 #include <cstdint>
 
 namespace orrery {
