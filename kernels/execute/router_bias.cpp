@@ -56,7 +56,7 @@ float threshold(std::span<float> values, std::int64_t count) {
 
 class Draws {
  public:
-  explicit Draws(const Router& router)
+  explicit Draws(const ExpertRouter& router)
       : router_(router),
         logits_(normal_logits(router.experts)),
         scores_(static_cast<std::size_t>(router.experts)) {}
@@ -102,7 +102,7 @@ class Draws {
     }
   }
 
-  Router router_;
+  ExpertRouter router_;
   std::vector<double> logits_;
   std::vector<float> scores_;  // of a token
   std::vector<float> sorted_;
@@ -120,7 +120,7 @@ double deviation(const std::vector<double>& found, const std::vector<double>& wa
 
 }  // namespace
 
-std::vector<float> router_bias(const ExpertLoad& load, const Router& router) {
+std::vector<float> router_bias(const ExpertLoad& load, const ExpertRouter& router) {
   if (load.shares.empty()) return {};
   if (router.groups < 1 || router.experts % router.groups != 0 || router.topk_groups < 1 ||
       router.topk_groups > router.groups ||

@@ -13,7 +13,7 @@
 namespace orrery {
 
 // How a token's experts are chosen from its scores.
-struct Router {
+struct ExpertRouter {
   RoutingScore score = RoutingScore::kSoftmax;
   std::int64_t experts = 1;
   std::int64_t topk = 1;
@@ -29,6 +29,6 @@ struct Router {
 // one wanted, both as quantiles of the normal distribution. An expert without a share is not
 // chosen. Throws std::invalid_argument as choice_probabilities() does, and for groups that do not
 // divide the experts or hold too few of them.
-std::vector<float> router_bias(const ExpertLoad& load, const Router& router);
+std::vector<float> router_bias(const ExpertLoad& load, const ExpertRouter& router);
 
 }  // namespace orrery

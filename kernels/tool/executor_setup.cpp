@@ -16,7 +16,7 @@ RoutingScore score_of(const ModelConfig& model) {
                                                      : RoutingScore::kSoftmax;
 }
 
-Router router_of(const ModelConfig& model) {
+ExpertRouter router_of(const ModelConfig& model) {
   return {.score = score_of(model),
           .experts = model.num_experts,
           .topk = model.num_experts_per_tok,

@@ -100,7 +100,7 @@ bool Rank::could_admit() const {
 
 bool Rank::computes_measured() const {
   return (step_.batch.num_decodes > 0 && intervals_.num_measured() > 0) ||
-         std::ranges::any_of(step_.chunks, [this](const RankStep::Chunk& chunk) {
+         std::ranges::any_of(step_.chunks, [this](const ScheduledStep::Chunk& chunk) {
            return is_measured(sequence(chunk.slot));
          });
 }
@@ -117,7 +117,7 @@ bool Rank::is_drained() const {
 }
 
 void Rank::list_prefill(std::vector<StepSequence>& sequences) const {
-  for (const RankStep::Chunk& chunk : step_.chunks) {
+  for (const ScheduledStep::Chunk& chunk : step_.chunks) {
     sequences.push_back({.request = sequence(chunk.slot).idx,
                          .rank = setup_.index,
                          .query = chunk.query,
@@ -138,8 +138,8 @@ void Rank::list_decodes(std::vector<StepSequence>& sequences) const {
   }
 }
 
-RankStep& Rank::new_step() {
-  step_ = RankStep{};
+ScheduledStep& Rank::new_step() {
+  step_ = ScheduledStep{};
   promised_tokens_ = 0;
   return step_;
 }
@@ -342,7 +342,7 @@ void Rank::take_accepted(LatencyHistogram& itl, const std::vector<std::int64_t>&
 
 void Rank::complete(const StepEnd& end, LatencyHistogram& itl,
                     std::vector<std::int64_t>& finished) {
-  const RankStep step = std::exchange(step_, RankStep{});
+  const ScheduledStep step = std::exchange(step_, ScheduledStep{});
   steps_in_flight_ = 0;
   promised_tokens_ = 0;
   const std::int64_t num_steps = end.time.num_steps;
@@ -358,10 +358,10 @@ void Rank::complete(const StepEnd& end, LatencyHistogram& itl,
     leave_decodes(slots_[static_cast<std::size_t>(*slot)], *slot);
     finish_sequence(*slot, end.at_client, finished);
   }
-  for (const RankStep::Chunk& chunk : step.chunks) end_chunk(chunk, end, itl, finished);
+  for (const ScheduledStep::Chunk& chunk : step.chunks) end_chunk(chunk, end, itl, finished);
 }
 
-void Rank::end_chunk(const RankStep::Chunk& chunk, const StepEnd& end, LatencyHistogram& itl,
+void Rank::end_chunk(const ScheduledStep::Chunk& chunk, const StepEnd& end, LatencyHistogram& itl,
                      std::vector<std::int64_t>& finished) {
   Sequence& sequence = slots_[static_cast<std::size_t>(chunk.slot)];
   sequence.computed += chunk.query;
@@ -420,7 +420,7 @@ void Rank::hand_over(std::int64_t slot, Seconds now) {
 }
 
 void Rank::list_ending_prompts(Seconds end, std::vector<Handover>& ending) const {
-  for (const RankStep::Chunk& chunk : step_.chunks) {
+  for (const ScheduledStep::Chunk& chunk : step_.chunks) {
     const std::int64_t idx = sequence(chunk.slot).idx;
     if (!chunk.ends_prompt || request(idx).output_tokens == 1) continue;
     ending.push_back({.idx = idx, .time = end});

@@ -71,7 +71,7 @@ struct CachedPrefix {
 };
 
 // What a rank computes in a step.
-struct RankStep {
+struct ScheduledStep {
   struct Chunk {
     std::int64_t slot = 0;
     std::int64_t query = 0;
@@ -152,8 +152,8 @@ class Rank {
     if (tiers_) tiers_->at(now);
   }
   // A new step, empty so far; and that step.
-  RankStep& new_step();
-  [[nodiscard]] RankStep& step() { return step_; }
+  ScheduledStep& new_step();
+  [[nodiscard]] ScheduledStep& step() { return step_; }
   // Requests whose KV cache is here since `known` join the decodes.
   void join_incoming(Seconds now, Seconds known);
   // Blocks for one more token of each decoding sequence, and for its drafts.
@@ -170,7 +170,7 @@ class Rank {
 
   // --- What is asked of it.
 
-  [[nodiscard]] const RankStep& step() const { return step_; }
+  [[nodiscard]] const ScheduledStep& step() const { return step_; }
   [[nodiscard]] const EngineConfig& engine() const { return setup_.engine; }
   [[nodiscard]] const std::deque<Waiting>& waiting() const { return waiting_; }
   [[nodiscard]] std::int64_t num_running() const {
@@ -265,7 +265,7 @@ class Rank {
                      std::int64_t reserved_blocks);
   void join_decodes(std::int64_t slot);
   void leave_decodes(Sequence& sequence, std::int64_t slot);
-  void end_chunk(const RankStep::Chunk& chunk, const StepEnd& step, LatencyHistogram& itl,
+  void end_chunk(const ScheduledStep::Chunk& chunk, const StepEnd& step, LatencyHistogram& itl,
                  std::vector<std::int64_t>& finished);
   void finish_sequence(std::int64_t slot, Seconds at_client, std::vector<std::int64_t>& finished);
   // Its blocks stay until they have been read; its seat is free for the next batch.
@@ -289,7 +289,7 @@ class Rank {
 
   DecodeBatch decodes_;
   TokenIntervals intervals_;
-  RankStep step_;
+  ScheduledStep step_;
   std::int64_t steps_in_flight_ = 0;
   std::int64_t committed_blocks_ = 0;
   std::int64_t promised_tokens_ = 0;

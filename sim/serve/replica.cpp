@@ -274,7 +274,7 @@ bool Replica::form_step(Seconds now) {
   const bool has_step = has_work || schedule(now, now);
   for (RankOfReplica& rank : ranks_) {
     rank.scheduler.reserve_incoming(now, has_step);
-    const RankStep& step = rank.state.step();
+    const ScheduledStep& step = rank.state.step();
     is_single =
         is_single || step.has_preempted || step.is_held_back || rank.scheduler.may_let_in_soon();
   }
@@ -311,7 +311,7 @@ void Replica::begin_flight(Seconds now, bool is_single) {
   backend_->starts(now);
   if (wants_sequences_) announce_sequences();
   for (RankOfReplica& rank : ranks_) {
-    RankStep& step = rank.state.step();
+    ScheduledStep& step = rank.state.step();
     // The others of the fast-forward are taken when it is known how long it was.
     step.blocks_before =
         rank.state.blocks().num_used() - (flight.is_fast_forward ? step.reserved_blocks : 0);
@@ -365,9 +365,9 @@ void Replica::complete_step(std::vector<std::int64_t>& finished) {
   for (RankOfReplica& rank : ranks_) {
     rank.state.at(flight.end);
     if (flight.is_fast_forward) rank.state.take_blocks(steps);
-    const RankStep& step = rank.state.step();
+    const ScheduledStep& step = rank.state.step();
     tokens += step.batch.num_decodes + rank.state.accept_drafts() +
-              std::ranges::count_if(step.chunks, &RankStep::Chunk::ends_prompt);
+              std::ranges::count_if(step.chunks, &ScheduledStep::Chunk::ends_prompt);
   }
   account(flight);
   if (record_steps_) record(flight);
@@ -398,7 +398,7 @@ void Replica::account(const Flight& flight) {
   std::int64_t after_blocks = 0;
   std::int64_t sequences = 0;
   for (const RankOfReplica& rank : ranks_) {
-    const RankStep& step = rank.state.step();
+    const ScheduledStep& step = rank.state.step();
     all += rank.state.blocks().num_blocks();
     before_blocks += step.blocks_before;
     after_blocks += rank.state.blocks().num_used();
@@ -442,8 +442,8 @@ void Replica::record(const Flight& flight) {
                     .duration = flight.end - flight.begin,
                     .num_steps = flight.time.num_steps};
   for (const RankOfReplica& rank : ranks_) {
-    const RankStep& step = rank.state.step();
-    for (const RankStep::Chunk& chunk : step.chunks) record.prefill_tokens += chunk.query;
+    const ScheduledStep& step = rank.state.step();
+    for (const ScheduledStep::Chunk& chunk : step.chunks) record.prefill_tokens += chunk.query;
     record.num_prefills += static_cast<std::int64_t>(step.chunks.size());
     record.num_decodes += step.batch.num_decodes;
     record.decode_context += step.batch.decode_context;

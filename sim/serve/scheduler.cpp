@@ -9,7 +9,7 @@ namespace orrery {
 bool Scheduler::schedule(Seconds now, Seconds known, bool lets_prompts) {
   rank_.at(now);
   rank_.join_incoming(now, known);
-  RankStep& step = rank_.new_step();
+  ScheduledStep& step = rank_.new_step();
   if (rank_.num_running() == 0 && rank_.waiting().empty()) return false;
   if (!lets_prompts) {
     step.is_held_back = true;
@@ -34,7 +34,7 @@ void Scheduler::schedule_decodes() {
 
 // Beside `num_decodes` decodes.
 void Scheduler::schedule_prefill(std::int64_t num_decodes, Seconds now, Seconds known) {
-  RankStep& step = rank_.step();
+  ScheduledStep& step = rank_.step();
   std::int64_t budget = rank_.engine().max_num_batched_tokens - num_decodes * rank_.decode_query();
   for (const std::int64_t slot : std::exchange(rank_.prefilling(), {})) {
     const bool is_running = rank_.sequence(slot).order >= 0;  // not preempted for one before it

@@ -20,7 +20,7 @@ namespace {
 
 struct Model {
   std::string name;
-  Router router;
+  ExpertRouter router;
 };
 const std::vector<Model> kModels{
     {"Mixtral-8x7B", {.experts = 8, .topk = 2}},
@@ -34,7 +34,7 @@ const std::vector<Model> kModels{
       .topk_groups = 4,
       .group_score = GroupScore::kBestTwo}}};
 
-std::vector<std::int32_t> counts_of(const Router& router, std::vector<double> logits,
+std::vector<std::int32_t> counts_of(const ExpertRouter& router, std::vector<double> logits,
                                     const std::vector<float>& bias) {
   const auto experts = static_cast<std::size_t>(router.experts);
   for (std::size_t i = 0; i < logits.size(); ++i) {
@@ -78,7 +78,7 @@ double worst_deviation(const std::vector<std::int32_t>& counts, const std::vecto
 TEST(RouterBias, TokensChooseByTheLoadWithinTheErrorOfADraw) {
   constexpr std::size_t kDrawn = 4096;
   for (const Model& model : kModels) {
-    const Router& router = model.router;
+    const ExpertRouter& router = model.router;
     const auto logits = normal_values(kDrawn * static_cast<std::size_t>(router.experts), 3);
     for (const ExpertLoad& load :
          {power_law_load(router.experts, 1.01, 1), zipf_load(router.experts, 0.5, 2)}) {
@@ -94,7 +94,7 @@ TEST(RouterBias, TokensChooseByTheLoadWithinTheErrorOfADraw) {
 TEST(RouterBias, TheRouterOfRandomWeightsChoosesByTheLoad) {
   constexpr std::int64_t kWidth = 1024;
   constexpr std::int64_t kDrawn = 1024;
-  const Router router{.experts = 128, .topk = 8};
+  const ExpertRouter router{.experts = 128, .topk = 8};
   const WeightShard shard{.name = "layers.0.router.weight",
                           .rows = router.experts,
                           .columns = kWidth,
@@ -129,7 +129,7 @@ TEST(RouterBias, TheRouterOfRandomWeightsChoosesByTheLoad) {
 TEST(RouterBias, AnEvenLoadNeedsNone) { EXPECT_TRUE(router_bias({}, kModels[0].router).empty()); }
 
 TEST(RouterBias, AnExpertWithoutAShareIsNotChosen) {
-  const Router router{.experts = 8, .topk = 2};
+  const ExpertRouter router{.experts = 8, .topk = 2};
   const ExpertLoad load{.shares = {0.5, 0.25, 0.25, 0, 0, 0, 0, 0}};
   const auto found = counts_of(router, normal_values(8 * 4096, 1), router_bias(load, router));
   for (std::size_t e = 3; e < 8; ++e) EXPECT_EQ(found[e], 0);

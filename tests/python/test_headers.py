@@ -3,10 +3,12 @@
 A run of less than everything compiles those that differ from the last commit, and a share of the others.
 """
 
+import collections
 import concurrent.futures
 import functools
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -54,3 +56,17 @@ def test_every_header_compiles_alone():
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         broken = [f"{name}\n{errors}" for name, errors in pool.map(compile_alone, headers) if errors]
     assert not broken, "\n".join(broken)
+
+
+def test_a_type_has_one_definition():
+    """Two of one name in one namespace link, and a destructor of either then ends both."""
+    definition = re.compile(r"^(?:template <[^>]*>\n)?(?:class|struct|enum class) (\w+)(?: final)?(?: : [^;{]*)?\s*\{", re.M)
+    files = collections.defaultdict(set)
+    for folder in ("sim", "kernels", "bindings"):
+        for path in (path for end in ("*.h", "*.cuh") for path in (ROOT / folder).rglob(end)):
+            text = path.read_text(encoding="utf-8")
+            for found in definition.finditer(text):
+                namespace = re.findall(r"^namespace ([\w:]+) \{", text[: found.start()], re.M)[-1:]
+                files[(*namespace, found[1])].add(path.relative_to(ROOT).as_posix())
+    assert {("orrery", "ScheduledStep"), ("orrery", "RankStep")} <= files.keys()
+    assert not {"::".join(name): sorted(where) for name, where in files.items() if len(where) > 1}
