@@ -61,7 +61,7 @@ std::vector<GemmShape> gemms_of(const Plan& plan) {
   std::set<GemmShape> shapes;
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel != nullptr && kernel->kernel == "gemm") shapes.insert(gemm_shape(*kernel));
+    if (kernel != nullptr && kernel->kernel == "gemm") shapes.insert(gemm_shape(plan, op));
   }
   return {shapes.begin(), shapes.end()};
 }

@@ -92,12 +92,15 @@ class Reader {
   }
   // What the op reads as a weight.
   [[nodiscard]] WeightName weight(const Task& task) const {
+    std::optional<WeightName> found;
     for (const TensorView& read : op(task).reads) {
-      if (plan_.tensors()[static_cast<std::size_t>(read.tensor)].role == TensorRole::kWeight) {
-        return {.tensor = read.tensor, .copy = task.copy};
-      }
+      const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(read.tensor)];
+      if (tensor.role != TensorRole::kWeight) continue;
+      if (found) refuse(plan_, task, "no instruction adds a bias (" + tensor.name + ")");
+      found = WeightName{.tensor = read.tensor, .copy = task.copy};
     }
-    refuse(plan_, task, "reads no weight");
+    if (!found) refuse(plan_, task, "reads no weight");
+    return *found;
   }
   [[nodiscard]] const Plan& plan() const { return plan_; }
 

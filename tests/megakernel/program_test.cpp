@@ -169,6 +169,8 @@ TEST(MegakernelProgram, RefusesWhatHasNoInstruction) {
             std::string::npos);
   EXPECT_NE(refusal(SmallDecoder{.vocab = 303}.plan(64)).find("vocab 303, expected an even"),
             std::string::npos);
+  const std::string bias = refusal(SmallDecoder{.type = "qwen2"}.plan(64));
+  EXPECT_NE(bias.find("no instruction adds a bias"), std::string::npos) << bias;
   Batch prompt;
   prompt.prefill = {{.query = 5, .context = 0}};
   EXPECT_NE(

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <variant>
+
+#include "kernels/kernel_spec.h"
 
 namespace orrery {
 namespace {
@@ -116,12 +119,22 @@ bool library_takes(const GemmShape& shape) {
 
 }  // namespace
 
-GemmShape gemm_shape(const KernelOp& op) {
+GemmShape gemm_shape(const KernelOp& op, bool has_bias) {
   return {.dtype = op.dtype,
           .m = dim(op.dims, "m"),
           .n = dim(op.dims, "n"),
           .k = dim(op.dims, "k"),
-          .scaling = Fp8Scaling::kRowwise};
+          .scaling = Fp8Scaling::kRowwise,
+          .has_bias = has_bias};
+}
+
+GemmShape gemm_shape(const Plan& plan, const Op& op) {
+  const auto& kernel = std::get<KernelOp>(op.body);
+  const KernelSpec& spec = kernel_spec(kernel.kernel);
+  const bool has_bias = std::ranges::any_of(operand_slots(plan, op).reads, [&](std::uint8_t slot) {
+    return spec.slots[slot].name == "bias";
+  });
+  return gemm_shape(kernel, has_bias);
 }
 
 void require_gemm_shape(const GemmShape& shape) {

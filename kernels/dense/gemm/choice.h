@@ -17,18 +17,21 @@ enum class Fp8Scaling : std::uint8_t {
   kRowwise     // one float per row of x (token) and per row of w (output column): dynamic
 };
 
-// y[m, n] = x[m, k] w[n, k]^T
+// y[m, n] = x[m, k] w[n, k]^T + bias[n]
 struct GemmShape {
   DType dtype = DType::kBf16;  // of x and w: bf16 or fp8 (e4m3); y is bf16, sums are fp32
   std::int64_t m = 0;          // rows of x: tokens; may be 0
   std::int64_t n = 0;          // rows of w; may be 0
   std::int64_t k = 0;
   Fp8Scaling scaling = Fp8Scaling::kRowwise;  // fp8 only
+  bool has_bias = false;
   auto operator<=>(const GemmShape&) const = default;
 };
 
 // Of a gemm op of a plan, whose fp8 operands have scales by row.
-GemmShape gemm_shape(const KernelOp& op);
+GemmShape gemm_shape(const KernelOp& op, bool has_bias);
+// Of one as it stands in the plan. Throws as operand_slots().
+GemmShape gemm_shape(const Plan& plan, const Op& op);
 
 // Throws std::invalid_argument for a dtype other than bf16 and fp8, a negative m or n, k < 1, or a
 // dim past 2^31 - 1.

@@ -62,14 +62,15 @@ void set(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t attribute, 
 // Operands of a launch that is not to run.
 GemmOperands anywhere(bf16* at) {
   const auto* const scale = reinterpret_cast<const float*>(at);
-  return {.x = at, .w = at, .y = at, .x_scale = scale, .w_scale = scale};
+  return {.x = at, .w = at, .y = at, .x_scale = scale, .w_scale = scale, .bias = at};
 }
 
 }  // namespace
 
 // cuBLASLt is column-major: y^T[n, m] = w^T^T x^T, where a row-major [rows, k] is a column-major
 // [k, rows]. So w is its A, transposed, and x its B: the one form it has for fp8 on Hopper.
-LtGemm::LtGemm(const GemmShape& shape, int proposals) : is_fp8_(shape.dtype == DType::kFp8) {
+LtGemm::LtGemm(const GemmShape& shape, int proposals)
+    : is_fp8_(shape.dtype == DType::kFp8), has_bias_(shape.has_bias) {
   const cudaDataType_t type = is_fp8_ ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
   ORRERY_CUBLAS(cublasLtMatmulDescInit(&matmul_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(&matmul_, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
@@ -84,6 +85,13 @@ LtGemm::LtGemm(const GemmShape& shape, int proposals) : is_fp8_(shape.dtype == D
     const float* const any_scale = kAnyScale;
     set(&matmul_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, any_scale);
     set(&matmul_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, any_scale);
+  }
+  if (has_bias_) {  // a value for each row of y^T
+    set(&matmul_, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(&matmul_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF);
+    alignas(16) static constexpr std::uint16_t kAnyBias[8]{};
+    const void* const any_bias = kAnyBias;
+    set(&matmul_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, any_bias);
   }
   ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&w_, type, shape.k, shape.n, shape.k));
   ORRERY_CUBLAS(cublasLtMatrixLayoutInit(&x_, type, shape.k, shape.m, shape.k));
@@ -167,6 +175,7 @@ void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, in
     set(&matmul, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.w_scale);
     set(&matmul, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.x_scale);
   }
+  if (has_bias_) set(&matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
   ORRERY_CUBLAS(cublasLtMatmul(cublas_lt_handle(), &matmul, &kOne, operands.w, &w, operands.x, &x,
                                &kZero, operands.y, &y, operands.y, &y, &chosen.algo, workspace,
                                chosen.workspaceSize, stream.get()));

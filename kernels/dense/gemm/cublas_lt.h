@@ -91,6 +91,7 @@ class LtGemm {
   cublasLtMatrixLayoutOpaque_t w_{};
   cublasLtMatrixLayoutOpaque_t y_{};
   bool is_fp8_;
+  bool has_bias_;
   Known* known_;  // shared by equal shapes, kept until the process ends
 };
 

@@ -25,7 +25,9 @@ int way(DType dtype, std::span<const std::int64_t> sizes) {
 KernelSpec gemm_spec() {
   return {
       .name = "gemm",
-      .summary = "linear layer y[m,n] = x[m,k] w[n,k]; dtype is the format of w and x, y is bf16",
+      .summary =
+          "linear layer y[m,n] = x[m,k] w[n,k] (+ bias[n]); dtype is the format of w and x, y is "
+          "bf16",
       .dims = {{.name = "m", .meaning = "rows of x: tokens"},
                {.name = "n", .meaning = "rows of w: output columns"},
                {.name = "k", .meaning = "input columns", .is_contraction = true}},
@@ -35,7 +37,6 @@ KernelSpec gemm_spec() {
                  .axes = "n",
                  .type = SlotType::kBf16,
                  .use = Use::kWeight,
-                 .is_executed = false,
                  .is_optional = true},
                 {.name = "y", .axes = "m.., n", .type = SlotType::kBf16, .is_result = true}},
       .work = work,

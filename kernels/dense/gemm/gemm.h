@@ -1,6 +1,6 @@
 #pragma once
 
-// The linear layer y[m, n] = x[m, k] w[n, k]^T on tensor cores.
+// The linear layer y[m, n] = x[m, k] w[n, k]^T + bias[n] on tensor cores.
 
 #include <cstddef>
 #include <memory>
@@ -18,6 +18,7 @@ struct GemmOperands {
   bf16* y = nullptr;               // [m, n]
   const float* x_scale = nullptr;  // [1] or [m]
   const float* w_scale = nullptr;  // [1] or [n]
+  const bf16* bias = nullptr;      // [n], added before y is rounded; null where the shape has none
 };
 
 // No plan needs more (what PyTorch gives cuBLASLt on Hopper).
@@ -29,8 +30,8 @@ struct GemmOptions {
   bool tune = false;
   // The weight-streaming kernel may start while the kernels before it in the stream still run, and
   // fetch weights meanwhile (programmatic dependent launch); x, its scales and y wait for them.
-  // Only where nothing queued on the stream writes w or its scales. Without effect on cuBLASLt's
-  // kernels.
+  // Only where nothing queued on the stream writes w, its scales or the bias. Without effect on
+  // cuBLASLt's kernels.
   bool overlap = false;
   // kGemmWorkspaceBytes of device memory, 256-byte aligned, in place of one that the plan allocates
   // itself: many plans may share it whose launches are on one stream. It must outlive the plan.

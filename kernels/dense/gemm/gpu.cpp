@@ -4,7 +4,7 @@
 #include "kernels/dense/gemm/reference.h"
 #include "kernels/dense/gemm/streaming.h"
 #include "kernels/harness/gpu_kernel.h"
-#include "kernels/harness/operands.h"
+#include "kernels/harness/operand_sets.h"
 
 namespace orrery {
 namespace {
@@ -17,6 +17,7 @@ class GemmCase final : public KernelCase {
  public:
   GemmCase(const GemmShape& shape, const CaseOptions& options)
       : shape_(shape), seed_(options.seed), plan_(shape) {
+    if (shape.has_bias) bias_ = normal_buffer<bf16>(n_count(), bias_seed());
     for (int set = 0; set < options.sets; ++set) {
       x_.push_back(normal_buffer<T>(x_count(), x_seed() + 2 * set));
       w_.push_back(normal_buffer<T>(w_count(), w_seed() + 2 * set));
@@ -74,15 +75,18 @@ class GemmCase final : public KernelCase {
   [[nodiscard]] std::size_t x_count() const { return shape_.m * shape_.k; }
   [[nodiscard]] std::size_t w_count() const { return shape_.n * shape_.k; }
   [[nodiscard]] std::size_t y_count() const { return shape_.m * shape_.n; }
+  [[nodiscard]] std::size_t n_count() const { return static_cast<std::size_t>(shape_.n); }
   [[nodiscard]] std::uint64_t x_seed() const { return seed_; }
   [[nodiscard]] std::uint64_t w_seed() const { return seed_ + 1; }
+  [[nodiscard]] std::uint64_t bias_seed() const { return seed_ + 4; }
 
   [[nodiscard]] GemmOperands operands(int set) const {
     return {.x = x_[set].get(),
             .w = w_[set].get(),
             .y = y_[set].get(),
             .x_scale = kIsFp8 ? x_scale_.get() : nullptr,
-            .w_scale = kIsFp8 ? w_scale_.get() : nullptr};
+            .w_scale = kIsFp8 ? w_scale_.get() : nullptr,
+            .bias = bias_.get()};
   }
   // Two in a row in a graph that runs twice: nothing of a launch is left for the next.
   void check_tiles(const cuda::Stream& stream, std::vector<Difference>& found) {
@@ -117,6 +121,10 @@ class GemmCase final : public KernelCase {
       const std::span one_w = std::span(w_scale).first(1);
       per_tensor_ref_ = reference::gemm(x, w, shape_.m, shape_.n, shape_.k, {one_x, one_w});
     }
+    if (!shape_.has_bias) return;
+    const std::vector<double> bias = host_normal<bf16>(n_count(), bias_seed());
+    reference::add_bias(ref_, bias);
+    reference::add_bias(per_tensor_ref_, bias);
   }
 
   GemmShape shape_;
@@ -125,6 +133,7 @@ class GemmCase final : public KernelCase {
   std::vector<cuda::DeviceBuffer<T>> x_;
   std::vector<cuda::DeviceBuffer<T>> w_;
   std::vector<cuda::DeviceBuffer<bf16>> y_;
+  cuda::DeviceBuffer<bf16> bias_{0};  // none
   cuda::DeviceBuffer<float> x_scale_{static_cast<std::size_t>(shape_.m)};
   cuda::DeviceBuffer<float> w_scale_{static_cast<std::size_t>(shape_.n)};
   std::vector<double> ref_;
@@ -132,8 +141,7 @@ class GemmCase final : public KernelCase {
 };
 
 std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
-  const GemmShape shape{
-      .dtype = op.dtype, .m = dim(op.dims, "m"), .n = dim(op.dims, "n"), .k = dim(op.dims, "k")};
+  const GemmShape shape = gemm_shape(op, variant(op.dims, "bias") != 0);
   require_gemm_shape(shape);
   if (shape.dtype == DType::kFp8) return std::make_unique<GemmCase<fp8>>(shape, options);
   return std::make_unique<GemmCase<bf16>>(shape, options);
@@ -141,6 +149,12 @@ std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& opt
 
 KernelOp op(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k) {
   return {.kernel = "gemm", .dtype = dtype, .dims = {{"m", m}, {"n", n}, {"k", k}}};
+}
+
+// Whose kernel adds a bias.
+KernelOp biased(KernelOp op) {
+  op.dims.push_back({"bias", 1});
+  return op;
 }
 
 // Tokens around each width of the MMA, rows and k around the tiles, k that only cuBLASLt takes.
@@ -159,6 +173,10 @@ std::vector<KernelOp> check_ops() {
     ops.push_back(op(dtype, 2, 1, 16));
     ops.push_back(op(dtype, 5, 63, 28672));
     ops.push_back(op(dtype, 5, 32003, 144));
+    for (const std::int64_t m : {1, 13, 64, 65, 257}) {
+      ops.push_back(biased(op(dtype, m, 4608, 3584)));
+    }
+    ops.push_back(biased(op(dtype, 3, 331, 1040)));
   }
   return ops;
 }
@@ -171,6 +189,10 @@ std::vector<KernelOp> bench_ops() {
     }
     ops.push_back(op(dtype, 1, 4096, 4096));
     ops.push_back(op(dtype, 64, 128256, 4096));
+    for (const std::int64_t m : {1, 64, 1024, 8192}) {  // q, k and v of Qwen2.5-7B
+      ops.push_back(op(dtype, m, 4608, 3584));
+      ops.push_back(biased(op(dtype, m, 4608, 3584)));
+    }
   }
   return ops;
 }

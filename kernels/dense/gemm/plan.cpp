@@ -42,6 +42,11 @@ void GemmPlan::launch(const cuda::Stream& stream, const GemmOperands& operands) 
   if (shape_.dtype == DType::kFp8 && (operands.x_scale == nullptr || operands.w_scale == nullptr)) {
     throw std::invalid_argument("gemm: fp8 needs the scales of x and w");
   }
+  if (shape_.has_bias != (operands.bias != nullptr) ||
+      (shape_.has_bias && !is_aligned(operands.bias))) {
+    throw std::invalid_argument(
+        "gemm: a bias, 16-byte aligned, where the shape has one and only there");
+  }
   if (choice_.tile) {
     streaming_gemm(stream, shape_, *choice_.tile, operands, {.overlap = options_.overlap});
   } else {

@@ -55,13 +55,20 @@ std::vector<double> gemm(std::span<const double> x, std::span<const double> w, s
   return y;
 }
 
+void add_bias(std::span<double> y, std::span<const double> bias) {
+  if (!y.empty() && (bias.empty() || y.size() % bias.size() != 0)) {
+    throw std::invalid_argument("add_bias: y is not whole rows of the bias");
+  }
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] += bias[i % bias.size()];
+}
+
 Results gemm_reference(const KernelCall& call) {
   const std::int64_t m = size_of(call, "m");
   const std::int64_t n = size_of(call, "n");
   const std::int64_t k = size_of(call, "k");
   Values y = gemm(rows_read(call, "x", m, k), read(call, "w"), m, n, k);
   const Values bias = optional_read(call, "bias");
-  for (std::size_t i = 0; i < y.size() && !bias.empty(); ++i) y[i] += bias[i % bias.size()];
+  if (!bias.empty()) add_bias(y, bias);
   return {std::move(y)};
 }
 

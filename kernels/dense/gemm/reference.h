@@ -19,4 +19,7 @@ struct GemmScales {
 std::vector<double> gemm(std::span<const double> x, std::span<const double> w, std::int64_t m,
                          std::int64_t n, std::int64_t k, const GemmScales& scales = {});
 
+// Adds bias[n] to each row of y[.., n]. Throws std::invalid_argument when y is not whole rows.
+void add_bias(std::span<double> y, std::span<const double> bias);
+
 }  // namespace orrery::reference

@@ -185,7 +185,8 @@ __device__ void store(bf16* y, const float (&values)[kVector], int columns, bool
 // overlap.
 template <typename T, typename Shape>
 __device__ void reduce(const float* sums, const float* x_scales, const float (&w_scale)[kVector],
-                       const Arguments& a, const Share<Shape>& share) {
+                       const float (&bias)[kVector], const Arguments& a,
+                       const Share<Shape>& share) {
   constexpr int kBatch = 2;
   constexpr int kBlocksAtOnce = 4;
   for (int first = share.token; first < a.m; first += kBatch * share.tokens) {
@@ -218,6 +219,8 @@ __device__ void reduce(const float* sums, const float* x_scales, const float (&w
 #pragma unroll
         for (int j = 0; j < kVector; ++j) values[j] *= x_scales[token] * w_scale[j];
       }
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) values[j] += bias[j];
       store(a.y + static_cast<std::int64_t>(token) * a.n + share.column, values, a.n - share.column,
             a.n % kVector == 0);
     }
@@ -271,6 +274,13 @@ __global__ void __launch_bounds__(Shape<T, kTokens, kBlocks>::kThreads)
       if (share.column + i < a.n) w_scale[i] = a.w_scale[(share.column + i) * a.scale_step];
     }
   }
+  float bias[kVector] = {};
+  if (a.bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (share.column + i < a.n) bias[i] = __bfloat162float(a.bias[share.column + i]);
+    }
+  }
   auto* sums = reinterpret_cast<float*>(stages);
   if (threadIdx.x / kWarp >= S::kConsumers / kWarp) {
     if (threadIdx.x == S::kConsumers) producer.run();
@@ -292,7 +302,7 @@ __global__ void __launch_bounds__(Shape<T, kTokens, kBlocks>::kThreads)
   } else {
     sm90::cluster_sync();
   }
-  reduce<T>(sums, x_scales, w_scale, a, share);
+  reduce<T>(sums, x_scales, w_scale, bias, a, share);
   if (a.split > 1) {
     __syncwarp();
     sm90::cluster_sync();  // the others still read here
@@ -317,6 +327,7 @@ void launch(const cuda::Stream& stream, const GemmShape& shape, const StreamingT
   const Arguments arguments{.y = operands.y,
                             .x_scale = operands.x_scale,
                             .w_scale = operands.w_scale,
+                            .bias = operands.bias,
                             .scale_step = shape.scaling == Fp8Scaling::kRowwise ? 1 : 0,
                             .m = static_cast<int>(shape.m),
                             .n = static_cast<int>(shape.n),

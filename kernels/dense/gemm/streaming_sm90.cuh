@@ -29,7 +29,8 @@ struct Arguments {
   bf16* y;
   const float* x_scale;  // fp8 only
   const float* w_scale;
-  int scale_step;  // 0 per tensor, 1 per row
+  const bf16* bias;  // null: none
+  int scale_step;    // 0 per tensor, 1 per row
   int m;
   int n;
   int rows;     // of w per block, a multiple of 8

@@ -34,6 +34,7 @@ class Operands {
     const auto x_size = static_cast<std::size_t>(shape.m * shape.k);
     const auto w_size = static_cast<std::size_t>(shape.n * shape.k);
     y_ = std::make_unique<cuda::DeviceBuffer<bf16>>(shape.m * shape.n);
+    if (shape.has_bias) bias_ = normal_buffer<bf16>(shape.n, 2 * sets);
     x_scale_ = std::make_unique<cuda::DeviceBuffer<float>>(shape.m);
     w_scale_ = std::make_unique<cuda::DeviceBuffer<float>>(shape.n);
     const cuda::Stream stream;
@@ -55,7 +56,7 @@ class Operands {
   }
   [[nodiscard]] GemmOperands set(int index) const {
     const std::size_t at = 2 * (static_cast<std::size_t>(index) % num_sets());
-    GemmOperands operands{.y = y_->get()};
+    GemmOperands operands{.y = y_->get(), .bias = bias_.get()};
     if (fp8_.empty()) {
       operands.x = bf16_[at].get();
       operands.w = bf16_[at + 1].get();
@@ -72,6 +73,7 @@ class Operands {
   std::vector<cuda::DeviceBuffer<fp8>> fp8_;  // x, w, x, w, ...
   std::vector<cuda::DeviceBuffer<bf16>> bf16_;
   std::unique_ptr<cuda::DeviceBuffer<bf16>> y_;
+  cuda::DeviceBuffer<bf16> bias_{0};  // none
   std::unique_ptr<cuda::DeviceBuffer<float>> x_scale_;
   std::unique_ptr<cuda::DeviceBuffer<float>> w_scale_;
 };
