@@ -25,12 +25,17 @@ struct Published {
 const std::vector<Published>& published() {
   static const std::vector<Published> table{
       {"MiniMaxAI--MiniMax-M2.5", 228.7, 11.0},
+      {"Qwen--Qwen2.5-7B-Instruct", 7.6, 7.6},
       {"Qwen--Qwen3-235B-A22B", 235.1, 22.2},
       {"Qwen--Qwen3-30B-A3B", 30.5, 3.4},
       {"Qwen--Qwen3-32B-FP8", 32.8, 32.8},
       {"Qwen--Qwen3-32B", 32.8, 32.8},
       {"Qwen--Qwen3-8B", 8.2, 8.2},
       {"Qwen--Qwen3.5-397B-A17B", 396.3, 17.3},  // without its vision tower
+      {"allenai--OLMo-2-1124-13B", 13.7, 13.7},
+      {"allenai--OLMoE-1B-7B-0924", 6.9, 1.3},
+      {"allenai--Olmo-3-1025-7B", 7.3, 7.3},
+      {"baidu--ERNIE-4.5-21B-A3B-PT", 21.8, 3.4},
       {"deepseek-ai--DeepSeek-R1", 671.0, 37.6},
       {"deepseek-ai--DeepSeek-V2-Lite", 15.7, 2.7},
       {"deepseek-ai--DeepSeek-V3.2", 671.0, 37.6, true},
@@ -43,6 +48,7 @@ const std::vector<Published>& published() {
       {"meta-llama--Meta-Llama-3.1-405B", 405.8, 405.8},
       {"meta-llama--Meta-Llama-3.1-70B", 70.6, 70.6},
       {"meta-llama--Meta-Llama-3.1-8B", 8.0, 8.0},
+      {"microsoft--phi-4", 14.7, 14.7},
       {"mistralai--Mistral-7B-v0.2", 7.2, 7.2},
       {"mistralai--Mixtral-8x22B-v0.1", 140.6, 39.2},
       {"mistralai--Mixtral-8x7B-v0.1", 46.7, 12.9},
