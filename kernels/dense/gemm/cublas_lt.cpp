@@ -175,7 +175,10 @@ void LtGemm::launch(const cuda::Stream& stream, const GemmOperands& operands, in
     set(&matmul, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.w_scale);
     set(&matmul, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.x_scale);
   }
-  if (has_bias_) set(&matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  if (has_bias_) {
+    const void* const bias = operands.bias;
+    set(&matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
   ORRERY_CUBLAS(cublasLtMatmul(cublas_lt_handle(), &matmul, &kOne, operands.w, &w, operands.x, &x,
                                &kZero, operands.y, &y, operands.y, &y, &chosen.algo, workspace,
                                chosen.workspaceSize, stream.get()));
