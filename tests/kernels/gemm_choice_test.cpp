@@ -33,9 +33,15 @@ std::int64_t row_tiles(const GemmShape& shape, const StreamingTile& tile) {
 TEST(GemmChoice, ReadsTheShapeOfAnOp) {
   const KernelOp op{
       .kernel = "gemm", .dtype = DType::kFp8, .dims = {{"m", 3}, {"n", 5120}, {"k", 2048}}};
-  const GemmShape expected{
-      .dtype = DType::kFp8, .m = 3, .n = 5120, .k = 2048, .scaling = Fp8Scaling::kRowwise};
-  EXPECT_EQ(gemm_shape(op), expected);
+  for (const bool has_bias : {false, true}) {
+    const GemmShape expected{.dtype = DType::kFp8,
+                             .m = 3,
+                             .n = 5120,
+                             .k = 2048,
+                             .scaling = Fp8Scaling::kRowwise,
+                             .has_bias = has_bias};
+    EXPECT_EQ(gemm_shape(op, has_bias), expected);
+  }
 }
 
 TEST(GemmChoice, RefusesWhatNoKernelTakes) {
