@@ -130,7 +130,7 @@ TEST(KernelBindings, RefuseABiasOfAnotherSize) {
   bound.read(weight("w", 48, kHidden));
   bound.read(vector("qkv_proj.bias", 47));
   bound.write(matrix("y", kTokens, 48));
-  expect_refusal(bound, "\"qkv_proj.bias\" (weight bf16 [47]) as bias");
+  expect_refusal(bound, "\"qkv_proj.bias\" (weight bf16 [47]), for which it has no slot");
 }
 
 TEST(KernelBindings, RefuseFp8WeightsForBf16Activations) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -77,6 +78,14 @@ inline double bytes_on_rank_0(const Plan& plan, CollectiveKind kind) {
         comm->bytes_per_rank.value() * static_cast<double>(plan.multiplicity(static_cast<OpId>(i)));
   }
   return bytes;
+}
+
+// Whether tensor-parallel ranks can share the model's heads: 28 of Qwen2.5-7B not over 8, 10 key
+// heads of Phi-4 over 2 or 5, not 4.
+inline bool divides_heads(const ModelConfig& model, std::int64_t tp) {
+  const std::int64_t key_heads = model.num_key_value_heads;
+  return model.num_attention_heads % tp == 0 &&
+         (key_heads < 1 || key_heads % tp == 0 || tp % key_heads == 0);
 }
 
 inline const CommOp& comm_named(const Plan& plan, const std::string& name) {

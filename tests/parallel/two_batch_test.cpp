@@ -275,6 +275,7 @@ TEST(TwoBatchOverlap, EveryShippedModelVerifiesInHalves) {
       meshes.push_back({.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kAllGather});
     }
     for (const Mesh& mesh : meshes) {
+      if (!testing::divides_heads(model, mesh.tp)) continue;
       for (const Batch& batch : {kDecode, kPrefill}) {
         try {
           (void)planned(model, batch, halved(mesh), {.precision = testing::kFp8Precision});
