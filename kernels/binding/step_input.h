@@ -71,6 +71,8 @@ struct RankGrid {
   int ffn_instances = 0;  // each of ffn_tp ranks behind the others, which compute FFNs alone
   int ffn_tp = 1;
   [[nodiscard]] int size() const { return tp * dp * pp * cp + ffn_instances * ffn_tp; }
+  // Whether it computes FFNs alone: such ranks have no sequences, and no place among the others.
+  [[nodiscard]] bool is_ffn(int rank) const { return rank >= tp * dp * pp * cp; }
   [[nodiscard]] int cp_rank(int rank) const { return rank % cp; }
   [[nodiscard]] int tp_rank(int rank) const { return rank / cp % tp; }
   [[nodiscard]] int dp_rank(int rank) const { return rank / (tp * cp) % dp; }

@@ -11,6 +11,7 @@
 #include "kernels/execute/collective_operands.h"
 #include "kernels/execute/column_slices.h"
 #include "kernels/execute/copies_between_ranks.h"
+#include "kernels/execute/side_exchange.h"
 
 namespace orrery {
 namespace {
@@ -334,6 +335,9 @@ bool is_own_all_reduce(const CollectiveContext& context) {
 }
 
 Launch bind_collective(const CollectiveContext& context) {
+  if (const auto sides = sides_of(context.plan, context.op)) {
+    return bind_side_exchange(context, *sides);
+  }
   if (sends_slice(context)) return bind_slice(context);
   switch (std::get<CommOp>(context.op.body).kind) {
     case CollectiveKind::kAllReduce:

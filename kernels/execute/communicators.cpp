@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include "sim/plan/sides.h"
+
 namespace orrery {
 namespace {
 
@@ -36,18 +38,23 @@ bool Communicators::has_opened(const Plan& plan) const {
   return std::ranges::all_of(plan.ops(), [&](const Op& op) {
     const auto* comm = std::get_if<CommOp>(&op.body);
     if (comm == nullptr) return true;
-    const auto ranks = plan.ranks(op.ranks);
-    const auto found = groups_.find(std::vector<int>(ranks.begin(), ranks.end()));
-    return found != groups_.end() && (!wants_own_kernels(*comm, ranks.size()) ||
+    const auto found = groups_.find(key_of(plan, op));
+    return found != groups_.end() && (!wants_own_kernels(*comm, plan.ranks(op.ranks).size()) ||
                                       found->second.all_reduce.contains(op.stream));
   });
 }
 
-CommGroup& Communicators::open_group(std::span<const int> ranks) {
-  const auto [entry, is_new] = groups_.try_emplace(std::vector<int>(ranks.begin(), ranks.end()));
+Communicators::Key Communicators::key_of(const Plan& plan, const Op& op) {
+  const auto ranks = plan.ranks(op.ranks);
+  return {.ranks = {ranks.begin(), ranks.end()}, .stream = sides_of(plan, op) ? op.stream : -1};
+}
+
+CommGroup& Communicators::open_group(const Key& key) {
+  const auto [entry, is_new] = groups_.try_emplace(key);
   CommGroup& group = entry->second;
   if (!is_new) return group;
-  group.ranks.assign(ranks.begin(), ranks.end());
+  group.ranks = key.ranks;
+  const std::vector<int>& ranks = group.ranks;
   const ProcessGroup& processes = setup_.processes;
   if (processes.size == 1) {
     group.communicators = cuda::Communicator::for_devices(devices_of(ranks));
@@ -83,24 +90,24 @@ void Communicators::open(const Plan& plan) {
     const auto* comm = std::get_if<CommOp>(&op.body);
     if (comm == nullptr) continue;
     const auto ranks = plan.ranks(op.ranks);
-    CommGroup& group = open_group(ranks);
+    CommGroup& group = open_group(key_of(plan, op));
     if (!wants_own_kernels(*comm, ranks.size()) || group.all_reduce.contains(op.stream)) continue;
     if (!group.team) group.team = std::make_unique<cuda::DeviceTeam>(devices_of(ranks));
     group.all_reduce.try_emplace(op.stream, *group.team, options_for(plan, op));
   }
 }
 
-CommGroup& Communicators::group(std::span<const int> ranks) {
-  return groups_.at(std::vector<int>(ranks.begin(), ranks.end()));
+CommGroup& Communicators::group(const Plan& plan, const Op& op) {
+  return groups_.at(key_of(plan, op));
 }
 
 void Communicators::abort() {
   const std::scoped_lock lock(mutex_);
   // Ours first: NCCL frees memory, which may wait for the device.
-  for (auto& [ranks, group] : groups_) {
+  for (auto& [key, group] : groups_) {
     for (auto& [stream, workspace] : group.all_reduce) workspace.abort();
   }
-  for (auto& [ranks, group] : groups_) {
+  for (auto& [key, group] : groups_) {
     for (cuda::Communicator& communicator : group.communicators) communicator.abort();
   }
 }
@@ -108,9 +115,9 @@ void Communicators::abort() {
 std::optional<RankError> Communicators::find_error() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return std::nullopt;
-  for (const auto& [ranks, group] : groups_) {
+  for (const auto& [key, group] : groups_) {
     for (const cuda::Communicator& communicator : group.communicators) {
-      const int rank = ranks[static_cast<std::size_t>(communicator.rank())];
+      const int rank = group.ranks[static_cast<std::size_t>(communicator.rank())];
       for (const auto& [stream, workspace] : group.all_reduce) {
         if (workspace.timed_out(communicator.rank()) == 0) continue;
         return RankError(rank, "", "an all_reduce gave up: another rank did not come");
@@ -127,9 +134,9 @@ std::optional<RankError> Communicators::find_error() {
 std::int64_t Communicators::calls_begun(int rank) {
   const std::scoped_lock lock(mutex_);
   std::int64_t calls = 0;
-  for (const auto& [ranks, group] : groups_) {
+  for (const auto& [key, group] : groups_) {
     const int place = group.place(rank);
-    if (place == static_cast<int>(ranks.size())) continue;
+    if (place == static_cast<int>(group.ranks.size())) continue;
     for (const auto& [stream, workspace] : group.all_reduce) calls += workspace.calls_begun(place);
   }
   return calls;

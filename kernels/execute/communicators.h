@@ -1,8 +1,10 @@
 #pragma once
 
 // What collectives among ranks of this process need: NCCL's communicators and the receive areas of
-// our own all-reduce, one set for each distinct group of ranks.
+// our own all-reduce, one set for each distinct group of ranks; of transfers between two sides
+// (sim/plan/sides.h) one for each stream, since those of a communicator wait for each other.
 
+#include <compare>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,8 +45,8 @@ class Communicators {
   // without peer access.
   void open(const Plan& plan);
   [[nodiscard]] bool has_opened(const Plan& plan) const;
-  // Of ranks as an op that was opened has them.
-  [[nodiscard]] CommGroup& group(std::span<const int> ranks);
+  // Of an op that was opened.
+  [[nodiscard]] CommGroup& group(const Plan& plan, const Op& op);
   // Ends what waits, in NCCL's communicators and in our kernels (any thread); nothing can be
   // enqueued after that.
   void abort();
@@ -55,7 +57,13 @@ class Communicators {
   [[nodiscard]] std::int64_t calls_begun(int rank);
 
  private:
-  CommGroup& open_group(std::span<const int> ranks);
+  struct Key {
+    std::vector<int> ranks;
+    int stream = -1;  // -1: of all streams
+    auto operator<=>(const Key&) const = default;
+  };
+  static Key key_of(const Plan& plan, const Op& op);
+  CommGroup& open_group(const Key& key);
   // Whether our kernels may serve `op` among so many ranks.
   [[nodiscard]] bool wants_own_kernels(const CommOp& op, std::size_t num_ranks) const;
   [[nodiscard]] std::vector<int> devices_of(std::span<const int> ranks) const;
@@ -66,7 +74,7 @@ class Communicators {
   const ExecutorSetup& setup_;
   bool only_nccl_;
   std::mutex mutex_;  // of what other threads than the executor's ask
-  std::map<std::vector<int>, CommGroup> groups_;
+  std::map<Key, CommGroup> groups_;
 };
 
 }  // namespace orrery

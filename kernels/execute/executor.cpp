@@ -65,6 +65,7 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
   step.mode = mode;
   step.limit = step_limit(plan);
   step.num_micro_batches = num_micro_batches(plan);
+  step.without_sequences.resize(static_cast<std::size_t>(step.num_micro_batches));
   step.ranks.resize(static_cast<std::size_t>(num_ranks()));
   state.open(plan);
   state.run_phase(RunPhase::kPrepare, [&](int r) {

@@ -193,6 +193,7 @@ void Executor::State::in_phase(int r, RunPhase phase, const std::function<void(i
 std::span<const StepPart> Executor::State::parts_of(const PreparedStep::State& step,
                                                     const std::vector<StepPart>& parts,
                                                     int r) const {
+  if (setup.grid.is_ffn(r)) return step.without_sequences;
   const auto num_parts = static_cast<std::size_t>(step.num_micro_batches);
   const auto first = static_cast<std::size_t>(setup.grid.dp_rank(r)) * num_parts;
   return std::span(parts).subspan(first, num_parts);

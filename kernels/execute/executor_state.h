@@ -25,10 +25,11 @@ struct PreparedStep::State {
   LaunchMode mode = LaunchMode::kEager;
   std::vector<std::unique_ptr<RankStep>> ranks;
   int num_micro_batches = 1;
-  Seconds limit;                     // of a run
-  bool has_run = false;              // the first run may have to connect ranks and load code
-  std::vector<PrefillChunk> chunks;  // that it was bound with
-  bool is_bound = false;             // every launch is made, since a run has enqueued them
+  std::vector<StepPart> without_sequences;  // a part for each, of ranks that compute FFNs alone
+  Seconds limit;                            // of a run
+  bool has_run = false;                     // the first run may have to connect ranks and load code
+  std::vector<PrefillChunk> chunks;         // that it was bound with
+  bool is_bound = false;                    // every launch is made, since a run has enqueued them
   std::vector<std::vector<std::int64_t>> sampled;  // StepPart::sampled of the last run
 
   [[nodiscard]] RankStep& rank(int number) const {
@@ -78,7 +79,8 @@ struct Executor::State {
     const auto& held = others[static_cast<std::size_t>(r)];
     return held ? held->bytes : Bytes(0);
   }
-  // The parts of one rank: micro-batches of a data-parallel rank follow each other.
+  // The parts of one rank: micro-batches of a data-parallel rank follow each other. Empty ones of
+  // ranks without sequences.
   [[nodiscard]] std::span<const StepPart> parts_of(const PreparedStep::State& step,
                                                    const std::vector<StepPart>& parts, int r) const;
   // work(rank) in the thread of each rank, watched. Throws as RankTeam::run, or run_apart where the

@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/execute/collective_binding.h"
 #include "kernels/execute/hazards.h"
+#include "kernels/execute/side_rows.h"
 #include "kernels/kernel_spec.h"
 
 namespace orrery {
@@ -208,7 +209,12 @@ void RankStep::find_events() {
   waits_.resize(tasks_.size());
   events_.resize(tasks_.size());
   if (streams_.size() == 1) return;
-  waits_ = event_waits(task_memory(plan_, rank_.rank(), tasks_, buffers_, layers_));
+  std::vector<TaskMemory> memory = task_memory(plan_, rank_.rank(), tasks_, buffers_, layers_);
+  const std::vector<std::int32_t> sent = sent_before(plan_, rank_.rank(), tasks_);
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    if (sent[i] >= 0) memory[i].after.push_back(sent[i]);
+  }
+  waits_ = event_waits(memory);
   for (const auto& waits : waits_) {
     for (const std::int32_t before : waits) {
       auto& event = events_[static_cast<std::size_t>(before)];
@@ -348,7 +354,7 @@ Launch RankStep::bind_task(const Task& task) {
                                     .rank = rank_.rank(),
                                     .reads = reads,
                                     .writes = writes,
-                                    .group = communicators_.group(plan_.ranks(op.ranks)),
+                                    .group = communicators_.group(plan_, op),
                                     .resources = rank_.resources(op.stream)};
     is_own_all_reduce_[static_cast<std::size_t>(task.op)] = is_own_all_reduce(context);
     return bind_collective(context);

@@ -15,14 +15,20 @@ namespace {
 CheckedDeployment checked_deployment(const Mesh& mesh) {
   const ModelConfig model = testing::tiny_llama();
   return {.name = model.name,
-          .grid = {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp},
+          .grid = {.tp = mesh.tp,
+                   .dp = mesh.dp,
+                   .pp = mesh.pp,
+                   .ffn_instances = mesh.ffn_instances,
+                   .ffn_tp = mesh.ffn_tp},
           .numbers = {.head_dim = model.head_dim, .max_positions = 256},
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
             Batch batch = batch_of(input);
             batch.num_decodes = num_decodes;
             StepPlans plans{.whole = lower(model, batch, {})};
-            plans.plan = parallelize(plans.whole, mesh);
+            Mesh of_step = mesh;
+            if (mesh.ffn_instances > 0 && !input.prefill.empty()) of_step.num_micro_batches = 1;
+            plans.plan = parallelize(plans.whole, of_step);
             return plans;
           }};
 }
@@ -41,7 +47,9 @@ TEST(Conversation, RunsOnEveryMeshWithTheSameLogits) {
   const std::vector<CheckedStep> steps = reference_conversation(checked_deployment({}), 3);
   ASSERT_EQ(steps.size(), 5U);
   for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.dp = 2}, Mesh{.tp = 2, .sp = true},
-                           Mesh{.pp = 2, .num_micro_batches = 2}, Mesh{.tp = 2, .pp = 2}}) {
+                           Mesh{.pp = 2, .num_micro_batches = 2}, Mesh{.tp = 2, .pp = 2},
+                           Mesh{.num_micro_batches = 2, .ffn_instances = 1},
+                           Mesh{.num_micro_batches = 3, .ffn_instances = 1}}) {
     const CheckedDeployment deployment = checked_deployment(mesh);
     reference::Model model = model_of(deployment);
     for (const CheckedStep& step : steps) {
