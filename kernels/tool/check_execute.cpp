@@ -57,8 +57,19 @@ std::string describe(const SmallModel& small, const Mesh& mesh) {
   add("pp", mesh.pp);
   add("dp", mesh.dp);
   add("micro-batches", mesh.num_micro_batches);
+  if (mesh.ffn_instances > 0) {
+    text += " ffn apart";
+    add("ffn_tp", mesh.ffn_tp);
+    if (mesh.ffn_schedule == FfnSchedule::kLock) text += " lock";
+  }
   if (mesh.sp) text += " sp";
   return text;
+}
+
+// Rows of prompts do not divide into micro-batches as FFNs apart from attention need them.
+Mesh mesh_of_step(Mesh mesh, const StepInput& input) {
+  if (mesh.ffn_instances > 0 && !input.prefill.empty()) mesh.num_micro_batches = 1;
+  return mesh;
 }
 
 CheckedDeployment deployment_of(const SmallModel& small, const Mesh& mesh) {
@@ -66,12 +77,16 @@ CheckedDeployment deployment_of(const SmallModel& small, const Mesh& mesh) {
   LoweringOptions options;
   options.precision.weights = options.precision.activations = small.dtype;
   return {.name = describe(small, mesh),
-          .grid = {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp},
+          .grid = {.tp = mesh.tp,
+                   .dp = mesh.dp,
+                   .pp = mesh.pp,
+                   .ffn_instances = mesh.ffn_instances,
+                   .ffn_tp = mesh.ffn_tp},
           .numbers = {.head_dim = small.head_dim, .max_positions = 512},
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
             StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
-            plans.plan = parallelize(plans.whole, mesh);
+            plans.plan = parallelize(plans.whole, mesh_of_step(mesh, input));
             return plans;
           }};
 }
@@ -256,14 +271,23 @@ class ExecuteCheck {
 
 CheckCount check_execute() {
   ExecuteCheck check(cuda::device_count());
-  const std::vector<Mesh> all_meshes{{.tp = 2},
-                                     {.pp = 2},
-                                     {.dp = 2},
-                                     {.tp = 2, .sp = true},
-                                     {.pp = 2, .num_micro_batches = 2},
-                                     {.tp = 4},
-                                     {.tp = 2, .pp = 2}};
+  const std::vector<Mesh> all_meshes{
+      {.tp = 2},
+      {.pp = 2},
+      {.dp = 2},
+      {.tp = 2, .sp = true},
+      {.pp = 2, .num_micro_batches = 2},
+      {.ffn_instances = 1},
+      {.num_micro_batches = 2, .ffn_instances = 1},
+      {.num_micro_batches = 3, .ffn_instances = 1},
+      {.num_micro_batches = 3, .ffn_instances = 1, .ffn_schedule = FfnSchedule::kLock},
+      {.dp = 2, .ffn_instances = 1},
+      {.num_micro_batches = 2, .ffn_instances = 1, .ffn_tp = 2},
+      {.tp = 4},
+      {.tp = 2, .pp = 2}};
   const std::vector<Mesh> tensor_parallel{{.tp = 2}};
+  const std::vector<Mesh> fp8_meshes{
+      {.tp = 2}, {.ffn_instances = 1}, {.num_micro_batches = 3, .ffn_instances = 1}};
   const SmallModel small{.head_dim = 64, .dtype = DType::kBf16};
   check.check_weights(small);
   check.check_weights({.head_dim = 64, .dtype = DType::kFp8});
@@ -272,9 +296,10 @@ CheckCount check_execute() {
   check.check_model({.type = "qwen3", .head_dim = 128, .dtype = DType::kBf16}, tensor_parallel);
   check.check_model({.type = "qwen2", .head_dim = 128, .dtype = DType::kBf16}, tensor_parallel);
   check.check_model({.type = "qwen2", .head_dim = 128, .dtype = DType::kFp8}, tensor_parallel);
-  check.check_model({.head_dim = 64, .dtype = DType::kFp8}, tensor_parallel);
+  check.check_model({.head_dim = 64, .dtype = DType::kFp8}, fp8_meshes);
   check.check_model({.head_dim = 128, .dtype = DType::kFp8}, {});
-  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}}) {
+  for (const Mesh& mesh :
+       {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}, Mesh{.ffn_instances = 1}}) {
     check.check_wrong_collectives(small, mesh);
   }
   return check.result();

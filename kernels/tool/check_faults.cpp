@@ -144,6 +144,32 @@ void check_rank_faults(FaultCheck& check, const FaultDirectory& directory, int n
                           .status = status});
 }
 
+// Of a rank with attention, then of one with FFNs, which wait for each other's rows.
+void check_faults_of_sides(FaultCheck& check, const FaultDirectory& directory) {
+  for (const auto& [rank, op] : {std::pair{0, "layers.0.o_proj"}, std::pair{1, kOp}}) {
+    const std::string number = "rank " + std::to_string(rank);
+    const std::string suffix =
+        std::string(" with ") + (rank == 0 ? "attention" : "FFNs") + " alone";
+    const std::string status = "failed " + number + " op " + op;
+    const auto options = [rank = rank, op = op](const char* how, int run) {
+      return std::vector<std::string>{"--no-trace", "--fail", fail_option(rank, how, op, run)};
+    };
+    constexpr int kInDecodes = 120;
+    check.check(directory, {.name = "a rank that throws" + suffix,
+                            .options = options("throw", kInDecodes),
+                            .says = {number + ", op " + op},
+                            .status = status});
+    check.check(directory, {.name = "a rank whose thread hangs" + suffix,
+                            .options = options("hang", kInDecodes),
+                            .says = {number + " op " + op},
+                            .status = status});
+    check.check(directory, {.name = "a rank that makes NaN" + suffix,
+                            .options = options("nan", kInDecodes),
+                            .says = {number + ", op " + op + "#", "not finite"},
+                            .status = status + "#"});
+  }
+}
+
 void check_signals(FaultCheck& check, const FaultDirectory& directory) {
   for (const auto& [signal, name] : {std::pair{SIGINT, "SIGINT"}, std::pair{SIGTERM, "SIGTERM"}}) {
     check.check(directory,
@@ -224,6 +250,8 @@ CheckCount check_faults() {
   }
   const FaultDirectory directory({.tp = 2});
   check_rank_faults(check, directory, 2);
+  const FaultDirectory sides({.ffn_instances = 1});
+  check_faults_of_sides(check, sides);
   return check.count();
 }
 

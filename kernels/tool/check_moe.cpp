@@ -111,6 +111,7 @@ std::string describe(const Mesh& mesh) {
   add("tp", mesh.tp);
   add("dp", mesh.dp);
   add("ep", mesh.ep);
+  if (mesh.ffn_instances > 0) text += " experts apart";
   if (mesh.dp > 1 && mesh.ep > 1) {
     text.append(" ").append(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)]);
   }
@@ -136,7 +137,10 @@ CheckedDeployment deployment_of(const MoeStep& step) {
   options.fuse_scatter_add = step.fuses_scatter;
   const Mesh mesh = step.mesh;
   return {.name = describe(step),
-          .grid = {.tp = mesh.tp, .dp = mesh.dp},
+          .grid = {.tp = mesh.tp,
+                   .dp = mesh.dp,
+                   .ffn_instances = mesh.ffn_instances,
+                   .ffn_tp = mesh.ffn_tp},
           .numbers = {.head_dim = model.rotary_dim(),
                       .max_positions = 512,
                       .routing = routing_of(model)},
@@ -299,6 +303,11 @@ void check_two_gpus(StepCheck& check) {
       check.check_steps({.kind = kind, .mesh = mesh});
     }
   }
+  const Mesh apart{.ffn_instances = 1};
+  for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kDeepseek}) {
+    check.check_steps({.kind = kind, .mesh = apart});
+  }
+  check.check_steps({.kind = SmallMoe::kQwen3, .dtype = DType::kFp8, .mesh = apart});
 }
 
 void check_four_gpus(StepCheck& check) {

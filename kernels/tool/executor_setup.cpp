@@ -25,6 +25,19 @@ ExpertRouter router_of(const ModelConfig& model) {
           .group_score = model.has_correction_bias ? GroupScore::kBestTwo : GroupScore::kBest};
 }
 
+// Of FFNs on GPUs of their own: partial results of several instances would have to be added up on
+// arrival, and tensor-parallel ranks to share the rows that come.
+void check_sides(const Mesh& mesh) {
+  if (mesh.ffn_instances == 0) return;
+  if (mesh.ffn_instances > 1 || mesh.tp > 1 || (mesh.dp > 1 && mesh.ffn_tp > 1)) {
+    throw std::invalid_argument("FFNs on GPUs of their own are not executed with ffn_instances " +
+                                std::to_string(mesh.ffn_instances) + ", ffn_tp " +
+                                std::to_string(mesh.ffn_tp) + ", dp " + std::to_string(mesh.dp) +
+                                ", tp " + std::to_string(mesh.tp) +
+                                "; expected ffn_instances 1, tp 1, and dp 1 or ffn_tp 1");
+  }
+}
+
 }  // namespace
 
 Deployment read_deployment(const std::filesystem::path& file) {
@@ -76,11 +89,12 @@ RankGrid rank_grid(const Mesh& mesh) {
     throw std::invalid_argument(
         "a step in two halves that overlap is not executed; expected two_batch_overlap false");
   }
-  if (mesh.ffn_instances > 0) {
-    throw std::invalid_argument(
-        "FFNs on GPUs of their own are not executed; expected ffn_instances 0");
-  }
-  return {.tp = mesh.tp, .dp = mesh.dp, .pp = mesh.pp};
+  check_sides(mesh);
+  return {.tp = mesh.tp,
+          .dp = mesh.dp,
+          .pp = mesh.pp,
+          .ffn_instances = mesh.ffn_instances,
+          .ffn_tp = mesh.ffn_tp};
 }
 
 Routing routing_of(const ModelConfig& model) {

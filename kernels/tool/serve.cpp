@@ -123,8 +123,13 @@ std::int64_t num_instances(const ServeCase& serve) {
   return serve.num_replicas + (serve.prefill ? serve.prefill->num_replicas : 0);
 }
 
-// Throws std::invalid_argument when there are too few GPUs.
+// Throws std::invalid_argument when there are too few GPUs, or for FFNs on GPUs of their own.
 void check_devices(const ServeCase& serve, const Options& options) {
+  if (serve.deployment.mesh.ffn_instances > 0) {
+    throw std::invalid_argument(
+        "a service with FFNs on GPUs of their own is not executed, its steps by themselves are "
+        "(orrery-gpu execute); expected ffn_instances 0");
+  }
   const int ranks = rank_grid(serve.deployment.mesh).size();
   const std::int64_t needed = ranks * num_instances(serve);
   const std::int64_t present = cuda::device_count();
