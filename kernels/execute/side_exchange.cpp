@@ -11,7 +11,6 @@
 namespace orrery {
 namespace {
 
-using cuda::Communicator;
 using cuda::nccl;
 using cuda::Stream;
 

@@ -8,8 +8,11 @@
 namespace orrery {
 namespace {
 
-// The longest of so many parts.
-std::int64_t share_of(std::int64_t rows, std::int64_t ranks) { return (rows + ranks - 1) / ranks; }
+// Whether `rows` are in so many equal shares, the last of which is filled up.
+bool are_shares(std::int64_t share, std::int64_t ranks, std::int64_t rows) {
+  const std::int64_t spare = share * ranks - rows;
+  return spare >= 0 && spare < ranks;
+}
 
 // Throws as side_rows().
 void check_rows(const Sides& sides, std::int64_t sent, std::int64_t received) {
@@ -21,7 +24,7 @@ void check_rows(const Sides& sides, std::int64_t sent, std::int64_t received) {
                                 " of another side, expected one rank on either side");
   }
   const bool fits =
-      senders == 1 ? received == share_of(sent, receivers) : sent == share_of(received, senders);
+      senders == 1 ? are_shares(received, receivers, sent) : are_shares(sent, senders, received);
   if (fits) return;
   throw std::invalid_argument("of " + std::to_string(sent) + " rows on each of " +
                               std::to_string(senders) + " ranks into " + std::to_string(received) +
