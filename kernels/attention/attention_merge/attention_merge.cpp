@@ -46,7 +46,8 @@ KernelSpec attention_merge_spec() {
                     .hbm = 0.85,
                     .floor = us(2),
                     .spread = 0.2,
-                    .reads_what_was_written = true}};
+                    .reads_what_was_written = true},
+          .executed = {DType::kBf16}};
 }
 
 }  // namespace orrery

@@ -1,0 +1,29 @@
+#pragma once
+
+// Attention over all keys from results over parts of them.
+
+#include <cstdint>
+
+#include "kernels/cuda/dtypes.h"
+#include "kernels/cuda/handles.h"
+
+namespace orrery {
+
+struct AttentionMergeShape {
+  std::int64_t parts = 0;
+  std::int64_t tokens = 0;
+  std::int64_t heads = 0;
+  std::int64_t head_dim = 0;  // a multiple of 8
+};
+
+// out [tokens, heads, head_dim] = sum of exp(lse - largest) part / sum of exp(lse - largest), in
+// fp32 and rounded once.
+//   parts  bf16 [parts, tokens, heads, head_dim]
+//   lse    fp32 [parts, tokens, heads], natural logarithm of the sum of exp(scores); -infinity: the
+//          part has no keys, and is not used, even NaN. Of rows that no part has keys of: zeros.
+// parts and out are 16-byte aligned and do not overlap. Throws std::invalid_argument for other
+// sizes or alignments, cuda::Error when the launch fails.
+void attention_merge(const cuda::Stream& stream, const bf16* parts, const float* lse,
+                     const AttentionMergeShape& shape, bf16* out);
+
+}  // namespace orrery
