@@ -39,11 +39,13 @@ std::string refused_dims(const KernelSpec& spec, const Dims& dims) {
 // Empty where our own kernel takes all operands of the op.
 std::string refused_operand(const Plan& plan, const Op& op, const KernelSpec& spec) {
   if (std::ranges::all_of(spec.slots, &Slot::is_executed)) return "";
-  for (const std::uint8_t slot : operand_slots(plan, op).reads) {
-    if (spec.slots[slot].is_executed) continue;
-    return "no kernel of this project adds a " + std::string(spec.slots[slot].name);
+  const OperandSlots slots = operand_slots(plan, op);
+  const auto is_refused = [&](std::uint8_t slot) { return !spec.slots[slot].is_executed; };
+  if (std::ranges::none_of(slots.reads, is_refused) &&
+      std::ranges::none_of(slots.writes, is_refused)) {
+    return "";
   }
-  return "";
+  return "a context over several ranks is executed for decodes of GQA alone; expected cp 1";
 }
 
 // Empty when the op is executed.

@@ -45,6 +45,9 @@ struct StepTables {
   std::int64_t blocks_per_sequence = 0;
   std::span<const PrefillChunk> prefill;  // host
   std::int64_t num_decodes = 0;
+  // Ranks that the context is dealt out over. With several, a KV op's dims count the rows that a
+  // rank stores on average; slots say which these are of all rows of the step.
+  int context_ranks = 1;
   std::int64_t max_context =
       0;  // of the decodes, a hint; a captured graph keeps that of its capture
   bool samples_all_rows = false;   // sampled_rows is 0, 1, 2, ...: nothing to gather

@@ -63,6 +63,9 @@ OperandSlots executed_slots(const Plan& plan, const Op& op) {
     refused(known + ", not " + std::string(to_text(kernel.dtype)));
   }
   OperandSlots slots = operand_slots(plan, op);
+  for (const std::uint8_t write : slots.writes) {
+    if (!spec.slots[write].is_executed) refused("no " + std::string(spec.slots[write].name));
+  }
   for (std::size_t i = 0; i < op.reads.size(); ++i) {
     const Slot& slot = spec.slots[slots.reads[i]];
     const Tensor& read = plan.tensors()[static_cast<std::size_t>(op.reads[i].tensor)];
@@ -90,6 +93,10 @@ std::span<const Operand> parts(const BindContext& context, std::string_view slot
 
 bool has_operand(const BindContext& context, std::string_view slot) {
   return !tensors_of(context, slot, /*is_result=*/false).empty();
+}
+
+bool has_result(const BindContext& context, std::string_view slot) {
+  return !tensors_of(context, slot, /*is_result=*/true).empty();
 }
 
 void require_rows(const BindContext& context, const Operand& operand, std::int64_t rows) {

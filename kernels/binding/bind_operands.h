@@ -53,6 +53,7 @@ Operand result(const BindContext& context, std::string_view slot);
 std::span<const Operand> parts(const BindContext& context, std::string_view slot);
 // Whether there is an optional one.
 bool has_operand(const BindContext& context, std::string_view slot);
+bool has_result(const BindContext& context, std::string_view slot);
 
 // That the tensor has so many rows at least, or so many columns.
 void require_rows(const BindContext& context, const Operand& operand, std::int64_t rows);

@@ -62,7 +62,6 @@ struct ModelNumbers {
 };
 
 // How the ranks of a plan are numbered, slowest first: pp, dp, tp, cp (sim/parallel/parallel.h).
-// `cp` is the reference's alone.
 struct RankGrid {
   int tp = 1;
   int dp = 1;
@@ -77,6 +76,8 @@ struct RankGrid {
   [[nodiscard]] int tp_rank(int rank) const { return rank / cp % tp; }
   [[nodiscard]] int dp_rank(int rank) const { return rank / (tp * cp) % dp; }
   [[nodiscard]] int stage(int rank) const { return rank / (tp * dp * cp); }
+  // Of the ranks that compute the same sequences.
+  [[nodiscard]] bool is_first(int rank) const { return tp_rank(rank) == 0 && cp_rank(rank) == 0; }
 };
 
 }  // namespace orrery

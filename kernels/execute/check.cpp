@@ -43,6 +43,18 @@ reference::GivenScores recorded_scores(const Executor& executor, const PreparedS
   return scores;
 }
 
+// With as many blocks as sequences take where `cp` ranks have a block's tokens each.
+StepInput over_ranks(StepInput input, int cp) {
+  const std::int64_t tokens = std::int64_t{kConversationBlockSize} * cp;
+  for (auto* sequences : {&input.prefill, &input.decodes}) {
+    for (SequenceTokens& sequence : *sequences) {
+      const std::int64_t length = sequence.context + std::ssize(sequence.tokens);
+      sequence.blocks.resize(static_cast<std::size_t>((length + tokens - 1) / tokens));
+    }
+  }
+  return input;
+}
+
 }  // namespace
 
 std::int64_t num_different_elements(const WeightShard& shard, std::int64_t copy, DType dtype,
@@ -95,9 +107,12 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
     return step.is_decode && options.decode_mode != LaunchMode::kEager;
   };
   std::vector<std::unique_ptr<PreparedStep>> eager(steps.size());
+  const auto input_of = [&](const CheckedStep& step) {
+    return over_ranks(step.input, deployment.grid.cp);
+  };
   const auto prepare = [&](std::size_t i) {
     if (is_kept(steps[i]) || eager[i]) return;
-    eager[i] = executor.prepare(plans_of(steps[i]).plan, steps[i].input, LaunchMode::kEager);
+    eager[i] = executor.prepare(plans_of(steps[i]).plan, input_of(steps[i]), LaunchMode::kEager);
   };
   for (std::size_t i = 0; options.prepares_first && i < steps.size(); ++i) prepare(i);
   std::unique_ptr<PreparedStep> kept;
@@ -105,10 +120,10 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
     const CheckedStep& step = steps[i];
     prepare(i);
     if (is_kept(step) && !kept) {
-      kept = executor.prepare(plans_of(step).plan, step.input, options.decode_mode);
+      kept = executor.prepare(plans_of(step).plan, input_of(step), options.decode_mode);
     }
     PreparedStep& prepared = is_kept(step) ? *kept : *eager[i];
-    result.next_tokens.push_back(executor.run(prepared, step.input).next_tokens);
+    result.next_tokens.push_back(executor.run(prepared, input_of(step)).next_tokens);
     result.logits.push_back(executor.logits(prepared));
     if (options.records_scores) result.scores.push_back(recorded_scores(executor, prepared));
   }

@@ -11,6 +11,7 @@
 #include "kernels/execute/collective_operands.h"
 #include "kernels/execute/column_slices.h"
 #include "kernels/execute/copies_between_ranks.h"
+#include "kernels/execute/head_exchange.h"
 #include "kernels/execute/side_exchange.h"
 
 namespace orrery {
@@ -339,6 +340,7 @@ Launch bind_collective(const CollectiveContext& context) {
     return bind_side_exchange(context, *sides);
   }
   if (sends_slice(context)) return bind_slice(context);
+  if (deals_heads(context)) return bind_head_exchange(context);
   switch (std::get<CommOp>(context.op.body).kind) {
     case CollectiveKind::kAllReduce:
       return bind_all_reduce(context);

@@ -32,7 +32,8 @@ struct CollectiveContext {
 //   all_to_all      equal parts; or, of rows with counts of what is sent and received ([experts] or
 //                   [ranks, experts] i32, in the order of the ranks, that a d2h_sync op has
 //                   copied), as many rows from and to each rank as these say, without gaps; or,
-//                   between two sides, rows from the one to the other (side_exchange.h)
+//                   between two sides, rows from the one to the other (side_exchange.h); or
+//                   columns, [rows, columns] into [ranks, rows, columns / ranks]
 // reduce_scatter along columns where the share is narrower than the whole. all_gather and
 // reduce_scatter may read counts besides (how many rows matter), all_gather and all_to_all into
 // columns that are split send the rank's own columns of what they read. all_gather and all_to_all

@@ -205,7 +205,7 @@ std::vector<StepPart> Executor::State::split(const PreparedStep::State& step,
   if (is_layer_plan(step.plan)) return std::vector<StepPart>(static_cast<std::size_t>(ways));
   std::vector<StepPart> parts = split_step(input, ways);
   for (const int r : team.ranks()) {
-    const bool is_first = setup.grid.tp_rank(r) == 0 && setup.grid.stage(r) == 0;
+    const bool is_first = setup.grid.is_first(r) && setup.grid.stage(r) == 0;
     if (!is_first && setup.processes.size == 1) continue;  // as that one
     const auto own = parts_of(step, parts, r);
     for (std::size_t m = 0; m < own.size(); ++m) {

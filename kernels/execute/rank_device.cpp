@@ -47,7 +47,9 @@ RankDevice::RankDevice(const ExecutorSetup& setup, int rank, std::optional<HeldM
       watch_(watch),
       cache_{.num_blocks = setup.num_kv_blocks,
              .block_size = setup.block_size,
-             .max_model_len = setup.max_model_len},
+             .max_model_len = setup.max_model_len,
+             .cp = setup.grid.cp,
+             .cp_rank = setup.grid.cp_rank(rank)},
       layers_(kv_layers(setup.plan, rank)),
       first_expert_(orrery::first_expert(setup.plan, rank)) {
   memory.context = device_memory_in_use();

@@ -164,6 +164,8 @@ StepRows step_rows(const Plan& plan, int rank, int micro_batch) {
       rows.decodes = dim(kernel->dims, "batch");
     }
   }
+  // Context-parallel ranks append some of the decodes alone.
+  rows.tokens = std::max(rows.tokens, rows.prefill + rows.decodes);
   return rows;
 }
 

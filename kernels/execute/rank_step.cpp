@@ -91,6 +91,7 @@ RankStep::RankStep(const Plan& plan, LaunchMode mode, const ExecutorSetup& setup
   find_host_copies();
   find_recorded();
   find_counts();
+  find_log_sums();
 }
 
 void RankStep::find_slots() {
@@ -176,10 +177,33 @@ void RankStep::find_counts() {
   }
 }
 
+void RankStep::find_log_sums() {
+  is_log_sum_.resize(plan_.tensors().size());
+  for (std::size_t i = 0; i < plan_.ops().size(); ++i) {
+    const Op& op = plan_.ops()[i];
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || !plan_.contains(op.ranks, rank_.rank())) continue;
+    const KernelSpec& spec = kernel_spec(kernel->kernel);
+    const auto mark = [&](const auto& views, const std::vector<std::uint8_t>& slots) {
+      for (std::size_t at = 0; at < views.size(); ++at) {
+        if (spec.slots[slots[at]].name != "lse") continue;
+        is_log_sum_[static_cast<std::size_t>(views[at].tensor)] = true;
+      }
+    };
+    mark(op.reads, slots_[i].reads);
+    mark(op.writes, slots_[i].writes);
+  }
+}
+
 void RankStep::find_parts() {
   std::int64_t results = 0;
   for (int m = 0; m < num_micro_batches(plan_); ++m) {
     Part part{.rows = step_rows(plan_, rank_.rank(), m)};
+    if (setup_.grid.cp > 1 && part.rows.prefill > 0) {
+      throw std::invalid_argument("prompts over context-parallel ranks (cp " +
+                                  std::to_string(setup_.grid.cp) +
+                                  ") are not executed; expected decodes alone, or cp 1");
+    }
     for (const Op& op : plan_.ops()) {
       const auto* kernel = std::get_if<KernelOp>(&op.body);
       if (kernel == nullptr || !plan_.contains(op.ranks, rank_.rank())) continue;
@@ -233,7 +257,8 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
       part.prefill.push_back(chunk_of(*chunk));
     }
     for (const SequenceTokens* decode : parts[m].decodes) {
-      part.tables.max_context = std::max(part.tables.max_context, decode->context + 1);
+      part.tables.max_context =
+          std::max(part.tables.max_context, rank_.cache().stored(decode->context + 1));
     }
     part.layout =
         table_layout(part.rows, static_cast<std::int64_t>(part.prefill.size()), rank_.cache(), end);
@@ -258,6 +283,7 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     tables.blocks_per_sequence = rank_.cache().blocks_per_sequence();
     tables.prefill = part.prefill;
     tables.num_decodes = part.rows.decodes;
+    tables.context_ranks = setup_.grid.cp;
     tables.samples_all_rows = samples_all_rows(part.rows);
     tables.cosines = rank_.cosines();
     tables.sines = rank_.sines();

@@ -129,6 +129,7 @@ class RankStep {
   void find_host_copies();
   void find_recorded();
   void find_counts();
+  void find_log_sums();
   [[nodiscard]] std::optional<TensorId> find_tensor(std::string_view name) const;
   void set_tables(std::span<const StepPart> parts);
   void bind_megakernel();
@@ -177,6 +178,8 @@ class RankStep {
   std::vector<bool> counts_are_there_;  // by task, as in BindContext
   cuda::OrderEvent counts_read_;        // by the d2h_sync op that is waited for
   std::vector<OpId> first_writers_;     // by tensor id; -1: nothing on this rank writes it
+  // By tensor id: of parts of the keys, -infinity where a part has none.
+  std::vector<bool> is_log_sum_;
   std::vector<std::optional<cuda::DeviceBuffer<float>>> recorded_;  // by task
   std::int32_t first_vocab_row_ = 0;
   std::int64_t table_bytes_ = 0;

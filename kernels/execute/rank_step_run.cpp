@@ -208,7 +208,7 @@ void RankStep::visit_writes(const Task& task, const cuda::Stream& stream, bool p
       ORRERY_CUDA(cudaMemsetAsync(
           written.data, 0xFF, static_cast<std::size_t>(bytes_in(*written.tensor)), stream.get()));
     }
-    if (not_finite_) {
+    if (not_finite_ && !is_log_sum_[static_cast<std::size_t>(id)]) {
       count_non_finite(stream, written.tensor->dtype, written.data, num_elements(*written.tensor),
                        not_finite_->get() + current_);
     }
@@ -229,7 +229,7 @@ int RankStep::first_not_finite(std::uint32_t& num_found) {
 }
 
 bool RankStep::has_results(const Part& part) const {
-  return part.next_tokens >= 0 && setup_.grid.tp_rank(rank_.rank()) == 0;
+  return part.next_tokens >= 0 && setup_.grid.is_first(rank_.rank());
 }
 
 int RankStep::num_results() const {

@@ -44,11 +44,12 @@ void check_cache(const SequenceTokens& sequence, const CacheShape& cache) {
                                 std::to_string(cache.max_model_len));
   }
   const auto num_blocks = static_cast<std::int64_t>(sequence.blocks.size());
-  if (num_blocks < ceil_div(length, cache.block_size) || num_blocks > cache.blocks_per_sequence()) {
+  if (num_blocks < ceil_div(length, cache.block_tokens()) ||
+      num_blocks > cache.blocks_per_sequence()) {
     throw std::invalid_argument("a sequence of " + std::to_string(length) + " tokens has " +
                                 std::to_string(num_blocks) + " blocks of " +
-                                std::to_string(cache.block_size) + ", expected " +
-                                std::to_string(ceil_div(length, cache.block_size)) + " to " +
+                                std::to_string(cache.block_tokens()) + ", expected " +
+                                std::to_string(ceil_div(length, cache.block_tokens())) + " to " +
                                 std::to_string(cache.blocks_per_sequence()));
   }
   for (const std::int32_t block : sequence.blocks) {
@@ -85,9 +86,7 @@ class Tables {
     for (const std::int32_t token : sequence.tokens) {
       token_ids_[row] = token - first_vocab_row_;
       positions_[row] = static_cast<std::int32_t>(position);
-      const std::int64_t block =
-          sequence.blocks[static_cast<std::size_t>(position / cache_.block_size)];
-      slots_[row] = block * cache_.block_size + position % cache_.block_size;
+      slots_[row] = cache_.slot(position, sequence.blocks);
       ++row;
       ++position;
     }
@@ -106,6 +105,13 @@ void add_blocks(const SequenceTokens& sequence, std::span<std::int32_t> row) {
 }
 
 }  // namespace
+
+std::int64_t CacheShape::slot(std::int64_t position, std::span<const std::int32_t> blocks) const {
+  if (position % cp != cp_rank) return -1;
+  const std::int64_t number = position / cp;
+  const std::int64_t block = blocks[static_cast<std::size_t>(number / block_size)];
+  return block * block_size + number % block_size;
+}
 
 std::vector<StepPart> split_step(const StepInput& input, int ways) {
   check_sequences(input);
@@ -204,7 +210,7 @@ void fill_tables(const StepPart& part, const TableLayout& layout, const CacheSha
   for (std::size_t i = 0; i < part.decodes.size(); ++i) {
     tables.add(*part.decodes[i], row);
     sampled[num_sampled++] = static_cast<std::int32_t>(row++);
-    lengths[i] = static_cast<std::int32_t>(part.decodes[i]->context) + 1;
+    lengths[i] = static_cast<std::int32_t>(cache.stored(part.decodes[i]->context + 1));
     add_blocks(*part.decodes[i], decodes.subspan(i * width, width));
   }
   for (; num_sampled < sampled.size(); ++num_sampled) {

@@ -26,13 +26,26 @@ struct StepPart {
 // a sequence without tokens or a decode with several.
 std::vector<StepPart> split_step(const StepInput& input, int ways);
 
+// Of one rank. Over context-parallel ranks a sequence's block holds block_size of its tokens on
+// each of them: token p is on rank p mod cp, there number p / cp.
 struct CacheShape {
   std::int64_t num_blocks = 0;
   std::int32_t block_size = 64;
   std::int64_t max_model_len = 0;
+  int cp = 1;
+  int cp_rank = 0;
+  // Tokens of a sequence that a block number stands for.
+  [[nodiscard]] std::int64_t block_tokens() const { return std::int64_t{block_size} * cp; }
   [[nodiscard]] std::int64_t blocks_per_sequence() const {
-    return (max_model_len + block_size - 1) / block_size;
+    return (max_model_len + block_tokens() - 1) / block_tokens();
   }
+  // Of the first `tokens` tokens of a sequence, those on this rank.
+  [[nodiscard]] std::int64_t stored(std::int64_t tokens) const {
+    return (tokens + cp - 1 - cp_rank) / cp;
+  }
+  // Where a sequence with these blocks has the token at `position`; -1: on another rank.
+  [[nodiscard]] std::int64_t slot(std::int64_t position,
+                                  std::span<const std::int32_t> blocks) const;
 };
 
 // Byte offsets of the tables of one part (StepTables in bind_context.h has their types).

@@ -17,6 +17,9 @@ namespace orrery::tool {
 namespace {
 
 constexpr int kNumDecodeSteps = 12;
+// Of decodes alone: the first sequences take a second block where two ranks share each.
+constexpr int kNumDecodedSteps = 134;
+constexpr int kFewDecodedSteps = 12;
 
 // Largest difference of a logit over the largest logit of its step. A sum in another order is
 // rounded the other way now and then, and what follows moves by a rounding: in bf16 by 2^-8, in fp8
@@ -63,6 +66,8 @@ std::string describe(const SmallModel& small, const Mesh& mesh) {
     if (mesh.ffn_schedule == FfnSchedule::kLock) text += " lock";
   }
   if (mesh.sp) text += " sp";
+  add("cp", mesh.cp);
+  if (mesh.cp > 1 && mesh.cp_weights == CpWeights::kReplicated) text += " replicated";
   return text;
 }
 
@@ -80,6 +85,7 @@ CheckedDeployment deployment_of(const SmallModel& small, const Mesh& mesh) {
           .grid = {.tp = mesh.tp,
                    .dp = mesh.dp,
                    .pp = mesh.pp,
+                   .cp = mesh.cp,
                    .ffn_instances = mesh.ffn_instances,
                    .ffn_tp = mesh.ffn_tp},
           .numbers = {.head_dim = small.head_dim, .max_positions = 512},
@@ -150,6 +156,35 @@ class ExecuteCheck {
     reference_ = {};
   }
 
+  // Decodes over parts of their context.
+  void check_parts_of_context(const SmallModel& small, std::span<const Mesh> meshes) {
+    const CheckedDeployment single = deployment_of(small, {});
+    const std::vector<CheckedStep> steps = decoded_conversation(single, kNumDecodedSteps);
+    Expected one_gpu;
+    guarded(single.name, [&] {
+      for (const CheckedStep& step : steps) {
+        reference_.logits.push_back(step.logits);
+        reference_.tokens.push_back(step.next_tokens);
+      }
+      const ExecutedConversation found = run_conversation(single, steps, {});
+      report(single.name + " decodes alone", found, reference_, kBf16LogitBound);
+      one_gpu = expected_of(found);
+    });
+    reference_ = {};
+    for (const Mesh& mesh : meshes) {
+      const CheckedDeployment split = deployment_of(small, mesh);
+      if (is_skipped(split)) continue;
+      guarded(split.name, [&] {
+        for (const LaunchMode mode : {LaunchMode::kEager, LaunchMode::kGraph}) {
+          const auto found = run_conversation(split, steps, {.decode_mode = mode});
+          const char* const text = mode == LaunchMode::kGraph ? " graph" : " eager";
+          report(split.name + text + " against one GPU", found, one_gpu, kBf16LogitBound);
+        }
+      });
+      check_wrong_collectives(split, std::span(steps).first(kFewDecodedSteps));
+    }
+  }
+
   // Decode steps as one kernel; of 8 rows, half of which hold no sequence.
   template <typename Run>
   void check_megakernel(const CheckedDeployment& single, const Run& run, double bound) {
@@ -186,9 +221,18 @@ class ExecuteCheck {
   void check_wrong_collectives(const SmallModel& small, const Mesh& mesh) {
     const CheckedDeployment split = deployment_of(small, mesh);
     if (is_skipped(split)) return;
-    std::vector<CheckedStep> steps = reference_conversation(deployment_of(small, {}), 0);
-    steps.resize(1);
-    const Plan plan = split.lower(steps[0].input, 0).plan;
+    const std::vector<CheckedStep> steps = reference_conversation(deployment_of(small, {}), 0);
+    check_wrong_collectives(split, std::span(steps).first(1));
+  }
+  void check_wrong_collectives(const CheckedDeployment& split, std::span<const CheckedStep> some) {
+    const std::vector<CheckedStep> steps(some.begin(), some.end());
+    Expected expected;
+    for (const CheckedStep& step : steps) {
+      expected.logits.push_back(step.logits);
+      expected.tokens.push_back(step.next_tokens);
+    }
+    const StepInput& first = steps[0].input;
+    const Plan plan = split.lower(first, std::ssize(first.decodes)).plan;
     const double bound = kBf16LogitBound;
     for (const std::string& name : collective_names(plan)) {
       for (const Mistake& mistake : kMistakes) {
@@ -198,7 +242,7 @@ class ExecuteCheck {
           const auto change = [&](const Plan& right) { return mistake.make(right, name); };
           const auto found = run_conversation(split, steps, {.change = change});
           const ConversationDifference difference =
-              compare_conversations(found, {steps[0].logits}, {steps[0].next_tokens}, bound);
+              compare_conversations(found, expected.logits, expected.tokens, bound);
           count(difference.logits > bound || difference.wrong_tokens > 0);
           std::printf("%s %s  noticed: logits %.2e (> %.1e), %d of %d tokens wrong\n",
                       last_passed_ ? "ok  " : "FAIL", what.c_str(), difference.logits, bound,
@@ -302,6 +346,11 @@ CheckCount check_execute() {
        {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}, Mesh{.ffn_instances = 1}}) {
     check.check_wrong_collectives(small, mesh);
   }
+  const std::vector<Mesh> parts_of_context{
+      {.cp = 2}, {.cp = 2, .cp_weights = CpWeights::kReplicated}, {.tp = 2, .cp = 2}};
+  check.check_parts_of_context(small, parts_of_context);
+  check.check_parts_of_context({.head_dim = 128, .dtype = DType::kBf16},
+                               std::span(parts_of_context).first(1));
   return check.result();
 }
 

@@ -108,14 +108,20 @@ std::vector<int> devices_for(const Options& options, int ranks) {
   return devices;
 }
 
+// That a KV block holds on all context-parallel ranks together.
+std::int32_t tokens_of_block(const Deployment& deployment) {
+  return static_cast<std::int32_t>(deployment.engine.block_size) * deployment.mesh.cp;
+}
+
 ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> cases,
                        const Options& options) {
   const auto block_size = static_cast<std::int32_t>(deployment.engine.block_size);
-  const StepLimits limits = limits_of(cases, block_size);
+  const std::int32_t block_tokens = tokens_of_block(deployment);
+  const StepLimits limits = limits_of(cases, block_tokens);
   const std::int64_t blocks = options.num_kv_blocks.value_or(deployment.num_kv_blocks);
   if (limits.kv_blocks > blocks) {
     throw std::invalid_argument("the largest step takes " + std::to_string(limits.kv_blocks) +
-                                " KV blocks of " + std::to_string(block_size) + "; there are " +
+                                " KV blocks of " + std::to_string(block_tokens) + "; there are " +
                                 std::to_string(blocks));
   }
   const RankGrid grid = rank_grid(deployment.mesh);
@@ -295,8 +301,8 @@ class StepRunner {
 
   [[nodiscard]] StepInput input_of(const StepCase& one) const {
     const std::int64_t vocab = model_config(deployment_.name, deployment_.config).vocab_size;
-    const auto block_size = static_cast<std::int32_t>(deployment_.engine.block_size);
-    return draw_input(one.step.batch, vocab, num_kv_blocks_, block_size, deployment_.seed);
+    return draw_input(one.step.batch, vocab, num_kv_blocks_, tokens_of_block(deployment_),
+                      deployment_.seed);
   }
 
   [[nodiscard]] std::unique_ptr<PreparedStep> prepared(Executor& executor, const StepCase& one,

@@ -54,10 +54,6 @@ Deployment read_deployment(const std::filesystem::path& file) {
 }
 
 RankGrid rank_grid(const Mesh& mesh) {
-  if (mesh.cp > 1) {
-    throw std::invalid_argument("context parallelism (cp " + std::to_string(mesh.cp) +
-                                ") is not executed; expected cp 1");
-  }
   if (mesh.shared_expert != SharedExpert::kSplit) {
     throw std::invalid_argument(
         "a replicated shared expert is not executed; expected shared_expert split");
@@ -93,6 +89,7 @@ RankGrid rank_grid(const Mesh& mesh) {
   return {.tp = mesh.tp,
           .dp = mesh.dp,
           .pp = mesh.pp,
+          .cp = mesh.cp,
           .ffn_instances = mesh.ffn_instances,
           .ffn_tp = mesh.ffn_tp};
 }

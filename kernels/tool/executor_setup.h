@@ -15,7 +15,7 @@ namespace orrery::tool {
 Deployment read_deployment(const std::filesystem::path& file);
 
 // Ranks as the mesh of the deployment numbers them. Throws std::invalid_argument for a mesh that
-// the executor does not run (cp, or ep over data-parallel ranks).
+// the executor does not run. Of cp it takes all: what a step needs of it is seen when it is bound.
 RankGrid rank_grid(const Mesh& mesh);
 
 // How its experts are scored, chosen and weighed.

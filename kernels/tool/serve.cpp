@@ -130,6 +130,10 @@ void check_devices(const ServeCase& serve, const Options& options) {
         "a service with FFNs on GPUs of their own is not executed, its steps by themselves are "
         "(orrery-gpu execute); expected ffn_instances 0");
   }
+  if (const int cp = serve.deployment.mesh.cp; cp > 1) {
+    throw std::invalid_argument("a service over context-parallel ranks (cp " + std::to_string(cp) +
+                                ") is not executed; expected cp 1");
+  }
   const int ranks = rank_grid(serve.deployment.mesh).size();
   const std::int64_t needed = ranks * num_instances(serve);
   const std::int64_t present = cuda::device_count();

@@ -18,14 +18,13 @@ CheckedDeployment checked_deployment(const Mesh& mesh) {
           .grid = {.tp = mesh.tp,
                    .dp = mesh.dp,
                    .pp = mesh.pp,
+                   .cp = mesh.cp,
                    .ffn_instances = mesh.ffn_instances,
                    .ffn_tp = mesh.ffn_tp},
           .numbers = {.head_dim = model.head_dim, .max_positions = 256},
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
-            Batch batch = batch_of(input);
-            batch.num_decodes = num_decodes;
-            StepPlans plans{.whole = lower(model, batch, {})};
+            StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), {})};
             Mesh of_step = mesh;
             if (mesh.ffn_instances > 0 && !input.prefill.empty()) of_step.num_micro_batches = 1;
             plans.plan = parallelize(plans.whole, of_step);
@@ -69,6 +68,36 @@ TEST(Conversation, DecodesWhatTheReferenceFound) {
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(steps[3].input.decodes[i].tokens[0], steps[2].next_tokens[i]);
     EXPECT_EQ(steps[3].input.decodes[i].context, steps[2].input.decodes[i].context + 1);
+  }
+}
+
+// Sequences begin three steps apart, at their first tokens; behind their prompts each decodes what
+// was found last.
+TEST(Conversation, OfDecodesAloneTakesThePromptsTokenByToken) {
+  const std::vector<CheckedStep> steps = decoded_conversation(checked_deployment({}), 55);
+  const std::vector<CheckedStep> prompts = reference_conversation(checked_deployment({}), 0);
+  ASSERT_EQ(steps.size(), 55U);
+  EXPECT_EQ(steps[2].input.decodes.size(), 1U);
+  ASSERT_EQ(steps[3].input.decodes.size(), 2U);
+  EXPECT_EQ(steps[3].input.decodes[0].context, 3);
+  EXPECT_EQ(steps[3].input.decodes[1].context, 0);
+  // The first prompt has 53 tokens in two chunks.
+  EXPECT_EQ(steps[52].input.decodes[0].tokens[0], prompts[1].input.prefill[0].tokens.back());
+  EXPECT_EQ(steps[53].input.decodes[0].tokens[0], steps[52].next_tokens[0]);
+}
+
+TEST(Conversation, OfDecodesAloneHasTheSameLogitsWhereRanksShareContexts) {
+  const std::vector<CheckedStep> steps = decoded_conversation(checked_deployment({}), 14);
+  for (const Mesh& mesh : {Mesh{.cp = 2}, Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated},
+                           Mesh{.tp = 2, .cp = 2}}) {
+    const CheckedDeployment deployment = checked_deployment(mesh);
+    reference::Model model = model_of(deployment);
+    for (const CheckedStep& step : steps) {
+      // Half of the rows of some steps hold no sequence.
+      const Plan plan = deployment.lower(step.input, kConversationSequences).plan;
+      EXPECT_LT(testing::relative_difference(model.run(plan, step.input).logits, step.logits),
+                5e-2);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
@@ -180,6 +181,66 @@ TEST(CheckPart, BlocksMustCoverTheSequenceAndBeOfTheCache) {
   expect_refused({.prefill = {}, .decodes = {chunk({1}, 0, {-1})}}, rows);             //
   expect_refused({.prefill = {}, .decodes = {chunk({1}, 0, {0, 1, 2, 3, 4})}}, rows);  // 4 at most
   expect_refused({.prefill = {}, .decodes = {chunk({1}, 64, {0, 1, 2, 3})}}, rows);    // 65 tokens
+}
+
+// Two ranks share contexts: a block number stands for 16 tokens on each.
+CacheShape shared_cache(int rank) {
+  CacheShape cache = kCache;
+  cache.cp = 2;
+  cache.cp_rank = rank;
+  return cache;
+}
+
+TEST(StepTables, RanksThatShareAContextHaveItsTokensInTurn) {
+  const std::vector<std::int32_t> blocks{7, 3};
+  for (std::int64_t position = 0; position < 64; ++position) {
+    const std::int64_t even = shared_cache(0).slot(position, blocks);
+    const std::int64_t odd = shared_cache(1).slot(position, blocks);
+    EXPECT_NE(even < 0, odd < 0) << position;
+    EXPECT_EQ(even < 0, position % 2 == 1) << position;
+    // Token 32 begins the second block on rank 0, token 33 on rank 1.
+    const std::int64_t expected = (position < 32 ? 7 : 3) * std::int64_t{16} + position % 32 / 2;
+    EXPECT_EQ(std::max(even, odd), expected) << position;
+  }
+}
+
+TEST(StepTables, WhatRanksHaveOfAContextAddsUpToIt) {
+  EXPECT_EQ(shared_cache(1).stored(1), 0);  // the first token is on rank 0
+  for (std::int64_t tokens = 0; tokens < 40; ++tokens) {
+    const std::int64_t even = shared_cache(0).stored(tokens);
+    const std::int64_t odd = shared_cache(1).stored(tokens);
+    EXPECT_EQ(even + odd, tokens);
+    EXPECT_TRUE(even == odd || even == odd + 1) << tokens;
+  }
+}
+
+TEST(StepTables, ADecodeIsAppendedOnOneRankAndAttendedOnAll) {
+  const StepInput step{.decodes = {chunk({1}, 0, {3}), chunk({2}, 33, {6, 7})}};
+  const StepRows rows{.tokens = 3, .decodes = 3, .seqs = 3};
+  const std::vector<StepPart> parts = split_step(step, 1);
+  const auto filled = [&](int rank) {
+    check_part(parts[0], rows, shared_cache(rank));
+    Filled result{.layout = table_layout(rows, 0, shared_cache(rank), 0)};
+    result.bytes.resize(static_cast<std::size_t>(result.layout.end), std::byte{0});
+    fill_tables(parts[0], result.layout, shared_cache(rank), 0, result.bytes);
+    return result;
+  };
+  const Filled even = filled(0);
+  const Filled odd = filled(1);
+  // Position 0 is on rank 0, 33 the first of the second block on rank 1; the last row is padding.
+  EXPECT_EQ(table<std::int64_t>(even.bytes, even.layout.slots, 3),
+            (std::vector<std::int64_t>{3 * 16, -1, -1}));
+  EXPECT_EQ(table<std::int64_t>(odd.bytes, odd.layout.slots, 3),
+            (std::vector<std::int64_t>{-1, 7 * 16, -1}));
+  // Of 34 tokens each has 17; of one token rank 1 has none.
+  EXPECT_EQ(table<std::int32_t>(even.bytes, even.layout.decode_lengths, 3),
+            (std::vector<std::int32_t>{1, 17, 0}));
+  EXPECT_EQ(table<std::int32_t>(odd.bytes, odd.layout.decode_lengths, 3),
+            (std::vector<std::int32_t>{0, 17, 0}));
+  for (const Filled& rank : {even, odd}) {
+    EXPECT_EQ(table<std::int32_t>(rank.bytes, rank.layout.decode_blocks, 4),
+              (std::vector<std::int32_t>{3, 0, 6, 7}));
+  }
 }
 
 }  // namespace

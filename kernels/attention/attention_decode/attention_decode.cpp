@@ -79,7 +79,6 @@ KernelSpec attention_decode_spec() {
                  .axes = "batch.., heads",
                  .type = SlotType::kFp32,
                  .is_result = true,
-                 .is_executed = false,
                  .is_optional = true}},
       .work = work,
       .way = way,

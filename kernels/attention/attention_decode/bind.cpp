@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kWidestWindow = 1 << 30;
 
 template <typename T>
-Launch attend(const BindContext& context, const bf16* q, bf16* out,
+Launch attend(const BindContext& context, const bf16* q, const AttentionDecodeOutput& output,
               const AttentionDecodeShape& shape) {
   const KvPool& pool = require_cache(context);
   const AttentionDecodeSplit split =
@@ -30,14 +30,14 @@ Launch attend(const BindContext& context, const bf16* q, bf16* out,
   const std::int32_t* const lengths = context.tables.decode_lengths;
   const float scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
   return [=](const cuda::Stream& stream) {
-    attention_decode<T>(stream, {.out = out}, q, cache, lengths, shape, scale, split, workspace);
+    attention_decode<T>(stream, output, q, cache, lengths, shape, scale, split, workspace);
   };
 }
 
 }  // namespace
 
-// reads rows that begin with queries, a layer of the KV cache; writes out. The rows of decodes
-// follow those of the step's prefill.
+// reads rows that begin with queries, a layer of the KV cache; writes out and, of a part of the
+// context, the log-sum-exp of each head. The rows of decodes follow those of the step's prefill.
 Launch bind_attention_decode(const BindContext& context) {
   const KvShape& pool = require_cache(context).shape();
   const Dims& dims = context.op.dims;
@@ -64,8 +64,15 @@ Launch bind_attention_decode(const BindContext& context) {
       .window = static_cast<std::int32_t>(std::min(dim(dims, "window"), kWidestWindow)),
       .q_stride = stride};
   const bf16* const first = typed<bf16>(q) + first_row * stride;
-  return pool.dtype == DType::kFp8 ? attend<fp8>(context, first, typed<bf16>(out), shape)
-                                   : attend<bf16>(context, first, typed<bf16>(out), shape);
+  AttentionDecodeOutput output{.out = typed<bf16>(out)};
+  if (has_result(context, "lse")) {
+    const Operand lse = result(context, "lse");
+    require_rows(context, lse, seqs);
+    require_columns(context, lse, heads);
+    output.lse = typed<float>(lse);
+  }
+  return pool.dtype == DType::kFp8 ? attend<fp8>(context, first, output, shape)
+                                   : attend<bf16>(context, first, output, shape);
 }
 
 }  // namespace orrery

@@ -57,12 +57,13 @@ Launch bind_kv_append(const BindContext& context) {
   const KvShape& cache = require_cache(context).shape();
   require_taken(context, cache.dtype == context.op.dtype,
                 [&] { return "a cache of its dtype, not " + std::string(to_text(cache.dtype)); });
-  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  const Operand qkv = operand(context, "x");
+  const std::int64_t tokens = context.tables.context_ranks > 1 ? matrix_size(*qkv.tensor).rows
+                                                               : dim(context.op.dims, "tokens");
   const std::int64_t width = cache.kv_heads * cache.head_dim;
   require_taken(context, dim(context.op.dims, "width") == 2 * width, [&] {
     return "keys and values of the cache's width, " + std::to_string(2 * width);
   });
-  const Operand qkv = operand(context, "x");
   const std::int64_t stride = matrix_size(*qkv.tensor).columns;
   require_taken(context, stride >= 2 * width, [&] {
     return "rows that end in keys and values, not of " + std::to_string(stride);

@@ -152,6 +152,30 @@ std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deploym
   return steps;
 }
 
+std::vector<CheckedStep> decoded_conversation(const CheckedDeployment& deployment, int num_steps) {
+  constexpr int kStepsBetween = 3;
+  std::vector<Conversant> sequences = prompts(deployment.vocab);
+  std::vector<CheckedStep> steps;
+  const std::unique_ptr<reference::Model> model = model_of(deployment);
+  for (int step = 0; step < num_steps; ++step) {
+    const auto position = [&](const Conversant& of) { return step - kStepsBetween * of.index; };
+    CheckedStep& next = steps.emplace_back(CheckedStep{.input = {}, .is_decode = true});
+    for (const Conversant& sequence : sequences) {
+      if (position(sequence) < 0) continue;
+      next.input.decodes.push_back(sequence.part(position(sequence), 1, true));
+    }
+    reference::StepResult result =
+        model->run(deployment.lower(next.input, num_decodes(next.input)).whole, next.input);
+    for (std::size_t i = 0; i < next.input.decodes.size(); ++i) {
+      std::vector<std::int32_t>& tokens = sequences[i].tokens;
+      if (position(sequences[i]) + 1 == std::ssize(tokens)) tokens.push_back(result.next_tokens[i]);
+    }
+    next.logits = std::move(result.logits);
+    next.next_tokens = std::move(result.next_tokens);
+  }
+  return steps;
+}
+
 RepeatedConversation repeat_conversation(const CheckedDeployment& deployment,
                                          const std::vector<CheckedStep>& steps,
                                          std::int64_t decode_rows,

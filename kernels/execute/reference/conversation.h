@@ -49,6 +49,11 @@ struct CheckedStep {
 std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deployment,
                                                 int num_decode_steps);
 
+// The same sequences by decodes alone, which take the prompts token by token: sequence i begins at
+// step 3 i, so that parts of a context over several ranks are empty at first. Steps end behind
+// position num_steps - 1 of the first.
+std::vector<CheckedStep> decoded_conversation(const CheckedDeployment& deployment, int num_steps);
+
 struct ExecutedConversation {
   std::vector<std::vector<float>> logits;  // by step
   std::vector<std::vector<std::int32_t>> next_tokens;
