@@ -178,8 +178,6 @@ class RankStep {
   std::vector<bool> counts_are_there_;  // by task, as in BindContext
   cuda::OrderEvent counts_read_;        // by the d2h_sync op that is waited for
   std::vector<OpId> first_writers_;     // by tensor id; -1: nothing on this rank writes it
-  // By tensor id: of parts of the keys, -infinity where a part has none.
-  std::vector<bool> is_log_sum_;
   std::vector<std::optional<cuda::DeviceBuffer<float>>> recorded_;  // by task
   std::int32_t first_vocab_row_ = 0;
   std::int64_t table_bytes_ = 0;
@@ -195,6 +193,8 @@ class RankStep {
   std::optional<cuda::Graph> graph_;
   LaunchMode mode_;
   std::optional<megakernel::Megakernel> megakernel_;  // in place of all launches
+  // By tensor id: of parts of the keys, -infinity where a part has none.
+  std::vector<bool> is_log_sum_;
   std::vector<int> num_nodes_;
   int num_nodes_before_ = 0;
   bool counts_nodes_ = false;

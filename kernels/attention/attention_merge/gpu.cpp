@@ -57,10 +57,15 @@ class AttentionMergeCase final : public KernelCase {
         reference::attention_merge(parts_.made(), lse, shape_.parts, shape_.head_dim), kBf16Bound)};
   }
   std::vector<Tile> tiles() override {
+    const auto heads = static_cast<std::size_t>(shape_.heads);
     const auto head_dim = static_cast<std::size_t>(shape_.head_dim);
-    return {out_.tile("a head", 0, head_dim),
-            parts_.tile("a part of a head", 0, head_dim),
-            {.what = "a log-sum-exp", .data = device_lse_[0].get(), .bytes = sizeof(float)}};
+    std::vector<Tile> all{out_.tile("a head", 0, head_dim),
+                          parts_.tile("a part of a token", 0, heads * head_dim)};
+    if (shape_.parts == 1) return all;  // whose weight is 1 whatever its log-sum-exp
+    all.push_back({.what = "log-sum-exps of a token",
+                   .data = device_lse_[0].get(),
+                   .bytes = heads * sizeof(float)});
+    return all;
   }
   [[nodiscard]] int num_sets() const override { return parts_.num_sets(); }
 
