@@ -44,6 +44,8 @@ struct StepTables {
   const std::int32_t* prefill_key_starts = nullptr;
   std::int64_t blocks_per_sequence = 0;
   std::span<const PrefillChunk> prefill;  // host
+  // Rows of prefill in the plan, behind which decodes begin: at least the new tokens of `prefill`.
+  std::int64_t prefill_rows = 0;
   std::int64_t num_decodes = 0;
   // Ranks that the context is dealt out over. With several, a KV op's dims count the rows that a
   // rank stores on average; slots say which these are of all rows of the step.

@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/executable.h"
+#include "kernels/execute/rank_batches.h"
 
 namespace orrery {
 namespace {
@@ -36,13 +37,15 @@ ExecutorSetup checked(ExecutorSetup setup) {
   return setup;
 }
 
-// Launches depend on the lengths of chunks, not on which of them end their prompts.
-bool have_same_lengths(const std::vector<PrefillChunk>& bound,
+// Launches depend on the lengths of chunks and their ranks, not on which of them end their prompts.
+bool have_same_lengths(const PreparedStep::State& bound,
                        const std::vector<SequenceTokens>& sequences) {
-  return std::ranges::equal(
-      bound, sequences, [](const PrefillChunk& chunk, const SequenceTokens& sequence) {
-        return chunk.query == std::ssize(sequence.tokens) && chunk.context == sequence.context;
-      });
+  return std::ranges::equal(bound.chunk_ranks, sequences, {}, {}, &SequenceTokens::dp_rank) &&
+         std::ranges::equal(bound.chunks, sequences,
+                            [](const PrefillChunk& chunk, const SequenceTokens& sequence) {
+                              return chunk.query == std::ssize(sequence.tokens) &&
+                                     chunk.context == sequence.context;
+                            });
 }
 
 void check_at_most(const char* what, std::int64_t found, const char* name, std::int64_t most) {
@@ -203,6 +206,11 @@ std::vector<StepPart> Executor::State::split(const PreparedStep::State& step,
                                              const StepInput& input) const {
   const int ways = setup.grid.dp * step.num_micro_batches;
   if (is_layer_plan(step.plan)) return std::vector<StepPart>(static_cast<std::size_t>(ways));
+  if (step.num_micro_batches > 1 && names_ranks(input)) {
+    throw std::invalid_argument("sequences that name their ranks in a step of " +
+                                std::to_string(step.num_micro_batches) +
+                                " micro-batches, expected 1");
+  }
   std::vector<StepPart> parts = split_step(input, ways);
   for (const int r : team.ranks()) {
     const bool is_first = setup.grid.is_first(r) && setup.grid.stage(r) == 0;
@@ -234,12 +242,14 @@ void Executor::State::bind(PreparedStep::State& step, const std::vector<StepPart
     own.memory.workspace += Bytes(static_cast<double>(own.workspace_bytes() - before));
   });
   step.chunks = batch_of(input).prefill;
+  step.chunk_ranks.clear();
+  for (const SequenceTokens& chunk : input.prefill) step.chunk_ranks.push_back(chunk.dp_rank);
   bound_last = &step;
 }
 
 void Executor::State::bind_again(PreparedStep::State& step, const std::vector<StepPart>& parts,
                                  const StepInput& input) {
-  const bool is_same = have_same_lengths(step.chunks, input.prefill);
+  const bool is_same = have_same_lengths(step, input.prefill);
   if (is_same && (step.is_bound || bound_last == &step)) return;
   if (!is_same && step.mode == LaunchMode::kGraph) {
     throw std::invalid_argument(

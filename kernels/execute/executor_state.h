@@ -29,6 +29,7 @@ struct PreparedStep::State {
   Seconds limit;                            // of a run
   bool has_run = false;                     // the first run may have to connect ranks and load code
   std::vector<PrefillChunk> chunks;         // that it was bound with
+  std::vector<int> chunk_ranks;             // data-parallel, of these
   bool is_bound = false;                    // every launch is made, since a run has enqueued them
   std::vector<std::vector<std::int64_t>> sampled;  // StepPart::sampled of the last run
 

@@ -252,7 +252,7 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
   for (std::size_t m = 0; m < parts_.size(); ++m) {
     Part& part = parts_[m];
     part.prefill.clear();
-    part.tables.max_context = 0;
+    part.tables.max_context = 1;  // without decodes of its own the rank has rows that pad
     for (const SequenceTokens* chunk : parts[m].prefill) {
       part.prefill.push_back(chunk_of(*chunk));
     }
@@ -282,6 +282,7 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     tables.prefill_key_starts = at<std::int32_t>(*tables_, layout.prefill_key_starts);
     tables.blocks_per_sequence = rank_.cache().blocks_per_sequence();
     tables.prefill = part.prefill;
+    tables.prefill_rows = part.rows.prefill;
     tables.num_decodes = part.rows.decodes;
     tables.context_ranks = setup_.grid.cp;
     tables.samples_all_rows = samples_all_rows(part.rows);

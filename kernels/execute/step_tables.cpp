@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/execute/rank_batches.h"
+
 namespace orrery {
 namespace {
 
@@ -115,6 +117,7 @@ std::int64_t CacheShape::slot(std::int64_t position, std::span<const std::int32_
 
 std::vector<StepPart> split_step(const StepInput& input, int ways) {
   check_sequences(input);
+  if (names_ranks(input)) return split_by_rank(input, ways);
   const auto num_ways = static_cast<std::size_t>(ways);
   std::vector<StepPart> parts(num_ways);
   std::int64_t sampled = 0;
@@ -171,14 +174,6 @@ void check_part(const StepPart& part, const StepRows& rows, const CacheShape& ca
   check_at_most("new tokens of prefill chunks", prefill_rows, rows.prefill);
   check_at_most("decodes", static_cast<std::int64_t>(part.decodes.size()), rows.decodes);
   check_at_most("sampled rows", static_cast<std::int64_t>(part.sampled.size()), rows.seqs);
-  if (!part.decodes.empty() && prefill_rows != rows.prefill) {
-    throw std::invalid_argument(
-        "a step has " + std::to_string(prefill_rows) +
-        " new tokens of prefill chunks before its decodes on a rank, the plan has " +
-        std::to_string(rows.prefill) +
-        "; expected as many (prefill chunks of a mixed step must "
-        "divide evenly among data-parallel ranks and micro-batches)");
-  }
 }
 
 void fill_tables(const StepPart& part, const TableLayout& layout, const CacheShape& cache,
@@ -207,6 +202,7 @@ void fill_tables(const StepPart& part, const TableLayout& layout, const CacheSha
     add_blocks(*part.prefill[i], chunks.subspan(i * width, width));
   }
   std::ranges::fill(lengths, 0);
+  row = static_cast<std::size_t>(layout.rows.prefill);
   for (std::size_t i = 0; i < part.decodes.size(); ++i) {
     tables.add(*part.decodes[i], row);
     sampled[num_sampled++] = static_cast<std::int32_t>(row++);

@@ -22,8 +22,9 @@ struct StepPart {
   std::vector<std::int64_t> sampled;
 };
 // Sequences are dealt out whole and in order, ceil(count / ways) to each part, prefill and decodes
-// apart. The parts point into `input`. Throws std::invalid_argument for an input without sequences,
-// a sequence without tokens or a decode with several.
+// apart; those that name their ranks go to the parts of these (rank_batches.h). The parts point
+// into `input`. Throws std::invalid_argument for an input without sequences, a sequence without
+// tokens or a decode with several.
 std::vector<StepPart> split_step(const StepInput& input, int ways);
 
 // Of one rank. Over context-parallel ranks a sequence's block holds block_size of its tokens on
@@ -69,14 +70,13 @@ TableLayout table_layout(const StepRows& rows, std::int64_t num_prefill, const C
 // Whether row i of the logits is row i of the step, for every i.
 bool samples_all_rows(const StepRows& rows);
 
-// Throws std::invalid_argument where a part does not fit the rows of the plan or its blocks the
-// cache: rows of prefill must be as many as the plan's where decodes follow them, everything else
-// at most; a block table must cover context and new tokens, with blocks of the cache.
+// Throws std::invalid_argument where a part has more rows than the plan or its blocks do not fit
+// the cache: a block table must cover context and new tokens, with blocks of the cache.
 void check_part(const StepPart& part, const StepRows& rows, const CacheShape& cache);
 
-// Writes the tables of a checked part into `bytes` (as long as the layout's end). Rows without a
-// token: token 0, position 0, slot -1; without a sequence: length 0. Token ids are less
-// `first_vocab_row`.
+// Writes the tables of a checked part into `bytes` (as long as the layout's end). Decodes begin
+// behind the plan's rows of prefill, however many of them the part has. Rows without a token: token
+// 0, position 0, slot -1; without a sequence: length 0. Token ids are less `first_vocab_row`.
 void fill_tables(const StepPart& part, const TableLayout& layout, const CacheShape& cache,
                  std::int32_t first_vocab_row, std::span<std::byte> bytes);
 

@@ -8,10 +8,12 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/execute/check.h"
+#include "kernels/execute/rank_batches.h"
 #include "kernels/execute/wrong_plan.h"
 #include "kernels/tool/checks.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
+#include "sim/parallel/rank_rows.h"
 
 namespace orrery::tool {
 namespace {
@@ -153,6 +155,7 @@ class ExecuteCheck {
         }
       });
     }
+    check_unlike_ranks(small, steps, eager, bound);
     reference_ = {};
   }
 
@@ -182,6 +185,34 @@ class ExecuteCheck {
         }
       });
       check_wrong_collectives(split, std::span(steps).first(kFewDecodedSteps));
+    }
+  }
+
+  // Two data-parallel ranks with batches of their own; decodes as graphs of 8 rows on each.
+  void check_unlike_ranks(const SmallModel& small, const std::vector<CheckedStep>& steps,
+                          const ExecutedConversation& one_gpu, double bound) {
+    const Mesh mesh{.dp = 2};
+    CheckedDeployment split = deployment_of(small, mesh);
+    if (is_skipped(split)) return;
+    split.name += " unlike batches";
+    split.lower = [=](const StepInput& input, std::int64_t num_decodes) {
+      LoweringOptions options;
+      options.precision.weights = options.precision.activations = small.dtype;
+      return StepPlans{.plan =
+                           step_plan(model_of(small),
+                                     alike_shape(fullest_batch(input, mesh.dp, num_decodes), mesh),
+                                     options, mesh)};
+    };
+    const std::vector<CheckedStep> unlike = on_unlike_ranks(steps);
+    for (const LaunchMode mode : {LaunchMode::kEager, LaunchMode::kGraph}) {
+      const std::string what =
+          split.name + (mode == LaunchMode::kGraph ? " graph of 8 rows" : " eager");
+      guarded(what, [&] {
+        const std::int64_t rows = mode == LaunchMode::kGraph ? 8 : 4;
+        report(what + " against one GPU",
+               run_conversation(split, unlike, {.decode_mode = mode, .decode_rows = rows}),
+               expected_of(one_gpu), bound);
+      });
     }
   }
 

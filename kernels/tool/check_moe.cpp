@@ -14,12 +14,14 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/execute/check.h"
+#include "kernels/execute/rank_batches.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/wrong_plan.h"
 #include "kernels/tool/check_cases.h"
 #include "kernels/tool/executor_setup.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
+#include "sim/parallel/rank_rows.h"
 
 namespace orrery::tool {
 namespace {
@@ -101,6 +103,7 @@ struct MoeStep {
   int streams = 1;
   bool fuses_scatter = false;
   Mesh mesh;
+  bool has_unlike_ranks = false;  // two data-parallel ones with batches of their own
 };
 
 std::string describe(const Mesh& mesh) {
@@ -125,7 +128,7 @@ std::string describe(const MoeStep& step) {
                      std::string(to_text(step.design)) + " " + std::string(to_text(step.dtype));
   if (step.streams > 1) text += " streams " + std::to_string(step.streams);
   if (step.fuses_scatter) text += " fused scatter";
-  return text + describe(step.mesh);
+  return text + describe(step.mesh) + (step.has_unlike_ranks ? " unlike batches" : "");
 }
 
 CheckedDeployment deployment_of(const MoeStep& step) {
@@ -136,6 +139,7 @@ CheckedDeployment deployment_of(const MoeStep& step) {
   options.moe_streams = step.streams;
   options.fuse_scatter_add = step.fuses_scatter;
   const Mesh mesh = step.mesh;
+  const bool has_unlike_ranks = step.has_unlike_ranks;
   return {.name = describe(step),
           .grid = {.tp = mesh.tp,
                    .dp = mesh.dp,
@@ -147,7 +151,12 @@ CheckedDeployment deployment_of(const MoeStep& step) {
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
             StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
-            plans.plan = parallelize(plans.whole, mesh);
+            plans.plan =
+                has_unlike_ranks
+                    ? step_plan(model,
+                                alike_shape(fullest_batch(input, mesh.dp, num_decodes), mesh),
+                                options, mesh)
+                    : parallelize(plans.whole, mesh);
             return plans;
           }};
 }
@@ -161,11 +170,13 @@ class StepCheck : public CheckCases {
     if (is_skipped(describe(step), step.mesh)) return;
     MoeStep plain = step;
     plain.mesh = {};
+    plain.has_unlike_ranks = false;
     plain.design = MoeDesign::kShuffling;
     plain.streams = 1;
     plain.fuses_scatter = false;
+    std::vector<CheckedStep> of_one = reference_conversation(deployment_of(plain), kNumDecodeSteps);
     const auto steps = std::make_shared<const std::vector<CheckedStep>>(
-        reference_conversation(deployment_of(plain), kNumDecodeSteps));
+        step.has_unlike_ranks ? on_unlike_ranks(std::move(of_one)) : std::move(of_one));
     const CheckedDeployment deployment = deployment_of(step);
     check_conversation(deployment, steps, {.records_scores = true}, " eager", step.dtype);
     const StepPlans plans = deployment.lower(steps->front().input, 0);
@@ -301,6 +312,9 @@ void check_two_gpus(StepCheck& check) {
   for (const Mesh& mesh : meshes) {
     for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kLlama4, SmallMoe::kDeepseek}) {
       check.check_steps({.kind = kind, .mesh = mesh});
+      if (mesh.dp == 2) {
+        check.check_steps({.kind = kind, .mesh = mesh, .has_unlike_ranks = true});
+      }
     }
   }
   const Mesh apart{.ffn_instances = 1};

@@ -131,6 +131,17 @@ StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
   return shape;
 }
 
+StepShape alike_shape(const Batch& rank, const Mesh& mesh) {
+  StepShape shape = step_shape(rank);
+  shape.rank_rows = shape.tokens;
+  for (std::int64_t StepShape::* const of_all :
+       {&StepShape::tokens, &StepShape::seqs, &StepShape::prefill_tokens, &StepShape::prefill_batch,
+        &StepShape::prefill_cached, &StepShape::num_decodes, &StepShape::decode_rows}) {
+    shape.*of_all *= mesh.dp;
+  }
+  return shape;
+}
+
 Plan step_plan(const ModelConfig& model, const Batch& batch, const LoweringOptions& options,
                const Mesh& mesh) {
   return step_plan(model, dealt_shape(batch, mesh), options, mesh);

@@ -3,6 +3,7 @@
 
 #include "kernels/attention/attention_prefill/kept_plan.h"
 #include "kernels/binding/bind_operands.h"
+#include "kernels/cuda/check.h"
 
 namespace orrery {
 
@@ -25,8 +26,6 @@ Launch bind_attention_prefill(const BindContext& context) {
   const Operand out = result(context, "out");
   require_rows(context, q, tokens);
   require_rows(context, out, tokens);
-  require_taken(context, context.tables.num_decodes == 0 || matrix_size(*out.tensor).rows == tokens,
-                "rows past the sequences, which are padding, at the end of a step alone");
   const std::int64_t stride = matrix_size(*q.tensor).columns;
   require_taken(context, stride >= columns, "rows that begin with queries");
   const AttentionPrefill call{.q = typed<bf16>(q),
@@ -46,8 +45,13 @@ Launch bind_attention_prefill(const BindContext& context) {
   const auto plan = kept_prefill_plan(
       context.resources, attention_prefill_tile_rows(call.head_dim),
       static_cast<std::int32_t>(std::min<std::int64_t>(dim(dims, "window"), kNoWindow)));
-  return [plan, call, cache](const cuda::Stream& stream) {
+  // Rows past the sequences are padding: what other kernels make of them must be finite.
+  bf16* const padding = typed<bf16>(out) + tokens * columns;
+  const auto bytes =
+      static_cast<std::size_t>((matrix_size(*out.tensor).rows - tokens) * columns) * sizeof(bf16);
+  return [plan, call, cache, padding, bytes](const cuda::Stream& stream) {
     attention_prefill(stream, *plan, call, cache);
+    if (bytes > 0) ORRERY_CUDA(cudaMemsetAsync(padding, 0, bytes, stream.get()));
   };
 }
 

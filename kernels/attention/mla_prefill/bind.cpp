@@ -3,6 +3,7 @@
 #include "kernels/attention/attention_prefill/kept_plan.h"
 #include "kernels/attention/mla_prefill/mla_prefill.h"
 #include "kernels/binding/bind_operands.h"
+#include "kernels/cuda/check.h"
 
 namespace orrery {
 
@@ -30,16 +31,24 @@ Launch bind_mla_prefill(const BindContext& context) {
   require_columns(context, plain, heads * kMlaPlainDim);
   const Operand rotated = operand(context, "rotated");
   require_columns(context, rotated, kMlaRotatedDim);
+  const Operand out = result(context, "out");
   const MlaPrefill call{.q = of_rows(operand(context, "q"), tokens),
                         .keys = {.data = of_rows(plain, keys)},
                         .rotated = {.data = of_rows(rotated, keys) + rotated.first_column,
                                     .stride = matrix_size(*rotated.tensor).columns},
                         .values = {.data = of_rows(operand(context, "values"), keys)},
-                        .out = of_rows(result(context, "out"), tokens),
+                        .out = of_rows(out, tokens),
                         .heads = static_cast<std::int32_t>(heads),
                         .scale = 1 / std::sqrt(static_cast<float>(kMlaQkHeadDim))};
   const auto plan = kept_prefill_plan(context.resources, kMlaPrefillTileRows, kNoWindow);
-  return [plan, call](const cuda::Stream& stream) { mla_prefill(stream, *plan, call); };
+  // Rows past the sequences are padding: what other kernels make of them must be finite.
+  const auto [rows, columns] = matrix_size(*out.tensor);
+  bf16* const padding = typed<bf16>(out) + tokens * columns;
+  const auto bytes = static_cast<std::size_t>((rows - tokens) * columns) * sizeof(bf16);
+  return [plan, call, padding, bytes](const cuda::Stream& stream) {
+    mla_prefill(stream, *plan, call);
+    if (bytes > 0) ORRERY_CUDA(cudaMemsetAsync(padding, 0, bytes, stream.get()));
+  };
 }
 
 }  // namespace orrery

@@ -80,6 +80,7 @@ PartRows part_rows(const StepPart& part, const StepRows& rows, std::int64_t bloc
     if (sequence.produces_token) result.sampled.push_back(row - 1);
   };
   for (const SequenceTokens* chunk : part.prefill) add(*chunk, result.prefill);
+  row = std::max(row, rows.prefill);
   for (const SequenceTokens* decode : part.decodes) add(*decode, result.decodes);
   result.sampled.resize(static_cast<std::size_t>(rows.seqs));
   result.num_tokens = row;

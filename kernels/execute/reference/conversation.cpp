@@ -176,6 +176,18 @@ std::vector<CheckedStep> decoded_conversation(const CheckedDeployment& deploymen
   return steps;
 }
 
+std::vector<CheckedStep> on_unlike_ranks(std::vector<CheckedStep> steps) {
+  for (CheckedStep& step : steps) {
+    for (auto* sequences : {&step.input.prefill, &step.input.decodes}) {
+      for (SequenceTokens& sequence : *sequences) {
+        const int index = sequence.blocks.front() % kNumSequences;
+        sequence.dp_rank = index == kNumSequences - 1 ? 0 : 1;
+      }
+    }
+  }
+  return steps;
+}
+
 RepeatedConversation repeat_conversation(const CheckedDeployment& deployment,
                                          const std::vector<CheckedStep>& steps,
                                          std::int64_t decode_rows,

@@ -54,6 +54,10 @@ std::vector<CheckedStep> reference_conversation(const CheckedDeployment& deploym
 // position num_steps - 1 of the first.
 std::vector<CheckedStep> decoded_conversation(const CheckedDeployment& deployment, int num_steps);
 
+// The same steps where the last sequence is on the first of two data-parallel ranks and the others
+// are on the second: the first one decodes beside prompts of the other.
+std::vector<CheckedStep> on_unlike_ranks(std::vector<CheckedStep> steps);
+
 struct ExecutedConversation {
   std::vector<std::vector<float>> logits;  // by step
   std::vector<std::vector<std::int32_t>> next_tokens;

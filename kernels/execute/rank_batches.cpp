@@ -1,0 +1,91 @@
+#include "kernels/execute/rank_batches.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+namespace orrery {
+namespace {
+
+std::size_t rank_of(const SequenceTokens& sequence, int num_ranks) {
+  if (sequence.dp_rank < 0 || sequence.dp_rank >= num_ranks) {
+    throw std::invalid_argument("a sequence is of data-parallel rank " +
+                                std::to_string(sequence.dp_rank) + ", expected one of " +
+                                std::to_string(num_ranks));
+  }
+  return static_cast<std::size_t>(sequence.dp_rank);
+}
+
+// Of one rank.
+struct RankLoad {
+  std::int64_t prefill = 0;  // new tokens
+  std::int64_t ending = 0;   // chunks that produce a token
+  std::int64_t decodes = 0;
+};
+
+std::vector<RankLoad> rank_loads(const StepInput& input, int num_ranks) {
+  std::vector<RankLoad> loads(static_cast<std::size_t>(num_ranks));
+  for (const SequenceTokens& chunk : input.prefill) {
+    RankLoad& load = loads[rank_of(chunk, num_ranks)];
+    load.prefill += std::ssize(chunk.tokens);
+    if (chunk.produces_token) ++load.ending;
+  }
+  for (const SequenceTokens& decode : input.decodes) ++loads[rank_of(decode, num_ranks)].decodes;
+  return loads;
+}
+
+std::int64_t most_of(const std::vector<RankLoad>& loads, std::int64_t RankLoad::* of) {
+  return std::ranges::max(loads, {}, of).*of;
+}
+
+}  // namespace
+
+bool names_ranks(const StepInput& input) {
+  const auto names = [](const SequenceTokens& sequence) { return sequence.dp_rank >= 0; };
+  return std::ranges::any_of(input.prefill, names) || std::ranges::any_of(input.decodes, names);
+}
+
+std::vector<StepPart> split_by_rank(const StepInput& input, int num_ranks) {
+  std::vector<StepPart> parts(static_cast<std::size_t>(num_ranks));
+  std::int64_t sampled = 0;
+  for (const SequenceTokens& chunk : input.prefill) {
+    StepPart& part = parts[rank_of(chunk, num_ranks)];
+    part.prefill.push_back(&chunk);
+    if (chunk.produces_token) part.sampled.push_back(sampled++);
+  }
+  for (const SequenceTokens& decode : input.decodes) {
+    StepPart& part = parts[rank_of(decode, num_ranks)];
+    part.decodes.push_back(&decode);
+    part.sampled.push_back(sampled++);
+  }
+  return parts;
+}
+
+double balance(const StepInput& input, int num_ranks) {
+  std::int64_t sum = 0;
+  std::int64_t largest = 0;
+  for (const RankLoad& load : rank_loads(input, num_ranks)) {
+    sum += load.prefill + load.decodes;
+    largest = std::max(largest, load.prefill + load.decodes);
+  }
+  return static_cast<double>(sum) / static_cast<double>(largest * num_ranks);
+}
+
+Batch fullest_batch(const StepInput& input, int num_ranks, std::int64_t least_decodes) {
+  const std::vector<RankLoad> loads = rank_loads(input, num_ranks);
+  Batch batch{.num_decodes = std::max(most_of(loads, &RankLoad::decodes), least_decodes)};
+  std::int64_t context = 1;  // of the longest decode
+  for (const SequenceTokens& decode : input.decodes) {
+    context = std::max(context, decode.context + 1);
+  }
+  batch.decode_context = batch.num_decodes * context;
+  const std::int64_t ending = most_of(loads, &RankLoad::ending);
+  std::int64_t left = most_of(loads, &RankLoad::prefill);
+  for (std::int64_t i = 1; i < ending; ++i, --left) batch.prefill.push_back({.query = 1});
+  if (left > 0) batch.prefill.push_back({.query = left, .produces_token = ending > 0});
+  return batch;
+}
+
+}  // namespace orrery

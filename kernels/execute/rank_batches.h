@@ -1,0 +1,37 @@
+#pragma once
+
+// Steps whose sequences say which data-parallel rank computes them (SequenceTokens::dp_rank), each
+// rank a batch of its own. Ranks run one plan, so all have the rows of whoever has most, of prompts
+// and of decodes apart, and what a rank has less of is padding:
+//
+//   rows of a rank   [ chunks | padding | decodes | padding ]
+//   of the plan      [ prefill_rows ... | decodes ......... ]
+//
+// No CUDA.
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/binding/step_input.h"
+#include "kernels/execute/step_tables.h"
+#include "sim/plan/batch.h"
+
+namespace orrery {
+
+// Whether the sequences say their ranks.
+bool names_ranks(const StepInput& input);
+
+// The part of each of `num_ranks`; sampled rows are counted as split_step does. The parts point
+// into `input`. Throws std::invalid_argument where a sequence names no rank of these, and as
+// split_step for sequences.
+std::vector<StepPart> split_by_rank(const StepInput& input, int num_ranks);
+
+// Of the new tokens of the ranks, mean over most; 1 where all have as many.
+double balance(const StepInput& input, int num_ranks);
+
+// The batch that all ranks of the plan have: the most new tokens of prompts that any rank has, as
+// chunks of which as many end their prompts as any has, and the most decodes, `least_decodes` at
+// least. alike_shape() (sim/parallel/rank_rows.h) makes the step of it.
+Batch fullest_batch(const StepInput& input, int num_ranks, std::int64_t least_decodes = 0);
+
+}  // namespace orrery
