@@ -37,17 +37,21 @@ ExecutedSteps::ExecutedSteps(ExecutedStepsConfig config, std::span<const Request
     : config_(std::move(config)),
       runner_(runner),
       clock_(clock),
-      blocks_(config_.num_kv_blocks, std::max<std::int64_t>(config_.block_size, 1),
-              static_cast<std::int64_t>(requests.size())),
+      ranks_(requests.size()),
       tokens_(requests.size()) {
   require_positive(config_.num_kv_blocks, "num_kv_blocks");
   require_positive(config_.block_size, "block_size");
+  require_positive(config_.num_dp_ranks, "num_dp_ranks");
   require_positive(config_.vocab_size, "vocab_size");
   if (!std::ranges::is_sorted(config_.graph_batch_sizes)) {
     throw std::invalid_argument("graph_batch_sizes must ascend");
   }
   if (!config_.graph_batch_sizes.empty()) {
     require_positive(config_.graph_batch_sizes.front(), "the first of graph_batch_sizes");
+  }
+  for (int rank = 0; rank < config_.num_dp_ranks; ++rank) {
+    pools_.emplace_back(config_.num_kv_blocks, config_.block_size,
+                        static_cast<std::int64_t>(requests.size()));
   }
   // Prompts are there when their requests come: making them is no part of a step.
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -81,19 +85,25 @@ SequenceTokens ExecutedSteps::sequence(const StepSequence& of) {
                            std::to_string(end));
   }
   if (of.produces_token) sampled_.push_back(of.request);
-  const std::span<const std::int32_t> blocks = blocks_.cover(of.request, end);
+  ranks_[static_cast<std::size_t>(of.request)] = of.rank;
+  const std::span<const std::int32_t> blocks = pools_[rank_of(of.request)].cover(of.request, end);
   return {.tokens = {tokens.begin() + of.context, tokens.begin() + end},
           .context = of.context,
           .blocks = {blocks.begin(), blocks.end()},
-          .produces_token = of.produces_token};
+          .produces_token = of.produces_token,
+          .dp_rank = config_.num_dp_ranks > 1 ? of.rank : -1};
 }
 
-void ExecutedSteps::release(std::int64_t request) { blocks_.release(request); }
+void ExecutedSteps::release(std::int64_t request) { pools_[rank_of(request)].release(request); }
 
+// All ranks pad to the graph of the one with most decodes.
 std::int64_t ExecutedSteps::graph_rows() const {
   if (!input_.prefill.empty()) return 0;
-  const auto size = std::ranges::lower_bound(config_.graph_batch_sizes,
-                                             static_cast<std::int64_t>(input_.decodes.size()));
+  std::vector<std::int64_t> decodes(pools_.size());
+  for (const SequenceTokens& decode : input_.decodes) {
+    ++decodes[static_cast<std::size_t>(std::max(decode.dp_rank, 0))];
+  }
+  const auto size = std::ranges::lower_bound(config_.graph_batch_sizes, std::ranges::max(decodes));
   return size == config_.graph_batch_sizes.end() ? 0 : *size;
 }
 
@@ -124,7 +134,7 @@ std::span<const std::int32_t> ExecutedSteps::adopt(std::int64_t request,
                                                    std::span<const std::int32_t> tokens,
                                                    std::int64_t context) {
   tokens_[static_cast<std::size_t>(request)].assign(tokens.begin(), tokens.end());
-  return blocks_.cover(request, context);
+  return pools_.front().cover(request, context);
 }
 
 }  // namespace orrery

@@ -8,8 +8,12 @@
 //   tokens of a request   [ prompt, random but the same for a seed | outputs as they were sampled ]
 //   in the KV cache       [ computed .................................... ]  the last one never is
 //
+// Of several data-parallel ranks each has KV blocks of its own, and the scheduler says which one
+// computes a sequence.
+//
 // Not thread safe; one per replica.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -23,7 +27,8 @@
 namespace orrery {
 
 struct ExecutedStepsConfig {
-  std::int64_t num_kv_blocks = 0;
+  std::int64_t num_kv_blocks = 0;  // of a data-parallel rank
+  int num_dp_ranks = 1;
   std::int64_t block_size = 0;
   // Ascending; decode steps of at most the last are padded to one of these and replayed as a graph.
   std::vector<std::int64_t> graph_batch_sizes;
@@ -54,14 +59,21 @@ class ExecutedSteps : public StepBackend {
     return tokens_[static_cast<std::size_t>(request)];
   }
   [[nodiscard]] std::span<const std::int32_t> blocks(std::int64_t request) const {
-    return blocks_.held(request);
+    return pool(request).held(request);
   }
   // Takes over a request whose `tokens` were made elsewhere: blocks for the first `context` of
-  // them, whose content the caller brings before the next step. They are given back by `release`.
+  // them, whose content the caller brings before the next step, on the first data-parallel rank.
+  // They are given back by `release`.
   std::span<const std::int32_t> adopt(std::int64_t request, std::span<const std::int32_t> tokens,
                                       std::int64_t context);
 
  private:
+  [[nodiscard]] std::size_t rank_of(std::int64_t request) const {
+    return static_cast<std::size_t>(ranks_[static_cast<std::size_t>(request)]);
+  }
+  [[nodiscard]] const KvBlocks& pool(std::int64_t request) const {
+    return pools_[rank_of(request)];
+  }
   SequenceTokens sequence(const StepSequence& of);
   // Runs the step that began and hands its tokens out; how long it took since its begin.
   Seconds compute();
@@ -71,7 +83,8 @@ class ExecutedSteps : public StepBackend {
   ExecutedStepsConfig config_;
   StepRunner& runner_;
   const LiveClock& clock_;
-  KvBlocks blocks_;
+  std::vector<KvBlocks> pools_;                    // by data-parallel rank
+  std::vector<int> ranks_;                         // by request, which has its blocks
   std::vector<std::vector<std::int32_t>> tokens_;  // by request
   Seconds begin_;
   StepInput input_;

@@ -10,7 +10,9 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/dense/gemm/cublas_lt.h"
+#include "kernels/execute/rank_batches.h"
 #include "kernels/execute/rank_error.h"
+#include "sim/parallel/rank_rows.h"
 
 namespace orrery {
 namespace {
@@ -24,21 +26,7 @@ Seconds since(Clock::time_point begin) {
   return Seconds(std::chrono::duration<double>(Clock::now() - begin).count());
 }
 
-std::int64_t num_new_tokens(const StepInput& input) {
-  std::int64_t tokens = 0;
-  for (const SequenceTokens& chunk : input.prefill) {
-    tokens += static_cast<std::int64_t>(chunk.tokens.size());
-  }
-  return tokens;
-}
-
 ExecutorRunnerSetup checked(ExecutorRunnerSetup setup) {
-  if (setup.mesh.dp > 1) {
-    throw std::invalid_argument(
-        "a scheduler over dp " + std::to_string(setup.mesh.dp) +
-        " ranks is not served on GPUs: the cache of a sequence lies on one of them, and the "
-        "scheduler does not say on which; expected dp 1 (several replicas do the same)");
-  }
   if (setup.mesh.num_micro_batches > 1) {
     throw std::invalid_argument("steps of " + std::to_string(setup.mesh.num_micro_batches) +
                                 " micro-batches are not served on GPUs, expected 1");
@@ -46,13 +34,37 @@ ExecutorRunnerSetup checked(ExecutorRunnerSetup setup) {
   return setup;
 }
 
-Plan plan_of(const ExecutorRunnerSetup& setup, const Batch& batch) {
-  return parallelize(lower(setup.model, batch, setup.lowering), setup.mesh);
+// Of one data-parallel rank, as full as the fullest.
+Batch rank_batch(const StepInput& input, const Mesh& mesh) {
+  return mesh.dp == 1 ? batch_of(input) : fullest_batch(input, mesh.dp);
+}
+
+Plan plan_of(const ExecutorRunnerSetup& setup, const StepInput& input) {
+  const Batch batch = rank_batch(input, setup.mesh);
+  if (setup.mesh.dp == 1) return parallelize(lower(setup.model, batch, setup.lowering), setup.mesh);
+  return step_plan(setup.model, alike_shape(batch, setup.mesh), setup.lowering, setup.mesh);
+}
+
+// Latents are gathered for as many keys as the plan has, which ranks with other contexts differ in.
+void require_no_latents(const ExecutorRunnerSetup& setup, const Plan& plan) {
+  if (setup.mesh.dp == 1) return;
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || !kernel->kernel.starts_with("mla_")) continue;
+    throw std::invalid_argument("MLA over dp " + std::to_string(setup.mesh.dp) +
+                                " ranks of a replica is not served on GPUs; expected dp 1 (several "
+                                "replicas do the same)");
+  }
 }
 
 ExecutorSetup with_plans(const ExecutorRunnerSetup& setup) {
+  StepInput first;  // a token on each rank
+  for (int rank = 0; rank < setup.mesh.dp; ++rank) {
+    first.prefill.push_back({.tokens = {0}, .dp_rank = setup.mesh.dp > 1 ? rank : -1});
+  }
   ExecutorSetup executor = setup.executor;
-  executor.plan = plan_of(setup, {.prefill = {{.query = 1}}});
+  executor.plan = plan_of(setup, first);
+  require_no_latents(setup, executor.plan);
   return executor;
 }
 
@@ -73,7 +85,7 @@ ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
   const ExecutorSetup& executor = setup_.executor;
   const std::int64_t decodes = std::min(executor.max_sequences, executor.max_tokens - 1);
   const StepInput fullest = any_input(executor.max_tokens - decodes, decodes);
-  const std::vector<GemmShape> gemms = gemms_of(plan_of(setup_, batch_of(fullest)));
+  const std::vector<GemmShape> gemms = gemms_of(plan_of(setup_, fullest));
   for (const int device : executor.devices) {
     if (device == kElsewhere) continue;
     const cuda::DeviceGuard guard(device);
@@ -99,29 +111,34 @@ std::vector<std::int32_t> ExecutorRunner::any_blocks(std::int64_t tokens,
   return blocks;
 }
 
-StepInput ExecutorRunner::any_input(std::int64_t tokens, std::int64_t decodes) const {
+StepInput ExecutorRunner::any_input(std::int64_t tokens, std::int64_t decodes,
+                                    std::int64_t context) const {
   StepInput input;
-  while (tokens > 0) {
-    const std::int64_t query = std::min(tokens, setup_.executor.max_model_len);
-    input.prefill.push_back(
-        {.tokens = std::vector<std::int32_t>(static_cast<std::size_t>(query), 0),
-         .blocks = any_blocks(query, static_cast<std::int64_t>(input.prefill.size()))});
-    tokens -= query;
-  }
-  for (std::int64_t i = 0; i < decodes; ++i) {
-    input.decodes.push_back({.tokens = {0}, .blocks = any_blocks(1, i)});
+  for (int rank = 0; rank < setup_.mesh.dp; ++rank) {
+    const int dp_rank = setup_.mesh.dp > 1 ? rank : -1;
+    std::int64_t chunks = 0;
+    for (std::int64_t left = tokens; left > 0; ++chunks) {
+      const std::int64_t query = std::min(left, setup_.executor.max_model_len);
+      input.prefill.push_back(
+          {.tokens = std::vector<std::int32_t>(static_cast<std::size_t>(query), 0),
+           .blocks = any_blocks(query, chunks),
+           .dp_rank = dp_rank});
+      left -= query;
+    }
+    for (std::int64_t i = 0; i < decodes; ++i) {
+      input.decodes.push_back({.tokens = {0},
+                               .context = context,
+                               .blocks = any_blocks(context + 1, i),
+                               .dp_rank = dp_rank});
+    }
   }
   return input;
 }
 
 void ExecutorRunner::capture(std::int64_t rows) {
   const std::int64_t context = std::min(setup_.capture_context, setup_.executor.max_model_len);
-  StepInput input;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    input.decodes.push_back(
-        {.tokens = {0}, .context = context - 1, .blocks = any_blocks(context, i)});
-  }
-  const Plan plan = plan_of(setup_, batch_of(input));
+  const StepInput input = any_input(0, rows, context - 1);
+  const Plan plan = plan_of(setup_, input);
   std::unique_ptr<PreparedStep>& graph = graphs_[rows];
   const std::vector<std::int64_t>& of_one_kernel = setup_.megakernel_rows;
   const bool is_one_kernel = std::ranges::find(of_one_kernel, rows) != of_one_kernel.end();
@@ -131,14 +148,14 @@ void ExecutorRunner::capture(std::int64_t rows) {
 }
 
 PreparedStep& ExecutorRunner::eager(const StepInput& input) {
-  const Batch batch = batch_of(input);
-  const Rows rows{.prefill = num_new_tokens(input),
+  const Batch batch = rank_batch(input, setup_.mesh);
+  const Rows rows{.prefill = num_tokens(batch) - batch.num_decodes,
                   .sampled = num_sampled(batch),
                   .decodes = batch.num_decodes};
   Prepared& prepared = eager_[rows];
   prepared.last_use = ++num_runs_;
   if (prepared.step) return *prepared.step;
-  prepared.step = executor_.prepare(plan_of(setup_, batch), input, LaunchMode::kEager);
+  prepared.step = executor_.prepare(plan_of(setup_, input), input, LaunchMode::kEager);
   if (eager_.size() > kMostEager) {
     eager_.erase(std::ranges::min_element(eager_, {},
                                           [](const auto& entry) { return entry.second.last_use; }));
@@ -153,6 +170,7 @@ std::vector<std::int32_t> ExecutorRunner::run_timed(PreparedStep& step, const St
   times.run = since(begin);
   times.duration = output.duration;
   times.device = output.device;
+  if (setup_.mesh.dp > 1) times.balance = balance(input, setup_.mesh.dp);
   times_.push_back(times);
   return std::move(output.next_tokens);
 }

@@ -42,14 +42,15 @@ struct RunTimes {
   Seconds run;                  // Executor::run, from its call to its return
   Seconds duration;             // StepOutput::duration
   Seconds device;               // StepOutput::device
+  double balance = 1;           // of the tokens of data-parallel ranks, mean over most
 };
 
 class ExecutorRunner : public StepRunner {
  public:
   // Allocates everything and runs steps of many sizes, the largest first, so that libraries have
   // loaded their kernels. Throws std::invalid_argument for what
-  // cannot be served on GPUs (several data-parallel ranks in one scheduler, micro-batches, kernels
-  // that cannot be executed), std::runtime_error when a GPU fails.
+  // cannot be served on GPUs (micro-batches, MLA over several data-parallel ranks, kernels that
+  // cannot be executed), std::runtime_error when a GPU fails.
   explicit ExecutorRunner(ExecutorRunnerSetup setup);
 
   void capture(std::int64_t rows) override;
@@ -61,7 +62,7 @@ class ExecutorRunner : public StepRunner {
   [[nodiscard]] std::span<const RunTimes> times() const { return times_; }
 
  private:
-  // Numbers of rows that a plan is made for.
+  // Numbers of rows that a plan is made for, on each data-parallel rank.
   struct Rows {
     std::int64_t prefill = 0;
     std::int64_t sampled = 0;
@@ -73,8 +74,9 @@ class ExecutorRunner : public StepRunner {
     std::int64_t last_use = 0;
   };
 
-  // `tokens` of prompts and `decodes` beside them.
-  [[nodiscard]] StepInput any_input(std::int64_t tokens, std::int64_t decodes) const;
+  // `tokens` of prompts and `decodes` after `context` tokens beside them, on each rank.
+  [[nodiscard]] StepInput any_input(std::int64_t tokens, std::int64_t decodes,
+                                    std::int64_t context = 0) const;
   [[nodiscard]] std::vector<std::int32_t> any_blocks(std::int64_t tokens, std::int64_t index) const;
   PreparedStep& eager(const StepInput& input);
   std::vector<std::int32_t> run_step(const StepInput& input, std::int64_t graph_rows);

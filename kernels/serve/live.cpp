@@ -46,10 +46,15 @@ void check_side(const LiveSide& side, const Workload& workload) {
         "router prefix_aware needs prefix caches, which are not executed; expected round_robin or "
         "least_loaded");
   }
-  if (service.num_dp_ranks > 1 ||
-      (service.engine.enable_prefix_caching && workload.hash_block_tokens > 0)) {
+  if (service.engine.enable_prefix_caching && workload.hash_block_tokens > 0) {
     throw std::invalid_argument(
-        "prefix caches and data-parallel ranks are not executed; expected neither");
+        "prefix caches are not executed, and prompts of the workload share prefixes; expected "
+        "enable_prefix_caching off");
+  }
+  if (side.steps.num_dp_ranks != service.num_dp_ranks) {
+    throw std::invalid_argument("steps of " + std::to_string(side.steps.num_dp_ranks) +
+                                " data-parallel ranks for a scheduler of " +
+                                std::to_string(service.num_dp_ranks));
   }
   if (std::ssize(side.runners) != service.num_replicas) {
     throw std::invalid_argument("found " + std::to_string(side.runners.size()) +
@@ -65,6 +70,11 @@ LiveSetup checked(const LiveSetup& given, const Workload& workload) {
     check_disaggregated(workload, setup.first.service, setup.decode->service);
     if (setup.mover == nullptr) {
       throw std::invalid_argument("prefill and decode are apart; expected what moves KV caches");
+    }
+    if (setup.first.service.num_dp_ranks > 1 || setup.decode->service.num_dp_ranks > 1) {
+      throw std::invalid_argument(
+          "prefill and decode are apart, with several data-parallel ranks in a replica, which is "
+          "not executed; expected dp 1 (several replicas do the same)");
     }
     check_side(*setup.decode, workload);
   } else {
@@ -154,6 +164,7 @@ class LiveService {
                          [](const RequestRecord& record) { return record.finish > Seconds(0); });
     result.is_complete = service.requests.size() == records_.size();
     service.metrics = serving_metrics(service.requests, totals, slo);
+    service.metrics.ranks.reset();  // GPUs do not tell how long they wait for each other
     if (!setup_.decode) return result;
     const std::size_t num_prefill = first_.replicas.size();
     service.metrics.disaggregation =

@@ -124,7 +124,8 @@ ServiceConfig service_config(const ServeCase& serve) {
   return {.engine = serve.deployment.engine,
           .num_replicas = serve.num_replicas,
           .router = serve.router,
-          .num_kv_blocks = serve.deployment.num_kv_blocks};
+          .num_dp_ranks = serve.deployment.mesh.dp,
+          .num_kv_blocks = serve.deployment.num_kv_blocks * serve.deployment.mesh.dp};
 }
 
 ServeCase prefill_side(const ServeCase& serve) {

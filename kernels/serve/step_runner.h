@@ -16,8 +16,9 @@ class StepRunner {
   // Gets ready to replay decode steps of `rows` rows as a captured graph, or to run them as one
   // kernel.
   virtual void capture(std::int64_t rows) = 0;
-  // Computes the step and waits for it. `graph_rows` > 0: decodes alone, padded to that many rows,
-  // captured before; 0: launched one kernel at a time. Next tokens of the sampled rows: chunks that
+  // Computes the step and waits for it; where there are several data-parallel ranks, its sequences
+  // name theirs. `graph_rows` > 0: decodes alone, padded to that many rows on each rank, captured
+  // before; 0: launched one kernel at a time. Next tokens of the sampled rows: chunks that
   // produce a token, then decodes.
   virtual std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows) = 0;
 };

@@ -100,6 +100,9 @@ ExecutorRunnerSetup runner_setup(const ServeCase& serve, const Options& options,
   const std::vector<std::int64_t> graphs = used_graphs(deployment);
   const std::int64_t most_rows = graphs.empty() ? 0 : graphs.back();
   const std::int64_t longest = longest_request(serve.workload);
+  // Prompts of one data-parallel rank beside decodes of another.
+  const std::int64_t mixed_rows =
+      engine.max_num_batched_tokens + (deployment.mesh.dp > 1 ? engine.max_num_seqs : 0);
   return {.model = model_config(deployment.name, deployment.config),
           .mesh = deployment.mesh,
           .lowering = deployment.lowering,
@@ -110,7 +113,7 @@ ExecutorRunnerSetup runner_setup(const ServeCase& serve, const Options& options,
                        .num_kv_blocks = deployment.num_kv_blocks,
                        .block_size = static_cast<std::int32_t>(engine.block_size),
                        .kv_dtype = deployment.lowering.precision.kv_cache,
-                       .max_tokens = std::max(engine.max_num_batched_tokens, most_rows),
+                       .max_tokens = std::max(mixed_rows, most_rows),
                        .max_sequences = std::max(engine.max_num_seqs, most_rows),
                        .max_model_len = longest,
                        .only_nccl = options.only_nccl},
@@ -281,6 +284,7 @@ class Server {
 
   [[nodiscard]] ExecutedStepsConfig steps_config(const ServeCase& side) const {
     return {.num_kv_blocks = side.deployment.num_kv_blocks,
+            .num_dp_ranks = side.deployment.mesh.dp,
             .block_size = side.deployment.engine.block_size,
             .graph_batch_sizes = used_graphs(side.deployment),
             .vocab_size = model_config(side.deployment.name, side.deployment.config).vocab_size,

@@ -23,7 +23,7 @@ std::string memory_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners)
 
 std::string host_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
   std::ostringstream out;
-  out << "replica,step,graph_rows,prepare_s,run_s,duration_s,device_s\n";
+  out << "replica,step,graph_rows,prepare_s,run_s,duration_s,device_s,balance\n";
   for (std::size_t replica = 0; replica < runners.size(); ++replica) {
     const std::span<const RunTimes> times = runners[replica]->times();
     for (std::size_t step = 0; step < times.size(); ++step) {
@@ -32,7 +32,7 @@ std::string host_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
            {times[step].prepare, times[step].run, times[step].duration, times[step].device}) {
         out << "," << format_number(time.value());
       }
-      out << "\n";
+      out << "," << format_number(times[step].balance) << "\n";
     }
   }
   return out.str();

@@ -12,6 +12,7 @@
 #include "kernels/executable.h"
 #include "kernels/kernel_spec.h"
 #include "sim/memory/footprint.h"
+#include "sim/parallel/rank_rows.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/step_limits.h"
@@ -100,6 +101,13 @@ void check_executable(const Scenario& scenario) {
     });
   }
   if (!scenario.validation.serve) return;
+  at_key(scenario, "placement", [&] {
+    if (scenario.mesh.dp > 1 && scenario.model_config.kv_lora_rank > 0) {
+      throw std::invalid_argument(
+          "data-parallel ranks of a replica with latent attention (MLA) are not served on GPUs: "
+          "set dp=1, or validate.serve=false");
+    }
+  });
   at_key(scenario, "kv_cache", [&] {
     if (!scenario.kv_tiers.tiers.empty()) {
       throw std::invalid_argument(
@@ -234,7 +242,7 @@ struct ServedSteps {
 ServedSteps served_steps(const Scenario& scenario, const Deployment& deployment,
                          FootprintRequest& request) {
   ServedSteps steps;
-  if (!scenario.validation.serve || scenario.mesh.dp > 1) return steps;
+  if (!scenario.validation.serve) return steps;
   const EngineConfig& engine = deployment.engine;
   const auto& sizes = deployment.graph_batch_sizes;
   const auto last =
@@ -245,24 +253,31 @@ ServedSteps served_steps(const Scenario& scenario, const Deployment& deployment,
   for (const std::int64_t rows : deployment.megakernel_batch_sizes) {
     if (std::ranges::find(captured, rows) != captured.end()) --steps.num_graphs;
   }
-  request.max_tokens = std::max(engine.max_num_batched_tokens, most_rows);
+  // Ranks are as full as the fullest, of prompts and of decodes apart (kernels/execute/
+  // rank_batches.h).
+  const std::int64_t dp = scenario.mesh.dp;
+  request.max_tokens =
+      std::max(engine.max_num_batched_tokens + (dp > 1 ? engine.max_num_seqs : 0), most_rows);
   request.max_sequences = std::max(engine.max_num_seqs, most_rows);
   request.max_model_len = engine.max_model_len;
   const auto plan_of = [&](const Batch& batch) {
+    if (dp > 1) {
+      return step_plan(scenario.model_config, batch, lowering_options(scenario), scenario.mesh);
+    }
     return parallelize(lower(scenario.model_config, batch, lowering_options(scenario)),
                        scenario.mesh);
   };
   const std::int64_t decodes = std::min(request.max_sequences, request.max_tokens - 1);
-  Batch fullest{.num_decodes = decodes, .decode_context = decodes};
+  Batch fullest{.num_decodes = decodes * dp, .decode_context = decodes * dp};
   for (std::int64_t left = request.max_tokens - decodes; left > 0;) {
     const std::int64_t query =
         engine.max_model_len > 0 ? std::min(left, engine.max_model_len) : left;
-    fullest.prefill.push_back({.query = query});
+    fullest.prefill.insert(fullest.prefill.end(), static_cast<std::size_t>(dp), {.query = query});
     left -= query;
   }
   steps.fullest = plan_of(fullest);
   if (most_rows > 0)
-    steps.decode = plan_of({.num_decodes = most_rows, .decode_context = most_rows});
+    steps.decode = plan_of({.num_decodes = most_rows * dp, .decode_context = most_rows * dp});
   return steps;
 }
 

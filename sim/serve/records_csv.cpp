@@ -1,5 +1,6 @@
 #include "sim/serve/records_csv.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -72,7 +73,11 @@ void write_requests_csv(const ServiceResult& service, std::ostream& out) {
       "id,replica,prompt_tokens,output_tokens,cached_tokens,num_preemptions,arrival_s,"
       "first_scheduled_s,first_token_s,finish_s,ttft_s,tpot_s,e2e_s";
   const bool is_disaggregated = service.metrics.disaggregation.has_value();
-  const bool has_ranks = service.metrics.ranks.has_value();
+  // Of a service on GPUs no metric says so.
+  const bool has_ranks = service.metrics.ranks.has_value() ||
+                         std::ranges::any_of(service.requests, [](const RequestRecord& request) {
+                           return request.dp_rank > 0;
+                         });
   if (is_disaggregated) {
     header +=
         ",decode_replica,transfer_bytes,prefill_end_s,transfer_start_s,transfer_end_s,"

@@ -114,6 +114,28 @@ TEST(ExecutedSteps, DecodesAreReplayedFromTheNextLargerGraph) {
   EXPECT_EQ(runner.runs, (std::vector<std::int64_t>{0, 0, 0, 2, 1}));
 }
 
+// Requests 0 and 2 on rank 0, request 1 on rank 1, which ends first.
+TEST(ExecutedSteps, AllRanksReplayTheGraphOfTheFullest) {
+  ServiceConfig config = service(200);
+  config.num_dp_ranks = 2;
+  Workload workload;
+  for (const std::int64_t id : {0, 1, 2}) {
+    workload.requests.push_back({.id = id, .prompt_tokens = 5, .output_tokens = id == 1 ? 2 : 4});
+  }
+  FakeRunner runner(100, kBlockSize, {}, 2);
+  const LiveClock clock;
+  serve(workload, config, {}, [&](int) {
+    ExecutedStepsConfig steps = steps_config(config, {1, 2});
+    steps.num_kv_blocks = 100;
+    steps.num_dp_ranks = 2;
+    return std::make_unique<ExecutedSteps>(steps, workload.requests, runner, clock);
+  });
+  // 3 decodes fit the graph of 2 rows; then rank 1 is idle and takes part with padding.
+  EXPECT_EQ(runner.runs, (std::vector<std::int64_t>{0, 2, 2, 2}));
+  EXPECT_EQ(runner.num_decodes,
+            (std::vector<std::vector<std::int64_t>>{{0, 0}, {2, 1}, {2, 0}, {2, 0}}));
+}
+
 TEST(ExecutedSteps, AStepTakesWhatPassesSinceItsBegin) {
   const ServiceConfig config = service(100);
   const Workload workload = {.requests = {{.prompt_tokens = 10, .output_tokens = 2}}};

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -42,11 +43,14 @@ struct RunnerTimes {
   Seconds per_token;  // of prompts
 };
 
+// With a cache of `num_blocks` on each data-parallel rank.
 class FakeRunner : public StepRunner {
  public:
-  FakeRunner(std::int64_t num_blocks, std::int64_t block_size, RunnerTimes times = {})
+  FakeRunner(std::int64_t num_blocks, std::int64_t block_size, RunnerTimes times = {},
+             int num_dp_ranks = 1)
       : block_size_(block_size),
-        cache_(static_cast<std::size_t>(num_blocks * block_size), -1),
+        caches_(static_cast<std::size_t>(num_dp_ranks),
+                std::vector<std::int32_t>(static_cast<std::size_t>(num_blocks * block_size), -1)),
         times_(times) {}
 
   void capture(std::int64_t rows) override { captured.push_back(rows); }
@@ -57,6 +61,9 @@ class FakeRunner : public StepRunner {
     if (num_runs_before_failure == 0) throw std::runtime_error("rank 1, op o_proj: lost");
     --num_runs_before_failure;
     EXPECT_TRUE(graph_rows == 0 || input.prefill.empty());
+    std::vector<std::int64_t> decodes(caches_.size());
+    for (const SequenceTokens& decode : input.decodes) ++decodes[rank_of(decode)];
+    num_decodes.push_back(std::move(decodes));
     std::int64_t prompt_tokens = 0;
     std::vector<std::int32_t> next;
     for (const SequenceTokens& chunk : input.prefill) {
@@ -80,19 +87,26 @@ class FakeRunner : public StepRunner {
   // The content of block `source` of another runner's cache.
   void copy_block(const FakeRunner& from, std::int32_t source, std::int32_t destination) {
     for (std::int64_t i = 0; i < block_size_; ++i) {
-      cache_.at(static_cast<std::size_t>(destination * block_size_ + i)) =
-          from.cache_.at(static_cast<std::size_t>(source * block_size_ + i));
+      caches_.front().at(static_cast<std::size_t>(destination * block_size_ + i)) =
+          from.caches_.front().at(static_cast<std::size_t>(source * block_size_ + i));
     }
   }
 
   std::vector<std::int64_t> captured;
-  std::vector<std::int64_t> runs;  // rows of the graph, 0: eager
+  std::vector<std::int64_t> runs;                      // rows of the graph, 0: eager
+  std::vector<std::vector<std::int64_t>> num_decodes;  // of each run, by data-parallel rank
   std::int64_t num_runs_before_failure = -1;
 
  private:
+  // Of several ranks all sequences must name theirs; of one, none.
+  [[nodiscard]] std::size_t rank_of(const SequenceTokens& of) const {
+    EXPECT_EQ(of.dp_rank >= 0, caches_.size() > 1);
+    return static_cast<std::size_t>(std::max(of.dp_rank, 0));
+  }
   [[nodiscard]] std::int32_t& slot(const SequenceTokens& of, std::int64_t position) {
     const std::int32_t block = of.blocks.at(static_cast<std::size_t>(position / block_size_));
-    return cache_.at(static_cast<std::size_t>(block * block_size_ + position % block_size_));
+    return caches_.at(rank_of(of))
+        .at(static_cast<std::size_t>(block * block_size_ + position % block_size_));
   }
   void store(const SequenceTokens& sequence) {
     for (std::size_t i = 0; i < sequence.tokens.size(); ++i) {
@@ -109,7 +123,7 @@ class FakeRunner : public StepRunner {
   }
 
   std::int64_t block_size_;
-  std::vector<std::int32_t> cache_;  // token by slot
+  std::vector<std::vector<std::int32_t>> caches_;  // token by slot, of each data-parallel rank
   RunnerTimes times_;
 };
 

@@ -32,13 +32,15 @@ struct Live {
   Live(const Workload& served, const ServiceConfig& given, RunnerTimes times)
       : workload(served), config(given) {
     for (int i = 0; i < config.num_replicas; ++i) {
-      runners.push_back(
-          std::make_unique<FakeRunner>(config.num_kv_blocks, config.engine.block_size, times));
+      runners.push_back(std::make_unique<FakeRunner>(config.num_kv_blocks / config.num_dp_ranks,
+                                                     config.engine.block_size, times,
+                                                     config.num_dp_ranks));
     }
   }
   LiveResult run(const std::function<bool()>& is_stopped = {}, const Progress& progress = {}) {
     LiveSetup setup{.first = {.service = config,
-                              .steps = {.num_kv_blocks = config.num_kv_blocks,
+                              .steps = {.num_kv_blocks = config.num_kv_blocks / config.num_dp_ranks,
+                                        .num_dp_ranks = config.num_dp_ranks,
                                         .block_size = config.engine.block_size,
                                         .vocab_size = kVocabulary,
                                         .seed = kLiveSeed}}};
@@ -72,6 +74,7 @@ std::int64_t expect_as_simulated(const Workload& workload, const ServiceConfig& 
     EXPECT_NEAR(a.finish.value(), b.finish.value(), 1e-9) << "request " << i;
     EXPECT_EQ(a.num_preemptions, b.num_preemptions) << "request " << i;
     EXPECT_EQ(a.replica, b.replica) << "request " << i;
+    EXPECT_EQ(a.dp_rank, b.dp_rank) << "request " << i;
   }
   return result.service.metrics.num_preemptions;
 }
@@ -107,6 +110,39 @@ TEST(Live, SoAreReplicasSideBySide) {
   ServiceConfig config = small_service();
   config.num_replicas = 2;
   expect_as_simulated(open(40, 200), config);
+}
+
+ServiceConfig of_ranks(int num_ranks, DpRouter router) {
+  ServiceConfig config = small_service();
+  config.num_dp_ranks = num_ranks;
+  config.engine.dp_router = router;
+  return config;
+}
+
+TEST(Live, SoAreDataParallelRanksOfAReplica) {
+  for (const DpRouter router :
+       {DpRouter::kRoundRobin, DpRouter::kLeastTokens, DpRouter::kLeastRequests}) {
+    expect_as_simulated(open(40, 200), of_ranks(2, router));
+  }
+  ServiceConfig config = of_ranks(3, DpRouter::kLeastRequests);
+  config.num_replicas = 2;
+  config.engine.dp_balance_timeout_iters = 4;
+  config.engine.dp_balance_batching_wait_iters = 2;
+  expect_as_simulated(open(60, 300), config);
+}
+
+TEST(Live, EachRankKeepsItsOwnBlocksWhenRequestsArePreempted) {
+  ServiceConfig config = of_ranks(2, DpRouter::kRoundRobin);
+  config.num_kv_blocks = 80;  // 40 of 4 tokens on each rank
+  Live live(open(60, 400), config, {.base = Seconds(0.0005)});
+  const LiveResult result = live.run();
+  EXPECT_GT(result.service.metrics.num_preemptions, 0);
+  // GPUs do not tell how long they wait for each other: no figure is made of it.
+  EXPECT_FALSE(result.service.metrics.ranks);
+  for (const Request& request : live.workload.requests) {
+    EXPECT_EQ(result.tokens[static_cast<std::size_t>(request.id)],
+              whole_history(kLiveSeed, request));
+  }
 }
 
 TEST(Live, SoIsPreemption) {
@@ -206,6 +242,10 @@ TEST(Live, WhatCannotBeServedIsRefusedBeforeAnythingRuns) {
   EXPECT_THROW(prefix.run(), std::invalid_argument);
   prefix.config.router = RouterKind::kRoundRobin;
   EXPECT_THROW(prefix.run(), std::invalid_argument);
+  Live of_ranks_with_prefixes(open(2, 10), of_ranks(2, DpRouter::kRoundRobin), {});
+  of_ranks_with_prefixes.config.engine.enable_prefix_caching = true;
+  of_ranks_with_prefixes.workload.hash_block_tokens = 4;
+  EXPECT_THROW(of_ranks_with_prefixes.run(), std::invalid_argument);
   Live lacking(open(2, 10), small_service(), {});
   lacking.runners.clear();
   EXPECT_THROW(lacking.run(), std::invalid_argument);

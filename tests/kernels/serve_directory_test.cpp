@@ -65,6 +65,14 @@ TEST_F(ServeDirectory, HoldsDeploymentAndWorkload) {
   EXPECT_EQ(config.num_replicas, 1);
 }
 
+// Blocks are of a rank in the deployment, over all ranks in the service.
+TEST_F(ServeDirectory, DataParallelRanksAreThoseOfTheMesh) {
+  ServeCase serve = read_serve_case(directory_);
+  serve.deployment.mesh.dp = 2;
+  EXPECT_EQ(service_config(serve).num_dp_ranks, 2);
+  EXPECT_EQ(service_config(serve).num_kv_blocks, 2 * 77);
+}
+
 TEST_F(ServeDirectory, MayBeAClosedLoopBeforeSeveralReplicas) {
   write("serve.txt", "closed_loop 8\nwarmup 0\nreplicas 2\nrouter least_loaded\n");
   const ServeCase serve = read_serve_case(directory_);
