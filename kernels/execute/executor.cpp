@@ -150,8 +150,13 @@ void Executor::check_finite(PreparedStep& step, const StepInput& input) {
     Found& first = found[static_cast<std::size_t>(r)];
     first.task = own.first_not_finite(first.count);
   });
-  const auto is_before = [](const Found& a, const Found& b) {
-    return a.task >= 0 && (b.task < 0 || a.task < b.task);
+  const auto task_of = [&](const Found& of) {
+    const auto rank = static_cast<int>(&of - found.data());
+    return prepared.rank(rank).tasks()[static_cast<std::size_t>(of.task)];
+  };
+  const auto is_before = [&](const Found& a, const Found& b) {
+    if (a.task < 0 || b.task < 0) return a.task >= 0 && b.task < 0;
+    return runs_before(prepared.plan, task_of(a), task_of(b));
   };
   const auto first = std::ranges::min_element(found, is_before);
   if (first->task < 0) return;

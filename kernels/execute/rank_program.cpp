@@ -63,6 +63,15 @@ std::vector<Task> rank_tasks(const Plan& plan, int rank) {
   return tasks;
 }
 
+bool runs_before(const Plan& plan, const Task& a, const Task& b) {
+  const bool are_of_one_run = std::ranges::any_of(plan.repeats(), [&](const Repeat& repeat) {
+    const auto has = [&](OpId op) { return op >= repeat.first && op < repeat.last; };
+    return has(a.op) && has(b.op);
+  });
+  if (are_of_one_run && a.copy != b.copy) return a.copy < b.copy;
+  return a.op < b.op;
+}
+
 std::string task_name(const Plan& plan, const Task& task) {
   const std::string name = printed_name(op_of(plan, task.op));
   return plan.multiplicity(task.op) > 1 ? name + "#" + std::to_string(task.copy) : name;

@@ -22,6 +22,8 @@ struct Task {
 };
 // All tasks of `rank`, in the order in which it enqueues them.
 std::vector<Task> rank_tasks(const Plan& plan, int rank);
+// Whether task `a` comes before `b`, perhaps of another rank, in the order of the plan.
+bool runs_before(const Plan& plan, const Task& a, const Task& b);
 // "layers.0.o_proj", or "layers.0.o_proj#3" for copy 3 of a repeat.
 std::string task_name(const Plan& plan, const Task& task);
 

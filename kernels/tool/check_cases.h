@@ -2,6 +2,7 @@
 
 // What checks that print a line per case share.
 
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
@@ -12,6 +13,22 @@
 #include "sim/plan/plan.h"
 
 namespace orrery::tool {
+
+// Where a mesh has weights and collectives other than by default: " o_proj replicated".
+inline std::string describe_choices(const Mesh& mesh) {
+  std::string text;
+  const auto add = [&](const char* key, const auto& names, auto choice) {
+    if (choice == decltype(choice){}) return;
+    text.append(" ").append(key).append(" ").append(names[static_cast<std::size_t>(choice)]);
+  };
+  add("shared_expert", kSharedExpertNames, mesh.shared_expert);
+  add("attention_gather", kAttentionGatherNames, mesh.attention_gather);
+  add("moe_gather", kMoeGatherNames, mesh.moe_gather);
+  add("o_proj", kOProjectionNames, mesh.o_proj);
+  add("lm_head", kLmHeadNames, mesh.lm_head);
+  if (mesh.split_all_reduce) text += " split_all_reduce";
+  return text;
+}
 
 class CheckCases {
  public:

@@ -10,6 +10,7 @@
 #include "kernels/execute/check.h"
 #include "kernels/execute/rank_batches.h"
 #include "kernels/execute/wrong_plan.h"
+#include "kernels/tool/check_cases.h"
 #include "kernels/tool/checks.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
@@ -68,6 +69,7 @@ std::string describe(const SmallModel& small, const Mesh& mesh) {
     if (mesh.ffn_schedule == FfnSchedule::kLock) text += " lock";
   }
   if (mesh.sp) text += " sp";
+  text += describe_choices(mesh);
   add("cp", mesh.cp);
   if (mesh.cp > 1 && mesh.cp_weights == CpWeights::kReplicated) text += " replicated";
   return text;
@@ -351,6 +353,9 @@ CheckCount check_execute() {
       {.pp = 2},
       {.dp = 2},
       {.tp = 2, .sp = true},
+      {.tp = 2, .o_proj = OProjection::kReplicated},
+      {.tp = 2, .lm_head = LmHead::kReplicated},
+      {.tp = 2, .split_all_reduce = true},
       {.pp = 2, .num_micro_batches = 2},
       {.ffn_instances = 1},
       {.num_micro_batches = 2, .ffn_instances = 1},

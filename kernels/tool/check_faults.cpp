@@ -157,7 +157,7 @@ void check_faults_of_sides(FaultCheck& check, const FaultDirectory& directory) {
     constexpr int kInDecodes = 120;
     check.check(directory, {.name = "a rank that throws" + suffix,
                             .options = options("throw", kInDecodes),
-                            .says = {number + ", op " + op},
+                            .says = {number, op},
                             .status = status});
     check.check(directory, {.name = "a rank whose thread hangs" + suffix,
                             .options = options("hang", kInDecodes),

@@ -118,6 +118,8 @@ std::string describe(const Mesh& mesh) {
   if (mesh.dp > 1 && mesh.ep > 1) {
     text.append(" ").append(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)]);
   }
+  if (mesh.sp) text += " sp";
+  text += describe_choices(mesh);
   return text;
 }
 
@@ -317,6 +319,12 @@ void check_two_gpus(StepCheck& check) {
       }
     }
   }
+  const SharedExpert whole = SharedExpert::kReplicated;
+  const MoeGather routed = MoeGather::kRouted;
+  for (const Mesh& mesh : {Mesh{.tp = 2, .shared_expert = whole},
+                           Mesh{.tp = 2, .ep = 2, .sp = true, .moe_gather = routed}}) {
+    check.check_steps({.kind = SmallMoe::kDeepseek, .mesh = mesh});
+  }
   const Mesh apart{.ffn_instances = 1};
   for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kDeepseek}) {
     check.check_steps({.kind = kind, .mesh = apart});
@@ -348,6 +356,9 @@ CheckCount check_mla() {
     }
     check.check_wrong_collectives({.kind = kind, .mesh = {.tp = 2}});
   }
+  const AttentionGather projected = AttentionGather::kProjected;
+  check.check_steps({.kind = SmallMoe::kDeepseekV3,
+                     .mesh = {.tp = 2, .sp = true, .attention_gather = projected}});
   check.finish();
   return check.result();
 }

@@ -54,32 +54,19 @@ Deployment read_deployment(const std::filesystem::path& file) {
 }
 
 RankGrid rank_grid(const Mesh& mesh) {
-  if (mesh.shared_expert != SharedExpert::kSplit) {
-    throw std::invalid_argument(
-        "a replicated shared expert is not executed; expected shared_expert split");
-  }
-  if (mesh.attention_gather != AttentionGather::kNorm || mesh.moe_gather != MoeGather::kNorm) {
-    throw std::invalid_argument(
-        "a gather behind projections or routing is not executed; expected attention_gather norm "
-        "and moe_gather norm");
-  }
   if (mesh.dp > 1 && mesh.expert_comm == ExpertComm::kTokens) {
     throw std::invalid_argument(
         "expert_comm tokens is not executed; expected eager or graph (dedup or dedup_graph on two "
         "levels)");
   }
-  if (mesh.o_proj != OProjection::kSplit) {
+  if (mesh.o_proj == OProjection::kSharded) {
     throw std::invalid_argument(
-        "an output projection that is replicated or sharded is not executed; expected o_proj "
-        "split");
+        "an output projection that is sharded over dp is not executed; expected o_proj split or "
+        "replicated");
   }
-  if (mesh.lm_head != LmHead::kSplit) {
+  if (mesh.lm_head == LmHead::kJoined) {
     throw std::invalid_argument(
-        "an LM head that is replicated or joined is not executed; expected lm_head split");
-  }
-  if (mesh.split_all_reduce) {
-    throw std::invalid_argument(
-        "an all_reduce in two collectives is not executed; expected split_all_reduce false");
+        "an LM head that is joined over dp is not executed; expected lm_head split or replicated");
   }
   if (mesh.two_batch_overlap) {
     throw std::invalid_argument(
