@@ -34,7 +34,7 @@ _PREDICTED_STEP = {"name": word, "mode": one_of("graph", "eager", "megakernel"),
 _EXECUTED_STEP = {"name": word, "mode": one_of("graph", "eager", "megakernel"), "duration_s": duration, "device_s": duration}
 _EXPERTS = {"name": word, "op": word, "copy": whole(0), "first": whole(0), "rows": any_text}
 _CALIBRATION = dict.fromkeys(("kernel", "provider", "device", "revision", "date", "driver"), any_text)
-_NEVER_NOTHING = ("weights", "kv_cache", "total")  # terms of memory
+_NEVER_NOTHING = ("weights", "total")  # terms of memory; kv_cache is on some rank, not on those that compute FFNs alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,10 +316,15 @@ def _spans(path: pathlib.Path, ops: Sequence[Mapping[str, Any]]) -> tuple[Span, 
 def _memory(path: pathlib.Path, *, is_complete: bool) -> dict[tuple[int, str], float]:
     """The last value of each rank and term counts: the file is appended to. All ranks have the same terms, once a run is complete."""
     found: dict[tuple[int, str], float] = {}
+    cache_line = 0
     for line, row in typed_csv.rows(path, {"rank": _RANK, "term": word, "bytes": size}):
         if row["term"] in _NEVER_NOTHING and not row["bytes"]:
             raise ValueError(f"{path}:{line}: column bytes: found 0 of {row['term']}, expected more")
         found[row["rank"], row["term"]] = row["bytes"]
+        if row["term"] == "kv_cache":
+            cache_line = line
+    if cache_line and not any(held for (_, term), held in found.items() if term == "kv_cache"):
+        raise ValueError(f"{path}:{cache_line}: column bytes: found 0 of kv_cache, expected more")
     terms = {term for _, term in found}
     for rank in sorted({rank for rank, _ in found}) if is_complete else ():
         if lacking := sorted(term for term in terms | {"total"} if (rank, term) not in found):
