@@ -126,7 +126,8 @@ std::int64_t num_instances(const ServeCase& serve) {
   return serve.num_replicas + (serve.prefill ? serve.prefill->num_replicas : 0);
 }
 
-// Throws std::invalid_argument when there are too few GPUs, or for FFNs on GPUs of their own.
+// Throws std::invalid_argument when there are too few GPUs, for FFNs on GPUs of their own, and for
+// context-parallel ranks.
 void check_devices(const ServeCase& serve, const Options& options) {
   if (serve.deployment.mesh.ffn_instances > 0) {
     throw std::invalid_argument(

@@ -47,6 +47,18 @@ TEST(RankTasks, RepeatsAreWrittenOutAsUnrollDoes) {
   EXPECT_EQ(names(plan, rank_tasks(plan, 0)), expected);
 }
 
+// Of a layer's copies all ops of one come before those of the next; behind them the lone layer.
+TEST(RankTasks, ComeInTheOrderOfThePlan) {
+  const Plan plan = step_plan(kDecodes, {});
+  const std::vector<Task> tasks = rank_tasks(plan, 0);
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    for (std::size_t j = 0; j < tasks.size(); ++j) {
+      EXPECT_EQ(runs_before(plan, tasks[i], tasks[j]), i < j)
+          << task_name(plan, tasks[i]) << " and " << task_name(plan, tasks[j]);
+    }
+  }
+}
+
 TEST(RankTasks, ARankRunsTheOpsOfItsStageAlone) {
   const Plan plan = step_plan(kDecodes, {.pp = 2});
   for (const int rank : {0, 1}) {
