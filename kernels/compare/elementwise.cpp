@@ -32,7 +32,7 @@ PagedKv<T> cache_of(void* keys, void* values, float key_scale, float value_scale
 extern "C" int orrery_residual_add(void* stream, void* residual, const void* x, std::int64_t tokens,
                                    std::int64_t hidden) {
   return guarded(stream, [&](const cuda::Stream& on) {
-    residual_add(on, in_bf16(residual), in_bf16(x), tokens, hidden);
+    residual_add(on, in_bf16(residual), in_bf16(x), in_bf16(residual), tokens, hidden);
   });
 }
 

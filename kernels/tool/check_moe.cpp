@@ -310,7 +310,8 @@ void check_two_gpus(StepCheck& check) {
   const std::vector<Mesh> meshes{{.tp = 2},
                                  {.tp = 2, .ep = 2},
                                  {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
-                                 {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph}};
+                                 {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
+                                 {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kTokens}};
   for (const Mesh& mesh : meshes) {
     for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kLlama4, SmallMoe::kDeepseek}) {
       check.check_steps({.kind = kind, .mesh = mesh});
@@ -334,7 +335,7 @@ void check_two_gpus(StepCheck& check) {
 
 void check_four_gpus(StepCheck& check) {
   using enum ExpertComm;
-  for (const ExpertComm comm : {kEager, kGraph}) {
+  for (const ExpertComm comm : {kEager, kGraph, kTokens}) {
     check.check_steps(
         {.kind = SmallMoe::kDeepseek, .mesh = {.dp = 2, .tp = 2, .ep = 4, .expert_comm = comm}});
   }

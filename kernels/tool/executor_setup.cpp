@@ -54,11 +54,6 @@ Deployment read_deployment(const std::filesystem::path& file) {
 }
 
 RankGrid rank_grid(const Mesh& mesh) {
-  if (mesh.dp > 1 && mesh.expert_comm == ExpertComm::kTokens) {
-    throw std::invalid_argument(
-        "expert_comm tokens is not executed; expected eager or graph (dedup or dedup_graph on two "
-        "levels)");
-  }
   if (mesh.o_proj == OProjection::kSharded) {
     throw std::invalid_argument(
         "an output projection that is sharded over dp is not executed; expected o_proj split or "

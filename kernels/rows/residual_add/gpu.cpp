@@ -22,7 +22,8 @@ class ResidualAddCase final : public KernelCase {
   }
 
   void launch(const cuda::Stream& stream, int set) override {
-    residual_add(stream, residual_[set].get(), x_[set].get(), tokens_, hidden_);
+    bf16* const residual = residual_[set].get();
+    residual_add(stream, residual, x_[set].get(), residual, tokens_, hidden_);
   }
   void reset(const cuda::Stream& stream) override {
     fill_normal(stream, residual_[0].get(), count(), seed_);

@@ -18,7 +18,7 @@ Work work(DType dtype, const Dims& dims) {
 
 KernelSpec residual_add_spec() {
   return {.name = "residual_add",
-          .summary = "residual += x; dtype is the format of both",
+          .summary = "sum = residual + x; dtype is the format of all",
           .dims = {{.name = "tokens", .meaning = "rows"}, {.name = "hidden", .meaning = "columns"}},
           .slots = {{.name = "residual", .axes = "tokens, hidden"},
                     {.name = "x", .axes = "tokens, hidden"},

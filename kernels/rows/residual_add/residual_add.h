@@ -1,6 +1,6 @@
 #pragma once
 
-// residual += x, both bf16 [tokens, hidden].
+// sum = residual + x, all bf16 [tokens, hidden].
 
 #include <cstdint>
 
@@ -9,10 +9,10 @@
 
 namespace orrery {
 
-// Contiguous, not overlapping; sums in fp32, rounded once. 16-byte aligned pointers and a hidden
-// that is a multiple of 8 go by vectors; anything else is correct but slow. Throws cuda::Error when
-// the launch fails.
-void residual_add(const cuda::Stream& stream, bf16* residual, const bf16* x, std::int64_t tokens,
-                  std::int64_t hidden);
+// Contiguous; sum may be residual, else none overlap; sums in fp32, rounded once. 16-byte aligned
+// pointers and a hidden that is a multiple of 8 go by vectors; anything else is correct but slow.
+// Throws cuda::Error when the launch fails.
+void residual_add(const cuda::Stream& stream, const bf16* residual, const bf16* x, bf16* sum,
+                  std::int64_t tokens, std::int64_t hidden);
 
 }  // namespace orrery
