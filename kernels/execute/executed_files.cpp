@@ -36,8 +36,8 @@ std::string nanoseconds(Seconds time) {
 }
 
 bool is_result(const fs::path& file) {
-  constexpr std::array kNames = {"steps.csv",  "tokens.csv",  "memory.csv", "environment.txt",
-                                 "status.txt", "experts.csv", "lines.txt"};
+  constexpr std::array kNames = {"steps.csv",  "tokens.csv",  "memory.csv",   "environment.txt",
+                                 "status.txt", "experts.csv", "launches.csv", "lines.txt"};
   const std::string name = file.filename().string();
   return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".spans.csv");
 }
@@ -96,6 +96,19 @@ void ExecutedFiles::add_experts(std::string_view name, std::string_view op, std:
            << ',';
   write_words(experts_, rows);
   if (!experts_) throw std::runtime_error(file.string() + ": disk is full");
+}
+
+void ExecutedFiles::add_launches(std::string_view name, std::string_view op, int rank,
+                                 std::int64_t launches, Seconds mean, Seconds median) {
+  const fs::path file = directory_ / "launches.csv";
+  if (!launches_.is_open()) {
+    launches_ = opened(file);
+    launches_ << "name,op,rank,launches,mean_s,median_s\n";
+  }
+  launches_ << name << ',' << field(std::string(op)) << ',' << rank << ',' << launches << ','
+            << nanoseconds(mean) << ',' << nanoseconds(median) << '\n'
+            << std::flush;
+  if (!launches_) throw std::runtime_error(file.string() + ": disk is full");
 }
 
 void ExecutedFiles::write_spans(std::string_view name, const Timeline& timeline) const {

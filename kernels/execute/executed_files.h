@@ -30,6 +30,9 @@ class ExecutedFiles {
   // A line of experts.csv: the rows of the experts from `first` on, separated by spaces.
   void add_experts(std::string_view name, std::string_view op, std::int32_t copy, int rank,
                    std::int64_t first, std::span<const std::int32_t> rows);
+  // A line of launches.csv: the host's time to enqueue an op, of its tasks on one rank.
+  void add_launches(std::string_view name, std::string_view op, int rank, std::int64_t launches,
+                    Seconds mean, Seconds median);
   // <name>.spans.csv, times from the first start.
   void write_spans(std::string_view name, const Timeline& timeline) const;
   // A line of memory.csv.
@@ -44,7 +47,8 @@ class ExecutedFiles {
   std::ofstream steps_;
   std::ofstream tokens_;
   std::ofstream memory_;
-  std::ofstream experts_;  // begins with its first line
+  std::ofstream experts_;   // begins with its first line
+  std::ofstream launches_;  // likewise
 };
 
 // lines.txt: how many lines each file in `directory` has ("file,lines"), but itself and status.txt;

@@ -75,6 +75,15 @@ struct ExpertCounts {
   std::vector<std::int32_t> rows;  // by expert, from first_expert on
 };
 
+// How long the host of one rank takes to enqueue an op, in each of `launches` tasks of a step.
+struct LaunchTime {
+  std::string op;
+  int rank = 0;
+  std::int64_t launches = 0;
+  Seconds mean;
+  Seconds median;
+};
+
 // A plan bound to memory on every rank, perhaps captured. Must not outlive its executor.
 class PreparedStep {
  public:
@@ -132,6 +141,9 @@ class Executor {
   // experts its tokens choose. Ops in their order, rank by rank; none of a plan that routes
   // otherwise or not at all. Throws as run().
   std::vector<ExpertCounts> expert_counts(PreparedStep& step, const StepInput& input);
+  // Runs it five times more, launch by launch, and says how long the host took for each op, by
+  // rank. Throws as run().
+  std::vector<LaunchTime> launch_times(PreparedStep& step, const StepInput& input);
   // Logits of the sampled rows of the step run last, [rows, vocab], in the order of next_tokens:
   // from the first rank of each tensor-parallel group of the last stage.
   std::vector<float> logits(const PreparedStep& step) const;

@@ -70,6 +70,8 @@ class RankStep {
   void make_counts();
   void enqueue_counted();
   std::vector<ExpertCounts> take_counts();
+  // The same, with the host's time for each task.
+  void enqueue_timed(std::vector<double>& seconds);
   // Names of the all-reduces that our own kernels serve, in order.
   [[nodiscard]] const std::vector<std::string>& own_all_reduces() const { return own_all_reduces_; }
   // Until the step and the copy of its results have ended, or another rank has failed.
@@ -190,6 +192,7 @@ class RankStep {
   std::optional<cuda::DeviceBuffer<std::uint32_t>> not_finite_;  // by task, while checking
   // By task, of index_shuffling, while counting; else empty.
   std::vector<std::optional<cuda::PinnedBuffer<std::int32_t>>> expert_counts_;
+  std::vector<double>* launch_times_ = nullptr;  // by task, while timing
   std::optional<cuda::Graph> graph_;
   LaunchMode mode_;
   std::optional<megakernel::Megakernel> megakernel_;  // in place of all launches

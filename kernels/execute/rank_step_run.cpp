@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <exception>
 #include <stdexcept>
@@ -8,6 +9,8 @@
 
 namespace orrery {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 std::int64_t bytes_in(const Tensor& tensor) {
   return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
@@ -66,6 +69,7 @@ void RankStep::enqueue_tasks() {
     }
   }
   for (current_ = 0; current_ < tasks_.size(); ++current_) {
+    const Clock::time_point begin = launch_times_ != nullptr ? Clock::now() : Clock::time_point();
     const Op& op = plan_.ops()[static_cast<std::size_t>(tasks_[current_].op)];
     const cuda::Stream& stream = rank_.stream(op.stream);
     const bool poisons =
@@ -80,6 +84,9 @@ void RankStep::enqueue_tasks() {
     if (!expert_counts_.empty()) copy_counts(tasks_[current_], stream);
     if (poisons || not_finite_) visit_writes(tasks_[current_], stream, poisons);
     if (events_[current_]) events_[current_]->record(stream);
+    if (launch_times_ != nullptr) {
+      (*launch_times_)[current_] = std::chrono::duration<double>(Clock::now() - begin).count();
+    }
     if (counts_nodes_) {
       const int after = captured_nodes();
       num_nodes_[current_] = after - nodes;

@@ -330,6 +330,7 @@ class StepRunner {
       devices.push_back(output.device.value());
     }
     write_experts(executor, *step, input, one.name);
+    if (one.step.mode == LaunchMode::kEager) write_launches(executor, *step, input, one.name);
     const Spread duration = spread_of(durations);
     constexpr double kMicro = 1e6;
     std::printf("%-34s %5zu %12.2f %7.2f%% %12.2f\n", one.name.c_str(), durations.size(),
@@ -351,6 +352,13 @@ class StepRunner {
       });
       if (is_known) continue;
       files_.add_experts(name, one.op, one.copy, one.rank, one.first_expert, one.rows);
+    }
+  }
+
+  void write_launches(Executor& executor, PreparedStep& step, const StepInput& input,
+                      const std::string& name) {
+    for (const LaunchTime& one : executor.launch_times(step, input)) {
+      files_.add_launches(name, one.op, one.rank, one.launches, one.mean, one.median);
     }
   }
 

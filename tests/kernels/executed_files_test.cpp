@@ -73,6 +73,15 @@ TEST_F(ExecutedFilesTest, ExpertsHaveALineForEachLayerOfAStep) {
             "name,op,copy,rank,first,rows\na,layers.1.shuffle,2,1,64,3 0 5\nb,\"x,y\",0,0,0,\n");
 }
 
+TEST_F(ExecutedFilesTest, LaunchesHaveALineForEachOpOfARank) {
+  ExecutedFiles files(directory_);
+  EXPECT_FALSE(fs::exists(directory_ / "launches.csv"));  // of graphs
+  files.add_launches("a", "layers.q,kv", 1, 32, Seconds(3e-6), Seconds(2.5e-6));
+  EXPECT_EQ(content("launches.csv"),
+            "name,op,rank,launches,mean_s,median_s\n"
+            "a,\"layers.q,kv\",1,32,0.000003000,0.000002500\n");
+}
+
 TEST_F(ExecutedFilesTest, ANewRunRemovesTheResultsOfTheLastAndNothingElse) {
   {
     const ExecutedFiles files(directory_);
