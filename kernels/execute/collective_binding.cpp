@@ -12,6 +12,7 @@
 #include "kernels/execute/column_slices.h"
 #include "kernels/execute/copies_between_ranks.h"
 #include "kernels/execute/head_exchange.h"
+#include "kernels/execute/pack_columns.h"
 #include "kernels/execute/side_exchange.h"
 
 namespace orrery {
@@ -148,13 +149,16 @@ Launch bind_gather_columns(const CollectiveContext& context, const Operand& shar
   };
 }
 
+// Which part of a whole each has aside.
+bool is_as_long(const Axis& a, const Axis& b) { return a.name == b.name && a.size == b.size; }
+
 // The axis in which they differ; 0 where the whole has one more axis in front, the ranks.
 std::size_t gathered_axis(const CollectiveContext& context, const Operand& share,
                           const Operand& whole) {
   const auto& axes = share.tensor->axes;
   const auto& whole_axes = whole.tensor->axes;
   if (whole_axes.size() == axes.size() + 1 &&
-      std::ranges::equal(axes, std::span(whole_axes).subspan(1))) {
+      std::ranges::equal(axes, std::span(whole_axes).subspan(1), is_as_long)) {
     return 0;
   }
   if (axes.size() != whole_axes.size()) refuse(context, "into a tensor of another shape");
@@ -263,7 +267,7 @@ Launch bind_reduce_scatter_columns(const CollectiveContext& context, const Opera
                             .input = scratch,
                             .output = share.data};
   return [=, &communicator](const Stream& stream) {
-    pack_columns(stream, parts);
+    pack_columns(stream, std::span(&parts, 1));
     nccl_collective(communicator, stream, call);
   };
 }

@@ -23,16 +23,6 @@ bool sends_slice(const CollectiveContext& context) {
                      *context.writes[0].tensor);
 }
 
-void pack_columns(const cuda::Stream& stream, const ColumnParts& columns) {
-  const auto width = static_cast<std::size_t>(columns.columns);
-  for (int part = 0; part < columns.parts; ++part) {
-    ORRERY_CUDA(cudaMemcpy2DAsync(
-        columns.to + part * columns.rows * columns.columns, width,
-        columns.from + part * columns.columns, width * static_cast<std::size_t>(columns.parts),
-        width, static_cast<std::size_t>(columns.rows), cudaMemcpyDeviceToDevice, stream.get()));
-  }
-}
-
 Launch bind_slice(const CollectiveContext& context) {
   const Operand& whole = context.reads[0];
   Tensor narrow = *whole.tensor;

@@ -6,17 +6,9 @@
 
 #include "kernels/comm/collectives/collective.h"
 #include "kernels/execute/collective_operands.h"
-#include "kernels/execute/column_slices.h"
+#include "kernels/execute/pack_columns.h"
 
 namespace orrery {
-namespace {
-
-struct Exchange {
-  ColumnParts pack;
-  CollectiveCall call;
-};
-
-}  // namespace
 
 bool deals_heads(const CollectiveContext& context) {
   if (std::get<CommOp>(context.op.body).kind != CollectiveKind::kAllToAll) return false;
@@ -29,7 +21,8 @@ bool deals_heads(const CollectiveContext& context) {
 Launch bind_head_exchange(const CollectiveContext& context) {
   const cuda::Communicator& communicator = context.group.communicator(context.rank);
   if (context.reads.size() != context.writes.size()) refuse(context, "into other tensors");
-  std::vector<Exchange> exchanges;
+  std::vector<ColumnParts> packed;
+  std::vector<CollectiveCall> calls;
   for (std::size_t i = 0; i < context.reads.size(); ++i) {
     const Operand& input = context.reads[i];
     const Operand& output = context.writes[i];
@@ -40,26 +33,28 @@ Launch bind_head_exchange(const CollectiveContext& context) {
         columns * rows * communicator.size() != bytes) {
       refuse(context, "of heads that do not divide over its ranks");
     }
-    // Tensors have scratch of their own: all are packed before the first is sent.
-    std::byte* const scratch = context.resources.scratch("all_to_all of heads " + std::to_string(i),
-                                                         static_cast<std::size_t>(bytes));
-    exchanges.push_back({.pack = {.from = bytes_at(input),
-                                  .to = scratch,
-                                  .rows = rows,
-                                  .columns = columns,
-                                  .parts = communicator.size()},
-                         .call = {.kind = CollectiveKind::kAllToAll,
-                                  .dtype = DType::kInt8,
-                                  .count = bytes,
-                                  .input = scratch,
-                                  .output = output.data}});
-  }
-  return [exchanges = std::move(exchanges), &communicator](const cuda::Stream& stream) {
-    for (const Exchange& exchange : exchanges) pack_columns(stream, exchange.pack);
-    ORRERY_NCCL(cuda::nccl().group_start());
-    for (const Exchange& exchange : exchanges) {
-      nccl_collective(communicator, stream, exchange.call);
+    const void* sent = input.data;
+    if (rows > 1) {  // the heads of a rank lie together in one row alone
+      std::byte* const scratch = context.resources.scratch(
+          "all_to_all of heads " + std::to_string(i), static_cast<std::size_t>(bytes));
+      packed.push_back({.from = bytes_at(input),
+                        .to = scratch,
+                        .rows = rows,
+                        .columns = columns,
+                        .parts = communicator.size()});
+      sent = scratch;
     }
+    calls.push_back({.kind = CollectiveKind::kAllToAll,
+                     .dtype = DType::kInt8,
+                     .count = bytes,
+                     .input = sent,
+                     .output = output.data});
+  }
+  return [packed = std::move(packed), calls = std::move(calls),
+          &communicator](const cuda::Stream& stream) {
+    if (!packed.empty()) pack_columns(stream, packed);
+    ORRERY_NCCL(cuda::nccl().group_start());
+    for (const CollectiveCall& call : calls) nccl_collective(communicator, stream, call);
     ORRERY_NCCL(cuda::nccl().group_end());
   };
 }
