@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
+#include <variant>
 
 #include "sim/cost/clock.h"
 #include "sim/cost/provider_tables.h"
@@ -154,7 +156,11 @@ void arrival_wait(const PricedCollective& call, Estimate& estimate) {
 }
 
 Seconds collective_launch(LaunchMode mode, const HostCosts& host) {
-  return launch_time(mode, host, true);
+  return launch_time(mode, host, Launched::kCollective);
+}
+
+Seconds product_launch(LaunchMode mode, const HostCosts& host) {
+  return launch_time(mode, host, Launched::kProduct);
 }
 
 constexpr std::array kCorrections = {
@@ -202,7 +208,10 @@ constexpr std::array kCorrections = {
                .between_ops = hop_time},
     Correction{.name = "collective launch",
                .source = "engine profile, eager_exchange",
-               .between_ops = collective_launch}};
+               .between_ops = collective_launch},
+    Correction{.name = "product launch",
+               .source = "engine profile, product_launch",
+               .between_ops = product_launch}};
 
 // Before the power limit is asked, `limited` says nothing.
 bool differ(const Estimate& before, const Estimate& after) {
@@ -245,10 +254,38 @@ Seconds hop_time(LaunchMode mode, const HostCosts& host) {
   return mode == LaunchMode::kGraph ? host.graph_hop : host.eager_hop;
 }
 
-Seconds launch_time(LaunchMode mode, const HostCosts& host, bool is_library_collective) {
+Launched launched_for(const Op& op) {
+  if (const auto* comm = std::get_if<CommOp>(&op.body)) {
+    return comm->kind == CollectiveKind::kAllReduce ? Launched::kRows : Launched::kCollective;
+  }
+  const auto* kernel = std::get_if<KernelOp>(&op.body);
+  if (kernel == nullptr || !is_launched(*kernel)) return Launched::kNothing;
+  const KernelSpec* const spec = find_kernel_spec(kernel->kernel);
+  const bool is_rows = spec == nullptr || spec->prior.arithmetic == Arithmetic::kRows;
+  return is_rows ? Launched::kRows : Launched::kProduct;
+}
+
+Seconds launch_time(LaunchMode mode, const HostCosts& host, Launched launched) {
   if (mode == LaunchMode::kGraph) return Seconds(0);
-  return is_library_collective ? host.eager_collective.value_or(host.eager_launch)
-                               : host.eager_launch;
+  switch (launched) {
+    case Launched::kNothing:
+      return Seconds(0);
+    case Launched::kRows:
+      return host.eager_launch;
+    case Launched::kProduct:
+      return host.eager_launch * host.product_launch;
+    case Launched::kCollective:
+      return host.eager_collective.value_or(host.eager_launch);
+  }
+  throw std::invalid_argument("a launch of an unknown kind");
+}
+
+std::array<double, kLaunchedKinds> launch_times(LaunchMode mode, const HostCosts& host) {
+  std::array<double, kLaunchedKinds> times{};
+  for (std::size_t kind = 0; kind < kLaunchedKinds; ++kind) {
+    times[kind] = launch_time(mode, host, static_cast<Launched>(kind)).value();
+  }
+  return times;
 }
 
 }  // namespace orrery

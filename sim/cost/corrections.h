@@ -4,6 +4,9 @@
 // time that an op takes in a step. One list, in the order in which they act; each has a name, a
 // source and one thing that it does. What acts on a whole step is sim/serve/step_corrections.h.
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -50,9 +53,18 @@ void correct(const PricedCollective& call, Estimate& estimate,
 
 // From the end of an op to the start of one on another stream that waits for it.
 Seconds hop_time(LaunchMode mode, const HostCosts& host);
-// Host time to enqueue an op, a collective of a library (any but all_reduce) or another; none in a
-// graph.
-Seconds launch_time(LaunchMode mode, const HostCosts& host, bool is_library_collective);
+// What the host enqueues for an op: times of a kind are alike.
+enum class Launched : std::uint8_t {
+  kNothing,    // the host passes it by
+  kRows,       // a kernel over rows; an all_reduce
+  kProduct,    // a GEMM or attention
+  kCollective  // a collective of a library: any but all_reduce
+};
+inline constexpr std::size_t kLaunchedKinds = 4;
+Launched launched_for(const Op& op);
+// Host time to enqueue it; none in a graph. Of all kinds, in their order, in seconds.
+Seconds launch_time(LaunchMode mode, const HostCosts& host, Launched launched);
+std::array<double, kLaunchedKinds> launch_times(LaunchMode mode, const HostCosts& host);
 
 // Of prices without a row of their own: shapes held out as a whole (docs/data.md).
 inline constexpr double kNearestSpread = 0.25;

@@ -5,15 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "sim/cost/corrections.h"
 #include "sim/plan/plan.h"
 #include "sim/units/energy.h"
 #include "sim/units/units.h"
 
 namespace orrery {
-
-// A collective that a library serves and the host takes longer to enqueue than a kernel: any but an
-// all_reduce.
-bool is_library_collective(const Op& op);
 
 struct ChainStep {
   Seconds time;        // as Estimate
@@ -28,8 +25,7 @@ struct ChainStep {
     kHostSync     // host op that waits for the stream as well
   } kind = Kind::kGpu;
   std::int32_t meeting = -1;
-  bool is_launched = true;  // false: the host passes it by
-  bool is_library_collective = false;
+  Launched launched = Launched::kRows;
 };
 
 // Steps [first, last) run `count` times in a row.

@@ -7,15 +7,6 @@
 #include "kernels/kernel_spec.h"
 #include "sim/des/levels.h"
 
-namespace orrery {
-
-bool is_library_collective(const Op& op) {
-  const auto* comm = std::get_if<CommOp>(&op.body);
-  return comm != nullptr && comm->kind != CollectiveKind::kAllReduce;
-}
-
-}  // namespace orrery
-
 namespace orrery::des {
 namespace {
 
@@ -75,9 +66,7 @@ class ChainBuilder {
       }
       stream_ = op.stream;
       last_gpu_ = id;
-      const auto* kernel = std::get_if<KernelOp>(&op.body);
-      step.is_launched = kernel == nullptr || is_launched(*kernel);
-      step.is_library_collective = is_library_collective(op);
+      step.launched = launched_for(op);
       const std::int32_t slot = set_.slot_of_op[at];
       if (std::holds_alternative<CommOp>(op.body) &&
           set_.arrivals[static_cast<std::size_t>(slot)] > 1) {

@@ -1,6 +1,6 @@
 // Max-plus arithmetic over chains. A chain's state is (G, H): when its stream has ended and when
 // its host is free. With gap g (graph mode, else 0) and launch time e (eager mode, else 0;
-// of a collective of a library its own):
+// by what is launched):
 //
 //   GPU step of time t     H += e;  G = max(G + g, H) + t        (first one: G = -inf)
 //   host step              H += t
@@ -27,15 +27,13 @@ namespace {
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 struct Gaps {
-  double node = 0;        // g
-  double launch = 0;      // e
-  double collective = 0;  // e of those collectives
+  double node = 0;                              // g
+  std::array<double, kLaunchedKinds> launch{};  // e, by Launched
 };
 
 Gaps gaps_of(LaunchMode mode, const HostCosts& host) {
   return {.node = mode == LaunchMode::kGraph ? host.graph_node.value() : 0,
-          .launch = launch_time(mode, host, false).value(),
-          .collective = launch_time(mode, host, true).value()};
+          .launch = launch_times(mode, host)};
 }
 
 struct State {
@@ -44,7 +42,7 @@ struct State {
 };
 
 double ready_time(State& state, const Gaps& gaps, const ChainStep& step) {
-  if (step.is_launched) state.host += step.is_library_collective ? gaps.collective : gaps.launch;
+  state.host += gaps.launch[static_cast<std::size_t>(step.launched)];
   return std::max(state.gpu + gaps.node, state.host);
 }
 
@@ -95,7 +93,7 @@ Matrix matrix_of(const Chain& chain, const ChainSection& section, const Gaps& ga
 }
 
 void run_section(State& state, const Chain& chain, const ChainSection& section, const Gaps& gaps) {
-  if (section.has_gpu_only && gaps.launch == 0) {
+  if (section.has_gpu_only && gaps.launch[static_cast<std::size_t>(Launched::kRows)] == 0) {
     // The host never holds back a step after the first: count * n steps end to end.
     const double steps = static_cast<double>(section.count) * (section.last - section.first);
     state.gpu = std::max(state.gpu + gaps.node, state.host) +

@@ -86,8 +86,7 @@ class Run final : public SimGridNetwork::Client {
   const SimulateOptions& options_;
   const RankSet& set_;
   const Plan& plan_;
-  double launch_ = 0;
-  double collective_launch_ = 0;
+  std::array<double, kLaunchedKinds> launch_{};  // by Launched
   double node_gap_ = 0;
   double hop_ = 0;
   Agenda agenda_;
@@ -110,8 +109,7 @@ Run::Run(const Step& step, const SimulateOptions& options, const RankSet& set,
       options_(options),
       set_(set),
       plan_(*step.priced->plan),
-      launch_(launch_time(step.launch_mode, step.host, false).value()),
-      collective_launch_(launch_time(step.launch_mode, step.host, true).value()),
+      launch_(launch_times(step.launch_mode, step.host)),
       node_gap_(step.launch_mode == LaunchMode::kGraph ? step.host.graph_node.value() : 0),
       hop_(hop_time(step.launch_mode, step.host).value()),
       network_(network),
@@ -171,9 +169,7 @@ void Run::issue(std::int32_t rank_index, double now) {
     const TaskRef ref{rank_index, rank.next_issue++};
     const Task& task = task_of(ref);
     const bool is_host = task.is_host;
-    if (!is_host && task.is_launched) {
-      free_at += task.is_library_collective ? collective_launch_ : launch_;
-    }
+    free_at += launch_[static_cast<std::size_t>(task.launched)];
     resolve(ref, free_at, now);
     if (is_host) return;
   }

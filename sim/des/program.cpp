@@ -16,11 +16,8 @@ class Builder {
  public:
   explicit Builder(const Plan& plan)
       : plan_(plan), writer_(plan.tensors().size(), -1), latest_(plan.ops().size(), -1) {
-    is_launched_.reserve(plan.ops().size());
-    for (const Op& op : plan.ops()) {
-      const auto* kernel = std::get_if<KernelOp>(&op.body);
-      is_launched_.push_back(kernel == nullptr || is_launched(*kernel));
-    }
+    launched_.reserve(plan.ops().size());
+    for (const Op& op : plan.ops()) launched_.push_back(launched_for(op));
   }
 
   Program run(std::span<const OpId> ops) && {
@@ -51,8 +48,7 @@ class Builder {
     program_.tasks.push_back({.op = id,
                               .copy = copy,
                               .is_host = host != nullptr,
-                              .is_launched = is_launched_[static_cast<std::size_t>(id)],
-                              .is_library_collective = is_library_collective(op)});
+                              .launched = launched_[static_cast<std::size_t>(id)]});
     waits_.clear();
     for (const TensorId tensor : op.reads) wait_for(writer_[static_cast<std::size_t>(tensor)]);
     for (const OpId after : op.after) {
@@ -123,7 +119,7 @@ class Builder {
   Program program_;
   std::vector<std::int32_t> writer_;  // by tensor: its latest writer
   std::vector<std::int32_t> latest_;  // by op: its latest copy
-  std::vector<bool> is_launched_;     // by op
+  std::vector<Launched> launched_;    // by op
   std::vector<std::pair<int, std::int32_t>> last_on_stream_;
   std::vector<std::int32_t> waits_;
   std::vector<std::pair<std::int32_t, std::int32_t>> edges_;

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "sim/cost/corrections.h"
 #include "sim/plan/plan.h"
 
 namespace orrery::des {
@@ -19,8 +20,7 @@ struct Task {
   std::int32_t num_successors = 0;
   std::int32_t num_waits = 1;  // the host's issue, the stream predecessor, explicit waits
   bool is_host = false;
-  bool is_launched = true;  // false: the host passes it by
-  bool is_library_collective = false;
+  Launched launched = Launched::kRows;
 };
 
 struct Program {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "sim/serve/step_time.h"
+#include "sim/units/largest_normal.h"
 
 namespace orrery {
 
@@ -52,6 +53,13 @@ std::vector<std::shared_ptr<const CollectiveTables>> load_collectives(const Scen
 
 enum class Pieces : std::uint8_t { kDecodes, kMixed };
 
+// Ranks meet in every layer, so the slowest host decides.
+void enqueue_as_slowest(HostCosts& host, double spread, int ranks) {
+  const double slowest = 1 + spread * largest_normal(ranks);
+  host.eager_launch = host.eager_launch * slowest;
+  if (host.eager_collective) host.eager_collective = *host.eager_collective * slowest;
+}
+
 CostModel make_cost(const Scenario& scenario, const Machine& machine,
                     std::span<const KernelDirectory> directories,
                     std::span<const std::shared_ptr<const Provider>> providers,
@@ -78,6 +86,7 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   // Steps with prompts have the same kernels in pieces as launched eagerly.
   const bool is_eager = mode == LaunchMode::kEager || pieces == Pieces::kMixed;
   if (pieces) options.host.eager_launch = profile.piece_launch;
+  enqueue_as_slowest(options.host, profile.launch_spread, num_ranks(scenario.mesh));
   options.kernel_time = is_eager ? profile.kernel_time.eager : profile.kernel_time.graph;
   options.moe_kernel_time = is_eager ? profile.kernel_time.eager_moe : profile.kernel_time.graph;
   options.power = profile.power_limit;

@@ -61,6 +61,9 @@ class Times {
   [[nodiscard]] Seconds at_or_none(std::string_view key) const {
     return reader_.has(key) ? at(key) : Seconds(0);
   }
+  [[nodiscard]] double number(std::string_view key, double none, double most) const {
+    return reader_.has(key) ? reader_.number(key, none, most) : none;
+  }
   void add_sources(std::map<std::string, std::string>& all) const {
     for (const auto& [key, source] : sources_) {
       all[name_ + "." + key] = source;
@@ -77,11 +80,14 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   const Times host(
       reader, "host",
       {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop", "graph_arrivals",
-       "eager_arrivals", "eager_exchange", "scheduler_base", "scheduler_per_sequence", "serve_base",
-       "serve_per_sequence", "prefill_base", "new_rows", "new_attention", "piece_launch"});
+       "eager_arrivals", "eager_exchange", "product_launch", "launch_spread", "scheduler_base",
+       "scheduler_per_sequence", "serve_base", "serve_per_sequence", "prefill_base", "new_rows",
+       "new_attention", "piece_launch"});
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
+  profile.host.product_launch = host.number("product_launch", 1, 10);
+  profile.launch_spread = host.number("launch_spread", 0, 1);
   profile.host.graph_hop = host.at_or_none("graph_hop");
   profile.host.eager_hop = host.at_or_none("eager_hop");
   profile.host.graph_arrivals = host.at_or_none("graph_arrivals");

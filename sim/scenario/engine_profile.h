@@ -57,6 +57,7 @@ struct SmallGpu {
 struct EngineProfile {
   std::string name;
   HostCosts host;
+  double launch_spread = 0;  // standard deviation of how fast ranks' hosts enqueue, relative
   KernelTimes kernel_time;
   PowerLimit power_limit;
   // Host time of a step besides launches: base + per_sequence * (decodes + prefill chunks).

@@ -74,10 +74,10 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
     EXPECT_EQ(acts, 1) << correction.name;
   }
   EXPECT_EQ(names,
-            (std::vector<std::string>{"device", "fastest row", "included quantising", "warm L2",
-                                      "streamed weights", "eager gap", "other rows", "same work",
-                                      "power limit", "engine", "engine's kernel", "arrivals",
-                                      "hop between streams", "collective launch"}));
+            (std::vector<std::string>{
+                "device", "fastest row", "included quantising", "warm L2", "streamed weights",
+                "eager gap", "other rows", "same work", "power limit", "engine", "engine's kernel",
+                "arrivals", "hop between streams", "collective launch", "product launch"}));
 }
 
 // A row of 1,024 tokens at 8e14 FLOP/s and one of 1 token at 4.5e12 bytes/s take 0.63 and 0.79 of
@@ -186,6 +186,7 @@ TEST_F(CorrectionTest, FactorsOfTheEngineScaleAllThreeTimes) {
 
 TEST(Corrections, TimesBetweenOpsAreThoseOfTheLaunchMode) {
   const HostCosts host{.eager_launch = Seconds(4),
+                       .product_launch = 1.5,
                        .graph_hop = Seconds(1),
                        .eager_hop = Seconds(2),
                        .eager_collective = Seconds(6)};
@@ -196,6 +197,17 @@ TEST(Corrections, TimesBetweenOpsAreThoseOfTheLaunchMode) {
   EXPECT_EQ(between("hop between streams", LaunchMode::kEager), Seconds(2));
   EXPECT_EQ(between("collective launch", LaunchMode::kEager), Seconds(6));
   EXPECT_EQ(between("collective launch", LaunchMode::kGraph), Seconds(0));
+  EXPECT_EQ(between("product launch", LaunchMode::kEager), Seconds(6));
+  EXPECT_EQ(between("product launch", LaunchMode::kGraph), Seconds(0));
+}
+
+TEST(Corrections, AHostEnqueuesWhatTheOpIs) {
+  const auto launched = [](auto body) { return launched_for({.body = std::move(body)}); };
+  EXPECT_EQ(launched(rows_op("silu_mul", 128, 8192)), Launched::kRows);
+  EXPECT_EQ(launched(gemm(16, 256, 256)), Launched::kProduct);
+  EXPECT_EQ(launched(CommOp{.kind = CollectiveKind::kAllReduce}), Launched::kRows);
+  EXPECT_EQ(launched(CommOp{.kind = CollectiveKind::kAllToAll}), Launched::kCollective);
+  EXPECT_EQ(launched(HostOp{.kind = HostKind::kD2hSync}), Launched::kNothing);
 }
 
 // The times that `explain` gives lead from the rows to the price, and the price is that of `price`.
