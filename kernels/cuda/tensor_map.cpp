@@ -1,31 +1,13 @@
 #include "kernels/cuda/tensor_map.h"
 
-#include <cuda_runtime_api.h>
-
 #include <array>
 #include <stdexcept>
 #include <string>
 
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/driver_function.h"
 
 namespace orrery::cuda {
 namespace {
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// The driver's function without linking libcuda, so that the program starts where there is no GPU.
-Encode encode_function() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  constexpr unsigned kSinceCuda = 12000;
-  ORRERY_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kSinceCuda,
-                                               cudaEnableDefault, &found));
-  if (found != cudaDriverEntryPointSuccess) {
-    throw std::runtime_error(
-        "the CUDA driver has no cuTensorMapEncodeTiled: it is older than 12.0");
-  }
-  return reinterpret_cast<Encode>(function);
-}
 
 CUtensorMapSwizzle to_driver(Swizzle swizzle) {
   switch (swizzle) {
@@ -47,7 +29,8 @@ CUtensorMap tensor_map(CUtensorMapDataType type, const void* data,
                        std::span<const std::uint64_t> sizes, std::span<const std::uint64_t> strides,
                        std::span<const std::uint32_t> box, Swizzle swizzle,
                        CUtensorMapL2promotion promotion) {
-  static const Encode encode = encode_function();
+  static const auto encode =
+      driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   constexpr std::array<std::uint32_t, 5> kSteps{1, 1, 1, 1, 1};
   CUtensorMap map{};
   const CUresult code =

@@ -10,24 +10,13 @@
 #include <vector>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/driver_function.h"
 
 namespace orrery {
 namespace {
 
-// Functions of the driver, which is not linked (kernels/cuda/tensor_map.cpp).
-template <typename Function>
-Function driver_function(const char* name) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  constexpr unsigned kSinceCuda = 12030;
-  ORRERY_CUDA(
-      cudaGetDriverEntryPointByVersion(name, &function, kSinceCuda, cudaEnableDefault, &found));
-  if (found != cudaDriverEntryPointSuccess) {
-    throw std::runtime_error(std::string("the CUDA driver has no ") + name +
-                             ": it is older than 12.3");
-  }
-  return reinterpret_cast<Function>(function);
-}
+// Whose functions for kernels of graphs are called.
+constexpr unsigned kSinceCuda = 12030;
 
 void require(CUresult code, const char* call) {
   if (code != CUDA_SUCCESS) {
@@ -37,12 +26,12 @@ void require(CUresult code, const char* call) {
 
 std::string kernel_text(cudaGraphNode_t node) {
   static const auto parameters_of =
-      driver_function<CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>(
-          "cuGraphKernelNodeGetParams");
+      cuda::driver_function<CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>(
+          "cuGraphKernelNodeGetParams", kSinceCuda);
   static const auto function_name =
-      driver_function<CUresult (*)(const char**, CUfunction)>("cuFuncGetName");
+      cuda::driver_function<CUresult (*)(const char**, CUfunction)>("cuFuncGetName", kSinceCuda);
   static const auto kernel_name =
-      driver_function<CUresult (*)(const char**, CUkernel)>("cuKernelGetName");
+      cuda::driver_function<CUresult (*)(const char**, CUkernel)>("cuKernelGetName", kSinceCuda);
   CUDA_KERNEL_NODE_PARAMS launch{};
   require(parameters_of(node, &launch), "cuGraphKernelNodeGetParams");
   const char* name = nullptr;
