@@ -11,6 +11,7 @@
 #include "kernels/cuda/devices.h"
 #include "kernels/executable.h"
 #include "kernels/execute/rank_batches.h"
+#include "kernels/execute/side_rows.h"
 
 namespace orrery {
 namespace {
@@ -212,6 +213,7 @@ std::vector<StepPart> Executor::State::split(const PreparedStep::State& step,
                                 " micro-batches, expected 1");
   }
   std::vector<StepPart> parts = split_step(input, ways);
+  if (setup.grid.ffn_instances > 0) check_parts_apart(step.plan, parts);
   for (const int r : team.ranks()) {
     const bool is_first = setup.grid.is_first(r) && setup.grid.stage(r) == 0;
     if (!is_first && setup.processes.size == 1) continue;  // as that one

@@ -4,10 +4,11 @@
 // rank that gets rows waits for. No CUDA.
 
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <vector>
 
 #include "kernels/execute/rank_program.h"
+#include "kernels/execute/step_tables.h"
 #include "sim/plan/sides.h"
 
 namespace orrery {
@@ -22,18 +23,30 @@ struct PeerRows {
 
 // Of `rank`, where ranks of each side hold `sent` and `received` rows each, one behind the other:
 //
-//   senders    | 0 0 0 | 1 1 1 |          sent 3
-//   receivers  | 2 2 2 2 2 2 |            received 6
+//   senders    | 0 0 | 1 1 | 2 2 |        sent 2
+//   receivers  | 3 3 3 | 4 4 4 |          received 3: rank 1 sends a row to each
 //
-// Rows that fill up the last share of several ranks are left out. Throws std::invalid_argument
-// where the sides do not hold the same rows, or where both are several ranks: which rows are whose
-// is then not known.
+// Rows that fill up the last share of several ranks are left out, but for those that both sides
+// have. Throws std::invalid_argument where the sides do not hold the same rows.
 std::vector<PeerRows> side_rows(const Sides& sides, int rank, std::int64_t sent,
                                 std::int64_t received);
+// Where the rows that `rank` has in common with `peer` begin there. Throws likewise, and where it
+// has none.
+std::int64_t first_on_peer(const Sides& sides, int rank, int peer, std::int64_t sent,
+                           std::int64_t received);
+
+// `parts`: of each micro-batch of each attention rank. Throws std::invalid_argument where one has
+// rows that FFNs do not get, as there are more on attention ranks than in the step.
+void check_parts_apart(const Plan& plan, std::span<const StepPart> parts);
 
 // For each task the last one before it that the GPU must have behind it, -1: none. What comes from
 // the other side answers what was sent there, for the same micro-batch: it need not be waited for,
-// on SMs that others use, before that has gone.
+// on SMs that others use where NCCL moves it, before that has gone.
 std::vector<std::int32_t> sent_before(const Plan& plan, int rank, const std::vector<Task>& tasks);
+// Likewise, of tasks that receive on a stream of their own: the last task of stream 0 before it. So
+// a GPU that ran one thing after another would run them in the order of the plan, in which all that
+// is waited for has been sent.
+std::vector<std::int32_t> computed_before(const Plan& plan, int rank,
+                                          const std::vector<Task>& tasks);
 
 }  // namespace orrery

@@ -26,15 +26,13 @@ ExpertRouter router_of(const ModelConfig& model) {
 }
 
 // Of FFNs on GPUs of their own: partial results of several instances would have to be added up on
-// arrival, and tensor-parallel ranks to share the rows that come.
+// arrival, and tensor-parallel ranks of attention to share the rows that come.
 void check_sides(const Mesh& mesh) {
   if (mesh.ffn_instances == 0) return;
-  if (mesh.ffn_instances > 1 || mesh.tp > 1 || (mesh.dp > 1 && mesh.ffn_tp > 1)) {
+  if (mesh.ffn_instances > 1 || mesh.tp > 1) {
     throw std::invalid_argument("FFNs on GPUs of their own are not executed with ffn_instances " +
-                                std::to_string(mesh.ffn_instances) + ", ffn_tp " +
-                                std::to_string(mesh.ffn_tp) + ", dp " + std::to_string(mesh.dp) +
-                                ", tp " + std::to_string(mesh.tp) +
-                                "; expected ffn_instances 1, tp 1, and dp 1 or ffn_tp 1");
+                                std::to_string(mesh.ffn_instances) + ", tp " +
+                                std::to_string(mesh.tp) + "; expected ffn_instances 1, tp 1");
   }
 }
 

@@ -101,6 +101,25 @@ TEST(Conversation, OfDecodesAloneHasTheSameLogitsWhereRanksShareContexts) {
   }
 }
 
+// A row for each rank and micro-batch, so that sequences stay where their KV caches are; some rows
+// hold none.
+TEST(Conversation, OfDecodesAloneHasTheSameLogitsWhereAttentionRanksShareFfns) {
+  const std::vector<CheckedStep> steps = decoded_conversation(checked_deployment({}), 14);
+  for (const Mesh& mesh : {Mesh{.dp = 2, .num_micro_batches = 2, .ffn_instances = 1},
+                           Mesh{.dp = 2, .num_micro_batches = 2, .ffn_instances = 1, .ffn_tp = 2},
+                           Mesh{.dp = 3, .num_micro_batches = 2, .ffn_instances = 1},
+                           Mesh{.dp = 3, .num_micro_batches = 2, .ffn_instances = 1, .ffn_tp = 2},
+                           Mesh{.dp = 4, .ffn_instances = 1, .ffn_tp = 3}}) {
+    const CheckedDeployment deployment = checked_deployment(mesh);
+    reference::Model model = model_of(deployment);
+    for (const CheckedStep& step : steps) {
+      const Plan plan = deployment.lower(step.input, mesh.dp * mesh.num_micro_batches).plan;
+      EXPECT_LT(testing::relative_difference(model.run(plan, step.input).logits, step.logits),
+                5e-2);
+    }
+  }
+}
+
 // One row over three tokens, of which 1 is the likeliest; the largest logit is 4.
 const std::vector<std::vector<double>> kLogits{{1, 4, 3.9}};
 const std::vector<std::vector<std::int32_t>> kTokens{{1}};

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/execute/hazards.h"
@@ -40,29 +42,53 @@ TEST(SideRows, SeveralRanksHaveTheirSharesInOrder) {
             (Rows{{.peer = 1, .first = 0, .count = 4}, {.peer = 2, .first = 4, .count = 3}}));
 }
 
-// What one rank sends to another is what that gets from it, in the same pieces.
-TEST(SideRows, WhatIsSentIsReceived) {
-  const std::vector<int> one{4};
-  const std::vector<int> many{0, 1, 2, 3};
-  for (std::int64_t all = 1; all < 14; ++all) {
-    const std::int64_t share = (all + 3) / 4;
-    for (const bool to_one : {false, true}) {
-      const Sides sides = to_one ? Sides{many, one} : Sides{one, many};
-      const std::int64_t sent = to_one ? share : all;
-      const std::int64_t received = to_one ? all : share;
-      std::int64_t rows = 0;
-      for (const int rank : many) {
-        for (const PeerRows& own : side_rows(sides, rank, sent, received)) {
-          rows += own.count;
-          const Rows others = side_rows(sides, own.peer, sent, received);
-          EXPECT_EQ(std::ranges::count_if(others,
-                                          [&](const PeerRows& other) {
-                                            return other.peer == rank && other.count == own.count;
-                                          }),
-                    1);
+// Three ranks of two rows each and two of three.
+TEST(SideRows, ARankSendsToAllThatHaveSomeOfItsRows) {
+  const std::vector<int> three{0, 1, 2};
+  const std::vector<int> two{3, 4};
+  const Sides sides{three, two};
+  EXPECT_EQ(side_rows(sides, 0, 2, 3), (Rows{{.peer = 3, .first = 0, .count = 2}}));
+  EXPECT_EQ(side_rows(sides, 1, 2, 3),
+            (Rows{{.peer = 3, .first = 0, .count = 1}, {.peer = 4, .first = 1, .count = 1}}));
+  EXPECT_EQ(side_rows(sides, 4, 2, 3),
+            (Rows{{.peer = 1, .first = 0, .count = 1}, {.peer = 2, .first = 1, .count = 2}}));
+  EXPECT_EQ(first_on_peer(sides, 1, 3, 2, 3), 2);
+  EXPECT_EQ(first_on_peer(sides, 4, 1, 2, 3), 1);
+  EXPECT_THROW((void)first_on_peer(sides, 0, 4, 2, 3), std::invalid_argument);
+}
+
+// Row r of all is row r % share of rank r / share on either side, and goes once from the one to the
+// other, whichever of them is asked.
+TEST(SideRows, EachRowGoesOnceFromWhereItIsToWhereItBelongs) {
+  for (const auto& [low, high] :
+       {std::pair{1, 1}, {1, 4}, {4, 1}, {2, 2}, {3, 2}, {2, 3}, {4, 3}}) {
+    std::vector<int> senders(static_cast<std::size_t>(low));
+    std::vector<int> receivers(static_cast<std::size_t>(high));
+    std::iota(senders.begin(), senders.end(), 0);
+    std::iota(receivers.begin(), receivers.end(), low);
+    const Sides sides{senders, receivers};
+    for (std::int64_t all = 1; all < 30; ++all) {
+      const std::int64_t sent = (all + low - 1) / low;
+      const std::int64_t received = (all + high - 1) / high;
+      std::vector<int> times(static_cast<std::size_t>(low * sent));
+      for (const int sender : senders) {
+        for (const PeerRows& rows : side_rows(sides, sender, sent, received)) {
+          const std::int64_t first = sender * sent + rows.first;
+          const std::int64_t there = first_on_peer(sides, sender, rows.peer, sent, received);
+          EXPECT_EQ((rows.peer - low) * received + there, first);
+          EXPECT_EQ(first_on_peer(sides, rows.peer, sender, sent, received), rows.first);
+          const Rows others = side_rows(sides, rows.peer, sent, received);
+          const auto other = std::ranges::find(others, sender, &PeerRows::peer);
+          ASSERT_NE(other, others.end());
+          EXPECT_EQ(other->count, rows.count);
+          for (std::int64_t i = 0; i < rows.count; ++i) {
+            ++times[static_cast<std::size_t>(first + i)];
+          }
         }
       }
-      EXPECT_EQ(rows, all);
+      for (std::int64_t row = 0; row < all; ++row) {
+        EXPECT_EQ(times[static_cast<std::size_t>(row)], 1) << row << " of " << all;
+      }
     }
   }
 }
@@ -73,7 +99,27 @@ TEST(SideRows, RefusesRowsThatAreNotTheSame) {
   EXPECT_THROW((void)side_rows({one, two}, 0, 7, 5), std::invalid_argument);
   EXPECT_THROW((void)side_rows({two, one}, 0, 3, 7), std::invalid_argument);
   const std::vector<int> others{3, 4};
-  EXPECT_THROW((void)side_rows({two, others}, 1, 4, 4), std::invalid_argument);
+  EXPECT_THROW((void)side_rows({two, others}, 1, 4, 5), std::invalid_argument);
+}
+
+// Two rows of the step on each of three ranks, the first two alone where the step has four in all;
+// in micro-batches of five, three on each of two ranks.
+TEST(SideRows, AStepWhoseRowsAreNotAllSentIsRefused) {
+  const testing::TestSequence sequence{0, 30};
+  const auto check = [&](const Mesh& mesh, std::int64_t num_rows, std::size_t num_decodes) {
+    const Batch decodes{.num_decodes = num_rows, .decode_context = 60};
+    const Plan plan = parallelize(lower(testing::tiny_llama(), decodes, {}), mesh);
+    StepInput input;
+    for (std::size_t i = 0; i < num_decodes; ++i) input.decodes.push_back(sequence.chunk(5, 6));
+    check_parts_apart(plan, split_step(input, mesh.dp * mesh.num_micro_batches));
+  };
+  const Mesh three{.dp = 3, .ffn_instances = 1};
+  EXPECT_NO_THROW(check(three, 6, 5));
+  EXPECT_NO_THROW(check(three, 4, 4));
+  EXPECT_THROW(check(three, 4, 3), std::invalid_argument);  // one on each rank
+  const Mesh two{.dp = 2, .num_micro_batches = 2, .ffn_instances = 1};
+  EXPECT_NO_THROW(check(two, 12, 9));
+  EXPECT_THROW(check(two, 9, 9), std::invalid_argument);
 }
 
 Plan apart_plan(int num_micro_batches) {

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
 #include "kernels/dense/quantize/reference.h"
 #include "kernels/execute/reference/collective_call.h"
 #include "kernels/execute/reference/context_part.h"
+#include "kernels/execute/side_rows.h"
 #include "kernels/execute/step_tables.h"
 #include "kernels/execute/weights.h"
 #include "sim/plan/sides.h"
@@ -344,43 +347,54 @@ class StepRun {
     return true;
   }
 
-  // Rows between attention and FFN ranks. Each FFN instance gets those of all data-parallel ranks
-  // in their order, its ranks equal shares one after the other; what comes back is added up over
-  // the instances.
+  // Rows between attention and FFN ranks. Each FFN instance gets those of all data-parallel ranks,
+  // dealt out as side_rows() says; what comes back is added up over the instances.
   void run_exchange(const Op& op, const Sides& sides) {
     const RankGrid& grid = setup_.grid;
     const bool is_to_ffn = sides.senders.front() < sides.receivers.front();
-    const int first_ffn = is_to_ffn ? sides.receivers.front() : sides.senders.front();
-    const auto ffn_rank = [&](int instance, int share) {
-      return first_ffn + instance * grid.ffn_tp + share;
-    };
     for (std::size_t i = 0; i < op.reads.size(); ++i) {
-      Values all;
-      const auto append = [&](const Values& rows) {
-        all.insert(all.end(), rows.begin(), rows.end());
-      };
-      if (is_to_ffn) {
-        for (int d = 0; d < grid.dp; ++d) append(values(op, op.reads[i], d * grid.tp));
-      } else {
-        for (int share = 0; share < grid.ffn_tp; ++share) {
-          Values sum = values(op, op.reads[i], ffn_rank(0, share));
-          for (int instance = 1; instance < grid.ffn_instances; ++instance) {
-            const Values& part = values(op, op.reads[i], ffn_rank(instance, share));
-            std::ranges::transform(sum, part, sum.begin(), std::plus<>());
+      const auto count = static_cast<std::size_t>(num_elements(tensor(op.writes[i])));
+      std::map<int, Values> received;
+      for (const int rank : sides.receivers) received[rank].assign(count, 0);
+      for (int instance = 0; instance < grid.ffn_instances; ++instance) {
+        const std::vector<int> ffn = ranks_of_ffn(instance);
+        for (int t = 0; t < grid.tp; ++t) {
+          if (is_to_ffn) {  // the ranks of a tensor-parallel group have the same rows
+            if (t == 0) add_rows(op, i, {ranks_of_attention(t), ffn}, received);
+          } else {
+            add_rows(op, i, {ffn, ranks_of_attention(t)}, received);
           }
-          append(sum);
         }
       }
-      const TensorId written = op.writes[i];
-      const auto count = static_cast<std::ptrdiff_t>(num_elements(tensor(written)));
-      for (const int rank : plan_.ranks(tensor(written).ranks)) {
-        const int part = is_to_ffn ? (rank - first_ffn) % grid.ffn_tp : grid.dp_rank(rank);
-        if ((part + 1) * count > std::ssize(all)) {
-          throw std::invalid_argument("op \"" + printed_name(op) + "\": rows do not divide over " +
-                                      std::to_string(is_to_ffn ? grid.ffn_tp : grid.dp) +
-                                      " ranks, which the reference needs");
-        }
-        write(written, rank, {all.begin() + part * count, all.begin() + (part + 1) * count});
+      for (auto& [rank, values] : received) write(op.writes[i], rank, std::move(values));
+    }
+  }
+
+  [[nodiscard]] std::vector<int> ranks_of_ffn(int instance) const {
+    const RankGrid& grid = setup_.grid;
+    std::vector<int> ranks(static_cast<std::size_t>(grid.ffn_tp));
+    std::iota(ranks.begin(), ranks.end(), grid.dp * grid.tp + instance * grid.ffn_tp);
+    return ranks;
+  }
+  // Of place `t` in each tensor-parallel group.
+  [[nodiscard]] std::vector<int> ranks_of_attention(int t) const {
+    std::vector<int> ranks;
+    for (int d = 0; d < setup_.grid.dp; ++d) ranks.push_back(d * setup_.grid.tp + t);
+    return ranks;
+  }
+
+  // Adds what `sides` give each other of tensor `i` to what their receivers have.
+  void add_rows(const Op& op, std::size_t i, const Sides& sides, std::map<int, Values>& received) {
+    const std::int64_t columns = tensor(op.writes[i]).axes.back().size;
+    const std::int64_t num_sent = num_elements(tensor(op.reads[i])) / columns;
+    const std::int64_t num_received = num_elements(tensor(op.writes[i])) / columns;
+    for (const int rank : sides.receivers) {
+      for (const PeerRows& rows : side_rows(sides, rank, num_sent, num_received)) {
+        const Values& from = values(op, op.reads[i], rows.peer);
+        const std::int64_t first = first_on_peer(sides, rank, rows.peer, num_sent, num_received);
+        const auto begin = received.at(rank).begin() + rows.first * columns;
+        std::transform(begin, begin + rows.count * columns, from.begin() + first * columns, begin,
+                       std::plus<>());
       }
     }
   }
