@@ -32,6 +32,21 @@ void open_peers(int device, std::span<const int> devices) {
 
 }  // namespace
 
+bool are_peers(std::span<const int> devices) {
+  const int count = device_count();
+  for (const int device : devices) {
+    if (device < 0 || device >= count || std::ranges::count(devices, device) != 1) return false;
+    for (const int peer : devices) {
+      int can_access = 1;
+      if (peer >= 0 && peer < count && peer != device) {
+        ORRERY_CUDA(cudaDeviceCanAccessPeer(&can_access, device, peer));
+      }
+      if (can_access == 0) return false;
+    }
+  }
+  return true;
+}
+
 int device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {

@@ -49,6 +49,10 @@ class DeviceTeam {
   std::vector<Stream> streams_;
 };
 
+// Whether each of `devices`, all different and of this process, can access the memory of all
+// others.
+bool are_peers(std::span<const int> devices);
+
 // Number of GPUs that this process sees; 0 without a driver.
 int device_count();
 

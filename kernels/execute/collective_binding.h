@@ -7,9 +7,17 @@
 #include "kernels/binding/bind_context.h"
 #include "kernels/binding/bind_resources.h"
 #include "kernels/execute/communicators.h"
+#include "kernels/execute/side_layout.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
+
+// How ranks of two sides reach each other's memory.
+struct SideAccess {
+  const SideWorkspace* workspace = nullptr;  // null: NCCL moves the rows
+  const SideLayout* layout = nullptr;
+  Task task;
+};
 
 struct CollectiveContext {
   const Plan& plan;
@@ -19,6 +27,7 @@ struct CollectiveContext {
   std::span<const Operand> writes;
   const CommGroup& group;
   BindResources& resources;  // of this rank's stream
+  SideAccess sides;
 };
 
 // all_reduce by our own kernels where choose_all_reduce() says so and the group has receive areas,

@@ -22,6 +22,34 @@ const cuda::Communicator& CommGroup::communicator(int rank) const {
   return *std::ranges::find(communicators, place(rank), &cuda::Communicator::rank);
 }
 
+Communicators::Communicators(const ExecutorSetup& setup)
+    : setup_(setup),
+      only_nccl_(setup.only_nccl || setup.processes.size > 1),
+      are_peers_(!only_nccl_ && cuda::are_peers(setup.devices)) {}
+
+bool Communicators::is_between_peers(const Plan& plan, const Op& op) const {
+  return are_peers_ && sides_of(plan, op).has_value();
+}
+
+bool Communicators::holds_sides(const Plan& plan) const {
+  if (!are_peers_) return true;
+  const SideLayout layout = side_layout(plan);
+  return layout.bytes == 0 || (!sides_.empty() && sides_.back()->holds(layout));
+}
+
+void Communicators::open_sides(const Plan& plan) {
+  if (holds_sides(plan)) return;
+  if (!team_) team_ = std::make_unique<cuda::DeviceTeam>(setup_.devices);
+  const SideLayout layout = side_layout(plan);
+  std::int64_t bytes = layout.bytes;
+  std::int64_t flags = layout.num_flags(team_->size());
+  if (!sides_.empty()) {
+    bytes = std::max(bytes, sides_.back()->area_bytes());
+    flags = std::max(flags, sides_.back()->num_flags());
+  }
+  sides_.push_back(std::make_unique<SideWorkspace>(*team_, bytes, flags));
+}
+
 bool Communicators::wants_own_kernels(const CommOp& op, std::size_t num_ranks) const {
   const bool sums =
       op.dtype == DType::kBf16 || op.dtype == DType::kFp16 || op.dtype == DType::kFp32;
@@ -35,13 +63,14 @@ std::vector<int> Communicators::devices_of(std::span<const int> ranks) const {
 }
 
 bool Communicators::has_opened(const Plan& plan) const {
-  return std::ranges::all_of(plan.ops(), [&](const Op& op) {
-    const auto* comm = std::get_if<CommOp>(&op.body);
-    if (comm == nullptr) return true;
-    const auto found = groups_.find(key_of(plan, op));
-    return found != groups_.end() && (!wants_own_kernels(*comm, plan.ranks(op.ranks).size()) ||
-                                      found->second.all_reduce.contains(op.stream));
-  });
+  return holds_sides(plan) && std::ranges::all_of(plan.ops(), [&](const Op& op) {
+           const auto* comm = std::get_if<CommOp>(&op.body);
+           if (comm == nullptr) return true;
+           const auto found = groups_.find(key_of(plan, op));
+           return found != groups_.end() &&
+                  (!wants_own_kernels(*comm, plan.ranks(op.ranks).size()) ||
+                   found->second.all_reduce.contains(op.stream));
+         });
 }
 
 Communicators::Key Communicators::key_of(const Plan& plan, const Op& op) {
@@ -49,11 +78,12 @@ Communicators::Key Communicators::key_of(const Plan& plan, const Op& op) {
   return {.ranks = {ranks.begin(), ranks.end()}, .stream = sides_of(plan, op) ? op.stream : -1};
 }
 
-CommGroup& Communicators::open_group(const Key& key) {
+CommGroup& Communicators::open_group(const Key& key, bool has_communicators) {
   const auto [entry, is_new] = groups_.try_emplace(key);
   CommGroup& group = entry->second;
   if (!is_new) return group;
   group.ranks = key.ranks;
+  if (!has_communicators) return group;
   const std::vector<int>& ranks = group.ranks;
   const ProcessGroup& processes = setup_.processes;
   if (processes.size == 1) {
@@ -86,11 +116,12 @@ AllReduceOptions Communicators::options_for(const Plan& plan, const Op& op) cons
 
 void Communicators::open(const Plan& plan) {
   const std::scoped_lock lock(mutex_);
+  open_sides(plan);
   for (const Op& op : plan.ops()) {
     const auto* comm = std::get_if<CommOp>(&op.body);
     if (comm == nullptr) continue;
     const auto ranks = plan.ranks(op.ranks);
-    CommGroup& group = open_group(key_of(plan, op));
+    CommGroup& group = open_group(key_of(plan, op), !is_between_peers(plan, op));
     if (!wants_own_kernels(*comm, ranks.size()) || group.all_reduce.contains(op.stream)) continue;
     if (!group.team) group.team = std::make_unique<cuda::DeviceTeam>(devices_of(ranks));
     group.all_reduce.try_emplace(op.stream, *group.team, options_for(plan, op));
@@ -107,6 +138,7 @@ void Communicators::abort() {
   for (auto& [key, group] : groups_) {
     for (auto& [stream, workspace] : group.all_reduce) workspace.abort();
   }
+  for (const auto& sides : sides_) sides->abort();
   for (auto& [key, group] : groups_) {
     for (cuda::Communicator& communicator : group.communicators) communicator.abort();
   }

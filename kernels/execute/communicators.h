@@ -1,8 +1,9 @@
 #pragma once
 
 // What collectives among ranks of this process need: NCCL's communicators and the receive areas of
-// our own all-reduce, one set for each distinct group of ranks; of transfers between two sides
-// (sim/plan/sides.h) one for each stream, since those of a communicator wait for each other.
+// our own all-reduce, one set for each distinct group of ranks. Ranks of two sides
+// (sim/plan/sides.h) write into each other's memory; where they cannot, NCCL has a communicator for
+// each stream of transfers between them, since those of one wait for each other.
 
 #include <compare>
 #include <map>
@@ -18,6 +19,7 @@
 #include "kernels/cuda/nccl.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/rank_error.h"
+#include "kernels/execute/side_workspace.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
@@ -38,8 +40,7 @@ struct CommGroup {
 class Communicators {
  public:
   // Receive areas are made for messages of the setup's max_tokens. The setup must outlive it.
-  explicit Communicators(const ExecutorSetup& setup)
-      : setup_(setup), only_nccl_(setup.only_nccl || setup.processes.size > 1) {}
+  explicit Communicators(const ExecutorSetup& setup);
   // What the communication ops of `plan` need and is not there yet. Call while nothing runs. Throws
   // cuda::NcclError, cuda::Error, std::runtime_error without NCCL, std::invalid_argument for GPUs
   // without peer access.
@@ -47,6 +48,11 @@ class Communicators {
   [[nodiscard]] bool has_opened(const Plan& plan) const;
   // Of an op that was opened.
   [[nodiscard]] CommGroup& group(const Plan& plan, const Op& op);
+  // Of the plan opened last that has two sides, which holds those opened before, too; null where
+  // NCCL moves what goes between them.
+  [[nodiscard]] const SideWorkspace* sides() const {
+    return sides_.empty() ? nullptr : sides_.back().get();
+  }
   // Ends what waits, in NCCL's communicators and in our kernels (any thread); nothing can be
   // enqueued after that.
   void abort();
@@ -63,7 +69,11 @@ class Communicators {
     auto operator<=>(const Key&) const = default;
   };
   static Key key_of(const Plan& plan, const Op& op);
-  CommGroup& open_group(const Key& key);
+  CommGroup& open_group(const Key& key, bool has_communicators);
+  // Whether its ranks write into each other's memory.
+  [[nodiscard]] bool is_between_peers(const Plan& plan, const Op& op) const;
+  [[nodiscard]] bool holds_sides(const Plan& plan) const;
+  void open_sides(const Plan& plan);
   // Whether our kernels may serve `op` among so many ranks.
   [[nodiscard]] bool wants_own_kernels(const CommOp& op, std::size_t num_ranks) const;
   [[nodiscard]] std::vector<int> devices_of(std::span<const int> ranks) const;
@@ -73,8 +83,11 @@ class Communicators {
 
   const ExecutorSetup& setup_;
   bool only_nccl_;
+  bool are_peers_;    // all GPUs, without only_nccl_
   std::mutex mutex_;  // of what other threads than the executor's ask
   std::map<Key, CommGroup> groups_;
+  std::unique_ptr<cuda::DeviceTeam> team_;             // of all ranks, with sides_ alone
+  std::vector<std::unique_ptr<SideWorkspace>> sides_;  // the last is the largest; steps keep theirs
 };
 
 }  // namespace orrery

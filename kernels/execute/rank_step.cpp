@@ -76,6 +76,7 @@ RankStep::RankStep(const Plan& plan, LaunchMode mode, const ExecutorSetup& setup
       copies_(num_copies(plan)),
       buffers_(plan_buffers(plan, rank.rank())),
       layers_(kv_layers(plan, rank.rank())),
+      side_layout_(side_layout(plan)),
       arena_(rank.arena(buffers_.arena_bytes)),
       mode_(mode) {
   if (layers_.count != rank.layers().count) {
@@ -235,8 +236,11 @@ void RankStep::find_events() {
   if (streams_.size() == 1) return;
   std::vector<TaskMemory> memory = task_memory(plan_, rank_.rank(), tasks_, buffers_, layers_);
   const std::vector<std::int32_t> sent = sent_before(plan_, rank_.rank(), tasks_);
+  const std::vector<std::int32_t> computed = computed_before(plan_, rank_.rank(), tasks_);
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
-    if (sent[i] >= 0) memory[i].after.push_back(sent[i]);
+    for (const std::int32_t before : {sent[i], computed[i]}) {
+      if (before >= 0) memory[i].after.push_back(before);
+    }
   }
   waits_ = event_waits(memory);
   for (const auto& waits : waits_) {
@@ -296,6 +300,7 @@ void RankStep::bind(std::span<const StepPart> parts) {
   launches_.clear();
   num_nodes_.clear();
   own_all_reduces_.clear();
+  sides_ = communicators_.sides();
   set_tables(parts);
   is_own_all_reduce_.assign(plan_.ops().size(), false);
   if (mode_ == LaunchMode::kMegakernel) {
@@ -350,10 +355,20 @@ Operand RankStep::operand(TensorId id, std::int32_t copy) const {
     return {.data = input->second.get(), .tensor = &tensor};
   }
   if (tensor.role == TensorRole::kKvCache || buffers_.offsets[i] < 0) return {.tensor = &tensor};
+  if (lands(id)) return landing(id);
   std::byte* const scales = buffers_.scales[i] < 0 ? nullptr : arena_->get() + buffers_.scales[i];
   return {.data = arena_->get() + buffers_.offsets[i],
           .scales = reinterpret_cast<float*>(scales),
           .tensor = &tensor};
+}
+
+Operand RankStep::landing(TensorId id) const {
+  const auto i = static_cast<std::size_t>(id);
+  std::byte* const area = sides_->area(rank_.rank());
+  std::byte* const scales = side_layout_.scales[i] < 0 ? nullptr : area + side_layout_.scales[i];
+  return {.data = area + side_layout_.rows[i],
+          .scales = reinterpret_cast<float*>(scales),
+          .tensor = &plan_.tensors()[i]};
 }
 
 Launch RankStep::bind_task(const Task& task) {
@@ -382,7 +397,8 @@ Launch RankStep::bind_task(const Task& task) {
                                     .reads = reads,
                                     .writes = writes,
                                     .group = communicators_.group(plan_, op),
-                                    .resources = rank_.resources(op.stream)};
+                                    .resources = rank_.resources(op.stream),
+                                    .sides = {sides_, &side_layout_, task}};
     is_own_all_reduce_[static_cast<std::size_t>(task.op)] = is_own_all_reduce(context);
     return bind_collective(context);
   }

@@ -27,6 +27,7 @@
 #include "kernels/execute/rank_device.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/rank_team.h"
+#include "kernels/execute/side_layout.h"
 #include "kernels/execute/step_tables.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/megakernel/megakernel.h"
@@ -140,6 +141,11 @@ class RankStep {
                      std::span<const Operand> writes);
   Launch bind_host(const Op& op);
   Operand operand(TensorId id, std::int32_t copy) const;
+  // Whether ranks of another side write it into this one's memory.
+  [[nodiscard]] bool lands(TensorId id) const {
+    return sides_ != nullptr && side_layout_.lands(id);
+  }
+  [[nodiscard]] Operand landing(TensorId id) const;
   void enqueue_tasks();
   void enqueue_step(bool replays);
   // Rows that an op leaves untouched are not looked at: what it writes first is zeroed before.
@@ -165,6 +171,8 @@ class RankStep {
   std::vector<std::int64_t> copies_;
   BufferPlan buffers_;
   KvLayers layers_;
+  SideLayout side_layout_;
+  const SideWorkspace* sides_ = nullptr;  // of what is bound; null: NCCL moves rows between sides
   std::shared_ptr<cuda::DeviceBuffer<std::byte>> arena_;
   std::shared_ptr<cuda::DeviceBuffer<std::byte>> tables_;
   std::vector<Part> parts_;  // by micro-batch

@@ -200,6 +200,7 @@ void RankStep::zero_writes(const Task& task, const cuda::Stream& stream) {
     const auto i = static_cast<std::size_t>(id);
     const bool is_read = std::ranges::find(op.reads, id, &TensorView::tensor) != op.reads.end();
     if (is_read || first_writers_[i] != task.op || buffers_.offsets[i] < 0) continue;
+    if (lands(id)) continue;  // another rank may have written it already
     const Tensor& tensor = plan_.tensors()[i];
     if (!plan_.contains(tensor.ranks, rank_.rank())) continue;
     ORRERY_CUDA(cudaMemsetAsync(arena_->get() + buffers_.offsets[i], 0,
@@ -215,7 +216,8 @@ void RankStep::visit_writes(const Task& task, const cuda::Stream& stream, bool p
       ORRERY_CUDA(cudaMemsetAsync(
           written.data, 0xFF, static_cast<std::size_t>(bytes_in(*written.tensor)), stream.get()));
     }
-    if (not_finite_ && !is_log_sum_[static_cast<std::size_t>(id)]) {
+    // What lands was looked at where it was sent; rows that fill it up hold anything.
+    if (not_finite_ && !is_log_sum_[static_cast<std::size_t>(id)] && !lands(id)) {
       count_non_finite(stream, written.tensor->dtype, written.data, num_elements(*written.tensor),
                        not_finite_->get() + current_);
     }

@@ -8,8 +8,10 @@
 
 namespace orrery {
 
-// All rows and their scales in one NCCL group, as side_rows() deals them out. Throws
-// std::invalid_argument as that does, and for rows of other widths on the two sides.
+// All rows and their scales, as side_rows() deals them out. Where ranks reach each other's memory
+// senders copy them to where they are wanted and set a flag, for which receivers wait: neither
+// takes an SM. Else one NCCL group. Throws std::invalid_argument as side_rows(), and for rows of
+// other widths on the two sides.
 Launch bind_side_exchange(const CollectiveContext& context, const Sides& sides);
 
 }  // namespace orrery
