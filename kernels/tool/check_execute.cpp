@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <span>
@@ -36,6 +37,7 @@ struct SmallModel {
   const char* type = "llama";
   std::int64_t head_dim = 64;
   DType dtype = DType::kBf16;
+  std::int64_t ffn = 1024;
 };
 
 // 4 layers, 2 key heads, a vocabulary that four ranks do not divide.
@@ -48,7 +50,7 @@ ModelConfig model_of(const SmallModel& small) {
                             {"num_attention_heads", kHidden / small.head_dim},
                             {"num_key_value_heads", std::int64_t{2}},
                             {"head_dim", small.head_dim},
-                            {"intermediate_size", std::int64_t{1024}},
+                            {"intermediate_size", small.ffn},
                             {"tie_word_embeddings", false}};
   return model_config("small", fields);
 }
@@ -56,6 +58,7 @@ ModelConfig model_of(const SmallModel& small) {
 std::string describe(const SmallModel& small, const Mesh& mesh) {
   std::string text = "execute " + std::string(small.type) + " head_dim " +
                      std::to_string(small.head_dim) + " " + std::string(to_text(small.dtype));
+  if (small.ffn != SmallModel{}.ffn) text += " ffn " + std::to_string(small.ffn);
   const auto add = [&](const char* name, int ways) {
     if (ways > 1) text.append(" ").append(name).append(" ").append(std::to_string(ways));
   };
@@ -151,7 +154,7 @@ class ExecuteCheck {
           const char* const text = mode == LaunchMode::kGraph ? " graph" : " eager";
           report(split.name + text + " against one GPU", found, one_gpu, bound);
         }
-        if (mesh.tp > 1) {
+        if (mesh.tp > 1 || mesh.ffn_instances > 0) {
           report(split.name + " by NCCL alone against one GPU", run(split, {.only_nccl = true}),
                  one_gpu, bound);
         }
@@ -161,8 +164,9 @@ class ExecuteCheck {
     reference_ = {};
   }
 
-  // Decodes over parts of their context.
-  void check_parts_of_context(const SmallModel& small, std::span<const Mesh> meshes) {
+  // Steps of decodes alone: over parts of their context, or with FFNs apart, a row or more for each
+  // attention rank and micro-batch.
+  void check_decodes_alone(const SmallModel& small, std::span<const Mesh> meshes) {
     const CheckedDeployment single = deployment_of(small, {});
     const std::vector<CheckedStep> steps = decoded_conversation(single, kNumDecodedSteps);
     Expected one_gpu;
@@ -179,13 +183,16 @@ class ExecuteCheck {
     for (const Mesh& mesh : meshes) {
       const CheckedDeployment split = deployment_of(small, mesh);
       if (is_skipped(split)) continue;
+      const std::int64_t rows = std::max(4, mesh.dp * mesh.num_micro_batches);
       guarded(split.name, [&] {
         for (const LaunchMode mode : {LaunchMode::kEager, LaunchMode::kGraph}) {
-          const auto found = run_conversation(split, steps, {.decode_mode = mode});
+          const auto found =
+              run_conversation(split, steps, {.decode_mode = mode, .decode_rows = rows});
           const char* const text = mode == LaunchMode::kGraph ? " graph" : " eager";
           report(split.name + text + " against one GPU", found, one_gpu, kBf16LogitBound);
         }
       });
+      if (mesh.ffn_instances > 0) continue;  // those of one rank on either side say enough
       check_wrong_collectives(split, std::span(steps).first(kFewDecodedSteps));
     }
   }
@@ -361,7 +368,6 @@ CheckCount check_execute() {
       {.num_micro_batches = 2, .ffn_instances = 1},
       {.num_micro_batches = 3, .ffn_instances = 1},
       {.num_micro_batches = 3, .ffn_instances = 1, .ffn_schedule = FfnSchedule::kLock},
-      {.dp = 2, .ffn_instances = 1},
       {.num_micro_batches = 2, .ffn_instances = 1, .ffn_tp = 2},
       {.tp = 4},
       {.tp = 2, .pp = 2}};
@@ -384,9 +390,15 @@ CheckCount check_execute() {
   }
   const std::vector<Mesh> parts_of_context{
       {.cp = 2}, {.cp = 2, .cp_weights = CpWeights::kReplicated}, {.tp = 2, .cp = 2}};
-  check.check_parts_of_context(small, parts_of_context);
-  check.check_parts_of_context({.head_dim = 128, .dtype = DType::kBf16},
-                               std::span(parts_of_context).first(1));
+  check.check_decodes_alone(small, parts_of_context);
+  check.check_decodes_alone({.head_dim = 128, .dtype = DType::kBf16},
+                            std::span(parts_of_context).first(1));
+  const std::vector<Mesh> apart{{.dp = 2, .num_micro_batches = 2, .ffn_instances = 1},
+                                {.dp = 2, .num_micro_batches = 2, .ffn_instances = 1, .ffn_tp = 2},
+                                {.dp = 3, .num_micro_batches = 2, .ffn_instances = 1},
+                                {.num_micro_batches = 2, .ffn_instances = 1, .ffn_tp = 3}};
+  // Columns that three ranks divide.
+  check.check_decodes_alone({.head_dim = 64, .dtype = DType::kBf16, .ffn = 1536}, apart);
   return check.result();
 }
 

@@ -115,6 +115,7 @@ std::string describe(const Mesh& mesh) {
   add("dp", mesh.dp);
   add("ep", mesh.ep);
   if (mesh.ffn_instances > 0) text += " experts apart";
+  add("ffn_tp", mesh.ffn_tp);
   if (mesh.dp > 1 && mesh.ep > 1) {
     text.append(" ").append(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)]);
   }
@@ -344,6 +345,7 @@ void check_four_gpus(StepCheck& check) {
         {.kind = SmallMoe::kDeepseek, .mesh = {.dp = 2, .tp = 2, .ep = 2, .expert_comm = comm}});
   }
   check.check_steps({.kind = SmallMoe::kLlama4, .mesh = {.tp = 4, .ep = 4}});
+  check.check_steps({.kind = SmallMoe::kQwen3, .mesh = {.ep = 2, .ffn_instances = 1, .ffn_tp = 2}});
 }
 
 }  // namespace
