@@ -226,7 +226,7 @@ void Run::arrive(TaskRef ref, double now) {
   static const FlowSet no_flows;
   const FlowSet& flows = network_ != nullptr ? flows_for(op) : no_flows;
   const Bytes bytes = bytes_per_flow(flows, std::get<CommOp>(op.body));
-  own(sharing_.start_collective(flows, bytes, gpus, now, time),
+  own(sharing_.start_collective(flows, bytes, gpus, now, time, engine_of(plan_, op)),
       {.task = ref, .meeting = index, .start = now});
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/plan/sides.h"
+
 namespace orrery::des {
 namespace {
 
@@ -10,6 +12,10 @@ namespace {
 constexpr double kPrecision = 1e-12;
 
 }  // namespace
+
+CollectiveEngine engine_of(const Plan& plan, const Op& op) {
+  return sides_of(plan, op) ? CollectiveEngine::kCopies : CollectiveEngine::kSms;
+}
 
 Sharing::Sharing(const Machine& machine, const SimulateOptions& options, Agenda& agenda,
                  SimGridNetwork* network, SharingMode mode)
@@ -68,7 +74,8 @@ std::int32_t Sharing::start_kernel(int gpu, double now, double time, const GpuDe
 }
 
 std::int32_t Sharing::start_collective(const FlowSet& flows, Bytes bytes_each,
-                                       std::span<const int> gpus, double now, double time) {
+                                       std::span<const int> gpus, double now, double time,
+                                       CollectiveEngine engine) {
   const std::int32_t id = add(Kind::kCollective);
   if (mode_ == SharingMode::kNone) {
     end_at(id, now + time);
@@ -78,7 +85,8 @@ std::int32_t Sharing::start_collective(const FlowSet& flows, Bytes bytes_each,
   added.flows = &flows;
   added.time = time;
   added.flow_time = std::min(time, orrery::des::time_alone(flows, bytes_each).value());
-  added.demand = collective_demand(rates_, comm_sms_, bytes_each, Seconds(time));
+  const double sms = engine == CollectiveEngine::kSms ? comm_sms_ : 0;
+  added.demand = collective_demand(rates_, sms, bytes_each, Seconds(time));
   added.num_waiting = static_cast<int>(gpus.size());
   for (const int gpu : gpus) add_user(id, gpu);
   for (const int gpu : gpus) share_out(gpu, now);

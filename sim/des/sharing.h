@@ -7,8 +7,9 @@
 // activity alone takes exactly its own time either way.
 //
 //   kernel      wants all SMs, and of the memory rate what its bytes take
-//   collective  waits until it has comm_sms on each rank and keeps them to its end; first its fixed
-//               part (a delay), then its flows for the rest
+//   collective  waits until it has comm_sms on each rank and keeps them to its end, but for one
+//   that
+//               copy engines run; first its fixed part (a delay), then its flows for the rest
 
 #include <cstdint>
 #include <limits>
@@ -23,6 +24,11 @@
 
 namespace orrery::des {
 
+// What moves a collective's bytes: its kernels, or copies without any (rows between two sides,
+// sim/plan/sides.h).
+enum class CollectiveEngine : std::uint8_t { kSms, kCopies };
+CollectiveEngine engine_of(const Plan& plan, const Op& op);
+
 class Sharing {
  public:
   // `network` may be null in mode kNone only.
@@ -34,7 +40,7 @@ class Sharing {
   std::int32_t start_host(double now, double time);
   // `flows` must outlive the activity; `gpus` are those of the simulated participants.
   std::int32_t start_collective(const FlowSet& flows, Bytes bytes_each, std::span<const int> gpus,
-                                double now, double time);
+                                double now, double time, CollectiveEngine engine);
 
   // Event kFlows of `activity`.
   void start_flows(std::int32_t activity, double now);

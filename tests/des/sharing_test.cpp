@@ -112,6 +112,25 @@ TEST(Sharing, WithoutSmsForCollectivesOverlapIsFree) {
   EXPECT_NEAR(makespan(timeline).value(), 100e-6, 1e-13);
 }
 
+TEST(Sharing, RowsBetweenSidesTakeNoSms) {
+  // They go from rank 0 to rank 1 from 0 to 60 us, whatever kernels run there for 100 us from 5 us
+  // on; those of one side are moved by a kernel with 20 of 100 SMs, as above.
+  const auto run_exchange = [](bool is_between_sides) {
+    StepBuilder step;
+    const TensorId sent = step.tensor(is_between_sides ? std::vector<int>{0} : range(0, 2));
+    const TensorId received = step.tensor(is_between_sides ? std::vector<int>{1} : range(0, 2));
+    step.kernel({0}, 0, 1, {}, {sent});
+    const OpId comm = step.comm(CollectiveKind::kAllToAll, {0, 1}, 1e3, 60, 1, {sent}, {received});
+    step.host(HostKind::kScheduler, {0, 1}, 5);
+    const OpId kernel = step.kernel({0, 1}, 100, 0);
+    const Timeline timeline = run_at(step, nvswitch_machine(2, 100), kAllRanks);
+    EXPECT_NEAR(end_us(timeline, comm), 60, 6e-8);
+    return end_us(timeline, kernel);
+  };
+  EXPECT_NEAR(run_exchange(true), 105, 1.1e-7);
+  EXPECT_NEAR(run_exchange(false), 116, 1.2e-7);
+}
+
 // 400 GB/s: 40 MB take 100 us.
 constexpr double kBytes = 40e6;
 
