@@ -1,9 +1,13 @@
+#include <cuda.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <exception>
 #include <stdexcept>
+#include <string>
 
+#include "kernels/cuda/driver_function.h"
 #include "kernels/execute/finite.h"
 #include "kernels/execute/rank_step.h"
 
@@ -14,6 +18,17 @@ using Clock = std::chrono::steady_clock;
 
 std::int64_t bytes_in(const Tensor& tensor) {
   return static_cast<std::int64_t>(std::ceil(bytes_of(tensor).value()));
+}
+
+// By the driver: the runtime has no name for memory operations of streams.
+CUgraphNodeType type_of(cudaGraphNode_t node) {
+  static const auto get_type =
+      cuda::driver_function<decltype(&cuGraphNodeGetType)>("cuGraphNodeGetType");
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  if (const CUresult code = get_type(node, &type); code != CUDA_SUCCESS) {
+    throw std::runtime_error("cuGraphNodeGetType: error " + std::to_string(static_cast<int>(code)));
+  }
+  return type;
 }
 
 }  // namespace
@@ -43,10 +58,9 @@ int RankStep::captured_nodes() {
   if (size > 0) ORRERY_CUDA(cudaGraphGetNodes(graph, nodes.data(), &size));
   int count = 0;
   for (const cudaGraphNode_t node : nodes) {
-    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    ORRERY_CUDA(cudaGraphNodeGetType(node, &type));
-    if (type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemcpy ||
-        type == cudaGraphNodeTypeMemset) {
+    const CUgraphNodeType type = type_of(node);
+    if (type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+        type == CU_GRAPH_NODE_TYPE_MEMSET) {
       ++count;
     }
   }
