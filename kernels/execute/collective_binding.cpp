@@ -340,7 +340,7 @@ bool is_own_all_reduce(const CollectiveContext& context) {
 }
 
 Launch bind_collective(const CollectiveContext& context) {
-  if (const auto sides = sides_of(context.plan, context.op)) {
+  if (const auto sides = one_way(context.plan, context.op)) {
     return bind_side_exchange(context, *sides);
   }
   if (sends_slice(context)) return bind_slice(context);
@@ -355,7 +355,7 @@ Launch bind_collective(const CollectiveContext& context) {
     case CollectiveKind::kAllToAll:
       return bind_all_to_all(context);
     case CollectiveKind::kSendRecv:
-      return bind_send_recv(context);
+      refuse(context, "in which both ranks send");
     case CollectiveKind::kBroadcast:
       return bind_broadcast(context);
   }

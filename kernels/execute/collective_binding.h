@@ -36,7 +36,7 @@ struct CollectiveContext {
 //                   that are padded (n shares are longer than the whole) are cut. fp8 with its row
 //                   scales.
 //   reduce_scatter  of rows, the last share padded, or of columns
-//   send_recv       from the rank on which what is read is present: all tensors in one NCCL group
+//   send_recv       from the rank on which what is read is present (side_exchange.h)
 //   broadcast       from the first rank on which what is read is present
 //   all_to_all      equal parts; or, of rows with counts of what is sent and received ([experts] or
 //                   [ranks, experts] i32, in the order of the ranks, that a d2h_sync op has

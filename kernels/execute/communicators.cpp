@@ -28,7 +28,7 @@ Communicators::Communicators(const ExecutorSetup& setup)
       are_peers_(!only_nccl_ && cuda::are_peers(setup.devices)) {}
 
 bool Communicators::is_between_peers(const Plan& plan, const Op& op) const {
-  return are_peers_ && sides_of(plan, op).has_value();
+  return are_peers_ && one_way(plan, op).has_value();
 }
 
 bool Communicators::holds_sides(const Plan& plan) const {
@@ -75,7 +75,7 @@ bool Communicators::has_opened(const Plan& plan) const {
 
 Communicators::Key Communicators::key_of(const Plan& plan, const Op& op) {
   const auto ranks = plan.ranks(op.ranks);
-  return {.ranks = {ranks.begin(), ranks.end()}, .stream = sides_of(plan, op) ? op.stream : -1};
+  return {.ranks = {ranks.begin(), ranks.end()}, .stream = one_way(plan, op) ? op.stream : -1};
 }
 
 CommGroup& Communicators::open_group(const Key& key, bool has_communicators) {

@@ -44,33 +44,6 @@ int sender(const CollectiveContext& context) {
 
 }  // namespace
 
-Launch bind_send_recv(const CollectiveContext& context) {
-  const Communicator& communicator = context.group.communicator(context.rank);
-  const int from = sender(context);
-  const bool sends = communicator.rank() == from;
-  if (communicator.size() != 2 || context.reads.size() != context.writes.size()) {
-    refuse(context, "among " + std::to_string(communicator.size()) + " ranks of " +
-                        std::to_string(context.reads.size()) + " tensors into " +
-                        std::to_string(context.writes.size()) +
-                        ", expected two ranks and a tensor for each");
-  }
-  return [&communicator, sends, pieces = pieces_of(sends ? context.reads : context.writes),
-          peer = 1 - communicator.rank()](const Stream& stream) {
-    ORRERY_NCCL(nccl().group_start());
-    for (const Piece& piece : pieces) {
-      const auto bytes = static_cast<std::size_t>(piece.bytes);
-      if (sends) {
-        ORRERY_NCCL(
-            nccl().send(piece.data, bytes, ncclInt8, peer, communicator.get(), stream.get()));
-      } else {
-        ORRERY_NCCL(
-            nccl().recv(piece.data, bytes, ncclInt8, peer, communicator.get(), stream.get()));
-      }
-    }
-    ORRERY_NCCL(nccl().group_end());
-  };
-}
-
 Launch bind_broadcast(const CollectiveContext& context) {
   const Communicator& communicator = context.group.communicator(context.rank);
   const int root = sender(context);

@@ -1,13 +1,12 @@
 #pragma once
 
-// send_recv and broadcast: tensors that arrive on other ranks as they are.
+// broadcast: tensors that arrive on other ranks as they are.
 
 #include "kernels/execute/collective_binding.h"
 
 namespace orrery {
 
 // As bind_collective says.
-Launch bind_send_recv(const CollectiveContext& context);
 Launch bind_broadcast(const CollectiveContext& context);
 
 }  // namespace orrery

@@ -10,6 +10,7 @@
 #include "kernels/cuda/driver_function.h"
 #include "kernels/execute/finite.h"
 #include "kernels/execute/rank_step.h"
+#include "sim/plan/sides.h"
 
 namespace orrery {
 namespace {
@@ -223,7 +224,9 @@ void RankStep::zero_writes(const Task& task, const cuda::Stream& stream) {
 }
 
 void RankStep::visit_writes(const Task& task, const cuda::Stream& stream, bool poisons) {
-  for (const TensorId id : plan_.ops()[static_cast<std::size_t>(task.op)].writes) {
+  const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
+  const bool arrives = one_way(plan_, op).has_value();
+  for (const TensorId id : op.writes) {
     const Operand written = operand(id, task.copy);
     if (written.data == nullptr) continue;
     if (poisons && written.tensor->dtype != DType::kInt32) {  // counts say where memory is
@@ -231,7 +234,7 @@ void RankStep::visit_writes(const Task& task, const cuda::Stream& stream, bool p
           written.data, 0xFF, static_cast<std::size_t>(bytes_in(*written.tensor)), stream.get()));
     }
     // What lands was looked at where it was sent; rows that fill it up hold anything.
-    if (not_finite_ && !is_log_sum_[static_cast<std::size_t>(id)] && !lands(id)) {
+    if (not_finite_ && !is_log_sum_[static_cast<std::size_t>(id)] && !(arrives && lands(id))) {
       count_non_finite(stream, written.tensor->dtype, written.data, num_elements(*written.tensor),
                        not_finite_->get() + current_);
     }

@@ -1,6 +1,6 @@
 #pragma once
 
-// An all_to_all between two sides (sim/plan/sides.h): those that have rows send them, the others
+// What moves one way (sim/plan/sides.h, one_way()): those that have rows send them, the others
 // receive.
 
 #include "kernels/execute/collective_binding.h"

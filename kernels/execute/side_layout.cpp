@@ -39,7 +39,7 @@ struct Landing {
 template <typename Visit>
 void for_each_landing(const Plan& plan, const Visit& visit) {
   for (const Op& op : plan.ops()) {
-    const std::optional<Sides> sides = sides_of(plan, op);
+    const std::optional<Sides> sides = one_way(plan, op);
     if (!sides) continue;
     for (std::size_t i = 0; i < op.writes.size(); ++i) {
       const auto id = static_cast<std::size_t>(op.writes[i].tensor);
@@ -70,7 +70,7 @@ SideLayout side_layout(const Plan& plan) {
     if (scale_bytes_in(tensor) > 0) layout.scales[id] = landing.first + landing.rows;
   });
   for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
-    if (!sides_of(plan, plan.ops()[static_cast<std::size_t>(id)])) continue;
+    if (!one_way(plan, plan.ops()[static_cast<std::size_t>(id)])) continue;
     layout.first_transfer[static_cast<std::size_t>(id)] = layout.num_transfers;
     layout.num_transfers += plan.multiplicity(id);
   }

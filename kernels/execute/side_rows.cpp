@@ -117,7 +117,7 @@ std::vector<std::int32_t> computed_before(const Plan& plan, int rank,
   std::int32_t computed = -1;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const Op& op = plan.ops()[static_cast<std::size_t>(tasks[i].op)];
-    const std::optional<Sides> sides = sides_of(plan, op);
+    const std::optional<Sides> sides = one_way(plan, op);
     if (op.stream == 0) {
       computed = static_cast<std::int32_t>(i);
     } else if (sides && std::ranges::find(sides->receivers, rank) != sides->receivers.end()) {

@@ -14,7 +14,7 @@ constexpr double kPrecision = 1e-12;
 }  // namespace
 
 CollectiveEngine engine_of(const Plan& plan, const Op& op) {
-  return sides_of(plan, op) ? CollectiveEngine::kCopies : CollectiveEngine::kSms;
+  return one_way(plan, op) ? CollectiveEngine::kCopies : CollectiveEngine::kSms;
 }
 
 Sharing::Sharing(const Machine& machine, const SimulateOptions& options, Agenda& agenda,

@@ -24,7 +24,7 @@
 
 namespace orrery::des {
 
-// What moves a collective's bytes: its kernels, or copies without any (rows between two sides,
+// What moves a collective's bytes: its kernels, or copies without any (what goes one way,
 // sim/plan/sides.h).
 enum class CollectiveEngine : std::uint8_t { kSms, kCopies };
 CollectiveEngine engine_of(const Plan& plan, const Op& op);

@@ -17,5 +17,8 @@ struct Sides {
 };
 // Empty for other ops: of an all_to_all of one side each rank has what it reads.
 std::optional<Sides> sides_of(const Plan& plan, const Op& op);
+// Of all that moves tensors one way: sides_of(), and who sends to whom in a send_recv, but where
+// two ranks send each other what they have.
+std::optional<Sides> one_way(const Plan& plan, const Op& op);
 
 }  // namespace orrery
