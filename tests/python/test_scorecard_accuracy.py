@@ -13,7 +13,7 @@ BOUNDS = {
     "TTFT": 0.19,
     "TPOT": 0.097,
     "TTFT p50": 0.81,
-    "TPOT p50": 0.93,
+    "TPOT p50": 1.05,
     "TTFT p99": 0.62,
     "TPOT p99": 0.56,
     "prefill time": 0.18,

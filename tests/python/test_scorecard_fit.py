@@ -7,7 +7,8 @@ import pathlib
 import numpy as np
 import pandas
 import pytest
-from orrery.scorecard import calibration, choice, intervals, left_out, parameters, profiles, record, solve
+from orrery.scorecard import calibration, choice, intervals, left_out, lengths, parameters, profiles, record, rules, solve
+from orrery.scorecard.cases import read_cases
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENGINES = ROOT / "scenarios" / "engines"
@@ -148,6 +149,21 @@ def test_a_parameter_that_no_row_depends_on_stays_at_its_prior():
 def engines(tmp_path):
     profiles.copy_with(ENGINES, tmp_path / "engines", {})
     return tmp_path / "engines"
+
+
+def test_no_published_row_is_faster_than_the_dearest_token_of_one_server():
+    # C clients, each with its N tokens every TTFT + (N - 1) TPOT, pass a server that takes one token after another.
+    dearest = next(parameter.high for parameter in parameters.PARAMETERS if parameter.path == "front_end.per_output_token")
+    per_token = []
+    for case in read_cases(ROOT / "data" / "serving" / "published_serving.csv"):
+        seconds = {m.metric: m.value * {"s": 1.0, "ms": 1e-3}.get(m.unit, float("nan")) for m in case.measurements}
+        output = lengths.read(case.fields["osl"])
+        is_loop = case.fields["load_kind"] == "closed_loop" and case.fields["load_value"].isdecimal()
+        if is_loop and output and {"ttft", "tpot"} <= seconds.keys() and not (case.problem or case.contradiction or rules.not_simulated(case.fields)):
+            whole = seconds["ttft"] + (output.mean - 1) * seconds["tpot"]
+            per_token.append(1e6 * whole / (int(case.fields["load_value"]) * output.mean))
+    assert len(per_token) > 800
+    assert dearest < min(per_token) < 1.1 * dearest
 
 
 def test_numbers_that_are_written_into_a_profile_are_read_back(engines):

@@ -55,6 +55,11 @@ class Trust:
     held: frozenset[int] = frozenset()
 
 
+def generations(profiles: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Profiles of EARLIER engines and of today's, which say nothing of each other."""
+    return [name for name in profiles if name in EARLIER], [name for name in profiles if name not in EARLIER]
+
+
 def weights(cells: Sequence[object], kinds: Sequence[object]) -> np.ndarray:
     """Of rows: those of a cell and a kind of metric add up to 1, or to less where they are few."""
     keys = pandas.Series(list(zip(cells, kinds)))

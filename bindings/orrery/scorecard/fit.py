@@ -65,16 +65,25 @@ def problem_of(cases: Sequence[Case], at: Numbers, owner: Mapping[str, str], eva
 
 def fitted(cases: Sequence[Case], start: Numbers, owner: Mapping[str, str],
            evaluate: left_out.Evaluate) -> tuple[choice.Problem, dict[str, dict[str, float]], choice.Trust]:  # fmt: skip
-    """The linear residuals, the numbers that all cases together choose, and the trust in priors that these chose."""
+    """The linear residuals, the numbers that all cases together choose, and the trust in priors that these chose.
+
+    Of the numbers of each round and those that the profiles have, each generation keeps the ones that it is simulated best
+    with: where a server saturates, what is linear about one point says little of another.
+    """
     names = list(start)
     found = problem_of(cases, start, owner, evaluate)
-    for round_idx in range(ROUNDS):
+    tried = [({name: dict(values) for name, values in start.items()}, found)]
+    for _ in range(ROUNDS):
         trust = choice.trust(found, names)
         numbers = choice.numbers(choice.chosen(found, names, trust))
-        if round_idx + 1 < ROUNDS:
-            _tell("with the numbers chosen")
-            found = left_out.moved_to(found, evaluate(cases, numbers), numbers)
-    return found, numbers, trust
+        _tell("with the numbers chosen")
+        found = left_out.moved_to(found, evaluate(cases, numbers), numbers)
+        tried.append((numbers, found))
+    kept = {}
+    for generation in choice.generations(names):
+        best, _ = min(tried, key=lambda point: left_out.loss_at(point[1], point[0], generation))
+        kept |= {name: best[name] for name in generation}
+    return found, {name: kept[name] for name in names}, trust
 
 
 def run(*, published: pathlib.Path, engines: pathlib.Path, threads: int, kept: pathlib.Path | None) -> record.Record:

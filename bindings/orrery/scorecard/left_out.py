@@ -14,7 +14,7 @@ from .choice import Problem
 from .metrics import find
 from .outcomes import Outcome
 from .parameters import PARAMETERS, Values
-from .solve import Rows
+from .solve import Rows, loss
 
 KINDS = ("family", "version", "model", "gpu")  # of groups that are left out
 CHOSEN, JUDGED = 12, 24  # cases of a cell that parameters are chosen from, and that they are judged on, at most
@@ -97,6 +97,14 @@ def _about_priors(here: Problem, at: Numbers) -> Problem:
     steps = np.array([away[name] for name in here.profile]).reshape(len(here.profile), len(PARAMETERS))
     shifted = here.rows.residuals + np.einsum("ij,ij->i", here.rows.jacobian, steps)
     return Problem(Rows(shifted, here.rows.jacobian, here.rows.weights), here.profile, here.groups)
+
+
+def loss_at(found: Problem, at: Numbers, profiles: Sequence[str]) -> float:
+    """Loss of the rows of `profiles`, whose residuals were simulated with the numbers `at`, per unit of weight."""
+    steps = np.array([[(at[name][p.path] - p.prior) / p.deviation for p in PARAMETERS] for name in found.profile])
+    residuals = found.rows.residuals + np.einsum("ij,ij->i", found.rows.jacobian, steps.reshape(found.rows.jacobian.shape))
+    mask = np.isin(found.profile, list(profiles))
+    return loss(residuals[mask], found.rows.weights[mask]) / max(found.rows.weights[mask].sum(), 1e-300)
 
 
 def numbers_without(found: Problem, profiles: Sequence[str], kind: str, group: str) -> dict[str, dict[str, float]]:
