@@ -28,6 +28,24 @@ struct Operand {
                                        // what it found, at launch time
 };
 
+// Prompts over context-parallel ranks. Each gives keys and values of its own new rows and, behind
+// them, of what it has cached; those of all make the keys of the prompts.
+struct ContextTables {
+  int rank = 0;
+  std::int64_t prompt_rows = 0;  // of the step's prompts on each rank, padding included; 0: none
+  std::int64_t cached_rows = 0;  // given beside them
+  std::int64_t num_keys = 0;     // of all sequences
+  std::int64_t step_rows = 0;    // of all ranks' prompts together
+  const std::int32_t* key_sources =
+      nullptr;                              // [num_keys], rows of what all give (context_memory.h)
+  const std::int64_t* key_slots = nullptr;  // [num_keys], slots of new ones; -1: not stored here
+  const std::int32_t* cached_slots = nullptr;  // [cached_rows], slots
+  const std::int32_t* row_sources = nullptr;   // [step_rows]: rank * prompt_rows + row there
+  const std::int32_t* own_rows = nullptr;      // [prompt_rows + decodes], rows of the step
+  std::span<const PrefillPiece> pieces;        // host, of this rank
+  [[nodiscard]] std::int64_t given_rows() const { return prompt_rows + cached_rows; }
+};
+
 // What the step computes, on the device of this rank: addresses that stay for the life of the
 // executor (a captured graph is replayed after their contents changed), sizes known on the host.
 struct StepTables {
@@ -48,8 +66,10 @@ struct StepTables {
   std::int64_t prefill_rows = 0;
   std::int64_t num_decodes = 0;
   // Ranks that the context is dealt out over. With several, a KV op's dims count the rows that a
-  // rank stores on average; slots say which these are of all rows of the step.
+  // rank stores on average; slots say which these are of all rows of the step, and of prompts where
+  // among the rows that the rank gives they lie.
   int context_ranks = 1;
+  ContextTables context;
   std::int64_t max_context =
       0;  // of the decodes, a hint; a captured graph keeps that of its capture
   bool samples_all_rows = false;   // sampled_rows is 0, 1, 2, ...: nothing to gather

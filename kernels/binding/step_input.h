@@ -28,6 +28,17 @@ struct StepInput {
   std::vector<SequenceTokens> decodes;  // one token each
 };
 
+// Rows of a prompt that attention takes together: the first is at `position` of its sequence, whose
+// keys begin at `key_row` among those of all sequences.
+struct PrefillPiece {
+  std::int64_t query_row = 0;
+  std::int64_t query = 0;
+  std::int64_t position = 0;
+  std::int64_t key_row = 0;
+  std::int64_t sequence = 0;
+  bool operator==(const PrefillPiece&) const = default;
+};
+
 // The same in numbers. `num_decodes`: where that is more than there are, the others pad the step as
 // sequences of one token.
 PrefillChunk chunk_of(const SequenceTokens& sequence);

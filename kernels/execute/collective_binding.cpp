@@ -10,6 +10,7 @@
 #include "kernels/execute/all_to_all_v.h"
 #include "kernels/execute/collective_operands.h"
 #include "kernels/execute/column_slices.h"
+#include "kernels/execute/context_exchange.h"
 #include "kernels/execute/copies_between_ranks.h"
 #include "kernels/execute/head_exchange.h"
 #include "kernels/execute/pack_columns.h"
@@ -343,6 +344,8 @@ Launch bind_collective(const CollectiveContext& context) {
   if (const auto sides = one_way(context.plan, context.op)) {
     return bind_side_exchange(context, *sides);
   }
+  if (gathers_cache(context)) return bind_cache_gather(context);
+  if (exchanges_prompts(context)) return bind_prompt_exchange(context);
   if (sends_slice(context)) return bind_slice(context);
   if (deals_heads(context)) return bind_head_exchange(context);
   switch (std::get<CommOp>(context.op.body).kind) {

@@ -28,6 +28,10 @@ struct CollectiveContext {
   const CommGroup& group;
   BindResources& resources;  // of this rank's stream
   SideAccess sides;
+  // Of the op's micro-batch, and the layer of the rank's cache that it reads; -1: none.
+  const StepTables& tables;
+  const KvPool& kv;
+  std::int64_t kv_layer = -1;
 };
 
 // all_reduce by our own kernels where choose_all_reduce() says so and the group has receive areas,
@@ -47,8 +51,9 @@ struct CollectiveContext {
 // reduce_scatter may read counts besides (how many rows matter), all_gather and all_to_all into
 // columns that are split send the rank's own columns of what they read. all_gather and all_to_all
 // take several tensors, each into one of its own; all_gather puts parts one behind the other too
-// where the whole has one more axis in front, [ranks, ...]. Throws std::invalid_argument for
-// tensors that do not fit the kind.
+// where the whole has one more axis in front, [ranks, ...]. Of a cache, and of heads into all rows
+// of prompts: context_exchange.h. Throws std::invalid_argument for tensors that do not fit the
+// kind.
 Launch bind_collective(const CollectiveContext& context);
 // Whether our own kernel serves it.
 bool is_own_all_reduce(const CollectiveContext& context);

@@ -169,26 +169,31 @@ void Executor::check_finite(PreparedStep& step, const StepInput& input) {
 std::vector<float> Executor::logits(const PreparedStep& step) const {
   const PreparedStep::State& prepared = step.state();
   const auto num_parts = static_cast<std::size_t>(prepared.num_micro_batches);
-  std::vector<std::vector<float>> parts(prepared.sampled.size());  // [rows, vocab] each
+  // By rank and micro-batch, [rows, vocab] each.
+  std::vector<std::vector<float>> found(static_cast<std::size_t>(num_ranks()) * num_parts);
   state_->team.run_apart([&](int r) {
-    const std::size_t first = static_cast<std::size_t>(state_->setup.grid.dp_rank(r)) * num_parts;
     for (std::size_t m = 0; m < num_parts; ++m) {
       if (prepared.rank(r).sampled(static_cast<int>(m)).empty()) continue;
-      parts.at(first + m) = prepared.rank(r).logits(static_cast<int>(m));
+      found[static_cast<std::size_t>(r) * num_parts + m] =
+          prepared.rank(r).logits(static_cast<int>(m));
     }
   });
   std::size_t num_sampled = 0;
   for (const auto& sampled : prepared.sampled) num_sampled += sampled.size();
   std::vector<float> logits;
-  for (std::size_t part = 0; part < parts.size(); ++part) {
+  for (std::size_t at = 0; at < found.size(); ++at) {
+    if (found[at].empty()) continue;
+    const auto r = static_cast<int>(at / num_parts);
+    const auto m = static_cast<int>(at % num_parts);
+    const auto part = static_cast<std::size_t>(state_->setup.grid.dp_rank(r)) * num_parts +
+                      static_cast<std::size_t>(m);
     const std::vector<std::int64_t>& sampled = prepared.sampled[part];
-    if (sampled.empty() || parts[part].empty()) continue;
-    const std::size_t rows = static_cast<std::size_t>(
-        prepared.rank(ranks().front()).rows(static_cast<int>(part % num_parts)).seqs);
-    const std::size_t vocab = parts[part].size() / rows;
-    logits.resize(num_sampled * vocab);
+    const RankStep& own = prepared.rank(r);
+    const std::size_t vocab = found[at].size() / static_cast<std::size_t>(own.rows(m).seqs);
+    if (!sampled.empty()) logits.resize(num_sampled * vocab);
     for (std::size_t row = 0; row < sampled.size(); ++row) {
-      std::copy_n(parts[part].begin() + static_cast<std::ptrdiff_t>(row * vocab), vocab,
+      if (!own.has_sampled(m, row)) continue;
+      std::copy_n(found[at].begin() + static_cast<std::ptrdiff_t>(row * vocab), vocab,
                   logits.begin() +
                       static_cast<std::ptrdiff_t>(static_cast<std::size_t>(sampled[row]) * vocab));
     }

@@ -354,6 +354,7 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
     for (std::size_t m = 0; m < own.size(); ++m) {
       const auto tokens = step.rank(r).sampled(static_cast<int>(m));
       for (std::size_t i = 0; i < std::min(tokens.size(), own[m].sampled.size()); ++i) {
+        if (!step.rank(r).has_sampled(static_cast<int>(m), i)) continue;
         output.next_tokens[static_cast<std::size_t>(own[m].sampled[i])] = tokens[i];
       }
     }

@@ -200,10 +200,10 @@ void RankStep::find_parts() {
   std::int64_t results = 0;
   for (int m = 0; m < num_micro_batches(plan_); ++m) {
     Part part{.rows = step_rows(plan_, rank_.rank(), m)};
-    if (setup_.grid.cp > 1 && part.rows.prefill > 0) {
-      throw std::invalid_argument("prompts over context-parallel ranks (cp " +
-                                  std::to_string(setup_.grid.cp) +
-                                  ") are not executed; expected decodes alone, or cp 1");
+    part.share = context_share(plan_, setup_.grid, rank_.rank(), m);
+    if (part.share.has_prompts()) {
+      part.rows.prefill = part.share.own().of_step;
+      part.rows.tokens = part.rows.prefill + part.rows.decodes;
     }
     for (const Op& op : plan_.ops()) {
       const auto* kernel = std::get_if<KernelOp>(&op.body);
@@ -267,6 +267,10 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     part.layout =
         table_layout(part.rows, static_cast<std::int64_t>(part.prefill.size()), rank_.cache(), end);
     end = part.layout.end;
+    if (!part.share.has_prompts()) continue;
+    part.pieces = prefill_pieces(part.share, part.prefill);
+    part.context = context_layout(part.share, part.prefill, part.rows.decodes, end);
+    end = part.context.end;
   }
   // A layer by itself has no tables: something is uploaded all the same, as traces count on.
   constexpr std::int64_t kLeastBytes = 256;
@@ -289,10 +293,28 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     tables.prefill_rows = part.rows.prefill;
     tables.num_decodes = part.rows.decodes;
     tables.context_ranks = setup_.grid.cp;
+    if (part.share.has_prompts()) set_context(part);
     tables.samples_all_rows = samples_all_rows(part.rows);
     tables.cosines = rank_.cosines();
     tables.sines = rank_.sines();
   }
+}
+
+void RankStep::set_context(Part& part) {
+  const PromptRows& own = part.share.own();
+  const ContextLayout& layout = part.context;
+  part.tables.prefill_rows = own.room;
+  part.tables.context = {.rank = part.share.rank,
+                         .prompt_rows = own.room,
+                         .cached_rows = layout.cached_rows,
+                         .num_keys = layout.num_keys,
+                         .step_rows = own.of_step,
+                         .key_sources = at<std::int32_t>(*tables_, layout.key_sources),
+                         .key_slots = at<std::int64_t>(*tables_, layout.key_slots),
+                         .cached_slots = at<std::int32_t>(*tables_, layout.cached_slots),
+                         .row_sources = at<std::int32_t>(*tables_, layout.row_sources),
+                         .own_rows = at<std::int32_t>(*tables_, layout.own_rows),
+                         .pieces = part.pieces};
 }
 
 void RankStep::bind(std::span<const StepPart> parts) {
@@ -371,6 +393,15 @@ Operand RankStep::landing(TensorId id) const {
           .tensor = &plan_.tensors()[i]};
 }
 
+std::int64_t RankStep::kv_layer(const Task& task) const {
+  const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
+  std::int64_t layer = -1;
+  for (const auto* ids : {&op.reads, &op.writes}) {
+    for (const TensorId id : *ids) layer = std::max(layer, layers_.layer(id, task.copy));
+  }
+  return layer;
+}
+
 Launch RankStep::bind_task(const Task& task) {
   const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
   std::vector<Operand> reads;
@@ -391,14 +422,18 @@ Launch RankStep::bind_task(const Task& task) {
     written.num_columns = view.num_columns;
   }
   if (std::holds_alternative<CommOp>(op.body)) {
-    const CollectiveContext context{.plan = plan_,
-                                    .op = op,
-                                    .rank = rank_.rank(),
-                                    .reads = reads,
-                                    .writes = writes,
-                                    .group = communicators_.group(plan_, op),
-                                    .resources = rank_.resources(op.stream),
-                                    .sides = {sides_, &side_layout_, task}};
+    const CollectiveContext context{
+        .plan = plan_,
+        .op = op,
+        .rank = rank_.rank(),
+        .reads = reads,
+        .writes = writes,
+        .group = communicators_.group(plan_, op),
+        .resources = rank_.resources(op.stream),
+        .sides = {sides_, &side_layout_, task},
+        .tables = parts_[static_cast<std::size_t>(micro_batch_of(op))].tables,
+        .kv = rank_.kv(),
+        .kv_layer = kv_layer(task)};
     is_own_all_reduce_[static_cast<std::size_t>(task.op)] = is_own_all_reduce(context);
     return bind_collective(context);
   }
@@ -448,10 +483,6 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
   if (gpu == nullptr) {
     throw std::invalid_argument("kernel \"" + kernel.kernel + "\" cannot be executed");
   }
-  std::int64_t layer = -1;
-  for (const auto* ids : {&op.reads, &op.writes}) {
-    for (const TensorId id : *ids) layer = std::max(layer, layers_.layer(id, task.copy));
-  }
   const Part& part = parts_[static_cast<std::size_t>(micro_batch_of(op))];
   return gpu->bind({.op = kernel,
                     .spec = kernel_spec(kernel.kernel),
@@ -461,7 +492,7 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
                     .tables = part.tables,
                     .numbers = setup_.numbers,
                     .kv = &rank_.kv(),
-                    .kv_layer = layer,
+                    .kv_layer = kv_layer(task),
                     .resources = rank_.resources(op.stream),
                     .first_expert = first_expert_of(kernel, rank_.first_expert()),
                     .counts_are_there = counts_are_there_[current_]});

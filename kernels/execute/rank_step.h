@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "kernels/execute/communicators.h"
+#include "kernels/execute/context_share.h"
 #include "kernels/execute/rank_device.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/rank_team.h"
@@ -79,8 +80,12 @@ class RankStep {
   void wait();
   // Tokens of the logits' rows of a micro-batch, of the last step of the rank, once it has ended.
   // Empty where the rank gives none: the first rank of the last stage's tensor-parallel groups
-  // does.
+  // does, and where context-parallel ranks have the whole model each of them, of which rows
+  // has_sampled() tells.
   [[nodiscard]] std::span<const std::int32_t> sampled(int micro_batch) const;
+  [[nodiscard]] bool has_sampled(int micro_batch, std::size_t row) const {
+    return parts_[static_cast<std::size_t>(micro_batch)].sampled_here[row];
+  }
   // Their logits, [rows, vocab]; empty likewise.
   [[nodiscard]] std::vector<float> logits(int micro_batch) const;
 
@@ -112,9 +117,13 @@ class RankStep {
 
  private:
   struct Part {
-    StepRows rows;
+    StepRows rows;  // of prompts over context-parallel ranks those of all
+    ContextShare share;
     TableLayout layout;
+    ContextLayout context;
     std::vector<PrefillChunk> prefill;
+    std::vector<PrefillPiece> pieces;
+    std::vector<bool> sampled_here;  // by sampled row, of the step that was staged
     StepTables tables;
     TensorId next_tokens = -1;  // of sample ops on this rank
     TensorId logits = -1;
@@ -135,7 +144,10 @@ class RankStep {
   void find_log_sums();
   [[nodiscard]] std::optional<TensorId> find_tensor(std::string_view name) const;
   void set_tables(std::span<const StepPart> parts);
+  void set_context(Part& part);
   void bind_megakernel();
+  // Of the cache that the task's op uses; -1: none.
+  [[nodiscard]] std::int64_t kv_layer(const Task& task) const;
   Launch bind_task(const Task& task);
   Launch bind_kernel(const Task& task, std::span<const Operand> reads,
                      std::span<const Operand> writes);

@@ -140,7 +140,12 @@ void RankStep::stage(std::span<const StepPart> parts) {
   const std::span<std::byte> staging(rank_.staging(table_bytes_),
                                      static_cast<std::size_t>(table_bytes_));
   for (std::size_t m = 0; m < parts_.size(); ++m) {
-    fill_tables(parts[m], parts_[m].layout, rank_.cache(), first_vocab_row_, staging);
+    Part& part = parts_[m];
+    fill_tables(parts[m], part.layout, rank_.cache(), first_vocab_row_, staging);
+    if (part.share.has_prompts()) {
+      fill_context_tables(parts[m], part.share, part.layout, part.context, rank_.cache(), staging);
+    }
+    part.sampled_here = sampled_here(parts[m], part.share);
   }
 }
 
@@ -255,7 +260,9 @@ int RankStep::first_not_finite(std::uint32_t& num_found) {
 }
 
 bool RankStep::has_results(const Part& part) const {
-  return part.next_tokens >= 0 && setup_.grid.is_first(rank_.rank());
+  const bool is_first = part.share.is_of_model ? setup_.grid.tp_rank(rank_.rank()) == 0
+                                               : setup_.grid.is_first(rank_.rank());
+  return part.next_tokens >= 0 && is_first;
 }
 
 int RankStep::num_results() const {

@@ -63,21 +63,15 @@ void check_cache(const SequenceTokens& sequence, const CacheShape& cache) {
   }
 }
 
-// A table in the staging memory.
-template <typename T>
-std::span<T> table(std::span<std::byte> bytes, std::int64_t offset, std::int64_t size) {
-  return {reinterpret_cast<T*>(bytes.data() + offset), static_cast<std::size_t>(size)};
-}
-
 class Tables {
  public:
   Tables(const TableLayout& layout, const CacheShape& cache, std::int32_t first_vocab_row,
          std::span<std::byte> bytes)
       : cache_(cache),
         first_vocab_row_(first_vocab_row),
-        token_ids_(table<std::int32_t>(bytes, layout.token_ids, layout.rows.tokens)),
-        positions_(table<std::int32_t>(bytes, layout.positions, layout.rows.tokens)),
-        slots_(table<std::int64_t>(bytes, layout.slots, layout.rows.tokens)) {
+        token_ids_(table_in<std::int32_t>(bytes, layout.token_ids, layout.rows.tokens)),
+        positions_(table_in<std::int32_t>(bytes, layout.positions, layout.rows.tokens)),
+        slots_(table_in<std::int64_t>(bytes, layout.slots, layout.rows.tokens)) {
     std::ranges::fill(token_ids_, -first_vocab_row);
     std::ranges::fill(positions_, 0);
     std::ranges::fill(slots_, -1);
@@ -181,12 +175,13 @@ void fill_tables(const StepPart& part, const TableLayout& layout, const CacheSha
   Tables tables(layout, cache, first_vocab_row, bytes);
   const std::int64_t columns = cache.blocks_per_sequence();
   const auto decodes =
-      table<std::int32_t>(bytes, layout.decode_blocks, layout.rows.decodes * columns);
+      table_in<std::int32_t>(bytes, layout.decode_blocks, layout.rows.decodes * columns);
   const auto chunks =
-      table<std::int32_t>(bytes, layout.prefill_blocks, layout.num_prefill * columns);
-  const auto starts = table<std::int32_t>(bytes, layout.prefill_key_starts, layout.num_prefill + 1);
-  const auto lengths = table<std::int32_t>(bytes, layout.decode_lengths, layout.rows.decodes);
-  const auto sampled = table<std::int32_t>(bytes, layout.sampled_rows, layout.rows.seqs);
+      table_in<std::int32_t>(bytes, layout.prefill_blocks, layout.num_prefill * columns);
+  const auto starts =
+      table_in<std::int32_t>(bytes, layout.prefill_key_starts, layout.num_prefill + 1);
+  const auto lengths = table_in<std::int32_t>(bytes, layout.decode_lengths, layout.rows.decodes);
+  const auto sampled = table_in<std::int32_t>(bytes, layout.sampled_rows, layout.rows.seqs);
   const auto width = static_cast<std::size_t>(columns);
   std::size_t row = 0;
   std::size_t num_sampled = 0;

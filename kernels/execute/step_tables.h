@@ -63,6 +63,12 @@ struct TableLayout {
   std::int64_t prefill_key_starts = 0;
   std::int64_t end = 0;
 };
+// A table in the block of bytes.
+template <typename T>
+std::span<T> table_in(std::span<std::byte> bytes, std::int64_t offset, std::int64_t size) {
+  return {reinterpret_cast<T*>(bytes.data() + offset), static_cast<std::size_t>(size)};
+}
+
 // Tables of a part from byte `begin` on, each 256-byte aligned.
 TableLayout table_layout(const StepRows& rows, std::int64_t num_prefill, const CacheShape& cache,
                          std::int64_t begin);

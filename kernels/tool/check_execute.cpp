@@ -368,12 +368,20 @@ CheckCount check_execute() {
       {.num_micro_batches = 2, .ffn_instances = 1},
       {.num_micro_batches = 3, .ffn_instances = 1},
       {.num_micro_batches = 3, .ffn_instances = 1, .ffn_schedule = FfnSchedule::kLock},
+      {.cp = 2},
+      {.cp = 2, .cp_weights = CpWeights::kReplicated},
       {.num_micro_batches = 2, .ffn_instances = 1, .ffn_tp = 2},
       {.tp = 4},
-      {.tp = 2, .pp = 2}};
+      {.tp = 2, .pp = 2},
+      {.tp = 2, .cp = 2},
+      {.tp = 2, .cp = 2, .cp_weights = CpWeights::kReplicated},
+      {.cp = 4},
+      {.cp = 4, .cp_weights = CpWeights::kReplicated}};
   const std::vector<Mesh> tensor_parallel{{.tp = 2}};
-  const std::vector<Mesh> fp8_meshes{
-      {.tp = 2}, {.ffn_instances = 1}, {.num_micro_batches = 3, .ffn_instances = 1}};
+  const std::vector<Mesh> fp8_meshes{{.tp = 2},
+                                     {.cp = 2, .cp_weights = CpWeights::kReplicated},
+                                     {.ffn_instances = 1},
+                                     {.num_micro_batches = 3, .ffn_instances = 1}};
   const SmallModel small{.head_dim = 64, .dtype = DType::kBf16};
   check.check_weights(small);
   check.check_weights({.head_dim = 64, .dtype = DType::kFp8});
@@ -385,7 +393,8 @@ CheckCount check_execute() {
   check.check_model({.head_dim = 64, .dtype = DType::kFp8}, fp8_meshes);
   check.check_model({.head_dim = 128, .dtype = DType::kFp8}, {});
   for (const Mesh& mesh :
-       {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}, Mesh{.ffn_instances = 1}}) {
+       {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}, Mesh{.ffn_instances = 1},
+        Mesh{.cp = 2}, Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated}}) {
     check.check_wrong_collectives(small, mesh);
   }
   const std::vector<Mesh> parts_of_context{

@@ -45,10 +45,12 @@ reference::Model model_of(const CheckedDeployment& deployment) {
 TEST(Conversation, RunsOnEveryMeshWithTheSameLogits) {
   const std::vector<CheckedStep> steps = reference_conversation(checked_deployment({}), 3);
   ASSERT_EQ(steps.size(), 5U);
-  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.dp = 2}, Mesh{.tp = 2, .sp = true},
-                           Mesh{.pp = 2, .num_micro_batches = 2}, Mesh{.tp = 2, .pp = 2},
-                           Mesh{.num_micro_batches = 2, .ffn_instances = 1},
-                           Mesh{.num_micro_batches = 3, .ffn_instances = 1}}) {
+  for (const Mesh& mesh :
+       {Mesh{.tp = 2}, Mesh{.dp = 2}, Mesh{.tp = 2, .sp = true},
+        Mesh{.pp = 2, .num_micro_batches = 2}, Mesh{.tp = 2, .pp = 2},
+        Mesh{.num_micro_batches = 2, .ffn_instances = 1},
+        Mesh{.num_micro_batches = 3, .ffn_instances = 1}, Mesh{.cp = 2},
+        Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated}, Mesh{.tp = 2, .cp = 2}}) {
     const CheckedDeployment deployment = checked_deployment(mesh);
     reference::Model model = model_of(deployment);
     for (const CheckedStep& step : steps) {

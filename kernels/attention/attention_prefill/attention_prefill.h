@@ -24,6 +24,9 @@ class PrefillPlan {
   // on return. Throws as prefill_tiles() does, and cuda::Error.
   PrefillPlan(std::span<const PrefillChunk> sequences, std::int32_t tile_rows,
               std::int32_t window = kNoWindow);
+  // Of pieces of prompts among `tokens` rows of queries and `keys` of keys.
+  PrefillPlan(std::span<const PrefillPiece> pieces, std::int64_t tokens, std::int64_t keys,
+              std::int32_t tile_rows, std::int32_t window);
 
   [[nodiscard]] std::int32_t num_tiles() const { return num_tiles_; }
   [[nodiscard]] std::int32_t tile_rows() const { return tile_rows_; }
@@ -37,6 +40,8 @@ class PrefillPlan {
 
  private:
   static constexpr std::size_t kTilesAt = 128;  // bytes, a line of cache behind the counters
+
+  void take(std::span<const PrefillTile> tiles);
 
   std::int32_t num_tiles_ = 0;
   std::int32_t tile_rows_ = 0;

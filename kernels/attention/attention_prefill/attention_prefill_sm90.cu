@@ -48,11 +48,24 @@ void launch(const cuda::Stream& stream, const AttentionPrefill& call, const pref
 PrefillPlan::PrefillPlan(std::span<const PrefillChunk> sequences, std::int32_t tile_rows,
                          std::int32_t window)
     : tile_rows_(tile_rows), window_(window), memory_(0) {
-  const std::vector<PrefillTile> tiles = prefill_tiles(sequences, tile_rows, window);
   for (const PrefillChunk& sequence : sequences) {
     tokens_ += sequence.query;
     keys_ += sequence.query + sequence.context;
   }
+  take(prefill_tiles(sequences, tile_rows, window));
+}
+
+PrefillPlan::PrefillPlan(std::span<const PrefillPiece> pieces, std::int64_t tokens,
+                         std::int64_t keys, std::int32_t tile_rows, std::int32_t window)
+    : tile_rows_(tile_rows),
+      window_(window),
+      tokens_(static_cast<std::int32_t>(tokens)),
+      keys_(static_cast<std::int32_t>(keys)),
+      memory_(0) {
+  take(prefill_tiles(pieces, tile_rows, window));
+}
+
+void PrefillPlan::take(std::span<const PrefillTile> tiles) {
   num_tiles_ = static_cast<std::int32_t>(tiles.size());
   const auto bytes = std::as_bytes(std::span(tiles));
   std::vector<std::byte> made(kTilesAt + bytes.size());  // counters are zero
@@ -68,7 +81,7 @@ std::int32_t attention_prefill_tile_rows(std::int32_t head_dim) {
 
 void attention_prefill(const cuda::Stream& stream, const PrefillPlan& plan,
                        const AttentionPrefill& call, const bf16* keys, const bf16* values) {
-  if (plan.tokens() == 0) return;
+  if (plan.num_tiles() == 0) return;
   check(plan, call, keys, values);
   constexpr int kKeys = Head128<false>::kKeys;
   const prefill::Maps maps{
@@ -82,7 +95,7 @@ void attention_prefill(const cuda::Stream& stream, const PrefillPlan& plan,
 
 void attention_prefill(const cuda::Stream& stream, const PrefillPlan& plan,
                        const AttentionPrefill& call, const PagedKv<const bf16>& cache) {
-  if (plan.tokens() == 0) return;
+  if (plan.num_tiles() == 0) return;
   check(plan, call, cache.keys, cache.values);
   const int block_size = cache.block_size;
   require(block_size == 16 || block_size == 32 || block_size == 64 || block_size == 128,

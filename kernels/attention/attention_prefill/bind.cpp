@@ -3,12 +3,43 @@
 
 #include "kernels/attention/attention_prefill/kept_plan.h"
 #include "kernels/binding/bind_operands.h"
+#include "kernels/binding/context_memory.h"
 #include "kernels/cuda/check.h"
 
 namespace orrery {
+namespace {
 
-// reads rows that begin with queries, a layer of the KV cache; writes out. The sequences are those
-// of the step's tables: the op knows them as a uniform batch of as many tokens.
+// Of a context-parallel rank's rows over the keys of all ranks.
+Launch attend_gathered(const BindContext& context, const AttentionPrefill& call,
+                       std::int64_t out_rows) {
+  const ContextTables& tables = context.tables.context;
+  const ContextMemory memory = context_memory(context.tables, context.resources,
+                                              std::int64_t{call.kv_heads} * call.head_dim);
+  const std::int32_t rows = attention_prefill_tile_rows(call.head_dim);
+  const auto window =
+      static_cast<std::int32_t>(std::min<std::int64_t>(dim(context.op.dims, "window"), kNoWindow));
+  const auto plan = context.resources.keep_for_step<PrefillPlan>(
+      std::pair(rows, window), [&](std::span<const PrefillChunk> /*chunks*/) {
+        return PrefillPlan(tables.pieces, tables.prompt_rows, tables.num_keys, rows, window);
+      });
+  // Rows that no piece has are padding: what other kernels make of them must be finite.
+  std::int64_t rows_of_pieces = 0;
+  for (const PrefillPiece& piece : tables.pieces) rows_of_pieces += piece.query;
+  const auto bytes =
+      rows_of_pieces == out_rows
+          ? std::size_t{0}
+          : static_cast<std::size_t>(out_rows * call.heads * call.head_dim) * sizeof(bf16);
+  return [=](const cuda::Stream& stream) {
+    if (bytes > 0) ORRERY_CUDA(cudaMemsetAsync(call.out, 0, bytes, stream.get()));
+    attention_prefill(stream, *plan, call, memory.keys, memory.values);
+  };
+}
+
+}  // namespace
+
+// reads rows that begin with queries, a layer of the KV cache (or, over context-parallel ranks,
+// what was gathered of it: context_memory.h); writes out. The sequences are those of the step's
+// tables: the op knows them as a uniform batch of as many tokens.
 Launch bind_attention_prefill(const BindContext& context) {
   const KvPool& pool = require_cache(context);
   const Dims& dims = context.op.dims;
@@ -19,8 +50,13 @@ Launch bind_attention_prefill(const BindContext& context) {
                 pool.shape().kv_heads == kv_heads && pool.shape().head_dim == head_dim &&
                     pool.shape().dtype == DType::kBf16,
                 "a bf16 cache of its kv_heads and head_dim");
-  std::int64_t tokens = 0;
-  for (const PrefillChunk& sequence : context.tables.prefill) tokens += sequence.query;
+  const bool is_gathered = context.tables.context.prompt_rows > 0;
+  require_taken(context, has_operand(context, "shards") == is_gathered,
+                "keys of other ranks for prompts over context-parallel ranks alone");
+  std::int64_t tokens = context.tables.context.prompt_rows;
+  if (!is_gathered) {
+    for (const PrefillChunk& sequence : context.tables.prefill) tokens += sequence.query;
+  }
   const std::int64_t columns = heads * head_dim;
   const Operand q = operand(context, "q");
   const Operand out = result(context, "out");
@@ -35,6 +71,10 @@ Launch bind_attention_prefill(const BindContext& context) {
                               .head_dim = static_cast<std::int32_t>(head_dim),
                               .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
                               .q_stride = stride};
+  const std::int64_t out_rows = matrix_size(*out.tensor).rows;
+  if (is_gathered) {
+    return attend_gathered(context, call, out_rows);
+  }
   const PagedKv<const bf16> cache{
       .keys = reinterpret_cast<const bf16*>(pool.keys(context.kv_layer)),
       .values = reinterpret_cast<const bf16*>(pool.values(context.kv_layer)),
@@ -47,8 +87,7 @@ Launch bind_attention_prefill(const BindContext& context) {
       static_cast<std::int32_t>(std::min<std::int64_t>(dim(dims, "window"), kNoWindow)));
   // Rows past the sequences are padding: what other kernels make of them must be finite.
   bf16* const padding = typed<bf16>(out) + tokens * columns;
-  const auto bytes =
-      static_cast<std::size_t>((matrix_size(*out.tensor).rows - tokens) * columns) * sizeof(bf16);
+  const auto bytes = static_cast<std::size_t>((out_rows - tokens) * columns) * sizeof(bf16);
   return [plan, call, cache, padding, bytes](const cuda::Stream& stream) {
     attention_prefill(stream, *plan, call, cache);
     if (bytes > 0) ORRERY_CUDA(cudaMemsetAsync(padding, 0, bytes, stream.get()));

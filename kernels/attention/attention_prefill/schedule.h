@@ -35,5 +35,8 @@ KeyRange visible_keys(const PrefillTile& tile, std::int32_t window);
 // tokens than an int32 counts.
 std::vector<PrefillTile> prefill_tiles(std::span<const PrefillChunk> sequences,
                                        std::int32_t tile_rows, std::int32_t window);
+// The same of pieces, wherever their rows and keys lie.
+std::vector<PrefillTile> prefill_tiles(std::span<const PrefillPiece> pieces, std::int32_t tile_rows,
+                                       std::int32_t window);
 
 }  // namespace orrery

@@ -1,5 +1,6 @@
 #include "kernels/attention/kv_append/kv_append.h"
 #include "kernels/binding/bind_operands.h"
+#include "kernels/binding/context_memory.h"
 
 namespace orrery {
 namespace {
@@ -15,6 +16,33 @@ Launch append(const BindContext& context, const bf16* keys, std::int64_t tokens,
   const std::int64_t* const slots = context.tables.slots;
   return [=](const cuda::Stream& stream) {
     kv_append(stream, keys, keys + width, slots, cache, tokens, width, stride);
+  };
+}
+
+// Keys and values of prompts go to what the rank gives others, those of decodes to the cache.
+Launch append_apart(const BindContext& context, const bf16* keys, std::int64_t tokens,
+                    std::int64_t width, std::int64_t stride) {
+  const KvPool& pool = require_cache(context);
+  require_taken(context, pool.shape().dtype == DType::kBf16,
+                "a bf16 cache for prompts over context-parallel ranks");
+  const ContextTables& tables = context.tables.context;
+  const ContextMemory memory = context_memory(context.tables, context.resources, width);
+  const PagedKv<bf16> given{.keys = memory.own,
+                            .values = memory.own + tables.given_rows() * width,
+                            .block_size = 1,
+                            .num_blocks = static_cast<std::int32_t>(tables.given_rows())};
+  const PagedKv<bf16> cache{.keys = reinterpret_cast<bf16*>(pool.keys(context.kv_layer)),
+                            .values = reinterpret_cast<bf16*>(pool.values(context.kv_layer)),
+                            .block_size = pool.shape().block_size,
+                            .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
+  const std::int64_t prompts = tables.prompt_rows;
+  const std::int64_t* const slots = context.tables.slots;
+  return [=](const cuda::Stream& stream) {
+    kv_append(stream, keys, keys + width, slots, given, prompts, width, stride);
+    if (tokens == prompts) return;
+    const bf16* const decodes = keys + prompts * stride;
+    kv_append(stream, decodes, decodes + width, slots + prompts, cache, tokens - prompts, width,
+              stride);
   };
 }
 
@@ -69,6 +97,9 @@ Launch bind_kv_append(const BindContext& context) {
     return "rows that end in keys and values, not of " + std::to_string(stride);
   });
   const bf16* const keys = typed<bf16>(qkv) + (stride - 2 * width);
+  if (context.tables.context.prompt_rows > 0) {
+    return append_apart(context, keys, tokens, width, stride);
+  }
   return cache.dtype == DType::kFp8 ? append<fp8>(context, keys, tokens, width, stride)
                                     : append<bf16>(context, keys, tokens, width, stride);
 }

@@ -4,36 +4,13 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/execute/context_share.h"
+
 namespace orrery::reference {
 namespace {
 
 const Tensor& tensor_of(const Plan& plan, TensorId id) {
   return plan.tensors()[static_cast<std::size_t>(id)];
-}
-
-bool has_part_of_tokens(const Plan& plan, const Tensor& tensor) {
-  return std::ranges::any_of(tensor.axes, [&](const Axis& axis) {
-    const Split* const split = plan.split_of(axis);
-    const bool is_dealt =
-        axis.split == kUnknownSplit || (split != nullptr && split->parts.front().is_zigzag);
-    return axis.name == axis::kTokens && is_dealt;
-  });
-}
-
-// Rows of prompts on `rank`, and how many there is room for.
-struct PromptRows {
-  std::vector<AxisRange> ranges;
-  std::int64_t room = 0;
-};
-PromptRows prompt_rows(const Plan& plan, int rank) {
-  for (const Op& op : plan.ops()) {
-    const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr || !plan.contains(op.ranks, rank)) continue;
-    if (kernel->kernel != "attention_prefill" && kernel->kernel != "mla_prefill") continue;
-    const Axis& rows = tensor_of(plan, op.writes.front()).axes.front();
-    return {.ranges = plan.ranges_of(rows, rank), .room = rows.size};
-  }
-  return {};
 }
 
 // `sequence` of the step as the stretches of its rows that lie in one range each.

@@ -10,8 +10,8 @@
 namespace orrery {
 
 // x of an op: the parts that it reads in place of one, which lie one behind the other. Where they
-// have more rows than the op, it takes those that are sampled (StepTables::sampled_rows), gathered
-// ahead of each launch into scratch memory.
+// have more rows than the op, it takes those that are sampled (StepTables::sampled_rows), or of an
+// op of tokens those of a context-parallel rank, gathered ahead of each launch into scratch memory.
 class InputRows {
  public:
   // `size` of what the op takes of the slot; only bf16 can be gathered.

@@ -1,0 +1,106 @@
+#include "kernels/execute/context_exchange.h"
+
+#include <string>
+
+#include "kernels/attention/kv_append/kv_append.h"
+#include "kernels/binding/context_memory.h"
+#include "kernels/comm/collectives/collective.h"
+#include "kernels/execute/collective_operands.h"
+#include "kernels/execute/column_slices.h"
+#include "kernels/execute/context_share.h"
+#include "kernels/rows/embedding/embedding.h"
+
+namespace orrery {
+namespace {
+
+bool is_of_kind(const CollectiveContext& context, CollectiveKind kind) {
+  return std::get<CommOp>(context.op.body).kind == kind && !context.reads.empty() &&
+         !context.writes.empty();
+}
+
+}  // namespace
+
+bool gathers_cache(const CollectiveContext& context) {
+  return is_of_kind(context, CollectiveKind::kAllGather) &&
+         context.reads[0].tensor->role == TensorRole::kKvCache;
+}
+
+Launch bind_cache_gather(const CollectiveContext& context) {
+  const KvShape& shape = context.kv.shape();
+  if (shape.dtype != DType::kBf16 || shape.is_latent || context.kv_layer < 0 ||
+      context.tables.context.prompt_rows == 0) {
+    refuse(context, "of a cache, expected keys and values of prompts in bf16");
+  }
+  const std::int64_t width = shape.kv_heads * shape.head_dim;
+  const std::int64_t slots = shape.num_blocks * shape.block_size;
+  const PagedKv<bf16> cache{.keys = reinterpret_cast<bf16*>(context.kv.keys(context.kv_layer)),
+                            .values = reinterpret_cast<bf16*>(context.kv.values(context.kv_layer)),
+                            .block_size = shape.block_size,
+                            .num_blocks = static_cast<std::int32_t>(shape.num_blocks)};
+  const ContextMemory memory = context_memory(context.tables, context.resources, width);
+  const ContextTables tables = context.tables.context;
+  const std::int64_t given = tables.given_rows();
+  const std::int64_t all_rows = 2 * given * context.tables.context_ranks;
+  const CollectiveCall call{.kind = CollectiveKind::kAllGather,
+                            .dtype = DType::kBf16,
+                            .count = all_rows * width,
+                            .input = memory.own,
+                            .output = memory.all};
+  return [=, &communicator = context.group.communicator(context.rank)](const cuda::Stream& stream) {
+    bf16* const cached = memory.own + tables.prompt_rows * width;
+    const auto take = [&](const bf16* from, bf16* to) {
+      embedding(stream, tables.cached_slots, from, to, tables.cached_rows, width, slots);
+    };
+    take(cache.keys, cached);
+    take(cache.values, cached + given * width);
+    nccl_collective(communicator, stream, call);
+    const auto place = [&](const bf16* from, bf16* to) {
+      embedding(stream, tables.key_sources, from, to, tables.num_keys, width, all_rows - given);
+    };
+    place(memory.all, memory.keys);
+    place(memory.all + given * width, memory.values);
+    kv_append(stream, memory.keys, memory.values, tables.key_slots, cache, tables.num_keys, width);
+  };
+}
+
+bool exchanges_prompts(const CollectiveContext& context) {
+  return is_of_kind(context, CollectiveKind::kAllToAll) && context.reads.size() == 1 &&
+         has_part_of_tokens(context.plan, *context.reads[0].tensor) &&
+         !has_part_of_tokens(context.plan, *context.writes[0].tensor);
+}
+
+Launch bind_prompt_exchange(const CollectiveContext& context) {
+  const cuda::Communicator& communicator = context.group.communicator(context.rank);
+  const Operand& input = context.reads[0];
+  const Operand& output = context.writes[0];
+  const ContextTables tables = context.tables.context;
+  const std::int64_t bytes = bytes_in(*input.tensor);
+  const std::int64_t columns = output.tensor->axes.back().size;
+  if (input.tensor->dtype != DType::kBf16 || output.tensor->dtype != DType::kBf16 ||
+      rows_of(*input.tensor) != tables.prompt_rows || rows_of(*output.tensor) != tables.step_rows ||
+      columns * communicator.size() != input.tensor->axes.back().size) {
+    refuse(context, "of rows of prompts, expected heads in bf16 that divide over its ranks");
+  }
+  std::byte* const packed =
+      context.resources.scratch("all_to_all of prompts", static_cast<std::size_t>(2 * bytes));
+  std::byte* const received = packed + bytes;
+  const ColumnParts parts{.from = bytes_at(input),
+                          .to = packed,
+                          .rows = tables.prompt_rows,
+                          .columns = columns * static_cast<std::int64_t>(sizeof(bf16)),
+                          .parts = communicator.size()};
+  const CollectiveCall call{.kind = CollectiveKind::kAllToAll,
+                            .dtype = DType::kInt8,
+                            .count = bytes,
+                            .input = packed,
+                            .output = received};
+  return [=, &communicator](const cuda::Stream& stream) {
+    pack_columns(stream, parts);
+    nccl_collective(communicator, stream, call);
+    embedding(stream, tables.row_sources, reinterpret_cast<const bf16*>(received),
+              static_cast<bf16*>(output.data), tables.step_rows, columns,
+              tables.prompt_rows * communicator.size());
+  };
+}
+
+}  // namespace orrery

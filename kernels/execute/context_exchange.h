@@ -1,0 +1,18 @@
+#pragma once
+
+// What context-parallel ranks give each other of prompts (context_share.h has which rows).
+
+#include "kernels/execute/collective_binding.h"
+
+namespace orrery {
+
+// Keys and values: all_gather of the cache. Brings those of all ranks into the order of the tokens
+// (context_memory.h) and stores new ones that are the rank's.
+bool gathers_cache(const CollectiveContext& context);
+Launch bind_cache_gather(const CollectiveContext& context);
+
+// Results of attention: all_to_all of [own rows, heads] into [rows, heads / ranks].
+bool exchanges_prompts(const CollectiveContext& context);
+Launch bind_prompt_exchange(const CollectiveContext& context);
+
+}  // namespace orrery

@@ -1,0 +1,257 @@
+#include "kernels/execute/context_share.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/execute/rank_program.h"
+
+namespace orrery {
+namespace {
+
+// Of all ranks' rows of prompts, where row `row` of the step is.
+std::int64_t source_of(const ContextShare& share, std::int64_t row, std::int64_t stride) {
+  for (std::size_t rank = 0; rank < share.ranks.size(); ++rank) {
+    for (const AxisRange& range : share.ranks[rank].ranges) {
+      if (row < range.global || row >= range.global + range.count) continue;
+      return static_cast<std::int64_t>(rank) * stride + range.local + row - range.global;
+    }
+  }
+  throw std::invalid_argument("row " + std::to_string(row) +
+                              " of a step's prompts is on no context-parallel rank");
+}
+
+bool works_on_part(const Plan& plan, const Op& op) {
+  const auto is_part = [&](const TensorView& view) {
+    return has_part_of_tokens(plan, plan.tensors()[static_cast<std::size_t>(view.tensor)]);
+  };
+  return std::ranges::any_of(op.reads, is_part) || std::ranges::any_of(op.writes, is_part);
+}
+
+// Of a prompt's cached tokens those that each rank gives: as many as the one with most has.
+std::int64_t cached_rows(std::int64_t context, std::int64_t cp) { return (context + cp - 1) / cp; }
+
+}  // namespace
+
+PromptRows prompt_rows(const Plan& plan, int rank, int micro_batch) {
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || !plan.contains(op.ranks, rank)) continue;
+    if (kernel->kernel != "attention_prefill" && kernel->kernel != "mla_prefill") continue;
+    if (micro_batch_of(op) != micro_batch) continue;
+    const Tensor& out = plan.tensors()[static_cast<std::size_t>(op.writes.front().tensor)];
+    const Axis& rows = out.axes.front();
+    return {
+        .ranges = plan.ranges_of(rows, rank), .room = rows.size, .of_step = plan.whole_size(rows)};
+  }
+  return {};
+}
+
+bool has_part_of_tokens(const Plan& plan, const Tensor& tensor) {
+  return std::ranges::any_of(tensor.axes, [&](const Axis& axis) {
+    const Split* const split = plan.split_of(axis);
+    const bool is_dealt =
+        axis.split == kUnknownSplit || (split != nullptr && split->parts.front().is_zigzag);
+    return axis.name == axis::kTokens && is_dealt;
+  });
+}
+
+std::int64_t ContextShare::own_row(std::int64_t row) const {
+  for (const AxisRange& range : own().ranges) {
+    if (row >= range.global && row < range.global + range.count) {
+      return range.local + row - range.global;
+    }
+  }
+  return -1;
+}
+
+ContextShare context_share(const Plan& plan, const RankGrid& grid, int rank, int micro_batch) {
+  if (grid.cp == 1 || prompt_rows(plan, rank, micro_batch).room == 0) return {};
+  ContextShare share{.ranks = {}, .rank = grid.cp_rank(rank)};
+  const int first = rank - share.rank;
+  for (int i = 0; i < grid.cp; ++i) {
+    share.ranks.push_back(prompt_rows(plan, first + i, micro_batch));
+  }
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr) continue;
+    if (kernel->kernel == "mla_prefill") {
+      throw std::invalid_argument("prompts of MLA over context-parallel ranks (cp " +
+                                  std::to_string(grid.cp) +
+                                  ") are not executed; expected prompts of GQA, or cp 1");
+    }
+    if (kernel->kernel == "embedding" && works_on_part(plan, op)) share.is_of_model = true;
+  }
+  return share;
+}
+
+std::vector<PrefillPiece> prefill_pieces(const ContextShare& share,
+                                         std::span<const PrefillChunk> chunks) {
+  std::vector<PrefillPiece> pieces;
+  std::int64_t row = 0;
+  std::int64_t key_row = 0;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    for (const AxisRange& range : share.own().ranges) {
+      const std::int64_t first = std::max(row, range.global);
+      const std::int64_t last = std::min(row + chunks[i].query, range.global + range.count);
+      if (first >= last) continue;
+      pieces.push_back({.query_row = range.local + first - range.global,
+                        .query = last - first,
+                        .position = chunks[i].context + first - row,
+                        .key_row = key_row,
+                        .sequence = static_cast<std::int64_t>(i)});
+    }
+    row += chunks[i].query;
+    key_row += chunks[i].context + chunks[i].query;
+  }
+  return pieces;
+}
+
+ContextLayout context_layout(const ContextShare& share, std::span<const PrefillChunk> chunks,
+                             std::int64_t num_decodes, std::int64_t begin) {
+  constexpr std::int64_t kAlignment = 256;
+  ContextLayout layout;
+  for (const PrefillChunk& chunk : chunks) {
+    layout.cached_rows += cached_rows(chunk.context, std::ssize(share.ranks));
+    layout.num_keys += chunk.context + chunk.query;
+  }
+  std::int64_t end = begin;
+  const auto place = [&](std::int64_t count, std::size_t element) {
+    end = (end + kAlignment - 1) / kAlignment * kAlignment;
+    const std::int64_t offset = end;
+    end += count * static_cast<std::int64_t>(element);
+    return offset;
+  };
+  layout.key_sources = place(layout.num_keys, sizeof(std::int32_t));
+  layout.key_slots = place(layout.num_keys, sizeof(std::int64_t));
+  layout.cached_slots = place(layout.cached_rows, sizeof(std::int32_t));
+  layout.row_sources = place(share.own().of_step, sizeof(std::int32_t));
+  layout.own_rows = place(share.own().room + num_decodes, sizeof(std::int32_t));
+  layout.end = end;
+  return layout;
+}
+
+namespace {
+
+// The tables of keys, written sequence by sequence.
+class KeyTables {
+ public:
+  KeyTables(const ContextShare& share, const ContextLayout& layout, const CacheShape& cache,
+            std::span<std::byte> bytes)
+      : share_(share),
+        cache_(cache),
+        given_rows_(share.own().room + layout.cached_rows),
+        sources_(table_in<std::int32_t>(bytes, layout.key_sources, layout.num_keys)),
+        slots_(table_in<std::int64_t>(bytes, layout.key_slots, layout.num_keys)),
+        cached_(table_in<std::int32_t>(bytes, layout.cached_slots, layout.cached_rows)) {}
+
+  void add(const SequenceTokens& sequence) {
+    const std::int64_t cp = cache_.cp;
+    // Each rank gives keys, then as many values: its keys are 2 * given_rows_ behind the last's.
+    const std::int64_t stride = 2 * given_rows_;
+    for (std::int64_t position = 0; position < sequence.context; ++position) {
+      put(position % cp * stride + share_.own().room + cached_at_ + position / cp, -1);
+    }
+    for (std::int64_t i = 0; i < std::ssize(sequence.tokens); ++i) {
+      const std::int64_t position = sequence.context + i;
+      put(source_of(share_, row_++, stride), cache_.slot(position, sequence.blocks));
+    }
+    const std::int64_t stored = cache_.stored(sequence.context);
+    for (std::int64_t i = 0; i < cached_rows(sequence.context, cp); ++i) {
+      // One that has one less gives any row in its place.
+      const std::int64_t position = i < stored ? i * cp + cache_.cp_rank : -1;
+      cached_[static_cast<std::size_t>(cached_at_++)] =
+          position < 0 ? 0 : static_cast<std::int32_t>(cache_.slot(position, sequence.blocks));
+    }
+  }
+
+ private:
+  void put(std::int64_t source, std::int64_t slot) {
+    sources_[at_] = static_cast<std::int32_t>(source);
+    slots_[at_++] = slot;
+  }
+
+  const ContextShare& share_;
+  const CacheShape& cache_;
+  std::int64_t given_rows_;
+  std::int64_t row_ = 0;  // of the step's prompts
+  std::int64_t cached_at_ = 0;
+  std::size_t at_ = 0;
+  std::span<std::int32_t> sources_;
+  std::span<std::int64_t> slots_;
+  std::span<std::int32_t> cached_;
+};
+
+// Those of the rank's rows in place of those of the step.
+template <typename T>
+void deal(std::span<T> of_step, std::span<const std::int32_t> own_rows) {
+  const std::vector<T> whole(of_step.begin(), of_step.end());
+  for (std::size_t i = 0; i < own_rows.size(); ++i) {
+    of_step[i] = whole[static_cast<std::size_t>(own_rows[i])];
+  }
+}
+
+// Row of the step by own row; padding computes the first row again.
+void fill_own_rows(const PromptRows& own, std::span<std::int32_t> rows) {
+  std::ranges::fill(rows, 0);
+  for (const AxisRange& range : own.ranges) {
+    const auto first = rows.begin() + range.local;
+    std::iota(first, first + range.count, static_cast<std::int32_t>(range.global));
+  }
+  std::iota(rows.begin() + own.room, rows.end(), static_cast<std::int32_t>(own.of_step));
+}
+
+void deal_slots(const PromptRows& own, std::span<const std::int32_t> own_rows,
+                std::span<std::int64_t> slots) {
+  deal(slots, own_rows);
+  const auto of_prompts = slots.first(static_cast<std::size_t>(own.room));
+  std::ranges::fill(of_prompts, -1);
+  for (const AxisRange& range : own.ranges) {
+    const auto first = of_prompts.begin() + range.local;
+    std::iota(first, first + range.count, range.local);
+  }
+}
+
+}  // namespace
+
+void fill_context_tables(const StepPart& part, const ContextShare& share, const TableLayout& tables,
+                         const ContextLayout& layout, const CacheShape& cache,
+                         std::span<std::byte> bytes) {
+  KeyTables keys(share, layout, cache, bytes);
+  for (const SequenceTokens* chunk : part.prefill) keys.add(*chunk);
+  const PromptRows& own = share.own();
+  const auto sources = table_in<std::int32_t>(bytes, layout.row_sources, own.of_step);
+  for (std::int64_t row = 0; row < own.of_step; ++row) {
+    sources[static_cast<std::size_t>(row)] =
+        static_cast<std::int32_t>(source_of(share, row, own.room));
+  }
+  const auto rows = table_in<std::int32_t>(bytes, layout.own_rows, own.room + tables.rows.decodes);
+  fill_own_rows(own, rows);
+  const std::int64_t tokens = tables.rows.tokens;
+  deal(table_in<std::int32_t>(bytes, tables.positions, tokens),
+       std::span<const std::int32_t>(rows));
+  deal_slots(own, rows, table_in<std::int64_t>(bytes, tables.slots, tokens));
+  if (!share.is_of_model) return;
+  deal(table_in<std::int32_t>(bytes, tables.token_ids, tokens),
+       std::span<const std::int32_t>(rows));
+  for (std::int32_t& row : table_in<std::int32_t>(bytes, tables.sampled_rows, tables.rows.seqs)) {
+    const std::int64_t dealt =
+        row < own.of_step ? share.own_row(row) : own.room + row - own.of_step;
+    row = static_cast<std::int32_t>(std::max<std::int64_t>(dealt, 0));
+  }
+}
+
+std::vector<bool> sampled_here(const StepPart& part, const ContextShare& share) {
+  std::vector<bool> here(part.sampled.size(), true);
+  if (!share.is_of_model) return here;
+  std::int64_t row = 0;
+  std::size_t at = 0;
+  for (const SequenceTokens* chunk : part.prefill) {
+    row += std::ssize(chunk->tokens);
+    if (chunk->produces_token) here[at++] = share.own_row(row - 1) >= 0;
+  }
+  return here;
+}
+
+}  // namespace orrery
