@@ -15,8 +15,8 @@ struct SequenceTokens {
   std::int64_t context = 0;          // tokens cached before them
   std::vector<std::int32_t> blocks;  // of the paged cache, covering context + tokens
   bool produces_token = true;        // false: a chunk that does not end its prompt
-  // The data-parallel rank that computes it, which has its cache; -1, then of all sequences of the
-  // step: dealt out in order (split_step).
+  // The data-parallel rank that computes it, which has its cache, or of a step in halves the part
+  // (sim/plan/halves.h); -1, then of all sequences of the step: dealt out in order (split_step).
   int dp_rank = -1;
 };
 

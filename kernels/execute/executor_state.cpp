@@ -207,10 +207,11 @@ std::vector<StepPart> Executor::State::split(const PreparedStep::State& step,
                                              const StepInput& input) const {
   const int ways = setup.grid.dp * step.num_micro_batches;
   if (is_layer_plan(step.plan)) return std::vector<StepPart>(static_cast<std::size_t>(ways));
-  if (step.num_micro_batches > 1 && names_ranks(input)) {
+  const bool deals_evenly = setup.grid.pp > 1 || setup.grid.ffn_instances > 0;
+  if (step.num_micro_batches > 1 && deals_evenly && names_ranks(input)) {
     throw std::invalid_argument("sequences that name their ranks in a step of " +
                                 std::to_string(step.num_micro_batches) +
-                                " micro-batches, expected 1");
+                                " micro-batches of a pipeline or of FFNs apart, expected 1");
   }
   std::vector<StepPart> parts = split_step(input, ways);
   if (setup.grid.ffn_instances > 0) check_parts_apart(step.plan, parts);

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "sim/plan/halves.h"
+
 namespace orrery {
 namespace {
 
@@ -61,6 +63,25 @@ std::vector<StepPart> split_by_rank(const StepInput& input, int num_ranks) {
     part.sampled.push_back(sampled++);
   }
   return parts;
+}
+
+StepInput in_halves(const StepInput& input, int dp) {
+  StepInput halves;
+  std::vector<std::int64_t> lengths;
+  for (const SequenceTokens& chunk : input.prefill) lengths.push_back(std::ssize(chunk.tokens));
+  for (const ChunkPiece& piece : halved_chunks(lengths, dp)) {
+    const SequenceTokens& whole = input.prefill[piece.chunk];
+    const auto begin = whole.tokens.begin() + piece.first;
+    SequenceTokens& half = halves.prefill.emplace_back(whole);
+    half.tokens.assign(begin, begin + piece.count);
+    half.context += piece.first;
+    half.produces_token = whole.produces_token && begin + piece.count == whole.tokens.end();
+    half.dp_rank = piece.part;
+  }
+  const std::vector<int> parts = halved_decodes(std::ssize(input.decodes), dp);
+  halves.decodes = input.decodes;
+  for (std::size_t i = 0; i < parts.size(); ++i) halves.decodes[i].dp_rank = parts[i];
+  return halves;
 }
 
 double balance(const StepInput& input, int num_ranks) {

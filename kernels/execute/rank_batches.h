@@ -26,6 +26,10 @@ bool names_ranks(const StepInput& input);
 // split_step for sequences.
 std::vector<StepPart> split_by_rank(const StepInput& input, int num_ranks);
 
+// The same step in two halves on each of `dp` ranks (sim/plan/halves.h): chunks that are cut are
+// two sequences with the same blocks, and all name their parts. For sequences that name no ranks.
+StepInput in_halves(const StepInput& input, int dp);
+
 // Of the new tokens of the ranks, mean over most; 1 where all have as many.
 double balance(const StepInput& input, int num_ranks);
 

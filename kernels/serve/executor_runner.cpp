@@ -31,6 +31,10 @@ ExecutorRunnerSetup checked(ExecutorRunnerSetup setup) {
     throw std::invalid_argument("steps of " + std::to_string(setup.mesh.num_micro_batches) +
                                 " micro-batches are not served on GPUs, expected 1");
   }
+  if (setup.mesh.two_batch_overlap) {
+    throw std::invalid_argument(
+        "two_batch_overlap is executed in single steps and not served on GPUs, expected false");
+  }
   return setup;
 }
 

@@ -16,6 +16,7 @@
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
 #include "sim/parallel/rank_rows.h"
+#include "sim/plan/halves.h"
 
 namespace orrery::tool {
 namespace {
@@ -65,12 +66,13 @@ std::string describe(const SmallModel& small, const Mesh& mesh) {
   add("tp", mesh.tp);
   add("pp", mesh.pp);
   add("dp", mesh.dp);
-  add("micro-batches", mesh.num_micro_batches);
+  if (!mesh.two_batch_overlap) add("micro-batches", mesh.num_micro_batches);
   if (mesh.ffn_instances > 0) {
     text += " ffn apart";
     add("ffn_tp", mesh.ffn_tp);
     if (mesh.ffn_schedule == FfnSchedule::kLock) text += " lock";
   }
+  if (mesh.two_batch_overlap) text += " in halves";
   if (mesh.sp) text += " sp";
   text += describe_choices(mesh);
   add("cp", mesh.cp);
@@ -99,7 +101,12 @@ CheckedDeployment deployment_of(const SmallModel& small, const Mesh& mesh) {
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
             StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
-            plans.plan = parallelize(plans.whole, mesh_of_step(mesh, input));
+            plans.plan =
+                mesh.two_batch_overlap
+                    ? step_plan(model,
+                                alike_shape(fullest_batch(input, 2 * mesh.dp, num_decodes), mesh),
+                                options, mesh)
+                    : parallelize(plans.whole, mesh_of_step(mesh, input));
             return plans;
           }};
 }
@@ -161,6 +168,7 @@ class ExecuteCheck {
       });
     }
     check_unlike_ranks(small, steps, eager, bound);
+    check_halves(small, steps, eager, bound);
     reference_ = {};
   }
 
@@ -221,6 +229,32 @@ class ExecuteCheck {
         report(what + " against one GPU",
                run_conversation(split, unlike, {.decode_mode = mode, .decode_rows = rows}),
                expected_of(one_gpu), bound);
+      });
+    }
+  }
+
+  // Steps in two halves that overlap; decodes as graphs of 8 rows in each.
+  void check_halves(const SmallModel& small, const std::vector<CheckedStep>& steps,
+                    const ExecutedConversation& one_gpu, double bound) {
+    std::vector<Mesh> meshes{{.tp = 2}, {.tp = 2, .sp = true}, {.dp = 2, .tp = 2}, {.tp = 4}};
+    for (Mesh& mesh : meshes) {
+      mesh.two_batch_overlap = true;
+      mesh.num_micro_batches = kNumHalves;
+      const CheckedDeployment split = deployment_of(small, mesh);
+      if (is_skipped(split)) continue;
+      const std::vector<CheckedStep> halves = in_halves(steps, mesh.dp);
+      for (const LaunchMode mode : {LaunchMode::kEager, LaunchMode::kGraph}) {
+        const bool is_graph = mode == LaunchMode::kGraph;
+        const std::string what = split.name + (is_graph ? " graph of 8 rows" : " eager");
+        guarded(what, [&] {
+          const auto found = run_conversation(
+              split, halves, {.decode_mode = mode, .decode_rows = is_graph ? 8 : 4});
+          report(what + " against one GPU", found, expected_of(one_gpu), bound);
+        });
+      }
+      guarded(split.name, [&] {
+        report(split.name + " by NCCL alone against one GPU",
+               run_conversation(split, halves, {.only_nccl = true}), expected_of(one_gpu), bound);
       });
     }
   }

@@ -22,6 +22,7 @@
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
 #include "sim/parallel/rank_rows.h"
+#include "sim/plan/halves.h"
 
 namespace orrery::tool {
 namespace {
@@ -119,6 +120,7 @@ std::string describe(const Mesh& mesh) {
   if (mesh.dp > 1 && mesh.ep > 1) {
     text.append(" ").append(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)]);
   }
+  if (mesh.two_batch_overlap) text += " in halves";
   if (mesh.sp) text += " sp";
   text += describe_choices(mesh);
   return text;
@@ -154,10 +156,10 @@ CheckedDeployment deployment_of(const MoeStep& step) {
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
             StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
+            const int parts = mesh.dp * mesh.num_micro_batches;
             plans.plan =
-                has_unlike_ranks
-                    ? step_plan(model,
-                                alike_shape(fullest_batch(input, mesh.dp, num_decodes), mesh),
+                has_unlike_ranks || mesh.two_batch_overlap
+                    ? step_plan(model, alike_shape(fullest_batch(input, parts, num_decodes), mesh),
                                 options, mesh)
                     : parallelize(plans.whole, mesh);
             return plans;
@@ -178,8 +180,9 @@ class StepCheck : public CheckCases {
     plain.streams = 1;
     plain.fuses_scatter = false;
     std::vector<CheckedStep> of_one = reference_conversation(deployment_of(plain), kNumDecodeSteps);
-    const auto steps = std::make_shared<const std::vector<CheckedStep>>(
-        step.has_unlike_ranks ? on_unlike_ranks(std::move(of_one)) : std::move(of_one));
+    if (step.has_unlike_ranks) of_one = on_unlike_ranks(std::move(of_one));
+    if (step.mesh.two_batch_overlap) of_one = in_halves(std::move(of_one), step.mesh.dp);
+    const auto steps = std::make_shared<const std::vector<CheckedStep>>(std::move(of_one));
     const CheckedDeployment deployment = deployment_of(step);
     check_conversation(deployment, steps, {.records_scores = true}, " eager", step.dtype);
     const StepPlans plans = deployment.lower(steps->front().input, 0);
@@ -320,6 +323,12 @@ void check_two_gpus(StepCheck& check) {
         check.check_steps({.kind = kind, .mesh = mesh, .has_unlike_ranks = true});
       }
     }
+  }
+  for (Mesh mesh : meshes) {
+    mesh.two_batch_overlap = true;
+    mesh.num_micro_batches = kNumHalves;
+    check.check_steps({.kind = SmallMoe::kQwen3, .mesh = mesh});
+    check.check_steps({.kind = SmallMoe::kDeepseek, .mesh = mesh});
   }
   const SharedExpert whole = SharedExpert::kReplicated;
   const MoeGather routed = MoeGather::kRouted;

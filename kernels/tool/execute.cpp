@@ -22,7 +22,9 @@
 #include "kernels/execute/executed_files.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/interrupt.h"
+#include "kernels/execute/rank_batches.h"
 #include "kernels/execute/rank_error.h"
+#include "kernels/execute/rank_program.h"
 #include "kernels/execute/run_watch.h"
 #include "kernels/execute/step_cases.h"
 #include "kernels/harness/operands.h"
@@ -301,8 +303,10 @@ class StepRunner {
 
   [[nodiscard]] StepInput input_of(const StepCase& one) const {
     const std::int64_t vocab = model_config(deployment_.name, deployment_.config).vocab_size;
-    return draw_input(one.step.batch, vocab, num_kv_blocks_, tokens_of_block(deployment_),
-                      deployment_.seed);
+    const StepInput input = draw_input(one.step.batch, vocab, num_kv_blocks_,
+                                       tokens_of_block(deployment_), deployment_.seed);
+    const bool is_halved = deployment_.mesh.two_batch_overlap && num_micro_batches(one.plan) > 1;
+    return is_halved ? in_halves(input, deployment_.mesh.dp) : input;
   }
 
   [[nodiscard]] std::unique_ptr<PreparedStep> prepared(Executor& executor, const StepCase& one,

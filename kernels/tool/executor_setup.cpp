@@ -61,10 +61,6 @@ RankGrid rank_grid(const Mesh& mesh) {
     throw std::invalid_argument(
         "an LM head that is joined over dp is not executed; expected lm_head split or replicated");
   }
-  if (mesh.two_batch_overlap) {
-    throw std::invalid_argument(
-        "a step in two halves that overlap is not executed; expected two_batch_overlap false");
-  }
   check_sides(mesh);
   return {.tp = mesh.tp,
           .dp = mesh.dp,

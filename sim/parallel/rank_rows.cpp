@@ -137,7 +137,7 @@ StepShape alike_shape(const Batch& rank, const Mesh& mesh) {
   for (std::int64_t StepShape::* const of_all :
        {&StepShape::tokens, &StepShape::seqs, &StepShape::prefill_tokens, &StepShape::prefill_batch,
         &StepShape::prefill_cached, &StepShape::num_decodes, &StepShape::decode_rows}) {
-    shape.*of_all *= mesh.dp;
+    shape.*of_all *= std::int64_t{mesh.dp} * mesh.num_micro_batches;
   }
   return shape;
 }

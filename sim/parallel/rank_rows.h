@@ -45,7 +45,8 @@ StepShape dealt_shape(const Batch& batch, const Mesh& mesh);
 StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
                      std::int64_t most_sequences, const Mesh& mesh);
 
-// The shape of a step of which every data-parallel rank has the batch `rank`.
+// The shape of a step of which every data-parallel rank, or each micro-batch of one, has the batch
+// `rank`.
 StepShape alike_shape(const Batch& rank, const Mesh& mesh);
 
 // Rows of logits of decodes like those of `batch` that are padded to so many rows.

@@ -12,6 +12,7 @@
 #include "kernels/executable.h"
 #include "kernels/kernel_spec.h"
 #include "sim/memory/footprint.h"
+#include "sim/parallel/halves.h"
 #include "sim/parallel/rank_rows.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
@@ -68,8 +69,8 @@ void check_kernels(const Scenario& scenario) {
   }
   for (const ValidationStep& step : steps) {
     at_key(scenario, "model", [&] {
-      const Plan whole = lower(scenario.model_config, step.batch, lowering_options(scenario));
-      const std::vector<Refusal> refused = refusals(parallelize(whole, scenario.mesh));
+      const std::vector<Refusal> refused = refusals(executed_plan(
+          scenario.model_config, step.batch, lowering_options(scenario), scenario.mesh));
       if (refused.empty()) return;
       throw std::invalid_argument("step '" + step.name +
                                   "' has ops that cannot be executed on GPUs: " + to_text(refused));
@@ -102,6 +103,11 @@ void check_executable(const Scenario& scenario) {
   }
   if (!scenario.validation.serve) return;
   at_key(scenario, "placement", [&] {
+    if (scenario.mesh.two_batch_overlap) {
+      throw std::invalid_argument(
+          "two_batch_overlap is executed in single steps and not served on GPUs: set "
+          "two_batch_overlap=false, or validate.serve=false");
+    }
     if (scenario.mesh.dp > 1 && scenario.model_config.kv_lora_rank > 0) {
       throw std::invalid_argument(
           "data-parallel ranks of a replica with latent attention (MLA) are not served on GPUs: "
@@ -180,8 +186,8 @@ StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
   prediction.mode = mode;
   prediction.batch = step.batch;
   at_key(scenario, "model", [&] {
-    const Plan whole = lower(scenario.model_config, step.batch, lowering_options(scenario));
-    prediction.plan = parallelize(whole, scenario.mesh);
+    prediction.plan =
+        executed_plan(scenario.model_config, step.batch, lowering_options(scenario), scenario.mesh);
   });
   const EngineProfile& profile = scenario.engine_profile;
   const std::int64_t of_rank =

@@ -11,6 +11,7 @@
 
 #include "kernels/execute/rank_program.h"
 #include "sim/parallel/rank_rows.h"
+#include "sim/plan/halves.h"
 #include "tests/execute/deployment.h"
 
 namespace orrery {
@@ -144,6 +145,34 @@ TEST(RankBatches, SoDoExpertsThatTheRanksShare) {
     mesh.expert_comm = comm;
     expect_logits_of_one_rank(model, {.moe_design = MoeDesign::kShuffling}, mesh);
   }
+}
+
+// 5 + 9 tokens of the first rank: half of them, 7, end inside the second chunk.
+TEST(Halves, CutAChunkWhereHalfOfARanksTokensEnd) {
+  const std::vector<std::int64_t> lengths{5, 9, 4};
+  const std::vector<ChunkPiece> expected{{.chunk = 0, .count = 5, .part = 0},
+                                         {.chunk = 1, .count = 2, .part = 0},
+                                         {.chunk = 1, .first = 2, .count = 7, .part = 1},
+                                         {.chunk = 2, .count = 2, .part = 2},
+                                         {.chunk = 2, .first = 2, .count = 2, .part = 3}};
+  EXPECT_EQ(halved_chunks(lengths, 2), expected);
+}
+
+TEST(Halves, OfDecodesAreWholeAndTheFirstIsNoSmaller) {
+  EXPECT_EQ(halved_decodes(5, 2), (std::vector<int>{0, 0, 1, 2, 3}));
+  EXPECT_EQ(halved_decodes(1, 2), std::vector<int>{0});
+}
+
+TEST(Halves, OfAChunkShareItsBlocksAndSampleOnce) {
+  const StepInput step{.prefill = {{.tokens = {7, 8, 9}, .context = 4, .blocks = {2, 1}}}};
+  const StepInput halves = in_halves(step, 1);
+  ASSERT_EQ(halves.prefill.size(), 2u);
+  EXPECT_EQ(halves.prefill[0].tokens, (std::vector<std::int32_t>{7, 8}));
+  EXPECT_EQ(halves.prefill[1].tokens, std::vector<std::int32_t>{9});
+  EXPECT_EQ(halves.prefill[1].context, 6);
+  EXPECT_EQ(halves.prefill[1].blocks, step.prefill[0].blocks);
+  EXPECT_FALSE(halves.prefill[0].produces_token);
+  EXPECT_TRUE(halves.prefill[1].produces_token);
 }
 
 }  // namespace

@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "kernels/execute/rank_batches.h"
+#include "kernels/execute/rank_program.h"
+#include "sim/parallel/halves.h"
 #include "tests/execute/deployment.h"
 
 namespace orrery {
@@ -105,6 +109,67 @@ TEST(ReferenceTwoBatch, StepsInHalvesAndWholeOnesShareTheCache) {
         << (is_halved ? "prompts" : "decodes");
     is_halved = false;
   }
+}
+
+// As GPUs run them: prompts of unequal lengths are cut where half of a rank's tokens end, and parts
+// with fewer rows, or none, are padded.
+void expect_logits_of_executed(const ModelConfig& model, const Mesh& mesh) {
+  const Deployment whole = deployment_of(model, {}, true);
+  Mesh overlapped = mesh;
+  overlapped.two_batch_overlap = true;
+  StepInput input;
+  ReferenceRuns halves(deployment_of(model, mesh, true), [&](const Plan&) {
+    return executed_plan(model, batch_of(input), whole.options, overlapped);
+  });
+  ReferenceRuns single(whole);
+  const std::vector<TestSequence> sequences{{0, 30}, {1, 30}, {2, 30}, {3, 30}};
+  StepInput prompts;
+  StepInput mixed;
+  StepInput decodes;
+  for (const TestSequence& sequence : sequences) {
+    const int length = 3 + 6 * sequence.index;
+    const bool is_chunked = sequence.index % 2 == 1;
+    const int end = length + (is_chunked ? 3 : 1);
+    prompts.prefill.push_back(sequence.chunk(0, length, !is_chunked));
+    (is_chunked ? mixed.prefill : mixed.decodes).push_back(sequence.chunk(length, end));
+    decodes.decodes.push_back(sequence.chunk(end, end + 1));
+  }
+  for (const StepInput& step : {prompts, mixed, decodes}) {
+    input = step;
+    const StepInput parts = in_halves(step, mesh.dp);
+    EXPECT_LT(relative_difference(halves.run(parts).logits, single.run(step).logits), 1e-9)
+        << "dp " << mesh.dp << " tp " << mesh.tp << " ep " << mesh.ep << ": " << step.prefill.size()
+        << " chunks, " << step.decodes.size() << " decodes";
+  }
+}
+
+TEST(ReferenceTwoBatch, UnequalHalvesGiveTheLogitsOfOneRank) {
+  const ModelConfig model = testing::tiny_llama();
+  expect_logits_of_executed(model, {.tp = 2});
+  expect_logits_of_executed(model, {.dp = 2, .tp = 2});
+  expect_logits_of_executed(model, {.tp = 2, .sp = true});
+}
+
+TEST(ReferenceTwoBatch, UnequalHalvesOfRoutedLayersGiveTheLogitsOfOneRank) {
+  ConfigFields fields = testing::tiny_llama_fields();
+  fields["model_type"] = std::string("qwen3_moe");
+  fields["num_experts"] = std::int64_t{8};
+  fields["num_experts_per_tok"] = std::int64_t{3};
+  fields["moe_intermediate_size"] = std::int64_t{16};
+  fields["norm_topk_prob"] = true;
+  const ModelConfig model = model_config("tiny", fields);
+  expect_logits_of_executed(model, {.tp = 2, .ep = 2});
+  expect_logits_of_executed(model, {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager});
+  expect_logits_of_executed(model, {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph});
+}
+
+TEST(ReferenceTwoBatch, LatentAttentionTakesNoPromptsThatAreCut) {
+  const Mesh mesh{.tp = 2, .two_batch_overlap = true};
+  const Batch one{.prefill = {{.query = 8}}};
+  EXPECT_THROW(static_cast<void>(executed_plan(tiny_deepseek(), one, {}, mesh)),
+               std::invalid_argument);
+  const Batch two{.prefill = {{.query = 8}, {.query = 8}}};
+  EXPECT_EQ(num_micro_batches(executed_plan(tiny_deepseek(), two, {}, mesh)), 2);
 }
 
 }  // namespace

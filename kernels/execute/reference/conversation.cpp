@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "kernels/execute/rank_batches.h"
 #include "kernels/execute/reference/model.h"
 
 namespace orrery {
@@ -173,6 +174,11 @@ std::vector<CheckedStep> decoded_conversation(const CheckedDeployment& deploymen
     next.logits = std::move(result.logits);
     next.next_tokens = std::move(result.next_tokens);
   }
+  return steps;
+}
+
+std::vector<CheckedStep> in_halves(std::vector<CheckedStep> steps, int dp) {
+  for (CheckedStep& step : steps) step.input = in_halves(step.input, dp);
   return steps;
 }
 

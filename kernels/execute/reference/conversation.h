@@ -58,6 +58,9 @@ std::vector<CheckedStep> decoded_conversation(const CheckedDeployment& deploymen
 // are on the second: the first one decodes beside prompts of the other.
 std::vector<CheckedStep> on_unlike_ranks(std::vector<CheckedStep> steps);
 
+// The same steps in two halves on each of `dp` ranks (rank_batches.h).
+std::vector<CheckedStep> in_halves(std::vector<CheckedStep> steps, int dp);
+
 struct ExecutedConversation {
   std::vector<std::vector<float>> logits;  // by step
   std::vector<std::vector<std::int32_t>> next_tokens;
