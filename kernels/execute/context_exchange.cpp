@@ -1,13 +1,14 @@
 #include "kernels/execute/context_exchange.h"
 
+#include <span>
 #include <string>
 
 #include "kernels/attention/kv_append/kv_append.h"
 #include "kernels/binding/context_memory.h"
 #include "kernels/comm/collectives/collective.h"
 #include "kernels/execute/collective_operands.h"
-#include "kernels/execute/column_slices.h"
 #include "kernels/execute/context_share.h"
+#include "kernels/execute/pack_columns.h"
 #include "kernels/rows/embedding/embedding.h"
 
 namespace orrery {
@@ -95,7 +96,7 @@ Launch bind_prompt_exchange(const CollectiveContext& context) {
                             .input = packed,
                             .output = received};
   return [=, &communicator](const cuda::Stream& stream) {
-    pack_columns(stream, parts);
+    pack_columns(stream, std::span(&parts, 1));
     nccl_collective(communicator, stream, call);
     embedding(stream, tables.row_sources, reinterpret_cast<const bf16*>(received),
               static_cast<bf16*>(output.data), tables.step_rows, columns,

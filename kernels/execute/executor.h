@@ -141,9 +141,9 @@ class Executor {
   // experts its tokens choose. Ops in their order, rank by rank; none of a plan that routes
   // otherwise or not at all. Throws as run().
   std::vector<ExpertCounts> expert_counts(PreparedStep& step, const StepInput& input);
-  // Runs it five times more, launch by launch, and says how long the host took for each op, by
+  // Runs it `runs` times more, launch by launch, and says how long the host took for each op, by
   // rank. Throws as run().
-  std::vector<LaunchTime> launch_times(PreparedStep& step, const StepInput& input);
+  std::vector<LaunchTime> launch_times(PreparedStep& step, const StepInput& input, int runs);
   // Logits of the sampled rows of the step run last, [rows, vocab], in the order of next_tokens:
   // from the first rank of each tensor-parallel group of the last stage.
   std::vector<float> logits(const PreparedStep& step) const;

@@ -12,8 +12,6 @@
 namespace orrery {
 namespace {
 
-constexpr int kRuns = 5;
-
 double median(std::vector<double> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::ranges::nth_element(values, middle);
@@ -35,13 +33,14 @@ void RankStep::enqueue_timed(std::vector<double>& seconds) {
   }
 }
 
-std::vector<LaunchTime> Executor::launch_times(PreparedStep& step, const StepInput& input) {
+std::vector<LaunchTime> Executor::launch_times(PreparedStep& step, const StepInput& input,
+                                               int runs) {
   State& state = *state_;
   PreparedStep::State& prepared = step.state();
   const std::vector<StepPart> parts = state.split(prepared, input);
   state.bind_again(prepared, parts, input);
   std::vector<std::map<OpId, std::vector<double>>> by_rank(static_cast<std::size_t>(num_ranks()));
-  for (int run = 0; run < kRuns; ++run) {
+  for (int run = 0; run < runs; ++run) {
     state.run_watched(prepared, [&](int r) {
       RankStep& own = prepared.rank(r);
       own.stage(state.parts_of(prepared, parts, r));
@@ -60,7 +59,7 @@ std::vector<LaunchTime> Executor::launch_times(PreparedStep& step, const StepInp
       const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
       all.push_back({.op = printed_name(prepared.plan.ops()[static_cast<std::size_t>(op)]),
                      .rank = r,
-                     .launches = std::ssize(seconds) / kRuns,
+                     .launches = std::ssize(seconds) / runs,
                      .mean = Seconds(sum / static_cast<double>(seconds.size())),
                      .median = Seconds(median(seconds))});
     }

@@ -45,6 +45,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmUps = 2;
 constexpr int kLeastRepeats = 3;
+// How often launches are timed, of steps that do not take long (seconds).
+constexpr int kLaunchRuns = 5;
+constexpr double kShort = 0.1;
 
 struct Options {
   fs::path directory;
@@ -334,8 +337,11 @@ class StepRunner {
       devices.push_back(output.device.value());
     }
     write_experts(executor, *step, input, one.name);
-    if (one.step.mode == LaunchMode::kEager) write_launches(executor, *step, input, one.name);
     const Spread duration = spread_of(durations);
+    if (one.step.mode == LaunchMode::kEager) {
+      const int runs = duration.median < kShort ? kLaunchRuns : 1;
+      write_launches(one.name, executor.launch_times(*step, input, runs));
+    }
     constexpr double kMicro = 1e6;
     std::printf("%-34s %5zu %12.2f %7.2f%% %12.2f\n", one.name.c_str(), durations.size(),
                 duration.median * kMicro, duration.relative * 100,
@@ -359,9 +365,8 @@ class StepRunner {
     }
   }
 
-  void write_launches(Executor& executor, PreparedStep& step, const StepInput& input,
-                      const std::string& name) {
-    for (const LaunchTime& one : executor.launch_times(step, input)) {
+  void write_launches(const std::string& name, const std::vector<LaunchTime>& launches) {
+    for (const LaunchTime& one : launches) {
       files_.add_launches(name, one.op, one.rank, one.launches, one.mean, one.median);
     }
   }
