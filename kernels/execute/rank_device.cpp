@@ -88,36 +88,29 @@ bool RankDevice::reach(const ExecutorSetup& setup, const std::string& op, const 
 }
 
 void RankDevice::allocate_weights(const ExecutorSetup& setup) {
-  const WeightShards shards = weight_shards(setup.plan, rank_);
-  for (std::size_t i = 0; i < shards.tensor_shard.size(); ++i) {
-    const std::int32_t shard = shards.tensor_shard[i];
-    if (shard < 0) continue;
-    add_weight(setup, setup.plan.tensors()[i], shards.shards[static_cast<std::size_t>(shard)]);
+  for (const auto& [name, kept] : kept_weights(setup.plan, rank_)) {
+    weights_.emplace(name, filled_weight(kept, setup.seed));
   }
   stream(0).synchronize();
 }
 
-void RankDevice::add_weight(const ExecutorSetup& setup, const Tensor& tensor,
-                            const WeightShard& shard) {
-  if (weights_.contains(tensor.name)) return;
-  require_stored_dtype(shard, tensor.dtype);
-  const bool is_fp8 = tensor.dtype == DType::kFp8;
-  const auto element_bytes = static_cast<std::int64_t>(bytes_per_element(tensor.dtype));
+RankDevice::Weight RankDevice::filled_weight(const KeptWeight& kept, std::uint64_t seed) {
+  const WeightShard& shard = kept.shard;
+  require_stored_dtype(shard, kept.dtype);
+  const bool is_fp8 = kept.dtype == DType::kFp8;
+  const auto element_bytes = static_cast<std::int64_t>(bytes_per_element(kept.dtype));
   const std::int64_t stride = aligned(shard.rows * shard.columns * element_bytes);
   const std::int64_t num_scales = is_fp8 ? shard.rows * shard.num_copies : 0;
-  const auto [entry, is_new] = weights_.emplace(
-      tensor.name,
-      Weight{.shard = shard,
-             .dtype = tensor.dtype,
-             .stride = stride,
-             .data =
-                 cuda::DeviceBuffer<std::byte>(static_cast<std::size_t>(stride * shard.num_copies)),
-             .scales = cuda::DeviceBuffer<float>(static_cast<std::size_t>(num_scales))});
-  const Weight& weight = entry->second;
+  Weight weight{.kept = kept,
+                .stride = stride,
+                .data = cuda::DeviceBuffer<std::byte>(
+                    static_cast<std::size_t>(stride * shard.num_copies)),
+                .scales = cuda::DeviceBuffer<float>(static_cast<std::size_t>(num_scales))};
   for (std::int64_t copy = 0; copy < shard.num_copies; ++copy) {
-    fill_weight(stream(0), shard, copy, tensor.dtype, weight.data.get() + copy * stride,
-                is_fp8 ? weight.scales.get() + copy * shard.rows : nullptr, setup.seed);
+    fill_weight(stream(0), shard, copy, kept.dtype, weight.data.get() + copy * stride,
+                is_fp8 ? weight.scales.get() + copy * shard.rows : nullptr, seed);
   }
+  return weight;
 }
 
 KvShape RankDevice::kv_shape(const ExecutorSetup& setup) const {
@@ -171,20 +164,11 @@ Operand RankDevice::weight(const Tensor& tensor, std::int64_t copies, std::int32
                                 "\" is not in the plan that the executor was made for");
   }
   const Weight& weight = found->second;
-  const WeightShard& shard = weight.shard;
-  if (num_elements(tensor) != shard.rows * shard.columns || copies != shard.num_copies ||
-      tensor.dtype != weight.dtype) {
-    throw std::invalid_argument(
-        "weight \"" + tensor.name + "\" is " + std::to_string(copies) + " x " +
-        std::to_string(num_elements(tensor)) + " " + std::string(to_text(tensor.dtype)) +
-        ", in the plan that the executor was made for " + std::to_string(shard.num_copies) + " x " +
-        std::to_string(shard.rows * shard.columns) + " " + std::string(to_text(weight.dtype)));
-  }
-  const std::int64_t index = copies > 1 ? copy : 0;
-  return {
-      .data = weight.data.get() + index * weight.stride,
-      .scales = weight.dtype == DType::kFp8 ? weight.scales.get() + index * shard.rows : nullptr,
-      .tensor = &tensor};
+  const std::int64_t index = kept_copy(weight.kept, tensor, copies, copy);
+  const bool is_fp8 = weight.kept.dtype == DType::kFp8;
+  return {.data = weight.data.get() + index * weight.stride,
+          .scales = is_fp8 ? weight.scales.get() + index * weight.kept.shard.rows : nullptr,
+          .tensor = &tensor};
 }
 
 std::shared_ptr<cuda::DeviceBuffer<std::byte>> RankDevice::arena(std::int64_t bytes) {

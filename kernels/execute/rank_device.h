@@ -90,8 +90,7 @@ class RankDevice {
 
  private:
   struct Weight {
-    WeightShard shard;
-    DType dtype = DType::kBf16;
+    KeptWeight kept;
     std::int64_t stride = 0;  // bytes from copy to copy
     cuda::DeviceBuffer<std::byte> data;
     cuda::DeviceBuffer<float> scales;  // [copies, rows]; empty but for fp8
@@ -106,7 +105,7 @@ class RankDevice {
   [[nodiscard]] KvShape kv_shape(const ExecutorSetup& setup) const;
   void allocate_weights(const ExecutorSetup& setup);
   void allocate_tables(const ExecutorSetup& setup);
-  void add_weight(const ExecutorSetup& setup, const Tensor& tensor, const WeightShard& shard);
+  Weight filled_weight(const KeptWeight& kept, std::uint64_t seed);
   Stream& stream_entry(int number);
 
   int rank_;

@@ -210,6 +210,55 @@ WeightShards weight_shards(const Plan& plan, int rank) {
   return result;
 }
 
+std::map<std::string, KeptWeight> kept_weights(const Plan& plan, int rank) {
+  const WeightShards shards = weight_shards(plan, rank);
+  std::map<std::string, std::map<std::int64_t, KeptWeight>> by_copy;
+  for (std::size_t i = 0; i < shards.tensor_shard.size(); ++i) {
+    if (shards.tensor_shard[i] < 0) continue;
+    const WeightShard& shard = shards.shards[static_cast<std::size_t>(shards.tensor_shard[i])];
+    KeptWeight& part =
+        by_copy[shard.name]
+            .try_emplace(shard.first_copy, KeptWeight{shard, plan.tensors()[i].dtype})
+            .first->second;
+    part.shard.num_copies = std::max(part.shard.num_copies, shard.num_copies);
+  }
+  std::map<std::string, KeptWeight> kept;
+  for (auto& [name, parts] : by_copy) {
+    KeptWeight& all = kept.emplace(name, parts.begin()->second).first->second;
+    for (const auto& [first, part] : parts) {
+      const std::int64_t end = all.shard.first_copy + all.shard.num_copies;
+      WeightShard same = part.shard;
+      same.first_copy = all.shard.first_copy;
+      same.num_copies = all.shard.num_copies;
+      if (first > end || same != all.shard || part.dtype != all.dtype) {
+        throw std::invalid_argument("weight \"" + name +
+                                    "\" is in several tensors that are no copies of one");
+      }
+      all.shard.num_copies += std::max<std::int64_t>(first + part.shard.num_copies - end, 0);
+    }
+  }
+  return kept;
+}
+
+std::int64_t kept_copy(const KeptWeight& kept, const Tensor& tensor, std::int64_t copies,
+                       std::int64_t copy) {
+  const WeightShard& shard = kept.shard;
+  const std::int64_t first = tensor.first_copy - shard.first_copy;
+  const bool is_same = num_elements(tensor) == shard.rows * shard.columns &&
+                       tensor.dtype == kept.dtype && first >= 0 &&
+                       first + copies <= shard.num_copies;
+  if (is_same) return first + (copies > 1 ? copy : 0);
+  const auto text = [](std::int64_t from, std::int64_t count, std::int64_t elements, DType dtype) {
+    return std::to_string(count) + " from " + std::to_string(from) + " on x " +
+           std::to_string(elements) + " " + std::string(to_text(dtype));
+  };
+  throw std::invalid_argument(
+      "weight \"" + tensor.name + "\" is " +
+      text(tensor.first_copy, copies, num_elements(tensor), tensor.dtype) +
+      ", in the plan that the executor was made for " +
+      text(shard.first_copy, shard.num_copies, shard.rows * shard.columns, kept.dtype));
+}
+
 void require_stored_dtype(const WeightShard& shard, DType dtype) {
   if (dtype == DType::kBf16 || dtype == DType::kFp8 || dtype == DType::kFp32) return;
   throw std::invalid_argument("weight \"" + shard.name + "\" is " + std::string(to_text(dtype)) +

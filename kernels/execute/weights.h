@@ -5,6 +5,7 @@
 // (weight_value.h). No CUDA but for fill_weight.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,21 @@ struct WeightShards {
   std::vector<std::int32_t> tensor_shard;
 };
 WeightShards weight_shards(const Plan& plan, int rank);
+
+// What a rank keeps, by name: all copies together, whichever tensors of a plan have them (halves that
+// take turns rotate a run of layers, which then has its first copy, those between and its last in
+// three), so that one executor runs plans that cut a run differently. Throws as weight_shards and,
+// naming it, for a weight that is of several shapes or formats, or lacks copies between others.
+struct KeptWeight {
+  WeightShard shard;
+  DType dtype = DType::kBf16;
+};
+std::map<std::string, KeptWeight> kept_weights(const Plan& plan, int rank);
+
+// Which copy of `kept` is copy `copy` of a plan's tensor, which has `copies`. Throws
+// std::invalid_argument, naming it, where it is none of them.
+std::int64_t kept_copy(const KeptWeight& kept, const Tensor& tensor, std::int64_t copies,
+                       std::int64_t copy);
 
 // The first expert of `rank`; 0 without experts. Throws as Plan::ranges_of.
 std::int64_t first_expert(const Plan& plan, int rank);

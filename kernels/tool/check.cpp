@@ -30,6 +30,7 @@ constexpr Group kGroups[] = {
     {"trace", check_trace_records},
     {"execute", check_execute},
     {"moe", check_moe},
+    {"halves", check_halves},
     {"moe_layers", check_moe_layers},
     {"mla", check_mla},
     {"faults", check_faults},

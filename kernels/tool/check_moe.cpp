@@ -310,25 +310,22 @@ void check_one_gpu(StepCheck& check) {
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2, .fuses_scatter = true});
 }
 
+std::vector<Mesh> meshes_of_two() {
+  return {{.tp = 2},
+          {.tp = 2, .ep = 2},
+          {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
+          {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
+          {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kTokens}};
+}
+
 void check_two_gpus(StepCheck& check) {
-  const std::vector<Mesh> meshes{{.tp = 2},
-                                 {.tp = 2, .ep = 2},
-                                 {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
-                                 {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
-                                 {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kTokens}};
-  for (const Mesh& mesh : meshes) {
+  for (const Mesh& mesh : meshes_of_two()) {
     for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kLlama4, SmallMoe::kDeepseek}) {
       check.check_steps({.kind = kind, .mesh = mesh});
       if (mesh.dp == 2) {
         check.check_steps({.kind = kind, .mesh = mesh, .has_unlike_ranks = true});
       }
     }
-  }
-  for (Mesh mesh : meshes) {
-    mesh.two_batch_overlap = true;
-    mesh.num_micro_batches = kNumHalves;
-    check.check_steps({.kind = SmallMoe::kQwen3, .mesh = mesh});
-    check.check_steps({.kind = SmallMoe::kDeepseek, .mesh = mesh});
   }
   const SharedExpert whole = SharedExpert::kReplicated;
   const MoeGather routed = MoeGather::kRouted;
@@ -371,6 +368,18 @@ CheckCount check_mla() {
   const AttentionGather projected = AttentionGather::kProjected;
   check.check_steps({.kind = SmallMoe::kDeepseekV3,
                      .mesh = {.tp = 2, .sp = true, .attention_gather = projected}});
+  check.finish();
+  return check.result();
+}
+
+CheckCount check_halves() {
+  StepCheck check(cuda::device_count());
+  for (Mesh mesh : meshes_of_two()) {
+    mesh.two_batch_overlap = true;
+    mesh.num_micro_batches = kNumHalves;
+    check.check_steps({.kind = SmallMoe::kQwen3, .mesh = mesh});
+    check.check_steps({.kind = SmallMoe::kDeepseek, .mesh = mesh});
+  }
   check.finish();
   return check.result();
 }

@@ -43,6 +43,8 @@ CheckCount check_execute();
 // GPU found, which must be close to the reference's, so that what is compared differs by rounding
 // alone. Plans that cannot be captured must be refused.
 CheckCount check_moe();
+// Of such, steps in two halves that overlap, split over two GPUs.
+CheckCount check_halves();
 // Likewise small models of latent attention and experts, on one GPU and split over two and four;
 // graphs must give what eager steps give, and collectives left out or late must be noticed.
 CheckCount check_mla();

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -47,7 +47,9 @@ struct SharingRank {
   template <typename T>
   [[nodiscard]] std::vector<T> table(std::int64_t offset, std::int64_t size) const {
     std::vector<T> values(static_cast<std::size_t>(size));
-    std::memcpy(values.data(), bytes.data() + offset, values.size() * sizeof(T));
+    const auto from = std::span(bytes).subspan(static_cast<std::size_t>(offset));
+    std::ranges::copy(from.first(values.size() * sizeof(T)),
+                      std::as_writable_bytes(std::span(values)).begin());
     return values;
   }
   [[nodiscard]] std::vector<std::int32_t> own_rows() const {

@@ -242,6 +242,59 @@ TEST(WeightShards, ARankThatThePlanHasNotIsAnError) {
   EXPECT_THROW((void)weight_shards(plan, -1), std::invalid_argument);
 }
 
+// Halves of data-parallel ranks rotate the run of layers, so that a weight is in several tensors:
+// every copy of each has the values of its own layer, in the executor of either plan.
+TEST(KeptWeights, ARotatedRunFindsTheWeightsOfItsLayers) {
+  const ModelConfig model = testing::small_deepseek();
+  Mesh mesh{.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph};
+  LoweringOptions options;
+  options.moe_design = MoeDesign::kShuffling;
+  const Plan whole = parallelize(lower(model, kDecode, options), mesh);
+  mesh.two_batch_overlap = true;
+  mesh.num_micro_batches = 2;
+  const Plan halves = parallelize(lower(model, kDecode, options), mesh);
+  int rotated = 0;
+  for (const Plan& made_for : {whole, halves}) {
+    const std::map<std::string, KeptWeight> kept = kept_weights(made_for, 1);
+    for (const Plan& run : {whole, halves}) {
+      const WeightShards shards = weight_shards(run, 1);
+      const std::vector<std::int64_t> copies = num_copies(run);
+      for (std::size_t i = 0; i < run.tensors().size(); ++i) {
+        if (shards.tensor_shard[i] < 0) continue;
+        const Tensor& tensor = run.tensors()[i];
+        if (tensor.first_copy > 0) ++rotated;
+        const KeptWeight& found = kept.at(tensor.name);
+        for (const std::int64_t copy : {std::int64_t{0}, copies[i] - 1}) {
+          const std::int64_t at = kept_copy(found, tensor, copies[i], copy);
+          const WeightShard& own = shards.shards[static_cast<std::size_t>(shards.tensor_shard[i])];
+          EXPECT_EQ(found.shard.first_copy + at, own.first_copy + copy) << tensor.name;
+          EXPECT_EQ(stored_weight(found.shard, at, tensor.dtype, kSeed).values,
+                    stored_weight(own, copy, tensor.dtype, kSeed).values)
+              << tensor.name << " copy " << copy;
+        }
+      }
+    }
+  }
+  EXPECT_GT(rotated, 0);
+}
+
+TEST(KeptWeights, APlanOfMoreLayersIsAnErrorThatNamesTheWeight) {
+  const Plan plan = whole_plan(testing::small_llama());
+  const KeptWeight kept = kept_weights(plan, 0).at("layers.0.o_proj.weight");
+  const Tensor tensor{.name = "layers.0.o_proj.weight",
+                      .dtype = kept.dtype,
+                      .axes = {{.name = "rows", .size = kept.shard.rows},
+                               {.name = "columns", .size = kept.shard.columns}},
+                      .role = TensorRole::kWeight};
+  EXPECT_EQ(kept_copy(kept, tensor, kept.shard.num_copies, 1), 1);
+  try {
+    (void)kept_copy(kept, tensor, kept.shard.num_copies + 1, 0);
+    FAIL() << "a plan with a layer more was accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("layers.0.o_proj"), std::string::npos) << error.what();
+  }
+}
+
 // Uniform in [-b, b]: mean 0 and variance b^2 / 3 = 1 / columns, so a linear layer keeps the
 // variance of its input. Over 98,304 elements the mean is off by 1 / sqrt(98304) of a standard
 // deviation, the variance by about 0.3 %.
