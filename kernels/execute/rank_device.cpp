@@ -101,11 +101,11 @@ RankDevice::Weight RankDevice::filled_weight(const KeptWeight& kept, std::uint64
   const auto element_bytes = static_cast<std::int64_t>(bytes_per_element(kept.dtype));
   const std::int64_t stride = aligned(shard.rows * shard.columns * element_bytes);
   const std::int64_t num_scales = is_fp8 ? shard.rows * shard.num_copies : 0;
-  Weight weight{.kept = kept,
-                .stride = stride,
-                .data = cuda::DeviceBuffer<std::byte>(
-                    static_cast<std::size_t>(stride * shard.num_copies)),
-                .scales = cuda::DeviceBuffer<float>(static_cast<std::size_t>(num_scales))};
+  Weight weight{
+      .kept = kept,
+      .stride = stride,
+      .data = cuda::DeviceBuffer<std::byte>(static_cast<std::size_t>(stride * shard.num_copies)),
+      .scales = cuda::DeviceBuffer<float>(static_cast<std::size_t>(num_scales))};
   for (std::int64_t copy = 0; copy < shard.num_copies; ++copy) {
     fill_weight(stream(0), shard, copy, kept.dtype, weight.data.get() + copy * stride,
                 is_fp8 ? weight.scales.get() + copy * shard.rows : nullptr, seed);

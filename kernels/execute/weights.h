@@ -47,10 +47,11 @@ struct WeightShards {
 };
 WeightShards weight_shards(const Plan& plan, int rank);
 
-// What a rank keeps, by name: all copies together, whichever tensors of a plan have them (halves that
-// take turns rotate a run of layers, which then has its first copy, those between and its last in
-// three), so that one executor runs plans that cut a run differently. Throws as weight_shards and,
-// naming it, for a weight that is of several shapes or formats, or lacks copies between others.
+// What a rank keeps, by name: all copies together, whichever tensors of a plan have them (halves
+// that take turns rotate a run of layers, which then has its first copy, those between and its last
+// in three), so that one executor runs plans that cut a run differently. Throws as weight_shards
+// and, naming it, for a weight that is of several shapes or formats, or lacks copies between
+// others.
 struct KeptWeight {
   WeightShard shard;
   DType dtype = DType::kBf16;
