@@ -11,6 +11,7 @@
 #include "kernels/execute/check.h"
 #include "kernels/execute/rank_batches.h"
 #include "kernels/execute/wrong_plan.h"
+#include "kernels/serve/rank_grid.h"
 #include "kernels/tool/check_cases.h"
 #include "kernels/tool/checks.h"
 #include "sim/model/model.h"
@@ -91,12 +92,7 @@ CheckedDeployment deployment_of(const SmallModel& small, const Mesh& mesh) {
   LoweringOptions options;
   options.precision.weights = options.precision.activations = small.dtype;
   return {.name = describe(small, mesh),
-          .grid = {.tp = mesh.tp,
-                   .dp = mesh.dp,
-                   .pp = mesh.pp,
-                   .cp = mesh.cp,
-                   .ffn_instances = mesh.ffn_instances,
-                   .ffn_tp = mesh.ffn_tp},
+          .grid = grid_of(mesh),
           .numbers = {.head_dim = small.head_dim, .max_positions = 512},
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {

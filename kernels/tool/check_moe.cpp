@@ -17,6 +17,7 @@
 #include "kernels/execute/rank_batches.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/wrong_plan.h"
+#include "kernels/serve/rank_grid.h"
 #include "kernels/tool/check_cases.h"
 #include "kernels/tool/executor_setup.h"
 #include "sim/model/model.h"
@@ -146,10 +147,7 @@ CheckedDeployment deployment_of(const MoeStep& step) {
   const Mesh mesh = step.mesh;
   const bool has_unlike_ranks = step.has_unlike_ranks;
   return {.name = describe(step),
-          .grid = {.tp = mesh.tp,
-                   .dp = mesh.dp,
-                   .ffn_instances = mesh.ffn_instances,
-                   .ffn_tp = mesh.ffn_tp},
+          .grid = grid_of(mesh),
           .numbers = {.head_dim = model.rotary_dim(),
                       .max_positions = 512,
                       .routing = routing_of(model)},

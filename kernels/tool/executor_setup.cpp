@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/execute/router_bias.h"
+#include "kernels/serve/rank_grid.h"
 #include "sim/model/result_numbers.h"
 
 namespace orrery::tool {
@@ -62,12 +63,7 @@ RankGrid rank_grid(const Mesh& mesh) {
         "an LM head that is joined over dp is not executed; expected lm_head split or replicated");
   }
   check_sides(mesh);
-  return {.tp = mesh.tp,
-          .dp = mesh.dp,
-          .pp = mesh.pp,
-          .cp = mesh.cp,
-          .ffn_instances = mesh.ffn_instances,
-          .ffn_tp = mesh.ffn_tp};
+  return grid_of(mesh);
 }
 
 Routing routing_of(const ModelConfig& model) {

@@ -159,7 +159,7 @@ Seconds collective_launch(LaunchMode mode, const HostCosts& host) {
   return launch_time(mode, host, Launched::kCollective);
 }
 
-Seconds product_launch(LaunchMode mode, const HostCosts& host) {
+Seconds gemm_launch(LaunchMode mode, const HostCosts& host) {
   return launch_time(mode, host, Launched::kProduct);
 }
 
@@ -209,9 +209,9 @@ constexpr std::array kCorrections = {
     Correction{.name = "collective launch",
                .source = "engine profile, eager_exchange",
                .between_ops = collective_launch},
-    Correction{.name = "product launch",
-               .source = "engine profile, product_launch",
-               .between_ops = product_launch}};
+    Correction{.name = "GEMM launch",
+               .source = "engine profile, gemm_launch",
+               .between_ops = gemm_launch}};
 
 // Before the power limit is asked, `limited` says nothing.
 bool differ(const Estimate& before, const Estimate& after) {
@@ -273,7 +273,7 @@ Seconds launch_time(LaunchMode mode, const HostCosts& host, Launched launched) {
     case Launched::kRows:
       return host.eager_launch;
     case Launched::kProduct:
-      return host.eager_launch * host.product_launch;
+      return host.eager_launch * host.gemm_launch;
     case Launched::kCollective:
       return host.eager_collective.value_or(host.eager_launch);
   }

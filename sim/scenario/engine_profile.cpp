@@ -80,13 +80,13 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   const Times host(
       reader, "host",
       {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop", "graph_arrivals",
-       "eager_arrivals", "eager_exchange", "product_launch", "launch_spread", "scheduler_base",
+       "eager_arrivals", "eager_exchange", "gemm_launch", "launch_spread", "scheduler_base",
        "scheduler_per_sequence", "serve_base", "serve_per_sequence", "prefill_base", "new_rows",
        "new_attention", "piece_launch"});
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
-  profile.host.product_launch = host.number("product_launch", 1, 10);
+  profile.host.gemm_launch = host.number("gemm_launch", 1, 10);
   profile.launch_spread = host.number("launch_spread", 0, 1);
   profile.host.graph_hop = host.at_or_none("graph_hop");
   profile.host.eager_hop = host.at_or_none("eager_hop");

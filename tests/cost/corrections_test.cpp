@@ -74,10 +74,10 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
     EXPECT_EQ(acts, 1) << correction.name;
   }
   EXPECT_EQ(names,
-            (std::vector<std::string>{
-                "device", "fastest row", "included quantising", "warm L2", "streamed weights",
-                "eager gap", "other rows", "same work", "power limit", "engine", "engine's kernel",
-                "arrivals", "hop between streams", "collective launch", "product launch"}));
+            (std::vector<std::string>{"device", "fastest row", "included quantising", "warm L2",
+                                      "streamed weights", "eager gap", "other rows", "same work",
+                                      "power limit", "engine", "engine's kernel", "arrivals",
+                                      "hop between streams", "collective launch", "GEMM launch"}));
 }
 
 // A row of 1,024 tokens at 8e14 FLOP/s and one of 1 token at 4.5e12 bytes/s take 0.63 and 0.79 of
@@ -186,7 +186,7 @@ TEST_F(CorrectionTest, FactorsOfTheEngineScaleAllThreeTimes) {
 
 TEST(Corrections, TimesBetweenOpsAreThoseOfTheLaunchMode) {
   const HostCosts host{.eager_launch = Seconds(4),
-                       .product_launch = 1.5,
+                       .gemm_launch = 1.5,
                        .graph_hop = Seconds(1),
                        .eager_hop = Seconds(2),
                        .eager_collective = Seconds(6)};
@@ -197,8 +197,8 @@ TEST(Corrections, TimesBetweenOpsAreThoseOfTheLaunchMode) {
   EXPECT_EQ(between("hop between streams", LaunchMode::kEager), Seconds(2));
   EXPECT_EQ(between("collective launch", LaunchMode::kEager), Seconds(6));
   EXPECT_EQ(between("collective launch", LaunchMode::kGraph), Seconds(0));
-  EXPECT_EQ(between("product launch", LaunchMode::kEager), Seconds(6));
-  EXPECT_EQ(between("product launch", LaunchMode::kGraph), Seconds(0));
+  EXPECT_EQ(between("GEMM launch", LaunchMode::kEager), Seconds(6));
+  EXPECT_EQ(between("GEMM launch", LaunchMode::kGraph), Seconds(0));
 }
 
 TEST(Corrections, AHostEnqueuesWhatTheOpIs) {

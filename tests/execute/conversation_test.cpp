@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kernels/serve/rank_grid.h"
 #include "tests/execute/deployment.h"
 
 namespace orrery {
@@ -15,12 +16,7 @@ namespace {
 CheckedDeployment checked_deployment(const Mesh& mesh) {
   const ModelConfig model = testing::tiny_llama();
   return {.name = model.name,
-          .grid = {.tp = mesh.tp,
-                   .dp = mesh.dp,
-                   .pp = mesh.pp,
-                   .cp = mesh.cp,
-                   .ffn_instances = mesh.ffn_instances,
-                   .ffn_tp = mesh.ffn_tp},
+          .grid = grid_of(mesh),
           .numbers = {.head_dim = model.head_dim, .max_positions = 256},
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {

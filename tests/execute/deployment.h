@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/execute/reference/model.h"
+#include "kernels/serve/rank_grid.h"
 #include "sim/parallel/parallel.h"
 #include "tests/model/small_models.h"
 
@@ -99,12 +100,7 @@ class ReferenceRuns {
     const Plan split = parallelize(whole, deployment_.mesh);
     if (!model_) {
       model_.emplace(reference::ModelSetup{
-          .grid = {.tp = deployment_.mesh.tp,
-                   .dp = deployment_.mesh.dp,
-                   .pp = deployment_.mesh.pp,
-                   .cp = deployment_.mesh.cp,
-                   .ffn_instances = deployment_.mesh.ffn_instances,
-                   .ffn_tp = deployment_.mesh.ffn_tp},
+          .grid = grid_of(deployment_.mesh),
           .numbers = {.head_dim = deployment_.model.rotary_dim(),
                       .max_positions = 64,
                       .routing = {.score = deployment_.model.scoring_func == ScoringFunc::kSigmoid
