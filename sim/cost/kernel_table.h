@@ -99,6 +99,11 @@ struct FamilyGrid {
   std::vector<double> least_s;
 
   void bound();  // sets these two; after the twin is linked
+  // Whether a row stands alone: it takes more than twice as long as every next row of more work
+  // along an axis, and more than twice what every next row of less work says in proportion. A timer
+  // that was interrupted leaves such rows; where a kernel takes longer, the rows beside do too.
+  [[nodiscard]] bool is_spike(std::size_t index) const;
+  std::int64_t set_aside_spikes();  // how many; before twins are linked
   [[nodiscard]] double most(const std::array<int, kMaxAxes>& node) const {
     return most_s[index(node)];
   }
@@ -139,6 +144,8 @@ class KernelTable {
     TimedWork moving;
   };
   [[nodiscard]] const FastestRows* fastest_rows(DType dtype, int distribution) const;
+  // Rows that stand alone (FamilyGrid::set_aside_spikes), which no call is priced by.
+  [[nodiscard]] std::int64_t num_spikes() const { return num_spikes_; }
   [[nodiscard]] Seconds eager_gap() const { return eager_gap_; }  // KernelRows::eager_gap_s
   // Of the time of the rows, what a call takes whose operands are in the L2 cache:
   // KernelRows::warm_ratio between the rows that have it, in log-bytes. 1 for kernels that read
@@ -169,6 +176,7 @@ class KernelTable {
   std::vector<std::string> distributions_;
   std::map<Key, FamilyGrid> families_;
   std::map<std::pair<DType, int>, FastestRows> fastest_rows_;  // by format and distribution
+  std::int64_t num_spikes_ = 0;
   Seconds eager_gap_;
   std::vector<std::pair<double, double>> warm_ratio_;
 };
