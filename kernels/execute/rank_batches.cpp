@@ -67,8 +67,10 @@ std::vector<StepPart> split_by_rank(const StepInput& input, int num_ranks) {
 
 StepInput in_halves(const StepInput& input, int dp) {
   StepInput halves;
-  std::vector<std::int64_t> lengths;
-  for (const SequenceTokens& chunk : input.prefill) lengths.push_back(std::ssize(chunk.tokens));
+  std::vector<std::int64_t> lengths(input.prefill.size());
+  std::ranges::transform(input.prefill, lengths.begin(), [](const SequenceTokens& chunk) {
+    return std::int64_t{std::ssize(chunk.tokens)};
+  });
   for (const ChunkPiece& piece : halved_chunks(lengths, dp)) {
     const SequenceTokens& whole = input.prefill[piece.chunk];
     const auto begin = whole.tokens.begin() + piece.first;

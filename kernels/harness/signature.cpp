@@ -78,8 +78,8 @@ std::string launch_signature(KernelCase& kernel_case) {
   std::vector<cudaGraphNode_t> nodes(count);
   if (count > 0) ORRERY_CUDA(cudaGraphGetNodes(graph, nodes.data(), &count));
   // Nodes come in no promised order.
-  std::vector<std::string> texts;
-  for (const cudaGraphNode_t node : nodes) texts.push_back(node_text(node));
+  std::vector<std::string> texts(nodes.size());
+  std::ranges::transform(nodes, texts.begin(), node_text);
   std::ranges::sort(texts);
   std::string signature;
   for (const std::string& text : texts) signature += text + "; ";

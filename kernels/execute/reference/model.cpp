@@ -378,8 +378,8 @@ class StepRun {
   }
   // Of place `t` in each tensor-parallel group.
   [[nodiscard]] std::vector<int> ranks_of_attention(int t) const {
-    std::vector<int> ranks;
-    for (int d = 0; d < setup_.grid.dp; ++d) ranks.push_back(d * setup_.grid.tp + t);
+    std::vector<int> ranks(static_cast<std::size_t>(setup_.grid.dp));
+    std::ranges::generate(ranks, [&, d = 0]() mutable { return d++ * setup_.grid.tp + t; });
     return ranks;
   }
 
