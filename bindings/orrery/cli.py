@@ -92,6 +92,12 @@ def _parser() -> argparse.ArgumentParser:
     alternatives.add_options(choices)
     choices.set_defaults(command=alternatives.run)
 
+    from . import scaling
+
+    curves = commands.add_parser("scaling", help="how attention grows with the context, and FFNs or experts with the tokens")
+    scaling.add_options(curves)
+    curves.set_defaults(command=scaling.run)
+
     from .search import command as exploration
 
     explore = commands.add_parser("explore", help="find the plan that meets an SLO at the least cost")

@@ -14,8 +14,8 @@ namespace {
 
 std::vector<Batch> parts_of(const Batch& batch, int dp) {
   std::vector<Batch> parts(static_cast<std::size_t>(dp) * kNumHalves);
-  std::vector<std::int64_t> lengths;
-  for (const PrefillChunk& chunk : batch.prefill) lengths.push_back(chunk.query);
+  std::vector<std::int64_t> lengths(batch.prefill.size());
+  std::ranges::transform(batch.prefill, lengths.begin(), &PrefillChunk::query);
   for (const ChunkPiece& piece : halved_chunks(lengths, dp)) {
     const PrefillChunk& whole = batch.prefill[piece.chunk];
     const bool is_last = piece.first + piece.count == whole.query;
