@@ -15,6 +15,9 @@ constexpr double kOneSided = 0.1;
 constexpr double kSameLine = 0.3;
 // Variance added to a line's own error: the scatter of the measurement itself, about 0.3 %.
 constexpr double kNoiseVariance = 1e-5;
+// Beyond all rows no less is taken than a line that rises towards its end says, less this, even if
+// other lines fall: from few heads to many a kernel goes over from waiting for bytes to computing.
+constexpr double kContradicted = 0.4;
 // Variance assumed of a line when no neighbour can judge it (10 %).
 constexpr double kUnknownVariance = 1e-2;
 
@@ -92,6 +95,29 @@ double Interpolator::known_ratio(const FamilyGrid& grid, const Node& node, bool 
   return filled && filled->is_inside ? filled->log : kNone;
 }
 
+// The line's nodes lie from `end` on in the direction of `step`. 0 where there is one alone.
+double Interpolator::bend(const FamilyGrid& grid, const Node& node, int axis, int end, int step,
+                          bool with_filled) {
+  if (!bends_evenly()) return 0;
+  const std::vector<std::int64_t>& values = grid.axes[axis];
+  Node at = node;
+  at[axis] = end;
+  const double last = known_ratio(grid, at, with_filled);
+  double before = kNone;
+  while ((at[axis] += step) >= 0 && at[axis] < static_cast<int>(values.size()) &&
+         std::isnan(before)) {
+    before = known_ratio(grid, at, with_filled);
+  }
+  if (std::isnan(before)) return 0;
+  const auto octaves = [&](int from, int to) {
+    return std::log2(static_cast<double>(std::max<std::int64_t>(1, values[from])) /
+                     static_cast<double>(std::max<std::int64_t>(1, values[to])));
+  };
+  const double before_end = std::abs(octaves(end, at[axis] - step));
+  if (before_end == 0) return 0;
+  return (last - before) * std::abs(octaves(node[axis], end)) / before_end;
+}
+
 Interpolator::LineGuess Interpolator::along(const FamilyGrid& grid, const Node& node, int axis,
                                             bool with_filled) {
   const std::vector<std::int64_t>& values = grid.axes[axis];
@@ -106,8 +132,12 @@ Interpolator::LineGuess Interpolator::along(const FamilyGrid& grid, const Node& 
   while (++high[axis] < size && std::isnan(high_ratio)) {
     high_ratio = known_ratio(grid, high, with_filled);
   }
-  if (std::isnan(low_ratio) || std::isnan(high_ratio)) {
-    return {std::isnan(low_ratio) ? high_ratio : low_ratio, false};
+  if (std::isnan(low_ratio) && std::isnan(high_ratio)) return {kNone, false};
+  if (std::isnan(high_ratio)) {
+    return {low_ratio, false, bend(grid, node, axis, low[axis] + 1, -1, with_filled)};
+  }
+  if (std::isnan(low_ratio)) {
+    return {high_ratio, false, bend(grid, node, axis, high[axis] - 1, 1, with_filled)};
   }
   // Both loops step once past the node they found.
   const auto low_value = static_cast<double>(values[low[axis] + 1]);
@@ -145,6 +175,8 @@ std::optional<Ratio> Interpolator::from_lines(const FamilyGrid& grid, const Node
                                               bool with_filled) {
   double sum = 0;
   double weights = 0;
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
   bool is_inside = false;
   for (int axis = 0; axis < kMaxAxes; ++axis) {
     const LineGuess guess = along(grid, node, axis, with_filled);
@@ -153,11 +185,18 @@ std::optional<Ratio> Interpolator::from_lines(const FamilyGrid& grid, const Node
     }
     is_inside = is_inside || guess.is_bracketed;
     const double weight =
-        (guess.is_bracketed ? 1.0 : kOneSided) / (line_variance(grid, node, axis) + kNoiseVariance);
+        (guess.is_bracketed ? 1.0 : kOneSided) /
+        (line_variance(grid, node, axis) + kNoiseVariance + guess.bend * guess.bend);
     sum += weight * guess.value;
     weights += weight;
+    if (guess.bend > 0) least = std::max(least, guess.value);
+    if (guess.bend < 0) most = std::min(most, guess.value);
   }
-  return weights > 0 ? std::optional(Ratio{sum / weights, is_inside}) : std::nullopt;
+  if (weights == 0) return std::nullopt;
+  const double mean = sum / weights;
+  if (is_inside || !bends_evenly()) return Ratio{mean, is_inside};
+  if (least <= most) return Ratio{std::clamp(mean, least, most), false};
+  return Ratio{std::max(mean, least - kContradicted), false};
 }
 
 // Time of the small corner of a rectangle whose other three are measured, the nearest above along

@@ -49,6 +49,9 @@ class Interpolator {
   struct LineGuess {
     double value = 0;
     bool is_bracketed = false;
+    // Of a guess from one side: by how much the ratio would change on the way, if it went on as
+    // between the last two nodes.
+    double bend = 0;
   };
   // The nodes around a point, what it lies between them, and the point itself, clamped to the grid.
   struct Cell {
@@ -76,6 +79,13 @@ class Interpolator {
   // The ratio of a node that is measured; with `with_filled` also of one that lies between measured
   // nodes of a line of its own. Else NaN.
   double known_ratio(const FamilyGrid& grid, const Node& node, bool with_filled);
+  // Whether a ratio that rises towards the end of a line is no less beyond it, and one that falls
+  // no more: of attention, whose ratio follows its sizes. That of GEMMs follows how they are tiled.
+  [[nodiscard]] bool bends_evenly() const {
+    return prior_.arithmetic == Arithmetic::kAttention && !table_.has_ways();
+  }
+  double bend(const FamilyGrid& grid, const Node& node, int axis, int end, int step,
+              bool with_filled);
   LineGuess along(const FamilyGrid& grid, const Node& node, int axis, bool with_filled = false);
   // Mean square error of `axis` lines at the neighbours of `node`.
   double line_variance(const FamilyGrid& grid, const Node& node, int axis);

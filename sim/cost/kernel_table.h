@@ -157,6 +157,8 @@ class KernelTable {
                                          int way = kAllWays) const;
   [[nodiscard]] Key key(DType dtype, int distribution, std::span<const std::int64_t> dims,
                         int way = kAllWays) const;
+  // Whether they are of our own kernels, of which rows of each way make families of their own.
+  [[nodiscard]] bool has_ways() const { return has_ways_; }
   // kAllWays where the rows do not tell ways apart.
   [[nodiscard]] int way_of(DType dtype, std::span<const std::int64_t> dims) const {
     return has_ways_ ? spec_->way(dtype, dims) : kAllWays;
