@@ -251,10 +251,7 @@ KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::i
                       : std::vector<std::pair<double, double>>{}) {
   for (auto& [family_key, family_rows] : members(rows, keep)) {
     FamilyGrid grid = arranged(rows, family_key, family_rows);
-    const bool is_twice = family_key.back() != kAllWays;  // its rows are those of all ways too
-    if (const std::int64_t spikes = layout_.is_scattered ? 0 : grid.set_aside_spikes(); !is_twice) {
-      num_spikes_ += spikes;
-    }
+    if (!rows.is_own && !layout_.is_scattered) num_spikes_ += grid.set_aside_spikes();
     families_.emplace(std::move(family_key), std::move(grid));
   }
   link_twins();

@@ -102,6 +102,7 @@ struct FamilyGrid {
   // Whether a row stands alone: it takes more than twice as long as every next row of more work
   // along an axis, and more than twice what every next row of less work says in proportion. A timer
   // that was interrupted leaves such rows; where a kernel takes longer, the rows beside do too.
+  // Own kernels are timed with their spread, and take calls in ways: of theirs none is set aside.
   [[nodiscard]] bool is_spike(std::size_t index) const;
   std::int64_t set_aside_spikes();  // how many; before twins are linked
   [[nodiscard]] double most(const std::array<int, kMaxAxes>& node) const {
