@@ -80,7 +80,8 @@ class Interpolator {
   // nodes of a line of its own. Else NaN.
   double known_ratio(const FamilyGrid& grid, const Node& node, bool with_filled);
   // Whether a ratio that rises towards the end of a line is no less beyond it, and one that falls
-  // no more: of attention, whose ratio follows its sizes. That of GEMMs follows how they are tiled.
+  // no more: of attention, whose ratio follows its sizes. That of GEMMs follows how they are tiled,
+  // that of kernels that take calls in ways follows these too.
   [[nodiscard]] bool bends_evenly() const {
     return prior_.arithmetic == Arithmetic::kAttention && !table_.has_ways();
   }
