@@ -6,7 +6,8 @@ import argparse
 import dataclasses
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from . import _core, explain
 from .arguments import scenario_file, whole_number
@@ -49,17 +50,29 @@ class Point:
 
 def point(scenario: _core.Scenario, batch: _core.Batch) -> Point:
     """Prices one step. Ops on streams beside each other are added up like others. Raises ScenarioError as `explain.step`."""
-    reads_context = {spec["name"] for spec in _core.kernel_specs() if "context" in spec["dims"]}
+    ops = explain.step(scenario, batch)["ops"]
     parts = {"attention": Part(), "ffn": Part(), "other": Part()}
-    ffn_layer = ""
-    for op in explain.step(scenario, batch)["ops"]:
-        layer, _, name = op["name"].rpartition("layers.")[2].partition(".")
-        if name.startswith(_BEGIN_OF_FFN):
-            ffn_layer = layer
-        kind = "attention" if op["kernel"] in reads_context else "ffn" if name and layer == ffn_layer else "other"
+    for op, kind in zip(ops, kinds(ops)):
         time, row = op["copies"] * op["time_s"], op["copies"] * op["row_s"]
         parts[kind] += Part(time, row, time) if op["rows"] == "the row of the call" else Part(time)
     return Point(batch, **parts)
+
+
+def kinds(ops: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which part of a Point each op of a step is of. Names are "layers.4.o_proj", behind those of stages and micro-batches, which
+    are each by themselves. An op that comes again, where layers that take turns begin in their midst, is what it was."""
+    reads_context = {spec["name"] for spec in _core.kernel_specs() if "context" in spec["dims"]}
+    with_ffn: set[str] = set()  # layers whose FFN has begun
+    found: dict[str, str] = {}
+    for op in ops:
+        before, in_layer, behind = op["name"].rpartition("layers.")
+        number, _, name = behind.partition(".")
+        layer = f"{before}{number}"
+        if in_layer and name.startswith(_BEGIN_OF_FFN):
+            with_ffn.add(layer)
+        kind = "attention" if op["kernel"] in reads_context else "ffn" if in_layer and layer in with_ffn else "other"
+        found.setdefault(op["name"], kind)
+    return [found[op["name"]] for op in ops]
 
 
 def decodes(sequences: int, context: int) -> _core.Batch:

@@ -17,6 +17,7 @@ constexpr double kSameLine = 0.3;
 constexpr double kNoiseVariance = 1e-5;
 // Beyond all rows no less is taken than a line that rises towards its end says, less this, even if
 // other lines fall: from few heads to many a kernel goes over from waiting for bytes to computing.
+// Chosen as kOneSided, of 0, 0.2, 0.4 and no bound (tests/cost/beyond_rows_test.cpp).
 constexpr double kContradicted = 0.4;
 // Variance assumed of a line when no neighbour can judge it (10 %).
 constexpr double kUnknownVariance = 1e-2;

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -55,6 +56,30 @@ def test_parts_add_up_to_all_ops(name):
     # Layers are dense first in DeepSeek-V3: both kinds of FFN count, norms ahead of attention and projections do not.
     in_ffn = sum(op["copies"] * op["time_s"] for op in ops if any(w in op["name"] for w in ("down_proj", "experts", "router", "shuffle")))
     assert in_ffn <= point.ffn.time_s < sum(part.time_s for part in parts)
+
+
+PLACEMENTS = {
+    "halves": ("scenarios/validate/qwen3_30b_ep2_tbo.yaml", "placement.two_batch_overlap=false", 64),
+    "FFNs apart": ("scenarios/mixtral_8x22b_attention_ffn.yaml", "placement.num_micro_batches=1", 128),
+    "stages": ("scenarios/validate/llama_70b_pp2.yaml", "placement.num_micro_batches=1", 64),
+}
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_micro_batches_take_turns_and_their_ops_are_what_they_are_in_one(name):
+    file, whole, sequences = PLACEMENTS[name]
+    batch = scaling.decodes(sequences, 1024)
+
+    def kinds_by_name(scenario):
+        ops = explain.step(scenario, batch)["ops"]
+        return {re.sub(r"^(s\d+\.)?(m\d+\.)?", "", op["name"]): kind for op, kind in zip(ops, scaling.kinds(ops))}
+
+    together = kinds_by_name(load(file, overrides=[whole]))
+    apart = kinds_by_name(load(file))
+    assert {name: together[name] for name in apart if name in together} == {name: apart[name] for name in apart if name in together}
+    kinds = {name.rpartition(".")[2]: kind for name, kind in apart.items()}
+    assert {kinds[name] for name in ("attn_norm", "qkv_proj", "o_proj", "rope", "kv_append")} == {"other"}
+    assert kinds["attn_decode"] == "attention" and kinds["ffn_norm"] == "ffn"
 
 
 def test_growth_says_nothing_of_what_is_not_there():
