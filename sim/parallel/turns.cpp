@@ -70,6 +70,22 @@ bool is_kept(const Tensor& tensor) {
   return tensor.role == TensorRole::kWeight || is_cache(tensor.role);
 }
 
+// The op of so many copies later, by the number of its layer: "layers.0.rope" is "layers.47.rope".
+// Two ops of a plan would have one name otherwise, where a run gives up ops of its first or last
+// copy.
+std::string later_name(const std::string& name, std::int64_t copies) {
+  if (copies == 0) return name;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto dot = std::ranges::adjacent_find(
+      name, [&](char before, char after) { return before == '.' && is_digit(after); });
+  if (dot == name.end()) return name + "+" + std::to_string(copies);
+  const auto begin = dot + 1;
+  const auto end = std::find_if_not(begin, name.end(), is_digit);
+  const std::int64_t layer = std::stoll(std::string(begin, end));
+  return std::string(name.begin(), begin) + std::to_string(layer + copies) +
+         std::string(end, name.end());
+}
+
 class TurnsPass {
  public:
   TurnsPass(const Plan& plan, const TurnRules& rules)
@@ -202,6 +218,7 @@ class TurnsPass {
 
   void add(const Item& item, int batch) {
     Op op = op_at(item.id);
+    op.name = later_name(op.name, item.first_copy);
     const auto place = static_cast<std::size_t>(batch);
     // Weights that are gathered are the same for all.
     const bool is_shared = !op.writes.empty() && std::ranges::all_of(op.writes, [&](TensorId id) {
