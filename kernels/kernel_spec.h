@@ -103,7 +103,8 @@ enum class RoutedRole : std::uint8_t {
   kGather,   // rows in the order of their experts
   kScatter,  // adds weighed rows to those of their tokens
   kCombine,  // rows that came rank by rank, sorted by expert
-  kSplit     // the inverse of it
+  kSplit,    // the inverse of it
+  kLayer     // all of them, and what moves between ranks
 };
 
 struct KernelSpec {

@@ -15,6 +15,13 @@
 namespace orrery {
 
 class BindResources;  // kernels/binding/bind_resources.h
+class FusedMoePlan;   // kernels/experts/fused_moe/fused_moe.h
+
+// A layer of experts as one kernel over several ranks, and the place of this one among them.
+struct RankedMoe {
+  const FusedMoePlan* plan = nullptr;  // null: one rank
+  int place = 0;
+};
 
 // A tensor of the op on this rank. Row-major in the order of its axes.
 struct Operand {
@@ -89,6 +96,7 @@ struct BindContext {
   std::int64_t kv_layer = -1;     // of the KV tensor that the op uses, -1: none
   BindResources& resources;       // of this rank's stream
   std::int64_t first_expert = 0;  // of this rank's experts
+  RankedMoe ranked_moe;
   // What comes right before it on its stream is a kernel that writes none of its counts, and that
   // lets others start only after its own predecessors have ended, as those do that read no weights:
   // whoever writes the counts has ended then.

@@ -90,6 +90,8 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
   for (const SequenceTokens& chunk : steps.front().input.prefill) {
     max_tokens += std::ssize(chunk.tokens);
   }
+  std::vector<std::string> recorded;
+  if (options.records_scores) recorded = {"routing_scores", "fused_moe"};
   Executor executor({.plan = std::move(first.plan),
                      .grid = deployment.grid,
                      .numbers = deployment.numbers,
@@ -101,7 +103,7 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
                      .max_sequences = std::max(kConversationSequences, options.decode_rows),
                      .max_model_len = kConversationBlocksPerSequence * kConversationBlockSize,
                      .only_nccl = options.only_nccl,
-                     .recorded_kernel = options.records_scores ? "routing_scores" : ""});
+                     .recorded_kernels = recorded});
   ExecutedConversation result;
   const auto is_kept = [&](const CheckedStep& step) {
     return step.is_decode && options.decode_mode != LaunchMode::kEager;

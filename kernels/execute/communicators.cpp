@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/experts/fused_moe/call.h"
 #include "sim/plan/sides.h"
 
 namespace orrery {
@@ -11,6 +12,11 @@ namespace {
 
 // Of a kernel that waits for another rank. A step that takes too long is noticed before.
 constexpr Seconds kTimeout{4.5};
+
+bool is_ranked_moe(const Op& op) {
+  const auto* kernel = std::get_if<KernelOp>(&op.body);
+  return kernel != nullptr && kernel->kernel == "fused_moe";
+}
 
 }  // namespace
 
@@ -64,6 +70,7 @@ std::vector<int> Communicators::devices_of(std::span<const int> ranks) const {
 
 bool Communicators::has_opened(const Plan& plan) const {
   return holds_sides(plan) && std::ranges::all_of(plan.ops(), [&](const Op& op) {
+           if (is_ranked_moe(op) && !moe_.contains(moe_key_of(plan, op))) return false;
            const auto* comm = std::get_if<CommOp>(&op.body);
            if (comm == nullptr) return true;
            const auto found = groups_.find(key_of(plan, op));
@@ -118,6 +125,7 @@ void Communicators::open(const Plan& plan) {
   const std::scoped_lock lock(mutex_);
   open_sides(plan);
   for (const Op& op : plan.ops()) {
+    if (is_ranked_moe(op)) open_moe(plan, op);
     const auto* comm = std::get_if<CommOp>(&op.body);
     if (comm == nullptr) continue;
     const auto ranks = plan.ranks(op.ranks);
@@ -126,6 +134,40 @@ void Communicators::open(const Plan& plan) {
     if (!group.team) group.team = std::make_unique<cuda::DeviceTeam>(devices_of(ranks));
     group.all_reduce.try_emplace(op.stream, *group.team, options_for(plan, op));
   }
+}
+
+// Of one rank too: steps of all sizes share what it works in.
+Communicators::MoeKey Communicators::moe_key_of(const Plan& plan, const Op& op) const {
+  const auto all = plan.ranks(op.ranks);
+  FusedMoeShape shape = fused_moe_call(std::get<KernelOp>(op.body), setup_.numbers.routing);
+  shape.tokens = setup_.max_tokens;
+  return {.ranks = {all.begin(), all.end()}, .shape = shape};
+}
+
+void Communicators::open_moe(const Plan& plan, const Op& op) {
+  const MoeKey key = moe_key_of(plan, op);
+  if (moe_.contains(key)) return;
+  const auto num_ranks = std::ssize(key.ranks);
+  if (key.shape.ranks != num_ranks) {
+    throw std::invalid_argument("op \"" + op.name + "\": experts on " +
+                                std::to_string(key.shape.ranks) + " ranks of " +
+                                std::to_string(num_ranks) + ", expected on each a part of its own");
+  }
+  if (setup_.processes.size > 1) {
+    throw std::invalid_argument("op \"" + op.name +
+                                "\": one kernel over ranks of several processes, expected one "
+                                "process with all GPUs");
+  }
+  const std::vector<int> devices = devices_of(key.ranks);
+  if (num_ranks > 1) moe_teams_.push_back(std::make_unique<cuda::DeviceTeam>(devices));
+  moe_.emplace(key, FusedMoePlan(key.shape, devices));
+}
+
+RankedMoe Communicators::ranked_moe(const Plan& plan, const Op& op, int rank) const {
+  if (!is_ranked_moe(op)) return {};
+  const MoeKey key = moe_key_of(plan, op);
+  return {.plan = &moe_.at(key),
+          .place = static_cast<int>(std::ranges::find(key.ranks, rank) - key.ranks.begin())};
 }
 
 CommGroup& Communicators::group(const Plan& plan, const Op& op) {

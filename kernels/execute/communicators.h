@@ -1,7 +1,8 @@
 #pragma once
 
 // What collectives among ranks of this process need: NCCL's communicators and the receive areas of
-// our own all-reduce, one set for each distinct group of ranks. Ranks of two sides
+// our own all-reduce, one set for each distinct group of ranks; and what layers of experts that are
+// one kernel over ranks work in. Ranks of two sides
 // (sim/plan/sides.h) write into each other's memory; where they cannot, NCCL has a communicator for
 // each stream of transfers between them, since those of one wait for each other.
 
@@ -14,12 +15,14 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/binding/bind_context.h"
 #include "kernels/comm/all_reduce/all_reduce.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/rank_error.h"
 #include "kernels/execute/side_workspace.h"
+#include "kernels/experts/fused_moe/fused_moe.h"
 #include "sim/plan/plan.h"
 
 namespace orrery {
@@ -48,6 +51,8 @@ class Communicators {
   [[nodiscard]] bool has_opened(const Plan& plan) const;
   // Of an op that was opened.
   [[nodiscard]] CommGroup& group(const Plan& plan, const Op& op);
+  // Of an op that was opened on `rank`; null for other kernels.
+  [[nodiscard]] RankedMoe ranked_moe(const Plan& plan, const Op& op, int rank) const;
   // Of the plan opened last that has two sides, which holds those opened before, too; null where
   // NCCL moves what goes between them.
   [[nodiscard]] const SideWorkspace* sides() const {
@@ -69,6 +74,14 @@ class Communicators {
     auto operator<=>(const Key&) const = default;
   };
   static Key key_of(const Plan& plan, const Op& op);
+  // Layers of experts that are one kernel each, over these ranks: all of a shape share one.
+  struct MoeKey {
+    std::vector<int> ranks;
+    FusedMoeShape shape;
+    auto operator<=>(const MoeKey&) const = default;
+  };
+  [[nodiscard]] MoeKey moe_key_of(const Plan& plan, const Op& op) const;
+  void open_moe(const Plan& plan, const Op& op);
   CommGroup& open_group(const Key& key, bool has_communicators);
   // Whether its ranks write into each other's memory.
   [[nodiscard]] bool is_between_peers(const Plan& plan, const Op& op) const;
@@ -86,7 +99,9 @@ class Communicators {
   bool are_peers_;    // all GPUs, without only_nccl_
   std::mutex mutex_;  // of what other threads than the executor's ask
   std::map<Key, CommGroup> groups_;
-  std::unique_ptr<cuda::DeviceTeam> team_;             // of all ranks, with sides_ alone
+  std::map<MoeKey, FusedMoePlan> moe_;
+  std::vector<std::unique_ptr<cuda::DeviceTeam>> moe_teams_;  // whose ranks reach each other
+  std::unique_ptr<cuda::DeviceTeam> team_;                    // of all ranks, with sides_ alone
   std::vector<std::unique_ptr<SideWorkspace>> sides_;  // the last is the largest; steps keep theirs
 };
 

@@ -50,8 +50,8 @@ struct ExecutorSetup {
   std::function<void(RunPhase phase)> phase_begun;
   std::optional<Seconds> watch_limit;  // of phases but steps, where their own is longer
   std::optional<Fault> fault;          // for tests: a rank is made to fail
-  // For checks: what ops of this kernel write first of all, fp32, is kept (recorded()).
-  std::string recorded_kernel;
+  // For checks: what ops of these kernels write first of all, fp32, is kept (recorded()).
+  std::vector<std::string> recorded_kernels;
   // Of steps that are one kernel: who gets which rows.
   megakernel::Schedule megakernel_schedule = megakernel::CompileOptions{}.schedule;
   // Several processes, each with the rank of its number, all of which make the same calls:

@@ -153,7 +153,8 @@ void RankStep::find_recorded() {
       if (first < 0) first = tasks_[i].op;
     }
     const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr || setup_.recorded_kernel != kernel->kernel) continue;
+    if (kernel == nullptr) continue;
+    if (std::ranges::count(setup_.recorded_kernels, kernel->kernel) == 0) continue;
     const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(op.writes.front().tensor)];
     if (tensor.dtype != DType::kFp32) {
       throw std::invalid_argument("\"" + tensor.name + "\" is " +
@@ -495,6 +496,7 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
                     .kv_layer = kv_layer(task),
                     .resources = rank_.resources(op.stream),
                     .first_expert = first_expert_of(kernel, rank_.first_expert()),
+                    .ranked_moe = communicators_.ranked_moe(plan_, op, rank_.rank()),
                     .counts_are_there = counts_are_there_[current_]});
 }
 

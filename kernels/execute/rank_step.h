@@ -101,7 +101,7 @@ class RankStep {
   void keep_instruction_times();
   [[nodiscard]] megakernel::TimedProgram instruction_times() const;
   void lose_value(std::int32_t unit);  // Executor::lose_value
-  // By task, what ops of ExecutorSetup::recorded_kernel wrote first of all; empty for others.
+  // By task, what ops of ExecutorSetup::recorded_kernels wrote first of all; empty for others.
   [[nodiscard]] std::vector<std::vector<float>> recorded() const;
 
   [[nodiscard]] const StepRows& rows(int micro_batch) const {

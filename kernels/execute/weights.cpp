@@ -46,10 +46,8 @@ class WeightUses {
       if (spec.is_on_residual) add(op.reads, gains_);
       if (spec.prior.arithmetic == Arithmetic::kGemm) read_bias(op);
       if (looks_up_tokens(spec)) add(op.reads, embeddings_);
-      if (spec.routed == RoutedRole::kSort) {
-        add(op.reads, corrections_);
-        routes_ = true;
-      }
+      if (spec.routed == RoutedRole::kSort) add(op.reads, corrections_);
+      routes_ |= spec.routed == RoutedRole::kSort || spec.routed == RoutedRole::kLayer;
     }
   }
 

@@ -27,6 +27,7 @@ struct Group {
 constexpr Group kGroups[] = {
     {"loading", check_loading},
     {"collectives", check_peers, check_small_peers},
+    {"fused_moe_ranks", check_fused_moe},
     {"trace", check_trace_records},
     {"execute", check_execute},
     {"moe", check_moe},

@@ -8,12 +8,14 @@
 #include "kernels/comm/collectives/check.h"
 #include "kernels/comm/kv_transfer/check.h"
 #include "kernels/cuda/devices.h"
+#include "kernels/experts/fused_moe/ranks.h"
 #include "kernels/tool/checks.h"
 
 namespace orrery::tool {
 namespace {
 
-void print(const CollectiveReport& report) {
+template <typename PeerReport>
+void print(const PeerReport& report) {
   std::printf("%s %s", report.passes() ? "ok  " : "FAIL", report.what.c_str());
   if (!report.differences.empty()) {
     const Difference& worst = *std::ranges::max_element(report.differences, {}, &Difference::error);
@@ -30,10 +32,10 @@ CheckCount reported(const Run& run) {
   CheckCount count;
   const int gpus = std::min(cuda::device_count(), kMaxRanks);
   if (gpus < 2) {
-    std::printf("skipped: collectives need 2 GPUs, there is %d\n", gpus);
+    std::printf("skipped: needs 2 GPUs, there is %d\n", gpus);
     return count;
   }
-  const auto report = [&](const CollectiveReport& result) {
+  const auto report = [&](const auto& result) {
     print(result);
     ++(result.passes() ? count.passed : count.failed);
   };
@@ -51,6 +53,12 @@ CheckCount check_peers() {
   return reported([](const std::vector<int>& devices, const auto& report) {
     check_collectives(devices, report);
     if (devices.size() == 2) check_kv_transfer(devices, report);
+  });
+}
+
+CheckCount check_fused_moe() {
+  return reported([](const std::vector<int>& devices, const auto& report) {
+    check_fused_moe_ranks(devices, report);
   });
 }
 

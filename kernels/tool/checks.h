@@ -14,6 +14,9 @@ struct CheckCount {
 CheckCount check_peers();
 // The same in few small calls, of our own kernels alone, between 2 GPUs.
 CheckCount check_small_peers();
+// fused_moe on 2 GPUs and on all: ranks with unlike tokens and none, changing routing, a rank that
+// does not come.
+CheckCount check_fused_moe();
 // First launches of plans that cuBLASLt serves return while a kernel waits on another stream:
 // loading code must not wait for a collective. Prints a line per plan. Finds what it is there to
 // find in a process that has launched nothing of the kind before: by itself.

@@ -21,8 +21,9 @@
 namespace orrery::tool {
 namespace {
 
-// Of a model's experts, so small that a check of them is soon done; routed as the model routes.
-struct SmallModel {
+// Layers of nobody's model, routed as one routes: small ones, of which a check is soon done, and
+// that of the FlashDMoE paper (arXiv 2506.04667, its experts gated here).
+struct OwnModel {
   std::string_view name;
   std::string_view of;
   std::int64_t experts;
@@ -30,13 +31,14 @@ struct SmallModel {
   std::int64_t shared;  // columns of the shared experts together
   std::int64_t n_group = 1;
   std::int64_t topk_group = 1;
+  std::int64_t hidden = 256;
+  std::int64_t columns = 128;  // of an expert
 };
-constexpr std::int64_t kSmallHidden = 256;
-constexpr std::int64_t kSmallColumns = 128;  // of an expert
-constexpr auto kSmallModels = std::to_array<SmallModel>({
+constexpr auto kOwnModels = std::to_array<OwnModel>({
     {"tiny_qwen3", "qwen3_30b", 16, 8, 0},
     {"tiny_llama4", "scout", 16, 1, 128},
     {"tiny_deepseek", "deepseek_v3", 32, 4, 256, 4, 2},
+    {"flash_64", "qwen3_30b", 64, 2, 0, 1, 1, 2048, 2048},
 });
 
 // With an eighth of the columns of each expert, as a rank of eight has them.
@@ -178,17 +180,17 @@ std::vector<MoeCase> read_moe_cases(const std::filesystem::path& file) {
 }
 
 ModelConfig moe_model(std::string_view name) {
-  const auto* const small = std::ranges::find(kSmallModels, name, &SmallModel::name);
-  if (small != kSmallModels.end()) {
-    ModelConfig model = moe_model(small->of);
+  const auto* const own = std::ranges::find(kOwnModels, name, &OwnModel::name);
+  if (own != kOwnModels.end()) {
+    ModelConfig model = moe_model(own->of);
     model.name = name;
-    model.hidden_size = kSmallHidden;
-    model.num_experts = small->experts;
-    model.num_experts_per_tok = small->topk;
-    model.moe_intermediate_size = kSmallColumns;
-    model.shared_expert_intermediate_size = small->shared;
-    model.n_group = small->n_group;
-    model.topk_group = small->topk_group;
+    model.hidden_size = own->hidden;
+    model.num_experts = own->experts;
+    model.num_experts_per_tok = own->topk;
+    model.moe_intermediate_size = own->columns;
+    model.shared_expert_intermediate_size = own->shared;
+    model.n_group = own->n_group;
+    model.topk_group = own->topk_group;
     return model;
   }
   const bool is_rank = name.ends_with(kRankOfEight);
@@ -197,7 +199,7 @@ ModelConfig moe_model(std::string_view name) {
   if (whole == layer_models().end()) {
     std::vector<std::string_view> known;
     for (const auto& [of, fields] : layer_models()) known.emplace_back(of);
-    for (const SmallModel& one : kSmallModels) known.push_back(one.name);
+    for (const OwnModel& one : kOwnModels) known.push_back(one.name);
     throw std::invalid_argument("model '" + std::string(name) + "' is not known here; nearest is " +
                                 nearest(name, known));
   }

@@ -15,6 +15,7 @@
 #include "kernels/comm/kv_transfer/measure.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/experts/fused_moe/ranks.h"
 #include "kernels/harness/today.h"
 #include "kernels/probes/link.h"
 #include "kernels/tool/arguments.h"
@@ -188,6 +189,49 @@ void time_hops(const Options& options) {
   }
 }
 
+struct MoeLayer {
+  std::int64_t ffn;
+  std::int64_t experts;
+  std::int64_t topk;
+  ExpertActivation activation = ExpertActivation::kSwiglu;
+};
+// The layer of the FlashDMoE paper (arXiv 2506.04667), gated and plain; Qwen3-30B-A3B's and
+// Mixtral's half as wide.
+constexpr auto kMoeLayers = std::to_array<MoeLayer>(
+    {{2048, 64, 2}, {2048, 64, 2, ExpertActivation::kGelu}, {768, 128, 8}, {7168, 8, 2}});
+
+// Rows of a table of fused_moe; so many tokens on each GPU.
+void time_fused_moe(const Options& options) {
+  constexpr std::int64_t kHidden = 2048;
+  Table table(options, "fused_moe",
+              "dtype,tokens,hidden,ffn,experts_total,topk,activation,experts,time_us,spread,"
+              "samples,l2,mode");
+  std::vector<int> counts = options.gpus;
+  counts.insert(counts.begin(), 1);
+  for (const int gpus : counts) {
+    for (const MoeLayer& layer : kMoeLayers) {
+      for (std::int64_t tokens = 1; tokens <= 16384; tokens *= tokens < 128 ? 4 : 2) {
+        const FusedMoeShape shape{.tokens = tokens,
+                                  .hidden = kHidden,
+                                  .ffn = layer.ffn,
+                                  .experts = layer.experts,
+                                  .topk = layer.topk,
+                                  .activation = layer.activation,
+                                  .ranks = gpus};
+        const Measurement time = time_fused_moe_ranks(first_devices(gpus), shape);
+        std::string line = "bf16";
+        for (const std::int64_t size :
+             {tokens, kHidden, layer.ffn, layer.experts, layer.topk,
+              static_cast<std::int64_t>(layer.activation), own_experts(shape)}) {
+          line += "," + std::to_string(size);
+        }
+        table.write(line + "," + microseconds(time.median) + "," +
+                    spread_and_samples(time.spread, time.samples) + ",cold,graph");
+      }
+    }
+  }
+}
+
 struct Timing {
   std::string_view what;
   void (*run)(const Options& options);
@@ -195,7 +239,8 @@ struct Timing {
 constexpr std::array kTimings = {Timing{.what = "collectives", .run = time_collectives},
                                  Timing{.what = "links", .run = time_links},
                                  Timing{.what = "kv_transfer", .run = time_kv_transfer},
-                                 Timing{.what = "hops", .run = time_hops}};
+                                 Timing{.what = "hops", .run = time_hops},
+                                 Timing{.what = "fused_moe_ranks", .run = time_fused_moe}};
 
 }  // namespace
 

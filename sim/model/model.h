@@ -168,9 +168,18 @@ inline constexpr std::array<std::string_view, 2> kAttentionFormNames{"split", "p
 //   kSlicing        a gemm for each expert, launched with counts that the host has read
 //   kConcatenation  a slice for each expert, likewise, joined for a grouped gemm
 //   kShuffling      tokens sorted by expert, a grouped gemm, counts on the device throughout
-enum class MoeDesign : std::uint8_t { kFused, kPadding, kSlicing, kConcatenation, kShuffling };
-inline constexpr std::array<std::string_view, 5> kMoeDesignNames{"fused", "padding", "slicing",
-                                                                 "concatenation", "shuffling"};
+//   kPersistent     one kernel from the router to the sum of a token's experts, which on several
+//                   ranks sends rows by itself
+enum class MoeDesign : std::uint8_t {
+  kFused,
+  kPadding,
+  kSlicing,
+  kConcatenation,
+  kShuffling,
+  kPersistent
+};
+inline constexpr std::array<std::string_view, 6> kMoeDesignNames{
+    "fused", "padding", "slicing", "concatenation", "shuffling", "persistent"};
 std::string_view to_text(MoeDesign design);         // "fused", "padding", ...
 MoeDesign parse_moe_design(std::string_view text);  // throws std::invalid_argument with the names
 

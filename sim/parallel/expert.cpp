@@ -65,7 +65,10 @@ class ExpertPass {
         entry.size = expert_share(entry.axis, entry.size, mesh_);
         if (entry.name == "experts_total") entry.size += mesh_.num_redundant_experts;
       }
-      if (mesh_.dp == 1) {
+      if (routed_role(*kernel) == RoutedRole::kLayer) {
+        check_layer(*kernel);
+        rewrite_.copy(id, std::move(op));
+      } else if (mesh_.dp == 1) {
         rewrite_.copy(id, std::move(op));
       } else if (uses_all_to_all(mesh_)) {
         dispatch_by_all_to_all(id, std::move(op));
@@ -77,6 +80,14 @@ class ExpertPass {
   }
 
  private:
+  // One kernel for a layer sends rows by itself, from the tokens of each rank to its experts'.
+  void check_layer(const KernelOp& kernel) const {
+    check_persistent_mesh(mesh_);
+    if (dim(kernel.dims, "experts_total") % mesh_.ep == 0) return;
+    throw std::invalid_argument("moe design persistent: ep is " + std::to_string(mesh_.ep) +
+                                ", expected a divisor of the experts, " +
+                                std::to_string(dim(kernel.dims, "experts_total")));
+  }
   [[nodiscard]] bool is_activation(TensorId id) const {
     return rewrite_.tensor(id).role != TensorRole::kWeight;
   }
@@ -212,6 +223,38 @@ class ExpertPass {
 };
 
 }  // namespace
+
+void check_persistent_mesh(const Mesh& mesh) {
+  const auto fail = [](const std::string& what) {
+    throw std::invalid_argument("moe design persistent: " + what);
+  };
+  if (mesh.tp > 1 || mesh.cp > 1) {
+    fail("tp is " + std::to_string(mesh.tp) + " and cp " + std::to_string(mesh.cp) +
+         ", expected 1: each rank has tokens of its own; or design shuffling");
+  }
+  if (mesh.ep != mesh.dp) {
+    fail("ep is " + std::to_string(mesh.ep) + " with dp " + std::to_string(mesh.dp) +
+         ", expected as much: each rank has tokens and a part of the experts");
+  }
+  if (mesh.ep > kMostPersistentRanks) {
+    fail("ep is " + std::to_string(mesh.ep) + ", expected at most " +
+         std::to_string(kMostPersistentRanks) + ": the GPUs of a host");
+  }
+  if (mesh.num_redundant_experts > 0) {
+    fail("num_redundant_experts is " + std::to_string(mesh.num_redundant_experts) +
+         ", expected 0, or design shuffling");
+  }
+  if (mesh.two_batch_overlap || mesh.ffn_instances > 0) {
+    fail(
+        "one kernel holds router, experts and what moves, so nothing of it can be put apart; "
+        "expected no two_batch_overlap and no ffn_instances, or design shuffling");
+  }
+  if (mesh.expert_comm != ExpertComm::kAllToAll) {
+    fail("expert_comm is " +
+         std::string(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)]) +
+         ", expected all_to_all: the kernel sends rows by itself");
+  }
+}
 
 bool is_transfer(const Op& op) {
   const auto* kernel = std::get_if<KernelOp>(&op.body);

@@ -152,6 +152,11 @@ void check_mesh(const ModelConfig& model, const Mesh& mesh);
 // divide ep.
 void check_expert_comm(const Mesh& mesh, bool is_fused);
 
+// Throws std::invalid_argument, saying what would do, when a layer of experts as one kernel (design
+// persistent) cannot lie on the mesh.
+void check_persistent_mesh(const Mesh& mesh);
+inline constexpr int kMostPersistentRanks = 8;
+
 struct ParallelPass {
   std::string_view name;
   std::string_view summary;

@@ -9,11 +9,15 @@ namespace {
 
 // Whether the design can dispatch rows as each mesh says.
 void check_dispatch(const Scenario& scenario) {
-  const bool is_fused = scenario.moe.design == MoeDesign::kFused;
-  check_expert_comm(scenario.mesh, is_fused);
-  if (scenario.disaggregation) {
-    check_expert_comm(scenario.disaggregation->prefill.placement.mesh, is_fused);
-  }
+  const auto check = [design = scenario.moe.design](const Mesh& mesh) {
+    if (design == MoeDesign::kPersistent) {
+      check_persistent_mesh(mesh);
+    } else {
+      check_expert_comm(mesh, design == MoeDesign::kFused);
+    }
+  };
+  check(scenario.mesh);
+  if (scenario.disaggregation) check(scenario.disaggregation->prefill.placement.mesh);
 }
 
 // Which slots the ranks of each mesh hold.

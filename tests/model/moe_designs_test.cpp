@@ -80,6 +80,43 @@ TEST(MoeDesigns, VerifyForEveryShippedMixtureWithoutBiasesAndGates) {
   }
 }
 
+TEST(PersistentMoe, IsOneKernelOfTheSameWeightsAndFlops) {
+  const ModelConfig model = testing::shipped_model("Qwen--Qwen3-30B-A3B");
+  const Batch batch{.prefill = {{100, 20}}, .num_decodes = 3, .decode_context = 30};
+  const Plan plan = lower(model, batch, {.moe_design = MoeDesign::kPersistent});
+  const Plan shuffling = lower(model, batch, {.moe_design = MoeDesign::kShuffling});
+  EXPECT_NO_THROW(verify(plan));
+  EXPECT_EQ(num_weight_elements(plan, 0), num_weight_elements(shuffling, 0));
+  const double flops = flops_of(shuffling, "routing_scores") + flops_of(shuffling, "grouped_gemm");
+  EXPECT_NEAR(flops_of(plan, "fused_moe"), flops, 1e-4 * flops);  // softmax is not counted
+  EXPECT_EQ(std::ssize(moe_layer_plan(model, 64, {.moe_design = MoeDesign::kPersistent}).ops()), 1);
+}
+
+TEST(PersistentMoe, AddsASharedExpertBehindIt) {
+  const ModelConfig model = testing::shipped_model("deepseek-ai--DeepSeek-V2-Lite");
+  const Plan plan = moe_layer_plan(model, 64, {.moe_design = MoeDesign::kPersistent});
+  EXPECT_NO_THROW(verify(plan));
+  EXPECT_EQ(num_kernels(plan, "fused_moe"), 1);
+  EXPECT_EQ(num_kernels(plan, "residual_add"), 1);
+}
+
+TEST(PersistentMoe, RefusesWhatItsKernelDoesNotTakeAndSaysWhatWould) {
+  const auto says = [](const ModelConfig& model, LoweringOptions options, std::string_view words) {
+    options.moe_design = MoeDesign::kPersistent;
+    try {
+      check_moe_design(model, options);
+      ADD_FAILURE() << "nothing thrown, expected " << words;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string_view(error.what()).find(words), std::string_view::npos) << error.what();
+    }
+  };
+  const ModelConfig qwen = testing::shipped_model("Qwen--Qwen3-30B-A3B");
+  says(qwen, {.precision = testing::kFp8Precision}, "expected bf16 both, or design shuffling");
+  says(qwen, {.moe_streams = 2}, "expected streams 1");
+  says(scout(), {}, "weigh what they read");
+  says(testing::shipped_model("deepseek-ai--DeepSeek-V3"), {}, "correction bias");
+}
+
 // Each expert has room for all 64 tokens, where top-1 gives them 64 rows together.
 TEST(MoeDesigns, ComputeTheSameFlopsButForPadding) {
   const auto flops = [](MoeDesign design, std::string_view kernel) {

@@ -92,6 +92,12 @@ std::vector<LoweringOptions> options_of(const ModelConfig& model) {
     all.push_back({.moe_design = design, .fuse_scatter_add = scatters});
     all.push_back({.precision = testing::kFp8Precision, .moe_design = design, .moe_streams = 2});
   }
+  const LoweringOptions persistent{.moe_design = MoeDesign::kPersistent};
+  try {
+    check_moe_design(model, persistent);
+    all.push_back(persistent);
+  } catch (const std::invalid_argument&) {  // its router or experts are of another kind
+  }
   return all;
 }
 
@@ -107,6 +113,8 @@ std::vector<Mesh> meshes_of(const ModelConfig& model, MoeDesign design) {
     meshes.push_back({.dp = 4, .tp = 2, .ep = 8, .sp = true});
     meshes.push_back({.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kAllGather});
     meshes.push_back({.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kDeepEp});
+  } else if (design == MoeDesign::kPersistent) {
+    return {{.dp = 2, .ep = 2}, {.dp = 2, .ep = 2, .pp = 2, .num_micro_batches = 2}};
   } else if (design == MoeDesign::kShuffling) {
     meshes.push_back({.tp = 4, .ep = 2});
     for (const ExpertComm comm :
@@ -159,7 +167,9 @@ TEST(Slots, HoldTheOperandsOfEveryOpOfEveryPlan) {
     const std::vector<LoweringOptions> all = options_of(model);
     for (std::size_t i = 0; i < all.size(); ++i) {
       const std::string what = name + ", options " + std::to_string(i);
-      if (model.has_shared_expert_gate && all[i].moe_design != MoeDesign::kFused) continue;
+      const bool has_own_ops =
+          all[i].moe_design != MoeDesign::kFused && all[i].moe_design != MoeDesign::kPersistent;
+      if (model.has_shared_expert_gate && has_own_ops) continue;
       for (const Batch& batch : {kDecode, kPrefill, kChunks, kUnsampled}) {
         checker.check(lower(model, batch, all[i]), what);
       }
@@ -174,7 +184,6 @@ TEST(Slots, HoldTheOperandsOfEveryOpOfEveryPlan) {
     }
   }
   for (const KernelSpec& spec : kernel_specs()) {
-    if (spec.name == "fused_moe") continue;  // it runs by itself: no plan has it
     EXPECT_TRUE(checker.seen().contains(std::string(spec.name))) << spec.name;
   }
 }

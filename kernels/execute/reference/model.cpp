@@ -238,6 +238,21 @@ class StepRun {
     return first_on(plan_, tensor(op.reads.back()).axes.front(), rank);
   }
 
+  // Experts of all ranks in their order, where one kernel reaches those of others.
+  std::vector<double> weight_of_ranks(const Op& op, TensorId id, std::int64_t copy) {
+    std::vector<double> joined;
+    for (const int rank : plan_.ranks(op.ranks)) {
+      const std::vector<double>& own = weight(id, rank, copy);
+      joined.insert(joined.end(), own.begin(), own.end());
+    }
+    return joined;
+  }
+  [[nodiscard]] bool reaches_other_ranks(const Op& op, TensorId id) const {
+    const auto& kernel = std::get<KernelOp>(op.body);
+    return routed_role(kernel) == RoutedRole::kLayer && plan_.ranks(op.ranks).size() > 1 &&
+           tensor(id).axes.front().name == axis::kExperts;
+  }
+
   void run_kernel_on(const Op& op, const KernelOp& kernel, int rank, std::int64_t copy) {
     const int micro_batch = micro_batch_of(op);
     const PartRows& part = rows_of(op, rank);
@@ -262,8 +277,14 @@ class StepRun {
         if (tensor(id).role == TensorRole::kKvCache) call.kv = kv_layer(id, rank, copy);
       }
     }
+    std::vector<std::vector<double>> of_ranks;
+    of_ranks.reserve(op.reads.size());  // reads point into it
     for (const TensorId id : op.reads) {
       const bool is_weight = tensor(id).role == TensorRole::kWeight;
+      if (is_weight && reaches_other_ranks(op, id)) {
+        call.reads.push_back(&of_ranks.emplace_back(weight_of_ranks(op, id, copy)));
+        continue;
+      }
       const bool is_table =
           tensor(id).role == TensorRole::kKvCache ||
           (tensor(id).role == TensorRole::kInput && tensor(id).dtype == DType::kInt32);

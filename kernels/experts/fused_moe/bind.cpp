@@ -5,21 +5,9 @@
 
 namespace orrery {
 
-// reads x, router, w1, w2; writes y, scores, faults. Launches of equal shapes share a plan.
+// reads x, router, w1, w2; writes scores, y, faults. Launches of all steps share the memory that
+// they work in.
 Launch bind_fused_moe(const BindContext& context) {
-  const Dims& dims = context.op.dims;
-  const Routing& routing = context.numbers.routing;
-  const FusedMoeShape shape{.tokens = dim(dims, "tokens"),
-                            .hidden = dim(dims, "hidden"),
-                            .ffn = dim(dims, "ffn"),
-                            .experts = dim(dims, "experts_total"),
-                            .topk = dim(dims, "topk"),
-                            .activation = static_cast<ExpertActivation>(dim(dims, "activation")),
-                            .router = routing.score == RoutingScore::kSigmoid
-                                          ? RouterActivation::kSigmoid
-                                          : RouterActivation::kSoftmax,
-                            .normalises = routing.normalises,
-                            .scale = routing.scale};
   const FusedMoeOperands operands{.x = typed<const bf16>(operand(context, "x")),
                                   .router = typed<const bf16>(operand(context, "router")),
                                   .w1 = typed<const bf16>(operand(context, "w1")),
@@ -27,9 +15,12 @@ Launch bind_fused_moe(const BindContext& context) {
                                   .y = typed<bf16>(result(context, "y")),
                                   .scores = typed<float>(result(context, "scores")),
                                   .faults = typed<std::int32_t>(result(context, "faults"))};
-  const FusedMoePlan* const plan =
-      &context.resources.keep<FusedMoePlan>(shape, [&] { return FusedMoePlan(shape); });
-  return [=](const cuda::Stream& stream) { plan->launch(stream, operands); };
+  const RankedMoe& layer = context.ranked_moe;
+  if (layer.plan == nullptr) refuse(context, "has no memory to work in");
+  const std::int64_t tokens = dim(context.op.dims, "tokens");
+  return [=](const cuda::Stream& stream) {
+    layer.plan->launch(stream, operands, tokens, layer.place);
+  };
 }
 
 }  // namespace orrery

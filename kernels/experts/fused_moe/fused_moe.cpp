@@ -10,17 +10,20 @@ namespace {
 // Rows of w1 over ffn: gated or not.
 double first_layers(const Dims& dims) { return dim(dims, "activation") == 0 ? 2 : 1; }
 
-// The scores, both layers of each choice, and the sums of tokens; w of experts that are chosen.
+// The scores, both layers of each choice, and the sums of tokens; w of experts that are chosen. On
+// several ranks as many rows come to each as its tokens make.
 Work work(DType dtype, const Dims& dims) {
   const double tokens = size(dims, "tokens");
   const double hidden = size(dims, "hidden");
   const double ffn = size(dims, "ffn");
   const double experts = size(dims, "experts_total");
+  const double own_experts = size(dims, "experts");
   const double topk = size(dims, "topk");
   require(topk <= experts, "topk of at most experts_total");
+  require(own_experts <= experts, "experts of at most experts_total");
   const double rows = tokens * topk;
   const double layers = first_layers(dims) + 1;
-  const double active = std::min(experts, rows);
+  const double active = std::min(own_experts, rows);
   const double element = bytes_per_element(dtype);
   return {.flops = Flops(2 * tokens * experts * hidden + 2 * rows * hidden * ffn * layers),
           .bytes_read = Bytes((tokens + experts) * hidden * element +
@@ -35,30 +38,31 @@ KernelSpec fused_moe_spec() {
   return {
       .name = "fused_moe",
       .summary =
-          "a layer of routed experts in one launch: scores, top-k, rows by expert, both layers and "
-          "weighed sums y[tokens, hidden]",
+          "a layer of routed experts in one launch, on several GPUs one on each: scores, top-k, "
+          "rows by expert, both layers and weighed sums y[tokens, hidden]",
       .dims = {{.name = "tokens", .meaning = "rows of x"},
                {.name = "hidden", .meaning = "columns of x and y"},
                {.name = "ffn", .meaning = "columns between an expert's layers"},
                {.name = "experts_total",
-                .meaning = "routed experts of the layer",
+                .meaning = "routed experts of the layer, on all ranks",
                 .must_be_whole = true},
                {.name = "topk", .meaning = "experts of each token"},
                {.name = "activation",
                 .meaning = "of the first layer: 0 SwiGLU, 1 GELU, 2 ReLU",
                 .may_be_zero = true,
-                .executed = {0, 1, 2}}},
+                .executed = {0, 1, 2}},
+               {.name = "experts", .meaning = "of them, those of a rank"}},
       .slots = {{.name = "x", .axes = "tokens, hidden"},
                 {.name = "router", .axes = "experts_total, hidden", .use = Use::kWeight},
                 {.name = "w1",
-                 .axes = "experts_total, 2*ffn, hidden | experts_total, ffn, hidden",
+                 .axes = "experts, 2*ffn, hidden | experts, ffn, hidden",
                  .use = Use::kWeight},
-                {.name = "w2", .axes = "experts_total, hidden, ffn", .use = Use::kWeight},
-                {.name = "y", .axes = "tokens, hidden", .type = SlotType::kBf16, .is_result = true},
+                {.name = "w2", .axes = "experts, hidden, ffn", .use = Use::kWeight},
                 {.name = "scores",
                  .axes = "tokens, experts_total",
                  .type = SlotType::kFp32,
                  .is_result = true},
+                {.name = "y", .axes = "tokens, hidden", .type = SlotType::kBf16, .is_result = true},
                 {.name = "faults", .axes = "1", .type = SlotType::kInt32, .is_result = true}},
       .work = work,
       // As grouped_gemm; the floor is the launch and what passes between its parts.
@@ -67,6 +71,7 @@ KernelSpec fused_moe_spec() {
                 .hbm = 0.8,
                 .floor = us(20),
                 .spread = 0.2},
+      .routed = RoutedRole::kLayer,
       .executed = {DType::kBf16}};
 }
 

@@ -9,10 +9,16 @@
 // Of equal scores the lower expert wins. A score that is not a number counts as lower than any
 // other, as in index_shuffling.h; `faults` says how many tokens have one, and their rows of y are
 // not numbers. No token is dropped, whatever the routing.
+//
+// On several GPUs each rank has tokens of its own and as many of the experts; one launch on each
+// is one layer. Rows of x are stored where their experts are, results where their tokens are, and
+// nothing else travels but counts: at most tokens * topk * hidden bf16 each way.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/handles.h"
@@ -21,43 +27,50 @@
 
 namespace orrery {
 
-// Device pointers, row-major and contiguous, 16-byte aligned.
+// Device pointers of a rank, row-major and contiguous, 16-byte aligned. `tokens` are its own.
 struct FusedMoeOperands {
   const bf16* x = nullptr;         // [tokens, hidden]
-  const bf16* router = nullptr;    // [experts, hidden]
-  const bf16* w1 = nullptr;        // [experts, ffn or 2 ffn, hidden]
-  const bf16* w2 = nullptr;        // [experts, hidden, ffn]
+  const bf16* router = nullptr;    // [experts, hidden], of all ranks
+  const bf16* w1 = nullptr;        // [own experts, ffn or 2 ffn, hidden]
+  const bf16* w2 = nullptr;        // [own experts, hidden, ffn]
   bf16* y = nullptr;               // [tokens, hidden]
   float* scores = nullptr;         // [tokens, experts]
   std::int32_t* faults = nullptr;  // [1]
 };
 
 // One shape's layer with the memory that it works in: launches allocate nothing, may be captured
-// and must be on one stream. Each launch has a number, by which it knows what this one has done
-// from what the one before left; nothing is cleared between them.
+// and must be on one stream of each rank. Each launch has a number, by which it knows what this one
+// has done from what the one before left; nothing is cleared between them. All ranks launch as
+// often.
 class FusedMoePlan {
  public:
-  // Throws as require_fused_moe_shape does.
+  // Of one rank, on the current device. Throws as require_fused_moe_shape does.
   explicit FusedMoePlan(const FusedMoeShape& shape);
+  // Of a rank on each of shape.ranks devices, which reach each other's memory (cuda::DeviceTeam).
+  FusedMoePlan(const FusedMoeShape& shape, std::span<const int> devices);
   ~FusedMoePlan();
   FusedMoePlan(FusedMoePlan&&) noexcept;
   FusedMoePlan& operator=(FusedMoePlan&&) noexcept;
 
-  // Deterministic. No tokens launch nothing. Throws std::invalid_argument for operands that are
-  // null or not aligned, cuda::Error when the launch fails.
-  void launch(const cuda::Stream& stream, const FusedMoeOperands& operands) const;
+  // The part of `rank`, whose device is current, with `tokens` of its own, at most those of the
+  // shape. Deterministic. Throws std::invalid_argument for operands that are null or not aligned
+  // and for too many tokens, cuda::Error when the launch fails.
+  void launch(const cuda::Stream& stream, const FusedMoeOperands& operands, std::int64_t tokens,
+              int rank = 0) const;
 
-  // Waits for `stream`. Throws std::runtime_error, saying for what, when a launch has waited in
-  // vain for a part of itself: it ends after two seconds and its results are worth nothing.
-  void require_finished(const cuda::Stream& stream) const;
+  // Waits for `stream`, of `rank`. Throws std::runtime_error, saying for what, when a launch has
+  // waited in vain for a part of itself or of another rank: it ends after two seconds, and y is no
+  // numbers from then on.
+  void require_finished(const cuda::Stream& stream, int rank = 0) const;
 
   [[nodiscard]] const FusedMoeShape& shape() const { return shape_; }
+  // Of a rank.
   [[nodiscard]] std::size_t workspace_bytes() const;
 
  private:
   struct Workspace;
   FusedMoeShape shape_;
-  std::unique_ptr<Workspace> workspace_;
+  std::vector<std::unique_ptr<Workspace>> workspaces_;  // of ranks
 };
 
 }  // namespace orrery

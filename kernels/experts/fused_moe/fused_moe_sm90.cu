@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "kernels/cuda/devices.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/experts/fused_moe/fused_moe.h"
 #include "kernels/experts/fused_moe/parts_sm90.cuh"
@@ -15,7 +17,7 @@ namespace {
 
 // One block per SM, all at once:
 //
-//   scores | top-k | counts of all blocks | x into rows of experts | tiles of both layers, sums
+//   scores | top-k | counts of all blocks, of all ranks | x into rows of experts | tiles, sums
 //
 // The first four take every block through its own tokens; from there on tasks go to whoever is free
 // (work_sm90.cuh).
@@ -36,23 +38,30 @@ __global__ void __launch_bounds__(kThreads, 1)
     a.control->launches = launch;  // all blocks have read it
   }
   Ring<Config::kStages> ring;
-  route(shared, tables, maps, a, ring, launch);
+  if (!route(shared, tables, maps, a, ring, launch)) {
+    spoil(a);
+    return;
+  }
   if (threadIdx.x < 128) {
     sm90::registers_decrease<56>();
     if (threadIdx.x == 0) produce(shared, tables, maps, a, ring, launch);
     __syncwarp();
-    combine(tables, a, launch);
+    combine(a, launch);
   } else {
     sm90::registers_increase<224>();
-    consume(shared, maps, a, ring, static_cast<int>(threadIdx.x) / 128 - 1);
-    combine(tables, a, launch);
+    consume(shared, maps, a, ring, static_cast<int>(threadIdx.x) / 128 - 1, launch);
+    combine(a, launch);
   }
+  __syncthreads();
+  if (*reinterpret_cast<volatile std::uint32_t*>(&a.control->stuck) != 0) spoil(a);
 }
 
 const char* name_of(Wait wait) {
   switch (wait) {
     case Wait::kCounts:
       return "the counts of block";
+    case Wait::kStarts:
+      return "the counts of rank";
     case Wait::kRows:
       return "the rows of tile";
     case Wait::kFirst:
@@ -67,36 +76,62 @@ const char* name_of(Wait wait) {
 
 using fused_moe::Config;
 
+// What a rank has of its own, and its part of what ranks write into each other's memory.
 struct FusedMoePlan::Workspace {
-  explicit Workspace(const FusedMoeShape& shape, int blocks)
+  Workspace(const FusedMoeShape& shape, int blocks)
       : blocks(blocks),
-        most_tiles(shape.tokens * shape.topk / Config::kRows +
-                   std::min(shape.experts, shape.tokens * shape.topk)),
-        rows(choices(shape) * shape.hidden),
-        h(choices(shape) * shape.ffn),
-        row_token(choices(shape)),
-        token_rows(choices(shape)),
-        token_weights(choices(shape)),
+        is_alone(shape.ranks == 1),
+        most_tiles(
+            shape.ranks * num_choices(shape) / Config::kRows +
+            std::min(shape.experts, std::max<std::int64_t>(shape.ranks * num_choices(shape), 1))),
+        rows(at_least_one(most_rows(shape)) * shape.hidden),
+        results(shape.ranks == 1 ? 1 : at_least_one(num_choices(shape)) * shape.hidden),
+        h(at_least_one(most_rows(shape)) * shape.ffn),
+        row_token(at_least_one(num_choices(shape))),
+        row_tile(at_least_one(num_choices(shape))),
+        token_rows(at_least_one(num_choices(shape))),
+        token_weights(at_least_one(num_choices(shape))),
         counts(static_cast<std::size_t>(blocks) * (shape.experts + 1)),
+        starts(static_cast<std::size_t>(2 * shape.ranks * (shape.experts + 1))),
         counters(static_cast<std::size_t>(3 * most_tiles)),
         control(1) {
+    ORRERY_CUDA(cudaMemset(row_tile.get(), 0, row_tile.size() * sizeof(unsigned long long)));
     ORRERY_CUDA(cudaMemset(counts.get(), 0, counts.size() * sizeof(unsigned long long)));
+    ORRERY_CUDA(cudaMemset(starts.get(), 0, starts.size() * sizeof(unsigned long long)));
     ORRERY_CUDA(cudaMemset(counters.get(), 0, counters.size() * sizeof(std::uint32_t)));
     ORRERY_CUDA(cudaMemset(control.get(), 0, sizeof(fused_moe::Control)));
     ORRERY_CUDA(cudaDeviceSynchronize());
   }
-  static std::size_t choices(const FusedMoeShape& shape) {
-    return static_cast<std::size_t>(std::max<std::int64_t>(shape.tokens * shape.topk, 1));
+  static std::size_t at_least_one(std::int64_t count) {
+    return static_cast<std::size_t>(std::max<std::int64_t>(count, 1));
+  }
+  [[nodiscard]] fused_moe::Area area() const {
+    return {.rows = rows.get(),
+            .results = is_alone ? rows.get() : results.get(),
+            .arrived = counters.get(),
+            .second_done = counters.get() + 2 * most_tiles,
+            .starts = starts.get()};
+  }
+  [[nodiscard]] std::size_t bytes() const {
+    return (rows.size() + results.size() + h.size()) * sizeof(bf16) +
+           (row_token.size() + token_rows.size()) * sizeof(std::int32_t) +
+           token_weights.size() * sizeof(float) +
+           (row_tile.size() + counts.size() + starts.size()) * sizeof(unsigned long long) +
+           counters.size() * sizeof(std::uint32_t) + sizeof(fused_moe::Control);
   }
 
   int blocks;
+  bool is_alone;
   std::int64_t most_tiles;
   cuda::DeviceBuffer<bf16> rows;
+  cuda::DeviceBuffer<bf16> results;
   cuda::DeviceBuffer<bf16> h;
   cuda::DeviceBuffer<std::int32_t> row_token;
+  cuda::DeviceBuffer<unsigned long long> row_tile;
   cuda::DeviceBuffer<std::int32_t> token_rows;
   cuda::DeviceBuffer<float> token_weights;
   cuda::DeviceBuffer<unsigned long long> counts;
+  cuda::DeviceBuffer<unsigned long long> starts;
   cuda::DeviceBuffer<std::uint32_t> counters;
   cuda::DeviceBuffer<fused_moe::Control> control;
 };
@@ -109,42 +144,67 @@ bool is_aligned(const void* pointer) {
 }
 
 CUtensorMap map_of(const bf16* data, std::int64_t rows, std::int64_t columns, int box_rows) {
-  return tiles::map_of<bf16>(data, rows, columns, box_rows, Config::kK);
+  return tiles::map_of<bf16>(data, std::max<std::int64_t>(rows, 1), columns, box_rows, Config::kK);
 }
 
-fused_moe::Maps maps_of(const FusedMoeShape& shape, const FusedMoeOperands& operands, bf16* rows,
-                        bf16* h) {
-  const std::int64_t choices = shape.tokens * shape.topk;
+fused_moe::Maps maps_of(const FusedMoeShape& shape, const FusedMoeOperands& operands,
+                        std::int64_t tokens, bf16* rows, bf16* h) {
+  const std::int64_t most = most_rows(shape);
+  const std::int64_t experts = own_experts(shape);
   const bool is_gated = shape.activation == ExpertActivation::kSwiglu;
-  fused_moe::Maps maps{.x = map_of(operands.x, shape.tokens, shape.hidden, fused_moe::kRouted),
+  fused_moe::Maps maps{.x = map_of(operands.x, tokens, shape.hidden, fused_moe::kRouted),
                        .router = map_of(operands.router, shape.experts, shape.hidden, 64),
                        .rows = {},
-                       .w1 = map_of(operands.w1, shape.experts * first_layer_rows(shape),
-                                    shape.hidden, is_gated ? 64 : Config::kColumns),
-                       .layers = {}};
+                       .w1 = map_of(operands.w1, experts * first_layer_rows(shape), shape.hidden,
+                                    is_gated ? 64 : Config::kColumns),
+                       .layers = {},
+                       .results = {}};
   for (int i = 0; i < 4; ++i) {
-    maps.rows[i] = map_of(rows, choices, shape.hidden, 16 << i);
-    maps.layers[1].x[i] = map_of(h, choices, shape.ffn, 16 << i);
+    maps.rows[i] = map_of(rows, most, shape.hidden, 16 << i);
+    maps.layers[1].x[i] = map_of(h, most, shape.ffn, 16 << i);
   }
-  maps.layers[1].w = map_of(operands.w2, shape.experts * shape.hidden, shape.ffn, Config::kColumns);
-  maps.layers[0].y = tiles::map_of<bf16>(h, choices, shape.ffn, swap_ab::kChunk, 64);
-  maps.layers[1].y = tiles::map_of<bf16>(rows, choices, shape.hidden, swap_ab::kChunk, 64);
+  maps.layers[1].w = map_of(operands.w2, experts * shape.hidden, shape.ffn, Config::kColumns);
+  maps.layers[0].y = tiles::map_of<bf16>(h, most, shape.ffn, swap_ab::kChunk, 64);
+  maps.layers[1].y = tiles::map_of<bf16>(rows, most, shape.hidden, swap_ab::kChunk, 64);
   return maps;
 }
 
-}  // namespace
-
-FusedMoePlan::FusedMoePlan(const FusedMoeShape& shape) : shape_(shape) {
-  require_fused_moe_shape(shape);
-  if (shape.tokens == 0) return;
-  const int blocks = cuda::device_properties().multiProcessorCount;
+// Throws where a block's tables have no room for its part of the tokens.
+void require_room(const FusedMoeShape& shape, int blocks, std::int64_t most_tiles) {
   const std::int64_t of_block = (shape.tokens + blocks - 1) / blocks * shape.topk;
   if (of_block > kMostBlockChoices) {
     throw std::invalid_argument("fused_moe: " + std::to_string(shape.tokens) + " tokens of " +
                                 std::to_string(shape.topk) + " experts, expected at most " +
                                 std::to_string(kMostBlockChoices / shape.topk * blocks));
   }
-  workspace_ = std::make_unique<Workspace>(shape, blocks);
+  constexpr std::int64_t kMostTiles = 0xFFFF;
+  if (most_tiles > kMostTiles) {
+    throw std::invalid_argument("fused_moe: " + std::to_string(most_tiles) +
+                                " tiles of rows on all ranks, expected at most " +
+                                std::to_string(kMostTiles) + ": fewer tokens");
+  }
+}
+
+}  // namespace
+
+FusedMoePlan::FusedMoePlan(const FusedMoeShape& shape) : FusedMoePlan(shape, {}) {}
+
+FusedMoePlan::FusedMoePlan(const FusedMoeShape& shape, std::span<const int> devices)
+    : shape_(shape) {
+  require_fused_moe_shape(shape);
+  const bool is_here = devices.empty();  // on the current device
+  if (std::max<std::int64_t>(std::ssize(devices), 1) != shape.ranks) {
+    throw std::invalid_argument("fused_moe: " + std::to_string(shape.ranks) + " ranks on " +
+                                std::to_string(devices.size()) + " devices, expected one each");
+  }
+  if (shape.tokens == 0) return;
+  for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
+    std::optional<cuda::DeviceGuard> guard;
+    if (!is_here) guard.emplace(devices[static_cast<std::size_t>(rank)]);
+    const int blocks = cuda::device_properties().multiProcessorCount;
+    workspaces_.push_back(std::make_unique<Workspace>(shape, blocks));
+    require_room(shape, blocks, workspaces_.back()->most_tiles);
+  }
 }
 
 FusedMoePlan::~FusedMoePlan() = default;
@@ -152,16 +212,16 @@ FusedMoePlan::FusedMoePlan(FusedMoePlan&&) noexcept = default;
 FusedMoePlan& FusedMoePlan::operator=(FusedMoePlan&&) noexcept = default;
 
 std::size_t FusedMoePlan::workspace_bytes() const {
-  if (workspace_ == nullptr) return 0;
-  const Workspace& of = *workspace_;
-  return (of.rows.size() + of.h.size()) * sizeof(bf16) +
-         (of.row_token.size() + of.token_rows.size()) * sizeof(std::int32_t) +
-         of.token_weights.size() * sizeof(float) + of.counts.size() * sizeof(unsigned long long) +
-         of.counters.size() * sizeof(std::uint32_t) + sizeof(fused_moe::Control);
+  return workspaces_.empty() ? 0 : workspaces_.front()->bytes();
 }
 
-void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& operands) const {
-  if (shape_.tokens == 0) return;
+void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& operands,
+                          std::int64_t tokens, int rank) const {
+  if (tokens < 0 || tokens > shape_.tokens) {
+    throw std::invalid_argument("fused_moe: " + std::to_string(tokens) +
+                                " tokens, expected at most " + std::to_string(shape_.tokens));
+  }
+  if (shape_.tokens == 0 || (tokens == 0 && shape_.ranks == 1)) return;
   for (const void* pointer :
        {static_cast<const void*>(operands.x), static_cast<const void*>(operands.router),
         static_cast<const void*>(operands.w1), static_cast<const void*>(operands.w2),
@@ -171,44 +231,46 @@ void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& op
     throw std::invalid_argument(
         "fused_moe: operands must be 16-byte aligned, and none of them null");
   }
-  Workspace& of = *workspace_;
+  const Workspace& of = *workspaces_.at(static_cast<std::size_t>(rank));
   const bool is_gated = shape_.activation == ExpertActivation::kSwiglu;
   const auto steps = [](std::int64_t k) {
     return static_cast<int>(tiles::ceil_div(k, Config::kK));
   };
   const auto layer = [&](bf16* y, std::int64_t n, std::int64_t k) {
     return tiles::Arguments{.y = y,
-                            .groups = static_cast<int>(shape_.experts),
-                            .max_rows = static_cast<int>(shape_.tokens * shape_.topk),
+                            .groups = static_cast<int>(own_experts(shape_)),
+                            .max_rows = static_cast<int>(most_rows(shape_)),
                             .n = static_cast<int>(n),
                             .k_steps = steps(k)};
   };
   const auto columns = [](std::int64_t n, int of_tile) {
     return static_cast<int>(tiles::ceil_div(n, of_tile));
   };
-  const fused_moe::Arguments arguments{
+  fused_moe::Arguments arguments{
       .x = operands.x,
       .scores = operands.scores,
       .faults = operands.faults,
       .y = operands.y,
-      .rows = of.rows.get(),
+      .areas = {},
       .row_token = of.row_token.get(),
+      .row_tile = of.row_tile.get(),
       .token_rows = of.token_rows.get(),
       .token_weights = of.token_weights.get(),
       .counts = of.counts.get(),
-      .arrived = of.counters.get(),
       .first_done = of.counters.get() + of.most_tiles,
-      .second_done = of.counters.get() + 2 * of.most_tiles,
       .control = of.control.get(),
       .layers = {layer(of.h.get(), shape_.ffn, shape_.hidden),
                  layer(of.rows.get(), shape_.hidden, shape_.ffn)},
       .columns = {columns(shape_.ffn, is_gated ? Config::kColumns / 2 : Config::kColumns),
                   columns(shape_.hidden, Config::kColumns)},
-      .tokens = static_cast<int>(shape_.tokens),
+      .tokens = static_cast<int>(tokens),
       .hidden = static_cast<int>(shape_.hidden),
       .experts = static_cast<int>(shape_.experts),
+      .own_experts = static_cast<int>(own_experts(shape_)),
       .topk = static_cast<int>(shape_.topk),
-      .block_tokens = static_cast<int>(tiles::ceil_div(shape_.tokens, of.blocks)),
+      .rank = rank,
+      .ranks = static_cast<int>(shape_.ranks),
+      .block_tokens = static_cast<int>(tiles::ceil_div(tokens, of.blocks)),
       .most_tiles = static_cast<int>(of.most_tiles),
       .router_steps = steps(shape_.hidden),
       .is_gated = is_gated,
@@ -216,20 +278,26 @@ void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& op
       .is_sigmoid = shape_.router == RouterActivation::kSigmoid,
       .normalises = shape_.normalises,
       .scale = static_cast<float>(shape_.scale)};
+  fused_moe::Maps maps = maps_of(shape_, operands, tokens, of.rows.get(), of.h.get());
+  for (std::size_t i = 0; i < workspaces_.size(); ++i) {
+    arguments.areas[i] = workspaces_[i]->area();
+    maps.results[i] = tiles::map_of<bf16>(arguments.areas[i].results, num_choices(shape_),
+                                          shape_.hidden, swap_ab::kChunk, 64);
+  }
   cuda::launch(stream,
                {.grid = dim3(static_cast<unsigned>(of.blocks)),
                 .block = dim3(fused_moe::kThreads),
                 .shared_bytes = fused_moe::kSharedBytes,
                 .cooperative = true},
-               fused_moe::fused_moe_kernel, maps_of(shape_, operands, of.rows.get(), of.h.get()),
-               arguments);
+               fused_moe::fused_moe_kernel, maps, arguments);
 }
 
-void FusedMoePlan::require_finished(const cuda::Stream& stream) const {
-  if (workspace_ == nullptr) return;
+void FusedMoePlan::require_finished(const cuda::Stream& stream, int rank) const {
+  if (workspaces_.empty()) return;
   fused_moe::Control control{};
-  ORRERY_CUDA(cudaMemcpyAsync(&control, workspace_->control.get(), sizeof(control),
-                              cudaMemcpyDeviceToHost, stream.get()));
+  ORRERY_CUDA(cudaMemcpyAsync(&control,
+                              workspaces_.at(static_cast<std::size_t>(rank))->control.get(),
+                              sizeof(control), cudaMemcpyDeviceToHost, stream.get()));
   stream.synchronize();
   if (control.stuck == 0) return;
   throw std::runtime_error(

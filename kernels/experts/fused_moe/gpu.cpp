@@ -81,9 +81,9 @@ class FusedMoeCase final : public KernelCase {
                               .y = y_[set],
                               .scores = scores_[set],
                               .faults = faults_[set]};
-    for (std::int64_t i = 0; i < before_; ++i) plan_.launch(stream, operands);
+    for (std::int64_t i = 0; i < before_; ++i) plan_.launch(stream, operands, shape_.tokens);
     operands.router = router_[set];
-    plan_.launch(stream, operands);
+    plan_.launch(stream, operands, shape_.tokens);
   }
   void reset(const cuda::Stream& stream) override {
     x_.reset(stream);
@@ -249,7 +249,8 @@ KernelOp op(const Sizes& sizes, const Dims& variants = {}) {
                        {"ffn", sizes.ffn},
                        {"experts_total", sizes.experts},
                        {"topk", sizes.topk},
-                       {"activation", sizes.activation}}};
+                       {"activation", sizes.activation},
+                       {"experts", sizes.experts}}};
   op.dims.insert(op.dims.end(), variants.begin(), variants.end());
   return op;
 }
@@ -295,8 +296,11 @@ std::vector<Grid> grids() {
                     {.dim = "ffn", .values = {768, 2048}},
                     {.dim = "experts_total", .values = {64, 128}},
                     {.dim = "topk", .values = {2, 8}},
-                    {.dim = "activation", .values = {0, 1}}},
-           .accept = [](const Dims&) { return true; }}};
+                    {.dim = "activation", .values = {0, 1}},
+                    {.dim = "experts", .values = {64, 128}}},
+           .accept = [](const Dims& dims) {
+             return dim(dims, "experts") == dim(dims, "experts_total");  // of one rank
+           }}};
 }
 
 std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {

@@ -13,6 +13,7 @@ namespace orrery::fused_moe {
 
 constexpr int kMostExperts = static_cast<int>(kMostFusedExperts);
 constexpr int kMostTopk = static_cast<int>(kMostFusedTopk);
+constexpr int kMostRanks = static_cast<int>(kMostFusedRanks);
 constexpr int kWarps = 12;  // of a block
 constexpr int kThreads = 32 * kWarps;
 
@@ -21,7 +22,8 @@ enum class Step : std::uint8_t { kFirst, kSecond };
 // A tile of one layer of an expert.
 struct Task : swap_ab::Task {
   Step step;
-  int tile;  // of rows, of all experts
+  int tile;           // of rows, of all experts
+  int row_of_expert;  // its first row
 };
 
 struct Config : swap_ab::Config<bf16, 160, 2, 4, 2> {
@@ -33,7 +35,7 @@ struct Config : swap_ab::Config<bf16, 160, 2, 4, 2> {
 constexpr std::uint32_t kArrivals = 256;  // of a tile's rows, at most Config::kRows of them
 
 // What a wait that ended in vain was for.
-enum class Wait : std::uint32_t { kNone, kCounts, kRows, kFirst, kSecond };
+enum class Wait : std::uint32_t { kNone, kCounts, kStarts, kRows, kFirst, kSecond };
 
 struct Control {
   std::uint32_t launches;             // complete ones
@@ -44,26 +46,41 @@ struct Control {
   unsigned long long combine_ticket;  // next rows to be added up, launch << 32
 };
 
+// What ranks write into each other's memory. Rows of x lie with the experts, sorted by expert, in
+// each by the rank whose tokens they are of. What experts make of them goes back to that rank: its
+// results lie in the order in which it has sorted its own choices (`turn`).
+struct Area {
+  bf16* rows;                  // [ranks * most_tokens * min(topk, own experts), hidden]
+  bf16* results;               // [most_tokens * topk, hidden]; of one rank alone its rows
+  std::uint32_t* arrived;      // [most_tiles]: rows of a tile that are there
+  std::uint32_t* second_done;  // [most_tiles]: halves of tiles of the second layer, with own rows
+  // [2][ranks][experts + 1], of odd and even launches: where a rank's results of each turn begin,
+  // launch << 32. A rank may be a launch ahead of another, not two.
+  unsigned long long* starts;
+};
+
 struct Arguments {
   const bf16* x;
   float* scores;         // [tokens, experts]
   std::int32_t* faults;  // [1]
   bf16* y;
-  bf16* rows;                  // [tokens * topk, hidden]: of x, then of what experts make of them
-  std::int32_t* row_token;     // [tokens * topk]
-  std::int32_t* token_rows;    // [tokens, topk]
-  float* token_weights;        // [tokens, topk]
-  unsigned long long* counts;  // [blocks, experts + 1]: count, launch << 32
-  std::uint32_t* arrived;      // [most_tiles]: rows
-  std::uint32_t* first_done;   // [most_tiles]: halves of tiles of the first layer
-  std::uint32_t* second_done;  // [most_tiles]: of the second
+  Area areas[kMostRanks];        // of all ranks
+  std::int32_t* row_token;       // [tokens * topk] of own results
+  unsigned long long* row_tile;  // of the same, of the tiles of all experts, launch << 32
+  std::int32_t* token_rows;      // [tokens, topk]
+  float* token_weights;          // [tokens, topk]
+  unsigned long long* counts;    // [blocks, experts + 1]: count, launch << 32
+  std::uint32_t* first_done;     // [most_tiles]: halves of tiles of the first layer
   Control* control;
   tiles::Arguments layers[2];  // n, k_steps and y
   int columns[2];              // tiles of columns
-  int tokens;
+  int tokens;                  // of this rank
   int hidden;
-  int experts;
+  int experts;      // of all ranks, those of each in a row
+  int own_experts;  // of each rank
   int topk;
+  int rank;
+  int ranks;
   int block_tokens;
   int most_tiles;
   int router_steps;
@@ -75,14 +92,15 @@ struct Arguments {
 };
 
 struct Maps {
-  CUtensorMap x;            // boxes of 64 rows
-  CUtensorMap router;       // the same
-  CUtensorMap rows[4];      // boxes of 16, 32, 64 and 128 rows
-  CUtensorMap w1;           // boxes of 64 rows of a gated layer, of 256 of another
-  swap_ab::Maps layers[2];  // x and w of the second, y of both
+  CUtensorMap x;                    // boxes of 64 rows
+  CUtensorMap router;               // the same
+  CUtensorMap rows[4];              // boxes of 16, 32, 64 and 128 rows
+  CUtensorMap w1;                   // boxes of 64 rows of a gated layer, of 256 of another
+  swap_ab::Maps layers[2];          // x and w of the second, y of both
+  CUtensorMap results[kMostRanks];  // boxes of 32 rows of 64 columns, of several ranks alone
 };
 
-// Where rows and tiles of rows begin, of each expert and behind the last.
+// Where rows and tiles of rows begin, of each expert of all ranks and behind the last.
 struct Tables {
   std::int32_t row_start[kMostExperts + 1];
   std::uint16_t tile_start[kMostExperts + 1];
@@ -100,7 +118,10 @@ struct Scratch {
   std::int32_t totals[kMostExperts + 2];
   std::int32_t before[kMostExperts + 2];
   std::int32_t tiles[kMostExperts + 2];
-  std::int32_t own[kMostExperts + 2];  // counts of the block; behind those of experts its faults
+  std::int32_t own[kMostExperts + 2];     // counts of the block; behind those of experts its faults
+  std::int32_t rows[kMostExperts + 2];    // of each expert, from all ranks
+  std::int32_t first[kMostExperts + 2];   // of them, those of ranks before this one
+  std::int32_t starts[kMostExperts + 2];  // of own results of each turn
   alignas(16) std::uint16_t chosen[kMostBlockChoices + 8];
   alignas(16) std::int32_t place[kMostBlockChoices + 8];  // row of each choice
 };
@@ -138,6 +159,57 @@ __device__ inline void await(Control* control, const std::uint32_t* counter, std
   }
 }
 
+// As await, of what other ranks count up.
+__device__ inline void await_ranks(Control* control, const std::uint32_t* counter,
+                                   std::uint32_t target, Wait wait, int place) {
+  if (reaches(sm90::load_acquire_system(counter), target)) return;
+  const std::uint64_t begin = now();
+  while (!reaches(sm90::load_acquire_system(counter), target)) {
+    if (gives_up(control, begin, wait, place)) return;
+    __nanosleep(100);
+  }
+}
+
+// A word that travels with the number of its launch.
+__device__ inline unsigned long long numbered(std::uint32_t launch, std::int32_t value) {
+  return static_cast<unsigned long long>(launch) << 32 | static_cast<std::uint32_t>(value);
+}
+
+__device__ inline void store_word(unsigned long long* word, unsigned long long value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+__device__ inline unsigned long long load_word(const unsigned long long* word) {
+  unsigned long long value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+// The same between GPUs.
+__device__ inline void store_word_of_ranks(unsigned long long* word, unsigned long long value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+__device__ inline unsigned long long load_word_of_ranks(const unsigned long long* word) {
+  unsigned long long value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+
+// --- ranks ---------------------------------------------------------------------------------------
+
+__device__ inline int rank_of(const Arguments& a, int expert) { return expert / a.own_experts; }
+// Ranks begin with their first experts at the same time, so results come back by turns: the first
+// expert of each rank, the second of each, ...
+__device__ inline int turn_of(const Arguments& a, int expert) {
+  return expert % a.own_experts * a.ranks + expert / a.own_experts;
+}
+__device__ inline int expert_of(const Arguments& a, int turn) {
+  return turn % a.ranks * a.own_experts + turn / a.ranks;
+}
+// Where `rank` says that its results of each turn begin.
+__device__ inline unsigned long long* starts_of(const Arguments& a, const Area& area, int rank,
+                                                std::uint32_t launch) {
+  return area.starts + (static_cast<std::int64_t>(launch % 2) * a.ranks + rank) * (a.experts + 1);
+}
+
 // --- tables --------------------------------------------------------------------------------------
 
 // The last entry of table[0 .. count) that is at most `value`, where the first is and values
@@ -156,12 +228,13 @@ __device__ int last_at_most(const T* table, int count, int value) {
 __device__ inline int tile_rows_of(const Tables& tables, int expert) {
   return Config::tile_rows(tables.row_start[expert + 1] - tables.row_start[expert]);
 }
-__device__ inline int tile_of(const Tables& tables, int expert, int row) {
-  return tables.tile_start[expert] +
-         (row - tables.row_start[expert]) / tile_rows_of(tables, expert);
+// Rows of an expert are counted from its first on, those of an area from the first expert of its
+// rank on.
+__device__ inline int tile_of(const Tables& tables, int expert, int row_of_expert) {
+  return tables.tile_start[expert] + row_of_expert / tile_rows_of(tables, expert);
 }
-__device__ inline int tile_of(const Tables& tables, const Arguments& a, int row) {
-  return tile_of(tables, last_at_most(tables.row_start, a.experts, row), row);
+__device__ inline int first_row_of(const Tables& tables, const Arguments& a, int expert) {
+  return tables.row_start[expert] - tables.row_start[rank_of(a, expert) * a.own_experts];
 }
 
 }  // namespace orrery::fused_moe

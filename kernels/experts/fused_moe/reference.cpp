@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <stdexcept>
 
 #include "kernels/binding/kernel_call.h"
@@ -13,7 +14,10 @@ namespace orrery::reference {
 namespace {
 
 double silu(double value) { return value / (1 + std::exp(-value)); }
-double gelu(double value) { return value / 2 * (1 + std::erf(value / std::sqrt(2.0))); }
+double gelu(double value) {
+  const double inner = std::sqrt(2 / std::numbers::pi) * (value + 0.044715 * std::pow(value, 3));
+  return value / 2 * (1 + std::tanh(inner));
+}
 
 // What the second layer reads of `rows` rows of the first.
 std::vector<double> activated(std::vector<double> first, std::size_t ffn,
@@ -92,19 +96,27 @@ FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
 
 Results fused_moe_reference(const KernelCall& call) {
   const Routing& routing = call.numbers.routing;
-  FusedMoe found =
-      fused_moe(read(call, "x"), read(call, "router"), read(call, "w1"), read(call, "w2"),
-                {.tokens = size_of(call, "tokens"),
-                 .hidden = size_of(call, "hidden"),
-                 .ffn = size_of(call, "ffn"),
-                 .experts = size_of(call, "experts_total"),
-                 .topk = size_of(call, "topk"),
-                 .activation = static_cast<ExpertActivation>(size_of(call, "activation")),
-                 .router = routing.score == RoutingScore::kSigmoid ? RouterActivation::kSigmoid
-                                                                   : RouterActivation::kSoftmax,
-                 .normalises = routing.normalises,
-                 .scale = routing.scale});
-  return {std::move(found.y), std::move(found.scores), {static_cast<double>(found.faulty.size())}};
+  const FusedMoeShape shape{
+      .tokens = size_of(call, "tokens"),
+      .hidden = size_of(call, "hidden"),
+      .ffn = size_of(call, "ffn"),
+      .experts = size_of(call, "experts_total"),
+      .topk = size_of(call, "topk"),
+      .activation = static_cast<ExpertActivation>(size_of(call, "activation")),
+      .router = routing.score == RoutingScore::kSigmoid ? RouterActivation::kSigmoid
+                                                        : RouterActivation::kSoftmax,
+      .normalises = routing.normalises,
+      .scale = routing.scale};
+  const Values scores = given_or_found(call,
+                                       routing_scores(read(call, "x"), read(call, "router"), {},
+                                                      {.tokens = shape.tokens,
+                                                       .hidden = shape.hidden,
+                                                       .experts_total = shape.experts,
+                                                       .activation = shape.router}),
+                                       shape.experts);
+  FusedMoe found = fused_moe(read(call, "x"), read(call, "router"), read(call, "w1"),
+                             read(call, "w2"), shape, scores);
+  return {scores, std::move(found.y), {static_cast<double>(found.faulty.size())}};
 }
 
 }  // namespace orrery::reference

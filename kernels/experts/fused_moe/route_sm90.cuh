@@ -152,12 +152,6 @@ __device__ void choose_experts(const Arguments& a, Scratch& scratch, const Stret
 
 // --- counts of all blocks ------------------------------------------------------------------------
 
-__device__ inline unsigned long long load_word(const unsigned long long* word) {
-  unsigned long long value;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-  return value;
-}
-
 // Says what this block has, and finds what blocks before it and all have. A count travels with the
 // number of the launch beside it, as in index_shuffling.
 __device__ inline void exchange_counts(const Arguments& a, Scratch& scratch, std::uint32_t launch) {
@@ -165,12 +159,8 @@ __device__ inline void exchange_counts(const Arguments& a, Scratch& scratch, std
   const int columns = a.experts + 1;
   const int thread = static_cast<int>(threadIdx.x);
   for (int column = thread; column < columns; column += kThreads) {
-    const unsigned long long word = static_cast<unsigned long long>(launch) << 32 |
-                                    static_cast<std::uint32_t>(scratch.own[column]);
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(
-                     a.counts + static_cast<std::int64_t>(blockIdx.x) * columns + column),
-                 "l"(word)
-                 : "memory");
+    const unsigned long long word = numbered(launch, scratch.own[column]);
+    store_word(a.counts + static_cast<std::int64_t>(blockIdx.x) * columns + column, word);
   }
   const int parts = kThreads / columns;  // at least 1: experts are at most 256
   if (thread >= parts * columns) return;
@@ -208,11 +198,84 @@ __device__ inline void exchange_counts(const Arguments& a, Scratch& scratch, std
   atomicAdd(&scratch.before[column], before);
 }
 
+// --- counts of all ranks -------------------------------------------------------------------------
+
+// By one warp: where own results begin.
+__device__ inline void make_starts(const Arguments& a, Scratch& scratch) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int turn = lane; turn < a.experts; turn += 32) {
+    scratch.starts[turn] = scratch.totals[expert_of(a, turn)];
+  }
+  __syncwarp();
+  warp_prefix(scratch.starts, a.experts);
+}
+
+// By one block: its rank's starts to all ranks.
+__device__ inline void say_starts(const Arguments& a, const Scratch& scratch,
+                                  std::uint32_t launch) {
+  const int columns = a.experts + 1;
+  for (int i = static_cast<int>(threadIdx.x); i < a.ranks * columns; i += kThreads) {
+    const int turn = i % columns;
+    store_word_of_ranks(starts_of(a, a.areas[i / columns], a.rank, launch) + turn,
+                        numbered(launch, scratch.starts[turn]));
+  }
+}
+
+// A thread for each expert: its rows from all ranks, and from those before this one. Who has the
+// starts of a rank knows that it has begun this launch, and so ended the one before.
+__device__ inline void hear_starts(const Arguments& a, Scratch& scratch, std::uint32_t launch) {
+  const int expert = static_cast<int>(threadIdx.x);
+  if (expert >= a.experts) return;
+  const int turn = turn_of(a, expert);
+  unsigned long long begins[kMostRanks];
+  unsigned long long ends[kMostRanks];
+  const std::uint64_t start = now();
+  for (int missing = 0; missing >= 0;) {
+    missing = -1;
+#pragma unroll
+    for (int rank = 0; rank < kMostRanks; ++rank) {
+      if (rank >= a.ranks) break;
+      const unsigned long long* const words = starts_of(a, a.areas[a.rank], rank, launch) + turn;
+      begins[rank] = load_word_of_ranks(words);
+      ends[rank] = load_word_of_ranks(words + 1);
+    }
+#pragma unroll
+    for (int rank = 0; rank < kMostRanks; ++rank) {
+      if (rank >= a.ranks) break;
+      if (begins[rank] >> 32 != launch || ends[rank] >> 32 != launch) missing = rank;
+    }
+    if (missing >= 0 && gives_up(a.control, start, Wait::kStarts, missing)) return;
+  }
+  std::int32_t rows = 0;
+#pragma unroll
+  for (int rank = 0; rank < kMostRanks; ++rank) {
+    if (rank >= a.ranks) break;
+    if (rank == a.rank) scratch.first[expert] = rows;
+    rows += static_cast<std::int32_t>(static_cast<std::uint32_t>(ends[rank]) -
+                                      static_cast<std::uint32_t>(begins[rank]));
+  }
+  scratch.rows[expert] = rows;
+}
+
+// All of it, by all threads.
+__device__ inline void exchange_starts(const Arguments& a, Scratch& scratch, std::uint32_t launch) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < 32) make_starts(a, scratch);
+  __syncthreads();
+  if (a.ranks == 1) {
+    if (thread < a.experts) scratch.rows[thread] = scratch.totals[thread];
+  } else {
+    if (blockIdx.x == 0) say_starts(a, scratch, launch);
+    hear_starts(a, scratch, launch);
+  }
+  __syncthreads();
+}
+
 // By one warp: where rows and tiles begin.
 __device__ inline void make_tables(const Arguments& a, Scratch& scratch, Tables& tables) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int expert = lane; expert < a.experts; expert += 32) {
-    const int rows = scratch.totals[expert];
+    const int rows = scratch.rows[expert];
     const int tile_rows = Config::tile_rows(rows);
     scratch.tiles[expert] = (rows + tile_rows - 1) / tile_rows;
     tables.row_start[expert] = rows;
@@ -230,10 +293,12 @@ __device__ inline void make_tables(const Arguments& a, Scratch& scratch, Tables&
 
 // A thread for each expert: the rows of the block's tokens, in the order of tokens.
 __device__ inline void place_rows(const Arguments& a, Scratch& scratch, const Tables& tables,
-                                  const Stretch& tokens) {
+                                  const Stretch& tokens, std::uint32_t launch) {
   const int expert = static_cast<int>(threadIdx.x);
   if (expert >= a.experts || scratch.own[expert] == 0) return;
-  int row = tables.row_start[expert] + scratch.before[expert];
+  int row = scratch.first[expert] + scratch.before[expert];  // of the expert
+  const int first_row = first_row_of(tables, a, expert);
+  int result = scratch.starts[turn_of(a, expert)] + scratch.before[expert];
   const int items = tokens.count * a.topk;
   for (int first = 0; first < items; first += 8) {
     const uint4 eight = *reinterpret_cast<const uint4*>(scratch.chosen + first);
@@ -242,37 +307,44 @@ __device__ inline void place_rows(const Arguments& a, Scratch& scratch, const Ta
     for (int i = 0; i < 8; ++i) {
       if (static_cast<int>(words[i / 2] >> (i % 2 * 16) & 0xFFFFU) != expert) continue;
       const int at = first + i;
-      scratch.place[at] = row;
-      a.row_token[row] = tokens.first + at / a.topk;
-      a.token_rows[static_cast<std::int64_t>(tokens.first) * a.topk + at] = row;
+      scratch.place[at] = first_row + row;
+      a.row_token[result] = tokens.first + at / a.topk;
+      store_word(a.row_tile + result, numbered(launch, tile_of(tables, expert, row)));
+      a.token_rows[static_cast<std::int64_t>(tokens.first) * a.topk + at] = result;
       ++row;
+      ++result;
     }
   }
 }
 
-// What rows and tiles that are not there would have added to the counters of tiles; each block has
-// some tiles.
-__device__ inline void fill_counters(const Arguments& a, const Tables& tables) {
+// What rows and tiles that are not there, or not this rank's, would have added to the counters of
+// tiles; each block has some tiles.
+__device__ inline void fill_counters(const Arguments& a, const Scratch& scratch,
+                                     const Tables& tables) {
   const int blocks = static_cast<int>(gridDim.x);
   const int tiles = tables.tile_start[a.experts];
+  const Area& area = a.areas[a.rank];
   for (int tile = static_cast<int>(blockIdx.x + threadIdx.x * gridDim.x); tile < a.most_tiles;
        tile += kThreads * blocks) {
-    int rows = 0;
+    int rows = 0;              // that come to an own expert
+    bool has_results = false;  // of own tokens
     if (tile < tiles) {
       const int expert = last_at_most(tables.tile_start, a.experts, tile);
       const int tile_rows = tile_rows_of(tables, expert);
-      const int first = tables.row_start[expert] + (tile - tables.tile_start[expert]) * tile_rows;
-      rows = min(tables.row_start[expert + 1] - first, tile_rows);
-    } else {
-      atomicAdd(&a.first_done[tile], 2 * a.columns[0]);
-      atomicAdd(&a.second_done[tile], 2 * a.columns[1]);
+      const int begin = (tile - tables.tile_start[expert]) * tile_rows;
+      const int end = min(scratch.rows[expert], begin + tile_rows);
+      if (rank_of(a, expert) == a.rank) rows = end - begin;
+      const int own = scratch.first[expert];
+      has_results = own < end && own + scratch.totals[expert] > begin && scratch.totals[expert] > 0;
     }
-    atomicAdd(&a.arrived[tile], kArrivals - static_cast<std::uint32_t>(rows));
+    if (rows == 0) atomicAdd(&a.first_done[tile], 2 * a.columns[0]);
+    if (!has_results) atomicAdd(&area.second_done[tile], 2 * a.columns[1]);
+    atomicAdd(&area.arrived[tile], kArrivals - static_cast<std::uint32_t>(rows));
   }
 }
 
-// A warp for each token: its x into the rows of its experts. (Of experts on another GPU, `rows` and
-// the counters would be that GPU's: nothing else here knows where they lie.)
+// A warp for each token: its x into the rows of its experts, on whichever GPU they are. Nothing but
+// these rows goes there.
 __device__ inline void send_rows(const Arguments& a, const Scratch& scratch, const Tables& tables,
                                  const Stretch& tokens) {
   constexpr int kAhead = 8;  // vectors of a lane
@@ -289,8 +361,9 @@ __device__ inline void send_rows(const Arguments& a, const Scratch& scratch, con
         if (vector < vectors) held[i] = load_once(x + vector * kVectorSize);
       }
       for (int k = 0; k < a.topk; ++k) {
-        bf16* const row =
-            a.rows + static_cast<std::int64_t>(scratch.place[local * a.topk + k]) * a.hidden;
+        const int at = local * a.topk + k;
+        bf16* const row = a.areas[rank_of(a, scratch.chosen[at])].rows +
+                          static_cast<std::int64_t>(scratch.place[at]) * a.hidden;
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           const int vector = first + 32 * i;
@@ -300,19 +373,31 @@ __device__ inline void send_rows(const Arguments& a, const Scratch& scratch, con
     }
   }
   sm90::fence_async();
-  __threadfence();
+  if (a.ranks == 1) {
+    __threadfence();
+  } else {
+    __threadfence_system();
+  }
   __syncwarp();
   // All lanes' rows are there: each says so for some of them.
   for (int local = warp; local < tokens.count; local += kWarps) {
     if (lane >= a.topk) continue;
     const int at = local * a.topk + lane;
-    sm90::add_release(&a.arrived[tile_of(tables, scratch.chosen[at], scratch.place[at])], 1);
+    const int expert = scratch.chosen[at];
+    const int tile = tile_of(tables, expert, scratch.place[at] - first_row_of(tables, a, expert));
+    std::uint32_t* const counter = &a.areas[rank_of(a, expert)].arrived[tile];
+    if (a.ranks == 1) {
+      sm90::add_release(counter, 1);
+    } else {
+      sm90::add_release_system(counter, 1);
+    }
   }
 }
 
 // All of it, by all threads of the block; the tables are there when it ends, rows of other blocks
-// may not be. The ring stands where it is left.
-__device__ inline void route(Shared& shared, Tables& tables, const Maps& maps, const Arguments& a,
+// may not be. The ring stands where it is left. False where a wait has ended in vain: there are no
+// tables.
+__device__ inline bool route(Shared& shared, Tables& tables, const Maps& maps, const Arguments& a,
                              Ring<Config::kStages>& ring, std::uint32_t launch) {
   const Stretch tokens = stretch_of(a);
   const int thread = static_cast<int>(threadIdx.x);
@@ -324,7 +409,7 @@ __device__ inline void route(Shared& shared, Tables& tables, const Maps& maps, c
   __syncthreads();
   Scratch& scratch = *reinterpret_cast<Scratch*>(shared.gemm.w);
   for (int i = thread; i <= a.experts; i += kThreads) {
-    scratch.totals[i] = scratch.before[i] = scratch.own[i] = 0;
+    scratch.totals[i] = scratch.before[i] = scratch.own[i] = scratch.first[i] = 0;
   }
   const int items = tokens.count * a.topk;
   if (thread < 8) scratch.chosen[items + thread] = kNoExpert;
@@ -337,16 +422,20 @@ __device__ inline void route(Shared& shared, Tables& tables, const Maps& maps, c
   __syncthreads();
   exchange_counts(a, scratch, launch);
   __syncthreads();
+  exchange_starts(a, scratch, launch);
+  const bool is_stuck = *reinterpret_cast<volatile std::uint32_t*>(&a.control->stuck) != 0;
+  if (__syncthreads_or(static_cast<int>(is_stuck)) != 0) return false;
   if (thread < 32) make_tables(a, scratch, tables);
   __syncthreads();
-  place_rows(a, scratch, tables, tokens);
-  fill_counters(a, tables);
+  place_rows(a, scratch, tables, tokens, launch);
+  fill_counters(a, scratch, tables);
   if (blockIdx.x == 0 && thread == 0) *a.faults = scratch.totals[a.experts];
   __syncthreads();
   send_rows(a, scratch, tables, tokens);
   __syncthreads();
   sm90::fence_async_shared();  // the scratch is stages again
   __syncthreads();
+  return true;
 }
 
 }  // namespace orrery::fused_moe

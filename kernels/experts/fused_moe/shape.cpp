@@ -20,6 +20,14 @@ std::int64_t first_layer_rows(const FusedMoeShape& shape) {
   return shape.activation == ExpertActivation::kSwiglu ? 2 * shape.ffn : shape.ffn;
 }
 
+std::int64_t own_experts(const FusedMoeShape& shape) { return shape.experts / shape.ranks; }
+
+std::int64_t num_choices(const FusedMoeShape& shape) { return shape.tokens * shape.topk; }
+
+std::int64_t most_rows(const FusedMoeShape& shape) {
+  return shape.ranks * shape.tokens * std::min(shape.topk, own_experts(shape));
+}
+
 void require_fused_moe_shape(const FusedMoeShape& shape) {
   constexpr std::int64_t kMostTokens = std::int64_t{1} << 21;
   constexpr std::int64_t kMostColumns = std::int64_t{1} << 20;
@@ -29,6 +37,12 @@ void require_fused_moe_shape(const FusedMoeShape& shape) {
   require_between("hidden", shape.hidden, kVector, kMostColumns);
   require_between("ffn", shape.ffn, kVector, kMostColumns);
   require_between("experts", shape.experts, 1, kMostFusedExperts);
+  require_between("ranks", shape.ranks, 1, kMostFusedRanks);
+  if (shape.experts % shape.ranks != 0) {
+    throw std::invalid_argument("fused_moe: " + std::to_string(shape.experts) + " experts on " +
+                                std::to_string(shape.ranks) + " ranks, expected as many on each");
+  }
+  require_between("rows of a rank", most_rows(shape), 0, kMostRows);
   require_between("topk", shape.topk, 1, std::min(kMostFusedTopk, shape.experts));
   for (const auto& [name, size] : {std::pair{"hidden", shape.hidden}, {"ffn", shape.ffn}}) {
     if (size % kVector != 0) {

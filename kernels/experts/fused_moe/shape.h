@@ -10,23 +10,26 @@ namespace orrery {
 enum class RouterActivation : std::uint8_t;  // kernels/experts/routing_scores/choice.h
 
 // Of an expert's first layer: w1 has the gate's rows and then the others (SwiGLU), or those alone.
+// GELU is that of tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 enum class ExpertActivation : std::uint8_t { kSwiglu, kGelu, kRelu };
 
 struct FusedMoeShape {
-  std::int64_t tokens = 0;  // may be 0
+  std::int64_t tokens = 0;  // of a rank, at most; may be 0
   std::int64_t hidden = 8;  // a multiple of 8: rows of 16 bytes; ffn likewise
   std::int64_t ffn = 8;
-  std::int64_t experts = 1;  // 1 to 256
+  std::int64_t experts = 1;  // of all ranks, 1 to 256
   std::int64_t topk = 1;     // 1 to 8, at most experts
   ExpertActivation activation = ExpertActivation::kSwiglu;
   RouterActivation router{};  // softmax
   bool normalises = false;    // weights of a token sum to `scale`
   double scale = 1;
+  std::int64_t ranks = 1;  // each with as many of the experts, in order, and tokens of its own
   auto operator<=>(const FusedMoeShape&) const = default;
 };
 
 inline constexpr std::int64_t kMostFusedExperts = 256;
 inline constexpr std::int64_t kMostFusedTopk = 8;
+inline constexpr std::int64_t kMostFusedRanks = 8;
 // Choices of the tokens of one block: what its shared memory has room for.
 inline constexpr std::int64_t kMostBlockChoices = 20'000;
 
@@ -36,5 +39,10 @@ void require_fused_moe_shape(const FusedMoeShape& shape);
 
 // Rows of w1 of one expert.
 std::int64_t first_layer_rows(const FusedMoeShape& shape);
+// Experts of a rank.
+std::int64_t own_experts(const FusedMoeShape& shape);
+// Choices of experts that the tokens of a rank make, and rows that may come to one.
+std::int64_t num_choices(const FusedMoeShape& shape);
+std::int64_t most_rows(const FusedMoeShape& shape);
 
 }  // namespace orrery

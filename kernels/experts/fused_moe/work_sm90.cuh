@@ -19,6 +19,7 @@
 
 #include "kernels/cuda/vector.cuh"
 #include "kernels/experts/fused_moe/parts_sm90.cuh"
+#include "kernels/experts/fused_moe/results_sm90.cuh"
 
 namespace orrery::fused_moe {
 
@@ -26,17 +27,20 @@ namespace orrery::fused_moe {
 
 class Order {
  public:
-  __device__ Order(const Arguments& a, const Tables& tables) : a_(a), tables_(tables) {
+  __device__ Order(const Arguments& a, const Tables& tables)
+      : a_(a), tables_(tables), first_(a.rank * a.own_experts) {
     // One and a half rounds of the blocks.
-    const int tiles = max(tables.tile_start[a.experts] * a.columns[0], 1);
-    lag_ = min(1 + 3 * static_cast<int>(gridDim.x) * a.experts / (2 * tiles), a.experts);
-    count_ = tables.tile_start[a.experts] * (a.columns[0] + a.columns[1]);
+    const int tiles = tiles_before(a.own_experts);
+    lag_ = min(
+        1 + 3 * static_cast<int>(gridDim.x) * a.own_experts / (2 * max(tiles * a.columns[0], 1)),
+        a.own_experts);
+    count_ = tiles * (a.columns[0] + a.columns[1]);
   }
   // False past the last one.
   __device__ bool find(int index, Task& task) const {
     if (index >= count_) return false;
     int turn = 0;  // the last that begins at or before `index`
-    for (int count = a_.experts + lag_; count > 1;) {
+    for (int count = a_.own_experts + lag_; count > 1;) {
       const int half = count / 2;
       if (begin_of(turn + half) <= index) turn += half;
       count -= half;
@@ -51,8 +55,9 @@ class Order {
       tiles = tiles_of(expert);
       task.step = Step::kSecond;
     }
-    const int first = tables_.row_start[expert];
-    const int rows = tables_.row_start[expert + 1] - first;
+    const int of_all = first_ + expert;
+    const int first = tables_.row_start[of_all] - tables_.row_start[first_];
+    const int rows = tables_.row_start[of_all + 1] - tables_.row_start[of_all];
     const int tile_rows = Config::tile_rows(rows);
     const int row = rest % tiles * tile_rows;
     const bool is_narrow = task.step == Step::kFirst && a_.is_gated;
@@ -61,13 +66,16 @@ class Order {
     task.width = tile_rows;
     task.column = rest / tiles * (is_narrow ? Config::kColumns / 2 : Config::kColumns);
     task.group = expert;
-    task.tile = tables_.tile_start[expert] + rest % tiles;
+    task.tile = tables_.tile_start[of_all] + rest % tiles;
+    task.row_of_expert = row;
     return true;
   }
 
  private:
+  // Experts of this rank, from its first on.
   __device__ int tiles_before(int expert) const {
-    return tables_.tile_start[min(max(expert, 0), a_.experts)];
+    return tables_.tile_start[first_ + min(max(expert, 0), a_.own_experts)] -
+           tables_.tile_start[first_];
   }
   __device__ int tiles_of(int expert) const {
     return tiles_before(expert + 1) - tiles_before(expert);
@@ -80,6 +88,7 @@ class Order {
 
   const Arguments& a_;
   const Tables& tables_;
+  int first_;
   int lag_;
   int count_;
 };
@@ -130,7 +139,8 @@ __device__ inline void produce(Shared& shared, const Tables& tables, const Maps&
     next = take_ticket(&a.control->gemm_ticket, 1);  // on its way while this one is copied
     const bool is_first = task.step == Step::kFirst;
     if (is_first) {
-      await(a.control, &a.arrived[task.tile], launch * kArrivals, Wait::kRows, task.tile);
+      await_ranks(a.control, &a.areas[a.rank].arrived[task.tile], launch * kArrivals, Wait::kRows,
+                  task.tile);
     } else {
       await(a.control, &a.first_done[task.tile], launch * 2 * a.columns[0], Wait::kFirst,
             task.tile);
@@ -155,78 +165,66 @@ __device__ inline void produce(Shared& shared, const Tables& tables, const Maps&
 // A tile whose copies to global memory may be under way: counted when they have ended, by the
 // thread that has issued them.
 struct Written {
-  std::uint32_t* counter = nullptr;
+  std::uint32_t* counter = nullptr;  // on this GPU
+  unsigned owners = 0;               // ranks to whom parts of it went
+  int tile = 0;
 
-  __device__ void count() {
-    if (counter == nullptr) return;
+  __device__ void count(const Arguments& a) {
+    if (counter == nullptr && owners == 0) return;
     sm90::store_wait<0>();
     sm90::fence_async();
-    sm90::add_release(counter, 1);
+    if (counter != nullptr) sm90::add_release(counter, 1);
+    for (; owners != 0; owners &= owners - 1) {
+      const int rank = __ffs(static_cast<int>(owners)) - 1;
+      sm90::add_release_system(a.areas[rank].second_done + tile, 1);
+    }
     counter = nullptr;
   }
 };
 
-__device__ inline float gated(float gate, float other) {
-  return gate / (1 + __expf(-gate)) * other;
-}
-__device__ inline float activated(float value, bool is_relu) {
-  constexpr float kHalfRoot = 0.70710678f;
-  return is_relu ? fmaxf(value, 0.0f) : 0.5f * value * (1 + erff(value * kHalfRoot));
-}
-
 template <int kWidth>
 __device__ __forceinline__ void consume_tile(Shared& shared, Ring<Config::kStages>& ring,
                                              const Maps& maps, const Arguments& a, const Task& task,
-                                             int group, int& buffer_index, Written& written) {
+                                             int group, int& buffer_index, Written& written,
+                                             std::uint32_t launch) {
   constexpr int kCountStep = 3;  // when the copies of the tile before have ended by far
   const int layer = task.step == Step::kFirst ? 0 : 1;
-  const tiles::Arguments& of = a.layers[layer];
   const bool is_issuer = threadIdx.x % 128 == 0;
   swap_ab::Sums<Config, kWidth> d;
-  swap_ab::multiply<Config, kWidth>(d, shared.gemm, ring, of.k_steps, group, [&](int step) {
-    if (step == kCountStep && is_issuer) written.count();
-  });
-  if (is_issuer) written.count();
-  swap_ab::Task own = task;
-  const swap_ab::Scales none{};
-  if (layer == 0 && a.is_gated) {
-    own.column += group * 64;
-#pragma unroll
-    for (int i = 0; i < kWidth / 2; ++i) d[0][i] = gated(d[0][i], d[1][i]);
-    swap_ab::write_tile<Config, kWidth, 1>(d, shared.gemm, maps.layers[layer], of, own, none, group,
-                                           buffer_index);
-  } else {
-    own.column += group * 128;
-    if (layer == 0) {
-#pragma unroll
-      for (int block = 0; block < Config::kBlocks; ++block) {
-#pragma unroll
-        for (int i = 0; i < kWidth / 2; ++i) d[block][i] = activated(d[block][i], a.is_relu);
-      }
-    }
-    swap_ab::write_tile<Config, kWidth>(d, shared.gemm, maps.layers[layer], of, own, none, group,
-                                        buffer_index);
-  }
+  swap_ab::multiply<Config, kWidth>(d, shared.gemm, ring, a.layers[layer].k_steps, group,
+                                    [&](int step) {
+                                      if (step == kCountStep && is_issuer) written.count(a);
+                                    });
+  if (is_issuer) written.count(a);
+  const Destination to(maps, a, task, launch);
+  write_tile<kWidth>(d, shared, a, task, to, group, buffer_index);
   sm90::fence_async();  // what went by ordinary stores
   sm90::named_barrier_sync(1 + group, 128);
-  written.counter = (layer == 0 ? a.first_done : a.second_done) + task.tile;
+  written.tile = task.tile;
+  written.owners = to.owners();
+  if (layer == 0) {
+    written.counter = a.first_done + task.tile;
+  } else if (a.ranks == 1) {
+    written.counter = a.areas[0].second_done + task.tile;
+  }
 }
 
 __device__ __forceinline__ void consume(Shared& shared, const Maps& maps, const Arguments& a,
-                                        Ring<Config::kStages>& ring, int group) {
+                                        Ring<Config::kStages>& ring, int group,
+                                        std::uint32_t launch) {
   const bool is_issuer = threadIdx.x % 128 == 0;
   int buffer_index = 0;
   Written written;
   while (true) {
     std::uint64_t* const full = &shared.gemm.stages.full[ring.stage];
     // Who waits for a copy may wait for a tile that waits for this one.
-    if (is_issuer && !sm90::barrier_test(full, ring.phase)) written.count();
+    if (is_issuer && !sm90::barrier_test(full, ring.phase)) written.count(a);
     __syncwarp();
     sm90::barrier_wait(full, ring.phase);
     const Task task = shared.gemm.stages.task[ring.stage];
     if (task.group < 0) break;
     const auto in_width = [&]<int kWidth>() {
-      consume_tile<kWidth>(shared, ring, maps, a, task, group, buffer_index, written);
+      consume_tile<kWidth>(shared, ring, maps, a, task, group, buffer_index, written, launch);
     };
     switch (task.width) {
       case 16:
@@ -251,7 +249,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Maps& maps, const 
         in_width.template operator()<160>();
     }
   }
-  if (is_issuer) written.count();
+  if (is_issuer) written.count(a);
   __syncwarp();
 }
 
@@ -274,7 +272,8 @@ __device__ inline void add_up(const Arguments& a, int token) {
       for (int j = 0; j < kRows; ++j) {
         if (k + j >= a.topk) continue;
         weight[j] = __ldcg(weights + k + j);
-        const bf16* const row = a.rows + static_cast<std::int64_t>(__ldcg(rows + k + j)) * a.hidden;
+        const bf16* const row =
+            a.areas[a.rank].results + static_cast<std::int64_t>(__ldcg(rows + k + j)) * a.hidden;
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           const int vector = first + 32 * i;
@@ -306,16 +305,31 @@ __device__ inline void add_up(const Arguments& a, int token) {
   }
 }
 
-// By a warp, until no rows are left: those of a ticket, a lane each. Few, since the rows of the
-// last experts come last and all at once.
-__device__ inline void combine(const Tables& tables, const Arguments& a, std::uint32_t launch) {
+// By each block that has ended, where a wait was in vain: all of y is no numbers, also what blocks
+// that have ended before have left there.
+__device__ inline void spoil(const Arguments& a) {
+  const std::int64_t vectors = static_cast<std::int64_t>(a.tokens) * a.hidden / kVectorSize;
+  constexpr std::uint32_t kNoNumbers = 0xFFFFFFFF;
+  for (std::int64_t i = threadIdx.x; i < vectors; i += kThreads) {
+    store(a.y + i * kVectorSize, {kNoNumbers, kNoNumbers, kNoNumbers, kNoNumbers});
+  }
+}
+
+// By a warp, until no rows of own results are left: those of a ticket, a lane each. Few, since the
+// rows of the last experts come last and all at once.
+__device__ inline void combine(const Arguments& a, std::uint32_t launch) {
   constexpr int kTicket = 2;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int rows = tables.row_start[a.experts];
+  const int rows = a.tokens * a.topk;
   const std::uint32_t target = launch * 2 * a.columns[1];
   const auto await_row = [&](int row) {
-    const int tile = tile_of(tables, a, row);
-    await(a.control, &a.second_done[tile], target, Wait::kSecond, tile);
+    unsigned long long word = load_word(a.row_tile + row);
+    for (const std::uint64_t begin = now(); word >> 32 != launch;) {
+      if (gives_up(a.control, begin, Wait::kRows, row)) return;
+      word = load_word(a.row_tile + row);
+    }
+    const int tile = static_cast<int>(static_cast<std::uint32_t>(word));
+    await_ranks(a.control, &a.areas[a.rank].second_done[tile], target, Wait::kSecond, tile);
   };
   while (true) {
     unsigned first = 0;

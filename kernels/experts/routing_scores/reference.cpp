@@ -41,10 +41,6 @@ std::vector<double> routing_scores(std::span<const double> x, std::span<const do
   return scores;
 }
 
-// Experts are chosen by the scores that are given, where there are some: a rounding of x may move a
-// score past another, and with it a whole expert's contribution, so whoever is held against this
-// says what it found, and whether that is close to what is found here is for the caller to judge
-// (score_difference). Rows without a token have scores of their own.
 Results routing_scores_reference(const KernelCall& call) {
   const std::int64_t experts = size_of(call, "experts_total");
   const std::vector<float>& imposed = call.numbers.routing.bias;
@@ -57,7 +53,14 @@ Results routing_scores_reference(const KernelCall& call) {
        .hidden = size_of(call, "hidden"),
        .experts_total = experts,
        .activation = is_sigmoid ? RouterActivation::kSigmoid : RouterActivation::kSoftmax});
-  if (call.given_scores == nullptr) return {std::move(scores)};
+  return {given_or_found(call, std::move(scores), experts)};
+}
+
+// A rounding of x may move a score past another, and with it a whole expert's contribution, so
+// whoever is held against this says what it found, and whether that is close to what is found here
+// is for the caller to judge (score_difference). Rows without a token have scores of their own.
+Values given_or_found(const KernelCall& call, Values scores, std::int64_t experts) {
+  if (call.given_scores == nullptr) return scores;
   if (call.given_scores->size() != scores.size()) {
     refuse(call, "was given " + std::to_string(call.given_scores->size()) + " scores, expected " +
                      std::to_string(scores.size()));
@@ -72,7 +75,7 @@ Results routing_scores_reference(const KernelCall& call) {
         std::isfinite(apart) ? std::max(*call.score_difference, apart) : INFINITY;
     scores[i] = given;
   }
-  return {std::move(scores)};
+  return scores;
 }
 
 }  // namespace orrery::reference

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/binding/kernel_call.h"
 #include "kernels/experts/routing_scores/choice.h"
 
 namespace orrery::reference {
@@ -14,5 +15,9 @@ namespace orrery::reference {
 // not fit it.
 std::vector<double> routing_scores(std::span<const double> x, std::span<const double> w,
                                    std::span<const double> bias, const RoutingScoresShape& shape);
+
+// The scores that the call was given, by which experts are chosen in place of `scores`
+// [tokens, experts]; these where it was given none.
+Values given_or_found(const KernelCall& call, Values scores, std::int64_t experts);
 
 }  // namespace orrery::reference

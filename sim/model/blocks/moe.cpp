@@ -16,6 +16,32 @@ TensorViews expert_biases(Lowering& step) {
   return {up, step.weight("experts.down_bias", DType::kBf16, {experts, step.hidden_axis()})};
 }
 
+}  // namespace
+
+TensorId lower_shared_expert(Lowering& step, TensorId normed, TensorId input) {
+  const ModelConfig& model = step.model;
+  if (model.shared_expert_intermediate_size == 0) return -1;
+  const TensorId shared = step.activation("shared_out", {step.tokens(), step.hidden_axis()});
+  lower_swiglu(step, "shared.", input, model.shared_expert_intermediate_size, shared);
+  if (!model.has_shared_expert_gate) return shared;
+  const TensorId gate = step.linear({.name = "shared_gate",
+                                     .inputs = {normed},
+                                     .rows = step.tokens(),
+                                     .n = {"shared_gate", 1},
+                                     .k = step.hidden_axis(),
+                                     .weights = DType::kBf16});
+  return step.gated("shared_gated", gate, {shared}, step.hidden_axis(), 1);
+}
+
+void add_shared_expert(Lowering& step, TensorId routed, TensorId shared, TensorId output) {
+  step.kernel("shared_add", "residual_add", DType::kBf16,
+              {{"tokens", step.step.tokens, axis::kTokens},
+               {"hidden", step.model.hidden_size, axis::kHidden}},
+              {routed, shared}, {output});
+}
+
+namespace {
+
 // With FP8 activations one `quantize` op makes the copy that routed and shared experts read (and
 // that is dispatched to other ranks).
 void lower_fused(Lowering& step, TensorId normed, TensorId output) {
@@ -40,21 +66,8 @@ void lower_fused(Lowering& step, TensorId normed, TensorId output) {
   const TensorId input =
       step.quantized("ffn_quant", {normed}, step.tokens(), step.hidden_axis()).front();
 
-  const bool has_shared = model.shared_expert_intermediate_size > 0;
-  TensorId shared = -1;
-  if (has_shared) {
-    shared = step.activation("shared_out", {step.tokens(), step.hidden_axis()});
-    lower_swiglu(step, "shared.", input, model.shared_expert_intermediate_size, shared);
-    if (model.has_shared_expert_gate) {
-      const TensorId gate = step.linear({.name = "shared_gate",
-                                         .inputs = {normed},
-                                         .rows = step.tokens(),
-                                         .n = {"shared_gate", 1},
-                                         .k = step.hidden_axis(),
-                                         .weights = DType::kBf16});
-      shared = step.gated("shared_gated", gate, {shared}, step.hidden_axis(), 1);
-    }
-  }
+  const TensorId shared = lower_shared_expert(step, normed, input);
+  const bool has_shared = shared >= 0;
   const TensorId routed =
       has_shared ? step.activation("routed_out", {step.tokens(), step.hidden_axis()}) : output;
   const ExpertWeights weights = expert_weights(step);
@@ -68,25 +81,25 @@ void lower_fused(Lowering& step, TensorId normed, TensorId output) {
                {"experts", model.num_experts, axis::kExperts},
                {"experts_total", model.num_experts}},
               std::move(reads), {routed});
-  if (has_shared) {
-    step.kernel("shared_add", "residual_add", DType::kBf16,
-                {{"tokens", tokens, axis::kTokens}, {"hidden", model.hidden_size, axis::kHidden}},
-                {routed, shared}, {output});
-  }
+  if (has_shared) add_shared_expert(step, routed, shared, output);
 }
 
 // The bf16 rows `normed` through router, routed and shared experts into `output`.
 void lower_experts(Lowering& step, TensorId normed, TensorId output, bool imposes_scores) {
   check_moe_design(step.model, step.options);
-  if (step.options.moe_design != MoeDesign::kFused) {
+  const MoeDesign design = step.options.moe_design;
+  const bool is_one_op = design == MoeDesign::kFused || design == MoeDesign::kPersistent;
+  if (imposes_scores && is_one_op) {
+    throw std::invalid_argument("moe design " + std::string(to_text(design)) +
+                                " cannot take imposed scores, expected another design");
+  }
+  if (design == MoeDesign::kFused) {
+    lower_fused(step, normed, output);
+  } else if (design == MoeDesign::kPersistent) {
+    lower_persistent_moe(step, normed, output);
+  } else {
     lower_moe_design(step, normed, output, imposes_scores);
-    return;
   }
-  if (imposes_scores) {
-    throw std::invalid_argument(
-        "moe design fused cannot take imposed scores, expected another design");
-  }
-  lower_fused(step, normed, output);
 }
 
 }  // namespace

@@ -14,8 +14,18 @@ struct ExpertWeights {
 };
 ExpertWeights expert_weights(Lowering& step);
 
-// Designs other than kFused (blocks/moe_designs.cpp): the bf16 rows `normed` through router, routed
-// and shared experts into `output`, which is not read. REQUIRES: check_moe_design.
+// The shared expert over `input`, -1 where the model has none: gated by `normed` where it is.
+TensorId lower_shared_expert(Lowering& step, TensorId normed, TensorId input);
+// Into `output`, behind both.
+void add_shared_expert(Lowering& step, TensorId routed, TensorId shared, TensorId output);
+
+// Designs of ops by themselves (blocks/moe_designs.cpp): the bf16 rows `normed` through router,
+// routed and shared experts into `output`, which is not read. REQUIRES: check_moe_design.
 void lower_moe_design(Lowering& step, TensorId normed, TensorId output, bool imposes_scores);
+
+// Design kPersistent (blocks/persistent_moe.cpp), likewise, and what it does not take: throws
+// std::invalid_argument that says what would be.
+void lower_persistent_moe(Lowering& step, TensorId normed, TensorId output);
+void check_persistent_moe(const ModelConfig& model, const LoweringOptions& options);
 
 }  // namespace orrery

@@ -294,13 +294,15 @@ MoeDesign parse_moe_design(std::string_view text) {
   }
   const std::vector<std::string_view> known(kMoeDesignNames.begin(), kMoeDesignNames.end());
   throw std::invalid_argument("moe design \"" + std::string(text) +
-                              "\" is not known, expected fused, padding, slicing, concatenation or "
-                              "shuffling; the nearest is \"" +
+                              "\" is not known, expected fused, padding, slicing, concatenation, "
+                              "shuffling or persistent; the nearest is \"" +
                               std::string(nearest(text, known)) + "\"");
 }
 
 void check_moe_design(const ModelConfig& model, const LoweringOptions& options) {
-  if (options.moe_design != MoeDesign::kFused) {
+  if (options.moe_design == MoeDesign::kPersistent) {
+    check_persistent_moe(model, options);
+  } else if (options.moe_design != MoeDesign::kFused) {
     check_own_design(model, options);
   } else if (options.moe_streams != 1 || options.fuse_scatter_add) {
     throw std::invalid_argument(

@@ -1,0 +1,84 @@
+// Layers of experts as one kernel over data-parallel ranks: nothing is sent by other ops.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/kernel_spec.h"
+#include "sim/model/model.h"
+#include "sim/parallel/parallel.h"
+#include "tests/model/config_file.h"
+
+namespace orrery {
+namespace {
+
+const LoweringOptions kPersistent{.moe_design = MoeDesign::kPersistent};
+
+ModelConfig qwen() { return testing::shipped_model("Qwen--Qwen3-30B-A3B"); }
+
+Plan placed(const Mesh& mesh) {
+  const Batch batch{.prefill = {{512, 0}, {300, 20}}, .num_decodes = 8, .decode_context = 30};
+  return parallelize(lower(qwen(), batch, kPersistent), mesh);
+}
+
+const KernelOp& layer_of(const Plan& plan) {
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel != nullptr && kernel->kernel == "fused_moe") return *kernel;
+  }
+  throw std::invalid_argument("no fused_moe");
+}
+
+TEST(PersistentMoe, HasTokensAndAPartOfTheExpertsOnEachRank) {
+  const Plan alone = placed({});
+  for (const int ways : {2, 4, 8}) {
+    const Plan plan = placed({.dp = ways, .ep = ways});
+    EXPECT_NO_THROW(verify(plan));
+    const Dims& dims = layer_of(plan).dims;
+    EXPECT_EQ(dim(dims, "experts_total"), 128);
+    EXPECT_EQ(dim(dims, "experts"), 128 / ways);
+    EXPECT_LT(dim(dims, "tokens"), dim(layer_of(alone).dims, "tokens"));
+    EXPECT_TRUE(std::ranges::none_of(
+        plan.ops(), [](const Op& op) { return std::holds_alternative<CommOp>(op.body); }));
+    const auto experts = [](const Plan& of) {
+      double bytes = 0;
+      for (const Tensor& tensor : of.tensors()) {
+        const bool is_of_experts = tensor.name.find("experts.") != std::string::npos;
+        if (tensor.role == TensorRole::kWeight && is_of_experts) bytes += bytes_of(tensor).value();
+      }
+      return bytes;
+    };
+    EXPECT_DOUBLE_EQ(experts(plan), experts(alone) / ways);
+  }
+}
+
+TEST(PersistentMoe, ComputesOnEachRankWhatItsTokensChoose) {
+  const Plan plan = placed({.dp = 2, .ep = 2});
+  KernelOp own = layer_of(plan);
+  const double flops = work_of(own).flops.value();
+  for (Dim& entry : own.dims) {
+    if (entry.name == "experts") entry.size = 128;  // the same tokens on one rank
+  }
+  EXPECT_EQ(flops, work_of(own).flops.value());
+}
+
+TEST(PersistentMoe, SaysOnWhichMeshesItLies) {
+  const auto says = [](const Mesh& mesh, const std::string& words) {
+    try {
+      static_cast<void>(placed(mesh));
+      ADD_FAILURE() << "nothing thrown, expected " << words;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  says({.tp = 2}, "expected 1: each rank has tokens of its own");
+  says({.dp = 2, .tp = 2, .ep = 4}, "expected 1: each rank has tokens of its own");
+  says({.dp = 4, .ep = 2}, "expected as much");
+  says({.dp = 16, .ep = 16}, "expected at most 8");
+  says({.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph}, "expected all_to_all");
+  says({.dp = 2, .ep = 2, .num_redundant_experts = 2}, "expected 0");
+}
+
+}  // namespace
+}  // namespace orrery
