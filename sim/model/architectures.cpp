@@ -13,6 +13,8 @@ namespace {
 constexpr std::string_view kTextPart = "its vision part is not simulated: text alone";
 constexpr std::string_view kFactors =
     "its factors on embeddings, residuals and scores are priced as nothing";
+constexpr std::string_view kPositions = "embeddings of positions are left out";
+constexpr std::string_view kAlibi = "biases of attention by distance (ALiBi) are priced as nothing";
 constexpr std::string_view kWholeNorm =
     "norms of queries and keys over all heads are priced as of each head";
 
@@ -57,6 +59,29 @@ void adjust_searched(const ConfigReader& reader, ModelConfig& model) {
   model.num_key_value_heads = searched_kv_heads(reader, model.num_attention_heads);
 }
 
+// MPT names its grouped heads and ALiBi in attn_config.
+void adjust_mpt(const ConfigReader& reader, ModelConfig& model) {
+  const bool has_bias = !reader.flag("no_bias", false);
+  model.attention_bias = model.o_proj_bias = model.ffn_bias = has_bias;
+  model.has_rope =
+      !reader.flag("attn_config.alibi", false) && reader.flag("attn_config.rope", false);
+}
+
+void adjust_big_code(const ConfigReader& reader, ModelConfig& model) {
+  if (reader.flag("multi_query", true)) model.num_key_value_heads = 1;
+}
+
+// BailingMoeV2: the bias that corrects the choice of experts may be switched off.
+void adjust_bailing(const ConfigReader& reader, ModelConfig& model) {
+  model.attention_bias = reader.flag("use_qkv_bias", false);
+  model.o_proj_bias = reader.flag("use_bias", false);
+}
+
+void adjust_chatglm(const ConfigReader& reader, ModelConfig& model) {
+  model.attention_bias = reader.flag("add_qkv_bias", false);
+  model.o_proj_bias = model.ffn_bias = reader.flag("add_bias_linear", false);
+}
+
 // One line per model_type; the classes are those of Hugging Face transformers and of vLLM.
 constexpr auto kArchitectures = std::to_array<Architecture>({
     {.model_type = "llama"},
@@ -82,6 +107,11 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .has_router_bias = true,
      .scoring_func = ScoringFunc::kSigmoid},
     {.model_type = "kimi_k25",
+     .attention = AttentionKind::kMla,
+     .is_moe = true,
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
+    {.model_type = "glm4_moe_lite",
      .attention = AttentionKind::kMla,
      .is_moe = true,
      .has_router_bias = true,
@@ -145,6 +175,8 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .has_qkv_bias = true,
      .o_proj_follows_bias = false,
      .note = kTextPart},
+    {.model_type = "qwen2_5_omni_text", .has_qkv_bias = true, .o_proj_follows_bias = false},
+    {.model_type = "qwen3_omni_moe_text", .is_moe = true, .has_qk_norm = true},
     {.model_type = "qwen3_vl", .has_qk_norm = true, .note = kTextPart},
     {.model_type = "qwen3_vl_moe", .is_moe = true, .has_qk_norm = true, .note = kTextPart},
     {.model_type = "glm4v_moe",
@@ -155,6 +187,19 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .note = kTextPart},
     // As Llama, with biases, norms of heads or tied embeddings.
     {.model_type = "phi3"},
+    {.model_type = "phi3_v", .note = kTextPart},
+    {.model_type = "phi4mm",
+     .note = "its vision and speech parts and their LoRA weights are left out: text alone"},
+    {.model_type = "ministral3"},
+    {.model_type = "exaone"},
+    {.model_type = "minicpm", .ties_word_embeddings = true, .note = kFactors},
+    {.model_type = "mimo",
+     .has_qkv_bias = true,
+     .o_proj_follows_bias = false,
+     .note = "multi-token prediction is left out"},
+    {.model_type = "qwen", .has_qkv_bias = true, .matrices_of_intermediate_size = 2},
+    {.model_type = "chatglm", .adjust = adjust_chatglm},
+    {.model_type = "olmo", .has_layer_norm = true},
     {.model_type = "seed_oss", .has_qkv_bias = true},
     {.model_type = "smollm3", .ties_word_embeddings = true},
     {.model_type = "internlm2"},
@@ -177,6 +222,11 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .layer_form = LayerForm::kNormAround,
      .has_qkv_bias = true,
      .o_proj_follows_bias = false},
+    {.model_type = "glm4v",
+     .layer_form = LayerForm::kNormAround,
+     .has_qkv_bias = true,
+     .o_proj_follows_bias = false,
+     .note = kTextPart},
     {.model_type = "gemma", .has_silu = false, .ties_word_embeddings = true, .note = kFactors},
     {.model_type = "gemma2",
      .layer_form = LayerForm::kNormAround,
@@ -217,6 +267,7 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
     // Without a gate in the FFN.
     {.model_type = "nemotron", .has_ffn_gate = false, .has_layer_norm = true},
     {.model_type = "arcee", .has_ffn_gate = false},
+    {.model_type = "apertus", .has_qk_norm = true, .has_ffn_gate = false},
     {.model_type = "starcoder2",
      .has_qkv_bias = true,
      .has_o_bias = true,
@@ -255,7 +306,51 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .ties_word_embeddings = true,
      .has_layer_norm = true,
      .ffn_multiple = 4,
-     .note = "embeddings of positions are left out"},
+     .note = kPositions},
+    {.model_type = "gpt_bigcode",
+     .has_qkv_bias = true,
+     .has_o_bias = true,
+     .has_rope = false,
+     .has_ffn_gate = false,
+     .has_ffn_bias = true,
+     .ties_word_embeddings = true,
+     .has_layer_norm = true,
+     .ffn_multiple = 4,
+     .note = kPositions,
+     .adjust = adjust_big_code},
+    {.model_type = "opt",
+     .has_qkv_bias = true,
+     .has_o_bias = true,
+     .has_rope = false,
+     .has_ffn_gate = false,
+     .has_ffn_bias = true,
+     .ties_word_embeddings = true,
+     .has_layer_norm = true,
+     .note = kPositions},
+    {.model_type = "bloom",
+     .has_qkv_bias = true,
+     .has_o_bias = true,
+     .has_rope = false,
+     .has_ffn_gate = false,
+     .has_ffn_bias = true,
+     .ties_word_embeddings = true,
+     .has_layer_norm = true,
+     .ffn_multiple = 4,
+     .note = kAlibi},
+    {.model_type = "mpt",
+     .has_ffn_gate = false,
+     .ties_word_embeddings = true,
+     .has_layer_norm = true,
+     .ffn_multiple = 4,
+     .note = kAlibi,
+     .adjust = adjust_mpt},
+    {.model_type = "gptj",
+     .layer_form = LayerForm::kParallel,
+     .has_ffn_gate = false,
+     .has_ffn_bias = true,
+     .has_layer_norm = true,
+     .ffn_multiple = 4,
+     .adjust = share_parallel_norm},
     {.model_type = "stablelm", .has_layer_norm = true, .adjust = adjust_stablelm},
     // Mixtures of experts.
     {.model_type = "qwen2_moe",
@@ -276,6 +371,22 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .has_layer_norm = true},
     {.model_type = "dbrx", .is_moe = true, .has_layer_norm = true},
     {.model_type = "deepseek", .is_moe = true, .norm_topk_prob = false},
+    {.model_type = "dots1",
+     .is_moe = true,
+     .has_qk_norm = true,
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
+    {.model_type = "bailing_moe", .is_moe = true, .adjust = adjust_bailing},
+    {.model_type = "bailing_moe_v2",
+     .is_moe = true,
+     .has_qk_norm = true,
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid,
+     .adjust = adjust_bailing},
+    {.model_type = "hunyuan_v1_moe",
+     .is_moe = true,
+     .has_qk_norm = true,
+     .ties_word_embeddings = true},
     {.model_type = "granitemoe", .is_moe = true, .scales_logits = true, .note = kFactors},
     {.model_type = "granitemoeshared", .is_moe = true, .scales_logits = true, .note = kFactors},
     {.model_type = "ernie4_5_moe",
@@ -305,7 +416,6 @@ struct MissingBlock {
 constexpr auto kMissingBlocks = std::to_array<MissingBlock>({
     {"is_encoder_decoder", "an encoder with cross-attention to it"},
     {"cross_attention_layers", "layers that attend to images alone (cross-attention)"},
-    {"thinker_config", "a speech part beside the text part"},
     {"altup_num_inputs", "alternating updates of several residual streams (AltUp)"},
     {"hidden_size_per_layer_input", "embeddings of each layer"},
     {"global_head_dim", "full attention with heads of another size than in windows"},
@@ -321,6 +431,10 @@ constexpr auto kMissingBlocks = std::to_array<MissingBlock>({
     {"state_size", "state space layers"},
     {"attention_hidden_size", "RWKV's time mixing"},
     {"blocksparse_block_size", "block-sparse attention"},
+    {"zero_expert_num", "experts that compute nothing, behind two attention blocks a layer"},
+    {"swa_num_key_value_heads", "windows with other heads than full attention has"},
+    {"parallel_attn_mlp_res", "a dense FFN on the residual stream beside routed experts"},
+    {"cla_share_factor", "keys and values that layers share"},
     {"kv_lora_rank", "latent attention (MLA) in a family that is not known"},
 });
 
@@ -348,6 +462,9 @@ const Architecture& architecture_of(const ConfigReader& reader) {
   const auto* const found =
       std::ranges::find(kArchitectures, model_type, &Architecture::model_type);
   if (found != kArchitectures.end()) return *found;
+  const auto* const text_part =
+      std::ranges::find(kArchitectures, reader.text_part_type(), &Architecture::model_type);
+  if (text_part != kArchitectures.end()) return *text_part;
   const std::string type = "model_type \"" + shown(model_type) + "\"";
   const auto* const missing =
       std::ranges::find_if(kMissingBlocks, [&](const MissingBlock& candidate) {

@@ -47,9 +47,10 @@ struct Architecture {
   bool has_layer_norm = false;        // in place of RMS norms
   // Each so many-th layer attends to all tokens, the others to a window; 0: the config says.
   std::int64_t window_pattern = 0;
-  std::int64_t ffn_multiple = 0;      // of hidden_size, where the config has no intermediate_size
-  std::array<Default, 6> defaults{};  // of fields that files on the hub leave out
-  std::string_view note;              // what of it is not simulated as it is
+  std::int64_t ffn_multiple = 0;  // of hidden_size, where the config has no intermediate_size
+  std::int64_t matrices_of_intermediate_size = 1;  // 2: gate and up together have that many columns
+  std::array<Default, 6> defaults{};               // of fields that files on the hub leave out
+  std::string_view note;                           // what of it is not simulated as it is
   // What flags of its config change.
   void (*adjust)(const ConfigReader& reader, ModelConfig& model) = nullptr;
   // Its layers, where they are listed in a way of its own.
@@ -57,6 +58,7 @@ struct Architecture {
                                      const ModelConfig& model) = nullptr;
 };
 
+// By model_type, else by that of the text part of a model that sees or hears.
 // Throws std::invalid_argument: without model_type, or for one that is not known it names the
 // block that is missing here, as far as the config's fields tell.
 const Architecture& architecture_of(const ConfigReader& reader);

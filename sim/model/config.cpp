@@ -102,6 +102,12 @@ void read_experts(const ConfigReader& reader, const Architecture& arch, ModelCon
   reader.require({Field::kNumExperts, Field::kNumExpertsPerTok});
   model.num_experts = reader.at(Field::kNumExperts);
   model.num_experts_per_tok = reader.at(Field::kNumExpertsPerTok);
+  if (model.num_experts == 0 || model.num_experts_per_tok == 0) {
+    reader.fail("there are " + std::to_string(model.num_experts) + " routed experts, of which " +
+                std::to_string(model.num_experts_per_tok) +
+                " for each token; expected at least 1 of both in model_type \"" +
+                shown(reader.text("model_type")) + "\"");
+  }
   if (model.num_experts_per_tok > model.num_experts) {
     reader.fail("num_experts_per_tok is " + std::to_string(model.num_experts_per_tok) +
                 ", more than the " + std::to_string(model.num_experts) + " experts");
@@ -129,9 +135,11 @@ void read_experts(const ConfigReader& reader, const Architecture& arch, ModelCon
 void read_routing(const ConfigReader& reader, const Architecture& arch, ModelConfig& model) {
   if (!arch.is_moe) return;
   model.scoring_func = arch.scoring_func;
-  if (const std::string name = reader.text("scoring_func"); name == "softmax") {
+  std::string name = reader.text("scoring_func");
+  if (name.empty()) name = reader.text("score_function");
+  if (name == "softmax") {
     model.scoring_func = ScoringFunc::kSoftmax;
-  } else if (name == "sigmoid") {
+  } else if (name == "sigmoid" || name == "noaux_tc") {  // as dots1 calls it
     model.scoring_func = ScoringFunc::kSigmoid;
   } else if (!name.empty()) {
     reader.fail("scoring_func is \"" + shown(name) + "\", expected softmax or sigmoid");
@@ -152,7 +160,12 @@ void read_ffn(const ConfigReader& reader, const Architecture& arch, ModelConfig&
   model.scales_logits = arch.scales_logits;
 }
 
-void add_notes(const Architecture& arch, ModelConfig& model) {
+void add_notes(const Architecture& arch, const ConfigReader& reader, ModelConfig& model) {
+  if (arch.model_type != model.model_type) {
+    model.notes.emplace_back(
+        "model_type " + shown(model.model_type) + " is simulated by its text part alone, " +
+        shown(reader.text_part_type()) + ": what it sees or hears is left out");
+  }
   if (arch.has_layer_norm) model.notes.emplace_back("layer norms are priced as RMS norms");
   if (!arch.note.empty()) model.notes.emplace_back(arch.note);
 }
@@ -161,7 +174,9 @@ void add_notes(const Architecture& arch, ModelConfig& model) {
 
 ModelConfig model_config(std::string_view name, const ConfigFields& fields) {
   ConfigReader reader(name, fields);
-  const Architecture& arch = architecture_of(reader);
+  Architecture arch = architecture_of(reader);
+  // Granite 4's hybrids without experts have the fields of those with some.
+  if (arch.has_mamba2 && reader.get(Field::kNumExperts, 1) == 0) arch.is_moe = false;
   for (const Architecture::Default& entry : arch.defaults) {
     if (entry.value != 0) reader.assume(entry.field, entry.value);
   }
@@ -173,7 +188,9 @@ ModelConfig model_config(std::string_view name, const ConfigFields& fields) {
   model.hidden_size = reader.at(Field::kHiddenSize);
   model.vocab_size = reader.at(Field::kVocabSize);
   model.tie_word_embeddings = reader.flag("tie_word_embeddings", arch.ties_word_embeddings);
-  model.max_position_embeddings = reader.get(Field::kMaxPositionEmbeddings, 0);
+  model.max_position_embeddings =
+      reader.get(Field::kMaxPositionEmbeddings,
+                 reader.whole("seq_length").value_or(reader.whole("model_max_length").value_or(0)));
   const std::int64_t num_layers = reader.at(Field::kNumHiddenLayers);
   read_attention(reader, arch, model);
   read_linear_attention(reader, arch, model);
@@ -183,7 +200,7 @@ ModelConfig model_config(std::string_view name, const ConfigFields& fields) {
   read_routing(reader, arch, model);
   if (arch.adjust != nullptr) arch.adjust(reader, model);
   model.layers = read_layers(reader, arch, model);
-  add_notes(arch, model);
+  add_notes(arch, reader, model);
   const double expert_elements = 3.0 * static_cast<double>(model.num_experts) *
                                  static_cast<double>(model.moe_intermediate_size) *
                                  static_cast<double>(model.hidden_size * num_layers);

@@ -1,5 +1,6 @@
 #include "sim/model/config_reader.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <initializer_list>
@@ -16,22 +17,28 @@ constexpr std::int64_t kMaxSize = 1 << 20;
 
 struct FieldSpec {
   Field field;
-  std::array<std::string_view, 5> names;  // the first is the one used in messages
+  std::array<std::string_view, 6> names;  // the first is the one used in messages
   std::int64_t least = 1;
   std::int64_t most = kMaxSize;
 };
 
+// Fields of blocks that a config may state for each layer.
+constexpr auto kByLayer = std::to_array<Field>(
+    {Field::kNumKeyValueHeads, Field::kIntermediateSize, Field::kNumExperts,
+     Field::kNumExpertsPerTok, Field::kMoeIntermediateSize, Field::kNumSharedExperts});
+
 // Every number that is read, by Field, with the names it has in different architectures.
 constexpr std::array<FieldSpec, static_cast<std::size_t>(Field::kNumFields)> kFields = {{
-    {Field::kHiddenSize, {"hidden_size", "d_model", "n_embd"}},
-    {Field::kVocabSize, {"vocab_size"}},
-    {Field::kNumHiddenLayers, {"num_hidden_layers", "n_layers", "n_layer"}, 1, 4096},
+    {Field::kHiddenSize, {"hidden_size", "d_model", "n_embd", "n_embed"}},
+    {Field::kVocabSize, {"vocab_size", "padded_vocab_size"}},
+    {Field::kNumHiddenLayers, {"num_hidden_layers", "n_layers", "n_layer", "num_layers"}, 1, 4096},
     {Field::kNumAttentionHeads, {"num_attention_heads", "n_heads", "n_head"}},
     {Field::kNumKeyValueHeads,
-     {"num_key_value_heads", "num_attention_groups", "num_kv_heads", "attn_config.kv_n_heads"}},
-    {Field::kHeadDim, {"head_dim", "attention_head_dim"}},
+     {"num_key_value_heads", "num_attention_groups", "num_kv_heads", "attn_config.kv_n_heads",
+      "multi_query_group_num"}},
+    {Field::kHeadDim, {"head_dim", "attention_head_dim", "kv_channels"}},
     {Field::kIntermediateSize,
-     {"intermediate_size", "ffn_hidden_size", "n_inner", "ffn_config.ffn_hidden_size"}},
+     {"intermediate_size", "ffn_hidden_size", "n_inner", "ffn_config.ffn_hidden_size", "ffn_dim"}},
     {Field::kIntermediateSizeMlp, {"intermediate_size_mlp"}},
     {Field::kMaxPositionEmbeddings,
      {"max_position_embeddings", "max_seq_len", "n_positions"},
@@ -62,14 +69,20 @@ constexpr std::array<FieldSpec, static_cast<std::size_t>(Field::kNumFields)> kFi
     {Field::kFullAttentionInterval, {"full_attention_interval"}},
     {Field::kNumExperts,
      {"n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts",
-      "ffn_config.moe_num_experts"}},
+      "ffn_config.moe_num_experts"},
+     0},
     {Field::kNumExpertsPerTok,
-     {"num_experts_per_tok", "experts_per_token", "moe_top_k", "moe_k", "ffn_config.moe_top_k"}},
+     {"num_experts_per_tok", "experts_per_token", "moe_top_k", "moe_k", "ffn_config.moe_top_k",
+      "moe_topk"},
+     0},
     {Field::kMoeIntermediateSize, {"moe_intermediate_size"}},
     {Field::kSharedExpertIntermediateSize,
-     {"shared_expert_intermediate_size", "share_expert_dim", "shared_intermediate_size"},
+     {"shared_expert_intermediate_size", "share_expert_dim", "shared_intermediate_size",
+      "moe_shared_expert_intermediate_size"},
      0},
-    {Field::kNumSharedExperts, {"n_shared_experts", "moe_num_shared_experts"}, 0},
+    {Field::kNumSharedExperts,
+     {"n_shared_experts", "moe_num_shared_experts", "num_shared_experts", "num_shared_expert"},
+     0},
     {Field::kNGroup, {"n_group"}},
     {Field::kTopkGroup, {"topk_group"}},
     {Field::kFirstKDenseReplace, {"first_k_dense_replace", "moe_layer_start_index"}, 0},
@@ -84,8 +97,8 @@ constexpr auto kFlags = std::to_array<std::string_view>(
      "use_sliding_window", "attn_output_gate"});
 constexpr auto kNumbers =
     std::to_array<std::string_view>({"routed_scaling_factor", "moe_router_scaling_factor"});
-constexpr auto kTexts =
-    std::to_array<std::string_view>({"model_type", "scoring_func", "mamba_ssm_dtype"});
+constexpr auto kTexts = std::to_array<std::string_view>(
+    {"model_type", "scoring_func", "score_function", "mamba_ssm_dtype"});
 constexpr auto kTextLists = std::to_array<std::string_view>({"layer_types"});
 constexpr auto kNumberLists =
     std::to_array<std::string_view>({"moe_layers_enum", "mlp_only_layers"});
@@ -122,6 +135,19 @@ std::string describe(const ConfigValue& value) {
   return std::visit(visitor, value);
 }
 
+// Under what multimodal configs keep their text part.
+constexpr auto kTextParts = std::to_array<std::string_view>(
+    {"text_config.", "llm_config.", "language_config.", "thinker_config.text_config."});
+
+// The number of a field; of a list with one entry for each layer the number that all have.
+const std::int64_t* one_number(Field field, const ConfigValue& value) {
+  const auto* each = std::get_if<std::vector<std::int64_t>>(&value);
+  if (each == nullptr) return std::get_if<std::int64_t>(&value);
+  const bool is_one = std::ranges::find(kByLayer, field) != kByLayer.end() && !each->empty() &&
+                      std::ranges::count(*each, each->front()) == std::ssize(*each);
+  return is_one ? each->data() : nullptr;
+}
+
 std::string range_text(const FieldSpec& spec) {
   return "a whole number from " + std::to_string(spec.least) + " to " + std::to_string(spec.most);
 }
@@ -130,8 +156,12 @@ std::string range_text(const FieldSpec& spec) {
 
 ConfigReader::ConfigReader(std::string_view model, const ConfigFields& fields)
     : model_(model), fields_(fields) {
-  const auto nested = fields.lower_bound("text_config.");
-  if (nested != fields.end() && nested->first.starts_with("text_config.")) prefix_ = "text_config.";
+  for (const std::string_view part : kTextParts) {
+    const auto nested = fields.lower_bound(std::string(part));
+    if (nested == fields.end() || !nested->first.starts_with(part)) continue;
+    prefix_ = part;
+    break;
+  }
 
   for (const FieldSpec& spec : kFields) {
     auto& number = numbers_[static_cast<std::size_t>(spec.field)];
@@ -139,7 +169,10 @@ ConfigReader::ConfigReader(std::string_view model, const ConfigFields& fields)
     for (const std::string_view name : spec.names) {
       const ConfigValue* found = name.empty() ? nullptr : value(name);
       if (found == nullptr) continue;
-      const auto* whole = std::get_if<std::int64_t>(found);
+      const bool is_by_layer = spec.field == Field::kMoeLayerFreq &&
+                               std::holds_alternative<std::vector<std::int64_t>>(*found);
+      if (is_by_layer) continue;  // read_layers takes it as a list
+      const std::int64_t* whole = one_number(spec.field, *found);
       if (whole == nullptr || *whole < spec.least || *whole > spec.most) {
         fail("field " + std::string(name) + " is " + describe(*found) + ", expected " +
              range_text(spec));
@@ -231,6 +264,13 @@ std::string ConfigReader::text(std::string_view name) const {
   fail("field " + std::string(name) + " is " + describe(*found) + ", expected text");
 }
 
+std::string ConfigReader::text_part_type() const {
+  const auto found = fields_.find(prefix_ + "model_type");
+  if (prefix_.empty() || found == fields_.end()) return "";
+  const auto* type = std::get_if<std::string>(&found->second);
+  return type == nullptr ? "" : *type;
+}
+
 std::vector<std::string> ConfigReader::texts(std::string_view name) const {
   const ConfigValue* found = value(name);
   if (found == nullptr) return {};
@@ -260,6 +300,12 @@ bool ConfigReader::is_set(std::string_view name) const {
   const ConfigValue* found = value(name);
   const auto* result = found == nullptr ? nullptr : std::get_if<bool>(found);
   return result != nullptr && *result;
+}
+
+std::optional<std::vector<std::int64_t>> ConfigReader::list(std::string_view name) const {
+  const ConfigValue* found = value(name);
+  const auto* list = found == nullptr ? nullptr : std::get_if<std::vector<std::int64_t>>(found);
+  return list == nullptr ? std::nullopt : std::optional(*list);
 }
 
 std::optional<std::vector<std::int64_t>> ConfigReader::integers(std::string_view name) const {

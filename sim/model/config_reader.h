@@ -63,9 +63,11 @@ enum class Field : std::uint8_t {
 
 class ConfigReader {
  public:
-  // Reads every field of the table, from "text_config." where the config has one. Throws
-  // std::invalid_argument on a wrong type of any field that the functions below are asked for, a
-  // value outside the table's range, or two names of one field with different values.
+  // Reads every field of the table, from the text part (text_config and the like)
+  // where the config has one; a list of one entry for each layer counts as the number that all
+  // entries have. Throws std::invalid_argument on a wrong type of any field that the functions
+  // below are asked for, a value outside the table's range, or two names of one field with
+  // different values.
   ConfigReader(std::string_view model, const ConfigFields& fields);
 
   // The value of `field` where the config has none.
@@ -83,6 +85,8 @@ class ConfigReader {
   // Above zero. Throws std::invalid_argument otherwise.
   [[nodiscard]] double number(std::string_view name, double otherwise) const;
   [[nodiscard]] std::string text(std::string_view name) const;  // "" when absent
+  // The model_type of the text part of a multimodal config; "" where it has none.
+  [[nodiscard]] std::string text_part_type() const;
   [[nodiscard]] std::vector<std::string> texts(std::string_view name) const;
   // Empty when absent, null or no whole number; dots go down into mappings.
   [[nodiscard]] std::optional<std::int64_t> whole(std::string_view name) const;
@@ -90,6 +94,8 @@ class ConfigReader {
   [[nodiscard]] bool has(std::string_view name) const;
   // Whether it is true.
   [[nodiscard]] bool is_set(std::string_view name) const;
+  // Empty when absent or no list of whole numbers.
+  [[nodiscard]] std::optional<std::vector<std::int64_t>> list(std::string_view name) const;
   // A list of whole numbers, or text such as "4,5,6" as Step3's config has it.
   [[nodiscard]] std::optional<std::vector<std::int64_t>> integers(std::string_view name) const;
 
@@ -97,7 +103,7 @@ class ConfigReader {
   [[noreturn]] void fail(const std::string& message) const;
 
  private:
-  // The value under text_config or at the top; null when absent or null.
+  // The value in the text part or at the top; null when absent or null.
   [[nodiscard]] const ConfigValue* value(std::string_view name) const;
 
   std::string model_;

@@ -45,6 +45,16 @@ std::vector<bool> moe_layers(const ConfigReader& reader, const Architecture& arc
     return result;
   }
 
+  if (const auto has_experts = reader.list("moe_layer_freq")) {  // 1 or 0 for each layer
+    if (std::ssize(*has_experts) != num_layers) {
+      reader.fail("moe_layer_freq has " + std::to_string(has_experts->size()) +
+                  " entries, expected one for each of the " + std::to_string(num_layers) +
+                  " layers of num_hidden_layers");
+    }
+    for (std::size_t i = 0; i < result.size(); ++i) result[i] = (*has_experts)[i] != 0;
+    return result;
+  }
+
   const std::int64_t first = reader.get(Field::kFirstKDenseReplace, 0);
   const std::int64_t freq = reader.get(Field::kMoeLayerFreq, 1);
   // Two names of one rule: every step-th layer is MoE, counted from the end of the first step.
@@ -146,6 +156,21 @@ std::vector<std::int64_t> windows(const ConfigReader& reader, const Architecture
   return result;
 }
 
+// Columns of a dense FFN.
+std::int64_t dense_columns(const ConfigReader& reader, const Architecture& arch,
+                           const ModelConfig& model) {
+  if (arch.has_mamba2 && model.num_experts == 0) {  // GraniteMoeHybridMLP, the shared one alone
+    reader.require({Field::kSharedExpertIntermediateSize});
+    return reader.at(Field::kSharedExpertIntermediateSize);
+  }
+  const std::int64_t multiple = reader.whole("expansion_ratio").value_or(arch.ffn_multiple);
+  const std::int64_t columns =
+      reader.get(Field::kIntermediateSizeMlp,
+                 reader.get(Field::kIntermediateSize, multiple * model.hidden_size));
+  if (columns == 0) reader.require({Field::kIntermediateSize});
+  return columns / arch.matrices_of_intermediate_size;
+}
+
 // The kind of layer that one character or one word of nemotron_h says.
 std::optional<LayerConfig> mixer(std::string_view text, const ModelConfig& model,
                                  std::int64_t columns) {
@@ -220,10 +245,7 @@ std::vector<LayerConfig> read_layers(const ConfigReader& reader, const Architect
     if (is_moe[i]) {
       layer.ffn = FfnKind::kMoe;
     } else {
-      layer.intermediate_size =
-          reader.get(Field::kIntermediateSizeMlp,
-                     reader.get(Field::kIntermediateSize, arch.ffn_multiple * model.hidden_size));
-      if (layer.intermediate_size == 0) reader.require({Field::kIntermediateSize});
+      layer.intermediate_size = dense_columns(reader, arch, model);
     }
     layers.push_back(layer);
   }

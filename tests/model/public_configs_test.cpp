@@ -218,6 +218,65 @@ TEST(Families, NemotronNasLeavesOutBlocksOfSomeLayers) {
   EXPECT_EQ(kv_bytes(model, DType::kBf16, 10).value(), 10.0 * 2 * 2 * 2 * 32 * 2);
 }
 
+// A wrapper of a known text model needs no line of its own; its result says what is left out.
+TEST(Families, AnUnknownModelThatSeesIsItsTextPart) {
+  const ModelConfig model = model_config("m", fields_of("llava-hf/llava-v1.6-mistral-7b-hf"));
+  ModelConfig text = model_config("m", {{"model_type", std::string("mistral")},
+                                        {"hidden_size", std::int64_t{4096}},
+                                        {"intermediate_size", std::int64_t{14336}},
+                                        {"num_hidden_layers", std::int64_t{32}},
+                                        {"num_attention_heads", std::int64_t{32}},
+                                        {"num_key_value_heads", std::int64_t{8}},
+                                        {"vocab_size", std::int64_t{32064}}});
+  EXPECT_EQ(model.layers, text.layers);
+  EXPECT_EQ(count_parameters(model).total, count_parameters(text).total);
+  ASSERT_EQ(model.notes.size(), 1);
+  EXPECT_TRUE(contains(model.notes[0], "llava_next is simulated by its text part alone, mistral"));
+}
+
+// InternVL keeps it under llm_config, Omni models under thinker_config.text_config.
+TEST(Families, TextPartsOfOtherNamesAreFound) {
+  EXPECT_EQ(model_config("m", fields_of("OpenGVLab/InternVL3-38B")).hidden_size, 5120);
+  const ModelConfig omni = model_config("m", fields_of("Qwen/Qwen3-Omni-30B-A3B-Instruct"));
+  EXPECT_EQ(omni.hidden_size, 2048);
+  EXPECT_EQ(omni.num_experts, 128);
+}
+
+// GraniteMoeHybrid with num_local_experts 0: the shared FFN is the only one.
+TEST(Families, AGraniteHybridWithoutExpertsHasDenseFfns) {
+  const ModelConfig model = model_config("m", fields_of("ibm-granite/granite-4.0-h-micro"));
+  EXPECT_EQ(std::ranges::count(model.layers, FfnKind::kDense, &LayerConfig::ffn), 40);
+  EXPECT_EQ(model.layers[0].intermediate_size, 8192);
+  EXPECT_EQ(std::ranges::count(model.layers, AttentionKind::kMamba2, &LayerConfig::attention), 36);
+}
+
+// Hunyuan states a number for each layer.
+TEST(Families, AListOfEqualNumbersIsThatNumber) {
+  ConfigFields fields = fields_of("tencent/Hunyuan-A13B-Instruct");
+  EXPECT_EQ(model_config("m", fields).num_experts_per_tok, 8);
+  fields["moe_topk"] = std::vector<std::int64_t>{8, 8, 4};
+  EXPECT_TRUE(contains(error_of(fields), "moe_topk is a list of numbers, expected a whole number"));
+}
+
+TEST(Families, ExpertsMayBeListedByLayer) {
+  ConfigFields fields = fields_of("inclusionAI/Ling-lite-1.5");
+  fields["num_hidden_layers"] = std::int64_t{3};
+  fields["moe_layer_freq"] = std::vector<std::int64_t>{0, 1, 1};
+  const ModelConfig model = model_config("m", fields);
+  EXPECT_EQ(model.layers[0].ffn, FfnKind::kDense);
+  EXPECT_EQ(model.layers[2].ffn, FfnKind::kMoe);
+  fields["moe_layer_freq"] = std::vector<std::int64_t>{0, 1};
+  EXPECT_TRUE(contains(error_of(fields),
+                       "moe_layer_freq has 2 entries, expected one for each of "
+                       "the 3 layers"));
+}
+
+TEST(FamiliesErrors, NoExpertsWhereAFamilyNeedsSome) {
+  ConfigFields fields = fields_of("inclusionAI/Ling-lite-1.5");
+  fields["num_experts"] = std::int64_t{0};
+  EXPECT_TRUE(contains(error_of(fields), "there are 0 routed experts, of which 6 for each token"));
+}
+
 TEST(FamiliesErrors, BlocksWithoutAFormNameTheirLayer) {
   ConfigFields fields = searched_fields();
   fields["block_configs.2.attention.n_heads_in_group"] = std::int64_t{2};
