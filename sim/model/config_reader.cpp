@@ -100,8 +100,8 @@ constexpr auto kNumbers =
 constexpr auto kTexts = std::to_array<std::string_view>(
     {"model_type", "scoring_func", "score_function", "mamba_ssm_dtype"});
 constexpr auto kTextLists = std::to_array<std::string_view>({"layer_types"});
-constexpr auto kNumberLists =
-    std::to_array<std::string_view>({"moe_layers_enum", "mlp_only_layers"});
+constexpr std::string_view kMoeLayersEnum = "moe_layers_enum";
+constexpr auto kNumberLists = std::to_array<std::string_view>({kMoeLayersEnum, "mlp_only_layers"});
 
 // The table is indexed by Field.
 static_assert([] {
@@ -139,6 +139,38 @@ std::string describe(const ConfigValue& value) {
 constexpr auto kTextParts = std::to_array<std::string_view>(
     {"text_config.", "llm_config.", "language_config.", "thinker_config.text_config."});
 
+// Of a config: one of kTextParts, or "".
+std::string_view text_part_of(const ConfigFields& fields) {
+  const auto* const found = std::ranges::find_if(kTextParts, [&](std::string_view part) {
+    const auto nested = fields.lower_bound(std::string(part));
+    return nested != fields.end() && nested->first.starts_with(part);
+  });
+  return found == kTextParts.end() ? std::string_view() : *found;
+}
+
+const FieldSpec& spec_of(Field field) { return kFields[static_cast<std::size_t>(field)]; }
+
+// Layers with a number below `num_layers`.
+void keep_layers_below(std::vector<std::int64_t>& layers, std::int64_t num_layers) {
+  std::erase_if(layers, [&](std::int64_t layer) { return layer >= num_layers; });
+}
+
+// A list that names layers, or has an entry for each of `all`.
+void cut_list(std::string_view name, ConfigValue& value, std::size_t all, std::int64_t num_layers) {
+  const auto resize = [&](auto& list) {
+    if (list.size() == all) list.resize(static_cast<std::size_t>(num_layers));
+  };
+  if (auto* numbers = std::get_if<std::vector<std::int64_t>>(&value)) {
+    if (std::ranges::find(kNumberLists, name) != kNumberLists.end()) {
+      keep_layers_below(*numbers, num_layers);
+    } else {
+      resize(*numbers);
+    }
+  } else if (auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+    resize(*texts);
+  }
+}
+
 // The number of a field; of a list with one entry for each layer the number that all have.
 const std::int64_t* one_number(Field field, const ConfigValue& value) {
   const auto* each = std::get_if<std::vector<std::int64_t>>(&value);
@@ -155,14 +187,7 @@ std::string range_text(const FieldSpec& spec) {
 }  // namespace
 
 ConfigReader::ConfigReader(std::string_view model, const ConfigFields& fields)
-    : model_(model), fields_(fields) {
-  for (const std::string_view part : kTextParts) {
-    const auto nested = fields.lower_bound(std::string(part));
-    if (nested == fields.end() || !nested->first.starts_with(part)) continue;
-    prefix_ = part;
-    break;
-  }
-
+    : model_(model), fields_(fields), prefix_(text_part_of(fields)) {
   for (const FieldSpec& spec : kFields) {
     auto& number = numbers_[static_cast<std::size_t>(spec.field)];
     std::string_view first_name;
@@ -206,6 +231,32 @@ const ConfigValue* ConfigReader::value(std::string_view name) const {
     }
   }
   return nullptr;
+}
+
+ConfigFields with_num_layers(const ConfigFields& fields, std::int64_t num_layers) {
+  const ConfigReader reader("", fields);
+  const auto all = static_cast<std::size_t>(reader.at(Field::kNumHiddenLayers));
+  const std::string_view prefix = text_part_of(fields);
+  const auto& names = spec_of(Field::kNumHiddenLayers).names;
+  const auto& dense = spec_of(Field::kFirstKDenseReplace).names;
+  ConfigFields cut = fields;
+  for (auto& [key, value] : cut) {
+    std::string_view name = key;
+    if (!prefix.empty() && name.starts_with(prefix)) name.remove_prefix(prefix.size());
+    if (std::ranges::find(names, name) != names.end()) {
+      value = num_layers;
+    } else if (std::ranges::find(dense, name) != dense.end()) {
+      auto* number = std::get_if<std::int64_t>(&value);
+      if (number != nullptr) *number = std::min(*number, num_layers);
+    } else if (name == kMoeLayersEnum && std::holds_alternative<std::string>(value)) {
+      std::vector<std::int64_t> layers = *reader.integers(name);
+      keep_layers_below(layers, num_layers);
+      value = layers;
+    } else if (name.find('.') == std::string_view::npos) {
+      cut_list(name, value, all, num_layers);
+    }
+  }
+  return cut;
 }
 
 void ConfigReader::assume(Field field, std::int64_t value) {

@@ -132,6 +132,9 @@ struct ModelConfig {
 // contradictory field, or the architecture part that has no block here (routed experts without a
 // gate, ...).
 ModelConfig model_config(std::string_view name, const ConfigFields& fields);
+// The fields of the first `num_layers` layers of the same model, at most as many as it has: their
+// number under each of its names, and lists with an entry for each layer as long.
+ConfigFields with_num_layers(const ConfigFields& fields, std::int64_t num_layers);
 // Every model_type that it reads.
 std::vector<std::string> known_model_types();
 

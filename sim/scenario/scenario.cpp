@@ -63,7 +63,7 @@ void cut_layers(const Reader& reader, std::int64_t num_layers, ModelFile& model)
     reader.fail("layers", "found " + std::to_string(num_layers) + "; expected 1 to " +
                               std::to_string(all) + ", those of " + model.config.name);
   }
-  model.fields["num_hidden_layers"] = num_layers;
+  model.fields = with_num_layers(model.fields, num_layers);
   model.config = model_config(model.config.name, model.fields);
 }
 

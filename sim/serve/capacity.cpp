@@ -206,6 +206,13 @@ MemoryBudget memory_budget(const CapacityRequest& request, const Device& device)
         to_text(states + budget.kv_block - left) + " more than the " + to_text(budget.usable) +
         " that gpu_memory_utilization leaves" + smallest_fit(request, device));
   }
+  if (!(budget.kv_block > Bytes(0))) {
+    throw std::invalid_argument("no layer of " + request.model.name + ", the first " +
+                                std::to_string(request.model.layers.size()) +
+                                " of it, keeps keys and values of tokens, and a service counts "
+                                "its memory in KV blocks; expected model.layers that reach a layer "
+                                "of attention");
+  }
   const auto blocks = static_cast<std::int64_t>(left / budget.kv_block);
   budget.kv_cache = budget.kv_block * static_cast<double>(blocks);
   budget.num_kv_blocks = blocks * request.mesh.dp;

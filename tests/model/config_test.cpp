@@ -256,5 +256,19 @@ TEST(ModelConfigErrors, MlaNeedsAllOfItsDimensions) {
                        "missing kv_lora_rank, v_head_dim"));
 }
 
+// Cut to n layers, the config has n under every name of their number, and lists as long.
+TEST(ModelConfigLayers, OfTheFirstOnesKeepTheirKinds) {
+  ConfigFields fields = testing::small_llama_fields();
+  fields["text_config.n_layers"] = std::int64_t{4};
+  fields["text_config.layer_types"] = std::vector<std::string>{
+      "sliding_attention", "full_attention", "sliding_attention", "full_attention"};
+  fields["num_hidden_layers"] = std::monostate{};
+  fields["sliding_window"] = std::int64_t{64};
+  const ModelConfig whole = model_config("m", fields);
+  const ModelConfig cut = model_config("m", with_num_layers(fields, 3));
+  ASSERT_EQ(whole.layers.size(), 4);
+  EXPECT_EQ(cut.layers, std::vector<LayerConfig>(whole.layers.begin(), whole.layers.begin() + 3));
+}
+
 }  // namespace
 }  // namespace orrery

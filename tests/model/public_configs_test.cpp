@@ -43,6 +43,20 @@ TEST(PublicConfigs, LoadWithThePublishedNumberOfParameters) {
   }
 }
 
+// model.layers, whatever a config calls the number of its layers and the lists of them.
+TEST(PublicConfigs, CutToTheirFirstLayersKeepThose) {
+  for (const testing::PublicConfig& config : testing::public_configs()) {
+    if (config.parameters == 0) continue;
+    const ModelConfig whole = model_config(config.id, config.fields);
+    for (const int num_layers : {1, 7}) {
+      const ModelConfig cut = model_config(config.id, with_num_layers(config.fields, num_layers));
+      EXPECT_EQ(cut.layers,
+                std::vector<LayerConfig>(whole.layers.begin(), whole.layers.begin() + num_layers))
+          << config.id;
+    }
+  }
+}
+
 TEST(PublicConfigs, AtLeastNineOfTenLoad) {
   const auto all = testing::public_configs();
   const auto loaded = std::ranges::count_if(

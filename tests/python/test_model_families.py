@@ -42,6 +42,13 @@ def test_a_public_model_is_simulated(model, tmp_path):
     assert 0.95 * entry["parameters"] * 1e9 < summary["memory_per_gpu"]["weights_bytes"] * num_gpus < 2.1e9 * entry["parameters"]
 
 
+def test_layers_without_attention_alone_are_refused(tmp_path):
+    file = config(tmp_path / "model", PUBLIC["ibm-granite/granite-4.0-h-micro"]["config"])
+    assert simulate(tmp_path, f"{{config: {file}, layers: 6}}").scenario.model.num_layers == 6
+    with pytest.raises(ValueError, match=r"no layer of .*, the first 5 of it, keeps keys and values.*model\.layers"):
+        simulate(tmp_path, f"{{config: {file}, layers: 5}}")
+
+
 def test_what_is_not_simulated_as_it_is_is_a_warning(tmp_path):
     file = config(tmp_path / "model", PUBLIC["google/gemma-3-4b-it"]["config"])
     assert f"{file}: its vision part and the factor on embeddings are left out: text alone" in simulate(tmp_path, f"{{config: {file}}}").warnings
