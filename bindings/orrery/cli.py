@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-q", "--quiet", action="store_true", help="print the run directory alone, and no warnings")
     run.add_argument("--threads", type=whole_number(1, MOST_THREADS), default=1, metavar="N", help="simulate replicas side by side")
     run.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", dest="overrides",
-                     help="replace one value of the scenario; may be given several times")  # fmt: skip
+                     help="replace one value of the scenario, with files from here; may be given several times")  # fmt: skip
     run.add_argument("--no-report", action="store_true", help="do not write report.html")
     run.add_argument("--format", choices=("csv", "parquet"), default="csv",
                      help="parquet: requests.parquet and steps.parquet beside the CSV files (csv)")  # fmt: skip

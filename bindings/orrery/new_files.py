@@ -73,7 +73,20 @@ def _new_machine(options: argparse.Namespace) -> int:
         raise ValueError(f"--device: found '{options.device}'; expected one of {', '.join(known)} (the file may say how yours differs)")
     file = f"{options.name}.yaml"
     text = _MACHINE.format(name=options.name, file=file, device=options.device, gpus=options.gpus, link=_LINKS[options.link])
-    return _write(options.name, text, f"orrery run quickstart --set machine=./{file}")
+    return _write(options.name, text, f"orrery run llama_8b_closed_loop --set machine=./{file}{_without_tables(options.device)}")
+
+
+def _without_tables(device: str) -> str:
+    """What a run on a device needs besides where kernels of none of its maker's GPUs are measured."""
+    devices = project_root() / "topologies" / "devices"
+    vendors = {file.parent.name: _vendor(file) for file in devices.glob("*/device.yaml")}
+    measured = {vendors[table.parent.parent.name] for table in devices.glob("*/*/gemm.csv")}
+    return "" if vendors[device] in measured else " --set provider=none"
+
+
+def _vendor(device_file: pathlib.Path) -> str:
+    lines = device_file.read_text(encoding="utf-8").splitlines()
+    return next(line.partition(":")[2].strip() for line in lines if line.startswith("vendor:"))
 
 
 def _write(name: str, text: str, next_command: str) -> int:

@@ -114,9 +114,25 @@ def test_a_new_scenario_and_a_new_machine_run_as_they_are(here):
     printed(here("new", "machine", "lab", "--device", "l40s", "--gpus", "4", "--link", "pcie4"))
     found = json.loads(printed(here("run", "mine.yaml", "--json", "--set", "machine=./lab.yaml", "--set", "placement.replicas=1", *SMALL)))
     assert found["num_gpus"] == 4
+    lines = printed(here("new", "machine", "amd", "--device", "mi300x", "--gpus", "2")) + "lab.yaml; next: orrery run llama_8b_closed_loop --set machine=./lab.yaml"
+    for command in (line.partition("next: orrery ")[2].split() for line in lines.splitlines()):  # what is proposed works
+        printed(here(*command, "-q", *SMALL))
     again = here("new", "machine", "lab")
     assert again.returncode == 2
     assert "'lab.yaml' exists" in again.stderr
+
+
+def test_set_names_files_from_the_working_directory(here):
+    """A shell completes them from there, wherever the scenario lies; what is not there is looked for beside the scenario."""
+    trace = "arrival_s,prompt_tokens,output_tokens\n0,10,2\n1,10,2\n2,10,2\n"
+    (here.folder / "sub").mkdir()
+    (here.folder / "mine.csv").write_text(trace, encoding="utf-8")
+    (here.folder / "sub" / "beside.csv").write_text(trace.rpartition("2,10")[0], encoding="utf-8")
+    printed(here("new", "scenario", "sub", "--like", "llama_8b_closed_loop"))
+    (here.folder / "sub.yaml").rename(here.folder / "sub" / "s.yaml")
+    for scenario, file, num_requests in (("quickstart", "./mine.csv", 3), ("sub/s.yaml", "mine.csv", 3), ("sub/s.yaml", "beside.csv", 2)):
+        found = json.loads(printed(here("run", scenario, "--json", "--no-report", "--set", f"workload={{trace: {file}}}")))
+        assert found["requests"] == num_requests, (scenario, file)
 
 
 def machine_file(folder, device):
