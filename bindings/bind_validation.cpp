@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "bindings/bind.h"
+#include "kernels/kernel_spec.h"
+#include "sim/des/network_simgrid.h"
 #include "sim/plan/plan.h"
 #include "sim/scenario/validation.h"
 
@@ -62,6 +64,16 @@ py::dict body_dict(const OpBody& body) {
   return found;
 }
 
+// The least that a kernel must compute and move.
+py::dict work_dict(const KernelOp& op) {
+  const Work work = work_of(op);
+  py::dict found;
+  found["flops"] = work.flops.value();
+  found["read_bytes"] = work.bytes_read.value();
+  found["written_bytes"] = work.bytes_written.value();
+  return found;
+}
+
 // One entry per op of the plan with its repeats written out, in order.
 std::vector<py::dict> plan_ops(const std::string& text) {
   const Plan plan = parse_plan(text);
@@ -86,6 +98,7 @@ std::vector<py::dict> plan_ops(const std::string& text) {
     found["op"] = names[i].first;
     found["copy"] = names[i].second;
     found["body"] = body_dict(op.body);
+    if (const auto* kernel = std::get_if<KernelOp>(&op.body)) found["work"] = work_dict(*kernel);
     const auto ranks = flat.ranks(op.ranks);
     found["ranks"] = std::vector<int>(ranks.begin(), ranks.end());
     found["stream"] = op.stream;
@@ -121,7 +134,9 @@ void bind_validation(py::module_& module) {
              "Predicts the steps that the scenario's `validate:` names, and its service.");
   module.def("plan_ops", &plan_ops, py::arg("text"),
              "Ops of a plan's text form with repeats written out: op, copy, body (kind, name, "
-             "dtype, dims), ranks, stream, reads, writes, after (indices into the list).");
+             "dtype, dims), of kernels work (flops, read_bytes, written_bytes: the least), ranks, "
+             "stream, reads, writes, after (indices into the list).");
+  module.def("has_simgrid", &des::has_simgrid, "Whether steps can be simulated with SimGrid.");
 }
 
 }  // namespace orrery::bindings

@@ -129,6 +129,11 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_options(comparison)
     comparison.set_defaults(command=compare.run)
 
+    from .perfetto import command as perfetto
+
+    traced = commands.add_parser("trace", help="write a service, or a step, as a trace for Perfetto")
+    perfetto.add_options(traced)
+
     from .profiling import command as profiling
 
     profiled = commands.add_parser("profile", help="what to trace of an engine, and a load on its server")
@@ -272,6 +277,7 @@ _EXAMPLES = {
     "validate": ("orrery validate validate/llama_8b --gpus 1", "orrery validate validate/llama_8b --plan-only"),
     "emit": ("orrery emit runs/quickstart --engine vllm",),
     "compare": ("orrery compare runs/a runs/b", "orrery compare runs/a bench.json"),
+    "trace": ("orrery trace service runs/quickstart --from 600 --to 660", "orrery trace step quickstart --decodes 64 --context 2000"),
     "import": ("orrery import aiconfigurator systems/data",),
     "scorecard": ("orrery scorecard --filter engine=vllm",),
     "moe": ("orrery moe qwen3-30b-a3b --tokens 1 64 1024",),

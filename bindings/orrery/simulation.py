@@ -50,6 +50,13 @@ def step(scenario: Scenario, batch: _core.Batch, *, level: str = "representative
     return TimelineTable(_core.simulate_step(scenario, batch, level).timeline, (scenario, batch, level))
 
 
+def step_result(scenario: Scenario, batch: _core.Batch) -> _core.StepResult:
+    """One step with its plan at the level of a report: all ranks up to 16, one of each class beyond; heap without SimGrid."""
+    most_shown = 16
+    level = "all_ranks" if scenario.gpus_per_replica <= most_shown else "representative"
+    return _core.simulate_step(scenario, batch, level if _core.has_simgrid() else "heap")
+
+
 class Summary(collections.abc.Mapping[str, Any]):
     """Content of summary.json; its entries are attributes as well (`summary.output_tokens_per_s`)."""
 

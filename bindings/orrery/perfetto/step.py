@@ -1,0 +1,155 @@
+"""One engine step: ops by layer on ranks and streams with what they compute and move, arrows between ranks, rates of memory and links."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import _core
+from .events import Lanes, Trace, summed
+
+_LAYER = re.compile(r"layers\.(\d+)\.(.*)", re.DOTALL)
+Key = tuple[str, int]  # an op's name and copy
+
+
+@dataclasses.dataclass(frozen=True)
+class _Span:
+    op: str
+    copy: int
+    rank: int
+    stream: int
+    kind: str
+    basis: str
+    start_s: float
+    end_s: float
+
+
+def step(result: _core.StepResult) -> Trace:
+    """The step as simulated; where a rank stands for others, itself alone."""
+    ops = {(op["op"], op["copy"]): op for op in _core.plan_ops(result.plan_text)}
+    columns = result.timeline.columns()
+    spans = [_Span(*map(_plain, row)) for row in zip(*(columns[field.name] for field in dataclasses.fields(_Span)), strict=True)]
+    layers = _layers(ops)
+    trace = Trace()
+    for rank in sorted({span.rank for span in spans}):
+        of_rank = [span for span in spans if span.rank == rank]
+        trace.process(rank, f"rank {rank}")
+        for stream in sorted({span.stream for span in of_rank}):
+            row = [span for span in of_rank if span.stream == stream]
+            trace.thread(rank, stream, f"stream {stream}")
+            _add_layers(trace, row, layers)
+            for span in row:
+                op = ops[span.op, span.copy]
+                name = found[2] if (found := _LAYER.fullmatch(span.op)) else span.op
+                trace.span(rank, stream, name, span.kind, span.start_s, span.end_s, _arguments(span, op, layers))
+        _add_memory(trace, rank, of_rank, ops)
+    _add_arrows(trace, spans)
+    _add_links(trace, result.timeline.link_columns(), process=max(span.rank for span in spans) + 1)
+    return trace
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _layers(ops: Mapping[Key, Any]) -> dict[Key, int]:
+    """The layer of each op that has one. Copies of ops are those of a run of layers that repeats: its length apart."""
+    copies: dict[int, int] = {}
+    for name, copy in ops:
+        if found := _LAYER.fullmatch(name):
+            copies[int(found[1])] = max(copies.get(int(found[1]), 0), copy + 1)
+    lengths = {}
+    for first in copies:
+        begin, end = first, first + 1
+        while copies[first] > 1 and copies.get(begin - 1) == copies[first]:
+            begin -= 1
+        while copies[first] > 1 and copies.get(end) == copies[first]:
+            end += 1
+        lengths[first] = end - begin
+    return {(name, copy): int(found[1]) + copy * lengths[int(found[1])] for name, copy in ops if (found := _LAYER.fullmatch(name))}
+
+
+def _add_layers(trace: Trace, row: Sequence[_Span], layers: Mapping[Key, int]) -> None:
+    """A span around the ops of each layer, on rows where no layer begins before another has ended."""
+    around: dict[int, tuple[float, float]] = {}
+    for span in row:
+        if (layer := layers.get((span.op, span.copy))) is not None:
+            start_s, end_s = around.get(layer, (span.start_s, span.end_s))
+            around[layer] = (min(start_s, span.start_s), max(end_s, span.end_s))
+    others = [(span.start_s, span.end_s) for span in row if (span.op, span.copy) not in layers]
+    ordered = sorted([*around.values(), *others])
+    if any(after[0] < before[1] for before, after in zip(ordered, ordered[1:])):
+        return
+    for layer, (start_s, end_s) in around.items():
+        trace.span(row[0].rank, row[0].stream, f"layer {layer}", "layer", start_s, end_s, {"layer": layer})
+
+
+def _arguments(span: _Span, op: Mapping[str, Any], layers: Mapping[Key, int]) -> dict[str, Any]:
+    body, time_s = op["body"], span.end_s - span.start_s
+    found = {"op": span.op, "layer": layers.get((span.op, span.copy)), "call": body["name"], "dtype": body["dtype"], "basis": span.basis, **body["dims"]}
+    if work := op.get("work"):
+        found |= work
+        if time_s > 0:
+            found |= {"TFLOP/s": work["flops"] / time_s / 1e12, "GB/s": _moved(work) / time_s / 1e9}
+    elif time_s > 0 and "bytes" in body["dims"]:
+        found["GB/s"] = body["dims"]["bytes"] / time_s / 1e9
+    return found
+
+
+def _moved(work: Mapping[str, float]) -> float:
+    return work["read_bytes"] + work["written_bytes"]
+
+
+def _add_memory(trace: Trace, rank: int, spans: Sequence[_Span], ops: Mapping[Key, Any]) -> None:
+    """What kernels read and write at least, over their time."""
+    rates = []
+    for span in spans:
+        work = ops[span.op, span.copy].get("work")
+        if work and span.end_s > span.start_s:
+            rates.append((span.start_s, span.end_s, _moved(work) / (span.end_s - span.start_s) / 1e9))
+    for time_s, rate in summed(rates):
+        trace.counter(rank, "memory, GB/s", time_s, {"GB/s": rate})
+
+
+def _add_arrows(trace: Trace, spans: Sequence[_Span]) -> None:
+    """Between the parts of a collective, from each rank to the next."""
+    parts: dict[Key, list[_Span]] = {}
+    for span in spans:
+        if span.kind == "comm":
+            parts.setdefault((span.op, span.copy), []).append(span)
+    number = 0
+    for (name, _), of_op in parts.items():
+        by_rank = sorted(of_op, key=lambda span: span.rank)
+        for one, other in zip(by_rank, by_rank[1:]):
+            if one.rank == other.rank:
+                continue
+            number += 1
+            trace.arrow(number, name, (one.rank, one.stream, one.start_s), (other.rank, other.stream, (other.start_s + other.end_s) / 2))
+
+
+def _add_links(trace: Trace, columns: Mapping[str, Any], *, process: int) -> None:
+    transfers: dict[str, list[tuple[float, float, float, str]]] = {}
+    names = ("link", "op", "bytes", "start_s", "end_s")
+    for link, op, size, start_s, end_s in zip(*(columns[name] for name in names), strict=True):
+        transfers.setdefault(link, []).append((_plain(start_s), _plain(end_s), _plain(size), op))
+    if transfers:
+        trace.process(process, "links")
+    thread = 0
+    for link, of_link in sorted(transfers.items()):
+        lanes, rows = Lanes(), []
+        for start_s, end_s, size, op in sorted(of_link):
+            rows.append((lanes.of(start_s, end_s), start_s, end_s, size, op))
+        for lane in range(len(lanes)):
+            trace.thread(process, thread + lane, link if lane == 0 else f"{link} ({lane + 1})")
+        rates = [(start_s, end_s, size / (end_s - start_s) / 1e9) for _, start_s, end_s, size, _ in rows if end_s > start_s]
+        for lane, start_s, end_s, size, op in rows:
+            rate = size / (end_s - start_s) / 1e9 if end_s > start_s else None
+            trace.span(process, thread + lane, op, "link", start_s, end_s, {"bytes": size, "GB/s": rate})
+        for time_s, total in summed(rates):
+            trace.counter(process, f"{link}, GB/s", time_s, {"GB/s": total})
+        thread += len(lanes)
+
+
+__all__ = ["step"]
