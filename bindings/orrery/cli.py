@@ -194,8 +194,10 @@ def _parser() -> argparse.ArgumentParser:
     beginning = commands.add_parser("new", help="write a scenario or a machine to start from")
     new_files.add_options(beginning)
 
-    schema = commands.add_parser("schema", help="print the JSON Schema of scenario or machine files, for editors")
-    schema.add_argument("of", choices=("scenario", "machine"), help="which files")
+    from .scenarios import SCHEMAS
+
+    schema = commands.add_parser("schema", help="print the JSON Schema of scenario, machine or engine profile files, for editors")
+    schema.add_argument("of", choices=list(SCHEMAS), help="which files")
     schema.set_defaults(command=_schema)
 
     complete = commands.add_parser("completion", help="print a script that completes commands in a shell")

@@ -27,7 +27,7 @@ from . import _core, notebook
 from .requests import is_frame, requests_of, scenario_error
 
 Fields = dict[str, Any]
-SCHEMAS = ("scenario", "machine")  # kinds of files
+SCHEMAS = {"scenario": "scenario", "machine": "machine", "engine": "engine_profile"}  # kinds of files, and their section of the tables
 _SHORT = {"model": "config", "machine": "name"}  # a text stands for a mapping with this key alone
 
 
@@ -232,13 +232,13 @@ class Scenario(_core.Scenario):
 
 
 def schema(of: str = "scenario") -> dict[str, Any]:
-    """JSON Schema (draft 7) of scenario or machine files, from the tables that their readers take keys from.
+    """JSON Schema (draft 7) of scenario, machine or engine profile files (`engine`), from the tables that their readers take keys from.
 
     Raises ValueError for another kind of file.
     """
     if of not in SCHEMAS:
         raise ValueError(f"found no schema of '{of}'; expected one of {', '.join(SCHEMAS)}")
-    made: dict[str, Any] = json.loads(_core.json_schema(of))
+    made: dict[str, Any] = json.loads(_core.json_schema(SCHEMAS[of]))
     return made
 
 

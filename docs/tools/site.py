@@ -133,7 +133,7 @@ def lay_out(scenarios: list[str]) -> None:
         target.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     for path in found:
         (PAGES / path.relative_to(ROOT)).write_text(linked(path.read_text(encoding="utf-8"), path), encoding="utf-8")
-    for kind in ("scenario", "machine"):
+    for kind in ("scenario", "machine", "engine"):
         (PAGES / f"keys_{kind}.md").write_text(keys_page(kind), encoding="utf-8")
     (PAGES / "api.md").write_text(api_page(), encoding="utf-8")
     (PAGES / "gallery.md").write_text(gallery(scenarios), encoding="utf-8")

@@ -4,23 +4,20 @@
 #include <array>
 #include <string_view>
 
-#include "kernels/kernel_spec.h"
+#include "sim/scenario/keys.h"
+#include "sim/scenario/machine_file.h"
+#include "sim/units/nearest.h"
 
 namespace orrery {
 
 namespace {
 
-// As the collective tables name them, which `import` and `calibrate` write.
-constexpr std::array<std::string_view, 4> kCustomAllReduce = {"custom_vllm", "custom_sglang",
-                                                              "custom_trtllm", "orrery"};
-constexpr std::array<std::string_view, 3> kAllReduce = {"best", "nccl", "custom"};
-// Those of kSchedulerPolicyNames, and mixed without chunked prefill.
-constexpr std::string_view kWholePrompts = "whole_prompts";
 constexpr std::array<std::string_view, 3> kSchedulerPolicies = {
     kSchedulerPolicyNames[0], kWholePrompts, kSchedulerPolicyNames[1]};
 
 // The file with what it does not state itself taken from the profile that it extends.
-YamlNode read_extended(const std::filesystem::path& file, int depth) {
+YamlNode read_extended(const std::filesystem::path& file, const std::filesystem::path& shipped,
+                       int depth) {
   constexpr int kMostExtensions = 8;  // more are a cycle
   YamlNode node = read_yaml(file);
   const YamlNode* base_name = node.find("extends");
@@ -28,15 +25,21 @@ YamlNode read_extended(const std::filesystem::path& file, int depth) {
     return node;
   }
   const std::string base = base_name->scalar;
-  const std::filesystem::path base_file = file.parent_path() / (base + ".yaml");
+  std::filesystem::path base_file = file.parent_path() / (base + ".yaml");
+  if (!std::filesystem::exists(base_file)) base_file = shipped / (base + ".yaml");
   if (base.empty() || !std::filesystem::exists(base_file)) {
+    const std::vector<std::string> names = machine_names(shipped);
+    const std::vector<std::string_view> known(names.begin(), names.end());
+    const std::string meant =
+        known.empty() ? "" : "; did you mean '" + std::string(nearest(base, known)) + "'?";
     fail_at(base_name->where, "extends: found " + describe(*base_name) +
-                                  "; expected the name of a profile beside it");
+                                  "; expected the name of a profile beside it or of a shipped one" +
+                                  meant);
   }
   if (depth == kMostExtensions) {
     fail_at(base_name->where, "extends: profiles extend each other in a cycle");
   }
-  add_missing(node, read_extended(base_file, depth + 1));
+  add_missing(node, read_extended(base_file, shipped, depth + 1));
   return node;
 }
 
@@ -53,8 +56,8 @@ YamlNode on_device(YamlNode profile, const std::filesystem::path& of_device) {
 // A mapping of the profile whose values are times, zero allowed, by key; sources as "name.key".
 class Times {
  public:
-  Times(const Reader& profile, std::string name, std::initializer_list<std::string_view> keys)
-      : reader_(profile.at(name), name, keys), name_(std::move(name)) {
+  Times(const Reader& profile, std::string name)
+      : reader_(profile.at(name), name, key_names(name)), name_(std::move(name)) {
     reader_.collect_sources(&sources_);
   }
   [[nodiscard]] Seconds at(std::string_view key) const { return reader_.seconds(key, true); }
@@ -77,12 +80,7 @@ class Times {
 };
 
 void read_times(const Reader& reader, EngineProfile& profile) {
-  const Times host(
-      reader, "host",
-      {"eager_launch", "graph_node", "d2h_sync", "graph_hop", "eager_hop", "graph_arrivals",
-       "eager_arrivals", "eager_exchange", "gemm_launch", "launch_spread", "scheduler_base",
-       "scheduler_per_sequence", "serve_base", "serve_per_sequence", "prefill_base", "new_rows",
-       "new_attention", "piece_launch"});
+  const Times host(reader, "host");
   profile.host = {.eager_launch = host.at("eager_launch"),
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
@@ -102,9 +100,7 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   profile.new_attention = host.at_or_none("new_attention");
   profile.piece_launch = host.at_or_none("piece_launch");
   host.add_sources(profile.sources);
-  const Times front_end(
-      reader, "front_end",
-      {"per_request", "per_prompt_token", "per_output_token", "stream_latency", "cold_start"});
+  const Times front_end(reader, "front_end");
   profile.front_end = {.per_request = front_end.at("per_request"),
                        .per_prompt_token = front_end.at("per_prompt_token"),
                        .per_output_token = front_end.at("per_output_token"),
@@ -114,9 +110,7 @@ void read_times(const Reader& reader, EngineProfile& profile) {
 }
 
 void read_kernel_times(const Reader& profile, EngineProfile& into) {
-  Reader reader(
-      profile.at("kernel_time"), "kernel_time",
-      {"eager", "eager_moe", "graph", "kernels", "uneven_attention", "uneven_attention_of_few"});
+  Reader reader(profile.at("kernel_time"), "kernel_time", key_names("kernel_time"));
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   into.kernel_time = {.eager = reader.number("eager", 0.1, 10),
@@ -127,8 +121,7 @@ void read_kernel_times(const Reader& profile, EngineProfile& into) {
     if (reader.has(key)) into.kernel_time.uneven_attention.*more = reader.seconds(key, true);
   }
   if (reader.has("kernels")) {
-    std::vector<std::string_view> names;
-    for (const KernelSpec& spec : kernel_specs()) names.push_back(spec.name);
+    const std::vector<std::string_view> names = key_names("kernel_factors");
     Reader kernels(reader.at("kernels"), "kernel_time.kernels", names);
     std::map<std::string, std::string> sources;
     kernels.collect_sources(&sources);
@@ -145,12 +138,10 @@ void read_kernel_times(const Reader& profile, EngineProfile& into) {
 
 void read_moe_tables(const Reader& profile, EngineProfile& into) {
   if (!profile.has("moe_tables")) return;
-  Reader reader(profile.at("moe_tables"), "moe_tables",
-                {"fp8", "fp8_block", "bf16", "mxfp4", "int4"});
+  Reader reader(profile.at("moe_tables"), "moe_tables", key_names("moe_tables"));
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
-  for (const DType dtype :
-       {DType::kFp8, DType::kFp8Block, DType::kBf16, DType::kMxfp4, DType::kInt4}) {
+  for (const DType dtype : kMoeTableFormats) {
     const std::string key(to_text(dtype));
     if (!reader.has(key)) continue;
     into.moe_tables[dtype] = reader.text(key);
@@ -160,7 +151,7 @@ void read_moe_tables(const Reader& profile, EngineProfile& into) {
 
 void read_attention(const Reader& profile, EngineProfile& into) {
   if (!profile.has("attention")) return;
-  Reader reader(profile.at("attention"), "attention", {"form", "queries", "keys"});
+  Reader reader(profile.at("attention"), "attention", key_names("profile_attention"));
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   into.attention_form = static_cast<AttentionForm>(reader.choice("form", kAttentionFormNames));
@@ -172,9 +163,7 @@ void read_attention(const Reader& profile, EngineProfile& into) {
 }
 
 PowerLimit read_power_limit(const Reader& profile, EngineProfile& into) {
-  Reader reader(profile.at("power_limit"), "power_limit",
-                {"product", "narrow_product", "attention", "decodes", "share", "boost", "full_rows",
-                 "limited_rows"});
+  Reader reader(profile.at("power_limit"), "power_limit", key_names("power_limit"));
   std::map<std::string, std::string> own;
   reader.collect_sources(&own);
   const PowerLimit limit{.gemm = reader.number("product", 1, 10),
@@ -196,8 +185,7 @@ PowerLimit read_power_limit(const Reader& profile, EngineProfile& into) {
 
 void read_megakernel(const Reader& reader, EngineProfile& profile) {
   if (!reader.has("megakernel")) return;
-  const Times times(reader, "megakernel",
-                    {"hbm_latency", "page", "key_page", "read", "store", "hop", "instruction"});
+  const Times times(reader, "megakernel");
   profile.megakernel = {.hbm_latency = times.at("hbm_latency"),
                         .page = times.at("page"),
                         .key_page = times.at("key_page"),
@@ -206,6 +194,13 @@ void read_megakernel(const Reader& reader, EngineProfile& profile) {
                         .hop = times.at("hop"),
                         .instruction = times.at("instruction")};
   times.add_sources(profile.sources);
+}
+
+// 0 where there is none.
+std::int64_t offline_budget(const Reader& reader) {
+  constexpr const char* kKey = "offline_max_num_batched_tokens";
+  const bool is_stated = reader.has(kKey) && reader.at(kKey).scalar != "none";
+  return is_stated ? reader.integer(kKey, 1, 1'000'000'000) : 0;
 }
 
 void read_scheduler(const Reader& reader, EngineProfile& profile) {
@@ -231,18 +226,19 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
   }
   engine.max_num_seqs = reader.integer("max_num_seqs", 1, 1'000'000'000);
   engine.max_num_batched_tokens = reader.integer("max_num_batched_tokens", 1, 1'000'000'000);
+  profile.offline_max_num_batched_tokens = offline_budget(reader);
   if (reader.has("enable_prefix_caching")) {
     engine.enable_prefix_caching = reader.boolean("enable_prefix_caching");
   }
   // `none` where a profile that this one extends has some.
   if (reader.has("small_gpu") && reader.at("small_gpu").scalar != "none") {
-    Reader small(reader.at("small_gpu"), "small_gpu",
-                 {"below", "architecture", "max_num_seqs", "max_num_batched_tokens", "source"});
+    Reader small(reader.at("small_gpu"), "small_gpu", key_names("small_gpu"));
     profile.small_gpu = {
         .below = small.bytes("below"),
         .architecture = small.text("architecture"),
         .max_num_seqs = small.integer("max_num_seqs", 1, 1'000'000'000),
-        .max_num_batched_tokens = small.integer("max_num_batched_tokens", 1, 1'000'000'000)};
+        .max_num_batched_tokens = small.integer("max_num_batched_tokens", 1, 1'000'000'000),
+        .offline_max_num_batched_tokens = offline_budget(small)};
     profile.sources["small_gpu"] = small.text("source");
   }
 }
@@ -275,41 +271,11 @@ void read_graphs(const Reader& reader, EngineProfile& profile) {
 std::string_view to_text(MlaForm form) { return kMlaFormNames[static_cast<std::size_t>(form)]; }
 
 EngineProfile read_engine_profile(const std::filesystem::path& file,
-                                  const std::filesystem::path& of_device) {
-  const YamlNode root = on_device(read_extended(file, 0), of_device);
-  Reader reader(root, "",
-                {"name",
-                 "extends",
-                 "host",
-                 "kernel_time",
-                 "power_limit",
-                 "front_end",
-                 "async_scheduling",
-                 "scheduler_policy",
-                 "kv_admission",
-                 "new_token_ratio",
-                 "dp_router",
-                 "max_num_seqs",
-                 "max_num_batched_tokens",
-                 "enable_prefix_caching",
-                 "small_gpu",
-                 "launch_mode",
-                 "megakernel",
-                 "graph_batch_sizes",
-                 "cuda_graphs",
-                 "max_piece_tokens",
-                 "memory_fraction",
-                 "graph_memory",
-                 "communication_buffers",
-                 "context_memory",
-                 "library_memory",
-                 "workspace_memory",
-                 "mla_form",
-                 "attention",
-                 "moe",
-                 "moe_tables",
-                 "all_reduce",
-                 "custom_all_reduce"});
+                                  const std::filesystem::path& of_device,
+                                  const std::filesystem::path& shipped) {
+  const YamlNode root = on_device(read_extended(file, shipped, 0), of_device);
+  check_keys(root, kEngineProfileSection);
+  Reader reader(root, "", key_names(kEngineProfileSection));
   EngineProfile profile;
   profile.name = reader.text("name");
   read_times(reader, profile);

@@ -45,6 +45,16 @@ enum class CudaGraphs : std::uint8_t {
 inline constexpr std::array<std::string_view, 3> kCudaGraphsNames{"decodes", "piecewise",
                                                                   "decodes_and_piecewise"};
 
+// As the collective tables name them, which `import` and `calibrate` write.
+inline constexpr std::array<std::string_view, 4> kCustomAllReduce{"custom_vllm", "custom_sglang",
+                                                                  "custom_trtllm", "orrery"};
+inline constexpr std::array<std::string_view, 3> kAllReduce{"best", "nccl", "custom"};
+// A scheduler_policy beside kSchedulerPolicyNames: mixed without chunked prefill.
+inline constexpr std::string_view kWholePrompts = "whole_prompts";
+// Formats of routed experts that moe_tables may have.
+inline constexpr std::array<DType, 5> kMoeTableFormats{DType::kFp8, DType::kFp8Block, DType::kBf16,
+                                                       DType::kMxfp4, DType::kInt4};
+
 // Defaults that an engine takes on GPUs with less memory than `below`, and on those of
 // `architecture` whatever their memory.
 struct SmallGpu {
@@ -52,6 +62,7 @@ struct SmallGpu {
   std::string architecture;
   std::int64_t max_num_seqs = 0;
   std::int64_t max_num_batched_tokens = 0;
+  std::int64_t offline_max_num_batched_tokens = 0;  // 0: as the others
 };
 
 struct EngineProfile {
@@ -98,6 +109,7 @@ struct EngineProfile {
   std::map<DType, std::string> moe_tables;  // CostOptions::moe_tables
   // The engine's own defaults; the scenario's `engine` goes before.
   EngineConfig engine;
+  std::int64_t offline_max_num_batched_tokens = 0;  // of offline workloads; 0: as the others
   std::optional<SmallGpu> small_gpu;
   std::string all_reduce_implementation;  // "" best of both, else "nccl", "custom": its own
   std::string custom_all_reduce;          // its own as the collective tables name it
@@ -105,9 +117,11 @@ struct EngineProfile {
 };
 
 // With what `of_device` states in its place, where there is such a file: host, kernel_time,
-// power_limit, context_memory, library_memory. Throws ScenarioError.
+// power_limit, context_memory, library_memory. What it extends lies beside it, else in `shipped`.
+// Throws ScenarioError.
 EngineProfile read_engine_profile(const std::filesystem::path& file,
-                                  const std::filesystem::path& of_device = {});
+                                  const std::filesystem::path& of_device = {},
+                                  const std::filesystem::path& shipped = {});
 
 // How decodes are launched, of keys that a profile states and a launch may set otherwise:
 // launch_mode, graph_batch_sizes, cuda_graphs, max_piece_tokens; a key that is absent changes

@@ -14,6 +14,8 @@
 #include "sim/model/model.h"
 #include "sim/plan/launch_mode.h"
 #include "sim/scenario/engine_profile.h"
+#include "sim/scenario/key_makers.h"
+#include "sim/scenario/profile_keys.h"
 #include "sim/scenario/speculative_spec.h"
 #include "sim/serve/config_fields.h"
 #include "sim/serve/kv_tier_config.h"
@@ -25,72 +27,7 @@ namespace orrery {
 
 namespace {
 
-using Kind = ValueKind;
-using Names = std::vector<std::string_view>;
-
-constexpr double kEndless = std::numeric_limits<double>::infinity();
-constexpr double kBillion = 1e9;
-
-// Keys of one kind, and what makes them others.
-
-Key key(Kind kind, std::string_view name, std::string_view about, std::string_view otherwise = {}) {
-  return {.name = name, .kinds = {kind}, .about = about, .otherwise = otherwise};
-}
-
-Key whole(std::string_view name, std::string_view about, double least = 1, double most = kEndless,
-          std::string_view otherwise = {}) {
-  Key made = key(Kind::kWhole, name, about, otherwise);
-  made.least = least;
-  made.most = most;
-  return made;
-}
-
-Key number(std::string_view name, std::string_view about, double least, double most,
-           bool is_above = false, std::string_view otherwise = {}) {
-  Key made = key(Kind::kNumber, name, about, otherwise);
-  made.least = least;
-  made.most = most;
-  made.is_above = is_above;
-  return made;
-}
-
-Key choice(std::string_view name, Names choices, std::string_view about,
-           std::string_view otherwise = {}) {
-  Key made = key(Kind::kChoice, name, about, otherwise);
-  made.choices = std::move(choices);
-  return made;
-}
-
-Key part(std::string_view name, Names sections, std::string_view about) {
-  Key made = key(Kind::kSection, name, about);
-  made.sections = std::move(sections);
-  return made;
-}
-
-Key or_part(Key made, Names sections) {
-  made.kinds.push_back(Kind::kSection);
-  made.sections = std::move(sections);
-  return made;
-}
-
-Key list(Key made) {
-  made.is_list = true;
-  return made;
-}
-
-Key needed(Key made) {
-  made.is_required = true;
-  return made;
-}
-
-Names all_names(std::span<const std::string_view> names) { return {names.begin(), names.end()}; }
-
-template <typename Enum>
-Names texts_until(Enum last) {
-  Names found;
-  for (int i = 0; i <= static_cast<int>(last); ++i) found.push_back(to_text(static_cast<Enum>(i)));
-  return found;
-}
+using namespace key_makers;
 
 Names topology_names() {
   Names found;
@@ -167,11 +104,6 @@ std::vector<Key> with_fields(std::vector<Key> others, std::span<const ConfigFiel
     others.push_back(std::visit(make, field.member));
   }
   return others;
-}
-
-std::vector<Key> joined(std::vector<Key> first, std::vector<Key> second) {
-  std::ranges::move(second, std::back_inserter(first));
-  return first;
 }
 
 // What one rank group has, the prefill and decode side of a disaggregated service too.
@@ -503,8 +435,8 @@ std::vector<Section> machine_sections() {
 
 std::vector<Section> all_sections() {
   std::vector<Section> all = {scenario_section()};
-  for (auto* make :
-       {model_sections, placed_sections, workload_sections, step_sections, machine_sections}) {
+  for (auto* make : {model_sections, placed_sections, workload_sections, step_sections,
+                     machine_sections, profile_sections}) {
     std::ranges::move(make(), std::back_inserter(all));
   }
   return all;

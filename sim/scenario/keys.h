@@ -1,7 +1,7 @@
 #pragma once
 
-// The keys of scenarios and machines, section by section, with what their values may be: readers
-// take the names from here, and schema.h writes a JSON Schema of all.
+// The keys of scenarios, machines and engine profiles, section by section, with what their values
+// may be: readers take the names from here, and schema.h writes a JSON Schema of all.
 
 #include <array>
 #include <cstdint>
@@ -50,7 +50,8 @@ struct Key {
 struct Section {
   std::string_view name;
   std::vector<Key> keys;
-  bool is_sourced = false;                    // values may be {value, source}
+  bool is_sourced = false;   // values may be {value, source}
+  bool is_extended = false;  // keys that are required may stand in a file that this one extends
   std::vector<std::string_view> one_of = {};  // exactly one of these keys is there
 };
 
@@ -65,6 +66,7 @@ inline constexpr std::array<std::string_view, 4> kTimeUnits = {"s", "ms", "us", 
 
 inline constexpr std::string_view kScenarioSection = "scenario";
 inline constexpr std::string_view kMachineSection = "machine";
+inline constexpr std::string_view kEngineProfileSection = "engine_profile";
 
 std::span<const Section> sections();
 const Section& find_section(std::string_view name);

@@ -313,14 +313,17 @@ std::string graphs_yaml(const EngineProfile& profile) {
 }
 
 // The profile's, as the engine changes them for the GPU and the model.
-EngineConfig default_engine(const Scenario& scenario) {
+EngineConfig default_engine(const Scenario& scenario, bool is_offline) {
   EngineConfig engine = scenario.engine_profile.engine;
+  std::int64_t offline_tokens = scenario.engine_profile.offline_max_num_batched_tokens;
   const Device& device = scenario.machine_spec.device;
   if (const auto& small = scenario.engine_profile.small_gpu;
       small && (device.hbm_capacity < small->below || device.architecture == small->architecture)) {
     engine.max_num_seqs = small->max_num_seqs;
     engine.max_num_batched_tokens = small->max_num_batched_tokens;
+    offline_tokens = small->offline_max_num_batched_tokens;
   }
+  if (is_offline && offline_tokens > 0) engine.max_num_batched_tokens = offline_tokens;
   // Of a prefix whose layers keep a state, the state at its end would have to be kept as well; vLLM
   // leaves it off (vllm/config/model.py, is_prefix_caching_supported).
   if (std::ranges::any_of(scenario.model_config.layers,
@@ -383,9 +386,11 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
     reader.fail("profile",
                 unknown_name("engine profile", scenario.profile, machine_names(profiles)));
   }
-  scenario.engine_profile = read_engine_profile(file, of_device);
+  scenario.engine_profile = read_engine_profile(file, of_device, profiles);
 
-  scenario.engine = default_engine(scenario);
+  const YamlNode* workload = root.find("workload");
+  scenario.engine =
+      default_engine(scenario, workload != nullptr && workload->find("offline") != nullptr);
   EngineConfig& engine = scenario.engine;
   read_config(reader, engine_fields(), engine);
   read_graphs(reader, scenario.engine_profile);

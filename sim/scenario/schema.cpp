@@ -129,7 +129,7 @@ Json object_of(const Section& section) {
   Json schema = {{"type", "object"}};
   if (!properties.empty()) schema["properties"] = std::move(properties);
   if (!patterns.empty()) schema["patternProperties"] = std::move(patterns);
-  if (!required.empty()) schema["required"] = std::move(required);
+  if (!required.empty() && !section.is_extended) schema["required"] = std::move(required);
   if (!section.one_of.empty()) {
     Json alternatives = Json::array();
     for (const std::string_view name : section.one_of) {
@@ -153,8 +153,9 @@ void reach(const Section& from, std::set<std::string_view>& found) {
 
 std::string json_schema(std::string_view name) {
   const Section& root = find_section(name);
-  Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
-                 {"title", "Orrery " + std::string(name)}};
+  std::string title = "Orrery " + std::string(name);
+  std::ranges::replace(title, '_', ' ');
+  Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"}, {"title", title}};
   schema.update(object_of(root));
   std::set<std::string_view> reached;
   reach(root, reached);

@@ -12,8 +12,9 @@ from orrery import _core
 ROOT = orrery.project_root()
 SCENARIOS = sorted(path for path in (ROOT / "scenarios").rglob("*.yaml") if path.parent.name != "engines")
 MACHINES = sorted((ROOT / "topologies").glob("*.yaml"))
+PROFILES = sorted((ROOT / "scenarios" / "engines").glob("*.yaml"))
 DEVICES = sorted((ROOT / "topologies" / "devices").glob("*/device.yaml"))
-SCHEMAS = {of: orrery.schema(of) for of in ("scenario", "machine")}
+SCHEMAS = {of: orrery.schema(of) for of in ("scenario", "machine", "engine")}
 CHECKS = {of: jsonschema.Draft7Validator(schema) for of, schema in SCHEMAS.items()}
 
 SMALL = {
@@ -72,6 +73,72 @@ def test_every_shipped_machine_is_valid(path):
 @pytest.mark.parametrize("path", DEVICES, ids=lambda path: path.parent.name)
 def test_every_shipped_device_is_valid_inside_a_machine(path):
     CHECKS["machine"].validate(values(MACHINES[0]) | {"device": values(path)})
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_every_shipped_engine_profile_is_valid(path):
+    CHECKS["engine"].validate(values(path))
+
+
+# A profile beside no other, with something of all sections.
+PROFILE = {
+    "name": "own", "extends": "vllm", "host": {"eager_launch": "5 us", "gemm_launch": {"value": 1.5, "source": "measured"}},
+    "kernel_time": {"eager": 1.1, "kernels": {"gemm": 1.05}}, "front_end": {"per_request": "1 ms"}, "scheduler_policy": "mixed", "max_num_seqs": 64,
+    "small_gpu": {"below": "40 GB", "architecture": "ada", "max_num_seqs": 32, "max_num_batched_tokens": 2048, "source": "measured"},
+    "offline_max_num_batched_tokens": "none", "graph_batch_sizes": [1, 2, 4], "cuda_graphs": "piecewise", "graph_memory": "1 GiB",
+    "attention": {"form": "split"}, "moe": {"design": "fused"}, "moe_tables": {"fp8": "vllm-0.24.0"},
+}  # fmt: skip
+
+
+def is_profile_read(fields, folder):
+    (folder / "own.yaml").write_text(json.dumps(fields), encoding="utf-8")
+    return is_read(SMALL | {"engine": {"profile": str(folder / "own.yaml")}})
+
+
+def test_an_own_profile_extends_a_shipped_one(tmp_path):
+    assert is_profile_read(PROFILE, tmp_path)
+    CHECKS["engine"].validate(PROFILE)
+    (tmp_path / "vllm.yaml").write_text("max_num_seqs: 0", encoding="utf-8")  # one beside it goes before
+    assert not is_profile_read(PROFILE, tmp_path)
+    (tmp_path / "vllm.yaml").unlink()
+    with pytest.raises(orrery.ScenarioError, match="expected the name of a profile beside it or of a shipped one; did you mean 'sglang'"):
+        (tmp_path / "own.yaml").write_text("extends: sglan", encoding="utf-8")
+        orrery.Scenario.from_dict(SMALL | {"engine": {"profile": str(tmp_path / "own.yaml")}})
+
+
+def test_what_the_schema_of_profiles_refuses_is_refused_by_the_reader(tmp_path):
+    refused = 0
+    for path in places(PROFILE):
+        if path[-1] == "source":  # any text, numbers too
+            continue
+        for value in (["a", "list"], {"no_such_key": 1}, "no such value", -7, 2.5, True):
+            fields = changed(path, value, PROFILE)
+            if not CHECKS["engine"].is_valid(fields):
+                refused += 1
+                assert not is_profile_read(fields, tmp_path), (path, value)
+    assert refused > 100
+
+
+def test_all_keys_of_a_profile_to_mend_are_named_at_once(tmp_path):
+    (tmp_path / "own.yaml").write_text("name: own\nhost: {eager_lunch: 1 us}\nmax_num_seq: 4\n", encoding="utf-8")
+    with pytest.raises(orrery.ScenarioError, match="keys to mend.*'eager_lunch'.*'max_num_seq'.*missing keys 'kernel_time', 'front_end'"):
+        orrery.Scenario.from_dict(SMALL | {"engine": {"profile": str(tmp_path / "own.yaml")}})
+
+
+def test_offline_work_has_the_budget_of_a_python_process(tmp_path):
+    """vllm/engine/arg_utils.py, get_batch_defaults: LLM() takes 16,384 tokens a step where vllm serve takes 8,192; 8,192 and 2,048 on small GPUs."""
+    lengths = {"num_requests": 2, "prompt_tokens": 8, "output_tokens": 2}
+    workloads = {"served": {"poisson": {"requests_per_s": 1, **lengths}}, "offline": {"offline": lengths}}
+    found = {
+        (profile, machine, name): orrery.Scenario.from_dict(SMALL | {"machine": machine, "workload": workload, "engine": {"profile": profile}})
+        .to_dict(resolved=True)["engine"]["max_num_batched_tokens"]
+        for profile in ("vllm", "sglang") for machine in ("hgx-h200", "hgx-a100") for name, workload in workloads.items()
+    }  # fmt: skip
+    assert [found["vllm", "hgx-h200", name] for name in workloads] == [8192, 16384]
+    assert [found["vllm", "hgx-a100", name] for name in workloads] == [2048, 8192]
+    assert found["sglang", "hgx-h200", "served"] == found["sglang", "hgx-h200", "offline"]
+    stated = orrery.Scenario.from_dict(SMALL | {"workload": workloads["offline"], "engine": {"max_num_batched_tokens": 4096}})
+    assert stated.to_dict(resolved=True)["engine"]["max_num_batched_tokens"] == 4096
 
 
 def places(fields, at=()):
@@ -170,5 +237,5 @@ def test_the_command_prints_the_schema(capsys):
 
     assert cli.main(["schema", "machine"]) == 0
     assert json.loads(capsys.readouterr().out) == SCHEMAS["machine"]
-    with pytest.raises(ValueError, match="expected one of scenario, machine"):
-        orrery.schema("engine")
+    with pytest.raises(ValueError, match="expected one of scenario, machine, engine"):
+        orrery.schema("engines")

@@ -49,7 +49,7 @@ def test_the_navigation_names_pages_that_are_there(pages):
     assert [name for name in named if not (pages / name).is_file()] == []
 
 
-@pytest.mark.parametrize("kind", ["scenario", "machine"])
+@pytest.mark.parametrize("kind", ["scenario", "machine", "engine"])
 def test_every_key_of_the_schema_has_a_row(pages, kind):
     text = (pages / f"keys_{kind}.md").read_text(encoding="utf-8")
     schema = orrery.schema(kind)
