@@ -2,7 +2,8 @@
 
     format       known by                                                       arrivals
     tables       the columns of _LAYOUTS, or those that `columns:` names        seconds, another time_unit, or ISO 8601 times
-      CSV        (`,` `;` tab or `|` between cells), Parquet, a list of flat JSON objects or one in each line
+      CSV        (`,` `;` tab or `|` between cells), Parquet, a list of JSON objects or one in each line; what is
+                 nested in them has names with dots (`usage.prompt_tokens`)
     benchmarks   what compare/bench_files.py reads, with single requests        as sent; requests that failed are left out
     ShareGPT     a list of objects with conversations: the first question       none
                  and answer of each are a request, lengths are characters / chars_per_token
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _SEPARATORS = ",;\t|"
+_DEEPEST = 3  # objects in objects
 _PARQUET = b"PAR1"
 _SESSION, _WAIT = "session_id", "think_time_s"
 _EXPECTED = "a table of requests, a benchmark's JSON or ShareGPT's conversations"
@@ -158,7 +160,18 @@ def _table(path: pathlib.Path, options: _Options) -> _Table:
         return _of_bench(bench_files.of_objects(path, values))
     import pandas
 
-    return _of_frame(path, pandas.DataFrame(values, dtype=object), options, first_row=1)
+    return _of_frame(path, pandas.DataFrame([_flat(value) for value in values], dtype=object), options, first_row=1)
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """What is nested in an object by names with dots, down to _DEEPEST."""
+    flat: dict[str, Any] = {}
+    for name, inner in value.items():
+        if isinstance(inner, dict) and prefix.count(".") < _DEEPEST:
+            flat |= _flat(inner, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = inner
+    return flat
 
 
 def _csv(path: pathlib.Path, content: bytes) -> pandas.DataFrame:

@@ -1,4 +1,4 @@
-// Mooncake traces of requests: JSON lines.
+// Mooncake traces of requests, and those of Alibaba Cloud's Qwen services: JSON lines.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -15,7 +15,14 @@
 namespace orrery {
 namespace {
 
-constexpr std::int64_t kMooncakeBlockTokens = 512;
+// Traces of one form whose numbers mean other things.
+struct Dialect {
+  std::int64_t block_tokens;
+  double timestamp_s;
+  std::string_view timestamp_unit;
+};
+constexpr Dialect kMooncake{512, 1e-3, "milliseconds"};
+constexpr Dialect kQwen{16, 1, "seconds"};  // alibaba-edu/qwen-bailian-usagetraces-anon
 constexpr int kDeepest = 8;  // lists and objects in a line; a request has one list in one object
 constexpr std::size_t kLongestMessage = 300;
 
@@ -56,14 +63,19 @@ nlohmann::json parse_line(std::string_view line) {
   });
 }
 
-Request mooncake_request(std::string_view line) {
-  const nlohmann::json object = parse_line(line);
+// Qwen's are turns of chats.
+const Dialect& dialect_of(const nlohmann::json& object) {
+  return object.contains("chat_id") && object.contains("parent_chat_id") ? kQwen : kMooncake;
+}
+
+Request request_of(const nlohmann::json& object, const Dialect& dialect) {
   Request request;
   const nlohmann::json& timestamp = object.at("timestamp");
   if (!timestamp.is_number()) {
-    throw std::invalid_argument("timestamp is " + described(timestamp) + ", expected milliseconds");
+    throw std::invalid_argument("timestamp is " + described(timestamp) + ", expected " +
+                                std::string(dialect.timestamp_unit));
   }
-  request.arrival = Seconds(timestamp.get<double>() * 1e-3);
+  request.arrival = Seconds(timestamp.get<double>() * dialect.timestamp_s);
   request.prompt_tokens = whole_number(object.at("input_length"), "input_length");
   request.output_tokens = whole_number(object.at("output_length"), "output_length");
   if (request.prompt_tokens < 1 || request.output_tokens < 1) {
@@ -76,13 +88,13 @@ Request mooncake_request(std::string_view line) {
   if (!hashes.is_array()) {
     throw std::invalid_argument("hash_ids is " + described(hashes) + ", expected a list");
   }
-  const auto full = static_cast<std::size_t>(request.prompt_tokens / kMooncakeBlockTokens);
-  const std::size_t blocks = full + (request.prompt_tokens % kMooncakeBlockTokens > 0 ? 1 : 0);
+  const auto full = static_cast<std::size_t>(request.prompt_tokens / dialect.block_tokens);
+  const std::size_t blocks = full + (request.prompt_tokens % dialect.block_tokens > 0 ? 1 : 0);
   if (hashes.size() > blocks) {
     throw std::invalid_argument("found " + std::to_string(hashes.size()) + " hash_ids for " +
                                 std::to_string(request.prompt_tokens) +
                                 " tokens, expected one for each of " + std::to_string(blocks) +
-                                " blocks of 512");
+                                " blocks of " + std::to_string(dialect.block_tokens));
   }
   for (const nlohmann::json& hash : hashes) {
     const std::int64_t id = whole_number(hash, "hash_ids");
@@ -100,10 +112,13 @@ Request mooncake_request(std::string_view line) {
 
 Workload read_mooncake_trace(const std::filesystem::path& file, std::int64_t max_requests) {
   trace::Requests requests(file, max_requests);
+  const Dialect* dialect = nullptr;  // of the first line, and so of all
   trace::for_each_line(file, [&](std::int64_t number, std::string_view line) {
     Request request;
     try {
-      request = mooncake_request(line);
+      const nlohmann::json object = parse_line(line);
+      if (dialect == nullptr) dialect = &dialect_of(object);
+      request = request_of(object, *dialect);
     } catch (const nlohmann::json::exception& error) {
       trace::fail(
           file, number,
@@ -115,7 +130,7 @@ Workload read_mooncake_trace(const std::filesystem::path& file, std::int64_t max
     requests.append(number, std::move(request));
     return !requests.is_full();
   });
-  return requests.finish(kMooncakeBlockTokens);
+  return requests.finish(dialect == nullptr ? kMooncake.block_tokens : dialect->block_tokens);
 }
 
 }  // namespace orrery

@@ -195,6 +195,25 @@ TEST_F(TraceTest, MooncakeKeepsOnlyHashesOfFullBlocks) {
   EXPECT_EQ(workload.requests[1].block_hashes, (std::vector<std::uint64_t>{1}));
 }
 
+// alibaba-edu/qwen-bailian-usagetraces-anon: seconds, blocks of 16; 40 tokens hold two full ones.
+TEST_F(TraceTest, QwensServicesCountSecondsAndBlocksOf16) {
+  const std::string line =
+      R"({"chat_id": 1, "parent_chat_id": -1, "timestamp": 1.5, "input_length": 40, )"
+      R"("output_length": 6, "type": "text", "turn": 1, "hash_ids": [1, 2, 3]})"
+      "\n";
+  const Workload workload = read_mooncake_trace(write(
+      line +
+      R"({"chat_id": 2, "parent_chat_id": 1, "timestamp": 4, "input_length": 16, "output_length": 1, "hash_ids": [1]})"
+      "\n"));
+  ASSERT_EQ(workload.requests.size(), 2U);
+  EXPECT_EQ(workload.hash_block_tokens, 16);
+  EXPECT_DOUBLE_EQ(workload.requests[1].arrival.value(), 2.5);
+  EXPECT_EQ(workload.requests[0].block_hashes, (std::vector<std::uint64_t>{1, 2}));
+  std::string more = line;
+  more.replace(more.find("[1, 2, 3]"), 9, "[1, 2, 3, 4]");
+  expect_refusal(more, "expected one for each of 3 blocks of 16", true);
+}
+
 TEST_F(TraceTest, MooncakeErrorsNameTheirLine) {
   expect_refusal("{\"timestamp\": 1}\n", ":1: expected an object with timestamp", true);
   expect_refusal("{broken\n", ":1:", true);

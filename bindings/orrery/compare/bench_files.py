@@ -233,7 +233,8 @@ def _guidellm_requests(ended: Sequence[Mapping[str, Any]]) -> Columns:
 
     return _by_start(
         {
-            "start_s": column("request_start_time"),
+            # start_time until 0.3 (benchmark/objects.py, GenerativeRequestStats)
+            "start_s": column("start_time" if "request_start_time" not in ended[0] else "request_start_time"),
             "prompt_tokens": column("prompt_tokens"),
             "output_tokens": column("output_tokens"),
             "ttft_s": column("time_to_first_token_ms", 1e-3),
