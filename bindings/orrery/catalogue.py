@@ -121,7 +121,7 @@ LISTINGS = (
     Listing("models", "list the models that scenarios may name", _models,
             ("model", "parameters, G", "active, G", "layers", "type"), _model_cells, (1, 2, 3)),
     Listing("machines", "list the machines", machines,
-            ("machine", "kind", "device", "GPUs", "HBM", "NVLink", "$/h a GPU", "providers"), _machine_cells, (3, 4, 5, 6)),
+            ("machine", "kind", "device", "GPUs", "HBM", "links", "$/h a GPU", "providers"), _machine_cells, (3, 4, 5, 6)),
     Listing("devices", "list the devices that machines are made of", devices,
             ("device", "architecture", "HBM", "HBM rate", "bf16 TFLOP/s", "fp8", "power", "$/h", "machines", "tables"),
             _device_cells, (2, 3, 4, 5, 6, 7)),

@@ -19,6 +19,22 @@ class _Link:
     latency: str
     source: str
 
+    @property
+    def is_pcie(self) -> bool:
+        return self.source.startswith("PCIe")
+
+    @property
+    def key(self) -> str:
+        return "pcie" if self.is_pcie else "nvlink"
+
+    @property
+    def kind(self) -> str:
+        return "pcie_node    " if self.is_pcie else "nvswitch_node"
+
+    @property
+    def about(self) -> str:
+        return "each GPU on a slot; lower pcie_rate if the sockets' link holds up all at once" if self.is_pcie else "each GPU with a link of its own to all others"
+
 
 _LINKS = {
     "pcie4": _Link("32 GB/s", "1 us", "PCIe 4.0 x16"),
@@ -29,13 +45,13 @@ _LINKS = {
 }
 _MACHINE = """# {name}: a node of {gpus} x {device}. Every key: topologies/README.md; use it as `machine: {file}`.
 name: {name}
-kind: nvswitch_node      # each GPU with a link of its own to all others: an NVSwitch, or near to it a PCIe switch or root complex
+kind: {link.kind}      # {link.about}
 device: {device}         # a name that `orrery devices` lists, or your own:
 # device: {{like: {device}, name: my-gpu, hbm_capacity: 94 GB, hbm_bandwidth: 3900 GB/s}}
 num_gpus: {gpus}
 gpus_per_node: {gpus}
-nvlink_rate: {{value: {link.rate}, source: "{link.source}, per GPU and direction"}}
-nvlink_latency: {{value: {link.latency}, source: "NCCL src/graph/tuning.cc, ring LL"}}
+{link.key}_rate: {{value: {link.rate}, source: "{link.source}, per GPU and direction"}}
+{link.key}_latency: {{value: {link.latency}, source: "NCCL src/graph/tuning.cc, ring LL"}}
 # cost: {{usd_per_gpu_hour: 1.2, usd_per_kwh: 0.1, pue: 1.25}}
 """
 

@@ -47,9 +47,10 @@ void check_gpu(const Machine& machine, int gpu) {
 }  // namespace
 
 std::span<const TopologyKind> topology_kinds() {
-  static const std::array<TopologyKind, 4> kinds = {
+  static const std::array<TopologyKind, 5> kinds = {
       kinds::kSingleGpu,
       kinds::kNvswitchNode,
+      kinds::kPcieNode,
       kinds::kRailFatTree,
       kinds::kNvl72,
   };

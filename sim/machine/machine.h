@@ -73,11 +73,11 @@ struct Route {
 // comment. Rates are per GPU and per direction.
 struct MachineSpec {
   std::string name;
-  std::string kind;  // "single_gpu" "nvswitch_node" "rail_fat_tree" "nvl72"
+  std::string kind;  // "single_gpu" "nvswitch_node" "pcie_node" "rail_fat_tree" "nvl72"
   Device device;
   int num_gpus = 1;
   int gpus_per_node = 8;
-  BytesPerSecond nvlink_rate;
+  BytesPerSecond nvlink_rate;  // and latency: of what joins the GPUs of a node, PCIe on pcie_node
   Seconds nvlink_latency;
   BytesPerSecond nic_rate;
   Seconds nic_latency;
@@ -87,6 +87,8 @@ struct MachineSpec {
   OwnerCosts costs;
   std::map<std::string, std::string> sources;
 };
+
+inline constexpr std::string_view kPcieNode = "pcie_node";  // of MachineSpec::kind
 
 // The largest machine: what is built of one grows with its GPUs.
 inline constexpr int kMaxGpus = 100'000;

@@ -93,6 +93,11 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   options.kernel_times = profile.kernel_time.kernels;
   options.moe_tables = profile.moe_tables;
   options.all_reduce_implementation = scenario.engine_profile.all_reduce_implementation;
+  // Engines' own kernels write to each other's memory over NVLink; beyond two GPUs on PCIe they are
+  // off (vllm/distributed/device_communicators/custom_all_reduce.py).
+  if (scenario.machine_spec.kind == kPcieNode && scenario.mesh.tp > 2) {
+    options.all_reduce_implementation = "nccl";
+  }
   options.custom_all_reduce = scenario.engine_profile.custom_all_reduce;
   options.moe_distribution = to_text(scenario.expert_load.skew);
   return {machine, std::move(kernels), std::move(curves), std::move(options)};

@@ -404,6 +404,8 @@ std::vector<Section> machine_sections() {
                 whole("gpus_per_node", "GPUs of a node", 1, kMaxGpus),
                 key(Kind::kDataRate, "nvlink_rate", "of a GPU, one way"),
                 key(Kind::kTime, "nvlink_latency", "of a message within a node"),
+                key(Kind::kDataRate, "pcie_rate", "of a GPU's slot, one way, of a pcie_node"),
+                key(Kind::kTime, "pcie_latency", "of a message between its slots"),
                 key(Kind::kDataRate, "nic_rate", "of a GPU's network card, one way"),
                 key(Kind::kTime, "nic_latency", "of a message between nodes"),
                 key(Kind::kTime, "switch_latency", "of each switch passed"),

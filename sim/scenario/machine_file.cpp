@@ -253,9 +253,16 @@ MachineFile read_machine(const std::filesystem::path& file,
                                      std::to_string(spec.num_gpus) +
                                      " GPUs; expected a divisor of num_gpus");
   }
-  rate("nvlink_rate", spec.nvlink_rate);
+  const bool has_slots = spec.kind == kPcieNode;
+  for (const std::string_view key :
+       {"nvlink_rate", "nvlink_latency", "pcie_rate", "pcie_latency"}) {
+    if (!reader.has(key) || key.starts_with("pcie") == has_slots) continue;
+    reader.fail(key, "is of other kinds than " + spec.kind + "; expected " +
+                         (has_slots ? "pcie" : "nvlink") + std::string(key.substr(key.find('_'))));
+  }
+  rate(has_slots ? "pcie_rate" : "nvlink_rate", spec.nvlink_rate);
   rate("nic_rate", spec.nic_rate);
-  latency("nvlink_latency", spec.nvlink_latency);
+  latency(has_slots ? "pcie_latency" : "nvlink_latency", spec.nvlink_latency);
   latency("nic_latency", spec.nic_latency);
   latency("switch_latency", spec.switch_latency);
   if (reader.has("spine_oversubscription")) {

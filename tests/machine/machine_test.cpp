@@ -142,10 +142,23 @@ TEST(Machine, AHundredThousandGpusHaveFourLinksEachAndTwoPerLeaf) {
   EXPECT_EQ(link_names(machine, 99'999, 0)[1], "leaf24999.spine.up");
 }
 
+// Two slots and what is between them, which carries all of them at once.
+TEST(Machine, PcieRouteIsUpOfTheSourceAndDownOfTheDestination) {
+  const Machine machine = make_machine(spec_of("pcie_node", 8));
+  EXPECT_EQ(machine.links.size(), 16U);
+  EXPECT_EQ(link_names(machine, 3, 5), (Names{"gpu3.pcie.up", "gpu5.pcie.down"}));
+  EXPECT_DOUBLE_EQ(machine.route(3, 5).latency.value(), 0.6e-6);
+  EXPECT_TRUE(make_machine(spec_of("pcie_node", 1)).links.empty());
+  MachineSpec spec = spec_of("pcie_node", 8);
+  spec.nvlink_rate = BytesPerSecond(0);
+  EXPECT_NE(message_of(spec).find("pcie_rate is missing"), std::string::npos);
+  EXPECT_NE(message_of(spec_of("pcie_node", 9)).find("at most 16"), std::string::npos);
+}
+
 TEST(Machine, UnknownKindNamesTheNearestOne) {
   EXPECT_EQ(message_of(spec_of("nvswitch_nod", 8)),
             "unknown machine kind 'nvswitch_nod'; did you mean 'nvswitch_node'? Known: single_gpu, "
-            "nvswitch_node, rail_fat_tree, nvl72");
+            "nvswitch_node, pcie_node, rail_fat_tree, nvl72");
 }
 
 TEST(Machine, SizesOutsideTheKindsRangeAreErrors) {

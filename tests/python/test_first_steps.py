@@ -267,3 +267,34 @@ def test_a_token_budget_of_one_side_limits_the_sequences_of_that_side():
 def test_prefixes_are_kept_by_default_but_of_models_whose_layers_keep_a_state():
     assert not asked("hgx-h200", model="qwen3.5-397b-a17b")["enable_prefix_caching"]
     assert asked("hgx-h200", model="qwen3.5-397b-a17b", enable_prefix_caching=True)["enable_prefix_caching"]
+
+
+def test_a_question_in_one_line_takes_an_own_machine(here):
+    """`--machine FILE` as `machine: FILE` in a scenario; a GPU without a machine says how to write one."""
+    printed(here("new", "machine", "lab", "--device", "l40s", "--gpus", "4", "--link", "pcie4"))
+    words = ("explore", "--model", "qwen3-8b", "--rate", "1", "--prompt", "200", "--output", "20", "--ttft", "2s", "--json")
+    found = json.loads(printed(here(*words, "--machine", "lab.yaml", "-o", "own")))
+    assert found["basis"]["machine"] == str(here.folder / "lab.yaml")
+    assert found["best"]["num_gpus"] == 1
+    for option, says in (
+        (("--gpu", "h200"), "did you mean 'h200-sxm'?"),
+        (("--gpu", "ascend-910b"), "orrery new machine NAME --device ascend-910b"),
+        (("--machine", "l40-node"), "did you mean 'l40s-node'?"),
+    ):
+        result = here(*words, *option)
+        assert result.returncode == 2 and says in result.stderr, result.stderr
+
+
+def test_a_pcie_node_has_slots_and_beyond_two_gpus_nccls_all_reduce(here):
+    """Engines' own all-reduce needs NVLink beyond two GPUs; slots have keys of their own."""
+
+    def all_reduce(kind, key, tp):
+        (here.folder / "m.yaml").write_text(f"kind: {kind}\ndevice: h200-sxm\nnum_gpus: 8\n{key}_rate: 450 GB/s\n{key}_latency: 0.6 us\n", encoding="utf-8")
+        found = json.loads(printed(here("explain", "llama_8b_closed_loop", "--decodes", "1", "--set", "machine=m.yaml", "--set", f"placement.tp={tp}", "--json")))
+        return next(op["time_s"] for op in found["ops"] if "o_proj.all_reduce" in op["name"])
+
+    assert all_reduce("pcie_node", "pcie", 2) == all_reduce("nvswitch_node", "nvlink", 2)
+    assert all_reduce("pcie_node", "pcie", 4) > all_reduce("nvswitch_node", "nvlink", 4)
+    (here.folder / "m.yaml").write_text("kind: pcie_node\ndevice: l40s\nnum_gpus: 2\nnvlink_rate: 32 GB/s\n", encoding="utf-8")
+    result = here("run", "llama_8b_closed_loop", "--set", "machine=m.yaml")
+    assert result.returncode == 2 and "nvlink_rate: is of other kinds than pcie_node; expected pcie_rate" in result.stderr

@@ -43,7 +43,7 @@ def add_question(group: Any) -> None:
     group.add_argument("--activations", metavar="FORMAT", help="of linear layers (as the weights, where these are fp8)")
     group.add_argument("--kv-cache", metavar="FORMAT", help="of the KV cache (bf16)")
     group.add_argument("--gpu", metavar="D", help="device, such as h200-sxm")
-    group.add_argument("--machine", metavar="M", help="machine, such as hgx-h200, in place of --gpu")
+    group.add_argument("--machine", metavar="M", help="machine, such as hgx-h200, or its file, in place of --gpu")
     group.add_argument("--gpus", metavar="N|A..B", help="GPUs of a plan in all (up to 64)")
     group.add_argument("--engine", choices=("vllm", "sglang", "trtllm"), default="vllm", help="whose kernels and scheduler (vllm)")
     group.add_argument("--provider", metavar="P", help="kernel tables (the newest of the engine)")

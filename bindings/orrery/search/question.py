@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import pathlib
@@ -101,14 +102,26 @@ def _machine(options: Any) -> dict[str, Any]:
         for machine in machines:
             if machine["name"] == options.machine:
                 return machine
-        raise ValueError(f"--machine: found '{options.machine}'; expected one of {', '.join(m['name'] for m in machines)}")
+        path = pathlib.Path(options.machine)
+        if path.is_file():
+            return _core.machine_summary(str(path), str(project_root() / "topologies")) | {"name": json.dumps(str(path.resolve()))}
+        names = [m["name"] for m in machines]
+        raise ValueError(f"--machine: found '{options.machine}'{_near(options.machine, names)}; expected a machine's file, or one of {', '.join(names)}")
     if not options.gpu:
         raise ValueError("found no --gpu; expected a device such as h200-sxm, or --machine")
     fitting = [m for m in machines if m["device"] == options.gpu]
     if not fitting:
         devices = sorted({m["device"] for m in machines})
-        raise ValueError(f"--gpu: found '{options.gpu}'; expected one of {', '.join(devices)}")
+        if (project_root() / "topologies" / "devices" / options.gpu / "device.yaml").is_file():
+            raise ValueError(f"--gpu: found no machine of {options.gpu}; write one with 'orrery new machine NAME --device {options.gpu}', then"
+                             " --machine NAME.yaml")  # fmt: skip
+        raise ValueError(f"--gpu: found '{options.gpu}'{_near(options.gpu, devices)}; expected one of {', '.join(devices)}")
     return max(fitting, key=lambda m: (m["kind"] in ("rail_fat_tree", "nvl72"), m["num_gpus"]))
+
+
+def _near(found: str, names: list[str]) -> str:
+    near = [name for name in names if name.startswith(found)] or difflib.get_close_matches(found, names, n=1, cutoff=0)
+    return f", did you mean '{near[0]}'?" if near else ""
 
 
 def _whole_nodes(gpus: int, machine: dict[str, Any]) -> int:

@@ -8,6 +8,7 @@ namespace orrery::kinds {
 
 extern const TopologyKind kSingleGpu;
 extern const TopologyKind kNvswitchNode;
+extern const TopologyKind kPcieNode;
 extern const TopologyKind kRailFatTree;
 extern const TopologyKind kNvl72;
 

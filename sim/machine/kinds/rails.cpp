@@ -7,15 +7,6 @@
 namespace orrery::kinds {
 namespace {
 
-void require_rate(const MachineSpec& spec, BytesPerSecond rate, const char* field,
-                  const char* needed_for) {
-  if (!(rate.value() > 0) || !std::isfinite(rate.value())) {
-    throw std::invalid_argument("machine '" + spec.name + "': " + field +
-                                " is missing or not positive; kind " + spec.kind +
-                                " needs it for " + needed_for);
-  }
-}
-
 bool has_nics(const MachineSpec& spec, int domain_size) { return spec.num_gpus > domain_size; }
 
 int num_leaves(const MachineSpec& spec) {
@@ -30,6 +21,15 @@ int leaf_of(const MachineSpec& spec, int gpu) {
 }
 
 }  // namespace
+
+void require_rate(const MachineSpec& spec, BytesPerSecond rate, const char* field,
+                  const char* needed_for) {
+  if (!(rate.value() > 0) || !std::isfinite(rate.value())) {
+    throw std::invalid_argument("machine '" + spec.name + "': " + field +
+                                " is missing or not positive; kind " + spec.kind +
+                                " needs it for " + needed_for);
+  }
+}
 
 void build_rails(Machine& machine, int domain_size) {
   const MachineSpec& spec = machine.spec;

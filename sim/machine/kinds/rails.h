@@ -19,6 +19,9 @@ inline constexpr int kNvlinkFabric = 0;
 inline constexpr int kLeafFabric = 1;   // same rail, same pod: nic up, leaf, nic down
 inline constexpr int kSpineFabric = 2;  // everything else: nic up, leaf, spine, leaf, nic down
 
+// Throws std::invalid_argument that names `field` unless the rate is positive and finite.
+void require_rate(const MachineSpec& spec, BytesPerSecond rate, const char* field,
+                  const char* needed_for);
 void build_rails(Machine& machine, int domain_size);
 int rails_fabric(const Machine& machine, int domain_size, int from, int to);
 Port rails_port(const Machine& machine, int domain_size, int fabric, int gpu);
