@@ -77,10 +77,9 @@ YamlNode parse_yaml(std::string_view text, const std::string& file);
 YamlNode read_yaml(const std::filesystem::path& path);
 
 // Sets the value at a dotted path ("placement.tp"), creating mappings on the way; `value` is YAML
-// text; relative paths of files that are there from the working directory become absolute. Its
-// place is "--set ASSIGNMENT", which mappings around it name beside their own. A key inside a
-// machine that is a plain name makes it {name: NAME}. Throws ScenarioError when the path runs
-// through something else that is no mapping.
+// text. Its place is "--set ASSIGNMENT", which mappings around it name beside their own. A key
+// inside a machine that is a plain name makes it {name: NAME}. Throws ScenarioError when the path
+// runs through something else that is no mapping.
 void set_value(YamlNode& root, std::string_view assignment);
 
 // Adds to the mapping `node` the entries of the mapping `base` whose keys it lacks, at every depth.

@@ -15,6 +15,7 @@
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
 #include "sim/scenario/quantization.h"
+#include "sim/scenario/set_paths.h"
 #include "sim/serve/router.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
@@ -514,12 +515,14 @@ Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& pa
   return read_scenario(root, file, paths);
 }
 
-Scenario read_scenario(const YamlNode& root_node, const std::filesystem::path& file,
+Scenario read_scenario(const YamlNode& given, const std::filesystem::path& file,
                        const ProjectPaths& paths, SharedRequests requests) {
+  const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
+  const auto with_paths = with_set_paths(given, directory, std::filesystem::current_path());
+  const YamlNode& root_node = with_paths ? *with_paths : given;
   check_keys(root_node, kScenarioSection);
   const Reader root(root_node, "", key_names(kScenarioSection));
   root.require({"model", "machine", "workload"});
-  const std::filesystem::path directory = std::filesystem::absolute(file).parent_path();
   Scenario scenario;
   scenario.paths = paths;
   scenario.name = file.stem().string();

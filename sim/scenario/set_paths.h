@@ -4,15 +4,16 @@
 // looked for first.
 
 #include <filesystem>
-#include <string>
+#include <optional>
 
 #include "sim/scenario/reader.h"
 
 namespace orrery {
 
-// Makes relative paths absolute that are in `value`, of the scenario's key `key` ("workload"), and
-// that are there from `working`; others are left for the readers, which look beside the scenario
-// and in the project.
-void anchor_paths(YamlNode& value, const std::string& key, const std::filesystem::path& working);
+// The scenario `root` with relative paths made absolute that --set put there and that are there
+// from `working`; none where no path changes. Others are left for the readers, which look beside
+// the scenario, in `directory`, and in the project.
+std::optional<YamlNode> with_set_paths(const YamlNode& root, const std::filesystem::path& directory,
+                                       const std::filesystem::path& working);
 
 }  // namespace orrery

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "sim/scenario/reader.h"
-#include "sim/scenario/set_paths.h"
 #include "sim/units/shown.h"
 #include "sim/units/text_file.h"
 
@@ -228,7 +227,6 @@ void set_value(YamlNode& root, std::string_view assignment) {
   }
   YamlNode value = parse_yaml(assignment.substr(equals + 1), origin);
   std::string_view path = assignment.substr(0, equals);
-  anchor_paths(value, std::string(path), std::filesystem::current_path());
   YamlNode* node = &root;
   while (true) {
     const std::size_t dot = path.find('.');
