@@ -46,26 +46,33 @@ py::object plain_value(const std::string& text) {
   return py::str(text);
 }
 
-py::object to_object(const YamlNode& node) {
-  switch (node.kind) {
-    case YamlNode::Kind::kNull:
-      return py::none();
-    case YamlNode::Kind::kScalar:
-      return node.is_quoted ? py::str(node.scalar) : plain_value(node.scalar);
-    case YamlNode::Kind::kList: {
-      py::list list;
-      for (const YamlNode& item : node.items) list.append(to_object(item));
-      return list;
-    }
-    case YamlNode::Kind::kMap: {
-      py::dict map;
-      for (const YamlNode::Entry& entry : node.entries) {
-        map[py::str(entry.key)] = to_object(entry.value);
-      }
-      return map;
-    }
+// `leaf` makes what has no parts: a scalar, or nothing.
+template <typename Leaf>
+py::object as_object(const YamlNode& node, const Leaf& leaf) {
+  if (node.kind == YamlNode::Kind::kList) {
+    py::list list;
+    for (const YamlNode& item : node.items) list.append(as_object(item, leaf));
+    return list;
   }
-  return py::none();
+  if (node.kind == YamlNode::Kind::kMap) {
+    py::dict map;
+    for (const YamlNode::Entry& entry : node.entries) {
+      map[py::str(entry.key)] = as_object(entry.value, leaf);
+    }
+    return map;
+  }
+  return leaf(node);
+}
+
+py::object to_object(const YamlNode& node) {
+  return as_object(node, [](const YamlNode& leaf) -> py::object {
+    if (leaf.kind == YamlNode::Kind::kNull) return py::none();
+    return leaf.is_quoted ? py::str(leaf.scalar) : plain_value(leaf.scalar);
+  });
+}
+
+py::object to_texts(const YamlNode& node) {
+  return as_object(node, [](const YamlNode& leaf) -> py::object { return py::str(leaf.scalar); });
 }
 
 bool is_word(std::string_view text) {
@@ -193,9 +200,10 @@ void bind_yaml(py::module_& module) {
           "Nested mappings, lists, text and numbers.")
       .def("set", &set_value, py::arg("assignment"), "Sets a value: \"placement.tp=8\".")
       .def("to_text", &to_lines, "As YAML, a line for each key.")
-      .def("to_object", &to_object, "As dicts, lists, text and numbers.");
+      .def("to_object", &to_object, "As dicts, lists, text and numbers.")
+      .def("to_texts", &to_texts, "As dicts, lists and the text of each scalar.");
   module.def("json_schema", &json_schema, py::arg("section"),
-             "JSON Schema of files of a kind: scenario, machine.");
+             "JSON Schema of files of a kind: scenario, machine, engine_profile.");
 }
 
 }  // namespace orrery::bindings

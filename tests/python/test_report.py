@@ -378,9 +378,8 @@ def test_a_limit_without_a_unit_is_refused(run_dir, limit):
 @pytest.mark.parametrize(
     "text,line",
     [
-        ("", 1),
-        ("model: {config: x\n", 1),
-        ("a: 1\nmodel\n", 2),
+        ("model: {config: x\n", 2),
+        ("a: 1: 2\n", 1),
         ("a: 1\na: 2\n", 2),
         ("- 1\n- 2\n", 1),
         ("a:\n    b: 1\n  c: 2\n", 3),
@@ -392,6 +391,11 @@ def test_a_scenario_that_cannot_be_read_is_named_by_line(run_dir, text, line):
 
 
 # Parts
+
+
+def test_a_scenario_without_anything_is_refused(run_dir):
+    (run_dir / "scenario.yaml").write_text("")
+    refuse(run_dir, "scenario.yaml: is empty")
 
 
 def test_the_resolved_scenario_reads_as_yaml_does(tmp_path):
@@ -412,7 +416,7 @@ def test_the_resolved_scenario_reads_as_yaml_does(tmp_path):
             "three": ["y"],
         },
         "long": {"a": "1", "b": "2"},
-        "text": "folded lines",
+        "text": "folded lines\n",
         "wrapped": "one two",
         "path": "data/x:y.csv",
         "quoted key": "",

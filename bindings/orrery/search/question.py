@@ -106,7 +106,7 @@ def _machine(options: Any) -> dict[str, Any]:
         if path.is_file():
             return _core.machine_summary(str(path), str(project_root() / "topologies")) | {"name": json.dumps(str(path.resolve()))}
         names = [m["name"] for m in machines]
-        raise ValueError(f"--machine: found '{options.machine}'{_near(options.machine, names)}; expected a machine's file, or one of {', '.join(names)}")
+        raise ValueError(f"--machine: found '{options.machine}'{_near(options.machine, names)} Expected a machine's file, or one of {', '.join(names)}")
     if not options.gpu:
         raise ValueError("found no --gpu; expected a device such as h200-sxm, or --machine")
     fitting = [m for m in machines if m["device"] == options.gpu]
@@ -115,13 +115,13 @@ def _machine(options: Any) -> dict[str, Any]:
         if (project_root() / "topologies" / "devices" / options.gpu / "device.yaml").is_file():
             raise ValueError(f"--gpu: found no machine of {options.gpu}; write one with 'orrery new machine NAME --device {options.gpu}', then"
                              " --machine NAME.yaml")  # fmt: skip
-        raise ValueError(f"--gpu: found '{options.gpu}'{_near(options.gpu, devices)}; expected one of {', '.join(devices)}")
+        raise ValueError(f"--gpu: found '{options.gpu}'{_near(options.gpu, devices)} Expected one of {', '.join(devices)}")
     return max(fitting, key=lambda m: (m["kind"] in ("rail_fat_tree", "nvl72"), m["num_gpus"]))
 
 
 def _near(found: str, names: list[str]) -> str:
     near = [name for name in names if name.startswith(found)] or difflib.get_close_matches(found, names, n=1, cutoff=0)
-    return f", did you mean '{near[0]}'?" if near else ""
+    return f"; did you mean '{near[0]}'?" if near else "."
 
 
 def _whole_nodes(gpus: int, machine: dict[str, Any]) -> int:
