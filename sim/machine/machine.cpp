@@ -48,11 +48,7 @@ void check_gpu(const Machine& machine, int gpu) {
 
 std::span<const TopologyKind> topology_kinds() {
   static const std::array<TopologyKind, 5> kinds = {
-      kinds::kSingleGpu,
-      kinds::kNvswitchNode,
-      kinds::kPcieNode,
-      kinds::kRailFatTree,
-      kinds::kNvl72,
+      kinds::kSingleGpu, kinds::kNvswitchNode, kinds::kPcieNode, kinds::kRailFatTree, kinds::kNvl72,
   };
   return kinds;
 }
