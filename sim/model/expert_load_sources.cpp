@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -68,19 +69,48 @@ ExpertLoad dealt(const std::vector<double>& weights, std::uint64_t seed) {
   return load;
 }
 
+constexpr std::string_view kIntervalHeader = "interval,expert,count";
+constexpr std::int64_t kMostIntervals = 100'000;
+
 // The lines of a trace, its fields as numbers.
 class TraceReader {
  public:
-  TraceReader(std::string_view csv, std::int64_t experts)
-      : rest_(csv), experts_(experts), counts_(static_cast<std::size_t>(experts)) {}
+  TraceReader(std::string_view csv, std::int64_t experts) : rest_(csv), experts_(experts) {}
 
   std::vector<std::int64_t> run() {
     read_header();
+    room_for(0);
     std::string_view line;
     std::vector<std::int64_t> fields;
     while (next_line(line)) {
       read_fields(line, fields);
-      has_counts_ ? add_count(fields) : add_token(fields);
+      has_counts_ ? add_count(fields[0], fields[1], 0) : add_token(fields);
+    }
+    return std::move(counts_.front());
+  }
+
+  std::vector<std::vector<std::int64_t>> run_intervals() {
+    std::string_view line;
+    if (!next_line(line) || line != kIntervalHeader) {
+      fail("header is \"" + shown(line) + "\", expected \"" + std::string(kIntervalHeader) + "\"");
+    }
+    num_fields_ = 3;
+    std::vector<std::int64_t> fields;
+    while (next_line(line)) {
+      read_fields(line, fields);
+      if (fields[0] < 0 || fields[0] >= kMostIntervals) {
+        fail("interval " + std::to_string(fields[0]) + ", expected 0 to " +
+             std::to_string(kMostIntervals - 1));
+      }
+      const auto interval = static_cast<std::size_t>(fields[0]);
+      room_for(interval);
+      add_count(fields[1], fields[2], interval);
+    }
+    const auto none =
+        std::ranges::find_if(seen_, [](const auto& experts) { return experts.empty(); });
+    if (seen_.empty() || none != seen_.end()) {
+      fail("interval " + std::to_string(none - seen_.begin()) +
+           " has no line, expected all up to the last one");
     }
     return std::move(counts_);
   }
@@ -113,7 +143,8 @@ class TraceReader {
       expected.append(",expert_").append(std::to_string(i));
     if (line != expected) {
       fail("header is \"" + shown(line) +
-           "\", expected \"expert,count\" or \"expert_0,expert_1,...\"");
+           "\", expected \"expert,count\" or \"expert_0,expert_1,...\"" +
+           (line == kIntervalHeader ? ", or drift: {interval: TIME} without a share" : ""));
     }
   }
 
@@ -135,6 +166,12 @@ class TraceReader {
     }
   }
 
+  void room_for(std::size_t interval) {
+    if (interval < counts_.size()) return;
+    counts_.resize(interval + 1, std::vector<std::int64_t>(static_cast<std::size_t>(experts_)));
+    seen_.resize(interval + 1);
+  }
+
   std::size_t expert(std::int64_t id) const {
     if (id < 0 || id >= experts_) {
       fail("expert " + std::to_string(id) + ", expected 0 to " + std::to_string(experts_ - 1));
@@ -142,14 +179,13 @@ class TraceReader {
     return static_cast<std::size_t>(id);
   }
 
-  void add_count(const std::vector<std::int64_t>& fields) {
-    const std::size_t id = expert(fields[0]);
-    if (std::ranges::find(seen_, id) != seen_.end()) {
+  void add_count(std::int64_t of, std::int64_t count, std::size_t interval) {
+    const std::size_t id = expert(of);
+    if (!seen_[interval].insert(id).second) {
       fail("expert " + std::to_string(id) + " for the second time");
     }
-    if (fields[1] < 0) fail("count is " + std::to_string(fields[1]) + ", expected 0 or more");
-    seen_.push_back(id);
-    counts_[id] = fields[1];
+    if (count < 0) fail("count is " + std::to_string(count) + ", expected 0 or more");
+    counts_[interval][id] = count;
   }
 
   void add_token(const std::vector<std::int64_t>& fields) {
@@ -159,14 +195,14 @@ class TraceReader {
           fail("expert " + std::to_string(fields[i]) + " twice for one token");
         }
       }
-      ++counts_[expert(fields[i])];
+      ++counts_.front()[expert(fields[i])];
     }
   }
 
   std::string_view rest_;
   std::int64_t experts_;
-  std::vector<std::int64_t> counts_;
-  std::vector<std::size_t> seen_;  // experts with a count
+  std::vector<std::vector<std::int64_t>> counts_;  // by interval
+  std::vector<std::set<std::size_t>> seen_;        // experts with a count, likewise
   std::size_t num_fields_ = 0;
   std::int64_t line_ = 0;
   bool has_counts_ = false;
@@ -270,6 +306,42 @@ ExpertLoad load_of_counts(std::span<const std::int64_t> counts, std::int64_t top
 std::vector<std::int64_t> trace_counts(std::string_view csv, std::int64_t experts) {
   check_topk(experts, 1);
   return TraceReader(csv, experts).run();
+}
+
+std::vector<std::vector<std::int64_t>> interval_counts(std::string_view csv, std::int64_t experts) {
+  check_topk(experts, 1);
+  return TraceReader(csv, experts).run_intervals();
+}
+
+ExpertLoad drifted_load(const ExpertLoad& load, double share, std::int64_t times,
+                        std::uint64_t seed) {
+  if (load.shares.size() < 2) {
+    throw std::invalid_argument(
+        "an even expert load has no experts that are chosen most, so none that could change");
+  }
+  if (!(share > 0 && share <= 1) || times < 0) {
+    throw std::invalid_argument("share is " + std::to_string(share) + " and times " +
+                                std::to_string(times) +
+                                ", expected a share above 0 and at most 1, and 0 times or more");
+  }
+  const std::size_t experts = load.shares.size();
+  const auto part = std::llround(share * static_cast<double>(experts));
+  const auto moved = std::clamp<std::size_t>(static_cast<std::size_t>(part), 2, experts);
+  ExpertLoad drifted = load;
+  Shuffler random(seed);
+  std::vector<std::size_t> order(experts);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (std::int64_t time = 0; time < times; ++time) {
+    for (std::size_t i = 0; i < moved; ++i) {
+      std::swap(order[i], order[i + random.next() % (experts - i)]);
+    }
+    const double last = drifted.shares[order[moved - 1]];
+    for (std::size_t i = moved - 1; i > 0; --i) {
+      drifted.shares[order[i]] = drifted.shares[order[i - 1]];
+    }
+    drifted.shares[order[0]] = last;
+  }
+  return drifted;
 }
 
 std::vector<std::int64_t> sample_counts(const ExpertLoad& load, std::int64_t experts,

@@ -44,6 +44,22 @@ ExpertLoad load_of_counts(std::span<const std::int64_t> counts, std::int64_t top
 // twice, or a line of another length.
 std::vector<std::int64_t> trace_counts(std::string_view csv, std::int64_t experts);
 
+// The same for each interval of a trace whose lines are in any order,
+//
+//   interval,expert,count     0, 1, ...: all up to the last one are there
+//   0,3,1071
+//
+// Throws as trace_counts, and for an interval without a line.
+std::vector<std::vector<std::int64_t>> interval_counts(std::string_view csv, std::int64_t experts);
+
+// `load` after `times` exchanges: in each, a part `share` of the experts, at least two of them, are
+// drawn anew and pass their shares on to each other in a circle, so that every one of them gets
+// another's. The shares stay what they are, whose they are moves. The same seed gives the same load
+// on any machine. Throws std::invalid_argument when the load is even (no shares), share is not in
+// (0, 1], or times < 0.
+ExpertLoad drifted_load(const ExpertLoad& load, double share, std::int64_t times,
+                        std::uint64_t seed);
+
 // Rows of each of `experts` when `tokens` tokens choose, one draw: of each token topk different
 // experts, each with its choice probability (systematic sampling in an order shuffled for each
 // token; Madow, Annals of Mathematical Statistics 20(3), 1949). Sums to tokens * topk; the same
