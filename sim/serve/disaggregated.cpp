@@ -112,6 +112,8 @@ ServiceResult serve_disaggregated(
   sort_steps(result.steps);
   result.metrics = serving_metrics(result.requests, totals, slo);
   add_load_metrics(workload, totals, result);
+  add_expert_metrics(prefill, result.metrics);
+  add_expert_metrics(decode, result.metrics);
   if (blocks_per_unit > 0) {
     result.metrics.kv_tiers = kv_tier_metrics(config.prefill.kv_tiers, blocks_per_unit,
                                               std::span(totals).first(prefill.size()));

@@ -217,6 +217,32 @@ DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> reco
   return metrics;
 }
 
+void add_expert_metrics(std::span<const std::unique_ptr<Replica>> replicas,
+                        ServingMetrics& metrics) {
+  double num_steps = 0;
+  double balance_steps = 0;
+  const auto count = [&](const ExpertHistory& history) {
+    num_steps += static_cast<double>(history.num_steps);
+    balance_steps += history.balance_steps;
+  };
+  if (metrics.experts) std::ranges::for_each(metrics.experts->replicas, count);
+  for (const std::unique_ptr<Replica>& replica : replicas) {
+    const ExpertHistory* const history = replica->experts();
+    if (history == nullptr) continue;
+    if (!metrics.experts) metrics.experts.emplace();
+    ExpertMetrics& experts = *metrics.experts;
+    experts.replicas.push_back(*history);
+    experts.replicas.back().replica = replica->index();
+    count(*history);
+    experts.num_rebalances += std::ssize(history->rebalances);
+    for (const Rebalance& rebalance : history->rebalances) {
+      experts.moved += rebalance.moved;
+      experts.held_up += rebalance.held_up;
+    }
+  }
+  if (metrics.experts && num_steps > 0) metrics.experts->balance = balance_steps / num_steps;
+}
+
 std::optional<KvTierMetrics> kv_tier_metrics(const KvTiersConfig& config,
                                              std::int64_t blocks_per_unit,
                                              std::span<const ReplicaTotals* const> replicas) {

@@ -3,6 +3,7 @@
 // Serving metrics from request records and what the replicas summed up.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -30,6 +31,11 @@ ServingMetrics serving_metrics(std::span<const RequestRecord> records,
 DisaggregationMetrics disaggregation_metrics(std::span<const RequestRecord> records,
                                              std::span<const ReplicaTotals* const> prefill,
                                              std::span<const ReplicaTotals* const> decode);
+
+// Adds what experts did on these replicas to `metrics`, where they are placed anew or their load
+// changes.
+void add_expert_metrics(std::span<const std::unique_ptr<Replica>> replicas,
+                        ServingMetrics& metrics);
 
 // Of replicas with a prefix cache of units of `blocks_per_unit` blocks; none without tiers.
 std::optional<KvTierMetrics> kv_tier_metrics(const KvTiersConfig& config,

@@ -361,6 +361,7 @@ void Replica::announce_sequences() {
 void Replica::complete_step(std::vector<std::int64_t>& finished) {
   const Flight flight = *std::exchange(flight_, std::nullopt);
   const std::int64_t steps = flight.time.num_steps;
+  backend_->ends(steps);
   std::int64_t tokens = 0;
   for (RankOfReplica& rank : ranks_) {
     rank.state.at(flight.end);

@@ -129,6 +129,9 @@ class Replica {
 
   [[nodiscard]] const ReplicaTotals& totals() const { return totals_; }
   [[nodiscard]] std::vector<StepRecord>& steps() { return steps_; }
+  [[nodiscard]] int index() const { return index_; }
+  // As StepBackend::experts.
+  [[nodiscard]] const ExpertHistory* experts() const { return backend_->experts(); }
   // True when nothing waits, runs or holds blocks.
   [[nodiscard]] bool is_drained() const;
 

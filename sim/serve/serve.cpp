@@ -202,6 +202,7 @@ ServiceResult serve(const Workload& workload, const ServiceConfig& given, const 
   sort_steps(result.steps);
   result.metrics = serving_metrics(result.requests, totals, slo);
   add_load_metrics(workload, totals, result);
+  add_expert_metrics(replicas, result.metrics);
   if (fleet) add_autoscaling_metrics(*fleet, totals, result);
   if (blocks_per_unit > 0) {
     result.metrics.kv_tiers = kv_tier_metrics(config.kv_tiers, blocks_per_unit, totals);

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/serve/expert_balance.h"
 #include "sim/serve/kv_tier_config.h"
 #include "sim/serve/load.h"
 #include "sim/serve/slo.h"
@@ -351,6 +352,8 @@ struct ServingMetrics {
   std::optional<SpeculationMetrics> speculation;
   std::optional<SessionMetrics> sessions;
   std::optional<AutoscalingMetrics> autoscaling;
+  // Where experts' load changes or they are placed anew.
+  std::optional<ExpertMetrics> experts;
 };
 
 struct ServiceResult {

@@ -357,7 +357,7 @@ Joules StepTimes::within_limit(Joules energy, Seconds duration) const {
                   (device.tdp - device.power->waiting) * duration * num_ranks(config_.mesh));
 }
 
-SimulatedSteps::SimulatedSteps(StepTimes& times) : times_(times) {
+SimulatedSteps::SimulatedSteps(StepTimes& times) : times_(&times) {
   if (times.power_limit() != nullptr) budget_.emplace(*times.power_limit());
 }
 
@@ -372,20 +372,20 @@ void SimulatedSteps::spend() {
 FastForward SimulatedSteps::fast_forward(std::span<const Batch> ranks, std::int64_t max_steps) {
   spend();
   KnownToHost known;
-  if (times_.plans_attention()) {
+  if (times_->plans_attention()) {
     max_steps = 1;  // the next one has other keys
     known.attention = has_attended(ranks);
   }
-  FastForward time = times_.fast_forward(ranks, max_steps, budget_ ? &*budget_ : nullptr, known);
+  FastForward time = times_->fast_forward(ranks, max_steps, budget_ ? &*budget_ : nullptr, known);
   if (budget_) {
     decoding_ = fast_forward_duration(time, time.num_steps);
-    share_ = times_.arithmetic_share(ranks);
+    share_ = times_->arithmetic_share(ranks);
   }
   return time;
 }
 
 bool SimulatedSteps::is_prepared(std::span<const Batch> ranks) {
-  if (!times_.prepares()) return true;
+  if (!times_->prepares()) return true;
   Rows rows{};
   for (const Batch& batch : ranks) {
     for (const PrefillChunk& chunk : batch.prefill) rows[0] += chunk.query;
@@ -403,8 +403,8 @@ bool SimulatedSteps::is_prepared(std::span<const Batch> ranks) {
 }
 
 bool SimulatedSteps::has_attended(std::span<const Batch> ranks) {
-  if (!times_.plans_attention()) return true;
-  const auto [queries, keys] = times_.attention_shape();
+  if (!times_->plans_attention()) return true;
+  const auto [queries, keys] = times_->attention_shape();
   const auto in_multiples = [](std::int64_t size, std::int64_t of) { return (size + of - 1) / of; };
   bool has = true;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -423,7 +423,7 @@ bool SimulatedSteps::has_attended(std::span<const Batch> ranks) {
 StepTime SimulatedSteps::run(std::span<const Batch> ranks) {
   const KnownToHost known{.rows = is_prepared(ranks), .attention = has_attended(ranks)};
   spend();
-  StepTime time = times_.step(ranks, budget_ ? &*budget_ : nullptr, known);
+  StepTime time = times_->step(ranks, budget_ ? &*budget_ : nullptr, known);
   since_ = now_ + time.duration;
   decoding_ = Seconds(0);
   return time;

@@ -191,11 +191,19 @@ class StepTimes {
 // Steps that an engine keeps prepared, besides graphs (kernels/serve/executor_runner.cpp).
 inline constexpr std::size_t kMostPrepared = 64;
 
+// Steps that are those of other times from some step on.
+class TimedSteps : public StepBackend {
+ public:
+  // From the next step on; `times` outlives it, or the next call.
+  virtual void use(StepTimes& times) = 0;
+};
+
 // Knows what its GPUs did before: of the full clock they have what pauses and decodes gave back.
-class SimulatedSteps : public StepBackend {
+class SimulatedSteps : public TimedSteps {
  public:
   // `times` outlives it.
   explicit SimulatedSteps(StepTimes& times);
+  void use(StepTimes& times) override { times_ = &times; }
   void starts(Seconds now) override { now_ = now; }
   StepTime run(std::span<const Batch> ranks) override;
   FastForward fast_forward(std::span<const Batch> ranks, std::int64_t max_steps) override;
@@ -211,7 +219,7 @@ class SimulatedSteps : public StepBackend {
   // Rank of `ranks`, queries and keys.
   using Attended = std::array<std::int64_t, 3>;
 
-  StepTimes& times_;
+  StepTimes* times_;
   std::map<Rows, std::int64_t> prepared_;  // last use
   std::int64_t num_runs_ = 0;
   std::set<Attended> attended_;

@@ -21,11 +21,13 @@
 
 namespace orrery {
 
-class SpeculativeSteps : public StepBackend {
+class SpeculativeSteps : public TimedSteps {
  public:
   // `target` and `draft` outlive it. REQUIRES: num_tokens >= 1, and batches with decode_query
   // num_tokens + 1.
   SpeculativeSteps(StepTimes& target, StepTimes& draft, std::int64_t num_tokens);
+  // Of the target.
+  void use(StepTimes& times) override { target_.use(times); }
   void starts(Seconds now) override { target_.starts(now); }
   StepTime run(std::span<const Batch> ranks) override;
   FastForward fast_forward(std::span<const Batch> ranks, std::int64_t max_steps) override;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/model/model.h"
+#include "sim/serve/expert_balance.h"
 #include "sim/timeline/timeline.h"
 #include "sim/units/energy.h"
 #include "sim/units/units.h"
@@ -55,6 +56,11 @@ class StepBackend {
   [[nodiscard]] virtual bool wants_sequences() const { return false; }
   // Before each `run` or `fast_forward`, from every backend: the step begins at `now`.
   virtual void starts(Seconds /*now*/) {}
+  // After each `run` or `fast_forward`, before the next step: so many steps of it were taken, fewer
+  // than a fast-forward had where something came up.
+  virtual void ends(std::int64_t /*num_steps*/) {}
+  // What experts did that are placed anew or whose load changes; null: they do not.
+  [[nodiscard]] virtual const ExpertHistory* experts() const { return nullptr; }
   // Before each `run` or `fast_forward`: the step begins at `now` and computes the chunks of
   // `prefill` in the order of Batch::prefill, then `decodes` in order of admission; those of one
   // data-parallel rank after those of the other.
