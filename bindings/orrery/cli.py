@@ -486,6 +486,20 @@ def _ranks(summary: Any) -> list[tuple[str, str]]:
                                     f" ranks wait up to {_seconds(longest)} a step on average")]  # fmt: skip
 
 
+def _expert_balance(summary: Any) -> list[tuple[str, str]]:
+    """How even the experts' load was, and what placing experts anew cost."""
+    if "expert_balance" not in summary:
+        return []
+    experts = summary["expert_balance"]
+    text = f"balance {_percent(experts['balance'])} (rows of a rank, mean over most; the mean of steps)"
+    moves = experts["rebalances"]
+    if not moves:
+        return [("experts", f"{text}; they stay where they are")]
+    before, after = (sum(move[key] for move in moves) / len(moves) for key in ("balance_before", "balance_after"))
+    return [("experts", f"{text}; {experts['num_rebalances']:,} rebalances, on average from {_percent(before)} to {_percent(after)}, move"
+                        f" {experts['moved_bytes'] / 2**30:,.1f} GiB and hold steps up for {_seconds(experts['held_up_s'])}")]  # fmt: skip
+
+
 def _keeps_up(summary: Any) -> list[str]:
     """What to know of a service that does not."""
     from .search.checks import overload_words
@@ -567,6 +581,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         *_disaggregation(summary),
         *_speculative(summary),
         *_ranks(summary),
+        *_expert_balance(summary),
         *_likely(summary),
     ]  # fmt: skip
     lines = [f"{bold}{printable(summary['question'] or summary['scenario'])}{plain}", ""]

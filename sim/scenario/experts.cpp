@@ -1,7 +1,10 @@
 #include "sim/scenario/experts.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace orrery {
 
@@ -18,6 +21,72 @@ void check_dispatch(const Scenario& scenario) {
   };
   check(scenario.mesh);
   if (scenario.disaggregation) check(scenario.disaggregation->prefill.placement.mesh);
+}
+
+std::vector<const Mesh*> meshes_of(const Scenario& scenario) {
+  if (!scenario.disaggregation) return {&scenario.mesh};
+  return {&scenario.disaggregation->prefill.placement.mesh,
+          &scenario.disaggregation->decode.placement.mesh};
+}
+
+// Tables of the fused op are of named distributions.
+void check_fused(const Reader& root, const Scenario& scenario) {
+  if (!scenario.moe.eplb) return;
+  root.fail("moe",
+            "found eplb beside design fused, whose tables do not tell ranks apart; expected "
+            "another design, such as shuffling");
+}
+
+// The most ways in which experts can be spread over the ranks of a stage of `mesh`; 1: none.
+std::int64_t most_ways(const ModelConfig& model, const Mesh& mesh) {
+  const std::int64_t ranks = num_ranks(mesh) / mesh.pp;
+  const std::int64_t experts = model.num_experts + mesh.num_redundant_experts;
+  std::int64_t ways = ranks;
+  while (ways > 1 && (ranks % ways != 0 || experts % ways != 0 || ways % mesh.dp != 0)) --ways;
+  return ways;
+}
+
+void check_eplb(const Reader& root, const Scenario& scenario) {
+  const std::string found = "found eplb";
+  std::int64_t ways = 1;
+  bool has_experts_apart = false;
+  for (const Mesh* mesh : meshes_of(scenario)) {
+    ways = std::max(ways, most_ways(scenario.model_config, *mesh));
+    has_experts_apart = has_experts_apart || mesh->ep > 1;
+    if (mesh->ffn_instances > 0) {
+      root.fail("moe", found +
+                           " beside ffn_instances, whose experts are not placed anew; expected "
+                           "placement without ffn_instances");
+    }
+    const std::int64_t most = scenario.model_config.num_experts * (mesh->ep - 1);
+    if (mesh->ep > 1 && mesh->num_redundant_experts > most) {
+      root.fail("moe", found + " with num_redundant_experts " +
+                           std::to_string(mesh->num_redundant_experts) + "; expected at most " +
+                           std::to_string(most) + ", with which each of " +
+                           std::to_string(mesh->ep) + " ranks holds every expert");
+    }
+  }
+  if (!has_experts_apart) {
+    root.fail("moe", found + " with ep 1, where every rank holds every expert; expected " +
+                         (ways > 1 ? "placement.ep: " + std::to_string(ways)
+                                   : std::string("such as placement: {dp: 8, ep: 8}")));
+  }
+  if (scenario.expert_shares.shares.empty()) {
+    root.fail("moe", found +
+                         " beside an even expert_load, which leaves nothing to balance; "
+                         "expected model.expert_load: {zipf: 1.0}, a power law or a trace");
+  }
+}
+
+void check_changes(const Reader& root, const Scenario& scenario) {
+  if (scenario.moe.eplb) check_eplb(root, scenario);
+  const auto is_alone = [](const Mesh* mesh) { return mesh->ep == 1; };
+  if (scenario.expert_load.drift && scenario.expert_load.drift->share > 0 &&
+      std::ranges::all_of(meshes_of(scenario), is_alone)) {
+    root.fail("model",
+              "expert_load.drift: found ep 1, where it is all one which expert is chosen most; "
+              "expected placement.ep of at least 2, or no drift");
+  }
 }
 
 // Which slots the ranks of each mesh hold.
@@ -59,6 +128,7 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
     root.fail(scenario.disaggregation ? "disaggregation" : "placement", error.what());
   }
   if (is_fused) {
+    check_fused(root, scenario);
     if (!scenario.expert_load.is_skew()) {
       root.fail("model",
                 "expert_load: tables of fused experts are of balanced, uniform or power-law "
@@ -76,8 +146,9 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
         std::string(error.what()) + (root.has("moe") ? "" : "; expected moe: {design: fused}"));
   }
   try {
-    scenario.expert_shares =
-        expert_load(scenario.expert_load, scenario.model_config, directory, scenario.paths.root);
+    scenario.expert_drift =
+        expert_drift(scenario.expert_load, scenario.model_config, directory, scenario.paths.root);
+    scenario.expert_shares = scenario.expert_drift.loads.front();
   } catch (const std::invalid_argument& error) {
     root.fail("model", std::string("expert_load: ") + error.what());
   }
@@ -86,6 +157,7 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
   } catch (const std::invalid_argument& error) {
     root.fail(root.has("moe") ? "moe" : "model", error.what());
   }
+  check_changes(root, scenario);
 }
 
 }  // namespace orrery

@@ -23,6 +23,118 @@ constexpr double kLessEven = 1.01;
 // Of a routing trace, which is read whole: some 10^8 choices of 8 experts.
 constexpr std::uint64_t kMostTraceBytes = 4'000'000'000;
 
+EplbConfig read_eplb(const Reader& parent) {
+  EplbConfig eplb;
+  const Reader reader(parent.at("eplb"), parent.path_of("eplb"), key_names("eplb"));
+  if (reader.has("step_interval")) eplb.step_interval = reader.integer("step_interval");
+  if (reader.has("window_size")) eplb.window_size = reader.integer("window_size");
+  if (reader.has("layers_per_step")) eplb.layers_per_step = reader.integer("layers_per_step");
+  if (reader.has("layer_overhead")) {
+    eplb.layer_overhead = reader.seconds("layer_overhead", /*zero_allowed=*/true);
+  }
+  return eplb;
+}
+
+// With its key; nothing where experts stay.
+std::string eplb_yaml(const std::optional<EplbConfig>& eplb) {
+  if (!eplb) return "";
+  return ", eplb: {step_interval: " + std::to_string(eplb->step_interval) +
+         ", window_size: " + std::to_string(eplb->window_size) +
+         (eplb->layers_per_step > 0 ? ", layers_per_step: " + std::to_string(eplb->layers_per_step)
+                                    : std::string()) +
+         ", layer_overhead: " + format_number(eplb->layer_overhead.value()) + " s}";
+}
+
+DriftSpec read_drift(const Reader& parent) {
+  const Reader reader(parent.at("drift"), parent.path_of("drift"), key_names("drift"));
+  reader.require({"interval"});
+  DriftSpec drift{.interval = reader.seconds("interval")};
+  if (reader.has("share")) drift.share = reader.number("share", 0, 1, /*above=*/true);
+  return drift;
+}
+
+// Likewise.
+std::string drift_yaml(const std::optional<DriftSpec>& drift) {
+  if (!drift) return "";
+  return ", drift: {interval: " + format_number(drift->interval.value()) + " s" +
+         (drift->share > 0 ? ", share: " + format_number(drift->share) : std::string()) + "}";
+}
+
+std::int64_t num_stage_ranks(const Mesh& mesh) {
+  return static_cast<std::int64_t>(mesh.dp) * mesh.tp;
+}
+
+std::int64_t num_nodes(const Mesh& mesh, int gpus_per_node) {
+  return (num_stage_ranks(mesh) + gpus_per_node - 1) / gpus_per_node;
+}
+
+// Whether each node has whole blocks of neighbouring experts.
+bool has_nodes_of_neighbours(const Mesh& mesh, int gpus_per_node) {
+  const bool has_blocks_apart = mesh.tp > 1 && mesh.ep != mesh.dp;
+  return num_nodes(mesh, gpus_per_node) == 1 ||
+         (num_stage_ranks(mesh) % gpus_per_node == 0 && !has_blocks_apart);
+}
+
+ExpertPlacement on_nodes(std::span<const double> choices, const ModelConfig& model,
+                         const Mesh& mesh, int gpus_per_node) {
+  if (!has_nodes_of_neighbours(mesh, gpus_per_node)) {
+    throw std::invalid_argument(
+        "experts balanced_on_nodes with dp " + std::to_string(mesh.dp) + ", tp " +
+        std::to_string(mesh.tp) + ", ep " + std::to_string(mesh.ep) + " on nodes of " +
+        std::to_string(gpus_per_node) +
+        " GPUs, expected whole nodes with neighbouring experts on each (tp 1, or ep = dp)");
+  }
+  return balance_experts_on_nodes(choices, mesh.num_redundant_experts, mesh.ep,
+                                  num_nodes(mesh, gpus_per_node), model.n_group);
+}
+
+// vLLM and SGLang go by nodes where these divide the groups (deepseek-ai/EPLB, rebalance_experts).
+bool divides_on_nodes(const ModelConfig& model, const Mesh& mesh, int gpus_per_node) {
+  const std::int64_t nodes = num_nodes(mesh, gpus_per_node);
+  return nodes > 1 && model.n_group % nodes == 0 && model.num_experts % model.n_group == 0 &&
+         mesh.num_redundant_experts % nodes == 0 && mesh.ep % nodes == 0 &&
+         has_nodes_of_neighbours(mesh, gpus_per_node);
+}
+
+std::string trace_text(const ExpertLoadSpec& spec, const std::filesystem::path& directory,
+                       const std::filesystem::path& root, std::filesystem::path& file) {
+  file = resolve_path(spec.trace, directory, root);
+  if (file.empty()) {
+    throw std::invalid_argument("found no routing trace '" + shown(spec.trace) + "' in " +
+                                directory.string() + " or " + root.string());
+  }
+  return read_text_file(file, kMostTraceBytes);
+}
+
+// Of one interval after the other where the trace says how the load drifts.
+std::vector<ExpertLoad> trace_loads(const ExpertLoadSpec& spec, const ModelConfig& model,
+                                    const std::filesystem::path& directory,
+                                    const std::filesystem::path& root) {
+  std::filesystem::path file;
+  const std::string text = trace_text(spec, directory, root, file);
+  const std::int64_t topk = model.num_experts_per_tok;
+  try {
+    if (!spec.drift || spec.drift->share > 0) {
+      return {load_of_counts(trace_counts(text, model.num_experts), topk)};
+    }
+    std::vector<ExpertLoad> loads;
+    for (const std::vector<std::int64_t>& counts : interval_counts(text, model.num_experts)) {
+      loads.push_back(load_of_counts(counts, topk));
+    }
+    return loads;
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(file.string() + ": " + error.what());
+  }
+}
+
+// Of any but a trace.
+ExpertLoad drawn_load(const ExpertLoadSpec& spec, std::int64_t experts) {
+  if (spec.zipf >= 0) return zipf_load(experts, spec.zipf, spec.seed);
+  if (spec.skew == ExpertSkew::kBalanced || spec.skew == ExpertSkew::kUniform) return {};
+  return power_law_load(experts, spec.skew == ExpertSkew::kPowerLaw12 ? kMoreEven : kLessEven,
+                        spec.seed);
+}
+
 }  // namespace
 
 MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
@@ -43,6 +155,7 @@ MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
   if (reader.has("experts")) {
     spec.experts = static_cast<ExpertOrder>(reader.choice("experts", kExpertOrderNames));
   }
+  if (reader.has("eplb")) spec.eplb = read_eplb(reader);
   return spec;
 }
 
@@ -51,7 +164,7 @@ std::string to_yaml(const MoeSpec& spec) {
          ", streams: " + std::to_string(spec.streams) +
          ", fuse_scatter_add: " + (spec.fuse_scatter_add ? "true" : "false") +
          ", experts: " + std::string(kExpertOrderNames[static_cast<std::size_t>(spec.experts)]) +
-         "}";
+         eplb_yaml(spec.eplb) + "}";
 }
 
 void set_moe(const MoeSpec& spec, LoweringOptions& options) {
@@ -68,34 +181,31 @@ bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh) {
          dispatches_by_counts;
 }
 
+ExpertPlacement first_placement(const ExpertLoad& load, const MoeSpec& spec,
+                                const ModelConfig& model, const Mesh& mesh, int gpus_per_node) {
+  if (spec.experts == ExpertOrder::kInOrder) {
+    return placement_in_order(model.num_experts, mesh.num_redundant_experts, mesh.ep);
+  }
+  return rebalanced(choice_probabilities(load, model.num_experts, model.num_experts_per_tok), spec,
+                    model, mesh, gpus_per_node);
+}
+
+ExpertPlacement rebalanced(std::span<const double> choices, const MoeSpec& spec,
+                           const ModelConfig& model, const Mesh& mesh, int gpus_per_node) {
+  const bool goes_by_nodes =
+      spec.experts == ExpertOrder::kBalancedOnNodes ||
+      (spec.experts == ExpertOrder::kInOrder && divides_on_nodes(model, mesh, gpus_per_node));
+  return goes_by_nodes ? on_nodes(choices, model, mesh, gpus_per_node)
+                       : balance_experts(choices, mesh.num_redundant_experts, mesh.ep);
+}
+
 ExpertLoad slot_load(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,
                      const Mesh& mesh, int gpus_per_node) {
-  const std::int64_t experts = model.num_experts;
-  const std::int64_t redundant = mesh.num_redundant_experts;
-  const std::int64_t topk = model.num_experts_per_tok;
-  if (redundant == 0 && (mesh.ep == 1 || spec.experts == ExpertOrder::kInOrder)) {
+  if (mesh.num_redundant_experts == 0 && (mesh.ep == 1 || spec.experts == ExpertOrder::kInOrder)) {
     return load;
   }
-  const std::vector<double> choices = choice_probabilities(load, experts, topk);
-  ExpertPlacement placement;
-  if (spec.experts == ExpertOrder::kInOrder) {
-    placement = placement_in_order(experts, redundant, mesh.ep);
-  } else if (spec.experts == ExpertOrder::kBalanced) {
-    placement = balance_experts(choices, redundant, mesh.ep);
-  } else {
-    const std::int64_t ranks = static_cast<std::int64_t>(mesh.dp) * mesh.tp;
-    const std::int64_t nodes = (ranks + gpus_per_node - 1) / gpus_per_node;
-    const bool has_blocks_apart = mesh.tp > 1 && mesh.ep != mesh.dp;
-    if (nodes > 1 && (ranks % gpus_per_node != 0 || has_blocks_apart)) {
-      throw std::invalid_argument(
-          "experts balanced_on_nodes with dp " + std::to_string(mesh.dp) + ", tp " +
-          std::to_string(mesh.tp) + ", ep " + std::to_string(mesh.ep) + " on nodes of " +
-          std::to_string(gpus_per_node) +
-          " GPUs, expected whole nodes with neighbouring experts on each (tp 1, or ep = dp)");
-    }
-    placement = balance_experts_on_nodes(choices, redundant, mesh.ep, nodes, model.n_group);
-  }
-  return placed_load(placement, load, experts, topk);
+  return placed_load(first_placement(load, spec, model, mesh, gpus_per_node), load,
+                     model.num_experts, model.num_experts_per_tok);
 }
 
 std::string_view to_text(ExpertSkew skew) {
@@ -125,52 +235,51 @@ ExpertLoadSpec read_expert_load(const Reader& parent, std::string_view key) {
     }
     spec.seed = static_cast<std::uint64_t>(reader.integer("seed", 0));
   }
+  if (!reader.has("drift")) return spec;
+  spec.drift = read_drift(reader);
+  if (spec.zipf == 0) {
+    reader.fail("drift",
+                "found zipf 0, with which all experts are alike and none could change; "
+                "expected a zipf above 0, such as 1.0");
+  }
+  if (spec.trace.empty() && spec.drift->share == 0) {
+    reader.fail("drift",
+                "found no share beside zipf; expected share: NUMBER, the part of the "
+                "experts that exchange their popularity, or a trace with intervals");
+  }
   return spec;
 }
 
 std::string to_yaml(const ExpertLoadSpec& spec) {
   if (!spec.trace.empty()) {
-    return "{trace: " + quoted_yaml(spec.trace) + "}";
+    return "{trace: " + quoted_yaml(spec.trace) + drift_yaml(spec.drift) + "}";
   }
   if (spec.zipf >= 0) {
-    return "{zipf: " + format_number(spec.zipf) + ", seed: " + std::to_string(spec.seed) + "}";
+    return "{zipf: " + format_number(spec.zipf) + ", seed: " + std::to_string(spec.seed) +
+           drift_yaml(spec.drift) + "}";
   }
   return std::string(to_text(spec.skew));
 }
 
-ExpertLoad expert_load(const ExpertLoadSpec& spec, const ModelConfig& model,
-                       const std::filesystem::path& directory, const std::filesystem::path& root) {
-  const std::int64_t experts = model.num_experts;
-  if (experts == 0) {
-    if (spec.is_skew()) {
-      return {};
-    }
+ExpertDrift expert_drift(const ExpertLoadSpec& spec, const ModelConfig& model,
+                         const std::filesystem::path& directory,
+                         const std::filesystem::path& root) {
+  if (model.num_experts == 0) {
+    if (spec.is_skew()) return {.loads = {{}}};
     throw std::invalid_argument("model \"" + model.name +
                                 "\" has no routed experts whose load could be given");
   }
-  if (!spec.trace.empty()) {
-    const std::filesystem::path file = resolve_path(spec.trace, directory, root);
-    if (file.empty()) {
-      throw std::invalid_argument("found no routing trace '" + shown(spec.trace) + "' in " +
-                                  directory.string() + " or " + root.string());
-    }
-    try {
-      return load_of_counts(trace_counts(read_text_file(file, kMostTraceBytes), experts),
-                            model.num_experts_per_tok);
-    } catch (const TextFileError&) {
-      throw;
-    } catch (const std::invalid_argument& error) {
-      throw std::invalid_argument(file.string() + ": " + error.what());
-    }
+  ExpertDrift drift;
+  if (spec.trace.empty()) {
+    drift.loads = {drawn_load(spec, model.num_experts)};
+  } else {
+    drift.loads = trace_loads(spec, model, directory, root);
   }
-  if (spec.zipf >= 0) {
-    return zipf_load(experts, spec.zipf, spec.seed);
+  if (spec.drift) {
+    drift.interval = spec.drift->interval;
+    drift.share = spec.drift->share;
   }
-  if (spec.skew == ExpertSkew::kBalanced || spec.skew == ExpertSkew::kUniform) {
-    return {};
-  }
-  return power_law_load(experts, spec.skew == ExpertSkew::kPowerLaw12 ? kMoreEven : kLessEven,
-                        spec.seed);
+  return drift;
 }
 
 }  // namespace orrery

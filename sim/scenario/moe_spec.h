@@ -4,13 +4,18 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "sim/model/expert_drift.h"
 #include "sim/model/expert_load.h"
 #include "sim/model/model.h"
+#include "sim/parallel/expert_placement.h"
 #include "sim/parallel/parallel.h"
 #include "sim/scenario/reader.h"
+#include "sim/serve/expert_balance.h"
 
 namespace orrery {
 
@@ -22,7 +27,8 @@ struct MoeSpec {
   MoeDesign design = MoeDesign::kFused;
   int streams = 1;
   bool fuse_scatter_add = false;
-  ExpertOrder experts = ExpertOrder::kInOrder;  // ep > 1
+  ExpertOrder experts = ExpertOrder::kInOrder;  // ep > 1; at the start, where they move
+  std::optional<EplbConfig> eplb;               // none: they stay
   bool operator==(const MoeSpec&) const = default;
 };
 
@@ -40,13 +46,21 @@ bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh);
 enum class ExpertSkew : std::uint8_t { kBalanced, kUniform, kPowerLaw101, kPowerLaw12 };
 std::string_view to_text(ExpertSkew skew);  // "balanced", "uniform", "power_law_1.01", ...
 
+// `drift: {interval: 10 s, share: 0.1}`; without a share a trace has the loads of the intervals.
+struct DriftSpec {
+  Seconds interval;
+  double share = 0;
+  bool operator==(const DriftSpec&) const = default;
+};
+
 // `expert_load: uniform`, or {zipf: EXPONENT} or {trace: FILE}, with a `seed` that draws which
-// experts are chosen most.
+// experts are chosen most, and perhaps a drift.
 struct ExpertLoadSpec {
   ExpertSkew skew = ExpertSkew::kPowerLaw101;  // of the tables of the fused design
   double zipf = -1;                            // below 0: not given
   std::string trace;                           // a file, columns of sim/model; "": not given
   std::uint64_t seed = 1;
+  std::optional<DriftSpec> drift;
   bool operator==(const ExpertLoadSpec&) const = default;
   [[nodiscard]] bool is_skew() const { return zipf < 0 && trace.empty(); }
 };
@@ -60,11 +74,18 @@ std::string to_yaml(const ExpertLoadSpec& spec);
 // cannot be placed so (nodes that do not divide groups of experts, ...).
 ExpertLoad slot_load(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,
                      const Mesh& mesh, int gpus_per_node);
+// Where `mesh` holds them at the start. Throws likewise.
+ExpertPlacement first_placement(const ExpertLoad& load, const MoeSpec& spec,
+                                const ModelConfig& model, const Mesh& mesh, int gpus_per_node);
+// Where a rebalance puts them by how often each is chosen: on nodes where spec.experts says so, and
+// from in_order where nodes, groups and copies let it, as vLLM and SGLang do; else on one level.
+ExpertPlacement rebalanced(std::span<const double> choices, const MoeSpec& spec,
+                           const ModelConfig& model, const Mesh& mesh, int gpus_per_node);
 
-// Shares of the model's experts; a trace is looked for beside the scenario, then under `root`.
-// Throws std::invalid_argument on a malformed or missing trace, or a model without experts whose
-// load is given by zipf or trace.
-ExpertLoad expert_load(const ExpertLoadSpec& spec, const ModelConfig& model,
-                       const std::filesystem::path& directory, const std::filesystem::path& root);
+// Loads of the model's experts, of which one stays where nothing drifts; a trace is looked for
+// beside the scenario, then under `root`. Throws std::invalid_argument on a malformed or missing
+// trace, or a model without experts whose load is given by zipf or trace.
+ExpertDrift expert_drift(const ExpertLoadSpec& spec, const ModelConfig& model,
+                         const std::filesystem::path& directory, const std::filesystem::path& root);
 
 }  // namespace orrery

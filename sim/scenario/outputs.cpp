@@ -172,6 +172,46 @@ std::string ranks_json(const RankMetrics& ranks) {
   return object.inline_text();
 }
 
+std::string rebalances_json(const ExpertHistory& history) {
+  std::string text;
+  for (const Rebalance& rebalance : history.rebalances) {
+    JsonObject object;
+    object.whole("replica", history.replica)
+        .number("time_s", rebalance.time.value())
+        .whole("step", rebalance.step)
+        .whole("slots", rebalance.num_slots)
+        .number("bytes", rebalance.moved.value())
+        .number("held_up_s", rebalance.held_up.value())
+        .number("balance_before", rebalance.balance_before)
+        .number("balance_after", rebalance.balance_after);
+    text += (text.empty() ? "" : ", ") + object.inline_text();
+  }
+  return text;
+}
+
+// Experts whose load drifts or that are placed anew. `balances`: [replica, time in s, balance]
+// where it changed.
+std::string experts_json(const ExpertMetrics& metrics) {
+  std::string rebalances;
+  std::string balances;
+  for (const ExpertHistory& history : metrics.replicas) {
+    const std::string own = rebalances_json(history);
+    rebalances += (rebalances.empty() || own.empty() ? "" : ", ") + own;
+    for (const BalanceFrom& from : history.balances) {
+      balances += (balances.empty() ? "[" : ", [") + std::to_string(history.replica) + ", " +
+                  format_number(from.time.value()) + ", " + format_number(from.balance) + "]";
+    }
+  }
+  JsonObject object;
+  object.number("balance", metrics.balance)
+      .whole("num_rebalances", metrics.num_rebalances)
+      .number("moved_bytes", metrics.moved.value())
+      .number("held_up_s", metrics.held_up.value())
+      .raw("rebalances", "[" + rebalances + "]")
+      .raw("balances", "[" + balances + "]");
+  return object.inline_text();
+}
+
 // KV blocks behind those of the GPUs.
 std::string kv_tiers_json(const KvTierMetrics& metrics, std::int64_t prompt_tokens) {
   const auto share = [&](std::int64_t tokens) {
@@ -427,6 +467,7 @@ std::string summary_json(const RunResult& result) {
   if (result.service.metrics.ranks) {
     summary.raw("data_parallel", ranks_json(*result.service.metrics.ranks));
   }
+  if (metrics.experts) summary.raw("expert_balance", experts_json(*metrics.experts));
   if (metrics.kv_tiers) {
     summary.raw("kv_tiers", kv_tiers_json(*metrics.kv_tiers, metrics.prompt_tokens));
   }

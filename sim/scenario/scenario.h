@@ -76,7 +76,8 @@ struct Scenario {
   // What the names above stand for.
   ModelConfig model_config;
   ConfigFields model_fields;  // of the config.json that model_config was read from
-  ExpertLoad expert_shares;   // of a design other than fused
+  ExpertLoad expert_shares;   // of a design other than fused; at the start, where it drifts
+  ExpertDrift expert_drift;   // likewise; its seed is the scenario's
   MachineSpec machine_spec;
   EngineProfile engine_profile;
   // Measured tables in the order in which they are asked. No kernel tables with provider "none":

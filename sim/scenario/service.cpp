@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/scenario/disaggregated_run.h"
+#include "sim/scenario/expert_changes.h"
 #include "sim/scenario/kv_cache.h"
 #include "sim/scenario/run.h"
 #include "sim/serve/disaggregated.h"
@@ -120,6 +121,13 @@ StepModel::StepModel(const Scenario& side, bool contexts_differ)
     : assembly_(side), times_(at_key(side, "model", [&] {
         return steps_config(without_limits(side), assembly_, contexts_differ);
       })) {
+  if (has_changing_experts(side)) {
+    expert_times_ = at_key(side, "moe", [&] {
+      return std::make_unique<ExpertStepTimes>(
+          steps_config(without_limits(side), assembly_, contexts_differ),
+          expert_changes(side, assembly_.machine()));
+    });
+  }
   if (!side.speculative) return;
   num_drafts_ = side.speculative->num_tokens;
   draft_times_ = at_key(side, "engine", [&] {
@@ -129,8 +137,14 @@ StepModel::StepModel(const Scenario& side, bool contexts_differ)
 }
 
 std::unique_ptr<StepBackend> StepModel::make_backend() {
-  if (draft_times_ == nullptr) return std::make_unique<SimulatedSteps>(times_);
-  return std::make_unique<SpeculativeSteps>(times_, *draft_times_, num_drafts_);
+  std::unique_ptr<TimedSteps> steps;
+  if (draft_times_ == nullptr) {
+    steps = std::make_unique<SimulatedSteps>(times_);
+  } else {
+    steps = std::make_unique<SpeculativeSteps>(times_, *draft_times_, num_drafts_);
+  }
+  if (expert_times_ == nullptr) return steps;
+  return std::make_unique<ExpertSteps>(*expert_times_, std::move(steps));
 }
 
 std::string StepModel::key(const Scenario& side, bool contexts_differ) {
@@ -145,7 +159,7 @@ std::string StepModel::key(const Scenario& side, bool contexts_differ) {
   shared.kv_tiers = {};
   shared.chosen_step = {};
   shared.validation = {};
-  shared.seed = 0;
+  if (!side.expert_load.drift) shared.seed = 0;
   return shared.name + "\n" + to_yaml(shared) + (contexts_differ ? "contexts differ" : "");
 }
 
@@ -221,9 +235,10 @@ ScenarioService serve_disaggregated(const Scenario& scenario, const Workload& wo
                              return orrery::serve_disaggregated(
                                  workload, config, scenario.slo,
                                  [&](int replica) {
-                                   return std::make_unique<SimulatedSteps>(
-                                       replica < prefill.replicas ? model.prefill_steps()->times()
-                                                                  : model.steps().times());
+                                   StepModel& steps = replica < prefill.replicas
+                                                          ? *model.prefill_steps()
+                                                          : model.steps();
+                                   return steps.make_backend();
                                  },
                                  options.progress);
                            }),

@@ -12,6 +12,7 @@
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/scenario.h"
 #include "sim/serve/capacity.h"
+#include "sim/serve/expert_steps.h"
 #include "sim/serve/serve.h"
 #include "sim/serve/simulated_steps.h"
 #include "sim/serve/step_store.h"
@@ -48,7 +49,8 @@ class StepModel {
  private:
   Assembly assembly_;
   StepTimes times_;
-  std::unique_ptr<StepTimes> draft_times_;  // null: nothing is drafted
+  std::unique_ptr<ExpertStepTimes> expert_times_;  // null: load and places of experts stay
+  std::unique_ptr<StepTimes> draft_times_;         // null: nothing is drafted
   std::int64_t num_drafts_ = 0;
 };
 

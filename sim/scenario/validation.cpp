@@ -375,6 +375,12 @@ ValidationPrediction predict_validation(const Scenario& given, const Progress& p
     throw std::invalid_argument(
         "transfer.layerwise is simulated and not executed; expected none of it");
   });
+  at_key(given, "moe", [&] {
+    if (!given.moe.eplb && !given.expert_load.drift) return;
+    throw std::invalid_argument(
+        "experts that are placed anew (moe.eplb) and loads that drift (expert_load.drift) are "
+        "simulated and not executed; expected neither");
+  });
   // Steps are those of the decode side where it is apart.
   const Scenario scenario = given.disaggregation ? decode_side(given) : given;
   check_kernels(scenario);

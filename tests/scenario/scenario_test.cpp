@@ -208,6 +208,60 @@ TEST_F(ScenarioTest, experts_lie_where_the_placement_says) {
       ScenarioError);
 }
 
+TEST_F(ScenarioTest, experts_are_placed_anew_and_their_load_drifts) {
+  const std::string head =
+      "machine: hgx-h200\nprovider: none\nengine: {profile: orrery}\n"
+      "workload: {closed_loop: {concurrency: 2, num_requests: 4, prompt_tokens: 10, "
+      "output_tokens: 5}}\n";
+  const auto text = [&](const std::string& load, const std::string& eplb,
+                        const std::string& placement = "dp: 8, ep: 8, expert_comm: eager") {
+    return "model: {config: qwen3-30b-a3b, expert_load: " + load + "}\nmoe: {design: shuffling" +
+           eplb + "}\nplacement: {" + placement + "}\n" + head;
+  };
+  const std::string drift = "{zipf: 1, drift: {interval: 5 s, share: 0.1}}";
+  const std::string eplb = ", eplb: {step_interval: 200, layers_per_step: 4}";
+  const Scenario scenario = load_scenario(write("a.yaml", text(drift, eplb)), kPaths);
+  EXPECT_EQ(scenario.expert_drift.interval, Seconds(5));
+  EXPECT_EQ(scenario.expert_drift.share, 0.1);
+  EXPECT_EQ(scenario.moe.eplb, (EplbConfig{.step_interval = 200, .layers_per_step = 4}));
+  const Scenario again = load_scenario(write("b.yaml", to_yaml(scenario)), kPaths);
+  EXPECT_EQ(again.expert_load, scenario.expert_load);
+  EXPECT_EQ(again.moe, scenario.moe);
+
+  std::string trace = "interval,expert,count\n";
+  for (int expert = 0; expert < 16; ++expert) {
+    trace += "0," + std::to_string(expert) + ",10\n1," + std::to_string(expert + 16) + ",10\n";
+  }
+  write("trace.csv", trace);
+  const Scenario traced = load_scenario(
+      write("c.yaml", text("{trace: trace.csv, drift: {interval: 2 s}}", eplb)), kPaths);
+  ASSERT_EQ(traced.expert_drift.loads.size(), 2U);
+  EXPECT_EQ(traced.expert_shares, traced.expert_drift.loads[0]);
+  EXPECT_EQ(traced.expert_drift.loads[1].shares[0], 0);
+
+  const auto says = [&](const std::string& problem, const std::string& of) {
+    try {
+      (void)load_scenario(write("d.yaml", of), kPaths);
+      ADD_FAILURE() << problem << ": loads";
+    } catch (const ScenarioError& error) {
+      EXPECT_NE(std::string(error.what()).find(problem), std::string::npos) << error.what();
+    }
+  };
+  says("at least 1", text(drift, ", eplb: {step_interval: 0}"));
+  says("at least 1", text(drift, ", eplb: {window_size: 0}"));
+  says("above 0", text("{zipf: 1, drift: {interval: 5 s, share: 0}}", ""));
+  says("expected a zipf above 0", text("{zipf: 0, drift: {interval: 5 s, share: 0.1}}", ""));
+  says("expected share", text("{zipf: 1, drift: {interval: 5 s}}", ""));
+  says("missing key 'interval'", text("{zipf: 1, drift: {share: 0.1}}", ""));
+  says("expected model.expert_load", text("uniform", eplb));
+  says("expected placement.ep: 8", text("{zipf: 1}", eplb, "tp: 8"));
+  says("expected at most 896",
+       text("{zipf: 1}", eplb, "dp: 8, ep: 8, expert_comm: eager, num_redundant_experts: 904"));
+  says("expected placement.ep of at least 2", text(drift, "", "tp: 4"));
+  says("drift: {interval: TIME} without a share",
+       text("{trace: trace.csv, drift: {interval: 2 s, share: 0.1}}", ""));
+}
+
 TEST_F(ScenarioTest, a_chosen_step_is_a_batch_or_the_median_decode_step) {
   const std::string head = kMinimal;
   const Scenario scenario = load_scenario(

@@ -29,6 +29,7 @@ BASIS_MEANINGS = {
     "times the efficiency of the nearest timed shapes. Treat it as an estimate.",
 }
 INTERVALS = ("mean", "p50", "p99")  # of what 80 % intervals are shown
+MOST_REBALANCES = 12  # that are shown one by one
 # Top-level keys that summary.json may use to say where the run's numbers come from.
 PROVENANCE_KEYS = ("provenance", "meta")
 PROVENANCE_SCALARS = ("revision", "version", "provider", "licence", "license")
@@ -326,6 +327,7 @@ def totals(run: Run) -> list[tuple[str, str]]:
             if s.get("data_parallel")
             else []
         ),
+        *_expert_balance(s),
     ]
 
 
@@ -385,6 +387,30 @@ def _autoscaling(summary: dict) -> list[tuple[str, str]]:
         ("GPU-hours of all replicas", quantities.number(found["gpu_hours"])),
         *([("Cost of these GPU-hours", f"{found['usd']:,.2f} USD")] if found["usd"] is not None else []),
     ]
+
+
+def _expert_balance(summary: dict) -> list[tuple[str, str]]:
+    """How even the experts' load was, and what each rebalance did, the first ones one by one."""
+    if "expert_balance" not in summary:
+        return []
+    experts = summary["expert_balance"]
+    rows = [("Balance of experts' rows over ranks, mean over most", quantities.percent(experts["balance"]))]
+    moves = experts["rebalances"]
+    if not moves:
+        return rows
+    moved, held_up = quantities.gibibytes(experts["moved_bytes"]), quantities.seconds(experts["held_up_s"])
+    rows.append(("Rebalances of experts", f"{quantities.count(len(moves))}, {moved} moved, steps held up for {held_up}"))
+    for move in moves[:MOST_REBALANCES]:
+        before, after = (quantities.percent(move[key]) for key in ("balance_before", "balance_after"))
+        moved, held_up = quantities.gibibytes(move["bytes"]), quantities.seconds(move["held_up_s"])
+        where = f" of replica {move['replica']}" if any(other["replica"] != moves[0]["replica"] for other in moves) else ""
+        rows.append(
+            (
+                f"Rebalance at {quantities.seconds(move['time_s'])}, step {quantities.count(move['step'])}{where}",
+                f"balance {before} to {after}; {quantities.count(move['slots'])} slots of a layer, {moved}, {held_up}",
+            )
+        )
+    return rows
 
 
 def _part(time: float, whole: float) -> str:

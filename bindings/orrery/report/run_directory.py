@@ -232,6 +232,8 @@ def _read_summary(path: pathlib.Path) -> dict:
             _number(path, _object(path, summary, key), name, prefix=key + ".")
     if "disaggregation" in summary:
         _check_disaggregation(path, _object(path, summary, "disaggregation"))
+    if "expert_balance" in summary:
+        _check_expert_balance(path, _object(path, summary, "expert_balance"))
     if "kv_tiers" in summary:
         _check_kv_tiers(path, _object(path, summary, "kv_tiers"))
     if "speculative" in summary:
@@ -287,6 +289,17 @@ def _check_kv_tiers(path: pathlib.Path, behind: dict) -> None:
             raise ValueError(f"{path}: found no text 'kv_tiers.tiers[{i}].name'")
         for name in ("hit_tokens", "hit_rate", "loaded_bytes", "written_bytes", "held_bytes", "capacity_bytes"):
             _number(path, tier, name, prefix=f"kv_tiers.tiers[{i}].")
+
+
+def _check_expert_balance(path: pathlib.Path, experts: dict) -> None:
+    for name in ("balance", "num_rebalances", "moved_bytes", "held_up_s"):
+        _number(path, experts, name, prefix="expert_balance.")
+    moves = experts.get("rebalances")
+    if not isinstance(moves, list) or not all(isinstance(move, dict) for move in moves):
+        raise ValueError(f"{path}: found no list 'expert_balance.rebalances' of objects")
+    for i, move in enumerate(moves):
+        for name in ("replica", "time_s", "step", "slots", "bytes", "held_up_s", "balance_before", "balance_after"):
+            _number(path, move, name, prefix=f"expert_balance.rebalances[{i}].")
 
 
 def _check_speculative(path: pathlib.Path, drafts: dict) -> None:
