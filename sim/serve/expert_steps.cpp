@@ -114,7 +114,7 @@ ExpertSteps::Moving ExpertSteps::plan(Seconds at) const {
   Moving moving{.to = keeping_slots(placement_, changes.place(seen)),
                 .layers_left = changes.stage_layers};
   const ExpertChanges::Moves moves = changes.moves(placement_, moving.to);
-  moving.layer = moves.time + changes.eplb->layer_overhead;
+  if (moves.num_slots > 0) moving.layer = moves.time + changes.eplb->layer_overhead;
   moving.record = {
       .time = at,
       .step = history_.num_steps + 1,

@@ -11,14 +11,14 @@ ZIPF = {"zipf": 1.0, "seed": 3}
 DRIFT = {**ZIPF, "drift": {"interval": "1 s", "share": 0.3}}
 
 
-def scenario(*, load, seed=1, **moe):
+def scenario(*, load, seed=1, speculative=None, **moe):
     return orrery.Scenario(
         model={"config": "qwen3-30b-a3b", "expert_load": load},
         machine="hgx-h200",
         provider="orrery",
         placement={"dp": 8, "ep": 8, "expert_comm": "eager", "num_redundant_experts": 8},
         moe={"design": "shuffling", **moe},
-        engine={"profile": "orrery", "max_num_seqs": 64},
+        engine={"profile": "orrery", "max_num_seqs": 64, **({"speculative": speculative} if speculative else {})},
         workload={"poisson": {"requests_per_s": 40, "num_requests": 120, "prompt_tokens": 1024, "output_tokens": 64}},
         seed=seed,
     )
@@ -84,7 +84,9 @@ def test_the_seed_of_the_scenario_says_how_the_load_drifts(found):
 
 def test_overhead_of_layers_holds_steps_up(found):
     run = orrery.simulate(scenario(load=ZIPF, eplb={**EPLB, "layer_overhead": "2 ms"}))
-    first, plain = experts(run)["rebalances"][0], experts(found["rebalanced"])["rebalances"][0]
+    first, *others = experts(run)["rebalances"]
+    plain = experts(found["rebalanced"])["rebalances"][0]
+    assert others and all(move["held_up_s"] == 0 for move in others)  # nothing moves
     assert first["held_up_s"] == pytest.approx(plain["held_up_s"] + 48 * 2e-3)
 
 
@@ -113,6 +115,8 @@ def test_the_command_line_and_the_report_show_them(tmp_path, capsys):
     assert "rebalances, on average from" in capsys.readouterr().out
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Rebalances of experts" in page and "Rebalance at" in page
+    assert cli.main(["emit", str(tmp_path / "out"), "--engine", "vllm"]) == 2
+    assert "found experts placed anew" in capsys.readouterr().err
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     summary["expert_balance"]["rebalances"][0]["bytes"] = "much"
     (tmp_path / "out" / "SHA256SUMS").unlink()
@@ -128,3 +132,42 @@ def test_what_is_not_executed_is_not_validated(tmp_path, capsys):
     file.write_text(scenario(load=ZIPF, eplb=EPLB).to_yaml(), encoding="utf-8")
     assert cli.main(["validate", str(file), "--plan-only", "-o", str(tmp_path / "out")]) == 2
     assert "simulated and not executed; expected neither" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        {"tp": 8, "ep": 8},
+        {"tp": 4, "ep": 2},
+        {"dp": 2, "tp": 4, "ep": 8, "expert_comm": "eager"},
+        {"dp": 2, "tp": 4, "ep": 2, "expert_comm": "dedup"},
+        {"dp": 4, "ep": 4, "pp": 2, "expert_comm": "eager"},
+        {"tp": 2, "cp": 4, "ep": 8},
+    ],
+    ids=str,
+)
+def test_a_rebalance_moves_the_same_bytes_however_ranks_share_experts(placement):
+    run = orrery.simulate(
+        orrery.Scenario(
+            model={"config": "qwen3-30b-a3b", "expert_load": ZIPF},
+            machine="hgx-h200",
+            provider="none",
+            placement=placement,
+            moe={"design": "shuffling", "eplb": {"step_interval": 5}},
+            engine={"profile": "orrery", "max_num_seqs": 16, "max_num_batched_tokens": 2048},
+            workload={"offline": {"num_requests": 8, "prompt_tokens": 256, "output_tokens": 16}},
+        )
+    )
+    first = experts(run)["rebalances"][0]
+    assert first["slots"] > 0 and first["balance_after"] > first["balance_before"]
+    assert first["bytes"] == first["slots"] * 48 * 3 * 2048 * 768 * 2
+    # Links of eight GPUs, or of the four of each stage, carry it at once; the busiest no more than all of it.
+    assert first["bytes"] / 8 / 450e9 * 0.5 < first["held_up_s"] < first["bytes"] / 450e9
+
+
+def test_steps_that_verify_drafts_are_rebalanced_too():
+    drafts = {"method": "draft_model", "model": "qwen3-8b", "num_speculative_tokens": 2, "acceptance": [0.8, 0.6]}
+    run = orrery.simulate(scenario(load=ZIPF, speculative=drafts, eplb=EPLB))
+    first, *others = experts(run)["rebalances"]
+    assert first["balance_before"] < 0.7 < 0.99 < first["balance_after"]
+    assert all(move["slots"] == 0 for move in others)

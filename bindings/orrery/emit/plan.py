@@ -102,6 +102,8 @@ def plan_of(run: FinishedRun, model: str | None = None) -> Plan:
         raise ValueError(f"{run.name}: found tiers of KV blocks (kv_cache), which no engine's options here say; expected a run without")
     if "speculative" in engine:
         raise ValueError(f"{run.name}: found drafts (engine.speculative), which no engine's options here say; expected a run without")
+    if "eplb" in scenario.get("moe", {}):
+        raise ValueError(f"{run.name}: found experts placed anew (moe.eplb), which no engine's options here say; expected a run without")
     if "autoscaling" in scenario:
         raise ValueError(f"{run.name}: found autoscaling, and what is written here has a fixed number of replicas; expected a run without")
     if "sessions" in scenario["workload"]:
