@@ -1,7 +1,6 @@
 #include "sim/scenario/expert_changes.h"
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>

@@ -1,7 +1,6 @@
 #include "sim/serve/expert_steps.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "sim/parallel/expert_moves.h"

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <algorithm>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -198,7 +200,7 @@ TEST_F(ExpertStepsTest, DriftWithoutRebalancesEndsWhereNoPlacementHelps) {
 }
 
 TEST_F(ExpertStepsTest, FastForwardsEndWhereTheLoadChangesAndWhereExpertsMove) {
-  const Batch decodes{.num_decodes = 64, .decode_context = 64 * 1024};
+  const Batch decodes{.num_decodes = 64, .decode_context = 65'536};
   const Seconds one =
       fixed(zipf_, placement_in_order(kExperts, 0, kBlocks))->fast_forward(decodes, 1).first;
   // A load stays for five and a half steps: the sixth begins under it.
@@ -217,7 +219,7 @@ TEST_F(ExpertStepsTest, FastForwardsEndWhereTheLoadChangesAndWhereExpertsMove) {
 
 // What was to be twenty steps was cut to two, so the third is the one with moves.
 TEST_F(ExpertStepsTest, StepsThatWereNotTakenAreNotCounted) {
-  const Batch decodes{.num_decodes = 64, .decode_context = 64 * 1024};
+  const Batch decodes{.num_decodes = 64, .decode_context = 65'536};
   Clock clock(steps(mesh()), changes({.loads = {zipf_}}, EplbConfig{.step_interval = 4}));
   clock.steps.starts(Seconds(0));
   EXPECT_EQ(clock.steps.fast_forward(std::span(&decodes, 1), 20).num_steps, 3);
