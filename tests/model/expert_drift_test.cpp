@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <vector>
 
@@ -31,7 +32,7 @@ TEST(ExpertDrift, SharesStayAndPassToOtherExperts) {
     }
     // All shares of a Zipf distribution differ, so each expert that is drawn gets another one. At
     // least two can exchange theirs.
-    EXPECT_EQ(num_changed, std::max(2, static_cast<int>(share * 64 + 0.5))) << share;
+    EXPECT_EQ(num_changed, std::max(2L, std::lround(share * 64))) << share;
   }
 }
 
