@@ -49,7 +49,8 @@ def test_a_run_with_a_row_beyond_the_data_sheet_is_contradictory_and_no_other(tm
 
 
 def test_rows_that_do_not_say_enough_have_no_share(tmp_path):
-    for cells in ({"model_file": "", "model": "unknown"}, {"load_kind": "poisson"}):
+    # A model without a file too: the other rows of the file are judged nonetheless.
+    for cells in ({"model_file": "", "model": "unknown"}, {"model_file": "no-such-model"}, {"load_kind": "poisson"}):
         (case,) = read(tmp_path, ("a", 100, 10, cells))
         assert data_sheet.share(case) is None
 

@@ -37,7 +37,7 @@ def share(case: Case) -> float | None:
     fields = case.fields
     times = {m.metric: m.value * {"s": 1.0, "ms": 1e-3}.get(m.unit, float("nan")) for m in case.measurements}
     prompt, output = lengths.read(fields["isl"]), lengths.read(fields["osl"])
-    model = fields["model_file"] or MODELS.get(fields["model"], "")
+    model = config(fields)
     sheet = _sheet(DEVICES.get(fields["gpu_key"], ""))
     is_loop = fields["load_kind"] == "closed_loop" and fields["load_value"].isdecimal() and fields["layout"] == "aggregated"
     if not (is_loop and {"ttft", "tpot"} <= times.keys() and prompt and output and model and sheet and fields["tp"] and not case.problem):
@@ -51,7 +51,7 @@ def share(case: Case) -> float | None:
     rate = int(fields["load_value"]) / (times["ttft"] + decoding)
     flops = rate * 2 * active * (prompt.mean + output.mean - 1)
     # A request's cache at its mean length; of the clients those that decode are rate x decoding.
-    cache = rate * decoding * _cache(model, round(prompt.mean + output.mean / 2)) * BYTES[found["kv_cache"]] / BYTES["bf16"]
+    cache = rate * decoding * model.kv_bytes(round(prompt.mean + output.mean / 2)) * BYTES[found["kv_cache"]] / BYTES["bf16"]
     bytes_read = (active * BYTES[format_] * case.whole("replicas", 1) + cache) / times["tpot"]
     return max(flops / (gpus * _rate(sheet["dense_flops"][format_])), bytes_read / (gpus * _rate(sheet["hbm_bandwidth"])))
 
@@ -71,6 +71,15 @@ def contradictions(cases: Iterable[Case]) -> dict[str, str]:
     return reasons
 
 
+def config(fields: Mapping[str, str]) -> _core.ModelConfig | None:
+    """The model of a row; None where it is not known or has no readable file, which is said where the row is simulated."""
+    model = fields["model_file"] or MODELS.get(fields["model"], "")
+    try:
+        return _config(model) if model else None
+    except _core.ScenarioError:
+        return None
+
+
 @functools.cache
 def _sheet(device: str) -> Mapping:
     path = project_root() / "topologies" / "devices" / device / "device.yaml"
@@ -88,13 +97,6 @@ def _config(model: str) -> _core.ModelConfig:
     return _core.read_model(_core.model_path(str(project_root() / "models"), model))
 
 
-def _active_parameters(model: str) -> float:
+def _active_parameters(model: _core.ModelConfig) -> float:
     """Those that every token passes: all but the tables of tokens, of which a token has one row."""
-    config = _config(model)
-    return float(config.num_active_parameters - 2 * config.vocab_size * config.hidden_size)
-
-
-@functools.cache
-def _cache(model: str, context: int) -> float:
-    """Bytes of a sequence in a 16-bit cache."""
-    return _config(model).kv_bytes(context)
+    return float(model.num_active_parameters - 2 * model.vocab_size * model.hidden_size)
