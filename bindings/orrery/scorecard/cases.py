@@ -15,7 +15,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from . import data_sheet, rules
+from . import data_sheet, rules, seats
 
 IDENTITY = ("id", "case_id", "metric", "value", "unit")
 CONFIGURATION = (
@@ -44,7 +44,7 @@ class Case:
     fields: Mapping[str, str]  # `CONFIGURATION`, `source`, and `family`
     measurements: tuple[Measurement, ...]
     problem: str = ""  # what is wrong with the case's cells, with file, line and column
-    contradiction: str = ""  # why the row cannot be right as it stands (rules.CONTRADICTIONS, data_sheet)
+    contradiction: str = ""  # why the row cannot be right as it stands (rules.CONTRADICTIONS, data_sheet, seats)
 
     @property
     def family(self) -> str:
@@ -84,7 +84,9 @@ def _read(path: pathlib.Path, reader: csv.DictReader[str]) -> list[Case]:
         raise ValueError(f"{path}:2: found no rows")
     cases = [_case(path, case_id, group) for case_id, group in groups.items()]
     too_fast = data_sheet.contradictions(cases)
-    return [dataclasses.replace(case, contradiction=rules.contradiction(case.fields) or too_fast.get(case.case_id, "")) for case in cases]
+    cases = [dataclasses.replace(case, contradiction=rules.contradiction(case.fields) or too_fast.get(case.case_id, "")) for case in cases]
+    waiting = seats.contradictions(case for case in cases if not case.contradiction)
+    return [dataclasses.replace(case, contradiction=case.contradiction or waiting.get(case.case_id, "")) for case in cases]
 
 
 def _problem(path: pathlib.Path, line: int, row: Mapping[str, str], first_line: int, first: Mapping[str, str]) -> str:

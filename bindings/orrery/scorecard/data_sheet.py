@@ -80,6 +80,15 @@ def config(fields: Mapping[str, str]) -> _core.ModelConfig | None:
         return None
 
 
+def capacity(gpu_key: str) -> float | None:
+    """Bytes of a GPU's memory; None where it is not known."""
+    sheet = _sheet(DEVICES.get(gpu_key, ""))
+    if not sheet:
+        return None
+    number, unit = sheet["hbm_capacity"]["value"].split()
+    return float(number) * {"GiB": 2.0**30, "GB": 1e9}[unit]
+
+
 @functools.cache
 def _sheet(device: str) -> Mapping:
     path = project_root() / "topologies" / "devices" / device / "device.yaml"

@@ -94,10 +94,13 @@ def run(*, published: pathlib.Path, engines: pathlib.Path, threads: int, kept: p
     owner = owners(cases, engines)
     cases = [case for case in cases if case.case_id in owner]
     consistent = [case for case in cases if not case.contradiction]
+    contradictory = [case for case in cases if case.contradiction]
     found, numbers, trust = fitted(left_out.sample(consistent, left_out.CHOSEN), start, owner, evaluate)
     _tell("with the numbers chosen")
     shipped = left_out.table(evaluate(cases, numbers))
-    judged = list(left_out.judged(left_out.sample(cases, left_out.JUDGED), found, list(start), evaluate, _tell))
+    # Rows that do not count in the errors (but do in the intervals) take the place of none that does.
+    chosen = [*left_out.sample(consistent, left_out.JUDGED), *left_out.sample(contradictory, left_out.JUDGED)]
+    judged = list(left_out.judged(chosen, found, list(start), evaluate, _tell))
     left = pandas.concat(judged, ignore_index=True)
     return record.Record(numbers, trust, found, shipped, left, calibration.fit(left))
 

@@ -57,7 +57,9 @@ class Record:
     def tables(self) -> list[Titled]:
         """Title, header and rows of what the terminal and the page show."""
         figures = self.left_out()
-        return [summary_table(figures), *left_out_tables(figures), shipped_table(self.shipped), percentile_table(self.shipped)]
+        return [summary_table(figures), summary_table(left_out_figures(self.intervals[1], contradictory=True), title="left out, all rows"),
+                *left_out_tables(figures), shipped_table(self.shipped), percentile_table(self.shipped),
+                contradiction_table(self.shipped)]  # fmt: skip
 
     def write(self, root: pathlib.Path) -> None:
         """Everything that is shipped."""
@@ -79,9 +81,9 @@ class Record:
         ]  # fmt: skip
 
 
-def left_out_figures(judged: pandas.DataFrame) -> pandas.DataFrame:
-    """Of rows of left-out groups with the column `inside`; rows that contradict themselves do not count."""
-    rows = judged[judged["contradiction"] == ""]
+def left_out_figures(judged: pandas.DataFrame, *, contradictory: bool = False) -> pandas.DataFrame:
+    """Of rows of left-out groups with the column `inside`; rows that contradict themselves count only where they are asked for."""
+    rows = judged if contradictory else judged[judged["contradiction"] == ""]
     both = pandas.concat([rows.assign(group=ALL), rows])
     found = statistics.errors_by(both, "kind", "group", "metric")
     inside = both.groupby(["kind", "group", "metric"])["inside"].mean().reset_index(name="inside")
@@ -100,7 +102,7 @@ def left_out_tables(figures: pandas.DataFrame) -> list[Titled]:
     return tables
 
 
-def summary_table(figures: pandas.DataFrame) -> Titled:
+def summary_table(figures: pandas.DataFrame, title: str = "left out") -> Titled:
     """A line for each kind of group: all groups together, and the worst of those with FEW or more cases by name."""
     rows = []
     for kind in KINDS:
@@ -115,7 +117,7 @@ def summary_table(figures: pandas.DataFrame) -> Titled:
                       f"{worst} ({percent(groups.loc[worst, 'mape'])})"]  # fmt: skip
         rows.append(tuple(cells))
     names = ("cases", "MAPE %", "median %", "inside %", "worst group (MAPE %)")
-    return "left out", ("left out", *(f"{metric} {name}" for metric in SHOWN for name in names)), rows
+    return title, ("left out", *(f"{metric} {name}" for metric in SHOWN for name in names)), rows
 
 
 def shipped_table(errors: pandas.DataFrame) -> Titled:
@@ -136,6 +138,21 @@ def percentile_table(errors: pandas.DataFrame) -> Titled:
     families = rows.groupby("metric")["family"].agg(lambda names: ", ".join(sorted(set(names))))
     cells = [(row["metric"], *_errors(row), families[row["metric"]]) for row in found.to_dict("records")]
     return "percentiles", ("metric", "cases", "MAPE %", "median %", "bias %", "sources"), cells
+
+
+def contradiction_table(errors: pandas.DataFrame) -> Titled:
+    """Runs of rows that contradict themselves or other sources, how far the simulator is from them, and why (of one row: the longest reason)."""
+    rows = errors[errors["contradiction"] != ""]
+    runs = ["family", "version", "model", "gpu"]
+    cells = []
+    for run, group in rows.groupby(runs, sort=True):
+        of_metric = statistics.errors_by(group, "metric").set_index("metric")
+        shown = [_errors(of_metric.loc[metric]) if metric in of_metric.index else ("",) * 4 for metric in SHOWN]
+        figures = [cell for _, mape, _, bias in shown for cell in (mape, bias)]
+        reason = max(sorted(set(group["contradiction"])), key=len)
+        cells.append((*run, f"{group['case_id'].nunique():,}", *figures, reason))
+    figures = [f"{metric} {name}" for metric in SHOWN for name in ("MAPE %", "bias %")]
+    return "contradictions", ("source family", "engine version", "model", "GPU", "cases", *figures, "why"), cells
 
 
 def _errors(row: Mapping[str, Any] | pandas.Series) -> Cells:
