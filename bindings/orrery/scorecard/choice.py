@@ -100,11 +100,12 @@ def left_out_loss(problem: Problem, profiles: Sequence[str], trust: Trust) -> fl
 
 def trust(problem: Problem, profiles: Sequence[str]) -> Trust:
     """The strengths with the least loss of cells left out; then parameters that are not worth it are shared or held."""
-    options = [Trust(common, own) for common in COMMON for own in OWN]
+    fixed = frozenset(i for i, parameter in enumerate(PARAMETERS) if not parameter.is_fitted)
+    options = [Trust(common, own, held=fixed) for common in COMMON for own in OWN]
     losses = {option: left_out_loss(problem, profiles, option) for option in options}
     best = min(options, key=losses.__getitem__)
     least = losses[best]
-    for i in range(len(PARAMETERS)):
+    for i in sorted(set(range(len(PARAMETERS))) - fixed):
         for fewer in (dataclasses.replace(best, shared=best.shared | {i}), dataclasses.replace(best, held=best.held | {i})):
             found = left_out_loss(problem, profiles, fewer)
             if found < least * (1 + WORTH):

@@ -47,9 +47,14 @@ def owners(cases: Sequence[Case], engines: pathlib.Path) -> dict[str, str]:
 
 
 def problem_of(cases: Sequence[Case], at: Numbers, owner: Mapping[str, str], evaluate: left_out.Evaluate) -> choice.Problem:
-    """Residuals of the cases made linear: simulated with the numbers `at`, and with each parameter moved in all profiles."""
+    """Residuals of the cases made linear: simulated with the numbers `at`, and with each fitted parameter moved in all profiles."""
+    base = evaluate(cases, at)
     stepped, steps = [], []
     for parameter in PARAMETERS:
+        if not parameter.is_fitted:
+            stepped.append(base)  # no slope
+            steps.append(dict.fromkeys(at, 1.0))
+            continue
         _tell(f"with {parameter.path} moved")
         moved, step = {}, {}
         for name, values in at.items():
@@ -60,7 +65,7 @@ def problem_of(cases: Sequence[Case], at: Numbers, owner: Mapping[str, str], eva
             step[name] = (exact - values[parameter.path]) / parameter.deviation
         stepped.append(evaluate(cases, moved))
         steps.append(step)
-    return left_out.problem(evaluate(cases, at), stepped, at, steps, owner)
+    return left_out.problem(base, stepped, at, steps, owner)
 
 
 def fitted(cases: Sequence[Case], start: Numbers, owner: Mapping[str, str],

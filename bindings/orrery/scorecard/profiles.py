@@ -52,7 +52,7 @@ def set_values(directory: pathlib.Path, profile: str, numbers: Values) -> None:
         line, body = _line(text, parameter.path), _section(text, section)
         if line is None or body is None:
             raise ValueError(f"{directory / profile}.yaml: found no line of {parameter.path}")
-        source = f"{FITTED} to published cases (docs/accuracy.md): {parameter.what}"
+        source = f"{f'{FITTED} to published cases' if parameter.is_fitted else 'estimated'} (docs/accuracy.md): {parameter.what}"
         changed = f'  {key}: {{value: {parameter.text(numbers[parameter.path])}, source: "{source}"}}'
         text = text[: body.start()] + body[0].replace(line, changed, 1) + text[body.end() :]
     files.write_text(directory / f"{profile}.yaml", text)
