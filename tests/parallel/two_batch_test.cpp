@@ -32,7 +32,7 @@ using testing::kDecode;
 using testing::kPrefill;
 using testing::total_weights;
 
-ModelConfig deepseek_v3() { return testing::shipped_model("deepseek-ai--DeepSeek-V3"); }
+ModelConfig whole_deepseek_v3() { return testing::shipped_model("deepseek-ai--DeepSeek-V3"); }
 ModelConfig llama_70b() { return testing::shipped_model("meta-llama--Meta-Llama-3.1-70B"); }
 
 Mesh halved(Mesh mesh) {
@@ -57,10 +57,10 @@ struct Case {
 std::vector<Case> cases() {
   return {{llama_70b(), kDecode, {.tp = 4}},
           {llama_70b(), kPrefill, {.tp = 8, .sp = true}},
-          {deepseek_v3(), kDecode, {.tp = 8, .ep = 8}},
-          {deepseek_v3(), kDecode, {.dp = 8, .ep = 8}},
-          {deepseek_v3(), kPrefill, {.dp = 2, .tp = 4, .ep = 8}},
-          {deepseek_v3(), kPrefill, {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kDeepEp}}};
+          {whole_deepseek_v3(), kDecode, {.tp = 8, .ep = 8}},
+          {whole_deepseek_v3(), kDecode, {.dp = 8, .ep = 8}},
+          {whole_deepseek_v3(), kPrefill, {.dp = 2, .tp = 4, .ep = 8}},
+          {whole_deepseek_v3(), kPrefill, {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kDeepEp}}};
 }
 
 // A run of layers that turns rotate gives up ops of its first and its last layer, with names of
@@ -181,7 +181,8 @@ TEST(TwoBatchOverlap, RunsWhatCannotBeHalvedAsItWas) {
   EXPECT_EQ(planned(llama_70b(), one, halved({.tp = 4})), planned(llama_70b(), one, {.tp = 4}));
   const Batch one_each{.num_decodes = 8, .decode_context = 800};
   const Mesh mesh{.dp = 8, .ep = 8};
-  EXPECT_EQ(planned(deepseek_v3(), one_each, halved(mesh)), planned(deepseek_v3(), one_each, mesh));
+  EXPECT_EQ(planned(whole_deepseek_v3(), one_each, halved(mesh)),
+            planned(whole_deepseek_v3(), one_each, mesh));
 }
 
 // 4,096 tokens in halves: the first has none before it, the second 2,048, so both have 1,024 on
@@ -220,7 +221,8 @@ TEST(TwoBatchOverlap, TheFirstHalfGoesFirstInEachTurn) {
 // An op of one half that waits for a collective of that half has a turn of the other half between
 // them, but in the LM head, behind which nothing follows.
 TEST(TwoBatchOverlap, OneHalfComputesWhileTheOtherSends) {
-  const Plan plan = planned(deepseek_v3(), kPrefill, halved({.dp = 2, .ep = 2}), {.precision = {}});
+  const Plan plan =
+      planned(whole_deepseek_v3(), kPrefill, halved({.dp = 2, .ep = 2}), {.precision = {}});
   std::map<TensorId, OpId> sent;
   int num_waits = 0;
   for (OpId id = 0; id < static_cast<OpId>(plan.ops().size()); ++id) {
@@ -247,7 +249,7 @@ TEST(TwoBatchOverlap, OneHalfComputesWhileTheOtherSends) {
 // So its 58 layers are rotated: 57 copies, each from there to the combine of the next, and the
 // weights of the first layer are tensors of their own.
 TEST(TwoBatchOverlap, ATurnGoesOnIntoTheNextLayer) {
-  const Plan plan = planned(deepseek_v3(), kDecode, halved({.dp = 8, .ep = 8}));
+  const Plan plan = planned(whole_deepseek_v3(), kDecode, halved({.dp = 8, .ep = 8}));
   ASSERT_EQ(plan.repeats().size(), 2U);
   EXPECT_EQ(plan.repeats()[0].count, 3);  // dense layers send nothing
   EXPECT_EQ(plan.repeats()[1].count, 57);
@@ -272,13 +274,13 @@ TEST(TwoBatchOverlap, LayersThatEndWithACollectiveStayAsTheyAre) {
 // What is gathered of weights is the same for both halves.
 TEST(TwoBatchOverlap, WeightsThatAreGatheredAreGatheredOnce) {
   const Mesh mesh{.dp = 4, .tp = 2, .ep = 8, .o_proj = OProjection::kSharded};
-  const Plan plan = planned(deepseek_v3(), kDecode, halved(mesh));
+  const Plan plan = planned(whole_deepseek_v3(), kDecode, halved(mesh));
   const auto gathers = [](const Plan& of) {
     return std::ranges::count_if(of.ops(), [](const Op& op) {
       return op.name.find("o_proj.weight.all_gather") != std::string::npos;
     });
   };
-  const Plan whole = planned(deepseek_v3(), kDecode, mesh);
+  const Plan whole = planned(whole_deepseek_v3(), kDecode, mesh);
   const auto bytes = [](const Plan& of) {
     double sum = 0;
     for (OpId id = 0; id < static_cast<OpId>(of.ops().size()); ++id) {
@@ -329,7 +331,8 @@ std::string mesh_error(const ModelConfig& model, const Mesh& mesh) {
 TEST(CheckMesh, TwoBatchOverlapNeedsCollectivesToHide) {
   EXPECT_NE(mesh_error(llama_70b(), halved({})).find("nearest legal tp: 2"), std::string::npos);
   EXPECT_EQ(mesh_error(llama_70b(), halved({})).find("ep: 2"), std::string::npos);
-  EXPECT_NE(mesh_error(deepseek_v3(), halved({.dp = 2})).find("tp: 2 or ep: 2"), std::string::npos);
+  EXPECT_NE(mesh_error(whole_deepseek_v3(), halved({.dp = 2})).find("tp: 2 or ep: 2"),
+            std::string::npos);
   EXPECT_NE(mesh_error(llama_70b(), halved({.tp = 2, .pp = 2})).find("expected pp 1"),
             std::string::npos);
   EXPECT_NO_THROW(check_mesh(llama_70b(), halved({.tp = 2})));
@@ -370,8 +373,8 @@ TEST(TwoBatchOverlapInTime, APromptHidesWhatItSendsBetweenNodes) {
   const Machine machine = cluster(16);
   const Batch prompts{.prefill = std::vector<PrefillChunk>(16, {.query = 8192})};
   const Mesh mesh{.dp = 16, .ep = 16};
-  const Timed whole = timed(machine, deepseek_v3(), prompts, mesh);
-  const Timed halves = timed(machine, deepseek_v3(), prompts, halved(mesh));
+  const Timed whole = timed(machine, whole_deepseek_v3(), prompts, mesh);
+  const Timed halves = timed(machine, whole_deepseek_v3(), prompts, halved(mesh));
   EXPECT_NEAR(whole.step, whole.compute + whole.sent, 0.01 * whole.step);
   EXPECT_LT(halves.step, whole.step);
   EXPECT_GE(halves.step, std::max(halves.compute, halves.sent));
