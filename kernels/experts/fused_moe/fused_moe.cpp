@@ -32,6 +32,17 @@ Work work(DType dtype, const Dims& dims) {
                                  tokens * experts * bytes_per_element(DType::kFp32))};
 }
 
+// Room for what routing may do: rows of x that may come to the rank, what lies between their
+// layers, and on several ranks results of own tokens. Bf16.
+Bytes workspace(DType /*dtype*/, const Dims& dims) {
+  const double tokens = size(dims, "tokens");
+  const double ranks = size(dims, "experts_total") / size(dims, "experts");
+  const double rows = ranks * tokens * std::min(size(dims, "topk"), size(dims, "experts"));
+  const double results = ranks > 1 ? tokens * size(dims, "topk") : 0;
+  return Bytes(
+      2 * (rows * (size(dims, "hidden") + size(dims, "ffn")) + results * size(dims, "hidden")));
+}
+
 }  // namespace
 
 KernelSpec fused_moe_spec() {
@@ -72,6 +83,7 @@ KernelSpec fused_moe_spec() {
                 .floor = us(20),
                 .spread = 0.2},
       .routed = RoutedRole::kLayer,
+      .workspace = workspace,
       .executed = {DType::kBf16}};
 }
 
