@@ -140,9 +140,10 @@ def test_a_higher_rate_is_never_faster(profile, service):
         assert never_rises([run.summary[name]["mean"] for run in runs])
 
 
-def utilization_of(service, num_blocks, *changes):
-    """gpu_memory_utilization that leaves so many KV blocks; blocks grow linearly with it."""
-    one = {"workload": {"offline": {"num_requests": 1, "prompt_tokens": 1, "output_tokens": 1}}}
+def utilization_of(service, num_blocks, *changes, kind="offline"):
+    """gpu_memory_utilization that leaves so many KV blocks in a workload of that kind, which decides on the tokens of a
+    step and so on its memory; blocks grow linearly with it."""
+    one = {"workload": {kind: {"num_requests": 1, "prompt_tokens": 1, "output_tokens": 1} | ({"concurrency": 1} if kind == "closed_loop" else {})}}
     engine = {key: value for part in changes for key, value in part.get("engine", {}).items()}
     low, high = 0.5, 0.9
     few, many = (service.run(*changes, one, {"engine": engine | {"gpu_memory_utilization": u}}).summary["num_kv_blocks"] for u in (low, high))
@@ -206,7 +207,7 @@ def test_tokens_are_conserved_when_the_kv_cache_is_tiny(profile, dp, cache, serv
     rng = random.Random(f"{profile} {dp} {cache}")
     blocks = dp * rng.randint(65, 500)
     changes = {"placement": {"dp": dp}, "engine": {"profile": profile, "enable_prefix_caching": cache}}
-    utilization = utilization_of(service, blocks, changes)
+    utilization = utilization_of(service, blocks, changes, kind="closed_loop")
     # A request takes at most 45 of 65 blocks.
     lengths = {"prompt_tokens": {"min": 1, "max": 500}, "output_tokens": {"min": 1, "max": 200}}
     loop = {"workload": {"closed_loop": {"concurrency": 80, "num_requests": 120, "distinct_prompts": 9} | lengths}}
