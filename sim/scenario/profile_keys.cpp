@@ -152,6 +152,7 @@ std::vector<Key> execution_keys() {
 
 Section moe_tables_section() {
   std::vector<Key> keys;
+  keys.reserve(kMoeTableFormats.size());
   for (const DType dtype : kMoeTableFormats) {
     keys.push_back(key(Kind::kText, to_text(dtype), "a provider"));
   }

@@ -199,6 +199,7 @@ std::string named(const FusedMoeShape& shape, const std::vector<std::int64_t>& t
 std::vector<std::int64_t> dealt(const cuda::DeviceTeam& team,
                                 std::initializer_list<std::int64_t> counts) {
   std::vector<std::int64_t> tokens;
+  tokens.reserve(count_of(team.size()));
   for (int rank = 0; rank < team.size(); ++rank) {
     tokens.push_back(counts.begin()[count_of(rank) % counts.size()]);
   }
