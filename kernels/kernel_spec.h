@@ -118,6 +118,10 @@ struct KernelSpec {
   // and those of different ways jump; 0: none of them. `sizes` in the order of dims. Null: there is
   // one way.
   int (*way)(DType dtype, std::span<const std::int64_t> sizes) = nullptr;
+  // Of our own kernel, where it has as many blocks as fill the GPU: pieces of work that a block
+  // does one after the other, of which the first is dealt to it and the others go to whoever is
+  // free. 1: all its work is dealt to it. 0 or null: none, as of small blocks, or not known.
+  int (*rounds)(DType dtype, const Dims& dims) = nullptr;
   Prior prior;
   RoutedRole routed = RoutedRole::kNone;
   // Norms and additions of the residual stream: a token's result depends on that token alone, and

@@ -52,6 +52,17 @@ inline double causal_keys(double query, double context, double window) {
   return std::min(context + query, window + query - 1);
 }
 
+// Of a kernel that deals all its work to its blocks: KernelSpec::rounds.
+inline int one_round(DType /*dtype*/, const Dims& /*dims*/) { return 1; }
+
+// Of a kernel for prompts with tiles of so many queries of a head.
+inline int prefill_rounds(const Dims& dims, std::int64_t tile_rows) {
+  constexpr std::int64_t kNumSms = 132;
+  const std::int64_t query = (dim(dims, "query") + tile_rows - 1) / tile_rows;
+  const std::int64_t tiles = dim(dims, "batch") * query * dim(dims, "heads");
+  return static_cast<int>((tiles + kNumSms - 1) / kNumSms);
+}
+
 constexpr Seconds us(double value) { return Seconds(value * 1e-6); }
 
 inline void require(bool holds, std::string_view what) {

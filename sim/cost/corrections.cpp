@@ -138,6 +138,13 @@ void engine_factor_of_kernel(const PricedCall& call, Estimate& estimate) {
   if (own != call.options.kernel_times.end()) scale(estimate, own->second);
 }
 
+// Other engines' kernels are left what they were: SGLang, for one, launches GEMMs beside
+// collectives on the SMs that these leave.
+void dealt_work(const PricedCall& call, Estimate& estimate) {
+  if (call.found == nullptr || call.source->provider->name() != kOwnProvider) return;
+  if (call.spec.rounds != nullptr) estimate.rounds = call.spec.rounds(call.op.dtype, call.op.dims);
+}
+
 // From when ranks come to a collective on average until the last is there.
 void arrival_wait(const PricedCollective& call, Estimate& estimate) {
   constexpr std::array kKinds = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
@@ -200,6 +207,10 @@ constexpr std::array kCorrections = {
     Correction{.name = "engine's kernel",
                .source = "engine profile, kernel_time: kernels",
                .of_kernel = engine_factor_of_kernel},
+    Correction{.name = "dealt work",
+               .source = "launch geometry of our own kernels; cuBLASLt's by "
+                         "topologies/devices/h200-sxm/held_sms.csv",
+               .of_kernel = dealt_work},
     Correction{.name = "arrivals",
                .source = "engine profile, graph_arrivals and eager_arrivals",
                .of_collective = arrival_wait},

@@ -33,6 +33,9 @@ struct Estimate {
   Seconds limited;     // at the clock that the power limit leaves; as `time` where there is none
   Seconds arithmetic;  // of `time`, what draws as much power as large GEMMs do
   Joules energy;  // of its work on one rank (sim/cost/energy.h); 0 where a device's is not known
+  // Of a kernel whose geometry is known: KernelSpec::rounds, what sim/des lets wait where others
+  // hold SMs. 0: nothing is dealt to its blocks.
+  int rounds = 0;
 
   bool operator==(const Estimate&) const = default;
   [[nodiscard]] Seconds at(Clock clock) const { return clock == Clock::kFull ? time : limited; }

@@ -92,7 +92,8 @@ SharingRates sharing_rates(const Device& device) {
   return rates;
 }
 
-GpuDemand kernel_demand(const Device& device, const KernelOp& op, Seconds time) {
+GpuDemand kernel_demand(const Device& device, const KernelOp& op, const Estimate& price) {
+  const Seconds time = price.time;
   GpuDemand demand;
   if (time.value() <= 0 || op.dims.empty()) return demand;
   const Work work = work_of(op);
@@ -102,6 +103,7 @@ GpuDemand kernel_demand(const Device& device, const KernelOp& op, Seconds time) 
   const FlopsPerSecond peak = peak_flops(device, arithmetic_dtype(spec, op.dtype));
   demand.math = std::min(work.flops / peak / time, 1.0);
   demand.sms = sms_of(device, spec, op, demand);
+  demand.rounds = price.rounds;
   return demand;
 }
 
@@ -110,7 +112,7 @@ std::vector<GpuDemand> kernel_demands(const Plan& plan, std::span<const Estimate
   std::vector<GpuDemand> demands(times.size());
   for (std::size_t i = 0; i < times.size(); ++i) {
     const auto* kernel = std::get_if<KernelOp>(&plan.ops()[i].body);
-    if (kernel != nullptr) demands[i] = kernel_demand(device, *kernel, times[i].time);
+    if (kernel != nullptr) demands[i] = kernel_demand(device, *kernel, times[i]);
   }
   return demands;
 }
@@ -128,10 +130,12 @@ std::vector<GpuShare> share_gpu(const SharingRates& rates, std::span<const GpuDe
   granted.reserve(demands.size());
   double free = 1;
   for (const GpuDemand& demand : demands) {
-    granted.push_back(std::min(demand.sms, free));
+    const double wanted = demand.sms * demand.wanted;
+    granted.push_back(std::min(wanted, free));
     free = std::max(free - granted.back(), 0.0);
     shares.push_back({.speed = speed_on(rates, demand, granted.back()),
-                      .has_all = granted.back() + kRounding >= demand.sms});
+                      .sms = granted.back(),
+                      .has_all = granted.back() + kRounding >= wanted});
   }
   share_power(rates, demands, shares);
   share_memory(demands, granted, shares);

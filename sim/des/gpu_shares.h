@@ -18,14 +18,18 @@ struct GpuDemand {
   double sms = 1;   // SMs that its blocks fill
   double math = 1;  // of the rate at which the SMs compute
   double hbm = 0;   // of the rate at which the memory streams
+  // Pieces of work that each block does, the first of which waits for it (KernelSpec::rounds); 0:
+  // all work goes wherever SMs are.
+  int rounds = 0;
+  double wanted = 1;  // of `sms`: less when some of its blocks have ended
 };
 
 // What is measured of the device, or what was measured of an H200 where nothing is.
 SharingRates sharing_rates(const Device& device);
 
-// Of a kernel that takes `time` alone: it fills all SMs, but for those that work on few rows and
-// GEMMs too small to draw the memory's rate. Bound by the SMs when its work is unknown.
-GpuDemand kernel_demand(const Device& device, const KernelOp& op, Seconds time);
+// Of a kernel that takes `price.time` alone: it fills all SMs, but for those that work on few rows
+// and GEMMs too small to draw the memory's rate. Bound by the SMs when its work is unknown.
+GpuDemand kernel_demand(const Device& device, const KernelOp& op, const Estimate& price);
 // The same by op of a plan with these times; GpuDemand{} for ops that are no kernels.
 std::vector<GpuDemand> kernel_demands(const Plan& plan, std::span<const Estimate> times,
                                       const Device& device);
@@ -35,14 +39,15 @@ GpuDemand collective_demand(const SharingRates& rates, double sms, Bytes bytes, 
 
 struct GpuShare {
   double speed = 0;      // 1: as alone
-  bool has_all = false;  // the SMs that it fills
+  double sms = 0;        // granted, of the whole
+  bool has_all = false;  // the SMs that it wants
 };
 
 // Shares of activities in the order in which they came.
 //   SMs     first come, first served: a block keeps its SM until it ends, and the blocks of one
 //           kernel go before those of the next. So a kernel that fills the GPU keeps later ones
 //           waiting until it ends, and one that came when few SMs were free gets more as they are
-//           freed.
+//           freed; which of its work waits with the blocks that have none is in block_rounds.h.
 //   speed   what is bound by the SMs slows as it has fewer of them; what is bound by memory, once
 //           they no longer draw the memory rate (SharingRates::sms_for_hbm)
 //   memory  in proportion to the SMs, since each has about as many bytes under way; none gets more

@@ -246,7 +246,9 @@ void Run::handle(const Event& event) {
       sharing_.start_flows(event.id, event.time);
       return;
     case EventKind::kEnd:
-      if (sharing_.is_current(event.id, event.detail)) end(event.id, event.time);
+      if (sharing_.is_current(event.id, event.detail) && sharing_.has_ended(event.id, event.time)) {
+        end(event.id, event.time);
+      }
       return;
   }
 }

@@ -128,25 +128,69 @@ void Sharing::start_flows(std::int32_t id, double now) {
 void Sharing::share_out(int gpu, double now) {
   auto& users = gpu_users_[static_cast<std::size_t>(gpu)];
   if (users.empty()) return;
-  if (users.size() == 1 && at(users[0].activity).kind == Kind::kKernel) {  // most of the time
-    set_speed(users[0].activity, 1, now);
-    return;
+  if (users.size() == 1) {  // most of the time
+    const Activity& only = at(users[0].activity);
+    if (only.kind == Kind::kKernel && !only.blocks) {
+      set_speed(users[0].activity, 1, now);
+      return;
+    }
   }
   std::vector<GpuDemand> demands;
   demands.reserve(users.size());
-  for (const GpuUser& user : users) demands.push_back(at(user.activity).demand);
+  for (const GpuUser& user : users) {
+    run_blocks(user.activity, now);
+    demands.push_back(at(user.activity).demand);
+  }
   const std::vector<GpuShare> shares = share_gpu(rates_, demands);
   std::vector<std::int32_t> beginning;
   for (std::size_t i = 0; i < users.size(); ++i) {
     Activity& activity = at(users[i].activity);
     if (activity.kind == Kind::kKernel) {
-      set_speed(users[i].activity, shares[i].speed, now);
+      set_share(users[i].activity, shares[i], now);
     } else if (!users[i].has_sms && shares[i].has_all) {
       users[i].has_sms = true;
       if (--activity.num_waiting == 0) beginning.push_back(users[i].activity);
     }
   }
   for (const std::int32_t id : beginning) begin_collective(id, now);
+}
+
+void Sharing::set_share(std::int32_t id, const GpuShare& share, double now) {
+  Activity& kernel = at(id);
+  const int rounds = kernel.demand.rounds;
+  if (!kernel.blocks && rounds > 0 && share.sms > 0 && !share.has_all) {
+    kernel.blocks.emplace(rounds);
+    kernel.since = now;
+  }
+  if (!kernel.blocks) {
+    set_speed(id, share.speed, now);
+    return;
+  }
+  BlockRounds& blocks = *kernel.blocks;
+  blocks.fill(share.sms / kernel.demand.sms);
+  const double running = blocks.running();
+  kernel.speed = running > 0 ? share.speed / running * rounds / kernel.left : 0;
+  ++kernel.generation;  // its end on the agenda is void
+  if (running > 0) {
+    end_at(id, now + blocks.next_end() / kernel.speed);
+  } else if (blocks.has_ended()) {
+    end_at(id, now);
+  }
+}
+
+void Sharing::run_blocks(std::int32_t id, double now) {
+  Activity& kernel = at(id);
+  if (!kernel.blocks) return;
+  kernel.blocks->advance(kernel.speed * (now - kernel.since));
+  kernel.since = now;
+  kernel.demand.wanted = kernel.blocks->wanted();
+}
+
+bool Sharing::has_ended(std::int32_t id, double now) {
+  run_blocks(id, now);
+  if (!at(id).blocks || at(id).blocks->has_ended()) return true;
+  share_out(at(id).gpus.front(), now);
+  return false;
 }
 
 void Sharing::set_speed(std::int32_t id, double speed, double now) {

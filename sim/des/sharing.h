@@ -13,10 +13,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "sim/des/agenda.h"
+#include "sim/des/block_rounds.h"
 #include "sim/des/flows.h"
 #include "sim/des/gpu_shares.h"
 #include "sim/des/levels.h"
@@ -46,6 +48,8 @@ class Sharing {
   void start_flows(std::int32_t activity, double now);
   // True when an event kEnd is current.
   [[nodiscard]] bool is_current(std::int32_t activity, std::int32_t generation) const;
+  // At such an event: false where some blocks of a kernel have ended and it goes on.
+  bool has_ended(std::int32_t activity, double now);
   // One flow of the activity has ended in SimGrid; true when it was the last one.
   bool on_progress(std::int32_t activity);
   // Frees what the activity held that ended at `now`.
@@ -63,6 +67,8 @@ class Sharing {
     double speed = 1;
     double since = 0;
     double left = 0;
+    // Of one that began on fewer SMs than it fills; then `speed` is in pieces of work a second.
+    std::optional<BlockRounds> blocks;
     // Of a collective.
     const FlowSet* flows = nullptr;
     double time = 0;
@@ -82,6 +88,8 @@ class Sharing {
   void end_at(std::int32_t id, double time);
   void add_user(std::int32_t id, int gpu);
   void share_out(int gpu, double now);
+  void set_share(std::int32_t id, const GpuShare& share, double now);
+  void run_blocks(std::int32_t id, double now);  // where it has some
   void set_speed(std::int32_t id, double speed, double now);
   void begin_collective(std::int32_t id, double now);
   void enter_network(std::int32_t id, double now);

@@ -73,11 +73,11 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
                      (correction.between_ops != nullptr);
     EXPECT_EQ(acts, 1) << correction.name;
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"device", "fastest row", "included quantising", "warm L2",
-                                      "streamed weights", "eager gap", "other rows", "same work",
-                                      "power limit", "engine", "engine's kernel", "arrivals",
-                                      "hop between streams", "collective launch", "GEMM launch"}));
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "device", "fastest row", "included quantising", "warm L2",
+                       "streamed weights", "eager gap", "other rows", "same work", "power limit",
+                       "engine", "engine's kernel", "dealt work", "arrivals", "hop between streams",
+                       "collective launch", "GEMM launch"}));
 }
 
 // A row of 1,024 tokens at 8e14 FLOP/s and one of 1 token at 4.5e12 bytes/s take 0.63 and 0.79 of

@@ -94,7 +94,7 @@ TEST(GpuShares, AKernelAsksForWhatItsWorkTakesOfItsTime) {
   device.sharing = kRates;
   const KernelOp op{
       .kernel = "gemm", .dtype = DType::kBf16, .dims = {{"m", 4096}, {"n", 4096}, {"k", 4096}}};
-  const GpuDemand demand = kernel_demand(device, op, Seconds(500e-6));
+  const GpuDemand demand = kernel_demand(device, op, {.time = Seconds(500e-6)});
   EXPECT_DOUBLE_EQ(demand.sms, 1);
   EXPECT_NEAR(demand.math, 2 * 4096.0 * 4096 * 4096 / 989e12 / 500e-6, 1e-12);
   EXPECT_NEAR(demand.hbm, 3 * 2 * 4096.0 * 4096 / 4e12 / 500e-6, 1e-12);

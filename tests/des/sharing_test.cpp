@@ -89,6 +89,81 @@ TEST(Sharing, ACollectiveTakesItsSmsFromAKernelThatComesLater) {
   }
 }
 
+// A collective holds 20 of 100 SMs for `held_us`; a kernel of 100 us and so many rounds comes at 5
+// us.
+double end_beside_collective(double held_us, int rounds, int comm_sms = 20) {
+  StepBuilder step;
+  step.comm(CollectiveKind::kAllReduce, {0, 1}, 1e3, held_us, 1);
+  step.host(HostKind::kScheduler, {0, 1}, 5);
+  const OpId kernel = step.kernel({0, 1}, 100, 0);
+  const PricedPlan priced = des::assemble(step.plan, step.times);
+  const Machine machine = nvswitch_machine(2, 100);
+  const des::GpuDemand demand{.rounds = rounds};
+  const des::Step full{.priced = &priced, .machine = &machine, .demands = {{}, {}, demand}};
+  const double all =
+      end_us(des::simulate(full, {.level = kAllRanks, .comm_sms = comm_sms}), kernel);
+  EXPECT_DOUBLE_EQ(
+      end_us(des::simulate(full, {.level = kRepresentative, .comm_sms = comm_sms}), kernel), all);
+  return all;
+}
+
+TEST(Sharing, BlocksThatFindNoSmBeginWhenTheOthersHaveEnded) {
+  // One round: 80 blocks from 5 to 105 us, the other 20 from 105 to 205.
+  EXPECT_NEAR(end_beside_collective(300, 1), 205, 1e-7);
+  // Four rounds of 25 us: 300 pieces behind the first ones take the 80 blocks four rounds, 5 in
+  // all, and the other 20 one: 5 + 6 * 25.
+  EXPECT_NEAR(end_beside_collective(300, 4), 155, 1e-7);
+}
+
+TEST(Sharing, BlocksThatWaitBeginWhenACollectiveEnds) {
+  // At 60 us. One round: from 60 to 160.
+  EXPECT_NEAR(end_beside_collective(60, 1), 160, 1e-7);
+  // Four rounds: of 300 pieces 80 are taken at 30, 55 and 80 us, and 60 are left. The 20 blocks
+  // that began at 60 take 20 of them at 85; the 80, the last 40 at 105. All have ended at 130.
+  EXPECT_NEAR(end_beside_collective(60, 4), 130, 1e-7);
+}
+
+TEST(Sharing, SmsOfBlocksThatHaveEndedGoToTheNextKernel) {
+  // As above with one round: from 105 us on 20 SMs are the collective's and 20 those of blocks that
+  // waited. The next kernel has 60 for its 40 us: until 105 + 40 / 0.6.
+  StepBuilder step;
+  step.comm(CollectiveKind::kAllReduce, {0, 1}, 1e3, 300, 1);
+  step.host(HostKind::kScheduler, {0, 1}, 5);
+  const OpId first = step.kernel({0, 1}, 100, 0);
+  step.host(HostKind::kScheduler, {0, 1}, 5);
+  const OpId next = step.kernel({0, 1}, 40, 2);
+  const PricedPlan priced = des::assemble(step.plan, step.times);
+  const Machine machine = nvswitch_machine(2, 100);
+  const Timeline timeline =
+      des::simulate({.priced = &priced,
+                     .machine = &machine,
+                     .demands = {{}, {}, des::GpuDemand{.rounds = 1}, {}, {}}},
+                    {.level = kAllRanks});
+  EXPECT_NEAR(end_us(timeline, first), 205, 1e-7);
+  EXPECT_NEAR(end_us(timeline, next), 105 + 40 / 0.6, 1e-7);
+}
+
+TEST(Sharing, WorkThatIsDealtIsNeverFasterThanWorkThatIsNot) {
+  for (const double held : {1.0, 6.0, 30.0, 77.7, 104.0, 120.0, 500.0}) {
+    for (const int comm_sms : {1, 7, 20, 45, 60, 90}) {
+      const double fluid = end_beside_collective(held, 0, comm_sms);
+      double longest = 0;
+      for (const int rounds : {1, 2, 3, 4, 7, 16}) {
+        const double end = end_beside_collective(held, rounds, comm_sms);
+        EXPECT_GE(end, fluid * (1 - 1e-9)) << held << " us, " << comm_sms << " SMs, " << rounds;
+        longest = std::max(longest, end);
+      }
+      EXPECT_NEAR(end_beside_collective(held, 1000, comm_sms), fluid, 2);
+      if (held < 5) {
+        EXPECT_NEAR(longest, 105, 1e-7);
+      }
+    }
+    // Nothing is held.
+    for (const int rounds : {0, 1, 4})
+      EXPECT_NEAR(end_beside_collective(held, rounds, 0), 105, 1e-7);
+  }
+}
+
 TEST(Sharing, ACollectiveWaitsForItsSmsOnAllItsRanks) {
   // The kernel on rank 1 fills its GPU until 30 us; the collective begins there and ends at 90,
   // having kept its 20 SMs of rank 0 all the time: the kernel of 80 us that came there at 5 has 80

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/kernel_spec.h"
 #include "sim/cost/csv_reader.h"
 #include "sim/des/gpu_shares.h"
 #include "sim/scenario/machine_file.h"
@@ -87,14 +88,22 @@ std::vector<Pair> read_pairs(const std::filesystem::path& file) {
 
 double sm_share(double sms) { return sms > 0 ? sms / h200().num_sms : 1; }
 
+// One that takes `alone`, with as many rounds as a price of our own table says.
+des::GpuDemand gemm_demand(const Dims& dims, Seconds alone) {
+  const KernelOp op{.kernel = "gemm", .dtype = DType::kBf16, .dims = dims};
+  const int rounds = kernel_spec("gemm").rounds(op.dtype, op.dims);
+  return des::kernel_demand(h200(), op, {.time = alone, .rounds = rounds});
+}
+
 des::GpuDemand demand_of(const Load& load) {
   des::GpuDemand demand{.sms = sm_share(load.dim("blocks")), .math = 0};
+  if (load.is_one_wave()) demand.rounds = 1;
   if (load.kind == "gemm") {
-    KernelOp op{.kernel = "gemm", .dtype = DType::kBf16};
+    Dims dims;
     for (const char* name : {"m", "n", "k"}) {
-      op.dims.push_back({name, static_cast<std::int64_t>(load.dim(name))});
+      dims.push_back({name, static_cast<std::int64_t>(load.dim(name))});
     }
-    demand = des::kernel_demand(h200(), op, load.alone);
+    demand = gemm_demand(dims, load.alone);
     demand.sms = sm_share(load.dim("sms"));
   } else if (load.kind == "peer_all_reduce") {
     demand = des::collective_demand(h200().sharing, sm_share(SimulateOptions{}.comm_sms),
@@ -227,6 +236,53 @@ TEST(CoRun, TrafficToAPeerIsAsFarOffAsTheDocumentationSays) {
   report.print();
   EXPECT_LT(report.model.quantile(0.5), 0.08);
   EXPECT_LT(report.model.quantile(0.5), report.unshared.quantile(0.5));
+}
+
+// A GEMM that begins while blocks hold some SMs until after its end, over its time alone.
+double beside_held_sms(int held_sms, Seconds alone, const des::GpuDemand& gemm) {
+  StepBuilder step;
+  step.kernel({0}, alone.value() * 1e8, 1);
+  step.host(HostKind::kScheduler, {0}, 1);
+  const OpId op = step.kernel({0}, alone.value() * 1e6, 0);
+  Machine machine = nvswitch_machine(1, h200().num_sms);
+  machine.spec.device = h200();
+  const PricedPlan priced = des::assemble(step.plan, step.times);
+  const des::GpuDemand held{.sms = sm_share(held_sms), .math = 0};
+  const Timeline timeline =
+      des::simulate({.priced = &priced, .machine = &machine, .demands = {held, {}, gemm}},
+                    {.level = StepLevel::kAllRanks});
+  for (const Span& span : timeline.spans) {
+    if (span.op == op) return (span.end - span.start) / alone;
+  }
+  return 0;
+}
+
+TEST(CoRun, GemmsBesideHeldSmsAreAsFarOffAsTheDocumentationSays) {
+  CsvReader csv(kDevice / "held_sms.csv");
+  Errors model;
+  Errors fluid;
+  const auto number = [&](const char* column) { return csv.positive_number(csv.require(column)); };
+  while (csv.next()) {
+    // Of one or two SMs it depends on which they are: a GPU has room for a cluster or two more.
+    constexpr int kFewSms = 4;
+    const int held = static_cast<int>(number("held_sms"));
+    if (held < kFewSms) continue;
+    Dims dims;
+    for (const char* name : {"m", "n", "k"}) {
+      dims.push_back({name, static_cast<std::int64_t>(number(name))});
+    }
+    const Seconds alone(number("alone_us") * 1e-6);
+    const Seconds measured = alone * number("slowdown");
+    des::GpuDemand gemm = gemm_demand(dims, alone);
+    model.add(alone * beside_held_sms(held, alone, gemm), measured);
+    gemm.rounds = 0;
+    fluid.add(alone * beside_held_sms(held, alone, gemm), measured);
+  }
+  model.print("GEMMs beside held SMs");
+  fluid.print("as if nothing were dealt");
+  EXPECT_LT(model.quantile(0.5), 0.07);
+  EXPECT_LT(model.quantile(0.95), 0.15);
+  EXPECT_LT(model.quantile(0.5), fluid.quantile(0.5) / 2);
 }
 
 #endif

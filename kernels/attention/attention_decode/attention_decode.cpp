@@ -82,6 +82,7 @@ KernelSpec attention_decode_spec() {
                  .is_optional = true}},
       .work = work,
       .way = way,
+      .rounds = one_round,
       .prior = {.arithmetic = Arithmetic::kAttention,
                 .flops = 0.6,
                 .hbm = 0.8,

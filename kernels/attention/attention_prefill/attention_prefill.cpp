@@ -23,6 +23,10 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(q_bytes)};
 }
 
+int rounds(DType /*dtype*/, const Dims& dims) {
+  return prefill_rounds(dims, dim(dims, "head_dim") == 64 ? 192 : 128);
+}
+
 }  // namespace
 
 KernelSpec attention_prefill_spec() {
@@ -55,6 +59,7 @@ KernelSpec attention_prefill_spec() {
                  .is_executed = false,
                  .is_optional = true}},
       .work = work,
+      .rounds = rounds,
       .prior = {.arithmetic = Arithmetic::kAttention,
                 .flops = 0.6,
                 .hbm = 0.8,

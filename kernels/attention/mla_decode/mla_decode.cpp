@@ -63,6 +63,7 @@ KernelSpec mla_decode_spec() {
                  .is_executed = false,
                  .is_optional = true}},
       .work = work,
+      .rounds = one_round,
       .prior = {.arithmetic = Arithmetic::kAttention,
                 .flops = 0.6,
                 .hbm = 0.8,

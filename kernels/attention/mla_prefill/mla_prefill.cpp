@@ -23,6 +23,8 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(batch * query * heads * v_head_dim * bf16)};
 }
 
+int rounds(DType /*dtype*/, const Dims& dims) { return prefill_rounds(dims, 128); }
+
 }  // namespace
 
 KernelSpec mla_prefill_spec() {
@@ -49,6 +51,7 @@ KernelSpec mla_prefill_spec() {
                  .type = SlotType::kBf16,
                  .is_result = true}},
       .work = work,
+      .rounds = rounds,
       .prior = {.arithmetic = Arithmetic::kAttention,
                 .flops = 0.6,
                 .hbm = 0.8,

@@ -117,7 +117,22 @@ bool library_takes(const GemmShape& shape) {
   return shape.dtype != DType::kFp8 || (shape.n % kMultiple == 0 && shape.k % kMultiple == 0);
 }
 
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
 }  // namespace
+
+int gemm_rounds(const GemmShape& shape) {
+  if (streaming_takes(shape)) return shape.n <= kNumSms * kStreamingMaxRows ? 1 : 0;
+  constexpr std::int64_t kTokens = 128;
+  const auto rounds = [&](std::int64_t rows) {
+    return std::max<std::int64_t>(
+        ceil_div(ceil_div(shape.n, rows) * ceil_div(shape.m, kTokens), kNumSms), 1);
+  };
+  constexpr std::int64_t kRows = 256;
+  constexpr std::int64_t kMoreRows = 320;
+  const bool is_narrower = rounds(kRows) * kRows <= rounds(kMoreRows) * kMoreRows;
+  return static_cast<int>(rounds(is_narrower ? kRows : kMoreRows));
+}
 
 GemmShape gemm_shape(const KernelOp& op, bool has_bias) {
   return {.dtype = op.dtype,

@@ -75,6 +75,12 @@ struct GemmChoice {
   int algorithm = 0;                  // of cuBLASLt's proposals
 };
 
+// KernelSpec::rounds: of the weight-streaming kernel 1, or 0 with more blocks than SMs. Of
+// cuBLASLt's those of the tile, rows of w x tokens, that takes the least time in all rounds, of the
+// two that it has for large shapes: 256 x 128 and 320 x 128 (13.0 on an H200,
+// topologies/devices/h200-sxm/held_sms.csv).
+int gemm_rounds(const GemmShape& shape);
+
 // "64 tokens x 128 rows, panels 1, stages 4, split 2" or "cuBLASLt, proposal 0".
 std::string to_text(const GemmChoice& choice);
 

@@ -20,6 +20,11 @@ int way(DType dtype, std::span<const std::int64_t> sizes) {
   return streaming_takes({.dtype = dtype, .m = sizes[0], .n = sizes[1], .k = sizes[2]}) ? 1 : 2;
 }
 
+int rounds(DType dtype, const Dims& dims) {
+  return gemm_rounds(
+      {.dtype = dtype, .m = dim(dims, "m"), .n = dim(dims, "n"), .k = dim(dims, "k")});
+}
+
 }  // namespace
 
 KernelSpec gemm_spec() {
@@ -41,6 +46,7 @@ KernelSpec gemm_spec() {
                 {.name = "y", .axes = "m.., n", .type = SlotType::kBf16, .is_result = true}},
       .work = work,
       .way = way,
+      .rounds = rounds,
       .prior = {.arithmetic = Arithmetic::kGemm,
                 .flops = 0.6,
                 .hbm = 0.8,

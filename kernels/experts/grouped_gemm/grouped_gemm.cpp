@@ -48,6 +48,7 @@ KernelSpec grouped_gemm_spec() {
                 {.name = "y", .axes = "room.., n", .type = SlotType::kBf16, .is_result = true}},
       .work = work,
       .way = way,
+      .rounds = one_round,
       // Few rows stream weights at 4.1 to 4.5 of 4.8 TB/s on an H200; the floor is the time
       // of one row.
       .prior = {.arithmetic = Arithmetic::kGemm,

@@ -59,6 +59,7 @@ KernelSpec grouped_gemm_scatter_spec() {
                 .may_alias = "base"}},
           .work = work,
           .way = way,
+          .rounds = one_round,
           // As grouped_gemm.
           .prior = {.arithmetic = Arithmetic::kGemm,
                     .flops = 0.75,
