@@ -122,7 +122,8 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 }  // namespace
 
 int gemm_rounds(const GemmShape& shape) {
-  if (streaming_takes(shape)) return shape.n <= kNumSms * kStreamingMaxRows ? 1 : 0;
+  constexpr std::int64_t kMostRowsAtOnce = std::int64_t{kNumSms} * kStreamingMaxRows;
+  if (streaming_takes(shape)) return shape.n <= kMostRowsAtOnce ? 1 : 0;
   constexpr std::int64_t kTokens = 128;
   const auto rounds = [&](std::int64_t rows) {
     return std::max<std::int64_t>(
