@@ -86,7 +86,7 @@ def test_what_cannot_be_halved_is_no_alternative():
         halves_of(one_each)
 
 
-def test_a_price_that_is_hidden_hardly_counts():
+def test_a_price_that_is_hidden_counts_less():
     prompts = orrery.Batch(prefill=[orrery.PrefillChunk(query=4096)] * 4)
     whole, halves = (
         explain.step(orrery.load(QWEN, overrides=[*TWO_GPUS, f"placement.two_batch_overlap={on}"]), prompts)
@@ -96,7 +96,8 @@ def test_a_price_that_is_hidden_hardly_counts():
         assert set(found["deviations_s"]) == {op["call"].split()[0] for op in found["ops"]}
     summed = sum(op["copies"] * op["time_s"] * op["spread"] for op in whole["ops"] if op["call"].startswith("all_gather"))
     assert whole["deviations_s"]["all_gather"] == pytest.approx(summed, rel=1e-12)
-    assert 0 <= halves["deviations_s"]["all_gather"] < 0.5 * summed
+    # A longer gather keeps its SMs longer from blocks that wait for them.
+    assert 0 <= halves["deviations_s"]["all_gather"] < 0.75 * summed
 
 
 def test_several_prompts_of_a_step_need_their_length(capsys):
