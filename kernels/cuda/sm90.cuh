@@ -60,6 +60,22 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
       : "memory");
 }
 
+// Whether the phase of this parity has ended.
+[[nodiscard]] __device__ inline bool barrier_has_ended(std::uint64_t* barrier,
+                                                       std::uint32_t parity) {
+  std::uint32_t has_ended;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(has_ended)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return has_ended != 0;
+}
+
 // --- bulk copies ---------------------------------------------------------------------------------
 
 // L2 policies of loads: `first` leaves the cache soonest (streams), `last` stays (re-read tiles).

@@ -361,7 +361,8 @@ void RankStep::bind_megakernel() {
                                 .tables = &parts_.front().tables,
                                 .norm_epsilon = setup_.numbers.norm_epsilon};
   for (const megakernel::WeightName& name : program.weights) {
-    operands.weights.push_back(operand(name.tensor, name.copy).data);
+    const Operand weight = operand(name.tensor, name.copy);
+    operands.weights.push_back({.data = weight.data, .scales = weight.scales});
   }
   operands.embedding = static_cast<const bf16*>(operand(program.embedding, 0).data);
   operands.logits = static_cast<bf16*>(operand(program.logits, 0).data);

@@ -308,7 +308,7 @@ template <int kHeadDim, int kBatch>
 __device__ void take_merged(Consumer<kBatch>& consumer, const Instruction& in) {
   constexpr int kPartsAtOnce = 4;
   constexpr int kUnits = kHeadDim / 2;
-  const WarpOctets<kBatch> octets(in.width, consumer.warp());
+  const WarpOctets<kBatch> octets(in, consumer.warp());
   const int heads = in.width / kHeadDim;
   const int count = kBatch * octets.count;
   for (int octet = consumer.lane(); octet < count; octet += 32) {
@@ -342,8 +342,7 @@ __device__ void take_merged(Consumer<kBatch>& consumer, const Instruction& in) {
       } while (!is_ready && !consumer.board.gives_up(spins, in.scores + place));
       merged = next;
     }
-    reinterpret_cast<uint4*>(input_of(
-        consumer, in.width, octets.sequence_of(octet)))[octets.octet_of(octet)] = merged.result();
+    keep(consumer, octets, octet, merged.result());
   }
   __syncwarp();
 }

@@ -18,9 +18,14 @@
 
 namespace orrery::megakernel {
 
+struct Weight {
+  const void* data = nullptr;
+  const float* scales = nullptr;  // of its rows: fp8
+};
+
 // Addresses of what the program names, on the current device.
 struct Operands {
-  std::vector<const void*> weights;  // as Program::weights
+  std::vector<Weight> weights;  // as Program::weights
   const bf16* embedding = nullptr;
   bf16* logits = nullptr;  // [sequences, vocab]
   std::int32_t* next_tokens = nullptr;
@@ -49,6 +54,7 @@ class Megakernel {
   [[nodiscard]] const Program& program() const { return program_; }
 
  private:
+  void (*kernel_)(CUtensorMap, Parameters) = nullptr;
   CUtensorMap cache_map_{};
   Program program_;
   Parameters parameters_;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kSharedAlignment = 1024;  // the period of the swizzle of keys and values
 
-template <int kHeadDim>
+template <bool kMayBeFp8, int kHeadDim>
 __device__ void run_loader(const Parameters& parameters, char* pages, Control& control,
                            const CUtensorMap* cache) {
   Loader loader{.parameters = parameters,
@@ -32,9 +32,9 @@ __device__ void run_loader(const Parameters& parameters, char* pages, Control& c
   Words words;
   words.load(at);
   while (true) {
-    const Instruction in = words.fields();
+    const Instruction in = words.fields<kMayBeFp8>();
     if (in.opcode == Opcode::kEnd) return;
-    const auto* const weight = words.address<bf16>(kWeightAddress);
+    const auto* const weight = words.address<char>(kWeightAddress);
     words.load(++at);
     if (in.opcode == Opcode::kAttention) {
       load_keys<kHeadDim>(loader, in, cache);
@@ -50,6 +50,8 @@ __device__ void run_instruction(Consumer<kBatch>& consumer, const Instruction& i
   const auto is_ready = [&] {
     if (consumer.parameters.records != nullptr) record.ready = clock64();
   };
+  HeldPages held;
+  if (in.opcode != Opcode::kAttention && in.opcode != Opcode::kPick) hold_pages(consumer, in, held);
   switch (in.opcode) {
     case Opcode::kAttention:
       take_heads<kHeadDim>(consumer, in, gain,
@@ -76,17 +78,17 @@ __device__ void run_instruction(Consumer<kBatch>& consumer, const Instruction& i
       return;
   }
   is_ready();
-  multiply(consumer, in);
+  multiply(consumer, in, held);
 }
 
-template <int kHeadDim, int kBatch>
+template <bool kMayBeFp8, int kHeadDim, int kBatch>
 __device__ void run_consumer(Consumer<kBatch>& consumer) {
   const Parameters& parameters = consumer.parameters;
   const int first = parameters.first[blockIdx.x];
   Words words;
   words.load(parameters.instructions + first);
   for (int i = 0;; ++i) {
-    const Instruction in = words.fields();
+    const Instruction in = words.fields<kMayBeFp8>();
     if (in.opcode == Opcode::kEnd) return;
     const auto* const gain = words.address<bf16>(kGainAddress);
     words.load(parameters.instructions + first + i + 1);
@@ -124,7 +126,7 @@ __device__ void prefetch_queue(const Parameters& parameters, int thread) {
   }
 }
 
-template <int kBatch>
+template <bool kMayBeFp8, int kBatch>
 __device__ void run_storer(Storer<kBatch>& storer) {
   const Parameters& parameters = storer.parameters;
   const int first = parameters.first[blockIdx.x];
@@ -132,7 +134,8 @@ __device__ void run_storer(Storer<kBatch>& storer) {
   Words words;
   words.load(parameters.instructions + first);
   for (int i = 0;; ++i) {
-    const Instruction in = words.fields();
+    const Instruction in = words.fields<kMayBeFp8>();
+    storer.scales = words.address<float>(kScaleAddress);
     words.load(parameters.instructions + first + i + (in.opcode == Opcode::kEnd ? 0 : 1));
     storer.board.begin_instruction(i);
     switch (in.opcode) {
@@ -174,7 +177,7 @@ __device__ void start_barriers(Control& control, int pages) {
 
 // A forward of a dense decoder: each SM runs its instructions (machine.cuh says how). Nothing but
 // values on the board orders one SM after another.
-template <int kHeadDim, int kBatch>
+template <bool kMayBeFp8, int kHeadDim, int kBatch>
 __global__ void __launch_bounds__(kThreads, 1)
     megakernel(const __grid_constant__ CUtensorMap cache,
                const __grid_constant__ Parameters parameters) {
@@ -186,7 +189,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Board board(parameters, *parameters.forward + 1);
   if (threadIdx.x == 0) start_barriers(control, parameters.stages);
   __syncthreads();
+  // A warpgroup of loader and storers leaves registers to those of the consumers.
+  constexpr int kConsumerRegisters = 216;
+  constexpr int kOtherRegisters = 72;
   if (threadIdx.x < kConsumers) {
+    sm90::registers_increase<kConsumerRegisters>();
     Consumer<kBatch> consumer{
         .parameters = parameters,
         .board = board,
@@ -198,38 +205,52 @@ __global__ void __launch_bounds__(kThreads, 1)
         .control = control,
         .cursor = {},
         .block = {}};
-    run_consumer<kHeadDim>(consumer);
+    run_consumer<kMayBeFp8, kHeadDim>(consumer);
     return;
   }
+  sm90::registers_decrease<kOtherRegisters>();
   if (threadIdx.x < kConsumers + 32) {
-    run_loader<kHeadDim>(parameters, pages, control, &cache);
+    run_loader<kMayBeFp8, kHeadDim>(parameters, pages, control, &cache);
   } else {
-    Storer<kBatch> storer{
-        .parameters = parameters, .board = board, .sums = sums, .control = control, .block = {}};
-    run_storer(storer);
+    Storer<kBatch> storer{.parameters = parameters,
+                          .board = board,
+                          .sums = sums,
+                          .control = control,
+                          .block = {},
+                          .scales = nullptr};
+    run_storer<kMayBeFp8>(storer);
   }
 }
 
 using Kernel = void (*)(CUtensorMap, Parameters);
 
-template <int kHeadDim>
+template <bool kMayBeFp8, int kHeadDim>
 Kernel kernel_of(std::int64_t batch) {
   switch (batch) {
     case 1:
-      return megakernel<kHeadDim, 1>;
+      return megakernel<kMayBeFp8, kHeadDim, 1>;
     case 2:
-      return megakernel<kHeadDim, 2>;
+      return megakernel<kMayBeFp8, kHeadDim, 2>;
     case 4:
-      return megakernel<kHeadDim, 4>;
+      return megakernel<kMayBeFp8, kHeadDim, 4>;
     case 8:
-      return megakernel<kHeadDim, 8>;
+      return megakernel<kMayBeFp8, kHeadDim, 8>;
     default:
       throw std::invalid_argument("megakernel: " + std::to_string(batch) +
                                   " sequences, expected 1, 2, 4 or 8");
   }
 }
+template <bool kMayBeFp8>
 Kernel kernel_of(const ModelShape& shape) {
-  return shape.head_dim == 64 ? kernel_of<64>(shape.batch) : kernel_of<128>(shape.batch);
+  return shape.head_dim == 64 ? kernel_of<kMayBeFp8, 64>(shape.batch)
+                              : kernel_of<kMayBeFp8, 128>(shape.batch);
+}
+Kernel kernel_of(const Program& program) {
+  const auto has_fp8 = [](const std::vector<Instruction>& own) {
+    return std::ranges::any_of(own, [](const Instruction& in) { return in.weight_bytes == 1; });
+  };
+  return std::ranges::any_of(program.instructions, has_fp8) ? kernel_of<true>(program.shape)
+                                                            : kernel_of<false>(program.shape);
 }
 
 // As [blocks of all layers' keys and values, kv heads, halves of a row, tokens, elements of a
@@ -316,9 +337,11 @@ cuda::DeviceBuffer<Instruction> upload(const Program& program, const Operands& o
                             instruction.opcode != Opcode::kPick;
       const auto weight = static_cast<std::size_t>(instruction.weight);
       const auto gain = static_cast<std::size_t>(instruction.gain);
-      set_address(instruction, kWeightAddress, has_rows ? operands.weights.at(weight) : nullptr);
+      const Weight rows = has_rows ? operands.weights.at(weight) : Weight{};
+      set_address(instruction, kWeightAddress, rows.data);
+      set_address(instruction, kScaleAddress, rows.scales);
       set_address(instruction, kGainAddress,
-                  instruction.gain == kNowhere ? nullptr : operands.weights.at(gain));
+                  instruction.gain == kNowhere ? nullptr : operands.weights.at(gain).data);
       all.push_back(instruction);
     }
   }
@@ -350,7 +373,7 @@ Megakernel::Megakernel(Program program, const Operands& operands)
         "megakernel: a program for " + std::to_string(program_.instructions.size()) +
         " SMs, the device has " + std::to_string(device.multiProcessorCount));
   }
-  static_cast<void>(kernel_of(shape));
+  kernel_ = kernel_of(program_);
   const SharedSizes sizes(shape);
   const std::size_t rest = sizes.total();
   constexpr std::size_t kLeastPages = 3;
@@ -414,7 +437,7 @@ void Megakernel::launch(const cuda::Stream& stream) {
                 .block = dim3(kThreads),
                 .shared_bytes = shared_bytes_,
                 .cooperative = true},
-               kernel_of(program_.shape), cache_map_, parameters_);
+               kernel_, cache_map_, parameters_);
 }
 
 std::optional<std::string> Megakernel::take_failure(const cuda::Stream& stream) {

@@ -61,5 +61,6 @@ struct Parameters {
 // Addresses stand in these words of an instruction, low half first.
 inline constexpr int kWeightAddress = 16;
 inline constexpr int kGainAddress = 18;
+inline constexpr int kScaleAddress = 20;  // of the weight's rows, fp32; bf16: null
 
 }  // namespace orrery::megakernel

@@ -52,6 +52,18 @@ __device__ inline void apply_norm(const BlockSums<kBatch>& sums, int width, floa
   }
 }
 
+// What the products of a lane's row are multiplied by.
+__device__ inline float row_scale(const Instruction& in, const float* scales,
+                                  const RowBlocks& blocks, int block) {
+  if (in.weight_bytes != 1) return 1;
+  const int lane_row = static_cast<int>(threadIdx.x) % kRows;
+  const bool is_up = lane_row >= blocks.rows_each;
+  const int row = is_up ? lane_row - blocks.rows_each : lane_row;
+  if (row >= blocks.rows_of(in, block)) return 0;
+  const int at = in.first_row + block * blocks.rows_each + row + (is_up ? in.whole_rows : 0);
+  return __ldg(scales + at) * kFp8Left;
+}
+
 // All blocks whose turn is this warp's: `early(block)` before the sums are there, `late(block,
 // values)` with them.
 template <int kBatch, typename Early, typename Late>
@@ -63,6 +75,7 @@ __device__ void store(Storer<kBatch>& storer, const Instruction& in, const Early
   for (int block = 0; block < blocks.count; ++block, ++storer.block.block) {
     if (!storer.is_turn()) continue;
     early(block);
+    const float scale = row_scale(in, storer.scales, blocks, block);
     const std::uint32_t slot = storer.block.slot();
     sm90::barrier_wait(&storer.control.sums_full[slot], storer.block.phase());
     float values[kValues<kBatch>];
@@ -72,6 +85,8 @@ __device__ void store(Storer<kBatch>& storer, const Instruction& in, const Early
     }
     __syncwarp();
     if (storer.lane() == 0) sm90::barrier_arrive(&storer.control.sums_empty[slot]);
+#pragma unroll
+    for (float& value : values) value *= scale;
     late(block, values);
   }
 }

@@ -27,6 +27,7 @@ struct Case {
   bool is_tied;
   std::int64_t batch;
   std::vector<std::int64_t> contexts;
+  DType dtype = DType::kBf16;  // of weights
 };
 
 const std::vector<Case> kCases = {
@@ -35,6 +36,8 @@ const std::vector<Case> kCases = {
     {"small", "llama", 512, 4, 8, 2, 64, 1024, 1004, false, 8, {300}},
     {"small", "qwen3", 512, 4, 8, 2, 128, 1024, 1004, false, 1, {33, 300}},
     {"small", "qwen3", 512, 4, 8, 2, 128, 1024, 1004, false, 2, {300}},
+    {"small", "llama", 512, 4, 8, 2, 64, 1024, 1004, false, 1, {33, 300}, DType::kFp8},
+    {"small", "qwen3", 2048, 2, 16, 4, 128, 2560, 1004, false, 4, {300}, DType::kFp8},
     {"llama-3.2-1b",
      "llama",
      2048,
@@ -48,7 +51,9 @@ const std::vector<Case> kCases = {
      1,
      {32, 158, 512, 2048, 16384}},
     {"llama-3.2-1b", "llama", 2048, 16, 32, 8, 64, 8192, 128256, true, 4, {512}},
+    {"llama-3.2-1b", "llama", 2048, 16, 32, 8, 64, 8192, 128256, true, 1, {158, 512}, DType::kFp8},
     {"llama-3.1-8b", "llama", 4096, 32, 32, 8, 128, 14336, 128256, false, 1, {512}},
+    {"llama-3.1-8b", "llama", 4096, 32, 32, 8, 128, 14336, 128256, false, 1, {512}, DType::kFp8},
 };
 
 constexpr std::int32_t kBlockSize = 64;
@@ -78,7 +83,7 @@ Plan plan_of(const Case& one, const StepInput& input) {
                             {"intermediate_size", one.ffn},
                             {"tie_word_embeddings", one.is_tied}};
   LoweringOptions options;
-  options.precision.weights = options.precision.activations = DType::kBf16;
+  options.precision.weights = options.precision.activations = one.dtype;
   return lower(model_config(one.name, fields), batch_of(input), options);
 }
 
@@ -135,6 +140,61 @@ void print_times(const megakernel::TimedProgram& program, double us) {
   }
 }
 
+// The least, the middle and the most over SMs, the mean over layers.
+struct Spread {
+  double least = 0;
+  double middle = 0;
+  double most = 0;
+  std::int64_t layers = 0;
+  void add(std::vector<double>& of_sms) {
+    std::ranges::sort(of_sms);
+    least += of_sms.front();
+    middle += of_sms[of_sms.size() / 2];
+    most += of_sms.back();
+    ++layers;
+  }
+};
+
+// How long SMs wait for an instruction's values and then take for it. The least wait is what a
+// value takes from SM to SM; what is beyond it is waiting for the slowest.
+void print_spread(const megakernel::TimedProgram& program, double us) {
+  struct OfSms {
+    std::vector<double> waits;
+    std::vector<double> takes;
+  };
+  std::map<std::pair<megakernel::Opcode, std::int32_t>, OfSms> instructions;
+  double cycles = 0;  // of an SM from first to last, the mean
+  for (const auto& own : program) {
+    if (own.empty()) continue;
+    cycles += static_cast<double>(own.back().record.end - own.front().record.start) /
+              static_cast<double>(program.size());
+    for (const auto& [instruction, record] : own) {
+      if (instruction.opcode == megakernel::Opcode::kPick) continue;
+      OfSms& of_sms = instructions[{instruction.opcode, instruction.layer}];
+      of_sms.waits.push_back(static_cast<double>(record.ready - record.start));
+      of_sms.takes.push_back(static_cast<double>(record.end - record.ready));
+    }
+  }
+  std::map<megakernel::Opcode, std::pair<Spread, Spread>> spreads;
+  for (auto& [place, of_sms] : instructions) {
+    spreads[place.first].first.add(of_sms.waits);
+    spreads[place.first].second.add(of_sms.takes);
+  }
+  const auto mean_us = [&](double sum, std::int64_t layers) {
+    return sum / static_cast<double>(layers) / cycles * us;
+  };
+  for (const auto& [opcode, spread] : spreads) {
+    const auto& [wait, take] = spread;
+    std::printf(
+        "    %-10s of a layer: waits for values %5.2f %5.2f %5.2f us, takes %5.2f %5.2f %5.2f "
+        "(least, middle, most SM)\n",
+        std::string(megakernel::to_text(opcode)).c_str(), mean_us(wait.least, wait.layers),
+        mean_us(wait.middle, wait.layers), mean_us(wait.most, wait.layers),
+        mean_us(take.least, take.layers), mean_us(take.middle, take.layers),
+        mean_us(take.most, take.layers));
+  }
+}
+
 // The same step again and again: the same tokens each time and the same logits in the end.
 void repeat(Executor& executor, PreparedStep& step, const StepInput& input, int times) {
   const auto tokens = executor.run(step, input).next_tokens;
@@ -183,7 +243,9 @@ Outcome run_mode(Executor& executor, const Plan& plan, const StepInput& input, L
   std::ranges::sort(times);
   outcome.us = times[times.size() / 2];
   if (mode == LaunchMode::kMegakernel) {
-    print_times(executor.instruction_times(*step, input), outcome.us);
+    const megakernel::TimedProgram timed = executor.instruction_times(*step, input);
+    print_times(timed, outcome.us);
+    print_spread(timed, outcome.us);
     if (is_checked) {
       repeat(executor, *step, input, kForwards);
       if (input.decodes.size() == 1) lose(executor, *step, input, 0);
@@ -211,9 +273,10 @@ void run_case(const Case& one, std::int64_t context, bool is_checked,
   const Outcome graph = run_mode(executor, plan, input, LaunchMode::kGraph, is_checked);
   const Outcome kernel = run_mode(executor, plan, input, LaunchMode::kMegakernel, is_checked);
   std::printf(
-      "%s %s batch %lld context %lld: logits %.2e of the largest, tokens %s; graph %.1f us, "
+      "%s %s %s batch %lld context %lld: logits %.2e of the largest, tokens %s; graph %.1f us, "
       "megakernel %.1f us\n",
-      one.name, one.type, static_cast<long long>(one.batch), static_cast<long long>(context),
+      one.name, one.type, std::string(to_text(one.dtype)).c_str(),
+      static_cast<long long>(one.batch), static_cast<long long>(context),
       difference(graph.logits, kernel.logits), graph.tokens == kernel.tokens ? "equal" : "differ",
       graph.us, kernel.us);
   std::fflush(stdout);

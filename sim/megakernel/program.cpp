@@ -15,10 +15,8 @@ namespace orrery::megakernel {
 namespace {
 
 constexpr std::int64_t kMostParts = 16;
-constexpr std::int64_t kColumns = 256;   // widths are multiples of this
+constexpr std::int64_t kRowBytes = 512;  // of a weight: rows are multiples of this
 constexpr std::int64_t kRowsOfUnit = 2;  // values of a board unit
-constexpr std::int64_t kRowsOfBlock = 16;
-constexpr std::int64_t kPageColumns = 1024;
 
 // One op of the step, written out.
 struct Task {
@@ -62,8 +60,8 @@ class Reader {
     const auto* op = std::get_if<KernelOp>(&plan_.ops()[op_id()].body);
     return op != nullptr && op->kernel == kernel;
   }
-  // The task at hand, which must be this kernel in bf16.
-  const Task& take(std::string_view kernel) {
+  // The task at hand, which must be this kernel in bf16, or in one of these.
+  const Task& take(std::string_view kernel, std::initializer_list<DType> others = {}) {
     if (is_done()) {
       throw std::invalid_argument("megakernel: the plan ends where \"" + std::string(kernel) +
                                   "\" is expected");
@@ -78,8 +76,10 @@ class Reader {
           "no instruction for \"" + body->kernel + "\" here, expected \"" + std::string(kernel) +
               "\": a dense decoder of RMSNorm, rotary positions, grouped-query attention and SiLU");
     }
-    if (body->dtype != DType::kBf16) {
-      refuse(plan_, task, std::string(to_text(body->dtype)) + ", expected bf16");
+    if (body->dtype != DType::kBf16 && std::ranges::find(others, body->dtype) == others.end()) {
+      refuse(plan_, task,
+             std::string(to_text(body->dtype)) + ", expected bf16" +
+                 (others.size() > 0 ? " or fp8" : ""));
     }
     ++at_;
     return task;
@@ -112,15 +112,23 @@ class Reader {
   std::size_t at_ = 0;
 };
 
+// A weight that is multiplied.
+struct Matrix {
+  WeightName name;
+  std::int32_t element_bytes = 2;
+};
+
 struct Layer {
-  WeightName attention_norm, qkv, output, ffn_norm, gate_up, down;
+  WeightName attention_norm, ffn_norm;
+  Matrix qkv, output, gate_up, down;
   std::optional<WeightName> head_norms;
 };
 
 struct Decoder {
   ModelShape shape;
   std::vector<Layer> layers;
-  WeightName embedding, final_norm, head;
+  WeightName embedding, final_norm;
+  Matrix head;
   TensorId logits = -1;
   TensorId next_tokens = -1;
   TensorId kv_cache = -1;
@@ -130,11 +138,30 @@ void require(const Reader& reader, const Task& task, bool holds, const std::stri
   if (!holds) refuse(reader.plan(), task, what);
 }
 
+// A norm's gains; a plan of fp8 quantises its result.
+WeightName read_norm(Reader& reader) {
+  return reader.weight(reader.take("add_rms_norm", {DType::kFp8}));
+}
+
+// A projection, before which a plan of fp8 may quantise.
+Matrix read_matrix(Reader& reader) {
+  if (reader.is("quantize")) reader.take("quantize", {DType::kFp8});
+  const Task& task = reader.take("gemm", {DType::kFp8});
+  const WeightName name = reader.weight(task);
+  const DType dtype = reader.plan().tensors()[static_cast<std::size_t>(name.tensor)].dtype;
+  const Matrix matrix{.name = name, .element_bytes = dtype == DType::kFp8 ? 1 : 2};
+  const std::int64_t columns = reader.dim_of(task, "k");
+  const std::int64_t multiple = kRowBytes / matrix.element_bytes;
+  require(reader, task, columns % multiple == 0,
+          std::to_string(columns) + " columns, expected a multiple of " + std::to_string(multiple));
+  return matrix;
+}
+
 Layer read_layer(Reader& reader, Decoder& decoder) {
   ModelShape& shape = decoder.shape;
   Layer layer;
-  layer.attention_norm = reader.weight(reader.take("add_rms_norm"));
-  layer.qkv = reader.weight(reader.take("gemm"));
+  layer.attention_norm = read_norm(reader);
+  layer.qkv = read_matrix(reader);
   if (reader.is("rms_norm")) layer.head_norms = reader.weight(reader.take("rms_norm"));
   const Task& rope = reader.take("rope");
   const Task& append = reader.take("kv_append");
@@ -164,11 +191,11 @@ Layer read_layer(Reader& reader, Decoder& decoder) {
   shape.context = found.context;
   shape.has_head_norms = layer.head_norms.has_value();
   if (decoder.kv_cache < 0) decoder.kv_cache = reader.op(append).writes.front().tensor;
-  layer.output = reader.weight(reader.take("gemm"));
-  layer.ffn_norm = reader.weight(reader.take("add_rms_norm"));
-  layer.gate_up = reader.weight(reader.take("gemm"));
-  shape.ffn = reader.dim_of(reader.take("silu_mul"), "ffn");
-  layer.down = reader.weight(reader.take("gemm"));
+  layer.output = read_matrix(reader);
+  layer.ffn_norm = read_norm(reader);
+  layer.gate_up = read_matrix(reader);
+  shape.ffn = reader.dim_of(reader.take("silu_mul", {DType::kFp8}), "ffn");
+  layer.down = read_matrix(reader);
   return layer;
 }
 
@@ -190,14 +217,14 @@ Decoder read_decoder(const Plan& plan) {
   while (!norm) {
     decoder.layers.push_back(read_layer(reader, decoder));
     Reader ahead = reader;
-    norm = ahead.weight(ahead.take("add_rms_norm"));
-    const Task& gemm = ahead.take("gemm");
+    norm = read_norm(ahead);
+    const Matrix matrix = read_matrix(ahead);
     if (!ahead.is("sample")) {
       norm.reset();
       continue;
     }
     decoder.final_norm = *norm;
-    decoder.head = ahead.weight(gemm);
+    decoder.head = matrix;
     const Task& sample = ahead.take("sample");
     shape.vocab = ahead.dim_of(sample, "vocab");
     decoder.logits = ahead.op(sample).reads.front().tensor;
@@ -209,14 +236,6 @@ Decoder read_decoder(const Plan& plan) {
     throw std::invalid_argument("megakernel: vocab " + std::to_string(shape.vocab) +
                                 ", expected an even number");
   }
-  const auto require_width = [](const char* what, std::int64_t width) {
-    if (width % kColumns == 0) return;
-    throw std::invalid_argument("megakernel: " + std::string(what) + " " + std::to_string(width) +
-                                ", expected a multiple of " + std::to_string(kColumns));
-  };
-  require_width("hidden", shape.hidden);
-  require_width("ffn", shape.ffn);
-  require_width("heads times head_dim", shape.heads * shape.head_dim);
   return decoder;
 }
 
@@ -361,14 +380,18 @@ class Compiler {
   }
   // The rows of a weight in pairs to all SMs; those without any do without the instruction unless
   // `always`.
-  void add_rows(Instruction instruction, std::int64_t rows, bool always = false) {
+  void add_rows(const Matrix& matrix, Instruction instruction, std::int64_t rows,
+                bool always = false) {
+    instruction.weight = weight(matrix.name);
+    instruction.weight_bytes = matrix.element_bytes;
     instruction.whole_rows = static_cast<std::int32_t>(rows);
     const std::int64_t weights = instruction.opcode == Opcode::kGateUp ? 2 : 1;
+    const std::int64_t row_bytes = instruction.width * matrix.element_bytes;
     const auto counts =
         dealer_.deal({.units = rows / kRowsOfUnit,
-                      .unit_bytes = kRowsOfUnit * 2 * instruction.width * weights,
-                      .block_units = kRowsOfBlock / kRowsOfUnit / weights,
-                      .block_pages = (instruction.width + kPageColumns - 1) / kPageColumns});
+                      .unit_bytes = kRowsOfUnit * row_bytes * weights,
+                      .block_units = kPageRows / kRowsOfUnit / weights,
+                      .block_pages = (row_bytes + kPageRowBytes - 1) / kPageRowBytes});
     std::int64_t first = 0;
     for (std::size_t sm = 0; sm < counts.size(); ++sm) {
       instruction.first_row = static_cast<std::int32_t>(first);
@@ -406,10 +429,10 @@ class Compiler {
     const std::int32_t middle = board(batch * shape_.hidden / 2);
     const std::int32_t gated = board(batch * shape_.ffn / 2);
     const std::int32_t after = board(batch * shape_.hidden / 2);
-    add_rows({.opcode = Opcode::kQkv,
+    add_rows(layer.qkv,
+             {.opcode = Opcode::kQkv,
               .layer = index,
               .width = static_cast<std::int32_t>(shape_.hidden),
-              .weight = weight(layer.qkv),
               .gain = weight(layer.attention_norm),
               .input = hidden,
               .output = qkv},
@@ -422,28 +445,28 @@ class Compiler {
                    .output = attended,
                    .parts = parts,
                    .scores = scores});
-    add_rows({.opcode = Opcode::kOutput,
+    add_rows(layer.output,
+             {.opcode = Opcode::kOutput,
               .layer = index,
               .width = wide,
-              .weight = weight(layer.output),
               .input = attended,
               .output = middle,
               .residual = hidden,
               .parts = parts,
               .scores = scores},
              shape_.hidden);
-    add_rows({.opcode = Opcode::kGateUp,
+    add_rows(layer.gate_up,
+             {.opcode = Opcode::kGateUp,
               .layer = index,
               .width = static_cast<std::int32_t>(shape_.hidden),
-              .weight = weight(layer.gate_up),
               .gain = weight(layer.ffn_norm),
               .input = middle,
               .output = gated},
              shape_.ffn);
-    add_rows({.opcode = Opcode::kDown,
+    add_rows(layer.down,
+             {.opcode = Opcode::kDown,
               .layer = index,
               .width = static_cast<std::int32_t>(shape_.ffn),
-              .weight = weight(layer.down),
               .input = gated,
               .output = after,
               .residual = middle},
@@ -453,10 +476,10 @@ class Compiler {
   void add_end(std::int32_t hidden) {
     const auto sms = static_cast<std::int32_t>(program_.instructions.size());
     const std::int32_t candidates = board(shape_.batch * sms * 2);
-    add_rows({.opcode = Opcode::kLogits,
+    add_rows(decoder_.head,
+             {.opcode = Opcode::kLogits,
               .layer = static_cast<std::int32_t>(shape_.layers),
               .width = static_cast<std::int32_t>(shape_.hidden),
-              .weight = weight(decoder_.head),
               .gain = weight(decoder_.final_norm),
               .input = hidden,
               .output = candidates,

@@ -66,15 +66,16 @@ Schedule parse_schedule(std::string_view text);
 
 struct CompileOptions {
   int num_sms = 132;
-  Schedule schedule = Schedule::kLeastBytes;
+  Schedule schedule = Schedule::kCriticalPath;
   // Of keys that one instruction of attention has. Fewer pages are read by more SMs at once, but
   // each further part is merged by all SMs; one part needs no merge.
   std::int64_t pages_of_part = 4;
 };
 
-// The program of a plan of one rank. Throws std::invalid_argument naming the
-// op that has no instruction (expected: a dense decoder in bf16 with RMSNorm, rotary positions,
-// grouped-query attention and SiLU), or a size that instructions do not take.
+// The program of a plan of one rank. Of fp8 weights each row has a scale; what the plan quantises
+// of activations stays bf16 here. Throws std::invalid_argument naming the op that has no
+// instruction (expected: a dense decoder in bf16, or with fp8 weights, with RMSNorm, rotary
+// positions, grouped-query attention and SiLU), or a size that instructions do not take.
 Program compile(const Plan& plan, const CompileOptions& options);
 
 // Numbers of sequences that the kernel is built for; the interpreter runs programs of others too.

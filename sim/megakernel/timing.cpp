@@ -13,9 +13,8 @@ namespace orrery::megakernel {
 namespace {
 
 // As kernels/megakernel/machine.cuh and matvec.cuh have them.
-constexpr std::int64_t kRowsOfPage = 16;       // of a page
-constexpr std::int64_t kColumnsOfPage = 1024;  // of a page
 constexpr std::size_t kPagesAsked = 2;         // under way at once
+constexpr std::size_t kHeldPages = 2;          // that consumers take before they have values
 constexpr std::int64_t kTilesOfPage = 4;       // of keys
 constexpr std::int64_t kValuesOfRound = 8192;  // 8 warps of 32 lanes with 4 loads of 8 values each
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -59,14 +58,15 @@ std::vector<Page> pages_of(std::span<const Instruction> own, const ModelShape& s
     }
     if (!has_rows(in)) continue;
     const std::int64_t weights = in.opcode == Opcode::kGateUp ? 2 : 1;
-    for (std::int64_t row = 0; row < in.num_rows; row += kRowsOfPage / weights) {
-      const std::int64_t rows = std::min(kRowsOfPage / weights, in.num_rows - row);
-      for (std::int64_t column = 0; column < in.width; column += kColumnsOfPage) {
-        const std::int64_t columns = std::min<std::int64_t>(kColumnsOfPage, in.width - column);
-        const bool is_last = column + kColumnsOfPage >= in.width;
-        pages.push_back({.instruction = index,
-                         .rows_done = is_last ? static_cast<std::int32_t>(rows) : 0,
-                         .bytes = static_cast<double>(rows * weights * columns * 2)});
+    const std::int64_t row_bytes = std::int64_t{in.width} * in.weight_bytes;
+    for (std::int64_t row = 0; row < in.num_rows; row += kPageRows / weights) {
+      const std::int64_t rows = std::min(kPageRows / weights, in.num_rows - row);
+      for (std::int64_t at = 0; at < row_bytes; at += kPageRowBytes) {
+        const std::int64_t own_bytes = std::min<std::int64_t>(kPageRowBytes, row_bytes - at);
+        pages.push_back(
+            {.instruction = index,
+             .rows_done = at + kPageRowBytes >= row_bytes ? static_cast<std::int32_t>(rows) : 0,
+             .bytes = static_cast<double>(rows * weights * own_bytes)});
       }
     }
   }
@@ -81,7 +81,8 @@ class Machine {
         times_(times),
         num_pages_(static_cast<std::size_t>(num_pages(program.shape))),
         sms_(program.instructions.size()) {
-    if (!(times.hbm_rate.value() > 0) || !(times.page.value() > 0)) {
+    if (!(times.hbm_rate.value() > 0) || !(times.page.value() > 0) ||
+        !(times.fp8_page.value() > 0)) {
       throw std::invalid_argument("megakernel: a rate or a time of products that is not positive");
     }
     make_values();
@@ -130,7 +131,8 @@ class Machine {
     std::size_t asked = 0;   // pages
     std::size_t queued = 0;  // of these have reached the memory
     std::size_t landed = 0;
-    std::size_t freed = 0;
+    std::size_t freed = 0;  // or held
+    std::size_t multiplied = 0;
     std::size_t at = 0;           // instruction
     std::int32_t row = 0;         // of it, the next to be done
     double page_wanted = kNever;  // since when its consumers wait for a page
@@ -234,12 +236,23 @@ class Machine {
     sm.start = now_;
     sm.row = 0;
     sm.times[sm.at].start = Seconds(now_);
+    hold_pages(index);
     Values* const values = read_of(sm.own[sm.at]);
     if (values != nullptr && values->missing > 0) {
       values->waiting.push_back(static_cast<std::int32_t>(index));
       return;
     }
     take_values(index, values);
+  }
+  // The instruction's first pages that are there make room for others.
+  void hold_pages(std::size_t index) {
+    Sm& sm = sms_[index];
+    if (!has_rows(sm.own[sm.at])) return;
+    for (std::size_t i = 0; i < kHeldPages && sm.freed < sm.landed; ++i) {
+      if (sm.pages[sm.freed].instruction != static_cast<std::int32_t>(sm.at)) return;
+      ++sm.freed;
+      ask(index);
+    }
   }
   void take_values(std::size_t index, const Values* values) {
     const Sm& sm = sms_[index];
@@ -251,15 +264,18 @@ class Machine {
   // The consumers' next page, or the end of their instruction.
   void want_page(std::size_t index) {
     Sm& sm = sms_[index];
-    const bool has_page = sm.freed < sm.pages.size() &&
-                          sm.pages[sm.freed].instruction == static_cast<std::int32_t>(sm.at);
+    const bool has_page = sm.multiplied < sm.pages.size() &&
+                          sm.pages[sm.multiplied].instruction == static_cast<std::int32_t>(sm.at);
     if (!has_page) return end_instruction(index);
-    if (sm.freed >= sm.landed) {
+    if (sm.multiplied >= sm.landed) {
       sm.page_wanted = now_;
       return;
     }
-    const bool is_keys = sm.own[sm.at].opcode == Opcode::kAttention;
-    add(now_ + (is_keys ? times_.key_page : times_.page).value(), What::kMultiplied, index);
+    add(now_ + page_time(sm.own[sm.at]).value(), What::kMultiplied, index);
+  }
+  [[nodiscard]] Seconds page_time(const Instruction& in) const {
+    if (in.opcode == Opcode::kAttention) return times_.key_page;
+    return in.weight_bytes == 1 ? times_.fp8_page : times_.page;
   }
   void end_instruction(std::size_t index) {
     Sm& sm = sms_[index];
@@ -283,8 +299,8 @@ class Machine {
   }
   void multiplied(std::size_t index) {
     Sm& sm = sms_[index];
-    const Page& page = sm.pages[sm.freed];
-    ++sm.freed;
+    const Page& page = sm.pages[sm.multiplied];
+    if (sm.freed == sm.multiplied++) ++sm.freed;
     ask(index);
     if (page.rows_done > 0) {
       write(sm.own[sm.at], sm.row, sm.row + page.rows_done);

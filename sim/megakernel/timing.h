@@ -23,7 +23,8 @@ namespace orrery::megakernel {
 struct MachineTimes {
   BytesPerSecond hbm_rate;  // of all SMs together
   Seconds hbm_latency;      // before a page's first byte
-  Seconds page;             // products of a page of weights
+  Seconds page;             // products of a page of weights, bf16
+  Seconds fp8_page;         // of fp8, twice as many of them
   Seconds key_page;         // attention over a page of keys and values
   Seconds read;             // one round of values from the board (kValuesOfRound)
   Seconds store;

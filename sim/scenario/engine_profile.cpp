@@ -188,6 +188,7 @@ void read_megakernel(const Reader& reader, EngineProfile& profile) {
   const Times times(reader, "megakernel");
   profile.megakernel = {.hbm_latency = times.at("hbm_latency"),
                         .page = times.at("page"),
+                        .fp8_page = times.at("fp8_page"),
                         .key_page = times.at("key_page"),
                         .read = times.at("read"),
                         .store = times.at("store"),

@@ -97,7 +97,8 @@ Section front_end_section() {
 
 Section megakernel_section() {
   return part_of("megakernel", {needed(time("hbm_latency", "of a page of weights")),
-                                needed(time("page", "a page of weights computed")),
+                                needed(time("page", "a page of bf16 weights computed")),
+                                needed(time("fp8_page", "a page of fp8 weights computed")),
                                 needed(time("key_page", "a page of keys computed")),
                                 needed(time("read", "of an instruction's operands")),
                                 needed(time("store", "of an instruction's results")),

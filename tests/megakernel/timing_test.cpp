@@ -19,14 +19,17 @@ using orrery::testing::SmallDecoder;
 constexpr MachineTimes kMeasured{.hbm_rate = BytesPerSecond(4.71e12),
                                  .hbm_latency = Seconds(1.11e-6),
                                  .page = Seconds(0.357e-6),
+                                 .fp8_page = Seconds(0.6e-6),
                                  .key_page = Seconds(0.70e-6),
                                  .read = Seconds(1.2e-6),
                                  .store = Seconds(0.6e-6),
                                  .hop = Seconds(1.98e-6),
                                  .instruction = Seconds(0.13e-6)};
 // Nothing takes time but the products.
-constexpr MachineTimes kProductsAlone{
-    .hbm_rate = BytesPerSecond(1e30), .page = Seconds(1e-6), .key_page = Seconds(5e-6)};
+constexpr MachineTimes kProductsAlone{.hbm_rate = BytesPerSecond(1e30),
+                                      .page = Seconds(1e-6),
+                                      .fp8_page = Seconds(1e-6),
+                                      .key_page = Seconds(5e-6)};
 
 struct MeasuredDecoder {
   const char* name;
