@@ -17,6 +17,7 @@ constexpr std::size_t kPagesAsked = 2;         // under way at once
 constexpr std::size_t kHeldPages = 2;          // that consumers take before they have values
 constexpr std::int64_t kTilesOfPage = 4;       // of keys
 constexpr std::int64_t kValuesOfRound = 8192;  // 8 warps of 32 lanes with 4 loads of 8 values each
+constexpr std::int64_t kPartsOfRound = 4;      // of the keys, merged
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Page {
@@ -208,12 +209,20 @@ class Machine {
         return &values_.back();
     }
   }
+  // Of an instruction's values, first looked for when it begins.
   [[nodiscard]] double read_time(const Instruction& in) const {
-    std::int64_t values = shape_.batch * in.width;
-    if (in.opcode == Opcode::kOutput) values *= in.parts;
-    if (in.opcode == Opcode::kAttention || in.opcode == Opcode::kPick) values = 1;
+    return times_.read.value() + later_rounds(in);
+  }
+  // Rounds that follow the first, or the first that finds the last part of the keys.
+  [[nodiscard]] double later_rounds(const Instruction& in) const {
+    if (in.opcode == Opcode::kAttention || in.opcode == Opcode::kPick) return 0;
+    if (in.opcode == Opcode::kOutput && in.parts > 1) {
+      const std::int64_t rounds = shape_.batch * ((in.parts + kPartsOfRound - 1) / kPartsOfRound);
+      return times_.merge.value() * static_cast<double>(rounds);
+    }
+    const std::int64_t values = shape_.batch * in.width;
     const std::int64_t rounds = (values + kValuesOfRound - 1) / kValuesOfRound;
-    return times_.read.value() * static_cast<double>(rounds);
+    return times_.read.value() * static_cast<double>(rounds - 1);
   }
 
   void add(double time, What what, std::size_t sm) {
@@ -257,7 +266,9 @@ class Machine {
   void take_values(std::size_t index, const Values* values) {
     const Sm& sm = sms_[index];
     double ready = sm.start + read_time(sm.own[sm.at]);
-    if (values != nullptr) ready = std::max(ready, values->latest + times_.hop.value());
+    if (values != nullptr) {
+      ready = std::max(ready, values->latest + times_.hop.value() + later_rounds(sm.own[sm.at]));
+    }
     add(ready, What::kReady, index);
   }
 

@@ -27,6 +27,7 @@ struct MachineTimes {
   Seconds fp8_page;         // of fp8, twice as many of them
   Seconds key_page;         // attention over a page of keys and values
   Seconds read;             // one round of values from the board (kValuesOfRound)
+  Seconds merge;            // one round of parts of the keys (kPartsOfRound)
   Seconds store;
   Seconds hop;
   Seconds instruction;  // from the end of one to the begin of the next

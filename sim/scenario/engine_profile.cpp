@@ -191,6 +191,7 @@ void read_megakernel(const Reader& reader, EngineProfile& profile) {
                         .fp8_page = times.at("fp8_page"),
                         .key_page = times.at("key_page"),
                         .read = times.at("read"),
+                        .merge = times.at("merge"),
                         .store = times.at("store"),
                         .hop = times.at("hop"),
                         .instruction = times.at("instruction")};

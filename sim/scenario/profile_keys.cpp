@@ -101,6 +101,7 @@ Section megakernel_section() {
                                 needed(time("fp8_page", "a page of fp8 weights computed")),
                                 needed(time("key_page", "a page of keys computed")),
                                 needed(time("read", "of an instruction's operands")),
+                                needed(time("merge", "of four parts of the keys")),
                                 needed(time("store", "of an instruction's results")),
                                 needed(time("hop", "until another SM sees them")),
                                 needed(time("instruction", "of each besides"))});

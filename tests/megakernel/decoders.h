@@ -18,21 +18,24 @@ struct SmallDecoder {
   std::int64_t head_dim = 64;
   std::int64_t batch = 1;
   std::int64_t vocab = 302;
+  std::int64_t hidden = 256;
 
   [[nodiscard]] ModelConfig model() const {
     return model_config("small", {{"model_type", type},
-                                  {"hidden_size", std::int64_t{256}},
+                                  {"hidden_size", hidden},
                                   {"vocab_size", vocab},
                                   {"num_hidden_layers", std::int64_t{2}},
-                                  {"num_attention_heads", 256 / head_dim},
+                                  {"num_attention_heads", hidden / head_dim},
                                   {"num_key_value_heads", 128 / head_dim},
                                   {"head_dim", head_dim},
                                   {"intermediate_size", std::int64_t{512}},
                                   {"tie_word_embeddings", false}});
   }
   // A step of its decodes with so many keys each, the new one among them.
-  [[nodiscard]] Plan plan(std::int64_t context, DType dtype = DType::kBf16) const {
+  [[nodiscard]] Plan plan(std::int64_t context, DType dtype = DType::kBf16,
+                          bool fuses_quant = true) const {
     LoweringOptions options;
+    options.fuse_norm_quant = fuses_quant;
     options.precision.weights = options.precision.activations = dtype;
     Batch batch_of_step;
     batch_of_step.num_decodes = batch;
@@ -48,7 +51,11 @@ inline megakernel::InterpreterSetup setup_of(const Plan& plan, std::uint64_t see
     const auto shard = static_cast<std::size_t>(shards.tensor_shard[tensor]);
     const StoredWeight stored =
         stored_weight(shards.shards[shard], name.copy, plan.tensors()[tensor].dtype, seed);
-    return std::vector<double>(stored.values.begin(), stored.values.end());
+    std::vector<double> values(stored.values.begin(), stored.values.end());
+    if (stored.scales.empty()) return values;
+    const std::size_t columns = values.size() / stored.scales.size();
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] *= stored.scales[i / columns];
+    return values;
   }};
 }
 

@@ -161,8 +161,10 @@ TEST(MegakernelProgram, SaysWhatTheKernelRuns) {
 TEST(MegakernelProgram, RefusesWhatHasNoInstruction) {
   const SmallDecoder decoder;
   EXPECT_EQ(refusal(decoder.plan(64)), "taken");
-  EXPECT_NE(refusal(decoder.plan(64, DType::kFp8)).find("fp8, expected bf16"), std::string::npos)
-      << refusal(decoder.plan(64, DType::kFp8));
+  const std::string narrow = refusal(decoder.plan(64, DType::kFp8));
+  EXPECT_NE(narrow.find("256 columns, expected a multiple of 512"), std::string::npos) << narrow;
+  const std::string block = refusal(decoder.plan(64, DType::kFp8Block));
+  EXPECT_NE(block.find("fp8_block, expected bf16 or fp8"), std::string::npos) << block;
   EXPECT_NE(refusal(parallelize(decoder.plan(64), {.tp = 2})).find("a plan of 2 ranks"),
             std::string::npos);
   EXPECT_NE(refusal(SmallDecoder{.batch = 9}.plan(64)).find("9 tokens, expected 1 to 8"),
@@ -179,6 +181,21 @@ TEST(MegakernelProgram, RefusesWhatHasNoInstruction) {
       std::string::npos)
       << refusal(lower(decoder.model(), prompt, {}));
   EXPECT_THROW(static_cast<void>(compile(decoder.plan(64), {.num_sms = 0})), std::invalid_argument);
+}
+
+// What a plan of fp8 quantises beside its weights stays as it is; a tied head is bf16.
+TEST(MegakernelProgram, TakesWeightsOfFp8) {
+  for (const bool is_fused : {true, false}) {
+    const Program program =
+        compile(SmallDecoder{.hidden = 512}.plan(64, DType::kFp8, is_fused), {});
+    for (const auto& own : program.instructions) {
+      for (const Instruction& in : own) {
+        const bool has_fp8 = in.opcode == Opcode::kQkv || in.opcode == Opcode::kOutput ||
+                             in.opcode == Opcode::kGateUp || in.opcode == Opcode::kDown;
+        EXPECT_EQ(in.weight_bytes, has_fp8 ? 1 : 2) << describe(in);
+      }
+    }
+  }
 }
 
 TEST(MegakernelProgram, DescribesItsInstructions) {
