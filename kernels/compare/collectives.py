@@ -9,6 +9,8 @@ Writes DIR/<collective>.csv (topologies/README.md) and DIR/comparison.json for `
 from __future__ import annotations
 
 import argparse
+import csv
+import datetime
 import json
 import os
 import statistics
@@ -23,6 +25,7 @@ from report import save
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build-gpu/kernels/tool/orrery-gpu"
 TORCH_BYTES = [2**exponent for exponent in range(9, 25)]
+RAW_NVLINK = 18 * 26.562e9  # bytes per second and direction: links of an H100 or H200 times what one signals
 LAUNCHES = 100
 ROUNDS = 12
 PORT = 29511
@@ -82,6 +85,23 @@ def _time_call(call: Callable[[], object], buffer) -> float:
     return statistics.median(times[2:])
 
 
+def nccl_rows(table: Path, revision_name: str, date: str) -> list[dict]:
+    """Our all-reduce beside NCCL's, both in graphs, from the table that `orrery-gpu time collectives` wrote."""
+    with table.open(newline="", encoding="utf-8") as file:
+        timed = [line for line in csv.DictReader(file) if line["mode"] == "graph"]
+    ours = {(line["num_gpus"], line["bytes"]): float(line["time_us"]) for line in timed if line["implementation"] == "orrery"}
+    rows = []
+    for line in timed:
+        if line["implementation"] != "nccl":
+            continue
+        gpus, size = int(line["num_gpus"]), int(line["bytes"])
+        sent = 2 * (gpus - 1) / gpus * size  # by each GPU, at least
+        rows.append({"kernel": "all_reduce", "dtype": line["dtype"], "shape": {"bytes": size}, "ours_us": ours[line["num_gpus"], line["bytes"]],
+                     "peer": f"NCCL {line['version']}", "peer_us": float(line["time_us"]), "limit_us": round(1e6 * sent / RAW_NVLINK, 3),
+                     "gpus": gpus, "revision": revision_name[:10], "date": date})  # fmt: skip
+    return rows
+
+
 def torch_rows(ours: list[dict], gpus: int, directory: Path) -> list[dict]:
     """Rows with PyTorch as the peer of ours of the same bytes."""
     import torch.multiprocessing as processes
@@ -109,12 +129,11 @@ def main(arguments: list[str]) -> int:
     os.environ |= {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
     options.output.mkdir(parents=True, exist_ok=True)
     command = [options.program.resolve(), "time", "collectives", "--gpus", options.gpus, "-o", options.output]
-    subprocess.run([*command, "--revision", options.revision or revision()], check=True)
-    path = options.output / "comparison.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))
+    subprocess.run(command, check=True)
+    rows = nccl_rows(options.output / "all_reduce.csv", options.revision or revision(), datetime.date.today().isoformat())
     for gpus in map(int, options.gpus.split(",")):
         rows += torch_rows(rows, gpus, options.output)
-    save(path, rows)
+    save(options.output / "comparison.json", rows)
     return 0
 
 

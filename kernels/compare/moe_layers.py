@@ -2,14 +2,14 @@
 
 PYTHONPATH=bindings python3 kernels/compare/moe_layers.py DIR -o rows.json
 
-Needs the package `orrery`, no GPU. DIR holds rows.jsonl and <n>.plan (kernels/tool/moe.cpp).
+Needs the package `orrery`, no GPU. DIR holds rows.csv and <n>.plan (kernels/tool/moe.cpp).
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import datetime
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = {1: "llama_8b", 2: "llama_8b_tp2", 4: "llama_8b_tp4"}
 HBM_BYTES_PER_S = 4.8e12
 FLOPS_PER_S = {"bf16": 989e12, "fp8": 1979e12}
+SHAPE = ("model", "tokens", "design", "mode", "load", "streams", "fuse", "seed", "tp", "dp", "ep", "comm")
+COUNTS = ("tokens", "streams", "fuse", "seed", "tp", "dp", "ep")
 # What stands in a row's shape only where it says something.
 UNSAID = {"streams": 1, "fuse": 0, "seed": 1, "tp": 1, "dp": 1, "ep": 1, "comm": ""}
 
@@ -50,8 +52,9 @@ def limit_us(bodies: list[Mapping[str, Any]]) -> float:
     return 1e6 * max(moved / HBM_BYTES_PER_S, seconds)
 
 
-def shape_of(shape: Mapping[str, Any]) -> dict[str, int | str]:
+def shape_of(measured: Mapping[str, str]) -> dict[str, int | str]:
     """A row's shape less what goes without saying; how tokens reach experts elsewhere under its own name."""
+    shape = {name: int(measured[name]) if name in COUNTS else measured[name] for name in SHAPE}
     said = {name: value for name, value in shape.items() if UNSAID.get(name) != value}
     if "comm" in said:
         said["experts over"] = said.pop("comm")
@@ -64,15 +67,15 @@ def same_work(row: Row) -> tuple:
     return (row["dtype"], row["gpus"], *(shape.get(name) for name in ("model", "tokens", "load", "seed", "tp", "dp", "ep")))
 
 
-def predicted_row(measured: Mapping[str, Any], plan: str, scenario: orrery.Scenario, date: str) -> Row:
+def predicted_row(measured: Mapping[str, str], plan: str, scenario: orrery.Scenario, date: str) -> Row:
     """The row of one case."""
-    prediction = _core.predict_plan(scenario, plan, graph=measured["shape"]["mode"] == "graph", copies=measured["sets"])
+    prediction = _core.predict_plan(scenario, plan, graph=measured["mode"] == "graph", copies=int(measured["sets"]))
     bodies = first_rank(plan)
     return {
-        "kernel": "moe_layer", "dtype": measured["dtype"], "shape": shape_of(measured["shape"]), "ours_us": round(measured["ours_us"], 3),
+        "kernel": "moe_layer", "dtype": measured["dtype"], "shape": shape_of(measured), "ours_us": round(float(measured["ours_us"]), 3),
         "peer": "predicted", "peer_us": round(1e6 * prediction["duration_s"], 3), "limit_us": round(limit_us(bodies), 3),
-        "gpus": measured["gpus"], "revision": measured["revision"][:10], "date": date,
-        "launches": measured["launches"], "host_syncs": measured["host_syncs"], "buffer_bytes": measured["buffer_bytes"],
+        "gpus": int(measured["gpus"]), "revision": measured["revision"][:10], "date": date,
+        **{name: int(measured[name]) for name in ("launches", "host_syncs", "buffer_bytes")},
         "predicted_launches": sum(body["kind"] != "host" for body in bodies),
         "predicted_host_syncs": sum(body["name"] == "d2h_sync" for body in bodies),
         "predicted_bytes": prediction["buffer_bytes"],
@@ -82,13 +85,14 @@ def predicted_row(measured: Mapping[str, Any], plan: str, scenario: orrery.Scena
 def rows_of(directory: Path, date: str) -> Iterator[Row]:
     """A row for each case that ran; says which did not, and why."""
     scenarios: dict[int, orrery.Scenario] = {}
-    for line in (directory / "rows.jsonl").read_text(encoding="utf-8").splitlines():
-        measured = json.loads(line)
-        if "error" in measured:
+    with (directory / "rows.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    for measured in lines:
+        if measured["error"]:
             print(f"case {measured['case']}, {measured['text']}: {measured['error']}", file=sys.stderr)
-        if "ours_us" not in measured:  # with it, what failed came after the timing
+        if not measured["ours_us"]:  # with it, what failed came after the timing
             continue
-        gpus = measured["gpus"]
+        gpus = int(measured["gpus"])
         if gpus not in scenarios:
             scenarios[gpus] = orrery.load(ROOT / f"scenarios/validate/{SCENARIOS[gpus]}.yaml")
         plan = (directory / f"{measured['case']}.plan").read_text(encoding="utf-8")

@@ -3,19 +3,26 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <stdexcept>
 
 namespace orrery::tool {
 namespace {
 
-std::string json_text(std::string_view text) {
+// In the order in which they are written; what they hold stands in moe.cpp.
+constexpr auto kColumns = std::to_array<std::string_view>(
+    {"case",    "text",      "kernel",       "dtype",    "model",      "tokens",       "design",
+     "mode",    "load",      "streams",      "fuse",     "seed",       "tp",           "dp",
+     "ep",      "comm",      "gpus",         "revision", "ours_us",    "spread",       "runs",
+     "host_us", "sets",      "weight_bytes", "launches", "host_syncs", "buffer_bytes", "rows",
+     "active",  "most_rows", "difference",   "busy_us",  "overlap_us", "error"});
+
+// As RFC 4180 has it.
+std::string quoted(std::string_view cell) {
+  if (cell.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(cell);
   std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    if (c == '\n') {
-      result += "\\n";
-    } else {
-      result += c;
-    }
+  for (const char c : cell) {
+    if (c == '"') result += '"';
+    result += c;
   }
   return result + "\"";
 }
@@ -50,62 +57,62 @@ double time_of(std::vector<Edge> edges, int least) {
 
 }  // namespace
 
-void JsonObject::set_raw(std::string_view name, std::string raw) {
-  const auto found = std::ranges::find(fields_, name, &std::pair<std::string, std::string>::first);
-  if (found != fields_.end()) {
-    found->second = std::move(raw);
-  } else {
-    fields_.emplace_back(name, std::move(raw));
+void LayerRow::set(std::string_view column, std::string_view text) {
+  if (std::ranges::find(kColumns, column) == kColumns.end()) {
+    throw std::invalid_argument("rows of layers have no column '" + std::string(column) + "'");
   }
+  cells_.insert_or_assign(std::string(column), std::string(text));
 }
 
-void JsonObject::set(std::string_view name, std::string_view text) {
-  set_raw(name, json_text(text));
-}
-
-void JsonObject::set(std::string_view name, double value) {
+void LayerRow::set(std::string_view column, double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.6g", value);
-  set_raw(name, text.data());
+  set(column, text.data());
 }
 
-void JsonObject::set(std::string_view name, std::int64_t value) {
-  set_raw(name, std::to_string(value));
+void LayerRow::set(std::string_view column, std::int64_t value) {
+  set(column, std::to_string(value));
 }
 
-void JsonObject::set(std::string_view name, const JsonObject& value) {
-  set_raw(name, value.text());
+std::string_view LayerRow::at(std::string_view column) const {
+  const auto found = cells_.find(column);
+  return found == cells_.end() ? std::string_view() : found->second;
 }
 
-std::string JsonObject::text() const {
-  std::string result = "{";
-  for (const auto& [name, raw] : fields_) {
-    if (result.size() > 1) result += ", ";
-    result.append(json_text(name)).append(": ").append(raw);
+std::string to_csv(std::span<const LayerRow> rows) {
+  std::string text;
+  for (const std::string_view column : kColumns) {
+    text.append(text.empty() ? "" : ",").append(column);
   }
-  return result + "}";
+  text += "\n";
+  for (const LayerRow& row : rows) {
+    std::string line;
+    for (const std::string_view column : kColumns) {
+      line.append(column == kColumns.front() ? "" : ",").append(quoted(row.at(column)));
+    }
+    text += line + "\n";
+  }
+  return text;
 }
 
-JsonObject row_of(const MoeCase& one, int number) {
-  JsonObject shape;
-  shape.set("model", one.model);
-  shape.set("tokens", one.tokens);
-  shape.set("design", to_text(one.design));
-  shape.set("mode", std::string(to_text(one.mode)));
-  shape.set("load", one.load);
-  shape.set("streams", std::int64_t{one.streams});
-  shape.set("fuse", std::int64_t{one.fuses_scatter ? 1 : 0});
-  shape.set("seed", static_cast<std::int64_t>(one.seed));
-  shape.set("tp", std::int64_t{one.mesh.tp});
-  shape.set("dp", std::int64_t{one.mesh.dp});
-  shape.set("ep", std::int64_t{one.mesh.ep});
-  shape.set("comm", one.comm);
-  JsonObject row;
+LayerRow row_of(const MoeCase& one, int number) {
+  LayerRow row;
   row.set("case", std::int64_t{number});
   row.set("text", one.text);
   row.set("kernel", "moe_layer");
   row.set("dtype", to_text(one.dtype));
-  row.set("shape", shape);
+  row.set("model", one.model);
+  row.set("tokens", one.tokens);
+  row.set("design", to_text(one.design));
+  row.set("mode", to_text(one.mode));
+  row.set("load", one.load);
+  row.set("streams", std::int64_t{one.streams});
+  row.set("fuse", std::int64_t{one.fuses_scatter ? 1 : 0});
+  row.set("seed", static_cast<std::int64_t>(one.seed));
+  row.set("tp", std::int64_t{one.mesh.tp});
+  row.set("dp", std::int64_t{one.mesh.dp});
+  row.set("ep", std::int64_t{one.mesh.ep});
+  row.set("comm", one.comm);
   row.set("gpus", std::int64_t{num_ranks(one.mesh)});
   return row;
 }

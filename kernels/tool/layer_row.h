@@ -1,8 +1,11 @@
 #pragma once
 
-// A line of rows.jsonl. No CUDA.
+// A line of rows.csv. No CUDA.
 
+#include <cstdint>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,23 +17,25 @@
 
 namespace orrery::tool {
 
-// A JSON object, its fields in the order in which they were set first.
-class JsonObject {
+// Cells by column, empty until they are set. Setting one of a column that the table has not throws
+// std::invalid_argument.
+class LayerRow {
  public:
-  void set(std::string_view name, std::string_view text);
-  void set(std::string_view name, const char* text) { set(name, std::string_view(text)); }
-  void set(std::string_view name, double value);
-  void set(std::string_view name, std::int64_t value);
-  void set(std::string_view name, const JsonObject& value);
-  [[nodiscard]] std::string text() const;
+  void set(std::string_view column, std::string_view text);
+  void set(std::string_view column, const char* text) { set(column, std::string_view(text)); }
+  void set(std::string_view column, double value);
+  void set(std::string_view column, std::int64_t value);
+  [[nodiscard]] std::string_view at(std::string_view column) const;
 
  private:
-  void set_raw(std::string_view name, std::string raw);
-  std::vector<std::pair<std::string, std::string>> fields_;
+  std::map<std::string, std::string, std::less<>> cells_;
 };
 
+// With a header.
+std::string to_csv(std::span<const LayerRow> rows);
+
 // What says which case it is.
-JsonObject row_of(const MoeCase& one, int number);
+LayerRow row_of(const MoeCase& one, int number);
 
 // Of one rank of a traced step of layers one after the other (chained() in moe_run.h): medians over
 // the layers, and means of what streams do together.

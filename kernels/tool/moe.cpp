@@ -6,11 +6,13 @@
 // A layer runs as often in one step as it has sets of weights, one set after the other, so that
 // none is in the L2 cache when its turn comes, and its time is that of the step over their number.
 // DIR gets <n>.plan, the plan of case n (one layer, one set), <n>.spans.csv, when each op of all
-// sets ran on each rank (executed_files.h), and rows.jsonl, a line per case:
+// sets ran on each rank (executed_files.h), <n>.ops.csv, from a traced step, of rank 0: the span of
+// each op by name (those of single experts added up), medians over the sets; and rows.csv, a line
+// per case:
 //
 //   case, text     its number and line
 //   kernel, dtype  "moe_layer", the format of experts and activations
-//   shape          model, tokens, design, mode, load, streams, fuse, seed, tp, dp, ep, comm
+//   model, tokens, design, mode, load, streams, fuse, seed, tp, dp, ep, comm: its shape
 //   gpus, revision
 //   ours_us        of a layer by the GPUs' clocks: the median of `runs` steps
 //   spread         interquartile range over the median
@@ -22,14 +24,13 @@
 //                  are imposed)
 //   difference     of y from that of the first case of the same model, dtype, tokens, load and
 //                  seed: largest over largest
-//   ops_us         from a traced step, of rank 0: the span of each op by name (those of single
-//                  experts added up), medians over the sets
-//   busy_us        time in which any op of a layer runs; overlap_us: in which several do
+//   busy_us        from that traced step: time in which any op of a layer runs; overlap_us: in
+//                  which several do
 //
-// The last three and the spans need CUPTI. With one set the weights that a layer reads stay in the
+// The last two and the spans need CUPTI. With one set the weights that a layer reads stay in the
 // L2 cache from step to step if they are smaller.
 //
-// A case that cannot run has "error" in place of what was not measured.
+// A case that cannot run has an `error` in place of what was not measured.
 
 #include <cstdio>
 #include <exception>

@@ -61,7 +61,7 @@ int num_sets(const Plan& whole) {
   return std::clamp(static_cast<int>(fit), 1, kMostSets);
 }
 
-void set_routed_rows(JsonObject& row, const std::vector<std::int32_t>& counts) {
+void set_routed_rows(LayerRow& row, const std::vector<std::int32_t>& counts) {
   if (counts.empty()) return;
   row.set("rows", std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
   row.set("active", std::int64_t{std::ranges::count_if(counts, [](auto n) { return n > 0; })});
@@ -119,10 +119,9 @@ class LayerRuns {
   }
 
   void save() const {
-    std::ofstream stream(directory_ / "rows.jsonl");
-    for (const JsonObject& row : rows_) stream << row.text() << "\n";
-    if (!stream.flush()) {
-      throw std::runtime_error((directory_ / "rows.jsonl").string() + ": cannot be written");
+    const fs::path file = directory_ / "rows.csv";
+    if (!(std::ofstream(file) << to_csv(rows_)).flush()) {
+      throw std::runtime_error(file.string() + ": cannot be written");
     }
   }
 
@@ -203,7 +202,7 @@ class LayerRuns {
       device.push_back(run.device.value() / sets);
       host.push_back(run.duration.value() / sets);
     }
-    JsonObject& row = rows_[static_cast<std::size_t>(layer.number)];
+    LayerRow& row = rows_[static_cast<std::size_t>(layer.number)];
     const Spread spread = spread_of(device);
     const std::int64_t launches = executor.num_launches(*step, 0) / sets;
     const auto syncs = std::ssize(host_waits(layer.layer, 0));
@@ -238,10 +237,10 @@ class LayerRuns {
     std::ofstream(directory_ / (std::to_string(layer.number) + ".spans.csv"))
         << spans_csv(timeline);
     const LayerSpans spans = layer_spans(layer.plan, timeline, 0);
-    JsonObject ops;
-    for (const auto& [name, time] : spans.ops) ops.set(name, time.value() * kMicro);
-    JsonObject& row = rows_[static_cast<std::size_t>(layer.number)];
-    row.set("ops_us", ops);
+    std::ofstream ops(directory_ / (std::to_string(layer.number) + ".ops.csv"));
+    ops << "op,us\n";
+    for (const auto& [name, time] : spans.ops) ops << name << "," << time.value() * kMicro << "\n";
+    LayerRow& row = rows_[static_cast<std::size_t>(layer.number)];
     row.set("busy_us", spans.busy.value() * kMicro);
     row.set("overlap_us", spans.overlap.value() * kMicro);
   }
@@ -252,7 +251,7 @@ class LayerRuns {
   RunWatch& watch_;
   std::map<std::string, std::string> facts_;
   std::string problem_;  // why there are no traces
-  std::vector<JsonObject> rows_;
+  std::vector<LayerRow> rows_;
   std::map<OutputKey, std::vector<float>> outputs_;
   int num_failed_ = 0;
 };

@@ -68,7 +68,7 @@ constexpr const char* kUsage = R"(usage:
                                   (each has its own limit); for tests: --fail rank=R,phase=NAME,how=throw|hang|kill
   orrery-gpu moe CASES -o DIR     time layers of mixtures of experts by themselves, a case a line of the file CASES:
                                   scout design=shuffling tokens=64 dtype=bf16 mode=graph streams=1 load=uniform
-                                  tp=1 dp=1 ep=1; writes DIR/rows.jsonl and each case's plan
+                                  tp=1 dp=1 ep=1; writes DIR/rows.csv and each case's plan
   orrery-gpu megakernel [MODEL [check]] [--schedule NAME]
                                   decode steps of small, llama-3.2-1b and llama-3.1-8b as one kernel beside the replayed
                                   graph of the same plan: logits, tokens, medians of 60 runs, where SMs' time goes;

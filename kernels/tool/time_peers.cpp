@@ -16,7 +16,6 @@
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/experts/fused_moe/ranks.h"
-#include "kernels/harness/today.h"
 #include "kernels/probes/link.h"
 #include "kernels/tool/arguments.h"
 #include "kernels/tool/peers.h"
@@ -24,14 +23,10 @@
 namespace orrery::tool {
 namespace {
 
-// What GPUs of 478 GB/s NVLink per direction could reach; the limit of comparisons.
-constexpr BytesPerSecond kRawNvlink{18 * 26.562e9};
-
 struct Options {
   std::vector<int> gpus;  // numbers of GPUs
   std::filesystem::path directory;
   std::int64_t most_bytes = std::int64_t{1} << 30;
-  std::string revision = "unknown";
 };
 
 Options parse(std::span<const std::string_view> arguments) {
@@ -45,8 +40,7 @@ Options parse(std::span<const std::string_view> arguments) {
          }
        }},
       {"-o", [&](const Value& value) { options.directory = value.text; }},
-      {"--most-bytes", [&](const Value& value) { options.most_bytes = value.whole(1); }},
-      {"--revision", [&](const Value& value) { options.revision = value.text; }}};
+      {"--most-bytes", [&](const Value& value) { options.most_bytes = value.whole(1); }}};
   read_arguments("time", arguments, known);
   if (options.gpus.empty()) options.gpus = present > 2 ? std::vector{2, present} : std::vector{2};
   for (const int gpus : options.gpus) {
@@ -96,43 +90,12 @@ std::string spread_and_samples(double spread, int samples) {
   return text.data();
 }
 
-// Objects in the form of docs/kernels/h200.json: our all-reduce beside NCCL's, graph-captured.
-void write_comparison(const Options& options, const std::vector<CollectiveRow>& rows) {
-  if (options.directory.empty()) return;
-  std::map<std::pair<int, std::int64_t>, const CollectiveRow*> ours;
-  for (const CollectiveRow& row : rows) {
-    if (row.implementation == "orrery" && row.mode == LaunchMode::kGraph) {
-      ours[{row.num_gpus, row.bytes}] = &row;
-    }
-  }
-  std::ofstream file(options.directory / "comparison.json");
-  const char* separator = "[\n";
-  for (const CollectiveRow& row : rows) {
-    const bool is_peer = row.kind == CollectiveKind::kAllReduce && row.implementation == "nccl" &&
-                         row.mode == LaunchMode::kGraph;
-    if (!is_peer) continue;
-    const CollectiveRow& own = *ours.at({row.num_gpus, row.bytes});
-    // Each GPU must send at least 2 (n-1)/n of the buffer.
-    const Bytes least(2.0 * (row.num_gpus - 1) / row.num_gpus * static_cast<double>(row.bytes));
-    file << separator << R"({"kernel": "all_reduce", "dtype": ")" << to_text(row.dtype)
-         << R"(", "shape": {"bytes": )" << row.bytes << R"(}, "ours_us": )"
-         << microseconds(own.time.median) << R"(, "peer": "NCCL )" << row.version
-         << R"(", "peer_us": )" << microseconds(row.time.median) << R"(, "limit_us": )"
-         << microseconds(least / kRawNvlink) << R"(, "gpus": )" << row.num_gpus
-         << R"(, "revision": ")" << options.revision << R"(", "date": ")" << today() << R"("})";
-    separator = ",\n";
-  }
-  file << "\n]\n";
-}
-
 void time_collectives(const Options& options) {
   const std::string header =
       "implementation,version,mode,dtype,num_gpus,bytes,time_us,spread,samples";
   std::map<CollectiveKind, Table> tables;
-  std::vector<CollectiveRow> rows;
   for (const int gpus : options.gpus) {
     sweep_collectives(first_devices(gpus), options.most_bytes, [&](const CollectiveRow& row) {
-      rows.push_back(row);
       const std::string name(to_text(row.kind));
       Table& table = tables.try_emplace(row.kind, options, name, header).first->second;
       table.write(row.implementation + "," + row.version + "," + std::string(to_text(row.mode)) +
@@ -141,7 +104,6 @@ void time_collectives(const Options& options) {
                   spread_and_samples(row.time.spread, row.time.samples));
     });
   }
-  write_comparison(options, rows);
 }
 
 void time_links(const Options& options) {

@@ -148,15 +148,16 @@ TEST(LayerRow, SpansAreMediansOverLayersAndTimesTogether) {
   EXPECT_NEAR(spans.overlap.value(), 3 * kMicro, 1e-12);  // (2 + 4) / 2
 }
 
-TEST(LayerRow, AJsonObjectKeepsOrderAndQuotes) {
-  JsonObject inner;
-  inner.set("n", std::int64_t{3});
-  JsonObject row;
-  row.set("text", "a \"b\"");
-  row.set("inner", inner);
-  row.set("x", 0.5);
-  row.set("text", "c");
-  EXPECT_EQ(row.text(), R"({"text": "c", "inner": {"n": 3}, "x": 0.5})");
+TEST(LayerRow, CellsStandInTheColumnsOfTheTable) {
+  LayerRow row;
+  row.set("case", std::int64_t{3});
+  row.set("spread", 0.5);
+  row.set("error", "a \"b\", c");
+  const std::string text = to_csv(std::vector{row});
+  EXPECT_TRUE(text.starts_with("case,text,"));
+  EXPECT_TRUE(text.ends_with(",error\n3" + std::string(19, ',') + "0.5" + std::string(14, ',') +
+                             "\"a \"\"b\"\", c\"\n"));
+  EXPECT_THROW(row.set("no_such_column", "x"), std::invalid_argument);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs/kernels"
 sys.path.insert(0, str(ROOT / "kernels/compare"))
 
+import collectives  # noqa: E402
 import report  # noqa: E402
 from targets import Target  # noqa: E402
 
@@ -66,3 +67,15 @@ def test_rows_are_kept_one_a_line(tmp_path: Path) -> None:
     report.save(tmp_path / "rows.json", [row(), row(shape={"m": 2})])
     assert len((tmp_path / "rows.json").read_text(encoding="utf-8").splitlines()) == 4
     assert json.loads((tmp_path / "rows.json").read_text(encoding="utf-8")) == [row(), row(shape={"m": 2})]
+
+
+def test_an_all_reduce_stands_beside_nccls_of_the_same_size_and_gpus(tmp_path: Path) -> None:
+    (tmp_path / "all_reduce.csv").write_text(
+        "implementation,version,mode,dtype,num_gpus,bytes,time_us,spread,samples\n"
+        "orrery,,graph,bf16,2,1024,2.4,0.01,9\nnccl,2.28.3,graph,bf16,2,1024,5.5,0.01,9\nnccl,2.28.3,eager,bf16,2,1024,9.9,0.01,9\n"
+        "orrery,,graph,bf16,4,1073741824,4555,0.01,9\nnccl,2.28.3,graph,bf16,4,1073741824,4600,0.01,9\n", encoding="utf-8")  # fmt: skip
+    small, large = collectives.nccl_rows(tmp_path / "all_reduce.csv", "0123456789ab", "2026-01-01")
+    assert set(small) == FIELDS and small["peer"] == "NCCL 2.28.3"
+    assert (small["gpus"], small["shape"], small["ours_us"], small["peer_us"]) == (2, {"bytes": 1024}, 2.4, 5.5)
+    # Each of four GPUs sends 3/2 of 1 GiB over 478.116 GB/s: 3,368.665 us, as the rows measured so far have it.
+    assert (large["ours_us"], large["limit_us"]) == (4555, 3368.665)

@@ -1,6 +1,5 @@
 """The measured kernels and layers of mixtures of experts: docs/kernels/moe_h200.json and its page."""
 
-import json
 import re
 import shutil
 import sys
@@ -102,12 +101,10 @@ def test_calls_to_calibrate_name_the_dims_of_their_kernels() -> None:
 
 
 def test_executed_layers_become_rows_beside_their_prediction(tmp_path: Path) -> None:
-    case = {"case": 0, "text": "tiny tokens=6", "kernel": "moe_layer", "dtype": "bf16", "gpus": 1, "ours_us": 200.0, "sets": 4, "launches": 41,
-            "host_syncs": 1, "buffer_bytes": 34816, "revision": "0123456789abcdef",
-            "shape": {"model": "tiny", "tokens": 6, "design": "slicing", "mode": "eager", "load": "uniform", "streams": 1, "fuse": 0, "seed": 1,
-                      "tp": 1, "dp": 1, "ep": 1, "comm": ""}}  # fmt: skip
-    failed = {"case": 1, "text": "huge", "error": "out of memory"}
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (case, failed)), encoding="utf-8")
+    (tmp_path / "rows.csv").write_text(
+        "case,text,dtype,model,tokens,design,mode,load,streams,fuse,seed,tp,dp,ep,comm,gpus,revision,ours_us,sets,launches,host_syncs,buffer_bytes,error\n"
+        "0,tiny tokens=6,bf16,tiny,6,slicing,eager,uniform,1,0,1,1,1,1,,1,0123456789abcdef,200,4,41,1,34816,\n"
+        '1,huge,,,,,,,,,,,,,,,,,,,,,"out of memory, ""again"""\n', encoding="utf-8")  # fmt: skip
     shutil.copy(ROOT / "tests/golden/moe_layer_slicing.plan", tmp_path / "0.plan")
     moe_layers.main([str(tmp_path), "-o", str(tmp_path / "rows.json"), "--date", "2026-01-01"])
     (found,) = report.load(tmp_path / "rows.json")
