@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core
+from . import _core, layers
 from .arguments import scenario_file, whole_number
 from .simulation import load
 from .text_table import aligned, printable
@@ -54,15 +54,16 @@ def run(options: argparse.Namespace) -> int:
     if options.attention_seen and not found["plans_attention"]:
         raise ValueError("found --attention-seen with an engine whose profile has no host.new_attention; expected a step without it")
     if options.op is not None:
-        ops = [op for op in found["ops"] if options.op in op["name"]]
+        shown = _shown(found["ops"])
+        ops = [op for op in found["ops"] if options.op in op["name"] or options.op in shown[op["name"]]]
         if not ops:
-            names = ", ".join(op["name"] for op in found["ops"])
+            names = ", ".join(shown.values())
             raise ValueError(f"found no op with '{options.op}' in its name; expected part of one of {names}")
         found["ops"] = ops
     if options.json:
         print(json.dumps(found, indent=2))
     elif options.op is not None:
-        print("\n\n".join(_op_text(op) for op in found["ops"]))
+        print("\n\n".join(_op_text(op, shown[op["name"]]) for op in found["ops"]))
     else:
         print(table(found))
     return 0
@@ -83,8 +84,9 @@ def chosen_batch(scenario: _core.Scenario, options: argparse.Namespace) -> _core
 
 def table(found: dict[str, Any]) -> str:
     """The ops of a step, each with its row and its corrections; below, the corrections of the step."""
+    shown = _shown(found["ops"])
     rows = [
-        (op["name"], str(op["copies"]), _us(op["row_s"]), _steps(op["corrections"]), _us(op["time_s"]), op["basis"], _origin(op))
+        (shown[op["name"]], str(op["copies"]), _us(op["row_s"]), _steps(op["corrections"]), _us(op["time_s"]), op["basis"], _origin(op))
         for op in found["ops"]
     ]
     header = ("op", "copies", "rows us", "corrections us", "time us", "basis", "from")
@@ -103,12 +105,17 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _op_text(op: dict[str, Any]) -> str:
+def _shown(ops: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """By op: its name, with all layers that are priced as one."""
+    return layers.names({op["name"]: op["copies"] for op in ops})
+
+
+def _op_text(op: dict[str, Any], name: str) -> str:
     rows: list[Sequence[str]] = [("rows", _us(op["row_s"]), _origin(op))]
     rows += [(change["name"], _us(change["after_s"]), change["source"]) for change in op["corrections"]]
     rows.append(("price", _us(op["time_s"]), f"{op['basis']}, standard deviation {100 * op['spread']:.0f} %"))
     rows.append(("at the power limit", _us(op["limited_s"]), f"{_us(op['arithmetic_s'])} us of the price are arithmetic"))
-    return f"{printable(op['name'])}: {printable(op['call'])}, {op['copies']} times\n" + aligned((), rows, right={1})
+    return f"{printable(name)}: {printable(op['call'])}, {op['copies']} times\n" + aligned((), rows, right={1})
 
 
 def _steps(changes: list[dict[str, Any]]) -> str:

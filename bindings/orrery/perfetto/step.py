@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import _core
+from .. import _core, layers
 from .events import Lanes, Trace, summed
 
-_LAYER = re.compile(r"layers\.(\d+)\.(.*)", re.DOTALL)
 Key = tuple[str, int]  # an op's name and copy
 
 
@@ -31,7 +29,7 @@ def step(result: _core.StepResult) -> Trace:
     ops = {(op["op"], op["copy"]): op for op in _core.plan_ops(result.plan_text)}
     columns = result.timeline.columns()
     spans = [_Span(*map(_plain, row)) for row in zip(*(columns[field.name] for field in dataclasses.fields(_Span)), strict=True)]
-    layers = _layers(ops)
+    layer_of = _layers(ops)
     trace = Trace()
     for rank in sorted({span.rank for span in spans}):
         of_rank = [span for span in spans if span.rank == rank]
@@ -39,11 +37,11 @@ def step(result: _core.StepResult) -> Trace:
         for stream in sorted({span.stream for span in of_rank}):
             row = [span for span in of_rank if span.stream == stream]
             trace.thread(rank, stream, f"stream {stream}")
-            _add_layers(trace, row, layers)
+            _add_layers(trace, row, layer_of)
             for span in row:
                 op = ops[span.op, span.copy]
-                name = found[2] if (found := _LAYER.fullmatch(span.op)) else span.op
-                trace.span(rank, stream, name, span.kind, span.start_s, span.end_s, _arguments(span, op, layers))
+                name = found[2] if (found := layers.OF_LAYER.fullmatch(span.op)) else span.op
+                trace.span(rank, stream, name, span.kind, span.start_s, span.end_s, _arguments(span, op, layer_of))
         _add_memory(trace, rank, of_rank, ops)
     _add_arrows(trace, spans)
     _add_links(trace, result.timeline.link_columns(), process=max(span.rank for span in spans) + 1)
@@ -55,30 +53,23 @@ def _plain(value: Any) -> Any:
 
 
 def _layers(ops: Mapping[Key, Any]) -> dict[Key, int]:
-    """The layer of each op that has one. Copies of ops are those of a run of layers that repeats: its length apart."""
-    copies: dict[int, int] = {}
+    """The layer of each op that has one."""
+    copies: dict[str, int] = {}
     for name, copy in ops:
-        if found := _LAYER.fullmatch(name):
-            copies[int(found[1])] = max(copies.get(int(found[1]), 0), copy + 1)
-    lengths = {}
-    for first in copies:
-        begin, end = first, first + 1
-        while copies[first] > 1 and copies.get(begin - 1) == copies[first]:
-            begin -= 1
-        while copies[first] > 1 and copies.get(end) == copies[first]:
-            end += 1
-        lengths[first] = end - begin
-    return {(name, copy): int(found[1]) + copy * lengths[int(found[1])] for name, copy in ops if (found := _LAYER.fullmatch(name))}
+        copies[name] = max(copies.get(name, 0), copy + 1)
+    apart = layers.lengths(copies)
+    found = {key: match for key in ops if (match := layers.OF_LAYER.fullmatch(key[0]))}
+    return {key: int(match[1]) + key[1] * apart[int(match[1])] for key, match in found.items()}
 
 
-def _add_layers(trace: Trace, row: Sequence[_Span], layers: Mapping[Key, int]) -> None:
+def _add_layers(trace: Trace, row: Sequence[_Span], layer_of: Mapping[Key, int]) -> None:
     """A span around the ops of each layer, on rows where no layer begins before another has ended."""
     around: dict[int, tuple[float, float]] = {}
     for span in row:
-        if (layer := layers.get((span.op, span.copy))) is not None:
+        if (layer := layer_of.get((span.op, span.copy))) is not None:
             start_s, end_s = around.get(layer, (span.start_s, span.end_s))
             around[layer] = (min(start_s, span.start_s), max(end_s, span.end_s))
-    others = [(span.start_s, span.end_s) for span in row if (span.op, span.copy) not in layers]
+    others = [(span.start_s, span.end_s) for span in row if (span.op, span.copy) not in layer_of]
     ordered = sorted([*around.values(), *others])
     if any(after[0] < before[1] for before, after in zip(ordered, ordered[1:])):
         return
@@ -86,9 +77,9 @@ def _add_layers(trace: Trace, row: Sequence[_Span], layers: Mapping[Key, int]) -
         trace.span(row[0].rank, row[0].stream, f"layer {layer}", "layer", start_s, end_s, {"layer": layer})
 
 
-def _arguments(span: _Span, op: Mapping[str, Any], layers: Mapping[Key, int]) -> dict[str, Any]:
+def _arguments(span: _Span, op: Mapping[str, Any], layer_of: Mapping[Key, int]) -> dict[str, Any]:
     body, time_s = op["body"], span.end_s - span.start_s
-    found = {"op": span.op, "layer": layers.get((span.op, span.copy)), "call": body["name"], "dtype": body["dtype"], "basis": span.basis, **body["dims"]}
+    found = {"op": span.op, "layer": layer_of.get((span.op, span.copy)), "call": body["name"], "dtype": body["dtype"], "basis": span.basis, **body["dims"]}
     if work := op.get("work"):
         found |= work
         if time_s > 0:
