@@ -1,50 +1,15 @@
 #include "sim/explore/outcome_json.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
+
+#include "sim/scenario/metrics_json.h"
 
 namespace orrery {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// JSON has no infinity.
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-Json quantiles(const Quantiles& values) {
-  return {{"mean", values.mean}, {"p50", values.p50}, {"p90", values.p90},
-          {"p95", values.p95},   {"p99", values.p99}, {"max", values.max}};
-}
-
-Json checks(const std::vector<SloCheck>& slo) {
-  Json list = Json::array();
-  for (const SloCheck& check : slo) {
-    list.push_back({{"name", check.name},
-                    {"value", number(check.value)},
-                    {"at_most", check.is_at_most},
-                    {"limit", check.limit},
-                    {"is_met", check.is_met()}});
-  }
-  return list;
-}
-
-Json load(const LoadMetrics& metrics) {
-  Json held_up;
-  for (std::size_t i = 0; i < metrics.held_up.size(); ++i) {
-    held_up[std::string(kAdmissionLimitNames[i])] = metrics.held_up[i];
-  }
-  const auto limit = metrics.limit();
-  return {{"offered_requests_per_s", metrics.offered_requests_per_s},
-          {"served_requests_per_s", metrics.served_requests_per_s},
-          {"waiting_at_last_arrival", metrics.num_waiting},
-          {"is_overloaded", metrics.is_overloaded},
-          {"is_settled", metrics.is_settled},
-          {"limit",
-           limit ? Json(kAdmissionLimitNames[static_cast<std::size_t>(*limit)]) : Json(nullptr)},
-          {"held_up", std::move(held_up)}};
-}
 
 Json energy(const std::optional<ServiceEnergy>& found) {
   if (!found) return nullptr;
@@ -69,14 +34,14 @@ Json json_of(const Outcome& outcome) {
             {"requests", outcome.num_requests},
             {"error", outcome.error},
             {"meets", outcome.meets()},
-            {"headroom", number(outcome.headroom())},
+            {"headroom", outcome.headroom()},
             {"is_lost", outcome.is_lost},
             {"peak_use", peak_use(outcome.peak_use)}};
   if (!outcome.error.empty()) return json;
-  json["ttft_s"] = quantiles(metrics.ttft_s);
-  json["tpot_s"] = quantiles(metrics.tpot_s);
-  json["itl_s"] = quantiles(metrics.itl_s);
-  json["e2e_s"] = quantiles(metrics.e2e_s);
+  json["ttft_s"] = quantiles_json(metrics.ttft_s);
+  json["tpot_s"] = quantiles_json(metrics.tpot_s);
+  json["itl_s"] = quantiles_json(metrics.itl_s);
+  json["e2e_s"] = quantiles_json(metrics.e2e_s);
   json["output_tokens_per_s"] = metrics.output_tokens_per_s;
   json["requests_per_s"] = metrics.requests_per_s;
   json["prompt_tokens"] = metrics.prompt_tokens;
@@ -91,12 +56,9 @@ Json json_of(const Outcome& outcome) {
                             {"max", metrics.kv_utilisation_max}};
   json["preemptions"] = metrics.num_preemptions;
   json["mean_batch"] = metrics.mean_batch;
-  json["basis"] = {{"measured", metrics.basis.measured},
-                   {"interpolated", metrics.basis.interpolated},
-                   {"borrowed", metrics.basis.borrowed},
-                   {"roofline", metrics.basis.roofline}};
-  json["slo"] = checks(metrics.slo);
-  json["load"] = load(metrics.load);
+  json["basis"] = basis_json(metrics.basis);
+  json["slo"] = slo_json(metrics.slo);
+  json["load"] = load_json(metrics.load);
   return json;
 }
 
@@ -105,15 +67,15 @@ Json json_of(const Outcome& outcome) {
 std::string to_json(const Outcome& outcome) { return json_of(outcome).dump(); }
 
 std::string to_json(const SteadyState& state) {
-  return Json{{"capacity_requests_per_s", number(state.capacity_requests_per_s)},
+  return Json{{"capacity_requests_per_s", state.capacity_requests_per_s},
               {"offered_requests_per_s", state.offered_requests_per_s},
-              {"output_tokens_per_s", number(state.output_tokens_per_s)},
-              {"utilisation", number(state.utilisation)},
-              {"requests_per_s", number(state.requests_per_s)},
+              {"output_tokens_per_s", state.output_tokens_per_s},
+              {"utilisation", state.utilisation},
+              {"requests_per_s", state.requests_per_s},
               {"batch", state.batch},
-              {"ttft_s", number(state.ttft.value())},
-              {"tpot_s", number(state.tpot.value())},
-              {"j_per_output_token", number(state.per_output_token.value())},
+              {"ttft_s", state.ttft.value()},
+              {"tpot_s", state.tpot.value()},
+              {"j_per_output_token", state.per_output_token.value()},
               {"impossible", state.impossible}}
       .dump();
 }
@@ -132,10 +94,10 @@ std::string to_json(const std::vector<OperatingPoint>& curve) {
   Json list = Json::array();
   for (const OperatingPoint& point : curve) {
     list.push_back({{"batch", point.batch},
-                    {"ttft_s", number(point.ttft.value())},
-                    {"tpot_s", number(point.tpot.value())},
-                    {"output_tokens_per_s_per_gpu", number(point.output_tokens_per_s_per_gpu)},
-                    {"j_per_output_token", number(point.per_output_token.value())}});
+                    {"ttft_s", point.ttft.value()},
+                    {"tpot_s", point.tpot.value()},
+                    {"output_tokens_per_s_per_gpu", point.output_tokens_per_s_per_gpu},
+                    {"j_per_output_token", point.per_output_token.value()}});
   }
   return list.dump();
 }

@@ -1,16 +1,15 @@
 #include "sim/scenario/outputs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <string_view>
 
 #include "sim/scenario/costs.h"
+#include "sim/scenario/metrics_json.h"
 #include "sim/scenario/provenance.h"
 #include "sim/serve/phases.h"
 #include "sim/serve/records_csv.h"
-#include "sim/units/text.h"
 
 namespace orrery {
 
@@ -18,242 +17,152 @@ namespace {
 
 constexpr double kSecondsPerHour = 3600;
 
-std::string json_number(double value) {
-  return std::isfinite(value) ? format_number(value) : "null";
-}
+using Json = nlohmann::ordered_json;
 
-std::string json_string(std::string_view text) { return quoted_yaml(text); }
-
-// Builds one JSON object with a key per line at the top and nested values written inline.
-class JsonObject {
- public:
-  JsonObject& number(std::string_view key, double value) { return raw(key, json_number(value)); }
-  JsonObject& whole(std::string_view key, std::int64_t value) {
-    return raw(key, std::to_string(value));
-  }
-  JsonObject& text(std::string_view key, std::string_view value) {
-    return raw(key, json_string(value));
-  }
-  JsonObject& raw(std::string_view key, const std::string& value) {
-    body_ += (body_.empty() ? "" : ",\n") + indent_ + json_string(key) + ": " + value;
-    return *this;
-  }
-  [[nodiscard]] std::string inline_text() const {
-    std::string flat = "{";
-    for (const char c : body_) {
-      flat += c == '\n' ? ' ' : c;
-    }
-    return flat + "}";
-  }
-  [[nodiscard]] std::string block_text() const { return "{\n" + body_ + "\n}\n"; }
-
-  static JsonObject block() {
-    JsonObject object;
-    object.indent_ = "  ";
-    return object;
-  }
-
- private:
-  std::string body_;
-  std::string indent_;
-};
-
-std::string quantiles_json(const Quantiles& quantiles) {
-  JsonObject object;
-  object.number("mean", quantiles.mean)
-      .number("p50", quantiles.p50)
-      .number("p90", quantiles.p90)
-      .number("p95", quantiles.p95)
-      .number("p99", quantiles.p99)
-      .number("max", quantiles.max);
-  return object.inline_text();
-}
-
-std::string breakdown_json(const std::vector<StepShare>& shares) {
-  std::string text;
+Json breakdown_json(const std::vector<StepShare>& shares) {
+  Json list = Json::array();
   for (const StepShare& share : shares) {
-    JsonObject object;
-    object.text("op", share.op)
-        .text("kind", to_text(share.kind))
-        .number("time_s", share.time.value())
-        .number("share", share.share)
-        .text("basis", to_text(share.basis));
-    text += (text.empty() ? "\n    " : ",\n    ") + object.inline_text();
+    list.push_back({{"op", share.op},
+                    {"kind", to_text(share.kind)},
+                    {"time_s", share.time.value()},
+                    {"share", share.share},
+                    {"basis", to_text(share.basis)}});
   }
-  return "[" + text + "]";
+  return list;
 }
 
-std::string step_json(const StepResult& step) {
+Json step_json(const StepResult& step) {
   std::int64_t prefill_tokens = 0;
   for (const PrefillChunk& chunk : step.batch.prefill) {
     prefill_tokens += chunk.query;
   }
-  JsonObject object;
-  object.text("level", to_text(step.level))
-      .whole("prefill_tokens", prefill_tokens)
-      .whole("num_prefills", static_cast<std::int64_t>(step.batch.prefill.size()))
-      .whole("num_decodes", step.batch.num_decodes)
-      .whole("decode_context", step.batch.decode_context)
-      .number("makespan_s", makespan(step.timeline).value());
-  return object.inline_text();
+  return {{"level", to_text(step.level)},
+          {"prefill_tokens", prefill_tokens},
+          {"num_prefills", step.batch.prefill.size()},
+          {"num_decodes", step.batch.num_decodes},
+          {"decode_context", step.batch.decode_context},
+          {"makespan_s", makespan(step.timeline).value()}};
 }
 
-std::string sides_json(const std::vector<StepSide>& sides) {
-  std::string text;
+Json sides_json(const std::vector<StepSide>& sides) {
+  Json list = Json::array();
   for (const StepSide& side : sides) {
-    JsonObject object;
-    object.text("side", side.side)
-        .whole("num_gpus", side.num_ranks)
-        .number("bubble_s", side.bubble.value())
-        .number("bubble_share", side.share)
-        .number("exposed_transfer_s", side.exposed.value());
-    text += (text.empty() ? "\n    " : ",\n    ") + object.inline_text();
+    list.push_back({{"side", side.side},
+                    {"num_gpus", side.num_ranks},
+                    {"bubble_s", side.bubble.value()},
+                    {"bubble_share", side.share},
+                    {"exposed_transfer_s", side.exposed.value()}});
   }
-  return "[" + text + "]";
+  return list;
 }
 
-std::string memory_json(const MemoryBudget& memory) {
-  JsonObject object;
-  object.number("weights_bytes", memory.weights.value())
-      .number("kv_cache_bytes", memory.kv_cache.value())
-      .number("activations_bytes", memory.activations.value())
-      .number("graphs_bytes", memory.graphs.value())
-      .number("communication_bytes", memory.communication.value())
-      .number("hbm_bytes", memory.hbm.value());
-  return object.inline_text();
+Json memory_json(const MemoryBudget& memory) {
+  return {{"weights_bytes", memory.weights.value()},
+          {"kv_cache_bytes", memory.kv_cache.value()},
+          {"activations_bytes", memory.activations.value()},
+          {"graphs_bytes", memory.graphs.value()},
+          {"communication_bytes", memory.communication.value()},
+          {"hbm_bytes", memory.hbm.value()}};
 }
 
-std::string side_json(const SideMetrics& side, const Placement& placement,
-                      const MemoryBudget& memory) {
-  JsonObject utilisation;
-  utilisation.number("mean", side.kv_utilisation_mean).number("max", side.kv_utilisation_max);
-  JsonObject object;
-  object.whole("replicas", side.num_replicas)
-      .whole("num_gpus", num_gpus(placement))
-      .number("busy", side.busy)
-      .raw("kv_utilisation", utilisation.inline_text())
-      .whole("num_steps", side.num_steps)
-      .number("mean_batch", side.mean_batch)
-      .whole("num_kv_blocks", memory.num_kv_blocks)
-      .raw("memory_per_gpu", memory_json(memory));
-  return object.inline_text();
+Json side_json(const SideMetrics& side, const Placement& placement, const MemoryBudget& memory) {
+  return {
+      {"replicas", side.num_replicas},
+      {"num_gpus", num_gpus(placement)},
+      {"busy", side.busy},
+      {"kv_utilisation", {{"mean", side.kv_utilisation_mean}, {"max", side.kv_utilisation_max}}},
+      {"num_steps", side.num_steps},
+      {"mean_batch", side.mean_batch},
+      {"num_kv_blocks", memory.num_kv_blocks},
+      {"memory_per_gpu", memory_json(memory)}};
 }
 
 // "prefill" and "decode" as sides, and the transfers between them.
-std::string disaggregation_json(const RunResult& result) {
+Json disaggregation_json(const RunResult& result) {
   const DisaggregationMetrics& metrics = *result.service.metrics.disaggregation;
   const Disaggregation& placed = *result.scenario.disaggregation;
-  JsonObject transfer;
-  transfer.whole("count", metrics.num_transfers)
-      .number("bytes", metrics.transferred.value())
-      .text("source", result.disaggregated->transfer_source)
-      .raw("time_s", quantiles_json(metrics.transfer_s))
-      .raw("wait_s", quantiles_json(metrics.wait_s))
-      .raw("second_token_s", quantiles_json(metrics.second_token_s))
-      .raw("exposed_s", quantiles_json(metrics.exposed_s))
-      .number("exposed_share", metrics.exposed_share);
-  JsonObject object;
-  object
-      .raw("prefill", side_json(metrics.prefill, placed.prefill.placement,
-                                result.disaggregated->prefill_memory))
-      .raw("decode", side_json(metrics.decode, placed.decode.placement, result.memory))
-      .raw("transfer", transfer.inline_text());
-  return object.inline_text();
+  return {{"prefill", side_json(metrics.prefill, placed.prefill.placement,
+                                result.disaggregated->prefill_memory)},
+          {"decode", side_json(metrics.decode, placed.decode.placement, result.memory)},
+          {"transfer",
+           {{"count", metrics.num_transfers},
+            {"bytes", metrics.transferred.value()},
+            {"source", result.disaggregated->transfer_source},
+            {"time_s", quantiles_json(metrics.transfer_s)},
+            {"wait_s", quantiles_json(metrics.wait_s)},
+            {"second_token_s", quantiles_json(metrics.second_token_s)},
+            {"exposed_s", quantiles_json(metrics.exposed_s)},
+            {"exposed_share", metrics.exposed_share}}}};
 }
 
 // Data-parallel ranks of one replica that wait for each other.
-std::string ranks_json(const RankMetrics& ranks) {
-  std::string waits;
-  for (const Seconds wait : ranks.wait) {
-    waits += (waits.empty() ? "" : ", ") + format_number(wait.value());
-  }
-  JsonObject object;
-  object.number("balance", ranks.balance).raw("wait_s", "[" + waits + "]");
-  return object.inline_text();
-}
-
-std::string rebalances_json(const ExpertHistory& history) {
-  std::string text;
-  for (const Rebalance& rebalance : history.rebalances) {
-    JsonObject object;
-    object.whole("replica", history.replica)
-        .number("time_s", rebalance.time.value())
-        .whole("step", rebalance.step)
-        .whole("slots", rebalance.num_slots)
-        .number("bytes", rebalance.moved.value())
-        .number("held_up_s", rebalance.held_up.value())
-        .number("balance_before", rebalance.balance_before)
-        .number("balance_after", rebalance.balance_after);
-    text += (text.empty() ? "" : ", ") + object.inline_text();
-  }
-  return text;
+Json ranks_json(const RankMetrics& ranks) {
+  Json waits = Json::array();
+  for (const Seconds wait : ranks.wait) waits.push_back(wait.value());
+  return {{"balance", ranks.balance}, {"wait_s", std::move(waits)}};
 }
 
 // Experts whose load drifts or that are placed anew. `balances`: [replica, time in s, balance]
 // where it changed.
-std::string experts_json(const ExpertMetrics& metrics) {
-  std::string rebalances;
-  std::string balances;
+Json experts_json(const ExpertMetrics& metrics) {
+  Json rebalances = Json::array();
+  Json balances = Json::array();
   for (const ExpertHistory& history : metrics.replicas) {
-    const std::string own = rebalances_json(history);
-    rebalances += (rebalances.empty() || own.empty() ? "" : ", ") + own;
+    for (const Rebalance& rebalance : history.rebalances) {
+      rebalances.push_back({{"replica", history.replica},
+                            {"time_s", rebalance.time.value()},
+                            {"step", rebalance.step},
+                            {"slots", rebalance.num_slots},
+                            {"bytes", rebalance.moved.value()},
+                            {"held_up_s", rebalance.held_up.value()},
+                            {"balance_before", rebalance.balance_before},
+                            {"balance_after", rebalance.balance_after}});
+    }
     for (const BalanceFrom& from : history.balances) {
-      balances += (balances.empty() ? "[" : ", [") + std::to_string(history.replica) + ", " +
-                  format_number(from.time.value()) + ", " + format_number(from.balance) + "]";
+      balances.push_back({history.replica, from.time.value(), from.balance});
     }
   }
-  JsonObject object;
-  object.number("balance", metrics.balance)
-      .whole("num_rebalances", metrics.num_rebalances)
-      .number("moved_bytes", metrics.moved.value())
-      .number("held_up_s", metrics.held_up.value())
-      .raw("rebalances", "[" + rebalances + "]")
-      .raw("balances", "[" + balances + "]");
-  return object.inline_text();
+  return {{"balance", metrics.balance},           {"num_rebalances", metrics.num_rebalances},
+          {"moved_bytes", metrics.moved.value()}, {"held_up_s", metrics.held_up.value()},
+          {"rebalances", std::move(rebalances)},  {"balances", std::move(balances)}};
 }
 
 // KV blocks behind those of the GPUs.
-std::string kv_tiers_json(const KvTierMetrics& metrics, std::int64_t prompt_tokens) {
+Json kv_tiers_json(const KvTierMetrics& metrics, std::int64_t prompt_tokens) {
   const auto share = [&](std::int64_t tokens) {
     return static_cast<double>(tokens) /
            static_cast<double>(std::max<std::int64_t>(prompt_tokens, 1));
   };
-  std::string tiers;
+  Json tiers = Json::array();
   for (const TierMetrics& tier : metrics.tiers) {
-    JsonObject object;
-    object.text("name", tier.name)
-        .whole("hit_tokens", tier.hit_tokens)
-        .number("hit_rate", share(tier.hit_tokens))
-        .number("loaded_bytes", tier.loaded.value())
-        .number("written_bytes", tier.written.value())
-        .number("evicted_bytes", tier.evicted.value())
-        .number("held_bytes", tier.held.value())
-        .number("capacity_bytes", tier.capacity.value());
-    tiers += (tiers.empty() ? "" : ", ") + object.inline_text();
+    tiers.push_back({{"name", tier.name},
+                     {"hit_tokens", tier.hit_tokens},
+                     {"hit_rate", share(tier.hit_tokens)},
+                     {"loaded_bytes", tier.loaded.value()},
+                     {"written_bytes", tier.written.value()},
+                     {"evicted_bytes", tier.evicted.value()},
+                     {"held_bytes", tier.held.value()},
+                     {"capacity_bytes", tier.capacity.value()}});
   }
-  JsonObject object;
-  object.raw("tiers", "[" + tiers + "]")
-      .number("exposed_s", metrics.exposed.value())
-      .number("exposed_share", metrics.exposed_share)
-      .whole("recomputed_tokens", metrics.recomputed_tokens);
-  return object.inline_text();
+  return {{"tiers", std::move(tiers)},
+          {"exposed_s", metrics.exposed.value()},
+          {"exposed_share", metrics.exposed_share},
+          {"recomputed_tokens", metrics.recomputed_tokens}};
 }
 
 // Drafts and what they cost.
-std::string speculation_json(const RunResult& result) {
+Json speculation_json(const RunResult& result) {
   const SpeculationMetrics& metrics = *result.service.metrics.speculation;
   const SpeculativeSpec& spec = *result.scenario.speculative;
-  JsonObject object;
-  object.text("method", kSpeculativeMethodNames[static_cast<std::size_t>(spec.method)])
-      .text("draft", spec.model_config.name)
-      .whole("num_speculative_tokens", spec.num_tokens)
-      .number("acceptance_length", metrics.acceptance_length)
-      .number("draft_s", metrics.draft.value())
-      .number("draft_share", metrics.draft_share)
-      .number("draft_weights_bytes", result.memory.draft_weights.value())
-      .number("draft_kv_block_bytes", result.memory.draft_kv_block.value())
-      .number("kv_block_bytes", result.memory.kv_block.value());
-  return object.inline_text();
+  return {{"method", kSpeculativeMethodNames[static_cast<std::size_t>(spec.method)]},
+          {"draft", spec.model_config.name},
+          {"num_speculative_tokens", spec.num_tokens},
+          {"acceptance_length", metrics.acceptance_length},
+          {"draft_s", metrics.draft.value()},
+          {"draft_share", metrics.draft_share},
+          {"draft_weights_bytes", result.memory.draft_weights.value()},
+          {"draft_kv_block_bytes", result.memory.draft_kv_block.value()},
+          {"kv_block_bytes", result.memory.kv_block.value()}};
 }
 
 // GPUs that there are, with autoscaling on average.
@@ -263,91 +172,63 @@ double mean_gpus(const RunResult& result) {
                  : static_cast<double>(result.num_gpus);
 }
 
-std::string sessions_json(const SessionMetrics& sessions) {
-  JsonObject object;
-  object.whole("count", sessions.num_sessions)
-      .number("mean_turns", sessions.mean_turns)
-      .number("sessions_per_s", sessions.sessions_per_s)
-      .raw("duration_s", quantiles_json(sessions.duration_s))
-      .raw("first_ttft_s", quantiles_json(sessions.first_ttft_s))
-      .raw("later_ttft_s", quantiles_json(sessions.later_ttft_s))
-      .number("later_cached_share", sessions.later_cached_share);
-  return object.inline_text();
+Json sessions_json(const SessionMetrics& sessions) {
+  return {{"count", sessions.num_sessions},
+          {"mean_turns", sessions.mean_turns},
+          {"sessions_per_s", sessions.sessions_per_s},
+          {"duration_s", quantiles_json(sessions.duration_s)},
+          {"first_ttft_s", quantiles_json(sessions.first_ttft_s)},
+          {"later_ttft_s", quantiles_json(sessions.later_ttft_s)},
+          {"later_cached_share", sessions.later_cached_share}};
 }
 
 // `counts`: [time in s, ready, starting, draining] at each change.
-std::string autoscaling_json(const RunResult& result) {
+Json autoscaling_json(const RunResult& result) {
   const AutoscalingMetrics& metrics = *result.service.metrics.autoscaling;
   const AutoscalingConfig& config = *result.scenario.autoscaling;
   const double gpu_hours =
       metrics.replica_time.value() * num_ranks(result.scenario.mesh) / kSecondsPerHour;
   const double price = usd_per_gpu_hour(result.scenario.machine_spec);
-  std::string counts;
+  Json counts = Json::array();
   for (const ReplicaCount& count : metrics.counts) {
-    counts += (counts.empty() ? "[" : ", [") + format_number(count.time.value()) + ", " +
-              std::to_string(count.ready) + ", " + std::to_string(count.starting) + ", " +
-              std::to_string(count.draining) + "]";
+    counts.push_back({count.time.value(), count.ready, count.starting, count.draining});
   }
-  JsonObject object;
-  object.text("metric", kScalingMetricNames[static_cast<std::size_t>(config.metric)])
-      .number("target", config.target)
-      .whole("min_replicas", config.min_replicas)
-      .whole("max_replicas", config.max_replicas)
-      .number("mean_replicas", metrics.mean_replicas())
-      .whole("most_replicas", metrics.most_replicas)
-      .whole("starts", metrics.num_starts)
-      .whole("stops", metrics.num_stops)
-      .number("time_s", metrics.time.value())
-      .number("gpu_hours", gpu_hours)
-      .raw("usd", price > 0 ? json_number(gpu_hours * price) : "null")
-      .raw("counts", "[" + counts + "]");
-  return object.inline_text();
+  return {{"metric", kScalingMetricNames[static_cast<std::size_t>(config.metric)]},
+          {"target", config.target},
+          {"min_replicas", config.min_replicas},
+          {"max_replicas", config.max_replicas},
+          {"mean_replicas", metrics.mean_replicas()},
+          {"most_replicas", metrics.most_replicas},
+          {"starts", metrics.num_starts},
+          {"stops", metrics.num_stops},
+          {"time_s", metrics.time.value()},
+          {"gpu_hours", gpu_hours},
+          {"usd", price > 0 ? Json(gpu_hours * price) : Json(nullptr)},
+          {"counts", std::move(counts)}};
 }
 
-std::string energy_json(const RunResult& result) {
+Json energy_json(const RunResult& result) {
   const Device& device = result.scenario.machine_spec.device;
   const auto energy = service_energy(device, mean_gpus(result), result.service.metrics);
-  if (!energy) return "null";
-  JsonObject object;
-  object.number("j", energy->all.value())
-      .number("j_per_output_token", energy->per_output_token.value())
-      .number("j_per_request", energy->per_request.value())
-      .number("mean_w_per_gpu", energy->per_gpu.value())
-      .number("error", energy->error)
-      .text("basis", energy_basis(device));
-  return object.inline_text();
-}
-
-std::string slo_json(const std::vector<SloCheck>& checks) {
-  std::string text;
-  for (const SloCheck& check : checks) {
-    JsonObject object;
-    object.text("name", check.name)
-        .number("value", check.value)
-        .raw("at_most", check.is_at_most ? "true" : "false")
-        .number("limit", check.limit)
-        .raw("is_met", check.is_met() ? "true" : "false");
-    text += (text.empty() ? "" : ", ") + object.inline_text();
-  }
-  return "[" + text + "]";
+  if (!energy) return nullptr;
+  return {{"j", energy->all.value()},
+          {"j_per_output_token", energy->per_output_token.value()},
+          {"j_per_request", energy->per_request.value()},
+          {"mean_w_per_gpu", energy->per_gpu.value()},
+          {"error", energy->error},
+          {"basis", energy_basis(device)}};
 }
 
 // Whose kernel tables answered, and how near to the provider and device asked for they are.
-std::string tables_json(const std::vector<TableUse>& tables) {
-  std::string text;
+Json tables_json(const std::vector<TableUse>& tables) {
+  Json list = Json::array();
   for (const TableUse& use : tables) {
-    std::string kernels;
-    for (const std::string& kernel : use.kernels) {
-      kernels += (kernels.empty() ? "" : ", ") + json_string(kernel);
-    }
-    JsonObject object;
-    object.text("provider", use.provider)
-        .text("device", use.device)
-        .text("origin", to_text(use.origin))
-        .raw("kernels", "[" + kernels + "]");
-    text += (text.empty() ? "" : ", ") + object.inline_text();
+    list.push_back({{"provider", use.provider},
+                    {"device", use.device},
+                    {"origin", to_text(use.origin)},
+                    {"kernels", use.kernels}});
   }
-  return "[" + text + "]";
+  return list;
 }
 
 // Nodes that one replica takes, the larger kind of a disaggregated service.
@@ -361,38 +242,18 @@ std::int64_t nodes_per_replica(const Scenario& scenario) {
                   nodes(scenario.disaggregation->decode.placement.mesh));
 }
 
-std::string load_json(const LoadMetrics& load) {
-  JsonObject held_up;
-  for (std::size_t i = 0; i < load.held_up.size(); ++i) {
-    held_up.number(kAdmissionLimitNames[i], load.held_up[i]);
-  }
-  const std::optional<AdmissionLimit> limit = load.limit();
-  JsonObject object;
-  object.number("offered_requests_per_s", load.offered_requests_per_s)
-      .number("served_requests_per_s", load.served_requests_per_s)
-      .whole("waiting_at_last_arrival", load.num_waiting)
-      .raw("is_overloaded", load.is_overloaded ? "true" : "false")
-      .raw("is_settled", load.is_settled ? "true" : "false")
-      .raw("limit",
-           limit ? json_string(kAdmissionLimitNames[static_cast<std::size_t>(*limit)]) : "null")
-      .raw("held_up", held_up.inline_text());
-  return object.inline_text();
-}
-
 // How long the service filled and emptied, and how many requests the figures leave out.
-std::string phases_json(const RunResult& result) {
+Json phases_json(const RunResult& result) {
   const std::optional<RunPhases> phases = run_phases(result.service.requests);
-  if (!phases) return "null";
+  if (!phases) return nullptr;
   const WorkloadSpec& workload = result.scenario.workload;
-  JsonObject object;
-  object.number("ramp_s", phases->ramp.value())
-      .number("drain_s", phases->drain.value())
-      .number("run_s", phases->whole.value())
-      .whole("ramp_requests", phases->ramp_requests)
-      .whole("drained_requests", phases->drained_requests)
-      .whole("warmup_requests", workload.warmup_requests)
-      .whole("drain_requests", workload.drain_requests);
-  return object.inline_text();
+  return {{"ramp_s", phases->ramp.value()},
+          {"drain_s", phases->drain.value()},
+          {"run_s", phases->whole.value()},
+          {"ramp_requests", phases->ramp_requests},
+          {"drained_requests", phases->drained_requests},
+          {"warmup_requests", workload.warmup_requests},
+          {"drain_requests", workload.drain_requests}};
 }
 
 }  // namespace
@@ -415,70 +276,59 @@ void write_file(const std::filesystem::path& path,
 
 std::string summary_json(const RunResult& result) {
   const ServingMetrics& metrics = result.service.metrics;
-  JsonObject utilisation;
-  utilisation.number("mean", metrics.kv_utilisation_mean).number("max", metrics.kv_utilisation_max);
-  JsonObject basis;
-  basis.number("measured", metrics.basis.measured)
-      .number("interpolated", metrics.basis.interpolated)
-      .number("borrowed", metrics.basis.borrowed)
-      .number("roofline", metrics.basis.roofline);
-  std::string warnings;
-  for (const std::string& warning : result.warnings) {
-    warnings += (warnings.empty() ? "" : ", ") + json_string(warning);
-  }
-  JsonObject origin;
+  Json origin = Json::object();
   for (const auto& [name, text] : provenance(result.scenario, result.tables_used)) {
-    origin.text(name, text);
+    origin[name] = text;
   }
-  JsonObject summary = JsonObject::block();
-  summary.text("scenario", result.scenario.name)
-      .text("question", result.scenario.question)
-      .whole("seed", static_cast<std::int64_t>(result.scenario.seed))
-      .whole("requests", metrics.num_requests)
-      .whole("prompt_tokens", metrics.prompt_tokens)
-      .whole("cached_tokens", metrics.cached_tokens)
-      .whole("output_tokens", metrics.output_tokens)
-      .raw("ttft_s", quantiles_json(metrics.ttft_s))
-      .raw("tpot_s", quantiles_json(metrics.tpot_s))
-      .raw("itl_s", quantiles_json(metrics.itl_s))
-      .raw("e2e_s", quantiles_json(metrics.e2e_s))
-      .number("output_tokens_per_s", metrics.output_tokens_per_s)
-      .number("output_tokens_per_s_per_gpu", metrics.output_tokens_per_s / mean_gpus(result))
-      .number("requests_per_s", metrics.requests_per_s)
-      .number("goodput", metrics.goodput_requests_per_s)
-      .number("slo_attainment", metrics.slo_attainment)
-      .raw("slo", slo_json(metrics.slo))
-      .raw("load", load_json(metrics.load))
-      .raw("kv_utilisation", utilisation.inline_text())
-      .whole("preemptions", metrics.num_preemptions)
-      .whole("num_steps", metrics.num_steps)
-      .number("mean_batch", metrics.mean_batch)
-      .raw("basis", basis.inline_text())
-      .number("duration_s", metrics.duration.value())
-      .raw("phases", phases_json(result))
-      .raw("energy", energy_json(result))
-      .whole("num_gpus", result.num_gpus)
-      .text("device", result.scenario.machine_spec.device.name)
-      .whole("nodes_per_replica", nodes_per_replica(result.scenario))
-      .raw("tables", tables_json(result.tables_used))
-      .raw("memory_per_gpu", memory_json(result.memory))
-      .whole("num_kv_blocks", result.memory.num_kv_blocks);
-  if (result.disaggregated) summary.raw("disaggregation", disaggregation_json(result));
-  if (result.service.metrics.ranks) {
-    summary.raw("data_parallel", ranks_json(*result.service.metrics.ranks));
-  }
-  if (metrics.experts) summary.raw("expert_balance", experts_json(*metrics.experts));
+  Json summary = {{"scenario", result.scenario.name},
+                  {"question", result.scenario.question},
+                  {"seed", result.scenario.seed},
+                  {"requests", metrics.num_requests},
+                  {"prompt_tokens", metrics.prompt_tokens},
+                  {"cached_tokens", metrics.cached_tokens},
+                  {"output_tokens", metrics.output_tokens},
+                  {"ttft_s", quantiles_json(metrics.ttft_s)},
+                  {"tpot_s", quantiles_json(metrics.tpot_s)},
+                  {"itl_s", quantiles_json(metrics.itl_s)},
+                  {"e2e_s", quantiles_json(metrics.e2e_s)},
+                  {"output_tokens_per_s", metrics.output_tokens_per_s},
+                  {"output_tokens_per_s_per_gpu", metrics.output_tokens_per_s / mean_gpus(result)},
+                  {"requests_per_s", metrics.requests_per_s},
+                  {"goodput", metrics.goodput_requests_per_s},
+                  {"slo_attainment", metrics.slo_attainment},
+                  {"slo", slo_json(metrics.slo)},
+                  {"load", load_json(metrics.load)},
+                  {"kv_utilisation",
+                   {{"mean", metrics.kv_utilisation_mean}, {"max", metrics.kv_utilisation_max}}},
+                  {"preemptions", metrics.num_preemptions},
+                  {"num_steps", metrics.num_steps},
+                  {"mean_batch", metrics.mean_batch},
+                  {"basis", basis_json(metrics.basis)},
+                  {"duration_s", metrics.duration.value()},
+                  {"phases", phases_json(result)},
+                  {"energy", energy_json(result)},
+                  {"num_gpus", result.num_gpus},
+                  {"device", result.scenario.machine_spec.device.name},
+                  {"nodes_per_replica", nodes_per_replica(result.scenario)},
+                  {"tables", tables_json(result.tables_used)},
+                  {"memory_per_gpu", memory_json(result.memory)},
+                  {"num_kv_blocks", result.memory.num_kv_blocks}};
+  if (result.disaggregated) summary["disaggregation"] = disaggregation_json(result);
+  if (metrics.ranks) summary["data_parallel"] = ranks_json(*metrics.ranks);
+  if (metrics.experts) summary["expert_balance"] = experts_json(*metrics.experts);
   if (metrics.kv_tiers) {
-    summary.raw("kv_tiers", kv_tiers_json(*metrics.kv_tiers, metrics.prompt_tokens));
+    summary["kv_tiers"] = kv_tiers_json(*metrics.kv_tiers, metrics.prompt_tokens);
   }
-  if (metrics.speculation) summary.raw("speculative", speculation_json(result));
-  if (metrics.sessions) summary.raw("sessions", sessions_json(*metrics.sessions));
-  if (metrics.autoscaling) summary.raw("autoscaling", autoscaling_json(result));
-  summary.raw("step", step_json(result.step))
-      .raw("step_breakdown", breakdown_json(result.step.shares));
-  if (!result.step.sides.empty()) summary.raw("step_sides", sides_json(result.step.sides));
-  summary.raw("warnings", "[" + warnings + "]").raw("provenance", origin.inline_text());
-  return summary.block_text();
+  if (metrics.speculation) summary["speculative"] = speculation_json(result);
+  if (metrics.sessions) summary["sessions"] = sessions_json(*metrics.sessions);
+  if (metrics.autoscaling) summary["autoscaling"] = autoscaling_json(result);
+  summary["step"] = step_json(result.step);
+  summary["step_breakdown"] = breakdown_json(result.step.shares);
+  if (!result.step.sides.empty()) summary["step_sides"] = sides_json(result.step.sides);
+  summary["warnings"] = result.warnings;
+  summary["provenance"] = std::move(origin);
+  // Names and questions come from files, whose bytes need not be UTF-8.
+  return summary.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
 void write_outputs(const RunResult& result, const std::filesystem::path& directory) {

@@ -54,6 +54,7 @@ SEES = {"kernels/calibrate": CALIBRATE_MAY_INCLUDE, "kernels/execute": ("sim/mod
 THIRD_PARTY = {
     "simgrid/": ["sim/des/network_simgrid.cpp"],
     "yaml-cpp/": ["sim/scenario/"],
+    "nlohmann/": ["sim/serve/mooncake_trace.cpp", "sim/timeline/perfetto.cpp", "sim/scenario/", "sim/explore/"],  # not the GPU side
     "pybind11/": ["bindings/"],
     "cuda": ["kernels/"],
     "nccl": ["kernels/"],
