@@ -6,7 +6,7 @@ import re
 
 import orrery
 import pytest
-from orrery import cli, explain
+from orrery import cli, explain, layers
 
 SCENARIO = "scenarios/validate/fit_8b.yaml"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -87,3 +87,19 @@ def test_a_context_of_no_token_is_bad_usage(capsys):
         run(capsys, "--decodes", "1", "--context", "0")
     assert ended.value.code == 2
     assert "--context" in "".join(capsys.readouterr())
+
+
+def test_layers_that_are_priced_as_one_are_all_named(capsys):
+    code, text = run(capsys, "--decodes", "64", "--op", "layers.0..31.qkv_proj")
+    assert code == 0
+    assert text.startswith("layers.0..31.qkv_proj: gemm bf16 m=64 ") and "32 times" in text
+
+
+@pytest.mark.parametrize("copies, named", [
+    ({"layers.3.up": 26}, ["layers.3..28.up"]),  # dense layers stand before
+    ({"layers.0.up": 12, "layers.1.up": 12}, ["layers.0,2..22.up", "layers.1,3..23.up"]),
+    ({"layers.0.up": 2, "layers.1.up": 2}, ["layers.0,2.up", "layers.1,3.up"]),
+    ({"layers.0.up": 1, "lm_head": 1}, ["layers.0.up", "lm_head"]),
+])
+def test_runs_of_layers_have_their_first_and_last(copies, named):
+    assert list(layers.names(copies).values()) == named
