@@ -535,8 +535,13 @@ def _phases(summary: Any) -> list[tuple[str, str]]:
 def _slo(summary: Any) -> list[tuple[str, str]]:
     from .search.checks import check_name, check_value
 
+    if not summary["slo"]:
+        return [("SLO", "none given")]
     checks = [f"{check_name(c)} {check_value(c, 'value')} of {check_value(c, 'limit')}{'' if c['is_met'] else ' (missed)'}" for c in summary["slo"]]
-    return [("SLO", ", ".join(checks))] if checks else []
+    found = [("SLO", ", ".join(checks))]
+    if any(check["name"] == "attainment" for check in summary["slo"]):  # limits of each request
+        found.insert(0, ("goodput", f"{summary['goodput']:.2f} requests/s, {_percent(summary['slo_attainment'])} of requests meet the SLO"))
+    return found
 
 
 def _formats(summary: Any) -> list[tuple[str, str]]:
@@ -568,7 +573,6 @@ def _table(summary: Any, *, colour: bool) -> str:
         *_autoscaling(summary),
         ("output tokens/s", f"{summary['output_tokens_per_s']:,.0f}, {summary['output_tokens_per_s_per_gpu']:,.0f} per GPU"
                             f" ({summary['num_gpus']} GPUs)"),
-        ("goodput", f"{summary['goodput']:.2f} requests/s, {_percent(summary['slo_attainment'])} of requests meet the SLO"),
         *_slo(summary),
         *([("load", text) for text in _keeps_up(summary)]),
         ("KV utilisation", f"{_percent(summary['kv_utilisation']['mean'])} mean, {_percent(summary['kv_utilisation']['max'])} max"

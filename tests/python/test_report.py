@@ -225,6 +225,17 @@ def test_a_run_without_limits_has_no_limit_lines(run_dir):
     assert "no limit given" in report.render(run_dir).read_text()
 
 
+def test_limits_on_percentiles_are_the_slo_too(run_dir):
+    (run_dir / "scenario.yaml").write_text(synthetic_run.SCENARIO.replace("ttft: 2 s\n  tpot: 0.05 s\n", "ttft: {p99: 1 s, p50: 1 ms}\n"))
+    checks = [{"name": "ttft_p99", "value": 0.4, "at_most": True, "limit": 1.0, "is_met": True},
+              {"name": "ttft_p50", "value": 0.1, "at_most": True, "limit": 0.001, "is_met": False}]  # fmt: skip
+    edit_summary(run_dir, lambda summary: summary.update(slo=checks))
+    page = report.render(run_dir).read_text()
+    assert "TTFT p99 ≤ 1 s, TTFT p50 ≤ 1 ms" in page
+    assert ">1 of 2<" in page and "missed: TTFT p50 100 ms" in page
+    assert "no limit given" not in page
+
+
 def test_columns_may_come_in_any_order_and_others_are_ignored(run_dir):
     before = report.render(run_dir).read_bytes()
     path = run_dir / "steps.csv"

@@ -201,3 +201,11 @@ def test_a_disaggregated_run_says_what_moved(tmp_path):
     assert "From prefill to decode" in page and '"handover"' in page
     again = orrery.simulate(scenario, threads=4)
     assert again == result
+
+
+def test_a_run_without_an_slo_says_so_and_one_with_it_how_many_meet_it(workdir):
+    assert "of requests meet the SLO" in workdir.run().stdout
+    workdir.replace("slo: {ttft: 2 s, tpot: 50 ms}\n", "")
+    printed = workdir.run("--force").stdout
+    assert "SLO " in printed and "none given" in printed
+    assert "meet the SLO" not in printed

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import Any
 
 import numpy as np
 
 from ..scorecard import intervals
-from ..search.checks import LIMIT_WORDS, overload_words
+from ..search.checks import LIMIT_WORDS, check_name, check_value, overload_words
 from . import figures, quantities, timeline
 from .run_directory import BASES, LATENCIES, QUANTILES, Run
 
@@ -95,11 +96,9 @@ def facts(run: Run) -> list[tuple[str, str]]:
     provider = brief(scenario.get("provider", ""))
     timed = f"kernel times of {provider}" if provider else ""
     found.append(("Engine", ", ".join(text for text in (brief(profile), timed) if text)))
-    limits = ", ".join(
-        f"{figures.LATENCY_NAMES[name]} ≤ {quantities.short_seconds(limit)}"
-        for name, limit in run.slo_s.items()
-    )
-    found.append(("SLO", limits or "none given"))
+    limits = [f"{figures.LATENCY_NAMES[name]} ≤ {quantities.short_seconds(limit)}" for name, limit in run.slo_s.items()]
+    limits += [f"{check_name(c)} {'≤' if c['at_most'] else '≥'} {check_value(c, 'limit')}" for c in _checks_of_all(summary)]
+    found.append(("SLO", ", ".join(limits) or "none given"))
     return [(name, text) for name, text in found if text]
 
 
@@ -200,14 +199,23 @@ def cards(run: Run) -> list[Card]:
             "requests/s",
             f"of {quantities.number(s['requests_per_s'])} requests/s finished",
         ),
-        Card(
-            "slo_attainment",
-            "SLO attainment",
-            *quantities.percent(s["slo_attainment"]).rsplit(" ", 1),
-            "requests within every limit" if run.slo_s else "no limit given",
-        ),
+        _slo_card(run),
     ]
     return found
+
+
+def _checks_of_all(summary: Any) -> list[Any]:
+    """Checks of an SLO on statistics of all requests, not on each request."""
+    return [check for check in summary.get("slo", ()) if check["name"] != "attainment"]
+
+
+def _slo_card(run: Run) -> Card:
+    if run.slo_s:
+        return Card("slo_attainment", "SLO attainment", *quantities.percent(run.summary["slo_attainment"]).rsplit(" ", 1), "requests within every limit")
+    if checks := _checks_of_all(run.summary):
+        missed = [f"{check_name(check)} {check_value(check, 'value')}" for check in checks if not check["is_met"]]
+        return Card("slo", "SLO", f"{len(checks) - len(missed)} of {len(checks)}", "limits met", f"missed: {', '.join(missed)}" if missed else "limits on all requests")
+    return Card("slo", "SLO", quantities.NO_VALUE, "", "no limit given")
 
 
 def latency_rows(run: Run) -> list[LatencyRow]:

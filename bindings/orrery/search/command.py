@@ -192,8 +192,8 @@ def saturate(options: argparse.Namespace) -> int:
     rate = at["load"]["offered_requests_per_s"] / at["load_factor"] if at["load"]["offered_requests_per_s"] else None
     unit = " requests/s" if rate else " times the concurrency"
     scale = rate or 1.0
-    print(f"{printable(scenario.question or scenario.name)}\n\nhighest load that holds the SLO: {scale * found['load']:.4g}{unit}"
-          f" ({scale * found['low']:.4g} to {scale * found['high']:.4g} over {found['seeds']} draws)")  # fmt: skip
+    spread = f" ({scale * found['low']:.4g} to {scale * found['high']:.4g} over {found['seeds']} draws)" if found["seeds"] > 1 else ""
+    print(f"{printable(scenario.question or scenario.name)}\n\nhighest load that holds the SLO: {scale * found['load']:.4g}{unit}{spread}")
     print("there: " + ", ".join(f"{check_name(c)} {check_value(c, 'value')} of {check_value(c, 'limit')}" for c in at["slo"]))
     above = found["above"]
     broken = ", ".join(f"{check_name(c)} {check_value(c, 'value')}" for c in above.get("slo", []) if not c["is_met"])
