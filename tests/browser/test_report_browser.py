@@ -327,3 +327,11 @@ def test_the_share_of_every_bar_stands_inside_the_page_of_a_phone(browser, page_
         return texts.filter(t => t.getBoundingClientRect().right > frame.right + 1).map(t => t.textContent);
     })()""")
     assert cut == []
+
+
+def test_a_phone_shows_p95_and_p99_and_the_limit_without_a_scroll(browser, page_file):
+    page = browser.open(page_file, width=400)
+    shown = page.evaluate("""[...document.querySelectorAll('#latency-table thead th')]
+        .filter(cell => cell.offsetWidth > 0 && cell.getBoundingClientRect().right <= innerWidth).map(cell => cell.textContent.trim())""")
+    assert {"p50", "p95", "p99", "limit"} <= set(shown)
+    assert page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('#latency .scroll'))") == 0
