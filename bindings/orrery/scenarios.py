@@ -52,8 +52,9 @@ class Scenario(_core.Scenario):
     - `prompt_tokens` and `output_tokens`, whole numbers of at least 1.
 
     `{"requests": table, "rate_scale": 2, "num_requests": 1000, "warmup_requests": 10}` takes the first thousand of it
-    twice as fast. A section that is None is left out. `name` is what results call the scenario. Relative paths start
-    in the current directory, else at `project_root()`.
+    twice as fast. A section that is None is left out; without `provider` the newest measured kernels of the engine on the
+    machine's device are taken. `name` is what results call the scenario. Relative paths start in the current directory,
+    else at `project_root()`.
 
     Raises ScenarioError whose message names the key ("placement.tp: found '3'; ...") and the nearest known one.
 
@@ -70,8 +71,8 @@ class Scenario(_core.Scenario):
         *,
         model: str | collections.abc.Mapping[str, Any],
         machine: str | collections.abc.Mapping[str, Any],
-        provider: str | os.PathLike[str],
         workload: Any,
+        provider: str | os.PathLike[str] | None = None,
         placement: collections.abc.Mapping[str, Any] | None = None,
         disaggregation: collections.abc.Mapping[str, Any] | None = None,
         engine: collections.abc.Mapping[str, Any] | None = None,

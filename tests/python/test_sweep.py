@@ -134,3 +134,8 @@ def test_a_plot_has_a_point_for_each_row_with_values(plans):
     assert sum(len(trace.x) for trace in figure.data) == 4
     assert "placement.tp: 4" in figure.data[1].text[0]
     assert "<table" in plans._repr_html_()
+
+
+def test_a_scenario_needs_no_provider_as_a_file_does_not():
+    service = orrery.Scenario(model="llama-3.1-8b", machine="single-h200", workload=[{"arrival_s": 0, "prompt_tokens": 100, "output_tokens": 2}])
+    assert str(service.to_dict(resolved=True)["provider"]).startswith("vllm-")
