@@ -1,5 +1,3 @@
-#include "sim/timeline/timeline.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -7,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "sim/timeline/timeline.h"
 #include "tests/timeline/spans.h"
 
 namespace orrery {
