@@ -1,11 +1,11 @@
 """Transformers' continuous batching on the GPU here, as an engine to learn: steps timed, some of them traced, two loads served.
 
-    python docs/tools/transformers_engine.py models/meta-llama--Meta-Llama-3.1-8B.config.json -o OUT --budget 110
+    python docs/tools/transformers_engine.py models/meta-llama--Meta-Llama-3.1-8B.config.json -o OUT --budget 130
 
-The weights are random, the shapes those of the config. Standard library, torch and transformers are enough. OUT gets an archive
-`<model>.tar` with
+The weights are random, the shapes those of the config. Standard library, torch and transformers are enough. Several configs are run one after
+the other, each in a process of its own, and share the budget; `CONFIG.json:24` has 24 layers. OUT gets an archive `<model>.tar` for each, with
 
-    config.json          what was run (`--layers` cuts the model)
+    config.json          what was run
     about.json           GPU, driver, versions, settings as the engine resolved them
     steps.csv            a line for each step: batch, when it began, its three parts in seconds, whether a profiler watched
     trace_*.json.gz      torch.profiler's traces of some batches, with shapes
@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import csv
 import dataclasses
+import gc
 import gzip
 import io
 import json
@@ -40,15 +41,18 @@ LOAD = pathlib.Path(__file__).resolve().parents[2] / "bindings/orrery/profiling/
 BLOCK_SIZE = 256
 NUM_BLOCKS = 256
 MAX_BATCH_TOKENS = 2048
-# Decodes and tokens of each prompt: a grid that is traced, and others in and between its points that are only timed.
+# Prompts and tokens of each: a grid that is traced, and others in and between its points that are only timed.
 TRACED = ((1, 128), (1, 1024), (1, 4096), (4, 128), (4, 1024), (4, 4096), (16, 128), (16, 1024), (32, 128), (32, 1024))
-TIMED = ((2, 512), (8, 256), (12, 512), (3, 300), (24, 256), (1, 2500), (6, 700), (2, 2048), (24, 700), (12, 1500), (8, 2048), (1, 600))
-DECODE_STEPS = 10  # of each batch
+TIMED = ((2, 512), (8, 256), (12, 512), (3, 300), (24, 256), (1, 2500), (6, 700), (2, 2048), (1, 600), (24, 700), (12, 1500), (8, 2048))
+# Tokens of prompts that are sent twice, to learn what numbers of rows take that come for the first time; some lie next to others.
+NEW_ROWS = (20, 21, 50, 90, 160, 161, 250, 400, 401, 530, 660, 850, 851, 1100, 1400, 1401, 1800)
+DECODE_STEPS = 8  # of each batch
 TRACED_DECODES = 2
 TRACED_PREFILLS = 2  # the first steps of a traced batch
 OUTPUT_TOKENS = (16, 48)
 PROMPT_TOKENS = (64, 512)
-LOAD_S = 14.0
+LOAD_S = 12.0
+DRAIN_S = 8.0  # of a load, its client's start included
 MOST_BYTES = 15 << 20
 
 
@@ -203,20 +207,21 @@ def watch(processor_class: type, recorder: Recorder) -> None:
 
 def load_model(torch: Any, transformers: Any, options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """The model of a config.json with random weights, and the config that it has."""
-    content = json.loads(options.config.read_text(encoding="utf-8"))
+    config, layers = options.configs[0]
+    content = json.loads(config.read_text(encoding="utf-8"))
     if "model_type" not in content:
-        raise SystemExit(f"{options.config}: found no model_type; expected a Hugging Face config.json")
-    if options.layers:
-        content["num_hidden_layers"] = options.layers
+        raise SystemExit(f"{config}: found no model_type; expected a Hugging Face config.json")
+    if layers:
+        content["num_hidden_layers"] = layers
     content.pop("quantization_config", None)
     model_type = content["model_type"]
     if model_type not in transformers.CONFIG_MAPPING:
-        raise SystemExit(f"{options.config}: transformers {transformers.__version__} knows no model_type '{model_type}'")
-    config = transformers.CONFIG_MAPPING[model_type].from_dict(content)
+        raise SystemExit(f"{config}: transformers {transformers.__version__} knows no model_type '{model_type}'")
+    model_config = transformers.CONFIG_MAPPING[model_type].from_dict(content)
     torch.manual_seed(1)
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(options.device):
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        model = transformers.AutoModelForCausalLM.from_config(model_config, attn_implementation="sdpa")
     torch.set_default_dtype(torch.float32)
     return model.to(torch.bfloat16).eval(), content
 
@@ -238,15 +243,16 @@ def manager_of(transformers: Any, model: Any, vocabulary: int) -> Iterator[Any]:
         manager.stop(block=True, timeout=20)
 
 
-def run_batch(manager: Any, recorder: Recorder, name: str, decodes: int, prompt: int, *, traced: bool, seed: int) -> None:
-    """`decodes` prompts of `prompt` tokens at once, and DECODE_STEPS steps with all of them."""
+def run_batch(manager: Any, recorder: Recorder, name: str, decodes: int, prompt: int, *, traced: bool = False, seed: int,
+              decode_steps: int = DECODE_STEPS) -> None:  # fmt: skip
+    """`decodes` prompts of `prompt` tokens at once, and `decode_steps` steps with all of them; without, they end with their first tokens."""
     draw = random.Random(seed)
     chunk_steps = -(-decodes * prompt // MAX_BATCH_TOKENS)
     first_decode = chunk_steps + 4  # all prompts are in, the first tokens are out
     windows = [(0, min(TRACED_PREFILLS, chunk_steps)), (first_decode, TRACED_DECODES)] if traced else []
     recorder.gate.clear()
     recorder.start_phase(name, windows)
-    tokens = chunk_steps + 4 + DECODE_STEPS
+    tokens = chunk_steps + 4 + decode_steps if decode_steps else 1
     for _ in range(decodes):
         ids = [100 + draw.randrange(1000) for _ in range(prompt)]
         manager.add_request(input_ids=ids, max_new_tokens=tokens)
@@ -357,36 +363,45 @@ def decode_time(recorder: Recorder) -> float:
     return found[len(found) // 2] if found else 0.05
 
 
-def measure(options: argparse.Namespace, folder: pathlib.Path) -> None:
+def measure(options: argparse.Namespace, folder: pathlib.Path, begun: float) -> None:
     import torch
     import transformers
     from transformers.generation.continuous_batching import continuous_api
 
-    begun = time.perf_counter()
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {options.config.name}", flush=True)
+    def since() -> float:
+        return time.perf_counter() - begun
+
+    print(f"{since():6.1f} s  torch {torch.__version__}, transformers {transformers.__version__}, {options.configs[0][0].name}", flush=True)
     model, content = load_model(torch, transformers, options)
     (folder / "config.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    print(f"{time.perf_counter() - begun:6.1f} s  model of {sum(each.numel() for each in model.parameters()) / 1e9:.2f}e9 parameters", flush=True)
+    print(f"{since():6.1f} s  model of {sum(each.numel() for each in model.parameters()) / 1e9:.2f}e9 parameters", flush=True)
+    gc.collect()
+    gc.freeze()  # as servers do: else a collection now and then goes through all that was imported, in the middle of a step
     recorder = Recorder(torch, folder)
     watch(continuous_api.ContinuousBatchProcessor, recorder)
     with manager_of(transformers, model, content["vocab_size"]) as manager:
         try:
             for decodes, prompt in ((2, 64), (16, 200)):
-                run_batch(manager, recorder, f"warm_up_{decodes}", decodes, prompt, traced=False, seed=0)
+                run_batch(manager, recorder, f"warm_up_{decodes}", decodes, prompt, seed=0)
             (folder / "about.json").write_text(json.dumps(about(torch, transformers, manager), indent=1), encoding="utf-8")
-            reserve = 2 * (LOAD_S + 8)
-            cases = [(*case, True) for case in options.traced] + [(*case, False) for case in options.timed]
-            for index, (decodes, prompt, traced) in enumerate(cases):
-                if time.perf_counter() - begun > options.budget - reserve:
-                    print(f"left out for want of time: {cases[index:]}", flush=True)
+            for index, (decodes, prompt) in enumerate(options.traced):
+                run_batch(manager, recorder, f"b{decodes}_c{prompt}", decodes, prompt, traced=True, seed=index + 1)
+                print(f"{since():6.1f} s  {decodes} x {prompt} traced", flush=True)
+            for prompt in options.new_rows:
+                for seed in (1, 2):
+                    run_batch(manager, recorder, f"rows_{prompt}", 1, prompt, seed=seed, decode_steps=0)
+            print(f"{since():6.1f} s  {len(options.new_rows)} prompts twice", flush=True)
+            for index, (decodes, prompt) in enumerate(options.timed):
+                if since() > options.budget - 2 * (LOAD_S + DRAIN_S):
+                    print(f"left out for want of time: {options.timed[index:]}", flush=True)
                     break
-                run_batch(manager, recorder, f"b{decodes}_c{prompt}", decodes, prompt, traced=traced, seed=index + 1)
-                print(f"{time.perf_counter() - begun:6.1f} s  {decodes} x {prompt}{' traced' if traced else ''}", flush=True)
+                run_batch(manager, recorder, f"b{decodes}_c{prompt}", decodes, prompt, seed=100 + index)
+                print(f"{since():6.1f} s  {decodes} x {prompt}", flush=True)
             rate = options.rate or 5.0 / (sum(OUTPUT_TOKENS) / 2 * decode_time(recorder))
             for seed, kind in enumerate(("poisson", "bursty"), start=1):
                 recorder.start_phase(f"load_{kind}")
                 asyncio.run(serve_load(manager, folder, kind, rate, seed))
-                print(f"{time.perf_counter() - begun:6.1f} s  {kind} at {rate:.2f} requests/s", flush=True)
+                print(f"{since():6.1f} s  {kind} at {rate:.2f} requests/s", flush=True)
         finally:
             write_steps(folder / "steps.csv", recorder.steps)
 
@@ -419,22 +434,50 @@ def _cases(text: str) -> tuple[tuple[int, int], ...]:
     return tuple((int(each.split("x")[0]), int(each.split("x")[1])) for each in text.split(",") if each)
 
 
+def _text(cases: Sequence[tuple[int, int]]) -> str:
+    return ",".join(f"{prompts}x{tokens}" for prompts, tokens in cases)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in text.split(",") if each)
+
+
+def _config(text: str) -> tuple[pathlib.Path, int]:
+    """CONFIG.json or CONFIG.json:LAYERS; 0 layers are all."""
+    path, _, layers = text.partition(":")
+    return pathlib.Path(path), int(layers or 0)
+
+
+def run_each(options: argparse.Namespace, begun: float) -> int:
+    """A process for each config, since what libraries keep of one model would be known to the next; what one leaves of its share goes to the others."""
+    failed = 0
+    for index, (config, layers) in enumerate(options.configs):
+        share = (options.budget - (time.perf_counter() - begun)) / (len(options.configs) - index)
+        words = [f"{config}:{layers}", "-o", str(options.output), "--device", options.device, "--budget", f"{share:.1f}", "--rate", str(options.rate)]
+        words += ["--traced", _text(options.traced), "--timed", _text(options.timed), "--new-rows", ",".join(map(str, options.new_rows))]
+        failed += subprocess.run([sys.executable, __file__, *words], check=False).returncode != 0
+    return min(failed, 1)
+
+
 def main() -> int:
+    begun = time.perf_counter()
     parser = argparse.ArgumentParser(description="Runs transformers' continuous batching, times its steps and traces some.")
-    parser.add_argument("config", type=pathlib.Path, metavar="CONFIG.json")
+    parser.add_argument("configs", type=_config, nargs="+", metavar="CONFIG.json[:LAYERS]")
     parser.add_argument("-o", "--output", type=pathlib.Path, required=True, metavar="DIR")
-    parser.add_argument("--layers", type=int, default=0, metavar="N", help="only so many layers (all)")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--budget", type=float, default=110.0, metavar="S", help="seconds in all; batches beyond it are left out")
+    parser.add_argument("--budget", type=float, default=530.0, metavar="S", help="seconds for all; timed batches beyond them are left out (530)")
     parser.add_argument("--rate", type=float, default=0.0, help="requests/s of the loads (what five decodes at once come to)")
     parser.add_argument("--traced", type=_cases, default=TRACED, metavar="BxC,...")
     parser.add_argument("--timed", type=_cases, default=TIMED, metavar="BxC,...")
+    parser.add_argument("--new-rows", type=_sizes, default=NEW_ROWS, metavar="N,...", help="prompts that are sent twice")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
-    name = options.config.name.removesuffix(".config.json").removesuffix(".json").split("--")[-1]
+    if len(options.configs) > 1:
+        return run_each(options, begun)
+    name = options.configs[0][0].name.removesuffix(".config.json").removesuffix(".json").split("--")[-1]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            measure(options, pathlib.Path(folder))
+            measure(options, pathlib.Path(folder), begun)
         finally:
             archive(pathlib.Path(folder), options.output, name)
     return 0
