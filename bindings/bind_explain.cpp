@@ -46,11 +46,13 @@ py::dict as_dict(const ExplainedOp& op) {
   return found;
 }
 
-py::dict explain(const Scenario& scenario, const Batch& batch, bool is_attention_seen) {
+py::dict explain(const Scenario& scenario, const Batch& batch, bool is_attention_seen,
+                 bool are_rows_seen) {
   StepExplanation explanation;
   {
     const py::gil_scoped_release release;
-    explanation = explain_step(scenario, batch, is_attention_seen);
+    explanation =
+        explain_step(scenario, batch, {.rows = are_rows_seen, .attention = is_attention_seen});
   }
   py::list ops;
   for (const ExplainedOp& op : explanation.ops) ops.append(as_dict(op));
@@ -66,6 +68,7 @@ py::dict explain(const Scenario& scenario, const Batch& batch, bool is_attention
   py::dict found;
   found["mode"] = std::string(to_text(explanation.mode));
   found["plans_attention"] = explanation.plans_attention;
+  found["prepares"] = explanation.prepares;
   found["ops"] = ops;
   found["weights_bytes"] = explanation.weights.value();
   found["o_proj_bytes"] = explanation.output_projections.value();
@@ -111,11 +114,12 @@ py::list list_of_corrections() {
 
 void bind_explain(py::module_& module) {
   module.def("explain_step", &explain, py::arg("scenario"), py::arg("batch"),
-             py::arg("is_attention_seen") = false,
+             py::arg("is_attention_seen") = false, py::arg("are_rows_seen") = true,
              "How the time of one step of a replica at the full clock comes about: its ops (of the "
              "first rank, in order) with the rows that they are from and what each correction did, "
              "and what the corrections of a step did to their sum; of an engine that plans "
-             "attention for each shape, the first of its shape unless that was seen.");
+             "attention for each shape, the first of its shape unless that was seen; its numbers "
+             "of rows came before unless they did not.");
   module.def("price_corrections", &list_of_corrections,
              "The corrections of a price, in the order in which they act: first those of an op, "
              "then those of a step.");

@@ -16,9 +16,9 @@ from .text_table import aligned, printable
 _MOST = 1 << 30
 
 
-def step(scenario: _core.Scenario, batch: _core.Batch, *, is_attention_seen: bool = False) -> dict[str, Any]:
+def step(scenario: _core.Scenario, batch: _core.Batch, *, is_attention_seen: bool = False, are_rows_seen: bool = True) -> dict[str, Any]:
     """Where the time of each op of one step is from and what each correction did to it; seconds, as plain data."""
-    return _core.explain_step(scenario, batch, is_attention_seen)
+    return _core.explain_step(scenario, batch, is_attention_seen, are_rows_seen)
 
 
 def corrections() -> list[dict[str, str]]:
@@ -31,6 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_step_options(parser)
     parser.add_argument("--attention-seen", action="store_true",
                         help="the engine has had a step of as many queries and keys (engines that plan attention for each shape; first of its shape)")  # fmt: skip
+    parser.add_argument("--new-rows", action="store_true",
+                        help="the engine has had no prompts of as many new tokens (engines that prepare a step for them; it has)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -50,9 +52,11 @@ def add_step_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     scenario = load(options.file, overrides=options.overrides)
-    found = step(scenario, chosen_batch(scenario, options), is_attention_seen=options.attention_seen)
+    found = step(scenario, chosen_batch(scenario, options), is_attention_seen=options.attention_seen, are_rows_seen=not options.new_rows)
     if options.attention_seen and not found["plans_attention"]:
         raise ValueError("found --attention-seen with an engine whose profile has no host.new_attention; expected a step without it")
+    if options.new_rows and not found["prepares"]:
+        raise ValueError("found --new-rows with an engine whose profile has no host.new_rows; expected a step without it")
     if options.op is not None:
         shown = _shown(found["ops"])
         ops = [op for op in found["ops"] if options.op in op["name"] or options.op in shown[op["name"]]]

@@ -115,9 +115,9 @@ def learn(folder: pathlib.Path, timed: Sequence[Timed]) -> str:
     """Imports the traces; what the command printed."""
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     machine = plan.DEVICES[about["gpu"]][1]
-    traced = {step.phase for step in timed if step.is_traced}
+    taught = {step.phase for step in timed if step.is_traced or step.phase.startswith("rows_")}
     warm_up = {step.phase for step in timed if step.phase.startswith("warm_up")}
-    timings = write_timings(folder, "timings.csv", traced, warm_up)
+    timings = write_timings(folder, "timings.csv", taught, warm_up)
     words = ["import", "torch-profile", *sorted(map(str, folder.glob("trace_*.json.gz"))), "--engine", "transformers", "--model", str(folder / "config.json"),
              "--machine", machine, "--timings", str(timings), "-o", str(folder / "learned"), "--force"]  # fmt: skip
     said = io.StringIO()
@@ -167,11 +167,11 @@ def judge_steps(model: str, gpu: str, folder: pathlib.Path, timed: Sequence[Time
     traced = {step.phase for step in timed if step.is_traced}
     scenario = scenario_of(folder, {"static_batch": {"batch": 1, "prompt_tokens": 16, "output_tokens": 2}})
 
-    def predicted(batch: steps.BatchOf, *, is_seen: bool = False) -> float:
-        return float(_core.explain_step(scenario, plan.core_batch(batch), is_seen)["duration_s"])
+    def predicted(batch: steps.BatchOf, *, is_seen: bool = False, are_rows_seen: bool = True) -> float:
+        return float(_core.explain_step(scenario, plan.core_batch(batch), is_seen, are_rows_seen)["duration_s"])
 
     found = []
-    repeated = repeated_shapes(timed)
+    repeated, repeated_rows = repeated_shapes(timed)
     for phase in dict.fromkeys(step.phase for step in timed):
         if phase in traced or not re.fullmatch(r"b\d+_c\d+", phase):
             continue
@@ -186,19 +186,20 @@ def judge_steps(model: str, gpu: str, folder: pathlib.Path, timed: Sequence[Time
             if step.prefill:
                 is_seen = id(step) in repeated
                 kind = "prefill, shape seen" if is_seen else "prefill"
-                found.append(Row(model, gpu, kind, str(step.batch), predicted(step.batch, is_seen=is_seen), step.step_s))
+                found.append(Row(model, gpu, kind, str(step.batch), predicted(step.batch, is_seen=is_seen, are_rows_seen=id(step) in repeated_rows), step.step_s))
     return found
 
 
-def repeated_shapes(timed: Sequence[Timed]) -> set[int]:
-    """Ids of the steps with as many queries and keys as an earlier one: cuDNN has a plan for their attention and takes 40 ms less."""
-    seen: set[tuple[int, int]] = set()
-    found = set()
+def repeated_shapes(timed: Sequence[Timed]) -> tuple[set[int], set[int]]:
+    """Ids of the steps with as many queries and keys as an earlier one: cuDNN has a plan for their attention and takes 40 ms less; and of those
+    with as many queries."""
+    seen: set[tuple[int, ...]] = set()
+    found: tuple[set[int], set[int]] = (set(), set())
     for step in timed:
-        shape = (step.batch.queries, step.batch.keys)
-        if shape in seen:
-            found.add(id(step))
-        seen.add(shape)
+        for ids, shape in zip(found, ((step.batch.queries, step.batch.keys), (step.batch.queries,))):
+            if shape in seen:
+                ids.add(id(step))
+            seen.add(shape)
     return found
 
 

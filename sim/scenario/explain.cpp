@@ -26,7 +26,7 @@ std::string call_of(const Op& op) {
 
 }  // namespace
 
-StepExplanation explain_step(const Scenario& scenario, const Batch& batch, bool is_attention_seen) {
+StepExplanation explain_step(const Scenario& scenario, const Batch& batch, KnownToHost known) {
   const Assembly assembly(scenario);
   const std::vector<std::int64_t> sizes = graph_batch_sizes(scenario);
   const Plan plan = at_key(scenario, "model", [&] {
@@ -45,7 +45,7 @@ StepExplanation explain_step(const Scenario& scenario, const Batch& batch, bool 
   at_key(scenario, "provider", [&] {
     StepTimes times(steps_config(scenario, assembly, false));
     explanation.plans_attention = times.plans_attention();
-    const KnownToHost known{.attention = is_attention_seen};
+    explanation.prepares = times.prepares();
     explanation.corrections = times.explain(batch, nullptr, known);
     explanation.duration = times.step(batch, nullptr, known).duration;
     explanation.device = times.device_time(batch).duration;

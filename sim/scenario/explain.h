@@ -24,6 +24,7 @@ struct ExplainedOp {
 struct StepExplanation {
   LaunchMode mode = LaunchMode::kGraph;
   bool plans_attention = false;               // the engine does so for each shape of it, once
+  bool prepares = false;                      // and products for numbers of rows that are new
   std::vector<ExplainedOp> ops;               // of the first rank (of each side), in order
   Bytes weights;                              // on that rank
   Bytes output_projections;                   // of these, weights of attention's output projections
@@ -34,9 +35,10 @@ struct StepExplanation {
   std::vector<StepSide> sides;  // of a placement with FFNs apart
 };
 
-// One step of `batch` of a replica that has the full clock and, if not `is_attention_seen`, has not
-// had a step of as many queries and keys. Throws ScenarioError as simulate_step does.
+// One step of `batch` of a replica that has the full clock and `known` of the steps before: unless
+// said otherwise its numbers of rows, and no attention of as many queries and keys. Throws
+// ScenarioError as simulate_step does.
 StepExplanation explain_step(const Scenario& scenario, const Batch& batch,
-                             bool is_attention_seen = false);
+                             KnownToHost known = {.rows = true, .attention = false});
 
 }  // namespace orrery

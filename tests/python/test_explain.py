@@ -39,6 +39,19 @@ def test_prompts_are_explained_too(capsys):
     assert "host of prefill" in text and "device, eager" in text
 
 
+def test_numbers_of_rows_are_new_where_that_is_said(capsys):
+    scenario = orrery.load(SCENARIO)
+    batch = orrery.Batch(prefill=[orrery.PrefillChunk(query=512)])
+    again, first = (explain.step(scenario, batch, are_rows_seen=seen) for seen in (True, False))
+    names = [[correction["name"] for correction in found["corrections"]] for found in (again, first)]
+    assert [name for name in names[1] if name not in names[0]] == ["rows that are new to the host"]
+    assert first["duration_s"] > again["duration_s"] and again["prepares"]
+    code, text = run(capsys, "--prefill", "512", "--new-rows")
+    assert code == 0 and "rows that are new to the host" in text
+    code, text = run(capsys, "--prefill", "512", "--new-rows", "--set", "engine.profile=vllm")
+    assert code == 2 and "no host.new_rows" in text
+
+
 def test_corrections_lead_from_the_rows_to_the_price():
     scenario = orrery.load(SCENARIO)
     found = explain.step(scenario, orrery.Batch(prefill=[], num_decodes=64, decode_context=64 * 1000))

@@ -176,6 +176,17 @@ def test_contexts_come_from_the_requests_of_a_client(tmp_path):
     assert all("do not agree" in each.batch_from for each in of if not each.batch)
 
 
+def test_a_host_of_two_speeds_is_as_fast_as_in_the_middle_unless_the_gpu_is_what_takes_longer(tmp_path, monkeypatch):
+    timings = tmp_path / "steps.csv"
+    lines = [f",4,2000,0,{seconds},0" for seconds in (0.0034, 0.0051) for _ in range(6)]
+    timings.write_text("\n".join(["prefill,num_decodes,decode_context,prepare_s,compute_s,update_s", *lines]) + "\n", encoding="utf-8")
+    of = host.read_timings(timings)
+    matches, num_ops = matches_of(tmp_path, "transformers"), {each.batch: 34 for each in of}
+    assert host.host_of(matches, of, num_ops).eager_launch.seconds == pytest.approx(0.00425 / 34)
+    monkeypatch.setattr(host, "_device_us", lambda _: 5000.0)
+    assert host.host_of(matches, of, num_ops).eager_launch.seconds == pytest.approx(0.0034 / 34)
+
+
 def test_a_trace_of_another_model_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(samples.CONFIG, "num_hidden_layers", samples.LAYERS + 1)
     code, folder = imported(tmp_path, "vllm")
@@ -311,6 +322,20 @@ def test_steps_whose_shape_came_before_are_without_that_call(tmp_path):
     path = tmp_path / "steps.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert [timing.is_new for timing in host.read_timings(path)] == [False, True, True, False]
+
+
+def test_what_prompts_of_a_new_number_of_rows_take_longer_is_of_those_that_came_twice(tmp_path):
+    header = "prefill,num_decodes,decode_context,step_s"
+    twice = [f"{tokens}+0,0,0,{seconds}" for tokens, longer in ((100, 0.008), (200, 0.012), (300, 0.01)) for seconds in (0.05 + longer, 0.05)]
+    other = ["100+40,0,0,0.09", "100+40,0,0,0.05"]  # as many rows as the first, with other keys: 40 ms more of attention, none of rows
+    path = tmp_path / "steps.csv"
+    path.write_text("\n".join([header, *twice, "100+0,0,0,0.05", *other, "400+0,0,0,0.5", ",4,2000,0.01"]) + "\n", encoding="utf-8")
+    timings = host.read_timings(path)
+    assert [timing.has_new_rows for timing in timings] == [True, False] * 3 + [False] * 3 + [True, True]
+    assert host.host_of(matches_of(tmp_path, "transformers"), timings, {}).new_rows.seconds == pytest.approx(0.01)
+    assert host.host_of(matches_of(tmp_path, "transformers"), timings[:4], {}).new_rows.seconds == 0  # two prompts are too few
+    planned = [*held_up(matches_of(tmp_path, "transformers"), [4_000] * 4), *matches_of(tmp_path, "transformers")]
+    assert host.host_of(planned, timings, {}).new_rows.seconds == pytest.approx(0.006, rel=0.05)  # what attention took is not of the rows
 
 
 def test_the_table_of_your_engine_is_that_of_its_rows():

@@ -197,6 +197,7 @@ def _ranges(dims: Sequence[tuple[int, ...]], kernel: str) -> str:
 def host_text(figures: host.Host, *, has_timings: bool) -> str:
     warning = "" if has_timings else "\nthe profiler slows the host; --timings with steps of the same engine without it gives the host's own times"
     planning = f", {figures.new_attention.seconds * 1e3:.1f} ms more where attention has a new shape" if figures.new_attention.seconds else ""
+    planning += f", {figures.new_rows.seconds * 1e3:.1f} ms more where a prompt brings a new number of rows" if figures.new_rows.seconds else ""
     stall = f", of them {figures.stall.seconds * 1e3:.1f} ms in one call while it launches" if figures.stall.seconds else ""
     return (
         f"host: {figures.eager_launch.seconds * 1e6:.1f} us for each op launched, {figures.scheduler_base.seconds * 1e6:.0f} us a step and "

@@ -6,8 +6,10 @@ took unwatched, give the host's figures in their place; the profile's sources sa
 
 from __future__ import annotations
 
+import collections
 import csv
 import dataclasses
+import math
 import pathlib
 import statistics
 from collections.abc import Sequence
@@ -21,7 +23,9 @@ from .steps import BatchOf, parse_batch
 from .trace import TraceError
 
 _STALL_US, _STALL = 2000.0, 50.0  # a pause between two launches that is a stall: at least so long, and so many times the median
-_HELD_UP = 1.25  # of the time of the fastest tenth: steps up to there wait for the host, longer ones for the GPU
+# Steps wait for the host if no traced decode step computes as long as the fastest tenth launches; else up to so many times that, and longer ones
+# for the GPU.
+_HELD_UP = 1.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Timing:
     step_s: float
     compute_s: float
     is_new: bool = False  # no step before had as many queries and keys
+    has_new_rows: bool = False  # no step before had as many queries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Host:
     eager_launch: Figure
     stall: Figure  # in the middle of a step's launches: the GPU runs dry and waits
     new_attention: Figure  # of the same, what steps have whose attention has a new shape, and others have not
+    new_rows: Figure  # of steps with prompts and a new number of rows, besides new_attention
     scheduler_base: Figure  # with the stall of all steps
     scheduler_per_sequence: Figure
     prefill_base: Figure  # of steps with prompts besides
@@ -62,6 +68,7 @@ def read_timings(path: pathlib.Path) -> list[Timing]:
     """
     found = []
     seen: set[tuple[int, int]] = set()
+    seen_rows: set[int] = set()
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             for number, row in enumerate(csv.DictReader(stream), start=2):
@@ -72,15 +79,16 @@ def read_timings(path: pathlib.Path) -> list[Timing]:
                     )
                     batch = parse_batch(" ".join(words))
                     shape = (batch.queries, batch.keys)
-                    is_new = shape not in seen
+                    is_new, has_new_rows = shape not in seen, batch.queries not in seen_rows
                     seen.add(shape)
+                    seen_rows.add(batch.queries)
                     if row.get("traced") == "1":
                         continue
                     compute = float(row["compute_s"]) if "compute_s" in row else float(row["step_s"])
                     whole = float(row["step_s"]) if "step_s" in row else compute + float(row["prepare_s"]) + float(row["update_s"])
                     if not 0 < whole < 1e4:
                         raise TraceError(f"found a step of {whole} s")
-                    found.append(Timing(batch, whole, compute, is_new))
+                    found.append(Timing(batch, whole, compute, is_new, has_new_rows))
                 except (KeyError, TypeError, ValueError) as error:
                     raise TraceError(f"{path}:{number}: {error}; expected prefill, num_decodes, decode_context and step_s") from None
     except OSError as error:
@@ -105,6 +113,7 @@ def host_of(matches: Sequence[StepMatch], timings: Sequence[Timing], num_ops: di
         eager_launch=launch,
         stall=stall,
         new_attention=planning,
+        new_rows=_new_rows(timings, planning.seconds),
         scheduler_base=base,
         scheduler_per_sequence=per_sequence,
         prefill_base=_prefill_base(timings, base.seconds, per_sequence.seconds),
@@ -133,7 +142,10 @@ def _eager_launch(eager: Sequence[StepMatch], timings: Sequence[Timing], num_ops
             return max(timing.compute_s - stall_s - (planning_s if timing.is_new else 0.0), 0.0)
 
         decodes = sorted((timing for timing in timings if timing.batch in num_ops and not timing.batch.prefill), key=launching)
-        held_up = [each for each in decodes if launching(each) <= _HELD_UP * launching(decodes[len(decodes) // 10])]
+        fastest = launching(decodes[len(decodes) // 10]) if decodes else 0.0
+        computing = max((_device_us(each) / 1e6 for each in eager if each.step.batch and not each.step.batch.prefill), default=math.inf)
+        most = math.inf if computing < fastest else _HELD_UP * fastest
+        held_up = [each for each in decodes if launching(each) <= most]
         if held_up:
             source = f"median of {len(held_up)} of {len(decodes)} decode steps without a profiler, those that the host holds up, over the plan's ops"
             return Figure(statistics.median(launching(each) / num_ops[each.batch] for each in held_up), source)
@@ -170,6 +182,26 @@ def _new_attention(eager: Sequence[StepMatch]) -> Figure:
         return Figure(0.0, "no call that attention of a new shape alone makes")
     source = f"median of {len(held_up)} of {len(first)} traced steps whose queries and keys came for the first time, in the call of attention; {len(again)} others do without"
     return Figure(statistics.median(held_up) / 1e6, source)
+
+
+_FEWEST_PAIRS = 3
+
+
+def _new_rows(timings: Sequence[Timing], planning_s: float) -> Figure:
+    """What libraries take to look up products of a number of rows that no step before had: prompts that came twice took so much longer the first time."""
+    later: dict[BatchOf, list[float]] = collections.defaultdict(list)
+    for timing in timings:
+        if timing.batch.prefill and not timing.is_new:
+            later[timing.batch].append(timing.step_s)
+    longer = [
+        timing.step_s - planning_s - statistics.median(later[timing.batch])
+        for timing in timings
+        if timing.has_new_rows and timing.batch in later
+    ]
+    if len(longer) < _FEWEST_PAIRS:
+        return Figure(0.0, f"{len(longer)} prompts without a profiler came for the first time and again; it takes {_FEWEST_PAIRS}")
+    source = f"median of {len(longer)} prompts without a profiler: what they took longer the first time than again, less new_attention"
+    return Figure(max(statistics.median(longer), 0.0), source)
 
 
 def _stall(eager: Sequence[StepMatch]) -> Figure:

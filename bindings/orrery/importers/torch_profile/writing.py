@@ -129,7 +129,7 @@ def profile_text(name: str, base: str, host: Host, *, is_packed: bool, serve_bas
     content = base_profile(base)
     content["name"] = name
     section = content["host"]
-    for key in ("graph_hop", "eager_hop", "serve_base", "serve_per_sequence", "prefill_base", "new_rows", "piece_launch"):
+    for key in ("graph_hop", "eager_hop", "serve_base", "serve_per_sequence", "prefill_base", "piece_launch"):
         section.pop(key, None)
     section["eager_launch"] = _figure(host.eager_launch) if host.eager_launch.seconds > 0 else section["eager_launch"]
     section["graph_node"] = {
@@ -140,10 +140,10 @@ def profile_text(name: str, base: str, host: Host, *, is_packed: bool, serve_bas
     section["scheduler_per_sequence"] = _figure(host.scheduler_per_sequence)
     if serve_base is not None:
         section["serve_base"] = _figure(serve_base)
-    if host.new_attention.seconds > 0:
-        section["new_attention"] = _figure(host.new_attention)
-    else:
-        section.pop("new_attention", None)
+    for key, figure in (("new_attention", host.new_attention), ("new_rows", host.new_rows)):
+        section.pop(key, None)
+        if figure.seconds > 0:
+            section[key] = _figure(figure)
     content.pop("attention", None)
     if is_packed:
         content["attention"] = {"form": {"value": "packed", "source": "recorded shapes of attention: queries and keys of all sequences in one call"}}
