@@ -23,9 +23,7 @@ from .steps import BatchOf, parse_batch
 from .trace import TraceError
 
 _STALL_US, _STALL = 2000.0, 50.0  # a pause between two launches that is a stall: at least so long, and so many times the median
-# Steps wait for the host if no traced decode step computes as long as the fastest tenth launches; else up to so many times that, and longer ones
-# for the GPU.
-_HELD_UP = 1.25
+_HELD_UP = 1.25  # times what its GPU computes: a step that launches for longer waits for the host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +131,18 @@ def _device_us(each: StepMatch) -> float:
     return sum(op.time for op in each.ops)
 
 
+def _computing(batch: BatchOf, eager: Sequence[StepMatch]) -> float:
+    """Seconds that the GPU computes in the traced decode step nearest to a batch of decodes."""
+
+    def distance(each: StepMatch) -> float:
+        traced = each.step.batch
+        assert traced is not None
+        return abs(math.log(traced.num_decodes / batch.num_decodes)) + abs(math.log(traced.decode_context / batch.decode_context))
+
+    decodes = [each for each in eager if each.step.batch is not None and not each.step.batch.prefill]
+    return _device_us(min(decodes, key=distance)) / 1e6 if decodes else 0.0
+
+
 def _eager_launch(eager: Sequence[StepMatch], timings: Sequence[Timing], num_ops: dict[BatchOf, int], stall_s: float,
                   planning_s: float) -> Figure:  # fmt: skip
     """Host time for each op of the plan; an engine that launches several kernels for one needs as much longer."""
@@ -141,11 +151,8 @@ def _eager_launch(eager: Sequence[StepMatch], timings: Sequence[Timing], num_ops
         def launching(timing: Timing) -> float:
             return max(timing.compute_s - stall_s - (planning_s if timing.is_new else 0.0), 0.0)
 
-        decodes = sorted((timing for timing in timings if timing.batch in num_ops and not timing.batch.prefill), key=launching)
-        fastest = launching(decodes[len(decodes) // 10]) if decodes else 0.0
-        computing = max((_device_us(each) / 1e6 for each in eager if each.step.batch and not each.step.batch.prefill), default=math.inf)
-        most = math.inf if computing < fastest else _HELD_UP * fastest
-        held_up = [each for each in decodes if launching(each) <= most]
+        decodes = [timing for timing in timings if timing.batch in num_ops and not timing.batch.prefill]
+        held_up = [each for each in decodes if launching(each) > _HELD_UP * _computing(each.batch, eager)]
         if held_up:
             source = f"median of {len(held_up)} of {len(decodes)} decode steps without a profiler, those that the host holds up, over the plan's ops"
             return Figure(statistics.median(launching(each) / num_ops[each.batch] for each in held_up), source)
