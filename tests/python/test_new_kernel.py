@@ -142,8 +142,8 @@ def test_a_kernel_is_a_directory_and_a_line(tmp_path):
     lines.write_text(f"{text[:first]}orrery_add_kernel(rows/toy_scale REFERENCE reference.cpp)\n{text[first:]}", encoding="utf-8")
 
     build = tmp_path / "build"
-    options = ["ORRERY_SIMULATOR=OFF", "ORRERY_CUDA=OFF", "ORRERY_MPI=OFF", "ORRERY_TESTS=OFF", "CMAKE_CXX_FLAGS=-O0"]
-    subprocess.run(["cmake", "-S", tree, "-B", build, "-DCMAKE_BUILD_TYPE=", *(f"-D{option}" for option in options)],
+    options = ["ORRERY_SIMULATOR=OFF", "ORRERY_CUDA=OFF", "ORRERY_MPI=OFF", "ORRERY_TESTS=OFF", "ORRERY_UNITY=ON", "CMAKE_CXX_FLAGS_DEBUG=-O0"]
+    subprocess.run(["cmake", "-S", tree, "-B", build, "-DCMAKE_BUILD_TYPE=Debug", *(f"-D{option}" for option in options)],
                    check=True, stdout=subprocess.DEVNULL)
     jobs = str(len(os.sched_getaffinity(0)))
     subprocess.run(["cmake", "--build", build, "-j", jobs, "--target", "orrery_grammar", "orrery_kernel_references"],
