@@ -54,8 +54,8 @@ class Megakernel {
   [[nodiscard]] const Program& program() const { return program_; }
 
  private:
-  void (*kernel_)(CUtensorMap, Parameters) = nullptr;
   CUtensorMap cache_map_{};
+  void (*kernel_)(CUtensorMap, Parameters) = nullptr;
   Program program_;
   Parameters parameters_;
   std::size_t shared_bytes_ = 0;

@@ -386,7 +386,7 @@ class Compiler {
     instruction.weight_bytes = matrix.element_bytes;
     instruction.whole_rows = static_cast<std::int32_t>(rows);
     const std::int64_t weights = instruction.opcode == Opcode::kGateUp ? 2 : 1;
-    const std::int64_t row_bytes = instruction.width * matrix.element_bytes;
+    const std::int64_t row_bytes = std::int64_t{instruction.width} * matrix.element_bytes;
     const auto counts =
         dealer_.deal({.units = rows / kRowsOfUnit,
                       .unit_bytes = kRowsOfUnit * row_bytes * weights,
