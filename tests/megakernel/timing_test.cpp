@@ -92,8 +92,8 @@ TEST(MegakernelTiming, RowsOfFp8TakeHalfThePages) {
     const Program program = compile(plan_of(kLlama1b, 0, dtype), {.num_sms = 1});
     return simulate_forward(program, times).duration.value();
   };
-  const double head = 128256 / 16 * 2;  // pages; tied, so bf16
-  const double layer = (3072 / 16 + 2048 / 16 + 8192 / 8) * 2 + 2048 / 16 * 8;
+  const double head = 128256.0 / 16 * 2;  // pages; tied, so bf16
+  const double layer = (3072.0 / 16 + 2048.0 / 16 + 8192.0 / 8) * 2 + 2048.0 / 16 * 8;
   EXPECT_NEAR(time_of(DType::kBf16), (16 * layer + head) * 1e-6, 1e-9);
   EXPECT_NEAR(time_of(DType::kFp8), (16 * layer / 2 * 3 + head) * 1e-6, 1e-9);
 }
