@@ -34,19 +34,4 @@ __device__ inline void add_release_system(std::uint32_t* counter, std::uint32_t 
 // counter on the side that writes, between the counter and the copies on the side that reads.
 __device__ inline void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-// Whether the phase of this parity has ended.
-__device__ inline bool barrier_test(std::uint64_t* barrier, std::uint32_t parity) {
-  std::uint32_t is_done;
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n"
-      "}\n"
-      : "=r"(is_done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return is_done != 0;
-}
-
 }  // namespace orrery::sm90

@@ -61,8 +61,7 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
 }
 
 // Whether the phase of this parity has ended.
-[[nodiscard]] __device__ inline bool barrier_has_ended(std::uint64_t* barrier,
-                                                       std::uint32_t parity) {
+[[nodiscard]] __device__ inline bool barrier_test(std::uint64_t* barrier, std::uint32_t parity) {
   std::uint32_t has_ended;
   asm volatile(
       "{\n"

@@ -290,7 +290,7 @@ struct Consumer {
   }
   // Whether it has come.
   [[nodiscard]] __device__ bool has_page() const {
-    const bool has_come = sm90::barrier_has_ended(&control.full[cursor.page], cursor.phase);
+    const bool has_come = sm90::barrier_test(&control.full[cursor.page], cursor.phase);
     return __any_sync(0xFFFFFFFF, has_come);
   }
   __device__ void give_back() {
