@@ -63,7 +63,7 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
   PreparedStep::State& step = *prepared;
   step.plan = plan;
   step.mode = mode;
-  step.limit = step_limit(plan);
+  step.limit = std::max(step_limit(plan), state.setup.watch_limit.value_or(Seconds(0)));
   step.num_micro_batches = num_micro_batches(plan);
   step.without_sequences.resize(static_cast<std::size_t>(step.num_micro_batches));
   step.ranks.resize(static_cast<std::size_t>(num_ranks()));
@@ -111,6 +111,32 @@ void Executor::lose_value(PreparedStep& step, std::int32_t unit) {
   State& state = *state_;
   RankStep& own = step.state().rank(state.team.ranks().front());
   state.team.run([&](int) { own.lose_value(unit); });
+}
+
+StepOutput Executor::run_ahead(PreparedStep& step, const StepInput& input, std::int64_t steps) {
+  State& state = *state_;
+  for (const SequenceTokens& one : input.decodes) {
+    const std::int64_t length = one.context + steps;
+    const std::int64_t room = std::min(std::ssize(one.blocks) * state.setup.block_size,
+                                       state.setup.numbers.max_positions);
+    if (length <= room) continue;
+    throw std::invalid_argument(std::to_string(steps) + " steps after " +
+                                std::to_string(one.context) + " tokens need room for " +
+                                std::to_string(length) + ", the sequence has it for " +
+                                std::to_string(room));
+  }
+  RankStep& own = step.state().rank(state.team.ranks().front());
+  state.team.run([&](int) { own.set_steps(steps); });
+  StepOutput output;
+  try {
+    output = run(step, input);
+    state.team.run([&](int) { output.next_tokens = own.step_tokens(); });
+  } catch (...) {
+    state.team.run([&](int) { own.set_steps(1); });
+    throw;
+  }
+  state.team.run([&](int) { own.set_steps(1); });
+  return output;
 }
 
 megakernel::TimedProgram Executor::instruction_times(PreparedStep& step, const StepInput& input) {

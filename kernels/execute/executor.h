@@ -48,7 +48,8 @@ struct ExecutorSetup {
   std::function<void(const std::string& status)> last_words;
   // Called when another phase of the run begins, by the thread that uses the executor.
   std::function<void(RunPhase phase)> phase_begun;
-  std::optional<Seconds> watch_limit;  // of phases but steps, where their own is longer
+  // Of phases, where their own is longer; of steps, where their own is shorter (sanitizers).
+  std::optional<Seconds> watch_limit;
   std::optional<Fault> fault;          // for tests: a rank is made to fail
   // For checks: what ops of these kernels write first of all, fp32, is kept (recorded()).
   std::vector<std::string> recorded_kernels;
@@ -61,7 +62,7 @@ struct ExecutorSetup {
 };
 
 struct StepOutput {
-  std::vector<std::int32_t> next_tokens;  // of the sampled rows
+  std::vector<std::int32_t> next_tokens;  // of the sampled rows; run_ahead(): step by step
   Seconds duration;  // from the first launch to results on the host, by the host's clock
   Seconds device;    // first rank's start to last rank's end, by events
 };
@@ -165,6 +166,11 @@ class Executor {
   // std::invalid_argument for a step that is one kernel: instruction_times() has its times.
   Timeline trace(PreparedStep& step, const StepInput& input);
 
+  // Of a step that is one kernel: `steps` of them in one launch, each with the tokens that the one
+  // before picked, a position further. Tokens are [steps, sequences]; times are of the launch.
+  // Throws std::invalid_argument for other steps, more than megakernel::kMostSteps, or sequences
+  // whose blocks or cosines end before the last position; else as run().
+  StepOutput run_ahead(PreparedStep& step, const StepInput& input, std::int64_t steps);
   // Runs a step that is one kernel once more and says when its instructions ran, in cycles of each
   // SM's own clock. Throws std::invalid_argument for other steps, else as run().
   megakernel::TimedProgram instruction_times(PreparedStep& step, const StepInput& input);

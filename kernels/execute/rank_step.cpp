@@ -368,6 +368,11 @@ void RankStep::bind_megakernel() {
   operands.logits = static_cast<bf16*>(operand(program.logits, 0).data);
   operands.next_tokens = static_cast<std::int32_t*>(operand(program.next_tokens, 0).data);
   megakernel_.emplace(std::move(program), operands);
+  // Its own, which names SM and instruction, ends before the step's.
+  constexpr double kOfStep = 2.0 / 3;
+  if (setup_.watch_limit) {
+    megakernel_->set_limit(std::max(megakernel::kLimit, *setup_.watch_limit * kOfStep));
+  }
 }
 
 Operand RankStep::operand(TensorId id, std::int32_t copy) const {

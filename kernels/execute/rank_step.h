@@ -100,7 +100,9 @@ class RankStep {
   // last run. Throw std::invalid_argument for other steps.
   void keep_instruction_times();
   [[nodiscard]] megakernel::TimedProgram instruction_times() const;
-  void lose_value(std::int32_t unit);  // Executor::lose_value
+  void lose_value(std::int32_t unit);                           // Executor::lose_value
+  void set_steps(std::int64_t steps);                           // of a launch
+  [[nodiscard]] std::vector<std::int32_t> step_tokens() const;  // [steps, sequences], of the last
   // By task, what ops of ExecutorSetup::recorded_kernels wrote first of all; empty for others.
   [[nodiscard]] std::vector<std::vector<float>> recorded() const;
 

@@ -156,6 +156,16 @@ void RankStep::lose_value(std::int32_t unit) {
   megakernel_->lose(unit);
 }
 
+void RankStep::set_steps(std::int64_t steps) {
+  if (!megakernel_) throw std::invalid_argument("a step of launches is one step");
+  megakernel_->set_steps(steps);
+}
+
+std::vector<std::int32_t> RankStep::step_tokens() const {
+  if (!megakernel_) throw std::invalid_argument("a step of launches is one step");
+  return megakernel_->step_tokens(rank_.stream(0));
+}
+
 megakernel::TimedProgram RankStep::instruction_times() const {
   if (!megakernel_) throw std::invalid_argument("a step of launches has no instructions");
   return megakernel_->times(rank_.stream(0));

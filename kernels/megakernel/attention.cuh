@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/attention/attention_decode/tile.cuh"
+#include "kernels/cuda/flags.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/megakernel/matvec.cuh"
 #include "kernels/megakernel/store.cuh"
@@ -39,7 +40,13 @@ template <int kHeadDim>
 __device__ void load_keys(Loader& loader, const Instruction& in, const CUtensorMap* cache) {
   const Parameters& parameters = loader.parameters;
   const int sequence = in.first_row;
-  const PartRange<kHeadDim> range(in, parameters.lengths[sequence]);
+  // What forwards of this launch appended is there once the last one's token is.
+  if (loader.seen_ahead != loader.board.ahead()) {
+    loader.seen_ahead = loader.board.ahead();
+    static_cast<void>(loader.board.token(sequence));
+    sm90::fence_async();
+  }
+  const PartRange<kHeadDim> range(in, length_of(parameters, sequence, loader.board.ahead()));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int tile = lane / (2 * parameters.boxes);
   const int is_value = lane / parameters.boxes % 2;
@@ -143,8 +150,9 @@ __device__ void take_heads(Consumer<kBatch>& consumer, const Instruction& in, co
   constexpr int kUnits = kHeadDim / 2;
   const int warp = consumer.warp();
   const int lane = consumer.lane();
-  const std::int64_t slot = parameters.slots[sequence];
-  const Turn<kHeadDim> turn(parameters, parameters.positions[sequence]);
+  const int ahead = consumer.board.ahead();
+  const std::int64_t slot = slot_of(parameters, sequence, ahead);
+  const Turn<kHeadDim> turn(parameters, parameters.positions[sequence] + ahead);
   for (int own = warp; own < group + 2; own += kConsumerWarps) {
     const bool is_key = own == group;
     const bool is_value = own == group + 1;
@@ -191,7 +199,7 @@ __device__ void run_attention(Consumer<kBatch>& consumer, const Instruction& in)
   auto* const own_acc = reinterpret_cast<float*>(consumer.input);
   const float* const acc = own_acc - warp * floats_of_warp;  // of warp 0
   const int lane = consumer.lane();
-  const PartRange<kHeadDim> range(in, parameters.lengths[in.first_row]);
+  const PartRange<kHeadDim> range(in, length_of(parameters, in.first_row, consumer.board.ahead()));
   decode::WarpSoftmax<bf16, kHeadDim, 1> softmax;
   softmax.load_shared(&scratch.queries[0][0], group);
   softmax.start(parameters.scale_log2);

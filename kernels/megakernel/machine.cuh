@@ -158,6 +158,33 @@ class Board {
         units_(parameters.board + (forward % 2 == 0 ? 0 : parameters.board_units)),
         others_(parameters.board + (forward % 2 == 0 ? parameters.board_units : 0)) {}
 
+  // The next forward of the same launch: the copies change places.
+  __device__ void begin_next() {
+    std::uint32_t* const units = units_;
+    units_ = others_;
+    others_ = units;
+    ++forward_;
+    ++ahead_;
+  }
+  // Forwards of this launch that have ended: as many tokens has each sequence more by now.
+  [[nodiscard]] __device__ int ahead() const { return ahead_; }
+  // A sequence's newest token: the step's, or what the forward before picked. Who has the latter
+  // sees all that was written before it was picked.
+  __device__ std::int32_t token(int sequence) const {
+    if (ahead_ == 0) return parameters_.token_ids[sequence];
+    const std::int32_t unit = parameters_.token_unit + sequence;
+    std::uint32_t spins = 0;
+    std::uint32_t token = kMissing;
+    do {
+      asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];"
+                   : "=r"(token)
+                   : "l"(others_ + unit)
+                   : "memory");
+    } while (token == kMissing && !gives_up(spins, unit));
+    __threadfence();
+    return token == kMissing ? 0 : static_cast<std::int32_t>(token);
+  }
+
   __device__ void put(std::int32_t unit, std::uint32_t value) const {
     if (unit == parameters_.lost_unit) return;
     asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(units_ + unit), "r"(value) : "memory");
@@ -194,7 +221,8 @@ class Board {
   // `count` groups of kUnits units, dealt out to the lanes of a warp: use(place, i, group) of that
   // at unit_of(i), as they come. kAtOnce loads of a lane, at places 0 to kAtOnce - 1, are under way
   // together, and again for those that did not find theirs; after them, finish(i of place 0).
-  template <int kUnits, int kAtOnce, typename UnitOf, typename Use, typename Finish>
+  // kTogether: used when all of them are there, by all lanes at once, not one by one as they come.
+  template <int kUnits, int kAtOnce, bool kTogether, typename UnitOf, typename Use, typename Finish>
   __device__ void take_groups(int count, const UnitOf& unit_of, const Use& use,
                               const Finish& finish) const {
     constexpr int kLanes = 32;
@@ -213,15 +241,23 @@ class Board {
         for (int i = 0; i < kAtOnce; ++i) {
           if ((missing >> i & 1) == 0 || !groups[i].is_there()) continue;
           missing &= ~(1U << i);
-          use(i, base + i * kLanes, groups[i]);
+          if constexpr (!kTogether) use(i, base + i * kLanes, groups[i]);
         }
       } while (missing != 0 && !gives_up(spins, unit_of(base)));
+      if constexpr (kTogether) {
+        const int lanes = count - base + static_cast<int>(threadIdx.x) % kLanes;  // with a group
+        __syncwarp(lanes >= kLanes ? 0xFFFFFFFF : (1U << lanes) - 1);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (i < own) use(i, base + i * kLanes, groups[i]);
+        }
+      }
       finish(base);
     }
   }
-  template <int kUnits, int kAtOnce, typename UnitOf, typename Use>
+  template <int kUnits, int kAtOnce, bool kTogether = false, typename UnitOf, typename Use>
   __device__ void take_groups(int count, const UnitOf& unit_of, const Use& use) const {
-    take_groups<kUnits, kAtOnce>(count, unit_of, use, [](int) {});
+    take_groups<kUnits, kAtOnce, kTogether>(count, unit_of, use, [](int) {});
   }
   // Whether waiting has no end: it took too long here or elsewhere. Says where, the first time.
   __device__ bool gives_up(std::uint32_t& spins, std::int32_t unit) const {
@@ -250,8 +286,25 @@ class Board {
   std::uint32_t* units_;
   std::uint32_t* others_;
   std::int32_t at_ = 0;
+  std::int32_t ahead_ = 0;
   mutable std::int64_t started_ = 0;
 };
+
+// Of a sequence that has grown by `ahead` tokens since the launch: its keys with the newest
+// token's, 0 where it is padding.
+__device__ inline int length_of(const Parameters& parameters, int sequence, int ahead) {
+  const int length = parameters.lengths[sequence];
+  return length > 0 ? length + ahead : 0;
+}
+// Where the cache has the newest token's; -1: nowhere.
+__device__ inline std::int64_t slot_of(const Parameters& parameters, int sequence, int ahead) {
+  const std::int64_t slot = parameters.slots[sequence];
+  if (ahead == 0 || slot < 0) return slot;
+  const int position = length_of(parameters, sequence, ahead) - 1;
+  const std::int64_t block = parameters.block_table[sequence * parameters.blocks_per_sequence +
+                                                    (position >> parameters.block_shift)];
+  return block << parameters.block_shift | (position & ((1 << parameters.block_shift) - 1));
+}
 
 // A place in the ring of blocks' sums.
 template <int kBatch>
@@ -327,6 +380,8 @@ struct Loader {
   Control& control;
   PageCursor cursor;
   std::uint64_t policy;
+  Board board;
+  int seen_ahead = 0;      // forwards of the launch whose keys are known to be there
   PageCursor landed = {};  // the page whose bytes are waited for before more are asked for
   int asked = 0;           // pages, `landed` and those after it
 

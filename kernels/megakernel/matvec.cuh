@@ -93,8 +93,14 @@ struct WarpOctets {
         warp(of_warp),
         count(in.width / kConsumerWarps / 8),
         is_fp8(in.weight_bytes == 1) {}
-  [[nodiscard]] __device__ int sequence_of(int i) const { return kBatch == 1 ? 0 : i / count; }
-  [[nodiscard]] __device__ int octet_of(int i) const { return kBatch == 1 ? i : i % count; }
+  // By comparisons: divisions for each look were a tenth of a step of four sequences.
+  [[nodiscard]] __device__ int sequence_of(int i) const {
+    int sequence = 0;
+#pragma unroll
+    for (int s = 1; s < kBatch; ++s) sequence += i >= s * count ? 1 : 0;
+    return sequence;
+  }
+  [[nodiscard]] __device__ int octet_of(int i) const { return i - sequence_of(i) * count; }
   [[nodiscard]] __device__ int column_of(int i) const {
     return is_fp8 ? column_of_octet<kPageRowBytes>(octet_of(i))
                   : column_of_octet<kPageRowBytes / 2>(octet_of(i));
@@ -180,15 +186,20 @@ __device__ void take_normed(Consumer<kBatch>& consumer, const Instruction& in, c
   };
   const int count = kBatch * octets.count;
   if (in.input == kNowhere) {
+    std::int32_t tokens[kBatch];
+#pragma unroll
+    for (int s = 0; s < kBatch; ++s) tokens[s] = consumer.board.token(s);
     for (int i = consumer.lane(); i < count; i += 32) {
-      const std::int64_t token = parameters.token_ids[octets.sequence_of(i)];
+      std::int64_t token = tokens[0];
+#pragma unroll
+      for (int s = 1; s < kBatch; ++s) token = s == octets.sequence_of(i) ? tokens[s] : token;
       add(i, use(i, __ldg(reinterpret_cast<const uint4*>(parameters.embedding + token * in.width +
                                                          octets.column_of(i)))));
     }
   } else {
     // Squares are added up in the order of the columns, not in that in which they come.
     float square[kAtOnce] = {};
-    consumer.board.template take_groups<4, kAtOnce>(
+    consumer.board.template take_groups<4, kAtOnce, (kBatch > 1)>(
         count,
         [&](int i) {
           return in.input + (octets.sequence_of(i) * in.width + octets.column_of(i)) / 2;
@@ -210,7 +221,7 @@ __device__ void take_normed(Consumer<kBatch>& consumer, const Instruction& in, c
 template <int kBatch>
 __device__ void take_plain(Consumer<kBatch>& consumer, const Instruction& in) {
   const WarpOctets<kBatch> octets(in, consumer.warp());
-  consumer.board.template take_groups<4, kAtOnce>(
+  consumer.board.template take_groups<4, kAtOnce, (kBatch > 1)>(
       kBatch * octets.count,
       [&](int i) {
         return in.input + (octets.sequence_of(i) * in.width + octets.column_of(i)) / 2;

@@ -34,17 +34,27 @@ struct Operands {
   double norm_epsilon = 1e-5;
 };
 
+inline constexpr Seconds kLimit{2};
+// Forwards of one launch, at most.
+inline constexpr std::int64_t kMostSteps = 256;
+
 class Megakernel {
  public:
   // Throws std::invalid_argument for a model that a device of this much shared memory or so many
   // SMs cannot run, cuda::Error.
   Megakernel(Program program, const Operands& operands);
-  // One forward, ordered by the stream. All SMs must be free: it waits within.
+  // The forwards of set_steps(), ordered by the stream. All SMs must be free: it waits within.
   void launch(const cuda::Stream& stream);
   // After it has ended: what it waited for in vain, and where; it can be launched again then.
   [[nodiscard]] std::optional<std::string> take_failure(const cuda::Stream& stream);
 
-  // How long one wait may take before the forward gives up.
+  // Forwards of each launch from now on (one unless said): each takes the tokens that the one
+  // before picked, a position further. The block tables must have room for them all. Throws
+  // std::invalid_argument beyond kMostSteps.
+  void set_steps(std::int64_t steps);
+  // What the last launch picked, [steps, sequences].
+  [[nodiscard]] std::vector<std::int32_t> step_tokens(const cuda::Stream& stream) const;
+  // How long one wait may take before the forward gives up, kLimit unless said.
   void set_limit(Seconds limit);
   // For tests: what is written to this unit of the board never arrives; -1: all does.
   void lose(std::int32_t unit) { parameters_.lost_unit = unit; }
@@ -63,6 +73,7 @@ class Megakernel {
   cuda::DeviceBuffer<std::int32_t> first_;
   cuda::DeviceBuffer<std::uint32_t> board_;
   cuda::DeviceBuffer<std::uint32_t> forward_;
+  cuda::DeviceBuffer<std::int32_t> step_tokens_;
   cuda::PinnedBuffer<Failure> failure_;
   std::optional<cuda::DeviceBuffer<Record>> records_;
 };

@@ -20,15 +20,19 @@ namespace {
 
 constexpr int kSharedAlignment = 1024;  // the period of the swizzle of keys and values
 
+// The SM's instructions once for each step of the launch.
+template <typename Run>
+__device__ void each_step(const Parameters& parameters, Board& board, const Run& run) {
+  for (int step = 1;; ++step) {
+    run();
+    if (step >= parameters.steps) return;
+    board.begin_next();
+  }
+}
+
 template <bool kMayBeFp8, int kHeadDim>
-__device__ void run_loader(const Parameters& parameters, char* pages, Control& control,
-                           const CUtensorMap* cache) {
-  Loader loader{.parameters = parameters,
-                .pages = pages,
-                .control = control,
-                .cursor = {},
-                .policy = sm90::evict_first()};
-  const Instruction* at = parameters.instructions + parameters.first[blockIdx.x];
+__device__ void run_loader(Loader& loader, const CUtensorMap* cache) {
+  const Instruction* at = loader.parameters.instructions + loader.parameters.first[blockIdx.x];
   Words words;
   words.load(at);
   while (true) {
@@ -130,7 +134,6 @@ template <bool kMayBeFp8, int kBatch>
 __device__ void run_storer(Storer<kBatch>& storer) {
   const Parameters& parameters = storer.parameters;
   const int first = parameters.first[blockIdx.x];
-  prefetch_queue(parameters, static_cast<int>(threadIdx.x) - kConsumers - 32);
   Words words;
   words.load(parameters.instructions + first);
   for (int i = 0;; ++i) {
@@ -205,12 +208,18 @@ __global__ void __launch_bounds__(kThreads, 1)
         .control = control,
         .cursor = {},
         .block = {}};
-    run_consumer<kMayBeFp8, kHeadDim>(consumer);
+    each_step(parameters, consumer.board, [&] { run_consumer<kMayBeFp8, kHeadDim>(consumer); });
     return;
   }
   sm90::registers_decrease<kOtherRegisters>();
   if (threadIdx.x < kConsumers + 32) {
-    run_loader<kMayBeFp8, kHeadDim>(parameters, pages, control, &cache);
+    Loader loader{.parameters = parameters,
+                  .pages = pages,
+                  .control = control,
+                  .cursor = {},
+                  .policy = sm90::evict_first(),
+                  .board = board};
+    each_step(parameters, loader.board, [&] { run_loader<kMayBeFp8, kHeadDim>(loader, &cache); });
   } else {
     Storer<kBatch> storer{.parameters = parameters,
                           .board = board,
@@ -218,7 +227,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                           .control = control,
                           .block = {},
                           .scales = nullptr};
-    run_storer<kMayBeFp8>(storer);
+    prefetch_queue(parameters, static_cast<int>(threadIdx.x) - kConsumers - 32);
+    each_step(parameters, storer.board, [&] { run_storer<kMayBeFp8>(storer); });
   }
 }
 
@@ -362,8 +372,9 @@ Megakernel::Megakernel(Program program, const Operands& operands)
     : program_(std::move(program)),
       instructions_(upload(program_, operands)),
       first_(to_device(first_of(program_))),
-      board_(static_cast<std::size_t>(2 * program_.board_units)),
+      board_(static_cast<std::size_t>(2 * (program_.board_units + kMostSequences))),
       forward_(zeros<std::uint32_t>(2)),
+      step_tokens_(static_cast<std::size_t>(kMostSteps * program_.shape.batch)),
       failure_(1) {
   ORRERY_CUDA(cudaMemset(board_.get(), kMissing & 0xFF, board_.size() * sizeof(std::uint32_t)));
   const ModelShape& shape = program_.shape;
@@ -394,14 +405,13 @@ Megakernel::Megakernel(Program program, const Operands& operands)
   const int tile_keys = decode::kTileBytes / (static_cast<int>(shape.head_dim) * 2);
   const int box_keys = std::min(kv.block_size, tile_keys);
   const StepTables& tables = *operands.tables;
-  constexpr std::int64_t kLimitNs = 2'000'000'000;
   parameters_ = {.instructions = instructions_.get(),
                  .first = first_.get(),
                  .board = board_.get(),
-                 .board_units = program_.board_units,
+                 .board_units = program_.board_units + kMostSequences,
+                 .token_unit = static_cast<std::int32_t>(program_.board_units),
                  .forward = forward_.get(),
                  .failure = failure_.get(),
-                 .limit_ns = kLimitNs,
                  .token_ids = tables.token_ids,
                  .positions = tables.positions,
                  .slots = tables.slots,
@@ -419,6 +429,7 @@ Megakernel::Megakernel(Program program, const Operands& operands)
                  .boxes = tile_keys / box_keys,
                  .logits = operands.logits,
                  .next_tokens = operands.next_tokens,
+                 .step_tokens = step_tokens_.get(),
                  .hidden = static_cast<std::int32_t>(shape.hidden),
                  .heads = static_cast<std::int32_t>(shape.heads),
                  .kv_heads = static_cast<std::int32_t>(shape.kv_heads),
@@ -429,6 +440,7 @@ Megakernel::Megakernel(Program program, const Operands& operands)
                  .epsilon = static_cast<float>(operands.norm_epsilon),
                  .scale_log2 = static_cast<float>(std::numbers::log2e /
                                                   std::sqrt(static_cast<double>(shape.head_dim)))};
+  set_limit(kLimit);
 }
 
 void Megakernel::launch(const cuda::Stream& stream) {
@@ -451,6 +463,24 @@ std::optional<std::string> Megakernel::take_failure(const cuda::Stream& stream) 
          std::to_string(failure.unit) + " of the board, in its instruction " +
          std::to_string(failure.instruction) + ", " +
          describe(own[static_cast<std::size_t>(failure.instruction)]);
+}
+
+void Megakernel::set_steps(std::int64_t steps) {
+  if (steps < 1 || steps > kMostSteps) {
+    throw std::invalid_argument("megakernel: " + std::to_string(steps) +
+                                " steps of a launch, expected 1 to " + std::to_string(kMostSteps));
+  }
+  parameters_.steps = static_cast<std::int32_t>(steps);
+}
+
+std::vector<std::int32_t> Megakernel::step_tokens(const cuda::Stream& stream) const {
+  std::vector<std::int32_t> tokens(
+      static_cast<std::size_t>(parameters_.steps * program_.shape.batch));
+  ORRERY_CUDA(cudaMemcpyAsync(tokens.data(), step_tokens_.get(),
+                              tokens.size() * sizeof(std::int32_t), cudaMemcpyDeviceToHost,
+                              stream.get()));
+  stream.synchronize();
+  return tokens;
 }
 
 void Megakernel::set_limit(Seconds limit) {

@@ -22,12 +22,14 @@ struct Parameters {
   const Instruction* instructions = nullptr;  // with addresses in place of weights' numbers
   const std::int32_t* first = nullptr;        // of each SM's instructions
   std::uint32_t* board = nullptr;             // [2, board_units]
-  std::int64_t board_units = 0;
+  std::int64_t board_units = 0;               // of one copy, with token_unit's
+  std::int32_t token_unit = 0;       // where sequence 0's next token is; the others' follow
   std::uint32_t* forward = nullptr;  // the number of the last forward, and whether to give up
   Failure* failure = nullptr;
   Record* records = nullptr;    // null: none are kept
   std::int64_t limit_ns = 0;    // that a wait may take
   std::int32_t lost_unit = -1;  // for tests: what is written there never arrives
+  std::int32_t steps = 1;       // forwards of this launch, each with the token of the one before
   // Of the step.
   const std::int32_t* token_ids = nullptr;
   const std::int32_t* positions = nullptr;
@@ -46,7 +48,8 @@ struct Parameters {
   std::int32_t box_keys = 0;     // of one copy
   std::int32_t boxes = 0;        // copies of a tile
   bf16* logits = nullptr;
-  std::int32_t* next_tokens = nullptr;
+  std::int32_t* next_tokens = nullptr;  // of the last step
+  std::int32_t* step_tokens = nullptr;  // [steps, sequences]
   std::int32_t hidden = 0;
   std::int32_t heads = 0;
   std::int32_t kv_heads = 0;

@@ -136,7 +136,7 @@ __device__ void store_projection(Storer<kBatch>& storer, const Instruction& in) 
         for (int i = 0; i < kValues<kBatch>; ++i) {
           const int sequence = sequence_of<kBatch>(i);
           if (in.residual == kNowhere) {
-            const std::int64_t token = parameters.token_ids[sequence];
+            const std::int64_t token = storer.board.token(sequence);
             pair[i] = __ldg(reinterpret_cast<const std::uint32_t*>(parameters.embedding) +
                             token * units + row / 2);
           } else {
@@ -219,13 +219,18 @@ __device__ void store_logits(Storer<kBatch>& storer, const Instruction& in) {
     for (int w = 0; w < kStorerWarps; ++w) {
       own.see(control.largest[storer.lane()][w], control.largest_rows[storer.lane()][w]);
     }
+    // Before the forward ends: that units are missing again, and what was appended to the cache.
+    if (storer.parameters.steps > 1) {
+      __threadfence();
+      sm90::fence_async();
+    }
     const std::int32_t unit = in.output + (storer.lane() * in.parts + in.part) * 2;
     storer.board.put(unit, __float_as_uint(own.value));
     storer.board.put(unit + 1, static_cast<std::uint32_t>(own.row));
   }
 }
 
-// Ends the forward: by now all SMs have read its number.
+// Ends the forward: by now all SMs have read its number, and written all but the token.
 template <int kBatch>
 __device__ void pick(Storer<kBatch>& storer, const Instruction& in) {
   const Parameters& parameters = storer.parameters;
@@ -238,7 +243,11 @@ __device__ void pick(Storer<kBatch>& storer, const Instruction& in) {
         });
     largest.see_lanes(32);
     if (storer.lane() == 0) {
-      parameters.next_tokens[sequence] = largest.row == 0x7FFFFFFF ? 0 : largest.row;
+      const std::int32_t token = largest.row == 0x7FFFFFFF ? 0 : largest.row;
+      parameters.next_tokens[sequence] = token;
+      parameters.step_tokens[storer.board.ahead() * kBatch + sequence] = token;
+      if (parameters.steps > 1) __threadfence();
+      storer.board.put(parameters.token_unit + sequence, static_cast<std::uint32_t>(token));
     }
   }
   storer.sync();

@@ -2,19 +2,26 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <map>
+#include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/cuda/handles.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/rank_error.h"
+#include "kernels/execute/reference/interpreted.h"
 #include "kernels/harness/operands.h"
 #include "kernels/tool/commands.h"
+#include "kernels/tool/megakernel_times.h"
+#include "kernels/tool/run_faults.h"
+#include "sim/megakernel/interpreter.h"
 #include "sim/megakernel/program.h"
 #include "sim/model/model.h"
+#include "sim/units/nearest.h"
 
 namespace orrery::tool {
 namespace {
@@ -58,7 +65,13 @@ const std::vector<Case> kCases = {
 
 constexpr std::int32_t kBlockSize = 64;
 constexpr int kRepeats = 60;
-constexpr int kForwards = 10'000;  // that are to be the same
+constexpr int kForwards = 10'000;        // that are to be the same
+constexpr std::int64_t kMostAhead = 32;  // steps of one launch
+
+// Blocks have room for kMostAhead tokens more.
+std::int64_t room_of(std::int64_t context) {
+  return (context + kMostAhead + kBlockSize) / kBlockSize * kBlockSize;
+}
 
 StepInput input_of(std::int64_t batch, std::int64_t context) {
   StepInput input;
@@ -67,7 +80,9 @@ StepInput input_of(std::int64_t batch, std::int64_t context) {
     SequenceTokens& one = input.decodes.emplace_back();
     one.tokens = {static_cast<std::int32_t>(7 + i)};
     one.context = context;
-    for (std::int64_t at = 0; at <= context; at += kBlockSize) one.blocks.push_back(block++);
+    for (std::int64_t at = 0; at < room_of(context); at += kBlockSize) {
+      one.blocks.push_back(block++);
+    }
   }
   return input;
 }
@@ -109,92 +124,6 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
   return static_cast<double>(apart) / static_cast<double>(largest);
 }
 
-// Where an SM's time goes, the mean over SMs, in shares of its cycles from first to last.
-void print_times(const megakernel::TimedProgram& program, double us) {
-  struct Sums {
-    double wait = 0;
-    double weights = 0;
-    double rest = 0;
-    std::int64_t count = 0;
-  };
-  std::map<megakernel::Opcode, Sums> sums;
-  double cycles = 0;
-  for (const auto& own : program) {
-    if (own.empty()) continue;
-    cycles += static_cast<double>(own.back().record.end - own.front().record.start);
-    for (const auto& [instruction, record] : own) {
-      if (instruction.opcode == megakernel::Opcode::kPick) continue;  // by warps without records
-      Sums& sum = sums[instruction.opcode];
-      sum.wait += static_cast<double>(record.ready - record.start);
-      sum.weights += static_cast<double>(record.weights);
-      sum.rest += static_cast<double>(record.end - record.ready - record.weights);
-      ++sum.count;
-    }
-  }
-  for (const auto& [opcode, sum] : sums) {
-    const auto mean_us = [&](double part) { return part / cycles * us; };
-    std::printf(
-        "    %-10s %6lld instructions; us of an SM: values %6.1f, weights %6.1f, rest %6.1f\n",
-        std::string(megakernel::to_text(opcode)).c_str(), static_cast<long long>(sum.count),
-        mean_us(sum.wait), mean_us(sum.weights), mean_us(sum.rest));
-  }
-}
-
-// The least, the middle and the most over SMs, the mean over layers.
-struct Spread {
-  double least = 0;
-  double middle = 0;
-  double most = 0;
-  std::int64_t layers = 0;
-  void add(std::vector<double>& of_sms) {
-    std::ranges::sort(of_sms);
-    least += of_sms.front();
-    middle += of_sms[of_sms.size() / 2];
-    most += of_sms.back();
-    ++layers;
-  }
-};
-
-// How long SMs wait for an instruction's values and then take for it. The least wait is what a
-// value takes from SM to SM; what is beyond it is waiting for the slowest.
-void print_spread(const megakernel::TimedProgram& program, double us) {
-  struct OfSms {
-    std::vector<double> waits;
-    std::vector<double> takes;
-  };
-  std::map<std::pair<megakernel::Opcode, std::int32_t>, OfSms> instructions;
-  double cycles = 0;  // of an SM from first to last, the mean
-  for (const auto& own : program) {
-    if (own.empty()) continue;
-    cycles += static_cast<double>(own.back().record.end - own.front().record.start) /
-              static_cast<double>(program.size());
-    for (const auto& [instruction, record] : own) {
-      if (instruction.opcode == megakernel::Opcode::kPick) continue;
-      OfSms& of_sms = instructions[{instruction.opcode, instruction.layer}];
-      of_sms.waits.push_back(static_cast<double>(record.ready - record.start));
-      of_sms.takes.push_back(static_cast<double>(record.end - record.ready));
-    }
-  }
-  std::map<megakernel::Opcode, std::pair<Spread, Spread>> spreads;
-  for (auto& [place, of_sms] : instructions) {
-    spreads[place.first].first.add(of_sms.waits);
-    spreads[place.first].second.add(of_sms.takes);
-  }
-  const auto mean_us = [&](double sum, std::int64_t layers) {
-    return sum / static_cast<double>(layers) / cycles * us;
-  };
-  for (const auto& [opcode, spread] : spreads) {
-    const auto& [wait, take] = spread;
-    std::printf(
-        "    %-10s of a layer: waits for values %5.2f %5.2f %5.2f us, takes %5.2f %5.2f %5.2f "
-        "(least, middle, most SM)\n",
-        std::string(megakernel::to_text(opcode)).c_str(), mean_us(wait.least, wait.layers),
-        mean_us(wait.middle, wait.layers), mean_us(wait.most, wait.layers),
-        mean_us(take.least, take.layers), mean_us(take.middle, take.layers),
-        mean_us(take.most, take.layers));
-  }
-}
-
 // The same step again and again: the same tokens each time and the same logits in the end.
 void repeat(Executor& executor, PreparedStep& step, const StepInput& input, int times) {
   const auto tokens = executor.run(step, input).next_tokens;
@@ -208,6 +137,61 @@ void repeat(Executor& executor, PreparedStep& step, const StepInput& input, int 
                              " had other tokens, or the last other logits");
   }
   std::printf("    %d forwards: the same tokens, the last the same logits to the bit\n", times);
+}
+
+// Several steps in one launch, and the same steps one by one: the same tokens, and the time of one.
+double run_ahead(Executor& executor, PreparedStep& step, const StepInput& input) {
+  const StepOutput together = executor.run_ahead(step, input, kMostAhead);
+  StepInput next = input;
+  const std::size_t sequences = input.decodes.size();
+  for (std::size_t i = 0; i < static_cast<std::size_t>(kMostAhead); ++i) {
+    const std::vector<std::int32_t> tokens = executor.run(step, next).next_tokens;
+    for (std::size_t s = 0; s < sequences; ++s) {
+      if (tokens[s] != together.next_tokens[i * sequences + s]) {
+        throw std::runtime_error(std::to_string(kMostAhead) +
+                                 " steps in one launch have another token in step " +
+                                 std::to_string(i) + " than one by one");
+      }
+      next.decodes[s].tokens = {tokens[s]};
+      ++next.decodes[s].context;
+    }
+  }
+  std::vector<double> times;
+  times.reserve(kRepeats);
+  for (int i = 0; i < kRepeats / 4; ++i) {
+    times.push_back(executor.run_ahead(step, input, kMostAhead).device.value() * 1e6 /
+                    static_cast<double>(kMostAhead));
+  }
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
+// A conversation from its first token on beside the program in double precision on the CPU, whose
+// weights and keys are the same: the largest difference of a logit over the largest logit.
+double from_reference(Executor& executor, PreparedStep& step, const StepInput& input) {
+  const Plan& plan = step.plan();
+  megakernel::Interpreter interpreter(
+      megakernel::compile(plan, {.num_sms = cuda::device_properties().multiProcessorCount}),
+      reference::interpreter_setup(plan));
+  constexpr std::int64_t kTokens = 40;
+  double apart = 0;
+  StepInput own = input;
+  for (std::int64_t context = 0; context < kTokens; ++context) {
+    std::vector<megakernel::NewToken> tokens;
+    for (std::size_t s = 0; s < own.decodes.size(); ++s) {
+      const auto token = static_cast<std::int32_t>(
+          (131 * context * context + 17 * context + 29 * static_cast<std::int64_t>(s) + 5) % 1000);
+      own.decodes[s].tokens = {token};
+      own.decodes[s].context = context;
+      tokens.push_back({.token = token, .context = context});
+    }
+    static_cast<void>(executor.run(step, own));
+    const std::vector<float> found = executor.logits(step);
+    const megakernel::Forward expected = interpreter.run(tokens);
+    const std::vector<float> logits(expected.logits.begin(), expected.logits.end());
+    apart = std::max(apart, difference(logits, found));
+  }
+  return apart;
 }
 
 // A value that never arrives ends the forward with its place, and the executor with it.
@@ -226,11 +210,23 @@ void lose(Executor& executor, PreparedStep& step, const StepInput& input, std::i
 struct Outcome {
   std::vector<float> logits;
   std::vector<std::int32_t> tokens;
-  double us = 0;  // on the device, median
+  double us = 0;        // on the device, median
+  double ahead_us = 0;  // of a step, many in one launch
 };
 
+struct Options {
+  std::string model;  // empty: all
+  megakernel::Schedule schedule = megakernel::CompileOptions{}.schedule;
+  bool is_checked = false;
+  std::optional<std::filesystem::path> instructions;  // where their times are written
+  std::optional<Seconds> watch;                       // how long a step may take
+};
+
+// bf16 rounds each value that SMs tell each other.
+constexpr double kOfReference = 0.03;
+
 Outcome run_mode(Executor& executor, const Plan& plan, const StepInput& input, LaunchMode mode,
-                 bool is_checked) {
+                 const Options& options, const std::string& name) {
   const auto step = executor.prepare(plan, input, mode);
   Outcome outcome;
   outcome.tokens = executor.run(*step, input).next_tokens;
@@ -243,22 +239,34 @@ Outcome run_mode(Executor& executor, const Plan& plan, const StepInput& input, L
   std::ranges::sort(times);
   outcome.us = times[times.size() / 2];
   if (mode == LaunchMode::kMegakernel) {
+    outcome.ahead_us = run_ahead(executor, *step, input);
+    const Seconds duration(outcome.us * 1e-6);
     const megakernel::TimedProgram timed = executor.instruction_times(*step, input);
-    print_times(timed, outcome.us);
-    print_spread(timed, outcome.us);
-    if (is_checked) {
+    print_times(timed, duration);
+    if (options.instructions) {
+      std::filesystem::create_directories(*options.instructions);
+      write_instructions(*options.instructions / (name + ".csv"), timed, duration);
+    }
+    if (options.is_checked) {
       repeat(executor, *step, input, kForwards);
+      if (name.starts_with("small")) {
+        const double apart = from_reference(executor, *step, input);
+        std::printf("    the program in double precision: logits %.2e of the largest\n", apart);
+        if (!(apart < kOfReference)) throw std::runtime_error("further apart than 3e-2");
+      }
       if (input.decodes.size() == 1) lose(executor, *step, input, 0);
     }
   }
   return outcome;
 }
 
-void run_case(const Case& one, std::int64_t context, bool is_checked,
-              megakernel::Schedule schedule) {
+void run_case(const Case& one, std::int64_t context, const Options& options) {
   const StepInput input = input_of(one.batch, context);
   const Plan plan = plan_of(one, input);
-  const std::int64_t longest = (context + 1 + kBlockSize) / kBlockSize * kBlockSize;
+  const std::int64_t longest = room_of(context);
+  const std::string name = std::string(one.name) + "_" + one.type + "_" +
+                           std::string(to_text(one.dtype)) + "_" + std::to_string(one.batch) + "_" +
+                           std::to_string(context);
   Executor executor({.plan = plan,
                      .grid = {},
                      .numbers = {.head_dim = one.head_dim, .max_positions = longest},
@@ -268,42 +276,56 @@ void run_case(const Case& one, std::int64_t context, bool is_checked,
                      .max_tokens = one.batch,
                      .max_sequences = one.batch,
                      .max_model_len = longest,
-                     .megakernel_schedule = schedule});
+                     .watch_limit = options.watch,
+                     .megakernel_schedule = options.schedule});
   fill_cache(executor);
-  const Outcome graph = run_mode(executor, plan, input, LaunchMode::kGraph, is_checked);
-  const Outcome kernel = run_mode(executor, plan, input, LaunchMode::kMegakernel, is_checked);
+  const Outcome graph = run_mode(executor, plan, input, LaunchMode::kGraph, options, name);
+  const Outcome kernel = run_mode(executor, plan, input, LaunchMode::kMegakernel, options, name);
   std::printf(
       "%s %s %s batch %lld context %lld: logits %.2e of the largest, tokens %s; graph %.1f us, "
-      "megakernel %.1f us\n",
+      "megakernel %.1f us, of %lld in a launch %.1f us\n",
       one.name, one.type, std::string(to_text(one.dtype)).c_str(),
       static_cast<long long>(one.batch), static_cast<long long>(context),
       difference(graph.logits, kernel.logits), graph.tokens == kernel.tokens ? "equal" : "differ",
-      graph.us, kernel.us);
+      graph.us, kernel.us, static_cast<long long>(kMostAhead), kernel.ahead_us);
   std::fflush(stdout);
+}
+
+Options parse(std::span<const std::string_view> arguments) {
+  Options options;
+  FaultOptions faults;
+  std::vector<Option> known = fault_options(faults);
+  known.erase(known.begin());  // no rank of these can be made to fail
+  known.push_back({"--model", [&](const Value& value) { options.model = value.text; }});
+  known.push_back({"--check", [&] { options.is_checked = true; }});
+  known.push_back({"--schedule", [&](const Value& value) {
+                     options.schedule = megakernel::parse_schedule(value.text);
+                   }});
+  known.push_back(
+      {"--instructions", [&](const Value& value) { options.instructions = value.text; }});
+  static_cast<void>(read_arguments("megakernel", arguments, known));
+  options.watch = faults.limit;
+  std::vector<std::string_view> names;
+  for (const Case& one : kCases) names.emplace_back(one.name);
+  if (!options.model.empty() && std::ranges::find(names, options.model) == names.end()) {
+    throw std::invalid_argument("megakernel: found --model " + options.model + "; expected " +
+                                std::string(nearest(options.model, names)));
+  }
+  return options;
 }
 
 }  // namespace
 
 int megakernel(std::span<const std::string_view> arguments) {
+  const Options options = parse(arguments);
   set_execute_environment();
   require_gpu();
   int exit_code = 0;
-  megakernel::Schedule schedule = megakernel::CompileOptions{}.schedule;
-  std::vector<std::string_view> words;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] != "--schedule") {
-      words.push_back(arguments[i]);
-      continue;
-    }
-    if (++i == arguments.size()) throw std::invalid_argument("--schedule needs a name");
-    schedule = megakernel::parse_schedule(arguments[i]);
-  }
-  const bool is_checked = words.size() > 1 && words[1] == "check";
   for (const Case& one : kCases) {
     for (const std::int64_t context : one.contexts) {
-      if (!words.empty() && words[0] != one.name) continue;
+      if (!options.model.empty() && options.model != one.name) continue;
       try {
-        run_case(one, context, is_checked, schedule);
+        run_case(one, context, options);
       } catch (const std::exception& error) {
         std::printf("%s context %lld: %s\n", one.name, static_cast<long long>(context),
                     error.what());

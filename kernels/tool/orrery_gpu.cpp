@@ -69,10 +69,12 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu moe CASES -o DIR     time layers of mixtures of experts by themselves, a case a line of the file CASES:
                                   scout design=shuffling tokens=64 dtype=bf16 mode=graph streams=1 load=uniform
                                   tp=1 dp=1 ep=1; writes DIR/rows.csv and each case's plan
-  orrery-gpu megakernel [MODEL [check]] [--schedule NAME]
+  orrery-gpu megakernel [--model NAME] [--check] [--schedule NAME] [--instructions DIRECTORY] [--watch S]
                                   decode steps of small, llama-3.2-1b and llama-3.1-8b as one kernel beside the replayed
-                                  graph of the same plan: logits, tokens, medians of 60 runs, where SMs' time goes;
-                                  check: 10,000 forwards that are to be the same, and a value that never arrives
+                                  graph of the same plan: logits, tokens, medians of 60 runs, where SMs' time goes, and
+                                  a step of 32 in one launch, whose tokens are those of 32 launches; --check: 10,000
+                                  forwards that are to be the same, a value that never arrives, small models beside
+                                  double precision; --instructions: their times, for orrery trace instructions
   mpirun -n N orrery-gpu-mpi execute DIR
                                   the same with a process for each of the plan's N ranks, on one host or several
   orrery-gpu serve DIR [--gpus N] [--num-kv-blocks N] [--requests N] [--only-nccl]

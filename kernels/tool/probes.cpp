@@ -17,6 +17,7 @@
 #include "kernels/probes/clock.h"
 #include "kernels/probes/corun.h"
 #include "kernels/probes/launch.h"
+#include "kernels/probes/machine.h"
 #include "kernels/probes/memory.h"
 #include "kernels/probes/power_limit.h"
 #include "kernels/probes/stream.h"
@@ -146,6 +147,11 @@ void print_launch_probes() {
 void print_trace_probes() {
   print_header();
   print_rows(provenance(), probe_trace());
+}
+
+void print_machine_probes() {
+  print_header();
+  print_rows(provenance(), probe_machine());
 }
 
 void print_memory_probes() {

@@ -10,6 +10,7 @@ namespace orrery::tool {
 void print_launch_probes();                 // probe_launch
 void print_trace_probes();                  // probe_trace: what tracing costs
 void print_memory_probes();                 // probe_memory: what programs hold besides buffers
+void print_machine_probes();                // probe_machine: what one kernel for all is made of
 void print_all_probes();                    // and streams, synchronisation, clocks
 void print_co_runs(std::string_view load);  // pairs with a load of that name; empty: all
 

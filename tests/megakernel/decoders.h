@@ -1,14 +1,12 @@
 #pragma once
 
-// Small dense decoders, steps of decodes of them, and their weights as the executor draws them.
+// Small dense decoders, steps of decodes of them.
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "kernels/binding/step_input.h"
-#include "kernels/execute/weights.h"
-#include "sim/megakernel/interpreter.h"
 #include "sim/model/model.h"
 
 namespace orrery::testing {
@@ -43,20 +41,5 @@ struct SmallDecoder {
     return lower(model(), batch_of_step, options);
   }
 };
-
-inline megakernel::InterpreterSetup setup_of(const Plan& plan, std::uint64_t seed = 1) {
-  const WeightShards shards = weight_shards(plan, 0);
-  return {.weight = [&plan, shards, seed](const megakernel::WeightName& name) {
-    const auto tensor = static_cast<std::size_t>(name.tensor);
-    const auto shard = static_cast<std::size_t>(shards.tensor_shard[tensor]);
-    const StoredWeight stored =
-        stored_weight(shards.shards[shard], name.copy, plan.tensors()[tensor].dtype, seed);
-    std::vector<double> values(stored.values.begin(), stored.values.end());
-    if (stored.scales.empty()) return values;
-    const std::size_t columns = values.size() / stored.scales.size();
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] *= stored.scales[i / columns];
-    return values;
-  }};
-}
 
 }  // namespace orrery::testing

@@ -7,13 +7,14 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/execute/reference/interpreted.h"
 #include "kernels/execute/reference/model.h"
 #include "tests/megakernel/decoders.h"
 
 namespace orrery::megakernel {
 namespace {
 
-using orrery::testing::setup_of;
+using orrery::reference::interpreter_setup;
 using orrery::testing::SmallDecoder;
 
 constexpr std::int32_t kBlockSize = 16;
@@ -57,7 +58,7 @@ struct Conversation {
     const Plan plan = decoder.plan(context, dtype);
     const Program program = compile(plan, options);
     EXPECT_EQ(program.attention_parts > 1, options.num_sms > 1);
-    Interpreter interpreter(program, setup_of(plan));
+    Interpreter interpreter(program, interpreter_setup(plan));
     reference::Model model({.numbers = {.rope_theta = 500000, .head_dim = decoder.head_dim},
                             .num_kv_blocks = decoder.batch * kMostTokens / kBlockSize,
                             .block_size = kBlockSize});
@@ -119,7 +120,7 @@ TEST(MegakernelInterpreter, NamesWhoWaitsForWhatNeverComes) {
   const auto lost = std::ranges::find(own, Opcode::kGateUp, &Instruction::opcode);
   ASSERT_NE(lost, own.end());
   own.erase(lost);
-  Interpreter interpreter(program, setup_of(plan));
+  Interpreter interpreter(program, interpreter_setup(plan));
   const std::vector<NewToken> tokens{{.token = 3}};
   try {
     static_cast<void>(interpreter.run(tokens));
@@ -137,7 +138,7 @@ TEST(MegakernelInterpreter, RefusesAUnitOfTwoWriters) {
   Program program = compile(plan, {.num_sms = 4, .pages_of_part = 1});
   auto& own = program.instructions[1];
   own.insert(own.begin(), own.front());
-  Interpreter interpreter(program, setup_of(plan));
+  Interpreter interpreter(program, interpreter_setup(plan));
   const std::vector<NewToken> tokens{{.token = 3}};
   EXPECT_THROW(static_cast<void>(interpreter.run(tokens)), std::logic_error);
 }
@@ -145,7 +146,8 @@ TEST(MegakernelInterpreter, RefusesAUnitOfTwoWriters) {
 TEST(MegakernelInterpreter, RefusesTokensThatDoNotFollow) {
   const SmallDecoder decoder;
   const Plan plan = decoder.plan(64);
-  Interpreter interpreter(compile(plan, {.num_sms = 4, .pages_of_part = 1}), setup_of(plan));
+  Interpreter interpreter(compile(plan, {.num_sms = 4, .pages_of_part = 1}),
+                          interpreter_setup(plan));
   const std::vector<NewToken> two{{.token = 3}, {.token = 4}};
   EXPECT_THROW(static_cast<void>(interpreter.run(two)), std::invalid_argument);
   const std::vector<NewToken> late{{.token = 3, .context = 5}};
