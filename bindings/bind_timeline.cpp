@@ -56,6 +56,28 @@ py::dict link_columns(const Timeline& timeline) {
   return columns;
 }
 
+py::dict instruction_columns(const Timeline& timeline) {
+  const auto& spans = timeline.instructions;
+  std::vector<std::string> kinds;
+  std::vector<std::string> names;
+  for (const InstructionSpan& span : spans) {
+    kinds.push_back(span.kind);
+    names.push_back(span.name);
+  }
+  const auto seconds = [&](Seconds InstructionSpan::* field) {
+    return column<double>(spans, [field](const InstructionSpan& s) { return (s.*field).value(); });
+  };
+  py::dict columns;
+  columns["sm"] = column<std::int32_t>(spans, [](const InstructionSpan& s) { return s.sm; });
+  columns["kind"] = kinds;
+  columns["name"] = names;
+  columns["start_s"] = seconds(&InstructionSpan::start);
+  columns["ready_s"] = seconds(&InstructionSpan::ready);
+  columns["end_s"] = seconds(&InstructionSpan::end);
+  columns["weights_s"] = seconds(&InstructionSpan::weights);
+  return columns;
+}
+
 // Throws std::invalid_argument for a rank that nothing was simulated on, naming those that are
 // there.
 void check_rank(const Timeline& timeline, int rank) {
@@ -95,6 +117,8 @@ void bind_timeline(py::module_& module) {
           py::arg("rank") = 0, "Seconds during which each kind of span runs on `rank`.")
       .def("columns", &span_columns, "One array per column over the spans.")
       .def("link_columns", &link_columns, "One array per column over the transfers on links.")
+      .def("instruction_columns", &instruction_columns,
+           "One array per column over the instructions of a step that is one kernel, by SM.")
       .def(
           "to_perfetto", [](const Timeline& timeline) { return to_perfetto(timeline); },
           "Chrome trace event JSON; opens in Perfetto.")

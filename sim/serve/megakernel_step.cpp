@@ -79,7 +79,8 @@ DeviceTime megakernel_time(const StepSetup& setup, const Plan& plan) {
 Timeline megakernel_timeline(const Plan& plan, int num_sms, const megakernel::MachineTimes& times) {
   megakernel::require_runs(plan);
   const megakernel::Program program = megakernel::compile(plan, {.num_sms = num_sms});
-  const RanByPhase ran = phases_of(program, megakernel::simulate_forward(program, times));
+  const megakernel::SimulatedForward forward = megakernel::simulate_forward(program, times);
+  const RanByPhase ran = phases_of(program, forward);
   const auto of_weights = phase_of_weights(program);
   Timeline timeline;
   std::map<std::int32_t, std::int32_t> layers;  // by copy, of the gemm before
@@ -111,6 +112,7 @@ Timeline megakernel_timeline(const Plan& plan, int num_sms, const megakernel::Ma
     }
   }
   std::ranges::stable_sort(timeline.spans, {}, &Span::start);
+  timeline.instructions = megakernel::instruction_spans(program, forward.instructions);
   return timeline;
 }
 

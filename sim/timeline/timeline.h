@@ -43,11 +43,24 @@ struct LinkSpan {
   Seconds end;
 };
 
+// An instruction of a step that is one kernel (sim/megakernel), on one SM.
+struct InstructionSpan {
+  int rank = 0;
+  int sm = 0;
+  std::string kind;  // its opcode
+  std::string name;
+  Seconds start;
+  Seconds ready;  // the values that it waits for have come
+  Seconds end;
+  Seconds weights;  // of these: waiting for weights or keys
+};
+
 struct Timeline {
   std::vector<std::string> op_names;  // by OpId
   std::vector<Span> spans;            // ordered by (start, rank, stream)
   std::vector<std::string> links;
   std::vector<LinkSpan> link_spans;
+  std::vector<InstructionSpan> instructions;  // ordered by (rank, sm, start)
   // How many ranks of the plan each simulated rank stands for; empty: each for itself.
   std::vector<std::pair<int, int>> represented;  // (rank, count)
 };

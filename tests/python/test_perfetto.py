@@ -3,6 +3,7 @@
 import collections
 import itertools
 import json
+import pathlib
 
 import orrery
 import pytest
@@ -144,3 +145,60 @@ def test_more_events_than_a_browser_shows_are_refused(monkeypatch):
 
 def test_rates_that_overlap_are_summed():
     assert events.summed([(0, 2, 1.0), (1, 3, 2.0)]) == [(0, 1.0), (1, 3.0), (2, 2.0), (3, 0.0)]
+
+
+INSTRUCTIONS = """\
+sm,kind,name,start_us,ready_us,end_us,weights_us
+0,qkv,"layers.0 qkv rows 0..24",0.000,2.000,5.000,1.000
+0,attention,"layers.0 attention of sequence 0, kv head 0, part 0 of 1",5.500,8.000,10.000,0.000
+1,qkv,"layers.0 qkv rows 24..48",0.000,1.000,10.000,4.000
+"""
+
+
+def test_a_step_that_is_one_kernel_has_a_row_for_each_sm(workdir):
+    words = ("step", orrery_scenario("megakernel_1b"), "--decodes", "1", "--context", "512", "--set", "engine.launch_mode=megakernel")
+    found = traced(workdir, *words)
+    (of_sms,) = (event["pid"] for event in found["M"] if event["args"].get("name") == "SMs of rank 0")
+    names = {event["args"]["name"] for event in found["M"] if event["name"] == "thread_name" and event["pid"] == of_sms}
+    assert names == {f"SM {sm}" for sm in range(132)}
+    spans = [event for event in found["X"] if event["pid"] == of_sms and event["cat"] != "wait"]
+    for sm in (0, 131):
+        row = sorted((event["ts"], event["dur"]) for event in spans if event["tid"] == sm)
+        assert len(row) > 16 * 4  # four instructions of each layer and more
+        assert all(ts + duration <= after + 1e-6 for (ts, duration), (after, _) in itertools.pairwise(row))
+    assert {event["cat"] for event in spans} == {"qkv", "attention", "output", "gate_up", "down", "logits", "pick"}
+    last = max(event["ts"] + event["dur"] for event in spans)
+    assert last == pytest.approx(664.7, rel=0.01)  # as measured on an H200, which its price is fitted to
+
+
+def orrery_scenario(name):
+    return pathlib.Path(__file__).resolve().parents[2] / "scenarios/validate" / f"{name}.yaml"
+
+
+def test_instructions_as_they_ran_on_a_gpu_become_rows_and_shares(workdir):
+    (workdir.directory / "step.csv").write_text(INSTRUCTIONS, encoding="utf-8")
+    result = workdir.orrery("trace", "instructions", "step.csv")
+    assert result.returncode == 0, result.stderr
+    shares = {line.split("  ")[0]: line.split()[-3:] for line in result.stdout.splitlines()}
+    # Of 20 us on two SMs: 2 + 1 for values, 1 + 4 for weights, 7 of products in qkv; 2.5 for values and 2 in attention.
+    assert shares["qkv"] == ["15.0%", "25.0%", "35.0%"]
+    assert shares["attention"] == ["12.5%", "0.0%", "10.0%"]
+    assert shares["all"] == ["27.5%", "25.0%", "45.0%"]
+    events = json.loads((workdir.directory / "step.instructions.trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    waits = [event for event in events if event.get("cat") == "wait"]
+    assert [(event["tid"], event["ts"], event["dur"]) for event in waits] == [(0, 0, 2), (0, 5.5, 2.5), (1, 0, 1)]
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "step.csv:1: found columns ''; expected sm,kind,name"),
+    (INSTRUCTIONS.splitlines()[0] + "\n", "step.csv: holds no instruction"),
+    (INSTRUCTIONS + "2,qkv,rows,0,1\n", "step.csv:5: found 5 cells; expected 7"),
+    (INSTRUCTIONS + "2,qkv,rows,0,nan,2,0\n", "step.csv:5: found 'nan' in column ready_us; expected a number"),
+    (INSTRUCTIONS + "2,qkv,rows,0,3,2,0\n", "step.csv:5: found SM 2, times 0, 3, 2, 0; expected a whole number, start, ready and end in order"),
+])  # fmt: skip
+def test_a_file_that_holds_no_instructions_is_refused(workdir, text, said):
+    (workdir.directory / "step.csv").write_text(text, encoding="utf-8")
+    result = workdir.orrery("trace", "instructions", "step.csv")
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert not (workdir.directory / "step.instructions.trace.json").exists()

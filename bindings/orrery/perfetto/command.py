@@ -1,4 +1,4 @@
-"""`orrery trace service|step`: writes a file for https://ui.perfetto.dev."""
+"""`orrery trace service|step|instructions`: writes a file for https://ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     one = kinds.add_parser("step", help="ops of one step, by layer, rank, stream and link")
     explain.add_step_options(one)
     one.set_defaults(command=_step)
-    for kind in (whole, one):
-        kind.add_argument("-o", "--output", type=pathlib.Path, metavar="FILE", help="what to write (NAME.service.trace.json, NAME.step.trace.json)")
+    of_sms = kinds.add_parser("instructions", help="when the instructions of a decode step that is one kernel ran on a GPU, by SM")
+    of_sms.add_argument("file", type=pathlib.Path, metavar="FILE", help="that orrery-gpu megakernel --instructions DIRECTORY wrote")
+    of_sms.set_defaults(command=_instructions)
+    for kind in (whole, one, of_sms):
+        kind.add_argument("-o", "--output", type=pathlib.Path, metavar="FILE", help="what to write (NAME.KIND.trace.json)")
         kind.add_argument("--force", action="store_true", help="replace FILE")
 
 
@@ -47,12 +50,28 @@ def _service(options: argparse.Namespace) -> int:
 
 def _step(options: argparse.Namespace) -> int:
     from ..simulation import load, step_result
+    from . import instructions
     from .step import step
 
     output = _output(options, "step")
     file = options.file / "scenario.yaml" if options.file.is_dir() else options.file
     scenario = load(file, overrides=options.overrides)
-    return _written(step(step_result(scenario, explain.chosen_batch(scenario, options))).text(), output)
+    result = step_result(scenario, explain.chosen_batch(scenario, options))
+    if of_sms := instructions.simulated(result.timeline.instruction_columns()):
+        print(instructions.shares_text(of_sms))
+    return _written(step(result).text(), output)
+
+
+def _instructions(options: argparse.Namespace) -> int:
+    from . import instructions
+    from .events import Trace
+
+    output = _output(options, "instructions")
+    of_sms = instructions.measured(options.file)
+    trace = Trace()
+    instructions.add_instructions(trace, of_sms, 0, "SMs")
+    print(instructions.shares_text(of_sms))
+    return _written(trace.text(), output)
 
 
 def _output(options: argparse.Namespace, kind: str) -> pathlib.Path:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _core, layers
+from . import instructions
 from .events import Lanes, Trace, summed
 
 Key = tuple[str, int]  # an op's name and copy
@@ -44,7 +45,10 @@ def step(result: _core.StepResult) -> Trace:
                 trace.span(rank, stream, name, span.kind, span.start_s, span.end_s, _arguments(span, op, layer_of))
         _add_memory(trace, rank, of_rank, ops)
     _add_arrows(trace, spans)
-    _add_links(trace, result.timeline.link_columns(), process=max(span.rank for span in spans) + 1)
+    process = max(span.rank for span in spans) + 1
+    _add_links(trace, result.timeline.link_columns(), process=process)
+    if of_sms := instructions.simulated(result.timeline.instruction_columns()):
+        instructions.add_instructions(trace, of_sms, process + 1, "SMs of rank 0")
     return trace
 
 
