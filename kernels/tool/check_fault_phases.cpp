@@ -156,6 +156,7 @@ void run_case(PhaseCase& one, const std::string& devices) {
 void run_cases(std::vector<PhaseCase*> cases, int jobs, int num_gpus) {
   std::atomic<std::size_t> next{0};
   std::vector<std::jthread> threads;
+  threads.reserve(static_cast<std::size_t>(jobs));
   for (int job = 0; job < jobs; ++job) {
     threads.emplace_back([&] {
       for (std::size_t i = next++; i < cases.size(); i = next++) {

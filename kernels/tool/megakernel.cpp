@@ -306,6 +306,7 @@ Options parse(std::span<const std::string_view> arguments) {
   static_cast<void>(read_arguments("megakernel", arguments, known));
   options.watch = faults.limit;
   std::vector<std::string_view> names;
+  names.reserve(kCases.size());
   for (const Case& one : kCases) names.emplace_back(one.name);
   if (!options.model.empty() && std::ranges::find(names, options.model) == names.end()) {
     throw std::invalid_argument("megakernel: found --model " + options.model + "; expected " +
