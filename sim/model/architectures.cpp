@@ -6,6 +6,7 @@
 
 #include "sim/model/layer_lists.h"
 #include "sim/units/shown.h"
+#include "sim/units/text.h"
 
 namespace orrery {
 namespace {
@@ -77,6 +78,39 @@ void adjust_bailing(const ConfigReader& reader, ModelConfig& model) {
   model.o_proj_bias = reader.flag("use_bias", false);
 }
 
+// Of MiniCPM-V each version has another text part: Llama 3, Qwen2, Qwen3.
+void adjust_minicpmv(const ConfigReader& reader, ModelConfig& model) {
+  const double version = reader.number("version", 2.6);
+  if (version != 2.5 && version != 2.6 && version != 4.5) {
+    reader.fail("version is " + format_number(version) + ", expected 2.5, 2.6 or 4.5");
+  }
+  model.attention_bias = version == 2.6;
+  model.use_qk_norm = version == 4.5;
+}
+
+// MiniCPM4 may attend to chosen blocks of long contexts alone.
+void adjust_minicpm(const ConfigReader& reader, ModelConfig& model) {
+  if (!reader.has("sparse_config")) return;
+  model.notes.emplace_back("its sparse attention to long contexts is simulated as full attention");
+}
+
+// OPT-350m has embeddings narrower than its layers, and norms behind blocks.
+void adjust_opt(const ConfigReader& reader, ModelConfig& model) {
+  const std::int64_t columns = reader.whole("word_embed_proj_dim").value_or(model.hidden_size);
+  if (columns != model.hidden_size) {
+    reader.fail("word_embed_proj_dim is " + std::to_string(columns) + " and hidden_size " +
+                std::to_string(model.hidden_size) +
+                "; projections between embeddings and layers have no block here");
+  }
+  if (!reader.flag("do_layer_norm_before", true)) model.layer_form = LayerForm::kNormAfter;
+}
+
+void adjust_hunyuan(const ConfigReader& reader, ModelConfig& /*model*/) {
+  if (reader.flag("use_cla", false)) {
+    reader.fail("use_cla is true; keys and values that layers share have no block here");
+  }
+}
+
 void adjust_chatglm(const ConfigReader& reader, ModelConfig& model) {
   model.attention_bias = reader.flag("add_qkv_bias", false);
   model.o_proj_bias = model.ffn_bias = reader.flag("add_bias_linear", false);
@@ -121,6 +155,10 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .is_moe = true,
      .has_router_bias = true,
      .scoring_func = ScoringFunc::kSigmoid},
+    {.model_type = "minicpm3",
+     .attention = AttentionKind::kMla,
+     .ties_word_embeddings = true,
+     .note = kFactors},
     {.model_type = "glm4_moe",
      .is_moe = true,
      .o_proj_follows_bias = false,
@@ -192,7 +230,15 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .note = "its vision and speech parts and their LoRA weights are left out: text alone"},
     {.model_type = "ministral3"},
     {.model_type = "exaone"},
-    {.model_type = "minicpm", .ties_word_embeddings = true, .note = kFactors},
+    {.model_type = "minicpm",
+     .ties_word_embeddings = true,
+     .note = kFactors,
+     .adjust = adjust_minicpm},
+    {.model_type = "minicpmv", .note = kTextPart, .adjust = adjust_minicpmv},
+    {.model_type = "dots_ocr",
+     .has_qkv_bias = true,
+     .o_proj_follows_bias = false,
+     .note = kTextPart},
     {.model_type = "mimo",
      .has_qkv_bias = true,
      .o_proj_follows_bias = false,
@@ -206,7 +252,7 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
     {.model_type = "internlm3"},
     {.model_type = "baichuan"},
     {.model_type = "ernie4_5", .ties_word_embeddings = true},
-    {.model_type = "hunyuan_v1_dense", .has_qk_norm = true},
+    {.model_type = "hunyuan_v1_dense", .has_qk_norm = true, .adjust = adjust_hunyuan},
     {.model_type = "glm", .has_qkv_bias = true, .o_proj_follows_bias = false},
     {.model_type = "granite", .scales_logits = true, .note = kFactors},
     {.model_type = "exaone4", .layer_form = LayerForm::kNormAfter, .has_qk_norm = true},
@@ -326,7 +372,8 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .has_ffn_bias = true,
      .ties_word_embeddings = true,
      .has_layer_norm = true,
-     .note = kPositions},
+     .note = kPositions,
+     .adjust = adjust_opt},
     {.model_type = "bloom",
      .has_qkv_bias = true,
      .has_o_bias = true,
@@ -351,7 +398,15 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .has_layer_norm = true,
      .ffn_multiple = 4,
      .adjust = share_parallel_norm},
+    {.model_type = "codegen",
+     .layer_form = LayerForm::kParallel,
+     .has_ffn_gate = false,
+     .has_ffn_bias = true,
+     .has_layer_norm = true,
+     .ffn_multiple = 4,
+     .adjust = share_parallel_norm},
     {.model_type = "stablelm", .has_layer_norm = true, .adjust = adjust_stablelm},
+    {.model_type = "stablelm_epoch", .has_layer_norm = true, .adjust = adjust_stablelm},
     // Mixtures of experts.
     {.model_type = "qwen2_moe",
      .is_moe = true,
@@ -360,6 +415,12 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .norm_topk_prob = false,
      .has_shared_expert_gate = true},
     {.model_type = "olmoe",
+     .is_moe = true,
+     .has_qk_norm = true,
+     .norm_topk_prob = false,
+     .note = kWholeNorm},
+    {.model_type = "flex_olmo",
+     .layer_form = LayerForm::kNormAfter,
      .is_moe = true,
      .has_qk_norm = true,
      .norm_topk_prob = false,
@@ -376,6 +437,23 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .has_qk_norm = true,
      .has_router_bias = true,
      .scoring_func = ScoringFunc::kSigmoid},
+    {.model_type = "exaone_moe",
+     .is_moe = true,
+     .has_qk_norm = true,
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
+    {.model_type = "solar_open",
+     .is_moe = true,
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid},
+    {.model_type = "afmoe",
+     .layer_form = LayerForm::kNormAround,
+     .is_moe = true,
+     .has_qk_norm = true,
+     .has_router_bias = true,
+     .scoring_func = ScoringFunc::kSigmoid,
+     .has_attn_output_gate = true,
+     .note = kFactors},
     {.model_type = "bailing_moe", .is_moe = true, .adjust = adjust_bailing},
     {.model_type = "bailing_moe_v2",
      .is_moe = true,
@@ -386,7 +464,8 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
     {.model_type = "hunyuan_v1_moe",
      .is_moe = true,
      .has_qk_norm = true,
-     .ties_word_embeddings = true},
+     .ties_word_embeddings = true,
+     .adjust = adjust_hunyuan},
     {.model_type = "granitemoe", .is_moe = true, .scales_logits = true, .note = kFactors},
     {.model_type = "granitemoeshared", .is_moe = true, .scales_logits = true, .note = kFactors},
     {.model_type = "ernie4_5_moe",
@@ -400,6 +479,7 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
      .scales_logits = true,
      .note = kFactors,
      .adjust = adjust_granite_hybrid},
+    {.model_type = "bamba", .has_mamba2 = true},
     {.model_type = "nemotron_h",
      .has_rope = false,
      .has_mamba2 = true,
@@ -435,7 +515,19 @@ constexpr auto kMissingBlocks = std::to_array<MissingBlock>({
     {"swa_num_key_value_heads", "windows with other heads than full attention has"},
     {"parallel_attn_mlp_res", "a dense FFN on the residual stream beside routed experts"},
     {"cla_share_factor", "keys and values that layers share"},
+    {"attention_other_setting", "windows with other heads than full attention has"},
+    {"num_key_value_heads_per_layer", "layers with different numbers of key and value heads"},
+    {"num_query_heads", "layers with different numbers of heads"},
+    {"layer_group_size", "lightning attention"},
+    {"mb_per_layer", "Mamba-1 and memory units that layers share"},
+    {"lru_width", "linear recurrences in place of attention"},
+    {"attention_types", "windows by attention_types"},
+    {"bskcn_1", "skips from layers to later ones"},
+    {"residual_moe", "a dense FFN beside routed experts"},
     {"kv_lora_rank", "latent attention (MLA) in a family that is not known"},
+    {"mask_token_id", "denoising of whole answers in place of decoding (diffusion)"},
+    {"type_vocab_size", "an encoder that makes no tokens"},
+    {"classifier_pooling", "an encoder that makes no tokens"},
 });
 
 std::string joined(const std::vector<std::string>& names) {

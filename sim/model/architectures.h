@@ -37,6 +37,7 @@ struct Architecture {
   bool norm_topk_prob = true;
   bool weighs_expert_inputs = false;
   bool has_linear_attention = false;  // gated delta nets, with gates behind the other layers too
+  bool has_attn_output_gate = false;  // where the config does not say
   bool has_mamba2 = false;            // in layers of type mamba
   bool has_shared_expert_gate = false;
   bool has_ffn_gate = true;

@@ -55,7 +55,8 @@ void read_attention(const ConfigReader& reader, const Architecture& arch, ModelC
                 ", is not a multiple of num_attention_heads, " + std::to_string(heads));
   }
   model.head_dim = reader.get(Field::kHeadDim, model.hidden_size / heads);
-  model.attn_output_gate = reader.flag("attn_output_gate", arch.has_linear_attention);
+  model.attn_output_gate =
+      reader.flag("attn_output_gate", arch.has_attn_output_gate || arch.has_linear_attention);
 }
 
 void read_linear_attention(const ConfigReader& reader, const Architecture& arch,
@@ -137,6 +138,7 @@ void read_routing(const ConfigReader& reader, const Architecture& arch, ModelCon
   model.scoring_func = arch.scoring_func;
   std::string name = reader.text("scoring_func");
   if (name.empty()) name = reader.text("score_function");
+  if (name.empty()) name = reader.text("score_func");
   if (name == "softmax") {
     model.scoring_func = ScoringFunc::kSoftmax;
   } else if (name == "sigmoid" || name == "noaux_tc") {  // as dots1 calls it
@@ -144,10 +146,12 @@ void read_routing(const ConfigReader& reader, const Architecture& arch, ModelCon
   } else if (!name.empty()) {
     reader.fail("scoring_func is \"" + shown(name) + "\", expected softmax or sigmoid");
   }
-  model.norm_topk_prob =
-      reader.flag("norm_topk_prob", reader.flag("norm_expert_weight", arch.norm_topk_prob));
+  model.norm_topk_prob = reader.flag(
+      "norm_topk_prob",
+      reader.flag("norm_expert_weight", reader.flag("route_norm", arch.norm_topk_prob)));
   model.routed_scaling_factor =
-      reader.number("routed_scaling_factor", reader.number("moe_router_scaling_factor", 1));
+      reader.number("routed_scaling_factor",
+                    reader.number("moe_router_scaling_factor", reader.number("route_scale", 1)));
   model.has_correction_bias = model.router_bias && model.scoring_func == ScoringFunc::kSigmoid;
   model.weighs_expert_inputs = arch.weighs_expert_inputs;
 }
@@ -175,8 +179,9 @@ void add_notes(const Architecture& arch, const ConfigReader& reader, ModelConfig
 ModelConfig model_config(std::string_view name, const ConfigFields& fields) {
   ConfigReader reader(name, fields);
   Architecture arch = architecture_of(reader);
-  // Granite 4's hybrids without experts have the fields of those with some.
-  if (arch.has_mamba2 && reader.get(Field::kNumExperts, 1) == 0) arch.is_moe = false;
+  // Granite 4's hybrids and Llama 4's without experts have the fields of those with some.
+  const bool may_be_dense = arch.has_mamba2 || arch.has_shared_expert;
+  if (may_be_dense && reader.get(Field::kNumExperts, 1) == 0) arch.is_moe = false;
   for (const Architecture::Default& entry : arch.defaults) {
     if (entry.value != 0) reader.assume(entry.field, entry.value);
   }

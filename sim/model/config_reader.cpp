@@ -85,23 +85,27 @@ constexpr std::array<FieldSpec, static_cast<std::size_t>(Field::kNumFields)> kFi
      0},
     {Field::kNGroup, {"n_group"}},
     {Field::kTopkGroup, {"topk_group"}},
-    {Field::kFirstKDenseReplace, {"first_k_dense_replace", "moe_layer_start_index"}, 0},
+    {Field::kFirstKDenseReplace,
+     {"first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"},
+     0},
     {Field::kMoeLayerFreq, {"moe_layer_freq"}},
     {Field::kDecoderSparseStep, {"decoder_sparse_step"}},
-    {Field::kInterleaveMoeLayerStep, {"interleave_moe_layer_step"}},
+    {Field::kInterleaveMoeLayerStep, {"interleave_moe_layer_step"}, 0},
 }};
 
 // Everything else that is read. All are checked, needed or not by the architecture at hand.
 constexpr auto kFlags = std::to_array<std::string_view>(
     {"attention_bias", "use_qk_norm", "tie_word_embeddings", "norm_topk_prob", "norm_expert_weight",
-     "use_sliding_window", "attn_output_gate"});
-constexpr auto kNumbers =
-    std::to_array<std::string_view>({"routed_scaling_factor", "moe_router_scaling_factor"});
+     "use_sliding_window", "attn_output_gate", "route_norm"});
+constexpr auto kNumbers = std::to_array<std::string_view>(
+    {"routed_scaling_factor", "moe_router_scaling_factor", "route_scale"});
 constexpr auto kTexts = std::to_array<std::string_view>(
-    {"model_type", "scoring_func", "score_function", "mamba_ssm_dtype"});
+    {"model_type", "scoring_func", "score_function", "score_func", "mamba_ssm_dtype"});
 constexpr auto kTextLists = std::to_array<std::string_view>({"layer_types"});
 constexpr std::string_view kMoeLayersEnum = "moe_layers_enum";
-constexpr auto kNumberLists = std::to_array<std::string_view>({kMoeLayersEnum, "mlp_only_layers"});
+constexpr std::string_view kAttentionLayers = "attn_layer_indices";
+constexpr auto kNumberLists =
+    std::to_array<std::string_view>({kMoeLayersEnum, "mlp_only_layers", kAttentionLayers});
 
 // The table is indexed by Field.
 static_assert([] {

@@ -65,7 +65,8 @@ std::vector<bool> moe_layers(const ConfigReader& reader, const Architecture& arc
                 std::to_string(num_layers) + " layers of num_hidden_layers");
   }
   for (std::int64_t i = 0; i < num_layers; ++i) {
-    result[static_cast<std::size_t>(i)] = i >= first && i % freq == 0 && (i + 1) % step == 0;
+    result[static_cast<std::size_t>(i)] =
+        i >= first && i % freq == 0 && step != 0 && (i + 1) % step == 0;
   }
   if (const auto layers = reader.integers("mlp_only_layers")) {
     listed("mlp_only_layers", *layers, false);
@@ -80,6 +81,13 @@ std::vector<bool> recurrent_layers(const ConfigReader& reader, const Architectur
   std::vector<bool> result(static_cast<std::size_t>(num_layers), false);
   const std::vector<std::string> types = reader.texts("layer_types");
   if (arch.has_mamba2) {
+    if (const auto attending = reader.integers("attn_layer_indices")) {  // Bamba
+      result.flip();
+      for (const std::int64_t layer : *attending) {
+        if (layer >= 0 && layer < num_layers) result[static_cast<std::size_t>(layer)] = false;
+      }
+      return result;
+    }
     for (std::size_t i = 0; i < std::min(result.size(), types.size()); ++i) {
       result[i] = types[i] == kMamba;
     }
@@ -160,8 +168,7 @@ std::vector<std::int64_t> windows(const ConfigReader& reader, const Architecture
 std::int64_t dense_columns(const ConfigReader& reader, const Architecture& arch,
                            const ModelConfig& model) {
   if (arch.has_mamba2 && model.num_experts == 0) {  // GraniteMoeHybridMLP, the shared one alone
-    reader.require({Field::kSharedExpertIntermediateSize});
-    return reader.at(Field::kSharedExpertIntermediateSize);
+    if (const auto shared = reader.find(Field::kSharedExpertIntermediateSize)) return *shared;
   }
   const std::int64_t multiple = reader.whole("expansion_ratio").value_or(arch.ffn_multiple);
   const std::int64_t columns =

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/model/model.h"
@@ -69,6 +70,23 @@ TEST(PublicConfigs, OfOtherFamiliesSayWhichBlockIsMissing) {
   for (const testing::PublicConfig& config : testing::public_configs()) {
     if (config.parameters > 0) continue;
     EXPECT_TRUE(contains(error_of(config.fields), config.missing)) << config.id;
+  }
+}
+
+TEST(PublicConfigs, AFieldOfABlockThatIsNotHereNamesIt) {
+  const std::vector<std::pair<std::string, std::string>> named{
+      {"num_key_value_heads_per_layer", "different numbers of key and value heads"},
+      {"num_query_heads", "different numbers of heads"},
+      {"layer_group_size", "lightning attention"},
+      {"attention_types", "windows by attention_types"},
+      {"bskcn_1", "skips from layers to later ones"},
+      {"residual_moe", "a dense FFN beside routed experts"},
+      {"type_vocab_size", "an encoder"},
+      {"classifier_pooling", "an encoder"}};
+  for (const auto& [field, block] : named) {
+    EXPECT_TRUE(
+        contains(error_of({{"model_type", std::string("new")}, {field, std::int64_t{2}}}), block))
+        << field;
   }
 }
 
@@ -312,6 +330,45 @@ TEST(FamiliesErrors, BlocksWithoutAFormNameTheirLayer) {
   EXPECT_TRUE(contains(error_of(fields), "layer 2 is of type \"?\""));
   fields["mamba_num_heads"] = std::int64_t{12};
   EXPECT_TRUE(contains(error_of(fields), "12 Mamba heads, not a multiple of its 8 groups"));
+}
+
+TEST(FamiliesErrors, WhatAFlagAddsToAKnownFamilyIsNotPassedOver) {
+  ConfigFields fields = fields_of("facebook/opt-66b");
+  fields["word_embed_proj_dim"] = std::int64_t{512};
+  EXPECT_TRUE(contains(error_of(fields), "word_embed_proj_dim is 512"));
+  fields = fields_of("tencent/Hunyuan-7B-Instruct");
+  fields["use_cla"] = true;
+  EXPECT_TRUE(contains(error_of(fields), "use_cla is true"));
+  fields = fields_of("openbmb/MiniCPM-V-2_6");
+  fields["version"] = 9.5;
+  EXPECT_TRUE(contains(error_of(fields), "version is 9.5, expected 2.5, 2.6 or 4.5"));
+  const ModelConfig minicpm = model_config("m", fields_of("openbmb/MiniCPM4-8B"));
+  EXPECT_TRUE(contains(minicpm.notes.front(), "sparse attention"));
+}
+
+// Llama Guard 4 has the fields of Llama 4 and no experts.
+TEST(Families, Llama4WithoutExpertsIsDense) {
+  const ModelConfig model = model_config("m", {{"model_type", "llama4"},
+                                               {"hidden_size", std::int64_t{64}},
+                                               {"vocab_size", std::int64_t{100}},
+                                               {"num_hidden_layers", std::int64_t{4}},
+                                               {"num_attention_heads", std::int64_t{4}},
+                                               {"intermediate_size", std::int64_t{128}},
+                                               {"num_local_experts", std::int64_t{0}},
+                                               {"num_experts_per_tok", std::int64_t{0}},
+                                               {"interleave_moe_layer_step", std::int64_t{0}}});
+  EXPECT_EQ(model.num_experts, 0);
+  for (const LayerConfig& layer : model.layers) EXPECT_EQ(layer.intermediate_size, 128);
+}
+
+// Layers of attn_layer_indices attend, the others scan; Mamba-2 layers of Bamba have an FFN.
+TEST(Families, BambaAttendsInTheLayersThatItLists) {
+  const ModelConfig model = model_config("m", fields_of("ibm-ai-platform/Bamba-9B-v2"));
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const bool attends = i == 9 || i == 18 || i == 27;
+    EXPECT_EQ(model.layers[i].attention, attends ? AttentionKind::kGqa : AttentionKind::kMamba2);
+    EXPECT_EQ(model.layers[i].intermediate_size, 14336);
+  }
 }
 
 }  // namespace
