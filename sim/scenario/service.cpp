@@ -52,7 +52,7 @@ void check_static_step(Scenario scenario, const Workload& workload) {
     if (blocks > left) {
       throw std::invalid_argument(
           "the one step of a static batch, " + std::to_string(tokens) + " tokens on a GPU, takes " +
-          to_text(memory.activations) + " of activations and leaves " + std::to_string(left) +
+          memory_text(memory.activations) + " of activations and leaves " + std::to_string(left) +
           " KV blocks; expected the " + std::to_string(blocks) + " of its prompts");
     }
   });

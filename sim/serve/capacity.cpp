@@ -65,11 +65,11 @@ void check_ffn_memory(const CapacityRequest& request, const MemoryBudget& attent
   throw std::invalid_argument(
       "FFNs of " + request.model.name + " do not fit on " + device.name + ": a GPU of " +
       std::to_string(mesh.ffn_instances) + " instances of ffn_tp " + std::to_string(mesh.ffn_tp) +
-      " needs " + to_text(budget.weights) + " of weights and " + to_text(budget.activations) +
-      " for " + std::to_string(mesh.num_micro_batches) + " micro-batches, in all " +
-      to_text(needed - room) + " more than the " + to_text(room) +
-      " that gpu_memory_utilization leaves; expected about " + std::to_string(more) +
-      " ffn_instances, or a smaller max_num_batched_tokens");
+      " needs " + memory_text(budget.weights) + " of weights and " +
+      memory_text(budget.activations) + " for " + std::to_string(mesh.num_micro_batches) +
+      " micro-batches, in all " + memory_text(needed - room) + " more than the " +
+      memory_text(room) + " that gpu_memory_utilization leaves; expected about " +
+      std::to_string(more) + " ffn_instances, or a smaller max_num_batched_tokens");
 }
 
 // Fills everything but the KV cache.
@@ -197,14 +197,15 @@ MemoryBudget memory_budget(const CapacityRequest& request, const Device& device)
   if (left < states + budget.kv_block) {
     throw std::invalid_argument(
         request.model.name + " does not fit on " + device.name + ": one GPU needs " +
-        to_text(budget.weights) + " of weights, " + to_text(budget.activations) +
-        " of activations, " + to_text(budget.graphs) + " of graphs, " +
-        to_text(budget.communication) + " of communication buffers, " +
-        to_text(budget.context + budget.workspace) + " of context and workspace" +
-        (states > Bytes(0) ? ", " + to_text(states) + " for the states of one sequence" : "") +
-        " and " + to_text(budget.kv_block) + " for one KV block, " +
-        to_text(states + budget.kv_block - left) + " more than the " + to_text(budget.usable) +
-        " that gpu_memory_utilization leaves" + smallest_fit(request, device));
+        memory_text(budget.weights) + " of weights, " + memory_text(budget.activations) +
+        " of activations, " + memory_text(budget.graphs) + " of graphs, " +
+        memory_text(budget.communication) + " of communication buffers, " +
+        memory_text(budget.context + budget.workspace) + " of context and workspace" +
+        (states > Bytes(0) ? ", " + memory_text(states) + " for the states of one sequence" : "") +
+        " and " + memory_text(budget.kv_block) + " for one KV block, " +
+        memory_text(states + budget.kv_block - left) + " more than the " +
+        memory_text(budget.usable) + " that gpu_memory_utilization leaves" +
+        smallest_fit(request, device));
   }
   if (!(budget.kv_block > Bytes(0))) {
     throw std::invalid_argument("no layer of " + request.model.name + ", the first " +

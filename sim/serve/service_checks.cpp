@@ -120,10 +120,11 @@ void check_kv_tiers(const ServiceConfig& config, const Workload& workload) {
   for (const KvTier& tier : given.tiers) {
     const int ranks = tier.is_shared ? 1 : config.num_dp_ranks;
     require(tier_units(given, tier, per_unit, ranks) >= needed, [&] {
-      return "tier " + tier.name + " of " + to_text(tier.capacity) +
+      return "tier " + tier.name + " of " + memory_text(tier.capacity) +
              (ranks > 1 ? " over " + std::to_string(ranks) + " data-parallel ranks" : "") +
              " holds fewer KV blocks than the prompt of request " + std::to_string(longest->id) +
-             " shares, expected at least " + to_text(unit * static_cast<double>(needed * ranks));
+             " shares, expected at least " +
+             memory_text(unit * static_cast<double>(needed * ranks));
     });
   }
 }

@@ -37,6 +37,14 @@ std::string nearest(std::string_view found, std::span<const std::string_view> kn
   constexpr std::size_t kLongest = 200;  // of names; what is longer is none, and would take long
   found = found.substr(0, kLongest);
   std::string_view best;
+  // A beginning means what it begins, however long: "l40" is nearer to "hgx-h20" than to
+  // "l40s-node" by edits.
+  constexpr std::size_t kBeginning = 3;
+  for (const std::string_view name : known) {
+    if (found.size() < kBeginning || !name.starts_with(found)) continue;
+    if (best.empty() || name.size() < best.size()) best = name;
+  }
+  if (!best.empty()) return std::string(best);
   int best_distance = std::numeric_limits<int>::max();
   for (const std::string_view name : known) {
     const int distance = edit_distance(found, name);

@@ -8,8 +8,9 @@
 
 namespace orrery {
 
-// The entry of `known` with the least edit distance to `found` (insert, delete, replace; a change
-// of case counts half), the first of them on a tie. Empty when `known` is empty.
+// The shortest entry of `known` that starts with `found`, of three characters or more; else the one
+// with the least edit distance to it (insert, delete, replace; a change of case counts half), the
+// first of them on a tie. Empty when `known` is empty.
 std::string nearest(std::string_view found, std::span<const std::string_view> known);
 
 }  // namespace orrery

@@ -47,6 +47,12 @@ constexpr std::array<Unit, 10> kSize{{{"B", 1},
                                       {"GiB", kKi* kKi* kKi},
                                       {"TiB", kKi* kKi* kKi* kKi}}};
 
+constexpr std::array<Unit, 5> kMemory{{{"B", 1},
+                                       {"KiB", kKi},
+                                       {"MiB", kKi* kKi},
+                                       {"GiB", kKi* kKi* kKi},
+                                       {"TiB", kKi* kKi* kKi* kKi}}};
+
 constexpr std::array<Unit, 7> kAmount{{{"FLOP", 1},
                                        {"kFLOP", 1e3},
                                        {"MFLOP", 1e6},
@@ -87,6 +93,7 @@ constexpr std::span<const Unit> first(std::span<const Unit> units, std::size_t c
 
 constexpr Kind kTimeKind{"time", "s", "50 ms", kTime, kTime};
 constexpr Kind kSizeKind{"size", "B", "141 GB", kSize, first(kSize, 6)};
+constexpr Kind kMemoryKind{"size", "B", "141 GiB", kMemory, kMemory};
 constexpr Kind kAmountKind{"amount of operations", "FLOP", "2 TFLOP", kAmount, kAmount};
 constexpr Kind kDataRateKind{"data rate", "B/s", "450 GB/s", kDataRate, first(kDataRate, 6)};
 constexpr Kind kComputeRateKind{"compute rate", "FLOP/s", "989 TFLOP/s", kComputeRate,
@@ -194,5 +201,7 @@ std::string to_text(Flops value) { return print(value.value(), kAmountKind); }
 std::string to_text(BytesPerSecond value) { return print(value.value(), kDataRateKind); }
 std::string to_text(FlopsPerSecond value) { return print(value.value(), kComputeRateKind); }
 std::string to_text(Watts value) { return print(value.value(), kPowerKind); }
+
+std::string memory_text(Bytes value) { return print(value.value(), kMemoryKind); }
 
 }  // namespace orrery

@@ -27,4 +27,7 @@ std::string to_text(BytesPerSecond value);
 std::string to_text(FlopsPerSecond value);
 std::string to_text(Watts value);
 
+// Memory that is in use or free, as every table and report shows it: "131 GiB", "1.06 MiB".
+std::string memory_text(Bytes value);
+
 }  // namespace orrery

@@ -88,9 +88,9 @@ def test_a_scenario_that_says_something_impossible(workdir, old, new, place, par
 
 
 def test_a_model_that_does_not_fit(workdir):
-    # Llama-3.1-405B in bf16 needs 2 * 406e9 / 2 = 406 GB on each of two GPUs; 0.9 * 141 GiB = 136 GB.
+    # Llama-3.1-405B in bf16 needs 2 * 406e9 / 2 bytes = 378 GiB on each of two GPUs; 0.9 * 141 GiB = 127 GiB.
     workdir.replace("llama-3.1-8b", "llama-3.1-405b")
-    expect_refusal(workdir, workdir.run(), "scenario.yaml:5:1", "placement", "406 GB", "136 GB", "would fit")
+    expect_refusal(workdir, workdir.run(), "scenario.yaml:5:1", "placement", "378 GiB", "127 GiB", "would fit")
 
 
 def test_a_model_whose_parts_are_not_supported_says_which(workdir):

@@ -30,6 +30,11 @@ TEST(Nearest, OnATieTheFirstWins) {
   EXPECT_EQ(nearest("ax", names), "ab");
 }
 
+TEST(Nearest, ABeginningMeansTheShortestNameThatStartsWithIt) {
+  constexpr std::array<std::string_view, 3> machines{"hgx-h20", "l40s-node-pair", "l40s-node"};
+  EXPECT_EQ(nearest("l40", machines), "l40s-node");
+}
+
 TEST(Nearest, EmptyTextFindsTheShortestName) { EXPECT_EQ(nearest("", kKnown), "slo"); }
 
 TEST(Nearest, NothingIsNearestWhereNothingIsKnown) { EXPECT_EQ(nearest("tp", {}), ""); }

@@ -116,6 +116,13 @@ TEST(ToText, HasThreeDigitsAndAFittingPrefix) {
   EXPECT_EQ(to_text(Watts(1200)), "1.2 kW");
 }
 
+TEST(ToText, MemoryHasBinaryPrefixes) {
+  EXPECT_EQ(memory_text(Bytes(141.0 * 1024 * 1024 * 1024)), "141 GiB");
+  EXPECT_EQ(memory_text(Bytes(1536)), "1.5 KiB");
+  EXPECT_EQ(memory_text(Bytes(1000.0 * 1024)), "0.977 MiB");
+  EXPECT_EQ(memory_text(Bytes(0)), "0 B");
+}
+
 TEST(ToText, WhatRoundsToAThousandTakesTheNextUnit) {
   EXPECT_EQ(to_text(Seconds(999.4e-9)), "999 ns");
   EXPECT_EQ(to_text(Seconds(999.6e-9)), "1 us");
