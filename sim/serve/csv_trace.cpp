@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -157,19 +158,25 @@ Columns find_columns(const std::filesystem::path& file, std::int64_t line,
 }
 
 [[noreturn]] void fail_length(const std::filesystem::path& file, std::int64_t line,
-                              std::string_view name, std::string_view text) {
+                              std::string_view name, std::string_view text,
+                              std::string_view otherwise = "") {
   trace::fail(file, line,
               std::string(name) + " is " + std::string(text) +
-                  ", expected a whole number of tokens of at least 1");
+                  ", expected a whole number of tokens of at least 1" + std::string(otherwise));
 }
 
 std::int64_t parse_length(const std::filesystem::path& file, std::int64_t line,
                           std::string_view name, std::string_view text) {
   std::int64_t length = 0;
-  if (!parse(text, length) || length < 1) {
-    fail_length(file, line, name, "\"" + shown(text) + "\"");
+  if (parse(text, length) && length >= 1) return length;
+  // Data frames with gaps write whole numbers as "128.0".
+  constexpr double kMost = 9007199254740992;  // 2^53
+  double number = 0;
+  if (parse(text, number) && number >= 1 && number <= kMost && number == std::floor(number)) {
+    return static_cast<std::int64_t>(number);
   }
-  return length;
+  fail_length(file, line, name, "\"" + shown(text) + "\"",
+              ", or drop_invalid: true, which leaves such requests out");
 }
 
 }  // namespace
@@ -191,6 +198,7 @@ Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requ
   Columns columns;
   bool has_header = false;
   Timestamp origin;
+  Seconds latest(-std::numeric_limits<double>::infinity());
   trace::for_each_line(file, [&](std::int64_t number, std::string_view line) {
     if (!has_header) {
       columns = find_columns(file, number, line);
@@ -228,6 +236,12 @@ Workload read_csv_trace(const std::filesystem::path& file, std::int64_t max_requ
     request.output_tokens =
         parse_length(file, number, columns.is_azure ? kAzureColumns[2] : kPlainColumns[2],
                      fields[columns.output]);
+    if (request.arrival < latest) {
+      trace::fail(file, number,
+                  "the timestamp is before that of the request above; expected ascending ones, or "
+                  "sort: true");
+    }
+    latest = request.arrival;
     requests.append(number, std::move(request));
     return !requests.is_full();
   });

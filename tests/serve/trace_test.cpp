@@ -78,9 +78,23 @@ TEST_F(TraceTest, BadFieldsNameTheirLine) {
   expect_refusal(header + "0,1,0\n", ":2: output_tokens is \"0\"");
   expect_refusal(header + "0,-3,1\n", ":2: prompt_tokens is \"-3\"");
   expect_refusal(header + "0,1.5,1\n", ":2: prompt_tokens is \"1.5\"");
+  expect_refusal(header + "0,1e300,1\n", ":2: prompt_tokens is \"1e300\"");
   expect_refusal(header + "0,1\n", ":2: found 2 fields");
   expect_refusal(std::string(kAzureHeader) + "2023-13-16 18:15:46,1,1\n", ":2: TIMESTAMP is");
   expect_refusal(std::string(kAzureHeader) + "yesterday,1,1\n", ":2: TIMESTAMP is");
+}
+
+TEST_F(TraceTest, WhatWouldLetItPassIsNamed) {
+  const std::string header = "arrival_s,prompt_tokens,output_tokens\n";
+  expect_refusal(header + "5,1,1\n4,1,1\n", "expected ascending ones, or sort: true");
+  expect_refusal(header + "0,1,0\n", "or drop_invalid: true");
+}
+
+TEST_F(TraceTest, WholeNumbersMayHaveADecimalPointAsDataFramesWriteThem) {
+  const Workload workload =
+      read_csv_trace(write("arrival_s,prompt_tokens,output_tokens\n0,128.0,64.0\n"));
+  EXPECT_EQ(workload.requests[0].prompt_tokens, 128);
+  EXPECT_EQ(workload.requests[0].output_tokens, 64);
 }
 
 TEST_F(TraceTest, ARowWithMoreOrFewerCellsThanTheHeaderIsRefused) {
