@@ -233,7 +233,7 @@ def _run(options: argparse.Namespace) -> int:
         import json
 
         inputs = {"schema_version": catalogue.SCHEMA_VERSION, "inputs": scenario.to_dict(resolved=True)}
-        print(json.dumps(inputs | result.to_dict() | {"intervals": result.intervals, "wall_s": wall_s}, indent=2, default=list))
+        print(json.dumps(inputs | result.to_dict() | {"wall_s": wall_s}, indent=2, default=list))
     elif options.quiet:
         print(directory)
     else:

@@ -20,7 +20,7 @@ Changes = dict[str, Any]
 Varied = collections.abc.Mapping[str, collections.abc.Iterable[Any]] | collections.abc.Iterable[collections.abc.Mapping[str, Any]]
 
 # Of the summary what says nothing about how good a plan is, or is no number.
-_LEFT_OUT = ("seed", "step", "provenance")
+_LEFT_OUT = ("seed", "step", "provenance", "intervals")
 # Other numbers are measures, which JSON may write without a point.
 _IS_COUNT = re.compile(r"(.*_)?(requests|tokens|preemptions|replicas|count|num_\w+|waiting_\w+)")
 
@@ -29,7 +29,8 @@ _IS_COUNT = re.compile(r"(.*_)?(requests|tokens|preemptions|replicas|count|num_\
 class Sweep(ResultFrame):
     """A row for each variant: its number `run`, what was varied, all figures of its summary, and `error`.
 
-    Figures are named by their path in the summary (`ttft_s_p99`, `memory_per_gpu_weights_bytes`). Where a combination
+    Figures are named by their path in the summary (`ttft_s_p99`, `memory_per_gpu_weights_bytes`); `ttft_s_p99_low` and
+    `ttft_s_p99_high` are the ends of its 80 % interval, where there is one. Where a combination
     is illegal or does not fit, `error` says why and there are no figures; else it is None.
     """
 
@@ -81,7 +82,7 @@ def sweep(
 
 
 def figures_of(summary: Summary) -> Row:
-    """Every number of a summary by its path, joined with underscores, and what limits the load."""
+    """Every number of a summary by its path, joined with underscores, ends of its 80 % intervals, and what limits the load."""
     row: Row = {}
 
     def add(path: str, value: Any) -> None:
@@ -94,6 +95,10 @@ def figures_of(summary: Summary) -> Row:
             row[path] = value
 
     add("", {key: value for key, value in summary.items() if key not in _LEFT_OUT})
+    for path, interval in summary["intervals"].items():
+        if "low" in interval:
+            name = path.replace(".", "_")
+            row |= {f"{name}_low": interval["low"], f"{name}_high": interval["high"]}
     return row
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -33,13 +34,22 @@ def test_json_is_the_summary_and_the_wall_time(quickstart):
     directory, printed = quickstart
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     assert printed.pop("wall_s") > 0
-    intervals = printed.pop("intervals")
-    assert intervals["ttft_s.mean"]["low"] < summary["ttft_s"]["mean"] < intervals["ttft_s.mean"]["high"]
     inputs = printed.pop("inputs")
     assert inputs["model"]["config"] == "llama-3.1-70b"
     assert inputs["question"] == summary["question"]
     assert printed.pop("schema_version") == 1
     assert printed == summary
+
+
+def test_the_summary_has_intervals_and_says_of_what_they_are_made(quickstart):
+    _, summary = quickstart
+    for key in ("ttft_s", "tpot_s"):
+        for name in ("mean", "p50", "p99"):
+            found = summary["intervals"][f"{key}.{name}"]
+            assert 0 < found["low"] < summary[key]["mean"] * 10 and found["low"] < found["high"]
+            assert re.fullmatch(r"[\d,]+ published \S+( p50| p99)? in \d+ groups?, of (any engine|engine vllm)", found["basis"])
+    mean = summary["intervals"]["ttft_s.mean"]
+    assert mean["low"] < summary["ttft_s"]["mean"] < mean["high"]
 
 
 def test_the_summary_has_what_the_table_promises(quickstart):

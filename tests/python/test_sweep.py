@@ -37,6 +37,8 @@ def test_rows_are_the_combinations_in_order_with_the_figures_of_their_runs(plans
         assert plans["kv_utilisation_max"][run] == summary.kv_utilisation["max"]
         assert plans["num_gpus"][run] == summary.num_gpus
         assert plans["load_limit"][run] == summary.load["limit"]
+        for end in ("low", "high"):
+            assert plans[f"ttft_s_p99_{end}"][run] == summary.intervals["ttft_s.p99"][end]
 
 
 def test_an_illegal_combination_is_a_row_with_its_error(plans):

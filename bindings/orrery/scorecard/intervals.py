@@ -50,6 +50,8 @@ class Row:
     bounds: Bounds  # logarithms
     most_roofline: float
     most_nodes: int
+    cells: int = 0  # groups of the published values that were compared
+    values: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,14 +74,19 @@ class Table:
     factors: Factors
     rows: Mapping[Key, Row]
 
-    def row(self, metric: str, standing: Standing) -> Row | None:
+    def key(self, metric: str, standing: Standing) -> Key | None:
         """Of the metric, engine and load, or of the nearest parent that there is."""
         if standing.tables == CARRIED:
-            return self.rows.get((CARRIED_AS.get(metric, metric), CARRIED, ANY, ANY))
-        for engine, load in ((standing.engine, standing.load), (standing.engine, ANY), (ANY, ANY)):
-            if found := self.rows.get((metric, standing.tables, engine, load)):
-                return found
-        return None
+            keys = [(CARRIED_AS.get(metric, metric), CARRIED, ANY, ANY)]
+        else:
+            loads = ((standing.engine, standing.load), (standing.engine, ANY), (ANY, ANY))
+            keys = [(metric, standing.tables, engine, load) for engine, load in loads]
+        return next((key for key in keys if key in self.rows), None)
+
+    def row(self, metric: str, standing: Standing) -> Row | None:
+        """The row of `key`."""
+        key = self.key(metric, standing)
+        return None if key is None else self.rows[key]
 
 
 def interval(simulated: float, metric: str, standing: Standing, table: Table | None = None) -> Bounds | None:
@@ -116,7 +123,8 @@ def read(lines: Any) -> Table:
     factors = Factors(*(float(rows[0][f"{name}_factor"]) for name in ("roofline", "borrowed", "inferred")))
     return Table(factors, {
         (r["metric"], r["tables"], r["engine"], r["load"]):
-        Row((float(r["log_low"]), float(r["log_high"])), float(r["most_roofline"]), int(r["most_nodes"])) for r in rows
+        Row((float(r["log_low"]), float(r["log_high"])), float(r["most_roofline"]), int(r["most_nodes"]), int(r["cells"]), int(r["values"]))
+        for r in rows
     })  # fmt: skip
 
 
@@ -165,9 +173,10 @@ def basis_words(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def of_run(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """By "ttft_s.mean" and the like: {"low", "high"} of the 80 % interval, or {"withheld": why there is none}.
+    """By "ttft_s.mean" and the like: {"low", "high", "basis"} of the 80 % interval, or {"withheld": why there is none}.
 
-    Means, medians and 99th percentiles of the latencies, and the rates; in the summary's units.
+    Means, medians and 99th percentiles of the latencies, and the rates; in the summary's units. `basis` says of what
+    published values the interval was made.
     """
     standing = standing_of(summary)
     values = {f"{key}.{name}": (label + suffix, summary[key][name]) for label, key in _LATENCIES for suffix, name in _QUANTILES}
@@ -183,4 +192,18 @@ def _entry(metric: str, value: float, standing: Standing, summary: Mapping[str, 
         reason = "no published service of prefill and decode replicas was compared"
     reason = reason or withheld(metric, standing)
     bounds = None if reason else interval(value, metric, standing)
-    return {"withheld": reason} if bounds is None else {"low": bounds[0], "high": bounds[1]}
+    if bounds is None:
+        return {"withheld": reason}
+    return {"low": bounds[0], "high": bounds[1], "basis": _basis(metric, standing)}
+
+
+def _basis(metric: str, standing: Standing) -> str:
+    """What was compared: "347 published TPOT in 19 groups, of engine vllm"."""
+    table = shipped()
+    key = table.key(metric, standing)
+    assert key is not None  # or there would be no interval
+    of, tables, engine, load = key
+    row = table.rows[key]
+    where = "carried from another architecture" if tables == CARRIED else "of any engine" if engine == ANY else f"of engine {engine}"
+    under = "" if load == ANY else f", {load.replace('_', ' ')}"
+    return f"{row.values:,} published {of} in {row.cells:,} group{'' if row.cells == 1 else 's'}, {where}{under}"
