@@ -84,6 +84,9 @@ def test_links_count_the_bytes_that_cross_them_and_collectives_are_joined():
     for link in set(columns["link"]):
         sent = sum(size for name, size in zip(columns["link"], columns["bytes"]) if name == link)
         assert integral([event for event in found if event["name"] == f"{link}, GB/s"]) * 1e9 == pytest.approx(sent, rel=1e-2)
+    # All layers are one run here, so that a name with a number would say layer 0 of every transfer.
+    assert {event["name"] for event in found if event.get("cat") == "link"} == {
+        "embedding.all_reduce", "o_proj.all_reduce", "down_proj.all_reduce", "logits.all_gather"}  # fmt: skip
     num_collectives = sum(op["body"]["kind"] == "comm" for op in _core.plan_ops(result.plan_text))
     begins, ends = ([event for event in found if event["ph"] == phase] for phase in "sf")
     assert len(begins) == len(ends) == num_collectives  # one arrow for each, from rank 0 to rank 1

@@ -41,8 +41,7 @@ def step(result: _core.StepResult) -> Trace:
             _add_layers(trace, row, layer_of)
             for span in row:
                 op = ops[span.op, span.copy]
-                name = found[2] if (found := layers.OF_LAYER.fullmatch(span.op)) else span.op
-                trace.span(rank, stream, name, span.kind, span.start_s, span.end_s, _arguments(span, op, layer_of))
+                trace.span(rank, stream, _of_any_layer(span.op), span.kind, span.start_s, span.end_s, _arguments(span, op, layer_of))
         _add_memory(trace, rank, of_rank, ops)
     _add_arrows(trace, spans)
     process = max(span.rank for span in spans) + 1
@@ -54,6 +53,11 @@ def step(result: _core.StepResult) -> Trace:
 
 def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
+
+
+def _of_any_layer(op: str) -> str:
+    """An op's name without its layer: those of a run of layers have one name, that of its first."""
+    return found[2] if (found := layers.OF_LAYER.fullmatch(op)) else op
 
 
 def _layers(ops: Mapping[Key, Any]) -> dict[Key, int]:
@@ -121,7 +125,7 @@ def _add_arrows(trace: Trace, spans: Sequence[_Span]) -> None:
             if one.rank == other.rank:
                 continue
             number += 1
-            trace.arrow(number, name, (one.rank, one.stream, one.start_s), (other.rank, other.stream, (other.start_s + other.end_s) / 2))
+            trace.arrow(number, _of_any_layer(name), (one.rank, one.stream, one.start_s), (other.rank, other.stream, (other.start_s + other.end_s) / 2))
 
 
 def _add_links(trace: Trace, columns: Mapping[str, Any], *, process: int) -> None:
@@ -141,7 +145,7 @@ def _add_links(trace: Trace, columns: Mapping[str, Any], *, process: int) -> Non
         rates = [(start_s, end_s, size / (end_s - start_s) / 1e9) for _, start_s, end_s, size, _ in rows if end_s > start_s]
         for lane, start_s, end_s, size, op in rows:
             rate = size / (end_s - start_s) / 1e9 if end_s > start_s else None
-            trace.span(process, thread + lane, op, "link", start_s, end_s, {"bytes": size, "GB/s": rate})
+            trace.span(process, thread + lane, _of_any_layer(op), "link", start_s, end_s, {"bytes": size, "GB/s": rate})
         for time_s, total in summed(rates):
             trace.counter(process, f"{link}, GB/s", time_s, {"GB/s": total})
         thread += len(lanes)
