@@ -21,17 +21,10 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def shipped_scenarios() -> dict[str, pathlib.Path]:
-    """The project's own scenarios by name: 'quickstart', 'explore/llama_70b_chat'."""
-    from .scenarios import project_root
-
-    root = project_root() / "scenarios"
-    files = sorted(file for file in root.rglob("*.yaml") if file.relative_to(root).parts[0] != "engines")
-    return {str(file.relative_to(root).with_suffix("")): file for file in files}
-
-
 def scenario_file(text: str) -> pathlib.Path:
     """A path as it is, or the file of a shipped scenario that `text` names where there is no such path."""
+    from .scenarios import shipped_scenarios
+
     path = pathlib.Path(text)
     if path.exists() or path.suffix:
         return path
@@ -46,4 +39,4 @@ def scenario_file(text: str) -> pathlib.Path:
     raise argparse.ArgumentTypeError(f"no such file, nor a scenario of the name '{text[:100]}'{meant} Known: {known}, and those in directories of scenarios/")
 
 
-__all__ = ["scenario_file", "shipped_scenarios", "whole_number"]
+__all__ = ["scenario_file", "whole_number"]

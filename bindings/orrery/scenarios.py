@@ -27,6 +27,7 @@ from . import _core, notebook
 from .requests import is_frame, requests_of, scenario_error
 
 Fields = dict[str, Any]
+Overrides = collections.abc.Iterable[str] | collections.abc.Mapping[str, Any]
 SCHEMAS = {"scenario": "scenario", "machine": "machine", "engine": "engine_profile"}  # kinds of files, and their section of the tables
 _SHORT = {"model": "config", "machine": "name"}  # a text stands for a mapping with this key alone
 
@@ -39,6 +40,13 @@ def project_root() -> pathlib.Path:
     package = pathlib.Path(__file__).resolve().parent
     share = package / "share"
     return share if share.is_dir() else package.parents[1]
+
+
+def shipped_scenarios() -> dict[str, pathlib.Path]:
+    """The project's own scenarios by name: 'quickstart', 'explore/llama_70b_chat'."""
+    root = project_root() / "scenarios"
+    files = sorted(file for file in root.rglob("*.yaml") if file.relative_to(root).parts[0] != "engines")
+    return {str(file.relative_to(root).with_suffix("")): file for file in files}
 
 
 class Scenario(_core.Scenario):
@@ -118,28 +126,30 @@ class Scenario(_core.Scenario):
         *,
         name: str = "scenario",
         directory: str | os.PathLike[str] = ".",
-        overrides: collections.abc.Iterable[str] = (),
+        overrides: Overrides = (),
     ) -> Self:
         """Scenario of YAML text; relative paths start in `directory`, `overrides` are as in `load`.
 
         Raises ScenarioError with line and column in "<text>".
         """
-        overrides = list(overrides)
-        _check_text(text, *overrides)
-        return cls._of_node(_core.YamlNode.parse(text, "<text>"), name, os.path.abspath(directory), overrides)
+        assignments = _assignments(overrides)
+        _check_text(text, *assignments)
+        return cls._of_node(_core.YamlNode.parse(text, "<text>"), name, os.path.abspath(directory), assignments)
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], *, overrides: collections.abc.Iterable[str] = ()) -> Self:
-        """Scenario of a YAML file.
+    def from_file(cls, path: str | os.PathLike[str], *, overrides: Overrides = ()) -> Self:
+        """Scenario of a YAML file, or of a shipped one by its name ("quickstart") where there is no such file.
 
-        `overrides` are "key.path=value" texts that replace values of the file. Raises ScenarioError with
-        file, line and column, and ValueError for text that cannot be written in UTF-8.
+        `overrides` replace values of the file: "key.path=value" texts, or a mapping of key paths to values. Raises
+        ScenarioError with file, line and column, and ValueError for text that cannot be written in UTF-8.
         """
-        overrides = list(overrides)
-        _check_text(os.fspath(path), *overrides)
-        node = _core.YamlNode.read(os.fspath(path))
+        assignments = _assignments(overrides)
+        _check_text(os.fspath(path), *assignments)
         file = pathlib.Path(path)
-        return cls._of_node(node, file.stem, os.path.abspath(file.parent), overrides)
+        if not file.suffix and not file.exists():
+            file = shipped_scenarios().get(file.as_posix(), file)
+        node = _core.YamlNode.read(os.fspath(file))
+        return cls._of_node(node, file.stem, os.path.abspath(file.parent), assignments)
 
     @classmethod
     def _of_node(cls, node: _core.YamlNode, name: str, directory: str, overrides: list[str]) -> Self:
@@ -232,6 +242,13 @@ class Scenario(_core.Scenario):
         return notebook.scenario_html(self)
 
 
+def _assignments(overrides: Overrides) -> list[str]:
+    """Overrides as texts; JSON of a value is YAML."""
+    if not isinstance(overrides, collections.abc.Mapping):
+        return list(overrides)
+    return [f"{path}={json.dumps(value, default=os.fspath, ensure_ascii=False)}" for path, value in overrides.items()]
+
+
 def schema(of: str = "scenario") -> dict[str, Any]:
     """JSON Schema (draft 7) of scenario, machine or engine profile files (`engine`), from the tables that their readers take keys from.
 
@@ -243,11 +260,11 @@ def schema(of: str = "scenario") -> dict[str, Any]:
     return made
 
 
-def load(path: str | os.PathLike[str], *, overrides: collections.abc.Iterable[str] = ()) -> Scenario:
-    """Scenario of a YAML file.
+def load(path: str | os.PathLike[str], *, overrides: Overrides = ()) -> Scenario:
+    """Scenario of a YAML file, or of a shipped one by its name ("quickstart") where there is no such file.
 
-    `overrides` are "key.path=value" texts that replace values of the file. Raises ScenarioError with
-    file, line and column, and ValueError for text that cannot be written in UTF-8.
+    `overrides` replace values of the file: "key.path=value" texts, or a mapping of key paths to values. Raises
+    ScenarioError with file, line and column, and ValueError for text that cannot be written in UTF-8.
     """
     return Scenario.from_file(path, overrides=overrides)
 

@@ -140,6 +140,9 @@ class Table:
 
         return str(pandas.DataFrame({name: values[:shown] for name, values in self._columns.items()}).to_html()) + rest
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _table, (self.columns(), self._name)
+
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
 
@@ -187,6 +190,11 @@ class TimelineTable:
         from . import plots
 
         return plots.timeline(self)
+
+    def _repr_html_(self) -> str:
+        longest = self.to_pandas().assign(time_us=lambda spans: 1e6 * (spans["end_s"] - spans["start_s"])).nlargest(10, "time_us")
+        columns = ["op", "copy", "rank", "stream", "kind", "basis", "time_us"]
+        return f"<p>{len(self):,} spans, {self.makespan_s * 1e3:.4g} ms; the longest:</p>" + str(longest[columns].to_html(index=False))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._made_of is None:
@@ -238,8 +246,8 @@ class RunResult:
             _simulated=None,
             _scenario=state["_scenario"],
             _summary_json=state["_summary_json"],
-            requests=Table(lambda: state["_requests"], "requests"),
-            steps=Table(lambda: state["_steps"], "steps"),
+            requests=_table(state["_requests"], "requests"),
+            steps=_table(state["_steps"], "steps"),
         )
 
     @property
@@ -341,6 +349,10 @@ class RunResult:
 
     def __repr__(self) -> str:
         return f"RunResult({self.scenario.name}: {self.summary!r})"
+
+
+def _table(columns: dict[str, Any], name: str) -> Table:
+    return Table(lambda: columns, name)
 
 
 def _step(scenario: Scenario, batch: _core.Batch, level: str) -> TimelineTable:

@@ -218,6 +218,33 @@ def test_a_pickled_result_answers_as_the_first_one(tmp_path):
     ).read_bytes()
 
 
+def test_a_table_of_a_result_pickles_by_itself():
+    result = orrery.simulate(build(workload=FRAME))
+    for table in (result.requests, result.steps):
+        for copied in (pickle.loads(pickle.dumps(table)), copy.deepcopy(table)):
+            pandas.testing.assert_frame_equal(copied.to_pandas(), table.to_pandas())
+            assert repr(copied) == repr(table)
+
+
+def test_a_shipped_scenario_loads_by_its_name_unless_a_file_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert orrery.load("validate/llama_8b") == orrery.load(ROOT / "scenarios" / "validate" / "llama_8b.yaml")
+    (tmp_path / "quickstart").write_text(orrery.load("quickstart").replace(seed=7).to_yaml(), encoding="utf-8")
+    assert orrery.load("quickstart").seed == 7
+    with pytest.raises(orrery.ScenarioError, match="quickstrat: no such file"):
+        orrery.load("quickstrat")
+
+
+def test_overrides_are_texts_or_a_mapping():
+    named = {"placement": {"replicas": 1, "tp": 8}, "question": "8: a, or é?", "slo.ttft": "2 s", "seed": 3}
+    texts = ["placement={replicas: 1, tp: 8}", 'question="8: a, or é?"', "slo.ttft=2 s", "seed=3"]
+    scenario = orrery.load("quickstart", overrides=named)
+    assert scenario == orrery.load("quickstart", overrides=texts)
+    assert scenario.question == "8: a, or é?"
+    with pytest.raises(orrery.ScenarioError, match="unknown key 'tpp'"):
+        orrery.load("quickstart", overrides={"placement.tpp": 8})
+
+
 def test_a_pickled_result_of_other_tables_says_so():
     state = orrery.simulate(build()).__getstate__()
     copied = orrery.RunResult.__new__(orrery.RunResult)
@@ -258,6 +285,7 @@ def test_what_a_notebook_shows_is_there_and_escaped():
     assert "<th>p99</th>" in result.summary._repr_html_()
     assert "1 &lt; 2" in result._repr_html_()
     assert result.requests._repr_html_().count("<tr") == 1 + 4
+    assert f"{len(result.timeline):,} spans" in result.timeline._repr_html_()
 
 
 def test_a_notebook_says_when_a_service_is_overloaded():
