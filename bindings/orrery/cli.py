@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
 from . import process
-from .arguments import scenario_file, shipped_scenarios, whole_number
+from .arguments import scenario_file, whole_number
 from .simulation import MOST_THREADS
 from .text_table import aligned as _aligned
 from .text_table import printable
@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
     from .search import command as exploration
 
-    explore = commands.add_parser("explore", help="find the plan that meets an SLO at the least cost")
+    explore = commands.add_parser("explore", aliases=["plan"], help="find the plan that meets an SLO at the least cost")
     exploration.add_options(explore)
     explore.set_defaults(command=exploration.run)
     saturate = commands.add_parser("saturate", help="find the highest load that holds the SLO, and what limits it")
@@ -261,6 +261,7 @@ def _schema(options: argparse.Namespace) -> int:
 
 def _completion(shell: str, parsers: Mapping[str, argparse.ArgumentParser]) -> int:
     from . import completion
+    from .scenarios import shipped_scenarios
 
     print(completion.script(shell, parsers, tuple(shipped_scenarios())), end="")
     return 0

@@ -43,6 +43,12 @@ def test_a_file_goes_before_a_scenario_of_its_name(tmp_path, monkeypatch):
     assert str(arguments.scenario_file("quickstart")) == "quickstart"
 
 
+def test_plan_is_another_name_of_explore(here):
+    question = ("--model", "llama-3.1-8b", "--gpu", "h200-sxm", "--rate", "2", "--prompt", "200", "--output", "20", "--ttft", "p99=1s", "--json")
+    plans = [json.loads(printed(here(command, *question, "-o", command))) for command in ("plan", "explore")]
+    assert plans[0]["best"] == plans[1]["best"]
+
+
 def test_quiet_says_no_warning(here):
     loud, quiet = (here("run", "quickstart", "--set", "provider=none", *SMALL, *words) for words in ((), ("-q",)))
     assert "warning" in loud.stderr
