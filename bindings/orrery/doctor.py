@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
     gpus = found["gpus"]
     rows = [
         ("Orrery", f"{found['version']} in {found['project']}"),
+        ("documentation", found["docs"] or "not here"),
         ("Python", f"{found['python']}, {found['cores']} cores, {found['free_disk_bytes'] / 2**30:.0f} GiB of disk free here"),
         ("NVIDIA GPUs", f"{len(gpus)}: {', '.join(dict.fromkeys(gpus))}" if gpus else "none"),
         ("nvcc", found["nvcc"] or "none"),
@@ -57,6 +58,7 @@ def facts() -> dict[str, Any]:
     return {
         "version": _core.__version__,
         "project": str(project_root()),
+        "docs": str(docs) if (docs := project_root() / "docs").is_dir() else "",
         "python": platform.python_version(),
         "cores": len(os.sched_getaffinity(0)),
         "free_disk_bytes": shutil.disk_usage(".").free,
