@@ -291,6 +291,16 @@ def test_a_question_in_one_line_takes_an_own_machine(here):
         assert result.returncode == 2 and says in result.stderr, result.stderr
 
 
+@pytest.mark.parametrize(("card", "rate"), [("h100-nvl", 3900e9), ("l4", 300e9), ("a10", 600e9), ("a40", 696e9), ("l40s", 864e9),
+                                            ("rtx-4090", 1008e9), ("rtx-5090", 1792e9), ("rtx-pro-6000", 1597e9)])  # fmt: skip
+def test_a_card_in_a_slot_reads_weights_no_faster_than_its_memory_gives_them(card, rate):
+    one = {"closed_loop": {"concurrency": 1, "num_requests": 2, "prompt_tokens": 64, "output_tokens": 32}}
+    result = orrery.simulate(orrery.Scenario(model="llama-3.1-8b", machine=f"{card}-node", workload=one, engine={"profile": "vllm"}))
+    # A decode of one sequence reads all 8.03e9 parameters in bf16 but the table of tokens, 128,256 x 4,096.
+    read_s = 2 * (8.03e9 - 128_256 * 4096) / rate
+    assert read_s < result.summary.tpot_s["mean"] < 2.5 * read_s + 3e-3
+
+
 def test_a_pcie_node_has_slots_and_beyond_two_gpus_nccls_all_reduce(here):
     """Engines' own all-reduce needs NVLink beyond two GPUs; slots have keys of their own."""
 

@@ -290,7 +290,7 @@ def _why(found: Exploration, best: int, met: int) -> str:
     if more == 0:
         return "the same cost with less room below the limits"
     missed = [i for i in _same_shape(found, met) if gpus[i] < gpus[met] and i in found.outcomes and not found.outcomes[i]["meets"]]
-    why = f"{more} GPUs more"
+    why = f"{more} GPU{'' if more == 1 else 's'} more"
     if missed:
         last = missed[-1]
         why += f"; with {int(gpus[last])}: {_miss(found.outcomes[last])}"
