@@ -194,6 +194,17 @@ Formats read_compressed_tensors(const Config& config) {
   return *formats;
 }
 
+// AutoRound stores whole numbers as GPTQ and AWQ do.
+Formats read_auto_round(const Config& config) {
+  if (config.text("data_type", "int") != "int") config.refuse("data_type", "int");
+  Formats formats = read_whole_numbers(config);
+  if (config.find("extra_config") != nullptr) {
+    formats.notes.emplace_back(
+        "layers with bits of their own (extra_config) are taken as the others");
+  }
+  return formats;
+}
+
 struct Method {
   std::string_view name;
   Formats (*read)(const Config&);
@@ -210,6 +221,7 @@ constexpr auto kMethods = std::to_array<Method>({
     {"mxfp4", read_mxfp4, "bf16, with model.expert_weights: mxfp4"},
     {"awq", read_whole_numbers, "int4"},
     {"gptq", read_whole_numbers, "int4 or int8"},
+    {"auto-round", read_auto_round, "int4 or int8"},
 });
 
 const Method& method_of(const Config& config) {

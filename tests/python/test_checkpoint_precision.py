@@ -111,6 +111,7 @@ def group(**weights):
         ({"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"]}, "weights fp8, activations fp8"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "weights int4, activations bf16"),
         ({"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True}, "weights int4, activations bf16"),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True, "data_type": "int"}, "weights int4, activations bf16"),
         ({"quant_method": "compressed-tensors", "config_groups": group(num_bits=4, type="int")}, "weights int4, activations bf16"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": group(num_bits=8, type="float")["group_0"]
           | {"input_activations": {"num_bits": 8, "type": "float", "dynamic": True}}}}, "weights fp8, activations fp8"),
