@@ -283,7 +283,7 @@ def _set(fields: Fields, path: str, value: Any) -> None:
     for depth, name in enumerate(parents, start=1):
         inner = fields.get(name)
         if isinstance(inner, str) and depth == 1 and name in _SHORT:
-            inner = {_SHORT[name]: inner}
+            inner = fields[name] = {_SHORT[name]: inner}
         if inner is not None and not isinstance(inner, dict):
             found = "a list" if isinstance(inner, list) else repr(inner)
             raise scenario_error(f"{path}: {'.'.join(parents[:depth])} is {found}; expected a mapping to set a key in")

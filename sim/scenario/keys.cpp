@@ -359,7 +359,9 @@ std::vector<Section> step_sections() {
 Section scenario_section() {
   return {std::string_view(kScenarioSection),
           {key(Kind::kText, "question", "one sentence, the title of the report"),
-           needed(part("model", {"model"}, "what is served")),
+           needed(or_part(key(Kind::kText, "model",
+                              "what is served: a name of 'orrery models', a path, or a hub id"),
+                          {"model"})),
            needed(or_part(key(Kind::kText, "machine", "a name of 'orrery machines', or a path"),
                           {"scenario_machine"})),
            key(Kind::kText, "provider",

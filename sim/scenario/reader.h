@@ -78,9 +78,12 @@ YamlNode read_yaml(const std::filesystem::path& path);
 
 // Sets the value at a dotted path ("placement.tp"), creating mappings on the way; `value` is YAML
 // text. Its place is "--set ASSIGNMENT", which mappings around it name beside their own. A key
-// inside a machine that is a plain name makes it {name: NAME}. Throws ScenarioError when the path
-// runs through something else that is no mapping.
+// inside a machine or a model that is a plain name makes it {name: NAME} or {config: NAME}. Throws
+// ScenarioError when the path runs through something else that is no mapping.
 void set_value(YamlNode& root, std::string_view assignment);
+
+// A plain name as {key: NAME}, in which other keys can stand.
+void make_mapping(YamlNode& name, std::string_view key);
 
 // Adds to the mapping `node` the entries of the mapping `base` whose keys it lacks, at every depth.
 // A {value, source} of `node` stays as it is.

@@ -97,8 +97,14 @@ void read_precision(const Reader& reader, const ModelFile& model, Scenario& scen
   format("lm_head", precision.lm_head);
 }
 
+// model: NAME, or {config: NAME, weights: fp8, ...}.
 void read_model_part(const YamlNode& node, const std::filesystem::path& directory,
                      Scenario& scenario) {
+  if (node.kind == YamlNode::Kind::kScalar) {
+    YamlNode named = node;
+    make_mapping(named, "config");
+    return read_model_part(named, directory, scenario);
+  }
   const Reader reader(node, "model", key_names("model"));
   scenario.model = reader.text("config");
   const std::filesystem::path file = reader.convert("config", [&](std::string_view name) {

@@ -12,7 +12,7 @@ namespace {
 
 // Keys of a scenario whose values may be paths.
 constexpr auto kPathKeys = std::to_array<std::string_view>(
-    {"model.config", "model.expert_load.trace", "machine", "machine.name", "provider",
+    {"model", "model.config", "model.expert_load.trace", "machine", "machine.name", "provider",
      "engine.profile", "engine.speculative.model", "workload.trace", "workload.mooncake"});
 
 // A plain name stays a name.

@@ -208,16 +208,11 @@ YamlNode read_yaml(const std::filesystem::path& path) {
   return parse_yaml(text, path.string());
 }
 
-namespace {
-
-// `machine: NAME` as `machine: {name: NAME}`, which other keys can stand in.
-void make_mapping(YamlNode& name) {
-  YamlNode::Entry entry{.key = "name", .where = name.where, .value = name};
+void make_mapping(YamlNode& name, std::string_view key) {
+  YamlNode::Entry entry{.key = std::string(key), .where = name.where, .value = name};
   name = {.kind = YamlNode::Kind::kMap, .where = name.where};
   name.entries.push_back(std::move(entry));
 }
-
-}  // namespace
 
 void set_value(YamlNode& root, std::string_view assignment) {
   const std::string origin = "--set " + shown(assignment);
@@ -254,7 +249,10 @@ void set_value(YamlNode& root, std::string_view assignment) {
       entry->where = node->where;
       return;
     }
-    if (key == "machine" && node->kind == YamlNode::Kind::kScalar) make_mapping(*node);
+    if (node->kind == YamlNode::Kind::kScalar) {
+      if (key == "machine") make_mapping(*node, "name");
+      if (key == "model") make_mapping(*node, "config");
+    }
     // What is wrong with the mapping as a whole may be due to the value set in it.
     if (entry->where.file != origin) {
       for (Location* where : {&entry->where, &node->where}) {

@@ -235,6 +235,16 @@ def test_a_shipped_scenario_loads_by_its_name_unless_a_file_has_it(tmp_path, mon
         orrery.load("quickstrat")
 
 
+def test_a_key_beside_the_plain_name_of_a_file_is_set():
+    text = "model: llama-3.1-8b\nmachine: hgx-h200\nprovider: vllm-0.24.0\nworkload: {closed_loop: {concurrency: 1, num_requests: 2, prompt_tokens: 20, output_tokens: 2}}\n"
+    plain = orrery.Scenario.from_yaml(text)
+    assert plain == build(placement=None, workload=plain.to_dict()["workload"])
+    fewer = plain.replace(machine__num_gpus=4, model__weights="fp8")
+    asked = fewer.to_dict(resolved=True)
+    assert (asked["machine"]["num_gpus"], asked["model"]["weights"], asked["model"]["config"]) == (4, "fp8", "llama-3.1-8b")
+    assert fewer == orrery.Scenario.from_yaml(text, overrides=["machine.num_gpus=4", "model.weights=fp8"])
+
+
 def test_overrides_are_texts_or_a_mapping():
     named = {"placement": {"replicas": 1, "tp": 8}, "question": "8: a, or é?", "slo.ttft": "2 s", "seed": 3}
     texts = ["placement={replicas: 1, tp: 8}", 'question="8: a, or é?"', "slo.ttft=2 s", "seed=3"]
