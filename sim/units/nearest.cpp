@@ -37,11 +37,11 @@ std::string nearest(std::string_view found, std::span<const std::string_view> kn
   constexpr std::size_t kLongest = 200;  // of names; what is longer is none, and would take long
   found = found.substr(0, kLongest);
   std::string_view best;
-  // A beginning means what it begins, however long: "l40" is nearer to "hgx-h20" than to
-  // "l40s-node" by edits.
-  constexpr std::size_t kBeginning = 3;
+  // A part means what it is a part of, however long: by edits "l40s" is nearer to "hgx-h20" than to
+  // "l40s-node".
+  constexpr std::size_t kPart = 3;
   for (const std::string_view name : known) {
-    if (found.size() < kBeginning || !name.starts_with(found)) continue;
+    if (found.size() < kPart || name.find(found) == std::string_view::npos) continue;
     if (best.empty() || name.size() < best.size()) best = name;
   }
   if (!best.empty()) return std::string(best);

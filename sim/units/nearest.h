@@ -8,7 +8,7 @@
 
 namespace orrery {
 
-// The shortest entry of `known` that starts with `found`, of three characters or more; else the one
+// The shortest entry of `known` that has `found`, of three characters or more, in it; else the one
 // with the least edit distance to it (insert, delete, replace; a change of case counts half), the
 // first of them on a tie. Empty when `known` is empty.
 std::string nearest(std::string_view found, std::span<const std::string_view> known);

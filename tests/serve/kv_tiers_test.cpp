@@ -352,7 +352,7 @@ std::string refusal(const ServiceConfig& config) {
 }
 
 TEST(KvTierService, WhatCannotBeATierIsRefused) {
-  EXPECT_NE(refusal(service_of({host(4)})).find("expected at least 10 MB"), std::string::npos);
+  EXPECT_NE(refusal(service_of({host(4)})).find("expected at least 9.54 MiB"), std::string::npos);
   EXPECT_NE(refusal(service_of({host(9), host(9)})).find("two tiers named host"),
             std::string::npos);
   ServiceConfig config = service_of({host(9)});

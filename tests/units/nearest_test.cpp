@@ -30,9 +30,11 @@ TEST(Nearest, OnATieTheFirstWins) {
   EXPECT_EQ(nearest("ax", names), "ab");
 }
 
-TEST(Nearest, ABeginningMeansTheShortestNameThatStartsWithIt) {
-  constexpr std::array<std::string_view, 3> machines{"hgx-h20", "l40s-node-pair", "l40s-node"};
+TEST(Nearest, APartMeansTheShortestNameThatHasIt) {
+  constexpr std::array<std::string_view, 4> machines{"hgx-h20", "l40s-node", "h100-nvl-node",
+                                                     "hgx-h100"};
   EXPECT_EQ(nearest("l40", machines), "l40s-node");
+  EXPECT_EQ(nearest("h100", machines), "hgx-h100");
 }
 
 TEST(Nearest, EmptyTextFindsTheShortestName) { EXPECT_EQ(nearest("", kKnown), "slo"); }
