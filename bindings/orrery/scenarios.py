@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import collections.abc
 import copy
+import difflib
 import functools
 import json
 import os
@@ -147,7 +148,7 @@ class Scenario(_core.Scenario):
         _check_text(os.fspath(path), *assignments)
         file = pathlib.Path(path)
         if not file.suffix and not file.exists():
-            file = shipped_scenarios().get(file.as_posix(), file)
+            file = _shipped(file)
         node = _core.YamlNode.read(os.fspath(file))
         return cls._of_node(node, file.stem, os.path.abspath(file.parent), assignments)
 
@@ -240,6 +241,16 @@ class Scenario(_core.Scenario):
 
     def _repr_html_(self) -> str:
         return notebook.scenario_html(self)
+
+
+def _shipped(name: pathlib.Path) -> pathlib.Path:
+    """The file of the shipped scenario of that name. Raises ScenarioError with the nearest one where there is none."""
+    shipped = shipped_scenarios()
+    if found := shipped.get(name.as_posix()):
+        return found
+    near = difflib.get_close_matches(name.as_posix(), shipped, n=1, cutoff=0)
+    meant = f"; did you mean '{near[0]}'?" if near else ""
+    raise scenario_error(f"{name}: no such file, nor a scenario of that name{meant}")
 
 
 def _assignments(overrides: Overrides) -> list[str]:

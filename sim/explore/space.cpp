@@ -102,7 +102,7 @@ std::string reason_of(const std::string& message) {
                            before != '-' && before != '_';
     if (!is_number) reason += c;
     if (is_number && (reason.empty() || reason.back() != 'N')) reason += 'N';
-    if (!is_digit) before = c;
+    if (!is_digit && c != '.') before = c;  // llama-3.1-405b is a name
   }
   if (reason.ends_with(' ')) reason.pop_back();
   return reason;

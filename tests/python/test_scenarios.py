@@ -231,7 +231,7 @@ def test_a_shipped_scenario_loads_by_its_name_unless_a_file_has_it(tmp_path, mon
     assert orrery.load("validate/llama_8b") == orrery.load(ROOT / "scenarios" / "validate" / "llama_8b.yaml")
     (tmp_path / "quickstart").write_text(orrery.load("quickstart").replace(seed=7).to_yaml(), encoding="utf-8")
     assert orrery.load("quickstart").seed == 7
-    with pytest.raises(orrery.ScenarioError, match="quickstrat: no such file"):
+    with pytest.raises(orrery.ScenarioError, match="quickstrat: no such file, nor a scenario of that name; did you mean 'quickstart'?"):
         orrery.load("quickstrat")
 
 
