@@ -194,6 +194,36 @@ Formats read_compressed_tensors(const Config& config) {
   return *formats;
 }
 
+// AMD Quark: one format of weights for all layers, inputs in it too or in bf16.
+Formats read_quark(const Config& config) {
+  if (config.find("global_quant_config") == nullptr) {
+    config.refuse("global_quant_config", "the formats of all layers");
+  }
+  const Config global = config.at("global_quant_config");
+  if (global.find("weight") == nullptr) global.refuse("weight", "what weights are quantised to");
+  const Config weight = global.at("weight");
+  const std::string dtype = weight.text("dtype", "");
+  if (dtype != "fp8_e4m3" && dtype != "fp4") weight.refuse("dtype", "fp8_e4m3 or fp4");
+  const bool is_fp8 = dtype == "fp8_e4m3";
+  if (!is_fp8 && (weight.find("group_size") == nullptr ||
+                  weight.reader().integer("group_size", -1, 1 << 20) != 32)) {
+    weight.refuse("group_size", "32");
+  }
+  Formats formats{is_fp8 ? DType::kFp8 : DType::kMxfp4, DType::kBf16, is_fp8 ? "fp8" : "mxfp4", {}};
+  if (global.find("input_tensors") != nullptr) {
+    const Config inputs = global.at("input_tensors");
+    if (inputs.text("dtype", "") != dtype) inputs.refuse("dtype", "that of the weights, " + dtype);
+    if (is_fp8) formats.activations = DType::kFp8;
+    if (!is_fp8) formats.notes.emplace_back("inputs in mxfp4 are simulated in bf16");
+  }
+  const YamlNode* own = config.find("layer_quant_config");
+  if (own != nullptr && !own->entries.empty()) {
+    formats.notes.emplace_back(
+        "layers with formats of their own (layer_quant_config) are taken as the others");
+  }
+  return formats;
+}
+
 // AutoRound stores whole numbers as GPTQ and AWQ do.
 Formats read_auto_round(const Config& config) {
   if (config.text("data_type", "int") != "int") config.refuse("data_type", "int");
@@ -222,6 +252,7 @@ constexpr auto kMethods = std::to_array<Method>({
     {"awq", read_whole_numbers, "int4"},
     {"gptq", read_whole_numbers, "int4 or int8"},
     {"auto-round", read_auto_round, "int4 or int8"},
+    {"quark", read_quark, "fp8, with model.activations of the same, or mxfp4"},
 });
 
 const Method& method_of(const Config& config) {
@@ -243,7 +274,7 @@ const Method& method_of(const Config& config) {
 std::vector<std::string> ignore_list(const Config& config) {
   std::vector<std::string> patterns;
   for (const std::string_view key : {"modules_to_not_convert", "ignore", "ignored_layers",
-                                     "exclude_modules", "llm_int8_skip_modules"}) {
+                                     "exclude_modules", "exclude", "llm_int8_skip_modules"}) {
     const YamlNode* list = config.find(key);
     if (list == nullptr) continue;
     const auto is_text = [](const YamlNode& item) {

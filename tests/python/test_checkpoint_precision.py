@@ -112,6 +112,10 @@ def group(**weights):
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "weights int4, activations bf16"),
         ({"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True}, "weights int4, activations bf16"),
         ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True, "data_type": "int"}, "weights int4, activations bf16"),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"},
+          "input_tensors": {"dtype": "fp8_e4m3"}, "output_tensors": None}, "exclude": ["lm_head"]}, "weights fp8, activations fp8"),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32},
+          "input_tensors": {"dtype": "fp4"}}}, "weights mxfp4, activations bf16"),
         ({"quant_method": "compressed-tensors", "config_groups": group(num_bits=4, type="int")}, "weights int4, activations bf16"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": group(num_bits=8, type="float")["group_0"]
           | {"input_activations": {"num_bits": 8, "type": "float", "dynamic": True}}}}, "weights fp8, activations fp8"),
@@ -134,9 +138,9 @@ def test_what_a_checkpoint_leaves_out_in_part_is_said(tmp_path):
 
 
 def test_a_refused_method_names_its_place(tmp_path):
-    text = json.dumps(LLAMA | {"quantization_config": {"quant_method": "quark"}}, indent=1)
+    text = json.dumps(LLAMA | {"quantization_config": {"quant_method": "hqq"}}, indent=1)
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
     with pytest.raises(_core.ScenarioError) as caught:
         load(tmp_path, "{config: ./config.json}")
     assert caught.value.file.endswith("config.json")
-    assert text.splitlines()[caught.value.line - 1].strip() == '"quant_method": "quark"'
+    assert text.splitlines()[caught.value.line - 1].strip() == '"quant_method": "hqq"'
