@@ -50,7 +50,7 @@ struct ExecutorSetup {
   std::function<void(RunPhase phase)> phase_begun;
   // Of phases, where their own is longer; of steps, where their own is shorter (sanitizers).
   std::optional<Seconds> watch_limit;
-  std::optional<Fault> fault;          // for tests: a rank is made to fail
+  std::optional<Fault> fault;  // for tests: a rank is made to fail
   // For checks: what ops of these kernels write first of all, fp32, is kept (recorded()).
   std::vector<std::string> recorded_kernels;
   // Of steps that are one kernel: who gets which rows.
