@@ -14,8 +14,9 @@ namespace orrery::tool {
 int check(std::span<const std::string_view> arguments);
 // Times the benchmark shapes of all kernels or those named. Besides: "launch" the costs of
 // launching, "trace" of tracing, "memory" what a program holds besides its buffers, "machine" of
-// barriers, values between SMs and products within a kernel, "probes" launches, streams, events and clocks, "corun" pairs of loads side by side, "collectives", "links"
-// and "kv_transfer" communication among GPUs.
+// barriers, values between SMs and products within a kernel, "probes" launches, streams, events
+// and clocks, "corun" pairs of loads side by side, "collectives", "links" and "kv_transfer"
+// communication among GPUs.
 int time(std::span<const std::string_view> arguments);
 // Times kernels into tables under a directory, or with --check judges such tables; resumable.
 int calibrate(std::span<const std::string_view> arguments);
