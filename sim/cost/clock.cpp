@@ -93,7 +93,7 @@ double arithmetic_part(Seconds full, const Call& call) {
 }  // namespace
 
 ClockTimes at_clocks(Seconds time, const PowerLimit& limit, const Device& device,
-                     const KernelOp& op) {
+                     const KernelOp& op, RowClocks rows) {
   if (!limit.acts() || !(time > Seconds(0))) {
     return {.full = time, .limited = time, .arithmetic = Seconds(0)};
   }
@@ -103,7 +103,7 @@ ClockTimes at_clocks(Seconds time, const PowerLimit& limit, const Device& device
                                 ? more * (kAttentionAlone - 1) / (limit.attention - 1)
                                 : more;
   const double measured_at_limit =
-      limit.limited_rows > limit.full_rows
+      limit.limited_rows > limit.full_rows && rows == RowClocks::kByLength
           ? std::clamp((time - limit.full_rows) / (limit.limited_rows - limit.full_rows), 0.0, 1.0)
           : 0;
   const bool lowers_its_clock = call.is(Arithmetic::kAttention) && time > kLongAttention;

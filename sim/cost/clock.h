@@ -2,6 +2,8 @@
 
 // What the clock that the power limit leaves does to the time of one kernel (power_limit.h).
 
+#include <cstdint>
+
 #include "sim/cost/power_limit.h"
 #include "sim/machine/machine.h"
 #include "sim/plan/plan.h"
@@ -9,13 +11,19 @@
 
 namespace orrery {
 
+// At which clock the rows are that a time is from.
+enum class RowClocks : std::uint8_t {
+  kByLength,  // of short calls at the full one, of long calls at the limit
+  kFull       // at the full one: longer rows are not read, their calls extrapolated
+};
+
 struct ClockTimes {
   Seconds full;
   Seconds limited;
   Seconds arithmetic;  // of `full`, what counts as arithmetic
 };
 
-// A time of the tables at both clocks; `time` also says at which one it was measured.
+// A time of the tables at both clocks.
 // Longer at the limit, by the factors of `limit`:
 //   GEMMs            by their factor where arithmetic takes longer than the operands' bytes, by
 //                    nothing where these do, and evenly between
@@ -25,6 +33,6 @@ struct ClockTimes {
 // Counted as arithmetic: what draws as much as large GEMMs do, of
 // others as much of the time as lies between a stream's draw and theirs.
 ClockTimes at_clocks(Seconds time, const PowerLimit& limit, const Device& device,
-                     const KernelOp& op);
+                     const KernelOp& op, RowClocks rows);
 
 }  // namespace orrery

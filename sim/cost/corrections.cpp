@@ -115,7 +115,9 @@ void of_same_work(const PricedCall& call, Estimate& estimate) {
 }
 
 void power_limit(const PricedCall& call, Estimate& estimate) {
-  const ClockTimes times = at_clocks(estimate.time, call.options.power, call.device, call.op);
+  const bool has_short_rows = call.table != nullptr && call.table->leaves_out_long_calls();
+  const ClockTimes times = at_clocks(estimate.time, call.options.power, call.device, call.op,
+                                     has_short_rows ? RowClocks::kFull : RowClocks::kByLength);
   estimate.time = times.full;
   estimate.limited = times.limited;
   estimate.arithmetic = times.arithmetic;

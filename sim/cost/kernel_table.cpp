@@ -244,6 +244,7 @@ KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::i
     : spec_(rows.spec),
       layout_(grid_layout(*rows.spec)),
       has_ways_(rows.is_own && rows.spec->prior.grid.is_by_way),
+      leaves_out_long_calls_(rows.is_own && rows.spec->prior.grid.is_flat_for_long_calls),
       distributions_(rows.distributions),
       eager_gap_(rows.eager_gap_s),
       warm_ratio_(rows.spec->prior.reads_what_was_written

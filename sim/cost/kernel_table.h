@@ -160,6 +160,8 @@ class KernelTable {
                         int way = kAllWays) const;
   // Whether they are of our own kernels, of which rows of each way make families of their own.
   [[nodiscard]] bool has_ways() const { return has_ways_; }
+  // Rows of calls during which the board came to its power limit are not among them.
+  [[nodiscard]] bool leaves_out_long_calls() const { return leaves_out_long_calls_; }
   // kAllWays where the rows do not tell ways apart.
   [[nodiscard]] int way_of(DType dtype, std::span<const std::int64_t> dims) const {
     return has_ways_ ? spec_->way(dtype, dims) : kAllWays;
@@ -176,6 +178,7 @@ class KernelTable {
   const KernelSpec* spec_ = nullptr;
   GridLayout layout_;
   bool has_ways_ = false;
+  bool leaves_out_long_calls_ = false;
   std::vector<std::string> distributions_;
   std::map<Key, FamilyGrid> families_;
   std::map<std::pair<DType, int>, FastestRows> fastest_rows_;  // by format and distribution

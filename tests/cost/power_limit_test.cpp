@@ -227,6 +227,28 @@ TEST(PowerLimit, RowsOfLongCallsAreAtTheLimitAlready) {
   EXPECT_LT(time(Clock::kFull, 65536), 7e-3);
 }
 
+// Of our own tables no product is read that is long enough to come to the limit, so that a long one
+// is priced at the full clock and takes longer at the limit. As measured on an H200 (2026-11-28), m
+// rows by [4,096, 28,672] and [14,336, 4,096], of calls that had come to the limit.
+TEST(PowerLimit, OwnProductsOfAnyLengthArePricedAtTheFullClock) {
+  const Provider provider = Provider::load(std::filesystem::path(ORRERY_SOURCE_DIR) /
+                                           "topologies/devices/h200-sxm/orrery");
+  const Machine machine = make_machine(testing::node_spec());
+  CostOptions options;
+  options.power = limit();
+  options.power.gemm = 1.16;
+  options.power.full_rows = ms(20);
+  options.power.limited_rows = ms(30);
+  const CostModel cost(machine, &provider, nullptr, options);
+  const auto limited = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return cost.kernel(testing::gemm(m, n, k)).limited.value();
+  };
+  constexpr double kWithin = 0.05;
+  EXPECT_NEAR(limited(65536, 28672, 4096) / 21.87e-3, 1, kWithin);
+  EXPECT_NEAR(limited(131072, 28672, 4096) / 43.73e-3, 1, kWithin);
+  EXPECT_NEAR(limited(131072, 4096, 14336) / 22.39e-3, 1, kWithin);
+}
+
 // Alone attention takes 1.13 at the limit, 1.3 between GEMMs.
 TEST(PowerLimit, RowsOfLongAttentionWereAtTheLimitOfAttentionAlone) {
   const testing::TableDirectory directory;
