@@ -410,25 +410,6 @@ SimulatedForward simulate_forward(const Program& program, const MachineTimes& ti
   return Machine(program, times).run();
 }
 
-std::vector<InstructionSpan> instruction_spans(
-    const Program& program, const std::vector<std::vector<InstructionTimes>>& times) {
-  std::vector<InstructionSpan> spans;
-  for (std::size_t sm = 0; sm < times.size(); ++sm) {
-    for (std::size_t i = 0; i < times[sm].size(); ++i) {
-      const InstructionTimes& own = times[sm][i];
-      const Instruction& instruction = program.instructions[sm][i];
-      spans.push_back({.sm = static_cast<int>(sm),
-                       .kind = std::string(to_text(instruction.opcode)),
-                       .name = describe(instruction),
-                       .start = own.start,
-                       .ready = own.ready,
-                       .end = own.end,
-                       .weights = own.weights});
-    }
-  }
-  return spans;
-}
-
 std::vector<RankedSchedule> rank_schedules(const Plan& plan, int num_sms,
                                            const MachineTimes& times) {
   std::vector<RankedSchedule> ranked;

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "sim/megakernel/program.h"
-#include "sim/timeline/timeline.h"
 #include "sim/units/units.h"
 
 namespace orrery::megakernel {
@@ -51,10 +50,6 @@ struct SimulatedForward {
 // for a rate or a time of products that is not positive or a model that does not fit (num_pages),
 // std::logic_error where an SM waits for ever.
 SimulatedForward simulate_forward(const Program& program, const MachineTimes& times);
-
-// The same for a trace; `times` by SM, without kEnd.
-std::vector<InstructionSpan> instruction_spans(
-    const Program& program, const std::vector<std::vector<InstructionTimes>>& times);
 
 // What each schedule of kSchedules is worth: a plan's forward under all of them, the fastest first.
 struct RankedSchedule {

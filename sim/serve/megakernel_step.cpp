@@ -54,6 +54,27 @@ std::map<std::pair<TensorId, std::int32_t>, std::pair<Opcode, std::int32_t>> pha
   return found;
 }
 
+// For a trace.
+std::vector<InstructionSpan> instruction_spans(
+    const megakernel::Program& program,
+    const std::vector<std::vector<megakernel::InstructionTimes>>& times) {
+  std::vector<InstructionSpan> spans;
+  for (std::size_t sm = 0; sm < times.size(); ++sm) {
+    for (std::size_t i = 0; i < times[sm].size(); ++i) {
+      const megakernel::InstructionTimes& own = times[sm][i];
+      const megakernel::Instruction& instruction = program.instructions[sm][i];
+      spans.push_back({.sm = static_cast<int>(sm),
+                       .kind = std::string(megakernel::to_text(instruction.opcode)),
+                       .name = megakernel::describe(instruction),
+                       .start = own.start,
+                       .ready = own.ready,
+                       .end = own.end,
+                       .weights = own.weights});
+    }
+  }
+  return spans;
+}
+
 }  // namespace
 
 StepShape megakernel_shape(StepShape shape) {
@@ -112,7 +133,7 @@ Timeline megakernel_timeline(const Plan& plan, int num_sms, const megakernel::Ma
     }
   }
   std::ranges::stable_sort(timeline.spans, {}, &Span::start);
-  timeline.instructions = megakernel::instruction_spans(program, forward.instructions);
+  timeline.instructions = instruction_spans(program, forward.instructions);
   return timeline;
 }
 
