@@ -131,7 +131,7 @@ StepOutput Executor::run_ahead(PreparedStep& step, const StepInput& input, std::
   try {
     output = run(step, input);
     state.team.run([&](int) { output.next_tokens = own.step_tokens(); });
-  } catch (...) {
+  } catch (const std::invalid_argument&) {  // after any other the executor runs nothing more
     state.team.run([&](int) { own.set_steps(1); });
     throw;
   }

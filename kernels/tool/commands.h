@@ -30,10 +30,10 @@ int execute(std::span<const std::string_view> arguments);
 // whole or as far as it came, and the latencies to standard output.
 int serve(std::span<const std::string_view> arguments);
 
-// Times layers of mixtures of experts by themselves: the cases of a file, to rows in a directory.
 // Decode steps of a few models as one kernel beside the replayed graph of the same plan: a line
 // each to standard output. Exit code 1 where a step throws.
 int megakernel(std::span<const std::string_view> arguments);
+// Times layers of mixtures of experts by themselves: the cases of a file, to rows in a directory.
 int moe(std::span<const std::string_view> arguments);
 
 // Throws std::invalid_argument when there is no usable GPU: none present, no driver, or one whose

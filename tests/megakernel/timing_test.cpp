@@ -40,8 +40,9 @@ struct MeasuredDecoder {
 constexpr MeasuredDecoder kLlama1b{"llama-3.2-1b", 2048, 16, 64, 8192, true};
 constexpr MeasuredDecoder kLlama8b{"llama-3.1-8b", 4096, 32, 128, 14336, false};
 
-// A step of one sequence that the cache has `context` tokens of.
-Plan plan_of(const MeasuredDecoder& decoder, std::int64_t context, DType dtype = DType::kBf16) {
+// A step of `batch` sequences that the cache has `context` tokens of each.
+Plan plan_of(const MeasuredDecoder& decoder, std::int64_t context, DType dtype = DType::kBf16,
+             std::int64_t batch = 1) {
   const ConfigFields fields{{"model_type", std::string("llama")},
                             {"hidden_size", decoder.hidden},
                             {"vocab_size", std::int64_t{128256}},
@@ -54,12 +55,12 @@ Plan plan_of(const MeasuredDecoder& decoder, std::int64_t context, DType dtype =
   LoweringOptions options;
   options.precision.weights = options.precision.activations = dtype;
   return lower(model_config(decoder.name, fields),
-               {.num_decodes = 1, .decode_context = context + 1}, options);
+               {.num_decodes = batch, .decode_context = batch * (context + 1)}, options);
 }
 
 double error_of(const MeasuredDecoder& decoder, std::int64_t context, double measured_us,
-                DType dtype = DType::kBf16) {
-  const Program program = compile(plan_of(decoder, context, dtype), {});
+                DType dtype = DType::kBf16, std::int64_t batch = 1) {
+  const Program program = compile(plan_of(decoder, context, dtype, batch), {});
   return simulate_forward(program, kMeasured).duration.value() * 1e6 / measured_us - 1;
 }
 
@@ -73,6 +74,7 @@ TEST(MegakernelTiming, IsWithinItsErrorOfMeasuredForwards) {
   EXPECT_NEAR(error_of(kLlama8b, 512, 3766.7), 0, 0.05);
   EXPECT_NEAR(error_of(kLlama1b, 158, 557.3, DType::kFp8), 0, 0.055);
   EXPECT_NEAR(error_of(kLlama8b, 512, 2361.4, DType::kFp8), 0, 0.06);
+  EXPECT_NEAR(error_of(kLlama1b, 512, 798.5, DType::kBf16, 4), 0, 0.055);
 }
 
 // One SM with all rows: 5 pages of keys and values that nobody waits for, and of each weight its
