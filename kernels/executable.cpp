@@ -45,8 +45,8 @@ std::string refused_operand(const Plan& plan, const Op& op, const KernelSpec& sp
       std::ranges::none_of(slots.writes, is_refused)) {
     return "";
   }
-  return "a context over several ranks is executed for GQA with cp_prefill all_gather; expected "
-         "that, or cp 1";
+  return "a context over several ranks is executed with cp_prefill all_gather; expected that, or "
+         "cp 1";
 }
 
 // Empty when the op is executed.

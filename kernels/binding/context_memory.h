@@ -1,7 +1,8 @@
 #pragma once
 
 // Memory of a step's prompts over context-parallel ranks: what the ranks give of keys and values,
-// and the whole of them. The same for all layers, which follow each other on one stream.
+// and the whole of them, or what they give of latents. The same for all layers, which follow each
+// other on one stream.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +32,21 @@ inline ContextMemory context_memory(const StepTables& tables, BindResources& res
                        .keys = take("keys of prompts", 2 * context.num_keys * width)};
   memory.own = memory.all + context.rank * given;
   memory.values = memory.keys + context.num_keys * width;
+  return memory;
+}
+
+struct LatentMemory {
+  bf16* all = nullptr;  // [ranks, given_rows, width]
+  bf16* own = nullptr;  // what this rank gives, where the others' lies
+};
+
+inline LatentMemory latent_memory(const StepTables& tables, BindResources& resources,
+                                  std::int64_t width) {
+  const std::int64_t given = tables.context.given_rows() * width;
+  LatentMemory memory{.all = reinterpret_cast<bf16*>(resources.scratch(
+                          "latents of ranks",
+                          static_cast<std::size_t>(tables.context_ranks * given) * sizeof(bf16)))};
+  memory.own = memory.all + tables.context.rank * given;
   return memory;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/attention/kv_append/kv_append.h"
+#include "kernels/attention/kv_gather/kv_gather.h"
 #include "kernels/binding/context_memory.h"
 #include "kernels/comm/collectives/collective.h"
 #include "kernels/execute/collective_operands.h"
@@ -19,6 +20,54 @@ bool is_of_kind(const CollectiveContext& context, CollectiveKind kind) {
          !context.writes.empty();
 }
 
+// Latents and rotated keys of all tokens, [num_keys, latent] and [num_keys, rope].
+Launch bind_latent_gather(const CollectiveContext& context) {
+  const KvShape& shape = context.kv.shape();
+  const ContextTables tables = context.tables.context;
+  const Operand& latents = context.writes[0];
+  const Operand& rotated = context.writes[1];
+  const KvGatherShape keys{.tokens = tables.num_keys,
+                           .sequences = 1,
+                           .latent = latents.tensor->axes.back().size,
+                           .rope = rotated.tensor->axes.back().size};
+  if (keys.latent + keys.rope != shape.head_dim || latents.tensor->dtype != DType::kBf16 ||
+      rotated.tensor->dtype != DType::kBf16 || rows_of(*latents.tensor) < tables.num_keys ||
+      rows_of(*rotated.tensor) < tables.num_keys) {
+    refuse(context, "of latents, expected all tokens of the prompts in bf16");
+  }
+  const PagedKv<bf16> cache{.keys = reinterpret_cast<bf16*>(context.kv.keys(context.kv_layer)),
+                            .block_size = shape.block_size,
+                            .num_blocks = static_cast<std::int32_t>(shape.num_blocks)};
+  const LatentMemory memory = latent_memory(context.tables, context.resources, shape.head_dim);
+  const std::int64_t all_rows = tables.given_rows() * context.tables.context_ranks;
+  const std::int64_t slots = shape.num_blocks * shape.block_size;
+  const CollectiveCall call{.kind = CollectiveKind::kAllGather,
+                            .dtype = DType::kBf16,
+                            .count = all_rows * shape.head_dim,
+                            .input = memory.own,
+                            .output = memory.all};
+  // What the ranks have given is a cache in blocks of one row, of one sequence.
+  const PagedKv<const bf16> given{.keys = memory.all,
+                                  .block_table = tables.key_sources,
+                                  .blocks_per_sequence = tables.num_keys,
+                                  .block_size = 1,
+                                  .num_blocks = static_cast<std::int32_t>(all_rows)};
+  const LatentRows rows{.latents = static_cast<const bf16*>(latents.data),
+                        .rotated = static_cast<const bf16*>(rotated.data),
+                        .latent = keys.latent,
+                        .rope = keys.rope};
+  return
+      [=, width = shape.head_dim, starts = context.tables.prefill_key_starts,
+       to_latents = static_cast<bf16*>(latents.data), to_rotated = static_cast<bf16*>(rotated.data),
+       &communicator = context.group.communicator(context.rank)](const cuda::Stream& stream) {
+        embedding(stream, tables.cached_slots, cache.keys, memory.own + tables.prompt_rows * width,
+                  tables.cached_rows, width, slots);
+        nccl_collective(communicator, stream, call);
+        kv_gather(stream, given, starts, keys, to_latents, to_rotated);
+        kv_append_latent(stream, rows, tables.key_slots, cache, tables.num_keys);
+      };
+}
+
 }  // namespace
 
 bool gathers_cache(const CollectiveContext& context) {
@@ -28,10 +77,12 @@ bool gathers_cache(const CollectiveContext& context) {
 
 Launch bind_cache_gather(const CollectiveContext& context) {
   const KvShape& shape = context.kv.shape();
-  if (shape.dtype != DType::kBf16 || shape.is_latent || context.kv_layer < 0 ||
-      context.tables.context.prompt_rows == 0) {
-    refuse(context, "of a cache, expected keys and values of prompts in bf16");
+  if (shape.dtype != DType::kBf16 || context.kv_layer < 0 ||
+      context.tables.context.prompt_rows == 0 ||
+      context.writes.size() != (shape.is_latent ? 2U : 1U)) {
+    refuse(context, "of a cache, expected keys and values, or latents, of prompts in bf16");
   }
+  if (shape.is_latent) return bind_latent_gather(context);
   const std::int64_t width = shape.kv_heads * shape.head_dim;
   const std::int64_t slots = shape.num_blocks * shape.block_size;
   const PagedKv<bf16> cache{.keys = reinterpret_cast<bf16*>(context.kv.keys(context.kv_layer)),

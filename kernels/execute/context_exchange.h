@@ -7,7 +7,8 @@
 namespace orrery {
 
 // Keys and values: all_gather of the cache. Brings those of all ranks into the order of the tokens
-// (context_memory.h) and stores new ones that are the rank's.
+// (context_memory.h; latents and rotated keys into what is written) and stores new ones that are
+// the rank's.
 bool gathers_cache(const CollectiveContext& context);
 Launch bind_cache_gather(const CollectiveContext& context);
 

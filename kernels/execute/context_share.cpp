@@ -76,11 +76,7 @@ ContextShare context_share(const Plan& plan, const RankGrid& grid, int rank, int
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr) continue;
-    if (kernel->kernel == "mla_prefill") {
-      throw std::invalid_argument("prompts of MLA over context-parallel ranks (cp " +
-                                  std::to_string(grid.cp) +
-                                  ") are not executed; expected prompts of GQA, or cp 1");
-    }
+    if (kernel->kernel == "mla_prefill") share.is_latent = true;
     if (kernel->kernel == "embedding" && works_on_part(plan, op)) share.is_of_model = true;
   }
   return share;
@@ -149,7 +145,7 @@ class KeyTables {
   void add(const SequenceTokens& sequence) {
     const std::int64_t cp = cache_.cp;
     // Each rank gives keys, then as many values: its keys are 2 * given_rows_ behind the last's.
-    const std::int64_t stride = 2 * given_rows_;
+    const std::int64_t stride = share_.is_latent ? given_rows_ : 2 * given_rows_;
     for (std::int64_t position = 0; position < sequence.context; ++position) {
       put(position % cp * stride + share_.own().room + cached_at_ + position / cp, -1);
     }

@@ -4,7 +4,8 @@
 // whole:
 //
 //   prompt     | 0 | 1 | 1 | 0 |               rows of ranks 0 and 1
-//   a rank     [ its new rows | padding | tokens of the prompts that it has cached ]
+//   a rank     [ its new rows | padding | tokens of the prompts that it has cached ]   keys, then
+//              values; of MLA rows of latents and rotated keys alone
 //   keys       0 1 2 3 ...                     of one prompt after the other, cached ones first
 //
 // Token p of a sequence is stored on rank p mod cp, whichever rank has computed it. No CUDA.
@@ -35,13 +36,14 @@ struct ContextShare {
   int rank = 0;                   // of these
   // The whole model works on a rank's rows, not attention alone (cp_weights replicated).
   bool is_of_model = false;
+  bool is_latent = false;  // latents are what ranks give each other
 
   [[nodiscard]] bool has_prompts() const { return !ranks.empty(); }
   [[nodiscard]] const PromptRows& own() const { return ranks[static_cast<std::size_t>(rank)]; }
   // Where the rank has row `row` of the step's prompts; -1: it has not.
   [[nodiscard]] std::int64_t own_row(std::int64_t row) const;
 };
-// Of a micro-batch on one rank of `grid`. Throws std::invalid_argument for prompts of MLA.
+// Of a micro-batch on one rank of `grid`.
 ContextShare context_share(const Plan& plan, const RankGrid& grid, int rank, int micro_batch);
 
 // The stretches of the rank's rows, each of one sequence.

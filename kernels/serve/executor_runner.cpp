@@ -61,6 +61,12 @@ void require_no_latents(const ExecutorRunnerSetup& setup, const Plan& plan) {
   }
 }
 
+std::int64_t cached_tokens(const StepInput& input) {
+  std::int64_t tokens = 0;
+  for (const SequenceTokens& chunk : input.prefill) tokens += chunk.context;
+  return tokens;
+}
+
 ExecutorSetup with_plans(const ExecutorRunnerSetup& setup) {
   StepInput first;  // a token on each rank
   for (int rank = 0; rank < setup.mesh.dp; ++rank) {
@@ -106,7 +112,8 @@ ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
 std::vector<std::int32_t> ExecutorRunner::any_blocks(std::int64_t tokens,
                                                      std::int64_t index) const {
   const ExecutorSetup& executor = setup_.executor;
-  const std::int64_t count = (tokens + executor.block_size - 1) / executor.block_size;
+  const std::int64_t block = std::int64_t{executor.block_size} * setup_.mesh.cp;
+  const std::int64_t count = (tokens + block - 1) / block;
   std::vector<std::int32_t> blocks;
   blocks.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
@@ -155,7 +162,8 @@ PreparedStep& ExecutorRunner::eager(const StepInput& input) {
   const Batch batch = rank_batch(input, setup_.mesh);
   const Rows rows{.prefill = num_tokens(batch) - batch.num_decodes,
                   .sampled = num_sampled(batch),
-                  .decodes = batch.num_decodes};
+                  .decodes = batch.num_decodes,
+                  .expanded = setup_.model.kv_lora_rank > 0 ? cached_tokens(input) : 0};
   Prepared& prepared = eager_[rows];
   prepared.last_use = ++num_runs_;
   if (prepared.step) return *prepared.step;

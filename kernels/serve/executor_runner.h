@@ -67,6 +67,8 @@ class ExecutorRunner : public StepRunner {
     std::int64_t prefill = 0;
     std::int64_t sampled = 0;
     std::int64_t decodes = 0;
+    // Cached tokens of prompts, of latents alone: they are expanded by as many rows of the plan.
+    std::int64_t expanded = 0;
     auto operator<=>(const Rows&) const = default;
   };
   struct Prepared {

@@ -115,6 +115,7 @@ std::string describe(const Mesh& mesh) {
   };
   add("tp", mesh.tp);
   add("dp", mesh.dp);
+  add("cp", mesh.cp);
   add("ep", mesh.ep);
   if (mesh.ffn_instances > 0) text += " experts apart";
   add("ffn_tp", mesh.ffn_tp);
@@ -364,11 +365,14 @@ void check_four_gpus(StepCheck& check) {
 CheckCount check_mla() {
   StepCheck check(cuda::device_count());
   for (const SmallMoe kind : {SmallMoe::kDeepseekV2Lite, SmallMoe::kDeepseekV3}) {
-    for (const Mesh& mesh : {Mesh{}, Mesh{.tp = 2}, Mesh{.tp = 4}}) {
+    for (const Mesh& mesh : {Mesh{}, Mesh{.tp = 2}, Mesh{.tp = 4}, Mesh{.cp = 2},
+                             Mesh{.cp = 2, .ep = 2}, Mesh{.tp = 2, .cp = 2}}) {
       check.check_steps({.kind = kind, .mesh = mesh});
       check.check_graph({.kind = kind, .mesh = mesh});
     }
-    check.check_wrong_collectives({.kind = kind, .mesh = {.tp = 2}});
+    for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.cp = 2}}) {
+      check.check_wrong_collectives({.kind = kind, .mesh = mesh});
+    }
   }
   const AttentionGather projected = AttentionGather::kProjected;
   check.check_steps({.kind = SmallMoe::kDeepseekV3,

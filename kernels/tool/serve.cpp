@@ -32,6 +32,7 @@
 #include "kernels/tool/processes.h"
 #include "kernels/tool/run_faults.h"
 #include "kernels/tool/serve_output.h"
+#include "sim/serve/capacity.h"
 #include "sim/serve/disaggregated.h"
 
 namespace orrery::tool {
@@ -126,17 +127,12 @@ std::int64_t num_instances(const ServeCase& serve) {
   return serve.num_replicas + (serve.prefill ? serve.prefill->num_replicas : 0);
 }
 
-// Throws std::invalid_argument when there are too few GPUs, for FFNs on GPUs of their own, and for
-// context-parallel ranks.
+// Throws std::invalid_argument when there are too few GPUs, and for FFNs on GPUs of their own.
 void check_devices(const ServeCase& serve, const Options& options) {
   if (serve.deployment.mesh.ffn_instances > 0) {
     throw std::invalid_argument(
         "a service with FFNs on GPUs of their own is not executed, its steps by themselves are "
         "(orrery-gpu execute); expected ffn_instances 0");
-  }
-  if (const int cp = serve.deployment.mesh.cp; cp > 1) {
-    throw std::invalid_argument("a service over context-parallel ranks (cp " + std::to_string(cp) +
-                                ") is not executed; expected cp 1");
   }
   const int ranks = rank_grid(serve.deployment.mesh).size();
   const std::int64_t needed = ranks * num_instances(serve);
@@ -286,7 +282,7 @@ class Server {
   [[nodiscard]] ExecutedStepsConfig steps_config(const ServeCase& side) const {
     return {.num_kv_blocks = side.deployment.num_kv_blocks,
             .num_dp_ranks = side.deployment.mesh.dp,
-            .block_size = side.deployment.engine.block_size,
+            .block_size = tokens_of_block(side.deployment.engine, side.deployment.mesh),
             .graph_batch_sizes = used_graphs(side.deployment),
             .vocab_size = model_config(side.deployment.name, side.deployment.config).vocab_size,
             .seed = side.deployment.seed};

@@ -7,7 +7,8 @@
 // Prompts are split along their tokens (context_rows.h). Keys and values of other ranks are
 // gathered before attention (Llama 3, arXiv 2407.21783, section 3.3.2), or exchanged by pairs of
 // ranks, round by round, while attention over what is there runs, as in a ring (arXiv 2310.01889);
-// the results over parts of the keys are merged then too. With weights split over cp what lies
+// the results over parts of the keys are merged then too. Latents are gathered and expanded by each
+// rank for all tokens. With weights split over cp what lies
 // between the norm and attention is computed on tokens / cp, and an all_to_all brings all tokens
 // with heads / cp to the output projection (Ulysses, arXiv 2309.14509); with replicated weights the
 // whole model is computed on tokens / cp.
@@ -64,6 +65,11 @@ class ContextPass {
     TensorId lse = -1;
     std::int64_t heads = 0;
   };
+  // A layer's cache and what its rows are made of: latents and rotated keys.
+  struct Latents {
+    TensorId cache = -1;
+    TensorViews views;
+  };
 
   [[nodiscard]] const Tensor& source_tensor(TensorId id) const {
     return source_.tensors()[static_cast<std::size_t>(id)];
@@ -93,6 +99,11 @@ class ContextPass {
   }
   [[nodiscard]] bool is_expansion(const Op& op) const {
     return !op.writes.empty() && keys_.contains(op.writes.front().tensor);
+  }
+  // It takes latents of prompts out of the cache, which a gather of those of all ranks does.
+  [[nodiscard]] bool takes_latents(const Op& op) const {
+    return !keys_.empty() && std::holds_alternative<KernelOp>(op.body) && !is_attention(op) &&
+           !appends(op) && reads_cache(op);
   }
 
   // Ops that work on 1 / cp of the tokens of prompts: all, or those from a norm to attention.
@@ -147,7 +158,7 @@ class ContextPass {
   void forget() {
     results_.clear();
     replaced_.clear();
-    latents_.clear();
+    latents_ = {};
   }
 
   void copy(OpId id, Op op) {
@@ -159,6 +170,14 @@ class ContextPass {
     if (!std::holds_alternative<KernelOp>(op.body)) return rewrite_.copy(id, std::move(op));
     if (is_attention(op)) {
       copy_attention(id, std::move(op));
+      return;
+    }
+    if (appends(op)) {
+      latents_ = {.cache = op.writes.front(), .views = op.reads};
+      gathered_.clear();
+    } else if (takes_latents(op)) {
+      latents_.views = op.writes;
+      rewrite_.drop(id);
       return;
     }
     if (is_expansion(op)) gather_read(op, op.reads.front());
@@ -309,31 +328,34 @@ class ContextPass {
     return rewrite_.add_tensor(std::move(shards));
   }
 
-  // Latents, or rotated keys, of the whole prompt in place of `read`.
+  // Latents, or rotated keys, of the whole prompt and what was cached before it in place of `read`:
+  // one collective brings both.
   void gather_read(const Op& op, TensorView& read) {
     if (keys_.contains(read.tensor)) return;
-    for (const auto& [view, gathered] : latents_) {
-      if (view == read) {
-        read = gathered;
-        return;
-      }
+    if (gathered_.empty()) gather_latents(op);
+    const auto found = std::ranges::find(latents_.views, read);
+    read = gathered_.at(static_cast<std::size_t>(found - latents_.views.begin()));
+  }
+  void gather_latents(const Op& op) {
+    const Tensor& cache = rewrite_.tensor(latents_.cache);
+    const DType dtype = cache.dtype;
+    const std::string name = cache.name + ".all_gather";
+    double elements = 0;
+    for (const TensorView& view : latents_.views) {
+      const Axis& columns = rewrite_.tensor(view).axes.back();
+      Tensor whole = rewrite_.tensor(view);
+      whole.name += view.is_whole() ? ".gathered" : ".gathered" + std::to_string(view.first_column);
+      whole.axes = {{std::string(axis::kContext), source_tensor(view).axes.front().size},
+                    {columns.name, view.is_whole() ? columns.size : view.num_columns}};
+      elements += static_cast<double>(whole.axes.front().size * whole.axes.back().size);
+      gathered_.emplace_back(rewrite_.add_tensor(std::move(whole)));
     }
-    const Tensor& part = rewrite_.tensor(read);
-    Tensor whole = part;
-    const Axis& columns = part.axes.back();
-    whole.name += read.is_whole() ? ".gathered" : ".gathered" + std::to_string(read.first_column);
-    whole.axes = {{std::string(axis::kContext), source_tensor(read).axes.front().size},
-                  {columns.name, read.is_whole() ? columns.size : read.num_columns}};
-    const Bytes bytes = bytes_of(part) / static_cast<double>(columns.size) *
-                        static_cast<double>(whole.axes.back().size);
-    const DType dtype = part.dtype;
-    const TensorId gathered = rewrite_.add_tensor(std::move(whole));
     rewrite_.insert_collectives(
-        rewrite_.tensor(gathered).name + ".all_gather",
-        {.kind = CollectiveKind::kAllGather, .dtype = dtype, .bytes_per_rank = bytes},
-        rewrite_.groups_of(rewrite_.group(op.ranks), mesh_.cp, 1), {read}, {gathered});
-    latents_.emplace_back(read, gathered);
-    read = gathered;
+        name,
+        {.kind = CollectiveKind::kAllGather,
+         .dtype = dtype,
+         .bytes_per_rank = Bytes(elements / mesh_.cp * bytes_per_element(dtype))},
+        rewrite_.groups_of(rewrite_.group(op.ranks), mesh_.cp, 1), {latents_.cache}, gathered_);
   }
 
   // Attention over the keys of this rank, then over those of the partner of each round, which come
@@ -409,7 +431,8 @@ class ContextPass {
   std::set<TensorId> keys_;             // expanded
   std::map<TensorId, Result> results_;  // of attention of this run, and what follows from it
   std::map<TensorId, TensorId> replaced_;
-  std::vector<std::pair<TensorView, TensorId>> latents_;
+  Latents latents_;
+  TensorViews gathered_;  // of them, of all cp ranks
 };
 
 }  // namespace

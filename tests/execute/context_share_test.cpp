@@ -63,7 +63,8 @@ struct SharingRank {
 // Steps of a small model on one group of ranks, as the executor runs their KV ops.
 class SharingRanks {
  public:
-  explicit SharingRanks(const Mesh& mesh) : mesh_(mesh), ranks_(static_cast<std::size_t>(mesh.cp)) {
+  explicit SharingRanks(const Mesh& mesh, ModelConfig model = tiny_llama())
+      : mesh_(mesh), model_(std::move(model)), ranks_(static_cast<std::size_t>(mesh.cp)) {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       ranks_[i].cache = {.num_blocks = 64,
                          .block_size = kBlockSize,
@@ -75,7 +76,7 @@ class SharingRanks {
   }
 
   void run(const StepInput& input) {
-    const Plan plan = parallelize(lower(tiny_llama(), batch_of(input), {}), mesh_);
+    const Plan plan = parallelize(lower(model_, batch_of(input), {}), mesh_);
     const std::vector<StepPart> parts = split_step(input, 1);
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       fill(ranks_[i], plan, static_cast<int>(i), parts[0]);
@@ -122,7 +123,7 @@ class SharingRanks {
     rank.sampled_here = sampled_here(part, rank.share);
   }
 
-  // Keys, then values: the same names negated.
+  // Keys, then values: the same names negated. Latents alone.
   static void give(const SharingRank& rank, const std::vector<std::int64_t>& names,
                    std::vector<std::int64_t>& given) {
     const std::int64_t room = rank.share.own().room;
@@ -138,6 +139,7 @@ class SharingRanks {
       own.push_back(rank.stored[static_cast<std::size_t>(slot)]);
     }
     given.insert(given.end(), own.begin(), own.end());
+    if (rank.share.is_latent) return;
     for (const std::int64_t name : own) given.push_back(-name);
   }
 
@@ -156,7 +158,9 @@ class SharingRanks {
     ASSERT_EQ(sources.size(), expected.size());
     for (std::size_t i = 0; i < sources.size(); ++i) {
       EXPECT_EQ(given.at(static_cast<std::size_t>(sources[i])), expected[i]);
-      EXPECT_EQ(given.at(static_cast<std::size_t>(sources[i] + given_rows)), -expected[i]);
+      if (!rank.share.is_latent) {
+        EXPECT_EQ(given.at(static_cast<std::size_t>(sources[i] + given_rows)), -expected[i]);
+      }
       if (slots[i] >= 0) rank.stored.at(static_cast<std::size_t>(slots[i])) = expected[i];
     }
   }
@@ -240,6 +244,7 @@ class SharingRanks {
   }
 
   Mesh mesh_;
+  ModelConfig model_;
   std::vector<SharingRank> ranks_;
 };
 
@@ -302,15 +307,15 @@ TEST(ContextShare, OneRankHasThePromptsLastRow) {
   }
 }
 
-TEST(ContextShare, PromptsOfLatentsAreRefused) {
-  const StepInput step{.prefill = {tokens_of(0, 0, 12, 2)}, .decodes = {}};
-  const Plan plan = parallelize(lower(tiny_deepseek(), batch_of(step), {}), {.cp = 2});
-  try {
-    static_cast<void>(context_share(plan, {.cp = 2}, 0, 0));
-    FAIL() << "prompts of MLA were dealt out";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_NE(std::string(error.what()).find("expected prompts of GQA, or cp 1"), std::string::npos)
-        << error.what();
+TEST(ContextShare, OfLatentsThereAreNoValues) {
+  for (const Mesh& mesh : {Mesh{.cp = 2}, Mesh{.cp = 4}, Mesh{.tp = 2, .cp = 2}}) {
+    SharingRanks ranks(mesh, tiny_deepseek());
+    const auto of = [&](int index, std::int64_t first, std::int64_t last) {
+      return tokens_of(index, first, last, mesh.cp);
+    };
+    ranks.run({.prefill = {of(0, 0, 33), of(1, 0, 7)}, .decodes = {}});
+    EXPECT_TRUE(ranks.rank(0).share.is_latent);
+    ranks.run({.prefill = {of(0, 33, 46), of(2, 0, 1)}, .decodes = {of(1, 7, 8)}});
   }
 }
 

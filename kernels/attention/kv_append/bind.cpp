@@ -5,6 +5,12 @@
 namespace orrery {
 namespace {
 
+// Over context-parallel ranks dims count the rows that are stored; slots say which.
+std::int64_t rows_to_append(const BindContext& context, const Operand& rows) {
+  return context.tables.context_ranks > 1 ? matrix_size(*rows.tensor).rows
+                                          : dim(context.op.dims, "tokens");
+}
+
 template <typename T>
 Launch append(const BindContext& context, const bf16* keys, std::int64_t tokens, std::int64_t width,
               std::int64_t stride) {
@@ -46,15 +52,36 @@ Launch append_apart(const BindContext& context, const bf16* keys, std::int64_t t
   };
 }
 
+// Rows of prompts go to what the rank gives others, those of decodes to the cache.
+Launch append_latents_apart(const BindContext& context, const LatentRows& rows,
+                            const PagedKv<bf16>& cache, std::int64_t tokens) {
+  const ContextTables& tables = context.tables.context;
+  const LatentMemory memory =
+      latent_memory(context.tables, context.resources, rows.latent + rows.rope);
+  const PagedKv<bf16> given{.keys = memory.own,
+                            .block_size = 1,
+                            .num_blocks = static_cast<std::int32_t>(tables.given_rows())};
+  const std::int64_t prompts = tables.prompt_rows;
+  LatentRows decodes = rows;
+  decodes.latents += prompts * rows.latent;
+  decodes.rotated += prompts * rows.rope_stride;
+  const std::int64_t* const slots = context.tables.slots;
+  return [=](const cuda::Stream& stream) {
+    kv_append_latent(stream, rows, slots, given, prompts);
+    if (tokens == prompts) return;
+    kv_append_latent(stream, decodes, slots + prompts, cache, tokens - prompts);
+  };
+}
+
 // reads latents and rotated keys, which may be columns of longer rows; writes a layer of a cache of
 // them
 Launch append_latents(const BindContext& context) {
   require_bf16(context);
   require_taken(context, has_operand(context, "rotated"), "latents and rotated keys");
   const KvPool& pool = require_cache(context);
-  const std::int64_t tokens = dim(context.op.dims, "tokens");
   const std::int64_t width = pool.shape().head_dim;
   const Operand latents = operand(context, "x");
+  const std::int64_t tokens = rows_to_append(context, latents);
   const Operand rotated = operand(context, "rotated");
   const std::int64_t latent = matrix_size(*latents.tensor).columns;
   require_taken(context,
@@ -72,6 +99,9 @@ Launch append_latents(const BindContext& context) {
   const PagedKv<bf16> cache{.keys = reinterpret_cast<bf16*>(pool.keys(context.kv_layer)),
                             .block_size = pool.shape().block_size,
                             .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
+  if (context.tables.context.prompt_rows > 0) {
+    return append_latents_apart(context, rows, cache, tokens);
+  }
   const std::int64_t* const slots = context.tables.slots;
   return [=](const cuda::Stream& stream) { kv_append_latent(stream, rows, slots, cache, tokens); };
 }
@@ -86,8 +116,7 @@ Launch bind_kv_append(const BindContext& context) {
   require_taken(context, cache.dtype == context.op.dtype,
                 [&] { return "a cache of its dtype, not " + std::string(to_text(cache.dtype)); });
   const Operand qkv = operand(context, "x");
-  const std::int64_t tokens = context.tables.context_ranks > 1 ? matrix_size(*qkv.tensor).rows
-                                                               : dim(context.op.dims, "tokens");
+  const std::int64_t tokens = rows_to_append(context, qkv);
   const std::int64_t width = cache.kv_heads * cache.head_dim;
   require_taken(context, dim(context.op.dims, "width") == 2 * width, [&] {
     return "keys and values of the cache's width, " + std::to_string(2 * width);

@@ -20,8 +20,8 @@ struct KvGatherShape {
 
 // cache    keys [num_blocks, block_size, latent + rope], block_table [sequences,
 //          blocks_per_sequence]
-// starts   [sequences + 1] int32 on the device: rows [starts[s], starts[s + 1]) of the results are
-//          tokens 0, 1, ... of sequence s; ascending, the last at least `tokens`
+// starts   [sequences] int32 on the device, ascending from 0: rows of the results from starts[s] on
+//          are tokens 0, 1, ... of sequence s
 // latents  [tokens, latent], rotated [tokens, rope]; all pointers 16-byte aligned
 // Throws std::invalid_argument for other sizes or alignments, cuda::Error when the launch fails.
 void kv_gather(const cuda::Stream& stream, const PagedKv<const bf16>& cache,

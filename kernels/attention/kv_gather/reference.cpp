@@ -32,20 +32,21 @@ KvGatherResult kv_gather(const KvGatherOperands& operands) {
   return result;
 }
 
-KvGatherResult cached_latents(const KernelCall& call, const SequenceRows& sequence,
-                              std::int64_t latent, std::int64_t rope) {
+KvGatherResult cached_latents(const KvLayer& cache, std::int64_t block_size,
+                              const SequenceRows& sequence, std::int64_t latent,
+                              std::int64_t rope) {
   const auto length = static_cast<std::int32_t>(sequence.length);
-  const KvGatherResult all = kv_gather({.cache = call.kv->keys,
+  const KvGatherResult all = kv_gather({.cache = cache.keys,
                                         .block_table = sequence.blocks,
                                         .lengths = std::span(&length, 1),
                                         .latent = latent,
                                         .rope = rope,
-                                        .block_size = call.block_size});
+                                        .block_size = block_size});
   KvGatherResult stored;
   for (std::int64_t i = 0; i < length; ++i) {
-    const std::int64_t block = sequence.blocks[static_cast<std::size_t>(i / call.block_size)];
-    const std::int64_t slot = block * call.block_size + i % call.block_size;
-    if (call.kv->has[static_cast<std::size_t>(slot)] == 0) continue;  // on another rank
+    const std::int64_t block = sequence.blocks[static_cast<std::size_t>(i / block_size)];
+    const std::int64_t slot = block * block_size + i % block_size;
+    if (cache.has[static_cast<std::size_t>(slot)] == 0) continue;  // on another rank
     const auto add = [&](Values& to, const Values& from, std::int64_t width) {
       to.insert(to.end(), from.begin() + i * width, from.begin() + (i + 1) * width);
     };
@@ -61,7 +62,7 @@ Results kv_gather_reference(const KernelCall& call) {
   Results results{zeros_written(call, "latents"), zeros_written(call, "rotated")};
   std::int64_t row = 0;
   for (const SequenceRows& sequence : call.part.prefill) {
-    const KvGatherResult rows = cached_latents(call, sequence, latent, rope);
+    const KvGatherResult rows = cached_latents(*call.kv, call.block_size, sequence, latent, rope);
     std::ranges::copy(rows.latents, results[0].begin() + row * latent);
     std::ranges::copy(rows.rotated, results[1].begin() + row * rope);
     row += sequence.length;

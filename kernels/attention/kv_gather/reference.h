@@ -26,8 +26,8 @@ struct KvGatherResult {
 // Throws std::invalid_argument for a token whose slot is outside of the cache.
 KvGatherResult kv_gather(const KvGatherOperands& operands);
 
-// All cached tokens of a sequence and its new ones, out of the cache of an op.
-KvGatherResult cached_latents(const KernelCall& call, const SequenceRows& sequence,
-                              std::int64_t latent, std::int64_t rope);
+// Of a sequence's tokens, new ones included, those that `cache` has, in their order.
+KvGatherResult cached_latents(const KvLayer& cache, std::int64_t block_size,
+                              const SequenceRows& sequence, std::int64_t latent, std::int64_t rope);
 
 }  // namespace orrery::reference

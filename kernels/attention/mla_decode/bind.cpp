@@ -12,8 +12,8 @@ constexpr std::int32_t kSharedSequences = 1024;
 }  // namespace
 
 // reads queries that meet latents, rows of queries whose heads end in what meets rotated keys, a
-// layer of the cache of latents; writes out, a latent for each head. The rows of decodes follow
-// those of the step's prefill.
+// layer of the cache of latents; writes out, a latent for each head, and over a part of the context
+// the log-sum-exp of each head. The rows of decodes follow those of the step's prefill.
 Launch bind_mla_decode(const BindContext& context) {
   const KvPool& pool = require_cache(context);
   const Dims& dims = context.op.dims;
@@ -32,6 +32,13 @@ Launch bind_mla_decode(const BindContext& context) {
   const Operand q = operand(context, "q");
   require_rows(context, q, first_row + seqs);
   const Operand out = result(context, "out");
+  float* log_sums = nullptr;
+  if (has_result(context, "lse")) {
+    const Operand lse = result(context, "lse");
+    require_rows(context, lse, seqs);
+    require_columns(context, lse, heads);
+    log_sums = typed<float>(lse);
+  }
   const std::int64_t stride = matrix_size(*q.tensor).columns;
   const std::int64_t head = stride / heads;
   require_taken(context, head * heads == stride && head >= kMlaRope, "rows of its heads as q");
@@ -54,7 +61,8 @@ Launch bind_mla_decode(const BindContext& context) {
   const std::int32_t* const lengths = context.tables.decode_lengths;
   const float scale = 1 / std::sqrt(static_cast<float>(head));
   return [=](const cuda::Stream& stream) {
-    mla_decode(stream, queries, cache, lengths, shape, scale, typed<bf16>(out), nullptr, workspace);
+    mla_decode(stream, queries, cache, lengths, shape, scale, typed<bf16>(out), log_sums,
+               workspace);
   };
 }
 

@@ -60,7 +60,6 @@ KernelSpec mla_decode_spec() {
                  .axes = "rows, heads",
                  .type = SlotType::kFp32,
                  .is_result = true,
-                 .is_executed = false,
                  .is_optional = true}},
       .work = work,
       .rounds = one_round,

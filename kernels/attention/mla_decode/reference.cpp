@@ -112,7 +112,7 @@ Results mla_decode_reference(const KernelCall& call) {
     put_columns(q, shape.qk_dim, 0, Values(of_latents.begin(), of_latents.end()), latent);
     put_columns(q, shape.qk_dim, latent,
                 columns_of(rows_of("q", sequence.row), head_dim, head_dim - rope, rope), rope);
-    const KvGatherResult cached = cached_latents(call, sequence, latent, rope);
+    const KvGatherResult cached = cached_latents(*call.kv, call.block_size, sequence, latent, rope);
     Values keys(cached.latents.size() + cached.rotated.size());
     put_columns(keys, shape.qk_dim, 0, cached.latents, latent);
     put_columns(keys, shape.qk_dim, latent, cached.rotated, rope);

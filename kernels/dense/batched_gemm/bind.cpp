@@ -53,10 +53,7 @@ Launch bind_heads(const BindContext& context, BatchedGemmShape shape) {
   const MatrixSize expected{shape.batch * (shape.w_is_transposed ? shape.k : shape.n),
                             shape.w_is_transposed ? shape.n : shape.k};
   // Rows of decodes follow those of the step's prefill.
-  std::int64_t first_row = 0;
-  if (x_size.rows > shape.m) {
-    for (const PrefillChunk& sequence : context.tables.prefill) first_row += sequence.query;
-  }
+  const std::int64_t first_row = x_size.rows > shape.m ? context.tables.prefill_rows : 0;
   require_rows(context, x, first_row + shape.m);
   require_taken(context, w_size == expected && y.tensor->axes.size() == 2,
                 "a matrix for each head as w, and rows of heads as y");

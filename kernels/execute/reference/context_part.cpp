@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/attention/kv_gather/reference.h"
 #include "kernels/execute/context_share.h"
 
 namespace orrery::reference {
@@ -139,6 +140,23 @@ KvLayer joined(const std::vector<const KvLayer*>& shards) {
   return all;
 }
 
+std::vector<Values> latents_of(const KvLayer& all, std::int64_t block_size,
+                               const std::vector<SequenceRows>& prefill,
+                               const std::vector<const Tensor*>& outputs) {
+  const std::int64_t latent = outputs.at(0)->axes.back().size;
+  const std::int64_t rope = outputs.at(1)->axes.back().size;
+  std::vector<Values> results(2);
+  for (const SequenceRows& sequence : prefill) {
+    const KvGatherResult found = cached_latents(all, block_size, sequence, latent, rope);
+    results[0].insert(results[0].end(), found.latents.begin(), found.latents.end());
+    results[1].insert(results[1].end(), found.rotated.begin(), found.rotated.end());
+  }
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    results[i].resize(static_cast<std::size_t>(num_elements(*outputs[i])));
+  }
+  return results;
+}
+
 namespace {
 
 // Each rank's stretch of the columns of all ranks' rows: by rank, and by the rank they are from.
@@ -175,46 +193,30 @@ bool joins_heads(const Tensor& output) { return output.axes.front().name == "par
 bool moves_context(const Plan& plan, const Op& op) {
   const Tensor& input = tensor_of(plan, op.reads.front());
   const Tensor& output = tensor_of(plan, op.writes.front());
-  const bool deals = std::get<CommOp>(op.body).kind == CollectiveKind::kAllToAll;
-  if (joins_heads(output)) return deals;
-  return output.axes.front().name == axis::kContext ||
-         (deals && has_part_of_tokens(plan, input) && !has_part_of_tokens(plan, output));
+  if (std::get<CommOp>(op.body).kind != CollectiveKind::kAllToAll) return false;
+  return joins_heads(output) ||
+         (has_part_of_tokens(plan, input) && !has_part_of_tokens(plan, output));
 }
 
 std::vector<Values> exchanged(const Plan& plan, const Op& op, std::size_t i,
                               const std::vector<Values>& inputs,
                               const std::vector<const PartRows*>& rows) {
-  const TensorView& view = op.reads[i];
-  const Tensor& input = tensor_of(plan, view);
   const Tensor& output = tensor_of(plan, op.writes[i]);
-  const std::int64_t stride = input.axes.back().size;
-  const std::int64_t width = output.axes.back().size;
-  if (std::get<CommOp>(op.body).kind == CollectiveKind::kAllToAll) {
-    std::vector<Values> outputs;
-    outputs.reserve(inputs.size());
-    for (const std::vector<Values>& parts : dealt_columns(inputs, stride)) {
-      if (!joins_heads(output)) {
-        outputs.push_back(rows_of_step(parts, rows, output.axes.front().size, width));
-        continue;
-      }
-      Values& joined_parts = outputs.emplace_back();
-      for (const Values& part : parts) {
-        joined_parts.insert(joined_parts.end(), part.begin(), part.end());
-      }
+  const std::int64_t stride = tensor_of(plan, op.reads[i]).axes.back().size;
+  std::vector<Values> outputs;
+  outputs.reserve(inputs.size());
+  for (const std::vector<Values>& parts : dealt_columns(inputs, stride)) {
+    if (!joins_heads(output)) {
+      outputs.push_back(
+          rows_of_step(parts, rows, output.axes.front().size, output.axes.back().size));
+      continue;
     }
-    return outputs;
+    Values& joined_parts = outputs.emplace_back();
+    for (const Values& part : parts) {
+      joined_parts.insert(joined_parts.end(), part.begin(), part.end());
+    }
   }
-  if (input.axes.front().split == kUnknownSplit) {
-    throw std::invalid_argument("op \"" + printed_name(op) +
-                                "\" gathers prompts and what is cached before them, which has no "
-                                "reference");
-  }
-  std::vector<Values> parts;
-  parts.reserve(inputs.size());
-  for (const Values& values : inputs) {
-    parts.push_back(columns_of(values, stride, view.first_column, width));
-  }
-  return std::vector(inputs.size(), rows_of_step(parts, rows, output.axes.front().size, width));
+  return outputs;
 }
 
 }  // namespace orrery::reference

@@ -24,11 +24,16 @@ Values packed(const KvLayer& kv);
 // What all of them have stored.
 KvLayer joined(const std::vector<const KvLayer*>& shards);
 
-// Whether a collective gives each rank rows of whole prompts, or its share of the heads over all
+// Of MLA: latents and rotated keys of `prefill`, one sequence behind the other, of as many elements
+// as `outputs` have.
+std::vector<Values> latents_of(const KvLayer& all, std::int64_t block_size,
+                               const std::vector<SequenceRows>& prefill,
+                               const std::vector<const Tensor*>& outputs);
+
+// Whether an all_to_all gives each rank rows of whole prompts, or its share of the heads over all
 // parts of the keys.
 bool moves_context(const Plan& plan, const Op& op);
 // What each rank has of op.writes[i] then, for what each had of op.reads[i]; `rows` of the ranks.
-// Throws std::invalid_argument for rows of prompts and of what is cached before them.
 std::vector<Values> exchanged(const Plan& plan, const Op& op, std::size_t i,
                               const std::vector<Values>& inputs,
                               const std::vector<const PartRows*>& rows);

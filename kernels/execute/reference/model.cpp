@@ -346,6 +346,10 @@ class StepRun {
     if (tensor(op.reads.front()).role == TensorRole::kKvCache) {
       std::vector<const KvLayer*> shards;
       for (const int rank : ranks) shards.push_back(kv_layer(op.reads.front(), rank, copy));
+      if (op.writes.size() == 2) {
+        gather_latents(op, joined(shards));
+        return true;
+      }
       const bool swaps = comm.kind == CollectiveKind::kSendRecv;
       for (std::size_t at = 0; at < ranks.size(); ++at) {
         write(op.writes.front(), ranks[at], packed(swaps ? *shards[1 - at] : joined(shards)));
@@ -366,6 +370,15 @@ class StepRun {
       }
     }
     return true;
+  }
+
+  void gather_latents(const Op& op, const KvLayer& all) {
+    for (const int rank : plan_.ranks(op.ranks)) {
+      const PartRows& step = rows_[slot(rank, micro_batch_of(op))];
+      std::vector<Values> latents = latents_of(all, setup_.block_size, step.prefill,
+                                               {&tensor(op.writes[0]), &tensor(op.writes[1])});
+      for (std::size_t i = 0; i < 2; ++i) write(op.writes[i], rank, std::move(latents[i]));
+    }
   }
 
   // Rows between attention and FFN ranks. Each FFN instance gets those of all data-parallel ranks,
