@@ -21,6 +21,7 @@ from .attribution import Parts, Tasks, parts_of, tasks_of
 from .directory import Case, Span, Step
 from .routing import routing
 from .serving import error, serving
+from .sides import sides
 
 # Causes of a step's error, in the order of the report; each is a difference, and they add up to that of the whole step.
 CAUSES = {
@@ -91,6 +92,7 @@ def _step(step: Step) -> dict[str, Any]:
         "basis": _basis_shares(step.predicted),
         "is_traced": bool(step.measured),
         "routing": routing(step.ops, step.experts, step.expert_shares),
+        "sides": sides(step.ops, step.num_ffn_ranks, step.predicted, step.measured),
         "causes_s": None,
         "ops": [],
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -67,6 +68,7 @@ class Step:
     measured: Sequence[Span]  # empty: not traced
     experts: Rows = dataclasses.field(default_factory=dict)  # empty: nothing is routed, or it was not counted
     expert_shares: Sequence[float] = ()  # of all choices, as imposed on the router; empty: all alike
+    num_ffn_ranks: int = 0  # the last ranks, where FFNs are on GPUs of their own
 
     @property
     def was_executed(self) -> bool:
@@ -192,6 +194,7 @@ def _steps(directory: pathlib.Path) -> Iterator[Step]:
     if (file := executed / "experts.csv").is_file():
         experts = executed_rows(file, typed_csv.rows(file, _EXPERTS))
     shares = _expert_shares(directory / "deployment.txt")
+    num_ffn_ranks = _num_ffn_ranks(directory / "deployment.txt")
     for name, row in predicted.items():
         ops = _ops(directory / "steps" / f"{name}.plan")
         trace = executed / f"{name}.spans.csv"
@@ -210,6 +213,7 @@ def _steps(directory: pathlib.Path) -> Iterator[Step]:
             measured=_spans(trace, ops) if trace.is_file() else (),
             experts=experts.get(name, {}),
             expert_shares=shares,
+            num_ffn_ranks=num_ffn_ranks,
         )
 
 
@@ -221,6 +225,15 @@ def _expert_shares(deployment: pathlib.Path) -> list[float]:
         if words != line and words != "-":
             return [float(word) for word in words.split(",")]
     return []
+
+
+def _num_ffn_ranks(deployment: pathlib.Path) -> int:
+    sizes = {"mesh ffn_instances": 0, "mesh ffn_tp": 1}
+    for line in typed_csv.read_text(deployment).splitlines():
+        key, _, word = line.rpartition(" ")
+        if key in sizes:
+            sizes[key] = int(word)
+    return math.prod(sizes.values())
 
 
 def _predicted_steps(directory: pathlib.Path) -> dict[str, dict[str, Any]]:

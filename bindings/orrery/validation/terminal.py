@@ -64,6 +64,8 @@ def tables(result: Mapping[str, Any]) -> str:
     parts = [_headline(result), _steps(result["steps"])]
     if routed := [step for step in result["steps"] if step["routing"]]:
         parts.append(_routing(routed))
+    if apart := [step for step in result["steps"] if step["sides"]]:
+        parts.append(_sides(apart))
     if any(step["causes_s"] for step in result["steps"]):
         parts += [_causes(result["causes"]), _rows(result["recalibrate"])]
     if result["serving"]:
@@ -100,6 +102,23 @@ def _steps(steps: Sequence[Mapping[str, Any]]) -> str:
         for step in steps
     ]
     return aligned(("step", "predicted", "measured", "error", "on the device"), rows, right=(1, 2, 3, 4))
+
+
+def _sides(steps: Sequence[Mapping[str, Any]]) -> str:
+    def percent(of: Mapping[str, float] | None, name: str) -> str:
+        return quantities.NO_VALUE if of is None else f"{100 * of[name]:.1f} %"
+
+    rows = [
+        (
+            step["name"],
+            f"{side['side']}, {side['ranks']}",
+            *(percent(side[of], name) for name in ("bubble", "exposed") for of in ("predicted", "measured")),
+        )
+        for step in steps
+        for side in step["sides"]
+    ]
+    head = ("shares of the step", "GPUs", "bubble predicted", "measured", "exposed transfer predicted", "measured")
+    return aligned(head, rows, right=(2, 3, 4, 5))
 
 
 def _routing(steps: Sequence[Mapping[str, Any]]) -> str:
